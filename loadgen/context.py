@@ -1,0 +1,56 @@
+"""The frozen values a workload is made of: documents, questions, contexts and requests."""
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class Document:
+    """One text of the corpus."""
+
+    doc_id: str
+    title: str
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class Question:
+    """One question and the document that answers it."""
+
+    question_id: str
+    text: str
+    doc_id: str
+
+
+@dataclass(frozen=True, slots=True)
+class Context:
+    """A prefix that many requests share byte for byte, with its length in the model's tokens."""
+
+    context_id: str
+    text: str
+    tokens: int
+
+
+@dataclass(frozen=True, slots=True)
+class Draw:
+    """One position of the swarm-wide stream, before any text is made.
+
+    `index` counts the whole swarm's requests from 0, `question_number` the questions asked of
+    that context. `root` is the index of the draw that first sent this prompt; it equals `index`
+    when the prompt is new.
+    """
+
+    index: int
+    context_index: int
+    question_number: int
+    root: int
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """What a user sends: the context first, the question last, and how long a reply it wants."""
+
+    index: int
+    context_id: str
+    question_id: str
+    prompt: str
+    max_tokens: int
