@@ -1,0 +1,104 @@
+"""The command line of `kvswarm run`, `ui` and `serve`: ours here, the rest is Locust's."""
+
+import argparse
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+from loadgen.errors import UsageError
+from loadgen.targets.demo_model import Size
+
+DEFAULT_FILE = "unordered"
+
+
+@dataclass(frozen=True, slots=True)
+class TargetArguments:
+    """How an engine of ours is to be started."""
+
+    catalog: Path | None
+    model: str | None
+    size: Size
+    kv_tokens: int | None
+    l1_gb: float
+    engine_args: tuple[str, ...]
+    start_timeout_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class RunArguments:
+    """What to run, against what, where to keep it; `rest` goes to Locust as it is."""
+
+    file: str
+    host: str | None
+    target: str | None
+    target_arguments: TargetArguments
+    out: Path
+    rest: tuple[str, ...]
+
+
+class Parser(argparse.ArgumentParser):
+    def error(self, message: str) -> None:  # type: ignore[override]
+        raise UsageError(f"{message}: see `{self.prog} --help`")
+
+
+def run_parser(command: str) -> argparse.ArgumentParser:
+    """The options of `kvswarm run` and `kvswarm ui` that are not Locust's."""
+    parser = Parser(
+        prog=f"kvswarm {command}",
+        usage=f"kvswarm {command} [FILE] --target NAME | --host URL [options] [any Locust option]",
+        description="FILE is a locustfile or the name of a shipped one (default: unordered).",
+        allow_abbrev=False,
+    )
+    parser.add_argument("--host", help="a running OpenAI-compatible server, e.g. http://host:8000")
+    parser.add_argument("--target", help="an engine to start for this run: see `kvswarm targets`")
+    parser.add_argument("--out", type=Path, help="the run directory (default: runs/TIME-NAME)")
+    add_target_options(parser)
+    return parser
+
+
+def add_target_options(parser: argparse.ArgumentParser) -> None:
+    """Options that say how an engine is started."""
+    parser.add_argument("--targets", type=Path, help="a TOML file with targets of your own")
+    parser.add_argument("--model", help="model to serve (default: the demo model)")
+    parser.add_argument("--size", choices=("tiny", "small"), default="tiny", help="demo model size")
+    parser.add_argument("--kv-tokens", type=int, help="usable tokens of the engine's KV cache")
+    parser.add_argument("--l1-gb", type=float, default=1.0, help="LMCache's memory in GB")
+    parser.add_argument("--engine-arg", action="append", default=[], help="one more engine flag")
+    parser.add_argument("--start-timeout", type=float, default=600.0, help="seconds to get ready")
+
+
+def target_arguments(parsed: argparse.Namespace) -> TargetArguments:
+    """The part of a parsed command line that concerns the engine."""
+    return TargetArguments(
+        catalog=parsed.targets,
+        model=parsed.model,
+        size=parsed.size,
+        kv_tokens=parsed.kv_tokens,
+        l1_gb=parsed.l1_gb,
+        engine_args=tuple(parsed.engine_arg),
+        start_timeout_s=parsed.start_timeout,
+    )
+
+
+def parse_run(command: str, arguments: list[str]) -> RunArguments:
+    """Split a command line into ours and Locust's. Raises UsageError."""
+    file = DEFAULT_FILE
+    if arguments and not arguments[0].startswith("-"):
+        file, arguments = arguments[0], arguments[1:]
+    parsed, rest = run_parser(command).parse_known_args(arguments)
+    if (parsed.host is None) == (parsed.target is None):
+        raise UsageError("give either --host URL or --target NAME (see `kvswarm targets`)")
+    if parsed.host is not None and parsed.model:
+        rest = [*rest, "--model", parsed.model]
+    return RunArguments(
+        file=file,
+        host=parsed.host,
+        target=parsed.target,
+        target_arguments=target_arguments(parsed),
+        out=parsed.out or _default_out(parsed.target or "host"),
+        rest=tuple(rest),
+    )
+
+
+def _default_out(name: str) -> Path:
+    return Path("runs") / f"{time.strftime('%Y%m%d-%H%M%S')}-{name}"

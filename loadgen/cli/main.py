@@ -1,0 +1,62 @@
+"""The `kvswarm` command."""
+
+import sys
+from collections.abc import Callable, Sequence
+
+from loadgen.errors import KvswarmError, UsageError
+
+HELP = """\
+kvswarm: load testing in the Locust style for LLM serving with long, shared contexts
+
+  kvswarm run [FILE] --target NAME | --host URL [options] [any Locust option]
+                          a headless run; exit code 0 done, 1 requests failed, 2 wrong use,
+                          3 target died, 5 client saturated
+  kvswarm ui  [FILE] --target NAME | --host URL [options] [any Locust option]
+                          the same from Locust's web UI
+  kvswarm targets         list the engines that can be started
+  kvswarm serve NAME      start one and keep it until Ctrl-C
+  kvswarm model build DIR make the demo model (random weights)
+  kvswarm --version
+
+`kvswarm COMMAND --help` tells more.
+"""
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run a command; returns its exit code, with one line on stderr for what the user can mend."""
+    arguments = list(sys.argv[1:] if argv is None else argv)
+    if not arguments or arguments[0] in ("-h", "--help", "help"):
+        print(HELP, end="")
+        return 0 if arguments else 2
+    try:
+        return _command(arguments[0])(arguments[1:])
+    except KvswarmError as error:
+        print(f"kvswarm: {error}", file=sys.stderr)
+        return error.exit_code
+    except KeyboardInterrupt:
+        return 130
+
+
+def _command(name: str) -> Callable[[list[str]], int]:
+    """Imported only when asked for: a run against a host must start fast."""
+    if name in ("run", "ui"):
+        from loadgen.cli.run import run_command
+
+        return lambda arguments: run_command(name, arguments)
+    if name in ("serve", "targets"):
+        from loadgen.cli import serve
+
+        return serve.serve_command if name == "serve" else serve.targets_command
+    if name == "model":
+        from loadgen.cli.model import model_command
+
+        return model_command
+    if name in ("--version", "version"):
+        from loadgen.cli.version import version_command
+
+        return version_command
+    raise UsageError(f"unknown command {name!r}: try `kvswarm --help`")
+
+
+if __name__ == "__main__":
+    sys.exit(main())

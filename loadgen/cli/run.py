@@ -1,0 +1,67 @@
+"""`kvswarm run` and `kvswarm ui`: Locust in this process, or below one that runs the engine."""
+
+import os
+import sys
+
+from loadgen.cli.arguments import RunArguments, parse_run, run_parser
+from loadgen.cli.locustfile import find_locustfile
+from loadgen.errors import UsageError
+
+
+def run_command(command: str, arguments: list[str]) -> int:
+    """Run a swarm; returns the exit code of the run."""
+    if "-h" in arguments or "--help" in arguments:
+        return _help(command)
+    run = parse_run(command, arguments)
+    if run.target is None:
+        return run_locust(command, run)
+    from loadgen.cli.supervised import run_supervised
+
+    return run_supervised(command, run)
+
+
+def run_locust(command: str, run: RunArguments) -> int:
+    """Become Locust, with our defaults before the user's own options."""
+    os.environ.setdefault("KVSWARM_VIEW", "1" if command == "run" else "")
+    sys.argv = locust_argv(command, run)
+    from loadgen.swarm.orphan import die_with_parent
+
+    die_with_parent()
+    from locust.main import main as locust_main
+
+    try:
+        locust_main()
+    except SystemExit as leave:
+        return leave.code if isinstance(leave.code, int) else int(bool(leave.code))
+    return 0
+
+
+def locust_argv(command: str, run: RunArguments) -> list[str]:
+    """Locust's command line for a run; what the user gave stands last and wins."""
+    if run.host is None:
+        raise UsageError("no host to load")
+    mode = ["--headless", "--only-summary"] if command == "run" else ["--web-host", "127.0.0.1"]
+    file = str(find_locustfile(run.file))
+    level = [] if command == "ui" else ["--loglevel", "WARNING"]
+    return [
+        "locust",
+        "-f",
+        file,
+        *mode,
+        *level,
+        "--host",
+        run.host,
+        "--out",
+        str(run.out),
+        *run.rest,
+    ]
+
+
+def _help(command: str) -> int:
+    run_parser(command).print_help()
+    print("\nworkload options (in the web form and in Locust's config file and environment too):")
+    from loadgen.cli.workload_help import print_workload_options
+
+    print_workload_options()
+    print("\nAny other option goes to Locust: -u USERS, -r SPAWN_RATE, -t TIME, --processes N …")
+    return 0

@@ -1,0 +1,50 @@
+"""`kvswarm targets` and `kvswarm serve NAME`."""
+
+import argparse
+import asyncio
+import tempfile
+from pathlib import Path
+
+from loadgen.cli.arguments import Parser, add_target_options, target_arguments
+from loadgen.cli.interruption import interruptible
+from loadgen.cli.target import choose_target, running, target_settings
+from loadgen.targets.catalog import load_catalog
+
+
+def targets_command(arguments: list[str]) -> int:
+    """List the engines that can be started."""
+    parser = Parser(prog="kvswarm targets", description="list the engines that can be started")
+    parser.add_argument("--targets", type=Path, help="a TOML file with targets of your own")
+    catalog = load_catalog(parser.parse_args(arguments).targets)
+    width = max(map(len, catalog))
+    for name, spec in catalog.items():
+        print(f"{name:{width}}  {spec.description}")
+    return 0
+
+
+def serve_command(arguments: list[str]) -> int:
+    """Start a target and keep it until Ctrl-C."""
+    return asyncio.run(_serve(_parser().parse_args(arguments)))
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = Parser(prog="kvswarm serve", description="run an engine until Ctrl-C")
+    parser.add_argument("target", help="see `kvswarm targets`")
+    parser.add_argument("--bind", default="127.0.0.1", help="address to listen on")
+    parser.add_argument("--port", type=int, help="port to listen on (default: a free one)")
+    parser.add_argument("--logs", type=Path, help="folder for the engines' logs")
+    add_target_options(parser)
+    return parser
+
+
+async def _serve(parsed: argparse.Namespace) -> int:
+    arguments = target_arguments(parsed)
+    spec = choose_target(parsed.target, arguments)
+    settings = target_settings(arguments, parsed.bind, parsed.port)
+    logs = parsed.logs or Path(tempfile.mkdtemp(prefix="kvswarm-serve-"))
+    print(f"starting {spec.name}, logs in {logs}", flush=True)
+    with interruptible() as interruption:
+        async with running(spec, settings, logs) as target:
+            print(f"{spec.name} serves {target.model} at {target.url} until Ctrl-C", flush=True)
+            raise await target.wait_died()
+    return interruption.exit_code

@@ -1,0 +1,129 @@
+"""A swarm on an engine of ours: this process runs the engine, one below it runs Locust."""
+
+import asyncio
+import json
+import os
+import signal
+import sys
+import tempfile
+from collections.abc import Mapping
+from contextlib import suppress
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from loadgen.cli.arguments import RunArguments
+from loadgen.cli.control import control_line
+from loadgen.cli.interruption import Interruption, interruptible
+from loadgen.cli.locustfile import find_locustfile
+from loadgen.cli.target import (
+    choose_target,
+    running,
+    swarm_facts,
+    target_settings,
+    tokenizer_of,
+)
+from loadgen.errors import TargetError
+from loadgen.targets.capacity import model_window_tokens
+from loadgen.targets.catalog import TargetSpec
+from loadgen.targets.settings import TargetSettings
+from loadgen.targets.target import RunningTarget
+
+NO_HOST = "http://127.0.0.1:0"
+
+
+def run_supervised(command: str, run: RunArguments) -> int:
+    """Start the target, run the swarm, stop the target; the exit code is the swarm's, or 3."""
+    find_locustfile(run.file)
+    assert run.target is not None
+    spec = choose_target(run.target, run.target_arguments)
+    settings = target_settings(run.target_arguments)
+    return asyncio.run(_supervise(command, run, spec, settings))
+
+
+async def _supervise(
+    command: str, run: RunArguments, spec: TargetSpec, settings: TargetSettings
+) -> int:
+    with tempfile.TemporaryDirectory(prefix="kvswarm-") as scratch:
+        folder = Path(scratch)
+        with interruptible() as interruption:
+            code = await _check(command, run, settings, folder, interruption)
+            if code:
+                return code
+            print(f"kvswarm: starting {spec.name} …", file=sys.stderr, flush=True)
+            async with running(spec, settings, run.out / "engine") as target:
+                return await _swarm(command, run, target, settings, folder, interruption)
+        return interruption.exit_code
+
+
+async def _check(
+    command: str,
+    run: RunArguments,
+    settings: TargetSettings,
+    folder: Path,
+    interruption: Interruption,
+) -> int:
+    """Let a swarm's process check all options before the engine takes its time to start."""
+    planned = {
+        "tokenizer": tokenizer_of(settings),
+        "usable_tokens": settings.kv_tokens,
+        "max_model_len": _planned_window(settings),
+    }
+    environment = _environment(folder, planned, None) | {"KVSWARM_CHECK": "1"}
+    checked = replace(run, host=NO_HOST)
+    return await _locust("run", checked, environment, interruption)
+
+
+def _planned_window(settings: TargetSettings) -> int | None:
+    window = model_window_tokens(settings.model)
+    bounds = [bound for bound in (window, settings.kv_tokens) if bound is not None]
+    return min(bounds, default=None)
+
+
+async def _swarm(
+    command: str,
+    run: RunArguments,
+    target: RunningTarget,
+    settings: TargetSettings,
+    folder: Path,
+    interruption: Interruption,
+) -> int:
+    async with control_line(target, folder / "control") as control:
+        environment = _environment(folder, swarm_facts(target, settings), control)
+        code = await _locust(command, replace(run, host=target.url), environment, interruption)
+    try:
+        target.check()
+    except TargetError as error:
+        print(f"kvswarm: {error}", file=sys.stderr)
+        return error.exit_code
+    return code
+
+
+def _environment(folder: Path, facts: Mapping[str, Any], control: Path | None) -> dict[str, str]:
+    path = folder / "target.json"
+    wire = {"facts": dict(facts), "control": str(control) if control else None}
+    path.write_text(json.dumps(wire), encoding="utf-8")
+    return {**os.environ, "KVSWARM_TARGET": str(path)}
+
+
+async def _locust(
+    command: str, run: RunArguments, environment: dict[str, str], interruption: Interruption
+) -> int:
+    arguments = [command, run.file, "--host", str(run.host), "--out", str(run.out), *run.rest]
+    process = await asyncio.create_subprocess_exec(
+        sys.executable, "-m", "loadgen.cli.main", *arguments, env=environment
+    )
+    interruption.handler = lambda number: _pass_on(process, number)
+    try:
+        code = await process.wait()
+    finally:
+        interruption.handler = None
+    return code if code >= 0 else 128 - code
+
+
+def _pass_on(process: asyncio.subprocess.Process, number: int) -> None:
+    """Hand a signal to the swarm; Ctrl-C in a terminal has reached it already."""
+    if number == signal.SIGINT and sys.stdin is not None and sys.stdin.isatty():
+        return
+    with suppress(ProcessLookupError):
+        process.send_signal(number)

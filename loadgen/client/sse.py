@@ -1,0 +1,87 @@
+"""Server-Sent Events, incrementally: bytes in, payloads of events out."""
+
+from loadgen.client.failures import Malformed
+
+MAX_EVENT_BYTES = 4 * 1024 * 1024
+_BOM = b"\xef\xbb\xbf"
+
+
+class EventStream:
+    """Splits one response body into the `data` of its events.
+
+    Follows the WHATWG event stream grammar on bytes: chunks may be cut anywhere, lines end in LF,
+    CRLF or CR, an event the stream ends in the middle of is dropped. Events without data and the
+    fields event, id and retry say nothing in this protocol and are skipped.
+    """
+
+    __slots__ = ("_after_cr", "_begun", "_data", "_max_event_bytes", "_partial", "_size")
+
+    def __init__(self, max_event_bytes: int = MAX_EVENT_BYTES) -> None:
+        self._max_event_bytes = max_event_bytes
+        self._partial = bytearray()
+        self._data: list[bytes] = []
+        self._size = 0
+        self._after_cr = False
+        self._begun = False
+
+    def feed(self, chunk: bytes) -> list[bytes]:
+        """The payloads `chunk` completes.
+
+        Raises Malformed when an event or a line grows beyond the bound without an end.
+        """
+        return self._whole_events(chunk) or self._parse(chunk)
+
+    def _whole_events(self, chunk: bytes) -> list[bytes] | None:
+        """The usual chunk, one or more complete one-line events, without looking at each line."""
+        if self._partial or self._data or self._after_cr or len(chunk) > self._max_event_bytes:
+            return None
+        if not (chunk.startswith(b"data: ") and chunk.endswith(b"\n\n")) or b"\r" in chunk:
+            return None
+        payloads = chunk[6:-2].split(b"\n\ndata: ")
+        if chunk.count(b"\n") != 2 * len(payloads) or b"" in payloads:
+            return None
+        self._begun = True
+        return payloads
+
+    def _parse(self, chunk: bytes) -> list[bytes]:
+        events = []
+        for line in self._lines(chunk):
+            if line:
+                self._take(line)
+            else:
+                payload = b"\n".join(self._data)
+                if payload:
+                    events.append(payload)
+                self._data.clear()
+                self._size = 0
+        return events
+
+    def _take(self, line: bytes) -> None:
+        name, _, value = line.partition(b":")
+        self._bound(len(line))
+        if name == b"data":
+            self._size += len(line) + 1
+            self._data.append(value.removeprefix(b" "))
+
+    def _lines(self, chunk: bytes) -> list[bytes]:
+        """The lines `chunk` completes; what follows the last line end is kept."""
+        if not chunk:
+            return []
+        body = chunk[1:] if self._after_cr and chunk.startswith(b"\n") else chunk
+        # A CR at the end is a whole line end already: waiting for its LF would delay the event.
+        self._after_cr = chunk.endswith(b"\r")
+        lines = body.splitlines()
+        tail = lines.pop() if lines and not body.endswith((b"\n", b"\r")) else b""
+        if lines and self._partial:
+            lines[0] = bytes(self._partial) + lines[0]
+            self._partial.clear()
+        if lines and not self._begun:
+            lines[0] = lines[0].removeprefix(_BOM)
+            self._begun = True
+        self._partial += tail
+        self._bound(len(self._partial))
+        return lines
+
+    def _bound(self, pending_bytes: int) -> None:
+        if self._size + pending_bytes > self._max_event_bytes:
+            raise Malformed(f"an event of more than {self._max_event_bytes} bytes without an end")

@@ -1,0 +1,110 @@
+"""A run in figures: `summary.json` and `summary.csv`."""
+
+import csv
+import io
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import orjson
+
+from loadgen.stats.server_counters import NO_FIGURES
+from loadgen.stats.sketch import Sketch
+from loadgen.stats.tally import METRICS, Tally
+
+STATISTICS = ("count", "mean", "stddev", "min", "p50", "p90", "p95", "p99", "max")
+_QUANTILES = {"p50": 0.50, "p90": 0.90, "p95": 0.95, "p99": 0.99}
+
+
+def summarize(
+    tally: Tally,
+    *,
+    duration_s: float,
+    diversity: Mapping[str, Any] | None,
+    server: Mapping[str, Any] | None,
+    client_saturated: bool,
+    client_saturated_reason: str = "",
+) -> dict[str, Any]:
+    """The content of `summary.json`; None stands wherever there is no data.
+
+    `metrics`, `requests_per_s` and `output_tokens_per_s` are of requests that ended `ok`, the
+    latter two over `duration_s` (first send to last end). `requests` counts all, `failed` those
+    that ended neither `ok` nor `cancelled`. `server` is what `server_figures` returned, None
+    where nothing was scraped.
+    """
+    return {
+        "duration_s": duration_s,
+        "requests": tally.requests,
+        "failed": tally.failed,
+        "outcomes": tally.outcomes,
+        "requests_per_s": _per_s(tally.ok, duration_s),
+        "output_tokens_per_s": _output_tokens_per_s(tally, duration_s),
+        "cached_share": tally.cached_share,
+        "metrics": {name: statistics_of(tally.sketches[name]) for name in METRICS},
+        "server": dict(NO_FIGURES if server is None else server),
+        "diversity": None if diversity is None else dict(diversity),
+        "client_saturated": client_saturated,
+        "client_saturated_reason": client_saturated_reason or None,
+    }
+
+
+def statistics_of(sketch: Sketch) -> dict[str, float | None]:
+    """One metric's `STATISTICS`; all but `count` are None when it has no values."""
+    quantiles = {name: sketch.quantile(q) for name, q in _QUANTILES.items()}
+    return {
+        "count": sketch.count,
+        "mean": sketch.mean,
+        "stddev": sketch.stddev,
+        "min": sketch.min,
+        **quantiles,
+        "max": sketch.max,
+    }
+
+
+def _per_s(number: int, duration_s: float) -> float | None:
+    return number / duration_s if duration_s > 0 else None
+
+
+def _output_tokens_per_s(tally: Tally, duration_s: float) -> float | None:
+    known = tally.sketches["output_tokens"].count
+    return _per_s(tally.output_tokens, duration_s) if known else None
+
+
+def write_summary(directory: Path, summary: Mapping[str, Any]) -> None:
+    """Write `summary.json` and `summary.csv`, each replaced in one step.
+
+    The CSV has the columns `metric`, the nine `STATISTICS` and `value`. A row of `metrics` fills
+    the statistics; every other figure is a row with only `value`, nested ones under dotted names
+    (`outcomes.ok`, `server.hit_rate`). Lists stay in the JSON alone; None is an empty cell.
+    """
+    text = orjson.dumps(dict(summary), option=orjson.OPT_INDENT_2 | orjson.OPT_APPEND_NEWLINE)
+    _replace(directory / "summary.json", text)
+    _replace(directory / "summary.csv", _csv(orjson.loads(text)).encode())
+
+
+def _csv(summary: dict[str, Any]) -> str:
+    out = io.StringIO()
+    writer = csv.DictWriter(out, ("metric", *STATISTICS, "value"), lineterminator="\n")
+    writer.writeheader()
+    for name, statistics in summary["metrics"].items():
+        writer.writerow({"metric": name, **statistics})
+    rest = {name: value for name, value in summary.items() if name != "metrics"}
+    for name, value in _flat(rest):
+        writer.writerow({"metric": name, "value": value})
+    return out.getvalue()
+
+
+def _flat(tree: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
+    for name, value in tree.items():
+        if isinstance(value, dict):
+            yield from _flat(value, f"{prefix}{name}.")
+        elif isinstance(value, bool):
+            yield prefix + name, str(value).lower()
+        elif not isinstance(value, list):
+            yield prefix + name, value
+
+
+def _replace(path: Path, content: bytes) -> None:
+    partial = path.with_name(f".{path.name}.partial")
+    partial.write_bytes(content)
+    partial.replace(path)

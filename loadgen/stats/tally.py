@@ -1,0 +1,143 @@
+"""What a run's requests add up to: one mergeable value, live, across workers and at the end."""
+
+from collections import Counter
+from collections.abc import Sequence
+from typing import Any, Self
+
+from loadgen.record import OUTCOMES, RequestRecord
+from loadgen.stats.sketch import Sketch
+
+RECORD_METRICS: tuple[str, ...] = (
+    "ttft_ms",
+    "tpot_ms",
+    "e2e_ms",
+    "prompt_tokens",
+    "cached_tokens",
+    "output_tokens",
+)
+METRICS: tuple[str, ...] = ("ttft_ms", "itl_ms", *RECORD_METRICS[1:])
+
+
+class Tally:
+    """Outcomes of all requests; latencies and tokens of those that ended `ok`.
+
+    `cancelled` is counted and is neither success nor failure. `first_sent_s` and `last_end_s`
+    are seconds since the run's start, None before any. Not thread-safe.
+    """
+
+    __slots__ = ("_outcomes", "first_sent_s", "last_end_s", "sketches")
+
+    def __init__(self) -> None:
+        self.clear()
+
+    def clear(self) -> None:
+        """Forget everything."""
+        self.sketches: dict[str, Sketch] = {name: Sketch() for name in METRICS}
+        self._outcomes: Counter[str] = Counter()
+        self.first_sent_s: float | None = None
+        self.last_end_s: float | None = None
+
+    def add(self, record: RequestRecord, gaps_ms: Sequence[float] = ()) -> None:
+        """Count one request and the gaps between its tokens in milliseconds."""
+        self._outcomes[record.outcome] += 1
+        self._span(record.sent_s, record.end_s)
+        if record.outcome != "ok":
+            return
+        for name in RECORD_METRICS:
+            value = getattr(record, name)
+            if value is not None:
+                self.sketches[name].add(value)
+        self.sketches["itl_ms"].add_many(gaps_ms)
+
+    def merge(self, other: "Tally") -> None:
+        """Add all that `other` holds, which stays as it is."""
+        for name, sketch in other.sketches.items():
+            self.sketches[name].merge(sketch)
+        self._outcomes.update(other._outcomes)
+        self._span(other.first_sent_s, other.last_end_s)
+
+    def take(self) -> "Tally":
+        """Hand over the content and begin anew: the delta since the last call."""
+        taken = Tally()
+        taken.sketches, self.sketches = self.sketches, taken.sketches
+        taken._outcomes, self._outcomes = self._outcomes, taken._outcomes
+        taken._span(self.first_sent_s, self.last_end_s)
+        self.first_sent_s = self.last_end_s = None
+        return taken
+
+    def _span(self, sent_s: float | None, end_s: float | None) -> None:
+        if sent_s is not None and (self.first_sent_s is None or sent_s < self.first_sent_s):
+            self.first_sent_s = sent_s
+        if end_s is not None and (self.last_end_s is None or end_s > self.last_end_s):
+            self.last_end_s = end_s
+
+    @property
+    def outcomes(self) -> dict[str, int]:
+        """How often each outcome occurred; `ok` is always present."""
+        counts = self._outcomes
+        return {name: counts[name] for name in OUTCOMES if counts[name] or name == "ok"}
+
+    @property
+    def ok(self) -> int:
+        """Requests that succeeded."""
+        return self._outcomes["ok"]
+
+    @property
+    def requests(self) -> int:
+        """All requests, cancelled ones too: the rows of `requests.csv`."""
+        return self._outcomes.total()
+
+    @property
+    def finished(self) -> int:
+        """Requests that ended by themselves, well or badly: what a failure rate divides by."""
+        return self.requests - self._outcomes["cancelled"]
+
+    @property
+    def failed(self) -> int:
+        """Requests that ended badly."""
+        return self.finished - self.ok
+
+    @property
+    def prompt_tokens(self) -> int:
+        """Prompt tokens of the `ok` requests whose host counted them."""
+        return round(self.sketches["prompt_tokens"].sum)
+
+    @property
+    def cached_tokens(self) -> int:
+        """Prompt tokens that the host said it took from a cache."""
+        return round(self.sketches["cached_tokens"].sum)
+
+    @property
+    def output_tokens(self) -> int:
+        """Tokens of the `ok` replies."""
+        return round(self.sketches["output_tokens"].sum)
+
+    @property
+    def cached_share(self) -> float | None:
+        """Cached over all prompt tokens (0 to 1), None where no host sent cached tokens.
+
+        Divides by the prompts of all `ok` requests: some vLLM versions leave the field out of
+        a reply when it would be 0.
+        """
+        if not self.sketches["cached_tokens"].count or not self.prompt_tokens:
+            return None
+        return self.cached_tokens / self.prompt_tokens
+
+    def to_wire(self) -> dict[str, Any]:
+        """The content as plain numbers, lists and string keys, for msgpack or JSON."""
+        return {
+            "sketches": {n: s.to_wire() for n, s in self.sketches.items() if s.count},
+            "outcomes": dict(self._outcomes),
+            "first_sent_s": self.first_sent_s,
+            "last_end_s": self.last_end_s,
+        }
+
+    @classmethod
+    def from_wire(cls, wire: dict[str, Any]) -> Self:
+        """The tally that `to_wire` was called on."""
+        tally = cls()
+        for name, sketch in wire["sketches"].items():
+            tally.sketches[name] = Sketch.from_wire(sketch)
+        tally._outcomes.update(wire["outcomes"])
+        tally._span(wire["first_sent_s"], wire["last_end_s"])
+        return tally

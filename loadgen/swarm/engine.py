@@ -1,0 +1,215 @@
+"""The asyncio engine inside a Locust process: one uvloop event loop on one native OS thread.
+
+Locust runs on gevent, whose monkey patching replaces threads, locks and selectors by cooperative
+ones. The engine therefore starts its thread through the unpatched `_thread`, shares no lock with
+gevent's hub, and hands work over by two lock-free queues: `call_soon_threadsafe` towards the
+loop, a deque plus one async watcher towards the hub.
+"""
+
+import asyncio
+import contextlib
+import logging
+import os
+from collections import deque
+from collections.abc import Callable, Coroutine
+from typing import Any, ClassVar, Generic, TypeVar
+
+import gevent
+import uvloop
+from gevent.event import Event
+from gevent.monkey import get_original
+
+_start_native_thread = get_original("_thread", "start_new_thread")
+
+HANDOVER_S = 0.05
+"""How long results may wait in the loop's thread, so that the hub wakes for batches."""
+
+T = TypeVar("T")
+logger = logging.getLogger(__name__)
+
+
+class NativeLoop(uvloop.Loop):
+    """A uvloop loop whose default executor is native threads.
+
+    The standard default executor is built on `threading`, which gevent has patched: a job put
+    there would wait for a hub that this thread does not have.
+    """
+
+    def run_in_executor(  # type: ignore[override]
+        self, executor: Any, func: Callable[..., T], *args: Any
+    ) -> "asyncio.Future[T]":
+        if executor is not None:
+            return super().run_in_executor(executor, func, *args)
+        future: asyncio.Future[T] = self.create_future()
+        _start_native_thread(self._work, (future, func, args))
+        return future
+
+    def _work(
+        self, future: "asyncio.Future[T]", func: Callable[..., T], args: tuple[Any, ...]
+    ) -> None:
+        try:
+            settle, outcome = future.set_result, func(*args)
+        except BaseException as error:
+            settle, outcome = future.set_exception, error  # type: ignore[assignment]
+        with contextlib.suppress(RuntimeError):  # the loop was closed meanwhile
+            self.call_soon_threadsafe(lambda: None if future.done() else settle(outcome))
+
+
+class Flight(Generic[T]):
+    """A coroutine under way on the loop, as seen from the hub: join it, cancel it."""
+
+    def __init__(self, engine: "Engine", coroutine: Coroutine[Any, Any, T]) -> None:
+        self._engine = engine
+        self._coroutine = coroutine
+        self._task: asyncio.Task[T] | None = None
+        self._landed = Event()
+        self._result: T | None = None
+        self._error: BaseException | None = None
+        self._cancelled = False
+
+    def cancel(self) -> None:
+        """Ask the coroutine to end; it sees a CancelledError at its next await."""
+        self._engine.call(self._cancel)
+
+    def join(self, timeout_s: float | None = None) -> bool:
+        """Block this greenlet until the coroutine has ended; False when the time ran out."""
+        return bool(self._landed.wait(timeout_s))
+
+    def result(self) -> T:
+        """Block until it has ended; its value, or its exception with the true traceback."""
+        self._landed.wait()
+        if self._error is not None:
+            raise self._error
+        return self._result  # type: ignore[return-value]
+
+    def launch(self) -> None:
+        """Start the coroutine; runs in the loop's thread."""
+        if self._cancelled:
+            self._coroutine.close()
+            self._land(None, asyncio.CancelledError())
+            return
+        self._task = asyncio.get_running_loop().create_task(self._coroutine)
+        self._task.add_done_callback(self._on_done)
+
+    def _cancel(self) -> None:
+        self._cancelled = True
+        if self._task is not None:
+            self._task.cancel()
+
+    def _on_done(self, task: asyncio.Task[T]) -> None:
+        if task.cancelled():
+            self._land(None, asyncio.CancelledError())
+        elif (error := task.exception()) is not None:
+            self._land(None, error)
+        else:
+            self._land(task.result(), None)
+
+    def _land(self, result: T | None, error: BaseException | None) -> None:
+        self._result, self._error = result, error
+        self._engine.post(self._landed.set, urgent=True)
+
+
+class Engine:
+    """The loop, its thread, and the two queues between it and gevent's hub."""
+
+    _by_pid: ClassVar[dict[int, "Engine"]] = {}
+
+    @classmethod
+    def of_process(cls) -> "Engine":
+        """The engine of this process, made at first use: `--processes` forks after the import."""
+        pid = os.getpid()
+        engine = cls._by_pid.get(pid)
+        if engine is None:
+            # No greenlet switch between the look-up and this line: 20 users may start at once.
+            engine = cls._by_pid[pid] = cls()
+        return engine
+
+    @classmethod
+    def close_process(cls) -> None:
+        """Close the engine of this process if there is one; may be called again."""
+        engine = cls._by_pid.pop(os.getpid(), None)
+        if engine is not None:
+            engine.close()
+
+    def __init__(self) -> None:
+        self.loop = NativeLoop()
+        self._inbox: deque[Callable[[], object]] = deque()
+        self._handover_due = False
+        self._ready = Event()
+        self._closed = Event()
+        self._watcher = gevent.get_hub().loop.async_()
+        self._watcher.start(self._ready.set)
+        self._drainer = gevent.Greenlet(self._drain_for_ever)
+        self._drainer.start()
+        _start_native_thread(self._run_loop, ())
+
+    def start(self, coroutine: Coroutine[Any, Any, T]) -> Flight[T]:
+        """Start a coroutine on the loop from the hub."""
+        flight = Flight(self, coroutine)
+        self.call(flight.launch)
+        return flight
+
+    def run(self, coroutine: Coroutine[Any, Any, T]) -> T:
+        """Run a coroutine on the loop and block this greenlet (not the hub) until it ended."""
+        flight = self.start(coroutine)
+        try:
+            return flight.result()
+        except gevent.GreenletExit:
+            flight.cancel()
+            raise
+
+    def call(self, function: Callable[[], object]) -> None:
+        """Call a function in the loop's thread, soon."""
+        self.loop.call_soon_threadsafe(function)
+
+    def post(self, function: Callable[[], object], urgent: bool = False) -> None:
+        """Call a function on the hub, within `HANDOVER_S` or at once; from the loop's thread."""
+        self._inbox.append(function)
+        if urgent:
+            self._watcher.send()
+        elif not self._handover_due:
+            self._handover_due = True
+            self.loop.call_later(HANDOVER_S, self._hand_over)
+
+    def drain(self) -> None:
+        """Run on the hub what the loop has posted so far."""
+        while self._inbox:
+            function = self._inbox.popleft()
+            try:
+                function()
+            except Exception:
+                logger.exception("a result could not be handed to Locust")
+
+    def close(self, timeout_s: float = 5.0) -> None:
+        """Cancel what still runs on the loop, let it finish, stop the thread."""
+        self.loop.call_soon_threadsafe(self._begin_close)
+        self._closed.wait(timeout_s)
+        self._drainer.kill(block=False)
+        self._watcher.close()
+
+    def _hand_over(self) -> None:
+        self._handover_due = False
+        self._watcher.send()
+
+    def _drain_for_ever(self) -> None:
+        while True:
+            self._ready.wait()
+            self._ready.clear()
+            self.drain()
+
+    def _run_loop(self) -> None:
+        try:
+            self.loop.run_forever()
+        finally:
+            self.loop.close()
+
+    def _begin_close(self) -> None:
+        self.loop.create_task(self._close_loop())
+
+    async def _close_loop(self) -> None:
+        others = asyncio.all_tasks() - {asyncio.current_task()}
+        for task in others:
+            task.cancel()
+        await asyncio.gather(*others, return_exceptions=True)
+        self.post(self._closed.set, urgent=True)
+        self.loop.stop()

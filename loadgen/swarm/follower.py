@@ -1,0 +1,57 @@
+"""A worker's part: follow the master's plan, send it rows and statistics, say when drained."""
+
+from typing import Any
+
+import gevent
+
+from loadgen.swarm.ledger import WorkerLedger
+from loadgen.swarm.messages import DELTA, DRAINED
+from loadgen.swarm.plan import Plan
+from loadgen.swarm.stage import Stage
+
+SEND_INTERVAL_S = 0.5
+
+
+class Follower:
+    """Opens and closes this worker's stage as the master says."""
+
+    def __init__(self, environment: Any, stage: Stage) -> None:
+        self.environment = environment
+        self.stage = stage
+        self._ledger: WorkerLedger | None = None
+        self._sender: gevent.Greenlet | None = None
+
+    def take_plan(self, environment: Any, msg: Any) -> None:
+        """The master starts a swarm; its order to spawn users comes after this message."""
+        plan = Plan.from_wire(msg.data)
+        runner = self.environment.runner
+        self._ledger = WorkerLedger(lambda delta: runner.send_message(DELTA, delta))
+        self.stage.open(plan, self._ledger, runner.client_id)
+        self._sender = gevent.spawn(self._send_for_ever)
+
+    def take_drain(self, environment: Any, msg: Any) -> None:
+        """The master wants nothing new sent and everything in flight finished."""
+        self.environment.stop_timeout = msg.data["stop_timeout"]
+        self.environment.runner.stop()
+        self.environment.runner.send_message(DRAINED, {})
+
+    def stopping(self) -> None:
+        """Locust's `test_stopping` on this worker."""
+        self.stage.stop_sending()
+        self.stage.drain()
+
+    def stopped(self) -> None:
+        """Locust's `test_stop` on this worker."""
+        self.stage.close()
+        if self._sender is not None:
+            self._sender.kill()
+            self._sender = None
+        # Locust sleeps for the stop timeout before it calls a stopped worker ready again; this
+        # one has drained, and the next order to spawn brings the timeout anew.
+        self.environment.stop_timeout = 0.0
+
+    def _send_for_ever(self) -> None:
+        while True:
+            gevent.sleep(SEND_INTERVAL_S)
+            if self._ledger is not None:
+                self._ledger.flush()

@@ -1,0 +1,95 @@
+"""Where records go on the hub's side: into the run, or from a worker to its master.
+
+Both ledgers take the same calls. `RunLedger` keeps the tally of the whole swarm and writes the
+run directory; `WorkerLedger` sends rows as CSV text and the tally's growth twice a second.
+"""
+
+from collections.abc import Callable, Mapping
+from dataclasses import astuple
+from typing import Any, Protocol
+
+from loadgen.record import COLUMNS, RequestRecord
+from loadgen.runs.csv_log import to_csv
+from loadgen.runs.directory import RunDirectory
+from loadgen.stats.self_watch import ClientSample
+from loadgen.stats.tally import Tally
+
+Row = tuple[RequestRecord, list[float]]
+
+
+class Ledger(Protocol):
+    """Takes what a process measured."""
+
+    def add(self, rows: list[Row]) -> None:
+        """Finished requests with their inter-token gaps in ms."""
+
+    def add_sample(self, sample: ClientSample) -> None:
+        """The process's own health of one second."""
+
+    def flush(self) -> None:
+        """Pass on what is held; called at least each half second and at the end."""
+
+
+def _values(record: RequestRecord) -> list[Any]:
+    return [getattr(record, column) for column in COLUMNS]
+
+
+class RunLedger:
+    """The whole swarm's records: in a single process, or on the master."""
+
+    def __init__(self, directory: RunDirectory | None) -> None:
+        self.tally = Tally()
+        self.samples: list[ClientSample] = []
+        self._directory = directory
+
+    def add(self, rows: list[Row]) -> None:
+        for record, gaps_ms in rows:
+            self.tally.add(record, gaps_ms)
+        if self._directory is not None:
+            self._directory.requests.append(_values(record) for record, _ in rows)
+
+    def add_sample(self, sample: ClientSample) -> None:
+        self.samples.append(sample)
+        if self._directory is not None:
+            self._directory.client_metrics.append([astuple(sample)])
+
+    def merge(self, message: Mapping[str, Any]) -> None:
+        """Take in what a worker sent."""
+        self.tally.merge(Tally.from_wire(message["tally"]))
+        if self._directory is not None:
+            self._directory.requests.append_text(message["rows"])
+        for wire in message["samples"]:
+            self.add_sample(ClientSample(*wire))
+
+    def flush(self) -> None:
+        if self._directory is not None:
+            self._directory.flush()
+
+
+class WorkerLedger:
+    """A worker's records on their way to the master."""
+
+    def __init__(self, send: Callable[[dict[str, Any]], None]) -> None:
+        self._send = send
+        self._tally = Tally()
+        self._rows: list[str] = []
+        self._samples: list[list[Any]] = []
+
+    def add(self, rows: list[Row]) -> None:
+        for record, gaps_ms in rows:
+            self._tally.add(record, gaps_ms)
+        self._rows.append(to_csv(_values(record) for record, _ in rows))
+
+    def add_sample(self, sample: ClientSample) -> None:
+        self._samples.append(list(astuple(sample)))
+
+    def flush(self) -> None:
+        if not self._rows and not self._samples:
+            return
+        message = {
+            "rows": "".join(self._rows),
+            "tally": self._tally.take().to_wire(),
+            "samples": self._samples,
+        }
+        self._rows, self._samples = [], []
+        self._send(message)

@@ -1,0 +1,6 @@
+"""Names of kvswarm's messages between master and workers."""
+
+PLAN = "kvswarm_plan"
+DELTA = "kvswarm_delta"
+DRAIN = "kvswarm_drain"
+DRAINED = "kvswarm_drained"

@@ -1,0 +1,46 @@
+"""The first entries of a run directory: where it is and how the run is made."""
+
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from loadgen.runs.machine import command_line, hide_headers, machine, versions
+from loadgen.swarm.plan import Plan
+from loadgen.swarm.preparation import Preparation
+
+if TYPE_CHECKING:
+    from loadgen.swarm.leader import Leader
+
+
+def swarm_directory(environment: Any, out: Path | None, swarm: int) -> Path | None:
+    """A headless run owns `--out`; each swarm of the web UI gets its own folder inside it."""
+    if out is None or environment.web_ui is None:
+        return out
+    stamp = time.strftime("%Y%m%d-%H%M%S")
+    return out / f"{stamp}-{swarm:03d}"
+
+
+def describe_run(leader: "Leader", ready: Preparation, plan: Plan) -> dict[str, Any]:
+    """The content of `run.json` at the start of a run."""
+    options = dict(plan.options)
+    options["header"] = hide_headers(ready.options.headers)
+    return {
+        "command_line": command_line(),
+        "options": options,
+        "seed": ready.options.workload.seed,
+        "users": leader.environment.runner.target_user_count,
+        "host": plan.url,
+        "model": plan.model,
+        "host_facts": {
+            "is_vllm": ready.facts.is_vllm,
+            "version": ready.facts.version,
+            "max_model_len": ready.facts.max_model_len,
+        },
+        "target": leader.supervisor.facts or None,
+        "cache_state": ready.cache_state,
+        "notes": list(ready.notes),
+        "workers": len(plan.workers),
+        "versions": versions(),
+        "machine": machine(),
+        "start_unix_s": plan.start_unix_s,
+    }

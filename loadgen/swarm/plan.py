@@ -1,0 +1,33 @@
+"""What the master decides at the start of a swarm and every process of it follows."""
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from typing import Any
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """One swarm: when it starts, what host it loads, which share each process has.
+
+    `workers` maps a Locust client id to its index; requests are owned by index modulo the number
+    of workers. `lengths` is the serialised measure of text lengths. `uncapped` is an open loop
+    without a limit on the requests in flight.
+    """
+
+    start_unix_s: float
+    url: str
+    model: str
+    is_vllm: bool
+    options: Mapping[str, Any]
+    workers: Mapping[str, int]
+    lengths: Mapping[str, Any]
+    uncapped: bool
+
+    def to_wire(self) -> dict[str, Any]:
+        """A dict that Locust's messages can carry."""
+        return asdict(self)
+
+    @classmethod
+    def from_wire(cls, wire: Mapping[str, Any]) -> "Plan":
+        """The plan a master sent."""
+        return cls(**wire)

@@ -1,0 +1,103 @@
+"""Where kvswarm is plugged into Locust: importing this module registers its listeners."""
+
+import os
+import sys
+from typing import Any
+
+import gevent
+from locust import events
+from locust.runners import WorkerRunner
+
+from loadgen.errors import KvswarmError
+from loadgen.swarm.engine import Engine
+from loadgen.swarm.follower import Follower
+from loadgen.swarm.leader import Leader
+from loadgen.swarm.messages import DELTA, DRAIN, DRAINED, PLAN
+from loadgen.swarm.options import add_options
+from loadgen.swarm.preparation import check_offline
+from loadgen.swarm.stage import Stage
+from loadgen.swarm.supervisor import Supervisor
+from loadgen.swarm.web import prepare_before_swarm
+
+CHECK_VARIABLE = "KVSWARM_CHECK"
+"""Set by `kvswarm run` to have everything checked that needs no host, and nothing started."""
+CUT_TIMEOUT_S = 1.0
+"""How long requests in flight may go on after Ctrl-C or SIGTERM."""
+
+
+def stage_of(environment: Any) -> Stage:
+    """The stage of this Locust process."""
+    stage: Stage = environment.kvswarm_stage
+    return stage
+
+
+@events.init_command_line_parser.add_listener
+def _add_options(parser: Any, **_: Any) -> None:
+    add_options(parser)
+
+
+@events.init.add_listener
+def _init(environment: Any, runner: Any, web_ui: Any, **_: Any) -> None:
+    # gevent's clock stood still while the locustfile was imported, which would shorten -t.
+    gevent.get_hub().loop.update_now()
+    environment.kvswarm_stage = Stage(environment)
+    if isinstance(runner, WorkerRunner):
+        _follow(environment, runner)
+    else:
+        _lead(environment, runner, web_ui)
+
+
+def _follow(environment: Any, runner: Any) -> None:
+    follower = Follower(environment, environment.kvswarm_stage)
+    runner.register_message(PLAN, follower.take_plan)
+    runner.register_message(DRAIN, follower.take_drain, concurrent=True)
+    environment.events.test_stopping.add_listener(lambda **_: follower.stopping())
+    environment.events.test_stop.add_listener(lambda **_: follower.stopped())
+    environment.events.quitting.add_listener(lambda **_: _quit_worker(environment))
+
+
+def _lead(environment: Any, runner: Any, web_ui: Any) -> None:
+    leader = Leader(environment, environment.kvswarm_stage)
+    if leader.is_master:
+        runner.register_message(DELTA, leader.take_delta)
+        runner.register_message(DRAINED, leader.take_drained)
+    hooks = environment.events
+    hooks.test_start.add_listener(lambda **_: leader.start())
+    hooks.test_stopping.add_listener(lambda **_: leader.stopping())
+    hooks.test_stop.add_listener(lambda **_: leader.stopped())
+    hooks.reset_stats.add_listener(lambda **_: leader.reset())
+    hooks.spawning_complete.add_listener(
+        lambda **_: leader.reset() if environment.reset_stats else None
+    )
+    hooks.quitting.add_listener(lambda **_: _quit(environment, leader))
+    if web_ui is not None:
+        prepare_before_swarm(leader, web_ui)
+    if web_ui is None or environment.parsed_options.autostart:
+        _prepare_or_exit(environment, leader)
+
+
+def _prepare_or_exit(environment: Any, leader: Leader) -> None:
+    try:
+        if os.environ.get(CHECK_VARIABLE):
+            check_offline(vars(environment.parsed_options), Supervisor.of_process())
+            sys.exit(0)
+        leader.prepare()
+    except KvswarmError as error:
+        print(f"kvswarm: {error}", file=sys.stderr)  # noqa: T201
+        Engine.close_process()
+        sys.exit(error.exit_code)
+    gevent.get_hub().loop.update_now()
+
+
+def _quit(environment: Any, leader: Leader) -> None:
+    """Locust is about to leave: whatever still runs is cut off, recorded and summed up."""
+    if leader.plan is not None:
+        environment.stop_timeout = min(environment.stop_timeout or 0.0, CUT_TIMEOUT_S)
+        environment.runner.quit()
+    if leader.exit_code is not None and environment.web_ui is None:
+        failed = bool(environment.runner.exceptions) and leader.exit_code == 0
+        environment.process_exit_code = 1 if failed else leader.exit_code
+
+
+def _quit_worker(environment: Any) -> None:
+    environment.process_exit_code = 0

@@ -1,0 +1,106 @@
+"""Everything that is checked before the first request: options, corpus, host, lengths, cache."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from loadgen.client.probe import HostFacts, probe
+from loadgen.errors import UsageError
+from loadgen.runs.directory import claim_directory
+from loadgen.swarm.client_settings import extra_body, request_headers
+from loadgen.swarm.engine import Engine
+from loadgen.swarm.lengths import LengthSource, measure_on_host
+from loadgen.swarm.options import SwarmOptions
+from loadgen.swarm.supervisor import Supervisor
+from loadgen.workload.arrivals import make_pacer
+from loadgen.workload.corpus import Corpus, load_corpus
+from loadgen.workload.lengths import EstimatedTokens
+from loadgen.workload.workload import Workload
+
+TEMPLATE_TOKENS = 64
+"""Room for what a chat template adds around one user message."""
+
+
+@dataclass(frozen=True, slots=True)
+class Preparation:
+    """A swarm that may start: what it was told, whom it will load, how lengths are measured."""
+
+    options: SwarmOptions
+    raw_options: Mapping[str, Any]
+    facts: HostFacts
+    lengths: LengthSource
+    cache_state: str
+    notes: tuple[str, ...]
+
+
+def check_offline(values: Mapping[str, Any], supervisor: Supervisor) -> None:
+    """Find what is wrong with the options and the corpus without a host."""
+    options = SwarmOptions.read(values)
+    corpus = load_corpus(options.corpus, options.questions)
+    make_pacer(options.arrivals, options.rate, options.workload.seed)
+    extra_body(options)
+    request_headers(options)
+    lengths = _local_lengths(options, supervisor)
+    if not lengths.is_estimate:
+        _check_fit(options, corpus, lengths, supervisor.max_model_len, supervisor)
+    if options.out is not None:
+        claim_directory(options.out)
+
+
+def prepare(values: Mapping[str, Any], host: str | None, supervisor: Supervisor) -> Preparation:
+    """Check everything and make the caches cold; blocks the calling greenlet only.
+
+    Raises UsageError, or TargetError when the engine of ours cannot be made cold.
+    """
+    check_offline(values, supervisor)
+    options = SwarmOptions.read(values)
+    if not host:
+        raise UsageError("no host to load: give --host URL, or start with `kvswarm run --target`")
+    headers = request_headers(options)
+    facts = Engine.of_process().run(probe(host, options.model, headers))
+    corpus = load_corpus(options.corpus, options.questions)
+    lengths = _local_lengths(options, supervisor)
+    if lengths.is_estimate:
+        lengths = measure_on_host(facts, corpus, headers)
+    _check_fit(options, corpus, lengths, facts.max_model_len, supervisor)
+    return Preparation(
+        options=options,
+        raw_options={key: value for key, value in values.items() if _travels(value)},
+        facts=facts,
+        lengths=lengths,
+        cache_state=supervisor.make_cold(keep=options.keep_cache),
+        notes=_notes(facts, lengths),
+    )
+
+
+def _travels(value: Any) -> bool:
+    return value is None or isinstance(value, (str, int, float, bool, list))
+
+
+def _notes(facts: HostFacts, lengths: LengthSource) -> tuple[str, ...]:
+    notes = []
+    if lengths.is_estimate:
+        notes.append(EstimatedTokens.announcement)
+    if not facts.is_vllm:
+        notes.append("the host is not vLLM: replies may end before --output-tokens")
+    if not facts.has_metrics:
+        notes.append("the host has no /metrics: its own counters stay empty")
+    return tuple(notes)
+
+
+def _local_lengths(options: SwarmOptions, supervisor: Supervisor) -> LengthSource:
+    return LengthSource(tokenizer=options.tokenizer or supervisor.tokenizer)
+
+
+def _check_fit(
+    options: SwarmOptions,
+    corpus: Corpus,
+    lengths: LengthSource,
+    window_tokens: int | None,
+    supervisor: Supervisor,
+) -> None:
+    if window_tokens is None:
+        return
+    template_tokens = TEMPLATE_TOKENS if options.endpoint == "chat" else 0
+    workload = Workload(corpus, options.workload, lengths.tokens())
+    workload.check_fit(window_tokens, supervisor.cache_tokens, template_tokens)

@@ -1,0 +1,71 @@
+"""From what a client saw of a request to the row that is kept."""
+
+from loadgen.client.exchange import Exchange
+from loadgen.context import Request
+from loadgen.record import RequestRecord
+from loadgen.stats.clock import RunClock
+
+
+def to_record(
+    exchange: Exchange,
+    request: Request,
+    *,
+    scheduled_at: float,
+    clock: RunClock,
+    worker: str,
+    user: str,
+    repeat: bool,
+) -> tuple[RequestRecord, list[float]]:
+    """The record of one request and its inter-token gaps in ms.
+
+    `scheduled_at` and the exchange's times are `time.perf_counter()` seconds of this process;
+    TTFT and end-to-end latency count from `scheduled_at`.
+    """
+    gaps_ms = exchange.gaps_ms
+    ordered = sorted(gaps_ms)
+    end_at = exchange.end_at if exchange.end_at is not None else scheduled_at
+    record = RequestRecord(
+        request_id=str(request.index),
+        worker=worker,
+        user=user,
+        context_id=request.context_id,
+        question_id=request.question_id,
+        repeat=repeat,
+        scheduled_s=clock.to_run_s(scheduled_at),
+        sent_s=_to_run_s(clock, exchange.sent_at),
+        first_token_s=_to_run_s(clock, exchange.first_token_at),
+        end_s=clock.to_run_s(end_at),
+        ttft_ms=_elapsed_ms(scheduled_at, exchange.first_token_at),
+        itl_mean_ms=sum(ordered) / len(ordered) if ordered else None,
+        itl_p50_ms=percentile(ordered, 0.50),
+        itl_p95_ms=percentile(ordered, 0.95),
+        itl_p99_ms=percentile(ordered, 0.99),
+        itl_max_ms=ordered[-1] if ordered else None,
+        tpot_ms=exchange.tpot_ms,
+        e2e_ms=_elapsed_ms(scheduled_at, exchange.end_at),
+        prompt_tokens=exchange.prompt_tokens,
+        cached_tokens=exchange.cached_tokens,
+        output_tokens=exchange.output_tokens,
+        outcome=exchange.outcome,
+        status=exchange.status,
+        error=exchange.error,
+    )
+    return record, gaps_ms
+
+
+def percentile(ordered: list[float], share: float) -> float | None:
+    """The percentile of sorted values, linearly interpolated between neighbours."""
+    if not ordered:
+        return None
+    position = share * (len(ordered) - 1)
+    below = int(position)
+    above = min(below + 1, len(ordered) - 1)
+    return ordered[below] + (ordered[above] - ordered[below]) * (position - below)
+
+
+def _to_run_s(clock: RunClock, at: float | None) -> float | None:
+    return None if at is None else clock.to_run_s(at)
+
+
+def _elapsed_ms(since: float, at: float | None) -> float | None:
+    return None if at is None else (at - since) * 1000

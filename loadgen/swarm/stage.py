@@ -1,0 +1,150 @@
+"""A load-generating process in one swarm, seen from the hub: single process or worker."""
+
+import contextlib
+import itertools
+from collections import deque
+from functools import partial
+from typing import Any
+
+from locust.exception import StopUser
+
+from loadgen.client.client import StreamingClient
+from loadgen.record import RequestRecord
+from loadgen.stats.clock import RunClock
+from loadgen.stats.self_watch import ClientSample
+from loadgen.swarm.client_settings import client_settings
+from loadgen.swarm.engine import Engine
+from loadgen.swarm.ledger import Ledger
+from loadgen.swarm.lengths import LengthSource
+from loadgen.swarm.options import SwarmOptions
+from loadgen.swarm.plan import Plan
+from loadgen.swarm.session import Session
+from loadgen.swarm.stats_rows import log_record
+from loadgen.workload.arrivals import make_pacer
+from loadgen.workload.corpus import load_corpus
+from loadgen.workload.workload import Workload
+
+ENDPOINT_NAMES = {"completions": "/v1/completions", "chat": "/v1/chat/completions"}
+
+
+class RequestFailed(Exception):
+    """What Locust's Failures tab groups by: the outcome and the host's words."""
+
+
+class Stage:
+    """Owns the session of this process and hands its results to Locust and a ledger."""
+
+    def __init__(self, environment: Any) -> None:
+        self.session: Session | None = None
+        self._environment = environment
+        self._finished: deque[tuple[RequestRecord, list[float]]] = deque()
+        self._lifetime: contextlib.AsyncExitStack | None = None
+        self._ledger: Ledger | None = None
+        self._names: itertools.count[int] = itertools.count()
+        self._drain_s = 0.0
+        self._endpoint = ""
+
+    def open(self, plan: Plan, ledger: Ledger, client_id: str) -> None:
+        """Build this process's share of the workload and start pacing it."""
+        options = SwarmOptions.read(plan.options)
+        index = plan.workers[client_id]
+        self._ledger, self._drain_s = ledger, options.drain_s
+        self._endpoint = ENDPOINT_NAMES[options.endpoint]
+        self._names = itertools.count()
+        pacer = make_pacer(options.arrivals, options.rate, options.workload.seed)
+        self.session = Session(
+            workload=_workload(plan, options, index),
+            client=StreamingClient(client_settings(plan, options)),
+            clock=RunClock(plan.start_unix_s),
+            worker=str(index),
+            on_row=self._on_row,
+            on_sample=self._on_sample,
+            pacer=pacer,
+            solo=self._make_solo() if plan.uncapped else None,
+        )
+        self._lifetime = contextlib.AsyncExitStack()
+        Engine.of_process().run(self._lifetime.enter_async_context(self.session.running()))
+
+    def next_name(self, user_class: type) -> str:
+        """A name for a user of this swarm, unique in its process."""
+        return f"{user_class.__name__}-{next(self._names)}"
+
+    def stop_sending(self) -> None:
+        """Send nothing new; requests in flight go on."""
+        if self.session is not None:
+            Engine.of_process().call(self.session.stop)
+
+    def drain(self) -> None:
+        """Wait for requests in flight that no Locust user waits for."""
+        if self.session is not None:
+            timeout_s = self._environment.stop_timeout or 0.0
+            Engine.of_process().run(self.session.drain_soloists(timeout_s))
+
+    def close(self) -> None:
+        """Close the client and pass on the last records."""
+        if self._lifetime is None:
+            return
+        engine = Engine.of_process()
+        engine.run(self._lifetime.aclose())
+        engine.drain()
+        self._lifetime, self.session = None, None
+        self._hand_over()
+        if self._ledger is not None:
+            self._ledger.flush()
+
+    def _make_solo(self) -> Any:
+        user = self._environment.user_classes[0](self._environment)
+
+        async def solo() -> None:
+            with contextlib.suppress(StopUser):
+                await user.one_task()
+
+        return solo
+
+    def _on_row(self, record: RequestRecord, gaps_ms: list[float]) -> None:
+        self._finished.append((record, gaps_ms))
+        if len(self._finished) == 1:
+            Engine.of_process().post(self._hand_over)
+
+    def _on_sample(self, sample: ClientSample) -> None:
+        ledger = self._ledger
+        if ledger is not None:
+            Engine.of_process().post(partial(ledger.add_sample, sample))
+
+    def _hand_over(self) -> None:
+        rows = []
+        while self._finished:
+            rows.append(self._finished.popleft())
+        if not rows or self._ledger is None:
+            return
+        self._ledger.add(rows)
+        for record, gaps_ms in rows:
+            log_record(self._environment.stats, record, gaps_ms)
+            self._fire(record)
+
+    def _fire(self, record: RequestRecord) -> None:
+        """Tell Locust of a request; one that was cut off is neither success nor failure."""
+        if record.outcome == "cancelled":
+            return
+        failed = None
+        if record.outcome != "ok":
+            failed = RequestFailed(f"{record.outcome}: {record.error}")
+        self._environment.events.request.fire(
+            request_type="POST",
+            name=self._endpoint,
+            response_time=record.e2e_ms or 0.0,
+            response_length=0,
+            exception=failed,
+            context={"context_id": record.context_id},
+        )
+
+
+def _workload(plan: Plan, options: SwarmOptions, index: int) -> Workload:
+    corpus = load_corpus(options.corpus, options.questions)
+    return Workload(
+        corpus,
+        options.workload,
+        LengthSource(**plan.lengths).tokens(),
+        worker_index=index,
+        workers=len(plan.workers),
+    )

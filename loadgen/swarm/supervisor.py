@@ -1,0 +1,70 @@
+"""The Locust process's line to the kvswarm process that runs the engine, where there is one.
+
+`kvswarm run --target` starts the engines in its own process and names, in one environment
+variable, a JSON file with the target's facts and a Unix socket. Over the socket this side asks,
+a JSON object a line, for cold caches before each swarm.
+"""
+
+import json
+import os
+import socket
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from loadgen.errors import TargetError
+
+ENVIRONMENT_VARIABLE = "KVSWARM_TARGET"
+COLD_TIMEOUT_S = 900.0
+
+
+class Supervisor:
+    """What the process above knows and can do; every answer is "unknown" without one."""
+
+    def __init__(self, facts: Mapping[str, Any], control: str | None) -> None:
+        self.facts = facts
+        self._control = control
+
+    @classmethod
+    def of_process(cls) -> "Supervisor":
+        """The supervisor named in the environment, or one that knows nothing."""
+        path = os.environ.get(ENVIRONMENT_VARIABLE)
+        if not path:
+            return cls({}, None)
+        wire = json.loads(Path(path).read_text(encoding="utf-8"))
+        return cls(wire["facts"], wire.get("control"))
+
+    @property
+    def tokenizer(self) -> str | None:
+        """A local folder with the tokenizer of the target's model."""
+        return self.facts.get("tokenizer")
+
+    @property
+    def max_model_len(self) -> int | None:
+        """The longest prompt plus reply the target takes, in tokens."""
+        return self.facts.get("max_model_len")
+
+    @property
+    def cache_tokens(self) -> int | None:
+        """Usable tokens of the engine's own KV cache."""
+        return self.facts.get("usable_tokens")
+
+    def make_cold(self, keep: bool) -> str:
+        """Empty the target's caches unless told to keep them: `cold`, `warm` or `unknown`.
+
+        Raises TargetError when the engine cannot be made cold.
+        """
+        if self._control is None:
+            return "unknown"
+        answer = self._ask({"op": "warm" if keep else "cold"})
+        if "error" in answer:
+            raise TargetError(str(answer["error"]))
+        return str(answer["cache_state"])
+
+    def _ask(self, question: dict[str, Any]) -> dict[str, Any]:
+        with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as line:
+            line.settimeout(COLD_TIMEOUT_S)
+            line.connect(self._control or "")
+            line.sendall(json.dumps(question).encode() + b"\n")
+            with line.makefile("rb") as answers:
+                return dict(json.loads(answers.readline() or b'{"error": "no answer"}'))

@@ -1,0 +1,169 @@
+"""What the terminal shows during a run and after it."""
+
+import os
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import gevent
+from rich.console import Console
+from rich.live import Live
+from rich.table import Table
+
+from loadgen.swarm.pulse import Pulse, pulse
+
+if TYPE_CHECKING:
+    from loadgen.swarm.leader import Leader
+
+VIEW_VARIABLE = "KVSWARM_VIEW"
+"""Set by `kvswarm run`; plain Locust keeps its own terminal output."""
+LINES_EVERY_S = 5
+
+
+class View:
+    """A live line of figures in a terminal, a plain line every few seconds elsewhere."""
+
+    def __init__(self, leader: "Leader") -> None:
+        self._leader = leader
+        self._console = Console(stderr=True, highlight=False)
+        self._enabled = bool(os.environ.get(VIEW_VARIABLE))
+        self._live: Live | None = None
+        self._greenlet: gevent.Greenlet | None = None
+
+    def say(self, text: str) -> None:
+        """One line that the user should see."""
+        self._console.print(f"kvswarm: {text}", markup=False, soft_wrap=True)
+
+    def open(self) -> None:
+        """Start showing the swarm that has just started."""
+        if not self._enabled:
+            return
+        if self._console.is_terminal:
+            self._live = Live(console=self._console, auto_refresh=False, transient=True)
+            self._live.start()
+        self._greenlet = gevent.spawn(self._show_for_ever)
+
+    def close(self) -> None:
+        """Stop showing."""
+        if self._greenlet is not None:
+            self._greenlet.kill()
+            self._greenlet = None
+        if self._live is not None:
+            self._live.stop()
+            self._live = None
+
+    def report(self, summary: dict[str, Any], directory: Path | None) -> None:
+        """Say what the run measured and where it is kept."""
+        if not self._enabled:
+            if directory is not None:
+                self.say(f"run written to {directory}")
+            return
+        out = Console(highlight=False, file=sys.stdout)
+        out.print(summary_table(summary))
+        for line in summary_lines(summary):
+            out.print(line, markup=False, soft_wrap=True)
+        if directory is not None:
+            out.print(f"run directory: {directory}", markup=False, soft_wrap=True)
+
+    def _show_for_ever(self) -> None:
+        last = pulse(self._leader, None)
+        seconds = 0
+        while True:
+            gevent.sleep(1.0)
+            seconds += 1
+            now = pulse(self._leader, last)
+            if self._live is not None:
+                self._live.update(_live_table(now), refresh=True)
+            elif seconds % LINES_EVERY_S == 0:
+                self._console.print(_line(now), markup=False, soft_wrap=True)
+            last = now
+
+
+def _live_table(now: Pulse) -> Table:
+    table = Table(box=None, pad_edge=False)
+    cells = _cells(now)
+    for name in cells:
+        table.add_column(name, justify="right")
+    table.add_row(*cells.values())
+    return table
+
+
+def _line(now: Pulse) -> str:
+    return "  ".join(f"{name} {value}" for name, value in _cells(now).items())
+
+
+def _cells(now: Pulse) -> dict[str, str]:
+    return {
+        "t": f"{now.elapsed_s:.0f} s",
+        "users": str(now.users),
+        "requests": str(now.requests),
+        "failed": str(now.failed),
+        "req/s": f"{now.requests_per_s:.1f}",
+        "TTFT p50/p95": _pair(now.ttft_p50_ms, now.ttft_p95_ms),
+        "E2E p50/p95": _pair(now.e2e_p50_ms, now.e2e_p95_ms),
+        "tokens/s": f"{now.output_tokens_per_s:.0f}",
+        "hit rate": "-" if now.hit_rate is None else f"{now.hit_rate:.0%}",
+    }
+
+
+def _pair(p50_ms: float | None, p95_ms: float | None) -> str:
+    return f"{_ms(p50_ms)} / {_ms(p95_ms)} ms"
+
+
+def _ms(value: float | None) -> str:
+    if value is None:
+        return "-"
+    return f"{value:.0f}" if value >= 100 else f"{value:.3g}"
+
+
+def summary_table(summary: dict[str, Any]) -> Table:
+    """The latency metrics of a summary as a table."""
+    table = Table(box=None, pad_edge=False)
+    table.add_column("")
+    for name in ("count", "mean", "p50", "p90", "p95", "p99", "max"):
+        table.add_column(name, justify="right")
+    for name in ("ttft_ms", "itl_ms", "tpot_ms", "e2e_ms"):
+        metric = summary["metrics"][name]
+        figures = [_ms(metric[key]) for key in ("mean", "p50", "p90", "p95", "p99", "max")]
+        table.add_row(name, str(metric["count"]), *figures)
+    return table
+
+
+def summary_lines(summary: dict[str, Any]) -> list[str]:
+    """The rest of a summary in words."""
+    outcomes = ", ".join(f"{count} {name}" for name, count in summary["outcomes"].items())
+    lines = [
+        f"requests: {outcomes} in {summary['duration_s']:.1f} s",
+        f"throughput: {_rate(summary['requests_per_s'])} requests/s,"
+        f" {_rate(summary['output_tokens_per_s'])} output tokens/s",
+        _server_line(summary["server"]),
+    ]
+    if summary["diversity"]:
+        lines.append(_diversity_line(summary["diversity"]))
+    if summary["client_saturated"]:
+        lines.append("CLIENT SATURATED: the load generator lagged; do not trust these figures")
+    return lines
+
+
+def _rate(value: float | None) -> str:
+    return "-" if value is None else f"{value:.1f}"
+
+
+def _server_line(server: dict[str, Any] | None) -> str:
+    if not server or server.get("hit_rate") is None:
+        return "prompt tokens: the host tells nothing about its cache (no /metrics of vLLM)"
+    line = (
+        f"prompt tokens: {server['computed_prompt_tokens']:.0f} computed,"
+        f" {server['cached_prompt_tokens']:.0f} from cache, hit rate {server['hit_rate']:.1%}"
+    )
+    if server.get("external_prompt_tokens"):
+        line += f", {server['external_hit_rate']:.1%} from offload"
+    return line
+
+
+def _diversity_line(diversity: dict[str, Any]) -> str:
+    return (
+        f"diversity: {diversity['distinct_contexts']} contexts,"
+        f" effectively {diversity['effective_contexts']:.1f},"
+        f" {diversity['entropy_bits']:.2f} bits"
+    )

@@ -1,0 +1,192 @@
+"""The catalog of targets: TOML tables read into frozen values."""
+
+import tomllib
+from collections.abc import Mapping
+from dataclasses import dataclass, field, fields
+from importlib import resources
+from pathlib import Path
+
+from loadgen.errors import UsageError
+from loadgen.targets.placeholders import KNOWN, unknown
+from loadgen.targets.toml_table import Table
+
+PLATFORMS = ("cpu", "gpu")
+CONDITIONS = (*PLATFORMS, "kv_tokens", "local_model", "loopback")
+
+
+@dataclass(frozen=True, slots=True)
+class Addition:
+    """Arguments and environment that come on top."""
+
+    args: tuple[str, ...] = ()
+    env: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class ServiceSpec:
+    """One program: how it is started, asked and emptied. Paths are relative to its URL."""
+
+    name: str
+    argv: tuple[str, ...]
+    env: Mapping[str, str]
+    requires: tuple[str, ...]
+    ready: str
+    metrics: str | None
+    reset: str | None
+    empty_metric: str | None
+    block_size: Mapping[str, int]
+    when: Mapping[str, Addition]
+
+
+@dataclass(frozen=True, slots=True)
+class TargetSpec:
+    """Services in start order; the last one is the engine, to which `extra` is added."""
+
+    name: str
+    description: str
+    services: tuple[ServiceSpec, ...]
+    extra: Addition
+
+    @property
+    def engine(self) -> ServiceSpec:
+        """The service that answers requests."""
+        return self.services[-1]
+
+
+def load_catalog(extra: Path | None = None) -> dict[str, TargetSpec]:
+    """The shipped targets, with those of `extra` merged over them, by name.
+
+    Raises UsageError naming file, table and key for anything that is not as it must be.
+    """
+    shipped = resources.files(__package__).joinpath("catalog.toml").read_text(encoding="utf-8")
+    files = [_parse(shipped, "catalog.toml")]
+    if extra is not None:
+        files.append(_parse(_read(extra), str(extra)))
+    return _Catalog(files).targets()
+
+
+def find_target(catalog: Mapping[str, TargetSpec], name: str) -> TargetSpec:
+    """The target of this name; UsageError with the known names otherwise."""
+    if name not in catalog:
+        raise UsageError(f"unknown target {name!r}: choose one of {', '.join(catalog)}")
+    return catalog[name]
+
+
+def _read(path: Path) -> str:
+    try:
+        return path.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        reason = error.strerror if isinstance(error, OSError) else "it is not UTF-8 text"
+        raise UsageError(f"cannot read the targets file {path}: {reason}") from error
+
+
+def _parse(text: str, file: str) -> Table:
+    try:
+        root = Table(tomllib.loads(text), file, "")
+    except tomllib.TOMLDecodeError as error:
+        raise UsageError(f"{file} is not valid TOML: {error}") from error
+    root.allow("services", "targets")
+    return root
+
+
+def _service(table: Table, name: str) -> ServiceSpec:
+    table.allow(*(f.name for f in fields(ServiceSpec) if f.name != "name"))
+    own = _addition(table, "argv")
+    if not own.args:
+        raise table.error("argv", "is missing, give the command as a list of strings")
+    return ServiceSpec(
+        name=name,
+        argv=own.args,
+        env=own.env,
+        requires=table.texts("requires"),
+        ready=table.required_text("ready"),
+        metrics=table.text("metrics"),
+        reset=table.text("reset"),
+        empty_metric=table.text("empty_metric"),
+        block_size=_block_sizes(table.table("block_size")),
+        when=_additions(table),
+    )
+
+
+def _block_sizes(table: Table) -> dict[str, int]:
+    table.allow(*PLATFORMS)
+    for key, value in table.values.items():
+        if not isinstance(value, int) or isinstance(value, bool) or value < 1:
+            raise table.error(key, f"must be a number of tokens, not {value!r}")
+    return dict(table.values)
+
+
+def _additions(table: Table) -> dict[str, Addition]:
+    table.table("when").allow(*CONDITIONS)
+    additions = {}
+    for condition, inner in table.tables("when").items():
+        inner.allow("args", "env")
+        additions[condition] = _addition(inner, "args")
+    return additions
+
+
+def _addition(table: Table, key: str) -> Addition:
+    addition = Addition(table.texts(key), table.mapping("env"))
+    for place, texts in ((key, addition.args), ("env", addition.env.values())):
+        for name in filter(None, map(unknown, texts)):
+            known = ", ".join(f"{{{name}}}" for name in (*KNOWN, "port"))
+            raise table.error(place, f"unknown placeholder {{{name}}}, known are {known}")
+    return addition
+
+
+class _Catalog:
+    """The tables of all files; of two with one name the later file's counts."""
+
+    def __init__(self, files: list[Table]) -> None:
+        self._files = files
+        self._services = {
+            name: _service(table, name)
+            for file in files
+            for name, table in file.tables("services").items()
+        }
+
+    def targets(self) -> dict[str, TargetSpec]:
+        names = dict.fromkeys(name for file in self._files for name in file.table("targets").values)
+        return {name: self._target(name, len(self._files), ()) for name in names}
+
+    def _target(self, name: str, below: int, chain: tuple[Table, ...]) -> TargetSpec:
+        """The topmost target of this name in `files[:below]`, with what it extends."""
+        level, table = self._find(name, below)
+        table.allow("description", "extends", "services", "args", "env")
+        if table in chain:
+            raise table.error("extends", "leads back to this target")
+        base = self._base(table, name, level, (*chain, table))
+        services = self._named_services(table) or (base.services if base else ())
+        if not services:
+            raise table.error("services", "is missing, list services or name a target to extend")
+        extra = _addition(table, "args")
+        if base is not None:
+            args, env = (*base.extra.args, *extra.args), {**base.extra.env, **extra.env}
+            extra = Addition(args, env)
+        description = table.text("description") or (base.description if base else "")
+        return TargetSpec(name, description, services, extra)
+
+    def _find(self, name: str, below: int) -> tuple[int, Table]:
+        levels = [i for i in range(below) if name in self._files[i].table("targets").values]
+        return levels[-1], self._files[levels[-1]].tables("targets")[name]
+
+    def _base(
+        self, table: Table, name: str, level: int, chain: tuple[Table, ...]
+    ) -> TargetSpec | None:
+        """What `extends` names; a target that extends its own name means an earlier file's."""
+        base = table.text("extends")
+        if base is None:
+            return None
+        below = level if base == name else len(self._files)
+        known = {n: None for file in self._files[:below] for n in file.table("targets").values}
+        if base not in known:
+            raise table.error("extends", f"unknown target {base!r}, known are {', '.join(known)}")
+        return self._target(base, below, chain)
+
+    def _named_services(self, table: Table) -> tuple[ServiceSpec, ...]:
+        names = table.texts("services")
+        for name in names:
+            if name not in self._services:
+                known = ", ".join(self._services)
+                raise table.error("services", f"unknown service {name!r}, known are {known}")
+        return tuple(self._services[name] for name in names)

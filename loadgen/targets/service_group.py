@@ -1,0 +1,82 @@
+"""The services of one target: started in order, watched, stopped in reverse."""
+
+import asyncio
+from collections.abc import Sequence
+from pathlib import Path
+
+import aiohttp
+
+from loadgen.errors import TargetError
+from loadgen.targets import engine_api
+from loadgen.targets.plan import ServicePlan
+from loadgen.targets.process import ServiceProcess
+from loadgen.targets.settings import TargetSettings
+
+READY_POLL_S = 0.5
+
+
+class ServiceGroup:
+    """What runs for a target between `start` and `stop`; both may be called again."""
+
+    def __init__(
+        self,
+        plans: Sequence[ServicePlan],
+        settings: TargetSettings,
+        log_dir: Path,
+        session: aiohttp.ClientSession,
+    ) -> None:
+        self.plans = plans
+        self._settings = settings
+        self._log_dir = log_dir
+        self._session = session
+        self._processes: list[ServiceProcess] = []
+        self._watchers: list[asyncio.Task[None]] = []
+        self._died: asyncio.Future[TargetError] = asyncio.get_running_loop().create_future()
+
+    async def start(self) -> None:
+        """Start each service once the one before it is ready. Raises TargetError."""
+        for plan in self.plans:
+            process = await ServiceProcess.start(plan, self._log_dir, self._settings.stop_grace_s)
+            self._processes.append(process)
+            self._watchers.append(asyncio.create_task(self._watch(process)))
+            await self._until_ready(process)
+
+    async def stop(self) -> None:
+        """Stop the engine first: it would wait for a cache server that is gone."""
+        while self._processes:
+            await self._processes[-1].stop()
+            self._processes.pop()
+        await asyncio.gather(*self._watchers)
+        self._watchers.clear()
+
+    def check(self) -> None:
+        """Raise TargetError when a service has exited unasked."""
+        if self._died.done():
+            raise self._died.result()
+
+    async def wait_died(self) -> TargetError:
+        """Return the error once a service has exited unasked."""
+        return await asyncio.shield(self._died)
+
+    def pids(self) -> dict[str, list[int]]:
+        """The living processes of each service."""
+        return {process.plan.name: process.pids for process in self._processes}
+
+    def error(self, happening: str) -> TargetError:
+        """The error to raise about the engine, with what its log tells."""
+        return self._processes[-1].error(happening)
+
+    async def _watch(self, process: ServiceProcess) -> None:
+        await process.wait()
+        if not process.stopping and not self._died.done():
+            self._died.set_result(process.exit_error())
+
+    async def _until_ready(self, process: ServiceProcess) -> None:
+        timeout_s = self._settings.start_timeout_s
+        try:
+            async with asyncio.timeout(timeout_s):
+                while not await engine_api.is_ready(self._session, process.plan.ready_url):
+                    await asyncio.wait([self._died], timeout=READY_POLL_S)
+                    self.check()
+        except TimeoutError:
+            raise process.error(f"was not ready within {timeout_s:g} s") from None

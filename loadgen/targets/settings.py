@@ -1,0 +1,73 @@
+"""What the user chooses about a target, apart from which one it is."""
+
+import ipaddress
+from dataclasses import dataclass
+from pathlib import Path
+
+from loadgen.errors import UsageError
+from loadgen.targets.capacity import model_window_tokens
+
+LOOPBACK = "127.0.0.1"
+
+
+@dataclass(frozen=True, slots=True)
+class TargetSettings:
+    """`model` is a directory or a Hugging Face name; `kv_tokens` the usable size of the engine's
+    own cache in tokens (None: the engine decides); `l1_gb` LMCache's memory; `port` the engine's
+    (None: a free one); `args` go to the engine last. Raises UsageError for what cannot be.
+    """
+
+    model: str
+    kv_tokens: int | None = None
+    l1_gb: float = 1.0
+    host: str = LOOPBACK
+    port: int | None = None
+    args: tuple[str, ...] = ()
+    served_model_name: str | None = None
+    start_timeout_s: float = 600.0
+    stop_grace_s: float = 8.0
+
+    def __post_init__(self) -> None:
+        if not self.l1_gb > 0:
+            raise UsageError(f"--l1-gb {self.l1_gb:g} must be more than 0")
+        if self.port is not None and not 0 < self.port < 65536:
+            raise UsageError(f"--port {self.port} is not between 1 and 65535")
+        if self.model.startswith((".", "/", "~")) and self.model_dir is None:
+            raise UsageError(
+                f"no model at {self.model}: it needs a config.json, make a demo model there with"
+                f" `kvswarm model build {self.model}`"
+            )
+
+    @property
+    def model_dir(self) -> Path | None:
+        """The model's directory where it is local."""
+        path = Path(self.model).expanduser()
+        return path.resolve() if (path / "config.json").is_file() else None
+
+    @property
+    def name(self) -> str:
+        """What requests call the model: as asked for, the directory's name, or the model's."""
+        directory = self.model_dir
+        return self.served_model_name or (directory.name if directory else self.model)
+
+    @property
+    def window_tokens(self) -> int | None:
+        """The longest context the model was made for, where it is local."""
+        return model_window_tokens(str(self.model_dir)) if self.model_dir else None
+
+    @property
+    def is_loopback(self) -> bool:
+        """Whether only this machine reaches the engine."""
+        if self.host == "localhost":
+            return True
+        try:
+            return ipaddress.ip_address(self.host).is_loopback
+        except ValueError:
+            return False
+
+    @property
+    def own_host(self) -> str:
+        """The host by which we ourselves reach the engine, ready for a URL."""
+        if self.host in ("0.0.0.0", "::"):
+            return LOOPBACK if self.host == "0.0.0.0" else "[::1]"
+        return f"[{self.host}]" if ":" in self.host else self.host

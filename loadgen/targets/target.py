@@ -1,0 +1,166 @@
+"""A target of ours between its start and its stop."""
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import aiohttp
+
+from loadgen.errors import TargetError
+from loadgen.targets import engine_api
+from loadgen.targets.capacity import RESERVED_BLOCKS, KvCapacity
+from loadgen.targets.catalog import TargetSpec
+from loadgen.targets.cold import CacheReset
+from loadgen.targets.engine_api import ApiError, EngineCache
+from loadgen.targets.hardware import Platform, detect_platform, installed_versions, require_packages
+from loadgen.targets.plan import ServicePlan, plan_capacity, plan_services, port_names, uses_l1
+from loadgen.targets.ports import free_ports, require_free
+from loadgen.targets.service_group import ServiceGroup
+from loadgen.targets.settings import TargetSettings
+
+__all__ = ["RunningTarget", "TargetSettings", "start_target"]
+
+GREETING_TOKENS = 2  # too few to fill a block: the first completion leaves the cache empty
+
+
+@asynccontextmanager
+async def start_target(
+    spec: TargetSpec, settings: TargetSettings, log_dir: Path
+) -> AsyncIterator["RunningTarget"]:
+    """Run a target; inside, it has answered its first completion and its caches are empty.
+
+    Raises UsageError for what can be seen before anything starts, TargetError when a service dies
+    or is not ready in time. Nothing is left running afterwards, whatever happens.
+    """
+    platform = detect_platform()
+    require_packages(spec, platform)
+    capacity = plan_capacity(spec, settings, platform)
+    plans = plan_services(spec, settings, platform, _ports(spec, settings, platform))
+    async with aiohttp.ClientSession() as session:
+        group = ServiceGroup(plans, settings, log_dir, session)
+        target = RunningTarget(spec, settings, session, group)
+        try:
+            await target.start()
+            target.require(capacity)
+            yield target
+        finally:
+            await group.stop()
+
+
+def _ports(spec: TargetSpec, settings: TargetSettings, platform: Platform) -> dict[str, int]:
+    *others, engine = port_names(spec, settings, platform)
+    own = None if settings.port is None else require_free(settings.host, settings.port)
+    *free, last = free_ports(len(others) + 1)
+    return {**dict(zip(others, free, strict=True)), engine: own or last}
+
+
+@dataclass(frozen=True, slots=True)
+class EngineFacts:
+    """What the running engine says about itself; None where it does not."""
+
+    cache: EngineCache | None
+    max_model_len: int | None
+
+
+class RunningTarget:
+    """Services that answer; `url` is the engine's, `model` the name requests must carry."""
+
+    def __init__(
+        self,
+        spec: TargetSpec,
+        settings: TargetSettings,
+        session: aiohttp.ClientSession,
+        group: ServiceGroup,
+    ) -> None:
+        self._spec = spec
+        self._settings = settings
+        self._session = session
+        self._group = group
+        self._engine: ServicePlan = group.plans[-1]
+        self._facts = EngineFacts(None, None)
+        self.url = self._engine.url
+        self.model = settings.name
+
+    async def start(self) -> None:
+        """Start the services, wait for a first completion, read what the engine says of itself."""
+        await self._group.start()
+        try:
+            await engine_api.complete(self._session, self.url, self.model, GREETING_TOKENS)
+            metrics = self._engine.metrics_url
+            cache = await engine_api.engine_cache(self._session, metrics) if metrics else None
+            length = await engine_api.max_model_len(self._session, self.url)
+        except ApiError as error:
+            self.check()
+            raise self._group.error(f"is up but does not answer ({error})") from error
+        self._facts = EngineFacts(cache, length)
+
+    def require(self, capacity: KvCapacity | None) -> None:
+        """TargetError when the engine reports another cache than the one asked for."""
+        cache = self._facts.cache
+        if capacity is None or cache is None:
+            return
+        if (cache.block_size, cache.blocks) != (capacity.block_size, capacity.blocks):
+            raise TargetError(
+                f"target {self._spec.name} was to have {capacity.blocks} KV blocks of"
+                f" {capacity.block_size} tokens but has {cache.blocks} of {cache.block_size}:"
+                " correct block_size in the targets file"
+            )
+
+    @property
+    def max_model_len(self) -> int | None:
+        """The longest request in tokens, reply included, by the engine's own word."""
+        return self._facts.max_model_len
+
+    def facts(self) -> dict[str, Any]:
+        """What `run.json` keeps about the target."""
+        cache = self._facts.cache
+        usable = cache.blocks - RESERVED_BLOCKS if cache else None
+        return {
+            "name": self._spec.name,
+            "url": self.url,
+            "model": self.model,
+            "argv": {plan.name: list(plan.argv) for plan in self._group.plans},
+            "env": {plan.name: dict(plan.env) for plan in self._group.plans},
+            "pids": self._group.pids(),
+            "versions": installed_versions(),
+            "block_size": cache.block_size if cache else None,
+            "usable_blocks": usable,
+            "usable_tokens": usable * cache.block_size if cache and usable else None,
+            "max_model_len": self.max_model_len,
+            "metrics_urls": {plan.name: plan.metrics_url for plan in self._group.plans},
+            "l1_gb": self._settings.l1_gb if uses_l1(self._spec) else None,
+        }
+
+    def check(self) -> None:
+        """Raise TargetError when a service has exited unasked."""
+        self._group.check()
+
+    async def wait_died(self) -> TargetError:
+        """Return the error once a service has exited unasked; restarts of ours do not count."""
+        return await self._group.wait_died()
+
+    async def make_cold(self) -> str:
+        """Empty every cache and prove it; restart all services where that fails.
+
+        Returns "cold". Afterwards the caches are empty, or after a restart of services without a
+        reset route hold one prompt of ours. Raises TargetError when even that does not help.
+        """
+        self.check()
+        caches = CacheReset(self._session, self._group.plans, self.model, self.max_model_len)
+        if await caches.empty_and_prove():
+            return "cold"
+        self.check()
+        await self._group.stop()
+        await self.start()
+        try:
+            cached = await caches.probe()
+        except ApiError as error:
+            raise self._group.error(f"cannot be shown to be cold ({error})") from error
+        if cached != 0:
+            raise self._group.error(
+                f"is not cold after a restart (cached tokens of a fresh prompt: {cached});"
+                " empty its persistent cache"
+            )
+        return "cold"

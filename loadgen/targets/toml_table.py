@@ -1,0 +1,68 @@
+"""A TOML table that is read key by key; whatever is wrong is said with file, table and key."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from loadgen.errors import UsageError
+
+
+@dataclass(frozen=True, slots=True)
+class Table:
+    """`name` is the dotted path inside `file`, empty for the root."""
+
+    values: Mapping[str, Any]
+    file: str
+    name: str
+
+    def error(self, key: str, problem: str) -> UsageError:
+        """The error to raise about one key."""
+        table = f" [{self.name}]" if self.name else ""
+        return UsageError(f"{self.file}{table} {key}: {problem}")
+
+    def allow(self, *keys: str) -> None:
+        """Refuse every other key."""
+        for key in self.values:
+            if key not in keys:
+                raise self.error(key, f"unknown key, choose one of {', '.join(keys)}")
+
+    def text(self, key: str) -> str | None:
+        """A string, None when absent."""
+        value = self.values.get(key)
+        if value is not None and (not isinstance(value, str) or not value):
+            raise self.error(key, f"must be a string with something in it, not {value!r}")
+        return value
+
+    def required_text(self, key: str) -> str:
+        """A string that must be there."""
+        value = self.text(key)
+        if value is None:
+            raise self.error(key, "is missing, give a string")
+        return value
+
+    def texts(self, key: str) -> tuple[str, ...]:
+        """A list of strings, empty when absent."""
+        value = self.values.get(key, [])
+        if not isinstance(value, list) or not all(isinstance(item, str) for item in value):
+            raise self.error(key, f"must be a list of strings, not {value!r}")
+        return tuple(value)
+
+    def mapping(self, key: str) -> dict[str, str]:
+        """A table of strings, empty when absent; numbers are taken as written."""
+        table = self.table(key)
+        for name, value in table.values.items():
+            if not isinstance(value, str | int | float) or isinstance(value, bool):
+                raise table.error(name, f"must be a string, not {value!r}")
+        return {name: str(value) for name, value in table.values.items()}
+
+    def table(self, key: str) -> "Table":
+        """A table inside this one, empty when absent."""
+        value = self.values.get(key, {})
+        if not isinstance(value, dict):
+            raise self.error(key, f"must be a table, not {value!r}")
+        return Table(value, self.file, f"{self.name}.{key}" if self.name else key)
+
+    def tables(self, key: str) -> dict[str, "Table"]:
+        """The tables inside a table, by name."""
+        outer = self.table(key)
+        return {name: outer.table(name) for name in outer.values}

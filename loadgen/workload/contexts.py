@@ -1,0 +1,201 @@
+"""The contexts of a run: documents first, then texts composed of the corpus's paragraphs."""
+
+import sys
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from itertools import chain, islice
+from time import monotonic
+
+from loadgen.context import Context, Document, Question
+from loadgen.workload.corpus import Corpus
+from loadgen.workload.dice import roll
+from loadgen.workload.lengths import Tokens
+from loadgen.workload.openings import composed_opening, document_opening, needing_opening
+from loadgen.workload.page import Page
+from loadgen.workload.passages import (
+    PARAGRAPH_BREAK,
+    Passage,
+    Ruler,
+    composable_passages,
+    passages_of,
+    walk,
+)
+from loadgen.workload.settings import MIN_CONTEXT_TOKENS, WorkloadSettings
+
+CACHED_CHARACTERS = 16_000_000
+SAMPLED_DOCUMENTS = 64
+QUESTION_SOURCES = 8
+UNLIMITED = sys.maxsize
+
+
+@dataclass(frozen=True, slots=True)
+class Piece:
+    """A paragraph with its tokens and those of a break after it."""
+
+    text: str
+    tokens: int
+    break_tokens: int
+    document_index: int
+
+
+class ContextBook:
+    """Contexts by index, made when first asked for, the latest used ones kept.
+
+    The first ones are the documents, under their own ids; the rest are composed and called
+    `mix-<index>`. The same corpus, settings and tokens give the same texts everywhere. No two
+    share their first 16 tokens: a composed context opens with its number, and so does a document
+    that begins like another one.
+    """
+
+    def __init__(self, corpus: Corpus, settings: WorkloadSettings, tokens: Tokens) -> None:
+        self.corpus = corpus
+        self._settings = settings
+        self._tokens = tokens
+        self._ruler = Ruler(tokens)
+        self._passages = composable_passages(corpus.documents)
+        self._sources = {passage.document_index for passage in self._passages}
+        self._needing_opening = needing_opening(corpus.documents)
+        self._mix = _unused_prefix(corpus.documents)
+        self._mean_tokens = 0
+        self._pages: dict[int, Page] = {}  # ordered by last use
+        self._characters = 0
+
+    def context(self, index: int) -> Context:
+        """The context with this index."""
+        return self.page(index).context
+
+    def question(self, index: int, number: int) -> tuple[str, str]:
+        """Id and text of question `number` of the context with this index."""
+        return self.page(index).ask(number)
+
+    def page(self, index: int) -> Page:
+        """The context with this index and its questions."""
+        page = self._pages.pop(index, None)
+        if page is None:
+            page = self._make(index)
+            self._characters += len(page.context.text)
+            self._evict()
+        self._pages[index] = page
+        return page
+
+    def warm(self, budget_s: float) -> None:
+        """Make the first contexts beforehand, for at most about `budget_s` seconds."""
+        end_s = monotonic() + budget_s
+        for index in range(self._settings.contexts):
+            if monotonic() > end_s or self._characters > CACHED_CHARACTERS // 2:
+                return
+            self.page(index)
+
+    def context_id(self, index: int) -> str:
+        """The id of the context with this index; nothing is made."""
+        documents = self.corpus.documents
+        return documents[index].doc_id if index < len(documents) else f"{self._mix}{index:05d}"
+
+    def drawn_tokens(self, index: int) -> int | None:
+        """The length that `context_tokens` gives this context, never exceeded; None without."""
+        span = self._settings.context_tokens
+        return None if span is None else span.pick(roll(self._settings.seed, "length", index))
+
+    def _evict(self) -> None:
+        while self._characters > CACHED_CHARACTERS and self._pages:
+            oldest = self._pages.pop(next(iter(self._pages)))
+            self._characters -= len(oldest.context.text)
+
+    def _make(self, index: int) -> Page:
+        is_document = index < len(self.corpus.documents)
+        return self._from_document(index) if is_document else self._compose(index)
+
+    def _from_document(self, index: int) -> Page:
+        document = self.corpus.documents[index]
+        pieces: Iterable[Piece] = map(self._piece, passages_of(document, index))
+        if index in self._needing_opening:
+            pieces = chain([self._opening(document_opening(index, document), index)], pieces)
+        target = self.drawn_tokens(index)
+        if target is not None:
+            pieces = chain(pieces, self._others(index))
+        context, _ = self._join(index, pieces, target or UNLIMITED)
+        return Page(context, self._questions([index]))
+
+    def _compose(self, index: int) -> Page:
+        passages = self._shuffled(index)
+        first = next(passages)
+        text = composed_opening(index, self.corpus.documents[first.document_index])
+        pieces = chain(
+            [self._opening(text, first.document_index)],
+            map(self._piece, chain([first], passages)),
+        )
+        context, sources = self._join(index, pieces, self.drawn_tokens(index) or self._mean())
+        return Page(context, self._questions(sources))
+
+    def _join(
+        self, index: int, pieces: Iterable[Piece], target: int
+    ) -> tuple[Context, dict[int, None]]:
+        """Take pieces until `target` tokens are reached, never more, the last one cut.
+
+        Returns the documents they come from, too.
+        """
+        texts: list[str] = []
+        sources: dict[int, None] = {}
+        total = gap = 0
+        for piece in pieces:
+            room = target - total - gap
+            if room <= 0:
+                break
+            fits = piece.tokens <= room
+            text = piece.text if fits else self._tokens.cut(piece.text, room)
+            if not fits and not text:
+                break
+            texts.append(text)
+            sources[piece.document_index] = None
+            total += gap + (piece.tokens if fits else min(self._tokens.count(text), room))
+            gap = piece.break_tokens
+            if not fits:
+                break
+        return Context(self.context_id(index), PARAGRAPH_BREAK.join(texts), total), sources
+
+    def _piece(self, passage: Passage) -> Piece:
+        tokens = self._ruler.paragraph_tokens(passage.text)
+        return Piece(
+            passage.text, tokens, self._ruler.break_tokens(passage.text), passage.document_index
+        )
+
+    def _opening(self, text: str, document_index: int) -> Piece:
+        # Not by the ruler, which remembers: there are as many openings as contexts.
+        return Piece(text, self._tokens.count(text), self._ruler.break_tokens(text), document_index)
+
+    def _shuffled(self, index: int) -> Iterator[Passage]:
+        number = roll(self._settings.seed, "passages", index)
+        return map(self._passages.__getitem__, walk(len(self._passages), number))
+
+    def _others(self, index: int) -> Iterator[Piece]:
+        """Paragraphs of the other documents, or of this one where there is no other."""
+        alone = self._sources <= {index}
+        passages = self._shuffled(index)
+        return (self._piece(each) for each in passages if alone or each.document_index != index)
+
+    def _questions(self, document_indexes: Iterable[int]) -> tuple[Question, ...]:
+        """Questions of the first documents named, each text once: none is asked twice."""
+        sources = islice(document_indexes, QUESTION_SOURCES)
+        doc_ids = (self.corpus.documents[index].doc_id for index in sources)
+        asked = chain.from_iterable(self.corpus.questions[doc_id] for doc_id in doc_ids)
+        return tuple({question.text: question for question in asked}.values())
+
+    def _mean(self) -> int:
+        """Mean tokens of the documents, or of an even sample of a large corpus."""
+        if not self._mean_tokens:
+            documents = self.corpus.documents
+            sample = range(0, len(documents), -(-len(documents) // SAMPLED_DOCUMENTS))
+            total = sum(self._whole_tokens(index) for index in sample)
+            self._mean_tokens = max(total // len(sample), MIN_CONTEXT_TOKENS)
+        return self._mean_tokens
+
+    def _whole_tokens(self, index: int) -> int:
+        pieces = map(self._piece, passages_of(self.corpus.documents[index], index))
+        return self._join(index, pieces, UNLIMITED)[0].tokens
+
+
+def _unused_prefix(documents: Iterable[Document]) -> str:
+    prefix = "mix-"
+    while any(document.doc_id.startswith(prefix) for document in documents):
+        prefix = "x" + prefix
+    return prefix

@@ -1,0 +1,8 @@
+"""The one place that says how a context and a question become a prompt."""
+
+QUESTION_MARKER = "\n\nQuestion: "
+
+
+def join_prompt(context: str, question: str) -> str:
+    """Context first and unchanged, question last: what requests share is a prefix."""
+    return f"{context}{QUESTION_MARKER}{question}"

@@ -1,0 +1,67 @@
+"""Requests, one after the other: the workload as a user of the swarm sees it."""
+
+from loadgen.context import Draw, Request
+from loadgen.workload.contexts import ContextBook
+from loadgen.workload.corpus import Corpus
+from loadgen.workload.dice import roll
+from loadgen.workload.fit import check_fit
+from loadgen.workload.lengths import Tokens
+from loadgen.workload.prompt import join_prompt
+from loadgen.workload.settings import WorkloadSettings
+from loadgen.workload.stream import Stream
+
+
+class Workload:
+    """One worker's share of the swarm's requests; `stream` gives its draws, `book` its contexts.
+
+    Whoever must know whether a request is a repeat takes `draw = next(workload.stream)`, compares
+    `draw.root` with `draw.index` and calls `request_for(draw)`.
+    """
+
+    def __init__(
+        self,
+        corpus: Corpus,
+        settings: WorkloadSettings,
+        tokens: Tokens,
+        worker_index: int = 0,
+        workers: int = 1,
+    ) -> None:
+        self.settings = settings
+        self.stream = Stream(settings, worker_index, workers)
+        self.book = ContextBook(corpus, settings, tokens)
+        self._tokens = tokens
+
+    def next_request(self) -> Request:
+        """The next request this worker is to send."""
+        return self.request_for(next(self.stream))
+
+    def request_for(self, draw: Draw) -> Request:
+        """The request of a draw; a repeat has its root's text, question and length."""
+        page = self.book.page(draw.context_index)
+        question_id, question = page.ask(draw.question_number)
+        prompt = join_prompt(page.context.text, question)
+        return Request(
+            draw.index, page.context.context_id, question_id, prompt, self._max_tokens(draw.root)
+        )
+
+    def warm(self, budget_s: float) -> None:
+        """Make the first contexts beforehand, for at most about `budget_s` seconds."""
+        self.book.warm(budget_s)
+
+    def check_fit(
+        self, max_model_len: int, cache_tokens: int | None, template_tokens: int = 0
+    ) -> None:
+        """Raise ContextTooLong when context, question and reply of some request do not fit.
+
+        All in tokens: the model's window, what the engine's own KV cache holds (None: not known),
+        and what the host's chat template adds to a prompt.
+        """
+        check_fit(
+            self.book, self.settings, self._tokens, max_model_len, cache_tokens, template_tokens
+        )
+
+    def _max_tokens(self, root: int) -> int:
+        span = self.settings.output_tokens
+        if span.low == span.high:
+            return span.low
+        return span.pick(roll(self.settings.seed, "output", root))

@@ -1,0 +1,93 @@
+"""A program that behaves as an engine does, or fails as one: started by tests as a service."""
+
+import argparse
+import json
+import signal
+import subprocess
+import sys
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import Any
+
+BLOCK_TOKENS = 16
+
+
+def main() -> None:
+    options = _options()
+    if options.fail:
+        raise ValueError(options.fail)
+    if options.deaf:
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    if options.child:
+        # A child in a session of its own, which does not leave when asked to.
+        code = "import signal, time; signal.signal(15, signal.SIG_IGN); time.sleep(600)"
+        subprocess.Popen([sys.executable, "-c", code], start_new_session=True)
+    ThreadingHTTPServer(("127.0.0.1", options.port), _handler(options)).serve_forever()
+
+
+def _options() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(allow_abbrev=False)
+    parser.add_argument("--port", type=int, required=True)
+    parser.add_argument("--blocks", type=int, default=11)
+    parser.add_argument("--fail", help="raise a ValueError with this text at start")
+    parser.add_argument("--busy", type=int, default=0, help="refuse this many resets")
+    parser.add_argument("--no-reset", action="store_true")
+    parser.add_argument("--disk", type=Path, help="keep the cache here, whatever happens")
+    parser.add_argument("--deaf", action="store_true", help="do not leave on SIGTERM")
+    parser.add_argument("--child", action="store_true")
+    parser.add_argument("--never-ready", action="store_true")
+    return parser.parse_args()
+
+
+def _handler(options: argparse.Namespace) -> type[BaseHTTPRequestHandler]:
+    cache: set[str] = set()
+    refusals = iter(range(options.busy))
+
+    def complete(body: dict[str, Any]) -> dict[str, Any]:
+        prompt = json.dumps(body["prompt"])
+        if options.disk and options.disk.exists():
+            cache.update(options.disk.read_text().splitlines())
+        full = len(body["prompt"]) // BLOCK_TOKENS * BLOCK_TOKENS
+        cached = full if prompt in cache else 0
+        cache.add(prompt)
+        if options.disk:
+            options.disk.write_text("\n".join(cache))
+        return {"usage": {"prompt_tokens_details": {"cached_tokens": cached}}}
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            if self.path == "/metrics":
+                labels = f'block_size="{BLOCK_TOKENS}",num_gpu_blocks="{options.blocks}"'
+                kept = f"kept_bytes {len(cache)}"
+                self._answer(200, f"vllm:cache_config_info{{{labels}}} 1.0\n{kept}\n")
+            elif self.path == "/v1/models":
+                self._answer(200, json.dumps({"data": [{"id": "m", "max_model_len": 160}]}))
+            else:
+                self._answer(503 if options.never_ready else 200, "")
+
+        def do_POST(self) -> None:
+            body = json.loads(self.rfile.read(int(self.headers.get("Content-Length", 0))) or "{}")
+            if self.path == "/v1/completions":
+                self._answer(200, json.dumps(complete(body)))
+            elif self.path == "/reset" and not options.no_reset:
+                success = next(refusals, None) is None
+                if success:
+                    cache.clear()
+                self._answer(200, json.dumps({"success": success}))
+            else:
+                self._answer(404, "")
+
+        def _answer(self, status: int, text: str) -> None:
+            self.send_response(status)
+            self.send_header("Content-Length", str(len(text)))
+            self.end_headers()
+            self.wfile.write(text.encode())
+
+        def log_message(self, format: str, *args: object) -> None:
+            pass
+
+    return Handler
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,233 @@
+"""Connections: reuse, refusal, cancellation, time stamps and secrets."""
+
+import asyncio
+from collections.abc import AsyncIterator, Callable
+from typing import Any
+
+import aiohttp
+import pytest
+from behaviours import (
+    DONE,
+    REPLY,
+    SECRET,
+    BehaviourServer,
+    behaviour_server,
+    raw_server,
+    unused_port,
+    usage,
+)
+
+from loadgen.client.client import StreamingClient
+from loadgen.client.exchange import Exchange
+from loadgen.client.failures import ConnectFailed
+from loadgen.client.settings import ClientSettings
+
+
+@pytest.fixture
+async def server() -> AsyncIterator[BehaviourServer]:
+    async with behaviour_server() as running:
+        yield running
+
+
+async def ask_url(url: str, **settings: Any) -> Exchange:
+    exchange = Exchange()
+    options = {"url": url, "model": "demo", "timeout_s": 20.0, **settings}
+    async with StreamingClient(ClientSettings(**options)) as client:
+        await client.stream("hi", 3, exchange)
+    return exchange
+
+
+async def until(holds: Callable[[], bool]) -> None:
+    async with asyncio.timeout(10):
+        while not holds():  # noqa: ASYNC110 (what is awaited is plain data)
+            await asyncio.sleep(0.005)
+
+
+class ScriptedReply:
+    """A reply whose chunks arrive at the times the test says."""
+
+    status = 200
+    content_type = "text/event-stream"
+
+    def __init__(self, chunks: list[tuple[float, bytes]]) -> None:
+        self._chunks = iter([*chunks, (99.0, b"")])
+        self.closed = False
+
+    async def read(self) -> tuple[float, bytes]:
+        return next(self._chunks)
+
+    def close(self) -> None:
+        self.closed = True
+
+
+class ScriptedTransport:
+    def __init__(self, reply: ScriptedReply | Exception) -> None:
+        self._reply = reply
+
+    async def post(self, body: bytes) -> ScriptedReply:
+        if isinstance(self._reply, Exception):
+            raise self._reply
+        return self._reply
+
+
+async def scripted(reply: ScriptedReply | Exception, **settings: Any) -> Exchange:
+    exchange = Exchange()
+    options = ClientSettings(url="http://h", model="m", **settings)
+    async with StreamingClient(options, ScriptedTransport(reply)) as client:
+        await client.stream("hi", 3, exchange)
+    return exchange
+
+
+async def test_tokens_carry_the_arrival_of_their_chunk() -> None:
+    reply = ScriptedReply(
+        [
+            (10.0, b": hello\n\n" + REPLY[0][:30]),
+            (10.5, REPLY[0][30:]),
+            (11.0, REPLY[1] + REPLY[2]),
+            (12.0, usage()),
+            (13.0, DONE),
+        ]
+    )
+    exchange = await scripted(reply)
+    assert exchange.outcome == "ok"
+    assert list(exchange.token_times) == [10.5, 11.0, 11.0]
+    assert exchange.end_at == 13.0
+    assert exchange.gaps_ms == [500.0, 0.0]
+    assert reply.closed
+
+
+async def test_a_reply_without_done_ends_with_its_usage() -> None:
+    exchange = await scripted(ScriptedReply([(10.0, b"".join(REPLY)), (12.0, usage())]))
+    assert (exchange.outcome, exchange.end_at) == ("ok", 12.0)
+
+
+async def test_one_connection_serves_requests_in_turn(server: BehaviourServer) -> None:
+    for behaviour in ("normal", "one-packet", "500-openai", "404", "no-done"):
+        settings = ClientSettings(url=server.url(behaviour), model="demo")
+        server.clients.clear()
+        async with StreamingClient(settings) as client:
+            for _ in range(4):
+                await client.stream("hi", 3, Exchange())
+        assert len(server.clients) == 1, behaviour
+
+
+async def test_a_broken_connection_is_not_used_again(server: BehaviourServer) -> None:
+    settings = ClientSettings(url=server.url("error-in-stream"), model="demo")
+    async with StreamingClient(settings) as client:
+        for _ in range(3):
+            await client.stream("hi", 3, Exchange())
+    assert len(server.clients) == 3
+
+
+async def test_requests_overlap_without_limit(server: BehaviourServer) -> None:
+    exchanges = [Exchange() for _ in range(120)]
+    settings = ClientSettings(url=server.url("slow-first-token"), model="demo")
+    async with StreamingClient(settings) as client:
+        await asyncio.gather(*(client.stream("hi", 3, exchange) for exchange in exchanges))
+    assert {exchange.outcome for exchange in exchanges} == {"ok"}
+    assert len(server.clients) == 120
+
+
+@pytest.mark.parametrize("behaviour", ["hang-before-headers", "hang-mid-stream", "endless"])
+async def test_a_cancelled_request_tells_what_it_saw(
+    server: BehaviourServer, behaviour: str
+) -> None:
+    exchange = Exchange()
+    settings = ClientSettings(url=server.url(behaviour), model="demo")
+    async with StreamingClient(settings) as client:
+        task = asyncio.create_task(client.stream("hi", 3, exchange))
+        await until(lambda: bool(server.bodies))
+        if behaviour != "hang-before-headers":
+            await until(lambda: len(exchange.token_times) >= 2)
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+    assert exchange.outcome == "cancelled"
+    assert exchange.end_at is not None
+    assert (len(exchange.token_times) >= 2) == (behaviour != "hang-before-headers")
+    if behaviour == "endless":
+        await asyncio.wait_for(server.hung_up.wait(), 10)
+
+
+async def test_a_complete_reply_survives_its_cancellation(server: BehaviourServer) -> None:
+    exchange = Exchange()
+    settings = ClientSettings(url=server.url("hang-after-usage"), model="demo")
+    async with StreamingClient(settings) as client:
+        task = asyncio.create_task(client.stream("hi", 3, exchange))
+        await until(lambda: exchange.complete)
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+    assert exchange.outcome == "ok"
+
+
+async def test_a_refused_connection_is_a_connect_error() -> None:
+    exchange = await ask_url(f"http://127.0.0.1:{unused_port()}")
+    assert (exchange.outcome, exchange.status) == ("connect_error", None)
+    assert "refused the connection" in exchange.error
+
+
+async def test_an_unknown_name_is_a_connect_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def unknown(*_: Any, **__: Any) -> Any:
+        raise OSError(-2, "Name or service not known")
+
+    monkeypatch.setattr(aiohttp.ThreadedResolver, "resolve", unknown)
+    exchange = await ask_url("http://gpu-box:8000")
+    assert exchange.outcome == "connect_error"
+    assert exchange.error == "host name gpu-box is unknown"
+
+
+async def test_a_connection_that_does_not_open_in_time_is_a_connect_error(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async def never(*_: Any, **__: Any) -> Any:
+        await asyncio.sleep(3600)
+
+    monkeypatch.setattr(aiohttp.ThreadedResolver, "resolve", never)
+    exchange = await ask_url("http://gpu-box:8000", connect_timeout_s=0.05)
+    assert exchange.outcome == "connect_error"
+    assert exchange.error == "gpu-box:8000 did not answer in time"
+
+
+async def test_tls_towards_a_plain_server_is_a_connect_error() -> None:
+    async with raw_server(b"HTTP/1.1 400 Bad Request\r\n\r\n") as port:
+        exchange = await ask_url(f"https://127.0.0.1:{port}")
+    assert exchange.outcome == "connect_error"
+    assert exchange.error.startswith(f"TLS with 127.0.0.1:{port} failed")
+
+
+@pytest.mark.parametrize(
+    ("answer", "outcome"), [(b"SSH-2.0-OpenSSH_9\r\n", "malformed"), (b"", "connect_error")]
+)
+async def test_a_server_of_another_kind_is_no_host(answer: bytes, outcome: str) -> None:
+    async with raw_server(answer) as port:
+        exchange = await ask_url(f"http://127.0.0.1:{port}")
+    assert (exchange.outcome, exchange.status) == (outcome, None)
+    assert str(port) in exchange.error
+
+
+async def test_a_key_a_host_echoes_is_not_repeated(server: BehaviourServer) -> None:
+    headers = {"Authorization": f"Bearer {SECRET}"}
+    exchange = await ask_url(server.url("401-echo"), headers=headers)
+    assert exchange.error == "HTTP 401: bad key *** given"
+
+
+@pytest.mark.parametrize("cut_at", range(280, 300))
+async def test_no_cut_leaves_half_a_key(cut_at: int) -> None:
+    failure = ConnectFailed("x" * cut_at + SECRET)
+    exchange = await scripted(failure, headers={"X-Key": SECRET})
+    assert "sk-test" not in exchange.error
+
+
+async def test_a_fault_of_our_own_is_no_success_and_says_where() -> None:
+    exchange = await scripted(ZeroDivisionError("oops"))
+    assert exchange.outcome == "malformed"
+    assert "ZeroDivisionError('oops') at test_client_connection.py:" in exchange.error
+
+
+async def test_a_prompt_that_is_no_unicode_is_not_sent() -> None:
+    exchange = Exchange()
+    settings = ClientSettings(url="http://h", model="m")
+    async with StreamingClient(settings, ScriptedTransport(ScriptedReply([]))) as client:
+        await client.stream("\ud800", 3, exchange)
+    assert (exchange.outcome, exchange.sent_at) == ("malformed", None)

@@ -1,0 +1,131 @@
+import asyncio
+import contextlib
+import time
+from collections.abc import AsyncIterator
+from dataclasses import asdict
+
+import pytest
+
+from loadgen.stats.self_watch import (
+    COLUMNS,
+    ClientSample,
+    LoopWatch,
+    Saturation,
+    SaturationRule,
+)
+
+
+class FakeClock:
+    def __init__(self) -> None:
+        self.now_s = 100.0
+
+    def __call__(self) -> float:
+        return self.now_s
+
+
+@contextlib.asynccontextmanager
+async def running(watch: LoopWatch) -> AsyncIterator[LoopWatch]:
+    ticking = asyncio.create_task(watch.run())
+    await asyncio.sleep(0)
+    yield watch
+    ticking.cancel()
+    with contextlib.suppress(asyncio.CancelledError):
+        await ticking
+
+
+async def test_ticks_a_stall_swallowed_count_with_their_own_lateness() -> None:
+    clock = FakeClock()
+    async with running(LoopWatch("w1", clock)) as watch:
+        clock.now_s += 0.505
+        stalled = watch.sample(1.0)
+        clock.now_s += 0.01
+        fine = watch.sample(2.0)
+    assert stalled.loop_lag_max_ms == pytest.approx(495)
+    assert stalled.loop_lag_p99_ms == pytest.approx(490, rel=0.01)
+    assert stalled.loop_lag_p50_ms == pytest.approx(250, rel=0.01)
+    assert fine.loop_lag_max_ms == pytest.approx(5)
+
+
+async def test_the_watch_sees_a_blocked_loop() -> None:
+    async with running(LoopWatch("w1")) as watch:
+        await asyncio.sleep(0.02)
+        time.sleep(0.2)  # noqa: ASYNC251 - blocking the loop is the point
+        sample = watch.sample(3.0)
+    assert sample.loop_lag_max_ms > 150
+    assert sample.loop_lag_max_ms >= sample.loop_lag_p99_ms >= sample.loop_lag_p50_ms
+    assert tuple(asdict(sample)) == COLUMNS
+    assert (sample.at_s, sample.process) == (3.0, "w1")
+    assert sample.rss_mb > 5
+
+
+def test_cpu_share_is_that_of_the_time_since_the_last_sample() -> None:
+    watch = LoopWatch("w1")
+    deadline_s = time.process_time() + 0.05
+    while time.process_time() < deadline_s:
+        pass
+    assert watch.sample(1.0).cpu_share > 0
+    watch._cpu_s = time.process_time()
+    watch._wall_s = time.perf_counter() - 1000
+    assert watch.sample(2.0).cpu_share < 0.1
+
+
+def test_a_watch_that_does_not_run_yet_has_no_lag() -> None:
+    sample = LoopWatch("w1").sample(0.0)
+    assert (sample.loop_lag_p99_ms, sample.send_lateness_p99_ms) == (0.0, None)
+
+
+def test_each_sample_tells_only_its_own_second() -> None:
+    watch = LoopWatch("w1")
+    watch.send_late(40.0)
+    assert watch.sample(1.0).send_lateness_p99_ms == 40.0
+    assert watch.sample(2.0).send_lateness_p99_ms is None
+
+
+def test_a_timer_that_fires_early_is_not_late() -> None:
+    watch = LoopWatch("w1")
+    watch.send_late(-0.4)
+    assert watch.sample(1.0).send_lateness_p99_ms == 0.0
+
+
+def seconds(
+    *lag_ms: float, process: str = "w1", late_ms: float | None = None
+) -> list[ClientSample]:
+    return [
+        ClientSample(float(at_s), process, 1.0, lag, lag, late_ms, 0.5, 50.0)
+        for at_s, lag in enumerate(lag_ms)
+    ]
+
+
+@pytest.mark.parametrize(
+    ("samples", "expected"),
+    [
+        ([], False),
+        (seconds(*[5.0] * 30), False),
+        (seconds(*[100.0] * 30), False),
+        (seconds(500.0), False),
+        (seconds(500.0, 1.0), False),
+        (seconds(500.0, 500.0, 1.0), True),
+        (seconds(*[500.0] * 3, *[1.0] * 27), False),
+        (seconds(*[500.0] * 4, *[1.0] * 26), True),
+        (seconds(*[1.0] * 5, late_ms=101.0), True),
+        (seconds(*[1.0] * 50) + seconds(*[200.0] * 5, process="w2"), True),
+        (seconds(200.0) + seconds(200.0, process="w2"), False),
+    ],
+)
+def test_the_rule_weighs_bad_seconds_in_each_process(
+    samples: list[ClientSample], expected: bool
+) -> None:
+    assert SaturationRule().judge(samples).saturated is expected
+
+
+def test_the_verdict_names_the_process_and_the_figures() -> None:
+    verdict = SaturationRule().judge(seconds(250.0, 120.0, 1.0, process="worker-2"))
+    for part in ("worker-2", "100 ms", "2 of 3 seconds", "250 ms"):
+        assert part in verdict.reason
+    assert SaturationRule().judge(seconds(1.0)) == Saturation(False, "")
+
+
+def test_the_limits_can_be_set() -> None:
+    rule = SaturationRule(max_lag_ms=10, share_of_seconds=0.5, least_seconds=1)
+    assert rule.judge(seconds(11.0)).saturated
+    assert not rule.judge(seconds(11.0, 9.0)).saturated

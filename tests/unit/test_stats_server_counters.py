@@ -1,0 +1,104 @@
+import json
+
+import pytest
+
+from loadgen.stats.server_counters import NO_FIGURES, server_figures
+from loadgen.stats.server_sample import ServerSample
+
+FIRST = ServerSample(
+    at_s=0.0,
+    reachable=True,
+    prompt_tokens=1000,
+    computed_prompt_tokens=700,
+    cached_prompt_tokens=200,
+    external_prompt_tokens=100,
+    generation_tokens=50,
+    prefix_cache_hits=200,
+    external_prefix_cache_hits=100,
+    num_preemptions=1,
+    running=0,
+    engine_rss_mb=800.0,
+)
+MIDDLE = ServerSample(
+    at_s=5.0, reachable=True, prompt_tokens=1500, running=7, waiting=9, kv_cache_usage=0.9
+)
+SILENT = ServerSample(at_s=6.0)
+LAST = ServerSample(
+    at_s=10.0,
+    reachable=True,
+    prompt_tokens=3000,
+    computed_prompt_tokens=1200,
+    cached_prompt_tokens=1200,
+    external_prompt_tokens=600,
+    generation_tokens=90,
+    prefix_cache_hits=1200,
+    external_prefix_cache_hits=600,
+    num_preemptions=3,
+    running=1,
+    engine_rss_mb=900.0,
+    gpu_memory_mb=11.0,
+)
+
+
+def test_the_figures_of_a_run_are_the_rise_of_its_counters() -> None:
+    figures = server_figures(FIRST, LAST, [MIDDLE, SILENT])
+    assert figures["computed_prompt_tokens"] == 500
+    assert figures["cached_prompt_tokens"] == 1000
+    assert figures["external_prompt_tokens"] == 500
+    assert (figures["hit_rate"], figures["external_hit_rate"]) == (0.5, 0.25)
+    assert (figures["generation_tokens"], figures["num_preemptions"]) == (40, 2)
+    assert figures["counter_reset"] is False
+
+
+def test_peaks_are_over_all_samples() -> None:
+    figures = server_figures(FIRST, LAST, [MIDDLE, SILENT])
+    assert (figures["peak_running"], figures["peak_waiting"]) == (7, 9)
+    assert (figures["peak_kv_cache_usage"], figures["peak_engine_rss_mb"]) == (0.9, 900.0)
+    assert (figures["peak_gpu_memory_mb"], figures["peak_lmcache_rss_mb"]) == (11.0, None)
+
+
+def test_an_idle_server_has_zero_tokens_and_no_rate() -> None:
+    figures = server_figures(FIRST, FIRST)
+    assert (figures["computed_prompt_tokens"], figures["hit_rate"]) == (0, None)
+
+
+def test_a_host_without_metrics_gives_nulls_only() -> None:
+    figures = server_figures(ServerSample(0.0, reachable=True), ServerSample(9.0, reachable=True))
+    assert figures == NO_FIGURES
+    assert set(figures.values()) == {None}
+    json.dumps(figures)
+
+
+@pytest.mark.parametrize(
+    ("last", "between"),
+    [
+        (ServerSample(10.0, prompt_tokens=900), []),
+        (LAST, [MIDDLE, ServerSample(6.0, reachable=False), ServerSample(7.0, prompt_tokens=3)]),
+    ],
+)
+def test_a_counter_that_went_down_marks_the_run(
+    last: ServerSample, between: list[ServerSample]
+) -> None:
+    figures = server_figures(FIRST, last, between)
+    assert figures["counter_reset"] is True
+    assert figures["computed_prompt_tokens"] is None
+    assert figures["hit_rate"] is None
+    assert figures["peak_engine_rss_mb"] is not None
+
+
+@pytest.mark.parametrize(("first", "last"), [(SILENT, LAST), (FIRST, SILENT)])
+def test_a_missing_end_leaves_the_counters_unknown_and_the_peaks_known(
+    first: ServerSample, last: ServerSample
+) -> None:
+    figures = server_figures(first, last, [MIDDLE])
+    assert (figures["hit_rate"], figures["generation_tokens"]) == (None, None)
+    assert (figures["peak_running"], figures["counter_reset"]) == (7, None)
+
+
+def test_an_engine_without_counters_by_source_is_read_by_its_hits() -> None:
+    first = ServerSample(0.0, prompt_tokens=100, prefix_cache_hits=10)
+    last = ServerSample(9.0, prompt_tokens=500, prefix_cache_hits=110)
+    figures = server_figures(first, last)
+    assert figures["computed_prompt_tokens"] == 300
+    assert (figures["cached_prompt_tokens"], figures["external_prompt_tokens"]) == (100, 0)
+    assert figures["hit_rate"] == 0.25

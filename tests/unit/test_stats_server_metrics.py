@@ -1,0 +1,188 @@
+import asyncio
+import os
+import socket
+from collections.abc import AsyncIterator, Awaitable, Callable
+from dataclasses import asdict
+
+import aiohttp
+import pytest
+from aiohttp import web
+from aiohttp.test_utils import TestServer
+
+from loadgen.stats import server_metrics
+from loadgen.stats.server_metrics import COLUMNS, MetricsSources, ServerSample, scrape
+
+ENGINE_PAGE = """\
+# TYPE vllm:num_requests_running gauge
+vllm:num_requests_running{engine="0",model_name="model"} 3.0
+vllm:num_requests_running{engine="1",model_name="model"} 1.0
+vllm:num_requests_waiting{engine="0",model_name="model"} 2.0
+vllm:num_requests_waiting_by_reason{engine="0",model_name="model",reason="capacity"} 2.0
+vllm:kv_cache_usage_perc{engine="0",model_name="model"} 0.75
+vllm:kv_cache_usage_perc{engine="1",model_name="model"} 0.25
+vllm:prefix_cache_queries_total{engine="0",model_name="model"} 27978.0
+vllm:prefix_cache_queries_created{engine="0",model_name="model"} 1.7952302736571438e+09
+vllm:prefix_cache_hits_total{engine="0",model_name="model"} 2560.0
+vllm:external_prefix_cache_queries_total{engine="0",model_name="model"} 25418.0
+vllm:external_prefix_cache_hits_total{engine="0",model_name="model"} 18304.0
+vllm:num_preemptions_total{engine="0",model_name="model"} 0.0
+vllm:prompt_tokens_total{engine="0",model_name="model"} 27978.0
+vllm:prompt_tokens_by_source_total{engine="0",model_name="model",source="local_compute"} 7000.0
+vllm:prompt_tokens_by_source_total{engine="1",model_name="model",source="local_compute"} 114.0
+vllm:prompt_tokens_by_source_total{engine="0",model_name="model",source="local_cache_hit"} 2560.0
+vllm:prompt_tokens_by_source_total{engine="0",model_name="m",source="external_kv_transfer"} 18304.0
+vllm:prompt_tokens_cached_by_source_total{engine="0",model_name="model",source="device"} 2560.0
+vllm:generation_tokens_total{engine="0",model_name="model"} 100.0
+vllm:request_success_total{engine="0",finished_reason="stop",model_name="model"} 4.0
+vllm:request_success_total{engine="0",finished_reason="length",model_name="model"} 16.0
+"""
+LMCACHE_FRESH = """\
+lmcache_mp_l1_memory_usage_bytes{backend="dram",l1_tag="_default"} 0.0
+lmcache_mp_active_prefetch_jobs 0.0
+"""
+LMCACHE_PAGE = """\
+lmcache_mp_l1_memory_usage_bytes{backend="dram",l1_tag="_default"} 2.686976e+06
+lmcache_mp_l1_evicted_chunks_total{l1_tag="_default"} 5.0
+lmcache_mp_lookup_requested_tokens_total{cache_salt="",model_name="model"} 13056.0
+lmcache_mp_lookup_hit_l1_tokens_total{cache_salt="",model_name="model"} 7808.0
+lmcache_mp_lookup_hit_l2_tokens_total{cache_salt="",model_name="model"} 128.0
+"""
+
+Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
+Serve = Callable[[Handler], Awaitable[str]]
+
+
+@pytest.fixture
+async def serve() -> AsyncIterator[Serve]:
+    servers: list[TestServer] = []
+
+    async def start(handler: Handler) -> str:
+        app = web.Application()
+        app.router.add_get("/metrics", handler)
+        servers.append(TestServer(app))
+        await servers[-1].start_server()
+        return str(servers[-1].make_url("/"))
+
+    yield start
+    for server in servers:
+        await server.close()
+
+
+def page(text: str | bytes, status: int = 200) -> Handler:
+    async def handler(request: web.Request) -> web.StreamResponse:
+        body = text.encode() if isinstance(text, str) else text
+        return web.Response(body=body, status=status)
+
+    return handler
+
+
+async def sample(sources: MetricsSources) -> ServerSample:
+    async with aiohttp.ClientSession(raise_for_status=True) as session:
+        return await scrape(session, sources, 12.5)
+
+
+async def test_an_engines_figures_are_summed_over_its_replicas(serve: Serve) -> None:
+    got = await sample(MetricsSources(engine_url=await serve(page(ENGINE_PAGE))))
+    assert got == ServerSample(
+        at_s=12.5,
+        reachable=True,
+        prompt_tokens=27978,
+        computed_prompt_tokens=7114,
+        cached_prompt_tokens=2560,
+        external_prompt_tokens=18304,
+        generation_tokens=100,
+        prefix_cache_queries=27978,
+        prefix_cache_hits=2560,
+        external_prefix_cache_queries=25418,
+        external_prefix_cache_hits=18304,
+        request_success=20,
+        num_preemptions=0,
+        running=4,
+        waiting=2,
+        kv_cache_usage=0.5,
+    )
+
+
+async def test_counts_are_whole_numbers_for_the_csv(serve: Serve) -> None:
+    got = await sample(MetricsSources(engine_url=await serve(page(ENGINE_PAGE))))
+    assert str(got.prompt_tokens) == "27978"
+
+
+async def test_lmcaches_figures(serve: Serve) -> None:
+    got = await sample(MetricsSources(lmcache_url=await serve(page(LMCACHE_PAGE))))
+    assert got.reachable is None
+    assert got.lmcache_lookup_requested_tokens == 13056
+    assert got.lmcache_lookup_hit_l1_tokens == 7808
+    assert got.lmcache_lookup_hit_l2_tokens == 128
+    assert got.lmcache_l1_evicted_chunks == 5
+    assert got.lmcache_l1_memory_usage_bytes == 2686976
+
+
+async def test_an_lmcache_that_has_not_counted_yet_stands_at_zero(serve: Serve) -> None:
+    got = await sample(MetricsSources(lmcache_url=await serve(page(LMCACHE_FRESH))))
+    assert got.lmcache_lookup_requested_tokens == 0
+    assert got.lmcache_l1_memory_usage_bytes == 0
+
+
+@pytest.mark.parametrize(
+    ("body", "status"),
+    [("no such page", 404), ("oops", 500), (b"\xff\x00vllm:prompt_tokens_total{", 200), ("", 200)],
+)
+async def test_a_host_without_metrics_is_reachable_and_unknown(
+    serve: Serve, body: str | bytes, status: int
+) -> None:
+    got = await sample(MetricsSources(engine_url=await serve(page(body, status))))
+    assert got == ServerSample(12.5, reachable=True)
+
+
+async def test_a_value_that_is_no_number_is_unknown(serve: Serve) -> None:
+    got = await sample(
+        MetricsSources(engine_url=await serve(page("vllm:num_requests_running NaN")))
+    )
+    assert got.running is None
+
+
+async def test_an_engine_that_died_is_told_from_one_that_is_slow(
+    serve: Serve, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def hang(request: web.Request) -> web.StreamResponse:
+        await asyncio.sleep(30)
+        return web.Response()
+
+    with socket.socket() as unused:
+        unused.bind(("127.0.0.1", 0))
+        port = unused.getsockname()[1]
+    dead = await sample(MetricsSources(engine_url=f"http://127.0.0.1:{port}"))
+    assert dead == ServerSample(12.5, reachable=False)
+    monkeypatch.setattr(server_metrics, "_TIMEOUT", aiohttp.ClientTimeout(total=0.05))
+    slow = await sample(MetricsSources(engine_url=await serve(hang)))
+    assert slow == ServerSample(12.5, reachable=None)
+
+
+async def test_an_endless_page_is_given_up(serve: Serve, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def endless(request: web.Request) -> web.StreamResponse:
+        response = web.StreamResponse()
+        await response.prepare(request)
+        while True:
+            await response.write(b"vllm:num_requests_running 1\n" * 100)
+
+    monkeypatch.setattr(server_metrics, "_PAGE_LIMIT", 50_000)
+    got = await sample(MetricsSources(engine_url=await serve(endless)))
+    assert got == ServerSample(12.5, reachable=True)
+
+
+class OneGpu:
+    def used_mb(self) -> float:
+        return 42.0
+
+
+async def test_memory_is_that_of_the_processes_and_gpus_named() -> None:
+    got = await sample(MetricsSources(engine_pid=os.getpid(), gpu=OneGpu()))  # type: ignore[arg-type]
+    assert got.engine_rss_mb is not None
+    assert got.engine_rss_mb > 5
+    assert (got.lmcache_rss_mb, got.gpu_memory_mb) == (None, 42.0)
+
+
+def test_the_columns_are_the_samples_fields_time_first() -> None:
+    assert tuple(asdict(ServerSample(1.0))) == COLUMNS
+    assert COLUMNS[:2] == ("at_s", "reachable")

@@ -1,0 +1,147 @@
+import json
+import math
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from loadgen.record import OUTCOMES, RequestRecord
+from loadgen.stats.tally import METRICS, Tally
+
+OK = RequestRecord(
+    request_id="r1",
+    worker="w1",
+    user="u1",
+    context_id="c1",
+    question_id="q1",
+    repeat=False,
+    scheduled_s=1.0,
+    sent_s=1.5,
+    first_token_s=1.7,
+    end_s=2.0,
+    ttft_ms=700.0,
+    itl_mean_ms=10.0,
+    itl_p50_ms=10.0,
+    itl_p95_ms=20.0,
+    itl_p99_ms=20.0,
+    itl_max_ms=20.0,
+    tpot_ms=15.0,
+    e2e_ms=1000.0,
+    prompt_tokens=100,
+    cached_tokens=64,
+    output_tokens=3,
+    outcome="ok",
+    status=200,
+    error="",
+)
+
+
+def ended(outcome: Any, **changes: Any) -> RequestRecord:
+    return replace(OK, outcome=outcome, **changes)
+
+
+def figures(tally: Tally) -> dict[str, Any]:
+    return {
+        name: (s.count, s.sum, s.min, s.max, s.quantile(0.5)) for name, s in tally.sketches.items()
+    }
+
+
+def test_an_ok_request_enters_every_metric() -> None:
+    tally = Tally()
+    tally.add(OK, [10.0, 20.0])
+    counts = {name: sketch.count for name, sketch in tally.sketches.items()}
+    assert counts == {**dict.fromkeys(METRICS, 1), "itl_ms": 2}
+    assert tally.sketches["ttft_ms"].max == 700.0
+    assert tally.sketches["itl_ms"].sum == 30.0
+    assert (tally.prompt_tokens, tally.cached_tokens, tally.output_tokens) == (100, 64, 3)
+    assert (tally.first_sent_s, tally.last_end_s) == (1.5, 2.0)
+
+
+@pytest.mark.parametrize("outcome", [outcome for outcome in OUTCOMES if outcome != "ok"])
+def test_other_outcomes_are_counted_and_enter_no_metric(outcome: str) -> None:
+    tally = Tally()
+    tally.add(ended(outcome), [10.0])
+    assert {sketch.count for sketch in tally.sketches.values()} == {0}
+    assert tally.outcomes == {"ok": 0, outcome: 1}
+    assert tally.requests == 1
+
+
+def test_cancelled_is_neither_success_nor_failure() -> None:
+    tally = Tally()
+    for outcome in OUTCOMES:
+        tally.add(ended(outcome))
+    assert (tally.requests, tally.ok, tally.finished, tally.failed) == (7, 1, 6, 5)
+    assert tally.outcomes == dict.fromkeys(OUTCOMES, 1)
+
+
+def test_ok_is_among_the_outcomes_before_anything_happened() -> None:
+    assert Tally().outcomes == {"ok": 0}
+    assert (Tally().requests, Tally().failed, Tally().first_sent_s) == (0, 0, None)
+
+
+def test_what_a_host_does_not_send_stays_unknown() -> None:
+    tally = Tally()
+    tally.add(ended("ok", cached_tokens=None, tpot_ms=None))
+    assert tally.sketches["cached_tokens"].count == 0
+    assert tally.sketches["tpot_ms"].count == 0
+    assert tally.cached_share is None
+
+
+def test_the_cached_share_counts_replies_that_left_a_zero_out() -> None:
+    tally = Tally()
+    tally.add(OK)
+    tally.add(ended("ok", cached_tokens=None))
+    assert tally.cached_share == 0.32
+    uncached = Tally()
+    uncached.add(ended("ok", cached_tokens=0))
+    assert uncached.cached_share == 0.0
+
+
+def test_a_request_that_was_never_sent_moves_only_the_end() -> None:
+    tally = Tally()
+    tally.add(ended("connect_error", sent_s=None, end_s=9.0))
+    tally.add(OK)
+    assert (tally.first_sent_s, tally.last_end_s) == (1.5, 9.0)
+
+
+def test_deltas_of_two_workers_add_up_to_the_whole() -> None:
+    whole, master, workers = Tally(), Tally(), (Tally(), Tally())
+    for number in range(30):
+        outcome = "timeout" if number % 7 == 0 else "ok"
+        record = ended(outcome, ttft_ms=number + 0.5, sent_s=float(number), end_s=number + 3.0)
+        whole.add(record, [float(number), 1.0])
+        workers[number % 2].add(record, [float(number), 1.0])
+        if number % 5 == 0:
+            for worker in workers:
+                master.merge(Tally.from_wire(json.loads(json.dumps(worker.take().to_wire()))))
+    for worker in workers:
+        master.merge(worker.take())
+        assert worker.requests == 0
+    assert figures(master) == figures(whole)
+    assert master.outcomes == whole.outcomes
+    assert (master.first_sent_s, master.last_end_s) == (0.0, 32.0)
+
+
+def test_take_hands_over_and_begins_anew() -> None:
+    tally = Tally()
+    tally.add(OK, [5.0])
+    taken = tally.take()
+    tally.add(ended("ok", sent_s=7.0, end_s=8.0))
+    assert (taken.requests, taken.sketches["itl_ms"].count, taken.first_sent_s) == (1, 1, 1.5)
+    assert (tally.requests, tally.sketches["itl_ms"].count, tally.first_sent_s) == (1, 0, 7.0)
+
+
+def test_clear_forgets_everything() -> None:
+    tally = Tally()
+    tally.add(OK, [5.0])
+    tally.clear()
+    assert tally.to_wire() == Tally().to_wire()
+
+
+def test_an_empty_tally_is_small_valid_json() -> None:
+    assert len(json.dumps(Tally().to_wire(), allow_nan=False)) < 100
+
+
+def test_a_latency_that_cannot_be_is_refused() -> None:
+    with pytest.raises(ValueError, match="nan"):
+        Tally().add(ended("ok", ttft_ms=math.nan))

@@ -1,0 +1,105 @@
+from pathlib import Path
+
+import pytest
+
+from loadgen.errors import UsageError
+from loadgen.targets.catalog import find_target, load_catalog
+from loadgen.targets.placeholders import fill, ports_in
+
+
+@pytest.fixture
+def own(tmp_path: Path) -> Path:
+    return tmp_path / "mine.toml"
+
+
+def test_the_shipped_targets_are_there_in_order_with_a_description() -> None:
+    catalog = load_catalog()
+    assert list(catalog) == ["vllm", "vllm-no-prefix-cache", "vllm-lmcache"]
+    assert all(target.description for target in catalog.values())
+    assert [service.name for service in catalog["vllm-lmcache"].services] == ["lmcache", "vllm"]
+    assert catalog["vllm-lmcache"].engine.name == "vllm"
+
+
+def test_an_own_target_extends_a_shipped_one(own: Path) -> None:
+    own.write_text(
+        '[targets.fp8]\nextends = "vllm-no-prefix-cache"\nargs = ["--kv-cache-dtype", "fp8"]\n'
+        "env = { A = 1 }"
+    )
+    target = load_catalog(own)["fp8"]
+    assert target.extra.args == ("--no-enable-prefix-caching", "--kv-cache-dtype", "fp8")
+    assert target.extra.env == {"A": "1"}
+    assert target.services == load_catalog()["vllm"].services
+    assert target.description == load_catalog()["vllm-no-prefix-cache"].description
+
+
+def test_an_own_target_may_extend_the_shipped_one_of_its_name(own: Path) -> None:
+    own.write_text('[targets.vllm]\nextends = "vllm"\nargs = ["--max-num-seqs", "1"]\n')
+    catalog = load_catalog(own)
+    assert catalog["vllm"].extra.args == ("--max-num-seqs", "1")
+    assert catalog["vllm-no-prefix-cache"].extra.args[:2] == ("--max-num-seqs", "1")
+
+
+def test_an_own_service_stands_in_for_the_shipped_one(own: Path) -> None:
+    own.write_text('[services.vllm]\nargv = ["other", "{port}"]\nready = "/up"\n')
+    assert load_catalog(own)["vllm"].engine.argv == ("other", "{port}")
+
+
+BAD = {
+    "no toml": ("[targets", "not valid TOML"),
+    "a stray table": ("[target.x]", "target: unknown key"),
+    "a stray key": ('[targets.x]\nextends = "vllm"\narg = []', "[targets.x] arg: unknown key"),
+    "a wrong type": (
+        '[targets.x]\nextends = "vllm"\nargs = "--x"',
+        "[targets.x] args: must be a list of strings",
+    ),
+    "a wrong value": ('[targets.x]\nextends = "vllm"\nenv = {A = true}', "[targets.x.env] A: must"),
+    "no services": ('[targets.x]\nargs = ["--x"]', "[targets.x] services: is missing"),
+    "an unknown base": ('[targets.x]\nextends = "vlm"', "[targets.x] extends: unknown target 'vlm'"),
+    "an unknown service": ('[targets.x]\nservices = ["y"]', "[targets.x] services: unknown"),
+    "a circle": (
+        '[targets.x]\nextends = "y"\n[targets.y]\nextends = "x"',
+        "[targets.x] extends: leads back",
+    ),
+    "a service without a command": ('[services.x]\nready = "/"', "[services.x] argv: is missing"),
+    "a service never ready": ('[services.x]\nargv = ["a"]', "[services.x] ready: is missing"),
+    "a stray condition": (
+        '[services.x]\nargv = ["a"]\nready = "/"\n[services.x.when.tpu]',
+        "[services.x.when] tpu: unknown key, choose one of cpu, gpu",
+    ),
+    "a stray placeholder": (
+        '[services.x]\nargv = ["{modle}"]\nready = "/"',
+        "[services.x] argv: unknown placeholder {modle}",
+    ),
+    "no block size": (
+        '[services.x]\nargv = ["a"]\nready = "/"\nblock_size = {cpu = 0}',
+        "[services.x.block_size] cpu: must be a number of tokens",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", BAD)
+def test_a_mistake_is_named_with_file_table_and_key(own: Path, name: str) -> None:
+    text, message = BAD[name]
+    own.write_text(text)
+    with pytest.raises(UsageError) as error:
+        load_catalog(own)
+    assert str(error.value).startswith(str(own))
+    assert message in str(error.value)
+    assert "\n" not in str(error.value)
+
+
+def test_a_file_that_cannot_be_read_is_named(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match=r"nowhere\.toml.*No such file"):
+        load_catalog(tmp_path / "nowhere.toml")
+
+
+def test_an_unknown_target_is_refused_with_the_known_ones() -> None:
+    with pytest.raises(UsageError, match="unknown target 'vlm'.*vllm, vllm-no-prefix-cache"):
+        find_target(load_catalog(), "vlm")
+
+
+def test_placeholders_are_filled_and_the_braces_of_json_stay() -> None:
+    text = '{"a":{"port":{other.mq_port}},"b":{}} {port}'
+    values = {"other.mq_port": "1", "me.port": "2"}
+    assert fill(text, "me", values) == '{"a":{"port":1},"b":{}} 2'
+    assert ports_in([text], "me") == {"other.mq_port", "me.port"}

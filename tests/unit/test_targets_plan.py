@@ -1,0 +1,150 @@
+import json
+import socket
+import sys
+from pathlib import Path
+
+import pytest
+
+from loadgen.errors import UsageError
+from loadgen.targets.catalog import TargetSpec, load_catalog
+from loadgen.targets.plan import ServicePlan, plan_services, port_names
+from loadgen.targets.ports import free_ports, require_free
+from loadgen.targets.settings import TargetSettings
+
+
+@pytest.fixture
+def model(tmp_path: Path) -> str:
+    directory = tmp_path / "tiny"
+    directory.mkdir()
+    (directory / "config.json").write_text(json.dumps({"max_position_embeddings": 12288}))
+    return str(directory)
+
+
+def plan(name: str, settings: TargetSettings, platform: str = "cpu") -> list[ServicePlan]:
+    spec = load_catalog()[name]
+    ports = {name: 9000 + i for i, name in enumerate(port_names(spec, settings, platform))}  # type: ignore[arg-type]
+    return plan_services(spec, settings, platform, ports)  # type: ignore[arg-type]
+
+
+def option(plan: ServicePlan, name: str) -> str:
+    """An option's value as a program sees it that takes the last one given."""
+    last = len(plan.argv) - 1 - plan.argv[::-1].index(name)
+    return plan.argv[last + 1]
+
+
+def test_the_capacity_becomes_blocks_and_a_request_length(model: str) -> None:
+    (vllm,) = plan("vllm", TargetSettings(model, kv_tokens=2560))
+    assert option(vllm, "--num-gpu-blocks-override") == "21"
+    assert option(vllm, "--max-model-len") == "2560"
+    assert option(vllm, "--block-size") == "128"
+
+
+def test_on_a_gpu_the_same_capacity_is_other_blocks_and_nothing_of_the_cpu(model: str) -> None:
+    (vllm,) = plan("vllm", TargetSettings(model, kv_tokens=2560), "gpu")
+    assert option(vllm, "--num-gpu-blocks-override") == "161"
+    assert "--enforce-eager" not in vllm.argv
+    assert "OMP_NUM_THREADS" not in vllm.env
+
+
+def test_without_a_capacity_the_engine_decides(model: str) -> None:
+    (vllm,) = plan("vllm", TargetSettings(model), "gpu")
+    assert "--num-gpu-blocks-override" not in vllm.argv
+    assert option(vllm, "--max-model-len") == "auto"
+
+
+def test_a_cache_larger_than_the_window_leaves_the_window(model: str) -> None:
+    (vllm,) = plan("vllm", TargetSettings(model, kv_tokens=50_000))
+    assert option(vllm, "--max-model-len") == "12288"
+
+
+def test_a_local_model_is_offline_and_named_after_its_directory(model: str) -> None:
+    (vllm,) = plan("vllm", TargetSettings(model))
+    assert vllm.env["HF_HUB_OFFLINE"] == "1"
+    assert option(vllm, "--served-model-name") == "tiny"
+    assert option(vllm, "--model") == model
+
+
+def test_a_named_model_may_be_fetched_and_its_window_is_left_to_the_engine() -> None:
+    (vllm,) = plan("vllm", TargetSettings("Qwen/Qwen2.5-1.5B-Instruct", kv_tokens=4096))
+    assert "HF_HUB_OFFLINE" not in vllm.env
+    assert option(vllm, "--served-model-name") == "Qwen/Qwen2.5-1.5B-Instruct"
+    assert option(vllm, "--max-model-len") == "auto"
+
+
+def test_lmcache_comes_first_and_vllm_is_told_its_port(model: str) -> None:
+    lmcache, vllm = plan("vllm-lmcache", TargetSettings(model, l1_gb=0.032))
+    connector = json.loads(option(vllm, "--kv-transfer-config"))
+    port = connector["kv_connector_extra_config"]["lmcache.mp.port"]
+    assert str(port) == option(lmcache, "--port")
+    assert option(lmcache, "--l1-size-gb") == "0.032"
+    assert lmcache.url == f"http://127.0.0.1:{option(lmcache, '--http-port')}"
+    assert lmcache.reset_url == f"{lmcache.url}/cache/clear"
+
+
+def test_what_the_user_adds_comes_last_and_only_to_the_engine(model: str) -> None:
+    settings = TargetSettings(model, args=("--enable-prefix-caching",))
+    (vllm,) = plan("vllm-no-prefix-cache", settings)
+    assert vllm.argv[-2:] == ("--no-enable-prefix-caching", "--enable-prefix-caching")
+    lmcache, _ = plan("vllm-lmcache", settings)
+    assert "--enable-prefix-caching" not in lmcache.argv
+
+
+def test_development_routes_are_open_on_loopback_only(model: str) -> None:
+    (near,) = plan("vllm", TargetSettings(model))
+    (far,) = plan("vllm", TargetSettings(model, host="0.0.0.0"))
+    assert near.env["VLLM_SERVER_DEV_MODE"] == "1"
+    assert "VLLM_SERVER_DEV_MODE" not in far.env
+    assert option(far, "--host") == "0.0.0.0"
+    assert far.url.startswith("http://127.0.0.1:")
+
+
+def test_every_service_runs_in_this_python(model: str) -> None:
+    assert {p.argv[0] for p in plan("vllm-lmcache", TargetSettings(model))} == {sys.executable}
+
+
+def own(tmp_path: Path, text: str) -> TargetSpec:
+    file = tmp_path / "own.toml"
+    file.write_text(text)
+    return load_catalog(file)["own"]
+
+
+def test_a_placeholder_of_the_capacity_needs_the_capacity(tmp_path: Path) -> None:
+    spec = own(tmp_path, '[targets.own]\nextends = "vllm"\nargs = ["--x", "{blocks}"]')
+    with pytest.raises(UsageError, match="target own: {blocks} has a value only with --kv-tokens"):
+        plan_services(spec, TargetSettings("m"), "cpu", {"vllm.port": 1})
+
+
+def test_a_port_of_a_service_that_is_not_started_is_refused(tmp_path: Path) -> None:
+    spec = own(tmp_path, '[targets.own]\nextends = "vllm"\nargs = ["{lmcache.mq_port}"]')
+    with pytest.raises(UsageError, match=r"own: {lmcache.mq_port} names a service"):
+        port_names(spec, TargetSettings("m"), "cpu")
+
+
+def test_an_engine_without_a_block_size_takes_no_capacity(tmp_path: Path) -> None:
+    text = '[services.e]\nargv = ["e"]\nready = "/"\n[targets.own]\nservices = ["e"]'
+    with pytest.raises(UsageError, match="target own takes no --kv-tokens"):
+        plan_services(own(tmp_path, text), TargetSettings("m", kv_tokens=999), "cpu", {"e.port": 1})
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"model": "m", "l1_gb": 0}, "--l1-gb 0"),
+        ({"model": "m", "l1_gb": float("nan")}, "--l1-gb nan"),
+        ({"model": "m", "port": 70000}, "--port 70000"),
+        ({"model": "./nowhere"}, r"no model at \./nowhere.*kvswarm model build"),
+    ],
+)
+def test_settings_that_cannot_be_are_refused(settings: dict[str, object], message: str) -> None:
+    with pytest.raises(UsageError, match=message):
+        TargetSettings(**settings)  # type: ignore[arg-type]
+
+
+def test_free_ports_differ_and_a_taken_one_is_named() -> None:
+    assert len(set(free_ports(20))) == 20
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        port = taken.getsockname()[1]
+        with pytest.raises(UsageError, match=f"127.0.0.1:{port}: Address already in use"):
+            require_free("127.0.0.1", port)
