@@ -30,7 +30,7 @@ def run_locust(command: str, run: RunArguments) -> int:
     from locust.main import main as locust_main
 
     try:
-        locust_main()
+        locust_main()  # type: ignore[no-untyped-call]
     except SystemExit as leave:
         return leave.code if isinstance(leave.code, int) else int(bool(leave.code))
     return 0
@@ -43,18 +43,8 @@ def locust_argv(command: str, run: RunArguments) -> list[str]:
     mode = ["--headless", "--only-summary"] if command == "run" else ["--web-host", "127.0.0.1"]
     file = str(find_locustfile(run.file))
     level = [] if command == "ui" else ["--loglevel", "WARNING"]
-    return [
-        "locust",
-        "-f",
-        file,
-        *mode,
-        *level,
-        "--host",
-        run.host,
-        "--out",
-        str(run.out),
-        *run.rest,
-    ]
+    ours = [*mode, *level, "--host", run.host, "--out", str(run.out)]
+    return ["locust", "-f", file, *ours, *run.rest]
 
 
 def _help(command: str) -> int:

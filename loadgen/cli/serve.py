@@ -7,8 +7,9 @@ from pathlib import Path
 
 from loadgen.cli.arguments import Parser, add_target_options, target_arguments
 from loadgen.cli.interruption import interruptible
-from loadgen.cli.target import choose_target, running, target_settings
+from loadgen.cli.target import choose_target, target_settings
 from loadgen.targets.catalog import load_catalog
+from loadgen.targets.target import start_target
 
 
 def targets_command(arguments: list[str]) -> int:
@@ -44,7 +45,7 @@ async def _serve(parsed: argparse.Namespace) -> int:
     logs = parsed.logs or Path(tempfile.mkdtemp(prefix="kvswarm-serve-"))
     print(f"starting {spec.name}, logs in {logs}", flush=True)
     with interruptible() as interruption:
-        async with running(spec, settings, logs) as target:
+        async with start_target(spec, settings, logs) as target:
             print(f"{spec.name} serves {target.model} at {target.url} until Ctrl-C", flush=True)
             raise await target.wait_died()
     return interruption.exit_code

@@ -18,7 +18,6 @@ from loadgen.cli.interruption import Interruption, interruptible
 from loadgen.cli.locustfile import find_locustfile
 from loadgen.cli.target import (
     choose_target,
-    running,
     swarm_facts,
     target_settings,
     tokenizer_of,
@@ -27,7 +26,7 @@ from loadgen.errors import TargetError
 from loadgen.targets.capacity import model_window_tokens
 from loadgen.targets.catalog import TargetSpec
 from loadgen.targets.settings import TargetSettings
-from loadgen.targets.target import RunningTarget
+from loadgen.targets.target import RunningTarget, start_target
 
 NO_HOST = "http://127.0.0.1:0"
 
@@ -51,7 +50,7 @@ async def _supervise(
             if code:
                 return code
             print(f"kvswarm: starting {spec.name} …", file=sys.stderr, flush=True)
-            async with running(spec, settings, run.out / "engine") as target:
+            async with start_target(spec, settings, run.out / "engine") as target:
                 return await _swarm(command, run, target, settings, folder, interruption)
         return interruption.exit_code
 

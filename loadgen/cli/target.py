@@ -1,15 +1,12 @@
 """A target from the command line to running services, with the facts a swarm asks for."""
 
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
-from pathlib import Path
 from typing import Any
 
 from loadgen.cli.arguments import TargetArguments
 from loadgen.cli.demo_model import demo_model
 from loadgen.targets.catalog import TargetSpec, find_target, load_catalog
 from loadgen.targets.settings import TargetSettings
-from loadgen.targets.target import RunningTarget, start_target
+from loadgen.targets.target import RunningTarget
 
 
 def choose_target(name: str, arguments: TargetArguments) -> TargetSpec:
@@ -30,16 +27,6 @@ def target_settings(
         args=arguments.engine_args,
         start_timeout_s=arguments.start_timeout_s,
     )
-
-
-@asynccontextmanager
-async def running(
-    spec: TargetSpec, settings: TargetSettings, log_dir: Path
-) -> AsyncIterator[RunningTarget]:
-    """Start a target's services and stop them at the exit."""
-    log_dir.mkdir(parents=True, exist_ok=True)
-    async with start_target(spec, settings, log_dir) as target:
-        yield target
 
 
 def swarm_facts(target: RunningTarget, settings: TargetSettings) -> dict[str, Any]:

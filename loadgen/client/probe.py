@@ -169,6 +169,6 @@ async def _tokenize(host: Host, model: str, text: str) -> int:
     if type(count) is int:
         return count
     raise HostError(
-        f"host {host.url} cannot count tokens: /tokenize answered HTTP {answer.status} {host.quote(answer)!r}: "
-        "give --tokenizer"
+        f"host {host.url} cannot count tokens: /tokenize answered HTTP {answer.status} "
+        f"{host.quote(answer)!r}: give --tokenizer"
     )

@@ -59,7 +59,10 @@ def auth_headers(environ: Mapping[str, str] = os.environ) -> dict[str, str]:
 
 
 def parse_header(text: str) -> tuple[str, str]:
-    """`Name: value` as a pair. Raises UsageError; values may be secrets and are not repeated."""
+    """`name: value` as (Name, value), in one spelling so that a later header replaces an earlier.
+
+    Raises UsageError; values may be secrets and are not repeated.
+    """
     name, colon, value = (part.strip() for part in text.partition(":"))
     if not colon or not _HEADER_NAME.fullmatch(name):
         raise UsageError('a header is not of the form "Name: value"')
@@ -67,7 +70,7 @@ def parse_header(text: str) -> tuple[str, str]:
         raise UsageError(f"header {name} is set by the client itself: leave it out")
     if not value.isprintable() or not value.isascii():
         raise UsageError(f"header {name} has a value that is not printable ASCII")
-    return name, value
+    return name.title(), value
 
 
 def parse_extra_body(text: str) -> dict[str, Any]:

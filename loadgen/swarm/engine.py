@@ -39,7 +39,7 @@ class NativeLoop(uvloop.Loop):
         self, executor: Any, func: Callable[..., T], *args: Any
     ) -> "asyncio.Future[T]":
         if executor is not None:
-            return super().run_in_executor(executor, func, *args)
+            return super().run_in_executor(executor, func, *args)  # type: ignore[return-value]
         future: asyncio.Future[T] = self.create_future()
         _start_native_thread(self._work, (future, func, args))
         return future

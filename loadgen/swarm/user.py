@@ -49,7 +49,7 @@ class AsyncUser(User):
     """
 
     abstract = True
-    tasks: list[AsyncTask] = []  # noqa: RUF012  (Locust's metaclass fills it per class)
+    tasks: list[Any] = []  # noqa: RUF012  (Locust's metaclass fills it per class)
 
     def __init_subclass__(cls) -> None:
         super().__init_subclass__()
@@ -123,7 +123,8 @@ class AsyncUser(User):
     def _pick_task(self) -> AsyncTask:
         if not self.tasks:
             raise StopTest(f"{type(self).__name__} has no task: decorate an `async def` with @task")
-        return random.choice(self.tasks)
+        chosen: AsyncTask = random.choice(self.tasks)
+        return chosen
 
     async def _wait(self) -> None:
         if self._state == LOCUST_STATE_STOPPING:

@@ -1,6 +1,7 @@
 """What the user chooses about a target, apart from which one it is."""
 
 import ipaddress
+import math
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -28,8 +29,8 @@ class TargetSettings:
     stop_grace_s: float = 8.0
 
     def __post_init__(self) -> None:
-        if not self.l1_gb > 0:
-            raise UsageError(f"--l1-gb {self.l1_gb:g} must be more than 0")
+        if not 0 < self.l1_gb < math.inf:
+            raise UsageError(f"--l1-gb {self.l1_gb:g} must be more than 0 and finite")
         if self.port is not None and not 0 < self.port < 65536:
             raise UsageError(f"--port {self.port} is not between 1 and 65535")
         if self.model.startswith((".", "/", "~")) and self.model_dir is None:

@@ -177,8 +177,10 @@ class ContextBook:
         """Questions of the first documents named, each text once: none is asked twice."""
         sources = islice(document_indexes, QUESTION_SOURCES)
         doc_ids = (self.corpus.documents[index].doc_id for index in sources)
-        asked = chain.from_iterable(self.corpus.questions[doc_id] for doc_id in doc_ids)
-        return tuple({question.text: question for question in asked}.values())
+        found: dict[str, Question] = {}
+        for question in chain.from_iterable(map(self.corpus.questions.__getitem__, doc_ids)):
+            found.setdefault(question.text, question)
+        return tuple(found.values())
 
     def _mean(self) -> int:
         """Mean tokens of the documents, or of an even sample of a large corpus."""

@@ -105,8 +105,10 @@ class MeasuredTokens:
         whole = self.count(text)
         if whole <= tokens:
             return text
+        if tokens <= 0:
+            return ""
         length = min(len(text) * tokens // whole, tokens * self._characters // self._tokens)
-        prefix = text[: max(length, 0)]
+        prefix = text[:length]
         word_end = prefix.rfind(" ") if text[len(prefix)] != " " else -1
         return prefix[:word_end] if word_end > length // 2 else prefix
 

@@ -31,6 +31,13 @@ def test_a_header_is_a_name_and_a_value() -> None:
     assert parse_header("X-Empty:") == ("X-Empty", "")
 
 
+def test_a_header_replaces_the_key_of_the_environment_in_any_spelling() -> None:
+    environment = auth_headers({"KVSWARM_API_KEY": "sk-ours"})
+    assert environment | dict([parse_header("authorization: Basic eA==")]) == {
+        "Authorization": "Basic eA=="
+    }
+
+
 @pytest.mark.parametrize(
     "text",
     ["sk-secret", ": sk-secret", "X Y: sk-secret", "X: sk-secret\r\nY: z", "content-length: 5"],

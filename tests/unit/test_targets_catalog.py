@@ -54,7 +54,10 @@ BAD = {
     ),
     "a wrong value": ('[targets.x]\nextends = "vllm"\nenv = {A = true}', "[targets.x.env] A: must"),
     "no services": ('[targets.x]\nargs = ["--x"]', "[targets.x] services: is missing"),
-    "an unknown base": ('[targets.x]\nextends = "vlm"', "[targets.x] extends: unknown target 'vlm'"),
+    "an unknown base": (
+        '[targets.x]\nextends = "vlm"',
+        "[targets.x] extends: unknown target 'vlm'",
+    ),
     "an unknown service": ('[targets.x]\nservices = ["y"]', "[targets.x] services: unknown"),
     "a circle": (
         '[targets.x]\nextends = "y"\n[targets.y]\nextends = "x"',

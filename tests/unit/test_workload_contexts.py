@@ -10,17 +10,30 @@ from loadgen.context import Document, Question
 from loadgen.workload import contexts as module
 from loadgen.workload.contexts import ContextBook
 from loadgen.workload.corpus import Corpus
-from loadgen.workload.lengths import EstimatedTokens, MeasuredTokens, Tokens, TokenizerTokens
+from loadgen.workload.lengths import EstimatedTokens, MeasuredTokens, TokenizerTokens, Tokens
 from loadgen.workload.passages import Ruler, composable_passages, texts_to_measure, walk
 from loadgen.workload.settings import Span, WorkloadSettings
 
-WORDS = "cache block token page reuse queue batch prefix model window store shard".split()
+WORDS = [
+    "cache",
+    "block",
+    "token",
+    "page",
+    "reuse",
+    "queue",
+    "batch",
+    "prefix",
+    "model",
+    "window",
+    "store",
+    "shard",
+]
 ENDINGS = [".", "?", ").", ".”", ":", " 48", ""]
 
 
 def document(number: int, paragraphs: int = 6) -> Document:
     lines = [
-        " ".join(WORDS[(number * 5 + line * 3 + word) % 12] for word in range(30 + line))
+        " ".join(WORDS[(number * 5 + line * 3 + word) % 10] for word in range(30 + line))
         + ENDINGS[(number + line) % len(ENDINGS)]
         for line in range(paragraphs)
     ]
@@ -215,9 +228,7 @@ def test_a_documents_questions_come_in_order_and_then_varied() -> None:
         "doc-1-q0~3",
         "doc-1-q1~3",
     ]
-    assert all(
-        again[1].startswith(first[1]) for first, again in zip(asked, asked[3:6], strict=False)
-    )
+    assert all(asked[number + 3][1].startswith(asked[number][1]) for number in range(3))
 
 
 @given(index=st.integers(0, 49))
@@ -250,7 +261,7 @@ def test_a_measured_table_gives_the_tokenizers_lengths() -> None:
     for index in range(4):
         assert measured.context(index).tokens == book().context(index).tokens
     composed = measured.context(9)
-    assert composed.tokens == pytest.approx(TOKENS.count(composed.text), rel=0.05)
+    assert composed.tokens == pytest.approx(TOKENS.count(composed.text), rel=0.1)
 
 
 @given(st.integers(1, 200), st.integers(0, 2**64 - 1))
@@ -264,9 +275,8 @@ def test_a_walk_passes_everything_once_and_then_again(count: int, number: int) -
 def test_headings_are_composed_only_where_there_is_nothing_else() -> None:
     heading = Document("h", "Only", "# Only\n\n## Headings")
     assert len(composable_passages([heading])) == 2
-    assert all(
-        not each.text.startswith("#") for each in composable_passages([heading, document(0)])
-    )
+    mixed = composable_passages([heading, document(0)])
+    assert not [each.text for each in mixed if each.text.startswith("#")]
     assert book(corpus_of(heading, document(0)), span=Span(900, 900)).context(1).tokens > 890
 
 

@@ -165,7 +165,7 @@ def test_a_folder_named_like_a_text_cannot_be_read(folder: Path) -> None:
 
 @pytest.mark.skipif(sys.platform == "darwin", reason="the file system refuses such names")
 def test_a_file_name_that_is_no_text(folder: Path) -> None:
-    os.rename(os.fsencode(folder / "b.txt"), os.fsencode(folder) + b"/\xff.txt")
+    (folder / "b.txt").rename(folder / os.fsdecode(b"\xff.txt"))
     assert "is no usable id" in refusal(folder)
 
 

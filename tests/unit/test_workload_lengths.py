@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from tokenizers import Regex, Tokenizer, models, pre_tokenizers, processors, trainers
 
 from loadgen.errors import UsageError
-from loadgen.workload.lengths import EstimatedTokens, MeasuredTokens, Tokens, TokenizerTokens
+from loadgen.workload.lengths import EstimatedTokens, MeasuredTokens, TokenizerTokens, Tokens
 
 TEXT = (
     "A cache holds what was computed before, so that a second request with the same beginning "
@@ -110,7 +110,12 @@ def test_a_tokenizer_is_found_by_file_folder_or_name(
     for source in (tmp_path, tmp_path / "tokenizer.json"):
         assert TokenizerTokens.from_path_or_name(str(source)).count(TEXT) == expected
     asked: list[str] = []
-    monkeypatch.setattr(hub(), "from_pretrained", lambda name: asked.append(name) or byte_level())
+
+    def download(name: str) -> Tokenizer:
+        asked.append(name)
+        return byte_level()
+
+    monkeypatch.setattr(Tokenizer, "from_pretrained", download)
     assert TokenizerTokens.from_path_or_name("some/model").count(TEXT) == expected
     assert asked == ["some/model"]
 
@@ -121,7 +126,7 @@ def test_a_tokenizer_that_cannot_be_loaded_is_named_in_one_line(
     def refuse(name: str) -> Tokenizer:
         raise OSError(f"no\nconnection for {name}")
 
-    monkeypatch.setattr(hub(), "from_pretrained", refuse)
+    monkeypatch.setattr(Tokenizer, "from_pretrained", refuse)
     (tmp_path / "broken.json").write_text("{")
     for source in (str(tmp_path), str(tmp_path / "broken.json"), "some/model"):
         with pytest.raises(UsageError) as error:
@@ -137,7 +142,7 @@ def test_a_path_that_does_not_exist_is_not_asked_from_the_hub(
     def fail(name: str) -> Tokenizer:
         pytest.fail(f"asked the hub for {name!r}")
 
-    monkeypatch.setattr(hub(), "from_pretrained", fail)
+    monkeypatch.setattr(Tokenizer, "from_pretrained", fail)
     with pytest.raises(UsageError, match="cannot be loaded"):
         TokenizerTokens.from_path_or_name(source)
 
@@ -160,9 +165,3 @@ def test_an_estimate_is_four_characters_a_token_and_says_so() -> None:
     tokens = EstimatedTokens()
     assert [tokens.count("x" * length) for length in (0, 1, 4, 5)] == [0, 1, 1, 2]
     assert "--tokenizer" in tokens.announcement
-
-
-def hub() -> Any:
-    from loadgen.workload import lengths
-
-    return lengths.Tokenizer

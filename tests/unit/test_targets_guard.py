@@ -1,0 +1,135 @@
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import psutil
+import pytest
+
+GUARD = [sys.executable, "-m", "loadgen.targets.guard", "--grace-s", "0.5"]
+SLEEP = "import time; time.sleep(600)"
+# A service with a child that has left its session and takes no SIGTERM.
+FAMILY = f"""
+import subprocess, sys, time
+child = "import signal; signal.signal(15, signal.SIG_IGN); {SLEEP}"
+subprocess.Popen([sys.executable, "-c", child], start_new_session=True)
+time.sleep(600)
+"""
+KVSWARM = """
+import os, subprocess, sys
+guard = subprocess.Popen([*sys.argv[1:]], stdin=subprocess.PIPE, start_new_session=True)
+print(guard.pid, flush=True)
+guard.wait()
+"""
+
+Guard = subprocess.Popen[bytes]
+
+
+@pytest.fixture
+def started() -> Iterator[list[Guard]]:
+    processes: list[Guard] = []
+    yield processes
+    for process in processes:
+        if process.stdin:
+            process.stdin.close()
+        process.wait(20)
+
+
+def start(started: list[Guard], code: str, parent: int | None = None) -> Guard:
+    command = [*GUARD, "--parent", str(parent or os.getpid()), "--", sys.executable, "-c", code]
+    started.append(subprocess.Popen(command, stdin=subprocess.PIPE, start_new_session=True))
+    return started[-1]
+
+
+def tree(pid: int, size: int) -> list[psutil.Process]:
+    """The processes below `pid`, once there are `size` of them."""
+    deadline = time.monotonic() + 20
+    while time.monotonic() < deadline:
+        found = psutil.Process(pid).children(recursive=True)
+        if len(found) >= size:
+            return found
+        time.sleep(0.05)
+    raise AssertionError(f"{len(found)} processes below the guard instead of {size}")
+
+
+def gone(processes: list[psutil.Process]) -> bool:
+    _, alive = psutil.wait_procs(processes, timeout=20)
+    return not [p for p in alive if p.status() != psutil.STATUS_ZOMBIE]
+
+
+@pytest.mark.parametrize(("code", "expected"), [("exit(0)", 0), ("exit(3)", 3)])
+def test_the_exit_code_is_that_of_the_service(
+    started: list[Guard], code: str, expected: int
+) -> None:
+    assert start(started, code).wait(20) == expected
+
+
+def test_a_service_that_was_killed_shows_as_its_signal(started: list[Guard]) -> None:
+    guard = start(started, SLEEP)
+    tree(guard.pid, 1)[0].kill()
+    assert guard.wait(20) == 128 + signal.SIGKILL
+
+
+def test_closing_stdin_ends_the_whole_family(started: list[Guard]) -> None:
+    guard = start(started, FAMILY)
+    family = tree(guard.pid, 2)
+    assert guard.stdin
+    guard.stdin.close()
+    assert gone(family)
+    assert guard.wait(20) == 128 + signal.SIGTERM
+
+
+def test_orphans_go_when_the_service_dies(started: list[Guard]) -> None:
+    guard = start(started, FAMILY)
+    family = tree(guard.pid, 2)
+    next(p for p in family if p.ppid() == guard.pid).kill()
+    assert gone(family)
+
+
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGINT])
+def test_nothing_is_left_when_kvswarm_itself_goes(number: signal.Signals, tmp_path: Path) -> None:
+    guard = [*GUARD, "--parent", "PARENT", "--", sys.executable, "-c", FAMILY]
+    code = KVSWARM.replace(
+        "[*sys.argv[1:]]", "[a.replace('PARENT', str(os.getpid())) for a in sys.argv[1:]]"
+    )
+    kvswarm = subprocess.Popen(
+        [sys.executable, "-c", code, *guard], stdout=subprocess.PIPE, text=True
+    )
+    assert kvswarm.stdout
+    guard_pid = int(kvswarm.stdout.readline())
+    family = [psutil.Process(guard_pid), *tree(guard_pid, 2)]
+    kvswarm.send_signal(number)
+    kvswarm.communicate(timeout=20)
+    assert gone(family)
+
+
+def test_a_guard_whose_parent_is_already_gone_ends_the_service(started: list[Guard]) -> None:
+    assert start(started, SLEEP, parent=1).wait(20) == 128 + signal.SIGTERM
+
+
+def test_a_terminals_interrupt_does_not_reach_the_service(started: list[Guard]) -> None:
+    guard = start(started, SLEEP)
+    (service,) = tree(guard.pid, 1)
+    os.killpg(guard.pid, signal.SIGINT)
+    time.sleep(0.5)
+    assert service.is_running()
+    assert guard.poll() is None
+
+
+def test_what_a_killed_service_leaves_in_its_temporary_directory_goes(
+    started: list[Guard], tmp_path: Path
+) -> None:
+    seen = tmp_path / "seen"
+    code = f"import tempfile; open({str(seen)!r}, 'w').write(tempfile.mkdtemp()); {SLEEP}"
+    guard = start(started, code)
+    (service,) = tree(guard.pid, 1)
+    while not seen.exists() or not seen.read_text():
+        time.sleep(0.05)
+    left = Path(seen.read_text())
+    assert left.is_dir()
+    service.kill()
+    guard.wait(20)
+    assert not left.parent.exists()

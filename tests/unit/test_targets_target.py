@@ -1,0 +1,251 @@
+import asyncio
+import os
+import signal
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import aiohttp
+import psutil
+import pytest
+
+from loadgen.errors import TargetError, UsageError
+from loadgen.targets.catalog import TargetSpec, load_catalog
+from loadgen.targets.engine_api import complete
+from loadgen.targets.target import RunningTarget, TargetSettings, start_target
+
+ENGINE = Path(__file__).with_name("fake_engine.py")
+CATALOG = """
+[services.cache]
+argv = ["{python}", "ENGINE", "--port", "{port}"]
+ready = "/health"
+
+[services.engine]
+argv = ["{python}", "ENGINE", "--port", "{port}", "--blocks", "11"]
+env = { TOLD = "{cache.port}" }
+ready = "/health"
+metrics = "/metrics"
+reset = "/reset"
+empty_metric = "kept_bytes"
+block_size = { cpu = 16, gpu = 16 }
+
+[services.alone]
+argv = ["{python}", "ENGINE", "--port", "{port}"]
+ready = "/health"
+metrics = "/metrics"
+reset = "/reset"
+block_size = { cpu = 16, gpu = 16 }
+
+[targets.pair]
+services = ["cache", "engine"]
+
+[targets.alone]
+services = ["alone"]
+"""
+Start = Callable[..., Any]
+
+
+@pytest.fixture
+def catalog(tmp_path: Path) -> dict[str, TargetSpec]:
+    file = tmp_path / "targets.toml"
+    file.write_text(CATALOG.replace("ENGINE", str(ENGINE)))
+    return load_catalog(file)
+
+
+@pytest.fixture
+def start(catalog: dict[str, TargetSpec], tmp_path: Path) -> Start:
+    def start(*args: str, name: str = "alone", **settings: Any) -> Any:
+        chosen = {"model": "m", "stop_grace_s": 1.0, "start_timeout_s": 60.0, **settings}
+        return start_target(catalog[name], TargetSettings(args=args, **chosen), tmp_path / "log")
+
+    return start
+
+
+def processes(target: RunningTarget) -> list[psutil.Process]:
+    return [psutil.Process(pid) for pids in target.facts()["pids"].values() for pid in pids]
+
+
+def alive(processes: list[psutil.Process]) -> list[psutil.Process]:
+    return psutil.wait_procs(processes, timeout=0)[1]
+
+
+async def cached_tokens(target: RunningTarget) -> int | None:
+    async with aiohttp.ClientSession() as session:
+        return await complete(session, target.url, target.model, 100)
+
+
+async def test_a_target_answers_and_says_what_it_is(start: Start) -> None:
+    async with start(kv_tokens=160) as target:
+        facts = target.facts()
+        assert facts["name"] == "alone"
+        assert facts["url"] == target.url
+        assert (facts["block_size"], facts["usable_blocks"], facts["usable_tokens"]) == (
+            16,
+            10,
+            160,
+        )
+        assert facts["max_model_len"] == target.max_model_len == 160
+        assert facts["metrics_urls"] == {"alone": f"{target.url}/metrics"}
+        running = processes(target)
+        assert len(running) == 1
+    assert not alive(running)
+
+
+async def test_services_start_in_order_and_all_of_them_stop(start: Start, tmp_path: Path) -> None:
+    async with start(name="pair") as target:
+        facts = target.facts()
+        running = processes(target)
+        first, second = (psutil.Process(facts["pids"][name][0]) for name in ("cache", "engine"))
+        assert first.create_time() < second.create_time()
+        assert facts["env"]["engine"]["TOLD"] in facts["argv"]["cache"]
+        assert second.environ()["TOLD"] == facts["env"]["engine"]["TOLD"]
+        assert {file.name for file in (tmp_path / "log").iterdir()} == {"cache.log", "engine.log"}
+    assert not alive(running)
+
+
+async def test_a_port_can_be_chosen(start: Start) -> None:
+    async with start() as target:
+        port = int(target.url.rpartition(":")[2])
+        with pytest.raises(UsageError, match=f"cannot listen on 127.0.0.1:{port}"):
+            async with start(port=port):
+                pass
+    async with start(port=port) as target:
+        assert target.url == f"http://127.0.0.1:{port}"
+
+
+async def test_the_log_tells_why_a_service_did_not_start(start: Start, tmp_path: Path) -> None:
+    with pytest.raises(TargetError) as error:
+        async with start("--fail", "no room for 8000 tokens", name="pair"):
+            pass
+    log = tmp_path / "log" / "engine.log"
+    reason = "engine exited with code 1: ValueError: no room for 8000 tokens"
+    assert str(error.value) == f"{reason} (log: {log})"
+
+
+async def test_a_second_start_does_not_tell_the_first_ones_failure(start: Start) -> None:
+    for reason in ("first", "second"):
+        with pytest.raises(TargetError) as error:
+            async with start("--fail", reason):
+                pass
+    assert "second" in str(error.value)
+    assert "first" not in str(error.value)
+
+
+async def test_a_service_that_does_not_get_ready_is_given_up_and_stopped(start: Start) -> None:
+    with pytest.raises(TargetError, match=r"alone was not ready within 1 s"):
+        async with start("--never-ready", start_timeout_s=1.0):
+            pass
+    assert not [c for c in psutil.Process().children() if "guard" in " ".join(c.cmdline())]
+
+
+async def test_a_command_that_is_not_there_is_named(tmp_path: Path) -> None:
+    file = tmp_path / "targets.toml"
+    file.write_text(
+        '[services.x]\nargv = ["no-such-engine"]\nready = "/"\n[targets.x]\nservices = ["x"]'
+    )
+    with pytest.raises(
+        TargetError, match="x exited with code 1: FileNotFoundError.*no-such-engine"
+    ):
+        async with start_target(load_catalog(file)["x"], TargetSettings("m"), tmp_path):
+            pass
+
+
+async def test_a_missing_package_is_named_before_anything_starts(tmp_path: Path) -> None:
+    file = tmp_path / "targets.toml"
+    service = '[services.x]\nrequires = ["no_such_module"]\nargv = ["x"]\nready = "/"\n'
+    file.write_text(service + '[targets.x]\nservices = ["x"]')
+    with pytest.raises(
+        UsageError, match=r"target x needs no_such_module: pip install 'kvswarm\[eng"
+    ):
+        async with start_target(load_catalog(file)["x"], TargetSettings("m"), tmp_path / "log"):
+            pass
+    assert not (tmp_path / "log").exists()
+
+
+async def test_an_engine_with_another_cache_than_asked_for_is_refused(start: Start) -> None:
+    with pytest.raises(TargetError, match="21 KV blocks of 16 tokens but has 11 of 16"):
+        async with start(kv_tokens=320):
+            pass
+
+
+@pytest.mark.parametrize("name", ["cache", "engine"])
+async def test_the_death_of_any_service_is_noticed(start: Start, name: str) -> None:
+    async with start(name="pair") as target:
+        target.check()
+        running = processes(target)
+        os.kill(target.facts()["pids"][name][0], signal.SIGKILL)
+        error = await asyncio.wait_for(target.wait_died(), 20)
+        assert str(error).startswith(f"{name} was ended by SIGKILL")
+        with pytest.raises(TargetError, match=name):
+            target.check()
+    assert not alive(running)
+
+
+@pytest.mark.parametrize("how", ["--deaf", "--child"])
+async def test_what_does_not_leave_when_asked_is_made_to(start: Start, how: str) -> None:
+    async with start(how) as target:
+        running = processes(target)
+        assert len(running) == (2 if how == "--child" else 1)
+    assert not alive(running)
+
+
+async def test_a_failure_or_cancellation_of_the_user_leaves_nothing_running(start: Start) -> None:
+    running: list[psutil.Process] = []
+
+    async def use() -> None:
+        async with start() as target:
+            running.extend(processes(target))
+            await asyncio.sleep(600)
+
+    task = asyncio.create_task(use())
+    while not running:
+        await asyncio.sleep(0.05)
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    assert not alive(running)
+
+
+@pytest.mark.parametrize("args", [(), ("--busy", "2")])
+async def test_a_reset_makes_cold_without_a_restart(start: Start, args: tuple[str, ...]) -> None:
+    async with start(*args) as target:
+        before = target.facts()["pids"]
+        assert await cached_tokens(target) == 0
+        assert await cached_tokens(target) == 96
+        assert await target.make_cold() == "cold"
+        assert await cached_tokens(target) == 0
+        assert target.facts()["pids"] == before
+
+
+async def test_without_a_reset_route_a_restart_on_the_same_port_makes_cold(
+    start: Start, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("loadgen.targets.cold.RESET_TRIES", 2)
+    async with start("--no-reset") as target:
+        url, before = target.url, processes(target)
+        died = asyncio.create_task(target.wait_died())
+        await cached_tokens(target)
+        assert await target.make_cold() == "cold"
+        assert await cached_tokens(target) == 0
+        assert target.url == url
+        assert not alive(before)
+        target.check()
+        assert not died.done()
+        died.cancel()
+
+
+async def test_a_cache_that_survives_everything_is_never_called_cold(
+    start: Start, tmp_path: Path
+) -> None:
+    async with start("--disk", str(tmp_path / "disk")) as target:
+        with pytest.raises(TargetError, match="alone is not cold after a restart"):
+            await target.make_cold()
+
+
+async def test_a_dead_target_cannot_be_made_cold(start: Start) -> None:
+    async with start() as target:
+        os.kill(processes(target)[0].pid, signal.SIGKILL)
+        await target.wait_died()
+        with pytest.raises(TargetError, match="SIGKILL"):
+            await target.make_cold()
