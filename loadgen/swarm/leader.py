@@ -6,14 +6,13 @@ import time
 from collections.abc import Mapping
 from dataclasses import asdict, astuple
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 import gevent
 from locust.runners import MasterRunner
 
 from loadgen.errors import KvswarmError
-from loadgen.runs.directory import RunDirectory, claim_directory
+from loadgen.runs.directory import RunDirectory, open_directory
 from loadgen.stats.clock import RunClock
 from loadgen.stats.memory import GpuMemory
 from loadgen.stats.server_metrics import MetricsSources, ServerSample
@@ -161,18 +160,12 @@ class Leader:
 
     def _open_run(self, ready: Preparation, plan: Plan) -> None:
         path = swarm_directory(self.environment, ready.options.out, self._swarms)
-        self.directory = self._new_directory(path)
+        self.directory = open_directory(path) if path is not None else None
         self.ledger = RunLedger(self.directory)
         if self.directory is not None and path is not None:
             self.directory.describe(describe_run(self, ready, plan))
             self._csv = LocustCsv(self.environment, path)
         self._flusher = gevent.spawn(self._flush_for_ever)
-
-    def _new_directory(self, path: Path | None) -> RunDirectory | None:
-        if path is None:
-            return None
-        claim_directory(path)
-        return RunDirectory(path)
 
     def _flush_for_ever(self) -> None:
         while True:

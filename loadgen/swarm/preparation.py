@@ -6,7 +6,7 @@ from typing import Any
 
 from loadgen.client.probe import HostFacts, probe
 from loadgen.errors import UsageError
-from loadgen.runs.directory import claim_directory
+from loadgen.runs.directory import check_directory
 from loadgen.swarm.client_settings import extra_body, request_headers
 from loadgen.swarm.engine import Engine
 from loadgen.swarm.lengths import LengthSource, measure_on_host
@@ -44,7 +44,7 @@ def check_offline(values: Mapping[str, Any], supervisor: Supervisor) -> None:
     if not lengths.is_estimate:
         _check_fit(options, corpus, lengths, supervisor.max_model_len, supervisor)
     if options.out is not None:
-        claim_directory(options.out)
+        check_directory(options.out)
 
 
 def prepare(values: Mapping[str, Any], host: str | None, supervisor: Supervisor) -> Preparation:

@@ -24,6 +24,8 @@ from loadgen.workload.arrivals import make_pacer
 from loadgen.workload.corpus import load_corpus
 from loadgen.workload.workload import Workload
 
+WARM_BUDGET_S = 0.1
+"""Contexts made before the first request cost nothing while requests are timed."""
 ENDPOINT_NAMES = {"completions": "/v1/completions", "chat": "/v1/chat/completions"}
 
 
@@ -51,9 +53,11 @@ class Stage:
         self._ledger, self._drain_s = ledger, options.drain_s
         self._endpoint = ENDPOINT_NAMES[options.endpoint]
         self._names = itertools.count()
+        workload = _workload(plan, options, index)
+        workload.warm(WARM_BUDGET_S)
         pacer = make_pacer(options.arrivals, options.rate, options.workload.seed)
         self.session = Session(
-            workload=_workload(plan, options, index),
+            workload=workload,
             client=StreamingClient(client_settings(plan, options)),
             clock=RunClock(plan.start_unix_s),
             worker=str(index),

@@ -1,5 +1,6 @@
 """What the terminal shows during a run and after it."""
 
+import logging
 import os
 import sys
 from pathlib import Path
@@ -18,6 +19,7 @@ if TYPE_CHECKING:
 VIEW_VARIABLE = "KVSWARM_VIEW"
 """Set by `kvswarm run`; plain Locust keeps its own terminal output."""
 LINES_EVERY_S = 5
+MOST_ERRORS = 5
 
 
 class View:
@@ -38,6 +40,8 @@ class View:
         """Start showing the swarm that has just started."""
         if not self._enabled:
             return
+        # Locust's closing tables would say in other words what our report says.
+        logging.getLogger("locust.stats_logger").disabled = True
         if self._console.is_terminal:
             self._live = Live(console=self._console, auto_refresh=False, transient=True)
             self._live.start()
@@ -59,6 +63,8 @@ class View:
                 self.say(f"run written to {directory}")
             return
         out = Console(highlight=False, file=sys.stdout)
+        for line in error_lines(self._leader.environment.runner):
+            out.print(line, markup=False, soft_wrap=True)
         out.print(summary_table(summary))
         for line in summary_lines(summary):
             out.print(line, markup=False, soft_wrap=True)
@@ -142,6 +148,15 @@ def summary_lines(summary: dict[str, Any]) -> list[str]:
         lines.append(_diversity_line(summary["diversity"]))
     if summary["client_saturated"]:
         lines.append("CLIENT SATURATED: the load generator lagged; do not trust these figures")
+    return lines
+
+
+def error_lines(runner: Any) -> list[str]:
+    """The most frequent failures and the exceptions of users, a line each."""
+    failures = sorted(runner.errors.values(), key=lambda failure: -failure.occurrences)
+    lines = [f"{failure.occurrences} x {failure.error}" for failure in failures[:MOST_ERRORS]]
+    raised = runner.exceptions.values()
+    lines += [f"{row['count']} x exception in a user: {row['msg']}" for row in raised]
     return lines
 
 

@@ -7,6 +7,7 @@ time, and what is left of its tree SIGKILL. The exit code is the service's, 128 
 """
 
 import argparse
+import contextlib
 import ctypes
 import os
 import select
@@ -22,7 +23,7 @@ from collections.abc import Callable
 import psutil
 
 PR_SET_PDEATHSIG, PR_SET_CHILD_SUBREAPER = 1, 36
-POLL_S = 0.2
+POLL_S = 0.1
 ORPHAN_GRACE_S = 1.0
 KILL_TIMEOUT_S = 5.0
 
@@ -92,13 +93,21 @@ def _end(service: subprocess.Popen[bytes], grace_s: float) -> int:
     service.terminate()
     _wait(lambda: service.poll() is not None, grace_s)
     _signal(_tree(), signal.SIGTERM)
-    _wait(lambda: not _workers(), ORPHAN_GRACE_S)
+    _wait(lambda: not _workers(), min(grace_s, ORPHAN_GRACE_S))
     # Again and again: a tree that is being killed may still fork.
     _wait(lambda: not _signal(_workers(), signal.SIGKILL), KILL_TIMEOUT_S)
     _wait(lambda: not _tree(), ORPHAN_GRACE_S)
     _wait(lambda: not _signal(_tree(), signal.SIGKILL), KILL_TIMEOUT_S)
     code = service.wait()
+    _reap()
     return 128 - code if code < 0 else code
+
+
+def _reap() -> None:
+    """Collect the orphans we adopted: not every machine has an init that would."""
+    with contextlib.suppress(ChildProcessError):
+        while os.waitpid(-1, os.WNOHANG)[0]:
+            pass
 
 
 def _tree() -> list[psutil.Process]:

@@ -72,6 +72,9 @@ class ServiceProcess:
         self.stopping = True
         if self._guard.stdin is not None:
             self._guard.stdin.close()
+        # A process forked from ours may still hold the pipe open.
+        with contextlib.suppress(ProcessLookupError):
+            self._guard.terminate()
         try:
             await asyncio.wait_for(self._guard.wait(), self._grace_s + GUARD_MARGIN_S)
         except TimeoutError:

@@ -12,7 +12,7 @@ from loadgen.targets.plan import ServicePlan
 from loadgen.targets.process import ServiceProcess
 from loadgen.targets.settings import TargetSettings
 
-READY_POLL_S = 0.5
+READY_POLL_S = 0.05, 0.5  # at first, and at most
 
 
 class ServiceGroup:
@@ -73,10 +73,12 @@ class ServiceGroup:
 
     async def _until_ready(self, process: ServiceProcess) -> None:
         timeout_s = self._settings.start_timeout_s
+        pause_s, longest_s = READY_POLL_S
         try:
             async with asyncio.timeout(timeout_s):
                 while not await engine_api.is_ready(self._session, process.plan.ready_url):
-                    await asyncio.wait([self._died], timeout=READY_POLL_S)
+                    await asyncio.wait([self._died], timeout=pause_s)
                     self.check()
+                    pause_s = min(pause_s * 1.5, longest_s)
         except TimeoutError:
             raise process.error(f"was not ready within {timeout_s:g} s") from None

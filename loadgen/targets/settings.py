@@ -15,7 +15,8 @@ LOOPBACK = "127.0.0.1"
 class TargetSettings:
     """`model` is a directory or a Hugging Face name; `kv_tokens` the usable size of the engine's
     own cache in tokens (None: the engine decides); `l1_gb` LMCache's memory; `port` the engine's
-    (None: a free one); `args` go to the engine last. Raises UsageError for what cannot be.
+    (None: a free one); `args` go to the engine last; a service gets `stop_grace_s` between SIGTERM
+    and SIGKILL. Raises UsageError for what cannot be.
     """
 
     model: str

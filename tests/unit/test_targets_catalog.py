@@ -97,7 +97,7 @@ def test_a_file_that_cannot_be_read_is_named(tmp_path: Path) -> None:
 
 
 def test_an_unknown_target_is_refused_with_the_known_ones() -> None:
-    with pytest.raises(UsageError, match="unknown target 'vlm'.*vllm, vllm-no-prefix-cache"):
+    with pytest.raises(UsageError, match=r"unknown target 'vlm'.*vllm, vllm-no-prefix-cache"):
         find_target(load_catalog(), "vlm")
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-GUARD = [sys.executable, "-m", "loadgen.targets.guard", "--grace-s", "0.5"]
+GUARD = [sys.executable, "-m", "loadgen.targets.guard", "--grace-s", "0.2"]
 SLEEP = "import time; time.sleep(600)"
 # A service with a child that has left its session and takes no SIGTERM.
 FAMILY = f"""

@@ -110,7 +110,9 @@ def own(tmp_path: Path, text: str) -> TargetSpec:
 
 def test_a_placeholder_of_the_capacity_needs_the_capacity(tmp_path: Path) -> None:
     spec = own(tmp_path, '[targets.own]\nextends = "vllm"\nargs = ["--x", "{blocks}"]')
-    with pytest.raises(UsageError, match="target own: {blocks} has a value only with --kv-tokens"):
+    with pytest.raises(
+        UsageError, match=r"target own: \{blocks\} has a value only with --kv-tokens"
+    ):
         plan_services(spec, TargetSettings("m"), "cpu", {"vllm.port": 1})
 
 

@@ -1,7 +1,6 @@
 import asyncio
 import os
 import signal
-import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -56,7 +55,7 @@ def catalog(tmp_path: Path) -> dict[str, TargetSpec]:
 @pytest.fixture
 def start(catalog: dict[str, TargetSpec], tmp_path: Path) -> Start:
     def start(*args: str, name: str = "alone", **settings: Any) -> Any:
-        chosen = {"model": "m", "stop_grace_s": 1.0, "start_timeout_s": 60.0, **settings}
+        chosen = {"model": "m", "stop_grace_s": 0.5, "start_timeout_s": 60.0, **settings}
         return start_target(catalog[name], TargetSettings(args=args, **chosen), tmp_path / "log")
 
     return start
@@ -145,7 +144,7 @@ async def test_a_command_that_is_not_there_is_named(tmp_path: Path) -> None:
         '[services.x]\nargv = ["no-such-engine"]\nready = "/"\n[targets.x]\nservices = ["x"]'
     )
     with pytest.raises(
-        TargetError, match="x exited with code 1: FileNotFoundError.*no-such-engine"
+        TargetError, match=r"x exited with code 1: FileNotFoundError.*no-such-engine"
     ):
         async with start_target(load_catalog(file)["x"], TargetSettings("m"), tmp_path):
             pass
@@ -190,21 +189,20 @@ async def test_what_does_not_leave_when_asked_is_made_to(start: Start, how: str)
     assert not alive(running)
 
 
-async def test_a_failure_or_cancellation_of_the_user_leaves_nothing_running(start: Start) -> None:
-    running: list[psutil.Process] = []
+async def test_cancelling_the_user_of_a_target_leaves_nothing_running(start: Start) -> None:
+    running: asyncio.Future[list[psutil.Process]] = asyncio.get_running_loop().create_future()
 
     async def use() -> None:
         async with start() as target:
-            running.extend(processes(target))
+            running.set_result(processes(target))
             await asyncio.sleep(600)
 
     task = asyncio.create_task(use())
-    while not running:
-        await asyncio.sleep(0.05)
+    await running
     task.cancel()
     with pytest.raises(asyncio.CancelledError):
         await task
-    assert not alive(running)
+    assert not alive(running.result())
 
 
 @pytest.mark.parametrize("args", [(), ("--busy", "2")])
@@ -221,7 +219,7 @@ async def test_a_reset_makes_cold_without_a_restart(start: Start, args: tuple[st
 async def test_without_a_reset_route_a_restart_on_the_same_port_makes_cold(
     start: Start, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("loadgen.targets.cold.RESET_TRIES", 2)
+    monkeypatch.setattr("loadgen.targets.cold.RESET_TRIES", 1)
     async with start("--no-reset") as target:
         url, before = target.url, processes(target)
         died = asyncio.create_task(target.wait_died())

