@@ -10,6 +10,7 @@ wanted=$(cat pyproject.toml scripts/setup.sh | sha256sum)
 if [ "$(cat "$stamp" 2>/dev/null)" != "$wanted" ]; then
   "$python" -c 'import sys; sys.exit(sys.version_info < (3, 11))' ||
     { echo "kvswarm needs Python 3.11 or newer: set PYTHON=/path/to/python" >&2; exit 2; }
+  echo "setting up .venv with the engine: a few minutes, about 5 GB" >&2
   [ -x .venv/bin/python ] || "$python" -m venv .venv
   if nvidia-smi -L >/dev/null 2>&1; then
     .venv/bin/pip install -q -e '.[engine-gpu,dev]'

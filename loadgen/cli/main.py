@@ -13,6 +13,7 @@ kvswarm: load testing in the Locust style for LLM serving with long, shared cont
                           3 target died, 5 client saturated
   kvswarm ui  [FILE] --target NAME | --host URL [options] [any Locust option]
                           the same from Locust's web UI
+  kvswarm demo            the same swarm at low and at high context diversity
   kvswarm targets         list the engines that can be started
   kvswarm serve NAME      start one and keep it until Ctrl-C
   kvswarm model build DIR make the demo model (random weights)
@@ -47,6 +48,10 @@ def _command(name: str) -> Callable[[list[str]], int]:
         from loadgen.cli import serve
 
         return serve.serve_command if name == "serve" else serve.targets_command
+    if name == "demo":
+        from loadgen.cli.demo import demo_command
+
+        return demo_command
     if name == "model":
         from loadgen.cli.model import model_command
 

@@ -6,7 +6,7 @@ import os
 import signal
 import sys
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
@@ -23,6 +23,7 @@ from loadgen.cli.target import (
     tokenizer_of,
 )
 from loadgen.errors import TargetError
+from loadgen.runs.exit_code import DONE, FAILED, SATURATED
 from loadgen.targets.capacity import model_window_tokens
 from loadgen.targets.catalog import TargetSpec
 from loadgen.targets.settings import TargetSettings
@@ -33,30 +34,49 @@ NO_HOST = "http://127.0.0.1:0"
 
 def run_supervised(command: str, run: RunArguments) -> int:
     """Start the target, run the swarm, stop the target; the exit code is the swarm's, or 3."""
-    find_locustfile(run.file)
-    assert run.target is not None
-    spec = choose_target(run.target, run.target_arguments)
-    settings = target_settings(run.target_arguments)
-    return asyncio.run(_supervise(command, run, spec, settings))
+    return run_in_turn(command, [run], run.out / "engine")
+
+
+def run_in_turn(command: str, runs: Sequence[RunArguments], logs: Path) -> int:
+    """Run swarms one after the other on one started target, each from cold caches.
+
+    Returns the first exit code that is not 0; a run that is over goes on to the next, whatever
+    it found. Raises UsageError before anything is started, and
+    TargetError when the target cannot be started.
+    """
+    first = runs[0]
+    find_locustfile(first.file)
+    spec = choose_target(first.target or "", first.target_arguments)
+    settings = target_settings(first.target_arguments)
+    return asyncio.run(_supervise(command, runs, spec, settings, logs))
 
 
 async def _supervise(
-    command: str, run: RunArguments, spec: TargetSpec, settings: TargetSettings
+    command: str,
+    runs: Sequence[RunArguments],
+    spec: TargetSpec,
+    settings: TargetSettings,
+    logs: Path,
 ) -> int:
     with tempfile.TemporaryDirectory(prefix="kvswarm-") as scratch:
         folder = Path(scratch)
         with interruptible() as interruption:
-            code = await _check(command, run, settings, folder, interruption)
-            if code:
-                return code
+            for run in runs:
+                if code := await _check(run, settings, folder, interruption):
+                    return code
             print(f"kvswarm: starting {spec.name} …", file=sys.stderr, flush=True)
-            async with start_target(spec, settings, run.out / "engine") as target:
-                return await _swarm(command, run, target, settings, folder, interruption)
+            async with start_target(spec, settings, logs) as target:
+                codes = []
+                for run in runs:
+                    code = await _swarm(command, run, target, settings, folder, interruption)
+                    codes.append(code)
+                    if code not in (DONE, FAILED, SATURATED):
+                        break
+                return next((code for code in codes if code), DONE)
         return interruption.exit_code
 
 
 async def _check(
-    command: str,
     run: RunArguments,
     settings: TargetSettings,
     folder: Path,

@@ -118,7 +118,7 @@ def describe_connect_error(error: Exception, host: str) -> str:
     cause = getattr(error, "os_error", None) or error
     match error:
         case aiohttp.ClientConnectorDNSError():
-            return f"host name {host.rpartition(':')[0]} is unknown"
+            return f"host name {host.split(':')[0]} is unknown"
         case aiohttp.ClientSSLError():
             return f"TLS with {host} failed: {one_line(_tls_reason(cause))}"
         case asyncio.TimeoutError():

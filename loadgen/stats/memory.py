@@ -38,7 +38,7 @@ class GpuMemory:
     belong to gevent inside Locust. Open it in the process that reads.
     """
 
-    def __init__(self, nvml: Any) -> None:  # noqa: ANN401 - a ctypes library has no useful type
+    def __init__(self, nvml: Any) -> None:
         self._nvml = nvml
 
     @classmethod

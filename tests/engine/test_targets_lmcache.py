@@ -1,0 +1,77 @@
+"""The target `vllm-lmcache` with a real vLLM and a real LMCache."""
+
+import os
+import signal
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import aiohttp
+import psutil
+import pytest
+import pytest_asyncio
+
+from loadgen.targets import engine_api
+from loadgen.targets.catalog import load_catalog
+from loadgen.targets.demo_model import build_model
+from loadgen.targets.target import RunningTarget, TargetSettings, start_target
+
+pytestmark = [pytest.mark.engine, pytest.mark.asyncio(loop_scope="module")]
+
+PROMPT_TOKENS = 1300  # ten full blocks
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def target(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[RunningTarget]:
+    directory = tmp_path_factory.mktemp("target")
+    model = build_model(directory / "tiny", "tiny", ["A text to learn from. " * 20])
+    settings = TargetSettings(str(model), kv_tokens=2560, l1_gb=0.25)
+    async with start_target(load_catalog()["vllm-lmcache"], settings, directory / "log") as target:
+        yield target
+
+
+@pytest_asyncio.fixture(loop_scope="module")
+async def session() -> AsyncIterator[aiohttp.ClientSession]:
+    async with aiohttp.ClientSession() as session:
+        yield session
+
+
+async def cached_tokens(session: aiohttp.ClientSession, target: RunningTarget) -> int | None:
+    return await engine_api.complete(session, target.url, target.model, PROMPT_TOKENS)
+
+
+async def external_tokens(session: aiohttp.ClientSession, target: RunningTarget) -> float:
+    url = target.facts()["metrics_urls"]["vllm"]
+    hits = await engine_api.metric(session, url, "vllm:external_prefix_cache_hits_total")
+    return hits or 0.0
+
+
+async def test_cold_means_that_lmcache_is_empty_too(
+    target: RunningTarget, session: aiohttp.ClientSession
+) -> None:
+    await target.make_cold()
+    assert await cached_tokens(session, target) == 0
+    # With only the engine's own cache emptied, the prompt comes back from LMCache.
+    assert await engine_api.reset(session, f"{target.url}/reset_prefix_cache")
+    before = await external_tokens(session, target)
+    assert await cached_tokens(session, target) == 1280
+    assert await external_tokens(session, target) - before == 1280
+
+    assert await target.make_cold() == "cold"
+    assert await cached_tokens(session, target) == 0
+
+
+async def test_both_services_are_told_and_their_metrics_are_there(
+    target: RunningTarget, session: aiohttp.ClientSession
+) -> None:
+    facts = target.facts()
+    assert list(facts["argv"]) == ["lmcache", "vllm"]
+    assert facts["l1_gb"] == 0.25
+    used = "lmcache_mp_l1_memory_usage_bytes"
+    assert await engine_api.metric(session, facts["metrics_urls"]["lmcache"], used) is not None
+
+
+async def test_the_death_of_lmcache_ends_the_target(target: RunningTarget) -> None:
+    pids = target.facts()["pids"]
+    os.kill(pids["lmcache"][0], signal.SIGKILL)
+    assert "lmcache was ended by SIGKILL" in str(await target.wait_died())
+    assert not any(map(psutil.pid_exists, pids["lmcache"]))
