@@ -49,6 +49,7 @@ class Leader:
         self.server_samples: list[ServerSample] = []
         self.host_died = False
         self.exit_code: int | None = None
+        self.is_stopping = False
         self.preparation: Preparation | None = None
         self.plan: Plan | None = None
         self._ready: Preparation | None = None
@@ -96,6 +97,7 @@ class Leader:
         """Locust's `test_stopping`: send nothing new, wait for those Locust does not wait for."""
         if self.plan is None:
             return
+        self.is_stopping = True
         if self.is_master:
             self._drain_workers()
         else:
@@ -106,17 +108,11 @@ class Leader:
         """Locust's `test_stop`: every process has drained; close the run."""
         if self.plan is None or self.preparation is None:
             return
-        self.stage.close()
-        if self._scraping is not None:
-            Engine.of_process().run(self._scraping.aclose())
-            Engine.of_process().drain()
-        if self._flusher is not None:
-            self._flusher.kill()
-        if self._csv is not None:
-            self._csv.close()
-        self.view.close()
-        self.exit_code = close_run(self)
-        self.plan, self._scraping, self._flusher, self._csv = None, None, None, None
+        try:
+            self._close_run()
+        finally:
+            self.plan, self._scraping, self._flusher, self._csv = None, None, None, None
+            self.is_stopping = False
 
     def take_delta(self, environment: Any, msg: Any) -> None:
         """A worker's rows and statistics."""
@@ -171,6 +167,18 @@ class Leader:
         while True:
             gevent.sleep(0.5)
             self.ledger.flush()
+
+    def _close_run(self) -> None:
+        self.stage.close()
+        if self._scraping is not None:
+            Engine.of_process().run(self._scraping.aclose())
+            Engine.of_process().drain()
+        if self._flusher is not None:
+            self._flusher.kill()
+        if self._csv is not None:
+            self._csv.close()
+        self.view.close()
+        self.exit_code = close_run(self)
 
     def _start_scraping(self, plan: Plan) -> None:
         facts = self.supervisor.facts

@@ -99,8 +99,9 @@ def _add_run_options(parser: Any) -> None:
         "--arrivals",
         choices=ARRIVALS,
         default="closed",
-        help="closed = each user waits for its reply; constant or poisson = open loop at --rate,"
-        " where the number of users caps the requests in flight (0 users = no cap)",
+        # The web form shows about 110 characters of a label.
+        help="closed = users wait for replies; else open loop at --rate: users cap those in flight,"
+        " 0 = no cap",
     )
     add("--rate", type=float, default=None, help="open loop: requests per second, whole swarm")
     add("--drain", type=float, default=30.0, help="seconds the last requests may take at the end")

@@ -12,6 +12,7 @@ from loadgen.errors import KvswarmError
 from loadgen.swarm.engine import Engine
 from loadgen.swarm.follower import Follower
 from loadgen.swarm.leader import Leader
+from loadgen.swarm.leaving import Leaving
 from loadgen.swarm.messages import DELTA, DRAIN, DRAINED, PLAN
 from loadgen.swarm.options import add_options
 from loadgen.swarm.preparation import check_offline
@@ -21,8 +22,6 @@ from loadgen.swarm.web import prepare_before_swarm
 
 CHECK_VARIABLE = "KVSWARM_CHECK"
 """Set by `kvswarm run` to have everything checked that needs no host, and nothing started."""
-CUT_TIMEOUT_S = 1.0
-"""How long requests in flight may go on after Ctrl-C or SIGTERM."""
 
 
 def stage_of(environment: Any) -> Stage:
@@ -69,7 +68,7 @@ def _lead(environment: Any, runner: Any, web_ui: Any) -> None:
     hooks.spawning_complete.add_listener(
         lambda **_: leader.reset() if environment.reset_stats else None
     )
-    hooks.quitting.add_listener(lambda **_: _quit(environment, leader))
+    hooks.quitting.add_listener(Leaving(environment, leader))
     if web_ui is not None:
         prepare_before_swarm(leader, web_ui)
     if web_ui is None or environment.parsed_options.autostart:
@@ -87,16 +86,6 @@ def _prepare_or_exit(environment: Any, leader: Leader) -> None:
         Engine.close_process()
         sys.exit(error.exit_code)
     gevent.get_hub().loop.update_now()
-
-
-def _quit(environment: Any, leader: Leader) -> None:
-    """Locust is about to leave: whatever still runs is cut off, recorded and summed up."""
-    if leader.plan is not None:
-        environment.stop_timeout = min(environment.stop_timeout or 0.0, CUT_TIMEOUT_S)
-        environment.runner.quit()
-    if leader.exit_code is not None and environment.web_ui is None:
-        failed = bool(environment.runner.exceptions) and leader.exit_code == 0
-        environment.process_exit_code = 1 if failed else leader.exit_code
 
 
 def _quit_worker(environment: Any) -> None:

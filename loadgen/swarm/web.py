@@ -1,13 +1,18 @@
 """Locust's web UI: a swarm is prepared before it starts, and a refusal is shown in the form."""
 
+from collections.abc import Mapping
 from typing import Any
 
-from flask import jsonify, request
+from flask import after_this_request, jsonify, request
+from locust.argument_parser import get_parser
 from locust.runners import STATE_RUNNING, STATE_SPAWNING
 
-from loadgen.errors import KvswarmError
+from loadgen.errors import KvswarmError, UsageError
 from loadgen.swarm.leader import Leader
 from loadgen.swarm.locust_csv import PreciseStatsCSV
+
+OPTION_OF_FIELD = {"user_count": "num_users"}
+"""Where Locust's form names a field otherwise than its option."""
 
 
 def prepare_before_swarm(leader: Leader, web_ui: Any) -> None:
@@ -15,16 +20,74 @@ def prepare_before_swarm(leader: Leader, web_ui: Any) -> None:
     web_ui.stats_csv_writer = PreciseStatsCSV(
         leader.environment, web_ui.stats_csv_writer.percentiles_to_report
     )
-    web_ui.app.before_request(lambda: _check_swarm(leader))
+    web_ui.app.before_request(SwarmDoor(leader).check)
 
 
-def _check_swarm(leader: Leader) -> Any:
-    if request.method != "POST" or not request.path.endswith("/swarm"):
+class SwarmDoor:
+    """Lets a submitted form through to Locust when its swarm may start: one at a time."""
+
+    def __init__(self, leader: Leader) -> None:
+        self._leader = leader
+        self._busy = False
+
+    def check(self) -> Any:
+        """None lets the request through; an answer refuses it, and the form shows why."""
+        if request.method != "POST" or not request.path.endswith("/swarm"):
+            return None
+        host = request.form.get("host")
+        try:
+            if not self._is_edit():
+                self._prepare(host)
+        except KvswarmError as error:
+            return jsonify({"success": False, "message": str(error), "host": host})
         return None
-    if leader.environment.runner.state in (STATE_RUNNING, STATE_SPAWNING):
-        return None  # an edit of the number of users
+
+    def _is_edit(self) -> bool:
+        """Whether the form changes the number of users of a swarm that goes on."""
+        running = self._leader.environment.runner.state in (STATE_RUNNING, STATE_SPAWNING)
+        return running and not self._leader.is_stopping
+
+    def _prepare(self, host: str | None) -> None:
+        # Two swarms at once would share one plan: a second click must not start another.
+        if self._busy or self._leader.plan is not None:
+            raise UsageError("the last swarm is still starting or stopping: wait for it")
+        self._busy = True
+        after_this_request(self._leave)
+        values = form_values(request.form, get_parser().args_included_in_web_ui)
+        check_users(values)
+        self._leader.prepare(values, host)
+
+    def _leave(self, response: Any) -> Any:
+        self._busy = False
+        return response
+
+
+def form_values(form: Mapping[str, str], actions: Mapping[str, Any]) -> dict[str, Any]:
+    """A form's fields as the command line would have parsed them, by option.
+
+    `actions` are those of Locust's parser by option. What does not parse stays text, for its own
+    reader to refuse. Raises UsageError for a number that was left empty.
+    """
+    names = {field: OPTION_OF_FIELD.get(field, field) for field in form}
+    return {name: _parsed(form[field], name, actions.get(name)) for field, name in names.items()}
+
+
+def check_users(values: Mapping[str, Any]) -> None:
+    """Raise UsageError for a closed loop without users, which would send nothing for ever."""
+    if values.get("num_users") == 0 and values.get("arrivals") == "closed":
+        raise UsageError("0 users send nothing: give 1 or more, or other --arrivals and a --rate")
+
+
+def _parsed(text: str, name: str, action: Any) -> Any:
+    if action is None:
+        return text
+    if isinstance(action.default, bool):
+        return text == "true"
+    if not text and action.default is None:
+        return None
+    if not text and action.type in (int, float):
+        raise UsageError(f"--{name.replace('_', '-')} is empty: give a number")
     try:
-        leader.prepare(request.form.to_dict(), request.form.get("host"))
-    except KvswarmError as error:
-        return jsonify({"success": False, "message": str(error), "host": request.form.get("host")})
-    return None
+        return action.type(text) if action.type else text
+    except ValueError:
+        return text

@@ -52,9 +52,9 @@ class CacheReset:
         return await engine_api.complete(self._session, url, self._model, self._probe_tokens)
 
     async def _empty(self) -> bool:
-        """Reset every service that can hold KV; False where one has no route or keeps refusing.
+        """Reset every service; False where one has no route or keeps refusing.
 
-        A reset fails for as long as requests run or their KV is still being stored.
+        A reset is refused for as long as requests run or their KV is still being stored.
         """
         for _ in range(RESET_TRIES):
             if all([await self._reset(plan) for plan in reversed(self._plans)]):

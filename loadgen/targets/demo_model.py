@@ -6,11 +6,10 @@ Its words mean nothing; what it costs to prefill, decode and cache is that of it
 import hashlib
 import json
 import os
-import shutil
-import tempfile
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any, Literal, get_args
 
 from loadgen.errors import UsageError
@@ -29,6 +28,7 @@ SIZES: tuple[Size, ...] = get_args(Size)
 WINDOW_TOKENS = 12288
 SPECIAL = {"eos_token_id": SPECIAL_IDS[TURN_END], "pad_token_id": SPECIAL_IDS[END_OF_TEXT]}
 MARK = "kvswarm.json"
+RECIPE = 1  # goes up when the same size, texts and seed are to give other files
 FILES = (
     "config.json",
     "generation_config.json",
@@ -77,20 +77,19 @@ def build_model(directory: Path, size: Size, texts: Iterable[str], seed: int = 0
     if size not in SHAPES:
         raise UsageError(f"unknown model size {size!r}: choose one of {', '.join(SIZES)}")
     texts = list(texts)
-    mark = {"size": size, "seed": seed, "texts_sha256": _digest(texts)}
+    mark = {"recipe": RECIPE, "size": size, "seed": seed, "texts_sha256": _digest(texts)}
     _refuse_foreign(directory)
     if is_complete(directory) and json.loads((directory / MARK).read_text()) == mark:
         return directory
     try:
         directory.parent.mkdir(parents=True, exist_ok=True)
-        scratch = Path(tempfile.mkdtemp(prefix=f".{directory.name}-", dir=directory.parent))
+        with TemporaryDirectory(prefix=".model-", dir=directory.parent) as scratch:
+            made = Path(scratch) / "made"
+            made.mkdir()
+            _write(made, SHAPES[size], texts, seed, mark)
+            _publish(made, directory, Path(scratch) / "old")
     except OSError as error:
         raise UsageError(f"cannot write a model to {directory}: {error.strerror}") from error
-    try:
-        _write(scratch, SHAPES[size], texts, seed, mark)
-        _publish(scratch, directory)
-    finally:
-        shutil.rmtree(scratch, ignore_errors=True)
     return directory
 
 
@@ -117,7 +116,6 @@ def _write(
     _write_json(directory / "generation_config.json", SPECIAL)
     write_weights(directory / "model.safetensors", config, silent_ids(tokenizer), seed)
     _write_json(directory / MARK, mark)
-    directory.chmod(0o755)
 
 
 def _config(shape: Shape, vocabulary: int) -> dict[str, Any]:
@@ -147,12 +145,8 @@ def _write_json(path: Path, value: dict[str, Any]) -> None:
     path.write_text(json.dumps(value, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
 
 
-def _publish(scratch: Path, directory: Path) -> None:
+def _publish(made: Path, directory: Path, old: Path) -> None:
     """Rename into place: readers see the old model, the new one, or for an instant none."""
-    if directory.is_dir() and any(directory.iterdir()):
-        old = Path(tempfile.mkdtemp(prefix=f".{directory.name}-old-", dir=directory.parent))
+    if directory.exists():
         directory.rename(old)
-        scratch.rename(directory)
-        shutil.rmtree(old)
-    else:
-        scratch.rename(directory)
+    made.rename(directory)

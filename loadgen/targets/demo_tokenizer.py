@@ -58,7 +58,6 @@ def _train(texts: list[str]) -> Tokenizer:
     tokenizer.decoder = decoders.ByteLevel()
     trainer = trainers.BpeTrainer(
         vocab_size=VOCABULARY,
-        min_frequency=2,
         special_tokens=list(SPECIAL_IDS),
         initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
         show_progress=False,

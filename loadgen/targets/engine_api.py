@@ -51,12 +51,8 @@ async def complete(
 
 
 async def reset(session: aiohttp.ClientSession, url: str) -> bool:
-    """POST a reset route; whether the service says that it worked."""
-    try:
-        answer = await _json(session, "POST", url)
-    except ApiError:
-        return False
-    return answer.get("success") is not False
+    """POST a reset route; False when the service says that it cannot now. Raises ApiError."""
+    return (await _json(session, "POST", url)).get("success") is not False
 
 
 async def max_model_len(session: aiohttp.ClientSession, url: str) -> int | None:

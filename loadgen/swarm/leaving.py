@@ -1,0 +1,47 @@
+"""How a Locust process leaves: by the end of its time, by Ctrl-C or by SIGTERM."""
+
+from typing import Any
+
+import gevent
+from gevent.event import Event
+
+from loadgen.swarm.leader import Leader
+
+CUT_TIMEOUT_S = 1.0
+"""How long requests in flight may go on after Ctrl-C or SIGTERM."""
+OTHER_GREENLET_S = 30.0
+
+
+class Leaving:
+    """Locust's `quitting`: whatever still runs is cut off, recorded and summed up.
+
+    On SIGTERM Locust shuts down in a greenlet of its own, and once that has stopped the runner
+    its main greenlet starts to shut down as well. The first one leaves for both.
+    """
+
+    def __init__(self, environment: Any, leader: Leader) -> None:
+        self._environment = environment
+        self._leader = leader
+        self._first: gevent.Greenlet | None = None
+
+    def __call__(self, **_: Any) -> None:
+        if self._first is None:
+            self._first = gevent.getcurrent()
+            self._end_swarm()
+        elif self._first is not gevent.getcurrent():
+            Event().wait(OTHER_GREENLET_S)
+        self._set_exit_code()
+
+    def _end_swarm(self) -> None:
+        if self._leader.plan is None:
+            return
+        environment = self._environment
+        environment.stop_timeout = min(environment.stop_timeout or 0.0, CUT_TIMEOUT_S)
+        environment.runner.quit()
+
+    def _set_exit_code(self) -> None:
+        environment, code = self._environment, self._leader.exit_code
+        if code is None or environment.web_ui is not None:
+            return
+        failed = bool(environment.runner.exceptions) and code == 0
+        environment.process_exit_code = 1 if failed else code
