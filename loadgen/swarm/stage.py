@@ -19,7 +19,7 @@ from loadgen.swarm.lengths import LengthSource
 from loadgen.swarm.options import SwarmOptions
 from loadgen.swarm.plan import Plan
 from loadgen.swarm.session import Session
-from loadgen.swarm.stats_rows import log_record
+from loadgen.swarm.stats_rows import log_records
 from loadgen.workload.arrivals import make_pacer
 from loadgen.workload.corpus import load_corpus
 from loadgen.workload.workload import Workload
@@ -122,8 +122,8 @@ class Stage:
         if not rows or self._ledger is None:
             return
         self._ledger.add(rows)
-        for record, gaps_ms in rows:
-            log_record(self._environment.stats, record, gaps_ms)
+        log_records(self._environment.stats, rows)
+        for record, _ in rows:
             self._fire(record)
 
     def _fire(self, record: RequestRecord) -> None:

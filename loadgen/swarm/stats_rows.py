@@ -7,6 +7,10 @@ rounds to whole milliseconds; ours keep three significant digits at any scale.
 
 import math
 import time
+from collections import Counter
+from collections.abc import Iterable, Iterator
+from itertools import chain
+from operator import mul
 from typing import Any
 
 from locust.stats import RequestStats, StatsEntry
@@ -23,44 +27,60 @@ CACHED_SHARE = "Cached-token share (%)"
 
 def three_digits(value: float) -> float:
     """Rounded to three significant digits: at most 0.5 % off."""
-    if value <= 0:
-        return 0.0
-    return round(value, 2 - math.floor(math.log10(value)))
+    return float(f"{value:.3g}") if value > 0 else 0.0
 
 
-def log_record(stats: RequestStats, record: RequestRecord, gaps_ms: list[float]) -> None:
-    """Add a finished request to the rows; only an `ok` one has latencies."""
-    if record.outcome != "ok":
+def log_records(stats: RequestStats, rows: Iterable[tuple[RequestRecord, list[float]]]) -> None:
+    """Add finished requests to the rows, a batch at once; only an `ok` one has latencies."""
+    ok = [row for row in rows if row[0].outcome == "ok"]
+    records = [record for record, _ in ok]
+    _log(stats, TTFT, [each.ttft_ms for each in records if each.ttft_ms is not None])
+    _log(stats, ITL, list(chain.from_iterable(gaps_ms for _, gaps_ms in ok)))
+    _log(stats, TPOT, [each.tpot_ms for each in records if each.tpot_ms is not None])
+    _log(stats, CACHED_SHARE, list(_cached_shares(records)))
+    paced = [each for each in records if each.output_tokens and each.e2e_ms]
+    tokens = [each.output_tokens or 0 for each in paced]
+    speeds = [
+        count * 1000 / (each.e2e_ms or math.inf) for count, each in zip(tokens, paced, strict=True)
+    ]
+    _log(stats, TOKENS_PER_S, speeds, tokens)
+
+
+def _cached_shares(records: list[RequestRecord]) -> Iterator[float]:
+    for record in records:
+        if record.cached_tokens is not None and record.prompt_tokens:
+            yield 100.0 * record.cached_tokens / record.prompt_tokens
+
+
+def _log(
+    stats: RequestStats, name: str, values: list[float], counts: list[int] | None = None
+) -> None:
+    """Log observations of now, the n-th value `counts[n]` times, as `StatsEntry.log` does one."""
+    if not values:
         return
-    if record.ttft_ms is not None:
-        _log(stats, TTFT, record.ttft_ms)
-    for gap_ms in gaps_ms:
-        _log(stats, ITL, gap_ms)
-    if record.tpot_ms is not None:
-        _log(stats, TPOT, record.tpot_ms)
-    if record.cached_tokens is not None and record.prompt_tokens:
-        _log(stats, CACHED_SHARE, 100.0 * record.cached_tokens / record.prompt_tokens)
-    if record.output_tokens and record.e2e_ms:
-        speed = record.output_tokens * 1000 / record.e2e_ms
-        _log(stats, TOKENS_PER_S, speed, count=record.output_tokens)
-
-
-def _log(stats: RequestStats, name: str, value: float, count: int = 1) -> None:
-    """Log `count` observations of one value, as `StatsEntry.log` does one."""
     entry: StatsEntry = stats.entries[(name, KIND)]
     now = time.time()
     last = entry.last_request_timestamp
     if entry.use_response_times_cache and last and int(now) > int(last):
         entry._cache_response_times(int(now) - 1)
-    entry.num_requests += count
-    entry.num_reqs_per_sec[int(now)] += count
+    total = len(values) if counts is None else sum(counts)
+    entry.num_requests += total
+    entry.num_reqs_per_sec[int(now)] += total
     entry.last_request_timestamp = now
-    _log_value(entry, value, count)
+    _log_values(entry, values, counts)
 
 
-def _log_value(entry: Any, value: float, count: int) -> None:
-    entry.total_response_time += value * count
-    entry.max_response_time = max(entry.max_response_time, value)
-    least = entry.min_response_time
-    entry.min_response_time = value if least is None else min(least, value)
-    entry.response_times[three_digits(value)] += count
+def _log_values(entry: Any, values: list[float], counts: list[int] | None) -> None:
+    least, most = min(values), max(values)
+    entry.max_response_time = max(entry.max_response_time, most)
+    lowest = entry.min_response_time
+    entry.min_response_time = least if lowest is None else min(lowest, least)
+    keys = map(three_digits, values)
+    if counts is None:
+        entry.total_response_time += sum(values)
+        seen: Iterable[tuple[float, int]] = Counter(keys).items()
+    else:
+        entry.total_response_time += sum(map(mul, values, counts))
+        seen = zip(keys, counts, strict=True)
+    for key, count in seen:
+        entry.response_times[key] += count

@@ -3,7 +3,6 @@
 import os
 import signal
 from collections.abc import AsyncIterator
-from pathlib import Path
 
 import aiohttp
 import psutil

@@ -216,11 +216,12 @@ async def test_a_reset_makes_cold_without_a_restart(start: Start, args: tuple[st
         assert target.facts()["pids"] == before
 
 
-async def test_without_a_reset_route_a_restart_on_the_same_port_makes_cold(
-    start: Start, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("args", [("--no-reset",), ("--busy", "999")])
+async def test_where_a_reset_fails_a_restart_on_the_same_port_makes_cold(
+    start: Start, monkeypatch: pytest.MonkeyPatch, args: tuple[str, ...]
 ) -> None:
-    monkeypatch.setattr("loadgen.targets.cold.RESET_TRIES", 1)
-    async with start("--no-reset") as target:
+    monkeypatch.setattr("loadgen.targets.cold.RESET_TRIES", 2)
+    async with start(*args) as target:
         url, before = target.url, processes(target)
         died = asyncio.create_task(target.wait_died())
         await cached_tokens(target)

@@ -1,0 +1,94 @@
+"""The run directory: what a run leaves behind, and the only interface to whoever reads it."""
+
+import contextlib
+import json
+import tempfile
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from loadgen.errors import UsageError
+from loadgen.record import COLUMNS
+from loadgen.runs.csv_log import CsvLog
+from loadgen.stats.self_watch import COLUMNS as CLIENT_COLUMNS
+from loadgen.stats.server_metrics import COLUMNS as SERVER_COLUMNS
+
+RUN_JSON = "run.json"
+
+
+class RunDirectory:
+    """An open run directory; closing it twice is harmless.
+
+    `run.json` tells how the run was made, `requests.csv` has a row per request,
+    `server_metrics.csv` and `client_metrics.csv` a row per second.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.requests = CsvLog(path / "requests.csv", COLUMNS)
+        self.server_metrics = CsvLog(path / "server_metrics.csv", SERVER_COLUMNS)
+        self.client_metrics = CsvLog(path / "client_metrics.csv", CLIENT_COLUMNS)
+        self._facts: dict[str, Any] = {}
+
+    def describe(self, facts: Mapping[str, Any]) -> None:
+        """Add facts to `run.json`; it is whole on disk at any time."""
+        self._facts.update(facts)
+        write_json(self.path / RUN_JSON, self._facts)
+
+    def flush(self) -> None:
+        """Hand all rows to the operating system."""
+        for log in self._logs():
+            log.flush()
+
+    def close(self) -> None:
+        """Flush and close every file."""
+        for log in self._logs():
+            log.close()
+
+    def _logs(self) -> tuple[CsvLog, ...]:
+        return (self.requests, self.server_metrics, self.client_metrics)
+
+
+def check_directory(path: Path) -> None:
+    """Raise UsageError where no run can be written; nothing is left behind."""
+    if (path / RUN_JSON).exists():
+        raise UsageError(f"--out {path} already holds a run: name another directory")
+    nearest = path
+    while not nearest.exists() and nearest != nearest.parent:
+        nearest = nearest.parent
+    try:
+        Path(tempfile.mkdtemp(dir=nearest)).rmdir()
+    except OSError as error:
+        raise _unwritable(path, error) from None
+
+
+def open_directory(path: Path) -> RunDirectory:
+    """Make the folder of a run and its files. Raises UsageError."""
+    check_directory(path)
+    try:
+        path.mkdir(parents=True, exist_ok=True)
+        return RunDirectory(path)
+    except OSError as error:
+        raise _unwritable(path, error) from None
+
+
+def _unwritable(path: Path, error: OSError) -> UsageError:
+    reason = error.strerror or str(error)
+    return UsageError(f"--out {path} cannot be written ({reason}): name another directory")
+
+
+def write_json(path: Path, value: Any) -> None:
+    """Write JSON so that a reader never sees half of it."""
+    temporary = path.with_suffix(path.suffix + ".tmp")
+    text = json.dumps(value, indent=2, ensure_ascii=False, default=str, allow_nan=False)
+    temporary.write_text(text + "\n", encoding="utf-8")
+    temporary.replace(path)
+
+
+def read_json(path: Path) -> dict[str, Any]:
+    """Read a JSON object; an empty one where the file is missing or broken."""
+    with contextlib.suppress(OSError, ValueError):
+        value = json.loads(path.read_text(encoding="utf-8"))
+        if isinstance(value, dict):
+            return value
+    return {}

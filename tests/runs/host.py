@@ -1,0 +1,80 @@
+"""An OpenAI-like host in its own process; the model's name says how it behaves.
+
+    python host.py PORT
+
+`/log` tells every prompt that arrived, in order.
+"""
+
+import asyncio
+import contextlib
+import json
+import sys
+from collections import Counter
+
+from aiohttp import web
+
+MODELS = ("normal", "cached", "slow", "storm", "flaky", "truncating", "endless", "malformed")
+PAUSE_S = 0.005
+
+
+def event(**fields: object) -> bytes:
+    return b"data: " + json.dumps(fields).encode() + b"\n\n"
+
+
+def token(text: str, finish_reason: str | None = None) -> bytes:
+    return event(choices=[{"index": 0, "text": text, "finish_reason": finish_reason}])
+
+
+class Host:
+    def __init__(self) -> None:
+        self.prompts: list[str] = []
+        self.served: Counter[str] = Counter()
+
+    async def models(self, request: web.Request) -> web.Response:
+        cards = [{"id": name, "owned_by": "tests"} for name in MODELS]
+        return web.json_response({"object": "list", "data": cards})
+
+    async def log(self, request: web.Request) -> web.Response:
+        return web.json_response(self.prompts)
+
+    async def complete(self, request: web.Request) -> web.StreamResponse:
+        body = await request.json()
+        model = body["model"]
+        self.prompts.append(body["prompt"])
+        self.served[model] += 1
+        if model == "storm" or (model == "flaky" and self.served[model] % 4 == 0):
+            return web.json_response({"error": {"message": "out of order"}}, status=500)
+        response = web.StreamResponse(headers={"Content-Type": "text/event-stream"})
+        await response.prepare(request)
+        with contextlib.suppress(ConnectionResetError):  # a client that was cut off
+            await self.stream(response, body)
+        return response
+
+    async def stream(self, response: web.StreamResponse, body: dict) -> None:
+        model, tokens = body["model"], body["max_tokens"]
+        if model == "malformed":
+            await response.write(b"data: {this is no JSON\n\n")
+            return
+        for _ in range(10**9 if model == "endless" else tokens):
+            await response.write(token(" word"))
+            await asyncio.sleep(0.2 if model == "slow" else PAUSE_S)
+        if model == "truncating":
+            return
+        usage = {"prompt_tokens": 100, "completion_tokens": tokens}
+        if model == "cached":
+            usage["prompt_tokens_details"] = {"cached_tokens": 60}
+        await response.write(token("", "length"))
+        await response.write(event(choices=[], usage=usage) + b"data: [DONE]\n\n")
+
+
+def main() -> None:
+    host = Host()
+    app = web.Application(client_max_size=2**26)
+    app.router.add_get("/v1/models", host.models)
+    app.router.add_get("/log", host.log)
+    app.router.add_post("/v1/completions", host.complete)
+    web.run_app(app, host="127.0.0.1", port=int(sys.argv[1]), print=None, access_log=None)
+
+
+if __name__ == "__main__":
+    main()

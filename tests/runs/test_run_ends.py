@@ -1,0 +1,117 @@
+"""How runs end: outcomes, exit codes, signals, hosts that die."""
+
+import signal
+import subprocess
+import time
+from pathlib import Path
+
+import pytest
+from conftest import HostProcess, Ran, Run, arguments, wait_until
+
+
+def small(*more: object) -> tuple[object, ...]:
+    return ("-u", 2, "-r", 2, "-t", "2s", "--output-tokens", 4, *more)
+
+
+@pytest.mark.parametrize(
+    ("model", "outcome"),
+    [("storm", "http_error"), ("truncating", "truncated"), ("malformed", "malformed")],
+)
+def test_a_failing_host_fails_the_run(run: Run, model: str, outcome: str) -> None:
+    ran = run(*small("--model", model))
+    assert ran.code == 1
+    assert {row["outcome"] for row in ran.rows} == {outcome}
+    assert ran.json("summary.json")["outcomes"] == {"ok": 0, outcome: len(ran.rows)}
+    assert ran.json("summary.json")["metrics"]["ttft_ms"]["count"] == 0
+    assert outcome in ran.output
+    assert "Traceback" not in ran.output
+
+
+@pytest.mark.parametrize(("allowed", "code"), [("0", 1), ("50", 0)])
+def test_max_failures_decides(run: Run, allowed: str, code: int) -> None:
+    ran = run(*small("--model", "flaky", "--max-failures", allowed))
+    assert {row["outcome"] for row in ran.rows} == {"ok", "http_error"}
+    assert ran.code == code
+
+
+def test_what_is_in_flight_at_the_end_is_cut_after_the_drain(run: Run) -> None:
+    ran = run(*small("--model", "endless", "--drain", "0.5"))
+    assert [row["outcome"] for row in ran.rows] == ["cancelled"] * 2
+    assert all(row["first_token_s"] and row["end_s"] for row in ran.rows)
+    assert ran.json("summary.json")["failed"] == 0
+    assert ran.code == 1, "a run in which nothing succeeded has not passed"
+
+
+def test_a_request_has_a_timeout(run: Run) -> None:
+    ran = run(*small("--model", "endless", "--timeout", "0.5"))
+    assert "timeout" in {row["outcome"] for row in ran.rows}
+    assert ran.code == 1
+
+
+def test_cached_tokens_are_summed_up(run: Run) -> None:
+    ran = run(*small("--model", "cached"))
+    assert ran.code == 0, ran.output
+    assert {row["cached_tokens"] for row in ran.rows} == {"60"}
+    assert ran.json("summary.json")["cached_share"] == pytest.approx(0.6)
+
+
+def test_a_saturated_client_is_no_valid_run(run: Run) -> None:
+    ran = run("--model", "normal", "-u", 2, "-r", 2, "-t", "4s", "--max-lag-ms", "0.0001")
+    assert ran.code == 5
+    assert ran.json("summary.json")["client_saturated"] is True
+    assert "SATURATED" in ran.output
+
+
+@pytest.mark.parametrize("processes", [(), ("--processes", "2")])
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_an_interrupted_run_keeps_what_it_has(
+    host: HostProcess, tmp_path: Path, number: signal.Signals, processes: tuple[str, ...]
+) -> None:
+    out = tmp_path / "run"
+    command = arguments(host.url, out, "--model", "slow", "-u", 2, "-r", 2, *processes)
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+    try:
+        wait_until(lambda: len(host.prompts()) >= 2)
+        process.send_signal(number)
+        output, _ = process.communicate(timeout=30)
+    finally:
+        process.kill()
+    ran = Ran(process.returncode, output, out)
+    assert "Traceback" not in output
+    assert len(ran.rows) == len(host.prompts())
+    assert "cancelled" in {row["outcome"] for row in ran.rows}
+    assert ran.json("summary.json")["failed"] == 0
+
+
+def test_a_host_that_dies_ends_the_run(host: HostProcess, tmp_path: Path) -> None:
+    out = tmp_path / "run"
+    command = arguments(host.url, out, "--model", "normal", "-u", 2, "-r", 2, "-t", "60s")
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+    try:
+        wait_until(lambda: len(host.prompts()) >= 4)
+        host.process.kill()
+        output, _ = process.communicate(timeout=40)
+    finally:
+        process.kill()
+    ran = Ran(process.returncode, output, out)
+    assert ran.code == 3, output
+    assert "ok" in {row["outcome"] for row in ran.rows}
+    assert ran.json("run.json")["host_died"] is True
+
+
+def test_a_killed_run_loses_at_most_the_last_second(host: HostProcess, tmp_path: Path) -> None:
+    out = tmp_path / "run"
+    process = subprocess.Popen(
+        arguments(host.url, out, "--model", "normal", "-u", 2, "-r", 2, "--output-tokens", 4),
+        stderr=subprocess.DEVNULL,
+    )
+    try:
+        wait_until(lambda: len(host.prompts()) >= 20)
+        written = len(host.prompts())
+        time.sleep(2)
+    finally:
+        process.kill()
+        process.wait()
+    ran = Ran(-9, "", out)
+    assert len(ran.rows) >= written - 2
+    assert ran.json("run.json")["model"] == "normal"

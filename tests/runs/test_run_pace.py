@@ -1,0 +1,50 @@
+"""Open loop: requests go out when they are due, and latency counts from then."""
+
+from conftest import Run
+
+
+def test_latency_counts_from_the_intended_time(run: Run) -> None:
+    ran = run(
+        *("--model", "slow", "-u", 1, "-t", "4s", "--output-tokens", 2),
+        *("--arrivals", "constant", "--rate", 10),
+    )
+    assert ran.code == 0, ran.output
+    ok = [row for row in ran.rows if row["outcome"] == "ok"]
+    assert len(ok) >= 3
+    for row in ran.rows:
+        assert abs(float(row["scheduled_s"]) - int(row["request_id"]) / 10) < 1e-3
+    last = max(ok, key=lambda row: int(row["request_id"]))
+    waited_s = float(last["sent_s"]) - float(last["scheduled_s"])
+    assert waited_s > 0.3, "one user cannot keep up with ten requests a second"
+    assert float(last["ttft_ms"]) >= 1000 * waited_s
+
+
+def test_requests_due_but_never_sent_are_recorded(run: Run) -> None:
+    ran = run(
+        *("--model", "slow", "-u", 1, "-t", "3s", "--output-tokens", 2),
+        *("--arrivals", "constant", "--rate", 20),
+    )
+    unsent = [row for row in ran.rows if not row["sent_s"]]
+    assert unsent
+    assert {row["outcome"] for row in unsent} == {"cancelled"}
+    assert len(ran.rows) >= 20 * 2, "all that were due are accounted for"
+    assert ran.code == 0, "what was cut off is no failure"
+
+
+def test_without_a_cap_requests_overlap_freely(run: Run) -> None:
+    ran = run(
+        *("--model", "slow", "-u", 0, "-t", "3s", "--output-tokens", 4),
+        *("--arrivals", "poisson", "--rate", 20, "--processes", 2),
+    )
+    assert ran.code == 0, ran.output
+    assert all(row["outcome"] == "ok" for row in ran.rows)
+    edges = [(float(r["sent_s"]), 1) for r in ran.rows] + [
+        (float(r["end_s"]), -1) for r in ran.rows
+    ]
+    in_flight = most = 0
+    for _, step in sorted(edges):
+        in_flight += step
+        most = max(most, in_flight)
+    assert most > 4
+    ids = sorted(int(row["request_id"]) for row in ran.rows)
+    assert ids == list(range(len(ids))), "the workers share one sequence of arrivals"

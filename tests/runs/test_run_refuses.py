@@ -1,0 +1,113 @@
+"""Bad input: one clear line, exit code 2, before any load and with nothing written."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from conftest import KVSWARM, TIMEOUT_S, HostProcess, Run, host_process, run_swarm
+
+WRONG = {
+    "wrong model": (("--model", "nonsense"), "choose from"),
+    "negative zipf": (("--zipf", "-1"), "--zipf"),
+    "stickiness": (("--stickiness", "1.5"), "--stickiness"),
+    "no contexts": (("--contexts", "0"), "--contexts"),
+    "always repeat": (("--repeat", "2"), "--repeat"),
+    "not a span": (("--context-tokens", "5-2"), "--context-tokens"),
+    "missing corpus": (("--corpus", "/nowhere/at/all"), "/nowhere/at/all"),
+    "open loop without rate": (("--arrivals", "poisson"), "--rate"),
+    "closed loop with rate": (("--rate", "5"), "rate"),
+    "body": (("--extra-body", "{nonsense"), "JSON"),
+    "header": (("--header", "nonsense"), "Name: value"),
+    "unwritable": (("--out", "/proc/kvswarm"), "/proc/kvswarm"),
+}
+
+
+@pytest.fixture(scope="module")
+def url() -> object:
+    with host_process() as host:
+        yield host.url
+
+
+@pytest.mark.parametrize("name", WRONG)
+def test_wrong_options(url: str, tmp_path: Path, name: str) -> None:
+    options, said = WRONG[name]
+    model = () if "--model" in options else ("--model", "normal")
+    ran = run_swarm(url, tmp_path / "run", *model, "-t", "1s", *options)
+    assert ran.code == 2, ran.output
+    lines = [line for line in ran.output.splitlines() if line.startswith("kvswarm: ")]
+    assert len(lines) == 1
+    assert said in lines[0]
+    assert "Traceback" not in ran.output
+    assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.parametrize(
+    ("url", "said"),
+    [
+        ("http://127.0.0.1:9", "refused"),
+        ("http://no-such-host.invalid", "no-such-host.invalid"),
+        ("127.0.0.1:8000", "http://"),
+    ],
+)
+def test_wrong_hosts(tmp_path: Path, url: str, said: str) -> None:
+    ran = run_swarm(url, tmp_path / "run", "-t", "1s")
+    assert ran.code == 2
+    assert said in ran.output
+    assert "Traceback" not in ran.output
+
+
+def test_empty_corpus(url: str, tmp_path: Path) -> None:
+    (tmp_path / "corpus").mkdir()
+    ran = run_swarm(url, tmp_path / "run", "--model", "normal", "--corpus", tmp_path / "corpus")
+    assert ran.code == 2
+    assert str(tmp_path / "corpus") in ran.output
+
+
+def test_a_run_is_never_overwritten(run: Run, host: HostProcess) -> None:
+    first = run("--model", "normal", "-u", 1, "-t", "1s")
+    sent = len(host.prompts())
+    second = run("--model", "normal", "-u", 1, "-t", "1s")
+    assert (first.code, second.code) == (0, 2)
+    assert "already holds a run" in second.output
+    assert len(host.prompts()) == sent
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["run"], "--target"),
+        (["run", "nofile.py", "--host", "http://127.0.0.1:9"], "unordered"),
+        (["run", "--target", "nonsense"], "vllm-lmcache"),
+        (["frobnicate"], "frobnicate"),
+        (["serve", "nonsense"], "vllm-lmcache"),
+        (["run", "--target", "vllm", "--kv-tokens", "much"], "--kv-tokens"),
+        (["run", "--target", "vllm", "--zipf", "-1", "--out", "x"], "--zipf"),
+        (["run", "--target", "vllm", "--model", "./nowhere"], "./nowhere"),
+    ],
+)
+def test_wrong_commands(tmp_path: Path, arguments: list[str], said: str) -> None:
+    done = subprocess.run(
+        [*KVSWARM, *arguments],
+        capture_output=True,
+        text=True,
+        timeout=TIMEOUT_S,
+        cwd=tmp_path,
+        check=False,
+    )
+    assert done.returncode == 2, done.stderr
+    assert said in done.stderr
+    assert "Traceback" not in done.stderr
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_plain_locust_works_too(host: HostProcess, tmp_path: Path) -> None:
+    import locustfiles
+
+    file = Path(str(locustfiles.__file__)).with_name("unordered.py")
+    command = [sys.executable, "-m", "locust", "-f", str(file), "--headless", "--host", host.url]
+    command += ["--model", "normal", "-u", "2", "-r", "2", "-t", "2s", "--out", str(tmp_path / "r")]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=TIMEOUT_S, check=False)
+    assert done.returncode == 0, done.stderr
+    assert "TTFT (ms)" in done.stdout + done.stderr
+    assert (tmp_path / "r" / "summary.json").is_file()
