@@ -1,0 +1,105 @@
+"""A wheel with base dependencies alone drives a remote host: no torch, vLLM, LMCache, Chroma."""
+
+import csv
+import subprocess
+import sys
+import venv
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+HEAVY = ("torch", "vllm", "lmcache", "chromadb", "transformers", "numpy")
+
+pytestmark = pytest.mark.timeout(420)
+
+
+def call(*command: object, timeout_s: float = 300) -> str:
+    done = subprocess.run(
+        list(map(str, command)),
+        capture_output=True,
+        text=True,
+        timeout=timeout_s,
+        check=False,
+        cwd="/",
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout
+
+
+@pytest.fixture(scope="module")
+def python(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The Python of a new environment with nothing but the wheel and its base dependencies."""
+    folder = tmp_path_factory.mktemp("base")
+    venv.create(folder / "venv", with_pip=True)
+    python = folder / "venv" / "bin" / "python"
+    call(sys.executable, "-m", "build", "-q", "--wheel", "--outdir", folder / "dist", ROOT)
+    (wheel,) = (folder / "dist").glob("*.whl")
+    call(python, "-m", "pip", "install", "-q", wheel)
+    return python
+
+
+@pytest.fixture
+def host() -> Iterator[str]:
+    port = free_port()
+    process = subprocess.Popen([sys.executable, str(ROOT / "tests/runs/host.py"), str(port)])
+    try:
+        wait_for_port(port)
+        yield f"http://127.0.0.1:{port}"
+    finally:
+        process.kill()
+        process.wait()
+
+
+def free_port() -> int:
+    import socket
+
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+def wait_for_port(port: int) -> None:
+    import socket
+    import time
+
+    for _ in range(300):
+        with socket.socket() as probe:
+            if probe.connect_ex(("127.0.0.1", port)) == 0:
+                return
+        time.sleep(0.1)
+    raise AssertionError("the host did not come up")
+
+
+def test_the_engine_is_not_there(python: Path) -> None:
+    script = "import importlib.util as u, sys; print([n for n in sys.argv[1:] if u.find_spec(n)])"
+    assert call(python, "-c", script, *HEAVY).strip() == "[]"
+
+
+def test_import_loadgen(python: Path) -> None:
+    call(python, "-c", "import loadgen, loadgen.swarm.context_user, loadgen.targets.target")
+
+
+def test_a_run_against_a_remote_host(python: Path, host: str, tmp_path: Path) -> None:
+    kvswarm = python.with_name("kvswarm")
+    options = ("--model", "normal", "-u", 2, "-r", 2, "-t", "2s", "--out", tmp_path / "run")
+    call(kvswarm, "run", "unordered", "--host", host, *options, timeout_s=60)
+    with (tmp_path / "run" / "requests.csv").open(newline="") as file:
+        rows = list(csv.DictReader(file))
+    assert len(rows) > 2
+    assert {row["outcome"] for row in rows} == {"ok"}
+    assert len({row["context_id"] for row in rows}) > 1, "the demo corpus is in the wheel"
+
+
+def test_an_engine_of_ours_says_what_to_install(python: Path, tmp_path: Path) -> None:
+    done = subprocess.run(
+        [str(python.with_name("kvswarm")), "run", "--target", "vllm", "--out", str(tmp_path / "r")],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert done.returncode in (2, 3)
+    assert "kvswarm[engine-" in done.stderr
+    assert "Traceback" not in done.stderr
