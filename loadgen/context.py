@@ -47,9 +47,13 @@ class Draw:
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """What a user sends: the context first, the question last, and how long a reply it wants."""
+    """What a user sends: the context first, the question last, and how long a reply it wants.
+
+    `index` and `root` are those of its draw.
+    """
 
     index: int
+    root: int
     context_id: str
     question_id: str
     prompt: str

@@ -3,11 +3,12 @@
 Locust runs on gevent, whose monkey patching replaces threads, locks and selectors by cooperative
 ones. The engine therefore starts its thread through the unpatched `_thread`, shares no lock with
 gevent's hub, and hands work over by two lock-free queues: `call_soon_threadsafe` towards the
-loop, a deque plus one async watcher towards the hub.
+loop, a deque plus one async watcher towards the hub. What is logged off the hub goes there too.
 """
 
 import asyncio
 import contextlib
+import functools
 import logging
 import os
 from collections import deque
@@ -16,10 +17,12 @@ from typing import Any, ClassVar, Generic, TypeVar
 
 import gevent
 import uvloop
+from gevent._hub_local import get_hub_if_exists
 from gevent.event import Event
 from gevent.monkey import get_original
 
 _start_native_thread = get_original("_thread", "start_new_thread")
+_native_thread_id = get_original("_thread", "get_ident")
 
 HANDOVER_S = 0.05
 """How long results may wait in the loop's thread, so that the hub wakes for batches."""
@@ -32,7 +35,8 @@ class NativeLoop(uvloop.Loop):
     """A uvloop loop whose default executor is native threads.
 
     The standard default executor is built on `threading`, which gevent has patched: a job put
-    there would wait for a hub that this thread does not have.
+    there would wait for a hub that this thread does not have. Jobs must not share a
+    `threading.Lock`: gevent's do not wake other native threads reliably.
     """
 
     def run_in_executor(  # type: ignore[override]
@@ -51,6 +55,9 @@ class NativeLoop(uvloop.Loop):
             settle, outcome = future.set_result, func(*args)
         except BaseException as error:
             settle, outcome = future.set_exception, error  # type: ignore[assignment]
+        finally:
+            if (hub := get_hub_if_exists()) is not None:
+                hub.destroy(destroy_loop=True)  # a patched call made one: two descriptors
         with contextlib.suppress(RuntimeError):  # the loop was closed meanwhile
             self.call_soon_threadsafe(lambda: None if future.done() else settle(outcome))
 
@@ -65,7 +72,6 @@ class Flight(Generic[T]):
         self._landed = Event()
         self._result: T | None = None
         self._error: BaseException | None = None
-        self._cancelled = False
 
     def cancel(self) -> None:
         """Ask the coroutine to end; it sees a CancelledError at its next await."""
@@ -84,15 +90,10 @@ class Flight(Generic[T]):
 
     def launch(self) -> None:
         """Start the coroutine; runs in the loop's thread."""
-        if self._cancelled:
-            self._coroutine.close()
-            self._land(None, asyncio.CancelledError())
-            return
         self._task = asyncio.get_running_loop().create_task(self._coroutine)
         self._task.add_done_callback(self._on_done)
 
     def _cancel(self) -> None:
-        self._cancelled = True
         if self._task is not None:
             self._task.cancel()
 
@@ -135,12 +136,16 @@ class Engine:
         self.loop = NativeLoop()
         self._inbox: deque[Callable[[], object]] = deque()
         self._handover_due = False
+        self._hub_thread = _native_thread_id()
         self._ready = Event()
+        self._closing = False
+        self._stopped = False
         self._closed = Event()
         self._watcher = gevent.get_hub().loop.async_()
         self._watcher.start(self._ready.set)
         self._drainer = gevent.Greenlet(self._drain_for_ever)
         self._drainer.start()
+        _log_on_hub()
         _start_native_thread(self._run_loop, ())
 
     def start(self, coroutine: Coroutine[Any, Any, T]) -> Flight[T]:
@@ -163,7 +168,7 @@ class Engine:
         self.loop.call_soon_threadsafe(function)
 
     def post(self, function: Callable[[], object], urgent: bool = False) -> None:
-        """Call a function on the hub, within `HANDOVER_S` or at once; from the loop's thread."""
+        """Call a function on the hub, within `HANDOVER_S` (from the loop's thread) or at once."""
         self._inbox.append(function)
         if urgent:
             self._watcher.send()
@@ -181,11 +186,17 @@ class Engine:
                 logger.exception("a result could not be handed to Locust")
 
     def close(self, timeout_s: float = 5.0) -> None:
-        """Cancel what still runs on the loop, let it finish, stop the thread."""
-        self.loop.call_soon_threadsafe(self._begin_close)
+        """Cancel what still runs on the loop, let it finish, stop the thread; may be repeated."""
+        if not self._closing:
+            self._closing = True
+            self.call(self._begin_close)
         self._closed.wait(timeout_s)
         self._drainer.kill(block=False)
         self._watcher.close()
+
+    def on_hub(self) -> bool:
+        """Whether the caller runs in the hub's thread."""
+        return bool(_native_thread_id() == self._hub_thread)
 
     def _hand_over(self) -> None:
         self._handover_due = False
@@ -193,15 +204,23 @@ class Engine:
 
     def _drain_for_ever(self) -> None:
         while True:
-            self._ready.wait()
-            self._ready.clear()
-            self.drain()
+            try:
+                self._ready.wait()
+                self._ready.clear()
+                self.drain()
+            except KeyboardInterrupt as interrupt:
+                # Ctrl-C meets whatever runs on the hub. It is the main greenlet's to handle, and
+                # this one must live on: users wait for it until they have stopped.
+                self._ready.set()
+                gevent.get_hub().handle_system_error(KeyboardInterrupt, interrupt)
 
     def _run_loop(self) -> None:
-        try:
-            self.loop.run_forever()
-        finally:
-            self.loop.close()
+        while not self._stopped:
+            # sys.exit() in a task breaks out of the loop; it is for that task's flight to report.
+            with contextlib.suppress(SystemExit, KeyboardInterrupt):
+                self.loop.run_forever()
+        self.loop.close()
+        self.post(self._closed.set, urgent=True)
 
     def _begin_close(self) -> None:
         self.loop.create_task(self._close_loop())
@@ -211,5 +230,26 @@ class Engine:
         for task in others:
             task.cancel()
         await asyncio.gather(*others, return_exceptions=True)
-        self.post(self._closed.set, urgent=True)
+        await self.loop.shutdown_asyncgens()
+        self._stopped = True
         self.loop.stop()
+
+
+@functools.cache
+def _log_on_hub() -> None:
+    """Have what other threads log handled on the hub, once per process.
+
+    gevent made logging's locks cooperative, and a greenlet that waits for one held by another
+    native thread may never be woken (gevent issue 2013).
+    """
+    call_handlers = logging.Logger.callHandlers
+
+    def post_handlers(log: logging.Logger, record: logging.LogRecord) -> None:
+        engine = Engine._by_pid.get(os.getpid())
+        if engine is None or engine.on_hub():
+            call_handlers(log, record)
+        else:
+            engine.post(functools.partial(call_handlers, log, record), urgent=True)
+
+    logging.Logger.callHandlers = post_handlers  # type: ignore[assignment]
+    logging._lock = get_original("threading", "RLock")()  # type: ignore[attr-defined]

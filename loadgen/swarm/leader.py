@@ -30,7 +30,7 @@ from loadgen.swarm.supervisor import Supervisor
 from loadgen.swarm.view import View
 
 OPEN_LOOP_LEAD_S = 0.5
-"""An open loop's first arrival is that far ahead, so that every worker is there in time."""
+"""An open loop's first arrival is that far ahead, so that every process is there in time."""
 WORKERS_GRACE_S = 10.0
 """How long after the drain time a worker may take to report that it has drained."""
 
@@ -141,8 +141,8 @@ class Leader:
 
     def _make_plan(self, ready: Preparation) -> Plan:
         runner = self.environment.runner
-        workers = list(runner.clients) if self.is_master else [runner.client_id]
-        lead_s = OPEN_LOOP_LEAD_S if ready.options.arrivals != "closed" and self.is_master else 0.0
+        workers = self._workers() if self.is_master else [runner.client_id]
+        lead_s = OPEN_LOOP_LEAD_S if ready.options.arrivals != "closed" else 0.0
         return Plan(
             start_unix_s=time.time() + lead_s,
             url=ready.facts.url,
@@ -211,13 +211,17 @@ class Leader:
         headless = self.environment.parsed_options.headless
         gevent.spawn(runner.quit if headless else runner.stop)
 
+    def _workers(self) -> list[str]:
+        clients = self.environment.runner.clients
+        return [client.id for client in clients.ready + clients.spawning + clients.running]
+
     def _drain_workers(self) -> None:
         runner = self.environment.runner
-        clients = runner.clients.ready + runner.clients.running + runner.clients.spawning
-        self._draining = {client.id for client in clients}
+        self._draining = set(self._workers())
         runner.send_message(DRAIN, {"stop_timeout": self.environment.stop_timeout})
         deadline = time.monotonic() + self.environment.stop_timeout + WORKERS_GRACE_S
         while self._draining and time.monotonic() < deadline:
             gevent.sleep(0.05)
+            self._draining.intersection_update(self._workers())  # one may have been lost
         if self._draining:
             self.view.say(f"{len(self._draining)} workers did not report the end of their requests")

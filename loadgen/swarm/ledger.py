@@ -6,6 +6,7 @@ run directory; `WorkerLedger` sends rows as CSV text and the tally's growth twic
 
 from collections.abc import Callable, Mapping
 from dataclasses import astuple
+from operator import attrgetter
 from typing import Any, Protocol
 
 from loadgen.record import COLUMNS, RequestRecord
@@ -30,8 +31,8 @@ class Ledger(Protocol):
         """Pass on what is held; called at least each half second and at the end."""
 
 
-def _values(record: RequestRecord) -> list[Any]:
-    return [getattr(record, column) for column in COLUMNS]
+_values: Callable[[RequestRecord], tuple[Any, ...]] = attrgetter(*COLUMNS)
+"""A record's values in the order of the columns; read in one call, as every request has 24."""
 
 
 class RunLedger:

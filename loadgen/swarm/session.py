@@ -13,6 +13,7 @@ from loadgen.context import Request
 from loadgen.record import RequestRecord
 from loadgen.stats.clock import RunClock
 from loadgen.stats.self_watch import ClientSample, LoopWatch
+from loadgen.swarm.index_set import IndexSet
 from loadgen.swarm.recording import to_record
 from loadgen.workload.arrivals import Pacer
 from loadgen.workload.workload import Workload
@@ -58,7 +59,7 @@ class Session:
         self._on_sample = on_sample
         self._pacer = pacer
         self._solo = solo
-        self._sent_prompts: set[tuple[str, str]] = set()
+        self._sent = IndexSet()
         self._due: asyncio.Queue[Turn | None] = asyncio.Queue()
         self._waiting = 0
         self._over = False
@@ -103,16 +104,15 @@ class Session:
         """Send one request, stream its reply and record it, also when it is cut off."""
         exchange = Exchange()
         asked_at = time.perf_counter()
-        prompt = (turn.request.context_id, turn.request.question_id)
-        repeat = prompt in self._sent_prompts
-        self._sent_prompts.add(prompt)
+        repeat = turn.request.root in self._sent
+        self._sent.add(turn.request.root)
         try:
             await self._client.stream(
                 turn.request.prompt, turn.request.max_tokens, exchange, body_extra
             )
         finally:
             if exchange.sent_at is None and not repeat:
-                self._sent_prompts.discard(prompt)
+                self._sent.discard(turn.request.root)
             due_at = turn.due_at
             if due_at is None:
                 due_at = exchange.sent_at if exchange.sent_at is not None else asked_at

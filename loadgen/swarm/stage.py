@@ -2,6 +2,7 @@
 
 import contextlib
 import itertools
+import random
 from collections import deque
 from functools import partial
 from typing import Any
@@ -97,9 +98,12 @@ class Stage:
             self._ledger.flush()
 
     def _make_solo(self) -> Any:
-        user = self._environment.user_classes[0](self._environment)
+        classes = self._environment.user_classes
+        users = [user_class(self._environment) for user_class in classes]
+        weights = [user_class.weight for user_class in classes]
 
         async def solo() -> None:
+            (user,) = random.choices(users, weights)
             with contextlib.suppress(StopUser):
                 await user.one_task()
 

@@ -5,7 +5,6 @@ requests in the aggregate. Locust's percentiles of a row come from a histogram w
 rounds to whole milliseconds; ours keep three significant digits at any scale.
 """
 
-import math
 import time
 from collections import Counter
 from collections.abc import Iterable, Iterator
@@ -38,18 +37,21 @@ def log_records(stats: RequestStats, rows: Iterable[tuple[RequestRecord, list[fl
     _log(stats, ITL, list(chain.from_iterable(gaps_ms for _, gaps_ms in ok)))
     _log(stats, TPOT, [each.tpot_ms for each in records if each.tpot_ms is not None])
     _log(stats, CACHED_SHARE, list(_cached_shares(records)))
-    paced = [each for each in records if each.output_tokens and each.e2e_ms]
-    tokens = [each.output_tokens or 0 for each in paced]
-    speeds = [
-        count * 1000 / (each.e2e_ms or math.inf) for count, each in zip(tokens, paced, strict=True)
-    ]
-    _log(stats, TOKENS_PER_S, speeds, tokens)
+    speeds = list(_speeds(records))
+    _log(stats, TOKENS_PER_S, [speed for speed, _ in speeds], [tokens for _, tokens in speeds])
 
 
 def _cached_shares(records: list[RequestRecord]) -> Iterator[float]:
     for record in records:
         if record.cached_tokens is not None and record.prompt_tokens:
             yield 100.0 * record.cached_tokens / record.prompt_tokens
+
+
+def _speeds(records: list[RequestRecord]) -> Iterator[tuple[float, int]]:
+    """Output tokens per second of each reply, and how many tokens had that speed."""
+    for record in records:
+        if record.output_tokens and record.e2e_ms:
+            yield record.output_tokens * 1000 / record.e2e_ms, record.output_tokens
 
 
 def _log(

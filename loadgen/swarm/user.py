@@ -1,6 +1,7 @@
 """`AsyncUser`: a Locust user whose tasks are `async def`, for any asyncio client."""
 
 import asyncio
+import contextlib
 import inspect
 import logging
 import random
@@ -19,13 +20,17 @@ from locust.exception import (
     StopTest,
     StopUser,
 )
-from locust.user.task import (
-    LOCUST_STATE_RUNNING,
-    LOCUST_STATE_STOPPING,
-    LOCUST_STATE_WAITING,
+from locust.runners import (
+    STATE_CLEANUP,
+    STATE_STOPPED,
+    STATE_STOPPING,
+    MasterRunner,
+    WorkerRunner,
 )
+from locust.user.task import LOCUST_STATE_RUNNING, LOCUST_STATE_STOPPING
 
 from loadgen.swarm.engine import Engine, Flight
+from loadgen.swarm.orphan import set_parent_death_signal
 
 CANCEL_GRACE_S = 5.0
 """How long a cancelled user may take for its `finally` blocks before it is given up."""
@@ -33,9 +38,10 @@ CANCEL_GRACE_S = 5.0
 ERROR_PAUSE_S = 0.01
 """A task that raises at once, without a wait time, must not flood Locust with tracebacks."""
 
-logger = logging.getLogger(__name__)
+STOP_TEST = "async_user_stop_test"
+"""The message by which a worker passes on StopTest to its master."""
 
-events.quit.add_listener(lambda **_: Engine.close_process())
+logger = logging.getLogger(__name__)
 
 AsyncTask = Callable[[Any], Awaitable[object]]
 
@@ -45,11 +51,13 @@ class AsyncUser(User):
 
     `@task` weights, `wait_time`, tags, `on_start` and `on_stop` (plain or `async def`), StopUser,
     RescheduleTask and StopTest mean what they mean in Locust. Plain hooks run on gevent's side,
-    where blocking calls are cooperative; coroutines run on uvloop, where they are not.
+    where blocking calls are cooperative; coroutines run on uvloop, where they are not. Requests
+    are reported with `fire_request`: Locust's own events belong to gevent's side.
     """
 
     abstract = True
     tasks: list[Any] = []  # noqa: RUF012  (Locust's metaclass fills it per class)
+    _pause: asyncio.Future[None] | None = None
 
     def __init_subclass__(cls) -> None:
         super().__init_subclass__()
@@ -58,51 +66,9 @@ class AsyncUser(User):
                 name = getattr(task, "__name__", repr(task))
                 raise TypeError(f"{cls.__name__}.{name} must be `async def`: AsyncUser awaits it")
 
-    def run(self) -> None:  # type: ignore[misc]  # final in Locust; this is its asyncio twin
-        """Live until stopped; runs in the greenlet that Locust gave this user."""
-        self._state = LOCUST_STATE_RUNNING
-        try:
-            self._run_plain(self.on_start)
-            self._fly(self._live())
-        except (GreenletExit, StopUser):
-            pass
-        except StopTest as stop:
-            logger.error("%s", stop)
-            self._stop_test()
-        self._run_plain(self.on_stop)
-
-    def _fly(self, coroutine: Any) -> None:
-        flight: Flight[None] = Engine.of_process().start(coroutine)
-        try:
-            flight.result()
-        except GreenletExit:
-            flight.cancel()
-            if not flight.join(CANCEL_GRACE_S):
-                logger.warning("%s did not end within %g s", self, CANCEL_GRACE_S)
-            raise
-
-    def _run_plain(self, hook: Callable[[], object]) -> None:
-        if inspect.iscoroutinefunction(hook):
-            return
-        try:
-            hook()
-        except (GreenletExit, StopUser, StopTest):
-            raise
-        except Exception as error:
-            self._report(error)
-            raise
-
-    async def _live(self) -> None:
-        try:
-            if inspect.iscoroutinefunction(self.on_start):
-                await self._guarded(self.on_start())
-            while self._state != LOCUST_STATE_STOPPING:
-                await self.one_task()
-        except asyncio.CancelledError:
-            pass  # killed by Locust: on_stop still runs
-        finally:
-            if inspect.iscoroutinefunction(self.on_stop):
-                await self._guarded(self.on_stop())
+    def fire_request(self, **request: Any) -> None:
+        """Report a request from a task; takes what `events.request.fire` takes."""
+        Engine.of_process().post(partial(self.environment.events.request.fire, **request))
 
     async def one_task(self) -> None:
         """Pick a task by weight, run it and wait as `wait_time` says."""
@@ -115,10 +81,90 @@ class AsyncUser(User):
             pass
         except (StopUser, StopTest):
             raise
+        except asyncio.CancelledError as error:
+            if _cancelled_from_outside():
+                raise
+            await self._survive(error)
         except Exception as error:
-            self._raised(error)
-            await asyncio.sleep(ERROR_PAUSE_S)
-        await self._wait()
+            await self._survive(error)
+        await self.wait()
+
+    async def wait(self) -> None:  # type: ignore[override]
+        """Sleep as `wait_time` says; raises StopUser once Locust wants this user to stop."""
+        wait_s = self.wait_time()
+        if wait_s and self._state != LOCUST_STATE_STOPPING:
+            await self._sleep(wait_s)
+        else:
+            await asyncio.sleep(0)
+        if self._state == LOCUST_STATE_STOPPING:
+            raise StopUser
+
+    def stop(self, force: bool = False) -> bool:
+        """Locust's order to leave: at once, or as soon as no task is under way.
+
+        Returns whether the user has left. The state is written on the hub only.
+        """
+        if force or self._state is None:
+            return bool(super().stop(force))
+        self._state = LOCUST_STATE_STOPPING
+        Engine.of_process().call(self._wake)
+        return False
+
+    def run(self) -> None:  # type: ignore[misc]  # final in Locust; this is its asyncio twin
+        """Live until stopped; runs in the greenlet that Locust gave this user."""
+        self._state = LOCUST_STATE_RUNNING
+        try:
+            self._live_on_hub()
+            self._run_plain(self.on_stop)
+        except Exception as error:
+            self._report(error)  # as in Locust, who failed to start is not stopped either
+
+    def _live_on_hub(self) -> None:
+        try:
+            self._run_plain(self.on_start)
+            self._fly()
+        except (GreenletExit, StopUser):
+            pass
+        except StopTest as stop:
+            logger.error("%s", stop)
+            self._stop_test()
+
+    def _fly(self) -> None:
+        flight: Flight[None] = Engine.of_process().start(self._live())
+        try:
+            flight.result()
+        except GreenletExit:
+            self._state = LOCUST_STATE_STOPPING  # for a task that swallows its cancellation
+            flight.cancel()
+            if not flight.join(CANCEL_GRACE_S):
+                logger.warning("%s did not end within %g s", self, CANCEL_GRACE_S)
+                return
+            with contextlib.suppress(asyncio.CancelledError):  # it had not begun yet
+                flight.result()
+
+    def _run_plain(self, hook: Callable[[], object]) -> None:
+        if not inspect.iscoroutinefunction(hook):
+            hook()
+
+    async def _live(self) -> None:
+        test_stop: StopTest | None = None
+        try:
+            await self._run_async(self.on_start)
+            while self._state != LOCUST_STATE_STOPPING:
+                await self.one_task()
+        except asyncio.CancelledError:
+            _forget_cancellation()  # killed by Locust: on_stop still runs, and may await
+        except StopUser:
+            pass
+        except StopTest as stop:
+            test_stop = stop
+        await self._run_async(self.on_stop)
+        if test_stop is not None:
+            raise test_stop
+
+    async def _run_async(self, hook: Callable[[], Any]) -> None:
+        if inspect.iscoroutinefunction(hook):
+            await hook()
 
     def _pick_task(self) -> AsyncTask:
         if not self.tasks:
@@ -126,34 +172,27 @@ class AsyncUser(User):
         chosen: AsyncTask = random.choice(self.tasks)
         return chosen
 
-    async def _wait(self) -> None:
-        if self._state == LOCUST_STATE_STOPPING:
-            return
-        wait_s = self.wait_time()
-        if not wait_s:
-            await asyncio.sleep(0)
-            return
-        # In this state Locust kills the user instead of waiting for its task.
-        self._state = LOCUST_STATE_WAITING
-        await asyncio.sleep(wait_s)
-        if self._state == LOCUST_STATE_WAITING:
-            self._state = LOCUST_STATE_RUNNING
-
-    async def _guarded(self, hook: Any) -> None:
+    async def _sleep(self, wait_s: float) -> None:
+        loop = asyncio.get_running_loop()
+        self._pause = loop.create_future()
+        timer = loop.call_later(wait_s, self._wake)
         try:
-            await hook
-        except (StopUser, StopTest):
-            raise
-        except Exception as error:
-            Engine.of_process().post(partial(self._report, error))
-            raise StopUser from error
+            if self._state != LOCUST_STATE_STOPPING:  # set before there was a pause to end
+                await self._pause
+        finally:
+            timer.cancel()
 
-    def _raised(self, error: Exception) -> None:
-        Engine.of_process().post(partial(self._report, error))
+    def _wake(self) -> None:
+        if self._pause is not None and not self._pause.done():
+            self._pause.set_result(None)
+
+    async def _survive(self, error: BaseException) -> None:
         if not self.environment.catch_exceptions:
             raise error
+        Engine.of_process().post(partial(self._report, error))
+        await asyncio.sleep(ERROR_PAUSE_S)
 
-    def _report(self, error: Exception) -> None:
+    def _report(self, error: BaseException) -> None:
         """Put an exception where Locust shows it; on the hub."""
         self.environment.events.user_error.fire(
             user_instance=self, exception=error, tb=error.__traceback__
@@ -162,6 +201,44 @@ class AsyncUser(User):
 
     def _stop_test(self) -> None:
         runner = self.environment.runner
-        options = self.environment.parsed_options
-        headless = options is not None and options.headless
-        gevent.spawn(runner.quit if headless else runner.stop)
+        if isinstance(runner, WorkerRunner):
+            runner.send_message(STOP_TEST)
+        else:
+            gevent.spawn(_stop_test, self.environment)
+
+
+def _cancelled_from_outside() -> bool:
+    """Whether this user was cancelled, and not merely something that its task awaited."""
+    task = asyncio.current_task()
+    return task is not None and task.cancelling() > 0
+
+
+def _forget_cancellation() -> None:
+    task = asyncio.current_task()
+    while task is not None and task.uncancel():
+        pass
+
+
+def _stop_test(environment: Any, **_: Any) -> None:
+    """End the whole test, once, however many users ask for it."""
+    runner, options = environment.runner, environment.parsed_options
+    if runner.state in (STATE_STOPPING, STATE_CLEANUP, STATE_STOPPED):
+        return
+    if options is not None and options.headless:
+        runner.quit()
+    else:
+        runner.stop()
+
+
+@events.init.add_listener
+def _join_swarm(environment: Any, runner: Any, **_: Any) -> None:
+    if isinstance(runner, MasterRunner):
+        runner.register_message(STOP_TEST, _stop_test, concurrent=True)
+    elif isinstance(runner, WorkerRunner) and environment.parsed_options.processes:
+        # Locust forked this worker; without the leader it would wait for a master for ever.
+        set_parent_death_signal()
+
+
+@events.quit.add_listener
+def _leave_swarm(**_: Any) -> None:
+    Engine.close_process()

@@ -1,26 +1,29 @@
 """Locust's web UI: a swarm is prepared before it starts, and a refusal is shown in the form."""
 
 from collections.abc import Mapping
+from functools import partial
 from typing import Any
 
 from flask import after_this_request, jsonify, request
-from locust.argument_parser import get_parser
-from locust.runners import STATE_RUNNING, STATE_SPAWNING
+from locust.argument_parser import get_parser, ui_extra_args_dict
+from locust.runners import STATE_CLEANUP, STATE_RUNNING, STATE_SPAWNING, STATE_STOPPING
 
 from loadgen.errors import KvswarmError, UsageError
 from loadgen.swarm.leader import Leader
 from loadgen.swarm.locust_csv import PreciseStatsCSV
+from loadgen.swarm.stats_rows import KIND, three_digits
 
 OPTION_OF_FIELD = {"user_count": "num_users"}
 """Where Locust's form names a field otherwise than its option."""
 
 
 def prepare_before_swarm(leader: Leader, web_ui: Any) -> None:
-    """Put our checks before Locust's own answer to a submitted form."""
+    """Put our checks before Locust's own answer to a submitted form, and mend its statistics."""
     web_ui.stats_csv_writer = PreciseStatsCSV(
         leader.environment, web_ui.stats_csv_writer.percentiles_to_report
     )
     web_ui.app.before_request(SwarmDoor(leader).check)
+    web_ui.app.after_request(partial(_mend_statistics, leader))
 
 
 class SwarmDoor:
@@ -36,8 +39,11 @@ class SwarmDoor:
             return None
         host = request.form.get("host")
         try:
-            if not self._is_edit():
-                self._prepare(host)
+            values = form_values(request.form, get_parser().args_included_in_web_ui)
+            if self._is_edit():
+                self._check_edit(values)
+            else:
+                self._prepare(values, host)
         except KvswarmError as error:
             return jsonify({"success": False, "message": str(error), "host": host})
         return None
@@ -47,13 +53,19 @@ class SwarmDoor:
         running = self._leader.environment.runner.state in (STATE_RUNNING, STATE_SPAWNING)
         return running and not self._leader.is_stopping
 
-    def _prepare(self, host: str | None) -> None:
+    def _check_edit(self, values: Mapping[str, Any]) -> None:
+        plan = self._leader.plan
+        if plan is not None:
+            # A page loaded anew shows the command line's options, whatever the swarm was given.
+            shown = {name: field["default_value"] for name, field in ui_extra_args_dict().items()}
+            check_edit(values, plan.options, shown)
+
+    def _prepare(self, values: Mapping[str, Any], host: str | None) -> None:
         # Two swarms at once would share one plan: a second click must not start another.
         if self._busy or self._leader.plan is not None:
             raise UsageError("the last swarm is still starting or stopping: wait for it")
         self._busy = True
         after_this_request(self._leave)
-        values = form_values(request.form, get_parser().args_included_in_web_ui)
         check_users(values)
         self._leader.prepare(values, host)
 
@@ -78,6 +90,25 @@ def check_users(values: Mapping[str, Any]) -> None:
         raise UsageError("0 users send nothing: give 1 or more, or other --arrivals and a --rate")
 
 
+def check_edit(
+    values: Mapping[str, Any], running: Mapping[str, Any], shown: Mapping[str, Any]
+) -> None:
+    """Raise UsageError for what a running swarm cannot take up.
+
+    `running` are the swarm's options, `shown` those of a form that nobody has touched.
+    """
+    for name in shown.keys() & values.keys() - {"header"}:
+        if values[name] not in (running.get(name), shown[name]):
+            raise UsageError(f"{_flag(name)} of a running swarm cannot change: stop it first")
+    without_users = (values.get("num_users") == 0, running.get("num_users") == 0)
+    if running.get("arrivals") != "closed" and len(set(without_users)) > 1:
+        raise UsageError("an open loop gets or loses its cap only at the start: stop it first")
+
+
+def _flag(name: str) -> str:
+    return f"--{name.replace('_', '-')}"
+
+
 def _parsed(text: str, name: str, action: Any) -> Any:
     if action is None:
         return text
@@ -86,8 +117,28 @@ def _parsed(text: str, name: str, action: Any) -> Any:
     if not text and action.default is None:
         return None
     if not text and action.type in (int, float):
-        raise UsageError(f"--{name.replace('_', '-')} is empty: give a number")
+        raise UsageError(f"{_flag(name)} is empty: give a number")
     try:
         return action.type(text) if action.type else text
     except ValueError:
         return text
+
+
+def _mend_statistics(leader: Leader, response: Any) -> Any:
+    """Locust's page asks again only while it reads of a running swarm: it must see it end.
+
+    Otherwise a page that asked during the drain time would show `cleanup` for ever. And our rows
+    keep their smallest and largest value, which Locust cuts to whole numbers.
+    """
+    if not request.path.endswith("/stats/requests") or not response.is_json:
+        return response
+    report = response.get_json()
+    over = leader.plan is None and report["state"] not in (STATE_CLEANUP, STATE_STOPPING)
+    if not over and report["state"] != STATE_SPAWNING:
+        report["state"] = STATE_RUNNING
+    for row in report["stats"]:
+        entry = leader.environment.stats.entries.get((row["name"], row["method"]))
+        if entry is not None and entry.method == KIND:
+            row["min_response_time"] = three_digits(entry.min_response_time or 0.0)
+            row["max_response_time"] = three_digits(entry.max_response_time)
+    return jsonify(report)

@@ -41,7 +41,12 @@ class Workload:
         question_id, question = page.ask(draw.question_number)
         prompt = join_prompt(page.context.text, question)
         return Request(
-            draw.index, page.context.context_id, question_id, prompt, self._max_tokens(draw.root)
+            index=draw.index,
+            root=draw.root,
+            context_id=page.context.context_id,
+            question_id=question_id,
+            prompt=prompt,
+            max_tokens=self._max_tokens(draw.root),
         )
 
     def warm(self, budget_s: float) -> None:

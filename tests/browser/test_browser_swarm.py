@@ -1,0 +1,170 @@
+"""Swarms started, watched and stopped in a real browser, against a host of the test's own."""
+
+import csv
+from pathlib import Path
+
+import pytest
+from openai_host import CACHED_TOKENS, PROMPT_TOKENS, OpenAiHost
+from playwright.async_api import expect
+from swarm_page import ENDPOINT, OUR_ROWS, SwarmPage
+from ui_process import ClosedRun, UiProcess
+
+pytestmark = pytest.mark.browser
+
+
+async def test_each_swarm_of_the_form_shows_its_statistics_and_keeps_its_run(
+    swarm: SwarmPage, ui: UiProcess, host: OpenAiHost
+) -> None:
+    await swarm.start(users=3, spawn_rate=3, contexts=5, zipf=1.1, output_tokens=9, seed=7)
+    counts = {row: await swarm.count_above(row, 0) for row in (ENDPOINT, *OUR_ROWS)}
+    for row, count in counts.items():
+        await swarm.count_above(row, count)
+    await swarm.page.screenshot(path=ui.out.with_suffix(".png"))
+    await swarm.stop()
+    first = await ui.closed_run(0)
+    assert {body["max_tokens"] for body in host.bodies} == {9}
+
+    await swarm.new_form()
+    await swarm.start(users=1, contexts=2, zipf=0, output_tokens="3-4")
+    await swarm.count_above(ENDPOINT, 10)
+    await swarm.stop()
+    second = await ui.closed_run(1)
+
+    assert len(ui.runs()) == 2
+    asked = {"num_users": 3, "contexts": 5, "zipf": 1.1, "output_tokens": "9", "seed": 7}
+    check_run(first, asked)
+    # What the second form did not touch is what the first swarm had.
+    check_run(second, asked | {"num_users": 1, "contexts": 2, "zipf": 0.0, "output_tokens": "3-4"})
+    assert {row["output_tokens"] for row in first.rows} == {"9"}
+    assert {row["output_tokens"] for row in second.rows} == {"3", "4"}
+
+
+def check_run(run: ClosedRun, asked: dict[str, object]) -> None:
+    """A run directory tells what the form said, and its files agree with each other."""
+    assert {name: run.facts["options"][name] for name in asked} == asked
+    assert run.facts["users"] == asked["num_users"]
+    assert run.facts["cache_state"] == "unknown"
+    assert {row["outcome"] for row in run.rows} == {"ok"}
+    assert run.summary["outcomes"]["ok"] == len(run.rows) > 0
+    contexts = {row["context_id"] for row in run.rows}
+    assert len(contexts) == asked["contexts"] == run.summary["diversity"]["distinct_contexts"]
+
+
+@pytest.mark.usefixtures("ui")
+async def test_figures_on_the_page_and_in_the_download_keep_their_fractions(
+    swarm: SwarmPage, tmp_path: Path
+) -> None:
+    await swarm.start(users=2, spawn_rate=2, output_tokens=5)
+    await swarm.count_above(ENDPOINT, 20)
+    shares = await swarm.cells("Cached-token share (%)")
+    expected = 100 * CACHED_TOKENS / PROMPT_TOKENS
+    assert float(shares["Min (ms)"]) == float(shares["Max (ms)"]) == expected
+    gaps = await swarm.cells("ITL (ms)")
+    assert float(gaps["Min (ms)"]) <= float(gaps["Median (ms)"]) <= float(gaps["Max (ms)"])
+    assert not float(gaps["Median (ms)"]).is_integer() or not float(gaps["Max (ms)"]).is_integer()
+    await swarm.stop()
+
+    await swarm.page.get_by_role("tab", name="Download Data").click()
+    async with swarm.page.expect_download() as download:
+        await swarm.page.get_by_role("link", name="Download requests CSV").click()
+    path = tmp_path / "requests.csv"
+    await (await download.value).save_as(path)
+    with path.open(newline="") as file:
+        rows = {row["Name"]: row for row in csv.DictReader(file)}
+    assert {ENDPOINT, *OUR_ROWS, "Aggregated"} == rows.keys()
+    assert int(rows["TTFT (ms)"]["Request Count"]) == int(rows["Aggregated"]["Request Count"]) > 20
+    assert not float(rows["TTFT (ms)"]["99%"]).is_integer()
+
+
+async def test_what_cannot_be_run_is_refused_in_the_form(
+    swarm: SwarmPage, ui: UiProcess, host: OpenAiHost
+) -> None:
+    assert "--zipf -1" in await swarm.refusal(zipf=-1)
+    assert "--contexts is empty" in await swarm.refusal(zipf=0, contexts="")
+    assert "--contexts '2.5'" in await swarm.refusal(contexts=2.5)
+    assert "'nope'" in await swarm.refusal(contexts=5, model="nope")
+    assert "--rate" in await swarm.refusal(model="", arrivals="poisson")
+    assert "0 users" in await swarm.refusal(arrivals="closed", users=0)
+    assert "refused" in await swarm.refusal(users=1, host="http://127.0.0.1:1")
+    await expect(swarm.page.get_by_text("ready", exact=True)).to_be_visible()
+    assert not host.bodies
+    assert not ui.runs()
+
+    await swarm.start(host=host.url)
+    await swarm.count_above(ENDPOINT, 0)
+
+
+@pytest.mark.usefixtures("ui")
+async def test_every_label_of_the_form_can_be_read_to_its_end(swarm: SwarmPage) -> None:
+    await swarm.open_parameters()
+    labels = await swarm.form.locator("label").evaluate_all(
+        "labels => labels.filter(label => label.innerText)"
+        ".map(label => [label.innerText, label.scrollWidth > label.clientWidth])"
+    )
+    assert len(labels) > 20
+    assert [text for text, is_cut in labels if is_cut] == []
+
+
+async def test_an_open_loop_without_users_has_no_cap(
+    swarm: SwarmPage, ui: UiProcess, host: OpenAiHost
+) -> None:
+    await swarm.open_parameters()
+    await expect(swarm.form.get_by_text("0 = no cap")).to_be_visible()
+    # 0.5 s a reply: 20 arrivals a second need about ten requests at once.
+    await swarm.start(users=0, arrivals="poisson", rate=20, output_tokens=100)
+    await swarm.count_above("TTFT (ms)", 20)
+    await swarm.stop()
+    run = await ui.closed_run(0)
+    assert host.most_in_flight > 4
+    assert (run.facts["users"], run.facts["options"]["rate"]) == (0, 20.0)
+    assert {row["outcome"] for row in run.rows} == {"ok"}
+    assert all(float(row["scheduled_s"]) <= float(row["sent_s"]) for row in run.rows)
+
+
+async def test_reset_counts_from_nothing_and_keeps_the_rows(
+    swarm: SwarmPage, ui: UiProcess
+) -> None:
+    await swarm.start(users=2, spawn_rate=2, output_tokens=2)
+    before = await swarm.count_above(ENDPOINT, 150)
+    async with swarm.page.expect_response("**/stats/reset"):
+        await swarm.button("Reset").click()
+    await swarm.stop()
+    run = await ui.closed_run(0)
+    assert run.summary["outcomes"]["ok"] <= len(run.rows) - before
+    assert await swarm.count(ENDPOINT) == await swarm.count("TTFT (ms)")
+    assert await swarm.count(ENDPOINT) == run.summary["outcomes"]["ok"]
+
+
+async def test_users_can_be_added_but_options_of_a_running_swarm_stay(
+    swarm: SwarmPage, ui: UiProcess, host: OpenAiHost
+) -> None:
+    await swarm.start(users=1, contexts=5, output_tokens=20)
+    await swarm.page.reload()  # the form then shows 8 contexts again, the command line's
+    await swarm.button("Edit").click()
+    await swarm.fill(users=4, spawn_rate=4, zipf=2)
+    await swarm.button("Update").click()
+    await expect(swarm.form.get_by_role("alert")).to_contain_text("--zipf of a running swarm")
+    await swarm.fill(zipf=0)
+    await swarm.button("Update").click()
+    await expect(swarm.form).to_be_hidden()
+    before = await swarm.count(ENDPOINT)
+    await swarm.count_above(ENDPOINT, before + 20)
+    await swarm.stop()
+    assert host.most_in_flight == 4
+    assert len({row["context_id"] for row in (await ui.closed_run(0)).rows}) == 5
+
+
+async def test_one_swarm_at_a_time_and_the_page_sees_a_long_drain_end(
+    swarm: SwarmPage, ui: UiProcess
+) -> None:
+    await swarm.fill(users=2, spawn_rate=2, output_tokens=1000)
+    await swarm.button("Start").dblclick()
+    await swarm.page.wait_for_timeout(1000)  # five seconds a reply
+    await swarm.button("Stop").click()
+    form = {"user_count": "2", "spawn_rate": "2", "arrivals": "closed", "output_tokens": "3"}
+    answer = await swarm.page.request.post(f"{ui.url}/swarm", form=form)
+    assert "wait for it" in (await answer.json())["message"]
+    await expect(swarm.button("New")).to_be_visible()
+    run = await ui.closed_run(0)
+    assert [row["outcome"] for row in run.rows] == ["ok", "ok"]
+    assert len(ui.runs()) == 1
