@@ -44,10 +44,10 @@ class RunLedger:
         self._directory = directory
 
     def add(self, rows: list[Row]) -> None:
-        for record, gaps_ms in rows:
-            self.tally.add(record, gaps_ms)
         if self._directory is not None:
             self._directory.requests.append(_values(record) for record, _ in rows)
+        for record, gaps_ms in rows:
+            self.tally.add(record, gaps_ms)
 
     def add_sample(self, sample: ClientSample) -> None:
         self.samples.append(sample)
@@ -77,9 +77,9 @@ class WorkerLedger:
         self._samples: list[list[Any]] = []
 
     def add(self, rows: list[Row]) -> None:
+        self._rows.append(to_csv(_values(record) for record, _ in rows))
         for record, gaps_ms in rows:
             self._tally.add(record, gaps_ms)
-        self._rows.append(to_csv(_values(record) for record, _ in rows))
 
     def add_sample(self, sample: ClientSample) -> None:
         self._samples.append(list(astuple(sample)))

@@ -113,10 +113,10 @@ class Session:
         finally:
             if exchange.sent_at is None and not repeat:
                 self._sent.discard(turn.request.root)
-            due_at = turn.due_at
-            if due_at is None:
-                due_at = exchange.sent_at if exchange.sent_at is not None else asked_at
-            self._record(exchange, turn.request, due_at, user, repeat)
+            sent_at = asked_at if exchange.sent_at is None else exchange.sent_at
+            # The loop's timers may fire up to a millisecond early.
+            scheduled_at = sent_at if turn.due_at is None else min(turn.due_at, sent_at)
+            self._record(exchange, turn.request, scheduled_at, user, repeat)
         return exchange
 
     def stop(self) -> None:
@@ -149,7 +149,7 @@ class Session:
             await asyncio.sleep(max(0.0, due_at - time.perf_counter()))
             if self._over:
                 return
-            self._watch.send_late((time.perf_counter() - due_at) * 1000)
+            self._watch.send_late(max(0.0, time.perf_counter() - due_at) * 1000)
             self._release(Turn(request, due_at))
 
     def _release(self, turn: Turn) -> None:
@@ -168,12 +168,12 @@ class Session:
             self._on_sample(self._watch.sample(self._clock.now_s()))
 
     def _record(
-        self, exchange: Exchange, request: Request, due_at: float, user: str, repeat: bool
+        self, exchange: Exchange, request: Request, scheduled_at: float, user: str, repeat: bool
     ) -> None:
         record, gaps_ms = to_record(
             exchange,
             request,
-            scheduled_at=due_at,
+            scheduled_at=scheduled_at,
             clock=self._clock,
             worker=self._worker,
             user=user,

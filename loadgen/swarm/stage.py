@@ -1,6 +1,7 @@
 """A load-generating process in one swarm, seen from the hub: single process or worker."""
 
 import contextlib
+import gc
 import itertools
 import random
 from collections import deque
@@ -56,6 +57,9 @@ class Stage:
         self._names = itertools.count()
         workload = _workload(plan, options, index)
         workload.warm(WARM_BUDGET_S)
+        # What Locust and its web stack keep for ever would make each full collection stop the
+        # loop for tens of milliseconds.
+        gc.freeze()
         pacer = make_pacer(options.arrivals, options.rate, options.workload.seed)
         self.session = Session(
             workload=workload,
@@ -93,6 +97,7 @@ class Stage:
         engine.run(self._lifetime.aclose())
         engine.drain()
         self._lifetime, self.session = None, None
+        gc.unfreeze()
         self._hand_over()
         if self._ledger is not None:
             self._ledger.flush()

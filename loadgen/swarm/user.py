@@ -89,7 +89,7 @@ class AsyncUser(User):
             await self._survive(error)
         await self.wait()
 
-    async def wait(self) -> None:  # type: ignore[override]
+    async def wait(self) -> None:
         """Sleep as `wait_time` says; raises StopUser once Locust wants this user to stop."""
         wait_s = self.wait_time()
         if wait_s and self._state != LOCUST_STATE_STOPPING:
@@ -147,20 +147,18 @@ class AsyncUser(User):
             hook()
 
     async def _live(self) -> None:
-        test_stop: StopTest | None = None
+        reason: StopUser | StopTest | None = None
         try:
             await self._run_async(self.on_start)
             while self._state != LOCUST_STATE_STOPPING:
                 await self.one_task()
         except asyncio.CancelledError:
             _forget_cancellation()  # killed by Locust: on_stop still runs, and may await
-        except StopUser:
-            pass
-        except StopTest as stop:
-            test_stop = stop
+        except (StopUser, StopTest) as stop:
+            reason = stop
         await self._run_async(self.on_stop)
-        if test_stop is not None:
-            raise test_stop
+        if reason is not None:
+            raise reason
 
     async def _run_async(self, hook: Callable[[], Any]) -> None:
         if inspect.iscoroutinefunction(hook):

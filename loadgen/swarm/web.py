@@ -1,6 +1,7 @@
 """Locust's web UI: a swarm is prepared before it starts, and a refusal is shown in the form."""
 
-from collections.abc import Mapping
+import logging
+from collections.abc import Iterable, Mapping
 from functools import partial
 from typing import Any
 
@@ -12,6 +13,8 @@ from loadgen.errors import KvswarmError, UsageError
 from loadgen.swarm.leader import Leader
 from loadgen.swarm.locust_csv import PreciseStatsCSV
 from loadgen.swarm.stats_rows import KIND, three_digits
+
+logger = logging.getLogger(__name__)
 
 OPTION_OF_FIELD = {"user_count": "num_users"}
 """Where Locust's form names a field otherwise than its option."""
@@ -45,6 +48,7 @@ class SwarmDoor:
             else:
                 self._prepare(values, host)
         except KvswarmError as error:
+            logger.warning("%s", error)  # Locust's form for editing closes without showing it
             return jsonify({"success": False, "message": str(error), "host": host})
         return None
 
@@ -55,10 +59,13 @@ class SwarmDoor:
 
     def _check_edit(self, values: Mapping[str, Any]) -> None:
         plan = self._leader.plan
-        if plan is not None:
-            # A page loaded anew shows the command line's options, whatever the swarm was given.
-            shown = {name: field["default_value"] for name, field in ui_extra_args_dict().items()}
-            check_edit(values, plan.options, shown)
+        if plan is None:
+            return
+        check_cap(values, plan.options)
+        # A page loaded anew shows the command line's options, whatever the swarm was given.
+        shown = {name: field["default_value"] for name, field in ui_extra_args_dict().items()}
+        for name in changed_options(values, plan.options, shown):
+            logger.warning("%s of a running swarm cannot change: start a new one", _flag(name))
 
     def _prepare(self, values: Mapping[str, Any], host: str | None) -> None:
         # Two swarms at once would share one plan: a second click must not start another.
@@ -90,19 +97,22 @@ def check_users(values: Mapping[str, Any]) -> None:
         raise UsageError("0 users send nothing: give 1 or more, or other --arrivals and a --rate")
 
 
-def check_edit(
+def check_cap(values: Mapping[str, Any], running: Mapping[str, Any]) -> None:
+    """Raise UsageError for a running open loop that is to get its first user or lose its last."""
+    capped, wanted = bool(running.get("num_users")), bool(values.get("num_users"))
+    if running.get("arrivals") != "closed" and capped != wanted:
+        raise UsageError("the cap of an open loop cannot come or go: stop it and start a new one")
+
+
+def changed_options(
     values: Mapping[str, Any], running: Mapping[str, Any], shown: Mapping[str, Any]
-) -> None:
-    """Raise UsageError for what a running swarm cannot take up.
+) -> Iterable[str]:
+    """The options of a form for editing that its user has changed: a swarm cannot take them up.
 
     `running` are the swarm's options, `shown` those of a form that nobody has touched.
     """
-    for name in shown.keys() & values.keys() - {"header"}:
-        if values[name] not in (running.get(name), shown[name]):
-            raise UsageError(f"{_flag(name)} of a running swarm cannot change: stop it first")
-    without_users = (values.get("num_users") == 0, running.get("num_users") == 0)
-    if running.get("arrivals") != "closed" and len(set(without_users)) > 1:
-        raise UsageError("an open loop gets or loses its cap only at the start: stop it first")
+    names = sorted(shown.keys() & values.keys() - {"header"})
+    return [name for name in names if values[name] not in (running.get(name), shown[name])]
 
 
 def _flag(name: str) -> str:

@@ -6,7 +6,7 @@ from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 
 import pytest
-from playwright.async_api import Page, async_playwright
+from playwright.async_api import Page, async_playwright, expect
 
 NAMES = ("google-chrome", "chrome", "chromium", "chromium-browser")
 ARGUMENTS = (
@@ -42,6 +42,7 @@ def find_browser(environment: Mapping[str, str]) -> str:
 async def browser_page() -> AsyncIterator[Page]:
     """An empty page of a headless browser of its own."""
     path = find_browser(os.environ)
+    expect.set_options(timeout=WAIT_MS)
     async with async_playwright() as playwright:
         browser = await playwright.chromium.launch(executable_path=path, args=ARGUMENTS)
         try:

@@ -30,6 +30,10 @@ class UiProcess:
         """The run directories of the swarms so far, in the order of their starts."""
         return sorted(path.parent for path in self.out.glob("*/run.json"))
 
+    async def rows_written(self, number: int, least: int) -> None:
+        """Wait until the swarm of that number has recorded so many requests."""
+        await until(lambda: len(self.runs()) > number and len(_rows(self.runs()[number])) >= least)
+
     async def closed_run(self, number: int) -> "ClosedRun":
         """The run directory of the swarm of that number, counted from 0, once it is complete."""
         await until(lambda: len(self.runs()) > number and _is_closed(self.runs()[number]))
@@ -42,8 +46,7 @@ class ClosedRun:
 
     @property
     def rows(self) -> list[dict[str, str]]:
-        with (self.path / "requests.csv").open(newline="") as file:
-            return list(csv.DictReader(file))
+        return _rows(self.path)
 
     @property
     def facts(self) -> dict[str, Any]:
@@ -54,6 +57,11 @@ class ClosedRun:
         return dict(json.loads((self.path / "summary.json").read_text()))
 
 
+def _rows(path: Path) -> list[dict[str, str]]:
+    with (path / "requests.csv").open(newline="") as file:
+        return list(csv.DictReader(file))
+
+
 def _is_closed(path: Path) -> bool:
     return "exit_code" in json.loads((path / "run.json").read_text())
 
@@ -61,7 +69,7 @@ def _is_closed(path: Path) -> bool:
 async def until(condition: Callable[[], bool], timeout_s: float = 30) -> None:
     """Wait for what has to come true in time."""
     async with asyncio.timeout(timeout_s):
-        while not condition():
+        while not condition():  # noqa: ASYNC110 (files of another process)
             await asyncio.sleep(0.05)
 
 

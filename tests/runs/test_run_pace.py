@@ -1,5 +1,6 @@
 """Open loop: requests go out when they are due, and latency counts from then."""
 
+import pytest
 from conftest import Run
 
 
@@ -12,7 +13,7 @@ def test_latency_counts_from_the_intended_time(run: Run) -> None:
     ok = [row for row in ran.rows if row["outcome"] == "ok"]
     assert len(ok) >= 3
     for row in ran.rows:
-        assert abs(float(row["scheduled_s"]) - int(row["request_id"]) / 10) < 1e-3
+        assert float(row["scheduled_s"]) == pytest.approx(int(row["request_id"]) / 10, abs=2e-3)
     last = max(ok, key=lambda row: int(row["request_id"]))
     waited_s = float(last["sent_s"]) - float(last["scheduled_s"])
     assert waited_s > 0.3, "one user cannot keep up with ten requests a second"
@@ -46,5 +47,8 @@ def test_without_a_cap_requests_overlap_freely(run: Run) -> None:
         in_flight += step
         most = max(most, in_flight)
     assert most > 4
+    assert "Traceback" not in ran.output
     ids = sorted(int(row["request_id"]) for row in ran.rows)
-    assert ids == list(range(len(ids))), "the workers share one sequence of arrivals"
+    # The workers share one sequence of arrivals; they stop a moment apart.
+    settled = [index for index in ids if index < len(ids) - 5]
+    assert settled == list(range(len(settled)))

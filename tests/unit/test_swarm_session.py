@@ -1,0 +1,109 @@
+"""Session: what comes of each request, on a client that replies at once."""
+
+import asyncio
+import time
+from typing import Any
+
+import uvloop
+
+from loadgen.client.exchange import Exchange
+from loadgen.record import RequestRecord
+from loadgen.stats.clock import RunClock
+from loadgen.swarm.session import NEVER_SENT, Session, SessionOver
+from loadgen.workload.arrivals import ConstantPacer
+from loadgen.workload.corpus import load_corpus
+from loadgen.workload.lengths import EstimatedTokens
+from loadgen.workload.settings import WorkloadSettings
+from loadgen.workload.workload import Workload
+
+
+class InstantClient:
+    """Sends and receives in the same moment; `hold` keeps replies back."""
+
+    def __init__(self) -> None:
+        self.free = asyncio.Event()
+        self.free.set()
+
+    async def __aenter__(self) -> "InstantClient":
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        return None
+
+    async def stream(self, prompt: str, max_tokens: int, exchange: Exchange, extra: Any) -> None:
+        exchange.sent_at = time.perf_counter()
+        await self.free.wait()
+        exchange.token_times.append(time.perf_counter())
+        exchange.end_at = time.perf_counter()
+        exchange.outcome = "ok"
+
+
+def make_session(rows: list[RequestRecord], **more: Any) -> tuple[Session, InstantClient]:
+    client = InstantClient()
+    workload = Workload(load_corpus(), WorkloadSettings(), EstimatedTokens())
+    session = Session(
+        workload=workload,
+        client=client,  # type: ignore[arg-type]
+        clock=RunClock(time.time()),
+        worker="0",
+        on_row=lambda record, gaps_ms: rows.append(record),
+        on_sample=lambda sample: None,
+        **more,
+    )
+    return session, client
+
+
+def test_a_timer_that_fires_early_makes_no_negative_latency() -> None:
+    rows: list[RequestRecord] = []
+
+    async def swarm() -> None:
+        session, _ = make_session(rows, pacer=ConstantPacer(700))
+        async with session.running():
+            for _ in range(300):
+                await session.send(await session.next_turn(), "user")
+
+    uvloop.run(swarm())
+    assert len(rows) == 300
+    assert min(row.ttft_ms for row in rows if row.ttft_ms is not None) >= 0
+    assert all(row.sent_s is not None and row.scheduled_s <= row.sent_s for row in rows)
+
+
+def test_stopping_records_what_was_due_and_frees_who_waits() -> None:
+    rows: list[RequestRecord] = []
+
+    async def swarm() -> bool:
+        session, client = make_session(rows, pacer=ConstantPacer(100))
+        async with session.running():
+            client.free.clear()
+            busy = asyncio.create_task(session.send(await session.next_turn(), "busy"))
+            await asyncio.sleep(0.1)
+            session.stop()
+            client.free.set()
+            await busy
+            try:
+                await session.next_turn()
+            except SessionOver:
+                return True
+        return False
+
+    assert uvloop.run(swarm())
+    unsent = [row for row in rows if row.error == NEVER_SENT]
+    assert len(unsent) >= 3
+    assert {(row.outcome, row.sent_s) for row in unsent} == {("cancelled", None)}
+    assert sum(row.outcome == "ok" for row in rows) == 1
+
+
+def test_a_cancelled_request_is_recorded() -> None:
+    rows: list[RequestRecord] = []
+
+    async def swarm() -> None:
+        session, client = make_session(rows)
+        async with session.running():
+            client.free.clear()
+            sending = asyncio.create_task(session.send(await session.next_turn(), "user"))
+            await asyncio.sleep(0.01)
+            sending.cancel()
+            await asyncio.gather(sending, return_exceptions=True)
+
+    uvloop.run(swarm())
+    assert [row.outcome for row in rows] == ["cancelled"]
