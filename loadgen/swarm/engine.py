@@ -128,15 +128,16 @@ class Engine:
     @classmethod
     def close_process(cls) -> None:
         """Close the engine of this process if there is one; may be called again."""
-        engine = cls._by_pid.pop(os.getpid(), None)
+        engine = cls._by_pid.get(os.getpid())
         if engine is not None:
             engine.close()
+            cls._by_pid.pop(os.getpid(), None)
 
     def __init__(self) -> None:
         self.loop = NativeLoop()
         self._inbox: deque[Callable[[], object]] = deque()
         self._handover_due = False
-        self._hub_thread = _native_thread_id()
+        self.hub_thread = _native_thread_id()
         self._ready = Event()
         self._closing = False
         self._stopped = False
@@ -189,14 +190,10 @@ class Engine:
         """Cancel what still runs on the loop, let it finish, stop the thread; may be repeated."""
         if not self._closing:
             self._closing = True
-            self.call(self._begin_close)
+            self.call(lambda: self.loop.create_task(self._close_loop()))
         self._closed.wait(timeout_s)
         self._drainer.kill(block=False)
         self._watcher.close()
-
-    def on_hub(self) -> bool:
-        """Whether the caller runs in the hub's thread."""
-        return bool(_native_thread_id() == self._hub_thread)
 
     def _hand_over(self) -> None:
         self._handover_due = False
@@ -222,9 +219,6 @@ class Engine:
         self.loop.close()
         self.post(self._closed.set, urgent=True)
 
-    def _begin_close(self) -> None:
-        self.loop.create_task(self._close_loop())
-
     async def _close_loop(self) -> None:
         others = asyncio.all_tasks() - {asyncio.current_task()}
         for task in others:
@@ -246,7 +240,7 @@ def _log_on_hub() -> None:
 
     def post_handlers(log: logging.Logger, record: logging.LogRecord) -> None:
         engine = Engine._by_pid.get(os.getpid())
-        if engine is None or engine.on_hub():
+        if engine is None or engine.hub_thread == _native_thread_id():
             call_handlers(log, record)
         else:
             engine.post(functools.partial(call_handlers, log, record), urgent=True)

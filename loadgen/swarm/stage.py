@@ -1,7 +1,6 @@
 """A load-generating process in one swarm, seen from the hub: single process or worker."""
 
 import contextlib
-import gc
 import itertools
 import random
 from collections import deque
@@ -15,6 +14,7 @@ from loadgen.record import RequestRecord
 from loadgen.stats.clock import RunClock
 from loadgen.stats.self_watch import ClientSample
 from loadgen.swarm.client_settings import client_settings
+from loadgen.swarm.collector import calm_collector
 from loadgen.swarm.engine import Engine
 from loadgen.swarm.ledger import Ledger
 from loadgen.swarm.lengths import LengthSource
@@ -57,9 +57,6 @@ class Stage:
         self._names = itertools.count()
         workload = _workload(plan, options, index)
         workload.warm(WARM_BUDGET_S)
-        # What Locust and its web stack keep for ever would make each full collection stop the
-        # loop for tens of milliseconds.
-        gc.freeze()
         pacer = make_pacer(options.arrivals, options.rate, options.workload.seed)
         self.session = Session(
             workload=workload,
@@ -72,6 +69,7 @@ class Stage:
             solo=self._make_solo() if plan.uncapped else None,
         )
         self._lifetime = contextlib.AsyncExitStack()
+        self._lifetime.enter_context(calm_collector())
         Engine.of_process().run(self._lifetime.enter_async_context(self.session.running()))
 
     def next_name(self, user_class: type) -> str:
@@ -97,7 +95,6 @@ class Stage:
         engine.run(self._lifetime.aclose())
         engine.drain()
         self._lifetime, self.session = None, None
-        gc.unfreeze()
         self._hand_over()
         if self._ledger is not None:
             self._ledger.flush()

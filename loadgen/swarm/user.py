@@ -4,6 +4,7 @@ import asyncio
 import contextlib
 import inspect
 import logging
+import os
 import random
 import traceback
 from collections.abc import Awaitable, Callable
@@ -20,17 +21,10 @@ from locust.exception import (
     StopTest,
     StopUser,
 )
-from locust.runners import (
-    STATE_CLEANUP,
-    STATE_STOPPED,
-    STATE_STOPPING,
-    MasterRunner,
-    WorkerRunner,
-)
+from locust.runners import STATE_CLEANUP, STATE_STOPPED, STATE_STOPPING, MasterRunner, WorkerRunner
 from locust.user.task import LOCUST_STATE_RUNNING, LOCUST_STATE_STOPPING
 
 from loadgen.swarm.engine import Engine, Flight
-from loadgen.swarm.orphan import set_parent_death_signal
 
 CANCEL_GRACE_S = 5.0
 """How long a cancelled user may take for its `finally` blocks before it is given up."""
@@ -38,10 +32,15 @@ CANCEL_GRACE_S = 5.0
 ERROR_PAUSE_S = 0.01
 """A task that raises at once, without a wait time, must not flood Locust with tracebacks."""
 
+LEADER_CHECK_S = 0.5
+"""How often a forked worker looks whether its leader still lives."""
+
 STOP_TEST = "async_user_stop_test"
 """The message by which a worker passes on StopTest to its master."""
 
 logger = logging.getLogger(__name__)
+
+_importer_pid = os.getpid()  # the leader's: `--processes` forks after the import
 
 AsyncTask = Callable[[Any], Awaitable[object]]
 
@@ -100,10 +99,7 @@ class AsyncUser(User):
             raise StopUser
 
     def stop(self, force: bool = False) -> bool:
-        """Locust's order to leave: at once, or as soon as no task is under way.
-
-        Returns whether the user has left. The state is written on the hub only.
-        """
+        """Leave at once, or as soon as no task is under way; returns whether the user has left."""
         if force or self._state is None:
             return bool(super().stop(force))
         self._state = LOCUST_STATE_STOPPING
@@ -232,9 +228,20 @@ def _stop_test(environment: Any, **_: Any) -> None:
 def _join_swarm(environment: Any, runner: Any, **_: Any) -> None:
     if isinstance(runner, MasterRunner):
         runner.register_message(STOP_TEST, _stop_test, concurrent=True)
-    elif isinstance(runner, WorkerRunner) and environment.parsed_options.processes:
-        # Locust forked this worker; without the leader it would wait for a master for ever.
-        set_parent_death_signal()
+    elif isinstance(runner, WorkerRunner) and os.getpid() != _importer_pid:
+        gevent.spawn(_quit_with_leader, runner)
+
+
+def _quit_with_leader(runner: WorkerRunner) -> None:
+    """End a forked worker whose leader was killed; it would go on loading the host.
+
+    Linux's parent-death signal comes once for each of the leader's threads, and a second SIGTERM
+    cuts Locust's shutdown short.
+    """
+    while os.getppid() == _importer_pid:
+        gevent.sleep(LEADER_CHECK_S)
+    logger.info("this worker stops: the process that started it is gone")
+    runner.quit()
 
 
 @events.quit.add_listener

@@ -17,19 +17,21 @@ import psutil
 TICK_S = 0.02
 MB = 1_000_000
 HERE = Path(__file__).parent
-CLIENT_CORE, *_, SERVER_CORE = sorted(os.sched_getaffinity(0)) * 2
+CORES = sorted(os.sched_getaffinity(0)) if sys.platform == "linux" else [0]
+CLIENT_CORE, SERVER_CORE = CORES[0], CORES[-1]
 """Two different cores where there are two, so that the client's limit is what is measured."""
 
 
-def leave_the_client_alone() -> None:
-    """Move this process to the server's core."""
-    os.sched_setaffinity(0, {SERVER_CORE})
+def pin(core: int) -> None:
+    """Keep this process on one core, where the system can (Linux)."""
+    if sys.platform == "linux":
+        os.sched_setaffinity(0, {core})
 
 
 def start(arguments: list[str], core: int, **settings: Any) -> subprocess.Popen[bytes]:
     """A Python child on one core."""
     command = [sys.executable, *arguments]
-    return subprocess.Popen(command, preexec_fn=lambda: os.sched_setaffinity(0, {core}), **settings)
+    return subprocess.Popen(command, preexec_fn=lambda: pin(core), **settings)
 
 
 @dataclass(frozen=True, slots=True)

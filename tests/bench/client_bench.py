@@ -15,7 +15,7 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
-from children import leave_the_client_alone, mock_server
+from children import SERVER_CORE, mock_server, pin
 from clients import BARE, KVSWARM, Client, Job
 from figures import error_figures, load_figures
 from table import Results, markdown, write_csv
@@ -78,7 +78,7 @@ def main() -> None:
     options = parse_options()
     out = options.out or Path("runs") / f"{time.strftime('%Y%m%d-%H%M%S')}-bench"
     out.mkdir(parents=True, exist_ok=True)
-    leave_the_client_alone()
+    pin(SERVER_CORE)
     results = measure(options)
     text = markdown(results)
     (out / "bench.md").write_text(text)

@@ -47,16 +47,20 @@ def load_figures(metered: Metered, log: dict[str, Any]) -> dict[str, float]:
 def error_figures(
     metered: Metered, log: dict[str, Any], reported: Iterable[Reported]
 ) -> dict[str, float]:
-    """Reported minus true, in ms, over all replies of a run.
+    """Reported minus true, in ms, over the replies of a run but those of its first second.
 
     True is what the server saw: a TTFT from the receipt of the request to the write of the first
     token, and the 99th percentile of the gaps between the writes of a reply. Absolute values are
-    used for ITL, whose errors cancel otherwise.
+    used for ITL, whose errors cancel otherwise. The first replies are left out because they have
+    the opening of their connections in them.
     """
     true = {int(number): times for number, times in log["replies"].items()}
+    begin_ns = log["first_post_ns"] + START_S * 1e9
     ttft_errors, itl_errors = [], []
     for reply in reported:
         received_ns, *sent_ns = true[reply.number]
+        if received_ns < begin_ns:
+            continue
         ttft_errors.append(reply.ttft_ms - (sent_ns[0] - received_ns) / 1e6)
         itl_errors.append(abs(reply.itl_p99_ms - p99_gap_ms([ns / 1e9 for ns in sent_ns])))
     return {

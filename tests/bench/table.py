@@ -28,8 +28,9 @@ NOTES = """\
 Medians over the repeats, with the range in brackets; the ratio is of medians. CPU is user + system
 time of the client, from one second after its first request until half a second before its last;
 start-up is left out, and the second figure adds the end (summaries, reports). Errors are reported
-minus true: true TTFT is from the server's receipt of a request to its write of the first token, an
-ITL error is that of a reply's 99th percentile. Other work on the machine makes all of it worse.
+minus true, without the first second, in which connections are opened: true TTFT is from the
+server's receipt of a request to its write of the first token, an ITL error is that of a reply's
+99th percentile. Other work on the machine makes all of it worse: run it alone.
 """
 PACKAGES = ("kvswarm", "locust", "gevent", "aiohttp", "uvloop", "orjson")
 

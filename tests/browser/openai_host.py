@@ -15,14 +15,21 @@ PROMPT_TOKENS, CACHED_TOKENS = 100, 64
 
 @dataclass
 class OpenAiHost:
-    """The running host; `most_in_flight` is how many requests it ever had at once."""
+    """The running host; `most_in_flight` is how many requests it ever had at once.
+
+    `models_s` is how long it takes to tell its models, which is asked before a swarm starts.
+    """
 
     url: str = ""
+    models_s: float = 0.0
+    models_asked: int = 0
     bodies: list[dict[str, Any]] = field(default_factory=list)
     most_in_flight: int = 0
     _in_flight: int = 0
 
     async def list_models(self, _: web.Request) -> web.Response:
+        self.models_asked += 1
+        await asyncio.sleep(self.models_s)
         return web.json_response({"object": "list", "data": [{"id": "demo", "object": "model"}]})
 
     async def complete(self, request: web.Request) -> web.StreamResponse:

@@ -1,5 +1,6 @@
 """Swarms started, watched and stopped in a real browser, against a host of the test's own."""
 
+import asyncio
 import csv
 from pathlib import Path
 
@@ -7,7 +8,7 @@ import pytest
 from openai_host import CACHED_TOKENS, PROMPT_TOKENS, OpenAiHost
 from playwright.async_api import expect
 from swarm_page import ENDPOINT, OUR_ROWS, SwarmPage
-from ui_process import ClosedRun, UiProcess
+from ui_process import ClosedRun, UiProcess, until
 
 pytestmark = pytest.mark.browser
 
@@ -113,10 +114,16 @@ async def test_an_open_loop_without_users_has_no_cap(
     await swarm.open_parameters()
     label = swarm.form.locator("label", has_text="Arrivals")
     await expect(label).to_contain_text("users cap those in flight, 0 = no cap")
-    # 0.5 s a reply: 20 arrivals a second need about ten requests at once.
-    await swarm.start(users=0, arrivals="poisson", rate=20, output_tokens=100)
+    # A second and more a reply: 20 arrivals a second need about twenty requests at once.
+    await swarm.start(users=0, arrivals="poisson", rate=20, output_tokens=200)
     await swarm.count_above("TTFT (ms)", 20)
-    await swarm.stop()
+    await swarm.button("Edit").click()
+    await swarm.fill(users=3)
+    await swarm.button("Update").click()
+    await until(lambda: "cap of an open loop cannot come or go" in ui.log.read_text())
+    await swarm.button("Stop").click()
+    await stopping(swarm, ui)
+    await expect(swarm.button("New")).to_be_visible()
     run = await ui.closed_run(0)
     assert host.most_in_flight > 4
     assert (run.facts["users"], run.facts["options"]["rate"]) == (0, 20.0)
@@ -156,21 +163,32 @@ async def test_users_can_be_added_but_options_of_a_running_swarm_stay(
 
 
 async def test_one_swarm_at_a_time_and_the_page_sees_a_long_drain_end(
-    swarm: SwarmPage, ui: UiProcess
+    swarm: SwarmPage, ui: UiProcess, host: OpenAiHost
 ) -> None:
-    await swarm.fill(users=2, spawn_rate=2, output_tokens=1000)
-    await swarm.button("Start").dblclick()
-    await swarm.page.wait_for_timeout(1000)  # five seconds a reply
+    host.models_s = 1.0
+    await swarm.fill(users=2, spawn_rate=2, output_tokens=1400)  # seven seconds a reply
+    await swarm.button("Start").click()
+    await until(lambda: host.models_asked > 0)
+    assert "wait for it" in await second_start(swarm, ui)
+    await expect(swarm.button("Stop")).to_be_visible()
+    await until(lambda: len(host.bodies) == 2)
     await swarm.button("Stop").click()
-    form: dict[str, str | float | bool] = {
-        "user_count": "2",
-        "spawn_rate": "2",
-        "arrivals": "closed",
-        "output_tokens": "3",
-    }
-    answer = await swarm.page.request.post(f"{ui.url}/swarm", form=form)
-    assert "wait for it" in (await answer.json())["message"]
+    await stopping(swarm, ui)
     await expect(swarm.button("New")).to_be_visible()
     run = await ui.closed_run(0)
     assert [row["outcome"] for row in run.rows] == ["ok", "ok"]
     assert len(ui.runs()) == 1
+
+
+async def second_start(swarm: SwarmPage, ui: UiProcess) -> str:
+    """What somebody else is told who starts a swarm now."""
+    form: dict[str, str | float | bool] = {"user_count": "2", "spawn_rate": "2"}
+    answer = await swarm.page.request.post(f"{ui.url}/swarm", form=form)
+    return str((await answer.json())["message"])
+
+
+async def stopping(swarm: SwarmPage, ui: UiProcess) -> None:
+    """Wait until the swarm has begun to stop; before, a second start only sets its users."""
+    async with asyncio.timeout(5):
+        while "wait for it" not in await second_start(swarm, ui):  # noqa: ASYNC110
+            await asyncio.sleep(0.05)

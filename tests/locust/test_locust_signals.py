@@ -70,6 +70,27 @@ def test_a_signal_ends_a_swarm_of_the_web_ui_cleanly(
         assert "Traceback" not in web.output
 
 
+def test_a_task_that_swallows_its_cancellation_is_its_users_last(tmp_path: Path) -> None:
+    locustfile = """
+        class Stubborn(AsyncUser):
+            def on_stop(self):
+                note("stopped")
+
+            @task
+            async def work(self):
+                note("begins")
+                try:
+                    await asyncio.sleep(3600)
+                except asyncio.CancelledError:
+                    note("goes on")
+        """
+    with running_locust(tmp_path, locustfile) as locust:
+        locust.until_noted("begins")
+        locust.process.send_signal(signal.SIGINT)
+        assert locust.wait() == 0
+        assert locust.notes == ["begins", "goes on", "stopped"]
+
+
 def test_ctrl_c_leaves_tasks_in_flight_the_stop_timeout(tmp_path: Path) -> None:
     locustfile = """
         class Finishing(AsyncUser):

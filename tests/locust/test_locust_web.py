@@ -1,11 +1,14 @@
 """An `AsyncUser` swarm started, edited, stopped and restarted over Locust's HTTP API."""
 
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 from locust_process import LocustWeb, running_web
 
 LOCUSTFILE = """
+from locust.user.task import LOCUST_STATE_STOPPING
+
 class Steady(AsyncUser):
     wait_time = constant(0.05)
 
@@ -47,17 +50,19 @@ class Endless(AsyncUser):
             note("endless cleaned up")
         note("endless ends")
 
-class Stubborn(AsyncUser):
+class Ponderous(AsyncUser):
+    def wait_time(self):
+        note("ponderous waits")
+        while self._state != LOCUST_STATE_STOPPING:
+            time.sleep(0.01)
+        return 3600
+
     async def on_stop(self):
-        note("stubborn stopped")
+        note("ponderous stopped")
 
     @task
     async def work(self):
-        note("stubborn begins")
-        try:
-            await asyncio.sleep(3600)
-        except asyncio.CancelledError:
-            note("stubborn goes on")
+        pass
 
 class Idle(AsyncUser):
     wait_time = constant(3600)
@@ -144,7 +149,7 @@ def start(web: LocustWeb, users: int, *classes: str, spawn_rate: float = 100) ->
     web.swarm(users, spawn_rate, user_classes=list(classes))
 
 
-def exceptions(web: LocustWeb) -> dict[str, dict[str, object]]:
+def exceptions(web: LocustWeb) -> dict[str, dict[str, Any]]:
     return {row["msg"]: row for row in web.get("/exceptions")["exceptions"]}
 
 
@@ -208,11 +213,13 @@ def test_after_the_stop_timeout_a_task_is_cancelled_and_cleans_up(web: LocustWeb
     assert web.count("endless ends") == 0
 
 
-def test_a_task_that_swallows_its_cancellation_is_its_users_last(web: LocustWeb) -> None:
-    start(web, 1, "Stubborn")
-    web.until_noted("stubborn begins")
+def test_a_stop_just_before_the_wait_is_not_overlooked(web: LocustWeb) -> None:
+    timeouts = web.output.count("Not all users finished")
+    start(web, 1, "Ponderous")
+    web.until_noted("ponderous waits")
     web.post("/stop")
-    assert web.notes == ["stubborn begins", "stubborn goes on", "stubborn stopped"]
+    assert web.notes == ["ponderous waits", "ponderous stopped"]
+    assert web.output.count("Not all users finished") == timeouts
 
 
 def test_exceptions_are_shown_with_their_true_traceback(web: LocustWeb) -> None:

@@ -127,7 +127,7 @@ def test_sigterm_to_the_leader_ends_its_workers_cleanly(web: LocustWeb) -> None:
     web.process.send_signal(signal.SIGTERM)
     web.wait()
     assert web.group() == []
-    assert web.count("stopped") == 2
+    assert web.count("stopped") == 2, web.output
 
 
 @pytest.mark.skipif(not Path("/proc/self").exists(), reason="Linux tells of a parent's death")
@@ -137,7 +137,7 @@ def test_workers_do_not_outlive_a_leader_that_is_killed(web: LocustWeb) -> None:
     web.process.kill()
     web.process.wait(60)
     web.until(lambda: web.group() == [], "the end of the workers")
-    assert web.count("stopped") == 2
+    assert web.count("stopped") == 2, web.output
 
 
 def test_stop_test_on_a_worker_ends_the_whole_test_of_master_and_workers(tmp_path: Path) -> None:

@@ -1,0 +1,168 @@
+"""What the documentation says, against the code: options, columns, exit codes, links, examples."""
+
+import json
+import re
+import subprocess
+import sys
+from contextlib import suppress
+from dataclasses import fields
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from loadgen.cli.main import HELP, main
+from loadgen.record import COLUMNS, OUTCOMES
+from loadgen.runs import exit_code
+from loadgen.stats.self_watch import COLUMNS as CLIENT_COLUMNS
+from loadgen.stats.server_counters import NO_FIGURES
+from loadgen.stats.server_metrics import COLUMNS as SERVER_COLUMNS
+from loadgen.stats.summary import summarize
+from loadgen.stats.tally import Tally
+from loadgen.workload.diversity import Diversity
+
+ROOT = Path(__file__).parents[2]
+README, RUNS = ROOT / "README.md", ROOT / "docs" / "runs.md"
+PAGES = (
+    README,
+    RUNS,
+    ROOT / "docs" / "architecture.md",
+    ROOT / "CHANGELOG.md",
+    ROOT / "CONTRIBUTING.md",
+)
+COMMANDS = (["run"], ["ui"], ["demo"], ["targets"], ["serve"], ["model", "build"])
+
+OPTION = re.compile(r"(?<![\w-])--[a-z][a-z0-9-]*")
+LOCUST_SIDE = """
+import json
+import loadgen.swarm.plugin
+from loadgen.swarm import stats_rows
+from locust.argument_parser import get_parser
+actions = get_parser()._actions
+print(json.dumps({
+    "defaults": {flag: action.default for action in actions for flag in action.option_strings},
+    "rows": [stats_rows.TTFT, stats_rows.ITL, stats_rows.TPOT, stats_rows.TOKENS_PER_S,
+             stats_rows.CACHED_SHARE],
+}, default=str))
+"""
+
+
+@cache
+def locust_side() -> dict[str, Any]:
+    """Asked of another process: importing Locust patches threads and sockets."""
+    command = [sys.executable, "-c", LOCUST_SIDE]
+    return dict(json.loads(subprocess.check_output(command, cwd=ROOT, timeout=60)))
+
+
+def section(page: Path, heading: str) -> str:
+    """The text below a heading, up to the next one of the same level."""
+    level = heading.split()[0]
+    _, _, rest = page.read_text().partition(f"\n{heading}\n")
+    assert rest, f"{page.name} has no {heading!r}"
+    return re.split(rf"^{level} ", rest, flags=re.MULTILINE)[0]
+
+
+def table(text: str, head: str) -> list[list[str]]:
+    """The cells of each row of the first table whose header starts with `head`."""
+    lines = iter(text.splitlines())
+    for line in lines:
+        if line.startswith(f"| {head} |"):
+            next(lines)
+            rows = (line for line in iter(lambda: next(lines, ""), ""))
+            return [[cell.strip() for cell in row.strip("|").split("|")] for row in rows]
+    raise AssertionError(f"no table with {head!r}")
+
+
+def names(rows: list[list[str]]) -> list[str]:
+    """What stands in backticks in the first column, in this order."""
+    return [name for row in rows for name in re.findall(r"`([^`]+)`", row[0])]
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_every_option_exists(page: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    for command in COMMANDS:
+        with suppress(SystemExit):
+            main([*command, "--help"])
+    own = set(OPTION.findall(capsys.readouterr().out))
+    engine = set(OPTION.findall((ROOT / "loadgen/targets/catalog.toml").read_text()))
+    known = own | engine | locust_side()["defaults"].keys()
+    assert set(OPTION.findall(page.read_text())) <= known
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_every_command_and_make_target_exists(page: Path) -> None:
+    lines = code(page.read_text())
+    commands = re.findall(r"^(?:\$ )?kvswarm ([a-z]+)", lines, re.MULTILINE)
+    assert all(f"\n  kvswarm {command} " in HELP for command in commands)
+    targets = re.findall(r"^([a-z]+):", (ROOT / "Makefile").read_text(), re.MULTILINE)
+    assert set(re.findall(r"\bmake ([a-z]+)", lines)) <= set(targets)
+
+
+def code(text: str) -> str:
+    """Code blocks and code spans, one a line."""
+    blocks = re.findall(r"```\w*\n(.*?)```", text, re.S)
+    spans = re.findall(r"`([^`\n]+)`", re.sub(r"```.*?```", "", text, flags=re.S))
+    return "\n".join([*blocks, *spans])
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_links_lead_somewhere(page: Path) -> None:
+    links = re.findall(r"\]\(([^)#\s]+)", page.read_text())
+    broken = [link for link in links if "://" not in link and not (page.parent / link).is_file()]
+    assert broken == []
+
+
+@pytest.mark.parametrize(
+    ("file", "columns"),
+    [
+        ("requests.csv", COLUMNS),
+        ("server_metrics.csv", SERVER_COLUMNS),
+        ("client_metrics.csv", CLIENT_COLUMNS),
+    ],
+)
+def test_every_column_is_described(file: str, columns: tuple[str, ...]) -> None:
+    rows = table(section(RUNS, f"## {file}"), "column")
+    assert tuple(names(rows)) == columns
+    assert all(row[-1] for row in rows)
+
+
+def test_every_outcome_is_described() -> None:
+    assert tuple(names(table(RUNS.read_text(), "outcome"))) == OUTCOMES
+
+
+def test_every_figure_is_described() -> None:
+    text = section(RUNS, "## summary.json and summary.csv")
+    figures = summarize(
+        Tally(), duration_s=0.0, diversity=None, server=None, client_saturated=False
+    )
+    assert set(names(table(text, "field"))) == set(figures)
+    _, _, server = text.partition("`server` is what")
+    assert set(names(table(server, "field"))) == set(NO_FIGURES)
+    _, _, diversity = text.partition("`diversity`:")
+    assert names(table(diversity, "field")) == [field.name for field in fields(Diversity)]
+
+
+def test_every_row_in_locusts_table_is_described() -> None:
+    rows = table(section(RUNS, "## Locust's tables"), "row")
+    assert names(rows) == locust_side()["rows"]
+
+
+@pytest.mark.parametrize("page", [README, RUNS], ids=lambda page: page.name)
+def test_exit_codes_are_those_of_the_code(page: Path) -> None:
+    said = [int(row[0]) for row in table(page.read_text(), "exit code")]
+    assert said == sorted(value for name, value in vars(exit_code).items() if name.isupper())
+
+
+def test_defaults_in_the_readme_are_those_of_the_options() -> None:
+    defaults = locust_side()["defaults"]
+    for flag, default, _ in table(section(README, "## The workload"), "option"):
+        assert str(defaults[flag.strip("`")]) == default
+
+
+def test_the_locustfile_in_the_readme_loads(tmp_path: Path) -> None:
+    (example,) = re.findall(r"```python\n(.*?)```", section(README, "## Your own locustfile"), re.S)
+    (tmp_path / "reader.py").write_text(example)
+    command = [sys.executable, "-m", "locust", "-f", str(tmp_path / "reader.py"), "--list"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    assert "Reader" in done.stdout, done.stderr

@@ -1,0 +1,88 @@
+"""Rows in Locust's statistics, in a process of their own: importing Locust patches all of it."""
+
+import json
+import subprocess
+import sys
+from typing import Any
+
+import pytest
+
+SCRIPT = """
+import json, sys
+from dataclasses import fields
+from locust.stats import RequestStats
+from loadgen.record import RequestRecord
+from loadgen.swarm.stats_rows import log_records
+
+batches = json.load(sys.stdin)
+stats = RequestStats()
+for batch in batches:
+    blank = {field.name: None for field in fields(RequestRecord)}
+    log_records(stats, [(RequestRecord(**(blank | record)), gaps_ms) for record, gaps_ms in batch])
+print(json.dumps({
+    name: {
+        "count": entry.num_requests,
+        "total": entry.total_response_time,
+        "least": entry.min_response_time,
+        "most": entry.max_response_time,
+        "times": [[key, entry.response_times[key]] for key in sorted(entry.response_times)],
+        "per_s": sum(entry.num_reqs_per_sec.values()),
+    }
+    for (name, kind), entry in stats.entries.items()
+}))
+"""
+
+OK = {"outcome": "ok", "ttft_ms": 12.3456, "tpot_ms": 2.0, "e2e_ms": 500.0, "output_tokens": 4}
+ROWS = [
+    (OK, [1.2345, 0.0, 98.76]),
+    ({**OK, "ttft_ms": 0.5, "prompt_tokens": 200, "cached_tokens": 50}, [1.2312, 1.2312]),
+    ({**OK, "outcome": "timeout"}, [7.0]),
+    ({"outcome": "ok"}, []),
+]
+
+
+def logged(*batches: list[Any]) -> dict[str, Any]:
+    done = subprocess.run(
+        [sys.executable, "-c", SCRIPT],
+        input=json.dumps(batches),
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=True,
+    )
+    return dict(json.loads(done.stdout))
+
+
+@pytest.fixture(scope="module")
+def entries() -> dict[str, Any]:
+    return logged(ROWS)
+
+
+def test_every_gap_counts_once_with_three_digits_kept(entries: dict[str, Any]) -> None:
+    itl = entries["ITL (ms)"]
+    assert itl["times"] == [[0.0, 1], [1.23, 3], [98.8, 1]]
+    assert (itl["count"], itl["per_s"]) == (5, 5)
+
+
+def test_extremes_and_sums_are_not_rounded(entries: dict[str, Any]) -> None:
+    ttft = entries["TTFT (ms)"]
+    assert (ttft["least"], ttft["most"]) == (0.5, 12.3456)
+    assert ttft["total"] == pytest.approx(12.8456)
+
+
+def test_a_speed_counts_once_for_each_token(entries: dict[str, Any]) -> None:
+    speed = entries["Output tokens/s"]
+    assert (speed["count"], speed["times"]) == (8, [[8.0, 8]])
+    assert speed["total"] == pytest.approx(64.0)
+
+
+def test_only_what_is_known_of_ok_requests_is_there(entries: dict[str, Any]) -> None:
+    assert entries["Cached-token share (%)"]["times"] == [[25.0, 1]]
+    assert entries["TPOT (ms)"]["count"] == 2
+    assert logged([ROWS[2], ROWS[3]]) == {}
+
+
+def test_how_rows_are_batched_changes_nothing(entries: dict[str, Any]) -> None:
+    assert logged(*([row] for row in ROWS)) == {
+        name: {**entry, "total": pytest.approx(entry["total"])} for name, entry in entries.items()
+    }
