@@ -51,7 +51,7 @@ def run_parser(command: str) -> argparse.ArgumentParser:
     )
     parser.add_argument("--host", help="a running OpenAI-compatible server, e.g. http://host:8000")
     parser.add_argument("--target", help="an engine to start for this run: see `kvswarm targets`")
-    parser.add_argument("--out", type=Path, help="the run directory (default: runs/TIME-NAME)")
+    parser.add_argument("--out", default="", help="the run directory (default: runs/TIME-NAME)")
     add_target_options(parser)
     return parser
 
@@ -95,10 +95,12 @@ def parse_run(command: str, arguments: list[str]) -> RunArguments:
         host=parsed.host,
         target=parsed.target,
         target_arguments=target_arguments(parsed),
-        out=parsed.out or _default_out(parsed.target or "host"),
+        out=Path(parsed.out) if parsed.out else _default_out(parsed.target or "host"),
         rest=tuple(rest),
     )
 
 
 def _default_out(name: str) -> Path:
-    return Path("runs") / f"{time.strftime('%Y%m%d-%H%M%S')}-{name}"
+    now = time.time()
+    stamp = time.strftime("%Y%m%d-%H%M%S", time.localtime(now))
+    return Path("runs") / f"{stamp}.{int(now % 1 * 1000):03d}-{name}"

@@ -1,5 +1,6 @@
 """The `kvswarm` command."""
 
+import os
 import sys
 from collections.abc import Callable, Sequence
 
@@ -36,6 +37,9 @@ def main(argv: Sequence[str] | None = None) -> int:
         return error.exit_code
     except KeyboardInterrupt:
         return 130
+    except BrokenPipeError:  # the reader of our output has left, as `head` does
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 0
 
 
 def _command(name: str) -> Callable[[list[str]], int]:

@@ -1,7 +1,9 @@
 """`kvswarm run` and `kvswarm ui`: Locust in this process, or below one that runs the engine."""
 
 import os
+import socket
 import sys
+from collections.abc import Sequence
 
 from loadgen.cli.arguments import RunArguments, parse_run, run_parser
 from loadgen.cli.locustfile import find_locustfile
@@ -43,8 +45,19 @@ def locust_argv(command: str, run: RunArguments) -> list[str]:
     mode = ["--headless", "--only-summary"] if command == "run" else ["--web-host", "127.0.0.1"]
     file = str(find_locustfile(run.file))
     level = [] if command == "ui" else ["--loglevel", "WARNING"]
-    ours = [*mode, *level, "--host", run.host, "--out", str(run.out)]
+    ours = [*mode, *level, *_own_port(run.rest), "--host", run.host, "--out", str(run.out)]
     return ["locust", "-f", file, *ours, *run.rest]
+
+
+def _own_port(rest: Sequence[str]) -> list[str]:
+    """With `--processes`, master and workers meet on a free port: two runs must not share one."""
+    flags = {argument.partition("=")[0] for argument in rest}
+    if "--processes" not in flags or flags & {"--master-bind-port", "--master-port", "--worker"}:
+        return []
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = str(probe.getsockname()[1])
+    return ["--master-bind-host", "127.0.0.1", "--master-bind-port", port, "--master-port", port]
 
 
 def _help(command: str) -> int:

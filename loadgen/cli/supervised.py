@@ -73,7 +73,7 @@ async def _supervise(
                     if code not in (DONE, FAILED, SATURATED):
                         break
                 return next((code for code in codes if code), DONE)
-        return interruption.exit_code
+        return 128 + interruption.signal_number
 
 
 async def _check(
@@ -89,8 +89,17 @@ async def _check(
         "max_model_len": _planned_window(settings),
     }
     environment = _environment(folder, planned, None) | {"KVSWARM_CHECK": "1"}
-    checked = replace(run, host=NO_HOST)
+    checked = replace(run, host=NO_HOST, rest=_without_processes(run.rest))
     return await _locust("run", checked, environment, interruption)
+
+
+def _without_processes(rest: tuple[str, ...]) -> tuple[str, ...]:
+    """Workers would only have to be ended again."""
+    left = list(rest)
+    while "--processes" in left:
+        at = left.index("--processes")
+        del left[at : at + 2]
+    return tuple(argument for argument in left if not argument.startswith("--processes="))
 
 
 def _planned_window(settings: TargetSettings) -> int | None:

@@ -8,6 +8,8 @@ from loadgen.swarm.options import add_options
 
 class _PlainParser(argparse.ArgumentParser):
     def add_argument(self, *flags: Any, **settings: Any) -> Any:
+        if flags[0] in ("--model", "--out"):
+            return None  # `kvswarm run` has its own words for these
         settings.pop("env_var", None)
         settings.pop("include_in_web_ui", None)
         return super().add_argument(*flags, **settings)

@@ -36,10 +36,11 @@ def command_line() -> list[str]:
     """This process's command line, with the values of headers hidden: they may hold keys."""
     hidden: list[str] = []
     for argument in sys.argv:
-        if hidden and hidden[-1] == "--header":
+        flag, equals, value = argument.partition("=")
+        if hidden and _is_header(hidden[-1]):
             argument = _without_value(argument)
-        elif argument.startswith("--header="):
-            argument = "--header=" + _without_value(argument.removeprefix("--header="))
+        elif equals and _is_header(flag):
+            argument = f"{flag}={_without_value(value)}"
         hidden.append(argument)
     return hidden
 
@@ -47,6 +48,10 @@ def command_line() -> list[str]:
 def hide_headers(headers: Iterable[str]) -> list[str]:
     """Header lines with their values hidden."""
     return [_without_value(header) for header in headers]
+
+
+def _is_header(flag: str) -> bool:
+    return len(flag) > 3 and "--header".startswith(flag)  # argparse takes abbreviations
 
 
 def _without_value(header: str) -> str:

@@ -25,6 +25,7 @@ def close_run(leader: "Leader") -> int:
         summary,
         host_died=leader.host_died,
         max_failures_percent=leader.preparation.options.max_failures_percent,
+        lost_workers=summary["lost_workers"],
     )
     if leader.directory is not None:
         write_summary(leader.directory.path, summary)
@@ -41,15 +42,17 @@ def summarize_run(leader: "Leader") -> dict[str, Any]:
     saturation = rule.judge(leader.ledger.samples)
     diversity = None
     if leader.directory is not None:
-        diversity = emitted_diversity(leader.directory.requests.path)
-    return summarize(
+        diversity = emitted_diversity(leader.directory.requests.path, leader.stats_reset_s)
+    summary = summarize(
         tally,
         duration_s=(tally.last_end_s or 0.0) - (tally.first_sent_s or 0.0),
         diversity=diversity,
-        server=_server(leader.server_samples),
+        server=_server(leader.server.samples),
         client_saturated=saturation.saturated,
         client_saturated_reason=saturation.reason,
     )
+    lost_workers = leader.roll.lost if leader.roll is not None else 0
+    return summary | {"stats_reset_s": leader.stats_reset_s, "lost_workers": lost_workers}
 
 
 def _server(samples: list[ServerSample]) -> dict[str, Any] | None:

@@ -25,6 +25,8 @@ class Follower:
         """The master starts a swarm; its order to spawn users comes after this message."""
         plan = Plan.from_wire(msg.data)
         runner = self.environment.runner
+        if runner.client_id not in plan.workers:
+            return  # joined between the plan and its sending: the master says so
         self._ledger = WorkerLedger(lambda delta: runner.send_message(DELTA, delta))
         self.stage.open(plan, self._ledger, runner.client_id)
         self._sender = gevent.spawn(self._send_for_ever)
@@ -32,8 +34,11 @@ class Follower:
     def take_drain(self, environment: Any, msg: Any) -> None:
         """The master wants nothing new sent and everything in flight finished."""
         self.environment.stop_timeout = msg.data["stop_timeout"]
-        self.environment.runner.stop()
-        self.environment.runner.send_message(DRAINED, {})
+        runner = self.environment.runner
+        runner.stop()
+        # The master closes the run once all have drained; Locust itself would report later.
+        runner._send_stats()
+        runner.send_message(DRAINED, {})
 
     def stopping(self) -> None:
         """Locust's `test_stopping` on this worker."""

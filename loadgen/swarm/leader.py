@@ -1,11 +1,9 @@
 """The process that owns a swarm: the single process, or the master of workers."""
 
-import contextlib
 import logging
 import time
 from collections.abc import Mapping
 from dataclasses import asdict, astuple
-from functools import partial
 from typing import Any
 
 import gevent
@@ -14,25 +12,21 @@ from locust.runners import MasterRunner
 from loadgen.errors import KvswarmError
 from loadgen.runs.directory import RunDirectory, open_directory
 from loadgen.stats.clock import RunClock
-from loadgen.stats.memory import GpuMemory
-from loadgen.stats.server_metrics import MetricsSources, ServerSample
+from loadgen.stats.server_metrics import ServerSample
 from loadgen.swarm.closing import close_run
-from loadgen.swarm.engine import Engine
 from loadgen.swarm.ledger import RunLedger
 from loadgen.swarm.locust_csv import LocustCsv
-from loadgen.swarm.messages import DRAIN, PLAN
 from loadgen.swarm.opening import describe_run, swarm_directory
 from loadgen.swarm.plan import Plan
 from loadgen.swarm.preparation import Preparation, prepare
-from loadgen.swarm.scraper import Scraper
+from loadgen.swarm.server_watch import ServerWatch
 from loadgen.swarm.stage import Stage
 from loadgen.swarm.supervisor import Supervisor
 from loadgen.swarm.view import View
+from loadgen.swarm.worker_roll import WorkerRoll
 
 OPEN_LOOP_LEAD_S = 0.5
 """An open loop's first arrival is that far ahead, so that every process is there in time."""
-WORKERS_GRACE_S = 10.0
-"""How long after the drain time a worker may take to report that it has drained."""
 
 logger = logging.getLogger(__name__)
 
@@ -46,24 +40,22 @@ class Leader:
         self.supervisor = Supervisor.of_process()
         self.ledger = RunLedger(None)
         self.directory: RunDirectory | None = None
-        self.server_samples: list[ServerSample] = []
+        self.server = ServerWatch(self._take_sample, self._host_is_gone)
+        self.roll: WorkerRoll | None = None
+        self.stats_reset_s: float | None = None
         self.host_died = False
         self.exit_code: int | None = None
         self.is_stopping = False
+        self._is_closing = False
         self.preparation: Preparation | None = None
         self.plan: Plan | None = None
         self._ready: Preparation | None = None
-        self._scraping: contextlib.AsyncExitStack | None = None
         self._csv: LocustCsv | None = None
         self._flusher: gevent.Greenlet | None = None
         self.view = View(self)
-        self._draining: set[str] = set()
+        if isinstance(environment.runner, MasterRunner):
+            self.roll = WorkerRoll(environment.runner, self.view.say)
         self._swarms = 0
-
-    @property
-    def is_master(self) -> bool:
-        """Whether workers do the work."""
-        return isinstance(self.environment.runner, MasterRunner)
 
     def prepare(self, values: Mapping[str, Any] | None = None, host: str | None = None) -> None:
         """Check everything a swarm needs and make caches cold, before it starts.
@@ -82,13 +74,15 @@ class Leader:
         self.preparation, self._ready = self._ready, None
         assert self.preparation is not None
         self._swarms += 1
-        self.host_died, self.exit_code, self.server_samples = False, None, []
+        self.host_died, self.exit_code, self.stats_reset_s = False, None, None
+        self.server = ServerWatch(self._take_sample, self._host_is_gone)
         self.plan = self._make_plan(self.preparation)
         self.environment.stop_timeout = self._drain_s()
         self._open_run(self.preparation, self.plan)
-        self._start_scraping(self.plan)
-        if self.is_master:
-            self.environment.runner.send_message(PLAN, self.plan.to_wire())
+        clock = RunClock(self.plan.start_unix_s)
+        self.server.open(self.plan.url, self.supervisor.facts, clock)
+        if self.roll is not None:
+            self.roll.start(self.plan)
         else:
             self.stage.open(self.plan, self.ledger, self.environment.runner.client_id)
         self.view.open()
@@ -98,33 +92,32 @@ class Leader:
         if self.plan is None:
             return
         self.is_stopping = True
-        if self.is_master:
-            self._drain_workers()
+        if self.roll is not None:
+            self.roll.drain(self.environment.stop_timeout or 0.0)
         else:
             self.stage.stop_sending()
             self.stage.drain()
 
     def stopped(self) -> None:
         """Locust's `test_stop`: every process has drained; close the run."""
-        if self.plan is None or self.preparation is None:
+        if self.plan is None or self._is_closing:
             return
+        self._is_closing = True
         try:
             self._close_run()
         finally:
-            self.plan, self._scraping, self._flusher, self._csv = None, None, None, None
-            self.is_stopping = False
+            self.plan, self._flusher, self._csv = None, None, None
+            self.is_stopping = self._is_closing = False
 
     def take_delta(self, environment: Any, msg: Any) -> None:
         """A worker's rows and statistics."""
         self.ledger.merge(msg.data)
 
-    def take_drained(self, environment: Any, msg: Any) -> None:
-        """A worker has nothing in flight any more."""
-        self._draining.discard(msg.node_id)
-
     def reset(self) -> None:
-        """Locust's statistics were reset: ours follow."""
+        """Locust's statistics were reset: ours follow, and the summary says from when it counts."""
         self.ledger.tally.clear()
+        if self.plan is not None:
+            self.stats_reset_s = RunClock(self.plan.start_unix_s).now_s()
 
     def _prepare_now(self) -> bool:
         try:
@@ -141,7 +134,7 @@ class Leader:
 
     def _make_plan(self, ready: Preparation) -> Plan:
         runner = self.environment.runner
-        workers = self._workers() if self.is_master else [runner.client_id]
+        workers = self.roll.present() if self.roll else [runner.client_id]
         lead_s = OPEN_LOOP_LEAD_S if ready.options.arrivals != "closed" else 0.0
         return Plan(
             start_unix_s=time.time() + lead_s,
@@ -167,12 +160,12 @@ class Leader:
         while True:
             gevent.sleep(0.5)
             self.ledger.flush()
+            if self.roll is not None and not self.is_stopping:
+                self.roll.look()
 
     def _close_run(self) -> None:
         self.stage.close()
-        if self._scraping is not None:
-            Engine.of_process().run(self._scraping.aclose())
-            Engine.of_process().drain()
+        self.server.close()
         if self._flusher is not None:
             self._flusher.kill()
         if self._csv is not None:
@@ -180,27 +173,7 @@ class Leader:
         self.view.close()
         self.exit_code = close_run(self)
 
-    def _start_scraping(self, plan: Plan) -> None:
-        facts = self.supervisor.facts
-        sources = MetricsSources(
-            engine_url=plan.url,
-            lmcache_url=facts.get("lmcache_url"),
-            engine_pid=facts.get("engine_pid"),
-            lmcache_pid=facts.get("lmcache_pid"),
-            gpu=GpuMemory.open() if facts else None,
-        )
-        engine = Engine.of_process()
-        scraper = Scraper(
-            sources,
-            RunClock(plan.start_unix_s),
-            on_sample=lambda sample: engine.post(partial(self._take_sample, sample)),
-            on_death=lambda: engine.post(self._host_is_gone),
-        )
-        self._scraping = contextlib.AsyncExitStack()
-        engine.run(self._scraping.enter_async_context(scraper.running()))
-
     def _take_sample(self, sample: ServerSample) -> None:
-        self.server_samples.append(sample)
         if self.directory is not None:
             self.directory.server_metrics.append([astuple(sample)])
 
@@ -210,18 +183,3 @@ class Leader:
         runner = self.environment.runner
         headless = self.environment.parsed_options.headless
         gevent.spawn(runner.quit if headless else runner.stop)
-
-    def _workers(self) -> list[str]:
-        clients = self.environment.runner.clients
-        return [client.id for client in clients.ready + clients.spawning + clients.running]
-
-    def _drain_workers(self) -> None:
-        runner = self.environment.runner
-        self._draining = set(self._workers())
-        runner.send_message(DRAIN, {"stop_timeout": self.environment.stop_timeout})
-        deadline = time.monotonic() + self.environment.stop_timeout + WORKERS_GRACE_S
-        while self._draining and time.monotonic() < deadline:
-            gevent.sleep(0.05)
-            self._draining.intersection_update(self._workers())  # one may have been lost
-        if self._draining:
-            self.view.say(f"{len(self._draining)} workers did not report the end of their requests")

@@ -88,7 +88,13 @@ def _add_request_options(parser: Any) -> None:
     add("--model", default="", help="served model name; empty = the only one the host serves")
     add("--temperature", type=float, default=0.0, help="sampling temperature; 0 = greedy")
     add("--extra-body", default="", help='JSON merged into every request, e.g. {"top_k": 1}')
-    add("--header", action="append", default=None, help="'Name: value', sent with every request")
+    add(
+        "--header",
+        action="append",
+        default=None,
+        include_in_web_ui=False,  # the page would show every visitor what may be a key
+        help="'Name: value', sent with every request",
+    )
     add("--timeout", type=float, default=600.0, help="seconds a request may take in all")
     add("--connect-timeout", type=float, default=10.0, help="seconds a connection may take")
 
@@ -171,7 +177,7 @@ def _number(
     except ValueError:
         raise UsageError(f"{_flag_name(name)} {text!r} is not a number") from None
     if not math.isfinite(number) or number < least or number <= above:
-        bound = f"above {above:g}" if above > -math.inf else f"{least:g} or more"
+        bound = f"above {max(above, 0):g}" if above > -math.inf else f"from {max(least, 0):g} on"
         raise UsageError(f"{_flag_name(name)} {number:g} is out of range: give a number {bound}")
     return number
 

@@ -11,6 +11,7 @@ from locust.runners import WorkerRunner
 from loadgen.errors import KvswarmError
 from loadgen.swarm.engine import Engine
 from loadgen.swarm.follower import Follower
+from loadgen.swarm.interrupt import interrupt_main_greenlet
 from loadgen.swarm.leader import Leader
 from loadgen.swarm.leaving import Leaving
 from loadgen.swarm.messages import DELTA, DRAIN, DRAINED, PLAN
@@ -39,6 +40,7 @@ def _add_options(parser: Any, **_: Any) -> None:
 def _init(environment: Any, runner: Any, web_ui: Any, **_: Any) -> None:
     # gevent's clock stood still while the locustfile was imported, which would shorten -t.
     gevent.get_hub().loop.update_now()
+    interrupt_main_greenlet()
     environment.kvswarm_stage = Stage(environment)
     if isinstance(runner, WorkerRunner):
         _follow(environment, runner)
@@ -57,10 +59,12 @@ def _follow(environment: Any, runner: Any) -> None:
 
 def _lead(environment: Any, runner: Any, web_ui: Any) -> None:
     leader = Leader(environment, environment.kvswarm_stage)
-    if leader.is_master:
-        runner.register_message(DELTA, leader.take_delta)
-        runner.register_message(DRAINED, leader.take_drained)
     hooks = environment.events
+    if leader.roll is not None:
+        roll = leader.roll
+        runner.register_message(DELTA, leader.take_delta)
+        runner.register_message(DRAINED, lambda msg, **_: roll.drained(msg.node_id))
+        hooks.worker_connect.add_listener(lambda client_id, **_: roll.joined(client_id))
     hooks.test_start.add_listener(lambda **_: leader.start())
     hooks.test_stopping.add_listener(lambda **_: leader.stopping())
     hooks.test_stop.add_listener(lambda **_: leader.stopped())

@@ -40,11 +40,24 @@ def check_offline(values: Mapping[str, Any], supervisor: Supervisor) -> None:
     make_pacer(options.arrivals, options.rate, options.workload.seed)
     extra_body(options)
     request_headers(options)
+    check_users(values)
     lengths = _local_lengths(options, supervisor)
     if not lengths.is_estimate:
+        lengths.tokens()
         _check_fit(options, corpus, lengths, supervisor.max_model_len, supervisor)
     if options.out is not None:
         check_directory(options.out)
+
+
+def check_users(values: Mapping[str, Any]) -> None:
+    """Raise UsageError for a number of users that sends nothing."""
+    users = values.get("num_users")
+    if not isinstance(users, int):
+        return
+    if users < 0:
+        raise UsageError(f"{users} users: give 1 or more, or 0 for an open loop without a cap")
+    if users == 0 and values.get("arrivals") == "closed":
+        raise UsageError("0 users send nothing: give 1 or more, or other --arrivals and a --rate")
 
 
 def prepare(values: Mapping[str, Any], host: str | None, supervisor: Supervisor) -> Preparation:

@@ -54,7 +54,7 @@ def pulse(leader: "Leader", last: Pulse | None) -> Pulse:
 
 
 def _hit_rate(leader: "Leader") -> float | None:
-    samples = leader.server_samples
+    samples = leader.server.samples
     if len(samples) >= 2:
         rate = server_figures(samples[0], samples[-1])["hit_rate"]
         if rate is not None:

@@ -1,5 +1,6 @@
 """What the terminal shows during a run and after it."""
 
+import contextlib
 import logging
 import os
 import sys
@@ -63,13 +64,17 @@ class View:
                 self.say(f"run written to {directory}")
             return
         out = Console(highlight=False, file=sys.stdout)
+        with contextlib.suppress(BrokenPipeError):  # who reads has left; the files are complete
+            self._print(out, summary, directory)
+
+    def _print(self, out: Console, summary: dict[str, Any], directory: Path | None) -> None:
+        lines = summary_lines(summary)
+        lines += [f"run directory: {directory}"] if directory is not None else []
         for line in error_lines(self._leader.environment.runner):
             out.print(line, markup=False, soft_wrap=True)
         out.print(summary_table(summary))
-        for line in summary_lines(summary):
+        for line in lines:
             out.print(line, markup=False, soft_wrap=True)
-        if directory is not None:
-            out.print(f"run directory: {directory}", markup=False, soft_wrap=True)
 
     def _show_for_ever(self) -> None:
         last = pulse(self._leader, None)
@@ -146,6 +151,10 @@ def summary_lines(summary: dict[str, Any]) -> list[str]:
     ]
     if summary["diversity"]:
         lines.append(_diversity_line(summary["diversity"]))
+    if summary["lost_workers"]:
+        lines.append(f"{summary['lost_workers']} WORKER(S) LOST: a share of the load was not sent")
+    if summary["stats_reset_s"] is not None:
+        lines.append(f"figures count from the reset at {summary['stats_reset_s']:.1f} s on")
     if summary["client_saturated"]:
         lines.append("CLIENT SATURATED: the load generator lagged; do not trust these figures")
     return lines

@@ -73,7 +73,6 @@ class SwarmDoor:
             raise UsageError("the last swarm is still starting or stopping: wait for it")
         self._busy = True
         after_this_request(self._leave)
-        check_users(values)
         self._leader.prepare(values, host)
 
     def _leave(self, response: Any) -> Any:
@@ -89,12 +88,6 @@ def form_values(form: Mapping[str, str], actions: Mapping[str, Any]) -> dict[str
     """
     names = {field: OPTION_OF_FIELD.get(field, field) for field in form}
     return {name: _parsed(form[field], name, actions.get(name)) for field, name in names.items()}
-
-
-def check_users(values: Mapping[str, Any]) -> None:
-    """Raise UsageError for a closed loop without users, which would send nothing for ever."""
-    if values.get("num_users") == 0 and values.get("arrivals") == "closed":
-        raise UsageError("0 users send nothing: give 1 or more, or other --arrivals and a --rate")
 
 
 def check_cap(values: Mapping[str, Any], running: Mapping[str, Any]) -> None:

@@ -104,7 +104,10 @@ def _read_questions(source: Path, doc_ids: set[str]) -> dict[str, list[Question]
         taken.add(qid)
         found.setdefault(doc_id, []).append(question)
     if not found:
-        raise CorpusError(f"{source} holds no question: add lines of qid, question, doc_id")
+        raise CorpusError(
+            f"{source} holds no question: give --questions FILE.jsonl with lines of"
+            " qid, question, doc_id"
+        )
     return found
 
 

@@ -72,7 +72,7 @@ class WorkloadSettings:
 
     def __post_init__(self) -> None:
         _require("--contexts", self.contexts, 1 <= self.contexts <= MAX_CONTEXTS, _CONTEXTS)
-        _require("--zipf", self.zipf, 0 <= self.zipf < math.inf, "a finite number from 0 on")
+        _require("--zipf", self.zipf, 0 <= self.zipf < math.inf, "from 0 on")
         _require("--stickiness", self.stickiness, 0 <= self.stickiness <= 1, "from 0 to 1")
         _require("--repeat", self.repeat, 0 <= self.repeat < 1, "from 0 to below 1")
         self.output_tokens.check("--output-tokens", least=1)

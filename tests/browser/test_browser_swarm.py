@@ -62,9 +62,12 @@ async def test_figures_on_the_page_and_in_the_download_keep_their_fractions(
     shares = await swarm.cells("Cached-token share (%)")
     expected = 100 * CACHED_TOKENS / PROMPT_TOKENS
     assert float(shares["Min (ms)"]) == float(shares["Max (ms)"]) == expected
-    gaps = await swarm.cells("ITL (ms)")
-    assert float(gaps["Min (ms)"]) <= float(gaps["Median (ms)"]) <= float(gaps["Max (ms)"])
-    assert not float(gaps["Median (ms)"]).is_integer() or not float(gaps["Max (ms)"]).is_integer()
+    ends = []
+    for row in ("TTFT (ms)", "TPOT (ms)"):
+        cells = await swarm.cells(row)
+        assert float(cells["Min (ms)"]) <= float(cells["Median (ms)"]) <= float(cells["Max (ms)"])
+        ends += [cells["Min (ms)"], cells["Max (ms)"]]
+    assert has_fractions(ends)
     await swarm.stop()
 
     await swarm.page.get_by_role("tab", name="Download Data").click()
@@ -76,7 +79,12 @@ async def test_figures_on_the_page_and_in_the_download_keep_their_fractions(
         rows = {row["Name"]: row for row in csv.DictReader(file)}
     assert {ENDPOINT, *OUR_ROWS, "Aggregated"} == rows.keys()
     assert int(rows["TTFT (ms)"]["Request Count"]) == int(rows["Aggregated"]["Request Count"]) > 20
-    assert not float(rows["TTFT (ms)"]["99%"]).is_integer()
+    assert has_fractions([rows["TTFT (ms)"][column] for column in ("50%", "66%", "75%", "80%")])
+
+
+def has_fractions(figures: list[str]) -> bool:
+    """Whether they are not all whole: one of them may be by chance."""
+    return not all(float(figure).is_integer() for figure in figures)
 
 
 async def test_what_cannot_be_run_is_refused_in_the_form(
@@ -114,8 +122,8 @@ async def test_an_open_loop_without_users_has_no_cap(
     await swarm.open_parameters()
     label = swarm.form.locator("label", has_text="Arrivals")
     await expect(label).to_contain_text("users cap those in flight, 0 = no cap")
-    # A second and more a reply: 20 arrivals a second need about twenty requests at once.
-    await swarm.start(users=0, arrivals="poisson", rate=20, output_tokens=200)
+    # Two seconds a reply: 20 arrivals a second need about forty requests at once.
+    await swarm.start(users=0, arrivals="poisson", rate=20, output_tokens=400)
     await swarm.count_above("TTFT (ms)", 20)
     await swarm.button("Edit").click()
     await swarm.fill(users=3)
