@@ -83,6 +83,24 @@ def test_an_interrupted_run_keeps_what_it_has(
     assert ran.json("summary.json")["failed"] == 0
 
 
+def test_a_second_interrupt_loses_nothing(host: HostProcess, tmp_path: Path) -> None:
+    out = tmp_path / "run"
+    command = arguments(host.url, out, "--model", "slow", "-u", 2, "-r", 2)
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+    try:
+        wait_until(lambda: len(host.prompts()) >= 2)
+        for _ in range(2):
+            process.send_signal(signal.SIGINT)
+            time.sleep(0.3)
+        output, _ = process.communicate(timeout=30)
+    finally:
+        process.kill()
+    ran = Ran(process.returncode, output, out)
+    assert "Traceback" not in output
+    assert len(ran.rows) == len(host.prompts())
+    assert ran.json("summary.json")["outcomes"]["cancelled"] == 2
+
+
 def test_a_host_that_dies_ends_the_run(host: HostProcess, tmp_path: Path) -> None:
     out = tmp_path / "run"
     command = arguments(host.url, out, "--model", "normal", "-u", 2, "-r", 2, "-t", "60s")

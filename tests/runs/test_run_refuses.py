@@ -18,6 +18,8 @@ WRONG = {
     "open loop without rate": (("--arrivals", "poisson"), "--rate"),
     "closed loop with rate": (("--rate", "5"), "rate"),
     "body": (("--extra-body", "{nonsense"), "JSON"),
+    "tokenizer": (("--tokenizer", "/nowhere/tokenizer.json"), "--tokenizer"),
+    "no users": (("-u", "0"), "0 users"),
     "header": (("--header", "nonsense"), "Name: value"),
     "unwritable": (("--out", "/proc/kvswarm"), "/proc/kvswarm"),
 }
