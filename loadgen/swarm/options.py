@@ -61,6 +61,27 @@ class SwarmOptions:
         )
 
 
+class _NameCollector:
+    """Stands where a parser would, to learn the names of the options."""
+
+    def __init__(self) -> None:
+        self.names: list[str] = []
+
+    def add_argument(self, flag: str, **_: Any) -> None:
+        self.names.append(flag.removeprefix("--").replace("-", "_"))
+
+
+def own_options(values: Mapping[str, Any]) -> dict[str, Any]:
+    """kvswarm's options and the size of the swarm, out of all of Locust's parsed options.
+
+    The others stay out: Locust's web log-in, for one, is nobody else's business.
+    """
+    collector = _NameCollector()
+    add_options(collector)
+    names = [*collector.names, "num_users", "spawn_rate", "run_time"]
+    return {name: values[name] for name in names if name in values}
+
+
 def add_options(parser: Any) -> None:
     """Add every option to Locust's parser itself: its web form skips argument groups."""
     _add_workload_options(parser)

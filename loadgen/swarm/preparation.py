@@ -10,7 +10,7 @@ from loadgen.runs.directory import check_directory
 from loadgen.swarm.client_settings import extra_body, request_headers
 from loadgen.swarm.engine import Engine
 from loadgen.swarm.lengths import LengthSource, measure_on_host
-from loadgen.swarm.options import SwarmOptions
+from loadgen.swarm.options import SwarmOptions, own_options
 from loadgen.swarm.supervisor import Supervisor
 from loadgen.workload.arrivals import make_pacer
 from loadgen.workload.corpus import Corpus, load_corpus
@@ -78,16 +78,12 @@ def prepare(values: Mapping[str, Any], host: str | None, supervisor: Supervisor)
     _check_fit(options, corpus, lengths, facts.max_model_len, supervisor)
     return Preparation(
         options=options,
-        raw_options={key: value for key, value in values.items() if _travels(value)},
+        raw_options=own_options(values),
         facts=facts,
         lengths=lengths,
         cache_state=supervisor.make_cold(keep=options.keep_cache),
         notes=_notes(facts, lengths),
     )
-
-
-def _travels(value: Any) -> bool:
-    return value is None or isinstance(value, (str, int, float, bool, list))
 
 
 def _notes(facts: HostFacts, lengths: LengthSource) -> tuple[str, ...]:
