@@ -3,6 +3,7 @@
 import argparse
 import time
 from dataclasses import dataclass
+from itertools import pairwise
 from pathlib import Path
 
 from loadgen.errors import UsageError
@@ -63,7 +64,7 @@ def add_target_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--size", choices=("tiny", "small"), default="tiny", help="demo model size")
     parser.add_argument("--kv-tokens", type=int, help="usable tokens of the engine's KV cache")
     parser.add_argument("--l1-gb", type=float, default=1.0, help="LMCache's memory in GB")
-    parser.add_argument("--engine-arg", action="append", default=[], help="one more engine flag")
+    parser.add_argument("--engine-arg", action="append", default=[], help="--engine-arg=--FLAG")
     parser.add_argument("--start-timeout", type=float, default=600.0, help="seconds to get ready")
 
 
@@ -88,6 +89,7 @@ def parse_run(command: str, arguments: list[str]) -> RunArguments:
     parsed, rest = run_parser(command).parse_known_args(arguments)
     if (parsed.host is None) == (parsed.target is None):
         raise UsageError("give either --host URL or --target NAME (see `kvswarm targets`)")
+    _refuse_late_file(rest)
     if parsed.host is not None and parsed.model:
         rest = [*rest, "--model", parsed.model]
     return RunArguments(
@@ -98,6 +100,13 @@ def parse_run(command: str, arguments: list[str]) -> RunArguments:
         out=Path(parsed.out) if parsed.out else _default_out(parsed.target or "host"),
         rest=tuple(rest),
     )
+
+
+def _refuse_late_file(rest: list[str]) -> None:
+    """Locust would take a late FILE for the name of a user class."""
+    for before, argument in pairwise(["", *rest]):
+        if argument.endswith(".py") and not before.startswith("-"):
+            raise UsageError(f"{argument} comes too late: the locustfile is the first argument")
 
 
 def _default_out(name: str) -> Path:

@@ -54,7 +54,12 @@ def _parser() -> argparse.ArgumentParser:
     parser = Parser(prog="kvswarm demo", description="low against high context diversity")
     parser.add_argument("--target", default="vllm", help="see `kvswarm targets`")
     parser.add_argument("--seconds", type=int, default=30, help="length of each of the two swarms")
-    parser.add_argument("--out", type=Path, default=Path("runs") / f"demo-{_stamp()}")
+    parser.add_argument(
+        "--out",
+        type=Path,
+        default=Path("runs") / f"demo-{_stamp()}",
+        help="where the two runs are kept",
+    )
     add_target_options(parser)
     parser.set_defaults(kv_tokens=KV_TOKENS)
     return parser

@@ -129,7 +129,11 @@ async def _swarm(
 
 def _environment(folder: Path, facts: Mapping[str, Any], control: Path | None) -> dict[str, str]:
     path = folder / "target.json"
-    wire = {"facts": dict(facts), "control": str(control) if control else None}
+    wire = {
+        "facts": dict(facts),
+        "control": str(control) if control else None,
+        "command_line": sys.argv,
+    }
     path.write_text(json.dumps(wire), encoding="utf-8")
     return {**os.environ, "KVSWARM_TARGET": str(path)}
 

@@ -2,7 +2,6 @@
 
 import os
 import platform
-import sys
 from collections.abc import Iterable
 from importlib import metadata
 from typing import Any
@@ -32,10 +31,10 @@ def machine() -> dict[str, Any]:
     }
 
 
-def command_line() -> list[str]:
-    """This process's command line, with the values of headers hidden: they may hold keys."""
+def without_secrets(command_line: Iterable[str]) -> list[str]:
+    """A command line with the values of headers hidden: they may hold keys."""
     hidden: list[str] = []
-    for argument in sys.argv:
+    for argument in command_line:
         flag, equals, value = argument.partition("=")
         if hidden and _is_header(hidden[-1]):
             argument = _without_value(argument)

@@ -4,7 +4,7 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from loadgen.runs.machine import command_line, hide_headers, machine, versions
+from loadgen.runs.machine import hide_headers, machine, versions, without_secrets
 from loadgen.swarm.plan import Plan
 from loadgen.swarm.preparation import Preparation
 
@@ -25,7 +25,7 @@ def describe_run(leader: "Leader", ready: Preparation, plan: Plan) -> dict[str, 
     options = dict(plan.options)
     options["header"] = hide_headers(ready.options.headers)
     return {
-        "command_line": command_line(),
+        "command_line": without_secrets(leader.supervisor.command_line),
         "options": options,
         "seed": ready.options.workload.seed,
         "users": leader.environment.runner.target_user_count,

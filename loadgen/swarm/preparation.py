@@ -69,6 +69,7 @@ def prepare(values: Mapping[str, Any], host: str | None, supervisor: Supervisor)
     options = SwarmOptions.read(values)
     if not host:
         raise UsageError("no host to load: give --host URL, or start with `kvswarm run --target`")
+    supervisor.check_host(host)
     headers = request_headers(options)
     facts = Engine.of_process().run(probe(host, options.model, headers))
     corpus = load_corpus(options.corpus, options.questions)

@@ -8,11 +8,12 @@ a JSON object a line, for cold caches before each swarm.
 import json
 import os
 import socket
-from collections.abc import Mapping
+import sys
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from loadgen.errors import TargetError
+from loadgen.errors import TargetError, UsageError
 
 ENVIRONMENT_VARIABLE = "KVSWARM_TARGET"
 COLD_TIMEOUT_S = 900.0
@@ -21,8 +22,11 @@ COLD_TIMEOUT_S = 900.0
 class Supervisor:
     """What the process above knows and can do; every answer is "unknown" without one."""
 
-    def __init__(self, facts: Mapping[str, Any], control: str | None) -> None:
+    def __init__(
+        self, facts: Mapping[str, Any], control: str | None, command_line: Sequence[str]
+    ) -> None:
         self.facts = facts
+        self.command_line = command_line
         self._control = control
 
     @classmethod
@@ -30,9 +34,17 @@ class Supervisor:
         """The supervisor named in the environment, or one that knows nothing."""
         path = os.environ.get(ENVIRONMENT_VARIABLE)
         if not path:
-            return cls({}, None)
+            return cls({}, None, sys.argv)
         wire = json.loads(Path(path).read_text(encoding="utf-8"))
-        return cls(wire["facts"], wire.get("control"))
+        return cls(wire["facts"], wire["control"], wire["command_line"])
+
+    def check_host(self, host: str) -> None:
+        """Raise UsageError for another host than the target: its facts would be wrong there."""
+        url = self.facts.get("url")
+        if url is not None and host.rstrip("/") != url:
+            raise UsageError(
+                f"this swarm is for its target at {url}, not {host}: use --host for that"
+            )
 
     @property
     def tokenizer(self) -> str | None:

@@ -26,6 +26,6 @@ def require_free(host: str, port: int) -> int:
             sock.bind((host, port))
         except OSError as error:
             raise UsageError(
-                f"cannot listen on {host}:{port}: {error.strerror}; choose another --host or --port"
+                f"cannot listen on {host}:{port}: {error.strerror}; choose another --bind or --port"
             ) from error
     return port

@@ -6,6 +6,7 @@ import signal
 import subprocess
 import sys
 import time
+import urllib.request
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -160,6 +161,27 @@ def test_a_killed_engine_ends_the_run_with_its_records(tmp_path: Path) -> None:
     assert "Traceback" not in said
     assert "ok" in {row["outcome"] for row in rows(out)}
     assert read(out, "run.json")["host_died"] is True
+
+
+def test_serve_keeps_an_engine_until_ctrl_c(tmp_path: Path) -> None:
+    serve = [*KVSWARM, "serve", "vllm", "--kv-tokens", "2560", "--logs", str(tmp_path)]
+    process = subprocess.Popen(
+        serve, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
+    )
+    try:
+        assert process.stdout is not None
+        said = [process.stdout.readline() for _ in range(2)]
+        url = said[1].partition(" at ")[2].split()[0]
+        with urllib.request.urlopen(f"{url}/v1/models", timeout=10) as answer:
+            assert json.load(answer)["data"][0]["max_model_len"] == 2560
+        engines = family(process)
+        process.send_signal(signal.SIGINT)
+        process.wait(timeout=40)
+        wait_until(gone(engines), 30)
+    finally:
+        process.kill()
+    assert process.returncode == 0
+    assert (tmp_path / "vllm.log").is_file()
 
 
 def test_an_engine_that_cannot_start_says_why(tmp_path: Path) -> None:

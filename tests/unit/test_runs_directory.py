@@ -1,0 +1,97 @@
+"""The run directory: claimed once, whole at any time, readable as CSV."""
+
+import csv
+import io
+import json
+from pathlib import Path
+
+import pytest
+from rich.console import Console
+
+from loadgen.errors import UsageError
+from loadgen.runs.csv_log import CsvLog, to_csv
+from loadgen.runs.directory import check_directory, open_directory, read_json, write_json
+from loadgen.runs.emitted import emitted_diversity
+from loadgen.runs.machine import without_secrets
+from loadgen.runs.side_by_side import side_by_side
+
+
+def test_checking_leaves_nothing_behind(tmp_path: Path) -> None:
+    check_directory(tmp_path / "a" / "b")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_run_is_not_overwritten(tmp_path: Path) -> None:
+    directory = open_directory(tmp_path / "run")
+    directory.describe({"seed": 1})
+    directory.close()
+    with pytest.raises(UsageError, match="already holds a run"):
+        open_directory(tmp_path / "run")
+
+
+def test_a_file_is_no_place_for_a_run(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    with pytest.raises(UsageError, match="cannot be written"):
+        check_directory(tmp_path / "file" / "run")
+
+
+def test_facts_add_up(tmp_path: Path) -> None:
+    directory = open_directory(tmp_path)
+    directory.describe({"seed": 1})
+    directory.describe({"exit_code": 0})
+    directory.close()
+    assert read_json(tmp_path / "run.json") == {"seed": 1, "exit_code": 0}
+
+
+def test_broken_json_reads_as_nothing(tmp_path: Path) -> None:
+    (tmp_path / "half.json").write_text('{"seed": 1, "opt')
+    assert read_json(tmp_path / "half.json") == {}
+    assert read_json(tmp_path / "none.json") == {}
+
+
+def test_json_has_no_nan(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="JSON"):
+        write_json(tmp_path / "x.json", {"value": float("nan")})
+    assert not (tmp_path / "x.json").exists()
+
+
+def test_cells() -> None:
+    assert to_csv([[None, True, False, 1.5, 2.0, 0.0000001, 'a,"b"\n']]) == (
+        ',true,false,1.5,2,0,"a,""b""\n"\n'
+    )
+
+
+def test_rows_are_there_after_a_flush(tmp_path: Path) -> None:
+    log = CsvLog(tmp_path / "rows.csv", ["a", "b"])
+    log.append([[1, "x"], [2, None]])
+    log.append_text("3,y\n")
+    log.flush()
+    with (tmp_path / "rows.csv").open(newline="") as file:
+        assert list(csv.reader(file)) == [["a", "b"], ["1", "x"], ["2", ""], ["3", "y"]]
+    log.close()
+    log.flush()
+
+
+def test_diversity_counts_what_was_sent_in_its_order(tmp_path: Path) -> None:
+    path = tmp_path / "requests.csv"
+    path.write_text("context_id,sent_s\nb,3\na,1\na,2\nnever,\n")
+    assert emitted_diversity(path)["distinct_contexts"] == 2
+    assert emitted_diversity(path)["reuse_distance"]["max"] == 0
+    assert emitted_diversity(path, since_s=2.5)["distinct_contexts"] == 1
+
+
+def test_header_values_are_hidden() -> None:
+    line = ["kvswarm", "--header", "A: secret", "--header=B: secret", "--heade", "C: secret"]
+    hidden = without_secrets([*line, "--headless", "run"])
+    assert "secret" not in json.dumps(hidden)
+    assert hidden[-2:] == ["--headless", "run"]
+
+
+def test_side_by_side_shows_a_dash_for_what_a_run_has_not(tmp_path: Path) -> None:
+    (tmp_path / "summary.json").write_text(json.dumps({"requests_per_s": 12.34}))
+    text = io.StringIO()
+    table = side_by_side({"mine": tmp_path, "none": tmp_path / "nowhere"})
+    Console(width=100, file=text).print(table)
+    rows = {line.split("  ")[0]: line.split()[-2:] for line in text.getvalue().splitlines()}
+    assert rows["requests/s"] == ["12.3", "-"]
+    assert rows["requests ok"] == ["-", "-"]
