@@ -7,6 +7,7 @@ from collections import deque
 from functools import partial
 from typing import Any
 
+from locust import constant
 from locust.exception import StopUser
 
 from loadgen.client.client import StreamingClient
@@ -103,6 +104,8 @@ class Stage:
         classes = self._environment.user_classes
         users = [user_class(self._environment) for user_class in classes]
         weights = [user_class.weight for user_class in classes]
+        for user in users:
+            user.wait_time = constant(0).__get__(user)  # arrivals say when, and one user plays all
 
         async def solo() -> None:
             (user,) = random.choices(users, weights)
