@@ -21,6 +21,10 @@ VIEW_VARIABLE = "KVSWARM_VIEW"
 """Set by `kvswarm run`; plain Locust keeps its own terminal output."""
 LINES_EVERY_S = 5
 MOST_ERRORS = 5
+NO_CACHED_TOKENS = (
+    "cached tokens: the host does not send them, the column is empty"
+    " (start vLLM with --enable-prompt-tokens-details)"
+)
 
 
 class View:
@@ -149,6 +153,8 @@ def summary_lines(summary: dict[str, Any]) -> list[str]:
         f" {_rate(summary['output_tokens_per_s'])} output tokens/s",
         _server_line(summary["server"]),
     ]
+    if summary["outcomes"]["ok"] and not summary["metrics"]["cached_tokens"]["count"]:
+        lines.append(NO_CACHED_TOKENS)
     if summary["diversity"]:
         lines.append(_diversity_line(summary["diversity"]))
     if summary["lost_workers"]:

@@ -53,6 +53,7 @@ def test_times_are_consistent(ran: Ran) -> None:
 def test_cached_tokens_stay_empty_where_the_host_says_nothing(ran: Ran) -> None:
     assert {row["cached_tokens"] for row in ran.rows} == {""}
     assert ran.json("summary.json")["metrics"]["cached_tokens"]["count"] == 0
+    assert "--enable-prompt-tokens-details" in ran.output
 
 
 def test_summary_agrees_with_the_rows(ran: Ran) -> None:
