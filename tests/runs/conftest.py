@@ -1,111 +1,16 @@
-"""A host process, and `kvswarm run` against it as a user types it."""
+"""Fixtures of the tests of runs."""
 
-import csv
-import json
-import os
-import socket
-import subprocess
-import sys
-import time
-import urllib.request
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from dataclasses import dataclass
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
-
-KVSWARM = (sys.executable, "-m", "loadgen.cli.main")
-TIMEOUT_S = 60
-
-
-@dataclass(frozen=True)
-class HostProcess:
-    url: str
-    process: subprocess.Popen[bytes]
-
-    def prompts(self) -> list[str]:
-        with urllib.request.urlopen(f"{self.url}/log", timeout=10) as answer:
-            return list(json.load(answer))
-
-
-@dataclass(frozen=True)
-class Ran:
-    """A finished `kvswarm run`."""
-
-    code: int
-    output: str
-    out: Path
-
-    @property
-    def rows(self) -> list[dict[str, str]]:
-        with (self.out / "requests.csv").open(newline="") as file:
-            return list(csv.DictReader(file))
-
-    def json(self, name: str) -> dict[str, Any]:
-        return dict(json.loads((self.out / name).read_text()))
-
-
-Run = Callable[..., Ran]
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
-
-
-@contextmanager
-def host_process() -> Iterator[HostProcess]:
-    port = free_port()
-    command = [sys.executable, str(Path(__file__).with_name("host.py")), str(port)]
-    process = subprocess.Popen(command)
-    host = HostProcess(f"http://127.0.0.1:{port}", process)
-    try:
-        wait_until(lambda: _answers(host.url))
-        yield host
-    finally:
-        process.kill()
-        process.wait()
-
-
-def _answers(url: str) -> bool:
-    try:
-        with urllib.request.urlopen(f"{url}/v1/models", timeout=1):
-            return True
-    except OSError:
-        return False
-
-
-def wait_until(condition: Callable[[], bool], timeout_s: float = 30) -> None:
-    deadline = time.monotonic() + timeout_s
-    while not condition():
-        assert time.monotonic() < deadline, "it did not happen in time"
-        time.sleep(0.05)
+from run_process import HostProcess, Run, host_process, run_swarm
 
 
 @pytest.fixture
 def host() -> Iterator[HostProcess]:
     with host_process() as running:
         yield running
-
-
-def arguments(url: str, out: Path, *more: object) -> list[str]:
-    fixed = ["run", "unordered", "--host", url, "--out", out, "--tokenizer", ""]
-    return [*KVSWARM, *map(str, [*fixed, *more])]
-
-
-def run_swarm(url: str, out: Path, *more: object, env: dict[str, str] | None = None) -> Ran:
-    done = subprocess.run(
-        arguments(url, out, *more),
-        capture_output=True,
-        text=True,
-        timeout=TIMEOUT_S,
-        env={**os.environ, **(env or {})},
-        check=False,
-    )
-    return Ran(done.returncode, done.stdout + done.stderr, out)
 
 
 @pytest.fixture

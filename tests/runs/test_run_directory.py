@@ -5,7 +5,7 @@ import math
 from pathlib import Path
 
 import pytest
-from conftest import Ran, host_process, run_swarm
+from run_process import Ran, host_process, run_swarm
 
 from loadgen.record import COLUMNS
 

@@ -6,7 +6,7 @@ import time
 from pathlib import Path
 
 import pytest
-from conftest import HostProcess, Ran, Run, arguments, wait_until
+from run_process import HostProcess, Ran, Run, arguments, wait_until
 
 
 def small(*more: object) -> tuple[object, ...]:

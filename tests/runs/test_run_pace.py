@@ -1,7 +1,7 @@
 """Open loop: requests go out when they are due, and latency counts from then."""
 
 import pytest
-from conftest import Run
+from run_process import Run
 
 
 def test_latency_counts_from_the_intended_time(run: Run) -> None:

@@ -5,7 +5,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from conftest import KVSWARM, TIMEOUT_S, HostProcess, Run, host_process, run_swarm
+from run_process import KVSWARM, TIMEOUT_S, HostProcess, Run, host_process, run_swarm
 
 WRONG = {
     "wrong model": (("--model", "nonsense"), "choose from"),

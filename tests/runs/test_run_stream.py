@@ -3,7 +3,7 @@
 from collections import defaultdict
 from pathlib import Path
 
-from conftest import HostProcess, Run, run_swarm
+from run_process import HostProcess, Run, run_swarm
 
 
 def prompts_by_id(rows: list[dict[str, str]]) -> dict[int, tuple[str, str]]:

@@ -5,7 +5,7 @@ import subprocess
 from pathlib import Path
 
 import psutil
-from conftest import HostProcess, Ran, Run, arguments, wait_until
+from run_process import HostProcess, Ran, Run, arguments, wait_until
 
 
 def test_locusts_statistics_have_every_request_of_every_worker(run: Run) -> None:
