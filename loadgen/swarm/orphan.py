@@ -1,4 +1,4 @@
-"""A process that must not outlive its parent: workers of `--processes`, a supervised swarm."""
+"""A supervised swarm must not outlive the process that runs its engine."""
 
 import ctypes
 import os
@@ -13,12 +13,5 @@ def die_with_parent() -> None:
 
     Only where a parent of ours said so in the environment: a shell's death is not ours.
     """
-    if os.environ.get("KVSWARM_TARGET") is None or not sys.platform.startswith("linux"):
-        return
-    set_parent_death_signal()
-
-
-def set_parent_death_signal() -> None:
-    """Have the kernel send SIGTERM to this process when its parent dies (Linux)."""
-    if sys.platform.startswith("linux"):
+    if os.environ.get("KVSWARM_TARGET") is not None and sys.platform.startswith("linux"):
         ctypes.CDLL(None, use_errno=True).prctl(PR_SET_PDEATHSIG, signal.SIGTERM)

@@ -45,6 +45,10 @@ _importer_pid = os.getpid()  # the leader's: `--processes` forks after the impor
 AsyncTask = Callable[[Any], Awaitable[object]]
 
 
+class NoTask(StopTest):
+    """A user class has no task, by mistake or because `--tags` left none: the test ends."""
+
+
 class AsyncUser(User):
     """A user that lives as one coroutine on the process's engine.
 
@@ -123,6 +127,8 @@ class AsyncUser(User):
             pass
         except StopTest as stop:
             logger.error("%s", stop)
+            if isinstance(stop, NoTask):  # as in Locust an exception, so that the run fails
+                self._show(stop)
             self._stop_test()
 
     def _fly(self) -> None:
@@ -162,7 +168,7 @@ class AsyncUser(User):
 
     def _pick_task(self) -> AsyncTask:
         if not self.tasks:
-            raise StopTest(f"{type(self).__name__} has no task: decorate an `async def` with @task")
+            raise NoTask(f"{type(self).__name__} has no task: decorate an `async def` with @task")
         chosen: AsyncTask = random.choice(self.tasks)
         return chosen
 
@@ -187,11 +193,14 @@ class AsyncUser(User):
         await asyncio.sleep(ERROR_PAUSE_S)
 
     def _report(self, error: BaseException) -> None:
-        """Put an exception where Locust shows it; on the hub."""
+        """Put an exception where Locust shows it and into the log; on the hub."""
+        self._show(error)
+        logger.error("%s\n%s", error, "".join(traceback.format_exception(error)))
+
+    def _show(self, error: BaseException) -> None:
         self.environment.events.user_error.fire(
             user_instance=self, exception=error, tb=error.__traceback__
         )
-        logger.error("%s\n%s", error, "".join(traceback.format_exception(error)))
 
     def _stop_test(self) -> None:
         runner = self.environment.runner

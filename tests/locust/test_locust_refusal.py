@@ -26,7 +26,7 @@ def test_a_user_without_tasks_ends_the_test_and_says_why(tmp_path: Path) -> None
                 note("starts")
         """
     with running_locust(tmp_path, locustfile, "-t", "60s") as locust:
-        locust.wait()
+        assert locust.wait() == 1
         assert "Idler has no task: decorate an `async def` with @task" in locust.output
         assert "limit reached" not in locust.output
         assert locust.notes == ["starts"]

@@ -1,0 +1,107 @@
+"""Between the process that runs the engine and the one that runs the swarm."""
+
+import asyncio
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from loadgen.cli.arguments import parse_run
+from loadgen.cli.control import control_line
+from loadgen.cli.run import locust_argv
+from loadgen.cli.supervised import _without_processes
+from loadgen.errors import TargetError, UsageError
+from loadgen.swarm.supervisor import ENVIRONMENT_VARIABLE, Supervisor
+
+
+class Target:
+    """Counts how often its caches were emptied; `broken` cannot be."""
+
+    def __init__(self, broken: bool = False) -> None:
+        self.emptied = 0
+        self._broken = broken
+
+    async def make_cold(self) -> str:
+        if self._broken:
+            raise TargetError("it is not cold")
+        self.emptied += 1
+        return "cold"
+
+
+def ask(target: Target, path: Path, *keeps: bool) -> list[str]:
+    """What a swarm's process is told about the caches, swarm after swarm."""
+
+    async def talk() -> list[str]:
+        async with control_line(target, path):  # type: ignore[arg-type]
+            supervisor = Supervisor({}, str(path), [])
+            return [await asyncio.to_thread(supervisor.make_cold, keep) for keep in keeps]
+
+    return asyncio.run(talk())
+
+
+def test_every_swarm_begins_cold(tmp_path: Path) -> None:
+    target = Target()
+    assert ask(target, tmp_path / "control", False, False) == ["cold", "cold"]
+    assert target.emptied == 2
+
+
+def test_kept_caches_are_warm_once_a_swarm_has_used_them(tmp_path: Path) -> None:
+    target = Target()
+    assert ask(target, tmp_path / "control", True, True, False, True) == [
+        *("cold", "warm", "cold", "warm")
+    ]
+    assert target.emptied == 1
+
+
+def test_an_engine_that_cannot_be_cold_is_an_error(tmp_path: Path) -> None:
+    with pytest.raises(TargetError, match="it is not cold"):
+        ask(Target(broken=True), tmp_path / "control", False)
+
+
+def test_without_a_supervisor_nothing_is_known(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv(ENVIRONMENT_VARIABLE, raising=False)
+    supervisor = Supervisor.of_process()
+    assert supervisor.make_cold(keep=False) == "unknown"
+    assert (supervisor.tokenizer, supervisor.max_model_len, supervisor.cache_tokens) == (None,) * 3
+    supervisor.check_host("http://anywhere:8000")
+
+
+def test_a_swarm_on_a_target_loads_no_other_host(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    facts: dict[str, Any] = {"url": "http://127.0.0.1:8000", "usable_tokens": 2560}
+    wire = {"facts": facts, "control": None, "command_line": ["kvswarm", "run"]}
+    (tmp_path / "target.json").write_text(json.dumps(wire))
+    monkeypatch.setenv(ENVIRONMENT_VARIABLE, str(tmp_path / "target.json"))
+    supervisor = Supervisor.of_process()
+    assert supervisor.cache_tokens == 2560
+    assert supervisor.command_line == ["kvswarm", "run"]
+    supervisor.check_host("http://127.0.0.1:8000/")
+    with pytest.raises(UsageError, match="http://elsewhere"):
+        supervisor.check_host("http://elsewhere")
+
+
+def test_the_check_before_the_engine_starts_no_workers() -> None:
+    assert _without_processes(("-u", "4", "--processes", "2", "-t", "3s")) == (
+        *("-u", "4", "-t", "3s"),
+    )
+    assert _without_processes(("--processes=2", "-u", "4")) == ("-u", "4")
+
+
+def test_workers_of_one_run_meet_on_a_port_of_their_own() -> None:
+    def port(*more: str) -> str | None:
+        argv = locust_argv("run", parse_run("run", ["unordered", "--host", "http://h", *more]))
+        flag = "--master-bind-port"
+        return argv[argv.index(flag) + 1] if flag in argv else None
+
+    assert port("-u", "2") is None
+    first, second = port("--processes", "2"), port("--processes=2")
+    assert first is not None
+    assert second is not None
+    assert port("--processes", "2", "--master-bind-port", "7000") == "7000"
+
+
+def test_a_late_locustfile_is_refused() -> None:
+    with pytest.raises(UsageError, match="first argument"):
+        parse_run("run", ["-u", "2", "mine.py", "--host", "http://h"])
