@@ -1,0 +1,49 @@
+"""What the order of waiting requests asks the engine, and what it tells whoever watches."""
+
+from typing import Literal, Protocol, TypeVar
+
+R_contra = TypeVar("R_contra", contravariant=True)
+
+Reason = Literal["oldest", "resident", "overtakes", "wait"]
+"""Why a turn began: its request is the oldest; its prefix is cached; the oldest is overdue."""
+
+
+class EngineView(Protocol[R_contra]):
+    """The engine as the order sees it. Nothing here changes anything."""
+
+    def resident_blocks(self, request: R_contra) -> int:
+        """How many leading blocks of the request's prompt are in the KV cache."""
+
+    def kv_usage(self) -> float:
+        """The share of the KV cache's blocks that requests hold now, 0 to 1."""
+
+    def is_admitted(self, request: R_contra) -> bool:
+        """Whether a request that was popped has been given KV blocks, and not been skipped."""
+
+    def now_s(self) -> float:
+        """A monotonic clock."""
+
+
+class Observer(Protocol[R_contra]):
+    """Told what was decided. Calls are part of the engine's step: they must be short."""
+
+    def chosen(self, seconds: float) -> None:
+        """It took so long to choose the context of a turn."""
+
+    def turn_began(self, reason: Reason) -> None:
+        """Another context's turn began, or the same one's anew."""
+
+    def turn_ended(self, admitted: int) -> None:
+        """A turn ended after so many requests."""
+
+    def admitted(self, request: R_contra, waited_s: float, overtakes_max: int) -> None:
+        """A request was admitted; the oldest one waiting was overtaken so often until now."""
+
+
+class Nobody:
+    """Watches nothing."""
+
+    def chosen(self, seconds: float) -> None: ...
+    def turn_began(self, reason: Reason) -> None: ...
+    def turn_ended(self, admitted: int) -> None: ...
+    def admitted(self, request: object, waited_s: float, overtakes_max: int) -> None: ...

@@ -1,0 +1,123 @@
+"""The waiting queue that vLLM's scheduler is given in place of its own."""
+
+import time
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+from vllm.v1.core.sched.request_queue import RequestQueue
+from vllm.v1.request import Request, RequestStatus
+
+from scheduler_plugin.engine_view import Observer
+from scheduler_plugin.levels import PriorityLevels
+from scheduler_plugin.order import ContextOrder
+from scheduler_plugin.residency import Residency
+from scheduler_plugin.settings import OrderSettings
+
+LABEL = "context"
+"""The key of `vllm_xargs`, which vLLM hands on as `SamplingParams.extra_args`."""
+
+STILL_WAITING = frozenset(
+    {
+        RequestStatus.WAITING,
+        RequestStatus.WAITING_FOR_STRUCTURED_OUTPUT_GRAMMAR,
+        RequestStatus.WAITING_FOR_STREAMING_REQ,
+        RequestStatus.PREEMPTED,
+    }
+)
+"""What a popped request may be when vLLM has skipped it. A request whose KV is being loaded from
+elsewhere has its blocks: it was admitted."""
+
+
+class SchedulerView:
+    """A vLLM scheduler, as the order of its waiting requests sees it."""
+
+    def __init__(self, scheduler: Any) -> None:
+        self._manager = scheduler.kv_cache_manager
+        self._residency = Residency(scheduler)
+
+    def resident_blocks(self, request: Request) -> int:
+        """How many leading blocks of the prompt are cached."""
+        return self._residency.blocks(request.block_hashes)
+
+    def kv_usage(self) -> float:
+        """The share of KV blocks that requests hold."""
+        return float(self._manager.usage)
+
+    def is_admitted(self, request: Request) -> bool:
+        """Whether vLLM has taken the popped request, and not skipped it."""
+        return request.status not in STILL_WAITING
+
+    def now_s(self) -> float:
+        """Seconds of a monotonic clock."""
+        return time.monotonic()
+
+
+class ContextQueue(RequestQueue):
+    """vLLM's interface of a waiting queue around our order of requests."""
+
+    def __init__(self, order: ContextOrder[Request] | PriorityLevels[Request]) -> None:
+        self.order = order
+
+    def add_request(self, request: Request) -> None:
+        """A new request arrived."""
+        self.order.add(request, label_of(request), request.block_hashes)
+
+    def pop_request(self) -> Request:
+        """Take the offered request, to admit or to skip it. Raises IndexError."""
+        return self.order.pop()
+
+    def peek_request(self) -> Request:
+        """The request that is next. Raises IndexError."""
+        return self.order.peek()
+
+    def prepend_request(self, request: Request) -> None:
+        """A running request was preempted: it goes first."""
+        self.order.add_first(request)
+
+    def prepend_requests(self, requests: Iterable[Request]) -> None:
+        """Skipped requests come back, the last skipped first."""
+        self.order.give_back(requests)
+
+    def remove_request(self, request: Request) -> None:
+        """Forget a request. Raises ValueError when it is not here."""
+        before = len(self.order)
+        self.order.remove([request])
+        if len(self.order) == before:
+            raise ValueError(f"request {request.request_id} is not waiting here")
+
+    def remove_requests(self, requests: Iterable[Request]) -> None:
+        """Forget requests; some may be elsewhere."""
+        self.order.remove(requests)
+
+    def __bool__(self) -> bool:
+        return len(self.order) > 0
+
+    def __len__(self) -> int:
+        return len(self.order)
+
+    def __iter__(self) -> Iterator[Request]:
+        return iter(self.order)
+
+
+def make_queue(
+    scheduler: Any, settings: OrderSettings, observer: Observer[Request], by_priority: bool
+) -> ContextQueue:
+    """The queue for one scheduler."""
+    view = SchedulerView(scheduler)
+
+    def make_order() -> ContextOrder[Request]:
+        return ContextOrder(settings, view, observer)
+
+    if by_priority:
+        return ContextQueue(PriorityLevels(make_order, lambda request: request.priority))
+    return ContextQueue(make_order())
+
+
+def label_of(request: Request) -> str | None:
+    """The context a client named: `vllm_xargs.context`, else the session; None for neither."""
+    params = request.sampling_params or request.pooling_params
+    extra = params.extra_args if params is not None else None
+    label = extra.get(LABEL) if extra else None
+    if isinstance(label, str | int) and not isinstance(label, bool) and label != "":
+        return f"context:{label}"
+    return f"session:{request.session_id}" if request.session_id else None

@@ -1,0 +1,48 @@
+"""How much of a waiting request's prefix is in vLLM's KV cache, read without touching it."""
+
+from collections.abc import Sequence
+from typing import Any
+
+from vllm.v1.kv_cache_interface import FullAttentionSpec
+
+
+class Residency:
+    """Looks block hashes up in a scheduler's block pool.
+
+    Counts leading blocks by halving, as vLLM frees a request's blocks from its end: a cached
+    block has its predecessors cached. Where that once does not hold the answer is an estimate,
+    and only the order depends on it.
+    """
+
+    def __init__(self, scheduler: Any) -> None:
+        pool = scheduler.kv_cache_manager.block_pool
+        self._lookup = pool.get_cached_block
+        groups = scheduler.kv_cache_config.kv_cache_groups
+        # Other kinds of attention keep only the end of a prefix.
+        self._group_ids = [
+            index
+            for index, group in enumerate(groups)
+            if isinstance(group.kv_cache_spec, FullAttentionSpec)
+        ]
+        self._stride = 1
+        if self._group_ids:
+            block_size = groups[self._group_ids[0]].kv_cache_spec.block_size
+            self._stride = max(1, block_size // scheduler.hash_block_size)
+
+    def blocks(self, hashes: Sequence[Any]) -> int:
+        """How many leading blocks of a prompt with these chained hashes are cached."""
+        stride, cached = self._stride, self._is_cached
+        most = len(hashes) // stride
+        if not most or not cached(hashes[stride - 1]):
+            return 0
+        low = 1
+        while low < most:
+            middle = (low + most + 1) // 2
+            if cached(hashes[middle * stride - 1]):
+                low = middle
+            else:
+                most = middle - 1
+        return low
+
+    def _is_cached(self, block_hash: Any) -> bool:
+        return bool(self._group_ids) and self._lookup(block_hash, self._group_ids) is not None
