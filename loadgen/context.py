@@ -58,3 +58,11 @@ class Request:
     question_id: str
     prompt: str
     max_tokens: int
+
+
+@dataclass(frozen=True, slots=True)
+class Batch:
+    """Requests that go out at once, in this order. `index` counts the swarm's batches from 0."""
+
+    index: int
+    requests: tuple[Request, ...]

@@ -1,4 +1,4 @@
-"""What happened to one request: the row of `requests.csv`."""
+"""What happened to a request or a batch: the rows of `requests.csv` and `batches.csv`."""
 
 from dataclasses import dataclass, fields
 from typing import Literal, get_args
@@ -41,6 +41,41 @@ class RequestRecord:
     outcome: Outcome
     status: int | None
     error: str
+    batch_id: str = ""
+    label: str = ""
 
 
 COLUMNS: tuple[str, ...] = tuple(field.name for field in fields(RequestRecord))
+
+BatchOutcome = Literal["ok", "partial", "failed", "cancelled"]
+BATCH_OUTCOMES: tuple[BatchOutcome, ...] = get_args(BatchOutcome)
+
+
+@dataclass(frozen=True, slots=True)
+class BatchRecord:
+    """One batch, timed as a unit. None means "not known" or "did not happen".
+
+    `*_s` are seconds since the run's `start_unix_s`, but `makespan_s` is from `scheduled_s` to
+    `last_reply_s`, and None unless every member ended `ok`. A reply counts when it is complete.
+    `call_*_tokens` are what the host counted for a list call as a whole and for none of its
+    members alone: added to the members' own counts they give the tokens of the batch.
+    """
+
+    batch_id: str
+    worker: str
+    user: str
+    requests: int
+    ok: int
+    contexts: int
+    scheduled_s: float
+    sent_s: float | None
+    first_token_s: float | None
+    first_reply_s: float | None
+    last_reply_s: float | None
+    makespan_s: float | None
+    call_prompt_tokens: int | None
+    call_output_tokens: int | None
+    outcome: BatchOutcome
+
+
+BATCH_COLUMNS: tuple[str, ...] = tuple(field.name for field in fields(BatchRecord))

@@ -4,14 +4,15 @@ import asyncio
 import contextlib
 import time
 import traceback
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Self
 
 from loadgen.client.exchange import Exchange
 from loadgen.client.failures import HttpError, Malformed, StreamFailure, Truncated
 from loadgen.client.fault_text import host_message, one_line, redacted, secrets_of
-from loadgen.client.protocol import DONE, ROUTES, interpret, request_body
+from loadgen.client.list_exchange import ListExchange
+from loadgen.client.protocol import DONE, ROUTES, request_body
 from loadgen.client.settings import ClientSettings
 from loadgen.client.sse import EventStream
 from loadgen.client.transport import AiohttpTransport, Reply, Transport
@@ -59,13 +60,14 @@ class StreamingClient:
 
     async def stream(
         self,
-        prompt: str,
+        prompt: str | Sequence[str],
         max_tokens: int,
-        exchange: Exchange,
+        exchange: Exchange | ListExchange,
         body_extra: Mapping[str, Any] | None = None,
     ) -> None:
         """Send one request and fill `exchange` while its reply arrives.
 
+        A list of prompts is one call; its replies go to a ListExchange of as many members.
         Raises nothing but CancelledError, and that only after the exchange is settled.
         """
         try:
@@ -84,7 +86,7 @@ class StreamingClient:
         except Exception as error:
             self._settle(exchange, "malformed", _fault(error))
 
-    async def _converse(self, body: bytes, exchange: Exchange) -> None:
+    async def _converse(self, body: bytes, exchange: Exchange | ListExchange) -> None:
         if self._transport is None:
             raise RuntimeError("StreamingClient is not open: use `async with`")
         exchange.sent_at = time.perf_counter()
@@ -95,10 +97,11 @@ class StreamingClient:
             await _receive(reply, exchange)
         finally:
             reply.close()
-        _require_complete(exchange)
+        if not exchange.complete:
+            raise Truncated(exchange.lack)
         exchange.outcome = "ok"
 
-    def _settle(self, exchange: Exchange, outcome: Outcome, error: str) -> None:
+    def _settle(self, exchange: Exchange | ListExchange, outcome: Outcome, error: str) -> None:
         # A complete reply stays one, whatever ends the wait for its last bytes.
         if exchange.complete and outcome != "malformed":
             exchange.outcome = "ok"
@@ -108,7 +111,7 @@ class StreamingClient:
         exchange.end_at = time.perf_counter()
 
 
-async def _receive(reply: Reply, exchange: Exchange) -> None:
+async def _receive(reply: Reply, exchange: Exchange | ListExchange) -> None:
     """Read events until `[DONE]` or the end of the body."""
     events = EventStream()
     while True:
@@ -120,7 +123,7 @@ async def _receive(reply: Reply, exchange: Exchange) -> None:
                 exchange.close(received_at)
                 await _drain(reply)
                 return
-            exchange.absorb(interpret(payload), received_at)
+            exchange.take(payload, received_at)
 
 
 async def _drain(reply: Reply) -> None:
@@ -151,16 +154,6 @@ async def _error_body(reply: Reply) -> bytes:
                 break
             body += chunk
     return bytes(body)
-
-
-def _require_complete(exchange: Exchange) -> None:
-    if exchange.complete:
-        return
-    if exchange.finish_reason is None:
-        raise Truncated("the stream ended without a finish reason")
-    if not exchange.ended_well:
-        raise Truncated("the stream ended without usage or [DONE]")
-    raise Truncated(f"the engine gave up: finish reason {exchange.finish_reason!r}")
 
 
 def _fault(error: Exception) -> str:

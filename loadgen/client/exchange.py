@@ -4,7 +4,7 @@ from array import array
 from dataclasses import dataclass, field
 from itertools import pairwise
 
-from loadgen.client.protocol import TOKEN, Event, Usage
+from loadgen.client.protocol import TOKEN, Event, Usage, interpret
 from loadgen.record import Outcome
 
 FAILED_FINISHES = frozenset({"abort", "error"})
@@ -66,6 +66,23 @@ class Exchange:
             and self.finish_reason is not None
             and self.finish_reason not in FAILED_FINISHES
         )
+
+    @property
+    def lack(self) -> str:
+        """What a reply that has ended lacks to be complete, in words."""
+        if self.finish_reason is None:
+            return "the stream ended without a finish reason"
+        if not self.ended_well:
+            return "the stream ended without usage or [DONE]"
+        return f"the engine gave up: finish reason {self.finish_reason!r}"
+
+    def take(self, payload: bytes, received_at: float) -> None:
+        """Take in one event of the stream. Raises Malformed."""
+        event = interpret(payload)
+        if event is TOKEN:
+            self.token_times.append(received_at)
+        else:
+            self.absorb(event, received_at)
 
     def absorb(self, event: Event, received_at: float) -> None:
         """Take in one event that arrived at `received_at`.

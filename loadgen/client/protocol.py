@@ -1,6 +1,6 @@
 """The OpenAI completion protocol: what a request says and what an event of its reply means."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 import orjson
@@ -47,11 +47,14 @@ TOKEN = Event(content=True, in_choice=True)
 
 def request_body(
     settings: ClientSettings,
-    prompt: str,
+    prompt: str | Sequence[str],
     max_tokens: int,
     body_extra: Mapping[str, Any] | None = None,
 ) -> bytes:
-    """The JSON body that asks for a streamed reply with its usage."""
+    """The JSON body that asks for a streamed reply with its usage.
+
+    A list of prompts is one call with a reply to each of them; completions only.
+    """
     stream_options = {"include_usage": True}
     if settings.continuous_usage:
         stream_options["continuous_usage_stats"] = True
@@ -77,6 +80,18 @@ def request_body(
 
 def interpret(payload: bytes) -> Event:
     """The meaning of one event. Raises Malformed for no JSON object and for an error object."""
+    event = decode(payload)
+    usage = event.get("usage")
+    choices = event.get("choices")
+    if not choices:
+        return Event(content=False, usage=usage_of(usage))
+    if not isinstance(choices, list) or not isinstance(choices[0], dict):
+        raise Malformed(f"an event has no list of choices: {excerpt(payload)}")
+    return choice_event(choices[0], usage)
+
+
+def decode(payload: bytes) -> dict[str, Any]:
+    """One event as a dict. Raises Malformed for no JSON object and for an error object."""
     try:
         event = orjson.loads(payload)
     except orjson.JSONDecodeError:
@@ -85,19 +100,17 @@ def interpret(payload: bytes) -> Event:
         raise Malformed(f"an event is not a JSON object: {excerpt(payload)}")
     if event.get("error"):
         raise Malformed(f"error inside the stream: {error_message(event['error'])}")
-    usage = event.get("usage")
-    choices = event.get("choices")
-    if not choices:
-        return Event(content=False, usage=_usage(usage))
-    if not isinstance(choices, list) or not isinstance(choices[0], dict):
-        raise Malformed(f"an event has no list of choices: {excerpt(payload)}")
-    choice = choices[0]
+    return event
+
+
+def choice_event(choice: dict[str, Any], usage: object) -> Event:
+    """What an event says about one of its choices, with the usage that came with it or None."""
     content = bool(choice.get("text")) or _has_other_content(choice)
     finish_reason = choice.get("finish_reason") or None
     if content and finish_reason is None and usage is None:
         return TOKEN
     return Event(
-        content, True, None if finish_reason is None else str(finish_reason), _usage(usage)
+        content, True, None if finish_reason is None else str(finish_reason), usage_of(usage)
     )
 
 
@@ -108,7 +121,8 @@ def _has_other_content(choice: dict[str, Any]) -> bool:
     return bool(choice.get("token_ids"))
 
 
-def _usage(usage: object) -> Usage | None:
+def usage_of(usage: object) -> Usage | None:
+    """The counts of a usage object; None for anything else."""
     if not isinstance(usage, dict):
         return None
     details = usage.get("prompt_tokens_details")

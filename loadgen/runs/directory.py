@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from loadgen.errors import UsageError
-from loadgen.record import COLUMNS
+from loadgen.record import BATCH_COLUMNS, COLUMNS
 from loadgen.runs.csv_log import CsvLog
 from loadgen.stats.self_watch import COLUMNS as CLIENT_COLUMNS
 from loadgen.stats.server_metrics import COLUMNS as SERVER_COLUMNS
@@ -20,14 +20,16 @@ class RunDirectory:
     """An open run directory; closing it twice is harmless.
 
     `run.json` tells how the run was made, `requests.csv` has a row per request,
-    `server_metrics.csv` and `client_metrics.csv` a row per second.
+    `server_metrics.csv` and `client_metrics.csv` a row per second. `batches.csv` has a row per
+    batch and is there only for a swarm that sends batches.
     """
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, batched: bool = False) -> None:
         self.path = path
         self.requests = CsvLog(path / "requests.csv", COLUMNS)
         self.server_metrics = CsvLog(path / "server_metrics.csv", SERVER_COLUMNS)
         self.client_metrics = CsvLog(path / "client_metrics.csv", CLIENT_COLUMNS)
+        self.batches = CsvLog(path / "batches.csv", BATCH_COLUMNS) if batched else None
         self._facts: dict[str, Any] = {}
 
     def describe(self, facts: Mapping[str, Any]) -> None:
@@ -46,7 +48,8 @@ class RunDirectory:
             log.close()
 
     def _logs(self) -> tuple[CsvLog, ...]:
-        return (self.requests, self.server_metrics, self.client_metrics)
+        logs = (self.requests, self.server_metrics, self.client_metrics, self.batches)
+        return tuple(log for log in logs if log is not None)
 
 
 def check_directory(path: Path) -> None:
@@ -62,12 +65,12 @@ def check_directory(path: Path) -> None:
         raise _unwritable(path, error) from None
 
 
-def open_directory(path: Path) -> RunDirectory:
+def open_directory(path: Path, batched: bool = False) -> RunDirectory:
     """Make the folder of a run and its files. Raises UsageError."""
     check_directory(path)
     try:
         path.mkdir(parents=True, exist_ok=True)
-        return RunDirectory(path)
+        return RunDirectory(path, batched)
     except OSError as error:
         raise _unwritable(path, error) from None
 

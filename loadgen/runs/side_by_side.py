@@ -48,6 +48,7 @@ ROWS: tuple[tuple[str, str, Figure], ...] = (
     ("TTFT p50 (ms)", ",.0f", _metric("ttft_ms", "p50")),
     ("TTFT p95 (ms)", ",.0f", _metric("ttft_ms", "p95")),
     ("end-to-end p50 (ms)", ",.0f", _metric("e2e_ms", "p50")),
+    ("makespan p50 (s)", ",.2f", _metric("makespan_s", "p50")),
     ("requests/s", ".1f", lambda summary: summary["requests_per_s"]),
     ("output tokens/s", ".0f", lambda summary: summary["output_tokens_per_s"]),
 )

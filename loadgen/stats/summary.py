@@ -37,6 +37,7 @@ def summarize(
         "requests": tally.requests,
         "failed": tally.failed,
         "outcomes": tally.outcomes,
+        "batches": tally.batch_outcomes,
         "requests_per_s": _per_s(tally.ok, duration_s),
         "output_tokens_per_s": _output_tokens_per_s(tally, duration_s),
         "cached_share": tally.cached_share,
@@ -66,7 +67,7 @@ def _per_s(number: int, duration_s: float) -> float | None:
 
 
 def _output_tokens_per_s(tally: Tally, duration_s: float) -> float | None:
-    known = tally.sketches["output_tokens"].count
+    known = tally.sketches["output_tokens"].count or tally.output_tokens
     return _per_s(tally.output_tokens, duration_s) if known else None
 
 

@@ -4,7 +4,7 @@ from collections import Counter
 from collections.abc import Sequence
 from typing import Any, Self
 
-from loadgen.record import OUTCOMES, RequestRecord
+from loadgen.record import BATCH_OUTCOMES, OUTCOMES, BatchRecord, RequestRecord
 from loadgen.stats.sketch import Sketch
 
 RECORD_METRICS: tuple[str, ...] = (
@@ -15,17 +15,19 @@ RECORD_METRICS: tuple[str, ...] = (
     "cached_tokens",
     "output_tokens",
 )
-METRICS: tuple[str, ...] = ("ttft_ms", "itl_ms", *RECORD_METRICS[1:])
+METRICS: tuple[str, ...] = ("ttft_ms", "itl_ms", *RECORD_METRICS[1:], "makespan_s")
 
 
 class Tally:
-    """Outcomes of all requests; latencies and tokens of those that ended `ok`.
+    """Outcomes of all requests and batches; times and tokens of those that ended `ok`.
 
+    Tokens that a host counts for a list call as a whole are in the totals and in no metric, as
+    nobody knows how they spread over its requests.
     `cancelled` is counted and is neither success nor failure. `first_sent_s` and `last_end_s`
     are seconds since the run's start, None before any. Not thread-safe.
     """
 
-    __slots__ = ("_outcomes", "first_sent_s", "last_end_s", "sketches")
+    __slots__ = ("_batches", "_call_tokens", "_outcomes", "first_sent_s", "last_end_s", "sketches")
 
     def __init__(self) -> None:
         self.clear()
@@ -34,6 +36,8 @@ class Tally:
         """Forget everything."""
         self.sketches: dict[str, Sketch] = {name: Sketch() for name in METRICS}
         self._outcomes: Counter[str] = Counter()
+        self._batches: Counter[str] = Counter()
+        self._call_tokens: Counter[str] = Counter()
         self.first_sent_s: float | None = None
         self.last_end_s: float | None = None
 
@@ -49,11 +53,22 @@ class Tally:
                 self.sketches[name].add(value)
         self.sketches["itl_ms"].add_many(gaps_ms)
 
+    def add_batch(self, batch: BatchRecord) -> None:
+        """Count one batch; its members are counted by `add`."""
+        self._batches[batch.outcome] += 1
+        if batch.makespan_s is not None:
+            self.sketches["makespan_s"].add(batch.makespan_s)
+        if batch.outcome == "ok":
+            self._call_tokens["prompt_tokens"] += batch.call_prompt_tokens or 0
+            self._call_tokens["output_tokens"] += batch.call_output_tokens or 0
+
     def merge(self, other: "Tally") -> None:
         """Add all that `other` holds, which stays as it is."""
         for name, sketch in other.sketches.items():
             self.sketches[name].merge(sketch)
         self._outcomes.update(other._outcomes)
+        self._batches.update(other._batches)
+        self._call_tokens.update(other._call_tokens)
         self._span(other.first_sent_s, other.last_end_s)
 
     def take(self) -> "Tally":
@@ -61,6 +76,8 @@ class Tally:
         taken = Tally()
         taken.sketches, self.sketches = self.sketches, taken.sketches
         taken._outcomes, self._outcomes = self._outcomes, taken._outcomes
+        taken._batches, self._batches = self._batches, taken._batches
+        taken._call_tokens, self._call_tokens = self._call_tokens, taken._call_tokens
         taken._span(self.first_sent_s, self.last_end_s)
         self.first_sent_s = self.last_end_s = None
         return taken
@@ -76,6 +93,11 @@ class Tally:
         """How often each outcome occurred; `ok` is always present."""
         counts = self._outcomes
         return {name: counts[name] for name in OUTCOMES if counts[name] or name == "ok"}
+
+    @property
+    def batch_outcomes(self) -> dict[str, int]:
+        """How often each outcome of batches occurred; empty where none were sent."""
+        return {name: self._batches[name] for name in BATCH_OUTCOMES if self._batches[name]}
 
     @property
     def ok(self) -> int:
@@ -99,8 +121,8 @@ class Tally:
 
     @property
     def prompt_tokens(self) -> int:
-        """Prompt tokens of the `ok` requests whose host counted them."""
-        return round(self.sketches["prompt_tokens"].sum)
+        """Prompt tokens of the `ok` requests and list calls whose host counted them."""
+        return round(self.sketches["prompt_tokens"].sum) + self._call_tokens["prompt_tokens"]
 
     @property
     def cached_tokens(self) -> int:
@@ -110,7 +132,7 @@ class Tally:
     @property
     def output_tokens(self) -> int:
         """Tokens of the `ok` replies."""
-        return round(self.sketches["output_tokens"].sum)
+        return round(self.sketches["output_tokens"].sum) + self._call_tokens["output_tokens"]
 
     @property
     def cached_share(self) -> float | None:
@@ -128,6 +150,8 @@ class Tally:
         return {
             "sketches": {n: s.to_wire() for n, s in self.sketches.items() if s.count},
             "outcomes": dict(self._outcomes),
+            "batches": dict(self._batches),
+            "call_tokens": dict(self._call_tokens),
             "first_sent_s": self.first_sent_s,
             "last_end_s": self.last_end_s,
         }
@@ -139,5 +163,7 @@ class Tally:
         for name, sketch in wire["sketches"].items():
             tally.sketches[name] = Sketch.from_wire(sketch)
         tally._outcomes.update(wire["outcomes"])
+        tally._batches.update(wire["batches"])
+        tally._call_tokens.update(wire["call_tokens"])
         tally._span(wire["first_sent_s"], wire["last_end_s"])
         return tally

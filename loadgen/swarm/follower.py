@@ -5,7 +5,7 @@ from typing import Any
 import gevent
 
 from loadgen.swarm.ledger import WorkerLedger
-from loadgen.swarm.messages import DELTA, DRAINED
+from loadgen.swarm.messages import DELTA, DRAINED, SPENT
 from loadgen.swarm.plan import Plan
 from loadgen.swarm.stage import Stage
 
@@ -28,7 +28,9 @@ class Follower:
         if runner.client_id not in plan.workers:
             return  # joined between the plan and its sending: the master says so
         self._ledger = WorkerLedger(lambda delta: runner.send_message(DELTA, delta))
-        self.stage.open(plan, self._ledger, runner.client_id)
+        self.stage.open(
+            plan, self._ledger, runner.client_id, lambda: runner.send_message(SPENT, {})
+        )
         self._sender = gevent.spawn(self._send_for_ever)
 
     def take_drain(self, environment: Any, msg: Any) -> None:

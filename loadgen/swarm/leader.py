@@ -18,7 +18,7 @@ from loadgen.swarm.ledger import RunLedger
 from loadgen.swarm.locust_csv import LocustCsv
 from loadgen.swarm.opening import describe_run, swarm_directory
 from loadgen.swarm.plan import Plan
-from loadgen.swarm.preparation import Preparation, prepare
+from loadgen.swarm.preparation import Preparation, prepare, sends_batches
 from loadgen.swarm.server_watch import ServerWatch
 from loadgen.swarm.stage import Stage
 from loadgen.swarm.supervisor import Supervisor
@@ -63,7 +63,8 @@ class Leader:
         Raises KvswarmError; blocks only the calling greenlet.
         """
         options = vars(self.environment.parsed_options) | dict(values or {})
-        self._ready = prepare(options, host or self.environment.host, self.supervisor)
+        batched = sends_batches(self.environment.user_classes)
+        self._ready = prepare(options, host or self.environment.host, self.supervisor, batched)
         for note in self._ready.notes:
             self.view.say(note)
 
@@ -84,7 +85,8 @@ class Leader:
         if self.roll is not None:
             self.roll.start(self.plan)
         else:
-            self.stage.open(self.plan, self.ledger, self.environment.runner.client_id)
+            client_id = self.environment.runner.client_id
+            self.stage.open(self.plan, self.ledger, client_id, self._end_when_spent)
         self.view.open()
 
     def stopping(self) -> None:
@@ -112,6 +114,12 @@ class Leader:
     def take_delta(self, environment: Any, msg: Any) -> None:
         """A worker's rows and statistics."""
         self.ledger.merge(msg.data)
+
+    def worker_spent(self, client_id: str) -> None:
+        """A worker has sent its share of `--batches`: the run ends when all have."""
+        if self.roll is not None:
+            self.roll.spent(client_id)
+            self._end_when_spent()
 
     def reset(self) -> None:
         """Locust's statistics were reset: ours follow, and the summary says from when it counts."""
@@ -145,11 +153,12 @@ class Leader:
             workers={client: index for index, client in enumerate(workers)},
             lengths=asdict(ready.lengths),
             uncapped=ready.options.arrivals != "closed" and runner.target_user_count == 0,
+            batched=ready.batched,
         )
 
     def _open_run(self, ready: Preparation, plan: Plan) -> None:
         path = swarm_directory(self.environment, ready.options.out, self._swarms)
-        self.directory = open_directory(path) if path is not None else None
+        self.directory = open_directory(path, plan.batched) if path is not None else None
         self.ledger = RunLedger(self.directory)
         if self.directory is not None and path is not None:
             self.directory.describe(describe_run(self, ready, plan))
@@ -162,6 +171,12 @@ class Leader:
             self.ledger.flush()
             if self.roll is not None and not self.is_stopping:
                 self.roll.look()
+                self._end_when_spent()
+
+    def _end_when_spent(self) -> None:
+        """End once all `--batches` are sent; a lost worker may have been the last to wait for."""
+        if not self.is_stopping and (self.roll is None or self.roll.all_spent):
+            self._end()
 
     def _close_run(self) -> None:
         self.stage.close()
@@ -180,6 +195,10 @@ class Leader:
     def _host_is_gone(self) -> None:
         self.host_died = True
         self.view.say(f"the host {self.plan.url if self.plan else ''} is gone: ending the run")
+        self._end()
+
+    def _end(self) -> None:
+        """End the swarm as `-t` does."""
         runner = self.environment.runner
         headless = self.environment.parsed_options.headless
         gevent.spawn(runner.quit if headless else runner.stop)

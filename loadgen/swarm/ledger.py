@@ -9,7 +9,7 @@ from dataclasses import astuple
 from operator import attrgetter
 from typing import Any, Protocol
 
-from loadgen.record import COLUMNS, RequestRecord
+from loadgen.record import COLUMNS, BatchRecord, RequestRecord
 from loadgen.runs.csv_log import to_csv
 from loadgen.runs.directory import RunDirectory
 from loadgen.stats.self_watch import ClientSample
@@ -24,6 +24,9 @@ class Ledger(Protocol):
     def add(self, rows: list[Row]) -> None:
         """Finished requests with their inter-token gaps in ms."""
 
+    def add_batches(self, batches: list[BatchRecord]) -> None:
+        """Finished batches; their members are added by `add`."""
+
     def add_sample(self, sample: ClientSample) -> None:
         """The process's own health of one second."""
 
@@ -32,7 +35,7 @@ class Ledger(Protocol):
 
 
 _values: Callable[[RequestRecord], tuple[Any, ...]] = attrgetter(*COLUMNS)
-"""A record's values in the order of the columns; read in one call, as every request has 24."""
+"""A record's values in the order of the columns; read in one call, as every request has 26."""
 
 
 class RunLedger:
@@ -49,6 +52,12 @@ class RunLedger:
         for record, gaps_ms in rows:
             self.tally.add(record, gaps_ms)
 
+    def add_batches(self, batches: list[BatchRecord]) -> None:
+        if self._directory is not None and self._directory.batches is not None:
+            self._directory.batches.append(map(astuple, batches))
+        for batch in batches:
+            self.tally.add_batch(batch)
+
     def add_sample(self, sample: ClientSample) -> None:
         self.samples.append(sample)
         if self._directory is not None:
@@ -59,6 +68,8 @@ class RunLedger:
         self.tally.merge(Tally.from_wire(message["tally"]))
         if self._directory is not None:
             self._directory.requests.append_text(message["rows"])
+            if self._directory.batches is not None:
+                self._directory.batches.append_text(message["batches"])
         for wire in message["samples"]:
             self.add_sample(ClientSample(*wire))
 
@@ -74,6 +85,7 @@ class WorkerLedger:
         self._send = send
         self._tally = Tally()
         self._rows: list[str] = []
+        self._batches: list[str] = []
         self._samples: list[list[Any]] = []
 
     def add(self, rows: list[Row]) -> None:
@@ -81,16 +93,22 @@ class WorkerLedger:
         for record, gaps_ms in rows:
             self._tally.add(record, gaps_ms)
 
+    def add_batches(self, batches: list[BatchRecord]) -> None:
+        self._batches.append(to_csv(map(astuple, batches)))
+        for batch in batches:
+            self._tally.add_batch(batch)
+
     def add_sample(self, sample: ClientSample) -> None:
         self._samples.append(list(astuple(sample)))
 
     def flush(self) -> None:
-        if not self._rows and not self._samples:
+        if not self._rows and not self._batches and not self._samples:
             return
         message = {
             "rows": "".join(self._rows),
+            "batches": "".join(self._batches),
             "tally": self._tally.take().to_wire(),
             "samples": self._samples,
         }
-        self._rows, self._samples = [], []
+        self._rows, self._batches, self._samples = [], [], []
         self._send(message)

@@ -3,4 +3,5 @@
 PLAN = "kvswarm_plan"
 DELTA = "kvswarm_delta"
 DRAIN = "kvswarm_drain"
+SPENT = "kvswarm_spent"
 DRAINED = "kvswarm_drained"

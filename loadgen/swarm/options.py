@@ -1,15 +1,17 @@
 """kvswarm's options inside Locust: command line, config file, environment and the web form."""
 
-import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from loadgen.errors import UsageError
+from loadgen.swarm import option_values as given
+from loadgen.workload.batches import ORDERS, Batching
 from loadgen.workload.settings import Span, WorkloadSettings
 
 ENDPOINTS = ("completions", "chat")
+BATCH_FORMS = ("requests", "list")
+LABELS = ("oracle", "none")
 ARRIVALS = ("closed", "constant", "poisson")
 
 
@@ -18,6 +20,9 @@ class SwarmOptions:
     """Everything a run is told on Locust's side; built once from Locust's parsed options."""
 
     workload: WorkloadSettings
+    batching: Batching
+    batch_as: str
+    labels: str
     corpus: Path | None
     questions: Path | None
     tokenizer: str | None
@@ -41,23 +46,26 @@ class SwarmOptions:
         """Build from Locust's options or a submitted web form; UsageError names a bad value."""
         return cls(
             workload=_workload(values),
-            corpus=_path(values, "corpus"),
-            questions=_path(values, "questions"),
-            tokenizer=_text(values, "tokenizer"),
-            model=_text(values, "model"),
-            endpoint=_choice(values, "endpoint", ENDPOINTS),
-            temperature=_number(values, "temperature", 0.0, least=0.0),
-            extra_body=_text(values, "extra_body"),
-            headers=_headers(values.get("header")),
-            timeout_s=_number(values, "timeout", 600.0, above=0.0),
-            connect_timeout_s=_number(values, "connect_timeout", 10.0, above=0.0),
-            arrivals=_choice(values, "arrivals", ARRIVALS),
+            batching=_batching(values),
+            batch_as=given.choice(values, "batch_as", BATCH_FORMS),
+            labels=given.choice(values, "labels", LABELS),
+            corpus=given.path(values, "corpus"),
+            questions=given.path(values, "questions"),
+            tokenizer=given.text(values, "tokenizer"),
+            model=given.text(values, "model"),
+            endpoint=given.choice(values, "endpoint", ENDPOINTS),
+            temperature=given.number(values, "temperature", 0.0, least=0.0),
+            extra_body=given.text(values, "extra_body"),
+            headers=given.lines(values.get("header")),
+            timeout_s=given.number(values, "timeout", 600.0, above=0.0),
+            connect_timeout_s=given.number(values, "connect_timeout", 10.0, above=0.0),
+            arrivals=given.choice(values, "arrivals", ARRIVALS),
             rate=_rate(values),
-            drain_s=_number(values, "drain", 30.0, least=0.0),
-            max_failures_percent=_number(values, "max_failures", 0.0, least=0.0),
-            max_lag_ms=_number(values, "max_lag_ms", 100.0, above=0.0),
-            keep_cache=_flag(values, "keep_cache"),
-            out=_path(values, "out"),
+            drain_s=given.number(values, "drain", 30.0, least=0.0),
+            max_failures_percent=given.number(values, "max_failures", 0.0, least=0.0),
+            max_lag_ms=given.number(values, "max_lag_ms", 100.0, above=0.0),
+            keep_cache=given.flag(values, "keep_cache"),
+            out=given.path(values, "out"),
         )
 
 
@@ -85,6 +93,7 @@ def own_options(values: Mapping[str, Any]) -> dict[str, Any]:
 def add_options(parser: Any) -> None:
     """Add every option to Locust's parser itself: its web form skips argument groups."""
     _add_workload_options(parser)
+    _add_batch_options(parser)
     _add_request_options(parser)
     _add_run_options(parser)
 
@@ -103,11 +112,36 @@ def _add_workload_options(parser: Any) -> None:
     add("--tokenizer", default="", help="folder, tokenizer.json or hub name, to measure lengths")
 
 
+def _add_batch_options(parser: Any) -> None:
+    """Those of locustfiles that send batches; others take no notice of them."""
+    add = _adder(parser)
+    add("--batch-size", type=int, default=12, help="batches: requests in each")
+    add(
+        "--batch-as",
+        choices=BATCH_FORMS,
+        default=BATCH_FORMS[0],
+        help="batches: requests = all at once; list = one call with a list of prompts",
+    )
+    add(
+        "--order",
+        choices=ORDERS,
+        default=ORDERS[0],
+        help="batches: shuffled = as drawn; grouped = sorted by context",
+    )
+    add("--batches", type=int, default=0, help="how many the swarm sends, then it ends; 0 = no end")
+
+
 def _add_request_options(parser: Any) -> None:
     add = _adder(parser)
     add("--endpoint", choices=ENDPOINTS, default="completions", help="which OpenAI endpoint")
     add("--model", default="", help="served model name; empty = the only one the host serves")
     add("--temperature", type=float, default=0.0, help="sampling temperature; 0 = greedy")
+    add(
+        "--labels",
+        choices=LABELS,
+        default=LABELS[0],
+        help="oracle = tell a vLLM host the context of each request (vllm_xargs); none = do not",
+    )
     add("--extra-body", default="", help='JSON merged into every request, e.g. {"top_k": 1}')
     add(
         "--header",
@@ -130,7 +164,7 @@ def _add_run_options(parser: Any) -> None:
         help="closed = users wait for replies; else open loop at --rate: users cap those in flight,"
         " 0 = no cap",
     )
-    add("--rate", type=float, default=None, help="open loop: requests per second, whole swarm")
+    add("--rate", type=float, default=None, help="open loop: requests (or batches) per second")
     add("--drain", type=float, default=30.0, help="seconds the last requests may take at the end")
     add("--max-failures", type=float, default=0.0, help="percent of failed requests still passed")
     add("--max-lag-ms", type=float, default=100.0, help="client lag beyond which a run is invalid")
@@ -147,73 +181,26 @@ def _adder(parser: Any) -> Any:
 
 
 def _workload(values: Mapping[str, Any]) -> WorkloadSettings:
-    context_tokens = _text(values, "context_tokens")
+    context_tokens = given.text(values, "context_tokens")
     return WorkloadSettings(
-        seed=_whole(values, "seed", 0),
-        contexts=_whole(values, "contexts", 8),
-        zipf=_number(values, "zipf", 0.0),
-        stickiness=_number(values, "stickiness", 0.0),
-        repeat=_number(values, "repeat", 0.0),
+        seed=given.whole(values, "seed", 0),
+        contexts=given.whole(values, "contexts", 8),
+        zipf=given.number(values, "zipf", 0.0),
+        stickiness=given.number(values, "stickiness", 0.0),
+        repeat=given.number(values, "repeat", 0.0),
         context_tokens=Span.parse(context_tokens, "--context-tokens") if context_tokens else None,
-        output_tokens=Span.parse(_text(values, "output_tokens") or "16", "--output-tokens"),
+        output_tokens=Span.parse(given.text(values, "output_tokens") or "16", "--output-tokens"),
     )
 
 
-def _flag_name(name: str) -> str:
-    return "--" + name.replace("_", "-")
-
-
-def _text(values: Mapping[str, Any], name: str) -> str | None:
-    value = values.get(name)
-    return str(value).strip() or None if value is not None else None
-
-
-def _path(values: Mapping[str, Any], name: str) -> Path | None:
-    text = _text(values, name)
-    return Path(text).expanduser() if text else None
-
-
-def _flag(values: Mapping[str, Any], name: str) -> bool:
-    return str(values.get(name, "")).lower() in ("true", "1", "yes", "on")
-
-
-def _whole(values: Mapping[str, Any], name: str, default: int) -> int:
-    text = _text(values, name)
-    try:
-        return int(text) if text else default
-    except ValueError:
-        raise UsageError(f"{_flag_name(name)} {text!r} is not a whole number") from None
-
-
-def _number(
-    values: Mapping[str, Any],
-    name: str,
-    default: float,
-    least: float = -math.inf,
-    above: float = -math.inf,
-) -> float:
-    text = _text(values, name)
-    try:
-        number = float(text) if text else default
-    except ValueError:
-        raise UsageError(f"{_flag_name(name)} {text!r} is not a number") from None
-    if not math.isfinite(number) or number < least or number <= above:
-        bound = f"above {max(above, 0):g}" if above > -math.inf else f"from {max(least, 0):g} on"
-        raise UsageError(f"{_flag_name(name)} {number:g} is out of range: give a number {bound}")
-    return number
+def _batching(values: Mapping[str, Any]) -> Batching:
+    order = given.choice(values, "order", ORDERS)
+    return Batching(
+        size=given.whole(values, "batch_size", 12),
+        order="grouped" if order == "grouped" else "shuffled",
+        limit=given.whole(values, "batches", 0) or None,
+    )
 
 
 def _rate(values: Mapping[str, Any]) -> float | None:
-    return _number(values, "rate", 0.0, above=0.0) if _text(values, "rate") else None
-
-
-def _choice(values: Mapping[str, Any], name: str, choices: tuple[str, ...]) -> str:
-    text = _text(values, name) or choices[0]
-    if text not in choices:
-        raise UsageError(f"{_flag_name(name)} {text!r} is unknown: choose {', '.join(choices)}")
-    return text
-
-
-def _headers(value: Any) -> tuple[str, ...]:
-    lines = value.splitlines() if isinstance(value, str) else (value or ())
-    return tuple(line.strip() for line in lines if line.strip())
+    return given.number(values, "rate", 0.0, above=0.0) if given.text(values, "rate") else None

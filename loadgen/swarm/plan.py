@@ -9,9 +9,9 @@ from typing import Any
 class Plan:
     """One swarm: when it starts, what host it loads, which share each process has.
 
-    `workers` maps a Locust client id to its index; requests are owned by index modulo the number
-    of workers. `lengths` is the serialised measure of text lengths. `uncapped` is an open loop
-    without a limit on the requests in flight.
+    `workers` maps a Locust client id to its index; requests, or the batches of a `batched` swarm,
+    are owned by index modulo the number of workers. `lengths` is the serialised measure of text
+    lengths. `uncapped` is an open loop without a limit on what is in flight.
     """
 
     start_unix_s: float
@@ -22,6 +22,7 @@ class Plan:
     workers: Mapping[str, int]
     lengths: Mapping[str, Any]
     uncapped: bool
+    batched: bool
 
     def to_wire(self) -> dict[str, Any]:
         """A dict that Locust's messages can carry."""

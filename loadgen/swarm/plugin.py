@@ -14,9 +14,9 @@ from loadgen.swarm.follower import Follower
 from loadgen.swarm.interrupt import interrupt_main_greenlet
 from loadgen.swarm.leader import Leader
 from loadgen.swarm.leaving import Leaving
-from loadgen.swarm.messages import DELTA, DRAIN, DRAINED, PLAN
+from loadgen.swarm.messages import DELTA, DRAIN, DRAINED, PLAN, SPENT
 from loadgen.swarm.options import add_options
-from loadgen.swarm.preparation import check_offline
+from loadgen.swarm.preparation import check_offline, sends_batches
 from loadgen.swarm.stage import Stage
 from loadgen.swarm.supervisor import Supervisor
 from loadgen.swarm.web import prepare_before_swarm
@@ -63,6 +63,7 @@ def _lead(environment: Any, runner: Any, web_ui: Any) -> None:
     if leader.roll is not None:
         roll = leader.roll
         runner.register_message(DELTA, leader.take_delta)
+        runner.register_message(SPENT, lambda msg, **_: leader.worker_spent(msg.node_id))
         runner.register_message(DRAINED, lambda msg, **_: roll.drained(msg.node_id))
         hooks.worker_connect.add_listener(lambda client_id, **_: roll.joined(client_id))
     hooks.test_start.add_listener(lambda **_: leader.start())
@@ -82,7 +83,8 @@ def _lead(environment: Any, runner: Any, web_ui: Any) -> None:
 def _prepare_or_exit(environment: Any, leader: Leader) -> None:
     try:
         if os.environ.get(CHECK_VARIABLE):
-            check_offline(vars(environment.parsed_options), Supervisor.of_process())
+            batched = sends_batches(environment.user_classes)
+            check_offline(vars(environment.parsed_options), Supervisor.of_process(), batched)
             sys.exit(0)
         leader.prepare()
     except KvswarmError as error:

@@ -1,6 +1,6 @@
 """Everything that is checked before the first request: options, corpus, host, lengths, cache."""
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -9,6 +9,7 @@ from loadgen.errors import UsageError
 from loadgen.runs.directory import check_directory
 from loadgen.swarm.client_settings import extra_body, request_headers
 from loadgen.swarm.engine import Engine
+from loadgen.swarm.labels import check_labels
 from loadgen.swarm.lengths import LengthSource, measure_on_host
 from loadgen.swarm.options import SwarmOptions, own_options
 from loadgen.swarm.supervisor import Supervisor
@@ -31,16 +32,32 @@ class Preparation:
     lengths: LengthSource
     cache_state: str
     notes: tuple[str, ...]
+    batched: bool
 
 
-def check_offline(values: Mapping[str, Any], supervisor: Supervisor) -> None:
-    """Find what is wrong with the options and the corpus without a host."""
+def sends_batches(user_classes: Iterable[type]) -> bool:
+    """Whether these users send batches. Raises UsageError when only some of them do."""
+    kinds = {each.sends_batches for each in user_classes if hasattr(each, "sends_batches")}
+    if len(kinds) > 1:
+        raise UsageError(
+            "some users send batches and some single requests: name the user classes of one kind"
+        )
+    return True in kinds
+
+
+def check_offline(values: Mapping[str, Any], supervisor: Supervisor, batched: bool = False) -> None:
+    """Find what is wrong with the options and the corpus without a host.
+
+    `batched` says whether the users send batches. Raises UsageError.
+    """
     options = SwarmOptions.read(values)
     corpus = load_corpus(options.corpus, options.questions)
     make_pacer(options.arrivals, options.rate, options.workload.seed)
-    extra_body(options)
+    check_labels(options.labels, extra_body(options))
     request_headers(options)
     check_users(values)
+    if batched:
+        check_batches(values, options)
     lengths = _local_lengths(options, supervisor)
     if not lengths.is_estimate:
         lengths.tokens()
@@ -60,12 +77,32 @@ def check_users(values: Mapping[str, Any]) -> None:
         raise UsageError("0 users send nothing: give 1 or more, or other --arrivals and a --rate")
 
 
-def prepare(values: Mapping[str, Any], host: str | None, supervisor: Supervisor) -> Preparation:
+def check_batches(values: Mapping[str, Any], options: SwarmOptions) -> None:
+    """Raise UsageError for batches that cannot be sent as they were asked for."""
+    output_tokens = options.workload.output_tokens
+    if options.batch_as == "list" and options.endpoint == "chat":
+        raise UsageError("--batch-as list needs --endpoint completions: a chat takes one prompt")
+    if options.batch_as == "list" and output_tokens.low != output_tokens.high:
+        raise UsageError(
+            f"--output-tokens {output_tokens} needs --batch-as requests: "
+            "a list call has one length for all its replies, so give one number"
+        )
+    users, workers = values.get("num_users"), values.get("expect_workers") or 1
+    if options.batching.limit and isinstance(users, int) and 0 < users < workers:
+        raise UsageError(
+            f"--batches is shared out over {workers} workers, and {users} user(s) leave some "
+            f"of them idle: give -u {workers} or more"
+        )
+
+
+def prepare(
+    values: Mapping[str, Any], host: str | None, supervisor: Supervisor, batched: bool = False
+) -> Preparation:
     """Check everything and make the caches cold; blocks the calling greenlet only.
 
     Raises UsageError, or TargetError when the engine of ours cannot be made cold.
     """
-    check_offline(values, supervisor)
+    check_offline(values, supervisor, batched)
     options = SwarmOptions.read(values)
     if not host:
         raise UsageError("no host to load: give --host URL, or start with `kvswarm run --target`")
@@ -84,6 +121,7 @@ def prepare(values: Mapping[str, Any], host: str | None, supervisor: Supervisor)
         lengths=lengths,
         cache_state=supervisor.make_cold(keep=options.keep_cache),
         notes=_notes(facts, lengths),
+        batched=batched,
     )
 
 

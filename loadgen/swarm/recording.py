@@ -15,11 +15,14 @@ def to_record(
     worker: str,
     user: str,
     repeat: bool,
+    batch_id: str = "",
+    label: str = "",
 ) -> tuple[RequestRecord, list[float]]:
     """The record of one request and its inter-token gaps in ms.
 
     `scheduled_at` and the exchange's times are `time.perf_counter()` seconds of this process;
-    TTFT and end-to-end latency count from `scheduled_at`.
+    TTFT and end-to-end latency count from `scheduled_at`. `label` is the one in the request, kept
+    where the request was sent.
     """
     gaps_ms = exchange.gaps_ms
     ordered = sorted(gaps_ms)
@@ -49,6 +52,8 @@ def to_record(
         outcome=exchange.outcome,
         status=exchange.status,
         error=exchange.error,
+        batch_id=batch_id,
+        label=label if exchange.sent_at is not None else "",
     )
     return record, gaps_ms
 

@@ -9,13 +9,17 @@ from typing import Any
 
 from loadgen.client.client import StreamingClient
 from loadgen.client.exchange import Exchange
-from loadgen.context import Request
-from loadgen.record import RequestRecord
+from loadgen.context import Batch, Request
+from loadgen.record import BatchRecord, RequestRecord
 from loadgen.stats.clock import RunClock
 from loadgen.stats.self_watch import ClientSample, LoopWatch
+from loadgen.swarm.batch_sender import BatchForm, BatchSender, BatchTurn
+from loadgen.swarm.dispenser import Dispenser
 from loadgen.swarm.index_set import IndexSet
+from loadgen.swarm.labels import Labels
 from loadgen.swarm.recording import to_record
 from loadgen.workload.arrivals import Pacer
+from loadgen.workload.batches import Batching
 from loadgen.workload.workload import Workload
 
 NEVER_SENT = "due before the end of the run, but every user was busy"
@@ -29,14 +33,25 @@ class Turn:
     due_at: float | None
 
 
-class SessionOver(Exception):
-    """The swarm is stopping: nothing new may be sent."""
+@dataclass(frozen=True, slots=True)
+class Hooks:
+    """Who is told what, on the loop; none of them may block.
+
+    `row` is a request's record with its inter-token gaps in ms. `spent` is called once, when the
+    last of a limited number of batches has ended; those of `share` 0 are spent from the start.
+    """
+
+    row: Callable[[RequestRecord, list[float]], None]
+    sample: Callable[[ClientSample], None]
+    batch: Callable[[BatchRecord], None] = lambda record: None
+    spent: Callable[[], None] = lambda: None
 
 
 class Session:
-    """Hands requests to users and turns what came of them into records.
+    """Hands requests or batches to users and turns what came of them into records.
 
-    Lives on the loop. `on_rows` and `on_sample` are called there and must not block.
+    Lives on the loop. With `batching` the users send batches, else single requests; `share` is
+    how many batches this process sends, None for no end.
     """
 
     def __init__(
@@ -46,34 +61,52 @@ class Session:
         client: StreamingClient,
         clock: RunClock,
         worker: str,
-        on_row: Callable[[RequestRecord, list[float]], None],
-        on_sample: Callable[[ClientSample], None],
+        hooks: Hooks,
         pacer: Pacer | None = None,
         solo: Callable[[], Awaitable[object]] | None = None,
+        labels: Labels | None = None,
+        batching: Batching | None = None,
+        batch_form: BatchForm | None = None,
+        share: int | None = None,
     ) -> None:
-        self._workload = workload
         self._client = client
         self._clock = clock
         self._worker = worker
-        self._on_row = on_row
-        self._on_sample = on_sample
-        self._pacer = pacer
+        self._hooks = hooks
         self._solo = solo
+        self._labels = labels or Labels(False, {})
+        self._left = share
         self._sent = IndexSet()
-        self._due: asyncio.Queue[Turn | None] = asyncio.Queue()
-        self._waiting = 0
-        self._over = False
         self._soloists: set[asyncio.Task[None]] = set()
         self._watch = LoopWatch(process=worker)
+        self._requests: Dispenser[Request] | None = None
+        self._batches: Dispenser[Batch] | None = None
+        if batching is None:
+            self._requests = Dispenser(workload.requests(), clock, pacer, self._released)
+        else:
+            self._batches = Dispenser(workload.batches(batching), clock, pacer, self._released)
+        self._batch_sender = BatchSender(
+            batch_form or BatchForm(),
+            client=client,
+            clock=clock,
+            worker=worker,
+            labels=self._labels,
+            on_row=hooks.row,
+            on_batch=hooks.batch,
+        )
 
     @contextlib.asynccontextmanager
     async def running(self) -> AsyncIterator["Session"]:
         """Open the client and keep the pacing and the self-watch going until the exit."""
         async with self._client:
-            keepers = [asyncio.create_task(self._watch.run()), asyncio.create_task(self._sample())]
-            if self._pacer is not None:
-                keepers.append(asyncio.create_task(self._pace(self._pacer)))
+            keepers = [
+                asyncio.create_task(self._watch.run()),
+                asyncio.create_task(self._sample()),
+                asyncio.create_task(self._dispenser.pace()),
+            ]
             try:
+                if self._left == 0:
+                    self._hooks.spent()
                 yield self
             finally:
                 for keeper in keepers:
@@ -85,49 +118,55 @@ class Session:
 
         Raises SessionOver once the swarm stops.
         """
-        if self._over:
-            raise SessionOver
-        if self._pacer is None:
-            return Turn(self._workload.next_request(), None)
-        self._waiting += 1
-        try:
-            turn = await self._due.get()
-        finally:
-            self._waiting -= 1
-        if turn is None:
-            raise SessionOver
-        return turn
+        if self._requests is None:
+            raise RuntimeError("this swarm sends batches: take `next_batch()` in every user class")
+        return Turn(*await self._requests.next())
+
+    async def next_batch(self) -> BatchTurn:
+        """The next batch of this process; in an open loop it waits until one is due.
+
+        Raises SessionOver once the swarm stops or has sent all its batches.
+        """
+        if self._batches is None:
+            raise RuntimeError("batches are sent by user classes with `sends_batches = True`")
+        return BatchTurn(*await self._batches.next())
 
     async def send(
         self, turn: Turn, user: str, body_extra: dict[str, Any] | None = None
     ) -> Exchange:
         """Send one request, stream its reply and record it, also when it is cut off."""
         exchange = Exchange()
+        extra, label = self._labels.tag(turn.request.context_id, body_extra)
         asked_at = time.perf_counter()
         repeat = turn.request.root in self._sent
         self._sent.add(turn.request.root)
         try:
-            await self._client.stream(
-                turn.request.prompt, turn.request.max_tokens, exchange, body_extra
-            )
+            await self._client.stream(turn.request.prompt, turn.request.max_tokens, exchange, extra)
         finally:
             if exchange.sent_at is None and not repeat:
                 self._sent.discard(turn.request.root)
             sent_at = asked_at if exchange.sent_at is None else exchange.sent_at
             # The loop's timers may fire up to a millisecond early.
             scheduled_at = sent_at if turn.due_at is None else min(turn.due_at, sent_at)
-            self._record(exchange, turn.request, scheduled_at, user, repeat)
+            self._record(exchange, turn.request, scheduled_at, user, repeat, label)
         return exchange
+
+    async def send_batch(self, turn: BatchTurn, user: str) -> BatchRecord:
+        """Send one batch and record it and its members, also when it is cut off."""
+        try:
+            return await self._batch_sender.send(turn, user)
+        finally:
+            self._count_down()
 
     def stop(self) -> None:
         """Send nothing new from now on; what was due and never sent is recorded as cancelled."""
-        self._over = True
-        while not self._due.empty():
-            turn = self._due.get_nowait()
-            if turn is not None:
-                self._record_unsent(turn)
-        for _ in range(self._waiting):
-            self._due.put_nowait(None)
+        if self._requests is not None:
+            for request, due_at in self._requests.stop():
+                unsent = Exchange(error=NEVER_SENT, end_at=time.perf_counter())
+                self._record(unsent, request, due_at, "", False, "")
+        if self._batches is not None:
+            for batch, due_at in self._batches.stop():
+                self._batch_sender.record_unsent(BatchTurn(batch, due_at), NEVER_SENT)
 
     async def drain_soloists(self, timeout_s: float) -> None:
         """Without users: let what is in flight finish, and cut off what does not in time."""
@@ -137,23 +176,21 @@ class Session:
             task.cancel()
         await asyncio.gather(*self._soloists, return_exceptions=True)
 
-    async def _pace(self, pacer: Pacer) -> None:
-        position = -1
-        due_s = 0.0
-        while not self._over:
-            request = self._workload.next_request()
-            for _ in range(request.index - position):
-                due_s = pacer.next_s()
-            position = request.index
-            due_at = self._clock.to_perf(due_s)
-            await asyncio.sleep(max(0.0, due_at - time.perf_counter()))
-            if self._over:
-                return
-            self._watch.send_late(max(0.0, time.perf_counter() - due_at) * 1000)
-            self._release(Turn(request, due_at))
+    @property
+    def _dispenser(self) -> Dispenser[Request] | Dispenser[Batch]:
+        dispenser = self._requests or self._batches
+        assert dispenser is not None
+        return dispenser
 
-    def _release(self, turn: Turn) -> None:
-        self._due.put_nowait(turn)
+    def _count_down(self) -> None:
+        if self._left is None:
+            return
+        self._left -= 1
+        if self._left == 0:
+            self._hooks.spent()
+
+    def _released(self, late_ms: float) -> None:
+        self._watch.send_late(late_ms)
         if self._solo is not None:
             task = asyncio.create_task(self._play_solo(self._solo))
             self._soloists.add(task)
@@ -165,10 +202,16 @@ class Session:
     async def _sample(self) -> None:
         while True:
             await asyncio.sleep(1.0)
-            self._on_sample(self._watch.sample(self._clock.now_s()))
+            self._hooks.sample(self._watch.sample(self._clock.now_s()))
 
     def _record(
-        self, exchange: Exchange, request: Request, scheduled_at: float, user: str, repeat: bool
+        self,
+        exchange: Exchange,
+        request: Request,
+        scheduled_at: float,
+        user: str,
+        repeat: bool,
+        label: str,
     ) -> None:
         record, gaps_ms = to_record(
             exchange,
@@ -178,12 +221,6 @@ class Session:
             worker=self._worker,
             user=user,
             repeat=repeat,
+            label=label,
         )
-        self._on_row(record, gaps_ms)
-
-    def _record_unsent(self, turn: Turn) -> None:
-        exchange = Exchange()
-        exchange.outcome = "cancelled"
-        exchange.error = NEVER_SENT
-        exchange.end_at = time.perf_counter()
-        self._record(exchange, turn.request, turn.due_at or exchange.end_at, "", False)
+        self._hooks.row(record, gaps_ms)

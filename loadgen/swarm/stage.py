@@ -4,25 +4,28 @@ import contextlib
 import itertools
 import random
 from collections import deque
+from collections.abc import Callable
 from functools import partial
-from typing import Any
+from typing import Any, TypeVar
 
 from locust import constant
 from locust.exception import StopUser
 
 from loadgen.client.client import StreamingClient
-from loadgen.record import RequestRecord
+from loadgen.record import BatchRecord, RequestRecord
 from loadgen.stats.clock import RunClock
 from loadgen.stats.self_watch import ClientSample
-from loadgen.swarm.client_settings import client_settings
+from loadgen.swarm.batch_sender import BatchForm
+from loadgen.swarm.client_settings import client_settings, extra_body
 from loadgen.swarm.collector import calm_collector
 from loadgen.swarm.engine import Engine
+from loadgen.swarm.labels import Labels
 from loadgen.swarm.ledger import Ledger
 from loadgen.swarm.lengths import LengthSource
 from loadgen.swarm.options import SwarmOptions
 from loadgen.swarm.plan import Plan
-from loadgen.swarm.session import Session
-from loadgen.swarm.stats_rows import log_records
+from loadgen.swarm.session import Hooks, Session
+from loadgen.swarm.stats_rows import log_batches, log_records
 from loadgen.workload.arrivals import make_pacer
 from loadgen.workload.corpus import load_corpus
 from loadgen.workload.workload import Workload
@@ -30,6 +33,8 @@ from loadgen.workload.workload import Workload
 WARM_BUDGET_S = 0.1
 """Contexts made before the first request cost nothing while requests are timed."""
 ENDPOINT_NAMES = {"completions": "/v1/completions", "chat": "/v1/chat/completions"}
+
+T = TypeVar("T")
 
 
 class RequestFailed(Exception):
@@ -43,14 +48,20 @@ class Stage:
         self.session: Session | None = None
         self._environment = environment
         self._finished: deque[tuple[RequestRecord, list[float]]] = deque()
+        self._batches: deque[BatchRecord] = deque()
         self._lifetime: contextlib.AsyncExitStack | None = None
         self._ledger: Ledger | None = None
         self._names: itertools.count[int] = itertools.count()
         self._drain_s = 0.0
         self._endpoint = ""
 
-    def open(self, plan: Plan, ledger: Ledger, client_id: str) -> None:
-        """Build this process's share of the workload and start pacing it."""
+    def open(
+        self, plan: Plan, ledger: Ledger, client_id: str, on_spent: Callable[[], None]
+    ) -> None:
+        """Build this process's share of the workload and start pacing it.
+
+        `on_spent` is called on the hub when this process has sent its share of `--batches`.
+        """
         options = SwarmOptions.read(plan.options)
         index = plan.workers[client_id]
         self._ledger, self._drain_s = ledger, options.drain_s
@@ -58,16 +69,18 @@ class Stage:
         self._names = itertools.count()
         workload = _workload(plan, options, index)
         workload.warm(WARM_BUDGET_S)
-        pacer = make_pacer(options.arrivals, options.rate, options.workload.seed)
         self.session = Session(
             workload=workload,
             client=StreamingClient(client_settings(plan, options)),
             clock=RunClock(plan.start_unix_s),
             worker=str(index),
-            on_row=self._on_row,
-            on_sample=self._on_sample,
-            pacer=pacer,
+            hooks=self._hooks(on_spent),
+            pacer=make_pacer(options.arrivals, options.rate, options.workload.seed),
             solo=self._make_solo() if plan.uncapped else None,
+            labels=Labels(plan.is_vllm and options.labels == "oracle", extra_body(options)),
+            batching=options.batching if plan.batched else None,
+            batch_form=BatchForm(options.batch_as == "list", usage_per_choice=plan.is_vllm),
+            share=options.batching.share(index, len(plan.workers)) if plan.batched else None,
         )
         self._lifetime = contextlib.AsyncExitStack()
         self._lifetime.enter_context(calm_collector())
@@ -114,9 +127,21 @@ class Stage:
 
         return solo
 
+    def _hooks(self, on_spent: Callable[[], None]) -> Hooks:
+        def spent() -> None:
+            # After the last records, which take the same way.
+            Engine.of_process().post(on_spent)
+
+        return Hooks(row=self._on_row, sample=self._on_sample, batch=self._on_batch, spent=spent)
+
     def _on_row(self, record: RequestRecord, gaps_ms: list[float]) -> None:
         self._finished.append((record, gaps_ms))
         if len(self._finished) == 1:
+            Engine.of_process().post(self._hand_over)
+
+    def _on_batch(self, record: BatchRecord) -> None:
+        self._batches.append(record)
+        if len(self._batches) == 1:
             Engine.of_process().post(self._hand_over)
 
     def _on_sample(self, sample: ClientSample) -> None:
@@ -125,15 +150,17 @@ class Stage:
             Engine.of_process().post(partial(ledger.add_sample, sample))
 
     def _hand_over(self) -> None:
-        rows = []
-        while self._finished:
-            rows.append(self._finished.popleft())
-        if not rows or self._ledger is None:
+        rows, batches = _emptied(self._finished), _emptied(self._batches)
+        if self._ledger is None:
             return
-        self._ledger.add(rows)
-        log_records(self._environment.stats, rows)
+        if rows:
+            self._ledger.add(rows)
+            log_records(self._environment.stats, rows)
         for record, _ in rows:
             self._fire(record)
+        if batches:
+            self._ledger.add_batches(batches)
+            log_batches(self._environment.stats, batches)
 
     def _fire(self, record: RequestRecord) -> None:
         """Tell Locust of a request; one that was cut off is neither success nor failure."""
@@ -150,6 +177,13 @@ class Stage:
             exception=failed,
             context={"context_id": record.context_id},
         )
+
+
+def _emptied(queue: deque[T]) -> list[T]:
+    taken = []
+    while queue:
+        taken.append(queue.popleft())
+    return taken
 
 
 def _workload(plan: Plan, options: SwarmOptions, index: int) -> Workload:

@@ -14,7 +14,7 @@ from typing import Any
 
 from locust.stats import RequestStats, StatsEntry
 
-from loadgen.record import RequestRecord
+from loadgen.record import BatchRecord, RequestRecord
 
 KIND = "LLM"
 TTFT = "TTFT (ms)"
@@ -22,6 +22,7 @@ ITL = "ITL (ms)"
 TPOT = "TPOT (ms)"
 TOKENS_PER_S = "Output tokens/s"
 CACHED_SHARE = "Cached-token share (%)"
+MAKESPAN = "Batch makespan (s)"
 
 
 def three_digits(value: float) -> float:
@@ -39,6 +40,11 @@ def log_records(stats: RequestStats, rows: Iterable[tuple[RequestRecord, list[fl
     _log(stats, CACHED_SHARE, list(_cached_shares(records)))
     speeds = list(_speeds(records))
     _log(stats, TOKENS_PER_S, [speed for speed, _ in speeds], [tokens for _, tokens in speeds])
+
+
+def log_batches(stats: RequestStats, batches: Iterable[BatchRecord]) -> None:
+    """Add finished batches; only a whole one has a makespan."""
+    _log(stats, MAKESPAN, [each.makespan_s for each in batches if each.makespan_s is not None])
 
 
 def _cached_shares(records: list[RequestRecord]) -> Iterator[float]:

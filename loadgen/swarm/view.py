@@ -23,7 +23,7 @@ LINES_EVERY_S = 5
 MOST_ERRORS = 5
 NO_CACHED_TOKENS = (
     "cached tokens: the host does not send them, the column is empty"
-    " (start vLLM with --enable-prompt-tokens-details)"
+    " (start vLLM with --enable-prompt-tokens-details; a list call never tells them)"
 )
 
 
@@ -132,12 +132,14 @@ def _ms(value: float | None) -> str:
 
 
 def summary_table(summary: dict[str, Any]) -> Table:
-    """The latency metrics of a summary as a table."""
+    """The latency metrics of a summary as a table, with the makespan where there were batches."""
     table = Table(box=None, pad_edge=False)
     table.add_column("")
     for name in ("count", "mean", "p50", "p90", "p95", "p99", "max"):
         table.add_column(name, justify="right")
-    for name in ("ttft_ms", "itl_ms", "tpot_ms", "e2e_ms"):
+    names = ["ttft_ms", "itl_ms", "tpot_ms", "e2e_ms"]
+    names += ["makespan_s"] if summary["metrics"]["makespan_s"]["count"] else []
+    for name in names:
         metric = summary["metrics"][name]
         figures = [_ms(metric[key]) for key in ("mean", "p50", "p90", "p95", "p99", "max")]
         table.add_row(name, str(metric["count"]), *figures)
@@ -153,6 +155,9 @@ def summary_lines(summary: dict[str, Any]) -> list[str]:
         f" {_rate(summary['output_tokens_per_s'])} output tokens/s",
         _server_line(summary["server"]),
     ]
+    if summary["batches"]:
+        counts = ", ".join(f"{count} {name}" for name, count in summary["batches"].items())
+        lines.insert(1, f"batches: {counts}")
     if summary["outcomes"]["ok"] and not summary["metrics"]["cached_tokens"]["count"]:
         lines.append(NO_CACHED_TOKENS)
     if summary["diversity"]:

@@ -22,6 +22,7 @@ class WorkerRoll:
         self._say = say
         self._taking_part: set[str] = set()
         self._draining: set[str] = set()
+        self._spent: set[str] = set()
 
     def present(self) -> list[str]:
         """Client ids of the workers that are there, in the order they came."""
@@ -32,8 +33,17 @@ class WorkerRoll:
     def start(self, plan: Plan) -> None:
         """Let every worker know its share; Locust's orders to spawn users come after it."""
         self.lost = 0
-        self._taking_part = set(plan.workers)
+        self._taking_part, self._spent = set(plan.workers), set()
         self._runner.send_message(PLAN, plan.to_wire())
+
+    def spent(self, client_id: str) -> None:
+        """A worker has sent its share of a limited number of batches."""
+        self._spent.add(client_id)
+
+    @property
+    def all_spent(self) -> bool:
+        """Whether every worker that still takes part has sent its share."""
+        return bool(self._taking_part) and self._taking_part <= self._spent
 
     def joined(self, client_id: str) -> None:
         """A worker has connected: it is too late for a swarm that is under way."""

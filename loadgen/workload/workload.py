@@ -1,6 +1,9 @@
-"""Requests, one after the other: the workload as a user of the swarm sees it."""
+"""Requests, one after the other or in batches: the workload as a user of the swarm sees it."""
 
-from loadgen.context import Draw, Request
+from collections.abc import Iterator
+
+from loadgen.context import Batch, Draw, Request
+from loadgen.workload.batches import Batching, batched_draws
 from loadgen.workload.contexts import ContextBook
 from loadgen.workload.corpus import Corpus
 from loadgen.workload.dice import roll
@@ -15,7 +18,8 @@ class Workload:
     """One worker's share of the swarm's requests; `stream` gives its draws, `book` its contexts.
 
     Whoever must know whether a request is a repeat takes `draw = next(workload.stream)`, compares
-    `draw.root` with `draw.index` and calls `request_for(draw)`.
+    `draw.root` with `draw.index` and calls `request_for(draw)`. A swarm takes either `requests`
+    or `batches`: both cut up the same stream, but give each worker other parts of it.
     """
 
     def __init__(
@@ -27,6 +31,7 @@ class Workload:
         workers: int = 1,
     ) -> None:
         self.settings = settings
+        self._share = worker_index, workers
         self.stream = Stream(settings, worker_index, workers)
         self.book = ContextBook(corpus, settings, tokens)
         self._tokens = tokens
@@ -34,6 +39,15 @@ class Workload:
     def next_request(self) -> Request:
         """The next request this worker is to send."""
         return self.request_for(next(self.stream))
+
+    def requests(self) -> Iterator[Request]:
+        """The requests this worker is to send, without an end."""
+        return map(self.request_for, self.stream)
+
+    def batches(self, batching: Batching) -> Iterator[Batch]:
+        """The batches this worker is to send; they end where `batching` has a limit."""
+        for index, draws in batched_draws(self.settings, batching, *self._share):
+            yield Batch(index, tuple(map(self.request_for, draws)))
 
     def request_for(self, draw: Draw) -> Request:
         """The request of a draw; a repeat has its root's text, question and length."""

@@ -2,7 +2,8 @@
 
     python host.py PORT
 
-`/log` tells every prompt that arrived, in order.
+`/log` tells every prompt that arrived, in order; `/bodies` every request without its prompts. With
+`PORT vllm` it says that it is vLLM.
 """
 
 import asyncio
@@ -21,57 +22,71 @@ def event(**fields: object) -> bytes:
     return b"data: " + json.dumps(fields).encode() + b"\n\n"
 
 
-def token(text: str, finish_reason: str | None = None) -> bytes:
-    return event(choices=[{"index": 0, "text": text, "finish_reason": finish_reason}])
+def token(text: str, finish_reason: str | None = None, index: int = 0) -> bytes:
+    return event(choices=[{"index": index, "text": text, "finish_reason": finish_reason}])
 
 
 class Host:
-    def __init__(self) -> None:
+    def __init__(self, owner: str) -> None:
+        self.owner = owner
         self.prompts: list[str] = []
+        self.bodies: list[dict] = []
         self.served: Counter[str] = Counter()
 
     async def models(self, request: web.Request) -> web.Response:
-        cards = [{"id": name, "owned_by": "tests"} for name in MODELS]
+        cards = [{"id": name, "owned_by": self.owner} for name in MODELS]
         return web.json_response({"object": "list", "data": cards})
 
     async def log(self, request: web.Request) -> web.Response:
         return web.json_response(self.prompts)
 
+    async def version(self, request: web.Request) -> web.Response:
+        return web.json_response({"version": "0.32.0"})
+
+    async def all_bodies(self, request: web.Request) -> web.Response:
+        return web.json_response(self.bodies)
+
     async def complete(self, request: web.Request) -> web.StreamResponse:
         body = await request.json()
         model = body["model"]
-        self.prompts.append(body["prompt"])
+        prompts = body["prompt"] if isinstance(body["prompt"], list) else [body["prompt"]]
+        self.prompts += prompts
+        self.bodies.append({name: body[name] for name in body if name != "prompt"})
         self.served[model] += 1
         if model == "storm" or (model == "flaky" and self.served[model] % 4 == 0):
             return web.json_response({"error": {"message": "out of order"}}, status=500)
         response = web.StreamResponse(headers={"Content-Type": "text/event-stream"})
         await response.prepare(request)
         with contextlib.suppress(ConnectionResetError):  # a client that was cut off
-            await self.stream(response, body)
+            await self.stream(response, body, len(prompts))
         return response
 
-    async def stream(self, response: web.StreamResponse, body: dict) -> None:
+    async def stream(self, response: web.StreamResponse, body: dict, replies: int) -> None:
         model, tokens = body["model"], body["max_tokens"]
         if model == "malformed":
             await response.write(b"data: {this is no JSON\n\n")
             return
         for _ in range(10**9 if model == "endless" else tokens):
-            await response.write(token(" word"))
+            for index in range(replies):
+                await response.write(token(" word", index=index))
             await asyncio.sleep(0.2 if model == "slow" else PAUSE_S)
         if model == "truncating":
             return
-        usage = {"prompt_tokens": 100, "completion_tokens": tokens}
+        usage = {"prompt_tokens": 100 * replies, "completion_tokens": tokens * replies}
         if model == "cached":
             usage["prompt_tokens_details"] = {"cached_tokens": 60}
-        await response.write(token("", "length"))
+        for index in range(replies):
+            await response.write(token("", "length", index))
         await response.write(event(choices=[], usage=usage) + b"data: [DONE]\n\n")
 
 
 def main() -> None:
-    host = Host()
+    host = Host("vllm" if "vllm" in sys.argv else "tests")
     app = web.Application(client_max_size=2**26)
     app.router.add_get("/v1/models", host.models)
     app.router.add_get("/log", host.log)
+    app.router.add_get("/bodies", host.all_bodies)
+    app.router.add_get("/version", host.version)
     app.router.add_post("/v1/completions", host.complete)
     web.run_app(app, host="127.0.0.1", port=int(sys.argv[1]), print=None, access_log=None)
 

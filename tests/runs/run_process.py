@@ -24,7 +24,13 @@ class HostProcess:
     process: subprocess.Popen[bytes]
 
     def prompts(self) -> list[str]:
-        with urllib.request.urlopen(f"{self.url}/log", timeout=10) as answer:
+        return self._ask("log")
+
+    def bodies(self) -> list[dict[str, Any]]:
+        return self._ask("bodies")
+
+    def _ask(self, path: str) -> list[Any]:
+        with urllib.request.urlopen(f"{self.url}/{path}", timeout=10) as answer:
             return list(json.load(answer))
 
 
@@ -38,7 +44,10 @@ class Ran:
 
     @property
     def rows(self) -> list[dict[str, str]]:
-        with (self.out / "requests.csv").open(newline="") as file:
+        return self.csv("requests.csv")
+
+    def csv(self, name: str) -> list[dict[str, str]]:
+        with (self.out / name).open(newline="") as file:
             return list(csv.DictReader(file))
 
     def json(self, name: str) -> dict[str, Any]:
@@ -55,9 +64,10 @@ def free_port() -> int:
 
 
 @contextmanager
-def host_process() -> Iterator[HostProcess]:
+def host_process(*kind: str) -> Iterator[HostProcess]:
+    """A host; `kind` "vllm" says that it is vLLM."""
     port = free_port()
-    command = [sys.executable, str(Path(__file__).with_name("host.py")), str(port)]
+    command = [sys.executable, str(Path(__file__).with_name("host.py")), str(port), *kind]
     process = subprocess.Popen(command)
     host = HostProcess(f"http://127.0.0.1:{port}", process)
     try:
@@ -83,14 +93,20 @@ def wait_until(condition: Callable[[], bool], timeout_s: float = 30) -> None:
         time.sleep(0.05)
 
 
-def arguments(url: str, out: Path, *more: object) -> list[str]:
-    fixed = ["run", "unordered", "--host", url, "--out", out, "--tokenizer", ""]
+def arguments(url: str, out: Path, *more: object, file: str = "unordered") -> list[str]:
+    fixed = ["run", file, "--host", url, "--out", out, "--tokenizer", ""]
     return [*KVSWARM, *map(str, [*fixed, *more])]
 
 
-def run_swarm(url: str, out: Path, *more: object, env: dict[str, str] | None = None) -> Ran:
+def run_swarm(
+    url: str,
+    out: Path,
+    *more: object,
+    env: dict[str, str] | None = None,
+    file: str = "unordered",
+) -> Ran:
     done = subprocess.run(
-        arguments(url, out, *more),
+        arguments(url, out, *more, file=file),
         capture_output=True,
         text=True,
         timeout=TIMEOUT_S,

@@ -14,7 +14,7 @@ from typing import Any, cast
 import pytest
 
 from loadgen.cli.main import HELP, main
-from loadgen.record import COLUMNS, OUTCOMES
+from loadgen.record import BATCH_COLUMNS, BATCH_OUTCOMES, COLUMNS, OUTCOMES
 from loadgen.runs import exit_code
 from loadgen.stats.self_watch import COLUMNS as CLIENT_COLUMNS
 from loadgen.stats.server_counters import NO_FIGURES
@@ -44,7 +44,7 @@ actions = get_parser()._actions
 print(json.dumps({
     "defaults": {flag: action.default for action in actions for flag in action.option_strings},
     "rows": [stats_rows.TTFT, stats_rows.ITL, stats_rows.TPOT, stats_rows.TOKENS_PER_S,
-             stats_rows.CACHED_SHARE],
+             stats_rows.CACHED_SHARE, stats_rows.MAKESPAN],
 }, default=str))
 """
 
@@ -118,6 +118,7 @@ def test_links_lead_somewhere(page: Path) -> None:
     ("file", "columns"),
     [
         ("requests.csv", COLUMNS),
+        ("batches.csv", BATCH_COLUMNS),
         ("server_metrics.csv", SERVER_COLUMNS),
         ("client_metrics.csv", CLIENT_COLUMNS),
     ],
@@ -130,6 +131,7 @@ def test_every_column_is_described(file: str, columns: tuple[str, ...]) -> None:
 
 def test_every_outcome_is_described() -> None:
     assert tuple(names(table(RUNS.read_text(), "outcome"))) == OUTCOMES
+    assert tuple(names(table(RUNS.read_text(), "batch outcome"))) == BATCH_OUTCOMES
 
 
 def test_every_figure_is_described() -> None:
@@ -167,6 +169,12 @@ def test_exit_codes_are_those_of_the_code(page: Path) -> None:
 def test_defaults_in_the_readme_are_those_of_the_options() -> None:
     defaults = locust_side()["defaults"]
     for flag, default, _ in table(section(README, "## The workload"), "option"):
+        assert str(defaults[flag.strip("`")]) == default
+
+
+def test_defaults_of_batches_are_those_of_the_options() -> None:
+    defaults = locust_side()["defaults"]
+    for flag, default, _ in table(section(RUNS, "## How a run goes"), "option"):
         assert str(defaults[flag.strip("`")]) == default
 
 

@@ -61,6 +61,14 @@ def test_cells() -> None:
     )
 
 
+@pytest.mark.parametrize("batched", [False, True])
+def test_batches_have_a_file_only_where_there_are_some(tmp_path: Path, batched: bool) -> None:
+    directory = open_directory(tmp_path / "run", batched)
+    directory.flush()
+    directory.close()
+    assert (tmp_path / "run" / "batches.csv").is_file() is batched
+
+
 def test_rows_are_there_after_a_flush(tmp_path: Path) -> None:
     log = CsvLog(tmp_path / "rows.csv", ["a", "b"])
     log.append([[1, "x"], [2, None]])

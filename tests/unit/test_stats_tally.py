@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from loadgen.record import OUTCOMES, RequestRecord
+from loadgen.record import OUTCOMES, BatchRecord, RequestRecord
 from loadgen.stats.tally import METRICS, Tally
 
 OK = RequestRecord(
@@ -36,6 +36,25 @@ OK = RequestRecord(
 )
 
 
+WHOLE = BatchRecord(
+    batch_id="0",
+    worker="0",
+    user="u1",
+    requests=2,
+    ok=2,
+    contexts=1,
+    scheduled_s=1.0,
+    sent_s=1.0,
+    first_token_s=1.5,
+    first_reply_s=2.0,
+    last_reply_s=3.0,
+    makespan_s=2.0,
+    call_prompt_tokens=None,
+    call_output_tokens=None,
+    outcome="ok",
+)
+
+
 def ended(outcome: Any, **changes: Any) -> RequestRecord:
     return replace(OK, outcome=outcome, **changes)
 
@@ -50,7 +69,7 @@ def test_an_ok_request_enters_every_metric() -> None:
     tally = Tally()
     tally.add(OK, [10.0, 20.0])
     counts = {name: sketch.count for name, sketch in tally.sketches.items()}
-    assert counts == {**dict.fromkeys(METRICS, 1), "itl_ms": 2}
+    assert counts == {**dict.fromkeys(METRICS, 1), "itl_ms": 2, "makespan_s": 0}
     assert tally.sketches["ttft_ms"].max == 700.0
     assert tally.sketches["itl_ms"].sum == 30.0
     assert (tally.prompt_tokens, tally.cached_tokens, tally.output_tokens) == (100, 64, 3)
@@ -139,9 +158,44 @@ def test_clear_forgets_everything() -> None:
 
 
 def test_an_empty_tally_is_small_valid_json() -> None:
-    assert len(json.dumps(Tally().to_wire(), allow_nan=False)) < 100
+    assert len(json.dumps(Tally().to_wire(), allow_nan=False)) < 120
 
 
 def test_a_latency_that_cannot_be_is_refused() -> None:
     with pytest.raises(ValueError, match="nan"):
         Tally().add(ended("ok", ttft_ms=math.nan))
+
+
+def test_only_whole_batches_have_a_makespan() -> None:
+    tally = Tally()
+    tally.add_batch(WHOLE)
+    tally.add_batch(replace(WHOLE, outcome="partial", ok=1, makespan_s=None))
+    assert tally.batch_outcomes == {"ok": 1, "partial": 1}
+    assert tally.sketches["makespan_s"].count == 1
+    assert tally.requests == 0, "members are counted on their own"
+
+
+def test_tokens_of_a_list_call_are_in_the_totals_alone() -> None:
+    tally = Tally()
+    tally.add(OK)
+    tally.add(ended("ok", prompt_tokens=None, cached_tokens=None, output_tokens=None))
+    tally.add_batch(replace(WHOLE, call_prompt_tokens=300, call_output_tokens=12))
+    lost = replace(WHOLE, outcome="partial", makespan_s=None, call_output_tokens=12)
+    tally.add_batch(lost)
+    assert (tally.prompt_tokens, tally.output_tokens) == (400, 15)
+    assert tally.sketches["output_tokens"].count == 1
+
+
+def test_batches_of_two_workers_add_up() -> None:
+    master = Tally()
+    for makespan_s in (2.0, 4.0):
+        worker = Tally()
+        worker.add_batch(replace(WHOLE, makespan_s=makespan_s, call_output_tokens=5))
+        master.merge(Tally.from_wire(json.loads(json.dumps(worker.take().to_wire()))))
+        assert worker.to_wire() == Tally().to_wire()
+    assert master.batch_outcomes == {"ok": 2}
+    assert master.output_tokens == 10
+    sketch = master.sketches["makespan_s"]
+    assert (sketch.count, sketch.min, sketch.max) == (2, 2.0, 4.0)
+    master.clear()
+    assert master.to_wire() == Tally().to_wire()

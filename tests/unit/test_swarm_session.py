@@ -9,7 +9,8 @@ import uvloop
 from loadgen.client.exchange import Exchange
 from loadgen.record import RequestRecord
 from loadgen.stats.clock import RunClock
-from loadgen.swarm.session import NEVER_SENT, Session, SessionOver
+from loadgen.swarm.dispenser import SessionOver
+from loadgen.swarm.session import NEVER_SENT, Hooks, Session
 from loadgen.workload.arrivals import ConstantPacer
 from loadgen.workload.corpus import load_corpus
 from loadgen.workload.lengths import EstimatedTokens
@@ -46,8 +47,7 @@ def make_session(rows: list[RequestRecord], **more: Any) -> tuple[Session, Insta
         client=client,  # type: ignore[arg-type]
         clock=RunClock(time.time()),
         worker="0",
-        on_row=lambda record, gaps_ms: rows.append(record),
-        on_sample=lambda sample: None,
+        hooks=Hooks(row=lambda record, gaps_ms: rows.append(record), sample=lambda sample: None),
         **more,
     )
     return session, client

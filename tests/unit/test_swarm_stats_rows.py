@@ -11,14 +11,17 @@ SCRIPT = """
 import json, sys
 from dataclasses import fields
 from locust.stats import RequestStats
-from loadgen.record import RequestRecord
-from loadgen.swarm.stats_rows import log_records
+from loadgen.record import BatchRecord, RequestRecord
+from loadgen.swarm.stats_rows import log_batches, log_records
 
 batches = json.load(sys.stdin)
 stats = RequestStats()
 for batch in batches:
     blank = {field.name: None for field in fields(RequestRecord)}
     log_records(stats, [(RequestRecord(**(blank | record)), gaps_ms) for record, gaps_ms in batch])
+blank = {field.name: None for field in fields(BatchRecord)}
+makespans_s = json.loads(sys.argv[1])
+log_batches(stats, [BatchRecord(**(blank | {"makespan_s": each})) for each in makespans_s])
 print(json.dumps({
     name: {
         "count": entry.num_requests,
@@ -41,9 +44,9 @@ ROWS = [
 ]
 
 
-def logged(*batches: list[Any]) -> dict[str, Any]:
+def logged(*batches: list[Any], makespans_s: tuple[float | None, ...] = ()) -> dict[str, Any]:
     done = subprocess.run(
-        [sys.executable, "-c", SCRIPT],
+        [sys.executable, "-c", SCRIPT, json.dumps(makespans_s)],
         input=json.dumps(batches),
         capture_output=True,
         text=True,
@@ -86,3 +89,9 @@ def test_how_rows_are_batched_changes_nothing(entries: dict[str, Any]) -> None:
     assert logged(*([row] for row in ROWS)) == {
         name: {**entry, "total": pytest.approx(entry["total"])} for name, entry in entries.items()
     }
+
+
+def test_only_whole_batches_have_a_makespan() -> None:
+    (entry,) = logged(makespans_s=(2.3456, None, 0.5)).items()
+    assert entry[0] == "Batch makespan (s)"
+    assert (entry[1]["count"], entry[1]["times"]) == (2, [[0.5, 1], [2.35, 1]])

@@ -1,0 +1,45 @@
+"""Labels: what a request tells a vLLM host of its context."""
+
+from collections.abc import Mapping
+from typing import Any
+
+from loadgen.errors import UsageError
+
+XARGS = "vllm_xargs"
+CONTEXT = "context"
+
+
+class Labels:
+    """Puts `vllm_xargs: {"context": …}` into a request's body, where labels are sent at all."""
+
+    def __init__(self, enabled: bool, extra_body: Mapping[str, Any]) -> None:
+        """`extra_body` is that of all requests; its other `vllm_xargs` stay in."""
+        self._enabled = enabled
+        self._xargs = dict(extra_body.get(XARGS) or {})
+
+    def tag(
+        self, context_id: str | None, body_extra: Mapping[str, Any] | None = None
+    ) -> tuple[Mapping[str, Any] | None, str]:
+        """What to add to a request's body, and the label in it; "" is none.
+
+        None for `context_id` is a call about several contexts, which has no label. What
+        `body_extra` itself says of the context wins.
+        """
+        if not self._enabled or context_id is None:
+            return body_extra, ""
+        own = (body_extra or {}).get(XARGS) or {}
+        xargs = {**self._xargs, CONTEXT: context_id, **own}
+        return {**(body_extra or {}), XARGS: xargs}, str(xargs[CONTEXT])
+
+
+def check_labels(labels: str, extra_body: Mapping[str, Any]) -> None:
+    """Raise UsageError where `--extra-body` holds what labels would overwrite."""
+    xargs = extra_body.get(XARGS)
+    if labels == "none" or xargs is None:
+        return
+    if not isinstance(xargs, dict) or CONTEXT in xargs:
+        raise UsageError(
+            f"extra body sets {XARGS}.{CONTEXT}, as labels do: add --labels none to keep yours"
+            if isinstance(xargs, dict)
+            else f'extra body sets {XARGS} to no JSON object: write {{"{XARGS}": {{"name": 1}}}}'
+        )
