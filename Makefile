@@ -1,11 +1,12 @@
 # `make demo` and `make test` set everything up from nothing; a second call starts at once.
-.PHONY: help setup demo ui test lint bench clean
+.PHONY: help setup demo ui test lint bench bench-scheduler clean
 
 help:
-	@echo "make demo   a swarm at low and at high context diversity against a real vLLM"
+	@echo "make demo   the same batches on a real vLLM: first come, first served, then by context"
 	@echo "make ui     the same from Locust's web UI, at http://127.0.0.1:8089"
 	@echo "make test   lint, types and all tests"
 	@echo "make bench  the load engine against a bare asyncio loop"
+	@echo "make bench-scheduler  vLLM's order against the context scheduler's, in 20 minutes"
 	@echo "make lint   lint, format and strict types"
 	@echo "make clean  remove .venv, run directories and caches"
 
@@ -28,6 +29,9 @@ lint: setup
 
 bench: setup
 	@.venv/bin/python tests/bench/client_bench.py
+
+bench-scheduler: setup
+	@.venv/bin/python tests/bench/scheduler_bench.py
 
 clean:
 	rm -rf .venv runs build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis

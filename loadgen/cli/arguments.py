@@ -2,14 +2,17 @@
 
 import argparse
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from itertools import pairwise
 from pathlib import Path
 
 from loadgen.errors import UsageError
+from loadgen.targets.context_scheduler import KEYS, POLICIES, ContextSchedulerSettings
 from loadgen.targets.demo_model import Size
 
 DEFAULT_FILE = "unordered"
+SHARED_FILES = ("--csv", "--html", "--json-file", "--logfile")
+"""Locust's options that name a file, which the runs on several targets would overwrite."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,15 +26,19 @@ class TargetArguments:
     l1_gb: float
     engine_args: tuple[str, ...]
     start_timeout_s: float
+    context_scheduler: ContextSchedulerSettings
 
 
 @dataclass(frozen=True, slots=True)
 class RunArguments:
-    """What to run, against what, where to keep it; `rest` goes to Locust as it is."""
+    """What to run, against what, where to keep it; `rest` goes to Locust as it is.
+
+    `targets` is empty where `host` says what to load.
+    """
 
     file: str
     host: str | None
-    target: str | None
+    targets: tuple[str, ...]
     target_arguments: TargetArguments
     out: Path
     rest: tuple[str, ...]
@@ -44,14 +51,21 @@ class Parser(argparse.ArgumentParser):
 
 def run_parser(command: str) -> argparse.ArgumentParser:
     """The options of `kvswarm run` and `kvswarm ui` that are not Locust's."""
+    names = "NAME[,NAME…]" if command == "run" else "NAME"
     parser = Parser(
         prog=f"kvswarm {command}",
-        usage=f"kvswarm {command} [FILE] --target NAME | --host URL [options] [any Locust option]",
+        usage=f"kvswarm {command} [FILE] --target {names} | --host URL"
+        " [options] [any Locust option]",
         description="FILE is a locustfile or the name of a shipped one (default: unordered).",
         allow_abbrev=False,
     )
     parser.add_argument("--host", help="a running OpenAI-compatible server, e.g. http://host:8000")
-    parser.add_argument("--target", help="an engine to start for this run: see `kvswarm targets`")
+    parser.add_argument(
+        "--target",
+        metavar=names,
+        help="an engine to start for this run, see `kvswarm targets`"
+        + ("; several have the same run in turn" if command == "run" else ""),
+    )
     parser.add_argument("--out", default="", help="the run directory (default: runs/TIME-NAME)")
     add_target_options(parser)
     return parser
@@ -66,6 +80,19 @@ def add_target_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--l1-gb", type=float, default=1.0, help="LMCache's memory in GB")
     parser.add_argument("--engine-arg", action="append", default=[], help="--engine-arg=--FLAG")
     parser.add_argument("--start-timeout", type=float, default=600.0, help="seconds to get ready")
+    _add_context_scheduler_options(parser)
+
+
+def _add_context_scheduler_options(parser: argparse.ArgumentParser) -> None:
+    """Options of the targets that serve context by context; the plugin knows their defaults."""
+    add = parser.add_argument_group("targets that serve context by context").add_argument
+    add("--policy", choices=POLICIES, help="which context is next")
+    add("--key", choices=KEYS, help="what tells the contexts apart")
+    add("--quantum", type=int, help="most requests of one context in a row")
+    add("--max-overtakes", type=int, help="overtakes after which a request decides who is next")
+    add("--max-wait-s", type=float, help="seconds of waiting after which it does")
+    add("--window", type=int, help="how many contexts are looked at for the next")
+    add("--min-kv-usage", type=float, help="cache usage, 0 to 1, below which order is untouched")
 
 
 def target_arguments(parsed: argparse.Namespace) -> TargetArguments:
@@ -78,7 +105,24 @@ def target_arguments(parsed: argparse.Namespace) -> TargetArguments:
         l1_gb=parsed.l1_gb,
         engine_args=tuple(parsed.engine_arg),
         start_timeout_s=parsed.start_timeout,
+        context_scheduler=ContextSchedulerSettings(
+            **{
+                field.name: getattr(parsed, field.name)
+                for field in fields(ContextSchedulerSettings)
+            }
+        ),
     )
+
+
+def target_names(text: str) -> tuple[str, ...]:
+    """The names in `A,B`. Raises UsageError for an empty or a repeated one."""
+    names = tuple(name.strip() for name in text.split(","))
+    for name, following in pairwise([*sorted(names), None]):
+        if not name:
+            raise UsageError(f"--target {text!r} has an empty name: give NAME or NAME,NAME")
+        if name == following:
+            raise UsageError(f"--target {text} names {name} twice: each is run once")
+    return names
 
 
 def parse_run(command: str, arguments: list[str]) -> RunArguments:
@@ -92,14 +136,32 @@ def parse_run(command: str, arguments: list[str]) -> RunArguments:
     _refuse_late_file(rest)
     if parsed.host is not None and parsed.model:
         rest = [*rest, "--model", parsed.model]
-    return RunArguments(
+    targets = () if parsed.target is None else target_names(parsed.target)
+    run = RunArguments(
         file=file,
         host=parsed.host,
-        target=parsed.target,
+        targets=targets,
         target_arguments=target_arguments(parsed),
-        out=Path(parsed.out) if parsed.out else _default_out(parsed.target or "host"),
+        out=Path(parsed.out) if parsed.out else _default_out("+".join(targets) or "host"),
         rest=tuple(rest),
     )
+    _refuse_for_targets(command, run)
+    return run
+
+
+def _refuse_for_targets(command: str, run: RunArguments) -> None:
+    """Raise UsageError for what does not go with so many targets, which may be none."""
+    options = run.target_arguments.context_scheduler.options
+    if options and not run.targets:
+        raise UsageError(f"{options[0]} is for an engine that kvswarm starts: give a --target")
+    if len(run.targets) < 2:
+        return
+    if command == "ui":
+        raise UsageError("`kvswarm ui` loads one target: compare several with `kvswarm run`")
+    flags = {argument.partition("=")[0] for argument in run.rest}
+    for flag in SHARED_FILES:
+        if flag in flags:
+            raise UsageError(f"{flag} would be overwritten by each target: see the run directories")
 
 
 def _refuse_late_file(rest: list[str]) -> None:

@@ -1,69 +1,74 @@
-"""`kvswarm demo`: what context diversity costs on a cache too small for it."""
+"""`kvswarm demo`: what the order of service is worth on a cache too small for all contexts."""
 
 import argparse
 import time
 from pathlib import Path
 
-from rich.console import Console
-
 from loadgen.cli.arguments import Parser, RunArguments, add_target_options, target_arguments
-from loadgen.cli.supervised import run_in_turn
+from loadgen.cli.supervised import run_supervised
+from loadgen.errors import UsageError
 from loadgen.runs.exit_code import DONE, SATURATED
-from loadgen.runs.side_by_side import side_by_side
 
-ARMS = {"low-diversity": 2, "high-diversity": 12}
-"""Contexts per arm. At about 1,700 tokens each, two fit in the cache and twelve do not."""
+TARGETS = ("vllm", "vllm-context")
 KV_TOKENS = 5120
-USERS = 4
+CONTEXTS, BATCH_SIZE, BATCHES = 6, 36, 3
+"""At about 1,500 tokens each, half of the contexts fit in the cache."""
 
 
 def demo_command(arguments: list[str]) -> int:
-    """Run the same swarm at low and at high diversity and show the difference."""
+    """Run the same batches on vLLM in its own order and context by context; show both."""
     parsed = _parser().parse_args(arguments)
-    out: Path = parsed.out
-    runs = {name: _run(parsed, contexts, out / name) for name, contexts in ARMS.items()}
+    if parsed.batches < 1:
+        raise UsageError(f"--batches {parsed.batches} compares nothing: give 1 or more")
+    run = _run(parsed)
     print(
-        f"The same swarm twice ({USERS} users, {parsed.seconds} s) on a KV cache of"
-        f" {parsed.kv_tokens} tokens:\nfirst over 2 documents, which fit in it,"
-        " then over 12, which do not.\n",
+        f"The same {parsed.batches} batches of {BATCH_SIZE} shuffled questions about {CONTEXTS}"
+        " documents of about 1,500 tokens,\ntwice"
+        f" on a KV cache of {parsed.kv_tokens} tokens: first come, first served, then context by"
+        " context.\n",
         flush=True,
     )
-    code = run_in_turn("run", list(runs.values()), out / "engine")
-    finished = all((run.out / "summary.json").is_file() for run in runs.values())
+    code = run_supervised("run", run)
+    finished = all((run.out / name / "summary.json").is_file() for name in TARGETS)
     if finished:
-        print()
-        Console(highlight=False).print(side_by_side({name: run.out for name, run in runs.items()}))
-        print(f"\nCSVs to keep: {out}/*/requests.csv, summary.csv, locust_stats.csv and more")
+        print(
+            "\nContext by context, a document is computed about once a batch; first come, first"
+            " served\ncomputes it again whenever others have driven it out of the cache. A cache"
+            " that holds all\nof them (try --kv-tokens 20480) leaves nothing to gain: both compute"
+            " the same tokens."
+            f"\n\nCSVs to keep: {run.out}/*/requests.csv, batches.csv, summary.csv and more"
+        )
     # A demonstration is no gate: a busy machine is said above, and does not make it fail.
     return DONE if finished and code == SATURATED else code
 
 
-def _run(parsed: argparse.Namespace, contexts: int, out: Path) -> RunArguments:
-    swarm = ["--contexts", contexts, "-u", USERS, "-r", USERS, "-t", f"{parsed.seconds}s"]
+def _run(parsed: argparse.Namespace) -> RunArguments:
+    swarm = {
+        "--contexts": CONTEXTS,
+        "--batch-size": BATCH_SIZE,
+        "--batches": parsed.batches,
+        "-u": 1,
+        "-r": 1,
+    }
     return RunArguments(
-        file="unordered",
+        file="batched",
         host=None,
-        target=parsed.target,
+        targets=TARGETS,
         target_arguments=target_arguments(parsed),
-        out=out,
-        rest=tuple(map(str, swarm)),
+        out=parsed.out,
+        rest=tuple(str(part) for option in swarm.items() for part in option),
     )
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = Parser(prog="kvswarm demo", description="low against high context diversity")
-    parser.add_argument("--target", default="vllm", help="see `kvswarm targets`")
-    parser.add_argument("--seconds", type=int, default=30, help="length of each of the two swarms")
+    parser = Parser(prog="kvswarm demo", description="first come first served, then by context")
+    parser.add_argument("--batches", type=int, default=BATCHES, help="batches for each of them")
     parser.add_argument(
         "--out",
         type=Path,
-        default=Path("runs") / f"demo-{_stamp()}",
-        help="where the two runs are kept",
+        default=Path("runs") / f"demo-{time.strftime('%Y%m%d-%H%M%S')}",
+        help="where the runs are kept",
     )
     add_target_options(parser)
     parser.set_defaults(kv_tokens=KV_TOKENS)
     return parser
-
-
-def _stamp() -> str:
-    return time.strftime("%Y%m%d-%H%M%S")

@@ -11,7 +11,7 @@ SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 @dataclass(slots=True)
 class Interruption:
-    """Which signal came; `handler` may take it instead of ending the block."""
+    """Which signal came first; `handler` may take them instead of ending the block."""
 
     signal_number: int = 0
     handler: Callable[[int], None] | None = None
@@ -31,10 +31,11 @@ def interruptible() -> Iterator[Interruption]:
     loop = asyncio.get_running_loop()
 
     def on_signal(number: int) -> None:
+        is_first = not interruption.signal_number
+        interruption.signal_number = interruption.signal_number or number
         if interruption.handler is not None:
             interruption.handler(number)
-        elif not interruption.signal_number:  # a second signal must not cut the stopping short
-            interruption.signal_number = number
+        elif is_first:  # a second signal must not cut the stopping short
             task.cancel()
 
     for number in SIGNALS:

@@ -9,12 +9,12 @@ from loadgen.errors import KvswarmError, UsageError
 HELP = """\
 kvswarm: load testing in the Locust style for LLM serving with long, shared contexts
 
-  kvswarm run [FILE] --target NAME | --host URL [options] [any Locust option]
-                          a headless run; exit code 0 done, 1 requests failed, 2 wrong use,
-                          3 target died, 5 client saturated
+  kvswarm run [FILE] --target NAME[,NAME…] | --host URL [options] [any Locust option]
+                          a headless run, on several targets in turn and side by side; exit code
+                          0 done, 1 requests failed, 2 wrong use, 3 target died, 5 client saturated
   kvswarm ui  [FILE] --target NAME | --host URL [options] [any Locust option]
                           the same from Locust's web UI
-  kvswarm demo            the same swarm at low and at high context diversity
+  kvswarm demo            the same batches first come, first served and context by context
   kvswarm targets         list the engines that can be started
   kvswarm serve NAME      start one and keep it until Ctrl-C
   kvswarm model build DIR make the demo model (random weights)

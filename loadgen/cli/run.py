@@ -15,7 +15,7 @@ def run_command(command: str, arguments: list[str]) -> int:
     if "-h" in arguments or "--help" in arguments:
         return _help(command)
     run = parse_run(command, arguments)
-    if run.target is None:
+    if not run.targets:
         return run_locust(command, run)
     from loadgen.cli.supervised import run_supervised
 

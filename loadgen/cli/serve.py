@@ -5,9 +5,10 @@ import asyncio
 import tempfile
 from pathlib import Path
 
-from loadgen.cli.arguments import Parser, add_target_options, target_arguments
+from loadgen.cli.arguments import Parser, add_target_options, target_arguments, target_names
 from loadgen.cli.interruption import interruptible
-from loadgen.cli.target import choose_target, target_settings
+from loadgen.cli.target import choose_targets, target_settings
+from loadgen.errors import UsageError
 from loadgen.targets.catalog import load_catalog
 from loadgen.targets.target import start_target
 
@@ -40,7 +41,10 @@ def _parser() -> argparse.ArgumentParser:
 
 async def _serve(parsed: argparse.Namespace) -> int:
     arguments = target_arguments(parsed)
-    spec = choose_target(parsed.target, arguments)
+    names = target_names(parsed.target)
+    if len(names) > 1:
+        raise UsageError(f"`kvswarm serve` runs one target, not {len(names)}: start it for each")
+    (spec,) = choose_targets(names, arguments)
     settings = target_settings(arguments, parsed.bind, parsed.port)
     logs = parsed.logs or Path(tempfile.mkdtemp(prefix="kvswarm-serve-"))
     print(f"starting {spec.name}, logs in {logs}", flush=True)

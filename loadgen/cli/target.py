@@ -1,17 +1,31 @@
 """A target from the command line to running services, with the facts a swarm asks for."""
 
+from collections.abc import Sequence
 from typing import Any
 
 from loadgen.cli.arguments import TargetArguments
 from loadgen.cli.demo_model import demo_model
+from loadgen.errors import UsageError
 from loadgen.targets.catalog import TargetSpec, find_target, load_catalog
+from loadgen.targets.plan import uses
 from loadgen.targets.settings import TargetSettings
 from loadgen.targets.target import RunningTarget
 
 
-def choose_target(name: str, arguments: TargetArguments) -> TargetSpec:
-    """The target of that name, from the shipped catalog or the user's. Raises UsageError."""
-    return find_target(load_catalog(arguments.catalog), name)
+def choose_targets(names: Sequence[str], arguments: TargetArguments) -> list[TargetSpec]:
+    """The targets of these names, from the shipped catalog or the user's.
+
+    Raises UsageError for an unknown name, and for options that mean nothing to any of them.
+    """
+    catalog = load_catalog(arguments.catalog)
+    specs = [find_target(catalog, name) for name in names]
+    options = arguments.context_scheduler.options
+    if options and not any(uses(spec, "context_scheduler") for spec in specs):
+        able = [name for name, spec in catalog.items() if uses(spec, "context_scheduler")]
+        raise UsageError(
+            f"{options[0]} means nothing to target {', '.join(names)}: choose {' or '.join(able)}"
+        )
+    return specs
 
 
 def target_settings(
@@ -26,6 +40,7 @@ def target_settings(
         port=port,
         args=arguments.engine_args,
         start_timeout_s=arguments.start_timeout_s,
+        context_scheduler=arguments.context_scheduler,
     )
 
 

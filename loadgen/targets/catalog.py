@@ -21,6 +21,15 @@ class Addition:
     args: tuple[str, ...] = ()
     env: Mapping[str, str] = field(default_factory=dict)
 
+    @property
+    def texts(self) -> tuple[str, ...]:
+        """Everything in which a placeholder may stand."""
+        return (*self.args, *self.env.values())
+
+    def names(self, placeholder: str) -> bool:
+        """Whether the placeholder stands somewhere in it."""
+        return any(f"{{{placeholder}}}" in text for text in self.texts)
+
 
 @dataclass(frozen=True, slots=True)
 class ServiceSpec:

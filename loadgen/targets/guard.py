@@ -4,6 +4,7 @@
 session until it exits, stdin reaches its end, or the parent is gone: kvswarm holds the other end
 of stdin, which the kernel closes however kvswarm ends. Then the service gets SIGTERM, a grace
 time, and what is left of its tree SIGKILL. The exit code is the service's, 128 + N for signal N.
+With `--scratch-dir PATH` the service finds an empty directory there, which goes with it.
 """
 
 import argparse
@@ -18,7 +19,8 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from pathlib import Path
 
 import psutil
 
@@ -37,19 +39,17 @@ def main() -> int:
     signal.signal(signal.SIGHUP, signal.SIG_IGN)
     # Orphans of the service become our children, so that its whole tree stays in sight.
     _prctl(PR_SET_CHILD_SUBREAPER, 1)
-    scratch = tempfile.mkdtemp(prefix="kvswarm-")
-    try:
-        service = _spawn(arguments.command, scratch)
+    with _tmpdir() as tmpdir, _scratch(arguments.scratch_dir):
+        service = _spawn(arguments.command, tmpdir)
         _wait(lambda: stop.is_set() or _is_over(service, arguments.parent))
         return _end(service, arguments.grace_s)
-    finally:
-        shutil.rmtree(scratch, ignore_errors=True)
 
 
 def _arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="loadgen.targets.guard")
     parser.add_argument("--parent", type=int, required=True)
     parser.add_argument("--grace-s", type=float, required=True)
+    parser.add_argument("--scratch-dir", type=Path)
     parser.add_argument("command", nargs="+")
     return parser.parse_args()
 
@@ -59,12 +59,35 @@ def _prctl(option: int, value: int) -> None:
         ctypes.CDLL(None).prctl(option, value, 0, 0, 0)
 
 
-def _spawn(command: list[str], scratch: str) -> subprocess.Popen[bytes]:
-    """Start the service; sockets and files that it leaves in its TMPDIR go with `scratch`."""
+@contextlib.contextmanager
+def _tmpdir() -> Iterator[str]:
+    """A TMPDIR of the service's own, so that sockets and files it leaves behind go with it."""
+    path = tempfile.mkdtemp(prefix="kvswarm-")
+    try:
+        yield path
+    finally:
+        shutil.rmtree(path, ignore_errors=True)
+
+
+@contextlib.contextmanager
+def _scratch(path: Path | None) -> Iterator[None]:
+    """The directory that was named; an existing one is refused, as its files would be counted."""
+    if path is None:
+        yield
+        return
+    path.mkdir(mode=0o700)
+    try:
+        yield
+    finally:
+        shutil.rmtree(path, ignore_errors=True)
+
+
+def _spawn(command: list[str], tmpdir: str) -> subprocess.Popen[bytes]:
+    """Start the service in a session of its own."""
     return subprocess.Popen(
         command,
         stdin=subprocess.DEVNULL,
-        env={**os.environ, "TMPDIR": scratch},
+        env={**os.environ, "TMPDIR": tmpdir},
         start_new_session=True,
         preexec_fn=lambda: _prctl(PR_SET_PDEATHSIG, signal.SIGTERM),
     )

@@ -13,6 +13,8 @@ KNOWN = (
     "block_size",
     "blocks",
     "l1_gb",
+    "context_scheduler",
+    "scratch_dir",
 )
 
 

@@ -1,8 +1,11 @@
 """From a target and the user's settings to command lines, environments and URLs. Nothing runs."""
 
+import secrets
 import sys
+import tempfile
 from collections.abc import Mapping
 from dataclasses import dataclass
+from pathlib import Path
 
 from loadgen.errors import UsageError
 from loadgen.targets.capacity import KvCapacity
@@ -16,7 +19,10 @@ Ports = Mapping[str, int]
 
 @dataclass(frozen=True, slots=True)
 class ServicePlan:
-    """One program as it will be started; `env` is what we set on top of our own."""
+    """One program as it will be started; `env` is what we set on top of our own.
+
+    `scratch_dir` does not exist yet: it is made empty before each start and removed after the end.
+    """
 
     name: str
     argv: tuple[str, ...]
@@ -26,6 +32,7 @@ class ServicePlan:
     metrics_url: str | None
     reset_url: str | None
     empty_metric: str | None
+    scratch_dir: Path | None
 
 
 def plan_capacity(
@@ -43,9 +50,12 @@ def plan_capacity(
     return KvCapacity.of_tokens(settings.kv_tokens, block_size)
 
 
-def uses_l1(spec: TargetSpec) -> bool:
-    """Whether `--l1-gb` means anything to the target."""
-    return any("{l1_gb}" in arg for service in spec.services for arg in service.argv)
+def uses(spec: TargetSpec, placeholder: str) -> bool:
+    """Whether a value, such as `l1_gb`, means anything to the target."""
+    parts = [spec.extra]
+    for service in spec.services:
+        parts += [Addition(service.argv, service.env), *service.when.values()]
+    return any(part.names(placeholder) for part in parts)
 
 
 def port_names(spec: TargetSpec, settings: TargetSettings, platform: Platform) -> list[str]:
@@ -53,7 +63,7 @@ def port_names(spec: TargetSpec, settings: TargetSettings, platform: Platform) -
     names: set[str] = set()
     for service in spec.services:
         parts = _parts(service, spec, settings, platform)
-        texts = [text for part in parts for text in (*part.args, *part.env.values())]
+        texts = [text for part in parts for text in part.texts]
         names |= ports_in(texts, service.name) | {f"{service.name}.port"}
     foreign = {n for n in names if n.partition(".")[0] not in {s.name for s in spec.services}}
     if foreign:
@@ -87,6 +97,7 @@ def _values(
         # vLLM's "auto" is the smaller of the model's window and what fits in its cache.
         "max_model_len": str(capacity.max_model_len(window)) if capacity and window else "auto",
         "l1_gb": f"{settings.l1_gb:g}",
+        "context_scheduler": settings.context_scheduler.json,
         **{name: str(port) for name, port in ports.items()},
     }
     if capacity is not None:
@@ -120,7 +131,12 @@ def _plan(
     spec: TargetSpec,
 ) -> ServicePlan:
     is_engine = service is spec.engine
-    values = {**values, "host": settings.host if is_engine else LOOPBACK}
+    scratch_dir = _fresh_path() if any(part.names("scratch_dir") for part in parts) else None
+    values = {
+        **values,
+        "host": settings.host if is_engine else LOOPBACK,
+        "scratch_dir": str(scratch_dir),
+    }
     try:
         argv = [fill(arg, service.name, values) for part in parts for arg in part.args]
         env = {k: fill(v, service.name, values) for part in parts for k, v in part.env.items()}
@@ -140,4 +156,10 @@ def _plan(
         metrics_url=url + service.metrics if service.metrics else None,
         reset_url=url + service.reset if service.reset else None,
         empty_metric=service.empty_metric,
+        scratch_dir=scratch_dir,
     )
+
+
+def _fresh_path() -> Path:
+    """A path at which nobody else makes a file: the name cannot be guessed."""
+    return Path(tempfile.gettempdir()) / f"kvswarm-{secrets.token_hex(8)}"

@@ -3,6 +3,7 @@
 import asyncio
 import contextlib
 import os
+import shutil
 import signal
 import sys
 from asyncio.subprocess import Process
@@ -82,6 +83,8 @@ class ServiceProcess:
                 with contextlib.suppress(ProcessLookupError):
                     os.kill(pid, signal.SIGKILL)
             await self._guard.wait()
+            if self.plan.scratch_dir is not None:
+                shutil.rmtree(self.plan.scratch_dir, ignore_errors=True)
 
 
 def _open(log: Path) -> BinaryIO:
@@ -91,10 +94,11 @@ def _open(log: Path) -> BinaryIO:
 
 async def _start_guard(plan: ServicePlan, output: BinaryIO, grace_s: float) -> Process:
     """An own session keeps a terminal's Ctrl-C away; stdin is the guard's tie to us."""
+    scratch = () if plan.scratch_dir is None else ("--scratch-dir", str(plan.scratch_dir))
     return await asyncio.create_subprocess_exec(
         sys.executable,
         *("-m", "loadgen.targets.guard"),
-        *("--parent", str(os.getpid()), "--grace-s", str(grace_s), "--", *plan.argv),
+        *("--parent", str(os.getpid()), "--grace-s", str(grace_s), *scratch, "--", *plan.argv),
         stdin=asyncio.subprocess.PIPE,
         stdout=output,
         stderr=output,

@@ -2,11 +2,12 @@
 
 import ipaddress
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from loadgen.errors import UsageError
 from loadgen.targets.capacity import model_window_tokens
+from loadgen.targets.context_scheduler import ContextSchedulerSettings
 
 LOOPBACK = "127.0.0.1"
 
@@ -16,7 +17,8 @@ class TargetSettings:
     """`model` is a directory or a Hugging Face name; `kv_tokens` the usable size of the engine's
     own cache in tokens (None: the engine decides); `l1_gb` LMCache's memory; `port` the engine's
     (None: a free one); `args` go to the engine last; a service gets `stop_grace_s` between SIGTERM
-    and SIGKILL. Raises UsageError for what cannot be.
+    and SIGKILL; `context_scheduler` means something to targets with that scheduler only. Raises
+    UsageError for what cannot be.
     """
 
     model: str
@@ -28,6 +30,7 @@ class TargetSettings:
     served_model_name: str | None = None
     start_timeout_s: float = 600.0
     stop_grace_s: float = 8.0
+    context_scheduler: ContextSchedulerSettings = field(default_factory=ContextSchedulerSettings)
 
     def __post_init__(self) -> None:
         if not 0 < self.l1_gb < math.inf:

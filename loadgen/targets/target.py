@@ -15,12 +15,12 @@ from loadgen.targets.catalog import TargetSpec
 from loadgen.targets.cold import CacheReset
 from loadgen.targets.engine_api import ApiError, EngineCache
 from loadgen.targets.hardware import Platform, detect_platform, installed_versions, require_packages
-from loadgen.targets.plan import ServicePlan, plan_capacity, plan_services, port_names, uses_l1
+from loadgen.targets.plan import ServicePlan, plan_capacity, plan_services, port_names, uses
 from loadgen.targets.ports import free_ports, require_free
 from loadgen.targets.service_group import ServiceGroup
 from loadgen.targets.settings import TargetSettings
 
-__all__ = ["RunningTarget", "TargetSettings", "start_target"]
+__all__ = ["RunningTarget", "TargetSettings", "check_target", "start_target"]
 
 GREETING_TOKENS = 2  # too few to fill a block: the first completion leaves the cache empty
 
@@ -34,10 +34,7 @@ async def start_target(
     Raises UsageError for what can be seen before anything starts, TargetError when a service dies
     or is not ready in time. Nothing is left running afterwards, whatever happens.
     """
-    platform = detect_platform()
-    require_packages(spec, platform)
-    capacity = plan_capacity(spec, settings, platform)
-    plans = plan_services(spec, settings, platform, _ports(spec, settings, platform))
+    capacity, plans = _plan(spec, settings)
     async with aiohttp.ClientSession() as session:
         group = ServiceGroup(plans, settings, log_dir, session)
         target = RunningTarget(spec, settings, session, group)
@@ -47,6 +44,21 @@ async def start_target(
             yield target
         finally:
             await group.stop()
+
+
+def check_target(spec: TargetSpec, settings: TargetSettings) -> None:
+    """Raise the UsageError that `start_target` would raise now; nothing is started."""
+    _plan(spec, settings)
+
+
+def _plan(
+    spec: TargetSpec, settings: TargetSettings
+) -> tuple[KvCapacity | None, list[ServicePlan]]:
+    platform = detect_platform()
+    require_packages(spec, platform)
+    capacity = plan_capacity(spec, settings, platform)
+    ports = _ports(spec, settings, platform)
+    return capacity, plan_services(spec, settings, platform, ports)
 
 
 def _ports(spec: TargetSpec, settings: TargetSettings, platform: Platform) -> dict[str, int]:
@@ -130,7 +142,7 @@ class RunningTarget:
             "usable_tokens": usable * cache.block_size if cache and usable else None,
             "max_model_len": self.max_model_len,
             "metrics_urls": {plan.name: plan.metrics_url for plan in self._group.plans},
-            "l1_gb": self._settings.l1_gb if uses_l1(self._spec) else None,
+            "l1_gb": self._settings.l1_gb if uses(self._spec, "l1_gb") else None,
         }
 
     def check(self) -> None:

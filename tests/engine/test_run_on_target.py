@@ -2,22 +2,27 @@
 
 import csv
 import json
+import os
 import signal
 import subprocess
 import sys
+import tempfile
 import time
 import urllib.request
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import psutil
 import pytest
 
-pytestmark = [pytest.mark.engine, pytest.mark.timeout(240)]
+pytestmark = [pytest.mark.engine, pytest.mark.timeout(360)]
 
 KVSWARM = (sys.executable, "-m", "loadgen.cli.main")
 START_TIMEOUT_S = 150
+
+
+TARGETS = ("vllm", "vllm-context")
 
 
 def command(out: Path, *more: object, target: str = "vllm") -> list[str]:
@@ -62,18 +67,25 @@ def _living(processes: list[psutil.Process]) -> list[psutil.Process]:
 
 
 @pytest.fixture(scope="module")
-def out(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A finished run on `vllm`."""
-    out = tmp_path_factory.mktemp("runs") / "run"
+def runs(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The same finished run on vLLM in its own order and context by context."""
+    runs = tmp_path_factory.mktemp("runs") / "runs"
     done = subprocess.run(
-        command(out, "-t", "8s"),
+        command(runs, "-t", "8s", "--quantum", 8, target=",".join(TARGETS)),
         capture_output=True,
         text=True,
-        timeout=START_TIMEOUT_S,
+        timeout=2 * START_TIMEOUT_S,
         check=False,
     )
     assert done.returncode in (0, 5), done.stdout + done.stderr
-    return out
+    assert [line.split() for line in done.stdout.splitlines()].count([*TARGETS]) == 1
+    return runs
+
+
+@pytest.fixture(scope="module", params=TARGETS)
+def out(runs: Path, request: pytest.FixtureRequest) -> Path:
+    """The run directory of each target."""
+    return runs / str(request.param)
 
 
 def test_a_run_starts_on_cold_caches(out: Path) -> None:
@@ -87,13 +99,22 @@ def test_a_run_starts_on_cold_caches(out: Path) -> None:
 
 def test_run_json_tells_the_capacity(out: Path) -> None:
     target = read(out, "run.json")["target"]
-    assert target["name"] == "vllm"
+    assert target["name"] == out.name
     assert (target["block_size"], target["usable_blocks"], target["usable_tokens"]) == (
         *(128, 20),
         2560,
     )
     assert target["max_model_len"] == 2560
     assert "--num-gpu-blocks-override" in target["argv"]["vllm"]
+
+
+def test_run_json_tells_how_the_context_scheduler_was_set(runs: Path) -> None:
+    argv = {name: read(runs / name, "run.json")["target"]["argv"]["vllm"] for name in TARGETS}
+    at = argv["vllm-context"].index("--additional-config")
+    assert json.loads(argv["vllm-context"][at + 1]) == {
+        "context_scheduler": {"quantum": 8, "strict": True}
+    }
+    assert "--additional-config" not in argv["vllm"]
 
 
 def test_engine_and_client_count_the_same_tokens(out: Path) -> None:
@@ -163,10 +184,25 @@ def test_a_killed_engine_ends_the_run_with_its_records(tmp_path: Path) -> None:
     assert read(out, "run.json")["host_died"] is True
 
 
-def test_serve_keeps_an_engine_until_ctrl_c(tmp_path: Path) -> None:
-    serve = [*KVSWARM, "serve", "vllm", "--kv-tokens", "2560", "--logs", str(tmp_path)]
+@pytest.fixture
+def temporary() -> Iterator[Path]:
+    """A folder for temporary files whose path is short enough for the engine's sockets."""
+    with tempfile.TemporaryDirectory() as path:
+        yield Path(path)
+
+
+def test_serve_keeps_an_engine_until_ctrl_c(tmp_path: Path, temporary: Path) -> None:
+    """Started anywhere, with the context scheduler in it and its metrics on the engine's page."""
+    logs = tmp_path / "logs"
+    serve = [*KVSWARM, "serve", "vllm-context", "--kv-tokens", "2560", "--logs", str(logs)]
     process = subprocess.Popen(
-        serve, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
+        serve,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        cwd=tmp_path,
+        env={**os.environ, "TMPDIR": str(temporary)},
     )
     try:
         assert process.stdout is not None
@@ -174,6 +210,10 @@ def test_serve_keeps_an_engine_until_ctrl_c(tmp_path: Path) -> None:
         url = said[1].partition(" at ")[2].split()[0]
         with urllib.request.urlopen(f"{url}/v1/models", timeout=10) as answer:
             assert json.load(answer)["data"][0]["max_model_len"] == 2560
+        with urllib.request.urlopen(f"{url}/metrics", timeout=10) as answer:
+            metrics = answer.read().decode()
+        assert 'vllm:context_scheduler_active{engine="0"} 1.0' in metrics.splitlines()
+        assert "pid=" not in metrics, "a gauge of several processes would be counted twice"
         engines = family(process)
         process.send_signal(signal.SIGINT)
         process.wait(timeout=40)
@@ -181,7 +221,8 @@ def test_serve_keeps_an_engine_until_ctrl_c(tmp_path: Path) -> None:
     finally:
         process.kill()
     assert process.returncode == 0
-    assert (tmp_path / "vllm.log").is_file()
+    assert (logs / "vllm.log").is_file()
+    assert not any(temporary.iterdir()), "the files of the metrics went with the engine"
 
 
 def test_an_engine_that_cannot_start_says_why(tmp_path: Path) -> None:

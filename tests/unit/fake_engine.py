@@ -2,10 +2,12 @@
 
 import argparse
 import json
+import os
 import signal
 import subprocess
 import sys
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from itertools import repeat
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +18,9 @@ def main() -> None:
     options = _options()
     if options.fail:
         raise ValueError(options.fail)
+    if options.litter:
+        assert not any(options.litter.iterdir()), "the directory is not empty"
+        (options.litter / "litter").touch()
     if options.deaf:
         signal.signal(signal.SIGTERM, signal.SIG_IGN)
     if options.child:
@@ -36,12 +41,17 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--deaf", action="store_true", help="do not leave on SIGTERM")
     parser.add_argument("--child", action="store_true")
     parser.add_argument("--never-ready", action="store_true")
+    parser.add_argument("--litter", type=Path, help="leave a file in this empty directory")
+    parser.add_argument("--window", type=int, default=160, help="max_model_len")
+    parser.add_argument("--sick", action="store_true", help="answer 500 to every streamed request")
+    parser.add_argument("--lives", type=int, help="die at the streamed request after so many")
     return parser.parse_args()
 
 
 def _handler(options: argparse.Namespace) -> type[BaseHTTPRequestHandler]:
     cache: set[str] = set()
     refusals = iter(range(options.busy))
+    lives = iter(range(options.lives)) if options.lives is not None else repeat(0)
 
     def complete(body: dict[str, Any]) -> dict[str, Any]:
         prompt = json.dumps(body["prompt"])
@@ -61,13 +71,17 @@ def _handler(options: argparse.Namespace) -> type[BaseHTTPRequestHandler]:
                 kept = f"kept_bytes {len(cache)}"
                 self._answer(200, f"vllm:cache_config_info{{{labels}}} 1.0\n{kept}\n")
             elif self.path == "/v1/models":
-                self._answer(200, json.dumps({"data": [{"id": "m", "max_model_len": 160}]}))
+                self._answer(
+                    200, json.dumps({"data": [{"id": "m", "max_model_len": options.window}]})
+                )
             else:
                 self._answer(503 if options.never_ready else 200, "")
 
         def do_POST(self) -> None:
             body = json.loads(self.rfile.read(int(self.headers.get("Content-Length", 0))) or "{}")
-            if self.path == "/v1/completions":
+            if self.path == "/v1/completions" and body.get("stream"):
+                self._stream(body["max_tokens"])
+            elif self.path == "/v1/completions":
                 self._answer(200, json.dumps(complete(body)))
             elif self.path == "/reset" and not options.no_reset:
                 success = next(refusals, None) is None
@@ -76,6 +90,26 @@ def _handler(options: argparse.Namespace) -> type[BaseHTTPRequestHandler]:
                 self._answer(200, json.dumps({"success": success}))
             else:
                 self._answer(404, "")
+
+        def _stream(self, tokens: int) -> None:
+            if next(lives, None) is None:
+                os._exit(7)
+            if options.sick:
+                self._answer(500, "")
+                return
+            self.send_response(200)
+            self.send_header("Content-Type", "text/event-stream")
+            self.end_headers()
+            usage = {"prompt_tokens": 100, "completion_tokens": tokens}
+            for count in range(tokens):
+                reason = "length" if count + 1 == tokens else None
+                choice = {"index": 0, "text": " word", "finish_reason": reason}
+                self._event({"choices": [choice]})
+            self._event({"choices": [], "usage": usage})
+            self.wfile.write(b"data: [DONE]\n\n")
+
+        def _event(self, fields: dict[str, Any]) -> None:
+            self.wfile.write(f"data: {json.dumps(fields)}\n\n".encode())
 
         def _answer(self, status: int, text: str) -> None:
             self.send_response(status)

@@ -10,7 +10,7 @@ import pytest
 from loadgen.cli.arguments import parse_run
 from loadgen.cli.control import control_line
 from loadgen.cli.run import locust_argv
-from loadgen.cli.supervised import _without_processes
+from loadgen.cli.swarm_process import _without_processes
 from loadgen.errors import TargetError, UsageError
 from loadgen.swarm.supervisor import ENVIRONMENT_VARIABLE, Supervisor
 

@@ -14,7 +14,10 @@ def own(tmp_path: Path) -> Path:
 
 def test_the_shipped_targets_are_there_in_order_with_a_description() -> None:
     catalog = load_catalog()
-    assert list(catalog) == ["vllm", "vllm-no-prefix-cache", "vllm-lmcache"]
+    assert list(catalog) == [
+        *("vllm", "vllm-no-prefix-cache", "vllm-lmcache"),
+        *("vllm-context", "vllm-lmcache-context"),
+    ]
     assert all(target.description for target in catalog.values())
     assert [service.name for service in catalog["vllm-lmcache"].services] == ["lmcache", "vllm"]
     assert catalog["vllm-lmcache"].engine.name == "vllm"

@@ -38,8 +38,9 @@ def started() -> Iterator[list[Guard]]:
         process.wait(20)
 
 
-def start(started: list[Guard], code: str, parent: int | None = None) -> Guard:
-    command = [*GUARD, "--parent", str(parent or os.getpid()), "--", sys.executable, "-c", code]
+def start(started: list[Guard], code: str, *options: str, parent: int | None = None) -> Guard:
+    ours = [*GUARD, "--parent", str(parent or os.getpid()), *options]
+    command = [*ours, "--", sys.executable, "-c", code]
     started.append(subprocess.Popen(command, stdin=subprocess.PIPE, start_new_session=True))
     return started[-1]
 
@@ -133,3 +134,28 @@ def test_what_a_killed_service_leaves_in_its_temporary_directory_goes(
     service.kill()
     guard.wait(20)
     assert not left.parent.exists()
+
+
+def test_a_scratch_directory_goes_even_when_kvswarm_is_killed(
+    started: list[Guard], tmp_path: Path
+) -> None:
+    scratch = tmp_path / "scratch"
+    code = f"open({str(scratch / 'file')!r}, 'w'); {SLEEP}"
+    guard = start(started, code, "--scratch-dir", str(scratch))
+    while not (scratch / "file").exists():
+        time.sleep(0.05)
+    assert guard.stdin
+    guard.stdin.close()  # as the kernel does for a kvswarm that was killed
+    guard.wait(20)
+    assert not scratch.exists()
+
+
+def test_a_scratch_directory_that_is_there_already_is_refused_and_kept(
+    started: list[Guard], tmp_path: Path
+) -> None:
+    (tmp_path / "stale").touch()
+    ran = tmp_path / "ran"
+    guard = start(started, f"open({str(ran)!r}, 'w')", "--scratch-dir", str(tmp_path))
+    assert guard.wait(20) == 1
+    assert not ran.exists()
+    assert (tmp_path / "stale").exists()

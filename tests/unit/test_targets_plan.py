@@ -1,15 +1,19 @@
 import json
 import socket
 import sys
+from dataclasses import fields
 from pathlib import Path
 
 import pytest
 
 from loadgen.errors import UsageError
+from loadgen.targets import context_scheduler
 from loadgen.targets.catalog import TargetSpec, load_catalog
-from loadgen.targets.plan import ServicePlan, plan_services, port_names
+from loadgen.targets.context_scheduler import ContextSchedulerSettings
+from loadgen.targets.plan import ServicePlan, plan_services, port_names, uses
 from loadgen.targets.ports import free_ports, require_free
 from loadgen.targets.settings import TargetSettings
+from scheduler_plugin.settings import KEYS, POLICIES, OrderSettings
 
 
 @pytest.fixture
@@ -100,6 +104,101 @@ def test_development_routes_are_open_on_loopback_only(model: str) -> None:
 
 def test_every_service_runs_in_this_python(model: str) -> None:
     assert {p.argv[0] for p in plan("vllm-lmcache", TargetSettings(model))} == {sys.executable}
+
+
+@pytest.mark.parametrize("name", ["vllm-context", "vllm-lmcache-context"])
+def test_the_context_scheduler_gets_what_was_given_as_json(model: str, name: str) -> None:
+    given = ContextSchedulerSettings(policy="prefix-group", max_wait_s=2.5, min_kv_usage=0)
+    engine = plan(name, TargetSettings(model, context_scheduler=given))[-1]
+    assert option(engine, "--scheduler-cls") == "scheduler_plugin.ContextScheduler"
+    assert json.loads(option(engine, "--additional-config")) == {
+        "context_scheduler": {
+            "policy": "prefix-group",
+            "max_wait_s": 2.5,
+            "min_kv_usage": 0,
+            "strict": True,
+        }
+    }
+
+
+def test_the_plugin_keeps_its_own_defaults(model: str) -> None:
+    (engine,) = plan("vllm-context", TargetSettings(model))
+    config = json.loads(option(engine, "--additional-config"))
+    assert config == {"context_scheduler": {"strict": True}}
+
+
+def test_the_plugin_knows_every_setting(model: str) -> None:
+    given = ContextSchedulerSettings("lpm", "label", 1, 2, 3.0, 4, 0.5)
+    names = {field.name for field in fields(OrderSettings)}
+    assert json.loads(given.json).keys() == names
+    assert (context_scheduler.POLICIES, context_scheduler.KEYS) == (POLICIES, KEYS)
+
+
+@pytest.mark.parametrize(
+    ("name", "taken", "refused"),
+    [
+        ("quantum", 1, 0),
+        ("max_overtakes", 0, -1),
+        ("max_wait_s", 0.001, 0.0),
+        ("max_wait_s", 1.0, float("inf")),
+        ("window", 1, 0),
+        ("min_kv_usage", 0.0, -0.1),
+        ("min_kv_usage", 1.0, 1.1),
+        ("min_kv_usage", 1.0, float("nan")),
+        ("policy", "lpm", "best"),
+        ("key", "label", "name"),
+    ],
+)
+def test_what_the_plugin_would_refuse_is_refused_before_its_engine_starts(
+    name: str, taken: object, refused: object
+) -> None:
+    for settings in (ContextSchedulerSettings, OrderSettings):
+        assert getattr(settings(**{name: taken}), name) == taken  # type: ignore[arg-type]
+    with pytest.raises(UsageError, match="--" + name.replace("_", "-")):
+        ContextSchedulerSettings(**{name: refused})  # type: ignore[arg-type]
+    with pytest.raises(ValueError, match=name):
+        OrderSettings(**{name: refused})  # type: ignore[arg-type]
+
+
+def test_own_targets_may_use_the_context_scheduler_in_a_config_of_theirs(tmp_path: Path) -> None:
+    config = """'{"mine":"{x}","context_scheduler":{context_scheduler}}'"""
+    text = f'[targets.own]\nextends = "vllm"\nargs = ["--additional-config", {config}]'
+    spec = own(tmp_path, text.replace("{x}", "a \\\\ b"))
+    settings = TargetSettings("m", context_scheduler=ContextSchedulerSettings(quantum=8))
+    (engine,) = plan_services(spec, settings, "cpu", {"vllm.port": 1})
+    assert json.loads(option(engine, "--additional-config")) == {
+        "mine": "a \\ b",
+        "context_scheduler": {"quantum": 8, "strict": True},
+    }
+
+
+def test_an_engines_metrics_go_to_a_directory_of_this_start_alone(model: str) -> None:
+    first, second = (plan("vllm-context", TargetSettings(model))[0] for _ in range(2))
+    assert first.env["PROMETHEUS_MULTIPROC_DIR"] == str(first.scratch_dir)
+    assert first.scratch_dir != second.scratch_dir
+    assert first.scratch_dir is not None
+    assert not first.scratch_dir.exists(), "planning makes nothing"
+
+
+def test_only_a_service_that_asks_has_a_scratch_directory(model: str) -> None:
+    lmcache, _ = plan("vllm-lmcache-context", TargetSettings(model))
+    (vllm,) = plan("vllm", TargetSettings(model))
+    assert (lmcache.scratch_dir, vllm.scratch_dir) == (None, None)
+
+
+@pytest.mark.parametrize(
+    ("name", "placeholder", "expected"),
+    [
+        ("vllm", "l1_gb", False),
+        ("vllm-lmcache", "l1_gb", True),
+        ("vllm", "blocks", True),
+        ("vllm-lmcache", "context_scheduler", False),
+        ("vllm-lmcache-context", "context_scheduler", True),
+        ("vllm-context", "scratch_dir", True),
+    ],
+)
+def test_what_a_target_makes_use_of(name: str, placeholder: str, expected: bool) -> None:
+    assert uses(load_catalog()[name], placeholder) is expected
 
 
 def own(tmp_path: Path, text: str) -> TargetSpec:

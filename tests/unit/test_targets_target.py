@@ -36,6 +36,16 @@ metrics = "/metrics"
 reset = "/reset"
 block_size = { cpu = 16, gpu = 16 }
 
+[services.littering]
+argv = ["{python}", "ENGINE", "--port", "{port}"]
+env = { LITTER = "{scratch_dir}" }
+ready = "/health"
+reset = "/reset"
+
+[targets.littering]
+services = ["littering"]
+args = ["--litter", "{scratch_dir}"]
+
 [targets.pair]
 services = ["cache", "engine"]
 
@@ -248,3 +258,52 @@ async def test_a_dead_target_cannot_be_made_cold(start: Start) -> None:
         await target.wait_died()
         with pytest.raises(TargetError, match="SIGKILL"):
             await target.make_cold()
+
+
+def scratch_dir(target: RunningTarget) -> Path:
+    """The directory it was given, in its arguments and in its environment alike."""
+    facts = target.facts()
+    argv, env = facts["argv"]["littering"], facts["env"]["littering"]
+    assert argv[argv.index("--litter") + 1] == env["LITTER"]
+    return Path(env["LITTER"])
+
+
+async def test_a_scratch_directory_lives_as_long_as_its_service(start: Start) -> None:
+    async with start(name="littering") as first, start(name="littering") as second:
+        mine, other = scratch_dir(first), scratch_dir(second)
+        assert mine != other
+        assert [path.name for path in mine.iterdir()] == ["litter"]
+        assert mine.stat().st_mode & 0o77 == 0, "nobody else may look"
+    assert not mine.exists()
+    assert not other.exists()
+
+
+async def test_a_scratch_directory_is_empty_again_after_a_restart(start: Start) -> None:
+    async with start("--no-reset", name="littering") as target:
+        before = target.facts()["pids"]
+        # The fake engine does not start in a directory with something in it.
+        assert await target.make_cold() == "cold"
+        assert target.facts()["pids"] != before
+        assert [path.name for path in scratch_dir(target).iterdir()] == ["litter"]
+    assert not scratch_dir(target).exists()
+
+
+async def test_a_scratch_directory_goes_with_a_service_that_dies(start: Start) -> None:
+    async with start(name="littering") as target:
+        path = scratch_dir(target)
+        os.kill(target.facts()["pids"]["littering"][0], signal.SIGKILL)
+        await asyncio.wait_for(target.wait_died(), 20)
+        assert not path.exists()
+
+
+async def test_a_scratch_directory_goes_with_a_service_that_does_not_start(
+    start: Start, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    temporary = tmp_path / "temporary"
+    temporary.mkdir()
+    monkeypatch.setattr("tempfile.tempdir", str(temporary))
+    monkeypatch.setenv("TMPDIR", str(temporary))
+    with pytest.raises(TargetError, match="exited with code 1"):
+        async with start("--fail", "no room", name="littering"):
+            pass
+    assert not any(temporary.iterdir())

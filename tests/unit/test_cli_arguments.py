@@ -1,0 +1,111 @@
+"""The part of the command line that is not Locust's."""
+
+import json
+from dataclasses import fields
+from pathlib import Path
+
+import pytest
+
+from loadgen.cli.arguments import parse_run, run_parser
+from loadgen.cli.main import main
+from loadgen.cli.target import choose_targets
+from loadgen.errors import UsageError
+from loadgen.swarm.options import add_options
+from loadgen.targets.context_scheduler import ContextSchedulerSettings
+
+SCHEDULER = (
+    *("--policy", "lpm", "--key", "label", "--quantum", "8", "--max-overtakes", "0"),
+    *("--max-wait-s", "1.5", "--window", "16", "--min-kv-usage", "0.5"),
+)
+
+
+def test_options_of_the_scheduler_are_ours_and_the_rest_is_locusts() -> None:
+    run = parse_run("run", ["batched", "--target", "vllm-context", *SCHEDULER, "-u", "3"])
+    assert run.rest == ("-u", "3")
+    assert run.target_arguments.context_scheduler == ContextSchedulerSettings(
+        "lpm", "label", 8, 0, 1.5, 16, 0.5
+    )
+
+
+def test_only_what_was_given_is_passed_on() -> None:
+    run = parse_run("run", ["--target", "vllm-context", "--quantum", "8"])
+    settings = run.target_arguments.context_scheduler
+    assert json.loads(settings.json) == {"quantum": 8, "strict": True}
+    assert settings.options == ("--quantum",)
+
+
+class Collector:
+    def __init__(self) -> None:
+        self.flags: set[str] = set()
+
+    def add_argument(self, *flags: str, **_: object) -> None:
+        self.flags.update(flags)
+
+
+def test_no_option_of_ours_hides_one_of_the_swarm() -> None:
+    swarm = Collector()
+    add_options(swarm)
+    ours = {flag for action in run_parser("run")._actions for flag in action.option_strings}
+    assert ours & swarm.flags == {"--model", "--out"}
+    names = (field.name for field in fields(ContextSchedulerSettings))
+    assert {f"--{name.replace('_', '-')}" for name in names} <= ours
+
+
+def test_several_targets_keep_their_order() -> None:
+    run = parse_run("run", ["--target", "vllm,vllm-context"])
+    assert run.targets == ("vllm", "vllm-context")
+    assert run.out.name.endswith("-vllm+vllm-context")
+
+
+WRONG = {
+    "neither": ([], "--host URL or --target NAME"),
+    "both": (["--host", "http://h", "--target", "vllm"], "--host URL or --target NAME"),
+    "twice the same": (["--target", "vllm,vllm-context,vllm"], "names vllm twice"),
+    "an empty name": (["--target", "vllm,"], "empty name"),
+    "a scheduler option for a host": (["--host", "http://h", "--key", "label"], "--key is for"),
+    "an unknown policy": (["--target", "vllm-context", "--policy", "best"], "--policy"),
+    "no quantum": (["--target", "vllm-context", "--quantum", "0"], "--quantum 0"),
+    "negative overtakes": (["--target", "vllm-context", "--max-overtakes", "-1"], "from 0 on"),
+    "endless waiting": (["--target", "vllm-context", "--max-wait-s", "inf"], "--max-wait-s inf"),
+    "half a group": (["--target", "vllm-context", "--window", "0.5"], "--window"),
+    "more than all": (["--target", "vllm-context", "--min-kv-usage", "1.1"], "from 0 to 1"),
+    "one file for two": (["--target", "vllm,vllm-context", "--html=a.html"], "--html would be"),
+}
+
+
+@pytest.mark.parametrize("name", WRONG)
+def test_a_mistake_is_one_line(name: str) -> None:
+    arguments, said = WRONG[name]
+    with pytest.raises(UsageError) as error:
+        parse_run("run", arguments)
+    assert said in str(error.value)
+    assert "\n" not in str(error.value)
+
+
+def test_one_target_keeps_locusts_files() -> None:
+    assert parse_run("run", ["--target", "vllm", "--html", "a.html"]).rest == ("--html", "a.html")
+
+
+@pytest.mark.parametrize("command", ["ui", "serve"])
+def test_ui_and_serve_take_one_target(command: str, capsys: pytest.CaptureFixture[str]) -> None:
+    target = ["--target", "vllm,vllm-context"] if command == "ui" else ["vllm,vllm-context"]
+    assert main([command, *target]) == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert f"`kvswarm {command}`" in line
+    assert "one target" in line
+
+
+def test_options_of_the_scheduler_need_a_target_that_takes_them() -> None:
+    arguments = parse_run("run", ["--target", "vllm", "--quantum", "8"]).target_arguments
+    with pytest.raises(UsageError, match="--quantum means nothing to target vllm: choose vllm-con"):
+        choose_targets(["vllm"], arguments)
+    specs = choose_targets(["vllm", "vllm-context"], arguments)
+    assert [spec.name for spec in specs] == ["vllm", "vllm-context"]
+
+
+def test_own_targets_take_them_too(tmp_path: Path) -> None:
+    file = tmp_path / "own.toml"
+    file.write_text('[targets.mine]\nextends = "vllm-context"\nargs = ["--max-num-seqs", "4"]')
+    given = ["--targets", str(file), "--target", "mine", "--policy", "fcfs"]
+    arguments = parse_run("run", given).target_arguments
+    assert [spec.name for spec in choose_targets(["mine"], arguments)] == ["mine"]
