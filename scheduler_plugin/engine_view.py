@@ -40,6 +40,24 @@ class Observer(Protocol[R_contra]):
         """A request was admitted; the oldest one waiting was overtaken so often until now."""
 
 
+class Contexts(Protocol):
+    """What waits, counted."""
+
+    @property
+    def contexts(self) -> int:
+        """How many groups wait."""
+
+
+class Watcher(Observer[R_contra], Protocol[R_contra]):
+    """An observer of the queue around the order as well."""
+
+    def arrived(self, is_labelled: bool) -> None:
+        """A new request came, with or without a label."""
+
+    def looked(self, requests: int, waiting: Contexts) -> None:
+        """The engine asked how many requests wait, as it does in each step."""
+
+
 class Nobody:
     """Watches nothing."""
 
@@ -47,3 +65,5 @@ class Nobody:
     def turn_began(self, reason: Reason) -> None: ...
     def turn_ended(self, admitted: int) -> None: ...
     def admitted(self, request: object, waited_s: float, overtakes_max: int) -> None: ...
+    def arrived(self, is_labelled: bool) -> None: ...
+    def looked(self, requests: int, waiting: Contexts) -> None: ...

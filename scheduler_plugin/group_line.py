@@ -2,7 +2,7 @@
 
 from bisect import bisect_left, insort
 from collections.abc import Iterable, Iterator
-from heapq import heappop, heappush
+from heapq import heapify, heappop, heappush
 from typing import Generic
 
 from scheduler_plugin.group import Group, R
@@ -26,8 +26,7 @@ class GroupLine(Generic[R]):
 
     def __iter__(self) -> Iterator[Group[R]]:
         """The groups within the window, oldest head first."""
-        groups = self._groups
-        return (groups[place] for place in self._front)
+        return map(self._groups.__getitem__, self._front)
 
     @property
     def oldest(self) -> Group[R] | None:
@@ -69,6 +68,13 @@ class GroupLine(Generic[R]):
                 heappush(self._rest, front.pop())
         else:
             heappush(self._rest, place)
+        if len(self._rest) > 2 * len(self._groups) + self._window:
+            self._drop_invalid()
+
+    def _drop_invalid(self) -> None:
+        last = self._front[-1] if self._front else -1
+        self._rest = [place for place in self._groups if place > last]
+        heapify(self._rest)
 
     def _refill(self) -> None:
         while self._rest and len(self._front) < self._window:

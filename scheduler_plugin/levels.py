@@ -1,16 +1,21 @@
 """Priorities over contexts: the lowest priority value first, by context within it."""
 
+from bisect import bisect_left
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Generic
 
 from scheduler_plugin.group import R
 from scheduler_plugin.order import ContextOrder
 
+KEPT_LEVELS = 16
+"""So many levels remember whom they served when nobody waits; deadlines may make many more."""
+
 
 class PriorityLevels(Generic[R]):
     """One order per priority value; it takes the calls of a `ContextOrder`.
 
-    A request that goes first does so within its priority.
+    A request that goes first does so within its priority. `_listed` has, sorted, every level at
+    which someone waits.
     """
 
     def __init__(
@@ -19,9 +24,14 @@ class PriorityLevels(Generic[R]):
         self._make_order = make_order
         self._priority_of = priority_of
         self._orders: dict[int, ContextOrder[R]] = {}
+        self._listed: list[int] = []
+        self._held: set[R] = set()
+        self._offering: ContextOrder[R] | None = None
+        self._popped_from: ContextOrder[R] | None = None
 
     def __len__(self) -> int:
-        return sum(map(len, self._orders.values()))
+        self._settle()
+        return len(self._held)
 
     def __iter__(self) -> Iterator[R]:
         return (request for level in sorted(self._orders) for request in self._orders[level])
@@ -33,40 +43,78 @@ class PriorityLevels(Generic[R]):
 
     def add(self, request: R, label: str | None, chain: Sequence[object]) -> None:
         """Take in a new request with its label and the chained hashes of its full blocks."""
-        self._order_of(request).add(request, label, chain)
+        self._enter(request).add(request, label, chain)
 
     def add_first(self, request: R) -> None:
         """Take in a request that goes before all others of its priority."""
-        self._order_of(request).add_first(request)
+        self._offering = None
+        self._enter(request).add_first(request)
 
     def give_back(self, requests: Iterable[R]) -> None:
         """Take back skipped requests, the first of them last."""
+        self._offering = None
         for request in requests:
-            self._order_of(request).give_back([request])
+            self._enter(request).give_back([request])
 
     def remove(self, requests: Iterable[R]) -> None:
         """Forget requests; those that are not here are passed over."""
-        requests = tuple(requests)
-        for order in self._orders.values():
-            order.remove(requests)
+        self._offering = None
+        by_level: dict[int, list[R]] = {}
+        for request in requests:
+            by_level.setdefault(self._priority_of(request), []).append(request)
+        for level in by_level.keys() & self._orders.keys():
+            self._held.difference_update(by_level[level])
+            self._orders[level].remove(by_level[level])
+            if not len(self._orders[level]):
+                self._unlist(level)
 
     def peek(self) -> R:
         """The next request. Raises IndexError when nobody waits."""
-        return self._first_order().peek()
+        self._settle()
+        self._offering = self._first_order()
+        return self._offering.peek()
 
     def pop(self) -> R:
         """Take out what the last `peek` showed. Raises IndexError when nobody waits."""
-        return self._first_order().pop()
+        if self._offering is None:
+            self.peek()
+        order, self._offering = self._offering, None
+        assert order is not None
+        request = order.pop()
+        self._popped_from = order
+        self._held.discard(request)
+        return request
 
-    def _order_of(self, request: R) -> ContextOrder[R]:
-        priority = self._priority_of(request)
-        if priority not in self._orders:
-            self._orders[priority] = self._make_order()
-        return self._orders[priority]
+    def _settle(self) -> None:
+        """Let the order that was popped from see now what became of its request."""
+        if self._popped_from is not None:
+            len(self._popped_from)
+            self._popped_from = None
+
+    def _enter(self, request: R) -> ContextOrder[R]:
+        """The order of a request that comes in."""
+        level = self._priority_of(request)
+        if level not in self._orders:
+            self._orders[level] = self._make_order()
+        place = bisect_left(self._listed, level)
+        if self._listed[place : place + 1] != [level]:
+            self._listed.insert(place, level)
+        self._held.add(request)
+        return self._orders[level]
 
     def _first_order(self) -> ContextOrder[R]:
-        """The most urgent order that has someone; the others are forgotten on the way."""
-        for level in sorted(self._orders):
-            if len(self._orders[level]):
-                return self._orders[level]
+        """The most urgent order that has someone; those without are taken off the list."""
+        while self._listed:
+            order = self._orders[self._listed[0]]
+            if len(order):
+                return order
+            self._unlist(self._listed[0])
         raise IndexError("no request is waiting")
+
+    def _unlist(self, level: int) -> None:
+        """Nobody waits there any more; the order itself is kept while someone may come back."""
+        place = bisect_left(self._listed, level)
+        if self._listed[place : place + 1] == [level]:
+            del self._listed[place]
+        if len(self._orders) > KEPT_LEVELS and self._orders[level].is_idle:
+            del self._orders[level]

@@ -4,16 +4,16 @@ import time
 from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from heapq import merge
-from itertools import chain as concatenate
 from itertools import count
 from typing import Generic
 
+from scheduler_plugin.choice import Choice
 from scheduler_plugin.engine_view import EngineView, Nobody, Observer, Reason
 from scheduler_plugin.group import Group, R, Waiting
 from scheduler_plugin.group_line import GroupLine
 from scheduler_plugin.grouping import Grouping
 from scheduler_plugin.overtakes import Overtakes
+from scheduler_plugin.roots import Roots
 from scheduler_plugin.settings import OrderSettings
 
 
@@ -31,11 +31,7 @@ class ContextOrder(Generic[R]):
     A popped request was either admitted or skipped. Which of the two is asked when the next call
     comes (`EngineView.is_admitted`): only then is it counted. A skipped one is `give_back` to its
     place. While one context has its turn its requests follow each other; a turn ends after
-    `quantum` requests or when none of the context is left.
-
-    With policy `prefix-group` the context of the oldest request is next; with `lpm` the one whose
-    prefix is longest in the cache, among the `window` oldest and the last served ones, unless the
-    oldest request is overdue.
+    `quantum` requests or when none of the context is left; whose turn is next, `Choice` knows.
     """
 
     def __init__(
@@ -43,7 +39,9 @@ class ContextOrder(Generic[R]):
         settings: OrderSettings,
         engine: EngineView[R],
         observer: Observer[R] | None = None,
+        roots: Roots | None = None,
     ) -> None:
+        """Orders of one engine share `roots`."""
         self._settings = settings
         self._engine = engine
         self._observer: Observer[R] = Nobody() if observer is None else observer
@@ -53,7 +51,10 @@ class ContextOrder(Generic[R]):
         self._first: deque[Waiting[R]] = deque()
         self._held: dict[R, Waiting[R]] = {}
         self._skipped: dict[R, Waiting[R]] = {}
-        self._overtakes = Overtakes()
+        self._oldest_skipped = 0
+        self._overtakes = Overtakes(limit=max(settings.max_overtakes, 10_000))
+        roots = Roots() if roots is None else roots
+        self._choice = Choice(settings, engine, self._line, self._grouping, self._overtakes, roots)
         self._offer: Offer[R] | None = None
         self._popped: Offer[R] | None = None
         self._turn: Group[R] | None = None
@@ -67,9 +68,14 @@ class ContextOrder(Generic[R]):
     def __iter__(self) -> Iterator[R]:
         """Those that go before all others, then the rest, first come first."""
         self._settle()
-        lines = [group for group in dict.fromkeys(e.group for e in self._held.values()) if group]
-        rest = merge(*lines, key=lambda entry: entry.seq)
-        return (entry.request for entry in concatenate(tuple(self._first), rest))
+        rest = (entry for entry in self._held.values() if entry.group is not None)
+        line = [*self._first, *sorted(rest, key=lambda entry: entry.seq)]
+        return (entry.request for entry in line)
+
+    @property
+    def is_idle(self) -> bool:
+        """Whether nobody waits and nobody can be given back."""
+        return not (len(self) or self._skipped)
 
     @property
     def contexts(self) -> int:
@@ -78,19 +84,16 @@ class ContextOrder(Generic[R]):
 
     def add(self, request: R, label: str | None, chain: Sequence[object]) -> None:
         """Take in a new request with its label and the chained hashes of its full blocks."""
-        self._settle()
-        entry = Waiting(request, next(self._seq), self._engine.now_s())
-        self._held[request] = entry
+        entry = self._enter(request)
+        entry.root = chain[0] if chain else None
         group = self._group_of(label, chain)
         group.add(entry)
         self._line.file(group)
 
     def add_first(self, request: R) -> None:
         """Take in a request that goes before all others: a preempted one."""
-        self._settle()
         self._offer = None
-        entry = Waiting(request, next(self._seq), self._engine.now_s())
-        self._held[request] = entry
+        entry = self._enter(request)
         self._first.appendleft(entry)
 
     def give_back(self, requests: Iterable[R]) -> None:
@@ -114,15 +117,16 @@ class ContextOrder(Generic[R]):
         self._settle()
         self._offer = None
         for request in requests:
-            entry = self._held.pop(request, None) or self._skipped.pop(request, None)
-            if entry is None:
-                continue
-            entry.is_gone = True
-            if entry.group is None:
-                self._first = deque(e for e in self._first if e is not entry)
+            entry = self._held.pop(request, None)
+            if entry is not None:
+                self._take_away(entry)
             else:
+                entry = self._skipped.pop(request, None)
+            if entry is not None and entry.group is not None:
                 self._leave(entry.group)
-        self._forget_overtakes()
+        if any(entry.is_gone for entry in self._first):
+            self._first = deque(entry for entry in self._first if not entry.is_gone)
+        self._overtakes.forget_before(self._oldest_place())
 
     def peek(self) -> R:
         """The next request, chosen anew at each call. Raises IndexError when nobody waits."""
@@ -151,37 +155,62 @@ class ContextOrder(Generic[R]):
         self._popped = offer
         return entry.request
 
-    def _settle(self) -> None:
-        """Count the last popped request, or note that it was skipped."""
-        if self._popped is None:
-            return
-        offer, self._popped = self._popped, None
+    def _settle(self, newcomer: R | None = None) -> None:
+        """Count the last popped request, or note that it was skipped.
+
+        If it is the newcomer it was admitted, whatever has happened to it since.
+        """
+        if self._popped is not None:
+            offer, self._popped = self._popped, None
+            request = offer.entry.request
+            self._conclude(offer, request is newcomer or self._engine.is_admitted(request))
+
+    def _enter(self, request: R) -> Waiting[R]:
+        """A place for a request; any that it still has is given up."""
+        self._settle(request)
+        if request in self._held or request in self._skipped:
+            self.remove([request])
+        entry = Waiting(request, next(self._seq), self._engine.now_s())
+        self._held[request] = entry
+        return entry
+
+    def _conclude(self, offer: Offer[R], is_admitted: bool) -> None:
         entry = offer.entry
-        if not self._engine.is_admitted(entry.request):
+        if not is_admitted:
+            if not self._skipped or entry.seq < self._oldest_skipped:
+                self._oldest_skipped = entry.seq
             self._skipped[entry.request] = entry
             return
+        oldest = self._oldest_place()
         if entry.group is not None:
+            self._choice.admitted(entry)
             self._count_turn(entry.group, offer.reason)
-            self._overtakes.admitted(entry.seq)
+            if oldest is not None and oldest < entry.seq:
+                self._overtakes.admitted(entry.seq)
             self._leave(entry.group)
-        oldest = self._forget_overtakes()
+        self._overtakes.forget_before(oldest)
         most = 0 if oldest is None else self._overtakes.of(oldest)
         self._observer.admitted(entry.request, self._engine.now_s() - entry.arrived_s, most)
 
+    def _take_away(self, entry: Waiting[R]) -> None:
+        """Take a held one out of the lines."""
+        if entry.group is None:
+            entry.is_gone = True
+        else:
+            entry.group.drop(entry)
+            self._line.file(entry.group)
+
     def _leave(self, group: Group[R]) -> None:
         group.leave()
-        self._line.file(group)
         self._grouping.drop_if_empty(group)
 
-    def _forget_overtakes(self) -> int | None:
-        """Drop what overtook nobody who still waits; returns the oldest place."""
+    def _oldest_place(self) -> int | None:
+        """The place of the oldest that waits or was skipped, or below it if that was removed."""
         oldest = self._line.oldest
-        places = [entry.seq for entry in self._skipped.values() if entry.group is not None]
-        if oldest is not None and oldest.filed is not None:
-            places.append(oldest.filed)
-        place = min(places, default=None)
-        self._overtakes.forget_before(place)
-        return place
+        place = None if oldest is None else oldest.filed
+        if not self._skipped:
+            return place
+        return self._oldest_skipped if place is None else min(place, self._oldest_skipped)
 
     def _count_turn(self, group: Group[R], reason: Reason | None) -> None:
         if reason is not None:
@@ -204,45 +233,12 @@ class ContextOrder(Generic[R]):
         if turn is not None and turn.filed is not None and self._goes_on(turn):
             return Offer(_head(turn), None)
         began_s = time.perf_counter()
-        group, reason = self._next_group()
+        group, reason = self._choice.next_group()
         self._observer.chosen(time.perf_counter() - began_s)
         return Offer(_head(group), reason)
 
     def _goes_on(self, turn: Group[R]) -> bool:
-        return self._turn_admitted < self._settings.quantum and not self._is_calm()
-
-    def _is_calm(self) -> bool:
-        """Whether the cache has room, so that order gains nothing."""
-        least = self._settings.min_kv_usage
-        return least > 0 and self._engine.kv_usage() < least
-
-    def _next_group(self) -> tuple[Group[R], Reason]:
-        oldest = self._line.oldest
-        assert oldest is not None
-        if self._settings.policy != "lpm" or self._is_calm():
-            return oldest, "oldest"
-        overdue = self._overdue(_head(oldest))
-        if overdue is not None:
-            return oldest, overdue
-        return self._most_resident(oldest)
-
-    def _overdue(self, entry: Waiting[R]) -> Reason | None:
-        settings = self._settings
-        if self._overtakes.of(entry.seq) >= settings.max_overtakes:
-            return "overtakes"
-        if settings.max_wait_s is None:
-            return None
-        waited_s = self._engine.now_s() - entry.arrived_s
-        return "wait" if waited_s >= settings.max_wait_s else None
-
-    def _most_resident(self, oldest: Group[R]) -> tuple[Group[R], Reason]:
-        best, most = oldest, 0
-        resident_blocks = self._engine.resident_blocks
-        for group in concatenate(self._line, self._line.beyond(self._grouping.recent)):
-            resident = resident_blocks(_head(group).request)
-            if resident > most:
-                best, most = group, resident
-        return best, "resident" if most else "oldest"
+        return self._turn_admitted < self._settings.quantum and not self._choice.is_calm()
 
 
 def _head(group: Group[R]) -> Waiting[R]:

@@ -7,15 +7,19 @@ class Overtakes:
     """The places of the admitted requests that came after the oldest waiting one.
 
     Every admitted request with a higher place than a waiting one has overtaken it, so of all
-    waiting requests the oldest was overtaken most often.
+    waiting requests the oldest was overtaken most often. Exact up to `limit`, however long the
+    oldest is kept waiting; `limit` is at least 1.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, limit: int = 10_000) -> None:
+        self._limit = limit
         self._ahead: list[int] = []
 
     def admitted(self, seq: int) -> None:
         """A request was admitted."""
         insort(self._ahead, seq)
+        if len(self._ahead) > 2 * self._limit:
+            del self._ahead[: -self._limit]  # the highest have overtaken all that the others have
 
     def forget_before(self, oldest_seq: int | None) -> None:
         """The oldest waiting request is now this one, None when nobody waits."""

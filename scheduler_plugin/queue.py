@@ -7,10 +7,11 @@ from typing import Any
 from vllm.v1.core.sched.request_queue import RequestQueue
 from vllm.v1.request import Request, RequestStatus
 
-from scheduler_plugin.engine_view import Observer
+from scheduler_plugin.engine_view import Watcher
 from scheduler_plugin.levels import PriorityLevels
 from scheduler_plugin.order import ContextOrder
 from scheduler_plugin.residency import Residency
+from scheduler_plugin.roots import Roots
 from scheduler_plugin.settings import OrderSettings
 
 LABEL = "context"
@@ -55,12 +56,17 @@ class SchedulerView:
 class ContextQueue(RequestQueue):
     """vLLM's interface of a waiting queue around our order of requests."""
 
-    def __init__(self, order: ContextOrder[Request] | PriorityLevels[Request]) -> None:
+    def __init__(
+        self, order: ContextOrder[Request] | PriorityLevels[Request], watcher: Watcher[Request]
+    ) -> None:
         self.order = order
+        self._watcher = watcher
 
     def add_request(self, request: Request) -> None:
         """A new request arrived."""
-        self.order.add(request, label_of(request), request.block_hashes)
+        label = label_of(request)
+        self._watcher.arrived(label is not None)
+        self.order.add(request, label, request.block_hashes)
 
     def pop_request(self) -> Request:
         """Take the offered request, to admit or to skip it. Raises IndexError."""
@@ -93,24 +99,27 @@ class ContextQueue(RequestQueue):
         return len(self.order) > 0
 
     def __len__(self) -> int:
-        return len(self.order)
+        requests = len(self.order)
+        self._watcher.looked(requests, self.order)
+        return requests
 
     def __iter__(self) -> Iterator[Request]:
         return iter(self.order)
 
 
 def make_queue(
-    scheduler: Any, settings: OrderSettings, observer: Observer[Request], by_priority: bool
+    scheduler: Any, settings: OrderSettings, watcher: Watcher[Request], by_priority: bool
 ) -> ContextQueue:
     """The queue for one scheduler."""
-    view = SchedulerView(scheduler)
+    view, roots = SchedulerView(scheduler), Roots()
 
     def make_order() -> ContextOrder[Request]:
-        return ContextOrder(settings, view, observer)
+        return ContextOrder(settings, view, watcher, roots)
 
     if by_priority:
-        return ContextQueue(PriorityLevels(make_order, lambda request: request.priority))
-    return ContextQueue(make_order())
+        levels = PriorityLevels(make_order, lambda request: request.priority)
+        return ContextQueue(levels, watcher)
+    return ContextQueue(make_order(), watcher)
 
 
 def label_of(request: Request) -> str | None:

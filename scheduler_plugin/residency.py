@@ -20,14 +20,17 @@ class Residency:
         groups = scheduler.kv_cache_config.kv_cache_groups
         # Other kinds of attention keep only the end of a prefix.
         self._group_ids = [
-            index
-            for index, group in enumerate(groups)
-            if isinstance(group.kv_cache_spec, FullAttentionSpec)
+            index for index, group in enumerate(groups) if _is_full_attention(group.kv_cache_spec)
         ]
         self._stride = 1
         if self._group_ids:
             block_size = groups[self._group_ids[0]].kv_cache_spec.block_size
             self._stride = max(1, block_size // scheduler.hash_block_size)
+
+    @property
+    def is_readable(self) -> bool:
+        """Whether this model has a KV cache that `blocks` can look into."""
+        return bool(self._group_ids)
 
     def blocks(self, hashes: Sequence[Any]) -> int:
         """How many leading blocks of a prompt with these chained hashes are cached."""
@@ -46,3 +49,8 @@ class Residency:
 
     def _is_cached(self, block_hash: Any) -> bool:
         return bool(self._group_ids) and self._lookup(block_hash, self._group_ids) is not None
+
+
+def _is_full_attention(spec: Any) -> bool:
+    """Also of layers of one kind and several sizes, which vLLM files under one spec."""
+    return isinstance(getattr(spec, "first_spec", spec), FullAttentionSpec)

@@ -1,40 +1,110 @@
 """vLLM's scheduler with our waiting queue; everything else is vLLM's own."""
 
+import copy
+import logging
+import os
+from dataclasses import asdict
+from functools import cache
+from importlib import import_module
 from typing import Any
 
-from vllm.v1.core.sched.async_scheduler import AsyncScheduler
-from vllm.v1.core.sched.request_queue import SchedulingPolicy
-from vllm.v1.core.sched.scheduler import Scheduler
-
-from scheduler_plugin.engine_view import Nobody
-from scheduler_plugin.queue import make_queue
+from scheduler_plugin import guard
+from scheduler_plugin.engine_view import Nobody, Watcher
 from scheduler_plugin.settings import OrderSettings
 
+# No vLLM import here: what has moved in a new vLLM must end in its own order, not in a crash.
 
-class _ContextTurns:
-    """Put before one of vLLM's scheduler classes."""
+LOGGER = logging.getLogger("vllm.context_scheduler")
+"""Under vLLM's name, as vLLM configures the output of no other logger."""
+
+
+class ContextTurns:
+    """Put before one of vLLM's scheduler classes, it replaces the waiting queue.
+
+    Raises SettingsError for settings that cannot be, and RuntimeError where settings are strict
+    and this vLLM is not one that the plugin knows.
+    """
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
+        config = _vllm_config(args, kwargs)
+        settings = OrderSettings.read(config.additional_config, os.environ)
         super().__init__(*args, **kwargs)
-        scheduler: Any = self
-        chosen = scheduler.vllm_config.additional_config.get("context_scheduler", {})
-        settings = OrderSettings(**chosen)
-        by_priority = scheduler.policy == SchedulingPolicy.PRIORITY
-        if by_priority and settings.policy == "fcfs":
-            return
-        scheduler.waiting = make_queue(scheduler, settings, Nobody(), by_priority)
+        _install(self, settings)
 
 
-class SyncContextScheduler(_ContextTurns, Scheduler):
-    """For engines without asynchronous scheduling."""
-
-
-class AsyncContextScheduler(_ContextTurns, AsyncScheduler):
-    """For engines with asynchronous scheduling, vLLM's default where it can."""
-
-
-def make_scheduler(*args: Any, **kwargs: Any) -> Scheduler:
+def make_scheduler(*args: Any, **kwargs: Any) -> Any:
     """What vLLM calls as its scheduler class: the class it would use itself, with our queue."""
-    config = kwargs["vllm_config"] if "vllm_config" in kwargs else args[0]
-    is_async = config.scheduler_config.async_scheduling
-    return (AsyncContextScheduler if is_async else SyncContextScheduler)(*args, **kwargs)
+    return _context_class(stock_class(_vllm_config(args, kwargs)))(*args, **kwargs)
+
+
+def stock_class(config: Any) -> Any:
+    """The scheduler class that vLLM uses for this configuration when none is named."""
+    scheduler_config = copy.copy(config.scheduler_config)
+    scheduler_config.scheduler_cls = None
+    if getattr(config, "diffusion_config", None) is None:
+        return scheduler_config.get_scheduler_cls()
+    kind = "DiffusionAsync" if scheduler_config.async_scheduling else "Diffusion"
+    return getattr(import_module("vllm.v1.core.sched.diffusion_scheduler"), f"{kind}Scheduler")
+
+
+@cache
+def _context_class(stock: type) -> type:
+    return type(f"Context{stock.__name__}", (ContextTurns, stock), {"__module__": __name__})
+
+
+def _vllm_config(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    return kwargs["vllm_config"] if "vllm_config" in kwargs else args[0]
+
+
+def _install(scheduler: Any, settings: OrderSettings) -> None:
+    misfit = guard.misfit_of(scheduler)
+    if misfit is None:
+        _replace_queue(scheduler, settings)
+        return
+    if settings.strict:
+        raise RuntimeError(
+            f"the context scheduler (strict) refuses to start: {misfit}; without 'strict' this"
+            " server would run in vLLM's own order"
+        )
+    LOGGER.warning("the context scheduler is off, the order is vLLM's own: %s", misfit)
+    _watcher(scheduler, is_active=False)
+
+
+def _replace_queue(scheduler: Any, settings: OrderSettings) -> None:
+    from scheduler_plugin.queue import make_queue
+
+    by_priority = scheduler.policy.value == "priority"
+    if by_priority and settings.policy == "fcfs":
+        _watcher(scheduler, is_active=False)
+        LOGGER.info(
+            "the context scheduler leaves the order to vLLM's own priority queue, which is first"
+            " come, first served within a priority (policy fcfs)"
+        )
+        return
+    watcher = _watcher(scheduler, is_active=True)
+    scheduler.waiting = make_queue(scheduler, settings, watcher, by_priority)
+    _say_what_is_on(scheduler, settings)
+
+
+def _say_what_is_on(scheduler: Any, settings: OrderSettings) -> None:
+    stock = type(scheduler).__bases__[1].__name__
+    shown = ", ".join(f"{name} {_shown(value)}" for name, value in asdict(settings).items())
+    LOGGER.info("the context scheduler is on, within vLLM's %s: %s", stock, shown)
+    reason = guard.no_gain(scheduler, settings.policy)
+    if reason is not None:
+        LOGGER.warning("the context scheduler: %s", reason)
+
+
+def _shown(value: object) -> str:
+    return "none" if value is None else str(value).lower()
+
+
+def _watcher(scheduler: Any, is_active: bool) -> Watcher[Any]:
+    """The metrics, or nobody where they cannot be: serving does not depend on them."""
+    try:
+        from scheduler_plugin.metrics import make_watcher
+
+        return make_watcher(scheduler, is_active)
+    except Exception:
+        LOGGER.exception("the context scheduler's metrics cannot be set up and are off")
+        return Nobody()

@@ -16,6 +16,7 @@ from loadgen.swarm.leader import Leader
 from loadgen.swarm.leaving import Leaving
 from loadgen.swarm.messages import DELTA, DRAIN, DRAINED, PLAN, SPENT
 from loadgen.swarm.options import add_options
+from loadgen.swarm.orphan import end_forked_workers
 from loadgen.swarm.preparation import check_offline, sends_batches
 from loadgen.swarm.stage import Stage
 from loadgen.swarm.supervisor import Supervisor
@@ -90,6 +91,7 @@ def _prepare_or_exit(environment: Any, leader: Leader) -> None:
     except KvswarmError as error:
         print(f"kvswarm: {error}", file=sys.stderr)  # noqa: T201
         Engine.close_process()
+        end_forked_workers(environment)
         sys.exit(error.exit_code)
     gevent.get_hub().loop.update_now()
 

