@@ -73,7 +73,7 @@ class Choice(Generic[R]):
             head = group.head
             if head is None or head.root not in roots:
                 continue
-            resident = resident_blocks(head.request)
-            if resident > most:
+            resident = resident_blocks(head.request, most)
+            if resident:
                 best, most = group, resident
         return best, "resident" if most else "oldest"

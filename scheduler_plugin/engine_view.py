@@ -11,8 +11,8 @@ Reason = Literal["oldest", "resident", "overtakes", "wait"]
 class EngineView(Protocol[R_contra]):
     """The engine as the order sees it. Nothing here changes anything."""
 
-    def resident_blocks(self, request: R_contra) -> int:
-        """How many leading blocks of the request's prompt are in the KV cache."""
+    def resident_blocks(self, request: R_contra, more_than: int) -> int:
+        """How many leading blocks of the prompt are in the KV cache; 0 unless `more_than` are."""
 
     def kv_usage(self) -> float:
         """The share of the KV cache's blocks that requests hold now, 0 to 1."""

@@ -33,10 +33,11 @@ class GroupLine(Generic[R]):
         """The group of the oldest request of all."""
         return self._groups[self._front[0]] if self._front else None
 
-    def beyond(self, groups: Iterable[Group[R]]) -> Iterator[Group[R]]:
-        """Those of the given groups that wait, but behind the window."""
+    def beyond(self, groups: Iterable[Group[R]]) -> list[Group[R]]:
+        """Those of the given groups that wait behind the window, oldest head first."""
         last = self._front[-1] if self._front else 0
-        return (group for group in groups if group.filed is not None and group.filed > last)
+        places = [g.filed for g in groups if g.filed is not None and g.filed > last]
+        return [self._groups[place] for place in sorted(places)]
 
     def file(self, group: Group[R]) -> None:
         """Bring a group to the place of its present head, or out of the line if it has none."""

@@ -29,35 +29,44 @@ class Grouping(Generic[R]):
         self._labels: dict[str, Group[R]] = {}
         self._tree: PrefixTree[Group[R]] = PrefixTree()
         self._recent: OrderedDict[Group[R], None] = OrderedDict()
+        self._awaited: dict[Group[R], None] = {}
 
     @property
     def recent(self) -> Iterable[Group[R]]:
-        """The last served groups, with and without members."""
-        return self._recent
+        """Those of the last served groups that have members."""
+        return self._awaited
 
     def group_of(self, label: str | None, chain: Sequence[object]) -> Group[R]:
         """The group a new request joins; a new one where it shares with none."""
         if label is not None and self._by_label:
-            return self._labelled(label)
-        if self._by_prefix and chain:
-            return self._sharing(chain)
-        return Group()
+            group = self._labelled(label)
+        elif self._by_prefix and chain:
+            group = self._sharing(chain)
+        else:
+            return Group()
+        if group.is_recent:
+            self._awaited[group] = None
+        return group
 
     def served(self, group: Group[R]) -> None:
         """Keep a group, for requests of its context that are still to come."""
         if group.key is None and group.anchor is None:
             return  # nobody can join it
         group.is_recent = True
-        self._recent[group] = None
+        self._recent[group] = self._awaited[group] = None
         self._recent.move_to_end(group)
         if len(self._recent) > self._most_recent:
             oldest, _ = self._recent.popitem(last=False)
             oldest.is_recent = False
+            self._awaited.pop(oldest, None)
             self.drop_if_empty(oldest)
 
     def drop_if_empty(self, group: Group[R]) -> None:
         """Forget a group that has no members and was not served of late."""
-        if group.members or group.is_recent:
+        if group.members:
+            return
+        self._awaited.pop(group, None)
+        if group.is_recent:
             return
         if group.key is not None:
             self._labels.pop(cast(str, group.key), None)

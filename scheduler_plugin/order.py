@@ -16,6 +16,9 @@ from scheduler_plugin.overtakes import Overtakes
 from scheduler_plugin.roots import Roots
 from scheduler_plugin.settings import OrderSettings
 
+RECENT = 8
+"""So many windows of last served groups are kept: their prefixes are the likeliest to be cached."""
+
 
 @dataclass(frozen=True, slots=True)
 class Offer(Generic[R]):
@@ -46,7 +49,7 @@ class ContextOrder(Generic[R]):
         self._engine = engine
         self._observer: Observer[R] = Nobody() if observer is None else observer
         self._seq = count()
-        self._grouping: Grouping[R] = Grouping(settings.key, recent=settings.window)
+        self._grouping: Grouping[R] = Grouping(settings.key, RECENT * settings.window)
         self._line: GroupLine[R] = GroupLine(settings.window)
         self._first: deque[Waiting[R]] = deque()
         self._held: dict[R, Waiting[R]] = {}

@@ -36,9 +36,9 @@ class SchedulerView:
         self._manager = scheduler.kv_cache_manager
         self._residency = Residency(scheduler)
 
-    def resident_blocks(self, request: Request) -> int:
-        """How many leading blocks of the prompt are cached."""
-        return self._residency.blocks(request.block_hashes)
+    def resident_blocks(self, request: Request, more_than: int) -> int:
+        """How many leading blocks of the prompt are cached; 0 unless `more_than` are."""
+        return self._residency.blocks(request.block_hashes, more_than)
 
     def kv_usage(self) -> float:
         """The share of KV blocks that requests hold."""

@@ -32,13 +32,16 @@ class Residency:
         """Whether this model has a KV cache that `blocks` can look into."""
         return bool(self._group_ids)
 
-    def blocks(self, hashes: Sequence[Any]) -> int:
-        """How many leading blocks of a prompt with these chained hashes are cached."""
+    def blocks(self, hashes: Sequence[Any], more_than: int = 0) -> int:
+        """How many leading blocks of a prompt with these chained hashes are cached.
+
+        0 unless `more_than` are, which one look tells.
+        """
         stride, cached = self._stride, self._is_cached
         most = len(hashes) // stride
-        if not most or not cached(hashes[stride - 1]):
+        if most <= more_than or not cached(hashes[(more_than + 1) * stride - 1]):
             return 0
-        low = 1
+        low = more_than + 1
         while low < most:
             middle = (low + most + 1) // 2
             if cached(hashes[middle * stride - 1]):

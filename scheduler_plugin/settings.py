@@ -41,7 +41,7 @@ class OrderSettings:
     quantum: int = 32
     max_overtakes: int = 64
     max_wait_s: float | None = None
-    window: int = 64
+    window: int = 16
     min_kv_usage: float = 0.0
     strict: bool = False
 

@@ -63,8 +63,12 @@ class FakeKvEngine:
         self._blocks = blocks
         self._cache: OrderedDict[object, None] = OrderedDict()
 
-    def resident_blocks(self, request: FakeRequest) -> int:
+    def resident_blocks(self, request: FakeRequest, more_than: int) -> int:
         self.lookups += 1
+        cached = self._cached_blocks(request)
+        return cached if cached > more_than else 0
+
+    def _cached_blocks(self, request: FakeRequest) -> int:
         if self.residency is not None:
             is_known = bool(request.chain) and request.chain[0] in self._ever_cached
             return self.residency(request) if is_known else 0

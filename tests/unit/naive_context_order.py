@@ -5,6 +5,7 @@ from itertools import count
 
 from fake_kv_engine import FakeKvEngine, FakeRequest
 
+from scheduler_plugin.order import RECENT
 from scheduler_plugin.settings import OrderSettings
 
 
@@ -71,8 +72,8 @@ class NaiveOrder:
         for request in self.waiting:
             heads.setdefault(self.context_of(request), request)
         looked_at = list(heads.values())[: self.settings.window]
-        looked_at += [heads[context] for context in self.recent if context in heads]
-        return max(looked_at, key=self.engine.resident_blocks), True
+        looked_at += [head for context, head in heads.items() if context in self.recent]
+        return max(looked_at, key=lambda request: self.engine.resident_blocks(request, 0)), True
 
     def is_overdue(self, request: FakeRequest) -> bool:
         if self.overtaken[request] >= self.settings.max_overtakes:
@@ -101,4 +102,4 @@ class NaiveOrder:
     def serve(self, request: FakeRequest, context: str) -> None:
         if request.label is not None or request.chain:
             self.recent = [other for other in self.recent if other != context]
-            self.recent = [*self.recent, context][-self.settings.window :]
+            self.recent = [*self.recent, context][-RECENT * self.settings.window :]

@@ -80,7 +80,7 @@ class LineMachine(RuleBasedStateMachine):
         assert len(self.line) == len(groups)
         assert list(self.line) == groups[: self.window]
         assert self.line.oldest is (groups[0] if groups else None)
-        beyond = list(self.line.beyond(self.groups))
+        beyond = self.line.beyond(self.groups)
         assert sorted(beyond, key=groups.index) == groups[self.window :]
         for group, here in self.here.items():
             assert list(group) == here

@@ -123,7 +123,19 @@ def test_a_level_with_a_skipped_request_is_kept() -> None:
     assert levels.pop() is urgent
     assert levels.peek().priority == 1
     levels.give_back(deque([urgent]))
-    assert levels.peek() is urgent
+    assert levels.contexts == 40
+    assert levels.pop() is urgent
+
+
+def test_what_became_of_a_popped_request_is_asked_at_the_next_call() -> None:
+    engine = FakeKvEngine()
+    levels = make_levels(engine)
+    urgent, later = labelled("a", priority=0), labelled("b", priority=1)
+    arrive(levels, urgent, later)
+    engine.admit(levels.pop())
+    assert len(levels) == 1
+    engine.send_back(urgent)  # it waits elsewhere now
+    assert levels._orders[0].is_idle
 
 
 def test_nobody_waiting_is_an_index_error() -> None:

@@ -16,7 +16,7 @@ from fake_kv_engine import (
     unlabelled,
 )
 
-from scheduler_plugin.order import ContextOrder
+from scheduler_plugin.order import RECENT, ContextOrder
 from scheduler_plugin.settings import OrderSettings
 
 
@@ -140,6 +140,24 @@ def test_a_skipped_request_keeps_its_group_alive() -> None:
     bench.serve()
     assert bench.engine.admitted[0:2] == [a1, a2]
     assert c in bench.engine.admitted
+
+
+def test_what_overtook_a_skipped_request_stays_counted() -> None:
+    bench = Bench(OrderSettings("fcfs"))
+    a, *_ = bench.contexts("abcd")
+    for _ in range(3):
+        bench.serve(1, a)
+    bench.serve()
+    assert bench.journal.overtakes == [1, 2, 3, 0]
+
+
+def test_after_a_return_the_next_is_chosen_anew() -> None:
+    bench = Bench(OrderSettings("lpm"))
+    a1, a2 = bench.contexts("aa")
+    assert bench.order.pop() is a1
+    assert bench.order.peek() is a2
+    bench.order.give_back(deque([a1]))
+    assert [bench.order.pop(), bench.order.pop()] == [a1, a2]
 
 
 def test_a_request_blocked_for_ever_stops_nobody_and_earns_no_turns() -> None:
@@ -268,7 +286,7 @@ def test_a_choice_looks_at_a_bounded_number_of_groups(policy: str, contexts: int
     system = ("system",)
     bench.arrive(*(FakeRequest(f"{i % contexts}", f"{i % contexts}", system) for i in range(2000)))
     bench.serve(500)
-    assert bench.engine.lookups <= 500 * 16
+    assert bench.engine.lookups <= 500 * (1 + RECENT) * chosen.window
 
 
 def test_prompts_whose_first_block_was_never_computed_are_not_looked_up() -> None:
@@ -304,8 +322,9 @@ def test_nothing_is_left_of_requests_that_passed_through() -> None:
     order = bench.order
     left = [len(order), len(order._skipped), len(order._first), len(order._line)]
     assert left == [0, 0, 0, 0]
-    assert len(order._grouping._labels) <= 4
-    assert len(list(order._grouping.recent)) <= 4
+    assert len(order._grouping._labels) <= RECENT * 4
+    assert len(order._grouping._recent) <= RECENT * 4
+    assert not list(order._grouping.recent)
     assert len(order._overtakes._ahead) == 0
     assert len(order._line._rest) <= 16
 

@@ -1,0 +1,106 @@
+"""The context scheduler against vLLM's own order: on its scheduler object and on real engines.
+
+    python tests/bench/scheduler_bench.py [--quick] [--only engine|virtual] [--out DIR]
+    python tests/bench/scheduler_bench.py --report DIR
+
+Rows go to CSV files in DIR. The report is made of them alone, and that of a complete run goes into
+docs/scheduler.md. Exit code 1 when a must is missed, 130 when interrupted. On real engines one is
+loaded at a time and the arms take turns; still, other work on the machine makes times worse, so
+run it alone.
+"""
+
+import argparse
+import asyncio
+import sys
+import time
+from pathlib import Path
+
+import uvloop
+from scheduler_cases import all_cases
+from scheduler_engine_run import EngineRun, say
+from scheduler_markdown import insert
+from scheduler_musts import Rows, musts
+from scheduler_report import MACHINE_FILE, machine_text, report
+
+from loadgen.cli.interruption import interruptible
+
+HERE = Path(__file__).parent
+PAGE = HERE.parents[1] / "docs" / "scheduler.md"
+VIRTUAL_LIMIT_S = 900
+ENGINE_LIMIT_S, QUICK_ENGINE_LIMIT_S = 2400, 900
+MISSED, INTERRUPTED = 1, 130
+
+
+async def measure(out: Path, quick: bool, only: str | None) -> bool:
+    """Both halves or one; False when interrupted. Raises TimeoutError when one takes too long."""
+    with interruptible() as interruption:
+        if only != "engine":
+            async with asyncio.timeout(VIRTUAL_LIMIT_S):
+                await run_virtual(out, quick)
+        if only != "virtual":
+            async with asyncio.timeout(QUICK_ENGINE_LIMIT_S if quick else ENGINE_LIMIT_S):
+                await EngineRun(out, all_cases(quick), with_reports=not quick).serve()
+    return not interruption.signal_number
+
+
+async def run_virtual(out: Path, quick: bool) -> None:
+    """The exact half, in a process of its own. Raises RuntimeError when it fails."""
+    say("the scheduler object on a virtual clock")
+    command = [str(HERE / "scheduler_virtual.py"), "--out", str(out), *["--quick"] * quick]
+    log = out / "virtual.log"
+    with log.open("wb") as output:
+        process = await asyncio.create_subprocess_exec(
+            sys.executable, *command, stdout=output, stderr=output
+        )
+        try:
+            code = await process.wait()
+        finally:
+            if process.returncode is None:
+                process.kill()
+                await process.wait()
+    if code:
+        raise RuntimeError(f"scheduler_virtual.py ended with {code}, see {log}")
+
+
+def publish(directory: Path, must_be_complete: bool) -> int:
+    """Print the report and keep it, that of a complete run in the documentation; the exit code."""
+    text = report(directory)
+    (directory / "report.md").write_text(f"{text}\n", encoding="utf-8")
+    found = musts(Rows.of(directory))
+    measured = sum(must.measured is not None for must in found)
+    met = sum(must.met for must in found)
+    if measured == len(found):
+        PAGE.write_text(insert(PAGE.read_text(encoding="utf-8"), text), encoding="utf-8")
+    sys.stdout.write(f"{text}\n\nwritten to {directory}\n")
+    if measured < len(found):
+        sys.stdout.write(f"not measured: {len(found) - measured} musts\n")
+    sys.stdout.write(f"musts met: {met} of {measured}\n")
+    return MISSED if met < (len(found) if must_be_complete else measured) else 0
+
+
+def parse_options() -> argparse.Namespace:
+    """The command line."""
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser.add_argument("--quick", action="store_true", help="two cache sizes, few repeats")
+    parser.add_argument("--only", choices=("engine", "virtual"), help="one half")
+    parser.add_argument("--report", type=Path, metavar="DIR", help="report on an earlier run")
+    parser.add_argument("--out", type=Path, help="folder for CSV files, logs and report.md")
+    return parser.parse_args()
+
+
+def main() -> int:
+    """Measure and report, or report only; the exit code."""
+    options = parse_options()
+    if options.report:
+        return publish(options.report, must_be_complete=False)
+    out = options.out or Path("runs") / f"bench-scheduler-{time.strftime('%Y%m%d-%H%M%S')}"
+    out.mkdir(parents=True, exist_ok=True)
+    (out / MACHINE_FILE).write_text(machine_text(), encoding="utf-8")
+    if not uvloop.run(measure(out, options.quick, options.only)):
+        say(f"interrupted; the rows so far are in {out}")
+        return INTERRUPTED
+    return publish(out, must_be_complete=not options.quick and options.only is None)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

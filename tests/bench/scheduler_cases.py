@@ -1,0 +1,92 @@
+"""What is measured on the real engine: which batches, on which engines, in which arms."""
+
+from dataclasses import dataclass
+
+from scheduler_batches import Batch
+from scheduler_servers import STOCK, EngineSetup
+
+REPEATS, SIDE_REPEATS, QUICK_REPEATS = 5, 3, 3
+
+
+@dataclass(frozen=True, slots=True)
+class Arm:
+    """One way to serve a batch: a server's policy, and whether requests carry their context."""
+
+    name: str
+    policy: str
+    labelled: bool = True
+
+
+STOCK_ARM = Arm("stock", STOCK)
+LPM = Arm("lpm", "lpm")
+LPM_UNLABELLED = Arm("lpm, no labels", "lpm", labelled=False)
+PREFIX_GROUP = Arm("prefix-group", "prefix-group")
+STANDARD = Batch()
+ALL_ARMS = (STOCK_ARM, LPM, LPM_UNLABELLED, PREFIX_GROUP)
+TWO_ARMS = (STOCK_ARM, LPM)
+
+
+@dataclass(frozen=True, slots=True)
+class Case:
+    """One batch on one set-up, served by each arm in turn `repeats` times.
+
+    With `warm`, every context was served once since the caches were emptied.
+    """
+
+    title: str
+    setup: EngineSetup
+    batch: Batch = STANDARD
+    arms: tuple[Arm, ...] = TWO_ARMS
+    repeats: int = SIDE_REPEATS
+    warm: bool = False
+
+    def turns(self) -> list[tuple[int, Arm]]:
+        """Repeats from 1 on and their arms, each arm first as often as any other."""
+        count = len(self.arms)
+        return [
+            (repeat + 1, self.arms[(repeat + place) % count])
+            for repeat in range(self.repeats)
+            for place in range(count)
+        ]
+
+
+CACHE_SIZES = (20, 40, 80, 158)
+"""Usable blocks of 128 tokens; a context of 1600 tokens and its question fill 13 of them."""
+
+
+def size_title(blocks: int) -> str:
+    """The title of the batch that the musts are about."""
+    return f"{blocks} blocks"
+
+
+def size_cases(blocks: tuple[int, ...] = CACHE_SIZES, repeats: int = REPEATS) -> list[Case]:
+    """The batch that the musts are about, at each size of the cache."""
+    return [
+        Case(size_title(size), EngineSetup(size), arms=ALL_ARMS, repeats=repeats) for size in blocks
+    ]
+
+
+def side_cases() -> list[Case]:
+    """Where it gains less, more or nothing."""
+    small = EngineSetup(20)
+    return [
+        Case("batches of 12", small, Batch(per_context=2)),
+        Case("batches of 72", small, Batch(per_context=12)),
+        Case("no two on one context", small, Batch(contexts=36, per_context=1)),
+        Case("at most 4 running", EngineSetup(20, max_num_seqs=4)),
+        Case(
+            "4 contexts of 4000 tokens, 40 blocks",
+            EngineSetup(40),
+            Batch(contexts=4, per_context=4, context_tokens=4000),
+        ),
+        Case("LMCache, empty", EngineSetup(20, l1_gb=1.0)),
+        Case("LMCache with all contexts in it", EngineSetup(20, l1_gb=1.0), warm=True),
+        Case("LMCache with room for 3 contexts", EngineSetup(20, l1_gb=0.02), warm=True),
+    ]
+
+
+def all_cases(quick: bool) -> list[Case]:
+    """In about 13 minutes, or the smallest and the largest cache in about 3."""
+    if quick:
+        return size_cases((CACHE_SIZES[0], CACHE_SIZES[-1]), QUICK_REPEATS)
+    return size_cases() + side_cases()

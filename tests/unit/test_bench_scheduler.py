@@ -1,0 +1,214 @@
+"""The pure parts of `make bench-scheduler`: bound, musts, CSV files, tables."""
+
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+BENCH = Path(__file__).parents[1] / "bench"
+sys.path.append(str(BENCH))
+
+from scheduler_batches import Batch, Question, bound_tokens  # noqa: E402
+from scheduler_cases import ALL_ARMS, Case, all_cases, size_cases  # noqa: E402
+from scheduler_engine_tables import batches_table  # noqa: E402
+from scheduler_markdown import insert, table  # noqa: E402
+from scheduler_musts import Must, Rows, musts, ratios_to_stock  # noqa: E402
+from scheduler_outputs import compare, grouped  # noqa: E402
+from scheduler_poisson import arrivals  # noqa: E402
+from scheduler_report import musts_table  # noqa: E402
+from scheduler_rows import (  # noqa: E402
+    AdmissionRow,
+    EngineRow,
+    VirtualPoissonRow,
+    read_rows,
+    write_rows,
+)
+from scheduler_servers import EngineSetup  # noqa: E402
+
+ROW = EngineRow(
+    case="20 blocks",
+    setup="20-blocks",
+    arm="stock",
+    repeat=1,
+    requests=36,
+    bound_tokens=12_600,
+    computed_tokens=44_856,
+    external_tokens=0,
+    preemptions=0,
+    total_s=8.0,
+    ttft_p50_s=4.0,
+    ttft_p95_s=7.5,
+    others_cpu=0.01,
+)
+
+
+def served(arm: str, *totals_s: float, case: str = "20 blocks") -> list[EngineRow]:
+    return [
+        replace(ROW, case=case, arm=arm, repeat=number, total_s=total_s)
+        for number, total_s in enumerate(totals_s, 1)
+    ]
+
+
+def found(rows: Rows, measure: str) -> Must:
+    (must,) = [must for must in musts(rows) if measure in must.measure]
+    return must
+
+
+def test_the_bound_of_the_batch_that_the_figures_are_given_for() -> None:
+    # 6 x 1630 tokens once, and 30 x (1630 - 12 blocks).
+    assert Batch().bound_tokens == 6 * 1630 + 30 * (1630 - 12 * 128) == 12_600
+
+
+@pytest.mark.parametrize(
+    ("counts", "context", "question", "expected"),
+    [
+        ([1, 1], 256, 10, 2 * 266),  # nothing is shared
+        ([2, 0], 256, 10, 266 + 10),  # an unasked context costs nothing
+        ([3], 255, 10, 265 + 2 * (265 - 128)),  # half a block is not shared
+        ([2], 256, 0, 256 + 128),  # the last token is computed, and with it its block
+    ],
+)
+def test_the_bound_counts_whole_blocks(
+    counts: list[int], context: int, question: int, expected: int
+) -> None:
+    assert bound_tokens(counts, context, question) == expected
+
+
+def test_a_batch_is_the_same_for_the_same_seed_and_only_reordered_by_order() -> None:
+    batch = Batch()
+    assert batch.questions() == batch.questions()
+    assert batch.questions(1) != batch.questions()
+    assert set(batch.questions(1)) == set(batch.questions())
+    assert {len(question.prompt) for question in batch.questions()} == {1630}
+    assert len(set(batch.questions())) == batch.requests == 36
+    assert replace(batch, seed=1).questions() != batch.questions()
+
+
+def test_every_arm_is_first_in_some_repeat() -> None:
+    turns = Case("any", EngineSetup(20), arms=ALL_ARMS, repeats=4).turns()
+    assert [arm.name for _, arm in turns[:: len(ALL_ARMS)]] == [arm.name for arm in ALL_ARMS]
+    assert sorted(number for number, _ in turns) == sorted([1, 2, 3, 4] * 4)
+
+
+def test_cases_have_titles_of_their_own_and_fit_in_their_cache() -> None:
+    cases = all_cases(quick=False)
+    assert len({case.title for case in cases}) == len(cases)
+    for case in cases:
+        longest = case.batch.context_tokens + case.batch.question_tokens + case.batch.output_tokens
+        assert longest <= case.setup.blocks * 128
+    assert [case.setup.blocks for case in all_cases(quick=True)] == [20, 158]
+
+
+def test_a_ratio_compares_batches_of_one_repeat() -> None:
+    rows = served("stock", 8.0, 10.0, 9.0) + served("lpm", 2.0, 5.0)
+    assert ratios_to_stock(rows)["lpm"] == [0.25, 0.5]
+    assert ratios_to_stock(served("lpm", 2.0)) == {"lpm": []}
+
+
+def test_total_time_is_judged_by_the_median_of_the_worst_arm() -> None:
+    rows = served("stock", 10.0, 10.0, 10.0) + served("lpm", 3.0, 9.0, 3.0)
+    must = found(Rows(engine=tuple(rows)), "total time / stock, 20 blocks")
+    assert (must.measured, must.worst, must.met) == (0.3, "lpm", True)
+    rows += served("prefix-group", 4.1, 4.1, 1.0)
+    must = found(Rows(engine=tuple(rows)), "total time / stock, 20 blocks")
+    assert (must.measured, must.worst, must.met) == (0.41, "prefix-group", False)
+
+
+def test_rows_of_other_cases_decide_nothing() -> None:
+    rows = served("stock", 10.0, case="batches of 12") + served("lpm", 9.0, case="batches of 12")
+    assert found(Rows(engine=tuple(rows)), "total time / stock, 20 blocks").measured is None
+
+
+def test_what_was_not_measured_is_not_met() -> None:
+    assert not any(must.met for must in musts(Rows()))
+    assert all(must.measured is None for must in musts(Rows()))
+
+
+def test_latency_is_that_of_the_default_policy_at_that_load() -> None:
+    row = VirtualPoissonRow("lpm", 1.5, 2.0, 4.0, 0.2, 0.9, 1000.0, 10, -5)
+    rows = Rows(poisson=(row, replace(row, policy="prefix-group", mean_ratio=0.9, over_bound=1)))
+    assert found(rows, "mean latency / stock, Poisson at 1.5x").measured == 0.2
+    assert found(rows, "mean latency / stock, Poisson at 0.95x").measured is None
+    overtakes = found(rows, "overtakes")
+    assert (overtakes.measured, overtakes.worst, overtakes.met) == (1, "prefix-group", False)
+
+
+def test_cost_is_the_worst_over_all_numbers_of_contexts() -> None:
+    row = AdmissionRow("lpm", 1, 10_000, 60.0, 1.1, 5.0, 1.8)
+    stock = replace(row, policy="stock", admission_ratio=9.0)
+    rows = Rows(admission=(row, replace(row, contexts=10_000, admission_ratio=1.6), stock))
+    must = found(rows, "cost of an admission")
+    assert (must.measured, must.worst) == (1.6, "lpm, 10000 contexts")
+
+
+def test_rows_come_back_from_their_file_as_they_were(tmp_path: Path) -> None:
+    rows = served("stock", 8.125, 9.0) + served("lpm, no labels", 1 / 3)
+    write_rows(rows, tmp_path)
+    assert read_rows(EngineRow, tmp_path) == rows
+    assert read_rows(AdmissionRow, tmp_path) == []
+
+
+def test_a_case_has_a_line_for_each_arm_with_its_range() -> None:
+    lines = batches_table(served("lpm", 2.0, 4.0) + served("stock", 8.0, 8.0)).splitlines()
+    assert [line.split(" | ")[1] for line in lines[2:]] == ["stock", "lpm"]
+    assert "44,856 (3.56)" in lines[2]
+    assert "3.00 (2.00 to 4.00) | 0.38 (0.25 to 0.50)" in lines[3]
+
+
+def test_a_missed_must_is_seen_in_the_table() -> None:
+    text = musts_table([Must("a", 1.0, 1.0, "lpm"), Must("b", 1.0, 1.001, "lpm"), Must("c", 1.0)])
+    assert [line.split(" | ")[-1] for line in text.splitlines()[2:]] == [
+        "met |",
+        "**missed** |",
+        "not measured |",
+    ]
+
+
+def test_a_table_without_lines_is_nothing() -> None:
+    assert table(("a", "b"), []) == ""
+
+
+def test_a_report_replaces_the_one_before_and_nothing_else() -> None:
+    page = "top\n<!-- bench-scheduler:begin -->\nold\n<!-- bench-scheduler:end -->\nbottom\n"
+    once = insert(page, "new")
+    assert "old" not in once
+    assert once.startswith("top\n")
+    assert once.endswith("\nbottom\n")
+    assert insert(once, "new") == once
+    with pytest.raises(ValueError, match="bench-scheduler:begin"):
+        insert("a page without markers", "new")
+
+
+def test_replies_are_compared_by_prompt() -> None:
+    reference = {(1,): (5, 6), (2,): (7, 8), (3,): (9, 9)}
+    row = compare("again", reference, {(3,): (1, 9), (2,): (7, 0), (1,): (5, 6)})
+    assert (row.replies, row.same, row.same_first) == (3, 1, 2)
+
+
+def test_grouping_keeps_the_order_inside_a_context_and_of_the_contexts() -> None:
+    names = ["b", "a", "b", "c", "a"]
+    sent = [Question(name, (place,)) for place, name in enumerate(names)]
+    assert [(each.context, *each.prompt) for each in grouped(sent)] == [
+        ("b", 0),
+        ("b", 2),
+        ("a", 1),
+        ("a", 4),
+        ("c", 3),
+    ]
+
+
+def test_poisson_arrivals_ask_different_questions_at_the_wanted_rate() -> None:
+    coming = arrivals(rate=10.0, count=400)
+    assert len({arrival.question for arrival in coming}) == 400
+    assert coming == arrivals(rate=10.0, count=400)
+    assert 30 < coming[-1].at_s < 50
+    assert sorted(coming, key=lambda arrival: arrival.at_s) == coming
+
+
+def test_the_sizes_of_the_musts_are_all_measured() -> None:
+    titles = {case.title for case in size_cases()}
+    rows = [replace(ROW, case=title, arm=arm) for title in titles for arm in ("stock", "lpm")]
+    judged = [must for must in musts(Rows(engine=tuple(rows))) if "total time" in must.measure]
+    assert all(must.measured == 1.0 for must in judged)
+    assert len(judged) == len(titles) == 4
