@@ -17,6 +17,8 @@ kvswarm: load testing in the Locust style for LLM serving with long, shared cont
   kvswarm demo            the same batches first come, first served and context by context
   kvswarm targets         list the engines that can be started
   kvswarm serve NAME      start one and keep it until Ctrl-C
+  kvswarm rag COMMAND     find the document a question is about: index, serve, label, explain,
+                          eval, fit-threshold
   kvswarm model build DIR make the demo model (random weights)
   kvswarm --version
 
@@ -60,6 +62,10 @@ def _command(name: str) -> Callable[[list[str]], int]:
         from loadgen.cli.model import model_command
 
         return model_command
+    if name == "rag":
+        from loadgen.cli.rag import rag_command
+
+        return rag_command
     if name in ("--version", "version"):
         from loadgen.cli.version import version_command
 

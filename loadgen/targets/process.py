@@ -102,9 +102,17 @@ async def _start_guard(plan: ServicePlan, output: BinaryIO, grace_s: float) -> P
         stdin=asyncio.subprocess.PIPE,
         stdout=output,
         stderr=output,
-        env={**os.environ, **plan.env},
+        env={**_inherited(), **plan.env},
         start_new_session=True,
     )
+
+
+def _inherited() -> dict[str, str]:
+    """Our environment without the scheduler plugin's settings.
+
+    What a shell holds for another server must not change a run without standing in its `run.json`.
+    """
+    return {k: v for k, v in os.environ.items() if not k.startswith("CONTEXT_SCHEDULER_")}
 
 
 def _exit_words(code: int | None) -> str:
