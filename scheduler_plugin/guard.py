@@ -135,7 +135,8 @@ def check_cache(scheduler: Any) -> None:
     groups = scheduler.kv_cache_config.kv_cache_groups
     if groups:
         _require(lookup(b"no such block", [0]) is None, "vLLM's get_cached_block finds anything")
-    sizes = [scheduler.hash_block_size, *(group.kv_cache_spec.block_size for group in groups)]
+    managers = manager.coordinator.single_type_managers if groups else ()
+    sizes = [scheduler.hash_block_size, *(each.block_size for each in managers)]
     is_size = all(isinstance(size, int) and size > 0 for size in sizes)
     _require(is_size, f"vLLM's block sizes are {sizes}")
 
@@ -151,21 +152,25 @@ def check_request(_: Any) -> None:
     _require(list(request.block_hashes) == [], "a request of vLLM has block hashes of another kind")
     _require(request.session_id is None, "a request of vLLM has a session of its own")
     _require(request.sampling_params.extra_args is None, "vLLM gives requests extra_args unasked")
-    _require(request.pooling_params is None, "vLLM gives requests pooling_params unasked")
+    _require(not request.skip_reading_prefix_cache, "a request of vLLM passes by its cache unasked")
     counts = [request.priority, request.num_preemptions, request.num_computed_tokens]
     _require(counts == [0, 0, 0], f"a new request of vLLM has counts of {counts}")
     _require(request.num_prompt_tokens == 1, "a request of vLLM counts its prompt in another way")
 
 
 def rehearse(scheduler: Any) -> None:
-    """Lead one request through a queue of ours that is thrown away. Raises MisfitError."""
+    """Lead a request of each kind through a queue that is thrown away. Raises MisfitError."""
     from scheduler_plugin.engine_view import Nobody
     from scheduler_plugin.queue import make_queue
     from scheduler_plugin.settings import OrderSettings
 
     by_priority = scheduler.policy.value == "priority"
-    queue = make_queue(scheduler, OrderSettings(), Nobody(), by_priority)
-    request = _probe()
+    for request in (_probe(), _pooling_probe()):
+        queue = make_queue(scheduler, OrderSettings(), Nobody(), by_priority)
+        _lead_through(queue, request)
+
+
+def _lead_through(queue: Any, request: Any) -> None:
     queue.add_request(request)
     is_same = queue.peek_request() is request and queue.pop_request() is request
     queue.prepend_requests([request])
@@ -193,6 +198,19 @@ def _probe() -> Any:
         prompt_token_ids=[0],
         sampling_params=SamplingParams(max_tokens=1),
         pooling_params=None,
+    )
+
+
+def _pooling_probe() -> Any:
+    """The same of an embedding model."""
+    from vllm.pooling_params import PoolingParams
+    from vllm.v1.request import Request
+
+    return Request(
+        request_id="context-scheduler-pooling-probe",
+        prompt_token_ids=[0],
+        sampling_params=None,
+        pooling_params=PoolingParams(task="embed"),
     )
 
 

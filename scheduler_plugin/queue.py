@@ -37,7 +37,9 @@ class SchedulerView:
         self._residency = Residency(scheduler)
 
     def resident_blocks(self, request: Request, more_than: int) -> int:
-        """How many leading blocks of the prompt are cached; 0 unless `more_than` are."""
+        """How many leading blocks vLLM would take from its cache; 0 unless `more_than` are."""
+        if request.skip_reading_prefix_cache:
+            return 0
         return self._residency.blocks(request.block_hashes, more_than)
 
     def kv_usage(self) -> float:
@@ -124,7 +126,7 @@ def make_queue(
 
 def label_of(request: Request) -> str | None:
     """The context a client named: `vllm_xargs.context`, else the session; None for neither."""
-    params = request.sampling_params or request.pooling_params
+    params = request.sampling_params  # None of a pooling request, which takes no labels
     extra = params.extra_args if params is not None else None
     label = extra.get(LABEL) if extra else None
     if isinstance(label, str | int) and not isinstance(label, bool) and label != "":

@@ -1,6 +1,7 @@
 """How much of a waiting request's prefix is in vLLM's KV cache, read without touching it."""
 
 from collections.abc import Sequence
+from math import lcm
 from typing import Any
 
 from vllm.v1.kv_cache_interface import FullAttentionSpec
@@ -17,15 +18,13 @@ class Residency:
     def __init__(self, scheduler: Any) -> None:
         pool = scheduler.kv_cache_manager.block_pool
         self._lookup = pool.get_cached_block
-        groups = scheduler.kv_cache_config.kv_cache_groups
+        managers = scheduler.kv_cache_manager.coordinator.single_type_managers
         # Other kinds of attention keep only the end of a prefix.
-        self._group_ids = [
-            index for index, group in enumerate(groups) if _is_full_attention(group.kv_cache_spec)
-        ]
-        self._stride = 1
-        if self._group_ids:
-            block_size = groups[self._group_ids[0]].kv_cache_spec.block_size
-            self._stride = max(1, block_size // scheduler.hash_block_size)
+        full = {i: m for i, m in enumerate(managers) if _keeps_prefixes(m.kv_cache_spec)}
+        self._group_ids = list(full)
+        # Blocks of several sizes end together only at multiples of all of them.
+        size = lcm(*(manager.block_size for manager in full.values()))
+        self._stride = max(1, size // scheduler.hash_block_size)
 
     @property
     def is_readable(self) -> bool:
@@ -54,6 +53,8 @@ class Residency:
         return bool(self._group_ids) and self._lookup(block_hash, self._group_ids) is not None
 
 
-def _is_full_attention(spec: Any) -> bool:
-    """Also of layers of one kind and several sizes, which vLLM files under one spec."""
-    return isinstance(getattr(spec, "first_spec", spec), FullAttentionSpec)
+def _keeps_prefixes(spec: Any) -> bool:
+    """Of full attention, also of layers of several sizes, which vLLM files under one spec."""
+    return (
+        isinstance(getattr(spec, "first_spec", spec), FullAttentionSpec) and spec.prefix_cacheable
+    )

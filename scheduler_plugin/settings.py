@@ -116,13 +116,20 @@ def _from_environment(environment: Mapping[str, str]) -> dict[str, Any]:
     variables = {f"{VARIABLE}{name.upper()}": name for name in NAMES}
     chosen: dict[str, Any] = {}
     for variable, text in environment.items():
-        if not variable.startswith(VARIABLE):
-            continue
         if variable not in variables:
-            raise _unknown(variable, "in the environment", tuple(variables))
+            _refuse_misspelt(variable, tuple(variables))
+            continue
+        if not text:
+            continue
         name = variables[variable]
         chosen[name] = text if name in TEXTS else _parsed(name, text)
     return chosen
+
+
+def _refuse_misspelt(variable: str, known: tuple[str, ...]) -> None:
+    """Others may share our beginning, as Kubernetes' own variables of a service of that name."""
+    if variable.startswith(VARIABLE) and get_close_matches(variable, known, cutoff=0.9):
+        raise _unknown(variable, "in the environment", known)
 
 
 def _unknown(name: str, where: str, known: tuple[str, ...]) -> SettingsError:

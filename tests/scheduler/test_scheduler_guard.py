@@ -206,7 +206,7 @@ def test_a_queue_of_somebody_else_is_left_alone() -> None:
 def test_it_warns_where_order_gains_nothing() -> None:
     scheduler = build_scheduler(STOCK)
     assert guard.no_gain(scheduler, "lpm") is None
-    scheduler.kv_cache_config.kv_cache_groups = []
+    scheduler.kv_cache_manager.coordinator.single_type_managers = ()
     assert "policy lpm cannot see" in str(guard.no_gain(scheduler, "lpm"))
     assert guard.no_gain(scheduler, "prefix-group") is None
     scheduler.cache_config = SimpleNamespace(enable_prefix_caching=False)

@@ -109,7 +109,7 @@ def test_a_value_that_cannot_be(name: str, value: object, shown: str, allowed: s
     assert "\n" not in said
 
 
-@pytest.mark.parametrize("text", ["", "many", "0", "true", "1.5", "nan"])
+@pytest.mark.parametrize("text", ["many", "0", "true", "1.5", "nan"])
 def test_a_variable_that_cannot_be(text: str) -> None:
     with pytest.raises(SettingsError, match=r"setting quantum is .*at least 1"):
         read(CONTEXT_SCHEDULER_QUANTUM=text)
@@ -128,6 +128,16 @@ def test_an_unknown_setting() -> None:
 def test_an_unknown_variable() -> None:
     with pytest.raises(SettingsError, match=r"CONTEXT_SCHEDULER_QUANTOM .*CONTEXT_SCHEDULER_QUANT"):
         read(CONTEXT_SCHEDULER_QUANTOM="3")
+
+
+def test_variables_of_a_service_with_our_name_are_not_ours() -> None:
+    """Kubernetes sets these in every pod beside a service `context-scheduler`."""
+    service = {"CONTEXT_SCHEDULER_SERVICE_HOST": "10.0.0.1", "CONTEXT_SCHEDULER_PORT": "tcp://x"}
+    assert read(**service) == OrderSettings()
+
+
+def test_an_empty_variable_is_unset() -> None:
+    assert read(CONTEXT_SCHEDULER_QUANTUM="") == OrderSettings()
 
 
 @pytest.mark.parametrize("name", ["context-scheduler", "Context_Scheduler", "context_schedular"])
