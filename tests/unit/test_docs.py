@@ -24,16 +24,32 @@ from loadgen.swarm.closing import summarize_run
 from loadgen.workload.diversity import Diversity
 
 ROOT = Path(__file__).parents[2]
-README, RUNS = ROOT / "README.md", ROOT / "docs" / "runs.md"
+README, RUNS, RAG = ROOT / "README.md", ROOT / "docs" / "runs.md", ROOT / "docs" / "rag.md"
 PAGES = (
     README,
     RUNS,
+    RAG,
+    ROOT / "docs" / "scheduler.md",
     ROOT / "docs" / "architecture.md",
     ROOT / "CHANGELOG.md",
     ROOT / "CONTRIBUTING.md",
 )
-COMMANDS = (["run"], ["ui"], ["demo"], ["targets"], ["serve"], ["model", "build"])
+COMMANDS = (
+    ["run"],
+    ["ui"],
+    ["demo"],
+    ["targets"],
+    ["serve"],
+    ["model", "build"],
+    ["rag", "index"],
+    ["rag", "serve"],
+    ["rag", "label"],
+    ["rag", "eval"],
+    ["rag", "fit-threshold"],
+)
 
+FOREIGN = {"--no-deps", "--disable-log-stats"}
+"""Options of pip and of vLLM that a page speaks of."""
 OPTION = re.compile(r"(?<![\w-])--[a-z][a-z0-9-]*")
 LOCUST_SIDE = """
 import json
@@ -87,7 +103,7 @@ def test_every_option_exists(page: Path, capsys: pytest.CaptureFixture[str]) -> 
             main([*command, "--help"])
     own = set(OPTION.findall(capsys.readouterr().out))
     engine = set(OPTION.findall((ROOT / "loadgen/targets/catalog.toml").read_text()))
-    known = own | engine | locust_side()["defaults"].keys()
+    known = FOREIGN | own | engine | locust_side()["defaults"].keys()
     assert set(OPTION.findall(page.read_text())) <= known
 
 

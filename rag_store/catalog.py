@@ -1,0 +1,96 @@
+"""Which documents a collection holds, told from its rows.
+
+A document is there when all its rows are, with one digest: rows are written in batches, and a
+kill -9 between two of them leaves a part. An update writes the new version's rows before it
+removes the old ones, so of two whole versions the one written later counts.
+"""
+
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from rag_store.chunking import Chunk, join, passage
+from rag_store.documents import Document
+from rag_store.embedders import States, Vectors
+from rag_store.store import Row
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """A document's rows in order, their vectors of shape [rows, dim], and each row's states.
+
+    There are no states at all where the embedder gives none.
+    """
+
+    rows: tuple[Row, ...]
+    vectors: Vectors
+    states: tuple[States, ...] = ()
+
+    @property
+    def doc_id(self) -> str:
+        """The document's id."""
+        return self.rows[0].doc_id
+
+    @property
+    def title(self) -> str:
+        """The document's title."""
+        return self.rows[0].title
+
+    @property
+    def digest(self) -> str:
+        """The document's digest."""
+        return self.rows[0].digest
+
+    @property
+    def row_ids(self) -> list[str]:
+        """The ids of its rows."""
+        return [row.row_id for row in self.rows]
+
+    @property
+    def passages(self) -> list[str]:
+        """What was embedded for each of its rows."""
+        return [passage(self.title, row.text) for row in self.rows]
+
+    def with_states(self, states: tuple[States, ...]) -> "Entry":
+        """The same with these states, one for each row."""
+        return replace(self, states=states)
+
+    def document(self) -> Document:
+        """The document, put together from its chunks."""
+        chunks = tuple(Chunk(row.ordinal, row.start, row.text) for row in self.rows)
+        return Document(self.doc_id, self.title, join(chunks))
+
+
+def sort_out(
+    pages: Iterable[tuple[list[Row], Vectors]],
+) -> tuple[dict[str, Entry], list[str]]:
+    """The whole documents by id, and the ids of the rows that belong to none of them."""
+    versions: dict[tuple[str, str], list[tuple[Row, Vectors]]] = {}
+    for rows, vectors in pages:
+        for row, vector in zip(rows, vectors, strict=True):
+            versions.setdefault((row.doc_id, row.digest), []).append((row, vector))
+    entries: dict[str, Entry] = {}
+    strays: list[str] = []
+    for parts in sorted(versions.values(), key=lambda parts: parts[0][0].written_ns):
+        entry = _entry(parts)
+        if not _is_whole(entry):
+            strays += entry.row_ids
+            continue
+        if entry.doc_id in entries:
+            strays += entries[entry.doc_id].row_ids
+        entries[entry.doc_id] = entry
+    return entries, strays
+
+
+def _entry(parts: list[tuple[Row, Vectors]]) -> Entry:
+    parts.sort(key=lambda part: part[0].ordinal)
+    rows = tuple(row for row, _ in parts)
+    return Entry(rows, np.stack([vector for _, vector in parts]))
+
+
+def _is_whole(entry: Entry) -> bool:
+    ordinals = [row.ordinal for row in entry.rows]
+    if ordinals != list(range(entry.rows[0].count)):
+        return False
+    return entry.document().digest == entry.digest

@@ -1,0 +1,73 @@
+"""Documents cut into overlapping chunks, the unit that is embedded and searched."""
+
+import re
+from bisect import bisect_left, bisect_right
+from dataclasses import dataclass
+
+# A word counts one token for each started five letters, which is close to what WordPiece and BPE
+# make of prose and of identifiers; every other sign counts one. Endless words are cut at 40.
+_WORD = re.compile(r"[^\W_]{1,40}|[^\w\s]|_")
+_LETTERS_PER_TOKEN = 5
+
+
+@dataclass(frozen=True, slots=True)
+class Chunk:
+    """A slice of a document: `text` is the document's text from character `start` on."""
+
+    ordinal: int
+    start: int
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class Chunker:
+    """Cuts texts into chunks of about `size_tokens`, each sharing `overlap_tokens` with the next.
+
+    The chunks together cover the whole text, whitespace included, so that the text can be put
+    together from them again. Tokens are estimated, so that chunks do not depend on the embedder.
+    """
+
+    size_tokens: int = 128
+    overlap_tokens: int = 32
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.overlap_tokens < self.size_tokens:
+            raise ValueError("overlap_tokens must be at least 0 and below size_tokens")
+
+    def cut(self, text: str) -> tuple[Chunk, ...]:
+        """The chunks of the text, at least one."""
+        starts, before = _measure(text)
+        chunks: list[Chunk] = []
+        first = 0
+        while True:
+            last = max(bisect_right(before, before[first] + self.size_tokens) - 1, first + 1)
+            done = last >= len(starts)
+            begin, stop = starts[first], len(text) if done else starts[last]
+            chunks.append(Chunk(len(chunks), begin, text[begin:stop]))
+            if done:
+                return tuple(chunks)
+            first = max(bisect_left(before, before[last] - self.overlap_tokens), first + 1)
+
+
+def _measure(text: str) -> tuple[list[int], list[int]]:
+    """Where each word begins, and how many tokens come before it (and before the end)."""
+    starts, tokens = [0], [0]
+    for match in _WORD.finditer(text):
+        if match.start() > 0:
+            starts.append(match.start())
+            tokens.append(tokens[-1])
+        tokens[-1] += -(-len(match.group()) // _LETTERS_PER_TOKEN)
+    return starts, [0, *tokens]
+
+
+def join(chunks: tuple[Chunk, ...]) -> str:
+    """The text that was cut, from all its chunks in order."""
+    text = ""
+    for chunk in chunks:
+        text += chunk.text[len(text) - chunk.start :]
+    return text
+
+
+def passage(title: str, text: str) -> str:
+    """What is embedded and indexed for a chunk: its words after the document's title."""
+    return f"{title}\n{text.strip()}"

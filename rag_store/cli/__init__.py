@@ -1,0 +1,1 @@
+"""`kvswarm rag`: the library and its service from a terminal."""

@@ -1,0 +1,83 @@
+"""`kvswarm rag explain TEXT`."""
+
+import json
+from collections.abc import Iterator
+
+from rag_store.cli.options import Parser, add_library_options, settings_of
+from rag_store.decision import FEATURES, Threshold
+from rag_store.label import Candidate
+from rag_store.library import open_library
+from rag_store.search import Answer
+from rag_store.service.replies import label_json
+
+
+async def explain_command(arguments: list[str]) -> int:
+    """Label one query and say why."""
+    parsed = _parser().parse_args(arguments)
+    async with open_library(settings_of(parsed)) as library:
+        answer, threshold = await library.explain(parsed.text), library.threshold
+    if parsed.json:
+        print(json.dumps(explanation_json(answer)))
+    else:
+        print("\n".join(_lines(answer, threshold)))
+    return 0
+
+
+def explanation_json(answer: Answer) -> dict[str, object]:
+    """The label with its reasons."""
+    return {
+        **label_json(answer.label),
+        "chunk_text": answer.chunk_text,
+        "terms": {term.text: term.weight for term in answer.terms},
+        "features": dict(zip(FEATURES, map(float, answer.features), strict=True)),
+    }
+
+
+def _parser() -> Parser:
+    parser = Parser("explain", "which document a question is about, and why")
+    parser.add_argument("text", metavar="TEXT", help="the question")
+    parser.add_argument("--json", action="store_true", help="as one JSON object")
+    add_library_options(parser)
+    return parser
+
+
+def _lines(answer: Answer, threshold: Threshold) -> Iterator[str]:
+    label, best = answer.label, answer.label.best
+    if best is None:
+        yield "no document: the library is empty"
+        return
+    sign, verdict = ("below", "refused") if label.doc_id is None else ("reaches", label.doc_id)
+    yield f"label       {verdict}"
+    yield f"score       {label.score:.3f} {sign} the threshold {label.threshold:.3f}"
+    yield f"threshold   {_origin(threshold)}"
+    yield f"best        {_scores(best)}"
+    for runner_up in label.candidates[1:2]:
+        yield f"runner-up   {_scores(runner_up)}, {label.margin:.2f} behind"
+    yield f"agreement   vectors and words {'agree' if label.agree else 'do not agree'} on the best"
+    yield f"words       {_terms(answer)}"
+    signs = zip(FEATURES, answer.features, strict=True)
+    yield "signs       " + ", ".join(f"{name} {value:.2f}" for name, value in signs)
+    yield f"chunk {best.chunk}     {_one_line(answer.chunk_text)}"
+
+
+def _origin(threshold: Threshold) -> str:
+    yes, no = threshold.fitted_on
+    if yes or no:
+        return f"fitted on {yes} answerable and {no} unanswerable queries"
+    return "as shipped" if threshold.threshold else "not fitted: nothing is refused"
+
+
+def _scores(candidate: Candidate) -> str:
+    return (
+        f"{candidate.doc_id}: fused {candidate.score:.2f}, cosine {candidate.cosine:.3f},"
+        f" BM25 {candidate.bm25:.2f}"
+    )
+
+
+def _terms(answer: Answer) -> str:
+    ordered = sorted(answer.terms, key=lambda term: -term.weight)
+    return ", ".join(f"{term.text} {term.weight:.2f}" for term in ordered) or "none"
+
+
+def _one_line(text: str) -> str:
+    return " ".join(text.split())

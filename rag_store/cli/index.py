@@ -1,0 +1,71 @@
+"""`kvswarm rag index PATH`."""
+
+import sys
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+from rag_store.cli.options import Parser, add_library_options, settings_of
+from rag_store.errors import RagError
+from rag_store.ingest import Progress as Told
+from rag_store.library import open_library
+from rag_store.readers import read_documents
+
+
+async def index_command(arguments: list[str]) -> int:
+    """Put documents into the library; safe to repeat after any interruption."""
+    parsed = _parser().parse_args(arguments)
+    settings = settings_of(parsed)
+    documents = read_documents(parsed.source)
+    async with open_library(settings, rebuild=parsed.rebuild) as library:
+        with shown_progress("indexing") as told:
+            report = await library.ingest(documents, told, prune=parsed.prune)
+        size = library.size
+    print(
+        f"{report.added} added, {report.updated} updated, {report.unchanged} unchanged,"
+        f" {report.removed} removed: {size.documents} documents in {size.chunks} chunks"
+    )
+    return 0
+
+
+def _parser() -> Parser:
+    parser = Parser("index", "put documents into the library; what is there unchanged is left")
+    parser.add_argument(
+        "source",
+        type=Path,
+        metavar="PATH",
+        help="a folder of .txt and .md, a .jsonl file, a BEIR folder, SQuAD-style .json",
+    )
+    parser.add_argument(
+        "--rebuild", action="store_true", help="drop the collection and make it anew"
+    )
+    parser.add_argument(
+        "--prune", action="store_true", help="remove documents that are not at PATH"
+    )
+    add_library_options(parser)
+    return parser
+
+
+@contextmanager
+def shown_progress(verb: str) -> Iterator[Told]:
+    """A bar on stderr where that is a terminal; what to call from any thread."""
+    columns = (TextColumn(verb), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
+    console = Console(file=sys.stderr)
+    left = threading.Event()
+    with Progress(*columns, console=console, disable=not console.is_terminal) as progress:
+        task = progress.add_task(verb, total=None)
+
+        def told(done: int, total: int) -> None:
+            # After Ctrl-C nobody waits for the thread that works on; this ends it.
+            if left.is_set():
+                raise RagError("interrupted")
+            progress.update(task, completed=done, total=total)
+
+        try:
+            yield told
+        finally:
+            left.set()

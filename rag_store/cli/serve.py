@@ -1,0 +1,99 @@
+"""`kvswarm rag serve`."""
+
+import argparse
+import ipaddress
+import logging
+import sys
+from collections.abc import Callable
+
+from rag_store.cli.options import Parser, add_library_options, settings_of
+from rag_store.library import Library
+from rag_store.service.server import ServerOptions, serve
+from rag_store.service.state import Limits
+
+_OPTIONS, _LIMITS = ServerOptions(), Limits()
+
+
+async def serve_command(arguments: list[str]) -> int:
+    """Answer over HTTP until SIGTERM or Ctrl-C; requests in flight are finished."""
+    parsed = _parser().parse_args(arguments)
+    _log_to_stderr()
+    if not _is_loopback(parsed.bind):
+        print(
+            f"kvswarm rag: whoever reaches {parsed.bind} can read and change the library:"
+            " there is no password",
+            file=sys.stderr,
+        )
+    limits = Limits(
+        queue=parsed.queue, batch=min(parsed.batch, parsed.queue), body_bytes=parsed.body_bytes
+    )
+    options = ServerOptions(parsed.bind, parsed.port, parsed.drain, limits)
+    await serve(settings_of(parsed), options, _announce)
+    return 0
+
+
+def _log_to_stderr() -> None:
+    """Warnings and errors only; some libraries set loggers of their own to DEBUG."""
+    handler = logging.StreamHandler()
+    handler.setLevel(logging.WARNING)
+    logging.basicConfig(handlers=[handler], format="%(levelname)s %(name)s: %(message)s")
+    # Tracebacks about clients that speak no HTTP; what fails in a handler is logged by ours.
+    logging.getLogger("aiohttp.server").setLevel(logging.CRITICAL)
+
+
+def _announce(url: str, library: Library) -> None:
+    size = library.size
+    print(
+        f"serving {size.documents} documents in {size.chunks} chunks at {url} until Ctrl-C",
+        flush=True,
+    )
+    if not size.documents:
+        print(
+            "kvswarm rag: the library is empty: fill it with `kvswarm rag index PATH`"
+            " or POST /v1/documents",
+            file=sys.stderr,
+        )
+
+
+def _parser() -> Parser:
+    parser = Parser("serve", "answer over HTTP until Ctrl-C")
+    parser.add_argument("--bind", default=_OPTIONS.bind, help="address to listen on")
+    port = _number(int, 0, 65_535)
+    parser.add_argument("--port", type=port, default=_OPTIONS.port, help="0: a free one")
+    parser.add_argument(
+        "--drain",
+        type=_number(float, 0, 3600),
+        default=_OPTIONS.drain_s,
+        metavar="SECONDS",
+        help="how long requests in flight may finish after a signal",
+    )
+    many = _number(int, 1, 1_000_000_000)
+    parser.add_argument(
+        "--queue", type=many, default=_LIMITS.queue, help="queries in work; more are told 429"
+    )
+    parser.add_argument("--batch", type=many, default=_LIMITS.batch, help="items in one request")
+    parser.add_argument(
+        "--body-bytes", type=many, default=_LIMITS.body_bytes, help="larger bodies are told 413"
+    )
+    add_library_options(parser)
+    return parser
+
+
+def _number(kind: type[int] | type[float], low: int, high: int) -> Callable[[str], float]:
+    def number(text: str) -> float:
+        try:
+            value = kind(text)
+        except ValueError:
+            value = kind(low - 1)
+        if not low <= value <= high:
+            raise argparse.ArgumentTypeError(f"{text!r}: give a number from {low} to {high}")
+        return value
+
+    return number
+
+
+def _is_loopback(bind: str) -> bool:
+    try:
+        return ipaddress.ip_address(bind).is_loopback
+    except ValueError:
+        return bind == "localhost"

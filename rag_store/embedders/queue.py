@@ -1,0 +1,148 @@
+"""Queries that arrive together share a forward pass; a text seen before needs none."""
+
+import asyncio
+import time
+from collections import OrderedDict
+from collections.abc import Sequence
+from concurrent.futures import Executor
+from dataclasses import dataclass
+
+import numpy as np
+
+from rag_store.embedders.protocol import Embedder, Embedding
+from rag_store.errors import EmbedderError, RagError
+
+
+@dataclass(frozen=True, slots=True)
+class Embedded:
+    """A text's embedding, and how long it waited and was computed; 0 when kept."""
+
+    embedding: Embedding
+    queue_ms: float
+    embed_ms: float
+
+
+@dataclass(slots=True)
+class _Waiting:
+    text: str
+    since_s: float
+    done: asyncio.Future[Embedded]
+
+
+class EmbeddingQueue:
+    """Runs an embedder in a thread, a batch at a time, and keeps the latest embeddings."""
+
+    def __init__(
+        self,
+        embedder: Embedder,
+        executor: Executor,
+        batch_rows: int = 32,
+        window_ms: float = 1.0,
+        kept_texts: int = 4096,
+    ) -> None:
+        """`executor` must have one thread: an embedder is called by one thread at a time."""
+        self._embedder = embedder
+        self._executor = executor
+        self._batch_rows = batch_rows
+        self._window_s = window_ms / 1000
+        self._kept: OrderedDict[str, Embedding] = OrderedDict()
+        self._kept_texts = kept_texts
+        self._waiting: dict[str, _Waiting] = {}
+        self._runner: asyncio.Task[None] | None = None
+        self.passes = 0
+
+    async def embed(self, text: str) -> Embedded:
+        """The text's embedding. Raises EmbedderError."""
+        kept = self._kept.get(text)
+        if kept is not None:
+            self._kept.move_to_end(text)
+            return Embedded(kept, 0.0, 0.0)
+        waiting = self._waiting.get(text)
+        if waiting is None:
+            future = asyncio.get_running_loop().create_future()
+            waiting = self._waiting[text] = _Waiting(text, time.perf_counter(), future)
+        if self._runner is None or self._runner.done():
+            self._runner = asyncio.create_task(self._run())
+        # Shielded: one caller that gives up must not cancel the others' vector.
+        return await asyncio.shield(waiting.done)
+
+    async def embed_many(self, texts: Sequence[str]) -> list[Embedded]:
+        """The texts' embeddings in order. Raises EmbedderError."""
+        return list(await asyncio.gather(*map(self.embed, texts)))
+
+    async def close(self) -> None:
+        """Give up on what waits. Idempotent."""
+        if self._runner is not None:
+            self._runner.cancel()
+            await asyncio.gather(self._runner, return_exceptions=True)
+        for waiting in self._waiting.values():
+            waiting.done.cancel()
+        self._waiting.clear()
+
+    async def _run(self) -> None:
+        await asyncio.sleep(self._window_s)
+        while self._waiting:
+            batch = list(self._waiting.values())[: self._batch_rows]
+            for waiting in batch:
+                del self._waiting[waiting.text]
+            await self._pass(batch)
+
+    async def _pass(self, batch: list[_Waiting]) -> None:
+        self.passes += 1
+        texts = [waiting.text for waiting in batch]
+        loop = asyncio.get_running_loop()
+        try:
+            begun_s, embeddings, ended_s = await loop.run_in_executor(
+                self._executor, _timed, self._embedder, texts
+            )
+        except asyncio.CancelledError:
+            for waiting in batch:
+                waiting.done.cancel()
+            raise
+        except Exception as error:
+            _fail(batch, error)
+            return
+        for waiting, embedding in zip(batch, embeddings, strict=True):
+            self._keep(waiting.text, embedding)
+            if not waiting.done.done():
+                queue_ms = (begun_s - waiting.since_s) * 1000
+                embed_ms = (ended_s - begun_s) * 1000
+                waiting.done.set_result(Embedded(embedding, queue_ms, embed_ms))
+
+    def _keep(self, text: str, embedding: Embedding) -> None:
+        self._kept[text] = embedding
+        if len(self._kept) > self._kept_texts:
+            self._kept.popitem(last=False)
+
+
+def _timed(embedder: Embedder, texts: list[str]) -> tuple[float, list[Embedding], float]:
+    begun_s = time.perf_counter()
+    embeddings = checked_embeddings(embedder, texts)
+    return begun_s, embeddings, time.perf_counter()
+
+
+def checked_embeddings(embedder: Embedder, texts: Sequence[str]) -> list[Embedding]:
+    """What the embedder makes of the texts, of the right number, shape and finite.
+
+    Raises EmbedderError.
+    """
+    embeddings = embedder.embed(texts)
+    dim = embedder.identity.dim
+    sound = len(embeddings) == len(texts) and all(
+        each.vector.shape == (dim,) and bool(np.isfinite(each.vector).all()) for each in embeddings
+    )
+    if not sound:
+        raise EmbedderError(
+            f"the embedder {embedder.identity.name} did not give {len(texts)} finite vectors"
+            f" of {dim} dimensions"
+        )
+    return embeddings
+
+
+def _fail(batch: list[_Waiting], error: Exception) -> None:
+    known = error if isinstance(error, RagError) else EmbedderError(f"the embedder failed: {error}")
+    for waiting in batch:
+        if not waiting.done.done():
+            waiting.done.set_exception(known)
+            # A caller that gave up does not fetch it, and asyncio would complain.
+            waiting.done.exception()

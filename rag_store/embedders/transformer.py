@@ -1,0 +1,147 @@
+"""Sentence vectors from a transformers model: the attention-masked mean of its last layer."""
+
+import hashlib
+from collections.abc import Sequence
+from dataclasses import replace
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+from rag_store.embedders.protocol import Embedding, Identity, States, states, unit
+from rag_store.errors import EmbedderError
+from rag_store.terms import STOPWORDS
+
+# A batch is padded to its longest text, so texts of like length share one.
+_BATCH_ROWS = 32
+_BATCH_TOKENS = 8192
+POOLING = "masked mean of the last hidden state"
+
+
+class TransformerEmbedder:
+    """An encoder (BERT-like) or the body of a causal model (Qwen-like), on the CPU."""
+
+    def __init__(self, name: str, model: str, max_tokens: int, states: bool) -> None:
+        """Load the model: a folder, or a name that the local cache or the hub knows.
+
+        A text is cut after `max_tokens`. `states` suits models whose every token sees the whole
+        text. One thread computes, for all of torch in this process. Raises EmbedderError.
+        """
+        torch, transformers = _libraries()
+        torch.set_num_threads(1)
+        try:
+            self._tokenizer = transformers.AutoTokenizer.from_pretrained(model)
+            self._model = transformers.AutoModel.from_pretrained(model, dtype=torch.float32).eval()
+        except (OSError, ValueError, KeyError) as error:
+            reason = str(error).strip().split("\n")[0]
+            raise EmbedderError(f"cannot load the model {model!r}: {reason}") from error
+        self._prepare_padding()
+        dim = int(self._model.config.hidden_size)
+        self._max_tokens = max_tokens
+        self._identity = Identity(name, weights_digest(model), dim, POOLING, states)
+        self._silent = _silent_tokens(self._tokenizer) if states else frozenset()
+        if self._identity.weights == "":
+            self._identity = replace(self._identity, weights=self._parameters_digest())
+
+    @property
+    def identity(self) -> Identity:
+        """Which vectors these are."""
+        return self._identity
+
+    def embed(self, texts: Sequence[str]) -> list[Embedding]:
+        """One embedding for each text. Raises EmbedderError."""
+        encoded = [self._encode(text) for text in texts]
+        found: dict[int, Embedding] = {}
+        for batch in _batches(encoded):
+            found |= zip(batch, self._forward([encoded[at] for at in batch]), strict=True)
+        return [found[at] for at in range(len(texts))]
+
+    def _encode(self, text: str) -> list[int]:
+        ids = self._tokenizer(text, truncation=True, max_length=self._max_tokens)["input_ids"]
+        # A causal tokenizer makes nothing of an empty text, and a mean needs one token.
+        return list(ids) or [self._tokenizer.pad_token_id]
+
+    def _prepare_padding(self) -> None:
+        self._tokenizer.padding_side = "right"
+        if self._tokenizer.pad_token_id is None:
+            self._tokenizer.pad_token = self._tokenizer.eos_token
+
+    def _forward(self, rows: list[list[int]]) -> list[Embedding]:
+        import torch
+
+        longest = max(map(len, rows))
+        ids = torch.full((len(rows), longest), int(self._tokenizer.pad_token_id))
+        mask = torch.zeros((len(rows), longest), dtype=torch.long)
+        for at, row in enumerate(rows):
+            ids[at, : len(row)] = torch.tensor(row)
+            mask[at, : len(row)] = 1
+        with torch.inference_mode():
+            hidden = self._model(input_ids=ids, attention_mask=mask).last_hidden_state
+            weights = mask[..., None].to(hidden.dtype)
+            means = ((hidden * weights).sum(1) / weights.sum(1)).numpy()
+        vectors = unit(means)
+        if not self._identity.states:
+            return [Embedding(vector) for vector in vectors]
+        return [
+            Embedding(vector, self._states(row, hidden[at].numpy()))
+            for at, (row, vector) in enumerate(zip(rows, vectors, strict=True))
+        ]
+
+    def _states(self, row: list[int], hidden: Any) -> States:
+        kept = [at for at, token in enumerate(row) if token not in self._silent]
+        return states(hidden[kept or list(range(len(row)))])
+
+    def _parameters_digest(self) -> str:
+        digest = hashlib.sha256()
+        for name, values in sorted(self._model.state_dict().items()):
+            digest.update(name.encode())
+            digest.update(values.contiguous().numpy().tobytes())
+        return digest.hexdigest()
+
+
+def _silent_tokens(tokenizer: Any) -> frozenset[int]:
+    """Ids of marks, punctuation and stop words."""
+    special = set(tokenizer.all_special_ids)
+    return frozenset(
+        number
+        for token, number in tokenizer.get_vocab().items()
+        if number in special or token in STOPWORDS or not any(map(str.isalnum, token))
+    )
+
+
+def _batches(encoded: list[list[int]]) -> list[list[int]]:
+    order = sorted(range(len(encoded)), key=lambda at: -len(encoded[at]))
+    batches: list[list[int]] = []
+    for at in order:
+        # Longest first: the first row of a batch is what all its rows are padded to.
+        longest = len(encoded[batches[-1][0]]) if batches else 0
+        full = not batches or len(batches[-1]) >= _BATCH_ROWS
+        if full or longest * (len(batches[-1]) + 1) > _BATCH_TOKENS:
+            batches.append([])
+        batches[-1].append(at)
+    return batches
+
+
+@lru_cache(maxsize=8)
+def weights_digest(model: str) -> str:
+    """SHA-256 over the weight files of a folder in the order of their names; "" without any."""
+    paths = sorted(Path(model).glob("*.safetensors")) or sorted(Path(model).glob("*.bin"))
+    if not paths:
+        return ""
+    digest = hashlib.sha256()
+    for path in paths:
+        with path.open("rb") as file:
+            while block := file.read(1 << 20):
+                digest.update(block)
+    return digest.hexdigest()
+
+
+def _libraries() -> tuple[Any, Any]:
+    try:
+        import torch
+        import transformers
+    except ImportError as error:
+        raise EmbedderError(
+            "this embedder needs torch and transformers: pip install 'kvswarm[rag]'"
+        ) from error
+    transformers.utils.logging.disable_progress_bar()
+    return torch, transformers

@@ -1,0 +1,42 @@
+"""What can go wrong, as one tree. Every message names the thing, the value and the next step.
+
+RagError                  exit code 1
+├── RagUsageError         exit code 2: what was given is not what it must be
+│   ├── CorpusError       a corpus, its questions or judgements cannot be read
+│   ├── QueryError        a query cannot be labelled
+│   └── FingerprintError  the collection was made with another embedder, chunking or schema
+├── EmbedderError         the embedder cannot be loaded, cannot be reached or gave no usable vectors
+└── StoreError            Chroma cannot be opened or reached
+"""
+
+
+class RagError(Exception):
+    """Base of everything rag_store raises on purpose; `str(error)` is one line for the user."""
+
+    exit_code = 1
+
+
+class RagUsageError(RagError):
+    """Wrong use."""
+
+    exit_code = 2
+
+
+class CorpusError(RagUsageError):
+    """A corpus, its questions or its relevance judgements cannot be read, or hold nothing."""
+
+
+class QueryError(RagUsageError):
+    """A query is empty, too long or not text."""
+
+
+class FingerprintError(RagUsageError):
+    """The stored collection does not fit the settings."""
+
+
+class EmbedderError(RagError):
+    """The embedder cannot be loaded or reached, or its vectors cannot be used."""
+
+
+class StoreError(RagError):
+    """Chroma cannot be opened or reached, or does not hold what was asked for."""

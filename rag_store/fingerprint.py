@@ -1,0 +1,66 @@
+"""What a collection was made with; vectors of another make must not be compared with its own."""
+
+import json
+from dataclasses import asdict, dataclass
+
+from rag_store.chunking import Chunker
+from rag_store.embedders import Identity
+from rag_store.errors import FingerprintError
+
+SCHEMA = 1
+
+
+@dataclass(frozen=True, slots=True)
+class Fingerprint:
+    """Embedder, chunking and layout; two collections with equal ones are interchangeable."""
+
+    embedder: str
+    weights: str
+    dim: int
+    pooling: str
+    chunk_tokens: int
+    overlap_tokens: int
+    schema: int = SCHEMA
+
+    @classmethod
+    def of(cls, identity: Identity, chunker: Chunker) -> "Fingerprint":
+        """The fingerprint of what these two will make."""
+        return cls(
+            identity.name,
+            identity.weights,
+            identity.dim,
+            identity.pooling,
+            chunker.size_tokens,
+            chunker.overlap_tokens,
+        )
+
+    def as_json(self) -> str:
+        """One line of JSON, as kept in the collection's metadata."""
+        return json.dumps(asdict(self), sort_keys=True)
+
+    def check(self, stored: object, collection: str) -> None:
+        """Raise FingerprintError where `stored`, an `as_json` of before, is of another make."""
+        if not isinstance(stored, str):
+            raise FingerprintError(
+                f"the collection {collection!r} was not made by kvswarm:"
+                " choose another name with --collection"
+            )
+        if stored != self.as_json():
+            raise FingerprintError(
+                f"the collection {collection!r} was made with other settings"
+                f" ({self._differences(stored)}): use those, choose another --collection,"
+                " or make it anew with kvswarm rag index --rebuild"
+            )
+
+    def _differences(self, stored: str) -> str:
+        ours, theirs = asdict(self), json.loads(stored)
+        return ", ".join(
+            f"{name} {_short(theirs.get(name))}, not {_short(value)}"
+            for name, value in ours.items()
+            if theirs.get(name) != value
+        )
+
+
+def _short(value: object) -> str:
+    text = str(value)
+    return f"{text[:12]}…" if len(text) == 64 else text

@@ -1,0 +1,57 @@
+"""The answer to a query: which document it is about, and how sure that is."""
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class Candidate:
+    """A document with its scores for a query; `cosine` and `bm25` are of its best chunks.
+
+    `score` is the fused one, comparable only within one query. `chunk` counts from 0 and is the
+    chunk that cosine and BM25 together put first (only one of them with retriever dense or bm25).
+    """
+
+    doc_id: str
+    title: str
+    score: float
+    cosine: float
+    bm25: float
+    chunk: int
+
+
+@dataclass(frozen=True, slots=True)
+class Timings:
+    """Where a label's time went: waiting for a thread or batch, embedding, searching, fusing."""
+
+    queue_ms: float
+    embed_ms: float
+    search_ms: float
+    fuse_ms: float
+
+    @property
+    def total_ms(self) -> float:
+        """All of it."""
+        return self.queue_ms + self.embed_ms + self.search_ms + self.fuse_ms
+
+
+@dataclass(frozen=True, slots=True)
+class Label:
+    """`doc_id` is None where the score, from 0 to 1, is below the threshold.
+
+    `margin` is the best candidate's fused score less the runner-up's; `agree` says whether
+    vectors and words alone would have named the best candidate too. The candidates, best first,
+    are given for refused queries also.
+    """
+
+    doc_id: str | None
+    score: float
+    threshold: float
+    margin: float
+    agree: bool
+    candidates: tuple[Candidate, ...]
+    timings: Timings
+
+    @property
+    def best(self) -> Candidate | None:
+        """The best candidate, refused or not; None for an empty library."""
+        return self.candidates[0] if self.candidates else None

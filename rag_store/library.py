@@ -1,0 +1,239 @@
+"""The library: documents in, labels out. Everything that blocks runs in threads."""
+
+import asyncio
+import time
+from collections.abc import AsyncIterator, Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from typing import TypeVar
+
+import numpy as np
+
+from rag_store.decision import SHIPPED, UNFITTED, Threshold, fit
+from rag_store.documents import Document, Query, clean
+from rag_store.embedders import Vectors, open_embedder
+from rag_store.embedders.queue import Embedded, EmbeddingQueue
+from rag_store.errors import QueryError, RagError, RagUsageError
+from rag_store.fingerprint import Fingerprint
+from rag_store.ingest import IngestReport, Progress
+from rag_store.label import Label
+from rag_store.search import Answer, Searcher
+from rag_store.settings import Settings
+from rag_store.shelf import Shelf
+
+Result = TypeVar("Result")
+
+
+@dataclass(frozen=True, slots=True)
+class Size:
+    """How much a library holds."""
+
+    documents: int
+    chunks: int
+
+
+@asynccontextmanager
+async def open_library(settings: Settings, rebuild: bool = False) -> AsyncIterator["Library"]:
+    """Load the embedder and open the collection; takes seconds. `rebuild` drops what it holds.
+
+    Raises RagUsageError, FingerprintError, EmbedderError and StoreError.
+    """
+    loop = asyncio.get_running_loop()
+    with (
+        ThreadPoolExecutor(1, "rag-embed") as embedding,
+        ThreadPoolExecutor(settings.threads, "rag-search") as searching,
+    ):
+        embedder = await loop.run_in_executor(embedding, open_embedder, settings.embedder)
+        shelf = await loop.run_in_executor(searching, Shelf, settings, embedder, rebuild)
+        queue = EmbeddingQueue(embedder, embedding)
+        try:
+            yield Library(settings, shelf, queue, embedding, searching)
+        finally:
+            await queue.close()
+            shelf.store.close()
+
+
+class Library:
+    """Use `open_library`. Changes are made one after another, labels at any time."""
+
+    def __init__(
+        self,
+        settings: Settings,
+        shelf: Shelf,
+        queue: EmbeddingQueue,
+        embedding: ThreadPoolExecutor,
+        searching: ThreadPoolExecutor,
+    ) -> None:
+        self._settings = settings
+        self._shelf = shelf
+        self._queue = queue
+        self._embedding = embedding
+        self._searching = searching
+        self._changing = asyncio.Lock()
+        self._threshold = self._stored_threshold()
+
+    @property
+    def settings(self) -> Settings:
+        """What it was opened with."""
+        return self._settings
+
+    @property
+    def fingerprint(self) -> Fingerprint:
+        """What its vectors were made with."""
+        return self._shelf.fingerprint
+
+    @property
+    def size(self) -> Size:
+        """How much it holds."""
+        entries = list(self._shelf.entries.values())
+        return Size(len(entries), sum(len(entry.rows) for entry in entries))
+
+    @property
+    def threshold(self) -> Threshold:
+        """How it decides to refuse."""
+        return self._threshold
+
+    @property
+    def doc_ids(self) -> tuple[str, ...]:
+        """The ids of its documents, sorted."""
+        return tuple(sorted(self._shelf.entries))
+
+    def document(self, doc_id: str) -> Document | None:
+        """The document with the id, None where there is none."""
+        entry = self._shelf.entries.get(doc_id)
+        return None if entry is None else entry.document()
+
+    async def ping(self) -> None:
+        """Raise StoreError where Chroma does not answer."""
+        await self._in_thread(self._shelf.store.ping)
+
+    async def ingest(
+        self,
+        documents: Sequence[Document],
+        progress: Progress | None = None,
+        prune: bool = False,
+    ) -> IngestReport:
+        """Add and update documents; with `prune` all others are taken out.
+
+        `progress` is called in a thread with how many of the documents to be written are stored,
+        and how many there are. Safe to repeat after any interruption. Raises RagUsageError,
+        EmbedderError and StoreError.
+        """
+        tidy = [_tidy(document) for document in documents]
+        if len({document.doc_id for document in tidy}) != len(tidy):
+            raise RagUsageError("two of the documents have the same id: rename one of them")
+        async with self._changing:
+            there = self._shelf.entries
+            digests = {doc_id: entry.digest for doc_id, entry in there.items()}
+            changed = [each for each in tidy if digests.get(each.doc_id) != each.digest]
+            updated = sum(each.doc_id in digests for each in changed)
+            surplus = set(digests) - {each.doc_id for each in tidy} if prune else set()
+            await self._in_thread(self._shelf.remove, sorted(surplus))
+            # In the embedder's thread, which is the only one that may call it.
+            await self._in_thread(self._shelf.write, changed, progress, pool=self._embedding)
+            # The first query after a change should not pay for the index.
+            await self._in_thread(self._shelf.snapshot)
+        added, unchanged = len(changed) - updated, len(tidy) - len(changed)
+        return IngestReport(added, updated, unchanged, len(surplus))
+
+    async def put(self, document: Document) -> str:
+        """Add or update one document: "added", "updated" or "unchanged". Raises as `ingest`."""
+        report = await self.ingest([document])
+        if report.unchanged:
+            return "unchanged"
+        return "updated" if report.updated else "added"
+
+    async def remove(self, doc_id: str) -> bool:
+        """Take one document out; False where there is none with the id. Raises StoreError."""
+        async with self._changing:
+            if doc_id not in self._shelf.entries:
+                return False
+            await self._in_thread(self._shelf.remove, [doc_id])
+            return True
+
+    async def label(self, text: str) -> Label:
+        """Which document the query is about. Raises QueryError, EmbedderError, StoreError."""
+        return (await self._answer(text)).label
+
+    async def label_many(self, texts: Sequence[str]) -> list[Label | RagError]:
+        """One label or error for each query, in order; they share forward passes."""
+        found = await asyncio.gather(*map(self._answer, texts), return_exceptions=True)
+        labels: list[Label | RagError] = []
+        for each in found:
+            if isinstance(each, BaseException) and not isinstance(each, RagError):
+                raise each
+            labels.append(each if isinstance(each, RagError) else each.label)
+        return labels
+
+    async def explain(self, text: str) -> Answer:
+        """The label with what it was made from. Raises as `label`."""
+        return await self._answer(text)
+
+    async def embed(self, texts: Sequence[str]) -> Vectors:
+        """The texts' vectors, shape [texts, dim], rows of unit length. Raises EmbedderError."""
+        found = await self._queue.embed_many(texts)
+        vectors = [each.embedding.vector for each in found]
+        return np.stack(vectors) if vectors else np.zeros((0, self.fingerprint.dim), np.float32)
+
+    async def fit_threshold(
+        self, answerable: Sequence[Query], unanswerable: Sequence[Query], keep: float = 0.95
+    ) -> Threshold:
+        """Decide anew when to refuse, and keep that beside the collection.
+
+        The share `keep` of the answerable queries will be labelled. Raises as `label`, and
+        RagUsageError without an answerable query or a document.
+        """
+        if not answerable or not self._shelf.entries:
+            raise RagUsageError("fit the threshold on a filled library and answerable queries")
+        yes = [(await self._answer(query.text)).features for query in answerable]
+        no = [(await self._answer(query.text)).features for query in unanswerable]
+        fitted = fit(yes, no, self._default_threshold(), keep)
+        await self._in_thread(self._shelf.store.set_note, "threshold", fitted.as_json())
+        self._threshold = fitted
+        return fitted
+
+    async def _answer(self, text: str) -> Answer:
+        query = self._checked(text)
+        embedded = await self._queue.embed(query)
+        since_s = time.perf_counter()
+        return await self._in_thread(self._search, query, embedded, since_s)
+
+    def _search(self, query: str, embedded: Embedded, since_s: float) -> Answer:
+        waited_ms = (time.perf_counter() - since_s) * 1000
+        snapshot = self._shelf.snapshot()
+        large = len(snapshot.rows) > self._settings.exact_chunks
+        nearest = self._shelf.store.nearest if large else None
+        searcher = Searcher(snapshot, self._settings, self._threshold, nearest)
+        return searcher.answer(query, embedded, waited_ms)
+
+    def _checked(self, text: str) -> str:
+        if not isinstance(text, str):
+            raise QueryError("the query is not a text")
+        if len(text) > self._settings.max_query_chars:
+            raise QueryError(
+                f"the query has {len(text)} characters: send at most"
+                f" {self._settings.max_query_chars}"
+            )
+        query = clean(text)
+        if not query:
+            raise QueryError("the query is empty: send a question")
+        return query
+
+    def _stored_threshold(self) -> Threshold:
+        stored = self._shelf.store.note("threshold")
+        return Threshold.from_json(stored) if stored else self._default_threshold()
+
+    def _default_threshold(self) -> Threshold:
+        return SHIPPED.get(self.fingerprint.embedder, UNFITTED)
+
+    async def _in_thread(
+        self, call: Callable[..., Result], *values: object, pool: ThreadPoolExecutor | None = None
+    ) -> Result:
+        loop = asyncio.get_running_loop()
+        return await loop.run_in_executor(pool or self._searching, call, *values)
+
+
+def _tidy(document: Document) -> Document:
+    title = " ".join(clean(document.title).split())
+    return Document(document.doc_id, title or document.doc_id, clean(document.text))

@@ -1,0 +1,6 @@
+"""Readers of corpora, questions and relevance judgements, one module for each format."""
+
+from rag_store.readers.corpus import read_documents, read_queries
+from rag_store.readers.trec import read_qrels
+
+__all__ = ["read_documents", "read_qrels", "read_queries"]

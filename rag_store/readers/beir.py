@@ -1,0 +1,25 @@
+"""A BEIR folder: corpus.jsonl, queries.jsonl and qrels/<split>.tsv."""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+from rag_store.documents import Query
+from rag_store.errors import CorpusError
+from rag_store.readers.folder import jsonl_queries
+from rag_store.readers.trec import read_qrels
+
+
+def is_beir(folder: Path) -> bool:
+    """Whether the folder looks like BEIR."""
+    return (folder / "corpus.jsonl").is_file() and (folder / "queries.jsonl").is_file()
+
+
+def beir_queries(folder: Path, split: str = "test") -> Iterator[tuple[str, Query]]:
+    """The queries that the split judges, with their relevant documents. Raises CorpusError."""
+    path = folder / "qrels" / f"{split}.tsv"
+    if not path.is_file():
+        raise CorpusError(f"{path} does not exist: BEIR keeps its judgements there")
+    gold = read_qrels(path)
+    for at, query in jsonl_queries(folder / "queries.jsonl"):
+        if query.query_id in gold:
+            yield at, Query(query.query_id, query.text, gold[query.query_id])

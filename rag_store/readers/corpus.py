@@ -1,0 +1,66 @@
+"""Documents and queries from any of the formats, which is told from what lies at the path."""
+
+from collections.abc import Callable, Iterable, Iterator
+from pathlib import Path
+from typing import TypeVar
+
+from rag_store.documents import Document, Query
+from rag_store.errors import CorpusError
+from rag_store.readers.beir import beir_queries, is_beir
+from rag_store.readers.folder import folder_documents, jsonl_documents, jsonl_queries
+from rag_store.readers.squad import squad_documents, squad_queries
+
+Item = TypeVar("Item", Document, Query)
+
+
+def read_documents(source: Path) -> tuple[Document, ...]:
+    """The documents at `source`, in a fixed order and with ids of their own.
+
+    A folder of .txt and .md files, a BEIR folder, a JSONL file of doc_id, title and text, or
+    SQuAD-style JSON. Raises CorpusError.
+    """
+    _check_exists(source)
+    if source.is_dir():
+        beir = is_beir(source)
+        rows = jsonl_documents(source / "corpus.jsonl") if beir else folder_documents(source)
+    else:
+        rows = squad_documents(source) if source.suffix == ".json" else jsonl_documents(source)
+    return _unique(rows, lambda document: document.doc_id, source, "document")
+
+
+def read_queries(source: Path) -> tuple[Query, ...]:
+    """The queries at `source`, in a fixed order and with ids of their own.
+
+    A JSONL file of qid, question and doc_id (one, a list, or null for none), a folder of
+    `questions*.jsonl`, a BEIR folder (its test split), or SQuAD-style JSON. Raises CorpusError.
+    """
+    _check_exists(source)
+    return _unique(_queries_of(source), lambda query: query.query_id, source, "question")
+
+
+def _queries_of(source: Path) -> Iterator[tuple[str, Query]]:
+    if source.is_dir() and is_beir(source):
+        yield from beir_queries(source)
+    elif source.is_dir():
+        for path in sorted(source.glob("questions*.jsonl")):
+            yield from jsonl_queries(path)
+    else:
+        yield from squad_queries(source) if source.suffix == ".json" else jsonl_queries(source)
+
+
+def _check_exists(source: Path) -> None:
+    if not source.exists():
+        raise CorpusError(f"{source} does not exist: name a folder or a file")
+
+
+def _unique(
+    rows: Iterable[tuple[str, Item]], key: Callable[[Item], str], source: Path, noun: str
+) -> tuple[Item, ...]:
+    seen: dict[str, Item] = {}
+    for at, item in rows:
+        if key(item) in seen:
+            raise CorpusError(f"{at}: id {key(item)!r} stands twice: rename one of them")
+        seen[key(item)] = item
+    if not seen:
+        raise CorpusError(f"{source} holds no {noun}")
+    return tuple(seen.values())

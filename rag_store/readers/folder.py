@@ -1,0 +1,50 @@
+"""A folder of .txt and .md files, and JSONL files of documents and questions."""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+from rag_store.documents import Document, Query, clean
+from rag_store.errors import CorpusError
+from rag_store.readers.rows import check_id, read_rows, read_text
+
+TEXT_SUFFIXES = (".md", ".txt")
+
+
+def folder_documents(folder: Path) -> Iterator[tuple[str, Document]]:
+    """Where each text stands, and the document: id is the file's stem, title its first heading.
+
+    Sorted by name; hidden files are skipped. Raises CorpusError.
+    """
+    try:
+        paths = sorted(folder.iterdir())
+    except OSError as error:
+        raise CorpusError(f"cannot read {folder}: {error.strerror}") from error
+    for path in paths:
+        if path.suffix.lower() in TEXT_SUFFIXES and not path.name.startswith("."):
+            yield str(path), _text_document(path)
+
+
+def _text_document(path: Path) -> Document:
+    text = clean(read_text(path))
+    if not text:
+        raise CorpusError(f"{path} is empty: fill it or remove it")
+    headings = (line[2:].strip() for line in text.split("\n") if line.startswith("# "))
+    return Document(check_id(path.stem, str(path)), next(headings, "") or path.stem, text)
+
+
+def jsonl_documents(path: Path) -> Iterator[tuple[str, Document]]:
+    """Lines of doc_id (or _id), title and text. Raises CorpusError."""
+    for row in read_rows(path):
+        doc_id = row.identifier("doc_id", "_id")
+        title = " ".join(row.text("title", may_be_empty=True).split())
+        yield row.at, Document(doc_id, title or doc_id, row.text("text"))
+
+
+def jsonl_queries(path: Path) -> Iterator[tuple[str, Query]]:
+    """Lines of qid (or _id), question (or text) and doc_id: one id, a list, or null for none.
+
+    Raises CorpusError.
+    """
+    for row in read_rows(path):
+        query_id, text = row.identifier("qid", "_id"), row.text("question", "text")
+        yield row.at, Query(query_id, text, row.identifiers("doc_id", "doc_ids"))

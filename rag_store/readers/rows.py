@@ -1,0 +1,99 @@
+"""JSON Lines and text files, read so that an error names file, line and field."""
+
+import json
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from rag_store.documents import clean
+from rag_store.errors import CorpusError
+
+
+def read_text(path: Path) -> str:
+    """The file's text, decoded as UTF-8. Raises CorpusError."""
+    try:
+        content = path.read_bytes()
+    except OSError as error:
+        raise CorpusError(f"cannot read {path}: {error.strerror}") from error
+    try:
+        return content.decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        line = content.count(b"\n", 0, error.start) + 1
+        raise CorpusError(f"{path}:{line}: not UTF-8: convert the file to UTF-8") from error
+
+
+def check_id(value: str, at: str) -> str:
+    """The id, where it is fit for a table cell. Raises CorpusError."""
+    if not value or value != value.strip() or not value.isprintable():
+        raise CorpusError(f"{at}: {value!a} is no usable id: use printable characters")
+    return value
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """One JSON object and where it stands; `at` is `file:line` or `file: path in the object`."""
+
+    at: str
+    fields: dict[str, object]
+
+    def identifier(self, *names: str) -> str:
+        """The first of the fields that is there, as an id. Raises CorpusError."""
+        return check_id(self._string(names), f"{self.at}: field {self._present(names)!r}")
+
+    def text(self, *names: str, may_be_empty: bool = False) -> str:
+        """The first of the fields that is there, as clean text. Raises CorpusError.
+
+        With `may_be_empty` a missing field counts as empty.
+        """
+        if may_be_empty and not any(name in self.fields for name in names):
+            return ""
+        value = clean(self._string(names))
+        if not value and not may_be_empty:
+            name = self._present(names)
+            raise CorpusError(f"{self.at}: field {name!r} is empty: fill it or drop the line")
+        return value
+
+    def identifiers(self, *names: str) -> tuple[str, ...]:
+        """The first of the fields that is there, as ids: one, a list, or none where absent.
+
+        Raises CorpusError.
+        """
+        name = self._present(names)
+        value = self.fields.get(name)
+        if value is None:
+            return ()
+        values = value if isinstance(value, list) else [value]
+        at = f"{self.at}: field {name!r}"
+        ids = [check_id(each, at) for each in values if isinstance(each, str)]
+        if len(ids) != len(values):
+            raise CorpusError(f"{at} is neither a string nor a list of strings: give ids")
+        return tuple(dict.fromkeys(ids))
+
+    def _present(self, names: tuple[str, ...]) -> str:
+        return next((name for name in names if name in self.fields), names[0])
+
+    def _string(self, names: tuple[str, ...]) -> str:
+        name = self._present(names)
+        value = self.fields.get(name)
+        if isinstance(value, str):
+            return value
+        problem = "is not a string" if name in self.fields else "is missing"
+        raise CorpusError(f"{self.at}: field {name!r} {problem}: give it as a string")
+
+
+def read_rows(path: Path) -> Iterator[Row]:
+    """The file's JSON objects, one a line; blank lines are skipped. Raises CorpusError."""
+    # Not splitlines(): JSON strings may hold U+2028 and other characters it would split at.
+    for line, text in enumerate(read_text(path).split("\n"), start=1):
+        if text.strip():
+            yield Row(f"{path}:{line}", _parse(text, f"{path}:{line}"))
+
+
+def _parse(text: str, at: str) -> dict[str, object]:
+    try:
+        value = json.loads(text)
+    except (ValueError, RecursionError) as error:
+        raise CorpusError(f"{at}: not JSON: write one JSON object a line") from error
+    if not isinstance(value, dict):
+        raise CorpusError(f"{at}: not a JSON object: write one JSON object a line")
+    return value

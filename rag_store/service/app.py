@@ -1,0 +1,126 @@
+"""The routes, and what every request goes through."""
+
+import asyncio
+import logging
+import time
+from collections.abc import Awaitable, Callable
+
+from aiohttp import web
+
+from rag_store.errors import RagError
+from rag_store.service.metrics import CONTENT_TYPE
+from rag_store.service.queries import Queries
+from rag_store.service.refusal import Problem, Refusal, problem_of, unavailable
+from rag_store.service.shelving import Shelving
+from rag_store.service.state import State
+
+Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
+
+_PING_TIMEOUT_S = 5
+_log = logging.getLogger(__name__)
+
+
+def make_app(state: State) -> web.Application:
+    """All routes of the service."""
+    queries, shelving, watch = Queries(state), Shelving(state), Watch(state)
+    app = web.Application(
+        middlewares=[counted(state), refusing], client_max_size=state.limits.body_bytes
+    )
+    app.router.add_post("/v1/label", queries.label)
+    app.router.add_post("/v1/retrieve", queries.retrieve)
+    app.router.add_post("/v1/embeddings", queries.embed)
+    app.router.add_post("/v1/documents", shelving.put)
+    app.router.add_get("/v1/documents", shelving.list_all)
+    app.router.add_get("/v1/documents/{doc_id:.+}", shelving.get)
+    app.router.add_delete("/v1/documents/{doc_id:.+}", shelving.delete)
+    app.router.add_get("/health", watch.health)
+    app.router.add_get("/ready", watch.ready)
+    app.router.add_get("/metrics", watch.metrics)
+    return app
+
+
+class Watch:
+    """Handlers for those who watch over the service."""
+
+    def __init__(self, state: State) -> None:
+        self._state = state
+
+    async def health(self, request: web.Request) -> web.Response:
+        """The process lives and its event loop turns."""
+        return web.json_response({"status": "ok"})
+
+    async def ready(self, request: web.Request) -> web.Response:
+        """The library is open and Chroma answers."""
+        library = self._state.library
+        try:
+            await asyncio.wait_for(library.ping(), _PING_TIMEOUT_S)
+        except TimeoutError:
+            message = f"Chroma has not answered in {_PING_TIMEOUT_S} s"
+            raise unavailable(message, "store_unavailable") from None
+        size = library.size
+        return web.json_response(
+            {
+                "status": "ready",
+                "collection": library.settings.collection,
+                "embedder": library.fingerprint.embedder,
+                "documents": size.documents,
+                "chunks": size.chunks,
+                "threshold": library.threshold.threshold,
+            }
+        )
+
+    async def metrics(self, request: web.Request) -> web.Response:
+        """Prometheus' text."""
+        return web.Response(body=self._state.metrics.page(), headers={"Content-Type": CONTENT_TYPE})
+
+
+def counted(state: State) -> Callable[..., Awaitable[web.StreamResponse]]:
+    """A middleware that counts requests by the pattern of their route, and times them."""
+
+    @web.middleware
+    async def count(request: web.Request, handler: Handler) -> web.StreamResponse:
+        since_s = time.perf_counter()
+        response = await handler(request)
+        resource = request.match_info.route.resource
+        route = resource.canonical if resource else "unknown"
+        state.metrics.request(route, response.status, time.perf_counter() - since_s)
+        return response
+
+    return count
+
+
+@web.middleware
+async def refusing(request: web.Request, handler: Handler) -> web.StreamResponse:
+    """Everything that goes wrong becomes one sentence in OpenAI's form."""
+    try:
+        return await handler(request)
+    except Refusal as refusal:
+        return _response(refusal.problem)
+    except RagError as error:
+        return _response(problem_of(error))
+    except web.HTTPException as error:
+        return _http_response(request, error)
+    except Exception:
+        _log.exception("%s %s failed", request.method, request.path)
+        return _response(Problem(500, "the service failed: see its log", "internal_error"))
+
+
+def _http_response(request: web.Request, error: web.HTTPException) -> web.Response:
+    path = f"{request.method} {request.path!a}"
+    match error:
+        case web.HTTPRequestEntityTooLarge():
+            limit = request.client_max_size
+            message = f"the body is too large: send at most {limit} bytes"
+            return _response(Problem(413, message, "too_large"))
+        case web.HTTPMethodNotAllowed():
+            allowed = ", ".join(sorted(error.allowed_methods))
+            problem = Problem(405, f"{path} is no route here: use {allowed}", "wrong_method")
+            return _response(problem, Allow=allowed)
+        case web.HTTPNotFound():
+            return _response(Problem(404, f"{path} is no route here", "unknown_route"))
+    return _response(Problem(error.status, error.reason, "refused"))
+
+
+def _response(problem: Problem, **headers: str) -> web.Response:
+    body = {"error": problem.as_json()}
+    return web.json_response(body, status=problem.status, headers={**problem.headers, **headers})

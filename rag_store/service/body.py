@@ -1,0 +1,119 @@
+"""Request bodies: JSON objects whose fields are checked one by one; unknown fields are ignored."""
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, NoReturn
+
+from aiohttp import web
+
+from rag_store.documents import Document, clean
+from rag_store.errors import CorpusError
+from rag_store.readers.rows import check_id
+from rag_store.service.refusal import Problem, Refusal, invalid
+
+
+@dataclass(frozen=True, slots=True)
+class Body:
+    """A JSON object."""
+
+    fields: dict[str, Any]
+
+    def one_or_many(self, one: str, many: str, limit: int) -> tuple[list[object], bool]:
+        """The items of exactly one of two fields, and whether it was `many`.
+
+        Raises Refusal, also for an empty list and for more than `limit` items.
+        """
+        given = [name for name in (one, many) if self.fields.get(name) is not None]
+        if len(given) != 1:
+            raise invalid(f"give either {one!r} or {many!r}", one, "missing_field")
+        if given[0] == one:
+            return [self.fields[one]], False
+        return self._items(self.fields[many], many, limit), True
+
+    def texts(self, name: str, limit: int, max_chars: int) -> list[str]:
+        """A text or a list of them, none empty. Raises Refusal."""
+        value = self.fields.get(name)
+        if isinstance(value, str):
+            return [usable_text(value, name, max_chars)]
+        items = self._items(value, name, limit)
+        return [usable_text(item, f"{name}[{at}]", max_chars) for at, item in enumerate(items)]
+
+    def choice(self, name: str, choices: Sequence[str]) -> str:
+        """One of the choices, the first where the field is absent. Raises Refusal."""
+        value = self.fields.get(name)
+        if value is None:
+            return choices[0]
+        if value not in choices:
+            raise invalid(f"{name!r} is {_shown(value)}: give {' or '.join(choices)}", name)
+        return str(value)
+
+    @staticmethod
+    def _items(value: object, name: str, limit: int) -> list[object]:
+        if not isinstance(value, list) or not value:
+            raise invalid(f"{name!r} must be a list with something in it", name, "wrong_type")
+        if len(value) > limit:
+            message = f"{name!r} has {len(value)} items: send at most {limit} at once"
+            raise invalid(message, name, "too_many_items")
+        return value
+
+
+async def read_body(request: web.Request) -> Body:
+    """The request's JSON object. Raises Refusal (400), and web.HTTPException (413)."""
+    try:
+        raw = await request.read()
+    except web.RequestPayloadError:
+        raise _malformed("the body cannot be decoded: send plain JSON") from None
+    except ConnectionError:  # nobody will read this, but it is no mistake of ours
+        raise _malformed("the body ended too early") from None
+    try:
+        value = json.loads(raw.decode(), parse_constant=_no_constant)
+    except (ValueError, RecursionError):
+        raise _malformed("the body is not JSON: send a JSON object in UTF-8") from None
+    if not isinstance(value, dict):
+        raise _malformed(f"the body is {_shown(value)}: send a JSON object")
+    return Body(value)
+
+
+def usable_text(value: object, param: str, max_chars: int) -> str:
+    """The value, where it is a text that says something. Raises Refusal (413, 422)."""
+    if not isinstance(value, str):
+        raise invalid(f"{param!r} is {_shown(value)}: give a text", param, "wrong_type")
+    if len(value) > max_chars:
+        message = f"{param!r} has {len(value)} characters: send at most {max_chars}"
+        raise Refusal(Problem(413, message, "too_long", param))
+    if not clean(value):
+        raise invalid(f"{param!r} is empty: send a text", param, "empty")
+    return value
+
+
+def document_of(value: object, param: str) -> Document:
+    """A document from its JSON object; the title may be missing. Raises Refusal."""
+    if not isinstance(value, dict):
+        raise invalid(f"{param!r} is {_shown(value)}: give an object", param, "wrong_type")
+    fields = {"title": "", **value}
+    for name in ("doc_id", "title", "text"):
+        if not isinstance(fields.get(name), str):
+            problem = f"{_shown(fields[name])}: give a text" if name in fields else "missing"
+            code = "wrong_type" if name in fields else "missing_field"
+            raise invalid(f"{name!r} is {problem}", f"{param}.{name}", code)
+    try:
+        doc_id = check_id(fields["doc_id"], "'doc_id'")
+    except CorpusError as error:
+        raise invalid(str(error), f"{param}.doc_id") from None
+    if not clean(fields["text"]):
+        raise invalid("'text' is empty: send a text", f"{param}.text", "empty")
+    return Document(doc_id, fields["title"], fields["text"])
+
+
+def _malformed(message: str) -> Refusal:
+    return Refusal(Problem(400, message, "malformed_body"))
+
+
+def _no_constant(name: str) -> NoReturn:
+    raise ValueError(f"{name} is not JSON")
+
+
+def _shown(value: object) -> str:
+    text = json.dumps(value)
+    return text if len(text) <= 40 else f"{text[:40]}…"

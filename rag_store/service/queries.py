@@ -1,0 +1,119 @@
+"""`/v1/label`, `/v1/retrieve` and `/v1/embeddings`."""
+
+import base64
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+from aiohttp import web
+
+from rag_store.errors import RagError
+from rag_store.label import Label
+from rag_store.service.body import Body, read_body, usable_text
+from rag_store.service.refusal import Refusal, invalid, not_found, problem_of
+from rag_store.service.replies import label_json, retrieval_json
+from rag_store.service.state import State
+
+Shape = Callable[[Label], dict[str, Any]]
+
+
+class Queries:
+    """Handlers for what is asked of the library."""
+
+    def __init__(self, state: State) -> None:
+        self._state = state
+
+    async def label(self, request: web.Request) -> web.Response:
+        """Which document each query is about."""
+        return await self._answer(request, label_json)
+
+    async def retrieve(self, request: web.Request) -> web.Response:
+        """The same, with the document itself."""
+        return await self._answer(request, self._retrieved)
+
+    async def embed(self, request: web.Request) -> web.Response:
+        """The embedder's vectors, in OpenAI's form."""
+        library = self._state.library
+        body = await read_body(request)
+        self._check_model(body, library.fingerprint.embedder)
+        coded = body.choice("encoding_format", ("float", "base64")) == "base64"
+        if body.fields.get("dimensions") not in (None, library.fingerprint.dim):
+            message = f"'dimensions' can only be {library.fingerprint.dim}"
+            raise invalid(message, "dimensions")
+        limits = self._state.limits
+        texts = body.texts("input", limits.batch, library.settings.max_query_chars)
+        with self._state.queries.entered(len(texts)):
+            vectors = await library.embed(texts)
+        rows = [_coded(vector) if coded else vector.tolist() for vector in vectors]
+        data = [
+            {"object": "embedding", "index": at, "embedding": row} for at, row in enumerate(rows)
+        ]
+        # OpenAI's form wants numbers here; texts are not counted in tokens.
+        usage = {"prompt_tokens": 0, "total_tokens": 0}
+        model = library.fingerprint.embedder
+        return web.json_response({"object": "list", "data": data, "model": model, "usage": usage})
+
+    async def _answer(self, request: web.Request, shape: Shape) -> web.Response:
+        library = self._state.library
+        body = await read_body(request)
+        self._check_collection(body, library.settings.collection)
+        queries, many = body.one_or_many("query", "queries", self._state.limits.batch)
+        with self._state.queries.entered(len(queries)):
+            results = await self._label_all(queries, "queries" if many else None)
+        if many:
+            data = [{"index": at, **_item(result, shape)} for at, result in enumerate(results)]
+            return web.json_response({"object": "list", "data": data})
+        if isinstance(results[0], Refusal):
+            raise results[0]
+        return web.json_response(shape(results[0]))
+
+    async def _label_all(self, queries: list[object], many: str | None) -> list[Label | Refusal]:
+        checked = [
+            self._checked(query, f"{many}[{at}]" if many else "query")
+            for at, query in enumerate(queries)
+        ]
+        texts = [each for each in checked if isinstance(each, str)]
+        found = iter(await self._state.library.label_many(texts))
+        results = [each if isinstance(each, Refusal) else _refused(next(found)) for each in checked]
+        for result in results:
+            if isinstance(result, Refusal):
+                self._state.metrics.label_failed()
+            else:
+                self._state.metrics.label(result)
+        return results
+
+    def _checked(self, query: object, param: str) -> str | Refusal:
+        try:
+            return usable_text(query, param, self._state.library.settings.max_query_chars)
+        except Refusal as refusal:
+            return refusal
+
+    def _retrieved(self, label: Label) -> dict[str, Any]:
+        doc_id = label.doc_id
+        return retrieval_json(label, self._state.library.document(doc_id) if doc_id else None)
+
+    @staticmethod
+    def _check_collection(body: Body, served: str) -> None:
+        wanted = body.fields.get("collection")
+        if wanted not in (None, served):
+            message = f"the collection {wanted!a} is not served here, only {served!a}"
+            raise not_found(message, "collection", "unknown_collection")
+
+    @staticmethod
+    def _check_model(body: Body, served: str) -> None:
+        wanted = body.fields.get("model")
+        if wanted not in (None, "", served):
+            message = f"the model {wanted!a} is not served here, only {served!a}"
+            raise not_found(message, "model", "model_not_found")
+
+
+def _refused(result: Label | RagError) -> Label | Refusal:
+    return Refusal(problem_of(result)) if isinstance(result, RagError) else result
+
+
+def _item(result: Label | Refusal, shape: Shape) -> dict[str, Any]:
+    return {"error": result.problem.as_json()} if isinstance(result, Refusal) else shape(result)
+
+
+def _coded(vector: np.ndarray[Any, np.dtype[np.float32]]) -> str:
+    return base64.b64encode(vector.astype("<f4").tobytes()).decode()

@@ -1,0 +1,98 @@
+"""The process: listen, open the library, serve until a signal, finish what is in flight."""
+
+import asyncio
+import os
+import signal
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+
+from aiohttp import web
+
+from rag_store.errors import RagUsageError
+from rag_store.library import Library, open_library
+from rag_store.service.app import make_app
+from rag_store.service.state import Limits, State
+from rag_store.settings import Settings
+
+# After the drain, for threads that are in the middle of something.
+_GRACE_S = 2.0
+
+
+@dataclass(frozen=True, slots=True)
+class ServerOptions:
+    """Where to listen (port 0: a free one) and how long requests may finish after a signal."""
+
+    bind: str = "127.0.0.1"
+    port: int = 8090
+    drain_s: float = 10.0
+    limits: Limits = field(default_factory=Limits)
+
+
+async def serve(
+    settings: Settings, options: ServerOptions, announce: Callable[[str, Library], None]
+) -> None:
+    """Serve until SIGTERM or SIGINT; `announce` gets the url once the library is open.
+
+    Raises RagUsageError where the address is taken, and as `open_library`.
+    """
+    state = State(options.limits)
+    runner = web.AppRunner(
+        make_app(state), access_log=None, shutdown_timeout=options.drain_s, handle_signals=False
+    )
+    await runner.setup()
+    lag = asyncio.create_task(state.metrics.watch_loop())
+    try:
+        with _stop_signal(options.drain_s) as stop:
+            url = await _listen(runner, options)
+            async with open_library(settings) as library:
+                state.opened = library
+                if not stop.is_set():
+                    announce(url, library)
+                await stop.wait()
+                # Before the library closes: requests in flight still need it.
+                await runner.cleanup()
+    finally:
+        lag.cancel()
+        await runner.cleanup()
+
+
+async def _listen(runner: web.AppRunner, options: ServerOptions) -> str:
+    site = web.TCPSite(runner, options.bind, options.port)
+    try:
+        await site.start()
+    except (OSError, OverflowError) as error:
+        raise RagUsageError(
+            f"cannot listen on {options.bind}:{options.port}:"
+            f" {getattr(error, 'strerror', None) or error}: choose another --bind or --port"
+        ) from error
+    host, port = runner.addresses[0][:2]
+    return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
+
+
+@contextmanager
+def _stop_signal(drain_s: float) -> Iterator[asyncio.Event]:
+    """Set at the first SIGTERM or SIGINT; a second one ends the process as it always does."""
+    loop, event = asyncio.get_running_loop(), asyncio.Event()
+    # A thread that waits for a far embedder cannot be cancelled; what is stored survives this.
+    last = threading.Timer(drain_s + _GRACE_S, os._exit, [1])
+    last.daemon = True
+
+    def stop() -> None:
+        _restore(loop)
+        last.start()
+        event.set()
+
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, stop)
+    try:
+        yield event
+    finally:
+        last.cancel()
+        _restore(loop)
+
+
+def _restore(loop: asyncio.AbstractEventLoop) -> None:
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.remove_signal_handler(number)

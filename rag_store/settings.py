@@ -1,0 +1,51 @@
+"""How a library is opened, as a command line says it."""
+
+import re
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from rag_store.chunking import Chunker
+from rag_store.embedders import EmbedderSpec
+from rag_store.errors import RagUsageError
+
+RETRIEVERS = ("hybrid", "dense", "bm25")
+FUSIONS = ("zscore", "minmax", "rrf")
+_COLLECTION = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{1,61}[A-Za-z0-9]")
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """Where the chunks lie, how they are made and how they are searched.
+
+    With `chroma_url` the chunks lie in a Chroma server and `path` is not used. Up to
+    `exact_chunks` chunks every one is compared, above that Chroma's HNSW index is asked.
+    """
+
+    path: Path = Path(".kvswarm/rag")
+    chroma_url: str = ""
+    collection: str = "default"
+    embedder: EmbedderSpec = field(default_factory=EmbedderSpec)
+    chunker: Chunker = field(default_factory=Chunker)
+    retriever: str = "hybrid"
+    fusion: str = "zscore"
+    candidates: int = 5
+    exact_chunks: int = 10_000
+    threads: int = 4
+    max_query_chars: int = 20_000
+
+    def __post_init__(self) -> None:
+        _check_choice("retriever", self.retriever, RETRIEVERS)
+        _check_choice("fusion", self.fusion, FUSIONS)
+        if not _COLLECTION.fullmatch(self.collection):
+            raise RagUsageError(
+                f"collection {self.collection!r}: use 3 to 63 letters, digits, '.', '_' and '-',"
+                " with a letter or digit at both ends"
+            )
+        for name in ("candidates", "threads", "max_query_chars"):
+            if getattr(self, name) < 1:
+                raise RagUsageError(f"{name} is {getattr(self, name)}: give at least 1")
+
+
+def _check_choice(name: str, value: str, choices: tuple[str, ...]) -> None:
+    if value not in choices:
+        raise RagUsageError(f"{name} {value!r} is unknown: choose one of {', '.join(choices)}")

@@ -1,0 +1,61 @@
+"""What a library holds: the rows in Chroma, and the entries and the index in memory."""
+
+from collections.abc import Sequence
+
+from rag_store.catalog import sort_out
+from rag_store.documents import Document
+from rag_store.embedders import Embedder
+from rag_store.fingerprint import Fingerprint
+from rag_store.ingest import Progress, Writer
+from rag_store.settings import Settings
+from rag_store.snapshot import Snapshot
+from rag_store.state_files import StateFiles
+from rag_store.store import ChunkStore
+
+
+class Shelf:
+    """What a library holds: the store, and the entries it gives in memory. Blocks."""
+
+    def __init__(self, settings: Settings, embedder: Embedder, rebuild: bool) -> None:
+        """Read the collection; rows of documents that were cut short are removed."""
+        identity = embedder.identity
+        self.fingerprint = Fingerprint.of(identity, settings.chunker)
+        self.store = ChunkStore(settings, self.fingerprint, rebuild)
+        files = (settings.path, settings.collection, self.fingerprint)
+        states = StateFiles(*files) if identity.states else None
+        self.writer = Writer(self.store, states, embedder, settings.chunker)
+        found, strays = sort_out(self.store.pages())
+        self.store.delete(strays)
+        self.entries = {
+            doc_id: self.writer.restore_states(entry, identity.dim)
+            for doc_id, entry in found.items()
+        }
+        if states is not None:
+            states.keep_only({entry.digest for entry in found.values()})
+        self._dim = identity.dim
+        self._snapshot: Snapshot | None = None
+
+    def write(self, documents: Sequence[Document], progress: Progress | None) -> None:
+        """Store the documents in place of those with the same ids."""
+        for done, entry in enumerate(self.writer.write(documents), start=1):
+            before = self.entries.get(entry.doc_id)
+            if before is not None:
+                self.store.delete(before.row_ids)
+            self.entries[entry.doc_id] = entry
+            self._snapshot = None
+            if progress is not None:
+                progress(done, len(documents))
+
+    def remove(self, doc_ids: Sequence[str]) -> None:
+        """Take the documents out; they must be there."""
+        self.store.delete([row for doc_id in doc_ids for row in self.entries[doc_id].row_ids])
+        for doc_id in doc_ids:
+            del self.entries[doc_id]
+        self._snapshot = None
+
+    def snapshot(self) -> Snapshot:
+        """All that is there now; indexed anew after a change."""
+        snapshot = self._snapshot
+        if snapshot is None:
+            snapshot = self._snapshot = Snapshot.of(list(self.entries.values()), self._dim)
+        return snapshot

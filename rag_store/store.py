@@ -1,0 +1,219 @@
+"""Chunks and their vectors in a Chroma collection, embedded in this process or on a server.
+
+Chroma keeps an old row silently on `add`, keeps a stored metric silently on `get_or_create`, and
+takes NaN. So rows are only upserted, collections are created or opened but never both in one call,
+and vectors are checked before they get here.
+"""
+
+import fcntl
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from io import TextIOWrapper
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
+
+import numpy as np
+import numpy.typing as npt
+
+from rag_store.embedders import Vectors
+from rag_store.errors import FingerprintError, RagError, StoreError
+from rag_store.fingerprint import Fingerprint
+from rag_store.settings import Settings
+
+# Chroma refuses more than 5461 rows at once.
+BATCH_ROWS = 4096
+# Chroma's own choices lose half of the true neighbours among 10,000; ef_search is read only when
+# the collection is created.
+HNSW = {"space": "cosine", "ef_construction": 400, "max_neighbors": 48, "ef_search": 400}
+_FINGERPRINT = "kvswarm_fingerprint"
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """One chunk as it is stored; `digest` is its document's, `count` how many chunks that has."""
+
+    doc_id: str
+    title: str
+    digest: str
+    ordinal: int
+    count: int
+    start: int
+    text: str
+    written_ns: int
+
+    @property
+    def row_id(self) -> str:
+        """Another version of a document has other ids, so it never overwrites the one before."""
+        return f"{self.doc_id}#{self.digest[:16]}#{self.ordinal}"
+
+    def metadata(self) -> dict[str, str | int]:
+        """All but the text, as Chroma stores it."""
+        return {
+            "doc_id": self.doc_id,
+            "title": self.title,
+            "digest": self.digest,
+            "ordinal": self.ordinal,
+            "count": self.count,
+            "start": self.start,
+            "written_ns": self.written_ns,
+        }
+
+
+class ChunkStore:
+    """One collection. Safe to call from several threads; every call may block on the disk."""
+
+    def __init__(self, settings: Settings, fingerprint: Fingerprint, rebuild: bool = False) -> None:
+        """Open the collection, or create it. With `rebuild` what is there is dropped.
+
+        Raises StoreError, and FingerprintError where it was made with something else.
+        """
+        self._lock = None if settings.chroma_url else _lock(settings.path)
+        try:
+            with _translated("cannot open"):
+                self._client = _client(settings)
+                self._collection = self._open(settings.collection, fingerprint, rebuild)
+        except RagError:
+            self.close()
+            raise
+
+    def close(self) -> None:
+        """Let another process open the same path. Idempotent."""
+        if self._lock is not None:
+            self._lock.close()
+            self._lock = None
+
+    def write(self, rows: Sequence[Row], vectors: Vectors) -> None:
+        """Add the rows, or overwrite those with the same id. Raises StoreError."""
+        for start in range(0, len(rows), BATCH_ROWS):
+            part = slice(start, start + BATCH_ROWS)
+            with _translated("cannot write to"):
+                self._collection.upsert(
+                    ids=[row.row_id for row in rows[part]],
+                    embeddings=vectors[part],
+                    documents=[row.text for row in rows[part]],
+                    metadatas=[row.metadata() for row in rows[part]],
+                )
+
+    def delete(self, row_ids: Sequence[str]) -> None:
+        """Remove the rows; unknown ids are ignored. Raises StoreError."""
+        for start in range(0, len(row_ids), BATCH_ROWS):
+            with _translated("cannot delete from"):
+                self._collection.delete(ids=list(row_ids[start : start + BATCH_ROWS]))
+
+    def pages(self) -> Iterator[tuple[list[Row], Vectors]]:
+        """All rows and their vectors, a batch at a time. Raises StoreError."""
+        wanted = ["documents", "metadatas", "embeddings"]
+        offset = 0
+        while True:
+            with _translated("cannot read from"):
+                page = self._collection.get(include=wanted, limit=BATCH_ROWS, offset=offset)
+            if not page["ids"]:
+                return
+            rows = [
+                Row(**metadata, text=text)
+                for metadata, text in zip(page["metadatas"], page["documents"], strict=True)
+            ]
+            yield rows, np.asarray(page["embeddings"], np.float32)
+            offset += len(rows)
+
+    def nearest(self, vector: Vectors, count: int) -> tuple[list[str], npt.NDArray[np.float32]]:
+        """Ids of the rows nearest to the vector of shape [dim], by HNSW, and their cosines.
+
+        Raises StoreError.
+        """
+        with _translated("cannot search"):
+            found = self._collection.query(
+                query_embeddings=[vector], n_results=count, include=["distances"]
+            )
+        return found["ids"][0], 1 - np.asarray(found["distances"][0], np.float32)
+
+    def note(self, name: str) -> str | None:
+        """What `set_note` kept under the name. Raises StoreError."""
+        value = (self._collection.metadata or {}).get(f"kvswarm_{name}")
+        return value if isinstance(value, str) else None
+
+    def set_note(self, name: str, value: str) -> None:
+        """Keep a text beside the collection, in its metadata. Raises StoreError."""
+        with _translated("cannot write to"):
+            # Chroma replaces all metadata by what it is given.
+            kept = {**(self._collection.metadata or {}), f"kvswarm_{name}": value}
+            self._collection.modify(metadata=kept)
+
+    def ping(self) -> None:
+        """Raise StoreError where Chroma does not answer."""
+        with _translated("cannot reach"):
+            self._collection.count()
+
+    def _open(self, name: str, fingerprint: Fingerprint, rebuild: bool) -> Any:
+        there = name in {collection.name for collection in self._client.list_collections()}
+        if there and rebuild:
+            self._client.delete_collection(name)
+        if not there or rebuild:
+            return self._client.create_collection(
+                name,
+                configuration={"hnsw": HNSW},
+                metadata={_FINGERPRINT: fingerprint.as_json()},
+                embedding_function=None,
+            )
+        collection = self._client.get_collection(name, embedding_function=None)
+        fingerprint.check((collection.metadata or {}).get(_FINGERPRINT), name)
+        return _with_cosine(collection)
+
+
+def _with_cosine(collection: Any) -> Any:
+    space = (collection.configuration_json.get("hnsw") or {}).get("space")
+    if space != HNSW["space"]:
+        raise FingerprintError(
+            f"the collection {collection.name!r} measures by {space}, not cosine:"
+            " make it anew with kvswarm rag index --rebuild"
+        )
+    return collection
+
+
+def _client(settings: Settings) -> Any:
+    try:
+        import chromadb
+        from chromadb.config import Settings as ChromaSettings
+    except ImportError as error:
+        raise StoreError("Chroma is not installed: pip install 'kvswarm[rag]'") from error
+    quiet = ChromaSettings(anonymized_telemetry=False)
+    if not settings.chroma_url:
+        return chromadb.PersistentClient(str(settings.path), quiet)
+    url = urlsplit(settings.chroma_url)
+    secure = url.scheme == "https"
+    if url.scheme not in ("http", "https") or not url.hostname:
+        raise StoreError(f"--chroma-url is {settings.chroma_url!r}: give http://host:port")
+    port = url.port or (443 if secure else 8000)
+    return chromadb.HttpClient(url.hostname, port, ssl=secure, settings=quiet)
+
+
+def _lock(path: Path) -> TextIOWrapper:
+    """Two processes on one folder do not see each other's rows, so only one gets in."""
+    try:
+        path.mkdir(parents=True, exist_ok=True)
+        file = (path / "lock").open("w")
+    except OSError as error:
+        raise StoreError(f"cannot write to {path}: {error.strerror}") from error
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError as error:
+        file.close()
+        raise StoreError(
+            f"{path} is in use by another process: stop it, name another --path,"
+            " or let both use a Chroma server with --chroma-url"
+        ) from error
+    return file
+
+
+@contextmanager
+def _translated(action: str) -> Iterator[None]:
+    try:
+        yield
+    except RagError:
+        raise
+    # Chroma's errors have no common base: they come from Rust, httpx, sqlite and itself.
+    except Exception as error:
+        reason = str(error).strip().split("\n")[0] or type(error).__name__
+        raise StoreError(f"{action} Chroma: {reason}") from error

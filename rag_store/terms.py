@@ -1,0 +1,67 @@
+"""The terms a text is indexed by: words without inflection, and what identifiers are made of."""
+
+import re
+from functools import lru_cache
+
+# Letters with digits inside, and identifiers such as `max_model_len` or `torch.nn` in one piece.
+_WORD = re.compile(r"[^\W_]+(?:[._-][^\W_]+)*")
+_PART = re.compile(r"[^\W_]+")
+_HUMP = re.compile(r"[A-Z]?[a-z]+|[A-Z]+(?![a-z])|\d+")
+_VOWEL = re.compile(r"[aeiouy]")
+_DOUBLED = re.compile(r"([^aeioulsz\d])\1$")
+
+_SMALL_WORDS = (
+    "a about after all also am an and any are as at be because been before being both but by can"
+    " could did do does doing done each else few for from had has have having he her here him his"
+    " how however i if in into is it its itself just me might more most much must my no nor not of"
+    " off on one only or other our out over own per quite rather same shall she should since so"
+    " some such than that the their them then there these they this those though through to too"
+    " under until up upon us very was we were what when where whether which while who whom whose"
+    " why will with within would you your don doesn didn isn aren wasn won ll ve re"
+)
+STOPWORDS = frozenset(_SMALL_WORDS.split())
+
+
+def terms(text: str) -> list[str]:
+    """The text's terms in order, repeats included; empty for a text of stop words alone."""
+    found: list[str] = []
+    for match in _WORD.finditer(text):
+        word = match.group()
+        parts = _PART.findall(word)
+        if len(parts) > 1:
+            # prefix-caching -> prefixcaching, prefix, caching
+            found.append("".join(parts).lower())
+        for part in parts:
+            found += _of_part(part)
+    return [_stem(word) for word in found if word not in STOPWORDS and len(word) > 1]
+
+
+def _of_part(part: str) -> list[str]:
+    humps = _HUMP.findall(part) if part[1:] != part[1:].lower() else []
+    whole = part.lower()
+    return [whole, *(hump.lower() for hump in humps)] if len(humps) > 1 else [whole]
+
+
+@lru_cache(maxsize=1 << 16)
+def _stem(word: str) -> str:
+    """The word without plural, past, progressive and adverb endings; rough, but consistent."""
+    if len(word) <= 3 or not word.isascii() or any(letter.isdigit() for letter in word):
+        return word
+    word = _without_plural(word)
+    for suffix, least in (("ingly", 3), ("edly", 3), ("ing", 3), ("ed", 3), ("ly", 4)):
+        stem = word.removesuffix(suffix)
+        if stem != word and len(stem) >= least and _VOWEL.search(stem):
+            word = _DOUBLED.sub(r"\1", stem)
+            break
+    word = word.removesuffix("e") if len(word) > 4 else word
+    return f"{word[:-1]}i" if word.endswith("y") and len(word) > 3 else word
+
+
+def _without_plural(word: str) -> str:
+    if word.endswith("sses"):
+        return word[:-2]
+    if word.endswith("ies") and len(word) > 4:
+        return f"{word[:-3]}y"
+    if word.endswith("s") and not word.endswith(("ss", "us", "is")):
+        return word[:-1]
+    return word

@@ -1,0 +1,36 @@
+"""Texts are cut into chunks that cover them, and put together again."""
+
+from itertools import pairwise
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from rag_store.chunking import Chunker, join
+
+
+@given(st.text(max_size=400), st.integers(2, 20), st.integers(0, 19))
+def test_chunks_put_together_are_the_text(text: str, size: int, overlap: int) -> None:
+    chunks = Chunker(size, min(overlap, size - 1)).cut(text)
+    assert join(chunks) == text
+    assert [chunk.ordinal for chunk in chunks] == list(range(len(chunks)))
+
+
+def test_chunks_overlap_and_keep_their_size() -> None:
+    chunks = Chunker(128, 32).cut(" ".join(f"w{at:03}" for at in range(500)))
+    words = [chunk.text.split() for chunk in chunks]
+    assert all(len(each) == 128 for each in words[:-1])
+    assert all(before[-32:] == after[:32] for before, after in pairwise(words))
+
+
+def test_a_word_without_end_is_cut_too() -> None:
+    assert len(Chunker(128, 32).cut("a" * 5000)) > 5
+
+
+def test_an_empty_text_is_one_chunk() -> None:
+    assert [chunk.text for chunk in Chunker().cut("")] == [""]
+
+
+def test_an_overlap_as_long_as_the_chunk_is_refused() -> None:
+    with pytest.raises(ValueError, match="overlap"):
+        Chunker(32, 32)

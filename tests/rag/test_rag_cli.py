@@ -1,0 +1,269 @@
+"""The commands of `kvswarm rag`."""
+
+import json
+import subprocess
+import sys
+from contextlib import redirect_stderr, redirect_stdout
+from dataclasses import dataclass
+from io import StringIO
+from pathlib import Path
+
+import pytest
+
+from rag_store.cli.main import main
+
+TEXTS = {
+    "paging": "The cache is cut into blocks, which a table maps to pages.",
+    "raft": "A leader replicates its log to the followers.",
+    "dough": "Bread rises when yeast ferments the dough.",
+}
+HASHING = ("--embedder", "hashing")
+
+
+@dataclass(frozen=True)
+class Done:
+    returncode: int
+    stdout: str
+    stderr: str
+
+
+def rag(*arguments: object, stdin: str = "") -> Done:
+    """A finished command, in this process: starting Chroma takes a second each time."""
+    out, errors, before = StringIO(), StringIO(), sys.stdin
+    sys.stdin = StringIO(stdin)
+    try:
+        with redirect_stdout(out), redirect_stderr(errors):
+            code = main(list(map(str, arguments)))
+    finally:
+        sys.stdin = before
+    return Done(code, out.getvalue(), errors.getvalue())
+
+
+@pytest.fixture(scope="module")
+def corpus(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("corpus")
+    for name, text in TEXTS.items():
+        (folder / f"{name}.txt").write_text(text)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def library(corpus: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[str, ...]:
+    """The options that mean a library with the corpus in it."""
+    options = ("--path", str(tmp_path_factory.mktemp("library")), *HASHING)
+    done = rag("index", corpus, *options)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout == "3 added, 0 updated, 0 unchanged, 0 removed: 3 documents in 3 chunks\n"
+    return options
+
+
+@pytest.fixture(scope="module")
+def questions(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    rows = [
+        {"qid": "1", "question": "Which table maps blocks to pages?", "doc_id": "paging"},
+        {"qid": "2", "question": "To whom is the log replicated?", "doc_id": ["raft", "x"]},
+        {"qid": "3", "question": "Who ferments the dough?", "doc_id": "paging"},
+    ]
+    return jsonl(tmp_path_factory.mktemp("questions") / "questions.jsonl", rows)
+
+
+@pytest.fixture(scope="module")
+def strangers(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    rows = [{"qid": "s", "question": "How tall is Everest?", "doc_id": None}]
+    return jsonl(tmp_path_factory.mktemp("strangers") / "strangers.jsonl", rows)
+
+
+def jsonl(path: Path, rows: list[dict[str, object]]) -> Path:
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    return path
+
+
+def test_index_again_prune_and_rebuild(corpus: Path, tmp_path: Path) -> None:
+    options = ("--path", tmp_path / "library", *HASHING)
+    assert rag("index", corpus, *options).stdout.startswith("3 added")
+    other = tmp_path / "other"
+    other.mkdir()
+    (other / "raft.txt").write_text(TEXTS["raft"] + " Terms only grow.")
+    assert rag("index", other, *options).stdout.startswith("0 added, 1 updated, 0 unchanged, 0 r")
+    pruned = rag("index", other, *options, "--prune").stdout
+    assert pruned.startswith("0 added, 0 updated, 1 unchanged, 2 removed: 1 documents")
+    refused = rag("index", corpus, *options, "--embedder-dim", 64)
+    assert refused.returncode == 2
+    assert "--rebuild" in refused.stderr
+    rebuilt = rag("index", corpus, *options, "--embedder-dim", 64, "--rebuild")
+    assert rebuilt.stdout.startswith("3 added, 0 updated, 0 unchanged, 0 removed: 3 documents")
+
+
+def test_label_one(library: tuple[str, ...]) -> None:
+    done = rag("label", "Who replicates the log?", *library)
+    doc_id, score, query = done.stdout.rstrip("\n").split("\t")
+    assert (done.returncode, doc_id, query) == (0, "raft", "Who replicates the log?")
+    assert 0 < float(score) < 1
+
+
+def test_label_lines_of_stdin_and_of_a_file(library: tuple[str, ...], tmp_path: Path) -> None:
+    text = "Who replicates the log?\n\nyeast\x1b[31m\x00 in dough\n"
+    done = rag("label", *library, stdin=text)
+    lines = [line.split("\t") for line in done.stdout.splitlines()]
+    assert [line[0] for line in lines] == ["raft", "dough"]
+    assert "\x1b" not in done.stdout
+    (tmp_path / "queries.txt").write_text(text)
+    assert rag("label", "--file", tmp_path / "queries.txt", *library).stdout == done.stdout
+
+
+def test_label_in_json(library: tuple[str, ...]) -> None:
+    label = json.loads(rag("label", "Who replicates the log?", "--json", *library).stdout)
+    assert label["query"] == "Who replicates the log?"
+    assert label["doc_id"] == label["candidates"][0]["doc_id"] == "raft"
+
+
+def test_a_bad_line_does_not_fail_the_others(library: tuple[str, ...]) -> None:
+    options = (*library, "--max-query-chars", 30)
+    done = rag("label", *options, stdin="the log?\n" + "x" * 31 + "\nyeast?\n")
+    assert [line.split("\t")[0] for line in done.stdout.splitlines()] == ["raft", "dough"]
+    assert done.returncode == 2
+    assert "31 characters" in done.stderr
+
+
+def test_explain(library: tuple[str, ...]) -> None:
+    question = "Who replicates the log of bread?"
+    lines = dict(
+        line.split(maxsplit=1) for line in rag("explain", question, *library).stdout.splitlines()
+    )
+    assert lines["label"] == "raft"
+    assert "threshold" in lines["score"]
+    assert lines["best"].startswith("raft: fused")
+    assert "cosine" in lines["best"]
+    assert "behind" in lines["runner-up"]
+    assert "log" in lines["words"]
+    assert TEXTS["raft"] in lines["chunk"]
+    reasons = json.loads(rag("explain", question, "--json", *library).stdout)
+    assert reasons["chunk_text"] == TEXTS["raft"]
+    assert reasons["terms"]["log"] > 0
+    assert reasons["terms"]["bread"] == 0
+
+
+def test_eval_in_json(library: tuple[str, ...], questions: Path, strangers: Path) -> None:
+    options = ("--questions", questions, "--unanswerable", strangers, "--json")
+    found = json.loads(rag("eval", *options, *library).stdout)
+    assert found["top1"] == pytest.approx(2 / 3)
+    assert found["top3"] == 1
+    low, high = found["top1_interval"]
+    assert 0 < low < found["top1"] < high < 1
+    assert found["mrr"] == pytest.approx(5 / 6, abs=0.1)
+    assert found["label_ms"].keys() == {"p50", "p95", "p99"}
+    assert found["reject"] == 0, "the hashing embedder refuses nothing until fitted"
+    assert found["baselines"].keys() == {"whole_document", "dense", "bm25", "oracle"}
+    assert found["baselines"]["oracle"]["top1"] == 1
+    assert found["baselines"]["bm25"]["top1"] == pytest.approx(2 / 3)
+    assert found["confusions"] == [{"asked": "paging", "labelled": "dough", "count": 1}]
+
+
+def test_eval_of_another_corpus_with_distractors(
+    corpus: Path, questions: Path, tmp_path: Path
+) -> None:
+    rows: list[dict[str, object]] = [
+        {"doc_id": f"extra{at}", "title": "", "text": f"Paragraph {at} of a law on harbours."}
+        for at in range(8)
+    ]
+    extra = jsonl(tmp_path / "extra.jsonl", rows)
+    options = ("--corpus", corpus, "--questions", questions, "--distractors", extra)
+    path = tmp_path / "untouched"
+    done = rag("eval", *options, "--json", "--path", path, *HASHING)
+    sizes = json.loads(done.stdout)["sizes"]
+    assert [each["documents"] for each in sizes] == [3, 4, 5, 7, 11]
+    assert not path.exists()
+    table = rag("eval", *options, "--path", path, *HASHING).stdout
+    assert "top-1" in table
+    assert "whole_document" in table
+    assert "11 documents" in table
+
+
+def test_fit_threshold(corpus: Path, questions: Path, strangers: Path, tmp_path: Path) -> None:
+    options = ("--path", tmp_path, *HASHING)
+    rag("index", corpus, *options)
+    done = rag("fit-threshold", questions, strangers, "--keep", 1, *options)
+    assert done.returncode == 0, done.stderr
+    assert "fitted on 3 answerable and 1 unanswerable" in done.stdout
+    assert "keeps 100.0%" in done.stdout
+    stranger = rag("label", "How tall is Everest?", *options).stdout
+    assert stranger.startswith("-\t"), "kept for the next process"
+    explained = rag("explain", "How tall is Everest?", *options).stdout
+    assert "refused" in explained
+    assert "below the threshold" in explained
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["nothing"], "unknown command 'nothing'"),
+        (["index"], "PATH"),
+        (["index", "/nowhere"], "/nowhere does not exist"),
+        (["label", "a", "--file", "b"], "not both"),
+        (["label", "--file", "/nowhere"], "cannot read /nowhere"),
+        (["label", "  "], "the query is empty"),
+        (["label", "a", "--retriever", "x"], "--retriever"),
+        (["label", "a", "--chunk-tokens", "8"], "--overlap-tokens"),
+        (["label", "a", "--embedder", "openai"], "--embedder-url"),
+        (["label", "a", "--collection", "a b"], "'a b'"),
+        (["label", "a", "--coll", "ab"], "--coll"),
+        (["eval"], "--questions"),
+        (["eval", "--questions", "/nowhere"], "/nowhere does not exist"),
+        (["serve", "--port", "70000"], "from 0 to 65535"),
+        (["serve", "--bind", "256.0.0.1"], "cannot listen on 256.0.0.1"),
+    ],
+)
+def test_wrong_use_is_one_line(
+    arguments: list[str],
+    said: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    fixed = [] if "--embedder" in arguments or arguments == ["nothing"] else list(HASHING)
+    assert main([*arguments, *fixed]) == 2
+    error = capsys.readouterr().err
+    last = error.splitlines()[-1]
+    assert last.startswith("kvswarm rag: ")
+    assert said in last
+    assert "Traceback" not in error
+
+
+def test_a_question_about_an_unknown_document(library: tuple[str, ...], tmp_path: Path) -> None:
+    rows: list[dict[str, object]] = [{"qid": "1", "question": "a?", "doc_id": "missing"}]
+    done = rag("eval", "--questions", jsonl(tmp_path / "q.jsonl", rows), *library)
+    assert done.returncode == 2
+    assert "'missing'" in done.stderr
+
+
+def test_help(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main([]) == 2
+    assert main(["--help"]) == 0
+    helped = capsys.readouterr().out
+    for command in ("index", "serve", "label", "explain", "eval", "fit-threshold"):
+        assert f"\n  kvswarm rag {command}" in helped
+        with pytest.raises(SystemExit) as ended:
+            main([command, "--help"])
+        assert ended.value.code == 0
+
+
+def test_kvswarm_hands_over(capsys: pytest.CaptureFixture[str]) -> None:
+    from loadgen.cli.main import main as kvswarm
+
+    assert kvswarm(["rag", "--help"]) == 0
+    assert "kvswarm rag index PATH" in capsys.readouterr().out
+    assert kvswarm(["rag", "nothing"]) == 2
+
+
+def test_kvswarm_says_what_to_install() -> None:
+    script = (
+        "import sys; sys.modules['numpy'] = None\n"
+        "from loadgen.cli.main import main; sys.exit(main(['rag', 'label', 'x']))"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", script], capture_output=True, text=True, timeout=60, check=False
+    )
+    assert done.returncode == 2
+    assert done.stderr.startswith("kvswarm: `kvswarm rag` needs numpy")
+    assert "pip install 'kvswarm[rag]'" in done.stderr

@@ -1,0 +1,169 @@
+"""Labels from a library, and the queue that its queries share."""
+
+import asyncio
+import time
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from rag_store.documents import Document, Query
+from rag_store.embedders import EmbedderSpec, Embedding
+from rag_store.embedders.hashing import HashingEmbedder
+from rag_store.embedders.queue import EmbeddingQueue
+from rag_store.errors import EmbedderError, QueryError, RagUsageError
+from rag_store.evaluation import evaluate
+from rag_store.label import Label
+from rag_store.library import open_library
+from rag_store.settings import Settings
+
+DOCUMENTS = [
+    Document("bees", "Bees", "Bees dance on the comb to tell where flowers are found."),
+    Document("tides", "Tides", "The moon pulls the water of the oceans, so tides rise."),
+    Document("bread", "Bread", "Sourdough rises slowly and its levain is fed with flour."),
+]
+
+
+def settings(path: Path) -> Settings:
+    return Settings(path=path, embedder=EmbedderSpec("hashing"))
+
+
+async def test_a_query_gets_its_document(tmp_path: Path) -> None:
+    async with open_library(settings(tmp_path)) as library:
+        await library.ingest(DOCUMENTS)
+        label = await library.label("Where do bees dance?")
+        assert label.doc_id == "bees"
+        assert label.candidates[0].doc_id == "bees"
+        assert label.margin > 0
+        assert label.agree
+        answer = await library.explain("Where do bees dance?")
+        assert answer.chunk_text == DOCUMENTS[0].text
+        assert {term.text for term in answer.terms if term.weight > 0} == {"bee", "danc"}
+
+
+async def test_documents_are_found_and_lost_at_once(tmp_path: Path) -> None:
+    async with open_library(settings(tmp_path)) as library:
+        assert (await library.label("levain flour")).doc_id is None
+        await library.ingest(DOCUMENTS)
+        assert (await library.label("levain flour")).doc_id == "bread"
+        await library.put(replace(DOCUMENTS[1], text="Levain and flour, levain and flour."))
+        await library.remove("bread")
+        assert (await library.label("levain flour")).doc_id == "tides"
+
+
+async def test_hnsw_above_the_exact_limit_gives_the_same_labels(tmp_path: Path) -> None:
+    async with open_library(settings(tmp_path)) as library:
+        await library.ingest(DOCUMENTS)
+        exact = await library.label("moon and water")
+    async with open_library(replace(settings(tmp_path), exact_chunks=0)) as library:
+        asked = await library.label("moon and water")
+    assert asked.doc_id == exact.doc_id == "tides"
+    assert asked.candidates[0].score == pytest.approx(exact.candidates[0].score, abs=1e-4)
+
+
+async def test_queries_that_cannot_be_labelled(tmp_path: Path) -> None:
+    async with open_library(settings(tmp_path)) as library:
+        for text in ("", " \n\t", "\x00", "\ud800", "x" * 20_001, 3, None):
+            with pytest.raises(QueryError):
+                await library.label(text)  # type: ignore[arg-type]
+
+
+async def test_one_bad_query_does_not_fail_the_others(tmp_path: Path) -> None:
+    async with open_library(settings(tmp_path)) as library:
+        await library.ingest(DOCUMENTS)
+        first, second, third = await library.label_many(["bees", "", "a\x00moon\ud800"])
+        assert isinstance(first, Label)
+        assert isinstance(second, QueryError)
+        assert isinstance(third, Label)
+        assert (first.doc_id, third.doc_id) == ("bees", "tides")
+
+
+async def test_a_fitted_threshold_refuses_and_stays(tmp_path: Path) -> None:
+    yes = [Query(str(at), each.text) for at, each in enumerate(DOCUMENTS)]
+    stranger = "Which opera did the barber sing?"
+    async with open_library(settings(tmp_path)) as library:
+        with pytest.raises(RagUsageError):
+            await library.fit_threshold(yes, [])
+        await library.ingest(DOCUMENTS)
+        assert (await library.label(stranger)).doc_id is not None
+        fitted = await library.fit_threshold(yes, [Query("n", stranger)])
+        refused = await library.label(stranger)
+        assert refused.doc_id is None
+        assert refused.score < refused.threshold
+        assert refused.best is not None
+        assert (await library.label(yes[0].text)).doc_id == "bees"
+    async with open_library(settings(tmp_path)) as library:
+        assert library.threshold == fitted
+
+
+async def test_evaluation_labels_all_queries(tmp_path: Path) -> None:
+    queries = [Query("1", "bees dance", ("bees",)), Query("2", "the moon", ("bees", "tides"))]
+    async with open_library(settings(tmp_path)) as library:
+        await library.ingest(DOCUMENTS)
+        evaluation = await evaluate(library, queries, [Query("3", "opera")])
+    assert evaluation.top(1).value == 1
+    assert len(evaluation.unanswerable) == 1
+
+
+class SlowEmbedder(HashingEmbedder):
+    """Takes its time, and keeps what it was asked."""
+
+    def __init__(self) -> None:
+        super().__init__(8)
+        self.batches: list[list[str]] = []
+
+    def embed(self, texts: Sequence[str]) -> list[Embedding]:
+        self.batches.append(list(texts))
+        time.sleep(0.05)
+        if "nan" in texts:
+            return [Embedding(np.full(8, np.nan, np.float32)) for _ in texts]
+        return super().embed(texts)
+
+
+async def test_queries_that_arrive_together_share_a_pass() -> None:
+    embedder = SlowEmbedder()
+    with ThreadPoolExecutor(1) as pool:
+        queue = EmbeddingQueue(embedder, pool, batch_rows=4)
+        found = await queue.embed_many(["a", "b", "a", "c", "d", "e"])
+        assert embedder.batches == [["a", "b", "c", "d"], ["e"]]
+        assert np.array_equal(found[0].embedding.vector, found[2].embedding.vector)
+        assert (await queue.embed("c")).embed_ms == 0
+        assert len(embedder.batches) == 2
+        await queue.close()
+
+
+async def test_the_loop_goes_on_while_texts_are_embedded() -> None:
+    with ThreadPoolExecutor(1) as pool:
+        queue = EmbeddingQueue(SlowEmbedder(), pool)
+        task = asyncio.create_task(queue.embed("a"))
+        turns = 0
+        while not task.done():
+            await asyncio.sleep(0.002)
+            turns += 1
+        await queue.close()
+    assert turns >= 3
+
+
+async def test_a_caller_that_gives_up_leaves_the_others_their_vector() -> None:
+    with ThreadPoolExecutor(1) as pool:
+        queue = EmbeddingQueue(SlowEmbedder(), pool)
+        first, second = asyncio.create_task(queue.embed("a")), asyncio.create_task(queue.embed("a"))
+        await asyncio.sleep(0.01)
+        first.cancel()
+        assert (await second).embedding.vector.shape == (8,)
+        await queue.close()
+
+
+async def test_vectors_that_are_not_finite_are_an_error_and_not_kept() -> None:
+    embedder = SlowEmbedder()
+    with ThreadPoolExecutor(1) as pool:
+        queue = EmbeddingQueue(embedder, pool)
+        for _ in range(2):
+            with pytest.raises(EmbedderError, match="finite"):
+                await queue.embed("nan")
+        assert (await queue.embed("fine")).embedding.vector.shape == (8,)
+        await queue.close()
+    assert len(embedder.batches) == 3

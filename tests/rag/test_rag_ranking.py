@@ -1,0 +1,172 @@
+"""Terms, BM25, fusion, ranking, refusing, and the figures of an evaluation."""
+
+import math
+
+import numpy as np
+import pytest
+
+from rag_store.catalog import Entry
+from rag_store.decision import UNFITTED, Threshold, coverage, fit
+from rag_store.documents import Document, Query
+from rag_store.embedders.hashing import HashingEmbedder
+from rag_store.evaluation import Evaluation, Outcome, Share
+from rag_store.fusion import fuse
+from rag_store.ingest import Writer
+from rag_store.label import Label, Timings
+from rag_store.lexical import LexicalIndex
+from rag_store.ranking import rank, score_rows
+from rag_store.settings import FUSIONS, RETRIEVERS, Settings
+from rag_store.snapshot import Snapshot
+from rag_store.terms import terms
+
+TEXTS = {
+    "bees": "Bees dance on the comb to tell where flowers are. They live in a hive.",
+    "tides": "The moon pulls the water of the oceans, so tides rise twice a day.",
+    "bread": "Sourdough bread rises slowly; the levain must be fed with flour.",
+}
+
+
+def snapshot_of(texts: dict[str, str]) -> Snapshot:
+    embedder, settings = HashingEmbedder(64), Settings()
+    entries = []
+    for doc_id, text in texts.items():
+        rows = Writer(None, None, embedder, settings.chunker)._rows(  # type: ignore[arg-type]
+            Document(doc_id, doc_id, text)
+        )
+        made = embedder.embed([f"{doc_id}\n{row.text}" for row in rows])
+        vectors = np.stack([each.vector for each in made])
+        entries.append(Entry(rows, vectors, tuple(each.states for each in made)))
+    return Snapshot.of(entries, 64)
+
+
+def test_terms_lose_inflection_and_identifiers_their_joints() -> None:
+    assert terms("The caches were caching") == terms("cache cached")
+    assert {"max", "model", "len"} <= set(terms("max_model_len"))
+    assert "attention" in terms("MultiheadAttention")
+    assert terms("of the and") == []
+
+
+def test_bm25_follows_its_formula() -> None:
+    index = LexicalIndex([["a", "b"], ["a", "a", "c", "c"], ["c"]], k1=1.5, b=0.75)
+    average, held = 7 / 3, 2
+    rarity = math.log(1 + (3 - held + 0.5) / (held + 0.5))
+    expected = rarity * 2 / (2 + 1.5 * (1 - 0.75 + 0.75 * 4 / average))
+    assert index.scores(["a"])[1] == pytest.approx(expected, rel=1e-5)
+    assert index.scores(["a"])[2] == 0
+    assert index.rarity("a") == pytest.approx(rarity)
+    assert index.rarity("unknown") > index.rarity("a")
+
+
+def test_bm25_of_nothing() -> None:
+    assert LexicalIndex([]).scores(["a"]).shape == (0,)
+    assert LexicalIndex([[], ["a"]]).scores([]).tolist() == [0, 0]
+
+
+@pytest.mark.parametrize("method", FUSIONS)
+def test_a_document_ahead_in_both_lists_is_ahead_in_the_fused_one(method: str) -> None:
+    dense = np.array([0.2, 0.9, 0.4], np.float32)
+    lexical = np.array([1.0, 7.0, 3.0], np.float32)
+    fused = fuse(method, [dense, lexical], [1, 1])
+    assert np.argsort(-fused).tolist() == [1, 2, 0]
+
+
+def test_fusion_does_not_depend_on_the_unit_of_a_score() -> None:
+    dense, lexical = np.float32([0.1, 0.5, 0.3]), np.float32([3, 1, 2])
+    for method in FUSIONS:
+        once = fuse(method, [dense, lexical], [1, 0.5])
+        assert fuse(method, [dense * 10, lexical * 3], [1, 0.5]) == pytest.approx(once, abs=1e-5)
+
+
+def test_equal_scores_say_nothing() -> None:
+    assert fuse("zscore", [np.ones(3, np.float32)], [1]).tolist() == [0, 0, 0]
+
+
+def test_reciprocal_ranks_are_as_published() -> None:
+    fused = fuse("rrf", [np.float32([5, 9]), np.float32([1, 0])], [1, 1])
+    assert fused.tolist() == pytest.approx([1 / 62 + 1 / 61, 1 / 61])
+
+
+@pytest.mark.parametrize("retriever", RETRIEVERS)
+def test_every_retriever_finds_the_document_with_the_words(retriever: str) -> None:
+    snapshot = snapshot_of(TEXTS)
+    query = HashingEmbedder(64).embed(["where do bees dance in the hive"])[0]
+    words = terms("where do bees dance in the hive")
+    ranking = rank(snapshot, query, score_rows(snapshot, query, words, None), retriever, "zscore")
+    assert snapshot.entries[ranking.documents[0]].doc_id == "bees"
+    assert list(ranking.scores) == sorted(ranking.scores, reverse=True)
+
+
+def test_the_approximate_search_gives_the_exact_order() -> None:
+    snapshot = snapshot_of({f"d{at}": f"text number {at} about w{at % 7}" for at in range(60)})
+    query, words = HashingEmbedder(64).embed(["number 33 about w5"])[0], terms("number 33 about w5")
+
+    def nearest(vector: np.ndarray, count: int) -> tuple[list[str], np.ndarray]:
+        cosines = snapshot.vectors @ vector
+        order = np.argsort(-cosines)[:count]
+        return [snapshot.rows[at].row_id for at in order] + ["gone"], np.append(cosines[order], 1.0)
+
+    exact = rank(snapshot, query, score_rows(snapshot, query, words, None), "hybrid", "zscore")
+    found = score_rows(snapshot, query, words, nearest)  # type: ignore[arg-type]
+    asked = rank(snapshot, query, found, "hybrid", "zscore")
+    assert asked.documents.tolist() == exact.documents.tolist()
+    assert asked.scores == pytest.approx(exact.scores)
+
+
+def test_coverage_weighs_words_by_rarity() -> None:
+    snapshot = snapshot_of({"a": "pump valve", "b": "pump", "c": "pump motor"})
+    common, rare = coverage(snapshot, 0, ["pump", "motor"]), coverage(snapshot, 0, terms("valve"))
+    assert 0 < common < 0.5
+    assert rare == 1
+    assert coverage(snapshot, 0, []) == 0
+
+
+def test_a_fitted_threshold_keeps_its_share_and_refuses_the_rest() -> None:
+    random = np.random.default_rng(1)
+    yes = list(random.normal([0.6, 0.6, 0.5, 0.8], 0.05, (200, 4)))
+    no = list(random.normal([0.6, 0.6, 0.2, 0.4], 0.05, (200, 4)))
+    fitted = fit(yes, no, UNFITTED)
+    assert sum(fitted.score(each) >= fitted.threshold for each in yes) == 190
+    assert sum(fitted.score(each) < fitted.threshold for each in no) > 195
+    assert all(weight >= 0 for weight in fitted.weights)
+    assert Threshold.from_json(fitted.as_json()) == fitted
+
+
+def test_few_queries_move_the_threshold_only() -> None:
+    yes = [np.array([0.5, 0.5, 0.5, share]) for share in (0.2, 0.6, 0.9)]
+    fitted = fit(yes, [], UNFITTED)
+    assert fitted.weights == UNFITTED.weights
+    assert fitted.threshold == fitted.score(yes[0])
+
+
+def outcome(gold: str, *ranked: str, score: float = 1.0) -> Outcome:
+    label = Label(None, score, 0.0, 0.0, True, (), Timings(1, 2, 3, 4))
+    return Outcome(Query("q", "?", tuple(gold)), label, ranked)
+
+
+def test_the_figures_of_an_evaluation() -> None:
+    evaluation = Evaluation(
+        (
+            outcome("a", "a", "b", score=0.9),
+            outcome("a", "b", "a", score=0.6),
+            outcome("a", "b", "c", score=0.2),
+            outcome("ab", "c", "b", "a", score=0.8),
+        ),
+        (outcome("", "a", score=0.7), outcome("", "a", score=0.1)),
+    )
+    assert evaluation.top(1).value == 0.25
+    assert evaluation.top(3).value == 0.75
+    assert evaluation.mrr == (1 + 0.5 + 0 + 0.5) / 4
+    two = (1 / math.log2(3) + 1 / math.log2(4)) / (1 + 1 / math.log2(3))
+    assert evaluation.ndcg == pytest.approx((1 + 1 / math.log2(3) + 0 + two) / 4)
+    assert evaluation.confusions == {("a", "b"): 2, ("a", "c"): 1}
+    point = evaluation.at_threshold(0.65)
+    assert (point.kept, point.right, point.refused) == (0.5, 0.5, 0.5)
+    assert evaluation.keeping(0.75).threshold == 0.6
+    assert evaluation.auroc == (1 + 0.5 + 0.5 + 1) / 4
+    assert evaluation.latency_ms()["total_ms"][50] == 10
+
+
+def test_wilsons_interval() -> None:
+    share = Share.of([True] * 9 + [False])
+    assert (share.low, share.high) == pytest.approx((0.5958, 0.9821), abs=1e-3)
+    assert Share.of([]).count == 0

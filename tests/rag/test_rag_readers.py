@@ -1,0 +1,110 @@
+"""Corpora, questions and judgements in every format; errors say where."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from rag_store.documents import Document, Query
+from rag_store.errors import CorpusError
+from rag_store.readers import read_documents, read_qrels, read_queries
+
+
+def lines(path: Path, *rows: object) -> Path:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text("\n".join(json.dumps(row) for row in rows) + "\n")
+    return path
+
+
+def test_a_folder_gives_stems_and_first_headings(tmp_path: Path) -> None:
+    (tmp_path / "b.md").write_text("Intro\n# Bees\nThey fly.\x00")
+    (tmp_path / "a.txt").write_text("Ants walk.")
+    (tmp_path / ".hidden.md").write_text("no")
+    assert read_documents(tmp_path) == (
+        Document("a", "a", "Ants walk."),
+        Document("b", "Bees", "Intro\n# Bees\nThey fly."),
+    )
+
+
+def test_our_jsonl_with_one_many_and_no_documents(tmp_path: Path) -> None:
+    path = lines(
+        tmp_path / "questions.jsonl",
+        {"qid": "1", "question": "one?", "doc_id": "a"},
+        {"qid": "2", "question": "two?", "doc_id": ["a", "b", "a"]},
+        {"qid": "3", "question": "none?", "doc_id": None},
+    )
+    expected = (Query("1", "one?", ("a",)), Query("2", "two?", ("a", "b")), Query("3", "none?"))
+    assert read_queries(path) == expected
+    assert read_queries(tmp_path) == expected
+
+
+def test_a_beir_folder_gives_the_queries_its_test_split_judges(tmp_path: Path) -> None:
+    lines(tmp_path / "corpus.jsonl", {"_id": "d1", "title": "T", "text": "x"})
+    lines(tmp_path / "queries.jsonl", {"_id": "q1", "text": "x?"}, {"_id": "q2", "text": "y?"})
+    (tmp_path / "qrels").mkdir()
+    (tmp_path / "qrels/test.tsv").write_text("query-id\tcorpus-id\tscore\nq1\td1\t1\nq1\td2\t0\n")
+    assert read_documents(tmp_path) == (Document("d1", "T", "x"),)
+    assert read_queries(tmp_path) == (Query("q1", "x?", ("d1",)),)
+
+
+def test_trec_judgements_count_above_zero(tmp_path: Path) -> None:
+    path = tmp_path / "qrels.txt"
+    path.write_text("q1 0 d1 1\nq1 0 d2 2\nq1 0 d3 0\nq2 0 d1 -1\n")
+    assert read_qrels(path) == {"q1": ("d1", "d2"), "q2": ()}
+
+
+def test_squad_paragraphs_and_impossible_questions(tmp_path: Path) -> None:
+    questions = [
+        {"id": "1", "question": "a?"},
+        {"id": "2", "question": "b?", "is_impossible": True},
+    ]
+    article = {"title": "The Sea", "paragraphs": [{"context": "Salt.", "qas": questions}]}
+    path = tmp_path / "squad.json"
+    path.write_text(json.dumps({"data": [article]}))
+    assert read_documents(path) == (Document("The_Sea-0", "The Sea", "Salt."),)
+    assert read_queries(path) == (Query("1", "a?", ("The_Sea-0",)), Query("2", "b?"))
+
+
+@pytest.mark.parametrize(
+    ("row", "message"),
+    [
+        ('{"doc_id": "a", "title": "t"}', r"corpus.jsonl:2: field 'text' is missing"),
+        ('{"doc_id": "a", "text": "  "}', r"corpus.jsonl:2: field 'text' is empty"),
+        ('{"doc_id": "a", "text": 3}', r"corpus.jsonl:2: field 'text' is not a string"),
+        ('{"doc_id": "", "text": "x"}', r"corpus.jsonl:2: field 'doc_id'"),
+        ('{"doc_id": "first", "text": "x"}', r"corpus.jsonl:2: id 'first' stands twice"),
+        ("[1]", r"corpus.jsonl:2: not a JSON object"),
+        ("{", r"corpus.jsonl:2: not JSON"),
+    ],
+)
+def test_a_wrong_line_is_named(tmp_path: Path, row: str, message: str) -> None:
+    path = tmp_path / "corpus.jsonl"
+    path.write_text('{"doc_id": "first", "text": "x"}\n' + row)
+    with pytest.raises(CorpusError, match=message):
+        read_documents(path)
+
+
+def test_wrong_judgements_are_named(tmp_path: Path) -> None:
+    path = tmp_path / "qrels.txt"
+    path.write_text("q1 0 d1 1\nq1 0 d2 high\n")
+    with pytest.raises(CorpusError, match=r"qrels.txt:2: field 'relevance' is 'high'"):
+        read_qrels(path)
+    path.write_text("q1 d1\n")
+    with pytest.raises(CorpusError, match=r"qrels.txt:1: 2 fields"):
+        read_qrels(path)
+
+
+def test_squad_errors_name_the_place(tmp_path: Path) -> None:
+    path = tmp_path / "squad.json"
+    path.write_text(json.dumps({"data": [{"title": "T", "paragraphs": [{"qas": []}]}]}))
+    with pytest.raises(CorpusError, match=r"data\[0\] paragraphs\[0\]: field 'context' is missing"):
+        read_documents(path)
+
+
+def test_bytes_that_are_no_text_are_named(tmp_path: Path) -> None:
+    path = tmp_path / "corpus.jsonl"
+    path.write_bytes(b'{"doc_id": "a", "text": "x"}\n\xff')
+    with pytest.raises(CorpusError, match=r"corpus.jsonl:2: not UTF-8"):
+        read_documents(path)
+    with pytest.raises(CorpusError, match="does not exist"):
+        read_documents(tmp_path / "nowhere")

@@ -1,0 +1,244 @@
+"""Chroma as it really is: each of its traps, and what a library makes of them."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import chromadb
+import numpy as np
+import pytest
+
+import rag_store.store as store_module
+from rag_store.chunking import Chunker
+from rag_store.documents import Document
+from rag_store.embedders import EmbedderSpec
+from rag_store.errors import FingerprintError, RagUsageError, StoreError
+from rag_store.fingerprint import Fingerprint
+from rag_store.library import open_library
+from rag_store.settings import Settings
+from rag_store.store import ChunkStore, Row
+
+MAKE = Fingerprint("hashing", "none", 3, "sum", 128, 32)
+
+
+def settings(path: Path, **changes: object) -> Settings:
+    return replace(Settings(path=path, embedder=EmbedderSpec("hashing", dim=64)), **changes)
+
+
+def documents(count: int, words: int = 300) -> list[Document]:
+    return [
+        Document(f"d{at}", f"Title {at}", " ".join(f"w{at}x{n}" for n in range(words)))
+        for at in range(count)
+    ]
+
+
+def many() -> list[Document]:
+    return documents(400, words=80)
+
+
+def row(at: int, text: str = "text") -> Row:
+    return Row("doc", "title", "digest", at, 2, 0, text, 1)
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Iterator[ChunkStore]:
+    store = ChunkStore(settings(tmp_path), MAKE)
+    yield store
+    store.close()
+
+
+def test_a_row_written_again_is_replaced(store: ChunkStore) -> None:
+    vector = np.eye(3, dtype=np.float32)
+    store.write([row(0, "old")], vector[:1])
+    store.write([row(0, "new")], vector[1:2])
+    [(rows, vectors)] = store.pages()
+    assert [each.text for each in rows] == ["new"]
+    assert vectors.tolist() == [[0, 1, 0]]
+
+
+def test_more_rows_than_a_batch(store: ChunkStore, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert store._client.get_max_batch_size() >= store_module.BATCH_ROWS
+    monkeypatch.setattr(store_module, "BATCH_ROWS", 100)
+    vectors = np.random.default_rng(0).standard_normal((250, 3)).astype(np.float32)
+    store.write([row(at) for at in range(250)], vectors)
+    assert sum(len(rows) for rows, _ in store.pages()) == 250
+    store.delete([row(at).row_id for at in range(250)])
+    assert list(store.pages()) == []
+
+
+def test_distances_are_cosines_and_hnsw_keeps_its_recall(tmp_path: Path) -> None:
+    store = ChunkStore(settings(tmp_path), replace(MAKE, dim=32))
+    vectors = np.random.default_rng(0).standard_normal((1500, 32)).astype(np.float32)
+    store.write([row(at) for at in range(1500)], vectors * 7)
+    unit = vectors / np.linalg.norm(vectors, axis=1, keepdims=True)
+    hits = 0
+    for query in unit[:20]:
+        ids, cosines = store.nearest(query, 10)
+        truth = unit @ query
+        assert cosines[0] == pytest.approx(1, abs=1e-5)
+        hits += len({row(int(at)).row_id for at in np.argsort(-truth)[:10]} & set(ids))
+    store.close()
+    assert hits >= 198
+
+
+def test_a_note_does_not_wipe_the_fingerprint(tmp_path: Path) -> None:
+    store = ChunkStore(settings(tmp_path), MAKE)
+    store.set_note("threshold", "one")
+    store.set_note("threshold", "two")
+    store.close()
+    again = ChunkStore(settings(tmp_path), MAKE)
+    assert again.note("threshold") == "two"
+    assert again.note("other") is None
+    again.close()
+
+
+@pytest.mark.parametrize(
+    "other",
+    [replace(MAKE, weights="abc"), replace(MAKE, dim=4), replace(MAKE, overlap_tokens=16)],
+)
+def test_a_collection_of_another_make_is_refused(tmp_path: Path, other: Fingerprint) -> None:
+    ChunkStore(settings(tmp_path), MAKE).close()
+    with pytest.raises(FingerprintError, match="kvswarm rag index --rebuild"):
+        ChunkStore(settings(tmp_path), other)
+    ChunkStore(settings(tmp_path), other, rebuild=True).close()
+
+
+def test_collections_of_others_are_refused(tmp_path: Path) -> None:
+    quiet = chromadb.Settings(anonymized_telemetry=False)
+    client = chromadb.PersistentClient(str(tmp_path), quiet)
+    client.create_collection("theirs", embedding_function=None)
+    note = {"kvswarm_fingerprint": MAKE.as_json()}
+    client.create_collection("euclid", metadata=note, embedding_function=None)
+    with pytest.raises(FingerprintError, match="not made by kvswarm"):
+        ChunkStore(settings(tmp_path, collection="theirs"), MAKE)
+    with pytest.raises(FingerprintError, match="measures by l2, not cosine"):
+        ChunkStore(settings(tmp_path, collection="euclid"), MAKE)
+
+
+def test_a_second_process_is_kept_out(store: ChunkStore, tmp_path: Path) -> None:
+    with pytest.raises(StoreError, match="in use by another process"):
+        ChunkStore(settings(tmp_path), MAKE)
+
+
+def test_a_server_that_is_not_there(tmp_path: Path) -> None:
+    with pytest.raises(StoreError, match="cannot open Chroma"):
+        ChunkStore(settings(tmp_path, chroma_url="http://127.0.0.1:9"), MAKE)
+    with pytest.raises(StoreError, match="give http://host:port"):
+        ChunkStore(settings(tmp_path, chroma_url="localhost:9"), MAKE)
+
+
+async def test_ingest_adds_updates_leaves_and_prunes(tmp_path: Path) -> None:
+    first, second, third = documents(3)
+    async with open_library(settings(tmp_path)) as library:
+        report = await library.ingest([first, second])
+        assert (report.added, report.updated, report.unchanged, report.removed) == (2, 0, 0, 0)
+        changed = replace(second, text="a short text instead")
+        report = await library.ingest([changed, third], prune=True)
+        assert (report.added, report.updated, report.unchanged, report.removed) == (1, 1, 0, 1)
+        assert library.doc_ids == ("d1", "d2")
+        assert await library.put(changed) == "unchanged"
+        assert await library.remove("d2") is True
+        assert await library.remove("d2") is False
+    async with open_library(settings(tmp_path)) as library:
+        assert library.document("d1") == changed
+        assert library.size.chunks == 1
+
+
+async def test_the_same_id_twice_is_refused(tmp_path: Path) -> None:
+    async with open_library(settings(tmp_path)) as library:
+        with pytest.raises(RagUsageError, match="same id"):
+            await library.ingest([documents(1)[0], documents(1)[0]])
+        with pytest.raises(RagUsageError, match="needs an id and a text"):
+            await library.ingest([Document("empty", "", " ")])
+
+
+async def test_progress_counts_what_is_written(tmp_path: Path) -> None:
+    steps: list[tuple[int, int]] = []
+    async with open_library(settings(tmp_path)) as library:
+        await library.ingest(documents(2))
+        await library.ingest(documents(5), lambda done, count: steps.append((done, count)))
+    assert steps == [(1, 3), (2, 3), (3, 3)]
+
+
+async def test_an_update_cut_short_leaves_the_old_version(tmp_path: Path) -> None:
+    [document] = documents(1)
+    async with open_library(settings(tmp_path)) as library:
+        await library.ingest([document])
+        entry = library._shelf.entries["d0"]
+        # What a kill -9 between two batches leaves: a part of a newer version.
+        part = replace(entry.rows[0], digest="f" * 32, written_ns=entry.rows[0].written_ns + 1)
+        library._shelf.store.write([part], entry.vectors[:1])
+    async with open_library(settings(tmp_path)) as library:
+        assert library.document("d0") == document
+        assert sum(len(rows) for rows, _ in library._shelf.store.pages()) == library.size.chunks
+
+
+async def test_an_update_cut_short_after_its_last_row_is_the_new_version(tmp_path: Path) -> None:
+    [old] = documents(1)
+    new = replace(old, text=old.text + " and more")
+    async with open_library(settings(tmp_path)) as library:
+        await library.ingest([old])
+        list(library._shelf.writer.write([new]))
+    async with open_library(settings(tmp_path)) as library:
+        assert library.document("d0") == new
+
+
+async def test_lost_and_broken_state_files_are_made_anew(tmp_path: Path) -> None:
+    async with open_library(settings(tmp_path)) as library:
+        await library.ingest(documents(2))
+        before = library._shelf.snapshot().states
+    first, second = sorted((tmp_path / "states").rglob("*.npz"))
+    first.unlink()
+    second.write_bytes(second.read_bytes()[:100])
+    async with open_library(settings(tmp_path)) as library:
+        after = library._shelf.snapshot().states
+    assert all(np.array_equal(a, b) for a, b in zip(before, after, strict=True))
+
+
+_INGEST = """
+import asyncio, sys
+from pathlib import Path
+sys.path.insert(0, sys.argv[2])
+from test_rag_store import many, settings
+from rag_store.library import open_library
+
+async def main():
+    async with open_library(settings(Path(sys.argv[1]))) as library:
+        await library.ingest(many(), lambda done, _: print(done, flush=True))
+
+asyncio.run(main())
+"""
+
+
+def _killed_half_way(path: Path) -> int:
+    """How many documents were acknowledged when the ingest was killed."""
+    command = [sys.executable, "-c", _INGEST, str(path), str(Path(__file__).parent)]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, start_new_session=True) as process:
+        assert process.stdout is not None
+        acknowledged = 0
+        while acknowledged < 100:
+            acknowledged = int(process.stdout.readline())
+        # Into the middle of the next batch.
+        time.sleep(0.02)
+        os.kill(process.pid, signal.SIGKILL)
+    return acknowledged
+
+
+async def test_ingest_goes_on_after_kill_9(tmp_path: Path) -> None:
+    wanted = many()
+    acknowledged = _killed_half_way(tmp_path)
+    async with open_library(settings(tmp_path)) as library:
+        assert acknowledged <= library.size.documents < len(wanted)
+        kept = {doc_id: library.document(doc_id) for doc_id in library.doc_ids}
+        assert kept == {each.doc_id: each for each in wanted if each.doc_id in kept}
+        report = await library.ingest(wanted)
+        assert (report.added, report.unchanged) == (len(wanted) - len(kept), len(kept))
+        assert library.doc_ids == tuple(sorted(each.doc_id for each in wanted))
+        chunks = sum(len(Chunker().cut(each.text)) for each in wanted)
+        assert library.size.chunks == chunks
+        assert sum(len(rows) for rows, _ in library._shelf.store.pages()) == chunks
