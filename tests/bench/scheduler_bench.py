@@ -16,7 +16,7 @@ import time
 from pathlib import Path
 
 import uvloop
-from scheduler_cases import all_cases
+from scheduler_cases import SIDE_REPEATS, all_cases
 from scheduler_engine_run import EngineRun, say
 from scheduler_markdown import insert
 from scheduler_musts import Rows, musts
@@ -31,7 +31,7 @@ ENGINE_LIMIT_S, QUICK_ENGINE_LIMIT_S = 2400, 900
 MISSED, INTERRUPTED = 1, 130
 
 
-async def measure(out: Path, quick: bool, only: str | None) -> bool:
+async def measure(out: Path, quick: bool, only: str | None, side_repeats: int) -> bool:
     """Both halves or one; False when interrupted. Raises TimeoutError when one takes too long."""
     with interruptible() as interruption:
         if only != "engine":
@@ -39,7 +39,8 @@ async def measure(out: Path, quick: bool, only: str | None) -> bool:
                 await run_virtual(out, quick)
         if only != "virtual":
             async with asyncio.timeout(QUICK_ENGINE_LIMIT_S if quick else ENGINE_LIMIT_S):
-                await EngineRun(out, all_cases(quick), with_reports=not quick).serve()
+                cases = all_cases(quick, side_repeats)
+                await EngineRun(out, cases, with_reports=not quick).serve()
     return not interruption.signal_number
 
 
@@ -83,6 +84,9 @@ def parse_options() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--quick", action="store_true", help="two cache sizes, few repeats")
     parser.add_argument("--only", choices=("engine", "virtual"), help="one half")
+    parser.add_argument(
+        "--side-repeats", type=int, default=SIDE_REPEATS, help="of the batches no must is about"
+    )
     parser.add_argument("--report", type=Path, metavar="DIR", help="report on an earlier run")
     parser.add_argument("--out", type=Path, help="folder for CSV files, logs and report.md")
     return parser.parse_args()
@@ -92,11 +96,15 @@ def main() -> int:
     """Measure and report, or report only; the exit code."""
     options = parse_options()
     if options.report:
+        if not (options.report / MACHINE_FILE).is_file():
+            sys.exit(
+                f"{options.report} holds no run of this benchmark: name one with {MACHINE_FILE}"
+            )
         return publish(options.report, must_be_complete=False)
     out = options.out or Path("runs") / f"bench-scheduler-{time.strftime('%Y%m%d-%H%M%S')}"
     out.mkdir(parents=True, exist_ok=True)
     (out / MACHINE_FILE).write_text(machine_text(), encoding="utf-8")
-    if not uvloop.run(measure(out, options.quick, options.only)):
+    if not uvloop.run(measure(out, options.quick, options.only, options.side_repeats)):
         say(f"interrupted; the rows so far are in {out}")
         return INTERRUPTED
     return publish(out, must_be_complete=not options.quick and options.only is None)

@@ -1,6 +1,6 @@
 """What is measured on the real engine: which batches, on which engines, in which arms."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from scheduler_batches import Batch
 from scheduler_servers import STOCK, EngineSetup
@@ -66,10 +66,10 @@ def size_cases(blocks: tuple[int, ...] = CACHE_SIZES, repeats: int = REPEATS) ->
     ]
 
 
-def side_cases() -> list[Case]:
+def side_cases(repeats: int = SIDE_REPEATS) -> list[Case]:
     """Where it gains less, more or nothing."""
     small = EngineSetup(20)
-    return [
+    cases = [
         Case("batches of 12", small, Batch(per_context=2)),
         Case("batches of 72", small, Batch(per_context=12)),
         Case("no two on one context", small, Batch(contexts=36, per_context=1)),
@@ -83,10 +83,11 @@ def side_cases() -> list[Case]:
         Case("LMCache with all contexts in it", EngineSetup(20, l1_gb=1.0), warm=True),
         Case("LMCache with room for 3 contexts", EngineSetup(20, l1_gb=0.02), warm=True),
     ]
+    return [replace(case, repeats=repeats) for case in cases]
 
 
-def all_cases(quick: bool) -> list[Case]:
+def all_cases(quick: bool, side_repeats: int = SIDE_REPEATS) -> list[Case]:
     """In about 13 minutes, or the smallest and the largest cache in about 3."""
     if quick:
         return size_cases((CACHE_SIZES[0], CACHE_SIZES[-1]), QUICK_REPEATS)
-    return size_cases() + side_cases()
+    return size_cases() + side_cases(side_repeats)

@@ -45,6 +45,7 @@ def batches_table(rows: Sequence[EngineRow]) -> str:
     head = (
         "batch",
         "order",
+        "repeats",
         "computed tokens",
         "from LMCache",
         "total, s",
@@ -66,6 +67,7 @@ def batches_table(rows: Sequence[EngineRow]) -> str:
 def _cells(runs: Sequence[EngineRow], ratios: Sequence[float]) -> tuple[str, ...]:
     computed = median(run.computed_tokens for run in runs)
     return (
+        str(len(runs)),
         f"{computed:,.0f} ({computed / runs[0].bound_tokens:.2f})",
         f"{median(run.external_tokens for run in runs):,.0f}",
         spread([run.total_s for run in runs]),
