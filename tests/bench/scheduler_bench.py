@@ -21,6 +21,7 @@ from scheduler_engine_run import EngineRun, say
 from scheduler_markdown import insert
 from scheduler_musts import Rows, musts
 from scheduler_report import MACHINE_FILE, machine_text, report
+from scheduler_rows import AdmissionRow
 
 from loadgen.cli.interruption import interruptible
 
@@ -34,13 +35,13 @@ MISSED, INTERRUPTED = 1, 130
 async def measure(out: Path, quick: bool, only: str | None, side_repeats: int) -> bool:
     """Both halves or one; False when interrupted. Raises TimeoutError when one takes too long."""
     with interruptible() as interruption:
-        if only != "engine":
+        if only != "engine" and not (out / AdmissionRow.FILE).is_file():
             async with asyncio.timeout(VIRTUAL_LIMIT_S):
                 await run_virtual(out, quick)
         if only != "virtual":
             async with asyncio.timeout(QUICK_ENGINE_LIMIT_S if quick else ENGINE_LIMIT_S):
                 cases = all_cases(quick, side_repeats)
-                await EngineRun(out, cases, with_reports=not quick).serve()
+                await EngineRun(out, cases, with_reports=not quick and side_repeats > 0).serve()
     return not interruption.signal_number
 
 
@@ -85,10 +86,17 @@ def parse_options() -> argparse.Namespace:
     parser.add_argument("--quick", action="store_true", help="two cache sizes, few repeats")
     parser.add_argument("--only", choices=("engine", "virtual"), help="one half")
     parser.add_argument(
-        "--side-repeats", type=int, default=SIDE_REPEATS, help="of the batches no must is about"
+        "--side-repeats",
+        type=int,
+        default=SIDE_REPEATS,
+        help="of the batches no must is about; 0 = only the musts",
     )
     parser.add_argument("--report", type=Path, metavar="DIR", help="report on an earlier run")
-    parser.add_argument("--out", type=Path, help="folder for CSV files, logs and report.md")
+    parser.add_argument(
+        "--out",
+        type=Path,
+        help="folder for CSV files, logs and report.md; what a run has left there counts",
+    )
     return parser.parse_args()
 
 

@@ -83,7 +83,7 @@ def side_cases(repeats: int = SIDE_REPEATS) -> list[Case]:
         Case("LMCache with all contexts in it", EngineSetup(20, l1_gb=1.0), warm=True),
         Case("LMCache with room for 3 contexts", EngineSetup(20, l1_gb=0.02), warm=True),
     ]
-    return [replace(case, repeats=repeats) for case in cases]
+    return [replace(case, repeats=repeats) for case in cases if repeats]
 
 
 def all_cases(quick: bool, side_repeats: int = SIDE_REPEATS) -> list[Case]:

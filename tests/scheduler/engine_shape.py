@@ -1,6 +1,8 @@
 """What a scheduler is built for, and the building: vLLM's own classes, no model, no port."""
 
+import atexit
 import json
+import shutil
 import tempfile
 from dataclasses import dataclass
 from functools import cache
@@ -65,6 +67,7 @@ def settings(**values: Any) -> tuple[tuple[str, Any], ...]:
 @cache
 def _model_config() -> ModelConfig:
     directory = Path(tempfile.mkdtemp(prefix="kvswarm-shape-"))
+    atexit.register(shutil.rmtree, directory, ignore_errors=True)
     (directory / "config.json").write_text(json.dumps(MODEL))
     return ModelConfig(
         model=str(directory),
