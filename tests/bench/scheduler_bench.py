@@ -1,10 +1,10 @@
 """The context scheduler against vLLM's own order: on its scheduler object and on real engines.
 
-    python tests/bench/scheduler_bench.py [--quick] [--only engine|virtual] [--out DIR]
+    python tests/bench/scheduler_bench.py [--quick] [--only virtual|one-engine|servers] [--out DIR]
     python tests/bench/scheduler_bench.py --report DIR
 
 Rows go to CSV files in DIR. The report is made of them alone, and that of a complete run goes into
-docs/scheduler.md. Exit code 1 when a must is missed, 130 when interrupted. On real engines one is
+docs/scheduler.md. Exit code 1 when a must is missed, 130 when interrupted. One engine is
 loaded at a time and the arms take turns; still, other work on the machine makes times worse, so
 run it alone.
 """
@@ -27,29 +27,36 @@ from loadgen.cli.interruption import interruptible
 
 HERE = Path(__file__).parent
 PAGE = HERE.parents[1] / "docs" / "scheduler.md"
-VIRTUAL_LIMIT_S = 900
+VIRTUAL_LIMIT_S, ONE_ENGINE_LIMIT_S = 900, 1800
 ENGINE_LIMIT_S, QUICK_ENGINE_LIMIT_S = 2400, 900
+PARTS = ("virtual", "one-engine", "servers")
+ONE_ENGINE_DONE = "one_engine.done"
 MISSED, INTERRUPTED = 1, 130
 
 
 async def measure(out: Path, quick: bool, only: str | None, side_repeats: int) -> bool:
-    """Both halves or one; False when interrupted. Raises TimeoutError when one takes too long."""
+    """All parts or one; False when interrupted. Raises TimeoutError when one takes too long."""
     with interruptible() as interruption:
-        if only != "engine" and not (out / AdmissionRow.FILE).is_file():
+        if only in (None, "virtual") and not (out / AdmissionRow.FILE).is_file():
+            say("the scheduler object on a virtual clock")
             async with asyncio.timeout(VIRTUAL_LIMIT_S):
-                await run_virtual(out, quick)
-        if only != "virtual":
+                await run_child("scheduler_virtual.py", out, quick)
+        if only in (None, "one-engine") and not (out / ONE_ENGINE_DONE).is_file():
+            say("one real engine for all")
+            async with asyncio.timeout(ONE_ENGINE_LIMIT_S):
+                await run_child("scheduler_one_engine.py", out, quick)
+            (out / ONE_ENGINE_DONE).touch()
+        if only in (None, "servers"):
             async with asyncio.timeout(QUICK_ENGINE_LIMIT_S if quick else ENGINE_LIMIT_S):
                 cases = all_cases(quick, side_repeats)
                 await EngineRun(out, cases, with_reports=not quick and side_repeats > 0).serve()
     return not interruption.signal_number
 
 
-async def run_virtual(out: Path, quick: bool) -> None:
-    """The exact half, in a process of its own. Raises RuntimeError when it fails."""
-    say("the scheduler object on a virtual clock")
-    command = [str(HERE / "scheduler_virtual.py"), "--out", str(out), *["--quick"] * quick]
-    log = out / "virtual.log"
+async def run_child(script: str, out: Path, quick: bool) -> None:
+    """A part that imports vLLM, in a process of its own. Raises RuntimeError when it fails."""
+    command = [str(HERE / script), "--out", str(out), *["--quick"] * quick]
+    log = out / f"{script}.log"
     with log.open("wb") as output:
         process = await asyncio.create_subprocess_exec(
             sys.executable, *command, stdout=output, stderr=output
@@ -61,7 +68,7 @@ async def run_virtual(out: Path, quick: bool) -> None:
                 process.kill()
                 await process.wait()
     if code:
-        raise RuntimeError(f"scheduler_virtual.py ended with {code}, see {log}")
+        raise RuntimeError(f"{script} ended with {code}, see {log}")
 
 
 def publish(directory: Path, must_be_complete: bool) -> int:
@@ -84,7 +91,7 @@ def parse_options() -> argparse.Namespace:
     """The command line."""
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--quick", action="store_true", help="two cache sizes, few repeats")
-    parser.add_argument("--only", choices=("engine", "virtual"), help="one half")
+    parser.add_argument("--only", choices=PARTS, help="one part")
     parser.add_argument(
         "--side-repeats",
         type=int,

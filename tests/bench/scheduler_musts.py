@@ -9,6 +9,7 @@ from scheduler_cases import CACHE_SIZES, STOCK_ARM, size_title
 from scheduler_rows import (
     AdmissionRow,
     EngineRow,
+    OneEngineRow,
     VirtualBatchRow,
     VirtualPoissonRow,
     VirtualStarvationRow,
@@ -43,7 +44,7 @@ class Must:
 class Rows:
     """All that a run has measured, in the rows' own order."""
 
-    engine: tuple[EngineRow, ...] = ()
+    engine: tuple[OneEngineRow, ...] = ()
     batches: tuple[VirtualBatchRow, ...] = ()
     poisson: tuple[VirtualPoissonRow, ...] = ()
     starvation: tuple[VirtualStarvationRow, ...] = ()
@@ -53,7 +54,7 @@ class Rows:
     def of(cls, directory: Path) -> "Rows":
         """What the CSV files of a run hold; a missing file has no rows."""
         return cls(
-            tuple(read_rows(EngineRow, directory)),
+            tuple(read_rows(OneEngineRow, directory)),
             tuple(read_rows(VirtualBatchRow, directory)),
             tuple(read_rows(VirtualPoissonRow, directory)),
             tuple(read_rows(VirtualStarvationRow, directory)),
@@ -77,7 +78,7 @@ def musts(rows: Rows) -> list[Must]:
     ]
 
 
-def ratios_to_stock(rows: Iterable[EngineRow]) -> dict[str, list[float]]:
+def ratios_to_stock(rows: Iterable[EngineRow | OneEngineRow]) -> dict[str, list[float]]:
     """Total times of one case by arm, each divided by stock's in the same repeat."""
     totals: dict[str, dict[int, float]] = {}
     for row in rows:

@@ -33,6 +33,27 @@ class EngineRow:
 
 
 @dataclass(frozen=True, slots=True)
+class OneEngineRow:
+    """One batch on the engine that all arms share; `computed_tokens` are prompt tokens.
+
+    `total_s` is from the first request to the last reply; `others_cpu` is the share of the machine
+    (0 to 1) that other programs took meanwhile.
+    """
+
+    FILE: ClassVar[str] = "one_engine_batches.csv"
+    case: str
+    blocks: int
+    arm: str
+    repeat: int
+    requests: int
+    bound_tokens: int
+    computed_tokens: int
+    steps: int
+    total_s: float
+    others_cpu: float
+
+
+@dataclass(frozen=True, slots=True)
 class EnginePoissonRow:
     """Poisson arrivals on the real engine, the same for each arm; latency is to the last token."""
 
@@ -67,7 +88,8 @@ class OutputsRow:
 class VirtualBatchRow:
     """One kind of batch on vLLM's scheduler object without a model, medians over seeds.
 
-    `most_tokens` is the worst seed's computed tokens, `over_bound` the median's share of the bound.
+    `most_tokens` is the worst seed's computed tokens, `over_bound` the median's share of the bound,
+    `total_s` virtual time from the first admission to the last reply.
     """
 
     FILE: ClassVar[str] = "virtual_batches.csv"
@@ -120,7 +142,11 @@ class VirtualStarvationRow:
 
 @dataclass(frozen=True, slots=True)
 class AdmissionRow:
-    """CPU time of one request with `waiting` requests of `contexts` in the queue."""
+    """CPU time of one request with `waiting` requests of `contexts` in the queue, medians.
+
+    `admission_us` is all of schedule() and update_from_output() for it, `arrival_us` add_request();
+    ratios are to stock in the same repeat.
+    """
 
     FILE: ClassVar[str] = "virtual_admission.csv"
     policy: str
@@ -135,6 +161,7 @@ class AdmissionRow:
 Row = TypeVar(
     "Row",
     EngineRow,
+    OneEngineRow,
     EnginePoissonRow,
     OutputsRow,
     VirtualBatchRow,
@@ -162,11 +189,6 @@ def read_rows(kind: type[Row], directory: Path) -> list[Row]:
         return []
     with path.open(newline="") as file:
         return [_row(kind, cells) for cells in csv.DictReader(file)]
-
-
-def adopt(kind: type[Row], other: object) -> Row:
-    """A row with the values of another object's attributes of the same names."""
-    return kind(**{field.name: getattr(other, field.name) for field in fields(kind)})
 
 
 def _row(kind: type[Row], cells: dict[str, str]) -> Row:

@@ -20,6 +20,7 @@ from loadgen.targets.target import RunningTarget, start_target
 STOCK = "stock"
 REQUEST_TIMEOUT_S = 120.0
 START_TIMEOUT_S = 240.0
+TARGETS = Path(__file__).with_name("scheduler_targets.toml")
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,7 +45,7 @@ class EngineSetup:
     def target(self, policy: str) -> str:
         """The target's name in the catalog."""
         base = "vllm" if self.l1_gb is None else "vllm-lmcache"
-        return base if policy == STOCK else f"{base}-context"
+        return f"{base}-{'multiprocess' if policy == STOCK else 'context'}"
 
     def settings(self, policy: str) -> TargetSettings:
         """The target's settings."""
@@ -95,7 +96,7 @@ async def running(
 
 
 async def _start(setup: EngineSetup, policy: str, log_dir: Path, stack: AsyncExitStack) -> Server:
-    spec = load_catalog()[setup.target(policy)]
+    spec = load_catalog(TARGETS)[setup.target(policy)]
     starting = start_target(spec, setup.settings(policy), log_dir / setup.name / policy)
     target = await stack.enter_async_context(starting)
     settings = ClientSettings(

@@ -10,8 +10,15 @@ BENCH = Path(__file__).parents[1] / "bench"
 sys.path.append(str(BENCH))
 
 from scheduler_batches import Batch, Question, bound_tokens  # noqa: E402
-from scheduler_cases import ALL_ARMS, Case, all_cases, size_cases  # noqa: E402
-from scheduler_engine_tables import batches_table  # noqa: E402
+from scheduler_cases import (  # noqa: E402
+    ALL_ARMS,
+    CACHE_SIZES,
+    HARD_ORDER,
+    Case,
+    all_cases,
+    one_engine_cases,
+)
+from scheduler_engine_tables import batches_table, one_engine_table  # noqa: E402
 from scheduler_markdown import insert, table  # noqa: E402
 from scheduler_musts import Must, Rows, musts, ratios_to_stock  # noqa: E402
 from scheduler_outputs import compare, grouped  # noqa: E402
@@ -20,6 +27,7 @@ from scheduler_report import musts_table  # noqa: E402
 from scheduler_rows import (  # noqa: E402
     AdmissionRow,
     EngineRow,
+    OneEngineRow,
     VirtualPoissonRow,
     read_rows,
     write_rows,
@@ -41,6 +49,27 @@ ROW = EngineRow(
     ttft_p95_s=7.5,
     others_cpu=0.01,
 )
+
+
+ONE = OneEngineRow(
+    case="20 blocks",
+    blocks=20,
+    arm="stock",
+    repeat=1,
+    requests=36,
+    bound_tokens=12_600,
+    computed_tokens=44_856,
+    steps=30,
+    total_s=8.0,
+    others_cpu=0.01,
+)
+
+
+def on_one(arm: str, *totals_s: float, case: str = "20 blocks") -> list[OneEngineRow]:
+    return [
+        replace(ONE, case=case, arm=arm, repeat=number, total_s=total_s)
+        for number, total_s in enumerate(totals_s, 1)
+    ]
 
 
 def served(arm: str, *totals_s: float, case: str = "20 blocks") -> list[EngineRow]:
@@ -107,16 +136,18 @@ def test_a_ratio_compares_batches_of_one_repeat() -> None:
 
 
 def test_total_time_is_judged_by_the_median_of_the_worst_arm() -> None:
-    rows = served("stock", 10.0, 10.0, 10.0) + served("lpm", 3.0, 9.0, 3.0)
+    rows = on_one("stock", 10.0, 10.0, 10.0) + on_one("lpm", 3.0, 9.0, 3.0)
     must = found(Rows(engine=tuple(rows)), "total time / stock, 20 blocks")
     assert (must.measured, must.worst, must.met) == (0.3, "lpm", True)
-    rows += served("prefix-group", 4.1, 4.1, 1.0)
+    rows += on_one("prefix-group", 4.1, 4.1, 1.0)
     must = found(Rows(engine=tuple(rows)), "total time / stock, 20 blocks")
     assert (must.measured, must.worst, must.met) == (0.41, "prefix-group", False)
 
 
 def test_rows_of_other_cases_decide_nothing() -> None:
-    rows = served("stock", 10.0, case="batches of 12") + served("lpm", 9.0, case="batches of 12")
+    rows = on_one("stock", 10.0, case="20 blocks, any order") + on_one(
+        "lpm", 9.0, case="20 blocks, any order"
+    )
     assert found(Rows(engine=tuple(rows)), "total time / stock, 20 blocks").measured is None
 
 
@@ -153,6 +184,12 @@ def test_a_case_has_a_line_for_each_arm_with_its_range() -> None:
     lines = batches_table(served("lpm", 2.0, 4.0) + served("stock", 8.0, 8.0)).splitlines()
     assert [line.split(" | ")[1] for line in lines[2:]] == ["stock", "lpm"]
     assert "44,856 (3.56)" in lines[2]
+    assert "3.00 (2.00 to 4.00) | 0.38 (0.25 to 0.50)" in lines[3]
+
+
+def test_the_table_of_one_engine_has_stock_first_and_the_steps() -> None:
+    lines = one_engine_table(on_one("lpm", 2.0, 4.0) + on_one("stock", 8.0, 8.0)).splitlines()
+    assert "44,856 (3.56) | 30 | 8.00 (8.00 to 8.00)" in lines[2]
     assert "3.00 (2.00 to 4.00) | 0.38 (0.25 to 0.50)" in lines[3]
 
 
@@ -206,9 +243,17 @@ def test_poisson_arrivals_ask_different_questions_at_the_wanted_rate() -> None:
     assert sorted(coming, key=lambda arrival: arrival.at_s) == coming
 
 
-def test_the_sizes_of_the_musts_are_all_measured() -> None:
-    titles = {case.title for case in size_cases()}
-    rows = [replace(ROW, case=title, arm=arm) for title in titles for arm in ("stock", "lpm")]
+def test_the_sizes_of_the_musts_are_all_measured_in_one_order() -> None:
+    cases = [case for case in one_engine_cases() if case.fixed_order is not None]
+    assert [case.blocks for case in cases] == list(CACHE_SIZES)
+    assert {case.order(repeat) for case in cases for repeat in (1, 2)} == {HARD_ORDER}
+    rows = [replace(ONE, case=case.title, arm=arm) for case in cases for arm in ("stock", "lpm")]
     judged = [must for must in musts(Rows(engine=tuple(rows))) if "total time" in must.measure]
-    assert all(must.measured == 1.0 for must in judged)
-    assert len(judged) == len(titles) == 4
+    assert [must.measured for must in judged] == [1.0] * len(CACHE_SIZES)
+
+
+def test_any_order_is_another_one_in_each_repeat_and_the_same_for_all_arms() -> None:
+    cases = [case for case in one_engine_cases() if case.fixed_order is None]
+    assert cases
+    for case in cases:
+        assert len({case.order(repeat) for repeat, _ in case.turns()}) == case.repeats
