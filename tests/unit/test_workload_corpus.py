@@ -180,5 +180,5 @@ def refusal(corpus: Path, questions: Path | None = None) -> str:
 
 def test_the_demo_corpus_is_shipped() -> None:
     corpus = load_corpus()
-    assert len(corpus.documents) >= 12
+    assert len(corpus.documents) == 24
     assert all(len(corpus.questions[each.doc_id]) == 8 for each in corpus.documents)
