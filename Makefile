@@ -1,5 +1,5 @@
 # `make demo` and `make test` set everything up from nothing; a second call starts at once.
-.PHONY: help setup demo ui test lint bench bench-scheduler clean
+.PHONY: help setup demo ui test lint bench bench-scheduler bench-rag bench-gate clean
 
 help:
 	@echo "make demo   the same batches on a real vLLM: first come, first served, then by context"
@@ -7,6 +7,8 @@ help:
 	@echo "make test   lint, types and all tests"
 	@echo "make bench  the load engine against a bare asyncio loop"
 	@echo "make bench-scheduler  vLLM's order against the context scheduler's, in 20 minutes"
+	@echo "make bench-rag        how long a label takes, by chunks and beside vLLM, in 20 minutes"
+	@echo "make bench-gate       false alarms and misses of kvswarm compare, in an hour"
 	@echo "make lint   lint, format and strict types"
 	@echo "make clean  remove .venv, run directories and caches"
 
@@ -32,6 +34,12 @@ bench: setup
 
 bench-scheduler: setup
 	@.venv/bin/python tests/bench/scheduler_bench.py
+
+bench-rag: setup
+	@.venv/bin/python tests/bench/rag_bench.py
+
+bench-gate: setup
+	@.venv/bin/python tests/bench/gate_bench.py
 
 clean:
 	rm -rf .venv runs build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis

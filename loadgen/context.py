@@ -49,14 +49,17 @@ class Draw:
 class Request:
     """What a user sends: the context first, the question last, and how long a reply it wants.
 
-    `index` and `root` are those of its draw.
+    `index` and `root` are those of its draw. `prompt` holds the true context, `context_id`;
+    `label` is the one that a host is told.
     """
 
     index: int
     root: int
     context_id: str
     question_id: str
+    question: str
     prompt: str
+    label: str
     max_tokens: int
 
 

@@ -14,7 +14,8 @@ class RequestRecord:
     """One request from its intended start to its end.
 
     `*_s` are seconds since the run's `start_unix_s`; `ttft_ms` and `e2e_ms` count from
-    `scheduled_s`. None means "not known" or "did not happen" and is written as an empty cell.
+    `scheduled_s`. `context_id` is the true context, `rag_context_id` the one that was retrieved.
+    None means "not known" or "did not happen" and is written as an empty cell.
     """
 
     request_id: str
@@ -43,6 +44,9 @@ class RequestRecord:
     error: str
     batch_id: str = ""
     label: str = ""
+    rag_context_id: str = ""
+    label_correct: bool | None = None
+    retrieval_ms: float | None = None
 
 
 COLUMNS: tuple[str, ...] = tuple(field.name for field in fields(RequestRecord))

@@ -7,18 +7,19 @@ removes the old ones, so of two whole versions the one written later counts.
 
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
+from functools import cached_property
 
 import numpy as np
 
-from rag_store.chunking import Chunk, join, passage
+from rag_store.chunking import Chunk, join, passage, sentences
 from rag_store.documents import Document
 from rag_store.embedders import States, Vectors
 from rag_store.store import Row
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Entry:
-    """A document's rows in order, their vectors of shape [rows, dim], and each row's states.
+    """A document's rows in order, their vectors of shape [rows, dim], and each sentence's states.
 
     There are no states at all where the embedder gives none.
     """
@@ -52,8 +53,18 @@ class Entry:
         """What was embedded for each of its rows."""
         return [passage(self.title, row.text) for row in self.rows]
 
+    @cached_property
+    def sentences(self) -> tuple[Chunk, ...]:
+        """The sentences of its text."""
+        return sentences(self.document().text)
+
+    @property
+    def sentence_passages(self) -> list[str]:
+        """What was embedded for each sentence's states."""
+        return [passage(self.title, sentence.text) for sentence in self.sentences]
+
     def with_states(self, states: tuple[States, ...]) -> "Entry":
-        """The same with these states, one for each row."""
+        """The same with these states, one item for each sentence."""
         return replace(self, states=states)
 
     def document(self) -> Document:

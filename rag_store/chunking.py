@@ -1,4 +1,4 @@
-"""Documents cut into overlapping chunks, the unit that is embedded and searched."""
+"""Documents cut into overlapping chunks, which are searched, and into sentences."""
 
 import re
 from bisect import bisect_left, bisect_right
@@ -8,6 +8,10 @@ from dataclasses import dataclass
 # make of prose and of identifiers; every other sign counts one. Endless words are cut at 40.
 _WORD = re.compile(r"[^\W_]{1,40}|[^\w\s]|_")
 _LETTERS_PER_TOKEN = 5
+_SENTENCE_END = re.compile(r"(?<=[.!?;])\s+(?=[A-Z0-9\"'(])|\n+")
+# Longer ones, such as tables and code, are cut into parts of so many tokens.
+_SENTENCE_LETTERS = 400
+_SENTENCE_TOKENS = 64
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,6 +62,25 @@ def _measure(text: str) -> tuple[list[int], list[int]]:
             tokens.append(tokens[-1])
         tokens[-1] += -(-len(match.group()) // _LETTERS_PER_TOKEN)
     return starts, [0, *tokens]
+
+
+def sentences(text: str) -> tuple[Chunk, ...]:
+    """The text's sentences in order, without the white space around them, none of them empty."""
+    found: list[Chunk] = []
+    begin = 0
+    for stop in [*(match.end() for match in _SENTENCE_END.finditer(text)), len(text)]:
+        found += [
+            Chunk(len(found) + at, begin + part.start, part.text.strip())
+            for at, part in enumerate(_parts(text[begin:stop]))
+        ]
+        begin = stop
+    return tuple(found)
+
+
+def _parts(sentence: str) -> list[Chunk]:
+    whole = len(sentence) <= _SENTENCE_LETTERS
+    parts = [Chunk(0, 0, sentence)] if whole else Chunker(_SENTENCE_TOKENS, 0).cut(sentence)
+    return [part for part in parts if part.text.strip()]
 
 
 def join(chunks: tuple[Chunk, ...]) -> str:

@@ -30,8 +30,13 @@ class Document:
 
 @dataclass(frozen=True, slots=True)
 class Query:
-    """One question, and the documents that answer it: none, one or several."""
+    """One question, and the documents that answer it: none, one or several.
+
+    `kind` and `split` say to which part of its file it belongs; empty where the file does not.
+    """
 
     query_id: str
     text: str
     doc_ids: tuple[str, ...] = ()
+    kind: str = ""
+    split: str = ""

@@ -9,6 +9,8 @@ import numpy as np
 from rag_store.documents import Query
 from rag_store.label import Label
 from rag_store.library import Library
+from rag_store.neighbours import Neighbours
+from rag_store.significance import Paired, mean_interval
 
 PERCENTILES = (50, 95, 99)
 STAGES = ("queue_ms", "embed_ms", "search_ms", "fuse_ms", "total_ms")
@@ -36,6 +38,20 @@ class Share:
         spread = math.sqrt(share * (1 - share) / count + square / (4 * count * count))
         half = _Z95 * spread / (1 + square / count)
         return cls(share, max(0.0, middle - half), min(1.0, middle + half), count)
+
+
+@dataclass(frozen=True, slots=True)
+class Mean:
+    """A mean over queries, with the 95 % interval of resampled means."""
+
+    value: float
+    low: float
+    high: float
+
+    @classmethod
+    def of(cls, values: Sequence[float]) -> "Mean":
+        """The mean of the values; all zero without any."""
+        return cls(_mean(values), *mean_interval(values))
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,14 +100,42 @@ class Evaluation:
         return Share.of([(each.rank or _CUTOFF + 1) <= count for each in self.answerable])
 
     @property
-    def mrr(self) -> float:
+    def mrr(self) -> Mean:
         """Mean reciprocal rank of the first true document, counting the first 10."""
-        return _mean([1 / each.rank if each.rank else 0.0 for each in self.answerable])
+        return Mean.of([1 / each.rank if each.rank else 0.0 for each in self.answerable])
 
     @property
-    def ndcg(self) -> float:
+    def ndcg(self) -> Mean:
         """Normalised discounted cumulative gain of the first 10, with gains of 0 and 1."""
-        return _mean([_ndcg(each) for each in self.answerable])
+        return Mean.of([_ndcg(each) for each in self.answerable])
+
+    def against(self, other: "Evaluation") -> Paired:
+        """Which label is right where the other's is not; both of the same queries in order."""
+        rows = zip(self.answerable, other.answerable, strict=True)
+        assert all(ours.query.query_id == theirs.query.query_id for ours, theirs in rows)
+        return Paired.of(
+            [each.right for each in self.answerable], [each.right for each in other.answerable]
+        )
+
+    @property
+    def by_kind(self) -> dict[str, Share]:
+        """Top-1 of each kind of question, for those that have one."""
+        return _shares([(each.query.kind, each.right) for each in self.answerable])
+
+    @property
+    def by_document(self) -> dict[str, Share]:
+        """Top-1 of each document that is asked for."""
+        return _shares([(each.query.doc_ids[0], each.right) for each in self.answerable])
+
+    def refused(self, threshold: float) -> Share:
+        """How many of the unanswerable queries score below the threshold."""
+        return Share.of([each.label.score < threshold for each in self.unanswerable])
+
+    def refused_by_kind(self, threshold: float) -> dict[str, Share]:
+        """The same for each kind of them."""
+        return _shares(
+            [(each.query.kind, each.label.score < threshold) for each in self.unanswerable]
+        )
 
     @property
     def agreeing(self) -> tuple[Share, Share]:
@@ -103,12 +147,11 @@ class Evaluation:
     def at_threshold(self, threshold: float) -> OperatingPoint:
         """What the threshold does."""
         kept = [each for each in self.answerable if each.label.score >= threshold]
-        refused = [each.label.score < threshold for each in self.unanswerable]
         return OperatingPoint(
             threshold,
             len(kept) / len(self.answerable) if self.answerable else 0.0,
             _mean([float(each.right) for each in kept]),
-            _mean([float(each) for each in refused]),
+            self.refused(threshold).value,
         )
 
     def keeping(self, share: float) -> OperatingPoint:
@@ -140,11 +183,12 @@ class Evaluation:
     def latency_ms(self) -> dict[str, dict[int, float]]:
         """For each of STAGES its percentiles over all queries."""
         timings = [each.label.timings for each in (*self.answerable, *self.unanswerable)]
-        columns = {stage: [getattr(each, stage) for each in timings] or [0.0] for stage in STAGES}
-        return {
-            stage: {at: float(np.percentile(values, at)) for at in PERCENTILES}
-            for stage, values in columns.items()
-        }
+        return {stage: percentiles([getattr(each, stage) for each in timings]) for stage in STAGES}
+
+
+def percentiles(values: Sequence[float]) -> dict[int, float]:
+    """Those of PERCENTILES; zeros of nothing."""
+    return {at: float(np.percentile(values or [0.0], at)) for at in PERCENTILES}
 
 
 async def evaluate(
@@ -161,9 +205,22 @@ async def evaluate(
     )
 
 
+async def compare_search(library: Library, queries: Sequence[Query]) -> tuple[Neighbours, ...]:
+    """Chroma's HNSW index against comparing all chunks, query by query. Raises as `evaluate`."""
+    if not library.size.chunks:
+        return ()
+    return tuple([await library.neighbours(query.text) for query in queries])
+
+
 async def _outcome(library: Library, query: Query) -> Outcome:
     answer = await library.explain(query.text)
     return Outcome(query, answer.label, answer.ranked[:_CUTOFF])
+
+
+def _shares(hits: Sequence[tuple[str, bool]]) -> dict[str, Share]:
+    """A share for each name but the empty one, sorted by name."""
+    names = sorted({name for name, _ in hits} - {""})
+    return {name: Share.of([hit for of, hit in hits if of == name]) for name in names}
 
 
 def _ndcg(outcome: Outcome) -> float:

@@ -7,7 +7,7 @@ from rag_store.chunking import Chunker
 from rag_store.embedders import Identity
 from rag_store.errors import FingerprintError
 
-SCHEMA = 1
+SCHEMA = 2
 
 
 @dataclass(frozen=True, slots=True)

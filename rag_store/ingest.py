@@ -9,7 +9,7 @@ import numpy as np
 from rag_store.catalog import Entry
 from rag_store.chunking import Chunker, passage
 from rag_store.documents import Document
-from rag_store.embedders import Embedder
+from rag_store.embedders import Embedder, States
 from rag_store.embedders.queue import checked_embeddings
 from rag_store.errors import RagUsageError
 from rag_store.state_files import StateFiles
@@ -56,10 +56,9 @@ class Writer:
         """The entry with its states, embedded again where their file is gone."""
         if self.states is None:
             return entry
-        kept = self.states.load(entry.digest, len(entry.rows), dim)
+        kept = self.states.load(entry.digest, len(entry.sentences), dim)
         if kept is None:
-            made = checked_embeddings(self.embedder, entry.passages)
-            kept = tuple(each.states for each in made)
+            kept = self._sentence_states([entry])[0]
             self.states.save(entry.digest, kept)
         return entry.with_states(kept)
 
@@ -82,13 +81,17 @@ class Writer:
     def _embed(self, group: list[tuple[Row, ...]]) -> list[Entry]:
         texts = [passage(row.title, row.text) for rows in group for row in rows]
         made = iter(checked_embeddings(self.embedder, texts))
-        entries = []
-        for rows in group:
-            parts = [next(made) for _ in rows]
-            vectors = np.stack([part.vector for part in parts])
-            states = tuple(part.states for part in parts) if self.states else ()
-            entries.append(Entry(rows, vectors, states))
-        return entries
+        entries = [Entry(rows, np.stack([next(made).vector for _ in rows])) for rows in group]
+        if self.states is None:
+            return entries
+        states = self._sentence_states(entries)
+        return [entry.with_states(each) for entry, each in zip(entries, states, strict=True)]
+
+    def _sentence_states(self, entries: Sequence[Entry]) -> list[tuple[States, ...]]:
+        """The states of each entry's sentences."""
+        texts = [entry.sentence_passages for entry in entries]
+        made = iter(checked_embeddings(self.embedder, [each for part in texts for each in part]))
+        return [tuple(next(made).states for _ in part) for part in texts]
 
 
 def _groups(rows: Sequence[tuple[Row, ...]]) -> Iterator[list[tuple[Row, ...]]]:

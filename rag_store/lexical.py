@@ -1,6 +1,8 @@
-"""BM25 over chunks, with what a term contributes to a chunk kept in sight."""
+"""BM25 over chunks, what each term contributes to it, and how rare words are."""
 
-from collections.abc import Sequence
+import math
+from collections import Counter
+from collections.abc import Iterable, Sequence
 
 import bm25s
 import numpy as np
@@ -39,7 +41,37 @@ class LexicalIndex:
         span = slice(int(self._starts[column]), int(self._starts[column + 1]))
         return self._rows[span], self._weights[span]
 
+    def coverage(self, terms: Sequence[str]) -> Scores:
+        """The share of the terms that each row holds, weighed by their rarity; 0 to 1, [rows]."""
+        held, total = np.zeros(self._count, np.float32), 0.0
+        for term in dict.fromkeys(terms):
+            rarity = self.rarity(term)
+            held[self.postings(term)[0]] += rarity
+            total += rarity
+        return held / np.float32(total) if total else held
+
     def rarity(self, term: str) -> float:
         """Lucene's inverse document frequency of the term; highest for one that no row holds."""
-        held = len(self.postings(term)[0])
-        return float(np.log(1 + (self._count - held + 0.5) / (held + 0.5)))
+        return inverse_frequency(len(self.postings(term)[0]), self._count)
+
+
+class WordCounts:
+    """How many of some texts hold a word, for words of any kind."""
+
+    def __init__(self, texts: Iterable[Iterable[str]]) -> None:
+        """Count the texts, each given as its words."""
+        self._held: Counter[str] = Counter()
+        self._count = 0
+        for words in texts:
+            self._held.update(set(words))
+            self._count += 1
+
+    def rarities(self, words: Sequence[str]) -> Scores:
+        """The inverse document frequency of each word, shape [words]."""
+        found = [inverse_frequency(self._held[word], self._count) for word in words]
+        return np.array(found, np.float32)
+
+
+def inverse_frequency(held: int, count: int) -> float:
+    """Lucene's, of a word that `held` of `count` texts hold; positive."""
+    return math.log(1 + (count - held + 0.5) / (held + 0.5))

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import TypeVar
 
 import numpy as np
+from threadpoolctl import threadpool_limits
 
 from rag_store.decision import SHIPPED, UNFITTED, Threshold, fit
 from rag_store.documents import Document, Query, clean
@@ -18,6 +19,7 @@ from rag_store.errors import QueryError, RagError, RagUsageError
 from rag_store.fingerprint import Fingerprint
 from rag_store.ingest import IngestReport, Progress
 from rag_store.label import Label
+from rag_store.neighbours import Neighbours, compare
 from rag_store.search import Answer, Searcher
 from rag_store.settings import Settings
 from rag_store.shelf import Shelf
@@ -41,12 +43,14 @@ async def open_library(settings: Settings, rebuild: bool = False) -> AsyncIterat
     """
     loop = asyncio.get_running_loop()
     with (
+        # A search is too small to be shared between cores, and waits where others keep them busy.
+        threadpool_limits(1, "blas"),
         ThreadPoolExecutor(1, "rag-embed") as embedding,
         ThreadPoolExecutor(settings.threads, "rag-search") as searching,
     ):
         embedder = await loop.run_in_executor(embedding, open_embedder, settings.embedder)
         shelf = await loop.run_in_executor(searching, Shelf, settings, embedder, rebuild)
-        queue = EmbeddingQueue(embedder, embedding)
+        queue = EmbeddingQueue(embedder, embedding, kept_texts=settings.kept_queries)
         try:
             yield Library(settings, shelf, queue, embedding, searching)
         finally:
@@ -104,6 +108,10 @@ class Library:
         entry = self._shelf.entries.get(doc_id)
         return None if entry is None else entry.document()
 
+    async def prepare(self) -> None:
+        """Build what the first query would build."""
+        await self._in_thread(self._shelf.snapshot)
+
     async def ping(self) -> None:
         """Raise StoreError where Chroma does not answer."""
         await self._in_thread(self._shelf.store.ping)
@@ -133,7 +141,7 @@ class Library:
             # In the embedder's thread, which is the only one that may call it.
             await self._in_thread(self._shelf.write, changed, progress, pool=self._embedding)
             # The first query after a change should not pay for the index.
-            await self._in_thread(self._shelf.snapshot)
+            await self.prepare()
         added, unchanged = len(changed) - updated, len(tidy) - len(changed)
         return IngestReport(added, updated, unchanged, len(surplus))
 
@@ -169,6 +177,11 @@ class Library:
     async def explain(self, text: str) -> Answer:
         """The label with what it was made from. Raises as `label`."""
         return await self._answer(text)
+
+    async def neighbours(self, text: str) -> Neighbours:
+        """Chroma's HNSW index against comparing all chunks, by one query. Raises as `label`."""
+        vector = (await self.embed([self._checked(text)]))[0]
+        return await self._in_thread(compare, self._shelf.snapshot(), self._shelf.store, vector)
 
     async def embed(self, texts: Sequence[str]) -> Vectors:
         """The texts' vectors, shape [texts, dim], rows of unit length. Raises EmbedderError."""

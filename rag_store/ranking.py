@@ -1,14 +1,15 @@
 """From a query's vector and words to documents in order, best first.
 
 First every chunk is compared by cosine and by BM25, and a document counts as its best chunk. The
-leading documents of either list are the candidates. Their best chunks are then compared word by
-word: the cosine of each query word's state with the nearest word of the chunk, averaged (Khattab
-and Zaharia's late interaction, SIGIR 2020, with an encoder that was not trained for it).
+leading documents of either list are the candidates. The sentences of their best chunks are then
+compared word by word: the cosine of each query word's state with the nearest word of the sentence,
+averaged by the rarity of the query's words (Khattab and Zaharia's late interaction, SIGIR 2020,
+with an encoder that was not trained for it). The more of the query's terms some chunk holds, the
+more BM25 counts and the less the cosine.
 """
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from itertools import pairwise
 
 import numpy as np
 import numpy.typing as npt
@@ -22,20 +23,22 @@ Scores = npt.NDArray[np.float32]
 Indices = npt.NDArray[np.int64]
 Nearest = Callable[[Vectors, int], tuple[Sequence[str], Scores]]
 
-CANDIDATES_EACH = 16
-ROWS_EACH = 2
+CANDIDATES_EACH = 12
+ROWS_EACH = 3
+SENTENCES_EACH = 6
 NEAREST_ROWS = 400
-# By top-1 on the development splits of two corpora; see docs/rag.md.
-WEIGHTS_WITH_STATES = (0.7, 0.3, 1.0)
-WEIGHTS = (1.0, 1.0)
 
 
 @dataclass(frozen=True, slots=True)
 class RowScores:
-    """Cosine and BM25 of every chunk, shape [rows]; the cosine is -1 where it was not needed."""
+    """Cosine and BM25 of every chunk, shape [rows]; the cosine is -1 where it was not needed.
+
+    `coverage` is the share of the query's terms that the chunk with the most of them holds.
+    """
 
     cosines: Scores
     bm25: Scores
+    coverage: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,7 +46,8 @@ class Ranking:
     """The candidates, best first; all arrays have the shape [candidates].
 
     `documents` are indices of the snapshot's entries, `rows` each one's best chunk, and `words`
-    has for each candidate its best cosine with each query word, shape [candidates, query words].
+    has for each candidate its best cosine with each query word, shape [candidates, query words],
+    whose `weights`, shape [query words], sum to one. Without states there are no words.
     """
 
     documents: Indices
@@ -52,14 +56,12 @@ class Ranking:
     cosines: Scores
     bm25: Scores
     words: Scores
+    weights: Scores
 
     @property
     def late(self) -> Scores:
-        """The mean over the query's words; zero where there are no states."""
-        if self.words.shape[1] == 0:
-            return np.zeros(len(self.words), np.float32)
-        means: Scores = self.words.mean(axis=1, dtype=np.float32)
-        return means
+        """The weighted mean over the query's words; zero where there are no states."""
+        return self.words @ self.weights
 
 
 def score_rows(
@@ -67,14 +69,15 @@ def score_rows(
 ) -> RowScores:
     """Compare every chunk with the query; with `nearest`, only those it names by cosine."""
     bm25 = snapshot.chunks.scores(words)
+    coverage = float(snapshot.chunks.coverage(words).max(initial=0.0))
     if nearest is None:
-        return RowScores(snapshot.vectors @ query.vector, bm25)
+        return RowScores(snapshot.vectors @ query.vector, bm25, coverage)
     cosines = np.full(len(snapshot.rows), -1, np.float32)
     for row_id, cosine in zip(*nearest(query.vector, NEAREST_ROWS), strict=True):
         # A row that was added after the snapshot was taken is not in it.
         if row_id in snapshot.row_of_id:
             cosines[snapshot.row_of_id[row_id]] = cosine
-    return RowScores(cosines, bm25)
+    return RowScores(cosines, bm25, coverage)
 
 
 def rank(
@@ -87,18 +90,21 @@ def rank(
     starts = np.searchsorted(owners, np.arange(len(documents)))
     by_row = {"dense": cosines, "bm25": bm25}
     leading = by_row.get(retriever, fuse("zscore", [cosines, bm25], [1, 1]))
-    words = _words(snapshot, query, rows, starts, leading)
-    parts = _best(cosines, starts), _best(bm25, starts)
-    scores = _fused(parts, words, retriever, fusion)
+    weights = _weights(snapshot, query)
+    near = _first(ROWS_EACH, leading, owners)
+    words = _words(snapshot, query, weights, owners[near], rows[near])
+    parts = [_best(cosines, starts), _best(bm25, starts)]
+    scores = _fused([*parts, words @ weights], found.coverage, retriever, fusion)
     order = np.argsort(-scores, kind="stable")
-    best_rows = rows[_argbest(leading, starts)]
+    best = _first(1, leading, owners)
     return Ranking(
         documents[order],
-        best_rows[order],
+        rows[best][order],
         scores[order],
         parts[0][order],
         parts[1][order],
         words[order],
+        weights,
     )
 
 
@@ -119,54 +125,68 @@ def _leading(scores: Scores, above: float) -> set[int]:
 
 def _rows_of(snapshot: Snapshot, documents: Indices) -> tuple[Indices, Indices]:
     """The rows of the documents, and for each row the position of its document."""
-    spans = [np.arange(snapshot.first_rows[at], snapshot.first_rows[at + 1]) for at in documents]
-    owners = np.repeat(np.arange(len(documents)), [len(span) for span in spans])
-    return (np.concatenate(spans) if spans else np.zeros(0, np.int64)), owners
+    first, last = snapshot.first_rows[documents], snapshot.first_rows[documents + 1]
+    return _spans(first, last), np.repeat(np.arange(len(documents)), last - first)
+
+
+def _spans(first: Indices, last: Indices) -> Indices:
+    """The numbers from each first up to its last, which is left out, one after another."""
+    lengths = last - first
+    before = np.cumsum(lengths) - lengths
+    numbers: Indices = np.arange(lengths.sum()) + np.repeat(first - before, lengths)
+    return numbers
+
+
+def _first(count: int, scores: Scores, owners: Indices) -> Indices:
+    """The positions of each owner's best scores, at most `count` of each; owners ascend."""
+    order = np.lexsort((-scores, owners))
+    places = np.arange(len(order)) - np.searchsorted(owners, owners)
+    leading: Indices = order[places < count]
+    return leading
+
+
+def _weights(snapshot: Snapshot, query: Embedding) -> Scores:
+    """The share of each query word in the comparison, by its rarity; they sum to one."""
+    if not snapshot.states:
+        return np.zeros(0, np.float32)
+    rarities = snapshot.words.rarities(query.words)
+    shares: Scores = rarities / rarities.sum()
+    return shares
 
 
 def _words(
-    snapshot: Snapshot, query: Embedding, rows: Indices, starts: Indices, scores: Scores
+    snapshot: Snapshot, query: Embedding, weights: Scores, owners: Indices, rows: Indices
 ) -> Scores:
-    """For each document its cosine with each query word, in the better of its best chunks."""
-    if not snapshot.states or len(starts) == 0:
-        return np.zeros((len(starts), 0), np.float32)
-    bounds = [*starts.tolist(), len(rows)]
-    chosen = [
-        low + np.argsort(-scores[low:high], kind="stable")[:ROWS_EACH]
-        for low, high in pairwise(bounds)
-    ]
-    states = [snapshot.states[rows[at]] for part in chosen for at in part]
-    by_row = _best_words(query.states, states)
-    ends = np.cumsum([len(part) for part in chosen])
-    return np.stack([_better(part) for part in np.split(by_row, ends[:-1])])
+    """For each document its cosine with each query word, in the best sentence of its rows.
 
-
-def _best_words(query: States, states: Sequence[States]) -> Scores:
-    """The cosine of each query word with the nearest word of each chunk, [chunks, words]."""
-    # One chunk at a time: its floats stay in the processor's cache, all chunks' would not.
-    return np.stack([late_interaction(query, each).max(axis=1) for each in states])
-
-
-def _better(rows: Scores) -> Scores:
-    best: Scores = rows[np.argmax(rows.mean(axis=1))]
+    `owners` are the positions of the rows' documents, in order and without a gap.
+    """
+    if not snapshot.states or len(rows) == 0:
+        return np.zeros((len(np.unique(owners)), 0), np.float32)
+    first, last = snapshot.sentences[rows].T
+    # Chunks overlap, so two of a document may name the same sentence.
+    sentences, at = np.unique(_spans(first, last), return_index=True)
+    owners = np.repeat(owners, last - first)[at]
+    near = _first(SENTENCES_EACH, snapshot.means[sentences] @ query.vector, owners)
+    sentences, owners = sentences[near], owners[near]
+    by_sentence = _best_words(query.states, [snapshot.states[at] for at in sentences])
+    best: Scores = by_sentence[_first(1, by_sentence @ weights, owners)]
     return best
 
 
-def _fused(parts: tuple[Scores, Scores], words: Scores, retriever: str, fusion: str) -> Scores:
+def _best_words(query: States, sentences: Sequence[States]) -> Scores:
+    """The cosine of each query word with the nearest word of each sentence, [sentences, words]."""
+    ends = np.cumsum([len(each) for each in sentences])
+    cosines = late_interaction(query, np.concatenate(sentences))
+    best: Scores = np.maximum.reduceat(cosines, np.append(0, ends[:-1]), axis=1).T
+    return best
+
+
+def _fused(parts: Sequence[Scores], coverage: float, retriever: str, fusion: str) -> Scores:
     if retriever != "hybrid":
         return parts[1] if retriever == "bm25" else parts[0]
-    if words.shape[1] == 0:
-        return fuse(fusion, parts, WEIGHTS)
-    return fuse(fusion, [*parts, words.mean(axis=1, dtype=np.float32)], WEIGHTS_WITH_STATES)
+    return fuse(fusion, parts, (1 - coverage, coverage, 1.0))
 
 
 def _best(values: Scores, starts: Indices) -> Scores:
     return np.maximum.reduceat(values, starts) if len(starts) else values[:0]
-
-
-def _argbest(values: Scores, starts: Indices) -> Indices:
-    bounds = [*starts.tolist(), len(values)]
-    return np.array(
-        [low + int(np.argmax(values[low:high])) for low, high in pairwise(bounds)],
-        np.int64,
-    )

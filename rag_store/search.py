@@ -57,7 +57,7 @@ class Searcher:
         agree = _agree(ranking)
         signs: Features = np.zeros(len(self.threshold.weights))
         if len(ranking.documents):
-            signs = features(self.snapshot, ranking, words)
+            signs = features(self.snapshot, ranking, embedded.embedding, words)
         search_ms, fuse_ms = (
             (searched_s - begun_s) * 1000,
             (time.perf_counter() - searched_s) * 1000,

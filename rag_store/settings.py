@@ -18,7 +18,8 @@ class Settings:
     """Where the chunks lie, how they are made and how they are searched.
 
     With `chroma_url` the chunks lie in a Chroma server and `path` is not used. Up to
-    `exact_chunks` chunks every one is compared, above that Chroma's HNSW index is asked.
+    `exact_chunks` chunks every one is compared, above that Chroma's HNSW index is asked. The
+    embeddings of the latest `kept_queries` texts are kept, so that asking again costs none.
     """
 
     path: Path = Path(".kvswarm/rag")
@@ -32,6 +33,7 @@ class Settings:
     exact_chunks: int = 10_000
     threads: int = 4
     max_query_chars: int = 20_000
+    kept_queries: int = 4096
 
     def __post_init__(self) -> None:
         _check_choice("retriever", self.retriever, RETRIEVERS)
@@ -44,6 +46,8 @@ class Settings:
         for name in ("candidates", "threads", "max_query_chars"):
             if getattr(self, name) < 1:
                 raise RagUsageError(f"{name} is {getattr(self, name)}: give at least 1")
+        if self.kept_queries < 0:
+            raise RagUsageError(f"kept_queries is {self.kept_queries}: give at least 0")
 
 
 def _check_choice(name: str, value: str, choices: tuple[str, ...]) -> None:

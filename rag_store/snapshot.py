@@ -1,5 +1,6 @@
 """All that a search needs in memory, immutable, so that searches go on while documents change."""
 
+from bisect import bisect_left, bisect_right
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -8,9 +9,10 @@ import numpy.typing as npt
 
 from rag_store.catalog import Entry
 from rag_store.embedders import States, Vectors
-from rag_store.lexical import LexicalIndex
+from rag_store.embedders.protocol import unit
+from rag_store.lexical import LexicalIndex, WordCounts
 from rag_store.store import Row
-from rag_store.terms import terms
+from rag_store.terms import pieces, terms
 
 
 @dataclass(frozen=True, slots=True)
@@ -18,7 +20,9 @@ class Snapshot:
     """Documents in the order of their ids; a document's chunks stand in adjacent rows.
 
     `first_rows` has one more item than there are documents: rows of document d are
-    first_rows[d] to first_rows[d + 1]. `states` has one item for each row, or none at all.
+    first_rows[d] to first_rows[d + 1]. `states` has one item for each sentence, or none at all;
+    row r shares text with the sentences from sentences[r, 0] to sentences[r, 1]. `means` are the
+    means of the states at unit length, shape [sentences, dim], and `words` counts sentences too.
     """
 
     entries: tuple[Entry, ...]
@@ -28,7 +32,10 @@ class Snapshot:
     row_of_id: dict[str, int]
     vectors: Vectors
     states: tuple[States, ...]
+    means: Vectors
+    sentences: npt.NDArray[np.int64]
     chunks: LexicalIndex
+    words: WordCounts
 
     @classmethod
     def of(cls, entries: Sequence[Entry], dim: int) -> "Snapshot":
@@ -36,8 +43,8 @@ class Snapshot:
         ordered = tuple(sorted(entries, key=lambda entry: entry.doc_id))
         rows = tuple(row for entry in ordered for row in entry.rows)
         counts = [len(entry.rows) for entry in ordered]
-        chunk_terms = [terms(text) for entry in ordered for text in entry.passages]
         parts = [entry.vectors for entry in ordered]
+        states = tuple(states for entry in ordered for states in entry.states)
         return cls(
             ordered,
             rows,
@@ -45,8 +52,16 @@ class Snapshot:
             np.repeat(np.arange(len(ordered)), counts),
             {row.row_id: at for at, row in enumerate(rows)},
             np.concatenate(parts) if parts else np.zeros((0, dim), np.float32),
-            tuple(states for entry in ordered for states in entry.states),
-            LexicalIndex(chunk_terms),
+            states,
+            _means(states, dim),
+            _sentences_of_rows(ordered),
+            LexicalIndex([terms(text) for entry in ordered for text in entry.passages]),
+            WordCounts(
+                pieces(text)
+                for entry in ordered
+                if entry.states
+                for text in entry.sentence_passages
+            ),
         )
 
     def best_by_document(self, row_scores: npt.NDArray[np.float32]) -> npt.NDArray[np.float32]:
@@ -54,3 +69,24 @@ class Snapshot:
         if not self.entries:
             return row_scores[:0]
         return np.maximum.reduceat(row_scores, self.first_rows[:-1])
+
+
+def _means(states: Sequence[States], dim: int) -> Vectors:
+    sums = [each.sum(axis=0, dtype=np.float32) for each in states]
+    return unit(np.stack(sums)) if sums else np.zeros((0, dim), np.float32)
+
+
+def _sentences_of_rows(entries: Sequence[Entry]) -> npt.NDArray[np.int64]:
+    spans: list[tuple[int, int]] = []
+    before = 0
+    for entry in entries:
+        sentences = entry.sentences
+        starts = [each.start for each in sentences]
+        ends = [each.start + len(each.text) for each in sentences]
+        for row in entry.rows:
+            # A row of white space alone is given the sentence beside it.
+            first = min(bisect_right(ends, row.start), len(sentences) - 1)
+            last = max(bisect_left(starts, row.start + len(row.text)), first + 1)
+            spans.append((before + first, before + last))
+        before += len(sentences)
+    return np.array(spans, np.int64).reshape(-1, 2)

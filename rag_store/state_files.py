@@ -30,7 +30,7 @@ class StateFiles:
             raise StoreError(f"cannot write to {self._folder}: {error.strerror}") from error
 
     def save(self, digest: str, states: Sequence[States]) -> None:
-        """Keep the states of a document's rows. Raises StoreError."""
+        """Keep the states of a document's sentences. Raises StoreError."""
         path = self._path(digest)
         # Renamed when whole: a kill -9 leaves no half of a file under the name that is read.
         partial = path.with_suffix(f".{os.getpid()}.partial")
@@ -42,14 +42,14 @@ class StateFiles:
         except OSError as error:
             raise StoreError(f"cannot write {path}: {error.strerror}") from error
 
-    def load(self, digest: str, rows: int, dim: int) -> tuple[States, ...] | None:
-        """The states of a document's rows; None where there is no usable file."""
+    def load(self, digest: str, sentences: int, dim: int) -> tuple[States, ...] | None:
+        """The states of a document's sentences; None where there is no usable file."""
         try:
             with np.load(self._path(digest), allow_pickle=False) as file:
                 counts, states = file["counts"], file["states"]
         except (OSError, ValueError, KeyError, EOFError, zipfile.BadZipFile):
             return None
-        usable = len(counts) == rows and states.shape == (int(counts.sum()), dim)
+        usable = len(counts) == sentences and states.shape == (int(counts.sum()), dim)
         if not usable or states.dtype != np.int8:
             return None
         return tuple(np.split(states, np.cumsum(counts)[:-1]))

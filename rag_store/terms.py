@@ -7,6 +7,7 @@ from functools import lru_cache
 _WORD = re.compile(r"[^\W_]+(?:[._-][^\W_]+)*")
 _PART = re.compile(r"[^\W_]+")
 _HUMP = re.compile(r"[A-Z]?[a-z]+|[A-Z]+(?![a-z])|\d+")
+_PIECE = re.compile(r"[^\W_]+|[^\w\s]|_")
 _VOWEL = re.compile(r"[aeiouy]")
 _DOUBLED = re.compile(r"([^aeioulsz\d])\1$")
 
@@ -34,6 +35,11 @@ def terms(text: str) -> list[str]:
         for part in parts:
             found += _of_part(part)
     return [_stem(word) for word in found if word not in STOPWORDS and len(word) > 1]
+
+
+def pieces(text: str) -> list[str]:
+    """All words and signs of the text, inflected as they are, in lower case."""
+    return _PIECE.findall(text.lower())
 
 
 def _of_part(part: str) -> list[str]:

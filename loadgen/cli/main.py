@@ -14,9 +14,15 @@ kvswarm: load testing in the Locust style for LLM serving with long, shared cont
                           0 done, 1 requests failed, 2 wrong use, 3 target died, 5 client saturated
   kvswarm ui  [FILE] --target NAME | --host URL [options] [any Locust option]
                           the same from Locust's web UI
+  kvswarm ask QUESTION…   find the document a question is about and stream an engine's answer
   kvswarm demo            the same batches first come, first served and context by context
   kvswarm targets         list the engines that can be started
   kvswarm serve NAME      start one and keep it until Ctrl-C
+  kvswarm compare BASE NEW [--gate LIMITS]
+                          set two runs against each other, with intervals; exit code 1 a limit is
+                          broken, 4 the data cannot decide, 2 not comparable
+  kvswarm noise RUN RUN RUN…
+                          how much identical runs differ on this machine, for `compare`
   kvswarm rag COMMAND     find the document a question is about: index, serve, label, explain,
                           eval, fit-threshold
   kvswarm model build DIR make the demo model (random weights)
@@ -54,6 +60,10 @@ def _command(name: str) -> Callable[[list[str]], int]:
         from loadgen.cli import serve
 
         return serve.serve_command if name == "serve" else serve.targets_command
+    if name == "ask":
+        from loadgen.cli.ask import ask_command
+
+        return ask_command
     if name == "demo":
         from loadgen.cli.demo import demo_command
 
@@ -62,6 +72,14 @@ def _command(name: str) -> Callable[[list[str]], int]:
         from loadgen.cli.model import model_command
 
         return model_command
+    if name == "compare":
+        from loadgen.cli.compare import compare_command
+
+        return compare_command
+    if name == "noise":
+        from loadgen.cli.noise import noise_command
+
+        return noise_command
     if name == "rag":
         from loadgen.cli.rag import rag_command
 

@@ -1,18 +1,21 @@
 """Swarms on engines of ours: this process runs the engines, processes below it run Locust."""
 
 import asyncio
-import sys
 import tempfile
 from collections.abc import Sequence
+from contextlib import AsyncExitStack
 from pathlib import Path
 
 from loadgen.cli.arguments import RunArguments
 from loadgen.cli.comparison import print_comparison
 from loadgen.cli.interruption import Interruption, interruptible
 from loadgen.cli.leg import Leg, plan_legs
-from loadgen.cli.swarm_process import check_swarm, run_swarm
+from loadgen.cli.notice import say
+from loadgen.cli.rag_service import rag_service
+from loadgen.cli.swarm_process import check_swarm, run_swarm, wished_retrieval
 from loadgen.errors import TargetError
 from loadgen.runs.exit_code import DONE, FAILED, SATURATED, TARGET_DIED, WRONG_USE
+from loadgen.targets.rag_service import RunningRagService
 from loadgen.targets.target import start_target
 
 PRECEDENCE = (TARGET_DIED, WRONG_USE, FAILED, SATURATED, DONE)
@@ -26,7 +29,7 @@ def run_supervised(command: str, run: RunArguments) -> int:
     anything is started.
     """
     legs = plan_legs(run)
-    code = asyncio.run(_supervise(command, legs))
+    code = asyncio.run(_supervise(command, run, legs))
     if len(legs) > 1:
         print_comparison({leg.spec.name: leg.run.out for leg in legs})
     return code
@@ -37,33 +40,54 @@ def worst(codes: Sequence[int]) -> int:
     return min(codes, key=lambda code: PRECEDENCE.index(code) if code in PRECEDENCE else -1)
 
 
-async def _supervise(command: str, legs: Sequence[Leg]) -> int:
+async def _supervise(command: str, run: RunArguments, legs: Sequence[Leg]) -> int:
     with tempfile.TemporaryDirectory(prefix="kvswarm-") as scratch:
         folder = Path(scratch)
         with interruptible() as interruption:
             # One check is for all: their swarms differ in nothing but the directory.
             if code := await check_swarm(legs[0], folder, interruption):
                 return code
-            codes: list[int] = []
-            while len(codes) < len(legs) and not interruption.signal_number:
-                codes.append(await _run_leg(command, legs[len(codes)], folder, interruption))
+            async with AsyncExitStack() as stack:
+                rag = await _rag_service(folder, run, stack)
+                codes: list[int] = []
+                while len(codes) < len(legs) and not interruption.signal_number:
+                    leg = legs[len(codes)]
+                    codes.append(await _run_leg(command, leg, rag, folder, interruption))
             if len(codes) == len(legs):
                 return worst(codes)
         return 128 + interruption.signal_number
 
 
-async def _run_leg(command: str, leg: Leg, folder: Path, interruption: Interruption) -> int:
-    """Start the target, run its swarm, stop it; an engine that fails is told, not raised."""
-    _say(f"starting {leg.spec.name} …")
+async def _rag_service(
+    folder: Path, run: RunArguments, stack: AsyncExitStack
+) -> RunningRagService | None:
+    """One service for all targets, where the swarm retrieves and was not told from whom."""
+    wish = wished_retrieval(folder)
+    if wish is None:
+        return None
+    start_timeout_s = run.target_arguments.start_timeout_s
+    service = rag_service(wish.corpus, run.out / "engine", start_timeout_s)
+    return await stack.enter_async_context(service)
+
+
+async def _run_leg(
+    command: str,
+    leg: Leg,
+    rag: RunningRagService | None,
+    folder: Path,
+    interruption: Interruption,
+) -> int:
+    """Start the target, run its swarm, stop it; a service that fails is told, not raised."""
     try:
+        if rag is not None:
+            rag.check()
+        say(f"starting {leg.spec.name} …")
         async with start_target(leg.spec, leg.settings, leg.logs) as target:
-            code = await run_swarm(command, leg, target, folder, interruption)
+            code = await run_swarm(command, leg, target, rag, folder, interruption)
             target.check()
+            if rag is not None:
+                rag.check()
             return code
     except TargetError as error:
-        _say(str(error))
+        say(str(error))
         return error.exit_code
-
-
-def _say(text: str) -> None:
-    print(f"kvswarm: {text}", file=sys.stderr, flush=True)

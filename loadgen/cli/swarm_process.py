@@ -7,7 +7,7 @@ import signal
 import sys
 from collections.abc import Mapping
 from contextlib import suppress
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -17,10 +17,13 @@ from loadgen.cli.interruption import Interruption
 from loadgen.cli.leg import Leg
 from loadgen.cli.target import swarm_facts, tokenizer_of
 from loadgen.targets.capacity import model_window_tokens
+from loadgen.targets.rag_service import RunningRagService
 from loadgen.targets.settings import TargetSettings
 from loadgen.targets.target import RunningTarget
 
 NO_HOST = "http://127.0.0.1:0"
+CHECKED = "checked.json"
+"""Into it the check writes the options as the swarm will see them."""
 
 
 async def check_swarm(leg: Leg, folder: Path, interruption: Interruption) -> int:
@@ -30,19 +33,41 @@ async def check_swarm(leg: Leg, folder: Path, interruption: Interruption) -> int
         "usable_tokens": leg.settings.kv_tokens,
         "max_model_len": _planned_window(leg.settings),
     }
-    environment = _environment(folder, planned, None) | {"KVSWARM_CHECK": "1"}
+    environment = _environment(folder, planned, None) | {"KVSWARM_CHECK": str(folder / CHECKED)}
     checked = replace(leg.run, host=NO_HOST, rest=_without_processes(leg.run.rest))
     return await _locust("run", checked, environment, interruption)
 
 
+@dataclass(frozen=True, slots=True)
+class WishedRetrieval:
+    """A swarm that retrieves from these documents, None for the demo corpus."""
+
+    corpus: Path | None
+
+
+def wished_retrieval(folder: Path) -> WishedRetrieval | None:
+    """What the check found of it in the options; None where no service need be started."""
+    options = json.loads((folder / CHECKED).read_text(encoding="utf-8"))
+    if options["labels"] != "rag" or options["rag_url"]:
+        return None
+    return WishedRetrieval(Path(options["corpus"]) if options["corpus"] else None)
+
+
 async def run_swarm(
-    command: str, leg: Leg, target: RunningTarget, folder: Path, interruption: Interruption
+    command: str,
+    leg: Leg,
+    target: RunningTarget,
+    rag: RunningRagService | None,
+    folder: Path,
+    interruption: Interruption,
 ) -> int:
     """Run the swarm on a started target; returns the exit code of the run."""
     async with control_line(target, folder / "control") as control:
         environment = _environment(folder, swarm_facts(target, leg.settings), control)
-        run = replace(leg.run, host=target.url)
-        return await _locust(command, run, environment, interruption)
+        rest = leg.run.rest if rag is None else (*leg.run.rest, "--rag-url", rag.url)
+        run = replace(leg.run, host=target.url, rest=rest)
+        needed = rag if command == "run" else None
+        return await _locust(command, run, environment, interruption, needed)
 
 
 def _without_processes(rest: tuple[str, ...]) -> tuple[str, ...]:
@@ -72,18 +97,32 @@ def _environment(folder: Path, facts: Mapping[str, Any], control: Path | None) -
 
 
 async def _locust(
-    command: str, run: RunArguments, environment: dict[str, str], interruption: Interruption
+    command: str,
+    run: RunArguments,
+    environment: dict[str, str],
+    interruption: Interruption,
+    needed: RunningRagService | None = None,
 ) -> int:
+    """Run Locust to its end, which is also that of the service that it needs."""
     arguments = [command, run.file, "--host", str(run.host), "--out", str(run.out), *run.rest]
     process = await asyncio.create_subprocess_exec(
         sys.executable, "-m", "loadgen.cli.main", *arguments, env=environment
     )
     interruption.handler = lambda number: _pass_on(process, number)
+    watch = asyncio.create_task(_end_with(needed, process))
     try:
         code = await process.wait()
     finally:
+        watch.cancel()
         interruption.handler = None
     return code if code >= 0 else 128 - code
+
+
+async def _end_with(needed: RunningRagService | None, process: asyncio.subprocess.Process) -> None:
+    if needed is not None:
+        await needed.wait_died()
+        with suppress(ProcessLookupError):
+            process.terminate()
 
 
 def _pass_on(process: asyncio.subprocess.Process, number: int) -> None:

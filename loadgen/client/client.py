@@ -64,14 +64,16 @@ class StreamingClient:
         max_tokens: int,
         exchange: Exchange | ListExchange,
         body_extra: Mapping[str, Any] | None = None,
+        spent_s: float = 0.0,
     ) -> None:
         """Send one request and fill `exchange` while its reply arrives.
 
         A list of prompts is one call; its replies go to a ListExchange of as many members.
+        `spent_s` is what the request has already used of its time.
         Raises nothing but CancelledError, and that only after the exchange is settled.
         """
         try:
-            async with asyncio.timeout(self._settings.timeout_s):
+            async with asyncio.timeout(self._settings.timeout_s - spent_s):
                 await self._converse(
                     request_body(self._settings, prompt, max_tokens, body_extra), exchange
                 )

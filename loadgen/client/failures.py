@@ -3,6 +3,7 @@
 StreamFailure
 ├── ConnectFailed   connect_error  no answer at all: name, refusal, TLS, reset before the headers
 ├── HttpError       http_error     an answer whose status is not 200
+├── TimedOut        timeout        no answer in the time there was
 ├── Truncated       truncated      a 200 that ended, or was cut, before it was complete
 └── Malformed       malformed      a 200 that is no completion stream, or reports an error in it
 """
@@ -28,6 +29,12 @@ class HttpError(StreamFailure):
     """The host answered with another status than 200."""
 
     outcome = "http_error"
+
+
+class TimedOut(StreamFailure):
+    """There was no complete answer in time."""
+
+    outcome = "timeout"
 
 
 class Truncated(StreamFailure):

@@ -72,7 +72,7 @@ class AiohttpTransport:
             await self._session.close()
             self._session = None
 
-    async def post(self, body: bytes) -> Reply:
+    async def post(self, body: bytes) -> "AiohttpReply":
         """Send `body`; redirects are not followed. Raises ConnectFailed or Malformed."""
         if self._session is None:
             raise RuntimeError("AiohttpTransport is not open: use `async with`")
@@ -99,6 +99,11 @@ class AiohttpReply:
         self._readany = response.content.readany
         self.status = response.status
         self.content_type = response.headers.get("Content-Type", "")
+
+    @property
+    def retry_after(self) -> str:
+        """When to come again, in the host's words; empty where it does not say."""
+        return self._response.headers.get("Retry-After", "")
 
     async def read(self) -> tuple[float, bytes]:
         """See Reply."""

@@ -14,12 +14,13 @@ RECORD_METRICS: tuple[str, ...] = (
     "prompt_tokens",
     "cached_tokens",
     "output_tokens",
+    "retrieval_ms",
 )
 METRICS: tuple[str, ...] = ("ttft_ms", "itl_ms", *RECORD_METRICS[1:], "makespan_s")
 
 
 class Tally:
-    """Outcomes of all requests and batches; times and tokens of those that ended `ok`.
+    """Outcomes and labels of all requests and batches; times and tokens of those that ended `ok`.
 
     Tokens that a host counts for a list call as a whole are in the totals and in no metric, as
     nobody knows how they spread over its requests.
@@ -27,7 +28,15 @@ class Tally:
     are seconds since the run's start, None before any. Not thread-safe.
     """
 
-    __slots__ = ("_batches", "_call_tokens", "_outcomes", "first_sent_s", "last_end_s", "sketches")
+    __slots__ = (
+        "_batches",
+        "_call_tokens",
+        "_labels",
+        "_outcomes",
+        "first_sent_s",
+        "last_end_s",
+        "sketches",
+    )
 
     def __init__(self) -> None:
         self.clear()
@@ -38,6 +47,7 @@ class Tally:
         self._outcomes: Counter[str] = Counter()
         self._batches: Counter[str] = Counter()
         self._call_tokens: Counter[str] = Counter()
+        self._labels: Counter[str] = Counter()
         self.first_sent_s: float | None = None
         self.last_end_s: float | None = None
 
@@ -45,6 +55,7 @@ class Tally:
         """Count one request and the gaps between its tokens in milliseconds."""
         self._outcomes[record.outcome] += 1
         self._span(record.sent_s, record.end_s)
+        self._add_label(record)
         if record.outcome != "ok":
             return
         for name in RECORD_METRICS:
@@ -52,6 +63,14 @@ class Tally:
             if value is not None:
                 self.sketches[name].add(value)
         self.sketches["itl_ms"].add_many(gaps_ms)
+
+    def _add_label(self, record: RequestRecord) -> None:
+        if record.label_correct is not None:
+            self._labels["known"] += 1
+            self._labels["correct"] += record.label_correct
+        if record.retrieval_ms is not None:
+            self._labels["retrieved"] += 1
+            self._labels["refused"] += not record.rag_context_id
 
     def add_batch(self, batch: BatchRecord) -> None:
         """Count one batch; its members are counted by `add`."""
@@ -69,6 +88,7 @@ class Tally:
         self._outcomes.update(other._outcomes)
         self._batches.update(other._batches)
         self._call_tokens.update(other._call_tokens)
+        self._labels.update(other._labels)
         self._span(other.first_sent_s, other.last_end_s)
 
     def take(self) -> "Tally":
@@ -78,6 +98,7 @@ class Tally:
         taken._outcomes, self._outcomes = self._outcomes, taken._outcomes
         taken._batches, self._batches = self._batches, taken._batches
         taken._call_tokens, self._call_tokens = self._call_tokens, taken._call_tokens
+        taken._labels, self._labels = self._labels, taken._labels
         taken._span(self.first_sent_s, self.last_end_s)
         self.first_sent_s = self.last_end_s = None
         return taken
@@ -145,6 +166,22 @@ class Tally:
             return None
         return self.cached_tokens / self.prompt_tokens
 
+    @property
+    def label_accuracy(self) -> float | None:
+        """Share of right labels (0 to 1), None where there were no labels."""
+        return _share(self._labels["correct"], self._labels["known"])
+
+    @property
+    def refused_share(self) -> float | None:
+        """Share of retrievals that found no document (0 to 1), None where there were none."""
+        return _share(self._labels["refused"], self._labels["retrieved"])
+
+    @property
+    def retrieval_share(self) -> float | None:
+        """Retrieval's part of all TTFT (0 to 1), None where nothing was retrieved."""
+        retrieval, ttft = self.sketches["retrieval_ms"], self.sketches["ttft_ms"]
+        return _share(retrieval.sum, ttft.sum) if retrieval.count else None
+
     def to_wire(self) -> dict[str, Any]:
         """The content as plain numbers, lists and string keys, for msgpack or JSON."""
         return {
@@ -152,6 +189,7 @@ class Tally:
             "outcomes": dict(self._outcomes),
             "batches": dict(self._batches),
             "call_tokens": dict(self._call_tokens),
+            "labels": dict(self._labels),
             "first_sent_s": self.first_sent_s,
             "last_end_s": self.last_end_s,
         }
@@ -165,5 +203,10 @@ class Tally:
         tally._outcomes.update(wire["outcomes"])
         tally._batches.update(wire["batches"])
         tally._call_tokens.update(wire["call_tokens"])
+        tally._labels.update(wire["labels"])
         tally._span(wire["first_sent_s"], wire["last_end_s"])
         return tally
+
+
+def _share(part: float, whole: float) -> float | None:
+    return part / whole if whole else None

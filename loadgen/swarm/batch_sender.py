@@ -87,7 +87,7 @@ class BatchSender:
 
     async def _send_one(self, sending: "_Sending", request: Request) -> None:
         exchange = Exchange()
-        extra, label = self._labels.tag(request.context_id)
+        extra, label = self._labels.tag(request.label)
         try:
             await self._client.stream(request.prompt, request.max_tokens, exchange, extra)
         finally:
@@ -96,7 +96,7 @@ class BatchSender:
     async def _send_list(self, sending: "_Sending") -> None:
         requests = sending.turn.batch.requests
         call = ListExchange.of(len(requests), self._form.usage_per_choice)
-        extra, label = self._labels.tag(_only_context(requests))
+        extra, label = self._labels.tag(_only_label(requests))
         prompts = [request.prompt for request in requests]
         try:
             await self._client.stream(prompts, requests[0].max_tokens, call, extra)
@@ -152,7 +152,7 @@ class _Sending:
         self.call_usage: Usage | None = None
 
 
-def _only_context(requests: Sequence[Request]) -> str | None:
-    """The context that all requests share, None when there are several."""
+def _only_label(requests: Sequence[Request]) -> str | None:
+    """The label of the one context that all requests share, None when there are several."""
     contexts = {request.context_id for request in requests}
-    return contexts.pop() if len(contexts) == 1 else None
+    return requests[0].label if len(contexts) == 1 else None

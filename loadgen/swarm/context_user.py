@@ -10,11 +10,12 @@ from loadgen.record import BatchRecord
 from loadgen.swarm.batch_sender import BatchTurn
 from loadgen.swarm.dispenser import SessionOver
 from loadgen.swarm.plugin import stage_of
-from loadgen.swarm.session import Session, Turn
+from loadgen.swarm.request_sender import Turn
+from loadgen.swarm.session import Session
 from loadgen.swarm.user import AsyncUser
 
 REFUSED_PAUSE_S = 0.1
-"""In a closed loop nobody waits for a host that refuses connections: do not spin on it."""
+"""In a closed loop nobody waits for what cannot be sent: do not spin on a host that is away."""
 
 
 class ContextUser(AsyncUser):
@@ -55,7 +56,8 @@ class ContextUser(AsyncUser):
     async def send(self, turn: Turn, body_extra: dict[str, Any] | None = None) -> Exchange:
         """Send it, stream the reply, record it. Raises only when the user is killed."""
         exchange = await self._session().send(turn, self.name, body_extra)
-        if exchange.outcome == "connect_error" and turn.due_at is None:
+        unsent = exchange.sent_at is None or exchange.outcome == "connect_error"
+        if unsent and turn.due_at is None:
             await asyncio.sleep(REFUSED_PAUSE_S)
         return exchange
 

@@ -22,8 +22,8 @@ class Labels:
     ) -> tuple[Mapping[str, Any] | None, str]:
         """What to add to a request's body, and the label in it; "" is none.
 
-        None for `context_id` is a call about several contexts, which has no label. What
-        `body_extra` itself says of the context wins.
+        None for `context_id` is a call about several contexts, or about none: it has no label.
+        What `body_extra` itself says of the context wins.
         """
         if not self._enabled or context_id is None:
             return body_extra, ""

@@ -35,7 +35,7 @@ class Ledger(Protocol):
 
 
 _values: Callable[[RequestRecord], tuple[Any, ...]] = attrgetter(*COLUMNS)
-"""A record's values in the order of the columns; read in one call, as every request has 26."""
+"""A record's values in the order of the columns; read in one call, as every request has 29."""
 
 
 class RunLedger:

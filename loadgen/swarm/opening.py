@@ -1,6 +1,7 @@
 """The first entries of a run directory: where it is and how the run is made."""
 
 import time
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -36,6 +37,7 @@ def describe_run(leader: "Leader", ready: Preparation, plan: Plan) -> dict[str, 
             "version": ready.facts.version,
             "max_model_len": ready.facts.max_model_len,
         },
+        "rag": asdict(ready.rag) if ready.rag else None,
         "target": leader.supervisor.facts or None,
         "cache_state": ready.cache_state,
         "notes": list(ready.notes),

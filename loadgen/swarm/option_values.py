@@ -40,15 +40,17 @@ def number(
     default: float,
     least: float = -math.inf,
     above: float = -math.inf,
+    most: float = math.inf,
 ) -> float:
-    """A finite number from `least` on or above `above`. Raises UsageError."""
+    """A finite number from `least` on or above `above`, at most `most`. Raises UsageError."""
     given = text(values, name)
     try:
         value = float(given) if given else default
     except ValueError:
         raise UsageError(f"{_spelled(name)} {given!r} is not a number") from None
-    if not math.isfinite(value) or value < least or value <= above:
+    if not math.isfinite(value) or value < least or value <= above or value > most:
         bound = f"above {max(above, 0):g}" if above > -math.inf else f"from {max(least, 0):g} on"
+        bound = f"from {least:g} to {most:g}" if most < math.inf else bound
         raise UsageError(f"{_spelled(name)} {value:g} is out of range: give a number {bound}")
     return value
 

@@ -11,7 +11,7 @@ from loadgen.workload.settings import Span, WorkloadSettings
 
 ENDPOINTS = ("completions", "chat")
 BATCH_FORMS = ("requests", "list")
-LABELS = ("oracle", "none")
+LABELS = ("oracle", "none", "shuffled", "rag")
 ARRIVALS = ("closed", "constant", "poisson")
 
 
@@ -23,6 +23,8 @@ class SwarmOptions:
     batching: Batching
     batch_as: str
     labels: str
+    rag_url: str | None
+    rag_wrong: float
     corpus: Path | None
     questions: Path | None
     tokenizer: str | None
@@ -49,6 +51,8 @@ class SwarmOptions:
             batching=_batching(values),
             batch_as=given.choice(values, "batch_as", BATCH_FORMS),
             labels=given.choice(values, "labels", LABELS),
+            rag_url=given.text(values, "rag_url"),
+            rag_wrong=given.number(values, "rag_wrong", 0.0, least=0.0, most=1.0),
             corpus=given.path(values, "corpus"),
             questions=given.path(values, "questions"),
             tokenizer=given.text(values, "tokenizer"),
@@ -95,6 +99,7 @@ def add_options(parser: Any) -> None:
     _add_workload_options(parser)
     _add_batch_options(parser)
     _add_request_options(parser)
+    _add_label_options(parser)
     _add_run_options(parser)
 
 
@@ -136,12 +141,6 @@ def _add_request_options(parser: Any) -> None:
     add("--endpoint", choices=ENDPOINTS, default="completions", help="which OpenAI endpoint")
     add("--model", default="", help="served model name; empty = the only one the host serves")
     add("--temperature", type=float, default=0.0, help="sampling temperature; 0 = greedy")
-    add(
-        "--labels",
-        choices=LABELS,
-        default=LABELS[0],
-        help="oracle = tell a vLLM host the context of each request (vllm_xargs); none = do not",
-    )
     add("--extra-body", default="", help='JSON merged into every request, e.g. {"top_k": 1}')
     add(
         "--header",
@@ -152,6 +151,18 @@ def _add_request_options(parser: Any) -> None:
     )
     add("--timeout", type=float, default=600.0, help="seconds a request may take in all")
     add("--connect-timeout", type=float, default=10.0, help="seconds a connection may take")
+
+
+def _add_label_options(parser: Any) -> None:
+    add = _adder(parser)
+    add(
+        "--labels",
+        choices=LABELS,
+        default=LABELS[0],
+        help="what vLLM is told of a context: oracle = true; none; shuffled = wrong; rag = found",
+    )
+    add("--rag-url", default="", help="labels rag: the service that finds a question's context")
+    add("--rag-wrong", type=float, default=0.0, help="labels rag: share of wrong contexts, 0 to 1")
 
 
 def _add_run_options(parser: Any) -> None:

@@ -1,7 +1,9 @@
 """Where kvswarm is plugged into Locust: importing this module registers its listeners."""
 
+import json
 import os
 import sys
+from pathlib import Path
 from typing import Any
 
 import gevent
@@ -15,7 +17,7 @@ from loadgen.swarm.interrupt import interrupt_main_greenlet
 from loadgen.swarm.leader import Leader
 from loadgen.swarm.leaving import Leaving
 from loadgen.swarm.messages import DELTA, DRAIN, DRAINED, PLAN, SPENT
-from loadgen.swarm.options import add_options
+from loadgen.swarm.options import add_options, own_options
 from loadgen.swarm.orphan import end_forked_workers
 from loadgen.swarm.preparation import check_offline, sends_batches
 from loadgen.swarm.stage import Stage
@@ -23,13 +25,21 @@ from loadgen.swarm.supervisor import Supervisor
 from loadgen.swarm.web import prepare_before_swarm
 
 CHECK_VARIABLE = "KVSWARM_CHECK"
-"""Set by `kvswarm run` to have everything checked that needs no host, and nothing started."""
+"""Set by `kvswarm run` to have everything checked that needs no host, and nothing started.
+
+It names the file into which the options go, as the swarm will see them.
+"""
 
 
 def stage_of(environment: Any) -> Stage:
     """The stage of this Locust process."""
     stage: Stage = environment.kvswarm_stage
     return stage
+
+
+def set_defaults(**values: Any) -> None:
+    """Other defaults of kvswarm's options, for the locustfile that says so: `labels="rag"`."""
+    events.init_command_line_parser.add_listener(lambda parser, **_: parser.set_defaults(**values))
 
 
 @events.init_command_line_parser.add_listener
@@ -83,9 +93,11 @@ def _lead(environment: Any, runner: Any, web_ui: Any) -> None:
 
 def _prepare_or_exit(environment: Any, leader: Leader) -> None:
     try:
-        if os.environ.get(CHECK_VARIABLE):
+        if checked := os.environ.get(CHECK_VARIABLE):
+            values = vars(environment.parsed_options)
             batched = sends_batches(environment.user_classes)
-            check_offline(vars(environment.parsed_options), Supervisor.of_process(), batched)
+            check_offline(values, Supervisor.of_process(), batched)
+            Path(checked).write_text(json.dumps(own_options(values)), encoding="utf-8")
             sys.exit(0)
         leader.prepare()
     except KvswarmError as error:

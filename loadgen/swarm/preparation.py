@@ -1,10 +1,11 @@
 """Everything that is checked before the first request: options, corpus, host, lengths, cache."""
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from loadgen.client.probe import HostFacts, probe
+from loadgen.client.rag_probe import RagFacts
 from loadgen.errors import UsageError
 from loadgen.runs.directory import check_directory
 from loadgen.swarm.client_settings import extra_body, request_headers
@@ -12,6 +13,7 @@ from loadgen.swarm.engine import Engine
 from loadgen.swarm.labels import check_labels
 from loadgen.swarm.lengths import LengthSource, measure_on_host
 from loadgen.swarm.options import SwarmOptions, own_options
+from loadgen.swarm.rag_checks import check_arm, rag_notes, ready_rag
 from loadgen.swarm.supervisor import Supervisor
 from loadgen.workload.arrivals import make_pacer
 from loadgen.workload.corpus import Corpus, load_corpus
@@ -24,11 +26,15 @@ TEMPLATE_TOKENS = 64
 
 @dataclass(frozen=True, slots=True)
 class Preparation:
-    """A swarm that may start: what it was told, whom it will load, how lengths are measured."""
+    """A swarm that may start: what it was told, whom it will load, how lengths are measured.
+
+    `rag` is the service that finds contexts, None where none is asked.
+    """
 
     options: SwarmOptions
     raw_options: Mapping[str, Any]
     facts: HostFacts
+    rag: RagFacts | None
     lengths: LengthSource
     cache_state: str
     notes: tuple[str, ...]
@@ -54,6 +60,7 @@ def check_offline(values: Mapping[str, Any], supervisor: Supervisor, batched: bo
     corpus = load_corpus(options.corpus, options.questions)
     make_pacer(options.arrivals, options.rate, options.workload.seed)
     check_labels(options.labels, extra_body(options))
+    check_arm(options, corpus, batched)
     request_headers(options)
     check_users(values)
     if batched:
@@ -108,8 +115,9 @@ def prepare(
         raise UsageError("no host to load: give --host URL, or start with `kvswarm run --target`")
     supervisor.check_host(host)
     headers = request_headers(options)
-    facts = Engine.of_process().run(probe(host, options.model, headers))
     corpus = load_corpus(options.corpus, options.questions)
+    rag = ready_rag(options, corpus)
+    facts = Engine.of_process().run(probe(host, options.model, headers))
     lengths = _local_lengths(options, supervisor)
     if lengths.is_estimate:
         lengths = measure_on_host(facts, corpus, headers)
@@ -118,9 +126,10 @@ def prepare(
         options=options,
         raw_options=own_options(values),
         facts=facts,
+        rag=rag,
         lengths=lengths,
         cache_state=supervisor.make_cold(keep=options.keep_cache),
-        notes=_notes(facts, lengths),
+        notes=_notes(facts, lengths) + rag_notes(rag, options, corpus),
         batched=batched,
     )
 
@@ -150,5 +159,8 @@ def _check_fit(
     if window_tokens is None:
         return
     template_tokens = TEMPLATE_TOKENS if options.endpoint == "chat" else 0
-    workload = Workload(corpus, options.workload, lengths.tokens())
+    settings = options.workload
+    if options.labels == "rag":  # any document may be found, not only those asked about
+        settings = replace(settings, contexts=len(corpus.documents))
+    workload = Workload(corpus, settings, lengths.tokens())
     workload.check_fit(window_tokens, supervisor.cache_tokens, template_tokens)

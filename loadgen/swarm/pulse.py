@@ -22,6 +22,8 @@ class Pulse:
     output_tokens: int
     requests_per_s: float
     output_tokens_per_s: float
+    retrieval_p50_ms: float | None
+    retrieval_p95_ms: float | None
     ttft_p50_ms: float | None
     ttft_p95_ms: float | None
     e2e_p50_ms: float | None
@@ -36,6 +38,7 @@ def pulse(leader: "Leader", last: Pulse | None) -> Pulse:
     span_s = now - last.at if last else 0.0
     requests, tokens = tally.finished, tally.output_tokens
     ttft, e2e = tally.sketches["ttft_ms"], tally.sketches["e2e_ms"]
+    retrieval = tally.sketches["retrieval_ms"]
     return Pulse(
         at=now,
         elapsed_s=time.time() - leader.plan.start_unix_s if leader.plan else 0.0,
@@ -45,6 +48,8 @@ def pulse(leader: "Leader", last: Pulse | None) -> Pulse:
         output_tokens=tokens,
         requests_per_s=(requests - last.requests) / span_s if last and span_s else 0.0,
         output_tokens_per_s=(tokens - last.output_tokens) / span_s if last and span_s else 0.0,
+        retrieval_p50_ms=retrieval.quantile(0.5),
+        retrieval_p95_ms=retrieval.quantile(0.95),
         ttft_p50_ms=ttft.quantile(0.5),
         ttft_p95_ms=ttft.quantile(0.95),
         e2e_p50_ms=e2e.quantile(0.5),

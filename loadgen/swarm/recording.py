@@ -4,6 +4,7 @@ from loadgen.client.exchange import Exchange
 from loadgen.context import Request
 from loadgen.record import RequestRecord
 from loadgen.stats.clock import RunClock
+from loadgen.swarm.retriever import Found
 
 
 def to_record(
@@ -17,16 +18,18 @@ def to_record(
     repeat: bool,
     batch_id: str = "",
     label: str = "",
+    found: Found | None = None,
 ) -> tuple[RequestRecord, list[float]]:
     """The record of one request and its inter-token gaps in ms.
 
     `scheduled_at` and the exchange's times are `time.perf_counter()` seconds of this process;
     TTFT and end-to-end latency count from `scheduled_at`. `label` is the one in the request, kept
-    where the request was sent.
+    where the request was sent, `found` the context that was retrieved for it.
     """
     gaps_ms = exchange.gaps_ms
     ordered = sorted(gaps_ms)
     end_at = exchange.end_at if exchange.end_at is not None else scheduled_at
+    sent_label = label if exchange.sent_at is not None else ""
     record = RequestRecord(
         request_id=str(request.index),
         worker=worker,
@@ -53,7 +56,10 @@ def to_record(
         status=exchange.status,
         error=exchange.error,
         batch_id=batch_id,
-        label=label if exchange.sent_at is not None else "",
+        label=sent_label,
+        rag_context_id=(found.context_id or "") if found else "",
+        label_correct=_label_correct(request.context_id, sent_label, found),
+        retrieval_ms=found.retrieval_ms if found else None,
     )
     return record, gaps_ms
 
@@ -66,6 +72,12 @@ def percentile(ordered: list[float], share: float) -> float | None:
     below = int(position)
     above = min(below + 1, len(ordered) - 1)
     return ordered[below] + (ordered[above] - ordered[below]) * (position - below)
+
+
+def _label_correct(context_id: str, label: str, found: Found | None) -> bool | None:
+    if found is not None:
+        return found.context_id == context_id
+    return label == context_id if label else None
 
 
 def _to_run_s(clock: RunClock, at: float | None) -> float | None:

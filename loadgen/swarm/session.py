@@ -2,7 +2,6 @@
 
 import asyncio
 import contextlib
-import time
 from collections.abc import AsyncIterator, Awaitable, Callable
 from dataclasses import dataclass
 from typing import Any
@@ -15,22 +14,14 @@ from loadgen.stats.clock import RunClock
 from loadgen.stats.self_watch import ClientSample, LoopWatch
 from loadgen.swarm.batch_sender import BatchForm, BatchSender, BatchTurn
 from loadgen.swarm.dispenser import Dispenser
-from loadgen.swarm.index_set import IndexSet
 from loadgen.swarm.labels import Labels
-from loadgen.swarm.recording import to_record
+from loadgen.swarm.request_sender import RequestSender, Turn
+from loadgen.swarm.retriever import Retriever
 from loadgen.workload.arrivals import Pacer
 from loadgen.workload.batches import Batching
 from loadgen.workload.workload import Workload
 
 NEVER_SENT = "due before the end of the run, but every user was busy"
-
-
-@dataclass(frozen=True, slots=True)
-class Turn:
-    """A request and, in an open loop, when it was meant to go (`time.perf_counter()` seconds)."""
-
-    request: Request
-    due_at: float | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,8 +41,9 @@ class Hooks:
 class Session:
     """Hands requests or batches to users and turns what came of them into records.
 
-    Lives on the loop. With `batching` the users send batches, else single requests; `share` is
-    how many batches this process sends, None for no end.
+    Lives on the loop. With `batching` the users send batches, else single requests, and with a
+    `retriever` these behind what it finds; `share` is how many batches this process sends, None
+    for no end.
     """
 
     def __init__(
@@ -65,6 +57,7 @@ class Session:
         pacer: Pacer | None = None,
         solo: Callable[[], Awaitable[object]] | None = None,
         labels: Labels | None = None,
+        retriever: Retriever | None = None,
         batching: Batching | None = None,
         batch_form: BatchForm | None = None,
         share: int | None = None,
@@ -74,9 +67,8 @@ class Session:
         self._worker = worker
         self._hooks = hooks
         self._solo = solo
-        self._labels = labels or Labels(False, {})
+        self._retriever = retriever
         self._left = share
-        self._sent = IndexSet()
         self._soloists: set[asyncio.Task[None]] = set()
         self._watch = LoopWatch(process=worker)
         self._requests: Dispenser[Request] | None = None
@@ -85,20 +77,29 @@ class Session:
             self._requests = Dispenser(workload.requests(), clock, pacer, self._released)
         else:
             self._batches = Dispenser(workload.batches(batching), clock, pacer, self._released)
+        labels = labels or Labels(False, {})
+        self._sender = RequestSender(
+            client=client,
+            clock=clock,
+            worker=worker,
+            labels=labels,
+            retriever=retriever,
+            on_row=hooks.row,
+        )
         self._batch_sender = BatchSender(
             batch_form or BatchForm(),
             client=client,
             clock=clock,
             worker=worker,
-            labels=self._labels,
+            labels=labels,
             on_row=hooks.row,
             on_batch=hooks.batch,
         )
 
     @contextlib.asynccontextmanager
     async def running(self) -> AsyncIterator["Session"]:
-        """Open the client and keep the pacing and the self-watch going until the exit."""
-        async with self._client:
+        """Open the clients and keep the pacing and the self-watch going until the exit."""
+        async with self._client, self._retriever or contextlib.nullcontext():
             keepers = [
                 asyncio.create_task(self._watch.run()),
                 asyncio.create_task(self._sample()),
@@ -135,21 +136,7 @@ class Session:
         self, turn: Turn, user: str, body_extra: dict[str, Any] | None = None
     ) -> Exchange:
         """Send one request, stream its reply and record it, also when it is cut off."""
-        exchange = Exchange()
-        extra, label = self._labels.tag(turn.request.context_id, body_extra)
-        asked_at = time.perf_counter()
-        repeat = turn.request.root in self._sent
-        self._sent.add(turn.request.root)
-        try:
-            await self._client.stream(turn.request.prompt, turn.request.max_tokens, exchange, extra)
-        finally:
-            if exchange.sent_at is None and not repeat:
-                self._sent.discard(turn.request.root)
-            sent_at = asked_at if exchange.sent_at is None else exchange.sent_at
-            # The loop's timers may fire up to a millisecond early.
-            scheduled_at = sent_at if turn.due_at is None else min(turn.due_at, sent_at)
-            self._record(exchange, turn.request, scheduled_at, user, repeat, label)
-        return exchange
+        return await self._sender.send(turn, user, body_extra)
 
     async def send_batch(self, turn: BatchTurn, user: str) -> BatchRecord:
         """Send one batch and record it and its members, also when it is cut off."""
@@ -162,8 +149,7 @@ class Session:
         """Send nothing new from now on; what was due and never sent is recorded as cancelled."""
         if self._requests is not None:
             for request, due_at in self._requests.stop():
-                unsent = Exchange(error=NEVER_SENT, end_at=time.perf_counter())
-                self._record(unsent, request, due_at, "", False, "")
+                self._sender.record_unsent(Turn(request, due_at), NEVER_SENT)
         if self._batches is not None:
             for batch, due_at in self._batches.stop():
                 self._batch_sender.record_unsent(BatchTurn(batch, due_at), NEVER_SENT)
@@ -203,24 +189,3 @@ class Session:
         while True:
             await asyncio.sleep(1.0)
             self._hooks.sample(self._watch.sample(self._clock.now_s()))
-
-    def _record(
-        self,
-        exchange: Exchange,
-        request: Request,
-        scheduled_at: float,
-        user: str,
-        repeat: bool,
-        label: str,
-    ) -> None:
-        record, gaps_ms = to_record(
-            exchange,
-            request,
-            scheduled_at=scheduled_at,
-            clock=self._clock,
-            worker=self._worker,
-            user=user,
-            repeat=repeat,
-            label=label,
-        )
-        self._hooks.row(record, gaps_ms)

@@ -12,6 +12,7 @@ from locust import constant
 from locust.exception import StopUser
 
 from loadgen.client.client import StreamingClient
+from loadgen.client.retrieval import RetrievalClient
 from loadgen.record import BatchRecord, RequestRecord
 from loadgen.stats.clock import RunClock
 from loadgen.stats.self_watch import ClientSample
@@ -24,6 +25,7 @@ from loadgen.swarm.ledger import Ledger
 from loadgen.swarm.lengths import LengthSource
 from loadgen.swarm.options import SwarmOptions
 from loadgen.swarm.plan import Plan
+from loadgen.swarm.retriever import Retriever
 from loadgen.swarm.session import Hooks, Session
 from loadgen.swarm.stats_rows import log_batches, log_records
 from loadgen.workload.arrivals import make_pacer
@@ -77,7 +79,8 @@ class Stage:
             hooks=self._hooks(on_spent),
             pacer=make_pacer(options.arrivals, options.rate, options.workload.seed),
             solo=self._make_solo() if plan.uncapped else None,
-            labels=Labels(plan.is_vllm and options.labels == "oracle", extra_body(options)),
+            labels=Labels(plan.is_vllm and options.labels != "none", extra_body(options)),
+            retriever=_retriever(options, workload),
             batching=options.batching if plan.batched else None,
             batch_form=BatchForm(options.batch_as == "list", usage_per_choice=plan.is_vllm),
             share=options.batching.share(index, len(plan.workers)) if plan.batched else None,
@@ -194,4 +197,12 @@ def _workload(plan: Plan, options: SwarmOptions, index: int) -> Workload:
         LengthSource(**plan.lengths).tokens(),
         worker_index=index,
         workers=len(plan.workers),
+        wrong_labels=options.labels == "shuffled",
     )
+
+
+def _retriever(options: SwarmOptions, workload: Workload) -> Retriever | None:
+    if options.labels != "rag" or options.rag_url is None:
+        return None
+    client = RetrievalClient(options.rag_url, options.timeout_s, options.connect_timeout_s)
+    return Retriever(client, workload, options.rag_wrong)

@@ -17,6 +17,7 @@ from locust.stats import RequestStats, StatsEntry
 from loadgen.record import BatchRecord, RequestRecord
 
 KIND = "LLM"
+RETRIEVAL = "Retrieval (ms)"
 TTFT = "TTFT (ms)"
 ITL = "ITL (ms)"
 TPOT = "TPOT (ms)"
@@ -34,6 +35,8 @@ def log_records(stats: RequestStats, rows: Iterable[tuple[RequestRecord, list[fl
     """Add finished requests to the rows, a batch at once; only an `ok` one has latencies."""
     ok = [row for row in rows if row[0].outcome == "ok"]
     records = [record for record, _ in ok]
+    found = [each.retrieval_ms for each in records if each.retrieval_ms is not None]
+    _log(stats, RETRIEVAL, found)
     _log(stats, TTFT, [each.ttft_ms for each in records if each.ttft_ms is not None])
     _log(stats, ITL, list(chain.from_iterable(gaps_ms for _, gaps_ms in ok)))
     _log(stats, TPOT, [each.tpot_ms for each in records if each.tpot_ms is not None])

@@ -108,12 +108,16 @@ def _line(now: Pulse) -> str:
 
 
 def _cells(now: Pulse) -> dict[str, str]:
+    retrieval = {}
+    if now.retrieval_p50_ms is not None:
+        retrieval["retrieval p50/p95"] = _pair(now.retrieval_p50_ms, now.retrieval_p95_ms)
     return {
         "t": f"{now.elapsed_s:.0f} s",
         "users": str(now.users),
         "requests": str(now.requests),
         "failed": str(now.failed),
         "req/s": f"{now.requests_per_s:.1f}",
+        **retrieval,
         "TTFT p50/p95": _pair(now.ttft_p50_ms, now.ttft_p95_ms),
         "E2E p50/p95": _pair(now.e2e_p50_ms, now.e2e_p95_ms),
         "tokens/s": f"{now.output_tokens_per_s:.0f}",
@@ -132,15 +136,15 @@ def _ms(value: float | None) -> str:
 
 
 def summary_table(summary: dict[str, Any]) -> Table:
-    """The latency metrics of a summary as a table, with the makespan where there were batches."""
+    """The latency metrics of a summary as a table, with retrieval and makespan where they were."""
     table = Table(box=None, pad_edge=False)
     table.add_column("")
     for name in ("count", "mean", "p50", "p90", "p95", "p99", "max"):
         table.add_column(name, justify="right")
-    names = ["ttft_ms", "itl_ms", "tpot_ms", "e2e_ms"]
-    names += ["makespan_s"] if summary["metrics"]["makespan_s"]["count"] else []
-    for name in names:
+    for name in ("retrieval_ms", "ttft_ms", "itl_ms", "tpot_ms", "e2e_ms", "makespan_s"):
         metric = summary["metrics"][name]
+        if name in ("retrieval_ms", "makespan_s") and not metric["count"]:
+            continue
         figures = [_ms(metric[key]) for key in ("mean", "p50", "p90", "p95", "p99", "max")]
         table.add_row(name, str(metric["count"]), *figures)
     return table
@@ -158,6 +162,8 @@ def summary_lines(summary: dict[str, Any]) -> list[str]:
     if summary["batches"]:
         counts = ", ".join(f"{count} {name}" for name, count in summary["batches"].items())
         lines.insert(1, f"batches: {counts}")
+    if summary["refused_share"] is not None:
+        lines.append(_retrieval_line(summary))
     if summary["outcomes"]["ok"] and not summary["metrics"]["cached_tokens"]["count"]:
         lines.append(NO_CACHED_TOKENS)
     if summary["diversity"]:
@@ -194,6 +200,15 @@ def _server_line(server: dict[str, Any] | None) -> str:
     if server.get("external_prompt_tokens"):
         line += f", {server['external_hit_rate']:.1%} from offload"
     return line
+
+
+def _retrieval_line(summary: dict[str, Any]) -> str:
+    share = summary["retrieval_share"]
+    return (
+        f"retrieval: {summary['label_accuracy']:.1%} of the contexts right,"
+        f" {summary['refused_share']:.1%} refused"
+        + ("" if share is None else f", {share:.1%} of TTFT")
+    )
 
 
 def _diversity_line(diversity: dict[str, Any]) -> str:

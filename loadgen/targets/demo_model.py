@@ -5,7 +5,6 @@ Its words mean nothing; what it costs to prefill, decode and cache is that of it
 
 import hashlib
 import json
-import os
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
@@ -21,6 +20,7 @@ from loadgen.targets.demo_tokenizer import (
     write_tokenizer,
 )
 from loadgen.targets.demo_weights import write_weights
+from loadgen.targets.home import home
 
 Size = Literal["tiny", "small"]
 SIZES: tuple[Size, ...] = get_args(Size)
@@ -57,10 +57,8 @@ SHAPES: dict[Size, Shape] = {
 
 
 def default_model_dir(size: Size) -> Path:
-    """Where the demo model of this size lives: `$KVSWARM_HOME` or the user's cache."""
-    home = os.environ.get("KVSWARM_HOME")
-    root = Path(home).expanduser() if home else Path.home() / ".cache" / "kvswarm"
-    return root / "models" / size
+    """Where the demo model of this size lives."""
+    return home() / "models" / size
 
 
 def is_complete(directory: Path) -> bool:

@@ -16,7 +16,7 @@ USAGE = re.compile(r"^(?:\S+: error: |Value error, ).+$")  # argparse's and pyda
 CONSEQUENCE = re.compile(
     r"Engine core initialization failed|EngineDeadError|Worker failed with error|ValidationError: "
 )
-NOISE = re.compile(r"\b(INFO|DEBUG)\b|warn|leaked|nanobind|^Traceback", re.IGNORECASE)
+NOISE = re.compile(r"\b(INFO|DEBUG)\b|warn|leaked|nanobind|^Traceback|until Ctrl-C$", re.IGNORECASE)
 
 
 def telling_lines(log: Path, start: int = 0) -> list[str]:

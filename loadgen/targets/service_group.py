@@ -10,7 +10,6 @@ from loadgen.errors import TargetError
 from loadgen.targets import engine_api
 from loadgen.targets.plan import ServicePlan
 from loadgen.targets.process import ServiceProcess
-from loadgen.targets.settings import TargetSettings
 
 READY_POLL_S = 0.05, 0.5  # at first, and at most
 
@@ -21,12 +20,15 @@ class ServiceGroup:
     def __init__(
         self,
         plans: Sequence[ServicePlan],
-        settings: TargetSettings,
         log_dir: Path,
         session: aiohttp.ClientSession,
+        start_timeout_s: float,
+        stop_grace_s: float,
     ) -> None:
+        """Each service may take so long to be ready, and from SIGTERM until it is killed."""
         self.plans = plans
-        self._settings = settings
+        self._start_timeout_s = start_timeout_s
+        self._stop_grace_s = stop_grace_s
         self._log_dir = log_dir
         self._session = session
         self._processes: list[ServiceProcess] = []
@@ -36,7 +38,7 @@ class ServiceGroup:
     async def start(self) -> None:
         """Start each service once the one before it is ready. Raises TargetError."""
         for plan in self.plans:
-            process = await ServiceProcess.start(plan, self._log_dir, self._settings.stop_grace_s)
+            process = await ServiceProcess.start(plan, self._log_dir, self._stop_grace_s)
             self._processes.append(process)
             self._watchers.append(asyncio.create_task(self._watch(process)))
             await self._until_ready(process)
@@ -72,7 +74,7 @@ class ServiceGroup:
             self._died.set_result(process.exit_error())
 
     async def _until_ready(self, process: ServiceProcess) -> None:
-        timeout_s = self._settings.start_timeout_s
+        timeout_s = self._start_timeout_s
         pause_s, longest_s = READY_POLL_S
         try:
             async with asyncio.timeout(timeout_s):

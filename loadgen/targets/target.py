@@ -36,7 +36,8 @@ async def start_target(
     """
     capacity, plans = _plan(spec, settings)
     async with aiohttp.ClientSession() as session:
-        group = ServiceGroup(plans, settings, log_dir, session)
+        times_s = settings.start_timeout_s, settings.stop_grace_s
+        group = ServiceGroup(plans, log_dir, session, *times_s)
         target = RunningTarget(spec, settings, session, group)
         try:
             await target.start()

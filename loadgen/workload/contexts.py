@@ -56,6 +56,7 @@ class ContextBook:
         self._sources = {passage.document_index for passage in self._passages}
         self._needing_opening = needing_opening(corpus.documents)
         self._mix = _unused_prefix(corpus.documents)
+        self._index_of = {document.doc_id: at for at, document in enumerate(corpus.documents)}
         self._mean_tokens = 0
         self._pages: dict[int, Page] = {}  # ordered by last use
         self._characters = 0
@@ -90,6 +91,10 @@ class ContextBook:
         """The id of the context with this index; nothing is made."""
         documents = self.corpus.documents
         return documents[index].doc_id if index < len(documents) else f"{self._mix}{index:05d}"
+
+    def index_of(self, doc_id: str) -> int | None:
+        """The index of the context that is this document, None where the corpus has no such."""
+        return self._index_of.get(doc_id)
 
     def drawn_tokens(self, index: int) -> int | None:
         """The length that `context_tokens` gives this context, never exceeded; None without."""

@@ -15,10 +15,14 @@ GENERAL_QUESTION = "What are the main points of this text?"
 
 @dataclass(frozen=True, slots=True)
 class Corpus:
-    """Documents in a fixed order, and for each document's id at least one question."""
+    """Documents in a fixed order, and for each document's id at least one question.
+
+    `source` is where the documents were read.
+    """
 
     documents: tuple[Document, ...]
     questions: Mapping[str, tuple[Question, ...]]
+    source: Path = Path()
 
 
 def load_corpus(corpus: Path | None = None, questions: Path | None = None) -> Corpus:
@@ -33,17 +37,25 @@ def load_corpus(corpus: Path | None = None, questions: Path | None = None) -> Co
     line. Raises CorpusError.
     """
     source = _demo_corpus() if corpus is None else corpus
-    if not source.exists():
-        raise CorpusError(f"corpus {source} does not exist: name a folder or a JSONL file")
-    documents = _unique(_read_folder(source) if source.is_dir() else _read_jsonl(source))
-    if not documents:
-        raise CorpusError(f"corpus {source} holds no document: add .md or .txt files")
+    documents = {document.doc_id: document for document in load_documents(corpus)}
     beside = source if source.is_dir() else source.parent
     found = _read_questions(questions or beside, set(documents))
     return Corpus(
         tuple(documents.values()),
         {doc_id: tuple(found.get(doc_id, ())) or (_general(doc_id),) for doc_id in documents},
+        source,
     )
+
+
+def load_documents(corpus: Path | None = None) -> tuple[Document, ...]:
+    """The documents of `load_corpus` alone, which need no questions. Raises CorpusError."""
+    source = _demo_corpus() if corpus is None else corpus
+    if not source.exists():
+        raise CorpusError(f"corpus {source} does not exist: name a folder or a JSONL file")
+    documents = _unique(_read_folder(source) if source.is_dir() else _read_jsonl(source))
+    if not documents:
+        raise CorpusError(f"corpus {source} holds no document: add .md or .txt files")
+    return tuple(documents.values())
 
 
 def _demo_corpus() -> Path:

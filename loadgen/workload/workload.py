@@ -9,7 +9,8 @@ from loadgen.workload.corpus import Corpus
 from loadgen.workload.dice import roll
 from loadgen.workload.fit import check_fit
 from loadgen.workload.lengths import Tokens
-from loadgen.workload.prompt import join_prompt
+from loadgen.workload.mistake import is_mistaken, other_context
+from loadgen.workload.prompt import bare_prompt, join_prompt
 from loadgen.workload.settings import WorkloadSettings
 from loadgen.workload.stream import Stream
 
@@ -19,7 +20,8 @@ class Workload:
 
     Whoever must know whether a request is a repeat takes `draw = next(workload.stream)`, compares
     `draw.root` with `draw.index` and calls `request_for(draw)`. A swarm takes either `requests`
-    or `batches`: both cut up the same stream, but give each worker other parts of it.
+    or `batches`: both cut up the same stream, but give each worker other parts of it. With
+    `wrong_labels` each request is labelled with another context than its own.
     """
 
     def __init__(
@@ -29,8 +31,10 @@ class Workload:
         tokens: Tokens,
         worker_index: int = 0,
         workers: int = 1,
+        wrong_labels: bool = False,
     ) -> None:
         self.settings = settings
+        self._wrong_labels = wrong_labels
         self._share = worker_index, workers
         self.stream = Stream(settings, worker_index, workers)
         self.book = ContextBook(corpus, settings, tokens)
@@ -53,15 +57,36 @@ class Workload:
         """The request of a draw; a repeat has its root's text, question and length."""
         page = self.book.page(draw.context_index)
         question_id, question = page.ask(draw.question_number)
-        prompt = join_prompt(page.context.text, question)
         return Request(
             index=draw.index,
             root=draw.root,
             context_id=page.context.context_id,
             question_id=question_id,
-            prompt=prompt,
+            question=question,
+            prompt=join_prompt(page.context.text, question),
+            label=self._label(draw),
             max_tokens=self._max_tokens(draw.root),
         )
+
+    def prompt_behind(self, doc_id: str | None, text: str, question: str) -> str:
+        """A question behind a document, which is one of this workload's contexts by its id.
+
+        Behind `text` where the corpus has no such document; None is no document.
+        """
+        if doc_id is None:
+            return bare_prompt(question)
+        index = self.book.index_of(doc_id)
+        return join_prompt(text if index is None else self.book.context(index).text, question)
+
+    def mistake(self, request: Request, share: float) -> str | None:
+        """The wrong context that this request gets on purpose, as a `share` of all requests do.
+
+        It is one of the others that the run is about. None for the rest of the requests.
+        """
+        index = self.book.index_of(request.context_id)
+        if index is None or not is_mistaken(self.settings.seed, share, request.root):
+            return None
+        return self._other_id(request.root, index)
 
     def warm(self, budget_s: float) -> None:
         """Make the first contexts beforehand, for at most about `budget_s` seconds."""
@@ -78,6 +103,15 @@ class Workload:
         check_fit(
             self.book, self.settings, self._tokens, max_model_len, cache_tokens, template_tokens
         )
+
+    def _label(self, draw: Draw) -> str:
+        if self._wrong_labels:
+            return self._other_id(draw.root, draw.context_index)
+        return self.book.context_id(draw.context_index)
+
+    def _other_id(self, root: int, index: int) -> str:
+        settings = self.settings
+        return self.book.context_id(other_context(settings.seed, settings.contexts, root, index))
 
     def _max_tokens(self, root: int) -> int:
         span = self.settings.output_tokens

@@ -1,5 +1,6 @@
 """`kvswarm rag eval`."""
 
+import argparse
 import json
 import tempfile
 from collections.abc import AsyncIterator, Sequence
@@ -8,15 +9,19 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from rag_store.cli.baselines import baselines
-from rag_store.cli.figures import Figures, SizeFigures, as_json, as_table
+from rag_store.cli.eval_table import as_table
+from rag_store.cli.figures import Figures, SizeFigures, as_json
 from rag_store.cli.index import shown_progress
 from rag_store.cli.options import Parser, add_library_options, settings_of
 from rag_store.documents import Document, Query
 from rag_store.errors import RagUsageError
-from rag_store.evaluation import evaluate
+from rag_store.evaluation import compare_search, evaluate
 from rag_store.library import Library, open_library
 from rag_store.readers import read_documents, read_queries
 from rag_store.settings import Settings
+
+# So many queries say how well the index recalls; more would only take longer.
+_COMPARED = 200
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,23 +37,31 @@ class Material:
 async def eval_command(arguments: list[str]) -> int:
     """Label questions whose answers are known, and print how that went."""
     parsed = _parser().parse_args(arguments)
-    material = _read(parsed.questions, parsed.unanswerable or [], parsed.corpus, parsed.distractors)
+    material = _read(parsed)
     with tempfile.TemporaryDirectory(prefix="kvswarm-eval-") as folder:
         figures = await _measure(settings_of(parsed), material, Path(folder))
     print(json.dumps(as_json(figures)) if parsed.json else as_table(figures))
     return 0
 
 
-def strangers(paths: Sequence[Path]) -> tuple[Query, ...]:
-    """Queries of all files, as ones that no document answers. Raises CorpusError."""
+def strangers(paths: Sequence[Path], split: str = "") -> tuple[Query, ...]:
+    """Queries of all files, as ones that no document answers. Raises CorpusError.
+
+    One without a kind is of the kind that its file is named after.
+    """
     return tuple(
-        Query(query.query_id, query.text) for path in paths for query in read_queries(path)
+        replace(query, doc_ids=(), kind=query.kind or path.stem)
+        for path in paths
+        for query in read_queries(path, split)
     )
 
 
 def _parser() -> Parser:
     parser = Parser("eval", "how often labels are right, strangers are refused, and how fast")
     parser.add_argument("--questions", type=Path, required=True, help="with their true documents")
+    parser.add_argument(
+        "--split", default="", help="only questions with this in their field split, as dev or test"
+    )
     parser.add_argument(
         "--unanswerable",
         type=Path,
@@ -65,48 +78,53 @@ def _parser() -> Parser:
     return parser
 
 
-def _read(
-    questions: Path, unanswerable: Sequence[Path], corpus: Path | None, distractors: Path | None
-) -> Material:
-    if distractors and not corpus:
+def _read(parsed: argparse.Namespace) -> Material:
+    if parsed.distractors and not parsed.corpus:
         raise RagUsageError("--distractors needs --corpus: they are not put into your library")
     return Material(
-        read_queries(questions),
-        strangers(unanswerable),
-        read_documents(corpus) if corpus else (),
-        read_documents(distractors) if distractors else (),
+        read_queries(parsed.questions, parsed.split),
+        strangers(parsed.unanswerable or [], parsed.split),
+        read_documents(parsed.corpus) if parsed.corpus else (),
+        read_documents(parsed.distractors) if parsed.distractors else (),
     )
 
 
 async def _measure(settings: Settings, material: Material, folder: Path) -> Figures:
+    used = settings
+    if material.corpus:
+        used = replace(settings, path=folder / "default", chroma_url="")
     sizes = []
-    async with _library(settings, material, folder / "default") as library:
-        _check_known(material.queries, library)
-        for documents in _steps(material.distractors):
-            await library.ingest(documents)
-            evaluation = await evaluate(library, material.queries, material.unanswerable)
-            sizes.append(SizeFigures(library.size, evaluation))
-        threshold = library.threshold.threshold
-        found = [library.document(doc_id) for doc_id in library.doc_ids]
+    for documents in _steps(material):
+        # Opened anew each time: an open library keeps embeddings, and they are timed too.
+        async with _filled(used, documents) as library:
+            sizes.append(await _sized(library, material))
+            threshold = library.threshold.threshold
+            found = [library.document(doc_id) for doc_id in library.doc_ids]
     held = [document for document in found if document]
-    others = await baselines(settings, folder, held, material.queries)
+    others = await baselines(used, folder / "whole", held, sizes[-1].evaluation)
     return Figures(tuple(sizes), threshold, others)
 
 
 @asynccontextmanager
-async def _library(settings: Settings, material: Material, path: Path) -> AsyncIterator[Library]:
-    local = replace(settings, path=path, chroma_url="") if material.corpus else settings
-    async with open_library(local) as library:
-        if material.corpus:
-            with shown_progress("indexing") as told:
-                await library.ingest(material.corpus, told)
+async def _filled(settings: Settings, documents: Sequence[Document]) -> AsyncIterator[Library]:
+    async with open_library(settings) as library:
+        with shown_progress("indexing") as told:
+            await library.ingest(documents, told)
         yield library
 
 
-def _steps(distractors: Sequence[Document]) -> list[Sequence[Document]]:
-    """None, then an eighth, a quarter, a half, and all of the distractors."""
-    ends = sorted({len(distractors) // part for part in (8, 4, 2, 1)} - {0})
-    return [distractors[:end] for end in (0, *ends)]
+async def _sized(library: Library, material: Material) -> SizeFigures:
+    _check_known(material.queries, library)
+    evaluation = await evaluate(library, material.queries, material.unanswerable)
+    neighbours = await compare_search(library, material.queries[:_COMPARED])
+    return SizeFigures(library.size, evaluation, neighbours)
+
+
+def _steps(material: Material) -> list[Sequence[Document]]:
+    """The corpus, then with an eighth, a quarter, a half, and all of the distractors."""
+    others = material.distractors
+    ends = sorted({len(others) // part for part in (8, 4, 2, 1)} - {0})
+    return [material.corpus, *(others[:end] for end in ends)]
 
 
 def _check_known(queries: Sequence[Query], library: Library) -> None:

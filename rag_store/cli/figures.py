@@ -1,30 +1,52 @@
-"""An evaluation as a table for people and as one JSON object."""
+"""The figures of an evaluation, and the JSON object made of them."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from rag_store.evaluation import Evaluation, Share
+from rag_store.cli.baselines import Baseline
+from rag_store.evaluation import Evaluation, Mean, OperatingPoint, Share, percentiles
 from rag_store.library import Size
+from rag_store.neighbours import Neighbours
+
+COVERAGES = (1.0, 0.95, 0.9, 0.8)
 
 
 @dataclass(frozen=True, slots=True)
 class SizeFigures:
-    """The evaluation with so many documents."""
+    """The evaluation with so many documents, and the HNSW index against exact search there."""
 
     size: Size
     evaluation: Evaluation
+    neighbours: tuple[Neighbours, ...] = ()
+
+    @property
+    def recall(self) -> float | None:
+        """Of the index, the mean over queries; None where it was not asked."""
+        found = [each.recall for each in self.neighbours]
+        return sum(found) / len(found) if found else None
+
+    @property
+    def exact_ms(self) -> dict[int, float]:
+        """Percentiles of comparing all chunks."""
+        return percentiles([each.exact_ms for each in self.neighbours])
+
+    @property
+    def hnsw_ms(self) -> dict[int, float]:
+        """Percentiles of asking the index."""
+        return percentiles([each.hnsw_ms for each in self.neighbours])
 
 
 @dataclass(frozen=True, slots=True)
 class Figures:
     """One evaluation or, with distractors, several; the last is with all documents.
 
-    `baselines` are top-1 shares with all documents.
+    `baselines` are with all documents.
     """
 
     sizes: tuple[SizeFigures, ...]
     threshold: float
-    baselines: dict[str, Share]
+    baselines: dict[str, Baseline]
 
     @property
     def all_documents(self) -> SizeFigures:
@@ -33,10 +55,8 @@ class Figures:
 
 
 def as_json(figures: Figures) -> dict[str, Any]:
-    """Shares from 0 to 1; intervals are Wilson's with 95 %; times in milliseconds."""
+    """Shares from 0 to 1; intervals are with 95 %; times in milliseconds."""
     found, size = figures.all_documents.evaluation, figures.all_documents.size
-    point = found.at_threshold(figures.threshold)
-    strangers = bool(found.unanswerable)
     return {
         "questions": len(found.answerable),
         "unanswerable": len(found.unanswerable),
@@ -46,23 +66,19 @@ def as_json(figures: Figures) -> dict[str, Any]:
         "top1_interval": _interval(found.top(1)),
         "top3": found.top(3).value,
         "top3_interval": _interval(found.top(3)),
-        "mrr": found.mrr,
-        "ndcg": found.ndcg,
+        "mrr": found.mrr.value,
+        "mrr_interval": _interval(found.mrr),
+        "ndcg": found.ndcg.value,
+        "ndcg_interval": _interval(found.ndcg),
         "label_ms": _named(found.latency_ms()["total_ms"]),
         "stages_ms": {stage: _named(row) for stage, row in found.latency_ms().items()},
-        "threshold": figures.threshold,
-        "kept": point.kept,
-        "right_when_kept": point.right,
-        "reject": point.refused if strangers else None,
-        "auroc": found.auroc if strangers else None,
+        **_refusing(found, figures.threshold),
         "agree": found.agreeing[0].value,
         "right_when_agree": found.agreeing[1].value,
-        "baselines": {
-            name: {"top1": share.value, "top1_interval": _interval(share)}
-            for name, share in figures.baselines.items()
-        },
-        "coverage": [_kept(found, share) for share in (1.0, 0.95, 0.9, 0.8)],
-        "by_document": {name: _share(share) for name, share in _by_document(found).items()},
+        "baselines": {name: _baseline(each) for name, each in figures.baselines.items()},
+        "coverage": [_point(found.keeping(share), found) for share in COVERAGES],
+        "by_kind": _shares(found.by_kind, "top1"),
+        "by_document": _shares(found.by_document, "top1"),
         "confusions": [
             {"asked": asked, "labelled": labelled, "count": count}
             for (asked, labelled), count in found.confusions.items()
@@ -71,82 +87,61 @@ def as_json(figures: Figures) -> dict[str, Any]:
     }
 
 
-def as_table(figures: Figures) -> str:
-    """A line for each figure."""
-    found, size = figures.all_documents.evaluation, figures.all_documents.size
-    point = found.at_threshold(figures.threshold)
-    rows = [
-        f"{len(found.answerable)} questions, {len(found.unanswerable)} without an answer,"
-        f" {size.documents} documents in {size.chunks} chunks",
-        "",
-        f"top-1           {_text(found.top(1))}",
-        f"top-3           {_text(found.top(3))}",
-        f"MRR, nDCG@10    {found.mrr:.3f}, {found.ndcg:.3f}",
-        f"threshold       {figures.threshold:.3f}: labels {point.kept:.1%} of the questions,"
-        f" {point.right:.1%} of those right",
-    ]
-    if found.unanswerable:
-        rows.append(f"strangers       {point.refused:.1%} refused; AUROC {found.auroc:.3f}")
-    for stage, row in found.latency_ms().items():
-        times = ", ".join(f"p{at} {value:.2f}" for at, value in row.items())
-        rows.append(f"{stage:16}{times}")
-    rows += ["", *(f"{name:16}{_text(share)}" for name, share in figures.baselines.items())]
-    if len(figures.sizes) > 1:
-        rows += ["", *map(_size_line, figures.sizes)]
-    rows += ["", *_confusions(found)] if found.confusions else []
-    return "\n".join(rows)
+def _refusing(found: Evaluation, threshold: float) -> dict[str, Any]:
+    point, strangers = found.at_threshold(threshold), bool(found.unanswerable)
+    return {
+        "threshold": threshold,
+        "kept": point.kept,
+        "right_when_kept": point.right,
+        "reject": point.refused if strangers else None,
+        "reject_interval": _interval(found.refused(threshold)) if strangers else None,
+        "reject_by_kind": _shares(found.refused_by_kind(threshold), "reject"),
+        "auroc": found.auroc if strangers else None,
+    }
 
 
-def _confusions(found: Evaluation) -> list[str]:
-    pairs = list(found.confusions.items())[:10]
-    return [f"{count:4} x asked {pair[0]}, labelled {pair[1]}" for pair, count in pairs]
+def _baseline(each: Baseline) -> dict[str, Any]:
+    pairs = each.ours
+    return {
+        "top1": each.top1.value,
+        "top1_interval": _interval(each.top1),
+        "only_ours": pairs.only_first if pairs else None,
+        "only_theirs": pairs.only_second if pairs else None,
+        "p": pairs.p if pairs else None,
+    }
 
 
-def _by_document(found: Evaluation) -> dict[str, Share]:
-    hits: dict[str, list[bool]] = {}
-    for each in found.answerable:
-        hits.setdefault(each.query.doc_ids[0], []).append(each.right)
-    return {doc_id: Share.of(hits[doc_id]) for doc_id in sorted(hits)}
-
-
-def _kept(found: Evaluation, share: float) -> dict[str, float | None]:
-    point = found.keeping(share)
-    refused = point.refused if found.unanswerable else None
+def _point(point: OperatingPoint, found: Evaluation) -> dict[str, float | None]:
     return {
         "threshold": point.threshold,
         "kept": point.kept,
         "right": point.right,
-        "reject": refused,
+        "reject": point.refused if found.unanswerable else None,
     }
 
 
 def _size(each: SizeFigures) -> dict[str, Any]:
+    asked = bool(each.neighbours)
     return {
         "documents": each.size.documents,
         "chunks": each.size.chunks,
         "top1": each.evaluation.top(1).value,
         "search_ms": _named(each.evaluation.latency_ms()["search_ms"]),
+        "hnsw_recall": each.recall,
+        "exact_ms": _named(each.exact_ms) if asked else None,
+        "hnsw_ms": _named(each.hnsw_ms) if asked else None,
     }
 
 
-def _size_line(each: SizeFigures) -> str:
-    p95 = each.evaluation.latency_ms()["search_ms"][95]
-    return (
-        f"{each.size.documents:6} documents, {each.size.chunks:6} chunks:"
-        f" top-1 {each.evaluation.top(1).value:.3f}, search p95 {p95:.2f} ms"
-    )
+def _shares(shares: Mapping[str, Share], name: str) -> dict[str, dict[str, float]]:
+    return {
+        key: {name: share.value, "questions": share.count, "low": share.low, "high": share.high}
+        for key, share in shares.items()
+    }
 
 
-def _share(share: Share) -> dict[str, float]:
-    return {"top1": share.value, "questions": share.count}
-
-
-def _interval(share: Share) -> list[float]:
-    return [share.low, share.high]
-
-
-def _text(share: Share) -> str:
-    return f"{share.value:.3f} [{share.low:.3f}, {share.high:.3f}]"
+def _interval(of: Share | Mean) -> list[float]:
+    return [of.low, of.high]
 
 
 def _named(row: dict[int, float]) -> dict[str, float]:

@@ -91,6 +91,12 @@ def _add_search_options(group: argparse._ArgumentGroup) -> None:
         default=_SETTINGS.max_query_chars,
         help="longer queries are refused",
     )
+    group.add_argument(
+        "--kept-queries",
+        type=int,
+        default=_SETTINGS.kept_queries,
+        help="so many are not embedded again when they are repeated",
+    )
 
 
 def settings_of(parsed: argparse.Namespace) -> Settings:
@@ -121,4 +127,5 @@ def settings_of(parsed: argparse.Namespace) -> Settings:
         parsed.exact_chunks,
         parsed.threads,
         parsed.max_query_chars,
+        parsed.kept_queries,
     )

@@ -5,10 +5,13 @@ import ipaddress
 import logging
 import sys
 from collections.abc import Callable
+from pathlib import Path
 
 from rag_store.cli.options import Parser, add_library_options, settings_of
+from rag_store.errors import RagUsageError
 from rag_store.library import Library
-from rag_store.service.server import ServerOptions, serve
+from rag_store.readers import read_documents
+from rag_store.service.server import Filling, ServerOptions, serve
 from rag_store.service.state import Limits
 
 _OPTIONS, _LIMITS = ServerOptions(), Limits()
@@ -28,8 +31,16 @@ async def serve_command(arguments: list[str]) -> int:
         queue=parsed.queue, batch=min(parsed.batch, parsed.queue), body_bytes=parsed.body_bytes
     )
     options = ServerOptions(parsed.bind, parsed.port, parsed.drain, limits)
-    await serve(settings_of(parsed), options, _announce)
+    await serve(settings_of(parsed), options, _filling(parsed), _announce)
     return 0
+
+
+def _filling(parsed: argparse.Namespace) -> Filling:
+    if parsed.corpus is not None:
+        return Filling(read_documents(parsed.corpus), parsed.prune, parsed.renew)
+    if parsed.prune or parsed.renew:
+        raise RagUsageError("--prune and --renew say how --corpus is put in: give that too")
+    return Filling()
 
 
 def _log_to_stderr() -> None:
@@ -74,6 +85,17 @@ def _parser() -> Parser:
     parser.add_argument("--batch", type=many, default=_LIMITS.batch, help="items in one request")
     parser.add_argument(
         "--body-bytes", type=many, default=_LIMITS.body_bytes, help="larger bodies are told 413"
+    )
+    parser.add_argument(
+        "--corpus", type=Path, metavar="PATH", help="index these documents first, as `index` does"
+    )
+    parser.add_argument(
+        "--prune", action="store_true", help="remove documents that are not in --corpus"
+    )
+    parser.add_argument(
+        "--renew",
+        action="store_true",
+        help="make a library anew that was made with other settings",
     )
     add_library_options(parser)
     return parser

@@ -32,7 +32,7 @@ class HashingEmbedder:
         words = _WORD.findall(text.lower()) or [""]
         rows = np.stack([_hashed(word, self._identity.dim) for word in words])
         whole = unit(rows.sum(axis=0, keepdims=True) + 1e-6)
-        return Embedding(whole[0], states(rows))
+        return Embedding(whole[0], states(rows), tuple(words))
 
 
 @lru_cache(maxsize=1 << 14)

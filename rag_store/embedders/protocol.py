@@ -32,12 +32,13 @@ class Identity:
 class Embedding:
     """A text's vector of unit length, shape [dim], and its words' states, shape [words, dim].
 
-    A state is a vector of unit length times 127, rounded. There are none for an embedder
-    without states, and none for words that say nothing, such as "the".
+    A state is a vector of unit length times 127, rounded; there are none for an embedder without
+    states. `words` names the word of each state in lower case; a long word may have several.
     """
 
     vector: Vectors
     states: States = field(default_factory=lambda: np.zeros((0, 0), np.int8))
+    words: tuple[str, ...] = ()
 
 
 class Embedder(Protocol):

@@ -37,14 +37,12 @@ class EmbeddingQueue:
         embedder: Embedder,
         executor: Executor,
         batch_rows: int = 32,
-        window_ms: float = 1.0,
         kept_texts: int = 4096,
     ) -> None:
         """`executor` must have one thread: an embedder is called by one thread at a time."""
         self._embedder = embedder
         self._executor = executor
         self._batch_rows = batch_rows
-        self._window_s = window_ms / 1000
         self._kept: OrderedDict[str, Embedding] = OrderedDict()
         self._kept_texts = kept_texts
         self._waiting: dict[str, _Waiting] = {}
@@ -80,7 +78,8 @@ class EmbeddingQueue:
         self._waiting.clear()
 
     async def _run(self) -> None:
-        await asyncio.sleep(self._window_s)
+        # Texts that come in the same turn of the loop share the pass; later ones the next.
+        await asyncio.sleep(0)
         while self._waiting:
             batch = list(self._waiting.values())[: self._batch_rows]
             for waiting in batch:

@@ -2,19 +2,29 @@
 
 import hashlib
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
 from rag_store.embedders.protocol import Embedding, Identity, States, states, unit
 from rag_store.errors import EmbedderError
-from rag_store.terms import STOPWORDS
 
 # A batch is padded to its longest text, so texts of like length share one.
 _BATCH_ROWS = 32
 _BATCH_TOKENS = 8192
 POOLING = "masked mean of the last hidden state"
+
+
+@dataclass(frozen=True, slots=True)
+class _Tokens:
+    """A text's token ids, and the word each is a piece of; None for marks such as [CLS].
+
+    There are no words where no states are wanted.
+    """
+
+    ids: list[int]
+    words: list[str | None]
 
 
 class TransformerEmbedder:
@@ -37,8 +47,9 @@ class TransformerEmbedder:
         self._prepare_padding()
         dim = int(self._model.config.hidden_size)
         self._max_tokens = max_tokens
+        # A slow tokenizer does not say which word a token is a piece of.
+        states = states and bool(self._tokenizer.is_fast)
         self._identity = Identity(name, weights_digest(model), dim, POOLING, states)
-        self._silent = _silent_tokens(self._tokenizer) if states else frozenset()
         if self._identity.weights == "":
             self._identity = replace(self._identity, weights=self._parameters_digest())
 
@@ -55,25 +66,33 @@ class TransformerEmbedder:
             found |= zip(batch, self._forward([encoded[at] for at in batch]), strict=True)
         return [found[at] for at in range(len(texts))]
 
-    def _encode(self, text: str) -> list[int]:
-        ids = self._tokenizer(text, truncation=True, max_length=self._max_tokens)["input_ids"]
-        # A causal tokenizer makes nothing of an empty text, and a mean needs one token.
-        return list(ids) or [self._tokenizer.pad_token_id]
+    def _encode(self, text: str) -> _Tokens:
+        found = self._tokenizer(text, truncation=True, max_length=self._max_tokens)
+        if not found["input_ids"]:
+            # A causal tokenizer makes nothing of an empty text, and a mean needs one token.
+            return _Tokens([self._tokenizer.pad_token_id], [None])
+        if not self._identity.states:
+            return _Tokens(list(found["input_ids"]), [])
+        words = [
+            None if at is None else text[slice(*found.word_to_chars(at))].strip().lower()
+            for at in found.word_ids()
+        ]
+        return _Tokens(list(found["input_ids"]), words)
 
     def _prepare_padding(self) -> None:
         self._tokenizer.padding_side = "right"
         if self._tokenizer.pad_token_id is None:
             self._tokenizer.pad_token = self._tokenizer.eos_token
 
-    def _forward(self, rows: list[list[int]]) -> list[Embedding]:
+    def _forward(self, rows: list[_Tokens]) -> list[Embedding]:
         import torch
 
-        longest = max(map(len, rows))
+        longest = max(len(row.ids) for row in rows)
         ids = torch.full((len(rows), longest), int(self._tokenizer.pad_token_id))
         mask = torch.zeros((len(rows), longest), dtype=torch.long)
         for at, row in enumerate(rows):
-            ids[at, : len(row)] = torch.tensor(row)
-            mask[at, : len(row)] = 1
+            ids[at, : len(row.ids)] = torch.tensor(row.ids)
+            mask[at, : len(row.ids)] = 1
         with torch.inference_mode():
             hidden = self._model(input_ids=ids, attention_mask=mask).last_hidden_state
             weights = mask[..., None].to(hidden.dtype)
@@ -82,13 +101,9 @@ class TransformerEmbedder:
         if not self._identity.states:
             return [Embedding(vector) for vector in vectors]
         return [
-            Embedding(vector, self._states(row, hidden[at].numpy()))
+            Embedding(vector, *_states(row, hidden[at].numpy()))
             for at, (row, vector) in enumerate(zip(rows, vectors, strict=True))
         ]
-
-    def _states(self, row: list[int], hidden: Any) -> States:
-        kept = [at for at, token in enumerate(row) if token not in self._silent]
-        return states(hidden[kept or list(range(len(row)))])
 
     def _parameters_digest(self) -> str:
         digest = hashlib.sha256()
@@ -98,22 +113,19 @@ class TransformerEmbedder:
         return digest.hexdigest()
 
 
-def _silent_tokens(tokenizer: Any) -> frozenset[int]:
-    """Ids of marks, punctuation and stop words."""
-    special = set(tokenizer.all_special_ids)
-    return frozenset(
-        number
-        for token, number in tokenizer.get_vocab().items()
-        if number in special or token in STOPWORDS or not any(map(str.isalnum, token))
-    )
+def _states(row: _Tokens, hidden: Any) -> tuple[States, tuple[str, ...]]:
+    """The states of the words, and the words; of a text without words those of its marks."""
+    kept = [at for at, word in enumerate(row.words) if word] or list(range(len(row.ids)))
+    return states(hidden[kept]), tuple(row.words[at] or "" for at in kept)
 
 
-def _batches(encoded: list[list[int]]) -> list[list[int]]:
-    order = sorted(range(len(encoded)), key=lambda at: -len(encoded[at]))
+def _batches(encoded: list[_Tokens]) -> list[list[int]]:
+    lengths = [len(each.ids) for each in encoded]
+    order = sorted(range(len(encoded)), key=lambda at: -lengths[at])
     batches: list[list[int]] = []
     for at in order:
         # Longest first: the first row of a batch is what all its rows are padded to.
-        longest = len(encoded[batches[-1][0]]) if batches else 0
+        longest = lengths[batches[-1][0]] if batches else 0
         full = not batches or len(batches[-1]) >= _BATCH_ROWS
         if full or longest * (len(batches[-1]) + 1) > _BATCH_TOKENS:
             batches.append([])
@@ -144,4 +156,6 @@ def _libraries() -> tuple[Any, Any]:
             "this embedder needs torch and transformers: pip install 'kvswarm[rag]'"
         ) from error
     transformers.utils.logging.disable_progress_bar()
+    # A causal model's head is left out on purpose, of which it would print a table.
+    transformers.utils.logging.set_verbosity_error()
     return torch, transformers

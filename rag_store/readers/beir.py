@@ -1,6 +1,7 @@
 """A BEIR folder: corpus.jsonl, queries.jsonl and qrels/<split>.tsv."""
 
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 from rag_store.documents import Query
@@ -14,7 +15,7 @@ def is_beir(folder: Path) -> bool:
     return (folder / "corpus.jsonl").is_file() and (folder / "queries.jsonl").is_file()
 
 
-def beir_queries(folder: Path, split: str = "test") -> Iterator[tuple[str, Query]]:
+def beir_queries(folder: Path, split: str) -> Iterator[tuple[str, Query]]:
     """The queries that the split judges, with their relevant documents. Raises CorpusError."""
     path = folder / "qrels" / f"{split}.tsv"
     if not path.is_file():
@@ -22,4 +23,4 @@ def beir_queries(folder: Path, split: str = "test") -> Iterator[tuple[str, Query
     gold = read_qrels(path)
     for at, query in jsonl_queries(folder / "queries.jsonl"):
         if query.query_id in gold:
-            yield at, Query(query.query_id, query.text, gold[query.query_id])
+            yield at, replace(query, doc_ids=gold[query.query_id], split=split)

@@ -28,19 +28,31 @@ def read_documents(source: Path) -> tuple[Document, ...]:
     return _unique(rows, lambda document: document.doc_id, source, "document")
 
 
-def read_queries(source: Path) -> tuple[Query, ...]:
+def read_queries(source: Path, split: str = "") -> tuple[Query, ...]:
     """The queries at `source`, in a fixed order and with ids of their own.
 
     A JSONL file of qid, question and doc_id (one, a list, or null for none), a folder of
-    `questions*.jsonl`, a BEIR folder (its test split), or SQuAD-style JSON. Raises CorpusError.
+    `questions*.jsonl`, a BEIR folder, or SQuAD-style JSON. With `split` only those of that split;
+    without it all, but of a BEIR folder those of its test split. Raises CorpusError.
     """
     _check_exists(source)
-    return _unique(_queries_of(source), lambda query: query.query_id, source, "question")
+    rows = _queries_of(source, split or "test")
+    queries = _unique(rows, lambda query: query.query_id, source, "question")
+    return _of_split(queries, split, source) if split else queries
 
 
-def _queries_of(source: Path) -> Iterator[tuple[str, Query]]:
+def _of_split(queries: tuple[Query, ...], split: str, source: Path) -> tuple[Query, ...]:
+    chosen = tuple(query for query in queries if query.split == split)
+    if not chosen:
+        there = ", ".join(sorted({query.split for query in queries} - {""}))
+        known = f"its splits are {there}" if there else "its rows have no field 'split'"
+        raise CorpusError(f"{source} has no question of the split {split!a}: {known}")
+    return chosen
+
+
+def _queries_of(source: Path, beir_split: str) -> Iterator[tuple[str, Query]]:
     if source.is_dir() and is_beir(source):
-        yield from beir_queries(source)
+        yield from beir_queries(source, beir_split)
     elif source.is_dir():
         for path in sorted(source.glob("questions*.jsonl")):
             yield from jsonl_queries(path)

@@ -43,8 +43,9 @@ def jsonl_documents(path: Path) -> Iterator[tuple[str, Document]]:
 def jsonl_queries(path: Path) -> Iterator[tuple[str, Query]]:
     """Lines of qid (or _id), question (or text) and doc_id: one id, a list, or null for none.
 
-    Raises CorpusError.
+    `kind` and `split` may be given too. Raises CorpusError.
     """
     for row in read_rows(path):
         query_id, text = row.identifier("qid", "_id"), row.text("question", "text")
-        yield row.at, Query(query_id, text, row.identifiers("doc_id", "doc_ids"))
+        kind, split = (row.text(name, may_be_empty=True) for name in ("kind", "split"))
+        yield row.at, Query(query_id, text, row.identifiers("doc_id", "doc_ids"), kind, split)

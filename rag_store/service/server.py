@@ -1,16 +1,17 @@
-"""The process: listen, open the library, serve until a signal, finish what is in flight."""
+"""The process: listen, fill the library, serve until a signal, finish what is in flight."""
 
 import asyncio
 import os
 import signal
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import AsyncExitStack, contextmanager
 from dataclasses import dataclass, field
 
 from aiohttp import web
 
-from rag_store.errors import RagUsageError
+from rag_store.documents import Document
+from rag_store.errors import FingerprintError, RagError, RagUsageError
 from rag_store.library import Library, open_library
 from rag_store.service.app import make_app
 from rag_store.service.state import Limits, State
@@ -30,12 +31,27 @@ class ServerOptions:
     limits: Limits = field(default_factory=Limits)
 
 
-async def serve(
-    settings: Settings, options: ServerOptions, announce: Callable[[str, Library], None]
-) -> None:
-    """Serve until SIGTERM or SIGINT; `announce` gets the url once the library is open.
+@dataclass(frozen=True, slots=True)
+class Filling:
+    """What the library is filled with before it serves; with `prune` it holds nothing else.
 
-    Raises RagUsageError where the address is taken, and as `open_library`.
+    With `renew` a library that was made with other settings is dropped and made anew.
+    """
+
+    documents: tuple[Document, ...] = ()
+    prune: bool = False
+    renew: bool = False
+
+
+async def serve(
+    settings: Settings,
+    options: ServerOptions,
+    filling: Filling,
+    announce: Callable[[str, Library], None],
+) -> None:
+    """Serve until SIGTERM or SIGINT; `announce` gets the url once the library is open and filled.
+
+    Raises RagUsageError where the address is taken, and as `open_library` and `Library.ingest`.
     """
     state = State(options.limits)
     runner = web.AppRunner(
@@ -46,9 +62,12 @@ async def serve(
     try:
         with _stop_signal(options.drain_s) as stop:
             url = await _listen(runner, options)
-            async with open_library(settings) as library:
-                state.opened = library
+            async with AsyncExitStack() as stack:
+                library = await _open(settings, filling.renew, stack)
+                await _fill(library, filling, stop)
+                await library.prepare()
                 if not stop.is_set():
+                    state.opened = library
                     announce(url, library)
                 await stop.wait()
                 # Before the library closes: requests in flight still need it.
@@ -56,6 +75,31 @@ async def serve(
     finally:
         lag.cancel()
         await runner.cleanup()
+
+
+async def _open(settings: Settings, renew: bool, stack: AsyncExitStack) -> Library:
+    try:
+        return await stack.enter_async_context(open_library(settings))
+    except FingerprintError:
+        if not renew:
+            raise
+        return await stack.enter_async_context(open_library(settings, rebuild=True))
+
+
+async def _fill(library: Library, filling: Filling, stop: asyncio.Event) -> None:
+    """Put the documents in; a signal ends this between two of them."""
+    if not filling.documents:
+        return
+
+    def told(done: int, total: int) -> None:
+        if stop.is_set():
+            raise RagError("interrupted")
+
+    try:
+        await library.ingest(filling.documents, told, prune=filling.prune)
+    except RagError:
+        if not stop.is_set():
+            raise
 
 
 async def _listen(runner: web.AppRunner, options: ServerOptions) -> str:

@@ -23,10 +23,10 @@ def spread(values: Sequence[float]) -> str:
     return f"{median(values):.2f} ({min(values):.2f} to {max(values):.2f})" if values else ""
 
 
-def insert(page: str, text: str) -> str:
+def insert(page: str, text: str, begin: str = BEGIN, end: str = END) -> str:
     """The page with the text between its markers. Raises ValueError without the markers."""
-    head, begin, rest = page.partition(BEGIN)
-    _, end, tail = rest.partition(END)
-    if not begin or not end:
-        raise ValueError(f"the page has no {BEGIN} and {END} after it")
-    return f"{head}{BEGIN}\n\n{text}\n\n{END}{tail}"
+    head, found, rest = page.partition(begin)
+    _, closed, tail = rest.partition(end)
+    if not found or not closed:
+        raise ValueError(f"the page has no {begin} and {end} after it")
+    return f"{head}{begin}\n\n{text}\n\n{end}{tail}"

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rag_store.chunking import Chunker, join
+from rag_store.chunking import Chunker, join, sentences
 
 
 @given(st.text(max_size=400), st.integers(2, 20), st.integers(0, 19))
@@ -34,3 +34,24 @@ def test_an_empty_text_is_one_chunk() -> None:
 def test_an_overlap_as_long_as_the_chunk_is_refused() -> None:
     with pytest.raises(ValueError, match="overlap"):
         Chunker(32, 32)
+
+
+@given(st.text(alphabet="ab. \n?A", max_size=200))
+def test_sentences_hold_all_but_white_space(text: str) -> None:
+    found = sentences(text)
+    assert "".join("".join(each.text.split()) for each in found) == "".join(text.split())
+    assert all(text[each.start :].lstrip().startswith(each.text) for each in found)
+    assert all(each.text for each in found)
+
+
+def test_sentences_end_where_the_next_begins_with_a_capital() -> None:
+    found = sentences("It holds 2.5 kg, e.g. water. Close it!\nThen wait")
+    assert [each.text for each in found] == [
+        "It holds 2.5 kg, e.g. water.",
+        "Close it!",
+        "Then wait",
+    ]
+
+
+def test_a_sentence_without_end_is_cut_too() -> None:
+    assert len(sentences("cell, " * 500)) > 5

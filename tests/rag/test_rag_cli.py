@@ -156,7 +156,39 @@ def test_eval_in_json(library: tuple[str, ...], questions: Path, strangers: Path
     assert found["baselines"].keys() == {"whole_document", "dense", "bm25", "oracle"}
     assert found["baselines"]["oracle"]["top1"] == 1
     assert found["baselines"]["bm25"]["top1"] == pytest.approx(2 / 3)
+    assert found["baselines"]["bm25"]["p"] == 1, "the same questions are right"
+    assert found["baselines"]["oracle"]["p"] is None
+    assert found["reject_by_kind"].keys() == {"strangers"}, "named after the file"
     assert found["confusions"] == [{"asked": "paging", "labelled": "dough", "count": 1}]
+    (size,) = found["sizes"]
+    assert size["hnsw_recall"] == 1
+    assert size["hnsw_ms"].keys() == {"p50", "p95", "p99"}
+
+
+def test_eval_of_a_split_with_kinds(library: tuple[str, ...], tmp_path: Path) -> None:
+    rows: list[dict[str, object]] = [
+        {"qid": "1", "question": "Which table maps blocks to pages?", "doc_id": "paging"},
+        {"qid": "2", "question": "Who ferments the dough?", "doc_id": "paging"},
+        {"qid": "3", "question": "To whom is the log replicated?", "doc_id": "raft"},
+    ]
+    for row, (kind, split) in zip(
+        rows, [("direct", "dev"), ("deep", "dev"), ("direct", "test")], strict=True
+    ):
+        row |= {"kind": kind, "split": split}
+    options = ("--questions", jsonl(tmp_path / "q.jsonl", rows), *library)
+    found = json.loads(rag("eval", *options, "--split", "dev", "--json").stdout)
+    assert found["questions"] == 2
+    assert {kind: each["top1"] for kind, each in found["by_kind"].items()} == {
+        "deep": 0,
+        "direct": 1,
+    }
+    assert json.loads(rag("eval", *options, "--json").stdout)["questions"] == 3
+    table = rag("eval", *options, "--split", "test").stdout
+    assert "1 questions" in table
+    assert "not significant" in table
+    wrong = rag("eval", *options, "--split", "tset")
+    assert (wrong.returncode, wrong.stderr.count("\n")) == (2, 1)
+    assert "its splits are dev, test" in wrong.stderr
 
 
 def test_eval_of_another_corpus_with_distractors(

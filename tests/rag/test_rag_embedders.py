@@ -12,7 +12,7 @@ import pytest
 
 from rag_store.embedders import EmbedderSpec, open_embedder
 from rag_store.embedders.hashing import HashingEmbedder
-from rag_store.embedders.minilm import open_minilm
+from rag_store.embedders.minilm import _packaged, open_minilm
 from rag_store.embedders.protocol import late_interaction, unit
 from rag_store.embedders.transformer import TransformerEmbedder
 from rag_store.errors import EmbedderError, RagUsageError
@@ -49,10 +49,23 @@ def test_company_in_a_batch_does_not_change_a_vector(minilm: TransformerEmbedder
         assert alone.states.shape == found.states.shape
 
 
-def test_states_leave_out_words_that_say_nothing(minilm: TransformerEmbedder) -> None:
-    [found] = minilm.embed(["The pump of the water, and the valve"])
-    assert found.states.shape == (3, 384)
+def test_every_state_knows_its_word(minilm: TransformerEmbedder) -> None:
+    [found] = minilm.embed(["The Brisvik pump, too"])
+    assert set(found.words) == {"the", "brisvik", "pump", ",", "too"}
+    assert found.words.count("brisvik") > 1
+    assert found.states.shape == (len(found.words), 384)
     assert late_interaction(found.states, found.states).diagonal() == pytest.approx(1, abs=0.02)
+
+
+def test_the_same_weights_as_a_folder_are_another_kind_with_the_same_vectors(
+    minilm: TransformerEmbedder,
+) -> None:
+    folder = open_embedder(EmbedderSpec("hf-encoder", str(_packaged())))
+    assert folder.identity.weights == minilm.identity.weights
+    assert folder.identity != minilm.identity
+    [ours], [theirs] = minilm.embed(["a cold cabinet"]), folder.embed(["a cold cabinet"])
+    assert np.allclose(ours.vector, theirs.vector, atol=1e-5)
+    assert ours.words == theirs.words
 
 
 def test_other_weights_are_refused(tmp_path: Path) -> None:

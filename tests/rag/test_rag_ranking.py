@@ -34,8 +34,9 @@ def snapshot_of(texts: dict[str, str]) -> Snapshot:
             Document(doc_id, doc_id, text)
         )
         made = embedder.embed([f"{doc_id}\n{row.text}" for row in rows])
-        vectors = np.stack([each.vector for each in made])
-        entries.append(Entry(rows, vectors, tuple(each.states for each in made)))
+        entry = Entry(rows, np.stack([each.vector for each in made]))
+        sentences = embedder.embed(entry.sentence_passages)
+        entries.append(entry.with_states(tuple(each.states for each in sentences)))
     return Snapshot.of(entries, 64)
 
 
@@ -84,6 +85,37 @@ def test_equal_scores_say_nothing() -> None:
 def test_reciprocal_ranks_are_as_published() -> None:
     fused = fuse("rrf", [np.float32([5, 9]), np.float32([1, 0])], [1, 1])
     assert fused.tolist() == pytest.approx([1 / 62 + 1 / 61, 1 / 61])
+
+
+def ranked(snapshot: Snapshot, text: str) -> list[str]:
+    query, words = HashingEmbedder(64).embed([text])[0], terms(text)
+    ranking = rank(snapshot, query, score_rows(snapshot, query, words, None), "hybrid", "zscore")
+    return [snapshot.entries[at].doc_id for at in ranking.documents]
+
+
+def test_words_of_one_sentence_count_more_than_the_same_words_apart() -> None:
+    apart = "The pump was bought here. The valve was sold there."
+    together = "The pump was sold here. The valve was bought there."
+    order = ranked(snapshot_of({"a": apart, "b": together, "c": "Nothing else."}), "pump sold")
+    assert order[:2] == ["b", "a"]
+
+
+def test_rare_words_of_a_query_weigh_more() -> None:
+    snapshot = snapshot_of({f"d{at}": "The pump of the house." for at in range(9)})
+    query = HashingEmbedder(64).embed(["the pump valve"])[0]
+    ranking = rank(snapshot, query, score_rows(snapshot, query, ["pump"], None), "dense", "zscore")
+    the, pump, valve = ranking.weights
+    assert the == pump < valve
+    assert ranking.weights.sum() == pytest.approx(1)
+    assert ranking.late == pytest.approx(ranking.words @ ranking.weights)
+
+
+def test_coverage_is_that_of_the_chunk_with_the_most_of_the_terms() -> None:
+    index = LexicalIndex([["a", "b"], ["a"], ["c"]])
+    assert index.coverage(["a", "b"]).tolist() == pytest.approx(
+        [1, index.rarity("a") / (index.rarity("a") + index.rarity("b")), 0]
+    )
+    assert index.coverage([]).tolist() == [0, 0, 0]
 
 
 @pytest.mark.parametrize("retriever", RETRIEVERS)
@@ -155,9 +187,9 @@ def test_the_figures_of_an_evaluation() -> None:
     )
     assert evaluation.top(1).value == 0.25
     assert evaluation.top(3).value == 0.75
-    assert evaluation.mrr == (1 + 0.5 + 0 + 0.5) / 4
+    assert evaluation.mrr.value == (1 + 0.5 + 0 + 0.5) / 4
     two = (1 / math.log2(3) + 1 / math.log2(4)) / (1 + 1 / math.log2(3))
-    assert evaluation.ndcg == pytest.approx((1 + 1 / math.log2(3) + 0 + two) / 4)
+    assert evaluation.ndcg.value == pytest.approx((1 + 1 / math.log2(3) + 0 + two) / 4)
     assert evaluation.confusions == {("a", "b"): 2, ("a", "c"): 1}
     point = evaluation.at_threshold(0.65)
     assert (point.kept, point.right, point.refused) == (0.5, 0.5, 0.5)

@@ -44,7 +44,26 @@ def test_a_beir_folder_gives_the_queries_its_test_split_judges(tmp_path: Path) -
     (tmp_path / "qrels").mkdir()
     (tmp_path / "qrels/test.tsv").write_text("query-id\tcorpus-id\tscore\nq1\td1\t1\nq1\td2\t0\n")
     assert read_documents(tmp_path) == (Document("d1", "T", "x"),)
-    assert read_queries(tmp_path) == (Query("q1", "x?", ("d1",)),)
+    assert read_queries(tmp_path) == (Query("q1", "x?", ("d1",), split="test"),)
+    (tmp_path / "qrels/dev.tsv").write_text("query-id\tcorpus-id\tscore\nq2\td1\t1\n")
+    assert read_queries(tmp_path, "dev") == (Query("q2", "y?", ("d1",), split="dev"),)
+
+
+def test_a_split_of_our_jsonl_and_the_kinds_of_its_questions(tmp_path: Path) -> None:
+    path = lines(
+        tmp_path / "questions-1.jsonl",
+        {"qid": "1", "question": "one?", "doc_id": "a", "split": "dev", "kind": "direct"},
+        {"qid": "2", "question": "two?", "doc_id": "a", "split": "test"},
+        {"qid": "3", "question": "three?", "doc_id": "a"},
+    )
+    dev = Query("1", "one?", ("a",), "direct", "dev")
+    assert read_queries(path, "dev") == read_queries(tmp_path, "dev") == (dev,)
+    assert [query.query_id for query in read_queries(path)] == ["1", "2", "3"]
+    with pytest.raises(CorpusError, match=r"no question of the split 'tset': its splits are dev, "):
+        read_queries(path, "tset")
+    plain = lines(tmp_path / "plain.jsonl", {"qid": "1", "question": "one?", "doc_id": "a"})
+    with pytest.raises(CorpusError, match=r"its rows have no field 'split'"):
+        read_queries(plain, "dev")
 
 
 def test_trec_judgements_count_above_zero(tmp_path: Path) -> None:

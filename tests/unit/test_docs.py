@@ -30,6 +30,7 @@ PAGES = (
     RUNS,
     RAG,
     ROOT / "docs" / "scheduler.md",
+    ROOT / "docs" / "compare.md",
     ROOT / "docs" / "architecture.md",
     ROOT / "CHANGELOG.md",
     ROOT / "CONTRIBUTING.md",
@@ -40,6 +41,8 @@ COMMANDS = (
     ["demo"],
     ["targets"],
     ["serve"],
+    ["compare"],
+    ["noise"],
     ["model", "build"],
     ["rag", "index"],
     ["rag", "serve"],
@@ -59,8 +62,8 @@ from locust.argument_parser import get_parser
 actions = get_parser()._actions
 print(json.dumps({
     "defaults": {flag: action.default for action in actions for flag in action.option_strings},
-    "rows": [stats_rows.TTFT, stats_rows.ITL, stats_rows.TPOT, stats_rows.TOKENS_PER_S,
-             stats_rows.CACHED_SHARE, stats_rows.MAKESPAN],
+    "rows": [stats_rows.RETRIEVAL, stats_rows.TTFT, stats_rows.ITL, stats_rows.TPOT,
+             stats_rows.TOKENS_PER_S, stats_rows.CACHED_SHARE, stats_rows.MAKESPAN],
 }, default=str))
 """
 
@@ -188,9 +191,11 @@ def test_defaults_in_the_readme_are_those_of_the_options() -> None:
         assert str(defaults[flag.strip("`")]) == default
 
 
-def test_defaults_of_batches_are_those_of_the_options() -> None:
+@pytest.mark.parametrize("paragraph", ["**Batches.**", "**Labels.**"])
+def test_defaults_in_runs_are_those_of_the_options(paragraph: str) -> None:
     defaults = locust_side()["defaults"]
-    for flag, default, _ in table(section(RUNS, "## How a run goes"), "option"):
+    _, _, text = section(RUNS, "## How a run goes").partition(paragraph)
+    for flag, default, _ in table(text, "option"):
         assert str(defaults[flag.strip("`")]) == default
 
 

@@ -88,6 +88,14 @@ def test_diversity_counts_what_was_sent_in_its_order(tmp_path: Path) -> None:
     assert emitted_diversity(path, since_s=2.5)["distinct_contexts"] == 1
 
 
+def test_diversity_is_that_of_the_retrieved_contexts(tmp_path: Path) -> None:
+    path = tmp_path / "requests.csv"
+    head = "context_id,sent_s,rag_context_id,retrieval_ms\n"
+    path.write_text(f"{head}a,1,x,5\nb,2,x,5\nc,3,,5\nd,4,,\n")
+    found = emitted_diversity(path)
+    assert (found["requests"], found["distinct_contexts"]) == (3, 2)
+
+
 def test_header_values_are_hidden() -> None:
     line = ["kvswarm", "--header", "A: secret", "--header=B: secret", "--heade", "C: secret"]
     hidden = without_secrets([*line, "--headless", "run"])
@@ -103,3 +111,12 @@ def test_side_by_side_shows_a_dash_for_what_a_run_has_not(tmp_path: Path) -> Non
     rows = {line.split("  ")[0]: line.split()[-2:] for line in text.getvalue().splitlines()}
     assert rows["requests/s"] == ["12.3", "-"]
     assert rows["requests ok"] == ["-", "-"]
+
+
+def test_rows_of_retrieval_are_there_where_a_run_has_retrieved(tmp_path: Path) -> None:
+    def titles(refused_share: float | None) -> set[str]:
+        labels = {"label_accuracy": 1.0, "refused_share": refused_share}
+        (tmp_path / "summary.json").write_text(json.dumps(labels))
+        return set(side_by_side({"mine": tmp_path, "none": tmp_path / "nowhere"}).columns[0].cells)
+
+    assert titles(0.25) - titles(None) == {"contexts right"}

@@ -33,6 +33,9 @@ OK = RequestRecord(
     outcome="ok",
     status=200,
     error="",
+    retrieval_ms=70.0,
+    rag_context_id="c1",
+    label_correct=True,
 )
 
 
@@ -158,12 +161,35 @@ def test_clear_forgets_everything() -> None:
 
 
 def test_an_empty_tally_is_small_valid_json() -> None:
-    assert len(json.dumps(Tally().to_wire(), allow_nan=False)) < 120
+    assert len(json.dumps(Tally().to_wire(), allow_nan=False)) < 140
 
 
 def test_a_latency_that_cannot_be_is_refused() -> None:
     with pytest.raises(ValueError, match="nan"):
         Tally().add(ended("ok", ttft_ms=math.nan))
+
+
+def test_labels_of_all_requests_count_and_times_of_the_ok_ones_alone() -> None:
+    master, workers = Tally(), (Tally(), Tally())
+    assert (master.label_accuracy, master.refused_share, master.retrieval_share) == (None,) * 3
+    workers[0].add(OK)
+    workers[0].add(ended("timeout", ttft_ms=1.0, retrieval_ms=9000.0))
+    workers[1].add(ended("ok", rag_context_id="", label_correct=False, retrieval_ms=210.0))
+    workers[1].add(ended("connect_error", retrieval_ms=None, label_correct=None))
+    workers[1].add(ended("ok", rag_context_id="other", label_correct=False, retrieval_ms=140.0))
+    for worker in workers:
+        master.merge(Tally.from_wire(json.loads(json.dumps(worker.take().to_wire()))))
+        assert worker.label_accuracy is None
+    assert master.label_accuracy == 2 / 4
+    assert master.refused_share == 1 / 4
+    assert master.retrieval_share == pytest.approx((70 + 210 + 140) / (3 * 700))
+    assert master.sketches["retrieval_ms"].count == 3
+
+
+def test_a_label_without_a_retrieval_is_right_or_wrong() -> None:
+    tally = Tally()
+    tally.add(ended("ok", rag_context_id="", retrieval_ms=None, label_correct=False))
+    assert (tally.label_accuracy, tally.refused_share, tally.retrieval_share) == (0.0, None, None)
 
 
 def test_only_whole_batches_have_a_makespan() -> None:

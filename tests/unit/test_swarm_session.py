@@ -31,7 +31,9 @@ class InstantClient:
     async def __aexit__(self, *_: object) -> None:
         return None
 
-    async def stream(self, prompt: str, max_tokens: int, exchange: Exchange, extra: Any) -> None:
+    async def stream(
+        self, prompt: str, max_tokens: int, exchange: Exchange, extra: Any, spent_s: float
+    ) -> None:
         exchange.sent_at = time.perf_counter()
         await self.free.wait()
         exchange.token_times.append(time.perf_counter())

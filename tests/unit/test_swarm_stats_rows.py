@@ -91,6 +91,12 @@ def test_how_rows_are_batched_changes_nothing(entries: dict[str, Any]) -> None:
     }
 
 
+def test_retrieval_has_a_row_where_there_was_some() -> None:
+    found = {**OK, "retrieval_ms": 2.3456}
+    entries = logged([(found, []), ({**found, "outcome": "timeout"}, []), (OK, [])])
+    assert entries["Retrieval (ms)"]["times"] == [[2.35, 1]]
+
+
 def test_only_whole_batches_have_a_makespan() -> None:
     (entry,) = logged(makespans_s=(2.3456, None, 0.5)).items()
     assert entry[0] == "Batch makespan (s)"

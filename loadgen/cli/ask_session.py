@@ -1,0 +1,153 @@
+"""The engine and the RAG service of `kvswarm ask`, and the questions put to them."""
+
+import asyncio
+from contextlib import AsyncExitStack
+from dataclasses import dataclass
+from pathlib import Path
+
+from loadgen.cli.arguments import TargetArguments, target_names
+from loadgen.cli.ask_printer import AskPrinter
+from loadgen.cli.notice import say
+from loadgen.cli.pipeline import Pipeline
+from loadgen.cli.rag_service import rag_service
+from loadgen.cli.target import choose_targets, target_settings
+from loadgen.client.client import StreamingClient
+from loadgen.client.host import Host
+from loadgen.client.probe import HostFacts, probe
+from loadgen.client.rag_probe import probe_rag
+from loadgen.client.retrieval import RetrievalClient
+from loadgen.client.settings import ClientSettings, auth_headers
+from loadgen.errors import HostError, UsageError
+from loadgen.runs.exit_code import DONE, FAILED
+from loadgen.swarm.labels import Labels
+from loadgen.targets.catalog import TargetSpec
+from loadgen.targets.demo_model import is_complete
+from loadgen.targets.rag_service import RunningRagService
+from loadgen.targets.settings import TargetSettings
+from loadgen.targets.target import RunningTarget, check_target, start_target
+
+DEATH_WAIT_S = 10.0
+"""A service that broke off an answer may take so long until it is known to be dead."""
+
+
+@dataclass(frozen=True, slots=True)
+class AskArguments:
+    """What is asked of whom; a service without an address is started."""
+
+    questions: tuple[str, ...]
+    host: str | None
+    target: str
+    target_arguments: TargetArguments
+    rag_url: str | None
+    corpus: Path | None
+    endpoint: str
+    output_tokens: int
+    as_json: bool
+
+
+class AskSession:
+    """The engine and the RAG service, each found running or started for as long as the stack."""
+
+    def __init__(self, arguments: AskArguments, logs: Path, stack: AsyncExitStack) -> None:
+        self._arguments = arguments
+        self._logs = logs
+        self._stack = stack
+        self._started: list[RunningTarget | RunningRagService] = []
+
+    async def ask_all(self) -> int:
+        """Ask one question after the other. Raises UsageError and TargetError."""
+        arguments = self._arguments
+        headers = auth_headers()
+        # What is only asked comes first: a wrong address is told before anything is started.
+        facts = await probe(arguments.host, self._model, headers) if arguments.host else None
+        rag_url = await self._rag_url()
+        if facts is None:
+            facts = await self._start_engine()
+        if await _is_demo_model(facts):
+            say(f"model {facts.model} has random weights: its text is gibberish by design")
+        pipeline = await self._pipeline(facts, rag_url)
+        printer = AskPrinter(arguments.as_json, len(arguments.questions) > 1)
+        answered = [await self._ask(pipeline, printer, each) for each in arguments.questions]
+        return DONE if all(answered) else FAILED
+
+    @property
+    def _model(self) -> str | None:
+        return self._arguments.target_arguments.model
+
+    async def _rag_url(self) -> str:
+        arguments = self._arguments
+        if arguments.rag_url:
+            return await _running_rag_url(arguments.rag_url)
+        if arguments.host is None:
+            check_target(*self._target())
+        start_timeout_s = arguments.target_arguments.start_timeout_s
+        service = rag_service(arguments.corpus, self._logs, start_timeout_s)
+        rag = await self._stack.enter_async_context(service)
+        self._started.append(rag)
+        return rag.url
+
+    async def _start_engine(self) -> HostFacts:
+        spec, settings = self._target()
+        say(f"starting {spec.name} …")
+        target = await self._stack.enter_async_context(start_target(spec, settings, self._logs))
+        self._started.append(target)
+        return await probe(target.url, target.model, auth_headers())
+
+    def _target(self) -> tuple[TargetSpec, TargetSettings]:
+        arguments = self._arguments.target_arguments
+        names = target_names(self._arguments.target)
+        if len(names) > 1:
+            raise UsageError(f"`kvswarm ask` asks one target, not {len(names)}")
+        (spec,) = choose_targets(names, arguments)
+        return spec, target_settings(arguments)
+
+    async def _pipeline(self, facts: HostFacts, rag_url: str) -> Pipeline:
+        arguments = self._arguments
+        settings = ClientSettings(
+            url=facts.url,
+            model=facts.model,
+            endpoint="chat" if arguments.endpoint == "chat" else "completions",
+            continuous_usage=facts.is_vllm,
+            headers=auth_headers(),
+        )
+        client = await self._stack.enter_async_context(StreamingClient(settings))
+        retrieval = await self._stack.enter_async_context(RetrievalClient(rag_url))
+        return Pipeline(retrieval, client, Labels(facts.is_vllm, {}), arguments.output_tokens)
+
+    async def _ask(self, pipeline: Pipeline, printer: AskPrinter, question: str) -> bool:
+        printer.begin(question)
+        asked = await pipeline.ask(question, printer.found, printer.speak)
+        printer.end(asked)
+        if asked.outcome in ("connect_error", "truncated"):
+            await self._tell_death()
+        return asked.outcome == "ok"
+
+    async def _tell_death(self) -> None:
+        """Raise the TargetError of a service of ours, where one has died."""
+        deaths = [asyncio.create_task(service.wait_died()) for service in self._started]
+        if not deaths:
+            return
+        done, waiting = await asyncio.wait(
+            deaths, timeout=DEATH_WAIT_S, return_when=asyncio.FIRST_COMPLETED
+        )
+        for task in waiting:
+            task.cancel()
+        for task in done:
+            raise task.result()
+
+
+async def _running_rag_url(url: str) -> str:
+    try:
+        return (await probe_rag(url, (), Path())).url
+    except HostError as error:
+        raise HostError(f"RAG service: {error}") from None
+
+
+async def _is_demo_model(facts: HostFacts) -> bool:
+    """Whether a vLLM on this machine serves one of our models of random weights."""
+    if not facts.is_vllm:
+        return False
+    async with Host.opened(facts.url, auth_headers(), timeout_s=10.0) as host:
+        cards = (await host.ask("GET", "/v1/models")).json().get("data") or []
+    roots = [card.get("root") for card in cards if card.get("id") == facts.model]
+    return any(isinstance(root, str) and is_complete(Path(root)) for root in roots)

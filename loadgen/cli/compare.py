@@ -1,0 +1,120 @@
+"""`kvswarm compare`: two runs, or two sets of repeats, set against each other."""
+
+import argparse
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from loadgen.cli.arguments import Parser
+from loadgen.errors import UsageError
+
+if TYPE_CHECKING:
+    from loadgen.compare.comparison import Comparison
+    from loadgen.compare.noise import Noise
+    from loadgen.compare.run import Run
+
+FORMATS = ("table", "json", "markdown", "junit")
+
+
+def compare_command(arguments: list[str]) -> int:
+    """Print the comparison; the exit code is the gate's, 0 without one. Raises UsageError."""
+    parsed = _parser().parse_args(arguments)
+    base, new = _sides(parsed)
+    try:
+        comparison = _compare(parsed, base, new)
+    except ModuleNotFoundError as error:
+        raise not_installed(error) from error
+    print(_formatted(comparison, parsed.format), end="")
+    return comparison.exit_code
+
+
+def not_installed(error: ModuleNotFoundError) -> UsageError:
+    """What to do about a library that the base installation leaves out."""
+    return UsageError(
+        f"this needs {error.name}, which is not installed: pip install 'kvswarm[compare]'"
+    )
+
+
+def _compare(parsed: argparse.Namespace, base: list[Path], new: list[Path]) -> "Comparison":
+    from loadgen.compare.comparison import compare
+    from loadgen.compare.gate import parse_gate
+    from loadgen.compare.metrics import parse_statistics
+    from loadgen.compare.run_reader import read_run
+    from loadgen.compare.sides import Sides
+
+    limits = parse_gate(parsed.gate) if parsed.gate is not None else ()
+    statistics = parse_statistics(parsed.metrics) if parsed.metrics is not None else ()
+    before, after = (tuple(read_run(path, parsed.row) for path in side) for side in (base, new))
+    noise = _noise(parsed, (*before, *after))
+    return compare(Sides(before, after, noise), statistics, limits, _vary(parsed.vary))
+
+
+def _noise(parsed: argparse.Namespace, runs: "tuple[Run, ...]") -> "Noise | None":
+    """The file that was named; else the product's own, for runs of the machine it was made on."""
+    from loadgen.cli.noise import noise_file
+    from loadgen.compare.noise import read_noise
+
+    if parsed.no_noise:
+        return None
+    if parsed.noise is not None:
+        return read_noise(parsed.noise)
+    if not noise_file().is_file():
+        return None
+    noise = read_noise(noise_file())
+    return noise if {run.machine for run in runs} == {noise.machine} else None
+
+
+def _vary(named: list[str] | None) -> tuple[str, ...]:
+    return (
+        tuple(name.strip() for each in named for name in each.split(",")) if named else ("target",)
+    )
+
+
+def _sides(parsed: argparse.Namespace) -> tuple[list[Path], list[Path]]:
+    if parsed.base is None and parsed.new is None and len(parsed.runs) == 2:
+        return [parsed.runs[0]], [parsed.runs[1]]
+    if parsed.base and parsed.new and not parsed.runs:
+        return parsed.base, parsed.new
+    raise UsageError(
+        "give BASE and NEW, or --base RUN… and --new RUN…: see `kvswarm compare --help`"
+    )
+
+
+def _formatted(comparison: "Comparison", form: str) -> str:
+    if form == "json":
+        from loadgen.compare.json_format import to_json
+
+        return to_json(comparison)
+    if form == "markdown":
+        from loadgen.compare.markdown_format import to_markdown
+
+        return to_markdown(comparison)
+    if form == "junit":
+        from loadgen.compare.junit_format import to_junit
+
+        return to_junit(comparison)
+    from loadgen.compare.table_format import to_table
+
+    return to_table(comparison, colour=sys.stdout.isatty())
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = Parser(
+        prog="kvswarm compare",
+        usage="kvswarm compare BASE NEW | --base RUN… --new RUN… [options]",
+        description="Exit code: 0 done or within the gate, 1 a limit is broken, 2 wrong use or not"
+        " comparable, 4 the data cannot decide.",
+        allow_abbrev=False,
+    )
+    add = parser.add_argument
+    add("runs", nargs="*", type=Path, help="run directories or exported CSV files")
+    add("--base", nargs="+", type=Path, metavar="RUN", help="several repeats of the base")
+    add("--new", nargs="+", type=Path, metavar="RUN", help="several repeats of the new side")
+    add("--gate", help="limits such as 'ttft_ms.p95<=+10%%, errors<=0.1%%', or a TOML file")
+    add("--metrics", help="what to compare, e.g. ttft_ms.p95,errors (default: the usual ones)")
+    add("--vary", action="append", metavar="NAME", help="what is under test (default: target)")
+    add("--row", default="Aggregated", help="the row of Locust's CSV files (default: Aggregated)")
+    add("--noise", type=Path, metavar="FILE", help="the spread between runs, by `kvswarm noise`")
+    add("--no-noise", action="store_true", help="leave the spread between runs out")
+    add("--format", choices=FORMATS, default="table", help="default: table")
+    return parser

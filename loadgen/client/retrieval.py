@@ -1,0 +1,124 @@
+"""A client of the RAG service: one question, and the document that it is about."""
+
+import asyncio
+import contextlib
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Self
+
+import orjson
+
+from loadgen.client.failures import HttpError, Malformed, StreamFailure, TimedOut
+from loadgen.client.fault_text import excerpt, host_message, one_line
+from loadgen.client.transport import AiohttpReply, AiohttpTransport
+from loadgen.client.url import base_url
+
+ROUTE = "/v1/retrieve"
+MAX_ATTEMPTS = 5
+"""How often a question is put to a service whose queue is full."""
+
+DEFAULT_WAIT_S = 1.0
+MAX_WAIT_S = 30.0
+
+
+@dataclass(frozen=True, slots=True)
+class Retrieval:
+    """What the service found: `doc_id` is None and `text` empty where it refused the question.
+
+    `score` is from 0 to 1. `timings_ms` are the service's own stages, `retrieval_ms` is our view:
+    from asking to the parsed answer, waits for a full queue included.
+    """
+
+    doc_id: str | None
+    text: str
+    score: float
+    timings_ms: Mapping[str, float]
+    retrieval_ms: float
+
+
+class RetrievalClient:
+    """Asks one service, for any number of questions at once on one event loop."""
+
+    def __init__(self, url: str, timeout_s: float = 600.0, connect_timeout_s: float = 10.0) -> None:
+        """`timeout_s` bounds a question with all its waits. Raises HostError for no URL."""
+        self.url = base_url(url)
+        self._timeout_s = timeout_s
+        self._transport = AiohttpTransport(
+            self.url + ROUTE, {"Accept": "application/json"}, connect_timeout_s
+        )
+
+    async def __aenter__(self) -> Self:
+        await self._transport.__aenter__()
+        return self
+
+    async def __aexit__(self, *error: object) -> None:
+        await self._transport.__aexit__(*error)
+
+    async def retrieve(self, question: str) -> Retrieval:
+        """The document of the question. Raises a StreamFailure that names the service."""
+        began_at = time.perf_counter()
+        try:
+            async with asyncio.timeout(self._timeout_s):
+                return _retrieval(await self._ask(_body(question)), began_at)
+        except TimeoutError:
+            raise TimedOut(self._said(f"no answer within {self._timeout_s:g} s")) from None
+        except StreamFailure as failure:
+            raise type(failure)(self._said(str(failure))) from failure
+
+    async def _ask(self, body: bytes) -> bytes:
+        for attempts_left in reversed(range(MAX_ATTEMPTS)):
+            reply = await self._transport.post(body)
+            with contextlib.closing(reply):
+                content = await _content(reply)
+            if reply.status == 200:
+                return content
+            if reply.status != 429 or not attempts_left:
+                break
+            await asyncio.sleep(_wait_s(reply.retry_after))
+        raise HttpError(f"HTTP {reply.status}: {host_message(content) or 'no message'}")
+
+    def _said(self, text: str) -> str:
+        return one_line(f"RAG service {self.url}: {text}")
+
+
+def _body(question: str) -> bytes:
+    try:
+        return orjson.dumps({"query": question})
+    except orjson.JSONEncodeError:
+        raise Malformed("half a surrogate pair in the question: it cannot be sent") from None
+
+
+async def _content(reply: AiohttpReply) -> bytes:
+    content = bytearray()
+    while chunk := (await reply.read())[1]:
+        content += chunk
+    return bytes(content)
+
+
+def _wait_s(retry_after: str) -> float:
+    """The seconds of a Retry-After; its other form, a date, is not taken at its word."""
+    digits = retry_after.isascii() and retry_after.isdigit()
+    return min(float(retry_after), MAX_WAIT_S) if digits else DEFAULT_WAIT_S
+
+
+def _retrieval(answer: bytes, began_at: float) -> Retrieval:
+    try:
+        fields = orjson.loads(answer)
+        doc_id, label = fields["doc_id"], fields["label"]
+        text = "" if doc_id is None else _text(fields["document"]["text"])
+        return Retrieval(
+            doc_id=None if doc_id is None else _text(doc_id),
+            text=text,
+            score=float(label["score"]),
+            timings_ms={name: float(value) for name, value in label["timings"].items()},
+            retrieval_ms=(time.perf_counter() - began_at) * 1000,
+        )
+    except (ValueError, KeyError, TypeError, AttributeError):
+        raise Malformed(f"this is no answer to {ROUTE}: {excerpt(answer)}") from None
+
+
+def _text(value: Any) -> str:
+    if not isinstance(value, str):
+        raise TypeError
+    return value

@@ -1,0 +1,97 @@
+"""How a run was made, as a flat list of names and values that can be set against another's."""
+
+import json
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+NOT_OF_THE_WORKLOAD = frozenset(
+    ("out", "drain", "max_failures", "max_lag_ms", "keep_cache", "model", "seed", "rag_url")
+)
+"""Options that do not change what is sent, or that stand under a better name."""
+TARGET, ARGUMENTS = "target", "target_arguments"
+SIZES = ("block_size", "usable_tokens", "max_model_len", "l1_gb")
+OF_THE_MOMENT = frozenset(
+    ("--port", "--http-port", "--host", "--http-host", "PROMETHEUS_MULTIPROC_DIR")
+)
+
+
+def facts_of(description: Mapping[str, Any], batched: bool = False) -> dict[str, str] | None:
+    """The facts of a `run.json`; None for an empty one.
+
+    The names: `target`, `target_arguments.*`, `model`, `seed`, `cache_state`, `locustfile`,
+    `batched`, and every option of the workload under its own.
+    """
+    if not description:
+        return None
+    options = description.get("options") or {}
+    facts = {name: value for name, value in options.items() if name not in NOT_OF_THE_WORKLOAD}
+    for name in ("model", "seed", "cache_state"):
+        facts[name] = description.get(name)
+    facts["locustfile"] = _locustfile(description.get("command_line") or [])
+    facts["batched"] = batched
+    target = description.get("target") or {}
+    facts[TARGET] = target.get("name") or description.get("host")
+    facts.update(_target_arguments(target))
+    facts.update(_library(description.get("rag") or {}))
+    return {name: _text(value) for name, value in facts.items()}
+
+
+def _locustfile(command_line: Sequence[str]) -> str:
+    """Its name alone: `unordered` and `/path/unordered.py` are the same."""
+    words = list(command_line)
+    if "-f" in words[:-1]:
+        return Path(words[words.index("-f") + 1]).stem
+    command = words.index("run") + 1 if "run" in words else len(words)
+    named = words[command] if command < len(words) else ""
+    return "" if named.startswith("-") else Path(named).stem
+
+
+def _library(rag: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
+    for name, value in rag.items():
+        if "url" not in name:
+            yield f"rag.{name}", value
+
+
+def _target_arguments(target: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
+    for name in SIZES:
+        if target.get(name) is not None:
+            yield f"{ARGUMENTS}.{name}", target[name]
+    ports = _ports(target)
+    for service, argv in (target.get("argv") or {}).items():
+        for flag, value in _flags(argv):
+            if flag not in OF_THE_MOMENT:
+                yield f"{ARGUMENTS}.{service}.{flag}", _without(ports, value)
+    for service, variables in (target.get("env") or {}).items():
+        for name, value in variables.items():
+            if name not in OF_THE_MOMENT:
+                yield f"{ARGUMENTS}.{service}.{name}", _without(ports, str(value))
+
+
+def _flags(argv: Sequence[str]) -> Iterator[tuple[str, str]]:
+    """Each flag with what stands behind it; the program before the first flag is left out."""
+    flag, values = "", list[str]()
+    for word in [*argv, "--"]:
+        if word.startswith("--"):
+            if flag:
+                yield flag, " ".join(values)
+            flag, _, value = word.partition("=")
+            values = [value] if value else []
+        else:
+            values.append(word)
+
+
+def _ports(target: Mapping[str, Any]) -> frozenset[str]:
+    """Free ports were drawn for this run alone."""
+    argv = [word for words in (target.get("argv") or {}).values() for word in words]
+    return frozenset(value for flag, value in pairwise(argv) if flag in ("--port", "--http-port"))
+
+
+def _without(ports: frozenset[str], value: str) -> str:
+    return re.sub(r"\d+", lambda found: "PORT" if found[0] in ports else found[0], value)
+
+
+def _text(value: Any) -> str:
+    return value if isinstance(value, str) else json.dumps(value, sort_keys=True, default=str)

@@ -1,0 +1,93 @@
+"""Limits on what a new run may be: `ttft_ms.p95<=+10%, errors<=0.1%`, or the same as TOML."""
+
+import re
+import tomllib
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+from loadgen.compare.metrics import Statistic, parse_statistic
+from loadgen.errors import UsageError
+
+PASSED, BROKEN, UNDECIDED = 0, 1, 4
+"""Exit codes of a gate; wrong use is 2."""
+Kind = Literal["relative", "difference", "value"]
+_LIMIT = re.compile(r"\s*([\w.]+)\s*(<=|>=)\s*([+-]?)(\d+(?:\.\d+)?|\.\d+)\s*(%?)\s*")
+
+
+@dataclass(frozen=True, slots=True)
+class Limit:
+    """`at_most` or at least `bound`. A relative one is of the change (0.1 is 10 % more), a
+    difference and a value are in the metric's unit; a share's are shares, 0 to 1."""
+
+    statistic: Statistic
+    at_most: bool
+    bound: float
+    kind: Kind
+    text: str
+
+
+def parse_gate(text: str) -> tuple[Limit, ...]:
+    """Limits out of a list with commas, or of the TOML file named. Raises UsageError."""
+    limits = _read_toml(Path(text)) if text.endswith(".toml") else text.split(",")
+    return tuple(parse_limit(limit) for limit in limits)
+
+
+def parse_limit(text: str) -> Limit:
+    """One limit.
+
+    With a sign it limits the change: `+10%` relative to the base, of a share in points, and `+20`
+    in the metric's unit. Without one it limits the new run alone: `200` in the metric's unit, of a
+    share `0.1%`. Raises UsageError.
+    """
+    found = _LIMIT.fullmatch(text)
+    if not found:
+        raise UsageError(
+            f"--gate: {text.strip()[:60]!r} is no limit, write METRIC<=LIMIT or METRIC>=LIMIT such"
+            " as ttft_ms.p95<=+10%"
+        )
+    name, operator, sign, number, percent = found.groups()
+    statistic = parse_statistic(name)
+    bound = float(sign + number)
+    kind = _kind(statistic, sign, percent, text)
+    if percent:
+        bound /= 100
+    return Limit(statistic, operator == "<=", bound, kind, "".join(text.split()))
+
+
+def _kind(statistic: Statistic, sign: str, percent: str, text: str) -> Kind:
+    if statistic.metric.form == "share":
+        if not percent:
+            raise UsageError(f"--gate: {text.strip()!r}: {statistic.name} is a share, add a %")
+        return "difference" if sign else "value"
+    if percent and not sign:
+        raise UsageError(f"--gate: {text.strip()!r}: say +N% or -N%, a change against the base")
+    if percent:
+        return "relative"
+    return "difference" if sign else "value"
+
+
+def _read_toml(path: Path) -> list[str]:
+    """A table `[gate]` of metric to limit, such as `"ttft_ms.p95" = "<=+10%"`."""
+    try:
+        content = tomllib.loads(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise UsageError(f"--gate {path} cannot be read ({error.strerror})") from None
+    except (UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
+        raise UsageError(f"--gate {path} is no TOML ({error})") from None
+    table = content.get("gate")
+    if not isinstance(table, dict) or not table:
+        raise UsageError(f'--gate {path} needs a table [gate] with lines like errors = "<=0.1%"')
+    return [name + limit for name, limit in _flat(table, path)]
+
+
+def _flat(table: Mapping[str, Any], path: Path, prefix: str = "") -> Iterator[tuple[str, str]]:
+    """TOML reads an unquoted `ttft_ms.p95` as a table in a table."""
+    for name, value in table.items():
+        if isinstance(value, dict):
+            yield from _flat(value, path, f"{prefix}{name}.")
+        elif isinstance(value, str):
+            yield prefix + name, value
+        else:
+            raise UsageError(f'--gate {path}: {prefix}{name} must be text such as "<=+10%"')

@@ -1,0 +1,130 @@
+"""Locust's own files: `_stats.csv`, `_stats_history.csv` and the downloads of its web UI.
+
+The first has totals only. The second has them second by second; differences of its totals give
+exact counts and exact means for each second, but percentiles only of the whole.
+"""
+
+from collections.abc import Iterator
+
+import numpy as np
+
+from loadgen.compare.csv_table import CsvTable
+from loadgen.compare.series import Floats, Indices, Ratio, Series
+from loadgen.errors import UsageError
+
+STATS_HEADER = ("Type", "Name", "Request Count", "Failure Count", "Average Response Time")
+HISTORY_HEADER = (
+    "Timestamp",
+    "Type",
+    "Name",
+    "Total Request Count",
+    "Total Failure Count",
+    "Total Average Response Time",
+)
+FAILURES_HEADER = ("Method", "Name", "Error", "Occurrences")
+EXCEPTIONS_HEADER = ("Count", "Message", "Traceback", "Nodes")
+ALL_REQUESTS = "Aggregated"
+OUR_ROWS = {
+    "Retrieval (ms)": "retrieval_ms",
+    "TTFT (ms)": "ttft_ms",
+    "ITL (ms)": "itl_ms",
+    "TPOT (ms)": "tpot_ms",
+    "Batch makespan (s)": "makespan_s",
+}
+TOKENS_ROW = "Output tokens/s"
+
+
+def read_stats(table: CsvTable, row_name: str) -> dict[str, tuple[float, int]]:
+    """Figures and their samples: those of `row_name`, and of the rows that kvswarm adds."""
+    row = _only(table, row_name)
+    requests, failures = _number(row, "Request Count"), _number(row, "Failure Count")
+    totals = dict(_response_times(row, "response_ms"))
+    per_s = _number(row, "Requests/s") - _number(row, "Failures/s")
+    totals["requests_per_s"] = (per_s, int(requests - failures))
+    if requests:
+        totals["errors"] = (failures / requests, int(requests))
+    for name in set(table.text("Name")) & {*OUR_ROWS, TOKENS_ROW}:
+        totals.update(_our_row(_only(table, name), name))
+    return totals
+
+
+def _our_row(row: CsvTable, name: str) -> Iterator[tuple[str, tuple[float, int]]]:
+    if name == TOKENS_ROW:
+        count = int(_number(row, "Request Count"))
+        yield "output_tokens_per_s", (_number(row, "Requests/s"), count)
+    else:
+        yield from _response_times(row, OUR_ROWS[name])
+
+
+def _response_times(row: CsvTable, metric: str) -> Iterator[tuple[str, tuple[float, int]]]:
+    count = int(_number(row, "Request Count"))
+    if not count:
+        return
+    yield f"{metric}.mean", (_number(row, "Average Response Time"), count)
+    yield from _percentiles(row, metric, count)
+
+
+def _percentiles(row: CsvTable, metric: str, count: int) -> Iterator[tuple[str, tuple[float, int]]]:
+    for column in row.header:
+        if column.endswith("%") and column != "100%":
+            yield f"{metric}.p{column[:-1]}", (_number(row, column), count)
+
+
+def _only(table: CsvTable, name: str) -> CsvTable:
+    found = _named(table, name)
+    if len(found.rows) != 1:
+        raise UsageError(f"{table.path} has {len(found.rows)} rows named {name!r}: it must be one")
+    return found
+
+
+def _number(row: CsvTable, column: str) -> float:
+    return float(row.numbers(column)[0]) if column in row.header else float("nan")
+
+
+def read_history(table: CsvTable, row_name: str) -> dict[str, Series]:
+    """Rates, means and errors of `row_name`, a sample per second with requests or between them."""
+    rows = _named(table, row_name)
+    at_s, total = rows.numbers("Timestamp"), rows.numbers("Total Request Count")
+    failed = rows.numbers("Total Failure Count")
+    time_ms = total * np.nan_to_num(rows.numbers("Total Average Response Time"))
+    kept = _while_loaded(at_s, total)
+    seconds, requests, failures, spent_ms = (
+        np.diff(each[kept]) for each in (at_s, total, failed, time_ms)
+    )
+    samples = len(seconds)
+    return {
+        "requests_per_s": Ratio(requests - failures, seconds, samples),
+        "response_ms": Ratio(spent_ms, requests, samples),
+        "errors": Ratio(failures, requests, samples, counts=True),
+    }
+
+
+def read_last_totals(table: CsvTable, row_name: str) -> dict[str, tuple[float, int]]:
+    """Percentiles of the whole run, from its last row. Where Locust was told to write a row for
+    each name, they are those of the last seconds: then none."""
+    if len(set(table.text("Name"))) > 1:
+        return {}
+    rows = _named(table, row_name)
+    last = CsvTable(table.path, table.header, rows.rows[-1:])
+    count = int(_number(last, "Total Request Count"))
+    return dict(_percentiles(last, "response_ms", count)) if count else {}
+
+
+def _named(table: CsvTable, name: str) -> CsvTable:
+    index = table.header.index("Name")
+    found = table.where(lambda row: row[index] == name)
+    if not found.rows:
+        names = sorted(set(table.text("Name")))
+        raise UsageError(f"{table.path} has no row named {name!r}: --row is one of {names}")
+    return found
+
+
+def _while_loaded(at_s: Floats, total: Floats) -> Indices:
+    """Rows from the last reset, or the last moment without a request, to the last new request; of
+    rows in the same second the last."""
+    last_of_second = np.append(np.diff(at_s) > 0, True)
+    rows = np.flatnonzero(last_of_second)
+    falls = np.flatnonzero(np.diff(total[rows]) < 0)
+    rows = rows[falls[-1] + 1 :] if len(falls) else rows
+    grows = np.flatnonzero(np.diff(total[rows]) > 0)
+    return rows[grows[0] : grows[-1] + 2] if len(grows) else rows[:0]

@@ -1,0 +1,103 @@
+"""Our `requests.csv`: a row per request, read into series in the order of sending."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from loadgen.compare.csv_table import CsvTable
+from loadgen.compare.series import NO_RATIO, Flags, Floats, Indices, Ratio, Series, Values
+
+HEADER = ("request_id", "sent_s", "end_s", "ttft_ms", "e2e_ms", "output_tokens", "outcome")
+"""What tells the file from others; columns that came later may be missing."""
+VALUES = {
+    "ttft_ms": "ttft_ms",
+    "itl_ms": "itl_mean_ms",
+    "itl_p50_ms": "itl_p50_ms",
+    "itl_p95_ms": "itl_p95_ms",
+    "itl_p99_ms": "itl_p99_ms",
+    "itl_max_ms": "itl_max_ms",
+    "tpot_ms": "tpot_ms",
+    "e2e_ms": "e2e_ms",
+    "retrieval_ms": "retrieval_ms",
+}
+"""Metric to column: single gaps are not in the file, so `itl_ms` is of each request's mean gap."""
+
+
+@dataclass(frozen=True, slots=True)
+class SentRequests:
+    """The requests that were sent, in that order, from `since_s` on."""
+
+    table: CsvTable
+    order: Indices
+
+    @classmethod
+    def of(cls, table: CsvTable, since_s: float = -np.inf) -> "SentRequests":
+        """Those that ended after `since_s`, as a run's summary counts them."""
+        sent_s, end_s = table.numbers("sent_s"), table.numbers("end_s")
+        order = np.lexsort((_position(table), sent_s))
+        kept = ~np.isnan(sent_s[order]) & (end_s[order] >= since_s)
+        return cls(table, order[kept])
+
+    def column(self, name: str) -> Floats:
+        """A column of numbers in this order; all NaN where the file has none of that name."""
+        if name not in self.table.header:
+            return np.full(len(self.order), np.nan)
+        return self.table.numbers(name)[self.order]
+
+    @property
+    def outcome(self) -> NDArray[np.str_]:
+        return np.asarray(self.table.text("outcome"), dtype=np.str_)[self.order]
+
+
+def _position(table: CsvTable) -> Floats:
+    """Requests sent at the same moment stand as in the stream."""
+    ids = table.text("request_id")
+    if all(each.isdecimal() for each in ids):
+        return np.asarray([float(each) for each in ids])
+    return np.arange(len(ids), dtype=np.float64)
+
+
+def read_requests(table: CsvTable, since_s: float = -np.inf) -> dict[str, Series]:
+    """Every metric that the file can tell. Raises UsageError for what is no number."""
+    return dict(_series(SentRequests.of(table, since_s)))
+
+
+def _series(sent: SentRequests) -> Iterator[tuple[str, Series]]:
+    outcome = sent.outcome
+    ok = outcome == "ok"
+    for metric, column in VALUES.items():
+        values = sent.column(column)[ok]
+        yield metric, Values(values[~np.isnan(values)])
+    seconds = _seconds(sent)
+    yield "requests_per_s", _rate(ok.astype(np.float64), seconds)
+    tokens = np.where(ok, sent.column("output_tokens"), np.nan)
+    yield "output_tokens_per_s", _rate(tokens, seconds)
+    finished = outcome != "cancelled"
+    failed = (finished & ~ok)[finished].astype(np.float64)
+    yield "errors", Ratio(failed, np.ones_like(failed), len(failed), counts=True)
+    yield "cached_share", _cached_share(sent, ok)
+
+
+def _seconds(sent: SentRequests) -> Floats:
+    """The time of each request is that until the next is sent, so that all of it adds up to the
+    run's, from the first send to the last end."""
+    sent_s, end_s = sent.column("sent_s"), sent.column("end_s")
+    if not len(sent_s):
+        return sent_s
+    return np.diff(np.append(sent_s, max(sent_s[-1], np.nanmax(end_s))))
+
+
+def _rate(done: Floats, seconds: Floats) -> Ratio:
+    known = int((~np.isnan(done) & (done > 0)).sum())
+    return Ratio(np.nan_to_num(done), seconds, known) if seconds.sum() > 0 else NO_RATIO
+
+
+def _cached_share(sent: SentRequests, ok: Flags) -> Ratio:
+    """Over the prompts of all `ok` requests: some hosts leave the field out where it would be 0."""
+    cached, prompt = sent.column("cached_tokens")[ok], sent.column("prompt_tokens")[ok]
+    if np.isnan(cached).all() or not np.nansum(prompt):
+        return NO_RATIO
+    known = ~np.isnan(prompt)
+    return Ratio(np.nan_to_num(cached[known]), prompt[known], int(known.sum()))

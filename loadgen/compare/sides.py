@@ -1,0 +1,142 @@
+"""Two sides of a comparison, each of one run or of several repeats."""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from loadgen.compare.estimate import (
+    LEAST_BATCHES,
+    LEAST_SAMPLES,
+    Estimate,
+    ProportionEstimate,
+    batch_count,
+    estimate,
+)
+from loadgen.compare.interval import (
+    Interval,
+    Scale,
+    Spread,
+    between_repeats,
+    mean_of_repeats,
+    on_scale,
+    within_runs,
+)
+from loadgen.compare.metrics import Statistic
+from loadgen.compare.noise import Noise
+from loadgen.compare.run import Run
+
+
+@dataclass(frozen=True, slots=True)
+class Sides:
+    """`noise` is used where both sides have one run, which cannot show it."""
+
+    base: tuple[Run, ...]
+    new: tuple[Run, ...]
+    noise: Noise | None = None
+
+    @property
+    def runs(self) -> tuple[Run, ...]:
+        """Those of the base, then the new ones."""
+        return (*self.base, *self.new)
+
+    @property
+    def is_single_pair(self) -> bool:
+        """Whether nothing shows how runs differ from each other."""
+        return len(self.runs) == 2
+
+    def samples(self, statistic: Statistic) -> tuple[int, int]:
+        """Usable samples of each side, over its runs."""
+        base, new = (sum(run.samples(statistic) for run in side) for side in (self.base, self.new))
+        return base, new
+
+    def figures(self, statistic: Statistic) -> tuple[float | None, float | None]:
+        """Each side's figure: the mean over its runs, of values and rates the geometric one."""
+        return self._figure(self.base, statistic), self._figure(self.new, statistic)
+
+    def _figure(self, side: Sequence[Run], statistic: Statistic) -> float | None:
+        values = [_value(run, statistic) for run in side]
+        known = [value for value in values if value is not None and math.isfinite(value)]
+        if len(known) < len(values):
+            return None
+        if scale_of(statistic) == "plain" or min(known) <= 0:
+            return float(np.mean(known))
+        return math.exp(float(np.mean(np.log(known))))
+
+    def is_enough(self, statistic: Statistic) -> bool:
+        """Whether an interval can be given, as far as the number of samples goes."""
+        least = min(run.samples(statistic) for run in self.runs)
+        return min(self.samples(statistic)) >= LEAST_SAMPLES and least >= LEAST_BATCHES
+
+    def has_data(self, statistic: Statistic) -> bool:
+        """Whether every run has more than a total."""
+        return all(run.data(statistic) is not None for run in self.runs)
+
+    def difference(self, statistic: Statistic, level: float, scale: Scale) -> Interval | None:
+        """New less base; None without data, or where a figure has no logarithm."""
+        weights = [-1.0 / len(self.base)] * len(self.base) + [1.0 / len(self.new)] * len(self.new)
+        estimates = self._estimates(self.runs, statistic, scale)
+        if estimates is None:
+            return None
+        figures = [on_scale(each.value, scale) for each in estimates]
+        base, new = figures[: len(self.base)], figures[len(self.base) :]
+        seeds = [run.seed for run in self.base], [run.seed for run in self.new]
+        within = within_runs(estimates, weights, level, scale, self._spread(statistic, scale))
+        return _of_repeats(within, between_repeats(base, new, seeds, level), estimates)
+
+    def new_alone(self, statistic: Statistic, level: float) -> Interval | None:
+        """The new side's figure, in the metric's unit."""
+        scale = scale_of(statistic)
+        estimates = self._estimates(self.new, statistic, scale)
+        if estimates is None:
+            return None
+        weights = [1.0 / len(self.new)] * len(self.new)
+        within = within_runs(estimates, weights, level, scale, self._spread(statistic, scale))
+        figures = [on_scale(each.value, scale) for each in estimates]
+        interval = _of_repeats(within, mean_of_repeats(figures, level), estimates)
+        return interval if scale == "plain" else interval.through(exponential)
+
+    def _spread(self, statistic: Statistic, scale: Scale) -> Spread | None:
+        if self.noise is None or not self.is_single_pair:
+            return None
+        return self.noise.spread(statistic, scale)
+
+    def _estimates(
+        self, runs: Sequence[Run], statistic: Statistic, scale: Scale
+    ) -> list[Estimate] | None:
+        if not self.is_enough(statistic) or not self.has_data(statistic):
+            return None
+        batches = batch_count(min(run.samples(statistic) for run in self.runs))
+        data = [run.data(statistic) for run in runs]
+        found = [estimate(each, statistic, batches) for each in data if each is not None]
+        return found if scale == "plain" or all(each.value > 0 for each in found) else None
+
+
+def _of_repeats(
+    within: Interval, between: Interval | None, estimates: Sequence[Estimate]
+) -> Interval:
+    """What repeats show holds all there is, the error inside each run too. But rare things may be
+    missing in all of them and yet not be impossible, so a proportion keeps the wider one."""
+    if between is None:
+        return within
+    rare = any(isinstance(each, ProportionEstimate) for each in estimates)
+    return between.widened(within) if rare else between
+
+
+def scale_of(statistic: Statistic) -> Scale:
+    """Times and rates differ by a factor, shares by points."""
+    return "plain" if statistic.metric.form == "share" else "log"
+
+
+def exponential(value: float) -> float:
+    """e to the power of `value`, infinite where that is too much for a float."""
+    return math.exp(value) if value < 700 else math.inf
+
+
+def _value(run: Run, statistic: Statistic) -> float | None:
+    data = run.data(statistic)
+    if data is not None:
+        return estimate(data, statistic, 1).value if data.samples else None
+    total = run.totals.get(statistic.name)
+    return total[0] if total else None

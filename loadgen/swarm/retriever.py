@@ -1,0 +1,40 @@
+"""Finds the context of a request whose question comes without one."""
+
+from dataclasses import dataclass
+from typing import Self
+
+from loadgen.client.retrieval import RetrievalClient
+from loadgen.context import Request
+from loadgen.workload.workload import Workload
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """A question behind the context found for it; `context_id` is None where there is none."""
+
+    prompt: str
+    context_id: str | None
+    retrieval_ms: float
+
+
+class Retriever:
+    """Asks the RAG service, and puts a share of wrong contexts in place of what it found."""
+
+    def __init__(self, client: RetrievalClient, workload: Workload, wrong_share: float) -> None:
+        self._client = client
+        self._workload = workload
+        self._wrong_share = wrong_share
+
+    async def __aenter__(self) -> Self:
+        await self._client.__aenter__()
+        return self
+
+    async def __aexit__(self, *error: object) -> None:
+        await self._client.__aexit__(*error)
+
+    async def find(self, request: Request) -> Found:
+        """The context of the request's question. Raises StreamFailure."""
+        found = await self._client.retrieve(request.question)
+        context_id = self._workload.mistake(request, self._wrong_share) or found.doc_id
+        prompt = self._workload.prompt_behind(context_id, found.text, request.question)
+        return Found(prompt, context_id, found.retrieval_ms)

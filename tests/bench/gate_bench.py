@@ -1,0 +1,92 @@
+"""Whether the gate of `kvswarm compare` can be trusted: on many short runs of a real vLLM.
+
+    python tests/bench/gate_bench.py [--out DIR] [--pairs N] [--noise N] [--seconds N]
+    python tests/bench/gate_bench.py --report DIR
+
+Identical runs tell how often a gate gives a false alarm, runs on an engine made slower how often a
+slow-down is found. A second call with the same DIR goes on where the first was interrupted. Exit
+code 1 when a must is missed, 130 when interrupted. Other work on the machine is borne by the gate
+but makes runs differ more.
+"""
+
+import argparse
+import json
+import sys
+from dataclasses import asdict
+from pathlib import Path
+
+import uvloop
+from gate_report import LEAST_PAIRS, Evidence, judge_gates, report
+from gate_runs import Plan, is_done, make_runs, say
+from table import machine_line
+
+from loadgen.cli.interruption import interruptible
+
+MISSED, INTERRUPTED = 1, 130
+PLAN_FILE = "plan.json"
+
+
+async def measure(plan: Plan) -> bool:
+    """Make the runs; False when interrupted."""
+    with interruptible() as interruption:
+        await make_runs(plan, interruption)
+    return not interruption.signal_number
+
+
+def publish(plan: Plan) -> int:
+    """Print the report and keep it; the exit code."""
+    missing = [path for path in (*plan.identical, *plan.slow) if not is_done(path)]
+    if missing:
+        sys.exit(f"{len(missing)} runs are missing, the first is {missing[0]}: go on with --out")
+    evidence = Evidence.of(plan)
+    rows = judge_gates(evidence)
+    text = f"{machine_line()}\n\n{report(evidence, rows)}\n"
+    (plan.out / "report.md").write_text(text, encoding="utf-8")
+    met = sum(row.is_met for row in rows)
+    to_find = sum(row.must_find for row in rows)
+    sys.stdout.write(f"{text}\ngates that met their musts: {met} of {len(rows)}\n")
+    if not to_find:
+        sys.stdout.write("the slow engine is less than 15 % slower in every metric: no must\n")
+    if len(evidence.identical) < LEAST_PAIRS:
+        sys.stdout.write(f"fewer than {LEAST_PAIRS} pairs show little\n")
+    return 0 if met == len(rows) and to_find else MISSED
+
+
+def parse_options() -> argparse.Namespace:
+    """The command line."""
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser.add_argument("--pairs", type=int, default=LEAST_PAIRS, help="of identical runs")
+    parser.add_argument("--noise", type=int, default=8, help="runs for the spread between runs")
+    parser.add_argument("--seconds", type=int, default=20, help="length of each run")
+    parser.add_argument("--out", type=Path, default=Path("runs/bench-gate"), help="kept here")
+    parser.add_argument("--report", type=Path, metavar="DIR", help="report on an earlier one")
+    return parser.parse_args()
+
+
+def planned(options: argparse.Namespace) -> Plan:
+    """As asked for; what was begun in the directory is gone on with as it was planned."""
+    out = options.report or options.out
+    file = out / PLAN_FILE
+    if file.is_file():
+        kept = json.loads(file.read_text(encoding="utf-8"))
+        return Plan(out, kept["noise"], kept["pairs"], kept["seconds"])
+    if options.report:
+        sys.exit(f"{out} holds no run of this benchmark: name one with {PLAN_FILE}")
+    plan = Plan(out, options.noise, options.pairs, options.seconds)
+    out.mkdir(parents=True, exist_ok=True)
+    file.write_text(json.dumps(asdict(plan), default=str), encoding="utf-8")
+    return plan
+
+
+def main() -> int:
+    """Measure and report, or report only; the exit code."""
+    options = parse_options()
+    plan = planned(options)
+    if not options.report and not uvloop.run(measure(plan)):
+        say(f"interrupted; the runs so far are in {plan.out}")
+        return INTERRUPTED
+    return publish(plan)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

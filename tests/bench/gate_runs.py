@@ -1,0 +1,105 @@
+"""Many short runs on a real vLLM: identical ones, and some on an engine made slower."""
+
+import asyncio
+import shutil
+import sys
+import tempfile
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from loadgen.cli.arguments import parse_run
+from loadgen.cli.interruption import Interruption
+from loadgen.cli.leg import Leg, plan_legs
+from loadgen.cli.swarm_process import run_swarm
+from loadgen.runs.directory import RUN_JSON, read_json
+from loadgen.targets.target import start_target
+
+USABLE_CODES = (0, 5)
+"""A client that was late at times is part of what a gate must bear."""
+SLOW_SETTING = ("--engine-arg=--max-num-seqs", "--engine-arg=2")
+"""Of four users two wait: no request is computed more slowly, all are served later."""
+TARGET = ("--target", "vllm", "--kv-tokens", "20480")
+WORKLOAD = (
+    "--contexts",
+    "4",
+    "--context-tokens",
+    "400",
+    "--output-tokens",
+    "8",
+    "-u",
+    "4",
+    "-r",
+    "4",
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """How many runs of each kind. The first `noise` identical ones measure the spread between
+    runs, the others form `pairs`; each pair has a run on the slow engine."""
+
+    out: Path
+    noise: int
+    pairs: int
+    seconds: int
+
+    @property
+    def identical(self) -> list[Path]:
+        """Directories of identical runs, in the order in which they are made."""
+        return [self.out / "identical" / f"{n:03d}" for n in range(self.noise + 2 * self.pairs)]
+
+    @property
+    def slow(self) -> list[Path]:
+        """Directories of the runs on the slow engine."""
+        return [self.out / "slow" / f"{n:03d}" for n in range(self.pairs)]
+
+    @property
+    def phases(self) -> tuple[tuple[tuple[str, ...], Sequence[Path]], ...]:
+        """Engine settings and the runs on such an engine: the slow one comes in the middle, so
+        that a drift of the machine does not look like its effect."""
+        half = self.noise + self.pairs // 2 * 2
+        early, late = self.identical[:half], self.identical[half:]
+        return (((), early), (SLOW_SETTING, self.slow), ((), late))
+
+
+def is_done(directory: Path) -> bool:
+    """Whether there is a usable run in it."""
+    return read_json(directory / RUN_JSON).get("exit_code") in USABLE_CODES
+
+
+async def make_runs(plan: Plan, interruption: Interruption) -> None:
+    """Make what is still missing, a phase at a time. Raises RuntimeError when a run fails."""
+    for number, (settings, directories) in enumerate(plan.phases):
+        missing = [directory for directory in directories if not is_done(directory)]
+        if missing and not interruption.signal_number:
+            say(f"phase {number + 1} of {len(plan.phases)}: {len(missing)} runs, {settings}")
+            await _phase(plan, settings, missing, interruption)
+
+
+async def _phase(
+    plan: Plan, settings: Sequence[str], missing: Sequence[Path], interruption: Interruption
+) -> None:
+    words = [*TARGET, *settings, *WORKLOAD, "-t", f"{plan.seconds}s", "--out", str(plan.out)]
+    (leg,) = plan_legs(parse_run("run", words))
+    with tempfile.TemporaryDirectory(prefix="kvswarm-") as scratch:
+        async with start_target(leg.spec, leg.settings, leg.logs) as target:
+            for directory in missing:
+                if interruption.signal_number:
+                    return
+                shutil.rmtree(directory, ignore_errors=True)
+                here = _in(leg, directory)
+                code = await run_swarm("run", here, target, None, Path(scratch), interruption)
+                if code not in USABLE_CODES and not interruption.signal_number:
+                    raise RuntimeError(f"the run in {directory} ended with {code}")
+                await asyncio.sleep(0)
+
+
+def _in(leg: Leg, directory: Path) -> Leg:
+    return replace(leg, run=replace(leg.run, out=directory))
+
+
+def say(text: str) -> None:
+    """A line of progress."""
+    sys.stderr.write(f"{text}\n")
+    sys.stderr.flush()

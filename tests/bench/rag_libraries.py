@@ -1,0 +1,39 @@
+"""Libraries of made documents, kept on disk."""
+
+import asyncio
+from collections.abc import Sequence
+from pathlib import Path
+
+from rag_corpus import made_documents
+from rag_made_embedder import MadeEmbedder
+from scheduler_engine_run import say
+
+from rag_store.documents import Document
+from rag_store.embedders import EmbedderSpec, open_embedder
+from rag_store.errors import FingerprintError
+from rag_store.settings import Settings
+from rag_store.shelf import Shelf
+
+
+async def make_libraries(folder: Path, sizes: Sequence[int]) -> dict[int, Path]:
+    """Their folders by chunks. What is there is kept where it still fits. Raises RagError."""
+    paths = {chunks: folder / f"{chunks}-chunks" for chunks in sizes}
+    for chunks, path in paths.items():
+        # A thread, so that an interruption is heard.
+        await asyncio.to_thread(_fill, path, made_documents(chunks))
+    return paths
+
+
+def _fill(path: Path, documents: Sequence[Document]) -> None:
+    embedder = open_embedder(EmbedderSpec())
+    try:
+        shelf = Shelf(Settings(path=path), embedder, rebuild=False)
+    except FingerprintError:
+        shelf = Shelf(Settings(path=path), embedder, rebuild=True)
+    held = {entry.digest for entry in shelf.entries.values()}
+    shelf.store.close()
+    if held != {document.digest for document in documents}:
+        say(f"making {path.name}")
+        shelf = Shelf(Settings(path=path), MadeEmbedder(embedder, documents), rebuild=True)
+        shelf.write(documents, None)
+        shelf.store.close()

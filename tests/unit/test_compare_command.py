@@ -1,0 +1,199 @@
+"""`kvswarm compare` and `kvswarm noise` as they are typed: refusals, formats, exit codes."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+from xml.etree import ElementTree
+
+import numpy as np
+import pytest
+from compare_runs import argv, write_run
+
+from loadgen.cli.main import main
+
+RNG = np.random.default_rng(0)
+STEADY = list(100 * np.exp(0.05 * RNG.standard_normal(200)))
+SLOW = [1.5 * value for value in STEADY[::-1]]
+
+
+@pytest.fixture(autouse=True)
+def _home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("KVSWARM_HOME", str(tmp_path / "home"))
+
+
+def call(capsys: pytest.CaptureFixture[str], *arguments: object) -> tuple[int, str, str]:
+    code = main(["compare", *map(str, arguments)])
+    out, err = capsys.readouterr()
+    return code, out, err
+
+
+def target(name: str = "vllm", tokens: int = 5120, *more: str, port: str = "40123") -> Any:
+    return {"name": name, "usable_tokens": tokens, "argv": {"vllm": argv(*more, port=port)}}
+
+
+@pytest.mark.parametrize(
+    ("other", "named"),
+    [
+        ({"seed": 1}, "seed 0 against 1"),
+        ({"model": "small"}, "model 'tiny' against 'small'"),
+        ({"cache_state": "warm"}, "cache_state 'cold' against 'warm'"),
+        ({"options": {"contexts": 8, "zipf": 0.0}}, "contexts '6' against '8'"),
+        ({"target": target("vllm", 5120, "--max-num-seqs", "2")}, "seqs nothing against '2'"),
+        ({"target": target("vllm-context", 9999)}, "usable_tokens '5120' against '9999'"),
+        ({"command_line": ["locust", "-f", "/x/batched.py"]}, "locustfile '' against 'batched'"),
+    ],
+)
+def test_what_is_not_comparable_is_refused(
+    other: dict[str, Any], named: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    base, new = write_run(tmp_path / "a", STEADY), write_run(tmp_path / "b", STEADY, **other)
+    code, _, err = call(capsys, base, new)
+    assert code == 2
+    assert named in err
+    assert err.count("\n") == 1
+
+
+@pytest.mark.parametrize(
+    ("other", "vary"),
+    [
+        ({"target": target("vllm-context", 5120, "--scheduler-cls", "x")}, ()),
+        ({"target": target("vllm", 5120, "--kv", '{"port":50999}', port="50999")}, ()),
+        ({"seed": 1}, ("--vary", "seed")),
+        ({"options": {"contexts": 8, "zipf": 1.0}}, ("--vary", "contexts,zipf")),
+        ({"target": target("vllm", 5120, "--max-num-seqs", "2")}, ("--vary", "target_arguments")),
+    ],
+)
+def test_what_is_under_test_may_differ(
+    other: dict[str, Any], vary: tuple[str, ...], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    before = (
+        {"target": target("vllm", 5120, "--kv", '{"port":40123}')} if "--kv" in str(other) else {}
+    )
+    base = write_run(tmp_path / "a", STEADY, **before)
+    new = write_run(tmp_path / "b", STEADY, **other)
+    assert call(capsys, base, new, *vary)[0] == 0
+
+
+def test_another_target_is_refused_where_something_else_is_under_test(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    base = write_run(tmp_path / "a", STEADY)
+    new = write_run(tmp_path / "b", STEADY, target=target("vllm-context"))
+    code, _, err = call(capsys, base, new, "--vary", "seed")
+    assert (code, "target 'vllm' against 'vllm-context'" in err) == (2, True)
+
+
+def test_repeats(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    def side(name: str, factor: float, seeds: tuple[int, ...]) -> list[Path]:
+        return [
+            write_run(tmp_path / f"{name}{seed}", [factor * v for v in STEADY], seed=seed)
+            for seed in seeds
+        ]
+
+    base, new, other = side("a", 1, (0, 1, 2)), side("b", 1.5, (0, 1, 2)), side("c", 1, (0, 1, 3))
+    limit = ("--gate", "ttft_ms.p50<=+10%")
+    assert call(capsys, "--base", *base, "--new", *new, *limit)[0] == 1
+    code, _, err = call(capsys, "--base", *base, "--new", *other)
+    assert (code, "seed 0, 1, 2 against 0, 1, 3" in err) == (2, True)
+
+
+def test_json(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    base, new = write_run(tmp_path / "a", STEADY), write_run(tmp_path / "b", SLOW)
+    code, out, _ = call(capsys, base, new, "--gate", "ttft_ms.mean<=+10%", "--format", "json")
+    content = json.loads(out)
+    assert code == content["exit_code"] == 1
+    (row,) = content["metrics"]
+    assert row["change"]["low"] < 0.5 < row["change"]["high"]
+    assert row["change"]["estimate"] == pytest.approx(0.5)
+    assert (row["metric"], row["verdict"], row["samples"]["new"]) == ("ttft_ms.mean", "worse", 200)
+    assert content["gate"][0]["outcome"] == "broken"
+
+
+def test_junit(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    base, new = write_run(tmp_path / "a", STEADY), write_run(tmp_path / 'b"<&\x07', SLOW)
+    gate = "ttft_ms.mean<=+10%, makespan_s.p50<=+10%, errors<=5%"
+    (base / "batches.csv").write_text("sent_s,last_reply_s,makespan_s\n0,1,1\n")
+    (new / "batches.csv").write_text("sent_s,last_reply_s,makespan_s\n0,1,1\n")
+    code, out, _ = call(capsys, base, new, "--gate", gate, "--format", "junit")
+    suite = ElementTree.fromstring(out)
+    assert code == 1
+    assert [suite.get(name) for name in ("tests", "failures", "errors")] == ["3", "1", "1"]
+    found = [[child.tag for child in case] for case in suite.iter("testcase")]
+    assert found == [["failure"], ["error"], ["system-out"]]
+
+
+def test_names_from_outside_are_only_text(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    name = "=1+2|<b>[red]`x`"
+    write_run(tmp_path / name, STEADY)
+    write_run(tmp_path / "b", STEADY)
+    _, markdown, _ = call(capsys, name, "b", "--format", "markdown")
+    assert "base: '=1+2\\|\\<b\\>\\[red\\]\\`x\\`  \n" in markdown
+    _, table, _ = call(capsys, name, "b")
+    assert table.startswith("base '=1+2|<b>[red]`x`\n")
+    _, junit, _ = call(capsys, name, "b", "--format", "junit")
+    assert "'=1+2|<b>" in (ElementTree.fromstring(junit).findtext("system-out") or "")
+
+
+def test_noise_is_kept_and_used_for_single_pairs(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    rng = np.random.default_rng(1)
+    runs = [
+        write_run(tmp_path / f"n{n}", [factor * v for v in rng.permutation(STEADY)])
+        for n, factor in enumerate((1.0, 1.3, 0.8, 1.1))
+    ]
+    pair = (*runs[:2], "--gate", "ttft_ms.mean<=+10%")
+    assert call(capsys, *pair)[0] == 1
+    assert main(["noise", *map(str, runs)]) == 0
+    capsys.readouterr()
+    code, out, _ = call(capsys, *pair)
+    assert code == 4
+    assert "the spread between 4 identical runs of vllm" in out
+    assert call(capsys, *pair, "--no-noise")[0] == 1
+
+
+def test_noise_of_another_machine_is_not_used(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    runs = [write_run(tmp_path / f"n{n}", STEADY, machine={"cpus": 64}) for n in range(3)]
+    assert main(["noise", *map(str, runs)]) == 0
+    capsys.readouterr()
+    base, new = write_run(tmp_path / "a", STEADY), write_run(tmp_path / "b", STEADY)
+    assert "measure it with `kvswarm noise`" in call(capsys, base, new)[1]
+
+
+def test_noise_of_runs_that_differ_is_refused(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    runs = [write_run(tmp_path / f"n{n}", STEADY, seed=n) for n in range(3)]
+    assert main(["noise", *map(str, runs)]) == 2
+    assert "not identical runs: seed" in capsys.readouterr().err
+    assert main(["noise", str(runs[0])]) == 2
+
+
+@pytest.mark.parametrize(
+    "arguments", [(), ("a",), ("a", "b", "c"), ("--base", "a"), ("a", "b", "--base", "c")]
+)
+def test_wrong_use(arguments: tuple[str, ...], capsys: pytest.CaptureFixture[str]) -> None:
+    code, _, err = call(capsys, *arguments)
+    assert code == 2
+    assert err.count("\n") == 1
+
+
+def test_a_base_install_says_what_is_missing(tmp_path: Path) -> None:
+    script = (
+        "import sys; sys.modules['scipy'] = sys.modules['scipy.stats'] = None\n"
+        "from loadgen.cli.main import main\n"
+        "sys.exit(main(['compare', 'a', 'b']))"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", script], capture_output=True, text=True, timeout=60, check=False
+    )
+    assert done.returncode == 2
+    assert "pip install 'kvswarm[compare]'" in done.stderr
+    assert done.stderr.count("\n") == 1

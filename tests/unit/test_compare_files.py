@@ -1,0 +1,171 @@
+"""What is read out of run directories and exported CSV files; Locust's were made by Locust 2.47."""
+
+from pathlib import Path
+
+import pytest
+from compare_runs import write_requests, write_run
+
+from loadgen.compare.estimate import estimate
+from loadgen.compare.metrics import DEFAULTS, parse_statistic
+from loadgen.compare.run import Run
+from loadgen.compare.run_reader import read_run
+from loadgen.compare.series import Ratio
+from loadgen.errors import UsageError
+
+LOCUST = Path(__file__).parents[1] / "data" / "locust"
+
+
+def figure(run: Run, name: str) -> float:
+    data = run.data(parse_statistic(name))
+    assert data is not None
+    return estimate(data, parse_statistic(name), 1).value
+
+
+def told(run: Run) -> list[str]:
+    return [name for name in DEFAULTS if run.has(parse_statistic(name))]
+
+
+def test_figures_of_our_requests(tmp_path: Path) -> None:
+    write_requests(tmp_path / "any.csv", [10.0, 20.0, 30.0, 60.0])
+    run = read_run(tmp_path / "any.csv")
+    assert figure(run, "ttft_ms.mean") == 30
+    assert figure(run, "ttft_ms.p50") == 25
+    assert figure(run, "requests_per_s") == pytest.approx(4 / 0.4)
+    assert figure(run, "output_tokens_per_s") == pytest.approx(32 / 0.4)
+    assert figure(run, "cached_share") == pytest.approx(0.6)
+    assert figure(run, "errors") == 0
+    assert run.facts is None
+
+
+def test_failed_requests_have_no_latency_and_take_their_time(tmp_path: Path) -> None:
+    path = write_run(tmp_path / "run", [10.0] * 6)
+    file = path / "requests.csv"
+    lines = file.read_text().splitlines()
+    lines[1] = lines[1].replace("ok", "timeout").replace(",10.0,", ",9999,")
+    lines[2] = lines[2].replace("ok", "cancelled")
+    file.write_text("\n".join(lines) + "\n")
+    run = read_run(path)
+    assert figure(run, "ttft_ms.mean") == 10
+    assert figure(run, "requests_per_s") == pytest.approx(4 / 0.6)
+    assert figure(run, "errors") == pytest.approx(1 / 5)
+
+
+def test_requests_stand_in_the_order_of_sending(tmp_path: Path) -> None:
+    path = write_run(tmp_path / "run", [1.0, 2.0, 3.0, 4.0])
+    file = path / "requests.csv"
+    header, *rows = file.read_text().splitlines()
+    file.write_text("\n".join([header, *reversed(rows)]) + "\n")
+    assert list(read_run(path).series["ttft_ms"].value) == [1, 2, 3, 4]  # type: ignore[union-attr]
+
+
+def test_a_row_that_a_crash_cut_off_is_left_out(tmp_path: Path) -> None:
+    file = tmp_path / "requests.csv"
+    write_requests(file, [10.0, 20.0, 30.0])
+    file.write_text(file.read_text()[:-30])
+    assert figure(read_run(file), "ttft_ms.mean") == 15
+
+
+def test_older_files_without_later_columns(tmp_path: Path) -> None:
+    file = tmp_path / "old.csv"
+    columns = "request_id,sent_s,end_s,ttft_ms,e2e_ms,output_tokens,outcome"
+    file.write_text(f"{columns}\n0,0,1,5,7,3,ok\n")
+    run = read_run(file)
+    assert figure(run, "e2e_ms.mean") == 7
+    assert run.samples(parse_statistic("cached_share")) == 0
+
+
+@pytest.mark.parametrize("name", ["base_stats.csv", "download.csv"])
+def test_locusts_statistics_are_totals(name: str) -> None:
+    run = read_run(LOCUST / name)
+    means = ["response_ms.mean", "response_ms.p50", "response_ms.p95"]
+    assert told(run) == [*means, "requests_per_s", "errors"]
+    assert all(run.data(parse_statistic(name)) is None for name in told(run))
+
+
+def test_figures_of_locusts_statistics() -> None:
+    totals = read_run(LOCUST / "base_stats.csv").totals
+    lines = (LOCUST / "base_stats.csv").read_text().splitlines()
+    last = dict(zip(lines[0].split(","), lines[-1].split(","), strict=True))
+    requests, failures = int(last["Request Count"]), int(last["Failure Count"])
+    assert totals["errors"] == (failures / requests, requests)
+    assert totals["response_ms.p95"] == (float(last["95%"]), requests)
+    per_s = float(last["Requests/s"]) - float(last["Failures/s"])
+    assert totals["requests_per_s"] == (pytest.approx(per_s), requests - failures)
+
+
+@pytest.mark.parametrize("side", ["base", "new"])  # new: with --csv-full-history
+def test_locusts_history_gives_what_its_totals_give(side: str) -> None:
+    history, totals = (
+        read_run(LOCUST / f"{side}{kind}.csv") for kind in ("_stats_history", "_stats")
+    )
+    for name in ("response_ms.mean", "errors", "requests_per_s"):
+        assert figure(history, name) == pytest.approx(totals.totals[name][0], rel=0.05)
+    series = history.series["response_ms"]
+    assert isinstance(series, Ratio)
+    assert 30 <= series.samples <= 45
+    assert history.has(parse_statistic("response_ms.p95")) == (side == "base")
+
+
+def test_a_row_of_locusts_tables() -> None:
+    whole, row = (
+        read_run(LOCUST / "new_stats_history.csv", name) for name in ("Aggregated", "/version")
+    )
+    assert figure(row, "errors") == 0 < figure(whole, "errors")
+    with pytest.raises(UsageError, match=r"no row named '/other'.*'/version'"):
+        read_run(LOCUST / "new_stats_history.csv", "/other")
+
+
+def test_a_reset_in_locusts_history_starts_it_anew(tmp_path: Path) -> None:
+    header, *rows = (LOCUST / "base_stats_history.csv").read_text().splitlines()
+    middle = len(rows) // 2
+    resets = [
+        row.replace(row.split(",")[0], str(2_000_000_000 + n), 1) for n, row in enumerate(rows)
+    ]
+    file = tmp_path / "history.csv"
+    file.write_text("\n".join([header, *rows[:middle], *resets]) + "\n")
+    again = read_run(file).series["errors"]
+    assert again.samples == read_run(LOCUST / "base_stats_history.csv").series["errors"].samples
+
+
+def test_our_rows_in_locusts_table(tmp_path: Path) -> None:
+    lines = (LOCUST / "base_stats.csv").read_text().splitlines()
+    cells = lines[1].split(",")
+    ours = {"TTFT (ms)": "12.5", "Output tokens/s": "9"}
+    rows = [",".join(["LLM", name, *cells[2:5], mean, *cells[6:]]) for name, mean in ours.items()]
+    file = tmp_path / "x.csv"
+    file.write_text("\n".join([*lines[:-1], *rows, lines[-1]]) + "\n")
+    totals = read_run(file).totals
+    assert totals["ttft_ms.mean"][0] == 12.5
+    assert totals["output_tokens_per_s"][0] == float(cells[9])
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        ("", "is empty"),
+        ("a,b\n1,2\n", "neither our requests.csv nor Locust's"),
+        ("request_id,sent_s,end_s,ttft_ms,e2e_ms,output_tokens,outcome\n0,x,1,1,1,1,ok\n", "row 2"),
+        ("Method,Name,Error,Occurrences,First Seen,Last Seen\n", "no times"),
+        ("a,b\n1\n1,2\n", "row 2: 1 cells, header 2"),
+    ],
+)
+def test_files_that_cannot_be_read(content: str, message: str, tmp_path: Path) -> None:
+    file = tmp_path / "file.csv"
+    file.write_text(content)
+    with pytest.raises(UsageError, match=message) as raised:
+        read_run(file)
+    assert "\n" not in str(raised.value)
+
+
+def test_what_is_no_run(tmp_path: Path) -> None:
+    for path, message in ((tmp_path, "no requests.csv"), (tmp_path / "not", "no run at")):
+        with pytest.raises(UsageError, match=message):
+            read_run(path)
+
+
+def test_what_a_run_says_of_itself(tmp_path: Path) -> None:
+    path = write_run(tmp_path / "run", [10.0], cache_state="unknown", host_died=True)
+    (path / "summary.json").write_text('{"client_saturated": true, "stats_reset_s": 50}')
+    run = read_run(path)
+    assert [remark.split()[1] for remark in run.remarks] == ["client", "host", "the"]
+    assert run.samples(parse_statistic("ttft_ms.mean")) == 0, "ended before the reset"

@@ -1,0 +1,160 @@
+"""Limits as users write them, and what becomes of them."""
+
+import re
+from pathlib import Path
+
+import numpy as np
+import pytest
+from compare_runs import run_of
+
+from loadgen.compare.comparison import Comparison, compare
+from loadgen.compare.gate import parse_gate, parse_limit
+from loadgen.compare.metrics import METRICS, parse_statistic
+from loadgen.compare.run import Run
+from loadgen.compare.sides import Sides
+from loadgen.errors import UsageError
+
+PAGE = Path(__file__).parents[2] / "docs" / "compare.md"
+STEADY = 100 * np.exp(0.05 * np.random.default_rng(0).standard_normal(400))
+
+
+@pytest.mark.parametrize(
+    ("text", "at_most", "bound", "kind"),
+    [
+        ("ttft_ms.p95<=+10%", True, 0.10, "relative"),
+        (" output_tokens_per_s >= -5 % ", False, -0.05, "relative"),
+        ("ttft_ms.p99.9<=+20", True, 20.0, "difference"),
+        ("ttft_ms.mean<=200", True, 200.0, "value"),
+        ("errors<=0.1%", True, 0.001, "value"),
+        ("cached_share>=-2%", False, -0.02, "difference"),
+        ("e2e_ms.p50<=+0%", True, 0.0, "relative"),
+    ],
+)
+def test_limits(text: str, at_most: bool, bound: float, kind: str) -> None:
+    limit = parse_limit(text)
+    assert (limit.at_most, limit.bound, limit.kind) == (at_most, pytest.approx(bound), kind)
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("ttft_ms.p95", "no limit"),
+        ("ttft_ms.p95<+10%", "no limit"),
+        ("", "no limit"),
+        ("errors<=0.1%,", "no limit"),
+        ("ttft_ms.p95<=1e3", "no limit"),
+        ("ttft_ms.p95<=10%", "say \\+N% or -N%"),
+        ("errors<=0.1", "add a %"),
+        ("speed.p95<=+1%", "unknown metric 'speed'"),
+        ("ttft_ms<=+1%", "ttft_ms.mean or a percentile"),
+        ("ttft_ms.p0<=+1%", "a percentile"),
+        ("ttft_ms.p100<=+1%", "a percentile"),
+        ("errors.p95<=1%", "one figure"),
+        ("no.toml", "cannot be read"),
+    ],
+)
+def test_what_is_no_gate_is_said_in_one_line(text: str, message: str) -> None:
+    with pytest.raises(UsageError, match=message) as raised:
+        parse_gate(text)
+    assert "\n" not in str(raised.value)
+
+
+@pytest.mark.parametrize(
+    "content",
+    ['[gate]\n"ttft_ms.p95" = "<=+10%"\nerrors = "<=0.1%"', '[gate]\nttft_ms.p95 = "<=+10%"'],
+)
+def test_a_gate_in_a_file(content: str, tmp_path: Path) -> None:
+    file = tmp_path / "gate.toml"
+    file.write_text(content)
+    assert parse_gate(str(file))[0] == parse_limit("ttft_ms.p95<=+10%")
+
+
+@pytest.mark.parametrize("content", ["gate = 1", "[gate]", "[gate]\nerrors = 0.1", "gate ="])
+def test_files_without_a_gate(content: str, tmp_path: Path) -> None:
+    file = tmp_path / "gate.toml"
+    file.write_text(content)
+    with pytest.raises(UsageError, match=r"gate.toml") as raised:
+        parse_gate(str(file))
+    assert "\n" not in str(raised.value)
+
+
+def gate(base: Run, new: Run, text: str) -> Comparison:
+    return compare(Sides((base,), (new,)), limits=parse_gate(text))
+
+
+@pytest.mark.parametrize(
+    ("factor", "limit", "code"),
+    [
+        (1.3, "ttft_ms.mean<=+10%", 1),
+        (1.0, "ttft_ms.mean<=+10%", 0),
+        (0.7, "ttft_ms.mean<=+10%", 0),
+        (1.1001, "ttft_ms.mean<=+10%", 4),
+        (1.3, "ttft_ms.mean<=120", 1),
+        (1.0, "ttft_ms.mean<=120", 0),
+        (1.3, "ttft_ms.mean<=+20", 1),
+        (1.1, "ttft_ms.p50<=+20", 0),
+        (0.7, "ttft_ms.p50>=-10%", 1),
+        (1.3, "ttft_ms.mean<=+50%, ttft_ms.p50<=+10%", 1),
+    ],
+)
+def test_exit_codes(factor: float, limit: str, code: int) -> None:
+    shifted = factor * np.roll(STEADY, 200)
+    assert gate(run_of(STEADY), run_of(shifted), limit).exit_code == code
+
+
+def test_fewer_than_thirty_samples_decide_nothing() -> None:
+    for samples, code in ((29, 4), (30, 1)):
+        few = run_of(3 * STEADY[:samples])
+        assert gate(run_of(STEADY), few, "ttft_ms.mean<=+10%").exit_code == code
+
+
+def test_a_broken_limit_weighs_more_than_an_undecided_one() -> None:
+    new = run_of(STEADY[:20], failed=60)
+    assert gate(run_of(STEADY), new, "ttft_ms.mean<=+10%,errors<=0.1%").exit_code == 1
+
+
+@pytest.mark.parametrize(("failed", "code"), [(0, 0), (1, 4), (60, 1)])
+def test_errors(failed: int, code: int) -> None:
+    assert gate(run_of(), run_of(failed=failed), "errors<=0.1%").exit_code == code
+
+
+def test_totals_have_no_interval() -> None:
+    total = Run("stats", totals={"response_ms.p95": (100.0, 500)})
+    comparison = gate(total, total, "response_ms.p95<=+10%")
+    assert comparison.exit_code == 4
+    assert comparison.rows[0].verdict == "no interval"
+
+
+def test_a_metric_that_a_file_does_not_have_is_wrong_use() -> None:
+    with pytest.raises(UsageError, match=r"does not tell e2e_ms.p50"):
+        gate(run_of(STEADY), run_of(STEADY), "e2e_ms.p50<=+10%")
+
+
+def test_more_limits_make_each_interval_wider() -> None:
+    one = gate(run_of(STEADY), run_of(STEADY), "ttft_ms.mean<=+10%")
+    five = gate(run_of(STEADY), run_of(STEADY), ",".join(["ttft_ms.mean<=+10%"] * 5))
+    assert one.level == pytest.approx(0.99)
+    assert five.level == pytest.approx(0.998)
+
+
+def verdict(base: Run, new: Run, name: str = "ttft_ms.mean") -> str:
+    return compare(Sides((base,), (new,)), [parse_statistic(name)]).rows[0].verdict
+
+
+def test_verdicts() -> None:
+    base, other = run_of(STEADY), np.roll(STEADY, 200)
+    assert verdict(base, run_of(1.3 * other)) == "worse"
+    assert verdict(base, run_of(0.7 * other)) == "better"
+    assert verdict(base, run_of(other)) == "no evidence"
+    assert verdict(base, run_of(STEADY[:29])) == "too little data"
+    assert verdict(base, run_of(STEADY[:40]), "ttft_ms.p99") == "too little data"
+    assert verdict(base, run_of(STEADY, failed=50), "errors") == "worse"
+
+
+def test_the_page_names_every_metric_and_its_limits_can_be_read() -> None:
+    text = PAGE.read_text()
+    table = text.partition("| metric | unit | statistics |")[2].partition("\n\n")[0]
+    first_cells = [line.split("|")[1] for line in table.splitlines() if "`" in line]
+    assert set(re.findall(r"`(\w+)`", "".join(first_cells))) == set(METRICS)
+    limits = re.findall(r"`([\w.]+[<>]=[^`]+)`", text)
+    assert len([parse_limit(limit) for limit in limits]) == 6
