@@ -37,7 +37,7 @@ class Observer(Protocol[R_contra]):
         """A turn ended after so many requests."""
 
     def admitted(self, request: R_contra, waited_s: float, overtakes_max: int) -> None:
-        """A request was admitted; the oldest one waiting was overtaken so often until now."""
+        """A request was admitted for the first time; the oldest waiting was overtaken so often."""
 
 
 class Contexts(Protocol):
@@ -57,6 +57,9 @@ class Watcher(Observer[R_contra], Protocol[R_contra]):
     def looked(self, requests: int, waiting: Contexts) -> None:
         """The engine asked how many requests wait, as it does in each step."""
 
+    def failed(self) -> None:
+        """The queue broke and is used no more."""
+
 
 class Nobody:
     """Watches nothing."""
@@ -67,3 +70,4 @@ class Nobody:
     def admitted(self, request: object, waited_s: float, overtakes_max: int) -> None: ...
     def arrived(self, is_labelled: bool) -> None: ...
     def looked(self, requests: int, waiting: Contexts) -> None: ...
+    def failed(self) -> None: ...

@@ -1,7 +1,5 @@
 """Requests that wait, and the groups of those that share a context."""
 
-from collections import deque
-from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Generic, TypeVar
 
@@ -13,7 +11,8 @@ class Waiting(Generic[R]):
     """One waiting request: its place in the line (`seq`, from 0) and when it came.
 
     `root` is the hash of its first block, None without a full one. `group` is None for one that
-    goes before all others: it has run, or held KV, before.
+    goes before all others: it has run, or held KV, before. `earlier` and `later` are its neighbours
+    in its group.
     """
 
     request: R
@@ -22,6 +21,8 @@ class Waiting(Generic[R]):
     root: object = None
     group: "Group[R] | None" = None
     is_gone: bool = False
+    earlier: "Waiting[R] | None" = None
+    later: "Waiting[R] | None" = None
 
 
 class Group(Generic[R]):
@@ -32,7 +33,7 @@ class Group(Generic[R]):
     keeps the group.
     """
 
-    __slots__ = ("_gone", "_line", "anchor", "filed", "head", "is_recent", "key", "members")
+    __slots__ = ("_tail", "anchor", "filed", "head", "is_recent", "key", "members")
 
     def __init__(self, key: object = None) -> None:
         self.key = key
@@ -41,51 +42,43 @@ class Group(Generic[R]):
         self.filed: int | None = None
         self.is_recent = False
         self.head: Waiting[R] | None = None
-        self._line: deque[Waiting[R]] = deque()
-        self._gone = 0
+        self._tail: Waiting[R] | None = None
 
     def add(self, entry: Waiting[R]) -> None:
         """Append the newest."""
         entry.group = self
         self.members += 1
-        self._line.append(entry)
-        if self.head is None:
-            self.head = entry
-
-    def take(self) -> Waiting[R]:
-        """Take the head out; it stays a member until `leave` is called. Raises IndexError."""
-        entry = self._line.popleft()
-        self._find_head()
-        return entry
+        self._insert(entry, None)
 
     def give_back(self, entry: Waiting[R]) -> None:
         """Put a taken one back to its place."""
-        line = self._line
-        place = 0
-        while place < len(line) and line[place].seq < entry.seq:
-            place += 1
-        line.insert(place, entry)
-        self.head = line[0]
+        later = self.head
+        while later is not None and later.seq < entry.seq:
+            later = later.later
+        self._insert(entry, later)
 
-    def drop(self, entry: Waiting[R]) -> None:
-        """Forget one that is here; it stays a member until `leave` is called."""
-        entry.is_gone = True
-        self._gone += 1
-        if 2 * self._gone > len(self._line):
-            self._line = deque(self)
-            self._gone = 0
-        self._find_head()
+    def take(self, entry: Waiting[R]) -> None:
+        """Take out one that is here; it stays a member until it is admitted or given up."""
+        earlier, later = entry.earlier, entry.later
+        if earlier is None:
+            self.head = later
+        else:
+            earlier.later = later
+        if later is None:
+            self._tail = earlier
+        else:
+            later.earlier = earlier
+        entry.earlier = entry.later = None
 
-    def leave(self) -> None:
-        """A member was admitted or given up."""
-        self.members -= 1
-
-    def __iter__(self) -> Iterator[Waiting[R]]:
-        return (entry for entry in self._line if not entry.is_gone)
-
-    def _find_head(self) -> None:
-        line = self._line
-        while line and line[0].is_gone:
-            line.popleft()
-            self._gone -= 1
-        self.head = line[0] if line else None
+    def _insert(self, entry: Waiting[R], later: Waiting[R] | None) -> None:
+        """Before `later`, at the end for None."""
+        earlier = self._tail if later is None else later.earlier
+        entry.earlier, entry.later = earlier, later
+        if earlier is None:
+            self.head = entry
+        else:
+            earlier.later = entry
+        if later is None:
+            self._tail = entry
+        else:
+            later.earlier = entry

@@ -33,6 +33,11 @@ class GroupLine(Generic[R]):
         """The group of the oldest request of all."""
         return self._groups[self._front[0]] if self._front else None
 
+    @property
+    def oldest_place(self) -> int | None:
+        """The place of the oldest request of all."""
+        return self._front[0] if self._front else None
+
     def beyond(self, groups: Iterable[Group[R]]) -> list[Group[R]]:
         """Those of the given groups that wait behind the window, oldest head first."""
         last = self._front[-1] if self._front else 0

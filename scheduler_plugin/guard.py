@@ -104,14 +104,14 @@ def check_queue(scheduler: Any) -> None:
         SchedulingPolicy,
     )
 
-    from scheduler_plugin.queue import ContextQueue
+    from scheduler_plugin.safe_queue import SafeQueue
 
     _require_same(
         "the methods of vLLM's RequestQueue", RequestQueue.__abstractmethods__, QUEUE_METHODS
     )
     for name in sorted(QUEUE_METHODS):
         theirs, ours = (
-            list(signature(getattr(kind, name)).parameters) for kind in (RequestQueue, ContextQueue)
+            list(signature(getattr(kind, name)).parameters) for kind in (RequestQueue, SafeQueue)
         )
         _require(theirs == ours, f"vLLM's RequestQueue.{name} takes {theirs}, not {ours}")
     policies = frozenset(policy.value for policy in SchedulingPolicy)
@@ -152,9 +152,10 @@ def check_request(_: Any) -> None:
     _require(list(request.block_hashes) == [], "a request of vLLM has block hashes of another kind")
     _require(request.session_id is None, "a request of vLLM has a session of its own")
     _require(request.sampling_params.extra_args is None, "vLLM gives requests extra_args unasked")
+    _require(request.arrival_time > 0, "a request of vLLM does not know when it came")
     _require(not request.skip_reading_prefix_cache, "a request of vLLM passes by its cache unasked")
-    counts = [request.priority, request.num_preemptions, request.num_computed_tokens]
-    _require(counts == [0, 0, 0], f"a new request of vLLM has counts of {counts}")
+    counts = [request.priority, request.num_computed_tokens]
+    _require(counts == [0, 0], f"a new request of vLLM has counts of {counts}")
     _require(request.num_prompt_tokens == 1, "a request of vLLM counts its prompt in another way")
 
 

@@ -86,8 +86,19 @@ class Metrics:
             return
         self._due_s = now_s + FLUSH_EVERY_S
         self._waiting = requests
+        self._tell(tally, requests, waiting.contexts)
+
+    @_harmless
+    def failed(self) -> None:
+        """Tell Prometheus the last of it."""
+        self._exposition.active.set(0)
+        tally, self._tally = self._tally, Nobody()
+        if isinstance(tally, Tally):
+            self._tell(tally, 0, 0)
+
+    def _tell(self, tally: Tally, requests: int, contexts: int) -> None:
         self._exposition.add(tally)
-        self._exposition.set_waiting(requests, waiting.contexts)
+        self._exposition.set_waiting(requests, contexts)
         tally.clear()
 
     def give_up(self) -> None:

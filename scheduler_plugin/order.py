@@ -3,9 +3,8 @@
 import time
 from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
 from itertools import count
-from typing import Generic
+from typing import Generic, NamedTuple
 
 from scheduler_plugin.choice import Choice
 from scheduler_plugin.engine_view import EngineView, Nobody, Observer, Reason
@@ -20,8 +19,7 @@ RECENT = 8
 """So many windows of last served groups are kept: their prefixes are the likeliest to be cached."""
 
 
-@dataclass(frozen=True, slots=True)
-class Offer(Generic[R]):
+class Offer(NamedTuple, Generic[R]):
     """The request that is next; `reason` is set where it would begin a turn."""
 
     entry: Waiting[R]
@@ -133,7 +131,8 @@ class ContextOrder(Generic[R]):
 
     def peek(self) -> R:
         """The next request, chosen anew at each call. Raises IndexError when nobody waits."""
-        self._settle()
+        if self._popped is not None:
+            self._settle()
         if not self._held:
             raise IndexError("no request is waiting")
         self._offer = self._choose()
@@ -152,7 +151,7 @@ class ContextOrder(Generic[R]):
         if entry.group is None:
             self._first.popleft()
         else:
-            entry.group.take()
+            entry.group.take(entry)
             self._line.file(entry.group)
         del self._held[entry.request]
         self._popped = offer
@@ -184,13 +183,14 @@ class ContextOrder(Generic[R]):
                 self._oldest_skipped = entry.seq
             self._skipped[entry.request] = entry
             return
+        if entry.group is None:
+            return  # it was admitted before, and counted then
         oldest = self._oldest_place()
-        if entry.group is not None:
-            self._choice.admitted(entry)
-            self._count_turn(entry.group, offer.reason)
-            if oldest is not None and oldest < entry.seq:
-                self._overtakes.admitted(entry.seq)
-            self._leave(entry.group)
+        self._choice.admitted(entry)
+        self._count_turn(entry.group, offer.reason)
+        if oldest is not None and oldest < entry.seq:
+            self._overtakes.admitted(entry.seq)
+        self._leave(entry.group)
         self._overtakes.forget_before(oldest)
         most = 0 if oldest is None else self._overtakes.of(oldest)
         self._observer.admitted(entry.request, self._engine.now_s() - entry.arrived_s, most)
@@ -200,17 +200,17 @@ class ContextOrder(Generic[R]):
         if entry.group is None:
             entry.is_gone = True
         else:
-            entry.group.drop(entry)
+            entry.group.take(entry)
             self._line.file(entry.group)
 
     def _leave(self, group: Group[R]) -> None:
-        group.leave()
-        self._grouping.drop_if_empty(group)
+        group.members -= 1
+        if not group.members:
+            self._grouping.drop_if_empty(group)
 
     def _oldest_place(self) -> int | None:
         """The place of the oldest that waits or was skipped, or below it if that was removed."""
-        oldest = self._line.oldest
-        place = None if oldest is None else oldest.filed
+        place = self._line.oldest_place
         if not self._skipped:
             return place
         return self._oldest_skipped if place is None else min(place, self._oldest_skipped)

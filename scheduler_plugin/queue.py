@@ -1,10 +1,9 @@
-"""The waiting queue that vLLM's scheduler is given in place of its own."""
+"""What vLLM says of its waiting requests and asks about them, told to the order of ours."""
 
 import time
 from collections.abc import Iterable, Iterator
 from typing import Any
 
-from vllm.v1.core.sched.request_queue import RequestQueue
 from vllm.v1.request import Request, RequestStatus
 
 from scheduler_plugin.engine_view import Watcher
@@ -50,13 +49,11 @@ class SchedulerView:
         """Whether vLLM has taken the popped request, and not skipped it."""
         return request.status not in STILL_WAITING
 
-    def now_s(self) -> float:
-        """Seconds of a monotonic clock."""
-        return time.monotonic()
+    now_s = staticmethod(time.monotonic)
 
 
-class ContextQueue(RequestQueue):
-    """vLLM's interface of a waiting queue around our order of requests."""
+class ContextQueue:
+    """The part of vLLM's `RequestQueue` that an order of requests decides."""
 
     def __init__(
         self, order: ContextOrder[Request] | PriorityLevels[Request], watcher: Watcher[Request]
@@ -86,19 +83,9 @@ class ContextQueue(RequestQueue):
         """Skipped requests come back, the last skipped first."""
         self.order.give_back(requests)
 
-    def remove_request(self, request: Request) -> None:
-        """Forget a request. Raises ValueError when it is not here."""
-        before = len(self.order)
-        self.order.remove([request])
-        if len(self.order) == before:
-            raise ValueError(f"request {request.request_id} is not waiting here")
-
     def remove_requests(self, requests: Iterable[Request]) -> None:
         """Forget requests; some may be elsewhere."""
         self.order.remove(requests)
-
-    def __bool__(self) -> bool:
-        return len(self.order) > 0
 
     def __len__(self) -> int:
         requests = len(self.order)

@@ -72,6 +72,7 @@ def _install(scheduler: Any, settings: OrderSettings) -> None:
 
 def _replace_queue(scheduler: Any, settings: OrderSettings) -> None:
     from scheduler_plugin.queue import make_queue
+    from scheduler_plugin.safe_queue import SafeQueue
 
     by_priority = scheduler.policy.value == "priority"
     if by_priority and settings.policy == "fcfs":
@@ -81,8 +82,14 @@ def _replace_queue(scheduler: Any, settings: OrderSettings) -> None:
             " come, first served within a priority (policy fcfs)"
         )
         return
-    watcher = _watcher(scheduler, is_active=True)
-    scheduler.waiting = make_queue(scheduler, settings, watcher, by_priority)
+    watcher, stock = _watcher(scheduler, is_active=True), scheduler.waiting
+
+    def failed() -> None:
+        scheduler.waiting = stock
+        watcher.failed()
+
+    ordered = make_queue(scheduler, settings, watcher, by_priority)
+    scheduler.waiting = SafeQueue(ordered, stock, failed)
     _say_what_is_on(scheduler, settings)
 
 

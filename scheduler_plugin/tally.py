@@ -71,19 +71,17 @@ class Tally:
         self.turn_requests.add(admitted)
 
     def admitted(self, request: Any, waited_s: float, overtakes_max: int) -> None:
-        """A request was admitted; what vLLM found of it in caches is then its computed part.
-
-        One that returns after preemption has been counted before.
-        """
+        """A request was admitted; what vLLM found of it in caches is then its computed part."""
         self.is_empty = False
         if overtakes_max > self.overtakes_max:
             self.overtakes_max = overtakes_max
-        if request.num_preemptions:
-            return
         self.wait_s.add(waited_s)
         resident = min(request.num_computed_tokens, request.num_prompt_tokens)
         self.resident_tokens += resident
         self.cold_tokens += request.num_prompt_tokens - resident
 
     def looked(self, requests: int, waiting: Contexts) -> None:
+        """Changes nothing."""
+
+    def failed(self) -> None:
         """Changes nothing."""

@@ -1,5 +1,10 @@
-"""The targets `vllm` and, through a bad argument, its failure, with a real vLLM."""
+"""The target `vllm` with a real vLLM: its capacity and tokens, batches on it, its failure."""
 
+import asyncio
+import csv
+import json
+import subprocess
+import sys
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
@@ -14,10 +19,15 @@ from loadgen.targets.catalog import load_catalog
 from loadgen.targets.demo_model import build_model
 from loadgen.targets.target import RunningTarget, TargetSettings, start_target
 
-pytestmark = [pytest.mark.engine, pytest.mark.asyncio(loop_scope="module")]
+pytestmark = [
+    pytest.mark.engine,
+    pytest.mark.timeout(240),
+    pytest.mark.asyncio(loop_scope="module"),
+]
 
 TEXTS = ["The KV cache keeps what attention computed, so that a prefix is computed once. " * 20]
 PROMPT = TEXTS[0] * 4  # longer than two blocks of 128 tokens
+BATCHES, SIZE, OUTPUT_TOKENS = 3, 6, 4
 
 
 @pytest.fixture(scope="module")
@@ -88,6 +98,83 @@ async def test_the_demo_model_says_as_many_readable_tokens_as_asked(target: Runn
     text = answer["choices"][0]["message"]["content"]
     assert text.strip()
     assert "\ufffd" not in text
+
+
+async def run(target: RunningTarget, out: Path, *more: object) -> Path:
+    batches = ("--batches", BATCHES, "--batch-size", SIZE, "--output-tokens", OUTPUT_TOKENS)
+    texts = ("--contexts", 3, "--context-tokens", 200)
+    fixed = ("run", "batched", "--host", target.url, "--out", out, "-u", 1, *batches, *texts)
+    command = [sys.executable, "-m", "loadgen.cli.main", *map(str, (*fixed, *more))]
+    done = await asyncio.to_thread(
+        subprocess.run, command, capture_output=True, text=True, timeout=120, check=False
+    )
+    assert done.returncode in (0, 5), done.stdout + done.stderr
+    return out
+
+
+def rows(out: Path, name: str = "requests.csv") -> list[dict[str, str]]:
+    with (out / name).open(newline="") as file:
+        return list(csv.DictReader(file))
+
+
+def read(out: Path) -> dict[str, Any]:
+    return dict(json.loads((out / "summary.json").read_text()))
+
+
+def assert_the_engine_counts_the_same(out: Path) -> None:
+    server, requests = read(out)["server"], rows(out)
+    assert len(requests) == BATCHES * SIZE
+    assert {row["outcome"] for row in requests} == {"ok"}
+    computed, cached = server["computed_prompt_tokens"], server["cached_prompt_tokens"]
+    assert sum(int(row["prompt_tokens"]) for row in requests) == computed + cached
+    assert sum(int(row["output_tokens"]) for row in requests) == server["generation_tokens"]
+    assert server["generation_tokens"] == BATCHES * SIZE * OUTPUT_TOKENS
+
+
+def assert_batches_are_whole(out: Path) -> None:
+    batches = rows(out, "batches.csv")
+    assert [row["batch_id"] for row in batches] == ["0", "1", "2"]
+    for row in batches:
+        assert (row["outcome"], row["requests"], row["ok"]) == ("ok", "6", "6")
+        times = ("sent_s", "first_token_s", "first_reply_s", "last_reply_s")
+        seen = [float(row[name]) for name in times]
+        assert seen == sorted(seen)
+        assert float(row["makespan_s"]) > 0
+        assert (row["call_prompt_tokens"], row["call_output_tokens"]) == ("", "")
+    assert read(out)["metrics"]["makespan_s"]["count"] == BATCHES
+
+
+async def test_requests_at_once_carry_their_labels(target: RunningTarget, tmp_path: Path) -> None:
+    out = await run(target, tmp_path / "run")
+    assert_the_engine_counts_the_same(out)
+    assert_batches_are_whole(out)
+    requests = rows(out)
+    assert all(row["label"] == row["context_id"] for row in requests)
+    assert len({row["label"] for row in requests}) == 3
+    cached = sum(int(row["cached_tokens"]) for row in requests)
+    assert cached == read(out)["server"]["cached_prompt_tokens"]
+
+
+async def test_a_list_is_one_call_with_a_reply_to_each(
+    target: RunningTarget, tmp_path: Path
+) -> None:
+    out = await run(target, tmp_path / "run", "--batch-as", "list", "--order", "grouped")
+    assert_the_engine_counts_the_same(out)
+    assert_batches_are_whole(out)
+    requests = rows(out)
+    assert {(row["label"], row["cached_tokens"]) for row in requests} == {("", "")}
+    assert all(row["first_token_s"] and row["tpot_ms"] for row in requests)
+    assert all(float(row["itl_max_ms"]) >= 0 for row in requests)
+    sent = {row["batch_id"]: row["sent_s"] for row in requests}
+    assert all(row["sent_s"] == sent[row["batch_id"]] for row in requests)
+    assert read(out)["cached_share"] is None
+
+
+async def test_a_list_about_one_context_is_labelled(target: RunningTarget, tmp_path: Path) -> None:
+    out = await run(target, tmp_path / "run", "--batch-as", "list", "--stickiness", 1)
+    assert_the_engine_counts_the_same(out)
+    (label,) = {row["label"] for row in rows(out)}
+    assert label == rows(out)[0]["context_id"]
 
 
 async def test_an_argument_vllm_refuses_is_told_by_its_own_words(

@@ -43,7 +43,8 @@ class EngineShape:
     """The sizes of one engine; the defaults are those of vLLM's own CPU server.
 
     `plugin` holds the settings of the context scheduler, None gives vLLM's own class.
-    `pending_lookups` attaches a KV connector that leaves each request pending for so many scans.
+    `pending_lookups` attaches a KV connector that leaves each request pending for so many scans;
+    see `PendingConnector`.
     """
 
     usable_blocks: int = 80
@@ -56,6 +57,7 @@ class EngineShape:
     pending_lookups: int | None = None
     external_tokens: int = 0
     load_in_background: bool = False
+    loads_fail: bool = False
     plugin: tuple[tuple[str, Any], ...] | None = None
 
 
@@ -110,12 +112,14 @@ def _transfer(shape: EngineShape) -> KVTransferConfig | None:
         "pending_lookups": shape.pending_lookups,
         "external_tokens": shape.external_tokens,
         "load_in_background": shape.load_in_background,
+        "loads_fail": shape.loads_fail,
     }
     return KVTransferConfig(
         kv_connector="PendingConnector",
         kv_connector_module_path="pending_connector",
         kv_role="kv_both",
         kv_connector_extra_config=extra,
+        kv_load_failure_policy="recompute",
     )
 
 

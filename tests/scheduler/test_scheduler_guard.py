@@ -19,28 +19,13 @@ from vllm.v1.core.sched.scheduler import Scheduler
 from vllm.v1.request import Request, RequestStatus
 
 from scheduler_plugin import ContextScheduler, guard
-from scheduler_plugin.queue import ContextQueue
+from scheduler_plugin.safe_queue import SafeQueue
 from scheduler_plugin.scheduler import stock_class
 from scheduler_plugin.settings import SettingsError
 
 STOCK = EngineShape()
 PLUGIN = EngineShape(plugin=settings(policy="lpm"))
 STRICT = EngineShape(plugin=settings(policy="lpm", strict=True))
-
-
-@pytest.fixture
-def log(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> Any:
-    """What the plugin says; vLLM's logger does not hand it on to pytest's."""
-    monkeypatch.setattr(logging.getLogger("vllm"), "propagate", True)
-    caplog.set_level(logging.INFO, "vllm.context_scheduler")
-    return caplog
-
-
-def said(log: pytest.LogCaptureFixture, level: int) -> list[str]:
-    ours = (r for r in log.records if r.name == "vllm.context_scheduler" and r.levelno == level)
-    return [
-        record.getMessage() for record in ours if "metrics are not on" not in record.getMessage()
-    ]
 
 
 @pytest.mark.parametrize("vllm_policy", ["fcfs", "priority"])
@@ -60,7 +45,7 @@ def test_the_class_is_the_one_vllm_would_use(is_async: bool) -> None:
     assert isinstance(scheduler, AsyncScheduler) is is_async
     assert isinstance(scheduler, Scheduler)
     assert type(scheduler).schedule is (AsyncScheduler if is_async else Scheduler).schedule
-    assert isinstance(scheduler.waiting, ContextQueue)
+    assert isinstance(scheduler.waiting, SafeQueue)
     assert isinstance(scheduler.kv_holding_waiting, FCFSRequestQueue)
 
 
@@ -73,7 +58,7 @@ def test_arguments_may_come_by_position() -> None:
         stock.block_size,
         stock.hash_block_size,
     )
-    assert isinstance(again.waiting, ContextQueue)
+    assert isinstance(again.waiting, SafeQueue)
 
 
 def test_a_diffusion_model_keeps_its_own_scheduler() -> None:
@@ -86,11 +71,11 @@ def test_a_diffusion_model_keeps_its_own_scheduler() -> None:
         assert stock_class(config) is expected
 
 
-def test_one_line_says_what_is_on(log: pytest.LogCaptureFixture) -> None:
+def test_one_line_says_what_is_on(log: Any) -> None:
     build_scheduler(EngineShape(plugin=settings(policy="prefix-group", quantum=7)))
-    (line,) = said(log, logging.INFO)
+    (line,) = log.said(logging.INFO)
     assert "is on, within vLLM's Scheduler: policy prefix-group, key auto, quantum 7" in line
-    assert said(log, logging.WARNING) == []
+    assert log.said(logging.WARNING) == []
 
 
 def test_a_wrong_setting_never_starts() -> None:
@@ -98,10 +83,10 @@ def test_a_wrong_setting_never_starts() -> None:
         build_scheduler(EngineShape(plugin=settings(quantum=0, strict=False)))
 
 
-def test_first_come_with_priorities_is_vllms_own_queue(log: pytest.LogCaptureFixture) -> None:
+def test_first_come_with_priorities_is_vllms_own_queue(log: Any) -> None:
     shape = EngineShape(vllm_policy="priority", plugin=settings(policy="fcfs"))
-    assert not isinstance(build_scheduler(shape).waiting, ContextQueue)
-    assert "leaves the order to vLLM's own priority queue" in said(log, logging.INFO)[0]
+    assert not isinstance(build_scheduler(shape).waiting, SafeQueue)
+    assert "leaves the order to vLLM's own priority queue" in log.said(logging.INFO)[0]
 
 
 def new_method(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -172,15 +157,15 @@ def test_a_vllm_that_changed_is_served_in_its_own_order(
     change: Callable[[pytest.MonkeyPatch], None],
     expected: str,
     monkeypatch: pytest.MonkeyPatch,
-    log: pytest.LogCaptureFixture,
+    log: Any,
 ) -> None:
     build_scheduler(STOCK)
     change(monkeypatch)
     assert type(build_scheduler(PLUGIN).waiting) is FCFSRequestQueue
-    (warning,) = said(log, logging.WARNING)
+    (warning,) = log.said(logging.WARNING)
     assert "is off, the order is vLLM's own" in warning
     assert expected in warning
-    assert said(log, logging.INFO) == []
+    assert log.said(logging.INFO) == []
 
 
 @pytest.mark.parametrize(("change", "expected"), CHANGES)

@@ -6,6 +6,7 @@ import pytest
 
 pytest.importorskip("vllm")
 
+from computed_bound import lower_bound
 from engine_shape import EngineShape, settings
 from queue_invariants import all_done
 from virtual_engine import VirtualEngine
@@ -53,6 +54,37 @@ def test_a_pending_lookup_counts_once(monkeypatch: pytest.MonkeyPatch) -> None:
     engine, tally = watched(monkeypatch, shape)
     asks = shuffled(Mix())
     engine.run(asks)
+    assert sum(tally.wait_s.counts) == len(asks)
+    assert tally.resident_tokens + tally.cold_tokens == sum(len(ask.prompt) for ask in asks)
+
+
+def test_a_request_counts_once_though_its_load_failed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It has held blocks, lost them, and waits in the queue again for another lookup."""
+    shape = EngineShape(
+        usable_blocks=40,
+        pending_lookups=1,
+        external_tokens=1024,
+        load_in_background=True,
+        loads_fail=True,
+        plugin=settings(policy="lpm"),
+    )
+    engine, tally = watched(monkeypatch, shape)
+    asks = shuffled(Mix())
+    ledger = engine.run(asks)
+    all_done(engine, {ask.name for ask in asks})
+    assert ledger.computed_tokens >= lower_bound([ask.prompt for ask in asks], 128)
+    assert sum(tally.wait_s.counts) == len(asks)
+    assert tally.resident_tokens + tally.cold_tokens == sum(len(ask.prompt) for ask in asks)
+
+
+def test_a_preempted_request_counts_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    engine, tally = watched(monkeypatch, EngineShape(plugin=settings(policy="lpm")))
+    asks = shuffled(Mix())
+    for ask in asks:
+        engine.submit(ask)
+    engine.step()
+    assert engine.scheduler.reset_prefix_cache(reset_running_requests=True)
+    engine.run()
     assert sum(tally.wait_s.counts) == len(asks)
     assert tally.resident_tokens + tally.cold_tokens == sum(len(ask.prompt) for ask in asks)
 

@@ -193,7 +193,8 @@ class VirtualEngine:
         if connector is None:
             return None
         done, self._loaded = self._loaded, set(connector.take_loads())
-        return KVConnectorOutput(finished_recving=done) if done else None
+        failed = done if connector.loads_fail else set()
+        return KVConnectorOutput(finished_recving=done, failed_recving=failed) if done else None
 
     def _ready_grammars(self) -> None:
         for name, (ready_s, request) in list(self._grammars.items()):

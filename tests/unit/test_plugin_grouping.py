@@ -14,8 +14,9 @@ def join(grouping: Grouping[str], label: str | None, chain: tuple[object, ...]) 
 
 
 def empty(grouping: Grouping[str], group: Group[str]) -> None:
-    group.take()
-    group.leave()
+    assert group.head is not None
+    group.take(group.head)
+    group.members -= 1
     grouping.drop_if_empty(group)
 
 
@@ -78,10 +79,12 @@ def test_a_group_outlives_its_members_only_while_recent(label: str | None) -> No
 def test_a_group_with_a_skipped_member_is_kept(label: str | None) -> None:
     grouping: Grouping[str] = Grouping("auto", recent=1)
     group = join(grouping, label, chain_of("x", 4))
-    entry = group.take()
+    entry = group.head
+    assert entry is not None
+    group.take(entry)
     grouping.drop_if_empty(group)
     assert join(grouping, label, chain_of("x", 4)) is group
-    group.take()
+    assert group.head is not entry
     group.give_back(entry)
     assert group.head is entry
 

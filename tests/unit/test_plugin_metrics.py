@@ -22,10 +22,8 @@ from scheduler_plugin.metrics import FLUSH_EVERY_S, Metrics, make_watcher
 ROOT = Path(__file__).parents[2]
 
 
-def request(prompt: int = 100, cached: int = 0, preemptions: int = 0) -> Any:
-    return SimpleNamespace(
-        num_prompt_tokens=prompt, num_computed_tokens=cached, num_preemptions=preemptions
-    )
+def request(prompt: int = 100, cached: int = 0) -> Any:
+    return SimpleNamespace(num_prompt_tokens=prompt, num_computed_tokens=cached)
 
 
 class Recorder:
@@ -74,15 +72,6 @@ def test_tokens_are_resident_or_cold() -> None:
     tally.admitted(request(prompt=50, cached=0), 1.0, 0)
     tally.admitted(request(prompt=10, cached=12), 1.0, 0)
     assert (tally.resident_tokens, tally.cold_tokens) == (74, 86)
-
-
-def test_a_request_that_returns_after_preemption_is_counted_once() -> None:
-    tally = Tally()
-    tally.admitted(request(cached=10), 1.0, 0)
-    tally.admitted(request(cached=90, preemptions=1), 1.0, 7)
-    assert sum(tally.wait_s.counts) == 1
-    assert tally.resident_tokens == 10
-    assert tally.overtakes_max == 7
 
 
 def test_the_most_overtakes_are_kept_from_the_start_on() -> None:
@@ -216,7 +205,7 @@ import sys
 from types import SimpleNamespace as Some
 from scheduler_plugin.metrics import make_watcher
 
-engine, is_active = sys.argv[1], sys.argv[2] == "active"
+engine, is_active = sys.argv[1], sys.argv[2] != "off"
 config = Some(parallel_config=Some(data_parallel_index=engine))
 scheduler = Some(log_stats=True, vllm_config=config, running=[])
 watcher = make_watcher(scheduler, is_active)
@@ -224,9 +213,14 @@ watcher.arrived(False)
 watcher.chosen(2e-6)
 watcher.turn_began("overtakes")
 for waited_s in (0.5, 700):
-    request = Some(num_prompt_tokens=100, num_computed_tokens=60, num_preemptions=0)
+    request = Some(num_prompt_tokens=100, num_computed_tokens=60)
     watcher.admitted(request, waited_s, 4)
 watcher.turn_ended(2)
+watcher.looked(5, Some(contexts=3))
+if sys.argv[2] == "fails":
+    watcher.arrived(False)
+    watcher.failed()
+    watcher.arrived(False)
 watcher.looked(0, Some(contexts=0))
 """
 COLLECT = """
@@ -291,6 +285,14 @@ def test_no_label_per_process_and_no_created(tmp_path: Path) -> None:
     found = samples(tmp_path)
     assert not [name for name in found if '"pid"' in name or "_created" in name]
     assert all(name.startswith("vllm:context_scheduler_") for name in found)
+
+
+def test_a_plugin_that_failed_says_so_and_what_it_saw_before(tmp_path: Path) -> None:
+    run(tmp_path, EXPORT, "0", "fails")
+    found = samples(tmp_path)
+    assert found[sample("active", engine="0")] == 0
+    assert found[sample("waiting_requests", engine="0")] == 0
+    assert found[sample("unlabelled_requests_total", engine="0")] == 2
 
 
 def test_a_plugin_that_is_off_says_just_that(tmp_path: Path) -> None:

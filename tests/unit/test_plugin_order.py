@@ -210,6 +210,7 @@ def test_the_preempted_go_first_the_last_one_foremost() -> None:
     bench.serve(0, a)
     assert list(bench.order) == [a, b, c]
     assert bench.serve() == [a, b, c]
+    assert len(bench.journal.waits_s) == 3, "each is counted once"
 
 
 @pytest.mark.parametrize("returns", ["add_first", "add"])

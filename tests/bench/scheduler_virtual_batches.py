@@ -8,11 +8,11 @@ from typing import Any
 from ask import Ask
 from computed_bound import lower_bound
 from engine_shape import EngineShape, settings
+from scheduler_rows import VirtualBatchRow
 from virtual_engine import VirtualEngine
 from virtual_load import Mix, family, shuffled, unlabelled
 
 CACHE_BLOCKS = (20, 40, 80, 158)
-SEEDS = range(10)
 POLICIES: dict[str, dict[str, Any] | None] = {
     "stock": None,
     "prefix-group": {"policy": "prefix-group"},
@@ -47,34 +47,16 @@ class FamilyBatch:
 
 
 @dataclass(frozen=True, slots=True)
-class BatchRow:
-    """Medians over seeds; `most_tokens` is the worst seed, `over_bound` 1.0 at the bound.
-
-    `total_s` is virtual time from the first admission to the last reply.
-    """
-
-    batch: str
-    policy: str
-    usable_blocks: int
-    max_num_seqs: int
-    requests: int
-    bound_tokens: int
-    computed_tokens: float
-    most_tokens: int
-    over_bound: float
-    total_s: float
-    total_ratio: float
-    steps: float
-    overtakes: int
-
-
-@dataclass(frozen=True, slots=True)
 class _Run:
     bound_tokens: int
     computed_tokens: int
     total_s: float
-    steps: int
     overtakes: int
+
+
+def shape_of(shape: EngineShape, plugin: dict[str, Any] | None) -> EngineShape:
+    """That engine with the plugin's settings, None for vLLM's own order."""
+    return replace(shape, plugin=None if plugin is None else settings(**plugin))
 
 
 def batches() -> list[Batch | FamilyBatch]:
@@ -97,16 +79,13 @@ def batches() -> list[Batch | FamilyBatch]:
     ]
 
 
-def batch_rows(
-    kinds: Iterable[Batch | FamilyBatch] | None = None, seeds: Iterable[int] = SEEDS
-) -> list[BatchRow]:
+def batch_rows(seeds: Iterable[int]) -> list[VirtualBatchRow]:
     """Each policy on each kind of batch, stock first."""
-    chosen = list(seeds)
-    rows: list[BatchRow] = []
-    for kind in batches() if kinds is None else kinds:
+    rows: list[VirtualBatchRow] = []
+    for kind in batches():
         stock: list[_Run] = []
         for policy, plugin in POLICIES.items():
-            runs = [_run(kind, seed, plugin) for seed in chosen]
+            runs = [_run(kind, seed, plugin) for seed in seeds]
             stock = stock or runs
             rows.append(_row(kind, policy, runs, stock))
     return rows
@@ -114,21 +93,22 @@ def batch_rows(
 
 def _run(kind: Batch | FamilyBatch, seed: int, plugin: dict[str, Any] | None) -> _Run:
     asks = kind.asks(seed)
-    shape = replace(kind.shape, plugin=None if plugin is None else settings(**plugin))
+    shape = shape_of(kind.shape, plugin)
     engine = VirtualEngine(shape)
     ledger = engine.run(asks)
     return _Run(
         bound_tokens=lower_bound([ask.prompt for ask in asks], shape.block_size),
         computed_tokens=ledger.computed_tokens,
         total_s=engine.now_s,
-        steps=len(ledger.steps),
         overtakes=max(ledger.overtakes().values()),
     )
 
 
-def _row(kind: Batch | FamilyBatch, policy: str, runs: list[_Run], stock: list[_Run]) -> BatchRow:
+def _row(
+    kind: Batch | FamilyBatch, policy: str, runs: list[_Run], stock: list[_Run]
+) -> VirtualBatchRow:
     pairs = list(zip(runs, stock, strict=True))
-    return BatchRow(
+    return VirtualBatchRow(
         batch=kind.name,
         policy=policy,
         usable_blocks=kind.shape.usable_blocks,
@@ -140,6 +120,5 @@ def _row(kind: Batch | FamilyBatch, policy: str, runs: list[_Run], stock: list[_
         over_bound=median(run.computed_tokens / run.bound_tokens for run in runs),
         total_s=median(run.total_s for run in runs),
         total_ratio=median(run.total_s / other.total_s for run, other in pairs),
-        steps=median(run.steps for run in runs),
         overtakes=max(run.overtakes for run in runs),
     )

@@ -6,13 +6,14 @@ This measures the machine it runs on; compare policies within one call only.
 import gc
 import random
 import time
-from collections.abc import Sequence
 from dataclasses import dataclass
 from statistics import median
 from typing import Any
 
 from ask import Ask, make_request
-from engine_shape import EngineShape, build_scheduler, settings
+from engine_shape import EngineShape, build_scheduler
+from scheduler_rows import AdmissionRow
+from scheduler_virtual_batches import POLICIES, shape_of
 from virtual_load import tokens
 from vllm.v1.core.sched.scheduler import Scheduler
 from vllm.v1.outputs import ModelRunnerOutput
@@ -22,32 +23,8 @@ WAITING = 10_000
 CONTEXTS = (1, 10, 100, 1_000, 10_000)
 ADMISSIONS = 512
 REPEATS = 5
-POLICIES: dict[str, dict[str, Any] | None] = {
-    "stock": None,
-    "prefix-group": {"policy": "prefix-group"},
-    "lpm": {"policy": "lpm"},
-    "lpm, no labels": {"policy": "lpm", "key": "prefix"},
-}
 CONTEXT_TOKENS = 256
 TOKEN = 7
-
-
-@dataclass(frozen=True, slots=True)
-class AdmissionRow:
-    """Microseconds of CPU per request; medians of the repeats.
-
-    `admission_us` is all of schedule() and update_from_output() per admitted request, with the
-    queue refilled to `waiting`; `arrival_us` is add_request(). Ratios are medians of the ratios
-    to stock within a repeat.
-    """
-
-    policy: str
-    contexts: int
-    waiting: int
-    admission_us: float
-    admission_ratio: float
-    arrival_us: float
-    arrival_ratio: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,27 +33,25 @@ class _Cost:
     arrival_us: float
 
 
-def admission_rows(
-    contexts: Sequence[int] = CONTEXTS, waiting: int = WAITING, repeats: int = REPEATS
-) -> list[AdmissionRow]:
+def admission_rows(repeats: int) -> list[AdmissionRow]:
     """All policies at each number of contexts, begun with another one in each repeat."""
     rows = []
-    for count in contexts:
+    for count in CONTEXTS:
         costs: dict[str, list[_Cost]] = {policy: [] for policy in POLICIES}
         for repeat in range(repeats):
             names = list(POLICIES)
             for name in names[repeat % len(names) :] + names[: repeat % len(names)]:
-                costs[name].append(_measure(POLICIES[name], count, waiting))
-        rows += [_row(name, count, waiting, costs) for name in POLICIES]
+                costs[name].append(_measure(POLICIES[name], count))
+        rows += [_row(name, count, costs) for name in POLICIES]
     return rows
 
 
-def _row(policy: str, contexts: int, waiting: int, costs: dict[str, list[_Cost]]) -> AdmissionRow:
+def _row(policy: str, contexts: int, costs: dict[str, list[_Cost]]) -> AdmissionRow:
     pairs = list(zip(costs[policy], costs["stock"], strict=True))
     return AdmissionRow(
         policy=policy,
         contexts=contexts,
-        waiting=waiting,
+        waiting=WAITING,
         admission_us=median(cost.admission_us for cost in costs[policy]),
         admission_ratio=median(c.admission_us / s.admission_us for c, s in pairs),
         arrival_us=median(cost.arrival_us for cost in costs[policy]),
@@ -103,20 +78,16 @@ def _requests(contexts: int, count: int) -> list[Request]:
     ]
 
 
-def _measure(plugin: dict[str, Any] | None, contexts: int, waiting: int) -> _Cost:
-    shape = EngineShape(
-        usable_blocks=200,
-        max_num_batched_tokens=8192,
-        plugin=None if plugin is None else settings(**plugin),
-    )
-    scheduler = build_scheduler(shape)
-    requests = _requests(contexts, waiting + ADMISSIONS)
-    for request in requests[:waiting]:
+def _measure(plugin: dict[str, Any] | None, contexts: int) -> _Cost:
+    shape = EngineShape(usable_blocks=200, max_num_batched_tokens=8192)
+    scheduler = build_scheduler(shape_of(shape, plugin))
+    requests = _requests(contexts, WAITING + ADMISSIONS)
+    for request in requests[:WAITING]:
         scheduler.add_request(request)
     gc.collect()
     gc.disable()
     try:
-        return _serve(scheduler, requests[waiting:])
+        return _serve(scheduler, requests[WAITING:])
     finally:
         gc.enable()
 
