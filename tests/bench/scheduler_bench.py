@@ -16,7 +16,7 @@ import time
 from pathlib import Path
 
 import uvloop
-from scheduler_cases import SIDE_REPEATS, all_cases
+from scheduler_cases import SIDE_REPEATS, server_cases
 from scheduler_engine_run import EngineRun, say
 from scheduler_markdown import insert
 from scheduler_musts import Rows, musts
@@ -28,7 +28,7 @@ from loadgen.cli.interruption import interruptible
 HERE = Path(__file__).parent
 PAGE = HERE.parents[1] / "docs" / "scheduler.md"
 VIRTUAL_LIMIT_S, ONE_ENGINE_LIMIT_S = 900, 1800
-ENGINE_LIMIT_S, QUICK_ENGINE_LIMIT_S = 2400, 900
+SERVERS_LIMIT_S, QUICK_SERVERS_LIMIT_S = 2400, 900
 PARTS = ("virtual", "one-engine", "servers")
 ONE_ENGINE_DONE = "one_engine.done"
 MISSED, INTERRUPTED = 1, 130
@@ -47,8 +47,8 @@ async def measure(out: Path, quick: bool, only: str | None, side_repeats: int) -
                 await run_child("scheduler_one_engine.py", out, quick)
             (out / ONE_ENGINE_DONE).touch()
         if only in (None, "servers"):
-            async with asyncio.timeout(QUICK_ENGINE_LIMIT_S if quick else ENGINE_LIMIT_S):
-                cases = all_cases(quick, side_repeats)
+            async with asyncio.timeout(QUICK_SERVERS_LIMIT_S if quick else SERVERS_LIMIT_S):
+                cases = server_cases(quick, side_repeats)
                 await EngineRun(out, cases, with_reports=not quick and side_repeats > 0).serve()
     return not interruption.signal_number
 
@@ -96,7 +96,7 @@ def parse_options() -> argparse.Namespace:
         "--side-repeats",
         type=int,
         default=SIDE_REPEATS,
-        help="of the batches no must is about; 0 = only the musts",
+        help="of the batches through servers, which no must is about; 0 = none",
     )
     parser.add_argument("--report", type=Path, metavar="DIR", help="report on an earlier run")
     parser.add_argument(

@@ -60,7 +60,7 @@ class OneEngineCase:
     """One batch on the engine that all arms share, with so many usable blocks of cache.
 
     It is sent in the order that `fixed_order` draws, or, if that is None, in another one in each
-    repeat, the same for all arms.
+    repeat, the same for all arms. `max_num_seqs` None leaves vLLM's default.
     """
 
     title: str
@@ -69,6 +69,7 @@ class OneEngineCase:
     batch: Batch = STANDARD
     arms: tuple[Arm, ...] = ALL_ARMS
     fixed_order: int | None = None
+    max_num_seqs: int | None = None
 
     def order(self, repeat: int) -> int:
         """What `Batch.questions` is asked for."""
@@ -101,38 +102,35 @@ def one_engine_cases(quick: bool = False) -> list[OneEngineCase]:
     if quick:
         return [replace(case, repeats=QUICK_REPEATS) for case in (fixed[0], fixed[-1])]
     drawn = [OneEngineCase(f"{size} blocks, any order", size, REPEATS) for size in CACHE_SIZES[:-1]]
-    return fixed + drawn
+    return fixed + drawn + side_cases()
 
 
-def size_cases(blocks: tuple[int, ...] = CACHE_SIZES, repeats: int = SIDE_REPEATS) -> list[Case]:
-    """The batch that the musts are about, through servers, at each size of the cache."""
-    return [
-        Case(size_title(size), EngineSetup(size), arms=ALL_ARMS, repeats=repeats) for size in blocks
-    ]
-
-
-def side_cases(repeats: int = SIDE_REPEATS) -> list[Case]:
+def side_cases() -> list[OneEngineCase]:
     """Where it gains less, more or nothing."""
-    small = EngineSetup(20)
+    long = Batch(contexts=4, per_context=4, context_tokens=4000)
     cases = [
-        Case("batches of 12", small, Batch(per_context=2)),
-        Case("batches of 72", small, Batch(per_context=12)),
-        Case("no two on one context", small, Batch(contexts=36, per_context=1)),
-        Case("at most 4 running", EngineSetup(20, max_num_seqs=4)),
-        Case(
-            "4 contexts of 4000 tokens, 40 blocks",
-            EngineSetup(40),
-            Batch(contexts=4, per_context=4, context_tokens=4000),
-        ),
+        OneEngineCase("batches of 12", 20, SIDE_REPEATS, Batch(per_context=2)),
+        OneEngineCase("batches of 72", 20, SIDE_REPEATS, Batch(per_context=12)),
+        OneEngineCase("no two on one context", 20, SIDE_REPEATS, Batch(36, 1)),
+        OneEngineCase("at most 4 running", 20, SIDE_REPEATS, max_num_seqs=4),
+        OneEngineCase("4 contexts of 4000 tokens, 40 blocks", 40, SIDE_REPEATS, long),
+        OneEngineCase("all fits: 300 blocks", 300, SIDE_REPEATS),
+    ]
+    return [replace(case, arms=TWO_ARMS) for case in cases]
+
+
+def server_cases(quick: bool, repeats: int = SIDE_REPEATS) -> list[Case]:
+    """Batches through servers of their own, with HTTP and LMCache."""
+    small, middle = EngineSetup(20), EngineSetup(80)
+    sizes = [
+        Case(size_title(20), small, arms=ALL_ARMS),
+        Case(size_title(80), middle, arms=ALL_ARMS),
+    ]
+    lmcache = [
         Case("LMCache, empty", EngineSetup(20, l1_gb=1.0)),
         Case("LMCache with all contexts in it", EngineSetup(20, l1_gb=1.0), warm=True),
         Case("LMCache with room for 3 contexts", EngineSetup(20, l1_gb=0.02), warm=True),
     ]
-    return [replace(case, repeats=repeats) for case in cases if repeats]
-
-
-def all_cases(quick: bool, side_repeats: int = SIDE_REPEATS) -> list[Case]:
-    """All batches through servers, or those on the smallest and the largest cache."""
     if quick:
-        return size_cases((CACHE_SIZES[0], CACHE_SIZES[-1]), QUICK_REPEATS)
-    return (size_cases(repeats=side_repeats) if side_repeats else []) + side_cases(side_repeats)
+        return [replace(sizes[0], arms=TWO_ARMS)]
+    return [replace(case, repeats=repeats) for case in sizes + lmcache if repeats]

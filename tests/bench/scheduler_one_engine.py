@@ -41,7 +41,7 @@ from loadgen.cli.demo_model import demo_model
 from scheduler_plugin import ContextScheduler
 from scheduler_plugin.scheduler import stock_class
 
-KV_BYTES, WINDOW_TOKENS = 2**30, 2048
+KV_BYTES, WINDOW_TOKENS = 2**30, 4352
 MADE_WITH: dict[str, Any] = {}
 
 
@@ -51,15 +51,18 @@ def recording_scheduler(**arguments: Any) -> Any:
     return stock_class(arguments["vllm_config"])(**arguments)
 
 
-def scheduler_of(arm: Arm, blocks: int) -> Any:
-    """A new scheduler of an arm's class, its cache empty and of so many usable blocks."""
+def scheduler_of(arm: Arm, case: OneEngineCase) -> Any:
+    """A new scheduler of an arm's class, its cache empty and of the case's size."""
     config = copy.copy(MADE_WITH["vllm_config"])
+    if case.max_num_seqs is not None:
+        config.scheduler_config = copy.copy(config.scheduler_config)
+        config.scheduler_config.max_num_seqs = case.max_num_seqs
     made, settings = ContextScheduler, {"policy": arm.policy}
     if arm.policy == STOCK:
         made, settings = stock_class(config), {}
     config.additional_config = {"context_scheduler": settings} if settings else {}
     # One block more: vLLM keeps one to itself.
-    cache = replace(MADE_WITH["kv_cache_config"], num_blocks=blocks + 1)
+    cache = replace(MADE_WITH["kv_cache_config"], num_blocks=case.blocks + 1)
     return made(**{**MADE_WITH, "vllm_config": config, "kv_cache_config": cache})
 
 
@@ -81,7 +84,7 @@ class OneEngine:
 
     def serve(self, case: OneEngineCase, arm: Arm, repeat: int) -> OneEngineRow:
         """One batch from the first request to the last reply."""
-        self._core.scheduler = scheduler = scheduler_of(arm, case.blocks)
+        self._core.scheduler = scheduler = scheduler_of(arm, case)
         scheduled = _count_tokens(scheduler)
         questions = case.batch.questions(case.order(repeat))
         watch, start = CpuWatch(), time.perf_counter()

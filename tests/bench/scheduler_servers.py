@@ -27,20 +27,17 @@ TARGETS = Path(__file__).with_name("scheduler_targets.toml")
 class EngineSetup:
     """What the engines of a case have in common.
 
-    `blocks` are usable KV blocks of 128 tokens; `l1_gb` is LMCache's memory, None without
-    LMCache; `max_num_seqs` None leaves vLLM's default.
+    `blocks` are usable KV blocks of 128 tokens; `l1_gb` is LMCache's memory, None without.
     """
 
     blocks: int
     l1_gb: float | None = None
-    max_num_seqs: int | None = None
 
     @property
     def name(self) -> str:
         """Of a folder, unique for each setup."""
         name = f"{self.blocks}-blocks"
-        name += f"-l1-{self.l1_gb:g}" if self.l1_gb is not None else ""
-        return name + (f"-seqs-{self.max_num_seqs}" if self.max_num_seqs is not None else "")
+        return name + (f"-l1-{self.l1_gb:g}" if self.l1_gb is not None else "")
 
     def target(self, policy: str) -> str:
         """The target's name in the catalog."""
@@ -49,12 +46,10 @@ class EngineSetup:
 
     def settings(self, policy: str) -> TargetSettings:
         """The target's settings."""
-        seqs = self.max_num_seqs
         return TargetSettings(
             model=str(demo_model("tiny")),
             kv_tokens=self.blocks * BLOCK_TOKENS,
             l1_gb=1.0 if self.l1_gb is None else self.l1_gb,
-            args=() if seqs is None else ("--max-num-seqs", str(seqs)),
             start_timeout_s=START_TIMEOUT_S,
             context_scheduler=ContextSchedulerSettings(policy=None if policy == STOCK else policy),
         )

@@ -15,8 +15,8 @@ from scheduler_cases import (  # noqa: E402
     CACHE_SIZES,
     HARD_ORDER,
     Case,
-    all_cases,
     one_engine_cases,
+    server_cases,
 )
 from scheduler_engine_tables import batches_table, one_engine_table  # noqa: E402
 from scheduler_markdown import insert, table  # noqa: E402
@@ -121,12 +121,14 @@ def test_every_arm_is_first_in_some_repeat() -> None:
 
 
 def test_cases_have_titles_of_their_own_and_fit_in_their_cache() -> None:
-    cases = all_cases(quick=False)
-    assert len({case.title for case in cases}) == len(cases)
-    for case in cases:
+    one, servers = one_engine_cases(), server_cases(quick=False)
+    sized = [(case, case.blocks) for case in one] + [(case, case.setup.blocks) for case in servers]
+    for cases in (one, servers):
+        assert len({case.title for case in cases}) == len(cases)
+    for case, blocks in sized:
         longest = case.batch.context_tokens + case.batch.question_tokens + case.batch.output_tokens
-        assert longest <= case.setup.blocks * 128
-    assert [case.setup.blocks for case in all_cases(quick=True)] == [20, 158]
+        assert longest <= blocks * 128
+    assert [case.blocks for case in one_engine_cases(quick=True)] == [20, 158]
 
 
 def test_a_ratio_compares_batches_of_one_repeat() -> None:
