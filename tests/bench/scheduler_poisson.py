@@ -6,10 +6,11 @@ import statistics
 import time
 from dataclasses import dataclass
 
+from cpu_watch import CpuWatch
 from figures import percentile
 from scheduler_batches import Batch, Question
 from scheduler_cases import TWO_ARMS, Arm
-from scheduler_engine import CpuWatch, counters, measure_batch, rise, send, settled_counters
+from scheduler_engine import counters, measure_batch, rise, send, settled_counters
 from scheduler_rows import EnginePoissonRow
 from scheduler_servers import STOCK, EngineSetup, Server
 
