@@ -4,7 +4,8 @@ RagError                  exit code 1
 ├── RagUsageError         exit code 2: what was given is not what it must be
 │   ├── CorpusError       a corpus, its questions or judgements cannot be read
 │   ├── QueryError        a query cannot be labelled
-│   └── FingerprintError  the collection was made with another embedder, chunking or schema
+│   └── FingerprintError  the collection is none that these settings can use
+│       └── OtherSettings  it was made with another embedder, chunking or schema
 ├── EmbedderError         the embedder cannot be loaded, cannot be reached or gave no usable vectors
 └── StoreError            Chroma cannot be opened or reached
 """
@@ -32,6 +33,10 @@ class QueryError(RagUsageError):
 
 class FingerprintError(RagUsageError):
     """The stored collection does not fit the settings."""
+
+
+class OtherSettings(FingerprintError):
+    """The stored collection is one of ours, made with other settings."""
 
 
 class EmbedderError(RagError):

@@ -5,7 +5,7 @@ from dataclasses import asdict, dataclass
 
 from rag_store.chunking import Chunker
 from rag_store.embedders import Identity
-from rag_store.errors import FingerprintError
+from rag_store.errors import FingerprintError, OtherSettings
 
 SCHEMA = 2
 
@@ -39,14 +39,17 @@ class Fingerprint:
         return json.dumps(asdict(self), sort_keys=True)
 
     def check(self, stored: object, collection: str) -> None:
-        """Raise FingerprintError where `stored`, an `as_json` of before, is of another make."""
+        """Raise OtherSettings where `stored`, an `as_json` of before, is of another make.
+
+        Raises FingerprintError where it is none.
+        """
         if not isinstance(stored, str):
             raise FingerprintError(
                 f"the collection {collection!r} was not made by kvswarm:"
                 " choose another name with --collection"
             )
         if stored != self.as_json():
-            raise FingerprintError(
+            raise OtherSettings(
                 f"the collection {collection!r} was made with other settings"
                 f" ({self._differences(stored)}): use those, choose another --collection,"
                 " or make it anew with kvswarm rag index --rebuild"

@@ -1,5 +1,6 @@
 """What a library holds: the rows in Chroma, and the entries and the index in memory."""
 
+import threading
 from collections.abc import Sequence
 
 from rag_store.catalog import sort_out
@@ -34,6 +35,8 @@ class Shelf:
             states.keep_only({entry.digest for entry in found.values()})
         self._dim = identity.dim
         self._snapshot: Snapshot | None = None
+        self._version = 0
+        self._building, self._changing = threading.Lock(), threading.Lock()
 
     def write(self, documents: Sequence[Document], progress: Progress | None) -> None:
         """Store the documents in place of those with the same ids."""
@@ -42,7 +45,7 @@ class Shelf:
             if before is not None:
                 self.store.delete(before.row_ids)
             self.entries[entry.doc_id] = entry
-            self._snapshot = None
+            self._changed()
             if progress is not None:
                 progress(done, len(documents))
 
@@ -51,11 +54,21 @@ class Shelf:
         self.store.delete([row for doc_id in doc_ids for row in self.entries[doc_id].row_ids])
         for doc_id in doc_ids:
             del self.entries[doc_id]
-        self._snapshot = None
+        self._changed()
 
     def snapshot(self) -> Snapshot:
-        """All that is there now; indexed anew after a change."""
-        snapshot = self._snapshot
-        if snapshot is None:
-            snapshot = self._snapshot = Snapshot.of(list(self.entries.values()), self._dim)
-        return snapshot
+        """All that is there now; indexed anew after a change, by one thread at a time."""
+        with self._building:
+            version, snapshot = self._version, self._snapshot
+            if snapshot is None:
+                snapshot = Snapshot.of(list(self.entries.values()), self._dim)
+                with self._changing:
+                    # What changed while it was built is not in it.
+                    if version == self._version:
+                        self._snapshot = snapshot
+            return snapshot
+
+    def _changed(self) -> None:
+        with self._changing:
+            self._version += 1
+            self._snapshot = None

@@ -12,7 +12,7 @@ from loadgen.cli.interruption import Interruption, interruptible
 from loadgen.cli.leg import Leg, plan_legs
 from loadgen.cli.notice import say
 from loadgen.cli.rag_service import rag_service
-from loadgen.cli.swarm_process import check_swarm, run_swarm, wished_retrieval
+from loadgen.cli.swarm_process import check_swarm, run_swarm, was_checked, wished_retrieval
 from loadgen.errors import TargetError
 from loadgen.runs.exit_code import DONE, FAILED, SATURATED, TARGET_DIED, WRONG_USE
 from loadgen.targets.rag_service import RunningRagService
@@ -47,6 +47,10 @@ async def _supervise(command: str, run: RunArguments, legs: Sequence[Leg]) -> in
             # One check is for all: their swarms differ in nothing but the directory.
             if code := await check_swarm(legs[0], folder, interruption):
                 return code
+            if not was_checked(folder):
+                return DONE  # Locust did what it was asked for instead of a swarm, as with --list
+            if interruption.signal_number:
+                return 128 + interruption.signal_number
             async with AsyncExitStack() as stack:
                 rag = await _rag_service(folder, run, stack)
                 codes: list[int] = []

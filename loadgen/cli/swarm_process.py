@@ -45,6 +45,11 @@ class WishedRetrieval:
     corpus: Path | None
 
 
+def was_checked(folder: Path) -> bool:
+    """Whether the check came as far as the options."""
+    return (folder / CHECKED).is_file()
+
+
 def wished_retrieval(folder: Path) -> WishedRetrieval | None:
     """What the check found of it in the options; None where no service need be started."""
     options = json.loads((folder / CHECKED).read_text(encoding="utf-8"))

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from aiohttp import web
 
 from rag_store.documents import Document
-from rag_store.errors import FingerprintError, RagError, RagUsageError
+from rag_store.errors import OtherSettings, RagError, RagUsageError
 from rag_store.library import Library, open_library
 from rag_store.service.app import make_app
 from rag_store.service.state import Limits, State
@@ -80,7 +80,7 @@ async def serve(
 async def _open(settings: Settings, renew: bool, stack: AsyncExitStack) -> Library:
     try:
         return await stack.enter_async_context(open_library(settings))
-    except FingerprintError:
+    except OtherSettings:
         if not renew:
             raise
         return await stack.enter_async_context(open_library(settings, rebuild=True))

@@ -1,6 +1,7 @@
 """Labels from a library, and the queue that its queries share."""
 
 import asyncio
+import threading
 import time
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -10,6 +11,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from rag_store.catalog import Entry
 from rag_store.documents import Document, Query
 from rag_store.embedders import EmbedderSpec, Embedding
 from rag_store.embedders.hashing import HashingEmbedder
@@ -19,6 +21,7 @@ from rag_store.evaluation import evaluate
 from rag_store.label import Label
 from rag_store.library import open_library
 from rag_store.settings import Settings
+from rag_store.snapshot import Snapshot
 
 DOCUMENTS = [
     Document("bees", "Bees", "Bees dance on the comb to tell where flowers are found."),
@@ -52,6 +55,37 @@ async def test_documents_are_found_and_lost_at_once(tmp_path: Path) -> None:
         await library.put(replace(DOCUMENTS[1], text="Levain and flour, levain and flour."))
         await library.remove("bread")
         assert (await library.label("levain flour")).doc_id == "tides"
+
+
+async def test_an_index_that_was_overtaken_by_a_change_is_not_kept(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    built, may_end = threading.Event(), threading.Event()
+    build = Snapshot.of
+
+    def slowly(entries: list[Entry], dim: int) -> Snapshot:
+        found = build(entries, dim)
+        built.set()
+        may_end.wait(10)
+        return found
+
+    async with open_library(settings(tmp_path)) as library:
+        await library.ingest(DOCUMENTS)
+        await library.remove("tides")
+        monkeypatch.setattr(Snapshot, "of", slowly)
+        early = asyncio.create_task(library.label("levain flour"))
+        await asyncio.to_thread(built.wait, 10)
+        await library.remove("bread")
+        may_end.set()
+        assert (await early).doc_id == "bread"
+        assert (await library.label("levain flour")).doc_id != "bread"
+
+
+async def test_repeated_questions_are_embedded_anew_where_none_are_kept(tmp_path: Path) -> None:
+    async with open_library(replace(settings(tmp_path), kept_queries=0)) as library:
+        await library.ingest(DOCUMENTS)
+        labels = [await library.label("Where do bees dance?") for _ in range(2)]
+        assert all(label.timings.embed_ms > 0 for label in labels)
 
 
 async def test_hnsw_above_the_exact_limit_gives_the_same_labels(tmp_path: Path) -> None:

@@ -17,7 +17,7 @@ import rag_store.store as store_module
 from rag_store.chunking import Chunker
 from rag_store.documents import Document
 from rag_store.embedders import EmbedderSpec
-from rag_store.errors import FingerprintError, RagUsageError, StoreError
+from rag_store.errors import FingerprintError, OtherSettings, RagUsageError, StoreError
 from rag_store.fingerprint import Fingerprint
 from rag_store.library import open_library
 from rag_store.settings import Settings
@@ -103,7 +103,7 @@ def test_a_note_does_not_wipe_the_fingerprint(tmp_path: Path) -> None:
 )
 def test_a_collection_of_another_make_is_refused(tmp_path: Path, other: Fingerprint) -> None:
     ChunkStore(settings(tmp_path), MAKE).close()
-    with pytest.raises(FingerprintError, match="kvswarm rag index --rebuild"):
+    with pytest.raises(OtherSettings, match="kvswarm rag index --rebuild"):
         ChunkStore(settings(tmp_path), other)
     ChunkStore(settings(tmp_path), other, rebuild=True).close()
 
@@ -114,8 +114,10 @@ def test_collections_of_others_are_refused(tmp_path: Path) -> None:
     client.create_collection("theirs", embedding_function=None)
     note = {"kvswarm_fingerprint": MAKE.as_json()}
     client.create_collection("euclid", metadata=note, embedding_function=None)
-    with pytest.raises(FingerprintError, match="not made by kvswarm"):
+    with pytest.raises(FingerprintError, match="not made by kvswarm") as refused:
         ChunkStore(settings(tmp_path, collection="theirs"), MAKE)
+    # What --renew drops is of this kind alone.
+    assert not isinstance(refused.value, OtherSettings)
     with pytest.raises(FingerprintError, match="measures by l2, not cosine"):
         ChunkStore(settings(tmp_path, collection="euclid"), MAKE)
 
@@ -128,7 +130,7 @@ def test_a_second_process_is_kept_out(store: ChunkStore, tmp_path: Path) -> None
 def test_a_server_that_is_not_there(tmp_path: Path) -> None:
     with pytest.raises(StoreError, match="cannot open Chroma"):
         ChunkStore(settings(tmp_path, chroma_url="http://127.0.0.1:9"), MAKE)
-    with pytest.raises(StoreError, match="give http://host:port"):
+    with pytest.raises(RagUsageError, match="give http://host:port"):
         ChunkStore(settings(tmp_path, chroma_url="localhost:9"), MAKE)
 
 

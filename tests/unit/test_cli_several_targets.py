@@ -130,6 +130,13 @@ def test_a_wrong_option_is_found_before_the_first_engine_starts(tmp_path: Path) 
     assert not refused.out.exists()
 
 
+def test_what_locust_does_instead_of_a_swarm_starts_no_engine(tmp_path: Path) -> None:
+    listed = run(tmp_path, "sound,sick", "--list")
+    assert listed.code == DONE
+    assert "UnorderedUser" in listed.printed + listed.said
+    assert "starting" not in listed.said
+
+
 def test_what_the_last_target_cannot_take_is_found_before_the_first_starts(tmp_path: Path) -> None:
     refused = run(tmp_path, "sound,vllm-context", "--kv-tokens", 100)
     assert refused.code == WRONG_USE
