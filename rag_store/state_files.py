@@ -13,7 +13,7 @@ from pathlib import Path
 import numpy as np
 
 from rag_store.embedders import States
-from rag_store.errors import StoreError
+from rag_store.errors import RagUsageError, StoreError
 from rag_store.fingerprint import Fingerprint
 
 
@@ -21,13 +21,15 @@ class StateFiles:
     """The files of one collection, in a folder that names its fingerprint."""
 
     def __init__(self, path: Path, collection: str, fingerprint: Fingerprint) -> None:
-        """Raises StoreError where the folder cannot be made."""
+        """Raises RagUsageError where the folder cannot be made."""
         make = hashlib.sha256(fingerprint.as_json().encode()).hexdigest()[:16]
         self._folder = path / "states" / f"{collection}-{make}"
         try:
             self._folder.mkdir(parents=True, exist_ok=True)
         except OSError as error:
-            raise StoreError(f"cannot write to {self._folder}: {error.strerror}") from error
+            raise RagUsageError(
+                f"cannot write to {self._folder} ({error.strerror}): name another --path"
+            ) from error
 
     def save(self, digest: str, states: Sequence[States]) -> None:
         """Keep the states of a document's sentences. Raises StoreError."""

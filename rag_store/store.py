@@ -18,7 +18,7 @@ import numpy as np
 import numpy.typing as npt
 
 from rag_store.embedders import Vectors
-from rag_store.errors import FingerprintError, RagError, StoreError
+from rag_store.errors import FingerprintError, RagError, RagUsageError, StoreError
 from rag_store.fingerprint import Fingerprint
 from rag_store.settings import Settings
 
@@ -67,7 +67,8 @@ class ChunkStore:
     def __init__(self, settings: Settings, fingerprint: Fingerprint, rebuild: bool = False) -> None:
         """Open the collection, or create it. With `rebuild` what is there is dropped.
 
-        Raises StoreError, and FingerprintError where it was made with something else.
+        Raises RagUsageError, StoreError, and FingerprintError where it was made with something
+        else.
         """
         self._lock = None if settings.chroma_url else _lock(settings.path)
         try:
@@ -181,12 +182,20 @@ def _client(settings: Settings) -> Any:
     quiet = ChromaSettings(anonymized_telemetry=False)
     if not settings.chroma_url:
         return chromadb.PersistentClient(str(settings.path), quiet)
-    url = urlsplit(settings.chroma_url)
+    host, port, secure = _address(settings.chroma_url)
+    return chromadb.HttpClient(host, port, ssl=secure, settings=quiet)
+
+
+def _address(chroma_url: str) -> tuple[str, int, bool]:
+    try:
+        url = urlsplit(chroma_url)
+        host, port = url.hostname, url.port
+    except ValueError:
+        host = None
+    if not host or url.scheme not in ("http", "https"):
+        raise RagUsageError(f"--chroma-url is {chroma_url!r}: give http://host:port")
     secure = url.scheme == "https"
-    if url.scheme not in ("http", "https") or not url.hostname:
-        raise StoreError(f"--chroma-url is {settings.chroma_url!r}: give http://host:port")
-    port = url.port or (443 if secure else 8000)
-    return chromadb.HttpClient(url.hostname, port, ssl=secure, settings=quiet)
+    return host, port or (443 if secure else 8000), secure
 
 
 def _lock(path: Path) -> TextIOWrapper:
@@ -195,7 +204,9 @@ def _lock(path: Path) -> TextIOWrapper:
         path.mkdir(parents=True, exist_ok=True)
         file = (path / "lock").open("w")
     except OSError as error:
-        raise StoreError(f"cannot write to {path}: {error.strerror}") from error
+        raise RagUsageError(
+            f"cannot write to {path} ({error.strerror}): name another --path"
+        ) from error
     try:
         fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except OSError as error:

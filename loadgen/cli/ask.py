@@ -15,6 +15,7 @@ from loadgen.cli.interruption import interruptible
 from loadgen.errors import TargetError, UsageError
 
 DEFAULT_TARGET = "vllm"
+NO_UTF8 = "is not UTF-8, and cannot be sent: write it in UTF-8"
 
 
 def ask_command(arguments: list[str]) -> int:
@@ -71,13 +72,24 @@ def _parse(arguments: list[str]) -> AskArguments:
 
 def _questions(given: Sequence[str]) -> Iterator[str]:
     if given == ["-"]:
-        given = [line for line in sys.stdin.read().splitlines() if line.strip()]
+        given = [line for line in _stdin().splitlines() if line.strip()]
         if not given:
             raise UsageError("nothing to ask: give one question a line")
     for question in given:
         if not question.strip():
             raise UsageError("a question is empty: say what you want to know")
+        try:
+            question.encode()
+        except UnicodeEncodeError:
+            raise UsageError(f"the question {question[:40]!a} {NO_UTF8}") from None
         yield question
+
+
+def _stdin() -> str:
+    try:
+        return sys.stdin.read()
+    except UnicodeDecodeError:
+        raise UsageError(f"stdin {NO_UTF8}") from None
 
 
 async def _ask(arguments: AskArguments) -> int:

@@ -3,6 +3,7 @@
 from collections.abc import Collection
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 from urllib.parse import quote
 
 from loadgen.client.host import Answer, Host
@@ -60,10 +61,13 @@ def _require_ready(host: Host, ready: Answer) -> None:
     if ready.status == 503:
         raise HostError(f"host {host.url} is not ready ({host.quote(ready)}): wait until it is")
     if ready.json().get("status") != "ready":
-        raise HostError(
-            f"{host.url} is no RAG service: /ready answered HTTP {ready.status}:"
-            " give the address that `kvswarm rag serve` prints"
-        )
+        raise _stranger(host, f"/ready answered HTTP {ready.status}")
+
+
+def _stranger(host: Host, said: str) -> HostError:
+    return HostError(
+        f"{host.url} is no RAG service: {said}: give the address that `kvswarm rag serve` prints"
+    )
 
 
 async def _held(host: Host) -> set[str]:
@@ -72,13 +76,28 @@ async def _held(host: Host) -> set[str]:
     after = ""
     while True:
         answer = await host.ask("GET", f"/v1/documents?limit={PAGE}&after={quote(after, safe='')}")
-        entries = answer.json().get("data")
-        if not isinstance(entries, list):
+        if answer.status != 200:
             raise HostError(
                 f"host {host.url} does not list its documents: HTTP {answer.status}"
                 f" {host.quote(answer)!r}"
             )
-        held.update(str(entry["doc_id"]) for entry in entries)
-        if not answer.json().get("has_more"):
+        page = answer.json()
+        doc_ids = _doc_ids(page)
+        more = bool(page.get("has_more"))
+        # A page that adds nothing would be asked for again without end.
+        if doc_ids is None or (more and held.issuperset(doc_ids)):
+            raise _stranger(host, "/v1/documents answered with no list of documents")
+        held.update(doc_ids)
+        if not more:
             return held
-        after = str(entries[-1]["doc_id"])
+        after = doc_ids[-1]
+
+
+def _doc_ids(page: dict[str, Any]) -> list[str] | None:
+    """The ids on a page of the listing; None where it is none."""
+    entries = page.get("data")
+    if not isinstance(entries, list):
+        return None
+    told = [entry.get("doc_id") if isinstance(entry, dict) else None for entry in entries]
+    doc_ids = [doc_id for doc_id in told if isinstance(doc_id, str)]
+    return doc_ids if len(doc_ids) == len(entries) else None

@@ -56,11 +56,16 @@ class RetrievalClient:
         await self._transport.__aexit__(*error)
 
     async def retrieve(self, question: str) -> Retrieval:
-        """The document of the question. Raises a StreamFailure that names the service."""
+        """The document of the question.
+
+        Raises a StreamFailure; it names the service, but Malformed blames a question that is no
+        text.
+        """
+        body = _body(question)
         began_at = time.perf_counter()
         try:
             async with asyncio.timeout(self._timeout_s):
-                return _retrieval(await self._ask(_body(question)), began_at)
+                return _retrieval(await self._ask(body), began_at)
         except TimeoutError:
             raise TimedOut(self._said(f"no answer within {self._timeout_s:g} s")) from None
         except StreamFailure as failure:

@@ -6,9 +6,14 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any, TextIO
 
+from loadgen.runs.formula import without_formula
+
 
 def to_csv(rows: Iterable[Sequence[Any]]) -> str:
-    """Rows as CSV text; None becomes an empty cell, booleans `true` and `false`, floats short."""
+    """Rows as CSV text; None becomes an empty cell, booleans `true` and `false`, floats short.
+
+    Of text nothing is a formula.
+    """
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
     writer.writerows([_cell(value) for value in row] for row in rows)
@@ -16,6 +21,8 @@ def to_csv(rows: Iterable[Sequence[Any]]) -> str:
 
 
 def _cell(value: Any) -> Any:
+    if isinstance(value, str):
+        return without_formula(value)
     if isinstance(value, bool):
         return "true" if value else "false"
     if isinstance(value, float):

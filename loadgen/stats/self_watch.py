@@ -123,16 +123,20 @@ class SaturationRule:
         by_process: dict[str, list[ClientSample]] = defaultdict(list)
         for sample in samples:
             by_process[sample.process].append(sample)
-        reasons = [self._reason(process, own) for process, own in sorted(by_process.items())]
+        alone = len(by_process) == 1
+        reasons = [
+            self._reason("the client" if alone else f"process {process}", own)
+            for process, own in sorted(by_process.items())
+        ]
         told = [reason for reason in reasons if reason]
         return Saturation(bool(told), " ".join(told))
 
-    def _reason(self, process: str, samples: Sequence[ClientSample]) -> str:
+    def _reason(self, who: str, samples: Sequence[ClientSample]) -> str:
         worst = [max(s.loop_lag_p99_ms, s.send_lateness_p99_ms or 0.0) for s in samples]
         bad = sum(ms > self.max_lag_ms for ms in worst)
         if bad < self.least_seconds or bad <= self.share_of_seconds * len(samples):
             return ""
         return (
-            f"{process} was late by more than {self.max_lag_ms:g} ms in {bad} of "
+            f"{who} was late by more than {self.max_lag_ms:g} ms in {bad} of "
             f"{len(samples)} seconds (worst {max(worst):.0f} ms): use more processes or less load."
         )

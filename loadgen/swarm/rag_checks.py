@@ -53,7 +53,8 @@ def ready_rag(options: SwarmOptions, corpus: Corpus) -> RagFacts | None:
 def rag_notes(rag: RagFacts | None, options: SwarmOptions, corpus: Corpus) -> tuple[str, ...]:
     """What makes retrieval harder than it looks, to be said at the start."""
     if rag is None:
-        return ()
+        unused = options.rag_url is not None
+        return (f"--rag-url is not used with --labels {options.labels}",) if unused else ()
     notes = []
     if rag.strangers:
         notes.append(

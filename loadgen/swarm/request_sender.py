@@ -17,6 +17,8 @@ from loadgen.swarm.labels import Labels
 from loadgen.swarm.recording import to_record
 from loadgen.swarm.retriever import Found, Retriever
 
+CUT_OFF_RETRIEVAL = "cancelled during its retrieval"
+
 
 @dataclass(frozen=True, slots=True)
 class Turn:
@@ -75,7 +77,7 @@ class RequestSender:
         try:
             sending.found = await retriever.find(sending.turn.request)
         except asyncio.CancelledError:
-            sending.give_up("cancelled", "cancelled during its retrieval")
+            sending.give_up("cancelled", CUT_OFF_RETRIEVAL)
             raise
         except StreamFailure as failure:
             sending.give_up(failure.outcome, str(failure))

@@ -12,7 +12,9 @@ from rich.console import Console
 from rich.live import Live
 from rich.table import Table
 
+from loadgen.runs.cut_off import count_cut_off
 from loadgen.swarm.pulse import Pulse, pulse
+from loadgen.swarm.request_sender import CUT_OFF_RETRIEVAL
 
 if TYPE_CHECKING:
     from loadgen.swarm.leader import Leader
@@ -73,12 +75,21 @@ class View:
 
     def _print(self, out: Console, summary: dict[str, Any], directory: Path | None) -> None:
         lines = summary_lines(summary)
-        lines += [f"run directory: {directory}"] if directory is not None else []
+        if directory is not None:
+            lines += [*self._hung(summary, directory), f"run directory: {directory}"]
         for line in error_lines(self._leader.environment.runner):
             out.print(line, markup=False, soft_wrap=True)
         out.print(summary_table(summary))
         for line in lines:
             out.print(line, markup=False, soft_wrap=True)
+
+    def _hung(self, summary: dict[str, Any], directory: Path) -> list[str]:
+        """What a RAG service that stopped answering has left: cancelled is no failure."""
+        ready = self._leader.preparation
+        if ready is None or ready.rag is None or not summary["outcomes"].get("cancelled"):
+            return []
+        count = count_cut_off(directory / "requests.csv", CUT_OFF_RETRIEVAL)
+        return [f"{count} requests were still waiting for the RAG service"] if count else []
 
     def _show_for_ever(self) -> None:
         last = pulse(self._leader, None)
@@ -157,7 +168,7 @@ def summary_lines(summary: dict[str, Any]) -> list[str]:
         f"requests: {outcomes} in {summary['duration_s']:.1f} s",
         f"throughput: {_rate(summary['requests_per_s'])} requests/s,"
         f" {_rate(summary['output_tokens_per_s'])} output tokens/s",
-        _server_line(summary["server"]),
+        _cache_line(summary),
     ]
     if summary["batches"]:
         counts = ", ".join(f"{count} {name}" for name, count in summary["batches"].items())
@@ -190,8 +201,14 @@ def _rate(value: float | None) -> str:
     return "-" if value is None else f"{value:.1f}"
 
 
-def _server_line(server: dict[str, Any] | None) -> str:
+def _cache_line(summary: dict[str, Any]) -> str:
+    server, told = summary["server"], summary["cached_share"]
     if not server or server.get("hit_rate") is None:
+        if told is not None:
+            return (
+                f"prompt tokens: {told:.1%} from cache, by the replies of the host"
+                " (no /metrics of vLLM)"
+            )
         return "prompt tokens: the host tells nothing about its cache (no /metrics of vLLM)"
     line = (
         f"prompt tokens: {server['computed_prompt_tokens']:.0f} computed,"

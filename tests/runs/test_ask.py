@@ -130,6 +130,13 @@ def test_wrong_use_is_one_line_and_starts_nothing(
     assert said.err.count("\n") == 1
 
 
+def test_what_cannot_be_sent_is_told_before_anything_is_started() -> None:
+    said = ask(os.fsdecode(b"Who \xff?"), "--host", "http://127.0.0.1:9")
+    assert (said.code, said.out) == (2, "")
+    assert said.err.startswith("kvswarm: the question 'Who \\udcff?' is not UTF-8")
+    assert said.err.count("\n") == 1
+
+
 def test_nothing_is_no_question() -> None:
     assert ask(" ").err == "kvswarm: a question is empty: say what you want to know\n"
     assert ask("-", stdin="\n").err == "kvswarm: nothing to ask: give one question a line\n"

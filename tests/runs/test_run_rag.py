@@ -3,6 +3,7 @@
 import csv
 import json
 import re
+import signal
 import subprocess
 import sys
 import urllib.request
@@ -164,6 +165,26 @@ def test_a_service_that_dies_fails_the_requests_and_the_run(
     assert ran.json("summary.json")["failed"] == len(lost)
     assert f"RAG service {service.url}" in output
     assert "Traceback" not in output
+
+
+def test_what_a_hung_service_has_kept_waiting_is_said(
+    engine: HostProcess, corpus: Path, tmp_path: Path
+) -> None:
+    with rag_service(tmp_path, corpus) as service:
+        more = options(corpus, "--rag-url", service.url, "-t", "2s", "--drain", 0.5)
+        command = arguments(engine.url, tmp_path / "run", *more, file="rag")
+        process = subprocess.Popen(
+            command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
+        )
+        try:
+            wait_until(lambda: len(engine.prompts()) >= 4)
+            service.process.send_signal(signal.SIGSTOP)
+            output, _ = process.communicate(timeout=TIMEOUT_S)
+        finally:
+            process.kill()
+    rows = Ran(process.returncode, output, tmp_path / "run").rows
+    assert [row["outcome"] for row in rows].count("cancelled") == 4, output
+    assert "\n4 requests were still waiting for the RAG service\n" in output
 
 
 def test_a_service_that_lacks_documents_is_refused(

@@ -159,8 +159,9 @@ async def test_nobody_listens() -> None:
 
 
 async def test_a_question_that_is_no_unicode_is_not_sent() -> None:
-    with pytest.raises(StreamFailure, match="surrogate"):
+    with pytest.raises(StreamFailure, match="surrogate") as failure:
         await ask(Answers(says(FOUND)), question="Who \ud800?")
+    assert "RAG service" not in str(failure.value)
 
 
 class Shelf:
@@ -207,3 +208,26 @@ async def test_a_service_with_more_than_the_corpus_is_ready() -> None:
 async def test_a_service_that_cannot_be_used(held: list[str], ready: Any, said: str) -> None:
     with pytest.raises(HostError, match=said):
         await probed(list("abcde"), held, ready)
+
+
+@pytest.mark.parametrize(
+    "listing",
+    [
+        {"data": [{}]},
+        {"data": ["x"]},
+        {"data": [{"doc_id": 7}]},
+        {"data": {"a": 1}},
+        {"data": [], "has_more": True},
+        {"data": [{"doc_id": "a"}], "has_more": True},
+        ["a"],
+    ],
+)
+async def test_a_stranger_that_says_it_is_ready_is_told_from_a_rag_service(listing: Any) -> None:
+    async def answer(request: web.Request) -> web.StreamResponse:
+        ready = request.path == "/ready"
+        return web.json_response({"status": "ready"} if ready else listing)
+
+    routes: dict[tuple[str, str], Handler] = {("GET", "/ready"): answer}
+    async with serving({**routes, ("GET", "/v1/documents"): answer}) as url:
+        with pytest.raises(HostError, match=f"^{url} is no RAG service: .*kvswarm rag serve"):
+            await probe_rag(url, ["a"], "my/corpus")

@@ -61,6 +61,19 @@ def test_cells() -> None:
     )
 
 
+@pytest.mark.parametrize(
+    ("text", "cell"),
+    [
+        ("=cmd|' /C calc'!A0", "'=cmd|' /C calc'!A0"),
+        ("'=a", "''=a"),
+        *((f"{first}a", f"'{first}a") for first in "=+-@\t\r"),
+        *((text, text) for text in ("mix-1", "o'neill", "'a", "'", "", "a=b")),
+    ],
+)
+def test_no_text_is_a_formula(text: str, cell: str) -> None:
+    assert to_csv([[text, -1.5, -1]]) == f"{cell},-1.5,-1\n"
+
+
 @pytest.mark.parametrize("batched", [False, True])
 def test_batches_have_a_file_only_where_there_are_some(tmp_path: Path, batched: bool) -> None:
     directory = open_directory(tmp_path / "run", batched)

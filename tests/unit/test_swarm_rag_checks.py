@@ -1,4 +1,4 @@
-"""What is refused of `--labels` offline, in a process of its own: importing Locust patches it."""
+"""What is said of `--labels` offline, in a process of its own: importing Locust patches it."""
 
 import json
 import subprocess
@@ -12,17 +12,18 @@ SCRIPT = """
 import json, sys
 from loadgen.errors import UsageError
 from loadgen.swarm.options import SwarmOptions
-from loadgen.swarm.rag_checks import check_arm
+from loadgen.swarm.rag_checks import check_arm, rag_notes
 from loadgen.workload.corpus import load_corpus
 
 corpus = load_corpus()
 
 def said(values, batched):
     try:
-        check_arm(SwarmOptions.read(values), corpus, batched)
+        options = SwarmOptions.read(values)
+        check_arm(options, corpus, batched)
     except UsageError as error:
         return str(error)
-    return ""
+    return "" if options.labels == "rag" else " ".join(rag_notes(None, options, corpus))
 
 print(json.dumps([said(*case) for case in json.load(sys.stdin)]))
 """
@@ -43,6 +44,7 @@ CASES: dict[str, tuple[dict[str, Any], bool, str]] = {
     "batches": (RAG, True, "the locustfile rag"),
     "composed contexts": ({**RAG, "contexts": 500}, False, "--contexts 500 is more than"),
     "no scheme": ({**RAG, "rag_url": "127.0.0.1:8090"}, False, "--rag-url: host '127.0.0.1:8090'"),
+    "not asked": ({**RAG, "labels": "oracle"}, False, "--rag-url is not used with --labels oracle"),
     "a password": ({**RAG, "rag_url": "http://me:pw@x"}, False, "credentials"),
 }
 
