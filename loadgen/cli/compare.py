@@ -1,31 +1,63 @@
 """`kvswarm compare`: two runs, or two sets of repeats, set against each other."""
 
 import argparse
+import os
 import sys
+import traceback
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from loadgen.cli.arguments import Parser
-from loadgen.errors import UsageError
+from loadgen.errors import KvswarmError, UsageError
 
 if TYPE_CHECKING:
     from loadgen.compare.comparison import Comparison
     from loadgen.compare.noise import Noise
     from loadgen.compare.run import Run
 
+SOFTWARE_ERROR = 70
+"""`EX_SOFTWARE` of sysexits.h."""
 FORMATS = ("table", "json", "markdown", "junit")
 
 
 def compare_command(arguments: list[str]) -> int:
-    """Print the comparison; the exit code is the gate's, 0 without one. Raises UsageError."""
+    """Print the comparison; the exit code is the gate's, 0 without one. Raises UsageError.
+
+    A fault of our own must not look like a broken limit: it is said with its place, with code 70.
+    """
+    try:
+        return _gated(arguments)
+    except KvswarmError:
+        raise
+    except Exception as error:
+        print(f"kvswarm: compare failed, nothing is decided: {_placed(error)}", file=sys.stderr)
+        return SOFTWARE_ERROR
+
+
+def _placed(error: Exception) -> str:
+    frame = traceback.extract_tb(error.__traceback__)[-1]
+    text = " ".join(str(error).split())
+    return f"{type(error).__name__}: {text} ({Path(frame.filename).name}, line {frame.lineno})"
+
+
+def _gated(arguments: list[str]) -> int:
     parsed = _parser().parse_args(arguments)
     base, new = _sides(parsed)
     try:
         comparison = _compare(parsed, base, new)
     except ModuleNotFoundError as error:
         raise not_installed(error) from error
-    print(_formatted(comparison, parsed.format), end="")
+    _tell(_formatted(comparison, parsed.format))
     return comparison.exit_code
+
+
+def _tell(text: str) -> None:
+    """Print; a reader that leaves, as `head` does, changes nothing of the gate's verdict."""
+    try:
+        print(text, end="", flush=True)
+    except BrokenPipeError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def not_installed(error: ModuleNotFoundError) -> UsageError:
@@ -33,6 +65,14 @@ def not_installed(error: ModuleNotFoundError) -> UsageError:
     return UsageError(
         f"this needs {error.name}, which is not installed: pip install 'kvswarm[compare]'"
     )
+
+
+def require_different(paths: Sequence[Path]) -> None:
+    """Raises UsageError where a run is given twice: it would be taken for a repeat."""
+    resolved = [path.resolve() for path in paths]
+    for path, place in zip(paths, resolved, strict=True):
+        if resolved.count(place) > 1:
+            raise UsageError(f"{path} is given {resolved.count(place)} times: name each run once")
 
 
 def _compare(parsed: argparse.Namespace, base: list[Path], new: list[Path]) -> "Comparison":
@@ -44,6 +84,8 @@ def _compare(parsed: argparse.Namespace, base: list[Path], new: list[Path]) -> "
 
     limits = parse_gate(parsed.gate) if parsed.gate is not None else ()
     statistics = parse_statistics(parsed.metrics) if parsed.metrics is not None else ()
+    for side in (base, new):
+        require_different(side)
     before, after = (tuple(read_run(path, parsed.row) for path in side) for side in (base, new))
     noise = _noise(parsed, (*before, *after))
     return compare(Sides(before, after, noise), statistics, limits, _vary(parsed.vary))
@@ -103,7 +145,7 @@ def _parser() -> argparse.ArgumentParser:
         prog="kvswarm compare",
         usage="kvswarm compare BASE NEW | --base RUN… --new RUN… [options]",
         description="Exit code: 0 done or within the gate, 1 a limit is broken, 2 wrong use or not"
-        " comparable, 4 the data cannot decide.",
+        " comparable, 4 the data cannot decide, 70 a fault of compare itself.",
         allow_abbrev=False,
     )
     add = parser.add_argument
@@ -113,7 +155,11 @@ def _parser() -> argparse.ArgumentParser:
     add("--gate", help="limits such as 'ttft_ms.p95<=+10%%, errors<=0.1%%', or a TOML file")
     add("--metrics", help="what to compare, e.g. ttft_ms.p95,errors (default: the usual ones)")
     add("--vary", action="append", metavar="NAME", help="what is under test (default: target)")
-    add("--row", default="Aggregated", help="the row of Locust's CSV files (default: Aggregated)")
+    add(
+        "--row",
+        default="Aggregated",
+        help="the row of Locust's files, by name or as 'GET /x' (default: Aggregated)",
+    )
     add("--noise", type=Path, metavar="FILE", help="the spread between runs, by `kvswarm noise`")
     add("--no-noise", action="store_true", help="leave the spread between runs out")
     add("--format", choices=FORMATS, default="table", help="default: table")

@@ -8,7 +8,8 @@ from rich.console import Console
 from rich.table import Table
 
 from loadgen.cli.arguments import Parser
-from loadgen.cli.compare import not_installed
+from loadgen.cli.compare import not_installed, require_different
+from loadgen.errors import UsageError
 from loadgen.targets.home import home
 
 if TYPE_CHECKING:
@@ -37,7 +38,12 @@ def _measure(parsed: argparse.Namespace, file: Path) -> "Noise":
     from loadgen.compare.noise import measure_noise, write_noise
     from loadgen.compare.run_reader import read_run
 
-    noise = measure_noise([read_run(path) for path in parsed.runs])
+    require_different(parsed.runs)
+    runs = [read_run(path) for path in parsed.runs]
+    for run in runs:
+        if run.faults:
+            raise UsageError(f"{run.name} shows no spread, {run.faults[0]}: leave it out")
+    noise = measure_noise(runs)
     write_noise(noise, file)
     return noise
 

@@ -44,7 +44,10 @@ def compare(
     _require(sides, named)
     shown = named or tuple(_common(sides))
     if not shown:
-        raise UsageError("both sides have no metric in common: give files of the same kind")
+        raise UsageError(
+            "no metric has samples on both sides: give runs with requests, in files of the same"
+            " kind"
+        )
     intervals = len(limits) + len(set(shown) - {limit.statistic for limit in limits})
     level = 1 - (1 - CONFIDENCE) / intervals
     return Comparison(

@@ -22,7 +22,7 @@ class CsvTable:
 
     @classmethod
     def read(cls, path: Path) -> "CsvTable":
-        """Raises UsageError. A last row that was not written to its end is left out."""
+        """The file as it stands. Raises UsageError."""
         try:
             with path.open(encoding="utf-8-sig", newline="") as file:
                 header, *rows = csv.reader(file)
@@ -31,12 +31,18 @@ class CsvTable:
             raise UsageError(f"{path} cannot be read as CSV ({reason})") from None
         except ValueError:
             raise UsageError(f"{path} is empty: name a file with a header and rows") from None
-        if rows and len(rows[-1]) < len(header):
-            rows.pop()
-        for number, row in enumerate(rows, 2):
-            if len(row) != len(header):
-                raise UsageError(f"{path}, row {number}: {len(row)} cells, header {len(header)}")
         return cls(path, tuple(header), rows)
+
+    def whole(self) -> "CsvTable":
+        """Without a last row that was not written to its end. Raises UsageError for any other row
+        that is not as wide as the header."""
+        width, rows = len(self.header), self.rows
+        if rows and len(rows[-1]) < width:
+            rows = rows[:-1]
+        for number, row in enumerate(rows, 2):
+            if len(row) != width:
+                raise UsageError(f"{self.path}, row {number}: {len(row)} cells, header {width}")
+        return CsvTable(self.path, self.header, rows)
 
     def has(self, columns: Sequence[str]) -> bool:
         """Whether the header names all of them."""
@@ -47,18 +53,37 @@ class CsvTable:
         index = self.header.index(column)
         return [row[index] for row in self.rows]
 
-    def numbers(self, column: str) -> Floats:
-        """A column of numbers, NaN where a cell is empty or `N/A`. Raises UsageError."""
+    def numbers(self, column: str, least: float = 0.0) -> Floats:
+        """A column of numbers, NaN where a cell is empty or `N/A`. Raises UsageError for what is
+        no number, infinite or below `least`."""
         found = []
         for number, cell in enumerate(self.text(column), 2):
-            try:
-                found.append(float(cell) if cell and cell != "N/A" else math.nan)
-            except ValueError:
+            value = _number(cell)
+            if value is None or math.isinf(value) or value < least:
                 raise UsageError(
                     f"{self.path}, row {number}: {column} is {cell[:40]!r}, which is no number"
-                ) from None
+                    + (f" from {least:g} on" if math.isfinite(least) else "")
+                )
+            found.append(value)
         return np.asarray(found, dtype=np.float64)
+
+    def known(self, column: str) -> Floats:
+        """A column in which every row must have a number. Raises UsageError."""
+        found = self.numbers(column)
+        if np.isnan(found).any():
+            raise UsageError(
+                f"{self.path}: {column} is not known in every row: name a file as Locust wrote it"
+            )
+        return found
 
     def where(self, keep: Callable[[Sequence[str]], bool]) -> "CsvTable":
         """Only the rows to keep."""
         return CsvTable(self.path, self.header, [row for row in self.rows if keep(row)])
+
+
+def _number(cell: str) -> float | None:
+    """NaN for an empty cell or `N/A`, None for what is no number."""
+    try:
+        return float(cell) if cell and cell != "N/A" else math.nan
+    except ValueError:
+        return None

@@ -19,24 +19,32 @@ OF_THE_MOMENT = frozenset(
 
 
 def facts_of(description: Mapping[str, Any], batched: bool = False) -> dict[str, str] | None:
-    """The facts of a `run.json`; None for an empty one.
+    """The facts of a `run.json`; None for an empty one. Raises TypeError, AttributeError or
+    ValueError for one that is not as kvswarm writes it.
 
     The names: `target`, `target_arguments.*`, `model`, `seed`, `cache_state`, `locustfile`,
     `batched`, and every option of the workload under its own.
     """
     if not description:
         return None
-    options = description.get("options") or {}
+    options = _mapping(description, "options")
     facts = {name: value for name, value in options.items() if name not in NOT_OF_THE_WORKLOAD}
     for name in ("model", "seed", "cache_state"):
         facts[name] = description.get(name)
     facts["locustfile"] = _locustfile(description.get("command_line") or [])
     facts["batched"] = batched
-    target = description.get("target") or {}
+    target = _mapping(description, "target")
     facts[TARGET] = target.get("name") or description.get("host")
     facts.update(_target_arguments(target))
-    facts.update(_library(description.get("rag") or {}))
+    facts.update(_library(_mapping(description, "rag")))
     return {name: _text(value) for name, value in facts.items()}
+
+
+def _mapping(content: Mapping[str, Any], name: str) -> Mapping[str, Any]:
+    found = content.get(name) or {}
+    if not isinstance(found, Mapping):
+        raise TypeError(f"{name} is no object")
+    return found
 
 
 def _locustfile(command_line: Sequence[str]) -> str:
@@ -60,11 +68,11 @@ def _target_arguments(target: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
         if target.get(name) is not None:
             yield f"{ARGUMENTS}.{name}", target[name]
     ports = _ports(target)
-    for service, argv in (target.get("argv") or {}).items():
+    for service, argv in _mapping(target, "argv").items():
         for flag, value in _flags(argv):
             if flag not in OF_THE_MOMENT:
                 yield f"{ARGUMENTS}.{service}.{flag}", _without(ports, value)
-    for service, variables in (target.get("env") or {}).items():
+    for service, variables in _mapping(target, "env").items():
         for name, value in variables.items():
             if name not in OF_THE_MOMENT:
                 yield f"{ARGUMENTS}.{service}.{name}", _without(ports, str(value))
@@ -85,7 +93,7 @@ def _flags(argv: Sequence[str]) -> Iterator[tuple[str, str]]:
 
 def _ports(target: Mapping[str, Any]) -> frozenset[str]:
     """Free ports were drawn for this run alone."""
-    argv = [word for words in (target.get("argv") or {}).values() for word in words]
+    argv = [word for words in _mapping(target, "argv").values() for word in words]
     return frozenset(value for flag, value in pairwise(argv) if flag in ("--port", "--http-port"))
 
 

@@ -20,6 +20,9 @@ from loadgen.compare.series import Floats
 
 Scale = Literal["log", "plain"]
 
+ROUNDING = 1e-12
+"""Of the largest figure: what least squares makes of equal ones."""
+
 
 @dataclass(frozen=True, slots=True)
 class Interval:
@@ -101,23 +104,35 @@ def between_repeats(
     """New less base from nothing but each run's figure; None for fewer than three runs.
 
     An additive model, figure = seed + side, by least squares: with one seed it is the t-test with
-    pooled variance, with as many seeds as runs on a side the paired one. None where it leaves no
-    degree of freedom.
+    pooled variance, with as many seeds as runs on a side the paired one. Seeds that only one side
+    has say nothing of the other, and are left out. None where no degree of freedom is left.
     """
     figures = np.asarray([*base, *new])
-    names = [*seeds[0], *seeds[1]]
-    columns = [[float(name == seed) for name in names] for seed in sorted(set(names))]
-    side = [0.0] * len(base) + [1.0] * len(new)
-    design = np.asarray([*columns, side]).T
+    design = _design(len(base), len(new), [*seeds[0], *seeds[1]])
     freedom = len(figures) - design.shape[1]
-    if freedom < 1:
+    if freedom < 1 or not np.isfinite(figures).all():
         return None
     solved = np.linalg.lstsq(design, figures, rcond=None)[0]
     residual = figures - design @ solved
     variance = float(residual @ residual) / freedom
     factor = float(np.linalg.inv(design.T @ design)[-1, -1])
-    half = quantile_of_t(level, freedom) * math.sqrt(variance * factor)
-    return Interval(float(solved[-1]), float(solved[-1]) - half, float(solved[-1]) + half)
+    rounding = ROUNDING * float(np.abs(figures).max())
+    difference = _without(rounding, float(solved[-1]))
+    half = quantile_of_t(level, freedom) * _without(rounding, math.sqrt(variance * factor))
+    return Interval(difference, difference - half, difference + half)
+
+
+def _design(base: int, new: int, names: Sequence[str]) -> Floats:
+    side = [0.0] * base + [1.0] * new
+    columns = [[float(name == seed) for name in names] for seed in sorted(set(names))]
+    design = np.asarray([*columns, side]).T
+    if np.linalg.matrix_rank(design) == design.shape[1]:
+        return design
+    return np.asarray([[1.0] * len(side), side]).T
+
+
+def _without(rounding: float, value: float) -> float:
+    return value if abs(value) > rounding else 0.0
 
 
 def mean_of_repeats(figures: Sequence[float], level: float) -> Interval | None:

@@ -1,7 +1,7 @@
 """What becomes of one limit, and of the gate."""
 
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 from loadgen.compare.estimate import LEAST_SAMPLES
@@ -25,7 +25,16 @@ class Judgement:
 
 def judge(sides: Sides, limit: Limit, level: float) -> Judgement:
     """A limit is broken where the whole interval lies beyond it; undecided where only the estimate
-    does, or where a side has too few samples or no interval."""
+    does, where a side has too few samples or no interval, or where a run has a fault."""
+    found = _of_data(sides, limit, level)
+    faults = dict.fromkeys(fault.text for run in sides.runs for fault in run.faults)
+    if not faults:
+        return found
+    reason = f"a run decides nothing: {'; '.join(faults)}"
+    return replace(found, outcome="undecided", reason=reason)
+
+
+def _of_data(sides: Sides, limit: Limit, level: float) -> Judgement:
     statistic = limit.statistic
     if not sides.has_data(statistic):
         return Judgement(limit, None, "undecided", "totals alone have no interval")

@@ -37,12 +37,13 @@ TOKENS_ROW = "Output tokens/s"
 def read_stats(table: CsvTable, row_name: str) -> dict[str, tuple[float, int]]:
     """Figures and their samples: those of `row_name`, and of the rows that kvswarm adds."""
     row = _only(table, row_name)
-    requests, failures = _number(row, "Request Count"), _number(row, "Failure Count")
+    requests, failures = (_count(row, column) for column in ("Request Count", "Failure Count"))
+    _require_fewer_failures(row, "Request Count", "Failure Count")
     totals = dict(_response_times(row, "response_ms"))
     per_s = _number(row, "Requests/s") - _number(row, "Failures/s")
-    totals["requests_per_s"] = (per_s, int(requests - failures))
+    totals["requests_per_s"] = (per_s, requests - failures)
     if requests:
-        totals["errors"] = (failures / requests, int(requests))
+        totals["errors"] = (failures / requests, requests)
     for name in set(table.text("Name")) & {*OUR_ROWS, TOKENS_ROW}:
         totals.update(_our_row(_only(table, name), name))
     return totals
@@ -50,14 +51,14 @@ def read_stats(table: CsvTable, row_name: str) -> dict[str, tuple[float, int]]:
 
 def _our_row(row: CsvTable, name: str) -> Iterator[tuple[str, tuple[float, int]]]:
     if name == TOKENS_ROW:
-        count = int(_number(row, "Request Count"))
+        count = _count(row, "Request Count")
         yield "output_tokens_per_s", (_number(row, "Requests/s"), count)
     else:
         yield from _response_times(row, OUR_ROWS[name])
 
 
 def _response_times(row: CsvTable, metric: str) -> Iterator[tuple[str, tuple[float, int]]]:
-    count = int(_number(row, "Request Count"))
+    count = _count(row, "Request Count")
     if not count:
         return
     yield f"{metric}.mean", (_number(row, "Average Response Time"), count)
@@ -77,6 +78,17 @@ def _only(table: CsvTable, name: str) -> CsvTable:
     return found
 
 
+def _count(row: CsvTable, column: str) -> int:
+    return int(row.known(column)[0])
+
+
+def _require_fewer_failures(rows: CsvTable, requests: str, failures: str) -> None:
+    if (rows.known(failures) > rows.known(requests)).any():
+        raise UsageError(
+            f"{rows.path}: {failures} is above {requests}: name a file as Locust wrote it"
+        )
+
+
 def _number(row: CsvTable, column: str) -> float:
     return float(row.numbers(column)[0]) if column in row.header else float("nan")
 
@@ -84,14 +96,20 @@ def _number(row: CsvTable, column: str) -> float:
 def read_history(table: CsvTable, row_name: str) -> dict[str, Series]:
     """Rates, means and errors of `row_name`, a sample per second with requests or between them."""
     rows = _named(table, row_name)
-    at_s, total = rows.numbers("Timestamp"), rows.numbers("Total Request Count")
-    failed = rows.numbers("Total Failure Count")
+    _require_fewer_failures(rows, "Total Request Count", "Total Failure Count")
+    at_s, total = rows.known("Timestamp"), rows.known("Total Request Count")
+    failed = rows.known("Total Failure Count")
     time_ms = total * np.nan_to_num(rows.numbers("Total Average Response Time"))
     kept = _while_loaded(at_s, total)
     seconds, requests, failures, spent_ms = (
         np.diff(each[kept]) for each in (at_s, total, failed, time_ms)
     )
     samples = len(seconds)
+    if not samples:
+        raise UsageError(
+            f"{table.path} has no two rows of {row_name!r} with requests between them: name the"
+            " history of a longer run, or its _stats.csv"
+        )
     return {
         "requests_per_s": Ratio(requests - failures, seconds, samples),
         "response_ms": Ratio(spent_ms, requests, samples),
@@ -106,16 +124,25 @@ def read_last_totals(table: CsvTable, row_name: str) -> dict[str, tuple[float, i
         return {}
     rows = _named(table, row_name)
     last = CsvTable(table.path, table.header, rows.rows[-1:])
-    count = int(_number(last, "Total Request Count"))
+    count = _count(last, "Total Request Count")
     return dict(_percentiles(last, "response_ms", count)) if count else {}
 
 
 def _named(table: CsvTable, name: str) -> CsvTable:
-    index = table.header.index("Name")
+    """The rows of that name, or of that type and name: `GET /v1/models`. Raises UsageError."""
+    if not table.rows:
+        raise UsageError(f"{table.path} has a header and no rows: name a file of a finished run")
+    kind, index = (table.header.index(column) for column in ("Type", "Name"))
     found = table.where(lambda row: row[index] == name)
+    if not found.rows:
+        found = table.where(lambda row: f"{row[kind]} {row[index]}" == name)
     if not found.rows:
         names = sorted(set(table.text("Name")))
         raise UsageError(f"{table.path} has no row named {name!r}: --row is one of {names}")
+    kinds = sorted(set(found.text("Type")))
+    if len(kinds) > 1:
+        named = [f"{each} {name}" for each in kinds]
+        raise UsageError(f"{table.path} has several rows named {name!r}: --row is one of {named}")
     return found
 
 

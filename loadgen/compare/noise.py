@@ -140,8 +140,12 @@ def read_noise(path: Path) -> Noise:
             str(content["machine"]),
             str(content["target"]),
             tuple(map(str, content["runs"])),
-            {name: dict(scales) for name, scales in content["deviations"].items()},
-            dict(content["totals"]),
+            {name: _by_scale(scales) for name, scales in content["deviations"].items()},
+            {name: float(total) for name, total in content["totals"].items()},
         )
     except (KeyError, TypeError, ValueError, AttributeError):
         raise UsageError(f"{path} is no file of `kvswarm noise`: make one with it") from None
+
+
+def _by_scale(scales: Mapping[str, Any]) -> dict[str, float]:
+    return {scale: float(scales[scale]) for scale in _SCALES}

@@ -26,19 +26,23 @@ VALUES = {
 
 
 @dataclass(frozen=True, slots=True)
-class SentRequests:
-    """The requests that were sent, in that order, from `since_s` on."""
+class TimedRequests:
+    """The requests in the order of sending, from `since_s` on, and when each was sent. One that
+    failed before it was sent stands where it was due; one cancelled before is left out."""
 
     table: CsvTable
     order: Indices
+    at_s: Floats
+    end_s: Floats
 
     @classmethod
-    def of(cls, table: CsvTable, since_s: float = -np.inf) -> "SentRequests":
+    def of(cls, table: CsvTable, since_s: float = -np.inf) -> "TimedRequests":
         """Those that ended after `since_s`, as a run's summary counts them."""
-        sent_s, end_s = table.numbers("sent_s"), table.numbers("end_s")
-        order = np.lexsort((_position(table), sent_s))
-        kept = ~np.isnan(sent_s[order]) & (end_s[order] >= since_s)
-        return cls(table, order[kept])
+        at_s, end_s = _at_s(table), _moments(table, "end_s")
+        end_s = np.where(np.isnan(end_s), at_s, end_s)
+        order = np.lexsort((_position(table), at_s))
+        kept = order[~np.isnan(at_s[order]) & (end_s[order] >= since_s)]
+        return cls(table, kept, at_s[kept], end_s[kept])
 
     def column(self, name: str) -> Floats:
         """A column of numbers in this order; all NaN where the file has none of that name."""
@@ -51,6 +55,19 @@ class SentRequests:
         return np.asarray(self.table.text("outcome"), dtype=np.str_)[self.order]
 
 
+def _at_s(table: CsvTable) -> Floats:
+    """When each request was sent, else when it was due; NaN where it was cancelled before."""
+    sent_s = _moments(table, "sent_s")
+    due_s = _moments(table, "scheduled_s" if table.has(("scheduled_s",)) else "end_s")
+    cancelled = np.asarray(table.text("outcome"), dtype=np.str_) == "cancelled"
+    return np.where(np.isnan(sent_s) & ~cancelled, due_s, sent_s)
+
+
+def _moments(table: CsvTable, column: str) -> Floats:
+    """Seconds since a run's start, which another machine's clock may have before it."""
+    return table.numbers(column, least=-np.inf)
+
+
 def _position(table: CsvTable) -> Floats:
     """Requests sent at the same moment stand as in the stream."""
     ids = table.text("request_id")
@@ -61,10 +78,10 @@ def _position(table: CsvTable) -> Floats:
 
 def read_requests(table: CsvTable, since_s: float = -np.inf) -> dict[str, Series]:
     """Every metric that the file can tell. Raises UsageError for what is no number."""
-    return dict(_series(SentRequests.of(table, since_s)))
+    return dict(_series(TimedRequests.of(table, since_s)))
 
 
-def _series(sent: SentRequests) -> Iterator[tuple[str, Series]]:
+def _series(sent: TimedRequests) -> Iterator[tuple[str, Series]]:
     outcome = sent.outcome
     ok = outcome == "ok"
     for metric, column in VALUES.items():
@@ -80,13 +97,12 @@ def _series(sent: SentRequests) -> Iterator[tuple[str, Series]]:
     yield "cached_share", _cached_share(sent, ok)
 
 
-def _seconds(sent: SentRequests) -> Floats:
+def _seconds(sent: TimedRequests) -> Floats:
     """The time of each request is that until the next is sent, so that all of it adds up to the
     run's, from the first send to the last end."""
-    sent_s, end_s = sent.column("sent_s"), sent.column("end_s")
-    if not len(sent_s):
-        return sent_s
-    return np.diff(np.append(sent_s, max(sent_s[-1], np.nanmax(end_s))))
+    if not len(sent.at_s):
+        return sent.at_s
+    return np.diff(np.append(sent.at_s, max(sent.at_s[-1], sent.end_s.max())))
 
 
 def _rate(done: Floats, seconds: Floats) -> Ratio:
@@ -94,7 +110,7 @@ def _rate(done: Floats, seconds: Floats) -> Ratio:
     return Ratio(np.nan_to_num(done), seconds, known) if seconds.sum() > 0 else NO_RATIO
 
 
-def _cached_share(sent: SentRequests, ok: Flags) -> Ratio:
+def _cached_share(sent: TimedRequests, ok: Flags) -> Ratio:
     """Over the prompts of all `ok` requests: some hosts leave the field out where it would be 0."""
     cached, prompt = sent.column("cached_tokens")[ok], sent.column("prompt_tokens")[ok]
     if np.isnan(cached).all() or not np.nansum(prompt):

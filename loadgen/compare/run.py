@@ -5,18 +5,21 @@ from dataclasses import dataclass, field
 
 from loadgen.compare.metrics import MEAN, METRICS, Statistic
 from loadgen.compare.series import Ratio, Series
+from loadgen.compare.soundness import Fault
 
 
 @dataclass(frozen=True, slots=True)
 class Run:
     """`series` by metric; `totals` by statistic are figures that came without their data, each of
-    so many samples. `facts` say how the run was made, None where the file does not tell."""
+    so many samples. `facts` say how the run was made, None where the file does not tell. One with
+    `faults` decides nothing."""
 
     name: str
     series: Mapping[str, Series] = field(default_factory=dict)
     totals: Mapping[str, tuple[float, int]] = field(default_factory=dict)
     facts: Mapping[str, str] | None = None
     machine: str = ""
+    faults: tuple[Fault, ...] = ()
     remarks: tuple[str, ...] = ()
 
     @property

@@ -1,6 +1,7 @@
 """Reads whatever a run left: its directory, or one exported CSV, told by its header."""
 
-from collections.abc import Callable, Iterator, Mapping
+import math
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -9,12 +10,14 @@ import numpy as np
 from loadgen.compare import locust_csv
 from loadgen.compare.csv_table import CsvTable
 from loadgen.compare.facts import facts_of
+from loadgen.compare.json_object import malformed, read_object
 from loadgen.compare.requests_csv import HEADER as REQUESTS_HEADER
 from loadgen.compare.requests_csv import read_requests
 from loadgen.compare.run import Run
 from loadgen.compare.series import Series, Values
+from loadgen.compare.soundness import faults_of
 from loadgen.errors import UsageError
-from loadgen.runs.directory import RUN_JSON, read_json
+from loadgen.runs.directory import RUN_JSON
 
 SUMMARY_JSON = "summary.json"
 
@@ -28,10 +31,11 @@ def read_run(path: Path, row_name: str = locust_csv.ALL_REQUESTS) -> Run:
     table = CsvTable.read(path)
     for header, read in _DIALECTS:
         if table.has(header):
-            return read(table, row_name)
+            return read(table.whole(), row_name)
     raise UsageError(
-        f"{path} is neither our requests.csv nor Locust's statistics or their history, by its"
-        f" header: {','.join(table.header)[:80]!r}"
+        f"{path} is none of the files compare reads: name a run directory, a requests.csv, or"
+        " Locust's _stats.csv or _stats_history.csv"
+        f" (its header is {','.join(table.header)[:80]!r})"
     )
 
 
@@ -39,42 +43,56 @@ def _read_directory(path: Path) -> Run:
     file = path / "requests.csv"
     if not file.is_file():
         raise UsageError(f"{path} has no requests.csv: name a run directory or a CSV file")
-    table = CsvTable.read(file)
-    if not table.has(REQUESTS_HEADER):
-        raise UsageError(f"{file} has not the columns of a requests.csv")
-    description, summary = read_json(path / RUN_JSON), read_json(path / SUMMARY_JSON)
-    since_s = summary.get("stats_reset_s")
-    since = -np.inf if since_s is None else float(since_s)
+    table = _table(file, REQUESTS_HEADER)
+    description, summary = read_object(path / RUN_JSON), read_object(path / SUMMARY_JSON)
+    since_s, batches = _since_s(path / SUMMARY_JSON, summary), path / "batches.csv"
+    faults = tuple(faults_of(description, summary))
     return Run(
         name=str(path),
-        series={**read_requests(table, since), **_batches(path / "batches.csv", since)},
-        facts=facts_of(description, batched=(path / "batches.csv").exists()),
+        series={**read_requests(table, since_s), **_batches(batches, since_s)},
+        facts=_facts(path / RUN_JSON, description, batched=batches.exists()),
         machine=str(description.get("machine", "")),
-        remarks=tuple(_remarks(description, summary)),
+        faults=faults,
+        remarks=(*map(str, faults), *_remarks(description)),
     )
+
+
+def _table(file: Path, header: Sequence[str]) -> CsvTable:
+    table = CsvTable.read(file)
+    if not table.has(header):
+        raise UsageError(f"{file} has not the columns of a {file.name}")
+    return table.whole()
+
+
+def _since_s(file: Path, summary: Mapping[str, Any]) -> float:
+    since_s = summary.get("stats_reset_s")
+    if since_s is None:
+        return -math.inf
+    if not isinstance(since_s, int | float) or not math.isfinite(since_s):
+        raise malformed(file, "stats_reset_s is no number")
+    return float(since_s)
+
+
+def _facts(file: Path, description: Mapping[str, Any], batched: bool) -> dict[str, str] | None:
+    try:
+        return facts_of(description, batched)
+    except (AttributeError, TypeError, ValueError) as error:
+        raise malformed(file, str(error)) from None
 
 
 def _batches(file: Path, since_s: float) -> dict[str, Series]:
     if not file.is_file():
         return {}
-    table = CsvTable.read(file)
-    if not table.has(("sent_s", "last_reply_s", "makespan_s")):
-        raise UsageError(f"{file} has not the columns of a batches.csv")
-    makespan_s, sent_s = table.numbers("makespan_s"), table.numbers("sent_s")
-    kept = ~np.isnan(makespan_s) & (np.nan_to_num(table.numbers("last_reply_s")) >= since_s)
+    table = _table(file, ("sent_s", "last_reply_s", "makespan_s"))
+    sent_s, replied_s = (
+        table.numbers(column, least=-math.inf) for column in ("sent_s", "last_reply_s")
+    )
+    makespan_s = table.numbers("makespan_s")
+    kept = ~np.isnan(makespan_s) & (np.nan_to_num(replied_s) >= since_s)
     return {"makespan_s": Values(makespan_s[kept][np.argsort(sent_s[kept], kind="stable")])}
 
 
-def _remarks(description: Mapping[str, Any], summary: Mapping[str, Any]) -> Iterator[str]:
-    if summary.get("client_saturated"):
-        reason = summary.get("client_saturated_reason") or "see its client_metrics.csv"
-        yield f"the client was saturated, so its times are not the server's ({reason})"
-    if summary.get("lost_workers"):
-        yield f"{summary['lost_workers']} worker(s) were lost"
-    if description.get("host_died"):
-        yield "the host died"
-    elif description and "exit_code" not in description:
-        yield "it did not come to its end"
+def _remarks(description: Mapping[str, Any]) -> Iterator[str]:
     if description.get("cache_state") == "unknown":
         yield "what the caches held at the start is not known"
 

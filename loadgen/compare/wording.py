@@ -8,15 +8,18 @@ from loadgen.compare.interval import Interval
 from loadgen.compare.judgement import Judgement
 from loadgen.compare.metrics import Statistic
 from loadgen.compare.row import Row
+from loadgen.runs.formula import without_formula
 
 NOTHING = "-"
+MOST_SHOWN = 10_000
+"""A change by this factor or more is only said to be so: what lies beyond is no measurement."""
 
 
 def plain(name: str) -> str:
     """A name from outside on one line: no control characters, and nothing that a spreadsheet
     would take for a formula."""
     kept = "".join(each if unicodedata.category(each)[0] != "C" else " " for each in name)
-    return f"'{kept}" if kept.startswith(("=", "+", "-", "@")) else kept
+    return without_formula(kept)
 
 
 def figure(statistic: Statistic, value: float | None) -> str:
@@ -31,7 +34,7 @@ def figure(statistic: Statistic, value: float | None) -> str:
 def _digits(value: float) -> str:
     if math.isinf(value):
         return "∞" if value > 0 else "-∞"
-    return f"{value:,.0f}" if abs(value) >= 1000 else f"{value:.4g}"
+    return f"{value:,.0f}" if 1000 <= abs(value) < 1e9 else f"{value:.4g}"
 
 
 def change(row: Row) -> str:
@@ -57,6 +60,8 @@ def _percent(statistic: Statistic, value: float) -> str:
     unit = "points" if statistic.metric.form == "share" else "%"
     if math.isinf(value):
         return "∞" if value > 0 else "-∞"
+    if abs(value) > MOST_SHOWN:
+        return f"{'>+' if value > 0 else '<-'}{100 * MOST_SHOWN:,} {unit}"
     digits = ".1f" if abs(value) < 10 else ",.0f"
     return f"{format(100 * value, '+' + digits)} {unit}"
 

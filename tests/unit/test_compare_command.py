@@ -99,6 +99,68 @@ def test_repeats(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert (code, "seed 0, 1, 2 against 0, 1, 3" in err) == (2, True)
 
 
+@pytest.mark.parametrize(
+    ("said", "summary", "reason"),
+    [
+        ({"exit_code": 5}, {}, "the client was saturated"),
+        ({}, {"client_saturated": True}, "the client was saturated"),
+        ({"exit_code": 3}, {}, "the host died"),
+        ({"exit_code": 1}, {"lost_workers": 1}, "workers were lost"),
+        ({"exit_code": 143}, {}, "it failed"),
+        (None, {}, "it did not come to its end"),
+    ],
+)
+def test_a_run_that_is_not_sound_decides_nothing(
+    said: dict[str, Any] | None,
+    summary: dict[str, Any],
+    reason: str,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    base, new = write_run(tmp_path / "a", STEADY), write_run(tmp_path / "b", SLOW, **(said or {}))
+    if said is None:
+        content = json.loads((new / "run.json").read_text())
+        del content["exit_code"]
+        (new / "run.json").write_text(json.dumps(content))
+    (new / "summary.json").write_text(json.dumps(summary))
+    gate = ("--gate", "ttft_ms.mean<=+99%, ttft_ms.p50<=+10%", "--format", "json")
+    code, out, _ = call(capsys, base, new, *gate)
+    assert code == 4
+    assert all(reason in limit["reason"] for limit in json.loads(out)["gate"])
+
+
+def test_a_run_given_twice_is_no_repeat(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    one, two = (write_run(tmp_path / name, STEADY) for name in "ab")
+    again = tmp_path / "again"
+    again.symlink_to(one)
+    assert main(["noise", str(one), str(two), str(again)]) == 2
+    assert "is given 2 times" in capsys.readouterr().err
+    code, _, err = call(capsys, "--base", one, again, "--new", two)
+    assert (code, "is given 2 times" in err) == (2, True)
+
+
+def test_noise_of_a_run_that_is_not_sound_is_refused(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    runs = [
+        write_run(tmp_path / f"n{n}", STEADY, exit_code=code) for n, code in enumerate((0, 0, 5))
+    ]
+    assert main(["noise", *map(str, runs)]) == 2
+    assert "the client was saturated" in capsys.readouterr().err
+
+
+def test_a_fault_of_its_own_is_no_broken_limit(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*_: object) -> None:
+        raise ValueError("math\ndomain error")
+
+    monkeypatch.setattr("loadgen.cli.compare._compare", fail)
+    code, _, err = call(capsys, "a", "b")
+    assert (code, err.count("\n")) == (70, 1)
+    assert "ValueError: math domain error (test_compare_command.py, line" in err
+
+
 def test_json(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     base, new = write_run(tmp_path / "a", STEADY), write_run(tmp_path / "b", SLOW)
     code, out, _ = call(capsys, base, new, "--gate", "ttft_ms.mean<=+10%", "--format", "json")
@@ -197,3 +259,13 @@ def test_a_base_install_says_what_is_missing(tmp_path: Path) -> None:
     assert done.returncode == 2
     assert "pip install 'kvswarm[compare]'" in done.stderr
     assert done.stderr.count("\n") == 1
+
+
+def test_a_reader_that_leaves_early_does_not_change_the_verdict(tmp_path: Path) -> None:
+    base, new = write_run(tmp_path / "a", STEADY), write_run(tmp_path / "b", SLOW)
+    limit = ["--gate", "ttft_ms.mean<=+10%", "--no-noise"]
+    command = [sys.executable, "-m", "loadgen.cli.main", "compare", str(base), str(new), *limit]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
+        assert process.stdout is not None
+        process.stdout.close()
+        assert process.wait(60) == 1

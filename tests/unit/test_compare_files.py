@@ -6,13 +6,16 @@ import pytest
 from compare_runs import write_requests, write_run
 
 from loadgen.compare.estimate import estimate
+from loadgen.compare.locust_csv import HISTORY_HEADER, STATS_HEADER
 from loadgen.compare.metrics import DEFAULTS, parse_statistic
+from loadgen.compare.requests_csv import HEADER as REQUESTS_HEADER
 from loadgen.compare.run import Run
 from loadgen.compare.run_reader import read_run
 from loadgen.compare.series import Ratio
 from loadgen.errors import UsageError
 
 LOCUST = Path(__file__).parents[1] / "data" / "locust"
+OURS, STATS, HISTORY = map(",".join, (REQUESTS_HEADER, STATS_HEADER, HISTORY_HEADER))
 
 
 def figure(run: Run, name: str) -> float:
@@ -48,6 +51,17 @@ def test_failed_requests_have_no_latency_and_take_their_time(tmp_path: Path) -> 
     assert figure(run, "ttft_ms.mean") == 10
     assert figure(run, "requests_per_s") == pytest.approx(4 / 0.6)
     assert figure(run, "errors") == pytest.approx(1 / 5)
+
+
+@pytest.mark.parametrize("outcome", ["connect_error", "http_error", "timeout", "malformed"])
+def test_requests_that_failed_before_they_were_sent_count(outcome: str, tmp_path: Path) -> None:
+    file = tmp_path / "requests.csv"
+    header = "request_id,scheduled_s,sent_s,end_s,ttft_ms,e2e_ms,output_tokens,outcome"
+    rows = ["0,0,0,1,5,7,3,ok", f"1,1,,4,,,,{outcome}", "2,4,,9,,,,cancelled"]
+    file.write_text("\n".join([header, *rows]) + "\n")
+    run = read_run(file)
+    assert figure(run, "errors") == 0.5
+    assert figure(run, "requests_per_s") == 1 / 4
 
 
 def test_requests_stand_in_the_order_of_sending(tmp_path: Path) -> None:
@@ -115,6 +129,14 @@ def test_a_row_of_locusts_tables() -> None:
         read_run(LOCUST / "new_stats_history.csv", "/other")
 
 
+def test_rows_of_the_same_name_are_told_apart_by_their_type(tmp_path: Path) -> None:
+    file = tmp_path / "stats.csv"
+    file.write_text(f"{STATS}\nGET,/x,10,0,5\nPOST,/x,20,0,7\n,Aggregated,30,0,6\n")
+    assert read_run(file, "POST /x").totals["response_ms.mean"] == (7, 20)
+    with pytest.raises(UsageError, match=r"one of \['GET /x', 'POST /x'\]"):
+        read_run(file, "/x")
+
+
 def test_a_reset_in_locusts_history_starts_it_anew(tmp_path: Path) -> None:
     header, *rows = (LOCUST / "base_stats_history.csv").read_text().splitlines()
     middle = len(rows) // 2
@@ -143,10 +165,19 @@ def test_our_rows_in_locusts_table(tmp_path: Path) -> None:
     ("content", "message"),
     [
         ("", "is empty"),
-        ("a,b\n1,2\n", "neither our requests.csv nor Locust's"),
-        ("request_id,sent_s,end_s,ttft_ms,e2e_ms,output_tokens,outcome\n0,x,1,1,1,1,ok\n", "row 2"),
+        ("a,b\n1\n1,2\n", "none of the files compare reads"),
+        (f"{OURS}\n0,x,1,1,1,1,ok\n", "row 2"),
         ("Method,Name,Error,Occurrences,First Seen,Last Seen\n", "no times"),
-        ("a,b\n1\n1,2\n", "row 2: 1 cells, header 2"),
+        (f"{OURS}\n0,1\n0,0,1,1,1,1,ok\n", "row 2: 2 cells, header 7"),
+        (f"{OURS}\n0,0,1,inf,1,1,ok\n", "row 2: ttft_ms is 'inf'"),
+        (f"{OURS}\n0,0,1,-5,1,1,ok\n", "row 2: ttft_ms is '-5'"),
+        (f"{STATS}\n", "a header and no rows"),
+        (f"{STATS}\n,Aggregated,,0,5\n", "Request Count is not known"),
+        (f"{STATS}\n,Aggregated,N/A,0,5\n", "Request Count is not known"),
+        (f"{STATS}\n,Aggregated,inf,0,5\n", "row 2: Request Count is 'inf'"),
+        (f"{STATS}\n,Aggregated,3,4,5\n", "Failure Count is above Request Count"),
+        (f"{HISTORY}\n9,,Aggregated,3,0,5\n", "no two rows"),
+        (f"{HISTORY}\n9,,Aggregated,3,0,5\n10,,Aggregated,,0,5\n", "Count is not known"),
     ],
 )
 def test_files_that_cannot_be_read(content: str, message: str, tmp_path: Path) -> None:
@@ -161,6 +192,23 @@ def test_what_is_no_run(tmp_path: Path) -> None:
     for path, message in ((tmp_path, "no requests.csv"), (tmp_path / "not", "no run at")):
         with pytest.raises(UsageError, match=message):
             read_run(path)
+
+
+@pytest.mark.parametrize(
+    ("name", "content"),
+    [
+        ("summary.json", '{"stats_reset_s": "x"}'),
+        ("summary.json", "[]"),
+        ("run.json", '{"options": ["x"]}'),
+        ("run.json", '{"options": {"contexts": 6}, "se'),
+    ],
+)
+def test_what_a_run_says_must_be_readable(name: str, content: str, tmp_path: Path) -> None:
+    path = write_run(tmp_path / "run", [10.0])
+    (path / name).write_text(content)
+    with pytest.raises(UsageError, match=name) as raised:
+        read_run(path)
+    assert "\n" not in str(raised.value)
 
 
 def test_what_a_run_says_of_itself(tmp_path: Path) -> None:

@@ -7,8 +7,10 @@ import numpy as np
 import pytest
 from compare_runs import run_of
 
+from loadgen.compare import wording
 from loadgen.compare.comparison import Comparison, compare
 from loadgen.compare.gate import parse_gate, parse_limit
+from loadgen.compare.interval import Interval
 from loadgen.compare.metrics import METRICS, parse_statistic
 from loadgen.compare.run import Run
 from loadgen.compare.sides import Sides
@@ -149,6 +151,13 @@ def test_verdicts() -> None:
     assert verdict(base, run_of(STEADY[:29])) == "too little data"
     assert verdict(base, run_of(STEADY[:40]), "ttft_ms.p99") == "too little data"
     assert verdict(base, run_of(STEADY, failed=50), "errors") == "worse"
+
+
+def test_changes_beyond_all_measure_are_only_said_to_be_so() -> None:
+    statistic = parse_statistic("ttft_ms.mean")
+    shown = wording.between(statistic, Interval(0.5, -0.999, 7.1e17))
+    assert shown == "-99.9 % to >+1,000,000 %"
+    assert wording.figure(statistic, 7.1e17) == "7.1e+17 ms"
 
 
 def test_the_page_names_every_metric_and_its_limits_can_be_read() -> None:

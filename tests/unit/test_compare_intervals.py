@@ -5,6 +5,7 @@ import pytest
 from compare_runs import ar1, run_of
 from scipy.stats import binom
 
+from loadgen.compare.interval import between_repeats
 from loadgen.compare.metrics import parse_statistic
 from loadgen.compare.noise import measure_noise
 from loadgen.compare.run import Run
@@ -143,3 +144,18 @@ def test_runs_without_noise_have_none() -> None:
     rng = np.random.default_rng(9)
     noise = measure_noise([run_of(latencies(rng, 0.3, 100)) for _ in range(12)])
     assert noise.deviations["ttft_ms.mean"]["log"] < 0.5 * noise.totals["ttft_ms.mean"]
+
+
+def test_repeats_whose_seeds_only_one_side_has_are_compared_without_them() -> None:
+    found = between_repeats([10.0, 12.0], [20.0, 22.0], (["1", "1"], ["2", "2"]), LEVEL)
+    plain = between_repeats([10.0, 12.0], [20.0, 22.0], (["1", "1"], ["1", "1"]), LEVEL)
+    assert found is not None
+    assert found == plain
+    assert found.estimate == pytest.approx(10.0)
+
+
+def test_equal_figures_differ_by_nothing_at_all() -> None:
+    for seeds in (["1", "2", "3"], ["1", "1", "1"]):
+        found = between_repeats([0.1] * 3, [0.1] * 3, (seeds, seeds), LEVEL)
+        assert found is not None
+        assert (found.estimate, found.low, found.high) == (0.0, 0.0, 0.0)
