@@ -1,11 +1,12 @@
 """From a query's vector and words to documents in order, best first.
 
 First every chunk is compared by cosine and by BM25, and a document counts as its best chunk. The
-leading documents of either list are the candidates. The sentences of their best chunks are then
-compared word by word: the cosine of each query word's state with the nearest word of the sentence,
-averaged by the rarity of the query's words (Khattab and Zaharia's late interaction, SIGIR 2020,
-with an encoder that was not trained for it). The more of the query's terms some chunk holds, the
-more BM25 counts and the less the cosine.
+leading documents of either list are the candidates. Their sentences nearest to the query are then
+compared word by word: the cosine of each query word's state with the nearest word, averaged by the
+rarity of the query's words (Khattab and Zaharia's late interaction, SIGIR 2020, with an encoder
+that was not trained for it). The best sentence counts, and as much what all of a document's
+sentences hold together. The more of the query's terms some chunk holds, the more BM25 counts and
+the less the cosine.
 """
 
 from collections.abc import Callable, Sequence
@@ -23,9 +24,8 @@ Scores = npt.NDArray[np.float32]
 Indices = npt.NDArray[np.int64]
 Nearest = Callable[[Vectors, int], tuple[Sequence[str], Scores]]
 
-CANDIDATES_EACH = 12
-ROWS_EACH = 3
-SENTENCES_EACH = 6
+CANDIDATES_EACH = 6
+SENTENCES_EACH = 12
 NEAREST_ROWS = 400
 
 
@@ -91,10 +91,10 @@ def rank(
     by_row = {"dense": cosines, "bm25": bm25}
     leading = by_row.get(retriever, fuse("zscore", [cosines, bm25], [1, 1]))
     weights = _weights(snapshot, query)
-    near = _first(ROWS_EACH, leading, owners)
-    words = _words(snapshot, query, weights, owners[near], rows[near])
+    words, together = _words(snapshot, query, weights, documents)
     parts = [_best(cosines, starts), _best(bm25, starts)]
-    scores = _fused([*parts, words @ weights], found.coverage, retriever, fusion)
+    late = [words @ weights, together @ weights]
+    scores = _fused([*parts, *late], found.coverage, retriever, fusion)
     order = np.argsort(-scores, kind="stable")
     best = _first(1, leading, owners)
     return Ranking(
@@ -155,23 +155,23 @@ def _weights(snapshot: Snapshot, query: Embedding) -> Scores:
 
 
 def _words(
-    snapshot: Snapshot, query: Embedding, weights: Scores, owners: Indices, rows: Indices
-) -> Scores:
-    """For each document its cosine with each query word, in the best sentence of its rows.
+    snapshot: Snapshot, query: Embedding, weights: Scores, documents: Indices
+) -> tuple[Scores, Scores]:
+    """Each document's cosine with each query word, shape [documents, query words].
 
-    `owners` are the positions of the rows' documents, in order and without a gap.
+    First in the best of its sentences, then in any of those that are nearest to the query.
     """
-    if not snapshot.states or len(rows) == 0:
-        return np.zeros((len(np.unique(owners)), 0), np.float32)
-    first, last = snapshot.sentences[rows].T
-    # Chunks overlap, so two of a document may name the same sentence.
-    sentences, at = np.unique(_spans(first, last), return_index=True)
-    owners = np.repeat(owners, last - first)[at]
+    if not snapshot.states or len(documents) == 0:
+        none = np.zeros((len(documents), 0), np.float32)
+        return none, none
+    first, last = snapshot.first_sentences[documents], snapshot.first_sentences[documents + 1]
+    sentences, owners = _spans(first, last), np.repeat(np.arange(len(documents)), last - first)
     near = _first(SENTENCES_EACH, snapshot.means[sentences] @ query.vector, owners)
     sentences, owners = sentences[near], owners[near]
     by_sentence = _best_words(query.states, [snapshot.states[at] for at in sentences])
-    best: Scores = by_sentence[_first(1, by_sentence @ weights, owners)]
-    return best
+    best = by_sentence[_first(1, by_sentence @ weights, owners)]
+    starts = np.searchsorted(owners, np.arange(len(documents)))
+    return best, np.maximum.reduceat(by_sentence, starts, axis=0)
 
 
 def _best_words(query: States, sentences: Sequence[States]) -> Scores:
@@ -185,7 +185,7 @@ def _best_words(query: States, sentences: Sequence[States]) -> Scores:
 def _fused(parts: Sequence[Scores], coverage: float, retriever: str, fusion: str) -> Scores:
     if retriever != "hybrid":
         return parts[1] if retriever == "bm25" else parts[0]
-    return fuse(fusion, parts, (1 - coverage, coverage, 1.0))
+    return fuse(fusion, parts, (1 - coverage, coverage, 1.0, 1.0))
 
 
 def _best(values: Scores, starts: Indices) -> Scores:

@@ -1,6 +1,5 @@
 """All that a search needs in memory, immutable, so that searches go on while documents change."""
 
-from bisect import bisect_left, bisect_right
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -20,9 +19,9 @@ class Snapshot:
     """Documents in the order of their ids; a document's chunks stand in adjacent rows.
 
     `first_rows` has one more item than there are documents: rows of document d are
-    first_rows[d] to first_rows[d + 1]. `states` has one item for each sentence, or none at all;
-    row r shares text with the sentences from sentences[r, 0] to sentences[r, 1]. `means` are the
-    means of the states at unit length, shape [sentences, dim], and `words` counts sentences too.
+    first_rows[d] to first_rows[d + 1]. `states` has one item for each sentence, or none at all, and
+    `first_sentences` is for it what `first_rows` is for rows. `means` are the means of the states
+    at unit length, shape [sentences, dim], and `words` counts sentences too.
     """
 
     entries: tuple[Entry, ...]
@@ -33,7 +32,7 @@ class Snapshot:
     vectors: Vectors
     states: tuple[States, ...]
     means: Vectors
-    sentences: npt.NDArray[np.int64]
+    first_sentences: npt.NDArray[np.int64]
     chunks: LexicalIndex
     words: WordCounts
 
@@ -54,7 +53,7 @@ class Snapshot:
             np.concatenate(parts) if parts else np.zeros((0, dim), np.float32),
             states,
             _means(states, dim),
-            _sentences_of_rows(ordered),
+            np.cumsum([0, *(len(entry.states) for entry in ordered)]),
             LexicalIndex([terms(text) for entry in ordered for text in entry.passages]),
             WordCounts(
                 pieces(text)
@@ -74,19 +73,3 @@ class Snapshot:
 def _means(states: Sequence[States], dim: int) -> Vectors:
     sums = [each.sum(axis=0, dtype=np.float32) for each in states]
     return unit(np.stack(sums)) if sums else np.zeros((0, dim), np.float32)
-
-
-def _sentences_of_rows(entries: Sequence[Entry]) -> npt.NDArray[np.int64]:
-    spans: list[tuple[int, int]] = []
-    before = 0
-    for entry in entries:
-        sentences = entry.sentences
-        starts = [each.start for each in sentences]
-        ends = [each.start + len(each.text) for each in sentences]
-        for row in entry.rows:
-            # A row of white space alone is given the sentence beside it.
-            first = min(bisect_right(ends, row.start), len(sentences) - 1)
-            last = max(bisect_left(starts, row.start + len(row.text)), first + 1)
-            spans.append((before + first, before + last))
-        before += len(sentences)
-    return np.array(spans, np.int64).reshape(-1, 2)

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from rag_store.catalog import Entry
+from rag_store.chunking import Chunker
 from rag_store.decision import UNFITTED, Threshold, coverage, fit
 from rag_store.documents import Document, Query
 from rag_store.embedders.hashing import HashingEmbedder
@@ -15,7 +16,7 @@ from rag_store.ingest import Writer
 from rag_store.label import Label, Timings
 from rag_store.lexical import LexicalIndex
 from rag_store.ranking import rank, score_rows
-from rag_store.settings import FUSIONS, RETRIEVERS, Settings
+from rag_store.settings import FUSIONS, RETRIEVERS
 from rag_store.snapshot import Snapshot
 from rag_store.terms import terms
 
@@ -24,13 +25,14 @@ TEXTS = {
     "tides": "The moon pulls the water of the oceans, so tides rise twice a day.",
     "bread": "Sourdough bread rises slowly; the levain must be fed with flour.",
 }
+CHUNKER = Chunker()
 
 
-def snapshot_of(texts: dict[str, str]) -> Snapshot:
-    embedder, settings = HashingEmbedder(64), Settings()
+def snapshot_of(texts: dict[str, str], chunker: Chunker = CHUNKER) -> Snapshot:
+    embedder = HashingEmbedder(64)
     entries = []
     for doc_id, text in texts.items():
-        rows = Writer(None, None, embedder, settings.chunker)._rows(  # type: ignore[arg-type]
+        rows = Writer(None, None, embedder, chunker)._rows(  # type: ignore[arg-type]
             Document(doc_id, doc_id, text)
         )
         made = embedder.embed([f"{doc_id}\n{row.text}" for row in rows])
@@ -98,6 +100,12 @@ def test_words_of_one_sentence_count_more_than_the_same_words_apart() -> None:
     together = "The pump was sold here. The valve was bought there."
     order = ranked(snapshot_of({"a": apart, "b": together, "c": "Nothing else."}), "pump sold")
     assert order[:2] == ["b", "a"]
+
+
+def test_words_found_apart_in_a_document_count_too() -> None:
+    same = "The pump was sold here."
+    texts = {"a": f"{same} Some rain fell.", "b": f"{same} Each valve shone.", "c": "Nothing else."}
+    assert ranked(snapshot_of(texts, Chunker(6, 0)), "pump sold here valve")[:2] == ["b", "a"]
 
 
 def test_rare_words_of_a_query_weigh_more() -> None:
