@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[2]
-NEEDS_VLLM = {"queue", "residency", "exposition", "metrics"}
+NEEDS_VLLM = {"queue", "safe_queue", "residency", "exposition", "metrics"}
 """Modules of the adapter; metrics need prometheus_client, which vLLM brings."""
 
 
