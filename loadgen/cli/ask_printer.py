@@ -27,7 +27,7 @@ class AskPrinter:
         if found.doc_id is None:
             print(f"no document (score {found.score:.3f}): asked without one\n", flush=True)
         else:
-            print(f"document {found.doc_id} (score {found.score:.3f})\n", flush=True)
+            print(f"document {printable(found.doc_id)} (score {found.score:.3f})\n", flush=True)
 
     def speak(self, text: str) -> None:
         """A piece of the answer has come."""
