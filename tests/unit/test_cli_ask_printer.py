@@ -6,7 +6,9 @@ from loadgen.cli.ask_printer import AskPrinter
 from loadgen.client.retrieval import Retrieval
 
 
-def test_the_name_of_a_document_cannot_command_the_terminal(capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_name_of_a_document_cannot_command_the_terminal(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
     AskPrinter(as_json=False, several=False).found(Retrieval("a\x1b[2Jb", "text", 0.5, {}, 1.0))
     printed = capsys.readouterr().out
     assert "\x1b" not in printed
