@@ -57,6 +57,16 @@ def batch_count(samples: int) -> int:
     return min(MOST_BATCHES, max(LEAST_BATCHES, round(2 * math.sqrt(samples))))
 
 
+def _ratio(series: Ratio) -> float:
+    return float(series.part.sum() / series.whole.sum())
+
+
+def _pulled(series: Ratio, batches: int) -> Floats:
+    """How far each batch pulls the ratio away from what it is, linearised."""
+    part, whole = (_batch_sums(values, batches) for values in (series.part, series.whole))
+    return np.asarray((part - _ratio(series) * whole) * batches / whole.sum())
+
+
 def _batch_sums(values: Floats, batches: int) -> Floats:
     edges = np.arange(batches) * len(values) // batches
     return np.asarray(np.add.reduceat(values, edges))
@@ -90,14 +100,11 @@ class RatioEstimate:
 
     @property
     def value(self) -> float:
-        return float(self.series.part.sum() / self.series.whole.sum())
+        return _ratio(self.series)
 
     @property
     def deviations(self) -> Floats:
-        part, whole = (
-            _batch_sums(values, self.batches) for values in (self.series.part, self.series.whole)
-        )
-        pulled = (part - self.value * whole) * self.batches / whole.sum()
+        pulled = _pulled(self.series, self.batches)
         return np.asarray(pulled / self.value if self.value > 0 else pulled)
 
     def bounds(self, t: float) -> tuple[float, float]:
@@ -119,14 +126,11 @@ class ProportionEstimate:
 
     @property
     def value(self) -> float:
-        return float(self.series.part.sum() / self.series.whole.sum())
+        return _ratio(self.series)
 
     @property
     def deviations(self) -> Floats:
-        part, whole = (
-            _batch_sums(values, self.batches) for values in (self.series.part, self.series.whole)
-        )
-        return np.asarray((part - self.value * whole) * self.batches / whole.sum())
+        return _pulled(self.series, self.batches)
 
     def bounds(self, t: float) -> tuple[float, float]:
         share, samples = self.value, self._independent_samples()

@@ -12,7 +12,6 @@ times worse, so run it alone.
 import argparse
 import asyncio
 import sys
-import time
 from collections.abc import Iterator
 from contextlib import AsyncExitStack
 from dataclasses import replace
@@ -25,9 +24,10 @@ from rag_evals import embedder_rows, size_rows
 from rag_labels import Case, in_process, label_rows, neighbour_row, over_http
 from rag_libraries import make_libraries
 from rag_load import swarm, swarm_row
-from rag_report import BEGIN, END, MACHINE_FILE, Rows, machine_text, musts, report
+from rag_report import BEGIN, END, Rows, machine_text, musts, report
 from rag_rows import LabelRow
 from rag_service import read_lag, service
+from run_folder import new_folder
 from scheduler_engine_run import say
 from scheduler_markdown import insert
 from scheduler_rows import read_rows, write_rows
@@ -172,14 +172,8 @@ def main() -> int:
     """Measure and report, or report only; the exit code."""
     options = parse_options()
     if options.report:
-        if not (options.report / MACHINE_FILE).is_file():
-            sys.exit(
-                f"{options.report} holds no run of this benchmark: name one with {MACHINE_FILE}"
-            )
         return publish(options.report, must_be_complete=False)
-    out = options.out or Path("runs") / f"bench-rag-{time.strftime('%Y%m%d-%H%M%S')}"
-    out.mkdir(parents=True, exist_ok=True)
-    (out / MACHINE_FILE).write_text(machine_text(), encoding="utf-8")
+    out = new_folder(options.out, "bench-rag", machine_text())
     if not asyncio.run(measure(out, options)):
         say(f"interrupted; the rows so far are in {out}")
         return INTERRUPTED

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from rag_rows import EmbedderRow, LabelRow, NeighbourRow, SizeRow, SwarmRow
+from run_folder import machine_of
 from scheduler_markdown import section, table
 from scheduler_musts import Must
 from scheduler_report import musts_table
@@ -15,7 +16,6 @@ from scheduler_rows import read_rows
 from loadgen.runs.machine import versions
 
 BEGIN, END = "<!-- bench-rag:begin -->", "<!-- bench-rag:end -->"
-MACHINE_FILE = "machine.txt"
 PACKAGES = ("kvswarm", "chromadb", "bm25s", "numpy", "torch")
 MUST_CHUNKS, MUST_P99_MS = 10_000, 10.0
 WAYS = ("in process", "HTTP")
@@ -87,7 +87,7 @@ def _must(rows: Rows, way: str, embedding: str) -> Must:
 def report(directory: Path) -> str:
     """The machine, the musts and all tables that have rows."""
     rows = Rows.of(directory)
-    machine = (directory / MACHINE_FILE).read_text(encoding="utf-8").strip()
+    machine = machine_of(directory)
     idle = [row for row in rows.labels if row.load == "idle"]
     parts = [
         machine,

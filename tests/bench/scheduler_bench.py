@@ -12,15 +12,15 @@ run it alone.
 import argparse
 import asyncio
 import sys
-import time
 from pathlib import Path
 
 import uvloop
+from run_folder import new_folder
 from scheduler_cases import SIDE_REPEATS, server_cases
 from scheduler_engine_run import EngineRun, say
 from scheduler_markdown import insert
 from scheduler_musts import Rows, musts
-from scheduler_report import MACHINE_FILE, machine_text, report
+from scheduler_report import machine_text, report
 from scheduler_rows import AdmissionRow
 
 from loadgen.cli.interruption import interruptible
@@ -111,14 +111,8 @@ def main() -> int:
     """Measure and report, or report only; the exit code."""
     options = parse_options()
     if options.report:
-        if not (options.report / MACHINE_FILE).is_file():
-            sys.exit(
-                f"{options.report} holds no run of this benchmark: name one with {MACHINE_FILE}"
-            )
         return publish(options.report, must_be_complete=False)
-    out = options.out or Path("runs") / f"bench-scheduler-{time.strftime('%Y%m%d-%H%M%S')}"
-    out.mkdir(parents=True, exist_ok=True)
-    (out / MACHINE_FILE).write_text(machine_text(), encoding="utf-8")
+    out = new_folder(options.out, "bench-scheduler", machine_text())
     if not uvloop.run(measure(out, options.quick, options.only, options.side_repeats)):
         say(f"interrupted; the rows so far are in {out}")
         return INTERRUPTED

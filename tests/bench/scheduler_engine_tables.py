@@ -14,20 +14,20 @@ AnyRow = TypeVar("AnyRow", EngineRow, OneEngineRow)
 ONE_ENGINE_NOTE = """\
 Six contexts of 1600 tokens with six questions of 30 tokens each and replies of 8 tokens, shuffled,
 all waiting at once. The arms take turns on one engine process, whose scheduler is exchanged and
-whose cache is emptied between batches: servers started alike differ in speed by up to a tenth
-until they end. Computed prompt tokens are counted by the step, in brackets as a multiple of the
-fewest that any order computes. Times are medians with the range in brackets; ratios are to stock
+whose cache is emptied between batches: servers started alike may differ in speed for as long as
+they run. Computed prompt tokens are counted by the step, in brackets as a multiple of the fewest
+that any order computes. Times are medians with the range in brackets; ratios are to stock
 in the same repeat. The last column is the median share of the machine that other programs took.
 The order of the first four cases is one in which first come, first served computes about as much
-again as in the measurements that the goals were taken from; at 80 blocks only one shuffled order
-in a hundred is that hard. With `any order` each repeat draws its own."""
+again as in the measurements that the goals were taken from; at 80 blocks that is more than in any
+of the ten drawn for the scheduler object below. With `any order` each repeat draws its own."""
 BATCHES_NOTE = """\
 The same batch through HTTP, each arm on a server of its own, on 20 blocks of 128 tokens unless the
 row says otherwise. Requests are sent at once, reach the engine one after the other, and the first
 are admitted before the last are there. Caches are emptied before each batch and the arms take
-turns; single rows may still be up to a tenth off, see above. Tokens are by the engine's own
-counters, times from the first send to the last reply; the last column is the most of the machine
-that other programs took during a batch.
+turns; a server that happens to be slow is in its row all the same, see above. Tokens are by the
+engine's own counters, times from the first send to the last reply; the last column is the most of
+the machine that other programs took during a batch.
 Sent at once to an empty LMCache, most requests are looked up there before their context is stored;
 with contexts in it, fewer tokens than the bound of an empty one need be computed."""
 POISSON_NOTE = """\

@@ -2,8 +2,8 @@
 
     python tests/bench/scheduler_one_engine.py --out DIR [--quick]
 
-Two servers started alike differ in speed by up to a tenth for as long as they run, which is more
-than some musts allow. So all arms share one engine here: its process, model, memory and cores.
+Two servers started alike may differ in speed for as long as they run, by more than some musts
+allow. So all arms share one engine here: its process, model, memory and cores.
 Before each batch EngineCore is given a new scheduler of the arm's class with an empty cache of the
 wanted size, made with the arguments with which vLLM made its own. A process of its own, as it
 imports vLLM.

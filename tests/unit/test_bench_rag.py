@@ -15,9 +15,10 @@ sys.path.append(str(BENCH))
 from rag_bench import endless, keep  # noqa: E402
 from rag_corpus import made_documents, queries, split_sentences  # noqa: E402
 from rag_made_embedder import MadeEmbedder  # noqa: E402
-from rag_report import MACHINE_FILE, Rows, musts, report  # noqa: E402
+from rag_report import Rows, musts, report  # noqa: E402
 from rag_rows import LabelRow, SwarmRow  # noqa: E402
 from rag_service import lag_of  # noqa: E402
+from run_folder import MACHINE_FILE  # noqa: E402
 from scheduler_rows import read_rows, write_rows  # noqa: E402
 
 from rag_store.chunking import Chunker, passage  # noqa: E402
