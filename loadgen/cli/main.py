@@ -3,6 +3,7 @@
 import os
 import sys
 from collections.abc import Callable, Sequence
+from importlib import import_module
 
 from loadgen.errors import KvswarmError, UsageError
 
@@ -31,6 +32,20 @@ kvswarm: load testing in the Locust style for LLM serving with long, shared cont
 `kvswarm COMMAND --help` tells more.
 """
 
+COMMANDS = {
+    "ask": "loadgen.cli.ask:ask_command",
+    "compare": "loadgen.cli.compare:compare_command",
+    "demo": "loadgen.cli.demo:demo_command",
+    "model": "loadgen.cli.model:model_command",
+    "noise": "loadgen.cli.noise:noise_command",
+    "rag": "loadgen.cli.rag:rag_command",
+    "serve": "loadgen.cli.serve:serve_command",
+    "targets": "loadgen.cli.serve:targets_command",
+    "version": "loadgen.cli.version:version_command",
+    "--version": "loadgen.cli.version:version_command",
+}
+"""Module and function of each command but `run` and `ui`."""
+
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run a command; returns its exit code, with one line on stderr for what the user can mend."""
@@ -56,39 +71,11 @@ def _command(name: str) -> Callable[[list[str]], int]:
         from loadgen.cli.run import run_command
 
         return lambda arguments: run_command(name, arguments)
-    if name in ("serve", "targets"):
-        from loadgen.cli import serve
-
-        return serve.serve_command if name == "serve" else serve.targets_command
-    if name == "ask":
-        from loadgen.cli.ask import ask_command
-
-        return ask_command
-    if name == "demo":
-        from loadgen.cli.demo import demo_command
-
-        return demo_command
-    if name == "model":
-        from loadgen.cli.model import model_command
-
-        return model_command
-    if name == "compare":
-        from loadgen.cli.compare import compare_command
-
-        return compare_command
-    if name == "noise":
-        from loadgen.cli.noise import noise_command
-
-        return noise_command
-    if name == "rag":
-        from loadgen.cli.rag import rag_command
-
-        return rag_command
-    if name in ("--version", "version"):
-        from loadgen.cli.version import version_command
-
-        return version_command
-    raise UsageError(f"unknown command {name!r}: try `kvswarm --help`")
+    if name not in COMMANDS:
+        raise UsageError(f"unknown command {name!r}: try `kvswarm --help`")
+    module, _, function = COMMANDS[name].partition(":")
+    command: Callable[[list[str]], int] = getattr(import_module(module), function)
+    return command
 
 
 if __name__ == "__main__":
