@@ -178,7 +178,7 @@ def _best_words(query: States, sentences: Sequence[States]) -> Scores:
     """The cosine of each query word with the nearest word of each sentence, [sentences, words]."""
     ends = np.cumsum([len(each) for each in sentences])
     cosines = late_interaction(query, np.concatenate(sentences))
-    best: Scores = np.maximum.reduceat(cosines, np.append(0, ends[:-1]), axis=1).T
+    best: Scores = np.maximum.reduceat(cosines, np.append(0, ends[:-1]), axis=0)
     return best
 
 
