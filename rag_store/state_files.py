@@ -6,6 +6,7 @@ beside Chroma because it has no place for matrices.
 
 import hashlib
 import os
+import time
 import zipfile
 from collections.abc import Collection, Sequence
 from pathlib import Path
@@ -15,6 +16,8 @@ import numpy as np
 from rag_store.embedders import States
 from rag_store.errors import RagUsageError, StoreError
 from rag_store.fingerprint import Fingerprint
+
+ABANDONED_S = 3600.0
 
 
 class StateFiles:
@@ -59,8 +62,16 @@ class StateFiles:
     def keep_only(self, digests: Collection[str]) -> None:
         """Remove the files of all other documents."""
         for path in self._folder.iterdir():
-            if path.suffix != ".npz" or path.stem not in digests:
+            if _is_left_over(path) or (path.suffix == ".npz" and path.stem not in digests):
                 path.unlink(missing_ok=True)
 
     def _path(self, digest: str) -> Path:
         return self._folder / f"{digest}.npz"
+
+
+def _is_left_over(path: Path) -> bool:
+    """Whether nobody writes this partial file any more; another service of the folder may."""
+    try:
+        return path.suffix == ".partial" and time.time() - path.stat().st_mtime > ABANDONED_S
+    except FileNotFoundError:
+        return False

@@ -17,8 +17,8 @@ async def fit_threshold_command(arguments: list[str]) -> int:
     settings = settings_of(parsed)
     if not 0 < parsed.keep <= 1:
         raise RagUsageError(f"--keep is {parsed.keep}: give a share above 0, at most 1")
-    answerable = [query for query in read_queries(parsed.answerable) if query.doc_ids]
-    unanswerable = strangers([parsed.unanswerable])
+    answerable = [query for query in read_queries(parsed.answerable, parsed.split) if query.doc_ids]
+    unanswerable = strangers([parsed.unanswerable], parsed.split)
     async with open_library(settings) as library:
         fitted = await library.fit_threshold(answerable, unanswerable, parsed.keep)
         point = (await evaluate(library, answerable, unanswerable)).at_threshold(fitted.threshold)
@@ -36,6 +36,9 @@ def _parser() -> Parser:
     parser.add_argument("unanswerable", type=Path, help="questions that none answers")
     parser.add_argument(
         "--keep", type=float, default=KEEP, help="share of the answerable ones to be labelled"
+    )
+    parser.add_argument(
+        "--split", default="", help="only questions with this in their field split, as dev or test"
     )
     add_library_options(parser)
     return parser

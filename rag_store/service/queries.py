@@ -10,7 +10,7 @@ from aiohttp import web
 from rag_store.errors import RagError
 from rag_store.label import Label
 from rag_store.service.body import Body, read_body, usable_text
-from rag_store.service.refusal import Refusal, invalid, not_found, problem_of
+from rag_store.service.refusal import Refusal, invalid, not_found, problem_of, unavailable
 from rag_store.service.replies import label_json, retrieval_json
 from rag_store.service.state import State
 
@@ -89,8 +89,13 @@ class Queries:
             return refusal
 
     def _retrieved(self, label: Label) -> dict[str, Any]:
-        doc_id = label.doc_id
-        return retrieval_json(label, self._state.library.document(doc_id) if doc_id else None)
+        if label.doc_id is None:
+            return retrieval_json(label, None)
+        document = self._state.library.document(label.doc_id)
+        if document is None:
+            message = f"the document {label.doc_id!a} was removed meanwhile: ask again"
+            raise unavailable(message, "document_removed")
+        return retrieval_json(label, document)
 
     @staticmethod
     def _check_collection(body: Body, served: str) -> None:
@@ -112,7 +117,10 @@ def _refused(result: Label | RagError) -> Label | Refusal:
 
 
 def _item(result: Label | Refusal, shape: Shape) -> dict[str, Any]:
-    return {"error": result.problem.as_json()} if isinstance(result, Refusal) else shape(result)
+    try:
+        return {"error": result.problem.as_json()} if isinstance(result, Refusal) else shape(result)
+    except Refusal as refusal:
+        return {"error": refusal.problem.as_json()}
 
 
 def _coded(vector: np.ndarray[Any, np.dtype[np.float32]]) -> str:

@@ -21,6 +21,7 @@ from rag_store.errors import FingerprintError, OtherSettings, RagUsageError, Sto
 from rag_store.fingerprint import Fingerprint
 from rag_store.library import open_library
 from rag_store.settings import Settings
+from rag_store.state_files import StateFiles
 from rag_store.store import ChunkStore, Row
 
 MAKE = Fingerprint("hashing", "none", 3, "sum", 128, 32)
@@ -244,3 +245,16 @@ async def test_ingest_goes_on_after_kill_9(tmp_path: Path) -> None:
         chunks = sum(len(Chunker().cut(each.text)) for each in wanted)
         assert library.size.chunks == chunks
         assert sum(len(rows) for rows, _ in library._shelf.store.pages()) == chunks
+
+
+def test_a_state_file_that_another_service_writes_is_left_alone(tmp_path: Path) -> None:
+    files = StateFiles(tmp_path, "shared", MAKE)
+    (folder,) = (tmp_path / "states").iterdir()
+    fresh, abandoned = folder / "a.1.partial", folder / "b.2.partial"
+    for path in (fresh, abandoned):
+        path.touch()
+    os.utime(abandoned, (0, 0))
+    files.save("kept", [np.ones((2, 4), np.int8)])
+    files.save("gone", [np.ones((2, 4), np.int8)])
+    files.keep_only({"kept"})
+    assert {path.name for path in folder.iterdir()} == {"kept.npz", fresh.name}
