@@ -6,13 +6,14 @@ from pathlib import Path
 from typing import Any
 
 from loadgen.swarm import option_values as given
+from loadgen.workload.arrivals import ARRIVALS
 from loadgen.workload.batches import ORDERS, Batching
+from loadgen.workload.rate import Rate
 from loadgen.workload.settings import Span, WorkloadSettings
 
 ENDPOINTS = ("completions", "chat")
 BATCH_FORMS = ("requests", "list")
 LABELS = ("oracle", "none", "shuffled", "rag")
-ARRIVALS = ("closed", "constant", "poisson")
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,7 +37,8 @@ class SwarmOptions:
     timeout_s: float
     connect_timeout_s: float
     arrivals: str
-    rate: float | None
+    rate: Rate | None
+    burstiness: float | None
     drain_s: float
     max_failures_percent: float
     max_lag_ms: float
@@ -65,6 +67,7 @@ class SwarmOptions:
             connect_timeout_s=given.number(values, "connect_timeout", 10.0, above=0.0),
             arrivals=given.choice(values, "arrivals", ARRIVALS),
             rate=_rate(values),
+            burstiness=_burstiness(values),
             drain_s=given.number(values, "drain", 30.0, least=0.0),
             max_failures_percent=given.number(values, "max_failures", 0.0, least=0.0),
             max_lag_ms=given.number(values, "max_lag_ms", 100.0, above=0.0),
@@ -175,12 +178,35 @@ def _add_run_options(parser: Any) -> None:
         help="closed = users wait for replies; else open loop at --rate: users cap those in flight,"
         " 0 = no cap",
     )
-    add("--rate", type=float, default=None, help="open loop: requests (or batches) per second")
+    add(
+        "--rate",
+        default="",
+        help="open loop: requests (or batches) per second, as 5, or over time: 2:30,2-10:60,10",
+    )
+    add(
+        "--burstiness",
+        type=float,
+        default=None,
+        help="gamma arrivals: below 1 in bursts, 1 = poisson, above 1 more even",
+    )
     add("--drain", type=float, default=30.0, help="seconds the last requests may take at the end")
     add("--max-failures", type=float, default=0.0, help="percent of failed requests still passed")
     add("--max-lag-ms", type=float, default=100.0, help="client lag beyond which a run is invalid")
     add("--keep-cache", action="store_true", help="do not empty the engine's caches at the start")
     add("--out", default="", include_in_web_ui=False, help="the run directory to write")
+    add(
+        "--metrics-port",
+        type=int,
+        default=None,
+        include_in_web_ui=False,
+        help="serve this swarm's figures to Prometheus at /metrics; 0 = a free port",
+    )
+    add(
+        "--metrics-host",
+        default="127.0.0.1",
+        include_in_web_ui=False,
+        help="address that --metrics-port listens on",
+    )
 
 
 def _adder(parser: Any) -> Any:
@@ -213,5 +239,12 @@ def _batching(values: Mapping[str, Any]) -> Batching:
     )
 
 
-def _rate(values: Mapping[str, Any]) -> float | None:
-    return given.number(values, "rate", 0.0, above=0.0) if given.text(values, "rate") else None
+def _rate(values: Mapping[str, Any]) -> Rate | None:
+    rate = given.text(values, "rate")
+    return Rate.parse(rate) if rate else None
+
+
+def _burstiness(values: Mapping[str, Any]) -> float | None:
+    if given.text(values, "burstiness") is None:
+        return None
+    return given.number(values, "burstiness", 1.0, above=0.0)

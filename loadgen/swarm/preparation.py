@@ -58,7 +58,7 @@ def check_offline(values: Mapping[str, Any], supervisor: Supervisor, batched: bo
     """
     options = SwarmOptions.read(values)
     corpus = load_corpus(options.corpus, options.questions)
-    make_pacer(options.arrivals, options.rate, options.workload.seed)
+    make_pacer(options.arrivals, options.rate, options.workload.seed, options.burstiness)
     check_labels(options.labels, extra_body(options))
     check_arm(options, corpus, batched)
     request_headers(options)

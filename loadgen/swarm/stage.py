@@ -77,7 +77,9 @@ class Stage:
             clock=RunClock(plan.start_unix_s),
             worker=str(index),
             hooks=self._hooks(on_spent),
-            pacer=make_pacer(options.arrivals, options.rate, options.workload.seed),
+            pacer=make_pacer(
+                options.arrivals, options.rate, options.workload.seed, options.burstiness
+            ),
             solo=self._make_solo() if plan.uncapped else None,
             labels=Labels(plan.is_vllm and options.labels != "none", extra_body(options)),
             retriever=_retriever(options, workload),
