@@ -1,0 +1,90 @@
+"""Which entries of a trace are replayed, how fast and how long."""
+
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from itertools import islice
+from pathlib import Path
+
+from loadgen.errors import UsageError
+from loadgen.workload.trace.entry import TraceEntry
+from loadgen.workload.trace.reader import read_trace
+
+COMMON_SHARE = 0.5
+
+
+@dataclass(frozen=True, slots=True)
+class Selection:
+    """A part of a trace, scaled.
+
+    `speed` 2 replays twice as fast; `length_scale` multiplies every length and the blocks with
+    them. Entries of more than `most_tokens` (prompt and reply, after scaling) are left out, and
+    `limit` is how many of the others are replayed. Texts that a trace brings along are not scaled.
+    """
+
+    path: Path
+    speed: float = 1.0
+    length_scale: float = 1.0
+    most_tokens: int | None = None
+    limit: int | None = None
+
+    def entries(self) -> Iterator[TraceEntry]:
+        """The entries in their order; times begin at 0 and never go back. Raises UsageError."""
+        return islice(self._fitting(), self.limit)
+
+    def _fitting(self) -> Iterator[TraceEntry]:
+        first_s = last_s = None
+        for entry in read_trace(self.path):
+            scaled = self._scaled(entry)
+            if self.most_tokens and scaled.input_tokens + scaled.output_tokens > self.most_tokens:
+                continue
+            if entry.at_s is not None:
+                first_s = entry.at_s if first_s is None else first_s
+                # Logs of several machines may be a little out of order.
+                last_s = max((entry.at_s - first_s) / self.speed, last_s or 0.0)
+            yield replace(scaled, at_s=None if entry.at_s is None else last_s)
+
+    def _scaled(self, entry: TraceEntry) -> TraceEntry:
+        if self.length_scale == 1 or entry.prompt:
+            return entry
+        block_tokens = max(1, round(entry.block_tokens * self.length_scale))
+        input_tokens = max(1, round(entry.input_tokens * self.length_scale))
+        return replace(
+            entry,
+            input_tokens=max(input_tokens, (len(entry.block_ids) - 1) * block_tokens + 1),
+            output_tokens=max(1, round(entry.output_tokens * self.length_scale)),
+            block_tokens=block_tokens,
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Survey:
+    """What a whole selection adds up to, found before any of it is sent.
+
+    `common` are the blocks that more than half of the entries share, as a system prompt.
+    """
+
+    entries: int
+    has_times: bool
+    duration_s: float
+    longest_tokens: int
+    common: frozenset[int]
+
+
+def survey(selection: Selection) -> Survey:
+    """Read all of it once. Raises UsageError for a broken trace or one of which nothing is left."""
+    count, untimed, last_s, longest = 0, 0, 0.0, 0
+    seen: Counter[int] = Counter()
+    for entry in selection.entries():
+        count += 1
+        untimed += entry.at_s is None
+        last_s = entry.at_s or last_s
+        longest = max(longest, entry.input_tokens + entry.output_tokens)
+        seen.update(set(entry.block_ids))
+    if not count:
+        raise UsageError(
+            f"{selection.path} leaves no request to replay: raise --trace-max-tokens, or give"
+            " another trace"
+        )
+    common = frozenset(block for block, times in seen.items() if times > COMMON_SHARE * count)
+    return Survey(count, not untimed, last_s, longest, common if count > 1 else frozenset())
