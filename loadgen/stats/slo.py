@@ -1,0 +1,72 @@
+"""A service level objective of single requests, and so what goodput counts."""
+
+import re
+from dataclasses import dataclass
+from typing import Self
+
+from loadgen.errors import UsageError
+from loadgen.record import RequestRecord
+
+LIMITED: tuple[str, ...] = (
+    "ttft_ms",
+    "tpot_ms",
+    "e2e_ms",
+    "itl_mean_ms",
+    "itl_p50_ms",
+    "itl_p95_ms",
+    "itl_p99_ms",
+    "itl_max_ms",
+    "retrieval_ms",
+)
+_LIMIT = re.compile(r"\s*([a-z0-9_]+)\s*<=\s*([0-9.]+(?:e[0-9]+)?)\s*")
+
+
+@dataclass(frozen=True, slots=True)
+class Slo:
+    """The most that each of some columns of a request may be, in ms.
+
+    Goodput is the rate, or the share, of requests within it (Zhong et al., DistServe, OSDI 2024).
+    """
+
+    limits: tuple[tuple[str, float], ...]
+
+    @classmethod
+    def parse(cls, text: str, name: str = "--slo") -> Self:
+        """Read `ttft_ms<=500,tpot_ms<=50`. Raises UsageError."""
+        limits: dict[str, float] = {}
+        for part in text.split(","):
+            column, most_ms = _limit(part, name, text)
+            if column in limits:
+                raise UsageError(f"{name} {text!r} limits {column} twice: keep one of them")
+            limits[column] = most_ms
+        return cls(tuple(limits.items()))
+
+    def is_met(self, record: RequestRecord) -> bool:
+        """Whether the request ended `ok` and within every limit.
+
+        A figure that a request has not (no second token, so no TPOT) breaks no limit, but one
+        without TTFT or end had no reply.
+        """
+        if record.outcome != "ok" or record.ttft_ms is None:
+            return False
+        return all((getattr(record, name) or 0.0) <= most_ms for name, most_ms in self.limits)
+
+    def __str__(self) -> str:
+        return ",".join(f"{name}<={most_ms:g}" for name, most_ms in self.limits)
+
+
+def _limit(part: str, name: str, text: str) -> tuple[str, float]:
+    match = _LIMIT.fullmatch(part)
+    if match is None:
+        raise UsageError(
+            f"{name} {text!r} is no list of limits: write COLUMN<=MS, as ttft_ms<=500,tpot_ms<=50"
+        )
+    if match[1] not in LIMITED:
+        raise UsageError(f"{name} limits {match[1]!r}: choose among {', '.join(LIMITED)}")
+    try:
+        most_ms = float(match[2])
+    except ValueError:
+        raise UsageError(f"{name} limits {match[1]} to {match[2]!r}: give a number of ms") from None
+    if not 0 < most_ms < float("inf"):
+        raise UsageError(f"{name} limits {match[1]} to {match[2]}: give a number of ms above 0")
+    return match[1], most_ms

@@ -1,0 +1,79 @@
+from dataclasses import replace
+
+import pytest
+
+from loadgen.errors import UsageError
+from loadgen.record import RequestRecord
+from loadgen.stats.slo import Slo
+
+RECORD = RequestRecord(
+    request_id="0",
+    worker="0",
+    user="u",
+    context_id="c",
+    question_id="q",
+    repeat=False,
+    scheduled_s=0.0,
+    sent_s=0.0,
+    first_token_s=0.5,
+    end_s=1.0,
+    ttft_ms=500.0,
+    itl_mean_ms=10.0,
+    itl_p50_ms=10.0,
+    itl_p95_ms=10.0,
+    itl_p99_ms=10.0,
+    itl_max_ms=40.0,
+    tpot_ms=10.0,
+    e2e_ms=1000.0,
+    prompt_tokens=9,
+    cached_tokens=0,
+    output_tokens=50,
+    outcome="ok",
+    status=200,
+    error="",
+)
+
+
+@pytest.mark.parametrize(
+    ("slo", "met"),
+    [
+        ("ttft_ms<=500", True),
+        ("ttft_ms<=499.9", False),
+        (" ttft_ms <= 1e3 , itl_max_ms<=39", False),
+        ("ttft_ms<=600,tpot_ms<=10,e2e_ms<=1000", True),
+        ("retrieval_ms<=1", True),
+    ],
+)
+def test_a_request_is_within_every_limit_or_not(slo: str, met: bool) -> None:
+    assert Slo.parse(slo).is_met(RECORD) is met
+
+
+def test_a_request_without_a_complete_reply_is_never_good() -> None:
+    slo = Slo.parse("e2e_ms<=10000")
+    assert not slo.is_met(replace(RECORD, outcome="truncated"))
+    assert not slo.is_met(replace(RECORD, ttft_ms=None))
+    assert slo.is_met(replace(RECORD, tpot_ms=None))
+
+
+@pytest.mark.parametrize(
+    ("text", "telling"),
+    [
+        ("", "no list of limits"),
+        ("ttft_ms<500", "no list of limits"),
+        ("ttft_ms>=500", "no list of limits"),
+        ("ttft_ms<=500,", "no list of limits"),
+        ("ttft<=500", "choose among ttft_ms"),
+        ("ttft_ms<=0", "above 0"),
+        ("ttft_ms<=1.2.3", "'1.2.3'"),
+        ("ttft_ms<=1e999", "above 0"),
+        ("ttft_ms<=1,ttft_ms<=2", "twice"),
+    ],
+)
+def test_what_is_no_objective_is_refused(text: str, telling: str) -> None:
+    with pytest.raises(UsageError, match="--slo") as error:
+        Slo.parse(text)
+    assert telling in str(error.value)
+
+
+def test_an_objective_says_itself_as_it_was_written() -> None:
+    assert str(Slo.parse("ttft_ms<=500, tpot_ms<=12.5")) == "ttft_ms<=500,tpot_ms<=12.5"
