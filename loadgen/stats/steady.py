@@ -38,14 +38,13 @@ def steady_from(values: Sequence[float]) -> Steady:
 
 def _least_error(batches: Sequence[float]) -> int:
     """The d above; from the end on, so that one pass is enough (Welford's running variance)."""
-    count, mean, squares = 0, 0.0, 0.0
+    mean, squares = 0.0, 0.0
     best, best_error = 0, float("inf")
-    for at in range(len(batches) - 1, -1, -1):
-        count += 1
-        off = batches[at] - mean
+    for count, value in enumerate(reversed(batches), 1):
+        off = value - mean
         mean += off / count
-        squares += off * (batches[at] - mean)
+        squares += off * (value - mean)
         # The last few are no evidence: five values that are alike by chance have no spread.
         if count >= BATCH and squares / count**2 <= best_error:
-            best, best_error = at, squares / count**2
+            best, best_error = len(batches) - count, squares / count**2
     return best
