@@ -1,0 +1,141 @@
+"""What the engine and its cache said of themselves over time."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+
+from dashboards.figures.marks import time_edges
+from dashboards.figures.requests import Floats
+from dashboards.figures.style import SERIES_COLOURS, finish, legend_below, new_axes, new_figure
+
+_SOURCES = ("cached_prompt_tokens", "external_prompt_tokens", "computed_prompt_tokens")
+_MEMORY = {
+    "engine_rss_mb": ("engine", "-", 1.0),
+    "lmcache_rss_mb": ("LMCache", "--", 1.0),
+    "lmcache_l1_memory_usage_bytes": ("in LMCache's memory tier", ":", 1e-6),
+    "gpu_memory_mb": ("GPUs", "-.", 1.0),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class ServerSeries:
+    """Columns of `server_metrics.csv` by name, rows in the order of time; NaN is "not known"."""
+
+    at_s: Floats
+    columns: Mapping[str, Floats]
+
+    def known(self, name: str) -> Floats | None:
+        """A column, None where it is missing or empty."""
+        found = self.columns.get(name)
+        return None if found is None or np.isnan(found).all() else found
+
+
+Servers = Mapping[str, ServerSeries]
+
+
+def hit_rates(series: ServerSeries) -> tuple[Floats, dict[str, Floats]]:
+    """Bounds of spans of time, and in each of them the shares of the prompt tokens that came from
+    the prefix cache and from a KV connector; NaN where none were asked for."""
+    edges = time_edges(float(series.at_s[0]), float(series.at_s[-1]))
+    grown = {name: _growth(series, name, edges) for name in _SOURCES}
+    total = sum(np.nan_to_num(each) for each in grown.values())
+    with np.errstate(divide="ignore", invalid="ignore"):
+        rates = {
+            "prefix cache": grown["cached_prompt_tokens"] / total,
+            "external": grown["external_prompt_tokens"] / total,
+        }
+    return edges, rates
+
+
+def _growth(series: ServerSeries, name: str, edges: Floats) -> Floats:
+    """What a counter rose by in each span; NaN where it fell, which a restart makes it do."""
+    values = series.known(name)
+    if values is None:
+        return np.full(len(edges) - 1, np.nan)
+    known = ~np.isnan(values)
+    at_edges = np.interp(edges, series.at_s[known], values[known])
+    growth = np.diff(at_edges)
+    return np.where(growth < 0, np.nan, growth)
+
+
+def hit_rate(servers: Servers, width_in: float = 5.5, height_in: float = 3.0) -> Figure:
+    """Hit rate in short spans of time, by the engine's counters."""
+    figure = new_figure(width_in, height_in)
+    axes = new_axes(figure, "Prompt tokens from a cache", "time (s)", "share")
+    styles = {"prefix cache": "-", "external": "--"}
+    for number, (name, series) in enumerate(servers.items()):
+        if len(series.at_s) < 2:
+            continue
+        edges, rates = hit_rates(series)
+        for tier, values in rates.items():
+            if np.nan_to_num(values).any() or (tier == "prefix cache" and values.size):
+                shade = number if len(servers) > 1 else list(rates).index(tier)
+                axes.plot(
+                    ((edges[1:] + edges[:-1]) / 2)[~np.isnan(values)],
+                    values[~np.isnan(values)],
+                    styles[tier],
+                    marker="." if len(edges) < 60 else "",
+                    color=SERIES_COLOURS[shade % len(SERIES_COLOURS)],
+                    label=f"{name} {tier}" if len(servers) > 1 else tier,
+                )
+    axes.set_ylim(0, 1.02)
+    finish(axes)
+    legend_below(figure)
+    return figure
+
+
+def kv_usage(servers: Servers, width_in: float = 5.5, height_in: float = 3.0) -> Figure:
+    """Share of the KV cache in use; below it the requests running (solid) and waiting (dotted)."""
+    figure = new_figure(width_in, height_in)
+    upper = new_axes(figure, "KV cache and queue of the engine", "", "KV in use", (2, 1, 1))
+    lower = new_axes(figure, "", "time (s)", "requests", (2, 1, 2))
+    for number, (name, series) in enumerate(servers.items()):
+        colour = SERIES_COLOURS[number % len(SERIES_COLOURS)]
+        several = len(servers) > 1
+        _line(upper, series, "kv_cache_usage", colour, "-", name if several else "")
+        _line(lower, series, "running", colour, "-", "" if several else "running")
+        waits = colour if several else SERIES_COLOURS[1]
+        _line(
+            lower, series, "waiting", waits, ":" if several else "-", "" if several else "waiting"
+        )
+    upper.set_ylim(0, 1.02)
+    finish(upper)
+    finish(lower)
+    legend_below(figure)
+    return figure
+
+
+def memory(servers: Servers, width_in: float = 5.5, height_in: float = 3.0) -> Figure:
+    """Memory of the engine's and LMCache's processes and of GPUs, in MB."""
+    figure = new_figure(width_in, height_in)
+    axes = new_axes(figure, "Memory of engine and cache", "time (s)", "MB")
+    for number, (name, series) in enumerate(servers.items()):
+        for place, (column, (said, style, scale)) in enumerate(_MEMORY.items()):
+            several = len(servers) > 1
+            colour = SERIES_COLOURS[(number if several else place) % len(SERIES_COLOURS)]
+            label = f"{name} {said}" if several else said
+            _line(axes, series, column, colour, style, label, scale)
+    finish(axes)
+    legend_below(figure)
+    return figure
+
+
+def _line(
+    axes: Axes,
+    series: ServerSeries,
+    column: str,
+    colour: str,
+    style: str,
+    label: str,
+    scale: float = 1.0,
+) -> None:
+    values = series.known(column)
+    if values is None:
+        return
+    shown = ~np.isnan(values)
+    axes.plot(
+        series.at_s[shown], values[shown] * scale, style, color=colour, label=label or None, lw=1.4
+    )

@@ -1,0 +1,204 @@
+"""How every picture looks: colours, type, axes, and the SVG that comes out."""
+
+import re
+import warnings
+from collections.abc import Iterator
+from html import escape
+from io import StringIO
+from pathlib import Path
+from typing import Any
+
+import matplotlib as mpl
+from matplotlib.artist import Artist
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.text import Text
+from matplotlib.ticker import StrMethodFormatter
+
+CONTEXT_COLOURS: tuple[str, ...] = (
+    "#3b82c4",
+    "#e69f00",
+    "#009e73",
+    "#cc79a7",
+    "#d55e00",
+    "#56b4e9",
+    "#8f6fd0",
+    "#a8a000",
+    "#c2264b",
+    "#17a2a2",
+    "#a5714a",
+    "#5566d8",
+    "#6c8a3a",
+    "#f28e8e",
+    "#9c3f94",
+    "#4f9d5b",
+)
+"""Of contexts in the order of their first appearance. Mid-tones, to be seen on white and on black;
+the first eight stay apart for the colour-blind (after Okabe and Ito 2008)."""
+
+NO_CONTEXT_COLOUR = "#8b949e"
+"""Of requests without a context, and of whatever is not to stand out."""
+
+SERIES_COLOURS: tuple[str, ...] = (
+    "#3b82c4",
+    "#e69f00",
+    "#009e73",
+    "#cc79a7",
+    "#8f6fd0",
+    "#d55e00",
+    "#17a2a2",
+    "#c2264b",
+)
+"""Of lines in one picture: percentiles, tiers of a cache, runs."""
+
+OUTCOME_COLOURS: dict[str, str] = {
+    "ok": "#009e73",
+    "http_error": "#c2264b",
+    "timeout": "#e69f00",
+    "truncated": "#8f6fd0",
+    "connect_error": "#d55e00",
+    "cancelled": "#8b949e",
+    "malformed": "#cc79a7",
+}
+
+INK = "#24292f"
+GRID = "#8b949e"
+_TEXT_PT = 9.0
+_LETTERS_PER_IN = 13
+_SAVING: dict[Any, Any] = {
+    "svg.fonttype": "none",
+    "svg.hashsalt": "kvswarm",
+    "font.family": ["sans-serif"],
+    "font.sans-serif": ["DejaVu Sans"],
+    "path.simplify_threshold": 0.2,
+}
+_REFERENCE = re.compile(r'(?:url\(#|href="#)([^")]+)')
+_ASIDE = re.compile(r"<metadata>.*?</metadata>\s*|<style.*?</style>\s*", re.S)
+"""The style would hold for the whole page."""
+_ID = re.compile(r' id="([^"]+)"')
+
+
+def colour_of(index: int) -> str:
+    """The colour of the context that appeared as number `index`, from 0; they repeat."""
+    return CONTEXT_COLOURS[index % len(CONTEXT_COLOURS)]
+
+
+def new_figure(width_in: float = 7.2, height_in: float = 3.6) -> Figure:
+    """An empty figure that lays itself out, bound to no window and no global state. Add axes with
+    `new_axes`, or with the figure's own methods."""
+    return Figure(figsize=(width_in, height_in), dpi=100, layout="constrained", facecolor="none")
+
+
+def new_axes(
+    figure: Figure,
+    title: str = "",
+    x: str = "",
+    y: str = "",
+    place: tuple[int, int, int] = (1, 1, 1),
+) -> Axes:
+    """Axes in the common dress: `place` is rows, columns, index from 1; `x` and `y` carry units."""
+    axes = figure.add_subplot(*place)
+    axes.set_title(title, loc="left")
+    axes.set_xlabel(x)
+    axes.set_ylabel(y)
+    return axes
+
+
+def finish(axes: Axes) -> None:
+    """What most axes end with: from 0 upwards, faint lines across, and a word where nothing was
+    drawn."""
+    if not axes.has_data():
+        axes.text(0.5, 0.5, "no data", transform=axes.transAxes, ha="center", color=GRID)
+        axes.set_xticks([])
+        axes.set_yticks([])
+        return
+    axes.grid(axis="y", color=GRID, alpha=0.25)
+    for axis in (axes.xaxis, axes.yaxis):
+        axis.set_major_formatter(StrMethodFormatter("{x:,.6g}"))
+    if axes.get_yscale() == "linear":
+        axes.set_ylim(bottom=0)
+
+
+def legend_below(figure: Figure) -> None:
+    """The names of everything drawn in the figure, each once, below it: over the data they would
+    hide some."""
+    named: dict[str, Artist] = {}
+    for axes in figure.axes:
+        handles, labels = axes.get_legend_handles_labels()
+        named.update(zip(labels, handles, strict=True))
+    if named:
+        letters = max(map(len, named)) + 7
+        columns = min(len(named), max(1, int(figure.get_figwidth() * _LETTERS_PER_IN / letters)))
+        figure.legend(
+            list(named.values()),
+            list(named),
+            loc="outside lower left",
+            ncols=columns,
+            frameon=False,
+            fontsize=_TEXT_PT,
+            markerscale=2,
+        )
+
+
+def svg_text(figure: Figure, label: str = "", salt: str = "kvswarm") -> str:
+    """The figure as an `<svg>` element for a page: scales to its box, and its ink is the page's
+    text colour. `label` is what it shows, for those who do not see it; `salt` keeps the ids of
+    several figures on one page apart. The same figure gives the same text."""
+    markup = _drawn(figure, "none", salt)
+    markup = _ASIDE.sub("", markup[markup.index("<svg") :])
+    markup = re.sub(r' (?:width|height)="[\d.]+pt"', "", markup, count=2)
+    markup = markup.replace(INK, "currentColor")
+    used = set(_REFERENCE.findall(markup))
+    markup = _ID.sub(lambda found: found[0] if found[1] in used else "", markup)
+    described = f' role="img" aria-label="{escape(label)}"' if label else ""
+    joins = ' style="stroke-linejoin:round;stroke-linecap:butt"'
+    return markup.replace("<svg", f"<svg{described}{joins}", 1)
+
+
+def save_svg(figure: Figure, path: Path | str) -> None:
+    """The figure as a file of its own, on white."""
+    Path(path).write_text(_drawn(figure, "white", "kvswarm"), encoding="utf-8")
+
+
+def _drawn(figure: Figure, background: str, salt: str) -> str:
+    _dress(figure)
+    target = StringIO()
+    with mpl.rc_context({**_SAVING, "svg.hashsalt": salt}), warnings.catch_warnings():
+        # Text stays text: whoever shows the SVG has the letters that our font has not.
+        warnings.filterwarnings("ignore", "Glyph .* missing from font")
+        figure.savefig(target, format="svg", facecolor=background, metadata={"Date": None})
+    return target.getvalue()
+
+
+def _dress(figure: Figure) -> None:
+    """Sizes and colours of everything in the figure; done last, since artists copy their style
+    from matplotlib's global settings when they are made, and those are not ours to change."""
+    for axes in figure.axes:
+        for side, spine in axes.spines.items():
+            spine.set_visible(side in ("left", "bottom") and spine.get_visible())
+            spine.set_edgecolor(GRID)
+        axes.set_axisbelow(True)
+        axes.patch.set_alpha(0)
+        axes.tick_params(which="both", color=GRID, labelcolor=INK, labelsize=_TEXT_PT)
+        for title in (axes.title, axes._left_title, axes._right_title):  # type: ignore[attr-defined]
+            title.set_fontsize(_TEXT_PT + 1.5)
+        for label in (axes.xaxis.label, axes.yaxis.label):
+            label.set_fontsize(_TEXT_PT)
+        for text in (axes.title, *_texts(axes)):
+            text.set_color(INK)
+            text.set_parse_math(False)
+    for legend in figure.legends:
+        for text in legend.get_texts():
+            text.set_color(INK)
+            text.set_parse_math(False)
+
+
+def _texts(axes: Axes) -> Iterator[Text]:
+    """Names may come from outside: a dollar sign in them is no formula."""
+    yield from (axes._left_title, axes._right_title)  # type: ignore[attr-defined]
+    yield from (axes.xaxis.label, axes.yaxis.label)
+    legend = axes.get_legend()
+    if legend is not None:
+        legend.get_frame().set_alpha(0)
+        legend.get_frame().set_linewidth(0)
+        yield from legend.get_texts()

@@ -1,0 +1,160 @@
+"""`kvswarm curve`: hit rate against cache size, predicted from the order of requests alone."""
+
+import argparse
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from loadgen.cli.arguments import Parser
+from loadgen.cli.curve_formats import FORMATS, Prediction, formatted
+from loadgen.cli.locustfile import find_locustfile
+from loadgen.errors import UsageError
+from loadgen.locality.curve import predict
+from loadgen.locality.finished import USUAL_BLOCK_SIZE, trace_of_run
+from loadgen.locality.kv_bytes import kv_bytes_per_token
+from loadgen.locality.measured import measured_run, run_bytes_per_token
+from loadgen.locality.planned import trace_of_plan
+from loadgen.locality.token_ids import TokenIds
+from loadgen.locality.trace import Trace
+from loadgen.swarm.options import SwarmOptions, add_options
+from loadgen.targets.demo_model import default_model_dir, is_complete
+from loadgen.workload.corpus import load_corpus
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+PLANNED_OPTIONS = frozenset(
+    f"--{name}"
+    for name in (
+        *("contexts", "zipf", "stickiness", "repeat", "context-tokens", "output-tokens", "seed"),
+        *("corpus", "questions", "tokenizer", "batch-size", "order"),
+    )
+)
+"""Those of `kvswarm run` that say which prompts come in which order."""
+SUFFIXES = (".svg", ".png")
+
+
+def curve_command(arguments: list[str]) -> int:
+    """Print the curve and what it means, and draw it where told to. Raises UsageError."""
+    parsed = _parser().parse_args(arguments)
+    _check(parsed)
+    sizes = _sizes(parsed.kv_tokens)
+    measured = tuple(measured_run(path, parsed.tokenizer or None) for path in parsed.measured)
+    curve = predict(_trace(parsed), sizes)
+    prediction = Prediction(curve, _bytes_per_token(parsed), measured)
+    print(formatted(prediction, parsed.format), end="")
+    if parsed.out is not None:
+        _save(_drawn(prediction), parsed.out)
+    return 0
+
+
+def _check(parsed: argparse.Namespace) -> None:
+    if (parsed.run is None) == (parsed.plan is None):
+        raise UsageError(
+            "give either the directory of a RUN or --plan FILE: see `kvswarm curve -h`"
+        )
+    if parsed.out is not None and parsed.out.suffix not in SUFFIXES:
+        raise UsageError(f"-o {parsed.out} is no picture: end its name in {' or '.join(SUFFIXES)}")
+    if parsed.bytes_per_token is not None and parsed.bytes_per_token < 1:
+        raise UsageError(f"--bytes-per-token {parsed.bytes_per_token}: give 1 or more")
+
+
+def _sizes(text: str) -> tuple[int, ...]:
+    try:
+        sizes = tuple(int(each) for each in text.split(",")) if text else ()
+    except ValueError:
+        raise UsageError(f"--kv-tokens {text!r} is no list of sizes: write 4096,8192") from None
+    if any(size < 1 for size in sizes):
+        raise UsageError(f"--kv-tokens {min(sizes)}: a cache holds 1 token or more")
+    return sizes
+
+
+def _trace(parsed: argparse.Namespace) -> Trace:
+    if parsed.run is not None:
+        return trace_of_run(parsed.run, parsed.tokenizer or None, parsed.block_size)
+    options = SwarmOptions.read(vars(parsed))
+    batched = find_locustfile(parsed.plan).stem == "batched"
+    return trace_of_plan(
+        corpus=load_corpus(options.corpus, options.questions),
+        settings=options.workload,
+        tokens=TokenIds.from_path_or_name(_tokenizer(options.tokenizer)),
+        requests=parsed.requests,
+        block_size=USUAL_BLOCK_SIZE if parsed.block_size is None else parsed.block_size,
+        users=parsed.users,
+        batching=options.batching if batched else None,
+    )
+
+
+def _tokenizer(given: str | None) -> str:
+    if given is not None:
+        return given
+    if is_complete(default_model_dir("tiny")):
+        return str(default_model_dir("tiny"))
+    raise UsageError(
+        "no tokenizer is known: give --tokenizer PATH|NAME, or make the demo model first"
+        f" (`kvswarm model build {default_model_dir('tiny')}`)"
+    )
+
+
+def _bytes_per_token(parsed: argparse.Namespace) -> int | None:
+    if parsed.bytes_per_token is not None:
+        return int(parsed.bytes_per_token)
+    if parsed.run is not None:
+        return run_bytes_per_token(parsed.run)
+    return kv_bytes_per_token(Path(_tokenizer(parsed.tokenizer or None)).expanduser())
+
+
+def _drawn(prediction: Prediction) -> "Figure":
+    try:
+        from dashboards.figures.cache_curve import draw
+    except ModuleNotFoundError as error:
+        raise UsageError(
+            f"drawing needs {error.name}, which is not installed: pip install 'kvswarm[report]'"
+        ) from error
+    points = [(each.tokens, each.hit_rate, each.name) for each in prediction.measured]
+    return draw(prediction.curve, points, prediction.bytes_per_token)
+
+
+def _save(figure: "Figure", path: Path) -> None:
+    from dashboards.figures.style import save_svg
+
+    try:
+        if path.suffix == ".svg":
+            save_svg(figure, path)
+        else:
+            figure.savefig(path, dpi=150, facecolor="white")
+    except OSError as error:
+        raise UsageError(f"-o {path} cannot be written ({error.strerror})") from None
+
+
+class _Options:
+    """Takes the options of a run that a plan needs, and leaves the others out."""
+
+    def __init__(self, parser: argparse.ArgumentParser) -> None:
+        self._group = parser.add_argument_group("the workload of --plan, as for `kvswarm run`")
+
+    def add_argument(self, flag: str, **settings: Any) -> None:
+        if flag in PLANNED_OPTIONS:
+            settings.pop("env_var", None)
+            self._group.add_argument(flag, **settings)
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = Parser(
+        prog="kvswarm curve",
+        usage="kvswarm curve RUN | --plan FILE [workload options] [options]",
+        description="Predicts the hit rate of the engine's prefix cache at every size. No engine.",
+        allow_abbrev=False,
+    )
+    add = parser.add_argument
+    add("run", nargs="?", type=Path, metavar="RUN", help="the directory of a finished run")
+    add("--plan", metavar="FILE", help="unordered or batched: a workload that nobody has sent yet")
+    add("--requests", type=int, default=1000, help="plan: how many it sends (default: 1000)")
+    add("-u", "--users", type=int, default=1, help="plan: users, each with one request or batch")
+    add("--kv-tokens", default="", metavar="N,N…", help="sizes (default: up to the working set)")
+    add("--block-size", type=int, help="tokens of a KV block (default: the run's, else 16)")
+    add("--bytes-per-token", type=int, help="of the KV cache (default: by the model's config.json)")
+    add("--measured", nargs="+", type=Path, default=[], metavar="RUN", help="runs to compare with")
+    add("--format", choices=FORMATS, default="table", help="default: table")
+    add("-o", "--out", type=Path, metavar="FILE", help="draw the curve: .svg or .png")
+    add_options(_Options(parser))
+    return parser

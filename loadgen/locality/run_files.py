@@ -1,0 +1,50 @@
+"""The JSON files of a run directory, as far as a curve needs them."""
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from loadgen.errors import UsageError
+
+NOTHING: Mapping[str, Any] = {}
+
+
+def read_description(run: Path) -> Mapping[str, Any]:
+    """The run's `run.json`. Raises UsageError where there is none."""
+    if not (run / "run.json").is_file():
+        raise UsageError(f"no run at {run}: name a directory that `kvswarm run` has written")
+    return read_object(run / "run.json")
+
+
+def read_object(file: Path) -> Mapping[str, Any]:
+    """A JSON object, an empty one where there is no such file. Raises UsageError."""
+    try:
+        value = json.loads(file.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        return NOTHING
+    except OSError as error:
+        raise UsageError(f"{file} cannot be read ({error.strerror})") from None
+    except (ValueError, RecursionError) as error:
+        raise UsageError(f"{file} is no whole JSON file ({error}): restore it") from None
+    if not isinstance(value, Mapping):
+        raise UsageError(f"{file} holds no JSON object: restore it")
+    return value
+
+
+def mapping(content: Mapping[str, Any], name: str) -> Mapping[str, Any]:
+    """The object below a name, an empty one where there is none."""
+    found = content.get(name)
+    return found if isinstance(found, Mapping) else NOTHING
+
+
+def engine_argv(description: Mapping[str, Any]) -> list[str]:
+    """The words of the command lines of all services that kvswarm started."""
+    argv = mapping(mapping(description, "target"), "argv")
+    return [str(word) for words in argv.values() for word in words]
+
+
+def argument(argv: list[str], flag: str) -> str | None:
+    """What stands behind a flag, None where it is not given."""
+    places = (place for place, word in enumerate(argv[:-1]) if word == flag)
+    return next((argv[place + 1] for place in places), None)

@@ -1,0 +1,350 @@
+"""Traces of plans and of finished runs, and `kvswarm curve` as it is typed."""
+
+import csv
+import json
+from collections import Counter
+from collections.abc import Sequence
+from itertools import islice, pairwise
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tokenizers import Tokenizer, models, pre_tokenizers, processors
+
+from loadgen.cli.main import main
+from loadgen.errors import UsageError
+from loadgen.locality.curve import predict
+from loadgen.locality.finished import trace_of_run
+from loadgen.locality.kv_bytes import kv_bytes_per_token
+from loadgen.locality.measured import measured_run
+from loadgen.locality.planned import trace_of_plan
+from loadgen.locality.token_ids import TokenIds
+from loadgen.locality.trace import Chain, Trace
+from loadgen.record import COLUMNS
+from loadgen.workload.batches import Batching
+from loadgen.workload.corpus import load_corpus
+from loadgen.workload.settings import Span, WorkloadSettings
+from loadgen.workload.workload import Workload
+
+SETTINGS = WorkloadSettings(seed=3, contexts=4, repeat=0.2, context_tokens=Span(1000, 1500))
+OPTIONS = {
+    "seed": 3,
+    "contexts": 4,
+    "zipf": 0.0,
+    "stickiness": 0.0,
+    "repeat": 0.2,
+    "context_tokens": "1000-1500",
+    "output_tokens": "16",
+    "order": "shuffled",
+    "batch_size": 12,
+    "endpoint": "completions",
+}
+REQUESTS = 30
+
+
+@pytest.fixture(scope="module")
+def tokenizer(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A token per byte, behind one that begins every prompt."""
+    letters = sorted(pre_tokenizers.ByteLevel.alphabet())
+    vocabulary = {letter: number for number, letter in enumerate(["<s>", *letters])}
+    made = Tokenizer(models.BPE(vocabulary, []))
+    made.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    made.post_processor = processors.TemplateProcessing("<s> $A", special_tokens=[("<s>", 0)])
+    folder = tmp_path_factory.mktemp("model")
+    made.save(str(folder / "tokenizer.json"))
+    config = {
+        "num_hidden_layers": 8,
+        "num_attention_heads": 8,
+        "num_key_value_heads": 2,
+        "hidden_size": 512,
+        "torch_dtype": "bfloat16",
+    }
+    (folder / "config.json").write_text(json.dumps(config))
+    return folder
+
+
+def planned(tokenizer: Path, batching: Batching | None = None) -> Trace:
+    tokens = TokenIds.from_path_or_name(str(tokenizer))
+    return trace_of_plan(load_corpus(None, None), SETTINGS, tokens, REQUESTS, 16, batching=batching)
+
+
+def write_run(path: Path, tokenizer: Path, **changes: Any) -> Path:
+    """The run of the plan, as an engine would have left it; rows stand in reverse."""
+    tokens = TokenIds.from_path_or_name(str(tokenizer))
+    requests = islice(Workload(load_corpus(None, None), SETTINGS, tokens).requests(), REQUESTS)
+    path.mkdir(parents=True)
+    with (path / "requests.csv").open("w", newline="") as file:
+        rows = csv.DictWriter(file, COLUMNS)
+        rows.writeheader()
+        for each in reversed(list(requests)):
+            rows.writerow(
+                {
+                    "request_id": each.index,
+                    "context_id": each.context_id,
+                    "question_id": each.question_id,
+                    "sent_s": each.index,
+                    "end_s": each.index + changes.get("lasting_s", 0.5),
+                    "prompt_tokens": len(tokens.ids(each.prompt)) + changes.get("extra_tokens", 0),
+                    "output_tokens": 16,
+                    "outcome": "ok",
+                }
+            )
+    target = {
+        "block_size": 16,
+        "usable_tokens": 4096,
+        "tokenizer": str(tokenizer),
+        "argv": {"vllm": ["python", "--model", str(tokenizer)]},
+    }
+    description = {"options": OPTIONS, "users": 1, "cache_state": "cold", "target": target}
+    (path / "run.json").write_text(json.dumps({**description, **changes.get("description", {})}))
+    summary = {"server": {"hit_rate": 0.5}}
+    (path / "summary.json").write_text(json.dumps(summary))
+    return path
+
+
+def call(capsys: pytest.CaptureFixture[str], *arguments: object) -> tuple[int, str, str]:
+    code = main(["curve", *map(str, arguments)])
+    out, err = capsys.readouterr()
+    return code, out, err
+
+
+def test_a_finished_run_gives_the_trace_that_was_planned(tmp_path: Path, tokenizer: Path) -> None:
+    found = trace_of_run(write_run(tmp_path / "run", tokenizer))
+    assert found.chains == planned(tokenizer).chains
+    assert found.is_sequential
+    assert "made anew" in found.source
+    assert not found.remarks
+
+
+def test_a_prompt_has_the_special_tokens_that_the_engine_adds(tokenizer: Path) -> None:
+    tokens = TokenIds.from_path_or_name(str(tokenizer))
+    assert tokens.ids("a")[0] == 0
+    assert len(tokens.ids("a")) == 1 + tokens.count("a")
+
+
+def test_two_that_overlap_were_in_flight_together(tmp_path: Path, tokenizer: Path) -> None:
+    assert trace_of_run(write_run(tmp_path / "run", tokenizer, lasting_s=1.5)).users == 2
+
+
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        ({"extra_tokens": 1}, "do not come out"),
+        ({"description": {"target": None}}, "no tokenizer is known"),
+        ({"description": {"target": {"tokenizer": "/nowhere/model"}}}, "no tokenizer is known"),
+        ({"description": {"options": {**OPTIONS, "endpoint": "chat"}}}, "chat template"),
+        ({"description": {"options": {}}}, "do not come out"),
+    ],
+)
+def test_prompts_that_cannot_be_made_anew_are_known_by_context_and_length(
+    changes: dict[str, Any], said: str, tmp_path: Path, tokenizer: Path
+) -> None:
+    found = trace_of_run(write_run(tmp_path / "run", tokenizer, **changes))
+    assert said in found.source
+    exact, rough = predict(planned(tokenizer)), predict(found)
+    assert rough.bound == pytest.approx(exact.bound, abs=0.05)
+    assert rough.bound >= exact.bound - 0.01
+
+
+def test_a_plan_in_batches_has_the_order_of_its_batches(tokenizer: Path) -> None:
+    shuffled, grouped = planned(tokenizer), planned(tokenizer, Batching(10, "grouped"))
+    assert grouped.in_flight == 10
+    assert grouped.chains != shuffled.chains
+    for start in range(0, REQUESTS, 10):
+        batch, drawn = (each.chains[start : start + 10] for each in (grouped, shuffled))
+        assert Counter(map(_lengths, batch)) == Counter(map(_lengths, drawn))
+        contexts = [chain.blocks[0] for chain in batch]
+        assert len(set(contexts)) == 1 + sum(
+            before != after for before, after in pairwise(contexts)
+        )
+
+
+def _lengths(chain: Chain) -> tuple[int, int]:
+    return chain.prompt_tokens, chain.output_tokens
+
+
+def test_list_calls_of_a_grouped_run_stand_in_the_order_of_the_batch(
+    tmp_path: Path, tokenizer: Path
+) -> None:
+    run = write_run(tmp_path / "run", tokenizer)
+    rows = list(csv.DictReader((run / "requests.csv").open(newline="")))
+    for row in rows:
+        row["batch_id"] = str(int(row["request_id"]) // 10)
+        row["sent_s"] = row["batch_id"]
+    with (run / "requests.csv").open("w", newline="") as file:
+        writer = csv.DictWriter(file, COLUMNS)
+        writer.writeheader()
+        writer.writerows(rows)
+    description = json.loads((run / "run.json").read_text())
+    description["options"] = {**OPTIONS, "order": "grouped", "batch_size": 10}
+    (run / "run.json").write_text(json.dumps(description))
+    found = trace_of_run(run)
+    assert found.chains == planned(tokenizer, Batching(10, "grouped")).chains
+    assert (found.users, found.batch_size) == (1, 10)
+
+
+def test_a_measured_run_stands_beside_its_own_prediction(tmp_path: Path, tokenizer: Path) -> None:
+    found = measured_run(write_run(tmp_path / "run", tokenizer))
+    expected = predict(planned(tokenizer), [4096]).points[0].hit_rate
+    assert found.predicted == expected
+    assert found.error_points == pytest.approx(100 * (expected - 0.5))
+
+
+@pytest.mark.parametrize(
+    ("flag", "said"),
+    [
+        ("--no-enable-prefix-caching", "had no prefix cache"),
+        ("--kv-transfer-config", "KV connector"),
+        ("--scheduler-cls", "first come, first served"),
+    ],
+)
+def test_what_the_engine_does_otherwise_is_remarked(
+    flag: str, said: str, tmp_path: Path, tokenizer: Path
+) -> None:
+    run = write_run(tmp_path / "run", tokenizer)
+    description = json.loads((run / "run.json").read_text())
+    description["target"]["argv"]["vllm"].append(flag)
+    (run / "run.json").write_text(json.dumps(description))
+    assert any(said in remark for remark in trace_of_run(run).remarks)
+    if flag == "--no-enable-prefix-caching":
+        with pytest.raises(UsageError, match="without a prefix cache"):
+            measured_run(run)
+
+
+@pytest.mark.parametrize(
+    ("change", "bytes_per_token"),
+    [
+        ({}, 2 * 8 * 2 * 64 * 2),
+        ({"head_dim": 128}, 2 * 8 * 2 * 128 * 2),
+        ({"num_key_value_heads": None}, 2 * 8 * 8 * 64 * 2),
+        ({"torch_dtype": "float32"}, 2 * 8 * 2 * 64 * 4),
+        ({"kv_lora_rank": 512}, None),
+        ({"num_hidden_layers": None}, None),
+        ({"torch_dtype": "int3"}, None),
+    ],
+)
+def test_bytes_of_a_token_follow_from_the_models_shape(
+    change: dict[str, Any], bytes_per_token: int | None, tmp_path: Path, tokenizer: Path
+) -> None:
+    config = json.loads((tokenizer / "config.json").read_text()) | change
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    assert kv_bytes_per_token(tmp_path) == bytes_per_token
+    if not change:
+        assert kv_bytes_per_token(tmp_path, "fp8_e4m3") == 2 * 8 * 2 * 64
+
+
+def test_the_table_says_what_is_enough_and_the_error(
+    tmp_path: Path, tokenizer: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run = write_run(tmp_path / "run", tokenizer)
+    code, out, err = call(capsys, run, "--measured", run)
+    assert (code, err) == (0, "")
+    knee = predict(planned(tokenizer)).knee
+    flat = " ".join(out.split())
+    assert f"{knee.enough_tokens} tokens ({knee.enough_tokens * 4096 / 1e6:.1f} MB) are" in flat
+    assert "enough for this workload, because 99%" in flat
+    assert f"{measured_run(run).error_points:+.2f}" in out
+
+
+def test_json_and_csv_have_the_same_points(
+    tokenizer: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    plan: Sequence[object] = (
+        *("--plan", "unordered", "--tokenizer", tokenizer, "--seed", 3, "--contexts", 4),
+        *("--repeat", 0.2, "--context-tokens", "1000-1500", "--requests", REQUESTS),
+        *("--kv-tokens", "4096,8192", "--bytes-per-token", 1000),
+    )
+    _, as_json, _ = call(capsys, *plan, "--format", "json")
+    _, as_csv, _ = call(capsys, *plan, "--format", "csv")
+    content = json.loads(as_json)
+    rows = list(csv.DictReader(as_csv.splitlines()))
+    assert [row["kv_tokens"] for row in rows] == ["4096", "8192"]
+    for point, row in zip(content["points"], rows, strict=True):
+        assert {name: str(value) for name, value in point.items()} == row
+    curve = predict(planned(tokenizer), [4096, 8192])
+    assert [float(row["hit_rate"]) for row in rows] == [point.hit_rate for point in curve.points]
+    assert [float(row["kv_mb"]) for row in rows] == [4.096, 8.192]
+    assert content["knee"]["enough_tokens"] == curve.knee.enough_tokens
+
+
+def test_the_picture_is_drawn_with_the_measured_points(
+    tmp_path: Path, tokenizer: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    pytest.importorskip("matplotlib")
+    run, file = write_run(tmp_path / "run", tokenizer), tmp_path / "curve.svg"
+    assert call(capsys, run, "--measured", run, "-o", file)[0] == 0
+    text = file.read_text()
+    assert "measured" in text
+    assert f"enough: {predict(planned(tokenizer)).knee.enough_tokens} tokens" in text
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        ([], "give either"),
+        (["/nowhere"], "no run at /nowhere"),
+        (["/nowhere", "--plan", "unordered"], "give either"),
+        (["--plan", "nothing"], "no locustfile"),
+        (["--plan", "unordered", "--tokenizer", "/nowhere"], "--tokenizer /nowhere"),
+        (["--plan", "unordered", "--kv-tokens", "0"], "--kv-tokens 0"),
+        (["--plan", "unordered", "--kv-tokens", "1k"], "--kv-tokens '1k'"),
+        (["--plan", "unordered", "--bytes-per-token", "0"], "--bytes-per-token 0"),
+        (["--plan", "unordered", "-o", "curve.gif"], "-o curve.gif"),
+        (["--plan", "unordered", "--contexts", "0"], "--contexts 0"),
+    ],
+)
+def test_wrong_use_is_one_line(
+    arguments: list[str], said: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    code, out, err = call(capsys, *arguments)
+    assert (code, out) == (2, "")
+    assert said in err
+    assert err.count("\n") == 1
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["--block-size", "0"], "--block-size 0"),
+        (["--requests", "0"], "--requests 0"),
+        (["-u", "0"], "-u 0"),
+        (["--kv-tokens", "16"], "does not hold the longest request"),
+    ],
+)
+def test_a_plan_that_cannot_be_is_one_line(
+    arguments: list[str], said: str, tokenizer: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    plan = ("--plan", "unordered", "--requests", "5", "--tokenizer", tokenizer)
+    code, _, err = call(capsys, *plan, *arguments)
+    assert code == 2
+    assert said in err
+    assert err.count("\n") == 1
+
+
+def test_without_a_tokenizer_the_next_step_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("KVSWARM_HOME", str(tmp_path))
+    code, _, err = call(capsys, "--plan", "unordered")
+    assert code == 2
+    assert "no tokenizer is known: give --tokenizer" in err
+
+
+@pytest.mark.parametrize(
+    ("file", "content", "said"),
+    [
+        ("run.json", "{", "no whole JSON"),
+        ("run.json", "[]", "holds no JSON object"),
+        ("requests.csv", "a,b\n1,2\n", "not as kvswarm writes it"),
+        ("requests.csv", "sent_s,prompt_tokens\n", "no request whose length"),
+        ("summary.json", "{}", "no hit rate"),
+    ],
+)
+def test_a_damaged_run_is_one_line(
+    file: str, content: str, said: str, tmp_path: Path, tokenizer: Path
+) -> None:
+    run = write_run(tmp_path / "run", tokenizer)
+    (run / file).write_text(content)
+    with pytest.raises(UsageError, match=said) as caught:
+        measured_run(run)
+    assert "\n" not in str(caught.value)
