@@ -6,7 +6,7 @@ import os
 import signal
 import sys
 from collections.abc import Mapping
-from contextlib import suppress
+from contextlib import nullcontext, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -28,14 +28,23 @@ CHECKED = "checked.json"
 
 async def check_swarm(leg: Leg, folder: Path, interruption: Interruption) -> int:
     """Have all options checked before the engine takes its time to start; 0 if they are right."""
-    planned = {
-        "tokenizer": tokenizer_of(leg.settings),
-        "usable_tokens": leg.settings.kv_tokens,
-        "max_model_len": _planned_window(leg.settings),
+    environment = _environment(folder, planned_facts(leg.settings), None)
+    environment["KVSWARM_CHECK"] = str(folder / CHECKED)
+    return await _locust("run", checkable(leg.run), environment, interruption)
+
+
+def planned_facts(settings: TargetSettings) -> dict[str, Any]:
+    """What a check has to know of a target that is not started yet."""
+    return {
+        "tokenizer": tokenizer_of(settings),
+        "usable_tokens": settings.kv_tokens,
+        "max_model_len": _planned_window(settings),
     }
-    environment = _environment(folder, planned, None) | {"KVSWARM_CHECK": str(folder / CHECKED)}
-    checked = replace(leg.run, host=NO_HOST, rest=_without_processes(leg.run.rest))
-    return await _locust("run", checked, environment, interruption)
+
+
+def checkable(run: RunArguments) -> RunArguments:
+    """The run as it is checked, without a host and without workers."""
+    return replace(run, host=run.host or NO_HOST, rest=_without_processes(run.rest))
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,7 +61,11 @@ def was_checked(folder: Path) -> bool:
 
 def wished_retrieval(folder: Path) -> WishedRetrieval | None:
     """What the check found of it in the options; None where no service need be started."""
-    options = json.loads((folder / CHECKED).read_text(encoding="utf-8"))
+    return retrieval_in(json.loads((folder / CHECKED).read_text(encoding="utf-8")))
+
+
+def retrieval_in(options: Mapping[str, Any]) -> WishedRetrieval | None:
+    """The same of options that were checked."""
     if options["labels"] != "rag" or options["rag_url"]:
         return None
     return WishedRetrieval(Path(options["corpus"]) if options["corpus"] else None)
@@ -68,11 +81,42 @@ async def run_swarm(
 ) -> int:
     """Run the swarm on a started target; returns the exit code of the run."""
     async with control_line(target, folder / "control") as control:
-        environment = _environment(folder, swarm_facts(target, leg.settings), control)
-        rest = leg.run.rest if rag is None else (*leg.run.rest, "--rag-url", rag.url)
-        run = replace(leg.run, host=target.url, rest=rest)
-        needed = rag if command == "run" else None
-        return await _locust(command, run, environment, interruption, needed)
+        return await run_controlled(command, leg, target, rag, control, interruption)
+
+
+@dataclass(frozen=True, slots=True)
+class Quiet:
+    """A swarm whose words go into `log`, and whose run is told to be of this command line."""
+
+    log: Path
+    command_line: tuple[str, ...]
+
+
+async def run_controlled(
+    command: str,
+    leg: Leg,
+    target: RunningTarget,
+    rag: RunningRagService | None,
+    control: Path,
+    interruption: Interruption,
+    quiet: Quiet | None = None,
+) -> int:
+    """The same where a control line is open, which several swarms may use in turn."""
+    facts = swarm_facts(target, leg.settings)
+    environment = _environment(control.parent, facts, control, quiet)
+    rest = leg.run.rest if rag is None else (*leg.run.rest, "--rag-url", rag.url)
+    run = replace(leg.run, host=target.url, rest=rest)
+    needed = rag if command == "run" else None
+    return await _locust(command, run, environment, interruption, needed, quiet)
+
+
+async def run_on_host(
+    run: RunArguments, folder: Path, interruption: Interruption, quiet: Quiet
+) -> int:
+    """Run the swarm on a host that is not ours; returns the exit code of the run."""
+    return await _locust(
+        "run", run, _environment(folder, {}, None, quiet), interruption, quiet=quiet
+    )
 
 
 def _without_processes(rest: tuple[str, ...]) -> tuple[str, ...]:
@@ -90,15 +134,18 @@ def _planned_window(settings: TargetSettings) -> int | None:
     return min(bounds, default=None)
 
 
-def _environment(folder: Path, facts: Mapping[str, Any], control: Path | None) -> dict[str, str]:
+def _environment(
+    folder: Path, facts: Mapping[str, Any], control: Path | None, quiet: Quiet | None = None
+) -> dict[str, str]:
     path = folder / "target.json"
     wire = {
         "facts": dict(facts),
         "control": str(control) if control else None,
-        "command_line": sys.argv,
+        "command_line": quiet.command_line if quiet else sys.argv,
     }
     path.write_text(json.dumps(wire), encoding="utf-8")
-    return {**os.environ, "KVSWARM_TARGET": str(path)}
+    view = {"KVSWARM_VIEW": ""} if quiet else {}
+    return {**os.environ, **view, "KVSWARM_TARGET": str(path)}
 
 
 async def _locust(
@@ -107,12 +154,17 @@ async def _locust(
     environment: dict[str, str],
     interruption: Interruption,
     needed: RunningRagService | None = None,
+    quiet: Quiet | None = None,
 ) -> int:
     """Run Locust to its end, which is also that of the service that it needs."""
     arguments = [command, run.file, "--host", str(run.host), "--out", str(run.out), *run.rest]
-    process = await asyncio.create_subprocess_exec(
-        sys.executable, "-m", "loadgen.cli.main", *arguments, env=environment
-    )
+    with quiet.log.open("ab") if quiet else nullcontext() as log:
+        process = await asyncio.create_subprocess_exec(
+            *(sys.executable, "-m", "loadgen.cli.main", *arguments),
+            env=environment,
+            stdout=log,
+            stderr=log,
+        )
     interruption.handler = lambda number: _pass_on(process, number)
     watch = asyncio.create_task(_end_with(needed, process))
     try:

@@ -1,0 +1,184 @@
+"""All cells of a sweep as `kvswarm run` would take them, checked before anything is started."""
+
+import difflib
+import json
+import re
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from loadgen.cli.arguments import RunArguments, parse_run, run_parser
+from loadgen.cli.leg import Leg, plan_legs
+from loadgen.cli.locustfile import find_locustfile
+from loadgen.cli.run import locust_argv
+from loadgen.cli.swarm_process import (
+    WishedRetrieval,
+    checkable,
+    planned_facts,
+    retrieval_in,
+)
+from loadgen.errors import KvswarmError, UsageError
+from loadgen.sweep.definition import Definition
+from loadgen.sweep.matrix import CellPlan
+from loadgen.sweep.option import text_of
+from loadgen.sweep.order import Engine
+from loadgen.targets.plan import uses
+from loadgen.targets.settings import TargetSettings
+
+
+@dataclass(frozen=True, slots=True)
+class CheckedCell:
+    """A cell that can be run. `leg` is None on a host that is not ours, `wish` where nothing is
+    retrieved from a service of ours, `run_time_s` without a `--run-time`."""
+
+    run: RunArguments
+    leg: Leg | None
+    wish: WishedRetrieval | None
+    run_time_s: float | None
+
+    @property
+    def engine(self) -> Engine:
+        """What it shares with the cells that need no other start."""
+        if self.leg is None:
+            return Engine(str(self.run.host), False, self.run.host)
+        settings, catalog = _used_settings(self.leg), self.run.target_arguments.catalog
+        kv = "" if settings.kv_tokens is None else f"-{settings.kv_tokens}"
+        key = (self.leg.spec.name, settings, catalog, self.wish)
+        return Engine(f"{self.leg.spec.name}{kv}", True, key)
+
+
+def run_words(definition: Definition, cell: CellPlan, seed: int, out: Path) -> list[str]:
+    """The command line behind `kvswarm run` for a cell."""
+    keep = ["--keep-cache"] if definition.keep_cache else []
+    return [definition.locustfile, *cell.words(seed), *keep, f"--out={out}"]
+
+
+def check_cells(
+    definition: Definition, cells: Sequence[CellPlan], out: Path
+) -> dict[str, CheckedCell]:
+    """Every cell by its id. Raises UsageError for the first that `kvswarm run` would refuse, with
+    the file, the key and its value."""
+    try:
+        file = find_locustfile(definition.locustfile)
+    except UsageError as error:
+        raise definition.error("", "locustfile", str(error)) from None
+    runs = {}
+    for cell in cells:
+        try:
+            runs[cell.cell_id] = _plan(definition, cell, out)
+        except UsageError as error:
+            raise _refusal(definition, cell, str(error)) from None
+    answer = ask_locust(file, list(runs.values()))
+    _check_keys(definition, answer["flags"], answer["results"])
+    return {
+        cell.cell_id: _checked(definition, cell, *runs[cell.cell_id], result)
+        for cell, result in zip(cells, answer["results"], strict=False)
+    }
+
+
+def _plan(definition: Definition, cell: CellPlan, out: Path) -> tuple[RunArguments, Leg | None]:
+    run = parse_run("run", run_words(definition, cell, cell.seed(1), out))
+    if run.host is not None:
+        return run, None
+    if len(run.targets) > 1:
+        raise UsageError("--target takes one in a sweep: give a list of them in [axes]")
+    (leg,) = plan_legs(run)
+    return run, leg
+
+
+def ask_locust(file: Path, runs: Sequence[tuple[RunArguments, Leg | None]]) -> dict[str, Any]:
+    """Have all command lines checked in one process: importing Locust takes a second."""
+    checks = [
+        {
+            "argv": locust_argv("run", checkable(run)),
+            "facts": planned_facts(leg.settings) if leg else {},
+        }
+        for run, leg in runs
+    ]
+    job = {"argv": ["locust", "-f", str(file)], "checks": checks}
+    with tempfile.TemporaryDirectory(prefix="kvswarm-") as scratch:
+        asked, answered = Path(scratch) / "job.json", Path(scratch) / "answer.json"
+        asked.write_text(json.dumps(job), encoding="utf-8")
+        command = [sys.executable, "-m", "loadgen.swarm.many_checks", str(asked), str(answered)]
+        done = subprocess.run(command, capture_output=True, text=True, check=False)
+        if done.returncode:
+            raise KvswarmError(f"the cells could not be checked: {last_line(done.stderr)}")
+        return dict(json.loads(answered.read_text(encoding="utf-8")))
+
+
+def _check_keys(
+    definition: Definition, flags: Mapping[str, str], results: Sequence[Mapping[str, Any]]
+) -> None:
+    """Raise UsageError for a key that is no option by its full name, or the same as another."""
+    if not flags:
+        raise definition.error("", "locustfile", last_line(results[0]["said"]))
+    own = {flag: each.dest for each in run_parser("run")._actions for flag in each.option_strings}
+    all_flags = {**flags, **own}
+    known = {flag[2:]: all_flags[flag] for flag in all_flags if flag.startswith("--")}
+    tables: dict[str, Iterable[str]] = {"options": definition.options, "axes": definition.axes}
+    tables |= {f"cells.{number}": cell for number, cell in enumerate(definition.cells, 1)}
+    for table, options in tables.items():
+        names: dict[str, str] = {}
+        for key in options:
+            if key not in known:
+                near = difflib.get_close_matches(key, known, 3, 0.6)
+                hint = f"did you mean {' or '.join(near)}?" if near else "see `kvswarm run --help`"
+                raise definition.error(table, key, f"is no option of kvswarm run: {hint}")
+            if known[key] in names:
+                raise definition.error(table, key, f"says the same as {names[known[key]]}")
+            names[known[key]] = key
+
+
+def _checked(
+    definition: Definition,
+    cell: CellPlan,
+    run: RunArguments,
+    leg: Leg | None,
+    result: Mapping[str, Any],
+) -> CheckedCell:
+    options = result["options"]
+    if result["code"]:
+        raise _refusal(definition, cell, last_line(result["said"]))
+    if options is None:
+        raise _refusal(definition, cell, "no run would come of it, as with --list: leave that out")
+    wish = retrieval_in(options)
+    if leg is None and wish is not None:
+        raise _refusal(definition, cell, "--labels rag on a host needs rag-url: say which service")
+    if not options.get("run_time") and not options.get("batches"):
+        raise _refusal(definition, cell, "it would never end: give run-time (or batches)")
+    return CheckedCell(run, leg, wish, options.get("run_time") or None)
+
+
+def _refusal(definition: Definition, cell: CellPlan, said: str) -> UsageError:
+    """What was said of a cell, behind the key that it is about."""
+    key = _blamed(cell, said)
+    if key is None:
+        cell_named = f", cell {cell.title}" if cell.title else ""
+        return UsageError(f"{definition.source}{cell_named}: {said}")
+    table, value = definition.place(key, cell.options), text_of(key, cell.options[key])
+    return UsageError(f"{definition.source} [{table}] {key} = {value}: {said}")
+
+
+def _blamed(cell: CellPlan, said: str) -> str | None:
+    """The option that stands first in it; else the one that it has as a word."""
+    found = {key: re.search(rf"--{re.escape(key)}(?![\w-])", said) for key in cell.options}
+    places = {key: match.start() for key, match in found.items() if match}
+    words = (key for key in cell.options if re.search(rf"\b{re.escape(key)}\b", said))
+    return min(places, key=lambda key: places[key]) if places else next(words, None)
+
+
+def last_line(said: str) -> str:
+    """What a refused command said in the end, without who said it."""
+    lines = [line.strip() for line in said.splitlines() if line.strip()]
+    last = lines[-1] if lines else "nothing was said"
+    return re.sub(r"^(kvswarm|locust|[\w.]+: error): (error: )?", "", last)
+
+
+def _used_settings(leg: Leg) -> TargetSettings:
+    """Without what means nothing to the target."""
+    l1_gb = leg.settings.l1_gb if uses(leg.spec, "l1_gb") else 1.0
+    return replace(leg.settings, l1_gb=l1_gb)

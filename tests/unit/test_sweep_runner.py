@@ -1,0 +1,319 @@
+"""Making a sweep on a bench that starts nothing: what is kept, made again, given up."""
+
+import asyncio
+import csv
+import json
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from loadgen.errors import TargetError, UsageError
+from loadgen.sweep.definition import Definition
+from loadgen.sweep.durations import Durations, spoken
+from loadgen.sweep.folder import SweepFolder
+from loadgen.sweep.made_cell import read_made_cell
+from loadgen.sweep.matrix import CellPlan, cells_of
+from loadgen.sweep.order import Engine, Step, Stretch, stretches
+from loadgen.sweep.runner import Watch, run_sweep
+from loadgen.sweep.table import FIGURES, read_cells, write_table
+
+SWEEP = Definition(
+    name="x", repeats=2, options={"users": 1}, axes={"target": ["a", "b"], "zipf": [0, 1]}
+)
+FIRST_TTFT_MS = 100.0
+
+
+class Bench:
+    """Writes a run for each step. `ends` tells what becomes of a run by its name: an exit code, or
+    a text that the engine dies with; `stop_at` is the run during which somebody stops the sweep."""
+
+    def __init__(self, ends: dict[str, int | str] | None = None, stop_at: str = "") -> None:
+        self.ends, self.stop_at = ends or {}, stop_at
+        self.started: list[str] = []
+        self.made: list[str] = []
+        self.said: list[str] = []
+        self.is_stopped = False
+
+    @asynccontextmanager
+    async def start(
+        self, engine: Engine, steps: Sequence[Step], logs: Path
+    ) -> AsyncIterator["Bench"]:
+        self.started.append(engine.label)
+        if f"start {engine.label}" in self.ends:
+            raise TargetError(f"{engine.label} was not ready")
+        logs.mkdir(parents=True)  # noqa: ASYNC240
+        (logs / "engine.log").write_text(steps[0].name)
+        yield self
+
+    async def run(self, step: Step, out: Path) -> int:
+        self.made.append(step.name)
+        end = self.ends.get(step.name, 0)
+        started = {"start_unix_s": 1000.0 + len(self.made), "cache_state": "cold"}
+        if end == 2:
+            (out / "swarm.log").write_text("kvswarm: the host refused\n")
+            return 2
+        write(out / "run.json", started)
+        if isinstance(end, str):
+            raise TargetError(end)
+        if step.name == self.stop_at:
+            self.is_stopped = True
+        write(out / "run.json", {**started, "exit_code": end, "target": {"usable_tokens": 2560}})
+        write(out / "summary.json", summary(FIRST_TTFT_MS + len(self.made)))
+        return end
+
+
+def write(path: Path, content: dict[str, Any]) -> None:
+    path.write_text(json.dumps(content))
+
+
+def summary(ttft_ms: float) -> dict[str, Any]:
+    return {
+        "requests": 10,
+        "failed": 1,
+        "outcomes": {"ok": 9},
+        "metrics": {
+            "ttft_ms": {"count": 9, "mean": ttft_ms, "p50": ttft_ms, "p95": None, "p99": None},
+            "prompt_tokens": {"count": 9, "mean": 100.0},
+        },
+        "server": {"hit_rate": 0.25, "peak_kv_cache_usage": 0.5},
+        "client_saturated": False,
+    }
+
+
+def order(definition: Definition) -> list[Stretch]:
+    def engine(cell: CellPlan) -> Engine:
+        return Engine(cell.axes["target"], True, cell.axes["target"])
+
+    return stretches(definition, cells_of(definition), engine)
+
+
+def make(out: Path, bench: Bench, definition: Definition = SWEEP) -> Bench:
+    folder, cells = SweepFolder(out), cells_of(definition)
+    folder.check(definition, cells)
+    folder.open(definition, cells, order(definition))
+    watch = Watch(bench.said.append, lambda: bench.is_stopped)
+    asyncio.run(run_sweep(order(definition), folder, bench, Durations({}), watch))
+    return bench
+
+
+def names(definition: Definition = SWEEP) -> list[str]:
+    """All runs in the order in which they are to be made."""
+    return [step.name for stretch in order(definition) for step in stretch.steps]
+
+
+def test_all_are_made_in_order_on_as_few_starts_as_planned(tmp_path: Path) -> None:
+    bench = make(tmp_path, Bench())
+    assert bench.made == names()
+    assert bench.started == [stretch.engine.label for stretch in order(SWEEP)]
+    assert [cell.run.name for cell in read_cells(tmp_path)] == names()
+    assert [cell.position for cell in read_cells(tmp_path)] == list(range(1, 9))
+    assert [line.split()[0] for line in bench.said] == [f"[{n}/8]" for n in range(1, 9)]
+
+
+def test_each_run_leads_to_the_logs_of_its_own_engine(tmp_path: Path) -> None:
+    make(tmp_path, Bench())
+    for stretch in order(SWEEP):
+        for step in stretch.steps:
+            log = tmp_path / "cells" / step.name / "engine" / "engine.log"
+            assert log.read_text() == stretch.steps[0].name
+
+
+def test_what_is_there_is_not_made_again(tmp_path: Path) -> None:
+    make(tmp_path, Bench())
+    again = make(tmp_path, Bench())
+    assert (again.made, again.started) == ([], [])
+
+
+def test_a_stopped_sweep_goes_on_where_it_was(tmp_path: Path) -> None:
+    stopped = make(tmp_path, Bench(stop_at=names()[2]))
+    assert stopped.made == names()[:3]
+    assert [cell.run.name for cell in read_cells(tmp_path)] == names()[:2]
+    resumed = make(tmp_path, Bench())
+    assert resumed.made == names()[2:]
+    kept = tmp_path / "aside" / f"{names()[2]}-1"
+    assert json.loads((kept / "summary.json").read_text())["requests"] == 10, "nothing is lost"
+    assert str(kept) in resumed.said[0]
+    assert [cell.position for cell in read_cells(tmp_path)] == list(range(1, 9))
+
+
+def test_runs_that_failed_are_kept_and_the_sweep_goes_on(tmp_path: Path) -> None:
+    failed, saturated = names()[0], names()[3]
+    bench = make(tmp_path, Bench({failed: 1, saturated: 5}))
+    assert bench.made == names()
+    codes = {cell.run.name: cell.exit_code for cell in read_cells(tmp_path)}
+    assert codes == {**dict.fromkeys(names(), 0), failed: 1, saturated: 5}
+    validity = {cell.run.name: cell.valid for cell in read_cells(tmp_path)}
+    assert (validity[failed], validity[saturated]) == (True, False), "failures are measured"
+    assert make(tmp_path, Bench()).made == []
+
+
+def test_a_dead_engine_is_started_again_for_the_next(tmp_path: Path) -> None:
+    first = names()[0]
+    bench = make(tmp_path, Bench({first: "vllm exited with code 9"}))
+    assert bench.made == names()
+    assert len(bench.started) == len(order(SWEEP)) + 1
+    dead = read_cells(tmp_path)[0]
+    assert (dead.exit_code, dead.fault) == (3, "vllm exited with code 9")
+    again = make(tmp_path, Bench())
+    assert again.made == [first], "a run whose engine died is made again when asked"
+    assert (tmp_path / "aside" / f"{first}-1" / "cell.json").is_file()
+    assert read_cells(tmp_path)[-1].run.name == first, "its position tells when it was made"
+
+
+def test_a_killed_swarm_does_not_end_the_sweep(tmp_path: Path) -> None:
+    bench = make(tmp_path, Bench({names()[1]: 137}))
+    assert bench.made == names()
+    assert [cell.exit_code for cell in read_cells(tmp_path)].count(137) == 1
+
+
+def test_a_swarm_that_did_not_begin_tells_why(tmp_path: Path) -> None:
+    make(tmp_path, Bench({names()[1]: 2}))
+    assert "kvswarm: the host refused" in read_cells(tmp_path)[1].fault
+
+
+def test_three_in_a_row_are_given_up(tmp_path: Path) -> None:
+    bench = Bench(dict.fromkeys(names()[1:4], "no memory"))
+    with pytest.raises(TargetError, match="3 runs in a row"):
+        make(tmp_path, bench)
+    assert bench.made == names()[:4]
+    assert [cell.exit_code for cell in read_cells(tmp_path)] == [0, 3, 3, 3]
+
+
+def test_an_engine_that_does_not_start_counts_too(tmp_path: Path) -> None:
+    once = replace(SWEEP, engine_starts="once")
+    (label, *_) = [stretch.engine.label for stretch in order(once)]
+    bench = Bench({f"start {label}": 3})
+    with pytest.raises(TargetError, match="3 runs in a row"):
+        make(tmp_path, bench, once)
+    assert bench.started == [label] * 3
+    assert [cell.fault for cell in read_cells(tmp_path)] == [f"{label} was not ready"] * 3
+
+
+ADDED = {
+    "repeats": {"repeats": 3},
+    "values": {"axes": {"target": ["b", "c", "a"], "zipf": [0, 1, 2]}},
+    "cells": {"cells": ({"target": "c", "zipf": 5},)},
+}
+
+
+@pytest.mark.parametrize("name", ADDED)
+def test_a_sweep_can_grow(tmp_path: Path, name: str) -> None:
+    make(tmp_path, Bench())
+    grown = replace(SWEEP, **ADDED[name])
+    bench = make(tmp_path, Bench(), grown)
+    assert set(bench.made) == set(names(grown)) - set(names())
+    assert len(read_cells(tmp_path)) == len(names(grown))
+
+
+CHANGED = {
+    "an option": ({"options": {"users": 2}}, "users was 1, is 2"),
+    "another option": ({"options": {"users": 1, "drain": 3}}, "drain was None, is 3"),
+    "the order": ({"seed": 8}, "seed was 0, is 8"),
+    "the cache": ({"keep_cache": True}, "keep_cache was False, is True"),
+    "fewer values": ({"axes": {"target": ["a"], "zipf": [0, 1]}}, "the cell b_zipf-0"),
+    "fewer repeats": ({"repeats": 1}, "it had 2 repeats"),
+    "the locustfile": ({"locustfile": "batched"}, "locustfile was unordered"),
+}
+
+
+@pytest.mark.parametrize("name", CHANGED)
+def test_another_sweep_is_refused_with_what_to_do(tmp_path: Path, name: str) -> None:
+    change, said = CHANGED[name]
+    make(tmp_path / "out", Bench())
+    bench = Bench()
+    with pytest.raises(UsageError) as raised:
+        make(tmp_path / "out", bench, replace(SWEEP, source="s.toml", **change))
+    assert said in str(raised.value)
+    assert f"`kvswarm sweep s.toml --out {tmp_path / 'out'}-2`" in str(raised.value)
+    assert bench.started == []
+
+
+def test_other_versions_are_told(tmp_path: Path) -> None:
+    make(tmp_path, Bench())
+    assert SweepFolder(tmp_path).changed_versions == ""
+    file = tmp_path / "sweep.json"
+    file.write_text(file.read_text().replace('"python": "', '"python": "2'))
+    assert SweepFolder(tmp_path).changed_versions.startswith("python 2")
+
+
+def test_cells_without_their_sweep_are_not_taken_for_a_new_one(tmp_path: Path) -> None:
+    make(tmp_path, Bench())
+    (tmp_path / "sweep.json").unlink()
+    with pytest.raises(UsageError, match=r"sweep\.json"):
+        make(tmp_path, Bench())
+
+
+def test_two_sweeps_do_not_share_a_directory(tmp_path: Path) -> None:
+    folder = SweepFolder(tmp_path)
+    with (
+        folder.locked(),
+        pytest.raises(UsageError, match="another sweep works in"),
+        folder.locked(),
+    ):
+        pass
+    with folder.locked():
+        pass
+
+
+def test_the_table_is_made_of_the_run_directories_alone(tmp_path: Path) -> None:
+    make(tmp_path, Bench({names()[5]: "gone"}))
+    written = (tmp_path / "cells.csv").read_text()
+    (tmp_path / "cells.csv").unlink()
+    (tmp_path / "sweep.json").unlink()
+    write_table(tmp_path)
+    assert (tmp_path / "cells.csv").read_text() == written
+    rows = list(csv.DictReader(written.splitlines()))
+    assert list(rows[0])[:3] == ["target", "zipf", "users"]
+    assert [row["run"] for row in rows] == [f"cells/{name}" for name in names()]
+    assert [row["ttft_p50_ms"] for row in rows[:2]] == ["101", "102"]
+    assert rows[0]["hit_rate"] == "0.25"
+    assert rows[0]["ttft_p95_ms"] == rows[0]["e2e_p50_ms"] == ""
+    assert (rows[0]["prompt_tokens"], rows[0]["usable_tokens"]) == ("900", "2560")
+    assert (rows[5]["exit_code"], rows[5]["valid"], rows[5]["requests"]) == ("3", "false", "")
+
+
+def test_cells_as_values(tmp_path: Path) -> None:
+    make(tmp_path, Bench())
+    cell = read_cells(tmp_path)[0]
+    assert cell.figures.keys() == FIGURES.keys()
+    assert cell.figures["ttft_p50_ms"] == FIRST_TTFT_MS + 1
+    assert cell.options == {"users": "1"}
+    assert cell.axes.keys() == {"target", "zipf"}
+    assert (cell.started_unix_s, cell.cache_state, cell.seed) == (1001.0, "cold", cell.repeat - 1)
+
+
+def test_a_damaged_run_is_named(tmp_path: Path) -> None:
+    make(tmp_path, Bench())
+    file = read_cells(tmp_path)[0].run / "summary.json"
+    file.write_text('{"requests": "ten"}')
+    with pytest.raises(UsageError, match=r"summary\.json"):
+        read_cells(tmp_path)
+
+
+def test_time_left_is_that_of_runs_and_starts(tmp_path: Path) -> None:
+    steps = [step for stretch in order(SWEEP) for step in stretch.steps]
+    make(tmp_path, Bench())
+    made = read_made_cell(tmp_path / "cells" / steps[0].name)
+    assert made is not None
+    durations = Durations({step.cell.cell_id: 15.0 for step in steps})
+    assert durations.left_s(steps[:2], starts=1) == 2 * (15 + 5) + 40
+    durations.add(replace(made, wall_s=18.0, run_time_s=15.0, engine_start_s=30.0))
+    other = next(s for s in steps if s.cell.cell_id != steps[0].cell.cell_id)
+    assert durations.left_s([steps[0], other], starts=2) == 18 + 18 + 60
+    durations.add(replace(made, wall_s=500.0, run_time_s=15.0, exit_code=3))
+    assert durations.left_s([other], starts=0) == 18, "a run that died tells nothing"
+
+
+def test_time_left_is_unknown_without_a_run_time_until_one_was_made(tmp_path: Path) -> None:
+    steps = [step for stretch in order(SWEEP) for step in stretch.steps]
+    make(tmp_path, Bench())
+    made = read_made_cell(tmp_path / "cells" / steps[0].name)
+    assert made is not None
+    durations = Durations({})
+    assert spoken(durations.left_s(steps, starts=0)) == "not known yet"
+    durations.add(replace(made, wall_s=50.0))
+    assert spoken(durations.left_s(steps, starts=0)) == "7 min"
