@@ -1,0 +1,120 @@
+"""Runs against the first of them, by the verdicts of `kvswarm compare`."""
+
+from collections.abc import Collection, Iterator, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from dashboards.report.tables import Row, Table
+from dashboards.report.wording import listed
+from loadgen.compare import wording
+from loadgen.compare.comparison import Comparison, compare
+from loadgen.compare.noise import Noise
+from loadgen.compare.row import Row as Compared
+from loadgen.compare.run import Run
+from loadgen.compare.run_reader import read_run
+from loadgen.compare.sides import Sides
+from loadgen.errors import UsageError
+
+
+@dataclass(frozen=True, slots=True)
+class Pair:
+    """Two runs by their names on the page. `refusal` says why they cannot be compared; those that
+    are `faulty` decide nothing."""
+
+    base: str
+    new: str
+    comparison: Comparison | None
+    refusal: str = ""
+    faulty: tuple[str, ...] = ()
+
+
+def pairs(
+    paths: Sequence[Path], names: Sequence[str], vary: Collection[str], noise: Noise | None
+) -> list[Pair]:
+    """Every run but the first against the first. `noise` is used for runs of its machine."""
+    if len(paths) < 2:
+        return []
+    runs = [_read(path, name) for path, name in zip(paths, names, strict=True)]
+    return [
+        _pair((names[0], name), (runs[0], run), vary, noise)
+        for name, run in zip(names[1:], runs[1:], strict=True)
+    ]
+
+
+def _read(path: Path, name: str) -> Run | str:
+    try:
+        return replace(read_run(path), name=name)
+    except UsageError as error:
+        return str(error)
+
+
+def _pair(
+    names: tuple[str, str],
+    runs: tuple[Run | str, Run | str],
+    vary: Collection[str],
+    noise: Noise | None,
+) -> Pair:
+    base, new = runs
+    if isinstance(base, str) or isinstance(new, str):
+        return Pair(*names, None, base if isinstance(base, str) else str(new))
+    faulty = tuple(run.name for run in (base, new) if run.faults)
+    known = noise if noise and {base.machine, new.machine} == {noise.machine} else None
+    try:
+        found = compare(Sides((base,), (new,), known), vary=vary)
+    except UsageError as error:
+        return Pair(*names, None, str(error))
+    return Pair(*names, found, faulty=faulty)
+
+
+_OPEN = {
+    "no evidence": "No evidence of a difference in",
+    "too little data": "Too little data to tell in",
+}
+
+
+def verdict(pair: Pair) -> Iterator[str]:
+    """In words: better in what, worse in what, and where nothing can be said."""
+    if pair.comparison is None:
+        yield f"{pair.new} cannot be compared with {pair.base}: {pair.refusal}."
+        return
+    said = {
+        word: [_with_change(row) for row in pair.comparison.rows if row.verdict == word]
+        for word in ("better", "worse")
+    }
+    told = [f"{word} in {listed(rows)}" for word, rows in said.items() if rows]
+    start = f"{pair.new} against {pair.base}: "
+    yield start + ("; ".join(told) if told else "no difference that the data prove") + "."
+    for word, start in _OPEN.items():
+        names = [row.statistic.name for row in pair.comparison.rows if row.verdict == word]
+        if names:
+            yield f"{start} {listed(names)}."
+    if pair.faulty:
+        verb = "is" if len(pair.faulty) == 1 else "are"
+        yield f"Do not decide by this: {listed(list(pair.faulty))} {verb} not valid."
+
+
+def _with_change(row: Compared) -> str:
+    return f"{row.statistic.name} ({wording.change(row)}, interval {wording.bounds(row)})"
+
+
+def pair_table(pair: Pair) -> Table | None:
+    """The rows of `kvswarm compare`; None where there are none."""
+    if pair.comparison is None:
+        return None
+    level = wording.confidence(pair.comparison.level)
+    columns = ("", pair.base, pair.new, "change", f"{level} interval", "verdict")
+    rows = tuple(
+        Row(
+            row.statistic.name,
+            (
+                wording.figure(row.statistic, row.base),
+                wording.figure(row.statistic, row.new),
+                wording.change(row),
+                wording.bounds(row),
+                row.verdict,
+            ),
+        )
+        for row in pair.comparison.rows
+    )
+    note = "".join(f"Note: {remark}. " for remark in pair.comparison.remarks)
+    return Table(f"{pair.new} against {pair.base}", columns, rows, note=note)

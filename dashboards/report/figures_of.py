@@ -1,0 +1,126 @@
+"""The figures of a run: those of its summary, or where it has none of its requests."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from dashboards.figures.requests import Floats
+from dashboards.report.run_files import RunFiles
+
+STATISTICS = ("count", "mean", "p50", "p90", "p95", "p99", "max")
+METRICS = (
+    "ttft_ms",
+    "itl_ms",
+    "tpot_ms",
+    "e2e_ms",
+    "retrieval_ms",
+    "makespan_s",
+    "prompt_tokens",
+    "cached_tokens",
+    "output_tokens",
+)
+_COLUMNS = {name: name for name in METRICS if name != "makespan_s"} | {"itl_ms": "itl_mean_ms"}
+
+
+@dataclass(frozen=True, slots=True)
+class Figures:
+    """`metrics` by name, each with `STATISTICS`; shares are 0 to 1. None is "not known".
+    `server` is empty where nothing is known of it. `computed` says that there was no summary."""
+
+    requests: int
+    ok: int
+    outcomes: Mapping[str, int]
+    duration_s: float
+    requests_per_s: float | None
+    output_tokens_per_s: float | None
+    cached_share: float | None
+    metrics: Mapping[str, Mapping[str, float | None]]
+    server: Mapping[str, Any]
+    computed: bool
+
+    @property
+    def failed(self) -> int:
+        """Those that ended neither `ok` nor `cancelled`."""
+        return self.requests - self.ok - self.outcomes.get("cancelled", 0)
+
+    def of(self, metric: str, statistic: str) -> float | None:
+        """One figure, None where it is not known."""
+        return self.metrics.get(metric, {}).get(statistic)
+
+
+def figures_of(run: RunFiles) -> Figures:
+    """From `summary.json`; without one, from the rows that were written."""
+    try:
+        return _told(run.summary)
+    except (KeyError, TypeError, ValueError, AttributeError):
+        return _computed(run)
+
+
+def _told(summary: Mapping[str, Any]) -> Figures:
+    outcomes = {str(name): int(count) for name, count in summary["outcomes"].items()}
+    metrics = summary["metrics"]
+    return Figures(
+        requests=int(summary["requests"]),
+        ok=outcomes.get("ok", 0),
+        outcomes=outcomes,
+        duration_s=float(summary["duration_s"]),
+        requests_per_s=_number(summary["requests_per_s"]),
+        output_tokens_per_s=_number(summary["output_tokens_per_s"]),
+        cached_share=_number(summary["cached_share"]),
+        metrics={
+            name: {each: _number(metrics[name][each]) for each in STATISTICS}
+            for name in METRICS
+            if name in metrics
+        },
+        server=dict(summary.get("server") or {}),
+        computed=False,
+    )
+
+
+def _number(value: Any) -> float | None:
+    if value is None or isinstance(value, int | float):
+        return value
+    raise TypeError(f"{value!r} is no number")
+
+
+def _computed(run: RunFiles) -> Figures:
+    requests, ok = run.requests, run.requests.ok
+    counts = np.bincount(requests.outcome, minlength=len(requests.outcomes))
+    first_s, last_s = requests.span_s
+    tokens = requests.output_tokens[ok]
+    known = ok & ~np.isnan(requests.cached_tokens) & ~np.isnan(requests.prompt_tokens)
+    prompt = float(np.nansum(requests.prompt_tokens[ok]))
+    return Figures(
+        requests=len(requests),
+        ok=int(ok.sum()),
+        outcomes={
+            name: int(count)
+            for name, count in zip(requests.outcomes, counts, strict=False)
+            if count
+        },
+        duration_s=last_s - first_s,
+        requests_per_s=_per_s(float(ok.sum()), last_s - first_s),
+        output_tokens_per_s=_per_s(float(np.nansum(tokens)), last_s - first_s),
+        cached_share=float(requests.cached_tokens[known].sum()) / prompt if known.any() else None,
+        metrics={
+            name: statistics_of(run.table.number(column)[ok]) for name, column in _COLUMNS.items()
+        },
+        server={},
+        computed=True,
+    )
+
+
+def _per_s(amount: float, duration_s: float) -> float | None:
+    return amount / duration_s if duration_s > 0 else None
+
+
+def statistics_of(values: Floats) -> dict[str, float | None]:
+    """`STATISTICS` of the values that are known."""
+    values = values[~np.isnan(values)]
+    if not len(values):
+        return {"count": 0, **dict.fromkeys(STATISTICS[1:])}
+    quantiles = np.quantile(values, (0.5, 0.9, 0.95, 0.99))
+    found = (float(values.mean()), *map(float, quantiles), float(values.max()))
+    return {"count": len(values), **dict(zip(STATISTICS[1:], found, strict=True))}

@@ -1,0 +1,150 @@
+"""The pictures of a page, each with what it shows in words."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from matplotlib.figure import Figure
+
+from dashboards.figures.latency import latency_by_number, latency_cdf, latency_over_time
+from dashboards.figures.line_fit import LineFit
+from dashboards.figures.marks import MOST_MARKS
+from dashboards.figures.prompt_length import clouds, computed_cloud, prompt_length
+from dashboards.figures.rates import cached_share, outcomes, throughput
+from dashboards.figures.requests import Requests
+from dashboards.figures.server import ServerSeries, hit_rate, kv_usage, memory
+from dashboards.figures.style import svg_text
+from dashboards.figures.timeline import described, most_rows, timeline
+from dashboards.report.run_files import RunFiles
+from dashboards.report.wording import number
+
+Runs = Mapping[str, Requests]
+_MEMORY = ("engine_rss_mb", "lmcache_rss_mb", "gpu_memory_mb", "lmcache_l1_memory_usage_bytes")
+
+
+@dataclass(frozen=True, slots=True)
+class Picture:
+    """`svg` is markup of ours, ready for the page; `wide` asks for its whole width."""
+
+    name: str
+    svg: str
+    caption: str
+    wide: bool = False
+
+
+def pictures(runs: Sequence[RunFiles]) -> list[Picture]:
+    """All that can be drawn of the runs."""
+    asked = {run.name: run.requests for run in runs if len(run.requests)}
+    served = {name: run for name, run in asked.items() if len(run.service_order)}
+    servers = {run.name: run.server for run in runs if run.server is not None}
+    return [
+        *_of_service(served),
+        *_of_caches(served, servers),
+        *_of_servers(servers),
+        *_of_outcomes(asked),
+    ]
+
+
+def _of_service(runs: Runs) -> Iterator[Picture]:
+    if not runs:
+        return
+    contexts = next(iter(runs.values())).contexts
+    if len(contexts) > 1:
+        strips = {name: run.context[run.service_order] for name, run in runs.items()}
+        shown = timeline(strips if len(runs) > 1 else {"": next(iter(strips.values()))}, contexts)
+        words = "; ".join(
+            described(name, order, most_rows(len(runs))) for name, order in strips.items()
+        )
+        caption = (
+            "Read from left to right: each mark is a request, its colour the context, its place"
+            " when the first token came. A request that follows one of its own colour can use"
+            " what that one left in the cache."
+        )
+        yield Picture("timeline", svg_text(shown, words, "timeline"), caption, wide=True)
+    caption = f"Each request in its context's colour.{_thinning(runs)}"
+    yield _picture("by-number", latency_by_number(runs), caption, wide=True)
+    caption = (
+        "Each request by the moment it was sent; lines are p50 and p95 of spans of time."
+        f"{_thinning(runs)}"
+    )
+    yield _picture("over-time", latency_over_time(runs), caption)
+    caption = "How large a share was served within how long; steep is steady."
+    yield _picture("distribution", latency_cdf(runs), caption)
+    if any(map(_differs_in_length, runs.values())):
+        caption = (
+            "Lines are medians of the slopes between all pairs, dashed where they explain less than"
+            " half of the spread; waiting in the queue is part of TTFT."
+            f" {' '.join(_fits(runs))}{_thinning(runs)}"
+        )
+        yield _picture("prompt-length", prompt_length(runs), caption, wide=True)
+    caption = "Complete replies, in spans of time by their end."
+    yield _picture("throughput", throughput(runs), caption)
+
+
+def _differs_in_length(run: Requests) -> bool:
+    whole = computed_cloud(run)
+    known = [each.x for each in (*clouds(run), *((whole,) if whole is not None else ()))]
+    return any(len(x) and x.max() > 1.05 * x.min() for x in known)
+
+
+def _thinning(runs: Runs) -> str:
+    most = max(len(run.service_order) for run in runs.values())
+    return "" if most <= MOST_MARKS else f" Of {most:,} requests {MOST_MARKS:,} are drawn, evenly."
+
+
+def _fits(runs: Runs) -> Iterator[str]:
+    for name, run in runs.items():
+        found = [(f"mostly {each.kind} prompts", each.fit) for each in clouds(run)]
+        whole = computed_cloud(run)
+        found.append(("computed tokens", whole.fit if whole is not None else None))
+        told = [
+            f"{kind}: {_slope(fit)}" for kind, fit in found if fit is not None and fit.is_certain
+        ]
+        words = "; ".join(told) or "no slope that could be told from 0"
+        yield f"{name}: {words}." if len(runs) > 1 else f"{words[0].upper()}{words[1:]}."
+
+
+def _slope(fit: LineFit) -> str:
+    slope, low, high = (number(1000 * each) for each in (fit.slope, fit.low, fit.high))
+    return f"{slope} ms per 1,000 tokens (95 % interval {low} to {high})"
+
+
+def _of_caches(runs: Runs, servers: Mapping[str, ServerSeries]) -> Iterator[Picture]:
+    """By the engine's counters; where no host has any, by what replies say of themselves."""
+    counted = {name: each for name, each in servers.items() if _known(each, ("prompt_tokens",))}
+    told = {name: run for name, run in runs.items() if not np.isnan(run.cached_tokens).all()}
+    if counted:
+        caption = "Where prompt tokens came from in each span of time, by the engine's counters."
+        yield _picture("hit-rate", hit_rate(counted), caption)
+    elif told:
+        caption = "By the replies that ended in each span of time."
+        yield _picture("hit-rate", cached_share(told), caption)
+
+
+def _of_servers(servers: Mapping[str, ServerSeries]) -> Iterator[Picture]:
+    used = {name: each for name, each in servers.items() if _known(each, ("kv_cache_usage",))}
+    if used:
+        dotted = "; waiting is dotted" if len(used) > 1 else ""
+        caption = f"Share of the KV cache in use, and requests running and waiting{dotted}."
+        yield _picture("kv-usage", kv_usage(used), caption)
+    weighed = {name: each for name, each in servers.items() if _known(each, _MEMORY)}
+    if weighed:
+        caption = "Resident memory of the processes that kvswarm started."
+        yield _picture("memory", memory(weighed), caption)
+
+
+def _of_outcomes(runs: Runs) -> Iterator[Picture]:
+    if runs:
+        caption = "Every request that ended, by what became of it."
+        yield _picture("outcomes", outcomes(runs), caption)
+
+
+def _known(series: ServerSeries, columns: Sequence[str]) -> bool:
+    found = [series.known(name) for name in columns]
+    return any(each is not None and bool(np.nanmax(each) >= 0) for each in found)
+
+
+def _picture(name: str, figure: Figure, caption: str, wide: bool = False) -> Picture:
+    axes = [each.get_title(loc="left") for each in figure.axes]
+    label = "; ".join(title for title in axes if title)
+    return Picture(name, svg_text(figure, label, name), caption, wide)

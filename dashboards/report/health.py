@@ -1,0 +1,218 @@
+"""Whether a run's figures can be trusted, check by check."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any, Literal
+from urllib.parse import urlsplit
+
+import numpy as np
+
+from dashboards.report.figures_of import Figures
+from dashboards.report.run_files import RunFiles
+from dashboards.report.wording import counted, milliseconds, number, percent
+from loadgen.compare.estimate import LEAST_SAMPLES
+from loadgen.compare.soundness import faults_of
+
+State = Literal["good", "doubt", "bad", "unknown", "note"]
+MAX_LAG_MS = 100.0
+LEAST_FOR_P95, LEAST_FOR_P99 = 100, 500
+"""So that at least five values lie beyond the percentile."""
+MOST_RAMP = 0.1
+"""Share of the time in which users may still be added."""
+MOST_TAKEN = 0.25
+"""Share of a machine that a client may take from an engine beside it."""
+_LOOPBACK = ("127.0.0.1", "localhost", "::1")
+
+
+@dataclass(frozen=True, slots=True)
+class Check:
+    """One thing that was looked at and what was found."""
+
+    name: str
+    state: State
+    finding: str
+
+
+def faults(run: RunFiles) -> list[str]:
+    """Why the run is invalid, empty where it is not."""
+    found = [str(fault).replace(".)", ")") for fault in faults_of(run.description, run.summary)]
+    return found or list(_cut_short(run))
+
+
+def _cut_short(run: RunFiles) -> Iterator[str]:
+    """A run with a time that ended well before it was over, as the client's own clock tells."""
+    asked_s = _above_0(_options(run).get("run_time"))
+    if asked_s is None or _options(run).get("batches") or run.client is None:
+        return
+    lasted_s = np.nan_to_num(run.client.number("at_s")).max()
+    if lasted_s < 0.95 * asked_s - 3:
+        yield f"it was interrupted: {lasted_s:.0f} s of the {asked_s:.0f} s asked for"
+
+
+def _options(run: RunFiles) -> dict[str, Any]:
+    return run.description.get("options") or {}
+
+
+def _above_0(value: Any) -> float | None:
+    try:
+        return float(value) if float(value) > 0 else None
+    except (TypeError, ValueError):
+        return None
+
+
+def checks(run: RunFiles, figures: Figures) -> list[Check]:
+    """All of them, in the order of a reader's questions."""
+    return [
+        *_files(run, figures),
+        _samples(figures),
+        _failures(figures),
+        *_ramp(run, figures),
+        *_client(run),
+        _engine(run, figures),
+        _cache_state(run),
+        *_notes(run),
+    ]
+
+
+def _files(run: RunFiles, figures: Figures) -> Iterator[Check]:
+    for text in run.missing:
+        yield Check("files", "doubt", text)
+    if figures.computed:
+        yield Check("files", "doubt", "without a summary, figures are computed from requests.csv")
+    if run.summary.get("stats_reset_s") is not None:
+        reset_s = number(run.summary["stats_reset_s"], "s")
+        yield Check(
+            "files", "doubt", f"statistics were reset at {reset_s}: what was before is not counted"
+        )
+
+
+def _samples(figures: Figures) -> Check:
+    ok = figures.ok
+    said = f"{counted(ok, 'request')} ended ok"
+    if ok < LEAST_SAMPLES:
+        return Check("samples", "bad", f"{said}: too few to say much (from {LEAST_SAMPLES} on)")
+    if ok < LEAST_FOR_P95:
+        return Check("samples", "doubt", f"{said}: too few for a p95 (from {LEAST_FOR_P95} on)")
+    if ok < LEAST_FOR_P99:
+        return Check(
+            "samples", "doubt", f"{said}: enough for p95, not p99 (from {LEAST_FOR_P99} on)"
+        )
+    return Check("samples", "good", said)
+
+
+def _failures(figures: Figures) -> Check:
+    cut = figures.outcomes.get("cancelled", 0)
+    finished = figures.requests - cut
+    share = figures.failed / finished if finished else 0.0
+    said = f"{figures.failed:,} of {finished:,} finished requests failed ({percent(share)})"
+    if cut:
+        said += f"; {cut:,} were cut off or never sent"
+    state: State = "doubt" if figures.failed or cut > 0.05 * figures.requests else "good"
+    return Check("outcomes", state, said)
+
+
+def _ramp(run: RunFiles, figures: Figures) -> Iterator[Check]:
+    """In the closed loop the load grows until the last user has come."""
+    users, per_s = (_above_0(_options(run).get(name)) for name in ("num_users", "spawn_rate"))
+    if users is None or _options(run).get("arrivals") != "closed":
+        return
+    ramp_s = (users - 1) / (per_s or 1.0)
+    if ramp_s > MOST_RAMP * figures.duration_s:
+        said = f"users were added for {number(ramp_s, 's')} of {number(figures.duration_s, 's')}"
+        yield Check("load", "doubt", f"{said}: the figures are of a growing load (-r adds faster)")
+
+
+def _client(run: RunFiles) -> Iterator[Check]:
+    if run.client is None:
+        yield Check("client", "unknown", "the load generator's own lag was not recorded")
+        return
+    most_ms = _above_0(_options(run).get("max_lag_ms")) or MAX_LAG_MS
+    yield _late(run, "event loop lag", "loop_lag_p99_ms", most_ms)
+    if not np.isnan(run.client.number("send_lateness_p99_ms")).all():
+        yield _late(run, "late sends", "send_lateness_p99_ms", most_ms)
+    yield from _cpu(run)
+
+
+def _late(run: RunFiles, name: str, column: str, most_ms: float) -> Check:
+    assert run.client is not None
+    late_ms = run.client.number(column)
+    late_ms = late_ms[~np.isnan(late_ms)]
+    if not len(late_ms):
+        return Check(name, "unknown", "not recorded")
+    above = int((late_ms > most_ms).sum())
+    worst, median = (milliseconds(float(each)) for each in (late_ms.max(), np.median(late_ms)))
+    said = f"p99 of a second at worst {worst}, median {median}"
+    if not above:
+        return Check(name, "good", f"{said}; never above {milliseconds(most_ms)}")
+    state: State = "bad" if run.summary.get("client_saturated") else "doubt"
+    return Check(
+        name,
+        state,
+        f"{said}; above {milliseconds(most_ms)} in {above:,} of {len(late_ms):,} seconds",
+    )
+
+
+def _cpu(run: RunFiles) -> Iterator[Check]:
+    assert run.client is not None
+    cores = run.client.number("cpu_share")
+    cores = cores[~np.isnan(cores)]
+    if not len(cores):
+        return
+    p95 = float(np.quantile(cores, 0.95))
+    full = float((cores > 0.95).mean())
+    said = f"a process of the client used {p95:.2f} of a core in its busy seconds (p95)"
+    if full > 0.1:
+        yield Check(
+            "client CPU",
+            "doubt",
+            f"{said}, a full one in {percent(full)} of all: use more processes",
+        )
+    else:
+        yield Check("client CPU", "good", said)
+    yield from _shared_machine(run, p95)
+
+
+def _shared_machine(run: RunFiles, used: float) -> Iterator[Check]:
+    """Client and engine on one machine take each other's CPU."""
+    cpus = (run.description.get("machine") or {}).get("cpus")
+    host = urlsplit(str(run.description.get("host") or "")).hostname
+    workers = run.description.get("workers")
+    if host not in _LOOPBACK or not isinstance(cpus, int) or workers is None:
+        return
+    taken = used * max(workers, 1) / max(cpus, 1)
+    said = f"engine and client share {counted(cpus, 'CPU')}; the client took {percent(taken)}"
+    if taken > MOST_TAKEN:
+        yield Check("engine CPU", "doubt", f"{said}, which the engine may have lacked")
+    else:
+        yield Check("engine CPU", "good", said)
+
+
+def _engine(run: RunFiles, figures: Figures) -> Check:
+    if run.server is None or run.server.known("prompt_tokens") is None:
+        return Check("engine", "unknown", "the host tells nothing of itself (no /metrics of vLLM)")
+    found = []
+    if figures.server.get("counter_reset"):
+        found.append("its counters went down on the way: it was restarted")
+    if run.unreachable_s:
+        found.append(f"it did not answer in {counted(run.unreachable_s, 'second')}")
+    if found:
+        return Check("engine", "doubt", "; ".join(found))
+    preempted = figures.server.get("num_preemptions")
+    said = f"; it set back {number(preempted)} requests for want of KV cache" if preempted else ""
+    return Check("engine", "good", f"it answered in every second{said}")
+
+
+_CACHE: dict[str, Check] = {
+    "cold": Check("caches", "good", "empty at the start"),
+    "warm": Check("caches", "doubt", "kept from an earlier swarm (--keep-cache)"),
+}
+
+
+def _cache_state(run: RunFiles) -> Check:
+    unknown = Check("caches", "unknown", "what they held at the start is not known")
+    return _CACHE.get(str(run.description.get("cache_state")), unknown)
+
+
+def _notes(run: RunFiles) -> Iterator[Check]:
+    for note in run.description.get("notes") or []:
+        yield Check("note", "note", str(note))

@@ -1,0 +1,133 @@
+"""The page: everything it says, put together and rendered as HTML."""
+
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
+from pathlib import Path
+
+from jinja2 import Environment, PackageLoader, StrictUndefined
+from markupsafe import Markup
+
+from dashboards.figures.requests import renumbered
+from dashboards.report.comparisons import Pair, pair_table, pairs, verdict
+from dashboards.report.figures_of import Figures, figures_of
+from dashboards.report.gallery import Picture, pictures
+from dashboards.report.health import Check, checks, faults
+from dashboards.report.run_files import RunFiles, read_files
+from dashboards.report.tables import (
+    Table,
+    command_lines,
+    configuration_table,
+    contexts_table,
+    engine_table,
+    errors_table,
+    metrics_table,
+    outcomes_table,
+)
+from dashboards.report.verdict import sentences
+from loadgen.compare.noise import Noise
+
+MARK = '<meta name="generator" content="kvswarm report">'
+"""What tells a report of ours from other files."""
+
+
+@dataclass(frozen=True, slots=True)
+class Section:
+    """One run on the page."""
+
+    name: str
+    path: str
+    started: str
+    faults: tuple[str, ...]
+    sentences: tuple[str, ...]
+    checks: tuple[Check, ...]
+    commands: tuple[tuple[str, str], ...]
+
+
+def make_page(
+    paths: Sequence[Path], vary: Collection[str] = ("target",), noise: Noise | None = None
+) -> str:
+    """A self-contained page about one run, or about several set against the first. The same files
+    give the same page."""
+    names = short_names(paths)
+    runs = _alike([read_files(path, name) for path, name in zip(paths, names, strict=True)])
+    figures = {run.name: figures_of(run) for run in runs}
+    compared = pairs(paths, names, vary, noise)
+    environment = Environment(
+        loader=PackageLoader("dashboards.report", "."),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    template = environment.get_template("page.html.jinja")
+    return template.render(
+        title=names[0] if len(names) == 1 else " against ".join((names[0], ", ".join(names[1:]))),
+        mark=Markup(MARK),
+        style=Markup(environment.get_template("page.css").render()),
+        sections=[_section(run, figures[run.name]) for run in runs],
+        verdicts=[list(verdict(pair)) for pair in compared],
+        pictures=_marked(pictures(runs)),
+        tables=_tables(runs, figures, compared),
+    )
+
+
+def _alike(runs: Sequence[RunFiles]) -> list[RunFiles]:
+    """With one number, and so one colour, for a context in all runs."""
+    requests = renumbered([run.requests for run in runs])
+    return [replace(run, requests=each) for run, each in zip(runs, requests, strict=True)]
+
+
+def short_names(paths: Sequence[Path]) -> list[str]:
+    """The last part of each path, with as many parts before it as tell them apart."""
+    parts = [path.resolve().parts for path in paths]
+    for length in range(1, max(map(len, parts)) + 1):
+        names = ["/".join(each[-length:]) for each in parts]
+        if len(set(names)) == len(names):
+            return names
+    return [str(path) for path in paths]
+
+
+def _section(run: RunFiles, figures: Figures) -> Section:
+    found = checks(run, figures)
+    return Section(
+        run.name,
+        str(run.path),
+        _started(run),
+        tuple(faults(run)),
+        tuple(sentences(run, figures, found)),
+        tuple(found),
+        tuple(command_lines(run)),
+    )
+
+
+def _started(run: RunFiles) -> str:
+    start_s = run.description.get("start_unix_s")
+    try:
+        return "" if start_s is None else f"{datetime.fromtimestamp(start_s, UTC):%F %T} UTC"
+    except (OverflowError, ValueError, OSError):
+        return ""
+
+
+def _marked(found: Sequence[Picture]) -> list[dict[str, object]]:
+    """The SVG is made here, and what comes from outside was escaped in it."""
+    return [
+        {"name": each.name, "svg": Markup(each.svg), "caption": each.caption, "wide": each.wide}
+        for each in found
+    ]
+
+
+def _tables(
+    runs: Sequence[RunFiles], figures: dict[str, Figures], compared: Sequence[Pair]
+) -> list[Table]:
+    several = [pair_table(pair) for pair in compared]
+    found = [
+        *several,
+        metrics_table(figures),
+        engine_table(figures),
+        outcomes_table(figures),
+        *(errors_table(run) for run in runs),
+        *(contexts_table(run) for run in runs),
+        configuration_table(runs),
+    ]
+    return [table for table in found if table is not None and table.rows]

@@ -1,0 +1,203 @@
+"""The tables of a page: rows of text cells, a column or a block of rows for each run."""
+
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from dashboards.figures.style import NO_CONTEXT_COLOUR, colour_of
+from dashboards.report.figures_of import METRICS, STATISTICS, Figures
+from dashboards.report.run_files import RunFiles
+from dashboards.report.wording import NOTHING, megabytes, number, percent
+from loadgen.compare.facts import ARGUMENTS, facts_of
+
+MOST_CONTEXTS = 40
+MOST_ERRORS = 12
+MOST_TEXT = 300
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """`cells` beside the `head`; `colour` is a context's, `marked` says that it stands out."""
+
+    head: str
+    cells: tuple[str, ...]
+    colour: str = ""
+    marked: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Table:
+    """`columns` are the titles, that of the heads first. `numbers` says that cells are figures."""
+
+    title: str
+    columns: tuple[str, ...]
+    rows: tuple[Row, ...]
+    numbers: bool = True
+    note: str = ""
+
+
+def metrics_table(runs: Mapping[str, Figures]) -> Table:
+    """A row for each metric and run."""
+    rows = []
+    for metric in METRICS:
+        for name, figures in runs.items():
+            found = figures.metrics.get(metric, {})
+            if any(each.of(metric, "count") for each in runs.values()):
+                head = metric if len(runs) == 1 else f"{metric}, {name}"
+                rows.append(Row(head, tuple(number(found.get(each)) for each in STATISTICS)))
+    computed = [name for name, figures in runs.items() if figures.computed]
+    note = (
+        ""
+        if not computed
+        else (
+            f"{', '.join(computed)}: computed from requests.csv, itl_ms of each request's mean gap."
+        )
+    )
+    return Table("Metrics", ("of ok requests", *STATISTICS), tuple(rows), note=note)
+
+
+def engine_table(runs: Mapping[str, Figures]) -> Table:
+    """A row for each figure of the engine, a column for each run."""
+    rows = []
+    for key, (title, form) in _ENGINE.items():
+        values = [figures.server.get(key) for figures in runs.values()]
+        if any(value is not None for value in values):
+            rows.append(Row(title, tuple(form(value) for value in values)))
+    return Table("Engine and cache", ("by its own counters", *runs), tuple(rows))
+
+
+_ENGINE = {
+    "computed_prompt_tokens": ("prompt tokens computed", number),
+    "cached_prompt_tokens": ("prompt tokens from the prefix cache", number),
+    "external_prompt_tokens": ("prompt tokens from a KV connector", number),
+    "hit_rate": ("hit rate of the prefix cache", percent),
+    "external_hit_rate": ("hit rate of the connector", percent),
+    "generation_tokens": ("output tokens", number),
+    "num_preemptions": ("preemptions", number),
+    "peak_running": ("most requests running", number),
+    "peak_waiting": ("most requests waiting", number),
+    "peak_kv_cache_usage": ("highest KV usage", percent),
+    "peak_engine_rss_mb": ("highest memory of the engine", megabytes),
+    "peak_lmcache_rss_mb": ("highest memory of LMCache", megabytes),
+    "peak_gpu_memory_mb": ("highest memory on GPUs", megabytes),
+}
+
+
+def outcomes_table(runs: Mapping[str, Figures]) -> Table:
+    """A row for each outcome, a column for each run."""
+    names = list(dict.fromkeys(name for each in runs.values() for name in each.outcomes))
+    rows = [
+        Row(
+            name, tuple(_share(figures.outcomes.get(name, 0), figures) for figures in runs.values())
+        )
+        for name in names
+    ]
+    return Table("Outcomes", ("outcome", *runs), tuple(rows))
+
+
+def _share(count: int, figures: Figures) -> str:
+    return f"{count:,} ({percent(count / figures.requests)})" if figures.requests else f"{count:,}"
+
+
+def errors_table(run: RunFiles) -> Table:
+    """The most frequent texts, of requests that were cut off too."""
+    found = frequent_errors(run, MOST_ERRORS + 1)
+    rows = [Row(f"{count:,}", (text,)) for count, text in found[:MOST_ERRORS]]
+    note = "Less frequent ones are left out." if len(found) > MOST_ERRORS else ""
+    return Table(f"Errors of {run.name}", ("times", "error"), tuple(rows), numbers=False, note=note)
+
+
+def frequent_errors(run: RunFiles, most: int, failed: bool = False) -> list[tuple[int, str]]:
+    """How often, and which text, the most frequent first; only of what failed where that is asked
+    for."""
+    errors, outcome = run.table.text("error"), run.table.text("outcome")
+    codes = errors.codes
+    if failed:
+        fails = np.asarray([name not in ("ok", "cancelled") for name in outcome.names])
+        codes = codes[fails[outcome.codes]]
+    counts = np.bincount(codes, minlength=len(errors.names))
+    order = [int(each) for each in np.argsort(-counts, kind="stable")]
+    found = [(int(counts[each]), _cut(errors.names[each])) for each in order if counts[each]]
+    return [(count, text) for count, text in found if text][:most]
+
+
+def contexts_table(run: RunFiles) -> Table:
+    """The contexts with most requests; colours are those of the pictures."""
+    requests, ok = run.requests, run.requests.ok
+    counts = np.bincount(requests.context, minlength=len(requests.contexts))
+    order = [int(each) for each in np.argsort(-counts, kind="stable") if counts[each]]
+    rows = []
+    for context in order[:MOST_CONTEXTS]:
+        which = ok & (requests.context == context)
+        name = requests.contexts[context]
+        colour = colour_of(context) if name else NO_CONTEXT_COLOUR
+        cells = (f"{counts[context]:,}", f"{int(which.sum()):,}", *_of_context(run, which))
+        rows.append(Row(_cut(name) or "no context", cells, colour))
+    rest = len(order) - MOST_CONTEXTS
+    note = f"{rest:,} contexts with fewer requests are left out." if rest > 0 else ""
+    columns = ("context", "requests", "ok", "prompt tokens p50", "cached", "TTFT p50", "TTFT p95")
+    return Table(f"Contexts of {run.name}", columns, tuple(rows), note=note)
+
+
+def _of_context(run: RunFiles, which: Any) -> Iterator[str]:
+    requests = run.requests
+    prompt, cached = requests.prompt_tokens[which], requests.cached_tokens[which]
+    ttft_ms = requests.ttft_ms[which]
+    yield _quantile(prompt, 0.5, "")
+    known = ~np.isnan(cached) & ~np.isnan(prompt)
+    total = float(prompt[known].sum())
+    yield percent(float(cached[known].sum()) / total) if total else NOTHING
+    yield _quantile(ttft_ms, 0.5, "ms")
+    yield _quantile(ttft_ms, 0.95, "ms")
+
+
+def _quantile(values: Any, quantile: float, unit: str) -> str:
+    values = values[~np.isnan(values)]
+    return number(float(np.quantile(values, quantile)), unit) if len(values) else NOTHING
+
+
+def configuration_table(runs: Sequence[RunFiles]) -> Table:
+    """How each run was made; rows in which runs differ stand out and come first."""
+    told = {run.name: dict(_configuration(run)) for run in runs}
+    rows = []
+    for name in dict.fromkeys(name for facts in told.values() for name in facts):
+        cells = tuple(_cut(facts.get(name, NOTHING)) for facts in told.values())
+        if set(cells) - {"", "null"}:
+            rows.append(Row(name, cells, marked=len(set(cells)) > 1))
+    rows.sort(key=lambda row: not row.marked)
+    note = "Rows in which the runs differ come first." if len(runs) > 1 else ""
+    return Table("Configuration", ("", *told), tuple(rows), numbers=False, note=note)
+
+
+def _configuration(run: RunFiles) -> Iterator[tuple[str, str]]:
+    try:
+        facts = facts_of(run.description) or {}
+    except (AttributeError, TypeError, ValueError):
+        facts = {"run.json": "is not as kvswarm writes it"}
+    for name, value in facts.items():
+        yield name, value or ("set" if name.startswith(f"{ARGUMENTS}.") else "")
+    for group in ("versions", "machine"):
+        for name, value in (run.description.get(group) or {}).items():
+            yield f"{group}.{name}", value if isinstance(value, str) else json.dumps(value)
+    for name in ("users", "workers", "exit_code"):
+        if name in run.description:
+            yield name, str(run.description[name])
+
+
+def command_lines(run: RunFiles) -> list[tuple[str, str]]:
+    """The command of the swarm and of each service, as they were typed."""
+    argv = (run.description.get("target") or {}).get("argv")
+    found = {"swarm": run.description.get("command_line")}
+    found.update(argv if isinstance(argv, dict) else {})
+    return [
+        (str(name), " ".join(map(str, words)))
+        for name, words in found.items()
+        if isinstance(words, list)
+    ]
+
+
+def _cut(text: str) -> str:
+    return text if len(text) <= MOST_TEXT else f"{text[: MOST_TEXT - 1]}…"

@@ -1,0 +1,129 @@
+"""A run in words: what was sent, whether to trust it, and the key figures."""
+
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+
+from dashboards.figures.prompt_length import LEAST_EXPLAINED, computed_cloud
+from dashboards.figures.requests import changes_by_chance, context_changes
+from dashboards.report.figures_of import Figures
+from dashboards.report.health import Check
+from dashboards.report.run_files import RunFiles
+from dashboards.report.tables import frequent_errors
+from dashboards.report.wording import NOTHING, counted, listed, milliseconds, number, percent
+
+
+def sentences(run: RunFiles, figures: Figures, found: list[Check]) -> list[str]:
+    """The verdict, a paragraph each."""
+    return [
+        _sent(run, figures),
+        *_failures(run, figures),
+        _trust(found),
+        *_latency(figures),
+        *_cache(run, figures),
+        *_retrieval(run),
+        *_order(run),
+    ]
+
+
+def _sent(run: RunFiles, figures: Figures) -> str:
+    if not figures.requests:
+        return "No request was recorded."
+    contexts = sum(bool(run.requests.contexts[each]) for each in np.unique(run.requests.context))
+    about = f" about {counted(contexts, 'context')}" if contexts else ""
+    tokens = figures.of("prompt_tokens", "mean")
+    length = f", prompts of {number(round(tokens))} tokens on average" if tokens else ""
+    return (
+        f"{counted(figures.requests, 'request')}{about}{length}, in"
+        f" {number(figures.duration_s, 's')}, {_pace(run.description)} to {_target(run)}."
+    )
+
+
+def _failures(run: RunFiles, figures: Figures) -> Iterator[str]:
+    if figures.failed:
+        finished = figures.requests - figures.outcomes.get("cancelled", 0)
+        most = next(
+            (f", most often: {text}" for _, text in frequent_errors(run, 1, failed=True)), ""
+        )
+        share = percent(figures.failed / finished)
+        yield f"{figures.failed:,} of {finished:,} finished requests failed ({share}{most})."
+
+
+def _pace(description: Any) -> str:
+    options = description.get("options") or {}
+    arrivals = options.get("arrivals")
+    if arrivals in ("constant", "poisson"):
+        return f"in an open loop ({arrivals}, {options.get('rate')} a second)"
+    users = description.get("users")
+    return "sent" if users is None else f"from {counted(users, 'user')} in a closed loop"
+
+
+def _target(run: RunFiles) -> str:
+    name = (run.description.get("target") or {}).get("name")
+    model = run.description.get("model")
+    where = name or run.description.get("host") or "a host that is not known"
+    return f"{where} with the model {model}" if model else str(where)
+
+
+def _trust(found: list[Check]) -> str:
+    doubts = list(dict.fromkeys(check.name for check in found if check.state in ("doubt", "bad")))
+    unknown = list(dict.fromkeys(check.name for check in found if check.state == "unknown"))
+    if not doubts and not unknown:
+        return "Its own health checks found nothing against these figures."
+    said = f"Mind before you trust it: {listed(doubts)}" if doubts else "Nothing speaks against it"
+    return f"{said}{f'; not known: {listed(unknown)}' if unknown else ''} (see Health)."
+
+
+def _latency(figures: Figures) -> Iterator[str]:
+    if not figures.ok:
+        yield "No request ended ok, so there are no latencies."
+        return
+    ttft, e2e = (
+        " / ".join(milliseconds(figures.of(name, each)) for each in ("p50", "p95"))
+        for name in ("ttft_ms", "e2e_ms")
+    )
+    yield (
+        f"First token after {ttft} and complete reply after {e2e} (p50 / p95);"
+        f" {number(figures.requests_per_s)} requests/s and"
+        f" {number(figures.output_tokens_per_s)} output tokens/s."
+    )
+
+
+def _cache(run: RunFiles, figures: Figures) -> Iterator[str]:
+    server = figures.server
+    if server.get("hit_rate") is not None:
+        said = f"{percent(server['hit_rate'])} of the prompt tokens came from the prefix cache"
+        if server.get("external_prompt_tokens"):
+            said += f" and {percent(server.get('external_hit_rate'))} from the cache behind it"
+        yield f"{said}; {number(server.get('computed_prompt_tokens'))} tokens were computed."
+    elif figures.cached_share is not None:
+        yield f"By the replies {percent(figures.cached_share)} of the prompt tokens were cached."
+    cloud = computed_cloud(run.requests)
+    fit = None if cloud is None else cloud.fit
+    if fit is not None and fit.low > 0 and fit.explained >= LEAST_EXPLAINED:
+        yield (
+            f"Each 1,000 prompt tokens that had to be computed cost about"
+            f" {milliseconds(1000 * fit.slope)} of time to first token, waiting included."
+        )
+
+
+def _retrieval(run: RunFiles) -> Iterator[str]:
+    names = ("label_accuracy", "refused_share", "retrieval_share")
+    right, refused, share = (percent(run.summary.get(name)) for name in names)
+    if refused != NOTHING:
+        yield (
+            f"Retrieval found the right context for {right} of the requests and none for {refused};"
+            f" it took {share} of the time to first token."
+        )
+
+
+def _order(run: RunFiles) -> Iterator[str]:
+    order = run.requests.context[run.requests.service_order]
+    if len(np.unique(order)) < 2:
+        return
+    yield (
+        f"In the order of service the context changed {context_changes(order):,} times in"
+        f" {len(order):,} requests; in a random order it would be about"
+        f" {round(changes_by_chance(order)):,} times."
+    )
