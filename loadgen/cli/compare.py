@@ -88,7 +88,7 @@ def _compare(parsed: argparse.Namespace, base: list[Path], new: list[Path]) -> "
         require_different(side)
     before, after = (tuple(read_run(path, parsed.row) for path in side) for side in (base, new))
     noise = _noise(parsed, (*before, *after))
-    return compare(Sides(before, after, noise), statistics, limits, _vary(parsed.vary))
+    return compare(Sides(before, after, noise), statistics, limits, vary_of(parsed.vary))
 
 
 def _noise(parsed: argparse.Namespace, runs: "tuple[Run, ...]") -> "Noise | None":
@@ -106,7 +106,8 @@ def _noise(parsed: argparse.Namespace, runs: "tuple[Run, ...]") -> "Noise | None
     return noise if {run.machine for run in runs} == {noise.machine} else None
 
 
-def _vary(named: list[str] | None) -> tuple[str, ...]:
+def vary_of(named: list[str] | None) -> tuple[str, ...]:
+    """The names of `--vary`, the target without any."""
     return (
         tuple(name.strip() for each in named for name in each.split(",")) if named else ("target",)
     )

@@ -3,7 +3,8 @@
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from loadgen.compare.facts import ARGUMENTS, SIZES, TARGET
+from loadgen.compare.bare_files import check_bare
+from loadgen.compare.facts import ARGUMENTS, CORPUS_PATHS, CORPUS_SHA256, SIZES, TARGET
 from loadgen.compare.run import Run
 from loadgen.errors import UsageError
 
@@ -28,11 +29,15 @@ def _value(value: str | None) -> str:
 
 def differences(base: Mapping[str, str], new: Mapping[str, str]) -> list[Difference]:
     """All facts that are not alike. The flags of two targets are what tells them apart, so of
-    targets with different names only the sizes that both have are set against each other."""
+    targets with different names only the sizes that both have are set against each other. A corpus
+    is known by its digest, or by its path where a run is too old to have one."""
     other_target = base.get(TARGET) != new.get(TARGET)
+    same_texts = (
+        CORPUS_PATHS if CORPUS_SHA256 in base and CORPUS_SHA256 in new else (CORPUS_SHA256,)
+    )
     return [
         Difference(name, base.get(name), new.get(name))
-        for name in sorted({*base, *new})
+        for name in sorted({*base, *new} - {*same_texts})
         if base.get(name) != new.get(name)
         and not (other_target and _belongs_to_target(name, base, new))
     ]
@@ -51,18 +56,18 @@ def require_comparable(
 
     A name in `vary` also stands for what is below it: `target_arguments` for every argument. The
     runs of a side must be alike in all but their seed, and both sides must have the same seeds.
+    Bare files are held against whatever they tell.
     """
-    silent = [run.name for run in (*base, *new) if run.facts is None]
-    if silent:
-        return (
-            f"whether workload, model and target are alike is not known of {', '.join(silent)}",
-        )
-    for side in (base, new):
+    told = [[run for run in side if run.facts is not None] for side in (base, new)]
+    for side in told:
         for other in side[1:]:
             _refuse(side[0], other, ("seed",), "repeats of one side")
-    _require_same_seeds(base, new, vary)
-    _refuse(base[0], new[0], ("seed", *vary), "both sides")
-    return ()
+    are_all_told = len(told[0]) + len(told[1]) == len(base) + len(new)
+    if are_all_told:
+        _require_same_seeds(base, new, vary)
+    if told[0] and told[1]:
+        _refuse(told[0][0], told[1][0], ("seed", *vary), "both sides")
+    return () if are_all_told else tuple(check_bare(base, new, vary))
 
 
 def _refuse(one: Run, other: Run, vary: Collection[str], what: str) -> None:

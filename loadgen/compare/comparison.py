@@ -4,7 +4,7 @@ from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 
 from loadgen.compare.comparability import require_comparable
-from loadgen.compare.gate import Limit
+from loadgen.compare.gate import Kind, Limit
 from loadgen.compare.judgement import Judgement, exit_code, judge
 from loadgen.compare.metrics import DEFAULTS, Statistic, parse_statistic
 from loadgen.compare.row import Row, make_row
@@ -48,16 +48,22 @@ def compare(
             "no metric has samples on both sides: give runs with requests, in files of the same"
             " kind"
         )
-    intervals = len(limits) + len(set(shown) - {limit.statistic for limit in limits})
-    level = 1 - (1 - CONFIDENCE) / intervals
+    level = 1 - (1 - CONFIDENCE) / _intervals(shown, limits)
     return Comparison(
         base=tuple(run.name for run in sides.base),
         new=tuple(run.name for run in sides.new),
         level=level,
         rows=tuple(make_row(sides, statistic, level) for statistic in shown),
         judgements=tuple(judge(sides, limit, level) for limit in limits),
-        remarks=(*unknown, *_remarks(sides, shown)),
+        remarks=(*unknown, *_remarks(sides, shown), *_on_new_alone(sides, limits)),
     )
+
+
+def _intervals(shown: Sequence[Statistic], limits: Sequence[Limit]) -> int:
+    """How many different ones are made. A row has that of the change, which a relative limit on the
+    same statistic shares; a limit in the metric's unit or on the new side alone has its own."""
+    rows: set[tuple[Statistic, Kind]] = {(statistic, "relative") for statistic in shown}
+    return len(rows | {(limit.statistic, limit.needs) for limit in limits})
 
 
 def _require(sides: Sides, named: Sequence[Statistic]) -> None:
@@ -86,6 +92,17 @@ def _remarks(sides: Sides, shown: Sequence[Statistic]) -> Iterator[str]:
     ):
         yield "itl_ms is of each request's mean gap: single gaps are not kept"
     yield from _on_spread(sides, shown)
+
+
+def _on_new_alone(sides: Sides, limits: Sequence[Limit]) -> Iterator[str]:
+    """Where the spread of a single new run beside several of the base comes from."""
+    if len(sides.new) > 1 or sides.is_single_pair:
+        return
+    for statistic in dict.fromkeys(each.statistic for each in limits if each.kind == "value"):
+        runs = f"{len(sides.base)} runs of the base"
+        if sides.noise is not None and sides.noise.spread(statistic, "log"):
+            runs = f"{len(sides.noise.runs)} identical runs of {sides.noise.target}"
+        yield f"{statistic.name} of the new run alone includes the spread between {runs}"
 
 
 def _on_spread(sides: Sides, shown: Sequence[Statistic]) -> Iterator[str]:

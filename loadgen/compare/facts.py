@@ -8,10 +8,16 @@ from pathlib import Path
 from typing import Any
 
 NOT_OF_THE_WORKLOAD = frozenset(
-    ("out", "drain", "max_failures", "max_lag_ms", "keep_cache", "model", "seed", "rag_url")
+    (
+        *("out", "drain", "max_failures", "max_lag_ms", "keep_cache", "model", "seed", "rag_url"),
+        *("metrics_port", "metrics_host"),
+    )
 )
 """Options that do not change what is sent, or that stand under a better name."""
 TARGET, ARGUMENTS = "target", "target_arguments"
+CORPUS_SHA256 = "corpus.sha256"
+CORPUS_PATHS = ("corpus", "questions")
+"""Options that say where the texts are, which the digest makes needless."""
 SIZES = ("block_size", "usable_tokens", "max_model_len", "l1_gb")
 OF_THE_MOMENT = frozenset(
     ("--port", "--http-port", "--host", "--http-host", "PROMETHEUS_MULTIPROC_DIR")
@@ -22,8 +28,8 @@ def facts_of(description: Mapping[str, Any], batched: bool = False) -> dict[str,
     """The facts of a `run.json`; None for an empty one. Raises TypeError, AttributeError or
     ValueError for one that is not as kvswarm writes it.
 
-    The names: `target`, `target_arguments.*`, `model`, `seed`, `cache_state`, `locustfile`,
-    `batched`, and every option of the workload under its own.
+    The names: `target`, `target_arguments.*`, `model`, `seed`, `cache_state`, `corpus.sha256`,
+    `locustfile`, `batched`, and every option of the workload under its own.
     """
     if not description:
         return None
@@ -31,6 +37,8 @@ def facts_of(description: Mapping[str, Any], batched: bool = False) -> dict[str,
     facts = {name: value for name, value in options.items() if name not in NOT_OF_THE_WORKLOAD}
     for name in ("model", "seed", "cache_state"):
         facts[name] = description.get(name)
+    if description.get("corpus_sha256"):
+        facts[CORPUS_SHA256] = description["corpus_sha256"]
     facts["locustfile"] = _locustfile(description.get("command_line") or [])
     facts["batched"] = batched
     target = _mapping(description, "target")

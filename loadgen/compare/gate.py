@@ -27,6 +27,12 @@ class Limit:
     kind: Kind
     text: str
 
+    @property
+    def needs(self) -> Kind:
+        """What it needs an interval of. A difference of shares is their change, as rows show it."""
+        is_change = self.kind == "difference" and self.statistic.metric.form == "share"
+        return "relative" if is_change else self.kind
+
 
 def parse_gate(text: str) -> tuple[Limit, ...]:
     """Limits out of a list with commas, or of the TOML file named. Raises UsageError."""

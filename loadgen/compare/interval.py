@@ -135,13 +135,17 @@ def _without(rounding: float, value: float) -> float:
     return value if abs(value) > rounding else 0.0
 
 
-def mean_of_repeats(figures: Sequence[float], level: float) -> Interval | None:
-    """One side's mean; None for a single run."""
-    if len(figures) < 2:
+def mean_of_repeats(
+    figures: Sequence[float], level: float, others: Sequence[float] = ()
+) -> Interval | None:
+    """One side's mean, with the variance of a run from those figures; of a single one from
+    `others`, which are taken to vary as much. None where neither shows it."""
+    varying = figures if len(figures) > 1 else others
+    if len(varying) < 2:
         return None
     mean = float(np.mean(figures))
-    error = float(np.std(figures, ddof=1)) / math.sqrt(len(figures))
-    half = quantile_of_t(level, len(figures) - 1) * error
+    error = float(np.std(varying, ddof=1)) / math.sqrt(len(figures))
+    half = quantile_of_t(level, len(varying) - 1) * error
     return Interval(mean, mean - half, mean + half)
 
 

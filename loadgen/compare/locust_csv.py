@@ -31,6 +31,7 @@ OUR_ROWS = {
     "TPOT (ms)": "tpot_ms",
     "Batch makespan (s)": "makespan_s",
 }
+OUR_KIND = "LLM"
 TOKENS_ROW = "Output tokens/s"
 
 
@@ -115,6 +116,23 @@ def read_history(table: CsvTable, row_name: str) -> dict[str, Series]:
         "response_ms": Ratio(spent_ms, requests, samples),
         "errors": Ratio(failures, requests, samples, counts=True),
     }
+
+
+def read_users(table: CsvTable) -> str:
+    """Most users at once; empty where the file does not tell."""
+    if "User Count" not in table.header:
+        return ""
+    return str(int(table.known("User Count").max()))
+
+
+def read_rows(table: CsvTable) -> frozenset[str]:
+    """What was requested, as `GET /name`: all rows but the sum and those that kvswarm adds."""
+    kind, index = (table.header.index(column) for column in ("Type", "Name"))
+    return frozenset(
+        f"{row[kind]} {row[index]}"
+        for row in table.rows
+        if row[index] != ALL_REQUESTS and row[kind] != OUR_KIND
+    )
 
 
 def read_last_totals(table: CsvTable, row_name: str) -> dict[str, tuple[float, int]]:

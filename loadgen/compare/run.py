@@ -7,17 +7,24 @@ from loadgen.compare.metrics import MEAN, METRICS, Statistic
 from loadgen.compare.series import Ratio, Series
 from loadgen.compare.soundness import Fault
 
+Stream = Mapping[str, tuple[str, str]]
+"""The context and the question of each request by its id; empty where a file does not tell them."""
+
 
 @dataclass(frozen=True, slots=True)
 class Run:
     """`series` by metric; `totals` by statistic are figures that came without their data, each of
-    so many samples. `facts` say how the run was made, None where the file does not tell. One with
-    `faults` decides nothing."""
+    so many samples. `facts` say how the run was made, None where the file does not tell; `users`
+    (most at once) and `rows` (Locust's) then do where they are known. One with `faults` decides
+    nothing."""
 
     name: str
     series: Mapping[str, Series] = field(default_factory=dict)
     totals: Mapping[str, tuple[float, int]] = field(default_factory=dict)
     facts: Mapping[str, str] | None = None
+    stream: Stream = field(default_factory=dict)
+    users: str = ""
+    rows: frozenset[str] = frozenset()
     machine: str = ""
     faults: tuple[Fault, ...] = ()
     remarks: tuple[str, ...] = ()

@@ -16,6 +16,7 @@ from loadgen.compare.requests_csv import read_requests
 from loadgen.compare.run import Run
 from loadgen.compare.series import Series, Values
 from loadgen.compare.soundness import faults_of
+from loadgen.compare.stream import read_stream
 from loadgen.errors import UsageError
 from loadgen.runs.directory import RUN_JSON
 
@@ -51,6 +52,8 @@ def _read_directory(path: Path) -> Run:
         name=str(path),
         series={**read_requests(table, since_s), **_batches(batches, since_s)},
         facts=_facts(path / RUN_JSON, description, batched=batches.exists()),
+        stream=read_stream(table),
+        users=str((description.get("options") or {}).get("num_users") or ""),
         machine=str(description.get("machine", "")),
         faults=faults,
         remarks=(*map(str, faults), *_remarks(description)),
@@ -98,16 +101,23 @@ def _remarks(description: Mapping[str, Any]) -> Iterator[str]:
 
 
 def _requests(table: CsvTable, row_name: str) -> Run:
-    return Run(str(table.path), read_requests(table))
+    return Run(str(table.path), read_requests(table), stream=read_stream(table))
 
 
 def _history(table: CsvTable, row_name: str) -> Run:
-    series = locust_csv.read_history(table, row_name)
-    return Run(str(table.path), series, locust_csv.read_last_totals(table, row_name))
+    return Run(
+        str(table.path),
+        locust_csv.read_history(table, row_name),
+        locust_csv.read_last_totals(table, row_name),
+        users=locust_csv.read_users(table),
+    )
 
 
 def _stats(table: CsvTable, row_name: str) -> Run:
-    return Run(str(table.path), totals=locust_csv.read_stats(table, row_name))
+    totals = locust_csv.read_stats(table, row_name)
+    is_whole = row_name == locust_csv.ALL_REQUESTS
+    rows = locust_csv.read_rows(table) if is_whole else frozenset[str]()
+    return Run(str(table.path), totals=totals, rows=rows)
 
 
 def _no_times(table: CsvTable, row_name: str) -> Run:

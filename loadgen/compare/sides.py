@@ -30,7 +30,8 @@ from loadgen.compare.run import Run
 
 @dataclass(frozen=True, slots=True)
 class Sides:
-    """`noise` is used where both sides have one run, which cannot show it."""
+    """`noise` is used where both sides have one run, which cannot show it, and for the new side
+    alone where that has one."""
 
     base: tuple[Run, ...]
     new: tuple[Run, ...]
@@ -82,25 +83,33 @@ class Sides:
         figures = [on_scale(each.value, scale) for each in estimates]
         base, new = figures[: len(self.base)], figures[len(self.base) :]
         seeds = [run.seed for run in self.base], [run.seed for run in self.new]
-        within = within_runs(estimates, weights, level, scale, self._spread(statistic, scale))
+        spread = self._noise(statistic, scale) if self.is_single_pair else None
+        within = within_runs(estimates, weights, level, scale, spread)
         return _of_repeats(within, between_repeats(base, new, seeds, level), estimates)
 
     def new_alone(self, statistic: Statistic, level: float) -> Interval | None:
-        """The new side's figure, in the metric's unit."""
+        """The new side's figure, in the metric's unit. The repeats of the base show how far a
+        single new run may be off, where no noise does."""
         scale = scale_of(statistic)
         estimates = self._estimates(self.new, statistic, scale)
         if estimates is None:
             return None
         weights = [1.0 / len(self.new)] * len(self.new)
-        within = within_runs(estimates, weights, level, scale, self._spread(statistic, scale))
-        figures = [on_scale(each.value, scale) for each in estimates]
-        interval = _of_repeats(within, mean_of_repeats(figures, level), estimates)
+        spread = self._noise(statistic, scale) if len(self.new) == 1 else None
+        interval = within_runs(estimates, weights, level, scale, spread)
+        if spread is None:
+            figures = [on_scale(each.value, scale) for each in estimates]
+            others = self._base_figures(statistic, scale) if len(self.new) == 1 else []
+            interval = _of_repeats(interval, mean_of_repeats(figures, level, others), estimates)
         return interval if scale == "plain" else interval.through(exponential)
 
-    def _spread(self, statistic: Statistic, scale: Scale) -> Spread | None:
-        if self.noise is None or not self.is_single_pair:
-            return None
-        return self.noise.spread(statistic, scale)
+    def _base_figures(self, statistic: Statistic, scale: Scale) -> list[float]:
+        """Those of the base's runs; none where one has no logarithm."""
+        estimates = self._estimates(self.base, statistic, scale) or []
+        return [on_scale(each.value, scale) for each in estimates]
+
+    def _noise(self, statistic: Statistic, scale: Scale) -> Spread | None:
+        return None if self.noise is None else self.noise.spread(statistic, scale)
 
     def _estimates(
         self, runs: Sequence[Run], statistic: Statistic, scale: Scale

@@ -32,3 +32,14 @@ def faults_of(description: Mapping[str, Any], summary: Mapping[str, Any]) -> Ite
         yield Fault("it did not come to its end")
     elif code not in (DONE, FAILED, SATURATED):
         yield Fault("it failed", f"exit code {code}")
+    if description.get("interrupted") and (planned := _planned_end(description)):
+        yield Fault("it was interrupted before its end", planned)
+
+
+def _planned_end(description: Mapping[str, Any]) -> str:
+    """The end that a run was given; without one, Ctrl-C is how it ends."""
+    options = description.get("options") or {}
+    if run_time_s := options.get("run_time"):
+        return f"it was to take {run_time_s} s"
+    batches = options.get("batches")
+    return f"it was to send {batches} batches" if batches else ""

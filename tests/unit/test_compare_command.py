@@ -1,6 +1,7 @@
 """`kvswarm compare` and `kvswarm noise` as they are typed: refusals, formats, exit codes."""
 
 import json
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -13,6 +14,7 @@ from compare_runs import argv, write_run
 
 from loadgen.cli.main import main
 
+LOCUST = Path(__file__).parents[1] / "data" / "locust"
 RNG = np.random.default_rng(0)
 STEADY = list(100 * np.exp(0.05 * RNG.standard_normal(200)))
 SLOW = [1.5 * value for value in STEADY[::-1]]
@@ -61,6 +63,7 @@ def test_what_is_not_comparable_is_refused(
         ({"target": target("vllm-context", 5120, "--scheduler-cls", "x")}, ()),
         ({"target": target("vllm", 5120, "--kv", '{"port":50999}', port="50999")}, ()),
         ({"seed": 1}, ("--vary", "seed")),
+        ({"options": {"contexts": 6, "zipf": 0.0, "metrics_port": 9646}}, ()),
         ({"options": {"contexts": 8, "zipf": 1.0}}, ("--vary", "contexts,zipf")),
         ({"target": target("vllm", 5120, "--max-num-seqs", "2")}, ("--vary", "target_arguments")),
     ],
@@ -127,6 +130,111 @@ def test_a_run_that_is_not_sound_decides_nothing(
     code, out, _ = call(capsys, base, new, *gate)
     assert code == 4
     assert all(reason in limit["reason"] for limit in json.loads(out)["gate"])
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ({"run_time": 60}, "it was interrupted before its end (it was to take 60 s)"),
+        ({"batches": 9}, "it was interrupted before its end (it was to send 9 batches)"),
+        ({}, None),
+    ],
+)
+def test_an_interrupted_run_decides_nothing_where_it_had_an_end(
+    options: dict[str, Any], said: str | None, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    base = write_run(tmp_path / "a", STEADY, options=options, interrupted=False)
+    new = write_run(tmp_path / "b", STEADY, options=options, interrupted=True)
+    code, out, _ = call(capsys, base, new, "--gate", "ttft_ms.mean<=+10%")
+    assert code == (4 if said else 0)
+    assert (f"{new}: {said}" in out) == bool(said)
+    assert f"{base}: it was" not in out
+
+
+@pytest.mark.parametrize(
+    ("base", "new", "named"),
+    [
+        (("/a", "1f"), ("/b", "1f"), None),
+        (("/a", "1f"), ("/a", "2e"), "corpus.sha256 '1f' against '2e'"),
+        (("/a", "1f"), ("/a", ""), None),
+        (("/a", ""), ("/b", "2e"), "corpus '/a' against '/b'"),
+    ],
+)
+def test_corpora_are_compared_by_their_texts(
+    base: tuple[str, str],
+    new: tuple[str, str],
+    named: str | None,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    def run(name: str, path: str, digest: str) -> Path:
+        told = {"corpus_sha256": digest} if digest else {}
+        return write_run(tmp_path / name, STEADY, options={"corpus": path}, **told)
+
+    pair = run("a", *base), run("b", *new)
+    code, _, err = call(capsys, *pair)
+    assert code == (2 if named else 0)
+    assert (named or "") in err
+    assert call(capsys, *pair, "--vary", "corpus")[0] == 0
+
+
+def bare(file: Path, asked: str, first: int = 0) -> Path:
+    """A requests.csv whose n-th request, of the stream's number `first` + n, is about asked[n]."""
+    header = "request_id,sent_s,end_s,ttft_ms,e2e_ms,output_tokens,outcome,context_id,question_id"
+    rows = [f"{first + n},{n},{n},9,9,9,ok,{each},q" for n, each in enumerate(asked)]
+    file.write_text("\n".join([header, *rows]) + "\n")
+    return file
+
+
+def test_bare_files_are_compared_by_their_requests(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    base, new = bare(tmp_path / "a", "xyzx" * 9), bare(tmp_path / "b", "xyzx" * 8)
+    code, out, _ = call(capsys, base, new)
+    assert code == 0
+    assert f"not told by {base}, {new}, so not checked: num_users, model, target," in out
+    other = bare(tmp_path / "c", "xyyx" * 9)
+    code, _, err = call(capsys, base, other)
+    assert (code, err.count("\n")) == (2, 1)
+    assert "workload or seed, as request 2 is 'z/q' against 'y/q'" in err
+    assert call(capsys, base, other, "--vary", "workload")[0] == 0
+    assert call(capsys, base, other, "--vary", "seed")[0] == 0
+    assert call(capsys, base, other, "--vary", "target")[0] == 2
+    assert (
+        "so not checked: workload, seed," in call(capsys, base, bare(tmp_path / "d", "xy", 90))[1]
+    )
+    both = ("--base", base, other, "--new", bare(tmp_path / "e", "xyyx"), new)
+    assert call(capsys, *both)[0] == 0, "two seeds on each side"
+
+
+def test_a_bare_file_does_not_hide_what_run_directories_tell(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    base, again = (write_run(tmp_path / name, STEADY) for name in "ab")
+    new = write_run(tmp_path / "c", STEADY, model="small")
+    sides = ("--base", base, again / "requests.csv", "--new", new)
+    code, _, err = call(capsys, *sides)
+    assert (code, "model 'tiny' against 'small'" in err) == (2, True)
+    code, out, _ = call(capsys, *sides, "--vary", "model")
+    assert code == 0
+    assert f"not told by {again / 'requests.csv'}, so not checked" in out
+
+
+def test_locusts_files_are_compared_by_their_users_and_rows(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    base, new = (LOCUST / f"{side}_stats_history.csv" for side in ("base", "new"))
+    assert call(capsys, base, new)[0] == 0
+    more = tmp_path / "more.csv"
+    more.write_text(re.sub(r"^(\d+),3,", r"\1,30,", new.read_text(), flags=re.MULTILINE))
+    code, _, err = call(capsys, base, more)
+    assert (code, "num_users 3 against 30" in err) == (2, True)
+    assert call(capsys, base, more, "--vary", "num_users")[0] == 0
+    stats, other = LOCUST / "base_stats.csv", tmp_path / "other.csv"
+    other.write_text((LOCUST / "new_stats.csv").read_text().replace("/version", "/health"))
+    said = "Aggregated is not of the same requests: not every file has GET /health, GET /version"
+    assert said in call(capsys, stats, other)[1]
+    assert said not in call(capsys, stats, LOCUST / "new_stats.csv")[1]
 
 
 def test_a_run_given_twice_is_no_repeat(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

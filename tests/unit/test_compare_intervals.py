@@ -140,6 +140,34 @@ def test_a_single_pair_needs_the_noise_of_the_machine() -> None:
     assert misses(with_noise, "ttft_ms.mean") <= 3 * TOLERATED
 
 
+@pytest.mark.parametrize("bases", [1, 5])
+def test_a_single_new_run_does_not_know_how_runs_differ(bases: int) -> None:
+    """Five runs of the base show it; beside one, and without noise, nothing does."""
+    rng = np.random.default_rng(10)
+    truth, name = 100 * np.exp(0.5**2 / 2), parse_statistic("ttft_ms.mean")
+    found = [
+        Sides(repeats(rng, (0,) * bases, {0: 0.0}), repeats(rng, (0,), {0: 0.0})).new_alone(
+            name, LEVEL
+        )
+        for _ in range(PAIRS)
+    ]
+    missed = sum(each is None or not each.low <= truth <= each.high for each in found)
+    assert missed <= TOLERATED if bases == 5 else missed > 0.2 * PAIRS
+
+
+def test_the_noise_of_the_machine_stands_for_a_single_new_run() -> None:
+    rng = np.random.default_rng(11)
+    noise = measure_noise(repeats(rng, (0,) * 8, {0: 0.0}))
+    base, new = (repeats(rng, (0,) * count, {0: 0.0}) for count in (5, 1))
+    name = parse_statistic("ttft_ms.mean")
+    sides = Sides(base[:1], new), Sides(base[:1], new, noise), Sides(base, new, noise)
+    alone, noisy, beside_five = (each.new_alone(name, LEVEL) for each in sides)
+    assert alone is not None
+    assert noisy is not None
+    assert noisy.high / noisy.low > 2 * alone.high / alone.low
+    assert beside_five == noisy
+
+
 def test_runs_without_noise_have_none() -> None:
     rng = np.random.default_rng(9)
     noise = measure_noise([run_of(latencies(rng, 0.3, 100)) for _ in range(12)])
