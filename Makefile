@@ -1,11 +1,12 @@
 # `make demo` and `make test` set everything up from nothing; a second call starts at once.
-.PHONY: help setup demo ui test lint bench bench-scheduler bench-rag bench-gate clean
+.PHONY: help setup demo ui test lint bench-client bench-peers bench-scheduler bench-rag bench-gate clean
 
 help:
 	@echo "make demo   the same batches on a real vLLM: first come, first served, then by context"
 	@echo "make ui     the same from Locust's web UI, at http://127.0.0.1:8089"
 	@echo "make test   lint, types and all tests"
-	@echo "make bench  the load engine against a bare asyncio loop"
+	@echo "make bench-client     the load engine against bare loops and other load generators"
+	@echo "make bench-peers      installs those in environments of their own, for bench-client"
 	@echo "make bench-scheduler  vLLM's order against the context scheduler's, in 30 minutes"
 	@echo "make bench-rag        how long a label takes, by chunks and beside vLLM, in 30 minutes"
 	@echo "make bench-gate       false alarms and misses of kvswarm compare, in an hour"
@@ -29,8 +30,11 @@ test: setup
 lint: setup
 	@scripts/lint.sh
 
-bench: setup
-	@.venv/bin/python tests/bench/client_bench.py
+bench-client: setup
+	@.venv/bin/python tests/bench/client_bench.py $(BENCH)
+
+bench-peers: setup
+	@.venv/bin/python tests/bench/client_peers.py
 
 bench-scheduler: setup
 	@.venv/bin/python tests/bench/scheduler_bench.py

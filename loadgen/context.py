@@ -50,7 +50,8 @@ class Request:
     """What a user sends: the context first, the question last, and how long a reply it wants.
 
     `index` and `root` are those of its draw. `prompt` holds the true context, `context_id`;
-    `label` is the one that a host is told.
+    `label` is the one that a host is told. Requests of one `session_id` are turns of a
+    conversation, each sent after the one before it has ended.
     """
 
     index: int
@@ -61,6 +62,7 @@ class Request:
     prompt: str
     label: str
     max_tokens: int
+    session_id: str = ""
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,9 +9,12 @@ Outcome = Literal[
 OUTCOMES: tuple[Outcome, ...] = get_args(Outcome)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class RequestRecord:
-    """One request from its intended start to its end.
+    """One request from its intended start to its end; not to be changed once it is made.
+
+    Frozen only by this word: making a frozen one of 29 fields costs four times as much, and there
+    is one for each request.
 
     `*_s` are seconds since the run's `start_unix_s`; `ttft_ms` and `e2e_ms` count from
     `scheduled_s`. `context_id` is the true context, `rag_context_id` the one that was retrieved.

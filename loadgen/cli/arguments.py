@@ -5,10 +5,13 @@ import time
 from dataclasses import dataclass, fields
 from itertools import pairwise
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from loadgen.errors import UsageError
 from loadgen.targets.context_scheduler import KEYS, POLICIES, ContextSchedulerSettings
-from loadgen.targets.demo_model import Size
+
+if TYPE_CHECKING:  # it brings a tokenizer, and a run against a host must start fast
+    from loadgen.targets.demo_model import Size
 
 DEFAULT_FILE = "unordered"
 SHARED_FILES = ("--csv", "--html", "--json-file", "--logfile")
@@ -21,7 +24,7 @@ class TargetArguments:
 
     catalog: Path | None
     model: str | None
-    size: Size
+    size: "Size"
     kv_tokens: int | None
     l1_gb: float
     engine_args: tuple[str, ...]

@@ -22,8 +22,17 @@ kvswarm: load testing in the Locust style for LLM serving with long, shared cont
   kvswarm compare BASE NEW [--gate LIMITS]
                           set two runs against each other, with intervals; exit code 1 a limit is
                           broken, 4 the data cannot decide, 2 not comparable
+  kvswarm report RUN [RUN…] [-o FILE]
+                          a page about a run, or about several against the first, to read anywhere
+  kvswarm sweep FILE.toml [--out DIR] [--dry-run]
+                          a matrix of runs over options and repeats, one table of all; continues
+                          where it was stopped
+  kvswarm study task1|task2|task3 [--quick]
+                          measure a set of questions about caches and order, write their answers
   kvswarm noise RUN RUN RUN…
                           how much identical runs differ on this machine, for `compare`
+  kvswarm curve RUN | --plan FILE
+                          predict the prefix-cache hit rate at every cache size, and which is enough
   kvswarm rag COMMAND     find the document a question is about: index, serve, label, explain,
                           eval, fit-threshold
   kvswarm model build DIR make the demo model (random weights)
@@ -35,11 +44,15 @@ kvswarm: load testing in the Locust style for LLM serving with long, shared cont
 COMMANDS = {
     "ask": "loadgen.cli.ask:ask_command",
     "compare": "loadgen.cli.compare:compare_command",
+    "curve": "loadgen.cli.curve:curve_command",
     "demo": "loadgen.cli.demo:demo_command",
     "model": "loadgen.cli.model:model_command",
     "noise": "loadgen.cli.noise:noise_command",
     "rag": "loadgen.cli.rag:rag_command",
+    "report": "loadgen.cli.report:report_command",
     "serve": "loadgen.cli.serve:serve_command",
+    "study": "loadgen.cli.study:study_command",
+    "sweep": "loadgen.cli.sweep:sweep_command",
     "targets": "loadgen.cli.serve:targets_command",
     "version": "loadgen.cli.version:version_command",
     "--version": "loadgen.cli.version:version_command",

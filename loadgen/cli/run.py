@@ -29,10 +29,11 @@ def run_locust(command: str, run: RunArguments) -> int:
     from loadgen.swarm.orphan import die_with_parent
 
     die_with_parent()
-    from locust.main import main as locust_main
+    from loadgen.swarm.lean_locust import import_locust
 
+    locust_main = import_locust()
     try:
-        locust_main()  # type: ignore[no-untyped-call]
+        locust_main()
     except SystemExit as leave:
         return leave.code if isinstance(leave.code, int) else int(bool(leave.code))
     return 0

@@ -9,20 +9,16 @@ from pathlib import Path
 from typing import Any, Self
 
 from loadgen.client.exchange import Exchange
-from loadgen.client.failures import HttpError, Malformed, StreamFailure, Truncated
-from loadgen.client.fault_text import host_message, one_line, redacted, secrets_of
+from loadgen.client.failures import StreamFailure, Truncated
+from loadgen.client.fault_text import one_line, redacted, secrets_of
 from loadgen.client.list_exchange import ListExchange
-from loadgen.client.protocol import DONE, ROUTES, request_body
+from loadgen.client.protocol import ROUTES, request_body
+from loadgen.client.reception import Reception
 from loadgen.client.settings import ClientSettings
-from loadgen.client.sse import EventStream
-from loadgen.client.transport import AiohttpTransport, Reply, Transport
+from loadgen.client.transport import Transport
+from loadgen.client.transports import TRANSPORTS
 from loadgen.client.url import base_url
 from loadgen.record import Outcome
-
-LINGER_S = 1.0
-"""How long after `[DONE]` the end of the body may take before the connection is dropped."""
-
-MAX_ERROR_BODY_BYTES = 65_536
 
 
 class StreamingClient:
@@ -51,7 +47,7 @@ class StreamingClient:
             settings = self._settings
             url = base_url(settings.url) + ROUTES[settings.endpoint]
             self._transport = await self._stack.enter_async_context(
-                AiohttpTransport(url, settings.headers, settings.connect_timeout_s)
+                TRANSPORTS[settings.transport](url, settings.headers, settings.connect_timeout_s)
             )
         return self
 
@@ -73,10 +69,8 @@ class StreamingClient:
         Raises nothing but CancelledError, and that only after the exchange is settled.
         """
         try:
-            async with asyncio.timeout(self._settings.timeout_s - spent_s):
-                await self._converse(
-                    request_body(self._settings, prompt, max_tokens, body_extra), exchange
-                )
+            body = request_body(self._settings, prompt, max_tokens, body_extra)
+            await self._converse(body, exchange, self._settings.timeout_s - spent_s)
         except asyncio.CancelledError:
             self._settle(exchange, "cancelled", "cancelled before the reply was complete")
             raise
@@ -88,17 +82,32 @@ class StreamingClient:
         except Exception as error:
             self._settle(exchange, "malformed", _fault(error))
 
-    async def _converse(self, body: bytes, exchange: Exchange | ListExchange) -> None:
+    async def warm(self, connections: int, budget_s: float) -> None:
+        """Open so many connections ahead, as far as `budget_s` allows.
+
+        Those that no request takes within `KEEPALIVE_S` are closed again. Raises nothing for a
+        host that refuses: its requests will say so.
+        """
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(budget_s):
+                await self._opened().warm(connections)
+
+    def _opened(self) -> Transport:
         if self._transport is None:
             raise RuntimeError("StreamingClient is not open: use `async with`")
+        return self._transport
+
+    async def _converse(
+        self, body: bytes, exchange: Exchange | ListExchange, timeout_s: float
+    ) -> None:
+        transport, reception = self._opened(), Reception(exchange)
         exchange.sent_at = time.perf_counter()
-        reply = await self._transport.post(body)
         try:
-            exchange.status = reply.status
-            await _require_stream(reply)
-            await _receive(reply, exchange)
-        finally:
-            reply.close()
+            await transport.post(body, reception, timeout_s)
+        except Truncated:
+            reception.require_ok()  # half an error's body still tells what was wrong
+            raise
+        reception.require_ok()
         if not exchange.complete:
             raise Truncated(exchange.lack)
         exchange.outcome = "ok"
@@ -111,51 +120,6 @@ class StreamingClient:
         exchange.outcome = outcome
         exchange.error = one_line(redacted(error, self._secrets))
         exchange.end_at = time.perf_counter()
-
-
-async def _receive(reply: Reply, exchange: Exchange | ListExchange) -> None:
-    """Read events until `[DONE]` or the end of the body."""
-    events = EventStream()
-    while True:
-        received_at, chunk = await reply.read()
-        if not chunk:
-            break
-        for payload in events.feed(chunk):
-            if payload == DONE:
-                exchange.close(received_at)
-                await _drain(reply)
-                return
-            exchange.take(payload, received_at)
-
-
-async def _drain(reply: Reply) -> None:
-    """Read the rest, normally nothing, because only then the connection can be used again."""
-    with contextlib.suppress(TimeoutError, Truncated):
-        async with asyncio.timeout(LINGER_S):
-            while (await reply.read())[1]:
-                pass
-
-
-async def _require_stream(reply: Reply) -> None:
-    if reply.status != 200:
-        message = host_message(await _error_body(reply))
-        raise HttpError(f"HTTP {reply.status}: {message or 'no message'}")
-    if not reply.content_type.lower().startswith("text/event-stream"):
-        raise Malformed(
-            f"not an event stream but {reply.content_type or 'no content type'}: "
-            "does a proxy drop `stream`?"
-        )
-
-
-async def _error_body(reply: Reply) -> bytes:
-    body = bytearray()
-    with contextlib.suppress(Truncated):
-        while len(body) < MAX_ERROR_BODY_BYTES:
-            _, chunk = await reply.read()
-            if not chunk:
-                break
-            body += chunk
-    return bytes(body)
 
 
 def _fault(error: Exception) -> str:

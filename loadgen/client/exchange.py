@@ -78,11 +78,11 @@ class Exchange:
 
     def take(self, payload: bytes, received_at: float) -> None:
         """Take in one event of the stream. Raises Malformed."""
-        event = interpret(payload)
-        if event is TOKEN:
-            self.token_times.append(received_at)
-        else:
-            self.absorb(event, received_at)
+        self.absorb(interpret(payload), received_at)
+
+    def take_tokens(self, tokens: int, received_at: float) -> None:
+        """Take in so many events that arrived together and are tokens and nothing else."""
+        self.token_times.extend([received_at] * tokens)
 
     def absorb(self, event: Event, received_at: float) -> None:
         """Take in one event that arrived at `received_at`.

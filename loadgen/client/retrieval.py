@@ -1,7 +1,6 @@
 """A client of the RAG service: one question, and the document that it is about."""
 
 import asyncio
-import contextlib
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -11,7 +10,9 @@ import orjson
 
 from loadgen.client.failures import HttpError, Malformed, StreamFailure, TimedOut
 from loadgen.client.fault_text import excerpt, host_message, one_line
-from loadgen.client.transport import AiohttpReply, AiohttpTransport
+from loadgen.client.settings import TransportName
+from loadgen.client.transport import Head
+from loadgen.client.transports import TRANSPORTS
 from loadgen.client.url import base_url
 
 ROUTE = "/v1/retrieve"
@@ -40,11 +41,17 @@ class Retrieval:
 class RetrievalClient:
     """Asks one service, for any number of questions at once on one event loop."""
 
-    def __init__(self, url: str, timeout_s: float = 600.0, connect_timeout_s: float = 10.0) -> None:
+    def __init__(
+        self,
+        url: str,
+        timeout_s: float = 600.0,
+        connect_timeout_s: float = 10.0,
+        transport: TransportName = "wire",
+    ) -> None:
         """`timeout_s` bounds a question with all its waits. Raises HostError for no URL."""
         self.url = base_url(url)
         self._timeout_s = timeout_s
-        self._transport = AiohttpTransport(
+        self._transport = TRANSPORTS[transport](
             self.url + ROUTE, {"Accept": "application/json"}, connect_timeout_s
         )
 
@@ -73,18 +80,33 @@ class RetrievalClient:
 
     async def _ask(self, body: bytes) -> bytes:
         for attempts_left in reversed(range(MAX_ATTEMPTS)):
-            reply = await self._transport.post(body)
-            with contextlib.closing(reply):
-                content = await _content(reply)
-            if reply.status == 200:
+            answer = _Answer()
+            await self._transport.post(body, answer)
+            status, content = answer.head.status, bytes(answer.content)
+            if status == 200:
                 return content
-            if reply.status != 429 or not attempts_left:
+            if status != 429 or not attempts_left:
                 break
-            await asyncio.sleep(_wait_s(reply.retry_after))
-        raise HttpError(f"HTTP {reply.status}: {host_message(content) or 'no message'}")
+            await asyncio.sleep(_wait_s(answer.head.retry_after))
+        raise HttpError(f"HTTP {status}: {host_message(content) or 'no message'}")
 
     def _said(self, text: str) -> str:
         return one_line(f"RAG service {self.url}: {text}")
+
+
+class _Answer:
+    """The sink of one answer, whole."""
+
+    def __init__(self) -> None:
+        self.head = Head(0)
+        self.content = bytearray()
+
+    def begin(self, head: Head) -> None:
+        self.head = head
+
+    def feed(self, chunk: bytes, received_at: float) -> bool:
+        self.content += chunk
+        return False
 
 
 def _body(question: str) -> bytes:
@@ -92,13 +114,6 @@ def _body(question: str) -> bytes:
         return orjson.dumps({"query": question})
     except orjson.JSONEncodeError:
         raise Malformed("half a surrogate pair in the question: it cannot be sent") from None
-
-
-async def _content(reply: AiohttpReply) -> bytes:
-    content = bytearray()
-    while chunk := (await reply.read())[1]:
-        content += chunk
-    return bytes(content)
 
 
 def _wait_s(retry_after: str) -> float:

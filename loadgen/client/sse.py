@@ -31,9 +31,14 @@ class EventStream:
         """
         return self._whole_events(chunk) or self._parse(chunk)
 
+    @property
+    def at_event(self) -> bool:
+        """Whether the next byte is the first of an event."""
+        return not (self._partial or self._data or self._after_cr)
+
     def _whole_events(self, chunk: bytes) -> list[bytes] | None:
         """The usual chunk, one or more complete one-line events, without looking at each line."""
-        if self._partial or self._data or self._after_cr or len(chunk) > self._max_event_bytes:
+        if not self.at_event or len(chunk) > self._max_event_bytes:
             return None
         if not (chunk.startswith(b"data: ") and chunk.endswith(b"\n\n")) or b"\r" in chunk:
             return None

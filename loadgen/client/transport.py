@@ -1,132 +1,102 @@
-"""The seam to the wire: one method that posts a body, and its reply as timed chunks."""
+"""The seam to the wire: post a body, and have the reply fed to a sink as it arrives."""
 
-import asyncio
 import errno
+import math
+import re
+import socket
 import ssl
-import time
 from collections.abc import Mapping
-from typing import Protocol, Self
+from typing import NamedTuple, Protocol
 
 import aiohttp
-from yarl import URL
 
-from loadgen.client.failures import ConnectFailed, Malformed, StreamFailure, Truncated
 from loadgen.client.fault_text import one_line
+from loadgen.errors import UsageError
 
 KEEPALIVE_S = 4.0
 """Shorter than the 5 s after which uvicorn, and so vLLM, hangs up: a request must not race it."""
 
+LINGER_S = 1.0
+"""How long the end of a body may take after what was wanted of it, before it is dropped."""
 
-class Reply(Protocol):
-    """A reply whose status and headers are there."""
+BROKEN_BODY = "the connection broke in the middle of the reply"
+
+_NAME = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
+_VALUE = re.compile(r"[\t\x20-\x7e]*")
+
+
+class Head(NamedTuple):
+    """The status and the headers of a reply that anybody here asks for; empty where not sent."""
 
     status: int
-    content_type: str
+    content_type: str = ""
+    retry_after: str = ""
 
-    async def read(self) -> tuple[float, bytes]:
-        """The next bytes and their arrival in `time.perf_counter()` seconds; b"" at the end.
 
-        The time is taken before anything is parsed. Raises Truncated when the connection breaks.
+class Sink(Protocol):
+    """Takes one reply as it arrives. What it raises ends the request and the connection."""
+
+    def begin(self, head: Head) -> None:
+        """The headers are there; called once, before any byte of the body."""
+
+    def feed(self, chunk: bytes, received_at: float) -> bool:
+        """The next bytes of the body and their arrival in `time.perf_counter()` seconds.
+
+        The time was taken before anything was parsed. True says that no more is wanted; then the
+        rest is only read, for `LINGER_S`, so that the connection can be used again.
         """
-
-    def close(self) -> None:
-        """Give the connection back, or drop it when the reply was not read to its end."""
 
 
 class Transport(Protocol):
     """Posts JSON bodies to one address."""
 
-    async def post(self, body: bytes) -> Reply:
-        """Send `body` and wait for the headers. Raises ConnectFailed, or Malformed for no HTTP."""
+    async def post(self, body: bytes, sink: Sink, timeout_s: float = math.inf) -> None:
+        """Send `body` and return at the end of the reply; redirects are not followed.
+
+        Raises ConnectFailed for no answer, Malformed for no HTTP, Truncated when the connection
+        breaks after the headers, TimeoutError after `timeout_s`, and what the sink raises.
+        """
+
+    async def warm(self, connections: int) -> None:
+        """Open so many connections ahead; one that fails is left for the requests to report."""
 
 
-class AiohttpTransport:
-    """The seam on aiohttp: kept-alive connections, as many as there are requests at once."""
+def request_headers(host: str, headers: Mapping[str, str]) -> dict[str, str]:
+    """Every header of a request but its length, the user's over our own.
 
-    def __init__(self, url: str, headers: Mapping[str, str], connect_timeout_s: float) -> None:
-        self._url = URL(url)
-        self._headers = {
-            "Accept": "text/event-stream",
-            "Accept-Encoding": "identity",
-            "Content-Type": "application/json",
-            **headers,
-        }
-        self._connect_timeout_s = connect_timeout_s
-        self._session: aiohttp.ClientSession | None = None
-
-    async def __aenter__(self) -> Self:
-        self._session = aiohttp.ClientSession(
-            connector=aiohttp.TCPConnector(
-                limit=0, keepalive_timeout=KEEPALIVE_S, resolver=aiohttp.ThreadedResolver()
-            ),
-            headers=self._headers,
-            # Only opening a connection has a timer here: the client bounds the whole request.
-            timeout=aiohttp.ClientTimeout(total=None, connect=self._connect_timeout_s),
-            cookie_jar=aiohttp.DummyCookieJar(),
-            auto_decompress=False,
-        )
-        return self
-
-    async def __aexit__(self, *_: object) -> None:
-        if self._session is not None:
-            await self._session.close()
-            self._session = None
-
-    async def post(self, body: bytes) -> "AiohttpReply":
-        """Send `body`; redirects are not followed. Raises ConnectFailed or Malformed."""
-        if self._session is None:
-            raise RuntimeError("AiohttpTransport is not open: use `async with`")
-        try:
-            response = await self._session.post(self._url, data=body, allow_redirects=False)
-        except (aiohttp.ClientError, OSError) as error:
-            raise self._failure(error) from error
-        return AiohttpReply(response)
-
-    def _failure(self, error: Exception) -> StreamFailure:
-        host = f"{self._url.host_subcomponent}:{self._url.port}"
-        if isinstance(error, aiohttp.ClientResponseError):
-            return Malformed(f"{host} does not speak HTTP")
-        return ConnectFailed(describe_connect_error(error, host))
+    Raises UsageError for what no header can carry; values may be secrets and are not repeated.
+    """
+    sent = {
+        "host": ("Host", host),
+        "user-agent": ("User-Agent", "kvswarm"),
+        "accept": ("Accept", "text/event-stream"),
+        "accept-encoding": ("Accept-Encoding", "identity"),
+        "content-type": ("Content-Type", "application/json"),
+    }
+    for name, value in headers.items():
+        if not _NAME.fullmatch(name) or not _VALUE.fullmatch(value):
+            shown = one_line(name, 60)
+            raise UsageError(f"header {shown!r} holds characters no HTTP header can carry")
+        sent[name.lower()] = (name, value)
+    return dict(sent.values())
 
 
-class AiohttpReply:
-    """A reply read from aiohttp as soon as its loop hands the bytes over."""
-
-    __slots__ = ("_readany", "_response", "content_type", "status")
-
-    def __init__(self, response: aiohttp.ClientResponse) -> None:
-        self._response = response
-        self._readany = response.content.readany
-        self.status = response.status
-        self.content_type = response.headers.get("Content-Type", "")
-
-    @property
-    def retry_after(self) -> str:
-        """When to come again, in the host's words; empty where it does not say."""
-        return self._response.headers.get("Retry-After", "")
-
-    async def read(self) -> tuple[float, bytes]:
-        """See Reply."""
-        try:
-            chunk = await self._readany()
-            return time.perf_counter(), chunk
-        except (aiohttp.ClientError, OSError) as error:
-            raise Truncated("the connection broke in the middle of the reply") from error
-
-    def close(self) -> None:
-        """See Reply."""
-        self._response.close()
+def tls_context() -> ssl.SSLContext:
+    """The system's authorities, and host names checked."""
+    context = ssl.create_default_context()
+    context.set_alpn_protocols(["http/1.1"])
+    return context
 
 
 def describe_connect_error(error: Exception, host: str) -> str:
     """Why `host` could not be asked, in one line."""
     cause = getattr(error, "os_error", None) or error
     match error:
-        case aiohttp.ClientConnectorDNSError():
-            return f"host name {host.split(':')[0]} is unknown"
-        case aiohttp.ClientSSLError():
+        case aiohttp.ClientConnectorDNSError() | socket.gaierror():
+            return f"host name {host.rpartition(':')[0] or host} is unknown"
+        case aiohttp.ClientSSLError() | ssl.SSLError():
             return f"TLS with {host} failed: {one_line(_tls_reason(cause))}"
-        case asyncio.TimeoutError():
+        case TimeoutError():
             return f"{host} did not answer in time"
         case aiohttp.ServerDisconnectedError():
             return f"{host} closed the connection before it answered"

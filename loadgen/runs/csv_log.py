@@ -2,8 +2,10 @@
 
 import csv
 import io
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from functools import lru_cache
 from pathlib import Path
+from types import NoneType
 from typing import Any, TextIO
 
 from loadgen.runs.formula import without_formula
@@ -14,20 +16,44 @@ def to_csv(rows: Iterable[Sequence[Any]]) -> str:
 
     Of text nothing is a formula.
     """
+    cells = _CELLS
+    return "".join([",".join([cells[type(v)](v) for v in row]) + "\n" for row in rows])
+
+
+def _text(value: str) -> str:
+    return value if value.isalnum() else _odd_text(value)
+
+
+@lru_cache(maxsize=4096)
+def _odd_text(value: str) -> str:
+    """Most texts of a run come again and again: contexts, questions, users."""
     text = io.StringIO()
-    writer = csv.writer(text, lineterminator="\n")
-    writer.writerows([_cell(value) for value in row] for row in rows)
-    return text.getvalue()
+    csv.writer(text, lineterminator="\n").writerow([without_formula(value), ""])
+    return text.getvalue()[: -len(",\n")]
 
 
-def _cell(value: Any) -> Any:
-    if isinstance(value, str):
-        return without_formula(value)
-    if isinstance(value, bool):
-        return "true" if value else "false"
-    if isinstance(value, float):
-        return f"{value:.6f}".rstrip("0").rstrip(".")
-    return value
+def _float(value: float) -> str:
+    return f"{value:.6f}".rstrip("0").rstrip(".")
+
+
+class _Cells(dict[type, Callable[[Any], str]]):
+    """How each kind of value is written; a subclass as what it is one of, others as `str` does."""
+
+    def __missing__(self, kind: type) -> Callable[[Any], str]:
+        known = [self[base] for base in kind.__mro__ if base in self]
+        self[kind] = known[0] if known else str
+        return self[kind]
+
+
+_CELLS = _Cells(
+    {
+        str: _text,
+        float: _float,
+        int: str,
+        bool: lambda value: "true" if value else "false",
+        NoneType: lambda value: "",
+    }
+)
 
 
 class CsvLog:

@@ -1,6 +1,7 @@
 """A mergeable sketch of one quantity: exact moments, quantiles within 0.5 % at any scale."""
 
 import math
+from bisect import bisect_right
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from typing import Any, Self
@@ -48,7 +49,8 @@ class Sketch:
             return
         # A NaN or an infinity among them makes the sum one too.
         if not (min(values) >= 0 and sum(values) < math.inf):
-            raise ValueError("a sketch holds finite values >= 0, one of those given is not")
+            odd = next((value for value in values if not 0 <= value < math.inf), math.inf)
+            raise ValueError(f"a sketch holds finite values >= 0, not {odd}")
         self._pending.extend(values)
         if len(self._pending) >= _FOLD_AT:
             self._fold()
@@ -148,6 +150,13 @@ class Sketch:
         if rank == lower:
             return low
         return low + (rank - lower) * (self._at_rank(lower + 1) - low)
+
+    def counts_up_to(self, bounds: Sequence[float]) -> list[int]:
+        """How many values are at most each of `bounds` (>= 0); one less than 0.5 % away from a
+        bound may stand on the wrong side of it, then for ever."""
+        self._fold()
+        values, counts = zip(*self._cumulative(), strict=True)
+        return [counts[bisect_right(values, bound) - 1] for bound in bounds]
 
     def _at_rank(self, rank: int) -> float:
         if rank == 0:

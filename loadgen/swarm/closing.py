@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Any
 
 from loadgen.runs.emitted import emitted_diversity
 from loadgen.runs.exit_code import exit_code
-from loadgen.stats.self_watch import SaturationRule
+from loadgen.stats.self_watch import Saturation, SaturationRule
 from loadgen.stats.server_counters import server_figures
 from loadgen.stats.server_metrics import ServerSample
 from loadgen.stats.summary import summarize, write_summary
@@ -29,17 +29,24 @@ def close_run(leader: "Leader") -> int:
     )
     if leader.directory is not None:
         write_summary(leader.directory.path, summary)
-        leader.directory.describe({"exit_code": code, "host_died": leader.host_died})
+        ended = {"host_died": leader.host_died, "interrupted": leader.interrupted}
+        leader.directory.describe({"exit_code": code, **ended})
     leader.view.report(summary, leader.directory.path if leader.directory else None)
     return code
+
+
+def judge_client(leader: "Leader") -> Saturation:
+    """Whether the client has been fast enough so far in this run."""
+    assert leader.preparation is not None
+    rule = replace(SaturationRule(), max_lag_ms=leader.preparation.options.max_lag_ms)
+    return rule.judge(leader.ledger.samples)
 
 
 def summarize_run(leader: "Leader") -> dict[str, Any]:
     """The figures of `summary.json`."""
     assert leader.preparation is not None
     tally = leader.ledger.tally
-    rule = replace(SaturationRule(), max_lag_ms=leader.preparation.options.max_lag_ms)
-    saturation = rule.judge(leader.ledger.samples)
+    saturation = judge_client(leader)
     diversity = None
     if leader.directory is not None:
         diversity = emitted_diversity(leader.directory.requests.path, leader.stats_reset_s)

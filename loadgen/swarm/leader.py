@@ -13,8 +13,9 @@ from loadgen.errors import KvswarmError
 from loadgen.runs.directory import RunDirectory, open_directory
 from loadgen.stats.clock import RunClock
 from loadgen.stats.server_metrics import ServerSample
+from loadgen.stats.tally import Tally
 from loadgen.swarm.closing import close_run
-from loadgen.swarm.ledger import RunLedger
+from loadgen.swarm.ledger import Listener, RunLedger
 from loadgen.swarm.locust_csv import LocustCsv
 from loadgen.swarm.opening import describe_run, swarm_directory
 from loadgen.swarm.plan import Plan
@@ -39,11 +40,16 @@ class Leader:
         self.stage = stage
         self.supervisor = Supervisor.of_process()
         self.ledger = RunLedger(None)
+        self.listener: Listener | None = None
+        """Hears of the requests of every swarm that starts from now on."""
+        self.earlier = Tally()
+        """Counted in earlier swarms of this process and before the last reset."""
         self.directory: RunDirectory | None = None
         self.server = ServerWatch(self._take_sample, self._host_is_gone)
         self.roll: WorkerRoll | None = None
         self.stats_reset_s: float | None = None
         self.host_died = False
+        self.interrupted = False
         self.exit_code: int | None = None
         self.is_stopping = False
         self._is_closing = False
@@ -75,7 +81,8 @@ class Leader:
         self.preparation, self._ready = self._ready, None
         assert self.preparation is not None
         self._swarms += 1
-        self.host_died, self.exit_code, self.stats_reset_s = False, None, None
+        self.host_died, self.interrupted = False, False
+        self.exit_code, self.stats_reset_s = None, None
         self.server = ServerWatch(self._take_sample, self._host_is_gone)
         self.plan = self._make_plan(self.preparation)
         self.environment.stop_timeout = self._drain_s()
@@ -123,7 +130,7 @@ class Leader:
 
     def reset(self) -> None:
         """Locust's statistics were reset: ours follow, and the summary says from when it counts."""
-        self.ledger.tally.clear()
+        self.earlier.merge(self.ledger.tally.take())
         if self.plan is not None:
             self.stats_reset_s = RunClock(self.plan.start_unix_s).now_s()
 
@@ -143,6 +150,7 @@ class Leader:
     def _make_plan(self, ready: Preparation) -> Plan:
         runner = self.environment.runner
         workers = self.roll.present() if self.roll else [runner.client_id]
+        trace = ready.replay.to_wire(len(workers)) if ready.replay else {}
         lead_s = OPEN_LOOP_LEAD_S if ready.options.arrivals != "closed" else 0.0
         return Plan(
             start_unix_s=time.time() + lead_s,
@@ -154,12 +162,14 @@ class Leader:
             lengths=asdict(ready.lengths),
             uncapped=ready.options.arrivals != "closed" and runner.target_user_count == 0,
             batched=ready.batched,
+            trace=trace,
         )
 
     def _open_run(self, ready: Preparation, plan: Plan) -> None:
         path = swarm_directory(self.environment, ready.options.out, self._swarms)
         self.directory = open_directory(path, plan.batched) if path is not None else None
-        self.ledger = RunLedger(self.directory)
+        self.earlier.merge(self.ledger.tally)
+        self.ledger = RunLedger(self.directory, self.listener)
         if self.directory is not None and path is not None:
             self.directory.describe(describe_run(self, ready, plan))
             self._csv = LocustCsv(self.environment, path)

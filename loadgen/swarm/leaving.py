@@ -35,6 +35,7 @@ class Leaving:
     def _end_swarm(self) -> None:
         if self._leader.plan is None:
             return
+        self._leader.interrupted = True
         environment = self._environment
         environment.stop_timeout = min(environment.stop_timeout or 0.0, CUT_TIMEOUT_S)
         environment.runner.quit()

@@ -16,6 +16,8 @@ from loadgen.stats.self_watch import ClientSample
 from loadgen.stats.tally import Tally
 
 Row = tuple[RequestRecord, list[float]]
+Listener = Callable[["list[Row] | str"], None]
+"""Hears of every request on the hub: as rows, or as the CSV text of a worker's rows."""
 
 
 class Ledger(Protocol):
@@ -41,16 +43,18 @@ _values: Callable[[RequestRecord], tuple[Any, ...]] = attrgetter(*COLUMNS)
 class RunLedger:
     """The whole swarm's records: in a single process, or on the master."""
 
-    def __init__(self, directory: RunDirectory | None) -> None:
+    def __init__(self, directory: RunDirectory | None, listener: Listener | None = None) -> None:
         self.tally = Tally()
         self.samples: list[ClientSample] = []
         self._directory = directory
+        self._listener = listener
 
     def add(self, rows: list[Row]) -> None:
+        if self._listener is not None:
+            self._listener(rows)
         if self._directory is not None:
             self._directory.requests.append(_values(record) for record, _ in rows)
-        for record, gaps_ms in rows:
-            self.tally.add(record, gaps_ms)
+        self.tally.add_many(rows)
 
     def add_batches(self, batches: list[BatchRecord]) -> None:
         if self._directory is not None and self._directory.batches is not None:
@@ -66,6 +70,8 @@ class RunLedger:
     def merge(self, message: Mapping[str, Any]) -> None:
         """Take in what a worker sent."""
         self.tally.merge(Tally.from_wire(message["tally"]))
+        if self._listener is not None:
+            self._listener(message["rows"])
         if self._directory is not None:
             self._directory.requests.append_text(message["rows"])
             if self._directory.batches is not None:
@@ -90,8 +96,7 @@ class WorkerLedger:
 
     def add(self, rows: list[Row]) -> None:
         self._rows.append(to_csv(_values(record) for record, _ in rows))
-        for record, gaps_ms in rows:
-            self._tally.add(record, gaps_ms)
+        self._tally.add_many(rows)
 
     def add_batches(self, batches: list[BatchRecord]) -> None:
         self._batches.append(to_csv(map(astuple, batches)))

@@ -10,9 +10,11 @@ from loadgen.workload.arrivals import ARRIVALS
 from loadgen.workload.batches import ORDERS, Batching
 from loadgen.workload.rate import Rate
 from loadgen.workload.settings import Span, WorkloadSettings
+from loadgen.workload.trace.selection import Selection
 
 ENDPOINTS = ("completions", "chat")
 BATCH_FORMS = ("requests", "list")
+TRANSPORTS = ("wire", "aiohttp")
 LABELS = ("oracle", "none", "shuffled", "rag")
 
 
@@ -26,6 +28,7 @@ class SwarmOptions:
     labels: str
     rag_url: str | None
     rag_wrong: float
+    trace: Selection | None
     corpus: Path | None
     questions: Path | None
     tokenizer: str | None
@@ -36,6 +39,7 @@ class SwarmOptions:
     headers: tuple[str, ...]
     timeout_s: float
     connect_timeout_s: float
+    transport: str
     arrivals: str
     rate: Rate | None
     burstiness: float | None
@@ -55,6 +59,7 @@ class SwarmOptions:
             labels=given.choice(values, "labels", LABELS),
             rag_url=given.text(values, "rag_url"),
             rag_wrong=given.number(values, "rag_wrong", 0.0, least=0.0, most=1.0),
+            trace=_trace(values),
             corpus=given.path(values, "corpus"),
             questions=given.path(values, "questions"),
             tokenizer=given.text(values, "tokenizer"),
@@ -65,6 +70,7 @@ class SwarmOptions:
             headers=given.lines(values.get("header")),
             timeout_s=given.number(values, "timeout", 600.0, above=0.0),
             connect_timeout_s=given.number(values, "connect_timeout", 10.0, above=0.0),
+            transport=given.choice(values, "transport", TRANSPORTS),
             arrivals=given.choice(values, "arrivals", ARRIVALS),
             rate=_rate(values),
             burstiness=_burstiness(values),
@@ -101,6 +107,7 @@ def add_options(parser: Any) -> None:
     """Add every option to Locust's parser itself: its web form skips argument groups."""
     _add_workload_options(parser)
     _add_batch_options(parser)
+    _add_trace_options(parser)
     _add_request_options(parser)
     _add_label_options(parser)
     _add_run_options(parser)
@@ -139,6 +146,18 @@ def _add_batch_options(parser: Any) -> None:
     add("--batches", type=int, default=0, help="how many the swarm sends, then it ends; 0 = no end")
 
 
+def _add_trace_options(parser: Any) -> None:
+    """What replays recorded traffic in place of the drawn stream."""
+    add = _adder(parser)
+    add("--trace", default="", help="replay this: Mooncake, Azure, BurstGPT or ShareGPT")
+    add("--trace-speed", type=float, default=1.0, help="trace: 2 = twice as fast as it was")
+    add("--trace-length-scale", type=float, default=1.0, help="trace: what lengths are times")
+    add(
+        "--trace-max-tokens", type=int, default=0, help="trace: leave longer requests out; 0 = none"
+    )
+    add("--trace-limit", type=int, default=0, help="trace: the first so many requests; 0 = all")
+
+
 def _add_request_options(parser: Any) -> None:
     add = _adder(parser)
     add("--endpoint", choices=ENDPOINTS, default="completions", help="which OpenAI endpoint")
@@ -154,6 +173,12 @@ def _add_request_options(parser: Any) -> None:
     )
     add("--timeout", type=float, default=600.0, help="seconds a request may take in all")
     add("--connect-timeout", type=float, default=10.0, help="seconds a connection may take")
+    add(
+        "--transport",
+        choices=TRANSPORTS,
+        default=TRANSPORTS[0],
+        help="what sends the requests: wire = fastest; aiohttp = where wire does not get through",
+    )
 
 
 def _add_label_options(parser: Any) -> None:
@@ -175,8 +200,8 @@ def _add_run_options(parser: Any) -> None:
         choices=ARRIVALS,
         default="closed",
         # The web form shows about 110 characters of a label.
-        help="closed = users wait for replies; else open loop at --rate: users cap those in flight,"
-        " 0 = no cap",
+        help="closed = users wait for replies; else open loop at --rate, or as the trace has it;"
+        " users cap it, 0 = no cap",
     )
     add(
         "--rate",
@@ -227,6 +252,19 @@ def _workload(values: Mapping[str, Any]) -> WorkloadSettings:
         repeat=given.number(values, "repeat", 0.0),
         context_tokens=Span.parse(context_tokens, "--context-tokens") if context_tokens else None,
         output_tokens=Span.parse(given.text(values, "output_tokens") or "16", "--output-tokens"),
+    )
+
+
+def _trace(values: Mapping[str, Any]) -> Selection | None:
+    path = given.path(values, "trace")
+    if path is None:
+        return None
+    return Selection(
+        path=path,
+        speed=given.number(values, "trace_speed", 1.0, above=0.0),
+        length_scale=given.number(values, "trace_length_scale", 1.0, above=0.0),
+        most_tokens=given.whole(values, "trace_max_tokens", 0) or None,
+        limit=given.whole(values, "trace_limit", 0) or None,
     )
 
 

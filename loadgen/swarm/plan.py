@@ -1,7 +1,7 @@
 """What the master decides at the start of a swarm and every process of it follows."""
 
-from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field
 from typing import Any
 
 
@@ -11,7 +11,8 @@ class Plan:
 
     `workers` maps a Locust client id to its index; requests, or the batches of a `batched` swarm,
     are owned by index modulo the number of workers. `lengths` is the serialised measure of text
-    lengths. `uncapped` is an open loop without a limit on what is in flight.
+    lengths. `uncapped` is an open loop without a limit on what is in flight. `trace` is empty
+    without one, else `Replay.to_wire`.
     """
 
     start_unix_s: float
@@ -23,6 +24,7 @@ class Plan:
     lengths: Mapping[str, Any]
     uncapped: bool
     batched: bool
+    trace: Mapping[str, Sequence[int]] = field(default_factory=dict)
 
     def to_wire(self) -> dict[str, Any]:
         """A dict that Locust's messages can carry."""

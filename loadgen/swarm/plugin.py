@@ -3,6 +3,9 @@
 import json
 import os
 import sys
+from collections.abc import Callable
+from functools import partial
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -22,13 +25,15 @@ from loadgen.swarm.orphan import end_forked_workers
 from loadgen.swarm.preparation import check_offline, sends_batches
 from loadgen.swarm.stage import Stage
 from loadgen.swarm.supervisor import Supervisor
-from loadgen.swarm.web import prepare_before_swarm
 
 CHECK_VARIABLE = "KVSWARM_CHECK"
 """Set by `kvswarm run` to have everything checked that needs no host, and nothing started.
 
 It names the file into which the options go, as the swarm will see them.
 """
+DASHBOARDS = ("dashboards.live:open_live_tab", "dashboards.exporter:open_exporter")
+"""What shows a swarm beside the terminal, each called once with the leader. Named and not imported,
+since they stand above this package."""
 
 
 def stage_of(environment: Any) -> Stage:
@@ -86,25 +91,39 @@ def _lead(environment: Any, runner: Any, web_ui: Any) -> None:
     )
     hooks.quitting.add_listener(Leaving(environment, leader))
     if web_ui is not None:
+        from loadgen.swarm.web import prepare_before_swarm  # and Flask: a headless run starts fast
+
         prepare_before_swarm(leader, web_ui)
+    _or_exit(environment, partial(_open_dashboards, leader))
     if web_ui is None or environment.parsed_options.autostart:
-        _prepare_or_exit(environment, leader)
+        _or_exit(environment, partial(_prepare, environment, leader))
 
 
-def _prepare_or_exit(environment: Any, leader: Leader) -> None:
+def _or_exit(environment: Any, step: Callable[[], None]) -> None:
+    """Take a step; what the user can mend ends this process with one line."""
     try:
-        if checked := os.environ.get(CHECK_VARIABLE):
-            values = vars(environment.parsed_options)
-            batched = sends_batches(environment.user_classes)
-            check_offline(values, Supervisor.of_process(), batched)
-            Path(checked).write_text(json.dumps(own_options(values)), encoding="utf-8")
-            sys.exit(0)
-        leader.prepare()
+        step()
     except KvswarmError as error:
         print(f"kvswarm: {error}", file=sys.stderr)  # noqa: T201
         Engine.close_process()
         end_forked_workers(environment)
         sys.exit(error.exit_code)
+
+
+def _open_dashboards(leader: Leader) -> None:
+    for dashboard in DASHBOARDS:
+        module, _, function = dashboard.partition(":")
+        getattr(import_module(module), function)(leader)
+
+
+def _prepare(environment: Any, leader: Leader) -> None:
+    if checked := os.environ.get(CHECK_VARIABLE):
+        values = vars(environment.parsed_options)
+        batched = sends_batches(environment.user_classes)
+        check_offline(values, Supervisor.of_process(), batched)
+        Path(checked).write_text(json.dumps(own_options(values)), encoding="utf-8")
+        sys.exit(0)
+    leader.prepare()
     gevent.get_hub().loop.update_now()
 
 

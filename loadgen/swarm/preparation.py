@@ -14,8 +14,8 @@ from loadgen.swarm.labels import check_labels
 from loadgen.swarm.lengths import LengthSource, measure_on_host
 from loadgen.swarm.options import SwarmOptions, own_options
 from loadgen.swarm.rag_checks import check_arm, rag_notes, ready_rag
+from loadgen.swarm.replay import Replay, check_replay, check_trace_fit, pacer_of
 from loadgen.swarm.supervisor import Supervisor
-from loadgen.workload.arrivals import make_pacer
 from loadgen.workload.corpus import Corpus, load_corpus
 from loadgen.workload.lengths import EstimatedTokens
 from loadgen.workload.workload import Workload
@@ -33,12 +33,14 @@ class Preparation:
 
     options: SwarmOptions
     raw_options: Mapping[str, Any]
+    corpus_sha256: str
     facts: HostFacts
     rag: RagFacts | None
     lengths: LengthSource
     cache_state: str
     notes: tuple[str, ...]
     batched: bool
+    replay: Replay | None = None
 
 
 def sends_batches(user_classes: Iterable[type]) -> bool:
@@ -51,14 +53,17 @@ def sends_batches(user_classes: Iterable[type]) -> bool:
     return True in kinds
 
 
-def check_offline(values: Mapping[str, Any], supervisor: Supervisor, batched: bool = False) -> None:
-    """Find what is wrong with the options and the corpus without a host.
+def check_offline(
+    values: Mapping[str, Any], supervisor: Supervisor, batched: bool = False
+) -> Replay | None:
+    """Find what is wrong with options, corpus and trace without a host; returns what is replayed.
 
     `batched` says whether the users send batches. Raises UsageError.
     """
     options = SwarmOptions.read(values)
     corpus = load_corpus(options.corpus, options.questions)
-    make_pacer(options.arrivals, options.rate, options.workload.seed, options.burstiness)
+    replay = check_replay(options, batched)
+    pacer_of(options)
     check_labels(options.labels, extra_body(options))
     check_arm(options, corpus, batched)
     request_headers(options)
@@ -68,9 +73,10 @@ def check_offline(values: Mapping[str, Any], supervisor: Supervisor, batched: bo
     lengths = _local_lengths(options, supervisor)
     if not lengths.is_estimate:
         lengths.tokens()
-        _check_fit(options, corpus, lengths, supervisor.max_model_len, supervisor)
+        _check_fit(options, corpus, lengths, supervisor.max_model_len, supervisor, replay)
     if options.out is not None:
         check_directory(options.out)
+    return replay
 
 
 def check_users(values: Mapping[str, Any]) -> None:
@@ -109,7 +115,7 @@ def prepare(
 
     Raises UsageError, or TargetError when the engine of ours cannot be made cold.
     """
-    check_offline(values, supervisor, batched)
+    replay = check_offline(values, supervisor, batched)
     options = SwarmOptions.read(values)
     if not host:
         raise UsageError("no host to load: give --host URL, or start with `kvswarm run --target`")
@@ -121,21 +127,23 @@ def prepare(
     lengths = _local_lengths(options, supervisor)
     if lengths.is_estimate:
         lengths = measure_on_host(facts, corpus, headers)
-    _check_fit(options, corpus, lengths, facts.max_model_len, supervisor)
+    _check_fit(options, corpus, lengths, facts.max_model_len, supervisor, replay)
     return Preparation(
         options=options,
         raw_options=own_options(values),
+        corpus_sha256=corpus.sha256,
         facts=facts,
         rag=rag,
         lengths=lengths,
         cache_state=supervisor.make_cold(keep=options.keep_cache),
-        notes=_notes(facts, lengths) + rag_notes(rag, options, corpus),
+        notes=_notes(facts, lengths, replay) + rag_notes(rag, options, corpus),
         batched=batched,
+        replay=replay,
     )
 
 
-def _notes(facts: HostFacts, lengths: LengthSource) -> tuple[str, ...]:
-    notes = []
+def _notes(facts: HostFacts, lengths: LengthSource, replay: Replay | None) -> tuple[str, ...]:
+    notes = [] if replay is None else [replay.note]
     if lengths.is_estimate:
         notes.append(EstimatedTokens.announcement)
     if not facts.is_vllm:
@@ -155,10 +163,14 @@ def _check_fit(
     lengths: LengthSource,
     window_tokens: int | None,
     supervisor: Supervisor,
+    replay: Replay | None,
 ) -> None:
     if window_tokens is None:
         return
     template_tokens = TEMPLATE_TOKENS if options.endpoint == "chat" else 0
+    if replay is not None:
+        check_trace_fit(replay, window_tokens - template_tokens, supervisor.cache_tokens)
+        return
     settings = options.workload
     if options.labels == "rag":  # any document may be found, not only those asked about
         settings = replace(settings, contexts=len(corpus.documents))

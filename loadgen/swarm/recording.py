@@ -1,10 +1,14 @@
 """From what a client saw of a request to the row that is kept."""
 
+from functools import lru_cache
+
 from loadgen.client.exchange import Exchange
 from loadgen.context import Request
 from loadgen.record import RequestRecord
 from loadgen.stats.clock import RunClock
 from loadgen.swarm.retriever import Found
+
+SHARES = (0.50, 0.95, 0.99)
 
 
 def to_record(
@@ -28,6 +32,7 @@ def to_record(
     """
     gaps_ms = exchange.gaps_ms
     ordered = sorted(gaps_ms)
+    itl_p50_ms, itl_p95_ms, itl_p99_ms = percentiles(ordered)
     end_at = exchange.end_at if exchange.end_at is not None else scheduled_at
     sent_label = label if exchange.sent_at is not None else ""
     record = RequestRecord(
@@ -43,9 +48,9 @@ def to_record(
         end_s=clock.to_run_s(end_at),
         ttft_ms=_elapsed_ms(scheduled_at, exchange.first_token_at),
         itl_mean_ms=sum(ordered) / len(ordered) if ordered else None,
-        itl_p50_ms=percentile(ordered, 0.50),
-        itl_p95_ms=percentile(ordered, 0.95),
-        itl_p99_ms=percentile(ordered, 0.99),
+        itl_p50_ms=itl_p50_ms,
+        itl_p95_ms=itl_p95_ms,
+        itl_p99_ms=itl_p99_ms,
         itl_max_ms=ordered[-1] if ordered else None,
         tpot_ms=exchange.tpot_ms,
         e2e_ms=_elapsed_ms(scheduled_at, exchange.end_at),
@@ -64,14 +69,21 @@ def to_record(
     return record, gaps_ms
 
 
-def percentile(ordered: list[float], share: float) -> float | None:
-    """The percentile of sorted values, linearly interpolated between neighbours."""
+def percentiles(ordered: list[float]) -> list[float | None]:
+    """The 50th, 95th and 99th percentile of sorted values, interpolated between neighbours."""
     if not ordered:
-        return None
-    position = share * (len(ordered) - 1)
-    below = int(position)
-    above = min(below + 1, len(ordered) - 1)
-    return ordered[below] + (ordered[above] - ordered[below]) * (position - below)
+        return [None] * len(SHARES)
+    return [
+        ordered[below] + (ordered[above] - ordered[below]) * part
+        for below, above, part in _ranks(len(ordered))
+    ]
+
+
+@lru_cache(maxsize=4096)
+def _ranks(count: int) -> tuple[tuple[int, int, float], ...]:
+    """Between which of `count` values each percentile lies, and how far from the lower one."""
+    positions = [share * (count - 1) for share in SHARES]
+    return tuple((int(at), min(int(at) + 1, count - 1), at - int(at)) for at in positions)
 
 
 def _label_correct(context_id: str, label: str, found: Found | None) -> bool | None:

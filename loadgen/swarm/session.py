@@ -13,15 +13,18 @@ from loadgen.record import BatchRecord, RequestRecord
 from loadgen.stats.clock import RunClock
 from loadgen.stats.self_watch import ClientSample, LoopWatch
 from loadgen.swarm.batch_sender import BatchForm, BatchSender, BatchTurn
-from loadgen.swarm.dispenser import Dispenser
+from loadgen.swarm.dispenser import Dispenser, SessionOver
 from loadgen.swarm.labels import Labels
 from loadgen.swarm.request_sender import RequestSender, Turn
 from loadgen.swarm.retriever import Retriever
+from loadgen.swarm.turn_gate import TurnGate
 from loadgen.workload.arrivals import Pacer
 from loadgen.workload.batches import Batching
+from loadgen.workload.trace.workload import TraceWorkload
 from loadgen.workload.workload import Workload
 
 NEVER_SENT = "due before the end of the run, but every user was busy"
+TURN_NOT_COME = "a turn of a conversation whose last reply had not ended"
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,7 +32,8 @@ class Hooks:
     """Who is told what, on the loop; none of them may block.
 
     `row` is a request's record with its inter-token gaps in ms. `spent` is called once, when the
-    last of a limited number of batches has ended; those of `share` 0 are spent from the start.
+    last of a limited number of requests or batches has ended; a `share` of 0 is spent from the
+    start.
     """
 
     row: Callable[[RequestRecord, list[float]], None]
@@ -42,14 +46,14 @@ class Session:
     """Hands requests or batches to users and turns what came of them into records.
 
     Lives on the loop. With `batching` the users send batches, else single requests, and with a
-    `retriever` these behind what it finds; `share` is how many batches this process sends, None
+    `retriever` these behind what it finds; `share` is how many of them this process sends, None
     for no end.
     """
 
     def __init__(
         self,
         *,
-        workload: Workload,
+        workload: Workload | TraceWorkload,
         client: StreamingClient,
         clock: RunClock,
         worker: str,
@@ -69,11 +73,13 @@ class Session:
         self._solo = solo
         self._retriever = retriever
         self._left = share
+        self._gate = TurnGate()
+        self._over = False
         self._soloists: set[asyncio.Task[None]] = set()
         self._watch = LoopWatch(process=worker)
         self._requests: Dispenser[Request] | None = None
         self._batches: Dispenser[Batch] | None = None
-        if batching is None:
+        if batching is None or isinstance(workload, TraceWorkload):
             self._requests = Dispenser(workload.requests(), clock, pacer, self._released)
         else:
             self._batches = Dispenser(workload.batches(batching), clock, pacer, self._released)
@@ -121,7 +127,11 @@ class Session:
         """
         if self._requests is None:
             raise RuntimeError("this swarm sends batches: take `next_batch()` in every user class")
-        return Turn(*await self._requests.next())
+        request, due_at = await self._requests.next()
+        turn = Turn(request, due_at)
+        if not request.session_id:
+            return turn
+        return await self._in_order(turn)
 
     async def next_batch(self) -> BatchTurn:
         """The next batch of this process; in an open loop it waits until one is due.
@@ -136,7 +146,11 @@ class Session:
         self, turn: Turn, user: str, body_extra: dict[str, Any] | None = None
     ) -> Exchange:
         """Send one request, stream its reply and record it, also when it is cut off."""
-        return await self._sender.send(turn, user, body_extra)
+        try:
+            return await self._sender.send(turn, user, body_extra)
+        finally:
+            self._gate.leave(turn.request)
+            self._count_down()
 
     async def send_batch(self, turn: BatchTurn, user: str) -> BatchRecord:
         """Send one batch and record it and its members, also when it is cut off."""
@@ -147,6 +161,7 @@ class Session:
 
     def stop(self) -> None:
         """Send nothing new from now on; what was due and never sent is recorded as cancelled."""
+        self._over = True
         if self._requests is not None:
             for request, due_at in self._requests.stop():
                 self._sender.record_unsent(Turn(request, due_at), NEVER_SENT)
@@ -167,6 +182,20 @@ class Session:
         dispenser = self._requests or self._batches
         assert dispenser is not None
         return dispenser
+
+    async def _in_order(self, turn: Turn) -> Turn:
+        """The turn once its conversation has come so far; before that it cannot be due."""
+        try:
+            freed_at = await self._gate.enter(turn.request)
+            if self._over:
+                raise SessionOver
+        except (asyncio.CancelledError, SessionOver):
+            self._gate.leave(turn.request)
+            self._sender.record_unsent(turn, TURN_NOT_COME)
+            raise
+        if freed_at is None or turn.due_at is None:
+            return turn
+        return Turn(turn.request, max(turn.due_at, freed_at))
 
     def _count_down(self) -> None:
         if self._left is None:

@@ -19,17 +19,18 @@ from loadgen.stats.self_watch import ClientSample
 from loadgen.swarm.batch_sender import BatchForm
 from loadgen.swarm.client_settings import client_settings, extra_body
 from loadgen.swarm.collector import calm_collector
-from loadgen.swarm.engine import Engine
+from loadgen.swarm.engine import Engine, brisk_switching
 from loadgen.swarm.labels import Labels
 from loadgen.swarm.ledger import Ledger
 from loadgen.swarm.lengths import LengthSource
 from loadgen.swarm.options import SwarmOptions
 from loadgen.swarm.plan import Plan
+from loadgen.swarm.replay import pacer_of, trace_workload
 from loadgen.swarm.retriever import Retriever
 from loadgen.swarm.session import Hooks, Session
 from loadgen.swarm.stats_rows import log_batches, log_records
-from loadgen.workload.arrivals import make_pacer
 from loadgen.workload.corpus import load_corpus
+from loadgen.workload.trace.workload import TraceWorkload
 from loadgen.workload.workload import Workload
 
 WARM_BUDGET_S = 0.1
@@ -77,18 +78,17 @@ class Stage:
             clock=RunClock(plan.start_unix_s),
             worker=str(index),
             hooks=self._hooks(on_spent),
-            pacer=make_pacer(
-                options.arrivals, options.rate, options.workload.seed, options.burstiness
-            ),
+            pacer=pacer_of(options),
             solo=self._make_solo() if plan.uncapped else None,
             labels=Labels(plan.is_vllm and options.labels != "none", extra_body(options)),
             retriever=_retriever(options, workload),
             batching=options.batching if plan.batched else None,
             batch_form=BatchForm(options.batch_as == "list", usage_per_choice=plan.is_vllm),
-            share=options.batching.share(index, len(plan.workers)) if plan.batched else None,
+            share=_share(plan, options, index),
         )
         self._lifetime = contextlib.AsyncExitStack()
         self._lifetime.enter_context(calm_collector())
+        self._lifetime.enter_context(brisk_switching())
         Engine.of_process().run(self._lifetime.enter_async_context(self.session.running()))
 
     def next_name(self, user_class: type) -> str:
@@ -191,20 +191,30 @@ def _emptied(queue: deque[T]) -> list[T]:
     return taken
 
 
-def _workload(plan: Plan, options: SwarmOptions, index: int) -> Workload:
+def _share(plan: Plan, options: SwarmOptions, index: int) -> int | None:
+    if plan.trace:
+        return plan.trace["shares"][index]
+    return options.batching.share(index, len(plan.workers)) if plan.batched else None
+
+
+def _workload(plan: Plan, options: SwarmOptions, index: int) -> Workload | TraceWorkload:
     corpus = load_corpus(options.corpus, options.questions)
+    tokens = LengthSource(**plan.lengths).tokens()
+    if plan.trace:
+        common = frozenset(plan.trace["common"])
+        return trace_workload(options, corpus, tokens, common, index, len(plan.workers))
     return Workload(
         corpus,
         options.workload,
-        LengthSource(**plan.lengths).tokens(),
+        tokens,
         worker_index=index,
         workers=len(plan.workers),
         wrong_labels=options.labels == "shuffled",
     )
 
 
-def _retriever(options: SwarmOptions, workload: Workload) -> Retriever | None:
-    if options.labels != "rag" or options.rag_url is None:
+def _retriever(options: SwarmOptions, workload: Workload | TraceWorkload) -> Retriever | None:
+    if options.labels != "rag" or options.rag_url is None or isinstance(workload, TraceWorkload):
         return None
     client = RetrievalClient(options.rag_url, options.timeout_s, options.connect_timeout_s)
     return Retriever(client, workload, options.rag_wrong)

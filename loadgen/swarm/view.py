@@ -8,15 +8,16 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import gevent
-from rich.console import Console
-from rich.live import Live
-from rich.table import Table
 
 from loadgen.runs.cut_off import count_cut_off
 from loadgen.swarm.pulse import Pulse, pulse
 from loadgen.swarm.request_sender import CUT_OFF_RETRIEVAL
 
-if TYPE_CHECKING:
+if TYPE_CHECKING:  # rich comes when a table is drawn: the first request does not wait for it
+    from rich.console import Console
+    from rich.live import Live
+    from rich.table import Table
+
     from loadgen.swarm.leader import Leader
 
 VIEW_VARIABLE = "KVSWARM_VIEW"
@@ -34,14 +35,13 @@ class View:
 
     def __init__(self, leader: "Leader") -> None:
         self._leader = leader
-        self._console = Console(stderr=True, highlight=False)
         self._enabled = bool(os.environ.get(VIEW_VARIABLE))
         self._live: Live | None = None
         self._greenlet: gevent.Greenlet | None = None
 
     def say(self, text: str) -> None:
         """One line that the user should see."""
-        self._console.print(f"kvswarm: {text}", markup=False, soft_wrap=True)
+        _tell(f"kvswarm: {text}")
 
     def open(self) -> None:
         """Start showing the swarm that has just started."""
@@ -49,8 +49,8 @@ class View:
             return
         # Locust's closing tables would say in other words what our report says.
         logging.getLogger("locust.stats_logger").disabled = True
-        if self._console.is_terminal:
-            self._live = Live(console=self._console, auto_refresh=False, transient=True)
+        if sys.stderr.isatty():
+            self._live = _live_display()
             self._live.start()
         self._greenlet = gevent.spawn(self._show_for_ever)
 
@@ -69,11 +69,13 @@ class View:
             if directory is not None:
                 self.say(f"run written to {directory}")
             return
+        from rich.console import Console
+
         out = Console(highlight=False, file=sys.stdout)
         with contextlib.suppress(BrokenPipeError):  # who reads has left; the files are complete
             self._print(out, summary, directory)
 
-    def _print(self, out: Console, summary: dict[str, Any], directory: Path | None) -> None:
+    def _print(self, out: "Console", summary: dict[str, Any], directory: Path | None) -> None:
         lines = summary_lines(summary)
         if directory is not None:
             lines += [*self._hung(summary, directory), f"run directory: {directory}"]
@@ -101,11 +103,25 @@ class View:
             if self._live is not None:
                 self._live.update(_live_table(now), refresh=True)
             elif seconds % LINES_EVERY_S == 0:
-                self._console.print(_line(now), markup=False, soft_wrap=True)
+                _tell(_line(now))
             last = now
 
 
-def _live_table(now: Pulse) -> Table:
+def _tell(line: str) -> None:
+    # While there is a live line, rich stands in for stderr and writes above it.
+    print(line, file=sys.stderr, flush=True)  # noqa: T201
+
+
+def _live_display() -> "Live":
+    from rich.console import Console
+    from rich.live import Live
+
+    return Live(console=Console(stderr=True, highlight=False), auto_refresh=False, transient=True)
+
+
+def _live_table(now: Pulse) -> "Table":
+    from rich.table import Table
+
     table = Table(box=None, pad_edge=False)
     cells = _cells(now)
     for name in cells:
@@ -146,8 +162,10 @@ def _ms(value: float | None) -> str:
     return f"{value:.0f}" if value >= 100 else f"{value:.3g}"
 
 
-def summary_table(summary: dict[str, Any]) -> Table:
+def summary_table(summary: dict[str, Any]) -> "Table":
     """The latency metrics of a summary as a table, with retrieval and makespan where they were."""
+    from rich.table import Table
+
     table = Table(box=None, pad_edge=False)
     table.add_column("")
     for name in ("count", "mean", "p50", "p90", "p95", "p99", "max"):

@@ -8,7 +8,7 @@ from loadgen.errors import UsageError
 from loadgen.workload.dice import roll
 from loadgen.workload.rate import Rate
 
-Arrivals = Literal["closed", "constant", "poisson", "gamma"]
+Arrivals = Literal["closed", "constant", "poisson", "gamma", "trace"]
 ARRIVALS: tuple[Arrivals, ...] = get_args(Arrivals)
 
 
@@ -68,9 +68,9 @@ def make_pacer(
 ) -> Pacer | None:
     """The pacer for `--arrivals`, `--rate` and `--burstiness`; None for the closed loop.
 
-    Raises UsageError.
+    Those of a trace come from the trace itself. Raises UsageError.
     """
-    if arrivals not in ARRIVALS:
+    if arrivals not in ARRIVALS or arrivals == "trace":
         raise UsageError(f"--arrivals {arrivals!r} is unknown: choose {', '.join(ARRIVALS)}")
     if burstiness is not None and arrivals != "gamma":
         raise UsageError(f"--burstiness {burstiness:g} needs --arrivals gamma")

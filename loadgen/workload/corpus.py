@@ -1,7 +1,9 @@
 """The texts and questions a workload is made of."""
 
+import hashlib
+import json
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import astuple, dataclass
 from importlib.resources import files
 from pathlib import Path
 
@@ -23,6 +25,16 @@ class Corpus:
     documents: tuple[Document, ...]
     questions: Mapping[str, tuple[Question, ...]]
     source: Path = Path()
+
+    @property
+    def sha256(self) -> str:
+        """Of all documents and questions in their order: wherever they stand, in whatever files,
+        the same texts give the same."""
+        digest = hashlib.sha256()
+        for document in self.documents:
+            questions = [astuple(question) for question in self.questions[document.doc_id]]
+            digest.update(json.dumps([astuple(document), questions]).encode() + b"\n")
+        return digest.hexdigest()
 
 
 def load_corpus(corpus: Path | None = None, questions: Path | None = None) -> Corpus:

@@ -3,11 +3,12 @@
 import re
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Protocol, Self
-
-from tokenizers import Tokenizer
+from typing import TYPE_CHECKING, Protocol, Self
 
 from loadgen.errors import UsageError
+
+if TYPE_CHECKING:
+    from tokenizers import Tokenizer
 
 CHARS_PER_TOKEN = 4
 
@@ -31,7 +32,7 @@ class TokenizerTokens:
     _CHARS_AHEAD = 6
     _TOKENS_AHEAD = 16
 
-    def __init__(self, tokenizer: Tokenizer) -> None:
+    def __init__(self, tokenizer: "Tokenizer") -> None:
         """Take the tokenizer over: its truncation and padding are switched off."""
         tokenizer.no_truncation()
         tokenizer.no_padding()
@@ -43,6 +44,8 @@ class TokenizerTokens:
 
         Raises UsageError.
         """
+        from tokenizers import Tokenizer  # not for runs that estimate: they must start fast
+
         path = Path(source).expanduser()
         try:
             if path.exists() or not _HUB_NAME.fullmatch(source):

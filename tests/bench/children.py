@@ -2,11 +2,12 @@
 
 import contextlib
 import os
+import signal
 import subprocess
 import sys
 import time
 import urllib.request
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -15,6 +16,7 @@ import orjson
 import psutil
 
 TICK_S = 0.02
+LOOK_S = 0.5
 MB = 1_000_000
 HERE = Path(__file__).parent
 CORES = sorted(os.sched_getaffinity(0)) if sys.platform == "linux" else [0]
@@ -28,9 +30,8 @@ def pin(core: int) -> None:
         os.sched_setaffinity(0, {core})
 
 
-def start(arguments: list[str], core: int, **settings: Any) -> subprocess.Popen[bytes]:
-    """A Python child on one core."""
-    command = [sys.executable, *arguments]
+def start(command: list[str], core: int, **settings: Any) -> subprocess.Popen[bytes]:
+    """A child on one core."""
     return subprocess.Popen(command, preexec_fn=lambda: pin(core), **settings)
 
 
@@ -50,7 +51,7 @@ class Server:
 def mock_server(tokens: int, gap_ms: float) -> Iterator[Server]:
     """A mock server of its own for one run, killed at the exit."""
     arguments = [str(HERE / "mock_server.py"), "--tokens", str(tokens), "--gap-ms", str(gap_ms)]
-    with start(arguments, SERVER_CORE, stdout=subprocess.PIPE) as process:
+    with start([sys.executable, *arguments], SERVER_CORE, stdout=subprocess.PIPE) as process:
         try:
             assert process.stdout is not None
             yield Server(f"http://127.0.0.1:{int(process.stdout.readline())}")
@@ -62,9 +63,8 @@ def mock_server(tokens: int, gap_ms: float) -> Iterator[Server]:
 class Metered:
     """A finished child: when it was started, its CPU seconds and resident memory over time.
 
-    `cpu` holds (`time.perf_counter()` seconds, user + system CPU seconds so far) of the child,
-    which does all its work itself. `total_cpu_s` is the kernel's account at its end, of the child
-    and its descendants.
+    `cpu` holds (`time.perf_counter()` seconds, user + system CPU seconds so far) of the child and
+    its descendants, memory is the sum over them. `total_cpu_s` is the kernel's account at the end.
     """
 
     started_at: float
@@ -83,35 +83,61 @@ class Metered:
         return before[1] + share * (after[1] - before[1])
 
 
-def run_metered(arguments: list[str], log: Path, timeout_s: float) -> Metered:
+def run_metered(
+    command: list[str], log: Path, timeout_s: float, environment: Mapping[str, str]
+) -> Metered:
     """Run a child on the client's core to its end. Raises TimeoutError, and then kills it."""
+    settings = {"env": {**os.environ, **environment}, "start_new_session": True}
     with log.open("wb") as output:
         metered = Metered(time.perf_counter())
-        process = start(arguments, CLIENT_CORE, stdout=output, stderr=subprocess.STDOUT)
+        process = start(command, CLIENT_CORE, stdout=output, stderr=subprocess.STDOUT, **settings)
         try:
             _follow(process, metered, timeout_s)
         finally:
             if process.returncode is None:
-                process.kill()
+                os.killpg(process.pid, signal.SIGKILL)
                 process.wait()
     return metered
 
 
 def _follow(process: subprocess.Popen[bytes], metered: Metered, timeout_s: float) -> None:
-    root = psutil.Process(process.pid)
+    tree = _Tree(process.pid)
     while time.perf_counter() - metered.started_at < timeout_s:
-        _read(root, metered)
+        tree.read(metered)
         pid, status, usage = os.wait4(process.pid, os.WNOHANG)
         if pid:
             process.returncode = metered.exit_code = os.waitstatus_to_exitcode(status)
             metered.total_cpu_s = usage.ru_utime + usage.ru_stime
             return
         time.sleep(TICK_S)
-    raise TimeoutError(f"{' '.join(process.args)} took more than {timeout_s:g} s")  # type: ignore[arg-type]
+    raise TimeoutError(f"{process.args} took more than {timeout_s:g} s")
 
 
-def _read(process: psutil.Process, metered: Metered) -> None:
-    with contextlib.suppress(psutil.Error), process.oneshot():
-        times = process.cpu_times()
-        metered.cpu.append((time.perf_counter(), times.user + times.system))
-        metered.peak_rss_mb = max(metered.peak_rss_mb, process.memory_info().rss / MB)
+class _Tree:
+    """A process and its descendants; whoever has ended keeps the CPU time last seen."""
+
+    def __init__(self, pid: int) -> None:
+        self._root = psutil.Process(pid)
+        self._cpu_s: dict[int, float] = {}
+        self._members = [self._root]
+        self._looked_at = 0.0
+
+    def read(self, metered: Metered) -> None:
+        """Note CPU and memory; new descendants are looked for twice a second."""
+        now = time.perf_counter()
+        if now - self._looked_at > LOOK_S:
+            self._looked_at = now
+            with contextlib.suppress(psutil.Error):
+                self._members = [self._root, *self._root.children(recursive=True)]
+        rss_mb = sum(map(self._read_one, self._members))
+        metered.cpu.append((now, sum(self._cpu_s.values())))
+        metered.peak_rss_mb = max(metered.peak_rss_mb, rss_mb)
+
+    def _read_one(self, process: psutil.Process) -> float:
+        try:
+            with process.oneshot():
+                times = process.cpu_times()
+                self._cpu_s[process.pid] = times.user + times.system
+                return float(process.memory_info().rss) / MB
+        except psutil.Error:
+            return 0.0

@@ -1,90 +1,132 @@
-"""kvswarm's load engine against the smallest aiohttp + uvloop + orjson loop, in ratios.
+"""kvswarm's load engine against bare loops and other load generators, and what it must reach.
 
-    python tests/bench/client_bench.py [--seconds 5] [--repeats 5] [--concurrency 32] [--out DIR]
+    python tests/bench/client_bench.py [--quick] [--only NAME…] [--repeats 5] [--out DIR]
 
-Both send the same bodies to the same mock server, which has a core of its own; the client has
-another. The two take turns, and the table holds medians over the repeats. kvswarm runs as users
-run it: inside Locust, with every metric on. Throughput and cost are measured without delays; what
-a client adds to TTFT and ITL with replies of 32 tokens 20 ms apart, `--streams` at once.
+All send to the same mock server, which has a core of its own; the client has another. Clients take
+turns, and the table holds medians over the repeats. kvswarm runs as users run it: inside Locust,
+with every metric on. `bare` is the smallest aiohttp + uvloop + orjson loop, `floor` a protocol
+that knows the replies by heart: both are references, the others peers. Throughput and cost are
+measured without delays; what a client adds to TTFT and ITL with replies of 32 tokens 20 ms apart.
+Takes about 15 minutes, with --quick 6. Exit code 1: a must is missed.
 """
 
 import argparse
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from children import SERVER_CORE, mock_server, pin
-from clients import BARE, KVSWARM, Client, Job
+from client_musts import LOAD, all_met, judgement, paced
+from client_peers import peers, versions_of_others
+from clients import BARE, FASTHTTP, FLOOR, KVSWARM, Client, Job, kvswarm_client
 from figures import error_figures, load_figures
 from table import Results, markdown, write_csv
 
 TOKENS, PACED_TOKENS, PACED_GAP_MS = 16, 32, 20.0
+CONCURRENCY, STREAMS = 32, (64, 256, 1000)
+REQUESTS_PER_S = 2500
+"""What clients are given to do who want a number of requests and not a time."""
 
 
-def measure_load(client: Client, users: int, seconds: float) -> dict[str, float]:
+def measure_load(client: Client, options: argparse.Namespace) -> dict[str, float]:
     """One run without delays."""
     with mock_server(TOKENS, 0.0) as server, tempfile.TemporaryDirectory() as folder:
-        metered = client.run(Job(server.url, users, TOKENS, seconds, Path(folder)))
-        return load_figures(metered, server.log())
+        requests = REQUESTS_PER_S * options.seconds
+        job = Job(server.url, CONCURRENCY, TOKENS, options.seconds, Path(folder), requests)
+        return load_figures(client.run(job), server.log())
 
 
-def measure_error(client: Client, streams: int, seconds: float) -> dict[str, float]:
+def measure_error(client: Client, streams: int, options: argparse.Namespace) -> dict[str, float]:
     """One run of paced replies."""
     with (
         mock_server(PACED_TOKENS, PACED_GAP_MS) as server,
         tempfile.TemporaryDirectory() as folder,
     ):
-        metered = client.run(Job(server.url, streams, PACED_TOKENS, seconds, Path(folder)))
+        seconds = options.error_seconds
+        requests = int(streams * seconds / (PACED_TOKENS * PACED_GAP_MS / 1000))
+        job = Job(server.url, streams, PACED_TOKENS, seconds, Path(folder), requests)
+        metered = client.run(job)
         return error_figures(metered, server.log(), client.reported(Path(folder)))
 
 
-def in_turn(what: str, repeats: int) -> Iterator[Client]:
-    """Both clients as often as there are repeats, each of them first every other time."""
+def in_turn(clients: list[Client], repeats: int) -> Iterator[Client]:
+    """Each client as often as there are repeats, a slow one once; every other time backwards."""
     for repeat in range(repeats):
-        for client in (KVSWARM, BARE) if repeat % 2 == 0 else (BARE, KVSWARM):
-            sys.stderr.write(f"{what}, {repeat + 1} of {repeats}: {client.name}\n")
-            yield client
+        for client in clients if repeat % 2 == 0 else reversed(clients):
+            if repeat == 0 or not client.slow:
+                yield client
 
 
-def measure(options: argparse.Namespace) -> Results:
-    """Everything, in about repeats x 15 s."""
+def measure(clients: list[Client], options: argparse.Namespace) -> Results:
+    """Every scenario; a peer that fails is left out, with its reason."""
     results = Results()
-    for client in in_turn("throughput", options.repeats):
-        figures = measure_load(client, options.concurrency, options.seconds)
-        results.add(f"{options.concurrency} users, no delay", client.name, figures)
+
+    def run(scenario: str, repeats: int, one: Callable[[Client], dict[str, float]]) -> None:
+        for client in in_turn(clients, repeats):
+            sys.stderr.write(f"{scenario}: {client.name}\n")
+            try:
+                results.add(scenario, client.name, one(client))
+            except (RuntimeError, TimeoutError, OSError, ValueError, KeyError) as error:
+                if client.name == KVSWARM.name:
+                    raise
+                sys.stderr.write(f"{client.name} is left out of {scenario}: {error}\n")
+
+    run(LOAD, options.repeats, lambda client: measure_load(client, options))
     for streams in options.streams:
-        for client in in_turn(f"{streams} streams", options.error_repeats):
-            figures = measure_error(client, streams, options.error_seconds)
-            results.add(f"{streams} paced streams", client.name, figures)
+        run(
+            paced(streams),
+            options.error_repeats,
+            lambda client, streams=streams: measure_error(client, streams, options),
+        )
     return results
+
+
+def chosen_clients(only: list[str]) -> list[Client]:
+    """Those asked for, all by default. Ends the program for a name that is not there."""
+    variants = [kvswarm_client("kvswarm-aiohttp", ("--transport", "aiohttp"))]
+    clients = [KVSWARM, BARE, FLOOR, FASTHTTP, *peers()]
+    known = {client.name: client for client in [*clients, *variants]}
+    for name in only:
+        if name not in known:
+            sys.exit(f"no client {name!r}: give some of {', '.join(known)}")
+    return [known[name] for name in only] or clients
 
 
 def parse_options() -> argparse.Namespace:
     """The command line; `--seconds` of whole numbers, as Locust's `-t` takes no others."""
-    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--seconds", type=int, default=5, help="of load in each repeat")
     parser.add_argument("--repeats", type=int, default=5)
-    parser.add_argument("--concurrency", type=int, default=32)
-    parser.add_argument("--streams", type=int, nargs="+", default=[64], help="paced, at once")
-    parser.add_argument("--error-seconds", type=int, default=4, help="of paced replies")
+    parser.add_argument("--streams", type=int, nargs="*", default=STREAMS, help="paced, at once")
+    parser.add_argument("--error-seconds", type=int, default=5, help="of paced replies")
     parser.add_argument("--error-repeats", type=int, default=3)
+    parser.add_argument("--only", nargs="+", default=[], metavar="CLIENT", help="some clients")
+    parser.add_argument("--quick", action="store_true", help="fewer repeats: a first look")
     parser.add_argument("--out", type=Path, help="folder for bench.md and bench.csv")
-    return parser.parse_args()
+    options = parser.parse_args()
+    if options.quick:
+        options.repeats, options.error_repeats = 2, 1
+        options.seconds = options.error_seconds = 4
+    return options
 
 
-def main() -> None:
+def main() -> int:
     options = parse_options()
+    clients = chosen_clients(options.only)
     out = options.out or Path("runs") / f"{time.strftime('%Y%m%d-%H%M%S')}-bench"
     out.mkdir(parents=True, exist_ok=True)
     pin(SERVER_CORE)
-    results = measure(options)
-    text = markdown(results)
-    (out / "bench.md").write_text(text)
+    results = measure(clients, options)
+    text = f"{markdown(results, versions_of_others())}\n" + "\n".join(judgement(results)) + "\n"
+    (out / "bench.md").write_text(text, encoding="utf-8")
     write_csv(results, out / "bench.csv")
-    sys.stdout.write(f"{text}\nwritten to {out}\n")
+    sys.stdout.write(f"written to {out}\n\n{text}")
+    return 0 if all_met(results) else 1
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main())

@@ -1,25 +1,15 @@
 """What one run amounts to, from the server's notes, the meter and what the client reported."""
 
-import csv
-import itertools
-import json
 import statistics
 from collections.abc import Iterable
-from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 from children import Metered
+from client_replies import Reported, p99_gap_ms, percentile
 
 START_S, END_S = 1.0, 0.5
 """Left out of the steady part: users are still being started, and the first ones have ended."""
-
-
-class Reported(NamedTuple):
-    """What a client says of one reply; `number` is the server's name for it."""
-
-    number: int
-    ttft_ms: float
-    itl_p99_ms: float
+LEAST_ERRORS = 20
 
 
 def load_figures(metered: Metered, log: dict[str, Any]) -> dict[str, float]:
@@ -32,6 +22,8 @@ def load_figures(metered: Metered, log: dict[str, Any]) -> dict[str, float]:
     done = [ns / 1e9 for ns in log["done_ns"]]
     begin, end = first + START_S, max(done) - END_S
     requests = sum(begin <= at < end for at in done)
+    if not requests:
+        raise RuntimeError("no request in the steady part: give more --seconds")
     cpu_s = metered.cpu_at(end) - metered.cpu_at(begin)
     whole_cpu_s = metered.total_cpu_s - metered.cpu_at(first)
     return {
@@ -63,6 +55,8 @@ def error_figures(
             continue
         ttft_errors.append(reply.ttft_ms - (sent_ns[0] - received_ns) / 1e6)
         itl_errors.append(abs(reply.itl_p99_ms - p99_gap_ms([ns / 1e9 for ns in sent_ns])))
+    if len(ttft_errors) < LEAST_ERRORS:
+        raise RuntimeError(f"only {len(ttft_errors)} replies to judge: give more --error-seconds")
     return {
         "ttft_error_mean_ms": statistics.fmean(ttft_errors),
         "ttft_error_p99_ms": percentile(sorted(ttft_errors), 0.99),
@@ -71,35 +65,5 @@ def error_figures(
         "cpu_s_per_1000": load_figures(metered, log)["cpu_s_per_1000"],
         "start_s": log["first_post_ns"] / 1e9 - metered.started_at,
         "peak_rss_mb": metered.peak_rss_mb,
+        "server_late_p99_ms": percentile(sorted(log["late_ns"]), 0.99) / 1e6,
     }
-
-
-def reported_by_kvswarm(directory: Path) -> list[Reported]:
-    """The complete replies of a run directory."""
-    with (directory / "requests.csv").open(newline="") as file:
-        return [
-            Reported(int(row["prompt_tokens"]), float(row["ttft_ms"]), float(row["itl_p99_ms"]))
-            for row in csv.DictReader(file)
-            if row["outcome"] == "ok"
-        ]
-
-
-def reported_by_bare(path: Path) -> list[Reported]:
-    """The replies of the bare loop, with the same figures made of its times."""
-    return [
-        Reported(number, (times[0] - sent_at) * 1000, p99_gap_ms(times))
-        for number, sent_at, times in json.loads(path.read_bytes())
-    ]
-
-
-def p99_gap_ms(times: list[float]) -> float:
-    """The 99th percentile of the gaps between neighbouring times in seconds."""
-    return percentile(sorted((b - a) * 1000 for a, b in itertools.pairwise(times)), 0.99)
-
-
-def percentile(ordered: list[float], share: float) -> float:
-    """The percentile of sorted values, linearly interpolated between neighbours."""
-    position = share * (len(ordered) - 1)
-    below = int(position)
-    above = min(below + 1, len(ordered) - 1)
-    return ordered[below] + (ordered[above] - ordered[below]) * (position - below)

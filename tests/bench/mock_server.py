@@ -1,14 +1,17 @@
 """An OpenAI completion server that costs almost nothing: prebuilt bytes on a raw uvloop protocol.
 
-Without a delay a whole reply is one write of prebuilt bytes. With one, each event is written on
-its own when it is due, and the moment before each write is kept as the truth to compare with. Such
-a reply has a number from 1 on, which travels in `usage.prompt_tokens` because every client reports
-that; without a delay it is 0. `GET /log` gives what was noted, in `time.perf_counter_ns()`, one
-clock for all processes of a machine.
+Every event carries `t_ns`, the moment before it was written. Without a delay a whole reply is one
+write. With one, each event is written on its own when it is due (see mock_pace), and what was
+written when is kept as the truth to compare with. Such a reply has a number from 1 on: it is in
+`usage.prompt_tokens` and in the text of the first token, as some clients keep the one and some the
+other; without a delay it is 0. The first reply of a connection begins up to the length of a reply
+later, so that streams that are started together do not speak together. `GET /log` gives what was
+noted, in `time.perf_counter_ns()`, one clock for all processes of a machine.
 """
 
 import argparse
 import asyncio
+import gc
 import os
 import sys
 import time
@@ -17,6 +20,7 @@ from typing import Any
 
 import orjson
 import uvloop
+from mock_pace import Pace, Speech
 
 MODEL = "mock"
 HEAD_END = b"\r\n\r\n"
@@ -25,71 +29,95 @@ STREAM_HEAD = (
     b"Transfer-Encoding: chunked\r\n\r\n"
 )
 LAST_CHUNK = b"0\r\n\r\n"
+NUMBER, T_NS = b"%8d", b"%19d"
+"""Of a fixed width, as the length of a chunk stands before it."""
+GOLDEN = 0.618034
+"""Multiples of it, without their whole part, are spread evenly from the first few on."""
 
 
 @dataclass(slots=True)
 class Log:
-    """What the server saw: `replies` maps a number to its receipt and its writes."""
+    """What the server saw: `replies` maps a number to its receipt and its writes.
+
+    `late_ns` is how long after it was due each paced event was written.
+    """
 
     first_post_ns: int = 0
     done_ns: list[int] = field(default_factory=list)
     replies: dict[int, list[int]] = field(default_factory=dict)
+    late_ns: list[int] = field(default_factory=list)
 
 
 class Script:
-    """The bytes of a reply of `tokens` events, of which the last one ends it."""
+    """The bytes of a reply of `tokens` events, as templates of its number and of `t_ns`."""
 
-    def __init__(self, tokens: int, gap_s: float) -> None:
-        self.gap_s = gap_s
-        self.tokens = tokens
+    def __init__(self, tokens: int, gap_ns: int) -> None:
+        self.tokens, self.gap_ns = tokens, gap_ns
         self.events = [_token(number, tokens) for number in range(tokens)]
-        self.whole = STREAM_HEAD + b"".join(self.events) + self.closing(0)
+        self.closing = _closing(tokens)
+        whole = STREAM_HEAD + b"".join(self.events) + self.closing
+        self._pieces = whole.replace(NUMBER, NUMBER % 0).split(T_NS)
 
-    def closing(self, prompt_tokens: int) -> bytes:
-        """Usage, `[DONE]` and the end of the body."""
-        usage = {
-            "prompt_tokens": prompt_tokens,
-            "completion_tokens": self.tokens,
-            "total_tokens": prompt_tokens + self.tokens,
-        }
-        return _event(_completion([], usage)) + _chunk(b"data: [DONE]\n\n") + LAST_CHUNK
+    def whole(self, now_ns: int) -> bytes:
+        """A reply written at once."""
+        return (T_NS % now_ns).join(self._pieces)
+
+    def event(self, number: int, reply: int, now_ns: int) -> bytes:
+        """One event of a numbered reply; the last one comes with the end."""
+        if number == 0:
+            return self.events[0] % (reply, now_ns)
+        if number == self.tokens - 1:
+            return self.events[number] % now_ns + self.closing % (reply, now_ns)
+        return self.events[number] % now_ns
+
+    def first_gap_ns(self, connection: int) -> int:
+        """How long after its request a connection's first reply begins."""
+        return int(self.gap_ns * (1 + self.tokens * (connection * GOLDEN % 1)))
 
 
 def _token(number: int, tokens: int) -> bytes:
     reason = "length" if number == tokens - 1 else None
-    choice = {"index": 0, "text": f" word{number}", "logprobs": None, "finish_reason": reason}
-    return _event(_completion([choice], None))
+    text = f" word{number}" if number else " #NUMBER"
+    return _event([{"index": 0, "text": text, "logprobs": None, "finish_reason": reason}], None)
 
 
-def _completion(choices: list[Any], usage: Any) -> dict[str, Any]:
+def _closing(tokens: int) -> bytes:
+    """Usage, `[DONE]` and the end of the body."""
+    usage = {"prompt_tokens": "NUMBER", "completion_tokens": tokens, "total_tokens": tokens}
+    return _event([], usage) + b"e\r\ndata: [DONE]\n\n\r\n" + LAST_CHUNK
+
+
+def _event(choices: list[Any], usage: Any) -> bytes:
+    """A chunk with one event."""
     head = {"id": "cmpl-0123456789abcdef", "object": "text_completion", "created": 1_700_000_000}
-    return {**head, "model": MODEL, "choices": choices, "usage": usage}
-
-
-def _event(content: dict[str, Any]) -> bytes:
-    return _chunk(b"data: " + orjson.dumps(content) + b"\n\n")
-
-
-def _chunk(data: bytes) -> bytes:
-    return b"%x\r\n%b\r\n" % (len(data), data)
+    content = {**head, "model": MODEL, "choices": choices, "usage": usage, "t_ns": "T_NS"}
+    data = b"data: " + orjson.dumps(content) + b"\n\n"
+    data = (
+        data.replace(b'"T_NS"', T_NS)
+        .replace(b'"NUMBER"', NUMBER)
+        .replace(b"#NUMBER", b"#" + NUMBER)
+    )
+    length = len(data.replace(T_NS, T_NS % 0).replace(NUMBER, NUMBER % 0))
+    return b"%x\r\n%b\r\n" % (length, data)
 
 
 class Connection(asyncio.Protocol):
     """One kept-alive connection; a client sends its next request after the reply."""
 
-    def __init__(self, script: Script, log: Log) -> None:
-        self._script = script
-        self._log = log
+    def __init__(self, number: int, script: Script, pace: Pace, log: Log) -> None:
+        self._script, self._pace, self._log = script, pace, log
+        self._gap_ns = script.first_gap_ns(number)
         self._pending = b""
 
     def connection_made(self, transport: Any) -> None:
         self._transport = transport
-        self._number = transport.get_extra_info("socket").fileno()
+        self._descriptor = transport.get_extra_info("socket").fileno()
 
     def connection_lost(self, error: Exception | None) -> None:
-        self._number = -1
+        self._descriptor = -1
 
     def data_received(self, data: bytes) -> None:
+        now_ns = time.perf_counter_ns()
         data = self._pending + data if self._pending else data
         head_end = data.find(HEAD_END)
         if head_end < 0 or len(data) < head_end + 4 + _body_length(data[:head_end]):
@@ -97,41 +125,51 @@ class Connection(asyncio.Protocol):
             return
         self._pending = b""
         if data.startswith(b"POST /v1/completions "):
-            self._reply()
+            self._reply(now_ns)
         else:
             self._transport.write(_answer(data.split(b" ", 2)[1], self._log))
 
-    def _reply(self) -> None:
-        log, now_ns = self._log, time.perf_counter_ns()
+    def _reply(self, now_ns: int) -> None:
+        log, script = self._log, self._script
         log.first_post_ns = log.first_post_ns or now_ns
-        if not self._script.gap_s:
-            self._transport.write(self._script.whole)
+        if not script.gap_ns:
+            self._transport.write(script.whole(now_ns))
             log.done_ns.append(now_ns)
             return
-        serial = len(log.replies) + 1
-        log.replies[serial] = [now_ns]
+        reply = len(log.replies) + 1
+        log.replies[reply] = [now_ns]
         self._write(STREAM_HEAD)
-        start_s = asyncio.get_running_loop().time()
-        self._wait(serial, 0, start_s)
+        self._pace.add(now_ns + self._gap_ns, Speech(self._speak, reply))
+        self._gap_ns = script.gap_ns
 
-    def _wait(self, serial: int, number: int, start_s: float) -> None:
-        due_s = start_s + (number + 1) * self._script.gap_s
-        asyncio.get_running_loop().call_at(due_s, self._speak, serial, number, start_s)
-
-    def _speak(self, serial: int, number: int, start_s: float) -> None:
-        if self._number < 0:
-            return
-        self._log.replies[serial].append(time.perf_counter_ns())
-        if number + 1 < self._script.tokens:
-            self._write(self._script.events[number])
-            self._wait(serial, number + 1, start_s)
-        else:
-            self._write(self._script.events[number] + self._script.closing(serial))
-            self._log.done_ns.append(time.perf_counter_ns())
+    def _speak(self, speech: Speech, due_ns: int) -> int:
+        """Write the next event; returns when the one after it is due, 0 for none."""
+        if self._descriptor < 0:
+            return 0
+        log, script, number = self._log, self._script, speech.spoken
+        speech.spoken += 1
+        now_ns = time.perf_counter_ns()
+        log.replies[speech.reply].append(now_ns)
+        log.late_ns.append(now_ns - due_ns)
+        self._write(script.event(number, speech.reply, now_ns))
+        if speech.spoken < script.tokens:
+            return due_ns + script.gap_ns
+        log.done_ns.append(now_ns)
+        return 0
 
     def _write(self, data: bytes) -> None:
         # Past the transport, which would hold the bytes back until all streams due now are served.
-        os.write(self._number, data)
+        written = 0
+        if not self._transport.get_write_buffer_size():
+            try:
+                written = os.write(self._descriptor, data)
+            except BlockingIOError:
+                pass
+            except OSError:
+                self._descriptor = -1
+                return
+        if written < len(data):
+            self._transport.write(data[written:])
 
 
 def _body_length(head: bytes) -> int:
@@ -152,9 +190,16 @@ def _answer(path: bytes, log: Log) -> bytes:
 
 async def serve(script: Script) -> None:
     """Serve on a free port, which is printed, until killed."""
-    log = Log()
+    log, connections = Log(), 0
+    pace = Pace(asyncio.get_running_loop())
+
+    def connection() -> Connection:
+        nonlocal connections
+        connections += 1
+        return Connection(connections, script, pace, log)
+
     server = await asyncio.get_running_loop().create_server(
-        lambda: Connection(script, log), "127.0.0.1", 0, backlog=2048
+        connection, "127.0.0.1", 0, backlog=2048
     )
     sys.stdout.write(f"{server.sockets[0].getsockname()[1]}\n")
     sys.stdout.flush()
@@ -166,7 +211,9 @@ def main() -> None:
     parser.add_argument("--tokens", type=int, default=16)
     parser.add_argument("--gap-ms", type=float, default=0.0)
     parsed = parser.parse_args()
-    uvloop.run(serve(Script(parsed.tokens, parsed.gap_ms / 1000)))
+    gc.freeze()
+    gc.disable()  # a collection would stop every stream; nothing here makes cycles
+    uvloop.run(serve(Script(parsed.tokens, int(parsed.gap_ms * 1e6))))
 
 
 if __name__ == "__main__":

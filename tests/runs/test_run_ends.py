@@ -53,6 +53,7 @@ def test_cached_tokens_are_summed_up(run: Run) -> None:
     assert ran.code == 0, ran.output
     assert {row["cached_tokens"] for row in ran.rows} == {"60"}
     assert ran.json("summary.json")["cached_share"] == pytest.approx(0.6)
+    assert ran.json("run.json")["interrupted"] is False
 
 
 def test_a_saturated_client_is_no_valid_run(run: Run) -> None:
@@ -81,6 +82,7 @@ def test_an_interrupted_run_keeps_what_it_has(
     assert len(ran.rows) == len(host.prompts())
     assert "cancelled" in {row["outcome"] for row in ran.rows}
     assert ran.json("summary.json")["failed"] == 0
+    assert ran.json("run.json")["interrupted"] is True
 
 
 def test_a_second_interrupt_loses_nothing(host: HostProcess, tmp_path: Path) -> None:

@@ -10,6 +10,10 @@ from typing import Any
 
 from aiohttp import web
 
+from loadgen.client.settings import ClientSettings, TransportName
+
+TRANSPORTS: tuple[TransportName, ...] = ("wire", "aiohttp")
+
 Behaviour = Callable[[web.StreamResponse], Awaitable[None]]
 
 DONE = b"data: [DONE]\n\n"
@@ -183,6 +187,7 @@ class BehaviourServer:
     """The running server: where it is and what it was asked."""
 
     port: int = 0
+    transport: TransportName = "wire"
     bodies: list[dict[str, Any]] = field(default_factory=list)
     headers: list[dict[str, str]] = field(default_factory=list)
     clients: set[object] = field(default_factory=set)
@@ -190,6 +195,11 @@ class BehaviourServer:
 
     def url(self, behaviour: str) -> str:
         return f"http://127.0.0.1:{self.port}/{behaviour}"
+
+    def settings(self, behaviour: str, **more: Any) -> ClientSettings:
+        """How a client asks for that behaviour, over the transport under test."""
+        given = {"url": self.url(behaviour), "model": "demo", "transport": self.transport}
+        return ClientSettings(**{**given, **more})
 
     async def complete(self, request: web.Request) -> web.StreamResponse:
         assert request.transport is not None
@@ -236,8 +246,8 @@ async def serving(app: web.Application) -> AsyncIterator[int]:
 
 
 @asynccontextmanager
-async def behaviour_server() -> AsyncIterator[BehaviourServer]:
-    server = BehaviourServer()
+async def behaviour_server(transport: TransportName) -> AsyncIterator[BehaviourServer]:
+    server = BehaviourServer(transport=transport)
     app = web.Application()
     app.router.add_post("/{behaviour}/v1/completions", server.complete)
     app.router.add_post("/{behaviour}/v1/chat/completions", server.complete)

@@ -1,21 +1,20 @@
-"""The client against a real server that behaves well, badly and worse."""
+"""The client, over each transport, against a real server that behaves well, badly and worse."""
 
 import asyncio
 from collections.abc import AsyncIterator, Mapping
 from typing import Any
 
 import pytest
-from behaviours import ERRORS, STREAMS, BehaviourServer, behaviour_server
+from behaviours import ERRORS, STREAMS, TRANSPORTS, BehaviourServer, behaviour_server
 
 from loadgen.client.client import StreamingClient
 from loadgen.client.exchange import Exchange
-from loadgen.client.settings import ClientSettings
 from loadgen.record import Outcome
 
 
-@pytest.fixture
-async def server() -> AsyncIterator[BehaviourServer]:
-    async with behaviour_server() as running:
+@pytest.fixture(params=TRANSPORTS)
+async def server(request: pytest.FixtureRequest) -> AsyncIterator[BehaviourServer]:
+    async with behaviour_server(request.param) as running:
         yield running
 
 
@@ -26,8 +25,8 @@ async def ask(
     **settings: Any,
 ) -> Exchange:
     exchange = Exchange()
-    options = {"url": server.url(behaviour), "model": "demo", "timeout_s": 20.0, **settings}
-    async with StreamingClient(ClientSettings(**options)) as client:
+    options = server.settings(behaviour, **{"timeout_s": 20.0, **settings})
+    async with StreamingClient(options) as client:
         await client.stream("naïve 🦜", 3, exchange, body_extra)
     return exchange
 

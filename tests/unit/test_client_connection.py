@@ -1,15 +1,16 @@
 """Connections: reuse, refusal, cancellation, time stamps and secrets."""
 
 import asyncio
+import socket
 from collections.abc import AsyncIterator, Callable
 from typing import Any
 
-import aiohttp
 import pytest
 from behaviours import (
     DONE,
     REPLY,
     SECRET,
+    TRANSPORTS,
     BehaviourServer,
     behaviour_server,
     raw_server,
@@ -21,12 +22,18 @@ from loadgen.client.client import StreamingClient
 from loadgen.client.exchange import Exchange
 from loadgen.client.failures import ConnectFailed
 from loadgen.client.settings import ClientSettings
+from loadgen.client.transport import Head, Sink
 
 
-@pytest.fixture
-async def server() -> AsyncIterator[BehaviourServer]:
-    async with behaviour_server() as running:
+@pytest.fixture(params=TRANSPORTS)
+async def server(request: pytest.FixtureRequest) -> AsyncIterator[BehaviourServer]:
+    async with behaviour_server(request.param) as running:
         yield running
+
+
+@pytest.fixture(params=TRANSPORTS)
+def transport(request: pytest.FixtureRequest) -> str:
+    return str(request.param)
 
 
 async def ask_url(url: str, **settings: Any) -> Exchange:
@@ -43,34 +50,25 @@ async def until(holds: Callable[[], bool]) -> None:
             await asyncio.sleep(0.005)
 
 
-class ScriptedReply:
-    """A reply whose chunks arrive at the times the test says."""
-
-    status = 200
-    content_type = "text/event-stream"
-
-    def __init__(self, chunks: list[tuple[float, bytes]]) -> None:
-        self._chunks = iter([*chunks, (99.0, b"")])
-        self.closed = False
-
-    async def read(self) -> tuple[float, bytes]:
-        return next(self._chunks)
-
-    def close(self) -> None:
-        self.closed = True
-
-
 class ScriptedTransport:
-    def __init__(self, reply: ScriptedReply | Exception) -> None:
+    """A reply whose chunks arrive at the times the test says, or a failure."""
+
+    def __init__(self, reply: list[tuple[float, bytes]] | Exception) -> None:
         self._reply = reply
 
-    async def post(self, body: bytes) -> ScriptedReply:
+    async def post(self, body: bytes, sink: Sink, timeout_s: float = 0.0) -> None:
         if isinstance(self._reply, Exception):
             raise self._reply
-        return self._reply
+        sink.begin(Head(200, "text/event-stream"))
+        for received_at, chunk in self._reply:
+            if sink.feed(chunk, received_at):
+                return
+
+    async def warm(self, connections: int) -> None:
+        return
 
 
-async def scripted(reply: ScriptedReply | Exception, **settings: Any) -> Exchange:
+async def scripted(reply: list[tuple[float, bytes]] | Exception, **settings: Any) -> Exchange:
     exchange = Exchange()
     options = ClientSettings(url="http://h", model="m", **settings)
     async with StreamingClient(options, ScriptedTransport(reply)) as client:
@@ -79,31 +77,51 @@ async def scripted(reply: ScriptedReply | Exception, **settings: Any) -> Exchang
 
 
 async def test_tokens_carry_the_arrival_of_their_chunk() -> None:
-    reply = ScriptedReply(
+    exchange = await scripted(
         [
             (10.0, b": hello\n\n" + REPLY[0][:30]),
             (10.5, REPLY[0][30:]),
             (11.0, REPLY[1] + REPLY[2]),
             (12.0, usage()),
             (13.0, DONE),
+            (14.0, REPLY[1]),
         ]
     )
-    exchange = await scripted(reply)
     assert exchange.outcome == "ok"
     assert list(exchange.token_times) == [10.5, 11.0, 11.0]
     assert exchange.end_at == 13.0
     assert exchange.gaps_ms == [500.0, 0.0]
-    assert reply.closed
 
 
 async def test_a_reply_without_done_ends_with_its_usage() -> None:
-    exchange = await scripted(ScriptedReply([(10.0, b"".join(REPLY)), (12.0, usage())]))
+    exchange = await scripted([(10.0, b"".join(REPLY)), (12.0, usage())])
     assert (exchange.outcome, exchange.end_at) == ("ok", 12.0)
+
+
+class Reader(Exchange):
+    """Wants each event, as who shows the text does."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.read: list[bytes] = []
+
+    def take(self, payload: bytes, received_at: float) -> None:
+        super().take(payload, received_at)
+        self.read.append(payload)
+
+
+async def test_who_reads_the_text_gets_every_event(server: BehaviourServer) -> None:
+    exchange = Reader()
+    async with StreamingClient(server.settings("one-packet")) as client:
+        await client.stream("hi", 3, exchange)
+    assert [payload + b"\n\n" for payload in exchange.read] == [
+        part.removeprefix(b"data: ") for part in (*REPLY, usage())
+    ]
 
 
 async def test_one_connection_serves_requests_in_turn(server: BehaviourServer) -> None:
     for behaviour in ("normal", "one-packet", "500-openai", "404", "no-done"):
-        settings = ClientSettings(url=server.url(behaviour), model="demo")
+        settings = server.settings(behaviour)
         server.clients.clear()
         async with StreamingClient(settings) as client:
             for _ in range(4):
@@ -112,7 +130,7 @@ async def test_one_connection_serves_requests_in_turn(server: BehaviourServer) -
 
 
 async def test_a_broken_connection_is_not_used_again(server: BehaviourServer) -> None:
-    settings = ClientSettings(url=server.url("error-in-stream"), model="demo")
+    settings = server.settings("error-in-stream")
     async with StreamingClient(settings) as client:
         for _ in range(3):
             await client.stream("hi", 3, Exchange())
@@ -121,7 +139,7 @@ async def test_a_broken_connection_is_not_used_again(server: BehaviourServer) ->
 
 async def test_requests_overlap_without_limit(server: BehaviourServer) -> None:
     exchanges = [Exchange() for _ in range(120)]
-    settings = ClientSettings(url=server.url("slow-first-token"), model="demo")
+    settings = server.settings("slow-first-token")
     async with StreamingClient(settings) as client:
         await asyncio.gather(*(client.stream("hi", 3, exchange) for exchange in exchanges))
     assert {exchange.outcome for exchange in exchanges} == {"ok"}
@@ -133,7 +151,7 @@ async def test_a_cancelled_request_tells_what_it_saw(
     server: BehaviourServer, behaviour: str
 ) -> None:
     exchange = Exchange()
-    settings = ClientSettings(url=server.url(behaviour), model="demo")
+    settings = server.settings(behaviour)
     async with StreamingClient(settings) as client:
         task = asyncio.create_task(client.stream("hi", 3, exchange))
         await until(lambda: bool(server.bodies))
@@ -151,7 +169,7 @@ async def test_a_cancelled_request_tells_what_it_saw(
 
 async def test_a_complete_reply_survives_its_cancellation(server: BehaviourServer) -> None:
     exchange = Exchange()
-    settings = ClientSettings(url=server.url("hang-after-usage"), model="demo")
+    settings = server.settings("hang-after-usage")
     async with StreamingClient(settings) as client:
         task = asyncio.create_task(client.stream("hi", 3, exchange))
         await until(lambda: exchange.complete)
@@ -161,37 +179,54 @@ async def test_a_complete_reply_survives_its_cancellation(server: BehaviourServe
     assert exchange.outcome == "ok"
 
 
-async def test_a_refused_connection_is_a_connect_error() -> None:
-    exchange = await ask_url(f"http://127.0.0.1:{unused_port()}")
+async def test_a_refused_connection_is_a_connect_error(transport: str) -> None:
+    exchange = await ask_url(f"http://127.0.0.1:{unused_port()}", transport=transport)
     assert (exchange.outcome, exchange.status) == ("connect_error", None)
     assert "refused the connection" in exchange.error
 
 
-async def test_an_unknown_name_is_a_connect_error(monkeypatch: pytest.MonkeyPatch) -> None:
-    async def unknown(*_: Any, **__: Any) -> Any:
-        raise OSError(-2, "Name or service not known")
+def resolve_by(monkeypatch: pytest.MonkeyPatch, resolve: Any) -> None:
+    monkeypatch.setattr(asyncio.get_running_loop(), "getaddrinfo", resolve)
 
-    monkeypatch.setattr(aiohttp.ThreadedResolver, "resolve", unknown)
-    exchange = await ask_url("http://gpu-box:8000")
+
+async def test_an_unknown_name_is_a_connect_error(
+    monkeypatch: pytest.MonkeyPatch, transport: str
+) -> None:
+    async def unknown(*_: Any, **__: Any) -> Any:
+        raise socket.gaierror(-2, "Name or service not known")
+
+    resolve_by(monkeypatch, unknown)
+    exchange = await ask_url("http://gpu-box:8000", transport=transport)
     assert exchange.outcome == "connect_error"
     assert exchange.error == "host name gpu-box is unknown"
 
 
 async def test_a_connection_that_does_not_open_in_time_is_a_connect_error(
-    monkeypatch: pytest.MonkeyPatch,
+    monkeypatch: pytest.MonkeyPatch, transport: str
 ) -> None:
     async def never(*_: Any, **__: Any) -> Any:
         await asyncio.sleep(3600)
 
-    monkeypatch.setattr(aiohttp.ThreadedResolver, "resolve", never)
-    exchange = await ask_url("http://gpu-box:8000", connect_timeout_s=0.05)
+    resolve_by(monkeypatch, never)
+    exchange = await ask_url("http://gpu-box:8000", connect_timeout_s=0.05, transport=transport)
     assert exchange.outcome == "connect_error"
     assert exchange.error == "gpu-box:8000 did not answer in time"
 
 
-async def test_tls_towards_a_plain_server_is_a_connect_error() -> None:
+async def test_a_request_may_run_out_of_time_before_it_is_connected(
+    monkeypatch: pytest.MonkeyPatch, transport: str
+) -> None:
+    async def never(*_: Any, **__: Any) -> Any:
+        await asyncio.sleep(3600)
+
+    resolve_by(monkeypatch, never)
+    exchange = await ask_url("http://gpu-box:8000", timeout_s=0.05, transport=transport)
+    assert (exchange.outcome, exchange.status) == ("timeout", None)
+
+
+async def test_tls_towards_a_plain_server_is_a_connect_error(transport: str) -> None:
     async with raw_server(b"HTTP/1.1 400 Bad Request\r\n\r\n") as port:
-        exchange = await ask_url(f"https://127.0.0.1:{port}")
+        exchange = await ask_url(f"https://127.0.0.1:{port}", transport=transport)
     assert exchange.outcome == "connect_error"
     assert exchange.error.startswith(f"TLS with 127.0.0.1:{port} failed")
 
@@ -199,9 +234,11 @@ async def test_tls_towards_a_plain_server_is_a_connect_error() -> None:
 @pytest.mark.parametrize(
     ("answer", "outcome"), [(b"SSH-2.0-OpenSSH_9\r\n", "malformed"), (b"", "connect_error")]
 )
-async def test_a_server_of_another_kind_is_no_host(answer: bytes, outcome: str) -> None:
+async def test_a_server_of_another_kind_is_no_host(
+    answer: bytes, outcome: str, transport: str
+) -> None:
     async with raw_server(answer) as port:
-        exchange = await ask_url(f"http://127.0.0.1:{port}")
+        exchange = await ask_url(f"http://127.0.0.1:{port}", transport=transport)
     assert (exchange.outcome, exchange.status) == (outcome, None)
     assert str(port) in exchange.error
 
@@ -228,6 +265,6 @@ async def test_a_fault_of_our_own_is_no_success_and_says_where() -> None:
 async def test_a_prompt_that_is_no_unicode_is_not_sent() -> None:
     exchange = Exchange()
     settings = ClientSettings(url="http://h", model="m")
-    async with StreamingClient(settings, ScriptedTransport(ScriptedReply([]))) as client:
+    async with StreamingClient(settings, ScriptedTransport([])) as client:
         await client.stream("\ud800", 3, exchange)
     assert (exchange.outcome, exchange.sent_at) == ("malformed", None)

@@ -7,6 +7,7 @@ import pytest
 from behaviours import (
     DONE,
     STREAMS,
+    TRANSPORTS,
     Behaviour,
     BehaviourServer,
     behaviour_server,
@@ -23,7 +24,6 @@ from loadgen.client.client import StreamingClient
 from loadgen.client.failures import Malformed
 from loadgen.client.list_exchange import ListExchange, interpret_list
 from loadgen.client.protocol import Usage
-from loadgen.client.settings import ClientSettings
 
 PROMPTS = ["naïve", "日本語", "🦜"]
 
@@ -83,11 +83,11 @@ LISTS: dict[str, Behaviour] = {
 }
 
 
-@pytest.fixture
-async def server(monkeypatch: pytest.MonkeyPatch) -> Any:
+@pytest.fixture(params=TRANSPORTS)
+async def server(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Any:
     for name, behaviour in LISTS.items():
         monkeypatch.setitem(STREAMS, f"list-{name}", behaviour)
-    async with behaviour_server() as running:
+    async with behaviour_server(request.param) as running:
         yield running
 
 
@@ -95,8 +95,8 @@ async def call(
     server: BehaviourServer, name: str, running: bool = False, **settings: Any
 ) -> ListExchange:
     exchange = ListExchange.of(len(PROMPTS), usage_per_choice=running)
-    options = {"url": server.url(name), "model": "demo", "timeout_s": 20.0, **settings}
-    async with StreamingClient(ClientSettings(**options)) as client:
+    options = server.settings(name, **{"timeout_s": 20.0, **settings})
+    async with StreamingClient(options) as client:
         await client.stream(PROMPTS, 2, exchange)
     exchange.settle()
     return exchange
@@ -190,8 +190,7 @@ async def test_a_refused_call_fails_every_member(server: BehaviourServer) -> Non
 
 async def test_a_cancelled_call_keeps_what_was_complete(server: BehaviourServer) -> None:
     exchange = ListExchange.of(3, usage_per_choice=False)
-    settings = ClientSettings(url=server.url("list-hanging"), model="demo")
-    async with StreamingClient(settings) as client:
+    async with StreamingClient(server.settings("list-hanging")) as client:
         task = asyncio.create_task(client.stream(PROMPTS, 2, exchange))
         async with asyncio.timeout(10):
             while exchange.members[2].first_token_at is None:  # noqa: ASYNC110

@@ -31,6 +31,11 @@ PAGES = (
     RAG,
     ROOT / "docs" / "scheduler.md",
     ROOT / "docs" / "compare.md",
+    ROOT / "docs" / "sweep.md",
+    ROOT / "docs" / "report.md",
+    ROOT / "docs" / "grafana.md",
+    ROOT / "docs" / "replay.md",
+    ROOT / "docs" / "cache-curve.md",
     ROOT / "docs" / "architecture.md",
     ROOT / "CHANGELOG.md",
     ROOT / "CONTRIBUTING.md",
@@ -42,7 +47,11 @@ COMMANDS = (
     ["targets"],
     ["serve"],
     ["compare"],
+    ["report"],
     ["noise"],
+    ["sweep"],
+    ["study"],
+    ["curve"],
     ["model", "build"],
     ["rag", "index"],
     ["rag", "serve"],
@@ -51,8 +60,8 @@ COMMANDS = (
     ["rag", "fit-threshold"],
 )
 
-FOREIGN = {"--no-deps", "--disable-log-stats"}
-"""Options of pip and of vLLM that a page speaks of."""
+FOREIGN = {"--no-deps", "--disable-log-stats", "--config", "--storage", "--homepath"}
+"""Options of pip, vLLM, Prometheus and Grafana that a page speaks of."""
 OPTION = re.compile(r"(?<![\w-])--[a-z][a-z0-9-]*")
 LOCUST_SIDE = """
 import json
@@ -115,8 +124,8 @@ def test_every_command_and_make_target_exists(page: Path) -> None:
     lines = code(page.read_text())
     commands = re.findall(r"^(?:\$ )?kvswarm ([a-z]+)", lines, re.MULTILINE)
     assert all(f"\n  kvswarm {command} " in HELP for command in commands)
-    targets = re.findall(r"^([a-z]+):", (ROOT / "Makefile").read_text(), re.MULTILINE)
-    assert set(re.findall(r"\bmake ([a-z]+)", lines)) <= set(targets)
+    targets = re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text(), re.MULTILINE)
+    assert set(re.findall(r"\bmake ([a-z]+(?:-[a-z]+)*)", lines)) <= set(targets)
 
 
 def code(text: str) -> str:

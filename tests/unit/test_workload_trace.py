@@ -164,7 +164,8 @@ def test_a_survey_finds_what_everybody_shares(mooncake: Path) -> None:
 
 def workload(path: Path, tokens: Tokens, worker: int = 0, workers: int = 1) -> TraceWorkload:
     selection = Selection(path)
-    return TraceWorkload(load_corpus(), selection, survey(selection), tokens, 3, worker, workers)
+    common = survey(selection).common
+    return TraceWorkload(load_corpus(), selection, common, tokens, 3, worker, workers)
 
 
 @pytest.fixture(scope="module")

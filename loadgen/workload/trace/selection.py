@@ -20,6 +20,7 @@ class Selection:
     `speed` 2 replays twice as fast; `length_scale` multiplies every length and the blocks with
     them. Entries of more than `most_tokens` (prompt and reply, after scaling) are left out, and
     `limit` is how many of the others are replayed. Texts that a trace brings along are not scaled.
+    Raises UsageError for what is out of range.
     """
 
     path: Path
@@ -27,6 +28,13 @@ class Selection:
     length_scale: float = 1.0
     most_tokens: int | None = None
     limit: int | None = None
+
+    def __post_init__(self) -> None:
+        for name, count in (("max-tokens", self.most_tokens), ("limit", self.limit)):
+            if count is not None and count < 1:
+                raise UsageError(
+                    f"--trace-{name} {count} is out of range: give 1 or more, 0 for all"
+                )
 
     def entries(self) -> Iterator[TraceEntry]:
         """The entries in their order; times begin at 0 and never go back. Raises UsageError."""

@@ -1,45 +1,50 @@
 """The requests of a trace, made as they are needed."""
 
 from collections.abc import Iterator
-from itertools import islice
+from zlib import crc32
 
 from loadgen.context import Request
 from loadgen.workload.corpus import Corpus
 from loadgen.workload.lengths import Tokens
 from loadgen.workload.trace.entry import TraceEntry
-from loadgen.workload.trace.selection import Selection, Survey
+from loadgen.workload.trace.selection import Selection
 from loadgen.workload.trace.words import Words
 
 
 class TraceWorkload:
     """One worker's share of a replayed trace.
 
-    Every worker walks all entries and keeps those whose index is its own modulo the number of
-    workers, so that together they send each entry once. Texts are made of the corpus's words from
-    the seed: equal block ids give equal bytes, everything else is unlike everything else.
+    Every worker walks all entries and keeps those that it owns, so that together they send each
+    entry once. `common` are the blocks that name no context, as most entries share them. Texts are
+    made of the corpus's words from the seed: equal block ids give equal bytes, and everything else
+    is unlike everything else.
     """
 
     def __init__(
         self,
         corpus: Corpus,
         selection: Selection,
-        survey: Survey,
+        common: frozenset[int],
         tokens: Tokens,
         seed: int = 0,
         worker_index: int = 0,
         workers: int = 1,
     ) -> None:
         self._selection = selection
-        self._survey = survey
+        self._common = common
         self._tokens = tokens
         self._words = Words(corpus.documents, tokens, seed)
         self._share = worker_index, workers
 
     def requests(self) -> Iterator[Request]:
         """The requests this worker is to send, in order, to the end of the trace."""
-        first, step = self._share
-        for index, entry in islice(enumerate(self._selection.entries()), first, None, step):
-            yield self.request_for(index, entry)
+        worker_index, workers = self._share
+        for index, entry in enumerate(self._selection.entries()):
+            if owned(index, entry, workers) == worker_index:
+                yield self.request_for(index, entry)
+
+    def warm(self, budget_s: float) -> None:
+        """Nothing is made beforehand: texts are cheap."""
 
     def request_for(self, index: int, entry: TraceEntry) -> Request:
         """The request of an entry."""
@@ -53,6 +58,7 @@ class TraceWorkload:
             prompt=entry.prompt or self._prompt(index, entry),
             label=context_id,
             max_tokens=self._output_tokens(entry),
+            session_id=entry.session_id,
         )
 
     def _prompt(self, index: int, entry: TraceEntry) -> str:
@@ -70,12 +76,17 @@ class TraceWorkload:
         """The session, else the first block that is not everybody's; empty where there is none."""
         if entry.session_id:
             return entry.session_id
-        own = (block for block in entry.block_ids if block not in self._survey.common)
+        own = (block for block in entry.block_ids if block not in self._common)
         block = next(own, None)
         return "" if block is None else f"block-{block}"
 
     def _output_tokens(self, entry: TraceEntry) -> int:
         return max(1, self._tokens.count(entry.reply)) if entry.reply else entry.output_tokens
+
+
+def owned(index: int, entry: TraceEntry, workers: int) -> int:
+    """Which worker sends an entry: all turns of a conversation are one worker's."""
+    return crc32(entry.session_id.encode()) % workers if entry.session_id else index % workers
 
 
 class TracePacer:

@@ -1,0 +1,153 @@
+"""What the tab shows of the leader's swarm; kept on the hub, where nothing runs at once."""
+
+import math
+import time
+from itertools import count
+from typing import TYPE_CHECKING, Any
+
+import gevent
+
+from dashboards.live_tab.context_table import MOST_CONTEXTS, ContextFigures, ContextTable
+from dashboards.live_tab.sampler import Sampler
+from dashboards.live_tab.series import COLUMNS, Series
+from dashboards.live_tab.served import served
+from dashboards.live_tab.timeline import Timeline
+from loadgen.swarm.ledger import Row
+
+if TYPE_CHECKING:
+    from loadgen.swarm.leader import Leader
+
+SHOWN_CONTEXTS = 50
+TABLE_EVERY_S = 2.0
+"""The table is dearer than all else: 10 ms for 50 contexts."""
+
+
+class LiveView:
+    """Series, timeline and table of the current swarm, or of the last one after its end.
+
+    `epoch` names what they are of: it changes when a swarm starts and when statistics are reset.
+    """
+
+    def __init__(self, leader: "Leader") -> None:
+        self.leader = leader
+        self._epochs = count(int(time.time() * 1000))
+        self._greenlet: gevent.Greenlet | None = None
+        self._ledger = leader.ledger
+        self._clear()
+
+    def watch(self) -> None:
+        """Follow the leader's swarms from now on."""
+        hooks = self.leader.environment.events
+        self.leader.listener = self._hear
+        hooks.test_start.add_listener(lambda **_: self._start())
+        hooks.test_stop.add_listener(lambda **_: self._stop())
+        hooks.reset_stats.add_listener(lambda **_: self._clear())
+        hooks.spawning_complete.add_listener(
+            lambda **_: self._clear() if self.leader.environment.reset_stats else None
+        )
+
+    def answer(self, epoch: int, step_s: int, since: int, mark: int) -> dict[str, Any]:
+        """What a page has not seen: it tells of what it has, and from which number on it asks."""
+        self._take_in()
+        known, ready = epoch == self.epoch, self.leader.preparation
+        rows = self.series.since(since if known and step_s == self.series.step_s else 0)
+        marks = self.timeline.since(mark if known else 0)
+        return {
+            "epoch": self.epoch,
+            "columns": COLUMNS,
+            "step_s": self.series.step_s,
+            "first_row": rows.first,
+            "rows": rows.rows,
+            "first_mark": marks.first,
+            "marks": marks.marks,
+            "names": {str(number): name for number, name in marks.names.items()},
+            "batch_size": ready.options.batching.size if ready and ready.batched else None,
+            "contexts": self._recent_table(),
+            "server": self.sampler.server_state,
+            "warnings": self._warnings(),
+            "max_lag_ms": ready.options.max_lag_ms if ready is not None else None,
+        }
+
+    def all_contexts(self) -> tuple[list[tuple[str, ContextFigures]], ContextFigures]:
+        """Every context that is told apart, by its requests, and what the others add up to."""
+        self._take_in()
+        return self.contexts.top(MOST_CONTEXTS)
+
+    def _hear(self, rows: list[Row] | str) -> None:
+        """The ledger's rows; they are read once a second."""
+        if self.leader.ledger is not self._ledger:
+            self._clear()
+        self._unread.append(rows)
+
+    def _start(self) -> None:
+        if self.leader.ledger is not self._ledger:
+            self._clear()
+        self._end_greenlet()
+        if self.leader.plan is not None:
+            self._greenlet = gevent.spawn(self._sample_for_ever)
+
+    def _stop(self) -> None:
+        self._end_greenlet()
+        self._take_in()
+
+    def _end_greenlet(self) -> None:
+        if self._greenlet is not None:
+            self._greenlet.kill()
+            self._greenlet = None
+
+    def _clear(self) -> None:
+        self._ledger = self.leader.ledger
+        self.epoch = next(self._epochs)
+        self.series, self.timeline, self.contexts = Series(), Timeline(), ContextTable()
+        self.sampler = Sampler(self.leader)
+        self._unread: list[list[Row] | str] = []
+        self._last_table: list[list[Any]] = []
+        self._table_at_s = -math.inf
+
+    def _sample_for_ever(self) -> None:
+        while True:
+            self._take_in()
+            self.series.add(self.sampler.take())
+            gevent.sleep(1.0)
+
+    def _take_in(self) -> None:
+        unread, self._unread = self._unread, []
+        for rows in unread:
+            for request in served(rows):
+                self.timeline.add(request)
+                self.contexts.add(request)
+
+    def _recent_table(self) -> list[list[Any]]:
+        now_s = time.monotonic()
+        if now_s - self._table_at_s > TABLE_EVERY_S:
+            self._last_table, self._table_at_s = self._table(), now_s
+        return self._last_table
+
+    def _table(self) -> list[list[Any]]:
+        """Name, number, requests, failed, TTFT p50 and p95 in ms, cached share; others last."""
+        top, others = self.contexts.top(SHOWN_CONTEXTS)
+        named: list[tuple[str | None, Any]] = [*top]
+        if others.requests:
+            named.append((None, others))
+        return [
+            [
+                name,
+                None if name is None else self.timeline.number(name),
+                figures.requests,
+                figures.failed,
+                figures.ttft_ms.quantile(0.5),
+                figures.ttft_ms.quantile(0.95),
+                figures.cached_share,
+            ]
+            for name, figures in named
+        ]
+
+    def _warnings(self) -> list[str]:
+        leader, said = self.leader, []
+        if self.sampler.saturated:
+            said.append(f"Client saturated, do not trust these figures: {self.sampler.saturated}")
+        if leader.host_died:
+            said.append("The host is gone: the run has ended.")
+        if leader.roll is not None and leader.roll.lost:
+            said.append(f"{leader.roll.lost} worker(s) lost: a share of the load is not sent.")
+        return said

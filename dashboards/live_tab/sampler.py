@@ -1,0 +1,100 @@
+"""One row of figures each second, from what the leader of a swarm counts anyway."""
+
+from itertools import islice
+from typing import TYPE_CHECKING
+
+from dashboards.live_tab.series import Figures
+from dashboards.live_tab.window import WINDOW_S, Reading, Window
+from loadgen.stats.clock import RunClock
+from loadgen.stats.self_watch import ClientSample
+from loadgen.stats.server_counters import server_figures
+from loadgen.stats.server_metrics import ServerSample
+from loadgen.swarm.closing import judge_client
+
+if TYPE_CHECKING:
+    from loadgen.swarm.leader import Leader
+
+JUDGE_EVERY_S = 5
+
+
+class Sampler:
+    """Reads one swarm of a leader."""
+
+    def __init__(self, leader: "Leader") -> None:
+        self.saturated = ""
+        """Why the client cannot be trusted; empty while it can."""
+        self._leader = leader
+        self._window = Window()
+        self._clients: list[ClientSample] = []
+        self._clients_read = len(leader.ledger.samples)
+        self._seconds = 0
+
+    def take(self) -> Figures:
+        """The values of this second, in the order of `series.COLUMNS`."""
+        leader, window = self._leader, self._window
+        at_s = RunClock(leader.plan.start_unix_s).now_s() if leader.plan else 0.0
+        window.add(Reading.take(leader.ledger.tally, at_s))
+        self._judge()
+        return tuple(
+            _rounded(value)
+            for value in (
+                at_s,
+                leader.environment.runner.user_count,
+                window.per_s("ok"),
+                window.per_s("failed"),
+                window.per_s("output_tokens"),
+                *window.quantiles("ttft_ms"),
+                *window.quantiles("itl_ms"),
+                *self._cache(),
+                *self._load_generator(),
+            )
+        )
+
+    @property
+    def server_state(self) -> str:
+        """`metrics`, or why there are no figures of the engine: `silent` or `none`."""
+        last = _last(self._leader.server.samples)
+        if last is None or not last.reachable:
+            return "silent"
+        return "none" if last.prompt_tokens is None else "metrics"
+
+    def _cache(self) -> Figures:
+        """Of the engine: hit rates of the last seconds, and what it holds at this moment."""
+        samples = self._leader.server.samples[-WINDOW_S - 1 :] or [ServerSample(0.0)]
+        first, last = samples[0], samples[-1]
+        gained = server_figures(first, last)
+        return (
+            gained["hit_rate"],
+            gained["external_hit_rate"],
+            self._window.told_hit_rate,
+            last.kv_cache_usage,
+            last.running,
+            last.waiting,
+        )
+
+    def _load_generator(self) -> Figures:
+        """The worst process by its last samples: those of a second may come in the next one."""
+        samples = self._leader.ledger.samples
+        new = list(islice(samples, self._clients_read, None))
+        self._clients_read = len(samples)
+        self._clients = new or self._clients
+        late = [each.send_lateness_p99_ms for each in self._clients]
+        return (
+            max((each.loop_lag_p99_ms for each in self._clients), default=None),
+            max((ms for ms in late if ms is not None), default=None),
+        )
+
+    def _judge(self) -> None:
+        """Now and then, as it reads all samples of the run."""
+        self._seconds += 1
+        if self._leader.preparation is not None and self._seconds % JUDGE_EVERY_S == 0:
+            self.saturated = judge_client(self._leader).reason
+
+
+def _last(samples: list[ServerSample]) -> ServerSample | None:
+    return samples[-1] if samples else None
+
+
+def _rounded(value: float | bool | None) -> float | None:
+    """Four significant digits are more than a chart shows."""
+    return None if value is None else float(f"{value:.4g}")

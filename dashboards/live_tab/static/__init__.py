@@ -1,0 +1,1 @@
+"""What the browser loads; a package, so that it is shipped."""

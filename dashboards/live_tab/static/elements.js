@@ -1,0 +1,63 @@
+// Pieces that all parts of the tab are made of. What others have named (contexts, errors) is only
+// ever set as text. Text and lines have the page's own colour, so that its theme needs no notice.
+import { state } from "./feed.js";
+
+export const CONTEXT_COLOURS = [
+  "#3b82c4", "#e69f00", "#009e73", "#cc79a7", "#d55e00", "#56b4e9", "#8f6fd0", "#a8a000",
+  "#c2264b", "#17a2a2", "#a5714a", "#5566d8", "#6c8a3a", "#f28e8e", "#9c3f94", "#4f9d5b",
+];
+const NO_CONTEXT_COLOUR = "#8b949e";
+export const SERIES_COLOURS = ["#3b82c4", "#e69f00", "#009e73"];
+
+const SVG = new Set(["svg", "path", "line", "text", "rect"]);
+export function el(name, attributes = {}, ...children) {
+  const node = SVG.has(name)
+    ? document.createElementNS("http://www.w3.org/2000/svg", name)
+    : document.createElement(name);
+  for (const [key, value] of Object.entries(attributes)) node.setAttribute(key, value);
+  node.append(...children);
+  return node;
+}
+
+export function swatch(colour, name, value = "") {
+  const box = el("span", { class: "kv-swatch", style: `background:${colour}` });
+  return el("span", { class: "kv-key" }, box, name, el("b", {}, value));
+}
+
+export function colourOf(number) {
+  return state.names.get(number) === "" ? NO_CONTEXT_COLOUR
+    : CONTEXT_COLOURS[number % CONTEXT_COLOURS.length];
+}
+
+export function nameOf(number) {
+  return state.names.get(number) || "no context";
+}
+
+export function figure(value) {
+  if (value === null || value === undefined) return "–";
+  if (value >= 100) return String(Math.round(value));
+  return String(+value.toPrecision(3));
+}
+
+export function clock(at_s) {
+  const whole = Math.max(0, Math.round(at_s));
+  const two = (value) => String(value).padStart(2, "0");
+  const [h, m, s] = [Math.floor(whole / 3600), Math.floor(whole / 60) % 60, whole % 60];
+  return h ? `${h}:${two(m)}:${two(s)}` : `${m}:${two(s)}`;
+}
+
+// The tip beside the pointer.
+export const tip = el("div", { class: "kv-tip", hidden: "" });
+
+export function showTip(event, lines) {
+  tip.replaceChildren(...lines.map((line) => el("div", {}, line)));
+  tip.hidden = false;
+  tip.style.background = getComputedStyle(document.body).backgroundColor;
+  const right = event.clientX + 14 + tip.offsetWidth > window.innerWidth;
+  tip.style.left = `${right ? event.clientX - 14 - tip.offsetWidth : event.clientX + 14}px`;
+  tip.style.top = `${event.clientY + 14}px`;
+}
+
+export function hideTip() {
+  tip.hidden = true;
+}

@@ -1,0 +1,62 @@
+// The tab "KV cache" of Locust's page.
+import { CHARTS, Chart } from "./chart.js";
+import { Table } from "./contexts.js";
+import { el, tip } from "./elements.js";
+import { ask, state } from "./feed.js";
+import { Timeline } from "./timeline.js";
+
+const TITLE = "KV cache";
+
+const warnings = el("div");
+const charts = CHARTS.map((spec) => new Chart(spec));
+const timeline = new Timeline(), table = new Table();
+const parts = [timeline, ...charts, table];
+const tab = el("section", { id: "kvswarm-live", "aria-label": TITLE }, warnings,
+  el("div", { class: "kv-grid" }, ...parts.map((part) => part.node)), tip);
+
+/** Draw what the last answer has changed: an hour of rows is dear to draw. */
+function draw(everything) {
+  const said = [...(state.last ? state.last.warnings : []), state.trouble];
+  warnings.replaceChildren(...said.filter(Boolean).map(
+    (text) => el("p", { class: "kv-warning", role: "alert" }, text)));
+  if (!state.last) return;
+  if (everything || state.hasNewMarks) timeline.draw();
+  if (everything || state.hasNewRows) for (const chart of charts) chart.draw();
+  table.draw();
+}
+
+function isOpen() {
+  const chosen = document.querySelector('[role="tab"][aria-selected="true"]');
+  return Boolean(chosen) && chosen.textContent === TITLE;
+}
+
+/** Put the tab's content where Locust's own stands, or take it away. */
+function place() {
+  if (!isOpen()) return tab.remove();
+  const home = document.querySelector('[role="tablist"]').closest(".MuiContainer-root");
+  if (home && tab.parentNode !== home) {
+    home.append(tab);
+    draw(true);
+    refresh();
+  }
+  return undefined;
+}
+
+let asking = false, timer = 0;
+async function refresh() {
+  if (asking) return;
+  clearTimeout(timer);
+  if (tab.isConnected && !document.hidden) {
+    asking = true;
+    await ask();
+    asking = false;
+    if (tab.isConnected) draw(false);
+  }
+  timer = setTimeout(refresh, 1000);
+}
+
+document.head.append(el("link", { rel: "stylesheet", href: "./kvswarm/static/live.css" }));
+new MutationObserver(place).observe(document.getElementById("root"),
+  { childList: true, subtree: true, attributes: true, attributeFilter: ["aria-selected"] });
+window.addEventListener("resize", () => { if (tab.isConnected) draw(true); });
+place();

@@ -1,0 +1,1 @@
+"""Studies: questions people have about caches and order, answered from measured cells."""

@@ -1,0 +1,123 @@
+"""The studies there are."""
+
+from dashboards.studies.study import Question, Study
+from dashboards.studies.task1.diversity import diversity
+from dashboards.studies.task1.enough import enough
+from dashboards.studies.task1.length import by_length
+from dashboards.studies.task1.offload import offload
+from dashboards.studies.task1.repeat import old_requests
+from dashboards.studies.task1.reuse import with_and_without
+from dashboards.studies.task2.gain import Gain
+from dashboards.studies.task2.why import why
+from dashboards.studies.task3.order import order_by_label
+from dashboards.studies.task3.retrieval import documents, retrieval
+
+TASK1 = Study(
+    "task1",
+    "Task 1: long and repeated prompts, and what a cache is worth",
+    "Requests of a context and a question, sent one after the other by one user and by several at"
+    " once, to an engine of kvswarm's own. What changes from cell to cell is how long and how"
+    " different the prompts are, how often an old one returns, and how large the caches are: that"
+    " of the engine (`--kv-tokens`) and LMCache's memory behind it (`--l1-gb`).",
+    (
+        Question("length", ("length",), by_length),
+        Question("reuse", ("length",), with_and_without),
+        Question("repeat", ("repeat",), old_requests),
+        Question("diversity", ("diversity",), diversity),
+        Question("enough", ("enough",), enough),
+        Question("offload", ("offload", "long"), offload),
+    ),
+)
+
+TASK2 = Study(
+    "task2",
+    "Task 2: the order of contexts",
+    "The same requests on vLLM as it is, first come, first served, and with kvswarm's scheduler"
+    " plugin, which serves them context by context. They are sent as shuffled batches, all requests"
+    " of one at once, or by single users.",
+    (
+        Question(
+            "size",
+            ("size",),
+            Gain(
+                "size",
+                "Does context order help, on a cache of which size?",
+                "kv_tokens",
+                "tokens of cache",
+                "cache of the engine, tokens",
+            ).answer,
+        ),
+        Question("why", ("size",), why),
+        Question(
+            "batch",
+            ("batch",),
+            Gain(
+                "batch",
+                "How large must a batch be?",
+                "batch_size",
+                "requests in a batch",
+                "requests in a batch",
+            ).answer,
+        ),
+        Question(
+            "diversity",
+            ("diversity",),
+            Gain(
+                "diversity",
+                "How does it depend on the number of contexts?",
+                "contexts",
+                "contexts",
+                "contexts",
+            ).answer,
+        ),
+        Question(
+            "length",
+            ("length",),
+            Gain(
+                "length",
+                "How does it depend on the length of contexts?",
+                "context_tokens",
+                "tokens in a context",
+                "context, tokens",
+            ).answer,
+        ),
+        Question(
+            "users",
+            ("users",),
+            Gain(
+                "users",
+                "And without batches, for users who wait for their replies?",
+                "users",
+                "users",
+                "users",
+            ).answer,
+        ),
+    ),
+)
+
+TASK3 = Study(
+    "task3",
+    "Task 3: contexts that have to be found",
+    "Users ask questions without a context. A RAG service finds the document, which is put before"
+    " the question and is the label by which the engine may order. Labels can also be true"
+    " (`oracle`), left out (`none`) or wrong (`shuffled`), and a share of the retrieved ones can be"
+    " made wrong (`--rag-wrong`).",
+    (
+        Question("documents", ("documents",), documents),
+        Question("retrieval", ("users",), retrieval),
+        Question("labels", ("labels",), order_by_label),
+        Question(
+            "size",
+            ("size",),
+            Gain(
+                "size",
+                "What is order by found labels worth, on a cache of which size?",
+                "kv_tokens",
+                "tokens of cache",
+                "cache of the engine, tokens",
+            ).answer,
+        ),
+    ),
+)
+
+STUDIES = {study.name: study for study in (TASK1, TASK2, TASK3)}

@@ -1,0 +1,107 @@
+"""A measured cell of a sweep, and sets of them."""
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from statistics import median
+
+COMPUTED = "computed_prompt_tokens"
+EACH_COMPUTED = "computed_tokens_a_request"
+"""Not of the sweep: runs of a fixed time answer more or fewer requests."""
+COUNTED = frozenset(
+    (
+        *("requests", "hit_rate", "external_hit_rate", "label_accuracy", "refused_share"),
+        *(COMPUTED, EACH_COMPUTED),
+    )
+)
+"""Figures that no late client changes."""
+
+
+@dataclass(frozen=True, slots=True)
+class Cell:
+    """One run of a study, made for a part of it. `settings` are by option, as `kv_tokens`; `run` is
+    its directory, `figures` are named as in the sweep's cells.csv. One with a `fault` decides
+    nothing; where it is `late`, the fault is only that the client was: then its times mean nothing,
+    and what was counted does."""
+
+    part: str
+    settings: Mapping[str, str]
+    repeat: int
+    run: Path
+    figures: Mapping[str, float | None]
+    fault: str = ""
+    late: bool = False
+
+    def figure(self, name: str) -> float | None:
+        """A figure that may be used; None where there is none."""
+        usable = not self.fault or (self.late and name in COUNTED)
+        return self.figures.get(name) if usable else None
+
+
+@dataclass(frozen=True, slots=True)
+class Cells:
+    """Cells in the order of the sweep."""
+
+    all: tuple[Cell, ...]
+
+    def __iter__(self) -> Iterator[Cell]:
+        return iter(self.all)
+
+    def __len__(self) -> int:
+        return len(self.all)
+
+    def of(self, *parts: str) -> "Cells":
+        """Those made for these parts of the study."""
+        return self._kept(lambda cell: cell.part in parts)
+
+    def where(self, **settings: object) -> "Cells":
+        """Those with these settings; a setting a cell does not have is empty text."""
+        wanted = {name: str(value) for name, value in settings.items()}
+        return self._kept(
+            lambda cell: all(same(cell.settings.get(name, ""), to) for name, to in wanted.items())
+        )
+
+    @property
+    def sound(self) -> "Cells":
+        """Those whose times can decide something."""
+        return self._kept(lambda cell: not cell.fault)
+
+    @property
+    def counted(self) -> "Cells":
+        """Those whose counts can."""
+        return self._kept(lambda cell: not cell.fault or cell.late)
+
+    def values(self, setting: str) -> list[str]:
+        """The different values of a setting, numbers by size, else as they come."""
+        found = dict.fromkeys(cell.settings.get(setting, "") for cell in self.all)
+        return sorted(found, key=_size) if all(_is_number(value) for value in found) else [*found]
+
+    def figures(self, name: str) -> list[float]:
+        """The figure of each cell that has it and may be used."""
+        found = (cell.figure(name) for cell in self.all)
+        return [value for value in found if value is not None]
+
+    def median(self, name: str) -> float | None:
+        """The median over the cells, None without any."""
+        found = self.figures(name)
+        return median(found) if found else None
+
+    def _kept(self, keep: Callable[[Cell], bool]) -> "Cells":
+        return Cells(tuple(filter(keep, self.all)))
+
+
+def same(one: str, other: str) -> bool:
+    """Whether two settings mean the same: 1 is 1.0."""
+    return one == other or (_is_number(one) and _is_number(other) and float(one) == float(other))
+
+
+def _is_number(text: str) -> bool:
+    try:
+        float(text)
+    except ValueError:
+        return False
+    return True
+
+
+def _size(text: str) -> float:
+    return float(text)

@@ -1,0 +1,173 @@
+"""The pictures of the studies."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from statistics import median
+
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.ticker import FixedLocator, NullLocator
+
+from dashboards.figures.line_fit import LineFit
+from dashboards.figures.style import (
+    INK,
+    NO_CONTEXT_COLOUR,
+    SERIES_COLOURS,
+    new_axes,
+    new_figure,
+)
+from dashboards.studies.cell import Cells
+from dashboards.studies.wording import count, crowd
+from loadgen.compare.series import Floats
+
+MARKERS = ("o", "s", "^", "D", "v", "P")
+
+
+@dataclass(frozen=True, slots=True)
+class Line:
+    """`points` are x and the figure of each repeat there; `dashed` sets a line apart."""
+
+    name: str
+    points: tuple[tuple[float, tuple[float, ...]], ...]
+    dashed: bool = False
+
+
+def line_of(
+    name: str, cells: Cells, setting: str, figure: str, scale: float = 1.0, dashed: bool = False
+) -> Line:
+    """A figure of the summary times `scale` against a setting that is a number."""
+    points = []
+    for value in cells.values(setting):
+        found = cells.where(**{setting: value}).figures(figure)
+        if found:
+            points.append((float(value), tuple(scale * each for each in found)))
+    return Line(name, tuple(points), dashed)
+
+
+def by_users(cells: Cells, setting: str) -> list[tuple[str, str, list[Line]]]:
+    """Panels of hit rate and time to first token against a setting, a line for each crowd."""
+
+    def lines(figure: str, scale: float = 1.0) -> list[Line]:
+        return [
+            line_of(crowd(users), cells.where(users=users), setting, figure, scale)
+            for users in cells.values("users")
+        ]
+
+    return [
+        ("From the cache", "% of prompt tokens", lines("hit_rate", 100)),
+        ("Time to first token", "mean, ms", lines("ttft_mean_ms")),
+    ]
+
+
+def draw_lines(axes: Axes, lines: Sequence[Line], log: bool = True) -> None:
+    """The median of each point's repeats, with a bar from the least to the most of them. From 0 on,
+    so that heights may be compared."""
+    for index, line in enumerate(line for line in lines if line.points):
+        x = [at for at, _ in line.points]
+        y = [median(values) for _, values in line.points]
+        low = [middle - min(values) for middle, (_, values) in zip(y, line.points, strict=True)]
+        high = [max(values) - middle for middle, (_, values) in zip(y, line.points, strict=True)]
+        colour = SERIES_COLOURS[index % len(SERIES_COLOURS)]
+        axes.errorbar(
+            x,
+            y,
+            yerr=[low, high],
+            color=colour,
+            marker=MARKERS[index % len(MARKERS)],
+            linestyle="--" if line.dashed else "-",
+            capsize=3,
+            label=line.name,
+        )
+    ticks = sorted({at for line in lines for at, _ in line.points})
+    if log and ticks and ticks[0] > 0:
+        axes.set_xscale("log")
+    axes.xaxis.set_major_locator(FixedLocator(ticks))
+    axes.xaxis.set_minor_locator(NullLocator())
+    axes.set_xticks(ticks, [f"{tick:g}" if tick < 10 else count(tick) for tick in ticks])
+    _from_zero(axes, [value for line in lines for _, values in line.points for value in values])
+    axes.grid(axis="y", alpha=0.3)
+    if len([line for line in lines if line.points]) > 1:
+        axes.legend(loc="best")
+
+
+def against(panels: Sequence[tuple[str, str, Sequence[Line]]], x: str, log: bool = True) -> Figure:
+    """Panels side by side, each with a title, what stands on its y axis, and its lines."""
+    figure = new_figure(7.2 if len(panels) < 3 else 10.8, 3.2)
+    for place, (title, y, lines) in enumerate(panels, 1):
+        draw_lines(new_axes(figure, title, x, y, (1, len(panels), place)), lines, log)
+    return figure
+
+
+@dataclass(frozen=True, slots=True)
+class Cloud:
+    """Requests as points, with the line that was fitted to them."""
+
+    name: str
+    x: Floats
+    y: Floats
+    fit: LineFit | None
+
+
+def clouds(panels: Mapping[str, Sequence[Cloud]], x: str, y: str) -> Figure:
+    """A point per request and a line per cloud; the panels share the y axis."""
+    figure = new_figure(7.2, 3.2)
+    drawn: list[Axes] = []
+    for place, (title, parts) in enumerate(panels.items(), 1):
+        axes = new_axes(figure, title, x, y if place == 1 else "", (1, len(panels), place))
+        for index, cloud in enumerate(parts):
+            _draw_cloud(axes, cloud, SERIES_COLOURS[index])
+        axes.set_ylim(bottom=0)
+        axes.set_xlim(left=0)
+        axes.grid(alpha=0.3)
+        axes.legend(loc="upper left")
+        drawn.append(axes)
+    return figure
+
+
+def _draw_cloud(axes: Axes, cloud: Cloud, colour: str) -> None:
+    axes.scatter(cloud.x, cloud.y, s=14, color=colour, alpha=0.7, linewidths=0, label=cloud.name)
+    if cloud.fit is not None and len(cloud.x):
+        ends = np.asarray([cloud.x.min(), cloud.x.max()])
+        axes.plot(ends, np.maximum(cloud.fit.intercept + cloud.fit.slope * ends, 0), color=colour)
+
+
+def _from_zero(axes: Axes, values: Sequence[float]) -> None:
+    """With some air above, where there is anything to see."""
+    axes.set_ylim(0, 1.12 * max(values, default=0) or 1)
+
+
+@dataclass(frozen=True, slots=True)
+class Bar:
+    """A name, and for each panel the figures of the repeats; `stands_out` or is what others are
+    set against."""
+
+    name: str
+    values: tuple[Sequence[float], ...]
+    stands_out: bool
+
+
+def bars(panels: Sequence[tuple[str, str]], rows: Sequence[Bar]) -> Figure:
+    """For each panel, a title and what stands on its x axis, a bar for each row: the median of its
+    values, with their range as a whisker."""
+    figure = new_figure(7.2, 0.9 + 0.36 * len(rows))
+    for place, (title, x) in enumerate(panels, 1):
+        axes = new_axes(figure, title, x, "", (1, len(panels), place))
+        for row, each in enumerate(rows):
+            values = each.values[place - 1]
+            if values:
+                _bar(axes, row, values, SERIES_COLOURS[0] if each.stands_out else NO_CONTEXT_COLOUR)
+        names = [each.name for each in rows] if place == 1 else [""] * len(rows)
+        axes.set_yticks(range(len(rows)), names)
+        axes.invert_yaxis()
+        axes.set_xlim(left=0)
+        axes.grid(axis="x", alpha=0.3)
+    return figure
+
+
+def _bar(axes: Axes, row: int, values: Sequence[float], colour: str) -> None:
+    middle, low, high = median(values), min(values), max(values)
+    axes.barh(row, middle, color=colour, height=0.62)
+    if high > low:
+        reach = [[middle - low], [high - middle]]
+        axes.errorbar(middle, row, xerr=reach, color=INK, capsize=3, linestyle="none")

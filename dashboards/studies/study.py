@@ -1,0 +1,174 @@
+"""A study: parts that are measured, questions that are answered from them."""
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from importlib.resources import files
+from pathlib import Path
+
+from dashboards.studies.answer import Answer
+from dashboards.studies.cell import COMPUTED, EACH_COMPUTED, Cell, Cells
+from loadgen.errors import UsageError
+from loadgen.runs.exit_code import SATURATED
+from loadgen.sweep.definition import Definition, Options, read_definition
+from loadgen.sweep.matrix import CellPlan, cells_of
+from loadgen.sweep.option import Value, text_of
+from loadgen.sweep.table import Cell as MeasuredCell
+
+CORPORA = "{corpora}"
+"""In a definition: the folder where corpora of several sizes lie."""
+ENGINE = ("target", "kv-tokens", "l1-gb", "corpus")
+"""Options for which another engine, or another RAG service, is started."""
+SHARED = ("locustfile", "repeats", "seed", "keep_cache", "engine_starts")
+"""What the parts of a study must have alike, to be measured as one sweep."""
+
+
+@dataclass(frozen=True, slots=True)
+class Question:
+    """`answer` gets the cells of these parts, of which the counts of at least one can be used."""
+
+    key: str
+    parts: tuple[str, ...]
+    answer: Callable[[Cells], Answer]
+
+
+@dataclass(frozen=True, slots=True)
+class Study:
+    """`name` is that of its command and of the folder with its definitions."""
+
+    name: str
+    title: str
+    introduction: str
+    questions: tuple[Question, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """The parts of a study, by name, as sweeps that can also be run alone."""
+
+    study: Study
+    quick: bool
+    parts: Mapping[str, Definition]
+
+    @property
+    def name(self) -> str:
+        """`task1` or `task1-quick`."""
+        return folder_name(self.study.name, self.quick)
+
+    def merged(self, corpora: Path) -> Definition:
+        """All parts as one sweep, so that they share engine starts; a cell that several parts have
+        is measured once. Raises UsageError where they cannot be one."""
+        first = next(iter(self.parts.values()))
+        for part in self.parts.values():
+            for name in SHARED:
+                if getattr(part, name) != getattr(first, name):
+                    raise part.error("", name, f"must be as in the other parts of {self.name}")
+        cells: list[Options] = []
+        for plan in self._plans():
+            options = {key: _placed(value, corpora) for key, value in plan.options.items()}
+            if options not in cells:
+                cells.append(options)
+        alike = _alike(cells)
+        return Definition(
+            name=self.name,
+            options=alike,
+            cells=[_own(cell, alike) for cell in cells],
+            source=f"study {self.name}",
+            **{name: getattr(first, name) for name in SHARED},
+        )
+
+    def cells(self, measured: Sequence[MeasuredCell]) -> Cells:
+        """What was measured, each cell once for every part that it belongs to."""
+        return Cells(tuple(self._cells(measured)))
+
+    def missing(self, cells: Cells) -> dict[str, int]:
+        """How many runs of each part there are not yet."""
+        return {
+            name: wanted - len(cells.of(name))
+            for name, part in self.parts.items()
+            if (wanted := part.repeats * len(cells_of(part))) > len(cells.of(name))
+        }
+
+    @property
+    def repeats(self) -> int:
+        """Runs of each cell."""
+        return next(iter(self.parts.values())).repeats
+
+    @property
+    def runs(self) -> int:
+        """Of all cells together, those that several parts have counted once."""
+        return self.repeats * len(
+            {_key(plan.options, tuple(plan.options)) for plan in self._plans()}
+        )
+
+    @property
+    def engine_starts(self) -> int:
+        """One for each cache and target, and where the sweep says so for each repeat."""
+        once = next(iter(self.parts.values())).engine_starts == "once"
+        return (1 if once else self.repeats) * len(
+            {_key(plan.options, ENGINE) for plan in self._plans()}
+        )
+
+    def _plans(self) -> Iterator[CellPlan]:
+        return (plan for part in self.parts.values() for plan in cells_of(part))
+
+    def _cells(self, measured: Sequence[MeasuredCell]) -> Iterator[Cell]:
+        for name, part in self.parts.items():
+            plans = [_settings(_texts(plan.options)) for plan in cells_of(part)]
+            for each in measured:
+                settings = _settings({**each.options, **each.axes})
+                if settings in plans:
+                    figures = {**each.figures, EACH_COMPUTED: _each(each.figures)}
+                    late = each.exit_code == SATURATED
+                    yield Cell(name, settings, each.repeat, each.run, figures, each.fault, late)
+
+
+def _each(figures: Mapping[str, float | None]) -> float | None:
+    computed, requests = figures.get(COMPUTED), figures.get("requests")
+    return computed / requests if computed is not None and requests else None
+
+
+def folder_name(study: str, quick: bool) -> str:
+    """Where the definitions of a study lie, and what its sweep is called."""
+    return f"{study}-quick" if quick else study
+
+
+def read_plan(study: Study, quick: bool) -> Plan:
+    """The definitions that come with kvswarm. Raises UsageError."""
+    folder = Path(str(files("dashboards.studies"))) / "definitions" / folder_name(study.name, quick)
+    parts = {path.stem: read_definition(path) for path in sorted(folder.glob("*.toml"))}
+    unknown = {name for question in study.questions for name in question.parts} - set(parts)
+    if unknown:
+        raise UsageError(f"{folder} lacks {', '.join(sorted(unknown))}.toml: install kvswarm again")
+    return Plan(study, quick, parts)
+
+
+def _alike(cells: Sequence[Options]) -> Options:
+    first = cells[0]
+    return {key: value for key, value in first.items() if all(c.get(key) == value for c in cells)}
+
+
+def _key(options: Options, names: Sequence[str]) -> frozenset[tuple[str, str]]:
+    return frozenset((name, text_of(name, options[name])) for name in names if name in options)
+
+
+def _own(cell: Options, alike: Options) -> Options:
+    """What is not alike in all, with what is needed for an engine first: it names the runs."""
+    order = [*(key for key in ENGINE if key in cell), *cell]
+    return {key: cell[key] for key in dict.fromkeys(order) if key not in alike}
+
+
+def _placed(value: Value, corpora: Path) -> Value:
+    return value.replace(CORPORA, str(corpora)) if isinstance(value, str) else value
+
+
+def _texts(options: Options) -> dict[str, str]:
+    return {key: text_of(key, value) for key, value in options.items()}
+
+
+def _settings(texts: Mapping[str, str]) -> dict[str, str]:
+    """By the names that cells have; of a corpus its folder's name, wherever it lies."""
+    return {
+        key.replace("-", "_"): Path(text).name if key == "corpus" else text
+        for key, text in texts.items()
+        if text and key != "seed"
+    }

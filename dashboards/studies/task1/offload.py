@@ -1,0 +1,104 @@
+"""LMCache's memory behind the engine's own cache, against none."""
+
+from collections.abc import Iterator
+
+from dashboards.studies.answer import Answer, Picture
+from dashboards.studies.cell import COMPUTED, Cells
+from dashboards.studies.contrast import contrast
+from dashboards.studies.pictures import Line, against, line_of
+from dashboards.studies.sweepwise import Contrasts
+from dashboards.studies.table import FIRST, LATENCY, Table, cell_table
+from dashboards.studies.targets import OFFLOAD, PLAIN
+from dashboards.studies.wording import count, listed, percent
+
+COLUMNS = (*LATENCY, "hit_rate", "external_hit_rate", COMPUTED)
+SAME = 1.01
+"""Up to so many times the tokens is as few: single chunks come and go with the moment."""
+WORKLOADS = {"offload": "Many contexts in turn", "long": "A few long prompts repeated"}
+
+
+def offload(cells: Cells) -> Answer:
+    """For each workload, the engine alone against the engine with each size of L1."""
+    sentences: list[str] = []
+    tables: list[Table] = []
+    for part, name in WORKLOADS.items():
+        found = _by_memory(cells.of(part))
+        if found.found:
+            sentences += _where_from(name, cells.of(part))
+            sentences.append(
+                found.said(
+                    f"{name}, LMCache behind the engine's cache",
+                    "the first token",
+                    "comes {} times as fast",
+                    "takes {} times as long",
+                )
+            )
+            sentences += _enough(cells.of(part).where(target=OFFLOAD))
+            tables.append(found.table)
+    picture = Picture(
+        "offload",
+        against(list(_panels(cells.of("offload"))), "LMCache's memory, GB (0: none)", False),
+        "computed prompt tokens and time to first token against LMCache's memory",
+    )
+    return Answer(
+        "What does LMCache's memory add behind the engine's cache, and how much of it is enough?",
+        tuple(sentences),
+        (*tables, cell_table(cells, ("context_tokens", "target", "l1_gb"), COLUMNS)),
+        (picture,),
+    )
+
+
+def _by_memory(cells: Cells) -> Contrasts:
+    alone, behind = cells.where(target=PLAIN), cells.where(target=OFFLOAD)
+    names = "without LMCache, mean TTFT", "with it, mean TTFT"
+    return Contrasts(
+        "GB of LMCache",
+        tuple(
+            (size, contrast(alone, behind.where(l1_gb=size), names, "ttft_ms.mean"))
+            for size in behind.values("l1_gb")
+        ),
+    )
+
+
+def _where_from(name: str, cells: Cells) -> Iterator[str]:
+    behind = cells.where(target=OFFLOAD)
+    parts = [("without LMCache", cells.where(target=PLAIN))]
+    parts += [(f"with {size} GB", behind.where(l1_gb=size)) for size in behind.values("l1_gb")]
+    said = []
+    for memory, part in parts:
+        computed, taken = part.median(COMPUTED), part.median("external_hit_rate")
+        if computed is not None:
+            share = f" ({percent(taken)} of all came from it)" if taken else ""
+            said.append(f"{count(computed)} {memory}{share}")
+    if said:
+        yield f"{name}, the prompt tokens that had to be computed were {listed(said)}."
+
+
+def _enough(behind: Cells) -> Iterator[str]:
+    """The smallest memory that computes no more than the largest does on the same requests."""
+    *less, largest = behind.values("l1_gb")
+    most = _by_repeat(behind.where(l1_gb=largest))
+    for size in less:
+        computed = _by_repeat(behind.where(l1_gb=size))
+        both = computed.keys() & most.keys()
+        if both and all(computed[repeat] <= SAME * most[repeat] for repeat in both):
+            yield f"{size} GB are enough here: more computes no fewer tokens."
+            return
+    if less and most:
+        yield f"Of the sizes tried, none below the largest ({largest} GB) computes as little."
+
+
+def _by_repeat(cells: Cells) -> dict[int, float]:
+    found = ((cell.repeat, cell.figure(COMPUTED)) for cell in cells)
+    return {repeat: computed for repeat, computed in found if computed is not None}
+
+
+def _panels(cells: Cells) -> Iterator[tuple[str, str, list[Line]]]:
+    for title, y, figure in (
+        ("Computed", "prompt tokens", COMPUTED),
+        ("Time to first token", "mean, ms", FIRST),
+    ):
+        none = cells.where(target=PLAIN).figures(figure)
+        behind = line_of("", cells.where(target=OFFLOAD), "l1_gb", figure)
+        start = ((0.0, tuple(none)),) if none else ()
+        yield title, y, [Line("", (*start, *behind.points))]

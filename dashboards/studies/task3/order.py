@@ -1,0 +1,112 @@
+"""Order by the label that retrieval found, against the true one, none and wrong ones."""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from matplotlib.figure import Figure
+
+from dashboards.studies.answer import Answer, Picture
+from dashboards.studies.cell import Cells
+from dashboards.studies.contrast import Contrast, contrast
+from dashboards.studies.pictures import Bar, bars
+from dashboards.studies.sweepwise import Contrasts
+from dashboards.studies.table import FIRST, cell_table
+from dashboards.studies.targets import ORDERED, PLAIN
+from dashboards.studies.wording import percent, times
+
+COLUMNS = ("requests", FIRST, "requests_per_s", "label_accuracy", "hit_rate")
+LABELS = {
+    "oracle": "the true label",
+    "shuffled": "wrong labels",
+    "none": "the prompts alone",
+    "rag": "the label that was found",
+}
+FIRST_COME = {"oracle": "first come, true contexts", "rag": "first come, found contexts"}
+SIDES = "first come, mean TTFT", "ordered, mean TTFT"
+KEPT = 0.9
+"""The share of the true label's gain that counts as keeping it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Arm:
+    """One way to order, with first come, first served on the same prompts as its base."""
+
+    name: str
+    ordered: Cells
+    first_come: Cells
+    base_name: str
+
+    @property
+    def ttft(self) -> Contrast:
+        """The mean time to first token."""
+        return contrast(self.first_come, self.ordered, SIDES, "ttft_ms.mean")
+
+
+def order_by_label(cells: Cells) -> Answer:
+    """Every kind of label; what was retrieved is set against first come with retrieval."""
+    arms = list(_arms(cells))
+    found = Contrasts("ordered by", tuple((arm.name, arm.ttft) for arm in arms))
+    picture = Picture(
+        "labels", _bars(arms), "time to first token and hit rate for each kind of label"
+    )
+    return Answer(
+        "Does order by the label that retrieval found keep the gain of the true one?",
+        (
+            *_kept(dict(found.found)),
+            *(f"Ordered by {name}: {_said(each)}." for name, each in found.found),
+        ),
+        (found.table, cell_table(cells, ("target", "labels", "rag_wrong"), COLUMNS)),
+        (picture,),
+    )
+
+
+def _bars(arms: Sequence[Arm]) -> Figure:
+    """Each base once, then every arm."""
+    bases = {arm.base_name: arm.first_come for arm in arms}
+    rows = [_row(name, side, stands_out=False) for name, side in bases.items()]
+    rows += [_row(f"by {arm.name}", arm.ordered, stands_out=True) for arm in arms]
+    panels = ("Time to first token", "mean, ms"), ("From the cache", "share of prompt tokens")
+    return bars(panels, rows)
+
+
+def _row(name: str, cells: Cells, stands_out: bool) -> Bar:
+    return Bar(name, (cells.figures(FIRST), cells.figures("hit_rate")), stands_out)
+
+
+def _said(found: Contrast) -> str:
+    if found.verdict == "better" and found.factor:
+        return f"the first token comes {times(1 / found.factor)} as fast as first come"
+    if found.verdict == "worse" and found.factor:
+        return f"the first token takes {times(found.factor)} as long as first come"
+    return f"{found.verdict} of a difference from first come"
+
+
+def _arms(cells: Cells) -> Iterator[Arm]:
+    for label, name in LABELS.items():
+        of_label = cells.where(labels=label)
+        sent = "rag" if label == "rag" else "oracle"
+        base = cells.where(labels=sent, target=PLAIN)
+        for wrong in of_label.where(target=ORDERED).values("rag_wrong"):
+            ordered = of_label.where(target=ORDERED, rag_wrong=wrong)
+            more = f", {percent(float(wrong))} made wrong" if float(wrong or 0) else ""
+            yield Arm(f"{name}{more}", ordered, base, FIRST_COME[sent])
+
+
+def _kept(found: dict[str, Contrast]) -> Iterator[str]:
+    """What of the true label's gain is left with the found one."""
+    true, rag = found.get(LABELS["oracle"]), found.get(LABELS["rag"])
+    if true is None or rag is None or not true.factor or not rag.factor:
+        yield "Not measured with both kinds of label."
+        return
+    if true.verdict != "better":
+        yield f"Even the true label shows no gain here ({true.verdict}), so that none can be kept."
+        return
+    if rag.verdict != "better":
+        yield f"The true label gains, the found one does not ({rag.verdict})."
+        return
+    share = (1 - rag.factor) / (1 - true.factor)
+    kept = "keeps" if share >= KEPT else "loses a part of"
+    yield (
+        f"The found label {kept} the gain: the first token takes {percent(rag.factor)} of the time"
+        f" of first come, first served, and {percent(true.factor)} with the true label."
+    )

@@ -1,0 +1,47 @@
+"""Figures as they stand in a sentence."""
+
+from collections.abc import Sequence
+
+
+def count(value: float) -> str:
+    """A whole number with commas."""
+    return f"{value:,.0f}"
+
+
+def times(ratio: float) -> str:
+    """`2.4 times`."""
+    return f"{ratio:.1f} times" if ratio < 10 else f"{ratio:.0f} times"
+
+
+def percent(share: float) -> str:
+    """A share of 0 to 1 as percent."""
+    return f"{100 * share:.1f} %" if 0 < abs(share) < 0.0995 else f"{100 * share:.0f} %"
+
+
+def change(part: float) -> str:
+    """`+12 %` for 0.12."""
+    return f"{100 * part:+.0f} %"
+
+
+def duration(value_ms: float) -> str:
+    """Milliseconds with three digits that count, seconds from one on."""
+    if abs(value_ms) >= 1000:
+        return f"{value_ms / 1000:.2f} s" if abs(value_ms) < 10_000 else f"{value_ms / 1000:.1f} s"
+    return f"{value_ms:.0f} ms" if abs(value_ms) >= 100 else f"{value_ms:.1f} ms"
+
+
+def listed(words: Sequence[str]) -> str:
+    """`a, b and c`."""
+    if len(words) < 2:
+        return "".join(words)
+    return f"{', '.join(words[:-1])} and {words[-1]}"
+
+
+def crowd(users: str) -> str:
+    """`one user`, `8 users at once`."""
+    return "one user" if float(users) == 1 else f"{count(float(users))} users at once"
+
+
+def memory(size_bytes: float) -> str:
+    """MB below a GB."""
+    return f"{size_bytes / 1e6:.0f} MB" if size_bytes < 1e9 else f"{size_bytes / 1e9:.2g} GB"

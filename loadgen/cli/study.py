@@ -1,0 +1,135 @@
+"""`kvswarm study`: questions about caches and order, measured and answered on a page."""
+
+import argparse
+import shlex
+from importlib import import_module
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from loadgen.cli.arguments import Parser
+from loadgen.cli.notice import say
+from loadgen.errors import UsageError
+
+if TYPE_CHECKING:
+    from dashboards.studies.study import Plan
+
+STUDY_JSON, CORPORA, CELLS_CSV = "study.json", "corpora", "cells.csv"
+STUDIES = ("task1", "task2", "task3")
+REPORT = "report"
+SIGNALLED = 128
+"""Exit codes from here on are of a sweep that was told to end."""
+
+
+def study_command(arguments: list[str]) -> int:
+    """Measure what is missing of a study and write its page, or write the page alone.
+
+    The exit code is that of the sweep. Raises UsageError.
+    """
+    parsed = _parser().parse_args(arguments)
+    try:
+        return _report(parsed) if parsed.study == REPORT else _measure(parsed)
+    except ModuleNotFoundError as error:
+        raise UsageError(
+            f"this needs {error.name}, which is not installed:"
+            " pip install 'kvswarm[report,compare]'"
+        ) from error
+
+
+def _measure(parsed: argparse.Namespace) -> int:
+    from dashboards.studies.corpora import write_corpora
+    from dashboards.studies.estimate import estimate
+    from loadgen.cli.sweep import make_sweep
+
+    if parsed.directory is not None:
+        raise UsageError(f"{parsed.directory} is a word too many: name the directory with --out")
+    import_module("dashboards.studies.page")  # must not be missing when all is measured
+    plan = _plan(parsed.study, parsed.quick)
+    out: Path = parsed.out or Path("runs") / f"study-{plan.name}"
+    _keep(out, plan)
+    definition = plan.merged(out / CORPORA)
+    if any("corpus" in cell for cell in definition.cells):
+        write_corpora(out / CORPORA)
+    say(f"study {plan.name}: {estimate(plan)}")
+    code = make_sweep(definition, out)
+    if code >= SIGNALLED:
+        say(f"continue with `{_command(plan, out)}`")
+        return code
+    _publish(plan, out, parsed.page)
+    return code
+
+
+def _report(parsed: argparse.Namespace) -> int:
+    from loadgen.compare.json_object import read_object
+
+    out: Path | None = parsed.directory
+    if out is None:
+        raise UsageError("name the directory of a study: kvswarm study report DIR")
+    kept = read_object(out / STUDY_JSON)
+    if kept.get("study") not in STUDIES:
+        raise UsageError(f"{out} holds no study: name the directory that `kvswarm study` made")
+    _publish(_plan(kept["study"], bool(kept.get("quick"))), out, parsed.page)
+    return 0
+
+
+def _plan(name: str, quick: bool) -> "Plan":
+    from dashboards.studies.catalog import STUDIES as STUDIES_BY_NAME
+    from dashboards.studies.study import read_plan
+
+    return read_plan(STUDIES_BY_NAME[name], quick)
+
+
+def _keep(out: Path, plan: "Plan") -> None:
+    """Note which study it is; UsageError where the directory holds something else."""
+    from loadgen.compare.json_object import read_object
+    from loadgen.runs.directory import check_directory, write_json
+    from loadgen.sweep.folder import SWEEP_JSON
+
+    check_directory(out)
+    kept, ours = read_object(out / STUDY_JSON), {"study": plan.study.name, "quick": plan.quick}
+    if kept != ours and (kept or (out / SWEEP_JSON).exists()):
+        raise UsageError(f"{out} holds something else than study {plan.name}: give another --out")
+    out.mkdir(parents=True, exist_ok=True)
+    write_json(out / STUDY_JSON, ours)
+
+
+def _publish(plan: "Plan", out: Path, page: Path | None) -> None:
+    """Write the page where it was asked for, else beside the runs, and say where it is."""
+    from dashboards.studies.measured import measured_by
+    from dashboards.studies.overview import write_overview
+    from dashboards.studies.page import write_page
+    from loadgen.sweep.table import read_cells
+
+    folder = page or out
+    folder.mkdir(parents=True, exist_ok=True)
+    measured = read_cells(out)
+    command = _command(plan, out)
+    path = write_page(plan, plan.cells(measured), measured_by(command, measured), folder)
+    table = (out / CELLS_CSV).read_text(encoding="utf-8").replace(f"{out}/", "")
+    (folder / f"{plan.study.name}-{CELLS_CSV}").write_text(table, encoding="utf-8")
+    if page is not None:
+        write_overview(folder, STUDIES)
+    print(path)
+
+
+def _command(plan: "Plan", out: Path) -> str:
+    words = ["kvswarm", "study", plan.study.name, *(["--quick"] if plan.quick else [])]
+    default = Path("runs") / f"study-{plan.name}"
+    return shlex.join(words if out == default else [*words, "--out", out.name])
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = Parser(
+        prog="kvswarm study",
+        usage="kvswarm study task1|task2|task3 [--quick] [--out DIR] [-o FOLDER]\n"
+        "       kvswarm study report DIR [-o FOLDER]",
+        description="Measure a study and write a page with its answers. The same command continues"
+        " one that was stopped; `report` writes the page anew from what was measured.",
+        allow_abbrev=False,
+    )
+    add = parser.add_argument
+    add("study", choices=(*STUDIES, REPORT), help="which study, or report")
+    add("directory", nargs="?", type=Path, metavar="DIR", help="of a study, for report")
+    add("--quick", action="store_true", help="fewer cells, one run of each: about ten minutes")
+    add("--out", type=Path, metavar="DIR", help="the runs (default: runs/study-NAME)")
+    add("-o", "--page", type=Path, metavar="FOLDER", help="where the page goes, with an overview")
+    return parser

@@ -1,0 +1,65 @@
+"""The deadlines of everything under way, behind one timer."""
+
+import asyncio
+import time
+from typing import Generic, Protocol, TypeVar
+
+
+class Expiring(Protocol):
+    """What has a deadline."""
+
+    def expire(self) -> None:
+        """The time is over; must not raise."""
+
+
+T = TypeVar("T", bound=Expiring)
+
+
+class Deadlines(Generic[T]):
+    """Many deadlines of which few are ever reached: setting and dropping one touches no timer.
+
+    The timer is set to the earliest deadline known when it was set. All times are
+    `time.perf_counter()` seconds.
+    """
+
+    __slots__ = ("_due", "_loop", "_next_at", "_timer")
+
+    def __init__(self) -> None:
+        self._loop = asyncio.get_running_loop()
+        self._due: dict[T, float] = {}
+        self._timer: asyncio.TimerHandle | None = None
+        self._next_at = 0.0
+
+    def set(self, what: T, due_at: float) -> None:
+        """Expire it then, or at once where that has passed; replaces its former deadline."""
+        self._due[what] = due_at
+        if self._timer is None or due_at < self._next_at:
+            self._arm(due_at)
+
+    def drop(self, what: T) -> None:
+        """It has ended; may be repeated."""
+        self._due.pop(what, None)
+
+    def close(self) -> tuple[T, ...]:
+        """Nothing expires any more; what is still under way."""
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        pending = tuple(self._due)
+        self._due.clear()
+        return pending
+
+    def _arm(self, due_at: float) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+        self._next_at = due_at
+        self._timer = self._loop.call_later(max(due_at - time.perf_counter(), 0.0), self._fire)
+
+    def _fire(self) -> None:
+        self._timer = None
+        now = time.perf_counter()
+        for what in [what for what, due_at in self._due.items() if due_at <= now]:
+            self.drop(what)
+            what.expire()
+        if self._due:
+            self._arm(min(self._due.values()))

@@ -1,0 +1,171 @@
+"""The seam on the wire: HTTP/1.1 by one asyncio.Protocol for each connection."""
+
+import asyncio
+import math
+import time
+from collections.abc import Mapping
+from typing import Self
+
+from yarl import URL
+
+from loadgen.client.addresses import Addresses
+from loadgen.client.deadlines import Deadlines
+from loadgen.client.failures import ConnectFailed
+from loadgen.client.transport import (
+    KEEPALIVE_S,
+    Sink,
+    describe_connect_error,
+    request_headers,
+    tls_context,
+)
+from loadgen.client.wire_connection import Unanswered, WireConnection
+
+MAX_OPENING = 64
+"""Connections that `warm` opens at once."""
+
+
+class WireTransport:
+    """Kept-alive connections, as many as there are requests at once; the last used goes first.
+
+    A request that finds its kept connection closed, without a byte of an answer, is sent once
+    more on a new one; its time runs on. That is the race every client of kept connections has
+    with a host that closes idle ones, and says nothing of the host.
+    """
+
+    def __init__(self, url: str, headers: Mapping[str, str], connect_timeout_s: float) -> None:
+        """Raises UsageError for a header that cannot be sent."""
+        self._url = URL(url)
+        self._port = self._url.port or 0
+        self._host = f"{self._url.host_subcomponent}:{self._port}"
+        self._connect_timeout_s = connect_timeout_s
+        fields = request_headers(self._url.host_port_subcomponent or "", headers)
+        lines = [f"POST {self._url.raw_path_qs} HTTP/1.1"]
+        lines += [f"{name}: {value}" for name, value in fields.items()]
+        self._head = ("\r\n".join(lines) + "\r\nContent-Length: ").encode("latin-1")
+        self._tls = tls_context() if self._url.scheme == "https" else None
+        self._idle: list[WireConnection] = []
+        self._sweeper: asyncio.TimerHandle | None = None
+        self._deadlines: Deadlines[WireConnection] | None = None
+
+    async def __aenter__(self) -> Self:
+        self._deadlines = Deadlines()
+        self._addresses = Addresses(self._url.raw_host or "", self._port)
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        if self._deadlines is not None:
+            for connection in (*self._deadlines.close(), *self._idle):
+                connection.drop()
+            self._deadlines = None
+        if self._sweeper is not None:
+            self._sweeper.cancel()
+        self._addresses.close()
+        await asyncio.sleep(0)  # sockets are closed in the loop's next turn
+
+    async def post(self, body: bytes, sink: Sink, timeout_s: float = math.inf) -> None:
+        """See Transport."""
+        if self._deadlines is None:
+            raise RuntimeError("WireTransport is not open: use `async with`")
+        now = time.perf_counter()
+        request = b"%b%d\r\n\r\n%b" % (self._head, len(body), body)
+        kept = self._take(now)
+        try:
+            connection = kept or await self._open(now + timeout_s)
+            await self._converse(connection, request, sink, now + timeout_s)
+        except Unanswered:
+            if kept is None:
+                raise
+            connection = await self._open(now + timeout_s)
+            await self._converse(connection, request, sink, now + timeout_s)
+
+    async def warm(self, connections: int) -> None:
+        """See Transport."""
+        wanted = iter(range(connections - len(self._idle)))
+
+        async def open_some() -> None:
+            for _ in wanted:
+                self._keep(await self._open(math.inf))
+
+        openers = (open_some() for _ in range(MAX_OPENING))
+        await asyncio.gather(*openers, return_exceptions=True)
+
+    async def _converse(
+        self, connection: WireConnection, request: bytes, sink: Sink, due_at: float
+    ) -> None:
+        try:
+            await connection.ask(request, sink, due_at)
+        finally:
+            if connection.usable:
+                self._keep(connection)
+
+    def _take(self, now: float) -> WireConnection | None:
+        while self._idle:
+            connection = self._idle.pop()
+            if connection.usable and connection.idle_since > now - KEEPALIVE_S:
+                return connection
+            connection.drop()
+        return None
+
+    def _keep(self, connection: WireConnection) -> None:
+        connection.idle_since = time.perf_counter()
+        self._idle.append(connection)
+        if self._sweeper is None:
+            self._sweep_after(KEEPALIVE_S)
+
+    def _sweep(self) -> None:
+        """Close what has been idle for too long, or was closed by the host."""
+        self._sweeper, idle, self._idle = None, self._idle, []
+        expired_at = time.perf_counter() - KEEPALIVE_S
+        for connection in idle:
+            if connection.usable and connection.idle_since > expired_at:
+                self._idle.append(connection)
+            else:
+                connection.drop()
+        if self._idle:
+            self._sweep_after(self._idle[0].idle_since - expired_at)
+
+    def _sweep_after(self, seconds: float) -> None:
+        self._sweeper = asyncio.get_running_loop().call_later(seconds, self._sweep)
+
+    async def _open(self, due_at: float) -> WireConnection:
+        """A new connection. Raises ConnectFailed, or TimeoutError where the request's time ends."""
+        left_s = due_at - time.perf_counter()
+        limit_s = min(self._connect_timeout_s, left_s)
+        try:
+            async with asyncio.timeout(limit_s):
+                return await self._connect(limit_s)
+        except OSError as error:
+            # One that the system reports, and not a timer of ours, has a number.
+            if isinstance(error, TimeoutError) and error.errno is None and left_s == limit_s:
+                raise
+            raise ConnectFailed(describe_connect_error(error, self._host)) from error
+
+    async def _connect(self, limit_s: float) -> WireConnection:
+        """By the first address that answers; each has its share of the time."""
+        addresses = await self._addresses.find()
+        for last, address in enumerate(addresses, 1 - len(addresses)):
+            try:
+                async with asyncio.timeout(limit_s / len(addresses)):
+                    connection = await self._connect_to(address)
+            except OSError:
+                if not last:
+                    raise
+            else:
+                self._addresses.prefer(address)
+                return connection
+        raise OSError("the host name has no address")
+
+    async def _connect_to(self, address: str) -> WireConnection:
+        _, connection = await asyncio.get_running_loop().create_connection(
+            self._new_connection,
+            address,
+            self._port,
+            ssl=self._tls,
+            server_hostname=self._url.raw_host if self._tls else None,
+        )
+        return connection
+
+    def _new_connection(self) -> WireConnection:
+        if self._deadlines is None:
+            raise RuntimeError("WireTransport is not open: use `async with`")
+        return WireConnection(self._host, self._deadlines, plain=self._tls is None)

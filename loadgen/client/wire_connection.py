@@ -1,0 +1,237 @@
+"""One HTTP/1.1 connection whose bytes go to a sink in the call that receives them."""
+
+import asyncio
+import os
+import time
+from typing import Any
+
+import httptools
+
+from loadgen.client.deadlines import Deadlines
+from loadgen.client.failures import ConnectFailed, Malformed, Truncated
+from loadgen.client.transport import BROKEN_BODY, LINGER_S, Head, Sink, describe_connect_error
+
+MAX_OVERHEAD_BYTES = 65_536
+"""Bytes of headers, of interim replies or of trailers that may come in a row without a body."""
+
+
+class Unanswered(ConnectFailed):
+    """The host hung up before any byte of an answer."""
+
+
+class WireConnection(asyncio.Protocol):
+    """Asks one question after another. Whoever waits for the reply is woken once, at its end.
+
+    The parser calls `on_*` while it is fed. Where it can it calls methods of built-in types, so
+    that a chunk runs no Python of ours before the sink sees all that arrived together.
+    """
+
+    __slots__ = (
+        "_begun",
+        "_deadlines",
+        "_ended",
+        "_failure",
+        "_fd",
+        "_head",
+        "_headers",
+        "_host",
+        "_keep",
+        "_lingering",
+        "_loop",
+        "_overhead",
+        "_parser",
+        "_parts",
+        "_plain",
+        "_sink",
+        "_transport",
+        "_until_close",
+        "_waiter",
+        "idle_since",
+        "on_body",
+        "on_header",
+    )
+
+    def __init__(self, host: str, deadlines: "Deadlines[WireConnection]", *, plain: bool) -> None:
+        """`host` is how error texts name it; `plain` says that there is no TLS."""
+        self._host = host
+        self._deadlines = deadlines
+        self._plain = plain
+        self._fd = -1
+        self._loop = asyncio.get_running_loop()
+        self._transport: Any = None
+        self._sink: Any = None
+        self._parts: list[bytes] = []
+        self._headers: dict[bytes, bytes] = {}
+        self.on_body = self._parts.append
+        self.on_header = self._headers.setdefault
+        self._parser = httptools.HttpResponseParser(self)
+        # As browsers and aiohttp read replies: some hosts pad the sizes of chunks.
+        self._parser.set_dangerous_leniencies(
+            lenient_headers=True,
+            lenient_optional_cr_before_lf=True,
+            lenient_spaces_after_chunk_size=True,
+        )
+        self.idle_since = 0.0
+        self._keep = True
+
+    async def ask(self, request: bytes, sink: Sink, due_at: float) -> None:
+        """Send `request` and return at the end of its reply.
+
+        Raises as Transport.post does, and Unanswered.
+        """
+        self._sink = sink
+        self._head: Head | None = None
+        self._begun = self._ended = self._lingering = self._keep = self._until_close = False
+        self._overhead = 0
+        self._failure: BaseException | None = None
+        self._waiter = self._loop.create_future()
+        self._deadlines.set(self, due_at)
+        try:
+            self._send(request)
+            await self._waiter
+        finally:
+            self._deadlines.drop(self)
+            self._sink = None
+            if not self.usable:
+                self.drop()
+        if self._failure is not None:
+            raise self._failure
+
+    @property
+    def usable(self) -> bool:
+        """Whether another question may be asked: all was sent and read, and nobody hung up."""
+        return self._keep and not self._transport.is_closing()
+
+    def drop(self) -> None:
+        """Close it without regard to what is still to be sent or read."""
+        self._keep = False
+        if self._transport is not None:
+            self._transport.abort()
+
+    def expire(self) -> None:
+        """The time of the request, or of the rest of its reply, is over."""
+        self._end(None if self._lingering else TimeoutError())
+
+    def _send(self, request: bytes) -> None:
+        transport, sent = self._transport, 0
+        if transport.is_closing():
+            self.connection_lost(None)
+            return
+        if self._plain:
+            # At once: the loop would send it after everything else that is ready to run.
+            try:
+                sent = os.write(self._fd, request)
+            except BlockingIOError:
+                sent = 0
+            except OSError:
+                return  # what the host said before it hung up, if anything, is still to be read
+        if sent < len(request):
+            transport.write(request[sent:])
+
+    def connection_made(self, transport: Any) -> None:
+        """The connection is open, TLS included."""
+        self._transport = transport
+        if self._plain:
+            self._fd = transport.get_extra_info("socket").fileno()
+
+    def data_received(self, data: bytes) -> None:
+        """Bytes have arrived: parse them, and hand the body's on with the time of this call."""
+        received_at = time.perf_counter()
+        if self._sink is None or self._waiter.done():
+            self.drop()  # nobody waits for this
+            return
+        broken = False
+        try:
+            self._parser.feed_data(data)
+        except httptools.HttpParserUpgrade:
+            self._ended, self._keep = True, False
+        except httptools.HttpParserError:
+            broken = not self._ended
+            self._keep = False
+        self._overhead = 0 if self._parts else self._overhead + len(data)
+        try:
+            self._deliver(received_at)
+        except Exception as error:
+            self._parts.clear()
+            self._end(error)
+            return
+        if self._ended:
+            self._end(None)
+        elif broken or self._overhead > MAX_OVERHEAD_BYTES:
+            self._end(self._garbled())
+
+    def _deliver(self, received_at: float) -> None:
+        if self._head is None:
+            return
+        if not self._begun:
+            self._begun = True
+            self._sink.begin(self._head)
+        parts = self._parts
+        if not parts:
+            return
+        chunk = parts[0] if len(parts) == 1 else b"".join(parts)
+        parts.clear()
+        if not self._lingering and self._sink.feed(chunk, received_at) and not self._ended:
+            self._lingering = True
+            self._deadlines.set(self, received_at + LINGER_S)
+
+    def on_headers_complete(self) -> None:
+        """Called by the parser."""
+        status = self._parser.get_status_code()
+        if status < 200 and status != 101:
+            return
+        headers = {name.lower(): value for name, value in self._headers.items()}
+        coding = headers.get(b"transfer-encoding", b"").lower()
+        self._until_close = b"content-length" not in headers and not coding.endswith(b"chunked")
+        self._head = Head(
+            status,
+            headers.get(b"content-type", b"").decode("utf-8", "surrogateescape"),
+            headers.get(b"retry-after", b"").decode("utf-8", "surrogateescape"),
+        )
+
+    def on_message_begin(self) -> None:
+        """Called by the parser; raises, and so stops it, at a second reply to one question."""
+        if self._ended:
+            raise ValueError("a reply nobody asked for")
+
+    def on_message_complete(self) -> None:
+        """Called by the parser."""
+        self._headers.clear()
+        if self._head is not None and not self._ended:
+            self._ended = True
+            self._keep = self._parser.should_keep_alive()
+
+    def connection_lost(self, error: Exception | None) -> None:
+        """Either side has closed it."""
+        self._keep = False
+        if self._sink is None:
+            return
+        if self._begun:
+            whole = self._until_close and error is None
+            self._end(None if whole else Truncated(BROKEN_BODY))
+        elif error is not None:
+            self._end(self._silent(describe_connect_error(error, self._host)))
+        else:
+            self._end(self._silent(f"{self._host} closed the connection before it answered"))
+
+    def _silent(self, text: str) -> ConnectFailed:
+        return ConnectFailed(text) if self._overhead else Unanswered(text)
+
+    def _garbled(self) -> Exception:
+        if self._begun:
+            return Truncated(BROKEN_BODY)
+        return Malformed(f"{self._host} does not speak HTTP")
+
+    def _end(self, failure: BaseException | None) -> None:
+        """Wake whoever waits; the first reason stands."""
+        if self._waiter.done():
+            return
+        self._failure = failure
+        # What was not sent whole, or not read to its end, cannot be followed by a question.
+        self._keep = (
+            self._keep
+            and self._ended
+            and failure is None
+            and not self._transport.get_write_buffer_size()
+        )
+        self._waiter.set_result(None)

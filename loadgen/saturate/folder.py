@@ -1,0 +1,163 @@
+"""The directory of a search: what it is, its trials, its table and its result."""
+
+import fcntl
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass, fields
+from pathlib import Path
+from typing import Any
+
+from loadgen.compare.interval import Interval
+from loadgen.compare.json_object import malformed, read_object
+from loadgen.errors import UsageError
+from loadgen.runs.csv_log import to_csv
+from loadgen.runs.directory import check_directory, write_json
+from loadgen.runs.machine import hide_headers, machine, versions
+from loadgen.saturate.course import Course, Ending, Step
+from loadgen.saturate.judge import Judgement
+from loadgen.saturate.plan import Plan
+from loadgen.saturate.points import Point, points_of
+
+SATURATE_JSON, TRIALS, TRIALS_CSV, TRIAL_JSON = (
+    "saturate.json",
+    "trials",
+    "trials.csv",
+    "trial.json",
+)
+
+
+@dataclass(frozen=True, slots=True)
+class SearchFolder:
+    """`path` need not exist."""
+
+    path: Path
+
+    def check(self, plan: Plan) -> None:
+        """Raise UsageError where something else is kept, or nothing can be written."""
+        check_directory(self.path)
+        kept = read_object(self.path / SATURATE_JSON)
+        if not kept and (self.path / TRIALS).exists():
+            raise malformed(self.path / SATURATE_JSON, "it is missing beside trials")
+        if kept and (difference := _difference(kept.get("definition"), definition_of(plan))):
+            raise UsageError(
+                f"{self.path} holds another search ({difference}): give another --out"
+            )
+
+    def open(self, plan: Plan) -> None:
+        """Note what is being looked for."""
+        (self.path / TRIALS).mkdir(parents=True, exist_ok=True)
+        if not (self.path / SATURATE_JSON).exists():
+            write_json(self.path / SATURATE_JSON, {"definition": definition_of(plan)})
+
+    @property
+    def finished(self) -> list[tuple[Step, Path]]:
+        """Trials that came to their end, in the order in which they were made."""
+        notes = sorted((self.path / TRIALS).glob(f"*/{TRIAL_JSON}"))
+        found = [(_step(note), note.parent) for note in notes]
+        return sorted(found, key=lambda each: each[0].number)
+
+    @property
+    def next_number(self) -> int:
+        """One that no folder has yet, not even one that did not come to its end."""
+        numbers = [run.name.partition("-")[0] for run in (self.path / TRIALS).glob("*-*")]
+        return 1 + max((int(each) for each in numbers if each.isdecimal()), default=0)
+
+    def run(self, step: Step) -> Path:
+        """Where the run of a step is or will be."""
+        return self.path / TRIALS / step.name
+
+    def note(self, step: Step) -> None:
+        """The trial came to its end."""
+        write_json(self.run(step) / TRIAL_JSON, asdict(step))
+
+    def write_table(self, course: Course) -> None:
+        """`trials.csv`, replaced in one step."""
+        temporary = self.path / f"{TRIALS_CSV}.tmp"
+        temporary.write_text(to_csv(_rows(points_of(course))), encoding="utf-8")
+        temporary.replace(self.path / TRIALS_CSV)
+
+    def write_result(self, course: Course, ending: Ending, said: Sequence[str]) -> None:
+        """`saturate.json`."""
+        bracket = course.bracket
+        content = {
+            "definition": definition_of(course.plan),
+            "result": {
+                "by": course.plan.space.by,
+                "met": bracket.below.load if bracket.below else None,
+                "not_met": bracket.above.load if bracket.above else None,
+                "ending": ending,
+                "said": list(said),
+            },
+            "loads": [_load(load, each) for load, each in course.ordered.items()],
+            "versions": versions(),
+            "machine": machine(),
+        }
+        write_json(self.path / SATURATE_JSON, content)
+
+    @contextmanager
+    def locked(self) -> Iterator[None]:
+        """Nobody else works in it inside. Raises UsageError."""
+        self.path.mkdir(parents=True, exist_ok=True)
+        with (self.path / "lock").open("w") as file:
+            try:
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except OSError:
+                raise UsageError(
+                    f"another search works in {self.path}: wait for its end, or give another --out"
+                ) from None
+            yield
+
+
+def definition_of(plan: Plan) -> dict[str, Any]:
+    """What tells one search from another; values of headers are hidden."""
+    return {**plan.as_json, "command": hide_headers(list(plan.words))}
+
+
+def _difference(kept: Any, wanted: Mapping[str, Any]) -> str:
+    if not isinstance(kept, dict):
+        return "no definition"
+    return next(
+        (
+            f"{name} was {kept.get(name)}, is {value}"
+            for name, value in wanted.items()
+            if kept.get(name) != value
+        ),
+        "",
+    )
+
+
+def _step(note: Path) -> Step:
+    found = read_object(note)
+    try:
+        return Step(**{each.name: found[each.name] for each in fields(Step)})
+    except KeyError as error:
+        raise malformed(note, f"{error.args[0]} is missing") from None
+
+
+def _rows(points: Sequence[Point]) -> Iterator[Sequence[Any]]:
+    yield [each.name for each in fields(Point)]
+    for point in points:
+        yield [getattr(point, each.name) for each in fields(Point)]
+
+
+def _load(load: float, judgement: Judgement) -> dict[str, Any]:
+    return {
+        "load": load,
+        "verdict": judgement.finding.verdict,
+        "runs": judgement.finding.runs,
+        "reason": judgement.reason,
+        "unproven": [each.limit.text for each in judgement.unproven],
+        "limits": [
+            {"limit": each.limit.text, "requests": each.samples, **_ends(each.interval)}
+            for each in judgement.figures
+        ],
+    }
+
+
+def _ends(interval: Interval | None) -> dict[str, float | None]:
+    """JSON has no infinity: an open end is null."""
+    ends = {"estimate": None, "low": None, "high": None}
+    if interval is None:
+        return dict(ends)
+    values = {name: getattr(interval, name) for name in ends}
+    return {name: value if abs(value) < float("inf") else None for name, value in values.items()}

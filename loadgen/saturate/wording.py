@@ -1,0 +1,142 @@
+"""What is said of a trial, and of the result."""
+
+from collections.abc import Iterator
+
+from loadgen.compare.gate import Limit
+from loadgen.compare.wording import figure
+from loadgen.saturate.course import Course, Ending, Step
+from loadgen.saturate.judge import Figure, Judgement
+from loadgen.saturate.plan import Plan
+from loadgen.saturate.search import Finding
+from loadgen.saturate.trial import Trial
+from loadgen.sweep.durations import spoken
+
+NOT_MET = {"missed": "not met", "undecided": "undecided"}
+ENDED = {
+    "trials": "--max-trials is used up before the bracket is as narrow as --tolerance",
+    "client": "the client was saturated: it is the limit here, not the engine",
+    "target": "the target died",
+    "stopped": "stopped",
+}
+
+
+def plan_line(plan: Plan) -> str:
+    """What will be done and how long it takes."""
+    usual_s, most_s = plan.time_s
+    space = plan.space
+    to = f" to {space.said(space.last)}" if space.last is not None else " upwards"
+    usual = f"about {spoken(usual_s)} without repeats, " if usual_s is not None else ""
+    return (
+        f"objective {plan.objective}; trials of {plan.seconds(space.first)} s from"
+        f" {space.said(space.first)}{to}, at most {plan.most_trials}: {usual}at most"
+        f" {spoken(most_s)}"
+    )
+
+
+def trial_line(step: Step, trial: Trial, judgement: Judgement, plan: Plan) -> str:
+    """One trial, and what is now known of its load."""
+    finding, outcomes = judgement.finding, trial.outcomes
+    verdict = NOT_MET.get(finding.verdict, "met")
+    runs = f" by {finding.runs} runs" if finding.runs > 1 else ""
+    reason = f"; {judgement.reason}" if judgement.reason else ""
+    drift = ", never settled" if trial.settled is False else ""
+    return (
+        f"[{step.number}] {plan.space.said(step.load)} for {step.seconds} s: {verdict}{runs}:"
+        f" {figures(judgement)}{reason}; {outcomes['arrivals']} requests after a warm-up of"
+        f" {trial.warm_up_s:.1f} s{drift}"
+    )
+
+
+def figures(judgement: Judgement) -> str:
+    """Each limit's figure with its interval."""
+    return ", ".join(map(_figure, judgement.figures))
+
+
+def _figure(each: Figure) -> str:
+    name, interval = each.limit.statistic.name, each.interval
+    if interval is None:
+        return f"{name} of {each.samples} requests, which are too few"
+    estimate, low, high = (
+        figure(each.limit.statistic, value)
+        for value in (interval.estimate, interval.low, interval.high)
+    )
+    return f"{name} {estimate} [{_bare(low)}, {_bare(high)}]"
+
+
+def _bare(said: str) -> str:
+    """Without the unit, which the estimate has."""
+    return said.partition(" ")[0]
+
+
+def result_lines(course: Course, ending: Ending) -> Iterator[str]:
+    """The result first, then what has to be known of it."""
+    yield _result(course, ending)
+    space, bracket = course.plan.space, course.bracket
+    if ending in ENDED:
+        yield f"{ENDED[ending]}."
+    for finding in bracket.beside:
+        yield (
+            f"{space.said(finding.load)} met it too, above {_end(course, bracket.above)}: the"
+            " results do not fall with the load, the machine or the trials are too noisy for"
+            " a narrower bracket."
+        )
+    below = bracket.below
+    for each in course.judgements[below.load].unproven if below else ():
+        yield _unproven(each)
+    if below and (errors := _errors_remark(course.judgements[below.load])):
+        yield errors
+
+
+def _result(course: Course, ending: Ending) -> str:
+    space, bracket = course.plan.space, course.bracket
+    what = "rate" if space.by == "rate" else "number of users"
+    if not course.judgements:
+        return f"no {what} was tried to its end."
+    if bracket.below is None:
+        assert bracket.above is not None
+        return (
+            f"not met even at {space.said(bracket.above.load)}, the lowest {what}:"
+            f" {_told(course, bracket.above)}. Give a lower --from."
+        )
+    met = f"{space.said(bracket.below.load)} met: {_told(course, bracket.below)}"
+    if bracket.above is None:
+        end = "--to" if ending == "found" else "the highest that was tried"
+        return f"highest {what} found to meet it: at least {space.said(bracket.below.load)}, {end} ({met})."
+    return (
+        f"highest {what} found to meet it: {space.said(bracket.below.load)} ({met};"
+        f" {_end(course, bracket.above)}: {_told(course, bracket.above)})."
+    )
+
+
+def _end(course: Course, finding: Finding | None) -> str:
+    assert finding is not None
+    return f"{course.plan.space.said(finding.load)} {NOT_MET.get(finding.verdict, 'met')}"
+
+
+def _told(course: Course, finding: Finding) -> str:
+    judgement = course.judgements[finding.load]
+    return "; ".join(part for part in (figures(judgement), judgement.reason) if part)
+
+
+def _unproven(each: Figure) -> str:
+    return (
+        f"{_named(each.limit)} is met by its estimate alone: {each.needed} requests are needed to"
+        f" prove it, there were {each.samples}. A longer --trial has more."
+    )
+
+
+def _errors_remark(judgement: Judgement) -> str:
+    """Few errors may be none by chance."""
+    for each in judgement.figures:
+        if each.limit.statistic.name == "errors" and each.interval is not None:
+            if each.interval.high > each.limit.bound:
+                return (
+                    f"{_named(each.limit)} is judged by what was seen: up to"
+                    f" {figure(each.limit.statistic, each.interval.high)} is possible after"
+                    f" {each.samples} requests, {each.needed} would prove it."
+                )
+    return ""
+
+
+def _named(limit: Limit) -> str:
+    return limit.text

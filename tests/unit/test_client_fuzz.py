@@ -1,0 +1,320 @@
+"""Replies cut, framed and damaged at random: the same exchange wherever the bytes are cut."""
+
+import asyncio
+import time
+from collections.abc import Callable
+from copy import deepcopy
+from dataclasses import asdict
+from itertools import pairwise
+from typing import Any
+
+import pytest
+import uvloop
+from behaviours import DONE, TRANSPORTS, delta, event, token, usage
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from loadgen.client.client import StreamingClient
+from loadgen.client.deadlines import Deadlines
+from loadgen.client.exchange import Exchange
+from loadgen.client.failures import Malformed, StreamFailure
+from loadgen.client.protocol import interpret
+from loadgen.client.reception import Reception
+from loadgen.client.running_shape import RunningShape
+from loadgen.client.settings import ClientSettings, TransportName
+from loadgen.client.sse import EventStream
+from loadgen.client.token_shape import TEXT, TokenShape
+from loadgen.client.transport import Head
+from loadgen.client.wire_connection import WireConnection
+
+HEAD = b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\n"
+
+
+def running(text: str, count: int = 2, finish_reason: str | None = None, **more: Any) -> bytes:
+    """As vLLM counts the tokens so far."""
+    counts = {"prompt_tokens": 7, "total_tokens": 7 + count, "completion_tokens": count, **more}
+    return token(text, finish_reason, usage=counts)
+
+
+TEXTS = st.text(st.sampled_from('ab é日🦜"\\\n\r\t\x00\x7f\u2028'), max_size=5)
+FINISH = st.sampled_from([None, None, None, "length", "stop", "abort", ""])
+EVENTS = st.one_of(
+    st.builds(token, TEXTS, FINISH),
+    st.builds(running, TEXTS, st.integers(0, 12), FINISH),
+    st.builds(lambda text, finish: delta(finish, content=text), TEXTS, FINISH),
+    st.builds(lambda text: delta(reasoning_content=text), TEXTS),
+    st.builds(lambda text: event(choices=[{"text": text, "token_ids": []}], note=text), TEXTS),
+    st.sampled_from([usage(), usage(), DONE, b": ping\n\n", b"data:\n\n", b"event: x\n\n"]),
+    st.sampled_from([b"data: {nonsense\n\n", b'data: {"choices":[{"text":"\xff"}]}\n\n']),
+    st.builds(lambda text: event(error={"message": text}), TEXTS),
+)
+PLACES = st.lists(st.integers(0, 100_000), max_size=12)
+
+
+@st.composite
+def bodies(draw: st.DrawFn) -> bytes:
+    """Mostly tokens of one shape, as engines send them, some events in another line format."""
+    written = [
+        draw(st.sampled_from([part, part, part, part.replace(b"\n", b"\r\n")]))
+        for part in draw(st.lists(EVENTS, max_size=10))
+    ]
+    return b"".join(written) + draw(st.sampled_from([b"", usage() + DONE, b"data: {", b"\r"]))
+
+
+def cut(data: bytes, places: list[int]) -> list[bytes]:
+    bounds = [0, *sorted(place % (len(data) + 1) for place in places), len(data)]
+    return [data[start:end] for start, end in pairwise(bounds) if start < end]
+
+
+@st.composite
+def framed(draw: st.DrawFn, body: bytes) -> bytes:
+    """One of the ways in which a body can be sent; of the last, only the close tells the end."""
+    if draw(st.booleans()):
+        chunks = b"".join(
+            b"%x%b\r\n%b\r\n" % (len(part), draw(st.sampled_from([b"", b";x=y", b" "])), part)
+            for part in cut(body, draw(PLACES))
+        )
+        trailers = draw(st.sampled_from([b"", b"X-Sum: 1\r\n"]))
+        return HEAD + b"Transfer-Encoding: chunked\r\n\r\n" + chunks + b"0\r\n" + trailers + b"\r\n"
+    if draw(st.booleans()):
+        return HEAD + b"Content-Length: %d\r\n\r\n" % len(body) + body
+    return HEAD + b"\r\n" + body
+
+
+def meaning(body: bytes) -> dict[str, Any]:
+    """What a whole body says, without transport and without knowing shapes of tokens."""
+    exchange, failure = Exchange(status=200), None
+    try:
+        for payload in EventStream().feed(body):
+            if payload == DONE[6:-2]:
+                exchange.close(1.0)
+                break
+            exchange.take(payload, 1.0)
+    except Malformed as error:
+        failure = error
+    if failure is None and exchange.complete:
+        exchange.outcome = "ok"
+    elif isinstance(failure, Malformed):
+        exchange.outcome = "malformed"
+    else:
+        exchange.outcome = "truncated"
+    return seen(exchange)
+
+
+def seen(exchange: Exchange) -> dict[str, Any]:
+    return {
+        "outcome": exchange.outcome,
+        "status": exchange.status,
+        "tokens": len(exchange.token_times),
+        "finish": exchange.finish_reason,
+        "counts": (exchange.prompt_tokens, exchange.cached_tokens, exchange.output_tokens),
+    }
+
+
+class Wire:
+    """Stands where uvloop's transport would; nothing is sent."""
+
+    def __init__(self) -> None:
+        self.aborted = False
+
+    def write(self, data: bytes) -> None:
+        return
+
+    def abort(self) -> None:
+        self.aborted = True
+
+    def is_closing(self) -> bool:
+        return self.aborted
+
+    def get_write_buffer_size(self) -> int:
+        return 0
+
+
+class InProcess:
+    """A transport whose connection is fed the pieces of a reply, and then closed."""
+
+    def __init__(self, pieces: list[bytes]) -> None:
+        self._pieces = pieces
+
+    async def post(self, body: bytes, sink: Any, timeout_s: float = 0.0) -> None:
+        connection = WireConnection("host:80", Deadlines(), plain=False)
+        connection.connection_made(Wire())
+        asking = asyncio.ensure_future(connection.ask(b"", sink, time.perf_counter() + 60))
+        await asyncio.sleep(0)
+        for piece in self._pieces:
+            connection.data_received(piece)
+        connection.connection_lost(None)
+        await asyncio.wait_for(asking, 5)
+
+    async def warm(self, connections: int) -> None:
+        return
+
+
+def streamed(pieces: list[bytes]) -> Exchange:
+    async def stream() -> Exchange:
+        exchange = Exchange()
+        options = ClientSettings(url="http://h", model="m")
+        async with StreamingClient(options, InProcess(pieces)) as client:
+            await client.stream("hi", 3, exchange)
+        return exchange
+
+    return asyncio.run(stream())
+
+
+@settings(max_examples=100, deadline=None)
+@given(st.data(), bodies(), PLACES)
+def test_any_cut_in_any_framing_means_what_the_body_means(
+    data: st.DataObject, body: bytes, places: list[int]
+) -> None:
+    reply = data.draw(framed(body))
+    assert seen(streamed(cut(reply, places))) == meaning(body)
+
+
+@settings(max_examples=100, deadline=None)
+@given(st.data(), bodies(), PLACES, st.binary(max_size=6), st.integers(0, 100_000))
+def test_damage_ends_in_an_outcome(
+    data: st.DataObject, body: bytes, places: list[int], damage: bytes, place: int
+) -> None:
+    reply = data.draw(framed(body))
+    place %= len(reply) + 1
+    kept = data.draw(st.integers(place, len(reply)))
+    exchange = streamed(cut(reply[:place] + damage + reply[kept:], places))
+    assert exchange.outcome in {"ok", "malformed", "truncated", "http_error", "connect_error"}
+    assert exchange.complete == (exchange.outcome == "ok") or exchange.outcome == "malformed"
+    assert "fault in the client" not in exchange.error
+
+
+@settings(max_examples=150, deadline=None)
+@given(st.lists(bodies(), min_size=1, max_size=3), PLACES)
+def test_a_known_shape_changes_nothing(parts: list[bytes], places: list[int]) -> None:
+    """Times included, with and without it, up to the event that ends the stream or is none."""
+    chunks = cut(b"".join(parts), places)
+    plain, quick = Exchange(status=200), Exchange()
+    reception, take = Reception(quick), by_parsing(plain)
+    reception.begin(Head(200, "text/event-stream"))
+    for received_at, chunk in enumerate(chunks):
+        ended = [outcome(feed, chunk, received_at) for feed in (take, reception.feed)]
+        assert ended[0] == ended[1]
+        assert asdict(plain) == asdict(quick)
+        if ended[0] is not False:
+            return
+
+
+def by_parsing(exchange: Exchange) -> Callable[[bytes, float], bool]:
+    """Feeds an exchange with every event in full."""
+    events = EventStream()
+
+    def take(chunk: bytes, received_at: float) -> bool:
+        for payload in events.feed(chunk):
+            if payload == DONE[6:-2]:
+                exchange.close(received_at)
+                return True
+            exchange.take(payload, received_at)
+        return False
+
+    return take
+
+
+def outcome(feed: Callable[[bytes, float], bool], chunk: bytes, received_at: float) -> bool | str:
+    try:
+        return feed(chunk, float(received_at))
+    except StreamFailure as failure:
+        return str(failure)
+
+
+PLAIN = st.builds(token, TEXTS, FINISH) | st.builds(lambda text: delta(content=text), TEXTS)
+ODD_TEXTS = st.sampled_from([b"", b"\xc3", b'"', b"\\n", b"\n", b'","x":"'])
+PLACED = st.sampled_from([b"a", "é".encode(), b"\x7f"]) | ODD_TEXTS | st.binary(max_size=8)
+ODD_NUMBERS = st.sampled_from([b"0", b"00", b"07", b"-1", b"1.5", b"", b"null", b"1,", b"9" * 30])
+NUMBERS = st.integers(0, 10**10).map(lambda number: b"%d" % number)
+
+
+def same_as_parsed(known: bytes, *others: bytes) -> None:
+    """What comes after `known` is the same as if no shape were known."""
+    learnt = Exchange()
+    reception = Reception(learnt)
+    reception.feed(known, 1.0)
+    parsed = deepcopy(learnt)
+    by_rote = by_parsing(parsed)
+    for other in others:
+        assert outcome(reception.feed, other, 2.0) == outcome(by_rote, other, 2.0)
+    assert asdict(learnt) == asdict(parsed)
+
+
+@settings(max_examples=200, deadline=None)
+@given(PLAIN, PLACED)
+def test_any_bytes_in_the_place_of_a_text(known: bytes, text: bytes) -> None:
+    place = TEXT.search(known)
+    if place is not None:
+        same_as_parsed(known, known[: place.start(1)] + text + known[place.end(1) :])
+
+
+@settings(max_examples=200, deadline=None)
+@given(PLACED, NUMBERS | ODD_NUMBERS, NUMBERS | ODD_NUMBERS)
+def test_any_bytes_in_the_places_of_text_and_counts(
+    text: bytes, total: bytes, output: bytes
+) -> None:
+    known = running(" word", 2)
+    other = known.replace(b" word", text).replace(b'tokens": 9', b'tokens": ' + total)
+    same_as_parsed(known, other.replace(b'completion_tokens": 2', b'completion_tokens": ' + output))
+
+
+@pytest.mark.parametrize("pending", [b": note ", b"data: 1\n", b"data: {", b"data:", b"id: 1\r"])
+@pytest.mark.parametrize("known", [token(" word"), running(" word")])
+def test_what_is_known_of_events_says_nothing_inside_one(known: bytes, pending: bytes) -> None:
+    same_as_parsed(known, pending, known, known)
+
+
+def test_events_of_a_known_shape_are_not_parsed() -> None:
+    shape, chunk = TokenShape(), token(" one") + token("naïve 🦜")
+    shape.learn(token(" a")[6:-2])
+    assert shape.count(chunk + token(" x", "length")) == (2, len(chunk))
+    counting = RunningShape()
+    counting.learn(running(" a", 1)[6:-2])
+    read = counting.read(running(" x", 12) + DONE, 0)
+    assert read == (interpret(running(" x", 12)[6:-2]), len(running(" x", 12)))
+
+
+def test_what_looks_like_a_known_shape_is_parsed() -> None:
+    shape = TokenShape()
+    shape.learn(token("a")[6:-2])
+    halves = [token("?").replace(b"?", half) for half in (b"\xc3", b"\xa9")]
+    assert shape.count(b"".join(halves)) == (0, 0)
+    # Line ends inside an event are none of its data.
+    shape.learn(b'{"choices":[\n{"text":"b"}]}')
+    assert shape.count(b'data: {"choices":[\n{"text":"b"}]}\n\n') == (0, 0)
+    counting = RunningShape()
+    counting.learn(running("a", details={"completion_tokens": 5})[6:-2])
+    assert not counting.known
+    elsewhere = {"prompt_tokens": 7, "total_tokens": 9, "details": {"completion_tokens": 2}}
+    counting.learn(token("b", usage=elsewhere)[6:-2])
+    assert not counting.known
+    counting.learn(running("a")[6:-2])
+    ended = running("a").replace(b'"finish_reason": null', b'"finish_reason": "ok"')
+    assert counting.read(ended, 0) is None
+
+
+async def over_sockets(pieces: list[bytes], transport: TransportName) -> Exchange:
+    async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readuntil(b":0.0}")
+        for piece in pieces:
+            writer.write(piece)
+            await writer.drain()
+            await asyncio.sleep(0)
+        writer.close()
+
+    exchange = Exchange()
+    async with await asyncio.start_server(answer, "127.0.0.1", 0) as server:
+        url = f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}"
+        options = ClientSettings(url=url, model="m", transport=transport, timeout_s=5.0)
+        async with StreamingClient(options) as client:
+            await client.stream("hi", 3, exchange)
+    return exchange
+
+
+@settings(max_examples=40, deadline=None)
+@given(st.data(), bodies(), PLACES)
+def test_both_transports_say_the_same(data: st.DataObject, body: bytes, places: list[int]) -> None:
+    pieces = cut(data.draw(framed(body)), places)
+    for name in TRANSPORTS:
+        assert seen(uvloop.run(over_sockets(pieces, name))) == meaning(body)

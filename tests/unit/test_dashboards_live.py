@@ -1,0 +1,469 @@
+"""The live tab without a browser: what it keeps, what it answers, and what it refuses."""
+
+import csv
+import io
+import re
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from functools import wraps
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from flask import Blueprint, Flask, Response
+from flask.testing import FlaskClient
+
+from dashboards.live_tab import pages
+from dashboards.live_tab.context_table import ContextTable
+from dashboards.live_tab.live_view import LiveView
+from dashboards.live_tab.series import COLUMNS, Series
+from dashboards.live_tab.served import Served, served
+from dashboards.live_tab.timeline import Timeline
+from dashboards.live_tab.window import WINDOW_S, Reading, Window
+from loadgen.record import RequestRecord
+from loadgen.runs.csv_log import to_csv
+from loadgen.runs.directory import RunDirectory
+from loadgen.stats.self_watch import SaturationRule
+from loadgen.stats.server_sample import ServerSample
+from loadgen.stats.tally import Tally
+from loadgen.swarm.ledger import Row, RunLedger, WorkerLedger
+
+HOSTILE = ("<img src=x onerror=alert(1)>", "=cmd()", "'=cmd()", 'a,"b')
+
+
+def record(number: int, context_id: str, **more: Any) -> RequestRecord:
+    """A request of 100 prompt tokens, 64 of them cached, that took `number` ms to its token."""
+    base = RequestRecord(
+        request_id=str(number),
+        worker="0",
+        user="u",
+        context_id=context_id,
+        question_id="q",
+        repeat=False,
+        scheduled_s=float(number),
+        sent_s=float(number),
+        first_token_s=number + 0.5,
+        end_s=number + 0.75,
+        ttft_ms=float(number),
+        itl_mean_ms=None,
+        itl_p50_ms=None,
+        itl_p95_ms=None,
+        itl_p99_ms=None,
+        itl_max_ms=None,
+        tpot_ms=None,
+        e2e_ms=100.0,
+        prompt_tokens=100,
+        cached_tokens=64,
+        output_tokens=8,
+        outcome="ok",
+        status=200,
+        error="",
+    )
+    return replace(base, **more)
+
+
+def requests(count: int, contexts: int) -> list[Served]:
+    rows: list[Row] = [(record(at, f"c{at % contexts}"), []) for at in range(count)]
+    return list(served(rows))
+
+
+def figures(**values: float) -> tuple[float | None, ...]:
+    return tuple(values.get(name) for name in COLUMNS)
+
+
+# ---- series ------------------------------------------------------------------------------------
+
+
+def test_an_hour_fits_and_keeps_its_span_its_means_and_its_peaks() -> None:
+    series = Series()
+    for second in range(3600):
+        peak = 900.0 if second == 2000 else 5.0
+        series.add(figures(at_s=second, requests_per_s=second % 2, ttft_p99_ms=peak))
+    rows = series.since(0).rows
+    assert len(rows) == 900
+    assert series.step_s == 4
+    at_s, rates, p99 = (
+        [row[COLUMNS.index(name)] for row in rows]
+        for name in ("at_s", "requests_per_s", "ttft_p99_ms")
+    )
+    assert at_s == list(range(3, 3600, 4))
+    assert set(rates) == {0.5}
+    assert p99.count(900.0) == 1
+    assert set(p99) == {5.0, 900.0}
+
+
+def test_increments_add_up_to_the_whole_also_with_an_odd_row_left_over() -> None:
+    series, seen, step_s = Series(most_rows=10), [], 1
+    for second in range(100):
+        series.add(figures(at_s=second))
+        assert len(series.since(0).rows) <= 10
+        if series.step_s != step_s:
+            seen, step_s = [], series.step_s
+        first, new = series.since(len(seen))
+        assert first == len(seen)
+        seen += new
+    assert seen == series.since(0).rows
+    assert [row[0] for row in seen] == list(range(step_s - 1, 100, step_s))
+
+
+def test_unknown_seconds_stay_unknown() -> None:
+    series = Series(most_rows=2)
+    for value in (None, None, 3.0, None):
+        series.add(figures(running=value) if value else figures())
+    at = COLUMNS.index("running")
+    assert [row[at] for row in series.since(0).rows] == [None, 3.0]
+
+
+# ---- window ------------------------------------------------------------------------------------
+
+
+def test_rates_and_quantiles_are_of_the_last_seconds_only() -> None:
+    tally, window = Tally(), Window()
+    for second in range(20):
+        late = second >= 10
+        for ttft_ms in (10.0, 1000.0, 1000.0, 1000.0) if late else (10.0,) * 4:
+            tally.add(record(0, "c", ttft_ms=ttft_ms), [2.0, 2.0, 0.0] if late else [0.0] * 3)
+        tally.add(record(0, "c", outcome="timeout"))
+        window.add(Reading.take(tally, float(second)))
+    assert window.quantiles("ttft_ms") == pytest.approx((1000.0,) * 3, rel=0.005)
+    assert window.quantiles("itl_ms") == pytest.approx((2.0,) * 3, rel=0.005)
+    assert window.per_s("ok") == 4
+    assert window.per_s("failed") == 1
+    assert window.per_s("output_tokens") == 32
+    assert window.told_hit_rate == pytest.approx(0.64)
+
+
+def test_a_second_without_replies_has_no_latency() -> None:
+    tally, window = Tally(), Window()
+    tally.add(record(7, "c"))
+    for second in range(WINDOW_S + 2):
+        window.add(Reading.take(tally, float(second)))
+    assert window.quantiles("ttft_ms") == (None, None, None)
+    assert window.told_hit_rate is None
+    assert window.per_s("ok") == 0
+
+
+# ---- requests ----------------------------------------------------------------------------------
+
+
+def test_rows_of_this_process_and_the_text_of_a_workers_tell_the_same() -> None:
+    rows: list[Row] = [(record(at, name), []) for at, name in enumerate(HOSTILE)]
+    rows += [
+        (record(5, "true", rag_context_id="found", retrieval_ms=3.0), []),
+        (record(6, "true", rag_context_id="", retrieval_ms=3.0), []),
+        (record(7, "c", outcome="timeout", first_token_s=None, ttft_ms=None, error="@late"), []),
+        (record(8, "c", outcome="cancelled"), []),
+    ]
+    own = list(served(rows))
+    assert [each.context_id for each in own] == [*HOSTILE, "found", "", "c"]
+    assert own[-1].error == "@late"
+    sent: list[dict[str, Any]] = []
+    worker = WorkerLedger(sent.append)
+    worker.add(rows)
+    worker.flush()
+    assert list(served(sent[0]["rows"])) == own
+
+
+def test_the_timeline_forgets_the_oldest_requests_and_their_contexts() -> None:
+    timeline = Timeline(most_marks=10)
+    for request in requests(40, contexts=40):
+        timeline.add(request)
+    first, marks, names = timeline.since(0)
+    assert first == 30
+    assert [mark[0] for mark in marks] == list(range(30, 40))
+    assert names == {number: f"c{number}" for number in range(30, 40)}
+    assert timeline.number("c5") is None
+    assert timeline.since(38) == (38, marks[8:], {38: "c38", 39: "c39"})
+    assert timeline.since(10**9) == (40, [], {})
+
+
+def test_contexts_keep_the_number_of_their_first_appearance() -> None:
+    timeline = Timeline()
+    for name in ("b", "a", "b", "c", "a"):
+        timeline.add(Served("0", name, 0.1, 0.2, 5.0, 10, None, "ok", ""))
+    first, marks, names = timeline.since(0)
+    assert first == 0
+    assert [mark[0] for mark in marks] == [0, 1, 0, 2, 1]
+    assert [mark[3] for mark in marks] == [None] * 5
+    assert names == {0: "b", 1: "a", 2: "c"}
+
+
+def test_every_request_is_in_the_table_and_the_most_frequent_contexts_stand_first() -> None:
+    table = ContextTable(most_contexts=5)
+    for request in requests(60, contexts=8):
+        table.add(request)
+    for _ in range(3):
+        table.add(requests(4, contexts=8)[3])
+    top, others = table.top(2)
+    assert [(name, row.requests) for name, row in top] == [("c3", 11), ("c0", 8)]
+    assert top[0][1].cached_share == pytest.approx(0.64)
+    assert sum(row.requests for _, row in top) + others.requests == 63
+    assert others.ttft_ms.count == others.requests
+
+
+# ---- routes ------------------------------------------------------------------------------------
+
+
+class Hook(list[Callable[..., None]]):
+    add_listener = list.append
+
+    def fire(self) -> None:
+        for listener in self:
+            listener()
+
+
+class Site:
+    """Locust's web app around the tab of a leader that has a run directory."""
+
+    def __init__(self, folder: Path, login: bool = False) -> None:
+        self.directory = RunDirectory(folder)
+        self.events = SimpleNamespace(
+            **{name: Hook() for name in HOOKS},
+        )
+        self.leader: Any = SimpleNamespace(
+            environment=SimpleNamespace(
+                events=self.events,
+                reset_stats=False,
+                parsed_options=SimpleNamespace(web_base_path=None),
+                runner=SimpleNamespace(user_count=3),
+            ),
+            ledger=RunLedger(None),
+            server=SimpleNamespace(samples=[]),
+            preparation=None,
+            plan=None,
+            roll=None,
+            directory=None,
+            host_died=False,
+            listener=None,
+        )
+        self.login = login
+        self.template_args: dict[str, Any] = {"extended_tabs": [{"title": "Own", "key": "own"}]}
+        self.app = Flask(__name__)
+        page = Blueprint("locust", __name__)
+        page.add_url_rule("/", "index", lambda: "<html><body>Locust</body></html>")
+        self.app.register_blueprint(page)
+        self.view = LiveView(self.leader)
+        self.view.watch()
+        pages.Pages(self.view, self).add()
+
+    def auth_required_if_enabled(self, view: Callable[..., Response]) -> Callable[..., Response]:
+        @wraps(view)
+        def guarded(*args: Any, **kwargs: Any) -> Response:
+            return Response("login", 401) if self.login else view(*args, **kwargs)
+
+        return guarded
+
+    def start(self) -> None:
+        """A swarm starts, as the leader does it; no greenlet samples it."""
+        options = SimpleNamespace(max_lag_ms=100.0, batching=None)
+        self.leader.preparation = SimpleNamespace(options=options, batched=False)
+        self.leader.directory = self.directory
+        self.leader.ledger = RunLedger(self.directory, self.leader.listener)
+
+    def client(self) -> FlaskClient:
+        return self.app.test_client()
+
+    def live(self, **query: int) -> dict[str, Any]:
+        answer = self.client().get("/kvswarm/live", query_string=query)
+        assert answer.status_code == 200
+        return dict(answer.json or {})
+
+
+HOOKS = ("test_start", "test_stop", "reset_stats", "spawning_complete")
+ROUTES = ("live", "static/live.js", "static/live.css", "csv/requests.csv", "csv/contexts.csv")
+
+
+@pytest.fixture
+def site(tmp_path: Path) -> Iterator[Site]:
+    site = Site(tmp_path)
+    yield site
+    site.directory.close()
+
+
+def rows(*names: str) -> list[Row]:
+    return [(record(at, name), []) for at, name in enumerate(names)]
+
+
+def test_the_page_gets_the_script_and_keeps_what_others_added(site: Site) -> None:
+    assert pages.SCRIPT in site.client().get("/").text
+    (path,) = re.findall(r'src="\.(.*?)"', pages.SCRIPT)
+    assert "import" in site.client().get(path).text
+    assert [tab["key"] for tab in site.template_args["extended_tabs"]] == ["own", pages.KEY]
+    assert len(site.template_args["extended_csv_files"]) == 5
+
+
+def test_a_page_gets_only_what_it_has_not_seen(site: Site) -> None:
+    site.start()
+    site.leader.ledger.add(rows("a", "b", "a"))
+    site.view.series.add(site.view.sampler.take())
+    first = site.live()
+    assert [mark[0] for mark in first["marks"]] == [0, 1, 0]
+    assert first["names"] == {"0": "a", "1": "b"}
+    assert len(first["rows"]) == 1
+    known = {"epoch": first["epoch"], "step_s": 1, "since": 1, "mark": 3}
+    nothing = site.live(**known)
+    assert (nothing["rows"], nothing["marks"], nothing["names"]) == ([], [], {})
+    site.leader.ledger.add(rows("c"))
+    assert [mark[0] for mark in site.live(**known)["marks"]] == [2]
+    assert len(site.live(**{**known, "epoch": 1})["marks"]) == 4
+    assert [row[:3] for row in first["contexts"]] == [["a", 0, 2], ["b", 1, 1]]
+
+
+def test_reset_and_restart_begin_anew_and_the_end_keeps_the_last_figures(site: Site) -> None:
+    site.start()
+    site.leader.ledger.add(rows("a"))
+    first = site.live()["epoch"]
+    site.events.test_stop.fire()
+    assert len(site.live()["marks"]) == 1
+    site.events.reset_stats.fire()
+    second = site.live()
+    assert (second["marks"], second["contexts"]) == ([], [])
+    site.leader.ledger.add(rows("b"))
+    site.start()
+    site.leader.ledger.add(rows("c"))  # before Locust has told anybody of the start
+    site.events.test_start.fire()
+    third = site.live()
+    assert list(third["names"].values()) == ["c"]
+    assert len({first, second["epoch"], third["epoch"]}) == 3
+
+
+@pytest.mark.parametrize("name", ["epoch", "step_s", "since", "mark"])
+def test_nonsense_is_refused_with_a_sentence(site: Site, name: str) -> None:
+    for text in ("-1", "1.5", "x", "", "٣", "9" * 16, "1e3"):
+        answer = site.client().get("/kvswarm/live", query_string={name: text})
+        assert answer.status_code == 400
+        assert answer.text.startswith(f"{name} must be a whole number from 0, not ")
+        assert answer.mimetype == "text/plain"
+
+
+def test_an_answer_stays_small_whatever_happens(site: Site) -> None:
+    site.start()
+    many = [f"context-{number}" for number in range(6000)]
+    site.leader.ledger.add(rows(*many))
+    for _ in range(2000):
+        site.view.series.add(tuple(1234.5 for _ in COLUMNS))
+    answer = site.client().get("/kvswarm/live")
+    assert len(answer.data) < 600_000
+    assert answer.json is not None
+    assert len(answer.json["contexts"]) == 51
+    assert sum(row[2] for row in answer.json["contexts"]) == 6000
+
+
+def test_everything_is_behind_locusts_login(tmp_path: Path) -> None:
+    client = Site(tmp_path, login=True).client()
+    assert {client.get(f"/kvswarm/{route}").status_code for route in ROUTES} == {401}
+
+
+def test_what_cannot_be_downloaded_says_why(site: Site) -> None:
+    def said(name: str) -> str:
+        answer = site.client().get(f"/kvswarm/csv/{name}.csv")
+        assert answer.status_code == 404
+        return answer.text
+
+    assert "no swarm has run yet" in said("requests")
+    assert "there is no table 'run'" in said("run")
+    site.start()
+    assert "send no batches" in said("batches")
+    site.leader.directory = None
+    assert "--out DIR" in said("requests")
+
+
+def test_tables_are_downloaded_whole_while_the_run_goes_on_and_hold_no_formula(
+    site: Site, tmp_path: Path
+) -> None:
+    site.start()
+    site.leader.ledger.add(rows(*HOSTILE))
+    answer = site.client().get("/kvswarm/csv/requests.csv")
+    told = list(csv.DictReader(io.StringIO(answer.text)))
+    assert len(told) == len(HOSTILE)
+    assert answer.data == (tmp_path / "requests.csv").read_bytes()
+    assert f"{tmp_path.name}_requests.csv" in answer.headers["Content-Disposition"]
+    contexts = site.client().get("/kvswarm/csv/contexts.csv").text
+    names = [row["context_id"] for row in csv.DictReader(io.StringIO(contexts))]
+    assert sorted(names) == sorted(next(csv.reader([to_csv([[name]])]))[0] for name in HOSTILE)
+    assert not any(name.startswith("=") for name in names)
+    assert {row["ttft_p50_ms"] for row in csv.DictReader(io.StringIO(contexts))} == {
+        *map(str, range(len(HOSTILE)))
+    }
+
+
+def test_the_engine_is_told_of_or_the_reason_why_not(site: Site) -> None:
+    samples = site.leader.server.samples
+    assert site.live()["server"] == "silent"
+    samples.append(ServerSample(0.0, reachable=True))
+    assert site.live()["server"] == "none"
+    site.start()
+    for second in range(8):
+        samples.append(
+            ServerSample(
+                float(second),
+                reachable=True,
+                prompt_tokens=1000 * second,
+                computed_prompt_tokens=250 * second,
+                cached_prompt_tokens=500 * second,
+                external_prompt_tokens=250 * second,
+                generation_tokens=0,
+                kv_cache_usage=0.5,
+                running=2,
+                waiting=7,
+            )
+        )
+    site.view.series.add(site.view.sampler.take())
+    answer = site.live()
+    assert answer["server"] == "metrics"
+    told = dict(zip(answer["columns"], answer["rows"][-1], strict=True))
+    assert (told["hit_rate"], told["external_hit_rate"]) == (0.5, 0.25)
+    assert (told["kv_cache_usage"], told["running"], told["waiting"]) == (0.5, 2, 7)
+
+
+def test_a_saturated_client_and_a_dead_host_are_announced(
+    site: Site, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    site.start()
+    assert site.live()["warnings"] == []
+    verdict = SimpleNamespace(saturated=True, reason="the client was late")
+    monkeypatch.setattr(SaturationRule, "judge", lambda rule, samples: verdict)
+    for _ in range(5):
+        site.view.sampler.take()
+    site.leader.host_died = True
+    site.leader.roll = SimpleNamespace(lost=2)
+    saturated, dead, lost = site.live()["warnings"]
+    assert "the client was late" in saturated
+    assert "host is gone" in dead
+    assert "2 worker" in lost
+
+
+# ---- what the browser gets ---------------------------------------------------------------------
+
+
+STATIC = Path(pages.__file__).parent / "static"
+
+
+def test_the_script_is_small_loads_nothing_from_elsewhere_and_sets_text_only() -> None:
+    files = [path.read_text(encoding="utf-8") for path in STATIC.glob("*.[jc]s*")]
+    text = "\n".join(files)
+    assert len(text) < 30_000
+    urls = set(re.findall(r"\w+://[^\"'`\s]+", text))
+    assert urls == {"http://www.w3.org/2000/svg"}
+    unsafe = ("innerHTML", "outerHTML", "insertAdjacentHTML", "document.write", "eval(", "import(")
+    assert not [word for word in unsafe if word in text]
+
+
+def test_contexts_have_the_colours_of_the_report_and_lines_the_first_of_them() -> None:
+    def colours(name: str, text: str, begin: str, end: str) -> list[str]:
+        (listed,) = re.findall(rf"{name}.*?= {begin}(.*?){end}", text, re.S)
+        return re.findall(r"#[0-9a-f]{6}", listed)
+
+    script = (STATIC / "elements.js").read_text(encoding="utf-8")
+    style = STATIC.parents[1] / "figures" / "style.py"
+    contexts, lines = (
+        (
+            colours(f"const {name}", script, r"\[", r"\]"),
+            colours(f"\n{name}", style.read_text(encoding="utf-8"), r"\(", r"\n\)"),
+        )
+        for name in ("CONTEXT_COLOURS", "SERIES_COLOURS")
+    )
+    assert contexts[0] == contexts[1]
+    assert lines[0] == lines[1][:3]
+    assert len(contexts[0]) == 16

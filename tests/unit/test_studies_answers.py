@@ -1,0 +1,340 @@
+"""The rules by which studies answer: what they say follows the figures, also where those turn."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+from study_cells import Made, cell, noisy
+
+from dashboards.studies.answer import Answer
+from dashboards.studies.cell import Cells
+from dashboards.studies.table import Table
+from dashboards.studies.task1.diversity import diversity
+from dashboards.studies.task1.enough import error, knee
+from dashboards.studies.task1.length import by_length
+from dashboards.studies.task1.offload import offload
+from dashboards.studies.task1.repeat import old_requests
+from dashboards.studies.task1.reuse import with_and_without
+from dashboards.studies.task2.gain import Gain
+from dashboards.studies.task2.why import why
+from dashboards.studies.task3.order import order_by_label
+from dashboards.studies.task3.retrieval import documents, retrieval
+from loadgen.locality.curve import predict
+from loadgen.locality.measured import Measured
+from loadgen.locality.trace import Chain, Trace
+
+PLAIN, NO_REUSE, ORDERED = "vllm", "vllm-no-prefix-cache", "vllm-context"
+BATCH = Gain("size", "?", "kv_tokens", "tokens of cache", "tokens")
+
+
+def said(answer: Answer) -> str:
+    return " ".join(answer.sentences)
+
+
+def gain_at(folder: Path, plain_ms: float, ordered_ms: float, spread: float = 0.1) -> Answer:
+    sides = ((PLAIN, plain_ms), (ORDERED, ordered_ms))
+    return BATCH.answer(
+        Cells(
+            tuple(
+                cell(folder, "size", Made(noisy(ms, spread, seed)), target=target, kv_tokens=5120)
+                for seed, (target, ms) in enumerate(sides)
+            )
+        )
+    )
+
+
+def test_gain_turns_with_the_data(tmp_path: Path) -> None:
+    assert "2.0 times as fast with 5,120 tokens" in gain_at(tmp_path, 400, 200).short
+    assert "2.0 times as long with 5,120 tokens" in gain_at(tmp_path, 200, 400).short
+
+
+def test_noise_is_no_evidence(tmp_path: Path) -> None:
+    short = gain_at(tmp_path, 210, 200, spread=1.0).short
+    assert "no evidence of a difference with 5,120 tokens" in short
+    assert "times as" not in short
+
+
+def test_a_table_keeps_its_columns_whatever_stands_in_it() -> None:
+    lines = Table(("a", "b"), (("x | y\nz", "<b>"),)).markdown.split("\n")
+    assert lines[2] == r"| x \| y z | &lt;b> |"
+
+
+def test_few_requests_are_too_little_data(tmp_path: Path) -> None:
+    cells = Cells(
+        tuple(
+            cell(tmp_path, "size", Made([ms] * 5), target=target, kv_tokens=5120)
+            for target, ms in ((PLAIN, 900.0), (ORDERED, 100.0))
+        )
+    )
+    assert "too little data with 5,120 tokens" in BATCH.answer(cells).short
+
+
+def test_a_run_with_a_fault_decides_nothing(tmp_path: Path) -> None:
+    fast = cell(
+        tmp_path,
+        "size",
+        Made(noisy(100, 0.1, 1)),
+        fault="saturated",
+        target=ORDERED,
+        kv_tokens=5120,
+    )
+    slow = cell(tmp_path, "size", Made(noisy(400, 0.1, 2)), target=PLAIN, kv_tokens=5120)
+    assert (
+        "Served by context: nothing measured with 5,120 tokens"
+        in BATCH.answer(Cells((fast, slow))).short
+    )
+
+
+def test_of_a_late_client_only_counts_are_used(tmp_path: Path) -> None:
+    cells = Cells(
+        tuple(
+            cell(
+                tmp_path,
+                "size",
+                Made(noisy(ms, 0.1, 1)),
+                fault="late",
+                late=True,
+                figures={"computed_tokens_a_request": tokens},
+                target=target,
+                kv_tokens=5120,
+            )
+            for target, ms, tokens in ((PLAIN, 400, 900.0), (ORDERED, 100, 300.0))
+        )
+    )
+    text = said(BATCH.answer(cells))
+    assert "nothing measured with 5,120 tokens" in text
+    assert "900 against 300 with 5,120" in text
+
+
+def test_repeats_speak_for_themselves(tmp_path: Path) -> None:
+    """Runs that differ more from each other than the two sides do are no evidence, however
+    steady each of them is."""
+
+    def side(target: str, runs_ms: tuple[float, ...]) -> list:
+        return [
+            cell(tmp_path, "size", Made(noisy(ms, 0.01, at)), at, target=target, kv_tokens=5120)
+            for at, ms in enumerate(runs_ms, 1)
+        ]
+
+    steady = Cells((*side(PLAIN, (400, 404, 396)), *side(ORDERED, (200, 201, 199))))
+    assert "2.0 times as fast" in BATCH.answer(steady).short
+    unsteady = Cells((*side(PLAIN, (400, 150, 300)), *side(ORDERED, (200, 310, 180))))
+    assert "no evidence" in BATCH.answer(unsteady).short
+
+
+def test_why_counts_turns_and_tokens(tmp_path: Path) -> None:
+    mixed, sorted_ = ["a", "b"] * 20, ["a"] * 20 + ["b"] * 20
+
+    def answer(plain_tokens: float) -> Answer:
+        return why(
+            Cells(
+                tuple(
+                    cell(
+                        tmp_path,
+                        "size",
+                        Made([100.0] * 40, contexts=contexts),
+                        figures={"computed_prompt_tokens": tokens},
+                        target=target,
+                        kv_tokens=5120,
+                    )
+                    for target, contexts, tokens in (
+                        (PLAIN, mixed, plain_tokens),
+                        (ORDERED, sorted_, 1000.0),
+                    )
+                )
+            )
+        )
+
+    assert "3.0 times as many prompt tokens" in answer(3000).short
+    assert "first come 40 times (at least 2 are needed); by context 2 times" in said(answer(3000))
+    assert "It does not here" in answer(1010).short
+
+
+def lengths(folder: Path, cached_ms_per_token: float, computed_ms_per_token: float) -> Answer:
+    tokens = np.linspace(300, 5000, 60)
+    wobble = np.random.default_rng(3).standard_normal(60)
+    hits = Made(
+        (20 + cached_ms_per_token * tokens + wobble).tolist(), tokens.tolist(), tokens.tolist()
+    )
+    misses = Made((20 + computed_ms_per_token * tokens + wobble).tolist(), tokens.tolist())
+    return by_length(
+        Cells(
+            (
+                cell(folder, "length", hits, target=PLAIN, users=1),
+                cell(folder, "length", misses, target=NO_REUSE, users=1),
+            )
+        )
+    )
+
+
+def test_latency_by_length_is_told_for_computed_and_cached(tmp_path: Path) -> None:
+    short = lengths(tmp_path, 0.01, 0.1).short
+    assert short.startswith("With one user, each further 1,000 prompt tokens add 100 ms (")
+    assert "and 10.1 ms (9.9 ms to 10.3 ms) where" in short
+    assert "no evidence that they add less" in lengths(tmp_path, 0.0999, 0.1).short
+    assert "no evidence that the time to first token grows" in lengths(tmp_path, 0, 0).short
+
+
+def test_reuse_is_called_what_it_is(tmp_path: Path) -> None:
+    def short(without_ms: float, with_ms: float, spread: float) -> str:
+        sides = ((NO_REUSE, without_ms), (PLAIN, with_ms))
+        return with_and_without(
+            Cells(
+                tuple(
+                    cell(tmp_path, "length", Made(noisy(ms, spread, at)), target=target, users=8)
+                    for at, (target, ms) in enumerate(sides)
+                )
+            )
+        ).short
+
+    assert "8 users at once, reuse makes the first token come 3.0 times as fast" in short(
+        300, 100, 0.05
+    )
+    assert "take 3.0 times as long" in short(100, 300, 0.05)
+    assert "no evidence" in short(100, 101, 0.5)
+
+
+def test_repeats_are_set_against_new_requests_of_the_same_run(tmp_path: Path) -> None:
+    def text(old_ms: float) -> str:
+        is_old = [at % 2 == 0 for at in range(80)]
+        times = [old_ms + at % 5 if old else 300.0 + at % 7 for at, old in enumerate(is_old)]
+        cached = [500.0 * old for old in is_old]
+        made = Made(times, repeats=is_old, cached_tokens=cached)
+        return said(
+            old_requests(
+                Cells((cell(tmp_path, "repeat", made, target=PLAIN, kv_tokens=5120, users=1),))
+            )
+        )
+
+    assert "a cache of 5,120 tokens still has 50 % of the prompt of an old request" in text(100)
+    assert "begins 3.0 times as fast" in text(100)
+    assert "no evidence of a difference" in text(301)
+
+
+def test_diversity_is_told_against_the_fewest_contexts(tmp_path: Path) -> None:
+    cells = [
+        cell(
+            tmp_path,
+            "diversity",
+            Made(noisy(ms, 0.05, at)),
+            figures={"hit_rate": rate},
+            contexts=contexts,
+            zipf=0,
+            stickiness=sticky,
+            users=1,
+        )
+        for at, (contexts, sticky, ms, rate) in enumerate(
+            ((3, 0, 100, 0.9), (12, 0, 102, 0.8), (48, 0, 300, 0.1), (48, 0.8, 100, 0.7))
+        )
+    ]
+    text = said(diversity(Cells(tuple(cells))))
+    assert "3.0 times as long with 48" in text
+    assert "no evidence of a difference with 12" in text
+    assert "48 contexts, one user: mean TTFT all alike" in text
+    assert "(-6" in text
+
+
+def test_offload_names_the_memory_that_is_enough(tmp_path: Path) -> None:
+    rows = ((PLAIN, "", 300, 20_000), *((OFF, str(gb), ms, t) for gb, ms, t in SIZES))
+    cells = [
+        cell(
+            tmp_path,
+            "offload",
+            Made(noisy(ms, 0.05, at)),
+            figures={"computed_prompt_tokens": float(tokens), "external_hit_rate": 0.4},
+            target=target,
+            context_tokens=1500,
+            kv_tokens=5120,
+            **({"l1_gb": gb} if gb else {}),
+        )
+        for at, (target, gb, ms, tokens) in enumerate(rows)
+    ]
+    text = said(offload(Cells(tuple(cells))))
+    assert "no evidence of a difference with 0.01 GB of LMCache" in text
+    assert "3.0 and 3.0 times as fast with 0.05 and 0.1 GB of LMCache" in text
+    assert "0.05 GB are enough here" in text
+
+
+OFF = "vllm-lmcache"
+SIZES = ((0.01, 300, 20_000), (0.05, 100, 9_000), (0.1, 100, 9_000))
+
+
+def test_no_cache_is_enough_where_nothing_returns() -> None:
+    once = Trace(tuple(Chain((at * 2 + 1, at * 2 + 2), 300, 8) for at in range(20)), 128)
+    assert knee(predict(once), 4096).startswith("No cache helps")
+    again = Trace(tuple(Chain((at % 4 * 2 + 1, at % 4 * 2 + 2), 300, 8) for at in range(20)), 128)
+    assert "MB) are enough for this workload, because" in knee(predict(again), 4096)
+
+
+@pytest.mark.parametrize(
+    ("measured", "words"), [(0.51, "size a cache by it"), (0.6, "do not rely")]
+)
+def test_a_prediction_that_is_off_is_not_recommended(measured: float, words: str) -> None:
+    found = error([Measured("run", 5120, measured, 0.5, 40, 1)])
+    assert words in found[1]
+
+
+def arms(folder: Path, **ms: float) -> Answer:
+    rows = (
+        (PLAIN, "oracle", 400.0),
+        (PLAIN, "rag", 450.0),
+        *((ORDERED, label, value) for label, value in ms.items()),
+    )
+    return order_by_label(
+        Cells(
+            tuple(
+                cell(
+                    folder,
+                    "labels",
+                    Made(noisy(value, 0.05, at)),
+                    target=target,
+                    labels=label,
+                    rag_wrong=0,
+                )
+                for at, (target, label, value) in enumerate(rows)
+            )
+        )
+    )
+
+
+def test_found_labels_keep_lose_or_have_no_gain(tmp_path: Path) -> None:
+    assert "keeps the gain" in arms(tmp_path, oracle=200, rag=225).short
+    assert "loses a part of the gain" in arms(tmp_path, oracle=200, rag=350).short
+    assert "the found one does not" in arms(tmp_path, oracle=200, rag=450).short
+    assert "Even the true label shows no gain" in arms(tmp_path, oracle=400, rag=200).short
+    assert "Not measured" in arms(tmp_path, oracle=200).short
+
+
+def test_accuracy_by_documents_has_an_interval(tmp_path: Path) -> None:
+    def text(many: float) -> str:
+        return said(
+            documents(
+                Cells(
+                    tuple(
+                        cell(
+                            tmp_path,
+                            "documents",
+                            Made([100.0] * 200, right=[at < 200 * share for at in range(200)]),
+                            figures={"retrieval_p50_ms": 20.0},
+                            users=24,
+                            **({"corpus": "6"} if few else {}),
+                        )
+                        for few, share in ((True, 0.9), (False, many))
+                    )
+                )
+            )
+        )
+
+    assert "90 % (83 % to 94 %) with 6 documents" in text(0.6)
+    assert "worse" in text(0.6)
+    assert "no evidence that accuracy differs" in text(0.88)
+
+
+def test_retrieval_share_is_told_for_each_crowd(tmp_path: Path) -> None:
+    cells = tuple(
+        cell(tmp_path, "users", Made([100.0] * 40), figures={"retrieval_share": s}, users=users)
+        for users, s in ((1, 0.4), (24, 0.1))
+    )
+    assert retrieval(Cells(cells)).short == (
+        "Of it, retrieval takes 40 % with one user and 10 % with 24 users at once."
+    )

@@ -1,0 +1,139 @@
+"""Studies as they come: definitions that a sweep takes, pages and the overview made of runs."""
+
+import itertools
+import json
+import re
+import shutil
+from pathlib import Path
+
+import pytest
+from study_cells import Made, noisy, write_run
+
+from dashboards.studies.catalog import STUDIES
+from dashboards.studies.corpora import SIZES, all_documents, write_corpora
+from dashboards.studies.study import Plan, read_plan
+from loadgen.cli.cell_check import check_cells
+from loadgen.cli.study import STUDY_JSON, study_command
+from loadgen.errors import UsageError
+from loadgen.sweep.definition import Definition
+from loadgen.sweep.made_cell import MadeCell
+from loadgen.sweep.matrix import cells_of
+from loadgen.workload.corpus import load_corpus
+
+MOST_BYTES = 100_000
+PLANS = [(name, quick) for name in STUDIES for quick in (True, False)]
+
+
+@pytest.mark.parametrize(("name", "quick"), PLANS)
+def test_every_part_is_a_sweep_and_all_are_one(name: str, quick: bool, tmp_path: Path) -> None:
+    plan = read_plan(STUDIES[name], quick)
+    asked = {part for question in plan.study.questions for part in question.parts}
+    assert asked == set(plan.parts)
+    merged = plan.merged(tmp_path)
+    assert plan.runs == plan.repeats * len(cells_of(merged))
+    assert plan.engine_starts <= 6 or not quick
+
+
+@pytest.mark.parametrize("names", [("task1", "task2"), ("task3",)])
+def test_a_sweep_accepts_the_options(names: tuple[str, ...], tmp_path: Path) -> None:
+    """One cell of each part, by the check that a sweep makes before it starts anything."""
+    write_corpora(tmp_path)
+    plans = [read_plan(STUDIES[name], quick=False) for name in names]
+    cells = [
+        {key: str(value).replace("{corpora}", str(tmp_path)) for key, value in first.items()}
+        for plan in plans
+        for part in plan.parts.values()
+        for first in [cells_of(part)[0].options]
+    ]
+    locustfile = next(iter(plans[0].parts.values())).locustfile
+    definition = Definition(name="check", locustfile=locustfile, cells=cells)
+    assert len(check_cells(definition, cells_of(definition), tmp_path / "out")) == len(cells)
+
+
+def test_parts_that_differ_in_their_repeats_are_refused(tmp_path: Path) -> None:
+    plan = read_plan(STUDIES["task1"], quick=True)
+    other = Definition(name="other", repeats=7, cells=[{"users": 1}], locustfile="batched")
+    with pytest.raises(UsageError, match="repeats: must be as in the other parts"):
+        Plan(plan.study, True, {**plan.parts, "other": other}).merged(tmp_path)
+
+
+def test_small_corpora_hold_the_first_documents_with_their_questions(tmp_path: Path) -> None:
+    write_corpora(tmp_path)
+    whole = load_corpus()
+    for size in SIZES:
+        corpus = load_corpus(tmp_path / str(size))
+        assert corpus.documents == whole.documents[:size]
+        assert all(corpus.questions[each.doc_id] for each in corpus.documents)
+    assert all_documents() > max(SIZES)
+
+
+def made_study(folder: Path, name: str) -> Plan:
+    """All runs of a quick study: by context is twice as fast as first come."""
+    plan = read_plan(STUDIES[name], quick=True)
+    definition = plan.merged(folder / "corpora")
+    steps = itertools.product(cells_of(definition), range(1, plan.repeats + 1))
+    for position, (cell, repeat) in enumerate(steps, 1):
+        run = folder / "cells" / f"{cell.cell_id}-r{repeat}"
+        middle_ms = 200 if cell.options.get("target") == "vllm-context" else 400
+        times = noisy(middle_ms, 0.1, position)
+        write_run(run, Made(times, contexts=["a", "b", "c"] * 20), repeat)
+        summary = {"requests": 60, "server": {"computed_prompt_tokens": middle_ms * 100}}
+        (run / "summary.json").write_text(json.dumps(summary))
+        fixed = {key: str(value) for key, value in definition.options.items()}
+        MadeCell(cell.cell_id, cell.axes, fixed, repeat, repeat, position, 0, 20.0).write(run)
+    (folder / "cells.csv").write_text(f"run\n{folder}/cells/x\n")
+    (folder / STUDY_JSON).write_text(json.dumps({"study": name, "quick": True}))
+    return plan
+
+
+def test_the_page_answers_every_question(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    plan = made_study(tmp_path / "runs", "task2")
+    docs = tmp_path / "docs"
+    assert study_command(["report", str(tmp_path / "runs"), "-o", str(docs)]) == 0
+    page = (docs / "task2.md").read_text()
+    assert capsys.readouterr().out.strip() == str(docs / "task2.md")
+    assert page.count("\n## ") == len(plan.study.questions) + 1
+    assert "times as fast with 5,120, 10,240 and 40,960 tokens of cache" in page
+    assert "Not all of it was measured" not in page
+    pictures = re.findall(r"!\[[^]]+\]\(([^)]+)\)", page)
+    assert len(pictures) == len(plan.study.questions)
+    assert all((docs / name).stat().st_size < MOST_BYTES for name in pictures)
+    overview = (docs / "README.md").read_text()
+    assert "times as fast with 5,120, 10,240 and 40,960 tokens of cache" in overview
+    assert all(f"task2.md#{question.key}" in overview for question in plan.study.questions)
+    assert str(tmp_path) not in (docs / "task2-cells.csv").read_text()
+
+
+def test_what_was_not_measured_is_said(tmp_path: Path) -> None:
+    made_study(tmp_path, "task2")
+    for run in (tmp_path / "cells").glob("*users-16*"):
+        shutil.rmtree(run)
+    damaged = next((tmp_path / "cells").glob("*"))
+    (damaged / "run.json").write_text(json.dumps({"exit_code": 3}))
+    assert study_command(["report", str(tmp_path)]) == 0
+    page = (tmp_path / "task2.md").read_text()
+    assert "users: 6 runs are missing" in page
+    assert f"{damaged.name}: the host died" in page
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["report"], "name the directory of a study"),
+        (["report", "nowhere"], "nowhere holds no study"),
+        (["task1", "here"], "a word too many"),
+        (["task9"], "invalid choice"),
+    ],
+)
+def test_wrong_use_is_one_line(words: list[str], message: str) -> None:
+    with pytest.raises(UsageError, match=message) as caught:
+        study_command(words)
+    assert "\n" not in str(caught.value)
+
+
+def test_another_study_is_not_mixed_in(tmp_path: Path) -> None:
+    made_study(tmp_path, "task2")
+    with pytest.raises(UsageError, match="holds something else"):
+        study_command(["task1", "--quick", "--out", str(tmp_path)])

@@ -1,0 +1,50 @@
+"""Locust imported without its web stack, in processes of its own: an import happens once."""
+
+import subprocess
+import sys
+
+IMPORTED = """
+import sys
+from loadgen.swarm.lean_locust import import_locust
+main = import_locust()
+"""
+
+
+def run(code: str) -> None:
+    subprocess.run([sys.executable, "-c", IMPORTED + code], check=True, timeout=60)
+
+
+def test_locust_is_patched_and_whole_but_for_what_is_put_off() -> None:
+    run("""
+import gevent.monkey, locust.main
+from importlib import metadata
+assert main is locust.main.main
+assert gevent.monkey.is_module_patched("socket")
+assert not {"flask", "jinja2", "locust.web", "locust.html"} & sys.modules.keys()
+assert not hasattr(locust, "web")
+assert metadata.entry_points.__module__ == "importlib.metadata"
+""")
+
+
+def test_what_was_put_off_is_there_for_who_asks() -> None:
+    run("""
+from locust.env import Environment
+environment = Environment()
+environment.create_local_runner()
+shown = environment.create_web_ui("127.0.0.1", 0, delayed_start=True)
+import locust.web
+assert type(shown) is locust.web.WebUI
+from locust.main import get_html_report
+assert "<html" in get_html_report(environment, show_download_link=False).lower()
+""")
+
+
+def test_entry_points_are_found_inside_as_outside() -> None:
+    run("""
+from importlib import metadata
+from loadgen.swarm.lean_locust import _one_look_at_packages
+outside = metadata.entry_points(group="console_scripts")
+with _one_look_at_packages():
+    assert set(metadata.entry_points(group="console_scripts")) == set(outside) != set()
+    assert not metadata.entry_points(group="gevent.plugins.monkey.none")
+""")

@@ -1,0 +1,125 @@
+"""What is checked of a trace before anything is sent, and how its turns keep their order."""
+
+import argparse
+import asyncio
+import json
+from pathlib import Path
+
+import pytest
+
+from loadgen.context import Request
+from loadgen.errors import UsageError
+from loadgen.swarm.options import SwarmOptions, add_options
+from loadgen.swarm.replay import Replay, check_replay, check_trace_fit, pacer_of
+from loadgen.swarm.turn_gate import TurnGate
+
+
+@pytest.fixture
+def trace(tmp_path: Path) -> Path:
+    times = [(0, 700, 5, [0, 7]), (500, 1600, 9, [0, 7, 8, 9])]
+    names = ("timestamp", "input_length", "output_length", "hash_ids")
+    path = tmp_path / "trace.jsonl"
+    path.write_text("".join(json.dumps(dict(zip(names, row, strict=True))) + "\n" for row in times))
+    return path
+
+
+def options(*given: object) -> SwarmOptions:
+    parser = argparse.ArgumentParser()
+
+    class Locusts:
+        """Locust's parser takes more than argparse's."""
+
+        def add_argument(self, flag: str, **settings: object) -> None:
+            for name in ("env_var", "include_in_web_ui"):
+                settings.pop(name, None)
+            parser.add_argument(flag, **settings)  # type: ignore[arg-type]
+
+    add_options(Locusts())
+    return SwarmOptions.read(vars(parser.parse_args(list(map(str, given)))))
+
+
+def checked(*given: object, batched: bool = False) -> Replay | None:
+    read = options(*given)
+    replay = check_replay(read, batched)
+    pacer_of(read)
+    return replay
+
+
+def test_a_trace_may_be_replayed(trace: Path) -> None:
+    replay = checked("--trace", trace, "--arrivals", "trace", "--trace-speed", 2)
+    assert replay is not None
+    assert replay.note == f"replaying 2 requests of {trace} over 0 s, 2 times as fast as it was"
+    assert replay.to_wire(2) == {"common": [0, 7], "shares": [1, 1]}
+    assert checked() is None
+    assert checked("--trace", trace) is not None, "in a closed loop, too"
+
+
+@pytest.mark.parametrize(
+    ("more", "telling"),
+    [
+        (("--trace", "/nowhere"), "/nowhere cannot be read"),
+        (("--arrivals", "trace"), "give --trace FILE"),
+        (("--trace", "{trace}", "--arrivals", "trace", "--rate", 5), "--trace-speed"),
+        (("--trace", "{trace}", "--trace-speed", 0), "--trace-speed 0 is out of range"),
+        (("--trace", "{trace}", "--trace-limit", -1), "--trace-limit -1 is out of range"),
+        (("--trace", "{trace}", "--trace-max-tokens", 9), "leaves no request to replay"),
+        (("--trace", "{trace}", "--labels", "shuffled"), "--labels shuffled has no meaning"),
+    ],
+)
+def test_what_cannot_be_replayed_is_refused(
+    trace: Path, more: tuple[object, ...], telling: str
+) -> None:
+    with pytest.raises(UsageError) as error:
+        checked(*(str(each).replace("{trace}", str(trace)) for each in more))
+    assert telling in str(error.value)
+
+
+def test_batches_and_traces_without_times_are_refused(trace: Path, tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match="run the locustfile replay"):
+        checked("--trace", trace, batched=True)
+    untimed = tmp_path / "untimed.jsonl"
+    untimed.write_text('{"input_length": 5, "output_length": 5}\n')
+    with pytest.raises(UsageError, match="has no times: give --arrivals closed"):
+        checked("--trace", untimed, "--arrivals", "trace")
+
+
+def test_the_longest_request_has_to_fit(trace: Path) -> None:
+    replay = checked("--trace", trace)
+    assert replay is not None
+    check_trace_fit(replay, 1609, None)
+    with pytest.raises(UsageError, match="give --trace-max-tokens 1608"):
+        check_trace_fit(replay, 4096, 1608)
+
+
+def turn(index: int, session_id: str = "talk") -> Request:
+    return Request(index, index, "c", "q", "", "p", "", 1, session_id)
+
+
+async def test_turns_go_one_after_another_and_sessions_do_not_wait() -> None:
+    gate, went = TurnGate(), list[int]()
+
+    async def go(request: Request) -> None:
+        await gate.enter(request)
+        went.append(request.index)
+
+    waiting = [asyncio.create_task(go(turn(at))) for at in range(3)]
+    await asyncio.sleep(0)
+    await go(turn(7, "other"))
+    await go(turn(8, ""))
+    assert went == [0, 7, 8]
+    for at in range(3):
+        gate.leave(turn(at))
+        await asyncio.gather(*waiting[: at + 2])
+    assert went == [0, 7, 8, 1, 2]
+
+
+async def test_a_turn_that_is_given_up_does_not_hold_up_the_next() -> None:
+    gate = TurnGate()
+    await gate.enter(turn(0))
+    waiting = asyncio.create_task(gate.enter(turn(1)))
+    after = asyncio.create_task(gate.enter(turn(2)))
+    await asyncio.sleep(0)
+    waiting.cancel()
+    await asyncio.gather(waiting, return_exceptions=True)
+    gate.leave(turn(1))
+    assert await asyncio.wait_for(after, 1) is not None
