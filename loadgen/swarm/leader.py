@@ -96,6 +96,12 @@ class Leader:
             self.stage.open(self.plan, self.ledger, client_id, self._end_when_spent)
         self.view.open()
 
+    def give_up(self, reason: str) -> None:
+        """End a swarm that could not start."""
+        self.view.say(f"the swarm cannot start: {reason}")
+        self.plan = None
+        self._end()
+
     def stopping(self) -> None:
         """Locust's `test_stopping`: send nothing new, wait for those Locust does not wait for."""
         if self.plan is None:

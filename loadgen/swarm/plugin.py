@@ -82,7 +82,7 @@ def _lead(environment: Any, runner: Any, web_ui: Any) -> None:
         runner.register_message(SPENT, lambda msg, **_: leader.worker_spent(msg.node_id))
         runner.register_message(DRAINED, lambda msg, **_: roll.drained(msg.node_id))
         hooks.worker_connect.add_listener(lambda client_id, **_: roll.joined(client_id))
-    hooks.test_start.add_listener(lambda **_: leader.start())
+    hooks.test_start.add_listener(lambda **_: _start(environment, leader))
     hooks.test_stopping.add_listener(lambda **_: leader.stopping())
     hooks.test_stop.add_listener(lambda **_: leader.stopped())
     hooks.reset_stats.add_listener(lambda **_: leader.reset())
@@ -97,6 +97,17 @@ def _lead(environment: Any, runner: Any, web_ui: Any) -> None:
     _or_exit(environment, partial(_open_dashboards, leader))
     if web_ui is None or environment.parsed_options.autostart:
         _or_exit(environment, partial(_prepare, environment, leader))
+
+
+def _start(environment: Any, leader: Leader) -> None:
+    """Start the swarm; where that fails, end it as failed: its users would wait for ever."""
+    try:
+        leader.start()
+    except Exception as error:
+        environment.events.user_error.fire(
+            user_instance=None, exception=error, tb=error.__traceback__
+        )
+        leader.give_up(str(error) if isinstance(error, KvswarmError) else repr(error))
 
 
 def _or_exit(environment: Any, step: Callable[[], None]) -> None:

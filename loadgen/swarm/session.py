@@ -2,9 +2,9 @@
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
 
 from loadgen.client.client import StreamingClient
 from loadgen.client.exchange import Exchange
@@ -26,6 +26,8 @@ from loadgen.workload.workload import Workload
 NEVER_SENT = "due before the end of the run, but every user was busy"
 TURN_NOT_COME = "a turn of a conversation whose last reply had not ended"
 
+U = TypeVar("U", Request, Batch)
+
 
 @dataclass(frozen=True, slots=True)
 class Hooks:
@@ -33,13 +35,14 @@ class Hooks:
 
     `row` is a request's record with its inter-token gaps in ms. `spent` is called once, when the
     last of a limited number of requests or batches has ended; a `share` of 0 is spent from the
-    start.
+    start. `failed` is told why no further request can be made, as when a trace has vanished.
     """
 
     row: Callable[[RequestRecord, list[float]], None]
     sample: Callable[[ClientSample], None]
     batch: Callable[[BatchRecord], None] = lambda record: None
     spent: Callable[[], None] = lambda: None
+    failed: Callable[[Exception], None] = lambda error: None
 
 
 class Session:
@@ -80,9 +83,13 @@ class Session:
         self._requests: Dispenser[Request] | None = None
         self._batches: Dispenser[Batch] | None = None
         if batching is None or isinstance(workload, TraceWorkload):
-            self._requests = Dispenser(workload.requests(), clock, pacer, self._released)
+            self._requests = Dispenser(
+                self._guarded(workload.requests()), clock, pacer, self._released
+            )
         else:
-            self._batches = Dispenser(workload.batches(batching), clock, pacer, self._released)
+            self._batches = Dispenser(
+                self._guarded(workload.batches(batching)), clock, pacer, self._released
+            )
         labels = labels or Labels(False, {})
         self._sender = RequestSender(
             client=client,
@@ -109,7 +116,7 @@ class Session:
             keepers = [
                 asyncio.create_task(self._watch.run()),
                 asyncio.create_task(self._sample()),
-                asyncio.create_task(self._dispenser.pace()),
+                asyncio.create_task(self._pace()),
             ]
             try:
                 if self._left == 0:
@@ -182,6 +189,18 @@ class Session:
         dispenser = self._requests or self._batches
         assert dispenser is not None
         return dispenser
+
+    def _guarded(self, units: Iterator[U]) -> Iterator[U]:
+        try:
+            yield from units
+        except Exception as error:
+            self._hooks.failed(error)
+
+    async def _pace(self) -> None:
+        try:
+            await self._dispenser.pace()
+        except Exception as error:
+            self._hooks.failed(error)
 
     async def _in_order(self, turn: Turn) -> Turn:
         """The turn once its conversation has come so far; before that it cannot be due."""

@@ -137,7 +137,17 @@ class Stage:
             # After the last records, which take the same way.
             Engine.of_process().post(on_spent)
 
-        return Hooks(row=self._on_row, sample=self._on_sample, batch=self._on_batch, spent=spent)
+        def failed(error: Exception) -> None:
+            Engine.of_process().post(partial(self._report_fault, error))
+            spent()
+
+        return Hooks(self._on_row, self._on_sample, self._on_batch, spent, failed)
+
+    def _report_fault(self, error: Exception) -> None:
+        """As an exception of a user: the run has failed, and Locust shows why."""
+        self._environment.events.user_error.fire(
+            user_instance=None, exception=error, tb=error.__traceback__
+        )
 
     def _on_row(self, record: RequestRecord, gaps_ms: list[float]) -> None:
         self._finished.append((record, gaps_ms))

@@ -120,7 +120,7 @@ async def test_an_open_loop_without_users_has_no_cap(
     swarm: SwarmPage, ui: UiProcess, host: OpenAiHost
 ) -> None:
     await swarm.open_parameters()
-    label = swarm.form.locator("label", has_text="Arrivals")
+    label = swarm.form.locator("label", has_text="Arrivals (")
     await expect(label).to_contain_text("users cap those in flight, 0 = no cap")
     # Two seconds a reply: 20 arrivals a second need about forty requests at once.
     await swarm.start(users=0, arrivals="poisson", rate=20, output_tokens=400)

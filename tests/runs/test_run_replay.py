@@ -1,6 +1,7 @@
 """Recorded traffic is sent as it was recorded, and the run ends with it."""
 
 import json
+import re
 from collections import defaultdict
 from pathlib import Path
 
@@ -79,6 +80,30 @@ def test_a_history_grows_by_what_was_said(run: Run, host: object, tmp_path: Path
     prompts = host.prompts()  # type: ignore[attr-defined]
     assert prompts[0] == "ada 0"
     assert prompts[-1] == "\n\n".join(f"ada {turn}" for turn in (0, 0, 1, 1, 2, 2, 3))
+
+
+@pytest.mark.parametrize("arrivals", ["trace", "closed"])
+@pytest.mark.parametrize("when", ["test_start", "request"])
+def test_a_trace_that_breaks_after_the_check_ends_the_run(
+    run: Run, tmp_path: Path, arrivals: str, when: str
+) -> None:
+    path = tmp_path / "trace.jsonl"
+    late = [{**TRACE[0], "timestamp": 10 * at, "output_length": 2} for at in range(1, 2000)]
+    kept(path, late)
+    locustfile = tmp_path / "breaking.py"
+    locustfile.write_text(
+        "from locust import events\n"
+        "from locustfiles.replay import ReplayUser\n"
+        f"@events.{when}.add_listener\n"
+        "def spoil(**_):\n"
+        f"    with open({str(path)!r}, 'r+') as trace:\n"
+        "        trace.write('{' * 400_000)\n"
+    )
+    ran = run(
+        "--model", "normal", "--trace", path, "-u", 1, "--arrivals", arrivals, file=locustfile
+    )
+    assert ran.code == 1, ran.output
+    assert re.search("not (a )?JSON", ran.output)
 
 
 def test_a_replay_without_a_trace_is_refused(run: Run) -> None:

@@ -22,6 +22,7 @@ from loadgen.workload.arrivals import ConstantPacer
 from loadgen.workload.batches import Batching
 from loadgen.workload.corpus import load_corpus
 from loadgen.workload.lengths import EstimatedTokens
+from loadgen.workload.rate import Rate
 from loadgen.workload.settings import WorkloadSettings
 from loadgen.workload.workload import Workload
 
@@ -194,7 +195,7 @@ def test_batches_due_and_never_sent_are_cancelled() -> None:
     swarm = Swarm(ScriptedClient())
 
     async def stopped() -> None:
-        async with swarm.session(pacer=ConstantPacer(200)).running() as session:
+        async with swarm.session(pacer=ConstantPacer(Rate.parse("200"))).running() as session:
             await session.next_batch()
             await asyncio.sleep(0.05)
             session.stop()
@@ -211,7 +212,7 @@ def test_in_an_open_loop_the_makespan_counts_from_the_due_time() -> None:
     swarm = Swarm(ScriptedClient())
 
     async def late() -> None:
-        async with swarm.session(pacer=ConstantPacer(1000)).running() as session:
+        async with swarm.session(pacer=ConstantPacer(Rate.parse("1000"))).running() as session:
             turn = await session.next_batch()
             await asyncio.sleep(0.05)
             await session.send_batch(turn, "user")

@@ -20,6 +20,7 @@ from loadgen.swarm.session import Hooks, Session
 from loadgen.workload.arrivals import ConstantPacer
 from loadgen.workload.corpus import load_corpus
 from loadgen.workload.lengths import EstimatedTokens
+from loadgen.workload.rate import Rate
 from loadgen.workload.settings import WorkloadSettings
 from loadgen.workload.workload import Workload
 
@@ -156,7 +157,7 @@ def test_where_no_label_is_sent_the_retrieval_is_judged_all_the_same() -> None:
 
 
 def test_latency_counts_from_before_the_retrieval() -> None:
-    for more in ({}, {"pacer": ConstantPacer(1000)}):
+    for more in ({}, {"pacer": ConstantPacer(Rate.parse("1000"))}):
         swarm = Swarm(first_document()).run(3, **more)
         for row, (_, _, spent_s) in zip(swarm.rows, swarm.engine.sent, strict=True):
             assert row.sent_s is not None

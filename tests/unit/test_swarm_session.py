@@ -14,6 +14,7 @@ from loadgen.swarm.session import NEVER_SENT, Hooks, Session
 from loadgen.workload.arrivals import ConstantPacer
 from loadgen.workload.corpus import load_corpus
 from loadgen.workload.lengths import EstimatedTokens
+from loadgen.workload.rate import Rate
 from loadgen.workload.settings import WorkloadSettings
 from loadgen.workload.workload import Workload
 
@@ -59,7 +60,7 @@ def test_a_timer_that_fires_early_makes_no_negative_latency() -> None:
     rows: list[RequestRecord] = []
 
     async def swarm() -> None:
-        session, _ = make_session(rows, pacer=ConstantPacer(700))
+        session, _ = make_session(rows, pacer=ConstantPacer(Rate.parse("700")))
         async with session.running():
             for _ in range(300):
                 await session.send(await session.next_turn(), "user")
@@ -74,7 +75,7 @@ def test_stopping_records_what_was_due_and_frees_who_waits() -> None:
     rows: list[RequestRecord] = []
 
     async def swarm() -> bool:
-        session, client = make_session(rows, pacer=ConstantPacer(100))
+        session, client = make_session(rows, pacer=ConstantPacer(Rate.parse("100")))
         async with session.running():
             client.free.clear()
             busy = asyncio.create_task(session.send(await session.next_turn(), "busy"))
