@@ -7,8 +7,6 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
-from gevent.pywsgi import WSGIServer
-
 from loadgen.errors import UsageError
 from loadgen.swarm import option_values as given
 
@@ -61,6 +59,9 @@ def open_exporter(leader: "Leader") -> None:
 
 def _listen(address: MetricsAddress, app: WsgiApp) -> int:
     """Start to serve; returns the port."""
+    # Here and in `_pages`: who exports nothing need not wait for the import.
+    from gevent.pywsgi import WSGIServer
+
     server = WSGIServer((address.host, address.port), app, log=None)
     try:
         server.start()
@@ -75,7 +76,6 @@ def _listen(address: MetricsAddress, app: WsgiApp) -> int:
 
 def _pages(leader: "Leader") -> WsgiApp:
     """`/targets` for Prometheus' HTTP service discovery; the metrics under any other path."""
-    # Only now: who exports nothing need not wait for the import.
     from prometheus_client import CollectorRegistry, make_wsgi_app
 
     from dashboards.swarm_collector import SwarmCollector

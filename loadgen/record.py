@@ -50,6 +50,7 @@ class RequestRecord:
     rag_context_id: str = ""
     label_correct: bool | None = None
     retrieval_ms: float | None = None
+    slo_met: bool | None = None
 
 
 COLUMNS: tuple[str, ...] = tuple(field.name for field in fields(RequestRecord))

@@ -22,6 +22,8 @@ from loadgen.saturate.space import Space
 LINES = {"p50_ms": "p50", "p95_ms": "p95", "p99_ms": "p99"}
 VERDICTS = {"met": "o", "undecided": "d", "missed": "x"}
 LOAD = {"rate": "offered load (requests/s)", "users": "users"}
+MOST_LINEAR = 20.0
+"""By which factor latencies may differ and be seen on a linear scale."""
 Ends = tuple[float | None, ...]
 """The highest load that is met, the lowest that is not."""
 
@@ -38,16 +40,16 @@ def draw(points: Sequence[Point], limit: Limit | None, space: Space, ends: Ends)
         text = f"objective: {limit.text}"
         upper.axhline(limit.bound, color=OUTCOME_COLOURS["http_error"], lw=1, label=text)
     _series(lower, points, "ok_per_s", "answered", SERIES_COLOURS[3])
-    _series(lower, points, "goodput_per_s", "within the limits", OUTCOME_COLOURS["ok"])
+    _series(lower, points, "goodput_per_s", "within the limits", SERIES_COLOURS[4])
     if space.by == "rate":
         most = max(point.load for point in points)
         lower.plot([0, most], [0, most], ":", color=NO_CONTEXT_COLOUR, lw=1, label="offered")
+    if _spread(points) > MOST_LINEAR:
+        upper.set_yscale("log")
     for axes in (upper, lower):
         _ends(axes, ends, space)
         finish(axes)
         axes.set_xlim(left=0)
-    if _spread(points) > 20:
-        upper.set_yscale("log")
     legend_below(figure)
     return figure
 

@@ -1,6 +1,5 @@
 """One row of figures each second, from what the leader of a swarm counts anyway."""
 
-from itertools import islice
 from typing import TYPE_CHECKING
 
 from dashboards.live_tab.series import Figures
@@ -75,7 +74,7 @@ class Sampler:
     def _load_generator(self) -> Figures:
         """The worst process by its last samples: those of a second may come in the next one."""
         samples = self._leader.ledger.samples
-        new = list(islice(samples, self._clients_read, None))
+        new = samples[self._clients_read :]
         self._clients_read = len(samples)
         self._clients = new or self._clients
         late = [each.send_lateness_p99_ms for each in self._clients]

@@ -17,7 +17,7 @@ from loadgen.sweep.table import Cell as MeasuredCell
 CORPORA = "{corpora}"
 """In a definition: the folder where corpora of several sizes lie."""
 ENGINE = ("target", "kv-tokens", "l1-gb", "corpus")
-"""Options for which another engine, or another RAG service, is started."""
+"""Options for which another engine is started; so it is with and without a RAG service."""
 SHARED = ("locustfile", "repeats", "seed", "keep_cache", "engine_starts")
 """What the parts of a study must have alike, to be measured as one sweep."""
 
@@ -104,9 +104,11 @@ class Plan:
     def engine_starts(self) -> int:
         """One for each cache and target, and where the sweep says so for each repeat."""
         once = next(iter(self.parts.values())).engine_starts == "once"
-        return (1 if once else self.repeats) * len(
-            {_key(plan.options, ENGINE) for plan in self._plans()}
-        )
+        engines = {
+            (_key(plan.options, ENGINE), plan.options.get("labels") == "rag")
+            for plan in self._plans()
+        }
+        return len(engines) if once else self.repeats * len(engines)
 
     def _plans(self) -> Iterator[CellPlan]:
         return (plan for part in self.parts.values() for plan in cells_of(part))

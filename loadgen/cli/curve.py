@@ -6,7 +6,6 @@ from typing import TYPE_CHECKING, Any
 
 from loadgen.cli.arguments import Parser
 from loadgen.cli.curve_formats import FORMATS, Prediction, formatted
-from loadgen.cli.locustfile import find_locustfile
 from loadgen.errors import UsageError
 from loadgen.locality.curve import predict
 from loadgen.locality.finished import USUAL_BLOCK_SIZE, trace_of_run
@@ -30,6 +29,7 @@ PLANNED_OPTIONS = frozenset(
     )
 )
 """Those of `kvswarm run` that say which prompts come in which order."""
+PLANS = ("unordered", "batched")
 SUFFIXES = (".svg", ".png")
 
 
@@ -50,7 +50,7 @@ def curve_command(arguments: list[str]) -> int:
 def _check(parsed: argparse.Namespace) -> None:
     if (parsed.run is None) == (parsed.plan is None):
         raise UsageError(
-            "give either the directory of a RUN or --plan FILE: see `kvswarm curve -h`"
+            "give either the directory of a RUN or --plan NAME: see `kvswarm curve -h`"
         )
     if parsed.out is not None and parsed.out.suffix not in SUFFIXES:
         raise UsageError(f"-o {parsed.out} is no picture: end its name in {' or '.join(SUFFIXES)}")
@@ -72,7 +72,11 @@ def _trace(parsed: argparse.Namespace) -> Trace:
     if parsed.run is not None:
         return trace_of_run(parsed.run, parsed.tokenizer or None, parsed.block_size)
     options = SwarmOptions.read(vars(parsed))
-    batched = find_locustfile(parsed.plan).stem == "batched"
+    if parsed.plan not in PLANS:
+        raise UsageError(
+            f"--plan {parsed.plan!r} is not known before it is sent: give {' or '.join(PLANS)},"
+            " or the RUN directory of what was sent"
+        )
     return trace_of_plan(
         corpus=load_corpus(options.corpus, options.questions),
         settings=options.workload,
@@ -80,7 +84,7 @@ def _trace(parsed: argparse.Namespace) -> Trace:
         requests=parsed.requests,
         block_size=USUAL_BLOCK_SIZE if parsed.block_size is None else parsed.block_size,
         users=parsed.users,
-        batching=options.batching if batched else None,
+        batching=options.batching if parsed.plan == "batched" else None,
     )
 
 
@@ -141,13 +145,13 @@ class _Options:
 def _parser() -> argparse.ArgumentParser:
     parser = Parser(
         prog="kvswarm curve",
-        usage="kvswarm curve RUN | --plan FILE [workload options] [options]",
+        usage="kvswarm curve RUN | --plan NAME [workload options] [options]",
         description="Predicts the hit rate of the engine's prefix cache at every size. No engine.",
         allow_abbrev=False,
     )
     add = parser.add_argument
     add("run", nargs="?", type=Path, metavar="RUN", help="the directory of a finished run")
-    add("--plan", metavar="FILE", help="unordered or batched: a workload that nobody has sent yet")
+    add("--plan", metavar="NAME", help="unordered or batched: a workload that nobody has sent yet")
     add("--requests", type=int, default=1000, help="plan: how many it sends (default: 1000)")
     add("-u", "--users", type=int, default=1, help="plan: users, each with one request or batch")
     add("--kv-tokens", default="", metavar="N,N…", help="sizes (default: up to the working set)")

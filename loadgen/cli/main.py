@@ -27,14 +27,18 @@ kvswarm: load testing in the Locust style for LLM serving with long, shared cont
   kvswarm sweep FILE.toml [--out DIR] [--dry-run]
                           a matrix of runs over options and repeats, one table of all; continues
                           where it was stopped
-  kvswarm study task1|task2|task3 [--quick]
+  kvswarm study task1|task2|task3|task4 [--quick]
                           measure a set of questions about caches and order, write their answers
+  kvswarm saturate [FILE] --target NAME | --host URL --slo LIMITS [options]
+                          find the highest rate, or number of users, that meets an objective
   kvswarm noise RUN RUN RUN…
                           how much identical runs differ on this machine, for `compare`
-  kvswarm curve RUN | --plan FILE
+  kvswarm curve RUN | --plan NAME
                           predict the prefix-cache hit rate at every cache size, and which is enough
   kvswarm rag COMMAND     find the document a question is about: index, serve, label, explain,
                           eval, fit-threshold
+  kvswarm kv record|extract
+                          keep the KV that LMCache stores for known prompts, make features of it
   kvswarm model build DIR make the demo model (random weights)
   kvswarm --version
 
@@ -46,10 +50,12 @@ COMMANDS = {
     "compare": "loadgen.cli.compare:compare_command",
     "curve": "loadgen.cli.curve:curve_command",
     "demo": "loadgen.cli.demo:demo_command",
+    "kv": "loadgen.cli.kv:kv_command",
     "model": "loadgen.cli.model:model_command",
     "noise": "loadgen.cli.noise:noise_command",
     "rag": "loadgen.cli.rag:rag_command",
     "report": "loadgen.cli.report:report_command",
+    "saturate": "loadgen.cli.saturate:saturate_command",
     "serve": "loadgen.cli.serve:serve_command",
     "study": "loadgen.cli.study:study_command",
     "sweep": "loadgen.cli.sweep:sweep_command",

@@ -9,7 +9,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from loadgen.cli.arguments import DEFAULT_FILE, SHARED_FILES, Parser, _default_out
+from loadgen.cli.arguments import DEFAULT_FILE, SHARED_FILES, Parser, parse_run
+from loadgen.cli.cell_check import last_line
 from loadgen.cli.interruption import interruptible
 from loadgen.cli.notice import say
 from loadgen.cli.trial_bench import CheckedRun, TrialBench, check_run, trial_bench
@@ -36,9 +37,10 @@ OURS = {
 }
 """Options of `kvswarm run` that are not for a search, and why."""
 USERS = {"--users": "the search sets it", "-u": "the search sets it"}
-_DURATION = re.compile(r"(\d+(?:\.\d+)?)\s*(s|m|)")
-_RATE = re.compile(r"(\d+(?:\.\d+)?)(?:/s)?")
-_PERCENT = re.compile(r"(\d+(?:\.\d+)?)\s*%?")
+_NUMBER = r"(\d+\.?\d*|\.\d+)"
+_DURATION = re.compile(rf"{_NUMBER}\s*(s|m|)")
+_RATE = re.compile(rf"{_NUMBER}(?:/s)?")
+_PERCENT = re.compile(rf"{_NUMBER}\s*%?")
 
 
 def saturate_command(arguments: list[str]) -> int:
@@ -57,7 +59,7 @@ def _saturate(arguments: list[str]) -> int:
 
     parsed, words = _parse(arguments)
     plan = _plan(parsed, words)
-    folder = SearchFolder(parsed.out or _out(words))
+    folder = SearchFolder(parsed.out or parse_run("run", words).out)
     folder.check(plan)
     course = Course(plan)
     first = course.next(1)
@@ -144,12 +146,12 @@ class _Search:
 
         summary = read_object(run / SUMMARY_JSON)
         if code == WRONG_USE or not summary:
-            said = (run / SWARM_LOG).read_text(encoding="utf-8", errors="replace").strip()
-            raise UsageError(f"no run came of it: {said.rpartition(chr(10))[2]}")
+            said = (run / SWARM_LOG).read_text(encoding="utf-8", errors="replace")
+            raise UsageError(last_line(said))
         faults = "; ".join(map(str, faults_of(read_object(run / RUN_JSON), summary)))
         if not faults:
             return None
-        self.fault = f"{run}: {faults}."
+        self.fault = f"{run}: {faults}"
         self.code = SATURATED if summary["client_saturated"] else TARGET_DIED
         return "client" if self.code == SATURATED else "target"
 
@@ -232,10 +234,6 @@ def _plan(parsed: argparse.Namespace, words: Sequence[str]) -> "Plan":
     )
 
 
-def _out(words: Sequence[str]) -> Path:
-    return _default_out("saturate")
-
-
 def _parse(arguments: list[str]) -> tuple[argparse.Namespace, list[str]]:
     """Ours, and the words of `kvswarm run` that all trials share. Raises UsageError."""
     file = DEFAULT_FILE
@@ -288,11 +286,23 @@ def _parser() -> argparse.ArgumentParser:
     add("--by", choices=("rate", "users"), default="rate", help="what is raised (default: rate)")
     add("--from", dest="first", type=_rate, default=1.0, help="the lowest load (default: 1)")
     add("--to", dest="last", type=_rate, help="the highest (default: as far as it is met)")
-    add("--tolerance", type=_percent, default=5.0, metavar="5%%", help="width of the bracket")
-    add("--trial", type=_seconds, default=30.0, metavar="30s", help="length of a trial, at least")
+    add(
+        "--tolerance",
+        type=_percent,
+        default=5.0,
+        metavar="PERCENT",
+        help="of the bracket (default: 5%%)",
+    )
+    add(
+        "--trial",
+        type=_seconds,
+        default=30.0,
+        metavar="TIME",
+        help="of a trial, at least (default: 30s)",
+    )
     add("--warm-up", type=_seconds, help="seconds left out of each trial (default: found)")
     add("--max-trials", type=int, default=24, help="most trials (default: 24)")
     add("--arrivals", choices=ARRIVALS, help="by rate (default: poisson)")
     add("--seed", type=int, default=0, help="of the first trial at each load (default: 0)")
-    add("--out", type=Path, metavar="DIR", help="default: runs/TIME-saturate")
+    add("--out", type=Path, metavar="DIR", help="default: runs/TIME-NAME")
     return parser

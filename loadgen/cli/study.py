@@ -15,6 +15,8 @@ if TYPE_CHECKING:
 
 STUDY_JSON, CORPORA, CELLS_CSV = "study.json", "corpora", "cells.csv"
 STUDIES = ("task1", "task2", "task3")
+KV_STUDY = "task4"
+"""Made of a recording, not of a sweep."""
 REPORT = "report"
 SIGNALLED = 128
 """Exit codes from here on are of a sweep that was told to end."""
@@ -25,6 +27,10 @@ def study_command(arguments: list[str]) -> int:
 
     The exit code is that of the sweep. Raises UsageError.
     """
+    if arguments[:1] == [KV_STUDY]:
+        from loadgen.cli.kv_study import kv_study_command
+
+        return kv_study_command(arguments[1:])
     parsed = _parser().parse_args(arguments)
     try:
         return _report(parsed) if parsed.study == REPORT else _measure(parsed)
@@ -52,7 +58,7 @@ def _measure(parsed: argparse.Namespace) -> int:
     say(f"study {plan.name}: {estimate(plan)}")
     code = make_sweep(definition, out)
     if code >= SIGNALLED:
-        say(f"continue with `{_command(plan, out)}`")
+        say(f"continue the study with `{_command(plan, out, str(out))}`")
         return code
     _publish(plan, out, parsed.page)
     return code
@@ -107,27 +113,28 @@ def _publish(plan: "Plan", out: Path, page: Path | None) -> None:
     table = (out / CELLS_CSV).read_text(encoding="utf-8").replace(f"{out}/", "")
     (folder / f"{plan.study.name}-{CELLS_CSV}").write_text(table, encoding="utf-8")
     if page is not None:
-        write_overview(folder, STUDIES)
+        write_overview(folder, (*STUDIES, KV_STUDY))
     print(path)
 
 
-def _command(plan: "Plan", out: Path) -> str:
+def _command(plan: "Plan", out: Path, named: str = "") -> str:
+    """What makes the study; on a page the directory goes by its last name alone."""
     words = ["kvswarm", "study", plan.study.name, *(["--quick"] if plan.quick else [])]
     default = Path("runs") / f"study-{plan.name}"
-    return shlex.join(words if out == default else [*words, "--out", out.name])
+    return shlex.join(words if out == default else [*words, "--out", named or out.name])
 
 
 def _parser() -> argparse.ArgumentParser:
     parser = Parser(
         prog="kvswarm study",
-        usage="kvswarm study task1|task2|task3 [--quick] [--out DIR] [-o FOLDER]\n"
+        usage="kvswarm study task1|task2|task3|task4 [--quick] [--out DIR] [-o FOLDER]\n"
         "       kvswarm study report DIR [-o FOLDER]",
         description="Measure a study and write a page with its answers. The same command continues"
         " one that was stopped; `report` writes the page anew from what was measured.",
         allow_abbrev=False,
     )
     add = parser.add_argument
-    add("study", choices=(*STUDIES, REPORT), help="which study, or report")
+    add("study", choices=(*STUDIES, KV_STUDY, REPORT), help="which study, or report")
     add("directory", nargs="?", type=Path, metavar="DIR", help="of a study, for report")
     add("--quick", action="store_true", help="fewer cells, one run of each: about ten minutes")
     add("--out", type=Path, metavar="DIR", help="the runs (default: runs/study-NAME)")

@@ -44,7 +44,8 @@ def check_run(words: Sequence[str]) -> CheckedRun:
     leg = plan_legs(run)[0] if run.targets else None
     (result,) = ask_locust(file, [(run, leg)])["results"]
     if result["code"]:
-        raise UsageError(last_line(result["said"]))
+        said = result["said"].replace("\nDid you mean", "; did you mean")
+        raise UsageError(last_line(said))
     if result["options"] is None:
         raise UsageError("no run would come of it, as with --list: leave that out")
     wish = retrieval_in(result["options"])
@@ -73,9 +74,7 @@ class TrialBench:
         target, control = self.engine
         self._check()
         leg = replace(self.checked.leg, run=run)
-        code = await run_controlled(
-            "run", leg, target, self.rag, control, self.interruption, quiet
-        )
+        code = await run_controlled("run", leg, target, self.rag, control, self.interruption, quiet)
         self._check()
         return code
 

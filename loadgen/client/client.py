@@ -101,6 +101,8 @@ class StreamingClient:
         self, body: bytes, exchange: Exchange | ListExchange, timeout_s: float
     ) -> None:
         transport, reception = self._opened(), Reception(exchange)
+        if timeout_s <= 0:
+            raise TimeoutError
         exchange.sent_at = time.perf_counter()
         try:
             await transport.post(body, reception, timeout_s)

@@ -106,7 +106,11 @@ class Exchange:
         self.end_at = received_at
 
     def _count(self, usage: Usage) -> bool:
-        """Keep what the host states; true when there are more output tokens than before."""
+        """Keep what the host states; true when there are more output tokens than before.
+
+        A first count behind tokens that came without one says nothing of its own event.
+        """
+        is_running = self.output_tokens is not None or not self.token_times
         before = self.output_tokens or 0
         if usage.prompt_tokens is not None:
             self.prompt_tokens = usage.prompt_tokens
@@ -114,4 +118,4 @@ class Exchange:
             self.cached_tokens = usage.cached_tokens
         if usage.output_tokens is not None:
             self.output_tokens = usage.output_tokens
-        return (self.output_tokens or 0) > before
+        return is_running and (self.output_tokens or 0) > before

@@ -6,7 +6,8 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
-from loadgen.client.host import Answer, Host
+from loadgen.client.host import Host
+from loadgen.client.question import Answer
 from loadgen.errors import HostError
 
 PAGE = 1000

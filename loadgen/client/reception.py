@@ -37,6 +37,8 @@ class Reception:
                 f"not an event stream but {head.content_type or 'no content type'}: "
                 "does a proxy drop `stream`?"
             )
+        elif head.content_encoding.lower() not in ("", "identity"):
+            raise Malformed(f"compressed by {head.content_encoding} although identity was asked")
 
     def feed(self, chunk: bytes, received_at: float) -> bool:
         """See Sink; true once `[DONE]` came."""

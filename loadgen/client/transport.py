@@ -8,18 +8,27 @@ import ssl
 from collections.abc import Mapping
 from typing import NamedTuple, Protocol
 
-import aiohttp
-
 from loadgen.client.fault_text import one_line
 from loadgen.errors import UsageError
 
 KEEPALIVE_S = 4.0
 """Shorter than the 5 s after which uvicorn, and so vLLM, hangs up: a request must not race it."""
 
+RACE_S = 1.0
+"""A host that closes an idle connection while a request is under way to it is heard within this
+time. Who hangs up later has had the request: sending it again would be more work for one row."""
+
 LINGER_S = 1.0
 """How long the end of a body may take after what was wanted of it, before it is dropped."""
 
 BROKEN_BODY = "the connection broke in the middle of the reply"
+
+_LIMITS = {
+    errno.EMFILE: "this process has no file descriptors left: raise `ulimit -n`",
+    errno.ENFILE: "this machine has no file descriptors left: raise `sysctl fs.file-max`",
+    errno.EADDRNOTAVAIL: "this machine has no ports left for it: use fewer users or more machines",
+}
+"""Of the client's own machine: the host is not to blame."""
 
 _NAME = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
 _VALUE = re.compile(r"[\t\x20-\x7e]*")
@@ -31,6 +40,8 @@ class Head(NamedTuple):
     status: int
     content_type: str = ""
     retry_after: str = ""
+    content_encoding: str = ""
+    location: str = ""
 
 
 class Sink(Protocol):
@@ -91,20 +102,22 @@ def tls_context() -> ssl.SSLContext:
 def describe_connect_error(error: Exception, host: str) -> str:
     """Why `host` could not be asked, in one line."""
     cause = getattr(error, "os_error", None) or error
-    match error:
-        case aiohttp.ClientConnectorDNSError() | socket.gaierror():
+    match cause:
+        case socket.gaierror():
             return f"host name {host.rpartition(':')[0] or host} is unknown"
-        case aiohttp.ClientSSLError() | ssl.SSLError():
+        case ssl.SSLError():
             return f"TLS with {host} failed: {one_line(_tls_reason(cause))}"
         case TimeoutError():
             return f"{host} did not answer in time"
-        case aiohttp.ServerDisconnectedError():
+        case EOFError():
             return f"{host} closed the connection before it answered"
     number = getattr(cause, "errno", None)
     if number == errno.ECONNREFUSED:
         return f"{host} refused the connection"
     if number in (errno.ECONNRESET, errno.EPIPE):
         return f"{host} reset the connection before it answered"
+    if number in _LIMITS:
+        return f"no connection to {host}: {_LIMITS[number]}"
     return f"no connection to {host}: {one_line(str(cause)) or type(cause).__name__}"
 
 

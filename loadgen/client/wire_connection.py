@@ -183,11 +183,9 @@ class WireConnection(asyncio.Protocol):
         headers = {name.lower(): value for name, value in self._headers.items()}
         coding = headers.get(b"transfer-encoding", b"").lower()
         self._until_close = b"content-length" not in headers and not coding.endswith(b"chunked")
-        self._head = Head(
-            status,
-            headers.get(b"content-type", b"").decode("utf-8", "surrogateescape"),
-            headers.get(b"retry-after", b"").decode("utf-8", "surrogateescape"),
-        )
+        names = (b"content-type", b"retry-after", b"content-encoding", b"location")
+        texts = (headers.get(name, b"").decode("utf-8", "surrogateescape") for name in names)
+        self._head = Head(status, *texts)
 
     def on_message_begin(self) -> None:
         """Called by the parser; raises, and so stops it, at a second reply to one question."""

@@ -39,6 +39,7 @@ METRICS: dict[str, Metric] = {
         Metric("output_tokens_per_s", "1/s", "higher", "rate"),
         Metric("errors", "%", "lower", "share"),
         Metric("cached_share", "%", "higher", "share"),
+        Metric("goodput_share", "%", "higher", "share"),
     )
 }
 
@@ -77,6 +78,7 @@ DEFAULTS: tuple[str, ...] = (
     "requests_per_s",
     "output_tokens_per_s",
     "cached_share",
+    "goodput_share",
     "errors",
 )
 """Shown where nothing is named, as far as the files have them."""

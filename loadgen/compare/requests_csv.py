@@ -95,6 +95,18 @@ def _series(sent: TimedRequests) -> Iterator[tuple[str, Series]]:
     failed = (finished & ~ok)[finished].astype(np.float64)
     yield "errors", Ratio(failed, np.ones_like(failed), len(failed), counts=True)
     yield "cached_share", _cached_share(sent, ok)
+    yield "goodput_share", _goodput_share(sent)
+
+
+def _goodput_share(sent: TimedRequests) -> Ratio:
+    """Over the requests that were held against an objective."""
+    if not sent.table.has(("slo_met",)):
+        return NO_RATIO
+    met = np.asarray(sent.table.text("slo_met"), dtype=np.str_)[sent.order]
+    good = (met == "true")[met != ""].astype(np.float64)
+    if not len(good):
+        return NO_RATIO
+    return Ratio(good, np.ones_like(good), len(good), counts=True)
 
 
 def _seconds(sent: TimedRequests) -> Floats:

@@ -76,7 +76,7 @@ def _read(file: Path) -> Iterator[Sent]:
         raise UsageError(
             f"{file} cannot be read ({error.strerror}): name a run directory"
         ) from None
-    except (KeyError, TypeError, ValueError) as error:
+    except (KeyError, TypeError, ValueError, csv.Error) as error:
         raise UsageError(f"{file} is not as kvswarm writes it ({error}): restore it") from None
 
 

@@ -38,15 +38,14 @@ class SearchFolder:
         kept = read_object(self.path / SATURATE_JSON)
         if not kept and (self.path / TRIALS).exists():
             raise malformed(self.path / SATURATE_JSON, "it is missing beside trials")
-        if kept and (difference := _difference(kept.get("definition"), definition_of(plan))):
-            raise UsageError(
-                f"{self.path} holds another search ({difference}): give another --out"
-            )
+        difference = _difference(kept.get("definition"), definition_of(plan))
+        if self.finished and difference:
+            raise UsageError(f"{self.path} holds another search ({difference}): give another --out")
 
     def open(self, plan: Plan) -> None:
         """Note what is being looked for."""
         (self.path / TRIALS).mkdir(parents=True, exist_ok=True)
-        if not (self.path / SATURATE_JSON).exists():
+        if not self.finished:
             write_json(self.path / SATURATE_JSON, {"definition": definition_of(plan)})
 
     @property
@@ -114,8 +113,7 @@ def definition_of(plan: Plan) -> dict[str, Any]:
 
 
 def _difference(kept: Any, wanted: Mapping[str, Any]) -> str:
-    if not isinstance(kept, dict):
-        return "no definition"
+    kept = kept if isinstance(kept, dict) else {}
     return next(
         (
             f"{name} was {kept.get(name)}, is {value}"
@@ -148,7 +146,12 @@ def _load(load: float, judgement: Judgement) -> dict[str, Any]:
         "reason": judgement.reason,
         "unproven": [each.limit.text for each in judgement.unproven],
         "limits": [
-            {"limit": each.limit.text, "requests": each.samples, **_ends(each.interval)}
+            {
+                "limit": each.limit.text,
+                "requests": each.samples,
+                **_ends(each.interval),
+                "within": _ends(each.within),
+            }
             for each in judgement.figures
         ],
     }

@@ -23,10 +23,12 @@ USUAL_FREEDOM = 15
 
 @dataclass(frozen=True, slots=True)
 class Figure:
-    """One limit at one load. `needed` is how many requests prove it at best, 0 where any may."""
+    """One limit at one load: `interval` is in the metric's unit, `within` the share of requests
+    within the limit of a percentile. `needed` is how many requests prove it at best."""
 
     limit: Limit
     interval: Interval | None
+    within: Interval | None
     samples: int
     needed: int
     verdict: Verdict
@@ -46,8 +48,9 @@ class Judgement:
 def judge(trials: Sequence[Trial], objective: Objective) -> Judgement:
     """All runs at one load, in the order in which they were made.
 
-    Met where the interval of each percentile and of goodput lies within its limit; errors, as in
-    `kvswarm compare --gate`, where their estimate does. Missed where one interval lies wholly
+    A percentile is decided by the share of requests within its limit, p95 by whether that is 95 %.
+    Met where each interval lies on the right side of its limit; errors, as in `kvswarm compare
+    --gate`, where their estimate does. Missed where one interval lies wholly
     beyond, or where the queue grew all the time in half of the runs. Undecided otherwise.
     """
     level = 1 - (1 - LEVEL) / len(objective.limits)
@@ -72,26 +75,33 @@ def judge(trials: Sequence[Trial], objective: Objective) -> Judgement:
 
 def needed_samples(limit: Limit, level: float) -> int:
     """How many requests, all of them within, show that the limit holds: what Woodruff's and
-    Wilson's intervals ask for. 0 where the number alone says nothing, as of a mean."""
+    Wilson's intervals ask for, and no less than any interval does."""
     share = 1 - limit.bound if limit.statistic.metric.name == ERRORS else limit.statistic.quantile
     share = limit.bound if limit.statistic == GOODPUT else share
-    if share is None:
-        return 0
+    if share is None or share >= 1:
+        return LEAST_SAMPLES
     t = quantile_of_t(level, USUAL_FREEDOM)
-    return math.ceil(t * t * share / (1 - share)) if share < 1 else 0
+    return max(LEAST_SAMPLES, math.ceil(t * t * share / (1 - share)))
 
 
-def _figure(
-    trials: Sequence[Trial], limit: Limit, objective: Objective, level: float
-) -> Figure:
+def _figure(trials: Sequence[Trial], limit: Limit, objective: Objective, level: float) -> Figure:
     series = _joined([trial.series(limit, objective) for trial in trials])
-    needed = max(LEAST_SAMPLES, needed_samples(limit, level))
+    needed = needed_samples(limit, level)
     if series.samples < LEAST_SAMPLES:
-        return Figure(limit, None, series.samples, needed, "undecided")
+        return Figure(limit, None, None, series.samples, needed, "undecided")
+    interval, within = _interval(series, limit, level), None
+    if limit.statistic.quantile is not None and isinstance(series, Values):
+        kept = (series.value <= limit.bound).astype(np.float64)
+        ratio = Ratio(kept, np.ones_like(kept), len(kept), counts=True)
+        within = _interval(ratio, limit, level)
+    verdict = _verdict(limit, interval, within)
+    return Figure(limit, interval, within, series.samples, needed, verdict)
+
+
+def _interval(series: Series, limit: Limit, level: float) -> Interval:
     found = estimate(series, limit.statistic, batch_count(series.samples))
     low, high = found.bounds(quantile_of_t(level, len(found.deviations) - 1))
-    interval = Interval(found.value, low, high)
-    return Figure(limit, interval, series.samples, needed, _verdict(limit, interval))
+    return Interval(found.value, low, high)
 
 
 def _joined(parts: Sequence[Series]) -> Series:
@@ -100,21 +110,27 @@ def _joined(parts: Sequence[Series]) -> Series:
     if values:
         return Values(np.concatenate(values))
     ratios = [part for part in parts if isinstance(part, Ratio)]
-    part, whole = (np.concatenate(each) for each in zip(*((r.part, r.whole) for r in ratios)))
-    return Ratio(part, whole, sum(r.samples for r in ratios), counts=True)
+    part, whole = (np.concatenate([getattr(r, name) for r in ratios]) for name in ("part", "whole"))
+    return Ratio(part, whole, len(part), counts=True)
 
 
-def _verdict(limit: Limit, interval: Interval) -> Verdict:
-    low, middle, high = (
-        (interval.low, interval.estimate, interval.high)
-        if limit.at_most
-        else (-interval.high, -interval.estimate, -interval.low)
-    )
-    bound = limit.bound if limit.at_most else -limit.bound
-    if low > bound:
+def _verdict(limit: Limit, interval: Interval, within: Interval | None) -> Verdict:
+    margin = _margin(limit, interval, within)
+    if margin.high < 0:
         return "missed"
-    proven = middle if limit.statistic.metric.name == ERRORS else high
-    return "met" if proven <= bound else "undecided"
+    proven = margin.estimate if limit.statistic.metric.name == ERRORS else margin.low
+    return "met" if proven >= 0 else "undecided"
+
+
+def _margin(limit: Limit, interval: Interval, within: Interval | None) -> Interval:
+    """How far inside its limit a figure is, negative beyond it."""
+    if within is not None:
+        share = limit.statistic.quantile or 0.0
+        return within.through(lambda each: each - share)
+    if not limit.at_most:
+        return interval.through(lambda each: each - limit.bound)
+    ends = interval.estimate, interval.high, interval.low
+    return Interval(*(limit.bound - each for each in ends))
 
 
 def _wants_more(figure: Figure, reach: float) -> bool:
@@ -125,9 +141,7 @@ def _wants_more(figure: Figure, reach: float) -> bool:
 def _is_met_unproven(figure: Figure, reach: float) -> bool:
     if figure.interval is None or figure.samples * reach >= figure.needed:
         return False
-    estimate = figure.interval.estimate
-    limit = figure.limit
-    return estimate <= limit.bound if limit.at_most else estimate >= limit.bound
+    return _margin(figure.limit, figure.interval, figure.within).estimate >= 0
 
 
 def _breakdown(trials: Sequence[Trial]) -> str:

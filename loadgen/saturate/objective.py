@@ -71,9 +71,13 @@ def _limit(part: str) -> Limit:
 def _check_limit(limit: Limit) -> None:
     name = limit.statistic.metric.name
     if limit.kind != "value":
-        raise UsageError(f"--slo: {limit.text} is a change, there is no other run: leave + or - out")
+        raise UsageError(
+            f"--slo: {limit.text} is a change, there is no other run: leave + or - out"
+        )
     if name != ERRORS and name not in VALUES:
-        raise UsageError(f"--slo: {name} is not for this: limit {', '.join(VALUES)}, errors, goodput")
+        raise UsageError(
+            f"--slo: {name} is not for this: limit {', '.join(VALUES)}, errors, goodput"
+        )
     if not limit.at_most:
         raise UsageError(f"--slo: {limit.text} would want more of it: write {name} with <=")
 

@@ -2,10 +2,10 @@
 
 from collections.abc import Iterator
 
-from loadgen.compare.gate import Limit
 from loadgen.compare.wording import figure
 from loadgen.saturate.course import Course, Ending, Step
 from loadgen.saturate.judge import Figure, Judgement
+from loadgen.saturate.objective import ERRORS
 from loadgen.saturate.plan import Plan
 from loadgen.saturate.search import Finding
 from loadgen.saturate.trial import Trial
@@ -26,10 +26,11 @@ def plan_line(plan: Plan) -> str:
     space = plan.space
     to = f" to {space.said(space.last)}" if space.last is not None else " upwards"
     usual = f"about {spoken(usual_s)} without repeats, " if usual_s is not None else ""
+    seconds = plan.seconds(space.first)
+    shorter = f", of {plan.trial_s:g} s where more is sent" if seconds > plan.trial_s else ""
     return (
-        f"objective {plan.objective}; trials of {plan.seconds(space.first)} s from"
-        f" {space.said(space.first)}{to}, at most {plan.most_trials}: {usual}at most"
-        f" {spoken(most_s)}"
+        f"objective {plan.objective}; from {space.said(space.first)}{to}; trials of {seconds} s"
+        f"{shorter}, at most {plan.most_trials}: {usual}at most {spoken(most_s)}"
     )
 
 
@@ -60,7 +61,13 @@ def _figure(each: Figure) -> str:
         figure(each.limit.statistic, value)
         for value in (interval.estimate, interval.low, interval.high)
     )
-    return f"{name} {estimate} [{_bare(low)}, {_bare(high)}]"
+    share = each.within
+    within = (
+        f", within for {100 * share.estimate:.3g} % [{100 * share.low:.3g}, {100 * share.high:.3g}]"
+        if share
+        else ""
+    )
+    return f"{name} {estimate} [{_bare(low)}, {_bare(high)}]{within}"
 
 
 def _bare(said: str) -> str:
@@ -101,7 +108,8 @@ def _result(course: Course, ending: Ending) -> str:
     met = f"{space.said(bracket.below.load)} met: {_told(course, bracket.below)}"
     if bracket.above is None:
         end = "--to" if ending == "found" else "the highest that was tried"
-        return f"highest {what} found to meet it: at least {space.said(bracket.below.load)}, {end} ({met})."
+        load = space.said(bracket.below.load)
+        return f"highest {what} found to meet it: at least {load}, {end} ({met})."
     return (
         f"highest {what} found to meet it: {space.said(bracket.below.load)} ({met};"
         f" {_end(course, bracket.above)}: {_told(course, bracket.above)})."
@@ -120,7 +128,7 @@ def _told(course: Course, finding: Finding) -> str:
 
 def _unproven(each: Figure) -> str:
     return (
-        f"{_named(each.limit)} is met by its estimate alone: {each.needed} requests are needed to"
+        f"{each.limit.text} is met by its estimate alone: {each.needed} requests are needed to"
         f" prove it, there were {each.samples}. A longer --trial has more."
     )
 
@@ -128,15 +136,11 @@ def _unproven(each: Figure) -> str:
 def _errors_remark(judgement: Judgement) -> str:
     """Few errors may be none by chance."""
     for each in judgement.figures:
-        if each.limit.statistic.name == "errors" and each.interval is not None:
-            if each.interval.high > each.limit.bound:
-                return (
-                    f"{_named(each.limit)} is judged by what was seen: up to"
-                    f" {figure(each.limit.statistic, each.interval.high)} is possible after"
-                    f" {each.samples} requests, {each.needed} would prove it."
-                )
+        high = each.interval.high if each.interval else 0.0
+        if each.limit.statistic.name == ERRORS and high > each.limit.bound:
+            return (
+                f"{each.limit.text} is judged by what was seen: up to"
+                f" {figure(each.limit.statistic, high)} is possible after {each.samples}"
+                f" requests, {each.needed} would prove it."
+            )
     return ""
-
-
-def _named(limit: Limit) -> str:
-    return limit.text

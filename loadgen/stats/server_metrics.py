@@ -2,19 +2,19 @@
 
 import asyncio
 import math
+from contextlib import AsyncExitStack
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import NamedTuple, Self
 
-import aiohttp
-
+from loadgen.client.failures import ConnectFailed, StreamFailure
+from loadgen.client.question import Questioner, TooLong
 from loadgen.stats.memory import GpuMemory, tree_rss_mb
 from loadgen.stats.prometheus import MetricReader, Sample
 from loadgen.stats.server_sample import COLUMNS, ServerSample
 
-__all__ = ["COLUMNS", "MetricsSources", "ServerSample", "scrape"]
+__all__ = ["COLUMNS", "MetricsScraper", "MetricsSources", "ServerSample"]
 
-_TIMEOUT = aiohttp.ClientTimeout(total=2)
-_PAGE_LIMIT = 16_000_000  # bytes; vLLM's page has about 50,000
+_TIMEOUT_S = 2.0
 
 
 class _Metric(NamedTuple):
@@ -62,25 +62,42 @@ class MetricsSources:
     gpu: GpuMemory | None = None
 
 
-async def scrape(
-    session: aiohttp.ClientSession, sources: MetricsSources, at_s: float
-) -> ServerSample:
-    """Ask engine, LMCache and the operating system at once; never raises for what they do.
+class MetricsScraper:
+    """Keeps the connections to the sources."""
 
-    Memory is read in the loop's default executor.
-    """
-    engine, lmcache, memory = await asyncio.gather(
-        _page(session, sources.engine_url),
-        _page(session, sources.lmcache_url),
-        _memory(sources),
-    )
-    return ServerSample(
-        at_s,
-        engine.reachable,
-        **_figures(_ENGINE_READER.read(engine.text), _ENGINE),
-        **_since_zero(_figures(_LMCACHE_READER.read(lmcache.text), _LMCACHE)),
-        **memory,
-    )
+    def __init__(self, sources: MetricsSources) -> None:
+        self._sources = sources
+        self._engine = _questioner(sources.engine_url)
+        self._lmcache = _questioner(sources.lmcache_url)
+        self._lifetime = AsyncExitStack()
+
+    async def __aenter__(self) -> Self:
+        for questioner in filter(None, (self._engine, self._lmcache)):
+            await self._lifetime.enter_async_context(questioner)
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self._lifetime.aclose()
+
+    async def scrape(self, at_s: float) -> ServerSample:
+        """Ask engine, LMCache and the operating system at once; never raises for what they do.
+
+        Memory is read in the loop's default executor.
+        """
+        engine, lmcache, memory = await asyncio.gather(
+            _page(self._engine), _page(self._lmcache), _memory(self._sources)
+        )
+        return ServerSample(
+            at_s,
+            engine.reachable,
+            **_figures(_ENGINE_READER.read(engine.text), _ENGINE),
+            **_since_zero(_figures(_LMCACHE_READER.read(lmcache.text), _LMCACHE)),
+            **memory,
+        )
+
+
+def _questioner(url: str | None) -> Questioner | None:
+    return None if url is None else Questioner(url.rstrip("/"), {}, _TIMEOUT_S)
 
 
 class _Page(NamedTuple):
@@ -88,29 +105,18 @@ class _Page(NamedTuple):
     text: bytes = b""
 
 
-async def _page(session: aiohttp.ClientSession, url: str | None) -> _Page:
-    if url is None:
+async def _page(questioner: Questioner | None) -> _Page:
+    if questioner is None:
         return _Page(None)
     try:
-        async with session.get(
-            f"{url.rstrip('/')}/metrics", timeout=_TIMEOUT, raise_for_status=False
-        ) as response:
-            return _Page(True, await _body(response) if response.status == 200 else b"")
-    except TimeoutError:
-        return _Page(None)
-    except aiohttp.ClientConnectionError:
+        answer = await questioner.ask("GET", "/metrics")
+    except ConnectFailed:
         return _Page(False)
-    except aiohttp.ClientError:
+    except (StreamFailure, TimeoutError):
         return _Page(None)
-
-
-async def _body(response: aiohttp.ClientResponse) -> bytes:
-    body = bytearray()
-    async for chunk in response.content.iter_any():
-        body += chunk
-        if len(body) > _PAGE_LIMIT:
-            return b""
-    return bytes(body)
+    except TooLong:
+        return _Page(True)
+    return _Page(True, answer.body if answer.status == 200 else b"")
 
 
 def _figures(samples: list[Sample], wanted: dict[str, _Metric]) -> dict[str, float | None]:

@@ -40,6 +40,8 @@ def summarize(
         "batches": tally.batch_outcomes,
         "requests_per_s": _per_s(tally.ok, duration_s),
         "output_tokens_per_s": _output_tokens_per_s(tally, duration_s),
+        "goodput_share": tally.goodput_share,
+        "goodput_per_s": None if tally.good is None else _per_s(tally.good, duration_s),
         "cached_share": tally.cached_share,
         "label_accuracy": tally.label_accuracy,
         "refused_share": tally.refused_share,

@@ -65,6 +65,9 @@ class Tally:
             self._span(record.sent_s, record.end_s)
             if record.label_correct is not None or record.retrieval_ms is not None:
                 self._add_label(record)
+            if record.slo_met is not None:
+                self._labels["judged"] += 1
+                self._labels["good"] += record.slo_met
         ok = [row for row in rows if row[0].outcome == "ok"]
         for name, value in _READERS:
             values = [value(record) for record, _ in ok]
@@ -194,6 +197,16 @@ class Tally:
         """Retrieval's part of all TTFT (0 to 1), None where nothing was retrieved."""
         retrieval, ttft = self.sketches["retrieval_ms"], self.sketches["ttft_ms"]
         return _share(retrieval.sum, ttft.sum) if retrieval.count else None
+
+    @property
+    def good(self) -> int | None:
+        """Requests within their objective, None where there was none."""
+        return self._labels["good"] if self._labels["judged"] else None
+
+    @property
+    def goodput_share(self) -> float | None:
+        """Share of finished requests within their objective (0 to 1), None without one."""
+        return _share(self._labels["good"], self._labels["judged"])
 
     def to_wire(self) -> dict[str, Any]:
         """The content as plain numbers, lists and string keys, for msgpack or JSON."""

@@ -3,8 +3,10 @@
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
+from loadgen.client.settings import TransportName
+from loadgen.stats.slo import Slo
 from loadgen.swarm import option_values as given
 from loadgen.workload.arrivals import ARRIVALS
 from loadgen.workload.batches import ORDERS, Batching
@@ -14,7 +16,7 @@ from loadgen.workload.trace.selection import Selection
 
 ENDPOINTS = ("completions", "chat")
 BATCH_FORMS = ("requests", "list")
-TRANSPORTS = ("wire", "aiohttp")
+TRANSPORTS: tuple[TransportName, ...] = get_args(TransportName)
 LABELS = ("oracle", "none", "shuffled", "rag")
 
 
@@ -39,11 +41,12 @@ class SwarmOptions:
     headers: tuple[str, ...]
     timeout_s: float
     connect_timeout_s: float
-    transport: str
+    transport: TransportName
     arrivals: str
     rate: Rate | None
     burstiness: float | None
     drain_s: float
+    slo: Slo | None
     max_failures_percent: float
     max_lag_ms: float
     keep_cache: bool
@@ -70,11 +73,12 @@ class SwarmOptions:
             headers=given.lines(values.get("header")),
             timeout_s=given.number(values, "timeout", 600.0, above=0.0),
             connect_timeout_s=given.number(values, "connect_timeout", 10.0, above=0.0),
-            transport=given.choice(values, "transport", TRANSPORTS),
+            transport=_transport(values),
             arrivals=given.choice(values, "arrivals", ARRIVALS),
             rate=_rate(values),
             burstiness=_burstiness(values),
             drain_s=given.number(values, "drain", 30.0, least=0.0),
+            slo=_slo(values),
             max_failures_percent=given.number(values, "max_failures", 0.0, least=0.0),
             max_lag_ms=given.number(values, "max_lag_ms", 100.0, above=0.0),
             keep_cache=given.flag(values, "keep_cache"),
@@ -215,6 +219,7 @@ def _add_run_options(parser: Any) -> None:
         help="gamma arrivals: below 1 in bursts, 1 = poisson, above 1 more even",
     )
     add("--drain", type=float, default=30.0, help="seconds the last requests may take at the end")
+    add("--slo", default="", help="objective of a request, for goodput: ttft_ms<=500,tpot_ms<=50")
     add("--max-failures", type=float, default=0.0, help="percent of failed requests still passed")
     add("--max-lag-ms", type=float, default=100.0, help="client lag beyond which a run is invalid")
     add("--keep-cache", action="store_true", help="do not empty the engine's caches at the start")
@@ -261,8 +266,8 @@ def _trace(values: Mapping[str, Any]) -> Selection | None:
         return None
     return Selection(
         path=path,
-        speed=given.number(values, "trace_speed", 1.0, above=0.0),
-        length_scale=given.number(values, "trace_length_scale", 1.0, above=0.0),
+        speed=given.number(values, "trace_speed", 1.0, least=1e-6, most=1e6),
+        length_scale=given.number(values, "trace_length_scale", 1.0, least=1e-6, most=1e6),
         most_tokens=given.whole(values, "trace_max_tokens", 0) or None,
         limit=given.whole(values, "trace_limit", 0) or None,
     )
@@ -282,7 +287,17 @@ def _rate(values: Mapping[str, Any]) -> Rate | None:
     return Rate.parse(rate) if rate else None
 
 
+def _transport(values: Mapping[str, Any]) -> TransportName:
+    chosen = given.choice(values, "transport", TRANSPORTS)
+    return "aiohttp" if chosen == "aiohttp" else "wire"
+
+
+def _slo(values: Mapping[str, Any]) -> Slo | None:
+    slo = given.text(values, "slo")
+    return Slo.parse(slo) if slo else None
+
+
 def _burstiness(values: Mapping[str, Any]) -> float | None:
     if given.text(values, "burstiness") is None:
         return None
-    return given.number(values, "burstiness", 1.0, above=0.0)
+    return given.number(values, "burstiness", 1.0, least=0.001, most=1000.0)

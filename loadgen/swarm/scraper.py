@@ -4,10 +4,8 @@ import asyncio
 import contextlib
 from collections.abc import AsyncIterator, Callable
 
-import aiohttp
-
 from loadgen.stats.clock import RunClock
-from loadgen.stats.server_metrics import MetricsSources, ServerSample, scrape
+from loadgen.stats.server_metrics import MetricsScraper, MetricsSources, ServerSample
 
 REFUSALS_UNTIL_DEAD = 3
 
@@ -25,16 +23,15 @@ class Scraper:
         on_sample: Callable[[ServerSample], None],
         on_death: Callable[[], None],
     ) -> None:
-        self._sources = sources
+        self._pages = MetricsScraper(sources)
         self._clock = clock
         self._on_sample = on_sample
         self._on_death = on_death
-        self._session: aiohttp.ClientSession | None = None
 
     @contextlib.asynccontextmanager
     async def running(self) -> AsyncIterator["Scraper"]:
         """Take a first sample before anything is sent, then one each second, then a last one."""
-        async with aiohttp.ClientSession() as self._session:
+        async with self._pages:
             await self.take()
             keeper = asyncio.create_task(self._watch())
             try:
@@ -46,8 +43,7 @@ class Scraper:
 
     async def take(self) -> ServerSample:
         """One sample now."""
-        assert self._session is not None
-        sample = await scrape(self._session, self._sources, self._clock.now_s())
+        sample = await self._pages.scrape(self._clock.now_s())
         self._on_sample(sample)
         return sample
 

@@ -24,6 +24,7 @@ from loadgen.workload.trace.workload import TraceWorkload
 from loadgen.workload.workload import Workload
 
 NEVER_SENT = "due before the end of the run, but every user was busy"
+WARM_CONNECTIONS_S = 0.2
 TURN_NOT_COME = "a turn of a conversation whose last reply had not ended"
 
 U = TypeVar("U", Request, Batch)
@@ -50,7 +51,7 @@ class Session:
 
     Lives on the loop. With `batching` the users send batches, else single requests, and with a
     `retriever` these behind what it finds; `share` is how many of them this process sends, None
-    for no end.
+    for no end. So many `connections` are opened before the first request, where that is quick.
     """
 
     def __init__(
@@ -68,6 +69,7 @@ class Session:
         batching: Batching | None = None,
         batch_form: BatchForm | None = None,
         share: int | None = None,
+        connections: int = 0,
     ) -> None:
         self._client = client
         self._clock = clock
@@ -76,6 +78,7 @@ class Session:
         self._solo = solo
         self._retriever = retriever
         self._left = share
+        self._connections = connections
         self._gate = TurnGate()
         self._over = False
         self._soloists: set[asyncio.Task[None]] = set()
@@ -113,6 +116,8 @@ class Session:
     async def running(self) -> AsyncIterator["Session"]:
         """Open the clients and keep the pacing and the self-watch going until the exit."""
         async with self._client, self._retriever or contextlib.nullcontext():
+            if self._connections:
+                await self._client.warm(self._connections, WARM_CONNECTIONS_S)
             keepers = [
                 asyncio.create_task(self._watch.run()),
                 asyncio.create_task(self._sample()),
@@ -211,6 +216,7 @@ class Session:
         except (asyncio.CancelledError, SessionOver):
             self._gate.leave(turn.request)
             self._sender.record_unsent(turn, TURN_NOT_COME)
+            self._count_down()
             raise
         if freed_at is None or turn.due_at is None:
             return turn

@@ -2,6 +2,7 @@
 
 import contextlib
 import itertools
+import math
 import random
 from collections import deque
 from collections.abc import Callable
@@ -13,9 +14,11 @@ from locust.exception import StopUser
 
 from loadgen.client.client import StreamingClient
 from loadgen.client.retrieval import RetrievalClient
+from loadgen.client.transport import KEEPALIVE_S
 from loadgen.record import BatchRecord, RequestRecord
 from loadgen.stats.clock import RunClock
 from loadgen.stats.self_watch import ClientSample
+from loadgen.stats.slo import Slo
 from loadgen.swarm.batch_sender import BatchForm
 from loadgen.swarm.client_settings import client_settings, extra_body
 from loadgen.swarm.collector import calm_collector
@@ -56,6 +59,7 @@ class Stage:
         self._ledger: Ledger | None = None
         self._names: itertools.count[int] = itertools.count()
         self._drain_s = 0.0
+        self._slo: Slo | None = None
         self._endpoint = ""
 
     def open(
@@ -67,7 +71,7 @@ class Stage:
         """
         options = SwarmOptions.read(plan.options)
         index = plan.workers[client_id]
-        self._ledger, self._drain_s = ledger, options.drain_s
+        self._ledger, self._drain_s, self._slo = ledger, options.drain_s, options.slo
         self._endpoint = ENDPOINT_NAMES[options.endpoint]
         self._names = itertools.count()
         workload = _workload(plan, options, index)
@@ -85,6 +89,7 @@ class Stage:
             batching=options.batching if plan.batched else None,
             batch_form=BatchForm(options.batch_as == "list", usage_per_choice=plan.is_vllm),
             share=_share(plan, options, index),
+            connections=_first_users(plan),
         )
         self._lifetime = contextlib.AsyncExitStack()
         self._lifetime.enter_context(calm_collector())
@@ -150,6 +155,8 @@ class Stage:
         )
 
     def _on_row(self, record: RequestRecord, gaps_ms: list[float]) -> None:
+        if self._slo is not None and record.outcome != "cancelled":
+            record.slo_met = self._slo.is_met(record)
         self._finished.append((record, gaps_ms))
         if len(self._finished) == 1:
             Engine.of_process().post(self._hand_over)
@@ -201,6 +208,12 @@ def _emptied(queue: deque[T]) -> list[T]:
     return taken
 
 
+def _first_users(plan: Plan) -> int:
+    """Users of this process that begin before an idle connection would be closed again."""
+    users, per_s = plan.options.get("num_users") or 0, plan.options.get("spawn_rate") or 0
+    return math.ceil(min(users, per_s * KEEPALIVE_S) / len(plan.workers))
+
+
 def _share(plan: Plan, options: SwarmOptions, index: int) -> int | None:
     if plan.trace:
         return plan.trace["shares"][index]
@@ -226,5 +239,7 @@ def _workload(plan: Plan, options: SwarmOptions, index: int) -> Workload | Trace
 def _retriever(options: SwarmOptions, workload: Workload | TraceWorkload) -> Retriever | None:
     if options.labels != "rag" or options.rag_url is None or isinstance(workload, TraceWorkload):
         return None
-    client = RetrievalClient(options.rag_url, options.timeout_s, options.connect_timeout_s)
+    client = RetrievalClient(
+        options.rag_url, options.timeout_s, options.connect_timeout_s, options.transport
+    )
     return Retriever(client, workload, options.rag_wrong)

@@ -191,6 +191,11 @@ def summary_lines(summary: dict[str, Any]) -> list[str]:
     if summary["batches"]:
         counts = ", ".join(f"{count} {name}" for name, count in summary["batches"].items())
         lines.insert(1, f"batches: {counts}")
+    if summary["goodput_share"] is not None:
+        lines.append(
+            f"goodput: {summary['goodput_share']:.1%} of requests within the objective,"
+            f" {_rate(summary['goodput_per_s'])} requests/s"
+        )
     if summary["refused_share"] is not None:
         lines.append(_retrieval_line(summary))
     if summary["outcomes"]["ok"] and not summary["metrics"]["cached_tokens"]["count"]:

@@ -11,6 +11,12 @@ from loadgen.runs.exit_code import DONE, FAILED, SATURATED
 CELL_JSON = "cell.json"
 WHOLE = (DONE, FAILED, SATURATED)
 """Exit codes of runs that have something to say."""
+_KINDS: Mapping[str, type | tuple[type, ...]] = {
+    **dict.fromkeys(("axes", "options"), dict),
+    **dict.fromkeys(("repeat", "seed", "position", "exit_code"), int),
+    **dict.fromkeys(("cell_id", "error"), str),
+    "wall_s": (int, float),
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,6 +53,9 @@ def read_made_cell(run: Path) -> MadeCell | None:
     found = read_object(run / CELL_JSON)
     if not found:
         return None
+    for name, kind in _KINDS.items():
+        if name in found and not isinstance(found[name], kind):
+            raise malformed(run / CELL_JSON, f"{name} is {found[name]!r}")
     try:
         return MadeCell(**{each.name: found[each.name] for each in fields(MadeCell)})
     except KeyError as error:

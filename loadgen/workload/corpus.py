@@ -4,7 +4,7 @@ import hashlib
 import json
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import astuple, dataclass
-from importlib.resources import files
+from functools import lru_cache
 from pathlib import Path
 
 from loadgen.context import Document, Question
@@ -46,12 +46,17 @@ def load_corpus(corpus: Path | None = None, questions: Path | None = None) -> Co
     A document without a question gets GENERAL_QUESTION, with the id `<doc_id>-general`.
 
     Control characters and halves of surrogate pairs become spaces, runs of blank lines one blank
-    line. Raises CorpusError.
+    line. Asked again for what has not changed since, it reads nothing. Raises CorpusError.
     """
     source = _demo_corpus() if corpus is None else corpus
-    documents = {document.doc_id: document for document in load_documents(corpus)}
-    beside = source if source.is_dir() else source.parent
-    found = _read_questions(questions or beside, set(documents))
+    asked = questions or (source if source.is_dir() else source.parent)
+    return _load(source, asked, (_stamps(source), _stamps(asked)))
+
+
+@lru_cache(maxsize=1)
+def _load(source: Path, questions: Path, _: object) -> Corpus:
+    documents = {document.doc_id: document for document in load_documents(source)}
+    found = _read_questions(questions, set(documents))
     return Corpus(
         tuple(documents.values()),
         {doc_id: tuple(found.get(doc_id, ())) or (_general(doc_id),) for doc_id in documents},
@@ -70,8 +75,18 @@ def load_documents(corpus: Path | None = None) -> tuple[Document, ...]:
     return tuple(documents.values())
 
 
+def _stamps(source: Path) -> tuple[object, ...]:
+    """What differs once a file of `source` does."""
+    try:
+        files = sorted(source.iterdir()) if source.is_dir() else [source]
+        states = [(str(file), file.stat()) for file in files]
+    except OSError:
+        return (object(),)  # equal to nothing
+    return tuple((name, state.st_mtime_ns, state.st_size) for name, state in states)
+
+
 def _demo_corpus() -> Path:
-    return Path(str(files("loadgen.workload"))) / "demo_corpus"
+    return Path(__file__).parent / "demo_corpus"
 
 
 def _general(doc_id: str) -> Question:

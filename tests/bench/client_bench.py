@@ -7,7 +7,8 @@ turns, and the table holds medians over the repeats. kvswarm runs as users run i
 with every metric on. `bare` is the smallest aiohttp + uvloop + orjson loop, `floor` a protocol
 that knows the replies by heart: both are references, the others peers. Throughput and cost are
 measured without delays; what a client adds to TTFT and ITL with replies of 32 tokens 20 ms apart.
-Takes about 15 minutes, with --quick 6. Exit code 1: a must is missed.
+Takes about 15 minutes, with --quick 5; aiperf and guidellm, where they are installed, about 5 more
+each. Every run has a time limit. Exit code 1: a must is missed.
 """
 
 import argparse

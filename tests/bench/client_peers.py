@@ -14,16 +14,16 @@ from importlib import metadata
 from pathlib import Path
 
 from children import HERE
-from client_replies import replies_of_aiperf, replies_of_vllm
+from client_replies import replies_of_aiperf, replies_of_guidellm, replies_of_vllm
 from clients import CONTEXT_TOKENS, Client, Command, Job, cache_folder
 
 from loadgen.targets.demo_model import default_model_dir
 
-VLLM_RESULT, AIPERF_FOLDER = "vllm.json", "aiperf"
+VLLM_RESULT, AIPERF_FOLDER, GUIDELLM_RESULT = "vllm.json", "aiperf", "guidellm.json"
 PEER_GRACE_S = 180.0
 """Some of them take a minute until their first request."""
-AIPERF_SHARE = 5
-"""It sends that many times fewer requests in the same time."""
+AIPERF_SHARE, GUIDELLM_SHARE = 5, 16
+"""They send that many times fewer requests in the same time."""
 
 
 def peers() -> list[Client]:
@@ -69,10 +69,28 @@ def _aiperf(job: Job) -> Command:
     return Command(words, grace_s=PEER_GRACE_S)
 
 
+def _guidellm(job: Job) -> Command:
+    requests = max(job.requests // GUIDELLM_SHARE, 2 * job.users)
+    backend = f"kind=openai_http,target={job.url},model=mock,request_format=/v1/completions"
+    data = f"kind=synthetic_text,prompt_tokens={CONTEXT_TOKENS},output_tokens={job.tokens}"
+    words = [str(executable("guidellm")), "run", "--backend", backend, "--data", data]
+    words += ["--profile", f"kind=concurrent,streams={job.users}"]
+    words += ["--constraint", f"kind=max_requests,count={requests}"]
+    words += ["--tokenizer", f"kind=hf_auto,model={default_model_dir('tiny')}"]
+    words += ["--output", f"kind=json,path={job.folder / GUIDELLM_RESULT}", "--disable-console"]
+    return Command(words, grace_s=PEER_GRACE_S)
+
+
 VLLM = Client("vllm bench", _vllm, lambda folder: replies_of_vllm(folder / VLLM_RESULT), slow=True)
 OTHERS: Mapping[str, Client] = {
     "aiperf": Client(
         "aiperf", _aiperf, lambda folder: replies_of_aiperf(folder / AIPERF_FOLDER), slow=True
+    ),
+    "guidellm": Client(
+        "guidellm",
+        _guidellm,
+        lambda folder: replies_of_guidellm(folder / GUIDELLM_RESULT),
+        slow=True,
     ),
 }
 """By the name of their package, which is also that of their command."""

@@ -10,11 +10,14 @@ from typing import NamedTuple
 
 
 class Reported(NamedTuple):
-    """What a client says of one reply; `number` is the server's name for it."""
+    """What a client says of one reply; `number` is the server's name for it.
+
+    `itl_p99_ms` is None for a client that keeps no gap of its own.
+    """
 
     number: int
     ttft_ms: float
-    itl_p99_ms: float
+    itl_p99_ms: float | None
 
 
 def replies_of_kvswarm(directory: Path) -> list[Reported]:
@@ -58,6 +61,15 @@ def replies_of_aiperf(directory: Path) -> list[Reported]:
         )
         for metrics in records
         if "inter_chunk_latency" in metrics
+    ]
+
+
+def replies_of_guidellm(path: Path) -> list[Reported]:
+    """Of the JSON report of `guidellm run`, which has the mean of a reply's gaps alone."""
+    (benchmark,) = json.loads(path.read_bytes())["benchmarks"]
+    return [
+        Reported(request["prompt_tokens"], request["time_to_first_token_ms"], None)
+        for request in benchmark["requests"]["successful"]
     ]
 
 

@@ -43,8 +43,8 @@ def error_figures(
 
     True is what the server saw: a TTFT from the receipt of the request to the write of the first
     token, and the 99th percentile of the gaps between the writes of a reply. Absolute values are
-    used for ITL, whose errors cancel otherwise. The first replies are left out because they have
-    the opening of their connections in them.
+    used for ITL, whose errors cancel otherwise; a client without gaps has none. The first replies
+    are left out because they have the opening of their connections in them.
     """
     true = {int(number): times for number, times in log["replies"].items()}
     begin_ns = log["first_post_ns"] + START_S * 1e9
@@ -54,16 +54,22 @@ def error_figures(
         if received_ns < begin_ns:
             continue
         ttft_errors.append(reply.ttft_ms - (sent_ns[0] - received_ns) / 1e6)
-        itl_errors.append(abs(reply.itl_p99_ms - p99_gap_ms([ns / 1e9 for ns in sent_ns])))
+        if reply.itl_p99_ms is not None:
+            itl_errors.append(abs(reply.itl_p99_ms - p99_gap_ms([ns / 1e9 for ns in sent_ns])))
     if len(ttft_errors) < LEAST_ERRORS:
         raise RuntimeError(f"only {len(ttft_errors)} replies to judge: give more --error-seconds")
     return {
-        "ttft_error_mean_ms": statistics.fmean(ttft_errors),
-        "ttft_error_p99_ms": percentile(sorted(ttft_errors), 0.99),
-        "itl_error_mean_ms": statistics.fmean(itl_errors),
-        "itl_error_p99_ms": percentile(sorted(itl_errors), 0.99),
+        **_mean_and_p99("ttft_error", ttft_errors),
+        **_mean_and_p99("itl_error", itl_errors),
         "cpu_s_per_1000": load_figures(metered, log)["cpu_s_per_1000"],
         "start_s": log["first_post_ns"] / 1e9 - metered.started_at,
         "peak_rss_mb": metered.peak_rss_mb,
         "server_late_p99_ms": percentile(sorted(log["late_ns"]), 0.99) / 1e6,
     }
+
+
+def _mean_and_p99(name: str, errors: list[float]) -> dict[str, float]:
+    if not errors:
+        return {}
+    p99_ms = percentile(sorted(errors), 0.99)
+    return {f"{name}_mean_ms": statistics.fmean(errors), f"{name}_p99_ms": p99_ms}

@@ -182,6 +182,8 @@ def _answer(path: bytes, log: Log) -> bytes:
     if path == b"/v1/models":
         card = {"id": MODEL, "object": "model", "owned_by": "mock"}
         status, content = b"200 OK", orjson.dumps({"object": "list", "data": [card]})
+    elif path == b"/health":
+        status = b"200 OK"
     elif path == b"/log":
         status, content = b"200 OK", orjson.dumps(log, option=orjson.OPT_NON_STR_KEYS)
     head = b"HTTP/1.1 %b\r\nContent-Type: application/json\r\nContent-Length: %d\r\n\r\n"

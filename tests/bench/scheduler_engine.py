@@ -7,14 +7,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-import aiohttp
 from cpu_watch import CpuWatch
 from figures import percentile
 from scheduler_batches import Batch, Question
 from scheduler_servers import Server
 
 from loadgen.client.exchange import Exchange
-from loadgen.stats.server_metrics import scrape
+from loadgen.stats.server_metrics import MetricsScraper
 from loadgen.stats.server_sample import ServerSample
 
 COUNTERS_TIMEOUT_S, COUNTERS_PAUSE_S = 10.0, 0.05
@@ -104,8 +103,8 @@ async def send(
 
 async def counters(server: Server) -> ServerSample:
     """The engine's counters now."""
-    async with aiohttp.ClientSession() as session:
-        return await scrape(session, server.sources, time.perf_counter())
+    async with MetricsScraper(server.sources) as scraper:
+        return await scraper.scrape(time.perf_counter())
 
 
 async def settled_counters(server: Server, before: ServerSample, requests: int) -> ServerSample:

@@ -14,8 +14,20 @@ from collections import Counter
 
 from aiohttp import web
 
-MODELS = ("normal", "cached", "slow", "storm", "flaky", "truncating", "endless", "malformed")
+MODELS = (
+    "normal",
+    "cached",
+    "slow",
+    "storm",
+    "flaky",
+    "truncating",
+    "endless",
+    "malformed",
+    "queued",
+)
 PAUSE_S = 0.005
+SERVICE_S = 0.05
+"""Of `queued`, which answers one request after the other."""
 
 
 def event(**fields: object) -> bytes:
@@ -32,6 +44,7 @@ class Host:
         self.prompts: list[str] = []
         self.bodies: list[dict] = []
         self.served: Counter[str] = Counter()
+        self.turn = asyncio.Lock()
 
     async def models(self, request: web.Request) -> web.Response:
         cards = [{"id": name, "owned_by": self.owner} for name in MODELS]
@@ -63,6 +76,9 @@ class Host:
 
     async def stream(self, response: web.StreamResponse, body: dict, replies: int) -> None:
         model, tokens = body["model"], body["max_tokens"]
+        if model == "queued":
+            async with self.turn:
+                await asyncio.sleep(SERVICE_S)
         if model == "malformed":
             await response.write(b"data: {this is no JSON\n\n")
             return

@@ -12,12 +12,13 @@ BENCH = Path(__file__).parents[1] / "bench"
 sys.path.append(str(BENCH))
 
 from children import Metered  # noqa: E402
-from client_musts import LOAD, MUSTS, OURS, all_met, judgement, paced  # noqa: E402
+from client_musts import LATE, LOAD, MUSTS, OURS, all_met, judgement, paced  # noqa: E402
 from client_replies import (  # noqa: E402
     Reported,
     number_in,
     p99_gap_ms,
     replies_of_aiperf,
+    replies_of_guidellm,
     replies_of_vllm,
 )
 from figures import error_figures, load_figures  # noqa: E402
@@ -145,6 +146,19 @@ def test_what_vllm_and_aiperf_say_of_a_reply(tmp_path: Path) -> None:
         assert replies[0][1:] == pytest.approx((101.5, 29.9))
 
 
+def test_a_client_that_keeps_no_gaps_has_no_error_of_itl(tmp_path: Path) -> None:
+    log = paced_log([10.0] + [11.5 + n / 10 for n in range(40)])
+    requests = [
+        {"prompt_tokens": number, "time_to_first_token_ms": 103.0} for number in range(2, 42)
+    ]
+    report = {"benchmarks": [{"requests": {"successful": requests}}]}
+    (tmp_path / "guidellm.json").write_text(json.dumps(report))
+    reported = replies_of_guidellm(tmp_path / "guidellm.json")
+    figures = error_figures(Metered(9.0, cpu=[(9.0, 0.0), (20.0, 1.0)]), log, reported)
+    assert figures["ttft_error_mean_ms"] == pytest.approx(3.0)
+    assert not [name for name in figures if name.startswith("itl")]
+
+
 def results_at(share: float) -> Results:
     """Every figure at its limit times `share`, or over it by as much where more is better."""
     results = Results()
@@ -159,6 +173,14 @@ def test_musts_are_met_at_their_limit_and_missed_beyond_it() -> None:
     assert all_met(results_at(1.0))
     assert judgement(results_at(0.9))[-1] == f"musts met: {len(MUSTS)} of {len(MUSTS)}"
     assert judgement(results_at(1.01))[-1] == f"musts met: 0 of {len(MUSTS)}"
+
+
+def test_a_server_that_was_late_is_told() -> None:
+    results = results_at(0.9)
+    results.add(paced(64), OURS, {LATE: 0.2})
+    assert not any("late" in line for line in judgement(results))
+    results.add(paced(256), OURS, {LATE: 3.4})
+    assert any("late by 3.4 ms" in line for line in judgement(results))
 
 
 def test_what_was_not_measured_is_not_met() -> None:

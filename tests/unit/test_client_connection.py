@@ -1,6 +1,7 @@
 """Connections: reuse, refusal, cancellation, time stamps and secrets."""
 
 import asyncio
+import errno
 import socket
 from collections.abc import AsyncIterator, Callable
 from typing import Any
@@ -22,7 +23,7 @@ from loadgen.client.client import StreamingClient
 from loadgen.client.exchange import Exchange
 from loadgen.client.failures import ConnectFailed
 from loadgen.client.settings import ClientSettings
-from loadgen.client.transport import Head, Sink
+from loadgen.client.transport import Head, Sink, describe_connect_error
 
 
 @pytest.fixture(params=TRANSPORTS)
@@ -185,6 +186,13 @@ async def test_a_refused_connection_is_a_connect_error(transport: str) -> None:
     assert "refused the connection" in exchange.error
 
 
+@pytest.mark.parametrize("number", [errno.EMFILE, errno.EADDRNOTAVAIL])
+def test_a_limit_of_the_own_machine_is_not_told_of_the_host(number: int) -> None:
+    said = describe_connect_error(OSError(number, "x"), "gpu-box:80")
+    assert "left" in said
+    assert "ulimit" in said or "machines" in said
+
+
 def resolve_by(monkeypatch: pytest.MonkeyPatch, resolve: Any) -> None:
     monkeypatch.setattr(asyncio.get_running_loop(), "getaddrinfo", resolve)
 
@@ -260,6 +268,16 @@ async def test_a_fault_of_our_own_is_no_success_and_says_where() -> None:
     exchange = await scripted(ZeroDivisionError("oops"))
     assert exchange.outcome == "malformed"
     assert "ZeroDivisionError('oops') at test_client_connection.py:" in exchange.error
+
+
+async def test_without_time_left_nothing_is_sent(server: BehaviourServer) -> None:
+    """A retrieval may have used it up."""
+    exchange = Exchange()
+    async with StreamingClient(server.settings("normal")) as client:
+        await client.stream("hi", 3, Exchange())
+        await client.stream("hi", 3, exchange, None, 1e6)
+    assert (exchange.outcome, exchange.sent_at) == ("timeout", None)
+    assert len(server.bodies) == 1
 
 
 async def test_a_prompt_that_is_no_unicode_is_not_sent() -> None:

@@ -57,6 +57,14 @@ def test_nothing_is_known_before_it_happens() -> None:
     assert not exchange.complete
 
 
+def test_a_count_with_the_finish_alone_is_no_token() -> None:
+    """Hosts that send their usage with the finish reason, and not after it."""
+    finish = Event(False, True, "stop", Usage(7, None, 2))
+    exchange = absorbed((TOKEN, 1.0), (TOKEN, 2.0), (finish, 3.0))
+    assert list(exchange.token_times) == [1.0, 2.0]
+    assert (exchange.output_tokens, exchange.tpot_ms, exchange.end_at) == (2, 1000.0, 3.0)
+
+
 def test_a_running_usage_reveals_tokens_without_text() -> None:
     def running(output_tokens: int) -> Event:
         return Event(content=False, in_choice=True, usage=Usage(7, None, output_tokens))

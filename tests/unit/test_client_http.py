@@ -1,6 +1,7 @@
 """HTTP/1.1 as hosts write it, over each transport: the same reply however it is framed."""
 
 import asyncio
+import gzip
 import socket
 import ssl
 from collections.abc import AsyncIterator, Callable
@@ -12,6 +13,7 @@ import pytest
 import uvloop
 from behaviours import DONE, REPLY, TRANSPORTS, split, usage
 
+from loadgen.client import aiohttp_transport, wire
 from loadgen.client.client import StreamingClient
 from loadgen.client.exchange import Exchange
 from loadgen.client.settings import ClientSettings, TransportName
@@ -185,6 +187,11 @@ FAULTS: dict[str, tuple[Talk, str, str]] = {
         "http_error",
         "HTTP 101",
     ),
+    "compressed": (
+        says(CHUNKED + b"content-encoding: gzip\r\n\r\n" + chunked(gzip.compress(WHOLE))),
+        "malformed",
+        "compressed by gzip",
+    ),
     "nothing to read": (says(b"HTTP/1.1 204 No\r\n\r\n", hang_up=True), "http_error", "HTTP 204"),
 }
 
@@ -245,6 +252,25 @@ async def test_a_kept_connection_that_was_closed_is_replaced(transport: Transpor
         exchanges = await ask_at(f"http://127.0.0.1:{port}", transport, times=3)
     assert [exchange.outcome for exchange in exchanges] == ["ok", "ok", "ok"]
     assert host.connections == 2
+
+
+async def test_a_host_that_had_the_request_for_longer_is_not_asked_again(
+    transport: TransportName, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What an idle timeout of a proxy does to a long prefill, for example."""
+
+    async def talk(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await question(reader)
+        writer.write(PLAIN)
+        await question(reader)
+        await asyncio.sleep(0.05)
+
+    for module in (wire, aiohttp_transport):
+        monkeypatch.setattr(module, "RACE_S", 0.02)
+    async with hosting(talk) as (host, port):
+        exchanges = await ask_at(f"http://127.0.0.1:{port}", transport, times=2)
+    assert [exchange.outcome for exchange in exchanges] == ["ok", "connect_error"]
+    assert host.connections == 1
 
 
 async def test_a_host_that_hangs_up_on_new_connections_is_asked_once(

@@ -1,11 +1,11 @@
 """What a host is, found out before any load."""
 
 import asyncio
+import socket
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any
 
-import aiohttp
 import pytest
 from aiohttp import web
 from behaviours import SECRET, raw_server, serving, unused_port
@@ -229,9 +229,9 @@ async def test_a_refused_connection_is_said() -> None:
 
 async def test_an_unknown_name_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
     async def unknown(*_: Any, **__: Any) -> Any:
-        raise OSError(-2, "Name or service not known")
+        raise socket.gaierror(-2, "Name or service not known")
 
-    monkeypatch.setattr(aiohttp.ThreadedResolver, "resolve", unknown)
+    monkeypatch.setattr(asyncio.get_running_loop(), "getaddrinfo", unknown)
     assert "host name gpu-box is unknown" in await refusal("http://gpu-box:8000/v1")
 
 

@@ -4,13 +4,13 @@ import socket
 from collections.abc import AsyncIterator, Awaitable, Callable
 from dataclasses import asdict
 
-import aiohttp
 import pytest
 from aiohttp import web
 from aiohttp.test_utils import TestServer
 
+from loadgen.client import question
 from loadgen.stats import server_metrics
-from loadgen.stats.server_metrics import COLUMNS, MetricsSources, ServerSample, scrape
+from loadgen.stats.server_metrics import COLUMNS, MetricsScraper, MetricsSources, ServerSample
 
 ENGINE_PAGE = """\
 # TYPE vllm:num_requests_running gauge
@@ -77,8 +77,8 @@ def page(text: str | bytes, status: int = 200) -> Handler:
 
 
 async def sample(sources: MetricsSources) -> ServerSample:
-    async with aiohttp.ClientSession(raise_for_status=True) as session:
-        return await scrape(session, sources, 12.5)
+    async with MetricsScraper(sources) as scraper:
+        return await scraper.scrape(12.5)
 
 
 async def test_an_engines_figures_are_summed_over_its_replicas(serve: Serve) -> None:
@@ -154,7 +154,7 @@ async def test_an_engine_that_died_is_told_from_one_that_is_slow(
         port = unused.getsockname()[1]
     dead = await sample(MetricsSources(engine_url=f"http://127.0.0.1:{port}"))
     assert dead == ServerSample(12.5, reachable=False)
-    monkeypatch.setattr(server_metrics, "_TIMEOUT", aiohttp.ClientTimeout(total=0.05))
+    monkeypatch.setattr(server_metrics, "_TIMEOUT_S", 0.05)
     slow = await sample(MetricsSources(engine_url=await serve(hang)))
     assert slow == ServerSample(12.5, reachable=None)
 
@@ -166,7 +166,7 @@ async def test_an_endless_page_is_given_up(serve: Serve, monkeypatch: pytest.Mon
         while True:
             await response.write(b"vllm:num_requests_running 1\n" * 100)
 
-    monkeypatch.setattr(server_metrics, "_PAGE_LIMIT", 50_000)
+    monkeypatch.setattr(question, "MAX_BODY_BYTES", 50_000)
     got = await sample(MetricsSources(engine_url=await serve(endless)))
     assert got == ServerSample(12.5, reachable=True)
 

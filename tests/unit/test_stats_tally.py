@@ -225,3 +225,12 @@ def test_batches_of_two_workers_add_up() -> None:
     assert (sketch.count, sketch.min, sketch.max) == (2, 2.0, 4.0)
     master.clear()
     assert master.to_wire() == Tally().to_wire()
+
+
+def test_goodput_is_a_share_of_what_was_held_against_an_objective() -> None:
+    tally = Tally()
+    assert (tally.good, tally.goodput_share) == (None, None)
+    for met in (True, True, False, None):
+        tally.add(replace(OK, slo_met=met))
+    assert (tally.good, tally.goodput_share) == (2, pytest.approx(2 / 3))
+    assert Tally.from_wire(tally.to_wire()).goodput_share == pytest.approx(2 / 3)

@@ -336,5 +336,5 @@ def test_retrieval_share_is_told_for_each_crowd(tmp_path: Path) -> None:
         for users, s in ((1, 0.4), (24, 0.1))
     )
     assert retrieval(Cells(cells)).short == (
-        "Of it, retrieval takes 40 % with one user and 10 % with 24 users at once."
+        "Retrieval's share of it is 40 % with one user and 10 % with 24 users at once."
     )

@@ -48,3 +48,10 @@ with _one_look_at_packages():
     assert set(metadata.entry_points(group="console_scripts")) == set(outside) != set()
     assert not metadata.entry_points(group="gevent.plugins.monkey.none")
 """)
+
+
+def test_a_swarm_imports_neither_the_other_transport_nor_an_exporter_at_its_start() -> None:
+    run("""
+import dashboards.exporter, dashboards.live, loadgen.swarm.user
+assert not {"aiohttp", "prometheus_client", "gevent.pywsgi", "flask"} & sys.modules.keys()
+""")

@@ -292,6 +292,13 @@ def test_a_damaged_run_is_named(tmp_path: Path) -> None:
     file.write_text('{"requests": "ten"}')
     with pytest.raises(UsageError, match=r"summary\.json"):
         read_cells(tmp_path)
+    for name, wrong in (("position", "x"), ("axes", None)):
+        note = file.with_name("cell.json")
+        whole = json.loads(note.read_text())
+        note.write_text(json.dumps({**whole, name: wrong}))
+        with pytest.raises(UsageError, match=rf"cell\.json.*{name} is"):
+            read_cells(tmp_path)
+        note.write_text(json.dumps(whole))
 
 
 def test_time_left_is_that_of_runs_and_starts(tmp_path: Path) -> None:

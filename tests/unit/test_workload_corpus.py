@@ -182,3 +182,11 @@ def test_the_demo_corpus_is_shipped() -> None:
     corpus = load_corpus()
     assert len(corpus.documents) == 24
     assert all(len(corpus.questions[each.doc_id]) == 8 for each in corpus.documents)
+
+
+def test_a_corpus_is_read_again_once_it_has_changed(folder: Path) -> None:
+    before = load_corpus(folder)
+    assert load_corpus(folder) is before
+    (folder / "a.md").write_text("# Another\n\nOther words than before.")
+    titles = [document.title for document in load_corpus(folder).documents]
+    assert "Another" in titles

@@ -120,6 +120,13 @@ def test_conversations_grow_by_their_own_replies(tmp_path: Path, text: str) -> N
         (AZURE + "2023-11-16 18:15:51,1.5,1\n", "line 4: ContextTokens is '1.5'"),
         (BURSTGPT + "inf,GPT-4,1,1,2,API log\n", "line 5: Timestamp is 'inf'"),
         (BURSTGPT + "7\n", "line 5: Request tokens is missing"),
+        (BURSTGPT + "7,GPT-4,inf,1,2,API log\n", "line 5: Request tokens is 'inf'"),
+        (BURSTGPT + f"7,GPT-4,{'9' * 131_073},1,2,API log\n", "field larger than field limit"),
+        ("ContextTokens,GeneratedTokens,TIMESTAMP\n5,1\n", "line 2: TIMESTAMP is None"),
+        (jsonl([{"input_length": float("nan"), "output_length": 1}]), "input_length is nan"),
+        (jsonl([{**MOONCAKE[0], "timestamp": 10**400}]), "line 1: timestamp is 1000"),
+        (f'{{"input_length": 1, "x": {"[" * 100_000}', "line 1: not a JSON object"),
+        (f'[{{"id": {"[" * 100_000}', "conversation 1: nested too deep"),
         ("[1]", "conversation 1: not an object"),
         ('[{"id": "a"}]', "conversation 1: there is no list"),
         (json.dumps(SHAREGPT)[:-9], "conversation 3: not JSON"),
@@ -131,6 +138,16 @@ def test_a_broken_trace_names_the_place(tmp_path: Path, text: str, telling: str)
         entries(tmp_path, text)
     assert telling in str(error.value)
     assert str(error.value).startswith(str(tmp_path / "trace"))
+
+
+def test_texts_and_names_can_be_sent_whatever_json_allows(tmp_path: Path) -> None:
+    turns = [{"from": "human", "value": "?\ud83d"}, {"from": "gpt", "value": "x" * 200_000}]
+    one_line = json.dumps([{"id": "\ud800", "conversations": turns}])
+    for text in (one_line, jsonl([{**MOONCAKE[0], "session_id": "\ud800"}])):
+        entry = entries(tmp_path, f"\ufeff{text}")[0]
+        assert (entry.session_id, entry.prompt.encode()) in (("?", b"??"), ("?", b""))
+    numbered = entries(tmp_path, jsonl([{**MOONCAKE[0], "session_id": 0}]))
+    assert numbered[0].session_id == "0"
 
 
 def test_a_missing_or_binary_trace_is_said(tmp_path: Path) -> None:
@@ -151,6 +168,11 @@ def test_a_selection_scales_filters_and_never_goes_back_in_time(mooncake: Path) 
     assert times(most_tokens=1100) == [0.0, 2.5 + 1.0]
     (half, *_) = Selection(mooncake, length_scale=0.5).entries()
     assert (half.input_tokens, half.output_tokens, half.block_tokens) == (550, 2, 256)
+
+
+def test_no_text_is_made_that_fits_in_no_memory(mooncake: Path) -> None:
+    with pytest.raises(UsageError, match=r"tokens: give --trace-max-tokens"):
+        survey(Selection(mooncake, length_scale=1e9))
 
 
 def test_a_survey_finds_what_everybody_shares(mooncake: Path) -> None:

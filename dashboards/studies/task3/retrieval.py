@@ -37,7 +37,7 @@ def documents(cells: Cells) -> Answer:
     return Answer(
         "How accurate are labels in the loop, against the number of documents?",
         (
-            f"Of the retrieved labels are right {listed(parts)}." if parts else "Not measured.",
+            f"The share of right labels is {listed(parts)}." if parts else "Not measured.",
             *_fewer(known),
             *_times(cells),
         ),
@@ -113,7 +113,7 @@ def retrieval(cells: Cells) -> Answer:
     )
     return Answer(
         "How much of the time to first token is retrieval?",
-        (f"Of it, retrieval takes {listed(said)}." if said else "Not measured.",),
+        (f"Retrieval's share of it is {listed(said)}." if said else "Not measured.",),
         (cell_table(cells, ("users", "target"), COLUMNS),),
         (picture,),
     )

@@ -32,7 +32,7 @@ BURSTGPT = Columns("Timestamp", "Request tokens", "Response tokens", dated=False
 
 def columns_of(header: str) -> Columns | None:
     """The format of a CSV by its first line; None for an unknown one."""
-    names = set(next(csv.reader([header.lstrip("\ufeff")]), []))
+    names = set(next(csv.reader([header]), []))
     for columns in (AZURE, BURSTGPT):
         if {columns.at, columns.input, columns.output} <= names:
             return columns
@@ -41,11 +41,14 @@ def columns_of(header: str) -> Columns | None:
 
 def read_lengths(path: Path, lines: Iterable[str], columns: Columns) -> Iterator[TraceEntry]:
     """An entry for each row with a reply. Raises UsageError, at the line concerned."""
-    rows = csv.DictReader(_without_mark(lines))
-    for row in rows:
-        entry = _entry(Place(path, rows.line_num), row, columns)
-        if entry is not None:
-            yield entry
+    rows = csv.DictReader(lines)
+    try:
+        for row in rows:
+            entry = _entry(Place(path, rows.line_num), row, columns)
+            if entry is not None:
+                yield entry
+    except csv.Error as error:
+        raise Place(path, rows.line_num).wrong(str(error), "write one request a line") from None
 
 
 def _entry(place: Place, row: Mapping[str, str], columns: Columns) -> TraceEntry | None:
@@ -59,7 +62,7 @@ def _entry(place: Place, row: Mapping[str, str], columns: Columns) -> TraceEntry
 
 def _date_s(place: Place, row: Mapping[str, str], name: str) -> float:
     try:
-        date = datetime.fromisoformat(_microseconds(row[name]))
+        date = datetime.fromisoformat(_microseconds(row[name] or ""))
     except ValueError:
         raise place.wrong(
             f"{name} is {row[name]!r}", "write a date, as 2023-11-16 18:15:46.6805900"
@@ -72,8 +75,3 @@ def _microseconds(text: str) -> str:
     whole, point, rest = text.partition(".")
     digits = len(rest) - len(rest.lstrip("0123456789"))
     return whole + point + rest[: min(digits, 6)] + rest[digits:]
-
-
-def _without_mark(lines: Iterable[str]) -> Iterator[str]:
-    for number, line in enumerate(lines):
-        yield line.lstrip("\ufeff") if number == 0 else line

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from loadgen.workload.trace.entry import TraceEntry
-from loadgen.workload.trace.place import Place
+from loadgen.workload.trace.place import Place, sendable
 
 BLOCK_TOKENS = 512
 
@@ -25,6 +25,7 @@ def read_mooncake(path: Path, lines: Iterable[str]) -> Iterator[TraceEntry]:
 def _entry(place: Place, line: str) -> TraceEntry:
     fields = _object(place, line)
     tokens = place.tokens(fields, "input_length")
+    session_id = fields.get("session_id")
     at_s = None
     if fields.get("timestamp") is not None:
         at_s = place.seconds(fields, "timestamp", per_second=1000)
@@ -34,14 +35,14 @@ def _entry(place: Place, line: str) -> TraceEntry:
         output_tokens=place.tokens(fields, "output_length"),
         block_ids=_block_ids(place, fields, tokens),
         block_tokens=BLOCK_TOKENS,
-        session_id=str(fields.get("session_id") or ""),
+        session_id="" if session_id is None else sendable(str(session_id)),
     )
 
 
 def _object(place: Place, line: str) -> dict[str, Any]:
     try:
         fields = json.loads(line)
-    except ValueError:
+    except (ValueError, RecursionError):
         fields = None
     if not isinstance(fields, dict):
         raise place.wrong("not a JSON object", "write one object a line")

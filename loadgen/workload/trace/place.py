@@ -11,6 +11,11 @@ from loadgen.errors import UsageError
 MAX_TOKENS = 10_000_000
 
 
+def sendable(text: str) -> str:
+    """The text with question marks for lone surrogates, which JSON allows and UTF-8 does not."""
+    return text.encode(errors="replace").decode()
+
+
 @dataclass(frozen=True, slots=True)
 class Place:
     """A line of a file, from 1, or for formats without lines the number of the entry."""
@@ -26,7 +31,7 @@ class Place:
     def tokens(self, fields: Mapping[str, Any], name: str, least: int = 1) -> int:
         """A number of tokens from `least` on. Raises UsageError."""
         value = self._number(fields, name)
-        if value != int(value) or not least <= value <= MAX_TOKENS:
+        if not least <= value <= MAX_TOKENS or value != int(value):
             mend = f"write a whole number from {least} to {MAX_TOKENS}"
             raise self.wrong(f"{name} is {fields[name]!r}", mend)
         return int(value)
@@ -44,6 +49,6 @@ class Place:
             if given is None or isinstance(given, bool):
                 raise ValueError
             return float(given)
-        except (ValueError, TypeError):
-            said = f"{name} is missing" if given in (None, "") else f"{name} is {given!r}"
+        except (ValueError, TypeError, OverflowError):
+            said = f"{name} is missing" if given in (None, "") else f"{name} is {repr(given)[:40]}"
             raise self.wrong(said, "write a number") from None

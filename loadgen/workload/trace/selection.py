@@ -8,6 +8,7 @@ from pathlib import Path
 
 from loadgen.errors import UsageError
 from loadgen.workload.trace.entry import TraceEntry
+from loadgen.workload.trace.place import MAX_TOKENS
 from loadgen.workload.trace.reader import read_trace
 
 COMMON_SHARE = 0.5
@@ -93,6 +94,11 @@ def survey(selection: Selection) -> Survey:
         raise UsageError(
             f"{selection.path} leaves no request to replay: raise --trace-max-tokens, or give"
             " another trace"
+        )
+    if longest > MAX_TOKENS:
+        raise UsageError(
+            f"{selection.path} has a request of {longest} tokens: give --trace-max-tokens to leave"
+            " it out, or a smaller --trace-length-scale"
         )
     common = frozenset(block for block, times in seen.items() if times > COMMON_SHARE * count)
     return Survey(count, not untimed, last_s, longest, common if count > 1 else frozenset())

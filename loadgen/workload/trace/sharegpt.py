@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any, TextIO
 
 from loadgen.workload.trace.entry import TraceEntry
-from loadgen.workload.trace.place import Place
+from loadgen.workload.trace.place import Place, sendable
 
 READ_CHARACTERS = 1 << 20
 MAX_ITEM_CHARACTERS = 1 << 28
@@ -25,7 +25,7 @@ def read_sharegpt(path: Path, file: TextIO) -> Iterator[TraceEntry]:
     """
     for number, item in enumerate(_items(path, file), 1):
         place = Place(path, number, "conversation")
-        session_id = str(item.get("id") or f"conversation-{number}")
+        session_id = sendable(str(item.get("id") or f"conversation-{number}"))
         yield from _turns(place, item, session_id)
 
 
@@ -56,7 +56,7 @@ def _exchanges(place: Place, item: Mapping[str, Any]) -> Iterator[tuple[str, str
         if not isinstance(text, str):
             raise place.wrong(f"a turn is {str(turn)[:40]!r}", MEND)
         if turn.get("from") in ANSWERING:
-            yield TURN_BREAK.join(asked), text
+            yield sendable(TURN_BREAK.join(asked)), sendable(text)
             asked = []
         else:
             asked.append(text)
@@ -70,6 +70,8 @@ def _items(path: Path, file: TextIO) -> Iterator[dict[str, Any]]:
         start = _SKIPPED.match(buffer, start).end()  # type: ignore[union-attr]
         try:
             item, start = decoder.raw_decode(buffer, start)
+        except RecursionError:
+            raise Place(path, count + 1, "conversation").wrong("nested too deep", MEND) from None
         except ValueError:
             piece = file.read(READ_CHARACTERS)
             rest = buffer[start:]

@@ -1,0 +1,197 @@
+"""Trials judged: queues whose waiting times are known, engines that cannot keep up, objectives."""
+
+import math
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from loadgen.compare.csv_table import CsvTable
+from loadgen.errors import UsageError
+from loadgen.runs.csv_log import to_csv
+from loadgen.saturate.course import Course
+from loadgen.saturate.judge import judge
+from loadgen.saturate.objective import Objective
+from loadgen.saturate.plan import Plan
+from loadgen.saturate.space import Space
+from loadgen.saturate.trial import Sent, Trial, read_trial
+
+HEADER = (
+    *("request_id", "scheduled_s", "sent_s", "end_s", "ttft_ms", "e2e_ms", "tpot_ms"),
+    *("output_tokens", "outcome"),
+)
+PER_S = 20.0
+"""What the queue's server does on average."""
+
+
+def queue(folder: Path, rate: float, seconds: float, seed: int, drain_s: float = 30.0) -> Path:
+    """A run directory of an M/M/1 queue: first come, first served, exponential times."""
+    dice = np.random.default_rng(seed)
+    due_s = np.cumsum(dice.exponential(1 / rate, int(2 * rate * seconds) + 20))
+    due_s = due_s[due_s < seconds]
+    service_s = dice.exponential(1 / PER_S, len(due_s))
+    free_s, rows = 0.0, []
+    for number, (due, service) in enumerate(zip(due_s, service_s, strict=True)):
+        free_s = max(free_s, due) + service
+        is_ok = free_s <= seconds + drain_s
+        end_s = free_s if is_ok else seconds + drain_s
+        ttft_ms = 1000 * (end_s - due) if is_ok else None
+        outcome = "ok" if is_ok else "cancelled"
+        rows.append([number, due, due, end_s, ttft_ms, ttft_ms, 5.0, 4, outcome])
+    return write(folder, rows)
+
+
+def write(folder: Path, rows: Sequence[Sequence[Any]]) -> Path:
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / "requests.csv").write_text(to_csv([HEADER, *rows]))
+    return folder
+
+
+def plan(objective: str, **fields: Any) -> Plan:
+    known: dict[str, Any] = {
+        "objective": Objective.parse(objective),
+        "space": Space("rate", 2.0, None, 0.05),
+        "trial_s": 60.0,
+        "most_trials": 40,
+        "seed": 0,
+        "warm_up_s": None,
+        "words": (),
+    }
+    return Plan(**known | fields)
+
+
+def run(course: Course, folder: Path, seed: int) -> Course:
+    while (step := course.next(1 + len(course.trials))) is not None:
+        path = queue(folder / step.name, step.load, step.seconds, 1000 * seed + step.number)
+        course.add(step, read_trial(path, step.load, step.seconds, is_open=True))
+    return course
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_a_queue_is_loaded_up_to_what_theory_says(tmp_path: Path, seed: int) -> None:
+    """The time in an M/M/1 queue is exponential with rate mu - lambda: p90 = ln 10 / that."""
+    most_ms = 600
+    right = PER_S - math.log(10) / (most_ms / 1000)
+    course = run(Course(plan(f"ttft_ms.p90<={most_ms}, errors<=1%")), tmp_path, seed)
+    assert course.ending == "found"
+    below, above = course.bracket.below, course.bracket.above
+    assert below is not None
+    assert above is not None
+    assert 0.75 * right <= below.load <= 1.12 * right
+    assert below.load < above.load <= 1.06 * below.load
+
+
+def test_a_queue_that_grows_is_too_much_whatever_its_percentiles(tmp_path: Path) -> None:
+    course = run(Course(plan("ttft_ms.p95<=100000")), tmp_path, seed=1)
+    assert course.bracket.below is not None
+    assert 0.8 * PER_S <= course.bracket.below.load <= 1.15 * PER_S
+    assert "queue grew" in course.judgements[32.0].reason
+
+
+def test_few_trials_are_no_narrow_bracket(tmp_path: Path) -> None:
+    course = run(Course(plan("ttft_ms.p90<=600", most_trials=5)), tmp_path, seed=0)
+    assert (len(course.trials), course.ending) == (5, "trials")
+
+
+def trial(
+    folder: Path, rows: Sequence[Sequence[Any]], seconds: float = 10.0, is_open: bool = True
+) -> Trial:
+    return read_trial(write(folder, rows), 1.0, seconds, is_open, warm_up_s=0.0)
+
+
+def steady_rows(count: int, ttft_ms: float = 100.0, outcome: str = "ok") -> list[list[Any]]:
+    return [
+        [n, n / 20, n / 20, n / 20 + 0.2, ttft_ms, 200.0, 5.0, 4, outcome] for n in range(count)
+    ]
+
+
+def test_what_was_never_served_is_late_when_it_waited_longer_than_the_limit(
+    tmp_path: Path,
+) -> None:
+    rows = steady_rows(160)
+    rows += [[200 + n, n / 5, None, n / 5, None, None, None, None, "cancelled"] for n in range(40)]
+    rows.append([300, 1.0, 1.0, 30.0, 100.0, 29_000.0, 5.0, 4, "ok"])
+    late = judge([trial(tmp_path, rows)], Objective.parse("ttft_ms.p95<=500"))
+    assert late.finding.verdict == "missed"
+    patient = judge([trial(tmp_path, rows)], Objective.parse("ttft_ms.p95<=26000"))
+    assert patient.figures[0].samples == 161 + 20
+
+
+def test_failures_and_goodput_are_judged(tmp_path: Path) -> None:
+    rows = steady_rows(200)
+    for row in rows[::10]:
+        row[4:] = [*[None] * 4, "http_error"]
+    found = judge([trial(tmp_path, rows)], Objective.parse("ttft_ms.p95<=500"))
+    assert found.finding.verdict == "missed"
+    assert [figure.verdict for figure in found.figures] == ["met", "missed"]
+    good = Objective.parse("ttft_ms<=150, goodput>=80%, errors<=20%")
+    assert judge([trial(tmp_path, rows)], good).finding.verdict == "met"
+    better = Objective.parse("ttft_ms<=90, goodput>=80%, errors<=20%")
+    assert judge([trial(tmp_path, rows)], better).finding.verdict == "missed"
+
+
+def test_too_few_requests_decide_nothing_and_ask_for_more(tmp_path: Path) -> None:
+    objective = Objective.parse("ttft_ms.p95<=500")
+    few = judge([trial(tmp_path, steady_rows(50))], objective)
+    assert (few.finding.verdict, few.finding.wants_more) == ("undecided", True)
+    again = trial(tmp_path, steady_rows(50))
+    assert judge([again, again], objective).finding.verdict == "met"
+    rare = judge([trial(tmp_path, steady_rows(60))], Objective.parse("ttft_ms.p99.9<=500"))
+    assert (rare.finding.verdict, rare.finding.wants_more) == ("met", False)
+    assert [figure.limit.text for figure in rare.unproven] == ["ttft_ms.p99.9<=500"]
+
+
+def test_what_comes_before_the_warm_up_ends_is_left_out(tmp_path: Path) -> None:
+    rows = steady_rows(400)
+    for row in rows[:60]:
+        row[4] = 5000.0
+    found = read_trial(write(tmp_path, rows), 20.0, 20.0, is_open=True)
+    assert 2.9 <= found.warm_up_s <= 5
+    assert found.values("ttft_ms").max() == 100.0
+
+
+def test_low_loads_have_longer_trials() -> None:
+    short = plan("ttft_ms.p95<=500", trial_s=30.0)
+    assert short.seconds(1.0) == 120
+    assert short.seconds(100.0) == 30
+    assert 30 < short.seconds(2.0) <= 120
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("ttft_ms.p95<=500", "ttft_ms.p95<=500, errors<=1%"),
+        ("p95 ttft_ms <= 500, errors<=0.1%", "ttft_ms.p95<=500, errors<=0.1%"),
+        ("ttft_ms<=500,tpot_ms<=50,goodput>=95%", "ttft_ms<=500,tpot_ms<=50, goodput>=95%,"),
+    ],
+)
+def test_objectives_are_read(text: str, said: str) -> None:
+    assert str(Objective.parse(text)).startswith(said)
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("fast", "--slo: 'fast' is no limit"),
+        ("ttft_ms.p95<=+10%", "is a change"),
+        ("ttft_ms.p95>=5", "with <="),
+        ("requests_per_s>=5", "requests_per_s is not for this"),
+        ("goodput>=95%", "goodput of which requests"),
+        ("ttft_ms<=500", "add goodput>=95%"),
+        ("ttft.p95<=500", "--slo: unknown metric 'ttft'"),
+        ("errors<=1%,errors<=2%", "limits errors twice"),
+    ],
+)
+def test_what_is_no_objective_is_said(text: str, said: str) -> None:
+    with pytest.raises(UsageError) as error:
+        Objective.parse(text)
+    assert said in str(error.value)
+
+
+def test_a_file_without_due_times_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "requests.csv").write_text("request_id,outcome\n1,ok\n")
+    with pytest.raises(UsageError, match="has not the columns"):
+        Sent.read(tmp_path)
+    assert CsvTable.read(tmp_path / "requests.csv").header == ("request_id", "outcome")
