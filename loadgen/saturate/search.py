@@ -7,7 +7,7 @@ from typing import Literal
 from loadgen.saturate.space import Space
 
 Verdict = Literal["met", "missed", "undecided"]
-MOST_RUNS, CONFIRMING_RUNS = 3, 1
+MOST_RUNS, CONFIRMING_RUNS = 3, 2
 """Of one load; how many an end of the final bracket has at least."""
 
 

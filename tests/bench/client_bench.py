@@ -21,12 +21,13 @@ from pathlib import Path
 from children import SERVER_CORE, mock_server, pin
 from client_musts import LOAD, all_met, judgement, paced
 from client_peers import peers, versions_of_others
-from clients import BARE, FASTHTTP, FLOOR, KVSWARM, Client, Job, kvswarm_client
+from clients import BARE, FASTHTTP, FLOOR, KVSWARM, SATURATED, Client, Job, kvswarm_client
 from figures import error_figures, load_figures
 from table import Results, markdown, write_csv
 
 TOKENS, PACED_TOKENS, PACED_GAP_MS = 16, 32, 20.0
 CONCURRENCY, STREAMS = 32, (64, 256, 1000)
+EXIT_CODE = "exit_code"
 REQUESTS_PER_S = 2500
 """What clients are given to do who want a number of requests and not a time."""
 
@@ -36,7 +37,8 @@ def measure_load(client: Client, options: argparse.Namespace) -> dict[str, float
     with mock_server(TOKENS, 0.0) as server, tempfile.TemporaryDirectory() as folder:
         requests = REQUESTS_PER_S * options.seconds
         job = Job(server.url, CONCURRENCY, TOKENS, options.seconds, Path(folder), requests)
-        return load_figures(client.run(job), server.log())
+        metered = client.run(job)
+        return {**load_figures(metered, server.log()), EXIT_CODE: float(metered.exit_code)}
 
 
 def measure_error(client: Client, streams: int, options: argparse.Namespace) -> dict[str, float]:
@@ -49,7 +51,8 @@ def measure_error(client: Client, streams: int, options: argparse.Namespace) -> 
         requests = int(streams * seconds / (PACED_TOKENS * PACED_GAP_MS / 1000))
         job = Job(server.url, streams, PACED_TOKENS, seconds, Path(folder), requests)
         metered = client.run(job)
-        return error_figures(metered, server.log(), client.reported(Path(folder)))
+        figures = error_figures(metered, server.log(), client.reported(Path(folder)))
+        return {**figures, EXIT_CODE: float(metered.exit_code)}
 
 
 def in_turn(clients: list[Client], repeats: int) -> Iterator[Client]:
@@ -68,7 +71,9 @@ def measure(clients: list[Client], options: argparse.Namespace) -> Results:
         for client in in_turn(clients, repeats):
             sys.stderr.write(f"{scenario}: {client.name}\n")
             try:
-                results.add(scenario, client.name, one(client))
+                figures = one(client)
+                results.saturated |= figures.pop(EXIT_CODE) == SATURATED
+                results.add(scenario, client.name, figures)
             except (RuntimeError, TimeoutError, OSError, ValueError, KeyError) as error:
                 if client.name == KVSWARM.name:
                     raise

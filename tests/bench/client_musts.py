@@ -7,6 +7,7 @@ from table import REFERENCE, Results
 OURS = "kvswarm"
 LOAD = "no delay"
 LATE = "server_late_p99_ms"
+SATURATED_TOO = "kvswarm called itself saturated in a run: its errors there are what it warns of"
 MAX_LATE_MS = 1.0
 """Beyond it errors are no longer the client's alone: something else ran on the server's core."""
 
@@ -32,7 +33,9 @@ class Must:
         if not self.to_bare or ours is None:
             return ours
         bare = results.median(self.scenario, self.figure, REFERENCE)
-        return None if bare is None else ours / bare
+        counts = [results.count(self.scenario, self.figure, name) for name in (OURS, REFERENCE)]
+        # A lucky one of several repeats, where the others failed, is no reference.
+        return None if bare is None or counts[0] != counts[1] else ours / bare
 
     def line(self, results: Results) -> str:
         """What was asked, what was reached, and the verdict."""
@@ -76,6 +79,7 @@ def judgement(results: Results) -> list[str]:
     rows = [must.line(results) for must in MUSTS]
     noise = f"the mock server itself was late by {late_ms:.3g} ms (p99): the machine was not quiet"
     told = [noise, ""] if late_ms > MAX_LATE_MS else []
+    told += [SATURATED_TOO, ""] if results.saturated else []
     return [*head, *rows, "", *told, f"musts met: {met} of {len(MUSTS)}"]
 
 

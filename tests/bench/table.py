@@ -50,11 +50,16 @@ class Results:
 
     def __init__(self) -> None:
         self.values: dict[Key, list[float]] = defaultdict(list)
+        self.saturated = False
 
     def add(self, scenario: str, client: str, figures: Mapping[str, float]) -> None:
         """Take in the figures of one run."""
         for figure, value in figures.items():
             self.values[Key(scenario, figure, client)].append(value)
+
+    def count(self, scenario: str, figure: str, client: str) -> int:
+        """How many repeats gave this figure."""
+        return len(self.values.get(Key(scenario, figure, client), ()))
 
     def rows(self) -> list[tuple[str, str]]:
         """Scenarios and their figures, in the order of measuring."""

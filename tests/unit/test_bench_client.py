@@ -183,6 +183,12 @@ def test_a_server_that_was_late_is_told() -> None:
     assert any("late by 3.4 ms" in line for line in judgement(results))
 
 
+def test_one_lucky_repeat_of_the_reference_is_none() -> None:
+    results = results_at(0.9)
+    results.add(LOAD, OURS, {"requests_per_s": 60.0})
+    assert not all_met(results)
+
+
 def test_what_was_not_measured_is_not_met() -> None:
     results = results_at(0.9)
     results.values = {key: v for key, v in results.values.items() if key.scenario != LOAD}  # type: ignore[assignment]
