@@ -12,7 +12,7 @@ from loadgen.compare.json_object import malformed, read_object
 from loadgen.errors import UsageError
 from loadgen.runs.csv_log import to_csv
 from loadgen.runs.directory import check_directory, write_json
-from loadgen.runs.machine import hide_headers, machine, versions
+from loadgen.runs.machine import machine, versions, without_secrets
 from loadgen.saturate.course import Course, Ending, Step
 from loadgen.saturate.judge import Judgement
 from loadgen.saturate.plan import Plan
@@ -109,7 +109,7 @@ class SearchFolder:
 
 def definition_of(plan: Plan) -> dict[str, Any]:
     """What tells one search from another; values of headers are hidden."""
-    return {**plan.as_json, "command": hide_headers(list(plan.words))}
+    return {**plan.as_json, "command": without_secrets(plan.words)}
 
 
 def _difference(kept: Any, wanted: Mapping[str, Any]) -> str:

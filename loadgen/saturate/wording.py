@@ -63,7 +63,7 @@ def _figure(each: Figure) -> str:
     )
     share = each.within
     within = (
-        f", within for {100 * share.estimate:.3g} % [{100 * share.low:.3g}, {100 * share.high:.3g}]"
+        f", {100 * share.estimate:.3g} % within it [{100 * share.low:.3g}, {100 * share.high:.3g}]"
         if share
         else ""
     )

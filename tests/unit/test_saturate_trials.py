@@ -12,6 +12,7 @@ from loadgen.compare.csv_table import CsvTable
 from loadgen.errors import UsageError
 from loadgen.runs.csv_log import to_csv
 from loadgen.saturate.course import Course
+from loadgen.saturate.folder import SearchFolder
 from loadgen.saturate.judge import judge
 from loadgen.saturate.objective import Objective
 from loadgen.saturate.plan import Plan
@@ -195,3 +196,22 @@ def test_a_file_without_due_times_is_refused(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="has not the columns"):
         Sent.read(tmp_path)
     assert CsvTable.read(tmp_path / "requests.csv").header == ("request_id", "outcome")
+
+
+def test_a_search_is_told_from_another_and_keys_are_written_nowhere(tmp_path: Path) -> None:
+    words = ("unordered", "--contexts=3", "--header", "Authorization: Bearer key-1")
+    folder = SearchFolder(tmp_path)
+    ours = plan("ttft_ms.p90<=600", words=words)
+    folder.open(ours)
+    course = run(Course(ours), folder.path / "trials", seed=0)
+    folder.write_result(course, course.ending, [])
+    folder.write_table(course)
+    for step, _ in course.trials:
+        folder.note(step)
+    written = (tmp_path / "saturate.json").read_text()
+    assert "--contexts=3" in written
+    assert "key-1" not in written
+    assert [step for step, _ in folder.finished] == [step for step, _ in course.trials]
+    folder.check(plan("ttft_ms.p90<=600", words=words, most_trials=3))
+    with pytest.raises(UsageError, match=r"another search \(objective was"):
+        folder.check(plan("ttft_ms.p90<=500", words=words))

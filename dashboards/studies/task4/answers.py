@@ -1,0 +1,217 @@
+"""Plain answers, made from the scores by rules."""
+
+from collections.abc import Iterator
+
+from dashboards.studies.answer import Answer, Picture
+from dashboards.studies.task4.findings import Findings
+from dashboards.studies.task4.pictures import heat_map, layer_profile, scatter
+from dashboards.studies.task4.tables import arm_table, layer_table, variant_table
+from dashboards.studies.wording import percent
+from kv_tiers.arms import (
+    CONTEXT,
+    ENCODER,
+    MAIN,
+    OTHER,
+    OWN,
+    RAG,
+    SHORT,
+    SWAPPED,
+    WHOLE,
+    WORDS,
+    Row,
+)
+from kv_tiers.scores import Estimate, Score
+
+WEAK, STRONG = 0.3, 0.7
+"""Of an ARI: below is weak, above is most of the way."""
+
+
+def answers(findings: Findings) -> tuple[tuple[str, Answer], ...]:
+    """Each with the key of its section."""
+    return (
+        ("cluster", _cluster(findings)),
+        ("retrieval", _retrieval(findings)),
+        ("layers", _layers(findings)),
+        ("methods", _methods(findings)),
+        ("use", _use(findings)),
+    )
+
+
+def strength(score: Score) -> str:
+    """What the ARI of an arm says, set against mixed labels."""
+    if score.ari.low <= score.permuted.high:
+        return "no better than chance"
+    if score.ari.mean < WEAK:
+        return "weakly"
+    return "mostly" if score.ari.mean >= STRONG else "in part"
+
+
+def estimate(value: Estimate) -> str:
+    """`0.09 (0.05 to 0.13)`."""
+    return f"{value.mean:.2f} ({value.low:.2f} to {value.high:.2f})"
+
+
+def _cluster(findings: Findings) -> Answer:
+    features = findings.features
+    pairs = [("question alone", MAIN), ("with its context", WHOLE)]
+    shown = [(title, features[arm]) for title, arm in pairs if arm in features]
+    return Answer(
+        "Do requests of one document cluster by their KV alone?",
+        tuple(_cluster_sentences(findings)),
+        (arm_table(findings),),
+        (
+            Picture(
+                "scatter",
+                scatter(shown),
+                "Requests on the first two principal components of their KV, coloured by document",
+            ),
+            Picture(
+                "similarity",
+                heat_map(shown),
+                "Cosine of the KV of each request with that of each other, by document",
+            ),
+        ),
+    )
+
+
+def _cluster_sentences(findings: Findings) -> Iterator[str]:
+    main = findings.row(MAIN)
+    assert main is not None  # without it there are no findings
+    yield (
+        f"By the KV of the question alone: {strength(main.score)}; ARI"
+        f" {estimate(main.score.ari)}, with mixed labels {estimate(main.score.permuted)}"
+        f" ({main.score.requests} requests about {main.score.labels} documents, KV from"
+        f" {main.source})."
+    )
+    if whole := findings.row(WHOLE):
+        yield (
+            f"With the context's tokens in, the ARI is {estimate(whole.score.ari)}. That says"
+            " nothing: requests of one context hold the same KV for it, bit by bit."
+        )
+    if own := findings.row(OWN):
+        yield (
+            f"The question's tokens alone, computed under the document's context:"
+            f" {estimate(own.score.ari)}. Attention has mixed the shared context into them, so this"
+            " is not the question's own either."
+        )
+    if other := findings.row(OTHER):
+        yield (
+            "Under another passage of the same document, one that no other request shares:"
+            f" {estimate(other.score.ari)}."
+        )
+    yield from _swap(findings)
+    if findings.facts.random_weights:
+        yield (
+            "**The weights are random.** Such KV holds which tokens stood there, mixed at random;"
+            " it cannot show what a trained model's KV knows of a topic, for better or worse. With"
+            " `--model` and the folder of a trained model the same command asks that one."
+        )
+
+
+def _swap(findings: Findings) -> Iterator[str]:
+    topic, context = findings.row(SWAPPED), findings.row(SWAPPED, CONTEXT)
+    if topic is None or context is None:
+        return
+    ours, theirs = topic.score.ari, context.score.ari
+    if ours.low > theirs.high:
+        verdict = "the question counts for more than the context"
+    elif theirs.low > ours.high:
+        verdict = "the context counts for more than the question"
+    else:
+        verdict = "neither clearly counts for more"
+    yield (
+        f"Swapped, each question under another document's context: groups match the question's"
+        f" document by {estimate(ours)} and the context's by {estimate(theirs)}; {verdict}."
+    )
+
+
+def _retrieval(findings: Findings) -> Answer:
+    return Answer(
+        "How does that compare with RAG and with the words alone?",
+        (*_compared(findings, MAIN, "Long questions"), *_compared(findings, SHORT, "Short ones")),
+    )
+
+
+def _compared(findings: Findings, arm: str, name: str) -> Iterator[str]:
+    ours = findings.row(arm)
+    rivals = [findings.row(f"{rival}:{arm}") for rival in (WORDS, ENCODER, RAG)]
+    there = [row for row in rivals if row is not None]
+    if ours is None or not there:
+        return
+    told = ", ".join(f"{row.source} {estimate(row.score.ari)}" for row in there)
+    better = [row.source for row in there if row.score.ari.low > ours.score.ari.high]
+    worse = [row.source for row in there if row.score.ari.high < ours.score.ari.low]
+    verdict = (
+        f"KV is worse than {', '.join(better)}" if better else "nothing is clearly better than KV"
+    )
+    verdict += f", and better than {', '.join(worse)}" if worse else ""
+    yield f"{name} ({ours.source}): KV {estimate(ours.score.ari)}; {told}. {verdict}."
+    yield (
+        f"{name} by the share of right labels: KV's nearest centroid {_right(ours)},"
+        f" {', '.join(f'{row.source} {_right(row)}' for row in there)}."
+    )
+
+
+def _layers(findings: Findings) -> Answer:
+    alone = [each for each in findings.layers if each.arm == MAIN]
+    best = max(alone, key=lambda each: each.score.ari.mean)
+    worst = min(alone, key=lambda each: each.score.ari.mean)
+    sentences = (
+        f"Of the question alone from {estimate(worst.score.ari)} ({worst.part} of layer"
+        f" {worst.layer}) to {estimate(best.score.ari)} ({best.part} of layer {best.layer}).",
+        "The best of so many is chosen on the same requests and flatters itself; the picture is to"
+        " be read as a whole.",
+        "Layer 0 has seen no other token: its values are the words' own, so what it scores needs no"
+        " model. Its keys are turned by their position, which all questions of an arm have alike.",
+    )
+    picture = Picture(
+        "layers", layer_profile(findings.layers), "ARI of each layer's keys and values"
+    )
+    return Answer("Which layers know it?", sentences, (layer_table(findings),), (picture,))
+
+
+def _methods(findings: Findings) -> Answer:
+    best = max(findings.variants, key=lambda each: each.score.ari.mean)
+    sentences = (
+        f"Of {len(findings.variants)} ways on the question alone, {best.method} on the {best.pool}"
+        f" of {' and '.join(best.parts)} ({best.reduction}) reaches most:"
+        f" {estimate(best.score.ari)}; chosen on the same requests, so not a fair figure.",
+        "HDBSCAN and DBSCAN are not told how many documents there are; what they leave out counts"
+        " as one group.",
+    )
+    return Answer(
+        "Does it depend on the clustering, or on what is taken?",
+        sentences,
+        (variant_table(findings),),
+    )
+
+
+def _use(findings: Findings) -> Answer:
+    return Answer("How could it serve scheduling or prefetching?", tuple(_use_sentences(findings)))
+
+
+def _use_sentences(findings: Findings) -> Iterator[str]:
+    arm = SHORT if findings.row(SHORT) is not None else MAIN
+    ours, rag = findings.row(arm), findings.row(f"{RAG}:{arm}")
+    if ours is not None and ours.right is not None and rag is not None and rag.right is not None:
+        better = "KV" if ours.right > rag.right else "retrieval"
+        yield (
+            f"As a label for order or prefetching, {better} is right more often here: the nearest"
+            f" KV centroid {_right(ours)}, RAG {_right(rag)} of {ours.score.requests} questions."
+        )
+    yield (
+        "A question's KV is there only after its forward pass, when the order of prefill is"
+        " decided; a label from KV costs that pass before it can serve."
+    )
+    yield (
+        "Where requests share a prefix, the digests of their token ids find it exactly and before"
+        " any KV is computed; similarity of KV adds nothing there."
+    )
+    yield (
+        "What is left for KV is to group what is already stored: which chunks belong together, to"
+        " be fetched or evicted together. The figures above say how far that would be right."
+    )
+
+
+def _right(row: Row) -> str:
+    return "not known" if row.right is None else percent(row.right)

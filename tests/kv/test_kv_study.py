@@ -1,0 +1,100 @@
+"""The page says what was found: made here from features of made-up models."""
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+pytest.importorskip("matplotlib")
+from dashboards.studies.measured import Measured
+from dashboards.studies.overview import read_summary
+from dashboards.studies.task4.findings import Findings
+from dashboards.studies.task4.page import write_page
+from kv_tiers.arms import (
+    CONTEXT,
+    MAIN,
+    OWN,
+    RAG,
+    SWAPPED,
+    TOPIC,
+    WHOLE,
+    Row,
+    layer_scores,
+    variants,
+)
+from kv_tiers.features import Choice, FeatureSet, matrix
+from kv_tiers.run import RunFacts
+from kv_tiers.scores import score, score_groups
+
+DOCUMENTS, QUESTIONS, SEEDS = 5, 4, 2
+TOPICS = np.repeat([f"d{at}" for at in range(DOCUMENTS)], QUESTIONS)
+CONTEXTS = np.tile([f"d{at}" for at in range(DOCUMENTS)], QUESTIONS)
+
+
+def arm(name: str, known: Sequence[str], signal: float) -> FeatureSet:
+    """Two layers, of which the second knows `known`, as loud as `signal`."""
+    rng = np.random.default_rng(len(name))
+    pooled = rng.normal(size=(len(known), 2, 2, 2, 1, 8))
+    names, at = np.unique(known, return_inverse=True)
+    pooled[:, :, :, 1, 0] += signal * rng.normal(size=(len(names), 8))[at][:, None, None]
+    texts = np.array([f"text {number}" for number in range(len(known))])
+    return FeatureSet(name, "LMCache", pooled.astype(np.float32), texts, TOPICS, CONTEXTS, texts)
+
+
+def findings(signal: float, random_weights: bool = True) -> Findings:
+    features = {
+        each.arm: each
+        for each in (
+            arm(WHOLE, TOPICS, 9),
+            arm(OWN, TOPICS, 9),
+            arm(MAIN, TOPICS, signal),
+            arm(SWAPPED, CONTEXTS, 9),
+        )
+    }
+    rows = []
+    for each in features.values():
+        for against in (TOPIC, CONTEXT) if each.arm == SWAPPED else (TOPIC,):
+            labels = CONTEXTS if against == CONTEXT else TOPICS
+            found = score(matrix(each, Choice()), labels, seeds=SEEDS)
+            rows.append(Row(each.arm, each.source, against, found, found.centroid))
+    retrieved = score_groups(TOPICS, np.unique(TOPICS, return_inverse=True)[1], SEEDS)
+    rows.append(Row(f"{RAG}:{MAIN}", RAG, TOPIC, retrieved, 1.0))
+    return Findings(
+        facts=RunFacts("toy", random_weights, 128, 0),
+        features=features,
+        rows=tuple(rows),
+        variants=tuple(variants(features[MAIN], SEEDS)),
+        layers=tuple(layer_scores([features[MAIN], features[OWN]], SEEDS)),
+        seeds=SEEDS,
+        notes=("layout amx",),
+    )
+
+
+def page(found: Findings, folder: Path) -> str:
+    measured = Measured("kvswarm study task4", "now", "a machine", "versions")
+    return write_page(found, measured, folder).read_text(encoding="utf-8")
+
+
+def test_a_model_that_knows_nothing_is_told_so(tmp_path: Path) -> None:
+    text = page(findings(0.0), tmp_path)
+    assert "By the KV of the question alone: no better than chance" in text
+    assert "the context counts for more than the question" in text
+    assert "KV is worse than RAG label" in text
+    assert "**The weights are random.**" in text
+    for picture in ("scatter", "similarity", "layers"):
+        assert f"(task4-{picture}.svg)" in text
+        assert (tmp_path / f"task4-{picture}.svg").read_text().startswith("<?xml")
+    summary = read_summary(tmp_path / "task4.json")
+    assert summary is not None
+    assert len(summary.entries) == text.count("<a id=")
+
+
+def test_a_trained_model_that_knows_is_told_so(tmp_path: Path) -> None:
+    text = page(findings(9.0, random_weights=False), tmp_path)
+    assert "By the KV of the question alone: mostly" in text
+    assert "weights are random" not in text
+    # Only the second layer knows it.
+    layers = text[text.index("| layer |") :].splitlines()[2:4]
+    first, second = (float(line.split("|")[2].split()[0]) for line in layers)
+    assert first < 0.5 < second
