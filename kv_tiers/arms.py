@@ -78,7 +78,9 @@ def arm_rows(
 
 def variants(features: FeatureSet, seeds: int) -> list[Variant]:
     """Each clustering on keys and values; k-means on each choice of columns."""
-    choices = [(method, "mean", PARTS, "PCA") for method in METHODS]
+    choices: list[tuple[str, str, tuple[str, ...], str]] = [
+        (method, "mean", PARTS, "PCA") for method in METHODS
+    ]
     choices += [("k-means", pool, (part,), "PCA") for pool in POOLS for part in PARTS]
     choices += [("k-means", "last", PARTS, "PCA"), ("k-means", "mean", PARTS, "SVD")]
     found = []

