@@ -51,4 +51,5 @@ def _cosines(one: Floats, other: Floats) -> Floats:
     first, second = (each.reshape(len(each), -1).astype(np.float64) for each in (one, other))
     lengths = np.linalg.norm(first, axis=1) * np.linalg.norm(second, axis=1)
     products = np.sum(first * second, axis=1) / np.maximum(lengths, 1e-30)
-    return np.nan_to_num(products, nan=-1.0).astype(np.float32)
+    cosines: Floats = np.nan_to_num(products, nan=-1.0).astype(np.float32)
+    return cosines

@@ -62,32 +62,42 @@ def _study(parsed: argparse.Namespace, arguments: list[str]) -> int:
         )
         if code := asyncio.run(record(wanted)):
             return code
+    _check_model(parsed.model, recording)
     say(f"recorded after {time.monotonic() - since_s:.0f} s; reading the stored KV …")
     notes = extract(recording, reference=parsed.reference).lines
     say(f"read after {time.monotonic() - since_s:.0f} s; scoring …")
     findings = find(recording, QUICK_SEEDS if parsed.quick else SEEDS, notes)
     folder: Path = parsed.page or out
     folder.mkdir(parents=True, exist_ok=True)
-    command = shlex.join(["kvswarm", "study", "task4", *_told(arguments)])
+    command = shlex.join(["kvswarm", "study", "task4", *told(arguments)])
     page = write_page(findings, _measured(command), folder)
     say(f"done after {time.monotonic() - since_s:.0f} s")
     print(page)
     return 0
 
 
-def _told(arguments: list[str]) -> list[str]:
+def _check_model(model: str | None, recording: Path) -> None:
+    from kv_tiers.run import read_facts
+
+    recorded = read_facts(recording).model
+    if model is not None and Path(model).expanduser().resolve() != Path(recorded):
+        raise UsageError(f"{recording} was recorded with {recorded}: give another --out")
+
+
+def told(arguments: list[str]) -> list[str]:
     """The command's words with folders by their last names, and without the place of its page,
     which changes no figure."""
     parts = [part for word in arguments for part in _split(word)]
-    told: list[str] = []
+    words: list[str] = []
     for before, word in pairwise(["", *parts]):
         if word not in PAGE and before not in PAGE:
-            told.append(Path(word).name if before in FOLDERS else word)
-    return told
+            words.append(Path(word).name if before in FOLDERS else word)
+    return words
 
 
 def _split(word: str) -> list[str]:
-    return word.split("=", 1) if word.startswith("--") and "=" in word else [word]
+    flag, equals, value = word.partition("=")
+    return [flag, value] if equals and flag in (*PAGE, *FOLDERS) else [word]
 
 
 def _measured(command: str) -> "Measured":

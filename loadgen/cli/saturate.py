@@ -17,6 +17,7 @@ from loadgen.compare.soundness import faults_of
 from loadgen.errors import TargetError, UsageError
 from loadgen.runs.directory import RUN_JSON
 from loadgen.runs.exit_code import DONE, FAILED, SATURATED, TARGET_DIED, WRONG_USE
+from loadgen.runs.lock import locked
 
 if TYPE_CHECKING:
     from loadgen.saturate.course import Course, Ending, Step
@@ -45,7 +46,7 @@ def _saturate(arguments: list[str]) -> int:
     first = course.next(1)
     assert first is not None
     checked = check_run([*trial_words(plan, first), f"--out={folder.path}"])
-    with folder.locked():
+    with locked(folder.path, "search"):
         folder.open(plan)
         return _Search(plan, folder, course, checked).make()
 

@@ -15,6 +15,7 @@ from loadgen.cli.notice import say
 from loadgen.cli.supervised import worst
 from loadgen.errors import TargetError, UsageError
 from loadgen.runs.exit_code import DONE
+from loadgen.runs.lock import locked
 from loadgen.sweep.definition import Definition, read_definition
 from loadgen.sweep.durations import ASSUMED_START_S, Durations, spoken
 from loadgen.sweep.folder import SweepFolder
@@ -46,7 +47,7 @@ def make_sweep(definition: Definition, out: Path) -> int:
     Raises UsageError before anything is started.
     """
     sweep = _Sweep.plan(definition, out)
-    with sweep.folder.locked():
+    with locked(sweep.folder.path, "sweep"):
         if changed := sweep.folder.changed_versions:
             say(f"cells made so far and those to come are not of the same versions: {changed}")
         sweep.folder.open(definition, sweep.cells, sweep.order)

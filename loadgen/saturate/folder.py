@@ -1,8 +1,6 @@
 """The directory of a search: what it is, its trials, its table and its result."""
 
-import fcntl
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import Any
@@ -92,19 +90,6 @@ class SearchFolder:
             "machine": machine(),
         }
         write_json(self.path / SATURATE_JSON, content)
-
-    @contextmanager
-    def locked(self) -> Iterator[None]:
-        """Nobody else works in it inside. Raises UsageError."""
-        self.path.mkdir(parents=True, exist_ok=True)
-        with (self.path / "lock").open("w") as file:
-            try:
-                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except OSError:
-                raise UsageError(
-                    f"another search works in {self.path}: wait for its end, or give another --out"
-                ) from None
-            yield
 
 
 def definition_of(plan: Plan) -> dict[str, Any]:

@@ -1,12 +1,10 @@
 """The directory of a sweep: what it is, its cells, and what was set aside."""
 
-import contextlib
-import fcntl
 import hashlib
 import itertools
 import json
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -112,19 +110,6 @@ class SweepFolder:
         """Where the next start of an engine logs; not made yet."""
         starts = self.path / ENGINES
         return starts / f"{1 + len(list(starts.glob('*'))):03d}-{engine.label}"
-
-    @contextlib.contextmanager
-    def locked(self) -> Iterator[None]:
-        """Nobody else works in it inside. Raises UsageError."""
-        self.path.mkdir(parents=True, exist_ok=True)
-        with (self.path / "lock").open("w") as file:
-            try:
-                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except OSError:
-                raise UsageError(
-                    f"another sweep works in {self.path}: wait for its end, or give another --out"
-                ) from None
-            yield
 
 
 def describe(definition: Definition, cells: Sequence[CellPlan]) -> dict[str, Any]:

@@ -4,15 +4,13 @@ For each numbered reply (see mock_server) it keeps the number, when it was sent 
 came, in `time.perf_counter()` seconds.
 """
 
-import argparse
 import asyncio
 import itertools
 import time
-from pathlib import Path
 
 import aiohttp
 import orjson
-import uvloop
+from loop_main import loop_main
 
 HEADERS = {"Content-Type": "application/json"}
 Seen = tuple[int, float, list[float]]
@@ -53,18 +51,5 @@ async def run(url: str, bodies: list[bytes], concurrency: int, seconds: float) -
     return kept
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser()
-    parser.add_argument("--url", required=True)
-    parser.add_argument("--bodies", type=Path, required=True)
-    parser.add_argument("--concurrency", type=int, required=True)
-    parser.add_argument("--seconds", type=float, required=True)
-    parser.add_argument("--out", type=Path, required=True)
-    parsed = parser.parse_args()
-    bodies = parsed.bodies.read_bytes().splitlines()
-    kept = uvloop.run(run(parsed.url, bodies, parsed.concurrency, parsed.seconds))
-    parsed.out.write_bytes(orjson.dumps(kept))
-
-
 if __name__ == "__main__":
-    main()
+    loop_main(run)

@@ -5,17 +5,14 @@ keeps for each numbered reply what bare_client keeps. No client that reads HTTP 
 less, so it shows what the server and the machine can do.
 """
 
-import argparse
 import asyncio
 import itertools
 import time
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
-import orjson
-import uvloop
+from loop_main import loop_main
 
 Seen = tuple[int, float, list[float]]
 
@@ -76,18 +73,5 @@ async def run(url: str, bodies: list[bytes], concurrency: int, seconds: float) -
     return kept
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser()
-    parser.add_argument("--url", required=True)
-    parser.add_argument("--bodies", type=Path, required=True)
-    parser.add_argument("--concurrency", type=int, required=True)
-    parser.add_argument("--seconds", type=float, required=True)
-    parser.add_argument("--out", type=Path, required=True)
-    parsed = parser.parse_args()
-    bodies = parsed.bodies.read_bytes().splitlines()
-    kept = uvloop.run(run(parsed.url, bodies, parsed.concurrency, parsed.seconds))
-    parsed.out.write_bytes(orjson.dumps(kept))
-
-
 if __name__ == "__main__":
-    main()
+    loop_main(run)

@@ -56,7 +56,11 @@ def test_a_swapped_context_is_never_the_questions_own() -> None:
 
 def test_another_passage_is_nobodys_shared_prefix() -> None:
     _, requests = made()
-    before = [each.token_ids[: each.question_from] for each in requests if each.prompt == "other"]
+    others = [each for each in requests if each.prompt == "other"]
+    before = [each.token_ids[: each.question_from] for each in others]
+    for each, passage in zip(others, before, strict=True):
+        assert passage != each.token_ids[each.question_from :]
+        assert each.context == each.topic
     assert len(set(before)) == len(before)
     own = {each.token_ids[: each.question_from] for each in requests if each.prompt == "own"}
     assert not own & set(before)

@@ -5,7 +5,9 @@ from pathlib import Path
 
 import pytest
 
+from kv_tiers.run import KV_JSON, RunFacts
 from loadgen.cli.kv_record import chunk_tokens_of, with_fs_tier
+from loadgen.cli.kv_study import told
 from loadgen.cli.main import main
 from loadgen.errors import UsageError
 from loadgen.targets.catalog import load_catalog
@@ -36,6 +38,23 @@ def test_chunks_are_as_the_catalog_says(monkeypatch: pytest.MonkeyPatch) -> None
     for platform, tokens in (("cpu", 128), ("gpu", 256)):
         monkeypatch.setattr("loadgen.targets.hardware.detect_platform", lambda p=platform: p)
         assert chunk_tokens_of(spec) == tokens
+
+
+def test_a_page_names_its_command_without_places_of_this_machine() -> None:
+    words = ["--quick", "--out=/home/me/runs/a", "-o", "docs", "--model", "/m/toy", "--l1-gb=2"]
+    assert told(words) == ["--quick", "--out", "a", "--model", "toy", "--l1-gb=2"]
+
+
+def test_a_recording_of_another_model_is_not_studied(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    recording = tmp_path / "out" / "recording"
+    recording.mkdir(parents=True)
+    facts = RunFacts(str(tmp_path / "served"), True, 128, 0)
+    (recording / KV_JSON).write_text(json.dumps(facts.as_json()))
+    words = ["study", "task4", "--out", str(tmp_path / "out"), "--model", str(tmp_path / "asked")]
+    assert main(words) == 2
+    assert "give another --out" in capsys.readouterr().err
 
 
 def test_wrong_use_is_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

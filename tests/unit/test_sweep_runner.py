@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from loadgen.errors import TargetError, UsageError
+from loadgen.runs.lock import locked
 from loadgen.sweep.definition import Definition
 from loadgen.sweep.durations import Durations, spoken
 from loadgen.sweep.folder import SweepFolder
@@ -248,14 +249,13 @@ def test_cells_without_their_sweep_are_not_taken_for_a_new_one(tmp_path: Path) -
 
 
 def test_two_sweeps_do_not_share_a_directory(tmp_path: Path) -> None:
-    folder = SweepFolder(tmp_path)
     with (
-        folder.locked(),
+        locked(tmp_path, "sweep"),
         pytest.raises(UsageError, match="another sweep works in"),
-        folder.locked(),
+        locked(tmp_path, "sweep"),
     ):
         pass
-    with folder.locked():
+    with locked(tmp_path, "sweep"):
         pass
 
 

@@ -53,12 +53,12 @@ def _page(
         " which each leaves out a fifth of the requests and starts the clustering anew; they know"
         " nothing of other documents or another recording. Arms are called different where their"
         " intervals do not meet. `mixed labels` is the ARI of the same groups against the labels in"
-        " random order. `silhouette` is of the true labels. `labels right` is how often a request is"
-        " nearest to the centroid of its own label's other requests, or how often retrieval names"
-        " the document. Retrieval knows the documents without the passages that stand for long"
-        " questions, and all of them for the short ones; its ranking was made with the demo corpus's"
-        " questions at hand. The encoder reads the first 256 of its own tokens. All sentences are"
-        " made from the figures by rules."
+        " random order. `silhouette` is of the true labels. `labels right` is how often a request"
+        " is nearest to the centroid of its own label's other requests, or how often retrieval"
+        " names the document. Retrieval knows the documents without the passages that stand for"
+        " long questions, and all of them for the short ones; its ranking was chosen on a part of"
+        " the demo corpus's questions. The encoder reads the first 256 of its own tokens. All"
+        " sentences are made from the figures by rules."
     )
     if findings.notes:
         yield "How the KV was read:"
