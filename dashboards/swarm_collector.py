@@ -100,7 +100,8 @@ class SwarmCollector(Collector):
         worst = _worst(leader.ledger.samples) if leader.plan is not None else {}
         for name, what in _CLIENT.items():
             family = GaugeMetricFamily(f"kvswarm_client_{name}", what, labels=["process"])
-            yield _family(family, {(process,): found[name] for process, found in worst.items()})
+            known = ((process, found) for process, found in worst.items() if name in found)
+            yield _family(family, {(process,): found[name] for process, found in known})
 
 
 _CLIENT = {
@@ -172,16 +173,18 @@ def _worst(samples: list[ClientSample]) -> dict[str, dict[str, float]]:
     for sample in reversed(samples):
         if sample.at_s < samples[-1].at_s - WORST_OF_S:
             break
-        found = worst.setdefault(sample.process, dict.fromkeys(_CLIENT, 0.0))
+        found = worst.setdefault(sample.process, {})
         for name, value in _in_base_units(sample).items():
-            found[name] = max(found[name], value)
+            found[name] = max(found.get(name, value), value)
     return worst
 
 
 def _in_base_units(sample: ClientSample) -> dict[str, float]:
+    """What was measured: nothing is late where nothing was due."""
+    late_ms = sample.send_lateness_p99_ms
     return {
         "loop_lag_p99_seconds": sample.loop_lag_p99_ms / 1000,
-        "send_lateness_p99_seconds": (sample.send_lateness_p99_ms or 0.0) / 1000,
+        **({} if late_ms is None else {"send_lateness_p99_seconds": late_ms / 1000}),
         "cpu_cores": sample.cpu_share,
         "resident_memory_bytes": sample.rss_mb * MB,
     }

@@ -34,8 +34,8 @@ class LineFit:
 
 def fit_line(x: Floats, y: Floats) -> LineFit | None:
     """The median of the slopes between all pairs of points (Theil 1950), its interval after Sen
-    (1968). None for too few points or x that are too alike. NaN are left out; of many points
-    evenly many are used."""
+    (1968), who counts equal x. None for too few points or x that are too alike. NaN are left out;
+    of many points evenly many are used."""
     known = ~np.isnan(x) & ~np.isnan(y)
     x, y = x[known], y[known]
     order = np.argsort(x, kind="stable")[thinned(len(x), _MOST_POINTS)]
@@ -43,8 +43,10 @@ def fit_line(x: Floats, y: Floats) -> LineFit | None:
     if len(x) < LEAST_POINTS or not _differ(x):
         return None
     slopes = _slopes(x, y)
-    slope = float(np.median(slopes))
-    low, high = _interval(slopes, len(x))
+    ends = _interval(slopes, x)
+    if ends is None:
+        return None
+    slope, (low, high) = float(np.median(slopes)), ends
     intercept = float(np.median(y - slope * x))
     spread = float(np.median(np.abs(y - np.median(y))))
     left = float(np.median(np.abs(y - slope * x - intercept)))
@@ -63,8 +65,11 @@ def _slopes(x: Floats, y: Floats) -> Floats:
     return np.sort((y[second] - y[first])[apart] / run[apart])
 
 
-def _interval(slopes: Floats, points: int) -> tuple[float, float]:
-    half = _Z95 * math.sqrt(points * (points - 1) * (2 * points + 5) / 18)
-    low = max(int((len(slopes) - half) / 2), 0)
-    high = min(math.ceil((len(slopes) + half) / 2), len(slopes) - 1)
-    return float(slopes[low]), float(slopes[high])
+def _interval(slopes: Floats, x: Floats) -> tuple[float, float] | None:
+    """As many slopes beyond one end as beyond the other; None where it is open."""
+    _, ties = np.unique(x, return_counts=True)
+    sizes = np.asarray([len(x), *ties], dtype=np.float64)
+    terms = sizes * (sizes - 1) * (2 * sizes + 5) / 18
+    half = _Z95 * math.sqrt(terms[0] - terms[1:].sum())
+    beyond = math.floor((len(slopes) - half) / 2) - 1
+    return None if beyond < 0 else (float(slopes[beyond]), float(slopes[-1 - beyond]))

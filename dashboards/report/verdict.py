@@ -53,7 +53,9 @@ def _failures(run: RunFiles, figures: Figures) -> Iterator[str]:
 def _pace(description: Any) -> str:
     options = description.get("options") or {}
     arrivals = options.get("arrivals")
-    if arrivals in ("constant", "poisson"):
+    if arrivals == "trace":
+        return "in an open loop at the times of a trace"
+    if arrivals not in (None, "closed"):
         return f"in an open loop ({arrivals}, {options.get('rate')} a second)"
     users = description.get("users")
     return "sent" if users is None else f"from {counted(users, 'user')} in a closed loop"
@@ -113,8 +115,8 @@ def _retrieval(run: RunFiles) -> Iterator[str]:
     right, refused, share = (percent(run.summary.get(name)) for name in names)
     if refused != NOTHING:
         yield (
-            f"Retrieval found the right context for {right} of the requests and none for {refused};"
-            f" it took {share} of the time to first token."
+            f"Of the labels that can be judged {right} were right; retrieval found no context for"
+            f" {refused} of the questions and took {share} of the time to first token."
         )
 
 

@@ -86,7 +86,8 @@ def _how_to_read(plan: Plan) -> str:
         " do not know how much identical runs differ."
         if plan.repeats == 1
         else f"Each cell was run {plan.repeats} times, each time with another `--seed` and so with"
-        " other requests; intervals of 95 % come from how these runs differ."
+        " other requests; intervals of 95 % come from how these runs differ, where the text"
+        " says nothing else."
     )
     return (
         f"{intervals} Where an interval holds no difference too, the text says that there is no"

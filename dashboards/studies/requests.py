@@ -114,12 +114,13 @@ def labels_of(run: Path) -> Labels:
 
 def repeated_part(run: Path, repeated: bool) -> Run:
     """The requests of a run that were repeats of an old one, or those that were not, as a run of
-    their own. Raises UsageError."""
+    their own. Both parts count as of one seed, so that they are paired. Raises UsageError."""
     table = _table(run)
     place = table.header.index("repeat")
     wanted = "true" if repeated else "false"
     part = table.where(lambda row: row[place] == wanted)
-    return Run(f"{run} ({'repeats' if repeated else 'first uses'})", read_requests(part))
+    name = f"{run} ({'repeats' if repeated else 'first uses'})"
+    return Run(name, read_requests(part), facts={"seed": str(run)})
 
 
 def _table(run: Path) -> CsvTable:

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 from dashboards.studies.contrast import Contrast
 from dashboards.studies.table import Table
-from dashboards.studies.wording import listed
+from dashboards.studies.wording import factor, listed
 
 _UNKNOWN = {
     "too little data": "too little data",
@@ -57,8 +57,8 @@ class Contrasts:
         return self.unit.removesuffix("s") if values == ["1"] else self.unit
 
     def _factors(self, verdict: str, said: str) -> str:
-        factors = [each.factor or 1.0 for _, each in self._of(verdict)]
-        if not factors:
+        ratios = [each.factor or 1.0 for _, each in self._of(verdict)]
+        if not ratios:
             return ""
-        shown = listed([f"{max(factor, 1 / factor):.1f}" for factor in factors])
+        shown = listed([factor(max(ratio, 1 / ratio)) for ratio in ratios])
         return f"{said.format(shown)} with {self._values(verdict)}"

@@ -10,7 +10,14 @@ def count(value: float) -> str:
 
 def times(ratio: float) -> str:
     """`2.4 times`."""
-    return f"{ratio:.1f} times" if ratio < 10 else f"{ratio:.0f} times"
+    return f"{factor(ratio)} times"
+
+
+def factor(ratio: float) -> str:
+    """`2.4`; two digits behind the point where one would leave nothing of it."""
+    if ratio >= 10:
+        return f"{ratio:.0f}"
+    return f"{ratio:.1f}" if ratio >= 1.1 else f"{ratio:.2f}"
 
 
 def percent(share: float) -> str:

@@ -44,7 +44,8 @@ def _record(parsed: argparse.Namespace) -> int:
         seed=parsed.seed,
     )
     code = asyncio.run(record(recording))
-    print(recording.out)
+    if code == 0:
+        print(recording.out)
     return code
 
 

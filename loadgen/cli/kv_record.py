@@ -22,6 +22,7 @@ from loadgen.errors import TargetError, UsageError
 from loadgen.runs.directory import check_directory, write_json
 from loadgen.targets.catalog import ServiceSpec, TargetSpec
 from loadgen.targets.demo_model import MARK
+from loadgen.targets.hardware import detect_platform
 from loadgen.targets.settings import TargetSettings
 from loadgen.targets.target import RunningTarget, start_target
 from loadgen.workload.corpus import Corpus, load_corpus
@@ -99,8 +100,6 @@ def with_fs_tier(spec: TargetSpec, folder: Path) -> TargetSpec:
 
 def chunk_tokens_of(spec: TargetSpec) -> int:
     """As the catalog tells LMCache on this hardware."""
-    from loadgen.targets.hardware import detect_platform
-
     service = next(each for each in spec.services if each.name == LMCACHE)
     addition = service.when.get(detect_platform())
     words = [*service.argv, *(addition.args if addition else ())]

@@ -101,6 +101,11 @@ def _result(course: Course, ending: Ending) -> str:
         return f"no {what} was tried to its end."
     if bracket.below is None:
         assert bracket.above is not None
+        if bracket.above.verdict == "undecided":
+            return (
+                f"undecided at {space.said(bracket.above.load)}, the lowest {what}:"
+                f" {_told(course, bracket.above)}. Give a longer --trial, or a lower --from."
+            )
         return (
             f"not met even at {space.said(bracket.above.load)}, the lowest {what}:"
             f" {_told(course, bracket.above)}. Give a lower --from."

@@ -36,7 +36,7 @@ def test_a_target_without_lmcache_is_refused(tmp_path: Path) -> None:
 def test_chunks_are_as_the_catalog_says(monkeypatch: pytest.MonkeyPatch) -> None:
     spec = load_catalog()["vllm-lmcache"]
     for platform, tokens in (("cpu", 128), ("gpu", 256)):
-        monkeypatch.setattr("loadgen.targets.hardware.detect_platform", lambda p=platform: p)
+        monkeypatch.setattr("loadgen.cli.kv_record.detect_platform", lambda p=platform: p)
         assert chunk_tokens_of(spec) == tokens
 
 

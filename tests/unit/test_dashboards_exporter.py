@@ -4,6 +4,7 @@ import json
 import re
 import shutil
 import subprocess
+from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
 from types import SimpleNamespace
@@ -171,6 +172,13 @@ def test_a_scrape_sees_the_worst_of_the_last_seconds() -> None:
     assert value(swarm, "kvswarm_client_saturated") == 1
     swarm.plan = None
     assert "client_loop_lag_p99_seconds{" not in page(swarm)
+
+
+def test_sends_that_nobody_timed_are_not_exported_as_punctual() -> None:
+    swarm = leader(samples=[sample(1.0, 3.0)])
+    assert "client_send_lateness_p99_seconds{" not in page(swarm)
+    swarm.ledger.samples.append(replace(sample(2.0, 3.0), send_lateness_p99_ms=20.0))
+    assert value(swarm, "kvswarm_client_send_lateness_p99_seconds", process="0") == 0.02
 
 
 @pytest.mark.parametrize(

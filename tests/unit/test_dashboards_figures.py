@@ -64,6 +64,19 @@ def test_interval_of_a_slope_covers_it_as_often_as_it_says() -> None:
     assert 180 <= hits <= 199
 
 
+def test_interval_of_a_slope_turns_with_the_data_and_knows_equal_lengths() -> None:
+    x = np.repeat([1000.0, 2000.0], 20)
+    y = x / 10 + RNG.normal(0, 5, 40)
+    up, down = fit_line(x, y), fit_line(x, -y)
+    assert up is not None
+    assert down is not None
+    assert (up.low, up.high) == (-down.high, -down.low)
+    of_two_means = 2 * 5 * np.sqrt(2 / 20) / 1000
+    assert (up.high - up.low) / 2 < 2 * of_two_means
+    one_longer = np.append(np.full(9, 100.0), 9000.0)
+    assert fit_line(one_longer, one_longer) is None  # its interval is open
+
+
 def test_no_line_through_few_points_or_lengths_that_are_alike() -> None:
     x = RNG.uniform(1000, 1100, 100)
     assert fit_line(x, x) is None

@@ -76,6 +76,31 @@ def test_page_says_in_words_and_numbers_what_the_summary_says(healthy: tuple[Pat
     assert {"good", "doubt"} == {*shown.texts("span")} - {""}
 
 
+@pytest.mark.usefixtures("_words_only")
+@pytest.mark.parametrize(
+    ("options", "told"),
+    [
+        ({"arrivals": "gamma", "rate": "2:30,10"}, "in an open loop (gamma, 2:30,10 a second)"),
+        ({"arrivals": "trace", "rate": None}, "in an open loop at the times of a trace"),
+    ],
+)
+def test_an_open_loop_is_not_called_closed(
+    tmp_path: Path, options: dict[str, Any], told: str
+) -> None:
+    said = " ".join(page_of(write_report_run(tmp_path / "run", options=options)).texts("p"))
+    assert told in said
+    assert "closed loop" not in said
+
+
+@pytest.mark.usefixtures("_words_only")
+def test_wrong_labels_are_not_laid_at_the_door_of_retrieval(tmp_path: Path) -> None:
+    """`--rag-wrong` makes labels wrong that retrieval found."""
+    shares = {"label_accuracy": 0.7, "refused_share": 0.1, "retrieval_share": 0.2}
+    said = " ".join(page_of(write_report_run(tmp_path / "run", summary=shares)).texts("p"))
+    assert "Of the labels that can be judged 70.0 % were right" in said
+    assert "no context for 10.0 % of the questions" in said
+
+
 def test_page_stands_alone(healthy: tuple[Path, str]) -> None:
     _, markup = healthy
     shown = Page(markup)

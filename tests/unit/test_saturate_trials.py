@@ -18,6 +18,7 @@ from loadgen.saturate.objective import Objective
 from loadgen.saturate.plan import Plan
 from loadgen.saturate.space import Space
 from loadgen.saturate.trial import Sent, Trial, read_trial
+from loadgen.saturate.wording import result_lines
 
 HEADER = (
     *("request_id", "scheduled_s", "sent_s", "end_s", "ttft_ms", "e2e_ms", "tpot_ms"),
@@ -142,6 +143,16 @@ def test_too_few_requests_decide_nothing_and_ask_for_more(tmp_path: Path) -> Non
     rare = judge([trial(tmp_path, steady_rows(60))], Objective.parse("ttft_ms.p99.9<=500"))
     assert (rare.finding.verdict, rare.finding.wants_more) == ("met", False)
     assert [figure.limit.text for figure in rare.unproven] == ["ttft_ms.p99.9<=500"]
+
+
+def test_a_lowest_load_with_too_few_requests_is_not_said_to_be_too_high(tmp_path: Path) -> None:
+    course = Course(plan("ttft_ms.p95<=500", space=Space("rate", 1.0, None, 0.05)))
+    step = course.next(1)
+    assert step is not None
+    course.add(step, trial(tmp_path, steady_rows(20)))
+    said = next(result_lines(course, course.ending))
+    assert said.startswith("undecided at 1/s, the lowest rate")
+    assert "longer --trial" in said
 
 
 def test_what_comes_before_the_warm_up_ends_is_left_out(tmp_path: Path) -> None:

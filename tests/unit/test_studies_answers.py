@@ -19,6 +19,7 @@ from dashboards.studies.task2.gain import Gain
 from dashboards.studies.task2.why import why
 from dashboards.studies.task3.order import order_by_label
 from dashboards.studies.task3.retrieval import documents, retrieval
+from dashboards.studies.wording import times
 from loadgen.locality.curve import predict
 from loadgen.locality.measured import Measured
 from loadgen.locality.trace import Chain, Trace
@@ -46,6 +47,30 @@ def gain_at(folder: Path, plain_ms: float, ordered_ms: float, spread: float = 0.
 def test_gain_turns_with_the_data(tmp_path: Path) -> None:
     assert "2.0 times as fast with 5,120 tokens" in gain_at(tmp_path, 400, 200).short
     assert "2.0 times as long with 5,120 tokens" in gain_at(tmp_path, 200, 400).short
+
+
+def test_a_small_difference_is_not_one_of_1_0_times(tmp_path: Path) -> None:
+    assert "1.04 times as fast" in gain_at(tmp_path, 208, 200, spread=0.01).short
+    assert times(1.04) == "1.04 times"
+
+
+def test_more_tokens_by_context_are_not_about_the_same(tmp_path: Path) -> None:
+    cells = Cells(
+        tuple(
+            cell(
+                tmp_path,
+                "size",
+                Made([100.0] * 40),
+                figures={"computed_tokens_a_request": tokens},
+                target=target,
+                kv_tokens=5120,
+            )
+            for target, tokens in ((PLAIN, 300.0), (ORDERED, 900.0))
+        )
+    )
+    text = said(BATCH.answer(cells))
+    assert "by context computes more" in text
+    assert "about the same" not in text
 
 
 def test_noise_is_no_evidence(tmp_path: Path) -> None:
@@ -148,6 +173,19 @@ def test_why_counts_turns_and_tokens(tmp_path: Path) -> None:
     assert "3.0 times as many prompt tokens" in answer(3000).short
     assert "first come 40 times (at least 2 are needed); by context 2 times" in said(answer(3000))
     assert "It does not here" in answer(1010).short
+    assert "computes more prompt tokens (1,000 against 300)" in answer(300).short
+
+
+def test_turns_are_those_of_a_run_however_many_there_are(tmp_path: Path) -> None:
+    made = Made([100.0] * 40, contexts=["a", "b"] * 20)
+    no_tokens: dict[str, float | None] = {"computed_prompt_tokens": None}
+    cells = [
+        cell(tmp_path, "size", made, at, figures=no_tokens, target=target, kv_tokens=5120)
+        for at, target in enumerate((PLAIN, PLAIN, PLAIN, ORDERED), 1)
+    ]
+    answer = why(Cells(tuple(cells)))
+    assert "first come 40 times (at least 2 are needed); by context 40 times" in answer.short
+    assert answer.tables[0].rows[0] == ("first come", "3", "40", "2", "")
 
 
 def lengths(folder: Path, cached_ms_per_token: float, computed_ms_per_token: float) -> Answer:
@@ -171,6 +209,7 @@ def test_latency_by_length_is_told_for_computed_and_cached(tmp_path: Path) -> No
     short = lengths(tmp_path, 0.01, 0.1).short
     assert short.startswith("With one user, each further 1,000 prompt tokens add 100 ms (")
     assert "and 10.1 ms (9.9 ms to 10.3 ms) where" in short
+    assert "do not know how much runs differ" in said(lengths(tmp_path, 0.01, 0.1))
     assert "no evidence that they add less" in lengths(tmp_path, 0.0999, 0.1).short
     assert "no evidence that the time to first token grows" in lengths(tmp_path, 0, 0).short
 
@@ -211,6 +250,24 @@ def test_repeats_are_set_against_new_requests_of_the_same_run(tmp_path: Path) ->
     assert "no evidence of a difference" in text(301)
 
 
+def test_repeats_and_new_requests_of_one_run_are_paired(tmp_path: Path) -> None:
+    """Runs differ much, but in each an old request takes half the time."""
+    is_old = [at % 2 == 0 for at in range(80)]
+    cells = tuple(
+        cell(
+            tmp_path,
+            "repeat",
+            Made([ms / (1 + old) + at % 5 for at, old in enumerate(is_old)], repeats=is_old),
+            repeat,
+            target=PLAIN,
+            kv_tokens=5120,
+            users=1,
+        )
+        for repeat, ms in enumerate((300, 900, 2700), 1)
+    )
+    assert "begins 2.0 times as fast" in said(old_requests(Cells(cells)))
+
+
 def test_diversity_is_told_against_the_fewest_contexts(tmp_path: Path) -> None:
     cells = [
         cell(
@@ -235,7 +292,20 @@ def test_diversity_is_told_against_the_fewest_contexts(tmp_path: Path) -> None:
 
 
 def test_offload_names_the_memory_that_is_enough(tmp_path: Path) -> None:
-    rows = ((PLAIN, "", 300, 20_000), *((OFF, str(gb), ms, t) for gb, ms, t in SIZES))
+    text = said(offload_alone_at(tmp_path, 20_000))
+    assert "no evidence of a difference with 0.01 GB of LMCache" in text
+    assert "3.0 and 3.0 times as fast with 0.05 and 0.1 GB of LMCache" in text
+    assert "0.05 GB are enough here" in text
+
+
+def test_no_memory_is_enough_where_none_saves_a_token(tmp_path: Path) -> None:
+    text = said(offload_alone_at(tmp_path, 9_000))
+    assert "Not even the largest (0.1 GB) has fewer tokens computed" in text
+    assert "enough here" not in text
+
+
+def offload_alone_at(tmp_path: Path, alone: int) -> Answer:
+    rows = ((PLAIN, "", 300, alone), *((OFF, str(gb), ms, t) for gb, ms, t in SIZES))
     cells = [
         cell(
             tmp_path,
@@ -249,10 +319,7 @@ def test_offload_names_the_memory_that_is_enough(tmp_path: Path) -> None:
         )
         for at, (target, gb, ms, tokens) in enumerate(rows)
     ]
-    text = said(offload(Cells(tuple(cells))))
-    assert "no evidence of a difference with 0.01 GB of LMCache" in text
-    assert "3.0 and 3.0 times as fast with 0.05 and 0.1 GB of LMCache" in text
-    assert "0.05 GB are enough here" in text
+    return offload(Cells(tuple(cells)))
 
 
 OFF = "vllm-lmcache"
@@ -305,6 +372,14 @@ def test_found_labels_keep_lose_or_have_no_gain(tmp_path: Path) -> None:
     assert "Not measured" in arms(tmp_path, oracle=200).short
 
 
+def test_what_is_not_known_of_an_order_is_said_in_words(tmp_path: Path) -> None:
+    text = said(arms(tmp_path, oracle=400))
+    assert "Ordered by the true label: there is no evidence of a difference" in text
+    cells = (cell(tmp_path, "labels", Made([100.0] * 5), target=ORDERED, labels="oracle"),)
+    text = said(order_by_label(Cells(cells)))
+    assert "Ordered by the true label: not measured, so that" in text
+
+
 def test_accuracy_by_documents_has_an_interval(tmp_path: Path) -> None:
     def text(many: float) -> str:
         return said(
@@ -326,6 +401,7 @@ def test_accuracy_by_documents_has_an_interval(tmp_path: Path) -> None:
         )
 
     assert "90 % (83 % to 94 %) with 6 documents" in text(0.6)
+    assert "as many samples as there are different questions" in text(0.6)
     assert "worse" in text(0.6)
     assert "no evidence that accuracy differs" in text(0.88)
 

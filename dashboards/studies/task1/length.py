@@ -11,6 +11,10 @@ from dashboards.studies.table import LATENCY, REUSED, cell_table
 from dashboards.studies.targets import NO_REUSE, PLAIN
 from dashboards.studies.wording import crowd, duration
 
+INTERVALS = (
+    "The intervals here come from the single requests of all runs together, as if none had waited"
+    " for another: they do not know how much runs differ."
+)
 COMPUTED, CACHED = "computed", "prefix from the cache"
 
 
@@ -30,7 +34,7 @@ def by_length(cells: Cells) -> Answer:
     columns = (*LATENCY, "e2e_p50_ms", *REUSED)
     return Answer(
         "How does latency grow with the length of context and question?",
-        tuple(sentences),
+        (*sentences, INTERVALS),
         (cell_table(cells, ("target", "users"), columns),),
         (picture,),
     )

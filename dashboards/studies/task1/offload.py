@@ -33,7 +33,7 @@ def offload(cells: Cells) -> Answer:
                     "takes {} times as long",
                 )
             )
-            sentences += _enough(cells.of(part).where(target=OFFLOAD))
+            sentences += _enough(cells.of(part))
             tables.append(found.table)
     picture = Picture(
         "offload",
@@ -74,10 +74,15 @@ def _where_from(name: str, cells: Cells) -> Iterator[str]:
         yield f"{name}, the prompt tokens that had to be computed were {listed(said)}."
 
 
-def _enough(behind: Cells) -> Iterator[str]:
+def _enough(cells: Cells) -> Iterator[str]:
     """The smallest memory that computes no more than the largest does on the same requests."""
+    behind = cells.where(target=OFFLOAD)
     *less, largest = behind.values("l1_gb")
     most = _by_repeat(behind.where(l1_gb=largest))
+    alone = _by_repeat(cells.where(target=PLAIN))
+    if any(alone[repeat] <= SAME * most[repeat] for repeat in alone.keys() & most.keys()):
+        yield f"Not even the largest ({largest} GB) has fewer tokens computed in every run."
+        return
     for size in less:
         computed = _by_repeat(behind.where(l1_gb=size))
         both = computed.keys() & most.keys()

@@ -62,13 +62,15 @@ class Gain:
         """Why: what first come, first served computes again."""
         more: list[str] = []
         same: list[str] = []
+        fewer: list[str] = []
         for value in cells.values(self.setting):
             part = cells.where(**{self.setting: value})
             plain, ordered = (part.where(target=name).median(EACH_COMPUTED) for name in ORDERS)
             if plain is None or not ordered:
                 continue
             text = f"{count(plain)} against {count(ordered)} with {count(float(value))}"
-            (more if plain > MORE * ordered else same).append(text)
+            unlike = fewer if ordered > MORE * plain else same
+            (more if plain > MORE * ordered else unlike).append(text)
         if more:
             yield (
                 "First come, first served computes prompt tokens again that serving by context"
@@ -78,6 +80,11 @@ class Gain:
             yield (
                 "Both orders compute about the same prompt tokens; for each request,"
                 f" {listed(same)} {self.unit}."
+            )
+        if fewer:
+            yield (
+                "Serving by context computes more prompt tokens than first come, first served; for"
+                f" each request, {listed(fewer)} {self.unit}."
             )
 
     def _panels(self, cells: Cells) -> Iterator[tuple[str, str, list[Line]]]:

@@ -1,11 +1,13 @@
 """What changes inside the engine when it serves context by context."""
 
+from statistics import median
+
 from dashboards.figures.timeline import timeline
 from dashboards.studies.answer import Answer, Picture
 from dashboards.studies.cell import COMPUTED, Cells
 from dashboards.studies.requests import Requests, strips
 from dashboards.studies.table import Table
-from dashboards.studies.task2.gain import ORDERS
+from dashboards.studies.task2.gain import MORE, ORDERS
 from dashboards.studies.wording import count, times
 
 
@@ -22,9 +24,10 @@ def why(cells: Cells) -> Answer:
         (
             name,
             count(len(served[name])),
-            count(sum(taken for taken, _ in found)),
-            count(sum(fewest for _, fewest in found)),
-            count(cells.where(target=target).median(COMPUTED) or 0),
+            *map(count, _middle(found)),
+            ""
+            if (tokens := cells.where(target=target).median(COMPUTED)) is None
+            else count(tokens),
         )
         for target, name in ORDERS.items()
         if (found := turns.get(name))
@@ -45,9 +48,7 @@ def why(cells: Cells) -> Answer:
 
 
 def _sentences(turns: dict[str, list[tuple[int, int]]], cells: Cells) -> list[str]:
-    parts = {
-        name: [sum(column) for column in zip(*found, strict=True)] for name, found in turns.items()
-    }
+    parts = {name: _middle(found) for name, found in turns.items()}
     said = [
         f"{name} {count(taken)} times (at least {count(fewest)} are needed)"
         for name, (taken, fewest) in parts.items()
@@ -55,14 +56,20 @@ def _sentences(turns: dict[str, list[tuple[int, int]]], cells: Cells) -> list[st
     if len(parts) < 2:
         return ["Not measured in both orders."]
     plain, ordered = (cells.where(target=target).median(COMPUTED) for target in ORDERS)
-    text = f"The engine turns to another context: {'; '.join(said)}."
+    text = f"In a run the engine turns to another context: {'; '.join(said)}."
     if plain is None or not ordered:
         return [text]
-    if plain > 1.05 * ordered:
+    if plain > MORE * ordered:
         return [
-            f"Each turn drives another context out of a cache too small for all: first come, first"
+            "A context that the engine turns back to may have left the cache: first come, first"
             f" served computes {times(plain / ordered)} as many prompt tokens"
             f" ({count(plain)} against {count(ordered)}).",
+            text,
+        ]
+    if ordered > MORE * plain:
+        return [
+            "Here it is no gain: serving by context computes more prompt tokens"
+            f" ({count(ordered)} against {count(plain)}).",
             text,
         ]
     return [
@@ -70,3 +77,9 @@ def _sentences(turns: dict[str, list[tuple[int, int]]], cells: Cells) -> list[st
         f" ({count(plain)} and {count(ordered)}).",
         text,
     ]
+
+
+def _middle(found: list[tuple[int, int]]) -> tuple[float, float]:
+    """Turns and fewest turns of a run, the medians over all."""
+    taken, fewest = zip(*found, strict=True)
+    return median(taken), median(fewest)

@@ -78,7 +78,9 @@ def _said(found: Contrast) -> str:
         return f"the first token comes {times(1 / found.factor)} as fast as first come"
     if found.verdict == "worse" and found.factor:
         return f"the first token takes {times(found.factor)} as long as first come"
-    return f"{found.verdict} of a difference from first come"
+    if found.verdict == "no evidence":
+        return "there is no evidence of a difference from first come"
+    return f"{found.verdict}, so that nothing can be said against first come"
 
 
 def _arms(cells: Cells) -> Iterator[Arm]:

@@ -37,7 +37,10 @@ def documents(cells: Cells) -> Answer:
     return Answer(
         "How accurate are labels in the loop, against the number of documents?",
         (
-            f"The share of right labels is {listed(parts)}." if parts else "Not measured.",
+            f"The share of right labels is {listed(parts)}, with intervals for as many samples as"
+            " there are different questions."
+            if parts
+            else "Not measured.",
             *_fewer(known),
             *_times(cells),
         ),
