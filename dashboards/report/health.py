@@ -7,6 +7,7 @@ from urllib.parse import urlsplit
 
 import numpy as np
 
+from dashboards.report.columns import Columns
 from dashboards.report.figures_of import Figures
 from dashboards.report.run_files import RunFiles
 from dashboards.report.wording import counted, milliseconds, number, percent
@@ -169,17 +170,25 @@ def _cpu(run: RunFiles) -> Iterator[Check]:
         )
     else:
         yield Check("client CPU", "good", said)
-    yield from _shared_machine(run, p95)
+    yield from _shared_machine(run)
 
 
-def _shared_machine(run: RunFiles, used: float) -> Iterator[Check]:
+def _all_cores(client: Columns) -> float:
+    """What all processes of the client used together in a busy second (p95)."""
+    at_s, cores = client.number("at_s"), client.number("cpu_share")
+    known = ~np.isnan(at_s) & ~np.isnan(cores)
+    _, second = np.unique(np.floor(at_s[known]), return_inverse=True)
+    return float(np.quantile(np.bincount(second, cores[known]), 0.95)) if known.any() else 0.0
+
+
+def _shared_machine(run: RunFiles) -> Iterator[Check]:
     """Client and engine on one machine take each other's CPU."""
+    assert run.client is not None
     cpus = (run.description.get("machine") or {}).get("cpus")
     host = urlsplit(str(run.description.get("host") or "")).hostname
-    workers = run.description.get("workers")
-    if host not in _LOOPBACK or not isinstance(cpus, int) or workers is None:
+    if host not in _LOOPBACK or not isinstance(cpus, int):
         return
-    taken = used * max(workers, 1) / max(cpus, 1)
+    taken = _all_cores(run.client) / max(cpus, 1)
     said = f"engine and client share {counted(cpus, 'CPU')}; the client took {percent(taken)}"
     if taken > MOST_TAKEN:
         yield Check("engine CPU", "doubt", f"{said}, which the engine may have lacked")

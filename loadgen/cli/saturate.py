@@ -126,8 +126,11 @@ class _Search:
 
         summary = read_object(run / SUMMARY_JSON)
         if code == WRONG_USE or not summary:
-            said = (run / SWARM_LOG).read_text(encoding="utf-8", errors="replace")
-            raise UsageError(last_line(said))
+            said = last_line((run / SWARM_LOG).read_text(encoding="utf-8", errors="replace"))
+            if not self.course.trials:
+                raise UsageError(said)
+            self.fault, self.code = f"{run}: {said}", TARGET_DIED  # the options were right before
+            return "target"
         faults = "; ".join(map(str, faults_of(read_object(run / RUN_JSON), summary)))
         if not faults:
             return None

@@ -11,7 +11,7 @@ from loadgen.saturate.trial import Trial
 
 Ending = Literal["found", "trials", "client", "target", "stopped"]
 """Why a search ended: the bracket is narrow enough or cannot be narrowed, `--max-trials`, the
-client was saturated, the target died, a signal."""
+client was saturated, the target died or a trial failed otherwise, a signal."""
 
 
 @dataclass(frozen=True, slots=True)

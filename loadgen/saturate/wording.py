@@ -15,7 +15,7 @@ NOT_MET = {"missed": "not met", "undecided": "undecided"}
 ENDED = {
     "trials": "--max-trials is used up before the bracket is as narrow as --tolerance",
     "client": "the client was saturated: it is the limit here, not the engine",
-    "target": "the target died",
+    "target": "a trial failed",
     "stopped": "stopped",
 }
 

@@ -101,6 +101,15 @@ def test_wrong_labels_are_not_laid_at_the_door_of_retrieval(tmp_path: Path) -> N
     assert "no context for 10.0 % of the questions" in said
 
 
+@pytest.mark.usefixtures("_words_only")
+def test_an_idle_worker_takes_nothing_from_the_engine(tmp_path: Path) -> None:
+    run = write_report_run(tmp_path / "run", workers=2)
+    with (run / "client_metrics.csv").open("a") as file:
+        file.writelines(f"{each},1,1.0,2.0,2.0,,0.0,80.0\n" for each in range(21))
+    (found,) = [row for row in page_of(run).rows if row[0] == "engine CPU"]
+    assert "the client took 10.0 %" in " ".join(found)
+
+
 def test_page_stands_alone(healthy: tuple[Path, str]) -> None:
     _, markup = healthy
     shown = Page(markup)

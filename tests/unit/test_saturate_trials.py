@@ -3,14 +3,16 @@
 import math
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import pytest
 
+from loadgen.cli.saturate import _Search
 from loadgen.compare.csv_table import CsvTable
 from loadgen.errors import UsageError
 from loadgen.runs.csv_log import to_csv
+from loadgen.runs.exit_code import TARGET_DIED, WRONG_USE
 from loadgen.saturate.course import Course
 from loadgen.saturate.folder import SearchFolder
 from loadgen.saturate.judge import judge
@@ -153,6 +155,20 @@ def test_a_lowest_load_with_too_few_requests_is_not_said_to_be_too_high(tmp_path
     said = next(result_lines(course, course.ending))
     assert said.startswith("undecided at 1/s, the lowest rate")
     assert "longer --trial" in said
+
+
+def test_a_host_that_is_gone_later_is_no_wrong_use(tmp_path: Path) -> None:
+    course = Course(plan("ttft_ms.p95<=500", space=Space("rate", 1.0, None, 0.05)))
+    search = _Search(course.plan, SearchFolder(tmp_path), course, cast(Any, None))
+    (tmp_path / "swarm.log").write_text("kvswarm: error: no host at http://host\n")
+    with pytest.raises(UsageError, match="no host at"):
+        search._fault(WRONG_USE, tmp_path)
+    step = course.next(1)
+    assert step is not None
+    course.add(step, trial(tmp_path, steady_rows(200)))
+    assert search._fault(WRONG_USE, tmp_path) == "target"
+    assert "no host at" in search.fault
+    assert search.code == TARGET_DIED
 
 
 def test_what_comes_before_the_warm_up_ends_is_left_out(tmp_path: Path) -> None:

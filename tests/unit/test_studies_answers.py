@@ -300,7 +300,7 @@ def test_offload_names_the_memory_that_is_enough(tmp_path: Path) -> None:
 
 def test_no_memory_is_enough_where_none_saves_a_token(tmp_path: Path) -> None:
     text = said(offload_alone_at(tmp_path, 9_000))
-    assert "Not even the largest (0.1 GB) has fewer tokens computed" in text
+    assert "not in every run does 0.1 GB save tokens at all" in text
     assert "enough here" not in text
 
 
@@ -341,7 +341,7 @@ def test_a_prediction_that_is_off_is_not_recommended(measured: float, words: str
     assert words in found[1]
 
 
-def arms(folder: Path, **ms: float) -> Answer:
+def arms(folder: Path, spread: float = 0.05, **ms: float) -> Answer:
     rows = (
         (PLAIN, "oracle", 400.0),
         (PLAIN, "rag", 450.0),
@@ -353,7 +353,7 @@ def arms(folder: Path, **ms: float) -> Answer:
                 cell(
                     folder,
                     "labels",
-                    Made(noisy(value, 0.05, at)),
+                    Made(noisy(value, spread, at)),
                     target=target,
                     labels=label,
                     rag_wrong=0,
@@ -367,6 +367,7 @@ def arms(folder: Path, **ms: float) -> Answer:
 def test_found_labels_keep_lose_or_have_no_gain(tmp_path: Path) -> None:
     assert "keeps the gain" in arms(tmp_path, oracle=200, rag=225).short
     assert "loses a part of the gain" in arms(tmp_path, oracle=200, rag=350).short
+    assert "shows no clear loss of the gain" in arms(tmp_path, 0.3, oracle=200, rag=255).short
     assert "the found one does not" in arms(tmp_path, oracle=200, rag=450).short
     assert "Even the true label shows no gain" in arms(tmp_path, oracle=400, rag=200).short
     assert "Not measured" in arms(tmp_path, oracle=200).short

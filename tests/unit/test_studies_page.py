@@ -11,6 +11,7 @@ from study_cells import Made, noisy, write_run
 
 from dashboards.studies.catalog import STUDIES
 from dashboards.studies.corpora import SIZES, all_documents, write_corpora
+from dashboards.studies.estimate import estimate
 from dashboards.studies.study import Plan, read_plan
 from loadgen.cli.cell_check import check_cells
 from loadgen.cli.study import STUDY_JSON, study_command
@@ -55,6 +56,13 @@ def test_parts_that_differ_in_their_repeats_are_refused(tmp_path: Path) -> None:
     other = Definition(name="other", repeats=7, cells=[{"users": 1}], locustfile="batched")
     with pytest.raises(UsageError, match="repeats: must be as in the other parts"):
         Plan(plan.study, True, {**plan.parts, "other": other}).merged(tmp_path)
+
+
+def test_runs_take_no_less_than_their_time() -> None:
+    """70 starts of 40 s, and 105 runs of 30 s and 5 s around them."""
+    assert "105 runs, 70 engine starts, about 1 h 48 min" in estimate(
+        read_plan(STUDIES["task3"], quick=False)
+    )
 
 
 def test_small_corpora_hold_the_first_documents_with_their_questions(tmp_path: Path) -> None:

@@ -81,7 +81,7 @@ def _enough(cells: Cells) -> Iterator[str]:
     most = _by_repeat(behind.where(l1_gb=largest))
     alone = _by_repeat(cells.where(target=PLAIN))
     if any(alone[repeat] <= SAME * most[repeat] for repeat in alone.keys() & most.keys()):
-        yield f"Not even the largest ({largest} GB) has fewer tokens computed in every run."
+        yield f"None is called enough: not in every run does {largest} GB save tokens at all."
         return
     for size in less:
         computed = _by_repeat(behind.where(l1_gb=size))

@@ -107,8 +107,16 @@ def _kept(found: dict[str, Contrast]) -> Iterator[str]:
         yield f"The true label gains, the found one does not ({rag.verdict})."
         return
     share = (1 - rag.factor) / (1 - true.factor)
-    kept = "keeps" if share >= KEPT else "loses a part of"
+    less = "loses a part of" if _surely_more(rag, true) else "shows no clear loss of"
+    kept = "keeps" if share >= KEPT else less
     yield (
         f"The found label {kept} the gain: the first token takes {percent(rag.factor)} of the time"
         f" of first come, first served, and {percent(true.factor)} with the true label."
     )
+
+
+def _surely_more(one: Contrast, other: Contrast) -> bool:
+    """Whether the intervals of both changes lie apart."""
+    changes = [each.row.change if each.row is not None else None for each in (one, other)]
+    first, second = changes
+    return first is not None and second is not None and first.low > second.high
