@@ -204,8 +204,8 @@ def _add_run_options(parser: Any) -> None:
         choices=ARRIVALS,
         default="closed",
         # The web form shows about 110 characters of a label.
-        help="closed = users wait for replies; else open loop (at --rate): users cap those in flight,"
-        " 0 = no cap",
+        help="closed = users wait for replies; else open loop (at --rate): "
+        "users cap those in flight, 0 = no cap",
     )
     add(
         "--rate",
