@@ -67,8 +67,8 @@ COMMANDS = (
     ["rag", "fit-threshold"],
 )
 
-FOREIGN = {"--no-deps", "--disable-log-stats", "--config", "--storage", "--homepath"}
-"""Options of pip, vLLM, Prometheus and Grafana that a page speaks of."""
+FOREIGN = {"--no-deps", "--disable-log-stats", "--config", "--storage", "--homepath", "--only"}
+"""Options of pip, vLLM, Prometheus, Grafana and our benchmarks that a page speaks of."""
 OPTION = re.compile(r"(?<![\w-])--[a-z][a-z0-9-]*")
 LOCUST_SIDE = """
 import json
