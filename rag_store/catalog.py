@@ -19,9 +19,10 @@ from rag_store.store import Row
 
 @dataclass(frozen=True)
 class Entry:
-    """A document's rows in order, their vectors of shape [rows, dim], and each sentence's states.
+    """A document's rows in order and their vectors of shape [rows, dim]; chunks, then questions.
 
-    There are no states at all where the embedder gives none.
+    `states` are those of its sentences, then of its questions; there are none at all where the
+    embedder gives none.
     """
 
     rows: tuple[Row, ...]
@@ -49,9 +50,9 @@ class Entry:
         return [row.row_id for row in self.rows]
 
     @property
-    def passages(self) -> list[str]:
-        """What was embedded for each of its rows."""
-        return [passage(self.title, row.text) for row in self.rows]
+    def chunk_count(self) -> int:
+        """How many of the rows are chunks; the others are questions."""
+        return sum(not row.is_question for row in self.rows)
 
     @cached_property
     def sentences(self) -> tuple[Chunk, ...]:
@@ -59,18 +60,33 @@ class Entry:
         return sentences(self.document().text)
 
     @property
-    def sentence_passages(self) -> list[str]:
-        """What was embedded for each sentence's states."""
-        return [passage(self.title, sentence.text) for sentence in self.sentences]
+    def state_passages(self) -> list[str]:
+        """What was embedded for the states of each sentence and question."""
+        told = [passage(self.title, sentence.text) for sentence in self.sentences]
+        return [*told, *(row.passage for row in self.rows if row.is_question)]
+
+    @cached_property
+    def text_digest(self) -> str:
+        """The digest of its document's text."""
+        return self.document().text_digest
+
+    def without_questions(self) -> "Entry":
+        """The same with its chunks and sentences alone."""
+        told = self.chunk_count
+        if told == len(self.rows):
+            return self
+        states = self.states[: len(self.sentences)] if self.states else ()
+        return Entry(self.rows[:told], self.vectors[:told], states)
 
     def with_states(self, states: tuple[States, ...]) -> "Entry":
-        """The same with these states, one item for each sentence."""
+        """The same with these states, one item for each of `state_passages`."""
         return replace(self, states=states)
 
     def document(self) -> Document:
-        """The document, put together from its chunks."""
-        chunks = tuple(Chunk(row.ordinal, row.start, row.text) for row in self.rows)
-        return Document(self.doc_id, self.title, join(chunks))
+        """The document, put together from its rows."""
+        told, asked = self.rows[: self.chunk_count], self.rows[self.chunk_count :]
+        text = join(tuple(Chunk(row.ordinal, row.start, row.text) for row in told))
+        return Document(self.doc_id, self.title, text, tuple(row.text for row in asked))
 
 
 def sort_out(

@@ -2,6 +2,7 @@
 
 import hashlib
 import re
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 # NUL and its like, and halves of surrogate pairs: they break UTF-8, terminals and databases.
@@ -13,19 +14,49 @@ def clean(text: str) -> str:
     return _UNSAFE.sub(" ", text.replace("\r\n", "\n").replace("\r", "\n")).strip()
 
 
+def sha256_32(text: str) -> str:
+    """The first 32 hex digits of the text's SHA-256."""
+    return hashlib.sha256(text.encode("utf-8", "replace")).hexdigest()[:32]
+
+
+def distinct(questions: Iterable[str]) -> tuple[str, ...]:
+    """The questions in one line each, without those that are empty or stand there before."""
+    kept: dict[str, str] = {}
+    for question in questions:
+        line = " ".join(clean(question).split())
+        if line:
+            kept.setdefault(line.casefold(), line)
+    return tuple(kept.values())
+
+
 @dataclass(frozen=True, slots=True)
 class Document:
-    """One context: what a query can be about."""
+    """One context: what a query can be about.
+
+    `questions` are its expansions: what somebody may ask that the text answers, put into the index
+    beside it (Nogueira et al., "Document Expansion by Query Prediction", 2019).
+    """
 
     doc_id: str
     title: str
     text: str
+    questions: tuple[str, ...] = ()
 
     @property
     def digest(self) -> str:
-        """SHA-256 over id, title and text, as 32 hex digits: equal digests, equal documents."""
-        packed = "\x00".join((self.doc_id, self.title, self.text))
-        return hashlib.sha256(packed.encode("utf-8", "replace")).hexdigest()[:32]
+        """SHA-256 over all fields, as 32 hex digits: equal digests, equal documents."""
+        packed = "\x00".join((self.doc_id, self.title, self.text, *self.questions))
+        return sha256_32(packed)
+
+    @property
+    def text_digest(self) -> str:
+        """SHA-256 over the text's words, whatever white space is between them, as 32 hex digits."""
+        return sha256_32(" ".join(self.text.split()))
+
+    def tidy(self) -> "Document":
+        """The same as it is stored: clean, with a title, and no question empty or twice."""
+        title = " ".join(clean(self.title).split()) or self.doc_id
+        return Document(self.doc_id, title, clean(self.text), distinct(self.questions))
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,6 +6,7 @@ RagError                  exit code 1
 │   ├── QueryError        a query cannot be labelled
 │   └── FingerprintError  the collection is none that these settings can use
 │       └── OtherSettings  it was made with another embedder, chunking or schema
+├── ExpansionError        the model that writes questions cannot be reached, or refuses
 ├── EmbedderError         the embedder cannot be loaded, cannot be reached or gave no usable vectors
 └── StoreError            Chroma cannot be opened or reached
 """
@@ -37,6 +38,10 @@ class FingerprintError(RagUsageError):
 
 class OtherSettings(FingerprintError):
     """The stored collection is one of ours, made with other settings."""
+
+
+class ExpansionError(RagError):
+    """The model that writes questions cannot be reached, or refuses."""
 
 
 class EmbedderError(RagError):

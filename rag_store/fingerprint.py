@@ -7,7 +7,7 @@ from rag_store.chunking import Chunker
 from rag_store.embedders import Identity
 from rag_store.errors import FingerprintError, OtherSettings
 
-SCHEMA = 2
+SCHEMA = 3
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from rag_store.catalog import Entry
-from rag_store.chunking import Chunker, passage
+from rag_store.chunking import Chunker
 from rag_store.documents import Document
 from rag_store.embedders import Embedder, States
 from rag_store.embedders.queue import checked_embeddings
@@ -56,9 +56,9 @@ class Writer:
         """The entry with its states, embedded again where their file is gone."""
         if self.states is None:
             return entry
-        kept = self.states.load(entry.digest, len(entry.sentences), dim)
+        kept = self.states.load(entry.digest, len(entry.state_passages), dim)
         if kept is None:
-            kept = self._sentence_states([entry])[0]
+            kept = self._states_of([entry])[0]
             self.states.save(entry.digest, kept)
         return entry.with_states(kept)
 
@@ -72,24 +72,28 @@ class Writer:
             raise RagUsageError(f"document {document.doc_id!r}: it needs an id and a text")
         chunks = self.chunker.cut(document.text)
         fixed = document.doc_id, document.title, document.digest
-        now_ns = time.time_ns()
-        return tuple(
-            Row(*fixed, chunk.ordinal, len(chunks), chunk.start, chunk.text, now_ns)
-            for chunk in chunks
-        )
+        count, now_ns = len(chunks) + len(document.questions), time.time_ns()
+        told = [
+            Row(*fixed, chunk.ordinal, count, chunk.start, chunk.text, now_ns) for chunk in chunks
+        ]
+        asked = [
+            Row(*fixed, ordinal, count, 0, question, now_ns, is_question=True)
+            for ordinal, question in enumerate(document.questions, len(chunks))
+        ]
+        return (*told, *asked)
 
     def _embed(self, group: list[tuple[Row, ...]]) -> list[Entry]:
-        texts = [passage(row.title, row.text) for rows in group for row in rows]
+        texts = [row.passage for rows in group for row in rows]
         made = iter(checked_embeddings(self.embedder, texts))
         entries = [Entry(rows, np.stack([next(made).vector for _ in rows])) for rows in group]
         if self.states is None:
             return entries
-        states = self._sentence_states(entries)
+        states = self._states_of(entries)
         return [entry.with_states(each) for entry, each in zip(entries, states, strict=True)]
 
-    def _sentence_states(self, entries: Sequence[Entry]) -> list[tuple[States, ...]]:
-        """The states of each entry's sentences."""
-        texts = [entry.sentence_passages for entry in entries]
+    def _states_of(self, entries: Sequence[Entry]) -> list[tuple[States, ...]]:
+        """The states of each entry's sentences and questions."""
+        texts = [entry.state_passages for entry in entries]
         made = iter(checked_embeddings(self.embedder, [each for part in texts for each in part]))
         return [tuple(next(made).states for _ in part) for part in texts]
 

@@ -9,6 +9,8 @@ class Candidate:
 
     `score` is the fused one, comparable only within one query. `chunk` counts from 0 and is the
     chunk that cosine and BM25 together put first (only one of them with retriever dense or bm25).
+    Questions written for the document count on after its chunks; `question` is the text where one
+    of them was first.
     """
 
     doc_id: str
@@ -17,6 +19,7 @@ class Candidate:
     cosine: float
     bm25: float
     chunk: int
+    question: str | None = None
 
 
 @dataclass(frozen=True, slots=True)

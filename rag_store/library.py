@@ -5,12 +5,12 @@ import time
 from collections.abc import AsyncIterator, Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
 from typing import TypeVar
 
 import numpy as np
 from threadpoolctl import threadpool_limits
 
+from rag_store.catalog import Entry
 from rag_store.decision import SHIPPED, UNFITTED, Threshold, fit
 from rag_store.documents import Document, Query, clean
 from rag_store.embedders import Vectors, open_embedder
@@ -22,17 +22,9 @@ from rag_store.label import Label
 from rag_store.neighbours import Neighbours, compare
 from rag_store.search import Answer, Searcher
 from rag_store.settings import Settings
-from rag_store.shelf import Shelf
+from rag_store.shelf import Shelf, Size
 
 Result = TypeVar("Result")
-
-
-@dataclass(frozen=True, slots=True)
-class Size:
-    """How much a library holds."""
-
-    documents: int
-    chunks: int
 
 
 @asynccontextmanager
@@ -90,8 +82,7 @@ class Library:
     @property
     def size(self) -> Size:
         """How much it holds."""
-        entries = list(self._shelf.entries.values())
-        return Size(len(entries), sum(len(entry.rows) for entry in entries))
+        return self._shelf.size
 
     @property
     def threshold(self) -> Threshold:
@@ -105,8 +96,16 @@ class Library:
 
     def document(self, doc_id: str) -> Document | None:
         """The document with the id, None where there is none."""
-        entry = self._shelf.entries.get(doc_id)
+        entry = self.entry(doc_id)
         return None if entry is None else entry.document()
+
+    def entry(self, doc_id: str) -> Entry | None:
+        """The same as it is stored."""
+        return self._shelf.entries.get(doc_id)
+
+    async def corpus_digest(self) -> str:
+        """Of the ids and texts of all documents, see `Shelf`."""
+        return await self._in_thread(self._shelf.corpus_digest)
 
     async def prepare(self) -> None:
         """Build what the first query would build."""
@@ -128,7 +127,7 @@ class Library:
         and how many there are. Safe to repeat after any interruption. Raises RagUsageError,
         EmbedderError and StoreError.
         """
-        tidy = [_tidy(document) for document in documents]
+        tidy = [document.tidy() for document in documents]
         if len({document.doc_id for document in tidy}) != len(tidy):
             raise RagUsageError("two of the documents have the same id: rename one of them")
         async with self._changing:
@@ -245,8 +244,3 @@ class Library:
     ) -> Result:
         loop = asyncio.get_running_loop()
         return await loop.run_in_executor(pool or self._searching, call, *values)
-
-
-def _tidy(document: Document) -> Document:
-    title = " ".join(clean(document.title).split())
-    return Document(document.doc_id, title or document.doc_id, clean(document.text))

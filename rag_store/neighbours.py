@@ -39,8 +39,6 @@ def compare(snapshot: Snapshot, store: ChunkStore, vector: Vectors) -> Neighbour
     hnsw_s = time.perf_counter()
     wanted = min(RECALL_AT, len(cosines))
     tenth = np.sort(cosines)[-wanted]
-    first = [
-        snapshot.row_of_id[row_id] for row_id in row_ids[:wanted] if row_id in snapshot.row_of_id
-    ]
-    found = sum(bool(cosines[row] >= tenth - _SAME) for row in first)
+    held = [snapshot.row_of_id[row_id] for row_id in row_ids if row_id in snapshot.row_of_id]
+    found = sum(bool(cosines[row] >= tenth - _SAME) for row in held[:wanted])
     return Neighbours(found / wanted, (exact_s - begun_s) * 1000, (hnsw_s - exact_s) * 1000)

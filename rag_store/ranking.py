@@ -162,7 +162,7 @@ def _words(
     First in the best of its sentences, then in any of those that are nearest to the query.
     """
     if not snapshot.states or len(documents) == 0:
-        none = np.zeros((len(documents), 0), np.float32)
+        none = np.zeros((len(documents), len(weights)), np.float32)
         return none, none
     first, last = snapshot.first_sentences[documents], snapshot.first_sentences[documents + 1]
     sentences, owners = _spans(first, last), np.repeat(np.arange(len(documents)), last - first)

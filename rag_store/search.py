@@ -83,13 +83,15 @@ class Searcher:
 
     def _candidate(self, ranking: Ranking, at: int) -> Candidate:
         entry = self.snapshot.entries[ranking.documents[at]]
+        row = self.snapshot.rows[ranking.rows[at]]
         return Candidate(
             entry.doc_id,
             entry.title,
             float(ranking.scores[at]),
             float(ranking.cosines[at]),
             float(ranking.bm25[at]),
-            self.snapshot.rows[ranking.rows[at]].ordinal,
+            row.ordinal,
+            row.text if row.is_question else None,
         )
 
     def _reasons(self, ranking: Ranking, words: list[str]) -> tuple[str, tuple[Term, ...]]:

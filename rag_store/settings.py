@@ -17,8 +17,9 @@ _COLLECTION = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{1,61}[A-Za-z0-9]")
 class Settings:
     """Where the chunks lie, how they are made and how they are searched.
 
-    With `chroma_url` the chunks lie in a Chroma server and `path` is not used. Up to
-    `exact_chunks` chunks every one is compared, above that Chroma's HNSW index is asked. The
+    With `chroma_url` the chunks lie in a Chroma server and `path` is not used. Without
+    `expansions` the questions of documents are neither read nor searched. Up to `exact_chunks`
+    chunks and questions every one is compared, above that Chroma's HNSW index is asked. The
     embeddings of the latest `kept_queries` texts are kept, so that asking again costs none.
     """
 
@@ -30,6 +31,7 @@ class Settings:
     retriever: str = "hybrid"
     fusion: str = "zscore"
     candidates: int = 5
+    expansions: bool = True
     exact_chunks: int = 10_000
     threads: int = 4
     max_query_chars: int = 20_000

@@ -2,9 +2,10 @@
 
 import threading
 from collections.abc import Sequence
+from dataclasses import dataclass
 
-from rag_store.catalog import sort_out
-from rag_store.documents import Document
+from rag_store.catalog import Entry, sort_out
+from rag_store.documents import Document, sha256_32
 from rag_store.embedders import Embedder
 from rag_store.fingerprint import Fingerprint
 from rag_store.ingest import Progress, Writer
@@ -12,6 +13,19 @@ from rag_store.settings import Settings
 from rag_store.snapshot import Snapshot
 from rag_store.state_files import StateFiles
 from rag_store.store import ChunkStore
+
+
+@dataclass(frozen=True, slots=True)
+class Size:
+    """How much a library holds; `expansions` are the questions beside the chunks."""
+
+    documents: int
+    chunks: int
+    expansions: int = 0
+
+    def __str__(self) -> str:
+        more = f" and {self.expansions} expansions" if self.expansions else ""
+        return f"{self.documents} documents in {self.chunks} chunks{more}"
 
 
 class Shelf:
@@ -33,10 +47,22 @@ class Shelf:
         }
         if states is not None:
             states.keep_only({entry.digest for entry in found.values()})
-        self._dim = identity.dim
+        self._dim, self._expansions = identity.dim, settings.expansions
         self._snapshot: Snapshot | None = None
         self._version = 0
         self._building, self._changing = threading.Lock(), threading.Lock()
+
+    @property
+    def size(self) -> Size:
+        """How much it holds."""
+        entries = list(self.entries.values())
+        chunks = sum(entry.chunk_count for entry in entries)
+        return Size(len(entries), chunks, sum(len(entry.rows) for entry in entries) - chunks)
+
+    def corpus_digest(self) -> str:
+        """SHA-256 over lines of id and text digest, sorted by id, as 32 hex digits."""
+        held = sorted(self.entries.copy().items())
+        return sha256_32("".join(f"{doc_id} {entry.text_digest}\n" for doc_id, entry in held))
 
     def write(self, documents: Sequence[Document], progress: Progress | None) -> None:
         """Store the documents in place of those with the same ids."""
@@ -61,12 +87,16 @@ class Shelf:
         with self._building:
             version, snapshot = self._version, self._snapshot
             if snapshot is None:
-                snapshot = Snapshot.of(list(self.entries.values()), self._dim)
+                snapshot = Snapshot.of(self._searched(), self._dim)
                 with self._changing:
                     # What changed while it was built is not in it.
                     if version == self._version:
                         self._snapshot = snapshot
             return snapshot
+
+    def _searched(self) -> list[Entry]:
+        entries = list(self.entries.values())
+        return entries if self._expansions else [entry.without_questions() for entry in entries]
 
     def _changed(self) -> None:
         with self._changing:

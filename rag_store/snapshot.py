@@ -18,6 +18,7 @@ from rag_store.terms import pieces, terms
 class Snapshot:
     """Documents in the order of their ids; a document's chunks stand in adjacent rows.
 
+    A question that was written for a document is one of its chunks, and one of its sentences.
     `first_rows` has one more item than there are documents: rows of document d are
     first_rows[d] to first_rows[d + 1]. `states` has one item for each sentence, or none at all, and
     `first_sentences` is for it what `first_rows` is for rows. `means` are the means of the states
@@ -54,12 +55,9 @@ class Snapshot:
             states,
             _means(states, dim),
             np.cumsum([0, *(len(entry.states) for entry in ordered)]),
-            LexicalIndex([terms(text) for entry in ordered for text in entry.passages]),
+            LexicalIndex([terms(row.passage) for row in rows]),
             WordCounts(
-                pieces(text)
-                for entry in ordered
-                if entry.states
-                for text in entry.sentence_passages
+                pieces(text) for entry in ordered if entry.states for text in entry.state_passages
             ),
         )
 

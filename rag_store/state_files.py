@@ -35,7 +35,7 @@ class StateFiles:
             ) from error
 
     def save(self, digest: str, states: Sequence[States]) -> None:
-        """Keep the states of a document's sentences. Raises StoreError."""
+        """Keep the states of a document's sentences and questions. Raises StoreError."""
         path = self._path(digest)
         # Renamed when whole: a kill -9 leaves no half of a file under the name that is read.
         partial = path.with_suffix(f".{os.getpid()}.partial")
@@ -47,14 +47,14 @@ class StateFiles:
         except OSError as error:
             raise StoreError(f"cannot write {path}: {error.strerror}") from error
 
-    def load(self, digest: str, sentences: int, dim: int) -> tuple[States, ...] | None:
-        """The states of a document's sentences; None where there is no usable file."""
+    def load(self, digest: str, passages: int, dim: int) -> tuple[States, ...] | None:
+        """A document's states, of so many passages; None where there is no usable file."""
         try:
             with np.load(self._path(digest), allow_pickle=False) as file:
                 counts, states = file["counts"], file["states"]
         except (OSError, ValueError, KeyError, EOFError, zipfile.BadZipFile):
             return None
-        usable = len(counts) == sentences and states.shape == (int(counts.sum()), dim)
+        usable = len(counts) == passages and states.shape == (int(counts.sum()), dim)
         if not usable or states.dtype != np.int8:
             return None
         return tuple(np.split(states, np.cumsum(counts)[:-1]))

@@ -17,6 +17,7 @@ from urllib.parse import urlsplit
 import numpy as np
 import numpy.typing as npt
 
+from rag_store.chunking import passage
 from rag_store.embedders import Vectors
 from rag_store.errors import FingerprintError, RagError, RagUsageError, StoreError
 from rag_store.fingerprint import Fingerprint
@@ -32,7 +33,11 @@ _FINGERPRINT = "kvswarm_fingerprint"
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """One chunk as it is stored; `digest` is its document's, `count` how many chunks that has."""
+    """One chunk or question as it is stored.
+
+    `digest` is its document's, `count` how many rows that has. The questions come after the
+    chunks.
+    """
 
     doc_id: str
     title: str
@@ -42,11 +47,17 @@ class Row:
     start: int
     text: str
     written_ns: int
+    is_question: bool = False
 
     @property
     def row_id(self) -> str:
         """Another version of a document has other ids, so it never overwrites the one before."""
         return f"{self.doc_id}#{self.digest[:16]}#{self.ordinal}"
+
+    @property
+    def passage(self) -> str:
+        """What is embedded and indexed for it."""
+        return self.text if self.is_question else passage(self.title, self.text)
 
     def metadata(self) -> dict[str, str | int]:
         """All but the text, as Chroma stores it."""
@@ -58,6 +69,7 @@ class Row:
             "count": self.count,
             "start": self.start,
             "written_ns": self.written_ns,
+            "is_question": self.is_question,
         }
 
 

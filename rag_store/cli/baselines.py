@@ -28,15 +28,21 @@ async def baselines(
 ) -> dict[str, Baseline]:
     """One vector a document, chunk vectors alone, BM25 alone, and the best possible.
 
+    Where documents have questions, and they are searched, also the library without these; chunk
+    vectors and BM25 have them as ours has.
+
     `settings` are of the library that gave `ours`, which must be closed and hold `documents`;
     `folder` must be empty. Raises as `open_library`.
     """
-    whole = replace(settings, path=folder, chroma_url="", chunker=_WHOLE, retriever="dense")
-    arms = {
+    plain = replace(settings, expansions=False)
+    whole = replace(plain, path=folder, chroma_url="", chunker=_WHOLE, retriever="dense")
+    arms: dict[str, tuple[Settings, Sequence[Document]]] = {
         "whole_document": (whole, documents),
         "dense": (replace(settings, retriever="dense"), ()),
         "bm25": (replace(settings, retriever="bm25"), ()),
     }
+    if settings.expansions and any(document.questions for document in documents):
+        arms["without_expansions"] = plain, ()
     queries = [each.query for each in ours.answerable]
     found = {name: await _evaluate(*arm, queries) for name, arm in arms.items()}
     rows = {name: Baseline(each.top(1), ours.against(each)) for name, each in found.items()}

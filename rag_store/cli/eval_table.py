@@ -14,10 +14,7 @@ _SURE = 0.05
 def as_table(figures: Figures) -> str:
     """A block of lines for each side of it."""
     found, size = figures.all_documents.evaluation, figures.all_documents.size
-    head = (
-        f"{len(found.answerable)} questions, {len(found.unanswerable)} without an answer,"
-        f" {size.documents} documents in {size.chunks} chunks"
-    )
+    head = f"{len(found.answerable)} questions, {len(found.unanswerable)} without an answer, {size}"
     blocks = [
         _accuracy(found),
         _baselines(figures.baselines, found.top(1)),

@@ -81,11 +81,12 @@ def _parser() -> Parser:
 def _read(parsed: argparse.Namespace) -> Material:
     if parsed.distractors and not parsed.corpus:
         raise RagUsageError("--distractors needs --corpus: they are not put into your library")
+    expansions = parsed.expansions == "on"
     return Material(
         read_queries(parsed.questions, parsed.split),
         strangers(parsed.unanswerable or [], parsed.split),
-        read_documents(parsed.corpus) if parsed.corpus else (),
-        read_documents(parsed.distractors) if parsed.distractors else (),
+        read_documents(parsed.corpus, expansions) if parsed.corpus else (),
+        read_documents(parsed.distractors, expansions) if parsed.distractors else (),
     )
 
 

@@ -57,7 +57,10 @@ def _lines(answer: Answer, threshold: Threshold) -> Iterator[str]:
     yield f"words       {_terms(answer)}"
     signs = zip(FEATURES, answer.features, strict=True)
     yield "signs       " + ", ".join(f"{name} {value:.2f}" for name, value in signs)
-    yield f"chunk {best.chunk}     {_one_line(answer.chunk_text)}"
+    if best.question is not None:
+        yield f"expansion   {best.question} (written for {best.doc_id}, not in its text)"
+    else:
+        yield f"chunk {best.chunk:<5} {_one_line(answer.chunk_text)}"
 
 
 def _origin(threshold: Threshold) -> str:

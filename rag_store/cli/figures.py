@@ -6,8 +6,8 @@ from typing import Any
 
 from rag_store.cli.baselines import Baseline
 from rag_store.evaluation import Evaluation, Mean, OperatingPoint, Share, percentiles
-from rag_store.library import Size
 from rag_store.neighbours import Neighbours
+from rag_store.shelf import Size
 
 COVERAGES = (1.0, 0.95, 0.9, 0.8)
 
@@ -62,6 +62,7 @@ def as_json(figures: Figures) -> dict[str, Any]:
         "unanswerable": len(found.unanswerable),
         "documents": size.documents,
         "chunks": size.chunks,
+        "expansions": size.expansions,
         "top1": found.top(1).value,
         "top1_interval": _interval(found.top(1)),
         "top3": found.top(3).value,

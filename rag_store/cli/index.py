@@ -20,14 +20,14 @@ async def index_command(arguments: list[str]) -> int:
     """Put documents into the library; safe to repeat after any interruption."""
     parsed = _parser().parse_args(arguments)
     settings = settings_of(parsed)
-    documents = read_documents(parsed.source)
+    documents = read_documents(parsed.source, settings.expansions)
     async with open_library(settings, rebuild=parsed.rebuild) as library:
         with shown_progress("indexing") as told:
             report = await library.ingest(documents, told, prune=parsed.prune)
         size = library.size
     print(
         f"{report.added} added, {report.updated} updated, {report.unchanged} unchanged,"
-        f" {report.removed} removed: {size.documents} documents in {size.chunks} chunks"
+        f" {report.removed} removed: {size}"
     )
     return 0
 

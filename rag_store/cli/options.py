@@ -1,6 +1,7 @@
 """The options that say which library is meant and how it is searched."""
 
 import argparse
+from collections.abc import Callable
 from pathlib import Path
 from typing import NoReturn
 
@@ -25,6 +26,21 @@ class Parser(argparse.ArgumentParser):
 
     def error(self, message: str) -> NoReturn:
         raise RagUsageError(f"{message}: see `{self.prog} --help`")
+
+
+def number(kind: type[int] | type[float], low: int, high: int) -> Callable[[str], float]:
+    """The type of an option that takes a number from `low` to `high`."""
+
+    def parse(text: str) -> float:
+        try:
+            value = kind(text)
+        except ValueError:
+            value = kind(low - 1)
+        if not low <= value <= high:
+            raise argparse.ArgumentTypeError(f"{text!r}: give a number from {low} to {high}")
+        return value
+
+    return parse
 
 
 def add_library_options(parser: argparse.ArgumentParser) -> None:
@@ -79,10 +95,16 @@ def _add_search_options(group: argparse._ArgumentGroup) -> None:
         "--candidates", type=int, default=_SETTINGS.candidates, help="documents in an answer"
     )
     group.add_argument(
+        "--expansions",
+        choices=("on", "off"),
+        default="on" if _SETTINGS.expansions else "off",
+        help="whether questions written for the documents are searched, where there are any",
+    )
+    group.add_argument(
         "--exact-chunks",
         type=int,
         default=_SETTINGS.exact_chunks,
-        help="with more chunks than this Chroma's HNSW index is asked",
+        help="with more chunks and questions than this Chroma's HNSW index is asked",
     )
     group.add_argument("--threads", type=int, default=_SETTINGS.threads, help="that search")
     group.add_argument(
@@ -124,6 +146,7 @@ def settings_of(parsed: argparse.Namespace) -> Settings:
         parsed.retriever,
         parsed.fusion,
         parsed.candidates,
+        parsed.expansions == "on",
         parsed.exact_chunks,
         parsed.threads,
         parsed.max_query_chars,

@@ -4,10 +4,9 @@ import argparse
 import ipaddress
 import logging
 import sys
-from collections.abc import Callable
 from pathlib import Path
 
-from rag_store.cli.options import Parser, add_library_options, settings_of
+from rag_store.cli.options import Parser, add_library_options, number, settings_of
 from rag_store.errors import RagUsageError
 from rag_store.library import Library
 from rag_store.readers import read_documents
@@ -31,13 +30,15 @@ async def serve_command(arguments: list[str]) -> int:
         queue=parsed.queue, batch=min(parsed.batch, parsed.queue), body_bytes=parsed.body_bytes
     )
     options = ServerOptions(parsed.bind, parsed.port, parsed.drain, limits)
-    await serve(settings_of(parsed), options, _filling(parsed), _announce)
+    settings = settings_of(parsed)
+    await serve(settings, options, _filling(parsed, settings.expansions), _announce)
     return 0
 
 
-def _filling(parsed: argparse.Namespace) -> Filling:
+def _filling(parsed: argparse.Namespace, expansions: bool) -> Filling:
     if parsed.corpus is not None:
-        return Filling(read_documents(parsed.corpus), parsed.prune, parsed.renew)
+        documents = read_documents(parsed.corpus, expansions)
+        return Filling(documents, parsed.prune, parsed.renew)
     if parsed.prune or parsed.renew:
         raise RagUsageError("--prune and --renew say how --corpus is put in: give that too")
     return Filling()
@@ -54,10 +55,7 @@ def _log_to_stderr() -> None:
 
 def _announce(url: str, library: Library) -> None:
     size = library.size
-    print(
-        f"serving {size.documents} documents in {size.chunks} chunks at {url} until Ctrl-C",
-        flush=True,
-    )
+    print(f"serving {size} at {url} until Ctrl-C", flush=True)
     if not size.documents:
         print(
             "kvswarm rag: the library is empty: fill it with `kvswarm rag index PATH`"
@@ -69,16 +67,16 @@ def _announce(url: str, library: Library) -> None:
 def _parser() -> Parser:
     parser = Parser("serve", "answer over HTTP until Ctrl-C")
     parser.add_argument("--bind", default=_OPTIONS.bind, help="address to listen on")
-    port = _number(int, 0, 65_535)
+    port = number(int, 0, 65_535)
     parser.add_argument("--port", type=port, default=_OPTIONS.port, help="0: a free one")
     parser.add_argument(
         "--drain",
-        type=_number(float, 0, 3600),
+        type=number(float, 0, 3600),
         default=_OPTIONS.drain_s,
         metavar="SECONDS",
         help="how long requests in flight may finish after a signal",
     )
-    many = _number(int, 1, 1_000_000_000)
+    many = number(int, 1, 1_000_000_000)
     parser.add_argument(
         "--queue", type=many, default=_LIMITS.queue, help="queries in work; more are told 429"
     )
@@ -99,19 +97,6 @@ def _parser() -> Parser:
     )
     add_library_options(parser)
     return parser
-
-
-def _number(kind: type[int] | type[float], low: int, high: int) -> Callable[[str], float]:
-    def number(text: str) -> float:
-        try:
-            value = kind(text)
-        except ValueError:
-            value = kind(low - 1)
-        if not low <= value <= high:
-            raise argparse.ArgumentTypeError(f"{text!r}: give a number from {low} to {high}")
-        return value
-
-    return number
 
 
 def _is_loopback(bind: str) -> bool:

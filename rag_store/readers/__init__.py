@@ -1,6 +1,7 @@
 """Readers of corpora, questions and relevance judgements, one module for each format."""
 
 from rag_store.readers.corpus import read_documents, read_queries
+from rag_store.readers.expansions import expansions_path
 from rag_store.readers.trec import read_qrels
 
-__all__ = ["read_documents", "read_qrels", "read_queries"]
+__all__ = ["expansions_path", "read_documents", "read_qrels", "read_queries"]

@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 from pathlib import Path
 
-from rag_store.documents import Document, Query, clean
+from rag_store.documents import Document, Query, clean, distinct
 from rag_store.errors import CorpusError
 from rag_store.readers.rows import check_id, read_rows, read_text
 
@@ -33,11 +33,15 @@ def _text_document(path: Path) -> Document:
 
 
 def jsonl_documents(path: Path) -> Iterator[tuple[str, Document]]:
-    """Lines of doc_id (or _id), title and text. Raises CorpusError."""
+    """Lines of doc_id (or _id), title, text and, if wanted, questions that the text answers.
+
+    Raises CorpusError.
+    """
     for row in read_rows(path):
         doc_id = row.identifier("doc_id", "_id")
         title = " ".join(row.text("title", may_be_empty=True).split())
-        yield row.at, Document(doc_id, title or doc_id, row.text("text"))
+        questions = distinct(row.texts("questions"))
+        yield row.at, Document(doc_id, title or doc_id, row.text("text"), questions)
 
 
 def jsonl_queries(path: Path) -> Iterator[tuple[str, Query]]:

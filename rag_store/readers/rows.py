@@ -69,6 +69,16 @@ class Row:
             raise CorpusError(f"{at} is neither a string nor a list of strings: give ids")
         return tuple(dict.fromkeys(ids))
 
+    def texts(self, name: str) -> tuple[str, ...]:
+        """The field, a list of texts; none where it is absent. Raises CorpusError."""
+        value = self.fields.get(name, [])
+        if not isinstance(value, list):
+            raise CorpusError(f"{self.at}: field {name!r} is no list: give a list of strings")
+        texts = tuple(each for each in value if isinstance(each, str))
+        if len(texts) != len(value):
+            raise CorpusError(f"{self.at}: field {name!r} holds more than strings: give only these")
+        return texts
+
     def _present(self, names: tuple[str, ...]) -> str:
         return next((name for name in names if name in self.fields), names[0])
 
@@ -86,10 +96,11 @@ def read_rows(path: Path) -> Iterator[Row]:
     # Not splitlines(): JSON strings may hold U+2028 and other characters it would split at.
     for line, text in enumerate(read_text(path).split("\n"), start=1):
         if text.strip():
-            yield Row(f"{path}:{line}", _parse(text, f"{path}:{line}"))
+            yield Row(f"{path}:{line}", parse_row(text, f"{path}:{line}"))
 
 
-def _parse(text: str, at: str) -> dict[str, object]:
+def parse_row(text: str, at: str) -> dict[str, object]:
+    """The fields of a JSON object; `at` says in errors where it stands. Raises CorpusError."""
     try:
         value = json.loads(text)
     except (ValueError, RecursionError) as error:

@@ -88,7 +88,7 @@ def usable_text(value: object, param: str, max_chars: int) -> str:
 
 
 def document_of(value: object, param: str) -> Document:
-    """A document from its JSON object; the title may be missing. Raises Refusal."""
+    """A document from its JSON object; title and questions may be missing. Raises Refusal."""
     if not isinstance(value, dict):
         raise invalid(f"{param!r} is {_shown(value)}: give an object", param, "wrong_type")
     fields = {"title": "", **value}
@@ -103,7 +103,14 @@ def document_of(value: object, param: str) -> Document:
         raise invalid(str(error), f"{param}.doc_id") from None
     if not clean(fields["text"]):
         raise invalid("'text' is empty: send a text", f"{param}.text", "empty")
-    return Document(doc_id, fields["title"], fields["text"])
+    questions = _questions(fields.get("questions", []), f"{param}.questions")
+    return Document(doc_id, fields["title"], fields["text"], questions)
+
+
+def _questions(value: object, param: str) -> tuple[str, ...]:
+    if not isinstance(value, list) or not all(isinstance(each, str) for each in value):
+        raise invalid(f"'questions' is {_shown(value)}: give a list of texts", param, "wrong_type")
+    return tuple(value)
 
 
 def _malformed(message: str) -> Refusal:

@@ -23,9 +23,10 @@ def label_json(label: Label) -> dict[str, Any]:
 
 def retrieval_json(label: Label, document: Document | None) -> dict[str, Any]:
     """The label and the text of its document; null where the query was refused."""
+    fields = ("doc_id", "title", "text")
     return {
         "object": "retrieval",
         "doc_id": label.doc_id,
-        "document": None if document is None else asdict(document),
+        "document": {name: getattr(document, name) for name in fields} if document else None,
         "label": label_json(label),
     }

@@ -39,8 +39,11 @@ class Shelving:
         limit = _limit(request.query.get("limit", str(_PAGE)))
         after = request.query.get("after", "")
         rest = [doc_id for doc_id in library.doc_ids if doc_id > after]
-        found = [library.document(doc_id) for doc_id in rest[:limit]]
-        data = [{"doc_id": each.doc_id, "title": each.title} for each in found if each]
+        held = [entry for entry in map(library.entry, rest[:limit]) if entry]
+        data = [
+            {"doc_id": each.doc_id, "title": each.title, "text_digest": each.text_digest}
+            for each in held
+        ]
         size = library.size
         return web.json_response(
             {
@@ -49,6 +52,7 @@ class Shelving:
                 "has_more": len(rest) > limit,
                 "documents": size.documents,
                 "chunks": size.chunks,
+                "expansions": size.expansions,
             }
         )
 

@@ -276,7 +276,7 @@ def test_help(capsys: pytest.CaptureFixture[str]) -> None:
     assert main([]) == 2
     assert main(["--help"]) == 0
     helped = capsys.readouterr().out
-    for command in ("index", "serve", "label", "explain", "eval", "fit-threshold"):
+    for command in ("index", "serve", "label", "explain", "eval", "expand", "fit-threshold"):
         assert f"\n  kvswarm rag {command}" in helped
         with pytest.raises(SystemExit) as ended:
             main([command, "--help"])

@@ -28,16 +28,18 @@ TEXTS = {
 CHUNKER = Chunker()
 
 
-def snapshot_of(texts: dict[str, str], chunker: Chunker = CHUNKER) -> Snapshot:
+def snapshot_of(
+    texts: dict[str, str], chunker: Chunker = CHUNKER, **questions: tuple[str, ...]
+) -> Snapshot:
     embedder = HashingEmbedder(64)
     entries = []
     for doc_id, text in texts.items():
         rows = Writer(None, None, embedder, chunker)._rows(  # type: ignore[arg-type]
-            Document(doc_id, doc_id, text)
+            Document(doc_id, doc_id, text, questions.get(doc_id, ()))
         )
-        made = embedder.embed([f"{doc_id}\n{row.text}" for row in rows])
+        made = embedder.embed([row.passage for row in rows])
         entry = Entry(rows, np.stack([each.vector for each in made]))
-        sentences = embedder.embed(entry.sentence_passages)
+        sentences = embedder.embed(entry.state_passages)
         entries.append(entry.with_states(tuple(each.states for each in sentences)))
     return Snapshot.of(entries, 64)
 
@@ -108,6 +110,34 @@ def test_words_found_apart_in_a_document_count_too() -> None:
     assert ranked(snapshot_of(texts, Chunker(6, 0)), "pump sold here valve")[:2] == ["b", "a"]
 
 
+@pytest.mark.parametrize("retriever", RETRIEVERS)
+def test_a_question_written_for_a_document_is_one_of_its_chunks(retriever: str) -> None:
+    asked = "why does dough become bigger overnight"
+    snapshot = snapshot_of(TEXTS, bread=("When was bread invented?", asked))
+    query, words = HashingEmbedder(64).embed([asked])[0], terms(asked)
+    ranking = rank(snapshot, query, score_rows(snapshot, query, words, None), retriever, "zscore")
+    assert snapshot.entries[ranking.documents[0]].doc_id == "bread"
+    row = snapshot.rows[ranking.rows[0]]
+    assert (row.text, row.is_question, row.ordinal) == (asked, True, 2)
+    assert ranking.cosines[0] == pytest.approx(1, abs=1e-3)
+    assert ranking.late[0] == pytest.approx(1, abs=0.02)
+
+
+def test_without_its_questions_a_document_is_as_if_it_had_none() -> None:
+    embedder = HashingEmbedder(64)
+    writer = Writer(None, None, embedder, CHUNKER)  # type: ignore[arg-type]
+    plain, asked = (
+        next(iter(writer._embed([writer._rows(Document("a", "A", "One. Two.", questions))])))
+        for questions in ((), ("Who?", "Why?"))
+    )
+    assert len(asked.rows) == len(plain.rows) + 2
+    cut = asked.without_questions()
+    assert [row.text for row in cut.rows] == [row.text for row in plain.rows]
+    assert np.array_equal(cut.vectors, plain.vectors)
+    assert asked.document().questions == ("Who?", "Why?")
+    assert asked.document().digest == asked.digest != plain.digest
+
+
 def test_rare_words_of_a_query_weigh_more() -> None:
     snapshot = snapshot_of({f"d{at}": "The pump of the house." for at in range(9)})
     query = HashingEmbedder(64).embed(["the pump valve"])[0]
@@ -116,6 +146,13 @@ def test_rare_words_of_a_query_weigh_more() -> None:
     assert the == pump < valve
     assert ranking.weights.sum() == pytest.approx(1)
     assert ranking.late == pytest.approx(ranking.words @ ranking.weights)
+
+
+def test_words_that_nobody_has_find_nothing() -> None:
+    snapshot = snapshot_of(TEXTS)
+    query = HashingEmbedder(64).embed(["zeppelin"])[0]
+    found = score_rows(snapshot, query, ["zeppelin"], None)
+    assert rank(snapshot, query, found, "bm25", "zscore").documents.tolist() == []
 
 
 def test_coverage_is_that_of_the_chunk_with_the_most_of_the_terms() -> None:
@@ -162,8 +199,8 @@ def test_coverage_weighs_words_by_rarity() -> None:
 
 def test_a_fitted_threshold_keeps_its_share_and_refuses_the_rest() -> None:
     random = np.random.default_rng(1)
-    yes = list(random.normal([0.6, 0.6, 0.5, 0.8], 0.05, (200, 4)))
-    no = list(random.normal([0.6, 0.6, 0.2, 0.4], 0.05, (200, 4)))
+    yes = list(random.normal([0.6, 0.6, 0.5, 0.8, 1.0], 0.05, (200, 5)))
+    no = list(random.normal([0.6, 0.6, 0.2, 0.4, 1.0], 0.05, (200, 5)))
     fitted = fit(yes, no, UNFITTED)
     assert sum(fitted.score(each) >= fitted.threshold for each in yes) == 190
     assert sum(fitted.score(each) < fitted.threshold for each in no) > 195
@@ -172,7 +209,7 @@ def test_a_fitted_threshold_keeps_its_share_and_refuses_the_rest() -> None:
 
 
 def test_few_queries_move_the_threshold_only() -> None:
-    yes = [np.array([0.5, 0.5, 0.5, share]) for share in (0.2, 0.6, 0.9)]
+    yes = [np.array([0.5, 0.5, 0.5, share, 1.0]) for share in (0.2, 0.6, 0.9)]
     fitted = fit(yes, [], UNFITTED)
     assert fitted.weights == UNFITTED.weights
     assert fitted.threshold == fitted.score(yes[0])

@@ -26,6 +26,35 @@ def test_a_folder_gives_stems_and_first_headings(tmp_path: Path) -> None:
     )
 
 
+def test_expansions_beside_a_corpus_join_those_in_it(tmp_path: Path) -> None:
+    own = {"doc_id": "a", "text": "x", "questions": ["Who?", "who? ", ""]}
+    path = lines(tmp_path / "texts.jsonl", own, {"doc_id": "b", "text": "y"})
+    assert [each.questions for each in read_documents(path)] == [("Who?",), ()]
+    more = {"doc_id": "a", "questions": ["Why\nnot?"]}, {"_id": "b", "questions": ["When?"]}
+    lines(tmp_path / "texts.expansions.jsonl", *more)
+    assert [each.questions for each in read_documents(path)] == [("Who?", "Why not?"), ("When?",)]
+    assert [each.questions for each in read_documents(path, expansions=False)] == [(), ()]
+    lines(tmp_path / "folder/expansions.jsonl", {"doc_id": "c", "questions": ["How?"]})
+    (tmp_path / "folder/c.txt").write_text("z")
+    assert read_documents(tmp_path / "folder") == (Document("c", "c", "z", ("How?",)),)
+
+
+@pytest.mark.parametrize(
+    ("row", "said"),
+    [
+        ({"doc_id": "z", "questions": ["Who?"]}, "'z' is no document of the corpus"),
+        ({"doc_id": "a", "questions": "Who?"}, "field 'questions' is no list"),
+        ({"doc_id": "a", "questions": [1]}, "field 'questions' holds more than strings"),
+        ({"questions": ["Who?"]}, "field 'doc_id' is missing"),
+    ],
+)
+def test_expansions_that_cannot_be_read_say_where(tmp_path: Path, row: object, said: str) -> None:
+    path = lines(tmp_path / "texts.jsonl", {"doc_id": "a", "text": "x"})
+    lines(tmp_path / "texts.expansions.jsonl", row)
+    with pytest.raises(CorpusError, match=f"texts.expansions.jsonl:1: {said}"):
+        read_documents(path)
+
+
 def test_our_jsonl_with_one_many_and_no_documents(tmp_path: Path) -> None:
     path = lines(
         tmp_path / "questions.jsonl",

@@ -32,7 +32,7 @@ def test_a_label_has_all_its_fields(served: Service) -> None:
     assert {"score", "threshold", "margin", "agree"} < label.keys()
     assert label["timings"].keys() == {"queue_ms", "embed_ms", "search_ms", "fuse_ms", "total_ms"}
     first = label["candidates"][0]
-    assert first.keys() == {"doc_id", "title", "score", "cosine", "bm25", "chunk"}
+    assert first.keys() == {"doc_id", "title", "score", "cosine", "bm25", "chunk", "question"}
     assert first["title"] == "Raft"
 
 
@@ -78,7 +78,8 @@ def test_documents_are_added_updated_read_listed_and_removed(served: Service) ->
     assert (again.status, again.body["result"]) == (200, "unchanged")
     document["text"] = "Quartz oscillates."
     assert served.post("/v1/documents", document).body["result"] == "updated"
-    assert served.get("/v1/documents/x%2F%C3%BC").body == {"object": "document", **document}
+    held = {"object": "document", **document, "questions": []}
+    assert served.get("/v1/documents/x%2F%C3%BC").body == held
     assert served.post("/v1/label", {"query": "What oscillates?"}).body["doc_id"] == "x/ü"
     assert served.metric("kvswarm_rag_documents") == 4
     assert served.send("DELETE", "/v1/documents/x%2F%C3%BC").body["result"] == "removed"

@@ -1,0 +1,1 @@
+"""Questions for documents, written by a language model behind OpenAI's chat protocol."""

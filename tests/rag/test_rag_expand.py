@@ -1,0 +1,205 @@
+"""`kvswarm rag expand` against a server that speaks OpenAI's chat protocol."""
+
+import asyncio
+import json
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pytest
+from aiohttp import web
+
+from rag_store.cli.main import main
+from rag_store.documents import Document
+from rag_store.expansion.prompt import parts, questions_in
+from rag_store.readers import read_documents
+
+REPLY = 'Sure:\n1. What is a log?\n2) "Who leads?"\n- what is a LOG?\n\nNot a question.\nWho led?'
+Answer = Callable[[str], tuple[int, Any]]
+
+
+@dataclass
+class ChatHost:
+    """`answer` gets the message and gives status and body; what came is kept."""
+
+    answer: Answer
+    url: str = ""
+    bodies: list[dict[str, Any]] = field(default_factory=list)
+    keys: list[str | None] = field(default_factory=list)
+    inside: int = 0
+    most_inside: int = 0
+
+    async def chat(self, request: web.Request) -> web.Response:
+        self.inside += 1
+        self.most_inside = max(self.most_inside, self.inside)
+        body = await request.json()
+        self.bodies.append(body)
+        self.keys.append(request.headers.get("Authorization"))
+        await asyncio.sleep(0.02)
+        self.inside -= 1
+        status, content = self.answer(body["messages"][0]["content"])
+        if isinstance(content, str):
+            return web.Response(status=status, text=content)
+        return web.json_response(content, status=status)
+
+
+def said(text: str | None) -> tuple[int, Any]:
+    return 200, {"choices": [{"message": {"role": "assistant", "content": text}}]}
+
+
+@contextmanager
+def chat_host(answer: Answer) -> Iterator[ChatHost]:
+    """A real server in a thread of its own."""
+    host, loop = ChatHost(answer), asyncio.new_event_loop()
+    app = web.Application()
+    app.router.add_post("/v1/chat/completions", host.chat)
+    runner = web.AppRunner(app, shutdown_timeout=0.1)
+    thread = threading.Thread(target=loop.run_forever, daemon=True)
+    thread.start()
+
+    async def start() -> int:
+        await runner.setup()
+        await web.TCPSite(runner, "127.0.0.1", 0).start()
+        return int(runner.addresses[0][1])
+
+    try:
+        port = asyncio.run_coroutine_threadsafe(start(), loop).result(10)
+        host.url = f"http://127.0.0.1:{port}"
+        yield host
+    finally:
+        asyncio.run_coroutine_threadsafe(runner.cleanup(), loop).result(10)
+        loop.call_soon_threadsafe(loop.stop)
+        thread.join(10)
+        loop.close()
+
+
+@pytest.fixture
+def corpus(tmp_path: Path) -> Path:
+    folder = tmp_path / "corpus"
+    folder.mkdir()
+    for at in range(6):
+        (folder / f"d{at}.md").write_text(f"# Title {at}\nText {at}.")
+    return folder
+
+
+def expand(corpus: Path, host: ChatHost, *more: object) -> int:
+    fixed = ["expand", "--corpus", corpus, "--url", host.url, "--model", "m"]
+    return main(list(map(str, [*fixed, *more])))
+
+
+def rows(path: Path) -> dict[str, list[str]]:
+    found = [json.loads(line) for line in path.read_text().splitlines()]
+    return {row["doc_id"]: row["questions"] for row in found}
+
+
+def test_each_document_gets_the_questions_of_its_reply_and_the_index_reads_them(
+    corpus: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("SOME_KEY", "secret")
+    with chat_host(lambda message: said(REPLY)) as host:
+        more = ("--concurrency", 2, "--per-document", 2, "--key-env", "SOME_KEY")
+        assert expand(corpus, host, *more) == 0
+    assert rows(corpus / "expansions.jsonl") == {
+        f"d{at}": ["What is a log?", "Who leads?"] for at in range(6)
+    }
+    assert host.most_inside == 2
+    assert set(host.keys) == {"Bearer secret"}
+    assert {body["model"] for body in host.bodies} == {"m"}
+    asked = [body["messages"][0]["content"] for body in host.bodies]
+    assert all(f"Title {at}" in text and "Write 2 questions" in text
+               for at, text in enumerate(sorted(asked)))  # fmt: skip
+    assert "12 questions for 6 documents" in capsys.readouterr().out
+    assert read_documents(corpus)[3].questions == ("What is a log?", "Who leads?")
+    assert read_documents(corpus, expansions=False)[3].questions == ()
+
+
+def test_it_goes_on_where_it_was_stopped(corpus: Path, tmp_path: Path) -> None:
+    out = tmp_path / "out.jsonl"
+    written = [{"doc_id": "d1", "questions": ["By hand?"]}, {"doc_id": "gone", "questions": ["?"]}]
+    out.write_text("".join(json.dumps(row) + "\n" for row in written) + '{"doc_id": "d2", "que')
+    with chat_host(lambda message: said("New?")) as host:
+        assert expand(corpus, host, "-o", out) == 0
+        assert rows(out) == {"d1": ["By hand?"]} | {f"d{at}": ["New?"] for at in (0, 2, 3, 4, 5)}
+        assert len(host.bodies) == 5
+        (corpus / "d4.md").write_text("Another text.")
+        assert expand(corpus, host, "-o", out) == 0
+    assert len(host.bodies) == 6
+    assert "Another text." in host.bodies[-1]["messages"][0]["content"]
+    assert len(rows(out)) == 6
+
+
+def test_a_document_without_a_usable_question_is_named_and_asked_for_again(
+    corpus: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with chat_host(lambda message: said(None if "Text 3" in message else "Why?")) as host:
+        assert expand(corpus, host) == 1
+        (line,) = capsys.readouterr().err.splitlines()
+        assert "1 documents (d3)" in line
+        host.answer = lambda message: said("Why not?")
+        assert expand(corpus, host) == 0
+    assert len(host.bodies) == 7
+    assert rows(corpus / "expansions.jsonl")["d3"] == ["Why not?"]
+
+
+@pytest.mark.parametrize(
+    ("answer", "told"),
+    [
+        ((404, {"error": {"message": "The model `m` does not exist."}}), "404: The model `m` does"),
+        ((400, {"object": "error", "message": "too long"}), "400: too long"),
+        ((500, "<html>\nbroken"), "500: <html> broken"),
+        ((200, {"choices": []}), "no chat completion"),
+        ((200, "no JSON"), "no chat completion"),
+    ],
+)
+def test_a_server_that_refuses_is_one_line(
+    corpus: Path, capsys: pytest.CaptureFixture[str], answer: tuple[int, Any], told: str
+) -> None:
+    with chat_host(lambda message: answer) as host:
+        assert expand(corpus, host) == 1
+    (line,) = capsys.readouterr().err.splitlines()
+    assert told in line
+    assert host.url in line
+
+
+def test_a_busy_server_is_asked_again(corpus: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("rag_store.expansion.writer._WAIT_S", 0.01)
+    replies = iter([(429, {}), (503, "")])
+    with chat_host(lambda message: next(replies, said("Why?"))) as host:
+        assert expand(corpus, host) == 0
+    assert len(host.bodies) == 8
+
+
+@pytest.mark.parametrize(
+    ("change", "told"),
+    [
+        (("--url", "localhost:1"), "give http://host:port"),
+        (("--url", "http://127.0.0.1:9"), "cannot reach http://127.0.0.1:9/v1/chat/completions"),
+        (("-o", "/no/such/folder/x.jsonl"), "-o"),
+        (("--per-document", "0"), "--per-document"),
+    ],
+)
+def test_wrong_use_is_one_line(
+    corpus: Path, capsys: pytest.CaptureFixture[str], change: tuple[str, str], told: str
+) -> None:
+    fixed = ["expand", "--corpus", str(corpus), "--url", "http://127.0.0.1:9", "--model", "m"]
+    assert main([*fixed, *change]) > 0
+    (line,) = capsys.readouterr().err.splitlines()
+    assert told in line
+
+
+def test_thoughts_numbers_and_endless_lines_are_no_questions() -> None:
+    reply = f"<think>Why?\n</think>\n**1. Who?**\n?\nWhat {'x' * 400}?\nQ: 何\uff1f\n<think>What"
+    assert questions_in(reply) == ("Who?", "何\uff1f")
+
+
+def test_a_long_document_is_asked_about_in_parts_that_share_the_questions() -> None:
+    text = " ".join(f"word{at}" for at in range(3000))
+    found = parts(Document("a", "A", text), 7)
+    assert len(found) > 1
+    assert sum(part.count for part in found) == 7
+    assert "".join(part.text for part in found) == text
+    assert [part.count for part in parts(Document("a", "A", "Short."), 7)] == [7]
+    assert sum(part.count for part in parts(Document("a", "A", text), 1)) == 1
