@@ -38,8 +38,7 @@ class Variant:
     """The main arm by another clustering, choice of columns or reduction."""
 
     method: str
-    pool: str
-    parts: tuple[str, ...]
+    choice: Choice
     reduction: str
     score: Score
 
@@ -77,19 +76,20 @@ def arm_rows(
 
 
 def variants(features: FeatureSet, seeds: int) -> list[Variant]:
-    """Each clustering on keys and values; k-means on each choice of columns."""
-    choices: list[tuple[str, str, tuple[str, ...], str]] = [
-        (method, "mean", PARTS, "PCA") for method in METHODS
-    ]
-    choices += [("k-means", pool, (part,), "PCA") for pool in POOLS for part in PARTS]
-    choices += [("k-means", "last", PARTS, "PCA"), ("k-means", "mean", PARTS, "SVD")]
+    """Each clustering on keys and values; k-means on each choice of columns, and with a layer's
+    columns weighted by 1 over its number from 1."""
+    early = tuple(1 / (1 + layer) for layer in range(features.layers))
+    choices: list[tuple[str, Choice, str]] = [(method, Choice(), "PCA") for method in METHODS]
+    choices += [("k-means", Choice(pool, (part,)), "PCA") for pool in POOLS for part in PARTS]
+    choices += [("k-means", Choice("last"), "PCA"), ("k-means", Choice(), "SVD")]
+    choices.append(("k-means", Choice(layer_weights=early), "PCA"))
     found = []
     with threadpool_limits(1):
-        for method, pool, parts, reduction in choices:
-            rows = matrix(features, Choice(pool, parts))
+        for method, choice, reduction in choices:
+            rows = matrix(features, choice)
             rows = by_svd(rows) if reduction == "SVD" else by_pca(rows)
             scored = score(rows, features.topics, method, seeds)
-            found.append(Variant(method, pool, parts, reduction, scored))
+            found.append(Variant(method, choice, reduction, scored))
     return found
 
 

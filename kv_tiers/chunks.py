@@ -24,13 +24,6 @@ class ChunkName:
     digest: bytes
     salt: str = ""
 
-    @property
-    def file_name(self) -> str:
-        """As LMCache writes it."""
-        fields = [self.model.replace("/", SLASH), f"{self.rank:#010x}", f"{self.group:x}"]
-        fields += [self.digest.hex(), *([self.salt] if self.salt else [])]
-        return SEPARATOR.join(fields) + SUFFIX
-
 
 def parse_name(path: Path) -> ChunkName | None:
     """None for a file that is no finished chunk, as one still being written."""

@@ -35,14 +35,33 @@ class FeatureSet:
 
 @dataclass(frozen=True, slots=True)
 class Choice:
-    """Which of it becomes columns. `layers` and `heads` of None are all; `layer_weights` are one
-    for each chosen layer."""
+    """Which of it becomes columns. `layers` of None are all; `layer_weights` are one for each of
+    these."""
 
     pool: str = "mean"
     parts: tuple[str, ...] = PARTS
     layers: tuple[int, ...] | None = None
-    heads: tuple[int, ...] | None = None
     layer_weights: tuple[float, ...] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Scale:
+    """Mean and standard deviation of columns over the rows that gave them."""
+
+    mean: Floats
+    spread: Floats
+
+    @classmethod
+    def of(cls, rows: Floats) -> "Scale":
+        """Of `rows`, [requests, ...]."""
+        return cls(rows.mean(axis=0), rows.std(axis=0))
+
+    def standardised(self, rows: Floats) -> Floats:
+        """These or other rows by this scale; 0 in a column that was constant."""
+        centred = rows - self.mean
+        columns: Floats = np.zeros_like(centred)
+        np.divide(centred, self.spread, out=columns, where=self.spread > 1e-7)
+        return columns
 
 
 def pooled(kv: Kv) -> Floats:
@@ -58,11 +77,7 @@ def matrix(features: FeatureSet, choice: Choice) -> Floats:
     kept = kept[:, [PARTS.index(part) for part in choice.parts]]
     if choice.layers is not None:
         kept = kept[:, :, list(choice.layers)]
-    if choice.heads is not None:
-        kept = kept[:, :, :, list(choice.heads)]
-    centred = kept - kept.mean(axis=0)
-    spread = kept.std(axis=0)
-    columns = np.divide(centred, spread, out=np.zeros_like(centred), where=spread > 1e-7)
+    columns = Scale.of(kept).standardised(kept)
     if choice.layer_weights is not None:
         columns *= np.asarray(choice.layer_weights, np.float32)[:, None, None]
     rows: Floats = columns.reshape(len(columns), -1)

@@ -26,9 +26,6 @@ class FsTier:
         self.folder = folder
         self._files = _index(folder)
 
-    def __len__(self) -> int:
-        return len(self._files)
-
     def missing(self, digests: Sequence[bytes]) -> int:
         """How many of these chunks are not there."""
         return sum(digest not in self._files for digest in digests)

@@ -4,10 +4,18 @@ from collections.abc import Callable
 
 import numpy as np
 
+from kv_tiers.chunks import SEPARATOR, SLASH, SUFFIX, ChunkName
 from kv_tiers.kv import Floats, Kv
 
 Place = Callable[[int, int, int, int], int]
 """Where a token's dimension stands in a block of so many tokens and dimensions."""
+
+
+def file_name(name: ChunkName) -> str:
+    """As LMCache writes it."""
+    fields = [name.model.replace("/", SLASH), f"{name.rank:#010x}", f"{name.group:x}"]
+    fields += [name.digest.hex(), *([name.salt] if name.salt else [])]
+    return SEPARATOR.join(fields) + SUFFIX
 
 
 def amx_key(t: int, d: int, tokens: int, dim: int) -> int:

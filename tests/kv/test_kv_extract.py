@@ -8,7 +8,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from packed_chunks import as_bfloat16, packed
+from packed_chunks import as_bfloat16, file_name, packed
 
 from kv_tiers.chunks import ChunkName, chunk_digests
 from kv_tiers.design import Design, Source, cut_sources, make_requests
@@ -19,21 +19,10 @@ from kv_tiers.kv import read_shape
 from kv_tiers.reference import ReferenceModel
 from kv_tiers.request import read_requests, write_requests
 from kv_tiers.run import CHUNKS, KV_JSON, RunFacts
-from loadgen.targets import demo_model
 
 pytest.importorskip("torch")
 CHUNK_TOKENS = 32
 DESIGN = Design(passage_tokens=2 * CHUNK_TOKENS, questions=2, short_questions=1)
-
-
-@pytest.fixture(scope="module")
-def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    shape = demo_model.Shape(hidden=64, layers=2, heads=4, kv_heads=2, intermediate=96)
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setitem(demo_model.SHAPES, "tiny", shape)
-        return demo_model.build_model(
-            tmp_path_factory.mktemp("m") / "toy", "tiny", ["Words to learn from. " * 20]
-        )
 
 
 @pytest.fixture
@@ -62,7 +51,7 @@ def recorded(model: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
             kv = reference.kv(request.token_ids)
             for at, digest in enumerate(chunk_digests(request.token_ids, CHUNK_TOKENS)):
                 part = kv.part(at * CHUNK_TOKENS, (at + 1) * CHUNK_TOKENS)
-                name = ChunkName("toy", 1, 0, digest).file_name
+                name = file_name(ChunkName("toy", 1, 0, digest))
                 (folder / CHUNKS / name).write_bytes(as_bfloat16(packed(part, "amx", 32)))
     return folder
 
@@ -99,7 +88,7 @@ def test_the_reference_needs_no_chunks(run: Path) -> None:
 def test_a_request_with_a_truncated_chunk_is_left_out(run: Path) -> None:
     requests = [each for each in read_requests(run) if each.prompt == "alone"]
     digest = chunk_digests(requests[1].token_ids, CHUNK_TOKENS)[1]
-    path = run / CHUNKS / ChunkName("toy", 1, 0, digest).file_name
+    path = run / CHUNKS / file_name(ChunkName("toy", 1, 0, digest))
     path.write_bytes(path.read_bytes()[:-10])
     report = extract(run)
     # It opens another request, whose context is this passage.

@@ -82,8 +82,8 @@ def test_columns_are_standardised_and_chosen() -> None:
     assert np.allclose(every.mean(axis=0), 0, atol=1e-5)
     assert np.allclose(np.delete(every, 0, axis=1).std(axis=0), 1, atol=1e-4)
     assert not every[:, 0].any()
-    some = matrix(features(pooled), Choice("last", PARTS[1:], (2,), (1,)))
-    raw = pooled[:, 1, 1, 2, 1]
+    some = matrix(features(pooled), Choice("last", PARTS[1:], (2,)))
+    raw = pooled[:, 1, 1, 2].reshape(9, -1)
     assert np.allclose(some, (raw - raw.mean(0)) / raw.std(0), atol=1e-4)
     weighted = matrix(features(pooled), Choice(layer_weights=(0.0, 0.0, 2.0)))
     assert np.allclose(weighted[:, 16:24], 2 * every[:, 16:24])

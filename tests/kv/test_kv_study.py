@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 
 pytest.importorskip("matplotlib")
+from dashboards.studies.cell import Cells
 from dashboards.studies.measured import Measured
 from dashboards.studies.overview import read_summary
 from dashboards.studies.task4.findings import Findings
@@ -68,6 +69,7 @@ def findings(signal: float, random_weights: bool = True) -> Findings:
         layers=tuple(layer_scores([features[MAIN], features[OWN]], SEEDS)),
         seeds=SEEDS,
         notes=("layout amx",),
+        serving=Cells(()),
     )
 
 
@@ -82,7 +84,7 @@ def test_a_model_that_knows_nothing_is_told_so(tmp_path: Path) -> None:
     assert "the context counts for more than the question" in text
     assert "KV is worse than RAG label" in text
     assert "**The weights are random.**" in text
-    for picture in ("scatter", "similarity", "layers"):
+    for picture in ("scatter", "neighbours", "similarity", "layers"):
         assert f"(task4-{picture}.svg)" in text
         assert (tmp_path / f"task4-{picture}.svg").read_text().startswith("<?xml")
     summary = read_summary(tmp_path / "task4.json")

@@ -1,0 +1,91 @@
+"""The service that a swarm of ours asks for labels."""
+
+import sys
+from collections.abc import AsyncIterator
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from dataclasses import dataclass
+from importlib.util import find_spec
+from pathlib import Path
+
+from loadgen.cli.leg import Leg
+from loadgen.cli.notice import say
+from loadgen.cli.rag_service import rag_service
+from loadgen.errors import UsageError
+from loadgen.targets.hardware import detect_platform
+from loadgen.targets.plan import ServicePlan
+from loadgen.targets.ports import free_ports
+from loadgen.targets.rag_service import RunningRagService, running_service
+from loadgen.targets.settings import LOOPBACK
+from loadgen.workload.corpus import load_corpus
+
+MODULES = ("numpy", "torch", "transformers")
+ASKED = "questions*.jsonl"
+
+
+@dataclass(frozen=True, slots=True)
+class WishedLabels:
+    """A swarm that asks a service of ours: by `labels` rag or kv, about these documents, None for
+    the demo corpus. `questions` are those of `--questions`, of labels kv only."""
+
+    corpus: Path | None
+    labels: str = "rag"
+    questions: Path | None = None
+
+
+def label_service(
+    wish: WishedLabels, leg: Leg, logs: Path
+) -> AbstractAsyncContextManager[RunningRagService]:
+    """The service, ready; of labels kv it has the leg's model. Raises as `rag_service`."""
+    start_timeout_s = leg.run.target_arguments.start_timeout_s
+    if wish.labels == "rag":
+        return rag_service(wish.corpus, logs, start_timeout_s)
+    return _kv_service(wish, leg, logs, start_timeout_s)
+
+
+def earlier_questions(corpus: Path | None, questions: Path | None) -> Path:
+    """The corpus's own questions, so that `--questions` may ask others; those where it has none.
+    Raises CorpusError."""
+    source = load_corpus(corpus, questions).source
+    folder = source if source.is_dir() else source.parent
+    return questions if questions is not None and not any(folder.glob(ASKED)) else folder
+
+
+@asynccontextmanager
+async def _kv_service(
+    wish: WishedLabels, leg: Leg, logs: Path, start_timeout_s: float
+) -> AsyncIterator[RunningRagService]:
+    model = leg.settings.model_dir
+    if model is None:
+        raise UsageError(
+            f"--labels kv computes with the model's files, and {leg.settings.model} is no folder:"
+            " give one as --model"
+        )
+    missing = [name for name in MODULES if find_spec(name) is None]
+    if missing:
+        raise UsageError(f"--labels kv needs {', '.join(missing)}: pip install 'kvswarm[kv]'")
+    questions = earlier_questions(wish.corpus, wish.questions)
+    say(f"starting the KV service with the questions of {questions} …")
+    (port,) = free_ports(1)
+    plan = _plan(model, leg.settings.name, questions, port)
+    async with running_service(plan, logs, start_timeout_s) as service:
+        yield service
+
+
+def _plan(model: Path, name: str, questions: Path, port: int) -> ServicePlan:
+    url = f"http://{LOOPBACK}:{port}"
+    return ServicePlan(
+        name="kv",
+        argv=(
+            *(sys.executable, "-m", "loadgen.cli.main", "kv", "serve"),
+            *("--model", str(model), "--name", name, "--questions", str(questions)),
+            *("--bind", LOOPBACK, "--port", str(port)),
+        ),
+        # As the catalog has it for engines: more threads would only wait for each other.
+        env={"OMP_NUM_THREADS": "1"} if detect_platform() == "cpu" else {},
+        url=url,
+        ready_url=f"{url}/ready",
+        metrics_url=f"{url}/metrics",
+        reset_url=None,
+        empty_metric=None,
+        scratch_dir=None,
+    )
