@@ -1,5 +1,5 @@
 # `make demo` and `make test` set everything up from nothing; a second call starts at once.
-.PHONY: help setup demo ui test lint bench-client bench-peers bench-scheduler bench-rag bench-gate clean
+.PHONY: help setup demo ui test lint bench-client bench-peers bench-scheduler bench-rag bench-gate bench-soak bench-workers clean
 
 help:
 	@echo "make demo   the same batches on a real vLLM: first come, first served, then by context"
@@ -10,6 +10,8 @@ help:
 	@echo "make bench-scheduler  vLLM's order against the context scheduler's, in 30 minutes"
 	@echo "make bench-rag        how long a label takes, by chunks and beside vLLM, in 30 minutes"
 	@echo "make bench-gate       false alarms and misses of kvswarm compare, in an hour"
+	@echo "make bench-soak       a thousand streams for 20 minutes: nothing lost, memory flat"
+	@echo "make bench-workers    one process, one worker and two workers on the same cores"
 	@echo "make lint   lint, format and strict types"
 	@echo "make clean  remove .venv, run directories and caches"
 
@@ -44,6 +46,12 @@ bench-rag: setup
 
 bench-gate: setup
 	@.venv/bin/python tests/bench/gate_bench.py
+
+bench-soak: setup
+	@.venv/bin/python tests/bench/soak_bench.py $(BENCH)
+
+bench-workers: setup
+	@.venv/bin/python tests/bench/workers_bench.py $(BENCH)
 
 clean:
 	rm -rf .venv runs build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis

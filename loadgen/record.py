@@ -13,7 +13,7 @@ OUTCOMES: tuple[Outcome, ...] = get_args(Outcome)
 class RequestRecord:
     """One request from its intended start to its end; not to be changed once it is made.
 
-    Frozen only by this word: making a frozen one of 29 fields costs four times as much, and there
+    Frozen only by this word: making a frozen one of 31 fields costs four times as much, and there
     is one for each request.
 
     `*_s` are seconds since the run's `start_unix_s`; `ttft_ms` and `e2e_ms` count from
@@ -51,6 +51,7 @@ class RequestRecord:
     label_correct: bool | None = None
     retrieval_ms: float | None = None
     slo_met: bool | None = None
+    resends: int | None = None
 
 
 COLUMNS: tuple[str, ...] = tuple(field.name for field in fields(RequestRecord))

@@ -4,7 +4,8 @@
     locust -f locustfiles/rag.py --host http://127.0.0.1:8000 --rag-url http://127.0.0.1:8090
 
 What is found becomes the prompt's context and the request's label. For comparison --labels also
-takes oracle, none and shuffled; --rag-wrong puts in wrong contexts. See `--help`.
+takes oracle, none and shuffled, and kv: then a service that knows the model finds the label alone,
+by the question's KV. --rag-wrong puts in wrong contexts. See `--help`.
 """
 
 from locust import task

@@ -14,6 +14,8 @@ if TYPE_CHECKING:  # it brings a tokenizer, and a run against a host must start 
     from loadgen.targets.demo_model import Size
 
 DEFAULT_FILE = "unordered"
+AS_THE_MASTER = "http://the-master-says"
+"""The host of a worker, until its master has told it."""
 SHARED_FILES = ("--csv", "--html", "--json-file", "--logfile")
 """Locust's options that name a file, which the runs on several targets would overwrite."""
 
@@ -134,6 +136,8 @@ def parse_run(command: str, arguments: list[str]) -> RunArguments:
     if arguments and not arguments[0].startswith("-"):
         file, arguments = arguments[0], arguments[1:]
     parsed, rest = run_parser(command).parse_known_args(arguments)
+    if "--worker" in rest:
+        _follow_master(parsed)
     if (parsed.host is None) == (parsed.target is None):
         raise UsageError("give either --host URL or --target NAME (see `kvswarm targets`)")
     _refuse_late_file(rest)
@@ -150,6 +154,13 @@ def parse_run(command: str, arguments: list[str]) -> RunArguments:
     )
     _refuse_for_targets(command, run)
     return run
+
+
+def _follow_master(parsed: argparse.Namespace) -> None:
+    """A worker loads what its master says. Raises UsageError for a target of its own."""
+    if parsed.target is not None:
+        raise UsageError("--worker loads what its master loads: give --target to the master")
+    parsed.host = parsed.host or AS_THE_MASTER
 
 
 def _refuse_for_targets(command: str, run: RunArguments) -> None:

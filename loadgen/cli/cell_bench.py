@@ -9,9 +9,9 @@ from loadgen.cli.arguments import parse_run
 from loadgen.cli.cell_check import CheckedCell, run_words
 from loadgen.cli.control import control_line
 from loadgen.cli.interruption import Interruption
+from loadgen.cli.label_service import label_service
 from loadgen.cli.leg import Leg
 from loadgen.cli.notice import say
-from loadgen.cli.rag_service import rag_service
 from loadgen.cli.swarm_process import Quiet, run_controlled, run_on_host
 from loadgen.sweep.definition import Definition
 from loadgen.sweep.order import Engine, Step
@@ -34,7 +34,7 @@ class CellBench:
     async def start(
         self, engine: Engine, steps: Sequence[Step], logs: Path
     ) -> AsyncIterator[RunningEngine]:
-        """Run the engine, and the RAG service where its cells retrieve. Raises TargetError."""
+        """Run the engine, and the service where its cells ask for labels. Raises TargetError."""
         cell = self.cells[steps[0].cell.cell_id]
         if cell.leg is None:
             yield _Host(self)
@@ -53,10 +53,9 @@ class CellBench:
     async def _rag(
         self, cell: CheckedCell, logs: Path, stack: AsyncExitStack
     ) -> RunningRagService | None:
-        if cell.wish is None:
+        if cell.wish is None or cell.leg is None:
             return None
-        start_timeout_s = cell.run.target_arguments.start_timeout_s
-        return await stack.enter_async_context(rag_service(cell.wish.corpus, logs, start_timeout_s))
+        return await stack.enter_async_context(label_service(cell.wish, cell.leg, logs))
 
     def words(self, step: Step, out: Path) -> list[str]:
         """The command line of a run behind `kvswarm run`."""

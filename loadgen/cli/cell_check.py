@@ -12,15 +12,11 @@ from pathlib import Path
 from typing import Any
 
 from loadgen.cli.arguments import RunArguments, parse_run, run_parser
+from loadgen.cli.label_service import WishedLabels
 from loadgen.cli.leg import Leg, plan_legs
 from loadgen.cli.locustfile import find_locustfile
 from loadgen.cli.run import locust_argv
-from loadgen.cli.swarm_process import (
-    WishedRetrieval,
-    checkable,
-    planned_facts,
-    retrieval_in,
-)
+from loadgen.cli.swarm_process import checkable, labels_in, planned_facts
 from loadgen.errors import KvswarmError, UsageError
 from loadgen.sweep.definition import Definition
 from loadgen.sweep.matrix import CellPlan
@@ -32,12 +28,12 @@ from loadgen.targets.settings import TargetSettings
 
 @dataclass(frozen=True, slots=True)
 class CheckedCell:
-    """A cell that can be run. `leg` is None on a host that is not ours, `wish` where nothing is
-    retrieved from a service of ours, `run_time_s` without a `--run-time`."""
+    """A cell that can be run. `leg` is None on a host that is not ours, `wish` where no
+    service of ours is asked for labels, `run_time_s` without a `--run-time`."""
 
     run: RunArguments
     leg: Leg | None
-    wish: WishedRetrieval | None
+    wish: WishedLabels | None
     run_time_s: float | None
 
     @property
@@ -145,9 +141,10 @@ def _checked(
         raise _refusal(definition, cell, last_line(result["said"]))
     if options is None:
         raise _refusal(definition, cell, "no run would come of it, as with --list: leave that out")
-    wish = retrieval_in(options)
+    wish = labels_in(options)
     if leg is None and wish is not None:
-        raise _refusal(definition, cell, "--labels rag on a host needs rag-url: say which service")
+        said = f"--labels {wish.labels} on a host needs rag-url: say which service"
+        raise _refusal(definition, cell, said)
     if not options.get("run_time") and not options.get("batches"):
         raise _refusal(definition, cell, "it would never end: give run-time (or batches)")
     return CheckedCell(run, leg, wish, options.get("run_time") or None)

@@ -1,6 +1,7 @@
 """`kvswarm compare`: two runs, or two sets of repeats, set against each other."""
 
 import argparse
+import math
 import os
 import sys
 import traceback
@@ -18,6 +19,7 @@ if TYPE_CHECKING:
 
 SOFTWARE_ERROR = 70
 """`EX_SOFTWARE` of sysexits.h."""
+AUTO = "auto"
 FORMATS = ("table", "json", "markdown", "junit")
 
 
@@ -81,12 +83,19 @@ def _compare(parsed: argparse.Namespace, base: list[Path], new: list[Path]) -> "
     from loadgen.compare.metrics import parse_statistics
     from loadgen.compare.run_reader import read_run
     from loadgen.compare.sides import Sides
+    from loadgen.compare.warmup import common_warmup_s
 
     limits = parse_gate(parsed.gate) if parsed.gate is not None else ()
     statistics = parse_statistics(parsed.metrics) if parsed.metrics is not None else ()
     for side in (base, new):
         require_different(side)
-    before, after = (tuple(read_run(path, parsed.row) for path in side) for side in (base, new))
+    paths = [*base, *new]
+    warmup_s = parsed.warmup if isinstance(parsed.warmup, float) else common_warmup_s(paths)
+    runs = [read_run(path, parsed.row, warmup_s) for path in paths]
+    found_s = max(run.found_warmup_s for run in runs)
+    if parsed.warmup == AUTO and found_s > warmup_s:
+        runs = [read_run(path, parsed.row, found_s) for path in paths]
+    before, after = tuple(runs[: len(base)]), tuple(runs[len(base) :])
     noise = _noise(parsed, (*before, *after))
     return compare(Sides(before, after, noise), statistics, limits, vary_of(parsed.vary))
 
@@ -111,6 +120,18 @@ def vary_of(named: list[str] | None) -> tuple[str, ...]:
     return (
         tuple(name.strip() for each in named for name in each.split(",")) if named else ("target",)
     )
+
+
+def _seconds(text: str) -> float | str:
+    if text == AUTO:
+        return AUTO
+    try:
+        seconds = float(text)
+    except ValueError:
+        seconds = math.nan
+    if not 0 <= seconds < math.inf:
+        raise UsageError(f"--warmup {text!r} is no number of seconds: give one from 0 on, or auto")
+    return seconds
 
 
 def _sides(parsed: argparse.Namespace) -> tuple[list[Path], list[Path]]:
@@ -160,6 +181,13 @@ def _parser() -> argparse.ArgumentParser:
         "--row",
         default="Aggregated",
         help="the row of Locust's files, by name or as 'GET /x' (default: Aggregated)",
+    )
+    add(
+        "--warmup",
+        type=_seconds,
+        metavar="SECONDS",
+        help="left out at the start of every run (default: the longest --warmup of the runs; auto:"
+        " or the longest that is found)",
     )
     add("--noise", type=Path, metavar="FILE", help="the spread between runs, by `kvswarm noise`")
     add("--no-noise", action="store_true", help="leave the spread between runs out")

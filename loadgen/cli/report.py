@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from loadgen.cli.arguments import Parser
-from loadgen.cli.compare import vary_of
+from loadgen.cli.compare import require_different, vary_of
 from loadgen.errors import UsageError
 
 if TYPE_CHECKING:
@@ -38,6 +38,7 @@ def _written(parsed: argparse.Namespace) -> Path:
     from dashboards.report.page import MARK, make_page
     from dashboards.report.run_files import find_runs
 
+    require_different(parsed.runs)
     runs = find_runs(parsed.runs)
     if len(runs) > MOST_RUNS:
         raise UsageError(f"{len(runs)} runs are too many for a page: name at most {MOST_RUNS}")

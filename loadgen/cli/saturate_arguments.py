@@ -143,7 +143,13 @@ def _parser() -> argparse.ArgumentParser:
         metavar="TIME",
         help="of a trial, at least (default: 30s)",
     )
-    add("--warm-up", type=_seconds, help="seconds left out of each trial (default: found)")
+    add(
+        "--warm-up",
+        "--warmup",
+        type=_seconds,
+        metavar="TIME",
+        help="left out of each trial (default: found)",
+    )
     add("--max-trials", type=int, default=24, help="most trials (default: 24)")
     add("--arrivals", choices=ARRIVALS, help="by rate (default: poisson)")
     add("--seed", type=int, default=0, help="of the first trial at each load (default: 0)")

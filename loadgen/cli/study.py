@@ -71,6 +71,9 @@ def _report(parsed: argparse.Namespace) -> int:
     if out is None:
         raise UsageError("name the directory of a study: kvswarm study report DIR")
     kept = read_object(out / STUDY_JSON)
+    if kept.get("study") == KV_STUDY:
+        page = [] if parsed.page is None else ["--page", str(parsed.page)]
+        return study_command([KV_STUDY, *kept["arguments"], "--out", str(out), *page])
     if kept.get("study") not in STUDIES:
         raise UsageError(f"{out} holds no study: name the directory that `kvswarm study` made")
     _publish(_plan(kept["study"], bool(kept.get("quick"))), out, parsed.page)
@@ -100,6 +103,7 @@ def _keep(out: Path, plan: "Plan") -> None:
 
 def _publish(plan: "Plan", out: Path, page: Path | None) -> None:
     """Write the page where it was asked for, else beside the runs, and say where it is."""
+    from dashboards.studies.corpora import without_places
     from dashboards.studies.measured import measured_by
     from dashboards.studies.overview import write_overview
     from dashboards.studies.page import write_page
@@ -110,8 +114,13 @@ def _publish(plan: "Plan", out: Path, page: Path | None) -> None:
     measured = read_cells(out)
     command = _command(plan, out)
     path = write_page(plan, plan.cells(measured), measured_by(command, measured), folder)
-    table = (out / CELLS_CSV).read_text(encoding="utf-8").replace(f"{out}/", "")
-    (folder / f"{plan.study.name}-{CELLS_CSV}").write_text(table, encoding="utf-8")
+    corpora = [each for cell in measured if (each := cell.axes.get("corpus"))]
+    for source, file in (
+        (path, path),
+        (out / CELLS_CSV, folder / f"{plan.study.name}-{CELLS_CSV}"),
+    ):
+        text = source.read_text(encoding="utf-8").replace(f"{out}/", "")
+        file.write_text(without_places(text, corpora), encoding="utf-8")
     if page is not None:
         write_overview(folder, (*STUDIES, KV_STUDY))
     print(path)
@@ -136,7 +145,7 @@ def _parser() -> argparse.ArgumentParser:
     add = parser.add_argument
     add("study", choices=(*STUDIES, KV_STUDY, REPORT), help="which study, or report")
     add("directory", nargs="?", type=Path, metavar="DIR", help="of a study, for report")
-    add("--quick", action="store_true", help="fewer cells, one run of each: about ten minutes")
+    add("--quick", action="store_true", help="fewer cells, requests and repeats: about ten minutes")
     add("--out", type=Path, metavar="DIR", help="the runs (default: runs/study-NAME)")
     add("-o", "--page", type=Path, metavar="FOLDER", help="where the page goes, with an overview")
     return parser

@@ -9,10 +9,10 @@ from pathlib import Path
 from loadgen.cli.arguments import RunArguments
 from loadgen.cli.comparison import print_comparison
 from loadgen.cli.interruption import Interruption, interruptible
+from loadgen.cli.label_service import label_service
 from loadgen.cli.leg import Leg, plan_legs
 from loadgen.cli.notice import say
-from loadgen.cli.rag_service import rag_service
-from loadgen.cli.swarm_process import check_swarm, run_swarm, was_checked, wished_retrieval
+from loadgen.cli.swarm_process import check_swarm, run_swarm, was_checked, wished_labels
 from loadgen.errors import TargetError
 from loadgen.runs.exit_code import DONE, FAILED, SATURATED, TARGET_DIED, WRONG_USE
 from loadgen.targets.rag_service import RunningRagService
@@ -52,7 +52,7 @@ async def _supervise(command: str, run: RunArguments, legs: Sequence[Leg]) -> in
             if interruption.signal_number:
                 return 128 + interruption.signal_number
             async with AsyncExitStack() as stack:
-                rag = await _rag_service(folder, run, stack)
+                rag = await _label_service(folder, run, legs[0], stack)
                 codes: list[int] = []
                 while len(codes) < len(legs) and not interruption.signal_number:
                     leg = legs[len(codes)]
@@ -62,16 +62,14 @@ async def _supervise(command: str, run: RunArguments, legs: Sequence[Leg]) -> in
         return 128 + interruption.signal_number
 
 
-async def _rag_service(
-    folder: Path, run: RunArguments, stack: AsyncExitStack
+async def _label_service(
+    folder: Path, run: RunArguments, leg: Leg, stack: AsyncExitStack
 ) -> RunningRagService | None:
-    """One service for all targets, where the swarm retrieves and was not told from whom."""
-    wish = wished_retrieval(folder)
+    """One service for all targets, where the swarm asks for labels and was not told whom."""
+    wish = wished_labels(folder)
     if wish is None:
         return None
-    start_timeout_s = run.target_arguments.start_timeout_s
-    service = rag_service(wish.corpus, run.out / "engine", start_timeout_s)
-    return await stack.enter_async_context(service)
+    return await stack.enter_async_context(label_service(wish, leg, run.out / "engine"))
 
 
 async def _run_leg(

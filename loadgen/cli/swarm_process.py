@@ -14,6 +14,7 @@ from typing import Any
 from loadgen.cli.arguments import RunArguments
 from loadgen.cli.control import control_line
 from loadgen.cli.interruption import Interruption
+from loadgen.cli.label_service import WishedLabels
 from loadgen.cli.leg import Leg
 from loadgen.cli.target import swarm_facts, tokenizer_of
 from loadgen.targets.capacity import model_window_tokens
@@ -47,28 +48,25 @@ def checkable(run: RunArguments) -> RunArguments:
     return replace(run, host=run.host or NO_HOST, rest=_without_processes(run.rest))
 
 
-@dataclass(frozen=True, slots=True)
-class WishedRetrieval:
-    """A swarm that retrieves from these documents, None for the demo corpus."""
-
-    corpus: Path | None
-
-
 def was_checked(folder: Path) -> bool:
     """Whether the check came as far as the options."""
     return (folder / CHECKED).is_file()
 
 
-def wished_retrieval(folder: Path) -> WishedRetrieval | None:
+def wished_labels(folder: Path) -> WishedLabels | None:
     """What the check found of it in the options; None where no service need be started."""
-    return retrieval_in(json.loads((folder / CHECKED).read_text(encoding="utf-8")))
+    return labels_in(json.loads((folder / CHECKED).read_text(encoding="utf-8")))
 
 
-def retrieval_in(options: Mapping[str, Any]) -> WishedRetrieval | None:
+def labels_in(options: Mapping[str, Any]) -> WishedLabels | None:
     """The same of options that were checked."""
-    if options["labels"] != "rag" or options["rag_url"]:
+    labels = options["labels"]
+    if labels not in ("rag", "kv") or options["rag_url"]:
         return None
-    return WishedRetrieval(Path(options["corpus"]) if options["corpus"] else None)
+    corpus, questions = (
+        Path(options[name]) if options.get(name) else None for name in ("corpus", "questions")
+    )
+    return WishedLabels(corpus, labels, questions if labels == "kv" else None)
 
 
 async def run_swarm(

@@ -9,17 +9,11 @@ from loadgen.cli.arguments import RunArguments, parse_run
 from loadgen.cli.cell_check import ask_locust, last_line
 from loadgen.cli.control import control_line
 from loadgen.cli.interruption import Interruption
+from loadgen.cli.label_service import WishedLabels, label_service
 from loadgen.cli.leg import Leg, plan_legs
 from loadgen.cli.locustfile import find_locustfile
 from loadgen.cli.notice import say
-from loadgen.cli.rag_service import rag_service
-from loadgen.cli.swarm_process import (
-    Quiet,
-    WishedRetrieval,
-    retrieval_in,
-    run_controlled,
-    run_on_host,
-)
+from loadgen.cli.swarm_process import Quiet, labels_in, run_controlled, run_on_host
 from loadgen.errors import UsageError
 from loadgen.sweep.table import SWARM_LOG
 from loadgen.targets.rag_service import RunningRagService
@@ -32,7 +26,7 @@ class CheckedRun:
 
     run: RunArguments
     leg: Leg | None
-    wish: WishedRetrieval | None
+    wish: WishedLabels | None
 
 
 def check_run(words: Sequence[str]) -> CheckedRun:
@@ -48,9 +42,9 @@ def check_run(words: Sequence[str]) -> CheckedRun:
         raise UsageError(last_line(said))
     if result["options"] is None:
         raise UsageError("no run would come of it, as with --list: leave that out")
-    wish = retrieval_in(result["options"])
+    wish = labels_in(result["options"])
     if leg is None and wish is not None:
-        raise UsageError("--labels rag on a host needs --rag-url: say which service")
+        raise UsageError(f"--labels {wish.labels} on a host needs --rag-url: say which service")
     return CheckedRun(run, leg, wish)
 
 
@@ -98,9 +92,7 @@ async def trial_bench(
     async with AsyncExitStack() as stack:
         rag = None
         if checked.wish is not None:
-            start_timeout_s = checked.run.target_arguments.start_timeout_s
-            service = rag_service(checked.wish.corpus, logs, start_timeout_s)
-            rag = await stack.enter_async_context(service)
+            rag = await stack.enter_async_context(label_service(checked.wish, leg, logs))
         say(f"starting {leg.spec.name} …")
         target = await stack.enter_async_context(start_target(leg.spec, leg.settings, logs))
         # One line for all runs: it knows whether the engine has served any of them.

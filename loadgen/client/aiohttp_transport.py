@@ -64,14 +64,14 @@ class AiohttpTransport:
     async def post(self, body: bytes, sink: Sink, timeout_s: float = math.inf) -> None:
         """See Transport."""
         async with asyncio.timeout(timeout_s if timeout_s < math.inf else None):
-            response = await self._respond(body)
+            response = await self._respond(body, sink)
             try:
                 sink.begin(_head(response))
                 await _read(response.content, sink)
             finally:
                 response.close()
 
-    async def _respond(self, body: bytes) -> aiohttp.ClientResponse:
+    async def _respond(self, body: bytes, sink: Sink) -> aiohttp.ClientResponse:
         """The reply's headers; once more where a kept connection turned out to be closed."""
         reused: list[bool] = []
         asked_at = time.perf_counter()
@@ -81,6 +81,7 @@ class AiohttpTransport:
             except _HUNG_UP:
                 if not reused or time.perf_counter() - asked_at > RACE_S:
                     raise
+            sink.resend()
             return await self._send(body, reused)
         except (aiohttp.ClientError, OSError) as error:
             raise self._failure(error) from error

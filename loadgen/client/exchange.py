@@ -19,6 +19,7 @@ class Exchange:
     `sent_at` is taken right before the request is handed to the transport, so opening a
     connection, where no idle one is left, counts as part of the request. `token_times` holds the
     arrival of each event that brought output; events that arrive together share their time.
+    `resends` counts how often a closed connection made the transport send the request again.
     `end_at` of a complete reply is the arrival of its last event, else when its end was noticed.
     Token counts are the host's and None where it does not say. `outcome` is pessimistic until the
     end is known.
@@ -35,6 +36,7 @@ class Exchange:
     outcome: Outcome = "cancelled"
     error: str = ""
     ended_well: bool = False
+    resends: int = 0
 
     @property
     def first_token_at(self) -> float | None:

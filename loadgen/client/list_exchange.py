@@ -37,6 +37,7 @@ class ListExchange:
     status: int | None = None
     outcome: Outcome = "cancelled"
     error: str = ""
+    resends: int = 0
 
     @classmethod
     def of(cls, prompts: int, usage_per_choice: bool) -> Self:
@@ -77,6 +78,7 @@ class ListExchange:
         """The call is over: say what became of each member."""
         for member in self.members:
             member.sent_at, member.status = self.sent_at, self.status
+            member.resends = self.resends
             if member.complete:
                 member.outcome = "ok"
             else:

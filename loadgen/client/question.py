@@ -89,6 +89,9 @@ class _Collector:
         self.head = Head(0)
         self.body = bytearray()
 
+    def resend(self) -> None:
+        """See Sink."""
+
     def begin(self, head: Head) -> None:
         """See Sink."""
         self.head = head

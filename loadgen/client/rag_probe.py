@@ -1,6 +1,7 @@
 """What a RAG service is and holds, asked before any load is sent."""
 
-from collections.abc import Collection
+import hashlib
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -8,6 +9,7 @@ from urllib.parse import quote
 
 from loadgen.client.host import Host
 from loadgen.client.question import Answer
+from loadgen.context import Document
 from loadgen.errors import HostError
 
 PAGE = 1000
@@ -18,7 +20,8 @@ MAX_LISTED = 3
 class RagFacts:
     """A RAG service that is ready; `strangers` counts documents that the corpus has not.
 
-    Below the score `threshold` it refuses a question.
+    Below the score `threshold` it refuses a question. `corpus_digest` is of all texts it holds,
+    `expansions` counts questions indexed beside them.
     """
 
     url: str
@@ -27,34 +30,36 @@ class RagFacts:
     chunks: int | None
     threshold: float | None
     strangers: int
+    expansions: int | None = None
+    corpus_digest: str | None = None
 
 
 async def probe_rag(
-    url: str, doc_ids: Collection[str], source: Path | str, timeout_s: float = 10.0
+    url: str, documents: Collection[Document], source: Path | str, timeout_s: float = 10.0
 ) -> RagFacts:
-    """Ask `url` whether it is ready and holds all `doc_ids`, which were read from `source`.
+    """Ask `url` whether it is ready and holds all `documents`, which were read from `source`.
 
     Each question may take `timeout_s`. Raises HostError.
     """
+    texts = {document.doc_id: _text_digest(document.text) for document in documents}
     async with Host.opened(url, {}, timeout_s) as host:
         ready = await host.ask("GET", "/ready")
         _require_ready(host, ready)
-        held = await _held(host)
-        missing = [doc_id for doc_id in doc_ids if doc_id not in held]
-        if missing:
-            listed = ", ".join(missing[:MAX_LISTED]) + (", …" if missing[MAX_LISTED:] else "")
-            raise HostError(
-                f"host {host.url} lacks {len(missing)} of the corpus's {len(doc_ids)} documents"
-                f" ({listed}): stop it, run `kvswarm rag index {source}` and start it again"
-            )
         facts = ready.json()
+        strangers = 0
+        if facts.get("corpus_digest") != _corpus_digest(texts):
+            held = await _held(host)
+            _require_texts(host, texts, held, source)
+            strangers = len(held) - len(texts)
         return RagFacts(
             url=host.url,
             embedder=facts.get("embedder"),
             documents=facts.get("documents"),
             chunks=facts.get("chunks"),
             threshold=facts.get("threshold"),
-            strangers=len(held) - len(doc_ids),
+            strangers=strangers,
+            expansions=facts.get("expansions"),
+            corpus_digest=facts.get("corpus_digest"),
         )
 
 
@@ -71,9 +76,39 @@ def _stranger(host: Host, said: str) -> HostError:
     )
 
 
-async def _held(host: Host) -> set[str]:
-    """The ids of all documents, a page at a time."""
-    held: set[str] = set()
+def _require_texts(
+    host: Host, texts: Mapping[str, str], held: Mapping[str, str | None], source: Path | str
+) -> None:
+    """Raise HostError where a text is missing or another one; some hosts tell no digest."""
+    missing = [doc_id for doc_id in texts if doc_id not in held]
+    other = [doc_id for doc_id, told in texts.items() if held.get(doc_id, told) not in (told, None)]
+    if not missing and not other:
+        return
+    what, doc_ids = ("lacks", missing) if missing else ("has another text for", other)
+    listed = ", ".join(doc_ids[:MAX_LISTED]) + (", …" if doc_ids[MAX_LISTED:] else "")
+    raise HostError(
+        f"host {host.url} {what} {len(doc_ids)} of the corpus's {len(texts)} documents"
+        f" ({listed}): stop it, run `kvswarm rag index {source}` and start it again"
+    )
+
+
+def _text_digest(text: str) -> str:
+    """As the service tells it: of the words, whatever white space is between them."""
+    return _sha256_32(" ".join(text.split()))
+
+
+def _corpus_digest(texts: Mapping[str, str]) -> str:
+    """As the service tells it: of lines of id and text digest, sorted by id."""
+    return _sha256_32("".join(f"{doc_id} {digest}\n" for doc_id, digest in sorted(texts.items())))
+
+
+def _sha256_32(text: str) -> str:
+    return hashlib.sha256(text.encode("utf-8", "replace")).hexdigest()[:32]
+
+
+async def _held(host: Host) -> dict[str, str | None]:
+    """The ids of all documents with the digests of their texts, a page at a time."""
+    held: dict[str, str | None] = {}
     after = ""
     while True:
         answer = await host.ask("GET", f"/v1/documents?limit={PAGE}&after={quote(after, safe='')}")
@@ -83,22 +118,21 @@ async def _held(host: Host) -> set[str]:
                 f" {host.quote(answer)!r}"
             )
         page = answer.json()
-        doc_ids = _doc_ids(page)
+        listed = _listed(page)
         more = bool(page.get("has_more"))
         # A page that adds nothing would be asked for again without end.
-        if doc_ids is None or (more and held.issuperset(doc_ids)):
+        if listed is None or (more and held.keys() >= listed.keys()):
             raise _stranger(host, "/v1/documents answered with no list of documents")
-        held.update(doc_ids)
+        held |= listed
         if not more:
             return held
-        after = doc_ids[-1]
+        after = next(reversed(listed))
 
 
-def _doc_ids(page: dict[str, Any]) -> list[str] | None:
-    """The ids on a page of the listing; None where it is none."""
+def _listed(page: dict[str, Any]) -> dict[str, str | None] | None:
+    """The ids on a page of the listing, and the digests of their texts; None where it is none."""
     entries = page.get("data")
-    if not isinstance(entries, list):
+    if not isinstance(entries, list) or not all(isinstance(each, dict) for each in entries):
         return None
-    told = [entry.get("doc_id") if isinstance(entry, dict) else None for entry in entries]
-    doc_ids = [doc_id for doc_id in told if isinstance(doc_id, str)]
-    return doc_ids if len(doc_ids) == len(entries) else None
+    listed = {each.get("doc_id"): each.get("text_digest") for each in entries}
+    return listed if all(isinstance(doc_id, str) for doc_id in listed) else None

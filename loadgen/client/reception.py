@@ -27,6 +27,10 @@ class Reception:
         self._single = exchange if type(exchange) is Exchange else None
         self._error_body: bytearray | None = None
 
+    def resend(self) -> None:
+        """See Sink."""
+        self._exchange.resends += 1
+
     def begin(self, head: Head) -> None:
         """See Sink."""
         self._exchange.status = head.status
@@ -50,6 +54,9 @@ class Reception:
         single = self._single
         if single is None:
             return self._interpret(chunk, received_at)
+        if self._shape.fits(chunk) and self._events.at_event:
+            single.token_times.append(received_at)
+            return False
         if not (self._shape.known or self._running.known):
             # The first event tells the shape of the others that came with it.
             end = chunk.find(b"\n\n") + 2

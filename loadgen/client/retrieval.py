@@ -15,7 +15,8 @@ from loadgen.client.transport import Head
 from loadgen.client.transports import TRANSPORTS
 from loadgen.client.url import base_url
 
-ROUTE = "/v1/retrieve"
+ROUTE, LABEL_ROUTE = "/v1/retrieve", "/v1/label"
+"""For a document, and for its id alone."""
 MAX_ATTEMPTS = 5
 """How often a question is put to a service whose queue is full."""
 
@@ -27,8 +28,9 @@ MAX_WAIT_S = 30.0
 class Retrieval:
     """What the service found: `doc_id` is None and `text` empty where it refused the question.
 
-    `score` is from 0 to 1. `timings_ms` are the service's own stages, `retrieval_ms` is our view:
-    from asking to the parsed answer, waits for a full queue included.
+    Asked for a label alone, `text` is always empty. `score` is from 0 to 1. `timings_ms` are the
+    service's own stages, `retrieval_ms` is our view: from asking to the parsed answer, waits for a
+    full queue included.
     """
 
     doc_id: str | None
@@ -47,12 +49,14 @@ class RetrievalClient:
         timeout_s: float = 600.0,
         connect_timeout_s: float = 10.0,
         transport: TransportName = "wire",
+        route: str = ROUTE,
     ) -> None:
         """`timeout_s` bounds a question with all its waits. Raises HostError for no URL."""
+        self._route = route
         self.url = base_url(url)
         self._timeout_s = timeout_s
         self._transport = TRANSPORTS[transport](
-            self.url + ROUTE, {"Accept": "application/json"}, connect_timeout_s
+            self.url + route, {"Accept": "application/json"}, connect_timeout_s
         )
 
     async def __aenter__(self) -> Self:
@@ -72,7 +76,7 @@ class RetrievalClient:
         began_at = time.perf_counter()
         try:
             async with asyncio.timeout(self._timeout_s):
-                return _retrieval(await self._ask(body), began_at)
+                return _retrieval(await self._ask(body), began_at, self._route)
         except TimeoutError:
             raise TimedOut(self._said(f"no answer within {self._timeout_s:g} s")) from None
         except StreamFailure as failure:
@@ -91,7 +95,8 @@ class RetrievalClient:
         raise HttpError(f"HTTP {status}: {host_message(content) or 'no message'}")
 
     def _said(self, text: str) -> str:
-        return one_line(f"RAG service {self.url}: {text}")
+        service = "RAG service" if self._route == ROUTE else "KV service"
+        return one_line(f"{service} {self.url}: {text}")
 
 
 class _Answer:
@@ -100,6 +105,9 @@ class _Answer:
     def __init__(self) -> None:
         self.head = Head(0)
         self.content = bytearray()
+
+    def resend(self) -> None:
+        pass
 
     def begin(self, head: Head) -> None:
         self.head = head
@@ -122,11 +130,12 @@ def _wait_s(retry_after: str) -> float:
     return min(float(retry_after), MAX_WAIT_S) if digits else DEFAULT_WAIT_S
 
 
-def _retrieval(answer: bytes, began_at: float) -> Retrieval:
+def _retrieval(answer: bytes, began_at: float, route: str) -> Retrieval:
     try:
         fields = orjson.loads(answer)
-        doc_id, label = fields["doc_id"], fields["label"]
-        text = "" if doc_id is None else _text(fields["document"]["text"])
+        whole = route == ROUTE
+        doc_id, label = fields["doc_id"], fields["label"] if whole else fields
+        text = _text(fields["document"]["text"]) if whole and doc_id is not None else ""
         return Retrieval(
             doc_id=None if doc_id is None else _text(doc_id),
             text=text,
@@ -135,7 +144,7 @@ def _retrieval(answer: bytes, began_at: float) -> Retrieval:
             retrieval_ms=(time.perf_counter() - began_at) * 1000,
         )
     except (ValueError, KeyError, TypeError, AttributeError):
-        raise Malformed(f"this is no answer to {ROUTE}: {excerpt(answer)}") from None
+        raise Malformed(f"this is no answer to {route}: {excerpt(answer)}") from None
 
 
 def _text(value: Any) -> str:

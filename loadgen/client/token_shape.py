@@ -34,6 +34,17 @@ class TokenShape:
         self._between = self._tail + self._head
         self.known = True
 
+    def fits(self, chunk: bytes) -> bool:
+        """Whether a chunk is one token of this shape and nothing else."""
+        head, tail = self._head, self._tail
+        return (
+            self.known
+            and len(head) + len(tail) < len(chunk) <= MAX_EVENT_BYTES
+            and chunk.startswith(head)
+            and chunk.endswith(tail)
+            and is_plain(chunk[len(head) : -len(tail)])
+        )
+
     def count(self, chunk: bytes) -> tuple[int, int]:
         """How many tokens of this shape a chunk begins with, and where the last of them ends.
 

@@ -47,6 +47,9 @@ class Head(NamedTuple):
 class Sink(Protocol):
     """Takes one reply as it arrives. What it raises ends the request and the connection."""
 
+    def resend(self) -> None:
+        """A kept connection was closed without an answer: the request goes out once more."""
+
     def begin(self, head: Head) -> None:
         """The headers are there; called once, before any byte of the body."""
 

@@ -80,6 +80,7 @@ class WireTransport:
             if kept is None or time.perf_counter() - now > RACE_S:
                 raise
             connection = await self._open(now + timeout_s)
+            sink.resend()
             await self._converse(connection, request, sink, now + timeout_s)
 
     async def warm(self, connections: int) -> None:

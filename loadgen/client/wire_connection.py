@@ -7,6 +7,7 @@ from typing import Any
 
 import httptools
 
+from loadgen.client.chunk import CRLF, lone_chunk
 from loadgen.client.deadlines import Deadlines
 from loadgen.client.failures import ConnectFailed, Malformed, Truncated
 from loadgen.client.transport import BROKEN_BODY, LINGER_S, Head, Sink, describe_connect_error
@@ -28,6 +29,8 @@ class WireConnection(asyncio.Protocol):
 
     __slots__ = (
         "_begun",
+        "_between",
+        "_chunked",
         "_deadlines",
         "_ended",
         "_failure",
@@ -35,6 +38,7 @@ class WireConnection(asyncio.Protocol):
         "_head",
         "_headers",
         "_host",
+        "_inside",
         "_keep",
         "_lingering",
         "_loop",
@@ -48,6 +52,8 @@ class WireConnection(asyncio.Protocol):
         "_waiter",
         "idle_since",
         "on_body",
+        "on_chunk_complete",
+        "on_chunk_header",
         "on_header",
     )
 
@@ -64,6 +70,9 @@ class WireConnection(asyncio.Protocol):
         self._headers: dict[bytes, bytes] = {}
         self.on_body = self._parts.append
         self.on_header = self._headers.setdefault
+        # Turned round at both ends of a chunk: the first says whether the parser is inside one.
+        self._inside = [False, True]
+        self.on_chunk_header = self.on_chunk_complete = self._inside.reverse
         self._parser = httptools.HttpResponseParser(self)
         # As browsers and aiohttp read replies: some hosts pad the sizes of chunks.
         self._parser.set_dangerous_leniencies(
@@ -82,6 +91,7 @@ class WireConnection(asyncio.Protocol):
         self._sink = sink
         self._head: Head | None = None
         self._begun = self._ended = self._lingering = self._keep = self._until_close = False
+        self._chunked = self._between = False
         self._overhead = 0
         self._failure: BaseException | None = None
         self._waiter = self._loop.create_future()
@@ -140,6 +150,10 @@ class WireConnection(asyncio.Protocol):
         if self._sink is None or self._waiter.done():
             self.drop()  # nobody waits for this
             return
+        if self._between and (chunk := lone_chunk(data)) is not None:
+            self._overhead = 0
+            self._feed(chunk, received_at)
+            return
         broken = False
         try:
             self._parser.feed_data(data)
@@ -149,12 +163,9 @@ class WireConnection(asyncio.Protocol):
             broken = not self._ended
             self._keep = False
         self._overhead = 0 if self._parts else self._overhead + len(data)
-        try:
-            self._deliver(received_at)
-        except Exception as error:
-            self._parts.clear()
-            self._end(error)
-            return
+        # A part of a size line has been read where the end is another.
+        self._between = self._chunked and not self._inside[0] and data.endswith(CRLF)
+        self._deliver(received_at)
         if self._ended:
             self._end(None)
         elif broken or self._overhead > MAX_OVERHEAD_BYTES:
@@ -165,13 +176,28 @@ class WireConnection(asyncio.Protocol):
             return
         if not self._begun:
             self._begun = True
-            self._sink.begin(self._head)
+            try:
+                self._sink.begin(self._head)
+            except Exception as error:
+                self._parts.clear()
+                self._end(error)
+                return
         parts = self._parts
         if not parts:
             return
         chunk = parts[0] if len(parts) == 1 else b"".join(parts)
         parts.clear()
-        if not self._lingering and self._sink.feed(chunk, received_at) and not self._ended:
+        self._feed(chunk, received_at)
+
+    def _feed(self, chunk: bytes, received_at: float) -> None:
+        if self._lingering:
+            return
+        try:
+            is_enough = self._sink.feed(chunk, received_at)
+        except Exception as error:
+            self._end(error)
+            return
+        if is_enough and not self._ended:
             self._lingering = True
             self._deadlines.set(self, received_at + LINGER_S)
 
@@ -182,7 +208,8 @@ class WireConnection(asyncio.Protocol):
             return
         headers = {name.lower(): value for name, value in self._headers.items()}
         coding = headers.get(b"transfer-encoding", b"").lower()
-        self._until_close = b"content-length" not in headers and not coding.endswith(b"chunked")
+        self._chunked = coding.endswith(b"chunked")
+        self._until_close = b"content-length" not in headers and not self._chunked
         names = (b"content-type", b"retry-after", b"content-encoding", b"location")
         texts = (headers.get(name, b"").decode("utf-8", "surrogateescape") for name in names)
         self._head = Head(status, *texts)

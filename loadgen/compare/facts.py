@@ -10,7 +10,7 @@ from typing import Any
 NOT_OF_THE_WORKLOAD = frozenset(
     (
         *("out", "drain", "max_failures", "max_lag_ms", "keep_cache", "model", "seed", "rag_url"),
-        *("metrics_port", "metrics_host"),
+        *("metrics_port", "metrics_host", "warmup"),
     )
 )
 """Options that do not change what is sent, or that stand under a better name."""

@@ -27,8 +27,9 @@ VALUES = {
 
 @dataclass(frozen=True, slots=True)
 class TimedRequests:
-    """The requests in the order of sending, from `since_s` on, and when each was sent. One that
-    failed before it was sent stands where it was due; one cancelled before is left out."""
+    """The requests in the order of sending, from `since_s` on and without the warm-up, and when
+    each was sent. One that failed before it was sent stands where it was due; one cancelled before
+    is left out."""
 
     table: CsvTable
     order: Indices
@@ -36,12 +37,16 @@ class TimedRequests:
     end_s: Floats
 
     @classmethod
-    def of(cls, table: CsvTable, since_s: float = -np.inf) -> "TimedRequests":
-        """Those that ended after `since_s`, as a run's summary counts them."""
+    def of(
+        cls, table: CsvTable, since_s: float = -np.inf, warmup_s: float = 0.0
+    ) -> "TimedRequests":
+        """Those that ended after `since_s` and were due after the first `warmup_s` seconds, as a
+        run's summary counts them."""
         at_s, end_s = _at_s(table), _moments(table, "end_s")
         end_s = np.where(np.isnan(end_s), at_s, end_s)
+        counts = ~np.isnan(at_s) & (end_s >= since_s) & ~_is_early(table, at_s, warmup_s)
         order = np.lexsort((_position(table), at_s))
-        kept = order[~np.isnan(at_s[order]) & (end_s[order] >= since_s)]
+        kept = order[counts[order]]
         return cls(table, kept, at_s[kept], end_s[kept])
 
     def column(self, name: str) -> Floats:
@@ -53,6 +58,13 @@ class TimedRequests:
     @property
     def outcome(self) -> NDArray[np.str_]:
         return np.asarray(self.table.text("outcome"), dtype=np.str_)[self.order]
+
+
+def _is_early(table: CsvTable, at_s: Floats, warmup_s: float) -> Flags:
+    """Whether each was due in the warm-up; without one, or a column that tells, by its sending."""
+    due_s = _moments(table, "scheduled_s") if table.has(("scheduled_s",)) else at_s
+    early = np.where(np.isnan(due_s), at_s, due_s) < warmup_s
+    return np.asarray(early) if warmup_s else np.zeros(len(at_s), dtype=np.bool_)
 
 
 def _at_s(table: CsvTable) -> Floats:
@@ -76,9 +88,14 @@ def _position(table: CsvTable) -> Floats:
     return np.arange(len(ids), dtype=np.float64)
 
 
-def read_requests(table: CsvTable, since_s: float = -np.inf) -> dict[str, Series]:
+def read_requests(table: CsvTable) -> dict[str, Series]:
     """Every metric that the file can tell. Raises UsageError for what is no number."""
-    return dict(_series(TimedRequests.of(table, since_s)))
+    return series_of(TimedRequests.of(table))
+
+
+def series_of(sent: TimedRequests) -> dict[str, Series]:
+    """Every metric that those requests can tell. Raises UsageError for what is no number."""
+    return dict(_series(sent))
 
 
 def _series(sent: TimedRequests) -> Iterator[tuple[str, Series]]:

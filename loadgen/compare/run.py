@@ -16,7 +16,7 @@ class Run:
     """`series` by metric; `totals` by statistic are figures that came without their data, each of
     so many samples. `facts` say how the run was made, None where the file does not tell; `users`
     (most at once) and `rows` (Locust's) then do where they are known. One with `faults` decides
-    nothing."""
+    nothing. `found_warmup_s` is where a warm-up ends that was found in what is here."""
 
     name: str
     series: Mapping[str, Series] = field(default_factory=dict)
@@ -28,6 +28,7 @@ class Run:
     machine: str = ""
     faults: tuple[Fault, ...] = ()
     remarks: tuple[str, ...] = ()
+    found_warmup_s: float = 0.0
 
     @property
     def seed(self) -> str:

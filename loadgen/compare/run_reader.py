@@ -12,27 +12,32 @@ from loadgen.compare.csv_table import CsvTable
 from loadgen.compare.facts import facts_of
 from loadgen.compare.json_object import malformed, read_object
 from loadgen.compare.requests_csv import HEADER as REQUESTS_HEADER
-from loadgen.compare.requests_csv import read_requests
+from loadgen.compare.requests_csv import TimedRequests, series_of
 from loadgen.compare.run import Run
 from loadgen.compare.series import Series, Values
 from loadgen.compare.soundness import faults_of
 from loadgen.compare.stream import read_stream
+from loadgen.compare.warmup import own_warmup_s, steady_remarks, steady_state_of
 from loadgen.errors import UsageError
 from loadgen.runs.directory import RUN_JSON
+from loadgen.stats.steady_state import SteadyState
 
 SUMMARY_JSON = "summary.json"
 
 
-def read_run(path: Path, row_name: str = locust_csv.ALL_REQUESTS) -> Run:
-    """A run directory or a CSV file, of Locust's the row of that name. Raises UsageError."""
+def read_run(
+    path: Path, row_name: str = locust_csv.ALL_REQUESTS, warmup_s: float | None = None
+) -> Run:
+    """A run directory or a CSV file, of Locust's the row of that name. The first `warmup_s` seconds
+    are left out, by default those of the run's own `--warmup`. Raises UsageError."""
     if path.is_dir():
-        return _read_directory(path)
+        return _read_directory(path, own_warmup_s(path) if warmup_s is None else warmup_s)
     if not path.exists():
         raise UsageError(f"no run at {path}: name a run directory or an exported CSV file")
     table = CsvTable.read(path)
     for header, read in _DIALECTS:
         if table.has(header):
-            return read(table.whole(), row_name)
+            return read(table.whole(), row_name, warmup_s or 0.0)
     raise UsageError(
         f"{path} is none of the files compare reads: name a run directory, a requests.csv, or"
         " Locust's _stats.csv or _stats_history.csv"
@@ -40,7 +45,7 @@ def read_run(path: Path, row_name: str = locust_csv.ALL_REQUESTS) -> Run:
     )
 
 
-def _read_directory(path: Path) -> Run:
+def _read_directory(path: Path, warmup_s: float) -> Run:
     file = path / "requests.csv"
     if not file.is_file():
         raise UsageError(f"{path} has no requests.csv: name a run directory or a CSV file")
@@ -48,15 +53,22 @@ def _read_directory(path: Path) -> Run:
     description, summary = read_object(path / RUN_JSON), read_object(path / SUMMARY_JSON)
     since_s, batches = _since_s(path / SUMMARY_JSON, summary), path / "batches.csv"
     faults = tuple(faults_of(description, summary))
+    sent = TimedRequests.of(table, since_s, warmup_s)
+    found = steady_state_of(sent, description.get("options"), batches.exists())
     return Run(
         name=str(path),
-        series={**read_requests(table, since_s), **_batches(batches, since_s)},
+        series={**series_of(sent), **_batches(batches, since_s, warmup_s)},
         facts=_facts(path / RUN_JSON, description, batched=batches.exists()),
         stream=read_stream(table),
         users=str((description.get("options") or {}).get("num_users") or ""),
         machine=str(description.get("machine", "")),
         faults=faults,
-        remarks=(*map(str, faults), *_remarks(description)),
+        remarks=(
+            *map(str, faults),
+            *_remarks(description),
+            *steady_remarks(found, warmup_s),
+        ),
+        found_warmup_s=_end_of_warmup_s(found),
     )
 
 
@@ -83,7 +95,7 @@ def _facts(file: Path, description: Mapping[str, Any], batched: bool) -> dict[st
         raise malformed(file, str(error)) from None
 
 
-def _batches(file: Path, since_s: float) -> dict[str, Series]:
+def _batches(file: Path, since_s: float, warmup_s: float) -> dict[str, Series]:
     if not file.is_file():
         return {}
     table = _table(file, ("sent_s", "last_reply_s", "makespan_s"))
@@ -92,6 +104,8 @@ def _batches(file: Path, since_s: float) -> dict[str, Series]:
     )
     makespan_s = table.numbers("makespan_s")
     kept = ~np.isnan(makespan_s) & (np.nan_to_num(replied_s) >= since_s)
+    if warmup_s:
+        kept &= table.numbers("scheduled_s", least=-math.inf) >= warmup_s
     return {"makespan_s": Values(makespan_s[kept][np.argsort(sent_s[kept], kind="stable")])}
 
 
@@ -100,11 +114,25 @@ def _remarks(description: Mapping[str, Any]) -> Iterator[str]:
         yield "what the caches held at the start is not known"
 
 
-def _requests(table: CsvTable, row_name: str) -> Run:
-    return Run(str(table.path), read_requests(table), stream=read_stream(table))
+def _requests(table: CsvTable, row_name: str, warmup_s: float) -> Run:
+    sent = TimedRequests.of(table, warmup_s=warmup_s)
+    batched = table.has(("batch_id",)) and any(table.text("batch_id"))
+    found = steady_state_of(sent, {}, batched)
+    return Run(
+        str(table.path),
+        series_of(sent),
+        stream=read_stream(table),
+        remarks=tuple(steady_remarks(found, warmup_s)),
+        found_warmup_s=_end_of_warmup_s(found),
+    )
 
 
-def _history(table: CsvTable, row_name: str) -> Run:
+def _end_of_warmup_s(found: SteadyState | None) -> float:
+    return found.from_s if found is not None and found.early else 0.0
+
+
+def _history(table: CsvTable, row_name: str, warmup_s: float) -> Run:
+    _require_whole(table, warmup_s)
     return Run(
         str(table.path),
         locust_csv.read_history(table, row_name),
@@ -113,21 +141,30 @@ def _history(table: CsvTable, row_name: str) -> Run:
     )
 
 
-def _stats(table: CsvTable, row_name: str) -> Run:
+def _stats(table: CsvTable, row_name: str, warmup_s: float) -> Run:
+    _require_whole(table, warmup_s)
     totals = locust_csv.read_stats(table, row_name)
     is_whole = row_name == locust_csv.ALL_REQUESTS
     rows = locust_csv.read_rows(table) if is_whole else frozenset[str]()
     return Run(str(table.path), totals=totals, rows=rows)
 
 
-def _no_times(table: CsvTable, row_name: str) -> Run:
+def _require_whole(table: CsvTable, warmup_s: float) -> None:
+    if warmup_s:
+        raise UsageError(
+            f"{table.path} does not say when requests were due, so no warm-up can be left out:"
+            " name run directories or requests.csv, or compare with --warmup 0"
+        )
+
+
+def _no_times(table: CsvTable, row_name: str, warmup_s: float) -> Run:
     raise UsageError(
         f"{table.path} is Locust's table of failures or exceptions, which has no times: name its"
         " _stats.csv or _stats_history.csv, or the web UI's request statistics"
     )
 
 
-_DIALECTS: tuple[tuple[tuple[str, ...], Callable[[CsvTable, str], Run]], ...] = (
+_DIALECTS: tuple[tuple[tuple[str, ...], Callable[[CsvTable, str, float], Run]], ...] = (
     (REQUESTS_HEADER, _requests),
     (locust_csv.HISTORY_HEADER, _history),
     (locust_csv.STATS_HEADER, _stats),

@@ -15,8 +15,8 @@ from loadgen.saturate.search import MOST_RUNS, Finding, Verdict
 from loadgen.saturate.trial import Trial
 
 LEVEL = 0.9
-"""Of an interval with two ends: what lies wholly on one side of a limit does so by mistake once in
-20 times."""
+"""Of an interval with two ends. One judgement takes a load exactly at its limit for one below it in
+1 of 20 cases, and for one beyond it in as many; a search makes several."""
 USUAL_FREEDOM = 15
 """Batches less one, of about as many requests as a 95th percentile needs."""
 
@@ -85,27 +85,44 @@ def needed_samples(limit: Limit, level: float) -> int:
 
 
 def _figure(trials: Sequence[Trial], limit: Limit, objective: Objective, level: float) -> Figure:
-    series = _joined([trial.series(limit, objective) for trial in trials])
+    runs = [trial.series(limit, objective) for trial in trials]
+    series = _joined(runs)
     needed = needed_samples(limit, level)
     if series.samples < LEAST_SAMPLES:
         return Figure(limit, None, None, series.samples, needed, "undecided")
-    interval, within = _interval(series, limit, level), None
-    if limit.statistic.quantile is not None and isinstance(series, Values):
-        kept = (series.value <= limit.bound).astype(np.float64)
-        ratio = Ratio(kept, np.ones_like(kept), len(kept), counts=True)
-        within = _interval(ratio, limit, level)
+    interval, within = _interval(runs, limit, level), None
+    if limit.statistic.quantile is not None:
+        within = _interval([_within(run, limit) for run in runs], limit, level)
     verdict = _verdict(limit, interval, within)
     return Figure(limit, interval, within, series.samples, needed, verdict)
 
 
-def _interval(series: Series, limit: Limit, level: float) -> Interval:
+def _interval(runs: Sequence[Series], limit: Limit, level: float) -> Interval:
+    """Of all requests together, by the spread of batches of them, but not narrower than the
+    standard error of the runs' own figures has it: runs differ by more than batches of one show.
+    Its factor is that of the batches, as two or three runs alone would decide nothing."""
+    series = _joined(runs)
     found = estimate(series, limit.statistic, batch_count(series.samples))
-    low, high = found.bounds(quantile_of_t(level, len(found.deviations) - 1))
-    return Interval(found.value, low, high)
+    t = quantile_of_t(level, len(found.deviations) - 1)
+    interval = Interval(found.value, *found.bounds(t))
+    own = [estimate(run, limit.statistic, 1).value for run in runs if run.samples]
+    if len(own) < 2:
+        return interval
+    half = t * float(np.std(own, ddof=1)) / math.sqrt(len(own))
+    wide = interval.widened(Interval(found.value, found.value - half, found.value + half))
+    is_share = isinstance(series, Ratio)
+    return wide.through(lambda each: min(max(each, 0.0), 1.0)) if is_share else wide
+
+
+def _within(run: Series, limit: Limit) -> Ratio:
+    """Which requests were within a limit on a percentile."""
+    assert isinstance(run, Values)
+    kept = (run.value <= limit.bound).astype(np.float64)
+    return Ratio(kept, np.ones_like(kept), len(kept), counts=True)
 
 
 def _joined(parts: Sequence[Series]) -> Series:
-    """Runs one after the other, so that batches of requests show how much runs differ."""
+    """Runs one after the other."""
     values = [part.value for part in parts if isinstance(part, Values)]
     if values:
         return Values(np.concatenate(values))

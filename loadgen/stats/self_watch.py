@@ -3,8 +3,7 @@
 import asyncio
 import math
 import time
-from collections import defaultdict
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, fields
 
 import psutil
@@ -95,48 +94,3 @@ class LoopWatch:
         elapsed_s, used_s = wall_s - self._wall_s, cpu_s - self._cpu_s
         self._wall_s, self._cpu_s = wall_s, cpu_s
         return used_s / elapsed_s if elapsed_s > 0 else 0.0
-
-
-@dataclass(frozen=True, slots=True)
-class Saturation:
-    """Whether the client was saturated and, if so, a sentence saying why."""
-
-    saturated: bool
-    reason: str = ""
-
-
-@dataclass(frozen=True, slots=True)
-class SaturationRule:
-    """When a run's figures are not to be trusted.
-
-    A second is bad when the p99 of loop lag or of send lateness is above `max_lag_ms`. A run is
-    saturated when in any process more than `share_of_seconds` of its seconds, and at least
-    `least_seconds`, were bad.
-    """
-
-    max_lag_ms: float = 100.0
-    share_of_seconds: float = 0.1
-    least_seconds: int = 2
-
-    def judge(self, samples: Iterable[ClientSample]) -> Saturation:
-        """The verdict on a run's samples, one per second and process, in any order."""
-        by_process: dict[str, list[ClientSample]] = defaultdict(list)
-        for sample in samples:
-            by_process[sample.process].append(sample)
-        alone = len(by_process) == 1
-        reasons = [
-            self._reason("the client" if alone else f"process {process}", own)
-            for process, own in sorted(by_process.items())
-        ]
-        told = [reason for reason in reasons if reason]
-        return Saturation(bool(told), " ".join(told))
-
-    def _reason(self, who: str, samples: Sequence[ClientSample]) -> str:
-        worst = [max(s.loop_lag_p99_ms, s.send_lateness_p99_ms or 0.0) for s in samples]
-        bad = sum(ms > self.max_lag_ms for ms in worst)
-        if bad < self.least_seconds or bad <= self.share_of_seconds * len(samples):
-            return ""
-        return (
-            f"{who} was late by more than {self.max_lag_ms:g} ms in {bad} of "
-            f"{len(samples)} seconds (worst {max(worst):.0f} ms): use more processes or less load."
-        )

@@ -1,7 +1,6 @@
 """The server's share of a summary, from its own counters between two moments."""
 
-from collections.abc import Iterable, Sequence
-from itertools import pairwise
+from collections.abc import Sequence
 
 from loadgen.stats.server_sample import ServerSample
 
@@ -49,18 +48,61 @@ def server_figures(
     down on the way (the engine was restarted): figures made of counters are then None, peaks
     stand.
     """
-    samples = (first, *between, last)
-    peaks = {name: _peak(samples, field) for name, field in _PEAKS.items()}
-    known = first.prompt_tokens is not None and last.prompt_tokens is not None
-    reset = any(_goes_down(samples, counter) for counter in _COUNTERS)
-    rise = _rises(first, last) if known and not reset else dict.fromkeys(_COUNTERS)
-    return {
-        **_prompt_figures(rise),
-        "generation_tokens": rise["generation_tokens"],
-        "num_preemptions": rise["num_preemptions"],
-        **peaks,
-        "counter_reset": reset if known or reset else None,
-    }
+    course = ServerCourse()
+    for sample in (first, *between, last):
+        course.add(sample)
+    return course.figures()
+
+
+class ServerCourse:
+    """Samples of a host in the order of time, in a space that does not grow with them.
+
+    What was sampled until `warmup_s` counts only as the state before the rest.
+    """
+
+    def __init__(self, warmup_s: float = 0.0) -> None:
+        self._warmup_s = warmup_s
+        self._clear()
+
+    def _clear(self) -> None:
+        self.count = 0
+        self._first = self._last = ServerSample(0.0)
+        self._known: dict[str, float] = {}
+        self._peaks: dict[str, float] = {}
+        self._reset = False
+
+    def add(self, sample: ServerSample) -> None:
+        """Take in the next sample."""
+        # A scrape that told nothing is no state to count from, where an earlier one told something.
+        tells = sample.prompt_tokens is not None or self._first.prompt_tokens is None
+        if self._warmup_s and sample.at_s <= self._warmup_s and tells:
+            self._clear()
+        if not self.count:
+            self._first = sample
+        self._last = sample
+        self.count += 1
+        for counter in _COUNTERS:
+            value = getattr(sample, counter)
+            if value is not None:
+                self._reset |= value < self._known.get(counter, value)
+                self._known[counter] = value
+        for name, field in _PEAKS.items():
+            value = getattr(sample, field)
+            if value is not None:
+                self._peaks[name] = max(self._peaks.get(name, value), value)
+
+    def figures(self) -> Figures:
+        """As `server_figures` of all samples."""
+        first, last, reset = self._first, self._last, self._reset
+        known = first.prompt_tokens is not None and last.prompt_tokens is not None
+        rise = _rises(first, last) if known and not reset else dict.fromkeys(_COUNTERS)
+        return {
+            **_prompt_figures(rise),
+            "generation_tokens": rise["generation_tokens"],
+            "num_preemptions": rise["num_preemptions"],
+            **{name: self._peaks.get(name) for name in _PEAKS},
+            "counter_reset": reset if known or reset else None,
+        }
 
 
 def _rises(first: ServerSample, last: ServerSample) -> dict[str, float | None]:
@@ -69,16 +111,6 @@ def _rises(first: ServerSample, last: ServerSample) -> dict[str, float | None]:
 
 def _minus(last: float | None, first: float | None) -> float | None:
     return None if last is None or first is None else last - first
-
-
-def _goes_down(samples: Iterable[ServerSample], counter: str) -> bool:
-    values = [getattr(sample, counter) for sample in samples]
-    return any(b < a for a, b in pairwise(value for value in values if value is not None))
-
-
-def _peak(samples: Iterable[ServerSample], field: str) -> float | None:
-    values = [getattr(sample, field) for sample in samples]
-    return max((value for value in values if value is not None), default=None)
 
 
 def _prompt_figures(rise: dict[str, float | None]) -> Figures:

@@ -1,5 +1,6 @@
 """Where the warm-up of a run ends, and whether it ever settled."""
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -27,17 +28,29 @@ def steady_from(values: Sequence[float]) -> Steady:
     where d makes sum((x - mean)^2) / (n - d)^2 over the others smallest. A smallest value that is
     reached in the later half of the series says that it has not settled (White and Spratt 2000).
     """
-    batches = [sum(values[at : at + BATCH]) / BATCH for at in range(0, len(values) - 4, BATCH)]
+    batches = _batches(values)
     if len(batches) < LEAST_BATCHES:
         return Steady(0, None)
-    cut = _least_error(batches)
+    cut = _least_error(batches, len(batches))
     if cut > LATEST_SHARE * len(batches):
         return Steady(0, False)
     return Steady(cut * BATCH, True)
 
 
-def _least_error(batches: Sequence[float]) -> int:
-    """The d above; from the end on, so that one pass is enough (Welford's running variance)."""
+def front_of(values: Sequence[float]) -> int:
+    """As many values at the front as `steady_from` would leave out, were it bound to find a warm-up
+    in the first half."""
+    batches = _batches(values)
+    return _least_error(batches, math.floor(LATEST_SHARE * len(batches))) * BATCH
+
+
+def _batches(values: Sequence[float]) -> list[float]:
+    return [sum(values[at : at + BATCH]) / BATCH for at in range(0, len(values) - 4, BATCH)]
+
+
+def _least_error(batches: Sequence[float], latest: int) -> int:
+    """The d above, at most `latest`; from the end on, so that one pass is enough (Welford's running
+    variance)."""
     mean, squares = 0.0, 0.0
     best, best_error = 0, float("inf")
     for count, value in enumerate(reversed(batches), 1):
@@ -45,6 +58,7 @@ def _least_error(batches: Sequence[float]) -> int:
         mean += off / count
         squares += off * (value - mean)
         # The last few are no evidence: five values that are alike by chance have no spread.
-        if count >= BATCH and squares / count**2 <= best_error:
+        is_evidence = count >= BATCH and len(batches) - count <= latest
+        if is_evidence and squares / count**2 <= best_error:
             best, best_error = len(batches) - count, squares / count**2
     return best

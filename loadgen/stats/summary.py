@@ -37,6 +37,7 @@ def summarize(
         "requests": tally.requests,
         "failed": tally.failed,
         "outcomes": tally.outcomes,
+        "resends": tally.resends,
         "batches": tally.batch_outcomes,
         "requests_per_s": _per_s(tally.ok, duration_s),
         "output_tokens_per_s": _output_tokens_per_s(tally, duration_s),

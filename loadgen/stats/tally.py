@@ -65,6 +65,8 @@ class Tally:
             self._span(record.sent_s, record.end_s)
             if record.label_correct is not None or record.retrieval_ms is not None:
                 self._add_label(record)
+            if record.resends:
+                self._labels["resends"] += record.resends
             if record.slo_met is not None:
                 self._labels["judged"] += 1
                 self._labels["good"] += record.slo_met
@@ -197,6 +199,16 @@ class Tally:
         """Retrieval's part of all TTFT (0 to 1), None where nothing was retrieved."""
         retrieval, ttft = self.sketches["retrieval_ms"], self.sketches["ttft_ms"]
         return _share(retrieval.sum, ttft.sum) if retrieval.count else None
+
+    @property
+    def resends(self) -> int:
+        """How often a request was sent again, as the host had closed its kept connection."""
+        return self._labels["resends"]
+
+    @property
+    def judged(self) -> int:
+        """Finished requests that were held against an objective."""
+        return self._labels["judged"]
 
     @property
     def good(self) -> int | None:

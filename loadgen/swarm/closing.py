@@ -1,13 +1,11 @@
 """The end of a run: summary, last words in `run.json`, what the terminal says, the exit code."""
 
-from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from loadgen.runs.emitted import emitted_diversity
 from loadgen.runs.exit_code import exit_code
-from loadgen.stats.self_watch import Saturation, SaturationRule
-from loadgen.stats.server_counters import server_figures
-from loadgen.stats.server_metrics import ServerSample
+from loadgen.runs.latencies import read_latencies
+from loadgen.stats.steady_state import SteadyState, find_steady_state, is_meant_steady
 from loadgen.stats.summary import summarize, write_summary
 
 if TYPE_CHECKING:
@@ -35,34 +33,60 @@ def close_run(leader: "Leader") -> int:
     return code
 
 
-def judge_client(leader: "Leader") -> Saturation:
-    """Whether the client has been fast enough so far in this run."""
-    assert leader.preparation is not None
-    rule = replace(SaturationRule(), max_lag_ms=leader.preparation.options.max_lag_ms)
-    return rule.judge(leader.ledger.samples)
-
-
 def summarize_run(leader: "Leader") -> dict[str, Any]:
     """The figures of `summary.json`."""
     assert leader.preparation is not None
-    tally = leader.ledger.tally
-    saturation = judge_client(leader)
+    counts = leader.ledger.counts
+    warmup, steady_state = _warmup(leader)
+    tally = counts.counted
+    saturation, course = leader.ledger.clients.verdict(), leader.server.course
     diversity = None
     if leader.directory is not None:
-        diversity = emitted_diversity(leader.directory.requests.path, leader.stats_reset_s)
+        diversity = emitted_diversity(
+            leader.directory.requests.path, leader.stats_reset_s, counts.warmup_s or 0.0
+        )
     summary = summarize(
         tally,
         duration_s=(tally.last_end_s or 0.0) - (tally.first_sent_s or 0.0),
         diversity=diversity,
-        server=_server(leader.server.samples),
+        server=course.figures() if course.count >= 2 else None,
         client_saturated=saturation.saturated,
         client_saturated_reason=saturation.reason,
     )
-    lost_workers = leader.roll.lost if leader.roll is not None else 0
-    return summary | {"stats_reset_s": leader.stats_reset_s, "lost_workers": lost_workers}
+    lost = (leader.roll.lost, leader.roll.lost_share) if leader.roll is not None else (0, 0.0)
+    return summary | {
+        "stats_reset_s": leader.stats_reset_s,
+        "lost_workers": lost[0],
+        "lost_share": lost[1],
+        "warmup": warmup,
+        "steady_state": None if steady_state is None else steady_state.to_json(),
+    }
 
 
-def _server(samples: list[ServerSample]) -> dict[str, Any] | None:
-    if len(samples) < 2:
+def _warmup(leader: "Leader") -> tuple[dict[str, Any] | None, SteadyState | None]:
+    """What `--warmup` left out, which may have to be found now, and the state of the rest."""
+    counts = leader.ledger.counts
+    given, found = counts.warmup_s is not None, _steady_state(leader, counts.warmup_s or 0.0)
+    if not given and found is not None and found.early:
+        counts.leave_out(found.from_s)
+        found = _steady_state(leader, counts.warmup_s or 0.0)
+    if counts.warmup_s == 0:
+        return None, found
+    left_out = {
+        "seconds": counts.warmup_s or 0.0,
+        "requests": counts.warmup.requests,
+        "failed": counts.warmup.failed,
+        "given": given,
+    }
+    return left_out, found
+
+
+def _steady_state(leader: "Leader", warmup_s: float) -> SteadyState | None:
+    """Of a run that was meant to be steady, and has kept its requests."""
+    ready = leader.preparation
+    if leader.directory is None or ready is None:
         return None
-    return dict(server_figures(samples[0], samples[-1], samples[1:-1]))
+    if not is_meant_steady(ready.raw_options, ready.batched):
+        return None
+    file = leader.directory.requests.path
+    return find_steady_state(*read_latencies(file, leader.stats_reset_s, warmup_s))

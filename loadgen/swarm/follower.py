@@ -1,11 +1,16 @@
 """A worker's part: follow the master's plan, send it rows and statistics, say when drained."""
 
+from contextlib import suppress
+from dataclasses import asdict, replace
 from typing import Any
 
 import gevent
+from locust.exception import RPCError
 
+from loadgen.swarm.clock_offset import ClockAsker
 from loadgen.swarm.ledger import WorkerLedger
-from loadgen.swarm.messages import DELTA, DRAINED, SPENT
+from loadgen.swarm.messages import CLOCK, CLOCK_OFFSET, DELTA, DRAINED, SPENT
+from loadgen.swarm.options import SwarmOptions
 from loadgen.swarm.plan import Plan
 from loadgen.swarm.stage import Stage
 
@@ -20,6 +25,8 @@ class Follower:
         self.stage = stage
         self._ledger: WorkerLedger | None = None
         self._sender: gevent.Greenlet | None = None
+        self._clock = ClockAsker(self._ask_time)
+        environment.runner.greenlet.spawn(self._clock.ask_for_ever)
 
     def take_plan(self, environment: Any, msg: Any) -> None:
         """The master starts a swarm; its order to spawn users comes after this message."""
@@ -27,11 +34,20 @@ class Follower:
         runner = self.environment.runner
         if runner.client_id not in plan.workers:
             return  # joined between the plan and its sending: the master says so
-        self._ledger = WorkerLedger(lambda delta: runner.send_message(DELTA, delta))
+        run = plan.start_unix_s
+        plan = self._by_own_clock(plan)
+        self._ledger = WorkerLedger(
+            lambda delta: runner.send_message(DELTA, {**delta, "run": run}),
+            SwarmOptions.read(plan.options).warmup_s,
+        )
         self.stage.open(
             plan, self._ledger, runner.client_id, lambda: runner.send_message(SPENT, {})
         )
         self._sender = gevent.spawn(self._send_for_ever)
+
+    def take_time(self, environment: Any, msg: Any) -> None:
+        """The master says what time it is."""
+        self._clock.take(msg.data)
 
     def take_drain(self, environment: Any, msg: Any) -> None:
         """The master wants nothing new sent and everything in flight finished."""
@@ -56,6 +72,20 @@ class Follower:
         # Locust sleeps for the stop timeout before it calls a stopped worker ready again; this
         # one has drained, and the next order to spawn brings the timeout anew.
         self.environment.stop_timeout = 0.0
+
+    def _ask_time(self, question: dict[str, float]) -> None:
+        with suppress(RPCError):  # Locust connects again
+            self.environment.runner.send_message(CLOCK, question)
+
+    def _by_own_clock(self, plan: Plan) -> Plan:
+        """The plan with its start as this host's clock shows it; the master hears of it."""
+        offset = self._clock.offset
+        if offset is None:
+            return plan
+        self.environment.runner.send_message(CLOCK_OFFSET, asdict(offset))
+        if not offset.is_certain:
+            return plan
+        return replace(plan, start_unix_s=plan.start_unix_s - offset.master_ahead_s)
 
     def _send_for_ever(self) -> None:
         while True:

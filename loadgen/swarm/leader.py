@@ -11,6 +11,7 @@ from locust.runners import MasterRunner
 
 from loadgen.errors import KvswarmError
 from loadgen.runs.directory import RunDirectory, open_directory
+from loadgen.stats.client_health import SaturationRule
 from loadgen.stats.clock import RunClock
 from loadgen.stats.server_metrics import ServerSample
 from loadgen.stats.tally import Tally
@@ -20,8 +21,10 @@ from loadgen.swarm.locust_csv import LocustCsv
 from loadgen.swarm.opening import describe_run, swarm_directory
 from loadgen.swarm.plan import Plan
 from loadgen.swarm.preparation import Preparation, prepare, sends_batches
+from loadgen.swarm.rag_watch import RagWatch
 from loadgen.swarm.server_watch import ServerWatch
 from loadgen.swarm.stage import Stage
+from loadgen.swarm.stats_rows import forget_seconds
 from loadgen.swarm.supervisor import Supervisor
 from loadgen.swarm.view import View
 from loadgen.swarm.worker_roll import WorkerRoll
@@ -46,6 +49,7 @@ class Leader:
         """Counted in earlier swarms of this process and before the last reset."""
         self.directory: RunDirectory | None = None
         self.server = ServerWatch(self._take_sample, self._host_is_gone)
+        self.rag = RagWatch(self._rag_is_gone)
         self.roll: WorkerRoll | None = None
         self.stats_reset_s: float | None = None
         self.host_died = False
@@ -83,12 +87,16 @@ class Leader:
         self._swarms += 1
         self.host_died, self.interrupted = False, False
         self.exit_code, self.stats_reset_s = None, None
-        self.server = ServerWatch(self._take_sample, self._host_is_gone)
+        warmup_s = self.preparation.options.warmup_s or 0.0
+        self.server = ServerWatch(self._take_sample, self._host_is_gone, warmup_s)
+        self.rag = RagWatch(self._rag_is_gone)
         self.plan = self._make_plan(self.preparation)
         self.environment.stop_timeout = self._drain_s()
         self._open_run(self.preparation, self.plan)
         clock = RunClock(self.plan.start_unix_s)
         self.server.open(self.plan.url, self.supervisor.facts, clock)
+        if self.preparation.rag is not None:
+            self.rag.open(self.preparation.rag.url)
         if self.roll is not None:
             self.roll.start(self.plan)
         else:
@@ -99,6 +107,10 @@ class Leader:
     def give_up(self, reason: str) -> None:
         """End a swarm that could not start."""
         self.view.say(f"the swarm cannot start: {reason}")
+        self.server.close()
+        self.rag.close()
+        if self._flusher is not None:
+            self._flusher.kill()
         self.plan = None
         self._end()
 
@@ -125,8 +137,9 @@ class Leader:
             self.is_stopping = self._is_closing = False
 
     def take_delta(self, environment: Any, msg: Any) -> None:
-        """A worker's rows and statistics."""
-        self.ledger.merge(msg.data)
+        """A worker's rows and statistics; those of a run that is closed come too late."""
+        if self.plan is not None and msg.data["run"] == self.plan.start_unix_s:
+            self.ledger.merge(msg.data)
 
     def worker_spent(self, client_id: str) -> None:
         """A worker has sent its share of `--batches`: the run ends when all have."""
@@ -136,7 +149,7 @@ class Leader:
 
     def reset(self) -> None:
         """Locust's statistics were reset: ours follow, and the summary says from when it counts."""
-        self.earlier.merge(self.ledger.tally.take())
+        self.earlier.merge(self.ledger.counts.take().whole)
         if self.plan is not None:
             self.stats_reset_s = RunClock(self.plan.start_unix_s).now_s()
 
@@ -175,7 +188,8 @@ class Leader:
         path = swarm_directory(self.environment, ready.options.out, self._swarms)
         self.directory = open_directory(path, plan.batched) if path is not None else None
         self.earlier.merge(self.ledger.tally)
-        self.ledger = RunLedger(self.directory, self.listener)
+        rule = SaturationRule(max_lag_ms=ready.options.max_lag_ms)
+        self.ledger = RunLedger(self.directory, self.listener, ready.options.warmup_s, rule)
         if self.directory is not None and path is not None:
             self.directory.describe(describe_run(self, ready, plan))
             self._csv = LocustCsv(self.environment, path)
@@ -185,6 +199,7 @@ class Leader:
         while True:
             gevent.sleep(0.5)
             self.ledger.flush()
+            forget_seconds(self.environment.stats)
             if self.roll is not None and not self.is_stopping:
                 self.roll.look()
                 self._end_when_spent()
@@ -197,6 +212,7 @@ class Leader:
     def _close_run(self) -> None:
         self.stage.close()
         self.server.close()
+        self.rag.close()
         if self._flusher is not None:
             self._flusher.kill()
         if self._csv is not None:
@@ -211,6 +227,15 @@ class Leader:
     def _host_is_gone(self) -> None:
         self.host_died = True
         self.view.say(f"the host {self.plan.url if self.plan else ''} is gone: ending the run")
+        self._end()
+
+    def _rag_is_gone(self) -> None:
+        ready = self.preparation
+        if self.is_stopping or ready is None or ready.rag is None:
+            return  # a service of ours may go while the last requests are finished
+        self.host_died = True
+        kind = ready.options.labels.upper()
+        self.view.say(f"the {kind} service {ready.rag.url} is gone: ending the run")
         self._end()
 
     def _end(self) -> None:

@@ -1,8 +1,8 @@
 """Imports Locust without what a swarm does not need at its start: half of the wait for it.
 
-Locust imports its web stack (Flask, Jinja) for headless runs too, and gevent, when it patches the
-standard library, reads the metadata of every installed package again for each part that it
-patches: 25 times. Neither is changed here, only put off, or done once.
+Locust imports its web stack (Flask, Jinja) for headless runs too, and ZeroMQ for a single process;
+gevent, when it patches the standard library, reads the metadata of every installed package again
+for each part that it patches: 25 times. Neither is changed here, only put off, or done once.
 """
 
 import contextlib
@@ -16,6 +16,7 @@ from typing import Any
 LATER: Mapping[str, tuple[str, ...]] = {
     "locust.web": ("WebUI",),
     "locust.html": ("get_html_report", "process_html_filename"),
+    "locust.rpc.zmqrpc": ("Client", "Server"),
 }
 """Modules that Locust imports in any case, and what it calls of them, where it does."""
 

@@ -12,6 +12,8 @@ from typing import Any, Protocol
 from loadgen.record import COLUMNS, BatchRecord, RequestRecord
 from loadgen.runs.csv_log import to_csv
 from loadgen.runs.directory import RunDirectory
+from loadgen.stats.client_health import ClientHealth, SaturationRule
+from loadgen.stats.counts import Counts
 from loadgen.stats.self_watch import ClientSample
 from loadgen.stats.tally import Tally
 
@@ -37,39 +39,50 @@ class Ledger(Protocol):
 
 
 _values: Callable[[RequestRecord], tuple[Any, ...]] = attrgetter(*COLUMNS)
-"""A record's values in the order of the columns; read in one call, as every request has 29."""
+"""A record's values in the order of the columns; read in one call, as every request has 31."""
 
 
 class RunLedger:
     """The whole swarm's records: in a single process, or on the master."""
 
-    def __init__(self, directory: RunDirectory | None, listener: Listener | None = None) -> None:
-        self.tally = Tally()
-        self.samples: list[ClientSample] = []
+    def __init__(
+        self,
+        directory: RunDirectory | None,
+        listener: Listener | None = None,
+        warmup_s: float | None = 0.0,
+        rule: SaturationRule | None = None,
+    ) -> None:
+        self.counts = Counts(warmup_s)
+        self.clients = ClientHealth(rule)
         self._directory = directory
         self._listener = listener
+
+    @property
+    def tally(self) -> Tally:
+        """All that was recorded, the warm-up too."""
+        return self.counts.whole
 
     def add(self, rows: list[Row]) -> None:
         if self._listener is not None:
             self._listener(rows)
         if self._directory is not None:
             self._directory.requests.append(_values(record) for record, _ in rows)
-        self.tally.add_many(rows)
+        self.counts.add_many(rows)
 
     def add_batches(self, batches: list[BatchRecord]) -> None:
         if self._directory is not None and self._directory.batches is not None:
             self._directory.batches.append(map(astuple, batches))
         for batch in batches:
-            self.tally.add_batch(batch)
+            self.counts.add_batch(batch)
 
     def add_sample(self, sample: ClientSample) -> None:
-        self.samples.append(sample)
+        self.clients.add(sample)
         if self._directory is not None:
             self._directory.client_metrics.append([astuple(sample)])
 
     def merge(self, message: Mapping[str, Any]) -> None:
         """Take in what a worker sent."""
-        self.tally.merge(Tally.from_wire(message["tally"]))
+        self.counts.merge(Counts.from_wire(message["counts"]))
         if self._listener is not None:
             self._listener(message["rows"])
         if self._directory is not None:
@@ -87,21 +100,23 @@ class RunLedger:
 class WorkerLedger:
     """A worker's records on their way to the master."""
 
-    def __init__(self, send: Callable[[dict[str, Any]], None]) -> None:
+    def __init__(
+        self, send: Callable[[dict[str, Any]], None], warmup_s: float | None = 0.0
+    ) -> None:
         self._send = send
-        self._tally = Tally()
+        self._counts = Counts(warmup_s)
         self._rows: list[str] = []
         self._batches: list[str] = []
         self._samples: list[list[Any]] = []
 
     def add(self, rows: list[Row]) -> None:
         self._rows.append(to_csv(_values(record) for record, _ in rows))
-        self._tally.add_many(rows)
+        self._counts.add_many(rows)
 
     def add_batches(self, batches: list[BatchRecord]) -> None:
         self._batches.append(to_csv(map(astuple, batches)))
         for batch in batches:
-            self._tally.add_batch(batch)
+            self._counts.add_batch(batch)
 
     def add_sample(self, sample: ClientSample) -> None:
         self._samples.append(list(astuple(sample)))
@@ -112,7 +127,7 @@ class WorkerLedger:
         message = {
             "rows": "".join(self._rows),
             "batches": "".join(self._batches),
-            "tally": self._tally.take().to_wire(),
+            "counts": self._counts.take().to_wire(),
             "samples": self._samples,
         }
         self._rows, self._batches, self._samples = [], [], []

@@ -14,13 +14,15 @@ from locust import events
 from locust.runners import WorkerRunner
 
 from loadgen.errors import KvswarmError
+from loadgen.swarm.clock_offset import ClockOffset
 from loadgen.swarm.engine import Engine
 from loadgen.swarm.follower import Follower
 from loadgen.swarm.interrupt import interrupt_main_greenlet
 from loadgen.swarm.leader import Leader
 from loadgen.swarm.leaving import Leaving
-from loadgen.swarm.messages import DELTA, DRAIN, DRAINED, PLAN, SPENT
-from loadgen.swarm.options import add_options, own_options
+from loadgen.swarm.messages import CLOCK, CLOCK_OFFSET, DELTA, DRAIN, DRAINED, PLAN, SPENT
+from loadgen.swarm.option_flags import add_options
+from loadgen.swarm.options import own_options
 from loadgen.swarm.orphan import end_forked_workers
 from loadgen.swarm.preparation import check_offline, sends_batches
 from loadgen.swarm.stage import Stage
@@ -67,6 +69,7 @@ def _init(environment: Any, runner: Any, web_ui: Any, **_: Any) -> None:
 def _follow(environment: Any, runner: Any) -> None:
     follower = Follower(environment, environment.kvswarm_stage)
     runner.register_message(PLAN, follower.take_plan)
+    runner.register_message(CLOCK, follower.take_time)
     runner.register_message(DRAIN, follower.take_drain, concurrent=True)
     environment.events.test_stopping.add_listener(lambda **_: follower.stopping())
     environment.events.test_stop.add_listener(lambda **_: follower.stopped())
@@ -81,6 +84,10 @@ def _lead(environment: Any, runner: Any, web_ui: Any) -> None:
         runner.register_message(DELTA, leader.take_delta)
         runner.register_message(SPENT, lambda msg, **_: leader.worker_spent(msg.node_id))
         runner.register_message(DRAINED, lambda msg, **_: roll.drained(msg.node_id))
+        runner.register_message(CLOCK, lambda msg, **_: roll.tell_time(msg.node_id, msg.data))
+        runner.register_message(
+            CLOCK_OFFSET, lambda msg, **_: roll.corrected(msg.node_id, ClockOffset(**msg.data))
+        )
         hooks.worker_connect.add_listener(lambda client_id, **_: roll.joined(client_id))
     hooks.test_start.add_listener(lambda **_: _start(environment, leader))
     hooks.test_stopping.add_listener(lambda **_: leader.stopping())

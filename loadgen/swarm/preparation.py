@@ -4,6 +4,9 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
+from locust.util.timespan import parse_timespan
+
+from loadgen.client.kv_probe import KvFacts
 from loadgen.client.probe import HostFacts, probe
 from loadgen.client.rag_probe import RagFacts
 from loadgen.errors import UsageError
@@ -13,7 +16,7 @@ from loadgen.swarm.engine import Engine
 from loadgen.swarm.labels import check_labels
 from loadgen.swarm.lengths import LengthSource, measure_on_host
 from loadgen.swarm.options import SwarmOptions, own_options
-from loadgen.swarm.rag_checks import check_arm, rag_notes, ready_rag
+from loadgen.swarm.rag_checks import check_arm, kv_notes, rag_notes, ready_kv, ready_rag
 from loadgen.swarm.replay import Replay, check_replay, check_trace_fit, pacer_of
 from loadgen.swarm.supervisor import Supervisor
 from loadgen.workload.corpus import Corpus, load_corpus
@@ -28,14 +31,14 @@ TEMPLATE_TOKENS = 64
 class Preparation:
     """A swarm that may start: what it was told, whom it will load, how lengths are measured.
 
-    `rag` is the service that finds contexts, None where none is asked.
+    `rag` is the service that finds contexts or labels, None where none is asked.
     """
 
     options: SwarmOptions
     raw_options: Mapping[str, Any]
     corpus_sha256: str
     facts: HostFacts
-    rag: RagFacts | None
+    rag: RagFacts | KvFacts | None
     lengths: LengthSource
     cache_state: str
     notes: tuple[str, ...]
@@ -68,6 +71,7 @@ def check_offline(
     check_arm(options, corpus, batched)
     request_headers(options)
     check_users(values)
+    check_warmup(values, options)
     if batched:
         check_batches(values, options)
     lengths = _local_lengths(options, supervisor)
@@ -88,6 +92,20 @@ def check_users(values: Mapping[str, Any]) -> None:
         raise UsageError(f"{users} users: give 1 or more, or 0 for an open loop without a cap")
     if users == 0 and values.get("arrivals") == "closed":
         raise UsageError("0 users send nothing: give 1 or more, or other --arrivals and a --rate")
+
+
+def check_warmup(values: Mapping[str, Any], options: SwarmOptions) -> None:
+    """Raise UsageError for a warm-up that lasts as long as the run."""
+    run_time = values.get("run_time") or 0
+    try:
+        run_time_s = parse_timespan(run_time) if isinstance(run_time, str) else run_time
+    except ValueError:
+        raise UsageError(f"{run_time!r} is no run time: give 20, 20s, 3m or 1h20m") from None
+    if run_time_s and options.warmup_s is not None and options.warmup_s >= run_time_s:
+        raise UsageError(
+            f"--warmup {options.warmup_s:g} leaves nothing of -t {run_time_s:g}s to measure:"
+            " give fewer seconds, or a longer run"
+        )
 
 
 def check_batches(values: Mapping[str, Any], options: SwarmOptions) -> None:
@@ -124,6 +142,7 @@ def prepare(
     corpus = load_corpus(options.corpus, options.questions)
     rag = ready_rag(options, corpus)
     facts = Engine.of_process().run(probe(host, options.model, headers))
+    kv = ready_kv(options, corpus, facts.model)
     lengths = _local_lengths(options, supervisor)
     if lengths.is_estimate:
         lengths = measure_on_host(facts, corpus, headers)
@@ -133,10 +152,14 @@ def prepare(
         raw_options=own_options(values),
         corpus_sha256=corpus.sha256,
         facts=facts,
-        rag=rag,
+        rag=rag or kv,
         lengths=lengths,
         cache_state=supervisor.make_cold(keep=options.keep_cache),
-        notes=_notes(facts, lengths, replay) + rag_notes(rag, options, corpus),
+        notes=(
+            *_notes(facts, lengths, replay),
+            *rag_notes(rag, options, corpus),
+            *kv_notes(kv),
+        ),
         batched=batched,
         replay=replay,
     )

@@ -4,8 +4,6 @@ import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from loadgen.stats.server_counters import server_figures
-
 if TYPE_CHECKING:
     from loadgen.swarm.leader import Leader
 
@@ -29,6 +27,7 @@ class Pulse:
     e2e_p50_ms: float | None
     e2e_p95_ms: float | None
     hit_rate: float | None
+    goodput_share: float | None
 
 
 def pulse(leader: "Leader", last: Pulse | None) -> Pulse:
@@ -55,13 +54,10 @@ def pulse(leader: "Leader", last: Pulse | None) -> Pulse:
         e2e_p50_ms=e2e.quantile(0.5),
         e2e_p95_ms=e2e.quantile(0.95),
         hit_rate=_hit_rate(leader),
+        goodput_share=tally.goodput_share,
     )
 
 
 def _hit_rate(leader: "Leader") -> float | None:
-    samples = leader.server.samples
-    if len(samples) >= 2:
-        rate = server_figures(samples[0], samples[-1])["hit_rate"]
-        if rate is not None:
-            return float(rate)
-    return leader.ledger.tally.cached_share
+    rate = leader.server.whole.figures()["hit_rate"]
+    return leader.ledger.tally.cached_share if rate is None else float(rate)

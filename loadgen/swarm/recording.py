@@ -65,6 +65,7 @@ def to_record(
         rag_context_id=(found.context_id or "") if found else "",
         label_correct=_label_correct(request.context_id, sent_label, found),
         retrieval_ms=found.retrieval_ms if found else None,
+        resends=None if exchange.sent_at is None else exchange.resends,
     )
     return record, gaps_ms
 
@@ -88,7 +89,7 @@ def _ranks(count: int) -> tuple[tuple[int, int, float], ...]:
 
 def _label_correct(context_id: str, label: str, found: Found | None) -> bool | None:
     if found is not None:
-        return found.context_id == context_id
+        return found.label == context_id
     return label == context_id if label else None
 
 

@@ -45,7 +45,7 @@ def check_replay(options: SwarmOptions, batched: bool) -> Replay | None:
         return None
     if batched:
         raise UsageError("--trace is for single requests: run the locustfile replay")
-    if options.labels in ("rag", "shuffled"):
+    if options.labels in ("rag", "kv", "shuffled"):
         raise UsageError(f"--labels {options.labels} has no meaning for a trace: give oracle, none")
     found = survey(selection)
     if options.arrivals == "trace" and not found.has_times:

@@ -85,7 +85,7 @@ class RequestSender:
 
     async def _stream(self, sending: "_Sending", body_extra: dict[str, Any] | None) -> None:
         request, exchange, found = sending.turn.request, sending.exchange, sending.found
-        label = request.label if found is None else found.context_id
+        label = request.label if found is None else found.label
         extra, sending.label = self._labels.tag(label, body_extra)
         sending.repeat = request.root in self._sent
         self._sent.add(request.root)

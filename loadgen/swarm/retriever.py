@@ -10,10 +10,12 @@ from loadgen.workload.workload import Workload
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """A question behind the context found for it; `context_id` is None where there is none."""
+    """A question behind a context, `context_id`, and the label that it is sent with; both are None
+    where nothing was found."""
 
     prompt: str
     context_id: str | None
+    label: str | None
     retrieval_ms: float
 
 
@@ -37,4 +39,13 @@ class Retriever:
         found = await self._client.retrieve(request.question)
         context_id = self._workload.mistake(request, self._wrong_share) or found.doc_id
         prompt = self._workload.prompt_behind(context_id, found.text, request.question)
-        return Found(prompt, context_id, found.retrieval_ms)
+        return Found(prompt, context_id, context_id, found.retrieval_ms)
+
+
+class Labeller(Retriever):
+    """Asks for the label alone: the question stays behind its own context."""
+
+    async def find(self, request: Request) -> Found:
+        """The label of the request's question. Raises StreamFailure."""
+        found = await self._client.retrieve(request.question)
+        return Found(request.prompt, request.context_id, found.doc_id, found.retrieval_ms)

@@ -1,24 +1,36 @@
 """The engine's side of a run: samples each second, and whether the engine is still there."""
 
 import contextlib
+from collections import deque
 from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any
 
 from loadgen.stats.clock import RunClock
 from loadgen.stats.memory import GpuMemory
+from loadgen.stats.server_counters import ServerCourse
 from loadgen.stats.server_metrics import MetricsSources, ServerSample
 from loadgen.swarm.engine import Engine
 from loadgen.swarm.scraper import Scraper
 
+KEPT = 60
+"""So many samples are kept, for those who look at the last seconds."""
+
 
 class ServerWatch:
-    """Watches one host during one run; both callbacks are called on the hub."""
+    """Watches one host during one run; both callbacks are called on the hub.
+
+    `course` counts from the last sample of the warm-up on, `whole` from the first sample.
+    """
 
     def __init__(
-        self, on_sample: Callable[[ServerSample], None], on_death: Callable[[], None]
+        self,
+        on_sample: Callable[[ServerSample], None],
+        on_death: Callable[[], None],
+        warmup_s: float = 0.0,
     ) -> None:
-        self.samples: list[ServerSample] = []
+        self.recent: deque[ServerSample] = deque(maxlen=KEPT)
+        self.whole, self.course = ServerCourse(), ServerCourse(warmup_s)
         self._on_sample = on_sample
         self._on_death = on_death
         self._lifetime = contextlib.AsyncExitStack()
@@ -48,5 +60,7 @@ class ServerWatch:
         engine.drain()
 
     def _take(self, sample: ServerSample) -> None:
-        self.samples.append(sample)
+        for course in (self.whole, self.course):
+            course.add(sample)
+        self.recent.append(sample)
         self._on_sample(sample)

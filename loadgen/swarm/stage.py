@@ -13,7 +13,7 @@ from locust import constant
 from locust.exception import StopUser
 
 from loadgen.client.client import StreamingClient
-from loadgen.client.retrieval import RetrievalClient
+from loadgen.client.retrieval import LABEL_ROUTE, ROUTE, RetrievalClient
 from loadgen.client.transport import KEEPALIVE_S
 from loadgen.record import BatchRecord, RequestRecord
 from loadgen.stats.clock import RunClock
@@ -23,13 +23,15 @@ from loadgen.swarm.batch_sender import BatchForm
 from loadgen.swarm.client_settings import client_settings, extra_body
 from loadgen.swarm.collector import calm_collector
 from loadgen.swarm.engine import Engine, brisk_switching
+from loadgen.swarm.failed_requests import FailedRequests
 from loadgen.swarm.labels import Labels
 from loadgen.swarm.ledger import Ledger
 from loadgen.swarm.lengths import LengthSource
+from loadgen.swarm.option_flags import SERVICE_LABELS
 from loadgen.swarm.options import SwarmOptions
 from loadgen.swarm.plan import Plan
 from loadgen.swarm.replay import pacer_of, trace_workload
-from loadgen.swarm.retriever import Retriever
+from loadgen.swarm.retriever import Labeller, Retriever
 from loadgen.swarm.session import Hooks, Session
 from loadgen.swarm.stats_rows import log_batches, log_records
 from loadgen.workload.corpus import load_corpus
@@ -43,10 +45,6 @@ ENDPOINT_NAMES = {"completions": "/v1/completions", "chat": "/v1/chat/completion
 T = TypeVar("T")
 
 
-class RequestFailed(Exception):
-    """What Locust's Failures tab groups by: the outcome and the host's words."""
-
-
 class Stage:
     """Owns the session of this process and hands its results to Locust and a ledger."""
 
@@ -58,6 +56,7 @@ class Stage:
         self._lifetime: contextlib.AsyncExitStack | None = None
         self._ledger: Ledger | None = None
         self._names: itertools.count[int] = itertools.count()
+        self._failed = FailedRequests()
         self._drain_s = 0.0
         self._slo: Slo | None = None
         self._endpoint = ""
@@ -74,6 +73,7 @@ class Stage:
         self._ledger, self._drain_s, self._slo = ledger, options.drain_s, options.slo
         self._endpoint = ENDPOINT_NAMES[options.endpoint]
         self._names = itertools.count()
+        self._failed = FailedRequests()
         workload = _workload(plan, options, index)
         workload.warm(WARM_BUDGET_S)
         self.session = Session(
@@ -190,7 +190,7 @@ class Stage:
             return
         failed = None
         if record.outcome != "ok":
-            failed = RequestFailed(f"{record.outcome}: {record.error}")
+            failed = self._failed.told_as(record)
         self._environment.events.request.fire(
             request_type="POST",
             name=self._endpoint,
@@ -237,9 +237,12 @@ def _workload(plan: Plan, options: SwarmOptions, index: int) -> Workload | Trace
 
 
 def _retriever(options: SwarmOptions, workload: Workload | TraceWorkload) -> Retriever | None:
-    if options.labels != "rag" or options.rag_url is None or isinstance(workload, TraceWorkload):
+    if options.labels not in SERVICE_LABELS or options.rag_url is None:
         return None
+    if isinstance(workload, TraceWorkload):
+        return None
+    kind, route = (Labeller, LABEL_ROUTE) if options.labels == "kv" else (Retriever, ROUTE)
     client = RetrievalClient(
-        options.rag_url, options.timeout_s, options.connect_timeout_s, options.transport
+        options.rag_url, options.timeout_s, options.connect_timeout_s, options.transport, route
     )
-    return Retriever(client, workload, options.rag_wrong)
+    return kind(client, workload, options.rag_wrong)

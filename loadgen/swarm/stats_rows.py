@@ -25,6 +25,9 @@ TOKENS_PER_S = "Output tokens/s"
 CACHED_SHARE = "Cached-token share (%)"
 MAKESPAN = "Batch makespan (s)"
 
+KEPT_S = 60
+"""Locust keeps what it counts in each second for ever, and reads the last 12 of them."""
+
 
 def three_digits(value: float) -> float:
     """Rounded to three significant digits: at most 0.5 % off."""
@@ -48,6 +51,15 @@ def log_records(stats: RequestStats, rows: Iterable[tuple[RequestRecord, list[fl
 def log_batches(stats: RequestStats, batches: Iterable[BatchRecord]) -> None:
     """Add finished batches; only a whole one has a makespan."""
     _log(stats, MAKESPAN, [each.makespan_s for each in batches if each.makespan_s is not None])
+
+
+def forget_seconds(stats: RequestStats) -> None:
+    """Drop the counts of single seconds that nobody reads any more."""
+    oldest = int(time.time()) - KEPT_S
+    for entry in (stats.total, *stats.entries.values()):
+        for counts in (entry.num_reqs_per_sec, entry.num_fail_per_sec):
+            for second in [second for second in counts if second < oldest]:
+                del counts[second]
 
 
 def _cached_shares(records: list[RequestRecord]) -> Iterator[float]:

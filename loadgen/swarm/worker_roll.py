@@ -1,16 +1,19 @@
 """Which workers take part in a swarm, seen from the master."""
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import gevent
 
-from loadgen.swarm.messages import DRAIN, PLAN
+from loadgen.swarm.clock_offset import ClockOffset
+from loadgen.swarm.messages import CLOCK, DRAIN, PLAN
 from loadgen.swarm.plan import Plan
 
 WORKERS_GRACE_S = 10.0
 """How long after the drain time a worker may take to report that it has drained."""
+TOLD_OFFSET_S = 0.1
+"""Hosts that keep their clocks set are closer together."""
 
 
 class WorkerRoll:
@@ -20,6 +23,7 @@ class WorkerRoll:
         self.lost = 0
         self._runner = runner
         self._say = say
+        self._plan: Plan | None = None
         self._taking_part: set[str] = set()
         self._draining: set[str] = set()
         self._spent: set[str] = set()
@@ -33,6 +37,7 @@ class WorkerRoll:
     def start(self, plan: Plan) -> None:
         """Let every worker know its share; Locust's orders to spawn users come after it."""
         self.lost = 0
+        self._plan = plan
         self._taking_part, self._spent = set(plan.workers), set()
         self._runner.send_message(PLAN, plan.to_wire())
 
@@ -51,12 +56,54 @@ class WorkerRoll:
             self._say("a worker joined after the start: it takes no part in this run")
 
     def look(self) -> None:
-        """Notice workers that are gone for good."""
+        """Notice workers that are gone, and those that were taken for gone and are back."""
+        self._welcome()
         gone = self._taking_part - set(self.present()) - self._draining
         if gone:
             self._taking_part -= gone
             self.lost += len(gone)
-            self._say(f"{len(gone)} worker(s) lost: their share of the requests is not sent")
+            self._say(self._loss(gone))
+
+    def _welcome(self) -> None:
+        """A worker that was silent for long goes on sending: the end has to wait for it, too."""
+        known = set(self._plan.workers) if self._plan and self._taking_part else set()
+        back = (known - self._taking_part) & set(self.present())
+        if back:
+            self._taking_part |= back
+            self.lost -= len(back)
+            self._say(f"{len(back)} worker(s) that were taken for lost are back")
+
+    @property
+    def lost_share(self) -> float:
+        """The part of the swarm's requests, 0 to 1, that the lost workers were to send."""
+        return self.lost / len(self._plan.workers) if self._plan else 0.0
+
+    def _loss(self, gone: set[str]) -> str:
+        assert self._plan is not None
+        names = ", ".join(str(index) for index in sorted(map(self._plan.workers.__getitem__, gone)))
+        at_s = time.time() - self._plan.start_unix_s
+        return (
+            f"worker(s) {names} of {len(self._plan.workers)} lost at {at_s:.0f} s: a share of"
+            f" {self.lost_share:.0%} of the requests is not sent from now on, and what was not"
+            " reported is missing"
+        )
+
+    def tell_time(self, client_id: str, question: Mapping[str, float]) -> None:
+        """A worker asks what time it is."""
+        answer = {**question, "master_unix_s": time.time()}
+        self._runner.send_message(CLOCK, answer, client_id)
+
+    def corrected(self, client_id: str, offset: ClockOffset) -> None:
+        """A worker has compared the clocks and goes by the master's."""
+        if self._plan is None or not offset.is_certain:
+            return
+        apart_s, worker = abs(offset.master_ahead_s), self._plan.workers.get(client_id)
+        if apart_s >= TOLD_OFFSET_S:
+            where = "behind" if offset.master_ahead_s > 0 else "ahead of"
+            self._say(
+                f"the clock of worker {worker} is {apart_s:.3f} s {where} the master's:"
+                f" its times are corrected, to within {offset.error_s * 1000:.1f} ms"
+            )
 
     def drain(self, stop_timeout_s: float) -> None:
         """Have nothing new sent and wait until nothing is in flight any more."""

@@ -94,6 +94,9 @@ FIGURES: Mapping[str, Source] = {
         )
     },
     "cached_share": _plain("cached_share"),
+    "goodput_share": _plain("goodput_share"),
+    "goodput_per_s": _plain("goodput_per_s"),
+    "settled": lambda summary: summary["steady_state"]["settled"],
     "label_accuracy": _plain("label_accuracy"),
     "refused_share": _plain("refused_share"),
     "retrieval_share": _plain("retrieval_share"),

@@ -50,9 +50,9 @@ class MadeCell:
 
 def read_made_cell(run: Path) -> MadeCell | None:
     """None for a run that did not come to its end. Raises UsageError for a damaged note."""
-    found = read_object(run / CELL_JSON)
-    if not found:
+    if not (run / CELL_JSON).exists():
         return None
+    found = read_object(run / CELL_JSON)
     for name, kind in _KINDS.items():
         if name in found and not isinstance(found[name], kind):
             raise malformed(run / CELL_JSON, f"{name} is {found[name]!r}")

@@ -11,7 +11,7 @@ from loadgen.sweep.definition import Definition, Options
 from loadgen.sweep.option import as_words, text_of
 
 LONGEST_ID = 80
-_UNSAFE = re.compile(r"[^A-Za-z0-9.+]+")
+UNSAFE = re.compile(r"[^A-Za-z0-9.+]+")
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,7 +93,7 @@ def _cell_id(axes: Mapping[str, str], options: Options) -> str:
             is_number = text.replace(".", "").replace("-", "").isdigit()
             parts.append(f"{key}-{text}" if is_number or text in ("true", "false") else text)
     plain = "_".join(parts) or "cell"
-    safe = "_".join(_UNSAFE.sub("-", part).strip("-.") for part in parts) or "cell"
+    safe = "_".join(UNSAFE.sub("-", part).strip("-.") for part in parts) or "cell"
     if plain == safe and len(safe) <= LONGEST_ID:
         return safe
     return f"{safe[:LONGEST_ID]}-{_mark(axes, options)}"

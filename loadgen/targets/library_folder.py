@@ -14,6 +14,18 @@ from loadgen.targets.home import home
 
 
 @dataclass(frozen=True, slots=True)
+class CorpusTexts:
+    """Lines of JSON with doc_id, title and text, and such with doc_id and questions, or none.
+
+    By its name the library of a corpus is found again.
+    """
+
+    name: str
+    documents: str
+    expansions: str = ""
+
+
+@dataclass(frozen=True, slots=True)
 class LibraryFolder:
     """`path` is the library's, which may hold documents of before; `corpus` is to fill it."""
 
@@ -22,12 +34,12 @@ class LibraryFolder:
 
 
 @contextmanager
-def library_folder(name: str, corpus: str) -> Iterator[LibraryFolder]:
-    """A folder for the corpus of this name that nobody else uses until the exit.
+def library_folder(corpus: CorpusTexts) -> Iterator[LibraryFolder]:
+    """A folder for the corpus that nobody else uses until the exit.
 
     A second run at the same time gets a second folder. Raises UsageError where none can be made.
     """
-    shelf = home() / "rag" / hashlib.sha256(name.encode()).hexdigest()[:16]
+    shelf = home() / "rag" / hashlib.sha256(corpus.name.encode()).hexdigest()[:16]
     try:
         shelf.mkdir(parents=True, exist_ok=True)
         number, lock = _first_free(shelf)
@@ -37,7 +49,10 @@ def library_folder(name: str, corpus: str) -> Iterator[LibraryFolder]:
         ) from error
     with lock:
         source = shelf / f"{number}.jsonl"
-        source.write_text(corpus, encoding="utf-8")
+        source.write_text(corpus.documents, encoding="utf-8")
+        # An empty file: expansions of before must not stay.
+        beside = source.with_suffix(".expansions.jsonl")
+        beside.write_text(corpus.expansions, encoding="utf-8")
         yield LibraryFolder(shelf / str(number), source)
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import aiohttp
 
 from loadgen.errors import TargetError, UsageError
-from loadgen.targets.library_folder import LibraryFolder, library_folder
+from loadgen.targets.library_folder import CorpusTexts, LibraryFolder, library_folder
 from loadgen.targets.plan import ServicePlan
 from loadgen.targets.ports import free_ports
 from loadgen.targets.service_group import ServiceGroup
@@ -22,7 +22,7 @@ DRAIN_S, STOP_GRACE_S = 2, 8.0
 
 
 class RunningRagService:
-    """A service that has indexed its corpus and answers at `url`."""
+    """A service that finds contexts or labels, and answers at `url`."""
 
     def __init__(self, group: ServiceGroup) -> None:
         self._group = group
@@ -39,25 +39,33 @@ class RunningRagService:
 
 @asynccontextmanager
 async def start_rag_service(
-    name: str, corpus: str, log_dir: Path, start_timeout_s: float
+    corpus: CorpusTexts, log_dir: Path, start_timeout_s: float
 ) -> AsyncIterator[RunningRagService]:
-    """Serve a corpus, lines of JSON with doc_id, title and text; inside, it answers.
+    """Serve a corpus; inside, it answers.
 
-    Of a corpus that was served before under this name only changes are indexed. Raises UsageError
+    Of a corpus that was served before under its name only changes are indexed. Raises UsageError
     where the service is not installed, TargetError when it dies or is not ready in time. Nothing
     is left running.
     """
     require_rag_service()
-    with library_folder(name, corpus) as folder:
+    with library_folder(corpus) as folder:
         (port,) = free_ports(1)
-        async with aiohttp.ClientSession() as session:
-            plan = _plan(folder, port)
-            group = ServiceGroup([plan], log_dir, session, start_timeout_s, STOP_GRACE_S)
-            try:
-                await group.start()
-                yield RunningRagService(group)
-            finally:
-                await group.stop()
+        async with running_service(_plan(folder, port), log_dir, start_timeout_s) as service:
+            yield service
+
+
+@asynccontextmanager
+async def running_service(
+    plan: ServicePlan, log_dir: Path, start_timeout_s: float
+) -> AsyncIterator[RunningRagService]:
+    """One service from when it is ready until it is stopped. Raises TargetError."""
+    async with aiohttp.ClientSession() as session:
+        group = ServiceGroup([plan], log_dir, session, start_timeout_s, STOP_GRACE_S)
+        try:
+            await group.start()
+            yield RunningRagService(group)
+        finally:
+            await group.stop()
 
 
 def require_rag_service() -> None:

@@ -48,7 +48,7 @@ def load_corpus(corpus: Path | None = None, questions: Path | None = None) -> Co
     Control characters and halves of surrogate pairs become spaces, runs of blank lines one blank
     line. Asked again for what has not changed since, it reads nothing. Raises CorpusError.
     """
-    source = _demo_corpus() if corpus is None else corpus
+    source = demo_folder() if corpus is None else corpus
     asked = questions or (source if source.is_dir() else source.parent)
     return _load(source, asked, (_stamps(source), _stamps(asked)))
 
@@ -66,7 +66,7 @@ def _load(source: Path, questions: Path, _: object) -> Corpus:
 
 def load_documents(corpus: Path | None = None) -> tuple[Document, ...]:
     """The documents of `load_corpus` alone, which need no questions. Raises CorpusError."""
-    source = _demo_corpus() if corpus is None else corpus
+    source = demo_folder() if corpus is None else corpus
     if not source.exists():
         raise CorpusError(f"corpus {source} does not exist: name a folder or a JSONL file")
     documents = _unique(_read_folder(source) if source.is_dir() else _read_jsonl(source))
@@ -85,7 +85,8 @@ def _stamps(source: Path) -> tuple[object, ...]:
     return tuple((name, state.st_mtime_ns, state.st_size) for name, state in states)
 
 
-def _demo_corpus() -> Path:
+def demo_folder() -> Path:
+    """Where the corpus lies that comes along."""
     return Path(__file__).parent / "demo_corpus"
 
 

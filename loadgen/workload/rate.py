@@ -7,6 +7,8 @@ from typing import Self
 
 from loadgen.errors import UsageError
 
+MOST_PER_S = 1_000_000
+"""More than any swarm sends: a slip of the keys would fill the memory with what is due."""
 _PHASE = re.compile(
     r"\s*(?P<low>[0-9.eE+]+)\s*(?:-\s*(?P<high>[0-9.eE+]+)\s*)?(?::\s*(?P<s>[0-9.]+)\s*s?\s*)?"
 )
@@ -95,8 +97,11 @@ def _phase(part: str, name: str, text: str) -> Phase:
             f"{name} {text!r} is no rate: write requests a second, as 5, or phases"
             " RATE:SECONDS and FROM-TO:SECONDS, as 2:30,2-10:60,10"
         ) from None
-    if not (math.isfinite(first) and math.isfinite(last) and seconds > 0):
-        raise UsageError(f"{name} {text!r} is out of range: give finite rates, lengths above 0")
+    if not (max(first, last) <= MOST_PER_S and seconds > 0):
+        raise UsageError(
+            f"{name} {text!r} is out of range: give at most {MOST_PER_S:,} requests a second, and"
+            " lengths above 0"
+        )
     if math.isinf(seconds) and first != last:
         raise UsageError(f"{name} {text!r} ramps without an end: write FROM-TO:SECONDS")
     return Phase(first, last, seconds)

@@ -1,6 +1,6 @@
 """How much lies between two uses of the same thing."""
 
-from collections.abc import Hashable, Iterable, Iterator
+from collections.abc import Hashable
 
 SPARE_SLOTS = 64
 
@@ -56,8 +56,3 @@ class Recency:
         # Node i counts the slots above i - (i & -i) up to i; the first `used` ones are occupied.
         self._tree = [max(0, min(i, used) - (i & (i - 1))) if i else 0 for i in range(size)]
         self._next = used + 1
-
-
-def reuse_distances(keys: Iterable[Hashable]) -> Iterator[int | None]:
-    """The LRU stack distance of each use: 0 is back to back, None a first use."""
-    return map(Recency().use, keys)

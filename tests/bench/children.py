@@ -7,7 +7,7 @@ import subprocess
 import sys
 import time
 import urllib.request
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -24,15 +24,15 @@ CLIENT_CORE, SERVER_CORE = CORES[0], CORES[-1]
 """Two different cores where there are two, so that the client's limit is what is measured."""
 
 
-def pin(core: int) -> None:
-    """Keep this process on one core, where the system can (Linux)."""
+def pin(*cores: int) -> None:
+    """Keep this process on one or some cores, where the system can (Linux)."""
     if sys.platform == "linux":
-        os.sched_setaffinity(0, {core})
+        os.sched_setaffinity(0, cores)
 
 
-def start(command: list[str], core: int, **settings: Any) -> subprocess.Popen[bytes]:
-    """A child on one core."""
-    return subprocess.Popen(command, preexec_fn=lambda: pin(core), **settings)
+def start(command: list[str], *cores: int, **settings: Any) -> subprocess.Popen[bytes]:
+    """A child on one or some cores."""
+    return subprocess.Popen(command, preexec_fn=lambda: pin(*cores), **settings)
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,6 +40,7 @@ class Server:
     """A running mock server."""
 
     url: str
+    pid: int
 
     def log(self) -> dict[str, Any]:
         """What it has noted so far; see mock_server.Log."""
@@ -48,13 +49,14 @@ class Server:
 
 
 @contextlib.contextmanager
-def mock_server(tokens: int, gap_ms: float) -> Iterator[Server]:
-    """A mock server of its own for one run, killed at the exit."""
+def mock_server(tokens: int, gap_ms: float, counts: bool = False) -> Iterator[Server]:
+    """A mock server of its own for one run, killed at the exit; see mock_server.Counts."""
     arguments = [str(HERE / "mock_server.py"), "--tokens", str(tokens), "--gap-ms", str(gap_ms)]
+    arguments += ["--counts"] if counts else []
     with start([sys.executable, *arguments], SERVER_CORE, stdout=subprocess.PIPE) as process:
         try:
             assert process.stdout is not None
-            yield Server(f"http://127.0.0.1:{int(process.stdout.readline())}")
+            yield Server(f"http://127.0.0.1:{int(process.stdout.readline())}", process.pid)
         finally:
             process.kill()
 
@@ -64,7 +66,8 @@ class Metered:
     """A finished child: when it was started, its CPU seconds and resident memory over time.
 
     `cpu` holds (`time.perf_counter()` seconds, user + system CPU seconds so far) of the child and
-    its descendants, memory is the sum over them. `total_cpu_s` is the kernel's account at the end.
+    its descendants, `own_cpu` of it alone, memory is the sum over them. `total_cpu_s` is the
+    kernel's account at the end.
     """
 
     started_at: float
@@ -72,11 +75,13 @@ class Metered:
     total_cpu_s: float = 0.0
     peak_rss_mb: float = 0.0
     cpu: list[tuple[float, float]] = field(default_factory=list)
+    own_cpu: list[tuple[float, float]] = field(default_factory=list)
 
-    def cpu_at(self, at: float) -> float:
+    def cpu_at(self, at: float, own: bool = False) -> float:
         """CPU seconds used until that moment, interpolated between two readings."""
-        before = max((row for row in self.cpu if row[0] <= at), default=(self.started_at, 0.0))
-        after = min((row for row in self.cpu if row[0] > at), default=before)
+        rows = self.own_cpu if own else self.cpu
+        before = max((row for row in rows if row[0] <= at), default=(self.started_at, 0.0))
+        after = min((row for row in rows if row[0] > at), default=before)
         if after[0] == before[0]:
             return before[1]
         share = (at - before[0]) / (after[0] - before[0])
@@ -84,13 +89,17 @@ class Metered:
 
 
 def run_metered(
-    command: list[str], log: Path, timeout_s: float, environment: Mapping[str, str]
+    command: list[str],
+    log: Path,
+    timeout_s: float,
+    environment: Mapping[str, str],
+    cores: Sequence[int] = (CLIENT_CORE,),
 ) -> Metered:
-    """Run a child on the client's core to its end. Raises TimeoutError, and then kills it."""
+    """Run a child to its end, on the client's core. Raises TimeoutError, and then kills it."""
     settings = {"env": {**os.environ, **environment}, "start_new_session": True}
     with log.open("wb") as output:
         metered = Metered(time.perf_counter())
-        process = start(command, CLIENT_CORE, stdout=output, stderr=subprocess.STDOUT, **settings)
+        process = start(command, *cores, stdout=output, stderr=subprocess.STDOUT, **settings)
         try:
             _follow(process, metered, timeout_s)
         finally:
@@ -131,6 +140,7 @@ class _Tree:
                 self._members = [self._root, *self._root.children(recursive=True)]
         rss_mb = sum(map(self._read_one, self._members))
         metered.cpu.append((now, sum(self._cpu_s.values())))
+        metered.own_cpu.append((now, self._cpu_s.get(self._root.pid, 0.0)))
         metered.peak_rss_mb = max(metered.peak_rss_mb, rss_mb)
 
     def _read_one(self, process: psutil.Process) -> float:

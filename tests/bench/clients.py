@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from children import HERE, Metered, run_metered
+from children import CLIENT_CORE, HERE, Metered, run_metered
 from client_replies import Reported, replies_of_kvswarm, replies_of_times
 
 from loadgen.client.protocol import request_body
@@ -47,6 +47,7 @@ class Command:
     environment: Mapping[str, str] = field(default_factory=dict)
     allowed: tuple[int, ...] = (0,)
     grace_s: float = GRACE_S
+    cores: tuple[int, ...] = (CLIENT_CORE,)
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,7 +66,7 @@ class Client:
         """Run it to its end. Raises RuntimeError with its log when it fails."""
         command, log = self.command(job), job.folder / "client.log"
         timeout_s = job.seconds + command.grace_s
-        metered = run_metered(command.words, log, timeout_s, command.environment)
+        metered = run_metered(command.words, log, timeout_s, command.environment, command.cores)
         if metered.exit_code not in command.allowed:
             raise RuntimeError(f"{self.name} ended with {metered.exit_code}:\n{log.read_text()}")
         return metered

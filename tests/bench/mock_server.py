@@ -1,12 +1,14 @@
 """An OpenAI completion server that costs almost nothing: prebuilt bytes on a raw uvloop protocol.
 
-Every event carries `t_ns`, the moment before it was written. Without a delay a whole reply is one
-write. With one, each event is written on its own when it is due (see mock_pace), and what was
-written when is kept as the truth to compare with. Such a reply has a number from 1 on: it is in
+Every event carries the moment before it was written, a token in its text: the tokens of a reply
+differ in nothing else, as vLLM's do. Without a delay a whole reply is one write. With one, each
+event is written on its own when it is due (see mock_pace), and what was written when is kept as
+the truth to compare with. Such a reply has a number from 1 on: it is in
 `usage.prompt_tokens` and in the text of the first token, as some clients keep the one and some the
 other; without a delay it is 0. The first reply of a connection begins up to the length of a reply
 later, so that streams that are started together do not speak together. `GET /log` gives what was
-noted, in `time.perf_counter_ns()`, one clock for all processes of a machine.
+noted, in `time.perf_counter_ns()`, one clock for all processes of a machine; with `--counts` only
+numbers are kept, so that a run may last.
 """
 
 import argparse
@@ -15,11 +17,11 @@ import gc
 import os
 import sys
 import time
-from dataclasses import dataclass, field
 from typing import Any
 
 import orjson
 import uvloop
+from mock_log import Counts, Log
 from mock_pace import Pace, Speech
 
 MODEL = "mock"
@@ -35,21 +37,8 @@ GOLDEN = 0.618034
 """Multiples of it, without their whole part, are spread evenly from the first few on."""
 
 
-@dataclass(slots=True)
-class Log:
-    """What the server saw: `replies` maps a number to its receipt and its writes.
-
-    `late_ns` is how long after it was due each paced event was written.
-    """
-
-    first_post_ns: int = 0
-    done_ns: list[int] = field(default_factory=list)
-    replies: dict[int, list[int]] = field(default_factory=dict)
-    late_ns: list[int] = field(default_factory=list)
-
-
 class Script:
-    """The bytes of a reply of `tokens` events, as templates of its number and of `t_ns`."""
+    """The bytes of a reply of `tokens` events, as templates of its number and of the time."""
 
     def __init__(self, tokens: int, gap_ns: int) -> None:
         self.tokens, self.gap_ns = tokens, gap_ns
@@ -77,23 +66,24 @@ class Script:
 
 def _token(number: int, tokens: int) -> bytes:
     reason = "length" if number == tokens - 1 else None
-    text = f" word{number}" if number else " #NUMBER"
+    text = " @T_NS" if number else " #NUMBER @T_NS"
     return _event([{"index": 0, "text": text, "logprobs": None, "finish_reason": reason}], None)
 
 
 def _closing(tokens: int) -> bytes:
     """Usage, `[DONE]` and the end of the body."""
     usage = {"prompt_tokens": "NUMBER", "completion_tokens": tokens, "total_tokens": tokens}
-    return _event([], usage) + b"e\r\ndata: [DONE]\n\n\r\n" + LAST_CHUNK
+    return _event([], usage, {"t_ns": "T_NS"}) + b"e\r\ndata: [DONE]\n\n\r\n" + LAST_CHUNK
 
 
-def _event(choices: list[Any], usage: Any) -> bytes:
+def _event(choices: list[Any], usage: Any, more: dict[str, str] | None = None) -> bytes:
     """A chunk with one event."""
     head = {"id": "cmpl-0123456789abcdef", "object": "text_completion", "created": 1_700_000_000}
-    content = {**head, "model": MODEL, "choices": choices, "usage": usage, "t_ns": "T_NS"}
+    content = {**head, "model": MODEL, "choices": choices, "usage": usage, **(more or {})}
     data = b"data: " + orjson.dumps(content) + b"\n\n"
     data = (
         data.replace(b'"T_NS"', T_NS)
+        .replace(b"@T_NS", b"@" + T_NS)
         .replace(b'"NUMBER"', NUMBER)
         .replace(b"#NUMBER", b"#" + NUMBER)
     )
@@ -104,7 +94,7 @@ def _event(choices: list[Any], usage: Any) -> bytes:
 class Connection(asyncio.Protocol):
     """One kept-alive connection; a client sends its next request after the reply."""
 
-    def __init__(self, number: int, script: Script, pace: Pace, log: Log) -> None:
+    def __init__(self, number: int, script: Script, pace: Pace, log: Log | Counts) -> None:
         self._script, self._pace, self._log = script, pace, log
         self._gap_ns = script.first_gap_ns(number)
         self._pending = b""
@@ -131,13 +121,11 @@ class Connection(asyncio.Protocol):
 
     def _reply(self, now_ns: int) -> None:
         log, script = self._log, self._script
-        log.first_post_ns = log.first_post_ns or now_ns
+        reply = log.received(now_ns, bool(script.gap_ns))
         if not script.gap_ns:
             self._transport.write(script.whole(now_ns))
-            log.done_ns.append(now_ns)
+            log.done(now_ns)
             return
-        reply = len(log.replies) + 1
-        log.replies[reply] = [now_ns]
         self._write(STREAM_HEAD)
         self._pace.add(now_ns + self._gap_ns, Speech(self._speak, reply))
         self._gap_ns = script.gap_ns
@@ -149,12 +137,11 @@ class Connection(asyncio.Protocol):
         log, script, number = self._log, self._script, speech.spoken
         speech.spoken += 1
         now_ns = time.perf_counter_ns()
-        log.replies[speech.reply].append(now_ns)
-        log.late_ns.append(now_ns - due_ns)
+        log.spoke(speech.reply, now_ns, due_ns)
         self._write(script.event(number, speech.reply, now_ns))
         if speech.spoken < script.tokens:
             return due_ns + script.gap_ns
-        log.done_ns.append(now_ns)
+        log.done(now_ns)
         return 0
 
     def _write(self, data: bytes) -> None:
@@ -177,7 +164,7 @@ def _body_length(head: bytes) -> int:
     return int(rest.split(b"\r\n", 1)[0]) if rest else 0
 
 
-def _answer(path: bytes, log: Log) -> bytes:
+def _answer(path: bytes, log: Log | Counts) -> bytes:
     status, content = b"404 Not Found", b"{}"
     if path == b"/v1/models":
         card = {"id": MODEL, "object": "model", "owned_by": "mock"}
@@ -190,9 +177,9 @@ def _answer(path: bytes, log: Log) -> bytes:
     return head % (status, len(content)) + content
 
 
-async def serve(script: Script) -> None:
+async def serve(script: Script, log: Log | Counts) -> None:
     """Serve on a free port, which is printed, until killed."""
-    log, connections = Log(), 0
+    connections = 0
     pace = Pace(asyncio.get_running_loop())
 
     def connection() -> Connection:
@@ -212,10 +199,12 @@ def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("--tokens", type=int, default=16)
     parser.add_argument("--gap-ms", type=float, default=0.0)
+    parser.add_argument("--counts", action="store_true", help="keep numbers alone")
     parsed = parser.parse_args()
+    log = Counts() if parsed.counts else Log()
     gc.freeze()
     gc.disable()  # a collection would stop every stream; nothing here makes cycles
-    uvloop.run(serve(Script(parsed.tokens, int(parsed.gap_ms * 1e6))))
+    uvloop.run(serve(Script(parsed.tokens, int(parsed.gap_ms * 1e6)), log))
 
 
 if __name__ == "__main__":

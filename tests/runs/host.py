@@ -24,10 +24,13 @@ MODELS = (
     "endless",
     "malformed",
     "queued",
+    "warming",
 )
 PAUSE_S = 0.005
 SERVICE_S = 0.05
 """Of `queued`, which answers one request after the other."""
+COLD, COLD_S, WARM_S = 40, 2.0, 0.5
+"""So many requests of `warming`, the first ones, wait for so long, and then each for less."""
 
 
 def event(**fields: object) -> bytes:
@@ -76,6 +79,8 @@ class Host:
 
     async def stream(self, response: web.StreamResponse, body: dict, replies: int) -> None:
         model, tokens = body["model"], body["max_tokens"]
+        if model == "warming":
+            await asyncio.sleep(COLD_S if self.served[model] <= COLD else WARM_S)
         if model == "queued":
             async with self.turn:
                 await asyncio.sleep(SERVICE_S)

@@ -3,19 +3,22 @@
 import csv
 import json
 import os
+import signal
 import socket
 import subprocess
 import sys
 import time
 import urllib.request
-from collections.abc import Callable, Iterator
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 KVSWARM = (sys.executable, "-m", "loadgen.cli.main")
-TIMEOUT_S = 60
+TIMEOUT_S = 120
+"""How long a busy machine may take for what is a matter of seconds."""
 
 
 @dataclass(frozen=True)
@@ -86,7 +89,7 @@ def _answers(url: str) -> bool:
         return False
 
 
-def wait_until(condition: Callable[[], bool], timeout_s: float = 30) -> None:
+def wait_until(condition: Callable[[], bool], timeout_s: float = TIMEOUT_S) -> None:
     deadline = time.monotonic() + timeout_s
     while not condition():
         assert time.monotonic() < deadline, "it did not happen in time"
@@ -116,3 +119,32 @@ def run_swarm(
         check=False,
     )
     return Ran(done.returncode, done.stdout + done.stderr, out)
+
+
+def workers_with_rows(out: Path, least: int) -> set[str]:
+    """The workers that have recorded so many requests by now."""
+    path = out / "requests.csv"
+    rows = Ran(0, "", out).rows if path.is_file() else []
+    counts = Counter(row["worker"] for row in rows)
+    return {worker for worker, count in counts.items() if count >= least}
+
+
+def run_until(
+    condition: Callable[[], bool], url: str, outs: Sequence[Path], *more: object
+) -> list[Ran]:
+    """Runs at the same time, all of which Ctrl-C ends once the condition holds."""
+    running = [
+        subprocess.Popen(
+            arguments(url, out, *more), stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
+        )
+        for out in outs
+    ]
+    try:
+        wait_until(condition)
+        for process in running:
+            process.send_signal(signal.SIGINT)
+        outputs = [process.communicate(timeout=TIMEOUT_S)[0] for process in running]
+    finally:
+        for process in running:
+            process.kill()
+    return [Ran(p.returncode, *rest) for p, *rest in zip(running, outputs, outs, strict=True)]

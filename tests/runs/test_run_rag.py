@@ -122,7 +122,7 @@ def test_found_and_wrong_contexts_of_a_swarm_with_workers(
     with (ran.out / "locust_stats.csv").open(newline="") as file:
         counts = {row["Name"]: int(row["Request Count"]) for row in csv.DictReader(file)}
     assert counts["Retrieval (ms)"] == len(rows)
-    assert f"{right / len(rows):.1%} of the contexts right" in ran.output
+    assert f"{right / len(rows):.1%} of the labels right" in ran.output
 
 
 def test_an_arm_without_retrieval_needs_no_service(
@@ -139,11 +139,11 @@ def test_an_arm_without_retrieval_needs_no_service(
     assert starts == sorted(SUBJECTS[row["context_id"]][:40] for row in ran.rows)
 
 
-def test_a_service_that_dies_fails_the_requests_and_the_run(
+def test_a_service_that_dies_fails_the_requests_and_ends_the_run(
     engine: HostProcess, corpus: Path, tmp_path: Path
 ) -> None:
     with rag_service(tmp_path, corpus) as service:
-        more = options(corpus, "--rag-url", service.url, "-t", "4s")
+        more = options(corpus, "--rag-url", service.url, "-t", "10m")
         command = arguments(engine.url, tmp_path / "run", *more, file="rag")
         process = subprocess.Popen(
             command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
@@ -155,7 +155,9 @@ def test_a_service_that_dies_fails_the_requests_and_the_run(
         finally:
             process.kill()
     ran = Ran(process.returncode, output, tmp_path / "run")
-    assert ran.code == 1, output
+    assert ran.code == 3, output
+    assert f"the RAG service {service.url} is gone: ending the run" in output
+    assert ran.json("run.json")["host_died"] is True
     lost = [row for row in ran.rows if row["outcome"] not in ("ok", "cancelled")]
     assert lost
     for row in lost:
@@ -201,6 +203,19 @@ def test_a_service_that_lacks_documents_is_refused(
     assert "lacks 1 of the corpus's 1 documents (stranger)" in ran.output
     assert f"kvswarm rag index {tmp_path / 'other'}" in ran.output
     assert not (tmp_path / "run").exists()
+    assert engine.prompts() == []
+
+
+def test_a_service_with_another_text_is_refused(
+    engine: HostProcess, service: Service, corpus: Path, tmp_path: Path
+) -> None:
+    changed = tmp_path / "corpus.jsonl"
+    changed.write_text(corpus.read_text().replace("The moon", "The sun"))
+    (tmp_path / "questions.jsonl").write_text((corpus.parent / "questions.jsonl").read_text())
+    ran = run_swarm(engine.url, tmp_path / "run", *options(changed, "--rag-url", service.url),
+                    "-t", "1s", file="rag")  # fmt: skip
+    assert ran.code == 2
+    assert "has another text for 1 of the corpus's 4 documents (tides)" in ran.output
     assert engine.prompts() == []
 
 

@@ -4,7 +4,6 @@ import json
 import os
 import signal
 import subprocess
-import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,7 +12,7 @@ from typing import Any
 import psutil
 import pytest
 from rag_process import rag_process, write_corpus
-from run_process import KVSWARM, wait_until
+from run_process import KVSWARM, TIMEOUT_S, wait_until
 
 ENGINE = Path(__file__).parents[1] / "unit" / "fake_engine.py"
 CATALOG = """
@@ -28,7 +27,6 @@ services = ["engine"]
 [targets.two]
 extends = "one"
 """
-TIMEOUT_S = 120
 
 
 @dataclass(frozen=True)
@@ -43,6 +41,8 @@ class Place:
         corpus = self.folder / "corpus"
         if not corpus.exists():
             write_corpus(corpus)
+            expansion = {"doc_id": "raft", "questions": ["Who copies to whom?"]}
+            (corpus / "expansions.jsonl").write_text(json.dumps(expansion))
         target = ["--targets", catalog, "--corpus", corpus, "--out", self.folder / name]
         small = ["--contexts", 3, "--output-tokens", 2, "-u", 1, "--max-lag-ms", 60_000]
         return [*KVSWARM, "run", "rag", "--model", "m", *map(str, [*target, *small, *more])]
@@ -103,7 +103,7 @@ def test_one_service_serves_all_targets(ran: Ran) -> None:
     urls = {ran.json(f"{name}/run.json")["rag"]["url"] for name in ("one", "two")}
     assert len(urls) == 1
     log = (ran.out / "engine" / "rag.log").read_text()
-    assert log.count(f"serving 3 documents in 3 chunks at {urls.pop()}") == 1
+    assert log.count(f"serving 3 documents in 3 chunks and 1 expansions at {urls.pop()}") == 1
 
 
 def test_what_it_found_was_sent(ran: Ran) -> None:
@@ -130,6 +130,7 @@ def test_a_service_that_runs_already_is_used(place: Place, tmp_path: Path) -> No
 
 def test_a_service_that_cannot_start_is_told(place: Place, tmp_path: Path) -> None:
     (tmp_path / "rag_store").mkdir()
+    (tmp_path / "rag_store" / "__init__.py").touch()
     (tmp_path / "rag_store" / "__main__.py").write_text("raise SystemExit('no room for chunks')")
     command = place.command("unborn", "--target", "one,two", "-t", "1s")
     done = subprocess.run(
@@ -144,7 +145,7 @@ def test_a_service_that_cannot_start_is_told(place: Place, tmp_path: Path) -> No
 
 def family(process: subprocess.Popen[str], requests: Path) -> list[psutil.Process]:
     """All processes of a run that sends requests."""
-    wait_until(lambda: requests.is_file() and len(requests.read_text().splitlines()) > 2, 60)
+    wait_until(lambda: requests.is_file() and len(requests.read_text().splitlines()) > 2)
     return psutil.Process(process.pid).children(recursive=True)
 
 
@@ -158,16 +159,14 @@ def service_of(processes: list[psutil.Process]) -> psutil.Process:
 
 
 def test_a_service_that_dies_ends_the_run_and_is_named(place: Place) -> None:
-    process = place.start("killed", "--target", "one,two", "-t", "100s")
+    process = place.start("killed", "--target", "one,two")
     try:
         processes = family(process, place.folder / "killed" / "one" / "requests.csv")
         service_of(processes).kill()
-        began_s = time.monotonic()
-        _, said = process.communicate(timeout=60)
+        _, said = process.communicate(timeout=TIMEOUT_S)
     finally:
         process.kill()
     assert process.returncode == 3
-    assert time.monotonic() - began_s < 60
     assert said.count("kvswarm: rag was ended by SIGKILL (log: ") == 2, "for each target"
     assert "starting two" not in said
     rows = (place.folder / "killed" / "one" / "requests.csv").read_text().splitlines()
@@ -184,25 +183,25 @@ def test_nothing_is_left_running(
     place: Place, end: Callable[[subprocess.Popen[str]], None]
 ) -> None:
     name = end.__name__
-    process = place.start(name, "--target", "one", "-t", "100s")
+    process = place.start(name, "--target", "one")
     try:
         processes = family(process, place.folder / name / "requests.csv")
         service_of(processes)
         end(process)
-        process.communicate(timeout=40)
+        process.communicate(timeout=TIMEOUT_S)
     finally:
         process.kill()
     assert not psutil.wait_procs(processes, timeout=30)[1]
 
 
 def test_an_end_while_the_service_starts_leaves_nothing(place: Place) -> None:
-    process = place.start("early", "--target", "one", "-t", "100s")
+    process = place.start("early", "--target", "one")
     log = place.folder / "early" / "engine" / "rag.log"
     try:
-        wait_until(log.is_file, 60)
+        wait_until(log.is_file)
         processes = psutil.Process(process.pid).children(recursive=True)
         process.send_signal(signal.SIGINT)
-        _, said = process.communicate(timeout=40)
+        _, said = process.communicate(timeout=TIMEOUT_S)
     finally:
         process.kill()
     assert process.returncode == 130

@@ -1,9 +1,9 @@
 """What the swarm sends: reproducible, shared by workers, never twice without saying so."""
 
-from collections import defaultdict
+from collections import Counter, defaultdict
 from pathlib import Path
 
-from run_process import HostProcess, Run, run_swarm
+from run_process import HostProcess, Run, run_swarm, run_until, workers_with_rows
 
 
 def prompts_by_id(rows: list[dict[str, str]]) -> dict[int, tuple[str, str]]:
@@ -11,17 +11,23 @@ def prompts_by_id(rows: list[dict[str, str]]) -> dict[int, tuple[str, str]]:
 
 
 def test_two_workers_send_what_one_process_sends(host: HostProcess, tmp_path: Path) -> None:
-    options = ["--model", "normal", "-u", 4, "-r", 4, "-t", "3s", "--seed", 3]
+    options = ["--model", "normal", "-u", 4, "-r", 4, "--seed", 3]
     options += ["--contexts", 30, "--zipf", 1, "--stickiness", 0.3, "--repeat", 0.3]
-    one = run_swarm(host.url, tmp_path / "one", *options)
-    two = run_swarm(host.url, tmp_path / "two", *options, "--processes", 2)
+    out = tmp_path / "one"
+    (one,) = run_until(lambda: bool(workers_with_rows(out, 60)), host.url, [out], *options)
+    pair = tmp_path / "two"
+    (two,) = run_until(
+        lambda: workers_with_rows(pair, 30) == {"0", "1"},
+        *(host.url, [pair], *options, "--processes", 2),
+    )
     assert one.code == two.code == 0, one.output + two.output
     sent_by_one, sent_by_two = prompts_by_id(one.rows), prompts_by_id(two.rows)
     common = sent_by_one.keys() & sent_by_two.keys()
     assert len(common) > 50
     assert {i: sent_by_one[i] for i in common} == {i: sent_by_two[i] for i in common}
     assert {row["worker"] for row in two.rows} == {"0", "1"}
-    assert two.json("summary.json")["outcomes"] == {"ok": len(two.rows)}
+    assert two.json("summary.json")["outcomes"] == Counter(row["outcome"] for row in two.rows)
+    assert two.json("summary.json")["failed"] == 0
     assert two.json("run.json")["workers"] == 2
 
 

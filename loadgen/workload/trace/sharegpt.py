@@ -13,6 +13,8 @@ READ_CHARACTERS = 1 << 20
 MAX_ITEM_CHARACTERS = 1 << 28
 ASKING, ANSWERING = ("human", "user"), ("gpt", "assistant", "chatgpt", "bing", "bard")
 _SKIPPED = re.compile(r"[\s,\[\]\ufeff]*")
+UNFINISHED = 16
+"""Characters of the longest literal or escape, which may lack its end where a piece ends."""
 TURN_BREAK = "\n\n"
 MEND = "write objects with `conversations`, a list of turns with `from` and `value`"
 
@@ -72,9 +74,11 @@ def _items(path: Path, file: TextIO) -> Iterator[dict[str, Any]]:
             item, start = decoder.raw_decode(buffer, start)
         except RecursionError:
             raise Place(path, count + 1, "conversation").wrong("nested too deep", MEND) from None
-        except ValueError:
-            piece = file.read(READ_CHARACTERS)
+        except ValueError as error:
             rest = buffer[start:]
+            # More each time: an item that is decoded anew with every piece stays linear.
+            more = max(READ_CHARACTERS, len(rest) // 2)
+            piece = "" if _is_broken(error) else file.read(more)
             if not piece and not rest:
                 return
             if not piece or len(rest) > MAX_ITEM_CHARACTERS:
@@ -85,3 +89,11 @@ def _items(path: Path, file: TextIO) -> Iterator[dict[str, Any]]:
         if not isinstance(item, dict):
             raise Place(path, count, "conversation").wrong("not an object", MEND)
         yield item
+
+
+def _is_broken(error: ValueError) -> bool:
+    """Whether no more text could make JSON of it: all but a string fails where the text ends."""
+    if not isinstance(error, json.JSONDecodeError):
+        return True
+    is_string = error.msg.startswith("Unterminated string")
+    return not is_string and error.pos < len(error.doc) - UNFINISHED

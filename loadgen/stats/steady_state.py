@@ -1,0 +1,127 @@
+"""From when on a run was steady, and its latencies from then on."""
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from loadgen.stats.drift import drifts, front_differs
+from loadgen.stats.sketch import Sketch
+from loadgen.stats.steady import front_of
+from loadgen.stats.summary import statistics_of
+
+LATENCIES = ("ttft_ms", "tpot_ms", "e2e_ms")
+COLUMNS = ("scheduled_s", "end_s", *LATENCIES, "output_tokens")
+"""Of `requests.csv`, that a steady state is found by and told in."""
+LEAST_REQUESTS = 100
+"""Fewer say nothing of a drift."""
+NOTABLE = 0.05
+"""A warm-up that moves the mean TTFT of the run by less is not spoken of."""
+
+
+@dataclass(frozen=True, slots=True)
+class SteadyState:
+    """`settled` is False where TTFT still drifted behind the warm-up, None where too few requests
+    could tell.
+
+    From `from_s` on (seconds since the run's start) the run was steady; `early` of its `ok`
+    requests were due before. `shift` is how much higher they make the mean TTFT: 0.1 is 10 %.
+    `metrics` has `STATISTICS` of the requests from `from_s` on, and the rates are theirs.
+    """
+
+    settled: bool | None
+    from_s: float
+    early: int
+    shift: float
+    requests: int
+    requests_per_s: float | None
+    output_tokens_per_s: float | None
+    metrics: Mapping[str, Mapping[str, float | None]]
+
+    def to_json(self) -> dict[str, Any]:
+        """For `summary.json`."""
+        return asdict(self)
+
+
+def is_notable(steady: Mapping[str, Any]) -> bool:
+    """Whether a `SteadyState.to_json` has a warm-up that makes a difference."""
+    return bool(steady["settled"]) and steady["early"] > 0 and abs(steady["shift"]) >= NOTABLE
+
+
+def enough_s(from_s: float) -> str:
+    """A `--warmup` that leaves out what was due before `from_s`: rounded up."""
+    return f"{math.ceil(from_s * 10) / 10:.1f}"
+
+
+def is_meant_steady(options: Mapping[str, Any], batched: bool) -> bool:
+    """Whether a run with these options had one load all the time. Batches wait for their own
+    members, and traces and phases of `--rate` change the load on purpose."""
+    rate = str(options.get("rate") or "")
+    return not batched and not options.get("trace") and not set(rate) & set(":,")
+
+
+def find_steady_state(columns: Mapping[str, Sequence[float]], each: int = 1) -> SteadyState | None:
+    """Of the `ok` requests that count: `COLUMNS` in any order, NaN for what is not known, where one
+    stands for `each`. None without TTFT of any.
+
+    TTFT is looked at in the order in which requests were due. `front_of` proposes a warm-up; the
+    rest must not drift, and the warm-up must differ from it.
+    """
+    due_s, ttft_ms = columns["scheduled_s"], columns["ttft_ms"]
+    order = sorted(
+        (at for at in range(len(due_s)) if not math.isnan(ttft_ms[at])), key=due_s.__getitem__
+    )
+    if not order:
+        return None
+    early, settled = _warm_up([ttft_ms[at] for at in order])
+    return _state(columns, order, early, settled, each)
+
+
+def _warm_up(ttft_ms: Sequence[float]) -> tuple[int, bool | None]:
+    """How many values at the front are a warm-up, and whether the rest is steady."""
+    if len(ttft_ms) < LEAST_REQUESTS:
+        return 0, None
+    front = front_of(ttft_ms)
+    if drifts(ttft_ms[front:]):
+        return 0, False
+    return (front if front_differs(ttft_ms, front) else 0), True
+
+
+def _state(
+    columns: Mapping[str, Sequence[float]],
+    order: Sequence[int],
+    early: int,
+    settled: bool | None,
+    each: int,
+) -> SteadyState:
+    late = order[early:]
+    whole_ms, late_ms = (
+        math.fsum(columns["ttft_ms"][at] for at in part) / len(part) for part in (order, late)
+    )
+    from_s = columns["scheduled_s"][late[0]]
+    last_s = max(columns["end_s"][at] for at in late)
+    tokens = _known(columns["output_tokens"], late)
+    return SteadyState(
+        settled=settled,
+        from_s=from_s,
+        early=early * each,
+        shift=whole_ms / late_ms - 1 if late_ms > 0 else 0.0,
+        requests=len(late) * each,
+        requests_per_s=_per_s(len(late) * each, last_s - from_s),
+        output_tokens_per_s=_per_s(sum(tokens) * each, last_s - from_s) if tokens else None,
+        metrics={name: _statistics(_known(columns[name], late)) for name in LATENCIES},
+    )
+
+
+def _known(values: Sequence[float], places: Sequence[int]) -> list[float]:
+    return [value for at in places if not math.isnan(value := values[at])]
+
+
+def _statistics(values: Sequence[float]) -> dict[str, float | None]:
+    sketch = Sketch()
+    sketch.add_many([max(value, 0.0) for value in values])
+    return statistics_of(sketch)
+
+
+def _per_s(amount: float, seconds: float) -> float | None:
+    return amount / seconds if seconds > 0 else None

@@ -1,0 +1,38 @@
+"""How the workers of pytest-xdist share the tests: by file, the slow ones first.
+
+All that start a vLLM are one share, so that there is one engine at a time.
+"""
+
+import pytest
+from xdist.remote import Producer
+from xdist.scheduler import LoadFileScheduling
+
+ENGINE = ("tests/engine/", "tests/browser/test_browser_vllm.py")
+SLOW = (*ENGINE, "tests/packaging/", "tests/runs/", "tests/browser/", "tests/rag/", "tests/locust/")
+
+
+class EngineSharing(LoadFileScheduling):
+    def _split_scope(self, nodeid: str) -> str:
+        return ENGINE[0] if nodeid.startswith(ENGINE) else str(super()._split_scope(nodeid))
+
+
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Producer) -> EngineSharing:
+    return EngineSharing(config, log)
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    items.sort(key=lambda item: _place(item.nodeid))
+
+
+def _place(nodeid: str) -> int:
+    return next((n for n, start in enumerate(SLOW) if nodeid.startswith(start)), len(SLOW))
+
+
+def pytest_report_teststatus(
+    report: pytest.CollectReport | pytest.TestReport,
+) -> tuple[str, str, str] | None:
+    """Name what failed at once, among the dots."""
+    if not report.failed:
+        return None
+    kind = "failed" if report.when == "call" else "error"
+    return kind, f"\n{kind.upper()} {report.nodeid}\n", kind.upper()

@@ -1,0 +1,50 @@
+"""Master and workers as started on several hosts, whose clocks differ."""
+
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+from run_process import (
+    KVSWARM,
+    TIMEOUT_S,
+    HostProcess,
+    Ran,
+    arguments,
+    free_port,
+    wait_until,
+    workers_with_rows,
+)
+
+EARLY = (sys.executable, str(Path(__file__).with_name("early_clock.py")))
+AHEAD_S = 4000
+
+
+def test_a_worker_goes_by_the_masters_clock_and_needs_no_host(
+    host: HostProcess, tmp_path: Path
+) -> None:
+    port, out = str(free_port()), tmp_path / "run"
+    load = ("--model", "normal", "-u", 4, "-r", 4, "--arrivals", "constant", "--rate", 20)
+    bind = ("--master-bind-host", "127.0.0.1", "--master-bind-port", port, "--expect-workers", 2)
+    join = ["run", "--worker", "--master-host", "127.0.0.1", "--master-port", port]
+    commands = [
+        arguments(host.url, out, *load, "--master", *bind),
+        [*KVSWARM, *join],
+        [*EARLY, str(AHEAD_S), *join],
+    ]
+    swarm = [
+        subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+        for command in commands
+    ]
+    try:
+        wait_until(lambda: workers_with_rows(out, 5) == {"0", "1"})
+        swarm[0].send_signal(signal.SIGINT)
+        outputs = [process.communicate(timeout=TIMEOUT_S)[0] for process in swarm]
+    finally:
+        for process in swarm:
+            process.kill()
+    rows = Ran(0, outputs[0], out).rows
+    assert all(0 <= float(row["scheduled_s"]) < AHEAD_S / 10 for row in rows), outputs
+    assert f"{AHEAD_S}.0" in outputs[0]
+    assert "ahead of the master's" in outputs[0]
+    assert [process.returncode for process in swarm[1:]] == [0, 0], outputs
