@@ -5,7 +5,7 @@ client's view can be laid over the engine's. Nothing has a label per context or 
 there are is up to the workload, and each would be a series for ever.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from prometheus_client.core import (
@@ -22,7 +22,6 @@ from loadgen.stats.memory import MB
 from loadgen.stats.self_watch import ClientSample
 from loadgen.stats.sketch import Sketch
 from loadgen.stats.tally import Tally
-from loadgen.swarm.closing import judge_client
 
 if TYPE_CHECKING:
     from loadgen.swarm.leader import Leader
@@ -95,9 +94,9 @@ class SwarmCollector(Collector):
             yield GaugeMetricFamily(
                 "kvswarm_client_saturated",
                 "1 where the client is too late for this run to be valid",
-                float(judge_client(leader).saturated),
+                float(leader.ledger.clients.verdict().saturated),
             )
-        worst = _worst(leader.ledger.samples) if leader.plan is not None else {}
+        worst = _worst(leader.ledger.clients.recent) if leader.plan is not None else {}
         for name, what in _CLIENT.items():
             family = GaugeMetricFamily(f"kvswarm_client_{name}", what, labels=["process"])
             known = ((process, found) for process, found in worst.items() if name in found)
@@ -131,6 +130,12 @@ def _counts(total: Tally) -> Iterator[Metric]:
     yield _family(
         CounterMetricFamily("kvswarm_labels", "Labels that can be judged", labels=["correct"]),
         {("true",): labels["correct"], ("false",): labels["known"] - labels["correct"]},
+    )
+    yield _family(
+        CounterMetricFamily(
+            "kvswarm_slo_requests", "Requests held against the objective", labels=["met"]
+        ),
+        {("true",): total.good or 0, ("false",): total.judged - (total.good or 0)},
     )
     yield _family(
         CounterMetricFamily("kvswarm_retrievals", "Answers of the RAG service", labels=["result"]),
@@ -167,7 +172,7 @@ def _labels_of_run(leader: "Leader") -> dict[str, str]:
     return {name: value.encode(errors="replace").decode() for name, value in told.items()}
 
 
-def _worst(samples: list[ClientSample]) -> dict[str, dict[str, float]]:
+def _worst(samples: Sequence[ClientSample]) -> dict[str, dict[str, float]]:
     """Of each process, over the last seconds before the newest sample."""
     worst: dict[str, dict[str, float]] = {}
     for sample in reversed(samples):

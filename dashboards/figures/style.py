@@ -2,11 +2,11 @@
 
 import re
 import warnings
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from html import escape
 from io import StringIO
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import matplotlib as mpl
 from matplotlib.artist import Artist
@@ -83,6 +83,12 @@ def colour_of(index: int) -> str:
     return CONTEXT_COLOURS[index % len(CONTEXT_COLOURS)]
 
 
+def shortened(name: str) -> str:
+    """On one line and without control characters, which no SVG may hold."""
+    plain = "".join(each if each.isprintable() else " " for each in name)
+    return plain if len(plain) <= 28 else f"{plain[:27]}…"
+
+
 def new_figure(width_in: float = 7.2, height_in: float = 3.6) -> Figure:
     """An empty figure that lays itself out, bound to no window and no global state. Add axes with
     `new_axes`, or with the figure's own methods."""
@@ -119,6 +125,12 @@ def finish(axes: Axes) -> None:
         axes.set_ylim(bottom=0)
 
 
+def legend_columns(width_in: float, names: Sequence[str]) -> int:
+    """How many of these names stand beside each other on a width."""
+    letters = max(map(len, names)) + 7
+    return min(len(names), max(1, int(width_in * _LETTERS_PER_IN / letters)))
+
+
 def legend_below(figure: Figure) -> None:
     """The names of everything drawn in the figure, each once, below it: over the data they would
     hide some."""
@@ -127,8 +139,7 @@ def legend_below(figure: Figure) -> None:
         handles, labels = axes.get_legend_handles_labels()
         named.update(zip(labels, handles, strict=True))
     if named:
-        letters = max(map(len, named)) + 7
-        columns = min(len(named), max(1, int(figure.get_figwidth() * _LETTERS_PER_IN / letters)))
+        columns = legend_columns(figure.get_figwidth(), list(named))
         figure.legend(
             list(named.values()),
             list(named),
@@ -173,7 +184,8 @@ def _drawn(figure: Figure, background: str, salt: str) -> str:
 def _dress(figure: Figure) -> None:
     """Sizes and colours of everything in the figure; done last, since artists copy their style
     from matplotlib's global settings when they are made, and those are not ours to change."""
-    for axes in figure.axes:
+    inner = [cast(Axes, each) for axes in figure.axes for each in axes.child_axes]
+    for axes in (*figure.axes, *inner):
         for side, spine in axes.spines.items():
             spine.set_visible(side in ("left", "bottom") and spine.get_visible())
             spine.set_edgecolor(GRID)

@@ -13,11 +13,18 @@ from matplotlib.figure import Figure
 from matplotlib.patches import Patch
 
 from dashboards.figures.requests import Indices, context_changes
-from dashboards.figures.style import CONTEXT_COLOURS, NO_CONTEXT_COLOUR, colour_of, new_figure
+from dashboards.figures.style import (
+    CONTEXT_COLOURS,
+    NO_CONTEXT_COLOUR,
+    colour_of,
+    legend_columns,
+    new_figure,
+    shortened,
+)
 
 ROW_CELLS = 144
 MOST_ROWS, LEAST_ROWS = 16, 3
-MOST_LEGEND = 12
+MOST_LEGEND, MOST_COLUMNS = 12, 6
 _MOST_VECTOR_CELLS = 3 * ROW_CELLS
 _ROW_IN, _LEAST_STRIP_IN = 0.2, 0.5
 
@@ -30,13 +37,21 @@ def timeline(
     most = most_rows(len(strips))
     heights = [_height_in(len(order), most) for order in strips.values()]
     shown = _legend_entries(contexts, strips)
-    figure = new_figure(width_in, sum(heights) + 0.42 * len(heights) + (0.4 if shown else 0.1))
+    columns = min(_columns(width_in, shown), MOST_COLUMNS)
+    below_in = 0.1 + (0.1 + 0.2 * -(-len(shown) // columns) if shown else 0.0)
+    figure = new_figure(width_in, sum(heights) + 0.42 * len(heights) + below_in)
     grid = figure.add_gridspec(len(strips), 1, height_ratios=heights)
     for place, (name, order) in enumerate(strips.items()):
         _strip(figure.add_subplot(grid[place]), described(name, order, most), order, contexts, most)
     if shown:
-        figure.legend(handles=shown, loc="outside lower left", ncols=6, frameon=False, fontsize=9)
+        figure.legend(
+            handles=shown, loc="outside lower left", ncols=columns, frameon=False, fontsize=9
+        )
     return figure
+
+
+def _columns(width_in: float, shown: Sequence[Patch]) -> int:
+    return legend_columns(width_in, [str(each.get_label()) for each in shown]) if shown else 1
 
 
 def most_rows(strips: int) -> int:
@@ -113,12 +128,6 @@ def _legend_entries(contexts: Sequence[str], strips: Mapping[str, Indices]) -> l
         repeat = "; colours repeat" if len(served) > len(CONTEXT_COLOURS) else ""
         return [Patch(color="none", label=f"a colour for each of {len(served)} contexts{repeat}")]
     return [
-        Patch(color=_colour(contexts, each), label=_shortened(contexts[each]) or "no context")
+        Patch(color=_colour(contexts, each), label=shortened(contexts[each]) or "no context")
         for each in served
     ]
-
-
-def _shortened(name: str) -> str:
-    """On one line and without control characters, which no SVG may hold."""
-    plain = "".join(each if each.isprintable() else " " for each in name)
-    return plain if len(plain) <= 28 else f"{plain[:27]}…"

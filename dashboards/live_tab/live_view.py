@@ -65,6 +65,7 @@ class LiveView:
             "contexts": self._recent_table(),
             "server": self.sampler.server_state,
             "warnings": self._warnings(),
+            "slo": str(ready.options.slo) if ready and ready.options.slo else None,
             "max_lag_ms": ready.options.max_lag_ms if ready is not None else None,
         }
 

@@ -8,12 +8,9 @@ from loadgen.stats.clock import RunClock
 from loadgen.stats.self_watch import ClientSample
 from loadgen.stats.server_counters import server_figures
 from loadgen.stats.server_metrics import ServerSample
-from loadgen.swarm.closing import judge_client
 
 if TYPE_CHECKING:
     from loadgen.swarm.leader import Leader
-
-JUDGE_EVERY_S = 5
 
 
 class Sampler:
@@ -25,15 +22,14 @@ class Sampler:
         self._leader = leader
         self._window = Window()
         self._clients: list[ClientSample] = []
-        self._clients_read = len(leader.ledger.samples)
-        self._seconds = 0
+        self._clients_read = leader.ledger.clients.count
 
     def take(self) -> Figures:
         """The values of this second, in the order of `series.COLUMNS`."""
         leader, window = self._leader, self._window
         at_s = RunClock(leader.plan.start_unix_s).now_s() if leader.plan else 0.0
         window.add(Reading.take(leader.ledger.tally, at_s))
-        self._judge()
+        self.saturated = leader.ledger.clients.verdict().reason
         return tuple(
             _rounded(value)
             for value in (
@@ -42,6 +38,7 @@ class Sampler:
                 window.per_s("ok"),
                 window.per_s("failed"),
                 window.per_s("output_tokens"),
+                window.goodput_share,
                 *window.quantiles("ttft_ms"),
                 *window.quantiles("itl_ms"),
                 *self._cache(),
@@ -52,14 +49,14 @@ class Sampler:
     @property
     def server_state(self) -> str:
         """`metrics`, or why there are no figures of the engine: `silent` or `none`."""
-        last = _last(self._leader.server.samples)
-        if last is None or not last.reachable:
+        recent = self._leader.server.recent
+        if not recent or not recent[-1].reachable:
             return "silent"
-        return "none" if last.prompt_tokens is None else "metrics"
+        return "none" if recent[-1].prompt_tokens is None else "metrics"
 
     def _cache(self) -> Figures:
         """Of the engine: hit rates of the last seconds, and what it holds at this moment."""
-        samples = self._leader.server.samples[-WINDOW_S - 1 :] or [ServerSample(0.0)]
+        samples = [*self._leader.server.recent][-WINDOW_S - 1 :] or [ServerSample(0.0)]
         first, last = samples[0], samples[-1]
         gained = server_figures(first, last)
         return (
@@ -73,25 +70,14 @@ class Sampler:
 
     def _load_generator(self) -> Figures:
         """The worst process by its last samples: those of a second may come in the next one."""
-        samples = self._leader.ledger.samples
-        new = samples[self._clients_read :]
-        self._clients_read = len(samples)
-        self._clients = new or self._clients
+        clients = self._leader.ledger.clients
+        self._clients = clients.since(self._clients_read) or self._clients
+        self._clients_read = clients.count
         late = [each.send_lateness_p99_ms for each in self._clients]
         return (
             max((each.loop_lag_p99_ms for each in self._clients), default=None),
             max((ms for ms in late if ms is not None), default=None),
         )
-
-    def _judge(self) -> None:
-        """Now and then, as it reads all samples of the run."""
-        self._seconds += 1
-        if self._leader.preparation is not None and self._seconds % JUDGE_EVERY_S == 0:
-            self.saturated = judge_client(self._leader).reason
-
-
-def _last(samples: list[ServerSample]) -> ServerSample | None:
-    return samples[-1] if samples else None
 
 
 def _rounded(value: float | bool | None) -> float | None:

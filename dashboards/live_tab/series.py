@@ -9,6 +9,7 @@ COLUMNS: tuple[str, ...] = (
     "requests_per_s",
     "failed_per_s",
     "output_tokens_per_s",
+    "goodput_share",
     "ttft_p50_ms",
     "ttft_p95_ms",
     "ttft_p99_ms",

@@ -23,6 +23,8 @@ class Reading:
     prompt_tokens: int
     cached_tokens: int
     tells_cached: bool
+    judged: int
+    good: int
     sketches: tuple[dict[str, Any], ...]
 
     @classmethod
@@ -36,6 +38,8 @@ class Reading:
             prompt_tokens=tally.prompt_tokens,
             cached_tokens=tally.cached_tokens,
             tells_cached=tally.sketches["cached_tokens"].count > 0,
+            judged=tally.judged,
+            good=tally.good or 0,
             sketches=tuple(tally.sketches[name].to_wire() for name in METRICS),
         )
 
@@ -63,6 +67,13 @@ class Window:
         if not last.tells_cached or tokens <= 0:
             return None
         return (last.cached_tokens - first.cached_tokens) / tokens
+
+    @property
+    def goodput_share(self) -> float | None:
+        """Requests within their objective over those held against one, None where none ended."""
+        first, last = self._readings[0], self._readings[-1]
+        judged = last.judged - first.judged
+        return (last.good - first.good) / judged if judged > 0 else None
 
     def quantiles(self, metric: str) -> tuple[float | None, ...]:
         """p50, p95 and p99 of what was added to a sketch, each None where nothing was."""

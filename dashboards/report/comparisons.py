@@ -13,6 +13,7 @@ from loadgen.compare.row import Row as Compared
 from loadgen.compare.run import Run
 from loadgen.compare.run_reader import read_run
 from loadgen.compare.sides import Sides
+from loadgen.compare.warmup import common_warmup_s
 from loadgen.errors import UsageError
 
 
@@ -34,16 +35,17 @@ def pairs(
     """Every run but the first against the first. `noise` is used for runs of its machine."""
     if len(paths) < 2:
         return []
-    runs = [_read(path, name) for path, name in zip(paths, names, strict=True)]
+    warmup_s = common_warmup_s(paths)
+    runs = [_read(path, name, warmup_s) for path, name in zip(paths, names, strict=True)]
     return [
         _pair((names[0], name), (runs[0], run), vary, noise)
         for name, run in zip(names[1:], runs[1:], strict=True)
     ]
 
 
-def _read(path: Path, name: str) -> Run | str:
+def _read(path: Path, name: str, warmup_s: float) -> Run | str:
     try:
-        return replace(read_run(path), name=name)
+        return replace(read_run(path, warmup_s=warmup_s), name=name)
     except UsageError as error:
         return str(error)
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from dashboards.figures.requests import Floats
+from dashboards.figures.requests import Flags, Floats
 from dashboards.report.run_files import RunFiles
 
 STATISTICS = ("count", "mean", "p50", "p90", "p95", "p99", "max")
@@ -39,6 +39,8 @@ class Figures:
     metrics: Mapping[str, Mapping[str, float | None]]
     server: Mapping[str, Any]
     computed: bool
+    goodput_share: float | None = None
+    goodput_per_s: float | None = None
 
     @property
     def failed(self) -> int:
@@ -76,6 +78,8 @@ def _told(summary: Mapping[str, Any]) -> Figures:
         },
         server=dict(summary.get("server") or {}),
         computed=False,
+        goodput_share=_number(summary.get("goodput_share")),
+        goodput_per_s=_number(summary.get("goodput_per_s")),
     )
 
 
@@ -92,6 +96,7 @@ def _computed(run: RunFiles) -> Figures:
     tokens = requests.output_tokens[ok]
     known = ok & ~np.isnan(requests.cached_tokens) & ~np.isnan(requests.prompt_tokens)
     prompt = float(np.nansum(requests.prompt_tokens[ok]))
+    judged, good = (int(each.sum()) for each in _objective(run))
     return Figures(
         requests=len(requests),
         ok=int(ok.sum()),
@@ -109,7 +114,19 @@ def _computed(run: RunFiles) -> Figures:
         },
         server={},
         computed=True,
+        goodput_share=good / judged if judged else None,
+        goodput_per_s=_per_s(good, last_s - first_s) if judged else None,
     )
+
+
+def _objective(run: RunFiles) -> tuple[Flags, Flags]:
+    """Which requests were held against an objective, and which kept it."""
+    met = run.table.text("slo_met")
+    judged, good = (
+        np.asarray([name in names for name in met.names])[met.codes]
+        for names in (("true", "false"), ("true",))
+    )
+    return judged, good
 
 
 def _per_s(amount: float, duration_s: float) -> float | None:

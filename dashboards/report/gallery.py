@@ -12,9 +12,11 @@ from dashboards.figures.marks import MOST_MARKS
 from dashboards.figures.prompt_length import clouds, computed_cloud, prompt_length
 from dashboards.figures.rates import cached_share, outcomes, throughput
 from dashboards.figures.requests import Requests
+from dashboards.figures.retrieval import Found, labels, retrieval
 from dashboards.figures.server import ServerSeries, hit_rate, kv_usage, memory
 from dashboards.figures.style import svg_text
 from dashboards.figures.timeline import described, most_rows, timeline
+from dashboards.report.labels import found_of
 from dashboards.report.run_files import RunFiles
 from dashboards.report.wording import number
 
@@ -41,6 +43,7 @@ def pictures(runs: Sequence[RunFiles]) -> list[Picture]:
         *_of_service(served),
         *_of_caches(served, servers),
         *_of_servers(servers),
+        *_of_labels({run.name: found_of(run) for run in runs if run.name in asked}),
         *_of_outcomes(asked),
     ]
 
@@ -131,6 +134,21 @@ def _of_servers(servers: Mapping[str, ServerSeries]) -> Iterator[Picture]:
     if weighed:
         caption = "Resident memory of the processes that kvswarm started."
         yield _picture("memory", memory(weighed), caption)
+
+
+def _of_labels(runs: Mapping[str, Found]) -> Iterator[Picture]:
+    """Of runs that looked for a document, or that had wrong labels."""
+    retrieved = {name: run for name, run in runs.items() if run.is_retrieved}
+    if retrieved:
+        caption = (
+            "Each retrieval by the moment its request was sent; below it the part of the time to"
+            " first token that it took, in spans of time."
+        )
+        yield _picture("retrieval", retrieval(retrieved), caption)
+    judged = {name: run for name, run in runs.items() if run.is_retrieved or run.has_wrong}
+    if judged:
+        caption = "Requests about each document by their label, the most wrong ones first."
+        yield _picture("labels", labels(judged), caption)
 
 
 def _of_outcomes(runs: Runs) -> Iterator[Picture]:

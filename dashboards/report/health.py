@@ -1,20 +1,20 @@
 """Whether a run's figures can be trusted, check by check."""
 
 from collections.abc import Iterator
-from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any
 from urllib.parse import urlsplit
 
 import numpy as np
 
+from dashboards.report.check import Check, State
 from dashboards.report.columns import Columns
 from dashboards.report.figures_of import Figures
 from dashboards.report.run_files import RunFiles
+from dashboards.report.steady import steady_checks
 from dashboards.report.wording import counted, milliseconds, number, percent
 from loadgen.compare.estimate import LEAST_SAMPLES
 from loadgen.compare.soundness import faults_of
 
-State = Literal["good", "doubt", "bad", "unknown", "note"]
 MAX_LAG_MS = 100.0
 LEAST_FOR_P95, LEAST_FOR_P99 = 100, 500
 """So that at least five values lie beyond the percentile."""
@@ -23,15 +23,6 @@ MOST_RAMP = 0.1
 MOST_TAKEN = 0.25
 """Share of a machine that a client may take from an engine beside it."""
 _LOOPBACK = ("127.0.0.1", "localhost", "::1")
-
-
-@dataclass(frozen=True, slots=True)
-class Check:
-    """One thing that was looked at and what was found."""
-
-    name: str
-    state: State
-    finding: str
 
 
 def faults(run: RunFiles) -> list[str]:
@@ -66,8 +57,9 @@ def checks(run: RunFiles, figures: Figures) -> list[Check]:
     return [
         *_files(run, figures),
         _samples(figures),
-        _failures(figures),
+        _failures(run, figures),
         *_ramp(run, figures),
+        *steady_checks(run),
         *_client(run),
         _engine(run, figures),
         _cache_state(run),
@@ -101,13 +93,15 @@ def _samples(figures: Figures) -> Check:
     return Check("samples", "good", said)
 
 
-def _failures(figures: Figures) -> Check:
+def _failures(run: RunFiles, figures: Figures) -> Check:
     cut = figures.outcomes.get("cancelled", 0)
     finished = figures.requests - cut
     share = figures.failed / finished if finished else 0.0
     said = f"{figures.failed:,} of {finished:,} finished requests failed ({percent(share)})"
     if cut:
         said += f"; {cut:,} were cut off or never sent"
+    if resends := run.summary.get("resends"):
+        said += f"; {resends:,} were sent again, as the host had closed their connection"
     state: State = "doubt" if figures.failed or cut > 0.05 * figures.requests else "good"
     return Check("outcomes", state, said)
 

@@ -30,6 +30,8 @@ SUMMARY: Mapping[str, Any] = {
     "stats_reset_s": _NUMBER,
     "client_saturated": bool,
     "lost_workers": int,
+    "warmup": dict,
+    "resends": int,
 }
 
 

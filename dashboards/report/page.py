@@ -9,11 +9,13 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
 from dashboards.figures.requests import renumbered
+from dashboards.report.check import Check
 from dashboards.report.comparisons import Pair, pair_table, pairs, verdict
 from dashboards.report.figures_of import Figures, figures_of
 from dashboards.report.gallery import Picture, pictures
-from dashboards.report.health import Check, checks, faults
+from dashboards.report.health import checks, faults
 from dashboards.report.run_files import RunFiles, read_files
+from dashboards.report.steady import steady_table
 from dashboards.report.tables import (
     Table,
     command_lines,
@@ -124,6 +126,7 @@ def _tables(
     found = [
         *several,
         metrics_table(figures),
+        steady_table(runs, figures),
         engine_table(figures),
         outcomes_table(figures),
         *(errors_table(run) for run in runs),

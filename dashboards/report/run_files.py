@@ -12,12 +12,15 @@ from dashboards.figures.server import ServerSeries
 from dashboards.report import json_file
 from dashboards.report.columns import Columns, Texts, read_columns
 from dashboards.report.json_file import read_json_file
+from loadgen.compare.warmup import own_warmup_s
 from loadgen.errors import UsageError
 from loadgen.runs.directory import RUN_JSON, read_json
 from loadgen.stats.self_watch import COLUMNS as CLIENT_COLUMNS
 from loadgen.stats.server_metrics import COLUMNS as SERVER_COLUMNS
+from loadgen.stats.steady_state import COLUMNS as STEADY_COLUMNS
+from loadgen.stats.steady_state import SteadyState, find_steady_state, is_meant_steady
 
-REQUESTS, SUMMARY = "requests.csv", "summary.json"
+REQUESTS, BATCHES, SUMMARY = "requests.csv", "batches.csv", "summary.json"
 SERVER, CLIENT = "server_metrics.csv", "client_metrics.csv"
 _NUMBERS = (
     "scheduled_s",
@@ -33,14 +36,15 @@ _NUMBERS = (
     "output_tokens",
     "retrieval_ms",
 )
-_TEXTS = ("context_id", "rag_context_id", "outcome", "error")
+_TEXTS = ("context_id", "rag_context_id", "outcome", "error", "slo_met", "label_correct")
 
 
 @dataclass(frozen=True, slots=True)
 class RunFiles:
     """One run; `description` and `summary` are `run.json` and `summary.json`, empty where missing;
     `table` has the rows that `requests` was made of, in its order. `unreachable_s` counts seconds
-    in which the host refused or did not answer; `missing` says what is not there or broken."""
+    in which the host refused or did not answer; `missing` says what is not there or broken.
+    `warmup_s` was left out by `--warmup`; `steady` is None where the load was not meant to be."""
 
     path: Path
     name: str
@@ -52,6 +56,8 @@ class RunFiles:
     unreachable_s: int
     client: Columns | None
     missing: tuple[str, ...]
+    warmup_s: float = 0.0
+    steady: SteadyState | None = None
 
 
 def is_run(path: Path) -> bool:
@@ -98,8 +104,9 @@ def read_files(path: Path, name: str) -> RunFiles:
             (CLIENT, CLIENT_COLUMNS, ("process",)),
         )
     )
+    warmup_s = own_warmup_s(path)
     table, requests = _requests(
-        rows or Columns(0, {}, {}, ()), summary.content.get("stats_reset_s")
+        rows or Columns(0, {}, {}, ()), summary.content.get("stats_reset_s"), warmup_s
     )
     return RunFiles(
         path,
@@ -112,7 +119,17 @@ def read_files(path: Path, name: str) -> RunFiles:
         _unreachable_s(server),
         client if client is not None and client.rows else None,
         (*description.faults, *summary.faults, *_missing((rows, server, client))),
+        warmup_s,
+        _steady(path, description.content, table),
     )
+
+
+def _steady(path: Path, description: Mapping[str, Any], table: Columns) -> SteadyState | None:
+    if not is_meant_steady(description.get("options") or {}, (path / BATCHES).is_file()):
+        return None
+    outcome = table.text("outcome")
+    ok = np.asarray([name == "ok" for name in outcome.names])[outcome.codes]
+    return find_steady_state({name: table.number(name)[ok].tolist() for name in STEADY_COLUMNS})
 
 
 def _missing(tables: Sequence[Columns | None]) -> Iterator[str]:
@@ -125,8 +142,9 @@ def _missing(tables: Sequence[Columns | None]) -> Iterator[str]:
             yield from table.faults
 
 
-def _requests(table: Columns, since_s: Any) -> tuple[Columns, Requests]:
-    """In the order of sending, from the last reset of the statistics on, as the summary counts."""
+def _requests(table: Columns, since_s: Any, warmup_s: float) -> tuple[Columns, Requests]:
+    """In the order of sending, from the last reset of the statistics on and without the warm-up, as
+    the summary counts."""
     outcome = table.text("outcome")
     cancelled = np.asarray([name == "cancelled" for name in outcome.names])[outcome.codes]
     sent_s, end_s = table.number("sent_s"), table.number("end_s")
@@ -135,6 +153,8 @@ def _requests(table: Columns, since_s: Any) -> tuple[Columns, Requests]:
     order = np.argsort(at_s, kind="stable")
     if since_s is not None:
         order = order[~(end_s[order] < since_s)]
+    if warmup_s:
+        order = order[~(table.number("scheduled_s")[order] < warmup_s)]
     table = Columns(
         len(order),
         {name: values[order] for name, values in table.numbers.items()},

@@ -7,8 +7,8 @@ import numpy as np
 
 from dashboards.figures.prompt_length import LEAST_EXPLAINED, computed_cloud
 from dashboards.figures.requests import changes_by_chance, context_changes
+from dashboards.report.check import Check
 from dashboards.report.figures_of import Figures
-from dashboards.report.health import Check
 from dashboards.report.run_files import RunFiles
 from dashboards.report.tables import frequent_errors
 from dashboards.report.wording import NOTHING, counted, listed, milliseconds, number, percent
@@ -21,6 +21,7 @@ def sentences(run: RunFiles, figures: Figures, found: list[Check]) -> list[str]:
         *_failures(run, figures),
         _trust(found),
         *_latency(figures),
+        *_goodput(run, figures),
         *_cache(run, figures),
         *_retrieval(run),
         *_order(run),
@@ -90,6 +91,16 @@ def _latency(figures: Figures) -> Iterator[str]:
         f" {number(figures.requests_per_s)} requests/s and"
         f" {number(figures.output_tokens_per_s)} output tokens/s."
     )
+
+
+def _goodput(run: RunFiles, figures: Figures) -> Iterator[str]:
+    if figures.goodput_share is not None:
+        objective = (run.description.get("options") or {}).get("slo")
+        yield (
+            f"{percent(figures.goodput_share)} of the finished requests kept the objective"
+            f"{f' {objective}' if objective else ''}: a goodput of"
+            f" {number(figures.goodput_per_s)} requests/s."
+        )
 
 
 def _cache(run: RunFiles, figures: Figures) -> Iterator[str]:

@@ -1,6 +1,7 @@
 """Figures in words and cells."""
 
 import math
+from collections.abc import Sequence
 from typing import Any
 
 NOTHING = "-"
@@ -43,7 +44,7 @@ def counted(count: int, one: str, more: str = "") -> str:
     return f"{count:,} {one if count == 1 else more or one + 's'}"
 
 
-def listed(parts: list[str]) -> str:
+def listed(parts: Sequence[str]) -> str:
     """`a`, `a and b`, `a, b and c`."""
     if len(parts) < 2:
         return "".join(parts)

@@ -16,7 +16,7 @@ TASK1 = Study(
     "task1",
     "Task 1: long and repeated prompts, and what a cache is worth",
     "Requests of a context and a question, sent one after the other by one user and by several at"
-    " once, to an engine of kvswarm's own. What changes from cell to cell is how long and how"
+    " once, to a vLLM that kvswarm starts. What changes from cell to cell is how long and how"
     " different the prompts are, how often an old one returns, and how large the caches are: that"
     " of the engine (`--kv-tokens`) and LMCache's memory behind it (`--l1-gb`).",
     (

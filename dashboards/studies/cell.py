@@ -1,10 +1,12 @@
 """A measured cell of a sweep, and sets of them."""
 
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import median
 
+COLD = "cold"
 COMPUTED = "computed_prompt_tokens"
 EACH_COMPUTED = "computed_tokens_a_request"
 """Not of the sweep: runs of a fixed time answer more or fewer requests."""
@@ -22,7 +24,7 @@ class Cell:
     """One run of a study, made for a part of it. `settings` are by option, as `kv_tokens`; `run` is
     its directory, `figures` are named as in the sweep's cells.csv. One with a `fault` decides
     nothing; where it is `late`, the fault is only that the client was: then its times mean nothing,
-    and what was counted does."""
+    and what was counted does. `cache_state` is what it began with, as in `run.json`."""
 
     part: str
     settings: Mapping[str, str]
@@ -31,6 +33,7 @@ class Cell:
     figures: Mapping[str, float | None]
     fault: str = ""
     late: bool = False
+    cache_state: str = COLD
 
     def figure(self, name: str) -> float | None:
         """A figure that may be used; None where there is none."""
@@ -70,6 +73,13 @@ class Cells:
     def counted(self) -> "Cells":
         """Those whose counts can."""
         return self._kept(lambda cell: not cell.fault or cell.late)
+
+    @property
+    def runs_of_each(self) -> set[int]:
+        """How many runs there are of a cell, sound or not: one number where it is the same of all.
+        A cell of several parts counts once."""
+        runs = {cell.run: frozenset(cell.settings.items()) for cell in self.all}
+        return set(Counter(runs.values()).values())
 
     def values(self, setting: str) -> list[str]:
         """The different values of a setting, numbers by size, else as they come."""

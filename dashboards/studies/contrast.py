@@ -1,18 +1,25 @@
 """Two sets of cells set against each other in one metric, by the rules of `kvswarm compare`."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from dashboards.studies.cell import Cells
 from dashboards.studies.wording import change, duration
+from loadgen.compare.estimate import estimate
+from loadgen.compare.interval import Interval, between_repeats, on_scale
 from loadgen.compare.metrics import Statistic, parse_statistic
-from loadgen.compare.row import Row, make_row
+from loadgen.compare.row import Row, Verdict, make_row
 from loadgen.compare.run import Run
 from loadgen.compare.run_reader import read_run
-from loadgen.compare.sides import Sides
+from loadgen.compare.sides import Sides, exponential, scale_of
 
 LEVEL = 0.95
 """Of each interval."""
+COUNTED = frozenset(("cached_share",))
+"""Metrics that no late client changes."""
+LEAST_RUNS, LEAST_PAIRS, LEAST_SAMPLES = 4, 2, 5
+"""What must be left of repeats on both sides together, and the pairs of runs that decide by how
+they differ alone, with the requests of each run in them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,12 +44,12 @@ class Contrast:
 
     @property
     def words(self) -> str:
-        """`a 812 ms, b 411 ms (-49 %, -55 % to -40 %)`, with what is to be thought of it."""
+        """`812 ms a and 411 ms b (-49 %, -55 % to -40 %)`, with what is to be thought of it."""
         if self.row is None or self.row.base is None or self.row.new is None:
             return f"{self.base} against {self.new} was not measured"
         base, new, change, interval, verdict = self.columns
         within = f"{change}, {interval}" if interval else change
-        text = f"{self.base} {base}, {self.new} {new} ({within})"
+        text = f"{base} {self.base} and {new} {self.new} ({within})"
         return text if verdict in ("better", "worse") else f"{text}: {verdict}"
 
     @property
@@ -65,19 +72,65 @@ class Contrast:
 def contrast(base: Cells, new: Cells, names: tuple[str, str], metric: str) -> Contrast:
     """`metric` as in `kvswarm compare` (`ttft_ms.mean`); repeats of a side are used together.
     Raises UsageError for a run that cannot be read."""
-    sides = [[read_run(cell.run) for cell in side.sound] for side in (base, new)]
-    return contrast_runs(sides[0], sides[1], names, metric)
+    usable = [side.counted if metric in COUNTED else side.sound for side in (base, new)]
+    sides = [[read_run(cell.run) for cell in side] for side in usable]
+    return contrast_runs(sides[0], sides[1], names, metric, max(len(base), len(new)))
 
 
 def contrast_runs(
-    base: Sequence[Run], new: Sequence[Run], names: tuple[str, str], metric: str
+    base: Sequence[Run], new: Sequence[Run], names: tuple[str, str], metric: str, made: int = 1
 ) -> Contrast:
-    """The same of runs, or of parts of runs, that were read before."""
+    """The same of runs, or of parts of runs, that were read before. `made` is how many there were
+    of a side before those that decide nothing were left out."""
     statistic = parse_statistic(metric)
-    told = [tuple(run for run in side if run.has(statistic)) for side in (base, new)]
+    told = [[run for run in side if run.has(statistic)] for side in (base, new)]
     if not all(told):
         return Contrast(*names, row=None)
-    return Contrast(*names, row=make_row(Sides(told[0], told[1]), statistic, LEVEL))
+    sides = _paired(told[0], told[1])
+    row = make_row(sides, statistic, LEVEL)
+    if row.verdict == "too little data":
+        row = _by_runs(sides, row)
+    elif made > 1 and len(sides.runs) < LEAST_RUNS:
+        row = replace(row, verdict="too little data")
+    return Contrast(*names, row=row)
+
+
+def _paired(base: Sequence[Run], new: Sequence[Run]) -> Sides:
+    """The runs of seeds that both sides have, so that figures and interval are of the same ones;
+    all of them where there is no such seed. Two pairs leave one degree of freedom, so that they are
+    taken for four runs that have nothing in common: that asks for more, and knows more."""
+    shared = {run.seed for run in base} & {run.seed for run in new}
+    kept = [[run for run in side if run.seed in shared or not shared] for side in (base, new)]
+    if len(kept[0]) == len(kept[1]) == 2:
+        kept = [
+            [replace(run, facts={"seed": f"{run.seed} {name}"}) for run in side]
+            for side, name in zip(kept, ("base", "new"), strict=True)
+        ]
+    return Sides(tuple(kept[0]), tuple(kept[1]))
+
+
+def _by_runs(sides: Sides, row: Row) -> Row:
+    """From how runs differ alone, where they are many though each has few requests."""
+    statistic, scale = row.statistic, scale_of(row.statistic)
+    known = [run.data(statistic) for run in sides.runs]
+    series = [data for data in known if data is not None and data.samples >= LEAST_SAMPLES]
+    pairs = min(len(sides.base), len(sides.new))
+    if len(series) < len(sides.runs) or pairs < LEAST_PAIRS:
+        return row
+    figures = [on_scale(estimate(data, statistic, 1).value, scale) for data in series]
+    seeds = [run.seed for run in sides.base], [run.seed for run in sides.new]
+    base, new = figures[: len(sides.base)], figures[len(sides.base) :]
+    found = between_repeats(base, new, seeds, LEVEL)
+    if found is None:
+        return row
+    change = found if scale == "plain" else found.through(lambda value: exponential(value) - 1)
+    return replace(row, change=change, verdict=_verdict(statistic, change))
+
+
+def _verdict(statistic: Statistic, change: Interval) -> Verdict:
+    if change.low <= 0 <= change.high:
+        return "no evidence"
+    return "better" if (change.low > 0) == (statistic.metric.better == "higher") else "worse"
 
 
 def _shown(statistic: Statistic, value: float) -> str:

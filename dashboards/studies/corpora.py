@@ -1,10 +1,18 @@
 """The demo corpus in several sizes, as folders."""
 
 import json
+from collections.abc import Iterable
 from pathlib import Path
 
-from loadgen.workload.corpus import Corpus, load_corpus
+from loadgen.sweep.matrix import UNSAFE
+from loadgen.workload.corpus import Corpus, demo_folder, load_corpus
 
+CORPORA = "corpora"
+"""What stands on a page for the folder where they lie."""
+
+_SHORTEST = 8
+"""Letters of a place that are still taken for it, where a name was cut off inside."""
+EXPANSIONS = "expansions.jsonl"
 SIZES = (6, 12)
 """Smaller than the whole, which is the corpus of a run without --corpus."""
 
@@ -14,8 +22,19 @@ def write_corpora(folder: Path) -> None:
     corpus = load_corpus()
     for size in SIZES:
         target = folder / str(size)
-        if not target.is_dir():
+        if not (target / EXPANSIONS).is_file():
             _write(corpus, size, target)
+
+
+def without_places(text: str, corpora: Iterable[str]) -> str:
+    """Without the folders in which these corpora lie: as paths, and as they stand in the names of
+    cells, which may be cut off."""
+    for place in {str(Path(corpus).parent) for corpus in corpora}:
+        text = text.replace(place, CORPORA)
+        named = UNSAFE.sub("-", place).strip("-.")
+        for length in range(len(named), _SHORTEST, -1):
+            text = text.replace(f"_{named[:length]}", f"_{CORPORA}")
+    return text
 
 
 def all_documents() -> int:
@@ -24,8 +43,9 @@ def all_documents() -> int:
 
 
 def _write(corpus: Corpus, size: int, target: Path) -> None:
-    """The first ones, so that a run of few contexts asks about the same documents in all sizes."""
-    target.mkdir(parents=True)
+    """The first ones, so that a run of few contexts asks about the same documents in all sizes,
+    with the questions they answer, which retrieval searches in the whole corpus too."""
+    target.mkdir(parents=True, exist_ok=True)
     lines = []
     for document in corpus.documents[:size]:
         (target / f"{document.doc_id}.md").write_text(document.text, encoding="utf-8")
@@ -37,3 +57,7 @@ def _write(corpus: Corpus, size: int, target: Path) -> None:
             }
             lines.append(f"{json.dumps(row)}\n")
     (target / "questions.jsonl").write_text("".join(lines), encoding="utf-8")
+    kept = {document.doc_id for document in corpus.documents[:size]}
+    with (demo_folder() / EXPANSIONS).open(encoding="utf-8") as whole:
+        expansions = [line for line in whole if json.loads(line)["doc_id"] in kept]
+    (target / EXPANSIONS).write_text("".join(expansions), encoding="utf-8")

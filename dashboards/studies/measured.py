@@ -1,7 +1,8 @@
 """When, where and with what a study was measured."""
 
 import time
-from collections.abc import Mapping, Sequence
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -23,25 +24,41 @@ class Measured:
 
 
 def measured_by(command: str, cells: Sequence[Cell]) -> Measured:
-    """What the runs of these cells say of themselves; not known where there is none."""
+    """What the runs of these cells say of themselves; not known where there is none. Where they
+    were made on several machines or by several versions, all are named."""
     begun = [cell.started_unix_s for cell in cells if cell.started_unix_s is not None]
-    described = next((found for cell in cells if (found := read_object(cell.run / RUN_JSON))), {})
-    target = described.get("target") or {}
-    versions = {**(target.get("versions") or {}), **(described.get("versions") or {})}
-    known = [f"{name} {versions[name]}" for name in NAMED if versions.get(name)]
+    described = [found for cell in cells if (found := read_object(cell.run / RUN_JSON))]
     return Measured(
         command,
         _between(min(begun), max(begun)) if begun else "at an unknown time",
-        _machine(described.get("machine") or {}),
-        ", ".join(known) or "unknown versions",
+        _each(described, _machine) or "an unknown machine",
+        _each(described, _versions) or "unknown versions",
     )
 
 
-def _machine(facts: Mapping[str, Any]) -> str:
+def _each(described: Sequence[Mapping[str, Any]], say: Callable[[Mapping[str, Any]], str]) -> str:
+    """What is said of the runs, with how many each holds for where it is not the same of all."""
+    found = Counter(map(say, described))
+    if len(found) < 2:
+        return "".join(found)
+    return "; ".join(
+        f"{words or 'unknown'} ({runs} {'run' if runs == 1 else 'runs'})"
+        for words, runs in found.items()
+    )
+
+
+def _machine(described: Mapping[str, Any]) -> str:
+    facts = described.get("machine") or {}
     if not facts:
-        return "an unknown machine"
+        return ""
     system = str(facts.get("platform")).partition("-")[0]
     return f"{facts.get('cpus')} cores, {facts.get('memory_gb')} GB, {system}"
+
+
+def _versions(described: Mapping[str, Any]) -> str:
+    target = described.get("target") or {}
+    versions = {**(target.get("versions") or {}), **(described.get("versions") or {})}
+    return ", ".join(f"{name} {versions[name]}" for name in NAMED if versions.get(name))
 
 
 def _between(first_s: float, last_s: float) -> str:

@@ -6,15 +6,19 @@ from dataclasses import asdict
 from pathlib import Path
 
 from dashboards.figures.style import save_svg
+from dashboards.report.wording import listed
 from dashboards.studies.answer import Answer
-from dashboards.studies.cell import Cells
+from dashboards.studies.cell import COLD, Cell, Cells
 from dashboards.studies.measured import Measured
 from dashboards.studies.overview import Entry, Summary
+from dashboards.studies.section import section
 from dashboards.studies.study import Plan, Question
-from dashboards.studies.wording import listed
 from loadgen.sweep.matrix import cells_of
 
 CELLS_CSV = "cells.csv"
+DISTURBED, MOST_LINES = 0.25, 6
+"""The share of runs with a late client that is remarked, and how many faulty ones are named in
+full view."""
 
 
 def answers(plan: Plan, cells: Cells) -> list[tuple[Question, Answer | None]]:
@@ -71,7 +75,7 @@ def _page(
         f"Measured {measured.when} on {measured.machine}, {measured.versions}."
         f" Every run is a row of [{name}-{CELLS_CSV}]({name}-{CELLS_CSV})."
     )
-    yield _how_to_read(plan)
+    yield _how_to_read(cells)
     yield from _not_measured(plan, cells)
     yield "## In short"
     yield "\n".join(_in_short(found))
@@ -80,35 +84,67 @@ def _page(
             yield from _section(plan, question, answer, name)
 
 
-def _how_to_read(plan: Plan) -> str:
+def _how_to_read(cells: Cells) -> str:
+    made = sorted(cells.runs_of_each)
     intervals = (
         "There is one run of each cell: intervals of 95 % come from the requests of these runs and"
         " do not know how much identical runs differ."
-        if plan.repeats == 1
-        else f"Each cell was run {plan.repeats} times, each time with another `--seed` and so with"
-        " other requests; intervals of 95 % come from how these runs differ, where the text"
-        " says nothing else."
+        if made in ([], [1])
+        else f"Each cell was run {' to '.join(map(str, dict.fromkeys((made[0], made[-1]))))} times,"
+        " each time with another `--seed` and so with other requests; intervals of 95 % come from"
+        " how these runs differ, those with the same seed in pairs where there are three, and"
+        " where the text says nothing else."
     )
     return (
         f"{intervals} Where an interval holds no difference too, the text says that there is no"
-        " evidence of one. Tables give medians over the runs of a cell, with the range where there"
-        " are several. Every cell began with empty caches. All sentences below are made from the"
-        " figures by rules, none is written by hand."
+        " evidence of one. Figures beside an interval are geometric means over the runs it is made"
+        " of (of shares plain ones); all others are medians over the runs of a cell, with the range"
+        " where there are several, which whiskers in pictures show too."
+        f" {_caches(cells)} All sentences below are made from the figures"
+        " by rules, none is written by hand."
     )
 
 
+def _caches(cells: Cells) -> str:
+    runs = {cell.run: cell.cache_state for cell in cells}
+    warm = sum(state != COLD for state in runs.values())
+    if not warm:
+        return "Every run began with caches that were shown to be empty."
+    return f"{warm} of {len(runs)} runs began with caches that were not shown to be empty."
+
+
 def _not_measured(plan: Plan, cells: Cells) -> Iterator[str]:
-    lines = [
+    missing = [
         f"- {name}: {count} {'run is' if count == 1 else 'runs are'} missing"
         for name, count in plan.missing(cells).items()
     ]
-    for cell in cells:
-        if cell.fault:
-            of = "times of " if cell.late else ""
-            lines.append(f"- {of}{cell.run.name}: {cell.fault}")
-    if lines:
-        yield "**Not all of it was measured**, and answers are made without these:"
-        yield "\n".join(dict.fromkeys(lines))
+    faulty = {cell.run: cell for cell in cells if cell.fault}
+    if not missing and not faulty:
+        return
+    yield (
+        "**Not all of it was measured**, and answers are made without these. The same command"
+        " makes what is missing; a run whose folder in `cells` was deleted is made again."
+    )
+    runs, late = len({cell.run for cell in cells}), sum(cell.late for cell in faulty.values())
+    if late > DISTURBED * runs:
+        yield (
+            f"In {late} of {runs} runs the client was late, so that what is said of times rests on"
+            " the others: the machine was busy with something else, or is too small for client and"
+            " engine. Measure again on one that is not."
+        )
+    lines = [f"- {_of(cell)}{cell.run.name}: {cell.fault}" for cell in faulty.values()]
+    if len(lines) <= MOST_LINES:
+        yield "\n".join((*missing, *lines))
+        return
+    if missing:
+        yield "\n".join(missing)
+    yield f"<details><summary>The {len(lines)} runs with faults</summary>"
+    yield "\n".join(lines)
+    yield "</details>"
+
+
+def _of(cell: Cell) -> str:
+    return "times of " if cell.late else ""
 
 
 def _in_short(found: Sequence[tuple[Question, Answer | None]]) -> Iterator[str]:
@@ -120,14 +156,7 @@ def _in_short(found: Sequence[tuple[Question, Answer | None]]) -> Iterator[str]:
 
 
 def _section(plan: Plan, question: Question, answer: Answer, name: str) -> Iterator[str]:
-    yield f'<a id="{question.key}"></a>\n## {answer.question}'
-    yield f"**{answer.short}**"
-    if answer.sentences[1:]:
-        yield "\n".join(f"- {sentence}" for sentence in answer.sentences[1:])
-    for picture in answer.pictures:
-        yield f"![{picture.shows}]({name}-{picture.name}.svg)"
-    for table in answer.tables:
-        yield table.markdown
+    yield from section(question.key, answer, name)
     yield _sources(plan, question)
 
 

@@ -7,13 +7,14 @@ from statistics import median
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from matplotlib.ticker import FixedLocator, NullLocator
+from matplotlib.ticker import FixedLocator, NullLocator, StrMethodFormatter
 
 from dashboards.figures.line_fit import LineFit
 from dashboards.figures.style import (
     INK,
     NO_CONTEXT_COLOUR,
     SERIES_COLOURS,
+    legend_below,
     new_axes,
     new_figure,
 )
@@ -62,8 +63,9 @@ def by_users(cells: Cells, setting: str) -> list[tuple[str, str, list[Line]]]:
 
 def draw_lines(axes: Axes, lines: Sequence[Line], log: bool = True) -> None:
     """The median of each point's repeats, with a bar from the least to the most of them. From 0 on,
-    so that heights may be compared."""
-    for index, line in enumerate(line for line in lines if line.points):
+    so that heights may be compared. Several lines are named in the figure's legend."""
+    lines = [line for line in lines if line.points]
+    for index, line in enumerate(lines):
         x = [at for at, _ in line.points]
         y = [median(values) for _, values in line.points]
         low = [middle - min(values) for middle, (_, values) in zip(y, line.points, strict=True)]
@@ -77,7 +79,7 @@ def draw_lines(axes: Axes, lines: Sequence[Line], log: bool = True) -> None:
             marker=MARKERS[index % len(MARKERS)],
             linestyle="--" if line.dashed else "-",
             capsize=3,
-            label=line.name,
+            label=line.name if len(lines) > 1 else None,
         )
     ticks = sorted({at for line in lines for at, _ in line.points})
     if log and ticks and ticks[0] > 0:
@@ -86,9 +88,8 @@ def draw_lines(axes: Axes, lines: Sequence[Line], log: bool = True) -> None:
     axes.xaxis.set_minor_locator(NullLocator())
     axes.set_xticks(ticks, [f"{tick:g}" if tick < 10 else count(tick) for tick in ticks])
     _from_zero(axes, [value for line in lines for _, values in line.points for value in values])
+    axes.yaxis.set_major_formatter(StrMethodFormatter("{x:,.6g}"))
     axes.grid(axis="y", alpha=0.3)
-    if len([line for line in lines if line.points]) > 1:
-        axes.legend(loc="best")
 
 
 def against(panels: Sequence[tuple[str, str, Sequence[Line]]], x: str, log: bool = True) -> Figure:
@@ -96,12 +97,13 @@ def against(panels: Sequence[tuple[str, str, Sequence[Line]]], x: str, log: bool
     figure = new_figure(7.2 if len(panels) < 3 else 10.8, 3.2)
     for place, (title, y, lines) in enumerate(panels, 1):
         draw_lines(new_axes(figure, title, x, y, (1, len(panels), place)), lines, log)
+    legend_below(figure)
     return figure
 
 
 @dataclass(frozen=True, slots=True)
 class Cloud:
-    """Requests as points, with the line that was fitted to them."""
+    """Requests as points, with the line that was fitted to them, if it is to be drawn."""
 
     name: str
     x: Floats
@@ -110,18 +112,17 @@ class Cloud:
 
 
 def clouds(panels: Mapping[str, Sequence[Cloud]], x: str, y: str) -> Figure:
-    """A point per request and a line per cloud; the panels share the y axis."""
+    """A point per request, and a line through each cloud that has one."""
     figure = new_figure(7.2, 3.2)
-    drawn: list[Axes] = []
     for place, (title, parts) in enumerate(panels.items(), 1):
         axes = new_axes(figure, title, x, y if place == 1 else "", (1, len(panels), place))
         for index, cloud in enumerate(parts):
             _draw_cloud(axes, cloud, SERIES_COLOURS[index])
         axes.set_ylim(bottom=0)
         axes.set_xlim(left=0)
+        axes.yaxis.set_major_formatter(StrMethodFormatter("{x:,.6g}"))
         axes.grid(alpha=0.3)
-        axes.legend(loc="upper left")
-        drawn.append(axes)
+    legend_below(figure)
     return figure
 
 
@@ -150,7 +151,7 @@ class Bar:
 def bars(panels: Sequence[tuple[str, str]], rows: Sequence[Bar]) -> Figure:
     """For each panel, a title and what stands on its x axis, a bar for each row: the median of its
     values, with their range as a whisker."""
-    figure = new_figure(7.2, 0.9 + 0.36 * len(rows))
+    figure = new_figure(7.2 if len(panels) < 3 else 10.8, 0.9 + 0.36 * len(rows))
     for place, (title, x) in enumerate(panels, 1):
         axes = new_axes(figure, title, x, "", (1, len(panels), place))
         for row, each in enumerate(rows):
@@ -159,7 +160,7 @@ def bars(panels: Sequence[tuple[str, str]], rows: Sequence[Bar]) -> Figure:
                 _bar(axes, row, values, SERIES_COLOURS[0] if each.stands_out else NO_CONTEXT_COLOUR)
         names = [each.name for each in rows] if place == 1 else [""] * len(rows)
         axes.set_yticks(range(len(rows)), names)
-        axes.invert_yaxis()
+        axes.set_ylim(len(rows) - 0.4, -0.6)
         axes.set_xlim(left=0)
         axes.grid(axis="x", alpha=0.3)
     return figure

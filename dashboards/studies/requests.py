@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 from loadgen.compare.csv_table import CsvTable
 from loadgen.compare.requests_csv import HEADER, TimedRequests, read_requests
 from loadgen.compare.run import Run
+from loadgen.compare.run_reader import read_run
 from loadgen.compare.series import Flags, Floats, Indices
 from loadgen.errors import UsageError
 
@@ -56,6 +57,13 @@ class Requests:
                 for field in fields(cls)
             )
         )
+
+    def __len__(self) -> int:
+        return len(self.ttft_ms)
+
+    def those(self, which: Flags) -> "Requests":
+        """Only some of them."""
+        return Requests(*(getattr(self, field.name)[which] for field in fields(self)))
 
     @property
     def is_hit(self) -> Flags:
@@ -121,6 +129,20 @@ def repeated_part(run: Path, repeated: bool) -> Run:
     part = table.where(lambda row: row[place] == wanted)
     name = f"{run} ({'repeats' if repeated else 'first uses'})"
     return Run(name, read_requests(part), facts={"seed": str(run)})
+
+
+def without_retrieval(run: Path) -> Run:
+    """The run with the time of each retrieval taken out of the time to first token, so that it can
+    be set beside runs that retrieve nothing. Raises UsageError."""
+    table = _table(run)
+    place = table.header.index("ttft_ms")
+    left_ms = table.numbers("ttft_ms") - np.nan_to_num(table.numbers("retrieval_ms"))
+    rows = [
+        [*row[:place], "" if np.isnan(ms) else str(ms), *row[place + 1 :]]
+        for row, ms in zip(table.rows, left_ms, strict=True)
+    ]
+    series = read_requests(CsvTable(table.path, table.header, rows))
+    return Run(str(run), series, facts=read_run(run).facts)
 
 
 def _table(run: Path) -> CsvTable:

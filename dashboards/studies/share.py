@@ -26,6 +26,38 @@ class Share:
         return f"{percent(self.value)} ({percent(self.low)} to {percent(self.high)})"
 
 
+@dataclass(frozen=True, slots=True)
+class Paired:
+    """Questions that were asked of both sides: how many were right more often on the one, and on
+    the other. `p` is of the sign test over those (McNemar's, exact)."""
+
+    questions: int
+    first: int
+    second: int
+    p: float
+
+
+def paired(first: Cells, second: Cells) -> Paired | None:
+    """The same questions against each other; None where no question was asked of both."""
+    one, other = (_by_question(cells) for cells in (first, second))
+    both = one.keys() & other.keys()
+    if not both:
+        return None
+    more, less = (sum(a[each] > b[each] for each in both) for a, b in ((one, other), (other, one)))
+    p = float(binomtest(more, more + less).pvalue) if more + less else 1.0
+    return Paired(len(both), more, less, p)
+
+
+def _by_question(cells: Cells) -> dict[str, float]:
+    """The share of right labels of each question, over all runs."""
+    right: dict[str, list[bool]] = {}
+    for cell in cells:
+        found = labels_of(cell.run)
+        for question, is_right in zip(found.question, found.right.tolist(), strict=True):
+            right.setdefault(question, []).append(is_right)
+    return {question: sum(each) / len(each) for question, each in right.items()}
+
+
 def share_right(cells: Cells) -> Share | None:
     """The share of right labels over the requests of all cells; None without any. The interval is
     for as many samples as there are different questions: one that returns is answered alike."""

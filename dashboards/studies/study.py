@@ -121,7 +121,11 @@ class Plan:
                 if settings in plans:
                     figures = {**each.figures, EACH_COMPUTED: _each(each.figures)}
                     late = each.exit_code == SATURATED
-                    yield Cell(name, settings, each.repeat, each.run, figures, each.fault, late)
+                    yield Cell(
+                        *(name, settings, each.repeat, each.run, figures, each.fault),
+                        late=late,
+                        cache_state=each.cache_state,
+                    )
 
 
 def _each(figures: Mapping[str, float | None]) -> float | None:

@@ -3,14 +3,15 @@
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+from dashboards.report.wording import listed
 from dashboards.studies.contrast import Contrast
 from dashboards.studies.table import Table
-from dashboards.studies.wording import factor, listed
+from dashboards.studies.wording import factor, unit_of
 
 _UNKNOWN = {
     "too little data": "too little data",
     "no interval": "figures without an interval",
-    "not measured": "nothing measured",
+    "not measured": "no usable run",
 }
 
 
@@ -23,7 +24,12 @@ class Contrasts:
     found: tuple[tuple[str, Contrast], ...]
 
     def said(
-        self, when: str, what: str, better: str, worse: str, nothing: str = "a difference"
+        self,
+        when: str,
+        what: str,
+        better: str,
+        worse: str,
+        nothing: str = "a difference in time to first token",
     ) -> str:
         """`WHEN, WHAT comes 2.4 and 1.8 times as fast with A and B …; there is no evidence of …
         with C …`, ending in a full stop. `better` and `worse` have a `{}` for factors from 1 on.
@@ -51,10 +57,7 @@ class Contrasts:
 
     def _values(self, verdict: str) -> str:
         values = [value for value, _ in self._of(verdict)]
-        return f"{listed(values)} {self._unit(values)}" if values else ""
-
-    def _unit(self, values: list[str]) -> str:
-        return self.unit.removesuffix("s") if values == ["1"] else self.unit
+        return f"{listed(values)} {unit_of(self.unit, values)}" if values else ""
 
     def _factors(self, verdict: str, said: str) -> str:
         ratios = [each.factor or 1.0 for _, each in self._of(verdict)]

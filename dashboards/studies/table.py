@@ -42,6 +42,7 @@ COLUMNS: dict[str, Column] = {
     "label_accuracy": ("labels right", percent),
     "refused_share": ("refused", percent),
     "retrieval_p50_ms": ("retrieval p50", duration),
+    "retrieval_mean_ms": ("retrieval mean", duration),
     "retrieval_share": ("of TTFT", percent),
 }
 """What a summary's figure is called in a table, and how it is written."""

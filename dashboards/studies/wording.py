@@ -1,6 +1,6 @@
 """Figures as they stand in a sentence."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 
 def count(value: float) -> str:
@@ -37,11 +37,15 @@ def duration(value_ms: float) -> str:
     return f"{value_ms:.0f} ms" if abs(value_ms) >= 100 else f"{value_ms:.1f} ms"
 
 
-def listed(words: Sequence[str]) -> str:
-    """`a, b and c`."""
-    if len(words) < 2:
-        return "".join(words)
-    return f"{', '.join(words[:-1])} and {words[-1]}"
+def span(values: Sequence[float], write: Callable[[float], str]) -> str:
+    """`40 % to 52 %`, or `40 %` where all are written alike."""
+    low, high = write(min(values)), write(max(values))
+    return low if low == high else f"{low} to {high}"
+
+
+def unit_of(unit: str, values: Sequence[str]) -> str:
+    """`users`, but `user` of 1 alone."""
+    return unit.removesuffix("s") if list(values) == ["1"] else unit
 
 
 def crowd(users: str) -> str:

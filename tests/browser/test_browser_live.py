@@ -94,6 +94,8 @@ async def test_a_swarm_is_seen_while_it_runs_after_it_and_until_the_next(
     await expect(tab.marks).to_have_count(5)
     await expect(tab.rows).to_have_count(5)
     await expect(tab.area.get_by_role("alert")).to_have_count(0)
+    objective = tab.chart("Requests within the objective")
+    await expect(objective).to_be_hidden()
     contexts = await tab.contexts()
     assert len({colour for colour, _ in contexts.values()}) == 5
     points = (await tab.lines("Requests"))["served"]
@@ -114,8 +116,9 @@ async def test_a_swarm_is_seen_while_it_runs_after_it_and_until_the_next(
     assert sum(int(row["requests"]) for row in tables["per-context"]) == marks
 
     await swarm.new_form()
-    await swarm.start(users=1, contexts=2)
+    await swarm.start(users=1, contexts=2, slo="ttft_ms<=60000")
     await tab.open()
+    await expect(objective.locator('[data-line="ttft_ms<=60000"]')).to_have_count(1)
     await expect(tab.marks).to_have_count(2)
     await expect(tab.rows).to_have_count(2)
     assert len(await tab.lines("Requests")) == 2

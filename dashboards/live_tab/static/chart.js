@@ -11,6 +11,8 @@ export const CHARTS = [
     lines: { itl_p50_ms: "p50", itl_p95_ms: "p95", itl_p99_ms: "p99" } },
   { title: "Requests", unit: "/s", lines: { requests_per_s: "served", failed_per_s: "failed" } },
   { title: "Output tokens", unit: "/s", lines: { output_tokens_per_s: "tokens" } },
+  { title: "Requests within the objective", unit: "%", scale: 100, top: 100, objective: true,
+    lines: { goodput_share: "" } },
   { title: "Prompt tokens from cache", unit: "%", scale: 100, top: 100, engine: true,
     lines: { hit_rate: "prefix cache", external_hit_rate: "external cache",
       told_hit_rate: "as the replies tell" } },
@@ -37,7 +39,9 @@ export class Chart {
   }
 
   draw() {
-    const { columns, server } = state.last;
+    const { columns, server, slo } = state.last;
+    this.node.hidden = Boolean(this.spec.objective && !slo);
+    if (this.node.hidden) return;
     const lines = this.lines(columns);
     const known = lines.some((line) => line.values.some((value) => value !== null));
     this.plot.replaceChildren();
@@ -59,7 +63,7 @@ export class Chart {
     const all = Object.entries(lines).map(([column, name], index) => {
       const at = columns.indexOf(column);
       const values = state.rows.map((row) => (row[at] === null ? null : row[at] * scale));
-      return { name, values, colour: SERIES_COLOURS[index] };
+      return { name: name || state.last.slo, values, colour: SERIES_COLOURS[index] };
     });
     // The replies speak of the same cache: they are heard where the engine is silent.
     return lines.told_hit_rate && all[0].values.some((value) => value !== null)

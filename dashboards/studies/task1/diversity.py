@@ -2,19 +2,20 @@
 
 from collections.abc import Iterator
 
+from dashboards.report.wording import listed
 from dashboards.studies.answer import Answer, Picture
 from dashboards.studies.cell import Cells
 from dashboards.studies.contrast import contrast
 from dashboards.studies.pictures import against, by_users
 from dashboards.studies.sweepwise import Contrasts
 from dashboards.studies.table import LATENCY, REUSED, cell_table
-from dashboards.studies.wording import crowd, listed, percent
+from dashboards.studies.wording import crowd, percent
 
 ALIKE = {"zipf": 0, "stickiness": 0}
 """All contexts equally popular, each request drawn anew."""
 MIXES = (
-    ("zipf", "some contexts are more popular (zipf {})"),
-    ("stickiness", "requests tend to keep the context (stickiness {})"),
+    ("zipf", "where some are more popular (zipf {})"),
+    ("stickiness", "where requests tend to keep the context (stickiness {})"),
 )
 
 
@@ -52,17 +53,22 @@ def _against_fewest(cells: Cells) -> Contrasts:
 
 
 def _more_contexts(cells: Cells) -> Iterator[str]:
+    """A sentence or two for each crowd."""
     for users in cells.values("users"):
         part = cells.where(users=users)
-        yield from _hits(part)
+        said = [*_hits(part)]
         found = _against_fewest(part)
         if found.found:
-            yield found.said(
-                f"With {crowd(users)}, against {part.values('contexts')[0]} contexts",
-                "the first token",
-                "comes {} times as fast",
-                "takes {} times as long",
+            said.append(
+                found.said(
+                    f"Against {part.values('contexts')[0]} contexts",
+                    "the first token",
+                    "comes {} times as fast",
+                    "takes {} times as long",
+                )
             )
+        if said:
+            yield " ".join(said)
 
 
 def _hits(cells: Cells) -> Iterator[str]:
@@ -94,10 +100,11 @@ def _mix(cells: Cells, mixed: Cells, name: str) -> Iterator[str]:
     first = mixed.all[0].settings
     plain = cells.where(**ALIKE, contexts=first["contexts"], users=first["users"])
     mixed = mixed.where(users=first["users"])
-    found = contrast(plain, mixed, ("all alike", name), "ttft_ms.mean")
-    hits = contrast(plain, mixed, ("all alike", name), "cached_share")
-    if found.row is not None:
+    names = "with all contexts alike", name
+    found = contrast(plain, mixed, names, "ttft_ms.mean")
+    hits = contrast(plain, mixed, names, "cached_share")
+    if hits.row is not None:
         yield (
-            f"{first['contexts']} contexts, {crowd(first['users'])}: mean TTFT {found.words};"
-            f" cached share of the prompts {hits.words}."
+            f"{first['contexts']} contexts and {crowd(first['users'])}: mean TTFT is {found.words};"
+            f" the cached share of the prompts is {hits.words}."
         )

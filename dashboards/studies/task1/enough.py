@@ -2,50 +2,63 @@
 
 from collections.abc import Sequence
 
-from dashboards.figures.cache_curve import draw
+from dashboards.figures.cache_curve import draw_orders
 from dashboards.studies.answer import Answer, Picture
 from dashboards.studies.cell import Cells
 from dashboards.studies.table import Table
-from dashboards.studies.wording import count, memory, percent
+from dashboards.studies.wording import count, memory, percent, span
 from loadgen.locality.curve import CacheCurve, predict
 from loadgen.locality.finished import trace_of_run
 from loadgen.locality.measured import Measured, measured_run, run_bytes_per_token
 
 MOST_POINTS = 3.0
 """How far a prediction may be off and still be called right, in points of hit rate."""
+SHOWN_POINTS = 0.05
+"""Less is 0.0 as it is written."""
 
 
 def enough(cells: Cells) -> Answer:
-    """Requests one after the other, the engine's cache the only one."""
-    runs = [cell.run for cell in cells.counted]
-    measured = [measured_run(run) for run in runs]
-    curve, bytes_per_token = predict(trace_of_run(runs[0])), run_bytes_per_token(runs[0])
-    points = [(each.tokens, each.hit_rate, each.name) for each in measured]
+    """Requests one after the other, the engine's cache the only one. Every repeat has an order of
+    requests, and so a curve, of its own; caches of all sizes are sent the same."""
+    usable = cells.counted
+    orders = {cell.repeat: cell.run for cell in reversed(usable.all)}
+    measured = [(cell.repeat, measured_run(cell.run)) for cell in usable]
+    curves = {repeat: predict(trace_of_run(run)) for repeat, run in sorted(orders.items())}
+    bytes_per_token = run_bytes_per_token(usable.all[0].run)
+    drawn = [
+        (curve, [(each.tokens, each.hit_rate, each.name) for at, each in measured if at == repeat])
+        for repeat, curve in curves.items()
+    ]
     picture = Picture(
         "enough",
-        draw(curve, points, bytes_per_token),
+        draw_orders(drawn, bytes_per_token),
         "predicted hit rate against the size of the cache, with the measured ones",
     )
     return Answer(
         "Which cache is enough for this workload?",
-        (knee(curve, bytes_per_token), *error(measured)),
+        (knee([*curves.values()], bytes_per_token), *error([each for _, each in measured])),
         (_table(measured),),
         (picture,),
     )
 
 
-def knee(curve: CacheCurve, bytes_per_token: int | None) -> str:
-    """The size that is enough, and why."""
-    knee = curve.knee
-    if curve.bound == 0:
+def knee(curves: Sequence[CacheCurve], bytes_per_token: int | None) -> str:
+    """The size that is enough for every order of requests, and why."""
+    most = max(curves, key=lambda curve: curve.knee.enough_tokens)
+    if not any(curve.bound for curve in curves):
         return "No cache helps this workload, of whatever size: no prompt begins as an earlier one."
-    size = f" ({memory(knee.enough_tokens * bytes_per_token)})" if bytes_per_token else ""
+    enough_tokens = most.knee.enough_tokens
+    size = f" ({memory(enough_tokens * bytes_per_token)})" if bytes_per_token else ""
+    sizes = span([curve.knee.enough_tokens for curve in curves], count)
+    orders = f" The {len(curves)} orders that were sent need {sizes} tokens." if curves[1:] else ""
+    rates = span([curve.at(enough_tokens).hit_rate for curve in curves], percent)
     return (
-        f"{count(knee.enough_tokens)} tokens{size} are enough for this workload, because they give"
-        f" {percent(curve.at(knee.enough_tokens).hit_rate)} of the prompt tokens from the cache and"
-        f" one without limit {percent(curve.bound)}: what is used again comes back, but for 1 %,"
-        f" before {count(knee.reuse_tokens)} tokens of others. Less than"
-        f" {count(knee.least_tokens)} tokens cannot serve the longest request."
+        f"{count(enough_tokens)} tokens{size} are enough for this workload, because what is used"
+        f" again comes back, but for 1 %, before {count(most.knee.reuse_tokens)} tokens of others:"
+        f" then {rates} of the prompt tokens come from the cache, and"
+        f" {span([curve.bound for curve in curves], percent)} from one without limit.{orders} The"
+        f" longest request alone takes"
+        f" {count(max(curve.knee.least_tokens for curve in curves))} tokens."
     )
 
 
@@ -54,25 +67,31 @@ def error(measured: Sequence[Measured]) -> tuple[str, str]:
     worst = max(measured, key=lambda each: abs(each.error_points))
     off = abs(worst.error_points)
     runs = "the one run" if len(measured) == 1 else f"{len(measured)} runs"
+    at_worst = (
+        f" (with {count(worst.tokens)} tokens predicted {percent(worst.predicted)}, measured"
+        f" {percent(worst.hit_rate)})"
+    )
+    most = f"at most {off:.1f}" if off >= SHOWN_POINTS else "by less than 0.1"
     text = (
-        f"Over {runs} the prediction is at most {off:.1f} points of hit rate off (with"
-        f" {count(worst.tokens)} tokens predicted {percent(worst.predicted)}, measured"
-        f" {percent(worst.hit_rate)})."
+        f"Over {runs} the prediction is {most} points of hit rate off"
+        f"{at_worst if off >= SHOWN_POINTS else ''}."
     )
     if off <= MOST_POINTS:
         return text, f"That is within the {MOST_POINTS:g} points it may be: size a cache by it."
     return text, f"That is more than the {MOST_POINTS:g} points it may be: do not rely on it here."
 
 
-def _table(measured: Sequence[Measured]) -> Table:
+def _table(measured: Sequence[tuple[int, Measured]]) -> Table:
     rows = tuple(
         (
             count(each.tokens),
+            str(repeat),
             count(each.requests),
             percent(each.predicted),
             percent(each.hit_rate),
             f"{each.error_points:+.1f}",
         )
-        for each in sorted(measured, key=lambda each: each.tokens)
+        for repeat, each in sorted(measured, key=lambda found: (found[1].tokens, found[0]))
     )
-    return Table(("cache, tokens", "requests", "predicted", "measured", "points off"), rows)
+    header = ("cache, tokens", "repeat", "requests", "predicted", "measured", "points off")
+    return Table(header, rows)

@@ -1,31 +1,46 @@
 """Latency against the length of context and question."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
-from dashboards.figures.line_fit import LineFit, fit_line
+import numpy as np
+from scipy.stats import theilslopes
+
+from dashboards.figures.line_fit import LEAST_SPREAD, fit_line
 from dashboards.studies.answer import Answer, Picture
 from dashboards.studies.cell import Cells
+from dashboards.studies.contrast import LEVEL
 from dashboards.studies.pictures import Cloud, clouds
 from dashboards.studies.requests import Requests
 from dashboards.studies.table import LATENCY, REUSED, cell_table
 from dashboards.studies.targets import NO_REUSE, PLAIN
 from dashboards.studies.wording import crowd, duration
+from loadgen.compare.interval import Interval, mean_of_repeats
 
-INTERVALS = (
-    "The intervals here come from the single requests of all runs together, as if none had waited"
-    " for another: they do not know how much runs differ."
+OF_RUNS = (
+    "Each run gives one slope, the median over all pairs of its requests (Theil 1950); these are"
+    " the means over the runs."
 )
+OF_REQUESTS = (
+    "There is one run of each kind: its intervals come from single requests, as if none had waited"
+    " for another, and do not know how much runs differ."
+)
+WAITING = "; the wait for other requests is part of it and hides what the own prompt takes"
 COMPUTED, CACHED = "computed", "prefix from the cache"
+LEAST_REQUESTS = 5
+"""Of a run, for a slope of its own."""
 
 
 def by_length(cells: Cells) -> Answer:
     """How much each further token costs, computed and from the cache."""
     panels: dict[str, list[Cloud]] = {}
     sentences: list[str] = []
+    several = False
     for users in cells.values("users"):
-        found = list(_clouds(cells.where(users=users).sound))
-        panels[crowd(users)] = found
-        sentences.append(_growth(crowd(users), found))
+        runs = dict(_runs(cells.where(users=users).sound))
+        several |= any(len(parts) > 1 for parts in runs.values())
+        slopes = {name: _slope(parts) for name, parts in runs.items()}
+        panels[crowd(users)] = [_cloud(name, parts, slopes[name]) for name, parts in runs.items()]
+        sentences.append(_growth(users, slopes))
     picture = Picture(
         "length",
         clouds(panels, "prompt (context and question), tokens", "time to first token, ms"),
@@ -34,32 +49,56 @@ def by_length(cells: Cells) -> Answer:
     columns = (*LATENCY, "e2e_p50_ms", *REUSED)
     return Answer(
         "How does latency grow with the length of context and question?",
-        (*sentences, INTERVALS),
+        (" ".join(sentences), OF_RUNS if several else OF_REQUESTS),
         (cell_table(cells, ("target", "users"), columns),),
         (picture,),
     )
 
 
-def _clouds(cells: Cells) -> Iterator[Cloud]:
-    """Prompts of an engine without a prefix cache, and those that another one found in it."""
+def _runs(cells: Cells) -> Iterator[tuple[str, list[Requests]]]:
+    """Of each run the prompts of an engine without a prefix cache, or those that another one found
+    in it."""
     for name, target in ((COMPUTED, NO_REUSE), (CACHED, PLAIN)):
-        parts = [Requests.read(cell.run) for cell in cells.where(target=target)]
-        if parts:
-            requests = Requests.joined(parts)
-            kept = requests.is_hit if name == CACHED else ~requests.is_hit
-            x, y = requests.prompt_tokens[kept], requests.ttft_ms[kept]
-            yield Cloud(name, x, y, fit_line(x, y))
+        runs = [Requests.read(cell.run) for cell in cells.where(target=target)]
+        if runs:
+            yield name, [run.those(run.is_hit == (name == CACHED)) for run in runs]
 
 
-def _growth(who: str, found: list[Cloud]) -> str:
-    fits = {cloud.name: cloud.fit for cloud in found}
-    computed, cached = fits.get(COMPUTED), fits.get(CACHED)
+def _cloud(name: str, runs: Sequence[Requests], slope: Interval | None) -> Cloud:
+    """With a line only where it is not level by all that is known."""
+    requests = Requests.joined(runs)
+    x, y = requests.prompt_tokens, requests.ttft_ms
+    is_certain = slope is not None and (slope.low > 0 or slope.high < 0)
+    return Cloud(name, x, y, fit_line(x, y) if is_certain else None)
+
+
+def _slope(runs: Sequence[Requests]) -> Interval | None:
+    """Milliseconds a token: the mean over the slopes of runs; of one run the slope through its
+    requests. None where there are too few of different lengths."""
+    if len(runs) == 1:
+        fit = fit_line(runs[0].prompt_tokens, runs[0].ttft_ms)
+        return None if fit is None else Interval(fit.slope, fit.low, fit.high)
+    slopes = [found for run in runs if (found := _slope_of_run(run)) is not None]
+    return mean_of_repeats(slopes, LEVEL) if len(slopes) > 1 else None
+
+
+def _slope_of_run(run: Requests) -> float | None:
+    known = ~np.isnan(run.prompt_tokens) & ~np.isnan(run.ttft_ms)
+    x, y = run.prompt_tokens[known], run.ttft_ms[known]
+    if len(x) < LEAST_REQUESTS or x.max() < LEAST_SPREAD * x.min():
+        return None
+    return float(theilslopes(y, x).slope)
+
+
+def _growth(users: str, slopes: dict[str, Interval | None]) -> str:
+    who, computed, cached = crowd(users), slopes.get(COMPUTED), slopes.get(CACHED)
     if computed is None:
         return f"With {who}: too few requests of different lengths to tell."
     if computed.low <= 0:
+        why = "" if float(users) == 1 else WAITING
         return (
             f"With {who} there is no evidence that the time to first token grows with the prompt"
-            f" ({_per_thousand(computed)} for 1,000 tokens)."
+            f" ({_within(computed)} for each 1,000 tokens){why}."
         )
     text = (
         f"With {who}, each further 1,000 prompt tokens add {_per_thousand(computed)} to the time to"
@@ -70,16 +109,23 @@ def _growth(who: str, found: list[Cloud]) -> str:
     if cached.low <= 0 and cached.high < computed.low:
         return (
             f"{text}; there is no evidence that they add any where the prefix comes from the cache"
-            f" ({_per_thousand(cached)})."
+            f" ({_within(cached)})."
         )
     if cached.high < computed.low:
         return f"{text}, and {_per_thousand(cached)} where the prefix comes from the cache."
     return (
         f"{text}; there is no evidence that they add less where the prefix comes from the cache"
-        f" ({_per_thousand(cached)})."
+        f" ({_within(cached)})."
     )
 
 
-def _per_thousand(fit: LineFit) -> str:
-    middle, low, high = (duration(1000 * each) for each in (fit.slope, fit.low, fit.high))
-    return f"{middle} ({low} to {high})"
+def _per_thousand(slope: Interval) -> str:
+    return f"{duration(1000 * slope.estimate)} ({_ends(slope)})"
+
+
+def _within(slope: Interval) -> str:
+    return f"{duration(1000 * slope.estimate)}, {_ends(slope)}"
+
+
+def _ends(slope: Interval) -> str:
+    return f"{duration(1000 * slope.low)} to {duration(1000 * slope.high)}"

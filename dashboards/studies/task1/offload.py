@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 
+from dashboards.report.wording import listed
 from dashboards.studies.answer import Answer, Picture
 from dashboards.studies.cell import COMPUTED, Cells
 from dashboards.studies.contrast import contrast
@@ -9,7 +10,7 @@ from dashboards.studies.pictures import Line, against, line_of
 from dashboards.studies.sweepwise import Contrasts
 from dashboards.studies.table import FIRST, LATENCY, Table, cell_table
 from dashboards.studies.targets import OFFLOAD, PLAIN
-from dashboards.studies.wording import count, listed, percent
+from dashboards.studies.wording import count, percent
 
 COLUMNS = (*LATENCY, "hit_rate", "external_hit_rate", COMPUTED)
 SAME = 1.01
@@ -19,30 +20,30 @@ WORKLOADS = {"offload": "Many contexts in turn", "long": "A few long prompts rep
 
 def offload(cells: Cells) -> Answer:
     """For each workload, the engine alone against the engine with each size of L1."""
+    short: list[str] = []
     sentences: list[str] = []
     tables: list[Table] = []
     for part, name in WORKLOADS.items():
         found = _by_memory(cells.of(part))
         if found.found:
-            sentences += _where_from(name, cells.of(part))
-            sentences.append(
+            short.append(
                 found.said(
-                    f"{name}, LMCache behind the engine's cache",
+                    f"{name}, with LMCache behind the engine's cache",
                     "the first token",
                     "comes {} times as fast",
                     "takes {} times as long",
                 )
             )
-            sentences += _enough(cells.of(part))
+            sentences += (*_where_from(name, cells.of(part)), *_enough(name, cells.of(part)))
             tables.append(found.table)
     picture = Picture(
         "offload",
-        against(list(_panels(cells.of("offload"))), "LMCache's memory, GB (0: none)", False),
+        against(list(_panels(cells)), "LMCache's memory, GB (0: none)", False),
         "computed prompt tokens and time to first token against LMCache's memory",
     )
     return Answer(
         "What does LMCache's memory add behind the engine's cache, and how much of it is enough?",
-        tuple(sentences),
+        (" ".join(short) or "Not measured.", *sentences),
         (*tables, cell_table(cells, ("context_tokens", "target", "l1_gb"), COLUMNS)),
         (picture,),
     )
@@ -71,26 +72,31 @@ def _where_from(name: str, cells: Cells) -> Iterator[str]:
             share = f" ({percent(taken)} of all came from it)" if taken else ""
             said.append(f"{count(computed)} {memory}{share}")
     if said:
-        yield f"{name}, the prompt tokens that had to be computed were {listed(said)}."
+        yield f"{name}: the prompt tokens that had to be computed in a run were {listed(said)}."
 
 
-def _enough(cells: Cells) -> Iterator[str]:
-    """The smallest memory that computes no more than the largest does on the same requests."""
+def _enough(name: str, cells: Cells) -> Iterator[str]:
+    """Whether the largest memory saves tokens in every run; if so, the smallest that computes no
+    more on the same requests."""
     behind = cells.where(target=OFFLOAD)
     *less, largest = behind.values("l1_gb")
     most = _by_repeat(behind.where(l1_gb=largest))
     alone = _by_repeat(cells.where(target=PLAIN))
-    if any(alone[repeat] <= SAME * most[repeat] for repeat in alone.keys() & most.keys()):
-        yield f"None is called enough: not in every run does {largest} GB save tokens at all."
+    both = alone.keys() & most.keys()
+    saved = sum(alone[repeat] > SAME * most[repeat] for repeat in both)
+    if both:
+        none = "" if saved == len(both) else ", so that no size is called enough"
+        yield f"{name}: {largest} GB saved tokens in {saved} of {len(both)} runs{none}."
+    if saved < len(both):
         return
     for size in less:
         computed = _by_repeat(behind.where(l1_gb=size))
         both = computed.keys() & most.keys()
         if both and all(computed[repeat] <= SAME * most[repeat] for repeat in both):
-            yield f"{size} GB are enough here: more computes no fewer tokens."
+            yield f"{name}: {size} GB are enough; more computes no fewer tokens."
             return
     if less and most:
-        yield f"Of the sizes tried, none below the largest ({largest} GB) computes as little."
+        yield f"{name}: of the sizes tried, none below {largest} GB computes as little."
 
 
 def _by_repeat(cells: Cells) -> dict[int, float]:
@@ -100,10 +106,15 @@ def _by_repeat(cells: Cells) -> dict[int, float]:
 
 def _panels(cells: Cells) -> Iterator[tuple[str, str, list[Line]]]:
     for title, y, figure in (
-        ("Computed", "prompt tokens", COMPUTED),
+        ("Computed", "prompt tokens in a run", COMPUTED),
         ("Time to first token", "mean, ms", FIRST),
     ):
-        none = cells.where(target=PLAIN).figures(figure)
-        behind = line_of("", cells.where(target=OFFLOAD), "l1_gb", figure)
-        start = ((0.0, tuple(none)),) if none else ()
-        yield title, y, [Line("", (*start, *behind.points))]
+        yield title, y, [_line(name, cells.of(part), figure) for part, name in WORKLOADS.items()]
+
+
+def _line(name: str, cells: Cells, figure: str) -> Line:
+    """From the engine alone, at 0, on."""
+    none = cells.where(target=PLAIN).figures(figure)
+    behind = line_of("", cells.where(target=OFFLOAD), "l1_gb", figure)
+    start = ((0.0, tuple(none)),) if none else ()
+    return Line(name, (*start, *behind.points))

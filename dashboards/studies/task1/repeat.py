@@ -1,15 +1,20 @@
 """An old request fed again, against the size of the engine's cache."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from functools import partial
+from statistics import median
 
+import numpy as np
+
+from dashboards.report.wording import listed
 from dashboards.studies.answer import Answer, Picture
 from dashboards.studies.cell import Cells
 from dashboards.studies.contrast import Contrast, contrast_runs
-from dashboards.studies.pictures import against, by_users
+from dashboards.studies.pictures import Line, against
 from dashboards.studies.requests import Requests, repeated_part
 from dashboards.studies.sweepwise import Contrasts
 from dashboards.studies.table import LATENCY, REUSED, Table, cell_table
-from dashboards.studies.wording import count, crowd, listed, percent
+from dashboards.studies.wording import count, crowd, percent
 
 SIZE = "kv_tokens"
 SIDES = "new, mean TTFT", "repeated, mean TTFT"
@@ -27,14 +32,14 @@ def old_requests(cells: Cells) -> Answer:
             "the reply to an old request",
             "begins {} times as fast as that to a new one",
             "takes {} times as long to begin as that to a new one",
-            "a difference from a new one",
+            "a difference in time to first token from a new one",
         )
-        sentences += [*_kept(part), said]
+        sentences += [said, *_kept(part)]
         tables.append(again.table)
     picture = Picture(
         "repeat",
-        against(by_users(cells, SIZE), "cache of the engine, tokens"),
-        "hit rate and time to first token against the size of the cache",
+        against(list(_panels(cells)), "cache of the engine, tokens"),
+        "what the cache has of an old request, and the time to first token of old and new ones",
     )
     return Answer(
         "What does an old request cost when it comes again, with a cache of which size?",
@@ -47,9 +52,9 @@ def old_requests(cells: Cells) -> Answer:
 def _kept(cells: Cells) -> Iterator[str]:
     """What the cache still has of an old request, of one crowd."""
     known = {
-        count(float(size)): percent(share)
+        count(float(size)): percent(median(shares))
         for size in cells.values(SIZE)
-        if (share := _share(cells.where(kv_tokens=size).counted)) is not None
+        if (shares := _shares(cells.where(kv_tokens=size)))
     }
     if known:
         yield (
@@ -58,12 +63,48 @@ def _kept(cells: Cells) -> Iterator[str]:
         )
 
 
-def _share(cells: Cells) -> float | None:
-    if not len(cells):
-        return None
-    requests = Requests.joined([Requests.read(cell.run) for cell in cells])
-    whole = float(requests.prompt_tokens[requests.repeat].sum())
-    return float(requests.cached_tokens[requests.repeat].sum()) / whole if whole else None
+def _shares(cells: Cells) -> list[float]:
+    """Of each run, over its old requests."""
+    runs = [Requests.read(cell.run) for cell in cells.counted]
+    old = [run.those(run.repeat) for run in runs]
+    return [float(each.cached_tokens.sum() / each.prompt_tokens.sum()) for each in old if len(each)]
+
+
+def _panels(cells: Cells) -> Iterator[tuple[str, str, list[Line]]]:
+    crowds = {users: cells.where(users=users) for users in cells.values("users")}
+    names = {users: f"{crowd(users)}, " if len(crowds) > 1 else "" for users in crowds}
+    yield (
+        "Of an old request in the cache",
+        "% of its prompt",
+        [_line(crowd(users), part, _percents) for users, part in crowds.items()],
+    )
+    yield (
+        "Time to first token",
+        "mean, ms",
+        [
+            _line(f"{names[users]}{name} request", part, partial(_means_ms, name == "old"))
+            for users, part in crowds.items()
+            for name in ("new", "old")
+        ],
+    )
+
+
+def _line(name: str, cells: Cells, figures: Callable[[Cells], list[float]]) -> Line:
+    """A figure of each run."""
+    points = (
+        (float(size), tuple(figures(cells.where(kv_tokens=size)))) for size in cells.values(SIZE)
+    )
+    return Line(name, tuple((size, values) for size, values in points if values))
+
+
+def _percents(cells: Cells) -> list[float]:
+    return [100 * share for share in _shares(cells)]
+
+
+def _means_ms(old: bool, cells: Cells) -> list[float]:
+    runs = [Requests.read(cell.run) for cell in cells.sound]
+    found = [run.ttft_ms[run.repeat == old] for run in runs]
+    return [float(np.nanmean(each)) for each in found if len(each)]
 
 
 def _by_size(cells: Cells) -> Iterator[tuple[str, Contrast]]:
@@ -74,4 +115,4 @@ def _by_size(cells: Cells) -> Iterator[tuple[str, Contrast]]:
 def _again(cells: Cells) -> Contrast:
     runs = [cell.run for cell in cells.sound]
     new, old = ([repeated_part(run, repeated) for run in runs] for repeated in (False, True))
-    return contrast_runs(new, old, SIDES, "ttft_ms.mean")
+    return contrast_runs(new, old, SIDES, "ttft_ms.mean", len(cells))

@@ -15,19 +15,22 @@ ARMS = {NO_REUSE: "without reuse", PLAIN: "with reuse"}
 
 def with_and_without(cells: Cells) -> Answer:
     """What reuse changes in the time to first token and in throughput."""
+    short: list[str] = []
     sentences: list[str] = []
     names = ARMS[NO_REUSE], ARMS[PLAIN]
     for users in cells.values("users"):
         without, reusing = (cells.where(users=users, target=name) for name in ARMS)
         first = contrast(without, reusing, names, "ttft_ms.mean")
         rate = contrast(without, reusing, names, "requests_per_s")
-        sentences.append(f"With {crowd(users)}, {_worth(first, reusing.median('hit_rate'))}")
+        short.append(f"With {crowd(users)}, {_worth(first, reusing.median('hit_rate'))}")
         if first.row is not None:
-            sentences.append(f"Mean TTFT {first.words}; throughput {rate.words}.")
+            sentences.append(
+                f"With {crowd(users)}, mean TTFT is {first.words}; throughput is {rate.words}."
+            )
     picture = Picture("reuse", _bars(cells), "latency and throughput with and without reuse")
     return Answer(
         "What is prefix reuse worth on the same requests?",
-        tuple(sentences),
+        (" ".join(short), *sentences),
         (cell_table(cells, ("target", "users"), (*LATENCY, "requests_per_s", *REUSED)),),
         (picture,),
     )
@@ -39,7 +42,9 @@ def _worth(first: Contrast, hits: float | None) -> str:
         return f"reuse makes the first token come {times(1 / first.factor)} as fast{share}."
     if first.verdict == "worse" and first.factor:
         return f"reuse makes the first token take {times(first.factor)} as long{share}."
-    return f"whether reuse helps: {first.verdict}{share}."
+    if first.verdict == "no evidence":
+        return f"there is no evidence that reuse changes the time to first token{share}."
+    return f"{first.verdict}: nothing can be said of reuse{share}."
 
 
 def _bars(cells: Cells) -> Figure:

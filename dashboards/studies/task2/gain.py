@@ -3,6 +3,7 @@
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+from dashboards.report.wording import listed
 from dashboards.studies.answer import Answer, Picture
 from dashboards.studies.cell import EACH_COMPUTED, Cells
 from dashboards.studies.contrast import Contrast, contrast
@@ -10,7 +11,7 @@ from dashboards.studies.pictures import Line, against, line_of
 from dashboards.studies.sweepwise import Contrasts
 from dashboards.studies.table import FIRST, cell_table
 from dashboards.studies.targets import ORDERED, PLAIN
-from dashboards.studies.wording import count, listed
+from dashboards.studies.wording import count, unit_of
 
 ORDERS = {PLAIN: "first come", ORDERED: "by context"}
 SIDES = "first come, mean TTFT", "by context, mean TTFT"
@@ -60,32 +61,19 @@ class Gain:
 
     def _computed(self, cells: Cells) -> Iterator[str]:
         """Why: what first come, first served computes again."""
-        more: list[str] = []
-        same: list[str] = []
-        fewer: list[str] = []
+        kinds: dict[str, dict[str, str]] = {kind: {} for kind in COMPUTED}
         for value in cells.values(self.setting):
             part = cells.where(**{self.setting: value})
             plain, ordered = (part.where(target=name).median(EACH_COMPUTED) for name in ORDERS)
             if plain is None or not ordered:
                 continue
-            text = f"{count(plain)} against {count(ordered)} with {count(float(value))}"
-            unlike = fewer if ordered > MORE * plain else same
-            (more if plain > MORE * ordered else unlike).append(text)
-        if more:
-            yield (
-                "First come, first served computes prompt tokens again that serving by context"
-                f" finds in the cache; for each request, {listed(more)} {self.unit}."
-            )
-        if same:
-            yield (
-                "Both orders compute about the same prompt tokens; for each request,"
-                f" {listed(same)} {self.unit}."
-            )
-        if fewer:
-            yield (
-                "Serving by context computes more prompt tokens than first come, first served; for"
-                f" each request, {listed(fewer)} {self.unit}."
-            )
+            kind = _kind(part)
+            size = count(float(value))
+            kinds[kind][size] = f"{count(plain)} against {count(ordered)} with {size}"
+        for kind, found in kinds.items():
+            if found:
+                unit = unit_of(self.unit, [*found])
+                yield f"{COMPUTED[kind]}; for each request, {listed([*found.values()])} {unit}."
 
     def _panels(self, cells: Cells) -> Iterator[tuple[str, str, list[Line]]]:
         for title, y, figure in (
@@ -102,8 +90,36 @@ class Gain:
             )
 
 
+COMPUTED = {
+    "more": "First come, first served computes prompt tokens again that serving by context finds in"
+    " the cache",
+    "same": "Both orders compute about the same prompt tokens",
+    "fewer": "Serving by context computes more prompt tokens than first come, first served",
+    "unpaired": "No run of one order has its counterpart of the other",
+    "mixed": "Runs do not agree on which order computes more prompt tokens",
+}
 MORE = 1.05
 """By so much more tokens count as more: single blocks come and go with the moment of arrival."""
+
+
+def _kind(cells: Cells) -> str:
+    """Of `COMPUTED`, from the runs of both orders with the same requests."""
+    plain, ordered = (
+        {cell.repeat: cell.figure(EACH_COMPUTED) for cell in cells.where(target=name)}
+        for name in ORDERS
+    )
+    ratios = [
+        tokens / others
+        for repeat, tokens in plain.items()
+        if tokens and (others := ordered.get(repeat))
+    ]
+    if ratios and min(ratios) > MORE:
+        return "more"
+    if ratios and max(ratios) < 1 / MORE:
+        return "fewer"
+    if not ratios:
+        return "unpaired"
+    return "same" if all(1 / MORE <= ratio <= MORE for ratio in ratios) else "mixed"
 
 
 def _contrast(cells: Cells) -> Contrast:

@@ -36,9 +36,9 @@ def why(cells: Cells) -> Answer:
     picture = Picture(
         "order",
         timeline(orders, contexts, 7.2),
-        "each request in the colour of its context, in the order of service",
+        "each request of a run in the colour of its context, in the order of service",
     )
-    header = ("order", "runs", "turns to another context", "fewest possible", "computed tokens")
+    header = ("order", "runs", "contexts taken up", "fewest possible", "computed tokens")
     return Answer(
         "Why does the order of contexts matter?",
         tuple(_sentences(turns, cells)),
@@ -56,7 +56,7 @@ def _sentences(turns: dict[str, list[tuple[int, int]]], cells: Cells) -> list[st
     if len(parts) < 2:
         return ["Not measured in both orders."]
     plain, ordered = (cells.where(target=target).median(COMPUTED) for target in ORDERS)
-    text = f"In a run the engine turns to another context: {'; '.join(said)}."
+    text = f"In a run the engine takes up a context: {'; '.join(said)}."
     if plain is None or not ordered:
         return [text]
     if plain > MORE * ordered:

@@ -1,15 +1,16 @@
 """How often retrieval is right in the loop, and what it costs."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
+from dashboards.report.wording import listed
 from dashboards.studies.answer import Answer, Picture
 from dashboards.studies.cell import Cell, Cells
 from dashboards.studies.corpora import all_documents
 from dashboards.studies.pictures import Line, against, line_of
-from dashboards.studies.share import Share, share_right
+from dashboards.studies.share import LEVEL, paired, share_right
 from dashboards.studies.table import cell_table
-from dashboards.studies.wording import count, crowd, duration, listed, percent
+from dashboards.studies.wording import count, crowd, duration, percent
 
 COLUMNS = (
     "requests",
@@ -37,11 +38,11 @@ def documents(cells: Cells) -> Answer:
     return Answer(
         "How accurate are labels in the loop, against the number of documents?",
         (
-            f"The share of right labels is {listed(parts)}, with intervals for as many samples as"
-            " there are different questions."
+            f"The share of right labels is {listed(parts)}; the intervals count each question once,"
+            " however often it was asked."
             if parts
             else "Not measured.",
-            *_fewer(known),
+            *_fewer(cells.counted, [*known]),
             *_times(cells),
         ),
         (cell_table(cells, ("documents", "users"), COLUMNS),),
@@ -62,16 +63,24 @@ def _number(cell: Cell) -> str:
     return cell.settings.get("corpus") or str(all_documents())
 
 
-def _fewer(known: dict[str, Share]) -> Iterator[str]:
-    if len(known) < 2:
+def _fewer(cells: Cells, sizes: Sequence[str]) -> Iterator[str]:
+    """The fewest documents against the most, by the questions that were asked with both."""
+    if len(sizes) < 2:
         return
-    (few, first), *_, (many, last) = known.items()
-    if last.high < first.low:
-        yield f"With {many} documents labels are worse than with {few}."
-    elif last.low > first.high:
-        yield f"With {many} documents labels are better than with {few}."
-    else:
-        yield f"There is no evidence that accuracy differs between {few} and {many} documents."
+    few, many = sizes[0], sizes[-1]
+    found = paired(cells.where(documents=few), cells.where(documents=many))
+    if found is None:
+        return
+    told = (
+        f"of {count(found.questions)} questions asked with both, {count(found.first)} were right"
+        f" more often with {few} documents and {count(found.second)} with {many} (sign test,"
+        f" p = {found.p:.2g})"
+    )
+    if found.p >= 1 - LEVEL:
+        yield f"There is no evidence that accuracy differs between these: {told}."
+        return
+    better, worse = (few, many) if found.first > found.second else (many, few)
+    yield f"Labels are worse with {worse} documents than with {better}: {told}."
 
 
 def _times(cells: Cells) -> Iterator[str]:
@@ -100,6 +109,11 @@ def retrieval(cells: Cells) -> Answer:
         for users in cells.values("users")
         if (share := cells.where(users=users).median("retrieval_share")) is not None
     ]
+    took = [
+        f"{duration(middle_ms)} with {crowd(users)}"
+        for users in cells.values("users")
+        if (middle_ms := cells.where(users=users).median("retrieval_p50_ms")) is not None
+    ]
     parts = [
         ("Part of TTFT", "%", [line_of("", cells, "users", "retrieval_share", 100)]),
         (
@@ -116,7 +130,10 @@ def retrieval(cells: Cells) -> Answer:
     )
     return Answer(
         "How much of the time to first token is retrieval?",
-        (f"Retrieval's share of it is {listed(said)}." if said else "Not measured.",),
+        (
+            f"Retrieval's share of it is {listed(said)}." if said else "Not measured.",
+            *([f"A retrieval takes (median) {listed(took)}."] if took else ()),
+        ),
         (cell_table(cells, ("users", "target"), COLUMNS),),
         (picture,),
     )

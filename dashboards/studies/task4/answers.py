@@ -4,8 +4,9 @@ from collections.abc import Iterator
 
 from dashboards.studies.answer import Answer, Picture
 from dashboards.studies.task4.findings import Findings
-from dashboards.studies.task4.pictures import heat_map, layer_profile, scatter
-from dashboards.studies.task4.tables import arm_table, layer_table, variant_table
+from dashboards.studies.task4.pictures import heat_map, layer_profile, neighbours, scatter
+from dashboards.studies.task4.serving import serving_sentences, serving_tables
+from dashboards.studies.task4.tables import arm_table, layer_table, taken, variant_table
 from dashboards.studies.wording import percent
 from kv_tiers.arms import (
     CONTEXT,
@@ -64,6 +65,11 @@ def _cluster(findings: Findings) -> Answer:
                 "scatter",
                 scatter(shown),
                 "Requests on the first two principal components of their KV, coloured by document",
+            ),
+            Picture(
+                "neighbours",
+                neighbours(shown),
+                "The same by t-SNE, for the eye only: distances between groups mean nothing",
             ),
             Picture(
                 "similarity",
@@ -173,8 +179,8 @@ def _layers(findings: Findings) -> Answer:
 def _methods(findings: Findings) -> Answer:
     best = max(findings.variants, key=lambda each: each.score.ari.mean)
     sentences = (
-        f"Of {len(findings.variants)} ways on the question alone, {best.method} on the {best.pool}"
-        f" of {' and '.join(best.parts)} ({best.reduction}) reaches most:"
+        f"Of {len(findings.variants)} ways on the question alone, {best.method} on the"
+        f" {best.choice.pool} of {taken(best.choice)} ({best.reduction}) reaches most:"
         f" {estimate(best.score.ari)}; chosen on the same requests, so not a fair figure.",
         "HDBSCAN and DBSCAN are not told how many documents there are; what they leave out counts"
         " as one group.",
@@ -187,7 +193,12 @@ def _methods(findings: Findings) -> Answer:
 
 
 def _use(findings: Findings) -> Answer:
-    return Answer("How could it serve scheduling or prefetching?", tuple(_use_sentences(findings)))
+    cells = findings.serving
+    sentences = [*_use_sentences(findings)]
+    if len(cells):
+        sentences += serving_sentences(cells, findings.facts.random_weights)
+    tables = serving_tables(cells) if len(cells) else ()
+    return Answer("How could it serve scheduling or prefetching?", tuple(sentences), tables)
 
 
 def _use_sentences(findings: Findings) -> Iterator[str]:

@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+from dashboards.studies.cell import Cells
 from kv_tiers.arms import (
     MAIN,
     OWN,
@@ -23,7 +24,8 @@ SEEDS, QUICK_SEEDS = 20, 8
 
 @dataclass(frozen=True, slots=True)
 class Findings:
-    """`notes` are the lines of the extraction, the self-test among them."""
+    """`notes` are the lines of the extraction, the self-test among them; `serving` are runs on an
+    engine, none where there was no such."""
 
     facts: RunFacts
     features: Mapping[str, FeatureSet]
@@ -32,6 +34,7 @@ class Findings:
     layers: tuple[LayerScore, ...]
     seeds: int
     notes: tuple[str, ...]
+    serving: Cells
 
     def row(self, key: str, against: str = "topic") -> Row | None:
         """An arm's row, None where it was not measured."""
@@ -39,7 +42,7 @@ class Findings:
         return next(found, None)
 
 
-def find(recording: Path, seeds: int, notes: tuple[str, ...]) -> Findings:
+def find(recording: Path, seeds: int, notes: tuple[str, ...], serving: Cells) -> Findings:
     """Score everything; takes minutes. Raises KvError, EmbedderError and RagError."""
     features = read_features(recording / FEATURES_NPZ)
     rows = arm_rows(features, read_library(recording), seeds)
@@ -51,4 +54,5 @@ def find(recording: Path, seeds: int, notes: tuple[str, ...]) -> Findings:
         layers=tuple(layer_scores([features[a] for a in (MAIN, OWN) if a in features], seeds)),
         seeds=seeds,
         notes=notes,
+        serving=serving,
     )

@@ -8,6 +8,7 @@ from dashboards.figures.style import save_svg
 from dashboards.studies.answer import Answer
 from dashboards.studies.measured import Measured
 from dashboards.studies.overview import Entry, Summary
+from dashboards.studies.section import section
 from dashboards.studies.task4.answers import answers
 from dashboards.studies.task4.findings import Findings
 
@@ -66,15 +67,4 @@ def _page(
     yield "## In short"
     yield "\n".join(f"- [{each.question}](#{key}) {each.short}" for key, each in found)
     for key, answer in found:
-        yield from _section(key, answer)
-
-
-def _section(key: str, answer: Answer) -> Iterator[str]:
-    yield f'<a id="{key}"></a>\n## {answer.question}'
-    yield f"**{answer.short}**"
-    if answer.sentences[1:]:
-        yield "\n".join(f"- {sentence}" for sentence in answer.sentences[1:])
-    for picture in answer.pictures:
-        yield f"![{picture.shows}]({NAME}-{picture.name}.svg)"
-    for table in answer.tables:
-        yield table.markdown
+        yield from section(key, answer, NAME)

@@ -5,6 +5,7 @@ from collections.abc import Sequence
 import numpy as np
 from matplotlib.figure import Figure
 from sklearn.decomposition import PCA
+from sklearn.manifold import TSNE
 
 from dashboards.figures.style import (
     NO_CONTEXT_COLOUR,
@@ -17,6 +18,7 @@ from dashboards.figures.style import (
 )
 from kv_tiers.arms import LayerScore
 from kv_tiers.features import Choice, FeatureSet, matrix
+from kv_tiers.kv import Floats
 
 MARKERS = "osD^"
 """Colours repeat after sixteen documents; then the mark is another."""
@@ -25,11 +27,29 @@ COLOURS = 16
 
 def scatter(arms: Sequence[tuple[str, FeatureSet]]) -> Figure:
     """Two principal components of each arm side by side, coloured by the question's document."""
+    placed = [PCA(2).fit_transform(matrix(features, Choice())) for _, features in arms]
+    return _points(arms, placed, ("first component", "second"))
+
+
+def neighbours(arms: Sequence[tuple[str, FeatureSet]]) -> Figure:
+    """The same by t-SNE, which keeps near requests near; for the eye only."""
+    placed = [_by_neighbours(matrix(features, Choice())) for _, features in arms]
+    return _points(arms, placed, ("t-SNE", ""))
+
+
+def _by_neighbours(rows: Floats) -> Floats:
+    perplexity = min(30.0, (len(rows) - 1) / 3)
+    placed: Floats = TSNE(perplexity=perplexity, init="pca", random_state=0).fit_transform(rows)
+    return placed
+
+
+def _points(
+    arms: Sequence[tuple[str, FeatureSet]], placed: Sequence[Floats], axis_names: tuple[str, str]
+) -> Figure:
     figure = new_figure(7.2, 3.9)
     names = list(dict.fromkeys(arms[0][1].topics))
-    for place, (title, features) in enumerate(arms, start=1):
-        points = PCA(2).fit_transform(matrix(features, Choice()))
-        axes = new_axes(figure, title, "first component", "second", (1, len(arms), place))
+    for place, ((title, features), points) in enumerate(zip(arms, placed, strict=True), start=1):
+        axes = new_axes(figure, title, *axis_names, (1, len(arms), place))
         for at, name in enumerate(names):
             chosen = points[features.topics == name]
             mark = MARKERS[at // COLOURS % len(MARKERS)]

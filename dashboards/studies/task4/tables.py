@@ -4,6 +4,7 @@ from dashboards.studies.table import Table
 from dashboards.studies.task4.findings import Findings
 from dashboards.studies.wording import percent
 from kv_tiers.arms import CONTEXT, MAIN, OTHER, OWN, SHORT, SHORT_OWN, SWAPPED, WHOLE, Row
+from kv_tiers.features import Choice
 from kv_tiers.scores import Estimate, Score
 
 NAMES = {
@@ -31,8 +32,8 @@ def variant_table(findings: Findings) -> Table:
     rows = (
         (
             each.method,
-            each.pool,
-            " and ".join(each.parts),
+            each.choice.pool,
+            taken(each.choice),
             each.reduction,
             str(each.score.dimensions),
             *_scores(each.score, each.score.centroid),
@@ -40,6 +41,12 @@ def variant_table(findings: Findings) -> Table:
         for each in findings.variants
     )
     return Table(header, tuple(rows))
+
+
+def taken(choice: Choice) -> str:
+    """`keys and values`, and whether early layers count more."""
+    weighted = ", early layers weighted" if choice.layer_weights else ""
+    return f"{' and '.join(choice.parts)}{weighted}"
 
 
 def layer_table(findings: Findings) -> Table:

@@ -1,0 +1,120 @@
+"""Order by labels of KV, measured on an engine beside other labels."""
+
+from collections.abc import Iterator
+from dataclasses import replace
+from importlib.resources import files
+from pathlib import Path
+
+from dashboards.report.wording import listed
+from dashboards.studies.cell import EACH_COMPUTED, Cells
+from dashboards.studies.contrast import Contrast, contrast
+from dashboards.studies.share import share_right
+from dashboards.studies.study import Plan, Study
+from dashboards.studies.sweepwise import Contrasts
+from dashboards.studies.table import FIRST, Table, cell_table
+from dashboards.studies.targets import ORDERED, PLAIN
+from dashboards.studies.task3.order import Arm
+from dashboards.studies.wording import duration, percent
+from loadgen.compare.json_object import read_object
+from loadgen.runs.directory import RUN_JSON
+from loadgen.sweep.definition import Definition, Options, read_definition
+from loadgen.sweep.table import read_cells
+
+SERVING = "serving"
+LABELS = {
+    "oracle": "the true label",
+    "none": "the prompts alone",
+    "rag": "RAG's label",
+    "kv": "KV's label",
+}
+FOUND = ("rag", "kv")
+COLUMNS = (
+    *("requests", "label_accuracy", "retrieval_p50_ms", "retrieval_share"),
+    *("ttft_p50_ms", FIRST, EACH_COMPUTED, "hit_rate"),
+)
+
+
+def serving_definition(more: Options, quick: bool) -> Definition:
+    """The sweep with these options, such as the model; with `quick` one run of each cell."""
+    path = Path(str(files("dashboards.studies"))) / "definitions" / "task4" / f"{SERVING}.toml"
+    found = read_definition(path)
+    repeats = 1 if quick else found.repeats
+    return replace(found, repeats=repeats, options={**found.options, **more})
+
+
+def serving_cells(definition: Definition, out: Path) -> Cells:
+    """What was made of it in `out`."""
+    plan = Plan(Study(SERVING, "", "", ()), False, {SERVING: definition})
+    return plan.cells(read_cells(out))
+
+
+def serving_tables(cells: Cells) -> tuple[Table, ...]:
+    """Each order against first come, and what every cell did."""
+    return _contrasts(cells).table, cell_table(cells, ("target", "labels"), COLUMNS)
+
+
+def serving_sentences(cells: Cells, random_weights: bool) -> Iterator[str]:
+    """What labels of KV would do for an order of requests, and cost."""
+    found = {label: cells.where(target=ORDERED, labels=label) for label in FOUND}
+    yield from _right(found)
+    yield from _took(found)
+    for name, each in _contrasts(cells).found:
+        if each.row is not None:
+            yield f"Ordered by {name}: {each.words}."
+    yield f"Against the order that asks for no label: {_against_prompts(cells).words}."
+    yield (
+        "In both tables the time to the label, `retrieval`, is part of the time to first token, and"
+        " the service that finds it computes on the engine's cores; `retrieval left out` takes the"
+        " former away, not the latter."
+    )
+    if random_weights:
+        yield (
+            "**The weights are random**: this measures what a label from a forward pass costs, and"
+            " what order by labels so often wrong does; not what a trained model's KV would find."
+        )
+
+
+def _contrasts(cells: Cells) -> Contrasts:
+    base = cells.where(target=PLAIN)
+    arms = (
+        Arm(name, cells.where(target=ORDERED, labels=label), base, "first come", label in FOUND)
+        for label, name in LABELS.items()
+    )
+    return Contrasts("ordered by", tuple(pair for arm in arms for pair in arm.contrasts))
+
+
+def _against_prompts(cells: Cells) -> Contrast:
+    none, kv = (cells.where(target=ORDERED, labels=label) for label in ("none", "kv"))
+    return contrast(none, kv, ("by the prompts alone", "by KV's label"), "ttft_ms.mean")
+
+
+def _right(found: dict[str, Cells]) -> Iterator[str]:
+    shares = {label: share_right(cells.counted) for label, cells in found.items()}
+    told = [f"{LABELS[label]} {share.words}" for label, share in shares.items() if share]
+    if not told:
+        yield "Not measured on an engine."
+        return
+    documents = _documents(found["kv"])
+    drawn = f"; one of {documents} documents drawn at random"
+    chance = f"{drawn} {percent(1 / documents)}" if documents else ""
+    yield (
+        "On an engine that serves context by context, the share of right labels of requests is:"
+        f" {listed(told)}{chance}. Centroids are of the questions of the split"
+        " `dev`, asked are those of `test`, where the corpus has these splits."
+    )
+
+
+def _took(found: dict[str, Cells]) -> Iterator[str]:
+    told = [
+        f"{LABELS[label]} {duration(took)} ({percent(share)} of the time to first token)"
+        for label, cells in found.items()
+        if (took := cells.median("retrieval_p50_ms")) is not None
+        and (share := cells.median("retrieval_share")) is not None
+    ]
+    if told:
+        yield f"A label took (median, under this load): {listed(told)}."
+
+
+def _documents(cells: Cells) -> int:
+    described = (read_object(cell.run / RUN_JSON).get("rag") or {} for cell in cells)
+    return max((int(rag.get("documents") or 0) for rag in described), default=0)
