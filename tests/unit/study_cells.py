@@ -22,6 +22,7 @@ class Made:
     contexts: Sequence[str] = ()
     repeats: Sequence[bool] = ()
     right: Sequence[bool] = ()
+    retrieval_ms: Sequence[float] = ()
 
 
 def noisy(middle_ms: float, spread: float, seed: int, count: int = 60) -> list[float]:
@@ -88,6 +89,7 @@ def _write(file: Path, made: Made) -> None:
                     "itl_mean_ms": 10,
                     "prompt_tokens": made.prompt_tokens[at] if made.prompt_tokens else 1000,
                     "cached_tokens": made.cached_tokens[at] if made.cached_tokens else 0,
+                    "retrieval_ms": made.retrieval_ms[at] if made.retrieval_ms else "",
                     "output_tokens": 8,
                     "outcome": "ok",
                 }

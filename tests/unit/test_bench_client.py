@@ -69,11 +69,11 @@ def test_a_reply_in_one_write_and_one_in_events_are_the_same_stream() -> None:
 def test_each_event_tells_when_it_was_written_and_the_reply_its_number() -> None:
     script = Script(tokens=3, gap_ns=20)
     stream = unchunked(b"".join(script.event(n, 4711, 10**15 + n) for n in range(3)))
-    times = [int(found) for found in re.findall(rb'"t_ns": *(\d+)', stream)]
+    times = [int(found) for found in re.findall(rb'(?:@|"t_ns":) *(\d+)', stream)]
     assert times == [10**15, 10**15 + 1, 10**15 + 2, 10**15 + 2]
     assert read(stream).prompt_tokens == 4711
     assert number_in(re.findall(r'"text":"([^"]*)"', stream.decode())[0]) == 4711
-    assert number_in(" word1") == 0
+    assert number_in(" @ 123") == 0
 
 
 def test_streams_started_together_do_not_speak_together() -> None:

@@ -10,7 +10,7 @@ from loadgen.cli.arguments import parse_run, run_parser
 from loadgen.cli.main import main
 from loadgen.cli.target import choose_targets
 from loadgen.errors import UsageError
-from loadgen.swarm.options import add_options
+from loadgen.swarm.option_flags import add_options
 from loadgen.targets.context_scheduler import ContextSchedulerSettings
 
 SCHEDULER = (
@@ -62,6 +62,7 @@ WRONG = {
     "both": (["--host", "http://h", "--target", "vllm"], "--host URL or --target NAME"),
     "twice the same": (["--target", "vllm,vllm-context,vllm"], "names vllm twice"),
     "an empty name": (["--target", "vllm,"], "empty name"),
+    "a worker's own target": (["--target", "vllm", "--worker"], "give --target to the master"),
     "a scheduler option for a host": (["--host", "http://h", "--key", "label"], "--key is for"),
     "an unknown policy": (["--target", "vllm-context", "--policy", "best"], "--policy"),
     "no quantum": (["--target", "vllm-context", "--quantum", "0"], "--quantum 0"),
@@ -80,6 +81,12 @@ def test_a_mistake_is_one_line(name: str) -> None:
         parse_run("run", arguments)
     assert said in str(error.value)
     assert "\n" not in str(error.value)
+
+
+def test_a_worker_needs_no_host() -> None:
+    run = parse_run("run", ["unordered", "--worker", "--master-host", "10.0.0.7"])
+    assert (run.targets, run.rest) == ((), ("--worker", "--master-host", "10.0.0.7"))
+    assert run.host is not None
 
 
 def test_one_target_keeps_locusts_files() -> None:

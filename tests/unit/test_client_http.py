@@ -251,6 +251,7 @@ async def test_a_kept_connection_that_was_closed_is_replaced(transport: Transpor
     async with hosting(talk) as (host, port):
         exchanges = await ask_at(f"http://127.0.0.1:{port}", transport, times=3)
     assert [exchange.outcome for exchange in exchanges] == ["ok", "ok", "ok"]
+    assert [exchange.resends for exchange in exchanges] == [0, 1, 0]
     assert host.connections == 2
 
 
@@ -270,6 +271,7 @@ async def test_a_host_that_had_the_request_for_longer_is_not_asked_again(
     async with hosting(talk) as (host, port):
         exchanges = await ask_at(f"http://127.0.0.1:{port}", transport, times=2)
     assert [exchange.outcome for exchange in exchanges] == ["ok", "connect_error"]
+    assert not any(exchange.resends for exchange in exchanges)
     assert host.connections == 1
 
 

@@ -1,6 +1,7 @@
 """The client of the RAG service, and what is asked of it beforehand, on a real server."""
 
 import asyncio
+import hashlib
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from typing import Any
@@ -12,6 +13,7 @@ from behaviours import unused_port
 from loadgen.client.failures import StreamFailure
 from loadgen.client.rag_probe import RagFacts, probe_rag
 from loadgen.client.retrieval import MAX_ATTEMPTS, Retrieval, RetrievalClient
+from loadgen.context import Document
 from loadgen.errors import HostError
 
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
@@ -164,35 +166,58 @@ async def test_a_question_that_is_no_unicode_is_not_sent() -> None:
     assert "RAG service" not in str(failure.value)
 
 
-class Shelf:
-    """The listing of a library, in pages."""
+def text_digest(text: str) -> str:
+    return hashlib.sha256(text.encode()).hexdigest()[:32]
 
-    def __init__(self, doc_ids: list[str], size: int) -> None:
+
+class Shelf:
+    """The listing of a library, in pages; each text is its id, but for the `spoilt`."""
+
+    def __init__(self, doc_ids: list[str], size: int, spoilt: str = "") -> None:
         self._doc_ids = sorted(doc_ids)
         self._size = size
+        self._spoilt = spoilt
 
     async def page(self, request: web.Request) -> web.StreamResponse:
         rest = [doc_id for doc_id in self._doc_ids if doc_id > request.query["after"]]
-        data = [{"doc_id": doc_id, "title": ""} for doc_id in rest[: self._size]]
+        data = [
+            {"doc_id": doc_id, "text_digest": text_digest(doc_id * (1 + (doc_id in self._spoilt)))}
+            for doc_id in rest[: self._size]
+        ]
         return web.json_response({"data": data, "has_more": len(rest) > self._size})
 
 
-async def probed(doc_ids: list[str], held: list[str], ready: Any = None) -> RagFacts:
+async def probed(
+    doc_ids: list[str], held: list[str], ready: Any = None, spoilt: str = ""
+) -> RagFacts:
     size = {"documents": len(held), "chunks": 7, "embedder": "hashing", "threshold": 0.0}
+    documents = [Document(doc_id, "", doc_id) for doc_id in doc_ids]
     state = ready or says({"status": "ready", **size})
 
     async def answer(request: web.Request) -> web.StreamResponse:
         return web.json_response(state[1], status=state[0])
 
-    routes = {("GET", "/ready"): answer, ("GET", "/v1/documents"): Shelf(held, size=2).page}
-    async with serving(routes) as url:
-        return await probe_rag(url, doc_ids, "my/corpus")
+    shelf = Shelf(held, 2, spoilt)
+    async with serving({("GET", "/ready"): answer, ("GET", "/v1/documents"): shelf.page}) as url:
+        return await probe_rag(url, documents, "my/corpus")
 
 
 async def test_a_service_with_more_than_the_corpus_is_ready() -> None:
     facts = await probed(["a+b/ü", "c"], ["a+b/ü", "c", "d", "e&f", "g"])
     assert (facts.documents, facts.chunks, facts.strangers) == (5, 7, 3)
     assert (facts.embedder, facts.threshold) == ("hashing", 0.0)
+
+
+async def test_other_texts_under_the_same_ids_are_named() -> None:
+    with pytest.raises(HostError, match=r"has another text for 2 of the corpus's 3 .*\(a, c\)"):
+        await probed(["a", "b", "c"], ["a", "b", "c", "d"], spoilt="acd")
+
+
+async def test_equal_texts_are_seen_without_a_listing() -> None:
+    lines = "".join(f"{doc_id} {text_digest(doc_id)}\n" for doc_id in "abc")
+    same = says({"status": "ready", "corpus_digest": text_digest(lines), "expansions": 9})
+    facts = await probed(["c", "b", "a"], [], same)
+    assert (facts.strangers, facts.expansions) == (0, 9)
 
 
 @pytest.mark.parametrize(
@@ -230,4 +255,4 @@ async def test_a_stranger_that_says_it_is_ready_is_told_from_a_rag_service(listi
     routes: dict[tuple[str, str], Handler] = {("GET", "/ready"): answer}
     async with serving({**routes, ("GET", "/v1/documents"): answer}) as url:
         with pytest.raises(HostError, match=f"^{url} is no RAG service: .*kvswarm rag serve"):
-            await probe_rag(url, ["a"], "my/corpus")
+            await probe_rag(url, [Document("a", "", "a")], "my/corpus")

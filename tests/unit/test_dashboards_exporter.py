@@ -20,6 +20,7 @@ from dashboards.exporter import MetricsAddress, targets
 from dashboards.swarm_collector import BUCKETS_S, SwarmCollector
 from loadgen.errors import UsageError
 from loadgen.record import RequestRecord
+from loadgen.stats.client_health import ClientHealth
 from loadgen.stats.self_watch import ClientSample
 from loadgen.stats.tally import Tally
 from rag_store.service.metrics import Metrics
@@ -49,9 +50,12 @@ def leader(*records: RequestRecord, **more: Any) -> Any:
         tally.add(each)
     facts = SimpleNamespace(url="http://host:8000", has_metrics=True, is_vllm=True)
     options = SimpleNamespace(max_lag_ms=100.0)
+    clients = ClientHealth()
+    for each in more.get("samples", []):
+        clients.add(each)
     return SimpleNamespace(
         earlier=Tally(),
-        ledger=SimpleNamespace(tally=tally, samples=more.get("samples", [])),
+        ledger=SimpleNamespace(tally=tally, clients=clients),
         plan=SimpleNamespace(
             url=facts.url, model=more.get("model", "tiny"), start_unix_s=1_700_000_000.5
         ),
@@ -95,6 +99,13 @@ def test_requests_tokens_and_labels_are_counted() -> None:
     assert value(swarm, "kvswarm_labels_total", correct="false") == 1
     assert value(swarm, "kvswarm_retrievals_total", result="refused") == 1
     assert value(swarm, "kvswarm_users") == 7
+
+
+def test_requests_within_their_objective_are_counted() -> None:
+    swarm = leader(*(record(50.0, slo_met=met) for met in (True, True, False, None)))
+    assert value(swarm, "kvswarm_slo_requests_total", met="true") == 2
+    assert value(swarm, "kvswarm_slo_requests_total", met="false") == 1
+    assert value(leader(record(50.0)), "kvswarm_slo_requests_total", met="false") == 0
 
 
 def test_cached_tokens_that_no_host_tells_are_not_zero() -> None:
@@ -167,7 +178,8 @@ def test_a_scrape_sees_the_worst_of_the_last_seconds() -> None:
     swarm = leader(samples=[sample(*lag) for lag in lags_ms])
     assert value(swarm, "kvswarm_client_loop_lag_p99_seconds", process="0") == 0.07
     assert value(swarm, "kvswarm_client_saturated") == 0
-    swarm.ledger.samples += [sample(19.0 + n, 400.0, "1") for n in range(3)]
+    for n in range(3):
+        swarm.ledger.clients.add(sample(19.0 + n, 400.0, "1"))
     assert value(swarm, "kvswarm_client_loop_lag_p99_seconds", process="1") == 0.4
     assert value(swarm, "kvswarm_client_saturated") == 1
     swarm.plan = None
@@ -177,7 +189,7 @@ def test_a_scrape_sees_the_worst_of_the_last_seconds() -> None:
 def test_sends_that_nobody_timed_are_not_exported_as_punctual() -> None:
     swarm = leader(samples=[sample(1.0, 3.0)])
     assert "client_send_lateness_p99_seconds{" not in page(swarm)
-    swarm.ledger.samples.append(replace(sample(2.0, 3.0), send_lateness_p99_ms=20.0))
+    swarm.ledger.clients.add(replace(sample(2.0, 3.0), send_lateness_p99_ms=20.0))
     assert value(swarm, "kvswarm_client_send_lateness_p99_seconds", process="0") == 0.02
 
 

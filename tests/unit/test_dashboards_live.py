@@ -24,7 +24,7 @@ from dashboards.live_tab.window import WINDOW_S, Reading, Window
 from loadgen.record import RequestRecord
 from loadgen.runs.csv_log import to_csv
 from loadgen.runs.directory import RunDirectory
-from loadgen.stats.self_watch import SaturationRule
+from loadgen.stats.self_watch import ClientSample
 from loadgen.stats.server_sample import ServerSample
 from loadgen.stats.tally import Tally
 from loadgen.swarm.ledger import Row, RunLedger, WorkerLedger
@@ -144,6 +144,19 @@ def test_a_second_without_replies_has_no_latency() -> None:
     assert window.per_s("ok") == 0
 
 
+def test_goodput_is_that_of_the_last_seconds() -> None:
+    tally, window = Tally(), Window()
+    window.add(Reading.take(tally, 0.0))
+    tally.add(record(0, "c"))
+    window.add(Reading.take(tally, 1.0))
+    assert window.goodput_share is None, "nothing was held against an objective"
+    for second in range(2, 20):
+        tally.add(record(0, "c", slo_met=second < 12))
+        tally.add(record(0, "c", slo_met=True))
+        window.add(Reading.take(tally, float(second)))
+    assert window.goodput_share == 0.5
+
+
 # ---- requests ----------------------------------------------------------------------------------
 
 
@@ -229,7 +242,7 @@ class Site:
                 runner=SimpleNamespace(user_count=3),
             ),
             ledger=RunLedger(None),
-            server=SimpleNamespace(samples=[]),
+            server=SimpleNamespace(recent=[]),
             preparation=None,
             plan=None,
             roll=None,
@@ -256,7 +269,7 @@ class Site:
 
     def start(self) -> None:
         """A swarm starts, as the leader does it; no greenlet samples it."""
-        options = SimpleNamespace(max_lag_ms=100.0, batching=None)
+        options = SimpleNamespace(max_lag_ms=100.0, batching=None, slo=None)
         self.leader.preparation = SimpleNamespace(options=options, batched=False)
         self.leader.directory = self.directory
         self.leader.ledger = RunLedger(self.directory, self.leader.listener)
@@ -389,7 +402,7 @@ def test_tables_are_downloaded_whole_while_the_run_goes_on_and_hold_no_formula(
 
 
 def test_the_engine_is_told_of_or_the_reason_why_not(site: Site) -> None:
-    samples = site.leader.server.samples
+    samples = site.leader.server.recent
     assert site.live()["server"] == "silent"
     samples.append(ServerSample(0.0, reachable=True))
     assert site.live()["server"] == "none"
@@ -417,15 +430,14 @@ def test_the_engine_is_told_of_or_the_reason_why_not(site: Site) -> None:
     assert (told["kv_cache_usage"], told["running"], told["waiting"]) == (0.5, 2, 7)
 
 
-def test_a_saturated_client_and_a_dead_host_are_announced(
-    site: Site, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_saturated_client_and_a_dead_host_are_announced(site: Site) -> None:
     site.start()
+    site.view.sampler.take()
     assert site.live()["warnings"] == []
-    verdict = SimpleNamespace(saturated=True, reason="the client was late")
-    monkeypatch.setattr(SaturationRule, "judge", lambda rule, samples: verdict)
-    for _ in range(5):
-        site.view.sampler.take()
+    for second in range(2):
+        late = ClientSample(float(second), "0", 1.0, 200.0, 300.0, None, 1.0, 50.0)
+        site.leader.ledger.add_sample(late)
+    site.view.sampler.take()
     site.leader.host_died = True
     site.leader.roll = SimpleNamespace(lost=2)
     saturated, dead, lost = site.live()["warnings"]

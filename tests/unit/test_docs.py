@@ -16,10 +16,11 @@ import pytest
 from loadgen.cli.main import HELP, main
 from loadgen.record import BATCH_COLUMNS, BATCH_OUTCOMES, COLUMNS, OUTCOMES
 from loadgen.runs import exit_code
+from loadgen.stats.client_health import ClientHealth
+from loadgen.stats.counts import Counts
 from loadgen.stats.self_watch import COLUMNS as CLIENT_COLUMNS
-from loadgen.stats.server_counters import NO_FIGURES
+from loadgen.stats.server_counters import NO_FIGURES, ServerCourse
 from loadgen.stats.server_metrics import COLUMNS as SERVER_COLUMNS
-from loadgen.stats.tally import Tally
 from loadgen.swarm.closing import summarize_run
 from loadgen.workload.diversity import Diversity
 
@@ -39,6 +40,7 @@ PAGES = (
     ROOT / "docs" / "kv.md",
     ROOT / "docs" / "live.md",
     ROOT / "docs" / "load-engine.md",
+    ROOT / "docs" / "scale.md",
     ROOT / "docs" / "cache-curve.md",
     ROOT / "docs" / "architecture.md",
     ROOT / "CHANGELOG.md",
@@ -58,17 +60,22 @@ COMMANDS = (
     ["study"],
     ["kv", "record"],
     ["kv", "extract"],
+    ["kv", "serve"],
     ["curve"],
     ["model", "build"],
     ["rag", "index"],
     ["rag", "serve"],
     ["rag", "label"],
     ["rag", "eval"],
+    ["rag", "expand"],
     ["rag", "fit-threshold"],
 )
 
-FOREIGN = {"--no-deps", "--disable-log-stats", "--config", "--storage", "--homepath", "--only"}
-"""Options of pip, vLLM, Prometheus, Grafana and our benchmarks that a page speaks of."""
+FOREIGN = {
+    *("--no-deps", "--disable-log-stats", "--config", "--storage", "--homepath"),
+    *("--only", "--repeats", "--seconds", "--for"),
+}
+"""Options of pip, vLLM, Prometheus, Grafana, kubectl and our benchmarks that a page speaks of."""
 OPTION = re.compile(r"(?<![\w-])--[a-z][a-z0-9-]*")
 LOCUST_SIDE = """
 import json
@@ -181,8 +188,8 @@ def test_every_figure_is_described() -> None:
 def summary_of_nothing() -> dict[str, Any]:
     leader = SimpleNamespace(
         preparation=SimpleNamespace(options=SimpleNamespace(max_lag_ms=100.0)),
-        ledger=SimpleNamespace(tally=Tally(), samples=[]),
-        server=SimpleNamespace(samples=[]),
+        ledger=SimpleNamespace(counts=Counts(), clients=ClientHealth()),
+        server=SimpleNamespace(course=ServerCourse()),
         directory=None,
         roll=None,
         stats_reset_s=None,

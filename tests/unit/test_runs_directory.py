@@ -132,4 +132,4 @@ def test_rows_of_retrieval_are_there_where_a_run_has_retrieved(tmp_path: Path) -
         (tmp_path / "summary.json").write_text(json.dumps(labels))
         return set(side_by_side({"mine": tmp_path, "none": tmp_path / "nowhere"}).columns[0].cells)
 
-    assert titles(0.25) - titles(None) == {"contexts right"}
+    assert titles(0.25) - titles(None) == {"labels right"}

@@ -147,6 +147,26 @@ def test_too_few_requests_decide_nothing_and_ask_for_more(tmp_path: Path) -> Non
     assert [figure.limit.text for figure in rare.unproven] == ["ttft_ms.p99.9<=500"]
 
 
+def test_runs_that_differ_are_not_proof_however_many_requests_they_have(tmp_path: Path) -> None:
+    """Of 400 requests in each run 2.5 % are late in both, or 1 % in one and 4.5 % in the other:
+    those of one run, that are alike, say little of the next."""
+    objective = Objective.parse("ttft_ms.p95<=500")
+
+    def late(folder: str, every: int) -> Trial:
+        rows = steady_rows(400)
+        for row in rows[every - 1 :: every]:
+            row[4] = 900.0
+        return trial(tmp_path / folder, rows, is_open=False)
+
+    alike = judge([late("a", 40), late("b", 40)], objective)
+    assert alike.finding.verdict == "met"
+    differing = judge([late("c", 100), late("d", 22)], objective)
+    assert differing.finding.verdict == "undecided"
+    within = differing.figures[0].within
+    assert within is not None
+    assert within.high <= 1
+
+
 def test_a_lowest_load_with_too_few_requests_is_not_said_to_be_too_high(tmp_path: Path) -> None:
     course = Course(plan("ttft_ms.p95<=500", space=Space("rate", 1.0, None, 0.05)))
     step = course.next(1)

@@ -6,13 +6,7 @@ from dataclasses import asdict
 
 import pytest
 
-from loadgen.stats.self_watch import (
-    COLUMNS,
-    ClientSample,
-    LoopWatch,
-    Saturation,
-    SaturationRule,
-)
+from loadgen.stats.self_watch import COLUMNS, LoopWatch
 
 
 class FakeClock:
@@ -85,49 +79,3 @@ def test_a_timer_that_fires_early_is_not_late() -> None:
     watch = LoopWatch("w1")
     watch.send_late(-0.4)
     assert watch.sample(1.0).send_lateness_p99_ms == 0.0
-
-
-def seconds(
-    *lag_ms: float, process: str = "w1", late_ms: float | None = None
-) -> list[ClientSample]:
-    return [
-        ClientSample(float(at_s), process, 1.0, lag, lag, late_ms, 0.5, 50.0)
-        for at_s, lag in enumerate(lag_ms)
-    ]
-
-
-@pytest.mark.parametrize(
-    ("samples", "expected"),
-    [
-        ([], False),
-        (seconds(*[5.0] * 30), False),
-        (seconds(*[100.0] * 30), False),
-        (seconds(500.0), False),
-        (seconds(500.0, 1.0), False),
-        (seconds(500.0, 500.0, 1.0), True),
-        (seconds(*[500.0] * 3, *[1.0] * 27), False),
-        (seconds(*[500.0] * 4, *[1.0] * 26), True),
-        (seconds(*[1.0] * 5, late_ms=101.0), True),
-        (seconds(*[1.0] * 50) + seconds(*[200.0] * 5, process="w2"), True),
-        (seconds(200.0) + seconds(200.0, process="w2"), False),
-    ],
-)
-def test_the_rule_weighs_bad_seconds_in_each_process(
-    samples: list[ClientSample], expected: bool
-) -> None:
-    assert SaturationRule().judge(samples).saturated is expected
-
-
-def test_the_verdict_names_the_process_and_the_figures() -> None:
-    late, calm = seconds(250.0, 120.0, 1.0, process="2"), seconds(1.0, process="0")
-    reason = SaturationRule().judge(calm + late).reason
-    assert reason.startswith("process 2 was late by more than 100 ms in 2 of 3 seconds")
-    assert "250 ms" in reason
-    assert SaturationRule().judge(late).reason.startswith("the client was late by")
-    assert SaturationRule().judge(seconds(1.0)) == Saturation(False, "")
-
-
-def test_the_limits_can_be_set() -> None:
-    rule = SaturationRule(max_lag_ms=10, share_of_seconds=0.5, least_seconds=1)
-    assert rule.judge(seconds(11.0)).saturated
-    assert not rule.judge(seconds(11.0, 9.0)).saturated

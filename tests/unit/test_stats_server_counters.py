@@ -2,7 +2,7 @@ import json
 
 import pytest
 
-from loadgen.stats.server_counters import NO_FIGURES, server_figures
+from loadgen.stats.server_counters import NO_FIGURES, ServerCourse, server_figures
 from loadgen.stats.server_sample import ServerSample
 
 FIRST = ServerSample(
@@ -102,3 +102,29 @@ def test_an_engine_without_counters_by_source_is_read_by_its_hits() -> None:
     assert figures["computed_prompt_tokens"] == 300
     assert (figures["cached_prompt_tokens"], figures["external_prompt_tokens"]) == (100, 0)
     assert figures["hit_rate"] == 0.25
+
+
+def test_what_happened_in_the_warm_up_is_only_the_state_before_the_rest() -> None:
+    course = ServerCourse(warmup_s=5.0)
+    early = ServerSample(at_s=1.0, reachable=True, prompt_tokens=9000, running=50)
+    for sample in (early, FIRST, MIDDLE, SILENT, LAST):
+        course.add(sample)
+    assert course.count == 3
+    assert course.figures() == server_figures(MIDDLE, LAST, [SILENT])
+    assert course.figures()["peak_running"] == 7
+
+
+def test_a_run_that_ends_in_its_warm_up_has_no_course() -> None:
+    course = ServerCourse(warmup_s=60.0)
+    for sample in (FIRST, MIDDLE, LAST):
+        course.add(sample)
+    assert course.count == 1
+
+
+def test_a_scrape_without_an_answer_is_no_state_to_count_from() -> None:
+    course = ServerCourse(warmup_s=5.0)
+    silent = ServerSample(4.0)
+    for sample in (FIRST, silent, LAST):
+        course.add(sample)
+    assert course.figures() == server_figures(FIRST, LAST, [silent])
+    assert course.figures()["hit_rate"] is not None

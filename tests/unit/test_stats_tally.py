@@ -227,6 +227,14 @@ def test_batches_of_two_workers_add_up() -> None:
     assert master.to_wire() == Tally().to_wire()
 
 
+def test_requests_that_were_sent_again_are_counted() -> None:
+    tally = Tally()
+    for resends in (None, 0, 1, 1):
+        tally.add(replace(OK, resends=resends))
+    assert tally.resends == 2
+    assert Tally.from_wire(tally.to_wire()).resends == 2
+
+
 def test_goodput_is_a_share_of_what_was_held_against_an_objective() -> None:
     tally = Tally()
     assert (tally.good, tally.goodput_share) == (None, None)

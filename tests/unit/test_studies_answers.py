@@ -7,7 +7,8 @@ import pytest
 from study_cells import Made, cell, noisy
 
 from dashboards.studies.answer import Answer
-from dashboards.studies.cell import Cells
+from dashboards.studies.cell import Cell, Cells
+from dashboards.studies.contrast import contrast
 from dashboards.studies.table import Table
 from dashboards.studies.task1.diversity import diversity
 from dashboards.studies.task1.enough import error, knee
@@ -20,7 +21,7 @@ from dashboards.studies.task2.why import why
 from dashboards.studies.task3.order import order_by_label
 from dashboards.studies.task3.retrieval import documents, retrieval
 from dashboards.studies.wording import times
-from loadgen.locality.curve import predict
+from loadgen.locality.curve import CacheCurve, predict
 from loadgen.locality.measured import Measured
 from loadgen.locality.trace import Chain, Trace
 
@@ -73,9 +74,30 @@ def test_more_tokens_by_context_are_not_about_the_same(tmp_path: Path) -> None:
     assert "about the same" not in text
 
 
+def test_tokens_of_runs_that_do_not_agree_are_no_gain(tmp_path: Path) -> None:
+    """The median of three runs is lower, but not that of every run."""
+    tokens = {PLAIN: (900.0, 910.0, 300.0), ORDERED: (300.0, 310.0, 900.0)}
+    cells = (
+        cell(
+            tmp_path,
+            "size",
+            Made([100.0] * 40),
+            at,
+            figures={"computed_tokens_a_request": each},
+            target=target,
+            kv_tokens=5120,
+        )
+        for target, of_runs in tokens.items()
+        for at, each in enumerate(of_runs, 1)
+    )
+    assert "Runs do not agree on which order computes more" in said(
+        BATCH.answer(Cells(tuple(cells)))
+    )
+
+
 def test_noise_is_no_evidence(tmp_path: Path) -> None:
     short = gain_at(tmp_path, 210, 200, spread=1.0).short
-    assert "no evidence of a difference with 5,120 tokens" in short
+    assert "no evidence of a difference in time to first token with 5,120 tokens" in short
     assert "times as" not in short
 
 
@@ -105,7 +127,7 @@ def test_a_run_with_a_fault_decides_nothing(tmp_path: Path) -> None:
     )
     slow = cell(tmp_path, "size", Made(noisy(400, 0.1, 2)), target=PLAIN, kv_tokens=5120)
     assert (
-        "Served by context: nothing measured with 5,120 tokens"
+        "Served by context: no usable run with 5,120 tokens"
         in BATCH.answer(Cells((fast, slow))).short
     )
 
@@ -127,7 +149,7 @@ def test_of_a_late_client_only_counts_are_used(tmp_path: Path) -> None:
         )
     )
     text = said(BATCH.answer(cells))
-    assert "nothing measured with 5,120 tokens" in text
+    assert "no usable run with 5,120 tokens" in text
     assert "900 against 300 with 5,120" in text
 
 
@@ -145,6 +167,73 @@ def test_repeats_speak_for_themselves(tmp_path: Path) -> None:
     assert "2.0 times as fast" in BATCH.answer(steady).short
     unsteady = Cells((*side(PLAIN, (400, 150, 300)), *side(ORDERED, (200, 310, 180))))
     assert "no evidence" in BATCH.answer(unsteady).short
+
+
+def sizes(folder: Path, runs: dict[str, dict[int, float]], faulty: tuple[int, ...] = ()) -> Answer:
+    """A gain from runs by target and repeat; `faulty` are repeats of the plain target."""
+    return BATCH.answer(
+        Cells(
+            tuple(
+                cell(
+                    folder,
+                    "size",
+                    Made(noisy(ms, 0.01, repeat)),
+                    repeat,
+                    fault="late" if target == PLAIN and repeat in faulty else "",
+                    late=True,
+                    target=target,
+                    kv_tokens=5120,
+                )
+                for target, by_repeat in runs.items()
+                for repeat, ms in by_repeat.items()
+            )
+        )
+    )
+
+
+def test_figures_after_a_faulty_repeat_are_those_of_the_pairs(tmp_path: Path) -> None:
+    """The third repeat is ten times as long as the others, whatever the order."""
+    runs = {PLAIN: {1: 400, 2: 404, 3: 4000}, ORDERED: {1: 200, 2: 202, 3: 2000}}
+    row = sizes(tmp_path, runs, faulty=(3,)).tables[0].rows[0]
+    assert (row[1], row[2], row[3]) == ("402 ms", "201 ms", "-50 %")
+
+
+def test_what_is_cached_counts_also_where_the_client_was_late(tmp_path: Path) -> None:
+    sides = [
+        Cells((cell(tmp_path, "size", Made([100.0] * 40), fault="late", late=late),))
+        for late in (True, False)
+    ]
+    told = [contrast(*sides[:1] * 2, ("a", "b"), name).row for name in ("cached_share", "errors")]
+    assert (told[0] is not None, told[1] is None) == (True, True)
+    assert contrast(*sides[1:] * 2, ("a", "b"), "cached_share").row is None
+
+
+def test_two_pairs_are_taken_for_four_runs(tmp_path: Path) -> None:
+    """One degree of freedom would want a change of a hundred standard errors."""
+    runs = {PLAIN: {1: 400, 2: 300}, ORDERED: {1: 101, 2: 99}}
+    row = sizes(tmp_path, runs).tables[0].rows[0]
+    assert (row[3], row[5]) == ("-71 %", "better")
+    alike = {PLAIN: {1: 400, 2: 200}, ORDERED: {1: 190, 2: 210}}
+    assert "no evidence" in sizes(tmp_path, alike).short
+
+
+def test_one_pair_left_of_several_decides_nothing(tmp_path: Path) -> None:
+    runs = {PLAIN: {1: 400, 2: 404}, ORDERED: {1: 200, 2: 202}}
+    assert "too little data" in sizes(tmp_path, runs, faulty=(2,)).short
+
+
+def test_many_runs_of_few_requests_decide_by_how_they_differ(tmp_path: Path) -> None:
+    def short(*ordered_ms: float) -> str:
+        sides = ((PLAIN, (400, 410, 390)), (ORDERED, ordered_ms))
+        cells = (
+            cell(tmp_path, "size", Made([ms] * 6), at, target=target, kv_tokens=5120)
+            for target, times_ms in sides
+            for at, ms in enumerate(times_ms, 1)
+        )
+        return BATCH.answer(Cells(tuple(cells))).short
+
+    assert "2.0 times as fast" in short(200, 205, 195)
+    assert "no evidence" in short(200, 700, 195)
 
 
 def test_why_counts_turns_and_tokens(tmp_path: Path) -> None:
@@ -212,6 +301,28 @@ def test_latency_by_length_is_told_for_computed_and_cached(tmp_path: Path) -> No
     assert "do not know how much runs differ" in said(lengths(tmp_path, 0.01, 0.1))
     assert "no evidence that they add less" in lengths(tmp_path, 0.0999, 0.1).short
     assert "no evidence that the time to first token grows" in lengths(tmp_path, 0, 0).short
+
+
+def test_slopes_of_runs_say_how_much_runs_differ(tmp_path: Path) -> None:
+    """Each run is a straight line, but not the same one."""
+
+    def short(*ms_per_token: float) -> str:
+        tokens = np.linspace(300, 5000, 12)
+        cells = (
+            cell(
+                tmp_path,
+                "length",
+                Made((20 + slope * tokens).tolist(), tokens.tolist()),
+                at,
+                target=NO_REUSE,
+                users=1,
+            )
+            for at, slope in enumerate(ms_per_token, 1)
+        )
+        return by_length(Cells(tuple(cells))).short
+
+    assert "add 100 ms (97.5 ms to 102 ms) to the time" in short(0.1, 0.101, 0.099)
+    assert "no evidence that the time to first token grows" in short(0.1, 0.3, 0.01)
 
 
 def test_reuse_is_called_what_it_is(tmp_path: Path) -> None:
@@ -286,22 +397,23 @@ def test_diversity_is_told_against_the_fewest_contexts(tmp_path: Path) -> None:
     ]
     text = said(diversity(Cells(tuple(cells))))
     assert "3.0 times as long with 48" in text
-    assert "no evidence of a difference with 12" in text
-    assert "48 contexts, one user: mean TTFT all alike" in text
+    assert "no evidence of a difference in time to first token with 12" in text
+    assert "48 contexts and one user: mean TTFT is " in text
+    assert "ms with all contexts alike and" in text
     assert "(-6" in text
 
 
 def test_offload_names_the_memory_that_is_enough(tmp_path: Path) -> None:
     text = said(offload_alone_at(tmp_path, 20_000))
-    assert "no evidence of a difference with 0.01 GB of LMCache" in text
+    assert "no evidence of a difference in time to first token with 0.01 GB of LMCache" in text
     assert "3.0 and 3.0 times as fast with 0.05 and 0.1 GB of LMCache" in text
-    assert "0.05 GB are enough here" in text
+    assert "Many contexts in turn: 0.05 GB are enough" in text
 
 
 def test_no_memory_is_enough_where_none_saves_a_token(tmp_path: Path) -> None:
     text = said(offload_alone_at(tmp_path, 9_000))
-    assert "not in every run does 0.1 GB save tokens at all" in text
-    assert "enough here" not in text
+    assert "0.1 GB saved tokens in 0 of 1 runs, so that no size is called enough" in text
+    assert "are enough" not in text
 
 
 def offload_alone_at(tmp_path: Path, alone: int) -> Answer:
@@ -328,9 +440,22 @@ SIZES = ((0.01, 300, 20_000), (0.05, 100, 9_000), (0.1, 100, 9_000))
 
 def test_no_cache_is_enough_where_nothing_returns() -> None:
     once = Trace(tuple(Chain((at * 2 + 1, at * 2 + 2), 300, 8) for at in range(20)), 128)
-    assert knee(predict(once), 4096).startswith("No cache helps")
+    assert knee([predict(once)], 4096).startswith("No cache helps")
     again = Trace(tuple(Chain((at % 4 * 2 + 1, at % 4 * 2 + 2), 300, 8) for at in range(20)), 128)
-    assert "MB) are enough for this workload, because" in knee(predict(again), 4096)
+    assert "MB) are enough for this workload, because" in knee([predict(again)], 4096)
+
+
+def test_the_cache_that_is_enough_is_so_for_every_order() -> None:
+    def curve(contexts: int) -> CacheCurve:
+        names = [(2 * (at % contexts) + 1, 2 * (at % contexts) + 2) for at in range(60)]
+        return predict(Trace(tuple(Chain(name, 300, 8) for name in names), 128))
+
+    few, many = curve(3), curve(9)
+    most = many.knee.enough_tokens
+    assert most > few.knee.enough_tokens
+    text = knee([few, many], None)
+    assert text.startswith(f"{most:,} tokens are enough")
+    assert f"The 2 orders that were sent need {few.knee.enough_tokens:,} to {most:,}" in text
 
 
 @pytest.mark.parametrize(
@@ -373,6 +498,29 @@ def test_found_labels_keep_lose_or_have_no_gain(tmp_path: Path) -> None:
     assert "Not measured" in arms(tmp_path, oracle=200).short
 
 
+def test_retrieval_does_not_hide_what_the_found_label_keeps(tmp_path: Path) -> None:
+    """Order halves what the engine takes; retrieval adds 400 ms to each request before."""
+
+    def side(target: str, label: str, ms: float, retrieval_ms: float) -> Cell:
+        times = [ms + retrieval_ms + at % 7 for at in range(60)]
+        made = Made(times, retrieval_ms=[retrieval_ms] * 60 if retrieval_ms else ())
+        return cell(tmp_path, "labels", made, target=target, labels=label, rag_wrong=0)
+
+    answer = order_by_label(
+        Cells(
+            (
+                side(PLAIN, "oracle", 200, 0),
+                side(ORDERED, "oracle", 100, 0),
+                side(PLAIN, "rag", 200, 400),
+                side(ORDERED, "rag", 100, 400),
+            )
+        )
+    )
+    assert answer.short.startswith("The found label keeps the gain: retrieval left out, the first")
+    assert "Ordered by the label that was found: the first token comes 1.2 times" in said(answer)
+    assert "that was found, retrieval left out: the first token comes 2.0 times" in said(answer)
+
+
 def test_what_is_not_known_of_an_order_is_said_in_words(tmp_path: Path) -> None:
     text = said(arms(tmp_path, oracle=400))
     assert "Ordered by the true label: there is no evidence of a difference" in text
@@ -402,9 +550,29 @@ def test_accuracy_by_documents_has_an_interval(tmp_path: Path) -> None:
         )
 
     assert "90 % (83 % to 94 %) with 6 documents" in text(0.6)
-    assert "as many samples as there are different questions" in text(0.6)
+    assert "the intervals count each question once" in text(0.6)
     assert "worse" in text(0.6)
     assert "no evidence that accuracy differs" in text(0.88)
+
+
+def test_accuracy_is_compared_question_by_question(tmp_path: Path) -> None:
+    """Ten of 100 questions are lost with more documents and none is won: intervals of both shares
+    overlap, but no question speaks for more documents."""
+
+    def text(lost: int, won: int) -> str:
+        few = [at // 2 not in range(won) for at in range(200)]
+        many = [at // 2 not in range(50, 50 + lost) for at in range(200)]
+        cells = (
+            cell(tmp_path, "documents", Made([100.0] * 200, right=few), users=1, corpus="6"),
+            cell(tmp_path, "documents", Made([100.0] * 200, right=many), users=1),
+        )
+        return said(documents(Cells(cells)))
+
+    assert "Labels are worse with 24 documents than with 6: of 100 questions asked with" in text(
+        10, 0
+    )
+    assert "10 were right more often with 6 documents and 0 with 24" in text(10, 0)
+    assert "no evidence that accuracy differs" in text(6, 4)
 
 
 def test_retrieval_share_is_told_for_each_crowd(tmp_path: Path) -> None:

@@ -9,13 +9,17 @@ from pathlib import Path
 import pytest
 from study_cells import Made, noisy, write_run
 
+from dashboards.studies import page
 from dashboards.studies.catalog import STUDIES
 from dashboards.studies.corpora import SIZES, all_documents, write_corpora
 from dashboards.studies.estimate import estimate
 from dashboards.studies.study import Plan, read_plan
+from loadgen.cli import kv_study
 from loadgen.cli.cell_check import check_cells
+from loadgen.cli.kv_study import without_folders
 from loadgen.cli.study import STUDY_JSON, study_command
 from loadgen.errors import UsageError
+from loadgen.runs.exit_code import SATURATED
 from loadgen.sweep.definition import Definition
 from loadgen.sweep.made_cell import MadeCell
 from loadgen.sweep.matrix import cells_of
@@ -72,6 +76,10 @@ def test_small_corpora_hold_the_first_documents_with_their_questions(tmp_path: P
         corpus = load_corpus(tmp_path / str(size))
         assert corpus.documents == whole.documents[:size]
         assert all(corpus.questions[each.doc_id] for each in corpus.documents)
+        lines = (tmp_path / str(size) / "expansions.jsonl").read_text().splitlines()
+        assert {json.loads(line)["doc_id"] for line in lines} == {
+            each.doc_id for each in corpus.documents
+        }
     assert all_documents() > max(SIZES)
 
 
@@ -94,18 +102,26 @@ def made_study(folder: Path, name: str) -> Plan:
     return plan
 
 
+@pytest.fixture
+def _words_only(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Drawing takes seconds, and most tests are not about it."""
+    monkeypatch.setattr(page, "save_svg", lambda figure, path: None)
+
+
 def test_the_page_answers_every_question(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     plan = made_study(tmp_path / "runs", "task2")
     docs = tmp_path / "docs"
     assert study_command(["report", str(tmp_path / "runs"), "-o", str(docs)]) == 0
-    page = (docs / "task2.md").read_text()
+    text = (docs / "task2.md").read_text()
     assert capsys.readouterr().out.strip() == str(docs / "task2.md")
-    assert page.count("\n## ") == len(plan.study.questions) + 1
-    assert "times as fast with 5,120, 10,240 and 40,960 tokens of cache" in page
-    assert "Not all of it was measured" not in page
-    pictures = re.findall(r"!\[[^]]+\]\(([^)]+)\)", page)
+    assert text.count("\n## ") == len(plan.study.questions) + 1
+    assert "times as fast with 5,120, 10,240 and 40,960 tokens of cache" in text
+    assert "Not all of it was measured" not in text
+    assert "Each cell was run 3 times" in text
+    assert "an unknown machine, unknown versions" in text
+    pictures = re.findall(r"!\[[^]]+\]\(([^)]+)\)", text)
     assert len(pictures) == len(plan.study.questions)
     assert all((docs / name).stat().st_size < MOST_BYTES for name in pictures)
     overview = (docs / "README.md").read_text()
@@ -114,16 +130,52 @@ def test_the_page_answers_every_question(
     assert str(tmp_path) not in (docs / "task2-cells.csv").read_text()
 
 
+@pytest.mark.usefixtures("_words_only")
+def test_runs_with_a_late_client_are_named_and_if_many_remarked(tmp_path: Path) -> None:
+    made_study(tmp_path, "task2")
+    runs = sorted((tmp_path / "cells").glob("*"))
+    for run in runs[: len(runs) // 2]:
+        made = json.loads((run / "cell.json").read_text())
+        (run / "cell.json").write_text(json.dumps({**made, "exit_code": SATURATED}))
+        told = {"requests": 60, "client_saturated": True, "client_saturated_reason": "busy"}
+        (run / "summary.json").write_text(json.dumps(told))
+    assert study_command(["report", str(tmp_path)]) == 0
+    text = (tmp_path / "task2.md").read_text()
+    assert f"In {len(runs) // 2} of {len(runs)} runs the client was late" in text
+    assert f"<summary>The {len(runs) // 2} runs with faults</summary>" in text
+    assert f"- times of {runs[0].name}: " in text
+
+
+@pytest.mark.usefixtures("_words_only")
+def test_a_page_does_not_tell_where_its_study_lies(tmp_path: Path) -> None:
+    made_study(tmp_path, "task3")
+    named = next(run for run in (tmp_path / "cells").glob("*-r1") if "_tmp-" in run.name)
+    (named / "run.json").write_text(json.dumps({"exit_code": 3}))
+    (tmp_path / "cells.csv").write_text(f"corpus,run\n{tmp_path}/corpora/6,cells/{named.name}\n")
+    assert study_command(["report", str(tmp_path)]) == 0
+    for name in ("task3.md", "task3-cells.csv"):
+        text = (tmp_path / name).read_text()
+        assert "_corpora" in text
+        assert "pytest-of" not in text
+
+
+@pytest.mark.usefixtures("_words_only")
 def test_what_was_not_measured_is_said(tmp_path: Path) -> None:
     made_study(tmp_path, "task2")
     for run in (tmp_path / "cells").glob("*users-16*"):
         shutil.rmtree(run)
-    damaged = next((tmp_path / "cells").glob("*"))
+    damaged, other, gone = sorted((tmp_path / "cells").glob("*"))[:3]
     (damaged / "run.json").write_text(json.dumps({"exit_code": 3}))
+    machine = {"cpus": 64, "memory_gb": 256, "platform": "Linux-6"}
+    (other / "run.json").write_text(json.dumps({"exit_code": 0, "machine": machine}))
+    shutil.rmtree(gone)
     assert study_command(["report", str(tmp_path)]) == 0
-    page = (tmp_path / "task2.md").read_text()
-    assert "users: 6 runs are missing" in page
-    assert f"{damaged.name}: the host died" in page
+    text = (tmp_path / "task2.md").read_text()
+    assert "users: 6 runs are missing" in text
+    assert f"{damaged.name}: the host died" in text
+    assert "Each cell was run 2 to 3 times" in text
+    assert "64 cores, 256 GB, Linux (1 run)" in text
+    assert "runs began with caches that were not shown to be empty" in text
 
 
 @pytest.mark.parametrize(
@@ -139,6 +191,20 @@ def test_wrong_use_is_one_line(words: list[str], message: str) -> None:
     with pytest.raises(UsageError, match=message) as caught:
         study_command(words)
     assert "\n" not in str(caught.value)
+
+
+def test_a_study_of_a_recording_is_reported_by_its_own_command(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Which measures nothing that is there."""
+    given = ["--quick", "--out", "elsewhere", "--corpus=texts", "-o", "docs"]
+    kept = {"study": "task4", "arguments": without_folders(given)}
+    (tmp_path / STUDY_JSON).write_text(json.dumps(kept))
+    asked: list[list[str]] = []
+    monkeypatch.setattr(kv_study, "kv_study_command", lambda words: asked.append(words) or 0)
+    assert study_command(["report", str(tmp_path), "-o", "pages"]) == 0
+    kept_words = ["--quick", "--corpus", "texts"]
+    assert asked == [[*kept_words, "--out", str(tmp_path), "--page", "pages"]]
 
 
 def test_another_study_is_not_mixed_in(tmp_path: Path) -> None:

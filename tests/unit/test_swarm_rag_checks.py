@@ -23,7 +23,7 @@ def said(values, batched):
         check_arm(options, corpus, batched)
     except UsageError as error:
         return str(error)
-    return "" if options.labels == "rag" else " ".join(rag_notes(None, options, corpus))
+    return "" if options.labels in ("rag", "kv") else " ".join(rag_notes(None, options, corpus))
 
 print(json.dumps([said(*case) for case in json.load(sys.stdin)]))
 """
@@ -33,6 +33,10 @@ CASES: dict[str, tuple[dict[str, Any], bool, str]] = {
     "oracle": ({}, False, ""),
     "rag": (RAG, False, ""),
     "a service that is yet to start": ({"labels": "rag"}, False, ""),
+    "labels by KV": ({**RAG, "labels": "kv"}, False, ""),
+    "batches by KV": ({**RAG, "labels": "kv"}, True, "--labels kv is for single requests"),
+    "wrong contexts by KV": ({**RAG, "labels": "kv", "rag_wrong": 0.1}, False, "give --labels rag"),
+    "composed by KV": ({"labels": "kv", "contexts": 500}, False, "what --labels kv finds"),
     "share": ({**RAG, "rag_wrong": 1.0}, False, ""),
     "shuffled batches": ({"labels": "shuffled"}, True, ""),
     "share above": ({**RAG, "rag_wrong": 1.01}, False, "--rag-wrong 1.01 is out of range: give a"),

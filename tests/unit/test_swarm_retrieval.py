@@ -15,7 +15,7 @@ from loadgen.context import Request
 from loadgen.record import RequestRecord
 from loadgen.stats.clock import RunClock
 from loadgen.swarm.labels import Labels
-from loadgen.swarm.retriever import Retriever
+from loadgen.swarm.retriever import Labeller, Retriever
 from loadgen.swarm.session import Hooks, Session
 from loadgen.workload.arrivals import ConstantPacer
 from loadgen.workload.corpus import load_corpus
@@ -81,13 +81,14 @@ class Swarm:
         wrong: float = 0.0,
         labels: bool = True,
         retrieves: bool = True,
+        kind: type[Retriever] = Retriever,
     ) -> None:
         self.engine, self.service = Engine(), Service(answer)
         self.rows: list[RequestRecord] = []
         self.requests: list[Request] = []
         settings = WorkloadSettings(contexts=3)
         self.workload = Workload(load_corpus(), settings, EstimatedTokens())
-        retriever = Retriever(self.service, self.workload, wrong)  # type: ignore[arg-type]
+        retriever = kind(self.service, self.workload, wrong)  # type: ignore[arg-type]
         self._retriever = retriever if retrieves else None
         self._labels = Labels(labels, {})
 
@@ -156,9 +157,24 @@ def test_where_no_label_is_sent_the_retrieval_is_judged_all_the_same() -> None:
         assert row.label_correct is (row.context_id == first_document())
 
 
-def test_latency_counts_from_before_the_retrieval() -> None:
+@pytest.mark.parametrize("answer", [first_document(), None])
+def test_a_label_alone_leaves_the_question_behind_its_own_context(answer: str | None) -> None:
+    swarm = Swarm(answer, kind=Labeller).run(9)
+    wanted = None if answer is None else {"vllm_xargs": {"context": answer}}
+    for request, row, (prompt, extra, _) in zip(
+        swarm.requests, swarm.rows, swarm.engine.sent, strict=True
+    ):
+        assert (prompt, extra) == (request.prompt, wanted)
+        assert row.rag_context_id == row.context_id == request.context_id
+        assert row.label == (answer or "")
+        assert row.label_correct is (answer == request.context_id)
+    assert any(row.label_correct for row in swarm.rows) is (answer is not None)
+
+
+@pytest.mark.parametrize("kind", [Retriever, Labeller])
+def test_latency_counts_from_before_the_retrieval(kind: type[Retriever]) -> None:
     for more in ({}, {"pacer": ConstantPacer(Rate.parse("1000"))}):
-        swarm = Swarm(first_document()).run(3, **more)
+        swarm = Swarm(first_document(), kind=kind).run(3, **more)
         for row, (_, _, spent_s) in zip(swarm.rows, swarm.engine.sent, strict=True):
             assert row.sent_s is not None
             assert row.sent_s - row.scheduled_s >= RETRIEVAL_S * 0.9

@@ -101,3 +101,31 @@ def test_only_whole_batches_have_a_makespan() -> None:
     (entry,) = logged(makespans_s=(2.3456, None, 0.5)).items()
     assert entry[0] == "Batch makespan (s)"
     assert (entry[1]["count"], entry[1]["times"]) == (2, [[0.5, 1], [2.35, 1]])
+
+
+FORGETFUL = """
+import time
+from locust.stats import RequestStats
+from loadgen.swarm.stats_rows import KEPT_S, forget_seconds
+
+stats, now = RequestStats(), int(time.time())
+stats.log_request("POST", "/v1/completions", 5, 0)
+stats.total.start_time = now - 3600
+for entry in (stats.total, *stats.entries.values()):
+    for second in range(now - 3600, now):
+        entry.num_reqs_per_sec[second] += 3
+        entry.num_fail_per_sec[second] += 1
+forget_seconds(stats)
+for entry in (stats.total, *stats.entries.values()):
+    assert KEPT_S <= len(entry.num_reqs_per_sec) <= KEPT_S + 2
+    assert len(entry.num_fail_per_sec) <= KEPT_S + 2
+assert stats.total.current_rps == 3
+assert stats.total.num_requests == 1
+"""
+
+
+def test_seconds_long_past_are_forgotten_and_the_rate_of_now_is_the_same() -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", FORGETFUL], capture_output=True, text=True, timeout=60, check=False
+    )
+    assert done.returncode == 0, done.stderr

@@ -6,7 +6,8 @@ import pytest
 
 from loadgen.stats.summary import summarize
 from loadgen.stats.tally import Tally
-from loadgen.swarm.view import summary_lines
+from loadgen.swarm.steady_lines import steady_lines
+from loadgen.swarm.summary_words import summary_lines
 
 SERVER = {"computed_prompt_tokens": 25, "cached_prompt_tokens": 75, "hit_rate": 0.75}
 
@@ -29,3 +30,54 @@ def test_the_cache_is_told_by_the_engine_else_by_the_replies(
     told = {"cached_share": cached_share, "stats_reset_s": None, "lost_workers": 0}
     (line,) = [each for each in summary_lines(summary | told) if each.startswith("prompt tokens")]
     assert said in line
+
+
+STEADY: dict[str, Any] = {
+    "settled": True,
+    "from_s": 12.34,
+    "early": 41,
+    "shift": 0.123,
+    "requests_per_s": 9.87,
+    "metrics": {name: {"p50": 100.0, "p95": 250.5} for name in ("ttft_ms", "e2e_ms")},
+}
+
+
+@pytest.mark.parametrize(
+    ("warmup", "steady", "said"),
+    [
+        (None, None, []),
+        (None, STEADY | {"early": 0}, []),
+        (None, STEADY | {"shift": 0.04}, []),
+        (None, STEADY | {"settled": None}, []),
+        (None, STEADY | {"settled": False}, ["NOT SETTLED: time to first token kept drifting"]),
+        (
+            None,
+            STEADY,
+            [
+                "warm-up: 41 requests of the first 12.3 s move the mean TTFT by +12% and are",
+                "without them: TTFT p50/p95 100 / 250.5 ms, E2E p50/p95 100 / 250.5 ms, 9.9 req",
+            ],
+        ),
+        (
+            {"seconds": 30.0, "requests": 140, "failed": 0, "given": True},
+            STEADY | {"early": 0},
+            ["warm-up: the first 30 s are left out, 140 requests"],
+        ),
+        (
+            {"seconds": 12.345, "requests": 41, "failed": 1, "given": False},
+            None,
+            ["warm-up: the first 12.35 s are left out as they were found to be one, 41 req"],
+        ),
+        (
+            {"seconds": 0.0, "requests": 0, "failed": 0, "given": False},
+            STEADY | {"settled": False},
+            ["warm-up: none was found, so nothing is left out", "NOT SETTLED"],
+        ),
+    ],
+)
+def test_a_warmup_is_told_as_far_as_it_matters(
+    warmup: dict[str, Any] | None, steady: dict[str, Any] | None, said: list[str]
+) -> None:
+    lines = steady_lines({"warmup": warmup, "steady_state": steady})
+    assert len(lines) == len(said)
+    assert all(line.startswith(start) for line, start in zip(lines, said, strict=True))

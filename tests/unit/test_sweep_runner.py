@@ -299,6 +299,11 @@ def test_a_damaged_run_is_named(tmp_path: Path) -> None:
         with pytest.raises(UsageError, match=rf"cell\.json.*{name} is"):
             read_cells(tmp_path)
         note.write_text(json.dumps(whole))
+    note.write_text("{}")
+    with pytest.raises(UsageError, match=r"cell\.json.*cell_id is missing"):
+        read_cells(tmp_path)
+    note.unlink()
+    assert file.parent not in [cell.run for cell in read_cells(tmp_path)], "it did not end"
 
 
 def test_time_left_is_that_of_runs_and_starts(tmp_path: Path) -> None:

@@ -8,15 +8,15 @@ from pathlib import Path
 import pytest
 
 from loadgen.cli.main import main
-from loadgen.cli.swarm_process import CHECKED, wished_retrieval
+from loadgen.cli.swarm_process import CHECKED, wished_labels
 from loadgen.errors import UsageError
 from loadgen.targets import rag_service
-from loadgen.targets.library_folder import library_folder
+from loadgen.targets.library_folder import CorpusTexts, library_folder
 
 HOLD = """
 import sys
-from loadgen.targets.library_folder import library_folder
-with library_folder("corpus", "") as folder:
+from loadgen.targets.library_folder import CorpusTexts, library_folder
+with library_folder(CorpusTexts("corpus", "")) as folder:
     print(folder.path, flush=True)
     sys.stdin.read()
 """
@@ -29,16 +29,19 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def test_a_corpus_finds_its_library_again_and_shares_it_with_no_other(home: Path) -> None:
-    with library_folder("a", "first") as a, library_folder("b", "") as b:
+    with library_folder(CorpusTexts("a", "first")) as a, library_folder(CorpusTexts("b", "")) as b:
         assert a.path != b.path
         assert home in a.path.parents
-    with library_folder("a", "second") as again:
+    with library_folder(CorpusTexts("a", "second")) as again:
         assert again.path == a.path
         assert again.corpus.read_text() == "second"
 
 
 def test_runs_at_the_same_time_do_not_meet() -> None:
-    with library_folder("a", "one") as first, library_folder("a", "two") as second:
+    with (
+        library_folder(CorpusTexts("a", "one")) as first,
+        library_folder(CorpusTexts("a", "two")) as second,
+    ):
         assert first.path != second.path
         assert (first.corpus.read_text(), second.corpus.read_text()) == ("one", "two")
 
@@ -48,16 +51,19 @@ def test_the_library_of_a_killed_run_is_free_again() -> None:
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as other:
         assert other.stdout is not None
         held = Path(other.stdout.readline().decode().strip())
-        with library_folder("corpus", "") as mine:
+        with library_folder(CorpusTexts("corpus", "")) as mine:
             assert mine.path != held
         other.kill()
-    with library_folder("corpus", "") as mine:
+    with library_folder(CorpusTexts("corpus", "")) as mine:
         assert mine.path == held
 
 
 def test_a_home_that_cannot_be_written_is_named(home: Path) -> None:
     home.write_text("no folder")
-    with pytest.raises(UsageError, match=f"{home}.*KVSWARM_HOME"), library_folder("a", ""):
+    with (
+        pytest.raises(UsageError, match=f"{home}.*KVSWARM_HOME"),
+        library_folder(CorpusTexts("a", "")),
+    ):
         pass
 
 
@@ -77,13 +83,16 @@ def test_what_is_not_installed_is_said_with_its_commands(
 
 @pytest.mark.parametrize(
     ("labels", "rag_url", "wished"),
-    [("rag", "", True), ("rag", "http://h:1", False), ("oracle", "", False), ("none", "", False)],
+    [
+        *(("rag", "", True), ("rag", "http://h:1", False), ("kv", "", True)),
+        *(("kv", "http://h:1", False), ("oracle", "", False), ("none", "", False)),
+    ],
 )
 def test_a_service_is_started_only_for_a_swarm_that_has_none(
     tmp_path: Path, labels: str, rag_url: str, wished: bool
 ) -> None:
     options = {"labels": labels, "rag_url": rag_url, "corpus": "texts"}
     (tmp_path / CHECKED).write_text(json.dumps(options))
-    found = wished_retrieval(tmp_path)
+    found = wished_labels(tmp_path)
     assert (found is not None) == wished
-    assert found is None or found.corpus == Path("texts")
+    assert found is None or (found.corpus, found.labels) == (Path("texts"), labels)

@@ -140,6 +140,8 @@ def test_wrong_use_names_the_option(
         ("", "no rate"),
         ("5,", "no rate"),
         ("1e999", "out of range"),
+        ("1000001", "at most 1,000,000 requests a second"),
+        ("1-1e9:60,5", "at most 1,000,000 requests a second"),
         ("5:0", "out of range"),
         ("5,6", "without a length"),
         ("1-5", "ramps without an end"),

@@ -2,6 +2,7 @@
 
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -9,6 +10,7 @@ from loadgen.errors import UsageError
 from loadgen.targets.demo_tokenizer import write_tokenizer
 from loadgen.workload.corpus import load_corpus
 from loadgen.workload.lengths import EstimatedTokens, TokenizerTokens, Tokens
+from loadgen.workload.trace import sharegpt
 from loadgen.workload.trace.entry import TraceEntry
 from loadgen.workload.trace.reader import read_trace
 from loadgen.workload.trace.selection import Selection, survey
@@ -138,6 +140,43 @@ def test_a_broken_trace_names_the_place(tmp_path: Path, text: str, telling: str)
         entries(tmp_path, text)
     assert telling in str(error.value)
     assert str(error.value).startswith(str(tmp_path / "trace"))
+
+
+def test_a_huge_conversation_is_not_decoded_again_for_each_piece(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    decoded = count_decoded(monkeypatch)
+    turns = [{"from": "human", "value": "a b " * 50_000}, {"from": "gpt", "value": "x"}]
+    text = json.dumps([{"conversations": turns * 3}])
+    assert len(entries(tmp_path, text)) == 3
+    assert sum(decoded) < 6 * len(text)
+
+
+def test_what_no_more_text_can_mend_is_told_at_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    decoded = count_decoded(monkeypatch)
+    broken = '[{"conversations": [}, '
+    with pytest.raises(UsageError, match="conversation 1: not JSON"):
+        entries(tmp_path, broken + jsonl(SHAREGPT) * 10_000)
+    assert sum(decoded) <= 2 * PIECE
+
+
+PIECE = 1000
+
+
+def count_decoded(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """The characters that each try to read a conversation had before it, in pieces of a file."""
+    decoded: list[int] = []
+
+    class Counting(json.JSONDecoder):
+        def raw_decode(self, s: str, idx: int = 0) -> tuple[Any, int]:
+            decoded.append(len(s) - idx)
+            return super().raw_decode(s, idx)
+
+    monkeypatch.setattr(sharegpt.json, "JSONDecoder", Counting)
+    monkeypatch.setattr(sharegpt, "READ_CHARACTERS", PIECE)
+    return decoded
 
 
 def test_texts_and_names_can_be_sent_whatever_json_allows(tmp_path: Path) -> None:

@@ -1,0 +1,84 @@
+"""What the master says of its workers."""
+
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from loadgen.swarm.clock_offset import ClockOffset
+from loadgen.swarm.plan import Plan
+from loadgen.swarm.worker_roll import WorkerRoll
+
+
+class Swarm:
+    """A master with four workers that are ready."""
+
+    def __init__(self) -> None:
+        names = ["a", "b", "c", "d"]
+        ready = [SimpleNamespace(id=name) for name in names]
+        self.clients = SimpleNamespace(ready=ready, spawning=[], running=[])
+        self.worker_indexes = names
+        self.said: list[str] = []
+        self.sent: list[tuple[Any, ...]] = []
+        self.roll = WorkerRoll(self, self.said.append)
+        workers = {name: index for index, name in enumerate(names)}
+        self.roll.start(Plan(0.0, "http://host", "m", False, {}, workers, {}, False, False))
+
+    def send_message(self, *message: Any) -> None:
+        self.sent.append(message)
+
+    def lose(self, *names: str) -> None:
+        ready = self.clients.ready
+        self.clients.ready = [client for client in ready if client.id not in names]
+        self.roll.look()
+
+
+def test_the_share_of_lost_workers_is_told_once_for_each_loss() -> None:
+    swarm = Swarm()
+    swarm.lose()
+    assert (swarm.roll.lost_share, swarm.said) == (0.0, [])
+    swarm.lose("c")
+    swarm.lose()
+    (first,) = swarm.said
+    assert first.startswith("worker(s) 2 of 4 lost at ")
+    assert "a share of 25% of the requests" in first
+    swarm.lose("a", "d")
+    assert swarm.said[1].startswith("worker(s) 0, 3 of 4 lost at ")
+    assert (swarm.roll.lost, swarm.roll.lost_share) == (3, 0.75)
+
+
+def test_a_worker_that_was_silent_for_long_takes_part_again() -> None:
+    swarm = Swarm()
+    everybody = swarm.clients.ready
+    swarm.lose("c")
+    swarm.clients.ready = everybody
+    swarm.roll.look()
+    assert (swarm.roll.lost, swarm.said[-1]) == (0, "1 worker(s) that were taken for lost are back")
+    for name in "abd":
+        swarm.roll.spent(name)
+    assert not swarm.roll.all_spent
+
+
+@pytest.mark.parametrize(
+    ("offset", "said"),
+    [
+        (ClockOffset(2.5, 0.001), "worker 1 is 2.500 s behind the master's"),
+        (ClockOffset(-0.25, 0.001), "worker 1 is 0.250 s ahead of the master's"),
+        (ClockOffset(0.02, 0.001), ""),
+        (ClockOffset(0.5, 0.6), ""),
+    ],
+)
+def test_clocks_far_apart_are_told(offset: ClockOffset, said: str) -> None:
+    swarm = Swarm()
+    swarm.roll.corrected("b", offset)
+    assert len(swarm.said) == bool(said)
+    assert said in "".join(swarm.said)
+
+
+def test_who_asks_gets_the_masters_time() -> None:
+    swarm = Swarm()
+    swarm.roll.tell_time("b", {"asked_unix_s": 5.0})
+    _, answer, client_id = swarm.sent[-1]
+    assert client_id == "b"
+    assert answer["asked_unix_s"] == 5.0
+    assert answer["master_unix_s"] > 1_700_000_000
