@@ -16,6 +16,7 @@ class EngineSharing(LoadFileScheduling):
         return ENGINE[0] if nodeid.startswith(ENGINE) else str(super()._split_scope(nodeid))
 
 
+@pytest.hookimpl(optionalhook=True)  # absent with `-p no:xdist`
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Producer) -> EngineSharing:
     return EngineSharing(config, log)
 

@@ -1,24 +1,33 @@
 """Imports Locust without what a swarm does not need at its start: half of the wait for it.
 
-Locust imports its web stack (Flask, Jinja) for headless runs too, and ZeroMQ for a single process;
-gevent, when it patches the standard library, reads the metadata of every installed package again
-for each part that it patches: 25 times. Neither is changed here, only put off, or done once.
+Locust imports its web stack (Flask, Jinja) for headless runs too, ZeroMQ for a single process, and
+requests for users that send nothing by it; gevent, when it patches the standard library, reads the
+metadata of every installed package again for each part that it patches: 25 times. Nothing is
+changed here, only put off, or done once.
 """
 
 import contextlib
 import os
 import sys
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from importlib import import_module, metadata
-from types import ModuleType
+from types import FunctionType, ModuleType
 from typing import Any
 
-LATER: Mapping[str, tuple[str, ...]] = {
-    "locust.web": ("WebUI",),
-    "locust.html": ("get_html_report", "process_html_filename"),
-    "locust.rpc.zmqrpc": ("Client", "Server"),
-}
-"""Modules that Locust imports in any case, and what it calls of them, where it does."""
+LATER: Sequence[Mapping[str, tuple[str, ...]]] = (
+    {"locust.web": ("WebUI",)},
+    {"locust.html": ("get_html_report", "process_html_filename")},
+    {"locust.rpc.zmqrpc": ("Client", "Server")},
+    {
+        "locust.clients": ("HttpSession", "RestResponseContextManager"),
+        "requests": ("get",),
+        "requests.exceptions": ("RequestException",),
+        "requests.utils": ("get_encoding_from_headers",),
+        "charset_normalizer": ("detect",),
+    },
+)
+"""Modules that Locust imports in any case, and what it takes of them, in groups that are imported
+together: an `except RequestException` must not meet a stand-in, and none is raised before."""
 
 
 def import_locust() -> Callable[[], None]:
@@ -44,28 +53,46 @@ def _one_look_at_packages() -> Iterator[None]:
 
 @contextlib.contextmanager
 def _put_off() -> Iterator[None]:
-    """Inside the block `LATER`'s modules hold stand-ins that import the real ones when called."""
-    absent = [name for name in LATER if name not in sys.modules]
-    for name in absent:
-        sys.modules[name] = _stand_in(name)
+    """Inside the block `LATER`'s modules are stand-ins; the real ones come with a call."""
+    groups = [_StandIns(group) for group in LATER]
+    absent = {name: module for group in groups for name, module in group.modules.items()}
+    sys.modules.update(absent)
     try:
         yield
     finally:
         for name in absent:
             del sys.modules[name]
+        for name in absent:
             package, _, child = name.rpartition(".")
-            vars(sys.modules.get(package)).pop(child, None)
+            if package in sys.modules:
+                vars(sys.modules[package]).pop(child, None)
 
 
-def _stand_in(name: str) -> ModuleType:
-    module = ModuleType(name)
-    for attribute in LATER[name]:
-        setattr(module, attribute, _later(name, attribute))
-    return module
+class _StandIns:
+    """Modules that hold nothing but functions; the first call brings all the real ones."""
 
+    def __init__(self, group: Mapping[str, tuple[str, ...]]) -> None:
+        self.modules = {name: ModuleType(name) for name in group if name not in sys.modules}
+        self._calls: dict[Callable[..., Any], tuple[str, str]] = {}
+        for name, module in self.modules.items():
+            for attribute in group[name]:
+                setattr(module, attribute, self._later(name, attribute))
 
-def _later(name: str, attribute: str) -> Callable[..., Any]:
-    def call(*args: Any, **kwargs: Any) -> Any:
-        return getattr(import_module(name), attribute)(*args, **kwargs)
+    def _later(self, name: str, attribute: str) -> Callable[..., Any]:
+        def call(*args: Any, **kwargs: Any) -> Any:
+            self._settle()
+            return getattr(import_module(name), attribute)(*args, **kwargs)
 
-    return call
+        self._calls[call] = (name, attribute)
+        return call
+
+    def _settle(self) -> None:
+        """Put what is real wherever Locust holds a stand-in."""
+        locust = [module for name, module in sys.modules.items() if name.startswith("locust")]
+        for module in locust:
+            for key, value in list(vars(module).items()):
+                if isinstance(value, FunctionType) and value in self._calls:
+                    name, attribute = self._calls[value]
+                    setattr(module, key, getattr(import_module(name), attribute))
+                elif isinstance(value, ModuleType) and self.modules.get(value.__name__) is value:
+                    setattr(module, key, import_module(value.__name__))

@@ -20,7 +20,8 @@ import gevent.monkey, locust.main
 from importlib import metadata
 assert main is locust.main.main
 assert gevent.monkey.is_module_patched("socket")
-assert not {"flask", "jinja2", "locust.web", "locust.html"} & sys.modules.keys()
+absent = {"flask", "jinja2", "locust.web", "locust.html", "locust.clients", "requests"}
+assert not absent & sys.modules.keys()
 assert not hasattr(locust, "web")
 assert metadata.entry_points.__module__ == "importlib.metadata"
 """)
@@ -36,6 +37,29 @@ import locust.web
 assert type(shown) is locust.web.WebUI
 from locust.main import get_html_report
 assert "<html" in get_html_report(environment, show_download_link=False).lower()
+""")
+
+
+def test_locusts_own_users_send_as_ever() -> None:
+    run("""
+import http.server, threading
+from locust import FastHttpUser, HttpUser
+from locust.env import Environment
+server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), http.server.SimpleHTTPRequestHandler)
+threading.Thread(target=server.serve_forever, daemon=True).start()
+for kind in (HttpUser, FastHttpUser):
+    kind.host = f"http://127.0.0.1:{server.server_port}"
+    environment, seen = Environment(), []
+    environment.events.request.add_listener(lambda **request: seen.append(request["name"]))
+    user = kind(environment)
+    assert "<title>" in user.client.get("/").text
+    with user.rest("GET", "/nowhere") as answer:
+        assert answer.status_code == 404
+    assert seen == ["/", "/nowhere"]
+import locust.clients, locust.user.users, requests
+assert locust.user.users.HttpSession is locust.clients.HttpSession
+assert locust.user.users.RequestException is requests.exceptions.RequestException
+assert locust.argument_parser.requests is requests
 """)
 
 
