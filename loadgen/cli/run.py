@@ -1,5 +1,6 @@
 """`kvswarm run` and `kvswarm ui`: Locust in this process, or below one that runs the engine."""
 
+import gc
 import os
 import socket
 import sys
@@ -26,9 +27,11 @@ def run_locust(command: str, run: RunArguments) -> int:
     """Become Locust, with our defaults before the user's own options."""
     os.environ.setdefault("KVSWARM_VIEW", "1" if command == "run" else "")
     sys.argv = locust_argv(command, run)
+    from loadgen.swarm.collector import THRESHOLDS
     from loadgen.swarm.orphan import die_with_parent
 
     die_with_parent()
+    gc.set_threshold(*THRESHOLDS)  # for the imports below; what they make stays
     from loadgen.swarm.lean_locust import import_locust
 
     locust_main = import_locust()

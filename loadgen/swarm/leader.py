@@ -15,7 +15,6 @@ from loadgen.stats.client_health import SaturationRule
 from loadgen.stats.clock import RunClock
 from loadgen.stats.server_metrics import ServerSample
 from loadgen.stats.tally import Tally
-from loadgen.swarm.closing import close_run
 from loadgen.swarm.ledger import Listener, RunLedger
 from loadgen.swarm.locust_csv import LocustCsv
 from loadgen.swarm.opening import describe_run, swarm_directory
@@ -218,6 +217,8 @@ class Leader:
         if self._csv is not None:
             self._csv.close()
         self.view.close()
+        from loadgen.swarm.closing import close_run  # no swarm waits at its start for its end
+
         self.exit_code = close_run(self)
 
     def _take_sample(self, sample: ServerSample) -> None:

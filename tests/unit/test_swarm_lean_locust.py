@@ -67,9 +67,11 @@ def test_entry_points_are_found_inside_as_outside() -> None:
     run("""
 from importlib import metadata
 from loadgen.swarm.lean_locust import _one_look_at_packages
-outside = metadata.entry_points(group="console_scripts")
+groups = ("console_scripts", "gevent.plugins.monkey.will_patch_all")
+outside = [set(metadata.entry_points(group=group)) for group in groups]
 with _one_look_at_packages():
-    assert set(metadata.entry_points(group="console_scripts")) == set(outside) != set()
+    assert [set(metadata.entry_points(group=group)) for group in groups] == outside
+    assert all(outside)
     assert not metadata.entry_points(group="gevent.plugins.monkey.none")
 """)
 
