@@ -5,6 +5,7 @@ import time
 from collections.abc import AsyncIterator, Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager
+from functools import partial
 from typing import TypeVar
 
 import numpy as np
@@ -215,8 +216,9 @@ class Library:
         waited_ms = (time.perf_counter() - since_s) * 1000
         snapshot = self._shelf.snapshot()
         large = len(snapshot.rows) > self._settings.exact_chunks
-        nearest = self._shelf.store.nearest if large else None
-        searcher = Searcher(snapshot, self._settings, self._threshold, nearest)
+        nearest = partial(self._shelf.store.nearest, questions=self._settings.expansions)
+        by_index = nearest if large else None
+        searcher = Searcher(snapshot, self._settings, self._threshold, by_index)
         return searcher.answer(query, embedded, waited_ms)
 
     def _checked(self, text: str) -> str:

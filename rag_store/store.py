@@ -131,14 +131,17 @@ class ChunkStore:
             yield rows, np.asarray(page["embeddings"], np.float32)
             offset += len(rows)
 
-    def nearest(self, vector: Vectors, count: int) -> tuple[list[str], npt.NDArray[np.float32]]:
+    def nearest(
+        self, vector: Vectors, count: int, questions: bool = True
+    ) -> tuple[list[str], npt.NDArray[np.float32]]:
         """Ids of the rows nearest to the vector of shape [dim], by HNSW, and their cosines.
 
-        Raises StoreError.
+        Without `questions` they are chunks, as many as with them. Raises StoreError.
         """
+        where = None if questions else {"is_question": False}
         with _translated("cannot search"):
             found = self._collection.query(
-                query_embeddings=[vector], n_results=count, include=["distances"]
+                query_embeddings=[vector], n_results=count, include=["distances"], where=where
             )
         return found["ids"][0], 1 - np.asarray(found["distances"][0], np.float32)
 

@@ -7,6 +7,7 @@ from pathlib import Path
 from rag_store.cli.index import shown_progress
 from rag_store.cli.options import Parser, number
 from rag_store.documents import Document
+from rag_store.errors import RagUsageError
 from rag_store.expansion.asking import ask_all
 from rag_store.expansion.file import ExpansionsFile
 from rag_store.expansion.writer import Endpoint, open_writer
@@ -42,6 +43,8 @@ async def expand_command(arguments: list[str]) -> int:
     parsed = _parser().parse_args(arguments)
     documents = read_documents(parsed.corpus, expansions=False)
     path = parsed.out or expansions_path(parsed.corpus)
+    if path.exists() and path.samefile(parsed.corpus):
+        raise RagUsageError(f"-o {path} is the corpus itself: name another file")
     endpoint = Endpoint(parsed.url, parsed.model, parsed.key_env, parsed.timeout)
     file = ExpansionsFile(path, documents)
     waiting = [each for each in documents if each.doc_id not in file.done]

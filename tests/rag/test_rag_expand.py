@@ -190,6 +190,16 @@ def test_wrong_use_is_one_line(
     assert told in line
 
 
+def test_the_corpus_is_not_written_into(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    corpus = tmp_path / "corpus.jsonl"
+    corpus.write_text('{"doc_id": "a", "title": "A", "text": "Bread rises."}\n')
+    before = corpus.read_text()
+    fixed = ["expand", "--corpus", str(corpus), "--url", "http://127.0.0.1:9", "--model", "m"]
+    assert main([*fixed, "-o", str(corpus)]) == 2
+    assert "is the corpus itself" in capsys.readouterr().err
+    assert corpus.read_text() == before
+
+
 def test_thoughts_numbers_and_endless_lines_are_no_questions() -> None:
     reply = f"<think>Why?\n</think>\n**1. Who?**\n?\nWhat {'x' * 400}?\nQ: 何\uff1f\n<think>What"
     assert questions_in(reply) == ("Who?", "何\uff1f")

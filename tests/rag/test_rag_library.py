@@ -98,6 +98,22 @@ async def test_hnsw_above_the_exact_limit_gives_the_same_labels(tmp_path: Path) 
     assert asked.candidates[0].score == pytest.approx(exact.candidates[0].score, abs=1e-4)
 
 
+async def test_questions_that_are_switched_off_leave_the_index_to_the_chunks(
+    tmp_path: Path,
+) -> None:
+    asked = tuple(f"Where does moon water tides rise, {each}?" for each in range(400))
+    async with open_library(settings(tmp_path)) as library:
+        await library.ingest([*DOCUMENTS[:2], replace(DOCUMENTS[2], questions=asked)])
+    found = []
+    for exact_chunks in (10_000, 0):
+        off = replace(settings(tmp_path), expansions=False, exact_chunks=exact_chunks)
+        async with open_library(off) as library:
+            found.append((await library.label("moon water tides rise")).candidates)
+    assert [each.doc_id for each in found[1]] == [each.doc_id for each in found[0]]
+    assert found[1][0].doc_id == "tides"
+    assert found[1][0].cosine == pytest.approx(found[0][0].cosine, abs=1e-4)
+
+
 async def test_queries_that_cannot_be_labelled(tmp_path: Path) -> None:
     async with open_library(settings(tmp_path)) as library:
         for text in ("", " \n\t", "\x00", "\ud800", "x" * 20_001, 3, None):

@@ -1,5 +1,7 @@
 """What the master says of its workers."""
 
+import subprocess
+import sys
 from types import SimpleNamespace
 from typing import Any
 
@@ -82,3 +84,22 @@ def test_who_asks_gets_the_masters_time() -> None:
     assert client_id == "b"
     assert answer["asked_unix_s"] == 5.0
     assert answer["master_unix_s"] > 1_700_000_000
+
+
+EARLIER_RUN = """
+from types import SimpleNamespace
+leader = Leader(SimpleNamespace(runner=None), None)
+merged = []
+leader.ledger = SimpleNamespace(merge=merged.append)
+late, current = ({"run": start_unix_s} for start_unix_s in (1.0, 2.0))
+for plan in (SimpleNamespace(start_unix_s=2.0), None):
+    leader.plan = plan
+    for data in (late, current):
+        leader.take_delta(None, SimpleNamespace(data=data))
+assert merged == [current]
+"""
+
+
+def test_what_a_worker_tells_of_an_earlier_run_is_not_counted() -> None:
+    # Locust patches the process that imports it.
+    subprocess.run([sys.executable, "-c", EARLIER_RUN], check=True, timeout=60)
