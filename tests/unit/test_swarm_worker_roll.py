@@ -88,6 +88,7 @@ def test_who_asks_gets_the_masters_time() -> None:
 
 EARLIER_RUN = """
 from types import SimpleNamespace
+from loadgen.swarm.leader import Leader
 leader = Leader(SimpleNamespace(runner=None), None)
 merged = []
 leader.ledger = SimpleNamespace(merge=merged.append)
