@@ -1,6 +1,6 @@
 """Which locustfile is meant: a path, or the name of a shipped one."""
 
-from importlib import resources
+from importlib.util import find_spec
 from pathlib import Path
 
 from loadgen.errors import UsageError
@@ -11,7 +11,9 @@ def find_locustfile(name: str) -> Path:
     path = Path(name)
     if path.is_file():
         return path
-    shipped = Path(str(resources.files("locustfiles"))) / f"{name.removesuffix('.py')}.py"
+    found = find_spec("locustfiles")
+    folder = Path(found.origin or "").parent if found else Path()
+    shipped = folder / f"{name.removesuffix('.py')}.py"
     if shipped.parent.is_dir() and "/" not in name and shipped.is_file():
         return shipped
     names = ", ".join(sorted(p.stem for p in shipped.parent.glob("[a-z]*.py")))

@@ -11,6 +11,9 @@ import os
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from importlib import import_module, metadata
+from importlib.abc import MetaPathFinder
+from importlib.machinery import ModuleSpec, SourceFileLoader
+from importlib.util import find_spec
 from types import FunctionType, ModuleType
 from typing import Any
 
@@ -20,6 +23,7 @@ LATER: Sequence[Mapping[str, tuple[str, ...]]] = (
     {"locust.rpc.zmqrpc": ("Client", "Server")},
     {
         "locust.clients": ("HttpSession", "RestResponseContextManager"),
+        "urllib3": ("PoolManager",),
         "requests": ("get",),
         "requests.exceptions": ("RequestException",),
         "requests.utils": ("get_encoding_from_headers",),
@@ -30,16 +34,17 @@ LATER: Sequence[Mapping[str, tuple[str, ...]]] = (
 together: an `except RequestException` must not meet a stand-in, and none is raised before."""
 
 
+NO_PATCH, NO_URLLIB3_PATCH = "LOCUST_SKIP_MONKEY_PATCH", "LOCUST_SKIP_URLLIB3_PATCH"
 GEVENT = "gevent.plugins."
 """What the groups of entry points begin with that gevent calls when it patches."""
 
 
 def import_locust() -> Callable[[], None]:
     """Import Locust; returns its `main`. Whoever imports `LATER`'s modules after it gets them."""
-    if not os.getenv("LOCUST_SKIP_MONKEY_PATCH"):
+    if not os.getenv(NO_PATCH):
         with _one_look_at_packages():
             import_module("gevent.monkey").patch_all()  # as Locust would; it finds it done
-    with _put_off():
+    with _patching_later(), _put_off():
         main: Callable[[], None] = import_module("locust.main").main
     return main
 
@@ -83,6 +88,39 @@ def _put_off() -> Iterator[None]:
             package, _, child = name.rpartition(".")
             if package in sys.modules:
                 vars(sys.modules[package]).pop(child, None)
+
+
+@contextlib.contextmanager
+def _patching_later() -> Iterator[None]:
+    """Inside the block Locust leaves urllib3 as it is; it is patched whenever it is imported."""
+    if any(map(os.getenv, (NO_PATCH, NO_URLLIB3_PATCH))) or "urllib3" in sys.modules:
+        yield
+        return
+    os.environ[NO_URLLIB3_PATCH] = "1"
+    try:
+        yield
+    finally:
+        del os.environ[NO_URLLIB3_PATCH]
+    sys.meta_path.insert(0, _PatchedPool())
+
+
+class _PatchedPool(MetaPathFinder):
+    """Has urllib3's pools wait by gevent, as Locust has them, once there are any."""
+
+    def find_spec(self, name: str, path: Any, target: Any = None) -> ModuleSpec | None:
+        if name != "urllib3.connectionpool":
+            return None
+        sys.meta_path.remove(self)
+        spec = find_spec(name)
+        if spec is not None and isinstance(spec.loader, SourceFileLoader):
+            spec.loader = _PatchingLoader(name, spec.loader.path)
+        return spec
+
+
+class _PatchingLoader(SourceFileLoader):
+    def exec_module(self, module: ModuleType) -> None:
+        super().exec_module(module)
+        vars(module)["ConnectionPool"].QueueCls = import_module("gevent.queue").LifoQueue
 
 
 class _StandIns:

@@ -1,7 +1,12 @@
 """Locust imported without its web stack, in processes of its own: an import happens once."""
 
+import os
 import subprocess
 import sys
+from collections.abc import Mapping
+from types import MappingProxyType
+
+import pytest
 
 IMPORTED = """
 import sys
@@ -10,8 +15,10 @@ main = import_locust()
 """
 
 
-def run(code: str) -> None:
-    subprocess.run([sys.executable, "-c", IMPORTED + code], check=True, timeout=60)
+def run(code: str, variables: Mapping[str, str] = MappingProxyType({})) -> None:
+    environment = {**os.environ, **variables}
+    command = [sys.executable, "-c", IMPORTED + code]
+    subprocess.run(command, check=True, timeout=60, env=environment)
 
 
 def test_locust_is_patched_and_whole_but_for_what_is_put_off() -> None:
@@ -20,7 +27,7 @@ import gevent.monkey, locust.main
 from importlib import metadata
 assert main is locust.main.main
 assert gevent.monkey.is_module_patched("socket")
-absent = {"flask", "jinja2", "locust.web", "locust.html", "locust.clients", "requests"}
+absent = {"flask", "jinja2", "locust.web", "locust.html", "locust.clients", "requests", "urllib3"}
 assert not absent & sys.modules.keys()
 assert not hasattr(locust, "web")
 assert metadata.entry_points.__module__ == "importlib.metadata"
@@ -61,6 +68,18 @@ assert locust.user.users.HttpSession is locust.clients.HttpSession
 assert locust.user.users.RequestException is requests.exceptions.RequestException
 assert locust.argument_parser.requests is requests
 """)
+
+
+@pytest.mark.parametrize("skipped", [False, True])
+def test_urllib3_is_patched_whoever_imports_it_unless_it_is_not_to_be(skipped: bool) -> None:
+    code = """
+import os, queue, gevent.queue
+queue.LifoQueue = object  # which newer versions of gevent replace by theirs
+import urllib3
+patched = urllib3.connectionpool.ConnectionPool.QueueCls is gevent.queue.LifoQueue
+assert patched is not bool(os.getenv("LOCUST_SKIP_URLLIB3_PATCH"))
+"""
+    run(code, {"LOCUST_SKIP_URLLIB3_PATCH": "1"} if skipped else {})
 
 
 def test_entry_points_are_found_inside_as_outside() -> None:
