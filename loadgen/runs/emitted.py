@@ -12,7 +12,7 @@ from typing import Any
 
 from loadgen.workload.diversity import measure_diversity
 
-CHUNK = 65_536
+CHUNK = 16_384
 """Rows that are sorted at once."""
 
 
