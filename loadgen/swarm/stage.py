@@ -25,7 +25,7 @@ from loadgen.swarm.collector import calm_collector
 from loadgen.swarm.engine import Engine, brisk_switching
 from loadgen.swarm.failed_requests import FailedRequests
 from loadgen.swarm.labels import Labels
-from loadgen.swarm.ledger import Ledger, Row
+from loadgen.swarm.ledger import Ledger
 from loadgen.swarm.lengths import LengthSource
 from loadgen.swarm.option_flags import SERVICE_LABELS
 from loadgen.swarm.options import SwarmOptions
@@ -33,7 +33,6 @@ from loadgen.swarm.plan import Plan
 from loadgen.swarm.replay import pacer_of, trace_workload
 from loadgen.swarm.retriever import Labeller, Retriever
 from loadgen.swarm.session import Hooks, Session
-from loadgen.swarm.slices import in_slices
 from loadgen.swarm.stats_rows import log_batches, log_records
 from loadgen.workload.corpus import load_corpus
 from loadgen.workload.trace.workload import TraceWorkload
@@ -52,7 +51,7 @@ class Stage:
     def __init__(self, environment: Any) -> None:
         self.session: Session | None = None
         self._environment = environment
-        self._finished: deque[Row] = deque()
+        self._finished: deque[tuple[RequestRecord, list[float]]] = deque()
         self._batches: deque[BatchRecord] = deque()
         self._lifetime: contextlib.AsyncExitStack | None = None
         self._ledger: Ledger | None = None
@@ -176,22 +175,14 @@ class Stage:
         rows, batches = _emptied(self._finished), _emptied(self._batches)
         if self._ledger is None:
             return
-        taken = 0
-        try:
-            for part in in_slices(rows):
-                taken += len(part)
-                self._take(self._ledger, part)
-        finally:  # Ctrl-C is most likely in a pause; what it leaves is taken at the end of the run
-            self._finished.extendleft(reversed(rows[taken:]))
+        if rows:
+            self._ledger.add(rows)
+            log_records(self._environment.stats, rows)
+        for record, _ in rows:
+            self._fire(record)
         if batches:
             self._ledger.add_batches(batches)
             log_batches(self._environment.stats, batches)
-
-    def _take(self, ledger: Ledger, rows: list[Row]) -> None:
-        ledger.add(rows)
-        log_records(self._environment.stats, rows)
-        for record, _ in rows:
-            self._fire(record)
 
     def _fire(self, record: RequestRecord) -> None:
         """Tell Locust of a request; one that was cut off is neither success nor failure."""
