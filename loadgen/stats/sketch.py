@@ -12,6 +12,17 @@ _MIDDLE = 2 / (GAMMA + 1)  # times the upper bound: at most (GAMMA-1)/(GAMMA+1) 
 _FOLD_AT = 512
 
 
+def bucket_counts(values: Sequence[float]) -> Counter[int]:
+    """How many of the values, all above 0, lie in which bucket."""
+    log = math.log
+    return Counter(map(math.ceil, [log(value) * _INDEX_PER_LOG for value in values]))
+
+
+def bucket_middle(index: int) -> float:
+    """A value that is at most 0.5 % from any in the bucket."""
+    return float(GAMMA**index * _MIDDLE)
+
+
 class Sketch:
     """Counts values >= 0 in logarithmic buckets (DDSketch, Masson et al., VLDB 2019).
 
@@ -76,8 +87,7 @@ class Sketch:
         if lowest == 0:
             self._zeros += values.count(0)
             values = [value for value in values if value]
-        log = math.log
-        self._buckets.update(map(math.ceil, [log(value) * _INDEX_PER_LOG for value in values]))
+        self._buckets.update(bucket_counts(values))
 
     def _absorb(self, count: int, total: float, m2: float, lowest: float, highest: float) -> None:
         """Add another set's moments (Chan, Golub, LeVeque 1979: stable where sums of squares
@@ -172,7 +182,7 @@ class Sketch:
         yield 0.0, seen
         for index in sorted(self._buckets):
             seen += self._buckets[index]
-            yield GAMMA**index * _MIDDLE, seen
+            yield bucket_middle(index), seen
 
     def to_wire(self) -> dict[str, Any]:
         """The content as plain numbers, lists and string keys, for msgpack or JSON."""

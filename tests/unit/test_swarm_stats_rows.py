@@ -67,6 +67,15 @@ def test_every_gap_counts_once_with_three_digits_kept(entries: dict[str, Any]) -
     assert (itl["count"], itl["per_s"]) == (5, 5)
 
 
+def test_very_many_gaps_are_all_counted_within_a_hundredth() -> None:
+    gaps_ms = [0.0, 0.0, *(1.5 * 1.01**n for n in range(500))]
+    itl = logged([(OK, gaps_ms)])["ITL (ms)"]
+    counted = [value for value, count in itl["times"] for _ in range(count)]
+    assert sorted(counted) == pytest.approx(sorted(gaps_ms), rel=0.006)
+    assert itl["total"] == pytest.approx(sum(gaps_ms))
+    assert (itl["count"], itl["per_s"]) == (502, 502)
+
+
 def test_extremes_and_sums_are_not_rounded(entries: dict[str, Any]) -> None:
     ttft = entries["TTFT (ms)"]
     assert (ttft["least"], ttft["most"]) == (0.5, 12.3456)
