@@ -23,7 +23,6 @@ from loadgen.swarm.batch_sender import BatchForm
 from loadgen.swarm.client_settings import client_settings, extra_body
 from loadgen.swarm.collector import calm_collector
 from loadgen.swarm.engine import Engine, brisk_switching
-from loadgen.swarm.failed_requests import FailedRequests
 from loadgen.swarm.labels import Labels
 from loadgen.swarm.ledger import Ledger
 from loadgen.swarm.lengths import LengthSource
@@ -31,6 +30,7 @@ from loadgen.swarm.option_flags import SERVICE_LABELS
 from loadgen.swarm.options import SwarmOptions
 from loadgen.swarm.plan import Plan
 from loadgen.swarm.replay import pacer_of, trace_workload
+from loadgen.swarm.request_events import RequestEvents
 from loadgen.swarm.retriever import Labeller, Retriever
 from loadgen.swarm.session import Hooks, Session
 from loadgen.swarm.stats_rows import log_batches, log_records
@@ -56,10 +56,9 @@ class Stage:
         self._lifetime: contextlib.AsyncExitStack | None = None
         self._ledger: Ledger | None = None
         self._names: itertools.count[int] = itertools.count()
-        self._failed = FailedRequests()
+        self._events = RequestEvents(environment, "")
         self._drain_s = 0.0
         self._slo: Slo | None = None
-        self._endpoint = ""
 
     def open(
         self, plan: Plan, ledger: Ledger, client_id: str, on_spent: Callable[[], None]
@@ -71,9 +70,8 @@ class Stage:
         options = SwarmOptions.read(plan.options)
         index = plan.workers[client_id]
         self._ledger, self._drain_s, self._slo = ledger, options.drain_s, options.slo
-        self._endpoint = ENDPOINT_NAMES[options.endpoint]
+        self._events = RequestEvents(self._environment, ENDPOINT_NAMES[options.endpoint])
         self._names = itertools.count()
-        self._failed = FailedRequests()
         workload = _workload(plan, options, index)
         workload.warm(WARM_BUDGET_S)
         self.session = Session(
@@ -178,27 +176,10 @@ class Stage:
         if rows:
             self._ledger.add(rows)
             log_records(self._environment.stats, rows)
-        for record, _ in rows:
-            self._fire(record)
+            self._events.tell([record for record, _ in rows])
         if batches:
             self._ledger.add_batches(batches)
             log_batches(self._environment.stats, batches)
-
-    def _fire(self, record: RequestRecord) -> None:
-        """Tell Locust of a request; one that was cut off is neither success nor failure."""
-        if record.outcome == "cancelled":
-            return
-        failed = None
-        if record.outcome != "ok":
-            failed = self._failed.told_as(record)
-        self._environment.events.request.fire(
-            request_type="POST",
-            name=self._endpoint,
-            response_time=record.e2e_ms or 0.0,
-            response_length=0,
-            exception=failed,
-            context={"context_id": record.context_id},
-        )
 
 
 def _emptied(queue: deque[T]) -> list[T]:

@@ -14,7 +14,8 @@ from itertools import chain
 from operator import mul
 from typing import Any
 
-from locust.stats import RequestStats, StatsEntry
+import locust.stats
+from locust.stats import RequestStats
 
 from loadgen.record import BatchRecord, RequestRecord
 from loadgen.stats.sketch import bucket_counts, bucket_middle
@@ -53,6 +54,15 @@ def log_records(stats: RequestStats, rows: Iterable[tuple[RequestRecord, list[fl
     _log(stats, TOKENS_PER_S, [speed for speed, _ in speeds], [tokens for _, tokens in speeds])
 
 
+def log_requests(stats: RequestStats, method: str, name: str, times_ms: list[float]) -> None:
+    """Requests that succeeded in Locust's own rows, all at once, as its listener logs each."""
+    if not times_ms:
+        return
+    keys = Counter(map(locust.stats.bucket_response_time, times_ms)).items()
+    for entry in (stats.total, stats.entries[(name, method)]):
+        _log_many(entry, times_ms, None, keys)
+
+
 def log_batches(stats: RequestStats, batches: Iterable[BatchRecord]) -> None:
     """Add finished batches; only a whole one has a makespan."""
     _log(stats, MAKESPAN, [each.makespan_s for each in batches if each.makespan_s is not None])
@@ -84,9 +94,13 @@ def _log(
     stats: RequestStats, name: str, values: list[float], counts: list[int] | None = None
 ) -> None:
     """Log observations of now, the n-th value `counts[n]` times, as `StatsEntry.log` does one."""
-    if not values:
-        return
-    entry: StatsEntry = stats.entries[(name, KIND)]
+    if values:
+        _log_many(stats.entries[(name, KIND)], values, counts, _keys(name, values, counts))
+
+
+def _log_many(
+    entry: Any, values: list[float], counts: list[int] | None, keys: Iterable[tuple[float, int]]
+) -> None:
     now = time.time()
     last = entry.last_request_timestamp
     if entry.use_response_times_cache and last and int(now) > int(last):
@@ -95,23 +109,20 @@ def _log(
     entry.num_requests += total
     entry.num_reqs_per_sec[int(now)] += total
     entry.last_request_timestamp = now
-    _log_values(entry, values, counts)
-
-
-def _log_values(entry: Any, values: list[float], counts: list[int] | None) -> None:
-    least, most = min(values), max(values)
+    least, most, lowest = min(values), max(values), entry.min_response_time
     entry.max_response_time = max(entry.max_response_time, most)
-    lowest = entry.min_response_time
     entry.min_response_time = least if lowest is None else min(lowest, least)
     entry.total_response_time += sum(values if counts is None else map(mul, values, counts))
-    if counts is not None:
-        seen: Iterable[tuple[float, int]] = zip(map(three_digits, values), counts, strict=True)
-    elif entry.name == ITL and len(values) >= MANY:
-        seen = _in_buckets(values)
-    else:
-        seen = Counter(map(three_digits, values)).items()
-    for key, count in seen:
+    for key, count in keys:
         entry.response_times[key] += count
+
+
+def _keys(name: str, values: list[float], counts: list[int] | None) -> Iterable[tuple[float, int]]:
+    if counts is not None:
+        return zip(map(three_digits, values), counts, strict=True)
+    if name == ITL and len(values) >= MANY:
+        return _in_buckets(values)
+    return Counter(map(three_digits, values)).items()
 
 
 def _in_buckets(values: list[float]) -> Iterator[tuple[float, int]]:
