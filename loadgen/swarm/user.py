@@ -107,7 +107,8 @@ class AsyncUser(User):
         if force or self._state is None:
             return bool(super().stop(force))
         self._state = LOCUST_STATE_STOPPING
-        Engine.of_process().call(self._wake)
+        if self._pause is not None:  # who begins one later sees the state first
+            Engine.of_process().call(self._wake)
         return False
 
     def run(self) -> None:  # type: ignore[misc]  # final in Locust; this is its asyncio twin

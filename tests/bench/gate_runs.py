@@ -17,7 +17,7 @@ from loadgen.targets.target import start_target
 
 USABLE_CODES = (0,)
 """Of any other run compare decides nothing."""
-LATE_CODE, ATTEMPTS = 5, 3
+LATE_CODE, ATTEMPTS = 5, 8
 """A run whose client was late is made again, as whoever waits for a gate would do."""
 SLOW_SETTING = ("--engine-arg=--max-num-seqs", "--engine-arg=2")
 """Of four users two wait: no request is computed more slowly, all are served later."""
