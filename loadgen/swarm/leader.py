@@ -83,6 +83,8 @@ class Leader:
             return
         self.preparation, self._ready = self._ready, None
         assert self.preparation is not None
+        if self.roll is not None:
+            self.roll.await_clocks()
         self._swarms += 1
         self.host_died, self.interrupted = False, False
         self.exit_code, self.stats_reset_s = None, None

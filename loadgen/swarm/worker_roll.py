@@ -12,6 +12,8 @@ from loadgen.swarm.plan import Plan
 
 WORKERS_GRACE_S = 10.0
 """How long after the drain time a worker may take to report that it has drained."""
+CLOCKS_S = 2.0
+"""How long a start waits for workers that have just connected to ask for the time."""
 TOLD_OFFSET_S = 0.1
 """Hosts that keep their clocks set are closer together."""
 
@@ -27,12 +29,20 @@ class WorkerRoll:
         self._taking_part: set[str] = set()
         self._draining: set[str] = set()
         self._spent: set[str] = set()
+        self._knowing: set[str] = set()
 
     def present(self) -> list[str]:
         """Client ids of the workers that are there, in the order they came."""
         clients = self._runner.clients
         there = {c.id for c in clients.ready + clients.spawning + clients.running}
         return [client_id for client_id in self._runner.worker_indexes if client_id in there]
+
+    def await_clocks(self) -> None:
+        """Wait until every worker has been told the time, without which it would go by its own:
+        what is sent to it comes there in order."""
+        deadline = time.monotonic() + CLOCKS_S
+        while not set(self.present()) <= self._knowing and time.monotonic() < deadline:
+            gevent.sleep(0.01)
 
     def start(self, plan: Plan) -> None:
         """Let every worker know its share; Locust's orders to spawn users come after it."""
@@ -92,6 +102,7 @@ class WorkerRoll:
         """A worker asks what time it is."""
         answer = {**question, "master_unix_s": time.time()}
         self._runner.send_message(CLOCK, answer, client_id)
+        self._knowing.add(client_id)
 
     def corrected(self, client_id: str, offset: ClockOffset) -> None:
         """A worker has compared the clocks and goes by the master's."""

@@ -19,8 +19,8 @@ USABLE_CODES = (0,)
 """Of any other run compare decides nothing."""
 LATE_CODE, ATTEMPTS = 5, 8
 """A run whose client was late is made again, as whoever waits for a gate would do."""
-SLOW_SETTING = ("--engine-arg=--max-num-seqs", "--engine-arg=2")
-"""Of four users two wait: no request is computed more slowly, all are served later."""
+SLOW_SETTING = ("--engine-arg=--max-num-seqs", "--engine-arg=1")
+"""Of four users three wait: no request is computed more slowly, all are served later."""
 TARGET = ("--target", "vllm", "--kv-tokens", "20480")
 WORKLOAD = (
     "--contexts",

@@ -5,8 +5,10 @@ import sys
 from types import SimpleNamespace
 from typing import Any
 
+import gevent
 import pytest
 
+from loadgen.swarm import worker_roll
 from loadgen.swarm.clock_offset import ClockOffset
 from loadgen.swarm.plan import Plan
 from loadgen.swarm.worker_roll import WorkerRoll
@@ -84,6 +86,22 @@ def test_who_asks_gets_the_masters_time() -> None:
     assert client_id == "b"
     assert answer["asked_unix_s"] == 5.0
     assert answer["master_unix_s"] > 1_700_000_000
+
+
+def test_a_start_waits_for_the_worker_that_does_not_know_the_time_yet() -> None:
+    swarm = Swarm()
+    for name in swarm.worker_indexes[:-1]:
+        swarm.roll.tell_time(name, {"asked_unix_s": 5.0})
+    last = gevent.spawn_later(0.1, swarm.roll.tell_time, "d", {"asked_unix_s": 5.0})
+    swarm.roll.await_clocks()
+    assert last.successful()
+
+
+def test_a_worker_that_never_asks_does_not_stop_the_start(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(worker_roll, "CLOCKS_S", 0.05)
+    swarm = Swarm()
+    swarm.roll.await_clocks()
+    assert not swarm.said
 
 
 EARLIER_RUN = """
