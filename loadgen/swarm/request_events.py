@@ -20,7 +20,7 @@ class RequestEvents:
     def tell(self, records: list[RequestRecord]) -> None:
         """Fire `request` for each; where only Locust's own statistics would hear of it, those that
         succeeded go there together."""
-        listeners = self._environment.events.request._handlers
+        listeners = getattr(self._environment.events.request, "_handlers", ())
         if [getattr(each, "__module__", "") for each in listeners] == ["locust.runners"]:
             times_ms = [each.e2e_ms or 0.0 for each in records if each.outcome == "ok"]
             log_requests(self._environment.stats, METHOD, self._endpoint, times_ms)
