@@ -1,6 +1,6 @@
 """Whether the gate of `kvswarm compare` can be trusted: on many short runs of a real vLLM.
 
-    python tests/bench/gate_bench.py [--out DIR] [--pairs N] [--noise N] [--seconds N]
+    python tests/bench/gate_bench.py [--out DIR] [--pairs N] [--noise N] [--seconds N] [--served N]
     python tests/bench/gate_bench.py --report DIR
 
 Identical runs tell how often a gate gives a false alarm, runs on an engine made slower how often a
@@ -58,6 +58,9 @@ def parse_options() -> argparse.Namespace:
     parser.add_argument("--pairs", type=int, default=LEAST_PAIRS, help="of identical runs")
     parser.add_argument("--noise", type=int, default=8, help="runs for the spread between runs")
     parser.add_argument("--seconds", type=int, default=10, help="length of each run")
+    parser.add_argument(
+        "--served", type=int, default=1, help="how many of four users the slow engine serves"
+    )
     parser.add_argument("--out", type=Path, default=Path("runs/bench-gate"), help="kept here")
     parser.add_argument("--report", type=Path, metavar="DIR", help="report on an earlier one")
     return parser.parse_args()
@@ -69,10 +72,10 @@ def planned(options: argparse.Namespace) -> Plan:
     file = out / PLAN_FILE
     if file.is_file():
         kept = json.loads(file.read_text(encoding="utf-8"))
-        return Plan(out, kept["noise"], kept["pairs"], kept["seconds"])
+        return Plan(out, *(kept[name] for name in ("noise", "pairs", "seconds", "served")))
     if options.report:
         sys.exit(f"{out} holds no run of this benchmark: name one with {PLAN_FILE}")
-    plan = Plan(out, options.noise, options.pairs, options.seconds)
+    plan = Plan(out, options.noise, options.pairs, options.seconds, options.served)
     out.mkdir(parents=True, exist_ok=True)
     file.write_text(json.dumps(asdict(plan), default=str), encoding="utf-8")
     return plan

@@ -19,8 +19,6 @@ USABLE_CODES = (0,)
 """Of any other run compare decides nothing."""
 LATE_CODE, ATTEMPTS = 5, 8
 """A run whose client was late is made again, as whoever waits for a gate would do."""
-SLOW_SETTING = ("--engine-arg=--max-num-seqs", "--engine-arg=1")
-"""Of four users three wait: no request is computed more slowly, all are served later."""
 TARGET = ("--target", "vllm", "--kv-tokens", "20480")
 WORKLOAD = (
     "--contexts",
@@ -45,6 +43,8 @@ class Plan:
     noise: int
     pairs: int
     seconds: int
+    served: int
+    """Of four users, whom the slow engine serves at a time; no request is computed more slowly."""
 
     @property
     def identical(self) -> list[Path]:
@@ -60,9 +60,10 @@ class Plan:
     def phases(self) -> tuple[tuple[tuple[str, ...], Sequence[Path]], ...]:
         """Engine settings and the runs on such an engine: the slow one comes in the middle, so
         that a drift of the machine does not look like its effect."""
+        slow = ("--engine-arg=--max-num-seqs", f"--engine-arg={self.served}")
         half = self.noise + self.pairs // 2 * 2
         early, late = self.identical[:half], self.identical[half:]
-        return (((), early), (SLOW_SETTING, self.slow), ((), late))
+        return (((), early), (slow, self.slow), ((), late))
 
 
 def is_done(directory: Path) -> bool:
