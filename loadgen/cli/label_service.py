@@ -85,7 +85,4 @@ def _plan(model: Path, name: str, questions: Path, port: int) -> ServicePlan:
         url=url,
         ready_url=f"{url}/ready",
         metrics_url=f"{url}/metrics",
-        reset_url=None,
-        empty_metric=None,
-        scratch_dir=None,
     )

@@ -30,9 +30,9 @@ class ServicePlan:
     url: str
     ready_url: str
     metrics_url: str | None
-    reset_url: str | None
-    empty_metric: str | None
-    scratch_dir: Path | None
+    reset_url: str | None = None
+    empty_metric: str | None = None
+    scratch_dir: Path | None = None
 
 
 def plan_capacity(

@@ -96,7 +96,4 @@ def _plan(folder: LibraryFolder, port: int) -> ServicePlan:
         url=url,
         ready_url=f"{url}/ready",
         metrics_url=f"{url}/metrics",
-        reset_url=None,
-        empty_metric=None,
-        scratch_dir=None,
     )
