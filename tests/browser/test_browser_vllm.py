@@ -7,13 +7,13 @@ from playwright.async_api import Page
 from swarm_page import ENDPOINT, OUR_ROWS, SwarmPage
 from ui_process import ClosedRun, kvswarm_ui
 
-pytestmark = [pytest.mark.browser, pytest.mark.engine]
+pytestmark = [pytest.mark.browser, pytest.mark.engine, pytest.mark.timeout(900)]
 
 TARGET = ("--target", "vllm", "--kv-tokens", 5120, "--context-tokens", 500)
 
 
 async def test_each_swarm_of_the_form_finds_a_cold_vllm(page: Page, tmp_path: Path) -> None:
-    async with kvswarm_ui(tmp_path / "runs", *TARGET, start_timeout_s=180) as ui:
+    async with kvswarm_ui(tmp_path / "runs", *TARGET, start_timeout_s=600) as ui:
         await page.goto(ui.url)
         swarm = SwarmPage(page)
         await swarm.start(users=1, contexts=1, output_tokens=8)

@@ -21,7 +21,7 @@ from loadgen.targets.target import RunningTarget, TargetSettings, start_target
 
 pytestmark = [
     pytest.mark.engine,
-    pytest.mark.timeout(240),
+    pytest.mark.timeout(700),
     pytest.mark.asyncio(loop_scope="module"),
 ]
 

@@ -5,11 +5,12 @@ import pytest
 from compare_runs import ar1, run_of
 from scipy.stats import binom
 
+from loadgen.compare.estimate import QuantileEstimate
 from loadgen.compare.interval import between_repeats
 from loadgen.compare.metrics import parse_statistic
 from loadgen.compare.noise import measure_noise
 from loadgen.compare.run import Run
-from loadgen.compare.series import Floats, Ratio
+from loadgen.compare.series import Floats, Ratio, Values
 from loadgen.compare.sides import Sides, scale_of
 
 PAIRS, LEVEL = 200, 0.99
@@ -105,6 +106,24 @@ def test_too_few_values_beyond_a_percentile_leave_the_interval_open() -> None:
     interval = sides.difference(parse_statistic("ttft_ms.p95"), LEVEL, "log")
     assert interval is not None
     assert (interval.low, interval.high) == (-np.inf, np.inf)
+
+
+@pytest.mark.parametrize(("samples", "is_open"), [(100, True), (110, False)])
+def test_a_p95_has_an_upper_end_from_104_independent_values(samples: int, is_open: bool) -> None:
+    values = np.tile([*range(1, 10), 10.0 + samples], samples // 10)  # every tenth lies beyond
+    found = QuantileEstimate(Values(values), 0.95, 10).bounds(t=2.576)
+    assert np.isinf(found[1]) == is_open
+    assert np.isfinite(found[0])
+
+
+def test_the_low_end_of_a_p95_holds_where_four_requests_each_are_alike() -> None:
+    """As of users in step; the normal limit of the binomial misses three times as often."""
+    rng = np.random.default_rng(11)
+    ends = [
+        QuantileEstimate(Values(np.repeat(rng.standard_normal(75), 4)), 0.95, 30).bounds(t=2.756)[0]
+        for _ in range(1_000)
+    ]
+    assert np.mean(np.asarray(ends) > 1.645) < 0.006
 
 
 def repeats(
