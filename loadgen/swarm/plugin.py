@@ -27,6 +27,7 @@ from loadgen.swarm.orphan import end_forked_workers
 from loadgen.swarm.preparation import check_offline, sends_batches
 from loadgen.swarm.stage import Stage
 from loadgen.swarm.supervisor import Supervisor
+from loadgen.swarm.user_counts import UserCounts
 
 CHECK_VARIABLE = "KVSWARM_CHECK"
 """Set by `kvswarm run` to have everything checked that needs no host, and nothing started.
@@ -89,8 +90,11 @@ def _lead(environment: Any, runner: Any, web_ui: Any) -> None:
             CLOCK_OFFSET, lambda msg, **_: roll.corrected(msg.node_id, ClockOffset(**msg.data))
         )
         hooks.worker_connect.add_listener(lambda client_id, **_: roll.joined(client_id))
+    users = UserCounts(runner)
     hooks.test_start.add_listener(lambda **_: _start(environment, leader))
+    hooks.test_stopping.add_listener(lambda **_: users.remember())
     hooks.test_stopping.add_listener(lambda **_: leader.stopping())
+    hooks.test_stop.add_listener(lambda **_: users.give_back())
     hooks.test_stop.add_listener(lambda **_: leader.stopped())
     hooks.reset_stats.add_listener(lambda **_: leader.reset())
     hooks.spawning_complete.add_listener(

@@ -2,7 +2,7 @@
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
@@ -14,6 +14,7 @@ from loadgen.stats.clock import RunClock
 from loadgen.stats.self_watch import ClientSample, LoopWatch
 from loadgen.swarm.batch_sender import BatchForm, BatchSender, BatchTurn
 from loadgen.swarm.dispenser import Dispenser, SessionOver
+from loadgen.swarm.in_flight import InFlight
 from loadgen.swarm.labels import Labels
 from loadgen.swarm.request_sender import RequestSender, Turn
 from loadgen.swarm.retriever import Retriever
@@ -63,7 +64,7 @@ class Session:
         worker: str,
         hooks: Hooks,
         pacer: Pacer | None = None,
-        solo: Callable[[], Awaitable[object]] | None = None,
+        solo: Callable[[], Coroutine[Any, Any, None]] | None = None,
         labels: Labels | None = None,
         retriever: Retriever | None = None,
         batching: Batching | None = None,
@@ -82,6 +83,7 @@ class Session:
         self._gate = TurnGate()
         self._over = False
         self._soloists: set[asyncio.Task[None]] = set()
+        self._in_flight = InFlight()
         self._watch = LoopWatch(process=worker)
         self._requests: Dispenser[Request] | None = None
         self._batches: Dispenser[Batch] | None = None
@@ -158,17 +160,21 @@ class Session:
         self, turn: Turn, user: str, body_extra: dict[str, Any] | None = None
     ) -> Exchange:
         """Send one request, stream its reply and record it, also when it is cut off."""
+        self._in_flight.enter()
         try:
             return await self._sender.send(turn, user, body_extra)
         finally:
             self._gate.leave(turn.request)
+            self._in_flight.leave()
             self._count_down()
 
     async def send_batch(self, turn: BatchTurn, user: str) -> BatchRecord:
         """Send one batch and record it and its members, also when it is cut off."""
+        self._in_flight.enter()
         try:
             return await self._batch_sender.send(turn, user)
         finally:
+            self._in_flight.leave()
             self._count_down()
 
     def stop(self) -> None:
@@ -181,10 +187,14 @@ class Session:
             for batch, due_at in self._batches.stop():
                 self._batch_sender.record_unsent(BatchTurn(batch, due_at), NEVER_SENT)
 
-    async def drain_soloists(self, timeout_s: float) -> None:
-        """Without users: let what is in flight finish, and cut off what does not in time."""
-        if self._soloists:
-            await asyncio.wait(self._soloists, timeout=timeout_s)
+    async def drain(self, timeout_s: float) -> None:
+        """After `stop`: let what is in flight finish. What no user waits for is cut off after
+        `timeout_s`; users are left to who started them."""
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(timeout_s):
+                if self._soloists:
+                    await asyncio.wait(self._soloists)
+                await self._in_flight.none()
         for task in self._soloists:
             task.cancel()
         await asyncio.gather(*self._soloists, return_exceptions=True)
@@ -232,12 +242,9 @@ class Session:
     def _released(self, late_ms: float) -> None:
         self._watch.send_late(late_ms)
         if self._solo is not None:
-            task = asyncio.create_task(self._play_solo(self._solo))
+            task = asyncio.create_task(self._solo())
             self._soloists.add(task)
             task.add_done_callback(self._soloists.discard)
-
-    async def _play_solo(self, solo: Callable[[], Awaitable[object]]) -> None:
-        await solo()
 
     async def _sample(self) -> None:
         while True:

@@ -22,6 +22,7 @@ from loadgen.stats.slo import Slo
 from loadgen.swarm.batch_sender import BatchForm
 from loadgen.swarm.client_settings import client_settings, extra_body
 from loadgen.swarm.collector import calm_collector
+from loadgen.swarm.draining import drain
 from loadgen.swarm.engine import Engine, brisk_switching
 from loadgen.swarm.labels import Labels
 from loadgen.swarm.ledger import Ledger
@@ -104,10 +105,9 @@ class Stage:
             Engine.of_process().call(self.session.stop)
 
     def drain(self) -> None:
-        """Wait for requests in flight that no Locust user waits for."""
+        """Wait for requests in flight, as long as Locust would wait for its users."""
         if self.session is not None:
-            timeout_s = self._environment.stop_timeout or 0.0
-            Engine.of_process().run(self.session.drain_soloists(timeout_s))
+            drain(self._environment, self.session)
 
     def close(self) -> None:
         """Close the client and pass on the last records."""

@@ -57,7 +57,7 @@ def parse_options() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--pairs", type=int, default=LEAST_PAIRS, help="of identical runs")
     parser.add_argument("--noise", type=int, default=8, help="runs for the spread between runs")
-    parser.add_argument("--seconds", type=int, default=12, help="length of each run")
+    parser.add_argument("--seconds", type=int, default=20, help="length of each run")
     parser.add_argument(
         "--served", type=int, default=1, help="how many of four users the slow engine serves"
     )

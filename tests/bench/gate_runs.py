@@ -21,11 +21,11 @@ LATE_CODE, ATTEMPTS = 5, 8
 """A run whose client was late is made again, as whoever waits for a gate would do."""
 TARGET = ("--target", "vllm", "--kv-tokens", "20480")
 WORKLOAD = (
-    *("--contexts", "4", "--context-tokens", "400", "--output-tokens", "4"),
+    *("--contexts", "4", "--context-tokens", "400", "--output-tokens", "2-6"),
     *("-u", "4", "-r", "4", "--warmup", "2"),
 )
-"""Short answers make many requests, and many there must be for a p95. The first prefills, of cold
-caches, would be a good part of its tail."""
+"""Short answers make many requests, and many there must be for a p95. Of unlike lengths, since users
+in step would have four alike each time. The first prefills, of cold caches, would be in the tail."""
 
 
 @dataclass(frozen=True, slots=True)

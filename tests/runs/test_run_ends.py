@@ -1,5 +1,6 @@
 """How runs end: outcomes, exit codes, signals, hosts that die."""
 
+import re
 import signal
 import subprocess
 import time
@@ -40,6 +41,43 @@ def test_what_is_in_flight_at_the_end_is_cut_after_the_drain(run: Run) -> None:
     assert all(row["first_token_s"] and row["end_s"] for row in ran.rows)
     assert ran.json("summary.json")["failed"] == 0
     assert ran.code == 1, "a run in which nothing succeeded has not passed"
+
+
+STRANGER = """
+import time
+from locust import User, constant, task
+from locustfiles.unordered import UnorderedUser
+
+class Stranger(User):
+    wait_time = constant(0.02)
+
+    @task
+    def tick(self):
+        with open({path!r}, "a") as file:
+            file.write(f"{{time.time()}}\\n")
+"""
+
+
+def test_who_sends_nothing_of_ours_does_not_go_on_while_replies_are_waited_for(
+    run: Run, tmp_path: Path
+) -> None:
+    ticks, locustfile = tmp_path / "ticks", tmp_path / "mixed.py"
+    locustfile.write_text(STRANGER.format(path=str(ticks)))
+    ran = run(*small("--model", "endless", "--drain", "4"), file=str(locustfile))
+    assert [row["outcome"] for row in ran.rows] == ["cancelled"]
+    last_s = max(map(float, ticks.read_text().split()))
+    assert ran.json("run.json")["start_unix_s"] + float(ran.rows[0]["end_s"]) - last_s > 2.5
+
+
+@pytest.mark.parametrize("processes", [(), ("--processes", 2)])
+def test_locusts_report_knows_who_its_users_were(
+    run: Run, tmp_path: Path, processes: tuple[object, ...]
+) -> None:
+    report = tmp_path / "report.html"
+    run("--model", "normal", "-u", 2, "-r", 2, "-t", "3s", "--html", report, *processes)
+    ratio = re.search(r'"per_class": \{"UnorderedUser": \{"ratio": ([\d.]+)', report.read_text())
+    assert ratio is not None
+    assert float(ratio[1]) == 1.0
 
 
 def test_a_request_has_a_timeout(run: Run) -> None:

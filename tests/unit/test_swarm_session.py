@@ -110,3 +110,44 @@ def test_a_cancelled_request_is_recorded() -> None:
 
     uvloop.run(swarm())
     assert [row.outcome for row in rows] == ["cancelled"]
+
+
+def test_the_drain_lasts_until_nothing_is_in_flight() -> None:
+    rows: list[RequestRecord] = []
+
+    async def swarm() -> None:
+        session, client = make_session(rows)
+        async with session.running():
+            client.free.clear()
+            turns = [await session.next_turn() for _ in range(2)]
+            users = [asyncio.create_task(session.send(turn, "user")) for turn in turns]
+            await asyncio.sleep(0)
+            session.stop()
+            draining = asyncio.create_task(session.drain(60.0))
+            await asyncio.sleep(0.05)
+            assert not draining.done()
+            client.free.set()
+            await draining
+            assert len(rows) == len(users)
+
+    uvloop.run(swarm())
+    assert [row.outcome for row in rows] == ["ok", "ok"]
+
+
+def test_the_drain_leaves_a_user_that_is_too_slow_to_locust() -> None:
+    rows: list[RequestRecord] = []
+
+    async def swarm() -> None:
+        session, client = make_session(rows)
+        async with session.running():
+            client.free.clear()
+            user = asyncio.create_task(session.send(await session.next_turn(), "user"))
+            await asyncio.sleep(0)
+            session.stop()
+            await session.drain(0.01)
+            assert not user.done()
+            client.free.set()
+            await user
+
+    uvloop.run(swarm())
+    assert [row.outcome for row in rows] == ["ok"]
