@@ -24,8 +24,8 @@ WORKLOAD = (
     *("--contexts", "4", "--context-tokens", "400", "--output-tokens", "2-6"),
     *("-u", "4", "-r", "4", "--warmup", "2"),
 )
-"""Short answers make many requests, and many there must be for a p95. Of unlike lengths, since users
-in step would have four alike each time. The first prefills, of cold caches, would be in the tail."""
+"""Short answers make many requests, and many there must be for a p95. They have unlike lengths: of
+users in step four requests would be alike. The first prefills, of cold caches, are left out."""
 
 
 @dataclass(frozen=True, slots=True)
