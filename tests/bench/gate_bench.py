@@ -57,9 +57,9 @@ def parse_options() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--pairs", type=int, default=LEAST_PAIRS, help="of identical runs")
     parser.add_argument("--noise", type=int, default=8, help="runs for the spread between runs")
-    parser.add_argument("--seconds", type=int, default=20, help="length of each run")
+    parser.add_argument("--seconds", type=int, default=15, help="length of each run")
     parser.add_argument(
-        "--served", type=int, default=1, help="how many of four users the slow engine serves"
+        "--served", type=int, default=1, help="how many of eight users the slow engine serves"
     )
     parser.add_argument("--out", type=Path, default=Path("runs/bench-gate"), help="kept here")
     parser.add_argument("--report", type=Path, metavar="DIR", help="report on an earlier one")

@@ -22,10 +22,10 @@ LATE_CODE, ATTEMPTS = 5, 8
 TARGET = ("--target", "vllm", "--kv-tokens", "20480")
 WORKLOAD = (
     *("--contexts", "4", "--context-tokens", "400", "--output-tokens", "2-6"),
-    *("-u", "4", "-r", "4", "--warmup", "2"),
+    *("-u", "8", "-r", "8", "--warmup", "2"),
 )
 """Short answers make many requests, and many there must be for a p95. They have unlike lengths: of
-users in step four requests would be alike. The first prefills, of cold caches, are left out."""
+users in step eight requests would be alike. The first prefills, of cold caches, are left out."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,7 +38,7 @@ class Plan:
     pairs: int
     seconds: int
     served: int
-    """Of four users, whom the slow engine serves at a time; no request is computed more slowly."""
+    """Of eight users, whom the slow engine serves at a time; no request is computed more slowly."""
 
     @property
     def identical(self) -> list[Path]:
