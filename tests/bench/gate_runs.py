@@ -21,7 +21,7 @@ LATE_CODE, ATTEMPTS = 5, 8
 """A run whose client was late is made again, as whoever waits for a gate would do."""
 TARGET = ("--target", "vllm", "--kv-tokens", "20480")
 WORKLOAD = (
-    *("--contexts", "4", "--context-tokens", "400", "--output-tokens", "2-6"),
+    *("--contexts", "4", "--context-tokens", "400", "--output-tokens", "1-4"),
     *("-u", "8", "-r", "8", "--warmup", "2"),
 )
 """Short answers make many requests, and many there must be for a p95. They have unlike lengths: of
