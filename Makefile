@@ -9,7 +9,7 @@ help:
 	@echo "make bench-peers      installs those in environments of their own, for bench-client"
 	@echo "make bench-scheduler  vLLM's order against the context scheduler's, in 30 minutes"
 	@echo "make bench-rag        how long a label takes, by chunks and beside vLLM, in 30 minutes"
-	@echo "make bench-gate       false alarms and misses of kvswarm compare, in 45 minutes"
+	@echo "make bench-gate       false alarms and misses of kvswarm compare, in 30 minutes"
 	@echo "make bench-soak       a thousand streams for 20 minutes: nothing lost, memory flat"
 	@echo "make bench-workers    one process, one worker and two workers on the same cores"
 	@echo "make lint   lint, format and strict types"

@@ -1,6 +1,7 @@
 """Whether the gate of `kvswarm compare` can be trusted: on many short runs of a real vLLM.
 
-    python tests/bench/gate_bench.py [--out DIR] [--pairs N] [--noise N] [--seconds N] [--served N]
+    python tests/bench/gate_bench.py [--out DIR] [--runs N] [--slow N] [--reach N] [--noise N]
+                                     [--seconds N] [--served N]
     python tests/bench/gate_bench.py --report DIR
 
 Identical runs tell how often a gate gives a false alarm, runs on an engine made slower how often a
@@ -24,6 +25,7 @@ from loadgen.cli.interruption import interruptible
 
 MISSED, INTERRUPTED = 1, 130
 PLAN_FILE = "plan.json"
+NUMBERS = ("noise", "runs", "slow", "reach", "seconds", "served")
 
 
 async def measure(plan: Plan) -> bool:
@@ -35,7 +37,7 @@ async def measure(plan: Plan) -> bool:
 
 def publish(plan: Plan) -> int:
     """Print the report and keep it; the exit code."""
-    missing = [path for path in (*plan.identical, *plan.slow) if not is_done(path)]
+    missing = [path for path in (*plan.identical_folders, *plan.slow_folders) if not is_done(path)]
     if missing:
         sys.exit(f"{len(missing)} runs are missing, the first is {missing[0]}: go on with --out")
     evidence = Evidence.of(plan)
@@ -55,9 +57,11 @@ def publish(plan: Plan) -> int:
 def parse_options() -> argparse.Namespace:
     """The command line."""
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
-    parser.add_argument("--pairs", type=int, default=LEAST_PAIRS, help="of identical runs")
+    parser.add_argument("--runs", type=int, default=16, help="identical ones, to be paired")
+    parser.add_argument("--slow", type=int, default=8, help="runs on the slow engine")
+    parser.add_argument("--reach", type=int, default=4, help="next ones a run is paired with")
     parser.add_argument("--noise", type=int, default=8, help="runs for the spread between runs")
-    parser.add_argument("--seconds", type=int, default=15, help="length of each run")
+    parser.add_argument("--seconds", type=int, default=40, help="length of each run")
     parser.add_argument(
         "--served", type=int, default=1, help="how many of eight users the slow engine serves"
     )
@@ -72,10 +76,10 @@ def planned(options: argparse.Namespace) -> Plan:
     file = out / PLAN_FILE
     if file.is_file():
         kept = json.loads(file.read_text(encoding="utf-8"))
-        return Plan(out, *(kept[name] for name in ("noise", "pairs", "seconds", "served")))
+        return Plan(out, *(kept[name] for name in NUMBERS))
     if options.report:
         sys.exit(f"{out} holds no run of this benchmark: name one with {PLAN_FILE}")
-    plan = Plan(out, options.noise, options.pairs, options.seconds, options.served)
+    plan = Plan(out, *(getattr(options, name) for name in NUMBERS))
     out.mkdir(parents=True, exist_ok=True)
     file.write_text(json.dumps(asdict(plan), default=str), encoding="utf-8")
     return plan

@@ -3,6 +3,7 @@
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from itertools import product
 
 import numpy as np
 from gate_runs import Plan
@@ -59,8 +60,8 @@ class GateRow:
 
 @dataclass(frozen=True, slots=True)
 class Evidence:
-    """The runs, read once. Each identical run is in one pair, so that pairs are independent; the
-    slow run of a pair is set against its first."""
+    """The runs, read once, in pairs of base and new. Each pair is of two other runs, but a run is
+    in several: pairs are less independent than their number says."""
 
     noise: Noise
     identical: tuple[tuple[Run, Run], ...]
@@ -69,14 +70,27 @@ class Evidence:
     @classmethod
     def of(cls, plan: Plan) -> "Evidence":
         """Read what the plan's runs left."""
-        runs = [read_run(path) for path in plan.identical]
+        runs = [read_run(path) for path in plan.identical_folders]
+        slow = [read_run(path) for path in plan.slow_folders]
         rest = runs[plan.noise :]
-        pairs = list(zip(rest[::2], rest[1::2], strict=True))
-        # Which of two is the base alternates, so that a drift of the machine is no one's fault.
-        turned = tuple(pair if n % 2 else pair[::-1] for n, pair in enumerate(pairs))
-        slow = [read_run(path) for path in plan.slow]
-        bases = [first for first, _ in pairs]
-        return cls(measure_noise(runs[: plan.noise]), turned, tuple(zip(bases, slow, strict=True)))
+        half = len(rest) // 2
+        alike = [
+            *neighbours(range(half), plan.reach),
+            *neighbours(range(half, 2 * half), plan.reach),
+        ]
+        against = product(range(len(slow)), range(plan.reach + 1))
+        return cls(
+            measure_noise(runs[: plan.noise]),
+            tuple((rest[base], rest[new]) for base, new in alike),
+            tuple((rest[(n + 3 * step) % len(rest)], slow[n]) for n, step in against),
+        )
+
+
+def neighbours(runs: range, reach: int) -> list[tuple[int, int]]:
+    """Each with the next `reach`. Which of two is the base alternates, so that a drift of the
+    machine is no one's fault."""
+    pairs = [(each, other) for each in runs for other in runs if each < other <= each + reach]
+    return [pair if n % 2 else pair[::-1] for n, pair in enumerate(pairs)]
 
 
 def judge_gates(evidence: Evidence) -> list[GateRow]:
@@ -121,7 +135,7 @@ def report(evidence: Evidence, rows: Sequence[GateRow]) -> str:
     spread = [scales["log"] for scales in noise.deviations.values()]
     total = list(noise.totals.values())
     lines = [
-        f"{len(evidence.identical)} pairs of identical runs, each run in one pair; the"
+        f"{len(evidence.identical)} pairs of identical runs, each with those close to it; the"
         f" spread between runs from {len(noise.runs)} others: figures differ by"
         f" {_percent(float(np.median(total)))} in the median of the metrics, by"
         f" {_percent(float(np.median(spread)))} beyond what a run knows.",
