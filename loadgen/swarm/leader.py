@@ -7,6 +7,7 @@ from dataclasses import asdict, astuple
 from typing import Any
 
 import gevent
+from gevent.event import Event
 from locust.runners import MasterRunner
 
 from loadgen.errors import KvswarmError
@@ -30,6 +31,9 @@ from loadgen.swarm.worker_roll import WorkerRoll
 
 OPEN_LOOP_LEAD_S = 0.5
 """An open loop's first arrival is that far ahead, so that every process is there in time."""
+
+CLOSING_S = 60.0
+"""How long the end of the process may wait for a run that is being closed."""
 
 logger = logging.getLogger(__name__)
 
@@ -56,6 +60,7 @@ class Leader:
         self.exit_code: int | None = None
         self.is_stopping = False
         self._is_closing = False
+        self._closed = Event()
         self.preparation: Preparation | None = None
         self.plan: Plan | None = None
         self._ready: Preparation | None = None
@@ -128,14 +133,19 @@ class Leader:
 
     def stopped(self) -> None:
         """Locust's `test_stop`: every process has drained; close the run."""
-        if self.plan is None or self._is_closing:
+        if self._is_closing:
+            self._closed.wait(CLOSING_S)  # whoever comes second, as by Ctrl-C, ends the process
+            return
+        if self.plan is None:
             return
         self._is_closing = True
+        self._closed.clear()
         try:
             self._close_run()
         finally:
             self.plan, self._flusher, self._csv = None, None, None
             self.is_stopping = self._is_closing = False
+            self._closed.set()
 
     def take_delta(self, environment: Any, msg: Any) -> None:
         """A worker's rows and statistics; those of a run that is closed come too late."""

@@ -1,4 +1,4 @@
-"""Whether the gate of `kvswarm compare` can be trusted: on many short runs of a real vLLM.
+"""Whether the gate of `kvswarm compare` can be trusted: on many runs of a real vLLM.
 
     python tests/bench/gate_bench.py [--out DIR] [--runs N] [--slow N] [--reach N] [--noise N]
                                      [--seconds N] [--served N]

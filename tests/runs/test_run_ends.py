@@ -80,6 +80,26 @@ def test_locusts_report_knows_who_its_users_were(
     assert float(ratio[1]) == 1.0
 
 
+def test_ctrl_c_while_replies_are_waited_for_loses_nothing(
+    host: HostProcess, tmp_path: Path
+) -> None:
+    out = tmp_path / "run"
+    command = arguments(host.url, out, *small("--model", "endless", "--drain", 60))
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+    try:
+        wait_until(lambda: len(host.prompts()) == 2)
+        time.sleep(4)  # two seconds of load are over
+        process.send_signal(signal.SIGINT)
+        output, _ = process.communicate(timeout=40)
+    finally:
+        process.kill()
+    ran = Ran(process.returncode, output, out)
+    assert "Traceback" not in output
+    assert [row["outcome"] for row in ran.rows] == ["cancelled"] * 2
+    assert ran.json("run.json")["interrupted"] is True
+    assert ran.code == 1
+
+
 def test_a_request_has_a_timeout(run: Run) -> None:
     ran = run(*small("--model", "endless", "--timeout", "0.5"))
     assert "timeout" in {row["outcome"] for row in ran.rows}
