@@ -1,5 +1,6 @@
 """Master and workers as started on several hosts, whose clocks differ."""
 
+import re
 import signal
 import subprocess
 import sys
@@ -18,6 +19,8 @@ from run_process import (
 
 EARLY = (sys.executable, str(Path(__file__).with_name("early_clock.py")))
 AHEAD_S = 4000
+CLOSE_S = 1
+"""Two clocks are compared to within half a round trip, which a busy machine makes long."""
 
 
 def test_a_worker_goes_by_the_masters_clock_and_needs_no_host(
@@ -44,7 +47,9 @@ def test_a_worker_goes_by_the_masters_clock_and_needs_no_host(
         for process in swarm:
             process.kill()
     rows = Ran(0, outputs[0], out).rows
-    assert all(0 <= float(row["scheduled_s"]) < AHEAD_S / 10 for row in rows), outputs
-    assert f"{AHEAD_S}.0" in outputs[0]
-    assert "ahead of the master's" in outputs[0]
+    due_s = [float(row["scheduled_s"]) for row in rows]
+    assert -CLOSE_S < min(due_s) <= max(due_s) < AHEAD_S / 10, (due_s, outputs)
+    told = re.search(r"is ([\d.]+) s ahead of the master's", outputs[0])
+    assert told is not None, outputs
+    assert abs(float(told[1]) - AHEAD_S) < CLOSE_S
     assert [process.returncode for process in swarm[1:]] == [0, 0], outputs
