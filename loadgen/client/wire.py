@@ -1,6 +1,7 @@
 """The seam on the wire: HTTP/1.1 by one asyncio.Protocol for each connection."""
 
 import asyncio
+import contextlib
 import math
 import time
 from collections.abc import Mapping
@@ -9,8 +10,10 @@ from typing import Self
 from yarl import URL
 
 from loadgen.client.addresses import Addresses
+from loadgen.client.arrivals import Arrivals
 from loadgen.client.deadlines import Deadlines
 from loadgen.client.failures import ConnectFailed
+from loadgen.client.stamped_transport import STAMPS, connect
 from loadgen.client.transport import (
     KEEPALIVE_S,
     RACE_S,
@@ -47,8 +50,12 @@ class WireTransport:
         self._idle: list[WireConnection] = []
         self._sweeper: asyncio.TimerHandle | None = None
         self._deadlines: Deadlines[WireConnection] | None = None
+        self._arrivals: Arrivals | None = None
+        self._stack = contextlib.AsyncExitStack()
 
     async def __aenter__(self) -> Self:
+        if STAMPS and self._tls is None:
+            self._arrivals = await self._stack.enter_async_context(Arrivals())
         self._deadlines = Deadlines()
         self._addresses = Addresses(self._url.raw_host or "", self._port)
         return self
@@ -61,6 +68,7 @@ class WireTransport:
         if self._sweeper is not None:
             self._sweeper.cancel()
         self._addresses.close()
+        await self._stack.aclose()
         await asyncio.sleep(0)  # sockets are closed in the loop's next turn
 
     async def post(self, body: bytes, sink: Sink, timeout_s: float = math.inf) -> None:
@@ -161,8 +169,12 @@ class WireTransport:
         raise OSError("the host name has no address")
 
     async def _connect_to(self, address: str) -> WireConnection:
-        _, connection = await asyncio.get_running_loop().create_connection(
-            self._new_connection,
+        connection = self._new_connection()
+        if self._arrivals is not None:
+            await connect(address, self._port, connection, self._arrivals)
+            return connection
+        await asyncio.get_running_loop().create_connection(
+            lambda: connection,
             address,
             self._port,
             ssl=self._tls,
@@ -173,4 +185,4 @@ class WireTransport:
     def _new_connection(self) -> WireConnection:
         if self._deadlines is None:
             raise RuntimeError("WireTransport is not open: use `async with`")
-        return WireConnection(self._host, self._deadlines, plain=self._tls is None)
+        return WireConnection(self._host, self._deadlines)

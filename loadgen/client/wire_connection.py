@@ -1,7 +1,6 @@
 """One HTTP/1.1 connection whose bytes go to a sink in the call that receives them."""
 
 import asyncio
-import os
 import time
 from typing import Any
 
@@ -34,7 +33,6 @@ class WireConnection(asyncio.Protocol):
         "_deadlines",
         "_ended",
         "_failure",
-        "_fd",
         "_head",
         "_headers",
         "_host",
@@ -45,7 +43,6 @@ class WireConnection(asyncio.Protocol):
         "_overhead",
         "_parser",
         "_parts",
-        "_plain",
         "_sink",
         "_transport",
         "_until_close",
@@ -57,12 +54,10 @@ class WireConnection(asyncio.Protocol):
         "on_header",
     )
 
-    def __init__(self, host: str, deadlines: "Deadlines[WireConnection]", *, plain: bool) -> None:
-        """`host` is how error texts name it; `plain` says that there is no TLS."""
+    def __init__(self, host: str, deadlines: "Deadlines[WireConnection]") -> None:
+        """`host` is how error texts name it."""
         self._host = host
         self._deadlines = deadlines
-        self._plain = plain
-        self._fd = -1
         self._loop = asyncio.get_running_loop()
         self._transport: Any = None
         self._sink: Any = None
@@ -123,30 +118,21 @@ class WireConnection(asyncio.Protocol):
         self._end(None if self._lingering else TimeoutError())
 
     def _send(self, request: bytes) -> None:
-        transport, sent = self._transport, 0
-        if transport.is_closing():
+        if self._transport.is_closing():
             self.connection_lost(None)
-            return
-        if self._plain:
-            # At once: the loop would send it after everything else that is ready to run.
-            try:
-                sent = os.write(self._fd, request)
-            except BlockingIOError:
-                sent = 0
-            except OSError:
-                return  # what the host said before it hung up, if anything, is still to be read
-        if sent < len(request):
-            transport.write(request[sent:])
+        else:
+            self._transport.write(request)
 
     def connection_made(self, transport: Any) -> None:
         """The connection is open, TLS included."""
         self._transport = transport
-        if self._plain:
-            self._fd = transport.get_extra_info("socket").fileno()
 
     def data_received(self, data: bytes) -> None:
-        """Bytes have arrived: parse them, and hand the body's on with the time of this call."""
-        received_at = time.perf_counter()
+        """Bytes have arrived by a transport that does not know when."""
+        self.receive(data, time.perf_counter())
+
+    def receive(self, data: bytes, received_at: float) -> None:
+        """Parse what has arrived, and hand the body's bytes on with that time."""
         if self._sink is None or self._waiter.done():
             self.drop()  # nobody waits for this
             return

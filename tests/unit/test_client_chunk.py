@@ -51,7 +51,7 @@ class Pipe(asyncio.Transport):
 
 async def read(*replies: list[bytes]) -> list[bytes]:
     """The bodies of replies that come one after another on a connection, cut as given."""
-    connection = WireConnection("host", Deadlines(), plain=False)
+    connection = WireConnection("host", Deadlines())
     connection.connection_made(Pipe())
     bodies = []
     for pieces in replies:

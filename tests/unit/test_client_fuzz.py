@@ -137,7 +137,7 @@ class InProcess:
         self._pieces = pieces
 
     async def post(self, body: bytes, sink: Any, timeout_s: float = 0.0) -> None:
-        connection = WireConnection("host:80", Deadlines(), plain=False)
+        connection = WireConnection("host:80", Deadlines())
         connection.connection_made(Wire())
         asking = asyncio.ensure_future(connection.ask(b"", sink, time.perf_counter() + 60))
         await asyncio.sleep(0)

@@ -1,0 +1,211 @@
+"""Times of arrival are the kernel's: they hold however late the event loop gets to read."""
+
+import asyncio
+import socket
+import struct
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+import pytest
+from behaviours import DONE, REPLY, token, usage
+
+from loadgen.client import arrivals, stamped_transport
+from loadgen.client.arrivals import Arrivals
+from loadgen.client.client import StreamingClient
+from loadgen.client.exchange import Exchange
+from loadgen.client.settings import ClientSettings
+
+pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="only Linux stamps what arrives")
+
+HEAD = b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nTransfer-Encoding: chunked\r\n\r\n"
+HOUR_S = 3600.0
+NO_OPTION = 9999
+ASLEEP_S, SOON_S = 1.0, 0.5
+
+Talk = Callable[[socket.socket], None]
+
+
+def chunk(data: bytes) -> bytes:
+    return b"%x\r\n%b\r\n" % (len(data), data)
+
+
+WHOLE = HEAD + chunk(b"".join((*REPLY, usage(), DONE))) + b"0\r\n\r\n"
+
+
+@contextmanager
+def listening(talk: Talk) -> Iterator[str]:
+    """The URL of a host in a thread of its own, which talks with one client."""
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        listener.settimeout(20)
+
+        def serve() -> None:
+            connection, _ = listener.accept()
+            with connection:
+                talk(connection)
+
+        thread = threading.Thread(target=serve)
+        thread.start()
+        try:
+            yield f"http://127.0.0.1:{listener.getsockname()[1]}"
+        finally:
+            thread.join(20)
+
+
+async def ask(url: str, prompt: str = "hi", asleep_s: float = 0.0) -> Exchange:
+    """Ask, and meanwhile keep the event loop from doing anything for that long."""
+    exchange = Exchange()
+    async with StreamingClient(ClientSettings(url=url, model="m", timeout_s=20)) as client:
+        asking = asyncio.ensure_future(client.stream(prompt, 3, exchange))
+        await asyncio.sleep(0.05)
+        time.sleep(asleep_s)  # noqa: ASYNC251 (this is the point)
+        await asking
+    return exchange
+
+
+def hang_up_hard(connection: socket.socket) -> None:
+    """Close with a TCP reset."""
+    connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+    connection.close()
+
+
+async def test_a_token_has_the_time_of_its_arrival_not_of_its_reading() -> None:
+    written_at = []
+
+    def talk(connection: socket.socket) -> None:
+        connection.recv(65_536)
+        time.sleep(0.2)
+        written_at.append(time.perf_counter())
+        connection.sendall(HEAD + chunk(REPLY[0]))
+        time.sleep(2 * ASLEEP_S)
+        connection.sendall(chunk(b"".join((*REPLY[1:], usage(), DONE))) + b"0\r\n\r\n")
+
+    with listening(talk) as url:
+        exchange = await ask(url, asleep_s=ASLEEP_S)
+    assert exchange.outcome == "ok"
+    assert 0 <= exchange.token_times[0] - written_at[0] < SOON_S
+    assert exchange.token_times[-1] - exchange.token_times[0] > ASLEEP_S
+
+
+@pytest.mark.parametrize("set_by_s", [-HOUR_S, HOUR_S])
+async def test_a_wall_clock_that_is_set_moves_no_arrival(
+    monkeypatch: pytest.MonkeyPatch, set_by_s: float
+) -> None:
+    unix_s = time.time
+    monkeypatch.setattr(arrivals.time, "time", lambda: unix_s() + set_by_s)
+
+    def talk(connection: socket.socket) -> None:
+        connection.recv(65_536)
+        connection.sendall(WHOLE)
+
+    before = time.perf_counter()
+    with listening(talk) as url:
+        exchange = await ask(url)
+    times = exchange.token_times
+    assert before < times[0] <= times[-1] < time.perf_counter()
+
+
+async def test_where_nothing_is_stamped_the_time_is_that_of_reading(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(stamped_transport, "_SO_TIMESTAMPNS", NO_OPTION)
+    asked_at = time.perf_counter()
+
+    def talk(connection: socket.socket) -> None:
+        connection.recv(65_536)
+        connection.sendall(WHOLE)
+
+    with listening(talk) as url:
+        exchange = await ask(url, asleep_s=ASLEEP_S)
+    assert exchange.outcome == "ok"
+    assert asked_at < exchange.token_times[0] < time.perf_counter()
+
+
+async def test_a_request_larger_than_the_kernel_takes_at_once_arrives_whole() -> None:
+    got = []
+
+    def talk(connection: socket.socket) -> None:
+        time.sleep(0.2)
+        text = bytearray()
+        while b"END" not in text[-100:]:
+            text += connection.recv(65_536)
+        got.append(bytes(text))
+        connection.sendall(WHOLE)
+
+    prompt = "word " * 2_000_000 + "END"
+    with listening(talk) as url:
+        exchange = await ask(url, prompt)
+    assert exchange.outcome == "ok"
+    assert prompt.encode() in got[0]
+
+
+async def test_a_reset_right_behind_a_token_is_seen_at_once() -> None:
+    def talk(connection: socket.socket) -> None:
+        connection.recv(65_536)
+        connection.sendall(HEAD + chunk(token("one")))
+        hang_up_hard(connection)
+
+    for _ in range(20):
+        with listening(talk) as url:
+            began = time.perf_counter()
+            exchange = await ask(url)
+        assert exchange.outcome in ("truncated", "connect_error")
+        assert time.perf_counter() - began < 10
+
+
+class End:
+    """One end of a socket pair that notes what is done with it, and in what order."""
+
+    def __init__(self, name: str, noted: list[str]) -> None:
+        self.name, self._noted = name, noted
+        self.near, self.far = socket.socketpair()
+        self.on_hand_on: Callable[[], object] = lambda: None
+
+    def read(self, events: int, polled_at: float, unix_to_perf_s: float) -> tuple[bytes, float]:
+        self._noted.append(f"read {self.name}")
+        return self.near.recv(100), polled_at
+
+    def hand_on(self, data: bytes, received_at: float) -> None:
+        self._noted.append(f"hand on {self.name}")
+        self.on_hand_on()
+        self.on_hand_on = lambda: None
+
+
+async def arriving(ends: list[End]) -> None:
+    """Something comes at each of them."""
+    async with Arrivals() as reading:
+        for end in ends:
+            end.far.send(b"some")
+            reading.add(end.near.fileno(), end)
+        await asyncio.sleep(0.2)
+    for end in ends:
+        end.near.close()
+        end.far.close()
+
+
+async def test_what_comes_while_a_burst_is_parsed_is_read_before_the_rest_of_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(arrivals, "MAX_HANDED_ON", 1)
+    noted: list[str] = []
+    ends = [End(name, noted) for name in ("one", "two", "three")]
+    ends[0].on_hand_on = lambda: ends[0].far.send(b"more")
+    await arriving(ends)
+    assert noted[:4] == ["read one", "read two", "read three", "hand on one"]
+    assert noted.index("read one", 4) < noted.index("hand on three")
+    assert noted.count("hand on one") == 2
+
+
+async def test_with_too_much_to_be_handed_on_the_kernel_keeps_what_comes(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(arrivals, "MAX_HANDED_ON", 1)
+    monkeypatch.setattr(arrivals, "MAX_WAITING", 0)
+    noted: list[str] = []
+    ends = [End(name, noted) for name in ("one", "two", "three")]
+    ends[0].on_hand_on = lambda: ends[0].far.send(b"more")
+    await arriving(ends)
+    assert noted[3:6] == ["hand on one", "hand on two", "hand on three"]
+    assert noted[6:] == ["read one", "hand on one"]
