@@ -5,11 +5,14 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from loadgen.compare.requests_csv import TimedRequests
 from loadgen.runs.directory import RUN_JSON, read_json
 from loadgen.stats.steady_state import (
     COLUMNS,
     SteadyState,
+    each_of,
     enough_s,
     find_steady_state,
     is_meant_steady,
@@ -47,11 +50,14 @@ def common_warmup_s(paths: Sequence[Path]) -> float:
 
 def steady_state_of(sent: TimedRequests, options: Any, batched: bool) -> SteadyState | None:
     """Of a run with these options, whose requests are those after its warm-up; None where it was
-    not meant to be steady."""
+    not meant to be steady. Of many, those are looked at that the run itself looked at."""
     if not is_meant_steady(options if isinstance(options, Mapping) else {}, batched):
         return None
-    ok = sent.outcome == "ok"
-    return find_steady_state({name: sent.column(name)[ok].tolist() for name in COLUMNS})
+    ok = np.flatnonzero(sent.outcome == "ok")
+    each = each_of(len(ok))
+    kept = ok[np.argsort(sent.order[ok])][::each]
+    columns = {name: sent.column(name)[kept].tolist() for name in COLUMNS}
+    return find_steady_state(columns, each)
 
 
 def steady_remarks(found: SteadyState | None, warmup_s: float) -> Iterator[str]:

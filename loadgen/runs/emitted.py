@@ -12,7 +12,7 @@ from typing import Any
 
 from loadgen.workload.diversity import measure_diversity
 
-CHUNK = 16_384
+CHUNK = 4096
 """Rows that are sorted at once."""
 
 

@@ -6,10 +6,7 @@ from array import array
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
-from loadgen.stats.steady_state import COLUMNS
-
-MOST_REQUESTS = 100_000
-"""A long run has millions: then every second of those kept is left out, as often as is needed."""
+from loadgen.stats.steady_state import COLUMNS, MOST_REQUESTS
 
 
 def read_latencies(
@@ -19,7 +16,8 @@ def read_latencies(
     most: int = MOST_REQUESTS,
 ) -> tuple[Mapping[str, "array[float]"], int]:
     """`COLUMNS`, NaN where a cell is empty, of those that count: they ended after `since_s` and
-    were due after the warm-up. Each that is given stands for as many as the number says."""
+    were due after the warm-up. Of more than `most`, every second of those kept is left out, as
+    often as is needed (`each_of`): each given stands for as many as the number says."""
     columns = {name: array("d") for name in COLUMNS}
     each = 1
     for number, cells in enumerate(_counted(requests_csv, since_s, warmup_s)):

@@ -14,6 +14,8 @@ from loadgen.stats.summary import statistics_of
 LATENCIES = ("ttft_ms", "tpot_ms", "e2e_ms")
 COLUMNS = ("scheduled_s", "end_s", *LATENCIES, "output_tokens")
 """Of `requests.csv`, that a steady state is found by and told in."""
+MOST_REQUESTS = 20_000
+"""A long run has millions; so many tell its 99th percentiles to a tenth of a percent of rank."""
 LEAST_REQUESTS = 100
 """Fewer say nothing of a drift."""
 NOTABLE = 0.05
@@ -44,6 +46,14 @@ class SteadyState:
     def to_json(self) -> dict[str, Any]:
         """For `summary.json`."""
         return asdict(self)
+
+
+def each_of(requests: int) -> int:
+    """So many requests are looked at by every one, every second, every fourth… of them."""
+    each = 1
+    while -(-requests // each) > MOST_REQUESTS:
+        each *= 2
+    return each
 
 
 def is_notable(steady: Mapping[str, Any]) -> bool:

@@ -67,7 +67,7 @@ class View:
             return
         from rich.console import Console
 
-        out = Console(highlight=False, file=sys.stdout)
+        out = Console(highlight=False, emoji=False, file=sys.stdout)
         with contextlib.suppress(BrokenPipeError):  # who reads has left; the files are complete
             self._print(out, summary, directory)
 

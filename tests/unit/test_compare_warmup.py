@@ -1,6 +1,7 @@
 """What comparisons leave out at the start of runs, and what they say of runs that never settled."""
 
 import json
+import random
 import re
 from pathlib import Path
 from typing import Any
@@ -15,6 +16,8 @@ from loadgen.compare.run import Run
 from loadgen.compare.run_reader import read_run
 from loadgen.compare.series import Values
 from loadgen.compare.warmup import common_warmup_s, own_warmup_s
+from loadgen.runs.latencies import read_latencies
+from loadgen.stats.steady_state import find_steady_state
 
 LOCUST = Path(__file__).parents[1] / "data" / "locust"
 RNG = np.random.default_rng(0)
@@ -154,6 +157,21 @@ def test_a_run_that_never_settled_says_so(tmp_path: Path) -> None:
     assert "settled" not in remarks(write_run(tmp_path / "c", steady(100), **options()))
     write_requests(tmp_path / "bare.csv", growing)
     assert "it never settled" in remarks(tmp_path / "bare.csv")
+
+
+def test_of_many_requests_those_are_looked_at_that_the_run_looked_at(tmp_path: Path) -> None:
+    noise = np.random.default_rng(1).standard_normal(24_000)
+    warm = list(100 * np.exp(0.05 * noise))
+    run = write_run(tmp_path / "run", [900.0] * 3000 + warm, **options())
+    file = run / "requests.csv"
+    head, *rows = file.read_text().splitlines(keepends=True)
+    random.Random(0).shuffle(rows)
+    file.write_text("".join((head, *rows)))
+    own, theirs = find_steady_state(*read_latencies(file)), read_run(run)
+    assert own is not None
+    assert own.early > 0
+    assert own.early % 2 == 0
+    assert any(f"{own.early} requests of its first {own.from_s:.1f} s" in r for r in theirs.remarks)
 
 
 def test_a_warmup_that_counts_is_told(pair: tuple[Path, Path]) -> None:
