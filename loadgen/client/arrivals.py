@@ -1,6 +1,7 @@
 """Reads what arrives on many sockets at once, and hands it on later."""
 
 import asyncio
+import errno
 import select
 import time
 from collections import deque
@@ -59,9 +60,14 @@ class Arrivals:
             self._turn.cancel()
 
     def add(self, descriptor: int, end: Readable) -> None:
-        """Have it read while there is a byte, or the other side's end, or an error."""
-        self._ends[descriptor] = end
+        """Have it read while there is a byte, or the other side's end, or an error.
+
+        Raises OSError, also when this is closed.
+        """
+        if self._epoll.closed:
+            raise OSError(errno.ECANCELED, "the client was closed meanwhile")
         self._epoll.register(descriptor, select.EPOLLIN)
+        self._ends[descriptor] = end
 
     def want_to_write(self, descriptor: int, wanted: bool) -> None:
         """Whether to call `read` as well while the socket takes bytes."""
@@ -74,24 +80,40 @@ class Arrivals:
         if self._ends.pop(descriptor, None) is not None and not self._epoll.closed:
             self._epoll.unregister(descriptor)
 
+    def catch_up(self) -> None:
+        """Read and hand on all that has come: what came in time must not be called late."""
+        while self._read_some() == MAX_READ:
+            pass
+        self._hand_on_some(len(self._waiting))
+
     def _read(self) -> None:
+        self._read_some()
+        if self._turn is None:
+            self._hand_on()
+
+    def _read_some(self) -> int:
+        """How many sockets there were to read."""
         if len(self._waiting) > MAX_WAITING:
-            return
+            return 0
         polled_at, unix_to_perf_s = _clocks()
         wait = self._waiting.append
-        for descriptor, events in self._epoll.poll(0, MAX_READ):
+        ready = self._epoll.poll(0, MAX_READ)
+        for descriptor, events in ready:
             end = self._ends[descriptor]
             try:
                 wait((end, *end.read(events, polled_at, unix_to_perf_s)))
             except BlockingIOError:
                 continue
-        if self._turn is None:
-            self._hand_on()
+        return len(ready)
 
     def _hand_on(self) -> None:
+        more = len(self._waiting) > MAX_HANDED_ON
+        self._turn = self._loop.call_soon(self._hand_on) if more else None
+        self._hand_on_some(MAX_HANDED_ON)
+
+    def _hand_on_some(self, most: int) -> None:
         waiting = self._waiting
-        self._turn = self._loop.call_soon(self._hand_on) if len(waiting) > MAX_HANDED_ON else None
-        for _ in range(min(len(waiting), MAX_HANDED_ON)):
+        for _ in range(min(len(waiting), most)):
             end, data, received_at = waiting.popleft()
             end.hand_on(data, received_at)
 

@@ -2,6 +2,7 @@
 
 import asyncio
 import time
+from collections.abc import Callable
 from typing import Generic, Protocol, TypeVar
 
 
@@ -19,13 +20,15 @@ class Deadlines(Generic[T]):
     """Many deadlines of which few are ever reached: setting and dropping one touches no timer.
 
     The timer is set to the earliest deadline known when it was set. All times are
-    `time.perf_counter()` seconds.
+    `time.perf_counter()` seconds. `catch_up` is called before anything expires: a loop that is
+    late itself runs timers before it reads what came in time.
     """
 
-    __slots__ = ("_due", "_loop", "_next_at", "_timer")
+    __slots__ = ("_catch_up", "_due", "_loop", "_next_at", "_timer")
 
-    def __init__(self) -> None:
+    def __init__(self, catch_up: Callable[[], None] = lambda: None) -> None:
         self._loop = asyncio.get_running_loop()
+        self._catch_up = catch_up
         self._due: dict[T, float] = {}
         self._timer: asyncio.TimerHandle | None = None
         self._next_at = 0.0
@@ -58,6 +61,8 @@ class Deadlines(Generic[T]):
     def _fire(self) -> None:
         self._timer = None
         now = time.perf_counter()
+        if any(due_at <= now for due_at in self._due.values()):
+            self._catch_up()
         for what in [what for what, due_at in self._due.items() if due_at <= now]:
             self.drop(what)
             what.expire()

@@ -56,7 +56,9 @@ class WireTransport:
     async def __aenter__(self) -> Self:
         if STAMPS and self._tls is None:
             self._arrivals = await self._stack.enter_async_context(Arrivals())
-        self._deadlines = Deadlines()
+            self._deadlines = Deadlines(self._arrivals.catch_up)
+        else:
+            self._deadlines = Deadlines()
         self._addresses = Addresses(self._url.raw_host or "", self._port)
         return self
 

@@ -185,7 +185,7 @@ class WireConnection(asyncio.Protocol):
             return
         if is_enough and not self._ended:
             self._lingering = True
-            self._deadlines.set(self, received_at + LINGER_S)
+            self._deadlines.set(self, time.perf_counter() + LINGER_S)
 
     def on_headers_complete(self) -> None:
         """Called by the parser."""
