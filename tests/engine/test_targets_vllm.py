@@ -163,8 +163,10 @@ async def test_a_list_is_one_call_with_a_reply_to_each(
     assert_batches_are_whole(out)
     requests = rows(out)
     assert {(row["label"], row["cached_tokens"]) for row in requests} == {("", "")}
-    assert all(row["first_token_s"] and row["tpot_ms"] for row in requests)
-    assert all(float(row["itl_max_ms"]) >= 0 for row in requests)
+    assert all(row["first_token_s"] for row in requests)
+    # A busy engine puts all tokens of a reply into one event: then no time between them is seen.
+    assert all(bool(row["tpot_ms"]) == bool(row["itl_max_ms"]) for row in requests)
+    assert all(float(row["itl_max_ms"]) >= 0 for row in requests if row["itl_max_ms"])
     sent = {row["batch_id"]: row["sent_s"] for row in requests}
     assert all(row["sent_s"] == sent[row["batch_id"]] for row in requests)
     assert read(out)["cached_share"] is None
