@@ -36,9 +36,9 @@ class Readable(Protocol):
 class Arrivals:
     """An epoll of our own inside the event loop's.
 
-    Two tokens of a stream that wait unread become one, and then have one time for both: so reading
-    goes before parsing, which takes five times as long. The loop's own watching of sockets will
-    not do, as uvloop ends it at the first error: what came before that is read once and no more.
+    Two tokens of a stream that wait unread become one piece, with one time for both: so reading
+    goes before parsing. The loop's own watching of sockets will not do, as uvloop ends it at the
+    first error: what came before that is read once and no more.
     """
 
     def __init__(self) -> None:
