@@ -7,8 +7,8 @@ import struct
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import asynccontextmanager, contextmanager
 
 import pytest
 import uvloop
@@ -135,33 +135,53 @@ async def test_a_wall_clock_that_is_set_takes_no_arrival_before_its_question(
     assert second.token_times[-1] - second.token_times[0] > 0.1
 
 
-async def test_two_clocks_read_apart_let_no_token_come_before_the_last() -> None:
-    received: list[float] = []
+class Kept:
+    """Keeps the times at which something was received."""
 
-    class Kept:
-        def connection_made(self, transport: StampedTransport) -> None:
-            self.transport = transport
+    def __init__(self) -> None:
+        self.times: list[float] = []
 
-        def receive(self, data: bytes, received_at: float) -> None:
-            received.append(received_at)
+    def connection_made(self, transport: StampedTransport) -> None:
+        self.transport = transport
 
-        def connection_lost(self, error: Exception | None) -> None:
-            pass
+    def receive(self, data: bytes, received_at: float) -> None:
+        self.times.append(received_at)
 
+    def connection_lost(self, error: Exception | None) -> None:
+        pass
+
+
+@asynccontextmanager
+async def connected() -> AsyncIterator[tuple[Kept, socket.socket]]:
+    """A connection nobody reads but the test, and its other side."""
     with socket.create_server(("127.0.0.1", 0)) as listener:
         async with Arrivals() as reading:
             kept = Kept()
             await connect("127.0.0.1", listener.getsockname()[1], kept, reading)
             far, _ = listener.accept()
-            for late_s in (0.0, 0.0002, 0.0008, 0.0, 0.5):
-                polled_at = time.perf_counter()
-                offset_s = polled_at - time.time() - late_s
-                far.sendall(b"token")
-                kept.transport.hand_on(*kept.transport.read(select.EPOLLIN, polled_at, offset_s))
-            far.close()
+            with far:
+                yield kept, far
             kept.transport.abort()
-    assert len(received) == 5
-    assert received == sorted(received)
+
+
+async def test_two_clocks_read_apart_let_no_token_come_before_the_last() -> None:
+    async with connected() as (kept, far):
+        for late_s in (0.0, 0.0002, 0.0008, 0.0, 0.5):
+            polled_at = time.perf_counter()
+            offset_s = polled_at - time.time() - late_s
+            far.sendall(b"token")
+            kept.transport.hand_on(*kept.transport.read(select.EPOLLIN, polled_at, offset_s))
+    assert len(kept.times) == 5
+    assert kept.times == sorted(kept.times)
+
+
+async def test_what_is_known_to_have_ended_is_not_asked_again() -> None:
+    async with connected() as (kept, far):
+        assert not kept.transport.is_closing()
+        far.close()
+        now = time.perf_counter()
+        assert kept.transport.read(select.EPOLLIN, now, now - time.time())[0] == b""
+        assert kept.transport.is_closing()
 
 
 async def test_where_nothing_is_stamped_the_time_is_that_of_reading(
