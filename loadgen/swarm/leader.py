@@ -1,9 +1,8 @@
 """The process that owns a swarm: the single process, or the master of workers."""
 
 import logging
-import time
 from collections.abc import Mapping
-from dataclasses import asdict, astuple
+from dataclasses import astuple
 from typing import Any
 
 import gevent
@@ -18,7 +17,7 @@ from loadgen.stats.server_metrics import ServerSample
 from loadgen.stats.tally import Tally
 from loadgen.swarm.ledger import Listener, RunLedger
 from loadgen.swarm.locust_csv import LocustCsv
-from loadgen.swarm.opening import describe_run, swarm_directory
+from loadgen.swarm.opening import describe_run, make_plan, swarm_directory
 from loadgen.swarm.plan import Plan
 from loadgen.swarm.preparation import Preparation, prepare, sends_batches
 from loadgen.swarm.rag_watch import RagWatch
@@ -28,9 +27,6 @@ from loadgen.swarm.stats_rows import forget_seconds
 from loadgen.swarm.supervisor import Supervisor
 from loadgen.swarm.view import View
 from loadgen.swarm.worker_roll import WorkerRoll
-
-OPEN_LOOP_LEAD_S = 0.5
-"""An open loop's first arrival is that far ahead, so that every process is there in time."""
 
 CLOSING_S = 60.0
 """How long the end of the process may wait for a run that is being closed."""
@@ -96,7 +92,7 @@ class Leader:
         warmup_s = self.preparation.options.warmup_s or 0.0
         self.server = ServerWatch(self._take_sample, self._host_is_gone, warmup_s)
         self.rag = RagWatch(self._rag_is_gone)
-        self.plan = self._make_plan(self.preparation)
+        self.plan = make_plan(self, self.preparation)
         self.environment.stop_timeout = self._drain_s()
         self._open_run(self.preparation, self.plan)
         clock = RunClock(self.plan.start_unix_s)
@@ -176,24 +172,6 @@ class Leader:
         assert self.preparation is not None
         asked = self.environment.parsed_options.stop_timeout
         return float(asked or self.preparation.options.drain_s)
-
-    def _make_plan(self, ready: Preparation) -> Plan:
-        runner = self.environment.runner
-        workers = self.roll.present() if self.roll else [runner.client_id]
-        trace = ready.replay.to_wire(len(workers)) if ready.replay else {}
-        lead_s = OPEN_LOOP_LEAD_S if ready.options.arrivals != "closed" else 0.0
-        return Plan(
-            start_unix_s=time.time() + lead_s,
-            url=ready.facts.url,
-            model=ready.facts.model,
-            is_vllm=ready.facts.is_vllm,
-            options=ready.raw_options,
-            workers={client: index for index, client in enumerate(workers)},
-            lengths=asdict(ready.lengths),
-            uncapped=ready.options.arrivals != "closed" and runner.target_user_count == 0,
-            batched=ready.batched,
-            trace=trace,
-        )
 
     def _open_run(self, ready: Preparation, plan: Plan) -> None:
         path = swarm_directory(self.environment, ready.options.out, self._swarms)

@@ -1,4 +1,4 @@
-"""The first entries of a run directory: where it is and how the run is made."""
+"""How a run begins: its plan, its directory, and the first entries there."""
 
 import time
 from dataclasses import asdict
@@ -11,6 +11,29 @@ from loadgen.swarm.preparation import Preparation
 
 if TYPE_CHECKING:
     from loadgen.swarm.leader import Leader
+
+OPEN_LOOP_LEAD_S = 0.5
+"""An open loop's first arrival is that far ahead, so that every process is there in time."""
+
+
+def make_plan(leader: "Leader", ready: Preparation) -> Plan:
+    """What every process of the swarm has to know; the run begins now."""
+    runner = leader.environment.runner
+    workers = leader.roll.present() if leader.roll else [runner.client_id]
+    trace = ready.replay.to_wire(len(workers)) if ready.replay else {}
+    lead_s = OPEN_LOOP_LEAD_S if ready.options.arrivals != "closed" else 0.0
+    return Plan(
+        start_unix_s=time.time() + lead_s,
+        url=ready.facts.url,
+        model=ready.facts.model,
+        is_vllm=ready.facts.is_vllm,
+        options=ready.raw_options,
+        workers={client: index for index, client in enumerate(workers)},
+        lengths=asdict(ready.lengths),
+        uncapped=ready.options.arrivals != "closed" and runner.target_user_count == 0,
+        batched=ready.batched,
+        trace=trace,
+    )
 
 
 def swarm_directory(environment: Any, out: Path | None, swarm: int) -> Path | None:

@@ -3,17 +3,17 @@
 import asyncio
 import contextlib
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
-from dataclasses import dataclass
 from typing import Any, TypeVar
 
 from loadgen.client.client import StreamingClient
 from loadgen.client.exchange import Exchange
 from loadgen.context import Batch, Request
-from loadgen.record import BatchRecord, RequestRecord
+from loadgen.record import BatchRecord
 from loadgen.stats.clock import RunClock
-from loadgen.stats.self_watch import ClientSample, LoopWatch
+from loadgen.stats.self_watch import LoopWatch
 from loadgen.swarm.batch_sender import BatchForm, BatchSender, BatchTurn
 from loadgen.swarm.dispenser import Dispenser, SessionOver
+from loadgen.swarm.hooks import Hooks
 from loadgen.swarm.in_flight import InFlight
 from loadgen.swarm.labels import Labels
 from loadgen.swarm.request_sender import RequestSender, Turn
@@ -29,22 +29,6 @@ WARM_CONNECTIONS_S = 0.2
 TURN_NOT_COME = "a turn of a conversation whose last reply had not ended"
 
 U = TypeVar("U", Request, Batch)
-
-
-@dataclass(frozen=True, slots=True)
-class Hooks:
-    """Who is told what, on the loop; none of them may block.
-
-    `row` is a request's record with its inter-token gaps in ms. `spent` is called once, when the
-    last of a limited number of requests or batches has ended; a `share` of 0 is spent from the
-    start. `failed` is told why no further request can be made, as when a trace has vanished.
-    """
-
-    row: Callable[[RequestRecord, list[float]], None]
-    sample: Callable[[ClientSample], None]
-    batch: Callable[[BatchRecord], None] = lambda record: None
-    spent: Callable[[], None] = lambda: None
-    failed: Callable[[Exception], None] = lambda error: None
 
 
 class Session:

@@ -24,6 +24,7 @@ from loadgen.swarm.client_settings import client_settings, extra_body
 from loadgen.swarm.collector import calm_collector
 from loadgen.swarm.draining import drain
 from loadgen.swarm.engine import Engine, brisk_switching
+from loadgen.swarm.hooks import Hooks
 from loadgen.swarm.labels import Labels
 from loadgen.swarm.ledger import Ledger
 from loadgen.swarm.lengths import LengthSource
@@ -33,7 +34,7 @@ from loadgen.swarm.plan import Plan
 from loadgen.swarm.replay import pacer_of, trace_workload
 from loadgen.swarm.request_events import RequestEvents
 from loadgen.swarm.retriever import Labeller, Retriever
-from loadgen.swarm.session import Hooks, Session
+from loadgen.swarm.session import Session
 from loadgen.swarm.stats_rows import log_batches, log_records
 from loadgen.workload.corpus import load_corpus
 from loadgen.workload.trace.workload import TraceWorkload

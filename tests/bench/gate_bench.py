@@ -76,6 +76,10 @@ def planned(options: argparse.Namespace) -> Plan:
     file = out / PLAN_FILE
     if file.is_file():
         kept = json.loads(file.read_text(encoding="utf-8"))
+        if missing := [name for name in NUMBERS if name not in kept]:
+            sys.exit(
+                f"{file} is of another version, without {', '.join(missing)}: give a new --out"
+            )
         return Plan(out, *(kept[name] for name in NUMBERS))
     if options.report:
         sys.exit(f"{out} holds no run of this benchmark: name one with {PLAN_FILE}")

@@ -130,12 +130,19 @@ def workers_with_rows(out: Path, least: int) -> set[str]:
 
 
 def run_until(
-    condition: Callable[[], bool], url: str, outs: Sequence[Path], *more: object
+    condition: Callable[[], bool],
+    url: str,
+    outs: Sequence[Path],
+    *more: object,
+    file: str = "unordered",
 ) -> list[Ran]:
     """Runs at the same time, all of which Ctrl-C ends once the condition holds."""
     running = [
         subprocess.Popen(
-            arguments(url, out, *more), stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
+            arguments(url, out, *more, file=file),
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
         )
         for out in outs
     ]

@@ -1,15 +1,13 @@
 """Batched runs: batches.csv, the same work whoever sends it, an end by number, cut-offs."""
 
 import csv
-import signal
-import subprocess
 from collections.abc import Iterator
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
 import pytest
-from run_process import HostProcess, Ran, arguments, host_process, run_swarm, wait_until
+from run_process import HostProcess, Ran, host_process, run_swarm, run_until
 
 from loadgen.record import BATCH_COLUMNS
 
@@ -143,21 +141,15 @@ def test_in_an_open_loop_batches_are_due(host: HostProcess, tmp_path: Path) -> N
 def test_a_batch_that_is_cut_off_has_no_makespan(
     host: HostProcess, tmp_path: Path, form: str, processes: tuple[Any, ...]
 ) -> None:
-    out = tmp_path / "run"
-    command = arguments(
-        *(host.url, out, "--model", "slow", "-u", 2, "-r", 2, "--batch-size", 4),
+    (cut,) = run_until(
+        lambda: len(host.prompts()) >= 8,
+        host.url,
+        [tmp_path / "run"],
+        *("--model", "slow", "-u", 2, "-r", 2, "--batch-size", 4),
         *("--batch-as", form, *processes),
         file="batched",
     )
-    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
-    try:
-        wait_until(lambda: len(host.prompts()) >= 8)
-        process.send_signal(signal.SIGINT)
-        output, _ = process.communicate(timeout=30)
-    finally:
-        process.kill()
-    cut = Ran(process.returncode, output, out)
-    assert "Traceback" not in output
+    assert "Traceback" not in cut.output
     assert len(cut.rows) == len(host.prompts())
     assert {row["outcome"] for row in cut.rows} == {"cancelled"}
     batches = cut.csv("batches.csv")

@@ -7,7 +7,7 @@ import time
 from pathlib import Path
 
 import pytest
-from run_process import HostProcess, Ran, Run, arguments, wait_until
+from run_process import TIMEOUT_S, HostProcess, Ran, Run, arguments, run_until, wait_until
 
 
 def small(*more: object) -> tuple[object, ...]:
@@ -83,18 +83,16 @@ def test_locusts_report_knows_who_its_users_were(
 def test_ctrl_c_while_replies_are_waited_for_loses_nothing(
     host: HostProcess, tmp_path: Path
 ) -> None:
-    out = tmp_path / "run"
-    command = arguments(host.url, out, *small("--model", "endless", "--drain", 60))
-    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
-    try:
+    def waits_for_replies() -> bool:
         wait_until(lambda: len(host.prompts()) == 2)
         time.sleep(4)  # two seconds of load are over
-        process.send_signal(signal.SIGINT)
-        output, _ = process.communicate(timeout=40)
-    finally:
-        process.kill()
-    ran = Ran(process.returncode, output, out)
-    assert "Traceback" not in output
+        return True
+
+    drain = ("--drain", 10 * TIMEOUT_S)
+    (ran,) = run_until(
+        waits_for_replies, host.url, [tmp_path / "run"], *small("--model", "endless", *drain)
+    )
+    assert "Traceback" not in ran.output
     assert [row["outcome"] for row in ran.rows] == ["cancelled"] * 2
     assert ran.json("run.json")["interrupted"] is True
     assert ran.code == 1

@@ -16,8 +16,9 @@ from loadgen.record import BatchRecord, Outcome, RequestRecord
 from loadgen.stats.clock import RunClock
 from loadgen.swarm.batch_sender import BatchForm
 from loadgen.swarm.dispenser import SessionOver
+from loadgen.swarm.hooks import Hooks
 from loadgen.swarm.labels import Labels, check_labels
-from loadgen.swarm.session import NEVER_SENT, Hooks, Session
+from loadgen.swarm.session import NEVER_SENT, Session
 from loadgen.workload.arrivals import ConstantPacer
 from loadgen.workload.batches import Batching
 from loadgen.workload.corpus import load_corpus

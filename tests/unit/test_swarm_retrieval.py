@@ -14,9 +14,10 @@ from loadgen.client.retrieval import Retrieval
 from loadgen.context import Request
 from loadgen.record import RequestRecord
 from loadgen.stats.clock import RunClock
+from loadgen.swarm.hooks import Hooks
 from loadgen.swarm.labels import Labels
 from loadgen.swarm.retriever import Labeller, Retriever
-from loadgen.swarm.session import Hooks, Session
+from loadgen.swarm.session import Session
 from loadgen.workload.arrivals import ConstantPacer
 from loadgen.workload.corpus import load_corpus
 from loadgen.workload.lengths import EstimatedTokens

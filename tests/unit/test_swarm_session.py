@@ -10,7 +10,8 @@ from loadgen.client.exchange import Exchange
 from loadgen.record import RequestRecord
 from loadgen.stats.clock import RunClock
 from loadgen.swarm.dispenser import SessionOver
-from loadgen.swarm.session import NEVER_SENT, Hooks, Session
+from loadgen.swarm.hooks import Hooks
+from loadgen.swarm.session import NEVER_SENT, Session
 from loadgen.workload.arrivals import ConstantPacer
 from loadgen.workload.corpus import load_corpus
 from loadgen.workload.lengths import EstimatedTokens
