@@ -89,7 +89,7 @@ class Arrivals:
     def _read(self) -> None:
         self._read_some()
         if self._turn is None:
-            self._hand_on()
+            self._hand_on_some(MAX_HANDED_ON)
 
     def _read_some(self) -> int:
         """How many sockets there were to read."""
@@ -107,15 +107,18 @@ class Arrivals:
         return len(ready)
 
     def _hand_on(self) -> None:
-        more = len(self._waiting) > MAX_HANDED_ON
-        self._turn = self._loop.call_soon(self._hand_on) if more else None
+        self._turn = None
         self._hand_on_some(MAX_HANDED_ON)
 
     def _hand_on_some(self, most: int) -> None:
         waiting = self._waiting
-        for _ in range(min(len(waiting), most)):
-            end, data, received_at = waiting.popleft()
-            end.hand_on(data, received_at)
+        try:
+            for _ in range(min(len(waiting), most)):
+                end, data, received_at = waiting.popleft()
+                end.hand_on(data, received_at)
+        finally:  # also when one of them fails: no byte may come to wake the others
+            if waiting and self._turn is None:
+                self._turn = self._loop.call_soon(self._hand_on)
 
 
 def _clocks() -> tuple[float, float]:

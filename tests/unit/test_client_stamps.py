@@ -299,3 +299,19 @@ async def test_with_too_much_to_be_handed_on_the_kernel_keeps_what_comes(
     await arriving(ends)
     assert noted[3:6] == ["hand on one", "hand on two", "hand on three"]
     assert noted[6:] == ["read one", "hand on one"]
+
+
+async def test_an_end_that_fails_holds_up_no_other() -> None:
+    def fail() -> None:
+        raise MemoryError("as much as it wants")
+
+    told: list[BaseException | None] = []
+    asyncio.get_running_loop().set_exception_handler(
+        lambda loop, context: told.append(context.get("exception"))
+    )
+    noted: list[str] = []
+    ends = [End(name, noted) for name in ("one", "two", "three")]
+    ends[0].on_hand_on = fail
+    await arriving(ends)
+    assert noted[3:] == ["hand on one", "hand on two", "hand on three"]
+    assert [str(error) for error in told] == ["as much as it wants"]
