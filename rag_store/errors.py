@@ -7,6 +7,7 @@ RagError                  exit code 1
 │   └── FingerprintError  the collection is none that these settings can use
 │       └── OtherSettings  it was made with another embedder, chunking or schema
 ├── ExpansionError        the model that writes questions cannot be reached, or refuses
+├── RerankerError         the model that reads what was found cannot be reached, or refuses
 ├── EmbedderError         the embedder cannot be loaded, cannot be reached or gave no usable vectors
 └── StoreError            Chroma cannot be opened or reached
 """
@@ -42,6 +43,10 @@ class OtherSettings(FingerprintError):
 
 class ExpansionError(RagError):
     """The model that writes questions cannot be reached, or refuses."""
+
+
+class RerankerError(RagError):
+    """The model that reads what was found cannot be reached, refuses, or gives no scores."""
 
 
 class EmbedderError(RagError):

@@ -13,7 +13,7 @@ from rag_store.neighbours import Neighbours
 from rag_store.significance import Paired, mean_interval
 
 PERCENTILES = (50, 95, 99)
-STAGES = ("queue_ms", "embed_ms", "search_ms", "fuse_ms", "total_ms")
+STAGES = ("queue_ms", "embed_ms", "search_ms", "fuse_ms", "rerank_ms", "total_ms")
 _CUTOFF = 10
 _Z95 = 1.959964
 

@@ -10,7 +10,7 @@ class Candidate:
     `score` is the fused one, comparable only within one query. `chunk` counts from 0 and is the
     chunk that cosine and BM25 together put first (only one of them with retriever dense or bm25).
     Questions written for the document count on after its chunks; `question` is the text where one
-    of them was first.
+    of them was first. `relevance` is the reranker's, None where it has not read the document.
     """
 
     doc_id: str
@@ -20,28 +20,34 @@ class Candidate:
     bm25: float
     chunk: int
     question: str | None = None
+    relevance: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class Timings:
-    """Where a label's time went: waiting for a thread or batch, embedding, searching, fusing."""
+    """Where a label's time went: waiting for a thread or batch, embedding, and so on.
+
+    `rerank_ms` is the reranker's part, 0 without one.
+    """
 
     queue_ms: float
     embed_ms: float
     search_ms: float
     fuse_ms: float
+    rerank_ms: float = 0.0
 
     @property
     def total_ms(self) -> float:
         """All of it."""
-        return self.queue_ms + self.embed_ms + self.search_ms + self.fuse_ms
+        return self.queue_ms + self.embed_ms + self.search_ms + self.fuse_ms + self.rerank_ms
 
 
 @dataclass(frozen=True, slots=True)
 class Label:
     """`doc_id` is None where the score, from 0 to 1, is below the threshold.
 
-    `margin` is the best candidate's fused score less the runner-up's; `agree` says whether
+    `margin` is the best candidate's fused score less the runner-up's, or its relevance less the
+    runner-up's where a reranker has read both; `agree` says whether
     vectors and words alone would have named the best candidate too. The candidates, best first,
     are given for refused queries also.
     """

@@ -21,7 +21,8 @@ from rag_store.fingerprint import Fingerprint
 from rag_store.ingest import IngestReport, Progress
 from rag_store.label import Label
 from rag_store.neighbours import Neighbours, compare
-from rag_store.search import Answer, Searcher
+from rag_store.reranking.client import Reranker, open_reranker
+from rag_store.search import Answer, Found, Searcher
 from rag_store.settings import Settings
 from rag_store.shelf import Shelf, Size
 
@@ -45,7 +46,8 @@ async def open_library(settings: Settings, rebuild: bool = False) -> AsyncIterat
         shelf = await loop.run_in_executor(searching, Shelf, settings, embedder, rebuild)
         queue = EmbeddingQueue(embedder, embedding, kept_texts=settings.kept_queries)
         try:
-            yield Library(settings, shelf, queue, embedding, searching)
+            async with open_reranker(settings.reranker) as reranker:
+                yield Library(settings, shelf, queue, embedding, searching, reranker)
         finally:
             await queue.close()
             shelf.store.close()
@@ -61,12 +63,14 @@ class Library:
         queue: EmbeddingQueue,
         embedding: ThreadPoolExecutor,
         searching: ThreadPoolExecutor,
+        reranker: Reranker | None,
     ) -> None:
         self._settings = settings
         self._shelf = shelf
         self._queue = queue
         self._embedding = embedding
         self._searching = searching
+        self._reranker = reranker
         self._changing = asyncio.Lock()
         self._threshold = self._stored_threshold()
 
@@ -161,7 +165,9 @@ class Library:
             return True
 
     async def label(self, text: str) -> Label:
-        """Which document the query is about. Raises QueryError, EmbedderError, StoreError."""
+        """Which document the query is about. Raises QueryError, EmbedderError, RerankerError
+        and StoreError.
+        """
         return (await self._answer(text)).label
 
     async def label_many(self, texts: Sequence[str]) -> list[Label | RagError]:
@@ -210,16 +216,32 @@ class Library:
         query = self._checked(text)
         embedded = await self._queue.embed(query)
         since_s = time.perf_counter()
-        return await self._in_thread(self._search, query, embedded, since_s)
+        if self._reranker is None:
+            return await self._in_thread(self._search, query, embedded, since_s)
+        return await self._reranked(self._reranker, query, embedded, since_s)
 
     def _search(self, query: str, embedded: Embedded, since_s: float) -> Answer:
+        searcher, found = self._find(query, embedded, since_s)
+        return searcher.answer(found)
+
+    def _find(self, query: str, embedded: Embedded, since_s: float) -> tuple[Searcher, Found]:
         waited_ms = (time.perf_counter() - since_s) * 1000
         snapshot = self._shelf.snapshot()
         large = len(snapshot.rows) > self._settings.exact_chunks
         nearest = partial(self._shelf.store.nearest, questions=self._settings.expansions)
         by_index = nearest if large else None
         searcher = Searcher(snapshot, self._settings, self._threshold, by_index)
-        return searcher.answer(query, embedded, waited_ms)
+        return searcher, searcher.find(query, embedded, waited_ms)
+
+    async def _reranked(
+        self, reranker: Reranker, query: str, embedded: Embedded, since_s: float
+    ) -> Answer:
+        searcher, found = await self._in_thread(self._find, query, embedded, since_s)
+        begun_s = time.perf_counter()
+        passages = await self._in_thread(searcher.passages, found)
+        relevances = await reranker.relevances(query, passages) if passages else []
+        rerank_ms = (time.perf_counter() - begun_s) * 1000
+        return await self._in_thread(searcher.answer, found.reranked(relevances, rerank_ms))
 
     def _checked(self, text: str) -> str:
         if not isinstance(text, str):

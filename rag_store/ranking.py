@@ -63,6 +63,18 @@ class Ranking:
         """The weighted mean over the query's words; zero where there are no states."""
         return self.words @ self.weights
 
+    def reordered(self, order: Indices) -> "Ranking":
+        """The same candidates in another order, given as their positions."""
+        return Ranking(
+            self.documents[order],
+            self.rows[order],
+            self.scores[order],
+            self.cosines[order],
+            self.bm25[order],
+            self.words[order],
+            self.weights,
+        )
+
 
 def score_rows(
     snapshot: Snapshot, query: Embedding, words: Sequence[str], nearest: Nearest | None
@@ -95,17 +107,9 @@ def rank(
     parts = [_best(cosines, starts), _best(bm25, starts)]
     late = [words @ weights, together @ weights]
     scores = _fused([*parts, *late], found.coverage, retriever, fusion)
-    order = np.argsort(-scores, kind="stable")
-    best = _first(1, leading, owners)
-    return Ranking(
-        documents[order],
-        rows[best][order],
-        scores[order],
-        parts[0][order],
-        parts[1][order],
-        words[order],
-        weights,
-    )
+    best = rows[_first(1, leading, owners)]
+    ranking = Ranking(documents, best, scores, parts[0], parts[1], words, weights)
+    return ranking.reordered(np.argsort(-scores, kind="stable"))
 
 
 def _candidates(snapshot: Snapshot, found: RowScores, retriever: str) -> Indices:

@@ -1,14 +1,17 @@
 """One query against one snapshot: the label, and what it was made from."""
 
 import time
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 
 import numpy as np
 
 from rag_store.decision import Features, Threshold, features
+from rag_store.embedders import Embedding
 from rag_store.embedders.queue import Embedded
 from rag_store.label import Candidate, Label, Timings
-from rag_store.ranking import Nearest, Ranking, rank, score_rows
+from rag_store.ranking import Nearest, Ranking, RowScores, rank, score_rows
+from rag_store.reranking.excerpt import excerpt
 from rag_store.settings import Settings
 from rag_store.snapshot import Snapshot
 from rag_store.terms import terms
@@ -38,6 +41,35 @@ class Answer:
 
 
 @dataclass(frozen=True, slots=True)
+class Found:
+    """A query's candidates. `relevances` are the reranker's, of the first of them."""
+
+    words: list[str]
+    embedding: Embedding
+    scores: RowScores
+    ranking: Ranking
+    timings: Timings
+    relevances: tuple[float, ...] = ()
+
+    @property
+    def deciding(self) -> Sequence[float]:
+        """What puts the first candidates in their order, of as many as were compared."""
+        return self.relevances or self.ranking.scores.tolist()
+
+    def reranked(self, relevances: Sequence[float], rerank_ms: float) -> "Found":
+        """The first candidates in the order of the relevance that each of them has."""
+        order = np.arange(len(self.ranking.documents))
+        first = np.argsort(-np.array(relevances), kind="stable")
+        order[: len(first)] = first
+        return replace(
+            self,
+            ranking=self.ranking.reordered(order),
+            timings=replace(self.timings, rerank_ms=rerank_ms),
+            relevances=tuple(relevances[at] for at in first),
+        )
+
+
+@dataclass(frozen=True, slots=True)
 class Searcher:
     """A snapshot and how it is searched. `nearest` is asked where comparing all takes too long."""
 
@@ -46,42 +78,56 @@ class Searcher:
     threshold: Threshold
     nearest: Nearest | None = None
 
-    def answer(self, query: str, embedded: Embedded, waited_ms: float = 0.0) -> Answer:
-        """The label of the query; `waited_ms` is added to its time in queues."""
+    def find(self, query: str, embedded: Embedded, waited_ms: float = 0.0) -> Found:
+        """The candidates of the query; `waited_ms` is added to its time in queues."""
         words = terms(query)
         begun_s = time.perf_counter()
-        found = score_rows(self.snapshot, embedded.embedding, words, self.nearest)
+        scores = score_rows(self.snapshot, embedded.embedding, words, self.nearest)
         searched_s = time.perf_counter()
         retriever, fusion = self.settings.retriever, self.settings.fusion
-        ranking = rank(self.snapshot, embedded.embedding, found, retriever, fusion)
-        agree = _agree(ranking)
-        signs: Features = np.zeros(len(self.threshold.weights))
-        if len(ranking.documents):
-            signs = features(self.snapshot, ranking, embedded.embedding, words)
+        ranking = rank(self.snapshot, embedded.embedding, scores, retriever, fusion)
         search_ms, fuse_ms = (
             (searched_s - begun_s) * 1000,
             (time.perf_counter() - searched_s) * 1000,
         )
         queue_ms = embedded.queue_ms + waited_ms
         timings = Timings(queue_ms, embedded.embed_ms, search_ms, fuse_ms)
-        label = self._label(ranking, signs, agree, timings)
+        return Found(words, embedded.embedding, scores, ranking, timings)
+
+    def passages(self, found: Found) -> list[str]:
+        """What a reranker is to read: a text for each of the first candidates."""
+        documents = found.ranking.documents[: self.settings.reranker.documents]
+        rows = [slice(*self.snapshot.first_rows[at : at + 2]) for at in documents]
+        return [
+            excerpt(self.snapshot.entries[at], found.embedding.vector, found.scores.bm25[where])
+            for at, where in zip(documents, rows, strict=True)
+        ]
+
+    def answer(self, found: Found) -> Answer:
+        """The label of what was found."""
+        ranking, words = found.ranking, found.words
+        signs: Features = np.zeros(len(self.threshold.weights))
+        if len(ranking.documents):
+            signs = features(self.snapshot, ranking, found.embedding, words)
+        label = self._label(found, signs, _agree(ranking))
         ranked = tuple(self.snapshot.entries[at].doc_id for at in ranking.documents)
         return Answer(label, ranked, *self._reasons(ranking, words), signs)
 
-    def _label(self, ranking: Ranking, signs: Features, agree: bool, timings: Timings) -> Label:
+    def _label(self, found: Found, signs: Features, agree: bool) -> Label:
+        timings, scores = found.timings, found.deciding
         candidates = tuple(
-            self._candidate(ranking, at)
-            for at in range(min(self.settings.candidates, len(ranking.documents)))
+            self._candidate(found, at)
+            for at in range(min(self.settings.candidates, len(found.ranking.documents)))
         )
         if not candidates:
             return Label(None, 0.0, self.threshold.threshold, 0.0, False, (), timings)
         score = self.threshold.score(signs)
         doc_id = candidates[0].doc_id if score >= self.threshold.threshold else None
-        scores = ranking.scores
         margin = float(scores[0] - scores[1]) if len(scores) > 1 else float(abs(scores[0]))
         return Label(doc_id, score, self.threshold.threshold, margin, agree, candidates, timings)
 
-    def _candidate(self, ranking: Ranking, at: int) -> Candidate:
+    def _candidate(self, found: Found, at: int) -> Candidate:
+        ranking = found.ranking
         entry = self.snapshot.entries[ranking.documents[at]]
         row = self.snapshot.rows[ranking.rows[at]]
         return Candidate(
@@ -92,6 +138,7 @@ class Searcher:
             float(ranking.bm25[at]),
             row.ordinal,
             row.text if row.is_question else None,
+            found.relevances[at] if at < len(found.relevances) else None,
         )
 
     def _reasons(self, ranking: Ranking, words: list[str]) -> tuple[str, tuple[Term, ...]]:

@@ -7,6 +7,7 @@ from pathlib import Path
 from rag_store.chunking import Chunker
 from rag_store.embedders import EmbedderSpec
 from rag_store.errors import RagUsageError
+from rag_store.reranking.spec import RerankerSpec
 
 RETRIEVERS = ("hybrid", "dense", "bm25")
 FUSIONS = ("zscore", "minmax", "rrf")
@@ -36,6 +37,7 @@ class Settings:
     threads: int = 4
     max_query_chars: int = 20_000
     kept_queries: int = 4096
+    reranker: RerankerSpec = field(default_factory=RerankerSpec)
 
     def __post_init__(self) -> None:
         _check_choice("retriever", self.retriever, RETRIEVERS)

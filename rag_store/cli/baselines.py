@@ -8,6 +8,7 @@ from rag_store.chunking import Chunker
 from rag_store.documents import Document, Query
 from rag_store.evaluation import Evaluation, Share, evaluate
 from rag_store.library import open_library
+from rag_store.reranking.spec import RerankerSpec
 from rag_store.settings import Settings
 from rag_store.significance import Paired
 
@@ -29,20 +30,24 @@ async def baselines(
     """One vector a document, chunk vectors alone, BM25 alone, and the best possible.
 
     Where documents have questions, and they are searched, also the library without these; chunk
-    vectors and BM25 have them as ours has.
+    vectors and BM25 have them as ours has. Where a reranker is asked, also ours without it.
 
     `settings` are of the library that gave `ours`, which must be closed and hold `documents`;
     `folder` must be empty. Raises as `open_library`.
     """
-    plain = replace(settings, expansions=False)
-    whole = replace(plain, path=folder, chroma_url="", chunker=_WHOLE, retriever="dense")
+    unread = replace(settings, reranker=RerankerSpec())
+    whole = replace(
+        unread, expansions=False, path=folder, chroma_url="", chunker=_WHOLE, retriever="dense"
+    )
     arms: dict[str, tuple[Settings, Sequence[Document]]] = {
         "whole_document": (whole, documents),
-        "dense": (replace(settings, retriever="dense"), ()),
-        "bm25": (replace(settings, retriever="bm25"), ()),
+        "dense": (replace(unread, retriever="dense"), ()),
+        "bm25": (replace(unread, retriever="bm25"), ()),
     }
     if settings.expansions and any(document.questions for document in documents):
-        arms["without_expansions"] = plain, ()
+        arms["without_expansions"] = replace(settings, expansions=False), ()
+    if settings.reranker.url:
+        arms["without_reranking"] = unread, ()
     queries = [each.query for each in ours.answerable]
     found = {name: await _evaluate(*arm, queries) for name, arm in arms.items()}
     rows = {name: Baseline(each.top(1), ours.against(each)) for name, each in found.items()}

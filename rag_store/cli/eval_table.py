@@ -80,7 +80,7 @@ def _refusing(found: Evaluation, threshold: float) -> Iterator[str]:
 
 def _times(found: Evaluation) -> Iterator[str]:
     rows = found.latency_ms().items()
-    lines = [(stage.removesuffix("_ms"), *_ms(row)) for stage, row in rows]
+    lines = [(stage.removesuffix("_ms"), *_ms(row)) for stage, row in rows if any(row.values())]
     return _columns([("ms of a label", *_TIMES), *lines])
 
 

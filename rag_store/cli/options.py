@@ -8,9 +8,10 @@ from typing import NoReturn
 from rag_store.chunking import Chunker
 from rag_store.embedders import KINDS, EmbedderSpec
 from rag_store.errors import RagUsageError
+from rag_store.reranking.spec import RerankerSpec
 from rag_store.settings import FUSIONS, RETRIEVERS, Settings
 
-_SETTINGS, _EMBEDDER, _CHUNKER = Settings(), EmbedderSpec(), Chunker()
+_SETTINGS, _EMBEDDER, _CHUNKER, _RERANKER = Settings(), EmbedderSpec(), Chunker(), RerankerSpec()
 
 
 class Parser(argparse.ArgumentParser):
@@ -53,6 +54,7 @@ def add_library_options(parser: argparse.ArgumentParser) -> None:
     )
     _add_embedder_options(parser.add_argument_group("how chunks become vectors"))
     _add_search_options(parser.add_argument_group("how it is searched"))
+    _add_reranker_options(parser.add_argument_group("who reads what was found"))
 
 
 def _add_embedder_options(group: argparse._ArgumentGroup) -> None:
@@ -121,6 +123,21 @@ def _add_search_options(group: argparse._ArgumentGroup) -> None:
     )
 
 
+def _add_reranker_options(group: argparse._ArgumentGroup) -> None:
+    group.add_argument(
+        "--reranker-url", default="", help="a server with /v1/rerank, as vLLM's; none: nobody"
+    )
+    group.add_argument("--reranker-model", default="", help="the model's name there")
+    group.add_argument(
+        "--reranker-key-env",
+        default=_RERANKER.api_key_env,
+        help="environment variable with the server's key",
+    )
+    group.add_argument(
+        "--rerank", type=int, default=_RERANKER.documents, help="documents it puts in order"
+    )
+
+
 def settings_of(parsed: argparse.Namespace) -> Settings:
     """The settings the options say. Raises RagUsageError."""
     try:
@@ -151,4 +168,7 @@ def settings_of(parsed: argparse.Namespace) -> Settings:
         parsed.threads,
         parsed.max_query_chars,
         parsed.kept_queries,
+        RerankerSpec(
+            parsed.reranker_url, parsed.reranker_model, parsed.reranker_key_env, parsed.rerank
+        ),
     )

@@ -2,7 +2,6 @@
 
 import asyncio
 import json
-import os
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
@@ -13,6 +12,7 @@ import aiohttp
 from rag_store.documents import Document, distinct
 from rag_store.errors import ExpansionError, RagUsageError
 from rag_store.expansion.prompt import Part, parts, prompt, questions_in
+from rag_store.model_server import line_of, message_of, open_session, post
 
 _ATTEMPTS = 5
 _BUSY = (429, 502, 503)
@@ -20,6 +20,7 @@ _WAIT_S = 1.0
 _LONGEST_WAIT_S = 30.0
 # What a question may take at most, and the thoughts of a model that thinks before it writes.
 _QUESTION_TOKENS, _SPARE_TOKENS = 64, 256
+_IF_SLOW = "ask it for less at once with --concurrency"
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,11 +43,8 @@ class Endpoint:
 @asynccontextmanager
 async def open_writer(endpoint: Endpoint) -> AsyncIterator["QuestionWriter"]:
     """A writer with connections of its own. Raises RagUsageError."""
-    key = os.environ.get(endpoint.key_env, "")
-    timeout = aiohttp.ClientTimeout(total=endpoint.timeout_s, sock_connect=10)
-    headers = {"Authorization": f"Bearer {key}"} if key else {}
     route = endpoint.route
-    async with aiohttp.ClientSession(timeout=timeout, headers=headers) as session:
+    async with open_session(endpoint.key_env, endpoint.timeout_s) as session:
         yield QuestionWriter(session, route, endpoint)
 
 
@@ -75,48 +73,19 @@ class QuestionWriter:
             "max_tokens": part.count * _QUESTION_TOKENS + _SPARE_TOKENS,
         }
         for attempt in range(_ATTEMPTS):
-            status, content = await self._post(body)
+            status, content = await post(self._session, self._route, body, ExpansionError, _IF_SLOW)
             if status not in _BUSY or attempt == _ATTEMPTS - 1:
                 break
             await asyncio.sleep(min(_WAIT_S * 2**attempt, _LONGEST_WAIT_S))
         if status != 200:
-            raise ExpansionError(f"{self._route} answered HTTP {status}: {_message(content)}")
+            raise ExpansionError(f"{self._route} answered HTTP {status}: {message_of(content)}")
         return _content(content, self._route)
-
-    async def _post(self, body: dict[str, object]) -> tuple[int, bytes]:
-        try:
-            async with self._session.post(self._route, json=body) as response:
-                return response.status, await response.read()
-        except TimeoutError:
-            raise ExpansionError(
-                f"{self._route} has not answered in {self._endpoint.timeout_s:g} s:"
-                " ask it for less at once with --concurrency"
-            ) from None
-        except (aiohttp.ClientError, OSError) as error:
-            raise ExpansionError(f"cannot reach {self._route}: {_line(str(error))}") from error
 
 
 def _content(answer: bytes, route: str) -> str:
     try:
         content: Any = json.loads(answer)["choices"][0]["message"]["content"]
     except (ValueError, KeyError, IndexError, TypeError):
-        raise ExpansionError(f"{route} gave no chat completion: {_line(answer)}") from None
+        raise ExpansionError(f"{route} gave no chat completion: {line_of(answer)}") from None
     # A model that has thought to the end of its tokens has said nothing: null.
     return content if isinstance(content, str) else ""
-
-
-def _message(answer: bytes) -> str:
-    """The sentence of an error in OpenAI's form or in FastAPI's, else the start of the answer."""
-    try:
-        fields = json.loads(answer)
-        told = fields.get("error", fields)
-        said = told.get("message") or told.get("detail") if isinstance(told, dict) else told
-    except (ValueError, AttributeError):
-        said = None
-    return _line(str(said)) if said else _line(answer) or "no message"
-
-
-def _line(text: str | bytes) -> str:
-    whole = text.decode("utf-8", "replace") if isinstance(text, bytes) else text
-    line = " ".join("".join(each if each.isprintable() else " " for each in whole).split())
-    return line if len(line) <= 200 else f"{line[:200]}…"

@@ -46,7 +46,7 @@ class Metrics:
         """A query was labelled, or refused."""
         self._labels.labels("refused" if label.doc_id is None else "answered").inc()
         timings = label.timings
-        for stage in ("queue", "embed", "search", "fuse"):
+        for stage in ("queue", "embed", "search", "fuse", "rerank"):
             self._stage_s.labels(stage).observe(getattr(timings, f"{stage}_ms") / 1000)
 
     def label_failed(self) -> None:

@@ -2,7 +2,14 @@
 
 from dataclasses import dataclass
 
-from rag_store.errors import EmbedderError, QueryError, RagError, RagUsageError, StoreError
+from rag_store.errors import (
+    EmbedderError,
+    QueryError,
+    RagError,
+    RagUsageError,
+    RerankerError,
+    StoreError,
+)
 
 _TYPES = {429: "rate_limit_error", 500: "server_error", 503: "server_error"}
 
@@ -59,6 +66,8 @@ def problem_of(error: RagError, param: str | None = None) -> Problem:
             return Problem(422, str(error), "invalid_value", param)
         case EmbedderError():
             return Problem(503, str(error), "embedder_unavailable")
+        case RerankerError():
+            return Problem(503, str(error), "reranker_unavailable")
         case StoreError():
             return Problem(503, str(error), "store_unavailable")
     return Problem(500, str(error), "internal_error")

@@ -1,16 +1,13 @@
 """`kvswarm rag expand` against a server that speaks OpenAI's chat protocol."""
 
-import asyncio
 import json
-import threading
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from dataclasses import dataclass, field
+from collections.abc import Callable
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
 
 import pytest
-from aiohttp import web
+from model_host import ModelHost, model_host
 
 from rag_store.cli.main import main
 from rag_store.documents import Document
@@ -21,59 +18,12 @@ REPLY = 'Sure:\n1. What is a log?\n2) "Who leads?"\n- what is a LOG?\n\nNot a qu
 Answer = Callable[[str], tuple[int, Any]]
 
 
-@dataclass
-class ChatHost:
-    """`answer` gets the message and gives status and body; what came is kept."""
-
-    answer: Answer
-    url: str = ""
-    bodies: list[dict[str, Any]] = field(default_factory=list)
-    keys: list[str | None] = field(default_factory=list)
-    inside: int = 0
-    most_inside: int = 0
-
-    async def chat(self, request: web.Request) -> web.Response:
-        self.inside += 1
-        self.most_inside = max(self.most_inside, self.inside)
-        body = await request.json()
-        self.bodies.append(body)
-        self.keys.append(request.headers.get("Authorization"))
-        await asyncio.sleep(0.02)
-        self.inside -= 1
-        status, content = self.answer(body["messages"][0]["content"])
-        if isinstance(content, str):
-            return web.Response(status=status, text=content)
-        return web.json_response(content, status=status)
-
-
 def said(text: str | None) -> tuple[int, Any]:
     return 200, {"choices": [{"message": {"role": "assistant", "content": text}}]}
 
 
-@contextmanager
-def chat_host(answer: Answer) -> Iterator[ChatHost]:
-    """A real server in a thread of its own."""
-    host, loop = ChatHost(answer), asyncio.new_event_loop()
-    app = web.Application()
-    app.router.add_post("/v1/chat/completions", host.chat)
-    runner = web.AppRunner(app, shutdown_timeout=0.1)
-    thread = threading.Thread(target=loop.run_forever, daemon=True)
-    thread.start()
-
-    async def start() -> int:
-        await runner.setup()
-        await web.TCPSite(runner, "127.0.0.1", 0).start()
-        return int(runner.addresses[0][1])
-
-    try:
-        port = asyncio.run_coroutine_threadsafe(start(), loop).result(10)
-        host.url = f"http://127.0.0.1:{port}"
-        yield host
-    finally:
-        asyncio.run_coroutine_threadsafe(runner.cleanup(), loop).result(10)
-        loop.call_soon_threadsafe(loop.stop)
-        thread.join(10)
-        loop.close()
+def chat_host(answer: Answer) -> AbstractContextManager[ModelHost]:
+    return model_host("/v1/chat/completions", lambda body: answer(body["messages"][0]["content"]))
 
 
 @pytest.fixture
@@ -85,7 +35,7 @@ def corpus(tmp_path: Path) -> Path:
     return folder
 
 
-def expand(corpus: Path, host: ChatHost, *more: object) -> int:
+def expand(corpus: Path, host: ModelHost, *more: object) -> int:
     fixed = ["expand", "--corpus", corpus, "--url", host.url, "--model", "m"]
     return main(list(map(str, [*fixed, *more])))
 

@@ -30,9 +30,17 @@ def test_a_label_has_all_its_fields(served: Service) -> None:
     label = reply.body
     assert (reply.status, label["object"], label["doc_id"]) == (200, "label", "raft")
     assert {"score", "threshold", "margin", "agree"} < label.keys()
-    assert label["timings"].keys() == {"queue_ms", "embed_ms", "search_ms", "fuse_ms", "total_ms"}
+    assert label["timings"].keys() == {
+        "queue_ms",
+        "embed_ms",
+        "search_ms",
+        "fuse_ms",
+        "rerank_ms",
+        "total_ms",
+    }
     first = label["candidates"][0]
-    assert first.keys() == {"doc_id", "title", "score", "cosine", "bm25", "chunk", "question"}
+    scores = {"score", "cosine", "bm25", "relevance"}
+    assert first.keys() == {"doc_id", "title", "chunk", "question"} | scores
     assert first["title"] == "Raft"
 
 

@@ -1,0 +1,56 @@
+"""A model's server, asked over HTTP, and what it said in one line."""
+
+import json
+import os
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager
+
+import aiohttp
+
+from rag_store.errors import RagError
+
+
+@asynccontextmanager
+async def open_session(key_env: str, timeout_s: float) -> AsyncIterator[aiohttp.ClientSession]:
+    """Connections to one server; its key, if any, is read from the environment."""
+    key = os.environ.get(key_env, "")
+    timeout = aiohttp.ClientTimeout(total=timeout_s, sock_connect=10)
+    headers = {"Authorization": f"Bearer {key}"} if key else {}
+    async with aiohttp.ClientSession(timeout=timeout, headers=headers) as session:
+        yield session
+
+
+async def post(
+    session: aiohttp.ClientSession,
+    route: str,
+    body: Mapping[str, object],
+    fails: type[RagError],
+    if_slow: str,
+) -> tuple[int, bytes]:
+    """Status and content. Raises `fails`; `if_slow` says what helps against a timeout."""
+    try:
+        async with session.post(route, json=body) as response:
+            return response.status, await response.read()
+    except TimeoutError:
+        waited_s = session.timeout.total
+        raise fails(f"{route} has not answered in {waited_s:g} s: {if_slow}") from None
+    except (aiohttp.ClientError, OSError) as error:
+        raise fails(f"cannot reach {route}: {line_of(str(error))}") from error
+
+
+def message_of(answer: bytes) -> str:
+    """The sentence of an error in OpenAI's form or in FastAPI's, else the start of the answer."""
+    try:
+        fields = json.loads(answer)
+        told = fields.get("error", fields)
+        said = told.get("message") or told.get("detail") if isinstance(told, dict) else told
+    except (ValueError, AttributeError):
+        said = None
+    return line_of(str(said)) if said else line_of(answer) or "no message"
+
+
+def line_of(text: str | bytes) -> str:
+    """Its start in one line that can be printed."""
+    whole = text.decode("utf-8", "replace") if isinstance(text, bytes) else text
+    line = " ".join("".join(each if each.isprintable() else " " for each in whole).split())
+    return line if len(line) <= 200 else f"{line[:200]}…"

@@ -1,0 +1,1 @@
+"""A model that reads the question together with what was found, and says what answers it."""

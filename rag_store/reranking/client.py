@@ -1,0 +1,57 @@
+"""A client of `/v1/rerank`, as Jina and Cohere defined it and vLLM serves it."""
+
+import json
+import math
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+from typing import Any
+
+import aiohttp
+
+from rag_store.errors import RerankerError
+from rag_store.model_server import line_of, message_of, open_session, post
+from rag_store.reranking.spec import RerankerSpec
+
+_IF_SLOW = "have it read fewer documents with --rerank"
+
+
+@asynccontextmanager
+async def open_reranker(spec: RerankerSpec) -> AsyncIterator["Reranker | None"]:
+    """A reranker with connections of its own; nothing is asked yet. None without a url."""
+    if not spec.url:
+        yield None
+        return
+    async with open_session(spec.api_key_env, spec.timeout_s) as session:
+        yield Reranker(session, spec)
+
+
+class Reranker:
+    """Use `open_reranker`."""
+
+    def __init__(self, session: aiohttp.ClientSession, spec: RerankerSpec) -> None:
+        self._session = session
+        self._spec = spec
+
+    async def relevances(self, query: str, passages: Sequence[str]) -> list[float]:
+        """How well each passage answers the query, in order; more is better.
+
+        The numbers are the model's own, often from 0 to 1. Raises RerankerError.
+        """
+        route = self._spec.route
+        body = {"model": self._spec.model, "query": query, "documents": list(passages)}
+        status, content = await post(self._session, route, body, RerankerError, _IF_SLOW)
+        if status != 200:
+            raise RerankerError(f"{route} answered HTTP {status}: {message_of(content)}")
+        return _scores(content, len(passages), route)
+
+
+def _scores(answer: bytes, count: int, route: str) -> list[float]:
+    try:
+        results: Any = json.loads(answer)["results"]
+        found = {int(each["index"]): float(each["relevance_score"]) for each in results}
+        scores = [found[at] for at in range(count)]
+    except (ValueError, KeyError, TypeError):
+        raise RerankerError(f"{route} did not score {count} texts: {line_of(answer)}") from None
+    if not all(map(math.isfinite, scores)):
+        raise RerankerError(f"{route} gave scores that are not finite")
+    return scores

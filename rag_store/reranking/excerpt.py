@@ -1,0 +1,43 @@
+"""What a reranker reads of a document: the parts that are nearest to the question."""
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from rag_store.catalog import Entry
+from rag_store.chunking import Chunk, join, passage
+from rag_store.embedders import Vectors
+from rag_store.fusion import fuse
+from rag_store.ranking import Scores
+
+CHUNKS = 3
+"""With the default size of chunks they fit into the 512 tokens that many rerankers read."""
+
+_GAP = " … "
+
+
+def excerpt(entry: Entry, query: Vectors, bm25: Scores) -> str:
+    """The title and the document's best chunks, in the order of its text.
+
+    `query` has the shape [dim]; `bm25` is that of each row of the entry, shape [rows].
+    """
+    told = entry.chunk_count
+    scores = fuse("zscore", [entry.vectors[:told] @ query, bm25[:told]], [1, 1])
+    best = np.sort(np.argsort(-scores, kind="stable")[:CHUNKS])
+    rows = [entry.rows[at] for at in best]
+    return passage(entry.title, _GAP.join(_runs([Chunk(r.ordinal, r.start, r.text) for r in rows])))
+
+
+def _runs(chunks: Sequence[Chunk]) -> list[str]:
+    """The texts of chunks that follow one another, what they share said once."""
+    runs: list[list[Chunk]] = []
+    for chunk in chunks:
+        if not runs or chunk.ordinal != runs[-1][-1].ordinal + 1:
+            runs.append([])
+        runs[-1].append(chunk)
+    return [_joined(run) for run in runs]
+
+
+def _joined(run: list[Chunk]) -> str:
+    first = run[0].start
+    return join(tuple(Chunk(each.ordinal, each.start - first, each.text) for each in run)).strip()

@@ -1,0 +1,34 @@
+"""Which server reads what was found, as a command line says it."""
+
+from dataclasses import dataclass
+
+from rag_store.errors import RagUsageError
+
+
+@dataclass(frozen=True, slots=True)
+class RerankerSpec:
+    """The server at `url` reads the first `documents` candidates; without a url nobody does.
+
+    The key is read from the environment.
+    """
+
+    url: str = ""
+    model: str = ""
+    api_key_env: str = "OPENAI_API_KEY"
+    documents: int = 5
+    timeout_s: float = 30.0
+
+    def __post_init__(self) -> None:
+        if not self.url:
+            return
+        if not self.url.startswith(("http://", "https://")):
+            raise RagUsageError(f"the reranker's url is {self.url!r}: give http://host:port")
+        if not self.model:
+            raise RagUsageError("a reranker needs the model's name too: --reranker-model")
+        if self.documents < 2:
+            raise RagUsageError(f"--rerank is {self.documents}: give at least 2")
+
+    @property
+    def route(self) -> str:
+        """Where it is asked."""
+        return f"{self.url.rstrip('/').removesuffix('/v1')}/v1/rerank"

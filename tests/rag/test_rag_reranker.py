@@ -1,0 +1,224 @@
+"""A model that reads what was found and puts it in order, over `/v1/rerank`."""
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from model_host import ModelHost, model_host
+from service_process import service
+
+from rag_store.catalog import Entry
+from rag_store.chunking import Chunker
+from rag_store.cli.main import main
+from rag_store.reranking.excerpt import CHUNKS, excerpt
+from rag_store.store import Row
+
+QUESTION = "which text is about a leader of a log"
+TEXTS = {
+    "raft": "A leader replicates its log to the followers.",
+    "choir": "A leader sings the first line, and a choir answers.",
+    "dough": "Bread rises when yeast ferments the dough.",
+}
+Score = Callable[[str], Any]
+
+
+def scored(score: Score) -> Callable[[dict[str, Any]], tuple[int, Any]]:
+    """An answer with a score for each text, the best first as servers give it."""
+
+    def answer(body: dict[str, Any]) -> tuple[int, Any]:
+        rows = [
+            {"index": at, "relevance_score": score(text)}
+            for at, text in enumerate(body["documents"])
+        ]
+        return 200, {"results": sorted(rows, key=lambda row: -row["relevance_score"])}
+
+    return answer
+
+
+def rerank_host(score: Score) -> Any:
+    return model_host("/v1/rerank", scored(score))
+
+
+def prefers(word: str) -> Score:
+    return lambda text: 0.75 if word in text else 0.25
+
+
+@pytest.fixture
+def library(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Path:
+    corpus = tmp_path / "corpus"
+    corpus.mkdir()
+    for name, text in TEXTS.items():
+        (corpus / f"{name}.txt").write_text(text)
+    written = {"doc_id": "raft", "questions": ["Who leads?"]}
+    (corpus / "expansions.jsonl").write_text(json.dumps(written) + "\n")
+    path = tmp_path / "library"
+    assert main(["index", str(corpus), "--path", str(path), "--embedder", "hashing"]) == 0
+    capsys.readouterr()
+    return path
+
+
+def rag(library: Path, url: str, *arguments: object) -> int:
+    fixed = ["--path", library, "--embedder", "hashing", "--reranker-url", url]
+    return main([*map(str, [*arguments, *fixed])])
+
+
+def label(
+    library: Path, host: ModelHost, capsys: pytest.CaptureFixture[str], *more: object
+) -> dict[str, Any]:
+    assert rag(library, host.url, "label", QUESTION, "--json", "--reranker-model", "m", *more) == 0
+    return dict(json.loads(capsys.readouterr().out))
+
+
+def test_the_first_candidate_is_the_one_the_reranker_prefers(
+    library: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with rerank_host(prefers("choir")) as host:
+        found = label(library, host, capsys)
+    best, second, *_ = found["candidates"]
+    assert (found["doc_id"], best["doc_id"], second["doc_id"]) == ("choir", "choir", "raft")
+    assert (best["relevance"], second["relevance"], found["margin"]) == (0.75, 0.25, 0.5)
+    assert best["score"] < second["score"]
+    assert found["timings"]["rerank_ms"] > 0
+    stages = ("queue", "embed", "search", "fuse", "rerank")
+    total = sum(found["timings"][f"{stage}_ms"] for stage in stages)
+    assert found["timings"]["total_ms"] == pytest.approx(total)
+
+
+def test_it_is_told_the_question_and_the_texts_and_no_expansion(
+    library: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("SOME_KEY", "secret")
+    with rerank_host(prefers("raft")) as host:
+        label(library, host, capsys, "--reranker-key-env", "SOME_KEY")
+    (body,) = host.bodies
+    assert (body["model"], body["query"]) == ("m", QUESTION)
+    assert body["documents"][0] == f"raft\n{TEXTS['raft']}"
+    assert not any("Who leads?" in text for text in body["documents"])
+    assert host.keys == ["Bearer secret"]
+
+
+def test_what_is_not_read_stays_behind_in_its_order(
+    library: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with model_host("/v1/rerank", scored(lambda text: 0.5)) as host:
+        plain = label(library, host, capsys, "--rerank", 3)
+        two = label(library, host, capsys, "--rerank", 2)
+    assert [len(body["documents"]) for body in host.bodies] == [3, 2]
+    order = [each["doc_id"] for each in plain["candidates"]]
+    assert [each["doc_id"] for each in two["candidates"]] == order
+    assert [each["relevance"] for each in two["candidates"]] == [0.5, 0.5, None]
+
+
+def test_an_empty_library_asks_nobody(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "corpus").mkdir()
+    with rerank_host(prefers("")) as host:
+        found = label(tmp_path / "empty", host, capsys)
+    assert found["candidates"] == []
+    assert host.bodies == []
+
+
+def test_explain_says_the_relevance(library: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    with rerank_host(prefers("choir")) as host:
+        assert rag(library, host.url, "explain", QUESTION, "--reranker-model", "m") == 0
+    told = capsys.readouterr().out
+    assert "choir: relevance 0.750, fused" in told
+    assert "raft: relevance 0.250, fused" in told
+
+
+def test_an_evaluation_says_what_it_gains(
+    library: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    questions = tmp_path / "questions.jsonl"
+    row = {"qid": "1", "question": QUESTION, "doc_id": "choir"}
+    questions.write_text(json.dumps(row) + "\n")
+    asked = ("eval", "--questions", questions, "--reranker-model", "m")
+    with rerank_host(prefers("choir")) as host:
+        assert rag(library, host.url, *asked, "--json") == 0
+        found = json.loads(capsys.readouterr().out)
+        assert rag(library, host.url, *asked) == 0
+    assert found["top1"] == 1
+    assert found["baselines"]["without_reranking"]["top1"] == 0
+    assert found["baselines"]["dense"]["top1"] == 0
+    assert found["stages_ms"]["rerank_ms"]["p50"] > 0
+    assert "\nrerank " in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("answer", "told"),
+    [
+        ((404, {"error": {"message": "no model m"}}), "answered HTTP 404: no model m"),
+        ((200, {"results": [{"index": 0, "relevance_score": 1}]}), "did not score 3 texts"),
+        ((200, "not JSON"), "did not score 3 texts: not JSON"),
+        (
+            (200, {"results": [{"index": at, "relevance_score": "nan"} for at in range(3)]}),
+            "gave scores that are not finite",
+        ),
+    ],
+)
+def test_a_reply_that_is_none_is_told_in_one_line(
+    library: Path, capsys: pytest.CaptureFixture[str], answer: tuple[int, Any], told: str
+) -> None:
+    with model_host("/v1/rerank", lambda body: answer) as host:
+        assert rag(library, host.url, "label", QUESTION, "--reranker-model", "m") == 1
+    said = capsys.readouterr().err
+    assert told in said
+    assert said.count("\n") == 1
+
+
+@pytest.mark.parametrize(
+    ("options", "told"),
+    [
+        (("--reranker-url", "localhost:1", "--reranker-model", "m"), "give http://host:port"),
+        (("--reranker-url", "http://localhost:1"), "--reranker-model"),
+        (
+            ("--reranker-url", "http://h", "--reranker-model", "m", "--rerank", "1"),
+            "give at least 2",
+        ),
+    ],
+)
+def test_wrong_options_are_told_in_one_line(
+    library: Path, capsys: pytest.CaptureFixture[str], options: tuple[str, ...], told: str
+) -> None:
+    fixed = ["label", QUESTION, "--path", str(library), "--embedder", "hashing"]
+    assert main([*fixed, *options]) == 2
+    said = capsys.readouterr().err
+    assert told in said
+    assert said.count("\n") == 1
+
+
+def test_the_service_says_when_the_reranker_is_away_and_goes_on_when_it_is_back(
+    library: Path,
+) -> None:
+    replies: list[tuple[int, Any]] = [(503, {"message": "loading"})]
+    good = scored(prefers("choir"))
+    with model_host("/v1/rerank", lambda body: replies.pop() if replies else good(body)) as host:
+        options = ("--embedder", "hashing", "--reranker-url", host.url, "--reranker-model", "m")
+        with service(library, *options) as running:
+            away = running.post("/v1/label", {"query": QUESTION})
+            assert (away.status, away.error["code"]) == (503, "reranker_unavailable")
+            assert away.headers["Retry-After"] == "1"
+            back = running.post("/v1/label", {"query": QUESTION})
+    assert (back.status, back.body["doc_id"]) == (200, "choir")
+
+
+def entry(text: str, chunker: Chunker) -> Entry:
+    cut = chunker.cut(text)
+    rows = [Row("d", "Title", "", c.ordinal, len(cut), c.start, c.text, 0) for c in cut]
+    return Entry(tuple(rows), np.zeros((len(rows), 1), np.float32))
+
+
+def test_an_excerpt_is_the_best_chunks_in_order_with_what_they_share_said_once() -> None:
+    words = [f"word{at}" for at in range(60)]
+    made = entry(" ".join(words), Chunker(10, 4))
+    bm25 = np.zeros(len(made.rows), np.float32)
+    bm25[[1, 2, 6]] = 1
+    assert CHUNKS == 3
+    title, told = excerpt(made, np.zeros(1, np.float32), bm25).split("\n")
+    first, second = told.split(" … ")
+    assert title == "Title"
+    together = made.rows[1].text + made.rows[2].text
+    assert first.split() == list(dict.fromkeys(together.split()))
+    assert second == made.rows[6].text.strip()
