@@ -96,10 +96,11 @@ class Searcher:
 
     def passages(self, found: Found) -> list[str]:
         """What a reranker is to read: a text for each of the first candidates."""
-        documents = found.ranking.documents[: self.settings.reranker.documents]
+        spec, query = self.settings.reranker, found.embedding.vector
+        documents = found.ranking.documents[: spec.documents]
         rows = [slice(*self.snapshot.first_rows[at : at + 2]) for at in documents]
         return [
-            excerpt(self.snapshot.entries[at], found.embedding.vector, found.scores.bm25[where])
+            excerpt(self.snapshot.entries[at], query, found.scores.bm25[where], spec.chunks)
             for at, where in zip(documents, rows, strict=True)
         ]
 

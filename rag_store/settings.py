@@ -33,7 +33,7 @@ class Settings:
     fusion: str = "zscore"
     candidates: int = 5
     expansions: bool = True
-    exact_chunks: int = 10_000
+    exact_chunks: int = 30_000
     threads: int = 4
     max_query_chars: int = 20_000
     kept_queries: int = 4096

@@ -136,6 +136,12 @@ def _add_reranker_options(group: argparse._ArgumentGroup) -> None:
     group.add_argument(
         "--rerank", type=int, default=_RERANKER.documents, help="documents it puts in order"
     )
+    group.add_argument(
+        "--rerank-chunks",
+        type=int,
+        default=_RERANKER.chunks,
+        help="chunks of each document that it reads",
+    )
 
 
 def settings_of(parsed: argparse.Namespace) -> Settings:
@@ -169,6 +175,10 @@ def settings_of(parsed: argparse.Namespace) -> Settings:
         parsed.max_query_chars,
         parsed.kept_queries,
         RerankerSpec(
-            parsed.reranker_url, parsed.reranker_model, parsed.reranker_key_env, parsed.rerank
+            parsed.reranker_url,
+            parsed.reranker_model,
+            parsed.reranker_key_env,
+            parsed.rerank,
+            parsed.rerank_chunks,
         ),
     )

@@ -12,7 +12,7 @@ from rag_store.errors import RerankerError
 from rag_store.model_server import line_of, message_of, open_session, post
 from rag_store.reranking.spec import RerankerSpec
 
-_IF_SLOW = "have it read fewer documents with --rerank"
+_IF_SLOW = "have it read less with --rerank and --rerank-chunks"
 
 
 @asynccontextmanager

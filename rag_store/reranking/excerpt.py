@@ -10,20 +10,17 @@ from rag_store.embedders import Vectors
 from rag_store.fusion import fuse
 from rag_store.ranking import Scores
 
-CHUNKS = 3
-"""With the default size of chunks they fit into the 512 tokens that many rerankers read."""
-
 _GAP = " … "
 
 
-def excerpt(entry: Entry, query: Vectors, bm25: Scores) -> str:
-    """The title and the document's best chunks, in the order of its text.
+def excerpt(entry: Entry, query: Vectors, bm25: Scores, count: int) -> str:
+    """The title and so many of the document's best chunks, in the order of its text.
 
     `query` has the shape [dim]; `bm25` is that of each row of the entry, shape [rows].
     """
     told = entry.chunk_count
     scores = fuse("zscore", [entry.vectors[:told] @ query, bm25[:told]], [1, 1])
-    best = np.sort(np.argsort(-scores, kind="stable")[:CHUNKS])
+    best = np.sort(np.argsort(-scores, kind="stable")[:count])
     rows = [entry.rows[at] for at in best]
     return passage(entry.title, _GAP.join(_runs([Chunk(r.ordinal, r.start, r.text) for r in rows])))
 

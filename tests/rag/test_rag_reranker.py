@@ -13,7 +13,7 @@ from service_process import service
 from rag_store.catalog import Entry
 from rag_store.chunking import Chunker
 from rag_store.cli.main import main
-from rag_store.reranking.excerpt import CHUNKS, excerpt
+from rag_store.reranking.excerpt import excerpt
 from rag_store.store import Row
 
 QUESTION = "which text is about a leader of a log"
@@ -177,6 +177,10 @@ def test_a_reply_that_is_none_is_told_in_one_line(
             ("--reranker-url", "http://h", "--reranker-model", "m", "--rerank", "1"),
             "give at least 2",
         ),
+        (
+            ("--reranker-url", "http://h", "--reranker-model", "m", "--rerank-chunks", "0"),
+            "give at least 1",
+        ),
     ],
 )
 def test_wrong_options_are_told_in_one_line(
@@ -215,10 +219,10 @@ def test_an_excerpt_is_the_best_chunks_in_order_with_what_they_share_said_once()
     made = entry(" ".join(words), Chunker(10, 4))
     bm25 = np.zeros(len(made.rows), np.float32)
     bm25[[1, 2, 6]] = 1
-    assert CHUNKS == 3
-    title, told = excerpt(made, np.zeros(1, np.float32), bm25).split("\n")
+    title, told = excerpt(made, np.zeros(1, np.float32), bm25, 3).split("\n")
     first, second = told.split(" … ")
     assert title == "Title"
     together = made.rows[1].text + made.rows[2].text
     assert first.split() == list(dict.fromkeys(together.split()))
     assert second == made.rows[6].text.strip()
+    assert excerpt(made, np.zeros(1, np.float32), bm25, 1) == f"Title\n{made.rows[1].text.strip()}"
