@@ -124,6 +124,8 @@ def _stop_signal(drain_s: float) -> Iterator[asyncio.Event]:
     last.daemon = True
 
     def stop() -> None:
+        if event.is_set():  # two signals came before the loop had its turn
+            return
         _restore(loop)
         last.start()
         event.set()

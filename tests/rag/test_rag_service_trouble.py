@@ -90,6 +90,15 @@ def _accepts(running: Service) -> bool:
         return False
 
 
+def test_two_signals_at_once_are_one(tmp_path: Path) -> None:
+    with service(tmp_path) as running:
+        for number in (signal.SIGSTOP, signal.SIGINT, signal.SIGTERM, signal.SIGCONT):
+            running.process.send_signal(number)
+        _, errors = running.process.communicate(timeout=30)
+    assert running.process.returncode == 0
+    assert errors.count("\n") == 1, errors  # that the library is empty
+
+
 def test_a_stop_does_not_wait_for_ever(tmp_path: Path) -> None:
     with embedding_host() as host, service(tmp_path, *host.options, "--drain", "0.2") as running:
         host.open.clear()
