@@ -1,7 +1,6 @@
 """The library: documents in, labels out. Everything that blocks runs in threads."""
 
 import asyncio
-import time
 from collections.abc import AsyncIterator, Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager
@@ -11,18 +10,19 @@ from typing import TypeVar
 import numpy as np
 from threadpoolctl import threadpool_limits
 
+from rag_store.answering import Answering
 from rag_store.catalog import Entry
 from rag_store.decision import SHIPPED, UNFITTED, Threshold, fit
 from rag_store.documents import Document, Query, clean
 from rag_store.embedders import Vectors, open_embedder
-from rag_store.embedders.queue import Embedded, EmbeddingQueue
+from rag_store.embedders.queue import EmbeddingQueue
 from rag_store.errors import QueryError, RagError, RagUsageError
 from rag_store.fingerprint import Fingerprint
 from rag_store.ingest import IngestReport, Progress
 from rag_store.label import Label
 from rag_store.neighbours import Neighbours, compare
 from rag_store.reranking.client import Reranker, open_reranker
-from rag_store.search import Answer, Found, Searcher
+from rag_store.search import Answer, Searcher
 from rag_store.settings import Settings
 from rag_store.shelf import Shelf, Size
 
@@ -70,7 +70,7 @@ class Library:
         self._queue = queue
         self._embedding = embedding
         self._searching = searching
-        self._reranker = reranker
+        self._answering = Answering(queue, reranker, searching, self._searcher)
         self._changing = asyncio.Lock()
         self._threshold = self._stored_threshold()
 
@@ -165,8 +165,9 @@ class Library:
             return True
 
     async def label(self, text: str) -> Label:
-        """Which document the query is about. Raises QueryError, EmbedderError, RerankerError
-        and StoreError.
+        """Which document the query is about.
+
+        Raises QueryError, EmbedderError, RerankerError and StoreError.
         """
         return (await self._answer(text)).label
 
@@ -213,35 +214,13 @@ class Library:
         return fitted
 
     async def _answer(self, text: str) -> Answer:
-        query = self._checked(text)
-        embedded = await self._queue.embed(query)
-        since_s = time.perf_counter()
-        if self._reranker is None:
-            return await self._in_thread(self._search, query, embedded, since_s)
-        return await self._reranked(self._reranker, query, embedded, since_s)
+        return await self._answering.answer(self._checked(text))
 
-    def _search(self, query: str, embedded: Embedded, since_s: float) -> Answer:
-        searcher, found = self._find(query, embedded, since_s)
-        return searcher.answer(found)
-
-    def _find(self, query: str, embedded: Embedded, since_s: float) -> tuple[Searcher, Found]:
-        waited_ms = (time.perf_counter() - since_s) * 1000
+    def _searcher(self) -> Searcher:
         snapshot = self._shelf.snapshot()
         large = len(snapshot.rows) > self._settings.exact_chunks
         nearest = partial(self._shelf.store.nearest, questions=self._settings.expansions)
-        by_index = nearest if large else None
-        searcher = Searcher(snapshot, self._settings, self._threshold, by_index)
-        return searcher, searcher.find(query, embedded, waited_ms)
-
-    async def _reranked(
-        self, reranker: Reranker, query: str, embedded: Embedded, since_s: float
-    ) -> Answer:
-        searcher, found = await self._in_thread(self._find, query, embedded, since_s)
-        begun_s = time.perf_counter()
-        passages = await self._in_thread(searcher.passages, found)
-        relevances = await reranker.relevances(query, passages) if passages else []
-        rerank_ms = (time.perf_counter() - begun_s) * 1000
-        return await self._in_thread(searcher.answer, found.reranked(relevances, rerank_ms))
+        return Searcher(snapshot, self._settings, self._threshold, nearest if large else None)
 
     def _checked(self, text: str) -> str:
         if not isinstance(text, str):

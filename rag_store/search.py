@@ -86,10 +86,8 @@ class Searcher:
         searched_s = time.perf_counter()
         retriever, fusion = self.settings.retriever, self.settings.fusion
         ranking = rank(self.snapshot, embedded.embedding, scores, retriever, fusion)
-        search_ms, fuse_ms = (
-            (searched_s - begun_s) * 1000,
-            (time.perf_counter() - searched_s) * 1000,
-        )
+        search_ms = (searched_s - begun_s) * 1000
+        fuse_ms = (time.perf_counter() - searched_s) * 1000
         queue_ms = embedded.queue_ms + waited_ms
         timings = Timings(queue_ms, embedded.embed_ms, search_ms, fuse_ms)
         return Found(words, embedded.embedding, scores, ranking, timings)
@@ -106,16 +104,18 @@ class Searcher:
 
     def answer(self, found: Found) -> Answer:
         """The label of what was found."""
-        ranking, words = found.ranking, found.words
+        ranking, words, begun_s = found.ranking, found.words, time.perf_counter()
         signs: Features = np.zeros(len(self.threshold.weights))
         if len(ranking.documents):
             signs = features(self.snapshot, ranking, found.embedding, words)
-        label = self._label(found, signs, _agree(ranking))
+        agree = _agree(ranking)
+        fuse_ms = found.timings.fuse_ms + (time.perf_counter() - begun_s) * 1000
+        label = self._label(found, signs, agree, replace(found.timings, fuse_ms=fuse_ms))
         ranked = tuple(self.snapshot.entries[at].doc_id for at in ranking.documents)
         return Answer(label, ranked, *self._reasons(ranking, words), signs)
 
-    def _label(self, found: Found, signs: Features, agree: bool) -> Label:
-        timings, scores = found.timings, found.deciding
+    def _label(self, found: Found, signs: Features, agree: bool, timings: Timings) -> Label:
+        scores = found.deciding
         candidates = tuple(
             self._candidate(found, at)
             for at in range(min(self.settings.candidates, len(found.ranking.documents)))
