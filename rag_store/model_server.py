@@ -9,12 +9,14 @@ import aiohttp
 
 from rag_store.errors import RagError
 
+CONNECT_S = 10.0
+
 
 @asynccontextmanager
 async def open_session(key_env: str, timeout_s: float) -> AsyncIterator[aiohttp.ClientSession]:
     """Connections to one server; its key, if any, is read from the environment."""
     key = os.environ.get(key_env, "")
-    timeout = aiohttp.ClientTimeout(total=timeout_s, sock_connect=10)
+    timeout = aiohttp.ClientTimeout(total=timeout_s, sock_connect=CONNECT_S)
     headers = {"Authorization": f"Bearer {key}"} if key else {}
     async with aiohttp.ClientSession(timeout=timeout, headers=headers) as session:
         yield session
@@ -29,12 +31,14 @@ async def post(
 ) -> tuple[int, bytes]:
     """Status and content. Raises `fails`; `if_slow` says what helps against a timeout."""
     try:
-        async with session.post(route, json=body) as response:
+        async with session.post(route, json=body, allow_redirects=False) as response:
             return response.status, await response.read()
+    except aiohttp.ServerTimeoutError:
+        raise fails(f"cannot reach {route}: no connection in {CONNECT_S:g} s") from None
     except TimeoutError:
         waited_s = session.timeout.total
         raise fails(f"{route} has not answered in {waited_s:g} s: {if_slow}") from None
-    except (aiohttp.ClientError, OSError) as error:
+    except (aiohttp.ClientError, OSError, ValueError) as error:
         raise fails(f"cannot reach {route}: {line_of(str(error))}") from error
 
 
@@ -44,7 +48,7 @@ def message_of(answer: bytes) -> str:
         fields = json.loads(answer)
         told = fields.get("error", fields)
         said = told.get("message") or told.get("detail") if isinstance(told, dict) else told
-    except (ValueError, AttributeError):
+    except (ValueError, AttributeError, RecursionError):
         said = None
     return line_of(str(said)) if said else line_of(answer) or "no message"
 

@@ -104,6 +104,10 @@ class Arrivals:
                 wait((end, *end.read(events, polled_at, unix_to_perf_s)))
             except BlockingIOError:
                 continue
+            except Exception as error:  # it would be ready, and fail, in every turn to come
+                self.remove(descriptor)
+                told = {"message": "a connection cannot be read", "exception": error}
+                self._loop.call_exception_handler(told)
         return len(ready)
 
     def _hand_on(self) -> None:

@@ -52,7 +52,7 @@ def _lines(answer: Answer, threshold: Threshold) -> Iterator[str]:
     yield f"threshold   {_origin(threshold)}"
     yield f"best        {_scores(best)}"
     for runner_up in label.candidates[1:2]:
-        yield f"runner-up   {_scores(runner_up)}, {label.margin:.2f} behind"
+        yield f"runner-up   {_scores(runner_up)}, {label.margin:.3f} behind"
     yield f"agreement   vectors and words {'agree' if label.agree else 'do not agree'} on the best"
     yield f"words       {_terms(answer)}"
     signs = zip(FEATURES, answer.features, strict=True)

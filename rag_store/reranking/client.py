@@ -1,5 +1,6 @@
 """A client of `/v1/rerank`, as Jina and Cohere defined it and vLLM serves it."""
 
+import asyncio
 import json
 import math
 from collections.abc import AsyncIterator, Sequence
@@ -11,6 +12,9 @@ import aiohttp
 from rag_store.errors import RerankerError
 from rag_store.model_server import line_of, message_of, open_session, post
 from rag_store.reranking.spec import RerankerSpec
+
+AT_ONCE = 8
+"""So many questions are with the server; the others wait here, where no timeout runs."""
 
 _IF_SLOW = "have it read less with --rerank and --rerank-chunks"
 
@@ -31,6 +35,7 @@ class Reranker:
     def __init__(self, session: aiohttp.ClientSession, spec: RerankerSpec) -> None:
         self._session = session
         self._spec = spec
+        self._free = asyncio.Semaphore(AT_ONCE)
 
     async def relevances(self, query: str, passages: Sequence[str]) -> list[float]:
         """How well each passage answers the query, in order; more is better.
@@ -39,7 +44,8 @@ class Reranker:
         """
         route = self._spec.route
         body = {"model": self._spec.model, "query": query, "documents": list(passages)}
-        status, content = await post(self._session, route, body, RerankerError, _IF_SLOW)
+        async with self._free:
+            status, content = await post(self._session, route, body, RerankerError, _IF_SLOW)
         if status != 200:
             raise RerankerError(f"{route} answered HTTP {status}: {message_of(content)}")
         return _scores(content, len(passages), route)
@@ -50,7 +56,7 @@ def _scores(answer: bytes, count: int, route: str) -> list[float]:
         results: Any = json.loads(answer)["results"]
         found = {int(each["index"]): float(each["relevance_score"]) for each in results}
         scores = [found[at] for at in range(count)]
-    except (ValueError, KeyError, TypeError):
+    except (ValueError, KeyError, TypeError, OverflowError, RecursionError):
         raise RerankerError(f"{route} did not score {count} texts: {line_of(answer)}") from None
     if not all(map(math.isfinite, scores)):
         raise RerankerError(f"{route} gave scores that are not finite")

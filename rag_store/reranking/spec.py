@@ -15,7 +15,7 @@ class RerankerSpec:
 
     url: str = ""
     model: str = ""
-    api_key_env: str = "OPENAI_API_KEY"
+    api_key_env: str = "RERANKER_API_KEY"
     documents: int = 5
     chunks: int = 2
     timeout_s: float = 30.0

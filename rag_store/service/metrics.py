@@ -46,7 +46,8 @@ class Metrics:
         """A query was labelled, or refused."""
         self._labels.labels("refused" if label.doc_id is None else "answered").inc()
         timings = label.timings
-        for stage in ("queue", "embed", "search", "fuse", "rerank"):
+        stages = ("queue", "embed", "search", "fuse", *(["rerank"] if timings.rerank_ms else []))
+        for stage in stages:
             self._stage_s.labels(stage).observe(getattr(timings, f"{stage}_ms") / 1000)
 
     def label_failed(self) -> None:

@@ -1,6 +1,8 @@
 """A model that reads what was found and puts it in order, over `/v1/rerank`."""
 
+import asyncio
 import json
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -13,7 +15,10 @@ from service_process import service
 from rag_store.catalog import Entry
 from rag_store.chunking import Chunker
 from rag_store.cli.main import main
+from rag_store.errors import RerankerError
+from rag_store.reranking.client import AT_ONCE, open_reranker
 from rag_store.reranking.excerpt import excerpt
+from rag_store.reranking.spec import RerankerSpec
 from rag_store.store import Row
 
 QUESTION = "which text is about a leader of a log"
@@ -91,13 +96,15 @@ def test_it_is_told_the_question_and_the_texts_and_no_expansion(
     library: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("SOME_KEY", "secret")
+    monkeypatch.setenv("OPENAI_API_KEY", "for another host")
     with rerank_host(prefers("raft")) as host:
         label(library, host, capsys, "--reranker-key-env", "SOME_KEY")
-    (body,) = host.bodies
+        label(library, host, capsys)
+    body, _ = host.bodies
     assert (body["model"], body["query"]) == ("m", QUESTION)
     assert body["documents"][0] == f"raft\n{TEXTS['raft']}"
     assert not any("Who leads?" in text for text in body["documents"])
-    assert host.keys == ["Bearer secret"]
+    assert host.keys == ["Bearer secret", None]
 
 
 def test_what_is_not_read_stays_behind_in_its_order(
@@ -152,6 +159,9 @@ def test_an_evaluation_says_what_it_gains(
         ((404, {"error": {"message": "no model m"}}), "answered HTTP 404: no model m"),
         ((200, {"results": [{"index": 0, "relevance_score": 1}]}), "did not score 3 texts"),
         ((200, "not JSON"), "did not score 3 texts: not JSON"),
+        ((200, "[" * 100_000), "did not score 3 texts"),
+        ((200, '{"results": [{"index": 1e999, "relevance_score": 1}]}'), "did not score 3 texts"),
+        ((500, "[" * 100_000), "answered HTTP 500"),
         (
             (200, {"results": [{"index": at, "relevance_score": "nan"} for at in range(3)]}),
             "gave scores that are not finite",
@@ -226,3 +236,25 @@ def test_an_excerpt_is_the_best_chunks_in_order_with_what_they_share_said_once()
     assert first.split() == list(dict.fromkeys(together.split()))
     assert second == made.rows[6].text.strip()
     assert excerpt(made, np.zeros(1, np.float32), bm25, 1) == f"Title\n{made.rows[1].text.strip()}"
+
+
+async def test_so_many_are_with_the_server_at_once_and_the_others_run_into_no_timeout() -> None:
+    with rerank_host(prefers("log")) as host:
+        async with open_reranker(RerankerSpec(host.url, "m", timeout_s=2.0)) as reranker:
+            assert reranker is not None
+            asked = [reranker.relevances(QUESTION, ["a log", "bread"]) for _ in range(40)]
+            assert await asyncio.gather(*asked) == [[0.75, 0.25]] * 40
+    assert host.most_inside <= AT_ONCE
+
+
+def slow(body: dict[str, Any]) -> tuple[int, Any]:
+    time.sleep(0.5)
+    return 200, {}
+
+
+async def test_a_server_that_does_not_answer_in_time_is_told() -> None:
+    with model_host("/v1/rerank", slow) as host:
+        async with open_reranker(RerankerSpec(host.url, "m", timeout_s=0.1)) as reranker:
+            assert reranker is not None
+            with pytest.raises(RerankerError, match=r"not answered in 0\.1 s: have it read less"):
+                await reranker.relevances(QUESTION, ["a log"])
