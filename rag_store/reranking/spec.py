@@ -25,6 +25,8 @@ class RerankerSpec:
             return
         if not self.url.startswith(("http://", "https://")):
             raise RagUsageError(f"the reranker's url is {self.url!r}: give http://host:port")
+        if "@" in self.url:  # it would stand in every error that names the route
+            raise RagUsageError("the reranker's url holds a password: name its key's variable")
         if not self.model:
             raise RagUsageError("a reranker needs the model's name too: --reranker-model")
         if self.documents < 2:

@@ -107,6 +107,24 @@ def test_it_is_told_the_question_and_the_texts_and_no_expansion(
     assert host.keys == ["Bearer secret", None]
 
 
+def test_of_each_document_its_own_nearest_chunk_is_read(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    about, other = "which text is about a leader of a log", "bread rises when yeast ferments it"
+    (tmp_path / "corpus").mkdir()
+    (tmp_path / "corpus" / "first.txt").write_text(f"{about}. {other}.")
+    (tmp_path / "corpus" / "second.txt").write_text(f"{other}. {about}.")
+    cut = ("--embedder", "hashing", "--chunk-tokens", "12", "--overlap-tokens", "0")
+    path = tmp_path / "library"
+    assert main(["index", str(tmp_path / "corpus"), "--path", str(path), *cut]) == 0
+    capsys.readouterr()
+    with rerank_host(prefers("log")) as host:
+        label(path, host, capsys, "--rerank-chunks", 1, *cut)
+    (body,) = host.bodies
+    assert len(body["documents"]) == 2
+    assert all("leader" in text and "yeast" not in text for text in body["documents"])
+
+
 def test_what_is_not_read_stays_behind_in_its_order(
     library: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -183,6 +201,7 @@ def test_a_reply_that_is_none_is_told_in_one_line(
     [
         (("--reranker-url", "localhost:1", "--reranker-model", "m"), "give http://host:port"),
         (("--reranker-url", "http://localhost:1"), "--reranker-model"),
+        (("--reranker-url", "http://me:secret@h", "--reranker-model", "m"), "holds a password"),
         (
             ("--reranker-url", "http://h", "--reranker-model", "m", "--rerank", "1"),
             "give at least 2",
