@@ -63,5 +63,9 @@ def measured_run(run: Path, tokenizer: str | None = None) -> Measured:
 def run_bytes_per_token(run: Path) -> int | None:
     """Bytes of cache for each token in this run's engine; None where its model is not known."""
     argv = engine_argv(read_description(run))
-    model, kv_dtype = argument(argv, "--model"), argument(argv, "--kv-cache-dtype")
-    return kv_bytes_per_token(Path(model), kv_dtype or "auto") if model else None
+    model = argument(argv, "--model")
+    if model is None:
+        return None
+    given = (argument(argv, "--kv-cache-dtype"), argument(argv, "--dtype"))
+    kv_dtype = next((dtype for dtype in given if dtype not in (None, "auto")), "auto")
+    return kv_bytes_per_token(Path(model), kv_dtype or "auto")

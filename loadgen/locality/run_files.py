@@ -45,6 +45,13 @@ def engine_argv(description: Mapping[str, Any]) -> list[str]:
 
 
 def argument(argv: list[str], flag: str) -> str | None:
-    """What stands behind a flag, None where it is not given."""
-    places = (place for place, word in enumerate(argv[:-1]) if word == flag)
-    return next((argv[place + 1] for place in places), None)
+    """What stands behind a flag the last time it is given, None where it is not.
+
+    Engines take the last one too.
+    """
+    found = None
+    for word, after in zip(argv, [*argv[1:], None], strict=True):
+        name, equals, value = word.partition("=")
+        if name == flag:
+            found = value if equals else after
+    return found

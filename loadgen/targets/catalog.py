@@ -11,7 +11,7 @@ from loadgen.targets.placeholders import KNOWN, unknown
 from loadgen.targets.toml_table import Table
 
 PLATFORMS = ("cpu", "gpu")
-CONDITIONS = (*PLATFORMS, "kv_tokens", "local_model", "loopback")
+CONDITIONS = (*PLATFORMS, "cpu_without_bfloat16", "kv_tokens", "local_model", "loopback")
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,7 +10,7 @@ from pathlib import Path
 from loadgen.errors import UsageError
 from loadgen.targets.capacity import KvCapacity
 from loadgen.targets.catalog import Addition, ServiceSpec, TargetSpec
-from loadgen.targets.hardware import Platform
+from loadgen.targets.hardware import Platform, has_fast_bfloat16
 from loadgen.targets.placeholders import fill, ports_in
 from loadgen.targets.settings import LOOPBACK, TargetSettings
 
@@ -112,6 +112,7 @@ def _parts(
     conditions = {
         "cpu": platform == "cpu",
         "gpu": platform == "gpu",
+        "cpu_without_bfloat16": platform == "cpu" and not has_fast_bfloat16(),
         "kv_tokens": settings.kv_tokens is not None,
         "local_model": settings.model_dir is not None,
         "loopback": settings.is_loopback,

@@ -16,7 +16,7 @@ from loadgen.errors import UsageError
 from loadgen.locality.curve import predict
 from loadgen.locality.finished import trace_of_run
 from loadgen.locality.kv_bytes import kv_bytes_per_token
-from loadgen.locality.measured import measured_run
+from loadgen.locality.measured import measured_run, run_bytes_per_token
 from loadgen.locality.planned import trace_of_plan
 from loadgen.locality.token_ids import TokenIds
 from loadgen.locality.trace import Chain, Trace
@@ -209,6 +209,27 @@ def test_what_the_engine_does_otherwise_is_remarked(
     if flag == "--no-enable-prefix-caching":
         with pytest.raises(UsageError, match="without a prefix cache"):
             measured_run(run)
+
+
+@pytest.mark.parametrize(
+    ("given", "width"),
+    [
+        ([], 2),
+        (["--dtype", "auto"], 2),
+        (["--dtype", "float32"], 4),
+        (["--dtype", "float32", "--dtype=bfloat16"], 2),
+        (["--dtype=float32", "--kv-cache-dtype", "fp8_e4m3"], 1),
+        (["--kv-cache-dtype", "auto", "--dtype", "float32"], 4),
+    ],
+)
+def test_bytes_of_a_token_are_those_of_the_type_the_engine_was_told(
+    given: list[str], width: int, tmp_path: Path, tokenizer: Path
+) -> None:
+    run = write_run(tmp_path / "run", tokenizer)
+    description = json.loads((run / "run.json").read_text())
+    description["target"]["argv"]["vllm"] += given
+    (run / "run.json").write_text(json.dumps(description))
+    assert run_bytes_per_token(run) == 2 * 8 * 2 * 64 * width
 
 
 @pytest.mark.parametrize(

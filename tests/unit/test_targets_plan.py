@@ -2,6 +2,7 @@ import json
 import socket
 import sys
 from dataclasses import fields
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
@@ -48,6 +49,28 @@ def test_on_a_gpu_the_same_capacity_is_other_blocks_and_nothing_of_the_cpu(model
     assert option(vllm, "--num-gpu-blocks-override") == "161"
     assert "--enforce-eager" not in vllm.argv
     assert "OMP_NUM_THREADS" not in vllm.env
+
+
+@pytest.mark.parametrize(
+    ("fast", "platform", "args", "dtypes"),
+    [
+        (True, "cpu", (), []),
+        (False, "gpu", (), []),
+        (False, "cpu", (), ["float32"]),
+        (False, "cpu", ("--dtype", "bfloat16"), ["float32", "bfloat16"]),
+    ],
+)
+def test_a_cpu_without_fast_bfloat16_computes_in_float32_unless_told_otherwise(
+    fast: bool,
+    platform: str,
+    args: tuple[str, ...],
+    dtypes: list[str],
+    model: str,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("loadgen.targets.plan.has_fast_bfloat16", lambda: fast)
+    (vllm,) = plan("vllm", TargetSettings(model, args=args), platform)
+    assert [value for name, value in pairwise(vllm.argv) if name == "--dtype"] == dtypes
 
 
 def test_without_a_capacity_the_engine_decides(model: str) -> None:
