@@ -29,26 +29,41 @@ class Answering:
         since_s, loop = time.perf_counter(), asyncio.get_running_loop()
         if self.reranker is None:
             return await loop.run_in_executor(self.pool, self._answer, query, embedded, since_s)
-        searcher, found, passages = await loop.run_in_executor(
-            self.pool, self._passages, query, embedded, since_s
-        )
-        if passages:
-            begun_s = time.perf_counter()
-            relevances = await self.reranker.relevances(query, passages)
-            found = found.reranked(relevances, (time.perf_counter() - begun_s) * 1000)
-        return await loop.run_in_executor(self.pool, searcher.answer, found)
+        read = await loop.run_in_executor(self.pool, self._read, query, embedded, since_s)
+        found = read.found
+        if read.passages:
+            relevances = await self.reranker.relevances(query, read.passages)
+            found = found.reranked(relevances, _ms_since(read.begun_s))
+        since_s = time.perf_counter()
+        return await loop.run_in_executor(self.pool, _label, read.searcher, found, since_s)
 
     def _answer(self, query: str, embedded: Embedded, since_s: float) -> Answer:
         searcher, found = self._find(query, embedded, since_s)
         return searcher.answer(found)
 
-    def _passages(
-        self, query: str, embedded: Embedded, since_s: float
-    ) -> tuple[Searcher, Found, list[str]]:
+    def _read(self, query: str, embedded: Embedded, since_s: float) -> "_Read":
         searcher, found = self._find(query, embedded, since_s)
-        return searcher, found, searcher.passages(found)
+        begun_s = time.perf_counter()
+        return _Read(searcher, found, searcher.passages(found), begun_s)
 
     def _find(self, query: str, embedded: Embedded, since_s: float) -> tuple[Searcher, Found]:
-        waited_ms = (time.perf_counter() - since_s) * 1000
         searcher = self.searcher()
-        return searcher, searcher.find(query, embedded, waited_ms)
+        return searcher, searcher.find(query, embedded, _ms_since(since_s))
+
+
+@dataclass(frozen=True, slots=True)
+class _Read:
+    """What was found, and what the reranker reads of it, which began to be made at `begun_s`."""
+
+    searcher: Searcher
+    found: Found
+    passages: list[str]
+    begun_s: float
+
+
+def _label(searcher: Searcher, found: Found, since_s: float) -> Answer:
+    return searcher.answer(found.waited(_ms_since(since_s)))
+
+
+def _ms_since(begun_s: float) -> float:
+    return (time.perf_counter() - begun_s) * 1000

@@ -7,7 +7,8 @@ RagError                  exit code 1
 │   └── FingerprintError  the collection is none that these settings can use
 │       └── OtherSettings  it was made with another embedder, chunking or schema
 ├── ExpansionError        the model that writes questions cannot be reached, or refuses
-├── RerankerError         the model that reads what was found cannot be reached, or refuses
+├── RerankerError         the model that reads what was found cannot be reached, or gives no scores
+│   └── RerankerRefusal   its server will not take what it was sent, now or later
 ├── EmbedderError         the embedder cannot be loaded, cannot be reached or gave no usable vectors
 └── StoreError            Chroma cannot be opened or reached
 """
@@ -46,7 +47,11 @@ class ExpansionError(RagError):
 
 
 class RerankerError(RagError):
-    """The model that reads what was found cannot be reached, refuses, or gives no scores."""
+    """The model that reads what was found cannot be reached, or gives no scores."""
+
+
+class RerankerRefusal(RerankerError):
+    """The server does not take what it was sent: another model's name, too long a text, no key."""
 
 
 class EmbedderError(RagError):

@@ -27,7 +27,7 @@ class Candidate:
 class Timings:
     """Where a label's time went: waiting for a thread or batch, embedding, and so on.
 
-    `rerank_ms` is the reranker's part, 0 without one.
+    `rerank_ms` is all that a reranker takes, from making what it reads to its answer; 0 without.
     """
 
     queue_ms: float

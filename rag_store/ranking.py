@@ -18,13 +18,13 @@ import numpy.typing as npt
 from rag_store.embedders import Embedding, States, Vectors
 from rag_store.embedders.protocol import late_interaction
 from rag_store.fusion import fuse
+from rag_store.settings import CANDIDATES_EACH
 from rag_store.snapshot import Snapshot
 
 Scores = npt.NDArray[np.float32]
 Indices = npt.NDArray[np.int64]
 Nearest = Callable[[Vectors, int], tuple[Sequence[str], Scores]]
 
-CANDIDATES_EACH = 6
 SENTENCES_EACH = 12
 NEAREST_ROWS = 400
 
@@ -39,6 +39,22 @@ class RowScores:
     cosines: Scores
     bm25: Scores
     coverage: float
+
+
+@dataclass(frozen=True, slots=True)
+class Signals:
+    """What says how near documents are to a query; they are in the order they were asked for.
+
+    `rows` has each one's best chunk. `parts` are four scores, each of shape [documents]: cosine
+    and BM25 of the best chunk, the query's words in the best sentence, and in all near ones; the
+    last two are zeros without states. `words` and `weights` are those of a `Ranking`.
+    """
+
+    documents: Indices
+    rows: Indices
+    parts: tuple[Scores, Scores, Scores, Scores]
+    words: Scores
+    weights: Scores
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,7 +112,19 @@ def rank(
     snapshot: Snapshot, query: Embedding, found: RowScores, retriever: str, fusion: str
 ) -> Ranking:
     """The candidates in order. `retriever` is hybrid, dense or bm25, `fusion` as in `fuse`."""
-    documents = _candidates(snapshot, found, retriever)
+    signals = compare(snapshot, query, found, retriever, _candidates(snapshot, found, retriever))
+    scores = _fused(signals.parts, found.coverage, retriever, fusion)
+    cosines, bm25, *_ = signals.parts
+    ranking = Ranking(
+        signals.documents, signals.rows, scores, cosines, bm25, signals.words, signals.weights
+    )
+    return ranking.reordered(np.argsort(-scores, kind="stable"))
+
+
+def compare(
+    snapshot: Snapshot, query: Embedding, found: RowScores, retriever: str, documents: Indices
+) -> Signals:
+    """The signals of some documents, given as ascending indices of the snapshot's entries."""
     rows, owners = _rows_of(snapshot, documents)
     cosines, bm25 = snapshot.vectors[rows] @ query.vector, found.bm25[rows]
     starts = np.searchsorted(owners, np.arange(len(documents)))
@@ -104,12 +132,9 @@ def rank(
     leading = by_row.get(retriever, fuse("zscore", [cosines, bm25], [1, 1]))
     weights = _weights(snapshot, query)
     words, together = _words(snapshot, query, weights, documents)
-    parts = [_best(cosines, starts), _best(bm25, starts)]
-    late = [words @ weights, together @ weights]
-    scores = _fused([*parts, *late], found.coverage, retriever, fusion)
-    best = rows[_first(1, leading, owners)]
-    ranking = Ranking(documents, best, scores, parts[0], parts[1], words, weights)
-    return ranking.reordered(np.argsort(-scores, kind="stable"))
+    late = words @ weights, together @ weights
+    parts = (_best(cosines, starts), _best(bm25, starts), *late)
+    return Signals(documents, rows[_first(1, leading, owners)], parts, words, weights)
 
 
 def _candidates(snapshot: Snapshot, found: RowScores, retriever: str) -> Indices:

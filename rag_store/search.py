@@ -68,6 +68,11 @@ class Found:
             relevances=tuple(relevances[at] for at in first),
         )
 
+    def waited(self, more_ms: float) -> "Found":
+        """The same after another wait for a thread."""
+        queue_ms = self.timings.queue_ms + more_ms
+        return replace(self, timings=replace(self.timings, queue_ms=queue_ms))
+
 
 @dataclass(frozen=True, slots=True)
 class Searcher:

@@ -11,6 +11,9 @@ from rag_store.reranking.spec import RerankerSpec
 
 RETRIEVERS = ("hybrid", "dense", "bm25")
 FUSIONS = ("zscore", "minmax", "rrf")
+CANDIDATES_EACH = 6
+"""So many documents are candidates by their vectors, and as many by their words."""
+
 _COLLECTION = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{1,61}[A-Za-z0-9]")
 
 
@@ -52,6 +55,15 @@ class Settings:
                 raise RagUsageError(f"{name} is {getattr(self, name)}: give at least 1")
         if self.kept_queries < 0:
             raise RagUsageError(f"kept_queries is {self.kept_queries}: give at least 0")
+        self._check_reranker()
+
+    def _check_reranker(self) -> None:
+        most = CANDIDATES_EACH * (2 if self.retriever == "hybrid" else 1)
+        if self.reranker.url and self.reranker.documents > most:
+            raise RagUsageError(
+                f"--rerank is {self.reranker.documents}: with --retriever {self.retriever}"
+                f" a question has at most {most} candidates"
+            )
 
 
 def _check_choice(name: str, value: str, choices: tuple[str, ...]) -> None:

@@ -9,12 +9,15 @@ from typing import Any
 
 import aiohttp
 
-from rag_store.errors import RerankerError
+from rag_store.errors import RerankerError, RerankerRefusal
 from rag_store.model_server import line_of, message_of, open_session, post
 from rag_store.reranking.spec import RerankerSpec
 
 AT_ONCE = 8
 """So many questions are with the server; the others wait here, where no timeout runs."""
+
+_LATER = (408, 425, 429)
+"""Of the statuses from 400 to 499 those that ask to come again."""
 
 _IF_SLOW = "have it read less with --rerank and --rerank-chunks"
 
@@ -40,21 +43,26 @@ class Reranker:
     async def relevances(self, query: str, passages: Sequence[str]) -> list[float]:
         """How well each passage answers the query, in order; more is better.
 
-        The numbers are the model's own, often from 0 to 1. Raises RerankerError.
+        The numbers are the model's own, often from 0 to 1. Raises RerankerError, and of its kinds
+        RerankerRefusal where asking again would not help.
         """
         route = self._spec.route
         body = {"model": self._spec.model, "query": query, "documents": list(passages)}
         async with self._free:
             status, content = await post(self._session, route, body, RerankerError, _IF_SLOW)
         if status != 200:
-            raise RerankerError(f"{route} answered HTTP {status}: {message_of(content)}")
+            final = 300 <= status < 500 and status not in _LATER
+            fails = RerankerRefusal if final else RerankerError
+            raise fails(f"{route} answered HTTP {status}: {message_of(content)}")
         return _scores(content, len(passages), route)
 
 
 def _scores(answer: bytes, count: int, route: str) -> list[float]:
     try:
         results: Any = json.loads(answer)["results"]
-        found = {int(each["index"]): float(each["relevance_score"]) for each in results}
+        found = {each["index"]: float(each["relevance_score"]) for each in results}
+        if len(results) != count:
+            raise ValueError("a text was scored twice, or one that was not sent")
         scores = [found[at] for at in range(count)]
     except (ValueError, KeyError, TypeError, OverflowError, RecursionError):
         raise RerankerError(f"{route} did not score {count} texts: {line_of(answer)}") from None

@@ -8,10 +8,16 @@ from rag_store.errors import (
     RagError,
     RagUsageError,
     RerankerError,
+    RerankerRefusal,
     StoreError,
 )
 
-_TYPES = {429: "rate_limit_error", 500: "server_error", 503: "server_error"}
+_TYPES = {
+    429: "rate_limit_error",
+    500: "server_error",
+    502: "server_error",
+    503: "server_error",
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,6 +72,8 @@ def problem_of(error: RagError, param: str | None = None) -> Problem:
             return Problem(422, str(error), "invalid_value", param)
         case EmbedderError():
             return Problem(503, str(error), "embedder_unavailable")
+        case RerankerRefusal():
+            return Problem(502, str(error), "reranker_refused")
         case RerankerError():
             return Problem(503, str(error), "reranker_unavailable")
         case StoreError():

@@ -32,6 +32,8 @@ class ModelHost:
         await asyncio.sleep(0.02)
         self.inside -= 1
         status, content = self.answer(body)
+        if isinstance(content, web.Response):
+            return content
         if isinstance(content, str):
             return web.Response(status=status, text=content)
         return web.json_response(content, status=status)

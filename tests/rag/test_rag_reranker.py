@@ -2,20 +2,23 @@
 
 import asyncio
 import json
+import socket
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+from aiohttp import web
 from model_host import ModelHost, model_host
 from service_process import service
 
 from rag_store.catalog import Entry
 from rag_store.chunking import Chunker
 from rag_store.cli.main import main
-from rag_store.errors import RerankerError
+from rag_store.errors import RerankerError, RerankerRefusal
 from rag_store.reranking.client import AT_ONCE, open_reranker
 from rag_store.reranking.excerpt import excerpt
 from rag_store.reranking.spec import RerankerSpec
@@ -137,6 +140,25 @@ def test_what_is_not_read_stays_behind_in_its_order(
     assert [each["relevance"] for each in two["candidates"]] == [0.5, 0.5, None]
 
 
+def test_two_that_are_not_read_stay_in_their_order(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    corpus, path = tmp_path / "corpus", tmp_path / "library"
+    corpus.mkdir()
+    words = QUESTION.split()
+    for at, name in enumerate("dbace"):
+        (corpus / f"{name}.txt").write_text(" ".join(words[: 3 + at]) + ".")
+    assert main(["index", str(corpus), "--path", str(path), "--embedder", "hashing"]) == 0
+    capsys.readouterr()
+    with model_host("/v1/rerank", scored(lambda text: len(text))) as host:
+        all_read = label(path, host, capsys)
+        two_read = label(path, host, capsys, "--rerank", 2)
+    by_score = sorted(all_read["candidates"], key=lambda each: -each["score"])
+    order = [each["doc_id"] for each in by_score]
+    assert len(order) == 5
+    assert [each["doc_id"] for each in two_read["candidates"]][2:] == order[2:]
+
+
 def test_an_empty_library_asks_nobody(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (tmp_path / "corpus").mkdir()
     with rerank_host(prefers("")) as host:
@@ -166,7 +188,9 @@ def test_an_evaluation_says_what_it_gains(
         assert rag(library, host.url, *asked) == 0
     assert found["top1"] == 1
     assert found["baselines"]["without_reranking"]["top1"] == 0
-    assert found["baselines"]["dense"]["top1"] == 0
+    others = ("whole_document", "dense", "bm25")
+    assert [found["baselines"][name]["top1"] for name in others] == [0, 0, 0]
+    assert found["baselines"]["without_expansions"]["top1"] == 1
     assert found["stages_ms"]["rerank_ms"]["p50"] > 0
     assert "\nrerank " in capsys.readouterr().out
 
@@ -179,6 +203,14 @@ def test_an_evaluation_says_what_it_gains(
         ((200, "not JSON"), "did not score 3 texts: not JSON"),
         ((200, "[" * 100_000), "did not score 3 texts"),
         ((200, '{"results": [{"index": 1e999, "relevance_score": 1}]}'), "did not score 3 texts"),
+        (
+            (200, {"results": [{"index": at / 2, "relevance_score": 1} for at in range(3)]}),
+            "did not score 3 texts",
+        ),
+        (
+            (200, {"results": [{"index": at, "relevance_score": 1} for at in (0, 1, 2, 2)]}),
+            "did not score 3 texts",
+        ),
         ((500, "[" * 100_000), "answered HTTP 500"),
         (
             (200, {"results": [{"index": at, "relevance_score": "nan"} for at in range(3)]}),
@@ -205,6 +237,17 @@ def test_a_reply_that_is_none_is_told_in_one_line(
         (
             ("--reranker-url", "http://h", "--reranker-model", "m", "--rerank", "1"),
             "give at least 2",
+        ),
+        (
+            ("--reranker-url", "http://h", "--reranker-model", "m", "--rerank", "13"),
+            "--rerank is 13: with --retriever hybrid a question has at most 12 candidates",
+        ),
+        (
+            (
+                *("--reranker-url", "http://h", "--reranker-model", "m"),
+                *("--rerank", "7", "--retriever", "dense"),
+            ),
+            "at most 6 candidates",
         ),
         (
             ("--reranker-url", "http://h", "--reranker-model", "m", "--rerank-chunks", "0"),
@@ -235,6 +278,28 @@ def test_the_service_says_when_the_reranker_is_away_and_goes_on_when_it_is_back(
             assert away.headers["Retry-After"] == "1"
             back = running.post("/v1/label", {"query": QUESTION})
     assert (back.status, back.body["doc_id"]) == (200, "choir")
+
+
+def test_what_the_reranker_refuses_is_not_to_be_asked_again(library: Path) -> None:
+    replies = [(400, {"message": "too long"}), (429, {"message": "too many"})]
+    with model_host("/v1/rerank", lambda body: replies.pop(0)) as host:
+        options = ("--embedder", "hashing", "--reranker-url", host.url, "--reranker-model", "m")
+        with service(library, *options) as running:
+            refused = running.post("/v1/label", {"query": QUESTION})
+            busy = running.post("/v1/label", {"query": QUESTION})
+    assert (refused.status, refused.error["code"]) == (502, "reranker_refused")
+    assert "too long" in refused.error["message"]
+    assert "Retry-After" not in refused.headers
+    assert (busy.status, busy.error["code"]) == (503, "reranker_unavailable")
+
+
+def test_only_reranked_labels_have_a_time_of_that_stage(library: Path) -> None:
+    with rerank_host(prefers("choir")) as host:
+        named = ("--reranker-url", host.url, "--reranker-model", "m")
+        for options, timed in (((), False), (named, True)):
+            with service(library, "--embedder", "hashing", *options) as running:
+                assert running.post("/v1/label", {"query": QUESTION}).status == 200
+                assert ('{stage="rerank"}' in str(running.get("/metrics").body)) is timed
 
 
 def entry(text: str, chunker: Chunker) -> Entry:
@@ -277,3 +342,54 @@ async def test_a_server_that_does_not_answer_in_time_is_told() -> None:
             assert reranker is not None
             with pytest.raises(RerankerError, match=r"not answered in 0\.1 s: have it read less"):
                 await reranker.relevances(QUESTION, ["a log"])
+
+
+def test_an_excerpt_heeds_vectors_as_it_heeds_words() -> None:
+    made = entry(" ".join(f"word{at}" for at in range(60)), Chunker(10, 0))
+    vectors = np.zeros((len(made.rows), 2), np.float32)
+    vectors[:, 1], vectors[4] = 1, (1, 0)
+    near = Entry(made.rows, vectors)
+    none = np.zeros(len(made.rows), np.float32)
+    query = np.array([1, 0], np.float32)
+    assert excerpt(near, query, none, 1) == f"Title\n{made.rows[4].text.strip()}"
+
+
+@pytest.mark.parametrize("url", ["http://h", "http://h/", "http://h/v1", "http://h/v1/"])
+def test_a_url_may_name_the_version(url: str) -> None:
+    assert RerankerSpec(url, "m").route == "http://h/v1/rerank"
+
+
+async def test_nobody_else_gets_the_question_or_the_key(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("RERANKER_API_KEY", "secret")
+    with rerank_host(prefers("log")) as other:
+        headers = {"Location": f"{other.url}/v1/rerank"}
+        moved = lambda body: (307, web.Response(status=307, headers=headers))  # noqa: E731
+        with model_host("/v1/rerank", moved) as host:
+            async with open_reranker(RerankerSpec(host.url, "m")) as reranker:
+                assert reranker is not None
+                with pytest.raises(RerankerRefusal, match="HTTP 307"):
+                    await reranker.relevances(QUESTION, ["a log"])
+    assert (len(host.bodies), other.bodies) == (1, [])
+
+
+async def test_a_connection_that_is_never_made_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("rag_store.model_server.CONNECT_S", 0.2)
+    with full_backlog() as port:
+        async with open_reranker(RerankerSpec(f"http://127.0.0.1:{port}", "m")) as reranker:
+            assert reranker is not None
+            with pytest.raises(RerankerError, match=r"cannot reach .*: no connection in 0\.2 s"):
+                await reranker.relevances(QUESTION, ["a log"])
+
+
+@contextmanager
+def full_backlog() -> Iterator[int]:
+    """A port whose listener takes no connection any more."""
+    with ExitStack() as stack:
+        listener = stack.enter_context(socket.socket())
+        listener.bind(("127.0.0.1", 0))
+        listener.listen(0)
+        for _ in range(3):
+            waiting = stack.enter_context(socket.socket())
+            waiting.setblocking(False)
+            waiting.connect_ex(listener.getsockname())
+        yield int(listener.getsockname()[1])
