@@ -93,7 +93,9 @@ async def test_a_swarm_is_seen_while_it_runs_after_it_and_until_the_next(
     await expect(tab.chart("KV cache in use")).to_contain_text("no /metrics of vLLM")
     await expect(tab.marks).to_have_count(5)
     await expect(tab.rows).to_have_count(5)
-    await expect(tab.area.get_by_role("alert")).to_have_count(0)
+    # A slow machine may make the client late, which the tab then says.
+    others = tab.area.get_by_role("alert").filter(has_not_text="Client saturated")
+    await expect(others).to_have_count(0)
     objective = tab.chart("Requests within the objective")
     await expect(objective).to_be_hidden()
     contexts = await tab.contexts()
