@@ -10,6 +10,7 @@ RagError                  exit code 1
 ├── RerankerError         the model that reads what was found cannot be reached, or gives no scores
 │   └── RerankerRefusal   its server will not take what it was sent, now or later
 ├── EmbedderError         the embedder cannot be loaded, cannot be reached or gave no usable vectors
+│   └── EmbedderRefusal   its server will not take what it was sent, now or later
 └── StoreError            Chroma cannot be opened or reached
 """
 
@@ -56,6 +57,10 @@ class RerankerRefusal(RerankerError):
 
 class EmbedderError(RagError):
     """The embedder cannot be loaded or reached, or its vectors cannot be used."""
+
+
+class EmbedderRefusal(EmbedderError):
+    """The server does not take what it was sent."""
 
 
 class StoreError(RagError):

@@ -25,8 +25,9 @@ class Candidate:
 
 @dataclass(frozen=True, slots=True)
 class Timings:
-    """Where a label's time went: waiting for a thread or batch, embedding, and so on.
+    """Where a label's time went.
 
+    `queue_ms` is all waiting: for a thread, a batch, or the index after a change.
     `rerank_ms` is all that a reranker takes, from making what it reads to its answer; 0 without.
     """
 

@@ -10,6 +10,7 @@ import aiohttp
 from rag_store.errors import RagError
 
 CONNECT_S = 10.0
+_LATER = (408, 425, 429)
 
 
 @asynccontextmanager
@@ -40,6 +41,11 @@ async def post(
         raise fails(f"{route} has not answered in {waited_s:g} s: {if_slow}") from None
     except (aiohttp.ClientError, OSError, ValueError) as error:
         raise fails(f"cannot reach {route}: {line_of(str(error))}") from error
+
+
+def is_final(status: int) -> bool:
+    """Whether asking again is in vain; 501 is vLLM's for a model that cannot do what is asked."""
+    return status == 501 or (300 <= status < 500 and status not in _LATER)
 
 
 def message_of(answer: bytes) -> str:

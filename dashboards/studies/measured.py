@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from loadgen.compare.json_object import read_object
+from loadgen.locality.run_files import argument, engine_argv
 from loadgen.runs.directory import RUN_JSON
 from loadgen.sweep.table import Cell
 
@@ -52,7 +53,10 @@ def _machine(described: Mapping[str, Any]) -> str:
     if not facts:
         return ""
     system = str(facts.get("platform")).partition("-")[0]
-    return f"{facts.get('cpus')} cores, {facts.get('memory_gb')} GB, {system}"
+    cpu = f" ({facts['cpu']})" if facts.get("cpu") else ""
+    dtype = argument(engine_argv(described), "--dtype")
+    engine = f", engine in {dtype}" if dtype else ""
+    return f"{facts.get('cpus')} cores{cpu}, {facts.get('memory_gb')} GB, {system}{engine}"
 
 
 def _versions(described: Mapping[str, Any]) -> str:

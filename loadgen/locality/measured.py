@@ -67,5 +67,5 @@ def run_bytes_per_token(run: Path) -> int | None:
     if model is None:
         return None
     given = (argument(argv, "--kv-cache-dtype"), argument(argv, "--dtype"))
-    kv_dtype = next((dtype for dtype in given if dtype not in (None, "auto")), "auto")
-    return kv_bytes_per_token(Path(model), kv_dtype or "auto")
+    named = [dtype for dtype in given if dtype and dtype != "auto"]
+    return kv_bytes_per_token(Path(model), *named[:1])

@@ -50,8 +50,8 @@ def argument(argv: list[str], flag: str) -> str | None:
     Engines take the last one too.
     """
     found = None
-    for word, after in zip(argv, [*argv[1:], None], strict=True):
+    for word, after in zip(argv, [*argv[1:], None], strict=False):
         name, equals, value = word.partition("=")
-        if name == flag:
+        if name == flag and (equals or after is not None):
             found = value if equals else after
     return found

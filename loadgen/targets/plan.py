@@ -1,5 +1,6 @@
 """From a target and the user's settings to command lines, environments and URLs. Nothing runs."""
 
+import json
 import secrets
 import sys
 import tempfile
@@ -10,7 +11,7 @@ from pathlib import Path
 from loadgen.errors import UsageError
 from loadgen.targets.capacity import KvCapacity
 from loadgen.targets.catalog import Addition, ServiceSpec, TargetSpec
-from loadgen.targets.hardware import Platform, has_fast_bfloat16
+from loadgen.targets.hardware import Platform, has_bfloat16_kernels
 from loadgen.targets.placeholders import fill, ports_in
 from loadgen.targets.settings import LOOPBACK, TargetSettings
 
@@ -112,7 +113,9 @@ def _parts(
     conditions = {
         "cpu": platform == "cpu",
         "gpu": platform == "gpu",
-        "cpu_without_bfloat16": platform == "cpu" and not has_fast_bfloat16(),
+        "cpu_without_bfloat16": platform == "cpu"
+        and not has_bfloat16_kernels()
+        and not _is_quantized(settings),
         "kv_tokens": settings.kv_tokens is not None,
         "local_model": settings.model_dir is not None,
         "loopback": settings.is_loopback,
@@ -122,6 +125,17 @@ def _parts(
     if service is spec.engine:
         parts.append(spec.extra)
     return parts
+
+
+def _is_quantized(settings: TargetSettings) -> bool:
+    """Such weights decide what may be computed with; most methods take no float32."""
+    if settings.model_dir is None:
+        return False
+    try:
+        config = json.loads((settings.model_dir / "config.json").read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return False
+    return isinstance(config, dict) and "quantization_config" in config
 
 
 def _plan(

@@ -10,7 +10,8 @@ from urllib.request import Request, urlopen
 import numpy as np
 
 from rag_store.embedders.protocol import Embedding, Identity, unit
-from rag_store.errors import EmbedderError
+from rag_store.errors import EmbedderError, EmbedderRefusal
+from rag_store.model_server import is_final
 
 _BATCH_ROWS = 64
 
@@ -58,7 +59,8 @@ class OpenAIEmbedder:
             with urlopen(request, timeout=self._timeout_s) as response:
                 answer = json.load(response)
         except HTTPError as error:
-            raise EmbedderError(f"{self._url} answered {error.code}: {_reason(error)}") from error
+            fails = EmbedderRefusal if is_final(error.code) else EmbedderError
+            raise fails(f"{self._url} answered {error.code}: {_reason(error)}") from error
         except (URLError, OSError) as error:
             raise EmbedderError(f"cannot reach {self._url}: {error}") from error
         except ValueError as error:

@@ -10,14 +10,11 @@ from typing import Any
 import aiohttp
 
 from rag_store.errors import RerankerError, RerankerRefusal
-from rag_store.model_server import line_of, message_of, open_session, post
+from rag_store.model_server import is_final, line_of, message_of, open_session, post
 from rag_store.reranking.spec import RerankerSpec
 
 AT_ONCE = 8
 """So many questions are with the server; the others wait here, where no timeout runs."""
-
-_LATER = (408, 425, 429)
-"""Of the statuses from 400 to 499 those that ask to come again."""
 
 _IF_SLOW = "have it read less with --rerank and --rerank-chunks"
 
@@ -51,8 +48,7 @@ class Reranker:
         async with self._free:
             status, content = await post(self._session, route, body, RerankerError, _IF_SLOW)
         if status != 200:
-            final = 300 <= status < 500 and status not in _LATER
-            fails = RerankerRefusal if final else RerankerError
+            fails = RerankerRefusal if is_final(status) else RerankerError
             raise fails(f"{route} answered HTTP {status}: {message_of(content)}")
         return _scores(content, len(passages), route)
 

@@ -4,6 +4,7 @@ from dataclasses import dataclass
 
 from rag_store.errors import (
     EmbedderError,
+    EmbedderRefusal,
     QueryError,
     RagError,
     RagUsageError,
@@ -70,6 +71,8 @@ def problem_of(error: RagError, param: str | None = None) -> Problem:
             return Problem(422, str(error), "invalid_query", param)
         case RagUsageError():
             return Problem(422, str(error), "invalid_value", param)
+        case EmbedderRefusal():
+            return Problem(502, str(error), "embedder_refused")
         case EmbedderError():
             return Problem(503, str(error), "embedder_unavailable")
         case RerankerRefusal():

@@ -1,9 +1,9 @@
-"""How many questions any weighing of the ranking's signals could get right.
+"""How many questions the ranking's four signals could get right, added up with the best weights.
 
-Of each question every document has the four signals of `rag_store.ranking.compare`, in standard
-deviations over the documents. The weights with which most of these very questions have their
-document first are found by a mixed-integer program: no fusion that adds the same signals up does
-better, however its weights are come by. They say where more weighing is in vain, and are not kept.
+The weights with which most of the questions asked have their document first are searched for by a
+mixed-integer program: no others do better, however they are come by. They are the same for all
+questions, or for each a part that grows with the share of its words that some chunk holds, as in
+`rag_store.ranking`. They show where more weighing is in vain, and are not kept.
 """
 
 import argparse
@@ -23,95 +23,147 @@ from rag_store.documents import Document, Query
 from rag_store.embedders import EmbedderSpec, open_embedder
 from rag_store.fusion import fuse
 from rag_store.library import open_library
-from rag_store.ranking import compare, score_rows
+from rag_store.ranking import Signals, compare, rank, score_rows
 from rag_store.readers import read_documents, read_queries
-from rag_store.settings import Settings
+from rag_store.settings import FUSIONS, Settings
 from rag_store.snapshot import Snapshot
 from rag_store.terms import terms
 
 Floats = npt.NDArray[np.float64]
-LEAD = 1e-3
-"""So far ahead is first; the largest weight is at most 1."""
+LEAD = 1e-4
+"""So far ahead, with weights of at most 1, is first; the product lets ties go either way."""
+ALL = "of all documents"
 
 
 @dataclass(frozen=True, slots=True)
-class Asked:
-    """`signals` have the shape [questions, documents, 4], `coverage` and `gold` [questions]."""
+class Leads:
+    """By how much a question's document is ahead of each other one that is ranked.
 
-    signals: Floats
+    `values` have the shape [pairs, signals], `question` and `coverage` [pairs]. Of `lost`
+    questions the document is not among those that are ranked.
+    """
+
+    values: Floats
+    question: npt.NDArray[np.int64]
     coverage: Floats
-    gold: npt.NDArray[np.int64]
+    questions: int
+    lost: int
+
+    def beside(self, other: "Leads") -> "Leads":
+        """With the signals of another library of the same documents."""
+        values = np.hstack([self.values, other.values])
+        return Leads(values, self.question, self.coverage, self.questions, self.lost)
+
+    def by_coverage(self) -> "Leads":
+        """With weights that may change with the coverage."""
+        values = np.hstack([self.values, self.values * self.coverage[:, None]])
+        return Leads(values, self.question, self.coverage, self.questions, self.lost)
+
+
+@dataclass(frozen=True, slots=True)
+class _Lead:
+    """Of one question; `values` have the shape [other documents, signals]."""
+
+    values: Floats
+    coverage: float
+    is_lost: bool
 
 
 def main() -> None:
-    """Print a row for each kind of weighing."""
+    """Print a row for each way of weighing: how many are right, and how many at most."""
     parsed = _parser().parse_args()
-    queries = [each for each in read_queries(parsed.questions, parsed.split) if each.doc_ids]
-    kinds = [read_documents(parsed.corpus), read_documents(parsed.corpus, expansions=False)]
-    if parsed.more:
-        kinds.insert(1, read_documents(parsed.more))
-    asked = [asyncio.run(_ask(documents, queries)) for documents in kinds]
-    ours, coverage, gold = asked[0].signals, asked[0].coverage[:, None, None], asked[0].gold
-    every = np.concatenate([each.signals for each in asked], axis=2)
-    free = np.concatenate([ours, ours * coverage], axis=2)
-    sys.stdout.write(
-        f"{len(queries)} questions: so many are right with some weights, and with none more\n"
-    )
-    for name, signals, least in (
-        ("the 4 signals", ours, 0.0),
-        ("the 4 signals, weights also negative and by coverage", free, -1.0),
-        (f"the {every.shape[2]} signals of {len(asked)} libraries", every, 0.0),
-    ):
-        found, bound = most_right(signals, gold, least, parsed.limit_s)
-        sys.stdout.write(f"{name}: {found}, at most {bound}\n")
-        sys.stdout.flush()
+    queries = [
+        each for each in read_queries(parsed.questions, parsed.split) if len(each.doc_ids) == 1
+    ]
+    found = asyncio.run(_leads(read_documents(parsed.corpus), queries))
+    kinds = [(f"{fusion} of candidates", found[fusion]) for fusion in FUSIONS]
+    others = [read_documents(parsed.corpus, expansions=False)]
+    others += [read_documents(parsed.more)] if parsed.more else []
+    every = found[ALL]
+    for documents in others:
+        every = every.beside(asyncio.run(_leads(documents, queries))[ALL])
+    kinds.append((f"zscore of all documents, {1 + len(others)} libraries", every))
+    for name, leads in kinds:
+        _print(name, "weights from 0", leads, 0.0, parsed.limit_s)
+    for fusion in FUSIONS:
+        leads = found[fusion].by_coverage()
+        _print(f"{fusion} of candidates", "any weights, by coverage", leads, -1.0, parsed.limit_s)
 
 
-def most_right(
-    signals: Floats, gold: npt.NDArray[np.int64], least: float, limit_s: float
-) -> tuple[int, int]:
-    """How many questions weights from `least` to 1 get right, and how many none could exceed.
+def most_right(leads: Leads, least: float, limit_s: float) -> tuple[int, int]:
+    """How many questions some weights from `least` to 1 get right, and how many none exceed.
 
     Both are the same unless the search took more than `limit_s`.
     """
-    questions, documents, count = signals.shape
-    truth = signals[np.arange(questions), gold][:, None, :]
-    others = np.arange(documents) != gold[:, None]
-    lead, owner = (truth - signals)[others], np.nonzero(others)[0]
-    # Where a question counts, each other document must be behind; where not, `slack` lets it go.
-    slack = np.abs(lead).sum(axis=1).max() + LEAD
-    counted = np.zeros((len(lead), questions))
-    counted[np.arange(len(lead)), owner] = -slack
+    pairs, count = leads.values.shape
+    # Where a question counts, the others must be behind; where not, `slack` lets it go.
+    slack = np.abs(leads.values).sum(axis=1).max(initial=0) + LEAD
+    counted = np.zeros((pairs, leads.questions))
+    counted[np.arange(pairs), leads.question] = -slack
+    is_count = np.r_[np.zeros(count), np.ones(leads.questions)]
     solved = milp(
-        np.r_[np.zeros(count), -np.ones(questions)],
-        constraints=LinearConstraint(np.hstack([lead, counted]), LEAD - slack, np.inf),
-        integrality=np.r_[np.zeros(count), np.ones(questions)],
-        bounds=Bounds(
-            np.r_[np.full(count, least), np.zeros(questions)], np.ones(count + questions)
-        ),
+        -is_count,
+        constraints=LinearConstraint(np.hstack([leads.values, counted]), LEAD - slack, np.inf),
+        integrality=is_count,
+        bounds=Bounds(np.where(is_count, 0, least), 1),
         options={"time_limit": limit_s},
     )
-    found = 0 if solved.x is None else round(-solved.fun)
-    return found, int(np.floor(-solved.mip_dual_bound + 1e-6))
+    if solved.x is None:
+        return 0, leads.questions - leads.lost
+    behind = np.unique(leads.question[leads.values @ solved.x[:count] <= 0])
+    bound = int(np.floor(-solved.mip_dual_bound + 1e-6))
+    return leads.questions - len(behind) - leads.lost, bound - leads.lost
 
 
-async def _ask(documents: Sequence[Document], queries: Sequence[Query]) -> Asked:
+def _print(name: str, weights: str, leads: Leads, least: float, limit_s: float) -> None:
+    found, bound = most_right(leads, least, limit_s)
+    sys.stdout.write(f"{name}, {weights}: {found} of {leads.questions}, at most {bound}\n")
+    sys.stdout.flush()
+
+
+async def _leads(documents: Sequence[Document], queries: Sequence[Query]) -> dict[str, Leads]:
+    """By fusion as the product ranks its candidates, and by `ALL` over all documents."""
     embedder = open_embedder(EmbedderSpec())
+    snapshot = await _snapshot(documents, embedder.identity.dim)
+    every = np.arange(len(snapshot.entries))
+    rows: dict[str, list[_Lead]] = {name: [] for name in (*FUSIONS, ALL)}
+    for query in queries:
+        (embedding,) = embedder.embed([query.text])
+        found = score_rows(snapshot, embedding, terms(query.text), None)
+        candidates = np.sort(rank(snapshot, embedding, found, "hybrid", "zscore").documents)
+        for name, leads in rows.items():
+            among = every if name == ALL else candidates
+            signals = compare(snapshot, embedding, found, "hybrid", among)
+            (doc_id,) = query.doc_ids
+            is_true = np.array([snapshot.entries[at].doc_id == doc_id for at in among])
+            leads.append(_lead(name, signals, is_true, found.coverage))
+    return {name: _together(leads) for name, leads in rows.items()}
+
+
+def _lead(name: str, signals: Signals, is_true: npt.NDArray[np.bool_], coverage: float) -> _Lead:
+    fusion = "zscore" if name == ALL else name
+    scores = np.stack([fuse(fusion, [part], [1]) for part in signals.parts], axis=1)
+    values = scores[is_true] - scores[~is_true] if is_true.any() else scores[:0]
+    return _Lead(values.astype(np.float64), coverage, not is_true.any())
+
+
+async def _snapshot(documents: Sequence[Document], dim: int) -> Snapshot:
     with tempfile.TemporaryDirectory(prefix="kvswarm-ceiling-") as folder:
         async with open_library(Settings(path=Path(folder))) as library:
             await library.ingest(documents)
             entries = [library.entry(doc_id) for doc_id in library.doc_ids]
-    snapshot = Snapshot.of([each for each in entries if each], embedder.identity.dim)
-    ids = [entry.doc_id for entry in snapshot.entries]
-    signals, coverage = [], []
-    for query in queries:
-        (embedding,) = embedder.embed([query.text])
-        found = score_rows(snapshot, embedding, terms(query.text), None)
-        parts = compare(snapshot, embedding, found, "hybrid", np.arange(len(ids))).parts
-        signals.append(np.stack([fuse("zscore", [part], [1]) for part in parts], axis=1))
-        coverage.append(found.coverage)
-    gold = [ids.index(query.doc_ids[0]) for query in queries]
-    return Asked(np.array(signals, np.float64), np.array(coverage), np.array(gold))
+    return Snapshot.of([each for each in entries if each], dim)
+
+
+def _together(leads: Sequence[_Lead]) -> Leads:
+    counts = [len(each.values) for each in leads]
+    return Leads(
+        np.concatenate([each.values for each in leads]),
+        np.repeat(np.arange(len(leads)), counts),
+        np.repeat([each.coverage for each in leads], counts),
+        len(leads),
+        sum(each.is_lost for each in leads),
+    )
 
 
 def _parser() -> argparse.ArgumentParser:

@@ -38,6 +38,8 @@ class EmbeddingHost:
         self.waiting -= 1
         if self.mode == "error":
             return 500, {"error": "out of order"}
+        if self.mode == "refusal":
+            return 400, {"error": "too long"}
         rows = [each.vector.tolist() for each in HashingEmbedder(64).embed(texts)]
         if self.mode == "nan":
             rows = [[float("nan")] * 64 for _ in rows]

@@ -15,7 +15,7 @@ from rag_store.embedders.hashing import HashingEmbedder
 from rag_store.embedders.minilm import _packaged, open_minilm
 from rag_store.embedders.protocol import late_interaction, unit
 from rag_store.embedders.transformer import TransformerEmbedder
-from rag_store.errors import EmbedderError, RagUsageError
+from rag_store.errors import EmbedderError, EmbedderRefusal, RagUsageError
 
 
 @pytest.fixture(scope="module")
@@ -177,7 +177,7 @@ def test_a_server_in_openais_form(url: str) -> None:
 
 
 def test_servers_that_fail(url: str) -> None:
-    with pytest.raises(EmbedderError, match="answered 404"):
+    with pytest.raises(EmbedderRefusal, match="answered 404"):
         open_embedder(EmbedderSpec("openai", "unknown", url))
     with pytest.raises(EmbedderError, match="did not answer with 2 embeddings"):
         open_embedder(EmbedderSpec("openai", "short", url)).embed(["a", "b"])

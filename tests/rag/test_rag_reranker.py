@@ -18,10 +18,13 @@ from service_process import service
 from rag_store.catalog import Entry
 from rag_store.chunking import Chunker
 from rag_store.cli.main import main
+from rag_store.embedders import EmbedderSpec
 from rag_store.errors import RerankerError, RerankerRefusal
+from rag_store.library import open_library
 from rag_store.reranking.client import AT_ONCE, open_reranker
 from rag_store.reranking.excerpt import excerpt
 from rag_store.reranking.spec import RerankerSpec
+from rag_store.settings import Settings
 from rag_store.store import Row
 
 QUESTION = "which text is about a leader of a log"
@@ -291,6 +294,43 @@ def test_what_the_reranker_refuses_is_not_to_be_asked_again(library: Path) -> No
     assert "too long" in refused.error["message"]
     assert "Retry-After" not in refused.headers
     assert (busy.status, busy.error["code"]) == (503, "reranker_unavailable")
+
+
+@pytest.mark.parametrize("status", [300, 401, 404, 408, 425, 429, 499, 500, 501, 503])
+async def test_a_status_says_whether_to_come_again(status: int) -> None:
+    with model_host("/v1/rerank", lambda body: (status, {"message": "no"})) as host:
+        async with open_reranker(RerankerSpec(host.url, "m")) as reranker:
+            assert reranker is not None
+            with pytest.raises(RerankerError) as told:
+                await reranker.relevances(QUESTION, ["a log"])
+    later = (408, 425, 429, 500, 503)
+    assert told.type is (RerankerError if status in later else RerankerRefusal)
+
+
+async def test_every_wait_is_in_a_stage(library: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def slow_excerpt(*given: Any) -> str:
+        time.sleep(0.1)
+        return excerpt(*given)
+
+    monkeypatch.setattr("rag_store.search.excerpt", slow_excerpt)
+    answer, good = [], scored(prefers("choir"))
+    with model_host("/v1/rerank", lambda body: answer[0](body)) as host:
+        settings = Settings(
+            path=library,
+            embedder=EmbedderSpec("hashing"),
+            threads=1,
+            reranker=RerankerSpec(host.url, "m"),
+        )
+        async with open_library(settings) as opened:
+
+            def busy(body: dict[str, Any]) -> tuple[int, Any]:
+                opened._searching.submit(time.sleep, 0.3)
+                return good(body)
+
+            answer.append(busy)
+            timings = (await opened.label(QUESTION)).timings
+    assert timings.rerank_ms >= 3 * 100
+    assert timings.queue_ms >= 200
 
 
 def test_only_reranked_labels_have_a_time_of_that_stage(library: Path) -> None:

@@ -108,6 +108,16 @@ def test_a_stop_does_not_wait_for_ever(tmp_path: Path) -> None:
         assert running.process.wait(20) == 1, "the embedder would have answered after 30 s"
 
 
+def test_what_an_embedder_refuses_is_not_to_be_asked_again(tmp_path: Path) -> None:
+    with embedding_host() as host, service(tmp_path, *host.options) as running:
+        running.post("/v1/documents", DOCUMENT)
+        host.mode = "refusal"
+        reply = running.post("/v1/label", {"query": "paged?"})
+    assert (reply.status, reply.error["code"]) == (502, "embedder_refused")
+    assert "too long" in reply.error["message"]
+    assert "Retry-After" not in reply.headers
+
+
 @pytest.mark.parametrize("mode", ["nan", "error"])
 def test_an_embedder_out_of_order_is_503_and_recovers(tmp_path: Path, mode: str) -> None:
     with embedding_host() as host, service(tmp_path, *host.options) as running:

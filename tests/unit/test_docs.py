@@ -73,7 +73,8 @@ COMMANDS = (
 
 FOREIGN = {
     *("--no-deps", "--disable-log-stats", "--config", "--storage", "--homepath"),
-    *("--only", "--repeats", "--seconds", "--served", "--runs", "--for"),
+    *("--only", "--repeats", "--seconds", "--served", "--runs", "--for", "--more"),
+    "--kv-cache-dtype",
 }
 """Options of pip, vLLM, Prometheus, Grafana, kubectl and our benchmarks that a page speaks of."""
 OPTION = re.compile(r"(?<![\w-])--[a-z][a-z0-9-]*")

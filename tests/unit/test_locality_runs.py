@@ -211,6 +211,14 @@ def test_what_the_engine_does_otherwise_is_remarked(
             measured_run(run)
 
 
+def test_a_run_on_a_host_says_nothing_of_its_cache(tmp_path: Path, tokenizer: Path) -> None:
+    run = write_run(tmp_path / "run", tokenizer)
+    description = json.loads((run / "run.json").read_text())
+    del description["target"]
+    (run / "run.json").write_text(json.dumps(description))
+    assert run_bytes_per_token(run) is None
+
+
 @pytest.mark.parametrize(
     ("given", "width"),
     [
@@ -220,6 +228,7 @@ def test_what_the_engine_does_otherwise_is_remarked(
         (["--dtype", "float32", "--dtype=bfloat16"], 2),
         (["--dtype=float32", "--kv-cache-dtype", "fp8_e4m3"], 1),
         (["--kv-cache-dtype", "auto", "--dtype", "float32"], 4),
+        (["--dtype", "float32", "--dtype"], 4),
     ],
 )
 def test_bytes_of_a_token_are_those_of_the_type_the_engine_was_told(

@@ -12,7 +12,7 @@ from loadgen.errors import UsageError
 from loadgen.runs.csv_log import CsvLog, to_csv
 from loadgen.runs.directory import check_directory, open_directory, read_json, write_json
 from loadgen.runs.emitted import emitted_diversity
-from loadgen.runs.machine import without_secrets
+from loadgen.runs.machine import machine, without_secrets
 from loadgen.runs.side_by_side import side_by_side
 
 
@@ -133,3 +133,12 @@ def test_rows_of_retrieval_are_there_where_a_run_has_retrieved(tmp_path: Path) -
         return set(side_by_side({"mine": tmp_path, "none": tmp_path / "nowhere"}).columns[0].cells)
 
     assert titles(0.25) - titles(None) == {"labels right"}
+
+
+def test_the_machine_is_told_with_its_processor(tmp_path: Path) -> None:
+    cpuinfo = tmp_path / "cpuinfo"
+    cpuinfo.write_text("processor\t: 0\nmodel\t\t: 1\nmodel name\t: Some CPU @ 2 GHz \n")
+    assert machine(cpuinfo)["cpu"] == "Some CPU @ 2 GHz"
+    cpuinfo.write_text("processor\t: 0\n")
+    assert machine(cpuinfo)["cpu"] is None
+    assert machine(tmp_path / "none")["cpu"] is None

@@ -166,15 +166,17 @@ def test_what_was_not_measured_is_said(tmp_path: Path) -> None:
         shutil.rmtree(run)
     damaged, other, gone = sorted((tmp_path / "cells").glob("*"))[:3]
     (damaged / "run.json").write_text(json.dumps({"exit_code": 3}))
-    machine = {"cpus": 64, "memory_gb": 256, "platform": "Linux-6"}
-    (other / "run.json").write_text(json.dumps({"exit_code": 0, "machine": machine}))
+    machine = {"cpus": 64, "cpu": "Some CPU", "memory_gb": 256, "platform": "Linux-6"}
+    target = {"argv": {"vllm": ["--dtype", "float32"]}}
+    described = {"exit_code": 0, "machine": machine, "target": target}
+    (other / "run.json").write_text(json.dumps(described))
     shutil.rmtree(gone)
     assert study_command(["report", str(tmp_path)]) == 0
     text = (tmp_path / "task2.md").read_text()
     assert "users: 6 runs are missing" in text
     assert f"{damaged.name}: the host died" in text
     assert "Each cell was run 2 to 3 times" in text
-    assert "64 cores, 256 GB, Linux (1 run)" in text
+    assert "64 cores (Some CPU), 256 GB, Linux, engine in float32 (1 run)" in text
     assert "runs began with caches that were not shown to be empty" in text
 
 

@@ -60,7 +60,7 @@ def test_on_a_gpu_the_same_capacity_is_other_blocks_and_nothing_of_the_cpu(model
         (False, "cpu", ("--dtype", "bfloat16"), ["float32", "bfloat16"]),
     ],
 )
-def test_a_cpu_without_fast_bfloat16_computes_in_float32_unless_told_otherwise(
+def test_a_cpu_without_kernels_for_bfloat16_computes_in_float32_unless_told_otherwise(
     fast: bool,
     platform: str,
     args: tuple[str, ...],
@@ -68,9 +68,27 @@ def test_a_cpu_without_fast_bfloat16_computes_in_float32_unless_told_otherwise(
     model: str,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("loadgen.targets.plan.has_fast_bfloat16", lambda: fast)
+    monkeypatch.setattr("loadgen.targets.plan.has_bfloat16_kernels", lambda: fast)
     (vllm,) = plan("vllm", TargetSettings(model, args=args), platform)
     assert [value for name, value in pairwise(vllm.argv) if name == "--dtype"] == dtypes
+
+
+@pytest.mark.parametrize(
+    ("config", "told"),
+    [
+        ('{"quantization_config": {"quant_method": "awq"}}', False),
+        ("{}", True),
+        ("[]", True),
+        ("not JSON", True),
+    ],
+)
+def test_quantized_weights_decide_for_themselves(
+    config: str, told: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("loadgen.targets.plan.has_bfloat16_kernels", lambda: False)
+    (tmp_path / "config.json").write_text(config)
+    (vllm,) = plan("vllm", TargetSettings(str(tmp_path)))
+    assert ("--dtype" in vllm.argv) is told
 
 
 def test_without_a_capacity_the_engine_decides(model: str) -> None:
