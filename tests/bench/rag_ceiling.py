@@ -31,7 +31,7 @@ from rag_store.terms import terms
 
 Floats = npt.NDArray[np.float64]
 LEAD = 1e-4
-"""So far ahead, with weights of at most 1, is first; the product lets ties go either way."""
+"""So far ahead is first, where no weight and no lead is above 1; the product needs less."""
 ALL = "of all documents"
 
 
@@ -95,24 +95,25 @@ def most_right(leads: Leads, least: float, limit_s: float) -> tuple[int, int]:
 
     Both are the same unless the search took more than `limit_s`.
     """
-    pairs, count = leads.values.shape
+    values = leads.values / np.abs(leads.values).max()
+    pairs, count = values.shape
     # Where a question counts, the others must be behind; where not, `slack` lets it go.
-    slack = np.abs(leads.values).sum(axis=1).max(initial=0) + LEAD
+    slack = np.abs(values).sum(axis=1).max() + LEAD
     counted = np.zeros((pairs, leads.questions))
     counted[np.arange(pairs), leads.question] = -slack
     is_count = np.r_[np.zeros(count), np.ones(leads.questions)]
     solved = milp(
         -is_count,
-        constraints=LinearConstraint(np.hstack([leads.values, counted]), LEAD - slack, np.inf),
+        constraints=LinearConstraint(np.hstack([values, counted]), LEAD - slack, np.inf),
         integrality=is_count,
         bounds=Bounds(np.where(is_count, 0, least), 1),
         options={"time_limit": limit_s},
     )
     if solved.x is None:
         return 0, leads.questions - leads.lost
-    behind = np.unique(leads.question[leads.values @ solved.x[:count] <= 0])
-    bound = int(np.floor(-solved.mip_dual_bound + 1e-6))
-    return leads.questions - len(behind) - leads.lost, bound - leads.lost
+    behind = np.unique(leads.question[values @ solved.x[:count] <= 0])
+    found = leads.questions - leads.lost - len(behind)
+    return found, max(found, int(np.floor(-solved.mip_dual_bound + 1e-6)) - leads.lost)
 
 
 def _print(name: str, weights: str, leads: Leads, least: float, limit_s: float) -> None:
