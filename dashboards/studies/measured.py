@@ -37,6 +37,13 @@ def measured_by(command: str, cells: Sequence[Cell]) -> Measured:
     )
 
 
+def machine_words(facts: Mapping[str, Any]) -> str:
+    """A machine as `loadgen.runs.machine` has it."""
+    system = str(facts.get("platform")).partition("-")[0]
+    cpu = f" ({facts['cpu']})" if facts.get("cpu") else ""
+    return f"{facts.get('cpus')} cores{cpu}, {facts.get('memory_gb')} GB, {system}"
+
+
 def _each(described: Sequence[Mapping[str, Any]], say: Callable[[Mapping[str, Any]], str]) -> str:
     """What is said of the runs, with how many each holds for where it is not the same of all."""
     found = Counter(map(say, described))
@@ -52,11 +59,8 @@ def _machine(described: Mapping[str, Any]) -> str:
     facts = described.get("machine") or {}
     if not facts:
         return ""
-    system = str(facts.get("platform")).partition("-")[0]
-    cpu = f" ({facts['cpu']})" if facts.get("cpu") else ""
     dtype = argument(engine_argv(described), "--dtype")
-    engine = f", engine in {dtype}" if dtype else ""
-    return f"{facts.get('cpus')} cores{cpu}, {facts.get('memory_gb')} GB, {system}{engine}"
+    return machine_words(facts) + (f", engine in {dtype}" if dtype else "")
 
 
 def _versions(described: Mapping[str, Any]) -> str:

@@ -160,15 +160,14 @@ def _split(word: str) -> list[str]:
 
 
 def _measured(command: str) -> "Measured":
-    from dashboards.studies.measured import Measured
+    from dashboards.studies.measured import Measured, machine_words
 
-    facts, found = machine(), versions(NAMED)
+    found = versions(NAMED)
     known = [f"{name} {found[name]}" for name in NAMED if name in found]
-    system = str(facts.get("platform")).partition("-")[0]
     return Measured(
         command=command,
         when=time.strftime("on %Y-%m-%d at %H:%M UTC", time.gmtime()),
-        machine=f"{facts.get('cpus')} cores, {facts.get('memory_gb')} GB, {system}",
+        machine=machine_words(machine()),
         versions=", ".join(known) or "unknown versions",
     )
 
