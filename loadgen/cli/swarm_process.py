@@ -17,7 +17,7 @@ from loadgen.cli.interruption import Interruption
 from loadgen.cli.label_service import WishedLabels
 from loadgen.cli.leg import Leg
 from loadgen.cli.target import swarm_facts, tokenizer_of
-from loadgen.targets.capacity import model_window_tokens
+from loadgen.targets.model_config import model_window_tokens
 from loadgen.targets.rag_service import RunningRagService
 from loadgen.targets.settings import TargetSettings
 from loadgen.targets.target import RunningTarget

@@ -1,8 +1,6 @@
 """The size of an engine's own KV cache, said in tokens and handed to it in blocks."""
 
-import json
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Self
 
 from loadgen.errors import UsageError
@@ -45,13 +43,3 @@ class KvCapacity:
     def max_model_len(self, window_tokens: int | None) -> int:
         """The longest request in tokens, reply included, that model and cache both allow."""
         return min(self.usable_tokens, window_tokens or self.usable_tokens)
-
-
-def model_window_tokens(model: str) -> int | None:
-    """`max_position_embeddings` of a local model, None where there is no such config to read."""
-    try:
-        config = json.loads((Path(model).expanduser() / "config.json").read_text())
-    except (OSError, ValueError):
-        return None
-    window = config.get("max_position_embeddings") if isinstance(config, dict) else None
-    return window if isinstance(window, int) and window > 0 else None

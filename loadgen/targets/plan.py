@@ -1,6 +1,5 @@
 """From a target and the user's settings to command lines, environments and URLs. Nothing runs."""
 
-import json
 import secrets
 import sys
 import tempfile
@@ -12,6 +11,7 @@ from loadgen.errors import UsageError
 from loadgen.targets.capacity import KvCapacity
 from loadgen.targets.catalog import Addition, ServiceSpec, TargetSpec
 from loadgen.targets.hardware import Platform, has_bfloat16_kernels
+from loadgen.targets.model_config import is_quantized
 from loadgen.targets.placeholders import fill, ports_in
 from loadgen.targets.settings import LOOPBACK, TargetSettings
 
@@ -115,7 +115,7 @@ def _parts(
         "gpu": platform == "gpu",
         "cpu_without_bfloat16": platform == "cpu"
         and not has_bfloat16_kernels()
-        and not _is_quantized(settings),
+        and not is_quantized(settings.model),
         "kv_tokens": settings.kv_tokens is not None,
         "local_model": settings.model_dir is not None,
         "loopback": settings.is_loopback,
@@ -125,17 +125,6 @@ def _parts(
     if service is spec.engine:
         parts.append(spec.extra)
     return parts
-
-
-def _is_quantized(settings: TargetSettings) -> bool:
-    """Such weights decide what may be computed with; most methods take no float32."""
-    if settings.model_dir is None:
-        return False
-    try:
-        config = json.loads((settings.model_dir / "config.json").read_text(encoding="utf-8"))
-    except (OSError, ValueError):
-        return False
-    return isinstance(config, dict) and "quantization_config" in config
 
 
 def _plan(

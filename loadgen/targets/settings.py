@@ -6,8 +6,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from loadgen.errors import UsageError
-from loadgen.targets.capacity import model_window_tokens
 from loadgen.targets.context_scheduler import ContextSchedulerSettings
+from loadgen.targets.model_config import model_window_tokens
 
 LOOPBACK = "127.0.0.1"
 

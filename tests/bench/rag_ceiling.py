@@ -132,11 +132,12 @@ async def _leads(documents: Sequence[Document], queries: Sequence[Query]) -> dic
         (embedding,) = embedder.embed([query.text])
         found = score_rows(snapshot, embedding, terms(query.text), None)
         candidates = np.sort(rank(snapshot, embedding, found, "hybrid", "zscore").documents)
+        near = compare(snapshot, embedding, found, "hybrid", candidates)
+        of_all = compare(snapshot, embedding, found, "hybrid", every)
+        (doc_id,) = query.doc_ids
         for name, leads in rows.items():
-            among = every if name == ALL else candidates
-            signals = compare(snapshot, embedding, found, "hybrid", among)
-            (doc_id,) = query.doc_ids
-            is_true = np.array([snapshot.entries[at].doc_id == doc_id for at in among])
+            signals = of_all if name == ALL else near
+            is_true = np.array([snapshot.entries[at].doc_id == doc_id for at in signals.documents])
             leads.append(_lead(name, signals, is_true, found.coverage))
     return {name: _together(leads) for name, leads in rows.items()}
 
