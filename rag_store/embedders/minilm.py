@@ -16,7 +16,7 @@ def open_minilm(folder: Path | None = None) -> TransformerEmbedder:
 
     The package is an unofficial repack, so weights with another checksum are refused.
     """
-    folder = folder or _packaged()
+    folder = folder or model_folder()
     found = weights_digest(str(folder))
     if found != WEIGHTS:
         raise EmbedderError(
@@ -27,7 +27,8 @@ def open_minilm(folder: Path | None = None) -> TransformerEmbedder:
     return TransformerEmbedder("minilm", str(folder), MAX_TOKENS, states=True)
 
 
-def _packaged() -> Path:
+def model_folder() -> Path:
+    """Where the packaged weights lie. Raises EmbedderError."""
     found = find_spec(PACKAGE)
     if found is None or found.origin is None:
         raise EmbedderError(

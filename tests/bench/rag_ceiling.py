@@ -17,6 +17,7 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 from rag_corpus import DEMO
+from rag_trained import train
 from scipy.optimize import Bounds, LinearConstraint, milp
 
 from rag_store.documents import Document, Query
@@ -83,6 +84,10 @@ def main() -> None:
     for documents in others:
         every = every.beside(asyncio.run(_leads(documents, queries))[ALL])
     kinds.append((f"zscore of all documents, {1 + len(others)} libraries", every))
+    if parsed.epochs:
+        documents = others[-1] if parsed.more else read_documents(parsed.corpus)
+        taught = every.beside(_trained_leads(documents, queries, parsed.epochs))
+        kinds.append(("the same and the encoder trained further", taught))
     for name, leads in kinds:
         _print(name, "weights from 0", leads, 0.0, parsed.limit_s)
     for fusion in FUSIONS:
@@ -142,6 +147,17 @@ async def _leads(documents: Sequence[Document], queries: Sequence[Query]) -> dic
     return {name: _together(leads) for name, leads in rows.items()}
 
 
+def _trained_leads(documents: Sequence[Document], queries: Sequence[Query], epochs: int) -> Leads:
+    ordered = sorted(documents, key=lambda each: each.doc_id)
+    scores = train(ordered, epochs).scores([query.text for query in queries])
+    leads = []
+    for query, of_query in zip(queries, scores, strict=True):
+        is_true = np.array([each.doc_id in query.doc_ids for each in ordered])
+        values = fuse("zscore", [of_query], [1])[:, None]
+        leads.append(_Lead(values[is_true] - values[~is_true], 0.0, is_lost=False))
+    return _together(leads)
+
+
 def _lead(name: str, signals: Signals, is_true: npt.NDArray[np.bool_], coverage: float) -> _Lead:
     fusion = "zscore" if name == ALL else name
     scores = np.stack([fuse(fusion, [part], [1]) for part in signals.parts], axis=1)
@@ -174,6 +190,9 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--questions", type=Path, default=DEMO)
     parser.add_argument("--split", default="test")
     parser.add_argument("--more", type=Path, help="the same documents with more expansions")
+    parser.add_argument(
+        "--epochs", type=int, default=0, help="train the encoder on --more or --corpus, too"
+    )
     parser.add_argument("--limit-s", type=float, default=300.0, help="of each search")
     return parser
 

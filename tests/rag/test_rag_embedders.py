@@ -12,7 +12,7 @@ import pytest
 
 from rag_store.embedders import EmbedderSpec, open_embedder
 from rag_store.embedders.hashing import HashingEmbedder
-from rag_store.embedders.minilm import _packaged, open_minilm
+from rag_store.embedders.minilm import model_folder, open_minilm
 from rag_store.embedders.protocol import late_interaction, unit
 from rag_store.embedders.transformer import TransformerEmbedder
 from rag_store.errors import EmbedderError, EmbedderRefusal, RagUsageError
@@ -60,7 +60,7 @@ def test_every_state_knows_its_word(minilm: TransformerEmbedder) -> None:
 def test_the_same_weights_as_a_folder_are_another_kind_with_the_same_vectors(
     minilm: TransformerEmbedder,
 ) -> None:
-    folder = open_embedder(EmbedderSpec("hf-encoder", str(_packaged())))
+    folder = open_embedder(EmbedderSpec("hf-encoder", str(model_folder())))
     assert folder.identity.weights == minilm.identity.weights
     assert folder.identity != minilm.identity
     [ours], [theirs] = minilm.embed(["a cold cabinet"]), folder.embed(["a cold cabinet"])

@@ -7,11 +7,13 @@ from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 
 from rag_store.catalog import Entry
+from rag_store.decision import Features, features
 from rag_store.documents import Document, Query
 from rag_store.embedders import EmbedderSpec, Embedding
 from rag_store.embedders.hashing import HashingEmbedder
@@ -45,6 +47,21 @@ async def test_a_query_gets_its_document(tmp_path: Path) -> None:
         answer = await library.explain("Where do bees dance?")
         assert answer.chunk_text == DOCUMENTS[0].text
         assert {term.text for term in answer.terms if term.weight > 0} == {"bee", "danc"}
+
+
+async def test_what_the_signs_of_a_refusal_take_is_part_of_the_label_s_time(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def slowly(*given: Any) -> Features:
+        time.sleep(0.1)
+        return features(*given)
+
+    monkeypatch.setattr("rag_store.search.features", slowly)
+    async with open_library(settings(tmp_path)) as library:
+        await library.ingest(DOCUMENTS)
+        timings = (await library.label("Where do bees dance?")).timings
+    assert timings.fuse_ms >= 100
+    assert timings.total_ms >= timings.fuse_ms
 
 
 async def test_documents_are_found_and_lost_at_once(tmp_path: Path) -> None:
