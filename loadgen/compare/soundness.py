@@ -26,6 +26,8 @@ def faults_of(description: Mapping[str, Any], summary: Mapping[str, Any]) -> Ite
         yield Fault("the client was saturated, so its times are not the server's", detail)
     if summary.get("lost_workers"):
         yield Fault("workers were lost", str(summary["lost_workers"]))
+    if user_errors := description.get("user_errors"):
+        yield Fault("a user class raised exceptions", str(user_errors))
     if description.get("host_died") or code == TARGET_DIED:
         yield Fault("the host died")
     elif description and "exit_code" not in description:

@@ -10,19 +10,24 @@ SATURATED = 5
 
 
 def exit_code(
-    summary: dict[str, Any], *, host_died: bool, max_failures_percent: float, lost_workers: int = 0
+    summary: dict[str, Any],
+    *,
+    host_died: bool,
+    max_failures_percent: float,
+    lost_workers: int = 0,
+    user_errors: int = 0,
 ) -> int:
     """What a finished run means to a CI.
 
     A dead target explains failures, and failures weigh more than a client that was too slow. A
-    run in which no request succeeded, or in which a worker was lost and with it a share of the
-    load, has failed, whatever `max_failures_percent` allows.
+    run in which no request succeeded, in which a worker was lost and with it a share of the load,
+    or in which a user class raised exceptions, has failed, whatever `max_failures_percent` allows.
     """
     if host_died:
         return TARGET_DIED
     outcomes = summary["outcomes"]
     finished = summary["requests"] - outcomes.get("cancelled", 0)
     failed_percent = 100.0 * summary["failed"] / finished if finished else 0.0
-    if lost_workers or outcomes["ok"] == 0 or failed_percent > max_failures_percent:
+    if lost_workers or user_errors or outcomes["ok"] == 0 or failed_percent > max_failures_percent:
         return FAILED
     return SATURATED if summary["client_saturated"] else DONE

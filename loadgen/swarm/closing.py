@@ -19,16 +19,18 @@ def close_run(leader: "Leader") -> int:
         leader.directory.close()
     summary = summarize_run(leader)
     assert leader.preparation is not None
+    user_errors = sum(row["count"] for row in leader.environment.runner.exceptions.values())
     code = exit_code(
         summary,
         host_died=leader.host_died,
         max_failures_percent=leader.preparation.options.max_failures_percent,
         lost_workers=summary["lost_workers"],
+        user_errors=user_errors,
     )
     if leader.directory is not None:
         write_summary(leader.directory.path, summary)
         ended = {"host_died": leader.host_died, "interrupted": leader.interrupted}
-        leader.directory.describe({"exit_code": code, **ended})
+        leader.directory.describe({"exit_code": code, "user_errors": user_errors, **ended})
     leader.view.report(summary, leader.directory.path if leader.directory else None)
     return code
 

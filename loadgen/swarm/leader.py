@@ -19,7 +19,7 @@ from loadgen.swarm.ledger import Listener, RunLedger
 from loadgen.swarm.locust_csv import LocustCsv
 from loadgen.swarm.opening import describe_run, make_plan, swarm_directory
 from loadgen.swarm.plan import Plan
-from loadgen.swarm.preparation import Preparation, prepare, sends_batches
+from loadgen.swarm.preparation import Preparation, check_shares, prepare, sends_batches
 from loadgen.swarm.rag_watch import RagWatch
 from loadgen.swarm.server_watch import ServerWatch
 from loadgen.swarm.stage import Stage
@@ -74,6 +74,8 @@ class Leader:
         """
         options = vars(self.environment.parsed_options) | dict(values or {})
         batched = sends_batches(self.environment.user_classes)
+        if self.roll is not None:  # more may be there than were expected
+            options["expect_workers"] = max(options["expect_workers"], len(self.roll.present()))
         self._ready = prepare(options, host or self.environment.host, self.supervisor, batched)
         for note in self._ready.notes:
             self.view.say(note)
@@ -93,6 +95,7 @@ class Leader:
         self.server = ServerWatch(self._take_sample, self._host_is_gone, warmup_s)
         self.rag = RagWatch(self._rag_is_gone)
         self.plan = make_plan(self, self.preparation)
+        self._check_shares(self.preparation, self.plan)
         self.environment.stop_timeout = self._drain_s()
         self._open_run(self.preparation, self.plan)
         clock = RunClock(self.plan.start_unix_s)
@@ -159,6 +162,12 @@ class Leader:
         self.earlier.merge(self.ledger.counts.take().whole)
         if self.plan is not None:
             self.stats_reset_s = RunClock(self.plan.start_unix_s).now_s()
+
+    def _check_shares(self, ready: Preparation, plan: Plan) -> None:
+        """Workers may have come since it was prepared. A shape does not end as it begins."""
+        if self.environment.shape_class is None:
+            users = self.environment.runner.target_user_count
+            check_shares(users, len(plan.workers), ready.options, ready.batched)
 
     def _prepare_now(self) -> bool:
         try:

@@ -42,7 +42,5 @@ class Leaving:
 
     def _set_exit_code(self) -> None:
         environment, code = self._environment, self._leader.exit_code
-        if code is None or environment.web_ui is not None:
-            return
-        failed = bool(environment.runner.exceptions) and code == 0
-        environment.process_exit_code = 1 if failed else code
+        if code is not None and environment.web_ui is None:
+            environment.process_exit_code = code

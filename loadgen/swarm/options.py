@@ -112,6 +112,11 @@ def own_options(values: Mapping[str, Any]) -> dict[str, Any]:
     return {name: values[name] for name in names if name in values}
 
 
+def default_users(arrivals: str) -> int:
+    """The users of a headless swarm without `-u`: one, as in Locust, or no cap in an open loop."""
+    return 1 if arrivals == "closed" else 0
+
+
 def _workload(values: Mapping[str, Any]) -> WorkloadSettings:
     context_tokens = given.text(values, "context_tokens")
     return WorkloadSettings(

@@ -22,7 +22,7 @@ from loadgen.swarm.leader import Leader
 from loadgen.swarm.leaving import Leaving
 from loadgen.swarm.messages import CLOCK, CLOCK_OFFSET, DELTA, DRAIN, DRAINED, PLAN, SPENT
 from loadgen.swarm.option_flags import add_options
-from loadgen.swarm.options import own_options
+from loadgen.swarm.options import default_users, own_options
 from loadgen.swarm.orphan import end_forked_workers
 from loadgen.swarm.preparation import check_offline, sends_batches
 from loadgen.swarm.stage import Stage
@@ -139,6 +139,7 @@ def _open_dashboards(leader: Leader) -> None:
 
 
 def _prepare(environment: Any, leader: Leader) -> None:
+    _set_size(environment)
     if checked := os.environ.get(CHECK_VARIABLE):
         values = vars(environment.parsed_options)
         batched = sends_batches(environment.user_classes)
@@ -147,6 +148,17 @@ def _prepare(environment: Any, leader: Leader) -> None:
         sys.exit(0)
     leader.prepare()
     gevent.get_hub().loop.update_now()
+
+
+def _set_size(environment: Any) -> None:
+    """What Locust would set later, when checks and `run.json` have already read it."""
+    options = environment.parsed_options
+    if environment.shape_class is not None:
+        return
+    if options.num_users is None:
+        options.num_users = default_users(options.arrivals)
+    if options.spawn_rate is None:
+        options.spawn_rate = 1
 
 
 def _quit_worker(environment: Any) -> None:

@@ -72,8 +72,10 @@ def check_offline(
     request_headers(options)
     check_users(values)
     check_warmup(values, options)
+    users, workers = values.get("num_users"), values.get("expect_workers") or 1
+    check_shares(users if isinstance(users, int) else 0, workers, options, batched)
     if batched:
-        check_batches(values, options)
+        check_batches(options)
     lengths = _local_lengths(options, supervisor)
     if not lengths.is_estimate:
         lengths.tokens()
@@ -108,7 +110,7 @@ def check_warmup(values: Mapping[str, Any], options: SwarmOptions) -> None:
         )
 
 
-def check_batches(values: Mapping[str, Any], options: SwarmOptions) -> None:
+def check_batches(options: SwarmOptions) -> None:
     """Raise UsageError for batches that cannot be sent as they were asked for."""
     output_tokens = options.workload.output_tokens
     if options.batch_as == "list" and options.endpoint == "chat":
@@ -118,11 +120,19 @@ def check_batches(values: Mapping[str, Any], options: SwarmOptions) -> None:
             f"--output-tokens {output_tokens} needs --batch-as requests: "
             "a list call has one length for all its replies, so give one number"
         )
-    users, workers = values.get("num_users"), values.get("expect_workers") or 1
-    if options.batching.limit and isinstance(users, int) and 0 < users < workers:
+
+
+def check_shares(users: int, workers: int, options: SwarmOptions, batched: bool) -> None:
+    """Raise UsageError where a worker would have a share of the load and no user to send it."""
+    is_open = options.arrivals != "closed"
+    shared = "the trace" if options.trace else "the load of an open loop" if is_open else ""
+    if batched and options.batching.limit:
+        shared = "--batches"
+    if shared and 0 < users < workers:
+        uncapped = ", or -u 0 for no cap" if is_open else ""
         raise UsageError(
-            f"--batches is shared out over {workers} workers, and {users} user(s) leave some "
-            f"of them idle: give -u {workers} or more"
+            f"{shared} is shared out over {workers} workers, and {users} user(s) leave some "
+            f"of them idle: give -u {workers} or more{uncapped}"
         )
 
 

@@ -1,5 +1,7 @@
 """Open loop: requests go out when they are due, and latency counts from then."""
 
+from typing import Any
+
 import pytest
 from run_process import Run
 
@@ -32,12 +34,15 @@ def test_requests_due_but_never_sent_are_recorded(run: Run) -> None:
     assert ran.code == 0, "what was cut off is no failure"
 
 
-def test_without_a_cap_requests_overlap_freely(run: Run) -> None:
+@pytest.mark.parametrize("users", [("-u", 0), ()], ids=["asked for", "by default"])
+def test_without_a_cap_requests_overlap_freely(run: Run, users: tuple[Any, ...]) -> None:
     ran = run(
-        *("--model", "slow", "-u", 0, "-t", "3s", "--output-tokens", 4),
+        *("--model", "slow", *users, "-t", "3s", "--output-tokens", 4),
         *("--arrivals", "poisson", "--rate", 20, "--processes", 2),
     )
     assert ran.code == 0, ran.output
+    facts = ran.json("run.json")
+    assert (facts["users"], facts["options"]["num_users"]) == (0, 0)
     assert all(row["outcome"] == "ok" for row in ran.rows)
     edges = [(float(r["sent_s"]), 1) for r in ran.rows] + [
         (float(r["end_s"]), -1) for r in ran.rows

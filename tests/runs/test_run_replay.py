@@ -104,6 +104,9 @@ def test_a_trace_that_breaks_after_the_check_ends_the_run(
     )
     assert ran.code == 1, ran.output
     assert re.search("not (a )?JSON", ran.output)
+    if when == "request":  # else it breaks before there is a run
+        facts = ran.json("run.json")
+        assert (facts["exit_code"], facts["user_errors"] > 0) == (1, True)
 
 
 def test_a_replay_without_a_trace_is_refused(run: Run) -> None:

@@ -106,6 +106,7 @@ def test_repeats(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     ("said", "summary", "reason"),
     [
         ({"exit_code": 5}, {}, "the client was saturated"),
+        ({"exit_code": 1, "user_errors": 3}, {}, "a user class raised exceptions"),
         ({}, {"client_saturated": True}, "the client was saturated"),
         ({"exit_code": 3}, {}, "the host died"),
         ({"exit_code": 1}, {"lost_workers": 1}, "workers were lost"),

@@ -46,6 +46,7 @@ def test_the_master_loads_a_host_and_waits_for_all_workers() -> None:
     assert master.host == "http://vllm-router-service"
     replicas = part("Deployment")["spec"]["replicas"]
     assert {"--master", f"--expect-workers={replicas}"} < set(master.rest)
+    assert {"--arrivals=poisson", "--users=0"} < set(master.rest)
     (length,) = [each for each in master.rest if each.startswith("--context-tokens=")]
     assert Span.parse(length.partition("=")[2], "--context-tokens").high > 0
 

@@ -33,6 +33,7 @@ def summary(
         (summary(9, failed=1, saturated=True), {}, FAILED),
         (summary(9, failed=1), {"host_died": True}, TARGET_DIED),
         (summary(10), {"lost_workers": 1}, FAILED),
+        (summary(10, saturated=True), {"user_errors": 1}, FAILED),
     ],
 )
 def test_exit_code(made: dict[str, Any], more: dict[str, Any], code: int) -> None:

@@ -1,4 +1,4 @@
-"""What is refused of batches before a host is asked, in a process of its own: Locust patches it."""
+"""What is refused before a host is asked, in a process of its own: Locust patches it."""
 
 import subprocess
 import sys
@@ -10,30 +10,43 @@ SCRIPT = """
 import sys
 from loadgen.errors import UsageError
 from loadgen.swarm.options import SwarmOptions
-from loadgen.swarm.preparation import check_batches
+from loadgen.swarm.preparation import check_batches, check_shares
 
-values = eval(sys.argv[1])
+values, users, workers = map(eval, sys.argv[1:])
+options = SwarmOptions.read(values)
+batched = bool({"batches", "batch_as"} & values.keys())
 try:
-    check_batches(values, SwarmOptions.read(values))
+    check_shares(users, workers, options, batched)
+    if batched:
+        check_batches(options)
 except UsageError as error:
     print(error)
 """
 
-CASES: list[tuple[dict[str, Any], str]] = [
-    ({"batches": 4, "num_users": 1, "expect_workers": 2}, "give -u 2"),
-    ({"batches": 4, "num_users": 2, "expect_workers": 2}, ""),
-    ({"batches": 4, "num_users": 0, "expect_workers": 2}, ""),
-    ({"batches": 0, "num_users": 1, "expect_workers": 2}, ""),
-    ({"batch_as": "list", "endpoint": "chat"}, "--endpoint completions"),
-    ({"batch_as": "list", "output_tokens": "4-8"}, "give one number"),
-    ({"batch_as": "requests", "endpoint": "chat", "output_tokens": "4-8"}, ""),
+OPEN = {"arrivals": "poisson", "rate": 4}
+CASES: list[tuple[dict[str, Any], int, int, str]] = [
+    ({"batches": 4}, 1, 2, "--batches is shared out over 2 workers"),
+    ({"batches": 4}, 2, 2, ""),
+    ({"batches": 4}, 0, 2, ""),
+    ({"batches": 0}, 1, 2, ""),
+    ({"trace": "trace.jsonl"}, 1, 2, "give -u 2 or more"),
+    ({"trace": "trace.jsonl"}, 2, 2, ""),
+    (OPEN, 3, 4, "give -u 4 or more, or -u 0 for no cap"),
+    (OPEN, 0, 4, ""),
+    (OPEN, 1, 1, ""),
+    ({}, 1, 4, ""),
+    ({"batch_as": "list", "endpoint": "chat"}, 1, 1, "--endpoint completions"),
+    ({"batch_as": "list", "output_tokens": "4-8"}, 1, 1, "give one number"),
+    ({"batch_as": "requests", "endpoint": "chat", "output_tokens": "4-8"}, 1, 1, ""),
 ]
 
 
-@pytest.mark.parametrize(("values", "said"), CASES)
-def test_batches_that_cannot_be_sent_as_asked(values: dict[str, Any], said: str) -> None:
+@pytest.mark.parametrize(("values", "users", "workers", "said"), CASES)
+def test_loads_that_cannot_be_sent_as_asked(
+    values: dict[str, Any], users: int, workers: int, said: str
+) -> None:
     done = subprocess.run(
-        [sys.executable, "-c", SCRIPT, repr(values)],
+        [sys.executable, "-c", SCRIPT, repr(values), str(users), str(workers)],
         capture_output=True,
         text=True,
         timeout=60,
