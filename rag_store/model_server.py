@@ -7,7 +7,7 @@ from contextlib import asynccontextmanager
 
 import aiohttp
 
-from rag_store.errors import RagError
+from rag_store.errors import RagError, RagUsageError
 
 CONNECT_S = 10.0
 _LATER = (408, 425, 429)
@@ -15,8 +15,16 @@ _LATER = (408, 425, 429)
 
 @asynccontextmanager
 async def open_session(key_env: str, timeout_s: float) -> AsyncIterator[aiohttp.ClientSession]:
-    """Connections to one server; its key, if any, is read from the environment."""
+    """Connections to one server; its key, if any, is read from the environment.
+
+    Raises RagUsageError where no header can hold the key.
+    """
     key = os.environ.get(key_env, "")
+    if not (key.isascii() and key.isprintable()):
+        raise RagUsageError(
+            f"the key in {key_env} holds a line break or another character that is in no key:"
+            " set it anew without"
+        )
     timeout = aiohttp.ClientTimeout(total=timeout_s, sock_connect=CONNECT_S)
     headers = {"Authorization": f"Bearer {key}"} if key else {}
     async with aiohttp.ClientSession(timeout=timeout, headers=headers) as session:
@@ -41,6 +49,22 @@ async def post(
         raise fails(f"{route} has not answered in {waited_s:g} s: {if_slow}") from None
     except (aiohttp.ClientError, OSError, ValueError) as error:
         raise fails(f"cannot reach {route}: {line_of(str(error))}") from error
+
+
+def accepted(
+    route: str, reply: tuple[int, bytes], later: type[RagError], final: type[RagError]
+) -> bytes:
+    """The content of a reply of `post`.
+
+    Raises, unless its status is 200, `final` where asking again is in vain, and else `later`.
+    """
+    status, content = reply
+    if status == 200:
+        return content
+    moved = "it sends elsewhere, and nothing is sent there: give the url that answers"
+    told = moved if 300 <= status < 400 else message_of(content)
+    fails = final if is_final(status) else later
+    raise fails(f"{route} answered HTTP {status}: {told}")
 
 
 def is_final(status: int) -> bool:

@@ -10,7 +10,7 @@ from typing import Any
 import aiohttp
 
 from rag_store.errors import RerankerError, RerankerRefusal
-from rag_store.model_server import is_final, line_of, message_of, open_session, post
+from rag_store.model_server import accepted, line_of, open_session, post
 from rag_store.reranking.spec import RerankerSpec
 
 AT_ONCE = 8
@@ -21,7 +21,10 @@ _IF_SLOW = "have it read less with --rerank and --rerank-chunks"
 
 @asynccontextmanager
 async def open_reranker(spec: RerankerSpec) -> AsyncIterator["Reranker | None"]:
-    """A reranker with connections of its own; nothing is asked yet. None without a url."""
+    """A reranker with connections of its own; nothing is asked yet. None without a url.
+
+    Raises RagUsageError.
+    """
     if not spec.url:
         yield None
         return
@@ -46,10 +49,8 @@ class Reranker:
         route = self._spec.route
         body = {"model": self._spec.model, "query": query, "documents": list(passages)}
         async with self._free:
-            status, content = await post(self._session, route, body, RerankerError, _IF_SLOW)
-        if status != 200:
-            fails = RerankerRefusal if is_final(status) else RerankerError
-            raise fails(f"{route} answered HTTP {status}: {message_of(content)}")
+            reply = await post(self._session, route, body, RerankerError, _IF_SLOW)
+        content = accepted(route, reply, RerankerError, RerankerRefusal)
         return _scores(content, len(passages), route)
 
 

@@ -177,7 +177,7 @@ def test_a_server_in_openais_form(url: str) -> None:
 
 
 def test_servers_that_fail(url: str) -> None:
-    with pytest.raises(EmbedderRefusal, match="answered 404"):
+    with pytest.raises(EmbedderRefusal, match="answered HTTP 404"):
         open_embedder(EmbedderSpec("openai", "unknown", url))
     with pytest.raises(EmbedderError, match="did not answer with 2 embeddings"):
         open_embedder(EmbedderSpec("openai", "short", url)).embed(["a", "b"])
