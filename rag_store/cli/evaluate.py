@@ -82,12 +82,26 @@ def _read(parsed: argparse.Namespace) -> Material:
     if parsed.distractors and not parsed.corpus:
         raise RagUsageError("--distractors needs --corpus: they are not put into your library")
     expansions = parsed.expansions == "on"
-    return Material(
+    material = Material(
         read_queries(parsed.questions, parsed.split),
         strangers(parsed.unanswerable or [], parsed.split),
         read_documents(parsed.corpus, expansions) if parsed.corpus else (),
         read_documents(parsed.distractors, expansions) if parsed.distractors else (),
     )
+    _check_apart(material, parsed)
+    return material
+
+
+def _check_apart(material: Material, parsed: argparse.Namespace) -> None:
+    if both := sorted(_ids(material.corpus) & _ids(material.distractors)):
+        raise RagUsageError(
+            f"{parsed.distractors} and {parsed.corpus} both have a document {both[0]!a}, and one"
+            " would take the other's place: rename it in --distractors, or leave it out"
+        )
+
+
+def _ids(documents: Sequence[Document]) -> set[str]:
+    return {document.doc_id for document in documents}
 
 
 async def _measure(settings: Settings, material: Material, folder: Path) -> Figures:

@@ -211,6 +211,17 @@ def test_eval_of_another_corpus_with_distractors(
     assert "11 documents" in table
 
 
+def test_distractors_take_no_documents_place(corpus: Path, questions: Path, tmp_path: Path) -> None:
+    rows: list[dict[str, object]] = [
+        {"doc_id": doc_id, "title": "", "text": "A law on harbours."} for doc_id in ("x", "raft")
+    ]
+    extra = jsonl(tmp_path / "extra.jsonl", rows)
+    options = ("--corpus", corpus, "--questions", questions, "--distractors", extra)
+    done = rag("eval", *options, "--json", *HASHING)
+    assert (done.returncode, done.stdout, done.stderr.count("\n")) == (2, "", 1)
+    assert f"{extra} and {corpus} both have a document 'raft'" in done.stderr
+
+
 def test_fit_threshold(corpus: Path, questions: Path, strangers: Path, tmp_path: Path) -> None:
     options = ("--path", tmp_path, *HASHING)
     rag("index", corpus, *options)
