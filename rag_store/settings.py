@@ -24,7 +24,8 @@ class Settings:
     With `chroma_url` the chunks lie in a Chroma server and `path` is not used. Without
     `expansions` the questions of documents are neither read nor searched. Up to `exact_chunks`
     chunks and questions every one is compared, above that Chroma's HNSW index is asked. The
-    embeddings of the latest `kept_queries` texts are kept, so that asking again costs none.
+    embeddings of the latest `kept_queries` texts are kept, so that asking again costs none. Without
+    `create` a folder or collection that is not there is refused, and not made.
     """
 
     path: Path = Path(".kvswarm/rag")
@@ -41,6 +42,7 @@ class Settings:
     max_query_chars: int = 20_000
     kept_queries: int = 4096
     reranker: RerankerSpec = field(default_factory=RerankerSpec)
+    create: bool = True
 
     def __post_init__(self) -> None:
         _check_choice("retriever", self.retriever, RETRIEVERS)
@@ -56,6 +58,11 @@ class Settings:
         if self.kept_queries < 0:
             raise RagUsageError(f"kept_queries is {self.kept_queries}: give at least 0")
         self._check_reranker()
+
+    @property
+    def place(self) -> str:
+        """Where the chunks lie."""
+        return self.chroma_url or str(self.path)
 
     def _check_reranker(self) -> None:
         most = CANDIDATES_EACH * (2 if self.retriever == "hybrid" else 1)

@@ -5,12 +5,9 @@ takes NaN. So rows are only upserted, collections are created or opened but neve
 and vectors are checked before they get here.
 """
 
-import fcntl
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from io import TextIOWrapper
-from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -21,6 +18,7 @@ from rag_store.chunking import passage
 from rag_store.embedders import Vectors
 from rag_store.errors import FingerprintError, RagError, RagUsageError, StoreError
 from rag_store.fingerprint import Fingerprint
+from rag_store.folder import locked
 from rag_store.settings import Settings
 
 # Chroma refuses more than 5461 rows at once.
@@ -82,11 +80,11 @@ class ChunkStore:
         Raises RagUsageError, StoreError, and FingerprintError where it was made with something
         else.
         """
-        self._lock = None if settings.chroma_url else _lock(settings.path)
+        self._lock = None if settings.chroma_url else locked(settings.path, settings.create)
         try:
             with _translated("cannot open"):
                 self._client = _client(settings)
-                self._collection = self._open(settings.collection, fingerprint, rebuild)
+                self._collection = self._open(settings, fingerprint, rebuild)
         except RagError:
             self.close()
             raise
@@ -162,20 +160,29 @@ class ChunkStore:
         with _translated("cannot reach"):
             self._collection.count()
 
-    def _open(self, name: str, fingerprint: Fingerprint, rebuild: bool) -> Any:
+    def _open(self, settings: Settings, fingerprint: Fingerprint, rebuild: bool) -> Any:
+        name = settings.collection
         there = name in {collection.name for collection in self._client.list_collections()}
         if there and rebuild:
             self._client.delete_collection(name)
         if not there or rebuild:
-            return self._client.create_collection(
-                name,
-                configuration={"hnsw": HNSW},
-                metadata={_FINGERPRINT: fingerprint.as_json()},
-                embedding_function=None,
-            )
+            return self._created(settings, fingerprint)
         collection = self._client.get_collection(name, embedding_function=None)
         fingerprint.check((collection.metadata or {}).get(_FINGERPRINT), name)
         return _with_cosine(collection)
+
+    def _created(self, settings: Settings, fingerprint: Fingerprint) -> Any:
+        if not settings.create:
+            raise RagUsageError(
+                f"there is no collection {settings.collection!r} in {settings.place}: name another"
+                " with --collection, or make it with kvswarm rag index"
+            )
+        return self._client.create_collection(
+            settings.collection,
+            configuration={"hnsw": HNSW},
+            metadata={_FINGERPRINT: fingerprint.as_json()},
+            embedding_function=None,
+        )
 
 
 def _with_cosine(collection: Any) -> Any:
@@ -202,6 +209,8 @@ def _client(settings: Settings) -> Any:
 
 
 def _address(chroma_url: str) -> tuple[str, int, bool]:
+    if "@" in chroma_url:  # it would stand in errors, and is not sent
+        raise RagUsageError("--chroma-url holds a password: give http://host:port")
     try:
         url = urlsplit(chroma_url)
         host, port = url.hostname, url.port
@@ -211,26 +220,6 @@ def _address(chroma_url: str) -> tuple[str, int, bool]:
         raise RagUsageError(f"--chroma-url is {chroma_url!r}: give http://host:port")
     secure = url.scheme == "https"
     return host, port or (443 if secure else 8000), secure
-
-
-def _lock(path: Path) -> TextIOWrapper:
-    """Two processes on one folder do not see each other's rows, so only one gets in."""
-    try:
-        path.mkdir(parents=True, exist_ok=True)
-        file = (path / "lock").open("w")
-    except OSError as error:
-        raise RagUsageError(
-            f"cannot write to {path} ({error.strerror}): name another --path"
-        ) from error
-    try:
-        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except OSError as error:
-        file.close()
-        raise StoreError(
-            f"{path} is in use by another process: stop it, name another --path,"
-            " or let both use a Chroma server with --chroma-url"
-        ) from error
-    return file
 
 
 @contextmanager

@@ -11,6 +11,7 @@ from pathlib import Path
 from rag_store.cli.baselines import baselines
 from rag_store.cli.eval_table import as_table
 from rag_store.cli.figures import Figures, SizeFigures, as_json
+from rag_store.cli.filled import filled_library
 from rag_store.cli.index import shown_progress
 from rag_store.cli.options import Parser, add_library_options, settings_of
 from rag_store.documents import Document, Query
@@ -122,7 +123,8 @@ async def _measure(settings: Settings, material: Material, folder: Path) -> Figu
 
 @asynccontextmanager
 async def _filled(settings: Settings, documents: Sequence[Document]) -> AsyncIterator[Library]:
-    async with open_library(settings) as library:
+    opened = open_library(settings) if documents else filled_library(settings)
+    async with opened as library:
         with shown_progress("indexing") as told:
             await library.ingest(documents, told)
         yield library

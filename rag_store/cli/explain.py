@@ -3,10 +3,10 @@
 import json
 from collections.abc import Iterator
 
+from rag_store.cli.filled import filled_library
 from rag_store.cli.options import Parser, add_library_options, settings_of
 from rag_store.decision import FEATURES, Threshold
 from rag_store.label import Candidate
-from rag_store.library import open_library
 from rag_store.search import Answer
 from rag_store.service.replies import label_json
 
@@ -14,7 +14,7 @@ from rag_store.service.replies import label_json
 async def explain_command(arguments: list[str]) -> int:
     """Label one query and say why."""
     parsed = _parser().parse_args(arguments)
-    async with open_library(settings_of(parsed)) as library:
+    async with filled_library(settings_of(parsed)) as library:
         answer, threshold = await library.explain(parsed.text), library.threshold
     if parsed.json:
         print(json.dumps(explanation_json(answer)))

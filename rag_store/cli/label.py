@@ -4,10 +4,10 @@ import json
 import sys
 from pathlib import Path
 
+from rag_store.cli.filled import filled_library
 from rag_store.cli.options import Parser, add_library_options, settings_of
 from rag_store.errors import RagError, RagUsageError
 from rag_store.label import Label
-from rag_store.library import open_library
 from rag_store.readers.rows import read_text
 from rag_store.service.replies import label_json
 
@@ -21,7 +21,7 @@ async def label_command(arguments: list[str]) -> int:
     settings = settings_of(parsed)
     queries = _queries(parsed.text, parsed.file)
     code = 0
-    async with open_library(settings) as library:
+    async with filled_library(settings) as library:
         for start in range(0, len(queries), _AT_ONCE):
             part = queries[start : start + _AT_ONCE]
             for query, result in zip(part, await library.label_many(part), strict=True):

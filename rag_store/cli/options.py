@@ -67,11 +67,14 @@ def _add_embedder_options(group: argparse._ArgumentGroup) -> None:
         help="environment variable with the server's key",
     )
     group.add_argument(
-        "--embedder-dim", type=int, default=_EMBEDDER.dim, help="dimensions of hashing"
+        "--embedder-dim",
+        type=number(int, 1, 16_384),
+        default=_EMBEDDER.dim,
+        help="dimensions of hashing",
     )
     group.add_argument(
         "--embedder-max-tokens",
-        type=int,
+        type=number(int, 1, 1_000_000),
         default=_EMBEDDER.max_tokens,
         help="where the hf kinds cut a text off",
     )
@@ -150,8 +153,6 @@ def settings_of(parsed: argparse.Namespace) -> Settings:
         chunker = Chunker(parsed.chunk_tokens, parsed.overlap_tokens)
     except ValueError as error:
         raise RagUsageError(f"--chunk-tokens and --overlap-tokens: {error}") from error
-    if parsed.embedder_dim < 1 or parsed.embedder_max_tokens < 1:
-        raise RagUsageError("--embedder-dim and --embedder-max-tokens: give at least 1")
     embedder = EmbedderSpec(
         parsed.embedder,
         parsed.embedder_model,

@@ -3,11 +3,11 @@
 from pathlib import Path
 
 from rag_store.cli.evaluate import strangers
+from rag_store.cli.filled import filled_library
 from rag_store.cli.options import Parser, add_library_options, settings_of
 from rag_store.decision import KEEP
 from rag_store.errors import RagUsageError
 from rag_store.evaluation import evaluate
-from rag_store.library import open_library
 from rag_store.readers import read_queries
 
 
@@ -19,7 +19,7 @@ async def fit_threshold_command(arguments: list[str]) -> int:
         raise RagUsageError(f"--keep is {parsed.keep}: give a share above 0, at most 1")
     answerable = [query for query in read_queries(parsed.answerable, parsed.split) if query.doc_ids]
     unanswerable = strangers([parsed.unanswerable], parsed.split)
-    async with open_library(settings) as library:
+    async with filled_library(settings) as library:
         fitted = await library.fit_threshold(answerable, unanswerable, parsed.keep)
         point = (await evaluate(library, answerable, unanswerable)).at_threshold(fitted.threshold)
     print(

@@ -28,6 +28,11 @@ def test_what_one_process_indexed_others_ask(corpus: Path, tmp_path: Path) -> No
     port, data = free_port(), tmp_path / "chroma"
     server = ("--chroma-url", f"http://127.0.0.1:{port}", "--embedder", "hashing")
     with chroma_server(data, port):
+        for _ in range(2):
+            early = rag("label", QUESTION, "--path", tmp_path / "none", *server)
+            assert (early.returncode, early.stdout, early.stderr.count("\n")) == (2, "", 1)
+            assert f"no collection 'default' in {server[1]}" in early.stderr
+        assert not (tmp_path / "none").exists()
         indexed = rag("index", corpus, "--path", tmp_path / "one", *server)
         assert indexed.stdout.startswith("2 added"), indexed.stderr
         # Another folder: what lies there besides Chroma is made anew.

@@ -10,7 +10,12 @@ from pathlib import Path
 
 import pytest
 
+from rag_store.chunking import Chunker
 from rag_store.cli.main import main
+from rag_store.embedders.hashing import HashingEmbedder
+from rag_store.fingerprint import Fingerprint
+from rag_store.settings import Settings
+from rag_store.store import ChunkStore
 
 TEXTS = {
     "paging": "The cache is cut into blocks, which a table maps to pages.",
@@ -18,6 +23,7 @@ TEXTS = {
     "dough": "Bread rises when yeast ferments the dough.",
 }
 HASHING = ("--embedder", "hashing")
+FINGERPRINT = Fingerprint.of(HashingEmbedder().identity, Chunker())
 
 
 @dataclass(frozen=True)
@@ -244,7 +250,6 @@ def test_fit_threshold(corpus: Path, questions: Path, strangers: Path, tmp_path:
         (["index", "/nowhere"], "/nowhere does not exist"),
         (["label", "a", "--file", "b"], "not both"),
         (["label", "--file", "/nowhere"], "cannot read /nowhere"),
-        (["label", "  "], "the query is empty"),
         (["label", "a", "--retriever", "x"], "--retriever"),
         (["label", "a", "--chunk-tokens", "8"], "--overlap-tokens"),
         (["label", "a", "--embedder", "openai"], "--embedder-url"),
@@ -252,7 +257,12 @@ def test_fit_threshold(corpus: Path, questions: Path, strangers: Path, tmp_path:
         (["label", "a", "--coll", "ab"], "--coll"),
         (["label", "a", "--chroma-url", "foo"], "--chroma-url is 'foo'"),
         (["label", "a", "--chroma-url", "http://x:99999"], "give http://host:port"),
-        (["label", "a", "--path", "/proc/x"], "cannot write to /proc/x"),
+        (["label", "a", "--chroma-url", "http://me:secret@x"], "holds a password"),
+        (["label", "a", "--path", "/proc/x"], "there is no library in /proc/x"),
+        (["serve", "--port", "0", "--path", "/proc/x"], "cannot write to /proc/x"),
+        (["index", "/", "--embedder-dim", "99999999999999999999"], "from 1 to 16384"),
+        (["index", "/", "--embedder-dim", "0"], "from 1 to 16384"),
+        (["index", "/", "--embedder-max-tokens", "9" * 20], "from 1 to 1000000"),
         (["eval"], "--questions"),
         (["eval", "--questions", "/nowhere"], "/nowhere does not exist"),
         (["serve", "--port", "70000"], "from 0 to 65535"),
@@ -274,6 +284,61 @@ def test_wrong_use_is_one_line(
     assert last.startswith("kvswarm rag: ")
     assert said in last
     assert "Traceback" not in error
+    assert list(tmp_path.iterdir()) == []
+
+
+ASKING = (
+    ("label", "yeast?"),
+    ("explain", "yeast?"),
+    ("eval", "--questions", "questions"),
+    ("fit-threshold", "questions", "questions"),
+)
+
+
+@pytest.fixture
+def asking(questions: Path, request: pytest.FixtureRequest) -> list[object]:
+    """A command that only asks, with its files."""
+    return [questions if part == "questions" else part for part in request.param]
+
+
+@pytest.mark.parametrize("asking", ASKING, indirect=True)
+def test_who_asks_a_library_that_is_not_there_makes_none(
+    asking: list[object], tmp_path: Path
+) -> None:
+    for there in (False, True):
+        if there:
+            (tmp_path / "typo").mkdir()
+        done = rag(*asking, "--path", tmp_path / "typo", *HASHING)
+        assert (done.returncode, done.stdout, done.stderr.count("\n")) == (2, "", 1)
+        assert f"there is no library in {tmp_path / 'typo'}" in done.stderr
+        assert "kvswarm rag index" in done.stderr
+        assert list(tmp_path.rglob("*")) == ([tmp_path / "typo"] if there else [])
+
+
+@pytest.mark.parametrize("asking", ASKING, indirect=True)
+def test_who_asks_a_collection_that_is_not_there_makes_none(
+    asking: list[object], library: tuple[str, ...]
+) -> None:
+    for _ in range(2):
+        done = rag(*asking, *library, "--collection", "typo")
+        assert (done.returncode, done.stdout, done.stderr.count("\n")) == (2, "", 1)
+        assert "there is no collection 'typo' in " in done.stderr
+        assert "kvswarm rag index" in done.stderr
+
+
+@pytest.mark.parametrize("asking", ASKING, indirect=True)
+def test_who_asks_a_library_without_documents_is_told(asking: list[object], tmp_path: Path) -> None:
+    ChunkStore(Settings(tmp_path), FINGERPRINT).close()
+    done = rag(*asking, "--path", tmp_path, *HASHING)
+    assert (done.returncode, done.stdout, done.stderr.count("\n")) == (2, "", 1)
+    assert f"the collection 'default' in {tmp_path} holds no document" in done.stderr
+    assert "kvswarm rag index" in done.stderr
+
+
+def test_an_empty_query(library: tuple[str, ...]) -> None:
+    done = rag("label", "  ", *library)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert "the query is empty" in done.stderr
 
 
 def test_a_question_about_an_unknown_document(library: tuple[str, ...], tmp_path: Path) -> None:

@@ -162,10 +162,11 @@ def test_two_that_are_not_read_stay_in_their_order(
     assert [each["doc_id"] for each in two_read["candidates"]][2:] == order[2:]
 
 
-def test_an_empty_library_asks_nobody(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    (tmp_path / "corpus").mkdir()
+def test_an_empty_library_asks_nobody(tmp_path: Path) -> None:
     with rerank_host(prefers("")) as host:
-        found = label(tmp_path / "empty", host, capsys)
+        named = ("--reranker-url", host.url, "--reranker-model", "m")
+        with service(tmp_path / "empty", *named) as running:
+            found = running.post("/v1/label", {"query": QUESTION}).body
     assert found["candidates"] == []
     assert host.bodies == []
 
