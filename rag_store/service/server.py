@@ -106,7 +106,8 @@ async def _listen(runner: web.AppRunner, options: ServerOptions) -> str:
     site = web.TCPSite(runner, options.bind, options.port)
     try:
         await site.start()
-    except (OSError, OverflowError) as error:
+    # UnicodeError: a name with an empty part, or one longer than names have.
+    except (OSError, OverflowError, UnicodeError) as error:
         raise RagUsageError(
             f"cannot listen on {options.bind}:{options.port}:"
             f" {getattr(error, 'strerror', None) or error}: choose another --bind or --port"
