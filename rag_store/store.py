@@ -19,6 +19,7 @@ from rag_store.embedders import Vectors
 from rag_store.errors import FingerprintError, RagError, RagUsageError, StoreError
 from rag_store.fingerprint import Fingerprint
 from rag_store.folder import locked
+from rag_store.model_server import line_of
 from rag_store.settings import Settings
 
 # Chroma refuses more than 5461 rows at once.
@@ -205,7 +206,14 @@ def _client(settings: Settings) -> Any:
     if not settings.chroma_url:
         return chromadb.PersistentClient(str(settings.path), quiet)
     host, port, secure = _address(settings.chroma_url)
-    return chromadb.HttpClient(host, port, ssl=secure, settings=quiet)
+    try:
+        return chromadb.HttpClient(host, port, ssl=secure, settings=quiet)
+    # Whatever answers there; the constructor asks who we are and for our database.
+    except Exception as error:
+        raise StoreError(
+            f"cannot open Chroma: no Chroma server answers at {settings.chroma_url}"
+            f" ({_reason(error)}): start one there, or name another --chroma-url"
+        ) from error
 
 
 def _address(chroma_url: str) -> tuple[str, int, bool]:
@@ -230,5 +238,9 @@ def _translated(action: str) -> Iterator[None]:
         raise
     # Chroma's errors have no common base: they come from Rust, httpx, sqlite and itself.
     except Exception as error:
-        reason = str(error).strip().split("\n")[0] or type(error).__name__
-        raise StoreError(f"{action} Chroma: {reason}") from error
+        raise StoreError(f"{action} Chroma: {_reason(error)}") from error
+
+
+def _reason(error: Exception) -> str:
+    """What it says, in one line; Chroma keeps a server's whole page, or nothing of it."""
+    return line_of(str(error).strip().split("\n")[0]) or type(error).__name__

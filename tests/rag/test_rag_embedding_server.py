@@ -1,15 +1,12 @@
 """Vectors from a server with `/v1/embeddings`, and servers that are none or are out of order."""
 
-import socketserver
-import threading
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import pytest
 from aiohttp import web
 from model_host import model_host
+from raw_host import raw_host
 
 from rag_store.cli.main import main
 from rag_store.embedders import Embedder, EmbedderSpec, open_embedder
@@ -26,23 +23,6 @@ def embedded(body: dict[str, Any]) -> tuple[int, Any]:
 
 def opened(url: str) -> Embedder:
     return open_embedder(EmbedderSpec("openai", "m", url))
-
-
-@contextmanager
-def raw_host(reply: bytes) -> Iterator[str]:
-    """The url of a server that answers with these bytes and hangs up."""
-
-    class Handler(socketserver.BaseRequestHandler):
-        def handle(self) -> None:
-            self.request.recv(1 << 16)
-            self.request.sendall(reply)
-
-    with socketserver.ThreadingTCPServer(("127.0.0.1", 0), Handler) as server:
-        thread = threading.Thread(target=server.serve_forever, args=(0.02,), daemon=True)
-        thread.start()
-        yield f"http://127.0.0.1:{server.server_address[1]}"
-        server.shutdown()
-        thread.join(10)
 
 
 def refused_label(url: str, path: Path, capsys: pytest.CaptureFixture[str]) -> tuple[int, str]:

@@ -12,6 +12,7 @@ from pathlib import Path
 import chromadb
 import numpy as np
 import pytest
+from raw_host import http, raw_host
 
 import rag_store.store as store_module
 from rag_store.chunking import Chunker
@@ -129,10 +130,29 @@ def test_a_second_process_is_kept_out(store: ChunkStore, tmp_path: Path) -> None
 
 
 def test_a_server_that_is_not_there(tmp_path: Path) -> None:
-    with pytest.raises(StoreError, match="cannot open Chroma"):
+    with pytest.raises(StoreError, match=r"no Chroma server answers at http://127\.0\.0\.1:9 \("):
         ChunkStore(settings(tmp_path, chroma_url="http://127.0.0.1:9"), MAKE)
     with pytest.raises(RagUsageError, match="give http://host:port"):
         ChunkStore(settings(tmp_path, chroma_url="localhost:9"), MAKE)
+
+
+@pytest.mark.parametrize(
+    "reply",
+    [
+        http(404, ""),
+        http(404, "<html>\x1b[31m\nnot here</html>"),
+        http(200, "<html></html>"),
+        http(200, "{}"),
+        b"SSH-2.0-OpenSSH\r\n\r\n",
+    ],
+)
+def test_a_server_that_is_no_chroma(tmp_path: Path, reply: bytes) -> None:
+    with raw_host(reply) as url, pytest.raises(StoreError) as refused:
+        ChunkStore(settings(tmp_path, chroma_url=url), MAKE)
+    said = str(refused.value)
+    assert f"no Chroma server answers at {url} (" in said
+    assert said.endswith("start one there, or name another --chroma-url")
+    assert said.isprintable()
 
 
 async def test_ingest_adds_updates_leaves_and_prunes(tmp_path: Path) -> None:
