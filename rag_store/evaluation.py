@@ -7,6 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from rag_store.documents import Query
+from rag_store.errors import EmbedderRefusal, QueryError, RerankerRefusal
 from rag_store.label import Label
 from rag_store.library import Library
 from rag_store.neighbours import Neighbours
@@ -14,6 +15,8 @@ from rag_store.significance import Paired, mean_interval
 
 PERCENTILES = (50, 95, 99)
 STAGES = ("queue_ms", "embed_ms", "search_ms", "fuse_ms", "rerank_ms", "total_ms")
+REFUSALS = (QueryError, EmbedderRefusal, RerankerRefusal)
+"""What is wrong with one query; the others may still be labelled."""
 _CUTOFF = 10
 _Z95 = 1.959964
 
@@ -196,7 +199,7 @@ async def evaluate(
 ) -> Evaluation:
     """Label all queries one after another; those without a document count as unanswerable.
 
-    Raises as `Library.label`.
+    Raises as `Library.label`; one of REFUSALS names its question.
     """
     found = [await _outcome(library, query) for query in (*queries, *unanswerable)]
     return Evaluation(
@@ -213,7 +216,10 @@ async def compare_search(library: Library, queries: Sequence[Query]) -> tuple[Ne
 
 
 async def _outcome(library: Library, query: Query) -> Outcome:
-    answer = await library.explain(query.text)
+    try:
+        answer = await library.explain(query.text)
+    except REFUSALS as error:
+        raise type(error)(f"question {query.query_id!a}: {error}") from error
     return Outcome(query, answer.label, answer.ranked[:_CUTOFF])
 
 

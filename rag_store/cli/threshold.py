@@ -1,13 +1,16 @@
 """`kvswarm rag fit-threshold ANSWERABLE UNANSWERABLE`."""
 
+from collections.abc import Sequence
 from pathlib import Path
 
 from rag_store.cli.evaluate import strangers
 from rag_store.cli.filled import filled_library
 from rag_store.cli.options import Parser, add_library_options, settings_of
-from rag_store.decision import KEEP
+from rag_store.decision import KEEP, Threshold
+from rag_store.documents import Query
 from rag_store.errors import RagUsageError
-from rag_store.evaluation import evaluate
+from rag_store.evaluation import REFUSALS, evaluate
+from rag_store.library import Library
 from rag_store.readers import read_queries
 
 
@@ -20,7 +23,7 @@ async def fit_threshold_command(arguments: list[str]) -> int:
     answerable = [query for query in read_queries(parsed.answerable, parsed.split) if query.doc_ids]
     unanswerable = strangers([parsed.unanswerable], parsed.split)
     async with filled_library(settings) as library:
-        fitted = await library.fit_threshold(answerable, unanswerable, parsed.keep)
+        fitted = await _fitted(library, answerable, unanswerable, parsed.keep)
         point = (await evaluate(library, answerable, unanswerable)).at_threshold(fitted.threshold)
     print(
         f"threshold {fitted.threshold:.3f}, fitted on {len(answerable)} answerable and"
@@ -28,6 +31,17 @@ async def fit_threshold_command(arguments: list[str]) -> int:
         f" ({point.right:.1%} of them labelled right), refuses {point.refused:.1%} of the second"
     )
     return 0
+
+
+async def _fitted(
+    library: Library, answerable: Sequence[Query], unanswerable: Sequence[Query], keep: float
+) -> Threshold:
+    try:
+        return await library.fit_threshold(answerable, unanswerable, keep)
+    except REFUSALS:
+        # It asks the same questions, and names the one that is refused.
+        await evaluate(library, answerable, unanswerable)
+        raise
 
 
 def _parser() -> Parser:

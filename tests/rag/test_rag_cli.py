@@ -350,6 +350,27 @@ def test_a_question_about_an_unknown_document(library: tuple[str, ...], tmp_path
     assert "'missing'" in done.stderr
 
 
+@pytest.mark.parametrize("command", ["eval", "fit-threshold"])
+@pytest.mark.parametrize("long", ["answerable", "unanswerable"])
+def test_a_question_that_is_too_long_is_named(
+    library: tuple[str, ...], tmp_path: Path, command: str, long: str
+) -> None:
+    files: dict[str, Path] = {}
+    for name, doc_id in (("answerable", "raft"), ("unanswerable", None)):
+        text = "x" * 70 if name == long else "log?"
+        asked = (("short", "yeast?"), (f"{name} 7", text))
+        rows: list[dict[str, object]] = [
+            {"qid": qid, "question": question, "doc_id": doc_id} for qid, question in asked
+        ]
+        files[name] = jsonl(tmp_path / f"{name}.jsonl", rows)
+    given: tuple[object, ...] = tuple(files.values())
+    if command == "eval":
+        given = ("--questions", given[0], "--unanswerable", given[1])
+    done = rag(command, *given, *library, "--max-query-chars", 30)
+    assert (done.returncode, done.stdout, done.stderr.count("\n")) == (2, "", 1)
+    assert f"question '{long} 7': the query has 70 characters: send at most 30" in done.stderr
+
+
 def test_help(capsys: pytest.CaptureFixture[str]) -> None:
     assert main([]) == 2
     assert main(["--help"]) == 0

@@ -11,7 +11,14 @@ from ir_measures import RR, Success, nDCG
 from scipy.stats import binomtest, bootstrap
 
 from rag_store.documents import Query
-from rag_store.evaluation import Evaluation, Outcome, Share
+from rag_store.errors import (
+    EmbedderError,
+    EmbedderRefusal,
+    QueryError,
+    RagError,
+    RerankerRefusal,
+)
+from rag_store.evaluation import Evaluation, Outcome, Share, evaluate
 from rag_store.label import Label, Timings
 from rag_store.neighbours import compare
 from rag_store.significance import Paired, mean_interval
@@ -88,6 +95,25 @@ def test_two_ways_are_paired_by_question() -> None:
     theirs = [outcome(1, ("a",), ("b",)), outcome(2, ("b",), ("b",)), outcome(3, ("c",), ("a",))]
     pairs = Evaluation(tuple(ours), ()).against(Evaluation(tuple(theirs), ()))
     assert pairs == Paired(1, 0)
+
+
+@pytest.mark.parametrize("kind", [QueryError, EmbedderRefusal, RerankerRefusal])
+async def test_a_question_that_is_refused_is_named(kind: type[RagError]) -> None:
+    async def explain(text: str) -> None:
+        raise kind("too long")
+
+    library = cast(Any, SimpleNamespace(explain=explain))
+    with pytest.raises(kind, match="question 'q7': too long"):
+        await evaluate(library, [Query("q7", "?", ("d",))])
+
+
+async def test_a_server_that_is_away_is_no_questions_fault() -> None:
+    async def explain(text: str) -> None:
+        raise EmbedderError("cannot reach it")
+
+    library = cast(Any, SimpleNamespace(explain=explain))
+    with pytest.raises(EmbedderError, match=r"^cannot reach it$"):
+        await evaluate(library, [Query("q7", "?", ("d",))])
 
 
 def test_recall_is_the_share_of_the_ten_nearest_and_ties_count() -> None:
