@@ -9,7 +9,7 @@ from rag_store.cli.options import Parser, number
 from rag_store.documents import Document
 from rag_store.errors import RagUsageError
 from rag_store.expansion.asking import ask_all
-from rag_store.expansion.file import ExpansionsFile
+from rag_store.expansion.file import ExpansionsFile, open_expansions
 from rag_store.expansion.writer import Endpoint, open_writer
 from rag_store.ingest import Progress
 from rag_store.readers import expansions_path, read_documents
@@ -46,10 +46,9 @@ async def expand_command(arguments: list[str]) -> int:
     if path.exists() and path.samefile(parsed.corpus):
         raise RagUsageError(f"-o {path} is the corpus itself: name another file")
     endpoint = Endpoint(parsed.url, parsed.model, parsed.key_env, parsed.timeout)
-    file = ExpansionsFile(path, documents)
-    waiting = [each for each in documents if each.doc_id not in file.done]
     async with open_writer(endpoint) as writer:
-        with file, shown_progress("asking") as told:
+        with open_expansions(path, documents) as file, shown_progress("asking") as told:
+            waiting = [each for each in documents if each.doc_id not in file.done]
             account = _Account(file, told, len(waiting))
             at_once = parsed.concurrency
             await ask_all(writer, waiting, parsed.per_document, at_once, account.written)

@@ -1,82 +1,93 @@
 """The file that expansions are written into, document by document, and gone on with later."""
 
+import fcntl
 import json
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from io import FileIO
 from pathlib import Path
-from types import TracebackType
-from typing import IO, Self
 
 from rag_store.documents import Document
-from rag_store.errors import CorpusError, RagUsageError
-from rag_store.readers.rows import Row, parse_row, read_text
+from rag_store.errors import RagUsageError
+from rag_store.expansion.lines import Lines
+from rag_store.readers.place import Place, place_of
+from rag_store.readers.rows import Row
 
 
 class ExpansionsFile:
-    """Open it with `with`. Lines of documents that are gone or were changed since are dropped."""
+    """Use `open_expansions`. Lines are added, and none that is whole is ever taken away.
 
-    def __init__(self, path: Path, documents: Iterable[Document]) -> None:
+    Those of a text that was changed since count for nothing, here as for readers of the corpus.
+    """
+
+    def __init__(self, path: Path, file: FileIO, documents: Iterable[Document]) -> None:
         """Read what was written before. Raises CorpusError and RagUsageError."""
         self._path = path
+        self._file = file
         self._digests = {document.doc_id: document.text_digest for document in documents}
-        self._kept = [row for row in _rows(path) if self._is_current(row)] if path.exists() else []
-        self._file: IO[str] | None = None
+        self._before = Lines.of(file.read(), path)
+        self._added = False
 
     @property
     def done(self) -> set[str]:
-        """The documents that have their questions."""
-        return {row.identifier("doc_id", "_id") for row in self._kept if row.texts("questions")}
-
-    def __enter__(self) -> Self:
-        partial = self._path.with_name(f"{self._path.name}.partial")
-        # ASCII, so that a line cut off anywhere is text.
-        lines = [json.dumps(row.fields) for row in self._kept]
-        try:
-            partial.write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")
-            partial.replace(self._path)
-            self._file = self._path.open("a", encoding="utf-8")
-        except OSError as error:
-            raise self._unwritable(error) from error
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        assert self._file is not None
-        self._file.close()
+        """The documents that had their questions when the file was opened."""
+        rows = (row for row in self._before.rows if self._is_current(row))
+        return {row.identifier("doc_id", "_id") for row in rows if row.texts("questions")}
 
     def add(self, doc_id: str, questions: tuple[str, ...]) -> None:
         """Write a document's line. Raises RagUsageError."""
-        assert self._file is not None
         fields = {"doc_id": doc_id, "questions": questions, "digest": self._digests[doc_id]}
+        # ASCII, so that a line cut off anywhere is text.
+        line = f"{json.dumps(fields)}\n".encode("ascii")
         try:
-            self._file.write(f"{json.dumps(fields)}\n")
-            self._file.flush()
+            self._write(line if self._added else self._after_the_last(line))
         except OSError as error:
-            raise self._unwritable(error) from error
+            raise _unwritable(self._path, error) from error
+        self._added = True
+
+    def _after_the_last(self, line: bytes) -> bytes:
+        """Only with the first line: a run that gets no answer leaves the file as it was."""
+        self._file.truncate(self._before.size)
+        return line if self._before.ended else b"\n" + line
+
+    def _write(self, line: bytes) -> None:
+        while line:
+            line = line[self._file.write(line) :]
 
     def _is_current(self, row: Row) -> bool:
-        """Lines that somebody else has written have no digest: they stay."""
+        """Lines that somebody else has written have no digest: they count."""
         digest = self._digests.get(row.identifier("doc_id", "_id"))
         return digest is not None and row.fields.get("digest", digest) == digest
 
-    def _unwritable(self, error: OSError) -> RagUsageError:
-        return RagUsageError(
-            f"cannot write {self._path}: {error.strerror}: name another file with -o"
-        )
+
+@contextmanager
+def open_expansions(path: Path, documents: Iterable[Document]) -> Iterator[ExpansionsFile]:
+    """The file, made where there is none, while no other run writes into it.
+
+    Raises CorpusError and RagUsageError.
+    """
+    if place_of(path) not in (Place.NOTHING, Place.FILE):
+        raise RagUsageError(f"{path} is no regular file: name another file with -o")
+    try:
+        file = path.open("a+b", buffering=0)
+    except OSError as error:
+        raise _unwritable(path, error) from error
+    with file:
+        _lock(file, path)
+        file.seek(0)
+        yield ExpansionsFile(path, file, documents)
 
 
-def _rows(path: Path) -> list[Row]:
-    lines = read_text(path).split("\n")
-    rows = []
-    for number, line in enumerate(lines, start=1):
-        try:
-            if line.strip():
-                rows.append(Row(f"{path}:{number}", parse_row(line, f"{path}:{number}")))
-        except CorpusError:
-            # A kill in the middle of a line leaves a part of it at the end of the file.
-            if number < len(lines):
-                raise
-    return rows
+def _lock(file: FileIO, path: Path) -> None:
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError as error:
+        raise RagUsageError(
+            f"another run writes into {path}: wait for its end, or name another file with -o"
+        ) from error
+    except OSError as error:
+        raise _unwritable(path, error) from error
+
+
+def _unwritable(path: Path, error: OSError) -> RagUsageError:
+    return RagUsageError(f"cannot write {path}: {error.strerror}: name another file with -o")

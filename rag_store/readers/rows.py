@@ -15,6 +15,11 @@ def read_text(path: Path) -> str:
         content = path.read_bytes()
     except OSError as error:
         raise CorpusError(f"cannot read {path}: {error.strerror}") from error
+    return decoded(content, path)
+
+
+def decoded(content: bytes, path: Path) -> str:
+    """What was read of the file, as text. Raises CorpusError."""
     try:
         return content.decode("utf-8-sig")
     except UnicodeDecodeError as error:

@@ -1,6 +1,9 @@
 """`kvswarm rag expand` against a server that speaks OpenAI's chat protocol."""
 
 import json
+import os
+import subprocess
+import sys
 from collections.abc import Callable
 from contextlib import AbstractContextManager
 from pathlib import Path
@@ -72,13 +75,124 @@ def test_it_goes_on_where_it_was_stopped(corpus: Path, tmp_path: Path) -> None:
     out.write_text("".join(json.dumps(row) + "\n" for row in written) + '{"doc_id": "d2", "que')
     with chat_host(lambda message: said("New?")) as host:
         assert expand(corpus, host, "-o", out) == 0
-        assert rows(out) == {"d1": ["By hand?"]} | {f"d{at}": ["New?"] for at in (0, 2, 3, 4, 5)}
+        new = {f"d{at}": ["New?"] for at in (0, 2, 3, 4, 5)}
+        assert rows(out) == {"d1": ["By hand?"], "gone": ["?"]} | new
         assert len(host.bodies) == 5
         (corpus / "d4.md").write_text("Another text.")
         assert expand(corpus, host, "-o", out) == 0
     assert len(host.bodies) == 6
     assert "Another text." in host.bodies[-1]["messages"][0]["content"]
-    assert len(rows(out)) == 6
+    assert len(rows(out)) == 7
+
+
+def test_a_line_cut_off_goes_and_a_missing_line_end_comes(corpus: Path, tmp_path: Path) -> None:
+    cut, unended = tmp_path / "cut.jsonl", tmp_path / "unended.jsonl"
+    cut.write_text('{"doc_id": "d2", "que')
+    unended.write_text('{"doc_id": "d1", "questions": ["By hand?"]}')
+    with chat_host(lambda message: said("New?")) as host:
+        assert expand(corpus, host, "-o", cut) == 0
+        assert expand(corpus, host, "-o", unended) == 0
+    new = {f"d{at}": ["New?"] for at in range(6)}
+    assert rows(cut) == new
+    assert rows(unended) == new | {"d1": ["By hand?"]}
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        "Buy bread",
+        "Buy bread\n",
+        '{"doc_id": "d1", "questions": ["Why?"]}\nBuy bread',
+        '{"doc_id": "d1", "title": "", "text": "A document."}\n',
+        '{"doc_id": "d1", "text": "A document.", "questions": ["Why?"]}\n',
+        '{"qid": "1", "question": "Why?", "doc_id": "d1"}\n',
+        '{"doc_id": "d1", "questions": "Why?"}\n',
+        "[]",
+        "\ufeff\u00e9",
+    ],
+)
+def test_a_file_that_holds_anything_else_is_refused_as_it_is(
+    corpus: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], content: str
+) -> None:
+    out = tmp_path / "plain.txt"
+    out.write_text(content)
+    with chat_host(lambda message: said("New?")) as host:
+        assert expand(corpus, host, "-o", out) == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert f"{out}:" in line
+    assert "name another file with -o" in line
+    assert out.read_text() == content
+    assert not host.bodies
+
+
+def test_without_an_answer_the_file_stays_as_it_is(corpus: Path, tmp_path: Path) -> None:
+    out = tmp_path / "out.jsonl"
+    before = '{"doc_id": "d1", "questions": ["Why?"], "digest": "of another text"}\n{"doc_id": "d'
+    out.write_text(before)
+    with chat_host(lambda message: (500, "broken")) as host:
+        assert expand(corpus, host, "-o", out) == 1
+    assert out.read_text() == before
+
+
+def test_lines_of_other_documents_and_of_earlier_texts_stay(corpus: Path, tmp_path: Path) -> None:
+    out = tmp_path / "out.jsonl"
+    with chat_host(lambda message: said("First?")) as host:
+        assert expand(corpus, host, "-o", out) == 0
+        first = out.read_text()
+        for name in ("d0", "d1", "d2"):
+            (corpus / f"{name}.md").unlink()
+        (corpus / "d3.md").write_text("Another text.")
+        host.answer = lambda message: said("Second?")
+        assert expand(corpus, host, "-o", out) == 0
+    assert out.read_text().startswith(first)
+    assert len(out.read_text().splitlines()) == 7
+    out.rename(corpus / "expansions.jsonl")
+    assert [each.questions for each in read_documents(corpus)] == [
+        ("Second?",),
+        ("First?",),
+        ("First?",),
+    ]
+
+
+def test_a_link_stays_a_link(corpus: Path, tmp_path: Path) -> None:
+    link = corpus / "expansions.jsonl"
+    link.symlink_to(tmp_path / "real.jsonl")
+    with chat_host(lambda message: said("Why?")) as host:
+        assert expand(corpus, host) == 0
+    assert link.is_symlink()
+    assert len(rows(tmp_path / "real.jsonl")) == 6
+
+
+def test_a_second_run_is_refused_while_the_first_writes(
+    corpus: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    out, seconds = tmp_path / "out.jsonl", []
+
+    def answer(message: str) -> tuple[int, Any]:
+        if not seconds:
+            seconds.append(subprocess.run(second, capture_output=True, text=True, check=False))
+        return said("Why?")
+
+    with chat_host(answer) as host:
+        second = [sys.executable, "-m", "rag_store", "expand", "--corpus", str(corpus), "-o",
+                  str(out), "--url", host.url, "--model", "m"]  # fmt: skip
+        assert expand(corpus, host, "-o", out) == 0
+    assert seconds[0].returncode == 2
+    (line,) = seconds[0].stderr.splitlines()
+    assert f"another run writes into {out}" in line
+    assert rows(out) == {f"d{at}": ["Why?"] for at in range(6)}
+
+
+@pytest.mark.parametrize("make", [Path.mkdir, os.mkfifo], ids=["folder", "fifo"])
+def test_what_is_no_regular_file_is_not_written(
+    corpus: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], make: Callable[[Path], None]
+) -> None:
+    make(tmp_path / "out")
+    with chat_host(lambda message: said("Why?")) as host:
+        assert expand(corpus, host, "-o", tmp_path / "out") == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert "is no regular file" in line
+    assert not host.bodies
 
 
 def test_a_document_without_a_usable_question_is_named_and_asked_for_again(
