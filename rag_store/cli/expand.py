@@ -13,6 +13,7 @@ from rag_store.expansion.file import ExpansionsFile, open_expansions
 from rag_store.expansion.writer import Endpoint, open_writer
 from rag_store.ingest import Progress
 from rag_store.readers import expansions_path, read_documents
+from rag_store.readers.place import Place, place_of
 
 _LISTED = 3
 
@@ -43,7 +44,7 @@ async def expand_command(arguments: list[str]) -> int:
     parsed = _parser().parse_args(arguments)
     documents = read_documents(parsed.corpus, expansions=False)
     path = parsed.out or expansions_path(parsed.corpus)
-    if path.exists() and path.samefile(parsed.corpus):
+    if place_of(path) is not Place.NOTHING and path.samefile(parsed.corpus):
         raise RagUsageError(f"-o {path} is the corpus itself: name another file")
     endpoint = Endpoint(parsed.url, parsed.model, parsed.key_env, parsed.timeout)
     async with open_writer(endpoint) as writer:

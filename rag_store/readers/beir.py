@@ -7,18 +7,20 @@ from pathlib import Path
 from rag_store.documents import Query
 from rag_store.errors import CorpusError
 from rag_store.readers.folder import jsonl_queries
+from rag_store.readers.place import Place, place_of
 from rag_store.readers.trec import read_qrels
 
 
 def is_beir(folder: Path) -> bool:
-    """Whether the folder looks like BEIR."""
-    return (folder / "corpus.jsonl").is_file() and (folder / "queries.jsonl").is_file()
+    """Whether the folder looks like BEIR. Raises CorpusError."""
+    names = ("corpus.jsonl", "queries.jsonl")
+    return all(place_of(folder / name) is Place.FILE for name in names)
 
 
 def beir_queries(folder: Path, split: str) -> Iterator[tuple[str, Query]]:
     """The queries that the split judges, with their relevant documents. Raises CorpusError."""
     path = folder / "qrels" / f"{split}.tsv"
-    if not path.is_file():
+    if place_of(path) is not Place.FILE:
         raise CorpusError(f"{path} does not exist: BEIR keeps its judgements there")
     gold = read_qrels(path)
     for at, query in jsonl_queries(folder / "queries.jsonl"):

@@ -10,6 +10,7 @@ from rag_store.errors import CorpusError
 from rag_store.readers.beir import beir_queries, is_beir
 from rag_store.readers.expansions import expansions_path, with_expansions
 from rag_store.readers.folder import folder_documents, jsonl_documents, jsonl_queries
+from rag_store.readers.place import Place, listing, place_of
 from rag_store.readers.squad import squad_documents, squad_queries
 
 Item = TypeVar("Item", Document, Query)
@@ -21,8 +22,7 @@ def read_documents(source: Path, expansions: bool = True) -> tuple[Document, ...
     A folder of .txt and .md files, a BEIR folder, a JSONL file of doc_id, title and text, or
     SQuAD-style JSON; with their expansions, unless told otherwise. Raises CorpusError.
     """
-    _check_exists(source)
-    if source.is_dir():
+    if _is_folder(source):
         beir = is_beir(source)
         rows = jsonl_documents(source / "corpus.jsonl") if beir else folder_documents(source)
     else:
@@ -40,7 +40,6 @@ def read_queries(source: Path, split: str = "") -> tuple[Query, ...]:
     `questions*.jsonl`, a BEIR folder, or SQuAD-style JSON. With `split` only those of that split;
     without it all, but of a BEIR folder those of its test split. Raises CorpusError.
     """
-    _check_exists(source)
     rows = _queries_of(source, split or "test")
     queries = _unique(rows, lambda query: query.query_id, source, "question")
     return _of_split(queries, split, source) if split else queries
@@ -56,18 +55,21 @@ def _of_split(queries: tuple[Query, ...], split: str, source: Path) -> tuple[Que
 
 
 def _queries_of(source: Path, beir_split: str) -> Iterator[tuple[str, Query]]:
-    if source.is_dir() and is_beir(source):
-        yield from beir_queries(source, beir_split)
-    elif source.is_dir():
-        for path in sorted(source.glob("questions*.jsonl")):
-            yield from jsonl_queries(path)
-    else:
+    if not _is_folder(source):
         yield from squad_queries(source) if source.suffix == ".json" else jsonl_queries(source)
+    elif is_beir(source):
+        yield from beir_queries(source, beir_split)
+    else:
+        for path in listing(source):
+            if path.match("questions*.jsonl"):
+                yield from jsonl_queries(path)
 
 
-def _check_exists(source: Path) -> None:
-    if not source.exists():
+def _is_folder(source: Path) -> bool:
+    place = place_of(source)
+    if place is Place.NOTHING:
         raise CorpusError(f"{source} does not exist: name a folder or a file")
+    return place is Place.FOLDER
 
 
 def _unique(

@@ -6,12 +6,16 @@ from pathlib import Path
 
 from rag_store.documents import Document, distinct
 from rag_store.errors import CorpusError
+from rag_store.readers.place import Place, place_of
 from rag_store.readers.rows import read_rows
 
 
 def expansions_path(source: Path) -> Path:
-    """`expansions.jsonl` in a folder, `<name>.expansions.jsonl` beside the file `<name>.jsonl`."""
-    if source.is_dir():
+    """`expansions.jsonl` in a folder, `<name>.expansions.jsonl` beside the file `<name>.jsonl`.
+
+    Raises CorpusError.
+    """
+    if place_of(source) is Place.FOLDER:
         return source / "expansions.jsonl"
     return source.with_suffix(".expansions.jsonl")
 
@@ -22,7 +26,7 @@ def with_expansions(documents: Sequence[Document], path: Path) -> tuple[Document
     Its lines hold doc_id (or _id) and questions, a list. Those with the digest of another text, as
     `kvswarm rag expand` leaves them behind, count for nothing. Raises CorpusError.
     """
-    if not path.exists():
+    if place_of(path) is Place.NOTHING:
         return tuple(documents)
     found = {document.doc_id: [*document.questions] for document in documents}
     texts = {document.doc_id: document.text_digest for document in documents}

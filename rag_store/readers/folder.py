@@ -5,6 +5,7 @@ from pathlib import Path
 
 from rag_store.documents import Document, Query, clean, distinct
 from rag_store.errors import CorpusError
+from rag_store.readers.place import listing
 from rag_store.readers.rows import check_id, read_rows, read_text
 
 TEXT_SUFFIXES = (".md", ".txt")
@@ -15,11 +16,7 @@ def folder_documents(folder: Path) -> Iterator[tuple[str, Document]]:
 
     Sorted by name; hidden files are skipped. Raises CorpusError.
     """
-    try:
-        paths = sorted(folder.iterdir())
-    except OSError as error:
-        raise CorpusError(f"cannot read {folder}: {error.strerror}") from error
-    for path in paths:
+    for path in listing(folder):
         if path.suffix.lower() in TEXT_SUFFIXES and not path.name.startswith("."):
             yield str(path), _text_document(path)
 

@@ -29,3 +29,13 @@ def place_of(path: Path) -> Place:
     if stat.S_ISDIR(mode):
         return Place.FOLDER
     return Place.FILE if stat.S_ISREG(mode) else Place.OTHER
+
+
+def listing(folder: Path) -> list[Path]:
+    """What lies in the folder, sorted by name. Raises CorpusError."""
+    try:
+        return sorted(folder.iterdir())
+    except OSError as error:
+        raise CorpusError(
+            f"cannot read {folder}: {error.strerror}: name a folder that can be read"
+        ) from error

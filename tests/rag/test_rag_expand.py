@@ -242,6 +242,7 @@ def test_a_busy_server_is_asked_again(corpus: Path, monkeypatch: pytest.MonkeyPa
         (("--url", "localhost:1"), "give http://host:port"),
         (("--url", "http://127.0.0.1:9"), "cannot reach http://127.0.0.1:9/v1/chat/completions"),
         (("-o", "/no/such/folder/x.jsonl"), "-o"),
+        (("-o", "x" * 5000), "File name too long"),
         (("--per-document", "0"), "--per-document"),
     ],
 )

@@ -1,13 +1,18 @@
 """Corpora, questions and judgements in every format; errors say where."""
 
+import errno
 import json
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from rag_store.documents import Document, Query
 from rag_store.errors import CorpusError
 from rag_store.readers import read_documents, read_qrels, read_queries
+
+Read = Callable[[Path], object]
 
 
 def lines(path: Path, *rows: object) -> Path:
@@ -147,6 +152,37 @@ def test_squad_errors_name_the_place(tmp_path: Path) -> None:
     path.write_text(json.dumps({"data": [{"title": "T", "paragraphs": [{"qas": []}]}]}))
     with pytest.raises(CorpusError, match=r"data\[0\] paragraphs\[0\]: field 'context' is missing"):
         read_documents(path)
+
+
+@pytest.mark.parametrize("read", [read_documents, read_queries])
+def test_a_name_that_is_too_long_is_told(tmp_path: Path, read: Read) -> None:
+    with pytest.raises(CorpusError, match=r"cannot read .*xxx: File name too long: name one"):
+        read(tmp_path / ("x" * 5000))
+
+
+def test_expansions_whose_name_is_too_long_are_told(tmp_path: Path) -> None:
+    name = "x" * 240
+    corpus = lines(tmp_path / f"{name}.jsonl", {"doc_id": "a", "text": "x"})
+    with pytest.raises(CorpusError, match=r"cannot read .*\.expansions\.jsonl: File name too long"):
+        read_documents(corpus)
+
+
+@pytest.mark.parametrize("read", [read_documents, read_queries])
+@pytest.mark.parametrize("denied", ["stat", "iterdir"])
+def test_a_folder_that_may_not_be_read_is_told(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, read: Read, denied: str
+) -> None:
+    allowed = getattr(Path, denied)
+
+    def deny(path: Path, *more: Any, **others: Any) -> Any:
+        # Who may list a folder may still not look into it; and the other way round.
+        if (path.parent if denied == "stat" else path) == tmp_path:
+            raise PermissionError(errno.EACCES, "Permission denied", str(path))
+        return allowed(path, *more, **others)
+
+    monkeypatch.setattr(Path, denied, deny)
+    with pytest.raises(CorpusError, match=r"cannot read .*: Permission denied: name "):
+        read(tmp_path)
 
 
 def test_bytes_that_are_no_text_are_named(tmp_path: Path) -> None:
