@@ -12,6 +12,7 @@ from pathlib import Path
 from loadgen.cli.arguments import Parser, add_target_options, target_arguments
 from loadgen.cli.ask_session import AskArguments, AskSession
 from loadgen.cli.interruption import interruptible
+from loadgen.cli.output import told_output
 from loadgen.errors import TargetError, UsageError
 
 DEFAULT_TARGET = "vllm"
@@ -20,7 +21,8 @@ NO_UTF8 = "is not UTF-8, and cannot be sent: write it in UTF-8"
 
 def ask_command(arguments: list[str]) -> int:
     """Ask each question; the exit code says whether all of them were answered."""
-    return asyncio.run(_ask(_parse(arguments)))
+    with told_output():
+        return asyncio.run(_ask(_parse(arguments)))
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -86,10 +88,14 @@ def _questions(given: Sequence[str]) -> Iterator[str]:
 
 
 def _stdin() -> str:
+    if sys.stdin is None:
+        raise UsageError("stdin is closed: give the questions themselves, or lines on stdin")
     try:
         return sys.stdin.read()
     except UnicodeDecodeError:
         raise UsageError(f"stdin {NO_UTF8}") from None
+    except OSError as error:
+        raise UsageError(f"cannot read stdin: {error.strerror}: give the questions") from None
 
 
 async def _ask(arguments: AskArguments) -> int:

@@ -47,13 +47,24 @@ def _queries(text: str | None, file: Path | None) -> list[str]:
         raise RagUsageError("give a question or --file, not both")
     if text is not None:
         return [text]
-    if file is None and sys.stdin.isatty():
-        raise RagUsageError("nothing to label: give a question, --file, or lines on stdin")
-    read = sys.stdin.read() if file is None or str(file) == "-" else read_text(file)
+    read = _stdin(file is None) if file is None or str(file) == "-" else read_text(file)
     queries = [line for line in read.split("\n") if line.strip()]
     if not queries:
         raise RagUsageError("nothing to label: give one question a line")
     return queries
+
+
+def _stdin(unasked: bool) -> str:
+    if sys.stdin is None or (unasked and sys.stdin.isatty()):
+        raise RagUsageError("nothing to label: give a question, --file, or lines on stdin")
+    try:
+        read = sys.stdin.read()
+        read.encode()  # in some locales other bytes have become halves of surrogate pairs
+    except UnicodeError as error:
+        raise RagUsageError("stdin is not UTF-8: convert it to UTF-8") from error
+    except OSError as error:
+        raise RagUsageError(f"cannot read stdin: {error.strerror}: give --file") from error
+    return read
 
 
 def _plain(query: str, label: Label) -> str:

@@ -1,11 +1,11 @@
 """The commands of `kvswarm rag`."""
 
 import asyncio
-import os
 import sys
 from collections.abc import Callable, Coroutine, Sequence
 from typing import Any
 
+from rag_store.cli.output import drop_output, told_output
 from rag_store.errors import RagError, RagUsageError
 
 HELP = """\
@@ -30,19 +30,24 @@ Command = Callable[[list[str]], Coroutine[Any, Any, int]]
 def main(argv: Sequence[str] | None = None) -> int:
     """Run a command; returns its exit code, with one line on stderr for what the user can mend."""
     arguments = list(sys.argv[1:] if argv is None else argv)
-    if not arguments or arguments[0] in ("-h", "--help", "help"):
-        print(HELP, end="")
-        return 0 if arguments else 2
     try:
-        return asyncio.run(_command(arguments[0])(arguments[1:]))
+        with told_output():
+            return _run(arguments)
     except RagError as error:
         print(f"kvswarm rag: {error}", file=sys.stderr)
         return error.exit_code
     except KeyboardInterrupt:
         return 130
     except BrokenPipeError:  # the reader of our output has left, as `head` does
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        drop_output(sys.stdout)
         return 0
+
+
+def _run(arguments: list[str]) -> int:
+    if not arguments or arguments[0] in ("-h", "--help", "help"):
+        print(HELP, end="")
+        return 0 if arguments else 2
+    return asyncio.run(_command(arguments[0])(arguments[1:]))
 
 
 def _command(name: str) -> Command:

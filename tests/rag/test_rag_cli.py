@@ -1,18 +1,21 @@
 """The commands of `kvswarm rag`."""
 
+import errno
 import json
 import subprocess
 import sys
 from contextlib import redirect_stderr, redirect_stdout
 from dataclasses import dataclass
-from io import StringIO
+from io import BytesIO, StringIO, TextIOWrapper
 from pathlib import Path
 
 import pytest
 
 from rag_store.chunking import Chunker
 from rag_store.cli.main import main
+from rag_store.cli.output import Output
 from rag_store.embedders.hashing import HashingEmbedder
+from rag_store.errors import RagError
 from rag_store.fingerprint import Fingerprint
 from rag_store.settings import Settings
 from rag_store.store import ChunkStore
@@ -115,6 +118,77 @@ def test_label_lines_of_stdin_and_of_a_file(library: tuple[str, ...], tmp_path: 
     assert "\x1b" not in done.stdout
     (tmp_path / "queries.txt").write_text(text)
     assert rag("label", "--file", tmp_path / "queries.txt", *library).stdout == done.stdout
+
+
+@pytest.mark.parametrize("errors", ["strict", "surrogateescape"])
+def test_stdin_that_is_no_text_is_one_line(
+    library: tuple[str, ...],
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    errors: str,
+) -> None:
+    stdin = TextIOWrapper(BytesIO(b"the log?\n\xff\n"), "utf-8", errors)
+    monkeypatch.setattr(sys, "stdin", stdin)
+    assert main(["label", *library]) == 2
+    assert capsys.readouterr() == ("", "kvswarm rag: stdin is not UTF-8: convert it to UTF-8\n")
+
+
+@pytest.mark.parametrize("more", [(), ("--file", "-")])
+def test_stdin_that_is_closed_is_one_line(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], more: tuple[str, ...]
+) -> None:
+    monkeypatch.setattr(sys, "stdin", None)
+    assert main(["label", *more]) == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert "nothing to label: give a question" in line
+
+
+@pytest.mark.parametrize("command", ["label", "explain", "eval", "help"])
+def test_a_full_disk_behind_stdout_is_one_line(
+    library: tuple[str, ...],
+    questions: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    command: str,
+) -> None:
+    arguments = {
+        "label": ["label", "Who replicates the log?", *library],
+        "explain": ["explain", "Who replicates the log?", *library],
+        "eval": ["eval", "--questions", str(questions), *library],
+        "help": ["--help"],
+    }
+    with Path("/dev/full").open("w") as full:
+        monkeypatch.setattr(sys, "stdout", full)
+        assert main(arguments[command]) == 1
+    (line,) = capsys.readouterr().err.splitlines()
+    assert line.startswith("kvswarm rag: cannot write to stdout: No space left on device: ")
+
+
+def test_a_full_disk_behind_stdout_is_no_second_error_at_the_end() -> None:
+    script = "from rag_store.cli.main import main; raise SystemExit(main(['--help']))"
+    with Path("/dev/full").open("w") as full:
+        done = subprocess.run(
+            [sys.executable, "-c", script], stdout=full, stderr=subprocess.PIPE, check=False
+        )
+    assert (done.returncode, done.stderr.count(b"\n")) == (1, 1)
+
+
+def test_after_a_gap_nothing_more_is_written() -> None:
+    class Once(StringIO):
+        full = True
+
+        def write(self, text: str) -> int:
+            if self.full:
+                self.full = False
+                raise OSError(errno.ENOSPC, "No space left on device")
+            return super().write(text)
+
+    stream = Once()
+    output = Output(stream)
+    for _ in range(2):
+        with pytest.raises(RagError, match="cannot write to stdout: No space"):
+            output.write("label")
+    assert stream.getvalue() == ""
 
 
 def test_label_in_json(library: tuple[str, ...]) -> None:

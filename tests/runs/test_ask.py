@@ -142,6 +142,26 @@ def test_nothing_is_no_question() -> None:
     assert ask("-", stdin="\n").err == "kvswarm: nothing to ask: give one question a line\n"
 
 
+def test_stdin_that_is_closed_asks_nothing() -> None:
+    closed = ["sh", "-c", 'exec "$@" <&-', "sh", *command("-", "--host", "http://127.0.0.1:9")]
+    done = subprocess.run(closed, capture_output=True, text=True, timeout=60, check=False)
+    assert (done.returncode, done.stderr.count("\n")) == (2, 1)
+    assert done.stderr.startswith("kvswarm: stdin is closed: ")
+
+
+@pytest.mark.parametrize("more", [(), ("--json",)])
+def test_an_answer_that_cannot_be_written_is_one_line(
+    host: HostProcess, rag_url: str, more: tuple[str, ...]
+) -> None:
+    asked = command("one", "two", *more, "--output-tokens", 2, *running(host, rag_url))
+    with Path("/dev/full").open("w") as full:
+        done = subprocess.run(
+            asked, stdout=full, stderr=subprocess.PIPE, text=True, timeout=60, check=False
+        )
+    said = "kvswarm: cannot write to stdout: No space left on device: send the output elsewhere\n"
+    assert (done.returncode, done.stderr) == (1, said)
+
+
 def test_ctrl_c_ends_an_answer_that_has_no_end(host: HostProcess, rag_url: str) -> None:
     with subprocess.Popen(
         command("one", *running(host, rag_url, "endless")),

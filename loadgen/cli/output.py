@@ -1,0 +1,74 @@
+"""Stdout, whose errors are one line for the user."""
+
+import os
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager, redirect_stdout, suppress
+from typing import Any, TextIO, cast
+
+from loadgen.errors import KvswarmError
+
+
+class Output:
+    """A stream that raises KvswarmError where it cannot be written, and from then on always.
+
+    BrokenPipeError stays what it is: then nobody wants to read on.
+    """
+
+    def __init__(self, stream: TextIO) -> None:
+        self._stream = stream
+        self.error: KvswarmError | None = None
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._stream, name)
+
+    def write(self, text: str) -> int:
+        """As of any stream. Raises KvswarmError and BrokenPipeError."""
+        with self._told():
+            return self._stream.write(text)
+
+    def flush(self) -> None:
+        """As of any stream. Raises KvswarmError and BrokenPipeError."""
+        with self._told():
+            self._stream.flush()
+
+    @contextmanager
+    def _told(self) -> Iterator[None]:
+        if self.error:  # what comes now would follow a gap
+            raise self.error
+        try:
+            yield
+        except BrokenPipeError:
+            raise
+        except OSError as error:
+            reason = f"cannot write to stdout: {error.strerror}"
+            self.error = KvswarmError(f"{reason}: send the output elsewhere")
+            raise self.error from error
+
+
+@contextmanager
+def told_output() -> Iterator[None]:
+    """What is printed inside is written when it is left.
+
+    Raises KvswarmError and BrokenPipeError.
+    """
+    if sys.stdout is None:  # closed by whoever started us, who wants to read nothing
+        yield
+        return
+    stream = sys.stdout
+    output = Output(stream)
+    try:
+        with redirect_stdout(cast(TextIO, output)):
+            yield
+    finally:
+        try:
+            output.flush()
+        except KvswarmError:
+            drop_output(stream)
+            raise
+
+
+def drop_output(stream: TextIO) -> None:
+    """What is left in the stream goes nowhere, or the interpreter fails over it at its end."""
+    with suppress(OSError):  # no file is behind it
+        os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
