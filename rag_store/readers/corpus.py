@@ -10,7 +10,7 @@ from rag_store.errors import CorpusError
 from rag_store.readers.beir import beir_queries, is_beir
 from rag_store.readers.expansions import expansions_path, with_expansions
 from rag_store.readers.folder import folder_documents, jsonl_documents, jsonl_queries
-from rag_store.readers.place import Place, listing, place_of
+from rag_store.readers.place import Place, file_at, listing, place_of
 from rag_store.readers.squad import squad_documents, squad_queries
 
 Item = TypeVar("Item", Document, Query)
@@ -62,7 +62,7 @@ def _queries_of(source: Path, beir_split: str) -> Iterator[tuple[str, Query]]:
     else:
         for path in listing(source):
             if path.match("questions*.jsonl"):
-                yield from jsonl_queries(path)
+                yield from jsonl_queries(file_at(path))
 
 
 def _is_folder(source: Path) -> bool:

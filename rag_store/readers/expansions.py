@@ -6,7 +6,7 @@ from pathlib import Path
 
 from rag_store.documents import Document, distinct
 from rag_store.errors import CorpusError
-from rag_store.readers.place import Place, place_of
+from rag_store.readers.place import Place, file_at, place_of
 from rag_store.readers.rows import read_rows
 
 
@@ -30,7 +30,7 @@ def with_expansions(documents: Sequence[Document], path: Path) -> tuple[Document
         return tuple(documents)
     found = {document.doc_id: [*document.questions] for document in documents}
     texts = {document.doc_id: document.text_digest for document in documents}
-    for row in read_rows(path):
+    for row in read_rows(file_at(path)):
         doc_id = row.identifier("doc_id", "_id")
         if "digest" in row.fields and row.fields["digest"] != texts.get(doc_id):
             continue

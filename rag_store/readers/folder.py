@@ -5,7 +5,7 @@ from pathlib import Path
 
 from rag_store.documents import Document, Query, clean, distinct
 from rag_store.errors import CorpusError
-from rag_store.readers.place import listing
+from rag_store.readers.place import file_at, listing
 from rag_store.readers.rows import check_id, read_rows, read_text
 
 TEXT_SUFFIXES = (".md", ".txt")
@@ -14,11 +14,12 @@ TEXT_SUFFIXES = (".md", ".txt")
 def folder_documents(folder: Path) -> Iterator[tuple[str, Document]]:
     """Where each text stands, and the document: id is the file's stem, title its first heading.
 
-    Sorted by name; hidden files are skipped. Raises CorpusError.
+    Sorted by name; hidden files are skipped, and what is no regular file is refused. Raises
+    CorpusError.
     """
     for path in listing(folder):
         if path.suffix.lower() in TEXT_SUFFIXES and not path.name.startswith("."):
-            yield str(path), _text_document(path)
+            yield str(path), _text_document(file_at(path))
 
 
 def _text_document(path: Path) -> Document:

@@ -31,6 +31,16 @@ def place_of(path: Path) -> Place:
     return Place.FILE if stat.S_ISREG(mode) else Place.OTHER
 
 
+def file_at(path: Path) -> Path:
+    """The path, where a file lies there that ends: nobody may write into a FIFO that was found.
+
+    Raises CorpusError.
+    """
+    if place_of(path) is not Place.FILE:
+        raise CorpusError(f"{path} is no regular file: put one there, or remove it")
+    return path
+
+
 def listing(folder: Path) -> list[Path]:
     """What lies in the folder, sorted by name. Raises CorpusError."""
     try:

@@ -2,6 +2,7 @@
 
 import errno
 import json
+import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -183,6 +184,35 @@ def test_a_folder_that_may_not_be_read_is_told(
     monkeypatch.setattr(Path, denied, deny)
     with pytest.raises(CorpusError, match=r"cannot read .*: Permission denied: name "):
         read(tmp_path)
+
+
+@pytest.mark.parametrize("make", [os.mkfifo, Path.mkdir], ids=["fifo", "folder"])
+@pytest.mark.parametrize(
+    ("name", "read"),
+    [
+        ("b.txt", read_documents),
+        ("expansions.jsonl", read_documents),
+        ("questions-2.jsonl", read_queries),
+    ],
+)
+def test_what_is_found_and_no_regular_file_is_named_and_not_waited_for(
+    tmp_path: Path, make: Callable[[Path], None], name: str, read: Read
+) -> None:
+    (tmp_path / "a.txt").write_text("Ants walk.")
+    lines(tmp_path / "questions-1.jsonl", {"qid": "1", "question": "one?", "doc_id": "a"})
+    make(tmp_path / name)
+    with pytest.raises(CorpusError, match=f"/{name} is no regular file: put one there"):
+        read(tmp_path)
+
+
+def test_a_pipe_that_is_named_is_read(tmp_path: Path) -> None:
+    reading, writing = os.pipe()
+    os.write(writing, b'{"doc_id": "a", "text": "x"}\n')
+    os.close(writing)
+    try:
+        assert read_documents(Path(f"/dev/fd/{reading}")) == (Document("a", "a", "x"),)
+    finally:
+        os.close(reading)
 
 
 def test_bytes_that_are_no_text_are_named(tmp_path: Path) -> None:
