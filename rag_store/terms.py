@@ -2,6 +2,7 @@
 
 import re
 from functools import lru_cache
+from unicodedata import normalize
 
 # Letters with digits inside, and identifiers such as `max_model_len` or `torch.nn` in one piece.
 _WORD = re.compile(r"[^\W_]+(?:[._-][^\W_]+)*")
@@ -26,7 +27,8 @@ STOPWORDS = frozenset(_SMALL_WORDS.split())
 def terms(text: str) -> list[str]:
     """The text's terms in order, repeats included; empty for a text of stop words alone."""
     found: list[str] = []
-    for match in _WORD.finditer(text):
+    # Letters typed as a letter and its accent are two characters, of which one ends a word.
+    for match in _WORD.finditer(normalize("NFC", text)):
         word = match.group()
         parts = _PART.findall(word)
         if len(parts) > 1:

@@ -1,6 +1,7 @@
 """Terms, BM25, fusion, ranking, refusing, and the figures of an evaluation."""
 
 import math
+from unicodedata import normalize
 
 import numpy as np
 import pytest
@@ -49,6 +50,12 @@ def test_terms_lose_inflection_and_identifiers_their_joints() -> None:
     assert {"max", "model", "len"} <= set(terms("max_model_len"))
     assert "attention" in terms("MultiheadAttention")
     assert terms("of the and") == []
+
+
+def test_terms_are_those_of_composed_letters() -> None:
+    text = "Čeština_naïve in the café, 1 Ångström; 한국어"
+    assert "café" in terms(text)
+    assert terms(normalize("NFD", text)) == terms(normalize("NFC", text))
 
 
 def test_bm25_follows_its_formula() -> None:
