@@ -5,6 +5,7 @@ from collections.abc import Iterator
 
 from rag_store.cli.filled import filled_library
 from rag_store.cli.options import Parser, add_library_options, settings_of
+from rag_store.cli.printable import printable
 from rag_store.decision import FEATURES, Threshold
 from rag_store.label import Candidate
 from rag_store.search import Answer
@@ -19,7 +20,7 @@ async def explain_command(arguments: list[str]) -> int:
     if parsed.json:
         print(json.dumps(explanation_json(answer)))
     else:
-        print("\n".join(_lines(answer, threshold)))
+        print("\n".join(map(printable, _lines(answer, threshold))))
     return 0
 
 

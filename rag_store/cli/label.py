@@ -6,6 +6,7 @@ from pathlib import Path
 
 from rag_store.cli.filled import filled_library
 from rag_store.cli.options import Parser, add_library_options, settings_of
+from rag_store.cli.printable import printable
 from rag_store.errors import RagError, RagUsageError
 from rag_store.label import Label
 from rag_store.readers.rows import read_text
@@ -68,13 +69,8 @@ def _stdin(unasked: bool) -> str:
 
 
 def _plain(query: str, label: Label) -> str:
-    return f"{label.doc_id or '-'}\t{label.score:.3f}\t{_printable(query)}"
+    return f"{label.doc_id or '-'}\t{label.score:.3f}\t{printable(query)}"
 
 
 def _as_json(query: str, label: Label) -> str:
     return json.dumps({"query": query, **label_json(label)})
-
-
-def _printable(text: str) -> str:
-    """In one line, without what a terminal obeys."""
-    return "".join(each if each.isprintable() else " " for each in text)

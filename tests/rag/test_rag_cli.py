@@ -223,6 +223,20 @@ def test_explain(library: tuple[str, ...]) -> None:
     assert reasons["terms"]["bread"] == 0
 
 
+def test_explain_shows_nothing_that_a_terminal_obeys(tmp_path: Path) -> None:
+    rows: list[dict[str, object]] = [
+        {"doc_id": "a", "text": "Bread\x9b2J rises\u202e."},
+        {"doc_id": "b", "text": "Wine.", "questions": ["Who\x9b2J drinks\u202e?"]},
+    ]
+    options = ("--path", tmp_path / "library", *HASHING)
+    assert rag("index", jsonl(tmp_path / "corpus.jsonl", rows), *options).returncode == 0
+    bread = rag("explain", "Does bread rise?", *options).stdout
+    wine = rag("explain", "Who drinks?", *options).stdout
+    assert "chunk 0     Bread 2J rises ." in bread.splitlines()
+    assert "expansion   Who 2J drinks ? (written for b, not in its text)" in wine.splitlines()
+    assert (bread + wine).replace("\n", "").isprintable()
+
+
 def test_eval_in_json(library: tuple[str, ...], questions: Path, strangers: Path) -> None:
     options = ("--questions", questions, "--unanswerable", strangers, "--json")
     found = json.loads(rag("eval", *options, *library).stdout)
