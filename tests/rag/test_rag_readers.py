@@ -84,6 +84,17 @@ def test_a_beir_folder_gives_the_queries_its_test_split_judges(tmp_path: Path) -
     assert read_queries(tmp_path, "dev") == (Query("q2", "y?", ("d1",), split="dev"),)
 
 
+def test_a_beir_document_of_a_title_alone_is_its_title(tmp_path: Path) -> None:
+    only, nothing = {"_id": "d1", "title": "On\nants", "text": " "}, {"_id": "d2", "text": ""}
+    path = lines(tmp_path / "corpus.jsonl", only, nothing, {"_id": "d3", "title": "", "text": "x"})
+    assert read_documents(path) == (Document("d1", "On ants", "On ants"), Document("d3", "d3", "x"))
+    ours = lines(tmp_path / "ours.jsonl", {"doc_id": "a", "title": "On ants", "text": " "})
+    with pytest.raises(CorpusError, match=r"ours.jsonl:1: field 'text' is empty: fill it or drop"):
+        read_documents(ours)
+    with pytest.raises(CorpusError, match=r"bare.jsonl holds no document"):
+        read_documents(lines(tmp_path / "bare.jsonl", nothing))
+
+
 def test_a_split_of_our_jsonl_and_the_kinds_of_its_questions(tmp_path: Path) -> None:
     path = lines(
         tmp_path / "questions-1.jsonl",
