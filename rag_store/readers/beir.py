@@ -11,10 +11,14 @@ from rag_store.readers.place import Place, place_of
 from rag_store.readers.trec import read_qrels
 
 
+def has_corpus(folder: Path) -> bool:
+    """Whether the folder's documents are BEIR's. Raises CorpusError."""
+    return place_of(folder / "corpus.jsonl") is Place.FILE
+
+
 def is_beir(folder: Path) -> bool:
-    """Whether the folder looks like BEIR. Raises CorpusError."""
-    names = ("corpus.jsonl", "queries.jsonl")
-    return all(place_of(folder / name) is Place.FILE for name in names)
+    """Whether its questions are BEIR's too. Raises CorpusError."""
+    return has_corpus(folder) and place_of(folder / "queries.jsonl") is Place.FILE
 
 
 def beir_queries(folder: Path, split: str) -> Iterator[tuple[str, Query]]:

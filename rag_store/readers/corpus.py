@@ -7,7 +7,7 @@ from typing import TypeVar
 
 from rag_store.documents import Document, Query
 from rag_store.errors import CorpusError
-from rag_store.readers.beir import beir_queries, is_beir
+from rag_store.readers.beir import beir_queries, has_corpus, is_beir
 from rag_store.readers.expansions import expansions_path, with_expansions
 from rag_store.readers.folder import folder_documents, jsonl_documents, jsonl_queries
 from rag_store.readers.place import Place, file_at, listing, place_of
@@ -23,7 +23,7 @@ def read_documents(source: Path, expansions: bool = True) -> tuple[Document, ...
     SQuAD-style JSON; with their expansions, unless told otherwise. Raises CorpusError.
     """
     if _is_folder(source):
-        beir = is_beir(source)
+        beir = has_corpus(source)
         rows = jsonl_documents(source / "corpus.jsonl") if beir else folder_documents(source)
     else:
         rows = squad_documents(source) if source.suffix == ".json" else jsonl_documents(source)

@@ -84,6 +84,14 @@ def test_a_beir_folder_gives_the_queries_its_test_split_judges(tmp_path: Path) -
     assert read_queries(tmp_path, "dev") == (Query("q2", "y?", ("d1",), split="dev"),)
 
 
+def test_a_folder_with_a_corpus_is_read_without_queries(tmp_path: Path) -> None:
+    lines(tmp_path / "corpus.jsonl", {"_id": "d1", "title": "T", "text": "x"})
+    (tmp_path / "README.md").write_text("About the corpus.")
+    lines(tmp_path / "questions.jsonl", {"qid": "1", "question": "one?", "doc_id": "d1"})
+    assert read_documents(tmp_path) == (Document("d1", "T", "x"),)
+    assert read_queries(tmp_path) == (Query("1", "one?", ("d1",)),)
+
+
 def test_a_beir_document_of_a_title_alone_is_its_title(tmp_path: Path) -> None:
     only, nothing = {"_id": "d1", "title": "On\nants", "text": " "}, {"_id": "d2", "text": ""}
     path = lines(tmp_path / "corpus.jsonl", only, nothing, {"_id": "d3", "title": "", "text": "x"})
