@@ -13,12 +13,12 @@ from rag_store.cli.eval_table import as_table
 from rag_store.cli.figures import Figures, SizeFigures, as_json
 from rag_store.cli.filled import filled_library
 from rag_store.cli.index import shown_progress
-from rag_store.cli.options import Parser, add_library_options, settings_of
+from rag_store.cli.options import Parser, add_library_options, add_qrels_option, settings_of
 from rag_store.documents import Document, Query
 from rag_store.errors import RagUsageError
 from rag_store.evaluation import compare_search, evaluate
 from rag_store.library import Library, open_library
-from rag_store.readers import read_documents, read_queries
+from rag_store.readers import read_documents, read_judged, read_queries
 from rag_store.settings import Settings
 
 # So many queries say how well the index recalls; more would only take longer.
@@ -60,6 +60,7 @@ def strangers(paths: Sequence[Path], split: str = "") -> tuple[Query, ...]:
 def _parser() -> Parser:
     parser = Parser("eval", "how often labels are right, strangers are refused, and how fast")
     parser.add_argument("--questions", type=Path, required=True, help="with their true documents")
+    add_qrels_option(parser)
     parser.add_argument(
         "--split", default="", help="only questions with this in their field split, as dev or test"
     )
@@ -84,7 +85,7 @@ def _read(parsed: argparse.Namespace) -> Material:
         raise RagUsageError("--distractors needs --corpus: they are not put into your library")
     expansions = parsed.expansions == "on"
     material = Material(
-        read_queries(parsed.questions, parsed.split),
+        read_judged(parsed.questions, parsed.split, parsed.qrels),
         strangers(parsed.unanswerable or [], parsed.split),
         read_documents(parsed.corpus, expansions) if parsed.corpus else (),
         read_documents(parsed.distractors, expansions) if parsed.distractors else (),

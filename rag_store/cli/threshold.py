@@ -5,13 +5,13 @@ from pathlib import Path
 
 from rag_store.cli.evaluate import strangers
 from rag_store.cli.filled import filled_library
-from rag_store.cli.options import Parser, add_library_options, settings_of
+from rag_store.cli.options import Parser, add_library_options, add_qrels_option, settings_of
 from rag_store.decision import KEEP, Threshold
 from rag_store.documents import Query
 from rag_store.errors import RagUsageError
 from rag_store.evaluation import REFUSALS, evaluate
 from rag_store.library import Library
-from rag_store.readers import read_queries
+from rag_store.readers import read_judged
 
 
 async def fit_threshold_command(arguments: list[str]) -> int:
@@ -20,7 +20,8 @@ async def fit_threshold_command(arguments: list[str]) -> int:
     settings = settings_of(parsed)
     if not 0 < parsed.keep <= 1:
         raise RagUsageError(f"--keep is {parsed.keep}: give a share above 0, at most 1")
-    answerable = [query for query in read_queries(parsed.answerable, parsed.split) if query.doc_ids]
+    judged = read_judged(parsed.answerable, parsed.split, parsed.qrels)
+    answerable = [query for query in judged if query.doc_ids]
     unanswerable = strangers([parsed.unanswerable], parsed.split)
     async with filled_library(settings) as library:
         fitted = await _fitted(library, answerable, unanswerable, parsed.keep)
@@ -48,6 +49,7 @@ def _parser() -> Parser:
     parser = Parser("fit-threshold", "decide anew when to refuse, and keep that in the library")
     parser.add_argument("answerable", type=Path, help="questions that documents answer")
     parser.add_argument("unanswerable", type=Path, help="questions that none answers")
+    add_qrels_option(parser)
     parser.add_argument(
         "--keep", type=float, default=KEEP, help="share of the answerable ones to be labelled"
     )

@@ -2,6 +2,7 @@
 
 from rag_store.readers.corpus import read_documents, read_queries
 from rag_store.readers.expansions import expansions_path
+from rag_store.readers.judged import read_judged
 from rag_store.readers.trec import read_qrels
 
-__all__ = ["expansions_path", "read_documents", "read_qrels", "read_queries"]
+__all__ = ["expansions_path", "read_documents", "read_judged", "read_qrels", "read_queries"]

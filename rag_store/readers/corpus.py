@@ -12,6 +12,7 @@ from rag_store.readers.expansions import expansions_path, with_expansions
 from rag_store.readers.folder import folder_documents, jsonl_documents, jsonl_queries
 from rag_store.readers.place import Place, file_at, listing, place_of
 from rag_store.readers.squad import squad_documents, squad_queries
+from rag_store.readers.tsv import tsv_queries
 
 Item = TypeVar("Item", Document, Query)
 
@@ -37,8 +38,9 @@ def read_queries(source: Path, split: str = "") -> tuple[Query, ...]:
     """The queries at `source`, in a fixed order and with ids of their own.
 
     A JSONL file of qid, question and doc_id (one, a list, or null for none), a folder of
-    `questions*.jsonl`, a BEIR folder, or SQuAD-style JSON. With `split` only those of that split;
-    without it all, but of a BEIR folder those of its test split. Raises CorpusError.
+    `questions*.jsonl`, a BEIR folder, SQuAD-style JSON, or a table of ids and questions, `.tsv`.
+    With `split` only those of that split; without it all, but of a BEIR folder those of its test
+    split. Raises CorpusError.
     """
     rows = _queries_of(source, split or "test")
     queries = _unique(rows, lambda query: query.query_id, source, "question")
@@ -56,7 +58,8 @@ def _of_split(queries: tuple[Query, ...], split: str, source: Path) -> tuple[Que
 
 def _queries_of(source: Path, beir_split: str) -> Iterator[tuple[str, Query]]:
     if not _is_folder(source):
-        yield from squad_queries(source) if source.suffix == ".json" else jsonl_queries(source)
+        readers = {".json": squad_queries, ".tsv": tsv_queries}
+        yield from readers.get(source.suffix, jsonl_queries)(source)
     elif is_beir(source):
         yield from beir_queries(source, beir_split)
     else:

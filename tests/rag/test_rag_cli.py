@@ -431,6 +431,32 @@ def test_an_empty_query(library: tuple[str, ...]) -> None:
     assert "the query is empty" in done.stderr
 
 
+def test_eval_and_fit_threshold_by_judgements_of_their_own(
+    corpus: Path, strangers: Path, tmp_path: Path
+) -> None:
+    options = ("--path", tmp_path / "library", *HASHING)
+    rag("index", corpus, *options)
+    rows: list[dict[str, object]] = [
+        {"_id": "1", "text": "Which table maps blocks to pages?"},
+        {"_id": "2", "text": "Who ferments the dough?"},
+        {"_id": "3", "text": "To whom is the log replicated?"},
+    ]
+    queries, qrels = jsonl(tmp_path / "queries.jsonl", rows), tmp_path / "qrels.txt"
+    qrels.write_text("1 0 paging 1\n2 0 paging 1\n")
+    found = json.loads(
+        rag("eval", "--questions", queries, "--qrels", qrels, "--json", *options).stdout
+    )
+    assert (found["questions"], found["top1"]) == (2, 0.5)
+    fitted = rag("fit-threshold", queries, strangers, "--qrels", qrels, *options).stdout
+    assert "fitted on 2 answerable and 1 unanswerable" in fitted
+    for refused in (
+        rag("eval", "--questions", queries, *options),
+        rag("fit-threshold", queries, strangers, *options),
+    ):
+        assert (refused.returncode, refused.stderr.count("\n")) == (2, 1)
+        assert "give judgements with --qrels" in refused.stderr
+
+
 def test_a_question_about_an_unknown_document(library: tuple[str, ...], tmp_path: Path) -> None:
     rows: list[dict[str, object]] = [{"qid": "1", "question": "a?", "doc_id": "missing"}]
     done = rag("eval", "--questions", jsonl(tmp_path / "q.jsonl", rows), *library)

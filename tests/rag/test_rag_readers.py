@@ -11,7 +11,7 @@ import pytest
 
 from rag_store.documents import Document, Query
 from rag_store.errors import CorpusError
-from rag_store.readers import read_documents, read_qrels, read_queries
+from rag_store.readers import read_documents, read_judged, read_qrels, read_queries
 
 Read = Callable[[Path], object]
 
@@ -124,6 +124,49 @@ def test_trec_judgements_count_above_zero(tmp_path: Path) -> None:
     path = tmp_path / "qrels.txt"
     path.write_text("q1 0 d1 1\nq1 0 d2 2\nq1 0 d3 0\nq2 0 d1 -1\n")
     assert read_qrels(path) == {"q1": ("d1", "d2"), "q2": ()}
+
+
+@pytest.mark.parametrize("kind", ["tsv", "jsonl", "beir"])
+def test_judgements_of_their_own_file_say_which_documents_answer(tmp_path: Path, kind: str) -> None:
+    (tmp_path / "x.tsv").write_text("q1\tone?\r\n\nq2\ttwo\tparts?\nq3\tthree?\n")
+    asked = {"q1": "one?", "q2": "two parts?", "q3": "three?"}
+    rows = [{"_id": query_id, "text": text} for query_id, text in asked.items()]
+    lines(tmp_path / "x.jsonl", *rows)
+    lines(tmp_path / "x.beir/queries.jsonl", *rows)
+    lines(tmp_path / "x.beir/corpus.jsonl", {"_id": "d1", "text": "x"})
+    (tmp_path / "qrels.txt").write_text("q1 0 d1 1\nq1 0 d2 2\nq2 0 d1 0\nq9 0 d1 1\n")
+    found = read_judged(tmp_path / f"x.{kind}", qrels=tmp_path / "qrels.txt")
+    assert found == (Query("q1", "one?", ("d1", "d2")), Query("q2", "two parts?"))
+
+
+def test_judgements_count_before_documents_that_questions_name(tmp_path: Path) -> None:
+    rows = {"qid": "1", "question": "one?", "doc_id": "a", "split": "dev"}, {"qid": "2",
+            "question": "two?", "doc_id": "a", "split": "test"}  # fmt: skip
+    path, qrels = lines(tmp_path / "q.jsonl", *rows), tmp_path / "qrels.txt"
+    qrels.write_text("1 0 b 1\n2 0 b 1\n")
+    assert read_judged(path, "dev", qrels) == (Query("1", "one?", ("b",), split="dev"),)
+    assert [query.doc_ids for query in read_judged(path)] == [("a",), ("a",)]
+
+
+def test_questions_without_any_document_are_refused(tmp_path: Path) -> None:
+    path, qrels = tmp_path / "queries.jsonl", tmp_path / "qrels.txt"
+    lines(path, {"_id": "q1", "text": "one?"})
+    with pytest.raises(CorpusError, match=r"no question of .*queries.jsonl has a document: give j"):
+        read_judged(path)
+    qrels.write_text("q1 0 d1 0\n")
+    with pytest.raises(CorpusError, match=r"no question of .*queries.jsonl has a document: give j"):
+        read_judged(path, qrels=qrels)
+    qrels.write_text("q2 0 d1 1\n")
+    with pytest.raises(CorpusError, match=r"qrels.txt judges no question of .*queries.jsonl: give"):
+        read_judged(path, qrels=qrels)
+
+
+@pytest.mark.parametrize("line", ["q2", "q2\t", "\t two?", "q\x9b2\ttwo?"])
+def test_a_wrong_line_of_a_table_of_questions_is_named(tmp_path: Path, line: str) -> None:
+    path = tmp_path / "queries.tsv"
+    path.write_text(f"q1\tone?\n{line}\n")
+    with pytest.raises(CorpusError, match=r"queries.tsv:2: "):
+        read_queries(path)
 
 
 def test_squad_paragraphs_and_impossible_questions(tmp_path: Path) -> None:
