@@ -93,7 +93,7 @@ def _step(
     loss.backward()
     torch.nn.utils.clip_grad_norm_(trained.encoder.parameters(), 1.0)
     optimizer.step()
-    return float(loss)
+    return float(loss.detach())
 
 
 def _untrained(count: int) -> Trained:
