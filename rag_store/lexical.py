@@ -9,6 +9,8 @@ import numpy as np
 import numpy.typing as npt
 
 Scores = npt.NDArray[np.float32]
+_NO_TERM = ""
+"""No text has it."""
 
 
 class LexicalIndex:
@@ -18,9 +20,11 @@ class LexicalIndex:
         """Index the rows' terms; about 0.1 ms a row."""
         self._count = len(rows)
         self._bm25 = bm25s.BM25(method="lucene", k1=k1, b=b, backend="numpy")
-        # bm25s cannot index nothing at all.
-        self._bm25.index([list(row) for row in rows] or [[""]], show_progress=False)
-        self._columns: dict[str, int] = self._bm25.vocab_dict
+        # bm25s cannot index nothing at all: no rows, or rows without a term, such as "What is it?".
+        texts = [list(row) for row in rows] if any(rows) else [[_NO_TERM]]
+        self._bm25.index(texts, show_progress=False)
+        self._columns: dict[str, int] = dict(self._bm25.vocab_dict)
+        self._columns.pop(_NO_TERM, None)
         self._starts = np.asarray(self._bm25.scores["indptr"])
         self._rows = np.asarray(self._bm25.scores["indices"])
         self._weights = np.asarray(self._bm25.scores["data"])
@@ -36,7 +40,7 @@ class LexicalIndex:
     def postings(self, term: str) -> tuple[npt.NDArray[np.int32], Scores]:
         """The rows that hold the term, and its BM25 weight in each of them."""
         column = self._columns.get(term)
-        if column is None or self._count == 0:
+        if column is None:
             return self._rows[:0], self._weights[:0]
         span = slice(int(self._starts[column]), int(self._starts[column + 1]))
         return self._rows[span], self._weights[span]

@@ -74,6 +74,21 @@ async def test_documents_are_found_and_lost_at_once(tmp_path: Path) -> None:
         assert (await library.label("levain flour")).doc_id == "tides"
 
 
+async def test_documents_without_a_term_are_found_by_their_vectors(tmp_path: Path) -> None:
+    silent = [Document("x", "", "What is it?"), Document("y", "", "They were not there.")]
+    async with open_library(settings(tmp_path)) as library:
+        await library.ingest([*silent, DOCUMENTS[0]])
+        assert (await library.label("bees dance")).doc_id == "bees"
+        await library.remove("bees")
+        for query, wanted in (("What is it?", "x"), ("They were not there.", "y")):
+            answer = await library.explain(query)
+            assert answer.label.doc_id == wanted
+            assert answer.label.candidates[0].bm25 == 0
+        assert (await library.explain("bees dance")).terms[0].weight == 0
+    async with open_library(replace(settings(tmp_path), retriever="bm25")) as library:
+        assert (await library.label("bees dance")).candidates == ()
+
+
 async def test_an_index_that_was_overtaken_by_a_change_is_not_kept(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
