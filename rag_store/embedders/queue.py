@@ -10,7 +10,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from rag_store.embedders.protocol import Embedder, Embedding
-from rag_store.errors import EmbedderError, RagError
+from rag_store.errors import EmbedderError, EmbedderRefusal, RagError
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,26 +87,44 @@ class EmbeddingQueue:
             await self._pass(batch)
 
     async def _pass(self, batch: list[_Waiting]) -> None:
-        self.passes += 1
-        texts = [waiting.text for waiting in batch]
-        loop = asyncio.get_running_loop()
         try:
-            begun_s, embeddings, ended_s = await loop.run_in_executor(
-                self._executor, _timed, self._embedder, texts
-            )
+            error = await self._embed(batch)
+            if error is not None and len(batch) > 1 and concerns_a_text(error):
+                await self._one_by_one(batch)
+            elif error is not None:
+                _fail(batch, error)
         except asyncio.CancelledError:
             for waiting in batch:
                 waiting.done.cancel()
             raise
+
+    async def _one_by_one(self, batch: list[_Waiting]) -> None:
+        """Of texts that failed together only those fail that fail alone."""
+        for at, waiting in enumerate(batch):
+            error = await self._embed([waiting])
+            if error is not None and not concerns_a_text(error):
+                _fail(batch[at:], error)
+                return
+            if error is not None:
+                _fail([waiting], error)
+
+    async def _embed(self, batch: list[_Waiting]) -> Exception | None:
+        """Give those that wait their embeddings; the error where there are none."""
+        self.passes += 1
+        texts = [waiting.text for waiting in batch]
+        loop = asyncio.get_running_loop()
+        try:
+            found = await loop.run_in_executor(self._executor, _timed, self._embedder, texts)
         except Exception as error:
-            _fail(batch, error)
-            return
+            return error
+        begun_s, embeddings, ended_s = found
         for waiting, embedding in zip(batch, embeddings, strict=True):
             self._keep(waiting.text, embedding)
             if not waiting.done.done():
                 queue_ms = (begun_s - waiting.since_s) * 1000
                 embed_ms = (ended_s - begun_s) * 1000
                 waiting.done.set_result(Embedded(embedding, queue_ms, embed_ms))
+        return None
 
     def _keep(self, text: str, embedding: Embedding) -> None:
         self._kept[text] = embedding
@@ -136,6 +154,14 @@ def checked_embeddings(embedder: Embedder, texts: Sequence[str]) -> list[Embeddi
             f" of {dim} dimensions"
         )
     return embeddings
+
+
+def concerns_a_text(error: Exception) -> bool:
+    """Whether other texts may fare better: not where a server is away or out of order.
+
+    That has an OSError for its cause, as has a refusal, which is about what was sent.
+    """
+    return isinstance(error, EmbedderRefusal) or not isinstance(error.__cause__, OSError)
 
 
 def _fail(batch: list[_Waiting], error: Exception) -> None:

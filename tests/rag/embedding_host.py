@@ -11,13 +11,18 @@ from rag_store.embedders.hashing import HashingEmbedder
 
 
 class EmbeddingHost:
-    """`url` is for --embedder-url. Clear `open` to hold requests, set `mode` to spoil replies."""
+    """`url` is for --embedder-url. Clear `open` to hold requests, set `mode` to spoil replies.
+
+    Only what is asked with a text that holds `word` is spoilt; `requests` are counted.
+    """
 
     def __init__(self, url: str) -> None:
         self.url = url
         self.open = threading.Event()
         self.open.set()
         self.mode = "sound"
+        self.word = ""
+        self.requests = 0
         self.waiting = 0
         self._left = -1  # no limit
 
@@ -30,19 +35,23 @@ class EmbeddingHost:
         return ("--embedder", "openai", "--embedder-model", "m", "--embedder-url", self.url)
 
     def answer(self, texts: list[str]) -> tuple[int, dict[str, Any]]:
+        self.requests += 1
         self._left -= 1
         if self._left == -1:
             self.open.clear()
         self.waiting += 1
         self.open.wait(30)
         self.waiting -= 1
-        if self.mode == "error":
+        spoilt = [self.word in text for text in texts]
+        if self.mode == "error" and any(spoilt):
             return 500, {"error": "out of order"}
-        if self.mode == "refusal":
+        if self.mode == "refusal" and any(spoilt):
             return 400, {"error": "too long"}
         rows = [each.vector.tolist() for each in HashingEmbedder(64).embed(texts)]
         if self.mode == "nan":
-            rows = [[float("nan")] * 64 for _ in rows]
+            rows = [
+                [float("nan")] * 64 if bad else row for row, bad in zip(rows, spoilt, strict=True)
+            ]
         return 200, {"data": [{"index": at, "embedding": row} for at, row in enumerate(rows)]}
 
 

@@ -249,3 +249,31 @@ async def test_vectors_that_are_not_finite_are_an_error_and_not_kept() -> None:
         assert (await queue.embed("fine")).embedding.vector.shape == (8,)
         await queue.close()
     assert len(embedder.batches) == 3
+
+
+async def test_a_queue_that_is_closed_leaves_nobody_waiting() -> None:
+    embedder = HeldEmbedder()
+    with ThreadPoolExecutor(1) as pool:
+        queue = EmbeddingQueue(embedder, pool)
+        tasks = [asyncio.create_task(queue.embed(text)) for text in ("odd", "a", "b")]
+        await asyncio.to_thread(embedder.alone.wait, 30)
+        closing = asyncio.create_task(queue.close())
+        found = await asyncio.wait_for(asyncio.gather(*tasks, return_exceptions=True), 30)
+        embedder.may_end.set()
+        await closing
+    assert all(isinstance(each, asyncio.CancelledError) for each in found)
+
+
+class HeldEmbedder(HashingEmbedder):
+    """Refuses texts together, and holds the first that is asked alone."""
+
+    def __init__(self) -> None:
+        super().__init__(8)
+        self.alone, self.may_end = threading.Event(), threading.Event()
+
+    def embed(self, texts: Sequence[str]) -> list[Embedding]:
+        if len(texts) > 1:
+            raise EmbedderError("too many")
+        self.alone.set()
+        self.may_end.wait(30)
+        return super().embed(texts)

@@ -136,6 +136,30 @@ def test_an_embedder_out_of_order_is_503_and_recovers(tmp_path: Path, mode: str)
         assert running.post("/v1/label", {"query": "paged?"}).status == 200
 
 
+@pytest.mark.parametrize(
+    ("mode", "code"), [("nan", "embedder_unavailable"), ("refusal", "embedder_refused")]
+)
+def test_a_text_that_the_embedder_cannot_take_fails_alone(
+    tmp_path: Path, mode: str, code: str
+) -> None:
+    with embedding_host() as host, service(tmp_path, *host.options) as running:
+        running.post("/v1/documents", DOCUMENT)
+        host.mode, host.word = mode, "odd"
+        queries = {"queries": ["paged?", "an odd one", "blocks?"]}
+        first, odd, last = running.post("/v1/label", queries).body["data"]
+    assert first["doc_id"] == last["doc_id"] == "paging"
+    assert odd["error"]["code"] == code
+
+
+def test_a_server_out_of_order_is_not_asked_for_each_text(tmp_path: Path) -> None:
+    with embedding_host() as host, service(tmp_path, *host.options) as running:
+        running.post("/v1/documents", DOCUMENT)
+        host.mode, before = "error", host.requests
+        reply = running.post("/v1/label", {"queries": ["one", "two", "three"]})
+        assert {each["error"]["code"] for each in reply.body["data"]} == {"embedder_unavailable"}
+        assert host.requests == before + 1
+
+
 def test_a_lost_chroma_server_is_503_and_recovers(tmp_path: Path) -> None:
     port, folder = free_port(), tmp_path / "chroma"
     options = ("--chroma-url", f"http://127.0.0.1:{port}")
