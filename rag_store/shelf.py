@@ -12,7 +12,7 @@ from rag_store.ingest import Progress, Writer
 from rag_store.settings import Settings
 from rag_store.snapshot import Snapshot
 from rag_store.state_files import StateFiles
-from rag_store.store import ChunkStore
+from rag_store.store import ChunkStore, Row
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,21 +32,18 @@ class Shelf:
     """What a library holds: the store, and the entries it gives in memory. Blocks."""
 
     def __init__(self, settings: Settings, embedder: Embedder, rebuild: bool) -> None:
-        """Read the collection; rows of documents that were cut short are removed."""
+        """Read the collection; nothing in it is changed."""
         identity = embedder.identity
         self.fingerprint = Fingerprint.of(identity, settings.chunker)
         self.store = ChunkStore(settings, self.fingerprint, rebuild)
         files = (settings.path, settings.collection, self.fingerprint)
         states = StateFiles(*files) if identity.states else None
         self.writer = Writer(self.store, states, embedder, settings.chunker)
-        found, strays = sort_out(self.store.pages())
-        self.store.delete(strays)
+        self._unsound: set[str] | None = None
         self.entries = {
             doc_id: self.writer.restore_states(entry, identity.dim)
-            for doc_id, entry in found.items()
+            for doc_id, entry in self._read().items()
         }
-        if states is not None:
-            states.keep_only({entry.digest for entry in found.values()})
         self._dim, self._expansions = identity.dim, settings.expansions
         self._snapshot: Snapshot | None = None
         self._version = 0
@@ -66,6 +63,7 @@ class Shelf:
 
     def write(self, documents: Sequence[Document], progress: Progress | None) -> None:
         """Store the documents in place of those with the same ids."""
+        self._clean()
         for done, entry in enumerate(self.writer.write(documents), start=1):
             before = self.entries.get(entry.doc_id)
             if before is not None:
@@ -77,6 +75,7 @@ class Shelf:
 
     def remove(self, doc_ids: Sequence[str]) -> None:
         """Take the documents out; they must be there."""
+        self._clean()
         self.store.delete([row for doc_id in doc_ids for row in self.entries[doc_id].row_ids])
         for doc_id in doc_ids:
             del self.entries[doc_id]
@@ -93,6 +92,29 @@ class Shelf:
                     if version == self._version:
                         self._snapshot = snapshot
             return snapshot
+
+    def _read(self) -> dict[str, Entry]:
+        """The whole documents by id; which others have rows is kept in mind."""
+        row_ids = self.store.row_ids()
+        found, _ = sort_out(self.store.pages(row_ids))
+        sound = {row_id for entry in found.values() for row_id in entry.row_ids}
+        self._unsound = {Row.doc_id_of(row_id) for row_id in row_ids if row_id not in sound}
+        # Another process may have changed them while the pages were read.
+        again, _ = sort_out(self.store.pages_of(sorted(self._unsound)))
+        return {key: each for key, each in found.items() if key not in self._unsound} | again
+
+    def _clean(self) -> None:
+        """Before the first change, remove what is left of documents that were cut short.
+
+        Which rows these are is asked for again: other processes have gone on since `_read`.
+        """
+        if self._unsound is None:
+            return
+        _, strays = sort_out(self.store.pages_of(sorted(self._unsound)))
+        self.store.delete_strays(strays)
+        if self.writer.states is not None:
+            self.writer.states.keep_only({entry.digest for entry in self.entries.values()})
+        self._unsound = None
 
     def _searched(self) -> list[Entry]:
         entries = list(self.entries.values())

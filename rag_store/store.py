@@ -5,25 +5,28 @@ takes NaN. So rows are only upserted, collections are created or opened but neve
 and vectors are checked before they get here.
 """
 
-from collections.abc import Iterator, Sequence
+import time
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
-from urllib.parse import urlsplit
 
 import numpy as np
 import numpy.typing as npt
 
+from rag_store.chroma import open_client, reason_of
 from rag_store.chunking import passage
 from rag_store.embedders import Vectors
 from rag_store.errors import FingerprintError, RagError, RagUsageError, StoreError
 from rag_store.fingerprint import Fingerprint
 from rag_store.folder import locked
-from rag_store.model_server import line_of
 from rag_store.settings import Settings
 
 # Chroma refuses more than 5461 rows at once.
 BATCH_ROWS = 4096
+_BATCH_DOCUMENTS = 256
+# Longer than any process takes from cutting a document to storing the last of its rows.
+ABANDONED_NS = 3600 * 10**9
 # Chroma's own choices lose half of the true neighbours among 10,000; ef_search is read only when
 # the collection is created.
 HNSW = {"space": "cosine", "ef_construction": 400, "max_neighbors": 48, "ef_search": 400}
@@ -53,6 +56,11 @@ class Row:
         """Another version of a document has other ids, so it never overwrites the one before."""
         return f"{self.doc_id}#{self.digest[:16]}#{self.ordinal}"
 
+    @staticmethod
+    def doc_id_of(row_id: str) -> str:
+        """The document of the row with this id."""
+        return row_id.rsplit("#", 2)[0]
+
     @property
     def passage(self) -> str:
         """What is embedded and indexed for it."""
@@ -81,10 +89,11 @@ class ChunkStore:
         Raises RagUsageError, StoreError, and FingerprintError where it was made with something
         else.
         """
-        self._lock = None if settings.chroma_url else locked(settings.path, settings.create)
+        self._is_shared = bool(settings.chroma_url)
+        self._lock = None if self._is_shared else locked(settings.path, settings.create)
         try:
             with _translated("cannot open"):
-                self._client = _client(settings)
+                self._client = open_client(settings)
                 self._collection = self._open(settings, fingerprint, rebuild)
         except RagError:
             self.close()
@@ -110,25 +119,37 @@ class ChunkStore:
 
     def delete(self, row_ids: Sequence[str]) -> None:
         """Remove the rows; unknown ids are ignored. Raises StoreError."""
-        for start in range(0, len(row_ids), BATCH_ROWS):
-            with _translated("cannot delete from"):
-                self._collection.delete(ids=list(row_ids[start : start + BATCH_ROWS]))
+        self._delete(row_ids, None)
 
-    def pages(self) -> Iterator[tuple[list[Row], Vectors]]:
-        """All rows and their vectors, a batch at a time. Raises StoreError."""
-        wanted = ["documents", "metadatas", "embeddings"]
-        offset = 0
-        while True:
-            with _translated("cannot read from"):
-                page = self._collection.get(include=wanted, limit=BATCH_ROWS, offset=offset)
-            if not page["ids"]:
-                return
-            rows = [
-                Row(**metadata, text=text)
-                for metadata, text in zip(page["metadatas"], page["documents"], strict=True)
-            ]
-            yield rows, np.asarray(page["embeddings"], np.float32)
-            offset += len(rows)
+    def delete_strays(self, row_ids: Sequence[str]) -> None:
+        """Remove rows that belong to no document. Raises StoreError.
+
+        On a server younger ones stay: they may be part of what another process is writing.
+        """
+        before_ns = time.time_ns() - ABANDONED_NS
+        # Chroma compares while it deletes, so a row that is written again by then stays too.
+        self._delete(row_ids, {"written_ns": {"$lt": before_ns}} if self._is_shared else None)
+
+    def row_ids(self) -> list[str]:
+        """The ids of all rows, as they are at one moment. Raises StoreError."""
+        with _translated("cannot read from"):
+            return list(self._collection.get(include=[])["ids"])
+
+    def pages(self, row_ids: Sequence[str] | None = None) -> Iterator[tuple[list[Row], Vectors]]:
+        """The rows with these ids, or all, and their vectors, a batch at a time.
+
+        Not by offsets: a row that another process removes would move those behind it to the page
+        before. Ids that are gone are left out. Raises StoreError.
+        """
+        wanted = self.row_ids() if row_ids is None else row_ids
+        for start in range(0, len(wanted), BATCH_ROWS):
+            yield from self._page(ids=list(wanted[start : start + BATCH_ROWS]))
+
+    def pages_of(self, doc_ids: Sequence[str]) -> Iterator[tuple[list[Row], Vectors]]:
+        """All rows of these documents, those of some documents at a time. Raises StoreError."""
+        for start in range(0, len(doc_ids), _BATCH_DOCUMENTS):
+            part = list(doc_ids[start : start + _BATCH_DOCUMENTS])
+            yield from self._page(where={"doc_id": {"$in": part}})
 
     def nearest(
         self, vector: Vectors, count: int, questions: bool = True
@@ -160,6 +181,20 @@ class ChunkStore:
         """Raise StoreError where Chroma does not answer."""
         with _translated("cannot reach"):
             self._collection.count()
+
+    def _page(self, **which: Any) -> Iterator[tuple[list[Row], Vectors]]:
+        with _translated("cannot read from"):
+            page = self._collection.get(include=["documents", "metadatas", "embeddings"], **which)
+        if page["ids"]:
+            texts = zip(page["metadatas"], page["documents"], strict=True)
+            rows = [Row(**metadata, text=text) for metadata, text in texts]
+            yield rows, np.asarray(page["embeddings"], np.float32)
+
+    def _delete(self, row_ids: Sequence[str], where: Mapping[str, Any] | None) -> None:
+        for start in range(0, len(row_ids), BATCH_ROWS):
+            with _translated("cannot delete from"):
+                part = list(row_ids[start : start + BATCH_ROWS])
+                self._collection.delete(ids=part, where=where)
 
     def _open(self, settings: Settings, fingerprint: Fingerprint, rebuild: bool) -> Any:
         name = settings.collection
@@ -196,40 +231,6 @@ def _with_cosine(collection: Any) -> Any:
     return collection
 
 
-def _client(settings: Settings) -> Any:
-    try:
-        import chromadb
-        from chromadb.config import Settings as ChromaSettings
-    except ImportError as error:
-        raise StoreError("Chroma is not installed: pip install 'kvswarm[rag]'") from error
-    quiet = ChromaSettings(anonymized_telemetry=False)
-    if not settings.chroma_url:
-        return chromadb.PersistentClient(str(settings.path), quiet)
-    host, port, secure = _address(settings.chroma_url)
-    try:
-        return chromadb.HttpClient(host, port, ssl=secure, settings=quiet)
-    # Whatever answers there; the constructor asks who we are and for our database.
-    except Exception as error:
-        raise StoreError(
-            f"cannot open Chroma: no Chroma server answers at {settings.chroma_url}"
-            f" ({_reason(error)}): start one there, or name another --chroma-url"
-        ) from error
-
-
-def _address(chroma_url: str) -> tuple[str, int, bool]:
-    if "@" in chroma_url:  # it would stand in errors, and is not sent
-        raise RagUsageError("--chroma-url holds a password: give http://host:port")
-    try:
-        url = urlsplit(chroma_url)
-        host, port = url.hostname, url.port
-    except ValueError:
-        host = None
-    if not host or url.scheme not in ("http", "https"):
-        raise RagUsageError(f"--chroma-url is {chroma_url!r}: give http://host:port")
-    secure = url.scheme == "https"
-    return host, port or (443 if secure else 8000), secure
-
-
 @contextmanager
 def _translated(action: str) -> Iterator[None]:
     try:
@@ -238,9 +239,4 @@ def _translated(action: str) -> Iterator[None]:
         raise
     # Chroma's errors have no common base: they come from Rust, httpx, sqlite and itself.
     except Exception as error:
-        raise StoreError(f"{action} Chroma: {_reason(error)}") from error
-
-
-def _reason(error: Exception) -> str:
-    """What it says, in one line; Chroma keeps a server's whole page, or nothing of it."""
-    return line_of(str(error).strip().split("\n")[0]) or type(error).__name__
+        raise StoreError(f"{action} Chroma: {reason_of(error)}") from error

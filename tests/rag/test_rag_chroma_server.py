@@ -1,10 +1,17 @@
 """The commands and the service with the chunks in a Chroma server of their own."""
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from service_process import chroma_server, free_port, rag, service
+
+from rag_store.documents import Document
+from rag_store.embedders import EmbedderSpec
+from rag_store.library import Library, open_library
+from rag_store.settings import Settings
+from rag_store.store import ABANDONED_NS, Row
 
 TEXTS = {
     "paging": "The cache is cut into blocks, which a table maps to pages.",
@@ -47,3 +54,29 @@ def test_what_one_process_indexed_others_ask(corpus: Path, tmp_path: Path) -> No
     assert (gone.returncode, gone.stdout) == (1, "")
     assert gone.stderr.startswith("kvswarm rag: cannot open Chroma: ")
     assert gone.stderr.count("\n") == 1
+
+
+async def test_what_others_may_be_writing_is_left_alone(tmp_path: Path) -> None:
+    port = free_port()
+    settings = Settings(
+        path=tmp_path, embedder=EmbedderSpec("hashing"), chroma_url=f"http://127.0.0.1:{port}"
+    )
+    whole = Document("raft", "Raft", TEXTS["raft"])
+    with chroma_server(tmp_path / "chroma", port):
+        async with open_library(settings) as library:
+            await library.put(whole)
+            entry = library._shelf.entries["raft"]
+            # What a kill -9 left long ago, and what somebody has begun to write just now.
+            for doc_id, age_ns in (("old", 2 * ABANDONED_NS), ("young", 0)):
+                part = replace(entry.rows[0], doc_id=doc_id, count=2)
+                part = replace(part, written_ns=part.written_ns - age_ns)
+                library._shelf.store.write([part], entry.vectors[:1])
+        async with open_library(settings) as library:
+            assert library.doc_ids == ("raft",)
+            assert _held(library) == {"raft", "old", "young"}, "opening only reads"
+            assert await library.put(whole) == "unchanged"
+            assert _held(library) == {"raft", "young"}
+
+
+def _held(library: Library) -> set[str]:
+    return {Row.doc_id_of(row_id) for row_id in library._shelf.store.row_ids()}

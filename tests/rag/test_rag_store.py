@@ -8,6 +8,7 @@ import time
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import chromadb
 import numpy as np
@@ -15,6 +16,7 @@ import pytest
 from raw_host import http, raw_host
 
 import rag_store.store as store_module
+from rag_store.catalog import Entry
 from rag_store.chunking import Chunker
 from rag_store.documents import Document
 from rag_store.embedders import EmbedderSpec
@@ -198,7 +200,9 @@ async def test_an_update_cut_short_leaves_the_old_version(tmp_path: Path) -> Non
         library._shelf.store.write([part], entry.vectors[:1])
     async with open_library(settings(tmp_path)) as library:
         assert library.document("d0") == document
-        assert sum(len(rows) for rows, _ in library._shelf.store.pages()) == library.size.chunks
+        assert len(library._shelf.store.row_ids()) == library.size.chunks + 1, "opening only reads"
+        assert await library.put(document) == "unchanged"
+        assert len(library._shelf.store.row_ids()) == library.size.chunks
 
 
 async def test_an_update_cut_short_after_its_last_row_is_the_new_version(tmp_path: Path) -> None:
@@ -209,6 +213,47 @@ async def test_an_update_cut_short_after_its_last_row_is_the_new_version(tmp_pat
         list(library._shelf.writer.write([new]))
     async with open_library(settings(tmp_path)) as library:
         assert library.document("d0") == new
+
+
+@pytest.mark.parametrize("at_page", [0, 1])
+async def test_what_changes_while_it_is_read_takes_nothing_else_along(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, at_page: int
+) -> None:
+    wanted = {each.doc_id: each for each in documents(12)}
+    async with open_library(settings(tmp_path)) as library:
+        await library.ingest(list(wanted.values()))
+        updated = replace(wanted["d7"], text="updated meanwhile")
+        await library.put(updated)
+        entries = dict(library._shelf.entries)
+        await library.put(wanted["d7"])
+    _change_between_pages(monkeypatch, at_page, entries["d2"], entries["d7"])
+    async with open_library(settings(tmp_path)) as library:
+        del wanted["d2"]
+        wanted["d7"] = updated
+        # The removed one is known where its rows had been read before.
+        assert set(library.doc_ids) - {"d2"} == wanted.keys()
+        assert all(library.document(doc_id) == each for doc_id, each in wanted.items())
+        assert await library.put(wanted["d0"]) == "unchanged"
+        rows = [row for each in wanted for row in library._shelf.entries[each].row_ids]
+        assert sorted(library._shelf.store.row_ids()) == sorted(rows)
+
+
+def _change_between_pages(
+    monkeypatch: pytest.MonkeyPatch, at_page: int, removed: Entry, updated: Entry
+) -> None:
+    """Does what another process would do, after a page of few rows has been read."""
+    pages = ChunkStore.pages
+
+    def changing(store: ChunkStore, *which: Any) -> Iterator[Any]:
+        for number, page in enumerate(pages(store, *which)):
+            yield page
+            if number == at_page:
+                old = [row for row in store.row_ids() if Row.doc_id_of(row) == "d7"]
+                store.write(updated.rows, updated.vectors)
+                store.delete([*removed.row_ids, *old])
+
+    monkeypatch.setattr(store_module, "BATCH_ROWS", 10)
+    monkeypatch.setattr(ChunkStore, "pages", changing)
 
 
 async def test_lost_and_broken_state_files_are_made_anew(tmp_path: Path) -> None:
