@@ -1,7 +1,7 @@
 """Documents into the store: what is there already is left, what was cut short is done again."""
 
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -9,15 +9,22 @@ import numpy as np
 from rag_store.catalog import Entry
 from rag_store.chunking import Chunker
 from rag_store.documents import Document
-from rag_store.embedders import Embedder, States
-from rag_store.embedders.queue import checked_embeddings
-from rag_store.errors import RagUsageError
+from rag_store.embedders import Embedder, Embedding, States
+from rag_store.embedders.queue import checked_embeddings, concerns_a_text
+from rag_store.errors import EmbedderError, RagUsageError
 from rag_store.state_files import StateFiles
 from rag_store.store import ChunkStore, Row
 
 Progress = Callable[[int, int], None]
+Check = Callable[[], None]
 # What a kill -9 costs at most, in chunks to be embedded again.
 _CHUNKS_AT_ONCE = 256
+# So many a transformer embeds in half a second; a query, or an interruption, waits no longer.
+_TEXTS_AT_ONCE = 16
+
+
+def _no_check() -> None:
+    """Nothing is to end it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,17 +46,20 @@ class Writer:
     embedder: Embedder
     chunker: Chunker
 
-    def write(self, documents: Sequence[Document]) -> Iterator[Entry]:
+    def write(self, documents: Sequence[Document], check: Check = _no_check) -> Iterator[Entry]:
         """Store the documents, and give each one's entry once it is stored.
 
-        Raises RagUsageError, EmbedderError and StoreError.
+        `check` is called often, and ends this by what it raises. Raises RagUsageError,
+        EmbedderError and StoreError.
         """
-        for group in _groups([self._rows(document) for document in documents]):
-            entries = self._embed(group)
-            rows = [row for entry in entries for row in entry.rows]
+        for document in documents:
+            if not document.doc_id or not document.text.strip():
+                raise RagUsageError(f"document {document.doc_id!r}: it needs an id and a text")
+        for group in _groups(map(self._rows, documents)):
+            entries = self._embed(group, check)
             for entry in entries:
                 self.save_states(entry)
-            self.store.write(rows, np.concatenate([entry.vectors for entry in entries]))
+            self._store(entries, check)
             yield from entries
 
     def restore_states(self, entry: Entry, dim: int) -> Entry:
@@ -58,7 +68,7 @@ class Writer:
             return entry
         kept = self.states.load(entry.digest, len(entry.state_passages), dim)
         if kept is None:
-            kept = self._states_of([entry])[0]
+            kept = self._states_of([entry], _no_check)[0]
             self.states.save(entry.digest, kept)
         return entry.with_states(kept)
 
@@ -68,8 +78,6 @@ class Writer:
             self.states.save(entry.digest, entry.states)
 
     def _rows(self, document: Document) -> tuple[Row, ...]:
-        if not document.doc_id or not document.text.strip():
-            raise RagUsageError(f"document {document.doc_id!r}: it needs an id and a text")
         chunks = self.chunker.cut(document.text)
         fixed = document.doc_id, document.title, document.digest
         count, now_ns = len(chunks) + len(document.questions), time.time_ns()
@@ -82,23 +90,58 @@ class Writer:
         ]
         return (*told, *asked)
 
-    def _embed(self, group: list[tuple[Row, ...]]) -> list[Entry]:
-        texts = [row.passage for rows in group for row in rows]
-        made = iter(checked_embeddings(self.embedder, texts))
+    def _store(self, entries: Sequence[Entry], check: Check) -> None:
+        rows = [row for entry in entries for row in entry.rows]
+        vectors = np.concatenate([entry.vectors for entry in entries])
+        for start in range(0, len(rows), _CHUNKS_AT_ONCE):
+            check()
+            part = slice(start, start + _CHUNKS_AT_ONCE)
+            self.store.write(rows[part], vectors[part])
+
+    def _embed(self, group: list[tuple[Row, ...]], check: Check = _no_check) -> list[Entry]:
+        texts = [(row.doc_id, row.passage) for rows in group for row in rows]
+        made = self._embeddings(texts, check)
         entries = [Entry(rows, np.stack([next(made).vector for _ in rows])) for rows in group]
         if self.states is None:
             return entries
-        states = self._states_of(entries)
+        states = self._states_of(entries, check)
         return [entry.with_states(each) for entry, each in zip(entries, states, strict=True)]
 
-    def _states_of(self, entries: Sequence[Entry]) -> list[tuple[States, ...]]:
+    def _states_of(self, entries: Sequence[Entry], check: Check) -> list[tuple[States, ...]]:
         """The states of each entry's sentences and questions."""
-        texts = [entry.state_passages for entry in entries]
-        made = iter(checked_embeddings(self.embedder, [each for part in texts for each in part]))
-        return [tuple(next(made).states for _ in part) for part in texts]
+        passages = [entry.state_passages for entry in entries]
+        both = zip(entries, passages, strict=True)
+        texts = [(entry.doc_id, text) for entry, part in both for text in part]
+        made = self._embeddings(texts, check)
+        return [tuple(next(made).states for _ in part) for part in passages]
+
+    def _embeddings(self, texts: Sequence[tuple[str, str]], check: Check) -> Iterator[Embedding]:
+        """Those of texts, each given behind its document's id, in their order."""
+        # A transformer pads a batch to its longest text.
+        order = sorted(range(len(texts)), key=lambda at: len(texts[at][1]))
+        made: dict[int, Embedding] = {}
+        for start in range(0, len(order), _TEXTS_AT_ONCE):
+            check()
+            part = order[start : start + _TEXTS_AT_ONCE]
+            made |= zip(part, self._together([texts[at] for at in part]), strict=True)
+        return (made[at] for at in range(len(texts)))
+
+    def _together(self, texts: Sequence[tuple[str, str]]) -> list[Embedding]:
+        try:
+            return checked_embeddings(self.embedder, [text for _, text in texts])
+        except EmbedderError as error:
+            if not concerns_a_text(error):
+                raise
+        return [self._alone(*each) for each in texts]
+
+    def _alone(self, doc_id: str, text: str) -> Embedding:
+        try:
+            return checked_embeddings(self.embedder, [text])[0]
+        except EmbedderError as error:
+            raise type(error)(f"document {doc_id!r}: {error}") from error
 
 
-def _groups(rows: Sequence[tuple[Row, ...]]) -> Iterator[list[tuple[Row, ...]]]:
+def _groups(rows: Iterable[tuple[Row, ...]]) -> Iterator[list[tuple[Row, ...]]]:
     group: list[tuple[Row, ...]] = []
     for each in rows:
         group.append(each)

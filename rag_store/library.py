@@ -15,6 +15,7 @@ from rag_store.catalog import Entry
 from rag_store.decision import SHIPPED, UNFITTED, Threshold, fit
 from rag_store.documents import Document, Query, clean
 from rag_store.embedders import Vectors, open_embedder
+from rag_store.embedders.lent import LentEmbedder
 from rag_store.embedders.queue import EmbeddingQueue
 from rag_store.errors import QueryError, RagError, RagUsageError
 from rag_store.fingerprint import Fingerprint
@@ -37,17 +38,20 @@ async def open_library(settings: Settings, rebuild: bool = False) -> AsyncIterat
     """
     loop = asyncio.get_running_loop()
     with (
-        # A search is too small to be shared between cores, and waits where others keep them busy.
+        # A search is too small to share between cores, and waits where others keep them busy.
         threadpool_limits(1, "blas"),
         ThreadPoolExecutor(1, "rag-embed") as embedding,
         ThreadPoolExecutor(settings.threads, "rag-search") as searching,
     ):
         embedder = await loop.run_in_executor(embedding, open_embedder, settings.embedder)
-        shelf = await loop.run_in_executor(searching, Shelf, settings, embedder, rebuild)
+        lent = LentEmbedder(embedder, embedding)
+        shelf = await loop.run_in_executor(searching, Shelf, settings, lent, rebuild)
         queue = EmbeddingQueue(embedder, embedding, kept_texts=settings.kept_queries)
         try:
-            async with open_reranker(settings.reranker) as reranker:
-                yield Library(settings, shelf, queue, embedding, searching, reranker)
+            # A change that nobody awaits any more ends before its folder is unlocked.
+            with ThreadPoolExecutor(1, "rag-change") as changing:
+                async with open_reranker(settings.reranker) as reranker:
+                    yield Library(settings, shelf, queue, changing, searching, reranker)
         finally:
             await queue.close()
             shelf.store.close()
@@ -61,14 +65,14 @@ class Library:
         settings: Settings,
         shelf: Shelf,
         queue: EmbeddingQueue,
-        embedding: ThreadPoolExecutor,
+        changing: ThreadPoolExecutor,
         searching: ThreadPoolExecutor,
         reranker: Reranker | None,
     ) -> None:
         self._settings = settings
         self._shelf = shelf
         self._queue = queue
-        self._embedding = embedding
+        self._changes = changing
         self._searching = searching
         self._answering = Answering(queue, reranker, searching, self._searcher)
         self._changing = asyncio.Lock()
@@ -113,7 +117,7 @@ class Library:
         return await self._in_thread(self._shelf.corpus_digest)
 
     async def prepare(self) -> None:
-        """Build what the first query would build."""
+        """Build what the first query would build, which should not pay for it."""
         await self._in_thread(self._shelf.snapshot)
 
     async def ping(self) -> None:
@@ -128,23 +132,20 @@ class Library:
     ) -> IngestReport:
         """Add and update documents; with `prune` all others are taken out.
 
-        `progress` is called in a thread with how many of the documents to be written are stored,
-        and how many there are. Safe to repeat after any interruption. Raises RagUsageError,
-        EmbedderError and StoreError.
+        `progress` is called in a thread, also within a document, with how many of the documents
+        to be written are stored, and how many there are; what it raises ends this. Safe to repeat
+        after any interruption. Raises RagUsageError, EmbedderError and StoreError.
         """
         tidy = [document.tidy() for document in documents]
         if len({document.doc_id for document in tidy}) != len(tidy):
             raise RagUsageError("two of the documents have the same id: rename one of them")
         async with self._changing:
-            there = self._shelf.entries
-            digests = {doc_id: entry.digest for doc_id, entry in there.items()}
+            digests = {doc_id: entry.digest for doc_id, entry in self._shelf.entries.items()}
             changed = [each for each in tidy if digests.get(each.doc_id) != each.digest]
             updated = sum(each.doc_id in digests for each in changed)
             surplus = set(digests) - {each.doc_id for each in tidy} if prune else set()
-            await self._in_thread(self._shelf.remove, sorted(surplus))
-            # In the embedder's thread, which is the only one that may call it.
-            await self._in_thread(self._shelf.write, changed, progress, pool=self._embedding)
-            # The first query after a change should not pay for the index.
+            given = changed, progress, sorted(surplus)
+            await self._in_thread(self._shelf.write, *given, pool=self._changes)
             await self.prepare()
         added, unchanged = len(changed) - updated, len(tidy) - len(changed)
         return IngestReport(added, updated, unchanged, len(surplus))
@@ -161,7 +162,7 @@ class Library:
         async with self._changing:
             if doc_id not in self._shelf.entries:
                 return False
-            await self._in_thread(self._shelf.remove, [doc_id])
+            await self._in_thread(self._shelf.write, [], None, [doc_id], pool=self._changes)
             return True
 
     async def label(self, text: str) -> Label:

@@ -61,25 +61,25 @@ class Shelf:
         held = sorted(self.entries.copy().items())
         return sha256_32("".join(f"{doc_id} {entry.text_digest}\n" for doc_id, entry in held))
 
-    def write(self, documents: Sequence[Document], progress: Progress | None) -> None:
-        """Store the documents in place of those with the same ids."""
-        self._clean()
-        for done, entry in enumerate(self.writer.write(documents), start=1):
-            before = self.entries.get(entry.doc_id)
-            if before is not None:
-                self.store.delete(before.row_ids)
-            self.entries[entry.doc_id] = entry
-            self._changed()
-            if progress is not None:
-                progress(done, len(documents))
+    def write(
+        self, documents: Sequence[Document], progress: Progress | None, gone: Sequence[str] = ()
+    ) -> None:
+        """Take out those that are `gone`, and store the documents in place of any with their ids.
 
-    def remove(self, doc_ids: Sequence[str]) -> None:
-        """Take the documents out; they must be there."""
+        Those that are gone must be there. One thread at a time.
+        """
         self._clean()
-        self.store.delete([row for doc_id in doc_ids for row in self.entries[doc_id].row_ids])
-        for doc_id in doc_ids:
-            del self.entries[doc_id]
-        self._changed()
+        self._remove(gone)
+        stored = 0
+
+        def told() -> None:
+            if progress is not None:
+                progress(stored, len(documents))
+
+        for entry in self.writer.write(documents, told):
+            self._replace(entry)
+            stored += 1
+            told()
 
     def snapshot(self) -> Snapshot:
         """All that is there now; indexed anew after a change, by one thread at a time."""
@@ -115,6 +115,19 @@ class Shelf:
         if self.writer.states is not None:
             self.writer.states.keep_only({entry.digest for entry in self.entries.values()})
         self._unsound = None
+
+    def _remove(self, doc_ids: Sequence[str]) -> None:
+        self.store.delete([row for doc_id in doc_ids for row in self.entries[doc_id].row_ids])
+        for doc_id in doc_ids:
+            del self.entries[doc_id]
+        self._changed()
+
+    def _replace(self, entry: Entry) -> None:
+        before = self.entries.get(entry.doc_id)
+        if before is not None:
+            self.store.delete(before.row_ids)
+        self.entries[entry.doc_id] = entry
+        self._changed()
 
     def _searched(self) -> list[Entry]:
         entries = list(self.entries.values())

@@ -113,6 +113,39 @@ async def test_an_index_that_was_overtaken_by_a_change_is_not_kept(
         assert (await library.label("levain flour")).doc_id != "bread"
 
 
+async def test_a_query_is_embedded_between_the_chunks_of_a_document(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    embedder = FirstHeldEmbedder()
+    monkeypatch.setattr("rag_store.library.open_embedder", lambda _: embedder)
+    long = Document("long", "", " ".join(f"word{at}" for at in range(10_000)))
+    async with open_library(settings(tmp_path)) as library:
+        changing = asyncio.create_task(library.put(long))
+        await asyncio.to_thread(embedder.begun.wait, 30)
+        asking = asyncio.create_task(library.embed(["a query"]))
+        for _ in range(10):  # until it is in the embedder's line
+            await asyncio.sleep(0)
+        embedder.may_go_on.set()
+        await asyncio.gather(changing, asking)
+    assert ["a query"] in embedder.batches[1:3]
+    assert len(embedder.batches) > 4
+
+
+class FirstHeldEmbedder(HashingEmbedder):
+    """Holds its first call, and keeps what it was asked."""
+
+    def __init__(self) -> None:
+        super().__init__(8)
+        self.begun, self.may_go_on = threading.Event(), threading.Event()
+        self.batches: list[list[str]] = []
+
+    def embed(self, texts: Sequence[str]) -> list[Embedding]:
+        self.batches.append(list(texts))
+        self.begun.set()
+        self.may_go_on.wait(30)
+        return super().embed(texts)
+
+
 async def test_repeated_questions_are_embedded_anew_where_none_are_kept(tmp_path: Path) -> None:
     async with open_library(replace(settings(tmp_path), kept_queries=0)) as library:
         await library.ingest(DOCUMENTS)

@@ -151,6 +151,17 @@ def test_a_text_that_the_embedder_cannot_take_fails_alone(
     assert odd["error"]["code"] == code
 
 
+def test_a_document_that_the_embedder_cannot_take_is_named(tmp_path: Path) -> None:
+    with embedding_host() as host, service(tmp_path, *host.options) as running:
+        host.mode, host.word = "refusal", "odd"
+        texts = {"even": "paged", "uneven": "an odd one", "last": "blocks"}
+        given = [{"doc_id": doc_id, "text": text} for doc_id, text in texts.items()]
+        reply = running.post("/v1/documents", {"documents": given})
+        assert (reply.status, reply.error["code"]) == (502, "embedder_refused")
+        assert reply.error["message"].startswith("document 'uneven': ")
+        assert running.get("/v1/documents").body["documents"] == 0
+
+
 def test_a_server_out_of_order_is_not_asked_for_each_text(tmp_path: Path) -> None:
     with embedding_host() as host, service(tmp_path, *host.options) as running:
         running.post("/v1/documents", DOCUMENT)
@@ -223,7 +234,8 @@ def test_an_index_killed_on_the_way_is_completed(tmp_path: Path) -> None:
 
 
 def _kill_midway(host: EmbeddingHost, options: tuple[object, ...]) -> None:
-    host.hold_after(6)
+    # The first documents are stored after 17 requests, and all are after 31.
+    host.hold_after(22)
     process = subprocess.Popen([*RAG, "index", *map(str, options)])
     wait_until(lambda: host.waiting == 1)
     process.kill()
