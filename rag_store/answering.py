@@ -15,7 +15,7 @@ from rag_store.search import Answer, Found, Searcher
 class Answering:
     """Lives on the loop and searches in the threads of `pool`.
 
-    `searcher` is called there, and may take long after a change of the documents.
+    `searcher` is called there, and may take long where nobody has asked before.
     """
 
     queue: EmbeddingQueue

@@ -1,7 +1,7 @@
 """What a library holds: the rows in Chroma, and the entries and the index in memory."""
 
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from rag_store.catalog import Entry, sort_out
@@ -46,8 +46,8 @@ class Shelf:
         }
         self._dim, self._expansions = identity.dim, settings.expansions
         self._snapshot: Snapshot | None = None
-        self._version = 0
-        self._building, self._changing = threading.Lock(), threading.Lock()
+        self._is_stale = False
+        self._building = threading.Lock()
 
     @property
     def size(self) -> Size:
@@ -66,32 +66,25 @@ class Shelf:
     ) -> None:
         """Take out those that are `gone`, and store the documents in place of any with their ids.
 
-        Those that are gone must be there. One thread at a time.
+        Those that are gone must be there. One thread at a time. Until this returns labels search
+        what was there before.
         """
-        self._clean()
-        self._remove(gone)
-        stored = 0
-
-        def told() -> None:
-            if progress is not None:
-                progress(stored, len(documents))
-
-        for entry in self.writer.write(documents, told):
-            self._replace(entry)
-            stored += 1
-            told()
+        try:
+            self._clean()
+            self._remove(gone)
+            self._store(documents, progress)
+            self._show(self._indexed)
+        except BaseException:
+            # What was changed until then is indexed by whoever asks next.
+            self._show(lambda: None)
+            raise
 
     def snapshot(self) -> Snapshot:
-        """All that is there now; indexed anew after a change, by one thread at a time."""
+        """All that was there when the latest change ended; indexed here where nobody has yet."""
         with self._building:
-            version, snapshot = self._version, self._snapshot
-            if snapshot is None:
-                snapshot = Snapshot.of(self._searched(), self._dim)
-                with self._changing:
-                    # What changed while it was built is not in it.
-                    if version == self._version:
-                        self._snapshot = snapshot
-            return snapshot
+            if self._snapshot is None:
+                self._snapshot = self._indexed()
+            return self._snapshot
 
     def _read(self) -> dict[str, Entry]:
         """The whole documents by id; which others have rows is kept in mind."""
@@ -116,24 +109,41 @@ class Shelf:
             self.writer.states.keep_only({entry.digest for entry in self.entries.values()})
         self._unsound = None
 
+    def _store(self, documents: Sequence[Document], progress: Progress | None) -> None:
+        stored = 0
+
+        def told() -> None:
+            if progress is not None:
+                progress(stored, len(documents))
+
+        for entry in self.writer.write(documents, told):
+            self._replace(entry)
+            stored += 1
+            told()
+
     def _remove(self, doc_ids: Sequence[str]) -> None:
         self.store.delete([row for doc_id in doc_ids for row in self.entries[doc_id].row_ids])
         for doc_id in doc_ids:
             del self.entries[doc_id]
-        self._changed()
+            self._is_stale = True
 
     def _replace(self, entry: Entry) -> None:
         before = self.entries.get(entry.doc_id)
         if before is not None:
             self.store.delete(before.row_ids)
         self.entries[entry.doc_id] = entry
-        self._changed()
+        self._is_stale = True
 
-    def _searched(self) -> list[Entry]:
+    def _indexed(self) -> Snapshot:
         entries = list(self.entries.values())
-        return entries if self._expansions else [entry.without_questions() for entry in entries]
+        if not self._expansions:
+            entries = [entry.without_questions() for entry in entries]
+        return Snapshot.of(entries, self._dim)
 
-    def _changed(self) -> None:
-        with self._changing:
-            self._version += 1
-            self._snapshot = None
+    def _show(self, index: Callable[[], Snapshot | None]) -> None:
+        """After a change, if there was one, let labels search what `index` gives."""
+        if self._is_stale:
+            snapshot = index()
+            with self._building:
+                self._snapshot = snapshot
+            self._is_stale = False

@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from service_process import wait_until
 
 from rag_store.catalog import Entry
 from rag_store.decision import Features, features
@@ -18,7 +19,7 @@ from rag_store.documents import Document, Query
 from rag_store.embedders import EmbedderSpec, Embedding
 from rag_store.embedders.hashing import HashingEmbedder
 from rag_store.embedders.queue import EmbeddingQueue
-from rag_store.errors import EmbedderError, QueryError, RagUsageError
+from rag_store.errors import EmbedderError, QueryError, RagError, RagUsageError
 from rag_store.evaluation import evaluate
 from rag_store.label import Label
 from rag_store.library import open_library
@@ -89,28 +90,65 @@ async def test_documents_without_a_term_are_found_by_their_vectors(tmp_path: Pat
         assert (await library.label("bees dance")).candidates == ()
 
 
+class HeldIndexing:
+    """In place of `Snapshot.of`: tells that something is indexed, and holds it."""
+
+    def __init__(self) -> None:
+        self.begun, self.may_end = threading.Event(), threading.Event()
+        self._index = Snapshot.of
+
+    def __call__(self, entries: list[Entry], dim: int) -> Snapshot:
+        found = self._index(entries, dim)
+        self.begun.set()
+        self.may_end.wait(30)
+        return found
+
+
+async def test_labels_do_not_wait_for_a_change_to_be_indexed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    held = HeldIndexing()
+    async with open_library(settings(tmp_path)) as library:
+        await library.ingest(DOCUMENTS)
+        monkeypatch.setattr(Snapshot, "of", held)
+        removing = asyncio.create_task(library.remove("bread"))
+        await asyncio.to_thread(held.begun.wait, 30)
+        assert (await library.label("levain flour")).doc_id == "bread"
+        assert not removing.done()
+        held.may_end.set()
+        await removing
+        assert (await library.label("levain flour")).doc_id != "bread"
+
+
 async def test_an_index_that_was_overtaken_by_a_change_is_not_kept(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    built, may_end = threading.Event(), threading.Event()
-    build = Snapshot.of
-
-    def slowly(entries: list[Entry], dim: int) -> Snapshot:
-        found = build(entries, dim)
-        built.set()
-        may_end.wait(10)
-        return found
-
     async with open_library(settings(tmp_path)) as library:
         await library.ingest(DOCUMENTS)
-        await library.remove("tides")
-        monkeypatch.setattr(Snapshot, "of", slowly)
+    held = HeldIndexing()
+    monkeypatch.setattr(Snapshot, "of", held)
+    async with open_library(settings(tmp_path)) as library:
         early = asyncio.create_task(library.label("levain flour"))
-        await asyncio.to_thread(built.wait, 10)
-        await library.remove("bread")
-        may_end.set()
+        await asyncio.to_thread(held.begun.wait, 30)
+        removing = asyncio.create_task(library.remove("bread"))
+        await asyncio.to_thread(wait_until, lambda: "bread" not in library.doc_ids)
+        held.may_end.set()
         assert (await early).doc_id == "bread"
+        await removing
         assert (await library.label("levain flour")).doc_id != "bread"
+
+
+async def test_what_was_stored_before_an_ingest_failed_is_found(tmp_path: Path) -> None:
+    def progress(done: int, count: int) -> None:
+        if done == 1:
+            raise RagError("interrupted")
+
+    async with open_library(settings(tmp_path)) as library:
+        assert (await library.label("bees dance")).doc_id is None
+        with pytest.raises(RagError, match="interrupted"):
+            await library.ingest(DOCUMENTS, progress)
+        assert (await library.label("bees dance")).doc_id == "bees"
+        assert [each.doc_id for each in (await library.label("moon")).candidates] == ["bees"]
 
 
 async def test_a_query_is_embedded_between_the_chunks_of_a_document(
