@@ -9,8 +9,9 @@ RagError                  exit code 1
 ├── ExpansionError        the model that writes questions cannot be reached, or refuses
 ├── RerankerError         the model that reads what was found cannot be reached, or gives no scores
 │   └── RerankerRefusal   its server will not take what it was sent, now or later
-├── EmbedderError         the embedder cannot be loaded, cannot be reached or gave no usable vectors
-│   └── EmbedderRefusal   its server will not take what it was sent, now or later
+├── EmbedderError         the embedder cannot be loaded or reached
+│   ├── EmbedderRefusal   its server will not take what it was sent, now or later
+│   └── VectorError       it answered, but not with usable vectors
 └── StoreError            Chroma cannot be opened or reached
 """
 
@@ -56,11 +57,15 @@ class RerankerRefusal(RerankerError):
 
 
 class EmbedderError(RagError):
-    """The embedder cannot be loaded or reached, or its vectors cannot be used."""
+    """The embedder cannot be loaded or reached."""
 
 
 class EmbedderRefusal(EmbedderError):
     """The server does not take what it was sent."""
+
+
+class VectorError(EmbedderError):
+    """The embedder's vectors cannot be used."""
 
 
 class StoreError(RagError):

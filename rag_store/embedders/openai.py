@@ -9,7 +9,7 @@ from urllib.parse import urlsplit
 import numpy as np
 
 from rag_store.embedders.protocol import Embedding, Identity, unit
-from rag_store.errors import EmbedderError, EmbedderRefusal, RagUsageError
+from rag_store.errors import EmbedderError, EmbedderRefusal, RagUsageError, VectorError
 from rag_store.model_server import accepted, line_of, open_session, post
 
 _BATCH_ROWS = 64
@@ -43,7 +43,7 @@ class OpenAIEmbedder:
         """One embedding for each text, without states. Raises EmbedderError."""
         rows = asyncio.run(self._ask(texts))
         if any(len(row) != self._identity.dim for row in rows):
-            raise EmbedderError(f"{self._route} gave vectors of another dimension than before")
+            raise VectorError(f"{self._route} gave vectors of another dimension than before")
         vectors = unit(np.array(rows, dtype=np.float64).reshape(-1, self._identity.dim))
         return [Embedding(vector) for vector in vectors]
 
@@ -81,5 +81,5 @@ def _rows(answer: bytes, count: int, route: str) -> list[list[float]]:
             raise ValueError("a vector without numbers, or one of a text that was not sent")
     except (ValueError, KeyError, TypeError, OverflowError, RecursionError):
         told = f"{route} did not answer with {count} embeddings: {line_of(answer)}"
-        raise EmbedderError(told) from None
+        raise VectorError(told) from None
     return rows

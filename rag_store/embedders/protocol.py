@@ -7,7 +7,7 @@ from typing import Protocol
 import numpy as np
 import numpy.typing as npt
 
-from rag_store.errors import EmbedderError
+from rag_store.errors import VectorError
 
 Vectors = npt.NDArray[np.float32]
 States = npt.NDArray[np.int8]
@@ -55,13 +55,13 @@ class Embedder(Protocol):
 
 
 def unit(vectors: npt.NDArray[np.floating]) -> Vectors:
-    """The rows at unit length, as float32. Raises EmbedderError for NaN, infinite or zero rows.
+    """The rows at unit length, as float32. Raises VectorError for NaN, infinite or zero rows.
 
     Chroma answers a NaN query with some neighbour and no error, so they must not get that far.
     """
     lengths = np.linalg.norm(vectors.astype(np.float64), axis=1, keepdims=True)
     if not np.all(np.isfinite(lengths)) or not np.all(lengths > 0):
-        raise EmbedderError("the embedder gave a vector that is zero or not finite")
+        raise VectorError("the embedder gave a vector that is zero or not finite")
     return np.ascontiguousarray(vectors / lengths, dtype=np.float32)
 
 

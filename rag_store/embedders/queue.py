@@ -10,7 +10,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from rag_store.embedders.protocol import Embedder, Embedding
-from rag_store.errors import EmbedderError, EmbedderRefusal, RagError
+from rag_store.errors import EmbedderError, EmbedderRefusal, RagError, VectorError
 
 
 @dataclass(frozen=True, slots=True)
@@ -149,7 +149,7 @@ def checked_embeddings(embedder: Embedder, texts: Sequence[str]) -> list[Embeddi
         each.vector.shape == (dim,) and bool(np.isfinite(each.vector).all()) for each in embeddings
     )
     if not sound:
-        raise EmbedderError(
+        raise VectorError(
             f"the embedder {embedder.identity.name} did not give {len(texts)} finite vectors"
             f" of {dim} dimensions"
         )
@@ -157,11 +157,9 @@ def checked_embeddings(embedder: Embedder, texts: Sequence[str]) -> list[Embeddi
 
 
 def concerns_a_text(error: Exception) -> bool:
-    """Whether other texts may fare better: not where a server is away or out of order.
-
-    That has an OSError for its cause, as has a refusal, which is about what was sent.
-    """
-    return isinstance(error, EmbedderRefusal) or not isinstance(error.__cause__, OSError)
+    """Whether other texts may fare better: not where a server is away or out of order."""
+    unforeseen = not isinstance(error, EmbedderError)
+    return unforeseen or isinstance(error, (EmbedderRefusal, VectorError))
 
 
 def _fail(batch: list[_Waiting], error: Exception) -> None:

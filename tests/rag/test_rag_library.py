@@ -19,7 +19,7 @@ from rag_store.documents import Document, Query
 from rag_store.embedders import EmbedderSpec, Embedding
 from rag_store.embedders.hashing import HashingEmbedder
 from rag_store.embedders.queue import EmbeddingQueue
-from rag_store.errors import EmbedderError, QueryError, RagError, RagUsageError
+from rag_store.errors import EmbedderError, EmbedderRefusal, QueryError, RagError, RagUsageError
 from rag_store.evaluation import evaluate
 from rag_store.label import Label
 from rag_store.library import open_library
@@ -344,7 +344,7 @@ class HeldEmbedder(HashingEmbedder):
 
     def embed(self, texts: Sequence[str]) -> list[Embedding]:
         if len(texts) > 1:
-            raise EmbedderError("too many")
+            raise EmbedderRefusal("too many")
         self.alone.set()
         self.may_end.wait(30)
         return super().embed(texts)

@@ -234,7 +234,7 @@ def test_an_index_killed_on_the_way_is_completed(tmp_path: Path) -> None:
 
 
 def _kill_midway(host: EmbeddingHost, options: tuple[object, ...]) -> None:
-    # The first documents are stored after 17 requests, and all are after 31.
+    # The first documents are stored after 18 requests, and all after 33.
     host.hold_after(22)
     process = subprocess.Popen([*RAG, "index", *map(str, options)])
     wait_until(lambda: host.waiting == 1)
