@@ -2,7 +2,8 @@
 
 import hashlib
 import json
-from collections.abc import Iterable, Iterator, Mapping
+import stat
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import astuple, dataclass
 from functools import lru_cache
 from pathlib import Path
@@ -49,7 +50,7 @@ def load_corpus(corpus: Path | None = None, questions: Path | None = None) -> Co
     line. Asked again for what has not changed since, it reads nothing. Raises CorpusError.
     """
     source = demo_folder() if corpus is None else corpus
-    asked = questions or (source if source.is_dir() else source.parent)
+    asked = questions or (source if _is(source, stat.S_ISDIR) else source.parent)
     return _load(source, asked, (_stamps(source), _stamps(asked)))
 
 
@@ -67,9 +68,10 @@ def _load(source: Path, questions: Path, _: object) -> Corpus:
 def load_documents(corpus: Path | None = None) -> tuple[Document, ...]:
     """The documents of `load_corpus` alone, which need no questions. Raises CorpusError."""
     source = demo_folder() if corpus is None else corpus
-    if not source.exists():
+    is_folder = _is(source, stat.S_ISDIR)
+    if is_folder is None:
         raise CorpusError(f"corpus {source} does not exist: name a folder or a JSONL file")
-    documents = _unique(_read_folder(source) if source.is_dir() else _read_jsonl(source))
+    documents = _unique(_read_folder(source) if is_folder else _read_jsonl(source))
     if not documents:
         raise CorpusError(f"corpus {source} holds no document: add .md or .txt files")
     return tuple(documents.values())
@@ -97,7 +99,7 @@ def _general(doc_id: str) -> Question:
 def _read_folder(folder: Path) -> Iterator[tuple[str, Document]]:
     for path in _list(folder):
         if path.suffix.lower() in TEXT_SUFFIXES and not path.name.startswith("."):
-            yield str(path), _read_file(path)
+            yield str(path), _read_file(_regular(path))
 
 
 def _list(folder: Path) -> list[Path]:
@@ -105,6 +107,23 @@ def _list(folder: Path) -> list[Path]:
         return sorted(folder.iterdir())
     except OSError as error:
         raise CorpusError(f"cannot read {folder}: {error.strerror}") from error
+
+
+def _regular(path: Path) -> Path:
+    """The path, unless reading it could take for ever, as of a pipe. Raises CorpusError."""
+    if not _is(path, stat.S_ISREG):
+        raise CorpusError(f"{path} is no regular file: move it elsewhere")
+    return path
+
+
+def _is(path: Path, is_kind: Callable[[int], bool]) -> bool | None:
+    """Whether what lies there is of the kind, None where nothing does. Raises CorpusError."""
+    try:
+        return is_kind(path.stat().st_mode)
+    except (FileNotFoundError, NotADirectoryError):
+        return None
+    except OSError as error:
+        raise CorpusError(f"cannot read {path}: {error.strerror}: name another path") from error
 
 
 def _read_file(path: Path) -> Document:
@@ -152,9 +171,14 @@ def _read_questions(source: Path, doc_ids: set[str]) -> dict[str, list[Question]
 
 
 def _questions_of(source: Path) -> Iterator[tuple[str, Question]]:
-    if not source.exists():
+    is_folder = _is(source, stat.S_ISDIR)
+    if is_folder is None:
         raise CorpusError(f"questions {source} do not exist: name a JSONL file")
-    for path in sorted(source.glob("questions*.jsonl")) if source.is_dir() else [source]:
+    for path in _question_files(source) if is_folder else [source]:
         for row in read_rows(path):
             fields = row.identifier("qid"), row.text("question"), row.identifier("doc_id")
             yield row.at, Question(*fields)
+
+
+def _question_files(folder: Path) -> list[Path]:
+    return [_regular(path) for path in _list(folder) if path.match("questions*.jsonl")]

@@ -45,7 +45,7 @@ def _parser() -> Parser:
 def _lines(answer: Answer, threshold: Threshold) -> Iterator[str]:
     label, best = answer.label, answer.label.best
     if best is None:
-        yield "no document: the library is empty"
+        yield "no document: none holds a word of the question"
         return
     sign, verdict = ("below", "refused") if label.doc_id is None else ("reaches", label.doc_id)
     yield f"label       {verdict}"

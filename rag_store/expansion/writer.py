@@ -85,7 +85,7 @@ class QuestionWriter:
 def _content(answer: bytes, route: str) -> str:
     try:
         content: Any = json.loads(answer)["choices"][0]["message"]["content"]
-    except (ValueError, KeyError, IndexError, TypeError):
+    except (ValueError, KeyError, IndexError, TypeError, RecursionError):
         raise ExpansionError(f"{route} gave no chat completion: {line_of(answer)}") from None
     # A model that has thought to the end of its tokens has said nothing: null.
     return content if isinstance(content, str) else ""

@@ -158,9 +158,9 @@ def test_two_files_of_one_stem(folder: Path) -> None:
     assert "a.txt: doc_id 'a' stands twice" in refusal(folder)
 
 
-def test_a_folder_named_like_a_text_cannot_be_read(folder: Path) -> None:
+def test_a_folder_named_like_a_text_is_refused(folder: Path) -> None:
     (folder / "c.md").mkdir()
-    assert f"cannot read {folder / 'c.md'}: Is a directory" in refusal(folder)
+    assert f"{folder / 'c.md'} is no regular file" in refusal(folder)
 
 
 @pytest.mark.skipif(sys.platform == "darwin", reason="the file system refuses such names")
@@ -190,3 +190,20 @@ def test_a_corpus_is_read_again_once_it_has_changed(folder: Path) -> None:
     (folder / "a.md").write_text("# Another\n\nOther words than before.")
     titles = [document.title for document in load_corpus(folder).documents]
     assert "Another" in titles
+
+
+def test_a_pipe_in_a_folder_is_refused_and_not_waited_for(folder: Path) -> None:
+    os.mkfifo(folder / "c.txt")
+    with pytest.raises(CorpusError, match=r"c\.txt is no regular file"):
+        load_corpus(folder, None)
+    (folder / "c.txt").unlink()
+    os.mkfifo(folder / "questions-2.jsonl")
+    with pytest.raises(CorpusError, match=r"questions-2\.jsonl is no regular file"):
+        load_corpus(folder, None)
+
+
+def test_a_path_that_cannot_be_looked_at(folder: Path) -> None:
+    with pytest.raises(CorpusError, match="too long"):
+        load_corpus(Path("a" * 5000), None)
+    with pytest.raises(CorpusError, match="too long"):
+        load_corpus(folder, folder / ("a" * 5000))
