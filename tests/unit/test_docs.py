@@ -73,7 +73,7 @@ COMMANDS = (
 
 FOREIGN = {
     *("--no-deps", "--disable-log-stats", "--config", "--storage", "--homepath"),
-    *("--only", "--repeats", "--seconds", "--served", "--runs", "--for", "--more"),
+    *("--only", "--repeats", "--seconds", "--served", "--runs", "--for", "--more", "--epochs"),
     "--kv-cache-dtype",
 }
 """Options of pip, vLLM, Prometheus, Grafana, kubectl and our benchmarks that a page speaks of."""
