@@ -70,3 +70,7 @@ class VectorError(EmbedderError):
 
 class StoreError(RagError):
     """Chroma cannot be opened or reached, or does not hold what was asked for."""
+
+
+REFUSALS = (QueryError, EmbedderRefusal, RerankerRefusal)
+"""What is wrong with one query; the others may still be labelled."""

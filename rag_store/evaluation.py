@@ -7,7 +7,6 @@ from dataclasses import dataclass
 import numpy as np
 
 from rag_store.documents import Query
-from rag_store.errors import EmbedderRefusal, QueryError, RerankerRefusal
 from rag_store.label import Label
 from rag_store.library import Library
 from rag_store.neighbours import Neighbours
@@ -15,8 +14,6 @@ from rag_store.significance import Paired, mean_interval
 
 PERCENTILES = (50, 95, 99)
 STAGES = ("queue_ms", "embed_ms", "search_ms", "fuse_ms", "rerank_ms", "total_ms")
-REFUSALS = (QueryError, EmbedderRefusal, RerankerRefusal)
-"""What is wrong with one query; the others may still be labelled."""
 _CUTOFF = 10
 _Z95 = 1.959964
 
@@ -199,7 +196,7 @@ async def evaluate(
 ) -> Evaluation:
     """Label all queries one after another; those without a document count as unanswerable.
 
-    Raises as `Library.label`; one of REFUSALS names its question.
+    Raises as `Library.ask`.
     """
     found = [await _outcome(library, query) for query in (*queries, *unanswerable)]
     return Evaluation(
@@ -216,10 +213,7 @@ async def compare_search(library: Library, queries: Sequence[Query]) -> tuple[Ne
 
 
 async def _outcome(library: Library, query: Query) -> Outcome:
-    try:
-        answer = await library.explain(query.text)
-    except REFUSALS as error:
-        raise type(error)(f"question {query.query_id!a}: {error}") from error
+    answer = await library.ask(query)
     return Outcome(query, answer.label, answer.ranked[:_CUTOFF])
 
 

@@ -17,7 +17,7 @@ from rag_store.documents import Document, Query, clean
 from rag_store.embedders import Vectors, open_embedder
 from rag_store.embedders.lent import LentEmbedder
 from rag_store.embedders.queue import EmbeddingQueue
-from rag_store.errors import QueryError, RagError, RagUsageError
+from rag_store.errors import REFUSALS, QueryError, RagError, RagUsageError
 from rag_store.fingerprint import Fingerprint
 from rag_store.ingest import IngestReport, Progress
 from rag_store.label import Label
@@ -170,11 +170,11 @@ class Library:
 
         Raises QueryError, EmbedderError, RerankerError and StoreError.
         """
-        return (await self._answer(text)).label
+        return (await self.explain(text)).label
 
     async def label_many(self, texts: Sequence[str]) -> list[Label | RagError]:
         """One label or error for each query, in order; they share forward passes."""
-        found = await asyncio.gather(*map(self._answer, texts), return_exceptions=True)
+        found = await asyncio.gather(*map(self.explain, texts), return_exceptions=True)
         labels: list[Label | RagError] = []
         for each in found:
             if isinstance(each, BaseException) and not isinstance(each, RagError):
@@ -184,7 +184,14 @@ class Library:
 
     async def explain(self, text: str) -> Answer:
         """The label with what it was made from. Raises as `label`."""
-        return await self._answer(text)
+        return await self._answering.answer(self._checked(text))
+
+    async def ask(self, query: Query) -> Answer:
+        """`explain`, where one of REFUSALS names the question. Raises as `label`."""
+        try:
+            return await self.explain(query.text)
+        except REFUSALS as error:
+            raise type(error)(f"question {query.query_id!a}: {error}") from error
 
     async def neighbours(self, text: str) -> Neighbours:
         """Chroma's HNSW index against comparing all chunks, by one query. Raises as `label`."""
@@ -202,20 +209,17 @@ class Library:
     ) -> Threshold:
         """Decide anew when to refuse, and keep that beside the collection.
 
-        The share `keep` of the answerable queries will be labelled. Raises as `label`, and
+        The share `keep` of the answerable queries will be labelled. Raises as `ask`, and
         RagUsageError without an answerable query or a document.
         """
         if not answerable or not self._shelf.entries:
             raise RagUsageError("fit the threshold on a filled library and answerable queries")
-        yes = [(await self._answer(query.text)).features for query in answerable]
-        no = [(await self._answer(query.text)).features for query in unanswerable]
+        yes = [(await self.ask(query)).features for query in answerable]
+        no = [(await self.ask(query)).features for query in unanswerable]
         fitted = fit(yes, no, self._default_threshold(), keep)
         await self._in_thread(self._shelf.store.set_note, "threshold", fitted.as_json())
         self._threshold = fitted
         return fitted
-
-    async def _answer(self, text: str) -> Answer:
-        return await self._answering.answer(self._checked(text))
 
     def _searcher(self) -> Searcher:
         snapshot = self._shelf.snapshot()
@@ -226,13 +230,10 @@ class Library:
     def _checked(self, text: str) -> str:
         if not isinstance(text, str):
             raise QueryError("the query is not a text")
-        if len(text) > self._settings.max_query_chars:
-            raise QueryError(
-                f"the query has {len(text)} characters: send at most"
-                f" {self._settings.max_query_chars}"
-            )
-        query = clean(text)
-        if not query:
+        most = self._settings.max_query_chars
+        if len(text) > most:
+            raise QueryError(f"the query has {len(text)} characters: send at most {most}")
+        if not (query := clean(text)):
             raise QueryError("the query is empty: send a question")
         return query
 
@@ -246,5 +247,5 @@ class Library:
     async def _in_thread(
         self, call: Callable[..., Result], *values: object, pool: ThreadPoolExecutor | None = None
     ) -> Result:
-        loop = asyncio.get_running_loop()
-        return await loop.run_in_executor(pool or self._searching, call, *values)
+        pool = pool or self._searching
+        return await asyncio.get_running_loop().run_in_executor(pool, call, *values)

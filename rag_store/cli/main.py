@@ -31,7 +31,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Run a command; returns its exit code, with one line on stderr for what the user can mend."""
     arguments = list(sys.argv[1:] if argv is None else argv)
     try:
-        with told_output():
+        with told_output(RagError):
             return _run(arguments)
     except RagError as error:
         print(f"kvswarm rag: {error}", file=sys.stderr)

@@ -1,4 +1,4 @@
-"""Stdout, whose errors are one line for the user."""
+"""Stdout, whose errors are one line for the user, in `kvswarm ask` too."""
 
 import os
 import sys
@@ -6,61 +6,60 @@ from collections.abc import Iterator
 from contextlib import contextmanager, redirect_stdout, suppress
 from typing import Any, TextIO, cast
 
-from rag_store.errors import RagError
-
 
 class Output:
-    """A stream that raises RagError where it cannot be written, and from then on always.
+    """A stream that raises `fails` where it cannot be written, and from then on always.
 
     BrokenPipeError stays what it is: then nobody wants to read on.
     """
 
-    def __init__(self, stream: TextIO) -> None:
+    def __init__(self, stream: TextIO, fails: type[Exception]) -> None:
         self._stream = stream
-        self.error: RagError | None = None
+        self._fails = fails
+        self._error: Exception | None = None
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._stream, name)
 
     def write(self, text: str) -> int:
-        """As of any stream. Raises RagError and BrokenPipeError."""
+        """As of any stream. Raises `fails` and BrokenPipeError."""
         with self._told():
             return self._stream.write(text)
 
     def flush(self) -> None:
-        """As of any stream. Raises RagError and BrokenPipeError."""
+        """As of any stream. Raises `fails` and BrokenPipeError."""
         with self._told():
             self._stream.flush()
 
     @contextmanager
     def _told(self) -> Iterator[None]:
-        if self.error:  # what comes now would follow a gap
-            raise self.error
+        if self._error:  # what comes now would follow a gap
+            raise self._error
         try:
             yield
         except BrokenPipeError:
             raise
         except OSError as error:
             reason = f"cannot write to stdout: {error.strerror}"
-            self.error = RagError(f"{reason}: send the output elsewhere")
-            raise self.error from error
+            self._error = self._fails(f"{reason}: send the output elsewhere")
+            raise self._error from error
 
 
 @contextmanager
-def told_output() -> Iterator[None]:
-    """What is printed inside is written when it is left. Raises RagError and BrokenPipeError."""
+def told_output(fails: type[Exception]) -> Iterator[None]:
+    """What is printed inside is written when it is left. Raises `fails` and BrokenPipeError."""
     if sys.stdout is None:  # closed by whoever started us, who wants to read nothing
         yield
         return
     stream = sys.stdout
-    output = Output(stream)
+    output = Output(stream, fails)
     try:
         with redirect_stdout(cast(TextIO, output)):
             yield
     finally:
         try:
             output.flush()
-        except RagError:
+        except fails:
             drop_output(stream)
             raise
 

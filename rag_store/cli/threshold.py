@@ -1,16 +1,13 @@
 """`kvswarm rag fit-threshold ANSWERABLE UNANSWERABLE`."""
 
-from collections.abc import Sequence
 from pathlib import Path
 
 from rag_store.cli.evaluate import strangers
 from rag_store.cli.filled import filled_library
 from rag_store.cli.options import Parser, add_library_options, add_qrels_option, settings_of
-from rag_store.decision import KEEP, Threshold
-from rag_store.documents import Query
+from rag_store.decision import KEEP
 from rag_store.errors import RagUsageError
-from rag_store.evaluation import REFUSALS, evaluate
-from rag_store.library import Library
+from rag_store.evaluation import evaluate
 from rag_store.readers import read_judged
 
 
@@ -24,7 +21,7 @@ async def fit_threshold_command(arguments: list[str]) -> int:
     answerable = [query for query in judged if query.doc_ids]
     unanswerable = strangers([parsed.unanswerable], parsed.split)
     async with filled_library(settings) as library:
-        fitted = await _fitted(library, answerable, unanswerable, parsed.keep)
+        fitted = await library.fit_threshold(answerable, unanswerable, parsed.keep)
         point = (await evaluate(library, answerable, unanswerable)).at_threshold(fitted.threshold)
     print(
         f"threshold {fitted.threshold:.3f}, fitted on {len(answerable)} answerable and"
@@ -32,17 +29,6 @@ async def fit_threshold_command(arguments: list[str]) -> int:
         f" ({point.right:.1%} of them labelled right), refuses {point.refused:.1%} of the second"
     )
     return 0
-
-
-async def _fitted(
-    library: Library, answerable: Sequence[Query], unanswerable: Sequence[Query], keep: float
-) -> Threshold:
-    try:
-        return await library.fit_threshold(answerable, unanswerable, keep)
-    except REFUSALS:
-        # It asks the same questions, and names the one that is refused.
-        await evaluate(library, answerable, unanswerable)
-        raise
 
 
 def _parser() -> Parser:

@@ -184,7 +184,7 @@ def test_after_a_gap_nothing_more_is_written() -> None:
             return super().write(text)
 
     stream = Once()
-    output = Output(stream)
+    output = Output(stream, RagError)
     for _ in range(2):
         with pytest.raises(RagError, match="cannot write to stdout: No space"):
             output.write("label")

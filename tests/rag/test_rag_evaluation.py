@@ -1,6 +1,7 @@
 """The metrics of an evaluation against ir-measures, tests and intervals against scipy."""
 
 import random
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
 
@@ -11,6 +12,7 @@ from ir_measures import RR, Success, nDCG
 from scipy.stats import binomtest, bootstrap
 
 from rag_store.documents import Query
+from rag_store.embedders import EmbedderSpec
 from rag_store.errors import (
     EmbedderError,
     EmbedderRefusal,
@@ -20,7 +22,9 @@ from rag_store.errors import (
 )
 from rag_store.evaluation import Evaluation, Outcome, Share, evaluate
 from rag_store.label import Label, Timings
+from rag_store.library import Library, open_library
 from rag_store.neighbours import compare
+from rag_store.settings import Settings
 from rag_store.significance import Paired, mean_interval
 
 DOCUMENTS = [f"d{at}" for at in range(30)]
@@ -98,21 +102,28 @@ def test_two_ways_are_paired_by_question() -> None:
 
 
 @pytest.mark.parametrize("kind", [QueryError, EmbedderRefusal, RerankerRefusal])
-async def test_a_question_that_is_refused_is_named(kind: type[RagError]) -> None:
-    async def explain(text: str) -> None:
-        raise kind("too long")
-
-    library = cast(Any, SimpleNamespace(explain=explain))
+async def test_a_question_that_is_refused_is_named(
+    kind: type[RagError], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     with pytest.raises(kind, match="question 'q7': too long"):
-        await evaluate(library, [Query("q7", "?", ("d",))])
+        await _evaluate_where_all_raise(kind("too long"), tmp_path, monkeypatch)
 
 
-async def test_a_server_that_is_away_is_no_questions_fault() -> None:
-    async def explain(text: str) -> None:
-        raise EmbedderError("cannot reach it")
-
-    library = cast(Any, SimpleNamespace(explain=explain))
+async def test_a_server_that_is_away_is_no_questions_fault(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     with pytest.raises(EmbedderError, match=r"^cannot reach it$"):
+        await _evaluate_where_all_raise(EmbedderError("cannot reach it"), tmp_path, monkeypatch)
+
+
+async def _evaluate_where_all_raise(
+    error: RagError, path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def explain(library: Library, text: str) -> None:
+        raise error
+
+    monkeypatch.setattr(Library, "explain", explain)
+    async with open_library(Settings(path=path, embedder=EmbedderSpec("hashing"))) as library:
         await evaluate(library, [Query("q7", "?", ("d",))])
 
 
