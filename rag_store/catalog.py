@@ -54,16 +54,26 @@ class Entry:
         """How many of the rows are chunks; the others are questions."""
         return sum(not row.is_question for row in self.rows)
 
+    @property
+    def question_count(self) -> int:
+        """How many of the rows are questions."""
+        return len(self.rows) - self.chunk_count
+
     @cached_property
     def sentences(self) -> tuple[Chunk, ...]:
         """The sentences of its text."""
         return sentences(self.document().text)
 
     @property
+    def sentence_passages(self) -> list[str]:
+        """What was embedded for the states of each sentence."""
+        return [passage(self.title, sentence.text) for sentence in self.sentences]
+
+    @property
     def state_passages(self) -> list[str]:
         """What was embedded for the states of each sentence and question."""
-        told = [passage(self.title, sentence.text) for sentence in self.sentences]
-        return [*told, *(row.passage for row in self.rows if row.is_question)]
+        asked = [row.passage for row in self.rows if row.is_question]
+        return [*self.sentence_passages, *asked]
 
     @cached_property
     def text_digest(self) -> str:

@@ -68,7 +68,8 @@ class Writer:
             return entry
         kept = self.states.load(entry.digest, len(entry.state_passages), dim)
         if kept is None:
-            kept = self._states_of([entry], _no_check)[0]
+            passages = (entry.doc_id, entry.state_passages)
+            kept = self._states_of([passages], _no_check)[0]
             self.states.save(entry.digest, kept)
         return entry.with_states(kept)
 
@@ -101,19 +102,27 @@ class Writer:
     def _embed(self, group: list[tuple[Row, ...]], check: Check = _no_check) -> list[Entry]:
         texts = [(row.doc_id, row.passage) for rows in group for row in rows]
         made = self._embeddings(texts, check)
-        entries = [Entry(rows, np.stack([next(made).vector for _ in rows])) for rows in group]
+        parts = [[next(made) for _ in rows] for rows in group]
+        entries = [
+            Entry(rows, np.stack([each.vector for each in part]))
+            for rows, part in zip(group, parts, strict=True)
+        ]
         if self.states is None:
             return entries
-        states = self._states_of(entries, check)
-        return [entry.with_states(each) for entry, each in zip(entries, states, strict=True)]
+        told = self._states_of([(each.doc_id, each.sentence_passages) for each in entries], check)
+        return [
+            # A question's passage is the same as a row and as a sentence, so its states are there.
+            entry.with_states((*states, *(each.states for each in part[entry.chunk_count :])))
+            for entry, part, states in zip(entries, parts, told, strict=True)
+        ]
 
-    def _states_of(self, entries: Sequence[Entry], check: Check) -> list[tuple[States, ...]]:
-        """The states of each entry's sentences and questions."""
-        passages = [entry.state_passages for entry in entries]
-        both = zip(entries, passages, strict=True)
-        texts = [(entry.doc_id, text) for entry, part in both for text in part]
+    def _states_of(
+        self, passages: Sequence[tuple[str, Sequence[str]]], check: Check
+    ) -> list[tuple[States, ...]]:
+        """The states of passages, those of each document given behind its id."""
+        texts = [(doc_id, text) for doc_id, part in passages for text in part]
         made = self._embeddings(texts, check)
-        return [tuple(next(made).states for _ in part) for part in passages]
+        return [tuple(next(made).states for _ in part) for _, part in passages]
 
     def _embeddings(self, texts: Sequence[tuple[str, str]], check: Check) -> Iterator[Embedding]:
         """Those of texts, each given behind its document's id, in their order."""

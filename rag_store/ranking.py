@@ -1,60 +1,25 @@
 """From a query's vector and words to documents in order, best first.
 
 First every chunk is compared by cosine and by BM25, and a document counts as its best chunk. The
-leading documents of either list are the candidates. Their sentences nearest to the query are then
-compared word by word: the cosine of each query word's state with the nearest word, averaged by the
-rarity of the query's words (Khattab and Zaharia's late interaction, SIGIR 2020, with an encoder
-that was not trained for it). The best sentence counts, and as much what all of a document's
-sentences hold together. The more of the query's terms some chunk holds, the more BM25 counts and
-the less the cosine.
+leading documents of either list are the candidates. Their four signals, see `signals`, are made
+comparable and added; the more of the query's terms some chunk holds, the more BM25 counts and the
+less the cosine. Where candidates have questions that were written for them, the same sum without
+these counts too: of many questions some are near to any query, and the text itself is not.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
-import numpy.typing as npt
 
-from rag_store.embedders import Embedding, States, Vectors
-from rag_store.embedders.protocol import late_interaction
+from rag_store.embedders import Embedding
 from rag_store.fusion import fuse
 from rag_store.settings import CANDIDATES_EACH
+from rag_store.signals import Indices, RowScores, Scores, compare
 from rag_store.snapshot import Snapshot
 
-Scores = npt.NDArray[np.float32]
-Indices = npt.NDArray[np.int64]
-Nearest = Callable[[Vectors, int], tuple[Sequence[str], Scores]]
-
-SENTENCES_EACH = 12
-NEAREST_ROWS = 400
-
-
-@dataclass(frozen=True, slots=True)
-class RowScores:
-    """Cosine and BM25 of every chunk, shape [rows]; the cosine is -1 where it was not needed.
-
-    `coverage` is the share of the query's terms that the chunk with the most of them holds.
-    """
-
-    cosines: Scores
-    bm25: Scores
-    coverage: float
-
-
-@dataclass(frozen=True, slots=True)
-class Signals:
-    """What says how near documents are to a query; they are in the order they were asked for.
-
-    `rows` has each one's best chunk. `parts` are four scores, each of shape [documents]: cosine
-    and BM25 of the best chunk, the query's words in the best sentence, and in all near ones; the
-    last two are zeros without states. `words` and `weights` are those of a `Ranking`.
-    """
-
-    documents: Indices
-    rows: Indices
-    parts: tuple[Scores, Scores, Scores, Scores]
-    words: Scores
-    weights: Scores
+TEXTS_SHARE = np.float32(1 / 4)
+"""Of the sum without questions, in the score of candidates that have some."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,49 +57,22 @@ class Ranking:
         )
 
 
-def score_rows(
-    snapshot: Snapshot, query: Embedding, words: Sequence[str], nearest: Nearest | None
-) -> RowScores:
-    """Compare every chunk with the query; with `nearest`, only those it names by cosine."""
-    bm25 = snapshot.chunks.scores(words)
-    coverage = float(snapshot.chunks.coverage(words).max(initial=0.0))
-    if nearest is None:
-        return RowScores(snapshot.vectors @ query.vector, bm25, coverage)
-    cosines = np.full(len(snapshot.rows), -1, np.float32)
-    for row_id, cosine in zip(*nearest(query.vector, NEAREST_ROWS), strict=True):
-        # A row that was added after the snapshot was taken is not in it.
-        if row_id in snapshot.row_of_id:
-            cosines[snapshot.row_of_id[row_id]] = cosine
-    return RowScores(cosines, bm25, coverage)
-
-
 def rank(
     snapshot: Snapshot, query: Embedding, found: RowScores, retriever: str, fusion: str
 ) -> Ranking:
     """The candidates in order. `retriever` is hybrid, dense or bm25, `fusion` as in `fuse`."""
-    signals = compare(snapshot, query, found, retriever, _candidates(snapshot, found, retriever))
+    documents = _candidates(snapshot, found, retriever)
+    signals = compare(snapshot, query, found, retriever, documents)
     scores = _fused(signals.parts, found.coverage, retriever, fusion)
+    if retriever == "hybrid" and snapshot.have_questions(documents):
+        texts = compare(snapshot, query, found, retriever, documents, texts_alone=True)
+        by_text = _fused(texts.parts, found.coverage, retriever, fusion)
+        scores += TEXTS_SHARE * (by_text - scores)
     cosines, bm25, *_ = signals.parts
     ranking = Ranking(
         signals.documents, signals.rows, scores, cosines, bm25, signals.words, signals.weights
     )
     return ranking.reordered(np.argsort(-scores, kind="stable"))
-
-
-def compare(
-    snapshot: Snapshot, query: Embedding, found: RowScores, retriever: str, documents: Indices
-) -> Signals:
-    """The signals of some documents, given as ascending indices of the snapshot's entries."""
-    rows, owners = _rows_of(snapshot, documents)
-    cosines, bm25 = snapshot.vectors[rows] @ query.vector, found.bm25[rows]
-    starts = np.searchsorted(owners, np.arange(len(documents)))
-    by_row = {"dense": cosines, "bm25": bm25}
-    leading = by_row.get(retriever, fuse("zscore", [cosines, bm25], [1, 1]))
-    weights = _weights(snapshot, query)
-    words, together = _words(snapshot, query, weights, documents)
-    late = words @ weights, together @ weights
-    parts = (_best(cosines, starts), _best(bm25, starts), *late)
-    return Signals(documents, rows[_first(1, leading, owners)], parts, words, weights)
 
 
 def _candidates(snapshot: Snapshot, found: RowScores, retriever: str) -> Indices:
@@ -152,70 +90,7 @@ def _leading(scores: Scores, above: float) -> set[int]:
     return {int(at) for at in top if scores[at] > above}
 
 
-def _rows_of(snapshot: Snapshot, documents: Indices) -> tuple[Indices, Indices]:
-    """The rows of the documents, and for each row the position of its document."""
-    first, last = snapshot.first_rows[documents], snapshot.first_rows[documents + 1]
-    return _spans(first, last), np.repeat(np.arange(len(documents)), last - first)
-
-
-def _spans(first: Indices, last: Indices) -> Indices:
-    """The numbers from each first up to its last, which is left out, one after another."""
-    lengths = last - first
-    before = np.cumsum(lengths) - lengths
-    numbers: Indices = np.arange(lengths.sum()) + np.repeat(first - before, lengths)
-    return numbers
-
-
-def _first(count: int, scores: Scores, owners: Indices) -> Indices:
-    """The positions of each owner's best scores, at most `count` of each; owners ascend."""
-    order = np.lexsort((-scores, owners))
-    places = np.arange(len(order)) - np.searchsorted(owners, owners)
-    leading: Indices = order[places < count]
-    return leading
-
-
-def _weights(snapshot: Snapshot, query: Embedding) -> Scores:
-    """The share of each query word in the comparison, by its rarity; they sum to one."""
-    if not snapshot.states:
-        return np.zeros(0, np.float32)
-    rarities = snapshot.words.rarities(query.words)
-    shares: Scores = rarities / rarities.sum()
-    return shares
-
-
-def _words(
-    snapshot: Snapshot, query: Embedding, weights: Scores, documents: Indices
-) -> tuple[Scores, Scores]:
-    """Each document's cosine with each query word, shape [documents, query words].
-
-    First in the best of its sentences, then in any of those that are nearest to the query.
-    """
-    if not snapshot.states or len(documents) == 0:
-        none = np.zeros((len(documents), len(weights)), np.float32)
-        return none, none
-    first, last = snapshot.first_sentences[documents], snapshot.first_sentences[documents + 1]
-    sentences, owners = _spans(first, last), np.repeat(np.arange(len(documents)), last - first)
-    near = _first(SENTENCES_EACH, snapshot.means[sentences] @ query.vector, owners)
-    sentences, owners = sentences[near], owners[near]
-    by_sentence = _best_words(query.states, [snapshot.states[at] for at in sentences])
-    best = by_sentence[_first(1, by_sentence @ weights, owners)]
-    starts = np.searchsorted(owners, np.arange(len(documents)))
-    return best, np.maximum.reduceat(by_sentence, starts, axis=0)
-
-
-def _best_words(query: States, sentences: Sequence[States]) -> Scores:
-    """The cosine of each query word with the nearest word of each sentence, [sentences, words]."""
-    ends = np.cumsum([len(each) for each in sentences])
-    cosines = late_interaction(query, np.concatenate(sentences))
-    best: Scores = np.maximum.reduceat(cosines, np.append(0, ends[:-1]), axis=0)
-    return best
-
-
 def _fused(parts: Sequence[Scores], coverage: float, retriever: str, fusion: str) -> Scores:
     if retriever != "hybrid":
         return parts[1] if retriever == "bm25" else parts[0]
     return fuse(fusion, parts, (1 - coverage, coverage, 1.0, 1.0))
-
-
-def _best(values: Scores, starts: Indices) -> Scores:
-    return np.maximum.reduceat(values, starts) if len(starts) else values[:0]

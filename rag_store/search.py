@@ -10,9 +10,10 @@ from rag_store.decision import Features, Threshold, features
 from rag_store.embedders import Embedding
 from rag_store.embedders.queue import Embedded
 from rag_store.label import Candidate, Label, Timings
-from rag_store.ranking import Nearest, Ranking, RowScores, rank, score_rows
+from rag_store.ranking import Ranking, rank
 from rag_store.reranking.excerpt import excerpt
 from rag_store.settings import Settings
+from rag_store.signals import Nearest, RowScores, score_rows
 from rag_store.snapshot import Snapshot
 from rag_store.terms import terms
 

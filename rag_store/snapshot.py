@@ -20,20 +20,23 @@ class Snapshot:
 
     A question that was written for a document is one of its chunks, and one of its sentences.
     `first_rows` has one more item than there are documents: rows of document d are
-    first_rows[d] to first_rows[d + 1]. `states` has one item for each sentence, or none at all, and
-    `first_sentences` is for it what `first_rows` is for rows. `means` are the means of the states
-    at unit length, shape [sentences, dim], and `words` counts sentences too.
+    first_rows[d] to first_rows[d + 1], and from chunk_ends[d] on they are questions. `states` has
+    one item for each sentence, or none at all; for it `first_sentences` and `sentence_ends` are
+    what those are for rows. `means` are the means of the states at unit length, shape
+    [sentences, dim], and `words` counts sentences too.
     """
 
     entries: tuple[Entry, ...]
     rows: tuple[Row, ...]
     first_rows: npt.NDArray[np.int64]
+    chunk_ends: npt.NDArray[np.int64]
     document_of_row: npt.NDArray[np.int64]
     row_of_id: dict[str, int]
     vectors: Vectors
     states: tuple[States, ...]
     means: Vectors
     first_sentences: npt.NDArray[np.int64]
+    sentence_ends: npt.NDArray[np.int64]
     chunks: LexicalIndex
     words: WordCounts
 
@@ -43,23 +46,32 @@ class Snapshot:
         ordered = tuple(sorted(entries, key=lambda entry: entry.doc_id))
         rows = tuple(row for entry in ordered for row in entry.rows)
         counts = [len(entry.rows) for entry in ordered]
+        questions = np.array([entry.question_count for entry in ordered], np.int64)
+        first_rows = np.cumsum([0, *counts])
+        first_sentences = np.cumsum([0, *(len(entry.states) for entry in ordered)])
         parts = [entry.vectors for entry in ordered]
         states = tuple(states for entry in ordered for states in entry.states)
         return cls(
             ordered,
             rows,
-            np.cumsum([0, *counts]),
+            first_rows,
+            first_rows[1:] - questions,
             np.repeat(np.arange(len(ordered)), counts),
             {row.row_id: at for at, row in enumerate(rows)},
             np.concatenate(parts) if parts else np.zeros((0, dim), np.float32),
             states,
             _means(states, dim),
-            np.cumsum([0, *(len(entry.states) for entry in ordered)]),
+            first_sentences,
+            first_sentences[1:] - questions,
             LexicalIndex([terms(row.passage) for row in rows]),
             WordCounts(
                 pieces(text) for entry in ordered if entry.states for text in entry.state_passages
             ),
         )
+
+    def have_questions(self, documents: npt.NDArray[np.int64]) -> bool:
+        """Whether any of the documents, given as indices of the entries, has one."""
+        return bool(np.any(self.chunk_ends[documents] < self.first_rows[documents + 1]))
 
     def best_by_document(self, row_scores: npt.NDArray[np.float32]) -> npt.NDArray[np.float32]:
         """The highest of each document's row scores: shape [rows] becomes [documents]."""

@@ -12,8 +12,7 @@ from pathlib import Path
 from loadgen.cli.arguments import Parser, add_target_options, target_arguments
 from loadgen.cli.ask_session import AskArguments, AskSession
 from loadgen.cli.interruption import interruptible
-from loadgen.errors import KvswarmError, TargetError, UsageError
-from rag_store.cli.output import told_output
+from loadgen.errors import TargetError, UsageError
 
 DEFAULT_TARGET = "vllm"
 NO_UTF8 = "is not UTF-8, and cannot be sent: write it in UTF-8"
@@ -21,8 +20,7 @@ NO_UTF8 = "is not UTF-8, and cannot be sent: write it in UTF-8"
 
 def ask_command(arguments: list[str]) -> int:
     """Ask each question; the exit code says whether all of them were answered."""
-    with told_output(KvswarmError):
-        return asyncio.run(_ask(_parse(arguments)))
+    return asyncio.run(_ask(_parse(arguments)))
 
 
 def _parser() -> argparse.ArgumentParser:

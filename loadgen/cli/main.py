@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 from importlib import import_module
 
 from loadgen.errors import KvswarmError, UsageError
+from rag_store.cli.output import told_output
 
 HELP = """\
 kvswarm: load testing in the Locust style for LLM serving with long, shared contexts
@@ -70,11 +71,9 @@ COMMANDS = {
 def main(argv: Sequence[str] | None = None) -> int:
     """Run a command; returns its exit code, with one line on stderr for what the user can mend."""
     arguments = list(sys.argv[1:] if argv is None else argv)
-    if not arguments or arguments[0] in ("-h", "--help", "help"):
-        print(HELP, end="")
-        return 0 if arguments else 2
     try:
-        return _command(arguments[0])(arguments[1:])
+        with told_output(KvswarmError):
+            return _run(arguments)
     except KvswarmError as error:
         print(f"kvswarm: {error}", file=sys.stderr)
         return error.exit_code
@@ -83,6 +82,13 @@ def main(argv: Sequence[str] | None = None) -> int:
     except BrokenPipeError:  # the reader of our output has left, as `head` does
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
+
+
+def _run(arguments: list[str]) -> int:
+    if not arguments or arguments[0] in ("-h", "--help", "help"):
+        print(HELP, end="")
+        return 0 if arguments else 2
+    return _command(arguments[0])(arguments[1:])
 
 
 def _command(name: str) -> Callable[[list[str]], int]:

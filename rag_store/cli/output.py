@@ -1,4 +1,4 @@
-"""Stdout, whose errors are one line for the user, in `kvswarm ask` too."""
+"""Stdout, whose errors are one line for the user, in all of `kvswarm`."""
 
 import os
 import sys

@@ -8,7 +8,7 @@ from rag_store.catalog import Entry
 from rag_store.chunking import Chunk, join, passage
 from rag_store.embedders import Vectors
 from rag_store.fusion import fuse
-from rag_store.ranking import Scores
+from rag_store.signals import Scores
 
 _GAP = " … "
 

@@ -24,9 +24,10 @@ from rag_store.documents import Document, Query
 from rag_store.embedders import EmbedderSpec, open_embedder
 from rag_store.fusion import fuse
 from rag_store.library import open_library
-from rag_store.ranking import Signals, compare, rank, score_rows
+from rag_store.ranking import rank
 from rag_store.readers import read_documents, read_queries
 from rag_store.settings import FUSIONS, Settings
+from rag_store.signals import Signals, compare, score_rows
 from rag_store.snapshot import Snapshot
 from rag_store.terms import terms
 

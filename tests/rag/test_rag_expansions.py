@@ -78,6 +78,18 @@ def test_only_a_document_whose_questions_change_is_embedded_anew(
     assert told.endswith("0 added, 2 updated, 1 unchanged, 0 removed: 3 documents in 3 chunks\n")
 
 
+def test_a_question_is_embedded_once(
+    corpus: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], embedded: list[str]
+) -> None:
+    rag(capsys, tmp_path / "library", "index", corpus)
+    assert embedded.count(EXPANSION) == 1
+    embedded.clear()
+    for states in (tmp_path / "library" / "states").glob("*/*.npz"):
+        states.unlink()
+    rag(capsys, tmp_path / "library", "label", FOUND_BY_EXPANSION)
+    assert embedded.count(EXPANSION) == 1, "its states were gone"
+
+
 def test_a_document_is_found_by_its_question_and_explain_says_so(
     corpus: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -16,8 +16,9 @@ from rag_store.fusion import fuse
 from rag_store.ingest import Writer
 from rag_store.label import Label, Timings
 from rag_store.lexical import LexicalIndex
-from rag_store.ranking import rank, score_rows
+from rag_store.ranking import rank
 from rag_store.settings import FUSIONS, RETRIEVERS
+from rag_store.signals import score_rows
 from rag_store.snapshot import Snapshot
 from rag_store.terms import terms
 
@@ -128,6 +129,20 @@ def test_a_question_written_for_a_document_is_one_of_its_chunks(retriever: str) 
     assert (row.text, row.is_question, row.ordinal) == (asked, True, 2)
     assert ranking.cosines[0] == pytest.approx(1, abs=1e-3)
     assert ranking.late[0] == pytest.approx(1, abs=0.02)
+
+
+def test_of_documents_with_a_question_alike_the_one_whose_text_is_nearer_is_first() -> None:
+    asked = "who is in charge of all this"
+    texts = {"a": "Bread rises overnight.", "b": "A leader is in charge.", "c": "Nothing else."}
+    assert ranked(snapshot_of(texts, a=(asked,), b=(asked,)), asked)[:2] == ["b", "a"]
+    swapped = {**texts, "a": texts["b"], "b": texts["a"]}
+    assert ranked(snapshot_of(swapped, a=(asked,), b=(asked,)), asked)[:2] == ["a", "b"]
+
+
+def test_a_question_counts_more_than_the_text_does() -> None:
+    asked = "who is in charge of all this"
+    texts = {"a": "A leader is in charge.", "b": "Bread rises overnight.", "c": "Nothing else."}
+    assert ranked(snapshot_of(texts, b=(asked,)), asked)[0] == "b"
 
 
 def test_without_its_questions_a_document_is_as_if_it_had_none() -> None:
