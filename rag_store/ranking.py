@@ -18,7 +18,7 @@ from rag_store.settings import CANDIDATES_EACH
 from rag_store.signals import Indices, RowScores, Scores, compare
 from rag_store.snapshot import Snapshot
 
-TEXTS_SHARE = np.float32(1 / 4)
+TEXTS_SHARE = np.float32(1 / 5)
 """Of the sum without questions, in the score of candidates that have some."""
 
 
@@ -62,10 +62,10 @@ def rank(
 ) -> Ranking:
     """The candidates in order. `retriever` is hybrid, dense or bm25, `fusion` as in `fuse`."""
     documents = _candidates(snapshot, found, retriever)
-    signals = compare(snapshot, query, found, retriever, documents)
+    texts_too = retriever == "hybrid" and snapshot.have_questions(documents)
+    signals, *of_texts = compare(snapshot, query, found, retriever, documents, texts_too)
     scores = _fused(signals.parts, found.coverage, retriever, fusion)
-    if retriever == "hybrid" and snapshot.have_questions(documents):
-        texts = compare(snapshot, query, found, retriever, documents, texts_alone=True)
+    for texts in of_texts:
         by_text = _fused(texts.parts, found.coverage, retriever, fusion)
         scores += TEXTS_SHARE * (by_text - scores)
     cosines, bm25, *_ = signals.parts

@@ -75,23 +75,29 @@ def compare(
     found: RowScores,
     retriever: str,
     documents: Indices,
-    texts_alone: bool = False,
-) -> Signals:
+    texts_too: bool = False,
+) -> list[Signals]:
     """The signals of some documents, given as ascending indices of the snapshot's entries.
 
-    With `texts_alone` the questions that were written for them are left out.
+    With `texts_too` there are second ones, without the questions that were written for them.
     """
-    ends = snapshot.chunk_ends if texts_alone else snapshot.first_rows[1:]
-    rows, owners = _spans(snapshot.first_rows[documents], ends[documents])
+    rows, owners = _spans(snapshot.first_rows[documents], snapshot.first_rows[documents + 1])
     cosines, bm25 = snapshot.vectors[rows] @ query.vector, found.bm25[rows]
-    starts = np.searchsorted(owners, np.arange(len(documents)))
     by_row = {"dense": cosines, "bm25": bm25}
     leading = by_row.get(retriever, fuse("zscore", [cosines, bm25], [1, 1]))
     weights = _weights(snapshot, query)
-    words, together = _words(snapshot, query, weights, documents, texts_alone)
-    late = words @ weights, together @ weights
-    parts = (_best(cosines, starts), _best(bm25, starts), *late)
-    return Signals(documents, rows[_first(1, leading, owners)], parts, words, weights)
+    words = _words(snapshot, query, weights, documents, texts_too)
+    views = [np.ones(len(rows), np.bool_), rows < snapshot.chunk_ends[documents][owners]]
+    signals = []
+    # Without `texts_too` there are no words for the second view.
+    for view, (best, together) in zip(views, words, strict=False):
+        owned = owners[view]
+        starts = np.searchsorted(owned, np.arange(len(documents)))
+        near = _best(cosines[view], starts), _best(bm25[view], starts)
+        late = best @ weights, together @ weights
+        first = rows[view][_first(1, leading[view], owned)]
+        signals.append(Signals(documents, first, (*near, *late), best, weights))
+    return signals
 
 
 def _spans(first: Indices, ends: Indices) -> tuple[Indices, Indices]:
@@ -120,22 +126,37 @@ def _weights(snapshot: Snapshot, query: Embedding) -> Scores:
 
 
 def _words(
-    snapshot: Snapshot, query: Embedding, weights: Scores, documents: Indices, texts_alone: bool
-) -> tuple[Scores, Scores]:
+    snapshot: Snapshot, query: Embedding, weights: Scores, documents: Indices, texts_too: bool
+) -> list[tuple[Scores, Scores]]:
     """Each document's cosine with each query word, shape [documents, query words].
 
-    First in the best of its sentences, then in any of those that are nearest to the query.
+    First in the best of its sentences, then in any of those that are nearest to the query. With
+    `texts_too` there is a second pair, of the sentences of texts alone.
     """
     if not snapshot.states or len(documents) == 0:
         none = np.zeros((len(documents), len(weights)), np.float32)
-        return none, none
-    ends = snapshot.sentence_ends if texts_alone else snapshot.first_sentences[1:]
-    sentences, owners = _spans(snapshot.first_sentences[documents], ends[documents])
-    near = _first(SENTENCES_EACH, snapshot.means[sentences] @ query.vector, owners)
-    sentences, owners = sentences[near], owners[near]
-    by_sentence = _best_words(query.states, [snapshot.states[at] for at in sentences])
+        return [(none, none)] * (1 + texts_too)
+    first, last = snapshot.first_sentences[documents], snapshot.first_sentences[documents + 1]
+    sentences, owners = _spans(first, last)
+    similar = snapshot.means[sentences] @ query.vector
+    near = [_first(SENTENCES_EACH, similar, owners)]
+    if texts_too:
+        (told,) = np.nonzero(sentences < snapshot.sentence_ends[documents][owners])
+        near.append(told[_first(SENTENCES_EACH, similar[told], owners[told])])
+    # What is near among all sentences is often near among fewer; each is compared once.
+    every = np.unique(np.concatenate(near))
+    by_sentence = _best_words(query.states, [snapshot.states[sentences[at]] for at in every])
+    return [
+        _best_and_together(by_sentence[np.searchsorted(every, at)], owners[at], weights)
+        for at in near
+    ]
+
+
+def _best_and_together(
+    by_sentence: Scores, owners: Indices, weights: Scores
+) -> tuple[Scores, Scores]:
     best = by_sentence[_first(1, by_sentence @ weights, owners)]
-    starts = np.searchsorted(owners, np.arange(len(documents)))
+    starts = np.searchsorted(owners, np.arange(len(best)))
     return best, np.maximum.reduceat(by_sentence, starts, axis=0)
 
 

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 from service_process import service
 
+from rag_store.chunking import Chunker
 from rag_store.cli.main import main
 from rag_store.embedders import Embedding
 from rag_store.embedders.hashing import HashingEmbedder
@@ -155,7 +156,8 @@ def test_every_document_of_the_demo_corpus_has_expansions_that_are_no_developmen
     folder = Path(__file__).parents[2] / "loadgen" / "workload" / "demo_corpus"
     asked = {query.text.casefold() for query in read_queries(folder, "dev")}
     for document in read_documents(folder):
-        assert len(document.questions) == 24
+        passages = 3 * len(Chunker().cut(document.tidy().text))
+        assert len(document.questions) == 24 + passages
         assert not asked & {question.casefold() for question in document.questions}
 
 
