@@ -5,6 +5,7 @@ KvswarmError            exit code 1
 │   ├── CorpusError     the corpus cannot be read or is empty
 │   ├── HostError       the host is unknown, refuses, or does not serve the model
 │   └── ContextTooLong  a context cannot fit in the model's window or the engine's cache
+├── OutputError         exit code 1, or that of what was to be printed
 └── TargetError         exit code 3: an engine of ours could not be started, or died
 """
 
@@ -31,6 +32,10 @@ class HostError(UsageError):
 
 class ContextTooLong(UsageError):
     """A context does not fit in the model's window or the engine's KV cache."""
+
+
+class OutputError(KvswarmError):
+    """What was to be printed cannot be written."""
 
 
 class TargetError(KvswarmError):

@@ -3,8 +3,8 @@
 First every chunk is compared by cosine and by BM25, and a document counts as its best chunk. The
 leading documents of either list are the candidates. Their four signals, see `signals`, are made
 comparable and added; the more of the query's terms some chunk holds, the more BM25 counts and the
-less the cosine. Where candidates have questions that were written for them, the same sum without
-these counts too: of many questions some are near to any query, and the text itself is not.
+less the cosine. Where candidates have questions that were written for them, the sum of the signals
+without these counts too: of many questions some are near to any query, and the text itself is not.
 """
 
 from collections.abc import Sequence
@@ -19,7 +19,7 @@ from rag_store.signals import Indices, RowScores, Scores, compare
 from rag_store.snapshot import Snapshot
 
 TEXTS_SHARE = np.float32(1 / 5)
-"""Of the sum without questions, in the score of candidates that have some."""
+"""Of the sum without questions in a score, where a candidate has some."""
 
 
 @dataclass(frozen=True, slots=True)

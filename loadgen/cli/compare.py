@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from loadgen.cli.arguments import Parser
-from loadgen.errors import KvswarmError, UsageError
+from loadgen.errors import KvswarmError, OutputError, UsageError
 
 if TYPE_CHECKING:
     from loadgen.compare.comparison import Comparison
@@ -30,6 +30,8 @@ def compare_command(arguments: list[str]) -> int:
     """
     try:
         return _gated(arguments)
+    except OutputError:  # `main` says so
+        return SOFTWARE_ERROR
     except KvswarmError:
         raise
     except Exception as error:

@@ -1,12 +1,11 @@
 """The `kvswarm` command."""
 
-import os
 import sys
 from collections.abc import Callable, Sequence
 from importlib import import_module
 
-from loadgen.errors import KvswarmError, UsageError
-from rag_store.cli.output import told_output
+from loadgen.errors import KvswarmError, OutputError, UsageError
+from rag_store.cli.output import drop_output, told_output
 
 HELP = """\
 kvswarm: load testing in the Locust style for LLM serving with long, shared contexts
@@ -71,17 +70,18 @@ COMMANDS = {
 def main(argv: Sequence[str] | None = None) -> int:
     """Run a command; returns its exit code, with one line on stderr for what the user can mend."""
     arguments = list(sys.argv[1:] if argv is None else argv)
+    code = 0
     try:
-        with told_output(KvswarmError):
-            return _run(arguments)
+        with told_output(OutputError):
+            code = _run(arguments)
     except KvswarmError as error:
         print(f"kvswarm: {error}", file=sys.stderr)
-        return error.exit_code
+        return code or error.exit_code
     except KeyboardInterrupt:
         return 130
     except BrokenPipeError:  # the reader of our output has left, as `head` does
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return 0
+        drop_output(sys.stdout)
+    return code
 
 
 def _run(arguments: list[str]) -> int:

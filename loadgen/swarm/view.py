@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import gevent
 
+from loadgen.errors import OutputError
 from loadgen.runs.cut_off import count_cut_off
 from loadgen.swarm.pulse import Pulse, pulse
 from loadgen.swarm.request_sender import CUT_OFF_RETRIEVAL
@@ -68,7 +69,9 @@ class View:
         from rich.console import Console
 
         out = Console(highlight=False, emoji=False, file=sys.stdout)
-        with contextlib.suppress(BrokenPipeError):  # who reads has left; the files are complete
+        # The files are complete; who reads has left, of which rich makes an exit, or the disk is
+        # full, which whoever started us says.
+        with contextlib.suppress(BrokenPipeError, SystemExit, OutputError):
             self._print(out, summary, directory)
 
     def _print(self, out: "Console", summary: dict[str, Any], directory: Path | None) -> None:

@@ -3,7 +3,7 @@
 import os
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager, redirect_stdout, suppress
+from contextlib import contextmanager, nullcontext, redirect_stdout, suppress
 from typing import Any, TextIO, cast
 
 
@@ -31,6 +31,14 @@ class Output:
         with self._told():
             self._stream.flush()
 
+    def finish(self) -> None:
+        """Flush; what cannot be written is dropped. Raises `fails` and BrokenPipeError."""
+        try:
+            self.flush()
+        except (self._fails, BrokenPipeError):
+            drop_output(self._stream)
+            raise
+
     @contextmanager
     def _told(self) -> Iterator[None]:
         if self._error:  # what comes now would follow a gap
@@ -47,21 +55,27 @@ class Output:
 
 @contextmanager
 def told_output(fails: type[Exception]) -> Iterator[None]:
-    """What is printed inside is written when it is left. Raises `fails` and BrokenPipeError."""
+    """What is printed inside is written when it is left. Raises `fails` and BrokenPipeError.
+
+    What else ends it, an error or an exit code other than 0, is raised instead of them.
+    """
     if sys.stdout is None:  # closed by whoever started us, who wants to read nothing
         yield
         return
-    stream = sys.stdout
-    output = Output(stream, fails)
+    output = Output(sys.stdout, fails)
     try:
         with redirect_stdout(cast(TextIO, output)):
             yield
-    finally:
-        try:
-            output.flush()
-        except fails:
-            drop_output(stream)
-            raise
+    except BaseException as error:
+        with nullcontext() if _is_success(error) else suppress(fails, BrokenPipeError):
+            output.finish()
+        raise
+    output.finish()
+
+
+def _is_success(error: BaseException) -> bool:
+    """Whether it ends the program well, as `--help` does."""
+    return isinstance(error, SystemExit) and not error.code
 
 
 def drop_output(stream: TextIO) -> None:

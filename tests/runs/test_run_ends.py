@@ -191,3 +191,26 @@ def test_a_killed_run_loses_at_most_the_last_second(host: HostProcess, tmp_path:
     ran = Ran(-9, "", out)
     assert len(ran.rows) >= written - 2
     assert ran.json("run.json")["model"] == "normal"
+
+
+@pytest.mark.parametrize(("to", "code"), [("full disk", 1), ("nobody", 0)])
+def test_a_run_whose_report_cannot_be_told_is_complete(
+    host: HostProcess, tmp_path: Path, to: str, code: int
+) -> None:
+    out = tmp_path / "out"
+    with subprocess.Popen(["true"], stdin=subprocess.PIPE) as gone:
+        gone.wait()
+        assert gone.stdin is not None
+        with Path("/dev/full").open("wb") if to == "full disk" else gone.stdin as stdout:
+            done = subprocess.run(
+                arguments(host.url, out, *small("--model", "normal")),
+                stdout=stdout,
+                stderr=subprocess.PIPE,
+                text=True,
+                timeout=TIMEOUT_S,
+                check=False,
+            )
+    assert done.returncode == code, done.stderr
+    assert "Traceback" not in done.stderr
+    assert ("kvswarm: cannot write to stdout" in done.stderr) is (to == "full disk")
+    assert (out / "summary.json").is_file()

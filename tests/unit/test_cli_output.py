@@ -1,5 +1,6 @@
-"""What a command prints, where it cannot be written."""
+"""What a command prints, where it cannot be written, or nobody reads it."""
 
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -7,13 +8,78 @@ from pathlib import Path
 import pytest
 
 NO_SPACE = "kvswarm: cannot write to stdout: No space left on device: send the output elsewhere\n"
+# A command that is told while it prints is ended by that; here it has printed and goes on.
+BUFFERED = {name: value for name, value in os.environ.items() if name != "PYTHONUNBUFFERED"}
+ENDINGS = """
+import sys
+from loadgen.cli import main
+from loadgen.errors import TargetError
+
+def command(arguments):
+    print("something")
+    if arguments[0] == "dies":
+        raise TargetError("the engine died")
+    if arguments[0] == "interrupted":
+        raise KeyboardInterrupt
+    return int(arguments[0])
+
+main._command = lambda name: command
+sys.exit(main.main(["any", sys.argv[1]]))
+"""
 
 
 @pytest.mark.parametrize("arguments", [("targets",), ("--help",), ("compare", "--help"), ()])
 def test_output_that_cannot_be_written_is_one_line(arguments: tuple[str, ...]) -> None:
-    command = [sys.executable, "-m", "loadgen.cli.main", *arguments]
+    code, err = to_full_disk([sys.executable, "-m", "loadgen.cli.main", *arguments])
+    assert (code, err) == (2 if arguments == () else 1, NO_SPACE)
+
+
+@pytest.mark.parametrize(
+    ("ending", "code", "told"),
+    [
+        ("0", 1, NO_SPACE),
+        ("4", 4, NO_SPACE),
+        ("dies", 3, "kvswarm: the engine died\n"),
+        ("interrupted", 130, ""),
+    ],
+)
+def test_what_went_wrong_before_the_output_is_told(ending: str, code: int, told: str) -> None:
+    assert to_full_disk([sys.executable, "-c", ENDINGS, ending]) == (code, told)
+
+
+@pytest.mark.parametrize(
+    ("ending", "code", "told"),
+    [
+        ("0", 0, ""),
+        ("4", 4, ""),
+        ("dies", 3, "kvswarm: the engine died\n"),
+        ("interrupted", 130, ""),
+    ],
+)
+def test_a_reader_that_leaves_changes_no_exit_code(ending: str, code: int, told: str) -> None:
+    with subprocess.Popen(["true"], stdin=subprocess.PIPE) as reader:
+        reader.wait()
+        done = subprocess.run(
+            [sys.executable, "-c", ENDINGS, ending],
+            stdout=reader.stdin,
+            stderr=subprocess.PIPE,
+            text=True,
+            timeout=60,
+            check=False,
+            env=BUFFERED,
+        )
+    assert (done.returncode, done.stderr) == (code, told)
+
+
+def to_full_disk(command: list[str]) -> tuple[int, str]:
     with Path("/dev/full").open("w") as full:
         done = subprocess.run(
-            command, stdout=full, stderr=subprocess.PIPE, text=True, timeout=60, check=False
+            command,
+            stdout=full,
+            stderr=subprocess.PIPE,
+            text=True,
+            timeout=60,
+            check=False,
+            env=BUFFERED,
         )
-    assert (done.returncode, done.stderr) == (1, NO_SPACE)
+    return done.returncode, done.stderr
