@@ -81,16 +81,22 @@ def _unwritable(path: Path, error: OSError) -> UsageError:
 
 
 def write_json(path: Path, value: Any) -> None:
-    """Write JSON so that a reader never sees half of it."""
+    """Write JSON so that a reader never sees half of it. Names of files that are no UTF-8 have a
+    `?` for each byte that is none; what fails leaves nothing behind."""
     temporary = path.with_suffix(path.suffix + ".tmp")
     text = json.dumps(value, indent=2, ensure_ascii=False, default=str, allow_nan=False)
-    temporary.write_text(text + "\n", encoding="utf-8")
-    temporary.replace(path)
+    try:
+        temporary.write_text(text + "\n", encoding="utf-8", errors="replace")
+        temporary.replace(path)
+    except BaseException:
+        with contextlib.suppress(OSError):
+            temporary.unlink()
+        raise
 
 
 def read_json(path: Path) -> dict[str, Any]:
     """Read a JSON object; an empty one where the file is missing or broken."""
-    with contextlib.suppress(OSError, ValueError):
+    with contextlib.suppress(OSError, ValueError, RecursionError):
         value = json.loads(path.read_text(encoding="utf-8"))
         if isinstance(value, dict):
             return value

@@ -3,6 +3,7 @@
 import csv
 import io
 import json
+import os
 from pathlib import Path
 
 import pytest
@@ -47,12 +48,26 @@ def test_broken_json_reads_as_nothing(tmp_path: Path) -> None:
     (tmp_path / "half.json").write_text('{"seed": 1, "opt')
     assert read_json(tmp_path / "half.json") == {}
     assert read_json(tmp_path / "none.json") == {}
+    (tmp_path / "deep.json").write_text("[" * 100_000)
+    assert read_json(tmp_path / "deep.json") == {}
 
 
 def test_json_has_no_nan(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="JSON"):
         write_json(tmp_path / "x.json", {"value": float("nan")})
     assert not (tmp_path / "x.json").exists()
+
+
+def test_json_that_cannot_be_written_leaves_nothing_behind(tmp_path: Path) -> None:
+    (tmp_path / "x.json").mkdir()
+    with pytest.raises(OSError, match="directory"):
+        write_json(tmp_path / "x.json", {})
+    assert [each.name for each in tmp_path.iterdir()] == ["x.json"]
+
+
+def test_a_name_that_is_no_utf8_can_be_written(tmp_path: Path) -> None:
+    write_json(tmp_path / "x.json", {"run": os.fsdecode(b"r\xff")})
+    assert read_json(tmp_path / "x.json") == {"run": "r?"}
 
 
 def test_cells() -> None:
