@@ -80,7 +80,7 @@ def _read_toml(path: Path) -> list[str]:
         content = tomllib.loads(path.read_text(encoding="utf-8"))
     except OSError as error:
         raise UsageError(f"--gate {path} cannot be read ({error.strerror})") from None
-    except (UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
+    except (UnicodeDecodeError, tomllib.TOMLDecodeError, RecursionError) as error:
         raise UsageError(f"--gate {path} is no TOML ({error})") from None
     table = content.get("gate")
     if not isinstance(table, dict) or not table:

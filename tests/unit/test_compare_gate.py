@@ -71,7 +71,10 @@ def test_a_gate_in_a_file(content: str, tmp_path: Path) -> None:
     assert parse_gate(str(file))[0] == parse_limit("ttft_ms.p95<=+10%")
 
 
-@pytest.mark.parametrize("content", ["gate = 1", "[gate]", "[gate]\nerrors = 0.1", "gate ="])
+DEEP = "gate = " + "[" * 100_000
+
+
+@pytest.mark.parametrize("content", ["gate = 1", "[gate]", "[gate]\nerrors = 0.1", "gate =", DEEP])
 def test_files_without_a_gate(content: str, tmp_path: Path) -> None:
     file = tmp_path / "gate.toml"
     file.write_text(content)
