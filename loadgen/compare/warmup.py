@@ -38,7 +38,7 @@ def own_warmup_s(path: Path) -> float:
 def _seconds(value: Any) -> float:
     try:
         seconds = float(value)
-    except (TypeError, ValueError):  # one that was to be found, and was not
+    except (TypeError, ValueError, OverflowError):  # one that was to be found, and was not
         return 0.0
     return seconds if 0 < seconds < math.inf else 0.0
 

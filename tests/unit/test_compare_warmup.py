@@ -69,6 +69,13 @@ def test_a_run_is_read_without_its_own_warmup(pair: tuple[Path, Path]) -> None:
     assert common_warmup_s([base, base / "requests.csv"]) == 0
 
 
+@pytest.mark.parametrize(
+    "warmup", [10**400, "soon", -1, None], ids=["huge", "word", "below", "none"]
+)
+def test_a_warmup_that_is_no_time_is_none(warmup: Any, tmp_path: Path) -> None:
+    assert own_warmup_s(write_run(tmp_path / "run", [10.0], **options(warmup=warmup))) == 0
+
+
 def test_both_sides_lose_the_longest_warmup_alike(
     pair: tuple[Path, Path], capsys: pytest.CaptureFixture[str]
 ) -> None:
