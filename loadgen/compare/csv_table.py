@@ -11,6 +11,9 @@ import numpy as np
 from loadgen.compare.series import Floats
 from loadgen.errors import UsageError
 
+MOST = 1e30
+"""No figure of a run is larger, and squares of sums of such are still finite."""
+
 
 @dataclass(frozen=True, slots=True)
 class CsvTable:
@@ -55,14 +58,14 @@ class CsvTable:
 
     def numbers(self, column: str, least: float = 0.0) -> Floats:
         """A column of numbers, NaN where a cell is empty or `N/A`. Raises UsageError for what is
-        no number, infinite or below `least`."""
+        no number, beyond `MOST` or below `least`."""
         found = []
         for number, cell in enumerate(self.text(column), 2):
             value = _number(cell)
-            if value is None or math.isinf(value) or value < least:
+            if value is None or abs(value) > MOST or value < least:
                 raise UsageError(
-                    f"{self.path}, row {number}: {column} is {cell[:40]!r}, which is no number"
-                    + (f" from {least:g} on" if math.isfinite(least) else "")
+                    f"{self.path}, row {number}: {column} is {cell[:40]!r}, which is no number from"
+                    f" {max(least, -MOST):g} to {MOST:g}: correct it or leave the file out"
                 )
             found.append(value)
         return np.asarray(found, dtype=np.float64)

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from loadgen.compare import locust_csv
-from loadgen.compare.csv_table import CsvTable
+from loadgen.compare.csv_table import MOST, CsvTable
 from loadgen.compare.facts import facts_of
 from loadgen.compare.json_object import malformed, read_object
 from loadgen.compare.requests_csv import HEADER as REQUESTS_HEADER
@@ -83,8 +83,8 @@ def _since_s(file: Path, summary: Mapping[str, Any]) -> float:
     since_s = summary.get("stats_reset_s")
     if since_s is None:
         return -math.inf
-    if not isinstance(since_s, int | float) or not math.isfinite(since_s):
-        raise malformed(file, "stats_reset_s is no number")
+    if not isinstance(since_s, int | float) or not abs(since_s) <= MOST:
+        raise malformed(file, "stats_reset_s is no number of seconds")
     return float(since_s)
 
 

@@ -171,6 +171,8 @@ def test_our_rows_in_locusts_table(tmp_path: Path) -> None:
         (f"{OURS}\n0,1\n0,0,1,1,1,1,ok\n", "row 2: 2 cells, header 7"),
         (f"{OURS}\n0,0,1,inf,1,1,ok\n", "row 2: ttft_ms is 'inf'"),
         (f"{OURS}\n0,0,1,-5,1,1,ok\n", "row 2: ttft_ms is '-5'"),
+        (f"{OURS}\n0,0,1,1e308,1,1,ok\n", "row 2: ttft_ms is '1e308'"),
+        (f"{OURS}\n0,-1e308,1,1,1,1,ok\n", "row 2: sent_s is '-1e308'"),
         (f"{STATS}\n", "a header and no rows"),
         (f"{STATS}\n,Aggregated,,0,5\n", "Request Count is not known"),
         (f"{STATS}\n,Aggregated,N/A,0,5\n", "Request Count is not known"),
@@ -198,7 +200,9 @@ def test_what_is_no_run(tmp_path: Path) -> None:
     ("name", "content"),
     [
         ("summary.json", '{"stats_reset_s": "x"}'),
+        ("summary.json", f'{{"stats_reset_s": {10**400}}}'),
         ("summary.json", "[]"),
+        ("run.json", "[" * 100_000),
         ("run.json", '{"options": ["x"]}'),
         ("run.json", '{"options": {"contexts": 6}, "se'),
     ],
