@@ -113,7 +113,10 @@ def _noise(parsed: argparse.Namespace, runs: "tuple[Run, ...]") -> "Noise | None
         return read_noise(parsed.noise)
     if not noise_file().is_file():
         return None
-    noise = read_noise(noise_file())
+    try:
+        noise = read_noise(noise_file())
+    except UsageError as error:
+        raise UsageError(f"{error}, or go without by --no-noise") from None
     return noise if {run.machine for run in runs} == {noise.machine} else None
 
 

@@ -9,6 +9,7 @@ from rich.table import Table
 
 from loadgen.cli.arguments import Parser
 from loadgen.cli.compare import not_installed, require_different
+from loadgen.cli.notice import printable
 from loadgen.errors import UsageError
 from loadgen.targets.home import home
 
@@ -30,7 +31,8 @@ def noise_command(arguments: list[str]) -> int:
     except ModuleNotFoundError as error:
         raise not_installed(error) from error
     Console(highlight=False).print(_table(noise))
-    print(f"\nkept in {file}: `kvswarm compare` adds it to single pairs of runs of this machine")
+    kept = printable(str(file))
+    print(f"\nkept in {kept}: `kvswarm compare` adds it to single pairs of runs of this machine")
     return 0
 
 

@@ -5,7 +5,10 @@ about that quarter of an hour: a neighbour on the machine, where memory came to 
 warm. Only several identical runs show it.
 """
 
+import contextlib
+import json
 import math
+import os
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
@@ -20,7 +23,7 @@ from loadgen.compare.interval import Scale, Spread, error_within, on_scale
 from loadgen.compare.metrics import MEAN, METRICS, Statistic
 from loadgen.compare.run import Run
 from loadgen.errors import UsageError
-from loadgen.runs.directory import read_json, write_json
+from loadgen.runs.directory import write_json
 
 LEAST_RUNS = 3
 _OF_VALUES = (MEAN, "p50", "p90", "p95", "p99")
@@ -117,7 +120,7 @@ def _excess(found: Sequence[Estimate], scale: Scale) -> float:
 
 
 def write_noise(noise: Noise, path: Path) -> None:
-    """Keep it as JSON. Raises UsageError."""
+    """Keep it as JSON, in the place of nothing but an older one. Raises UsageError."""
     content = {
         "machine": noise.machine,
         "target": noise.target,
@@ -126,26 +129,54 @@ def write_noise(noise: Noise, path: Path) -> None:
         "totals": noise.totals,
     }
     try:
+        _require_free(path)
         path.parent.mkdir(parents=True, exist_ok=True)
         write_json(path, content)
     except OSError as error:
         raise UsageError(f"{path} cannot be written ({error.strerror}): name another") from None
 
 
+def _require_free(path: Path) -> None:
+    """Raises UsageError where something stands that `write_noise` did not write, and OSError."""
+    if not os.path.lexists(path):
+        return
+    with contextlib.suppress(UsageError):
+        if path.is_file():  # reading a pipe or a device might never end
+            read_noise(path)
+            return
+    raise UsageError(
+        f"{path} exists and is not a file of `kvswarm noise`: name another with --out or remove it"
+    )
+
+
 def read_noise(path: Path) -> Noise:
     """What `write_noise` wrote. Raises UsageError."""
-    content: dict[str, Any] = read_json(path)
     try:
-        return Noise(
-            str(content["machine"]),
-            str(content["target"]),
-            tuple(map(str, content["runs"])),
-            {name: _by_scale(scales) for name, scales in content["deviations"].items()},
-            {name: float(total) for name, total in content["totals"].items()},
-        )
-    except (KeyError, TypeError, ValueError, AttributeError):
+        return _noise_of(json.loads(path.read_text(encoding="utf-8")))
+    except OSError as error:
+        raise UsageError(
+            f"{path} cannot be read ({error.strerror}): name a file of `kvswarm noise`"
+        ) from None
+    except (KeyError, TypeError, ValueError, AttributeError, OverflowError, RecursionError):
         raise UsageError(f"{path} is no file of `kvswarm noise`: make one with it") from None
 
 
+def _noise_of(content: Mapping[str, Any]) -> Noise:
+    return Noise(
+        str(content["machine"]),
+        str(content["target"]),
+        tuple(map(str, content["runs"])),
+        {name: _by_scale(scales) for name, scales in content["deviations"].items()},
+        {name: _finite(total) for name, total in content["totals"].items()},
+    )
+
+
 def _by_scale(scales: Mapping[str, Any]) -> dict[str, float]:
-    return {scale: float(scales[scale]) for scale in _SCALES}
+    return {scale: _finite(scales[scale]) for scale in _SCALES}
+
+
+def _finite(value: Any) -> float:
+    number = float(value)
+    if not math.isfinite(number):
+        raise ValueError(f"{number} is no spread")
+    return number

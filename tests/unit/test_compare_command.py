@@ -1,7 +1,10 @@
 """`kvswarm compare` and `kvswarm noise` as they are typed: refusals, formats, exit codes."""
 
+import io
 import json
+import os
 import re
+import stat
 import subprocess
 import sys
 from pathlib import Path
@@ -13,7 +16,9 @@ import pytest
 from compare_runs import argv, write_run
 
 from loadgen.cli.main import main
+from loadgen.compare.noise import read_noise
 
+NOISE = '{"machine": "", "target": "", "runs": [], "deviations": {}, "totals": {"errors": %s}}'
 LOCUST = Path(__file__).parents[1] / "data" / "locust"
 RNG = np.random.default_rng(0)
 STEADY = list(100 * np.exp(0.05 * RNG.standard_normal(200)))
@@ -345,6 +350,84 @@ def test_noise_of_runs_that_differ_is_refused(
     assert main(["noise", *map(str, runs)]) == 2
     assert "not identical runs: seed" in capsys.readouterr().err
     assert main(["noise", str(runs[0])]) == 2
+
+
+def noise(tmp_path: Path, *more: object, runs: int = 3) -> int:
+    """The command, on runs that it can measure."""
+    made = [write_run(tmp_path / f"n{n}", STEADY) for n in range(runs)]
+    return main(["noise", *map(str, (*made, *more))])
+
+
+@pytest.mark.parametrize("name", ["data.csv", "pipe", "link", "folder", "."])
+def test_noise_replaces_nothing_but_noise(
+    name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    place = tmp_path / "place"
+    (place / "folder").mkdir(parents=True)
+    (place / "data.csv").write_text("a,b\n")
+    (place / "link").symlink_to("nowhere")
+    os.mkfifo(place / "pipe")
+    assert noise(tmp_path, "--out", place / name) == 2
+    said = f"{place / name} exists and is not a file of `kvswarm noise`"
+    assert said in capsys.readouterr().err
+    assert sorted(each.name for each in place.iterdir()) == ["data.csv", "folder", "link", "pipe"]
+    assert (place / "data.csv").read_text() == "a,b\n"
+    assert stat.S_ISFIFO((place / "pipe").stat().st_mode)
+
+
+def test_noise_is_measured_anew(tmp_path: Path) -> None:
+    out = tmp_path / "out" / "noise.json"
+    for runs, folder in ((3, "a"), (4, "b")):
+        assert noise(tmp_path / folder, "--out", out, runs=runs) == 0
+    assert len(read_noise(out).runs) == 4
+    assert [each.name for each in out.parent.iterdir()] == ["noise.json"]
+
+
+def test_noise_of_names_that_are_no_utf8(tmp_path: Path) -> None:
+    folder = tmp_path / os.fsdecode(b"r\xff")
+    assert noise(folder, "--out", tmp_path / "noise.json") == 0
+    assert read_noise(tmp_path / "noise.json").runs[0] == str(tmp_path / "r?" / "n0")
+
+
+def test_noise_kept_under_a_name_that_is_no_utf8(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stream = io.TextIOWrapper(io.BytesIO(), encoding="utf-8", errors="strict")
+    monkeypatch.setattr(sys, "stdout", stream)
+    assert noise(tmp_path, "--out", tmp_path / os.fsdecode(b"o\xff")) == 0
+
+
+@pytest.mark.parametrize(
+    ("content", "said"),
+    [
+        (None, "cannot be read (No such file or directory)"),
+        ("", "is no file of `kvswarm noise`"),
+        ("[]", "is no file of `kvswarm noise`"),
+        ("[" * 100_000, "is no file of `kvswarm noise`"),
+        (NOISE % 10**400, "is no file of `kvswarm noise`"),
+        (NOISE % "Infinity", "is no file of `kvswarm noise`"),
+    ],
+)
+def test_noise_that_cannot_be_read(
+    content: str | None, said: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    pair = write_run(tmp_path / "a", STEADY), write_run(tmp_path / "b", STEADY)
+    kept = tmp_path / "home" / "noise.json"
+    if content is not None:
+        kept.parent.mkdir()
+        kept.write_text(content)
+        code, _, err = call(capsys, *pair)
+        assert (code, err.count("\n"), "--no-noise" in err) == (2, 1, True)
+        assert call(capsys, *pair, "--no-noise")[0] == 0
+    code, _, err = call(capsys, *pair, "--noise", kept)
+    assert (code, err.count("\n")) == (2, 1)
+    assert f"{kept} {said}" in err
+
+
+def test_a_directory_is_no_noise(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    pair = write_run(tmp_path / "a", STEADY), write_run(tmp_path / "b", STEADY)
+    code, _, err = call(capsys, *pair, "--noise", tmp_path)
+    assert (code, f"{tmp_path} cannot be read (Is a directory)" in err) == (2, True)
 
 
 @pytest.mark.parametrize(
