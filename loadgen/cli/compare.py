@@ -164,7 +164,7 @@ def _formatted(comparison: "Comparison", form: str) -> str:
         return to_junit(comparison)
     from loadgen.compare.table_format import to_table
 
-    return to_table(comparison, colour=sys.stdout.isatty())
+    return to_table(comparison, colour=sys.stdout is not None and sys.stdout.isatty())
 
 
 def _parser() -> argparse.ArgumentParser:

@@ -15,6 +15,7 @@ import numpy as np
 import pytest
 from compare_runs import argv, write_run
 
+from loadgen.cli.compare import FORMATS
 from loadgen.cli.main import main
 from loadgen.compare.noise import read_noise
 
@@ -428,6 +429,16 @@ def test_a_directory_is_no_noise(tmp_path: Path, capsys: pytest.CaptureFixture[s
     pair = write_run(tmp_path / "a", STEADY), write_run(tmp_path / "b", STEADY)
     code, _, err = call(capsys, *pair, "--noise", tmp_path)
     assert (code, f"{tmp_path} cannot be read (Is a directory)" in err) == (2, True)
+
+
+@pytest.mark.parametrize("form", FORMATS)
+def test_a_closed_stdout_does_not_change_the_verdict(
+    form: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    base, new = write_run(tmp_path / "a", STEADY), write_run(tmp_path / "b", SLOW)
+    gate = ["--gate", "ttft_ms.mean<=+10%", "--format", form]
+    monkeypatch.setattr(sys, "stdout", None)
+    assert main(["compare", str(base), str(new), *gate]) == 1
 
 
 @pytest.mark.parametrize(
