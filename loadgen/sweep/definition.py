@@ -140,7 +140,9 @@ def read_definition(path: Path) -> Definition:
         values = tomllib.loads(path.read_text(encoding="utf-8"))
     except OSError as error:
         raise UsageError(f"cannot read the sweep {path}: {error.strerror}") from None
-    except (UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
+    except RecursionError:
+        raise UsageError(f"{path} is not valid TOML: it is nested too deeply") from None
+    except ValueError as error:
         raise UsageError(f"{path} is not valid TOML: {error}") from None
     root = Table(values, str(path), "")
     root.allow(*(each.name for each in fields(Definition) if each.name != "source"))

@@ -92,7 +92,9 @@ def _read(path: Path) -> str:
 def _parse(text: str, file: str) -> Table:
     try:
         root = Table(tomllib.loads(text), file, "")
-    except tomllib.TOMLDecodeError as error:
+    except RecursionError:
+        raise UsageError(f"{file} is not valid TOML: it is nested too deeply") from None
+    except ValueError as error:
         raise UsageError(f"{file} is not valid TOML: {error}") from error
     root.allow("services", "targets")
     return root

@@ -20,6 +20,8 @@ WRONG = {
     "no name": ("repeats = 2", "name: is missing"),
     "no folder": ('name = "a/b"', "'a/b' is no name for a folder"),
     "not TOML": ("name = ", "is not valid TOML"),
+    "nested too deeply": ("a=" + "[" * 100_000, "is not valid TOML: it is nested too deeply"),
+    "a number too long": (f"a = {'1' * 5000}", "is not valid TOML"),
     "repeats as text": ('name = "x"\nrepeats = "3"', "repeats: must be a whole number, not '3'"),
     "repeats as bool": ('name = "x"\nrepeats = true', "repeats: must be a whole number, not True"),
     "no repeats": ('name = "x"\nrepeats = 0', "repeats: 0 makes no run"),

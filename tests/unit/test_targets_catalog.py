@@ -49,6 +49,8 @@ def test_an_own_service_stands_in_for_the_shipped_one(own: Path) -> None:
 
 BAD = {
     "no toml": ("[targets", "not valid TOML"),
+    "nested too deeply": ("a=" + "[" * 100_000, "not valid TOML: it is nested too deeply"),
+    "a number too long": (f"a = {'1' * 5000}", "not valid TOML"),
     "a stray table": ("[target.x]", "target: unknown key"),
     "a stray key": ('[targets.x]\nextends = "vllm"\narg = []', "[targets.x] arg: unknown key"),
     "a wrong type": (
