@@ -1,5 +1,6 @@
 """The `kvswarm` command."""
 
+import errno
 import sys
 from collections.abc import Callable, Sequence
 from importlib import import_module
@@ -66,6 +67,9 @@ COMMANDS = {
 }
 """Module and function of each command but `run` and `ui`."""
 
+MOST_OF_A_NAME = 200
+"""Characters of a path in a message; the system takes 4096."""
+
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run a command; returns its exit code, with one line on stderr for what the user can mend."""
@@ -81,7 +85,19 @@ def main(argv: Sequence[str] | None = None) -> int:
         return 130
     except BrokenPipeError:  # the reader of our output has left, as `head` does
         drop_output(sys.stdout)
+    except OSError as error:
+        if error.errno != errno.ENAMETOOLONG:  # a fault of ours, which needs its place
+            raise
+        print(f"kvswarm: {_unusable(error)}", file=sys.stderr)
+        return UsageError.exit_code
     return code
+
+
+def _unusable(error: OSError) -> str:
+    """On one line, whatever is in the name."""
+    name = repr(error.filename)
+    shown = name if len(name) <= MOST_OF_A_NAME else f"{name[:MOST_OF_A_NAME]}…"
+    return f"{shown} cannot be used ({error.strerror}): name another"
 
 
 def _run(arguments: list[str]) -> int:

@@ -7,6 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from loadgen.cli import main
+
 NO_SPACE = "kvswarm: cannot write to stdout: No space left on device: send the output elsewhere\n"
 # A command that is told while it prints is ended by that; here it has printed and goes on.
 BUFFERED = {name: value for name, value in os.environ.items() if name != "PYTHONUNBUFFERED"}
@@ -83,3 +85,23 @@ def to_full_disk(command: list[str]) -> tuple[int, str]:
             env=BUFFERED,
         )
     return done.returncode, done.stderr
+
+
+@pytest.mark.parametrize("command", ["report", "curve", "noise"])
+def test_a_path_that_the_system_cannot_take_is_one_line(
+    command: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main.main([command, "a" * 5000, "b", "c"][: 4 if command == "noise" else 2]) == 2
+    out, err = capsys.readouterr()
+    assert (out, err.count("\n")) == ("", 1)
+    assert "aaa… cannot be used (File name too long)" in err
+    assert len(err) < 300
+
+
+def test_any_other_fault_keeps_its_place(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(arguments: list[str]) -> int:
+        raise FileNotFoundError(2, "No such file or directory", "ours")
+
+    monkeypatch.setattr(main, "_command", lambda name: fail)
+    with pytest.raises(FileNotFoundError, match="ours"):
+        main.main(["report"])
