@@ -53,10 +53,19 @@ def _check(parsed: argparse.Namespace) -> None:
         raise UsageError(
             "give either the directory of a RUN or --plan NAME: see `kvswarm curve -h`"
         )
-    if parsed.out is not None and parsed.out.suffix not in SUFFIXES:
-        raise UsageError(f"-o {parsed.out} is no picture: end its name in {' or '.join(SUFFIXES)}")
+    if parsed.out is not None:
+        _check_picture(parsed.out)
     if parsed.bytes_per_token is not None and parsed.bytes_per_token < 1:
         raise UsageError(f"--bytes-per-token {parsed.bytes_per_token}: give 1 or more")
+
+
+def _check_picture(path: Path) -> None:
+    if path.suffix not in SUFFIXES:
+        raise UsageError(f"-o {path} is no picture: end its name in {' or '.join(SUFFIXES)}")
+    if not path.parent.is_dir():
+        raise UsageError(f"-o {path}: {path.parent} is no directory: make it or name another")
+    if path.is_dir():
+        raise UsageError(f"-o {path} is a directory: name a file, such as {path / 'curve.svg'}")
 
 
 def _sizes(text: str) -> tuple[int, ...]:

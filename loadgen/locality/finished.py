@@ -68,7 +68,7 @@ def trace_of_run(path: Path, tokenizer: str | None = None, block_size: int | Non
 
 def _read(file: Path) -> Iterator[Sent]:
     try:
-        with file.open(encoding="utf-8", newline="") as rows:
+        with file.open(encoding="utf-8-sig", newline="") as rows:
             for row in csv.DictReader(rows):
                 if row["sent_s"] and row["prompt_tokens"]:
                     yield _sent(row)
@@ -81,6 +81,9 @@ def _read(file: Path) -> Iterator[Sent]:
 
 
 def _sent(row: Mapping[str, str]) -> Sent:
+    """Raises ValueError and KeyError for what is no request that an engine counted."""
+    if int(row["prompt_tokens"]) < 1:
+        raise ValueError(f"prompt_tokens {row['prompt_tokens']} is no length of a prompt")
     return Sent(
         index=int(row["request_id"]),
         context=row["rag_context_id"] if row.get("retrieval_ms") else row["context_id"],

@@ -40,6 +40,10 @@ OPTIONS = {
     "endpoint": "completions",
 }
 REQUESTS = 30
+EMPTY_PROMPT = """\
+request_id,context_id,question_id,sent_s,end_s,prompt_tokens,output_tokens
+0,a,q,0,1,0,1
+"""
 
 
 @pytest.fixture(scope="module")
@@ -114,6 +118,14 @@ def test_a_finished_run_gives_the_trace_that_was_planned(tmp_path: Path, tokeniz
     assert found.is_sequential
     assert "made anew" in found.source
     assert not found.remarks
+
+
+def test_a_spreadsheets_mark_before_the_header_is_read_over(
+    tmp_path: Path, tokenizer: Path
+) -> None:
+    file = write_run(tmp_path / "run", tokenizer) / "requests.csv"
+    file.write_text(file.read_text(), encoding="utf-8-sig")
+    assert trace_of_run(tmp_path / "run").chains == planned(tokenizer).chains
 
 
 def test_a_prompt_has_the_special_tokens_that_the_engine_adds(tokenizer: Path) -> None:
@@ -320,6 +332,8 @@ def test_the_picture_is_drawn_with_the_measured_points(
         (["--plan", "unordered", "--kv-tokens", "1k"], "--kv-tokens '1k'"),
         (["--plan", "unordered", "--bytes-per-token", "0"], "--bytes-per-token 0"),
         (["--plan", "unordered", "-o", "curve.gif"], "-o curve.gif"),
+        (["/nowhere", "-o", "/nowhere/curve.svg"], "/nowhere is no directory"),
+        (["/nowhere", "-o", "/dev/null/curve.svg"], "/dev/null is no directory"),
         (["--plan", "unordered", "--contexts", "0"], "--contexts 0"),
     ],
 )
@@ -368,6 +382,7 @@ def test_without_a_tokenizer_the_next_step_is_named(
         ("requests.csv", "a,b\n1,2\n", "not as kvswarm writes it"),
         ("requests.csv", f"a\n{'9' * 131_073}\n", "field larger than field limit"),
         ("requests.csv", "sent_s,prompt_tokens\n", "no request whose length"),
+        ("requests.csv", EMPTY_PROMPT, "not as kvswarm writes it .*prompt_tokens 0 is no length"),
         ("summary.json", "{}", "no hit rate"),
     ],
 )
