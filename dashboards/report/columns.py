@@ -66,7 +66,20 @@ def read_columns(path: Path, numbers: Sequence[str], texts: Sequence[str] = ()) 
 def _read(
     name: str, rows: Iterator[list[str]], numbers: Sequence[str], texts: Sequence[str]
 ) -> Columns:
-    header = next(rows, [])
+    try:
+        header = next(rows, [])
+    except csv.Error as error:
+        return Columns(0, {}, {}, (_broken_off(name, 0, error),))
+    return _columns(name, _filled(name, rows, header, numbers, texts))
+
+
+def _filled(
+    name: str,
+    rows: Iterator[list[str]],
+    header: Sequence[str],
+    numbers: Sequence[str],
+    texts: Sequence[str],
+) -> _Filling:
     place = {column: header.index(column) for column in (*numbers, *texts) if column in header}
     filling = _Filling(
         {column: array("d") for column in numbers if column in place},
@@ -77,8 +90,12 @@ def _read(
         for row in rows:
             _add(filling, row, place, len(header))
     except csv.Error as error:
-        filling.faults.append(f"{name} breaks off after {filling.rows:,} rows ({error})")
-    return _columns(name, filling)
+        filling.faults.append(_broken_off(name, filling.rows, error))
+    return filling
+
+
+def _broken_off(name: str, rows: int, error: csv.Error) -> str:
+    return f"{name} breaks off after {rows:,} rows ({error})"
 
 
 def _add(filling: _Filling, row: list[str], place: Mapping[str, int], width: int) -> None:

@@ -2,6 +2,7 @@
 
 import argparse
 import os
+import shutil
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -24,7 +25,7 @@ def report_command(arguments: list[str]) -> int:
         path = _written(parsed)
     except ModuleNotFoundError as error:
         raise _not_installed(error) from error
-    print(path)
+    print(str(path).encode(errors="backslashreplace").decode())
     return 0
 
 
@@ -44,12 +45,38 @@ def _written(parsed: argparse.Namespace) -> Path:
         raise UsageError(f"{len(runs)} runs are too many for a page: name at most {MOST_RUNS}")
     path = parsed.out or _default(runs, parsed.runs)
     _require_ours(path, MARK)
-    page = make_page(runs, vary_of(parsed.vary), _noise())
+    page = make_page(runs, vary_of(parsed.vary), _noise() if len(runs) > 1 else None)
     try:
-        path.write_text(page, encoding="utf-8")
+        _write(path, page.encode(errors="replace"))
     except OSError as error:
         raise UsageError(f"{path} cannot be written ({error.strerror}): name another") from None
     return path
+
+
+def _write(path: Path, page: bytes) -> None:
+    """An earlier page stays whole until the new one is. Raises OSError."""
+    file = Path(os.path.realpath(path))  # a link stays a link
+    if _is_stream(path) or not _may_replace(file):
+        path.write_bytes(page)
+        return
+    partial = file.with_name(f".report-{os.getpid()}.partial")
+    try:
+        partial.write_bytes(page)
+        if file.exists():
+            shutil.copymode(file, partial)
+        partial.replace(file)
+    finally:
+        partial.unlink(missing_ok=True)
+
+
+def _is_stream(path: Path) -> bool:
+    """A device or pipe: it is written through, and reading from it could wait for ever."""
+    return path.is_char_device() or path.is_fifo()
+
+
+def _may_replace(file: Path) -> bool:
+    """Replacing needs leave for the folder, and must not get around a page that is read-only."""
+    return os.access(file.parent, os.W_OK) and (not file.exists() or os.access(file, os.W_OK))
 
 
 def _default(runs: Sequence[Path], named: Sequence[Path]) -> Path:
@@ -65,7 +92,9 @@ def _require_ours(path: Path, mark: str) -> None:
     """Raises UsageError where something else than a report stands: an earlier one is renewed."""
     if path.is_dir():
         raise UsageError(f"{path} is a directory: name a file, such as {path / FILE_NAME}")
-    if path.exists() and mark not in _beginning(path):
+    if str(path) == "-":
+        raise UsageError(f"-o - names no file: give a name, such as {FILE_NAME}")
+    if path.exists() and not _is_stream(path) and mark not in _beginning(path):
         raise UsageError(f"{path} is no report of kvswarm and is left as it is: name another -o")
 
 

@@ -1,6 +1,8 @@
 """`kvswarm report`: what the page says, against the files it was made of."""
 
+import errno
 import json
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -208,6 +210,10 @@ def _no_content(run: Path) -> None:
         file.write_text("")
 
 
+def _no_lines(run: Path) -> None:
+    (run / "requests.csv").write_text("a" * 140_000)
+
+
 def _of_other_forms(run: Path) -> None:
     odd = dict.fromkeys(("options", "target", "machine", "versions", "notes", "users"), "x")
     (run / "run.json").write_text(json.dumps(odd | {"exit_code": 0, "start_unix_s": 1e300}))
@@ -223,6 +229,7 @@ def _of_other_forms(run: Path) -> None:
         (_only_requests, "there is no run.json", "200 requests about 3 contexts"),
         (_only_summary, "there is no requests.csv", "200 requests, prompts of"),
         (_no_rows, "requests.csv has no rows", "No request was recorded"),
+        (_no_lines, "requests.csv breaks off after 0 rows", "200 requests, prompts of"),
         (_no_content, "run.json is broken", "No request was recorded"),
         (_of_other_forms, "run.json: options is not as", "200 requests about 3 contexts"),
     ],
@@ -336,6 +343,75 @@ def test_command_renews_reports_and_leaves_other_files(
     assert (code, out, err.count("\n")) == (2, "", 1)
     assert "notes.html is no report of kvswarm" in err
     assert notes.read_text() == "<h1>mine</h1>"
+
+
+@pytest.mark.usefixtures("_words_only")
+@pytest.mark.parametrize("description", [{}, {"model": "\ud800"}])
+def test_what_utf_8_cannot_hold_is_replaced(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], description: dict[str, str]
+) -> None:
+    run = write_report_run(tmp_path / "run")
+    told = json.loads((run / "run.json").read_text()) | description
+    (run / "run.json").write_text(json.dumps(told))
+    run = run.rename(tmp_path / "r\udcff")
+    assert call(capsys, run) == (0, f"{tmp_path}/r\\udcff/report.html\n", "")
+    assert "r?" in (run / "report.html").read_text()
+
+
+def _no_space(path: Path, page: bytes) -> int:
+    path.touch()
+    raise OSError(errno.ENOSPC, "No space left on device", str(path))
+
+
+@pytest.mark.usefixtures("_words_only")
+def test_a_full_disk_leaves_the_earlier_page(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = write_report_run(tmp_path / "run")
+    assert call(capsys, run)[0] == 0
+    before = {file: file.read_bytes() for file in run.iterdir()}
+    monkeypatch.setattr(Path, "write_bytes", _no_space)
+    code, _, err = call(capsys, run)
+    assert (code, err.count("\n")) == (2, 1)
+    assert "report.html cannot be written (No space left on device)" in err
+    assert {file: file.read_bytes() for file in run.iterdir()} == before
+
+
+@pytest.mark.timeout(60)
+@pytest.mark.usefixtures("_words_only")
+def test_a_link_a_pipe_and_the_mode_of_a_page_stay(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run = write_report_run(tmp_path / "run")
+    file, link, pipe = (tmp_path / name for name in ("page.html", "link.html", "pipe"))
+    link.symlink_to(file)
+    assert call(capsys, run, "-o", link)[0] == 0
+    file.chmod(0o640)
+    assert call(capsys, run, "-o", link)[0] == 0
+    assert (link.is_symlink(), file.stat().st_mode & 0o777) == (True, 0o640)
+    os.mkfifo(pipe)
+    with subprocess.Popen(["cat", pipe], stdout=subprocess.PIPE) as reader:
+        assert call(capsys, run, "-o", pipe)[0] == 0
+        assert reader.communicate()[0] == file.read_bytes()
+    assert pipe.is_fifo()
+
+
+def test_a_page_needs_a_name(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    code, out, err = call(capsys, write_report_run(tmp_path / "run"), "-o", "-")
+    assert (code, out, err.count("\n")) == (2, "", 1)
+    assert "-o - names no file" in err
+
+
+@pytest.mark.usefixtures("_words_only")
+def test_one_run_needs_no_noise(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    runs = [write_report_run(tmp_path / name) for name in ("a", "b")]
+    (tmp_path / "home").mkdir()
+    (tmp_path / "home" / "noise.json").write_text("{")
+    assert call(capsys, runs[0])[0] == 0
+    assert call(capsys, *runs)[0] == 2
 
 
 @pytest.mark.parametrize("name", ["missing", "empty", "file"])
