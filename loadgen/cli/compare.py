@@ -1,6 +1,7 @@
 """`kvswarm compare`: two runs, or two sets of repeats, set against each other."""
 
 import argparse
+import errno
 import math
 import os
 import sys
@@ -35,6 +36,8 @@ def compare_command(arguments: list[str]) -> int:
     except KvswarmError:
         raise
     except Exception as error:
+        if isinstance(error, OSError) and error.errno == errno.ENAMETOOLONG:
+            raise  # `main` says which name
         print(f"kvswarm: compare failed, nothing is decided: {_placed(error)}", file=sys.stderr)
         return SOFTWARE_ERROR
 

@@ -87,11 +87,12 @@ def to_full_disk(command: list[str]) -> tuple[int, str]:
     return done.returncode, done.stderr
 
 
-@pytest.mark.parametrize("command", ["report", "curve", "noise"])
+@pytest.mark.parametrize("command", ["report", "curve", "noise", "compare"])
 def test_a_path_that_the_system_cannot_take_is_one_line(
     command: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert main.main([command, "a" * 5000, "b", "c"][: 4 if command == "noise" else 2]) == 2
+    runs = {"noise": 3, "compare": 2}.get(command, 1)
+    assert main.main([command, "a" * 5000, "b", "c"][: 1 + runs]) == 2
     out, err = capsys.readouterr()
     assert (out, err.count("\n")) == ("", 1)
     assert "aaa… cannot be used (File name too long)" in err
