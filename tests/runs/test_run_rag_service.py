@@ -14,6 +14,8 @@ import pytest
 from rag_process import rag_process, write_corpus
 from run_process import KVSWARM, TIMEOUT_S, wait_until
 
+import rag_store
+
 ENGINE = Path(__file__).parents[1] / "unit" / "fake_engine.py"
 CATALOG = """
 [services.engine]
@@ -130,7 +132,8 @@ def test_a_service_that_runs_already_is_used(place: Place, tmp_path: Path) -> No
 
 def test_a_service_that_cannot_start_is_told(place: Place, tmp_path: Path) -> None:
     (tmp_path / "rag_store").mkdir()
-    (tmp_path / "rag_store" / "__init__.py").touch()
+    whole = Path(rag_store.__file__).parent
+    (tmp_path / "rag_store" / "__init__.py").write_text(f"__path__.append({str(whole)!r})")
     (tmp_path / "rag_store" / "__main__.py").write_text("raise SystemExit('no room for chunks')")
     command = place.command("unborn", "--target", "one,two", "-t", "1s")
     done = subprocess.run(
