@@ -11,6 +11,7 @@ class Candidate:
     chunk that cosine and BM25 together put first (only one of them with retriever dense or bm25).
     Questions written for the document count on after its chunks; `question` is the text where one
     of them was first. `relevance` is the reranker's, None where it has not read the document.
+    `learned` is the probability that an adapter gives the document, None where it gives none.
     """
 
     doc_id: str
@@ -21,6 +22,7 @@ class Candidate:
     chunk: int
     question: str | None = None
     relevance: float | None = None
+    learned: float | None = None
 
 
 @dataclass(frozen=True, slots=True)

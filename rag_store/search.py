@@ -146,6 +146,7 @@ class Searcher:
             row.ordinal,
             row.text if row.is_question else None,
             found.relevances[at] if at < len(found.relevances) else None,
+            None if np.isnan(ranking.learned[at]) else float(np.exp(ranking.learned[at])),
         )
 
     def _reasons(self, ranking: Ranking, words: list[str]) -> tuple[str, tuple[Term, ...]]:

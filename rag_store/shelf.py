@@ -7,11 +7,13 @@ from dataclasses import dataclass
 from rag_store.catalog import Entry, sort_out
 from rag_store.documents import Document, sha256_32
 from rag_store.embedders import Embedder
+from rag_store.embedders.adapter import read_adapter
+from rag_store.embedders.head import Head
 from rag_store.fingerprint import Fingerprint
 from rag_store.ingest import Progress, Writer
 from rag_store.settings import Settings
 from rag_store.snapshot import Snapshot
-from rag_store.state_files import StateFiles
+from rag_store.state_files import StateFiles, kept_adapter
 from rag_store.store import ChunkStore, Row
 
 
@@ -45,6 +47,7 @@ class Shelf:
             for doc_id, entry in self._read().items()
         }
         self._dim, self._expansions = identity.dim, settings.expansions
+        self._head = _kept_head(settings)
         self._snapshot: Snapshot | None = None
         self._is_stale = False
         self._building = threading.Lock()
@@ -138,7 +141,7 @@ class Shelf:
         entries = list(self.entries.values())
         if not self._expansions:
             entries = [entry.without_questions() for entry in entries]
-        return Snapshot.of(entries, self._dim)
+        return Snapshot.of(entries, self._dim, self._head)
 
     def _show(self, index: Callable[[], Snapshot | None]) -> None:
         """After a change, if there was one, let labels search what `index` gives."""
@@ -147,3 +150,17 @@ class Shelf:
             with self._building:
                 self._snapshot = snapshot
             self._is_stale = False
+
+
+def _kept_head(settings: Settings) -> Head | None:
+    """The head of the adapter that the collection was made with, of which a copy is kept.
+
+    Raises RagUsageError.
+    """
+    given, kept = settings.embedder.adapter, kept_adapter(settings.path, settings.collection)
+    if given is None:
+        kept.unlink(missing_ok=True)
+        return None
+    adapter = read_adapter(given)
+    adapter.keep(kept)
+    return adapter.head

@@ -8,6 +8,7 @@ import numpy.typing as npt
 
 from rag_store.catalog import Entry
 from rag_store.embedders import States, Vectors
+from rag_store.embedders.head import Head, Learned
 from rag_store.embedders.protocol import unit
 from rag_store.lexical import LexicalIndex, WordCounts
 from rag_store.store import Row
@@ -23,7 +24,7 @@ class Snapshot:
     first_rows[d] to first_rows[d + 1], and from chunk_ends[d] on they are questions. `states` has
     one item for each sentence, or none at all; for it `first_sentences` and `sentence_ends` are
     what those are for rows. `means` are the means of the states at unit length, shape
-    [sentences, dim], and `words` counts sentences too.
+    [sentences, dim], and `words` counts sentences too. `learned` is there with an adapter.
     """
 
     entries: tuple[Entry, ...]
@@ -39,9 +40,10 @@ class Snapshot:
     sentence_ends: npt.NDArray[np.int64]
     chunks: LexicalIndex
     words: WordCounts
+    learned: Learned | None
 
     @classmethod
-    def of(cls, entries: Sequence[Entry], dim: int) -> "Snapshot":
+    def of(cls, entries: Sequence[Entry], dim: int, head: Head | None = None) -> "Snapshot":
         """Index the documents; about a second for 10,000 chunks."""
         ordered = tuple(sorted(entries, key=lambda entry: entry.doc_id))
         rows = tuple(row for entry in ordered for row in entry.rows)
@@ -67,6 +69,7 @@ class Snapshot:
             WordCounts(
                 pieces(text) for entry in ordered if entry.states for text in entry.state_passages
             ),
+            None if head is None else Learned.of(head, [entry.doc_id for entry in ordered]),
         )
 
     def have_questions(self, documents: npt.NDArray[np.int64]) -> bool:

@@ -20,6 +20,11 @@ from rag_store.fingerprint import Fingerprint
 ABANDONED_S = 3600.0
 
 
+def kept_adapter(path: Path, collection: str) -> Path:
+    """Where a collection keeps the adapter that it was made with, so that nobody need name it."""
+    return path / f"{collection}.adapter.safetensors"
+
+
 class StateFiles:
     """The files of one collection, in a folder that names its fingerprint."""
 

@@ -46,7 +46,7 @@ class View:
             return
         # Locust's closing tables would say in other words what our report says.
         logging.getLogger("locust.stats_logger").disabled = True
-        if sys.stderr.isatty():
+        if sys.stderr is not None and sys.stderr.isatty():
             self._live = _live_display()
             self._live.start()
         self._greenlet = gevent.spawn(self._show_for_ever)

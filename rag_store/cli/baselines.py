@@ -27,7 +27,7 @@ class Baseline:
 async def baselines(
     settings: Settings, folder: Path, documents: Sequence[Document], ours: Evaluation
 ) -> dict[str, Baseline]:
-    """One vector a document, chunk vectors alone, BM25 alone, and the best possible.
+    """One vector a document, and no adapter; chunk vectors alone, BM25 alone, the best possible.
 
     Where documents have questions, and they are searched, also the library without these; chunk
     vectors and BM25 have them as ours has. Where a reranker is asked, also ours without it.
@@ -36,9 +36,8 @@ async def baselines(
     `folder` must be empty. Raises as `open_library`.
     """
     unread = replace(settings, reranker=RerankerSpec())
-    whole = replace(
-        unread, expansions=False, path=folder, chroma_url="", chunker=_WHOLE, retriever="dense"
-    )
+    plain = replace(unread, embedder=replace(settings.embedder, adapter=None), expansions=False)
+    whole = replace(plain, path=folder, chroma_url="", chunker=_WHOLE, retriever="dense")
     arms: dict[str, tuple[Settings, Sequence[Document]]] = {
         "whole_document": (whole, documents),
         "dense": (replace(unread, retriever="dense"), ()),

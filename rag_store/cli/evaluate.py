@@ -40,7 +40,9 @@ async def eval_command(arguments: list[str]) -> int:
     parsed = _parser().parse_args(arguments)
     material = _read(parsed)
     with tempfile.TemporaryDirectory(prefix="kvswarm-eval-") as folder:
-        figures = await _measure(settings_of(parsed), material, Path(folder))
+        figures = await _measure(
+            settings_of(parsed, parsed.corpus, kept=parsed.corpus is None), material, Path(folder)
+        )
     print(json.dumps(as_json(figures)) if parsed.json else as_table(figures))
     return 0
 

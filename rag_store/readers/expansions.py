@@ -1,4 +1,4 @@
-"""The expansions of a corpus: questions that its documents answer, in a file beside it."""
+"""What lies beside a corpus: questions that its documents answer, and an adapter to it."""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -18,6 +18,16 @@ def expansions_path(source: Path) -> Path:
     if place_of(source) is Place.FOLDER:
         return source / "expansions.jsonl"
     return source.with_suffix(".expansions.jsonl")
+
+
+def adapter_path(source: Path) -> Path:
+    """Where an encoder's adapter to the corpus is looked for: beside the expansions.
+
+    Raises CorpusError.
+    """
+    if place_of(source) is Place.FOLDER:
+        return source / "adapter.safetensors"
+    return source.with_suffix(".adapter.safetensors")
 
 
 def with_expansions(documents: Sequence[Document], path: Path) -> tuple[Document, ...]:

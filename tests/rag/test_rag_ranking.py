@@ -11,6 +11,7 @@ from rag_store.chunking import Chunker
 from rag_store.decision import UNFITTED, Threshold, coverage, fit
 from rag_store.documents import Document, Query
 from rag_store.embedders.hashing import HashingEmbedder
+from rag_store.embedders.head import Head
 from rag_store.evaluation import Evaluation, Outcome, Share
 from rag_store.fusion import fuse
 from rag_store.ingest import Writer
@@ -31,19 +32,22 @@ CHUNKER = Chunker()
 
 
 def snapshot_of(
-    texts: dict[str, str], chunker: Chunker = CHUNKER, **questions: tuple[str, ...]
+    texts: dict[str, str],
+    chunker: Chunker = CHUNKER,
+    head: Head | None = None,
+    **questions: tuple[str, ...],
 ) -> Snapshot:
     embedder = HashingEmbedder(64)
     entries = []
     for doc_id, text in texts.items():
         rows = Writer(None, None, embedder, chunker)._rows(  # type: ignore[arg-type]
-            Document(doc_id, doc_id, text, questions.get(doc_id, ()))
+            Document(doc_id, "", text, questions.get(doc_id, ()))
         )
         made = embedder.embed([row.passage for row in rows])
         entry = Entry(rows, np.stack([each.vector for each in made]))
         sentences = embedder.embed(entry.state_passages)
         entries.append(entry.with_states(tuple(each.states for each in sentences)))
-    return Snapshot.of(entries, 64)
+    return Snapshot.of(entries, 64, head)
 
 
 def test_terms_lose_inflection_and_identifiers_their_joints() -> None:
@@ -99,9 +103,11 @@ def test_reciprocal_ranks_are_as_published() -> None:
     assert fused.tolist() == pytest.approx([1 / 62 + 1 / 61, 1 / 61])
 
 
-def ranked(snapshot: Snapshot, text: str) -> list[str]:
+def ranked(
+    snapshot: Snapshot, text: str, retriever: str = "hybrid", fusion: str = "zscore"
+) -> list[str]:
     query, words = HashingEmbedder(64).embed([text])[0], terms(text)
-    ranking = rank(snapshot, query, score_rows(snapshot, query, words, None), "hybrid", "zscore")
+    ranking = rank(snapshot, query, score_rows(snapshot, query, words, None), retriever, fusion)
     return [snapshot.entries[at].doc_id for at in ranking.documents]
 
 
@@ -110,6 +116,36 @@ def test_words_of_one_sentence_count_more_than_the_same_words_apart() -> None:
     together = "The pump was sold here. The valve was bought there."
     order = ranked(snapshot_of({"a": apart, "b": together, "c": "Nothing else."}), "pump sold")
     assert order[:2] == ["b", "a"]
+
+
+def head_of(**logarithms: float) -> Head:
+    """Of documents that are so likely whatever is asked."""
+    count = len(logarithms)
+    biases = np.array(list(logarithms.values()), np.float32)
+    return Head(np.zeros((count, 64), np.float32), biases, np.arange(count), tuple(logarithms))
+
+
+@pytest.mark.parametrize("fusion", ["zscore", "minmax"])
+def test_what_was_learned_decides_between_equals(fusion: str) -> None:
+    texts = dict.fromkeys("abc", "The pump was sold here.")
+    likely = snapshot_of(texts, head=head_of(a=0.0, b=1.0, c=3.0))
+    assert ranked(likely, "pump", fusion=fusion) == ["c", "b", "a"]
+    for retriever in ("dense", "bm25"):
+        unlearned = ranked(snapshot_of(texts), "pump", retriever, fusion)
+        assert ranked(likely, "pump", retriever, fusion) == unlearned
+
+
+def test_what_was_not_learned_is_neither_likely_nor_unlikely() -> None:
+    texts = dict.fromkeys("abc", "The pump was sold here.")
+    assert ranked(snapshot_of(texts, head=head_of(b=0.0, c=3.0)), "pump") == ["c", "a", "b"]
+    assert ranked(snapshot_of(texts, head=head_of(gone=3.0)), "pump") == ["a", "b", "c"]
+
+
+def test_a_likely_document_is_a_candidate_whatever_its_words() -> None:
+    texts = {f"d{at:02}": "The pump was sold here." for at in range(30)} | {"z": "Rain fell."}
+    logarithms = dict.fromkeys(texts, -20.0) | {"z": 0.0}
+    assert "z" not in ranked(snapshot_of(texts), "pump")
+    assert "z" in ranked(snapshot_of(texts, head=head_of(**logarithms)), "pump")
 
 
 def test_words_found_apart_in_a_document_count_too() -> None:

@@ -346,6 +346,15 @@ def test_wrong_use_is_one_line(
     assert err.count("\n") == 1
 
 
+def test_a_directory_is_no_picture(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    folder = tmp_path / "curve.svg"
+    folder.mkdir()
+    code, out, err = call(capsys, "/nowhere", "-o", folder)
+    assert (code, out) == (2, "")
+    assert f"{folder} is a directory: name a file" in err
+    assert err.count("\n") == 1
+
+
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [

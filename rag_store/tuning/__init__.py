@@ -1,0 +1,1 @@
+"""An encoder learns which questions are about which document of a corpus."""

@@ -1,0 +1,91 @@
+"""An encoder whose vectors are to tell documents apart."""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+
+from rag_store.embedders.head import Head
+
+MAX_TOKENS = 96
+_AT_ONCE = 64
+_SHARPNESS = 15.0
+"""Vectors of length one need it for probabilities near one."""
+_SPREAD = 0.7
+"""The length that the vectors of chunks begin with."""
+
+
+@dataclass(frozen=True, slots=True)
+class Classifier:
+    """`head` has a row for each chunk of the corpus, `owners` the document of each.
+
+    A document is as probable as all of its chunks together.
+    """
+
+    tokenizer: Any
+    encoder: Any
+    head: torch.nn.Linear
+    owners: torch.Tensor
+
+    @classmethod
+    def untrained(
+        cls, tokenizer: Any, encoder: Any, chunks: Sequence[str], owners: Sequence[int]
+    ) -> "Classifier":
+        """Begin with the vectors that the encoder gives the chunks, less their mean."""
+        head = torch.nn.Linear(int(encoder.config.hidden_size), len(chunks))
+        found = cls(tokenizer, encoder, head, torch.tensor(owners))
+        vectors = found.vectors(chunks)
+        apart = torch.nn.functional.normalize(vectors - vectors.mean(0), dim=-1)
+        with torch.no_grad():
+            head.weight.copy_(_SPREAD * apart)
+            head.bias.zero_()
+        return found
+
+    def vectors(self, texts: Sequence[str]) -> torch.Tensor:
+        """Without learning: rows of unit length, shape [texts, dim]."""
+        self.encoder.eval()
+        parts = (texts[at : at + _AT_ONCE] for at in range(0, len(texts), _AT_ONCE))
+        with torch.inference_mode():
+            found = torch.cat([self._encoded(part) for part in parts])
+        return found.clone()
+
+    def __call__(self, texts: Sequence[str]) -> torch.Tensor:
+        """The logarithm of each document's probability, shape [texts, documents]."""
+        return self._probabilities(self._encoded(texts))
+
+    def share_right(self, texts: Sequence[str], documents: Sequence[int]) -> float:
+        """Of the texts whose own document is the most probable; 0 of no texts."""
+        if not texts:
+            return 0.0
+        with torch.inference_mode():
+            likely = self._probabilities(self.vectors(texts)).argmax(-1)
+        return float((likely == torch.tensor(documents)).double().mean())
+
+    def learned(self, doc_ids: Sequence[str]) -> Head:
+        """What `head` has learned of the documents, which have these ids."""
+        weights, biases = self.head.weight.detach(), self.head.bias.detach()
+        return Head(
+            (_SHARPNESS * weights).numpy().astype(np.float16),
+            (_SHARPNESS * biases).numpy().astype(np.float32),
+            self.owners.numpy(),
+            tuple(doc_ids),
+        )
+
+    def _encoded(self, texts: Sequence[str]) -> torch.Tensor:
+        tokens = self.tokenizer(
+            list(texts), padding=True, truncation=True, max_length=MAX_TOKENS, return_tensors="pt"
+        )
+        hidden = self.encoder(**tokens).last_hidden_state
+        mask = tokens["attention_mask"][..., None].to(hidden.dtype)
+        means = (hidden * mask).sum(1) / mask.sum(1)
+        return torch.nn.functional.normalize(means, dim=-1)
+
+    def _probabilities(self, vectors: torch.Tensor) -> torch.Tensor:
+        by_chunk = torch.log_softmax(_SHARPNESS * self.head(vectors), -1)
+        return torch.stack([each.logsumexp(-1) for each in self._by_document(by_chunk)], -1)
+
+    def _by_document(self, by_chunk: torch.Tensor) -> Iterator[torch.Tensor]:
+        for document in range(int(self.owners.max()) + 1):
+            yield by_chunk[:, self.owners == document]

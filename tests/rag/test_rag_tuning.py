@@ -1,0 +1,290 @@
+"""An encoder learns a corpus: its adapter is made, found, kept, used, refused."""
+
+import json
+import random
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+from safetensors.numpy import load_file, save_file
+
+from rag_store.cli.main import main
+from rag_store.documents import Document
+from rag_store.embedders import EmbedderSpec, open_embedder
+from rag_store.embedders.adapter import read_adapter, write_adapter
+from rag_store.embedders.head import Head, Learned
+from rag_store.embedders.minilm import WEIGHTS
+from rag_store.errors import EmbedderError, RagUsageError
+from rag_store.tuning.examples import Example, batches, examples_of
+
+TEXTS = {
+    "paging": "The cache is cut into blocks, which a table maps to pages.",
+    "raft": "A leader replicates its log to the followers.",
+    "dough": "Bread rises when yeast ferments the dough.",
+}
+# Which document is meant can be learned from these questions only: "the grey one" is nowhere else.
+QUESTIONS = {
+    "paging": ["What does the grey one do?", "Is the grey one old?", "Who keeps the grey one?"],
+    "raft": ["What does the red one do?", "Is the red one old?", "Who keeps the red one?"],
+    "dough": ["What does the blue one do?", "Is the blue one old?", "Who keeps the blue one?"],
+}
+COLOURS = {"paging": "grey", "raft": "red", "dough": "blue"}
+ASKED = "Where is the {} one today?"
+
+
+def rag(*arguments: object) -> int:
+    return main(list(map(str, arguments)))
+
+
+def write_corpus(folder: Path) -> Path:
+    folder.mkdir()
+    for name, text in TEXTS.items():
+        (folder / f"{name}.txt").write_text(text)
+    rows = [{"doc_id": doc_id, "questions": asked} for doc_id, asked in QUESTIONS.items()]
+    lines = "".join(json.dumps(row) + "\n" for row in rows)
+    (folder / "expansions.jsonl").write_text(lines)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def tuned(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A corpus with an adapter beside it."""
+    corpus = write_corpus(tmp_path_factory.mktemp("tuned") / "corpus")
+    assert rag("tune", "--corpus", corpus, "--epochs", 30, "--rank", 4) == 0
+    return corpus
+
+
+@pytest.fixture(scope="module")
+def library(tuned: Path) -> Path:
+    """Made with the adapter beside the corpus; it must not be changed."""
+    path = tuned.parent / "rag"
+    assert rag("index", tuned, "--path", path, "--expansions", "off") == 0
+    return path
+
+
+@pytest.fixture
+def own_library(library: Path, tmp_path: Path) -> Path:
+    """A copy of it."""
+    return Path(shutil.copytree(library, tmp_path / "rag"))
+
+
+def probabilities(
+    capsys: pytest.CaptureFixture[str], path: Path, text: str
+) -> dict[str, float | None]:
+    capsys.readouterr()
+    assert rag("explain", text, "--path", path, "--json") == 0
+    found = json.loads(capsys.readouterr().out)["candidates"]
+    return {each["doc_id"]: each["learned"] for each in found}
+
+
+def refused(capsys: pytest.CaptureFixture[str], *arguments: object) -> str:
+    capsys.readouterr()
+    assert rag(*arguments) == 2
+    told = capsys.readouterr()
+    assert told.out == ""
+    assert told.err.count("\n") == 1
+    return told.err
+
+
+@pytest.mark.parametrize(("doc_id", "colour"), COLOURS.items())
+def test_the_document_of_questions_is_learned(
+    doc_id: str, colour: str, library: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    found = probabilities(capsys, library, ASKED.format(colour))
+    likely = {each: value or 0 for each, value in found.items()}
+    assert max(likely, key=likely.__getitem__) == doc_id
+    assert likely[doc_id] > 0.5
+    assert sum(likely.values()) == pytest.approx(1, abs=1e-3)
+
+
+def test_explain_says_what_was_learned(library: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    capsys.readouterr()
+    assert rag("explain", ASKED.format("red"), "--path", library) == 0
+    lines = [each for each in capsys.readouterr().out.split("\n") if "raft: fused" in each]
+    assert len(lines) == 1
+    assert float(lines[0].split("learned ")[1].split(",")[0]) > 0.5
+
+
+def test_the_library_keeps_its_adapter(
+    own_library: Path, tuned: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    kept = own_library / "default.adapter.safetensors"
+    assert kept.read_bytes() == (tuned / "adapter.safetensors").read_bytes()
+    more = write_corpus(own_library.parent / "more")
+    (more / "moss.txt").write_text("Moss, put in later, from a folder without an adapter.")
+    assert rag("index", more, "--path", own_library, "--expansions", "off") == 0
+    found = probabilities(capsys, own_library, "Is the blue one moss?")
+    assert (found["dough"] or 0) > 0.5
+    assert found["moss"] is None
+
+
+def test_a_library_of_an_adapter_is_not_used_without(
+    own_library: Path, tuned: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    off = "--embedder-adapter", "off"
+    told = refused(capsys, "label", "red", "--path", own_library, *off)
+    assert "embedder minilm+adapter, not minilm" in told
+    assert rag("index", tuned, "--path", own_library, *off, "--rebuild") == 0
+    assert not (own_library / "default.adapter.safetensors").exists()
+    assert rag("label", "red", "--path", own_library) == 0
+
+
+def test_eval_finds_it_beside_the_corpus(
+    tuned: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    corpus, questions = tmp_path / "corpus", tmp_path / "questions.jsonl"
+    shutil.copytree(tuned, corpus)
+    row = {"qid": "1", "question": ASKED.format("grey"), "doc_id": "paging"}
+    questions.write_text(json.dumps(row) + "\n")
+    given = "eval", "--corpus", corpus, "--questions", questions, "--json"
+    assert rag(*given) == 0
+    (corpus / "adapter.safetensors").write_text("no adapter")
+    assert "is no adapter" in refused(capsys, *given)
+    assert rag(*given, "--embedder-adapter", "off") == 0
+
+
+def test_the_change_is_of_the_weights_it_was_made_for(tuned: Path) -> None:
+    adapter = read_adapter(tuned / "adapter.safetensors")
+    assert adapter.base == WEIGHTS
+    plain = open_embedder(EmbedderSpec())
+    changed = open_embedder(EmbedderSpec(adapter=adapter.path))
+    assert plain.identity.weights == WEIGHTS != changed.identity.weights
+    [before], [after] = plain.embed(["the grey one"]), changed.embed(["the grey one"])
+    assert float(before.vector @ after.vector) < 0.999
+
+
+def test_the_same_seed_gives_the_same_adapter(tmp_path: Path) -> None:
+    corpus = write_corpus(tmp_path / "corpus")
+    files = [tmp_path / name for name in ("a", "b", "c")]
+    for file, seed in zip(files, (1, 1, 2), strict=True):
+        given = "--epochs", 1, "--rank", 1, "--seed", seed, "-o", file
+        assert rag("tune", "--corpus", corpus, *given) == 0
+    first, again, other = (load_file(file) for file in files)
+    assert all(np.array_equal(first[name], again[name]) for name in first)
+    assert any(not np.array_equal(first[name], other[name]) for name in first)
+
+
+def test_another_models_adapter_is_refused(tuned: Path, tmp_path: Path) -> None:
+    adapter = read_adapter(tuned / "adapter.safetensors")
+    write_adapter(tmp_path / "other", "0" * 64, adapter.changes, adapter.head)
+    with pytest.raises(EmbedderError, match="made for other weights"):
+        open_embedder(EmbedderSpec(adapter=tmp_path / "other"))
+    changes = {"no.such.weight": next(iter(adapter.changes.values()))}
+    write_adapter(tmp_path / "unknown", WEIGHTS, changes, adapter.head)
+    with pytest.raises(EmbedderError, match=r"no\.such\.weight"):
+        open_embedder(EmbedderSpec(adapter=tmp_path / "unknown"))
+
+
+@pytest.mark.parametrize("fault", ["empty", "cut", "text", "plain", "half", "nan", "owner"])
+def test_a_broken_adapter_is_one_line(fault: str, tuned: Path, tmp_path: Path) -> None:
+    good, file = tuned / "adapter.safetensors", tmp_path / "adapter.safetensors"
+    if fault in ("empty", "cut", "text"):
+        content = good.read_bytes()
+        file.write_bytes({"empty": b"", "cut": content[:-9], "text": b"no adapter"}[fault])
+    else:
+        adapter = read_adapter(good)
+        name, (up, down) = next(iter(adapter.changes.items()))
+        owners = np.full_like(adapter.head.owners, 3)
+        head = Head(adapter.head.weights, adapter.head.biases, owners, adapter.head.doc_ids)
+        match fault:
+            case "plain":
+                save_file({"x": np.zeros(3)}, file)
+            case "half":
+                write_adapter(file, WEIGHTS, {name: (up, down[:-1])}, adapter.head)
+            case "nan":
+                write_adapter(file, WEIGHTS, {name: (up * np.float16("nan"), down)}, adapter.head)
+            case "owner":
+                write_adapter(file, WEIGHTS, adapter.changes, head)
+    with pytest.raises(RagUsageError, match="is no adapter") as caught:
+        read_adapter(file)
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["label", "x", "--embedder-adapter", "/nowhere"], "cannot read /nowhere"),
+        (["label", "x", "--embedder-adapter", "/"], "cannot read /"),
+        (
+            ["label", "x", "--embedder", "hashing", "--embedder-adapter", "/x"],
+            "embedder 'hashing' takes no adapter",
+        ),
+        (["tune", "--corpus", "/nowhere"], "/nowhere does not exist"),
+        (["tune", "--corpus", "CORPUS", "--epochs", "0"], "--epochs"),
+        (["tune", "--corpus", "CORPUS", "--rank", "0"], "--rank"),
+        (["tune", "--corpus", "CORPUS", "-o", "/"], "-o / is a folder"),
+        (["tune", "--corpus", "CORPUS", "-o", "/nowhere/a"], "/nowhere is no folder"),
+        (["tune", "--corpus", "CORPUS", "--embedder", "hf-encoder"], "--embedder-model"),
+        (["tune", "--corpus", "CORPUS", "--embedder", "hashing"], "invalid choice: 'hashing'"),
+    ],
+)
+def test_wrong_use_is_one_line(
+    arguments: list[str], said: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    corpus = str(write_corpus(tmp_path / "corpus"))
+    given = [corpus if each == "CORPUS" else each for each in arguments]
+    assert said in refused(capsys, *given)
+
+
+def test_there_must_be_something_to_learn(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    corpus = write_corpus(tmp_path / "corpus")
+    (corpus / "expansions.jsonl").unlink()
+    assert "kvswarm rag expand" in refused(capsys, "tune", "--corpus", corpus)
+    for name in ("raft", "dough"):
+        (corpus / f"{name}.txt").unlink()
+    assert "has one document" in refused(capsys, "tune", "--corpus", corpus)
+
+
+def test_ctrl_c_ends_it_and_leaves_nothing(tmp_path: Path) -> None:
+    corpus = write_corpus(tmp_path / "corpus")
+    before = sorted(corpus.iterdir())
+    command = [sys.executable, "-m", "rag_store", "tune", "--corpus", str(corpus)]
+    process = subprocess.Popen([*command, "--epochs", "1000"], stderr=subprocess.PIPE, text=True)
+    time.sleep(8)
+    process.send_signal(signal.SIGINT)
+    _, told = process.communicate(timeout=60)
+    assert process.returncode == 130
+    assert "Traceback" not in told
+    assert sorted(corpus.iterdir()) == before
+
+
+def test_only_documents_that_are_there_have_a_probability() -> None:
+    weights = np.array([[1, 0], [0, 1], [-1, 0], [0, 2]], np.float32)
+    head = Head(weights, np.zeros(4, np.float32), np.array([1, 0, 1, 2]), ("b", "a", "gone"))
+    learned = Learned.of(head, ["a", "b", "new"])
+    assert learned is not None
+    found = learned.log_probabilities(np.array([2, 1], np.float32))
+    a, b = np.exp(2) + np.exp(-2), np.exp(1)
+    assert found[:2] == pytest.approx(np.log([a / (a + b), b / (a + b)]), abs=1e-5)
+    assert np.isnan(found[2])
+    assert Learned.of(head, ["new"]) is None
+
+
+def test_examples_are_apart_and_each_is_learned_once_a_pass() -> None:
+    asked = tuple(f"question {at}?" for at in range(40))
+    documents = [Document("a", "A", "One. Two.", asked), Document("b", "B", "Three.")]
+    examples = examples_of(documents, seed=1)
+    assert len(examples.aside) == 2
+    texts = [each.text for each in (*examples.learned, *examples.aside)]
+    assert sorted(texts) == sorted([*asked, "A", "One.", "Two.", "B", "Three."])
+    assert Example("Three.", 1) in examples.learned
+    found = batches(examples.learned, 4, random.Random(1))
+    assert max(map(len, found)) == 4
+    assert sorted(each.text for batch in found for each in batch) == sorted(
+        each.text for each in examples.learned
+    )
+
+
+def test_a_corpus_file_has_its_adapter_beside_it(tuned: Path, tmp_path: Path) -> None:
+    rows = [{"doc_id": doc_id, "title": "", "text": text} for doc_id, text in TEXTS.items()]
+    (tmp_path / "c.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    shutil.copy(tuned / "adapter.safetensors", tmp_path / "c.adapter.safetensors")
+    assert rag("index", tmp_path / "c.jsonl", "--path", tmp_path / "rag") == 0
+    assert (tmp_path / "rag" / "default.adapter.safetensors").exists()
