@@ -19,11 +19,14 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 from rag_corpus import DEMO
-from rag_trained import train
 from scipy.optimize import Bounds, LinearConstraint, milp
 
 from rag_store.documents import Document, Query
-from rag_store.embedders import EmbedderSpec, open_embedder
+from rag_store.embedders import Embedder, EmbedderSpec, open_embedder
+from rag_store.embedders.adapter import write_adapter
+from rag_store.embedders.head import Learned
+from rag_store.embedders.minilm import WEIGHTS, model_folder
+from rag_store.embedders.transformer import load_model
 from rag_store.fusion import fuse
 from rag_store.library import open_library
 from rag_store.ranking import rank
@@ -32,6 +35,7 @@ from rag_store.settings import FUSIONS, Settings
 from rag_store.signals import Signals, compare, score_rows
 from rag_store.snapshot import Snapshot
 from rag_store.terms import terms
+from rag_store.tuning.training import Course, tune
 
 Floats = npt.NDArray[np.float64]
 LEAD = 1e-4
@@ -88,8 +92,8 @@ def main() -> None:
         every = every.beside(asyncio.run(_leads(read_documents(most), queries))[ALL])
         kinds.append(("zscore of all documents, 2 libraries", every))
     if parsed.epochs:
-        taught = every.beside(_trained_leads(read_documents(most), queries, parsed.epochs))
-        kinds.append(("the same and the encoder trained further", taught))
+        learned = every.beside(_tuned_leads(_sorted(most), queries, parsed.epochs))
+        kinds.append(("the same and what an adapter learned", learned))
     for name, leads in kinds:
         _print(name, "weights from 0", leads, 0.0, parsed.limit_s)
     for fusion in FUSIONS:
@@ -150,15 +154,31 @@ async def _leads(documents: Sequence[Document], queries: Sequence[Query]) -> dic
     return {name: _together(leads) for name, leads in rows.items()}
 
 
-def _trained_leads(documents: Sequence[Document], queries: Sequence[Query], epochs: int) -> Leads:
-    ordered = sorted(documents, key=lambda each: each.doc_id)
-    scores = train(ordered, epochs).scores([query.text for query in queries])
+def _tuned_leads(documents: Sequence[Document], queries: Sequence[Query], epochs: int) -> Leads:
+    """What an adapter learns of the documents, as the product makes it."""
+    learned, embedder = _tuned(documents, epochs)
     leads = []
-    for query, of_query in zip(queries, scores, strict=True):
-        is_true = np.array([each.doc_id in query.doc_ids for each in ordered])
-        values = fuse("zscore", [of_query], [1])[:, None]
+    for query, embedding in zip(queries, embedder.embed([q.text for q in queries]), strict=True):
+        is_true = np.array([each.doc_id in query.doc_ids for each in documents])
+        values = fuse("zscore", [learned.log_probabilities(embedding.vector)], [1])[:, None]
         leads.append(_Lead(values[is_true] - values[~is_true], 0.0, is_lost=False))
     return _together(leads)
+
+
+def _tuned(documents: Sequence[Document], epochs: int) -> tuple[Learned, Embedder]:
+    tokenizer, encoder = load_model(str(model_folder()))
+    tuned = tune(tokenizer, encoder, documents, Course(epochs), lambda _done, _total: None)
+    learned = Learned.of(tuned.head, [each.doc_id for each in documents])
+    assert learned is not None
+    with tempfile.TemporaryDirectory(prefix="kvswarm-ceiling-") as folder:
+        path = Path(folder) / "adapter.safetensors"
+        write_adapter(path, WEIGHTS, tuned.changes, tuned.head)
+        return learned, open_embedder(EmbedderSpec(adapter=path))
+
+
+def _sorted(corpus: Path) -> list[Document]:
+    """In the order of a snapshot's entries."""
+    return sorted(read_documents(corpus), key=lambda each: each.doc_id)
 
 
 def _lead(
@@ -197,7 +217,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--split", default="test")
     parser.add_argument("--more", type=Path, help="the same documents with more expansions")
     parser.add_argument(
-        "--epochs", type=int, default=0, help="train the encoder on --more or --corpus, too"
+        "--epochs", type=int, default=0, help="let an adapter learn --more or --corpus, too"
     )
     parser.add_argument("--limit-s", type=float, default=300.0, help="of each search")
     return parser

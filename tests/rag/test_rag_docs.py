@@ -10,6 +10,7 @@ from rag_store.cli.expand import _parser as expand_parser
 from rag_store.cli.figures import Figures, SizeFigures, as_json
 from rag_store.cli.options import Parser, add_library_options
 from rag_store.cli.serve import _parser as serve_parser
+from rag_store.cli.tune import _parser as tune_parser
 from rag_store.evaluation import Evaluation
 from rag_store.service.app import make_app
 from rag_store.service.state import Limits, State
@@ -40,8 +41,9 @@ def test_every_option_of_the_library_stands_with_its_default() -> None:
     [
         ("Options of `kvswarm rag serve`:", serve_parser(), 6),
         ("| option of `kvswarm rag expand` |", expand_parser(), 4),
+        ("| option of `kvswarm rag tune` |", tune_parser(), 4),
     ],
-    ids=["serve", "expand"],
+    ids=["serve", "expand", "tune"],
 )
 def test_every_option_of_a_command_stands_with_its_default(
     head: str, parser: Parser, count: int

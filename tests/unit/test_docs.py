@@ -68,6 +68,7 @@ COMMANDS = (
     ["rag", "label"],
     ["rag", "eval"],
     ["rag", "expand"],
+    ["rag", "tune"],
     ["rag", "fit-threshold"],
 )
 
