@@ -7,6 +7,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import numpy as np
+
 from rag_store.cli.index import shown_progress
 from rag_store.cli.options import Parser, number
 from rag_store.documents import Document
@@ -59,6 +61,8 @@ def _tune(
     tuned = tune(tokenizer, encoder, documents, course, told)
     if not tuned.changes:
         raise EmbedderError(f"the model {model!r} has no linear layers to learn with")
+    if not all(np.isfinite(part).all() for pair in tuned.changes.values() for part in pair):
+        raise EmbedderError("learning led to numbers that are not finite: try another --seed")
     write_adapter(out, base, tuned.changes, tuned.head)
     return tuned
 

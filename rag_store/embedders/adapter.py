@@ -71,6 +71,8 @@ def read_adapter(path: Path) -> Adapter:
     """The adapter in a file. Raises RagUsageError."""
     from safetensors import SafetensorError, safe_open
 
+    if path.exists() and not path.is_file():  # reading a pipe might never end
+        raise RagUsageError(f"{path} is no regular file: {_HINT}")
     try:
         digest = hashlib.sha256(path.read_bytes()).hexdigest()
         with safe_open(str(path), framework="np") as file:

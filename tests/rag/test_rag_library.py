@@ -18,6 +18,7 @@ from rag_store.decision import Features, features
 from rag_store.documents import Document, Query
 from rag_store.embedders import EmbedderSpec, Embedding
 from rag_store.embedders.hashing import HashingEmbedder
+from rag_store.embedders.head import Head
 from rag_store.embedders.queue import EmbeddingQueue
 from rag_store.errors import EmbedderError, EmbedderRefusal, QueryError, RagError, RagUsageError
 from rag_store.evaluation import evaluate
@@ -97,8 +98,8 @@ class HeldIndexing:
         self.begun, self.may_end = threading.Event(), threading.Event()
         self._index = Snapshot.of
 
-    def __call__(self, entries: list[Entry], dim: int) -> Snapshot:
-        found = self._index(entries, dim)
+    def __call__(self, entries: list[Entry], dim: int, head: Head | None) -> Snapshot:
+        found = self._index(entries, dim, head)
         self.begun.set()
         self.may_end.wait(30)
         return found

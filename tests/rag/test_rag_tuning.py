@@ -209,7 +209,7 @@ def test_a_broken_adapter_is_one_line(fault: str, tuned: Path, tmp_path: Path) -
     ("arguments", "said"),
     [
         (["label", "x", "--embedder-adapter", "/nowhere"], "cannot read /nowhere"),
-        (["label", "x", "--embedder-adapter", "/"], "cannot read /"),
+        (["label", "x", "--embedder-adapter", "/"], "/ is no regular file"),
         (
             ["label", "x", "--embedder", "hashing", "--embedder-adapter", "/x"],
             "embedder 'hashing' takes no adapter",
@@ -229,6 +229,16 @@ def test_wrong_use_is_one_line(
     corpus = str(write_corpus(tmp_path / "corpus"))
     given = [corpus if each == "CORPUS" else each for each in arguments]
     assert said in refused(capsys, *given)
+
+
+def test_what_is_not_finite_is_not_kept(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("rag_store.tuning.training.RATE", float("inf"))
+    corpus = write_corpus(tmp_path / "corpus")
+    assert rag("tune", "--corpus", corpus, "--epochs", 2) == 1
+    assert "try another --seed" in capsys.readouterr().err
+    assert not (corpus / "adapter.safetensors").exists()
 
 
 def test_there_must_be_something_to_learn(
