@@ -6,9 +6,10 @@ from dataclasses import dataclass
 
 from rag_store.catalog import Entry, sort_out
 from rag_store.documents import Document, sha256_32
-from rag_store.embedders import Embedder
+from rag_store.embedders import Embedder, Identity
 from rag_store.embedders.adapter import read_adapter
 from rag_store.embedders.head import Head
+from rag_store.errors import RagUsageError
 from rag_store.fingerprint import Fingerprint
 from rag_store.ingest import Progress, Writer
 from rag_store.settings import Settings
@@ -47,7 +48,7 @@ class Shelf:
             for doc_id, entry in self._read().items()
         }
         self._dim, self._expansions = identity.dim, settings.expansions
-        self._head = _kept_head(settings)
+        self._head = _kept_head(settings, identity)
         self._snapshot: Snapshot | None = None
         self._is_stale = False
         self._building = threading.Lock()
@@ -152,15 +153,18 @@ class Shelf:
             self._is_stale = False
 
 
-def _kept_head(settings: Settings) -> Head | None:
+def _kept_head(settings: Settings, identity: Identity) -> Head | None:
     """The head of the adapter that the collection was made with, of which a copy is kept.
 
     Raises RagUsageError.
     """
-    given, kept = settings.embedder.adapter, kept_adapter(settings.path, settings.collection)
+    given = settings.embedder.adapter
+    kept = kept_adapter(settings.path, settings.collection, settings.chroma_url)
     if given is None:
         kept.unlink(missing_ok=True)
         return None
     adapter = read_adapter(given)
+    if adapter.weights() != identity.weights:
+        raise RagUsageError(f"{given} was changed while it was read: run this again")
     adapter.keep(kept)
     return adapter.head

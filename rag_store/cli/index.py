@@ -19,7 +19,7 @@ from rag_store.readers import read_documents
 async def index_command(arguments: list[str]) -> int:
     """Put documents into the library; safe to repeat after any interruption."""
     parsed = _parser().parse_args(arguments)
-    settings = settings_of(parsed, parsed.source, kept=not parsed.rebuild)
+    settings = settings_of(parsed, parsed.source)
     documents = read_documents(parsed.source, settings.expansions)
     async with open_library(settings, rebuild=parsed.rebuild) as library:
         with shown_progress("indexing") as told:

@@ -216,5 +216,5 @@ def _adapter(parsed: argparse.Namespace, corpus: Path | None, kept: bool) -> Pat
     if parsed.embedder_adapter == "off" or parsed.embedder != _EMBEDDER.kind:
         return None
     places = [adapter_path(corpus)] if corpus is not None else []
-    places += [kept_adapter(parsed.path, parsed.collection)] if kept else []
+    places += [kept_adapter(parsed.path, parsed.collection, parsed.chroma_url)] if kept else []
     return next((path for path in places if place_of(path) is Place.FILE), None)

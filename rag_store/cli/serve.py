@@ -30,7 +30,7 @@ async def serve_command(arguments: list[str]) -> int:
         queue=parsed.queue, batch=min(parsed.batch, parsed.queue), body_bytes=parsed.body_bytes
     )
     options = ServerOptions(parsed.bind, parsed.port, parsed.drain, limits)
-    settings = settings_of(parsed, parsed.corpus, kept=not parsed.renew)
+    settings = settings_of(parsed, parsed.corpus)
     await serve(settings, options, _filling(parsed, settings.expansions), _announce)
     return 0
 

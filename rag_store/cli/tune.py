@@ -2,6 +2,7 @@
 
 import argparse
 import asyncio
+import os
 import time
 from collections.abc import Sequence
 from pathlib import Path
@@ -12,7 +13,7 @@ import numpy as np
 from rag_store.cli.index import shown_progress
 from rag_store.cli.options import Parser, number
 from rag_store.documents import Document
-from rag_store.embedders.adapter import write_adapter
+from rag_store.embedders.adapter import read_adapter, write_adapter
 from rag_store.embedders.minilm import WEIGHTS, pinned_folder
 from rag_store.embedders.spec import ADAPTABLE, EmbedderSpec, needed
 from rag_store.embedders.transformer import load_model, parameters_digest, weights_digest
@@ -29,6 +30,10 @@ async def tune_command(arguments: list[str]) -> int:
     """Train the embedder on a corpus; the file is written when that is done."""
     parsed = _parser().parse_args(arguments)
     documents = _documents(parsed.corpus)
+    if parsed.out is None and parsed.embedder != "minilm":
+        raise RagUsageError(
+            f"the file beside a corpus is for minilm: name one for {parsed.embedder} with -o"
+        )
     out = parsed.out or adapter_path(parsed.corpus)
     _check_out(out)
     begun_s = time.monotonic()
@@ -63,6 +68,7 @@ def _tune(
         raise EmbedderError(f"the model {model!r} has no linear layers to learn with")
     if not all(np.isfinite(part).all() for pair in tuned.changes.values() for part in pair):
         raise EmbedderError("learning led to numbers that are not finite: try another --seed")
+    told(1, 1)  # after Ctrl-C it raises, and nothing is written
     write_adapter(out, base, tuned.changes, tuned.head)
     return tuned
 
@@ -79,12 +85,25 @@ def _documents(corpus: Path) -> tuple[Document, ...]:
 
 
 def _check_out(path: Path) -> None:
-    if place_of(path) is Place.FOLDER:
+    place = place_of(path)
+    if place is Place.FOLDER:
         raise RagUsageError(
             f"-o {path} is a folder: name a file, such as {path}/adapter.safetensors"
         )
     if place_of(path.absolute().parent) is not Place.FOLDER:
         raise RagUsageError(f"-o {path}: {path.parent} is no folder: make it or name another")
+    if place is not Place.NOTHING and not _is_adapter(path):
+        raise RagUsageError(f"-o {path} exists and is no adapter: name another, or remove it")
+    if not os.access(path.absolute().parent, os.W_OK):
+        raise RagUsageError(f"-o {path}: {path.parent} cannot be written to: name another")
+
+
+def _is_adapter(path: Path) -> bool:
+    try:
+        read_adapter(path)
+    except RagUsageError:
+        return False
+    return True
 
 
 def _parser() -> Parser:

@@ -34,6 +34,7 @@ class Adapter:
     """`base` is the SHA-256 of the weights that it changes, `digest` that of its own file."""
 
     path: Path
+    content: bytes
     base: str
     digest: str
     changes: Changes
@@ -62,30 +63,35 @@ class Adapter:
 
     def keep(self, path: Path) -> None:
         """Copy its file to a path, unless that is it. Raises RagUsageError."""
-        if path.is_file() and path.samefile(self.path):
-            return
-        _write(path, self.path.read_bytes())
+        try:
+            if path.is_file() and path.samefile(self.path):
+                return
+            path.parent.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise RagUsageError(f"cannot write {path} ({error.strerror})") from error
+        _write(path, self.content)
 
 
 def read_adapter(path: Path) -> Adapter:
     """The adapter in a file. Raises RagUsageError."""
-    from safetensors import SafetensorError, safe_open
+    from safetensors import SafetensorError
+    from safetensors.numpy import load
 
     if path.exists() and not path.is_file():  # reading a pipe might never end
         raise RagUsageError(f"{path} is no regular file: {_HINT}")
     try:
-        digest = hashlib.sha256(path.read_bytes()).hexdigest()
-        with safe_open(str(path), framework="np") as file:
-            facts = file.metadata() or {}
-            tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
+        content = path.read_bytes()
+        tensors = load(content)
+        facts = _facts(content)
         _check(tensors)
         weights, biases, owners = (tensors.pop(name) for name in _HEAD)
         head = Head(weights, biases, owners, _doc_ids(facts))
         _check_head(head)
-        return Adapter(path, facts[_BASE], digest, _paired(tensors), head)
+        digest = hashlib.sha256(content).hexdigest()
+        return Adapter(path, content, facts[_BASE], digest, _paired(tensors), head)
     except OSError as error:
         raise RagUsageError(f"cannot read {path} ({error.strerror}): {_HINT}") from error
-    except (SafetensorError, KeyError, ValueError, TypeError) as error:
+    except (SafetensorError, LookupError, ValueError, TypeError, AttributeError) as error:
         raise RagUsageError(f"{path} is no adapter ({error}): {_HINT}") from error
 
 
@@ -114,6 +120,13 @@ def _write(path: Path, content: bytes) -> None:
         raise RagUsageError(
             f"cannot write {path} ({error.strerror}): name a file that can be written"
         ) from error
+
+
+def _facts(content: bytes) -> dict[str, str]:
+    """The metadata in the header, which `load` has found sound: eight bytes say its length."""
+    end = 8 + int.from_bytes(content[:8], "little")
+    found: dict[str, str] = json.loads(content[8:end]).get("__metadata__", {})
+    return found
 
 
 def _doc_ids(facts: Mapping[str, str]) -> tuple[str, ...]:

@@ -1,6 +1,6 @@
 """An encoder whose vectors are to tell documents apart."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -77,15 +77,17 @@ class Classifier:
         tokens = self.tokenizer(
             list(texts), padding=True, truncation=True, max_length=MAX_TOKENS, return_tensors="pt"
         )
-        hidden = self.encoder(**tokens).last_hidden_state
-        mask = tokens["attention_mask"][..., None].to(hidden.dtype)
+        ids, seen = tokens["input_ids"], tokens["attention_mask"]
+        hidden = self.encoder(input_ids=ids, attention_mask=seen).last_hidden_state
+        mask = seen[..., None].to(hidden.dtype)
         means = (hidden * mask).sum(1) / mask.sum(1)
         return torch.nn.functional.normalize(means, dim=-1)
 
     def _probabilities(self, vectors: torch.Tensor) -> torch.Tensor:
         by_chunk = torch.log_softmax(_SHARPNESS * self.head(vectors), -1)
-        return torch.stack([each.logsumexp(-1) for each in self._by_document(by_chunk)], -1)
-
-    def _by_document(self, by_chunk: torch.Tensor) -> Iterator[torch.Tensor]:
-        for document in range(int(self.owners.max()) + 1):
-            yield by_chunk[:, self.owners == document]
+        shape = len(vectors), int(self.owners.max()) + 1
+        least = torch.full(shape, -torch.inf)
+        own = self.owners.expand(len(vectors), -1)
+        most = least.scatter_reduce(1, own, by_chunk.detach(), "amax")
+        likely = torch.exp(by_chunk - most[:, self.owners])
+        return torch.zeros(shape).index_add(1, self.owners, likely).log() + most

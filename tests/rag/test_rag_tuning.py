@@ -1,6 +1,7 @@
 """An encoder learns a corpus: its adapter is made, found, kept, used, refused."""
 
 import json
+import os
 import random
 import shutil
 import signal
@@ -15,11 +16,12 @@ from safetensors.numpy import load_file, save_file
 
 from rag_store.cli.main import main
 from rag_store.documents import Document
-from rag_store.embedders import EmbedderSpec, open_embedder
+from rag_store.embedders import Embedder, EmbedderSpec, open_embedder
 from rag_store.embedders.adapter import read_adapter, write_adapter
 from rag_store.embedders.head import Head, Learned
 from rag_store.embedders.minilm import WEIGHTS
 from rag_store.errors import EmbedderError, RagUsageError
+from rag_store.state_files import kept_adapter
 from rag_store.tuning.examples import Example, batches, examples_of
 
 TEXTS = {
@@ -113,7 +115,7 @@ def test_explain_says_what_was_learned(library: Path, capsys: pytest.CaptureFixt
 def test_the_library_keeps_its_adapter(
     own_library: Path, tuned: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    kept = own_library / "default.adapter.safetensors"
+    kept = own_library / "adapters" / "default.safetensors"
     assert kept.read_bytes() == (tuned / "adapter.safetensors").read_bytes()
     more = write_corpus(own_library.parent / "more")
     (more / "moss.txt").write_text("Moss, put in later, from a folder without an adapter.")
@@ -130,7 +132,7 @@ def test_a_library_of_an_adapter_is_not_used_without(
     told = refused(capsys, "label", "red", "--path", own_library, *off)
     assert "embedder minilm+adapter, not minilm" in told
     assert rag("index", tuned, "--path", own_library, *off, "--rebuild") == 0
-    assert not (own_library / "default.adapter.safetensors").exists()
+    assert not (own_library / "adapters" / "default.safetensors").exists()
     assert rag("label", "red", "--path", own_library) == 0
 
 
@@ -219,7 +221,19 @@ def test_a_broken_adapter_is_one_line(fault: str, tuned: Path, tmp_path: Path) -
         (["tune", "--corpus", "CORPUS", "--rank", "0"], "--rank"),
         (["tune", "--corpus", "CORPUS", "-o", "/"], "-o / is a folder"),
         (["tune", "--corpus", "CORPUS", "-o", "/nowhere/a"], "/nowhere is no folder"),
-        (["tune", "--corpus", "CORPUS", "--embedder", "hf-encoder"], "--embedder-model"),
+        (["tune", "--corpus", "CORPUS", "--embedder", "hf-encoder"], "with -o"),
+        (
+            [
+                "tune",
+                "--corpus",
+                "CORPUS",
+                "--embedder",
+                "hf-encoder",
+                "-o",
+                "/tmp/kvswarm-no-such-file",
+            ],
+            "-model",
+        ),
         (["tune", "--corpus", "CORPUS", "--embedder", "hashing"], "invalid choice: 'hashing'"),
     ],
 )
@@ -250,6 +264,41 @@ def test_there_must_be_something_to_learn(
     for name in ("raft", "dough"):
         (corpus / f"{name}.txt").unlink()
     assert "has one document" in refused(capsys, "tune", "--corpus", corpus)
+
+
+@pytest.mark.parametrize("name", ["expansions.jsonl", "raft.txt", "pipe"])
+def test_nothing_but_an_adapter_is_replaced(
+    name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    corpus = write_corpus(tmp_path / "corpus")
+    os.mkfifo(tmp_path / "pipe")
+    out = tmp_path / name if name == "pipe" else corpus / name
+    before = out.read_bytes() if out.is_file() else None
+    assert "is no adapter" in refused(capsys, "tune", "--corpus", corpus, "-o", out)
+    assert before == (out.read_bytes() if out.is_file() else None)
+
+
+def test_a_server_of_collections_has_copies_of_its_own(tmp_path: Path) -> None:
+    places = {kept_adapter(tmp_path, "x", url) for url in ("", "http://a", "http://b")}
+    assert len(places) == 3
+
+
+def test_an_adapter_that_changes_while_it_is_read_is_not_mixed(
+    tuned: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    corpus = Path(shutil.copytree(tuned, tmp_path / "corpus"))
+    file = corpus / "adapter.safetensors"
+    adapter = read_adapter(file)
+    name, pair = next(iter(adapter.changes.items()))
+
+    def opened(spec: EmbedderSpec) -> Embedder:
+        embedder = open_embedder(spec)
+        write_adapter(file, WEIGHTS, {name: pair}, adapter.head)
+        return embedder
+
+    monkeypatch.setattr("rag_store.library.open_embedder", opened)
+    told = refused(capsys, "index", corpus, "--path", tmp_path / "rag")
+    assert "was changed while it was read" in told
 
 
 def test_ctrl_c_ends_it_and_leaves_nothing(tmp_path: Path) -> None:
@@ -297,4 +346,4 @@ def test_a_corpus_file_has_its_adapter_beside_it(tuned: Path, tmp_path: Path) ->
     (tmp_path / "c.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
     shutil.copy(tuned / "adapter.safetensors", tmp_path / "c.adapter.safetensors")
     assert rag("index", tmp_path / "c.jsonl", "--path", tmp_path / "rag") == 0
-    assert (tmp_path / "rag" / "default.adapter.safetensors").exists()
+    assert (tmp_path / "rag" / "adapters" / "default.safetensors").exists()
