@@ -113,7 +113,8 @@ def _candidates(snapshot: Snapshot, found: RowScores, learned: Scores, retriever
         chosen |= _leading(snapshot.best_by_document(found.cosines), above=-1)
     if retriever != "dense":
         chosen |= _leading(snapshot.best_by_document(found.bm25), above=0)
-    chosen |= _leading(np.where(np.isnan(learned), BELOW, learned), above=BELOW)
+    if snapshot.learned is not None:
+        chosen |= _leading(np.where(np.isnan(learned), BELOW, learned), above=BELOW)
     return np.array(sorted(chosen), np.int64)
 
 
