@@ -19,7 +19,8 @@ async def rag_service(
 ) -> AsyncIterator[RunningRagService]:
     """Serve the documents at `corpus`, or the demo corpus; inside, the service answers.
 
-    The questions in the file of expansions beside the corpus, if there is one, are indexed too.
+    The questions in the file of expansions beside the corpus, if there is one, are indexed too,
+    and the service embeds with the adapter beside it.
 
     Raises CorpusError, UsageError where it is not installed, and TargetError.
     """
@@ -27,16 +28,26 @@ async def rag_service(
     require_rag_service()
     say(f"starting the RAG service with {len(documents)} documents …")
     lines = "".join(f"{json.dumps(asdict(document))}\n" for document in documents)
-    texts = CorpusTexts(_name(corpus), lines, _expansions(corpus or load_corpus().source))
+    source = corpus or load_corpus().source
+    texts = CorpusTexts(_name(corpus), lines, _expansions(source), _adapter(source))
     async with start_rag_service(texts, logs, start_timeout_s) as service:
         yield service
 
 
 def _expansions(source: Path) -> str:
     """The content of the file, which the service reads and checks; empty where there is none."""
-    beside = source.with_suffix(".expansions.jsonl")
-    path = source / "expansions.jsonl" if source.is_dir() else beside
+    path = _beside(source, "expansions.jsonl")
     return read_text(path) if path.exists() else ""
+
+
+def _adapter(source: Path) -> Path | None:
+    path = _beside(source, "adapter.safetensors").resolve()
+    return path if path.exists() else None
+
+
+def _beside(source: Path, name: str) -> Path:
+    """Where the service looks for a file that belongs to a corpus."""
+    return source / name if source.is_dir() else source.with_suffix(f".{name}")
 
 
 def _name(corpus: Path | None) -> str:

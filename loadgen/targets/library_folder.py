@@ -17,12 +17,14 @@ from loadgen.targets.home import home
 class CorpusTexts:
     """Lines of JSON with doc_id, title and text, and such with doc_id and questions, or none.
 
-    By its name the library of a corpus is found again.
+    By its name the library of a corpus is found again. `adapter` is a file of what an encoder has
+    learned about it.
     """
 
     name: str
     documents: str
     expansions: str = ""
+    adapter: Path | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -31,6 +31,11 @@ extends = "one"
 """
 
 
+def expand(corpus: Path) -> None:
+    expansion = {"doc_id": "raft", "questions": ["Who copies to whom?"]}
+    (corpus / "expansions.jsonl").write_text(json.dumps(expansion))
+
+
 @dataclass(frozen=True)
 class Place:
     """Folders of a test; the home is kept between runs."""
@@ -43,8 +48,7 @@ class Place:
         corpus = self.folder / "corpus"
         if not corpus.exists():
             write_corpus(corpus)
-            expansion = {"doc_id": "raft", "questions": ["Who copies to whom?"]}
-            (corpus / "expansions.jsonl").write_text(json.dumps(expansion))
+            expand(corpus)
         target = ["--targets", catalog, "--corpus", corpus, "--out", self.folder / name]
         small = ["--contexts", 3, "--output-tokens", 2, "-u", 1, "--max-lag-ms", 60_000]
         return [*KVSWARM, "run", "rag", "--model", "m", *map(str, [*target, *small, *more])]
@@ -128,6 +132,23 @@ def test_a_service_that_runs_already_is_used(place: Place, tmp_path: Path) -> No
     assert ran.code == 0, ran.said
     assert "starting the RAG service" not in ran.said
     assert ran.json("run.json")["rag"]["url"] == url
+
+
+def test_the_adapter_beside_a_corpus_is_used_while_it_is_there(
+    place: Place, tmp_path: Path
+) -> None:
+    corpus = write_corpus(tmp_path / "corpus")
+    expand(corpus)
+    tune = [*KVSWARM, "rag", "tune", "--corpus", str(corpus), "--epochs", "1"]
+    subprocess.run(tune, capture_output=True, timeout=TIMEOUT_S, check=True)
+    given = ("--target", "one", "--corpus", corpus, "-t", "1s")
+    used = []
+    for name in ("adapted", "plain"):
+        ran = place.run(name, *given)
+        assert ran.code == 0, ran.said
+        used.append(ran.json("run.json")["rag"]["embedder"])
+        (corpus / "adapter.safetensors").unlink(missing_ok=True)
+    assert used == ["minilm+adapter", "minilm"]
 
 
 def test_a_service_that_cannot_start_is_told(place: Place, tmp_path: Path) -> None:
