@@ -51,9 +51,17 @@ class Classifier:
             found = torch.cat([self._encoded(part) for part in parts])
         return found.clone()
 
-    def __call__(self, texts: Sequence[str]) -> torch.Tensor:
-        """The logarithm of each document's probability, shape [texts, documents]."""
-        return self._probabilities(self._encoded(texts))
+    def lengths_tokens(self, texts: Sequence[str]) -> list[int]:
+        """Of each text, as far as it is read."""
+        found = self.tokenizer(list(texts), truncation=True, max_length=MAX_TOKENS)
+        return [len(each) for each in found["input_ids"]]
+
+    def __call__(self, texts: Sequence[str], masked: float = 0.0) -> torch.Tensor:
+        """The logarithm of each document's probability, shape [texts, documents].
+
+        Of the tokens the share `masked`, drawn at random, is not seen.
+        """
+        return self._probabilities(self._encoded(texts, masked))
 
     def share_right(self, texts: Sequence[str], documents: Sequence[int]) -> float:
         """Of the texts whose own document is the most probable; 0 of no texts."""
@@ -73,11 +81,20 @@ class Classifier:
             tuple(doc_ids),
         )
 
-    def _encoded(self, texts: Sequence[str]) -> torch.Tensor:
+    def _encoded(self, texts: Sequence[str], masked: float = 0.0) -> torch.Tensor:
         tokens = self.tokenizer(
-            list(texts), padding=True, truncation=True, max_length=MAX_TOKENS, return_tensors="pt"
+            list(texts),
+            padding=True,
+            truncation=True,
+            max_length=MAX_TOKENS,
+            return_tensors="pt",
+            return_special_tokens_mask=True,
         )
         ids, seen = tokens["input_ids"], tokens["attention_mask"]
+        mask_id = self.tokenizer.mask_token_id
+        if masked and mask_id is not None:
+            hit = torch.rand(ids.shape) < masked
+            ids = ids.masked_fill(hit & (tokens["special_tokens_mask"] == 0), mask_id)
         hidden = self.encoder(input_ids=ids, attention_mask=seen).last_hidden_state
         mask = seen[..., None].to(hidden.dtype)
         means = (hidden * mask).sum(1) / mask.sum(1)

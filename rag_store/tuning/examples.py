@@ -9,6 +9,8 @@ from rag_store.documents import Document
 
 KEPT_ASIDE = 0.05
 MOST_ASIDE = 500
+_BATCHES_ALIKE = 100
+"""So many are sorted by length together: with more, less is padded; with fewer, more is mixed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,16 +44,19 @@ def examples_of(documents: Sequence[Document], seed: int) -> Examples:
 
 
 def batches(
-    examples: Sequence[Example], size: int, chance: random.Random
-) -> list[Sequence[Example]]:
+    examples: Sequence[Example], lengths_tokens: Sequence[int], size: int, chance: random.Random
+) -> list[list[Example]]:
     """All in random order, but texts of like length together, as a batch is padded."""
-    order = chance.sample(examples, len(examples))
+    order = chance.sample(range(len(examples)), len(examples))
+    window = _BATCHES_ALIKE * size
     windows = [
-        sorted(order[at : at + 20 * size], key=lambda each: len(each.text))
-        for at in range(0, len(order), 20 * size)
+        sorted(order[at : at + window], key=lengths_tokens.__getitem__)
+        for at in range(0, len(order), window)
     ]
-    found: list[Sequence[Example]] = [
-        window[at : at + size] for window in windows for at in range(0, len(window), size)
+    found = [
+        [examples[each] for each in window[at : at + size]]
+        for window in windows
+        for at in range(0, len(window), size)
     ]
     chance.shuffle(found)
     return found

@@ -334,11 +334,17 @@ def test_examples_are_apart_and_each_is_learned_once_a_pass() -> None:
     texts = [each.text for each in (*examples.learned, *examples.aside)]
     assert sorted(texts) == sorted([*asked, "A", "One.", "Two.", "B", "Three."])
     assert Example("Three.", 1) in examples.learned
-    found = batches(examples.learned, 4, random.Random(1))
+    lengths = [len(each.text) for each in examples.learned]
+    found = batches(examples.learned, lengths, 4, random.Random(1))
     assert max(map(len, found)) == 4
     assert sorted(each.text for batch in found for each in batch) == sorted(
         each.text for each in examples.learned
     )
+    most = sum(
+        max(len(each.text) for each in batch) - min(len(each.text) for each in batch)
+        for batch in found
+    )
+    assert most <= max(lengths) - min(lengths), "texts of like length are together"
 
 
 def test_a_corpus_file_has_its_adapter_beside_it(tuned: Path, tmp_path: Path) -> None:
