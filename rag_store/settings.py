@@ -65,7 +65,8 @@ class Settings:
         return self.chroma_url or str(self.path)
 
     def _check_reranker(self) -> None:
-        most = CANDIDATES_EACH * (2 if self.retriever == "hybrid" else 1)
+        finders = 2 + (self.embedder.adapter is not None) if self.retriever == "hybrid" else 1
+        most = CANDIDATES_EACH * finders
         if self.reranker.url and self.reranker.documents > most:
             raise RagUsageError(
                 f"--rerank is {self.reranker.documents}: with --retriever {self.retriever}"

@@ -46,7 +46,6 @@ class TransformerEmbedder:
         """
         self._tokenizer, self._model = load_model(model)
         _libraries()[0].set_num_threads(1)
-        self._prepare_padding()
         dim = int(self._model.config.hidden_size)
         self._max_tokens = max_tokens
         # A slow tokenizer does not say which word a token is a piece of.
@@ -86,11 +85,6 @@ class TransformerEmbedder:
         ]
         return _Tokens(list(found["input_ids"]), words)
 
-    def _prepare_padding(self) -> None:
-        self._tokenizer.padding_side = "right"
-        if self._tokenizer.pad_token_id is None:
-            self._tokenizer.pad_token = self._tokenizer.eos_token
-
     def _forward(self, rows: list[_Tokens]) -> list[Embedding]:
         import torch
 
@@ -114,10 +108,12 @@ class TransformerEmbedder:
 
 
 def load_model(model: str) -> tuple[Any, Any]:
-    """Tokenizer and model, with dropout off. Raises EmbedderError."""
+    """A tokenizer that pads on the right, and the model, with dropout off. Raises EmbedderError."""
     torch, transformers = _libraries()
     try:
-        tokenizer = transformers.AutoTokenizer.from_pretrained(model)
+        tokenizer = transformers.AutoTokenizer.from_pretrained(model, padding_side="right")
+        if tokenizer.pad_token_id is None:
+            tokenizer.pad_token = tokenizer.eos_token
         return tokenizer, transformers.AutoModel.from_pretrained(model, dtype=torch.float32).eval()
     except (OSError, ValueError, KeyError) as error:
         reason = str(error).strip().split("\n")[0]

@@ -91,7 +91,6 @@ def _learn(classifier: Classifier, examples: Examples, course: Course, told: Tol
     rates = torch.optim.lr_scheduler.LambdaLR(
         optimizer, lambda step: min((step + 1) / warm, (len(steps) - step) / len(steps))
     )
-    classifier.encoder.eval()  # without dropout
     for at, batch in enumerate(steps):
         optimizer.zero_grad()
         torch.autograd.backward(_loss(classifier, batch))

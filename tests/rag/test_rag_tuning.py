@@ -19,8 +19,10 @@ from rag_store.documents import Document
 from rag_store.embedders import Embedder, EmbedderSpec, open_embedder
 from rag_store.embedders.adapter import read_adapter, write_adapter
 from rag_store.embedders.head import Head, Learned
-from rag_store.embedders.minilm import WEIGHTS
+from rag_store.embedders.minilm import WEIGHTS, model_folder
 from rag_store.errors import EmbedderError, RagUsageError
+from rag_store.reranking.spec import RerankerSpec
+from rag_store.settings import Settings
 from rag_store.state_files import kept_adapter
 from rag_store.tuning.examples import Example, batches, examples_of
 
@@ -123,6 +125,22 @@ def test_the_library_keeps_its_adapter(
     found = probabilities(capsys, own_library, "Is the blue one moss?")
     assert (found["dough"] or 0) > 0.5
     assert found["moss"] is None
+
+
+def test_a_library_that_is_made_anew_keeps_its_adapter(own_library: Path, tmp_path: Path) -> None:
+    kept = own_library / "adapters" / "default.safetensors"
+    before = kept.read_bytes()
+    given = "--path", own_library, "--chunk-tokens", 64, "--rebuild"
+    assert rag("index", write_corpus(tmp_path / "corpus"), *given) == 0
+    assert kept.read_bytes() == before
+
+
+def test_an_adapter_gives_a_reranker_more_to_read(tuned: Path) -> None:
+    with_it = EmbedderSpec(adapter=tuned / "adapter.safetensors")
+    reader = RerankerSpec("http://127.0.0.1:9", "model", documents=18)
+    Settings(embedder=with_it, reranker=reader)
+    with pytest.raises(RagUsageError, match="at most 12 candidates"):
+        Settings(reranker=reader)
 
 
 def test_a_library_of_an_adapter_is_not_used_without(
@@ -243,6 +261,27 @@ def test_wrong_use_is_one_line(
     corpus = str(write_corpus(tmp_path / "corpus"))
     given = [corpus if each == "CORPUS" else each for each in arguments]
     assert said in refused(capsys, *given)
+
+
+def test_an_encoder_learns_whose_tokenizer_neither_pads_nor_masks(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    model, file = tmp_path / "model", tmp_path / "a.safetensors"
+    model.mkdir()
+    for name in ("config.json", "model.safetensors", "tokenizer.json"):
+        (model / name).symlink_to(model_folder() / name)
+    bare = {"tokenizer_class": "PreTrainedTokenizerFast", "eos_token": "[SEP]"}
+    (model / "tokenizer_config.json").write_text(json.dumps(bare))
+    corpus = write_corpus(tmp_path / "corpus")
+    encoder = "--embedder", "hf-encoder", "--embedder-model", model
+    assert rag("tune", "--corpus", corpus, *encoder, "--epochs", 30, "-o", file) == 0
+    given = *encoder, "--embedder-adapter", file, "--path", tmp_path / "rag"
+    assert rag("index", corpus, *given, "--expansions", "off") == 0
+    capsys.readouterr()
+    assert rag("label", ASKED.format("red"), *given, "--json") == 0
+    best, *_ = json.loads(capsys.readouterr().out)["candidates"]
+    assert best["doc_id"] == "raft"
+    assert best["learned"] > 0.5
 
 
 def test_what_is_not_finite_is_not_kept(
