@@ -12,7 +12,7 @@ from threadpoolctl import threadpool_limits
 
 from rag_store.answering import Answering
 from rag_store.catalog import Entry
-from rag_store.decision import SHIPPED, UNFITTED, Threshold, fit
+from rag_store.decision import Threshold, fit, shipped
 from rag_store.documents import Document, Query, clean
 from rag_store.embedders import Vectors, open_embedder
 from rag_store.embedders.lent import LentEmbedder
@@ -242,7 +242,7 @@ class Library:
         return Threshold.from_json(stored) if stored else self._default_threshold()
 
     def _default_threshold(self) -> Threshold:
-        return SHIPPED.get(self.fingerprint.embedder, UNFITTED)
+        return shipped(self.fingerprint.embedder, self.fingerprint.weights)
 
     async def _in_thread(
         self, call: Callable[..., Result], *values: object, pool: ThreadPoolExecutor | None = None

@@ -15,12 +15,14 @@ import pytest
 from safetensors.numpy import load_file, save_file
 
 from rag_store.cli.main import main
+from rag_store.decision import UNFITTED, shipped
 from rag_store.documents import Document
 from rag_store.embedders import Embedder, EmbedderSpec, open_embedder
 from rag_store.embedders.adapter import read_adapter, write_adapter
 from rag_store.embedders.head import Head, Learned
 from rag_store.embedders.minilm import WEIGHTS, model_folder
 from rag_store.errors import EmbedderError, RagUsageError
+from rag_store.readers import read_documents
 from rag_store.reranking.spec import RerankerSpec
 from rag_store.settings import Settings
 from rag_store.state_files import kept_adapter
@@ -315,6 +317,16 @@ def test_nothing_but_an_adapter_is_replaced(
     before = out.read_bytes() if out.is_file() else None
     assert "is no adapter" in refused(capsys, "tune", "--corpus", corpus, "-o", out)
     assert before == (out.read_bytes() if out.is_file() else None)
+
+
+def test_the_demo_corpus_comes_with_an_adapter_and_its_threshold(tuned: Path) -> None:
+    demo = Path(__file__).parents[2] / "loadgen" / "workload" / "demo_corpus"
+    adapter = read_adapter(demo / "adapter.safetensors")
+    assert adapter.base == WEIGHTS
+    assert sorted(adapter.head.doc_ids) == sorted(each.doc_id for each in read_documents(demo))
+    assert shipped("minilm+adapter", adapter.weights()) == shipped("minilm", WEIGHTS)
+    other = read_adapter(tuned / "adapter.safetensors")
+    assert shipped("minilm+adapter", other.weights()) == UNFITTED
 
 
 def test_a_server_of_collections_has_copies_of_its_own(tmp_path: Path) -> None:
