@@ -49,9 +49,10 @@ class Fingerprint:
                 " choose another name with --collection"
             )
         if stored != self.as_json():
+            without = " (--embedder-adapter off)" if self.embedder.endswith("+adapter") else ""
             raise OtherSettings(
                 f"the collection {collection!r} was made with other settings"
-                f" ({self._differences(stored)}): use those, choose another --collection,"
+                f" ({self._differences(stored)}): use those{without}, choose another --collection,"
                 " or make it anew with kvswarm rag index --rebuild"
             )
 

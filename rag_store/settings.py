@@ -12,7 +12,8 @@ from rag_store.reranking.spec import RerankerSpec
 RETRIEVERS = ("hybrid", "dense", "bm25")
 FUSIONS = ("zscore", "minmax", "rrf")
 CANDIDATES_EACH = 6
-"""So many documents are candidates by their vectors, and as many by their words."""
+"""So many documents are candidates by their vectors, as many by their words, and as many by what
+an adapter has learned."""
 
 _COLLECTION = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{1,61}[A-Za-z0-9]")
 

@@ -20,15 +20,20 @@ from rag_store.store import ChunkStore, Row
 
 @dataclass(frozen=True, slots=True)
 class Size:
-    """How much a library holds; `expansions` are the questions beside the chunks."""
+    """How much a library holds; `expansions` are the questions beside the chunks.
+
+    `learned` are the documents that its adapter has learned, None where it has no adapter.
+    """
 
     documents: int
     chunks: int
     expansions: int = 0
+    learned: int | None = None
 
     def __str__(self) -> str:
         more = f" and {self.expansions} expansions" if self.expansions else ""
-        return f"{self.documents} documents in {self.chunks} chunks{more}"
+        learned = "" if self.learned is None else f", {self.learned} learned by the adapter"
+        return f"{self.documents} documents in {self.chunks} chunks{more}{learned}"
 
 
 class Shelf:
@@ -58,7 +63,10 @@ class Shelf:
         """How much it holds."""
         entries = list(self.entries.values())
         chunks = sum(entry.chunk_count for entry in entries)
-        return Size(len(entries), chunks, sum(len(entry.rows) for entry in entries) - chunks)
+        rows = sum(len(entry.rows) for entry in entries)
+        head = self._head
+        learned = None if head is None else len({*head.doc_ids} & {*self.entries})
+        return Size(len(entries), chunks, rows - chunks, learned)
 
     def corpus_digest(self) -> str:
         """SHA-256 over lines of id and text digest, sorted by id, as 32 hex digits."""

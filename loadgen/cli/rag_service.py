@@ -42,7 +42,7 @@ def _expansions(source: Path) -> str:
 
 def _adapter(source: Path) -> Path | None:
     path = _beside(source, "adapter.safetensors").resolve()
-    return path if path.exists() else None
+    return path if path.is_file() else None
 
 
 def _beside(source: Path, name: str) -> Path:

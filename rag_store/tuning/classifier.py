@@ -43,6 +43,11 @@ class Classifier:
             head.bias.zero_()
         return found
 
+    @property
+    def masks(self) -> bool:
+        """Whether tokens can be hidden from it."""
+        return self.tokenizer.mask_token_id is not None
+
     def vectors(self, texts: Sequence[str]) -> torch.Tensor:
         """Without learning: rows of unit length, shape [texts, dim]."""
         self.encoder.eval()
@@ -91,10 +96,9 @@ class Classifier:
             return_special_tokens_mask=True,
         )
         ids, seen = tokens["input_ids"], tokens["attention_mask"]
-        mask_id = self.tokenizer.mask_token_id
-        if masked and mask_id is not None:
-            hit = torch.rand(ids.shape) < masked
-            ids = ids.masked_fill(hit & (tokens["special_tokens_mask"] == 0), mask_id)
+        if masked and self.masks:
+            hit = (torch.rand(ids.shape) < masked) & (tokens["special_tokens_mask"] == 0)
+            ids = ids.masked_fill(hit, self.tokenizer.mask_token_id)
         hidden = self.encoder(input_ids=ids, attention_mask=seen).last_hidden_state
         mask = seen[..., None].to(hidden.dtype)
         means = (hidden * mask).sum(1) / mask.sum(1)

@@ -20,7 +20,8 @@ RATE, HEAD_RATE = 5e-4, 1e-2
 WARM_UP = 0.06
 SMOOTHING = 0.05
 MASKED = 0.15
-"""Of the tokens, so that no single word decides. Dropout instead takes half as long again."""
+"""Of the tokens, so that no single word decides. Dropout instead takes half as long again, and is
+for encoders that know no mask."""
 
 Told = Callable[[int, int], None]
 
@@ -91,6 +92,7 @@ def _learn(classifier: Classifier, examples: Examples, course: Course, told: Tol
     rates = torch.optim.lr_scheduler.LambdaLR(
         optimizer, lambda step: min((step + 1) / warm, (len(steps) - step) / len(steps))
     )
+    classifier.encoder.train(not classifier.masks)
     for at, batch in enumerate(steps):
         optimizer.zero_grad()
         torch.autograd.backward(_loss(classifier, batch))

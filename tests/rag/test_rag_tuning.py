@@ -124,6 +124,7 @@ def test_the_library_keeps_its_adapter(
     more = write_corpus(own_library.parent / "more")
     (more / "moss.txt").write_text("Moss, put in later, from a folder without an adapter.")
     assert rag("index", more, "--path", own_library, "--expansions", "off") == 0
+    assert "4 documents in 4 chunks, 3 learned by the adapter" in capsys.readouterr().out
     found = probabilities(capsys, own_library, "Is the blue one moss?")
     assert (found["dough"] or 0) > 0.5
     assert found["moss"] is None
@@ -154,6 +155,8 @@ def test_a_library_of_an_adapter_is_not_used_without(
     assert rag("index", tuned, "--path", own_library, *off, "--rebuild") == 0
     assert not (own_library / "adapters" / "default.safetensors").exists()
     assert rag("label", "red", "--path", own_library) == 0
+    told = refused(capsys, "index", tuned, "--path", own_library)
+    assert "use those (--embedder-adapter off)" in told
 
 
 def test_eval_finds_it_beside_the_corpus(
