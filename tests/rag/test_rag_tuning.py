@@ -12,6 +12,8 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
+import transformers
 from safetensors.numpy import load_file, save_file
 
 from rag_store.cli.main import main
@@ -26,6 +28,7 @@ from rag_store.readers import read_documents
 from rag_store.reranking.spec import RerankerSpec
 from rag_store.settings import Settings
 from rag_store.state_files import kept_adapter
+from rag_store.tuning.classifier import Classifier
 from rag_store.tuning.examples import Example, batches, examples_of
 
 TEXTS = {
@@ -86,6 +89,10 @@ def probabilities(
     assert rag("explain", text, "--path", path, "--json") == 0
     found = json.loads(capsys.readouterr().out)["candidates"]
     return {each["doc_id"]: each["learned"] for each in found}
+
+
+def differing(rows: torch.Tensor) -> int:
+    return len(np.unique(rows.detach().numpy().round(3), axis=0))
 
 
 def refused(capsys: pytest.CaptureFixture[str], *arguments: object) -> str:
@@ -287,6 +294,17 @@ def test_an_encoder_learns_whose_tokenizer_neither_pads_nor_masks(
     best, *_ = json.loads(capsys.readouterr().out)["candidates"]
     assert best["doc_id"] == "raft"
     assert best["learned"] > 0.5
+
+
+@pytest.mark.parametrize("mask", ["[MASK]", None])
+def test_tokens_are_hidden_only_while_learning_and_where_there_is_a_mask(mask: str | None) -> None:
+    tokenizer = transformers.AutoTokenizer.from_pretrained(model_folder())
+    tokenizer.mask_token = mask
+    encoder = transformers.AutoModel.from_pretrained(model_folder())
+    texts = [TEXTS["paging"]] * 20
+    classifier = Classifier.untrained(tokenizer, encoder, list(TEXTS.values()), [0, 1, 2])
+    assert differing(classifier(texts)) == 1
+    assert (differing(classifier(texts, 0.5)) > 10) == classifier.masks == (mask is not None)
 
 
 def test_what_is_not_finite_is_not_kept(
