@@ -13,7 +13,7 @@ import numpy as np
 from rag_store.cli.index import shown_progress
 from rag_store.cli.options import Parser, number
 from rag_store.documents import Document
-from rag_store.embedders.adapter import read_adapter, write_adapter
+from rag_store.embedders.adapter import Adapter, read_adapter, write_adapter
 from rag_store.embedders.minilm import WEIGHTS, pinned_folder
 from rag_store.embedders.spec import ADAPTABLE, EmbedderSpec, needed
 from rag_store.embedders.transformer import load_model, parameters_digest, weights_digest
@@ -60,10 +60,11 @@ def _tune(
     model = str(pinned_folder()) if minilm else needed(spec, "model")
     tokenizer, encoder = load_model(model)
     base = WEIGHTS if minilm else weights_digest(model) or parameters_digest(encoder)
+    start = None if parsed.start is None else _start(parsed.start, base)
     from rag_store.tuning.training import Course, tune
 
     course = Course(parsed.epochs, parsed.rank, parsed.seed)
-    tuned = tune(tokenizer, encoder, documents, course, told)
+    tuned = tune(tokenizer, encoder, documents, course, told, start)
     if not tuned.changes:
         raise EmbedderError(f"the model {model!r} has no linear layers to learn with")
     if not all(np.isfinite(part).all() for pair in tuned.changes.values() for part in pair):
@@ -71,6 +72,12 @@ def _tune(
     told(1, 1)  # after Ctrl-C it raises, and nothing is written
     write_adapter(out, base, tuned.changes, tuned.head)
     return tuned
+
+
+def _start(path: Path, base: str) -> Adapter:
+    adapter = read_adapter(path)
+    adapter.check(base)
+    return adapter
 
 
 def _documents(corpus: Path) -> tuple[Document, ...]:
@@ -118,6 +125,13 @@ def _parser() -> Parser:
         help="documents with their questions, as `index` reads them",
     )
     parser.add_argument("-o", "--out", type=Path, help="file to write (default: beside the corpus)")
+    parser.add_argument(
+        "--from",
+        dest="start",
+        type=Path,
+        metavar="FILE",
+        help="adapter of this corpus to go on from, slowly and with every weight of the layers",
+    )
     parser.add_argument("--embedder", choices=ADAPTABLE, default="minilm", help="which learns")
     parser.add_argument("--embedder-model", default="", help="folder or name of hf-encoder")
     parser.add_argument(

@@ -1,9 +1,10 @@
 """What an encoder learned about a corpus: changes of low rank to its layers, in a small file.
 
 A layer's weights W become W + up · down (Hu et al., "LoRA: Low-Rank Adaptation of Large Language
-Models", ICLR 2022). The file has safetensors' form: for each layer `<its weights' name>.up`, shape
-[outputs, rank], and `.down`, shape [rank, inputs]; `head.weights`, `head.biases` and `head.owners`;
-and as metadata the documents learned and whose weights are changed.
+Models", ICLR 2022), where a vector, such as its biases, counts as one column. The file has
+safetensors' form: for each layer `<its weights' name>.up`, shape [outputs, rank], and `.down`,
+shape [rank, inputs]; `head.weights`, `head.biases` and `head.owners`; and as metadata the documents
+learned and whose weights are changed.
 """
 
 import hashlib
@@ -44,19 +45,25 @@ class Adapter:
         """SHA-256 that stands for the changed weights."""
         return hashlib.sha256(f"{self.base} {self.digest}".encode()).hexdigest()
 
-    def apply(self, model: Any, weights: str) -> None:
-        """Change a model in place, whose `weights` have this SHA-256. Raises EmbedderError."""
-        import torch
-
+    def check(self, weights: str) -> None:
+        """Raises EmbedderError unless it was made for weights with this SHA-256."""
         if weights != self.base:
             raise EmbedderError(
                 f"{self.path} was made for other weights ({self.base[:12]}…, not {weights[:12]}…):"
                 " name the embedder it was made with, or make it anew with kvswarm rag tune"
             )
+
+    def apply(self, model: Any, weights: str) -> None:
+        """Change a model in place, whose `weights` have this SHA-256. Raises EmbedderError."""
+        import torch
+
+        self.check(weights)
         parameters = dict(model.named_parameters())
         with torch.no_grad():
             for name, (up, down) in self.changes.items():
                 change = up.astype(np.float32) @ down.astype(np.float32)
+                if name in parameters and parameters[name].dim() == 1 == change.shape[1]:
+                    change = change[:, 0]
                 if name not in parameters or parameters[name].shape != change.shape:
                     raise EmbedderError(f"{self.path} changes {name!r}, which the model has not")
                 parameters[name] += torch.from_numpy(change)

@@ -7,7 +7,9 @@ from typing import Any
 import numpy as np
 import torch
 
+from rag_store.embedders.adapter import Adapter
 from rag_store.embedders.head import Head
+from rag_store.errors import EmbedderError
 
 MAX_TOKENS = 96
 _AT_ONCE = 64
@@ -42,6 +44,20 @@ class Classifier:
             head.weight.copy_(_SPREAD * apart)
             head.bias.zero_()
         return found
+
+    def go_on_from(self, adapter: Adapter, doc_ids: Sequence[str]) -> None:
+        """Take over what was learned of the same documents. Raises EmbedderError."""
+        head = adapter.head
+        known = np.array(doc_ids)[self.owners], np.array(head.doc_ids)[head.owners]
+        if not np.array_equal(*known) or head.weights.shape != self.head.weight.shape:
+            raise EmbedderError(
+                f"{adapter.path} has learned other documents, or of other lengths:"
+                " leave --from out and learn them anew"
+            )
+        adapter.apply(self.encoder, adapter.base)
+        with torch.no_grad():
+            for own, learned in ((self.head.weight, head.weights), (self.head.bias, head.biases)):
+                own.copy_(torch.from_numpy(learned.astype(np.float32) / _SHARPNESS))
 
     @property
     def masks(self) -> bool:

@@ -1,6 +1,7 @@
 """Layers that stay as they are, with a change of low rank that learns."""
 
-from typing import Any
+from dataclasses import dataclass
+from typing import Any, ClassVar
 
 import numpy as np
 import torch
@@ -27,31 +28,36 @@ class LowRank(torch.nn.Module):
         return whole + _SCALE * torch.nn.functional.linear(change, self.up)
 
 
-def attach(model: Any, rank: int) -> dict[str, LowRank]:
-    """Have all linear layers of an encoder learn, and nothing else of it; by their weights' names.
+@dataclass(frozen=True, slots=True)
+class LowRankLayers:
+    """All linear layers of an encoder, which alone learn; by their weights' names."""
 
-    A pooler is left out: the mean of the last layer does not use it.
-    """
-    model.requires_grad_(False)
-    linear = [
-        (name, layer)
-        for name, layer in model.named_modules()
-        if isinstance(layer, torch.nn.Linear) and "pooler" not in name
-    ]
-    attached = {}
-    for name, layer in linear:
-        parent, _, last = name.rpartition(".")
-        attached[f"{name}.weight"] = LowRank(layer, rank)
-        setattr(model.get_submodule(parent), last, attached[f"{name}.weight"])
-    return attached
+    attached: dict[str, LowRank]
+    rate: ClassVar[float] = 5e-4
+    head_rate: ClassVar[float] = 1e-2
 
+    @classmethod
+    def of(cls, model: Any, rank: int) -> "LowRankLayers":
+        """Put them in place of the layers; a pooler is left out, as a mean does not use it."""
+        model.requires_grad_(False)
+        linear = [
+            (name, layer)
+            for name, layer in model.named_modules()
+            if isinstance(layer, torch.nn.Linear) and "pooler" not in name
+        ]
+        attached = {}
+        for name, layer in linear:
+            parent, _, last = name.rpartition(".")
+            attached[f"{name}.weight"] = LowRank(layer, rank)
+            setattr(model.get_submodule(parent), last, attached[f"{name}.weight"])
+        return cls(attached)
 
-def changes(attached: dict[str, LowRank]) -> Changes:
-    """What the layers have learned."""
-    return {
-        name: (_half(_SCALE * each.up.detach()), _half(each.down.detach()))
-        for name, each in attached.items()
-    }
+    def changes(self) -> Changes:
+        """What they have learned."""
+        return {
+            name: (_half(_SCALE * each.up.detach()), _half(each.down.detach()))
+            for name, each in self.attached.items()
+        }
 
 
 def _half(values: torch.Tensor) -> Any:

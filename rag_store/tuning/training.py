@@ -9,14 +9,14 @@ import torch
 
 from rag_store.chunking import Chunker, passage
 from rag_store.documents import Document
-from rag_store.embedders.adapter import Changes
+from rag_store.embedders.adapter import Adapter, Changes
 from rag_store.embedders.head import Head
 from rag_store.tuning.classifier import Classifier
 from rag_store.tuning.examples import Example, Examples, batches, examples_of
-from rag_store.tuning.low_rank import attach, changes
+from rag_store.tuning.low_rank import LowRankLayers
+from rag_store.tuning.whole import WholeLayers
 
 BATCH = 48
-RATE, HEAD_RATE = 5e-4, 1e-2
 WARM_UP = 0.06
 SMOOTHING = 0.05
 MASKED = 0.15
@@ -52,11 +52,18 @@ class Tuned:
 
 
 def tune(
-    tokenizer: Any, encoder: Any, documents: Sequence[Document], course: Course, told: Told
+    tokenizer: Any,
+    encoder: Any,
+    documents: Sequence[Document],
+    course: Course,
+    told: Told,
+    start: Adapter | None = None,
 ) -> Tuned:
     """Train an encoder, whose layers are replaced; `told` is called with the steps done and all.
 
-    Each document must have a chunk. What `told` raises ends this.
+    Each document must have a chunk. With an adapter to `start` from, made for this encoder, every
+    weight of its layers learns. What `told` raises ends this. Raises EmbedderError for an adapter
+    of other weights or chunks.
     """
     torch.manual_seed(course.seed)
     examples = examples_of(documents, course.seed)
@@ -66,28 +73,37 @@ def tune(
         for chunk in Chunker().cut(each.text)
     ]
     texts, owners = zip(*chunks, strict=True)
+    doc_ids = [each.doc_id for each in documents]
     classifier = Classifier.untrained(tokenizer, encoder, texts, owners)
+    layers = (LowRankLayers if start is None else WholeLayers).of(encoder, course.rank)
+    if start is not None:
+        classifier.go_on_from(start, doc_ids)
     before = _share(classifier, examples.aside)
-    attached = attach(encoder, course.rank)
-    _learn(classifier, examples, course, told)
+    _learn(classifier, layers, examples, course, told)
     after = _share(classifier, examples.aside)
-    count = len(examples.learned)
-    head = classifier.learned([each.doc_id for each in documents])
-    return Tuned(changes(attached), head, count, len(examples.aside), before, after)
+    head, count = classifier.learned(doc_ids), len(examples.learned)
+    return Tuned(layers.changes(), head, count, len(examples.aside), before, after)
 
 
-def _learn(classifier: Classifier, examples: Examples, course: Course, told: Told) -> None:
+def _learn(
+    classifier: Classifier,
+    layers: LowRankLayers | WholeLayers,
+    examples: Examples,
+    course: Course,
+    told: Told,
+) -> None:
     chance = random.Random(course.seed)
     learned = examples.learned
     lengths = classifier.lengths_tokens([each.text for each in learned])
     steps = [
         batch for _ in range(course.epochs) for batch in batches(learned, lengths, BATCH, chance)
     ]
-    layers = [each for each in classifier.encoder.parameters() if each.requires_grad]
-    optimizer = torch.optim.AdamW(
-        [{"params": layers, "lr": RATE}, {"params": classifier.head.parameters(), "lr": HEAD_RATE}],
-        weight_decay=0.0,
-    )
+    weights = [each for each in classifier.encoder.parameters() if each.requires_grad]
+    groups = [
+        {"params": weights, "lr": layers.rate},
+        {"params": classifier.head.parameters(), "lr": layers.head_rate},
+    ]
+    optimizer = torch.optim.AdamW(groups, weight_decay=0.0)
     warm = max(1, round(WARM_UP * len(steps)))
     rates = torch.optim.lr_scheduler.LambdaLR(
         optimizer, lambda step: min((step + 1) / warm, (len(steps) - step) / len(steps))
@@ -96,7 +112,7 @@ def _learn(classifier: Classifier, examples: Examples, course: Course, told: Tol
     for at, batch in enumerate(steps):
         optimizer.zero_grad()
         torch.autograd.backward(_loss(classifier, batch))
-        torch.nn.utils.clip_grad_norm_(layers, 1.0)
+        torch.nn.utils.clip_grad_norm_(weights, 1.0)
         optimizer.step()
         rates.step()
         told(at + 1, len(steps))

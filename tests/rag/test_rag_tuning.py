@@ -19,7 +19,7 @@ from safetensors.numpy import load_file, save_file
 from rag_store.cli.main import main
 from rag_store.decision import UNFITTED, shipped
 from rag_store.documents import Document
-from rag_store.embedders import Embedder, EmbedderSpec, open_embedder
+from rag_store.embedders import Embedder, EmbedderSpec, Vectors, open_embedder
 from rag_store.embedders.adapter import read_adapter, write_adapter
 from rag_store.embedders.head import Head, Learned
 from rag_store.embedders.minilm import WEIGHTS, model_folder
@@ -89,6 +89,17 @@ def probabilities(
     assert rag("explain", text, "--path", path, "--json") == 0
     found = json.loads(capsys.readouterr().out)["candidates"]
     return {each["doc_id"]: each["learned"] for each in found}
+
+
+def embedded(adapter: Path, text: str) -> Vectors:
+    return open_embedder(EmbedderSpec(adapter=adapter)).embed([text])[0].vector
+
+
+def probability_of(doc_id: str, adapter: Path, text: str) -> float:
+    learned = Learned.of(read_adapter(adapter).head, list(TEXTS))
+    assert learned is not None
+    likely = learned.log_probabilities(embedded(adapter, text))
+    return float(np.exp(likely[list(TEXTS).index(doc_id)]))
 
 
 def differing(rows: torch.Tensor) -> int:
@@ -201,6 +212,30 @@ def test_the_same_seed_gives_the_same_adapter(tmp_path: Path) -> None:
     assert any(not np.array_equal(first[name], other[name]) for name in first)
 
 
+def test_learning_goes_on_from_an_adapter(tuned: Path, tmp_path: Path) -> None:
+    first, second = tuned / "adapter.safetensors", tmp_path / "a.safetensors"
+    given = "tune", "--corpus", tuned, "--from", first, "--epochs", 10, "-o", second
+    assert rag(*given, "--rank", 384) == 0
+    likely = [probability_of("paging", each, ASKED.format("grey")) for each in (first, second)]
+    assert min(likely) > 0.5
+    vectors = [embedded(each, ASKED.format("grey")) for each in (first, second)]
+    assert 0.9 < vectors[0] @ vectors[1] < 0.99999, "it moved, and not far"
+    assert {name.rpartition(".")[2] for name in read_adapter(second).changes} == {"weight", "bias"}
+    assert rag(*given, "--rank", 1) == 0
+    assert second.stat().st_size < first.stat().st_size
+
+
+def test_learning_goes_on_with_the_same_documents_only(
+    tuned: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    corpus, first = write_corpus(tmp_path / "corpus"), tuned / "adapter.safetensors"
+    (corpus / "dough.txt").write_text("Bread rises. " * 100)
+    assert rag("tune", "--corpus", corpus, "--from", first) == 1
+    told = capsys.readouterr().err
+    assert "has learned other documents, or of other lengths: leave --from out" in told
+    assert not (corpus / "adapter.safetensors").exists()
+
+
 def test_another_models_adapter_is_refused(tuned: Path, tmp_path: Path) -> None:
     adapter = read_adapter(tuned / "adapter.safetensors")
     write_adapter(tmp_path / "other", "0" * 64, adapter.changes, adapter.head)
@@ -310,7 +345,7 @@ def test_tokens_are_hidden_only_while_learning_and_where_there_is_a_mask(mask: s
 def test_what_is_not_finite_is_not_kept(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr("rag_store.tuning.training.RATE", float("inf"))
+    monkeypatch.setattr("rag_store.tuning.low_rank.LowRankLayers.rate", float("inf"))
     corpus = write_corpus(tmp_path / "corpus")
     assert rag("tune", "--corpus", corpus, "--epochs", 2) == 1
     assert "try another --seed" in capsys.readouterr().err
