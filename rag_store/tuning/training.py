@@ -39,7 +39,7 @@ class Course:
 class Tuned:
     """What was learned from `texts` texts.
 
-    Of `aside` questions that were not learned from, the shares whose document was the most
+    Of `aside` questions that were not learned from here, the shares whose document was the most
     probable, `before` and `after`.
     """
 
@@ -80,9 +80,10 @@ def tune(
         classifier.go_on_from(start, doc_ids)
     before = _share(classifier, examples.aside)
     _learn(classifier, layers, examples, course, told)
+    changes = layers.changes()
     after = _share(classifier, examples.aside)
     head, count = classifier.learned(doc_ids), len(examples.learned)
-    return Tuned(layers.changes(), head, count, len(examples.aside), before, after)
+    return Tuned(changes, head, count, len(examples.aside), before, after)
 
 
 def _learn(

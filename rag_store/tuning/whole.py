@@ -1,6 +1,6 @@
 """Layers of which every weight learns, and what they have learned at a low rank."""
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -8,9 +8,6 @@ import numpy as np
 import torch
 
 from rag_store.embedders.adapter import Changes, Half
-
-_LEFT_OUT = ("embeddings", "pooler")
-"""Words are many and most are rare; the mean of the last layer does not use a pooler."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,25 +25,47 @@ class WholeLayers:
         """Have the layers of an encoder learn, and nothing else of it."""
         model.requires_grad_(False)
         before = {}
-        for name, each in model.named_parameters():
-            if each.dim() <= 2 and not any(part in name for part in _LEFT_OUT):
-                before[name] = each.detach().clone()
-                each.requires_grad_(True)
+        for name, each in _learning(model):
+            before[name] = each.detach().clone()
+            each.requires_grad_(True)
         return cls(model, before, rank)
 
     def changes(self) -> Changes:
-        """How they differ from what they were: of all such of this rank, the nearest."""
-        now = dict(self.model.named_parameters())
-        return {
-            name: _nearest(now[name].detach() - old, self.rank) for name, old in self.before.items()
-        }
+        """How they differ from what they were: of all such of this rank, the nearest.
+
+        From now on they differ by no more.
+        """
+        now, found = dict(self.model.named_parameters()), {}
+        with torch.no_grad():
+            for name, old in self.before.items():
+                up, down = found[name] = _nearest(now[name] - old, self.rank)
+                change = torch.from_numpy(up.astype(np.float32) @ down.astype(np.float32))
+                now[name].copy_(old + change.reshape(old.shape))
+        return found
+
+
+def _learning(model: Any) -> Iterator[tuple[str, torch.nn.Parameter]]:
+    """All but embeddings and what goes with them, and a pooler, which a mean does not use."""
+    for path, module in model.named_modules():
+        linear = isinstance(module, torch.nn.Linear)
+        embeds = isinstance(module, torch.nn.Embedding) or ("embeddings" in path and not linear)
+        if embeds or "pooler" in path:
+            continue
+        for name, each in module.named_parameters(path, recurse=False):
+            if each.dim() in (1, 2):
+                yield name, each
 
 
 def _nearest(change: torch.Tensor, rank: int) -> tuple[Half, Half]:
     """Up and down by the largest singular values (Eckart and Young, 1936); a vector as it is."""
     if change.dim() == 1:
-        return change[:, None].numpy().astype(np.float16), np.ones((1, 1), np.float16)
+        return _half(change[:, None]), np.ones((1, 1), np.float16)
+    if not change.isfinite().all():  # of which there are no singular values
+        return _half(change), np.eye(change.shape[1], dtype=np.float16)
     left, sizes, right = torch.linalg.svd(change, full_matrices=False)
     roots = sizes[:rank].sqrt()
-    up, down = left[:, :rank] * roots, roots[:, None] * right[:rank]
-    return up.numpy().astype(np.float16), down.numpy().astype(np.float16)
+    return _half(left[:, :rank] * roots), _half(roots[:, None] * right[:rank])
+
+
+def _half(values: torch.Tensor) -> Half:
+    return values.numpy().astype(np.float16)

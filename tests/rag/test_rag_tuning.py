@@ -30,6 +30,7 @@ from rag_store.settings import Settings
 from rag_store.state_files import kept_adapter
 from rag_store.tuning.classifier import Classifier
 from rag_store.tuning.examples import Example, batches, examples_of
+from rag_store.tuning.whole import WholeLayers
 
 TEXTS = {
     "paging": "The cache is cut into blocks, which a table maps to pages.",
@@ -331,6 +332,22 @@ def test_an_encoder_learns_whose_tokenizer_neither_pads_nor_masks(
     assert best["learned"] > 0.5
 
 
+def test_what_is_told_is_of_what_is_kept() -> None:
+    encoder = transformers.AutoModel.from_pretrained(model_folder())
+    names = {name for name, each in encoder.named_parameters() if "encoder.layer" in name}
+    layers = WholeLayers.of(encoder, rank=2)
+    assert set(layers.before) == names
+    with torch.no_grad():
+        for name in layers.before:
+            encoder.get_parameter(name).add_(0.01 * torch.randn_like(layers.before[name]))
+    changes = layers.changes()
+    for name, (up, down) in changes.items():
+        kept = (encoder.get_parameter(name) - layers.before[name]).detach().numpy()
+        said = up.astype(np.float32) @ down.astype(np.float32)
+        assert np.abs(kept - said.reshape(kept.shape)).max() < 1e-6
+        assert up.shape[1] == (2 if kept.ndim == 2 else 1)
+
+
 @pytest.mark.parametrize("mask", ["[MASK]", None])
 def test_tokens_are_hidden_only_while_learning_and_where_there_is_a_mask(mask: str | None) -> None:
     tokenizer = transformers.AutoTokenizer.from_pretrained(model_folder())
@@ -350,6 +367,17 @@ def test_what_is_not_finite_is_not_kept(
     assert rag("tune", "--corpus", corpus, "--epochs", 2) == 1
     assert "try another --seed" in capsys.readouterr().err
     assert not (corpus / "adapter.safetensors").exists()
+
+
+def test_going_on_to_what_is_not_finite_leaves_the_adapter(
+    tuned: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("rag_store.tuning.whole.WholeLayers.rate", float("inf"))
+    adapter = tuned / "adapter.safetensors"
+    before = adapter.read_bytes()
+    assert rag("tune", "--corpus", tuned, "--from", adapter, "--epochs", 1) == 1
+    assert "try another --seed" in capsys.readouterr().err
+    assert adapter.read_bytes() == before
 
 
 def test_there_must_be_something_to_learn(
@@ -380,7 +408,9 @@ def test_the_demo_corpus_comes_with_an_adapter_and_its_threshold(tuned: Path) ->
     adapter = read_adapter(demo / "adapter.safetensors")
     assert adapter.base == WEIGHTS
     assert sorted(adapter.head.doc_ids) == sorted(each.doc_id for each in read_documents(demo))
-    assert shipped("minilm+adapter", adapter.weights()) == shipped("minilm", WEIGHTS)
+    threshold, plain = shipped("minilm+adapter", adapter.weights()), shipped("minilm", WEIGHTS)
+    assert threshold.weights == plain.weights
+    assert threshold.threshold > plain.threshold > 0
     other = read_adapter(tuned / "adapter.safetensors")
     assert shipped("minilm+adapter", other.weights()) == UNFITTED
 
