@@ -39,7 +39,7 @@ class WholeLayers:
         with torch.no_grad():
             for name, old in self.before.items():
                 up, down = found[name] = _nearest(now[name] - old, self.rank)
-                change = torch.from_numpy(up.astype(np.float32) @ down.astype(np.float32))
+                change = torch.from_numpy(up).float() @ torch.from_numpy(down).float()
                 now[name].copy_(old + change.reshape(old.shape))
         return found
 
