@@ -6,7 +6,7 @@ from typing import Any, ClassVar
 import numpy as np
 import torch
 
-from rag_store.embedders.adapter import Changes
+from rag_store.embedders.adapter import Changes, Half
 
 _SCALE = 2.0
 
@@ -55,10 +55,11 @@ class LowRankLayers:
     def changes(self) -> Changes:
         """What they have learned."""
         return {
-            name: (_half(_SCALE * each.up.detach()), _half(each.down.detach()))
+            name: (half(_SCALE * each.up.detach()), half(each.down.detach()))
             for name, each in self.attached.items()
         }
 
 
-def _half(values: torch.Tensor) -> Any:
+def half(values: torch.Tensor) -> Half:
+    """As it is kept, in two bytes a number."""
     return values.numpy().astype(np.float16)

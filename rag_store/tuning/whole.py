@@ -8,6 +8,7 @@ import numpy as np
 import torch
 
 from rag_store.embedders.adapter import Changes, Half
+from rag_store.tuning.low_rank import half
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,13 +60,9 @@ def _learning(model: Any) -> Iterator[tuple[str, torch.nn.Parameter]]:
 def _nearest(change: torch.Tensor, rank: int) -> tuple[Half, Half]:
     """Up and down by the largest singular values (Eckart and Young, 1936); a vector as it is."""
     if change.dim() == 1:
-        return _half(change[:, None]), np.ones((1, 1), np.float16)
+        return half(change[:, None]), np.ones((1, 1), np.float16)
     if not change.isfinite().all():  # of which there are no singular values
-        return _half(change), np.eye(change.shape[1], dtype=np.float16)
+        return half(change), np.eye(change.shape[1], dtype=np.float16)
     left, sizes, right = torch.linalg.svd(change, full_matrices=False)
     roots = sizes[:rank].sqrt()
-    return _half(left[:, :rank] * roots), _half(roots[:, None] * right[:rank])
-
-
-def _half(values: torch.Tensor) -> Half:
-    return values.numpy().astype(np.float16)
+    return half(left[:, :rank] * roots), half(roots[:, None] * right[:rank])
