@@ -145,9 +145,9 @@ def _sigmoid(values: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
 # on that of the demo corpus, which has: 95 % of the questions of either score above the threshold.
 _MINILM = Threshold(0.257, (2.84, 4.37, 3.58, 0.70, 1.0), -5.28)
 _SHIPPED = {"minilm": _MINILM}
-# By the weights that it makes: the demo corpus's adapter. It draws every question to a document, also
-# one that none answers, so its cosines of whole texts tell nothing; of its own development split
-# the same share scores above the threshold.
+# By the weights that it makes: the demo corpus's adapter. It draws every question to a document,
+# also one that none answers, so its cosines of whole texts tell nothing; of its own development
+# split the same share scores above the threshold.
 _SHIPPED_ADAPTERS = {
     "ed1db05618fe66595fbcf316cb550aeeb9c30acf800a6a3a9b5c51683276b9ac": Threshold(
         0.468, (0.0, 4.0, 0.0, 4.0, 1.0), -5.28
