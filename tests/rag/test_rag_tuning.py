@@ -17,7 +17,7 @@ import transformers
 from safetensors.numpy import load_file, save_file
 
 from rag_store.cli.main import main
-from rag_store.decision import UNFITTED, shipped
+from rag_store.decision import FEATURES, UNFITTED, shipped
 from rag_store.documents import Document
 from rag_store.embedders import Embedder, EmbedderSpec, Vectors, open_embedder
 from rag_store.embedders.adapter import read_adapter, write_adapter
@@ -408,8 +408,11 @@ def test_the_demo_corpus_comes_with_an_adapter_and_its_threshold(tuned: Path) ->
     adapter = read_adapter(demo / "adapter.safetensors")
     assert adapter.base == WEIGHTS
     assert sorted(adapter.head.doc_ids) == sorted(each.doc_id for each in read_documents(demo))
-    assert shipped("minilm+adapter", adapter.weights()).threshold > 0
-    assert shipped("minilm+adapter", adapter.weights()) != shipped("minilm", WEIGHTS)
+    threshold = shipped("minilm+adapter", adapter.weights())
+    assert threshold not in (UNFITTED, shipped("minilm", WEIGHTS))
+    assert min(threshold.weights) >= 0
+    none, all_alike = np.zeros(len(FEATURES)), np.ones(len(FEATURES))
+    assert threshold.score(none) < threshold.threshold < threshold.score(all_alike)
     other = read_adapter(tuned / "adapter.safetensors")
     assert shipped("minilm+adapter", other.weights()) == UNFITTED
 
