@@ -4,6 +4,7 @@ import json
 import os
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
+from urllib.parse import urlsplit
 
 import aiohttp
 
@@ -11,6 +12,19 @@ from rag_store.errors import RagError, RagUsageError
 
 CONNECT_S = 10.0
 _LATER = (408, 425, 429)
+
+
+def check_url(url: str, name: str) -> None:
+    """Raises RagUsageError, in which `name` says whose url it is, where no server can have it."""
+    if "@" in url:  # it would stand in every error that names the route
+        raise RagUsageError(f"{name} holds a password: name its key's variable")
+    try:
+        parts = urlsplit(url)
+        host, _ = parts.hostname, parts.port  # a port that is none raises
+    except ValueError:
+        host = None
+    if not host or parts.scheme not in ("http", "https") or not url.isprintable() or " " in url:
+        raise RagUsageError(f"{name} is {url!r}: give http://host:port")
 
 
 @asynccontextmanager

@@ -22,11 +22,11 @@ _COLLECTION = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{1,61}[A-Za-z0-9]")
 class Settings:
     """Where the chunks lie, how they are made and how they are searched.
 
-    With `chroma_url` the chunks lie in a Chroma server and `path` is not used. Without
-    `expansions` the questions of documents are neither read nor searched. Up to `exact_chunks`
-    chunks and questions every one is compared, above that Chroma's HNSW index is asked. The
-    embeddings of the latest `kept_queries` texts are kept, so that asking again costs none. Without
-    `create` a folder or collection that is not there is refused, and not made.
+    With `chroma_url` the chunks lie in a Chroma server, and in `path` only the word states and the
+    adapter. Without `expansions` the questions of documents are neither read nor searched. Up to
+    `exact_chunks` chunks and questions every one is compared, above that Chroma's HNSW index is
+    asked. The embeddings of the latest `kept_queries` texts are kept, so that asking again costs
+    none. Without `create` a folder or collection that is not there is refused, and not made.
     """
 
     path: Path = Path(".kvswarm/rag")

@@ -7,6 +7,8 @@ from dataclasses import dataclass
 import numpy as np
 
 _RESAMPLES = 5000
+# So many values are drawn at once: all of them would not fit into memory.
+_BLOCK = 1 << 20
 _SEED = 1
 
 
@@ -46,7 +48,11 @@ def mean_interval(values: Sequence[float]) -> tuple[float, float]:
     """
     if not values:
         return 0.0, 0.0
-    random = np.random.default_rng(_SEED)
-    means = random.choice(np.asarray(values, np.float64), (_RESAMPLES, len(values))).mean(axis=1)
-    low, high = np.percentile(means, (2.5, 97.5))
+    random, sample = np.random.default_rng(_SEED), np.asarray(values, np.float64)
+    rows = max(1, _BLOCK // len(sample))
+    means = [
+        random.choice(sample, (min(rows, _RESAMPLES - at), len(sample))).mean(axis=1)
+        for at in range(0, _RESAMPLES, rows)
+    ]
+    low, high = np.percentile(np.concatenate(means), (2.5, 97.5))
     return float(low), float(high)

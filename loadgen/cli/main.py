@@ -37,7 +37,7 @@ kvswarm: load testing in the Locust style for LLM serving with long, shared cont
   kvswarm curve RUN | --plan NAME
                           predict the prefix-cache hit rate at every cache size, and which is enough
   kvswarm rag COMMAND     find the document a question is about: index, serve, label, explain,
-                          eval, expand, fit-threshold
+                          eval, expand, tune, fit-threshold
   kvswarm kv record|extract|serve
                           keep the KV that LMCache stores for known prompts, make features of it;
                           label questions by their KV

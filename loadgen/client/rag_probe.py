@@ -39,7 +39,8 @@ async def probe_rag(
 ) -> RagFacts:
     """Ask `url` whether it is ready and holds all `documents`, which were read from `source`.
 
-    Each question may take `timeout_s`. Raises HostError.
+    Without documents it is only asked whether it lists any: a KV service, which may be ready too,
+    does not. Each question may take `timeout_s`. Raises HostError.
     """
     texts = {document.doc_id: _text_digest(document.text) for document in documents}
     async with Host.opened(url, {}, timeout_s) as host:
@@ -47,7 +48,9 @@ async def probe_rag(
         _require_ready(host, ready)
         facts = ready.json()
         strangers = 0
-        if facts.get("corpus_digest") != _corpus_digest(texts):
+        if not texts:
+            await _page(host, "", 1)
+        elif facts.get("corpus_digest") != _corpus_digest(texts):
             held = await _held(host)
             _require_texts(host, texts, held, source)
             strangers = len(held) - len(texts)
@@ -111,22 +114,33 @@ async def _held(host: Host) -> dict[str, str | None]:
     held: dict[str, str | None] = {}
     after = ""
     while True:
-        answer = await host.ask("GET", f"/v1/documents?limit={PAGE}&after={quote(after, safe='')}")
-        if answer.status != 200:
-            raise HostError(
-                f"host {host.url} does not list its documents: HTTP {answer.status}"
-                f" {host.quote(answer)!r}"
-            )
-        page = answer.json()
-        listed = _listed(page)
-        more = bool(page.get("has_more"))
+        listed, more = await _page(host, after, PAGE)
         # A page that adds nothing would be asked for again without end.
-        if listed is None or (more and held.keys() >= listed.keys()):
-            raise _stranger(host, "/v1/documents answered with no list of documents")
+        if more and held.keys() >= listed.keys():
+            raise _unlisted(host)
         held |= listed
         if not more:
             return held
         after = next(reversed(listed))
+
+
+async def _page(host: Host, after: str, limit: int) -> tuple[dict[str, str | None], bool]:
+    """The same of the first `limit` ids behind `after`, and whether more follow them."""
+    answer = await host.ask("GET", f"/v1/documents?limit={limit}&after={quote(after, safe='')}")
+    if answer.status != 200:
+        raise HostError(
+            f"host {host.url} does not list its documents: HTTP {answer.status}"
+            f" {host.quote(answer)!r}"
+        )
+    page = answer.json()
+    listed = _listed(page)
+    if listed is None:
+        raise _unlisted(host)
+    return listed, bool(page.get("has_more"))
+
+
+def _unlisted(host: Host) -> HostError:
+    return _stranger(host, "/v1/documents answered with no list of documents")
 
 
 def _listed(page: dict[str, Any]) -> dict[str, str | None] | None:

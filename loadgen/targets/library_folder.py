@@ -3,7 +3,7 @@
 import fcntl
 import hashlib
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from itertools import count
 from pathlib import Path
@@ -42,20 +42,26 @@ def library_folder(corpus: CorpusTexts) -> Iterator[LibraryFolder]:
     A second run at the same time gets a second folder. Raises UsageError where none can be made.
     """
     shelf = home() / "rag" / hashlib.sha256(corpus.name.encode()).hexdigest()[:16]
-    try:
-        shelf.mkdir(parents=True, exist_ok=True)
-        number, lock = _first_free(shelf)
-    except OSError as error:
-        raise UsageError(
-            f"cannot keep a library in {shelf}: {error.strerror}: name a folder with KVSWARM_HOME"
-        ) from error
-    with lock:
-        source = shelf / f"{number}.jsonl"
-        source.write_text(corpus.documents, encoding="utf-8")
-        # An empty file: expansions of before must not stay.
-        beside = source.with_suffix(".expansions.jsonl")
-        beside.write_text(corpus.expansions, encoding="utf-8")
+    with ExitStack() as stack:
+        try:
+            shelf.mkdir(parents=True, exist_ok=True)
+            number, lock = _first_free(shelf)
+            stack.enter_context(lock)
+            source = shelf / f"{number}.jsonl"
+            _write(corpus, source)
+        except OSError as error:
+            raise UsageError(
+                f"cannot keep a library in {shelf}: {error.strerror}:"
+                " name a folder with KVSWARM_HOME"
+            ) from error
         yield LibraryFolder(shelf / str(number), source)
+
+
+def _write(corpus: CorpusTexts, source: Path) -> None:
+    source.write_text(corpus.documents, encoding="utf-8")
+    # An empty file: expansions of before must not stay.
+    beside = source.with_suffix(".expansions.jsonl")
+    beside.write_text(corpus.expansions, encoding="utf-8")
 
 
 def _first_free(shelf: Path) -> tuple[int, TextIO]:

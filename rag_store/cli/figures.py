@@ -57,6 +57,7 @@ class Figures:
 def as_json(figures: Figures) -> dict[str, Any]:
     """Shares from 0 to 1; intervals are with 95 %; times in milliseconds."""
     found, size = figures.all_documents.evaluation, figures.all_documents.size
+    mrr, ndcg = found.mrr, found.ndcg
     return {
         "questions": len(found.answerable),
         "unanswerable": len(found.unanswerable),
@@ -67,10 +68,10 @@ def as_json(figures: Figures) -> dict[str, Any]:
         "top1_interval": _interval(found.top(1)),
         "top3": found.top(3).value,
         "top3_interval": _interval(found.top(3)),
-        "mrr": found.mrr.value,
-        "mrr_interval": _interval(found.mrr),
-        "ndcg": found.ndcg.value,
-        "ndcg_interval": _interval(found.ndcg),
+        "mrr": mrr.value,
+        "mrr_interval": _interval(mrr),
+        "ndcg": ndcg.value,
+        "ndcg_interval": _interval(ndcg),
         "label_ms": _named(found.latency_ms()["total_ms"]),
         "stages_ms": {stage: _named(row) for stage, row in found.latency_ms().items()},
         **_refusing(found, figures.threshold),

@@ -10,7 +10,8 @@ from typing import Any, TextIO, cast
 class Output:
     """A stream that raises `fails` where it cannot be written, and from then on always.
 
-    BrokenPipeError stays what it is: then nobody wants to read on.
+    BrokenPipeError stays what it is: then nobody wants to read on. A character that the stream's
+    encoding lacks is written as an escape.
     """
 
     def __init__(self, stream: TextIO, fails: type[Exception]) -> None:
@@ -24,7 +25,10 @@ class Output:
     def write(self, text: str) -> int:
         """As of any stream. Raises `fails` and BrokenPipeError."""
         with self._told():
-            return self._stream.write(text)
+            try:
+                return self._stream.write(text)
+            except UnicodeEncodeError:
+                return self._stream.write(self._escaped(text))
 
     def flush(self) -> None:
         """As of any stream. Raises `fails` and BrokenPipeError."""
@@ -38,6 +42,9 @@ class Output:
         except (self._fails, BrokenPipeError):
             drop_output(self._stream)
             raise
+
+    def _escaped(self, text: str) -> str:
+        return text.encode(self._stream.encoding, "backslashreplace").decode(self._stream.encoding)
 
     @contextmanager
     def _told(self) -> Iterator[None]:

@@ -4,13 +4,12 @@ import asyncio
 import json
 from collections.abc import Sequence
 from typing import Any
-from urllib.parse import urlsplit
 
 import numpy as np
 
 from rag_store.embedders.protocol import Embedding, Identity, unit
-from rag_store.errors import EmbedderError, EmbedderRefusal, RagUsageError, VectorError
-from rag_store.model_server import accepted, line_of, open_session, post
+from rag_store.errors import EmbedderError, EmbedderRefusal, VectorError
+from rag_store.model_server import accepted, check_url, line_of, open_session, post
 
 _BATCH_ROWS = 64
 _IF_SLOW = "have it do less else meanwhile"
@@ -27,7 +26,8 @@ class OpenAIEmbedder:
 
         Raises RagUsageError and EmbedderError.
         """
-        self._route = _route(url)
+        check_url(url, "the embedder's url")
+        self._route = f"{url.rstrip('/').removesuffix('/v1')}/v1/embeddings"
         self._model = model
         self._key_env = api_key_env
         self._timeout_s = timeout_s
@@ -57,19 +57,6 @@ class OpenAIEmbedder:
                 content = accepted(self._route, reply, EmbedderError, EmbedderRefusal)
                 rows += _rows(content, len(part), self._route)
         return rows
-
-
-def _route(url: str) -> str:
-    if "@" in url:  # it would stand in every error that names the route
-        raise RagUsageError("the embedder's url holds a password: name its key's variable")
-    try:
-        parts = urlsplit(url)
-        host, _ = parts.hostname, parts.port  # a port that is none raises
-    except ValueError:
-        host = None
-    if not host or parts.scheme not in ("http", "https") or not url.isprintable() or " " in url:
-        raise RagUsageError(f"the embedder's url is {url!r}: give http://host:port")
-    return f"{url.rstrip('/').removesuffix('/v1')}/v1/embeddings"
 
 
 def _rows(answer: bytes, count: int, route: str) -> list[list[float]]:

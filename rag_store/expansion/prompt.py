@@ -10,7 +10,8 @@ MAX_QUESTION_CHARS = 300
 # Of so many tokens a small model still asks about the whole, and any window holds them.
 _PART_TOKENS = 1000
 _THOUGHTS = re.compile(r"<think>.*?(?:</think>|\Z)", re.DOTALL)
-_BULLET = re.compile(r"^(?:[-*•]|(?:Q\s*)?\d{1,3}\s*[.):]|Q:)\s*")
+# "3.5" is no third line.
+_BULLET = re.compile(r"^(?:[-*•]|(?:Q\s*)?\d{1,3}\s*[.):](?!\d)|Q:)\s*")
 # Also the full-width one of Chinese and Japanese, and that of Arabic.
 _MARKS = ("?", "\uff1f", "\u061f")
 _TASK = """\

@@ -10,9 +10,9 @@ from typing import Any
 import aiohttp
 
 from rag_store.documents import Document, distinct
-from rag_store.errors import ExpansionError, RagUsageError
+from rag_store.errors import ExpansionError
 from rag_store.expansion.prompt import Part, parts, prompt, questions_in
-from rag_store.model_server import line_of, message_of, open_session, post
+from rag_store.model_server import check_url, line_of, message_of, open_session, post
 
 _ATTEMPTS = 5
 _BUSY = (429, 502, 503)
@@ -35,8 +35,7 @@ class Endpoint:
     @property
     def route(self) -> str:
         """Where it is asked. Raises RagUsageError."""
-        if not self.url.startswith(("http://", "https://")):
-            raise RagUsageError(f"--url is {self.url!r}: give http://host:port")
+        check_url(self.url, "--url")
         return f"{self.url.rstrip('/').removesuffix('/v1')}/v1/chat/completions"
 
 

@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 
 from rag_store.errors import RagUsageError
+from rag_store.model_server import check_url
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,10 +24,7 @@ class RerankerSpec:
     def __post_init__(self) -> None:
         if not self.url:
             return
-        if not self.url.startswith(("http://", "https://")):
-            raise RagUsageError(f"the reranker's url is {self.url!r}: give http://host:port")
-        if "@" in self.url:  # it would stand in every error that names the route
-            raise RagUsageError("the reranker's url holds a password: name its key's variable")
+        check_url(self.url, "the reranker's url")
         if not self.model:
             raise RagUsageError("a reranker needs the model's name too: --reranker-model")
         if self.documents < 2:

@@ -2,6 +2,7 @@
 
 import errno
 import json
+import re
 import subprocess
 import sys
 from contextlib import redirect_stderr, redirect_stdout
@@ -12,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from rag_store.chunking import Chunker
-from rag_store.cli.main import main
+from rag_store.cli.main import HELP, main
 from rag_store.cli.output import Output
 from rag_store.embedders.hashing import HashingEmbedder
 from rag_store.errors import RagError
@@ -171,6 +172,15 @@ def test_a_full_disk_behind_stdout_is_no_second_error_at_the_end() -> None:
             [sys.executable, "-c", script], stdout=full, stderr=subprocess.PIPE, check=False
         )
     assert (done.returncode, done.stderr.count(b"\n")) == (1, 1)
+
+
+def test_what_stdout_cannot_encode_is_escaped(
+    library: tuple[str, ...], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    written = BytesIO()
+    monkeypatch.setattr(sys, "stdout", TextIOWrapper(written, encoding="latin-1"))
+    assert main(["label", "何 log é?", *library]) == 0
+    assert written.getvalue().endswith(b"\t\\u4f55 log \xe9?\n")
 
 
 def test_after_a_gap_nothing_more_is_written() -> None:
@@ -489,7 +499,8 @@ def test_help(capsys: pytest.CaptureFixture[str]) -> None:
     assert main([]) == 2
     assert main(["--help"]) == 0
     helped = capsys.readouterr().out
-    for command in ("index", "serve", "label", "explain", "eval", "expand", "fit-threshold"):
+    asking = ("serve", "label", "explain", "eval")
+    for command in ("index", *asking, "expand", "tune", "fit-threshold"):
         assert f"\n  kvswarm rag {command}" in helped
         with pytest.raises(SystemExit) as ended:
             main([command, "--help"])
@@ -502,6 +513,15 @@ def test_kvswarm_hands_over(capsys: pytest.CaptureFixture[str]) -> None:
     assert kvswarm(["rag", "--help"]) == 0
     assert "kvswarm rag index PATH" in capsys.readouterr().out
     assert kvswarm(["rag", "nothing"]) == 2
+
+
+def test_kvswarm_names_every_command() -> None:
+    from loadgen.cli.main import HELP as OF_KVSWARM
+
+    named = OF_KVSWARM.partition("kvswarm rag COMMAND")[2].partition("\n  kvswarm")[0]
+    commands = re.findall(r"^  kvswarm rag ([\w-]+)", HELP, re.MULTILINE)
+    assert commands
+    assert set(commands) <= set(re.findall(r"[\w-]+", named))
 
 
 def test_kvswarm_says_what_to_install() -> None:

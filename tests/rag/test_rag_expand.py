@@ -255,6 +255,17 @@ def test_wrong_use_is_one_line(
     assert told in line
 
 
+@pytest.mark.parametrize("url", ["http://", "http://h:99999", "http://me:secret@127.0.0.1:9"])
+def test_a_url_that_is_none_is_told_before_anything_is_written(
+    corpus: Path, capsys: pytest.CaptureFixture[str], url: str
+) -> None:
+    assert main(["expand", "--corpus", str(corpus), "--url", url, "--model", "m"]) == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert "--url " in line
+    assert "secret" not in line
+    assert not (corpus / "expansions.jsonl").exists()
+
+
 def test_the_corpus_is_not_written_into(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     corpus = tmp_path / "corpus.jsonl"
     corpus.write_text('{"doc_id": "a", "title": "A", "text": "Bread rises."}\n')
@@ -268,6 +279,12 @@ def test_the_corpus_is_not_written_into(tmp_path: Path, capsys: pytest.CaptureFi
 def test_thoughts_numbers_and_endless_lines_are_no_questions() -> None:
     reply = f"<think>Why?\n</think>\n**1. Who?**\n?\nWhat {'x' * 400}?\nQ: 何\uff1f\n<think>What"
     assert questions_in(reply) == ("Who?", "何\uff1f")
+
+
+def test_a_question_may_begin_with_a_decimal() -> None:
+    reply = "3.5 GB is how much?\n2. 1.5 l are how many?\n3.Why?\n12:30 is when?"
+    wanted = ("3.5 GB is how much?", "1.5 l are how many?", "Why?", "12:30 is when?")
+    assert questions_in(reply) == wanted
 
 
 def test_a_long_document_is_asked_about_in_parts_that_share_the_questions() -> None:

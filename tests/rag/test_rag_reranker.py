@@ -236,6 +236,8 @@ def test_a_reply_that_is_none_is_told_in_one_line(
     ("options", "told"),
     [
         (("--reranker-url", "localhost:1", "--reranker-model", "m"), "give http://host:port"),
+        (("--reranker-url", "http://", "--reranker-model", "m"), "url is 'http://': give http://h"),
+        (("--reranker-url", "http://h:99999", "--reranker-model", "m"), "give http://host:port"),
         (("--reranker-url", "http://localhost:1"), "--reranker-model"),
         (("--reranker-url", "http://me:secret@h", "--reranker-model", "m"), "holds a password"),
         (

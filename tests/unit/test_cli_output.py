@@ -73,6 +73,19 @@ def test_a_reader_that_leaves_changes_no_exit_code(ending: str, code: int, told:
     assert (done.returncode, done.stderr) == (code, told)
 
 
+def test_what_stdout_cannot_encode_is_escaped() -> None:
+    done = subprocess.run(
+        [sys.executable, "-m", "loadgen.cli.main", "--help"],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+        env={**os.environ, "PYTHONIOENCODING": "latin-1"},
+    )
+    assert (done.returncode, done.stderr) == (0, "")
+    assert "kvswarm ask QUESTION\\u2026 " in done.stdout
+
+
 def to_full_disk(command: list[str]) -> tuple[int, str]:
     with Path("/dev/full").open("w") as full:
         done = subprocess.run(

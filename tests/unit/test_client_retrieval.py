@@ -177,8 +177,10 @@ class Shelf:
         self._doc_ids = sorted(doc_ids)
         self._size = size
         self._spoilt = spoilt
+        self.asked: list[str] = []
 
     async def page(self, request: web.Request) -> web.StreamResponse:
+        self.asked.append(request.query["limit"])
         rest = [doc_id for doc_id in self._doc_ids if doc_id > request.query["after"]]
         data = [
             {"doc_id": doc_id, "text_digest": text_digest(doc_id * (1 + (doc_id in self._spoilt)))}
@@ -211,6 +213,17 @@ async def test_a_service_with_more_than_the_corpus_is_ready() -> None:
 async def test_other_texts_under_the_same_ids_are_named() -> None:
     with pytest.raises(HostError, match=r"has another text for 2 of the corpus's 3 .*\(a, c\)"):
         await probed(["a", "b", "c"], ["a", "b", "c", "d"], spoilt="acd")
+
+
+async def test_without_texts_to_compare_one_document_is_listed() -> None:
+    shelf = Shelf(list("abcde"), 2)
+
+    async def ready(request: web.Request) -> web.StreamResponse:
+        return web.json_response({"status": "ready", "corpus_digest": "of others"})
+
+    async with serving({("GET", "/ready"): ready, ("GET", "/v1/documents"): shelf.page}) as url:
+        assert (await probe_rag(url, (), "")).corpus_digest == "of others"
+    assert shelf.asked == ["1"]
 
 
 async def test_equal_texts_are_seen_without_a_listing() -> None:
@@ -256,3 +269,12 @@ async def test_a_stranger_that_says_it_is_ready_is_told_from_a_rag_service(listi
     async with serving({**routes, ("GET", "/v1/documents"): answer}) as url:
         with pytest.raises(HostError, match=f"^{url} is no RAG service: .*kvswarm rag serve"):
             await probe_rag(url, [Document("a", "", "a")], "my/corpus")
+
+
+async def test_a_service_that_lists_nothing_is_told_without_texts_too() -> None:
+    async def ready(request: web.Request) -> web.StreamResponse:
+        return web.json_response({"status": "ready", "features": "of a KV service"})
+
+    async with serving({("GET", "/ready"): ready}) as url:
+        with pytest.raises(HostError, match="does not list its documents: HTTP 404"):
+            await probe_rag(url, (), "")

@@ -1,8 +1,10 @@
 """What a RAG service of ours is started on; that it runs is a matter of tests/runs."""
 
 import json
+import re
 import subprocess
 import sys
+import tomllib
 from pathlib import Path
 
 import pytest
@@ -65,6 +67,33 @@ def test_a_home_that_cannot_be_written_is_named(home: Path) -> None:
         library_folder(CorpusTexts("a", "")),
     ):
         pass
+
+
+@pytest.mark.parametrize("name", ["0.jsonl", "0.expansions.jsonl"])
+def test_a_full_disk_is_told_and_keeps_no_folder_taken(name: str) -> None:
+    with library_folder(CorpusTexts("a", "")) as before:
+        link = before.corpus.with_name(name)
+    link.unlink()
+    link.symlink_to("/dev/full")
+    with (
+        pytest.raises(UsageError, match=r"No space left on device: .*KVSWARM_HOME"),
+        library_folder(CorpusTexts("a", "text", "questions")),
+    ):
+        pass
+    link.unlink()
+    with library_folder(CorpusTexts("a", "")) as again:
+        assert again.path == before.path
+
+
+def test_what_the_service_needs_beyond_the_base_is_looked_for() -> None:
+    path = Path(__file__).parents[2] / "pyproject.toml"
+    project = tomllib.loads(path.read_text())["project"]
+    base = modules(project["dependencies"])
+    assert modules(project["optional-dependencies"]["rag"]) - base <= set(rag_service.MODULES)
+
+
+def modules(requirements: list[str]) -> set[str]:
+    return {re.split(r"[^\w-]", each)[0].replace("-", "_") for each in requirements}
 
 
 def test_what_is_not_installed_is_said_with_its_commands(
