@@ -17,12 +17,14 @@ PROMPT_TOKENS, CACHED_TOKENS = 100, 64
 class OpenAiHost:
     """The running host; `most_in_flight` is how many requests it ever had at once.
 
-    `models_s` is how long it takes to tell its models, which is asked before a swarm starts.
+    `models_s` is how long it takes to tell its models, which is asked before a swarm starts,
+    `token_s` how long each token takes.
     `refusal` is what it answers with status 500 in place of tokens, as long as it is not empty.
     """
 
     url: str = ""
     models_s: float = 0.0
+    token_s: float = TOKEN_S
     refusal: str = ""
     models_asked: int = 0
     bodies: list[dict[str, Any]] = field(default_factory=list)
@@ -50,7 +52,7 @@ class OpenAiHost:
         response = web.StreamResponse(headers={"Content-Type": "text/event-stream"})
         await response.prepare(request)
         for number in range(tokens):
-            await asyncio.sleep(TOKEN_S)
+            await asyncio.sleep(self.token_s)
             reason = "length" if number == tokens - 1 else None
             choice = {"index": 0, "text": " a", "finish_reason": reason}
             await response.write(_event(choices=[choice]))
