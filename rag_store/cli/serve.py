@@ -1,7 +1,6 @@
 """`kvswarm rag serve`."""
 
 import argparse
-import ipaddress
 import logging
 import sys
 from pathlib import Path
@@ -10,6 +9,7 @@ from rag_store.cli.options import Parser, add_library_options, number, settings_
 from rag_store.errors import RagUsageError
 from rag_store.library import Library
 from rag_store.readers import read_documents
+from rag_store.service.guard import is_loopback
 from rag_store.service.server import Filling, ServerOptions, serve
 from rag_store.service.state import Limits
 
@@ -20,7 +20,7 @@ async def serve_command(arguments: list[str]) -> int:
     """Answer over HTTP until SIGTERM or Ctrl-C; requests in flight are finished."""
     parsed = _parser().parse_args(arguments)
     _log_to_stderr()
-    if not _is_loopback(parsed.bind):
+    if not is_loopback(parsed.bind):
         print(
             f"kvswarm rag: whoever reaches {parsed.bind} can read and change the library:"
             " there is no password",
@@ -97,10 +97,3 @@ def _parser() -> Parser:
     )
     add_library_options(parser)
     return parser
-
-
-def _is_loopback(bind: str) -> bool:
-    try:
-        return ipaddress.ip_address(bind).is_loopback
-    except ValueError:
-        return bind == "localhost"

@@ -6,7 +6,7 @@ from pathlib import Path
 from rag_store.documents import Document, Query, clean, distinct
 from rag_store.errors import CorpusError
 from rag_store.readers.place import file_at, listing
-from rag_store.readers.rows import Row, check_id, read_rows, read_text
+from rag_store.readers.rows import Row, check_id, check_title, read_rows, read_text
 
 TEXT_SUFFIXES = (".md", ".txt")
 
@@ -27,7 +27,8 @@ def _text_document(path: Path) -> Document:
     if not text:
         raise CorpusError(f"{path} is empty: fill it or remove it")
     headings = (line[2:].strip() for line in text.split("\n") if line.startswith("# "))
-    return Document(check_id(path.stem, str(path)), next(headings, "") or path.stem, text)
+    title = check_title(next(headings, "") or path.stem, str(path))
+    return Document(check_id(path.stem, str(path)), title, text)
 
 
 def jsonl_documents(path: Path) -> Iterator[tuple[str, Document]]:

@@ -8,6 +8,9 @@ from pathlib import Path
 from rag_store.documents import clean
 from rag_store.errors import CorpusError
 
+# An id must fit into a URL; a title is put before each chunk and embedded with it.
+_ID_CHARS, _TITLE_CHARS = 512, 1000
+
 
 def read_text(path: Path) -> str:
     """The file's text, decoded as UTF-8. Raises CorpusError."""
@@ -28,9 +31,18 @@ def decoded(content: bytes, path: Path) -> str:
 
 
 def check_id(value: str, at: str) -> str:
-    """The id, where it is fit for a table cell. Raises CorpusError."""
+    """The id, where it is fit for a table cell and a URL. Raises CorpusError."""
+    if len(value) > _ID_CHARS:
+        raise CorpusError(f"{at}: an id of {len(value)} characters: use at most {_ID_CHARS}")
     if not value or value != value.strip() or not value.isprintable():
         raise CorpusError(f"{at}: {value!a} is no usable id: use printable characters")
+    return value
+
+
+def check_title(value: str, at: str) -> str:
+    """The title, where it is short enough to go before each chunk. Raises CorpusError."""
+    if len(value) > _TITLE_CHARS:
+        raise CorpusError(f"{at}: a title of {len(value)} characters: use at most {_TITLE_CHARS}")
     return value
 
 
@@ -52,11 +64,10 @@ class Row:
         """
         if may_be_empty and not any(name in self.fields for name in names):
             return ""
-        value = clean(self._string(names))
+        name, value = self._present(names), clean(self._string(names))
         if not value and not may_be_empty:
-            name = self._present(names)
             raise CorpusError(f"{self.at}: field {name!r} is empty: fill it or drop the line")
-        return value
+        return check_title(value, f"{self.at}: field {name!r}") if name == "title" else value
 
     def identifiers(self, *names: str) -> tuple[str, ...]:
         """The first of the fields that is there, as ids: one, a list, or none where absent.

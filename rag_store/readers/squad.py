@@ -9,7 +9,7 @@ from pathlib import Path
 
 from rag_store.documents import Document, Query
 from rag_store.errors import CorpusError
-from rag_store.readers.rows import Row, read_text
+from rag_store.readers.rows import Row, check_id, read_text
 
 
 def squad_documents(path: Path) -> Iterator[tuple[str, Document]]:
@@ -34,7 +34,8 @@ def _paragraphs(path: Path) -> Iterator[tuple[Row, str, str]]:
     for article in _children(_load(path), "data"):
         title = " ".join(article.text("title").split())
         for number, paragraph in enumerate(_children(article, "paragraphs")):
-            yield paragraph, title, f"{title.replace(' ', '_')}-{number}"
+            doc_id = f"{title.replace(' ', '_')}-{number}"
+            yield paragraph, title, check_id(doc_id, f"{article.at}: field 'title'")
 
 
 def _load(path: Path) -> Row:

@@ -6,6 +6,7 @@ from collections.abc import Awaitable, Callable
 
 from aiohttp import web
 
+from rag_store.service.guard import guarded
 from rag_store.service.metrics import CONTENT_TYPE
 from rag_store.service.queries import Queries
 from rag_store.service.refusal import unavailable
@@ -16,11 +17,12 @@ from rag_store.service.state import State
 _PING_TIMEOUT_S = 5
 
 
-def make_app(state: State) -> web.Application:
-    """All routes of the service."""
+def make_app(state: State, loopback: bool = True) -> web.Application:
+    """All routes of the service; with `loopback` it is to be called by such names alone."""
     queries, shelving, watch = Queries(state), Shelving(state), Watch(state)
     app = web.Application(
-        middlewares=[counted(state), refusing], client_max_size=state.limits.body_bytes
+        middlewares=[counted(state), refusing, guarded(loopback)],
+        client_max_size=state.limits.body_bytes,
     )
     app.router.add_post("/v1/label", queries.label)
     app.router.add_post("/v1/retrieve", queries.retrieve)

@@ -9,7 +9,7 @@ from aiohttp import web
 
 from rag_store.documents import Document, clean
 from rag_store.errors import CorpusError
-from rag_store.readers.rows import check_id
+from rag_store.readers.rows import check_id, check_title
 from rag_store.service.refusal import Problem, Refusal, invalid
 
 
@@ -29,15 +29,25 @@ class Body:
             raise invalid(f"give either {one!r} or {many!r}", one, "missing_field")
         if given[0] == one:
             return [self.fields[one]], False
-        return self._items(self.fields[many], many, limit), True
+        return self.items(many, limit), True
+
+    def items(self, name: str, limit: int) -> list[object]:
+        """The field, a list of 1 to `limit` items. Raises Refusal."""
+        value = self.fields.get(name)
+        if not isinstance(value, list) or not value:
+            raise invalid(f"{name!r} must be a list with something in it", name, "wrong_type")
+        if len(value) > limit:
+            message = f"{name!r} has {len(value)} items: send at most {limit} at once"
+            raise invalid(message, name, "too_many_items")
+        return value
 
     def texts(self, name: str, limit: int, max_chars: int) -> list[str]:
         """A text or a list of them, none empty. Raises Refusal."""
         value = self.fields.get(name)
         if isinstance(value, str):
             return [usable_text(value, name, max_chars)]
-        items = self._items(value, name, limit)
-        return [usable_text(item, f"{name}[{at}]", max_chars) for at, item in enumerate(items)]
+        items = enumerate(self.items(name, limit))
+        return [usable_text(item, f"{name}[{at}]", max_chars) for at, item in items]
 
     def choice(self, name: str, choices: Sequence[str]) -> str:
         """One of the choices, the first where the field is absent. Raises Refusal."""
@@ -47,15 +57,6 @@ class Body:
         if value not in choices:
             raise invalid(f"{name!r} is {_shown(value)}: give {' or '.join(choices)}", name)
         return str(value)
-
-    @staticmethod
-    def _items(value: object, name: str, limit: int) -> list[object]:
-        if not isinstance(value, list) or not value:
-            raise invalid(f"{name!r} must be a list with something in it", name, "wrong_type")
-        if len(value) > limit:
-            message = f"{name!r} has {len(value)} items: send at most {limit} at once"
-            raise invalid(message, name, "too_many_items")
-        return value
 
 
 async def read_body(request: web.Request) -> Body:
@@ -76,15 +77,15 @@ async def read_body(request: web.Request) -> Body:
 
 
 def usable_text(value: object, param: str, max_chars: int) -> str:
-    """The value, where it is a text that says something. Raises Refusal (413, 422)."""
+    """The value as clean text, where it says something. Raises Refusal (413, 422)."""
     if not isinstance(value, str):
         raise invalid(f"{param!r} is {_shown(value)}: give a text", param, "wrong_type")
     if len(value) > max_chars:
         message = f"{param!r} has {len(value)} characters: send at most {max_chars}"
         raise Refusal(Problem(413, message, "too_long", param))
-    if not clean(value):
+    if not (text := clean(value)):
         raise invalid(f"{param!r} is empty: send a text", param, "empty")
-    return value
+    return text
 
 
 def document_of(value: object, param: str) -> Document:
@@ -97,14 +98,20 @@ def document_of(value: object, param: str) -> Document:
             problem = f"{_shown(fields[name])}: give a text" if name in fields else "missing"
             code = "wrong_type" if name in fields else "missing_field"
             raise invalid(f"{name!r} is {problem}", f"{param}.{name}", code)
-    try:
-        doc_id = check_id(fields["doc_id"], "'doc_id'")
-    except CorpusError as error:
-        raise invalid(str(error), f"{param}.doc_id") from None
+    _check_names(fields, param)
     if not clean(fields["text"]):
         raise invalid("'text' is empty: send a text", f"{param}.text", "empty")
     questions = _questions(fields.get("questions", []), f"{param}.questions")
-    return Document(doc_id, fields["title"], fields["text"], questions)
+    return Document(fields["doc_id"], fields["title"], fields["text"], questions)
+
+
+def _check_names(fields: dict[str, Any], param: str) -> None:
+    """Id and title are held to what readers of files hold them to."""
+    for name, check in (("doc_id", check_id), ("title", check_title)):
+        try:
+            check(fields[name], repr(name))
+        except CorpusError as error:
+            raise invalid(str(error), f"{param}.{name}") from None
 
 
 def _questions(value: object, param: str) -> tuple[str, ...]:
@@ -122,5 +129,8 @@ def _no_constant(name: str) -> NoReturn:
 
 
 def _shown(value: object) -> str:
-    text = json.dumps(value)
+    try:
+        text = json.dumps(value)
+    except RecursionError:
+        return "nested too deeply"
     return text if len(text) <= 40 else f"{text[:40]}…"

@@ -31,9 +31,10 @@ class Metrics:
         self._stage_s = self._histogram("label_stage_seconds", "stages of a label", "stage")
         self._labels = self._counter("labels", "queries answered, refused or failed", "result")
         self._lag_s = self._histogram("loop_lag_seconds", "how late the event loop is")
-        self._gauge("queue_depth", "queries that wait or are worked on", depth)
-        self._gauge("documents", "documents in the library", lambda: size().documents)
-        self._gauge("chunks", "chunks in the library", lambda: size().chunks)
+        self._gauge("queue_depth", "queries that wait or are worked on").set_function(depth)
+        self._size = size
+        self._documents = self._gauge("documents", "documents in the library")
+        self._chunks = self._gauge("chunks", "chunks in the library")
         for result in ("answered", "refused", "failed"):
             self._labels.labels(result)
 
@@ -56,6 +57,9 @@ class Metrics:
 
     def page(self) -> bytes:
         """All of it as text."""
+        size = self._size()
+        self._documents.set(size.documents)
+        self._chunks.set(size.chunks)
         return generate_latest(self._registry)
 
     async def watch_loop(self) -> None:
@@ -73,6 +77,5 @@ class Metrics:
         full = f"kvswarm_rag_{name}"
         return Histogram(full, text, labels, registry=self._registry, buckets=_SECONDS)
 
-    def _gauge(self, name: str, text: str, value: Callable[[], int]) -> None:
-        gauge = Gauge(f"kvswarm_rag_{name}", text, registry=self._registry)
-        gauge.set_function(value)
+    def _gauge(self, name: str, text: str) -> Gauge:
+        return Gauge(f"kvswarm_rag_{name}", text, registry=self._registry)

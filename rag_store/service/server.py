@@ -14,6 +14,7 @@ from rag_store.documents import Document
 from rag_store.errors import OtherSettings, RagError, RagUsageError
 from rag_store.library import Library, open_library
 from rag_store.service.app import make_app
+from rag_store.service.guard import is_loopback
 from rag_store.service.state import Limits, State
 from rag_store.settings import Settings
 
@@ -54,8 +55,9 @@ async def serve(
     Raises RagUsageError where the address is taken, and as `open_library` and `Library.ingest`.
     """
     state = State(options.limits)
+    app = make_app(state, is_loopback(options.bind))
     runner = web.AppRunner(
-        make_app(state), access_log=None, shutdown_timeout=options.drain_s, handle_signals=False
+        app, access_log=None, shutdown_timeout=options.drain_s, handle_signals=False
     )
     await runner.setup()
     lag = asyncio.create_task(state.metrics.watch_loop())

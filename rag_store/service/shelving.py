@@ -1,10 +1,12 @@
 """`/v1/documents`: add, update, list, read and remove."""
 
+import asyncio
 from dataclasses import asdict
 from typing import Any
 
 from aiohttp import web
 
+from rag_store.catalog import Entry
 from rag_store.documents import Document
 from rag_store.service.body import document_of, read_body
 from rag_store.service.refusal import Refusal, invalid, not_found
@@ -24,8 +26,7 @@ class Shelving:
         library = self._state.library
         body = await read_body(request)
         if "documents" in body.fields:
-            items, _ = body.one_or_many("document", "documents", self._state.limits.batch)
-            return await self._put_many(items)
+            return await self._put_many(body.items("documents", self._state.limits.batch))
         document = document_of(body.fields, "document")
         with self._state.changes.entered(1):
             result = await library.put(document)
@@ -40,11 +41,8 @@ class Shelving:
         after = request.query.get("after", "")
         rest = [doc_id for doc_id in library.doc_ids if doc_id > after]
         held = [entry for entry in map(library.entry, rest[:limit]) if entry]
-        data = [
-            {"doc_id": each.doc_id, "title": each.title, "text_digest": each.text_digest}
-            for each in held
-        ]
         size = library.size
+        data = await asyncio.to_thread(_listed, held)
         return web.json_response(
             {
                 "object": "list",
@@ -84,6 +82,14 @@ class Shelving:
         return web.json_response({"object": "list", **counts, "data": data})
 
 
+def _listed(entries: list[Entry]) -> list[dict[str, str]]:
+    """Blocks where a text's digest was not asked for before."""
+    return [
+        {"doc_id": each.doc_id, "title": each.title, "text_digest": each.text_digest}
+        for each in entries
+    ]
+
+
 def _checked(item: object, param: str, seen: set[str]) -> Document | Refusal:
     try:
         document = document_of(item, param)
@@ -103,7 +109,9 @@ def _item(each: Document | Refusal) -> dict[str, Any]:
 
 
 def _limit(text: str) -> int:
-    if not text.isascii() or not text.isdigit() or not 1 <= int(text[:9]) <= _PAGE:
+    # int() refuses thousands of digits with an error of its own.
+    is_number = text.isascii() and text.isdigit() and len(text) <= len(str(_PAGE))
+    if not is_number or not 1 <= int(text) <= _PAGE:
         raise invalid(f"'limit' is {text[:20]!a}: give 1 to {_PAGE}", "limit")
     return int(text)
 

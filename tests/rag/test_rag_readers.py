@@ -181,6 +181,33 @@ def test_squad_paragraphs_and_impossible_questions(tmp_path: Path) -> None:
     assert read_queries(path) == (Query("1", "a?", ("The_Sea-0",)), Query("2", "b?"))
 
 
+@pytest.mark.parametrize("title", ["a\x9bb", "a\u202eb", "x" * 511])
+def test_a_squad_title_that_gives_no_usable_id_is_named(tmp_path: Path, title: str) -> None:
+    paragraph = {"context": "Salt.", "qas": [{"id": "1", "question": "a?"}]}
+    path = tmp_path / "squad.json"
+    path.write_text(json.dumps({"data": [{"title": title, "paragraphs": [paragraph]}]}))
+    for read in (read_documents, read_queries):
+        with pytest.raises(CorpusError, match=r"squad.json: data\[0\]: field 'title': ") as raised:
+            read(path)
+        assert str(raised.value).isprintable()
+
+
+def test_ids_and_titles_have_a_longest(tmp_path: Path) -> None:
+    row = {"doc_id": "a" * 512, "title": "b" * 1000, "text": "x"}
+    path = lines(tmp_path / "corpus.jsonl", row)
+    assert read_documents(path) == (Document("a" * 512, "b" * 1000, "x"),)
+    for name, most in (("doc_id", 512), ("title", 1000)):
+        lines(path, {**row, name: "c" * (most + 1)})
+        said = f"{most + 1} characters: use at most {most}"
+        with pytest.raises(CorpusError, match=rf"corpus.jsonl:1: field '{name}': an? .* {said}$"):
+            read_documents(path)
+    headed = tmp_path / "folder" / "headed.md"
+    headed.parent.mkdir()
+    headed.write_text(f"# {'c' * 1001}")
+    with pytest.raises(CorpusError, match=r"headed.md: a title of 1001 characters"):
+        read_documents(headed.parent)
+
+
 @pytest.mark.parametrize(
     ("row", "message"),
     [

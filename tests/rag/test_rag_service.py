@@ -5,6 +5,7 @@ import json
 import struct
 from collections.abc import Iterator
 from pathlib import Path
+from urllib.parse import quote
 
 import numpy as np
 import pytest
@@ -104,7 +105,9 @@ def test_the_list_of_documents_has_pages(served: Service) -> None:
     assert [item["doc_id"] for item in rest["data"]] == ["raft"]
     assert not rest["has_more"]
     assert rest["documents"] == 3
-    assert served.get("/v1/documents?limit=0").status == 422
+    for limit in ("0", "1001", "0000000019999", "1" * 5000, "-1", "²", ""):
+        reply = served.get(f"/v1/documents?limit={quote(limit)}")
+        assert (reply.status, reply.error["param"]) == (422, "limit"), limit
 
 
 def test_a_bad_document_does_not_fail_the_others(served: Service) -> None:
@@ -167,7 +170,11 @@ def test_embeddings_have_openais_form(served: Service) -> None:
         ("documents", {"doc_id": "a", "title": None, "text": "t"}, 422, "document.title",
          "wrong_type"),
         ("documents", {"doc_id": "\ud800", "text": "t"}, 422, "document.doc_id", "invalid_value"),
+        ("documents", {"doc_id": "a" * 513, "text": "t"}, 422, "document.doc_id", "invalid_value"),
+        ("documents", {"doc_id": "a", "title": "b" * 1001, "text": "t"}, 422, "document.title",
+         "invalid_value"),
         ("documents", {"documents": {}}, 422, "documents", "wrong_type"),
+        ("documents", {"documents": None}, 422, "documents", "wrong_type"),
     ],
 )  # fmt: skip
 def test_a_wrong_field_is_refused_in_one_sentence(
@@ -177,6 +184,32 @@ def test_a_wrong_field_is_refused_in_one_sentence(
     assert (reply.status, reply.error["param"], reply.error["code"]) == (status, param, code)
     assert reply.error["type"] == "invalid_request_error"
     assert "\n" not in reply.error["message"]
+
+
+@pytest.mark.parametrize(
+    ("route", "body", "status"),
+    [
+        ("label", "%s", 400),
+        ("label", '{"query": %s}', 422),
+        ("embeddings", '{"input": [%s]}', 422),
+    ],
+)
+def test_a_deeply_nested_value_is_of_the_wrong_type(
+    served: Service, route: str, body: str, status: int
+) -> None:
+    # What can still be read, and not be written, depends on how deep the calls are.
+    deep = [body % ("[" * depth + "]" * depth) for depth in range(900, 1010)]
+    found = [served.send("POST", f"/v1/{route}", each.encode()).status for each in deep]
+    assert (found[0], found[-1]) == (status, 400)
+    assert {*found} == {status, 400}
+
+
+def test_the_longest_id_and_title_are_served(served: Service) -> None:
+    document = {"doc_id": "ü" * 512, "title": "t" * 1000, "text": "Glaciers carve valleys."}
+    assert served.post("/v1/documents", document).status == 201
+    path = f"/v1/documents/{quote(document['doc_id'])}"
+    assert served.get(path).body == {"object": "document", **document, "questions": []}
+    assert served.send("DELETE", path).status == 200
 
 
 @pytest.mark.parametrize(

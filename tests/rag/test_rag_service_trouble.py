@@ -49,7 +49,7 @@ def test_a_full_queue_says_so_and_empties(tmp_path: Path) -> None:
 
 
 def test_clients_that_leave_or_speak_no_http_leave_no_traceback(tmp_path: Path) -> None:
-    head = b"POST /v1/label HTTP/1.1\r\nHost: x\r\n"
+    head = b"POST /v1/label HTTP/1.1\r\nHost: localhost\r\n"
     with service(tmp_path) as running:
         running.post("/v1/documents", DOCUMENT)
         port = int(running.url.rpartition(":")[2])
