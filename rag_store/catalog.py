@@ -49,7 +49,7 @@ class Entry:
         """The ids of its rows."""
         return [row.row_id for row in self.rows]
 
-    @property
+    @cached_property
     def chunk_count(self) -> int:
         """How many of the rows are chunks; the others are questions."""
         return sum(not row.is_question for row in self.rows)

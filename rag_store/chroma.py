@@ -1,11 +1,15 @@
 """The way to Chroma: in this process, or on a server."""
 
 from typing import Any
+from urllib.error import URLError
 from urllib.parse import urlsplit
+from urllib.request import urlopen
 
 from rag_store.errors import RagUsageError, StoreError
 from rag_store.model_server import line_of
 from rag_store.settings import Settings
+
+_ANSWER_S = 5.0
 
 
 def open_client(settings: Settings) -> Any:
@@ -20,6 +24,7 @@ def open_client(settings: Settings) -> Any:
         return chromadb.PersistentClient(str(settings.path), quiet)
     host, port, secure = _address(settings.chroma_url)
     try:
+        require_answer(settings.chroma_url)
         return chromadb.HttpClient(host, port, ssl=secure, settings=quiet)
     # Whatever answers there; the constructor asks who we are and for our database.
     except Exception as error:
@@ -29,9 +34,20 @@ def open_client(settings: Settings) -> Any:
         ) from error
 
 
+def require_answer(chroma_url: str) -> None:
+    """Ask a server for its heartbeat. Raises what urllib does where none comes in time.
+
+    Chroma's client waits for ever for a server that takes connections and says nothing.
+    """
+    host, port, secure = _address(chroma_url)
+    scheme, name = "https" if secure else "http", f"[{host}]" if ":" in host else host
+    urlopen(f"{scheme}://{name}:{port}/api/v2/heartbeat", timeout=_ANSWER_S).close()
+
+
 def reason_of(error: Exception) -> str:
     """What it says, in one line; Chroma keeps a server's whole page, or nothing of it."""
-    return line_of(str(error).strip().split("\n")[0]) or type(error).__name__
+    said = error.reason if type(error) is URLError else error
+    return line_of(str(said).strip().split("\n")[0]) or type(error).__name__
 
 
 def _address(chroma_url: str) -> tuple[str, int, bool]:

@@ -113,9 +113,15 @@ def fit(
     if min(len(answerable), len(unanswerable)) >= _LEAST_FOR_WEIGHTS:
         model = _fit_weights(np.array(answerable), np.array(unanswerable))
     scores = np.sort([model.score(each) for each in answerable])
-    lost = int((1 - keep) * len(scores))
+    lost = lost_at_most(keep, len(scores))
     counts = len(answerable), len(unanswerable)
     return Threshold(float(scores[lost]), model.weights, model.intercept, counts)
+
+
+def lost_at_most(keep: float, count: int) -> int:
+    """How many of `count` queries, of which there is one, may be refused to keep the share."""
+    # 1 - 0.9 is less than a tenth by a rounding error.
+    return min(int((1 - keep) * count + 1e-9), count - 1)
 
 
 def _fit_weights(answerable: Features, unanswerable: Features) -> Threshold:

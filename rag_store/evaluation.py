@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from rag_store.decision import lost_at_most
 from rag_store.documents import Query
 from rag_store.label import Label
 from rag_store.library import Library
@@ -157,8 +158,7 @@ class Evaluation:
     def keeping(self, share: float) -> OperatingPoint:
         """The highest threshold that keeps at least this share of the answerable queries."""
         scores = sorted(each.label.score for each in self.answerable)
-        lost = int((1 - share) * len(scores) + 1e-9)
-        return self.at_threshold(scores[lost] if lost < len(scores) else 0.0)
+        return self.at_threshold(scores[lost_at_most(share, len(scores))] if scores else 0.0)
 
     @property
     def auroc(self) -> float:

@@ -138,7 +138,7 @@ class Writer:
     def _together(self, texts: Sequence[tuple[str, str]]) -> list[Embedding]:
         try:
             return checked_embeddings(self.embedder, [text for _, text in texts])
-        except EmbedderError as error:
+        except Exception as error:
             if not concerns_a_text(error):
                 raise
         return [self._alone(*each) for each in texts]
@@ -148,6 +148,9 @@ class Writer:
             return checked_embeddings(self.embedder, [text])[0]
         except EmbedderError as error:
             raise type(error)(f"document {doc_id!r}: {error}") from error
+        except Exception as error:
+            reason = f"the embedder failed: {error}"
+            raise EmbedderError(f"document {doc_id!r}: {reason}") from error
 
 
 def _groups(rows: Iterable[tuple[Row, ...]]) -> Iterator[list[tuple[Row, ...]]]:

@@ -26,6 +26,7 @@ from rag_store.reranking.client import Reranker, open_reranker
 from rag_store.search import Answer, Searcher
 from rag_store.settings import Settings
 from rag_store.shelf import Shelf, Size
+from rag_store.signals import Nearest
 
 Result = TypeVar("Result")
 
@@ -122,7 +123,8 @@ class Library:
 
     async def ping(self) -> None:
         """Raise StoreError where Chroma does not answer."""
-        await self._in_thread(self._shelf.store.ping)
+        # Not in the threads that search: they go on where Chroma does not.
+        await asyncio.to_thread(self._shelf.store.ping)
 
     async def ingest(
         self,
@@ -196,7 +198,7 @@ class Library:
     async def neighbours(self, text: str) -> Neighbours:
         """Chroma's HNSW index against comparing all chunks, by one query. Raises as `label`."""
         vector = (await self.embed([self._checked(text)]))[0]
-        return await self._in_thread(compare, self._shelf.snapshot(), self._shelf.store, vector)
+        return await self._in_thread(compare, self._shelf.snapshot(), self._nearest, vector)
 
     async def embed(self, texts: Sequence[str]) -> Vectors:
         """The texts' vectors, shape [texts, dim], rows of unit length. Raises EmbedderError."""
@@ -224,8 +226,12 @@ class Library:
     def _searcher(self) -> Searcher:
         snapshot = self._shelf.snapshot()
         large = len(snapshot.rows) > self._settings.exact_chunks
-        nearest = partial(self._shelf.store.nearest, questions=self._settings.expansions)
-        return Searcher(snapshot, self._settings, self._threshold, nearest if large else None)
+        nearest = self._nearest if large else None
+        return Searcher(snapshot, self._settings, self._threshold, nearest)
+
+    @property
+    def _nearest(self) -> Nearest:
+        return partial(self._shelf.store.nearest, questions=self._settings.expansions)
 
     def _checked(self, text: str) -> str:
         if not isinstance(text, str):

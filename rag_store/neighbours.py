@@ -6,9 +6,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from rag_store.embedders import Vectors
-from rag_store.signals import NEAREST_ROWS
+from rag_store.signals import NEAREST_ROWS, Nearest
 from rag_store.snapshot import Snapshot
-from rag_store.store import ChunkStore
 
 RECALL_AT = 10
 _SAME = 1e-5
@@ -27,7 +26,7 @@ class Neighbours:
     hnsw_ms: float
 
 
-def compare(snapshot: Snapshot, store: ChunkStore, vector: Vectors) -> Neighbours:
+def compare(snapshot: Snapshot, nearest: Nearest, vector: Vectors) -> Neighbours:
     """Ask both for the chunks nearest to a vector of shape [dim]; there must be one.
 
     Raises StoreError.
@@ -35,7 +34,7 @@ def compare(snapshot: Snapshot, store: ChunkStore, vector: Vectors) -> Neighbour
     begun_s = time.perf_counter()
     cosines = snapshot.vectors @ vector
     exact_s = time.perf_counter()
-    row_ids, _ = store.nearest(vector, NEAREST_ROWS)
+    row_ids, _ = nearest(vector, NEAREST_ROWS)
     hnsw_s = time.perf_counter()
     wanted = min(RECALL_AT, len(cosines))
     tenth = np.sort(cosines)[-wanted]

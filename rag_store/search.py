@@ -164,6 +164,6 @@ class Searcher:
 
 def _agree(ranking: Ranking) -> bool:
     """Whether vectors alone and words alone put the best candidate first too."""
-    if len(ranking.documents) == 0:
+    if len(ranking.documents) == 0 or ranking.bm25[0] == 0:
         return False
     return int(np.argmax(ranking.cosines)) == 0 == int(np.argmax(ranking.bm25))

@@ -134,17 +134,23 @@ class Shelf:
             told()
 
     def _remove(self, doc_ids: Sequence[str]) -> None:
-        self.store.delete([row for doc_id in doc_ids for row in self.entries[doc_id].row_ids])
+        # Also rows that are not known here: of a change that failed, or of another process.
+        self.store.delete_documents(doc_ids)
         for doc_id in doc_ids:
-            del self.entries[doc_id]
+            self._forget(self.entries.pop(doc_id))
             self._is_stale = True
 
     def _replace(self, entry: Entry) -> None:
         before = self.entries.get(entry.doc_id)
         if before is not None:
             self.store.delete(before.row_ids)
+            self._forget(before)
         self.entries[entry.doc_id] = entry
         self._is_stale = True
+
+    def _forget(self, entry: Entry) -> None:
+        if self.writer.states is not None:
+            self.writer.states.remove(entry.digest)
 
     def _indexed(self) -> Snapshot:
         entries = list(self.entries.values())

@@ -23,11 +23,12 @@ Nearest = Callable[[Vectors, int], tuple[Sequence[str], Scores]]
 
 SENTENCES_EACH = 12
 NEAREST_ROWS = 400
+NOT_COMPARED = -1.0
 
 
 @dataclass(frozen=True, slots=True)
 class RowScores:
-    """Cosine and BM25 of every chunk, shape [rows]; the cosine is -1 where it was not needed.
+    """Cosine and BM25 of every chunk, shape [rows]; NOT_COMPARED where no cosine was needed.
 
     `coverage` is the share of the query's terms that the chunk with the most of them holds.
     """
@@ -61,7 +62,7 @@ def score_rows(
     coverage = float(snapshot.chunks.coverage(words).max(initial=0.0))
     if nearest is None:
         return RowScores(snapshot.vectors @ query.vector, bm25, coverage)
-    cosines = np.full(len(snapshot.rows), -1, np.float32)
+    cosines = np.full(len(snapshot.rows), NOT_COMPARED, np.float32)
     for row_id, cosine in zip(*nearest(query.vector, NEAREST_ROWS), strict=True):
         # A row that was added after the snapshot was taken is not in it.
         if row_id in snapshot.row_of_id:
@@ -82,7 +83,7 @@ def compare(
     With `texts_too` there are second ones, without the questions that were written for them.
     """
     rows, owners = _spans(snapshot.first_rows[documents], snapshot.first_rows[documents + 1])
-    cosines, bm25 = snapshot.vectors[rows] @ query.vector, found.bm25[rows]
+    cosines, bm25 = _cosines(snapshot, query, found, rows), found.bm25[rows]
     by_row = {"dense": cosines, "bm25": bm25}
     leading = by_row.get(retriever, fuse("zscore", [cosines, bm25], [1, 1]))
     weights = _weights(snapshot, query)
@@ -98,6 +99,13 @@ def compare(
         first = rows[view][_first(1, leading[view], owned)]
         signals.append(Signals(documents, first, (*near, *late), best, weights))
     return signals
+
+
+def _cosines(snapshot: Snapshot, query: Embedding, found: RowScores, rows: Indices) -> Scores:
+    cosines = found.cosines[rows]
+    missing = cosines == NOT_COMPARED
+    cosines[missing] = snapshot.vectors[rows[missing]] @ query.vector
+    return cosines
 
 
 def _spans(first: Indices, ends: Indices) -> tuple[Indices, Indices]:
@@ -138,7 +146,9 @@ def _words(
         return [(none, none)] * (1 + texts_too)
     first, last = snapshot.first_sentences[documents], snapshot.first_sentences[documents + 1]
     sentences, owners = _spans(first, last)
-    similar = snapshot.means[sentences] @ query.vector
+    # Rows in a piece are compared where they lie; picked out one by one they would be copied.
+    parts = zip(first, last, strict=True)
+    similar = np.concatenate([snapshot.means[a:b] @ query.vector for a, b in parts])
     near = [_first(SENTENCES_EACH, similar, owners)]
     if texts_too:
         (told,) = np.nonzero(sentences < snapshot.sentence_ends[documents][owners])

@@ -69,6 +69,10 @@ class StateFiles:
             return None
         return tuple(np.split(states, np.cumsum(counts)[:-1]))
 
+    def remove(self, digest: str) -> None:
+        """Remove a document's file, if it is there."""
+        self._path(digest).unlink(missing_ok=True)
+
     def keep_only(self, digests: Collection[str]) -> None:
         """Remove the files of all other documents."""
         for path in self._folder.iterdir():

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from rag_store.chroma import open_client, reason_of
+from rag_store.chroma import open_client, reason_of, require_answer
 from rag_store.chunking import passage
 from rag_store.embedders import Vectors
 from rag_store.errors import FingerprintError, RagError, RagUsageError, StoreError
@@ -89,8 +89,8 @@ class ChunkStore:
         Raises RagUsageError, StoreError, and FingerprintError where it was made with something
         else.
         """
-        self._is_shared = bool(settings.chroma_url)
-        self._lock = None if self._is_shared else locked(settings.path, settings.create)
+        self._server = settings.chroma_url
+        self._lock = None if self._server else locked(settings.path, settings.create)
         try:
             with _translated("cannot open"):
                 self._client = open_client(settings)
@@ -121,6 +121,13 @@ class ChunkStore:
         """Remove the rows; unknown ids are ignored. Raises StoreError."""
         self._delete(row_ids, None)
 
+    def delete_documents(self, doc_ids: Sequence[str]) -> None:
+        """Remove all rows of these documents, of whatever version. Raises StoreError."""
+        for start in range(0, len(doc_ids), _BATCH_DOCUMENTS):
+            part = list(doc_ids[start : start + _BATCH_DOCUMENTS])
+            with _translated("cannot delete from"):
+                self._collection.delete(where={"doc_id": {"$in": part}})
+
     def delete_strays(self, row_ids: Sequence[str]) -> None:
         """Remove rows that belong to no document. Raises StoreError.
 
@@ -128,7 +135,7 @@ class ChunkStore:
         """
         before_ns = time.time_ns() - ABANDONED_NS
         # Chroma compares while it deletes, so a row that is written again by then stays too.
-        self._delete(row_ids, {"written_ns": {"$lt": before_ns}} if self._is_shared else None)
+        self._delete(row_ids, {"written_ns": {"$lt": before_ns}} if self._server else None)
 
     def row_ids(self) -> list[str]:
         """The ids of all rows, as they are at one moment. Raises StoreError."""
@@ -178,8 +185,10 @@ class ChunkStore:
             self._collection.modify(metadata=kept)
 
     def ping(self) -> None:
-        """Raise StoreError where Chroma does not answer."""
+        """Raise StoreError where Chroma does not answer within seconds."""
         with _translated("cannot reach"):
+            if self._server:
+                require_answer(self._server)
             self._collection.count()
 
     def _page(self, **which: Any) -> Iterator[tuple[list[Row], Vectors]]:

@@ -10,6 +10,8 @@ _PART = re.compile(r"[^\W_]+")
 _HUMP = re.compile(r"[A-Z]?[a-z]+|[A-Z]+(?![a-z])|\d+")
 _PIECE = re.compile(r"[^\W_]+|[^\w\s]|_")
 _VOWEL = re.compile(r"[aeiouy]")
+_LONGEST_WORD = 40
+"""What is longer is no word, and would only fill the memory of those that were stemmed."""
 _DOUBLED = re.compile(r"([^aeioulsz\d])\1$")
 
 _SMALL_WORDS = (
@@ -36,7 +38,8 @@ def terms(text: str) -> list[str]:
             found.append("".join(parts).lower())
         for part in parts:
             found += _of_part(part)
-    return [_stem(word) for word in found if word not in STOPWORDS and len(word) > 1]
+    telling = (word for word in found if word not in STOPWORDS and len(word) > 1)
+    return [_stem(word) if len(word) <= _LONGEST_WORD else word for word in telling]
 
 
 def pieces(text: str) -> list[str]:

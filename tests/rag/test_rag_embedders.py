@@ -113,6 +113,20 @@ def test_a_causal_models_mean_leaves_padding_out(causal: TransformerEmbedder) ->
     assert len(causal.identity.weights) == 64
 
 
+def test_where_texts_are_cut_is_part_of_what_vectors_are(causal: TransformerEmbedder) -> None:
+    folder = str(causal._model.config._name_or_path)
+    short = open_embedder(EmbedderSpec("hf-causal-mean", folder, max_tokens=2))
+    assert short.identity != causal.identity
+    text = "pump valve red blue"
+    assert np.allclose(short.embed([text])[0].vector, causal.embed(["pump valve"])[0].vector)
+
+
+def test_a_text_is_cut_where_the_model_ends() -> None:
+    long = " ".join(f"word{at}" for at in range(600))
+    spec = EmbedderSpec("hf-encoder", str(model_folder()), max_tokens=1024)
+    assert open_embedder(spec).embed([long])[0].vector.shape == (384,)
+
+
 def test_a_model_that_is_not_there(tmp_path: Path) -> None:
     with pytest.raises(EmbedderError, match="cannot load the model"):
         open_embedder(EmbedderSpec("hf-encoder", str(tmp_path / "nowhere")))

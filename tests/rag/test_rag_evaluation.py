@@ -1,6 +1,7 @@
 """The metrics of an evaluation against ir-measures, tests and intervals against scipy."""
 
 import random
+import tracemalloc
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
@@ -94,6 +95,19 @@ def test_intervals_of_means_are_bootstrapped() -> None:
     assert mean_interval([]) == (0, 0)
 
 
+def test_intervals_of_many_values_take_little_memory() -> None:
+    values = np.random.default_rng(1).random(5000)
+    tracemalloc.start()
+    try:
+        found = mean_interval(values.tolist())
+        _, most = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert most < 50_000_000, "all resamples at once take eight times as much"
+    half = 1.96 * values.std() / 5000**0.5
+    assert found == pytest.approx((values.mean() - half, values.mean() + half), abs=half / 10)
+
+
 def test_two_ways_are_paired_by_question() -> None:
     ours = [outcome(1, ("a",), ("a",)), outcome(2, ("b",), ("b",)), outcome(3, ("c",), ("a",))]
     theirs = [outcome(1, ("a",), ("b",)), outcome(2, ("b",), ("b",)), outcome(3, ("c",), ("a",))]
@@ -134,8 +148,8 @@ def test_recall_is_the_share_of_the_ten_nearest_and_ties_count() -> None:
 
     def recall(*rows: int) -> float:
         found = [f"r{row}" for row in rows], np.zeros(len(rows), np.float32)
-        store = SimpleNamespace(nearest=lambda vector, count: found)
-        return compare(cast(Any, snapshot), cast(Any, store), np.array([1, 0], np.float32)).recall
+        nearest = cast(Any, lambda vector, count: found)
+        return compare(cast(Any, snapshot), nearest, np.array([1, 0], np.float32)).recall
 
     assert recall(30, *range(9)) == 1, "rows 0 to 8, and 30, which is as near as row 0"
     assert recall(0, 1, 2, 3, 4, 20, 21, 22, 23, 24) == 0.5

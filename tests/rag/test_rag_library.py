@@ -218,6 +218,23 @@ async def test_questions_that_are_switched_off_leave_the_index_to_the_chunks(
     assert found[1][0].cosine == pytest.approx(found[0][0].cosine, abs=1e-4)
 
 
+async def test_the_index_is_compared_as_it_is_asked(tmp_path: Path) -> None:
+    asked = tuple(f"Where does moon water tides rise, {each}?" for each in range(600))
+    async with open_library(settings(tmp_path)) as library:
+        await library.ingest([*DOCUMENTS[:2], replace(DOCUMENTS[2], questions=asked)])
+    async with open_library(replace(settings(tmp_path), expansions=False)) as library:
+        assert (await library.neighbours("moon water tides rise")).recall == 1
+
+
+async def test_words_that_no_document_has_agree_with_nothing(tmp_path: Path) -> None:
+    async with open_library(settings(tmp_path)) as library:
+        await library.ingest(DOCUMENTS)
+        assert (await library.label("the moon pulls the water")).agree
+        found = await library.label("moonlight watery tidal")
+        assert found.candidates[0].bm25 == 0
+        assert not found.agree
+
+
 async def test_queries_that_cannot_be_labelled(tmp_path: Path) -> None:
     async with open_library(settings(tmp_path)) as library:
         for text in ("", " \n\t", "\x00", "\ud800", "x" * 20_001, 3, None):

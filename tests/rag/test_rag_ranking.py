@@ -266,6 +266,13 @@ def test_a_fitted_threshold_keeps_its_share_and_refuses_the_rest() -> None:
     assert Threshold.from_json(fitted.as_json()) == fitted
 
 
+@pytest.mark.parametrize(("keep", "kept"), [(0.9, 9), (0.8, 8), (1.0, 10), (1e-20, 1)])
+def test_a_threshold_keeps_the_share_it_is_told_and_no_more(keep: float, kept: int) -> None:
+    yes = [np.array([0.5, 0.5, 0.5, share / 10, 1.0]) for share in range(10)]
+    fitted = fit(yes, [], UNFITTED, keep)
+    assert sum(fitted.score(each) >= fitted.threshold for each in yes) == kept
+
+
 def test_few_queries_move_the_threshold_only() -> None:
     yes = [np.array([0.5, 0.5, 0.5, share, 1.0]) for share in (0.2, 0.6, 0.9)]
     fitted = fit(yes, [], UNFITTED)

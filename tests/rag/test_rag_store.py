@@ -2,6 +2,7 @@
 
 import os
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -15,12 +16,21 @@ import numpy as np
 import pytest
 from raw_host import http, raw_host
 
+import rag_store.chroma as chroma_module
 import rag_store.store as store_module
 from rag_store.catalog import Entry
 from rag_store.chunking import Chunker
 from rag_store.documents import Document
-from rag_store.embedders import EmbedderSpec
-from rag_store.errors import FingerprintError, OtherSettings, RagError, RagUsageError, StoreError
+from rag_store.embedders import EmbedderSpec, Embedding
+from rag_store.embedders.hashing import HashingEmbedder
+from rag_store.errors import (
+    EmbedderError,
+    FingerprintError,
+    OtherSettings,
+    RagError,
+    RagUsageError,
+    StoreError,
+)
 from rag_store.fingerprint import Fingerprint
 from rag_store.library import open_library
 from rag_store.settings import Settings
@@ -157,6 +167,14 @@ def test_a_server_that_is_no_chroma(tmp_path: Path, reply: bytes) -> None:
     assert said.isprintable()
 
 
+def test_a_server_that_says_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(chroma_module, "_ANSWER_S", 0.2)
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        url = f"http://127.0.0.1:{silent.getsockname()[1]}"
+        with pytest.raises(StoreError, match=f"no Chroma server answers at {url} \\("):
+            ChunkStore(settings(tmp_path, chroma_url=url), MAKE)
+
+
 async def test_ingest_adds_updates_leaves_and_prunes(tmp_path: Path) -> None:
     first, second, third = documents(3)
     async with open_library(settings(tmp_path)) as library:
@@ -229,6 +247,54 @@ async def test_an_update_cut_short_after_its_last_row_is_the_new_version(tmp_pat
         list(library._shelf.writer.write([new]))
     async with open_library(settings(tmp_path)) as library:
         assert library.document("d0") == new
+
+
+async def test_a_document_that_was_removed_after_a_failed_update_does_not_come_back(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    [old] = documents(1)
+
+    def failing(store: ChunkStore, row_ids: list[str]) -> None:
+        if row_ids:
+            raise StoreError("the disk is full")
+
+    async with open_library(settings(tmp_path)) as library:
+        await library.put(old)
+        with monkeypatch.context() as patched:
+            patched.setattr(ChunkStore, "delete", failing)
+            with pytest.raises(StoreError, match="the disk is full"):
+                await library.put(replace(old, text=old.text + " and more"))
+        assert await library.remove("d0") is True
+        assert library._shelf.store.row_ids() == []
+    async with open_library(settings(tmp_path)) as library:
+        assert library.doc_ids == ()
+
+
+async def test_states_go_with_the_version_they_are_of(tmp_path: Path) -> None:
+    first, second = documents(2)
+    async with open_library(settings(tmp_path)) as library:
+        await library.ingest([first, second])
+        await library.put(replace(first, text="another text"))
+        await library.remove("d1")
+        kept = [entry.digest for entry in library._shelf.entries.values()]
+        assert [path.stem for path in (tmp_path / "states").rglob("*.npz")] == kept
+
+
+async def test_an_embedder_that_fails_at_a_document_names_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    embed = HashingEmbedder.embed
+
+    def failing(embedder: HashingEmbedder, texts: list[str]) -> list[Embedding]:
+        if any("w1x" in text for text in texts):
+            raise RuntimeError("index out of range")
+        return embed(embedder, texts)
+
+    monkeypatch.setattr(HashingEmbedder, "embed", failing)
+    async with open_library(settings(tmp_path)) as library:
+        told = "^document 'd1': the embedder failed: index out of range$"
+        with pytest.raises(EmbedderError, match=told):
+            await library.ingest(documents(2))
 
 
 @pytest.mark.parametrize("at_page", [0, 1])
