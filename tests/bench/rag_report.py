@@ -42,7 +42,8 @@ Development questions about the 40 documents in `tests/rag/data/mixed.jsonl`, by
 with the default settings; recall is that of the 10 nearest chunks by Chroma's HNSW index."""
 EMBEDDERS_NOTE = """\
 Top-1 of the development questions in `tests/rag/data` by `kvswarm rag eval`. Dense is by the
-embedder's chunk vectors alone; hybrid has BM25 beside them, and with minilm its word states too."""
+embedder's chunk vectors alone; hybrid has BM25 beside them, and with minilm and hashing word states
+too."""
 
 
 @dataclass(frozen=True, slots=True)
