@@ -16,7 +16,7 @@ def kv_command(arguments: list[str]) -> int:
     """Record prompts with their stored KV, make features of recorded ones, or serve labels."""
     parsed = _parser().parse_args(arguments)
     try:
-        from kv_tiers.errors import KvError
+        from kv_reading.errors import KvError
 
         try:
             return COMMANDS[parsed.command](parsed)
@@ -51,7 +51,7 @@ def _record(parsed: argparse.Namespace) -> int:
 
 
 def _extract(parsed: argparse.Namespace) -> int:
-    from kv_tiers.extract import extract
+    from kv_reading.extract import extract
 
     report = extract(parsed.run, parsed.model, parsed.reference)
     print("\n".join((*report.lines, str(report.path))))
@@ -59,9 +59,9 @@ def _extract(parsed: argparse.Namespace) -> int:
 
 
 def _serve(parsed: argparse.Namespace) -> int:
-    from kv_tiers.earlier import read_earlier
-    from kv_tiers.labelling import KvLabeller
-    from kv_tiers.service import KvService, bound_socket, serve
+    from kv_reading.earlier import read_earlier
+    from kv_reading.labelling import KvLabeller
+    from kv_reading.service import KvService, bound_socket, serve
     from loadgen.cli.demo_model import demo_model
     from loadgen.cli.label_service import earlier_questions
 

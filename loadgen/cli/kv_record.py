@@ -9,11 +9,11 @@ from typing import Any
 import aiohttp
 from tokenizers import Tokenizer
 
-from kv_tiers.chunks import chunk_digests
-from kv_tiers.design import Design, Ids, Source, cut_sources, make_requests
-from kv_tiers.request import KvRequest, write_requests
-from kv_tiers.run import CHUNKS, KV_JSON, LIBRARY_JSONL, RunFacts
-from kv_tiers.tier import FsTier
+from kv_reading.chunks import chunk_digests
+from kv_reading.design import Design, Ids, Source, cut_sources, make_requests
+from kv_reading.request import KvRequest, write_requests
+from kv_reading.run import CHUNKS, KV_JSON, LIBRARY_JSONL, RunFacts
+from kv_reading.tier import FsTier
 from loadgen.cli.arguments import TargetArguments
 from loadgen.cli.interruption import interruptible
 from loadgen.cli.notice import say

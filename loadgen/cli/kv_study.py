@@ -33,7 +33,7 @@ def kv_study_command(arguments: list[str]) -> int:
     """
     parsed = _parser().parse_args(arguments)
     try:
-        from kv_tiers.errors import KvError
+        from kv_reading.errors import KvError
         from rag_store.errors import RagError
 
         try:
@@ -50,7 +50,7 @@ def _study(parsed: argparse.Namespace, arguments: list[str]) -> int:
     from dashboards.studies.task4.findings import QUICK_SEEDS, SEEDS, find
     from dashboards.studies.task4.page import write_page
     from dashboards.studies.task4.serving import serving_cells
-    from kv_tiers.extract import extract
+    from kv_reading.extract import extract
 
     since_s = time.monotonic()
     out: Path = parsed.out or Path("runs") / f"study-task4{'-quick' if parsed.quick else ''}"
@@ -78,7 +78,7 @@ def _study(parsed: argparse.Namespace, arguments: list[str]) -> int:
 
 
 def _record(parsed: argparse.Namespace, recording: Path) -> int:
-    from kv_tiers.run import KV_JSON
+    from kv_reading.run import KV_JSON
     from loadgen.cli.kv_record import KvRecording, record
 
     if (recording / KV_JSON).exists():
@@ -97,8 +97,8 @@ def _serving(parsed: argparse.Namespace, recording: Path, out: Path) -> "Definit
     """The sweep over labels, with the model that was recorded, and the questions of the split
     `test` where the corpus has one."""
     from dashboards.studies.task4.serving import serving_definition
-    from kv_tiers.earlier import write_asked
-    from kv_tiers.run import read_facts
+    from kv_reading.earlier import write_asked
+    from kv_reading.run import read_facts
     from loadgen.cli.label_service import earlier_questions
     from loadgen.workload.corpus import load_documents
 
@@ -125,7 +125,7 @@ def _sweep(definition: "Definition", out: Path) -> int:
 
 
 def _check_model(model: str | None, recording: Path) -> None:
-    from kv_tiers.run import read_facts
+    from kv_reading.run import read_facts
 
     recorded = read_facts(recording).model
     if model is not None and Path(model).expanduser().resolve() != Path(recorded):

@@ -3,8 +3,8 @@
 import numpy as np
 import pytest
 
-from kv_tiers.centroids import Centroids
-from kv_tiers.errors import KvError
+from kv_reading.centroids import Centroids
+from kv_reading.errors import KvError
 
 DOCUMENTS = ("a", "b", "c")
 

@@ -5,9 +5,9 @@ from pathlib import Path
 import pytest
 from packed_chunks import file_name
 
-from kv_tiers.chunks import ChunkName, chunk_digests, parse_name
-from kv_tiers.errors import KvError
-from kv_tiers.tier import FsTier, Missing
+from kv_reading.chunks import ChunkName, chunk_digests, parse_name
+from kv_reading.errors import KvError
+from kv_reading.tier import FsTier, Missing
 
 TOKENS = tuple(range(100, 400))
 FIRST, SECOND = (

@@ -5,9 +5,9 @@ from collections import Counter
 
 import pytest
 
-from kv_tiers.design import Cut, Design, Source, cut_sources, make_requests
-from kv_tiers.errors import KvError
-from kv_tiers.request import KvRequest
+from kv_reading.design import Cut, Design, Source, cut_sources, make_requests
+from kv_reading.errors import KvError
+from kv_reading.request import KvRequest
 
 DESIGN = Design(passage_tokens=32, questions=2, short_questions=1)
 

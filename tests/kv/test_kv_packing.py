@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 from packed_chunks import random_kv
 
-from kv_tiers.kv import Kv, Shape
-from kv_tiers.layout import Layout, decode
+from kv_reading.kv import Kv, Shape
+from kv_reading.layout import Layout, decode
 
 pytestmark = pytest.mark.engine
 HEADS, TOKENS, DIM = 2, 128, 64

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from kv_tiers.run import KV_JSON, RunFacts
+from kv_reading.run import KV_JSON, RunFacts
 from loadgen.cli.kv_record import chunk_tokens_of, with_fs_tier
 from loadgen.cli.kv_study import told
 from loadgen.cli.main import main

@@ -7,10 +7,10 @@ from sklearn.decomposition import PCA
 from sklearn.metrics import adjusted_rand_score, normalized_mutual_info_score, silhouette_score
 from sklearn.neighbors import NearestCentroid
 
-from kv_tiers.clustering import METHODS
-from kv_tiers.features import PARTS, Choice, FeatureSet, matrix
-from kv_tiers.reduction import by_pca, by_svd
-from kv_tiers.scores import KEPT_SHARE, centroid_share, purity, score, score_groups
+from kv_reading.clustering import METHODS
+from kv_reading.features import PARTS, Choice, FeatureSet, matrix
+from kv_reading.reduction import by_pca, by_svd
+from kv_reading.scores import KEPT_SHARE, centroid_share, purity, score, score_groups
 
 
 def blobs(spread: float) -> tuple[np.ndarray, np.ndarray]:

@@ -14,9 +14,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from kv_tiers.centroids import Centroids
-from kv_tiers.features import pooled
-from kv_tiers.reference import ReferenceModel
+from kv_reading.centroids import Centroids
+from kv_reading.features import pooled
+from kv_reading.reference import ReferenceModel
 from loadgen.cli.main import main
 from loadgen.client.kv_probe import probe_kv
 from loadgen.client.retrieval import LABEL_ROUTE, RetrievalClient

@@ -12,7 +12,7 @@ from dashboards.studies.measured import Measured
 from dashboards.studies.overview import read_summary
 from dashboards.studies.task4.findings import Findings
 from dashboards.studies.task4.page import write_page
-from kv_tiers.arms import (
+from kv_reading.arms import (
     CONTEXT,
     MAIN,
     OWN,
@@ -24,9 +24,9 @@ from kv_tiers.arms import (
     layer_scores,
     variants,
 )
-from kv_tiers.features import Choice, FeatureSet, matrix
-from kv_tiers.run import RunFacts
-from kv_tiers.scores import score, score_groups
+from kv_reading.features import Choice, FeatureSet, matrix
+from kv_reading.run import RunFacts
+from kv_reading.scores import score, score_groups
 
 DOCUMENTS, QUESTIONS, SEEDS = 5, 4, 2
 TOPICS = np.repeat([f"d{at}" for at in range(DOCUMENTS)], QUESTIONS)

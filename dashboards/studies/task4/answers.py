@@ -8,7 +8,7 @@ from dashboards.studies.task4.pictures import heat_map, layer_profile, neighbour
 from dashboards.studies.task4.serving import serving_sentences, serving_tables
 from dashboards.studies.task4.tables import arm_table, layer_table, taken, variant_table
 from dashboards.studies.wording import percent
-from kv_tiers.arms import (
+from kv_reading.arms import (
     CONTEXT,
     ENCODER,
     MAIN,
@@ -21,7 +21,7 @@ from kv_tiers.arms import (
     WORDS,
     Row,
 )
-from kv_tiers.scores import Estimate, Score
+from kv_reading.scores import Estimate, Score
 
 WEAK, STRONG = 0.3, 0.7
 """Of an ARI: below is weak, above is most of the way."""

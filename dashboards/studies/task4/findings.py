@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from dashboards.studies.cell import Cells
-from kv_tiers.arms import (
+from kv_reading.arms import (
     MAIN,
     OWN,
     LayerScore,
@@ -15,9 +15,9 @@ from kv_tiers.arms import (
     layer_scores,
     variants,
 )
-from kv_tiers.extract import FEATURES_NPZ
-from kv_tiers.features import FeatureSet, read_features
-from kv_tiers.run import RunFacts, read_facts, read_library
+from kv_reading.extract import FEATURES_NPZ
+from kv_reading.features import FeatureSet, read_features
+from kv_reading.run import RunFacts, read_facts, read_library
 
 SEEDS, QUICK_SEEDS = 20, 8
 

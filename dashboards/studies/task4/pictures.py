@@ -16,9 +16,9 @@ from dashboards.figures.style import (
     new_axes,
     new_figure,
 )
-from kv_tiers.arms import LayerScore
-from kv_tiers.features import Choice, FeatureSet, matrix
-from kv_tiers.kv import Floats
+from kv_reading.arms import LayerScore
+from kv_reading.features import Choice, FeatureSet, matrix
+from kv_reading.kv import Floats
 
 MARKERS = "osD^"
 """Colours repeat after sixteen documents; then the mark is another."""

@@ -3,9 +3,9 @@
 from dashboards.studies.table import Table
 from dashboards.studies.task4.findings import Findings
 from dashboards.studies.wording import percent
-from kv_tiers.arms import CONTEXT, MAIN, OTHER, OWN, SHORT, SHORT_OWN, SWAPPED, WHOLE, Row
-from kv_tiers.features import Choice
-from kv_tiers.scores import Estimate, Score
+from kv_reading.arms import CONTEXT, MAIN, OTHER, OWN, SHORT, SHORT_OWN, SWAPPED, WHOLE, Row
+from kv_reading.features import Choice
+from kv_reading.scores import Estimate, Score
 
 NAMES = {
     WHOLE: "context and question",

@@ -3,7 +3,7 @@
 import numpy as np
 from sklearn.decomposition import PCA, TruncatedSVD
 
-from kv_tiers.kv import Floats
+from kv_reading.kv import Floats
 
 EXPLAINED = 0.9
 """Share of the variance that is to be kept."""

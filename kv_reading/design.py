@@ -9,8 +9,8 @@ import random
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from kv_tiers.errors import KvError
-from kv_tiers.request import KvRequest
+from kv_reading.errors import KvError
+from kv_reading.request import KvRequest
 
 Ids = tuple[int, ...]
 SHINGLE_TOKENS = 8

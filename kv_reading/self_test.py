@@ -4,9 +4,9 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from kv_tiers.errors import KvError
-from kv_tiers.kv import Floats, Kv, Shape, joined
-from kv_tiers.layout import Layout, decode, possible_layouts
+from kv_reading.errors import KvError
+from kv_reading.kv import Floats, Kv, Shape, joined
+from kv_reading.layout import Layout, decode, possible_layouts
 
 MIN_COSINE = 0.97
 """Of the keys, or values, of one layer with those of the forward pass. Rounding in an engine's

@@ -8,8 +8,8 @@ from tempfile import TemporaryDirectory
 import numpy as np
 from sklearn.feature_extraction.text import TfidfVectorizer
 
-from kv_tiers.clustering import Clusters
-from kv_tiers.kv import Floats
+from kv_reading.clustering import Clusters
+from kv_reading.kv import Floats
 
 REFUSED = -1
 

@@ -7,14 +7,14 @@ from pathlib import Path
 
 import numpy as np
 
-from kv_tiers.errors import KvError
-from kv_tiers.features import FeatureSet, pooled, write_features
-from kv_tiers.kv import Floats, Kv, read_shape
-from kv_tiers.reference import ReferenceModel
-from kv_tiers.request import KvRequest, read_requests
-from kv_tiers.run import CHUNKS, read_facts
-from kv_tiers.stored import StoredKv, open_stored
-from kv_tiers.tier import Missing
+from kv_reading.errors import KvError
+from kv_reading.features import FeatureSet, pooled, write_features
+from kv_reading.kv import Floats, Kv, read_shape
+from kv_reading.reference import ReferenceModel
+from kv_reading.request import KvRequest, read_requests
+from kv_reading.run import CHUNKS, read_facts
+from kv_reading.stored import StoredKv, open_stored
+from kv_reading.tier import Missing
 
 FEATURES_NPZ = "features.npz"
 STORED, COMPUTED = "LMCache", "transformers"

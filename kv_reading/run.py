@@ -6,7 +6,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-from kv_tiers.errors import KvError
+from kv_reading.errors import KvError
 
 KV_JSON, CHUNKS, LIBRARY_JSONL = "kv.json", "chunks", "library.jsonl"
 

@@ -5,13 +5,13 @@ from dataclasses import dataclass
 
 from threadpoolctl import threadpool_limits
 
-from kv_tiers.clustering import METHODS
-from kv_tiers.errors import KvError
-from kv_tiers.features import PARTS, POOLS, Choice, FeatureSet, matrix
-from kv_tiers.reduction import by_pca, by_svd
-from kv_tiers.run import LibraryDocument
-from kv_tiers.scores import Score, score, score_groups
-from kv_tiers.texts import encoder_rows, retrieved_labels, tfidf_rows
+from kv_reading.clustering import METHODS
+from kv_reading.errors import KvError
+from kv_reading.features import PARTS, POOLS, Choice, FeatureSet, matrix
+from kv_reading.reduction import by_pca, by_svd
+from kv_reading.run import LibraryDocument
+from kv_reading.scores import Score, score, score_groups
+from kv_reading.texts import encoder_rows, retrieved_labels, tfidf_rows
 
 MAIN, SHORT = "alone/question", "short-alone/question"
 WHOLE, OWN, OTHER = "own/prompt", "own/question", "other/question"

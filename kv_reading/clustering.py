@@ -7,7 +7,7 @@ import numpy.typing as npt
 from sklearn.cluster import DBSCAN, HDBSCAN, AgglomerativeClustering, KMeans
 from sklearn.neighbors import NearestNeighbors
 
-from kv_tiers.kv import Floats
+from kv_reading.kv import Floats
 
 Clusters = npt.NDArray[np.int64]
 SMALLEST = 2

@@ -11,8 +11,8 @@ from typing import Any
 from aiohttp import web
 from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, Histogram, generate_latest
 
-from kv_tiers.errors import KvError
-from kv_tiers.labelling import FEATURES, KvLabel, KvLabeller
+from kv_reading.errors import KvError
+from kv_reading.labelling import FEATURES, KvLabel, KvLabeller
 from rag_store.documents import clean
 from rag_store.service.body import read_body, usable_text
 from rag_store.service.gate import Gate

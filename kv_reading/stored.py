@@ -4,13 +4,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from kv_tiers.errors import KvError
-from kv_tiers.kv import Kv, Shape, joined
-from kv_tiers.layout import Layout, decode
-from kv_tiers.reference import ReferenceModel
-from kv_tiers.request import KvRequest
-from kv_tiers.self_test import MIN_COSINE, agreement, find_layout
-from kv_tiers.tier import FsTier, Missing
+from kv_reading.errors import KvError
+from kv_reading.kv import Kv, Shape, joined
+from kv_reading.layout import Layout, decode
+from kv_reading.reference import ReferenceModel
+from kv_reading.request import KvRequest
+from kv_reading.self_test import MIN_COSINE, agreement, find_layout
+from kv_reading.tier import FsTier, Missing
 
 TESTED = 4
 """Prompts of different kinds whose stored KV is compared with a forward pass."""

@@ -4,8 +4,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from kv_tiers.chunks import ChunkName, chunk_digests, parse_name
-from kv_tiers.errors import KvError
+from kv_reading.chunks import ChunkName, chunk_digests, parse_name
+from kv_reading.errors import KvError
 
 
 @dataclass(frozen=True, slots=True)

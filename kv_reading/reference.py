@@ -4,8 +4,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from kv_tiers.errors import KvError
-from kv_tiers.kv import Kv
+from kv_reading.errors import KvError
+from kv_reading.kv import Kv
 
 
 class ReferenceModel:

@@ -5,9 +5,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from kv_tiers.errors import KvError
-from kv_tiers.features import Scale
-from kv_tiers.kv import Floats
+from kv_reading.errors import KvError
+from kv_reading.features import Scale
+from kv_reading.kv import Floats
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,7 +5,7 @@ from collections.abc import Iterable
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from kv_tiers.errors import KvError
+from kv_reading.errors import KvError
 
 REQUESTS_JSONL = "requests.jsonl"
 

@@ -7,8 +7,8 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
-from kv_tiers.errors import KvError
-from kv_tiers.kv import Floats, Kv
+from kv_reading.errors import KvError
+from kv_reading.kv import Floats, Kv
 
 POOLS, PARTS = ("mean", "last"), ("keys", "values")
 Texts = npt.NDArray[np.str_]

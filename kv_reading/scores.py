@@ -12,8 +12,8 @@ from sklearn.metrics import (
 )
 from sklearn.metrics.cluster import contingency_matrix
 
-from kv_tiers.clustering import METHODS, Clusters
-from kv_tiers.kv import Floats
+from kv_reading.clustering import METHODS, Clusters
+from kv_reading.kv import Floats
 
 Labels = npt.NDArray[np.generic]
 SEEDS, KEPT_SHARE = 20, 0.8

@@ -10,7 +10,7 @@ from itertools import product
 
 import numpy as np
 
-from kv_tiers.kv import Floats, Kv, Shape
+from kv_reading.kv import Floats, Kv, Shape
 
 TILE = 16
 """Tokens or dimensions side by side in AMX's packing."""

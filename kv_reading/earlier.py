@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from kv_tiers.errors import KvError
+from kv_reading.errors import KvError
 
 if TYPE_CHECKING:
     from rag_store.documents import Query

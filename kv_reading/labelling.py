@@ -8,12 +8,12 @@ from pathlib import Path
 import numpy as np
 from tokenizers import Tokenizer
 
-from kv_tiers.centroids import Centroids, Near
-from kv_tiers.earlier import Earlier
-from kv_tiers.errors import KvError
-from kv_tiers.features import POOLS, pooled
-from kv_tiers.kv import Floats
-from kv_tiers.reference import ReferenceModel
+from kv_reading.centroids import Centroids, Near
+from kv_reading.earlier import Earlier
+from kv_reading.errors import KvError
+from kv_reading.features import POOLS, pooled
+from kv_reading.kv import Floats
+from kv_reading.reference import ReferenceModel
 
 FEATURES = (
     "keys and values of all layers and heads, mean over the question's tokens, standardised;"

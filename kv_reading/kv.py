@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from kv_tiers.errors import KvError
+from kv_reading.errors import KvError
 
 Floats = npt.NDArray[np.float32]
 
