@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
 from loadgen.errors import UsageError
-from loadgen.swarm import option_values as given
+from loadgen.swarm.options import values as given
 
 if TYPE_CHECKING:
-    from loadgen.swarm.leader import Leader
+    from loadgen.swarm.leading.leader import Leader
 
 WsgiApp = Callable[[dict[str, Any], Callable[..., Any]], Iterable[bytes]]
 

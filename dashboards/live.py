@@ -3,7 +3,7 @@
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from loadgen.swarm.leader import Leader
+    from loadgen.swarm.leading.leader import Leader
 
 
 def open_live_tab(leader: "Leader") -> None:

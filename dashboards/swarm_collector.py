@@ -24,7 +24,7 @@ from loadgen.stats.sketch import Sketch
 from loadgen.stats.tally import Tally
 
 if TYPE_CHECKING:
-    from loadgen.swarm.leader import Leader
+    from loadgen.swarm.leading.leader import Leader
 
 BUCKETS_S: tuple[float, ...] = (
     *(

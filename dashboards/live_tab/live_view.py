@@ -12,10 +12,10 @@ from dashboards.live_tab.sampler import Sampler
 from dashboards.live_tab.series import COLUMNS, Series
 from dashboards.live_tab.served import served
 from dashboards.live_tab.timeline import Timeline
-from loadgen.swarm.ledger import Row
+from loadgen.swarm.sending.ledger import Row
 
 if TYPE_CHECKING:
-    from loadgen.swarm.leader import Leader
+    from loadgen.swarm.leading.leader import Leader
 
 SHOWN_CONTEXTS = 50
 TABLE_EVERY_S = 2.0

@@ -10,7 +10,7 @@ from loadgen.stats.server_counters import server_figures
 from loadgen.stats.server_metrics import ServerSample
 
 if TYPE_CHECKING:
-    from loadgen.swarm.leader import Leader
+    from loadgen.swarm.leading.leader import Leader
 
 
 class Sampler:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from loadgen.record import COLUMNS, RequestRecord
 from loadgen.runs.formula import without_formula
-from loadgen.swarm.ledger import Row
+from loadgen.swarm.sending.ledger import Row
 
 MOST_ERROR_CHARACTERS = 160
 

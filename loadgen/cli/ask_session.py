@@ -19,7 +19,7 @@ from loadgen.client.retrieval import RetrievalClient
 from loadgen.client.settings import ClientSettings, auth_headers
 from loadgen.errors import HostError, UsageError
 from loadgen.runs.exit_code import DONE, FAILED
-from loadgen.swarm.labels import Labels
+from loadgen.swarm.sending.labels import Labels
 from loadgen.targets.catalog import TargetSpec
 from loadgen.targets.demo_model import is_complete
 from loadgen.targets.rag_service import RunningRagService

@@ -14,8 +14,8 @@ from loadgen.locality.measured import measured_run, run_bytes_per_token
 from loadgen.locality.planned import trace_of_plan
 from loadgen.locality.token_ids import TokenIds
 from loadgen.locality.trace import Trace
-from loadgen.swarm.option_flags import add_options
-from loadgen.swarm.options import SwarmOptions
+from loadgen.swarm.options.flags import add_options
+from loadgen.swarm.options.swarm_options import SwarmOptions
 from loadgen.targets.demo_model import default_model_dir, is_complete
 from loadgen.workload.corpus import load_corpus
 

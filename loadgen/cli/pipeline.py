@@ -9,7 +9,7 @@ from loadgen.client.client import StreamingClient
 from loadgen.client.failures import StreamFailure
 from loadgen.client.retrieval import Retrieval, RetrievalClient
 from loadgen.record import Outcome
-from loadgen.swarm.labels import Labels
+from loadgen.swarm.sending.labels import Labels
 from loadgen.workload.prompt import bare_prompt, join_prompt
 
 

@@ -27,8 +27,7 @@ def run_locust(command: str, run: RunArguments) -> int:
     """Become Locust, with our defaults before the user's own options."""
     os.environ.setdefault("KVSWARM_VIEW", "1" if command == "run" else "")
     sys.argv = locust_argv(command, run)
-    from loadgen.swarm.collector import THRESHOLDS
-    from loadgen.swarm.orphan import die_with_parent
+    from loadgen.swarm.process import THRESHOLDS, die_with_parent
 
     die_with_parent()
     gc.set_threshold(*THRESHOLDS)  # for the imports below; what they make stays

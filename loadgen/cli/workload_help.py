@@ -3,7 +3,7 @@
 import argparse
 from typing import Any
 
-from loadgen.swarm.option_flags import add_options
+from loadgen.swarm.options.flags import add_options
 
 
 class _PlainParser(argparse.ArgumentParser):

@@ -7,11 +7,11 @@ from locust.exception import StopUser
 
 from loadgen.client.exchange import Exchange
 from loadgen.record import BatchRecord
-from loadgen.swarm.batch_sender import BatchTurn
-from loadgen.swarm.dispenser import SessionOver
 from loadgen.swarm.plugin import stage_of
-from loadgen.swarm.request_sender import Turn
-from loadgen.swarm.session import Session
+from loadgen.swarm.sending.batch_sender import BatchTurn
+from loadgen.swarm.sending.dispenser import SessionOver
+from loadgen.swarm.sending.request_sender import Turn
+from loadgen.swarm.sending.session import Session
 from loadgen.swarm.user import AsyncUser
 
 REFUSED_PAUSE_S = 0.1

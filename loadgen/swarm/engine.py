@@ -17,10 +17,10 @@ from collections.abc import Callable, Coroutine, Iterator
 from typing import Any, ClassVar, Generic, TypeVar
 
 import gevent
+import uvloop
+from gevent._hub_local import get_hub_if_exists
 from gevent.event import Event
 from gevent.monkey import get_original
-
-from loadgen.swarm.native_loop import NativeLoop
 
 _start_native_thread = get_original("_thread", "start_new_thread")
 _native_thread_id = get_original("_thread", "get_ident")
@@ -36,6 +36,37 @@ Python's own 5 ms would be seen in each time that is taken meanwhile.
 
 T = TypeVar("T")
 logger = logging.getLogger(__name__)
+
+
+class NativeLoop(uvloop.Loop):
+    """A uvloop loop whose default executor is native threads.
+
+    The standard default executor is built on `threading`, which gevent has patched: a job put
+    there would wait for a hub that this thread does not have. Jobs must not share a
+    `threading.Lock`: gevent's do not wake other native threads reliably.
+    """
+
+    def run_in_executor(  # type: ignore[override]
+        self, executor: Any, func: Callable[..., T], *args: Any
+    ) -> "asyncio.Future[T]":
+        if executor is not None:
+            return super().run_in_executor(executor, func, *args)  # type: ignore[return-value]
+        future: asyncio.Future[T] = self.create_future()
+        _start_native_thread(self._work, (future, func, args))
+        return future
+
+    def _work(
+        self, future: "asyncio.Future[T]", func: Callable[..., T], args: tuple[Any, ...]
+    ) -> None:
+        try:
+            settle, outcome = future.set_result, func(*args)
+        except BaseException as error:
+            settle, outcome = future.set_exception, error  # type: ignore[assignment]
+        finally:
+            if (hub := get_hub_if_exists()) is not None:
+                hub.destroy(destroy_loop=True)  # a patched call made one: two descriptors
+        with contextlib.suppress(RuntimeError):  # the loop was closed meanwhile
+            self.call_soon_threadsafe(lambda: None if future.done() else settle(outcome))
 
 
 @contextlib.contextmanager

@@ -26,9 +26,9 @@ from locust.argument_parser import get_parser
 from locust.main import main as locust_main
 from locust.util.load_locustfile import load_locustfile
 
-from loadgen.swarm.orphan import die_with_parent
+from loadgen.swarm.leading.supervisor import ENVIRONMENT_VARIABLE
 from loadgen.swarm.plugin import CHECK_VARIABLE
-from loadgen.swarm.supervisor import ENVIRONMENT_VARIABLE
+from loadgen.swarm.process import die_with_parent
 
 
 @dataclass(frozen=True, slots=True)

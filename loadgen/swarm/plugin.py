@@ -14,20 +14,18 @@ from locust import events
 from locust.runners import WorkerRunner
 
 from loadgen.errors import KvswarmError
-from loadgen.swarm.clock_offset import ClockOffset
 from loadgen.swarm.engine import Engine
-from loadgen.swarm.follower import Follower
-from loadgen.swarm.interrupt import interrupt_main_greenlet
-from loadgen.swarm.leader import Leader
-from loadgen.swarm.leaving import Leaving
-from loadgen.swarm.messages import CLOCK, CLOCK_OFFSET, DELTA, DRAIN, DRAINED, PLAN, SPENT
-from loadgen.swarm.option_flags import add_options
-from loadgen.swarm.options import default_users, own_options
-from loadgen.swarm.orphan import end_forked_workers
-from loadgen.swarm.preparation import check_offline, sends_batches
-from loadgen.swarm.stage import Stage
-from loadgen.swarm.supervisor import Supervisor
-from loadgen.swarm.user_counts import UserCounts
+from loadgen.swarm.leading.clock_offset import ClockOffset
+from loadgen.swarm.leading.follower import Follower
+from loadgen.swarm.leading.leader import Leader
+from loadgen.swarm.leading.leaving import Leaving, UserCounts, interrupt_main_greenlet
+from loadgen.swarm.leading.preparation import check_offline, sends_batches
+from loadgen.swarm.leading.supervisor import Supervisor
+from loadgen.swarm.options.flags import add_options
+from loadgen.swarm.options.swarm_options import default_users, own_options
+from loadgen.swarm.process import end_forked_workers
+from loadgen.swarm.sending.plan import CLOCK, CLOCK_OFFSET, DELTA, DRAIN, DRAINED, PLAN, SPENT
+from loadgen.swarm.sending.stage import Stage
 
 CHECK_VARIABLE = "KVSWARM_CHECK"
 """Set by `kvswarm run` to have everything checked that needs no host, and nothing started.
@@ -102,7 +100,9 @@ def _lead(environment: Any, runner: Any, web_ui: Any) -> None:
     )
     hooks.quitting.add_listener(Leaving(environment, leader))
     if web_ui is not None:
-        from loadgen.swarm.web import prepare_before_swarm  # and Flask: a headless run starts fast
+        from loadgen.swarm.leading.web import (
+            prepare_before_swarm,  # and Flask: a headless run starts fast
+        )
 
         prepare_before_swarm(leader, web_ui)
     _or_exit(environment, partial(_open_dashboards, leader))

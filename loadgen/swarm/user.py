@@ -4,14 +4,16 @@ import asyncio
 import contextlib
 import inspect
 import logging
+import os
 import random
 import traceback
 from collections.abc import Awaitable, Callable
 from functools import partial
 from typing import Any
 
+import gevent
 from gevent import GreenletExit
-from locust import User
+from locust import User, events
 from locust.exception import (
     InterruptTaskSet,
     RescheduleTask,
@@ -19,10 +21,10 @@ from locust.exception import (
     StopTest,
     StopUser,
 )
+from locust.runners import STATE_CLEANUP, STATE_STOPPED, STATE_STOPPING, MasterRunner, WorkerRunner
 from locust.user.task import LOCUST_STATE_RUNNING, LOCUST_STATE_STOPPING
 
 from loadgen.swarm.engine import Engine, Flight
-from loadgen.swarm.stop_test import ask_to_stop_test
 
 CANCEL_GRACE_S = 5.0
 """How long a cancelled user may take for its `finally` blocks before it is given up."""
@@ -33,6 +35,14 @@ ERROR_PAUSE_S = 0.01
 logger = logging.getLogger(__name__)
 
 AsyncTask = Callable[[Any], Awaitable[object]]
+
+LEADER_CHECK_S = 0.5
+"""How often a forked worker looks whether its leader still lives."""
+
+STOP_TEST = "async_user_stop_test"
+"""The message by which a worker passes on StopTest to its master."""
+
+_importer_pid = os.getpid()  # the leader's: `--processes` forks after the import
 
 
 class NoTask(StopTest):
@@ -204,3 +214,47 @@ def _forget_cancellation() -> None:
     task = asyncio.current_task()
     while task is not None and task.uncancel():
         pass
+
+
+def ask_to_stop_test(environment: Any) -> None:
+    """A user wants the whole test to end; a worker asks its master."""
+    if isinstance(environment.runner, WorkerRunner):
+        environment.runner.send_message(STOP_TEST)
+    else:
+        gevent.spawn(_stop_test, environment)
+
+
+def _stop_test(environment: Any, **_: Any) -> None:
+    """End the whole test, once, however many users ask for it."""
+    runner, options = environment.runner, environment.parsed_options
+    if runner.state in (STATE_STOPPING, STATE_CLEANUP, STATE_STOPPED):
+        return
+    if options is not None and options.headless:
+        runner.quit()
+    else:
+        runner.stop()
+
+
+@events.init.add_listener
+def _join_swarm(environment: Any, runner: Any, **_: Any) -> None:
+    if isinstance(runner, MasterRunner):
+        runner.register_message(STOP_TEST, _stop_test, concurrent=True)
+    elif isinstance(runner, WorkerRunner) and os.getpid() != _importer_pid:
+        gevent.spawn(_quit_with_leader, runner)
+
+
+def _quit_with_leader(runner: WorkerRunner) -> None:
+    """End a forked worker whose leader was killed; it would go on loading the host.
+
+    Linux's parent-death signal comes once for each of the leader's threads, and a second SIGTERM
+    cuts Locust's shutdown short.
+    """
+    while os.getppid() == _importer_pid:
+        gevent.sleep(LEADER_CHECK_S)
+    logger.info("this worker stops: the process that started it is gone")
+    runner.quit()
+
+
+@events.quit.add_listener
+def _leave_swarm(**_: Any) -> None:
+    Engine.close_process()

@@ -10,7 +10,7 @@ from loadgen.cli.arguments import parse_run, run_parser
 from loadgen.cli.main import main
 from loadgen.cli.target import choose_targets
 from loadgen.errors import UsageError
-from loadgen.swarm.option_flags import add_options
+from loadgen.swarm.options.flags import add_options
 from loadgen.targets.context_scheduler import ContextSchedulerSettings
 
 SCHEDULER = (

@@ -12,7 +12,7 @@ from loadgen.cli.control import control_line
 from loadgen.cli.run import locust_argv
 from loadgen.cli.swarm_process import _without_processes
 from loadgen.errors import TargetError, UsageError
-from loadgen.swarm.supervisor import ENVIRONMENT_VARIABLE, Supervisor
+from loadgen.swarm.leading.supervisor import ENVIRONMENT_VARIABLE, Supervisor
 
 
 class Target:

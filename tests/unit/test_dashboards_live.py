@@ -27,7 +27,7 @@ from loadgen.runs.directory import RunDirectory
 from loadgen.stats.self_watch import ClientSample
 from loadgen.stats.server_sample import ServerSample
 from loadgen.stats.tally import Tally
-from loadgen.swarm.ledger import Row, RunLedger, WorkerLedger
+from loadgen.swarm.sending.ledger import Row, RunLedger, WorkerLedger
 
 HOSTILE = ("<img src=x onerror=alert(1)>", "=cmd()", "'=cmd()", 'a,"b')
 

@@ -21,7 +21,7 @@ from loadgen.stats.counts import Counts
 from loadgen.stats.self_watch import COLUMNS as CLIENT_COLUMNS
 from loadgen.stats.server_counters import NO_FIGURES, ServerCourse
 from loadgen.stats.server_metrics import COLUMNS as SERVER_COLUMNS
-from loadgen.swarm.closing import summarize_run
+from loadgen.swarm.leading.closing import summarize_run
 from loadgen.workload.diversity import Diversity
 
 ROOT = Path(__file__).parents[2]
@@ -82,7 +82,7 @@ OPTION = re.compile(r"(?<![\w-])--[a-z][a-z0-9-]*")
 LOCUST_SIDE = """
 import json
 import loadgen.swarm.plugin
-from loadgen.swarm import stats_rows
+from loadgen.swarm.showing import stats_rows
 from locust.argument_parser import get_parser
 actions = get_parser()._actions
 print(json.dumps({

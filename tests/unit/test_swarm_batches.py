@@ -14,11 +14,10 @@ from loadgen.client.protocol import Usage
 from loadgen.errors import UsageError
 from loadgen.record import BatchRecord, Outcome, RequestRecord
 from loadgen.stats.clock import RunClock
-from loadgen.swarm.batch_sender import BatchForm
-from loadgen.swarm.dispenser import SessionOver
-from loadgen.swarm.hooks import Hooks
-from loadgen.swarm.labels import Labels, check_labels
-from loadgen.swarm.session import NEVER_SENT, Session
+from loadgen.swarm.sending.batch_sender import BatchForm
+from loadgen.swarm.sending.dispenser import SessionOver
+from loadgen.swarm.sending.labels import Labels, check_labels
+from loadgen.swarm.sending.session import NEVER_SENT, Hooks, Session
 from loadgen.workload.arrivals import ConstantPacer
 from loadgen.workload.batches import Batching
 from loadgen.workload.corpus import load_corpus

@@ -4,7 +4,7 @@ import random
 
 import pytest
 
-from loadgen.swarm.clock_offset import ClockAsker, ClockOffset
+from loadgen.swarm.leading.clock_offset import ClockAsker, ClockOffset
 
 
 class Network:

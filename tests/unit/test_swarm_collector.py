@@ -2,7 +2,7 @@ import gc
 
 import pytest
 
-from loadgen.swarm.collector import calm_collector
+from loadgen.swarm.process import calm_collector
 
 
 def test_collections_are_short_and_rare_inside_and_as_before_afterwards() -> None:

@@ -1,5 +1,5 @@
 from loadgen.record import RequestRecord
-from loadgen.swarm.failed_requests import MOST_TEXTS, FailedRequests
+from loadgen.swarm.showing.request_events import MOST_TEXTS, FailedRequests
 
 
 def record(error: str, outcome: str = "http_error") -> RequestRecord:

@@ -3,7 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from loadgen.swarm.index_set import IndexSet
+from loadgen.swarm.sending.request_sender import IndexSet
 
 OPERATIONS = st.lists(st.tuples(st.sampled_from(["add", "discard"]), st.integers(0, 300)))
 

@@ -9,8 +9,8 @@ import pytest
 SCRIPT = """
 import sys
 from loadgen.errors import UsageError
-from loadgen.swarm.options import SwarmOptions
-from loadgen.swarm.preparation import check_batches, check_shares
+from loadgen.swarm.options.swarm_options import SwarmOptions
+from loadgen.swarm.leading.preparation import check_batches, check_shares
 
 values, users, workers = map(eval, sys.argv[1:])
 options = SwarmOptions.read(values)

@@ -11,8 +11,8 @@ import pytest
 SCRIPT = """
 import json, sys
 from loadgen.errors import UsageError
-from loadgen.swarm.options import SwarmOptions
-from loadgen.swarm.rag_checks import check_arm, rag_notes
+from loadgen.swarm.options.swarm_options import SwarmOptions
+from loadgen.swarm.leading.rag_checks import check_arm, rag_notes
 from loadgen.workload.corpus import load_corpus
 
 corpus = load_corpus()

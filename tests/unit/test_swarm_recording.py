@@ -6,7 +6,7 @@ import pytest
 from loadgen.client.exchange import Exchange
 from loadgen.context import Request
 from loadgen.stats.clock import RunClock
-from loadgen.swarm.recording import percentiles, to_record
+from loadgen.swarm.sending.recording import percentiles, to_record
 
 
 @pytest.mark.parametrize("count", [1, 2, 3, 20, 101, 1000])

@@ -9,10 +9,10 @@ import pytest
 
 from loadgen.context import Request
 from loadgen.errors import UsageError
-from loadgen.swarm.option_flags import add_options
-from loadgen.swarm.options import SwarmOptions
-from loadgen.swarm.replay import Replay, check_replay, check_trace_fit, pacer_of
-from loadgen.swarm.turn_gate import TurnGate
+from loadgen.swarm.options.flags import add_options
+from loadgen.swarm.options.replay import Replay, check_replay, check_trace_fit, pacer_of
+from loadgen.swarm.options.swarm_options import SwarmOptions
+from loadgen.swarm.sending.session import TurnGate
 
 
 @pytest.fixture

@@ -9,7 +9,7 @@ SCRIPT = """
 import json, sys
 from locust.env import Environment
 from loadgen.record import RequestRecord
-from loadgen.swarm.request_events import RequestEvents
+from loadgen.swarm.showing.request_events import RequestEvents
 
 def record(number):
     known = dict.fromkeys(RequestRecord.__dataclass_fields__)

@@ -14,10 +14,9 @@ from loadgen.client.retrieval import Retrieval
 from loadgen.context import Request
 from loadgen.record import RequestRecord
 from loadgen.stats.clock import RunClock
-from loadgen.swarm.hooks import Hooks
-from loadgen.swarm.labels import Labels
-from loadgen.swarm.retriever import Labeller, Retriever
-from loadgen.swarm.session import Session
+from loadgen.swarm.sending.labels import Labels
+from loadgen.swarm.sending.retriever import Labeller, Retriever
+from loadgen.swarm.sending.session import Hooks, Session
 from loadgen.workload.arrivals import ConstantPacer
 from loadgen.workload.corpus import load_corpus
 from loadgen.workload.lengths import EstimatedTokens

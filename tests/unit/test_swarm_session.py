@@ -9,9 +9,8 @@ import uvloop
 from loadgen.client.exchange import Exchange
 from loadgen.record import RequestRecord
 from loadgen.stats.clock import RunClock
-from loadgen.swarm.dispenser import SessionOver
-from loadgen.swarm.hooks import Hooks
-from loadgen.swarm.session import NEVER_SENT, Session
+from loadgen.swarm.sending.dispenser import SessionOver
+from loadgen.swarm.sending.session import NEVER_SENT, Hooks, Session
 from loadgen.workload.arrivals import ConstantPacer
 from loadgen.workload.corpus import load_corpus
 from loadgen.workload.lengths import EstimatedTokens

@@ -12,7 +12,7 @@ import json, sys
 from dataclasses import fields
 from locust.stats import RequestStats
 from loadgen.record import BatchRecord, RequestRecord
-from loadgen.swarm.stats_rows import log_batches, log_records
+from loadgen.swarm.showing.stats_rows import log_batches, log_records
 
 batches = json.load(sys.stdin)
 stats = RequestStats()
@@ -115,7 +115,7 @@ def test_only_whole_batches_have_a_makespan() -> None:
 FORGETFUL = """
 import time
 from locust.stats import RequestStats
-from loadgen.swarm.stats_rows import KEPT_S, forget_seconds
+from loadgen.swarm.showing.stats_rows import KEPT_S, forget_seconds
 
 stats, now = RequestStats(), int(time.time())
 stats.log_request("POST", "/v1/completions", 5, 0)

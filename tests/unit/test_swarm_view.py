@@ -6,8 +6,7 @@ import pytest
 
 from loadgen.stats.summary import summarize
 from loadgen.stats.tally import Tally
-from loadgen.swarm.steady_lines import steady_lines
-from loadgen.swarm.summary_words import summary_lines
+from loadgen.swarm.showing.summary_words import steady_lines, summary_lines
 
 SERVER = {"computed_prompt_tokens": 25, "cached_prompt_tokens": 75, "hit_rate": 0.75}
 

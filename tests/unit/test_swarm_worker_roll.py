@@ -8,10 +8,10 @@ from typing import Any
 import gevent
 import pytest
 
-from loadgen.swarm import worker_roll
-from loadgen.swarm.clock_offset import ClockOffset
-from loadgen.swarm.plan import Plan
-from loadgen.swarm.worker_roll import WorkerRoll
+from loadgen.swarm.leading import worker_roll
+from loadgen.swarm.leading.clock_offset import ClockOffset
+from loadgen.swarm.leading.worker_roll import WorkerRoll
+from loadgen.swarm.sending.plan import Plan
 
 
 class Swarm:
@@ -106,7 +106,7 @@ def test_a_worker_that_never_asks_does_not_stop_the_start(monkeypatch: pytest.Mo
 
 EARLIER_RUN = """
 from types import SimpleNamespace
-from loadgen.swarm.leader import Leader
+from loadgen.swarm.leading.leader import Leader
 leader = Leader(SimpleNamespace(runner=None), None)
 merged = []
 leader.ledger = SimpleNamespace(merge=merged.append)

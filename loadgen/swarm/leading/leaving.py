@@ -1,0 +1,88 @@
+"""How a Locust process leaves: by the end of its time, by Ctrl-C or by SIGTERM."""
+
+import signal
+from functools import partial
+from typing import Any
+
+import gevent
+from gevent.event import Event
+from locust.runners import MasterRunner
+
+from loadgen.swarm.leading.leader import Leader
+
+CUT_TIMEOUT_S = 1.0
+"""How long requests in flight may go on after Ctrl-C or SIGTERM."""
+OTHER_GREENLET_S = 30.0
+
+
+class Leaving:
+    """Locust's `quitting`: whatever still runs is cut off, recorded and summed up.
+
+    On SIGTERM Locust shuts down in a greenlet of its own, and once that has stopped the runner
+    its main greenlet starts to shut down as well. The first one leaves for both.
+    """
+
+    def __init__(self, environment: Any, leader: Leader) -> None:
+        self._environment = environment
+        self._leader = leader
+        self._first: gevent.Greenlet | None = None
+
+    def __call__(self, **_: Any) -> None:
+        if self._first is None:
+            self._first = gevent.getcurrent()
+            self._end_swarm()
+        elif self._first is not gevent.getcurrent():
+            Event().wait(OTHER_GREENLET_S)
+        self._set_exit_code()
+
+    def _end_swarm(self) -> None:
+        if self._leader.plan is None:
+            return
+        self._leader.interrupted = True
+        environment = self._environment
+        environment.stop_timeout = min(environment.stop_timeout or 0.0, CUT_TIMEOUT_S)
+        environment.runner.quit()
+
+    def _set_exit_code(self) -> None:
+        environment, code = self._environment, self._leader.exit_code
+        if code is not None and environment.web_ui is None:
+            environment.process_exit_code = code
+
+
+def interrupt_main_greenlet() -> None:
+    """Have SIGINT and SIGHUP raise KeyboardInterrupt in the main greenlet alone.
+
+    Python would raise it in whatever greenlet runs at that moment, which then dies with a
+    traceback while Locust goes on. A second signal while the first is dealt with does nothing.
+    """
+    main = gevent.get_hub().parent
+    sent: list[int] = []
+
+    def on_signal(number: int) -> None:
+        if not sent:
+            sent.append(number)
+            gevent.kill(main, KeyboardInterrupt())
+
+    for number in (signal.SIGINT, signal.SIGHUP):
+        gevent.signal_handler(number, partial(on_signal, number))
+
+
+class UserCounts:
+    """Remembers the users of a swarm that ends.
+
+    Locust counts them when all requests have drained; ours have left by then, each with its last.
+    """
+
+    def __init__(self, runner: Any) -> None:
+        self._runner = runner
+        self._users: dict[str, int] = {}
+
+    def remember(self) -> None:
+        """Locust's `test_stopping`, before anything else hears of it."""
+        is_master = isinstance(self._runner, MasterRunner)
+        name = "reported_user_classes_count" if is_master else "user_classes_count"
+        self._users = dict(getattr(self._runner, name))
+
+    def give_back(self) -> None:
+        """Locust's `test_stop`: what it counted itself is replaced."""
+        self._runner.final_user_classes_count = self._users

@@ -1,0 +1,72 @@
+"""How a run begins: its plan, its directory, and the first entries there."""
+
+import time
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from loadgen.runs.machine import hide_headers, machine, versions, without_secrets
+from loadgen.swarm.leading.preparation import Preparation
+from loadgen.swarm.sending.plan import Plan
+
+if TYPE_CHECKING:
+    from loadgen.swarm.leading.leader import Leader
+
+OPEN_LOOP_LEAD_S = 0.5
+"""An open loop's first arrival is that far ahead, so that every process is there in time."""
+
+
+def make_plan(leader: "Leader", ready: Preparation) -> Plan:
+    """What every process of the swarm has to know; the run begins now."""
+    runner = leader.environment.runner
+    workers = leader.roll.present() if leader.roll else [runner.client_id]
+    trace = ready.replay.to_wire(len(workers)) if ready.replay else {}
+    lead_s = OPEN_LOOP_LEAD_S if ready.options.arrivals != "closed" else 0.0
+    return Plan(
+        start_unix_s=time.time() + lead_s,
+        url=ready.facts.url,
+        model=ready.facts.model,
+        is_vllm=ready.facts.is_vllm,
+        options=ready.raw_options,
+        workers={client: index for index, client in enumerate(workers)},
+        lengths=asdict(ready.lengths),
+        uncapped=ready.options.arrivals != "closed" and runner.target_user_count == 0,
+        batched=ready.batched,
+        trace=trace,
+    )
+
+
+def swarm_directory(environment: Any, out: Path | None, swarm: int) -> Path | None:
+    """A headless run owns `--out`; each swarm of the web UI gets its own folder inside it."""
+    if out is None or environment.web_ui is None:
+        return out
+    stamp = time.strftime("%Y%m%d-%H%M%S")
+    return out / f"{stamp}-{swarm:03d}"
+
+
+def describe_run(leader: "Leader", ready: Preparation, plan: Plan) -> dict[str, Any]:
+    """The content of `run.json` at the start of a run."""
+    options = dict(plan.options)
+    options["header"] = hide_headers(ready.options.headers)
+    return {
+        "command_line": without_secrets(leader.supervisor.command_line),
+        "options": options,
+        "seed": ready.options.workload.seed,
+        "corpus_sha256": ready.corpus_sha256,
+        "users": leader.environment.runner.target_user_count,
+        "host": plan.url,
+        "model": plan.model,
+        "host_facts": {
+            "is_vllm": ready.facts.is_vllm,
+            "version": ready.facts.version,
+            "max_model_len": ready.facts.max_model_len,
+        },
+        "rag": asdict(ready.rag) if ready.rag else None,
+        "target": leader.supervisor.facts or None,
+        "cache_state": ready.cache_state,
+        "notes": list(ready.notes),
+        "workers": len(plan.workers),
+        "versions": versions(),
+        "machine": machine(),
+        "start_unix_s": plan.start_unix_s,
+    }

@@ -1,0 +1,211 @@
+"""Everything that is checked before the first request: options, corpus, host, lengths, cache."""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+from locust.util.timespan import parse_timespan
+
+from loadgen.client.kv_probe import KvFacts
+from loadgen.client.probe import HostFacts, probe
+from loadgen.client.rag_probe import RagFacts
+from loadgen.errors import UsageError
+from loadgen.runs.directory import check_directory
+from loadgen.swarm.engine import Engine
+from loadgen.swarm.leading.rag_checks import check_arm, kv_notes, rag_notes, ready_kv, ready_rag
+from loadgen.swarm.leading.supervisor import Supervisor
+from loadgen.swarm.options.replay import Replay, check_replay, check_trace_fit, pacer_of
+from loadgen.swarm.options.swarm_options import SwarmOptions, own_options
+from loadgen.swarm.sending.client_settings import extra_body, request_headers
+from loadgen.swarm.sending.labels import check_labels
+from loadgen.swarm.sending.lengths import LengthSource, measure_on_host
+from loadgen.workload.corpus import Corpus, load_corpus
+from loadgen.workload.lengths import EstimatedTokens
+from loadgen.workload.workload import Workload
+
+TEMPLATE_TOKENS = 64
+"""Room for what a chat template adds around one user message."""
+
+
+@dataclass(frozen=True, slots=True)
+class Preparation:
+    """A swarm that may start: what it was told, whom it will load, how lengths are measured.
+
+    `rag` is the service that finds contexts or labels, None where none is asked.
+    """
+
+    options: SwarmOptions
+    raw_options: Mapping[str, Any]
+    corpus_sha256: str
+    facts: HostFacts
+    rag: RagFacts | KvFacts | None
+    lengths: LengthSource
+    cache_state: str
+    notes: tuple[str, ...]
+    batched: bool
+    replay: Replay | None = None
+
+
+def sends_batches(user_classes: Iterable[type]) -> bool:
+    """Whether these users send batches. Raises UsageError when only some of them do."""
+    kinds = {each.sends_batches for each in user_classes if hasattr(each, "sends_batches")}
+    if len(kinds) > 1:
+        raise UsageError(
+            "some users send batches and some single requests: name the user classes of one kind"
+        )
+    return True in kinds
+
+
+def check_offline(
+    values: Mapping[str, Any], supervisor: Supervisor, batched: bool = False
+) -> Replay | None:
+    """Find what is wrong with options, corpus and trace without a host; returns what is replayed.
+
+    `batched` says whether the users send batches. Raises UsageError.
+    """
+    options = SwarmOptions.read(values)
+    corpus = load_corpus(options.corpus, options.questions)
+    replay = check_replay(options, batched)
+    pacer_of(options)
+    check_labels(options.labels, extra_body(options))
+    check_arm(options, corpus, batched)
+    request_headers(options)
+    check_users(values)
+    check_warmup(values, options)
+    users, workers = values.get("num_users"), values.get("expect_workers") or 1
+    check_shares(users if isinstance(users, int) else 0, workers, options, batched)
+    if batched:
+        check_batches(options)
+    lengths = _local_lengths(options, supervisor)
+    if not lengths.is_estimate:
+        lengths.tokens()
+        _check_fit(options, corpus, lengths, supervisor.max_model_len, supervisor, replay)
+    if options.out is not None:
+        check_directory(options.out)
+    return replay
+
+
+def check_users(values: Mapping[str, Any]) -> None:
+    """Raise UsageError for a number of users that sends nothing."""
+    users = values.get("num_users")
+    if not isinstance(users, int):
+        return
+    if users < 0:
+        raise UsageError(f"{users} users: give 1 or more, or 0 for an open loop without a cap")
+    if users == 0 and values.get("arrivals") == "closed":
+        raise UsageError("0 users send nothing: give 1 or more, or other --arrivals and a --rate")
+
+
+def check_warmup(values: Mapping[str, Any], options: SwarmOptions) -> None:
+    """Raise UsageError for a warm-up that lasts as long as the run."""
+    run_time = values.get("run_time") or 0
+    try:
+        run_time_s = parse_timespan(run_time) if isinstance(run_time, str) else run_time
+    except ValueError:
+        raise UsageError(f"{run_time!r} is no run time: give 20, 20s, 3m or 1h20m") from None
+    if run_time_s and options.warmup_s is not None and options.warmup_s >= run_time_s:
+        raise UsageError(
+            f"--warmup {options.warmup_s:g} leaves nothing of -t {run_time_s:g}s to measure:"
+            " give fewer seconds, or a longer run"
+        )
+
+
+def check_batches(options: SwarmOptions) -> None:
+    """Raise UsageError for batches that cannot be sent as they were asked for."""
+    output_tokens = options.workload.output_tokens
+    if options.batch_as == "list" and options.endpoint == "chat":
+        raise UsageError("--batch-as list needs --endpoint completions: a chat takes one prompt")
+    if options.batch_as == "list" and output_tokens.low != output_tokens.high:
+        raise UsageError(
+            f"--output-tokens {output_tokens} needs --batch-as requests: "
+            "a list call has one length for all its replies, so give one number"
+        )
+
+
+def check_shares(users: int, workers: int, options: SwarmOptions, batched: bool) -> None:
+    """Raise UsageError where a worker would have a share of the load and no user to send it."""
+    is_open = options.arrivals != "closed"
+    shared = "the trace" if options.trace else "the load of an open loop" if is_open else ""
+    if batched and options.batching.limit:
+        shared = "--batches"
+    if shared and 0 < users < workers:
+        uncapped = ", or -u 0 for no cap" if is_open else ""
+        raise UsageError(
+            f"{shared} is shared out over {workers} workers, and {users} user(s) leave some "
+            f"of them idle: give -u {workers} or more{uncapped}"
+        )
+
+
+def prepare(
+    values: Mapping[str, Any], host: str | None, supervisor: Supervisor, batched: bool = False
+) -> Preparation:
+    """Check everything and make the caches cold; blocks the calling greenlet only.
+
+    Raises UsageError, or TargetError when the engine of ours cannot be made cold.
+    """
+    replay = check_offline(values, supervisor, batched)
+    options = SwarmOptions.read(values)
+    if not host:
+        raise UsageError("no host to load: give --host URL, or start with `kvswarm run --target`")
+    supervisor.check_host(host)
+    headers = request_headers(options)
+    corpus = load_corpus(options.corpus, options.questions)
+    rag = ready_rag(options, corpus)
+    facts = Engine.of_process().run(probe(host, options.model, headers))
+    kv = ready_kv(options, corpus, facts.model)
+    lengths = _local_lengths(options, supervisor)
+    if lengths.is_estimate:
+        lengths = measure_on_host(facts, corpus, headers)
+    _check_fit(options, corpus, lengths, facts.max_model_len, supervisor, replay)
+    return Preparation(
+        options=options,
+        raw_options=own_options(values),
+        corpus_sha256=corpus.sha256,
+        facts=facts,
+        rag=rag or kv,
+        lengths=lengths,
+        cache_state=supervisor.make_cold(keep=options.keep_cache),
+        notes=(
+            *_notes(facts, lengths, replay),
+            *rag_notes(rag, options, corpus),
+            *kv_notes(kv),
+        ),
+        batched=batched,
+        replay=replay,
+    )
+
+
+def _notes(facts: HostFacts, lengths: LengthSource, replay: Replay | None) -> tuple[str, ...]:
+    notes = [] if replay is None else [replay.note]
+    if lengths.is_estimate:
+        notes.append(EstimatedTokens.announcement)
+    if not facts.is_vllm:
+        notes.append("the host is not vLLM: replies may end before --output-tokens")
+    if not facts.has_metrics:
+        notes.append("the host has no /metrics: its own counters stay empty")
+    return tuple(notes)
+
+
+def _local_lengths(options: SwarmOptions, supervisor: Supervisor) -> LengthSource:
+    return LengthSource(tokenizer=options.tokenizer or supervisor.tokenizer)
+
+
+def _check_fit(
+    options: SwarmOptions,
+    corpus: Corpus,
+    lengths: LengthSource,
+    window_tokens: int | None,
+    supervisor: Supervisor,
+    replay: Replay | None,
+) -> None:
+    if window_tokens is None:
+        return
+    template_tokens = TEMPLATE_TOKENS if options.endpoint == "chat" else 0
+    if replay is not None:
+        check_trace_fit(replay, window_tokens - template_tokens, supervisor.cache_tokens)
+        return
+    settings = options.workload
+    if options.labels == "rag":  # any document may be found, not only those asked about
+        settings = replace(settings, contexts=len(corpus.documents))
+    workload = Workload(corpus, settings, lengths.tokens())
+    workload.check_fit(window_tokens, supervisor.cache_tokens, template_tokens)

@@ -1,0 +1,133 @@
+"""Which workers take part in a swarm, seen from the master."""
+
+import time
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import gevent
+
+from loadgen.swarm.leading.clock_offset import ClockOffset
+from loadgen.swarm.sending.plan import CLOCK, DRAIN, PLAN, Plan
+
+WORKERS_GRACE_S = 10.0
+"""How long after the drain time a worker may take to report that it has drained."""
+CLOCKS_S = 2.0
+"""How long a start waits for workers that have just connected to ask for the time."""
+TOLD_OFFSET_S = 0.1
+"""Hosts that keep their clocks set are closer together."""
+
+
+class WorkerRoll:
+    """Sends the plan, notices who is lost or comes too late, waits until all have drained."""
+
+    def __init__(self, runner: Any, say: Callable[[str], None]) -> None:
+        self.lost = 0
+        self._runner = runner
+        self._say = say
+        self._plan: Plan | None = None
+        self._taking_part: set[str] = set()
+        self._draining: set[str] = set()
+        self._spent: set[str] = set()
+        self._knowing: set[str] = set()
+
+    def present(self) -> list[str]:
+        """Client ids of the workers that are there, in the order they came."""
+        clients = self._runner.clients
+        there = {c.id for c in clients.ready + clients.spawning + clients.running}
+        return [client_id for client_id in self._runner.worker_indexes if client_id in there]
+
+    def await_clocks(self) -> None:
+        """Wait until every worker has been told the time, without which it would go by its own:
+        what is sent to it comes there in order."""
+        deadline = time.monotonic() + CLOCKS_S
+        while not set(self.present()) <= self._knowing and time.monotonic() < deadline:
+            gevent.sleep(0.01)
+
+    def start(self, plan: Plan) -> None:
+        """Let every worker know its share; Locust's orders to spawn users come after it."""
+        self.lost = 0
+        self._plan = plan
+        self._taking_part, self._spent = set(plan.workers), set()
+        self._runner.send_message(PLAN, plan.to_wire())
+
+    def spent(self, client_id: str) -> None:
+        """A worker has sent its share of a limited number of batches."""
+        self._spent.add(client_id)
+
+    @property
+    def all_spent(self) -> bool:
+        """Whether every worker that still takes part has sent its share."""
+        return bool(self._taking_part) and self._taking_part <= self._spent
+
+    def joined(self, client_id: str) -> None:
+        """A worker has connected: it is too late for a swarm that is under way."""
+        if self._taking_part and client_id not in self._taking_part:
+            self._say("a worker joined after the start: it takes no part in this run")
+
+    def look(self) -> None:
+        """Notice workers that are gone, and those that were taken for gone and are back."""
+        self._welcome()
+        gone = self._taking_part - set(self.present()) - self._draining
+        if gone:
+            self._taking_part -= gone
+            self.lost += len(gone)
+            self._say(self._loss(gone))
+
+    def _welcome(self) -> None:
+        """A worker that was silent for long goes on sending: the end has to wait for it, too."""
+        known = set(self._plan.workers) if self._plan and self._taking_part else set()
+        back = (known - self._taking_part) & set(self.present())
+        if back:
+            self._taking_part |= back
+            self.lost -= len(back)
+            self._say(f"{len(back)} worker(s) that were taken for lost are back")
+
+    @property
+    def lost_share(self) -> float:
+        """The part of the swarm's requests, 0 to 1, that the lost workers were to send."""
+        return self.lost / len(self._plan.workers) if self._plan else 0.0
+
+    def _loss(self, gone: set[str]) -> str:
+        assert self._plan is not None
+        names = ", ".join(str(index) for index in sorted(map(self._plan.workers.__getitem__, gone)))
+        at_s = time.time() - self._plan.start_unix_s
+        return (
+            f"worker(s) {names} of {len(self._plan.workers)} lost at {at_s:.0f} s: a share of"
+            f" {self.lost_share:.0%} of the requests is not sent from now on, and what was not"
+            " reported is missing"
+        )
+
+    def tell_time(self, client_id: str, question: Mapping[str, float]) -> None:
+        """A worker asks what time it is."""
+        answer = {**question, "master_unix_s": time.time()}
+        self._runner.send_message(CLOCK, answer, client_id)
+        self._knowing.add(client_id)
+
+    def corrected(self, client_id: str, offset: ClockOffset) -> None:
+        """A worker has compared the clocks and goes by the master's."""
+        if self._plan is None or not offset.is_certain:
+            return
+        apart_s, worker = abs(offset.master_ahead_s), self._plan.workers.get(client_id)
+        if apart_s >= TOLD_OFFSET_S:
+            where = "behind" if offset.master_ahead_s > 0 else "ahead of"
+            self._say(
+                f"the clock of worker {worker} is {apart_s:.3f} s {where} the master's:"
+                f" its times are corrected, to within {offset.error_s * 1000:.1f} ms"
+            )
+
+    def drain(self, stop_timeout_s: float) -> None:
+        """Have nothing new sent and wait until nothing is in flight any more."""
+        self.look()
+        self._draining = set(self.present()) & self._taking_part
+        self._runner.send_message(DRAIN, {"stop_timeout": stop_timeout_s})
+        deadline = time.monotonic() + stop_timeout_s + WORKERS_GRACE_S
+        while self._draining and time.monotonic() < deadline:
+            gevent.sleep(0.05)
+            self._draining.intersection_update(self.present())  # one may have been lost
+        if self._draining:
+            self._say(f"{len(self._draining)} worker(s) did not report the end of their requests")
+        self._taking_part = set()
+
+    def drained(self, client_id: str) -> None:
+        """A worker has nothing in flight any more."""
+        self._draining.discard(client_id)

@@ -1,0 +1,200 @@
+"""Sends a batch as N requests at once or as one call with a list of prompts, and records it."""
+
+import asyncio
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from loadgen.client.client import StreamingClient
+from loadgen.client.exchange import Exchange
+from loadgen.client.list_exchange import ListExchange
+from loadgen.client.protocol import Usage
+from loadgen.context import Batch, Request
+from loadgen.record import BatchOutcome, BatchRecord, RequestRecord
+from loadgen.stats.clock import RunClock
+from loadgen.swarm.sending.labels import Labels
+from loadgen.swarm.sending.recording import to_record
+
+
+@dataclass(frozen=True, slots=True)
+class BatchTurn:
+    """A batch and, in an open loop, when it was meant to go (`time.perf_counter()` seconds)."""
+
+    batch: Batch
+    due_at: float | None
+
+
+@dataclass(frozen=True, slots=True)
+class BatchForm:
+    """How a batch goes over the wire.
+
+    `usage_per_choice` says whether the host counts tokens for each choice of a list call.
+    """
+
+    as_list: bool = False
+    usage_per_choice: bool = False
+
+
+class BatchSender:
+    """Every batch that was begun gives one record, and so does each of its members.
+
+    `on_row` and `on_batch` are called on the loop and must not block.
+    """
+
+    def __init__(
+        self,
+        form: BatchForm,
+        *,
+        client: StreamingClient,
+        clock: RunClock,
+        worker: str,
+        labels: Labels,
+        on_row: Callable[[RequestRecord, list[float]], None],
+        on_batch: Callable[[BatchRecord], None],
+    ) -> None:
+        self._form = form
+        self._client = client
+        self._clock = clock
+        self._worker = worker
+        self._labels = labels
+        self._on_row = on_row
+        self._on_batch = on_batch
+
+    async def send(self, turn: BatchTurn, user: str) -> BatchRecord:
+        """Send all members at once and wait for the last reply.
+
+        Raises only CancelledError, after everything is recorded.
+        """
+        sending = _Sending(turn, user, time.perf_counter())
+        try:
+            if self._form.as_list:
+                await self._send_list(sending)
+            else:
+                await self._send_each(sending)
+        finally:
+            record = self._close(sending)
+        return record
+
+    def record_unsent(self, turn: BatchTurn, error: str) -> BatchRecord:
+        """A batch that was due and never sent."""
+        return self._close(_Sending(turn, "", time.perf_counter()), error)
+
+    async def _send_each(self, sending: "_Sending") -> None:
+        async with asyncio.TaskGroup() as group:
+            for request in sending.turn.batch.requests:
+                group.create_task(self._send_one(sending, request))
+
+    async def _send_one(self, sending: "_Sending", request: Request) -> None:
+        exchange = Exchange()
+        extra, label = self._labels.tag(request.label)
+        try:
+            await self._client.stream(request.prompt, request.max_tokens, exchange, extra)
+        finally:
+            self._record(sending, request, exchange, label)
+
+    async def _send_list(self, sending: "_Sending") -> None:
+        requests = sending.turn.batch.requests
+        call = ListExchange.of(len(requests), self._form.usage_per_choice)
+        extra, label = self._labels.tag(_only_label(requests))
+        prompts = [request.prompt for request in requests]
+        try:
+            await self._client.stream(prompts, requests[0].max_tokens, call, extra)
+        finally:
+            call.settle()
+            sending.call_usage = call.call_usage
+            for request, exchange in zip(requests, call.members, strict=True):
+                self._record(sending, request, exchange, label)
+
+    def _close(
+        self, sending: "_Sending", error: str = "cancelled before it was sent"
+    ) -> BatchRecord:
+        """Record the batch, and before it the members that had not even begun."""
+        for request in sending.turn.batch.requests:
+            if request.index not in sending.members:
+                unsent = Exchange(error=error, end_at=time.perf_counter())
+                self._record(sending, request, unsent, "")
+        members = [sending.members[request.index] for request in sending.turn.batch.requests]
+        record = to_batch_record(sending.turn.batch, members, sending.call_usage)
+        self._on_batch(record)
+        return record
+
+    def _record(
+        self, sending: "_Sending", request: Request, exchange: Exchange, label: str
+    ) -> None:
+        sent_at = sending.asked_at if exchange.sent_at is None else exchange.sent_at
+        due_at = sending.turn.due_at
+        record, gaps_ms = to_record(
+            exchange,
+            request,
+            scheduled_at=sent_at if due_at is None else min(due_at, sent_at),
+            clock=self._clock,
+            worker=self._worker,
+            user=sending.user,
+            repeat=request.root != request.index,
+            batch_id=str(sending.turn.batch.index),
+            label=label,
+        )
+        sending.members[request.index] = record
+        self._on_row(record, gaps_ms)
+
+
+class _Sending:
+    """A batch under way: records of its members by request index."""
+
+    __slots__ = ("asked_at", "call_usage", "members", "turn", "user")
+
+    def __init__(self, turn: BatchTurn, user: str, asked_at: float) -> None:
+        self.turn = turn
+        self.user = user
+        self.asked_at = asked_at
+        self.members: dict[int, RequestRecord] = {}
+        self.call_usage: Usage | None = None
+
+
+def _only_label(requests: Sequence[Request]) -> str | None:
+    """The label of the one context that all requests share, None when there are several."""
+    contexts = {request.context_id for request in requests}
+    return requests[0].label if len(contexts) == 1 else None
+
+
+def to_batch_record(
+    batch: Batch, members: Sequence[RequestRecord], call_usage: Usage | None = None
+) -> BatchRecord:
+    """The record of a batch, whose members all have one.
+
+    `call_usage` are the tokens that the host counted for a list call and for no member alone.
+    """
+    ok = [member for member in members if member.outcome == "ok"]
+    scheduled_s = min(member.scheduled_s for member in members)
+    replies_s = [member.end_s for member in ok]
+    whole = len(ok) == len(members)
+    return BatchRecord(
+        batch_id=str(batch.index),
+        worker=members[0].worker,
+        user=members[0].user,
+        requests=len(members),
+        ok=len(ok),
+        contexts=len({member.context_id for member in members}),
+        scheduled_s=scheduled_s,
+        sent_s=_earliest([member.sent_s for member in members]),
+        first_token_s=_earliest([member.first_token_s for member in members]),
+        first_reply_s=min(replies_s, default=None),
+        last_reply_s=max(replies_s, default=None),
+        makespan_s=max(replies_s) - scheduled_s if whole else None,
+        call_prompt_tokens=call_usage.prompt_tokens if call_usage else None,
+        call_output_tokens=call_usage.output_tokens if call_usage else None,
+        outcome=_outcome(members, whole),
+    )
+
+
+def _earliest(times_s: Sequence[float | None]) -> float | None:
+    return min((time_s for time_s in times_s if time_s is not None), default=None)
+
+
+def _outcome(members: Sequence[RequestRecord], whole: bool) -> BatchOutcome:
+    if whole:
+        return "ok"
+    if all(member.sent_s is None and member.outcome == "cancelled" for member in members):
+        return "cancelled"
+    failed = all(member.outcome not in ("ok", "cancelled") for member in members)
+    return "failed" if failed else "partial"

@@ -1,0 +1,101 @@
+"""From what a client saw of a request to the row that is kept."""
+
+from functools import lru_cache
+
+from loadgen.client.exchange import Exchange
+from loadgen.context import Request
+from loadgen.record import RequestRecord
+from loadgen.stats.clock import RunClock
+from loadgen.swarm.sending.retriever import Found
+
+SHARES = (0.50, 0.95, 0.99)
+
+
+def to_record(
+    exchange: Exchange,
+    request: Request,
+    *,
+    scheduled_at: float,
+    clock: RunClock,
+    worker: str,
+    user: str,
+    repeat: bool,
+    batch_id: str = "",
+    label: str = "",
+    found: Found | None = None,
+) -> tuple[RequestRecord, list[float]]:
+    """The record of one request and its inter-token gaps in ms.
+
+    `scheduled_at` and the exchange's times are `time.perf_counter()` seconds of this process;
+    TTFT and end-to-end latency count from `scheduled_at`. `label` is the one in the request, kept
+    where the request was sent, `found` the context that was retrieved for it.
+    """
+    gaps_ms = exchange.gaps_ms
+    ordered = sorted(gaps_ms)
+    itl_p50_ms, itl_p95_ms, itl_p99_ms = percentiles(ordered)
+    end_at = exchange.end_at if exchange.end_at is not None else scheduled_at
+    sent_label = label if exchange.sent_at is not None else ""
+    record = RequestRecord(
+        request_id=str(request.index),
+        worker=worker,
+        user=user,
+        context_id=request.context_id,
+        question_id=request.question_id,
+        repeat=repeat,
+        scheduled_s=clock.to_run_s(scheduled_at),
+        sent_s=_to_run_s(clock, exchange.sent_at),
+        first_token_s=_to_run_s(clock, exchange.first_token_at),
+        end_s=clock.to_run_s(end_at),
+        ttft_ms=_elapsed_ms(scheduled_at, exchange.first_token_at),
+        itl_mean_ms=sum(ordered) / len(ordered) if ordered else None,
+        itl_p50_ms=itl_p50_ms,
+        itl_p95_ms=itl_p95_ms,
+        itl_p99_ms=itl_p99_ms,
+        itl_max_ms=ordered[-1] if ordered else None,
+        tpot_ms=exchange.tpot_ms,
+        e2e_ms=_elapsed_ms(scheduled_at, exchange.end_at),
+        prompt_tokens=exchange.prompt_tokens,
+        cached_tokens=exchange.cached_tokens,
+        output_tokens=exchange.output_tokens,
+        outcome=exchange.outcome,
+        status=exchange.status,
+        error=exchange.error,
+        batch_id=batch_id,
+        label=sent_label,
+        rag_context_id=(found.context_id or "") if found else "",
+        label_correct=_label_correct(request.context_id, sent_label, found),
+        retrieval_ms=found.retrieval_ms if found else None,
+        resends=None if exchange.sent_at is None else exchange.resends,
+    )
+    return record, gaps_ms
+
+
+def percentiles(ordered: list[float]) -> list[float | None]:
+    """The 50th, 95th and 99th percentile of sorted values, interpolated between neighbours."""
+    if not ordered:
+        return [None] * len(SHARES)
+    return [
+        ordered[below] + (ordered[above] - ordered[below]) * part
+        for below, above, part in _ranks(len(ordered))
+    ]
+
+
+@lru_cache(maxsize=4096)
+def _ranks(count: int) -> tuple[tuple[int, int, float], ...]:
+    """Between which of `count` values each percentile lies, and how far from the lower one."""
+    positions = [share * (count - 1) for share in SHARES]
+    return tuple((int(at), min(int(at) + 1, count - 1), at - int(at)) for at in positions)
+
+
+def _label_correct(context_id: str, label: str, found: Found | None) -> bool | None:
+    if found is not None:
+        return found.label == context_id
+    return label == context_id if label else None
+
+
+def _to_run_s(clock: RunClock, at: float | None) -> float | None:
+    return None if at is None else clock.to_run_s(at)
+
+
+def _elapsed_ms(since: float, at: float | None) -> float | None:
+    return None if at is None else (at - since) * 1000

@@ -1,0 +1,305 @@
+"""One process's part in one swarm, on the loop's side: workload, client, pacing, records."""
+
+import asyncio
+import contextlib
+import time
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+from loadgen.client.client import StreamingClient
+from loadgen.client.exchange import Exchange
+from loadgen.context import Batch, Request
+from loadgen.record import BatchRecord, RequestRecord
+from loadgen.stats.clock import RunClock
+from loadgen.stats.self_watch import ClientSample, LoopWatch
+from loadgen.swarm.sending.batch_sender import BatchForm, BatchSender, BatchTurn
+from loadgen.swarm.sending.dispenser import Dispenser, SessionOver
+from loadgen.swarm.sending.labels import Labels
+from loadgen.swarm.sending.request_sender import RequestSender, Turn
+from loadgen.swarm.sending.retriever import Retriever
+from loadgen.workload.arrivals import Pacer
+from loadgen.workload.batches import Batching
+from loadgen.workload.trace.workload import TraceWorkload
+from loadgen.workload.workload import Workload
+
+NEVER_SENT = "due before the end of the run, but every user was busy"
+WARM_CONNECTIONS_S = 0.2
+TURN_NOT_COME = "a turn of a conversation whose last reply had not ended"
+
+U = TypeVar("U", Request, Batch)
+
+
+@dataclass(frozen=True, slots=True)
+class Hooks:
+    """Who is told what, on the loop; none of them may block.
+
+    `row` is a request's record with its inter-token gaps in ms. `spent` is called once, when the
+    last of a limited number of requests or batches has ended; a `share` of 0 is spent from the
+    start. `failed` is told why no further request can be made, as when a trace has vanished.
+    """
+
+    row: Callable[[RequestRecord, list[float]], None]
+    sample: Callable[[ClientSample], None]
+    batch: Callable[[BatchRecord], None] = lambda record: None
+    spent: Callable[[], None] = lambda: None
+    failed: Callable[[Exception], None] = lambda error: None
+
+
+class Session:
+    """Hands requests or batches to users and turns what came of them into records.
+
+    Lives on the loop. With `batching` the users send batches, else single requests, and with a
+    `retriever` these behind what it finds; `share` is how many of them this process sends, None
+    for no end. So many `connections` are opened before the first request, where that is quick.
+    """
+
+    def __init__(
+        self,
+        *,
+        workload: Workload | TraceWorkload,
+        client: StreamingClient,
+        clock: RunClock,
+        worker: str,
+        hooks: Hooks,
+        pacer: Pacer | None = None,
+        solo: Callable[[], Coroutine[Any, Any, None]] | None = None,
+        labels: Labels | None = None,
+        retriever: Retriever | None = None,
+        batching: Batching | None = None,
+        batch_form: BatchForm | None = None,
+        share: int | None = None,
+        connections: int = 0,
+    ) -> None:
+        self._client = client
+        self._clock = clock
+        self._worker = worker
+        self._hooks = hooks
+        self._solo = solo
+        self._retriever = retriever
+        self._left = share
+        self._connections = connections
+        self._gate = TurnGate()
+        self._over = False
+        self._soloists: set[asyncio.Task[None]] = set()
+        self._in_flight = InFlight()
+        self._watch = LoopWatch(process=worker)
+        self._requests: Dispenser[Request] | None = None
+        self._batches: Dispenser[Batch] | None = None
+        if batching is None or isinstance(workload, TraceWorkload):
+            self._requests = Dispenser(
+                self._guarded(workload.requests()), clock, pacer, self._released
+            )
+        else:
+            self._batches = Dispenser(
+                self._guarded(workload.batches(batching)), clock, pacer, self._released
+            )
+        labels = labels or Labels(False, {})
+        self._sender = RequestSender(
+            client=client,
+            clock=clock,
+            worker=worker,
+            labels=labels,
+            retriever=retriever,
+            on_row=hooks.row,
+        )
+        self._batch_sender = BatchSender(
+            batch_form or BatchForm(),
+            client=client,
+            clock=clock,
+            worker=worker,
+            labels=labels,
+            on_row=hooks.row,
+            on_batch=hooks.batch,
+        )
+
+    @contextlib.asynccontextmanager
+    async def running(self) -> AsyncIterator["Session"]:
+        """Open the clients and keep the pacing and the self-watch going until the exit."""
+        async with self._client, self._retriever or contextlib.nullcontext():
+            if self._connections:
+                await self._client.warm(self._connections, WARM_CONNECTIONS_S)
+            keepers = [
+                asyncio.create_task(self._watch.run()),
+                asyncio.create_task(self._sample()),
+                asyncio.create_task(self._pace()),
+            ]
+            try:
+                if self._left == 0:
+                    self._hooks.spent()
+                yield self
+            finally:
+                for keeper in keepers:
+                    keeper.cancel()
+                await asyncio.gather(*keepers, return_exceptions=True)
+
+    async def next_turn(self) -> Turn:
+        """The next request of this process; in an open loop it waits until one is due.
+
+        Raises SessionOver once the swarm stops.
+        """
+        if self._requests is None:
+            raise RuntimeError("this swarm sends batches: take `next_batch()` in every user class")
+        request, due_at = await self._requests.next()
+        turn = Turn(request, due_at)
+        if not request.session_id:
+            return turn
+        return await self._in_order(turn)
+
+    async def next_batch(self) -> BatchTurn:
+        """The next batch of this process; in an open loop it waits until one is due.
+
+        Raises SessionOver once the swarm stops or has sent all its batches.
+        """
+        if self._batches is None:
+            raise RuntimeError("batches are sent by user classes with `sends_batches = True`")
+        return BatchTurn(*await self._batches.next())
+
+    async def send(
+        self, turn: Turn, user: str, body_extra: dict[str, Any] | None = None
+    ) -> Exchange:
+        """Send one request, stream its reply and record it, also when it is cut off."""
+        self._in_flight.enter()
+        try:
+            return await self._sender.send(turn, user, body_extra)
+        finally:
+            self._gate.leave(turn.request)
+            self._in_flight.leave()
+            self._count_down()
+
+    async def send_batch(self, turn: BatchTurn, user: str) -> BatchRecord:
+        """Send one batch and record it and its members, also when it is cut off."""
+        self._in_flight.enter()
+        try:
+            return await self._batch_sender.send(turn, user)
+        finally:
+            self._in_flight.leave()
+            self._count_down()
+
+    def stop(self) -> None:
+        """Send nothing new from now on; what was due and never sent is recorded as cancelled."""
+        self._over = True
+        if self._requests is not None:
+            for request, due_at in self._requests.stop():
+                self._sender.record_unsent(Turn(request, due_at), NEVER_SENT)
+        if self._batches is not None:
+            for batch, due_at in self._batches.stop():
+                self._batch_sender.record_unsent(BatchTurn(batch, due_at), NEVER_SENT)
+
+    async def drain(self, timeout_s: float) -> None:
+        """After `stop`: let what is in flight finish. What no user waits for is cut off after
+        `timeout_s`; users are left to who started them."""
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(timeout_s):
+                if self._soloists:
+                    await asyncio.wait(self._soloists)
+                await self._in_flight.none()
+        for task in self._soloists:
+            task.cancel()
+        await asyncio.gather(*self._soloists, return_exceptions=True)
+
+    @property
+    def _dispenser(self) -> Dispenser[Request] | Dispenser[Batch]:
+        dispenser = self._requests or self._batches
+        assert dispenser is not None
+        return dispenser
+
+    def _guarded(self, units: Iterator[U]) -> Iterator[U]:
+        try:
+            yield from units
+        except Exception as error:
+            self._hooks.failed(error)
+
+    async def _pace(self) -> None:
+        try:
+            await self._dispenser.pace()
+        except Exception as error:
+            self._hooks.failed(error)
+
+    async def _in_order(self, turn: Turn) -> Turn:
+        """The turn once its conversation has come so far; before that it cannot be due."""
+        try:
+            freed_at = await self._gate.enter(turn.request)
+            if self._over:
+                raise SessionOver
+        except (asyncio.CancelledError, SessionOver):
+            self._gate.leave(turn.request)
+            self._sender.record_unsent(turn, TURN_NOT_COME)
+            self._count_down()
+            raise
+        if freed_at is None or turn.due_at is None:
+            return turn
+        return Turn(turn.request, max(turn.due_at, freed_at))
+
+    def _count_down(self) -> None:
+        if self._left is None:
+            return
+        self._left -= 1
+        if self._left == 0:
+            self._hooks.spent()
+
+    def _released(self, late_ms: float) -> None:
+        self._watch.send_late(late_ms)
+        if self._solo is not None:
+            task = asyncio.create_task(self._solo())
+            self._soloists.add(task)
+            task.add_done_callback(self._soloists.discard)
+
+    async def _sample(self) -> None:
+        while True:
+            await asyncio.sleep(1.0)
+            self._hooks.sample(self._watch.sample(self._clock.now_s()))
+
+
+class InFlight:
+    """A count; lives on the loop."""
+
+    def __init__(self) -> None:
+        self._count = 0
+        self._none = asyncio.Event()
+
+    def enter(self) -> None:
+        """One more."""
+        self._count += 1
+
+    def leave(self) -> None:
+        """One less."""
+        self._count -= 1
+        if not self._count:
+            self._none.set()
+
+    async def none(self) -> None:
+        """Return once there is none."""
+        while self._count:
+            self._none.clear()
+            await self._none.wait()
+
+
+class TurnGate:
+    """A turn waits until the one before it has ended; other requests never wait.
+
+    `enter` has to be called in the order of the turns. Lives on the loop.
+    """
+
+    def __init__(self) -> None:
+        self._latest: dict[str, asyncio.Future[float]] = {}
+        self._open: dict[int, asyncio.Future[float]] = {}
+
+    async def enter(self, request: Request) -> float | None:
+        """When the turn before this one ended (`time.perf_counter()` seconds), None without one."""
+        if not request.session_id:
+            return None
+        before = self._latest.get(request.session_id)
+        turn: asyncio.Future[float] = asyncio.get_running_loop().create_future()
+        self._latest[request.session_id] = self._open[request.index] = turn
+        # Shielded: whoever gives up waiting must not end the turn that others wait for, too.
+        return None if before is None else await asyncio.shield(before)
+
+    def leave(self, request: Request) -> None:
+        """The turn has ended, or will not be taken."""
+        turn = self._open.pop(request.index, None)
+        if turn is None:
+            return
+        turn.set_result(time.perf_counter())
+        if self._latest.get(request.session_id) is turn:
+            del self._latest[request.session_id]

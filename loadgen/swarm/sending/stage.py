@@ -1,0 +1,262 @@
+"""A load-generating process in one swarm, seen from the hub: single process or worker."""
+
+import contextlib
+import itertools
+import math
+import random
+import time
+from collections import deque
+from collections.abc import Callable
+from functools import partial
+from typing import Any, TypeVar
+
+from locust import constant
+from locust.exception import StopUser
+from locust.runners import STATE_CLEANUP
+
+from loadgen.client.client import StreamingClient
+from loadgen.client.retrieval import LABEL_ROUTE, ROUTE, RetrievalClient
+from loadgen.client.transport import KEEPALIVE_S
+from loadgen.record import BatchRecord, RequestRecord
+from loadgen.stats.clock import RunClock
+from loadgen.stats.self_watch import ClientSample
+from loadgen.stats.slo import Slo
+from loadgen.swarm.engine import Engine, brisk_switching
+from loadgen.swarm.options.flags import SERVICE_LABELS
+from loadgen.swarm.options.replay import pacer_of, trace_workload
+from loadgen.swarm.options.swarm_options import SwarmOptions
+from loadgen.swarm.process import calm_collector
+from loadgen.swarm.sending.batch_sender import BatchForm
+from loadgen.swarm.sending.client_settings import client_settings, extra_body
+from loadgen.swarm.sending.labels import Labels
+from loadgen.swarm.sending.ledger import Ledger
+from loadgen.swarm.sending.lengths import LengthSource
+from loadgen.swarm.sending.plan import Plan
+from loadgen.swarm.sending.retriever import Labeller, Retriever
+from loadgen.swarm.sending.session import Hooks, Session
+from loadgen.swarm.showing.request_events import RequestEvents
+from loadgen.swarm.showing.stats_rows import log_batches, log_records
+from loadgen.workload.corpus import load_corpus
+from loadgen.workload.trace.workload import TraceWorkload
+from loadgen.workload.workload import Workload
+
+WARM_BUDGET_S = 0.1
+"""Contexts made before the first request cost nothing while requests are timed."""
+ENDPOINT_NAMES = {"completions": "/v1/completions", "chat": "/v1/chat/completions"}
+
+T = TypeVar("T")
+
+LEAST_STOP_S = 0.001
+"""0 would tell Locust to kill its users at once."""
+
+
+class Stage:
+    """Owns the session of this process and hands its results to Locust and a ledger."""
+
+    def __init__(self, environment: Any) -> None:
+        self.session: Session | None = None
+        self._environment = environment
+        self._finished: deque[tuple[RequestRecord, list[float]]] = deque()
+        self._batches: deque[BatchRecord] = deque()
+        self._lifetime: contextlib.AsyncExitStack | None = None
+        self._ledger: Ledger | None = None
+        self._names: itertools.count[int] = itertools.count()
+        self._events = RequestEvents(environment, "")
+        self._drain_s = 0.0
+        self._slo: Slo | None = None
+
+    def open(
+        self, plan: Plan, ledger: Ledger, client_id: str, on_spent: Callable[[], None]
+    ) -> None:
+        """Build this process's share of the workload and start pacing it.
+
+        `on_spent` is called on the hub when this process has sent its share of `--batches`.
+        """
+        options = SwarmOptions.read(plan.options)
+        index = plan.workers[client_id]
+        self._ledger, self._drain_s, self._slo = ledger, options.drain_s, options.slo
+        self._events = RequestEvents(self._environment, ENDPOINT_NAMES[options.endpoint])
+        self._names = itertools.count()
+        workload = _workload(plan, options, index)
+        workload.warm(WARM_BUDGET_S)
+        self.session = Session(
+            workload=workload,
+            client=StreamingClient(client_settings(plan, options)),
+            clock=RunClock(plan.start_unix_s),
+            worker=str(index),
+            hooks=self._hooks(on_spent),
+            pacer=pacer_of(options),
+            solo=self._make_solo() if plan.uncapped else None,
+            labels=Labels(plan.is_vllm and options.labels != "none", extra_body(options)),
+            retriever=_retriever(options, workload),
+            batching=options.batching if plan.batched else None,
+            batch_form=BatchForm(options.batch_as == "list", usage_per_choice=plan.is_vllm),
+            share=_share(plan, options, index),
+            connections=_first_users(plan),
+        )
+        self._lifetime = contextlib.AsyncExitStack()
+        self._lifetime.enter_context(calm_collector())
+        self._lifetime.enter_context(brisk_switching())
+        Engine.of_process().run(self._lifetime.enter_async_context(self.session.running()))
+
+    def next_name(self, user_class: type) -> str:
+        """A name for a user of this swarm, unique in its process."""
+        return f"{user_class.__name__}-{next(self._names)}"
+
+    def stop_sending(self) -> None:
+        """Send nothing new; requests in flight go on."""
+        if self.session is not None:
+            Engine.of_process().call(self.session.stop)
+
+    def drain(self) -> None:
+        """Wait for requests in flight, as long as Locust would wait for its users."""
+        if self.session is not None:
+            drain(self._environment, self.session)
+
+    def close(self) -> None:
+        """Close the client and pass on the last records."""
+        if self._lifetime is None:
+            return
+        engine = Engine.of_process()
+        engine.run(self._lifetime.aclose())
+        engine.drain()
+        self._lifetime, self.session = None, None
+        self._hand_over()
+        if self._ledger is not None:
+            self._ledger.flush()
+
+    def _make_solo(self) -> Any:
+        classes = self._environment.user_classes
+        users = [user_class(self._environment) for user_class in classes]
+        weights = [user_class.weight for user_class in classes]
+        for user in users:
+            user.wait_time = constant(0).__get__(user)  # arrivals say when, and one user plays all
+
+        async def solo() -> None:
+            (user,) = random.choices(users, weights)
+            with contextlib.suppress(StopUser):
+                await user.one_task()
+
+        return solo
+
+    def _hooks(self, on_spent: Callable[[], None]) -> Hooks:
+        def spent() -> None:
+            # After the last records, which take the same way.
+            Engine.of_process().post(on_spent)
+
+        def failed(error: Exception) -> None:
+            Engine.of_process().post(partial(self._report_fault, error))
+            spent()
+
+        return Hooks(self._on_row, self._on_sample, self._on_batch, spent, failed)
+
+    def _report_fault(self, error: Exception) -> None:
+        """As an exception of a user: the run has failed, and Locust shows why."""
+        self._environment.events.user_error.fire(
+            user_instance=None, exception=error, tb=error.__traceback__
+        )
+
+    def _on_row(self, record: RequestRecord, gaps_ms: list[float]) -> None:
+        if self._slo is not None and record.outcome != "cancelled":
+            record.slo_met = self._slo.is_met(record)
+        self._finished.append((record, gaps_ms))
+        if len(self._finished) == 1:
+            Engine.of_process().post(self._hand_over)
+
+    def _on_batch(self, record: BatchRecord) -> None:
+        self._batches.append(record)
+        if len(self._batches) == 1:
+            Engine.of_process().post(self._hand_over)
+
+    def _on_sample(self, sample: ClientSample) -> None:
+        ledger = self._ledger
+        if ledger is not None:
+            Engine.of_process().post(partial(ledger.add_sample, sample))
+
+    def _hand_over(self) -> None:
+        rows, batches = _emptied(self._finished), _emptied(self._batches)
+        if self._ledger is None:
+            return
+        if rows:
+            self._ledger.add(rows)
+            log_records(self._environment.stats, rows)
+            self._events.tell([record for record, _ in rows])
+        if batches:
+            self._ledger.add_batches(batches)
+            log_batches(self._environment.stats, batches)
+
+
+def _emptied(queue: deque[T]) -> list[T]:
+    taken = []
+    while queue:
+        taken.append(queue.popleft())
+    return taken
+
+
+def _first_users(plan: Plan) -> int:
+    """Users of this process that begin before an idle connection would be closed again."""
+    users, per_s = plan.options.get("num_users") or 0, plan.options.get("spawn_rate") or 0
+    return math.ceil(min(users, per_s * KEEPALIVE_S) / len(plan.workers))
+
+
+def _share(plan: Plan, options: SwarmOptions, index: int) -> int | None:
+    if plan.trace:
+        return plan.trace["shares"][index]
+    return options.batching.share(index, len(plan.workers)) if plan.batched else None
+
+
+def _workload(plan: Plan, options: SwarmOptions, index: int) -> Workload | TraceWorkload:
+    corpus = load_corpus(options.corpus, options.questions)
+    tokens = LengthSource(**plan.lengths).tokens()
+    if plan.trace:
+        common = frozenset(plan.trace["common"])
+        return trace_workload(options, corpus, tokens, common, index, len(plan.workers))
+    return Workload(
+        corpus,
+        options.workload,
+        tokens,
+        worker_index=index,
+        workers=len(plan.workers),
+        wrong_labels=options.labels == "shuffled",
+    )
+
+
+def _retriever(options: SwarmOptions, workload: Workload | TraceWorkload) -> Retriever | None:
+    if options.labels not in SERVICE_LABELS or options.rag_url is None:
+        return None
+    if isinstance(workload, TraceWorkload):
+        return None
+    kind, route = (Labeller, LABEL_ROUTE) if options.labels == "kv" else (Retriever, ROUTE)
+    client = RetrievalClient(
+        options.rag_url, options.timeout_s, options.connect_timeout_s, options.transport, route
+    )
+    return kind(client, workload, options.rag_wrong)
+
+
+def drain(environment: Any, session: Session) -> None:
+    """Wait for requests in flight; what is left of the stop timeout is Locust's to wait."""
+    if _has_strangers(environment):
+        return
+    _begin_cleanup(environment.runner)
+    timeout_s = environment.stop_timeout or 0.0
+    end_s = time.monotonic() + timeout_s
+    Engine.of_process().run(session.drain(timeout_s))
+    if timeout_s:
+        environment.stop_timeout = max(LEAST_STOP_S, end_s - time.monotonic())
+
+
+def _has_strangers(environment: Any) -> bool:
+    """Whether there are users who send nothing of ours, and would go on meanwhile."""
+    users = environment.runner.user_classes_count
+    return any(
+        users.get(each.__name__) and not hasattr(each, "sends_batches")
+        for each in environment.user_classes
+    )
+
+
+def _begin_cleanup(runner: Any) -> None:
+    """As Locust does when its listeners have been told: no new users, and who asks for the end
+    a second time is not heard."""
+    if runner.spawning_greenlet and not runner.spawning_greenlet.ready():
+        runner.spawning_greenlet.kill(block=True)
+    runner.update_state(STATE_CLEANUP)

@@ -1,0 +1,175 @@
+"""What the terminal says of a run that has ended: a table and lines made from its summary."""
+
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:  # rich comes when a table is drawn: the first request does not wait for it
+    from rich.table import Table
+
+from collections.abc import Mapping
+
+from loadgen.stats.steady_state import enough_s, is_notable
+
+MOST_ERRORS = 5
+NO_CACHED_TOKENS = (
+    "cached tokens: the host does not send them, the column is empty"
+    " (start vLLM with --enable-prompt-tokens-details; a list call never tells them)"
+)
+
+UNSETTLED = (
+    "NOT SETTLED: time to first token kept drifting, so these figures are of no steady state:"
+    " let it run longer, or with less load"
+)
+
+
+def summary_table(summary: dict[str, Any]) -> "Table":
+    """The latency metrics of a summary as a table, with retrieval and makespan where they were."""
+    from rich.table import Table
+
+    table = Table(box=None, pad_edge=False)
+    table.add_column("")
+    for name in ("count", "mean", "p50", "p90", "p95", "p99", "max"):
+        table.add_column(name, justify="right")
+    for name in ("retrieval_ms", "ttft_ms", "itl_ms", "tpot_ms", "e2e_ms", "makespan_s"):
+        metric = summary["metrics"][name]
+        if name in ("retrieval_ms", "makespan_s") and not metric["count"]:
+            continue
+        figures = [in_ms(metric[key]) for key in ("mean", "p50", "p90", "p95", "p99", "max")]
+        table.add_row(name, str(metric["count"]), *figures)
+    return table
+
+
+def summary_lines(summary: dict[str, Any]) -> list[str]:
+    """The rest of a summary in words."""
+    outcomes = ", ".join(f"{count} {name}" for name, count in summary["outcomes"].items())
+    lines = [
+        f"requests: {outcomes} in {summary['duration_s']:.1f} s",
+        f"throughput: {_rate(summary['requests_per_s'])} requests/s,"
+        f" {_rate(summary['output_tokens_per_s'])} output tokens/s",
+        _cache_line(summary),
+    ]
+    if summary["batches"]:
+        counts = ", ".join(f"{count} {name}" for name, count in summary["batches"].items())
+        lines.insert(1, f"batches: {counts}")
+    if summary["goodput_share"] is not None:
+        lines.append(
+            f"goodput: {summary['goodput_share']:.1%} of requests within the objective,"
+            f" {_rate(summary['goodput_per_s'])} requests/s"
+        )
+    if summary["resends"]:
+        lines.append(f"sent again: {summary['resends']}, as the host had closed kept connections")
+    if summary["refused_share"] is not None:
+        lines.append(_retrieval_line(summary))
+    if summary["outcomes"]["ok"] and not summary["metrics"]["cached_tokens"]["count"]:
+        lines.append(NO_CACHED_TOKENS)
+    if summary["diversity"]:
+        lines.append(_diversity_line(summary["diversity"]))
+    if summary["lost_workers"]:
+        lines.append(
+            f"{summary['lost_workers']} WORKER(S) LOST: {summary['lost_share']:.0%} of the load was"
+            " not sent from then on"
+        )
+    if summary["stats_reset_s"] is not None:
+        lines.append(f"figures count from the reset at {summary['stats_reset_s']:.1f} s on")
+    lines += steady_lines(summary)
+    if summary["client_saturated"]:
+        lines.append("CLIENT SATURATED: the load generator lagged; do not trust these figures")
+    return lines
+
+
+def error_lines(runner: Any) -> list[str]:
+    """The most frequent failures and the exceptions of users, a line each."""
+    failures = sorted(runner.errors.values(), key=lambda failure: -failure.occurrences)
+    lines = [f"{failure.occurrences} x {failure.error}" for failure in failures[:MOST_ERRORS]]
+    raised = runner.exceptions.values()
+    lines += [f"{row['count']} x exception in a user: {row['msg']}" for row in raised]
+    return lines
+
+
+def _rate(value: float | None) -> str:
+    return "-" if value is None else f"{value:.1f}"
+
+
+def _cache_line(summary: dict[str, Any]) -> str:
+    server, told = summary["server"], summary["cached_share"]
+    if not server or server.get("hit_rate") is None:
+        if told is not None:
+            return (
+                f"prompt tokens: {told:.1%} from cache, by the replies of the host"
+                " (no /metrics of vLLM)"
+            )
+        return "prompt tokens: the host tells nothing about its cache (no /metrics of vLLM)"
+    line = (
+        f"prompt tokens: {server['computed_prompt_tokens']:.0f} computed,"
+        f" {server['cached_prompt_tokens']:.0f} from cache, hit rate {server['hit_rate']:.1%}"
+    )
+    if server.get("external_prompt_tokens"):
+        line += f", {server['external_hit_rate']:.1%} from offload"
+    return line
+
+
+def _retrieval_line(summary: dict[str, Any]) -> str:
+    share = summary["retrieval_share"]
+    return (
+        f"retrieval: {summary['label_accuracy']:.1%} of the labels right,"
+        f" {summary['refused_share']:.1%} refused"
+        + ("" if share is None else f", {share:.1%} of TTFT")
+    )
+
+
+def _diversity_line(diversity: dict[str, Any]) -> str:
+    return (
+        f"diversity: {diversity['distinct_contexts']} contexts,"
+        f" effectively {diversity['effective_contexts']:.1f},"
+        f" {diversity['entropy_bits']:.2f} bits"
+    )
+
+
+def in_ms(value: float | None) -> str:
+    """A time in milliseconds without its unit, `-` for none."""
+    if value is None:
+        return "-"
+    return f"{value:.0f}" if value >= 100 else f"{value:.3g}"
+
+
+def steady_lines(summary: Mapping[str, Any]) -> list[str]:
+    """Of a summary; none where nothing was left out and the run was steady from the start."""
+    warmup, steady = summary.get("warmup"), summary.get("steady_state")
+    lines = [] if warmup is None else [left_out(warmup)]
+    if steady is not None and steady["settled"] is False:
+        lines.append(UNSETTLED)
+    elif steady is not None and is_notable(steady):
+        lines += _found(steady)
+    return lines
+
+
+def left_out(warmup: Mapping[str, Any]) -> str:
+    """In words, from the `warmup` of a summary."""
+    if not warmup["seconds"]:
+        return "warm-up: none was found, so nothing is left out"
+    failed = f", {warmup['failed']} of them failed" if warmup["failed"] else ""
+    # The engine's counters were read each second, before it was known from where to count.
+    whole = "" if warmup["given"] else "; what the server counted is of the whole run"
+    how = "" if warmup["given"] else " as they were found to be one"
+    return (
+        f"warm-up: the first {warmup['seconds']:.4g} s are left out{how},"
+        f" {warmup['requests']} requests{failed}{whole}"
+    )
+
+
+def _found(steady: Mapping[str, Any]) -> list[str]:
+    ttft_ms, e2e_ms = (
+        " / ".join(_ms(steady["metrics"][name][each]) for each in ("p50", "p95"))
+        for name in ("ttft_ms", "e2e_ms")
+    )
+    rate = steady["requests_per_s"]
+    return [
+        f"warm-up: {steady['early']} requests of the first {steady['from_s']:.1f} s move the mean"
+        f" TTFT by {steady['shift']:+.0%} and are counted above"
+        f" (--warmup {enough_s(steady['from_s'])} leaves them out)",
+        f"without them: TTFT p50/p95 {ttft_ms} ms, E2E p50/p95 {e2e_ms} ms"
+        + ("" if rate is None else f", {rate:.1f} requests/s"),
+    ]
+
+
+def _ms(value: float | None) -> str:
+    return "-" if value is None else f"{value:.4g}"

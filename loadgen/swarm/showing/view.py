@@ -1,0 +1,219 @@
+"""What the terminal shows during a run and after it, and the figures of the moment."""
+
+import contextlib
+import logging
+import os
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import gevent
+
+from loadgen.errors import OutputError
+from loadgen.runs.cut_off import count_cut_off
+from loadgen.swarm.sending.request_sender import CUT_OFF_RETRIEVAL
+from loadgen.swarm.showing.summary_words import error_lines, in_ms, summary_lines, summary_table
+
+if TYPE_CHECKING:  # rich comes when a table is drawn: the first request does not wait for it
+    from rich.console import Console
+    from rich.live import Live
+    from rich.table import Table
+
+    from loadgen.swarm.leading.leader import Leader
+
+import time
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from loadgen.swarm.leading.leader import Leader
+
+VIEW_VARIABLE = "KVSWARM_VIEW"
+"""Set by `kvswarm run`; plain Locust keeps its own terminal output."""
+LINES_EVERY_S = 5
+
+
+@dataclass(frozen=True, slots=True)
+class Pulse:
+    """Totals of the run so far and rates since the pulse before."""
+
+    at: float
+    elapsed_s: float
+    users: int
+    requests: int
+    failed: int
+    output_tokens: int
+    requests_per_s: float
+    output_tokens_per_s: float
+    retrieval_p50_ms: float | None
+    retrieval_p95_ms: float | None
+    ttft_p50_ms: float | None
+    ttft_p95_ms: float | None
+    e2e_p50_ms: float | None
+    e2e_p95_ms: float | None
+    hit_rate: float | None
+    goodput_share: float | None
+
+
+def pulse(leader: "Leader", last: Pulse | None) -> Pulse:
+    """Take the pulse of the swarm; rates are over the time since `last`."""
+    tally = leader.ledger.tally
+    now = time.perf_counter()
+    span_s = now - last.at if last else 0.0
+    requests, tokens = tally.finished, tally.output_tokens
+    ttft, e2e = tally.sketches["ttft_ms"], tally.sketches["e2e_ms"]
+    retrieval = tally.sketches["retrieval_ms"]
+    return Pulse(
+        at=now,
+        elapsed_s=time.time() - leader.plan.start_unix_s if leader.plan else 0.0,
+        users=leader.environment.runner.user_count,
+        requests=requests,
+        failed=tally.failed,
+        output_tokens=tokens,
+        requests_per_s=(requests - last.requests) / span_s if last and span_s else 0.0,
+        output_tokens_per_s=(tokens - last.output_tokens) / span_s if last and span_s else 0.0,
+        retrieval_p50_ms=retrieval.quantile(0.5),
+        retrieval_p95_ms=retrieval.quantile(0.95),
+        ttft_p50_ms=ttft.quantile(0.5),
+        ttft_p95_ms=ttft.quantile(0.95),
+        e2e_p50_ms=e2e.quantile(0.5),
+        e2e_p95_ms=e2e.quantile(0.95),
+        hit_rate=_hit_rate(leader),
+        goodput_share=tally.goodput_share,
+    )
+
+
+def _hit_rate(leader: "Leader") -> float | None:
+    rate = leader.server.whole.figures()["hit_rate"]
+    return leader.ledger.tally.cached_share if rate is None else float(rate)
+
+
+class View:
+    """A live line of figures in a terminal, a plain line every few seconds elsewhere."""
+
+    def __init__(self, leader: "Leader") -> None:
+        self._leader = leader
+        self._enabled = bool(os.environ.get(VIEW_VARIABLE))
+        self._live: Live | None = None
+        self._greenlet: gevent.Greenlet | None = None
+
+    def say(self, text: str) -> None:
+        """One line that the user should see."""
+        _tell(f"kvswarm: {text}")
+
+    def open(self) -> None:
+        """Start showing the swarm that has just started."""
+        if not self._enabled:
+            return
+        # Locust's closing tables would say in other words what our report says.
+        logging.getLogger("locust.stats_logger").disabled = True
+        if sys.stderr is not None and sys.stderr.isatty():
+            self._live = _live_display()
+            self._live.start()
+        self._greenlet = gevent.spawn(self._show_for_ever)
+
+    def close(self) -> None:
+        """Stop showing."""
+        if self._greenlet is not None:
+            self._greenlet.kill()
+            self._greenlet = None
+        if self._live is not None:
+            self._live.stop()
+            self._live = None
+
+    def report(self, summary: dict[str, Any], directory: Path | None) -> None:
+        """Say what the run measured and where it is kept."""
+        if not self._enabled:
+            if directory is not None:
+                self.say(f"run written to {directory}")
+            return
+        from rich.console import Console
+
+        out = Console(highlight=False, emoji=False, file=sys.stdout)
+        # The files are complete; who reads has left, of which rich makes an exit, or the disk is
+        # full, which whoever started us says.
+        with contextlib.suppress(BrokenPipeError, SystemExit, OutputError):
+            self._print(out, summary, directory)
+
+    def _print(self, out: "Console", summary: dict[str, Any], directory: Path | None) -> None:
+        lines = summary_lines(summary)
+        if directory is not None:
+            lines += [*self._hung(summary, directory), f"run directory: {directory}"]
+        for line in error_lines(self._leader.environment.runner):
+            out.print(line, markup=False, soft_wrap=True)
+        out.print(summary_table(summary))
+        for line in lines:
+            out.print(line, markup=False, soft_wrap=True)
+
+    def _hung(self, summary: dict[str, Any], directory: Path) -> list[str]:
+        """What a RAG service that stopped answering has left: cancelled is no failure."""
+        ready = self._leader.preparation
+        if ready is None or ready.rag is None or not summary["outcomes"].get("cancelled"):
+            return []
+        count = count_cut_off(directory / "requests.csv", CUT_OFF_RETRIEVAL)
+        return [f"{count} requests were still waiting for the RAG service"] if count else []
+
+    def _show_for_ever(self) -> None:
+        last = pulse(self._leader, None)
+        seconds = 0
+        while True:
+            gevent.sleep(1.0)
+            seconds += 1
+            now = pulse(self._leader, last)
+            if self._live is not None:
+                self._live.update(_live_table(now), refresh=True)
+            elif seconds % LINES_EVERY_S == 0:
+                _tell(_line(now))
+            last = now
+
+
+def _tell(line: str) -> None:
+    # While there is a live line, rich stands in for stderr and writes above it.
+    print(line, file=sys.stderr, flush=True)  # noqa: T201
+
+
+def _live_display() -> "Live":
+    from rich.console import Console
+    from rich.live import Live
+
+    return Live(console=Console(stderr=True, highlight=False), auto_refresh=False, transient=True)
+
+
+def _live_table(now: Pulse) -> "Table":
+    from rich.table import Table
+
+    table = Table(box=None, pad_edge=False)
+    cells = _cells(now)
+    for name in cells:
+        table.add_column(name, justify="right")
+    table.add_row(*cells.values())
+    return table
+
+
+def _line(now: Pulse) -> str:
+    return "  ".join(f"{name} {value}" for name, value in _cells(now).items())
+
+
+def _cells(now: Pulse) -> dict[str, str]:
+    retrieval, goodput = {}, {}
+    if now.goodput_share is not None:
+        goodput["in objective"] = f"{now.goodput_share:.0%}"
+    if now.retrieval_p50_ms is not None:
+        retrieval["retrieval p50/p95"] = _pair(now.retrieval_p50_ms, now.retrieval_p95_ms)
+    return {
+        "t": f"{now.elapsed_s:.0f} s",
+        "users": str(now.users),
+        "requests": str(now.requests),
+        "failed": str(now.failed),
+        "req/s": f"{now.requests_per_s:.1f}",
+        **retrieval,
+        "TTFT p50/p95": _pair(now.ttft_p50_ms, now.ttft_p95_ms),
+        "E2E p50/p95": _pair(now.e2e_p50_ms, now.e2e_p95_ms),
+        **goodput,
+        "tokens/s": f"{now.output_tokens_per_s:.0f}",
+        "hit rate": "-" if now.hit_rate is None else f"{now.hit_rate:.0%}",
+    }
+
+
+def _pair(p50_ms: float | None, p95_ms: float | None) -> str:
+    return f"{in_ms(p50_ms)} / {in_ms(p95_ms)} ms"
