@@ -9,7 +9,7 @@ context (--order). Diversity and pace are set as for `unordered`. See `--help`.
 
 from locust import task
 
-from loadgen.swarm.context_user import ContextUser
+from kvswarm import ContextUser
 
 
 class BatchedUser(ContextUser):

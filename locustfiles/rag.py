@@ -10,8 +10,7 @@ by the question's KV. --rag-wrong puts in wrong contexts. See `--help`.
 
 from locust import task
 
-from loadgen.swarm.context_user import ContextUser
-from loadgen.swarm.plugin import set_defaults
+from kvswarm import ContextUser, set_defaults
 
 set_defaults(labels="rag")
 

@@ -9,8 +9,7 @@ another --arrivals. See `--help` for --trace-speed, --trace-length-scale and wha
 
 from locust import task
 
-from loadgen.swarm.context_user import ContextUser
-from loadgen.swarm.plugin import set_defaults
+from kvswarm import ContextUser, set_defaults
 
 set_defaults(arrivals="trace")
 

@@ -9,7 +9,7 @@ Diversity is set by options: --contexts, --zipf, --stickiness, --repeat, --conte
 
 from locust import task
 
-from loadgen.swarm.context_user import ContextUser
+from kvswarm import ContextUser
 
 
 class UnorderedUser(ContextUser):
