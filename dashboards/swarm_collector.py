@@ -19,6 +19,7 @@ from prometheus_client.utils import floatToGoString
 
 from loadgen.record import BATCH_OUTCOMES, OUTCOMES
 from loadgen.stats.memory import MB
+from loadgen.stats.metrics import summarized
 from loadgen.stats.self_watch import ClientSample
 from loadgen.stats.sketch import Sketch
 from loadgen.stats.tally import Tally
@@ -38,14 +39,6 @@ BUCKETS_S: tuple[float, ...] = (
 WORST_OF_S = 15.0
 """A scrape sees one moment: the client's lag is the worst of so many seconds before it."""
 STATES = ("idle", "running", "stopping")
-
-LATENCIES = {
-    "time_to_first_token": ("ttft_ms", "Time to first token of ok requests"),
-    "inter_token_latency": ("itl_ms", "Gaps between events with output of ok requests"),
-    "request_time_per_output_token": ("tpot_ms", "Time per output token of ok requests"),
-    "e2e_request_latency": ("e2e_ms", "From the intended start to the last event of ok requests"),
-    "retrieval": ("retrieval_ms", "From asking the RAG service to its answer, of ok requests"),
-}
 
 
 class SwarmCollector(Collector):
@@ -144,10 +137,11 @@ def _counts(total: Tally) -> Iterator[Metric]:
 
 
 def _latencies(total: Tally) -> Iterator[Metric]:
-    for name, (metric, what) in LATENCIES.items():
-        yield _histogram(f"kvswarm_{name}_seconds", what, total.sketches[metric], 1000.0)
-    makespan_s = total.sketches["makespan_s"]
-    yield _histogram("kvswarm_batch_makespan_seconds", "Of ok batches", makespan_s, 1.0)
+    for metric in summarized():
+        if metric.histogram:
+            name, said = f"kvswarm_{metric.histogram}_seconds", metric.meaning.replace("`", "")
+            sketch = total.sketches[metric.name]
+            yield _histogram(name, f"{said[0].upper()}{said[1:]}", sketch, metric.per_s)
 
 
 def _histogram(name: str, what: str, sketch: Sketch, per_s: float) -> Metric:

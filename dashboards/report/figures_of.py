@@ -8,20 +8,10 @@ import numpy as np
 
 from dashboards.figures.requests import Flags, Floats
 from dashboards.report.run_files import RunFiles
+from loadgen.stats.metrics import of_requests, summarized
 
 STATISTICS = ("count", "mean", "p50", "p90", "p95", "p99", "max")
-METRICS = (
-    "ttft_ms",
-    "itl_ms",
-    "tpot_ms",
-    "e2e_ms",
-    "retrieval_ms",
-    "makespan_s",
-    "prompt_tokens",
-    "cached_tokens",
-    "output_tokens",
-)
-_COLUMNS = {name: name for name in METRICS if name != "makespan_s"} | {"itl_ms": "itl_mean_ms"}
+METRICS = tuple(each.name for each in summarized())
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,7 +100,9 @@ def _computed(run: RunFiles) -> Figures:
         output_tokens_per_s=_per_s(float(np.nansum(tokens)), last_s - first_s),
         cached_share=float(requests.cached_tokens[known].sum()) / prompt if known.any() else None,
         metrics={
-            name: statistics_of(run.table.number(column)[ok]) for name, column in _COLUMNS.items()
+            name: statistics_of(run.table.number(column)[ok])
+            for name, column in of_requests().items()
+            if name in METRICS
         },
         server={},
         computed=True,

@@ -11,6 +11,7 @@ import numpy as np
 from loadgen.compare.csv_table import CsvTable
 from loadgen.compare.series import Floats, Indices, Ratio, Series
 from loadgen.errors import UsageError
+from loadgen.stats.metrics import CATALOG, summarized
 
 STATS_HEADER = ("Type", "Name", "Request Count", "Failure Count", "Average Response Time")
 HISTORY_HEADER = (
@@ -24,15 +25,9 @@ HISTORY_HEADER = (
 FAILURES_HEADER = ("Method", "Name", "Error", "Occurrences")
 EXCEPTIONS_HEADER = ("Count", "Message", "Traceback", "Nodes")
 ALL_REQUESTS = "Aggregated"
-OUR_ROWS = {
-    "Retrieval (ms)": "retrieval_ms",
-    "TTFT (ms)": "ttft_ms",
-    "ITL (ms)": "itl_ms",
-    "TPOT (ms)": "tpot_ms",
-    "Batch makespan (s)": "makespan_s",
-}
+OUR_ROWS = {each.row: each.name for each in summarized() if each.row}
 OUR_KIND = "LLM"
-TOKENS_ROW = "Output tokens/s"
+TOKENS_ROW = CATALOG["output_tokens_per_s"].row
 
 
 def read_stats(table: CsvTable, row_name: str) -> dict[str, tuple[float, int]]:

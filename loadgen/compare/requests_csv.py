@@ -8,21 +8,12 @@ from numpy.typing import NDArray
 
 from loadgen.compare.csv_table import CsvTable
 from loadgen.compare.series import NO_RATIO, Flags, Floats, Indices, Ratio, Series, Values
+from loadgen.stats.metrics import of_requests
 
 HEADER = ("request_id", "sent_s", "end_s", "ttft_ms", "e2e_ms", "output_tokens", "outcome")
 """What tells the file from others; columns that came later may be missing."""
-VALUES = {
-    "ttft_ms": "ttft_ms",
-    "itl_ms": "itl_mean_ms",
-    "itl_p50_ms": "itl_p50_ms",
-    "itl_p95_ms": "itl_p95_ms",
-    "itl_p99_ms": "itl_p99_ms",
-    "itl_max_ms": "itl_max_ms",
-    "tpot_ms": "tpot_ms",
-    "e2e_ms": "e2e_ms",
-    "retrieval_ms": "retrieval_ms",
-}
-"""Metric to column: single gaps are not in the file, so `itl_ms` is of each request's mean gap."""
+VALUES = of_requests()
+"""Metric to column."""
 
 
 @dataclass(frozen=True, slots=True)

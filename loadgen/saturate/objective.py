@@ -1,18 +1,19 @@
 """The service level that a load is to meet: `ttft_ms.p95<=500, errors<=0.1%`."""
 
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Self
 
 from loadgen.compare.gate import Limit, parse_limit
-from loadgen.compare.metrics import Metric, Statistic
+from loadgen.compare.metrics import Statistic
 from loadgen.compare.requests_csv import VALUES
 from loadgen.errors import UsageError
-from loadgen.stats.slo import LIMITED, Slo
+from loadgen.stats.metrics import CATALOG, limited
+from loadgen.stats.slo import Slo
 
 ERRORS = "errors"
 DEFAULT_ERRORS = "errors<=1%"
-GOODPUT = Statistic(Metric("goodput", "%", "higher", "share"))
+GOODPUT = Statistic(replace(CATALOG["goodput_share"], name="goodput"))
 _GOODPUT = re.compile(r"goodput\s*>=\s*(\d+(?:\.\d+)?)\s*%")
 _SPOKEN = re.compile(r"(p\d[\d.]*|mean)\s+(\w+)\s*(?=<=|>=)")
 
@@ -33,7 +34,7 @@ class Objective:
         Raises UsageError.
         """
         parts = [_SPOKEN.sub(r"\2.\1", part.strip()) for part in text.split(",")]
-        of_requests = [part for part in parts if _column(part) in LIMITED]
+        of_requests = [part for part in parts if _column(part) in limited()]
         limits = [_limit(part) for part in parts if part not in of_requests]
         _check(limits, of_requests)
         if all(limit.statistic.name != ERRORS for limit in limits):

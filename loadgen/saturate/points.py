@@ -8,7 +8,8 @@ from loadgen.compare.requests_csv import VALUES
 from loadgen.saturate.course import Course, Step
 from loadgen.saturate.objective import Objective
 from loadgen.saturate.trial import Trial
-from loadgen.stats.slo import LIMITED, Slo
+from loadgen.stats.metrics import limited
+from loadgen.stats.slo import Slo
 
 USUAL_COLUMN = "ttft_ms"
 
@@ -57,7 +58,7 @@ def request_limits(objective: Objective) -> Slo | None:
     limits = {
         VALUES[limit.statistic.metric.name]: limit.bound
         for limit in objective.limits
-        if limit.statistic.of_values and VALUES[limit.statistic.metric.name] in LIMITED
+        if limit.statistic.of_values and VALUES[limit.statistic.metric.name] in limited()
     }
     return Slo(tuple(limits.items())) if limits else None
 

@@ -6,18 +6,8 @@ from typing import Self
 
 from loadgen.errors import UsageError
 from loadgen.record import RequestRecord
+from loadgen.stats.metrics import limited
 
-LIMITED: tuple[str, ...] = (
-    "ttft_ms",
-    "tpot_ms",
-    "e2e_ms",
-    "itl_mean_ms",
-    "itl_p50_ms",
-    "itl_p95_ms",
-    "itl_p99_ms",
-    "itl_max_ms",
-    "retrieval_ms",
-)
 _LIMIT = re.compile(r"\s*([a-z0-9_]+)\s*<=\s*([0-9.]+(?:e[0-9]+)?)\s*")
 
 
@@ -61,8 +51,8 @@ def _limit(part: str, name: str, text: str) -> tuple[str, float]:
         raise UsageError(
             f"{name} {text!r} is no list of limits: write COLUMN<=MS, as ttft_ms<=500,tpot_ms<=50"
         )
-    if match[1] not in LIMITED:
-        raise UsageError(f"{name} limits {match[1]!r}: choose among {', '.join(LIMITED)}")
+    if match[1] not in limited():
+        raise UsageError(f"{name} limits {match[1]!r}: choose among {', '.join(limited())}")
     try:
         most_ms = float(match[2])
     except ValueError:

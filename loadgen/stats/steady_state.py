@@ -7,11 +7,16 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from loadgen.stats.drift import drifts, front_differs
+from loadgen.stats.metrics import summarized
 from loadgen.stats.sketch import Sketch
 from loadgen.stats.steady import front_of
 from loadgen.stats.summary import statistics_of
 
-LATENCIES = ("ttft_ms", "tpot_ms", "e2e_ms")
+LATENCIES = tuple(
+    each.name
+    for each in summarized()
+    if each.is_usual and each.source == "request" and each.unit == "ms"
+)
 COLUMNS = ("scheduled_s", "end_s", *LATENCIES, "output_tokens")
 """Of `requests.csv`, that a steady state is found by and told in."""
 MOST_REQUESTS = 20_000

@@ -8,9 +8,10 @@ from typing import Any
 
 import orjson
 
+from loadgen.stats import metrics
 from loadgen.stats.server_counters import NO_FIGURES
 from loadgen.stats.sketch import Sketch
-from loadgen.stats.tally import METRICS, Tally
+from loadgen.stats.tally import Tally
 
 STATISTICS = ("count", "mean", "stddev", "min", "p50", "p90", "p95", "p99", "max")
 _QUANTILES = {"p50": 0.50, "p90": 0.90, "p95": 0.95, "p99": 0.99}
@@ -27,10 +28,9 @@ def summarize(
 ) -> dict[str, Any]:
     """The content of `summary.json`; None stands wherever there is no data.
 
-    `metrics`, `requests_per_s` and `output_tokens_per_s` are of requests that ended `ok`, the
-    latter two over `duration_s` (first send to last end). `requests` counts all, `failed` those
-    that ended neither `ok` nor `cancelled`. `server` is what `server_figures` returned, None
-    where nothing was scraped.
+    Rates, shares and `metrics` are those of the catalogue; rates are over `duration_s` (first send
+    to last end). `requests` counts all, `failed` those that ended neither `ok` nor `cancelled`.
+    `server` is what `server_figures` returned, None where nothing was scraped.
     """
     return {
         "duration_s": duration_s,
@@ -39,15 +39,10 @@ def summarize(
         "outcomes": tally.outcomes,
         "resends": tally.resends,
         "batches": tally.batch_outcomes,
-        "requests_per_s": _per_s(tally.ok, duration_s),
-        "output_tokens_per_s": _output_tokens_per_s(tally, duration_s),
-        "goodput_share": tally.goodput_share,
-        "goodput_per_s": None if tally.good is None else _per_s(tally.good, duration_s),
-        "cached_share": tally.cached_share,
-        "label_accuracy": tally.label_accuracy,
-        "refused_share": tally.refused_share,
-        "retrieval_share": tally.retrieval_share,
-        "metrics": {name: statistics_of(tally.sketches[name]) for name in METRICS},
+        **{each.name: tally.figure(each.name, duration_s) for each in metrics.figures()},
+        "metrics": {
+            each.name: statistics_of(tally.sketches[each.name]) for each in metrics.summarized()
+        },
         "server": dict(NO_FIGURES if server is None else server),
         "diversity": None if diversity is None else dict(diversity),
         "client_saturated": client_saturated,
@@ -66,15 +61,6 @@ def statistics_of(sketch: Sketch) -> dict[str, float | None]:
         **quantiles,
         "max": sketch.max,
     }
-
-
-def _per_s(number: int, duration_s: float) -> float | None:
-    return number / duration_s if duration_s > 0 else None
-
-
-def _output_tokens_per_s(tally: Tally, duration_s: float) -> float | None:
-    known = tally.sketches["output_tokens"].count or tally.output_tokens
-    return _per_s(tally.output_tokens, duration_s) if known else None
 
 
 def write_summary(directory: Path, summary: Mapping[str, Any]) -> None:

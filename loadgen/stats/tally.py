@@ -7,19 +7,14 @@ from operator import attrgetter
 from typing import Any, Self
 
 from loadgen.record import BATCH_OUTCOMES, OUTCOMES, BatchRecord, RequestRecord
+from loadgen.stats import metrics
 from loadgen.stats.sketch import Sketch
 
-RECORD_METRICS: tuple[str, ...] = (
-    "ttft_ms",
-    "tpot_ms",
-    "e2e_ms",
-    "prompt_tokens",
-    "cached_tokens",
-    "output_tokens",
-    "retrieval_ms",
+_SUMMARIZED = metrics.summarized()
+_READERS, _BATCH_READERS = (
+    tuple((each.name, attrgetter(each.column)) for each in _SUMMARIZED if each.source == source)
+    for source in ("request", "batch")
 )
-METRICS: tuple[str, ...] = ("ttft_ms", "itl_ms", *RECORD_METRICS[1:], "makespan_s")
-_READERS = tuple((name, attrgetter(name)) for name in RECORD_METRICS)
 
 
 class Tally:
@@ -46,7 +41,7 @@ class Tally:
 
     def clear(self) -> None:
         """Forget everything."""
-        self.sketches: dict[str, Sketch] = {name: Sketch() for name in METRICS}
+        self.sketches: dict[str, Sketch] = {each.name: Sketch() for each in _SUMMARIZED}
         self._outcomes: Counter[str] = Counter()
         self._batches: Counter[str] = Counter()
         self._call_tokens: Counter[str] = Counter()
@@ -87,8 +82,9 @@ class Tally:
     def add_batch(self, batch: BatchRecord) -> None:
         """Count one batch; its members are counted by `add`."""
         self._batches[batch.outcome] += 1
-        if batch.makespan_s is not None:
-            self.sketches["makespan_s"].add(batch.makespan_s)
+        for name, value in _BATCH_READERS:
+            if (found := value(batch)) is not None:
+                self.sketches[name].add(found)
         if batch.outcome == "ok":
             self._call_tokens["prompt_tokens"] += batch.call_prompt_tokens or 0
             self._call_tokens["output_tokens"] += batch.call_output_tokens or 0
@@ -168,37 +164,37 @@ class Tally:
         return round(self.sketches["output_tokens"].sum) + self._call_tokens["output_tokens"]
 
     @property
-    def cached_share(self) -> float | None:
-        """Cached over all prompt tokens (0 to 1), None where no host sent cached tokens.
+    def counts(self) -> dict[str, float | None]:
+        """The sums of `metrics.COUNTS`, None for those that nothing told."""
+        counted, labels = self.sketches, self._labels
+        return {
+            "ok": self.ok,
+            "finished": self.finished,
+            "failed": self.failed,
+            "prompt_tokens": self.prompt_tokens,
+            "cached_tokens": self.cached_tokens if counted["cached_tokens"].count else None,
+            "output_tokens": self.output_tokens
+            if counted["output_tokens"].count or self.output_tokens
+            else None,
+            "judged": self.judged,
+            "good": self.good,
+            "known_labels": labels["known"],
+            "right_labels": labels["correct"],
+            "retrieved": labels["retrieved"],
+            "refused": labels["refused"],
+            "retrieval_ms": counted["retrieval_ms"].sum if counted["retrieval_ms"].count else None,
+            "ttft_ms": counted["ttft_ms"].sum,
+        }
 
-        Divides by the prompts of all `ok` requests: some vLLM versions leave the field out of
-        a reply when it would be 0.
-        """
-        if not self.sketches["cached_tokens"].count or not self.prompt_tokens:
-            return None
-        return self.cached_tokens / self.prompt_tokens
+    def figure(self, name: str, duration_s: float = 0.0) -> float | None:
+        """A rate over so many seconds, or a share, of the catalogue; None where it is not known."""
+        return metrics.figure_of(metrics.CATALOG[name], self.counts, duration_s)
 
     @property
     def labels(self) -> dict[str, int]:
         """How many labels were `known` and of them `correct`, how many questions were `retrieved`
         and of them `refused`."""
         return {name: self._labels[name] for name in ("known", "correct", "retrieved", "refused")}
-
-    @property
-    def label_accuracy(self) -> float | None:
-        """Share of right labels (0 to 1), None where there were no labels."""
-        return _share(self._labels["correct"], self._labels["known"])
-
-    @property
-    def refused_share(self) -> float | None:
-        """Share of retrievals that found no document (0 to 1), None where there were none."""
-        return _share(self._labels["refused"], self._labels["retrieved"])
-
-    @property
-    def retrieval_share(self) -> float | None:
-        """Retrieval's part of all TTFT (0 to 1), None where nothing was retrieved."""
-        retrieval, ttft = self.sketches["retrieval_ms"], self.sketches["ttft_ms"]
-        return _share(retrieval.sum, ttft.sum) if retrieval.count else None
 
     @property
     def resends(self) -> int:
@@ -214,11 +210,6 @@ class Tally:
     def good(self) -> int | None:
         """Requests within their objective, None where there was none."""
         return self._labels["good"] if self._labels["judged"] else None
-
-    @property
-    def goodput_share(self) -> float | None:
-        """Share of finished requests within their objective (0 to 1), None without one."""
-        return _share(self._labels["good"], self._labels["judged"])
 
     def to_wire(self) -> dict[str, Any]:
         """The content as plain numbers, lists and string keys, for msgpack or JSON."""
@@ -244,7 +235,3 @@ class Tally:
         tally._labels.update(wire["labels"])
         tally._span(wire["first_sent_s"], wire["last_end_s"])
         return tally
-
-
-def _share(part: float, whole: float) -> float | None:
-    return part / whole if whole else None

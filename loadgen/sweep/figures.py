@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Any
 
 from loadgen.compare.json_object import malformed
+from loadgen.stats.metrics import figures, summarized
 
 Source = Callable[[Mapping[str, Any]], Any]
 
@@ -65,15 +66,13 @@ FIGURES: Mapping[str, Source] = {
     "ok": lambda summary: summary["outcomes"]["ok"],
     "failed": _plain("failed"),
     "duration_s": _plain("duration_s"),
-    "requests_per_s": _plain("requests_per_s"),
-    "output_tokens_per_s": _plain("output_tokens_per_s"),
+    **{each.name: _plain(each.name) for each in figures()},
     **{
-        f"{name}_{statistic}_ms": _metric(f"{name}_ms", statistic)
-        for name in ("ttft", "itl", "tpot", "e2e")
-        for statistic in ("mean", "p50", "p95", "p99")
+        each.statistic(of_values): _metric(each.name, of_values)
+        for each in summarized()
+        if not each.neutral
+        for of_values in ("mean", "p50", "p95", "p99")
     },
-    **{f"retrieval_{each}_ms": _metric("retrieval_ms", each) for each in ("mean", "p50", "p95")},
-    **{f"makespan_{each}_s": _metric("makespan_s", each) for each in ("mean", "p50")},
     "prompt_tokens": _total("prompt_tokens"),
     "output_tokens": _total("output_tokens"),
     **{
@@ -93,13 +92,7 @@ FIGURES: Mapping[str, Source] = {
             "peak_lmcache_l1_bytes",
         )
     },
-    "cached_share": _plain("cached_share"),
-    "goodput_share": _plain("goodput_share"),
-    "goodput_per_s": _plain("goodput_per_s"),
     "settled": lambda summary: summary["steady_state"]["settled"],
-    "label_accuracy": _plain("label_accuracy"),
-    "refused_share": _plain("refused_share"),
-    "retrieval_share": _plain("retrieval_share"),
     "usable_tokens": _target("usable_tokens"),
     "l1_gb": _target("l1_gb"),
     "distinct_contexts": _diversity("distinct_contexts"),

@@ -82,13 +82,12 @@ OPTION = re.compile(r"(?<![\w-])--[a-z][a-z0-9-]*")
 LOCUST_SIDE = """
 import json
 import loadgen.swarm.plugin
-from loadgen.swarm.showing import stats_rows
+from loadgen.stats.metrics import CATALOG
 from locust.argument_parser import get_parser
 actions = get_parser()._actions
 print(json.dumps({
     "defaults": {flag: action.default for action in actions for flag in action.option_strings},
-    "rows": [stats_rows.RETRIEVAL, stats_rows.TTFT, stats_rows.ITL, stats_rows.TPOT,
-             stats_rows.TOKENS_PER_S, stats_rows.CACHED_SHARE, stats_rows.MAKESPAN],
+    "rows": [each.row for each in CATALOG.values() if each.row],
 }, default=str))
 """
 

@@ -6,7 +6,11 @@ from typing import Any
 import pytest
 
 from loadgen.record import OUTCOMES, BatchRecord, RequestRecord
-from loadgen.stats.tally import METRICS, Tally
+from loadgen.stats.metrics import summarized
+from loadgen.stats.tally import Tally
+
+METRICS = [each.name for each in summarized()]
+LABEL_SHARES = ("label_accuracy", "refused_share", "retrieval_share")
 
 OK = RequestRecord(
     request_id="r1",
@@ -72,7 +76,11 @@ def test_an_ok_request_enters_every_metric() -> None:
     tally = Tally()
     tally.add(OK, [10.0, 20.0])
     counts = {name: sketch.count for name, sketch in tally.sketches.items()}
-    assert counts == {**dict.fromkeys(METRICS, 1), "itl_ms": 2, "makespan_s": 0}
+    assert counts == {
+        **dict.fromkeys(METRICS, 1),
+        "itl_ms": 2,
+        "makespan_s": 0,
+    }
     assert tally.sketches["ttft_ms"].max == 700.0
     assert tally.sketches["itl_ms"].sum == 30.0
     assert (tally.prompt_tokens, tally.cached_tokens, tally.output_tokens) == (100, 64, 3)
@@ -106,17 +114,17 @@ def test_what_a_host_does_not_send_stays_unknown() -> None:
     tally.add(ended("ok", cached_tokens=None, tpot_ms=None))
     assert tally.sketches["cached_tokens"].count == 0
     assert tally.sketches["tpot_ms"].count == 0
-    assert tally.cached_share is None
+    assert tally.figure("cached_share") is None
 
 
 def test_the_cached_share_counts_replies_that_left_a_zero_out() -> None:
     tally = Tally()
     tally.add(OK)
     tally.add(ended("ok", cached_tokens=None))
-    assert tally.cached_share == 0.32
+    assert tally.figure("cached_share") == 0.32
     uncached = Tally()
     uncached.add(ended("ok", cached_tokens=0))
-    assert uncached.cached_share == 0.0
+    assert uncached.figure("cached_share") == 0.0
 
 
 def test_a_request_that_was_never_sent_moves_only_the_end() -> None:
@@ -171,7 +179,7 @@ def test_a_latency_that_cannot_be_is_refused() -> None:
 
 def test_labels_of_all_requests_count_and_times_of_the_ok_ones_alone() -> None:
     master, workers = Tally(), (Tally(), Tally())
-    assert (master.label_accuracy, master.refused_share, master.retrieval_share) == (None,) * 3
+    assert [master.figure(name) for name in LABEL_SHARES] == [None] * 3
     workers[0].add(OK)
     workers[0].add(ended("timeout", ttft_ms=1.0, retrieval_ms=9000.0))
     workers[1].add(ended("ok", rag_context_id="", label_correct=False, retrieval_ms=210.0))
@@ -179,17 +187,17 @@ def test_labels_of_all_requests_count_and_times_of_the_ok_ones_alone() -> None:
     workers[1].add(ended("ok", rag_context_id="other", label_correct=False, retrieval_ms=140.0))
     for worker in workers:
         master.merge(Tally.from_wire(json.loads(json.dumps(worker.take().to_wire()))))
-        assert worker.label_accuracy is None
-    assert master.label_accuracy == 2 / 4
-    assert master.refused_share == 1 / 4
-    assert master.retrieval_share == pytest.approx((70 + 210 + 140) / (3 * 700))
+        assert worker.figure("label_accuracy") is None
+    assert master.figure("label_accuracy") == 2 / 4
+    assert master.figure("refused_share") == 1 / 4
+    assert master.figure("retrieval_share") == pytest.approx((70 + 210 + 140) / (3 * 700))
     assert master.sketches["retrieval_ms"].count == 3
 
 
 def test_a_label_without_a_retrieval_is_right_or_wrong() -> None:
     tally = Tally()
     tally.add(ended("ok", rag_context_id="", retrieval_ms=None, label_correct=False))
-    assert (tally.label_accuracy, tally.refused_share, tally.retrieval_share) == (0.0, None, None)
+    assert [tally.figure(name) for name in LABEL_SHARES] == [0.0, None, None]
 
 
 def test_only_whole_batches_have_a_makespan() -> None:
@@ -237,8 +245,8 @@ def test_requests_that_were_sent_again_are_counted() -> None:
 
 def test_goodput_is_a_share_of_what_was_held_against_an_objective() -> None:
     tally = Tally()
-    assert (tally.good, tally.goodput_share) == (None, None)
+    assert (tally.good, tally.figure("goodput_share")) == (None, None)
     for met in (True, True, False, None):
         tally.add(replace(OK, slo_met=met))
-    assert (tally.good, tally.goodput_share) == (2, pytest.approx(2 / 3))
-    assert Tally.from_wire(tally.to_wire()).goodput_share == pytest.approx(2 / 3)
+    assert (tally.good, tally.figure("goodput_share")) == (2, pytest.approx(2 / 3))
+    assert Tally.from_wire(tally.to_wire()).figure("goodput_share") == pytest.approx(2 / 3)

@@ -18,16 +18,13 @@ import locust.stats
 from locust.stats import RequestStats
 
 from loadgen.record import BatchRecord, RequestRecord
+from loadgen.stats.metrics import CATALOG, Metric, summarized
 from loadgen.stats.sketch import bucket_counts, bucket_middle
 
 KIND = "LLM"
-RETRIEVAL = "Retrieval (ms)"
-TTFT = "TTFT (ms)"
-ITL = "ITL (ms)"
-TPOT = "TPOT (ms)"
-TOKENS_PER_S = "Output tokens/s"
-CACHED_SHARE = "Cached-token share (%)"
-MAKESPAN = "Batch makespan (s)"
+ITL = CATALOG["itl_ms"].row
+TOKENS_PER_S = CATALOG["output_tokens_per_s"].row
+CACHED_SHARE = CATALOG["cached_share"].row
 
 MANY = 256
 """So many gaps at once are told by the middles of a sketch's buckets, at most 0.6 % off."""
@@ -44,11 +41,10 @@ def log_records(stats: RequestStats, rows: Iterable[tuple[RequestRecord, list[fl
     """Add finished requests to the rows, a batch at once; only an `ok` one has latencies."""
     ok = [row for row in rows if row[0].outcome == "ok"]
     records = [record for record, _ in ok]
-    found = [each.retrieval_ms for each in records if each.retrieval_ms is not None]
-    _log(stats, RETRIEVAL, found)
-    _log(stats, TTFT, [each.ttft_ms for each in records if each.ttft_ms is not None])
+    for metric in _rows_of("request"):
+        values = (getattr(record, metric.column) for record in records)
+        _log(stats, metric.row, [value for value in values if value is not None])
     _log(stats, ITL, list(chain.from_iterable(gaps_ms for _, gaps_ms in ok)))
-    _log(stats, TPOT, [each.tpot_ms for each in records if each.tpot_ms is not None])
     _log(stats, CACHED_SHARE, list(_cached_shares(records)))
     speeds = list(_speeds(records))
     _log(stats, TOKENS_PER_S, [speed for speed, _ in speeds], [tokens for _, tokens in speeds])
@@ -65,7 +61,14 @@ def log_requests(stats: RequestStats, method: str, name: str, times_ms: list[flo
 
 def log_batches(stats: RequestStats, batches: Iterable[BatchRecord]) -> None:
     """Add finished batches; only a whole one has a makespan."""
-    _log(stats, MAKESPAN, [each.makespan_s for each in batches if each.makespan_s is not None])
+    batches = list(batches)
+    for metric in _rows_of("batch"):
+        values = (getattr(batch, metric.column) for batch in batches)
+        _log(stats, metric.row, [value for value in values if value is not None])
+
+
+def _rows_of(source: str) -> list[Metric]:
+    return [each for each in summarized() if each.row and each.source == source]
 
 
 def forget_seconds(stats: RequestStats) -> None:

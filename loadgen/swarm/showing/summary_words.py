@@ -2,6 +2,8 @@
 
 from typing import TYPE_CHECKING, Any
 
+from loadgen.stats.metrics import summarized
+
 if TYPE_CHECKING:  # rich comes when a table is drawn: the first request does not wait for it
     from rich.table import Table
 
@@ -29,12 +31,12 @@ def summary_table(summary: dict[str, Any]) -> "Table":
     table.add_column("")
     for name in ("count", "mean", "p50", "p90", "p95", "p99", "max"):
         table.add_column(name, justify="right")
-    for name in ("retrieval_ms", "ttft_ms", "itl_ms", "tpot_ms", "e2e_ms", "makespan_s"):
-        metric = summary["metrics"][name]
-        if name in ("retrieval_ms", "makespan_s") and not metric["count"]:
+    for each in summarized():
+        metric = summary["metrics"][each.name]
+        if each.neutral or not (each.is_usual or metric["count"]):
             continue
         figures = [in_ms(metric[key]) for key in ("mean", "p50", "p90", "p95", "p99", "max")]
-        table.add_row(name, str(metric["count"]), *figures)
+        table.add_row(each.name, str(metric["count"]), *figures)
     return table
 
 

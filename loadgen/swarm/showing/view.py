@@ -79,13 +79,13 @@ def pulse(leader: "Leader", last: Pulse | None) -> Pulse:
         e2e_p50_ms=e2e.quantile(0.5),
         e2e_p95_ms=e2e.quantile(0.95),
         hit_rate=_hit_rate(leader),
-        goodput_share=tally.goodput_share,
+        goodput_share=tally.figure("goodput_share"),
     )
 
 
 def _hit_rate(leader: "Leader") -> float | None:
     rate = leader.server.whole.figures()["hit_rate"]
-    return leader.ledger.tally.cached_share if rate is None else float(rate)
+    return leader.ledger.tally.figure("cached_share") if rate is None else float(rate)
 
 
 class View:

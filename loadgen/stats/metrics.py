@@ -1,0 +1,310 @@
+"""The catalogue of metrics: what each is, where it comes from, and where it is shown.
+
+Whatever counts, compares, draws, exports or describes metrics goes through `CATALOG`, in its order.
+A new column of `RequestRecord` becomes a metric everywhere by one entry here.
+"""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Literal
+
+Source = Literal["request", "gaps", "batch", "locust"]
+"""Of values: a column of each `ok` request, all gaps between its tokens, a column of each batch,
+or only what Locust's own files tell."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Metric:
+    """A quantity of a run. One of values has statistics (`ttft_ms.p95`); a rate or a share is one
+    figure. A share is a part of a whole, 0 to 1, and is shown in percent.
+
+    `column` has its values in the CSV file. `part` over `whole` makes a share, `part` over seconds
+    a rate; both are names of `COUNTS`. `defaults` are the statistics that a comparison shows
+    unasked. `row` is its row in Locust's tables, `histogram` its name for Prometheus. What is
+    `neutral` has no better direction, so that it is not compared.
+    """
+
+    name: str
+    unit: str
+    meaning: str
+    form: Literal["values", "rate", "share"] = "values"
+    better: Literal["lower", "higher"] = "lower"
+    neutral: bool = False
+    source: Source = "request"
+    column: str = ""
+    part: str = ""
+    whole: str = ""
+    is_summarized: bool = True
+    is_limited: bool = False
+    """Whether an objective of single requests (`--slo`) may limit its column."""
+    is_usual: bool = True
+    """Whether every run has it: it is left out of tables where a run has none and it is not."""
+    defaults: tuple[str, ...] = ()
+    row: str = ""
+    histogram: str = ""
+
+    @property
+    def per_s(self) -> float:
+        """How many of its unit are a second, for what is exported in seconds."""
+        return 1000.0 if self.unit == "ms" else 1.0
+
+    def statistic(self, of_values: str) -> str:
+        """A column's name for a statistic: `ttft_p95_ms`."""
+        stem = self.name.removesuffix(f"_{self.unit}")
+        return f"{stem}_{of_values}" + (f"_{self.unit}" if stem != self.name else "")
+
+
+COUNTS: Mapping[str, str] = {
+    "ok": "requests that ended `ok`",
+    "finished": "requests that ended by themselves, well or badly",
+    "failed": "finished requests that did not end `ok`",
+    "prompt_tokens": "prompt tokens of `ok` requests",
+    "cached_tokens": "of these, tokens from a cache; a reply without the field counts as 0 where"
+    " the host told it of any",
+    "output_tokens": "output tokens of `ok` requests",
+    "judged": "requests that were held against an objective",
+    "good": "judged requests that kept it",
+    "known_labels": "requests whose label can be judged",
+    "right_labels": "of these, those with the right one",
+    "retrieved": "requests for which a context was looked for",
+    "refused": "of these, those without one",
+    "retrieval_ms": "time of retrieval of `ok` requests",
+    "ttft_ms": "time to first token of `ok` requests",
+}
+"""What rates and shares are made of, each a sum over requests."""
+
+_SPREAD = "of the gaps between the tokens of each request"
+
+CATALOG: dict[str, Metric] = {
+    metric.name: metric
+    for metric in (
+        Metric(
+            name="retrieval_ms",
+            unit="ms",
+            meaning="from asking the RAG service to its answer, of `ok` requests",
+            column="retrieval_ms",
+            is_limited=True,
+            is_usual=False,
+            row="Retrieval (ms)",
+            histogram="retrieval",
+        ),
+        Metric(
+            name="ttft_ms",
+            unit="ms",
+            meaning="time to first token of each `ok` request",
+            column="ttft_ms",
+            is_limited=True,
+            defaults=("p50", "p95"),
+            row="TTFT (ms)",
+            histogram="time_to_first_token",
+        ),
+        Metric(
+            name="itl_ms",
+            unit="ms",
+            meaning="every gap between events with output",
+            source="gaps",
+            column="itl_mean_ms",
+            is_limited=True,
+            defaults=("p50", "p95"),
+            row="ITL (ms)",
+            histogram="inter_token_latency",
+        ),
+        *(
+            Metric(
+                name=f"itl_{each}_ms",
+                unit="ms",
+                meaning=f"{said} {_SPREAD}",
+                column=f"itl_{each}_ms",
+                is_summarized=False,
+                is_limited=True,
+            )
+            for each, said in (
+                ("p50", "median"),
+                ("p95", "95th percentile"),
+                ("p99", "99th percentile"),
+                ("max", "largest"),
+            )
+        ),
+        Metric(
+            name="tpot_ms",
+            unit="ms",
+            meaning="time per output token of each `ok` request",
+            column="tpot_ms",
+            is_limited=True,
+            row="TPOT (ms)",
+            histogram="request_time_per_output_token",
+        ),
+        Metric(
+            name="e2e_ms",
+            unit="ms",
+            meaning="from the intended start to the last event of each `ok` request",
+            column="e2e_ms",
+            is_limited=True,
+            defaults=("p50", "p95"),
+            histogram="e2e_request_latency",
+        ),
+        Metric(
+            name="makespan_s",
+            unit="s",
+            meaning="from the start of a batch to its last reply, of batches that ended `ok`",
+            source="batch",
+            column="makespan_s",
+            is_usual=False,
+            defaults=("p50",),
+            row="Batch makespan (s)",
+            histogram="batch_makespan",
+        ),
+        Metric(
+            name="response_ms",
+            unit="ms",
+            meaning="response time, by Locust's own files",
+            source="locust",
+            is_summarized=False,
+            defaults=("mean", "p50", "p95"),
+        ),
+        *(
+            Metric(name=name, unit="tokens", meaning=meaning, column=name, neutral=True)
+            for name, meaning in (
+                ("prompt_tokens", "length of the prompt of each `ok` request"),
+                ("cached_tokens", "of these, tokens from a cache, by the host's word"),
+                ("output_tokens", "length of the reply of each `ok` request"),
+            )
+        ),
+        Metric(
+            name="requests_per_s",
+            unit="1/s",
+            meaning="`ok` requests over the time from the first send to the last end",
+            form="rate",
+            better="higher",
+            part="ok",
+            defaults=("",),
+        ),
+        Metric(
+            name="output_tokens_per_s",
+            unit="1/s",
+            meaning="their output tokens over that time, with those of whole list calls",
+            form="rate",
+            better="higher",
+            part="output_tokens",
+            defaults=("",),
+            row="Output tokens/s",
+        ),
+        Metric(
+            name="cached_share",
+            unit="%",
+            meaning="client's view: cached over all prompt tokens of `ok` requests; a reply without"
+            " the field counts as 0 where the host told it of any",
+            form="share",
+            better="higher",
+            part="cached_tokens",
+            whole="prompt_tokens",
+            defaults=("",),
+            row="Cached-token share (%)",
+        ),
+        Metric(
+            name="goodput_share",
+            unit="%",
+            meaning="finished requests within their objective over those held against one",
+            form="share",
+            better="higher",
+            part="good",
+            whole="judged",
+            is_usual=False,
+            defaults=("",),
+        ),
+        Metric(
+            name="goodput_per_s",
+            unit="1/s",
+            meaning="finished requests within their objective over the time of the run",
+            form="rate",
+            better="higher",
+            part="good",
+            is_usual=False,
+        ),
+        Metric(
+            name="errors",
+            unit="%",
+            meaning="failed requests over finished ones",
+            form="share",
+            part="failed",
+            whole="finished",
+            is_summarized=False,
+            defaults=("",),
+        ),
+        Metric(
+            name="label_accuracy",
+            unit="%",
+            meaning="right labels over those that can be judged, whatever became of the requests",
+            form="share",
+            better="higher",
+            part="right_labels",
+            whole="known_labels",
+            is_usual=False,
+        ),
+        Metric(
+            name="refused_share",
+            unit="%",
+            meaning="retrievals after which no context was sent over all retrievals",
+            form="share",
+            part="refused",
+            whole="retrieved",
+            is_usual=False,
+        ),
+        Metric(
+            name="retrieval_share",
+            unit="%",
+            meaning="retrieval's part of TTFT: all `retrieval_ms` over all `ttft_ms`",
+            form="share",
+            part="retrieval_ms",
+            whole="ttft_ms",
+            is_usual=False,
+        ),
+    )
+}
+
+
+def summarized() -> list[Metric]:
+    """Those of values that a run counts itself, each in a sketch."""
+    return [each for each in CATALOG.values() if each.form == "values" and each.is_summarized]
+
+
+def figures() -> list[Metric]:
+    """The rates and shares that a summary has."""
+    return [each for each in CATALOG.values() if each.form != "values" and each.is_summarized]
+
+
+def of_requests() -> dict[str, str]:
+    """Metric to column of `requests.csv`: single gaps are not in the file, so that `itl_ms` is of
+    each request's mean gap."""
+    return {
+        each.name: each.column
+        for each in CATALOG.values()
+        if each.column and each.source in ("request", "gaps")
+    }
+
+
+def compared() -> dict[str, Metric]:
+    """Those in which two runs can be set against each other."""
+    return {name: each for name, each in CATALOG.items() if not each.neutral}
+
+
+def limited() -> tuple[str, ...]:
+    """Columns of which an objective may say how much a request may have."""
+    found = [each for each in CATALOG.values() if each.is_limited]
+    return tuple(each.column for each in sorted(found, key=lambda each: not each.is_usual))
+
+
+def default_statistics() -> Iterator[str]:
+    """Those that a comparison shows unasked: `ttft_ms.p50`, `errors`."""
+    for metric in CATALOG.values():
+        for of_values in metric.defaults:
+            yield f"{metric.name}.{of_values}" if of_values else metric.name
+
+
+def figure_of(
+    metric: Metric, counts: Mapping[str, float | None], duration_s: float
+) -> float | None:
+    """A rate or a share out of the sums of `COUNTS`, None where one of them was not told."""
+    part = counts.get(metric.part)
+    whole = duration_s if metric.form == "rate" else counts.get(metric.whole)
+    return part / whole if part is not None and whole and whole > 0 else None
