@@ -9,10 +9,10 @@ from collections.abc import Iterator, Sequence
 from contextlib import AsyncExitStack, contextmanager
 from pathlib import Path
 
-from loadgen.cli.arguments import Parser, add_target_options, target_arguments
-from loadgen.cli.ask_session import AskArguments, AskSession
-from loadgen.cli.interruption import interruptible
 from loadgen.errors import TargetError, UsageError
+from loadgen.launch.arguments import Parser, add_target_options, target_arguments
+from loadgen.launch.ask_session import AskArguments, AskSession
+from loadgen.launch.terminal import interruptible
 
 DEFAULT_TARGET = "vllm"
 NO_UTF8 = "is not UTF-8, and cannot be sent: write it in UTF-8"

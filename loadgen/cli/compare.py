@@ -10,8 +10,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from loadgen.cli.arguments import Parser
 from loadgen.errors import KvswarmError, OutputError, UsageError
+from loadgen.launch.arguments import Parser
 
 if TYPE_CHECKING:
     from loadgen.compare.comparison import Comparison

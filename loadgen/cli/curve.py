@@ -4,9 +4,9 @@ import argparse
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from loadgen.cli.arguments import Parser
 from loadgen.cli.curve_formats import FORMATS, Prediction, formatted
 from loadgen.errors import UsageError
+from loadgen.launch.arguments import Parser
 from loadgen.locality.curve import predict
 from loadgen.locality.finished import USUAL_BLOCK_SIZE, trace_of_run
 from loadgen.locality.kv_bytes import kv_bytes_per_token

@@ -4,9 +4,9 @@ import argparse
 import time
 from pathlib import Path
 
-from loadgen.cli.arguments import Parser, RunArguments, add_target_options, target_arguments
-from loadgen.cli.supervised import run_supervised
 from loadgen.errors import UsageError
+from loadgen.launch.arguments import Parser, RunArguments, add_target_options, target_arguments
+from loadgen.launch.supervised import run_supervised
 from loadgen.runs.exit_code import DONE, SATURATED
 
 TARGETS = ("vllm", "vllm-context")

@@ -6,8 +6,8 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-from loadgen.cli.arguments import Parser, add_target_options, target_arguments, target_names
 from loadgen.errors import UsageError
+from loadgen.launch.arguments import Parser, add_target_options, target_arguments, target_names
 
 TARGET = "vllm-lmcache"
 
@@ -29,7 +29,7 @@ def kv_command(arguments: list[str]) -> int:
 
 
 def _record(parsed: argparse.Namespace) -> int:
-    from loadgen.cli.kv_record import KvRecording, record
+    from loadgen.launch.kv_record import KvRecording, record
 
     names = target_names(parsed.target)
     if len(names) > 1:
@@ -62,8 +62,8 @@ def _serve(parsed: argparse.Namespace) -> int:
     from kv_reading.earlier import read_earlier
     from kv_reading.labelling import KvLabeller
     from kv_reading.service import KvService, bound_socket, serve
-    from loadgen.cli.demo_model import demo_model
-    from loadgen.cli.label_service import earlier_questions
+    from loadgen.launch.label_service import earlier_questions
+    from loadgen.launch.target_run import demo_model
 
     model = (parsed.model or demo_model("tiny")).expanduser().resolve()
     with bound_socket(parsed.bind, parsed.port) as listener:

@@ -8,11 +8,11 @@ from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from loadgen.cli.arguments import Parser, add_target_options, target_arguments
 from loadgen.cli.kv import TARGET
-from loadgen.cli.notice import say
 from loadgen.cli.study import KV_STUDY, SIGNALLED, STUDY_JSON
 from loadgen.errors import UsageError
+from loadgen.launch.arguments import Parser, add_target_options, target_arguments
+from loadgen.launch.terminal import say
 from loadgen.runs.directory import write_json
 from loadgen.runs.machine import machine, versions
 
@@ -79,7 +79,7 @@ def _study(parsed: argparse.Namespace, arguments: list[str]) -> int:
 
 def _record(parsed: argparse.Namespace, recording: Path) -> int:
     from kv_reading.run import KV_JSON
-    from loadgen.cli.kv_record import KvRecording, record
+    from loadgen.launch.kv_record import KvRecording, record
 
     if (recording / KV_JSON).exists():
         return 0
@@ -99,7 +99,7 @@ def _serving(parsed: argparse.Namespace, recording: Path, out: Path) -> "Definit
     from dashboards.studies.task4.serving import serving_definition
     from kv_reading.earlier import write_asked
     from kv_reading.run import read_facts
-    from loadgen.cli.label_service import earlier_questions
+    from loadgen.launch.label_service import earlier_questions
     from loadgen.workload.corpus import load_documents
 
     more: dict[str, str | int] = {"model": read_facts(recording).model}

@@ -53,7 +53,7 @@ COMMANDS = {
     "curve": "loadgen.cli.curve:curve_command",
     "demo": "loadgen.cli.demo:demo_command",
     "kv": "loadgen.cli.kv:kv_command",
-    "model": "loadgen.cli.model:model_command",
+    "model": "loadgen.cli.serve:model_command",
     "noise": "loadgen.cli.noise:noise_command",
     "rag": "loadgen.cli.rag:rag_command",
     "report": "loadgen.cli.report:report_command",

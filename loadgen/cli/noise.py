@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING
 from rich.console import Console
 from rich.table import Table
 
-from loadgen.cli.arguments import Parser
 from loadgen.cli.compare import not_installed, require_different
-from loadgen.cli.notice import printable
 from loadgen.errors import UsageError
+from loadgen.launch.arguments import Parser
+from loadgen.launch.terminal import printable
 from loadgen.targets.home import home
 
 if TYPE_CHECKING:

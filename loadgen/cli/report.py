@@ -7,9 +7,9 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from loadgen.cli.arguments import Parser
 from loadgen.cli.compare import require_different, vary_of
 from loadgen.errors import UsageError
+from loadgen.launch.arguments import Parser
 
 if TYPE_CHECKING:
     from loadgen.compare.noise import Noise

@@ -1,14 +1,10 @@
 """`kvswarm run` and `kvswarm ui`: Locust in this process, or below one that runs the engine."""
 
-import gc
-import os
-import socket
-import sys
-from collections.abc import Sequence
+import argparse
+from typing import Any
 
-from loadgen.cli.arguments import RunArguments, parse_run, run_parser
-from loadgen.cli.locustfile import find_locustfile
-from loadgen.errors import UsageError
+from loadgen.launch.arguments import parse_run, run_parser
+from loadgen.launch.locust_command import run_locust
 
 
 def run_command(command: str, arguments: list[str]) -> int:
@@ -18,56 +14,27 @@ def run_command(command: str, arguments: list[str]) -> int:
     run = parse_run(command, arguments)
     if not run.targets:
         return run_locust(command, run)
-    from loadgen.cli.supervised import run_supervised
+    from loadgen.launch.supervised import run_supervised
 
     return run_supervised(command, run)
-
-
-def run_locust(command: str, run: RunArguments) -> int:
-    """Become Locust, with our defaults before the user's own options."""
-    os.environ.setdefault("KVSWARM_VIEW", "1" if command == "run" else "")
-    sys.argv = locust_argv(command, run)
-    from loadgen.swarm.process import THRESHOLDS, die_with_parent
-
-    die_with_parent()
-    gc.set_threshold(*THRESHOLDS)  # for the imports below; what they make stays
-    from loadgen.swarm.lean_locust import import_locust
-
-    locust_main = import_locust()
-    try:
-        locust_main()
-    except SystemExit as leave:
-        return leave.code if isinstance(leave.code, int) else int(bool(leave.code))
-    return 0
-
-
-def locust_argv(command: str, run: RunArguments) -> list[str]:
-    """Locust's command line for a run; what the user gave stands last and wins."""
-    if run.host is None:
-        raise UsageError("no host to load")
-    mode = ["--headless", "--only-summary"] if command == "run" else ["--web-host", "127.0.0.1"]
-    file = str(find_locustfile(run.file))
-    level = [] if command == "ui" else ["--loglevel", "WARNING"]
-    ours = [*mode, *level, *_own_port(run.rest), "--host", run.host, "--out", str(run.out)]
-    return ["locust", "-f", file, *ours, *run.rest]
-
-
-def _own_port(rest: Sequence[str]) -> list[str]:
-    """With `--processes`, master and workers meet on a free port: two runs must not share one."""
-    flags = {argument.partition("=")[0] for argument in rest}
-    if "--processes" not in flags or flags & {"--master-bind-port", "--master-port", "--worker"}:
-        return []
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = str(probe.getsockname()[1])
-    return ["--master-bind-host", "127.0.0.1", "--master-bind-port", port, "--master-port", port]
 
 
 def _help(command: str) -> int:
     run_parser(command).print_help()
     print("\nworkload options (in the web form and in Locust's config file and environment too):")
-    from loadgen.cli.workload_help import print_workload_options
+    from loadgen.swarm.options.flags import add_options  # a run must start fast
 
-    print_workload_options()
+    parser = _PlainParser(add_help=False, usage=argparse.SUPPRESS)
+    add_options(parser)
+    print(parser.format_help().strip())
     print("\nAny other option goes to Locust: -u USERS, -r SPAWN_RATE, -t TIME, --processes N …")
     return 0
+
+
+class _PlainParser(argparse.ArgumentParser):
+    def add_argument(self, *flags: Any, **settings: Any) -> Any:
+        if flags[0] in ("--model", "--out"):
+            return None  # `kvswarm run` has its own words for these
+        settings.pop("env_var", None)
+        settings.pop("include_in_web_ui", None)
+        return super().add_argument(*flags, **settings)

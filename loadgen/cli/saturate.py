@@ -6,15 +6,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from loadgen.cli.cell_check import last_line
 from loadgen.cli.compare import not_installed
-from loadgen.cli.interruption import interruptible
-from loadgen.cli.notice import say
 from loadgen.cli.saturate_arguments import parse_search, trial_words
-from loadgen.cli.trial_bench import CheckedRun, TrialBench, check_run, trial_bench
 from loadgen.compare.json_object import read_object
 from loadgen.compare.soundness import faults_of
 from loadgen.errors import TargetError, UsageError
+from loadgen.launch.cell_check import last_line
+from loadgen.launch.terminal import interruptible, say
+from loadgen.launch.trial_bench import CheckedRun, TrialBench, check_run, trial_bench
 from loadgen.runs.directory import RUN_JSON
 from loadgen.runs.exit_code import DONE, FAILED, SATURATED, TARGET_DIED, WRONG_USE
 from loadgen.runs.lock import locked

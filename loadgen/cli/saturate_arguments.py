@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from loadgen.cli.arguments import DEFAULT_FILE, SHARED_FILES, Parser, parse_run
 from loadgen.errors import UsageError
+from loadgen.launch.arguments import DEFAULT_FILE, SHARED_FILES, Parser, parse_run
 
 if TYPE_CHECKING:
     from loadgen.saturate.course import Step

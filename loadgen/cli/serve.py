@@ -5,11 +5,12 @@ import asyncio
 import tempfile
 from pathlib import Path
 
-from loadgen.cli.arguments import Parser, add_target_options, target_arguments, target_names
-from loadgen.cli.interruption import interruptible
-from loadgen.cli.target import choose_targets, target_settings
 from loadgen.errors import UsageError
+from loadgen.launch.arguments import Parser, add_target_options, target_arguments, target_names
+from loadgen.launch.target_run import build_demo_model, choose_targets, target_settings
+from loadgen.launch.terminal import interruptible
 from loadgen.targets.catalog import load_catalog
+from loadgen.targets.demo_model import default_model_dir, is_complete
 from loadgen.targets.target import start_target
 
 
@@ -26,10 +27,10 @@ def targets_command(arguments: list[str]) -> int:
 
 def serve_command(arguments: list[str]) -> int:
     """Start a target and keep it until Ctrl-C."""
-    return asyncio.run(_serve(_parser().parse_args(arguments)))
+    return asyncio.run(_serve(_serve_parser().parse_args(arguments)))
 
 
-def _parser() -> argparse.ArgumentParser:
+def _serve_parser() -> argparse.ArgumentParser:
     parser = Parser(prog="kvswarm serve", description="run an engine until Ctrl-C")
     parser.add_argument("target", help="see `kvswarm targets`")
     parser.add_argument("--bind", default="127.0.0.1", help="address to listen on")
@@ -53,3 +54,24 @@ async def _serve(parsed: argparse.Namespace) -> int:
             print(f"{spec.name} serves {target.model} at {target.url} until Ctrl-C", flush=True)
             raise await target.wait_died()
     return interruption.exit_code
+
+
+def model_command(arguments: list[str]) -> int:
+    """Make the demo model in a directory, by default where kvswarm looks for it."""
+    parsed = _model_parser().parse_args(arguments)
+    directory = parsed.directory or default_model_dir(parsed.size)
+    if is_complete(directory):
+        print(f"{directory} already holds a demo model")
+        return 0
+    build_demo_model(directory, parsed.size)
+    print(f"demo model ({parsed.size}, random weights) written to {directory}")
+    return 0
+
+
+def _model_parser() -> argparse.ArgumentParser:
+    parser = Parser(prog="kvswarm model", description="a Qwen2 model with random weights")
+    commands = parser.add_subparsers(dest="command", required=True)
+    build = commands.add_parser("build", help="make the model")
+    build.add_argument("directory", nargs="?", type=Path, help="where (default: kvswarm's cache)")
+    build.add_argument("--size", choices=("tiny", "small"), default="tiny", help="512x8 or 768x12")
+    return parser

@@ -6,9 +6,9 @@ from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from loadgen.cli.arguments import Parser
-from loadgen.cli.notice import say
 from loadgen.errors import UsageError
+from loadgen.launch.arguments import Parser
+from loadgen.launch.terminal import say
 
 if TYPE_CHECKING:
     from dashboards.studies.study import Plan

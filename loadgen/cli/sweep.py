@@ -7,13 +7,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from loadgen.cli.arguments import Parser
-from loadgen.cli.cell_bench import CellBench
-from loadgen.cli.cell_check import CheckedCell, check_cells
-from loadgen.cli.interruption import interruptible
-from loadgen.cli.notice import say
-from loadgen.cli.supervised import worst
 from loadgen.errors import TargetError, UsageError
+from loadgen.launch.arguments import Parser
+from loadgen.launch.cell_bench import CellBench
+from loadgen.launch.cell_check import CheckedCell, check_cells
+from loadgen.launch.supervised import worst
+from loadgen.launch.terminal import interruptible, say
 from loadgen.runs.exit_code import DONE
 from loadgen.runs.lock import locked
 from loadgen.sweep.definition import Definition, read_definition

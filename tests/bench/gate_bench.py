@@ -21,7 +21,7 @@ from gate_report import LEAST_PAIRS, Evidence, judge_gates, report
 from gate_runs import Plan, is_done, make_runs, say
 from table import machine_line
 
-from loadgen.cli.interruption import interruptible
+from loadgen.launch.terminal import interruptible
 
 MISSED, INTERRUPTED = 1, 130
 PLAN_FILE = "plan.json"

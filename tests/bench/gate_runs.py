@@ -8,10 +8,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from loadgen.cli.arguments import parse_run
-from loadgen.cli.interruption import Interruption
-from loadgen.cli.leg import Leg, plan_legs
-from loadgen.cli.swarm_process import run_swarm
+from loadgen.launch.arguments import parse_run
+from loadgen.launch.swarm_process import run_swarm
+from loadgen.launch.target_run import Leg, plan_legs
+from loadgen.launch.terminal import Interruption
 from loadgen.runs.directory import RUN_JSON, read_json
 from loadgen.targets.target import start_target
 

@@ -32,7 +32,7 @@ from scheduler_engine_run import say
 from scheduler_markdown import insert
 from scheduler_rows import read_rows, write_rows
 
-from loadgen.cli.interruption import interruptible
+from loadgen.launch.terminal import interruptible
 from rag_store.library import open_library
 from rag_store.settings import Settings
 

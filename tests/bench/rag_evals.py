@@ -12,7 +12,7 @@ from rag_corpus import DATA, DEMO, made_documents, write_documents
 from rag_rows import EmbedderRow, SizeRow
 from scheduler_engine_run import say
 
-from loadgen.cli.demo_model import demo_model
+from loadgen.launch.target_run import demo_model
 
 CORPORA = ("mixed", "manual")
 SIZED, OTHERS = "mixed", (DATA / "manual.jsonl", DEMO)

@@ -23,7 +23,7 @@ from scheduler_musts import Rows, musts
 from scheduler_report import machine_text, report
 from scheduler_rows import AdmissionRow
 
-from loadgen.cli.interruption import interruptible
+from loadgen.launch.terminal import interruptible
 
 HERE = Path(__file__).parent
 PAGE = HERE.parents[1] / "docs" / "scheduler.md"

@@ -37,7 +37,7 @@ from vllm import SamplingParams
 from vllm.engine.arg_utils import EngineArgs
 from vllm.v1.engine.llm_engine import LLMEngine
 
-from loadgen.cli.demo_model import demo_model
+from loadgen.launch.target_run import demo_model
 from scheduler_plugin import ContextScheduler
 from scheduler_plugin.scheduler import stock_class
 

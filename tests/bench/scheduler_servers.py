@@ -8,9 +8,9 @@ from pathlib import Path
 
 from scheduler_batches import BLOCK_TOKENS
 
-from loadgen.cli.demo_model import demo_model
 from loadgen.client.client import StreamingClient
 from loadgen.client.settings import ClientSettings
+from loadgen.launch.target_run import demo_model
 from loadgen.stats.server_metrics import MetricsSources
 from loadgen.targets.catalog import load_catalog
 from loadgen.targets.context_scheduler import ContextSchedulerSettings

@@ -7,7 +7,7 @@ import pytest
 
 from kv_reading.earlier import Earlier, read_earlier, write_asked
 from kv_reading.errors import KvError
-from loadgen.cli.label_service import earlier_questions
+from loadgen.launch.label_service import earlier_questions
 
 ROWS = (("a", "One?", "dev"), ("a", "Two?", "test"), ("b", "Three?", "dev"), (None, "No?", "dev"))
 

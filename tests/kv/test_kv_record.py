@@ -6,10 +6,10 @@ from pathlib import Path
 import pytest
 
 from kv_reading.run import KV_JSON, RunFacts
-from loadgen.cli.kv_record import chunk_tokens_of, with_fs_tier
 from loadgen.cli.kv_study import told
 from loadgen.cli.main import main
 from loadgen.errors import UsageError
+from loadgen.launch.kv_record import chunk_tokens_of, with_fs_tier
 from loadgen.targets.catalog import load_catalog
 
 
@@ -36,7 +36,7 @@ def test_a_target_without_lmcache_is_refused(tmp_path: Path) -> None:
 def test_chunks_are_as_the_catalog_says(monkeypatch: pytest.MonkeyPatch) -> None:
     spec = load_catalog()["vllm-lmcache"]
     for platform, tokens in (("cpu", 128), ("gpu", 256)):
-        monkeypatch.setattr("loadgen.cli.kv_record.detect_platform", lambda p=platform: p)
+        monkeypatch.setattr("loadgen.launch.kv_record.detect_platform", lambda p=platform: p)
         assert chunk_tokens_of(spec) == tokens
 
 

@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from loadgen.cli.arguments import parse_run, run_parser
 from loadgen.cli.main import main
-from loadgen.cli.target import choose_targets
 from loadgen.errors import UsageError
+from loadgen.launch.arguments import parse_run, run_parser
+from loadgen.launch.target_run import choose_targets
 from loadgen.swarm.options.flags import add_options
 from loadgen.targets.context_scheduler import ContextSchedulerSettings
 

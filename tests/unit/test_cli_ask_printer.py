@@ -2,8 +2,8 @@
 
 import pytest
 
-from loadgen.cli.ask_printer import AskPrinter
 from loadgen.client.retrieval import Retrieval
+from loadgen.launch.ask_printer import AskPrinter
 
 
 def test_the_name_of_a_document_cannot_command_the_terminal(

@@ -13,7 +13,7 @@ from typing import Any
 import psutil
 import pytest
 
-from loadgen.cli.supervised import worst
+from loadgen.launch.supervised import worst
 from loadgen.runs.exit_code import DONE, FAILED, SATURATED, TARGET_DIED, WRONG_USE
 
 ENGINE = Path(__file__).with_name("fake_engine.py")

@@ -7,11 +7,10 @@ from typing import Any
 
 import pytest
 
-from loadgen.cli.arguments import parse_run
-from loadgen.cli.control import control_line
-from loadgen.cli.run import locust_argv
-from loadgen.cli.swarm_process import _without_processes
 from loadgen.errors import TargetError, UsageError
+from loadgen.launch.arguments import parse_run
+from loadgen.launch.locust_command import locust_argv
+from loadgen.launch.swarm_process import _without_processes, control_line
 from loadgen.swarm.leading.supervisor import ENVIRONMENT_VARIABLE, Supervisor
 
 

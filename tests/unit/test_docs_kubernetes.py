@@ -7,7 +7,7 @@ import pytest
 import yaml
 from test_docs import OPTION, locust_side
 
-from loadgen.cli.arguments import RunArguments, parse_run
+from loadgen.launch.arguments import RunArguments, parse_run
 from loadgen.workload.settings import Span
 
 FOLDER = Path(__file__).parents[2] / "docs" / "kubernetes"

@@ -15,10 +15,10 @@ from dashboards.studies.corpora import SIZES, all_documents, write_corpora
 from dashboards.studies.estimate import estimate
 from dashboards.studies.study import Plan, read_plan
 from loadgen.cli import kv_study
-from loadgen.cli.cell_check import check_cells
 from loadgen.cli.kv_study import without_folders
 from loadgen.cli.study import STUDY_JSON, study_command
 from loadgen.errors import UsageError
+from loadgen.launch.cell_check import check_cells
 from loadgen.runs.exit_code import SATURATED
 from loadgen.sweep.definition import Definition
 from loadgen.sweep.made_cell import MadeCell

@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from loadgen.cli.main import main
-from loadgen.cli.swarm_process import CHECKED, wished_labels
 from loadgen.errors import UsageError
+from loadgen.launch.swarm_process import CHECKED, wished_labels
 from loadgen.targets import rag_service
 from loadgen.targets.library_folder import CorpusTexts, library_folder
 

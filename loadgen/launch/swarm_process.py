@@ -5,18 +5,17 @@ import json
 import os
 import signal
 import sys
-from collections.abc import Mapping
-from contextlib import nullcontext, suppress
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager, nullcontext, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from loadgen.cli.arguments import RunArguments
-from loadgen.cli.control import control_line
-from loadgen.cli.interruption import Interruption
-from loadgen.cli.label_service import WishedLabels
-from loadgen.cli.leg import Leg
-from loadgen.cli.target import swarm_facts, tokenizer_of
+from loadgen.errors import TargetError
+from loadgen.launch.arguments import RunArguments
+from loadgen.launch.label_service import WishedLabels
+from loadgen.launch.target_run import Leg, swarm_facts, tokenizer_of
+from loadgen.launch.terminal import Interruption
 from loadgen.targets.model_config import model_window_tokens
 from loadgen.targets.rag_service import RunningRagService
 from loadgen.targets.settings import TargetSettings
@@ -186,3 +185,41 @@ def _pass_on(process: asyncio.subprocess.Process, number: int) -> None:
         return
     with suppress(ProcessLookupError):
         process.send_signal(number)
+
+
+class CacheKeeper:
+    """Knows whether the target has served a swarm since its caches were last empty."""
+
+    def __init__(self, target: RunningTarget) -> None:
+        self._target = target
+        self._touched = False
+
+    async def answer(self, question: dict[str, Any]) -> dict[str, Any]:
+        """`{"op": "cold"}` empties the caches, `{"op": "warm"}` keeps them."""
+        try:
+            if question.get("op") == "cold":
+                state = await self._target.make_cold()
+            else:
+                state = "warm" if self._touched else "cold"
+            self._touched = True
+        except TargetError as error:
+            return {"error": str(error)}
+        return {"cache_state": state}
+
+
+@asynccontextmanager
+async def control_line(target: RunningTarget, path: Path) -> AsyncIterator[Path]:
+    """Answer on a Unix socket at `path` until the exit."""
+    keeper = CacheKeeper(target)
+
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        answer = await keeper.answer(json.loads(await reader.readline() or b"{}"))
+        writer.write(json.dumps(answer).encode() + b"\n")
+        await writer.drain()
+        writer.close()
+
+    server = await asyncio.start_unix_server(serve, str(path))
+    try:
+        yield path
+    finally:
+        server.close()

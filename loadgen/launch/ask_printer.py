@@ -3,9 +3,9 @@
 import json
 from dataclasses import asdict
 
-from loadgen.cli.notice import printable, say
-from loadgen.cli.pipeline import Asked
 from loadgen.client.retrieval import Retrieval
+from loadgen.launch.pipeline import Asked
+from loadgen.launch.terminal import printable, say
 
 
 class AskPrinter:

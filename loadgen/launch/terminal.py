@@ -1,12 +1,24 @@
-"""Ctrl-C and SIGTERM as the end of a `with` block, so that what was started is stopped."""
+"""Whoever waits at a terminal: lines for them on stderr, as stdout is for results, and their Ctrl-C
+as the end of a `with` block, so that what was started is stopped."""
 
 import asyncio
 import contextlib
 import signal
+import sys
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+
+
+def say(text: str) -> None:
+    """One line on stderr, at once."""
+    print(f"kvswarm: {text}", file=sys.stderr, flush=True)
+
+
+def printable(text: str) -> str:
+    """Text of others, without what a terminal obeys; line ends stay."""
+    return "".join(each if each.isprintable() or each in "\n\t" else " " for each in text)
 
 
 @dataclass(slots=True)

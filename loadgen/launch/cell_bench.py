@@ -5,14 +5,12 @@ from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from loadgen.cli.arguments import parse_run
-from loadgen.cli.cell_check import CheckedCell, run_words
-from loadgen.cli.control import control_line
-from loadgen.cli.interruption import Interruption
-from loadgen.cli.label_service import label_service
-from loadgen.cli.leg import Leg
-from loadgen.cli.notice import say
-from loadgen.cli.swarm_process import Quiet, run_controlled, run_on_host
+from loadgen.launch.arguments import parse_run
+from loadgen.launch.cell_check import CheckedCell, run_words
+from loadgen.launch.label_service import label_service
+from loadgen.launch.swarm_process import Quiet, control_line, run_controlled, run_on_host
+from loadgen.launch.target_run import Leg
+from loadgen.launch.terminal import Interruption, say
 from loadgen.sweep.definition import Definition
 from loadgen.sweep.order import Engine, Step
 from loadgen.sweep.runner import RunningEngine

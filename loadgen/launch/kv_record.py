@@ -14,11 +14,10 @@ from kv_reading.design import Design, Ids, Source, cut_sources, make_requests
 from kv_reading.request import KvRequest, write_requests
 from kv_reading.run import CHUNKS, KV_JSON, LIBRARY_JSONL, RunFacts
 from kv_reading.tier import FsTier
-from loadgen.cli.arguments import TargetArguments
-from loadgen.cli.interruption import interruptible
-from loadgen.cli.notice import say
-from loadgen.cli.target import choose_targets, target_settings, tokenizer_of
 from loadgen.errors import TargetError, UsageError
+from loadgen.launch.arguments import TargetArguments
+from loadgen.launch.target_run import choose_targets, target_settings, tokenizer_of
+from loadgen.launch.terminal import interruptible, say
 from loadgen.runs.directory import check_directory, write_json
 from loadgen.targets.catalog import ServiceSpec, TargetSpec
 from loadgen.targets.demo_model import MARK

@@ -1,22 +1,29 @@
 """The service that a swarm of ours asks for labels."""
 
+import json
 import sys
 from collections.abc import AsyncIterator
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from importlib.util import find_spec
 from pathlib import Path
 
-from loadgen.cli.leg import Leg
-from loadgen.cli.notice import say
-from loadgen.cli.rag_service import rag_service
 from loadgen.errors import UsageError
+from loadgen.launch.target_run import Leg
+from loadgen.launch.terminal import say
 from loadgen.targets.hardware import detect_platform
+from loadgen.targets.library_folder import CorpusTexts
 from loadgen.targets.plan import ServicePlan
 from loadgen.targets.ports import free_ports
-from loadgen.targets.rag_service import RunningRagService, running_service
+from loadgen.targets.rag_service import (
+    RunningRagService,
+    require_rag_service,
+    running_service,
+    start_rag_service,
+)
 from loadgen.targets.settings import LOOPBACK
-from loadgen.workload.corpus import load_corpus
+from loadgen.workload.corpus import load_corpus, load_documents
+from loadgen.workload.jsonl import read_text
 
 MODULES = ("numpy", "torch", "transformers")
 ASKED = "questions*.jsonl"
@@ -86,3 +93,45 @@ def _plan(model: Path, name: str, questions: Path, port: int) -> ServicePlan:
         ready_url=f"{url}/ready",
         metrics_url=f"{url}/metrics",
     )
+
+
+@asynccontextmanager
+async def rag_service(
+    corpus: Path | None, logs: Path, start_timeout_s: float
+) -> AsyncIterator[RunningRagService]:
+    """Serve the documents at `corpus`, or the demo corpus; inside, the service answers.
+
+    The questions in the file of expansions beside the corpus, if there is one, are indexed too,
+    and the service embeds with the adapter beside it.
+
+    Raises CorpusError, UsageError where it is not installed, and TargetError.
+    """
+    documents = load_documents(corpus)
+    require_rag_service()
+    say(f"starting the RAG service with {len(documents)} documents …")
+    lines = "".join(f"{json.dumps(asdict(document))}\n" for document in documents)
+    source = corpus or load_corpus().source
+    texts = CorpusTexts(_name(corpus), lines, _expansions(source), _adapter(source))
+    async with start_rag_service(texts, logs, start_timeout_s) as service:
+        yield service
+
+
+def _expansions(source: Path) -> str:
+    """The content of the file, which the service reads and checks; empty where there is none."""
+    path = _beside(source, "expansions.jsonl")
+    return read_text(path) if path.exists() else ""
+
+
+def _adapter(source: Path) -> Path | None:
+    path = _beside(source, "adapter.safetensors").resolve()
+    return path if path.is_file() else None
+
+
+def _beside(source: Path, name: str) -> Path:
+    """Where the service looks for a file that belongs to a corpus."""
+    return source / name if source.is_dir() else source.with_suffix(f".{name}")
+
+
+def _name(corpus: Path | None) -> str:
+    """By this its library is found again."""
+    return "demo" if corpus is None else str(corpus.resolve())

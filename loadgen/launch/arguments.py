@@ -1,8 +1,12 @@
-"""The command line of `kvswarm run`, `ui` and `serve`: ours here, the rest is Locust's."""
+"""The command line of `kvswarm run`, `ui` and `serve`: ours here, the rest is Locust's.
+
+Sweeps and searches write it too. Imports little: a run against a host must start fast.
+"""
 
 import argparse
 import time
 from dataclasses import dataclass, fields
+from importlib.util import find_spec
 from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -189,3 +193,17 @@ def _default_out(name: str) -> Path:
     now = time.time()
     stamp = time.strftime("%Y%m%d-%H%M%S", time.localtime(now))
     return Path("runs") / f"{stamp}.{int(now % 1 * 1000):03d}-{name}"
+
+
+def find_locustfile(name: str) -> Path:
+    """The file at a path, or the shipped one of that name; UsageError lists those there are."""
+    path = Path(name)
+    if path.is_file():
+        return path
+    found = find_spec("locustfiles")
+    folder = Path(found.origin or "").parent if found else Path()
+    shipped = folder / f"{name.removesuffix('.py')}.py"
+    if shipped.parent.is_dir() and "/" not in name and shipped.is_file():
+        return shipped
+    names = ", ".join(sorted(p.stem for p in shipped.parent.glob("[a-z]*.py")))
+    raise UsageError(f"no locustfile {name!r}: give a path, or one of the shipped: {names}")

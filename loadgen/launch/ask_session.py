@@ -5,12 +5,6 @@ from contextlib import AsyncExitStack
 from dataclasses import dataclass
 from pathlib import Path
 
-from loadgen.cli.arguments import TargetArguments, target_names
-from loadgen.cli.ask_printer import AskPrinter
-from loadgen.cli.notice import say
-from loadgen.cli.pipeline import Pipeline
-from loadgen.cli.rag_service import rag_service
-from loadgen.cli.target import choose_targets, target_settings
 from loadgen.client.client import StreamingClient
 from loadgen.client.host import Host
 from loadgen.client.probe import HostFacts, probe
@@ -18,6 +12,12 @@ from loadgen.client.rag_probe import probe_rag
 from loadgen.client.retrieval import RetrievalClient
 from loadgen.client.settings import ClientSettings, auth_headers
 from loadgen.errors import HostError, UsageError
+from loadgen.launch.arguments import TargetArguments, target_names
+from loadgen.launch.ask_printer import AskPrinter
+from loadgen.launch.label_service import rag_service
+from loadgen.launch.pipeline import Pipeline
+from loadgen.launch.target_run import choose_targets, target_settings
+from loadgen.launch.terminal import say
 from loadgen.runs.exit_code import DONE, FAILED
 from loadgen.swarm.sending.labels import Labels
 from loadgen.targets.catalog import TargetSpec

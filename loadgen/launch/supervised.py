@@ -2,19 +2,20 @@
 
 import asyncio
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import AsyncExitStack
 from pathlib import Path
 
-from loadgen.cli.arguments import RunArguments
-from loadgen.cli.comparison import print_comparison
-from loadgen.cli.interruption import Interruption, interruptible
-from loadgen.cli.label_service import label_service
-from loadgen.cli.leg import Leg, plan_legs
-from loadgen.cli.notice import say
-from loadgen.cli.swarm_process import check_swarm, run_swarm, was_checked, wished_labels
+from rich.console import Console
+
 from loadgen.errors import TargetError
+from loadgen.launch.arguments import RunArguments
+from loadgen.launch.label_service import label_service
+from loadgen.launch.swarm_process import check_swarm, run_swarm, was_checked, wished_labels
+from loadgen.launch.target_run import Leg, plan_legs
+from loadgen.launch.terminal import Interruption, interruptible, say
 from loadgen.runs.exit_code import DONE, FAILED, SATURATED, TARGET_DIED, WRONG_USE
+from loadgen.runs.side_by_side import side_by_side
 from loadgen.targets.rag_service import RunningRagService
 from loadgen.targets.target import start_target
 
@@ -93,3 +94,10 @@ async def _run_leg(
     except TargetError as error:
         say(str(error))
         return error.exit_code
+
+
+def print_comparison(runs: Mapping[str, Path]) -> None:
+    """Print a column for each run; nothing where none was finished."""
+    if any((path / "summary.json").is_file() for path in runs.values()):
+        print()
+        Console(highlight=False).print(side_by_side(runs))

@@ -1,15 +1,51 @@
-"""A target from the command line to running services, with the facts a swarm asks for."""
+"""One target's part of a run: what is started, what is run on it, where that is kept."""
 
 from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any
 
-from loadgen.cli.arguments import TargetArguments
-from loadgen.cli.demo_model import demo_model
 from loadgen.errors import UsageError
+from loadgen.launch.arguments import RunArguments, TargetArguments, find_locustfile
+from loadgen.runs.directory import check_directory
 from loadgen.targets.catalog import TargetSpec, find_target, load_catalog
+from loadgen.targets.demo_model import Size, build_model, default_model_dir, is_complete
 from loadgen.targets.plan import uses
 from loadgen.targets.settings import TargetSettings
-from loadgen.targets.target import RunningTarget
+from loadgen.targets.target import RunningTarget, check_target
+from loadgen.workload.corpus import load_corpus
+
+
+@dataclass(frozen=True, slots=True)
+class Leg:
+    """`run` is the user's, its directory that of this target alone."""
+
+    spec: TargetSpec
+    settings: TargetSettings
+    run: RunArguments
+
+    @property
+    def logs(self) -> Path:
+        """Folder of the engine's logs."""
+        return self.run.out / "engine"
+
+
+def plan_legs(run: RunArguments) -> list[Leg]:
+    """A leg for each target, in the order they were named; of several, each has a subdirectory.
+
+    Makes the demo model where it is needed. Raises UsageError for whatever is wrong with any of
+    them.
+    """
+    find_locustfile(run.file)
+    specs = choose_targets(run.targets, run.target_arguments)
+    settings = target_settings(run.target_arguments)
+    legs = [Leg(spec, settings, run) for spec in specs]
+    if len(legs) > 1:
+        legs = [replace(leg, run=replace(run, out=run.out / leg.spec.name)) for leg in legs]
+    for leg in legs:
+        check_target(leg.spec, leg.settings)
+        check_directory(leg.run.out)
+    return legs
 
 
 def choose_targets(names: Sequence[str], arguments: TargetArguments) -> list[TargetSpec]:
@@ -66,3 +102,15 @@ def tokenizer_of(settings: TargetSettings) -> str | None:
 
 def _first(pids: list[int] | None) -> int | None:
     return pids[0] if pids else None
+
+
+def build_demo_model(directory: Path, size: Size) -> Path:
+    """Make the model; raises UsageError where it cannot be made."""
+    texts = [document.text for document in load_corpus().documents]
+    return build_model(directory, size, texts)
+
+
+def demo_model(size: Size) -> Path:
+    """The demo model in its usual place, made now if it is not there."""
+    directory = default_model_dir(size)
+    return directory if is_complete(directory) else build_demo_model(directory, size)

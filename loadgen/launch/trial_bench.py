@@ -5,16 +5,13 @@ from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from loadgen.cli.arguments import RunArguments, parse_run
-from loadgen.cli.cell_check import ask_locust, last_line
-from loadgen.cli.control import control_line
-from loadgen.cli.interruption import Interruption
-from loadgen.cli.label_service import WishedLabels, label_service
-from loadgen.cli.leg import Leg, plan_legs
-from loadgen.cli.locustfile import find_locustfile
-from loadgen.cli.notice import say
-from loadgen.cli.swarm_process import Quiet, labels_in, run_controlled, run_on_host
 from loadgen.errors import UsageError
+from loadgen.launch.arguments import RunArguments, find_locustfile, parse_run
+from loadgen.launch.cell_check import ask_locust, last_line
+from loadgen.launch.label_service import WishedLabels, label_service
+from loadgen.launch.swarm_process import Quiet, control_line, labels_in, run_controlled, run_on_host
+from loadgen.launch.target_run import Leg, plan_legs
+from loadgen.launch.terminal import Interruption, say
 from loadgen.sweep.table import SWARM_LOG
 from loadgen.targets.rag_service import RunningRagService
 from loadgen.targets.target import RunningTarget, start_target

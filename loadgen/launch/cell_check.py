@@ -11,13 +11,12 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from loadgen.cli.arguments import RunArguments, parse_run, run_parser
-from loadgen.cli.label_service import WishedLabels
-from loadgen.cli.leg import Leg, plan_legs
-from loadgen.cli.locustfile import find_locustfile
-from loadgen.cli.run import locust_argv
-from loadgen.cli.swarm_process import checkable, labels_in, planned_facts
 from loadgen.errors import KvswarmError, UsageError
+from loadgen.launch.arguments import RunArguments, find_locustfile, parse_run, run_parser
+from loadgen.launch.label_service import WishedLabels
+from loadgen.launch.locust_command import locust_argv
+from loadgen.launch.swarm_process import checkable, labels_in, planned_facts
+from loadgen.launch.target_run import Leg, plan_legs
 from loadgen.sweep.definition import Definition
 from loadgen.sweep.matrix import CellPlan
 from loadgen.sweep.option import text_of
