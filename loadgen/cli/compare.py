@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 
 from loadgen.errors import KvswarmError, OutputError, UsageError
 from loadgen.launch.arguments import Parser
+from loadgen.targets.home import home
 
 if TYPE_CHECKING:
     from loadgen.compare.comparison import Comparison
@@ -107,7 +108,6 @@ def _compare(parsed: argparse.Namespace, base: list[Path], new: list[Path]) -> "
 
 def _noise(parsed: argparse.Namespace, runs: "tuple[Run, ...]") -> "Noise | None":
     """The file that was named; else the product's own, for runs of the machine it was made on."""
-    from loadgen.cli.noise import noise_file
     from loadgen.compare.noise import read_noise
 
     if parsed.no_noise:
@@ -121,6 +121,11 @@ def _noise(parsed: argparse.Namespace, runs: "tuple[Run, ...]") -> "Noise | None
     except UsageError as error:
         raise UsageError(f"{error}, or go without by --no-noise") from None
     return noise if {run.machine for run in runs} == {noise.machine} else None
+
+
+def noise_file() -> Path:
+    """Where it is kept unless told otherwise."""
+    return home() / "noise.json"
 
 
 def vary_of(named: list[str] | None) -> tuple[str, ...]:

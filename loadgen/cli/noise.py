@@ -7,19 +7,13 @@ from typing import TYPE_CHECKING
 from rich.console import Console
 from rich.table import Table
 
-from loadgen.cli.compare import not_installed, require_different
+from loadgen.cli.compare import noise_file, not_installed, require_different
 from loadgen.errors import UsageError
 from loadgen.launch.arguments import Parser
 from loadgen.launch.terminal import printable
-from loadgen.targets.home import home
 
 if TYPE_CHECKING:
     from loadgen.compare.noise import Noise
-
-
-def noise_file() -> Path:
-    """Where it is kept unless told otherwise."""
-    return home() / "noise.json"
 
 
 def noise_command(arguments: list[str]) -> int:

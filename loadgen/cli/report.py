@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from loadgen.cli.compare import require_different, vary_of
+from loadgen.cli.compare import noise_file, require_different, vary_of
 from loadgen.errors import UsageError
 from loadgen.launch.arguments import Parser
 
@@ -108,7 +108,6 @@ def _beginning(path: Path) -> str:
 
 def _noise() -> "Noise | None":
     """The spread between runs that `kvswarm noise` has kept, which `compare` uses too."""
-    from loadgen.cli.noise import noise_file
     from loadgen.compare.noise import read_noise
 
     return read_noise(noise_file()) if noise_file().is_file() else None

@@ -6,6 +6,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from loadgen.cli.kv_study import KV_STUDY, SIGNALLED, STUDY_JSON, kv_study_command
 from loadgen.errors import UsageError
 from loadgen.launch.arguments import Parser
 from loadgen.launch.terminal import say
@@ -13,13 +14,9 @@ from loadgen.launch.terminal import say
 if TYPE_CHECKING:
     from dashboards.studies.study import Plan
 
-STUDY_JSON, CORPORA, CELLS_CSV = "study.json", "corpora", "cells.csv"
+CORPORA, CELLS_CSV = "corpora", "cells.csv"
 STUDIES = ("task1", "task2", "task3")
-KV_STUDY = "task4"
-"""Made of a recording, not of a sweep."""
 REPORT = "report"
-SIGNALLED = 128
-"""Exit codes from here on are of a sweep that was told to end."""
 
 
 def study_command(arguments: list[str]) -> int:
@@ -28,8 +25,6 @@ def study_command(arguments: list[str]) -> int:
     The exit code is that of the sweep. Raises UsageError.
     """
     if arguments[:1] == [KV_STUDY]:
-        from loadgen.cli.kv_study import kv_study_command
-
         return kv_study_command(arguments[1:])
     parsed = _parser().parse_args(arguments)
     try:
