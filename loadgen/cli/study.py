@@ -6,7 +6,8 @@ from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from loadgen.cli.kv_study import KV_STUDY, SIGNALLED, STUDY_JSON, kv_study_command
+from loadgen.cli import kv_study
+from loadgen.cli.kv_study import KV_STUDY, SIGNALLED, STUDY_JSON
 from loadgen.errors import UsageError
 from loadgen.launch.arguments import Parser
 from loadgen.launch.terminal import say
@@ -25,7 +26,7 @@ def study_command(arguments: list[str]) -> int:
     The exit code is that of the sweep. Raises UsageError.
     """
     if arguments[:1] == [KV_STUDY]:
-        return kv_study_command(arguments[1:])
+        return kv_study.kv_study_command(arguments[1:])
     parsed = _parser().parse_args(arguments)
     try:
         return _report(parsed) if parsed.study == REPORT else _measure(parsed)
