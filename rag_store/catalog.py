@@ -80,14 +80,6 @@ class Entry:
         """The digest of its document's text."""
         return self.document().text_digest
 
-    def without_questions(self) -> "Entry":
-        """The same with its chunks and sentences alone."""
-        told = self.chunk_count
-        if told == len(self.rows):
-            return self
-        states = self.states[: len(self.sentences)] if self.states else ()
-        return Entry(self.rows[:told], self.vectors[:told], states)
-
     def with_states(self, states: tuple[States, ...]) -> "Entry":
         """The same with these states, one item for each of `state_passages`."""
         return replace(self, states=states)

@@ -33,8 +33,7 @@ def distinct(questions: Iterable[str]) -> tuple[str, ...]:
 class Document:
     """One context: what a query can be about.
 
-    `questions` are its expansions: what somebody may ask that the text answers, put into the index
-    beside it (Nogueira et al., "Document Expansion by Query Prediction", 2019).
+    `questions` are what somebody may ask that the text answers; each is indexed beside the text.
     """
 
     doc_id: str

@@ -6,7 +6,6 @@ RagError                  exit code 1
 │   ├── QueryError        a query cannot be labelled
 │   └── FingerprintError  the collection is none that these settings can use
 │       └── OtherSettings  it was made with another embedder, chunking or schema
-├── ExpansionError        the model that writes questions cannot be reached, or refuses
 ├── RerankerError         the model that reads what was found cannot be reached, or gives no scores
 │   └── RerankerRefusal   its server will not take what it was sent, now or later
 ├── EmbedderError         the embedder cannot be loaded or reached
@@ -42,10 +41,6 @@ class FingerprintError(RagUsageError):
 
 class OtherSettings(FingerprintError):
     """The stored collection is one of ours, made with other settings."""
-
-
-class ExpansionError(RagError):
-    """The model that writes questions cannot be reached, or refuses."""
 
 
 class RerankerError(RagError):

@@ -7,7 +7,7 @@ from rag_store.chunking import Chunker
 from rag_store.embedders import Identity
 from rag_store.errors import FingerprintError, OtherSettings
 
-SCHEMA = 3
+SCHEMA = 4
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,10 +49,9 @@ class Fingerprint:
                 " choose another name with --collection"
             )
         if stored != self.as_json():
-            without = " (--embedder-adapter off)" if self.embedder.endswith("+adapter") else ""
             raise OtherSettings(
                 f"the collection {collection!r} was made with other settings"
-                f" ({self._differences(stored)}): use those{without}, choose another --collection,"
+                f" ({self._differences(stored)}): use those, choose another --collection,"
                 " or make it anew with kvswarm rag index --rebuild"
             )
 

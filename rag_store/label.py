@@ -9,9 +9,8 @@ class Candidate:
 
     `score` is the fused one, comparable only within one query. `chunk` counts from 0 and is the
     chunk that cosine and BM25 together put first (only one of them with retriever dense or bm25).
-    Questions written for the document count on after its chunks; `question` is the text where one
-    of them was first. `relevance` is the reranker's, None where it has not read the document.
-    `learned` is the probability that an adapter gives the document, None where it gives none.
+    The document's own questions count on after its chunks; `question` is the text where one of
+    them was first. `relevance` is the reranker's, None where it has not read the document.
     """
 
     doc_id: str
@@ -22,7 +21,6 @@ class Candidate:
     chunk: int
     question: str | None = None
     relevance: float | None = None
-    learned: float | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,7 +4,6 @@ import asyncio
 from collections.abc import AsyncIterator, Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager
-from functools import partial
 from typing import TypeVar
 
 import numpy as np
@@ -26,7 +25,6 @@ from rag_store.reranking.client import Reranker, open_reranker
 from rag_store.search import Answer, Searcher
 from rag_store.settings import Settings
 from rag_store.shelf import Shelf, Size
-from rag_store.signals import Nearest
 
 Result = TypeVar("Result")
 
@@ -198,7 +196,8 @@ class Library:
     async def neighbours(self, text: str) -> Neighbours:
         """Chroma's HNSW index against comparing all chunks, by one query. Raises as `label`."""
         vector = (await self.embed([self._checked(text)]))[0]
-        return await self._in_thread(compare, self._shelf.snapshot(), self._nearest, vector)
+        nearest = self._shelf.store.nearest
+        return await self._in_thread(compare, self._shelf.snapshot(), nearest, vector)
 
     async def embed(self, texts: Sequence[str]) -> Vectors:
         """The texts' vectors, shape [texts, dim], rows of unit length. Raises EmbedderError."""
@@ -211,14 +210,13 @@ class Library:
     ) -> Threshold:
         """Decide anew when to refuse, and keep that beside the collection.
 
-        The share `keep` of the answerable queries will be labelled. Raises as `ask`, and
-        RagUsageError without an answerable query or a document.
+        The share `keep` of the answerable queries will be labelled; how many of the others are
+        refused, an evaluation says. Raises as `ask`, and RagUsageError without an answerable query or a document.
         """
         if not answerable or not self._shelf.entries:
             raise RagUsageError("fit the threshold on a filled library and answerable queries")
-        yes = [(await self.ask(query)).features for query in answerable]
-        no = [(await self.ask(query)).features for query in unanswerable]
-        fitted = fit(yes, no, self._default_threshold(), keep)
+        scores = [(await self.ask(query)).label.score for query in answerable]
+        fitted = fit(scores, len(unanswerable), keep)
         await self._in_thread(self._shelf.store.set_note, "threshold", fitted.as_json())
         self._threshold = fitted
         return fitted
@@ -226,12 +224,8 @@ class Library:
     def _searcher(self) -> Searcher:
         snapshot = self._shelf.snapshot()
         large = len(snapshot.rows) > self._settings.exact_chunks
-        nearest = self._nearest if large else None
+        nearest = self._shelf.store.nearest if large else None
         return Searcher(snapshot, self._settings, self._threshold, nearest)
-
-    @property
-    def _nearest(self) -> Nearest:
-        return partial(self._shelf.store.nearest, questions=self._settings.expansions)
 
     def _checked(self, text: str) -> str:
         if not isinstance(text, str):
@@ -248,7 +242,7 @@ class Library:
         return Threshold.from_json(stored) if stored else self._default_threshold()
 
     def _default_threshold(self) -> Threshold:
-        return shipped(self.fingerprint.embedder, self.fingerprint.weights)
+        return shipped(self.fingerprint.embedder)
 
     async def _in_thread(
         self, call: Callable[..., Result], *values: object, pool: ThreadPoolExecutor | None = None

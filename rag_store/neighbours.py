@@ -6,7 +6,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from rag_store.embedders import Vectors
-from rag_store.signals import NEAREST_ROWS, Nearest
+from rag_store.ranking import NEAREST_ROWS, Nearest
 from rag_store.snapshot import Snapshot
 
 RECALL_AT = 10

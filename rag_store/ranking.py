@@ -1,29 +1,38 @@
 """From a query's vector and words to documents in order, best first.
 
-First every chunk is compared by cosine and by BM25, and a document counts as its best chunk. The
-leading documents of either list are the candidates. Their four signals, see `signals`, are made
-comparable and added; the more of the query's terms some chunk holds, the more BM25 counts and the
-less the cosine. Where candidates have questions that were written for them, the sum of the signals
-without these counts too: of many questions some are near to any query, and the text itself is not.
-With an adapter, what it has learned of the documents is added.
+Every chunk is compared by cosine and by BM25, and a document counts as its best chunk. The leading
+documents of either list are the candidates. They are ordered by the plain sum of three scores, each
+in standard deviations from its mean over the candidates: the cosine and the BM25 of the best chunk,
+and how well the query's words are met in those sentences that are nearest to the query (Khattab and
+Zaharia's late interaction, SIGIR 2020, with an encoder that was not trained for it).
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
+import numpy.typing as npt
 
-from rag_store.embedders import Embedding
-from rag_store.embedders.head import BELOW
-from rag_store.fusion import fuse
+from rag_store.embedders import Embedding, States, Vectors
+from rag_store.embedders.protocol import late_interaction
 from rag_store.settings import CANDIDATES_EACH
-from rag_store.signals import Indices, RowScores, Scores, compare
 from rag_store.snapshot import Snapshot
 
-TEXTS_SHARE = np.float32(1 / 5)
-"""Of the sum without questions in a score, where a candidate has some."""
-LEARNED_WEIGHT = 2.0
-"""Of what an adapter has learned; the four signals weigh three together."""
+Scores = npt.NDArray[np.float32]
+Indices = npt.NDArray[np.int64]
+Nearest = Callable[[Vectors, int], tuple[Sequence[str], Scores]]
+
+NEAREST_ROWS = 400
+_SENTENCES_EACH = 12
+_NOT_COMPARED = -1.0
+
+
+@dataclass(frozen=True, slots=True)
+class RowScores:
+    """Cosine and BM25 of every chunk, shape [rows]; -1 where no cosine was needed."""
+
+    cosines: Scores
+    bm25: Scores
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,8 +41,7 @@ class Ranking:
 
     `documents` are indices of the snapshot's entries, `rows` each one's best chunk, and `words`
     has for each candidate its best cosine with each query word, shape [candidates, query words],
-    whose `weights`, shape [query words], sum to one. Without states there are no words. `learned`
-    are logarithms of the probabilities that an adapter gives them, NaN where it gives none.
+    whose `weights`, shape [query words], sum to one. Without states there are no words.
     """
 
     documents: Indices
@@ -43,12 +51,6 @@ class Ranking:
     bm25: Scores
     words: Scores
     weights: Scores
-    learned: Scores
-
-    @property
-    def late(self) -> Scores:
-        """The weighted mean over the query's words; zero where there are no states."""
-        return self.words @ self.weights
 
     def reordered(self, order: Indices) -> "Ranking":
         """The same candidates in another order, given as their positions."""
@@ -60,61 +62,61 @@ class Ranking:
             self.bm25[order],
             self.words[order],
             self.weights,
-            self.learned[order],
         )
 
 
-def rank(
-    snapshot: Snapshot, query: Embedding, found: RowScores, retriever: str, fusion: str
-) -> Ranking:
-    """The candidates in order. `retriever` is hybrid, dense or bm25, `fusion` as in `fuse`."""
-    learned = _learned(snapshot, query, retriever)
-    documents = _candidates(snapshot, found, learned, retriever)
-    texts_too = retriever == "hybrid" and snapshot.have_questions(documents)
-    signals, *of_texts = compare(snapshot, query, found, retriever, documents, texts_too)
-    scores = _fused(signals.parts, found.coverage, retriever, fusion)
-    for texts in of_texts:
-        by_text = _fused(texts.parts, found.coverage, retriever, fusion)
-        scores += TEXTS_SHARE * (by_text - scores)
-    if snapshot.learned is not None:
-        likely = _filled(learned[documents]) - BELOW
-        scores = scores + fuse(fusion, [likely], [LEARNED_WEIGHT])
-    cosines, bm25, *_ = signals.parts
+def score_rows(
+    snapshot: Snapshot, query: Embedding, words: Sequence[str], nearest: Nearest | None
+) -> RowScores:
+    """Compare every chunk with the query; with `nearest`, only those it names by cosine."""
+    bm25 = snapshot.chunks.scores(words)
+    if nearest is None:
+        return RowScores(snapshot.vectors @ query.vector, bm25)
+    cosines = np.full(len(snapshot.rows), _NOT_COMPARED, np.float32)
+    for row_id, cosine in zip(*nearest(query.vector, NEAREST_ROWS), strict=True):
+        # A row that was added after the snapshot was taken is not in it.
+        if row_id in snapshot.row_of_id:
+            cosines[snapshot.row_of_id[row_id]] = cosine
+    return RowScores(cosines, bm25)
+
+
+def rank(snapshot: Snapshot, query: Embedding, found: RowScores, retriever: str) -> Ranking:
+    """The candidates in order. `retriever` is hybrid, dense or bm25."""
+    documents = _candidates(snapshot, found, retriever)
+    rows, owners = _spans(snapshot.first_rows[documents], snapshot.first_rows[documents + 1])
+    cosines, bm25 = _cosines(snapshot, query, found, rows), found.bm25[rows]
+    by_row = {"dense": cosines, "bm25": bm25}
+    leading = by_row.get(retriever, z_scores(cosines) + z_scores(bm25))
+    starts = np.searchsorted(owners, np.arange(len(documents)))
+    best_cosines, best_bm25 = _best(cosines, starts), _best(bm25, starts)
+    weights = _weights(snapshot, query)
+    words = _words(snapshot, query, documents)
+    by_document = {"dense": best_cosines, "bm25": best_bm25}
+    together = z_scores(best_cosines) + z_scores(best_bm25) + z_scores(words @ weights)
     ranking = Ranking(
         documents,
-        signals.rows,
-        scores,
-        cosines,
-        bm25,
-        signals.words,
-        signals.weights,
-        learned[documents],
+        rows[_first(1, leading, owners)],
+        by_document.get(retriever, together),
+        best_cosines,
+        best_bm25,
+        words,
+        weights,
     )
-    return ranking.reordered(np.argsort(-scores, kind="stable"))
+    return ranking.reordered(np.argsort(-ranking.scores, kind="stable"))
 
 
-def _learned(snapshot: Snapshot, query: Embedding, retriever: str) -> Scores:
-    """For all documents; NaN for those that no adapter has learned."""
-    if retriever != "hybrid" or snapshot.learned is None:
-        return np.full(len(snapshot.entries), np.nan, np.float32)
-    return snapshot.learned.log_probabilities(query.vector)
+def z_scores(values: Scores) -> Scores:
+    """In standard deviations from their mean; zeros where all are equal."""
+    spread = values.std() if len(values) else 0.0
+    return (values - values.mean()) / spread if spread > 1e-9 else np.zeros_like(values)
 
 
-def _filled(learned: Scores) -> Scores:
-    """What was not learned is neither likely nor unlikely."""
-    known = ~np.isnan(learned)
-    middle = learned[known].mean() if known.any() else BELOW
-    return np.where(known, learned, middle).astype(np.float32)
-
-
-def _candidates(snapshot: Snapshot, found: RowScores, learned: Scores, retriever: str) -> Indices:
+def _candidates(snapshot: Snapshot, found: RowScores, retriever: str) -> Indices:
     chosen: set[int] = set()
     if retriever != "bm25":
         chosen |= _leading(snapshot.best_by_document(found.cosines), above=-1)
     if retriever != "dense":
         chosen |= _leading(snapshot.best_by_document(found.bm25), above=0)
-    if snapshot.learned is not None:
-        chosen |= _leading(np.where(np.isnan(learned), BELOW, learned), above=BELOW)
     return np.array(sorted(chosen), np.int64)
 
 
@@ -124,7 +126,64 @@ def _leading(scores: Scores, above: float) -> set[int]:
     return {int(at) for at in top if scores[at] > above}
 
 
-def _fused(parts: Sequence[Scores], coverage: float, retriever: str, fusion: str) -> Scores:
-    if retriever != "hybrid":
-        return parts[1] if retriever == "bm25" else parts[0]
-    return fuse(fusion, parts, (1 - coverage, coverage, 1.0, 1.0))
+def _cosines(snapshot: Snapshot, query: Embedding, found: RowScores, rows: Indices) -> Scores:
+    cosines = found.cosines[rows]
+    missing = cosines == _NOT_COMPARED
+    cosines[missing] = snapshot.vectors[rows[missing]] @ query.vector
+    return cosines
+
+
+def _spans(first: Indices, ends: Indices) -> tuple[Indices, Indices]:
+    """The numbers from each first to before its end, and for each the position of that first."""
+    lengths = ends - first
+    before = np.cumsum(lengths) - lengths
+    numbers = np.arange(lengths.sum()) + np.repeat(first - before, lengths)
+    return numbers, np.repeat(np.arange(len(first)), lengths)
+
+
+def _first(count: int, scores: Scores, owners: Indices) -> Indices:
+    """The positions of each owner's best scores, at most `count` of each; owners ascend."""
+    order = np.lexsort((-scores, owners))
+    places = np.arange(len(order)) - np.searchsorted(owners, owners)
+    leading: Indices = order[places < count]
+    return leading
+
+
+def _weights(snapshot: Snapshot, query: Embedding) -> Scores:
+    """The share of each query word in the comparison, by its rarity; they sum to one."""
+    if not snapshot.states:
+        return np.zeros(0, np.float32)
+    rarities = snapshot.words.rarities(query.words)
+    shares: Scores = rarities / rarities.sum()
+    return shares
+
+
+def _words(snapshot: Snapshot, query: Embedding, documents: Indices) -> Scores:
+    """Each document's best cosine with each query word, shape [documents, query words].
+
+    Of its sentences only those that are nearest to the query are searched.
+    """
+    if not snapshot.states or len(documents) == 0:
+        return np.zeros((len(documents), len(query.words) if snapshot.states else 0), np.float32)
+    first, last = snapshot.first_sentences[documents], snapshot.first_sentences[documents + 1]
+    sentences, owners = _spans(first, last)
+    # Rows in a piece are compared where they lie; picked out one by one they would be copied.
+    parts = zip(first, last, strict=True)
+    similar = np.concatenate([snapshot.means[a:b] @ query.vector for a, b in parts])
+    near = _first(_SENTENCES_EACH, similar, owners)
+    by_sentence = _best_words(query.states, [snapshot.states[at] for at in sentences[near]])
+    starts = np.searchsorted(owners[near], np.arange(len(documents)))
+    best: Scores = np.maximum.reduceat(by_sentence, starts, axis=0)
+    return best
+
+
+def _best_words(query: States, sentences: Sequence[States]) -> Scores:
+    """The cosine of each query word with the nearest word of each sentence, [sentences, words]."""
+    ends = np.cumsum([len(each) for each in sentences])
+    cosines = late_interaction(query, np.concatenate(sentences))
+    best: Scores = np.maximum.reduceat(cosines, np.append(0, ends[:-1]), axis=0)
+    return best
+
+
+def _best(values: Scores, starts: Indices) -> Scores:
+    return np.maximum.reduceat(values, starts) if len(starts) else values[:0]

@@ -6,14 +6,13 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from rag_store.decision import Features, Threshold, features
+from rag_store.decision import Threshold, says_something, score_of
 from rag_store.embedders import Embedding
 from rag_store.embedders.queue import Embedded
 from rag_store.label import Candidate, Label, Timings
-from rag_store.ranking import Ranking, rank
+from rag_store.ranking import Nearest, Ranking, RowScores, rank, score_rows
 from rag_store.reranking.excerpt import excerpt
 from rag_store.settings import Settings
-from rag_store.signals import Nearest, RowScores, score_rows
 from rag_store.snapshot import Snapshot
 from rag_store.terms import terms
 
@@ -28,24 +27,26 @@ class Term:
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """A label and its reasons: the best candidate's chunk, the terms, the signs weighed.
+    """A label and its reasons: the best candidate's chunk, and the terms.
 
     `ranked` are the ids of all that were candidates, best first.
-    `features` are in the order of `decision.FEATURES`; zeros where there is no candidate.
     """
 
     label: Label
     ranked: tuple[str, ...]
     chunk_text: str
     terms: tuple[Term, ...]
-    features: Features
 
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """A query's candidates. `relevances` are the reranker's, of the first of them."""
+    """A query's candidates. `relevances` are the reranker's, of the first of them.
+
+    `is_question` is False for a query that says nothing.
+    """
 
     words: list[str]
+    is_question: bool
     embedding: Embedding
     scores: RowScores
     ranking: Ranking
@@ -90,13 +91,12 @@ class Searcher:
         begun_s = time.perf_counter()
         scores = score_rows(self.snapshot, embedded.embedding, words, self.nearest)
         searched_s = time.perf_counter()
-        retriever, fusion = self.settings.retriever, self.settings.fusion
-        ranking = rank(self.snapshot, embedded.embedding, scores, retriever, fusion)
+        ranking = rank(self.snapshot, embedded.embedding, scores, self.settings.retriever)
         search_ms = (searched_s - begun_s) * 1000
         fuse_ms = (time.perf_counter() - searched_s) * 1000
         queue_ms = embedded.queue_ms + waited_ms
         timings = Timings(queue_ms, embedded.embed_ms, search_ms, fuse_ms)
-        return Found(words, embedded.embedding, scores, ranking, timings)
+        return Found(words, says_something(query), embedded.embedding, scores, ranking, timings)
 
     def passages(self, found: Found) -> list[str]:
         """What a reranker is to read: a text for each of the first candidates."""
@@ -111,16 +111,13 @@ class Searcher:
     def answer(self, found: Found) -> Answer:
         """The label of what was found."""
         ranking, words, begun_s = found.ranking, found.words, time.perf_counter()
-        signs: Features = np.zeros(len(self.threshold.weights))
-        if len(ranking.documents):
-            signs = features(self.snapshot, ranking, found.embedding, words)
         agree = _agree(ranking)
         fuse_ms = found.timings.fuse_ms + (time.perf_counter() - begun_s) * 1000
-        label = self._label(found, signs, agree, replace(found.timings, fuse_ms=fuse_ms))
+        label = self._label(found, agree, replace(found.timings, fuse_ms=fuse_ms))
         ranked = tuple(self.snapshot.entries[at].doc_id for at in ranking.documents)
-        return Answer(label, ranked, *self._reasons(ranking, words), signs)
+        return Answer(label, ranked, *self._reasons(ranking, words))
 
-    def _label(self, found: Found, signs: Features, agree: bool, timings: Timings) -> Label:
+    def _label(self, found: Found, agree: bool, timings: Timings) -> Label:
         scores = found.deciding
         candidates = tuple(
             self._candidate(found, at)
@@ -128,8 +125,9 @@ class Searcher:
         )
         if not candidates:
             return Label(None, 0.0, self.threshold.threshold, 0.0, False, (), timings)
-        score = self.threshold.score(signs)
-        doc_id = candidates[0].doc_id if score >= self.threshold.threshold else None
+        score = score_of(found.ranking) if found.is_question else 0.0
+        kept = found.is_question and score >= self.threshold.threshold
+        doc_id = candidates[0].doc_id if kept else None
         margin = float(scores[0] - scores[1]) if len(scores) > 1 else float(abs(scores[0]))
         return Label(doc_id, score, self.threshold.threshold, margin, agree, candidates, timings)
 
@@ -146,7 +144,6 @@ class Searcher:
             row.ordinal,
             row.text if row.is_question else None,
             found.relevances[at] if at < len(found.relevances) else None,
-            None if np.isnan(ranking.learned[at]) else float(np.exp(ranking.learned[at])),
         )
 
     def _reasons(self, ranking: Ranking, words: list[str]) -> tuple[str, tuple[Term, ...]]:

@@ -10,10 +10,8 @@ from rag_store.errors import RagUsageError
 from rag_store.reranking.spec import RerankerSpec
 
 RETRIEVERS = ("hybrid", "dense", "bm25")
-FUSIONS = ("zscore", "minmax", "rrf")
 CANDIDATES_EACH = 6
-"""So many documents are candidates by their vectors, as many by their words, and as many by what
-an adapter has learned."""
+"""So many documents are candidates by their vectors, and as many by their words."""
 
 _COLLECTION = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{1,61}[A-Za-z0-9]")
 
@@ -22,8 +20,7 @@ _COLLECTION = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{1,61}[A-Za-z0-9]")
 class Settings:
     """Where the chunks lie, how they are made and how they are searched.
 
-    With `chroma_url` the chunks lie in a Chroma server, and in `path` only the word states and the
-    adapter. Without `expansions` the questions of documents are neither read nor searched. Up to
+    With `chroma_url` the chunks lie in a Chroma server, and in `path` only the word states. Up to
     `exact_chunks` chunks and questions every one is compared, above that Chroma's HNSW index is
     asked. The embeddings of the latest `kept_queries` texts are kept, so that asking again costs
     none. Without `create` a folder or collection that is not there is refused, and not made.
@@ -35,9 +32,7 @@ class Settings:
     embedder: EmbedderSpec = field(default_factory=EmbedderSpec)
     chunker: Chunker = field(default_factory=Chunker)
     retriever: str = "hybrid"
-    fusion: str = "zscore"
     candidates: int = 5
-    expansions: bool = True
     exact_chunks: int = 30_000
     threads: int = 4
     max_query_chars: int = 20_000
@@ -46,8 +41,10 @@ class Settings:
     create: bool = True
 
     def __post_init__(self) -> None:
-        _check_choice("retriever", self.retriever, RETRIEVERS)
-        _check_choice("fusion", self.fusion, FUSIONS)
+        if self.retriever not in RETRIEVERS:
+            raise RagUsageError(
+                f"retriever {self.retriever!r} is unknown: choose one of {', '.join(RETRIEVERS)}"
+            )
         if not _COLLECTION.fullmatch(self.collection):
             raise RagUsageError(
                 f"collection {self.collection!r}: use 3 to 63 letters, digits, '.', '_' and '-',"
@@ -66,15 +63,9 @@ class Settings:
         return self.chroma_url or str(self.path)
 
     def _check_reranker(self) -> None:
-        finders = 2 + (self.embedder.adapter is not None) if self.retriever == "hybrid" else 1
-        most = CANDIDATES_EACH * finders
+        most = CANDIDATES_EACH * (2 if self.retriever == "hybrid" else 1)
         if self.reranker.url and self.reranker.documents > most:
             raise RagUsageError(
                 f"--rerank is {self.reranker.documents}: with --retriever {self.retriever}"
                 f" a question has at most {most} candidates"
             )
-
-
-def _check_choice(name: str, value: str, choices: tuple[str, ...]) -> None:
-    if value not in choices:
-        raise RagUsageError(f"{name} {value!r} is unknown: choose one of {', '.join(choices)}")

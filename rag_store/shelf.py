@@ -6,34 +6,26 @@ from dataclasses import dataclass
 
 from rag_store.catalog import Entry, sort_out
 from rag_store.documents import Document, sha256_32
-from rag_store.embedders import Embedder, Identity
-from rag_store.embedders.adapter import read_adapter
-from rag_store.embedders.head import Head
-from rag_store.errors import RagUsageError
+from rag_store.embedders import Embedder
 from rag_store.fingerprint import Fingerprint
 from rag_store.ingest import Progress, Writer
 from rag_store.settings import Settings
 from rag_store.snapshot import Snapshot
-from rag_store.state_files import StateFiles, kept_adapter
+from rag_store.state_files import StateFiles
 from rag_store.store import ChunkStore, Row
 
 
 @dataclass(frozen=True, slots=True)
 class Size:
-    """How much a library holds; `expansions` are the questions beside the chunks.
-
-    `learned` are the documents that its adapter has learned, None where it has no adapter.
-    """
+    """How much a library holds; `questions` are those that documents bring along."""
 
     documents: int
     chunks: int
-    expansions: int = 0
-    learned: int | None = None
+    questions: int = 0
 
     def __str__(self) -> str:
-        more = f" and {self.expansions} expansions" if self.expansions else ""
-        learned = "" if self.learned is None else f", {self.learned} learned by the adapter"
-        return f"{self.documents} documents in {self.chunks} chunks{more}{learned}"
+        more = f" and {self.questions} questions" if self.questions else ""
+        return f"{self.documents} documents in {self.chunks} chunks{more}"
 
 
 class Shelf:
@@ -52,8 +44,7 @@ class Shelf:
             doc_id: self.writer.restore_states(entry, identity.dim)
             for doc_id, entry in self._read().items()
         }
-        self._dim, self._expansions = identity.dim, settings.expansions
-        self._head = _kept_head(settings, identity)
+        self._dim = identity.dim
         self._snapshot: Snapshot | None = None
         self._is_stale = False
         self._building = threading.Lock()
@@ -64,9 +55,7 @@ class Shelf:
         entries = list(self.entries.values())
         chunks = sum(entry.chunk_count for entry in entries)
         rows = sum(len(entry.rows) for entry in entries)
-        head = self._head
-        learned = None if head is None else len({*head.doc_ids} & {*self.entries})
-        return Size(len(entries), chunks, rows - chunks, learned)
+        return Size(len(entries), chunks, rows - chunks)
 
     def corpus_digest(self) -> str:
         """SHA-256 over lines of id and text digest, sorted by id, as 32 hex digits."""
@@ -153,10 +142,7 @@ class Shelf:
             self.writer.states.remove(entry.digest)
 
     def _indexed(self) -> Snapshot:
-        entries = list(self.entries.values())
-        if not self._expansions:
-            entries = [entry.without_questions() for entry in entries]
-        return Snapshot.of(entries, self._dim, self._head)
+        return Snapshot.of(list(self.entries.values()), self._dim)
 
     def _show(self, index: Callable[[], Snapshot | None]) -> None:
         """After a change, if there was one, let labels search what `index` gives."""
@@ -165,20 +151,3 @@ class Shelf:
             with self._building:
                 self._snapshot = snapshot
             self._is_stale = False
-
-
-def _kept_head(settings: Settings, identity: Identity) -> Head | None:
-    """The head of the adapter that the collection was made with, of which a copy is kept.
-
-    Raises RagUsageError.
-    """
-    given = settings.embedder.adapter
-    kept = kept_adapter(settings.path, settings.collection, settings.chroma_url)
-    if given is None:
-        kept.unlink(missing_ok=True)
-        return None
-    adapter = read_adapter(given)
-    if adapter.weights() != identity.weights:
-        raise RagUsageError(f"{given} was changed while it was read: run this again")
-    adapter.keep(kept)
-    return adapter.head

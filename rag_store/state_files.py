@@ -13,21 +13,11 @@ from pathlib import Path
 
 import numpy as np
 
-from rag_store.documents import sha256_32
 from rag_store.embedders import States
 from rag_store.errors import RagUsageError, StoreError
 from rag_store.fingerprint import Fingerprint
 
 ABANDONED_S = 3600.0
-
-
-def kept_adapter(path: Path, collection: str, chroma_url: str = "") -> Path:
-    """Where a copy of a collection's adapter is kept, so that nobody need name it.
-
-    In a folder of its own, where nothing of a user's lies; one for each server of collections.
-    """
-    server = f"-{sha256_32(chroma_url)[:16]}" if chroma_url else ""
-    return path / "adapters" / f"{collection}{server}.safetensors"
 
 
 class StateFiles:

@@ -158,17 +158,14 @@ class ChunkStore:
             part = list(doc_ids[start : start + _BATCH_DOCUMENTS])
             yield from self._page(where={"doc_id": {"$in": part}})
 
-    def nearest(
-        self, vector: Vectors, count: int, questions: bool = True
-    ) -> tuple[list[str], npt.NDArray[np.float32]]:
+    def nearest(self, vector: Vectors, count: int) -> tuple[list[str], npt.NDArray[np.float32]]:
         """Ids of the rows nearest to the vector of shape [dim], by HNSW, and their cosines.
 
-        Without `questions` they are chunks, as many as with them. Raises StoreError.
+        Raises StoreError.
         """
-        where = None if questions else {"is_question": False}
         with _translated("cannot search"):
             found = self._collection.query(
-                query_embeddings=[vector], n_results=count, include=["distances"], where=where
+                query_embeddings=[vector], n_results=count, include=["distances"]
             )
         return found["ids"][0], 1 - np.asarray(found["distances"][0], np.float32)
 

@@ -5,14 +5,14 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from loadgen.sweep.matrix import UNSAFE
-from loadgen.workload.corpus import Corpus, demo_folder, load_corpus
+from loadgen.workload.corpus import Corpus, load_corpus
 
 CORPORA = "corpora"
 """What stands on a page for the folder where they lie."""
 
 _SHORTEST = 8
 """Letters of a place that are still taken for it, where a name was cut off inside."""
-EXPANSIONS = "expansions.jsonl"
+QUESTIONS = "questions.jsonl"
 SIZES = (6, 12)
 """Smaller than the whole, which is the corpus of a run without --corpus."""
 
@@ -22,7 +22,7 @@ def write_corpora(folder: Path) -> None:
     corpus = load_corpus()
     for size in SIZES:
         target = folder / str(size)
-        if not (target / EXPANSIONS).is_file():
+        if not (target / QUESTIONS).is_file():
             _write(corpus, size, target)
 
 
@@ -43,8 +43,7 @@ def all_documents() -> int:
 
 
 def _write(corpus: Corpus, size: int, target: Path) -> None:
-    """The first ones, so that a run of few contexts asks about the same documents in all sizes,
-    with the questions they answer, which retrieval searches in the whole corpus too."""
+    """The first ones, so that a run of few contexts asks about the same documents in all sizes."""
     target.mkdir(parents=True, exist_ok=True)
     lines = []
     for document in corpus.documents[:size]:
@@ -56,8 +55,4 @@ def _write(corpus: Corpus, size: int, target: Path) -> None:
                 "doc_id": question.doc_id,
             }
             lines.append(f"{json.dumps(row)}\n")
-    (target / "questions.jsonl").write_text("".join(lines), encoding="utf-8")
-    kept = {document.doc_id for document in corpus.documents[:size]}
-    with (demo_folder() / EXPANSIONS).open(encoding="utf-8") as whole:
-        expansions = [line for line in whole if json.loads(line)["doc_id"] in kept]
-    (target / EXPANSIONS).write_text("".join(expansions), encoding="utf-8")
+    (target / QUESTIONS).write_text("".join(lines), encoding="utf-8")

@@ -21,7 +21,7 @@ class RagFacts:
     """A RAG service that is ready; `strangers` counts documents that the corpus has not.
 
     Below the score `threshold` it refuses a question. `corpus_digest` is of all texts it holds,
-    `expansions` counts questions indexed beside them.
+    `questions` counts those that documents bring along.
     """
 
     url: str
@@ -30,7 +30,7 @@ class RagFacts:
     chunks: int | None
     threshold: float | None
     strangers: int
-    expansions: int | None = None
+    questions: int | None = None
     corpus_digest: str | None = None
 
 
@@ -61,7 +61,7 @@ async def probe_rag(
             chunks=facts.get("chunks"),
             threshold=facts.get("threshold"),
             strangers=strangers,
-            expansions=facts.get("expansions"),
+            questions=facts.get("questions"),
             corpus_digest=facts.get("corpus_digest"),
         )
 

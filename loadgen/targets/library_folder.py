@@ -15,16 +15,10 @@ from loadgen.targets.home import home
 
 @dataclass(frozen=True, slots=True)
 class CorpusTexts:
-    """Lines of JSON with doc_id, title and text, and such with doc_id and questions, or none.
-
-    By its name the library of a corpus is found again. `adapter` is a file of what an encoder has
-    learned about it.
-    """
+    """Lines of JSON with doc_id, title and text; by its name their library is found again."""
 
     name: str
     documents: str
-    expansions: str = ""
-    adapter: Path | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,20 +42,13 @@ def library_folder(corpus: CorpusTexts) -> Iterator[LibraryFolder]:
             number, lock = _first_free(shelf)
             stack.enter_context(lock)
             source = shelf / f"{number}.jsonl"
-            _write(corpus, source)
+            source.write_text(corpus.documents, encoding="utf-8")
         except OSError as error:
             raise UsageError(
                 f"cannot keep a library in {shelf}: {error.strerror}:"
                 " name a folder with KVSWARM_HOME"
             ) from error
         yield LibraryFolder(shelf / str(number), source)
-
-
-def _write(corpus: CorpusTexts, source: Path) -> None:
-    source.write_text(corpus.documents, encoding="utf-8")
-    # An empty file: expansions of before must not stay.
-    beside = source.with_suffix(".expansions.jsonl")
-    beside.write_text(corpus.expansions, encoding="utf-8")
 
 
 def _first_free(shelf: Path) -> tuple[int, TextIO]:

@@ -53,8 +53,7 @@ async def start_rag_service(
     require_rag_service()
     with library_folder(corpus) as folder:
         (port,) = free_ports(1)
-        plan = _plan(folder, corpus.adapter, port)
-        async with running_service(plan, log_dir, start_timeout_s) as service:
+        async with running_service(_plan(folder, port), log_dir, start_timeout_s) as service:
             yield service
 
 
@@ -84,7 +83,7 @@ def require_rag_service() -> None:
         raise UsageError(f"the RAG service needs {', '.join(missing)}: {' && '.join(commands)}")
 
 
-def _plan(folder: LibraryFolder, adapter: Path | None, port: int) -> ServicePlan:
+def _plan(folder: LibraryFolder, port: int) -> ServicePlan:
     url = f"http://{LOOPBACK}:{port}"
     library = ("--path", str(folder.path), "--corpus", str(folder.corpus), "--prune", "--renew")
     return ServicePlan(
@@ -94,8 +93,6 @@ def _plan(folder: LibraryFolder, adapter: Path | None, port: int) -> ServicePlan
             *("--bind", LOOPBACK, "--port", str(port), "--drain", str(DRAIN_S)),
             # Each target meets each question for the first time.
             *("--kept-queries", "0"),
-            # Named: none lies beside the copy of the corpus, and the library may keep an old one.
-            *("--embedder-adapter", str(adapter or "off")),
             *library,
         ),
         env={},

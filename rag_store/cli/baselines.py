@@ -27,24 +27,20 @@ class Baseline:
 async def baselines(
     settings: Settings, folder: Path, documents: Sequence[Document], ours: Evaluation
 ) -> dict[str, Baseline]:
-    """One vector a document, and no adapter; chunk vectors alone, BM25 alone, the best possible.
+    """One vector a document; chunk vectors alone, BM25 alone, the best possible.
 
-    Where documents have questions, and they are searched, also the library without these; chunk
-    vectors and BM25 have them as ours has. Where a reranker is asked, also ours without it.
+    Where a reranker is asked, also ours without it.
 
     `settings` are of the library that gave `ours`, which must be closed and hold `documents`;
     `folder` must be empty. Raises as `open_library`.
     """
     unread = replace(settings, reranker=RerankerSpec())
-    plain = replace(unread, embedder=replace(settings.embedder, adapter=None), expansions=False)
-    whole = replace(plain, path=folder, chroma_url="", chunker=_WHOLE, retriever="dense")
+    whole = replace(unread, path=folder, chroma_url="", chunker=_WHOLE, retriever="dense")
     arms: dict[str, tuple[Settings, Sequence[Document]]] = {
-        "whole_document": (whole, documents),
+        "whole_document": (whole, [replace(each, questions=()) for each in documents]),
         "dense": (replace(unread, retriever="dense"), ()),
         "bm25": (replace(unread, retriever="bm25"), ()),
     }
-    if settings.expansions and any(document.questions for document in documents):
-        arms["without_expansions"] = replace(settings, expansions=False), ()
     if settings.reranker.url:
         arms["without_reranking"] = unread, ()
     queries = [each.query for each in ours.answerable]

@@ -40,9 +40,7 @@ async def eval_command(arguments: list[str]) -> int:
     parsed = _parser().parse_args(arguments)
     material = _read(parsed)
     with tempfile.TemporaryDirectory(prefix="kvswarm-eval-") as folder:
-        figures = await _measure(
-            settings_of(parsed, parsed.corpus, kept=parsed.corpus is None), material, Path(folder)
-        )
+        figures = await _measure(settings_of(parsed), material, Path(folder))
     print(json.dumps(as_json(figures)) if parsed.json else as_table(figures))
     return 0
 
@@ -85,12 +83,11 @@ def _parser() -> Parser:
 def _read(parsed: argparse.Namespace) -> Material:
     if parsed.distractors and not parsed.corpus:
         raise RagUsageError("--distractors needs --corpus: they are not put into your library")
-    expansions = parsed.expansions == "on"
     material = Material(
         read_judged(parsed.questions, parsed.split, parsed.qrels),
         strangers(parsed.unanswerable or [], parsed.split),
-        read_documents(parsed.corpus, expansions) if parsed.corpus else (),
-        read_documents(parsed.distractors, expansions) if parsed.distractors else (),
+        read_documents(parsed.corpus) if parsed.corpus else (),
+        read_documents(parsed.distractors) if parsed.distractors else (),
     )
     _check_apart(material, parsed)
     return material

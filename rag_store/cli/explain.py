@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from rag_store.cli.filled import filled_library
 from rag_store.cli.options import Parser, add_library_options, settings_of
 from rag_store.cli.printable import printable
-from rag_store.decision import FEATURES, Threshold
+from rag_store.decision import Threshold
 from rag_store.label import Candidate
 from rag_store.search import Answer
 from rag_store.service.replies import label_json
@@ -30,7 +30,6 @@ def explanation_json(answer: Answer) -> dict[str, object]:
         **label_json(answer.label),
         "chunk_text": answer.chunk_text,
         "terms": {term.text: term.weight for term in answer.terms},
-        "features": dict(zip(FEATURES, map(float, answer.features), strict=True)),
     }
 
 
@@ -56,10 +55,8 @@ def _lines(answer: Answer, threshold: Threshold) -> Iterator[str]:
         yield f"runner-up   {_scores(runner_up)}, {label.margin:.3f} behind"
     yield f"agreement   vectors and words {'agree' if label.agree else 'do not agree'} on the best"
     yield f"words       {_terms(answer)}"
-    signs = zip(FEATURES, answer.features, strict=True)
-    yield "signs       " + ", ".join(f"{name} {value:.2f}" for name, value in signs)
     if best.question is not None:
-        yield f"expansion   {best.question} (written for {best.doc_id}, not in its text)"
+        yield f"question    {best.question} (of {best.doc_id}, not in its text)"
     else:
         yield f"chunk {best.chunk:<5} {_one_line(answer.chunk_text)}"
 
@@ -73,10 +70,9 @@ def _origin(threshold: Threshold) -> str:
 
 def _scores(candidate: Candidate) -> str:
     read = "" if candidate.relevance is None else f"relevance {candidate.relevance:.3f}, "
-    learned = "" if candidate.learned is None else f", learned {candidate.learned:.3f}"
     return (
         f"{candidate.doc_id}: {read}fused {candidate.score:.2f}, cosine {candidate.cosine:.3f},"
-        f" BM25 {candidate.bm25:.2f}{learned}"
+        f" BM25 {candidate.bm25:.2f}"
     )
 
 

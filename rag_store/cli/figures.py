@@ -63,7 +63,7 @@ def as_json(figures: Figures) -> dict[str, Any]:
         "unanswerable": len(found.unanswerable),
         "documents": size.documents,
         "chunks": size.chunks,
-        "expansions": size.expansions,
+        "questions_indexed": size.questions,
         "top1": found.top(1).value,
         "top1_interval": _interval(found.top(1)),
         "top3": found.top(3).value,

@@ -19,8 +19,8 @@ from rag_store.readers import read_documents
 async def index_command(arguments: list[str]) -> int:
     """Put documents into the library; safe to repeat after any interruption."""
     parsed = _parser().parse_args(arguments)
-    settings = settings_of(parsed, parsed.source)
-    documents = read_documents(parsed.source, settings.expansions)
+    settings = settings_of(parsed)
+    documents = read_documents(parsed.source)
     async with open_library(settings, rebuild=parsed.rebuild) as library:
         with shown_progress("indexing") as told:
             report = await library.ingest(documents, told, prune=parsed.prune)

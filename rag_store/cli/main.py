@@ -16,9 +16,6 @@ kvswarm rag: which document is a question about?
   kvswarm rag label [TEXT]       label a question, or each line of a file or of stdin
   kvswarm rag explain TEXT       the same with the reasons
   kvswarm rag eval --questions F how often labels are right, strangers refused, and how fast
-  kvswarm rag expand --corpus F --url URL --model M
-                                 have a model write questions that each document answers
-  kvswarm rag tune --corpus F    have the embedder learn which questions are about what
   kvswarm rag fit-threshold ANSWERABLE UNANSWERABLE
                                  decide anew when to refuse, and keep that
 
@@ -73,14 +70,6 @@ def _command(name: str) -> Command:
             from rag_store.cli.evaluate import eval_command
 
             return eval_command
-        case "expand":
-            from rag_store.cli.expand import expand_command
-
-            return expand_command
-        case "tune":
-            from rag_store.cli.tune import tune_command
-
-            return tune_command
         case "fit-threshold":
             from rag_store.cli.threshold import fit_threshold_command
 

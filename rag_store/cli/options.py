@@ -8,11 +8,8 @@ from typing import NoReturn
 from rag_store.chunking import Chunker
 from rag_store.embedders import KINDS, EmbedderSpec
 from rag_store.errors import RagUsageError
-from rag_store.readers import adapter_path
-from rag_store.readers.place import Place, place_of
 from rag_store.reranking.spec import RerankerSpec
-from rag_store.settings import FUSIONS, RETRIEVERS, Settings
-from rag_store.state_files import kept_adapter
+from rag_store.settings import RETRIEVERS, Settings
 
 _SETTINGS, _EMBEDDER, _CHUNKER, _RERANKER = Settings(), EmbedderSpec(), Chunker(), RerankerSpec()
 
@@ -92,12 +89,6 @@ def _add_embedder_options(group: argparse._ArgumentGroup) -> None:
         help="where the hf kinds cut a text off",
     )
     group.add_argument(
-        "--embedder-adapter",
-        default="auto",
-        metavar="FILE",
-        help="of `kvswarm rag tune`, or off; auto: the one beside the corpus, or in the library",
-    )
-    group.add_argument(
         "--chunk-tokens", type=int, default=_CHUNKER.size_tokens, help="size of a chunk"
     )
     group.add_argument(
@@ -113,16 +104,7 @@ def _add_search_options(group: argparse._ArgumentGroup) -> None:
         "--retriever", choices=RETRIEVERS, default=_SETTINGS.retriever, help="vectors, words, both"
     )
     group.add_argument(
-        "--fusion", choices=FUSIONS, default=_SETTINGS.fusion, help="how hybrid joins the two"
-    )
-    group.add_argument(
         "--candidates", type=int, default=_SETTINGS.candidates, help="documents in an answer"
-    )
-    group.add_argument(
-        "--expansions",
-        choices=("on", "off"),
-        default="on" if _SETTINGS.expansions else "off",
-        help="whether questions written for the documents are searched, where there are any",
     )
     group.add_argument(
         "--exact-chunks",
@@ -166,13 +148,8 @@ def _add_reranker_options(group: argparse._ArgumentGroup) -> None:
     )
 
 
-def settings_of(
-    parsed: argparse.Namespace, corpus: Path | None = None, kept: bool = True
-) -> Settings:
-    """The settings the options say. Raises RagUsageError.
-
-    An adapter that is not named is the one beside `corpus`, or that which the library has `kept`.
-    """
+def settings_of(parsed: argparse.Namespace) -> Settings:
+    """The settings the options say. Raises RagUsageError."""
     try:
         chunker = Chunker(parsed.chunk_tokens, parsed.overlap_tokens)
     except ValueError as error:
@@ -184,7 +161,6 @@ def settings_of(
         parsed.embedder_key_env,
         parsed.embedder_dim,
         parsed.embedder_max_tokens,
-        _adapter(parsed, corpus, kept),
     )
     return Settings(
         parsed.path,
@@ -193,9 +169,7 @@ def settings_of(
         embedder,
         chunker,
         parsed.retriever,
-        parsed.fusion,
         parsed.candidates,
-        parsed.expansions == "on",
         parsed.exact_chunks,
         parsed.threads,
         parsed.max_query_chars,
@@ -208,13 +182,3 @@ def settings_of(
             parsed.rerank_chunks,
         ),
     )
-
-
-def _adapter(parsed: argparse.Namespace, corpus: Path | None, kept: bool) -> Path | None:
-    if parsed.embedder_adapter not in ("auto", "off"):
-        return Path(parsed.embedder_adapter)
-    if parsed.embedder_adapter == "off" or parsed.embedder != _EMBEDDER.kind:
-        return None
-    places = [adapter_path(corpus)] if corpus is not None else []
-    places += [kept_adapter(parsed.path, parsed.collection, parsed.chroma_url)] if kept else []
-    return next((path for path in places if place_of(path) is Place.FILE), None)

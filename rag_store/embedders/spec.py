@@ -1,9 +1,7 @@
 """Which embedder to use, as a command line says it."""
 
 from dataclasses import dataclass
-from pathlib import Path
 
-from rag_store.embedders.adapter import read_adapter
 from rag_store.embedders.hashing import HashingEmbedder
 from rag_store.embedders.minilm import open_minilm
 from rag_store.embedders.openai import OpenAIEmbedder
@@ -11,17 +9,12 @@ from rag_store.embedders.protocol import Embedder
 from rag_store.embedders.transformer import MAX_TOKENS, TransformerEmbedder
 from rag_store.errors import RagUsageError
 
-ADAPTABLE = ("minilm", "hf-encoder")
-"""Embedders that can learn a corpus."""
 KINDS = ("minilm", "hf-encoder", "hf-causal-mean", "openai", "hashing")
 
 
 @dataclass(frozen=True, slots=True)
 class EmbedderSpec:
-    """`model` is a folder or a name for the hf kinds and openai, `url` the server of openai.
-
-    `adapter` is a file of what an encoder has learned about a corpus, see `adapter`.
-    """
+    """`model` is a folder or a name for the hf kinds and openai, `url` the server of openai."""
 
     kind: str = "minilm"
     model: str = ""
@@ -29,31 +22,25 @@ class EmbedderSpec:
     api_key_env: str = "OPENAI_API_KEY"
     dim: int = 256
     max_tokens: int = MAX_TOKENS
-    adapter: Path | None = None
 
 
 def open_embedder(spec: EmbedderSpec) -> Embedder:
     """Load the embedder; blocks for seconds. Raises RagUsageError and EmbedderError."""
-    if spec.adapter is not None and spec.kind not in ADAPTABLE:
-        raise RagUsageError(
-            f"embedder {spec.kind!r} takes no adapter: choose one of {', '.join(ADAPTABLE)}"
-        )
-    adapter = read_adapter(spec.adapter) if spec.adapter is not None else None
     match spec.kind:
         case "minilm":
-            return open_minilm(adapter=adapter)
+            return open_minilm()
         case "hashing":
             return HashingEmbedder(spec.dim)
         case "hf-encoder" | "hf-causal-mean":
-            model, states = needed(spec, "model"), spec.kind == "hf-encoder"
-            return TransformerEmbedder(spec.kind, model, spec.max_tokens, states, adapter)
+            model, states = _needed(spec, "model"), spec.kind == "hf-encoder"
+            return TransformerEmbedder(spec.kind, model, spec.max_tokens, states)
         case "openai":
-            url, model = needed(spec, "url"), needed(spec, "model")
+            url, model = _needed(spec, "url"), _needed(spec, "model")
             return OpenAIEmbedder(url, model, spec.api_key_env)
     raise RagUsageError(f"embedder {spec.kind!r} is unknown: choose one of {', '.join(KINDS)}")
 
 
-def needed(spec: EmbedderSpec, field: str) -> str:
+def _needed(spec: EmbedderSpec, field: str) -> str:
     """What this kind of embedder cannot do without. Raises RagUsageError."""
     value = str(getattr(spec, field))
     if not value:

@@ -7,7 +7,6 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
-from rag_store.embedders.adapter import Adapter
 from rag_store.embedders.protocol import Embedding, Identity, States, states, unit
 from rag_store.errors import EmbedderError
 
@@ -32,21 +31,14 @@ class _Tokens:
 class TransformerEmbedder:
     """An encoder (BERT-like) or the body of a causal model (Qwen-like), on the CPU."""
 
-    def __init__(
-        self,
-        name: str,
-        model: str,
-        max_tokens: int,
-        states: bool,
-        adapter: Adapter | None = None,
-    ) -> None:
+    def __init__(self, name: str, model: str, max_tokens: int, states: bool) -> None:
         """Load the model: a folder, or a name that the local cache or the hub knows.
 
         A text is cut after `max_tokens`, or where the model's own window ends. `states` suits
         models whose every token sees the whole text. One thread computes, for all of torch in
         this process. Raises EmbedderError.
         """
-        self._tokenizer, self._model = load_model(model)
+        self._tokenizer, self._model = _load(model)
         _libraries()[0].set_num_threads(1)
         dim = int(self._model.config.hidden_size)
         self._max_tokens = min(max_tokens, *_windows(self._tokenizer, self._model))
@@ -55,12 +47,7 @@ class TransformerEmbedder:
         pooling = POOLING if max_tokens == MAX_TOKENS else f"{POOLING} of {max_tokens} tokens"
         self._identity = Identity(name, weights_digest(model), dim, pooling, states)
         if self._identity.weights == "":
-            self._identity = replace(self._identity, weights=parameters_digest(self._model))
-        if adapter is not None:
-            adapter.apply(self._model, self._identity.weights)
-            self._identity = replace(
-                self._identity, name=f"{name}+adapter", weights=adapter.weights()
-            )
+            self._identity = replace(self._identity, weights=_parameters_digest(self._model))
 
     @property
     def identity(self) -> Identity:
@@ -110,7 +97,7 @@ class TransformerEmbedder:
         ]
 
 
-def load_model(model: str) -> tuple[Any, Any]:
+def _load(model: str) -> tuple[Any, Any]:
     """A tokenizer that pads on the right, and the model, with dropout off. Raises EmbedderError."""
     torch, transformers = _libraries()
     try:
@@ -163,7 +150,7 @@ def weights_digest(model: str) -> str:
     return digest.hexdigest()
 
 
-def parameters_digest(model: Any) -> str:
+def _parameters_digest(model: Any) -> str:
     """SHA-256 over a loaded model's weights, where there is no file to take it of."""
     digest = hashlib.sha256()
     for name, values in sorted(model.state_dict().items()):

@@ -1,14 +1,12 @@
 """Documents and queries from any of the formats, which is told from what lies at the path."""
 
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import replace
 from pathlib import Path
 from typing import TypeVar
 
 from rag_store.documents import Document, Query
 from rag_store.errors import CorpusError
 from rag_store.readers.beir import beir_queries, has_corpus, is_beir
-from rag_store.readers.expansions import expansions_path, with_expansions
 from rag_store.readers.folder import folder_documents, jsonl_documents, jsonl_queries
 from rag_store.readers.place import Place, file_at, listing, place_of
 from rag_store.readers.squad import squad_documents, squad_queries
@@ -17,21 +15,18 @@ from rag_store.readers.tsv import tsv_queries
 Item = TypeVar("Item", Document, Query)
 
 
-def read_documents(source: Path, expansions: bool = True) -> tuple[Document, ...]:
+def read_documents(source: Path) -> tuple[Document, ...]:
     """The documents at `source`, in a fixed order and with ids of their own.
 
     A folder of .txt and .md files, a BEIR folder, a JSONL file of doc_id, title and text, or
-    SQuAD-style JSON; with their expansions, unless told otherwise. Raises CorpusError.
+    SQuAD-style JSON. Raises CorpusError.
     """
     if _is_folder(source):
         beir = has_corpus(source)
         rows = jsonl_documents(source / "corpus.jsonl") if beir else folder_documents(source)
     else:
         rows = squad_documents(source) if source.suffix == ".json" else jsonl_documents(source)
-    documents = _unique(rows, lambda document: document.doc_id, source, "document")
-    if not expansions:
-        return tuple(replace(document, questions=()) for document in documents)
-    return with_expansions(documents, expansions_path(source))
+    return _unique(rows, lambda document: document.doc_id, source, "document")
 
 
 def read_queries(source: Path, split: str = "") -> tuple[Query, ...]:

@@ -7,8 +7,7 @@ import numpy as np
 from rag_store.catalog import Entry
 from rag_store.chunking import Chunk, join, passage
 from rag_store.embedders import Vectors
-from rag_store.fusion import fuse
-from rag_store.signals import Scores
+from rag_store.ranking import Scores, z_scores
 
 _GAP = " … "
 
@@ -19,7 +18,7 @@ def excerpt(entry: Entry, query: Vectors, bm25: Scores, count: int) -> str:
     `query` has the shape [dim]; `bm25` is that of each row of the entry, shape [rows].
     """
     told = entry.chunk_count
-    scores = fuse("zscore", [entry.vectors[:told] @ query, bm25[:told]], [1, 1])
+    scores = z_scores(entry.vectors[:told] @ query) + z_scores(bm25[:told])
     best = np.sort(np.argsort(-scores, kind="stable")[:count])
     rows = [entry.rows[at] for at in best]
     return passage(entry.title, _GAP.join(_runs([Chunk(r.ordinal, r.start, r.text) for r in rows])))

@@ -63,7 +63,7 @@ class Watch:
                 "embedder": library.fingerprint.embedder,
                 "documents": size.documents,
                 "chunks": size.chunks,
-                "expansions": size.expansions,
+                "questions": size.questions,
                 "corpus_digest": await library.corpus_digest(),
                 "threshold": library.threshold.threshold,
             }

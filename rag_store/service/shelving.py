@@ -50,7 +50,7 @@ class Shelving:
                 "has_more": len(rest) > limit,
                 "documents": size.documents,
                 "chunks": size.chunks,
-                "expansions": size.expansions,
+                "questions": size.questions,
             }
         )
 

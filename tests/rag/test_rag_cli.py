@@ -243,7 +243,7 @@ def test_explain_shows_nothing_that_a_terminal_obeys(tmp_path: Path) -> None:
     bread = rag("explain", "Does bread rise?", *options).stdout
     wine = rag("explain", "Who drinks?", *options).stdout
     assert "chunk 0     Bread 2J rises ." in bread.splitlines()
-    assert "expansion   Who 2J drinks ? (written for b, not in its text)" in wine.splitlines()
+    assert "question    Who 2J drinks ? (of b, not in its text)" in wine.splitlines()
     assert (bread + wine).replace("\n", "").isprintable()
 
 

@@ -7,18 +7,15 @@ from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
 from service_process import wait_until
 
 from rag_store.catalog import Entry
-from rag_store.decision import Features, features
 from rag_store.documents import Document, Query
 from rag_store.embedders import EmbedderSpec, Embedding
 from rag_store.embedders.hashing import HashingEmbedder
-from rag_store.embedders.head import Head
 from rag_store.embedders.queue import EmbeddingQueue
 from rag_store.errors import EmbedderError, EmbedderRefusal, QueryError, RagError, RagUsageError
 from rag_store.evaluation import evaluate
@@ -49,21 +46,6 @@ async def test_a_query_gets_its_document(tmp_path: Path) -> None:
         answer = await library.explain("Where do bees dance?")
         assert answer.chunk_text == DOCUMENTS[0].text
         assert {term.text for term in answer.terms if term.weight > 0} == {"bee", "danc"}
-
-
-async def test_what_the_signs_of_a_refusal_take_is_part_of_the_label_s_time(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def slowly(*given: Any) -> Features:
-        time.sleep(0.1)
-        return features(*given)
-
-    monkeypatch.setattr("rag_store.search.features", slowly)
-    async with open_library(settings(tmp_path)) as library:
-        await library.ingest(DOCUMENTS)
-        timings = (await library.label("Where do bees dance?")).timings
-    assert timings.fuse_ms >= 100
-    assert timings.total_ms >= timings.fuse_ms
 
 
 async def test_documents_are_found_and_lost_at_once(tmp_path: Path) -> None:
@@ -98,8 +80,8 @@ class HeldIndexing:
         self.begun, self.may_end = threading.Event(), threading.Event()
         self._index = Snapshot.of
 
-    def __call__(self, entries: list[Entry], dim: int, head: Head | None) -> Snapshot:
-        found = self._index(entries, dim, head)
+    def __call__(self, entries: list[Entry], dim: int) -> Snapshot:
+        found = self._index(entries, dim)
         self.begun.set()
         self.may_end.wait(30)
         return found
@@ -202,27 +184,10 @@ async def test_hnsw_above_the_exact_limit_gives_the_same_labels(tmp_path: Path) 
     assert asked.candidates[0].score == pytest.approx(exact.candidates[0].score, abs=1e-4)
 
 
-async def test_questions_that_are_switched_off_leave_the_index_to_the_chunks(
-    tmp_path: Path,
-) -> None:
-    asked = tuple(f"Where does moon water tides rise, {each}?" for each in range(400))
-    async with open_library(settings(tmp_path)) as library:
-        await library.ingest([*DOCUMENTS[:2], replace(DOCUMENTS[2], questions=asked)])
-    found = []
-    for exact_chunks in (10_000, 0):
-        off = replace(settings(tmp_path), expansions=False, exact_chunks=exact_chunks)
-        async with open_library(off) as library:
-            found.append((await library.label("moon water tides rise")).candidates)
-    assert [each.doc_id for each in found[1]] == [each.doc_id for each in found[0]]
-    assert found[1][0].doc_id == "tides"
-    assert found[1][0].cosine == pytest.approx(found[0][0].cosine, abs=1e-4)
-
-
 async def test_the_index_is_compared_as_it_is_asked(tmp_path: Path) -> None:
     asked = tuple(f"Where does moon water tides rise, {each}?" for each in range(600))
     async with open_library(settings(tmp_path)) as library:
         await library.ingest([*DOCUMENTS[:2], replace(DOCUMENTS[2], questions=asked)])
-    async with open_library(replace(settings(tmp_path), expansions=False)) as library:
         assert (await library.neighbours("moon water tides rise")).recall == 1
 
 
@@ -233,6 +198,16 @@ async def test_words_that_no_document_has_agree_with_nothing(tmp_path: Path) -> 
         found = await library.label("moonlight watery tidal")
         assert found.candidates[0].bm25 == 0
         assert not found.agree
+
+
+async def test_a_query_that_says_nothing_is_refused_whatever_the_threshold(tmp_path: Path) -> None:
+    async with open_library(settings(tmp_path)) as library:
+        await library.ingest(DOCUMENTS)
+        assert library.threshold.threshold == 0
+        for text in ("?", "1789", "the"):
+            found = await library.label(text)
+            assert (found.doc_id, found.score) == (None, 0), text
+        assert (await library.label("The levain?")).doc_id == "bread"
 
 
 async def test_queries_that_cannot_be_labelled(tmp_path: Path) -> None:

@@ -32,33 +32,21 @@ def test_a_folder_gives_stems_and_first_headings(tmp_path: Path) -> None:
     )
 
 
-def test_expansions_beside_a_corpus_join_those_in_it(tmp_path: Path) -> None:
-    own = {"doc_id": "a", "text": "x", "questions": ["Who?", "who? ", ""]}
+def test_a_document_may_bring_questions(tmp_path: Path) -> None:
+    own = {"doc_id": "a", "text": "x", "questions": ["Who?", "who? ", "", "Why\nnot?"]}
     path = lines(tmp_path / "texts.jsonl", own, {"doc_id": "b", "text": "y"})
-    assert [each.questions for each in read_documents(path)] == [("Who?",), ()]
-    more = {"doc_id": "a", "questions": ["Why\nnot?"]}, {"_id": "b", "questions": ["When?"]}
-    lines(tmp_path / "texts.expansions.jsonl", *more)
-    assert [each.questions for each in read_documents(path)] == [("Who?", "Why not?"), ("When?",)]
-    assert [each.questions for each in read_documents(path, expansions=False)] == [(), ()]
-    lines(tmp_path / "folder/expansions.jsonl", {"doc_id": "c", "questions": ["How?"]})
-    (tmp_path / "folder/c.txt").write_text("z")
-    assert read_documents(tmp_path / "folder") == (Document("c", "c", "z", ("How?",)),)
+    assert [each.questions for each in read_documents(path)] == [("Who?", "Why not?"), ()]
 
 
 @pytest.mark.parametrize(
-    ("row", "said"),
-    [
-        ({"doc_id": "z", "questions": ["Who?"]}, "'z' is no document of the corpus"),
-        ({"doc_id": "a", "questions": "Who?"}, "field 'questions' is no list"),
-        ({"doc_id": "a", "questions": [1]}, "field 'questions' holds more than strings"),
-        ({"questions": ["Who?"]}, "field 'doc_id' is missing"),
-    ],
+    ("questions", "said"), [("Who?", "is no list"), ([1], "holds more than strings")]
 )
-def test_expansions_that_cannot_be_read_say_where(tmp_path: Path, row: object, said: str) -> None:
-    path = lines(tmp_path / "texts.jsonl", {"doc_id": "a", "text": "x"})
-    lines(tmp_path / "texts.expansions.jsonl", row)
-    with pytest.raises(CorpusError, match=f"texts.expansions.jsonl:1: {said}"):
-        read_documents(path)
+def test_questions_that_cannot_be_read_say_where(
+    tmp_path: Path, questions: object, said: str
+) -> None:
+    row = {"doc_id": "a", "text": "x", "questions": questions}
+    with pytest.raises(CorpusError, match=f"texts.jsonl:1: field 'questions' {said}"):
+        read_documents(lines(tmp_path / "texts.jsonl", row))
 
 
 def test_our_jsonl_with_one_many_and_no_documents(tmp_path: Path) -> None:
@@ -250,13 +238,6 @@ def test_a_name_that_is_too_long_is_told(tmp_path: Path, read: Read) -> None:
         read(tmp_path / ("x" * 5000))
 
 
-def test_expansions_whose_name_is_too_long_are_told(tmp_path: Path) -> None:
-    name = "x" * 240
-    corpus = lines(tmp_path / f"{name}.jsonl", {"doc_id": "a", "text": "x"})
-    with pytest.raises(CorpusError, match=r"cannot read .*\.expansions\.jsonl: File name too long"):
-        read_documents(corpus)
-
-
 @pytest.mark.parametrize("read", [read_documents, read_queries])
 @pytest.mark.parametrize("denied", ["stat", "iterdir"])
 def test_a_folder_that_may_not_be_read_is_told(
@@ -280,7 +261,6 @@ def test_a_folder_that_may_not_be_read_is_told(
     ("name", "read"),
     [
         ("b.txt", read_documents),
-        ("expansions.jsonl", read_documents),
         ("questions-2.jsonl", read_queries),
     ],
 )

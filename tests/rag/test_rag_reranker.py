@@ -59,12 +59,13 @@ def prefers(word: str) -> Score:
 
 @pytest.fixture
 def library(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Path:
-    corpus = tmp_path / "corpus"
-    corpus.mkdir()
-    for name, text in TEXTS.items():
-        (corpus / f"{name}.txt").write_text(text)
-    written = {"doc_id": "raft", "questions": ["Who leads?"]}
-    (corpus / "expansions.jsonl").write_text(json.dumps(written) + "\n")
+    corpus = tmp_path / "corpus.jsonl"
+    asked = {"raft": ["Who leads?"]}
+    rows = [
+        {"doc_id": name, "text": text, "questions": asked.get(name, [])}
+        for name, text in TEXTS.items()
+    ]
+    corpus.write_text("".join(json.dumps(row) + "\n" for row in rows))
     path = tmp_path / "library"
     assert main(["index", str(corpus), "--path", str(path), "--embedder", "hashing"]) == 0
     capsys.readouterr()
@@ -98,7 +99,7 @@ def test_the_first_candidate_is_the_one_the_reranker_prefers(
     assert found["timings"]["total_ms"] == pytest.approx(total)
 
 
-def test_it_is_told_the_question_and_the_texts_and_no_expansion(
+def test_it_is_told_the_question_and_the_texts_and_no_question_of_theirs(
     library: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("SOME_KEY", "secret")
@@ -194,7 +195,6 @@ def test_an_evaluation_says_what_it_gains(
     assert found["baselines"]["without_reranking"]["top1"] == 0
     others = ("whole_document", "dense", "bm25")
     assert [found["baselines"][name]["top1"] for name in others] == [0, 0, 0]
-    assert found["baselines"]["without_expansions"]["top1"] == 1
     assert found["stages_ms"]["rerank_ms"]["p50"] > 0
     assert "\nrerank " in capsys.readouterr().out
 

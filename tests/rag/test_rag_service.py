@@ -40,7 +40,7 @@ def test_a_label_has_all_its_fields(served: Service) -> None:
         "total_ms",
     }
     first = label["candidates"][0]
-    scores = {"score", "cosine", "bm25", "relevance", "learned"}
+    scores = {"score", "cosine", "bm25", "relevance"}
     assert first.keys() == {"doc_id", "title", "chunk", "question"} | scores
     assert first["title"] == "Raft"
 

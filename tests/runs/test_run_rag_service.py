@@ -31,11 +31,6 @@ extends = "one"
 """
 
 
-def expand(corpus: Path) -> None:
-    expansion = {"doc_id": "raft", "questions": ["Who copies to whom?"]}
-    (corpus / "expansions.jsonl").write_text(json.dumps(expansion))
-
-
 @dataclass(frozen=True)
 class Place:
     """Folders of a test; the home is kept between runs."""
@@ -48,7 +43,6 @@ class Place:
         corpus = self.folder / "corpus"
         if not corpus.exists():
             write_corpus(corpus)
-            expand(corpus)
         target = ["--targets", catalog, "--corpus", corpus, "--out", self.folder / name]
         small = ["--contexts", 3, "--output-tokens", 2, "-u", 1, "--max-lag-ms", 60_000]
         return [*KVSWARM, "run", "rag", "--model", "m", *map(str, [*target, *small, *more])]
@@ -109,7 +103,7 @@ def test_one_service_serves_all_targets(ran: Ran) -> None:
     urls = {ran.json(f"{name}/run.json")["rag"]["url"] for name in ("one", "two")}
     assert len(urls) == 1
     log = (ran.out / "engine" / "rag.log").read_text()
-    assert log.count(f"serving 3 documents in 3 chunks and 1 expansions at {urls.pop()}") == 1
+    assert log.count(f"serving 3 documents in 3 chunks at {urls.pop()}") == 1
 
 
 def test_what_it_found_was_sent(ran: Ran) -> None:
@@ -132,24 +126,6 @@ def test_a_service_that_runs_already_is_used(place: Place, tmp_path: Path) -> No
     assert ran.code == 0, ran.said
     assert "starting the RAG service" not in ran.said
     assert ran.json("run.json")["rag"]["url"] == url
-
-
-def test_the_adapter_beside_a_corpus_is_used_while_it_is_there(
-    place: Place, tmp_path: Path
-) -> None:
-    corpus = write_corpus(tmp_path / "corpus")
-    expand(corpus)
-    tune = [*KVSWARM, "rag", "tune", "--corpus", str(corpus), "--epochs", "1"]
-    subprocess.run(tune, capture_output=True, timeout=TIMEOUT_S, check=True)
-    given = ("--target", "one", "--corpus", corpus, "-t", "1s")
-    adapted = place.run("adapted", *given)
-    assert adapted.code == 0, adapted.said
-    assert adapted.json("run.json")["rag"]["embedder"] == "minilm+adapter"
-    (corpus / "adapter.safetensors").unlink()
-    (corpus / "adapter.safetensors").mkdir()
-    plain = place.run("plain", *given)
-    assert plain.code == 0, plain.said
-    assert plain.json("run.json")["rag"]["embedder"] == "minilm"
 
 
 def test_a_service_that_cannot_start_is_told(place: Place, tmp_path: Path) -> None:

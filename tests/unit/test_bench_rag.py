@@ -1,12 +1,10 @@
-"""The pure parts of `make bench-rag`: made documents and embeddings, loop lag, musts, tables; and
-the search of `rag_ceiling.py`."""
+"""The pure parts of `make bench-rag`: made documents and embeddings, loop lag, musts, tables."""
 
 import sys
 from dataclasses import replace
 from itertools import islice
 from pathlib import Path
 
-import numpy as np
 import pytest
 
 pytest.importorskip("bm25s", reason="needs the extra rag")
@@ -15,7 +13,6 @@ BENCH = Path(__file__).parents[1] / "bench"
 sys.path.append(str(BENCH))
 
 from rag_bench import endless, keep  # noqa: E402
-from rag_ceiling import Leads, most_right  # noqa: E402
 from rag_corpus import made_documents, queries, split_sentences  # noqa: E402
 from rag_made_embedder import MadeEmbedder  # noqa: E402
 from rag_report import Rows, musts, report  # noqa: E402
@@ -121,38 +118,3 @@ def test_rows_of_a_case_are_replaced_and_the_report_is_made_of_files(tmp_path: P
     assert "| 10,000 | exact | HTTP | 1 | kept | 3.0 / 4.0 / 8.8 |" in text
     assert "TTFT 250 / 400 / 500 ms" in text
     assert "A causal model" not in text, "a part that was not measured has no table"
-
-
-def leads(*questions: list[list[float]], lost: int = 0) -> Leads:
-    """Of each question by how much its document is ahead of the others, in each signal."""
-    counts = [len(question) for question in questions]
-    return Leads(
-        np.concatenate([np.array(question) for question in questions]),
-        np.repeat(np.arange(len(questions)), counts),
-        np.zeros(sum(counts)),
-        len(questions) + lost,
-        lost,
-    )
-
-
-@pytest.mark.parametrize(
-    ("questions", "least", "right"),
-    [
-        # Each is right by one signal alone, and both where the first counts twice as much.
-        ([[[1, -1]], [[-1, 3]]], 0.0, 2),
-        # What is first by the one is last by the other.
-        ([[[1, -1]], [[-1, 1]], [[1, -2]]], 0.0, 2),
-        ([[[-1, -1]], [[-2, -3]]], 0.0, 0),
-        ([[[-1, -1]], [[-2, -3]]], -1.0, 2),
-        # One rival in front is enough to be wrong.
-        ([[[5, 5], [-1, -1]], [[1, 1]]], 0.0, 1),
-    ],
-)
-def test_the_ceiling_is_what_the_best_weights_get_right(
-    questions: list[list[list[float]]], least: float, right: int
-) -> None:
-    assert most_right(leads(*questions), least, 30) == (right, right)
-
-
-def test_a_document_that_is_no_candidate_is_lost_to_any_weights() -> None:
-    assert most_right(leads([[1, 1]], [[1, 2]], lost=3), 0.0, 30) == (2, 2)

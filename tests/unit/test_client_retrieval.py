@@ -228,9 +228,9 @@ async def test_without_texts_to_compare_one_document_is_listed() -> None:
 
 async def test_equal_texts_are_seen_without_a_listing() -> None:
     lines = "".join(f"{doc_id} {text_digest(doc_id)}\n" for doc_id in "abc")
-    same = says({"status": "ready", "corpus_digest": text_digest(lines), "expansions": 9})
+    same = says({"status": "ready", "corpus_digest": text_digest(lines), "questions": 9})
     facts = await probed(["c", "b", "a"], [], same)
-    assert (facts.strangers, facts.expansions) == (0, 9)
+    assert (facts.strangers, facts.questions) == (0, 9)
 
 
 @pytest.mark.parametrize(

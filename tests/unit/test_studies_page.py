@@ -76,10 +76,6 @@ def test_small_corpora_hold_the_first_documents_with_their_questions(tmp_path: P
         corpus = load_corpus(tmp_path / str(size))
         assert corpus.documents == whole.documents[:size]
         assert all(corpus.questions[each.doc_id] for each in corpus.documents)
-        lines = (tmp_path / str(size) / "expansions.jsonl").read_text().splitlines()
-        assert {json.loads(line)["doc_id"] for line in lines} == {
-            each.doc_id for each in corpus.documents
-        }
     assert all_documents() > max(SIZES)
 
 

@@ -1,1 +1,0 @@
-"""Questions for documents, written by a language model behind OpenAI's chat protocol."""

@@ -1,1 +1,0 @@
-"""An encoder learns which questions are about which document of a corpus."""
