@@ -48,12 +48,18 @@ class Fingerprint:
                 f"the collection {collection!r} was not made by kvswarm:"
                 " choose another name with --collection"
             )
-        if stored != self.as_json():
+        if stored == self.as_json():
+            return
+        anew = "or make it anew with kvswarm rag index --rebuild"
+        if json.loads(stored).get("schema") != SCHEMA:
             raise OtherSettings(
-                f"the collection {collection!r} was made with other settings"
-                f" ({self._differences(stored)}): use those, choose another --collection,"
-                " or make it anew with kvswarm rag index --rebuild"
+                f"the collection {collection!r} was made by another version of kvswarm:"
+                f" choose another --collection, {anew}"
             )
+        raise OtherSettings(
+            f"the collection {collection!r} was made with other settings"
+            f" ({self._differences(stored)}): use those, choose another --collection, {anew}"
+        )
 
     def _differences(self, stored: str) -> str:
         ours, theirs = asdict(self), json.loads(stored)

@@ -500,7 +500,7 @@ def test_help(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["--help"]) == 0
     helped = capsys.readouterr().out
     asking = ("serve", "label", "explain", "eval")
-    for command in ("index", *asking, "expand", "tune", "fit-threshold"):
+    for command in ("index", *asking, "fit-threshold"):
         assert f"\n  kvswarm rag {command}" in helped
         with pytest.raises(SystemExit) as ended:
             main([command, "--help"])

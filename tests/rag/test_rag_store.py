@@ -122,6 +122,17 @@ def test_a_collection_of_another_make_is_refused(tmp_path: Path, other: Fingerpr
     ChunkStore(settings(tmp_path), other, rebuild=True).close()
 
 
+def test_a_library_of_an_earlier_version_is_refused_in_one_line(tmp_path: Path) -> None:
+    """Such as one with an adapter, or with expansions."""
+    earlier = replace(MAKE, embedder="hashing+adapter", schema=3)
+    ChunkStore(Settings(tmp_path), earlier).close()
+    said = "'default' was made by another version of kvswarm: choose .* --rebuild$"
+    with pytest.raises(OtherSettings, match=said):
+        ChunkStore(Settings(tmp_path), MAKE)
+    ChunkStore(Settings(tmp_path), MAKE, rebuild=True).close()
+    ChunkStore(Settings(tmp_path), MAKE).close()
+
+
 def test_collections_of_others_are_refused(tmp_path: Path) -> None:
     quiet = chromadb.Settings(anonymized_telemetry=False)
     client = chromadb.PersistentClient(str(tmp_path), quiet)
