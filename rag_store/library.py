@@ -211,7 +211,8 @@ class Library:
         """Decide anew when to refuse, and keep that beside the collection.
 
         The share `keep` of the answerable queries will be labelled; how many of the others are
-        refused, an evaluation says. Raises as `ask`, and RagUsageError without an answerable query or a document.
+        refused, an evaluation says. Raises as `ask`, and RagUsageError without an answerable query
+        or a document.
         """
         if not answerable or not self._shelf.entries:
             raise RagUsageError("fit the threshold on a filled library and answerable queries")
