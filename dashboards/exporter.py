@@ -100,15 +100,15 @@ def targets(leader: "Leader") -> Iterator[dict[str, Any]]:
     if ready is None:
         return
     if ready.facts.has_metrics:
-        yield _target("vllm" if ready.facts.is_vllm else "engine", ready.facts.url)
-    if lmcache_url := leader.supervisor.facts.get("lmcache_url"):
-        yield _target("lmcache", lmcache_url)
+        yield _target("vllm" if ready.facts.is_vllm else "engine", f"{ready.facts.url}/metrics")
+    cache = leader.supervisor.facts.get("sources", {}).get("cache", {})
+    if cache.get("metrics_url"):
+        yield _target(cache["name"], cache["metrics_url"])
     if ready.rag is not None:
-        yield _target("rag", ready.rag.url)
+        yield _target("rag", f"{ready.rag.url}/metrics")
 
 
 def _target(job: str, url: str) -> dict[str, Any]:
     parts = urlsplit(url)
-    path = f"{parts.path.rstrip('/')}/metrics"
-    labels = {"job": job, "__scheme__": parts.scheme, "__metrics_path__": path}
+    labels = {"job": job, "__scheme__": parts.scheme, "__metrics_path__": parts.path}
     return {"targets": [parts.netloc], "labels": labels}

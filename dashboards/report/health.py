@@ -192,7 +192,8 @@ def _shared_machine(run: RunFiles) -> Iterator[Check]:
 
 def _engine(run: RunFiles, figures: Figures) -> Check:
     if run.server is None or run.server.known("prompt_tokens") is None:
-        return Check("engine", "unknown", "the host tells nothing of itself (no /metrics of vLLM)")
+        note = run.summary.get("server_note") or "the host tells nothing of itself"
+        return Check("engine", "unknown", str(note))
     found = []
     if figures.server.get("counter_reset"):
         found.append("its counters went down on the way: it was restarted")

@@ -26,7 +26,6 @@ from loadgen.targets.settings import TargetSettings
 from loadgen.targets.target import RunningTarget, start_target
 from loadgen.workload.corpus import Corpus, load_corpus
 
-LMCACHE = "lmcache"
 REQUEST_TIMEOUT = aiohttp.ClientTimeout(total=300)
 WRITTEN_TIMEOUT_S = 120.0
 """LMCache writes files after the reply; this long is waited for the last one."""
@@ -88,9 +87,9 @@ def with_fs_tier(spec: TargetSpec, folder: Path) -> TargetSpec:
 
     Raises UsageError for a target without LMCache.
     """
-    if all(service.name != LMCACHE for service in spec.services):
+    if spec.of_role("cache") is None:
         raise UsageError(
-            f"target {spec.name} stores no KV outside the engine: choose one with {LMCACHE}"
+            f"target {spec.name} stores no KV outside the engine: choose one with lmcache"
         )
     adapter = json.dumps({"type": "fs", "base_path": str(folder)})
     services = tuple(_with_args(each, ("--l2-adapter", adapter)) for each in spec.services)
@@ -99,7 +98,7 @@ def with_fs_tier(spec: TargetSpec, folder: Path) -> TargetSpec:
 
 def chunk_tokens_of(spec: TargetSpec) -> int:
     """As the catalog tells LMCache on this hardware."""
-    service = next(each for each in spec.services if each.name == LMCACHE)
+    service = next(each for each in spec.services if each.role == "cache")
     addition = service.when.get(detect_platform())
     words = [*service.argv, *(addition.args if addition else ())]
     try:
@@ -112,7 +111,7 @@ def chunk_tokens_of(spec: TargetSpec) -> int:
 
 
 def _with_args(service: ServiceSpec, args: tuple[str, ...]) -> ServiceSpec:
-    return replace(service, argv=(*service.argv, *args)) if service.name == LMCACHE else service
+    return replace(service, argv=(*service.argv, *args)) if service.role == "cache" else service
 
 
 def _prompts(

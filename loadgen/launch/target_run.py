@@ -83,14 +83,8 @@ def target_settings(
 def swarm_facts(target: RunningTarget, settings: TargetSettings) -> dict[str, Any]:
     """What the swarm's process is told about the target."""
     facts = target.facts()
-    metrics, pids = facts["metrics_urls"], facts["pids"]
-    lmcache_url = metrics.get("lmcache")
-    return facts | {
-        "engine_pid": _first(pids.get("vllm")),
-        "lmcache_pid": _first(pids.get("lmcache")),
-        "lmcache_url": lmcache_url.removesuffix("/metrics") if lmcache_url else None,
-        "tokenizer": tokenizer_of(settings),
-    }
+    engine_pid = facts["sources"]["engine"]["pid"]
+    return facts | {"engine_pid": engine_pid, "tokenizer": tokenizer_of(settings)}
 
 
 def tokenizer_of(settings: TargetSettings) -> str | None:
@@ -98,10 +92,6 @@ def tokenizer_of(settings: TargetSettings) -> str | None:
     directory = settings.model_dir
     has_one = directory is not None and (directory / "tokenizer.json").is_file()
     return str(directory) if has_one else None
-
-
-def _first(pids: list[int] | None) -> int | None:
-    return pids[0] if pids else None
 
 
 def build_demo_model(directory: Path, size: Size) -> Path:

@@ -1,12 +1,14 @@
 """A fast reader of the few metrics wanted from a page in the Prometheus text format."""
 
+import math
 import re
 from collections.abc import Iterable
-from typing import NamedTuple
+from typing import NamedTuple, Self
 
 _LABELS = rb'\{((?:[^"}\n]|"(?:[^"\\\n]|\\.)*")*)\}'
 _LABEL = re.compile(r'([A-Za-z_]\w*)\s*=\s*"((?:[^"\\]|\\.)*)"')
 _ESCAPE = re.compile(r"\\(.)")
+_SERIES = re.compile(rb"([A-Za-z_:][\w:]*)(?:" + _LABELS + rb")?")
 
 
 class Sample(NamedTuple):
@@ -15,6 +17,31 @@ class Sample(NamedTuple):
     name: str
     labels: dict[str, str]
     value: float
+
+
+class Series(NamedTuple):
+    """Samples of one metric that carry these labels at least, as `name{label="value"}` says."""
+
+    name: str
+    labels: tuple[tuple[str, str], ...] = ()
+
+    @classmethod
+    def parse(cls, text: str) -> Self:
+        """Raises ValueError for what names no series."""
+        match = _SERIES.fullmatch(text.encode())
+        if match is None:
+            raise ValueError(f'{text!r} is no series: write name or name{{label="value"}}')
+        return cls(match[1].decode(), tuple(_labels(match[2] or b"").items()))
+
+    def values(self, samples: Iterable[Sample]) -> list[float]:
+        """The finite values among these samples."""
+        return [
+            sample.value
+            for sample in samples
+            if sample.name == self.name
+            and math.isfinite(sample.value)
+            and all(sample.labels.get(name) == value for name, value in self.labels)
+        ]
 
 
 class MetricReader:

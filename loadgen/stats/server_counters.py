@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-from loadgen.stats.server_sample import ServerSample
+from loadgen.stats.server_sample import ENGINE_FIGURES, ServerSample
 
 Figures = dict[str, float | bool | None]
 
@@ -57,7 +57,8 @@ def server_figures(
 class ServerCourse:
     """Samples of a host in the order of time, in a space that does not grow with them.
 
-    What was sampled until `warmup_s` counts only as the state before the rest.
+    What was sampled until `warmup_s` counts only as the state before the rest. `told` says whether
+    the engine told any figure of its own.
     """
 
     def __init__(self, warmup_s: float = 0.0) -> None:
@@ -66,6 +67,7 @@ class ServerCourse:
 
     def _clear(self) -> None:
         self.count = 0
+        self.told = False
         self._first = self._last = ServerSample(0.0)
         self._known: dict[str, float] = {}
         self._peaks: dict[str, float] = {}
@@ -81,6 +83,7 @@ class ServerCourse:
             self._first = sample
         self._last = sample
         self.count += 1
+        self.told |= any(getattr(sample, name) is not None for name in ENGINE_FIGURES)
         for counter in _COUNTERS:
             value = getattr(sample, counter)
             if value is not None:

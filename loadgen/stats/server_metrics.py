@@ -1,64 +1,46 @@
-"""Asks the engine, LMCache and the operating system how they are doing."""
+"""Asks the engine, the cache behind it and the operating system how they are doing."""
 
 import asyncio
 import math
+from collections.abc import Mapping, Sequence
 from contextlib import AsyncExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import NamedTuple, Self
 
 from loadgen.client.failures import ConnectFailed, StreamFailure
 from loadgen.client.question import Questioner, TooLong
 from loadgen.stats.memory import GpuMemory, tree_rss_mb
-from loadgen.stats.prometheus import MetricReader, Sample
-from loadgen.stats.server_sample import COLUMNS, ServerSample
+from loadgen.stats.prometheus import MetricReader, Series
+from loadgen.stats.server_sample import (
+    CACHE_FIGURES,
+    CACHE_PREFIX,
+    COLUMNS,
+    ENGINE_FIGURES,
+    ServerSample,
+)
 
-__all__ = ["COLUMNS", "MetricsScraper", "MetricsSources", "ServerSample"]
+__all__ = ["COLUMNS", "MetricsScraper", "MetricsSource", "MetricsSources", "ServerSample"]
 
 _TIMEOUT_S = 2.0
 
 
-class _Metric(NamedTuple):
-    """Where a field comes from: a name on the page and, where it matters, a `source` label."""
+@dataclass(frozen=True, slots=True)
+class MetricsSource:
+    """A service: where its metrics are, which series there is which figure, and its process, where
+    that is on this machine. `counters` is the name of the map of `series`."""
 
-    name: str
-    source: str | None = None
-
-
-_ENGINE = {
-    "prompt_tokens": _Metric("vllm:prompt_tokens_total"),
-    "computed_prompt_tokens": _Metric("vllm:prompt_tokens_by_source_total", "local_compute"),
-    "cached_prompt_tokens": _Metric("vllm:prompt_tokens_by_source_total", "local_cache_hit"),
-    "external_prompt_tokens": _Metric("vllm:prompt_tokens_by_source_total", "external_kv_transfer"),
-    "generation_tokens": _Metric("vllm:generation_tokens_total"),
-    "prefix_cache_queries": _Metric("vllm:prefix_cache_queries_total"),
-    "prefix_cache_hits": _Metric("vllm:prefix_cache_hits_total"),
-    "external_prefix_cache_queries": _Metric("vllm:external_prefix_cache_queries_total"),
-    "external_prefix_cache_hits": _Metric("vllm:external_prefix_cache_hits_total"),
-    "request_success": _Metric("vllm:request_success_total"),
-    "num_preemptions": _Metric("vllm:num_preemptions_total"),
-    "running": _Metric("vllm:num_requests_running"),
-    "waiting": _Metric("vllm:num_requests_waiting"),
-    "kv_cache_usage": _Metric("vllm:kv_cache_usage_perc"),
-}
-_LMCACHE = {
-    "lmcache_lookup_requested_tokens": _Metric("lmcache_mp_lookup_requested_tokens_total"),
-    "lmcache_lookup_hit_l1_tokens": _Metric("lmcache_mp_lookup_hit_l1_tokens_total"),
-    "lmcache_lookup_hit_l2_tokens": _Metric("lmcache_mp_lookup_hit_l2_tokens_total"),
-    "lmcache_l1_evicted_chunks": _Metric("lmcache_mp_l1_evicted_chunks_total"),
-    "lmcache_l1_memory_usage_bytes": _Metric("lmcache_mp_l1_memory_usage_bytes"),
-}
-_ENGINE_READER = MetricReader({metric.name for metric in _ENGINE.values()})
-_LMCACHE_READER = MetricReader({metric.name for metric in _LMCACHE.values()})
+    metrics_url: str | None = None
+    series: Mapping[str, str] = field(default_factory=dict)
+    counters: str = ""
+    pid: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class MetricsSources:
-    """Where to look: base URLs (without `/metrics`) and, on this machine, processes and GPUs."""
+    """Whom to ask: the engine, a cache behind it, and the GPUs of this machine."""
 
-    engine_url: str | None = None
-    lmcache_url: str | None = None
-    engine_pid: int | None = None
-    lmcache_pid: int | None = None
+    engine: MetricsSource = MetricsSource()
+    cache: MetricsSource = MetricsSource()
     gpu: GpuMemory | None = None
 
 
@@ -67,37 +49,55 @@ class MetricsScraper:
 
     def __init__(self, sources: MetricsSources) -> None:
         self._sources = sources
-        self._engine = _questioner(sources.engine_url)
-        self._lmcache = _questioner(sources.lmcache_url)
+        self._engine = _Service(sources.engine, ENGINE_FIGURES)
+        self._cache = _Service(sources.cache, CACHE_FIGURES)
         self._lifetime = AsyncExitStack()
 
     async def __aenter__(self) -> Self:
-        for questioner in filter(None, (self._engine, self._lmcache)):
-            await self._lifetime.enter_async_context(questioner)
+        for service in (self._engine, self._cache):
+            if service.questioner is not None:
+                await self._lifetime.enter_async_context(service.questioner)
         return self
 
     async def __aexit__(self, *_: object) -> None:
         await self._lifetime.aclose()
 
     async def scrape(self, at_s: float) -> ServerSample:
-        """Ask engine, LMCache and the operating system at once; never raises for what they do.
+        """Ask engine, cache and the operating system at once; never raises for what they do.
 
         Memory is read in the loop's default executor.
         """
-        engine, lmcache, memory = await asyncio.gather(
-            _page(self._engine), _page(self._lmcache), _memory(self._sources)
+        engine, cache, memory = await asyncio.gather(
+            _page(self._engine.questioner),
+            _page(self._cache.questioner),
+            _memory(self._sources),
         )
+        kept = _since_zero(self._cache.figures(cache.text))
         return ServerSample(
             at_s,
             engine.reachable,
-            **_figures(_ENGINE_READER.read(engine.text), _ENGINE),
-            **_since_zero(_figures(_LMCACHE_READER.read(lmcache.text), _LMCACHE)),
+            **self._engine.figures(engine.text),
+            **{f"{CACHE_PREFIX}{name}": value for name, value in kept.items()},
             **memory,
         )
 
 
-def _questioner(url: str | None) -> Questioner | None:
-    return None if url is None else Questioner(url.rstrip("/"), {}, _TIMEOUT_S)
+class _Service:
+    """Asks one service for its page of metrics, and finds the figures there."""
+
+    def __init__(self, source: MetricsSource, figures: Sequence[str]) -> None:
+        url = source.metrics_url
+        self.questioner = None if url is None else Questioner(url, {}, _TIMEOUT_S)
+        self._series = {
+            name: Series.parse(text) for name, text in source.series.items() if name in figures
+        }
+        self._reader = MetricReader({series.name for series in self._series.values()})
+
+    def figures(self, page: bytes) -> dict[str, float | None]:
+        samples = self._reader.read(page) if self._series else []
+        return {
+            name: _figure(name, series.values(samples)) for name, series in self._series.items()
+        }
 
 
 class _Page(NamedTuple):
@@ -109,7 +109,7 @@ async def _page(questioner: Questioner | None) -> _Page:
     if questioner is None:
         return _Page(None)
     try:
-        answer = await questioner.ask("GET", "/metrics")
+        answer = await questioner.ask("GET", "")
     except ConnectFailed:
         return _Page(False)
     except (StreamFailure, TimeoutError):
@@ -119,46 +119,35 @@ async def _page(questioner: Questioner | None) -> _Page:
     return _Page(True, answer.body if answer.status == 200 else b"")
 
 
-def _figures(samples: list[Sample], wanted: dict[str, _Metric]) -> dict[str, float | None]:
-    return {field: _figure(samples, metric) for field, metric in wanted.items()}
-
-
-def _figure(samples: list[Sample], metric: _Metric) -> float | None:
-    values = [
-        sample.value
-        for sample in samples
-        if sample.name == metric.name
-        and math.isfinite(sample.value)
-        and metric.source in (None, sample.labels.get("source"))
-    ]
+def _figure(name: str, values: Sequence[float]) -> float | None:
     if not values:
         return None
     total = math.fsum(values)
-    if metric is _ENGINE["kv_cache_usage"]:
+    if name == "kv_cache_usage":
         return total / len(values)
     return int(total) if total.is_integer() else total
 
 
-def _since_zero(lmcache: dict[str, float | None]) -> dict[str, float | None]:
+def _since_zero(cache: dict[str, float | None]) -> dict[str, float | None]:
     """LMCache shows a counter only once it has counted; its memory gauge is there from the start.
 
     So where the gauge is known, a missing counter is 0.
     """
-    if lmcache["lmcache_l1_memory_usage_bytes"] is None:
-        return lmcache
-    return {name: value or 0 for name, value in lmcache.items()}
+    if cache.get("l1_memory_usage_bytes") is None:
+        return cache
+    return {name: value or 0 for name, value in cache.items()}
 
 
 async def _memory(sources: MetricsSources) -> dict[str, float | None]:
-    if sources.engine_pid is None and sources.lmcache_pid is None and sources.gpu is None:
+    if sources.engine.pid is None and sources.cache.pid is None and sources.gpu is None:
         return {}
     return await asyncio.to_thread(_read_memory, sources)
 
 
 def _read_memory(sources: MetricsSources) -> dict[str, float | None]:
-    engine_pid, lmcache_pid, gpu = sources.engine_pid, sources.lmcache_pid, sources.gpu
+    engine_pid, cache_pid, gpu = sources.engine.pid, sources.cache.pid, sources.gpu
     return {
         "engine_rss_mb": tree_rss_mb(engine_pid) if engine_pid is not None else None,
-        "lmcache_rss_mb": tree_rss_mb(lmcache_pid) if lmcache_pid is not None else None,
+        "lmcache_rss_mb": tree_rss_mb(cache_pid) if cache_pid is not None else None,
         "gpu_memory_mb": gpu.used_mb() if gpu is not None else None,
     }

@@ -1,4 +1,4 @@
-"""What the engine and LMCache said about themselves in one second."""
+"""What the engine and the cache behind it said about themselves in one second."""
 
 from dataclasses import dataclass, fields
 
@@ -38,5 +38,21 @@ class ServerSample:
     lmcache_rss_mb: float | None = None
     gpu_memory_mb: float | None = None
 
+
+CACHE_PREFIX = "lmcache_"
+"""Before the figures of whatever service is the cache, in the names of the columns."""
+
+ENGINE_FIGURES: tuple[str, ...] = tuple(
+    field.name
+    for field in fields(ServerSample)
+    if not field.name.startswith(CACHE_PREFIX)
+    and field.name not in ("at_s", "reachable", "engine_rss_mb", "gpu_memory_mb")
+)
+CACHE_FIGURES: tuple[str, ...] = tuple(
+    field.name.removeprefix(CACHE_PREFIX)
+    for field in fields(ServerSample)
+    if field.name.startswith(CACHE_PREFIX) and field.name != "lmcache_rss_mb"
+)
+"""What a map of counters can name."""
 
 COLUMNS: tuple[str, ...] = tuple(field.name for field in fields(ServerSample))

@@ -2,13 +2,22 @@
 
 import tomllib
 from collections.abc import Mapping
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field, fields, replace
 from importlib import resources
 from pathlib import Path
+from typing import Literal, get_args
 
 from loadgen.errors import UsageError
+from loadgen.stats.prometheus import Series
+from loadgen.stats.server_sample import CACHE_FIGURES, ENGINE_FIGURES
 from loadgen.targets.placeholders import KNOWN, unknown
 from loadgen.targets.toml_table import Table
+
+Role = Literal["engine", "cache", "service"]
+ROLES: tuple[Role, ...] = get_args(Role)
+CACHE_INFO = "cache_info"
+_FIGURES = (*ENGINE_FIGURES, CACHE_INFO, *CACHE_FIGURES)
+_USUAL_COUNTERS = {"engine": "vllm", "cache": "lmcache"}
 
 PLATFORMS = ("cpu", "gpu")
 CONDITIONS = (*PLATFORMS, "cpu_without_bfloat16", "kv_tokens", "local_model", "loopback")
@@ -33,7 +42,11 @@ class Addition:
 
 @dataclass(frozen=True, slots=True)
 class ServiceSpec:
-    """One program: how it is started, asked and emptied. Paths are relative to its URL."""
+    """One program: how it is started, asked and emptied. Paths are relative to its URL.
+
+    `role` is None until it stands in a target. `counters` names the map of `series`: which series
+    of its metrics is which figure.
+    """
 
     name: str
     argv: tuple[str, ...]
@@ -43,13 +56,16 @@ class ServiceSpec:
     metrics: str | None
     reset: str | None
     empty_metric: str | None
+    role: Role | None
+    counters: str | None
     block_size: Mapping[str, int]
     when: Mapping[str, Addition]
+    series: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
 class TargetSpec:
-    """Services in start order; the last one is the engine, to which `extra` is added."""
+    """Services in start order; `extra` is added to the one that is the engine."""
 
     name: str
     description: str
@@ -59,7 +75,11 @@ class TargetSpec:
     @property
     def engine(self) -> ServiceSpec:
         """The service that answers requests."""
-        return self.services[-1]
+        return next(each for each in self.services if each.role == "engine")
+
+    def of_role(self, role: Role) -> ServiceSpec | None:
+        """The first service with this role."""
+        return next((each for each in self.services if each.role == role), None)
 
 
 def load_catalog(extra: Path | None = None) -> dict[str, TargetSpec]:
@@ -67,11 +87,16 @@ def load_catalog(extra: Path | None = None) -> dict[str, TargetSpec]:
 
     Raises UsageError naming file, table and key for anything that is not as it must be.
     """
-    shipped = resources.files(__package__).joinpath("catalog.toml").read_text(encoding="utf-8")
-    files = [_parse(shipped, "catalog.toml")]
+    files = [_shipped()]
     if extra is not None:
         files.append(_parse(_read(extra), str(extra)))
     return _Catalog(files).targets()
+
+
+def usual_series(role: Literal["engine", "cache"]) -> tuple[str, Mapping[str, str]]:
+    """The map of counters, by its name, of services that name none."""
+    name = _USUAL_COUNTERS[role]
+    return name, _series(_shipped().tables("counters")[name])
 
 
 def find_target(catalog: Mapping[str, TargetSpec], name: str) -> TargetSpec:
@@ -79,6 +104,11 @@ def find_target(catalog: Mapping[str, TargetSpec], name: str) -> TargetSpec:
     if name not in catalog:
         raise UsageError(f"unknown target {name!r}: choose one of {', '.join(catalog)}")
     return catalog[name]
+
+
+def _shipped() -> Table:
+    text = resources.files(__package__).joinpath("catalog.toml").read_text(encoding="utf-8")
+    return _parse(text, "catalog.toml")
 
 
 def _read(path: Path) -> str:
@@ -96,12 +126,12 @@ def _parse(text: str, file: str) -> Table:
         raise UsageError(f"{file} is not valid TOML: it is nested too deeply") from None
     except ValueError as error:
         raise UsageError(f"{file} is not valid TOML: {error}") from error
-    root.allow("services", "targets")
+    root.allow("services", "targets", "counters")
     return root
 
 
 def _service(table: Table, name: str) -> ServiceSpec:
-    table.allow(*(f.name for f in fields(ServiceSpec) if f.name != "name"))
+    table.allow(*(f.name for f in fields(ServiceSpec) if f.name not in ("name", "series")))
     own = _addition(table, "argv")
     if not own.args:
         raise table.error("argv", "is missing, give the command as a list of strings")
@@ -114,9 +144,54 @@ def _service(table: Table, name: str) -> ServiceSpec:
         metrics=table.text("metrics"),
         reset=table.text("reset"),
         empty_metric=table.text("empty_metric"),
+        role=_role(table),
+        counters=table.text("counters"),
         block_size=_block_sizes(table.table("block_size")),
         when=_additions(table),
     )
+
+
+def _role(table: Table) -> Role | None:
+    given = table.text("role")
+    for role in ROLES:
+        if given == role:
+            return role
+    if given is not None:
+        raise table.error("role", f"unknown role {given!r}, choose one of {', '.join(ROLES)}")
+    return None
+
+
+def _series(table: Table) -> dict[str, str]:
+    """A map of counters: figures and the series they are read from."""
+    table.allow(*_FIGURES)
+    series = {figure: table.required_text(figure) for figure in table.values}
+    for figure, text in series.items():
+        try:
+            Series.parse(text)
+        except ValueError as error:
+            raise table.error(figure, str(error)) from None
+    return series
+
+
+def _with_roles(services: tuple[ServiceSpec, ...], table: Table) -> tuple[ServiceSpec, ...]:
+    """Each service with its role: the one that was given, or the usual one."""
+    has_engine = any(each.role == "engine" for each in services)
+    found = [
+        replace(each, role=each.role or _usual_role(each, not has_engine and each is services[-1]))
+        for each in services
+    ]
+    for role, least in (("engine", 1), ("cache", 0)):
+        names = [each.name for each in found if each.role == role]
+        if not least <= len(names) <= 1:
+            said = " and ".join(names) if names else "no service"
+            raise table.error("services", f"{said} with role {role!r}, a target has one")
+    return tuple(found)
+
+
+def _usual_role(service: ServiceSpec, is_engine: bool) -> Role:
+    if is_engine:
+        return "engine"
+    return "cache" if service.reset else "service"
 
 
 def _block_sizes(table: Table) -> dict[str, int]:
@@ -155,6 +230,12 @@ class _Catalog:
             for file in files
             for name, table in file.tables("services").items()
         }
+        self._counters = {
+            name: _series(table)
+            for file in files
+            for name, table in file.tables("counters").items()
+        }
+        self._require_counters()
 
     def targets(self) -> dict[str, TargetSpec]:
         names = dict.fromkeys(name for file in self._files for name in file.table("targets").values)
@@ -175,7 +256,24 @@ class _Catalog:
             args, env = (*base.extra.args, *extra.args), {**base.extra.env, **extra.env}
             extra = Addition(args, env)
         description = table.text("description") or (base.description if base else "")
-        return TargetSpec(name, description, services, extra)
+        return TargetSpec(name, description, self._observed(services, table), extra)
+
+    def _observed(self, services: tuple[ServiceSpec, ...], table: Table) -> tuple[ServiceSpec, ...]:
+        """The services with their roles and counters."""
+        found = []
+        for each in _with_roles(services, table):
+            counters = each.counters or _USUAL_COUNTERS.get(str(each.role), "")
+            series = self._counters.get(counters, {})
+            found.append(replace(each, counters=counters or None, series=series))
+        return tuple(found)
+
+    def _require_counters(self) -> None:
+        for file in self._files:
+            for table in file.tables("services").values():
+                name = table.text("counters")
+                if name is not None and name not in self._counters:
+                    known = ", ".join(self._counters)
+                    raise table.error("counters", f"unknown counters {name!r}, known are {known}")
 
     def _find(self, name: str, below: int) -> tuple[int, Table]:
         levels = [i for i in range(below) if name in self._files[i].table("targets").values]

@@ -15,7 +15,7 @@ PROBE_TOKENS = 513  # longer than two blocks or chunks of up to 256 tokens
 
 
 class CacheReset:
-    """Resets through the services' own routes, the engine (the last service) first."""
+    """Resets through the services' own routes, the engine first."""
 
     def __init__(
         self,
@@ -25,7 +25,7 @@ class CacheReset:
         max_model_len: int | None,
     ) -> None:
         self._session = session
-        self._plans = plans
+        self._plans = sorted(plans, key=lambda plan: plan.role != "engine")
         self._model = model
         self._probe_tokens = min(PROBE_TOKENS, (max_model_len or PROBE_TOKENS + 1) - 1)
 
@@ -48,7 +48,7 @@ class CacheReset:
 
     async def probe(self) -> int | None:
         """The cached tokens of a fixed prompt. Raises ApiError."""
-        url = self._plans[-1].url
+        url = self._plans[0].url
         return await engine_api.complete(self._session, url, self._model, self._probe_tokens)
 
     async def _empty(self) -> bool:
@@ -57,7 +57,7 @@ class CacheReset:
         A reset is refused for as long as requests run or their KV is still being stored.
         """
         for _ in range(RESET_TRIES):
-            if all([await self._reset(plan) for plan in reversed(self._plans)]):
+            if all([await self._reset(plan) for plan in self._plans]):
                 return True
             await asyncio.sleep(RESET_PAUSE_S)
         return False

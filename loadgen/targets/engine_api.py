@@ -1,17 +1,17 @@
 """What we ask a running service over HTTP, apart from load."""
 
 import json
-import re
 from dataclasses import dataclass
 from typing import Any
 
 import aiohttp
 
+from loadgen.stats.prometheus import MetricReader, Series
+
 # Small ids are single bytes in every byte-level vocabulary, so any model knows these.
 PROBE_IDS = range(100, 200)
 REQUEST_TIMEOUT = aiohttp.ClientTimeout(total=120)
 STATUS_TIMEOUT = aiohttp.ClientTimeout(total=10)
-CACHE_INFO = re.compile(r"^vllm:cache_config_info\{(?P<labels>.*)\} ", re.MULTILINE)
 
 
 class ApiError(Exception):
@@ -63,21 +63,26 @@ async def max_model_len(session: aiohttp.ClientSession, url: str) -> int | None:
     return length if isinstance(length, int) else None
 
 
-async def engine_cache(session: aiohttp.ClientSession, metrics_url: str) -> EngineCache | None:
-    """Block size and blocks by vLLM's metrics, None where there are none. Raises ApiError."""
-    match = CACHE_INFO.search(await _text(session, "GET", metrics_url))
-    if match is None:
-        return None
-    labels = dict(re.findall(r'(\w+)="([^"]*)"', match["labels"]))
-    size, blocks = labels.get("block_size", ""), labels.get("num_gpu_blocks", "")
-    return EngineCache(int(size), int(blocks)) if size.isdigit() and blocks.isdigit() else None
+async def engine_cache(
+    session: aiohttp.ClientSession, metrics_url: str, info: str
+) -> EngineCache | None:
+    """Block size and blocks by the labels of the metric `info`, None where there are none.
+
+    Raises ApiError.
+    """
+    page = await _text(session, "GET", metrics_url)
+    for sample in MetricReader([Series.parse(info).name]).read(page.encode()):
+        size, blocks = (sample.labels.get(name, "") for name in ("block_size", "num_gpu_blocks"))
+        if size.isdigit() and blocks.isdigit():
+            return EngineCache(int(size), int(blocks))
+    return None
 
 
 async def metric(session: aiohttp.ClientSession, metrics_url: str, name: str) -> float | None:
     """The sum of a metric's series, None where it is not there. Raises ApiError."""
-    text = await _text(session, "GET", metrics_url)
-    series = re.findall(rf"^{re.escape(name)}(?:\{{.*\}})? (\S+)$", text, re.MULTILINE)
-    return sum(map(float, series)) if series else None
+    page = await _text(session, "GET", metrics_url)
+    values = [sample.value for sample in MetricReader([name]).read(page.encode())]
+    return sum(values) if values else None
 
 
 async def _json(

@@ -4,12 +4,12 @@ import secrets
 import sys
 import tempfile
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from loadgen.errors import UsageError
 from loadgen.targets.capacity import KvCapacity
-from loadgen.targets.catalog import Addition, ServiceSpec, TargetSpec
+from loadgen.targets.catalog import Addition, Role, ServiceSpec, TargetSpec
 from loadgen.targets.hardware import Platform, has_bfloat16_kernels
 from loadgen.targets.model_config import is_quantized
 from loadgen.targets.placeholders import fill, ports_in
@@ -34,6 +34,9 @@ class ServicePlan:
     reset_url: str | None = None
     empty_metric: str | None = None
     scratch_dir: Path | None = None
+    role: Role = "service"
+    counters: str | None = None
+    series: Mapping[str, str] = field(default_factory=dict)
 
 
 def plan_capacity(
@@ -161,6 +164,9 @@ def _plan(
         reset_url=url + service.reset if service.reset else None,
         empty_metric=service.empty_metric,
         scratch_dir=scratch_dir,
+        role=service.role or "service",
+        counters=service.counters,
+        series=service.series,
     )
 
 

@@ -44,7 +44,7 @@ class ServiceGroup:
             await self._until_ready(process)
 
     async def stop(self) -> None:
-        """Stop the engine first: it would wait for a cache server that is gone."""
+        """Stop the last first: an engine would wait for a cache server that is gone."""
         while self._processes:
             await self._processes[-1].stop()
             self._processes.pop()
@@ -66,7 +66,8 @@ class ServiceGroup:
 
     def error(self, happening: str) -> TargetError:
         """The error to raise about the engine, with what its log tells."""
-        return self._processes[-1].error(happening)
+        engines = [each for each in self._processes if each.plan.role == "engine"]
+        return (engines or self._processes)[-1].error(happening)
 
     async def _watch(self, process: ServiceProcess) -> None:
         await process.wait()

@@ -11,7 +11,7 @@ import aiohttp
 from loadgen.errors import TargetError
 from loadgen.targets import engine_api
 from loadgen.targets.capacity import RESERVED_BLOCKS, KvCapacity
-from loadgen.targets.catalog import TargetSpec
+from loadgen.targets.catalog import CACHE_INFO, TargetSpec
 from loadgen.targets.cold import CacheReset
 from loadgen.targets.engine_api import ApiError, EngineCache
 from loadgen.targets.hardware import Platform, detect_platform, installed_versions, require_packages
@@ -91,7 +91,7 @@ class RunningTarget:
         self._settings = settings
         self._session = session
         self._group = group
-        self._engine: ServicePlan = group.plans[-1]
+        self._engine = next(plan for plan in group.plans if plan.role == "engine")
         self._facts = EngineFacts(None, None)
         self.url = self._engine.url
         self.model = settings.name
@@ -101,13 +101,18 @@ class RunningTarget:
         await self._group.start()
         try:
             await engine_api.complete(self._session, self.url, self.model, GREETING_TOKENS)
-            metrics = self._engine.metrics_url
-            cache = await engine_api.engine_cache(self._session, metrics) if metrics else None
+            cache = await self._cache()
             length = await engine_api.max_model_len(self._session, self.url)
         except ApiError as error:
             self.check()
             raise self._group.error(f"is up but does not answer ({error})") from error
         self._facts = EngineFacts(cache, length)
+
+    async def _cache(self) -> EngineCache | None:
+        metrics, info = self._engine.metrics_url, self._engine.series.get(CACHE_INFO)
+        if metrics is None or info is None:
+            return None
+        return await engine_api.engine_cache(self._session, metrics, info)
 
     def require(self, capacity: KvCapacity | None) -> None:
         """TargetError when the engine reports another cache than the one asked for."""
@@ -142,8 +147,24 @@ class RunningTarget:
             "usable_blocks": usable,
             "usable_tokens": usable * cache.block_size if cache and usable else None,
             "max_model_len": self.max_model_len,
+            "sources": self._sources(),
             "metrics_urls": {plan.name: plan.metrics_url for plan in self._group.plans},
             "l1_gb": self._settings.l1_gb if uses(self._spec, "l1_gb") else None,
+        }
+
+    def _sources(self) -> dict[str, Any]:
+        """Whom to ask for figures, by role."""
+        pids = self._group.pids()
+        return {
+            plan.role: {
+                "name": plan.name,
+                "metrics_url": plan.metrics_url,
+                "counters": plan.counters or "",
+                "series": dict(plan.series),
+                "pid": next(iter(pids.get(plan.name, [])), None),
+            }
+            for plan in self._group.plans
+            if plan.role != "service"
         }
 
     def check(self) -> None:

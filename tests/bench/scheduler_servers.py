@@ -11,7 +11,7 @@ from scheduler_batches import BLOCK_TOKENS
 from loadgen.client.client import StreamingClient
 from loadgen.client.settings import ClientSettings
 from loadgen.launch.target_run import demo_model
-from loadgen.stats.server_metrics import MetricsSources
+from loadgen.stats.server_metrics import MetricsSource, MetricsSources
 from loadgen.targets.catalog import load_catalog
 from loadgen.targets.context_scheduler import ContextSchedulerSettings
 from loadgen.targets.settings import TargetSettings
@@ -65,7 +65,8 @@ class Server:
     @property
     def sources(self) -> MetricsSources:
         """Where its counters are."""
-        return MetricsSources(engine_url=self.target.url)
+        told = self.target.facts()["sources"]["engine"]
+        return MetricsSources(MetricsSource(told["metrics_url"], told["series"]))
 
 
 @asynccontextmanager

@@ -44,6 +44,7 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--litter", type=Path, help="leave a file in this empty directory")
     parser.add_argument("--window", type=int, default=160, help="max_model_len")
     parser.add_argument("--sick", action="store_true", help="answer 500 to every streamed request")
+    parser.add_argument("--counters", default="", help="at /stats, with names that begin so")
     parser.add_argument("--lives", type=int, help="die at the streamed request after so many")
     return parser.parse_args()
 
@@ -51,6 +52,7 @@ def _options() -> argparse.Namespace:
 def _handler(options: argparse.Namespace) -> type[BaseHTTPRequestHandler]:
     cache: set[str] = set()
     refusals = iter(range(options.busy))
+    streamed = argparse.Namespace(tokens=0)
     lives = iter(range(options.lives)) if options.lives is not None else repeat(0)
 
     def complete(body: dict[str, Any]) -> dict[str, Any]:
@@ -70,6 +72,10 @@ def _handler(options: argparse.Namespace) -> type[BaseHTTPRequestHandler]:
                 labels = f'block_size="{BLOCK_TOKENS}",num_gpu_blocks="{options.blocks}"'
                 kept = f"kept_bytes {len(cache)}"
                 self._answer(200, f"vllm:cache_config_info{{{labels}}} 1.0\n{kept}\n")
+            elif self.path == "/stats" and options.counters:
+                tokens = streamed.tokens
+                rows = f'in{{of="prompt"}} {tokens}', f'in{{of="cache"}} {tokens // 4}', "at_work 2"
+                self._answer(200, "".join(f"{options.counters}{row}\n" for row in rows))
             elif self.path == "/v1/models":
                 self._answer(
                     200, json.dumps({"data": [{"id": "m", "max_model_len": options.window}]})
@@ -97,12 +103,13 @@ def _handler(options: argparse.Namespace) -> type[BaseHTTPRequestHandler]:
             if options.sick:
                 self._answer(500, "")
                 return
+            streamed.tokens += 100
             self.send_response(200)
             self.send_header("Content-Type", "text/event-stream")
             self.end_headers()
             usage = {"prompt_tokens": 100, "completion_tokens": tokens}
-            for count in range(tokens):
-                reason = "length" if count + 1 == tokens else None
+            for number in range(tokens):
+                reason = "length" if number + 1 == tokens else None
                 choice = {"index": 0, "text": " word", "finish_reason": reason}
                 self._event({"choices": [choice]})
             self._event({"choices": [], "usage": usage})

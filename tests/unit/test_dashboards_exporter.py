@@ -213,7 +213,13 @@ def test_what_is_no_port_is_refused(port: int) -> None:
 
 
 def test_targets_are_what_the_swarm_loads() -> None:
-    swarm = leader(facts={"lmcache_url": "http://127.0.0.1:9000"})
+    swarm = leader(
+        facts={
+            "sources": {
+                "cache": {"name": "lmcache", "metrics_url": "http://127.0.0.1:9000/metrics"}
+            }
+        }
+    )
     found = {each["labels"]["job"]: each["targets"] for each in targets(swarm)}
     assert found == {"vllm": ["host:8000"], "lmcache": ["127.0.0.1:9000"]}
     swarm.preparation.facts.url = "https://host/behind/proxy"

@@ -190,7 +190,7 @@ def summary_of_nothing() -> dict[str, Any]:
     leader = SimpleNamespace(
         preparation=SimpleNamespace(options=SimpleNamespace(max_lag_ms=100.0)),
         ledger=SimpleNamespace(counts=Counts(), clients=ClientHealth()),
-        server=SimpleNamespace(course=ServerCourse()),
+        server=SimpleNamespace(course=ServerCourse(), note=None),
         directory=None,
         roll=None,
         stats_reset_s=None,

@@ -10,7 +10,14 @@ from aiohttp.test_utils import TestServer
 
 from loadgen.client import question
 from loadgen.stats import server_metrics
-from loadgen.stats.server_metrics import COLUMNS, MetricsScraper, MetricsSources, ServerSample
+from loadgen.stats.server_metrics import (
+    COLUMNS,
+    MetricsScraper,
+    MetricsSource,
+    MetricsSources,
+    ServerSample,
+)
+from loadgen.targets.catalog import usual_series
 
 ENGINE_PAGE = """\
 # TYPE vllm:num_requests_running gauge
@@ -76,13 +83,23 @@ def page(text: str | bytes, status: int = 200) -> Handler:
     return handler
 
 
+def engine(url: str) -> MetricsSources:
+    name, series = usual_series("engine")
+    return MetricsSources(MetricsSource(f"{url.rstrip('/')}/metrics", series, name))
+
+
+def cache(url: str) -> MetricsSources:
+    name, series = usual_series("cache")
+    return MetricsSources(cache=MetricsSource(f"{url.rstrip('/')}/metrics", series, name))
+
+
 async def sample(sources: MetricsSources) -> ServerSample:
     async with MetricsScraper(sources) as scraper:
         return await scraper.scrape(12.5)
 
 
 async def test_an_engines_figures_are_summed_over_its_replicas(serve: Serve) -> None:
-    got = await sample(MetricsSources(engine_url=await serve(page(ENGINE_PAGE))))
+    got = await sample(engine(await serve(page(ENGINE_PAGE))))
     assert got == ServerSample(
         at_s=12.5,
         reachable=True,
@@ -104,12 +121,12 @@ async def test_an_engines_figures_are_summed_over_its_replicas(serve: Serve) -> 
 
 
 async def test_counts_are_whole_numbers_for_the_csv(serve: Serve) -> None:
-    got = await sample(MetricsSources(engine_url=await serve(page(ENGINE_PAGE))))
+    got = await sample(engine(await serve(page(ENGINE_PAGE))))
     assert str(got.prompt_tokens) == "27978"
 
 
 async def test_lmcaches_figures(serve: Serve) -> None:
-    got = await sample(MetricsSources(lmcache_url=await serve(page(LMCACHE_PAGE))))
+    got = await sample(cache(await serve(page(LMCACHE_PAGE))))
     assert got.reachable is None
     assert got.lmcache_lookup_requested_tokens == 13056
     assert got.lmcache_lookup_hit_l1_tokens == 7808
@@ -119,7 +136,7 @@ async def test_lmcaches_figures(serve: Serve) -> None:
 
 
 async def test_an_lmcache_that_has_not_counted_yet_stands_at_zero(serve: Serve) -> None:
-    got = await sample(MetricsSources(lmcache_url=await serve(page(LMCACHE_FRESH))))
+    got = await sample(cache(await serve(page(LMCACHE_FRESH))))
     assert got.lmcache_lookup_requested_tokens == 0
     assert got.lmcache_l1_memory_usage_bytes == 0
 
@@ -131,14 +148,12 @@ async def test_an_lmcache_that_has_not_counted_yet_stands_at_zero(serve: Serve) 
 async def test_a_host_without_metrics_is_reachable_and_unknown(
     serve: Serve, body: str | bytes, status: int
 ) -> None:
-    got = await sample(MetricsSources(engine_url=await serve(page(body, status))))
+    got = await sample(engine(await serve(page(body, status))))
     assert got == ServerSample(12.5, reachable=True)
 
 
 async def test_a_value_that_is_no_number_is_unknown(serve: Serve) -> None:
-    got = await sample(
-        MetricsSources(engine_url=await serve(page("vllm:num_requests_running NaN")))
-    )
+    got = await sample(engine(await serve(page("vllm:num_requests_running NaN"))))
     assert got.running is None
 
 
@@ -152,10 +167,10 @@ async def test_an_engine_that_died_is_told_from_one_that_is_slow(
     with socket.socket() as unused:
         unused.bind(("127.0.0.1", 0))
         port = unused.getsockname()[1]
-    dead = await sample(MetricsSources(engine_url=f"http://127.0.0.1:{port}"))
+    dead = await sample(engine(f"http://127.0.0.1:{port}"))
     assert dead == ServerSample(12.5, reachable=False)
     monkeypatch.setattr(server_metrics, "_TIMEOUT_S", 0.05)
-    slow = await sample(MetricsSources(engine_url=await serve(hang)))
+    slow = await sample(engine(await serve(hang)))
     assert slow == ServerSample(12.5, reachable=None)
 
 
@@ -167,7 +182,7 @@ async def test_an_endless_page_is_given_up(serve: Serve, monkeypatch: pytest.Mon
             await response.write(b"vllm:num_requests_running 1\n" * 100)
 
     monkeypatch.setattr(question, "MAX_BODY_BYTES", 50_000)
-    got = await sample(MetricsSources(engine_url=await serve(endless)))
+    got = await sample(engine(await serve(endless)))
     assert got == ServerSample(12.5, reachable=True)
 
 
@@ -177,7 +192,7 @@ class OneGpu:
 
 
 async def test_memory_is_that_of_the_processes_and_gpus_named() -> None:
-    got = await sample(MetricsSources(engine_pid=os.getpid(), gpu=OneGpu()))  # type: ignore[arg-type]
+    got = await sample(MetricsSources(MetricsSource(pid=os.getpid()), gpu=OneGpu()))  # type: ignore[arg-type]
     assert got.engine_rss_mb is not None
     assert got.engine_rss_mb > 5
     assert (got.lmcache_rss_mb, got.gpu_memory_mb) == (None, 42.0)

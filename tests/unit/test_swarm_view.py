@@ -15,7 +15,7 @@ SERVER = {"computed_prompt_tokens": 25, "cached_prompt_tokens": 75, "hit_rate": 
     ("server", "cached_share", "said"),
     [
         (None, None, "the host tells nothing about its cache"),
-        (None, 0.6, "60.0% from cache, by the replies of the host (no /metrics of vLLM)"),
+        (None, 0.6, "60.0% from cache, by the replies of the host (no counters of the engine)"),
         (None, 0.0, "0.0% from cache, by the replies"),
         (SERVER, 0.6, "25 computed, 75 from cache, hit rate 75.0%"),
     ],

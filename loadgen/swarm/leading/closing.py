@@ -57,6 +57,7 @@ def summarize_run(leader: "Leader") -> dict[str, Any]:
     )
     lost = (leader.roll.lost, leader.roll.lost_share) if leader.roll is not None else (0, 0.0)
     return summary | {
+        "server_note": leader.server.note,
         "stats_reset_s": leader.stats_reset_s,
         "lost_workers": lost[0],
         "lost_share": lost[1],

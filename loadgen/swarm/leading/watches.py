@@ -4,6 +4,7 @@ import asyncio
 import contextlib
 from collections import deque
 from collections.abc import AsyncIterator, Callable, Mapping
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -13,8 +14,14 @@ from loadgen.errors import HostError
 from loadgen.stats.clock import RunClock
 from loadgen.stats.memory import GpuMemory
 from loadgen.stats.server_counters import ServerCourse
-from loadgen.stats.server_metrics import MetricsScraper, MetricsSources, ServerSample
+from loadgen.stats.server_metrics import (
+    MetricsScraper,
+    MetricsSource,
+    MetricsSources,
+    ServerSample,
+)
 from loadgen.swarm.engine import Engine
+from loadgen.targets.catalog import usual_series
 
 KEPT = 60
 """So many samples are kept, for those who look at the last seconds."""
@@ -40,17 +47,13 @@ class ServerWatch:
         self.whole, self.course = ServerCourse(), ServerCourse(warmup_s)
         self._on_sample = on_sample
         self._on_death = on_death
+        self._engine = MetricsSource()
         self._lifetime = contextlib.AsyncExitStack()
 
     def open(self, url: str, target: Mapping[str, Any], clock: RunClock) -> None:
         """Take the sample before anything is sent, and go on each second."""
-        sources = MetricsSources(
-            engine_url=url,
-            lmcache_url=target.get("lmcache_url"),
-            engine_pid=target.get("engine_pid"),
-            lmcache_pid=target.get("lmcache_pid"),
-            gpu=GpuMemory.open() if target else None,
-        )
+        sources = sources_of(url, target)
+        self._engine = sources.engine
         engine = Engine.of_process()
         scraper = Scraper(
             sources,
@@ -59,6 +62,18 @@ class ServerWatch:
             on_death=lambda: engine.post(self._on_death),
         )
         engine.run(self._lifetime.enter_async_context(scraper.running()))
+
+    @property
+    def note(self) -> str | None:
+        """Why there are no figures of the engine, None where there are some."""
+        asked = self._engine
+        if self.whole.told or not self.whole.count:
+            return None
+        example = next(iter(asked.series.values()), "counter")
+        return (
+            f"no figures of the engine: {asked.metrics_url} tells no {example}, nor any other"
+            f" of the counters {asked.counters}: a file for --targets can say how it names its own"
+        )
 
     def close(self) -> None:
         """Take the last sample; may be called again."""
@@ -71,6 +86,21 @@ class ServerWatch:
             course.add(sample)
         self.recent.append(sample)
         self._on_sample(sample)
+
+
+def sources_of(url: str, target: Mapping[str, Any]) -> MetricsSources:
+    """Whom to ask about a host at `url`, with the facts of the target that it is, if it is one."""
+    told = target.get("sources", {})
+    engine, cache = (_source(told.get(role, {})) for role in ("engine", "cache"))
+    if not engine.series:
+        name, series = usual_series("engine")
+        engine = replace(engine, counters=name, series=series)
+    engine = replace(engine, metrics_url=engine.metrics_url or f"{url.rstrip('/')}/metrics")
+    return MetricsSources(engine, cache, GpuMemory.open() if target else None)
+
+
+def _source(told: Mapping[str, Any]) -> MetricsSource:
+    return MetricsSource(**{name: value for name, value in told.items() if name != "name"})
 
 
 class Scraper:

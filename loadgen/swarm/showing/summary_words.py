@@ -61,6 +61,8 @@ def summary_lines(summary: dict[str, Any]) -> list[str]:
         lines.append(f"sent again: {summary['resends']}, as the host had closed kept connections")
     if summary["refused_share"] is not None:
         lines.append(_retrieval_line(summary))
+    if summary.get("server_note"):
+        lines.append(summary["server_note"])
     if summary["outcomes"]["ok"] and not summary["metrics"]["cached_tokens"]["count"]:
         lines.append(NO_CACHED_TOKENS)
     if summary["diversity"]:
@@ -97,9 +99,9 @@ def _cache_line(summary: dict[str, Any]) -> str:
         if told is not None:
             return (
                 f"prompt tokens: {told:.1%} from cache, by the replies of the host"
-                " (no /metrics of vLLM)"
+                " (no counters of the engine)"
             )
-        return "prompt tokens: the host tells nothing about its cache (no /metrics of vLLM)"
+        return "prompt tokens: the host tells nothing about its cache"
     line = (
         f"prompt tokens: {server['computed_prompt_tokens']:.0f} computed,"
         f" {server['cached_prompt_tokens']:.0f} from cache, hit rate {server['hit_rate']:.1%}"
