@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from loadgen.record import COLUMNS, RequestRecord
-from loadgen.runs.formula import without_formula
+from loadgen.runs.csv_log import without_formula
 from loadgen.swarm.sending.ledger import Row
 
 MOST_ERROR_CHARACTERS = 160

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from loadgen.runs.directory import read_json
+from loadgen.runs.json_file import read_json
 
 _NUMBER = (int, float)
 DESCRIPTION: Mapping[str, Any] = {

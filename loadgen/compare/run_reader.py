@@ -10,7 +10,6 @@ import numpy as np
 from loadgen.compare import locust_csv
 from loadgen.compare.csv_table import MOST, CsvTable
 from loadgen.compare.facts import facts_of
-from loadgen.compare.json_object import malformed, read_object
 from loadgen.compare.requests_csv import HEADER as REQUESTS_HEADER
 from loadgen.compare.requests_csv import TimedRequests, series_of
 from loadgen.compare.run import Run
@@ -20,6 +19,7 @@ from loadgen.compare.stream import read_stream
 from loadgen.compare.warmup import own_warmup_s, steady_remarks, steady_state_of
 from loadgen.errors import UsageError
 from loadgen.runs.directory import RUN_JSON
+from loadgen.runs.json_file import malformed, read_object
 from loadgen.stats.steady_state import SteadyState
 
 SUMMARY_JSON = "summary.json"

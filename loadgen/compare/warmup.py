@@ -8,7 +8,8 @@ from typing import Any
 import numpy as np
 
 from loadgen.compare.requests_csv import TimedRequests
-from loadgen.runs.directory import RUN_JSON, read_json
+from loadgen.runs.directory import RUN_JSON
+from loadgen.runs.json_file import read_json
 from loadgen.stats.steady_state import (
     COLUMNS,
     SteadyState,

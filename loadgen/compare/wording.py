@@ -8,7 +8,7 @@ from loadgen.compare.interval import Interval
 from loadgen.compare.judgement import Judgement
 from loadgen.compare.metrics import Statistic
 from loadgen.compare.row import Row
-from loadgen.runs.formula import without_formula
+from loadgen.runs.csv_log import without_formula
 
 NOTHING = "-"
 MOST_SHOWN = 10_000

@@ -18,7 +18,8 @@ from loadgen.errors import TargetError, UsageError
 from loadgen.launch.arguments import TargetArguments
 from loadgen.launch.target_run import choose_targets, target_settings, tokenizer_of
 from loadgen.launch.terminal import interruptible, say
-from loadgen.runs.directory import check_directory, write_json
+from loadgen.runs.directory import check_directory
+from loadgen.runs.json_file import write_json
 from loadgen.targets.catalog import ServiceSpec, TargetSpec
 from loadgen.targets.demo_model import MARK
 from loadgen.targets.hardware import detect_platform

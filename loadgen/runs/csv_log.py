@@ -8,7 +8,21 @@ from pathlib import Path
 from types import NoneType
 from typing import Any, TextIO
 
-from loadgen.runs.formula import without_formula
+_BEGINNINGS = ("=", "+", "-", "@", "\t", "\r")
+
+
+def without_formula(text: str) -> str:
+    """`text` behind an apostrophe where a spreadsheet would take it for a formula.
+
+    Different texts stay different: one that has its apostrophe already gets another.
+    """
+    return f"'{text}" if text.lstrip("'").startswith(_BEGINNINGS) else text
+
+
+def with_formula(cell: str) -> str:
+    """The text that `without_formula` made the cell of."""
+    is_guarded = cell.startswith("'") and without_formula(cell[1:]) == cell
+    return cell[1:] if is_guarded else cell
 
 
 def to_csv(rows: Iterable[Sequence[Any]]) -> str:

@@ -1,7 +1,5 @@
 """The run directory: what a run leaves behind, and the only interface to whoever reads it."""
 
-import contextlib
-import json
 import tempfile
 from collections.abc import Mapping
 from pathlib import Path
@@ -10,6 +8,7 @@ from typing import Any
 from loadgen.errors import UsageError
 from loadgen.record import BATCH_COLUMNS, COLUMNS
 from loadgen.runs.csv_log import CsvLog
+from loadgen.runs.json_file import write_json
 from loadgen.stats.self_watch import COLUMNS as CLIENT_COLUMNS
 from loadgen.stats.server_metrics import COLUMNS as SERVER_COLUMNS
 
@@ -78,26 +77,3 @@ def open_directory(path: Path, batched: bool = False) -> RunDirectory:
 def _unwritable(path: Path, error: OSError) -> UsageError:
     reason = error.strerror or str(error)
     return UsageError(f"--out {path} cannot be written ({reason}): name another directory")
-
-
-def write_json(path: Path, value: Any) -> None:
-    """Write JSON so that a reader never sees half of it. Names of files that are no UTF-8 have a
-    `?` for each byte that is none; what fails leaves nothing behind."""
-    temporary = path.with_suffix(path.suffix + ".tmp")
-    text = json.dumps(value, indent=2, ensure_ascii=False, default=str, allow_nan=False)
-    try:
-        temporary.write_text(text + "\n", encoding="utf-8", errors="replace")
-        temporary.replace(path)
-    except BaseException:
-        with contextlib.suppress(OSError):
-            temporary.unlink()
-        raise
-
-
-def read_json(path: Path) -> dict[str, Any]:
-    """Read a JSON object; an empty one where the file is missing or broken."""
-    with contextlib.suppress(OSError, ValueError, RecursionError):
-        value = json.loads(path.read_text(encoding="utf-8"))
-        if isinstance(value, dict):
-            return value
-    return {}

@@ -6,7 +6,7 @@ from typing import Any
 
 from rich.table import Table
 
-from loadgen.runs.directory import read_json
+from loadgen.runs.json_file import read_json
 
 Figure = Callable[[dict[str, Any]], float | None]
 

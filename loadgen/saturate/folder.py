@@ -6,10 +6,10 @@ from pathlib import Path
 from typing import Any
 
 from loadgen.compare.interval import Interval
-from loadgen.compare.json_object import malformed, read_object
 from loadgen.errors import UsageError
 from loadgen.runs.csv_log import to_csv
-from loadgen.runs.directory import check_directory, write_json
+from loadgen.runs.directory import check_directory
+from loadgen.runs.json_file import malformed, read_object, write_json
 from loadgen.runs.machine import machine, versions, without_secrets
 from loadgen.saturate.course import Course, Ending, Step
 from loadgen.saturate.judge import Judgement

@@ -4,7 +4,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from loadgen.compare.json_object import malformed
+from loadgen.runs.json_file import malformed
 from loadgen.stats.metrics import figures, summarized
 
 Source = Callable[[Mapping[str, Any]], Any]

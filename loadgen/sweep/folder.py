@@ -9,9 +9,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from loadgen.compare.json_object import malformed, read_object
 from loadgen.errors import UsageError
-from loadgen.runs.directory import check_directory, write_json
+from loadgen.runs.directory import check_directory
+from loadgen.runs.json_file import malformed, read_object, write_json
 from loadgen.runs.machine import machine, versions
 from loadgen.sweep.definition import Definition
 from loadgen.sweep.made_cell import MadeCell, read_made_cell

@@ -4,9 +4,8 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 
-from loadgen.compare.json_object import malformed, read_object
-from loadgen.runs.directory import write_json
 from loadgen.runs.exit_code import DONE, FAILED, SATURATED
+from loadgen.runs.json_file import malformed, read_object, write_json
 
 CELL_JSON = "cell.json"
 WHOLE = (DONE, FAILED, SATURATED)

@@ -5,10 +5,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from loadgen.compare.json_object import read_object
 from loadgen.compare.soundness import faults_of
 from loadgen.runs.csv_log import to_csv
 from loadgen.runs.directory import RUN_JSON
+from loadgen.runs.json_file import read_object
 from loadgen.sweep.figures import FIGURES, figures_of
 from loadgen.sweep.made_cell import MadeCell, read_made_cell
 

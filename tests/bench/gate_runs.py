@@ -12,7 +12,8 @@ from loadgen.launch.arguments import parse_run
 from loadgen.launch.swarm_process import run_swarm
 from loadgen.launch.target_run import Leg, plan_legs
 from loadgen.launch.terminal import Interruption
-from loadgen.runs.directory import RUN_JSON, read_json
+from loadgen.runs.directory import RUN_JSON
+from loadgen.runs.json_file import read_json
 from loadgen.targets.target import start_target
 
 USABLE_CODES = (0,)

@@ -7,8 +7,7 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
-from loadgen.runs.csv_log import to_csv
-from loadgen.runs.formula import without_formula
+from loadgen.runs.csv_log import to_csv, without_formula
 
 texts = st.text(st.sampled_from("ab1 ,;\"'\n\r\t=+-@é"), max_size=5)
 numbers = st.integers() | st.floats(allow_nan=False, allow_infinity=False, width=32)

@@ -11,8 +11,9 @@ from rich.console import Console
 
 from loadgen.errors import UsageError
 from loadgen.runs.csv_log import CsvLog, to_csv
-from loadgen.runs.directory import check_directory, open_directory, read_json, write_json
+from loadgen.runs.directory import check_directory, open_directory
 from loadgen.runs.emitted import emitted_diversity
+from loadgen.runs.json_file import read_json, write_json
 from loadgen.runs.machine import machine, without_secrets
 from loadgen.runs.side_by_side import side_by_side
 

@@ -15,8 +15,8 @@ from dashboards.studies.table import FIRST, Table, cell_table
 from dashboards.studies.targets import ORDERED, PLAIN
 from dashboards.studies.task3.order import Arm
 from dashboards.studies.wording import duration, percent
-from loadgen.compare.json_object import read_object
 from loadgen.runs.directory import RUN_JSON
+from loadgen.runs.json_file import read_object
 from loadgen.sweep.definition import Definition, Options, read_definition
 from loadgen.sweep.table import read_cells
 

@@ -1,0 +1,74 @@
+"""The JSON files of a run, and what is said of files that are not as they should be."""
+
+import contextlib
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from loadgen.errors import UsageError
+
+
+@dataclass(frozen=True, slots=True)
+class Problem:
+    """What is wrong with a file: `remark` for whoever shows what there is, `refusal` for whoever
+    decides something by it; that is empty where the rest can be relied on."""
+
+    remark: str
+    refusal: str = ""
+
+
+def refuse(problems: Sequence[Problem]) -> None:
+    """Raise UsageError for the first that allows no decision."""
+    for problem in problems:
+        if problem.refusal:
+            raise UsageError(problem.refusal)
+
+
+def malformed(path: Path, what: str) -> UsageError:
+    """What to say of a file that is not as kvswarm writes it."""
+    return UsageError(f"{path} is not as kvswarm writes it, {what}: restore it or run again")
+
+
+def parse_object(path: Path) -> tuple[dict[str, Any], list[Problem]]:
+    """A JSON object, an empty one where there is none, and why."""
+    broken = f"{path.name} is broken"
+    try:
+        value = json.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        return {}, [Problem(f"there is no {path.name}")]
+    except OSError as error:
+        return {}, [Problem(broken, f"{path} cannot be read ({error.strerror})")]
+    except (ValueError, RecursionError) as error:
+        return {}, [Problem(broken, f"{path} is no whole JSON file ({error}): restore it")]
+    if not isinstance(value, dict):
+        return {}, [Problem(broken, str(malformed(path, "it holds no object")))]
+    return value, []
+
+
+def read_object(path: Path) -> dict[str, Any]:
+    """A JSON object, an empty one where there is no such file. Raises UsageError for a file that
+    holds anything else: what it would tell must not be taken for unsaid."""
+    value, problems = parse_object(path)
+    refuse(problems)
+    return value
+
+
+def read_json(path: Path) -> dict[str, Any]:
+    """Read a JSON object; an empty one where the file is missing or broken."""
+    return parse_object(path)[0]
+
+
+def write_json(path: Path, value: Any) -> None:
+    """Write JSON so that a reader never sees half of it. Names of files that are no UTF-8 have a
+    `?` for each byte that is none; what fails leaves nothing behind."""
+    temporary = path.with_suffix(path.suffix + ".tmp")
+    text = json.dumps(value, indent=2, ensure_ascii=False, default=str, allow_nan=False)
+    try:
+        temporary.write_text(text + "\n", encoding="utf-8", errors="replace")
+        temporary.replace(path)
+    except BaseException:
+        with contextlib.suppress(OSError):
+            temporary.unlink()
+        raise

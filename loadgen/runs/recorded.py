@@ -1,0 +1,202 @@
+"""A run as its directory tells it: the one reader of everything that a run leaves behind."""
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from loadgen.record import BatchRecord
+from loadgen.runs.columns import MOST, Columns, Floats, kinds_of, read_columns
+from loadgen.runs.directory import RUN_JSON
+from loadgen.runs.json_file import Problem, malformed, parse_object, refuse
+from loadgen.runs.requests import Requests, read_requests
+from loadgen.stats.self_watch import ClientSample
+from loadgen.stats.server_sample import ServerSample
+from loadgen.stats.steady_state import SteadyState
+
+REQUESTS_CSV, BATCHES_CSV, SUMMARY_JSON = "requests.csv", "batches.csv", "summary.json"
+SERVER_CSV, CLIENT_CSV = "server_metrics.csv", "client_metrics.csv"
+
+
+@dataclass
+class RecordedRun:
+    """Each part is read when it is first asked for, and has what was wrong with it in `problems`.
+
+    Where `is_strict`, a part that is not as kvswarm writes it raises UsageError: who decides
+    something must not take what a broken file would tell for unsaid. `wanted` names the columns
+    of `requests.csv` that are needed beside those that say what counts, None all of them.
+    `given_warmup_s` is left out of what counts, by None what the run itself left out.
+    """
+
+    path: Path
+    is_strict: bool = False
+    wanted: Sequence[str] | None = None
+    given_warmup_s: float | None = None
+    problems: list[Problem] = field(default_factory=list)
+
+    @cached_property
+    def description(self) -> Mapping[str, Any]:
+        """`run.json`, empty where there is none."""
+        return self._object(RUN_JSON, DESCRIPTION)
+
+    @cached_property
+    def summary(self) -> Mapping[str, Any]:
+        """`summary.json`, empty where there is none."""
+        return self._object(SUMMARY_JSON, SUMMARY)
+
+    @property
+    def options(self) -> Mapping[str, Any]:
+        """Those of the run, by name."""
+        found = self.description.get("options")
+        return found if isinstance(found, Mapping) else {}
+
+    @property
+    def target(self) -> Mapping[str, Any]:
+        """What kvswarm started for it, empty for a host of others."""
+        found = self.description.get("target")
+        return found if isinstance(found, Mapping) else {}
+
+    @property
+    def is_batched(self) -> bool:
+        """Whether it sent batches."""
+        return (self.path / BATCHES_CSV).is_file()
+
+    @property
+    def reset_s(self) -> float | None:
+        """When its statistics were last reset: what ended before does not count."""
+        found = self.summary.get("stats_reset_s")
+        return float(found) if isinstance(found, int | float) and abs(found) <= MOST else None
+
+    @property
+    def warmup_s(self) -> float:
+        """What is left out at its start."""
+        return self.own_warmup_s if self.given_warmup_s is None else self.given_warmup_s
+
+    @cached_property
+    def own_warmup_s(self) -> float:
+        """What `--warmup` left out of its figures, as the summary says; a run that did not come to
+        its end left out what it was told."""
+        told = self.summary.get("warmup")
+        seconds = told.get("seconds") if isinstance(told, Mapping) else None
+        return _above_0(self.options.get("warmup") if seconds is None else seconds)
+
+    @cached_property
+    def rows(self) -> Columns:
+        """`requests.csv` as it stands."""
+        return self._told(read_requests(self.path / REQUESTS_CSV, self.wanted))
+
+    @cached_property
+    def requests(self) -> Requests:
+        """The requests that count, in the order of sending."""
+        found = Requests.of(self.rows, self.reset_s, self.warmup_s)
+        self.problems += found.columns.problems[len(self.rows.problems) :]
+        self.problems += self._missing(found)
+        return found
+
+    def _missing(self, found: Requests) -> Iterator[Problem]:
+        """Rows that the summary counted and the file has not, as after a full disk."""
+        told = self.summary.get("requests")
+        if not isinstance(told, int) or self.reset_s is not None or not len(found):
+            return
+        if self.warmup_s != self.own_warmup_s:
+            found = Requests.of(self.rows, None, self.own_warmup_s)
+        if len(found) < told:
+            held = f"{len(found):,} of the {told:,} requests"
+            yield Problem(f"{REQUESTS_CSV} has {held} that the summary counts")
+
+    @cached_property
+    def makespans_s(self) -> Floats:
+        """Of the batches that count and ended `ok`, in the order of sending; empty without any."""
+        if not self.is_batched:
+            return np.zeros(0)
+        numbers, _ = kinds_of(BatchRecord)
+        needed = ("sent_s", "last_reply_s", "makespan_s")
+        rows = self._told(read_columns(self.path / BATCHES_CSV, numbers, needed=needed))
+        counts = ~np.isnan(rows.number("makespan_s"))
+        if self.reset_s is not None:
+            counts &= np.nan_to_num(rows.number("last_reply_s")) >= self.reset_s
+        if self.warmup_s:
+            counts &= rows.number("scheduled_s") >= self.warmup_s
+        found = rows.taken(counts)
+        return found.number("makespan_s")[np.argsort(found.number("sent_s"), kind="stable")]
+
+    @cached_property
+    def server(self) -> Columns:
+        """`server_metrics.csv`: what the engine said of itself, a row a second."""
+        return self._told(read_columns(self.path / SERVER_CSV, *kinds_of(ServerSample)))
+
+    @cached_property
+    def client(self) -> Columns:
+        """`client_metrics.csv`: the load generator's own lag, a row a second and process."""
+        return self._told(read_columns(self.path / CLIENT_CSV, *kinds_of(ClientSample)))
+
+    @cached_property
+    def steady_state(self) -> SteadyState | None:
+        """Of the requests that count; None where the load was not meant to be steady."""
+        return self.requests.steady_state(self.options, self.is_batched)
+
+    def _told(self, columns: Columns) -> Columns:
+        self.problems += columns.problems
+        if self.is_strict:
+            refuse(columns.problems)
+        return columns
+
+    def _object(self, name: str, forms: Mapping[str, Any]) -> Mapping[str, Any]:
+        content, problems = parse_object(self.path / name)
+        odd = [
+            key
+            for key, form in forms.items()
+            if content.get(key) is not None and not _is_as_written(content[key], form)
+        ]
+        for key in odd:
+            remark = f"{name}: {key} is not as kvswarm writes it"
+            refusal = str(malformed(self.path / name, f"{key} is {str(content[key])[:40]!r}"))
+            problems.append(Problem(remark, refusal))
+        self.problems += problems
+        if self.is_strict:
+            refuse(problems)
+        return {key: value for key, value in content.items() if key not in odd}
+
+
+_NUMBER = (int, float)
+DESCRIPTION: Mapping[str, Any] = {
+    "command_line": list,
+    "options": dict,
+    "target": dict,
+    "machine": dict,
+    "versions": dict,
+    "notes": list,
+    "host": str,
+    "model": str,
+    "cache_state": str,
+    "users": int,
+    "workers": int,
+    "start_unix_s": _NUMBER,
+    "exit_code": int,
+}
+SUMMARY: Mapping[str, Any] = {
+    "outcomes": dict,
+    "metrics": dict,
+    "server": dict,
+    "stats_reset_s": _NUMBER,
+    "client_saturated": bool,
+    "lost_workers": int,
+    "warmup": dict,
+    "resends": int,
+}
+
+
+def _is_as_written(value: Any, form: Any) -> bool:
+    return isinstance(value, form) and (form is not _NUMBER or abs(value) <= MOST)
+
+
+def _above_0(value: Any) -> float:
+    try:
+        seconds = float(value)
+    except (TypeError, ValueError, OverflowError):  # one that was to be found, and was not
+        return 0.0
+    return seconds if 0 < seconds < math.inf else 0.0
