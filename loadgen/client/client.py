@@ -16,8 +16,8 @@ from loadgen.client.protocol import ROUTES, request_body
 from loadgen.client.reception import Reception
 from loadgen.client.settings import ClientSettings
 from loadgen.client.transport import Transport
-from loadgen.client.transports import TRANSPORTS
 from loadgen.client.url import base_url
+from loadgen.client.wire import WireTransport
 from loadgen.record import Outcome
 
 
@@ -47,7 +47,7 @@ class StreamingClient:
             settings = self._settings
             url = base_url(settings.url) + ROUTES[settings.endpoint]
             self._transport = await self._stack.enter_async_context(
-                TRANSPORTS[settings.transport](url, settings.headers, settings.connect_timeout_s)
+                WireTransport(url, settings.headers, settings.connect_timeout_s)
             )
         return self
 

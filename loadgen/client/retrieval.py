@@ -10,10 +10,9 @@ import orjson
 
 from loadgen.client.failures import HttpError, Malformed, StreamFailure, TimedOut
 from loadgen.client.fault_text import excerpt, host_message, one_line
-from loadgen.client.settings import TransportName
 from loadgen.client.transport import Head
-from loadgen.client.transports import TRANSPORTS
 from loadgen.client.url import base_url
+from loadgen.client.wire import WireTransport
 
 ROUTE, LABEL_ROUTE = "/v1/retrieve", "/v1/label"
 """For a document, and for its id alone."""
@@ -48,14 +47,13 @@ class RetrievalClient:
         url: str,
         timeout_s: float = 600.0,
         connect_timeout_s: float = 10.0,
-        transport: TransportName = "wire",
         route: str = ROUTE,
     ) -> None:
         """`timeout_s` bounds a question with all its waits. Raises HostError for no URL."""
         self._route = route
         self.url = base_url(url)
         self._timeout_s = timeout_s
-        self._transport = TRANSPORTS[transport](
+        self._transport = WireTransport(
             self.url + route, {"Accept": "application/json"}, connect_timeout_s
         )
 

@@ -11,7 +11,6 @@ import orjson
 from loadgen.errors import UsageError
 
 Endpoint = Literal["completions", "chat"]
-TransportName = Literal["wire", "aiohttp"]
 API_KEY_VARIABLES = ("KVSWARM_API_KEY", "OPENAI_API_KEY")
 
 _HEADER_NAME = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
@@ -43,7 +42,6 @@ class ClientSettings:
     headers: Mapping[str, str] = field(default_factory=dict, repr=False)
     timeout_s: float = 600.0
     connect_timeout_s: float = 10.0
-    transport: TransportName = "wire"
 
 
 def auth_headers(environ: Mapping[str, str] = os.environ) -> dict[str, str]:

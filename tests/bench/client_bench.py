@@ -21,7 +21,7 @@ from pathlib import Path
 from children import SERVER_CORE, mock_server, pin
 from client_musts import LOAD, all_met, judgement, paced
 from client_peers import peers, versions_of_others
-from clients import BARE, FASTHTTP, FLOOR, KVSWARM, SATURATED, Client, Job, kvswarm_client
+from clients import BARE, FASTHTTP, FLOOR, KVSWARM, SATURATED, Client, Job
 from figures import error_figures, load_figures
 from table import Results, markdown, write_csv
 
@@ -91,9 +91,8 @@ def measure(clients: list[Client], options: argparse.Namespace) -> Results:
 
 def chosen_clients(only: list[str]) -> list[Client]:
     """Those asked for, all by default. Ends the program for a name that is not there."""
-    variants = [kvswarm_client("kvswarm-aiohttp", ("--transport", "aiohttp"))]
     clients = [KVSWARM, BARE, FLOOR, FASTHTTP, *peers()]
-    known = {client.name: client for client in [*clients, *variants]}
+    known = {client.name: client for client in clients}
     for name in only:
         if name not in known:
             sys.exit(f"no client {name!r}: give some of {', '.join(known)}")

@@ -10,9 +10,7 @@ from typing import Any
 
 from aiohttp import web
 
-from loadgen.client.settings import ClientSettings, TransportName
-
-TRANSPORTS: tuple[TransportName, ...] = ("wire", "aiohttp")
+from loadgen.client.settings import ClientSettings
 
 Behaviour = Callable[[web.StreamResponse], Awaitable[None]]
 
@@ -187,7 +185,6 @@ class BehaviourServer:
     """The running server: where it is and what it was asked."""
 
     port: int = 0
-    transport: TransportName = "wire"
     bodies: list[dict[str, Any]] = field(default_factory=list)
     headers: list[dict[str, str]] = field(default_factory=list)
     clients: set[object] = field(default_factory=set)
@@ -197,8 +194,8 @@ class BehaviourServer:
         return f"http://127.0.0.1:{self.port}/{behaviour}"
 
     def settings(self, behaviour: str, **more: Any) -> ClientSettings:
-        """How a client asks for that behaviour, over the transport under test."""
-        given = {"url": self.url(behaviour), "model": "demo", "transport": self.transport}
+        """How a client asks for that behaviour."""
+        given = {"url": self.url(behaviour), "model": "demo"}
         return ClientSettings(**{**given, **more})
 
     async def complete(self, request: web.Request) -> web.StreamResponse:
@@ -246,8 +243,8 @@ async def serving(app: web.Application) -> AsyncIterator[int]:
 
 
 @asynccontextmanager
-async def behaviour_server(transport: TransportName) -> AsyncIterator[BehaviourServer]:
-    server = BehaviourServer(transport=transport)
+async def behaviour_server() -> AsyncIterator[BehaviourServer]:
+    server = BehaviourServer()
     app = web.Application()
     app.router.add_post("/{behaviour}/v1/completions", server.complete)
     app.router.add_post("/{behaviour}/v1/chat/completions", server.complete)

@@ -1,20 +1,20 @@
-"""The client, over each transport, against a real server that behaves well, badly and worse."""
+"""The client, over sockets, against a real server that behaves well, badly and worse."""
 
 import asyncio
 from collections.abc import AsyncIterator, Mapping
 from typing import Any
 
 import pytest
-from behaviours import ERRORS, STREAMS, TRANSPORTS, BehaviourServer, behaviour_server
+from behaviours import ERRORS, STREAMS, BehaviourServer, behaviour_server
 
 from loadgen.client.client import StreamingClient
 from loadgen.client.exchange import Exchange
 from loadgen.record import Outcome
 
 
-@pytest.fixture(params=TRANSPORTS)
-async def server(request: pytest.FixtureRequest) -> AsyncIterator[BehaviourServer]:
-    async with behaviour_server(request.param) as running:
+@pytest.fixture
+async def server() -> AsyncIterator[BehaviourServer]:
+    async with behaviour_server() as running:
         yield running
 
 

@@ -11,7 +11,6 @@ from behaviours import (
     DONE,
     REPLY,
     SECRET,
-    TRANSPORTS,
     BehaviourServer,
     behaviour_server,
     raw_server,
@@ -26,15 +25,10 @@ from loadgen.client.settings import ClientSettings
 from loadgen.client.transport import Head, Sink, describe_connect_error
 
 
-@pytest.fixture(params=TRANSPORTS)
-async def server(request: pytest.FixtureRequest) -> AsyncIterator[BehaviourServer]:
-    async with behaviour_server(request.param) as running:
+@pytest.fixture
+async def server() -> AsyncIterator[BehaviourServer]:
+    async with behaviour_server() as running:
         yield running
-
-
-@pytest.fixture(params=TRANSPORTS)
-def transport(request: pytest.FixtureRequest) -> str:
-    return str(request.param)
 
 
 async def ask_url(url: str, **settings: Any) -> Exchange:
@@ -180,8 +174,8 @@ async def test_a_complete_reply_survives_its_cancellation(server: BehaviourServe
     assert exchange.outcome == "ok"
 
 
-async def test_a_refused_connection_is_a_connect_error(transport: str) -> None:
-    exchange = await ask_url(f"http://127.0.0.1:{unused_port()}", transport=transport)
+async def test_a_refused_connection_is_a_connect_error() -> None:
+    exchange = await ask_url(f"http://127.0.0.1:{unused_port()}")
     assert (exchange.outcome, exchange.status) == ("connect_error", None)
     assert "refused the connection" in exchange.error
 
@@ -197,44 +191,42 @@ def resolve_by(monkeypatch: pytest.MonkeyPatch, resolve: Any) -> None:
     monkeypatch.setattr(asyncio.get_running_loop(), "getaddrinfo", resolve)
 
 
-async def test_an_unknown_name_is_a_connect_error(
-    monkeypatch: pytest.MonkeyPatch, transport: str
-) -> None:
+async def test_an_unknown_name_is_a_connect_error(monkeypatch: pytest.MonkeyPatch) -> None:
     async def unknown(*_: Any, **__: Any) -> Any:
         raise socket.gaierror(-2, "Name or service not known")
 
     resolve_by(monkeypatch, unknown)
-    exchange = await ask_url("http://gpu-box:8000", transport=transport)
+    exchange = await ask_url("http://gpu-box:8000")
     assert exchange.outcome == "connect_error"
     assert exchange.error == "host name gpu-box is unknown"
 
 
 async def test_a_connection_that_does_not_open_in_time_is_a_connect_error(
-    monkeypatch: pytest.MonkeyPatch, transport: str
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     async def never(*_: Any, **__: Any) -> Any:
         await asyncio.sleep(3600)
 
     resolve_by(monkeypatch, never)
-    exchange = await ask_url("http://gpu-box:8000", connect_timeout_s=0.05, transport=transport)
+    exchange = await ask_url("http://gpu-box:8000", connect_timeout_s=0.05)
     assert exchange.outcome == "connect_error"
     assert exchange.error == "gpu-box:8000 did not answer in time"
 
 
 async def test_a_request_may_run_out_of_time_before_it_is_connected(
-    monkeypatch: pytest.MonkeyPatch, transport: str
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     async def never(*_: Any, **__: Any) -> Any:
         await asyncio.sleep(3600)
 
     resolve_by(monkeypatch, never)
-    exchange = await ask_url("http://gpu-box:8000", timeout_s=0.05, transport=transport)
+    exchange = await ask_url("http://gpu-box:8000", timeout_s=0.05)
     assert (exchange.outcome, exchange.status) == ("timeout", None)
 
 
-async def test_tls_towards_a_plain_server_is_a_connect_error(transport: str) -> None:
+async def test_tls_towards_a_plain_server_is_a_connect_error() -> None:
     async with raw_server(b"HTTP/1.1 400 Bad Request\r\n\r\n") as port:
-        exchange = await ask_url(f"https://127.0.0.1:{port}", transport=transport)
+        exchange = await ask_url(f"https://127.0.0.1:{port}")
     assert exchange.outcome == "connect_error"
     assert exchange.error.startswith(f"TLS with 127.0.0.1:{port} failed")
 
@@ -242,11 +234,9 @@ async def test_tls_towards_a_plain_server_is_a_connect_error(transport: str) -> 
 @pytest.mark.parametrize(
     ("answer", "outcome"), [(b"SSH-2.0-OpenSSH_9\r\n", "malformed"), (b"", "connect_error")]
 )
-async def test_a_server_of_another_kind_is_no_host(
-    answer: bytes, outcome: str, transport: str
-) -> None:
+async def test_a_server_of_another_kind_is_no_host(answer: bytes, outcome: str) -> None:
     async with raw_server(answer) as port:
-        exchange = await ask_url(f"http://127.0.0.1:{port}", transport=transport)
+        exchange = await ask_url(f"http://127.0.0.1:{port}")
     assert (exchange.outcome, exchange.status) == (outcome, None)
     assert str(port) in exchange.error
 

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 import uvloop
-from behaviours import DONE, TRANSPORTS, delta, event, token, usage
+from behaviours import DONE, delta, event, token, usage
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -21,7 +21,7 @@ from loadgen.client.failures import Malformed, StreamFailure
 from loadgen.client.protocol import interpret
 from loadgen.client.reception import Reception
 from loadgen.client.running_shape import RunningShape
-from loadgen.client.settings import ClientSettings, TransportName
+from loadgen.client.settings import ClientSettings
 from loadgen.client.sse import EventStream
 from loadgen.client.token_shape import TEXT, TokenShape
 from loadgen.client.transport import Head
@@ -294,7 +294,7 @@ def test_what_looks_like_a_known_shape_is_parsed() -> None:
     assert counting.read(ended, 0) is None
 
 
-async def over_sockets(pieces: list[bytes], transport: TransportName) -> Exchange:
+async def over_sockets(pieces: list[bytes]) -> Exchange:
     async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         await reader.readuntil(b":0.0}")
         for piece in pieces:
@@ -306,7 +306,7 @@ async def over_sockets(pieces: list[bytes], transport: TransportName) -> Exchang
     exchange = Exchange()
     async with await asyncio.start_server(answer, "127.0.0.1", 0) as server:
         url = f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}"
-        options = ClientSettings(url=url, model="m", transport=transport, timeout_s=5.0)
+        options = ClientSettings(url=url, model="m", timeout_s=5.0)
         async with StreamingClient(options) as client:
             await client.stream("hi", 3, exchange)
     return exchange
@@ -314,7 +314,6 @@ async def over_sockets(pieces: list[bytes], transport: TransportName) -> Exchang
 
 @settings(max_examples=40, deadline=None)
 @given(st.data(), bodies(), PLACES)
-def test_both_transports_say_the_same(data: st.DataObject, body: bytes, places: list[int]) -> None:
+def test_a_connection_says_the_same(data: st.DataObject, body: bytes, places: list[int]) -> None:
     pieces = cut(data.draw(framed(body)), places)
-    for name in TRANSPORTS:
-        assert seen(uvloop.run(over_sockets(pieces, name))) == meaning(body)
+    assert seen(uvloop.run(over_sockets(pieces))) == meaning(body)

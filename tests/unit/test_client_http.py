@@ -1,4 +1,4 @@
-"""HTTP/1.1 as hosts write it, over each transport: the same reply however it is framed."""
+"""HTTP/1.1 as hosts write it, over sockets: the same reply however it is framed."""
 
 import asyncio
 import gzip
@@ -11,13 +11,12 @@ from typing import Any
 
 import pytest
 import uvloop
-from behaviours import DONE, REPLY, TRANSPORTS, split, usage
+from behaviours import DONE, REPLY, split, usage
 
-from loadgen.client import aiohttp_transport, wire
+from loadgen.client import wire
 from loadgen.client.client import StreamingClient
 from loadgen.client.exchange import Exchange
-from loadgen.client.settings import ClientSettings, TransportName
-from loadgen.client.transports import TRANSPORTS as BY_NAME
+from loadgen.client.settings import ClientSettings
 from loadgen.errors import UsageError
 
 EVENTS = (*REPLY, usage(), DONE)
@@ -33,11 +32,6 @@ def chunked(*parts: bytes, extension: bytes = b"", trailers: bytes = b"") -> byt
 
 
 PLAIN = CHUNKED + b"\r\n" + chunked(*EVENTS)
-
-
-@pytest.fixture(params=TRANSPORTS)
-def transport(request: pytest.FixtureRequest) -> Any:
-    return request.param
 
 
 async def question(reader: asyncio.StreamReader) -> tuple[str, bytes]:
@@ -94,18 +88,14 @@ def says(*pieces: bytes, hang_up: bool = False, pause_s: float = 0.0) -> Talk:
     return talk
 
 
-async def ask(
-    talk: Talk, transport: TransportName, times: int = 1, **settings: Any
-) -> tuple[list[Exchange], Host]:
+async def ask(talk: Talk, times: int = 1, **settings: Any) -> tuple[list[Exchange], Host]:
     async with hosting(talk) as (host, port):
         url = f"http://127.0.0.1:{port}"
-        return await ask_at(url, transport, times, **settings), host
+        return await ask_at(url, times, **settings), host
 
 
-async def ask_at(
-    url: str, transport: TransportName, times: int = 1, prompt: str = "hi", **settings: Any
-) -> list[Exchange]:
-    options = {"timeout_s": 10.0, "transport": transport, **settings}
+async def ask_at(url: str, times: int = 1, prompt: str = "hi", **settings: Any) -> list[Exchange]:
+    options = {"timeout_s": 10.0, **settings}
     exchanges = [Exchange() for _ in range(times)]
     async with StreamingClient(ClientSettings(url=url, model="demo", **options)) as client:
         for exchange in exchanges:
@@ -144,9 +134,9 @@ FRAMINGS: dict[str, tuple[Talk, int]] = {
 
 
 @pytest.mark.parametrize("name", FRAMINGS)
-async def test_a_reply_is_the_same_in_any_framing(transport: TransportName, name: str) -> None:
+async def test_a_reply_is_the_same_in_any_framing(name: str) -> None:
     talk, connections = FRAMINGS[name]
-    exchanges, host = await ask(talk, transport, times=2)
+    exchanges, host = await ask(talk, times=2)
     for exchange in exchanges:
         assert_whole(exchange)
     assert host.connections == connections
@@ -197,17 +187,17 @@ FAULTS: dict[str, tuple[Talk, str, str]] = {
 
 
 @pytest.mark.parametrize("name", FAULTS)
-async def test_what_is_no_reply_is_told_apart(transport: TransportName, name: str) -> None:
+async def test_what_is_no_reply_is_told_apart(name: str) -> None:
     talk, outcome, said = FAULTS[name]
-    (exchange,), host = await ask(talk, transport)
+    (exchange,), host = await ask(talk)
     assert exchange.outcome == outcome
     assert said in exchange.error
     assert host.connections == 1
 
 
 async def test_a_chunk_of_no_size_ends_the_reply() -> None:
-    """At once; aiohttp notices nothing until the time of the request is over."""
-    (exchange,), _ = await ask(says(CHUNKED + b"\r\n" + chunked(*REPLY)[:-5] + b"zz\r\n"), "wire")
+    """At once, not when the time of the request is over."""
+    (exchange,), _ = await ask(says(CHUNKED + b"\r\n" + chunked(*REPLY)[:-5] + b"zz\r\n"))
     assert (exchange.outcome, exchange.status) == ("truncated", 200)
     assert len(exchange.token_times) == 3
 
@@ -215,9 +205,9 @@ async def test_a_chunk_of_no_size_ends_the_reply() -> None:
 SECOND = b"HTTP/1.1 500 No\r\nContent-Length: 0\r\n\r\n"
 
 
-async def test_a_reply_nobody_asked_for_answers_nothing(transport: TransportName) -> None:
+async def test_a_reply_nobody_asked_for_answers_nothing() -> None:
     """What follows a reply unasked must not become the reply to the next question."""
-    exchanges, host = await ask(says(PLAIN + SECOND), transport, times=3)
+    exchanges, host = await ask(says(PLAIN + SECOND), times=3)
     for exchange in exchanges:
         assert_whole(exchange)
     assert host.connections == 3
@@ -238,7 +228,7 @@ async def test_what_follows_a_reply_ends_its_connection(rest: bytes) -> None:
         assert host.connections == 3
 
 
-async def test_a_kept_connection_that_was_closed_is_replaced(transport: TransportName) -> None:
+async def test_a_kept_connection_that_was_closed_is_replaced() -> None:
     """The host hangs up on the second question of its first connection without a word."""
 
     async def talk(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -249,14 +239,14 @@ async def test_a_kept_connection_that_was_closed_is_replaced(transport: Transpor
             writer.write(PLAIN)
 
     async with hosting(talk) as (host, port):
-        exchanges = await ask_at(f"http://127.0.0.1:{port}", transport, times=3)
+        exchanges = await ask_at(f"http://127.0.0.1:{port}", times=3)
     assert [exchange.outcome for exchange in exchanges] == ["ok", "ok", "ok"]
     assert [exchange.resends for exchange in exchanges] == [0, 1, 0]
     assert host.connections == 2
 
 
 async def test_a_host_that_had_the_request_for_longer_is_not_asked_again(
-    transport: TransportName, monkeypatch: pytest.MonkeyPatch
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """What an idle timeout of a proxy does to a long prefill, for example."""
 
@@ -266,24 +256,21 @@ async def test_a_host_that_had_the_request_for_longer_is_not_asked_again(
         await question(reader)
         await asyncio.sleep(0.05)
 
-    for module in (wire, aiohttp_transport):
-        monkeypatch.setattr(module, "RACE_S", 0.02)
+    monkeypatch.setattr(wire, "RACE_S", 0.02)
     async with hosting(talk) as (host, port):
-        exchanges = await ask_at(f"http://127.0.0.1:{port}", transport, times=2)
+        exchanges = await ask_at(f"http://127.0.0.1:{port}", times=2)
     assert [exchange.outcome for exchange in exchanges] == ["ok", "connect_error"]
     assert not any(exchange.resends for exchange in exchanges)
     assert host.connections == 1
 
 
-async def test_a_host_that_hangs_up_on_new_connections_is_asked_once(
-    transport: TransportName,
-) -> None:
-    (exchange,), host = await ask(says(hang_up=True), transport)
+async def test_a_host_that_hangs_up_on_new_connections_is_asked_once() -> None:
+    (exchange,), host = await ask(says(hang_up=True))
     assert (exchange.outcome, host.connections) == ("connect_error", 1)
     assert exchange.error.endswith("closed the connection before it answered")
 
 
-async def test_a_refusal_is_heard_while_the_prompt_is_still_sent(transport: TransportName) -> None:
+async def test_a_refusal_is_heard_while_the_prompt_is_still_sent() -> None:
     asked_again = asyncio.Event()
 
     async def refuse(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -295,12 +282,12 @@ async def test_a_refusal_is_heard_while_the_prompt_is_still_sent(transport: Tran
 
     prompt = "long " * 4_000_000
     async with hosting(refuse) as (host, port):
-        exchanges = await ask_at(f"http://127.0.0.1:{port}", transport, times=2, prompt=prompt)
+        exchanges = await ask_at(f"http://127.0.0.1:{port}", times=2, prompt=prompt)
     assert [exchange.error for exchange in exchanges] == ["HTTP 413: too long"] * 2
     assert host.connections == 2
 
 
-async def test_a_long_prompt_arrives_whole(transport: TransportName) -> None:
+async def test_a_long_prompt_arrives_whole() -> None:
     bodies = []
 
     async def talk(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -309,12 +296,12 @@ async def test_a_long_prompt_arrives_whole(transport: TransportName) -> None:
         writer.write(PLAIN)
 
     prompt = "".join(f"{number} " for number in range(500_000))
-    exchanges, _ = await ask(talk, transport, prompt=prompt)
+    exchanges, _ = await ask(talk, prompt=prompt)
     assert_whole(exchanges[0])
     assert f'"prompt":"{prompt}"'.encode() in bodies[0]
 
 
-async def test_a_request_is_addressed_and_headed(transport: TransportName) -> None:
+async def test_a_request_is_addressed_and_headed() -> None:
     heads = []
 
     async def talk(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -323,7 +310,7 @@ async def test_a_request_is_addressed_and_headed(transport: TransportName) -> No
 
     async with hosting(talk) as (_, port):
         url = f"http://127.0.0.1:{port}/ä b/v1"
-        await ask_at(url.replace(" ", "%20"), transport, headers={"accept": "x", "X-Key": "y z"})
+        await ask_at(url.replace(" ", "%20"), headers={"accept": "x", "X-Key": "y z"})
     lines = heads[0].split("\r\n")
     assert lines[0] == "POST /%C3%A4%20b/v1/completions HTTP/1.1"
     assert {f"Host: 127.0.0.1:{port}", "accept: x", "X-Key: y z"} <= set(lines)
@@ -341,25 +328,21 @@ async def test_a_request_is_addressed_and_headed(transport: TransportName) -> No
         ("", "sk-1"),
     ],
 )
-def test_a_header_that_would_be_two_is_refused(
-    transport: TransportName, name: str, value: str
-) -> None:
+def test_a_header_that_would_be_two_is_refused(name: str, value: str) -> None:
     with pytest.raises(UsageError) as caught:
-        BY_NAME[transport]("http://h", {name: value}, 1.0)
+        wire.WireTransport("http://h", {name: value}, 1.0)
     assert "sk-1" not in str(caught.value)
 
 
-async def test_an_ipv6_address(transport: TransportName) -> None:
+async def test_an_ipv6_address() -> None:
     try:
         async with hosting(says(PLAIN), address="::1") as (_, port):
-            assert_whole((await ask_at(f"http://[::1]:{port}", transport))[0])
+            assert_whole((await ask_at(f"http://[::1]:{port}"))[0])
     except OSError:
         pytest.skip("no IPv6 here")
 
 
-async def test_every_address_of_a_name_is_tried(
-    transport: TransportName, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_every_address_of_a_name_is_tried(monkeypatch: pytest.MonkeyPatch) -> None:
     async def resolve(host: str, port: int, **_: Any) -> Any:
         stream = (socket.AF_INET, socket.SOCK_STREAM, 6, "")
         return [(*stream, ("127.0.0.9", port)), (*stream, ("127.0.0.1", port))]
@@ -373,7 +356,7 @@ async def test_every_address_of_a_name_is_tried(
             return await connect(host, *given, **more)
 
         monkeypatch.setattr(asyncio.get_running_loop(), "getaddrinfo", look_up)
-        assert_whole((await ask_at(f"http://gpu-box:{port}", transport))[0])
+        assert_whole((await ask_at(f"http://gpu-box:{port}"))[0])
 
 
 DATA = Path(__file__).parents[1] / "data" / "tls"
@@ -388,30 +371,28 @@ def tls(monkeypatch: pytest.MonkeyPatch) -> ssl.SSLContext:
     return context
 
 
-async def test_tls(transport: TransportName, tls: ssl.SSLContext) -> None:
+async def test_tls(tls: ssl.SSLContext) -> None:
     async with hosting(says(*split(PLAIN, 7)), tls=tls) as (host, port):
-        for exchange in await ask_at(f"https://localhost:{port}", transport, times=2):
+        for exchange in await ask_at(f"https://localhost:{port}", times=2):
             assert_whole(exchange)
         assert host.connections == 1
-        long = await ask_at(f"https://localhost:{port}", transport, prompt="long " * 200_000)
+        long = await ask_at(f"https://localhost:{port}", prompt="long " * 200_000)
         assert_whole(long[0])
 
 
-async def test_a_certificate_of_another_host_is_refused(
-    transport: TransportName, tls: ssl.SSLContext
-) -> None:
+async def test_a_certificate_of_another_host_is_refused(tls: ssl.SSLContext) -> None:
     async with hosting(says(PLAIN), tls=tls) as (_, port):
-        (exchange,) = await ask_at(f"https://127.0.0.1:{port}", transport)
+        (exchange,) = await ask_at(f"https://127.0.0.1:{port}")
     assert exchange.outcome == "connect_error"
     assert "127.0.0.1" in exchange.error.partition("failed: ")[2]
 
 
 async def test_a_stranger_s_certificate_is_refused(
-    transport: TransportName, tls: ssl.SSLContext, monkeypatch: pytest.MonkeyPatch
+    tls: ssl.SSLContext, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.delenv("SSL_CERT_FILE")
     async with hosting(says(PLAIN), tls=tls) as (_, port):
-        (exchange,) = await ask_at(f"https://localhost:{port}", transport)
+        (exchange,) = await ask_at(f"https://localhost:{port}")
     assert exchange.outcome == "connect_error"
     assert "self-signed" in exchange.error
 
@@ -490,9 +471,9 @@ async def test_requests_under_way_end_with_their_client() -> None:
         test_an_ipv6_address,
     ],
 )
-def test_on_the_loop_of_a_swarm(transport: TransportName, test: Any) -> None:
-    uvloop.run(test(transport))
+def test_on_the_loop_of_a_swarm(test: Any) -> None:
+    uvloop.run(test())
 
 
-def test_tls_on_the_loop_of_a_swarm(transport: TransportName, tls: ssl.SSLContext) -> None:
-    uvloop.run(test_tls(transport, tls))
+def test_tls_on_the_loop_of_a_swarm(tls: ssl.SSLContext) -> None:
+    uvloop.run(test_tls(tls))

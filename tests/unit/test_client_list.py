@@ -7,7 +7,6 @@ import pytest
 from behaviours import (
     DONE,
     STREAMS,
-    TRANSPORTS,
     Behaviour,
     BehaviourServer,
     behaviour_server,
@@ -83,11 +82,11 @@ LISTS: dict[str, Behaviour] = {
 }
 
 
-@pytest.fixture(params=TRANSPORTS)
-async def server(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Any:
+@pytest.fixture
+async def server(monkeypatch: pytest.MonkeyPatch) -> Any:
     for name, behaviour in LISTS.items():
         monkeypatch.setitem(STREAMS, f"list-{name}", behaviour)
-    async with behaviour_server(request.param) as running:
+    async with behaviour_server() as running:
         yield running
 
 

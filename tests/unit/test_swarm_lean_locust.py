@@ -95,7 +95,7 @@ with _one_look_at_packages():
 """)
 
 
-def test_a_swarm_imports_neither_the_other_transport_nor_an_exporter_at_its_start() -> None:
+def test_a_swarm_imports_neither_aiohttp_nor_an_exporter_at_its_start() -> None:
     run("""
 import dashboards.exporter, dashboards.live, loadgen.swarm.user
 assert not {"aiohttp", "prometheus_client", "gevent.pywsgi", "flask"} & sys.modules.keys()

@@ -1,14 +1,12 @@
 """kvswarm's options inside Locust: command line, config file, environment and the web form."""
 
-from typing import Any, get_args
+from typing import Any
 
-from loadgen.client.settings import TransportName
 from loadgen.workload.arrivals import ARRIVALS
 from loadgen.workload.batches import ORDERS
 
 ENDPOINTS = ("completions", "chat")
 BATCH_FORMS = ("requests", "list")
-TRANSPORTS: tuple[TransportName, ...] = get_args(TransportName)
 AUTO = "auto"
 LABELS = ("oracle", "none", "shuffled", "rag", "kv")
 SERVICE_LABELS = ("rag", "kv")
@@ -85,12 +83,6 @@ def _add_request_options(parser: Any) -> None:
     )
     add("--timeout", type=float, default=600.0, help="seconds a request may take in all")
     add("--connect-timeout", type=float, default=10.0, help="seconds a connection may take")
-    add(
-        "--transport",
-        choices=TRANSPORTS,
-        default=TRANSPORTS[0],
-        help="what sends the requests: wire = fastest; aiohttp = where wire does not get through",
-    )
 
 
 def _add_label_options(parser: Any) -> None:

@@ -5,7 +5,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from loadgen.client.settings import TransportName
 from loadgen.stats.slo import Slo
 from loadgen.swarm.options import values as given
 from loadgen.swarm.options.flags import (
@@ -13,7 +12,6 @@ from loadgen.swarm.options.flags import (
     BATCH_FORMS,
     ENDPOINTS,
     LABELS,
-    TRANSPORTS,
     add_options,
 )
 from loadgen.workload.arrivals import ARRIVALS
@@ -44,7 +42,6 @@ class SwarmOptions:
     headers: tuple[str, ...]
     timeout_s: float
     connect_timeout_s: float
-    transport: TransportName
     arrivals: str
     rate: Rate | None
     burstiness: float | None
@@ -77,7 +74,6 @@ class SwarmOptions:
             headers=given.lines(values.get("header")),
             timeout_s=given.number(values, "timeout", 600.0, above=0.0),
             connect_timeout_s=given.number(values, "connect_timeout", 10.0, above=0.0),
-            transport=_transport(values),
             arrivals=given.choice(values, "arrivals", ARRIVALS),
             rate=_rate(values),
             burstiness=_burstiness(values),
@@ -155,11 +151,6 @@ def _batching(values: Mapping[str, Any]) -> Batching:
 def _rate(values: Mapping[str, Any]) -> Rate | None:
     rate = given.text(values, "rate")
     return Rate.parse(rate) if rate else None
-
-
-def _transport(values: Mapping[str, Any]) -> TransportName:
-    chosen = given.choice(values, "transport", TRANSPORTS)
-    return "aiohttp" if chosen == "aiohttp" else "wire"
 
 
 def _slo(values: Mapping[str, Any]) -> Slo | None:

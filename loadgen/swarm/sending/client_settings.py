@@ -30,5 +30,4 @@ def client_settings(plan: Plan, options: SwarmOptions) -> ClientSettings:
         headers=request_headers(options),
         timeout_s=options.timeout_s,
         connect_timeout_s=options.connect_timeout_s,
-        transport="aiohttp" if options.transport == "aiohttp" else "wire",
     )

@@ -227,9 +227,7 @@ def _retriever(options: SwarmOptions, workload: Workload | TraceWorkload) -> Ret
     if isinstance(workload, TraceWorkload):
         return None
     kind, route = (Labeller, LABEL_ROUTE) if options.labels == "kv" else (Retriever, ROUTE)
-    client = RetrievalClient(
-        options.rag_url, options.timeout_s, options.connect_timeout_s, options.transport, route
-    )
+    client = RetrievalClient(options.rag_url, options.timeout_s, options.connect_timeout_s, route)
     return kind(client, workload, options.rag_wrong)
 
 
