@@ -118,7 +118,7 @@ def _serving(parsed: argparse.Namespace, recording: Path, out: Path) -> "Definit
 
 def _sweep(definition: "Definition", out: Path) -> int:
     """Its exit code. What cannot be served leaves the rest of the study as it is."""
-    from loadgen.cli.sweep import make_sweep
+    from loadgen.launch.sweep_run import make_sweep
 
     try:
         return make_sweep(definition, out)

@@ -40,7 +40,7 @@ def study_command(arguments: list[str]) -> int:
 def _measure(parsed: argparse.Namespace) -> int:
     from dashboards.studies.corpora import write_corpora
     from dashboards.studies.estimate import estimate
-    from loadgen.cli.sweep import make_sweep
+    from loadgen.launch.sweep_run import make_sweep
 
     if parsed.directory is not None:
         raise UsageError(f"{parsed.directory} is a word too many: name the directory with --out")

@@ -5,6 +5,7 @@ Sweeps and searches write it too. Imports little: a run against a host must star
 
 import argparse
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass, fields
 from importlib.util import find_spec
 from itertools import pairwise
@@ -158,6 +159,15 @@ def parse_run(command: str, arguments: list[str]) -> RunArguments:
     )
     _refuse_for_targets(command, run)
     return run
+
+
+def is_given(words: Sequence[str], *flags: str) -> bool:
+    """Whether one of these options is there: `--users 3`, `--users=3`, `-u 3` or `-u3`."""
+    return any(
+        word.partition("=")[0] in flags
+        or (not word.startswith("--") and len(word) > 2 and word[:2] in flags)
+        for word in words
+    )
 
 
 def _follow_master(parsed: argparse.Namespace) -> None:

@@ -9,7 +9,7 @@ from importlib.util import find_spec
 from pathlib import Path
 
 from loadgen.errors import UsageError
-from loadgen.launch.target_run import Leg
+from loadgen.launch.target_run import TargetRun
 from loadgen.launch.terminal import say
 from loadgen.targets.hardware import detect_platform
 from loadgen.targets.library_folder import CorpusTexts
@@ -29,23 +29,23 @@ ASKED = "questions*.jsonl"
 
 
 @dataclass(frozen=True, slots=True)
-class WishedLabels:
-    """A swarm that asks a service of ours: by `labels` rag or kv, about these documents, None for
+class ServiceLabels:
+    """What a swarm asks a service of ours for: labels by rag or kv, of these documents, None for
     the demo corpus. `questions` are those of `--questions`, of labels kv only."""
 
     corpus: Path | None
-    labels: str = "rag"
+    kind: str = "rag"
     questions: Path | None = None
 
 
 def label_service(
-    wish: WishedLabels, leg: Leg, logs: Path
+    labels: ServiceLabels, target_run: TargetRun, logs: Path
 ) -> AbstractAsyncContextManager[RunningRagService]:
-    """The service, ready; of labels kv it has the leg's model. Raises as `rag_service`."""
-    start_timeout_s = leg.run.target_arguments.start_timeout_s
-    if wish.labels == "rag":
-        return rag_service(wish.corpus, logs, start_timeout_s)
-    return _kv_service(wish, leg, logs, start_timeout_s)
+    """The service, ready; of labels kv it has the target's model. Raises as `rag_service`."""
+    start_timeout_s = target_run.run.target_arguments.start_timeout_s
+    if labels.kind == "rag":
+        return rag_service(labels.corpus, logs, start_timeout_s)
+    return _kv_service(labels, target_run, logs, start_timeout_s)
 
 
 def earlier_questions(corpus: Path | None, questions: Path | None) -> Path:
@@ -58,21 +58,21 @@ def earlier_questions(corpus: Path | None, questions: Path | None) -> Path:
 
 @asynccontextmanager
 async def _kv_service(
-    wish: WishedLabels, leg: Leg, logs: Path, start_timeout_s: float
+    labels: ServiceLabels, target_run: TargetRun, logs: Path, start_timeout_s: float
 ) -> AsyncIterator[RunningRagService]:
-    model = leg.settings.model_dir
+    model = target_run.settings.model_dir
     if model is None:
         raise UsageError(
-            f"--labels kv computes with the model's files, and {leg.settings.model} is no folder:"
-            " give one as --model"
+            f"--labels kv computes with the model's files, and {target_run.settings.model} is no"
+            " folder: give one as --model"
         )
     missing = [name for name in MODULES if find_spec(name) is None]
     if missing:
         raise UsageError(f"--labels kv needs {', '.join(missing)}: pip install 'kvswarm[kv]'")
-    questions = earlier_questions(wish.corpus, wish.questions)
+    questions = earlier_questions(labels.corpus, labels.questions)
     say(f"starting the KV service with the questions of {questions} …")
     (port,) = free_ports(1)
-    plan = _plan(model, leg.settings.name, questions, port)
+    plan = _plan(model, target_run.settings.name, questions, port)
     async with running_service(plan, logs, start_timeout_s) as service:
         yield service
 

@@ -11,13 +11,12 @@ from rich.console import Console
 from loadgen.errors import TargetError
 from loadgen.launch.arguments import RunArguments
 from loadgen.launch.label_service import label_service
-from loadgen.launch.swarm_process import check_swarm, run_swarm, was_checked, wished_labels
-from loadgen.launch.target_run import Leg, plan_legs
+from loadgen.launch.swarm_process import check_swarm, checked_labels, started_target, was_checked
+from loadgen.launch.target_run import TargetRun, plan_target_runs
 from loadgen.launch.terminal import Interruption, interruptible, say
 from loadgen.runs.exit_code import DONE, FAILED, SATURATED, TARGET_DIED, WRONG_USE
 from loadgen.runs.side_by_side import side_by_side
 from loadgen.targets.rag_service import RunningRagService
-from loadgen.targets.target import start_target
 
 PRECEDENCE = (TARGET_DIED, WRONG_USE, FAILED, SATURATED, DONE)
 
@@ -29,10 +28,10 @@ def run_supervised(command: str, run: RunArguments) -> int:
     or 128 and the signal's number when a signal came before the last. Raises UsageError before
     anything is started.
     """
-    legs = plan_legs(run)
-    code = asyncio.run(_supervise(command, run, legs))
-    if len(legs) > 1:
-        print_comparison({leg.spec.name: leg.run.out for leg in legs})
+    target_runs = plan_target_runs(run)
+    code = asyncio.run(_supervise(command, run, target_runs))
+    if len(target_runs) > 1:
+        print_comparison({each.spec.name: each.run.out for each in target_runs})
     return code
 
 
@@ -41,41 +40,41 @@ def worst(codes: Sequence[int]) -> int:
     return min(codes, key=lambda code: PRECEDENCE.index(code) if code in PRECEDENCE else -1)
 
 
-async def _supervise(command: str, run: RunArguments, legs: Sequence[Leg]) -> int:
+async def _supervise(command: str, run: RunArguments, target_runs: Sequence[TargetRun]) -> int:
     with tempfile.TemporaryDirectory(prefix="kvswarm-") as scratch:
         folder = Path(scratch)
         with interruptible() as interruption:
             # One check is for all: their swarms differ in nothing but the directory.
-            if code := await check_swarm(legs[0], folder, interruption):
+            if code := await check_swarm(target_runs[0], folder, interruption):
                 return code
             if not was_checked(folder):
                 return DONE  # Locust did what it was asked for instead of a swarm, as with --list
             if interruption.signal_number:
                 return 128 + interruption.signal_number
             async with AsyncExitStack() as stack:
-                rag = await _label_service(folder, run, legs[0], stack)
+                rag = await _label_service(folder, run, target_runs[0], stack)
                 codes: list[int] = []
-                while len(codes) < len(legs) and not interruption.signal_number:
-                    leg = legs[len(codes)]
-                    codes.append(await _run_leg(command, leg, rag, folder, interruption))
-            if len(codes) == len(legs):
+                while len(codes) < len(target_runs) and not interruption.signal_number:
+                    target = target_runs[len(codes)]
+                    codes.append(await _run_on(target, command, rag, folder, interruption))
+            if len(codes) == len(target_runs):
                 return worst(codes)
         return 128 + interruption.signal_number
 
 
 async def _label_service(
-    folder: Path, run: RunArguments, leg: Leg, stack: AsyncExitStack
+    folder: Path, run: RunArguments, target_run: TargetRun, stack: AsyncExitStack
 ) -> RunningRagService | None:
     """One service for all targets, where the swarm asks for labels and was not told whom."""
-    wish = wished_labels(folder)
-    if wish is None:
+    labels = checked_labels(folder)
+    if labels is None:
         return None
-    return await stack.enter_async_context(label_service(wish, leg, run.out / "engine"))
+    return await stack.enter_async_context(label_service(labels, target_run, run.out / "engine"))
 
 
-async def _run_leg(
+async def _run_on(
+    target_run: TargetRun,
     command: str,
-    leg: Leg,
     rag: RunningRagService | None,
     folder: Path,
     interruption: Interruption,
@@ -84,13 +83,9 @@ async def _run_leg(
     try:
         if rag is not None:
             rag.check()
-        say(f"starting {leg.spec.name} …")
-        async with start_target(leg.spec, leg.settings, leg.logs) as target:
-            code = await run_swarm(command, leg, target, rag, folder, interruption)
-            target.check()
-            if rag is not None:
-                rag.check()
-            return code
+        say(f"starting {target_run.spec.name} …")
+        async with started_target(target_run, folder, target_run.logs, rag) as started:
+            return await started.run(command, target_run.run, interruption)
     except TargetError as error:
         say(str(error))
         return error.exit_code

@@ -13,24 +13,24 @@ from typing import Any
 
 from loadgen.errors import TargetError
 from loadgen.launch.arguments import RunArguments
-from loadgen.launch.label_service import WishedLabels
-from loadgen.launch.target_run import Leg, swarm_facts, tokenizer_of
+from loadgen.launch.label_service import ServiceLabels
+from loadgen.launch.target_run import TargetRun, swarm_facts, tokenizer_of
 from loadgen.launch.terminal import Interruption
 from loadgen.targets.model_config import model_window_tokens
 from loadgen.targets.rag_service import RunningRagService
 from loadgen.targets.settings import TargetSettings
-from loadgen.targets.target import RunningTarget
+from loadgen.targets.target import RunningTarget, start_target
 
 NO_HOST = "http://127.0.0.1:0"
 CHECKED = "checked.json"
 """Into it the check writes the options as the swarm will see them."""
 
 
-async def check_swarm(leg: Leg, folder: Path, interruption: Interruption) -> int:
+async def check_swarm(target_run: TargetRun, folder: Path, interruption: Interruption) -> int:
     """Have all options checked before the engine takes its time to start; 0 if they are right."""
-    environment = _environment(folder, planned_facts(leg.settings), None)
+    environment = _environment(folder, planned_facts(target_run.settings), None)
     environment["KVSWARM_CHECK"] = str(folder / CHECKED)
-    return await _locust("run", checkable(leg.run), environment, interruption)
+    return await _locust("run", checkable(target_run.run), environment, interruption)
 
 
 def planned_facts(settings: TargetSettings) -> dict[str, Any]:
@@ -52,12 +52,12 @@ def was_checked(folder: Path) -> bool:
     return (folder / CHECKED).is_file()
 
 
-def wished_labels(folder: Path) -> WishedLabels | None:
+def checked_labels(folder: Path) -> ServiceLabels | None:
     """What the check found of it in the options; None where no service need be started."""
     return labels_in(json.loads((folder / CHECKED).read_text(encoding="utf-8")))
 
 
-def labels_in(options: Mapping[str, Any]) -> WishedLabels | None:
+def labels_in(options: Mapping[str, Any]) -> ServiceLabels | None:
     """The same of options that were checked."""
     labels = options["labels"]
     if labels not in ("rag", "kv") or options["rag_url"]:
@@ -65,55 +65,75 @@ def labels_in(options: Mapping[str, Any]) -> WishedLabels | None:
     corpus, questions = (
         Path(options[name]) if options.get(name) else None for name in ("corpus", "questions")
     )
-    return WishedLabels(corpus, labels, questions if labels == "kv" else None)
-
-
-async def run_swarm(
-    command: str,
-    leg: Leg,
-    target: RunningTarget,
-    rag: RunningRagService | None,
-    folder: Path,
-    interruption: Interruption,
-) -> int:
-    """Run the swarm on a started target; returns the exit code of the run."""
-    async with control_line(target, folder / "control") as control:
-        return await run_controlled(command, leg, target, rag, control, interruption)
+    return ServiceLabels(corpus, labels, questions if labels == "kv" else None)
 
 
 @dataclass(frozen=True, slots=True)
-class Quiet:
-    """A swarm whose words go into `log`, and whose run is told to be of this command line."""
+class SwarmLog:
+    """A swarm whose words go into `file`, and whose run is told to be of this command line."""
 
-    log: Path
+    file: Path
     command_line: tuple[str, ...]
 
 
-async def run_controlled(
-    command: str,
-    leg: Leg,
-    target: RunningTarget,
-    rag: RunningRagService | None,
-    control: Path,
-    interruption: Interruption,
-    quiet: Quiet | None = None,
-) -> int:
-    """The same where a control line is open, which several swarms may use in turn."""
-    facts = swarm_facts(target, leg.settings)
-    environment = _environment(control.parent, facts, control, quiet)
-    rest = leg.run.rest if rag is None else (*leg.run.rest, "--rag-url", rag.url)
-    run = replace(leg.run, host=target.url, rest=rest)
-    needed = rag if command == "run" else None
-    return await _locust(command, run, environment, interruption, needed, quiet)
+@dataclass(frozen=True, slots=True)
+class StartedTarget:
+    """An engine of ours on which swarms run in turn, and the service they ask for labels.
+
+    One control line is for all of them: it knows whether the engine has served any.
+    """
+
+    target: RunningTarget
+    settings: TargetSettings
+    control: Path
+    rag: RunningRagService | None
+
+    async def run(
+        self,
+        command: str,
+        run: RunArguments,
+        interruption: Interruption,
+        log: SwarmLog | None = None,
+    ) -> int:
+        """Run a swarm; returns its exit code. Raises TargetError where a service has died."""
+        self._check()
+        rest = run.rest if self.rag is None else (*run.rest, "--rag-url", self.rag.url)
+        facts = swarm_facts(self.target, self.settings)
+        code = await _locust(
+            command,
+            replace(run, host=self.target.url, rest=rest),
+            _environment(self.control.parent, facts, self.control, log),
+            interruption,
+            needed=self.rag if command == "run" else None,
+            log=log,
+        )
+        self._check()
+        return code
+
+    def _check(self) -> None:
+        self.target.check()
+        if self.rag is not None:
+            self.rag.check()
+
+
+@asynccontextmanager
+async def started_target(
+    target_run: TargetRun, scratch: Path, logs: Path, rag: RunningRagService | None = None
+) -> AsyncIterator[StartedTarget]:
+    """Start an engine; `scratch` is a folder of this process alone. Raises TargetError."""
+    settings = target_run.settings
+    async with (
+        start_target(target_run.spec, settings, logs) as target,
+        control_line(target, scratch / "control") as control,
+    ):
+        yield StartedTarget(target, settings, control, rag)
 
 
 async def run_on_host(
-    run: RunArguments, folder: Path, interruption: Interruption, quiet: Quiet
+    run: RunArguments, folder: Path, interruption: Interruption, log: SwarmLog
 ) -> int:
     """Run the swarm on a host that is not ours; returns the exit code of the run."""
-    return await _locust(
-        "run", run, _environment(folder, {}, None, quiet), interruption, quiet=quiet
-    )
+    return await _locust("run", run, _environment(folder, {}, None, log), interruption, log=log)
 
 
 def _without_processes(rest: tuple[str, ...]) -> tuple[str, ...]:
@@ -132,16 +152,16 @@ def _planned_window(settings: TargetSettings) -> int | None:
 
 
 def _environment(
-    folder: Path, facts: Mapping[str, Any], control: Path | None, quiet: Quiet | None = None
+    folder: Path, facts: Mapping[str, Any], control: Path | None, log: SwarmLog | None = None
 ) -> dict[str, str]:
     path = folder / "target.json"
     wire = {
         "facts": dict(facts),
         "control": str(control) if control else None,
-        "command_line": quiet.command_line if quiet else sys.argv,
+        "command_line": log.command_line if log else sys.argv,
     }
     path.write_text(json.dumps(wire), encoding="utf-8")
-    view = {"KVSWARM_VIEW": ""} if quiet else {}
+    view = {"KVSWARM_VIEW": ""} if log else {}
     return {**os.environ, **view, "KVSWARM_TARGET": str(path)}
 
 
@@ -151,16 +171,16 @@ async def _locust(
     environment: dict[str, str],
     interruption: Interruption,
     needed: RunningRagService | None = None,
-    quiet: Quiet | None = None,
+    log: SwarmLog | None = None,
 ) -> int:
     """Run Locust to its end, which is also that of the service that it needs."""
     arguments = [command, run.file, "--host", str(run.host), "--out", str(run.out), *run.rest]
-    with quiet.log.open("ab") if quiet else nullcontext() as log:
+    with log.file.open("ab") if log else nullcontext() as output:
         process = await asyncio.create_subprocess_exec(
             *(sys.executable, "-m", "loadgen.cli.main", *arguments),
             env=environment,
-            stdout=log,
-            stderr=log,
+            stdout=output,
+            stderr=output,
         )
     interruption.handler = lambda number: _pass_on(process, number)
     watch = asyncio.create_task(_end_with(needed, process))

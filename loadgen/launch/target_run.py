@@ -17,7 +17,7 @@ from loadgen.workload.corpus import load_corpus
 
 
 @dataclass(frozen=True, slots=True)
-class Leg:
+class TargetRun:
     """`run` is the user's, its directory that of this target alone."""
 
     spec: TargetSpec
@@ -30,8 +30,8 @@ class Leg:
         return self.run.out / "engine"
 
 
-def plan_legs(run: RunArguments) -> list[Leg]:
-    """A leg for each target, in the order they were named; of several, each has a subdirectory.
+def plan_target_runs(run: RunArguments) -> list[TargetRun]:
+    """One for each target, in the order they were named; of several, each has a subdirectory.
 
     Makes the demo model where it is needed. Raises UsageError for whatever is wrong with any of
     them.
@@ -39,13 +39,13 @@ def plan_legs(run: RunArguments) -> list[Leg]:
     find_locustfile(run.file)
     specs = choose_targets(run.targets, run.target_arguments)
     settings = target_settings(run.target_arguments)
-    legs = [Leg(spec, settings, run) for spec in specs]
-    if len(legs) > 1:
-        legs = [replace(leg, run=replace(run, out=run.out / leg.spec.name)) for leg in legs]
-    for leg in legs:
-        check_target(leg.spec, leg.settings)
-        check_directory(leg.run.out)
-    return legs
+    planned = []
+    for spec in specs:
+        own = replace(run, out=run.out / spec.name) if len(specs) > 1 else run
+        check_target(spec, settings)
+        check_directory(own.out)
+        planned.append(TargetRun(spec, settings, own))
+    return planned
 
 
 def choose_targets(names: Sequence[str], arguments: TargetArguments) -> list[TargetSpec]:

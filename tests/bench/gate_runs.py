@@ -9,12 +9,11 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from loadgen.launch.arguments import parse_run
-from loadgen.launch.swarm_process import run_swarm
-from loadgen.launch.target_run import Leg, plan_legs
+from loadgen.launch.swarm_process import started_target
+from loadgen.launch.target_run import plan_target_runs
 from loadgen.launch.terminal import Interruption
 from loadgen.runs.directory import RUN_JSON
 from loadgen.runs.json_file import read_json
-from loadgen.targets.target import start_target
 
 USABLE_CODES = (0,)
 """Of any other run compare decides nothing."""
@@ -82,26 +81,22 @@ async def _phase(
     plan: Plan, settings: Sequence[str], missing: Sequence[Path], interruption: Interruption
 ) -> None:
     words = [*TARGET, *settings, *WORKLOAD, "-t", f"{plan.seconds}s", "--out", str(plan.out)]
-    (leg,) = plan_legs(parse_run("run", words))
+    (target_run,) = plan_target_runs(parse_run("run", words))
     with tempfile.TemporaryDirectory(prefix="kvswarm-") as scratch:
-        async with start_target(leg.spec, leg.settings, leg.logs) as target:
+        async with started_target(target_run, Path(scratch), target_run.logs) as target:
             for directory in missing:
                 if interruption.signal_number:
                     return
                 code = LATE_CODE
                 for _ in range(ATTEMPTS):
                     shutil.rmtree(directory, ignore_errors=True)
-                    here = _in(leg, directory)
-                    code = await run_swarm("run", here, target, None, Path(scratch), interruption)
+                    here = replace(target_run.run, out=directory)
+                    code = await target.run("run", here, interruption)
                     if code != LATE_CODE or interruption.signal_number:
                         break
                 if code not in USABLE_CODES and not interruption.signal_number:
                     raise RuntimeError(f"the run in {directory} ended with {code}")
                 await asyncio.sleep(0)
-
-
-def _in(leg: Leg, directory: Path) -> Leg:
-    return replace(leg, run=replace(leg.run, out=directory))
 
 
 def say(text: str) -> None:

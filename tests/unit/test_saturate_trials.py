@@ -8,9 +8,9 @@ from typing import Any, cast
 import numpy as np
 import pytest
 
-from loadgen.cli.saturate import _Search
 from loadgen.compare.csv_table import CsvTable
 from loadgen.errors import UsageError
+from loadgen.launch.search import SaturationSearch
 from loadgen.runs.csv_log import to_csv
 from loadgen.runs.exit_code import TARGET_DIED, WRONG_USE
 from loadgen.saturate.course import Course
@@ -179,7 +179,7 @@ def test_a_lowest_load_with_too_few_requests_is_not_said_to_be_too_high(tmp_path
 
 def test_a_host_that_is_gone_later_is_no_wrong_use(tmp_path: Path) -> None:
     course = Course(plan("ttft_ms.p95<=500", space=Space("rate", 1.0, None, 0.05)))
-    search = _Search(course.plan, SearchFolder(tmp_path), course, cast(Any, None))
+    search = SaturationSearch(course.plan, SearchFolder(tmp_path), course, cast(Any, None))
     (tmp_path / "swarm.log").write_text("kvswarm: error: no host at http://host\n")
     with pytest.raises(UsageError, match="no host at"):
         search._fault(WRONG_USE, tmp_path)

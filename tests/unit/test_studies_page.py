@@ -18,7 +18,7 @@ from loadgen.cli import kv_study
 from loadgen.cli.kv_study import without_folders
 from loadgen.cli.study import STUDY_JSON, study_command
 from loadgen.errors import UsageError
-from loadgen.launch.cell_check import check_cells
+from loadgen.launch.checking import check_cells
 from loadgen.runs.exit_code import SATURATED
 from loadgen.sweep.definition import Definition
 from loadgen.sweep.made_cell import MadeCell

@@ -11,7 +11,7 @@ import pytest
 
 from loadgen.cli.main import main
 from loadgen.errors import UsageError
-from loadgen.launch.swarm_process import CHECKED, wished_labels
+from loadgen.launch.swarm_process import CHECKED, checked_labels
 from loadgen.targets import rag_service
 from loadgen.targets.library_folder import CorpusTexts, library_folder
 
@@ -121,6 +121,6 @@ def test_a_service_is_started_only_for_a_swarm_that_has_none(
 ) -> None:
     options = {"labels": labels, "rag_url": rag_url, "corpus": "texts"}
     (tmp_path / CHECKED).write_text(json.dumps(options))
-    found = wished_labels(tmp_path)
+    found = checked_labels(tmp_path)
     assert (found is not None) == wished
-    assert found is None or (found.corpus, found.labels) == (Path("texts"), labels)
+    assert found is None or (found.corpus, found.kind) == (Path("texts"), labels)

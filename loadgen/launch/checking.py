@@ -1,4 +1,4 @@
-"""All cells of a sweep as `kvswarm run` would take them, checked before anything is started."""
+"""Runs of a sweep or a search as `kvswarm run` would take them, checked before any is started."""
 
 import difflib
 import json
@@ -13,10 +13,10 @@ from typing import Any
 
 from loadgen.errors import KvswarmError, UsageError
 from loadgen.launch.arguments import RunArguments, find_locustfile, parse_run, run_parser
-from loadgen.launch.label_service import WishedLabels
+from loadgen.launch.label_service import ServiceLabels
 from loadgen.launch.locust_command import locust_argv
 from loadgen.launch.swarm_process import checkable, labels_in, planned_facts
-from loadgen.launch.target_run import Leg, plan_legs
+from loadgen.launch.target_run import TargetRun, plan_target_runs
 from loadgen.sweep.definition import Definition
 from loadgen.sweep.matrix import CellPlan
 from loadgen.sweep.option import text_of
@@ -26,24 +26,35 @@ from loadgen.targets.settings import TargetSettings
 
 
 @dataclass(frozen=True, slots=True)
-class CheckedCell:
-    """A cell that can be run. `leg` is None on a host that is not ours, `wish` where no
-    service of ours is asked for labels, `run_time_s` without a `--run-time`."""
+class CheckedRun:
+    """A run that may begin. `target_run` is None on a host that is not ours, `labels` where no
+    service of ours is asked for them, `run_time_s` without a `--run-time`."""
 
     run: RunArguments
-    leg: Leg | None
-    wish: WishedLabels | None
+    target_run: TargetRun | None
+    labels: ServiceLabels | None
     run_time_s: float | None
 
     @property
     def engine(self) -> Engine:
-        """What it shares with the cells that need no other start."""
-        if self.leg is None:
+        """What a cell shares with those that need no other start."""
+        if self.target_run is None:
             return Engine(str(self.run.host), False, self.run.host)
-        settings, catalog = _used_settings(self.leg), self.run.target_arguments.catalog
+        settings, catalog = _used_settings(self.target_run), self.run.target_arguments.catalog
         kv = "" if settings.kv_tokens is None else f"-{settings.kv_tokens}"
-        key = (self.leg.spec.name, settings, catalog, self.wish)
-        return Engine(f"{self.leg.spec.name}{kv}", True, key)
+        key = (self.target_run.spec.name, settings, catalog, self.labels)
+        return Engine(f"{self.target_run.spec.name}{kv}", True, key)
+
+
+def check_run(words: Sequence[str]) -> CheckedRun:
+    """What `kvswarm run` would say to these words, without a run. Raises UsageError."""
+    run = parse_run("run", list(words))
+    if len(run.targets) > 1:
+        raise UsageError(f"--target {','.join(run.targets)}: give one")
+    file = find_locustfile(run.file)
+    target_run = plan_target_runs(run)[0] if run.targets else None
+    (result,) = ask_locust(file, [(run, target_run)])["results"]
+    return _checked(run, target_run, result)
 
 
 def run_words(definition: Definition, cell: CellPlan, seed: int, out: Path) -> list[str]:
@@ -54,7 +65,7 @@ def run_words(definition: Definition, cell: CellPlan, seed: int, out: Path) -> l
 
 def check_cells(
     definition: Definition, cells: Sequence[CellPlan], out: Path
-) -> dict[str, CheckedCell]:
+) -> dict[str, CheckedRun]:
     """Every cell by its id. Raises UsageError for the first that `kvswarm run` would refuse, with
     the file, the key and its value."""
     try:
@@ -70,29 +81,31 @@ def check_cells(
     answer = ask_locust(file, list(runs.values()))
     _check_keys(definition, answer["flags"], answer["results"])
     return {
-        cell.cell_id: _checked(definition, cell, *runs[cell.cell_id], result)
+        cell.cell_id: _checked_cell(definition, cell, *runs[cell.cell_id], result)
         for cell, result in zip(cells, answer["results"], strict=False)
     }
 
 
-def _plan(definition: Definition, cell: CellPlan, out: Path) -> tuple[RunArguments, Leg | None]:
+def _plan(
+    definition: Definition, cell: CellPlan, out: Path
+) -> tuple[RunArguments, TargetRun | None]:
     run = parse_run("run", run_words(definition, cell, cell.seed(1), out))
     if run.host is not None:
         return run, None
     if len(run.targets) > 1:
         raise UsageError("--target takes one in a sweep: give a list of them in [axes]")
-    (leg,) = plan_legs(run)
-    return run, leg
+    (target_run,) = plan_target_runs(run)
+    return run, target_run
 
 
-def ask_locust(file: Path, runs: Sequence[tuple[RunArguments, Leg | None]]) -> dict[str, Any]:
+def ask_locust(file: Path, runs: Sequence[tuple[RunArguments, TargetRun | None]]) -> dict[str, Any]:
     """Have all command lines checked in one process: importing Locust takes a second."""
     checks = [
         {
             "argv": locust_argv("run", checkable(run)),
-            "facts": planned_facts(leg.settings) if leg else {},
+            "facts": planned_facts(target_run.settings) if target_run else {},
         }
-        for run, leg in runs
+        for run, target_run in runs
     ]
     job = {"argv": ["locust", "-f", str(file)], "checks": checks}
     with tempfile.TemporaryDirectory(prefix="kvswarm-") as scratch:
@@ -128,25 +141,35 @@ def _check_keys(
             names[known[key]] = key
 
 
-def _checked(
+def _checked_cell(
     definition: Definition,
     cell: CellPlan,
     run: RunArguments,
-    leg: Leg | None,
+    target_run: TargetRun | None,
     result: Mapping[str, Any],
-) -> CheckedCell:
+) -> CheckedRun:
+    try:
+        checked = _checked(run, target_run, result)
+        if checked.run_time_s is None and not result["options"].get("batches"):
+            raise UsageError("it would never end: give run-time (or batches)")
+    except UsageError as error:
+        raise _refusal(definition, cell, str(error)) from None
+    return checked
+
+
+def _checked(
+    run: RunArguments, target_run: TargetRun | None, result: Mapping[str, Any]
+) -> CheckedRun:
+    """By what Locust's process said of it. Raises UsageError."""
     options = result["options"]
     if result["code"]:
-        raise _refusal(definition, cell, last_line(result["said"]))
+        raise UsageError(last_line(result["said"].replace("\nDid you mean", "; did you mean")))
     if options is None:
-        raise _refusal(definition, cell, "no run would come of it, as with --list: leave that out")
-    wish = labels_in(options)
-    if leg is None and wish is not None:
-        said = f"--labels {wish.labels} on a host needs rag-url: say which service"
-        raise _refusal(definition, cell, said)
-    if not options.get("run_time") and not options.get("batches"):
-        raise _refusal(definition, cell, "it would never end: give run-time (or batches)")
-    return CheckedCell(run, leg, wish, options.get("run_time") or None)
+        raise UsageError("no run would come of it, as with --list: leave that out")
+    labels = labels_in(options)
+    if target_run is None and labels is not None:
+        raise UsageError(f"--labels {labels.kind} on a host needs --rag-url: say which service")
+    return CheckedRun(run, target_run, labels, options.get("run_time") or None)
 
 
 def _refusal(definition: Definition, cell: CellPlan, said: str) -> UsageError:
@@ -174,7 +197,7 @@ def last_line(said: str) -> str:
     return re.sub(r"^(kvswarm|locust|[\w.]+: error): (error: )?", "", last)
 
 
-def _used_settings(leg: Leg) -> TargetSettings:
+def _used_settings(target_run: TargetRun) -> TargetSettings:
     """Without what means nothing to the target."""
-    l1_gb = leg.settings.l1_gb if uses(leg.spec, "l1_gb") else 1.0
-    return replace(leg.settings, l1_gb=l1_gb)
+    l1_gb = target_run.settings.l1_gb if uses(target_run.spec, "l1_gb") else 1.0
+    return replace(target_run.settings, l1_gb=l1_gb)

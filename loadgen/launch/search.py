@@ -1,0 +1,166 @@
+"""A search for the highest load that meets an objective: its trials, one after the other."""
+
+import asyncio
+import tempfile
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from loadgen.compare.soundness import faults_of
+from loadgen.errors import TargetError, UsageError
+from loadgen.launch.arguments import is_given
+from loadgen.launch.checking import CheckedRun, check_run, last_line
+from loadgen.launch.run_series import RunSeries, run_series
+from loadgen.launch.terminal import interruptible, say
+from loadgen.runs.directory import RUN_JSON
+from loadgen.runs.exit_code import DONE, FAILED, SATURATED, TARGET_DIED, WRONG_USE
+from loadgen.runs.json_file import read_object
+from loadgen.runs.lock import locked
+from loadgen.saturate.course import Course, Ending, Step
+from loadgen.saturate.folder import SearchFolder
+from loadgen.saturate.plan import Plan
+from loadgen.saturate.points import points_of
+from loadgen.saturate.trial import read_trial
+from loadgen.saturate.wording import plan_line, result_lines, trial_line
+from loadgen.sweep.table import SWARM_LOG
+
+SUMMARY_JSON, PICTURE = "summary.json", "saturation.svg"
+
+
+def search(plan: Plan, out: Path) -> int:
+    """Search, or continue a search; returns its exit code. Raises UsageError, TargetError."""
+    folder = SearchFolder(out)
+    folder.check(plan)
+    course = Course(plan)
+    first = course.next(1)
+    assert first is not None
+    checked = check_run([*trial_words(plan, first), f"--out={folder.path}"])
+    with locked(folder.path, "search"):
+        folder.open(plan)
+        return SaturationSearch(plan, folder, course, checked).make()
+
+
+def trial_words(plan: Plan, step: Step) -> list[str]:
+    """The command line of a trial behind `kvswarm run`, without its directory."""
+    if plan.space.by == "users":
+        users = f"{step.load:.0f}"
+        load = [f"--users={users}", *_unless(plan.words, "--spawn-rate", "-r", users)]
+    else:
+        load = [f"--rate={step.load:g}", *_unless(plan.words, "--users", "-u", "0")]
+    ours = [f"--run-time={step.seconds}s", f"--seed={step.seed}", "--max-failures=100"]
+    return [*plan.words, *load, *ours]
+
+
+def _unless(words: Sequence[str], long: str, short: str, value: str) -> list[str]:
+    return [] if is_given(words, long, short) else [f"{long}={value}"]
+
+
+@dataclass(slots=True)
+class SaturationSearch:
+    """A search that may begin: its options were checked. `fault` says what ended it early."""
+
+    plan: Plan
+    folder: SearchFolder
+    course: Course
+    checked: CheckedRun
+    fault: str = ""
+    code: int = DONE
+
+    def make(self) -> int:
+        """Make what is missing, then tell what was found."""
+        for step, run in self.folder.finished:
+            self._take(step, run)
+        if self.course.trials:
+            say(f"{len(self.course.trials)} trials are there")
+        ending: Ending = self.course.ending
+        if self._next is not None:
+            say(plan_line(self.plan))
+            ending = asyncio.run(self._search())
+        self.folder.write_table(self.course)
+        lines = list(result_lines(self.course, ending))
+        self.folder.write_result(self.course, ending, lines)
+        print("\n".join(lines))
+        if self.fault:
+            print(self.fault)
+        self._draw()
+        return self.code or (DONE if self.course.bracket.below else FAILED)
+
+    @property
+    def _next(self) -> Step | None:
+        return self.course.next(self.folder.next_number)
+
+    async def _search(self) -> Ending:
+        with tempfile.TemporaryDirectory(prefix="kvswarm-") as scratch:
+            with interruptible() as interruption:
+                logs = self.folder.path / "engine"
+                try:
+                    started = run_series(self.checked, Path(scratch), logs, interruption)
+                    async with started as series:
+                        ending = await self._trials(series)
+                except TargetError as error:
+                    self.fault, self.code = str(error), error.exit_code
+                    ending = "target"
+            if interruption.signal_number:
+                self.code = 128 + interruption.signal_number
+                ending = "stopped"
+        return ending
+
+    async def _trials(self, series: RunSeries) -> Ending:
+        """Until the search is over or cannot go on."""
+        while (step := self._next) is not None:
+            words, run = trial_words(self.plan, step), self.folder.run(step)
+            run.mkdir(parents=True)
+            (run / "engine").symlink_to(Path("..", "..", "engine"))
+            code = await series.run([*words, f"--out={run}"], run)
+            if series.interruption.signal_number:
+                return "stopped"
+            if (ending := self._fault(code, run)) is not None:
+                return ending
+            self.folder.note(step)
+            self._take(step, run)
+            self._tell(step)
+        return self.course.ending
+
+    def _fault(self, code: int, run: Path) -> Ending | None:
+        """Why the search cannot go on after a run, None where it can."""
+        summary = read_object(run / SUMMARY_JSON)
+        if code == WRONG_USE or not summary:
+            said = last_line((run / SWARM_LOG).read_text(encoding="utf-8", errors="replace"))
+            if not self.course.trials:
+                raise UsageError(said)
+            self.fault, self.code = f"{run}: {said}", TARGET_DIED  # the options were right before
+            return "target"
+        faults = "; ".join(map(str, faults_of(read_object(run / RUN_JSON), summary)))
+        if not faults:
+            return None
+        self.fault = f"{run}: {faults}"
+        self.code = SATURATED if summary["client_saturated"] else TARGET_DIED
+        return "client" if self.code == SATURATED else "target"
+
+    def _take(self, step: Step, run: Path) -> None:
+        is_open = self.plan.space.by == "rate"
+        trial = read_trial(run, step.load, step.seconds, is_open, self.plan.warm_up_s)
+        self.course.add(step, trial)
+
+    def _tell(self, step: Step) -> None:
+        _, trial = self.course.trials[-1]
+        say(trial_line(step, trial, self.course.judgements[step.load], self.plan))
+        self.folder.write_table(self.course)
+
+    def _draw(self) -> None:
+        if not self.course.trials:
+            return
+        try:
+            from dashboards.figures.saturation import draw
+            from dashboards.figures.style import save_svg
+        except ModuleNotFoundError as error:
+            say(
+                f"no picture: {error.name} is not installed. After pip install 'kvswarm[report]'"
+                " the same command draws it"
+            )
+            return
+        bracket = self.course.bracket
+        ends = tuple(end.load if end else None for end in (bracket.below, bracket.above))
+        figure = draw(points_of(self.course), self.plan.objective.latency, self.plan.space, ends)
+        save_svg(figure, self.folder.path / PICTURE)
+        print(f"Table: {self.folder.path / 'trials.csv'}, picture: {self.folder.path / PICTURE}")
