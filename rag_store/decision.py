@@ -1,8 +1,6 @@
-"""Whether the best candidate is what the query asks about: a score from 0 to 1, and a threshold.
+"""Whether the best candidate is what the query asks about: its score has to reach a threshold.
 
-The score is how well the query's words are met in the document's nearest sentences, each weighed by
-its rarity; of an embedder without word states it is the cosine of the best chunk. A query that says
-nothing, without a letter or of one stop word, is refused whatever it scores.
+A query that says nothing, without a letter or of one stop word, is refused whatever it scores.
 """
 
 import json
@@ -11,7 +9,6 @@ from dataclasses import asdict, dataclass
 
 import numpy as np
 
-from rag_store.ranking import Ranking
 from rag_store.terms import STOPWORDS, pieces
 
 KEEP = 0.95
@@ -42,13 +39,7 @@ class Threshold:
 
 UNFITTED = Threshold(0.0)
 """Scores of another embedder lie elsewhere: it refuses nothing before it is fitted."""
-_SHIPPED = {"minilm": Threshold(0.45)}
-
-
-def score_of(ranking: Ranking) -> float:
-    """Of the best candidate; there must be one."""
-    words = ranking.words[0] @ ranking.weights if len(ranking.weights) else ranking.cosines[0]
-    return float(np.clip(words, 0.0, 1.0))
+_SHIPPED = {"minilm": Threshold(0.32)}
 
 
 def says_something(query: str) -> bool:

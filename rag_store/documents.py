@@ -8,6 +8,9 @@ from dataclasses import dataclass
 # NUL and its like, and halves of surrogate pairs: they break UTF-8, terminals and databases.
 _UNSAFE = re.compile(r"[\x00-\x08\x0b-\x1f\x7f\ud800-\udfff]")
 
+MAX_TEXT_CHARS = 4_000_000
+"""Of one document: about a million tokens, and more than the context of nearly any model."""
+
 
 def clean(text: str) -> str:
     """The text with unsafe characters as spaces, line ends as `\\n`, and nothing around it."""

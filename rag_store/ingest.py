@@ -12,6 +12,7 @@ from rag_store.documents import Document
 from rag_store.embedders import Embedder, Embedding, States
 from rag_store.embedders.queue import checked_embeddings, concerns_a_text
 from rag_store.errors import EmbedderError, RagUsageError
+from rag_store.readers.files import check_text
 from rag_store.state_files import StateFiles
 from rag_store.store import ChunkStore, Row
 
@@ -55,6 +56,7 @@ class Writer:
         for document in documents:
             if not document.doc_id or not document.text.strip():
                 raise RagUsageError(f"document {document.doc_id!r}: it needs an id and a text")
+            check_text(document.text, f"document {document.doc_id!r}")
         for group in _groups(map(self._rows, documents)):
             entries = self._embed(group, check)
             for entry in entries:

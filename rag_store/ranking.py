@@ -1,10 +1,11 @@
 """From a query's vector and words to documents in order, best first.
 
 Every chunk is compared by cosine and by BM25, and a document counts as its best chunk. The leading
-documents of either list are the candidates. They are ordered by the plain sum of three scores, each
-in standard deviations from its mean over the candidates: the cosine and the BM25 of the best chunk,
-and how well the query's words are met in those sentences that are nearest to the query (Khattab and
-Zaharia's late interaction, SIGIR 2020, with an encoder that was not trained for it).
+documents of either list are the candidates. Three scores of each are added as they are: the cosine
+of the best chunk, how well the query's words are met in those sentences that are nearest to the
+query (Khattab and Zaharia's late interaction, SIGIR 2020, with an encoder that was not trained for
+it), and half of the share of its highest possible BM25 that the best chunk has. What hardly differs
+between the candidates then hardly counts, and the sum can be compared between queries.
 """
 
 from collections.abc import Callable, Sequence
@@ -23,25 +24,30 @@ Indices = npt.NDArray[np.int64]
 Nearest = Callable[[Vectors, int], tuple[Sequence[str], Scores]]
 
 NEAREST_ROWS = 400
+BM25_WEIGHT = 0.5
+"""Chosen on two collections, and tried on eight others: see docs/rag.md."""
 _SENTENCES_EACH = 12
 _NOT_COMPARED = -1.0
 
 
 @dataclass(frozen=True, slots=True)
 class RowScores:
-    """Cosine and BM25 of every chunk, shape [rows]; -1 where no cosine was needed."""
+    """Cosine and BM25 of every chunk, shape [rows]; -1 where no cosine was needed.
+
+    `most` is the BM25 that no chunk can exceed.
+    """
 
     cosines: Scores
     bm25: Scores
+    most: float
 
 
 @dataclass(frozen=True, slots=True)
 class Ranking:
     """The candidates, best first; all arrays have the shape [candidates].
 
-    `documents` are indices of the snapshot's entries, `rows` each one's best chunk, and `words`
-    has for each candidate its best cosine with each query word, shape [candidates, query words],
-    whose `weights`, shape [query words], sum to one. Without states there are no words.
+    `documents` are indices of the snapshot's entries, `rows` each one's best chunk. A score is at
+    most 1, as are the cosine and `words`, how well the query's words are met; zeros without states.
     """
 
     documents: Indices
@@ -50,7 +56,6 @@ class Ranking:
     cosines: Scores
     bm25: Scores
     words: Scores
-    weights: Scores
 
     def reordered(self, order: Indices) -> "Ranking":
         """The same candidates in another order, given as their positions."""
@@ -61,7 +66,6 @@ class Ranking:
             self.cosines[order],
             self.bm25[order],
             self.words[order],
-            self.weights,
         )
 
 
@@ -70,14 +74,15 @@ def score_rows(
 ) -> RowScores:
     """Compare every chunk with the query; with `nearest`, only those it names by cosine."""
     bm25 = snapshot.chunks.scores(words)
+    most = sum(map(snapshot.chunks.rarity, words))
     if nearest is None:
-        return RowScores(snapshot.vectors @ query.vector, bm25)
+        return RowScores(snapshot.vectors @ query.vector, bm25, most)
     cosines = np.full(len(snapshot.rows), _NOT_COMPARED, np.float32)
     for row_id, cosine in zip(*nearest(query.vector, NEAREST_ROWS), strict=True):
         # A row that was added after the snapshot was taken is not in it.
         if row_id in snapshot.row_of_id:
             cosines[snapshot.row_of_id[row_id]] = cosine
-    return RowScores(cosines, bm25)
+    return RowScores(cosines, bm25, most)
 
 
 def rank(snapshot: Snapshot, query: Embedding, found: RowScores, retriever: str) -> Ranking:
@@ -85,30 +90,29 @@ def rank(snapshot: Snapshot, query: Embedding, found: RowScores, retriever: str)
     documents = _candidates(snapshot, found, retriever)
     rows, owners = _spans(snapshot.first_rows[documents], snapshot.first_rows[documents + 1])
     cosines, bm25 = _cosines(snapshot, query, found, rows), found.bm25[rows]
-    by_row = {"dense": cosines, "bm25": bm25}
-    leading = by_row.get(retriever, z_scores(cosines) + z_scores(bm25))
     starts = np.searchsorted(owners, np.arange(len(documents)))
     best_cosines, best_bm25 = _best(cosines, starts), _best(bm25, starts)
-    weights = _weights(snapshot, query)
-    words = _words(snapshot, query, documents)
-    by_document = {"dense": best_cosines, "bm25": best_bm25}
-    together = z_scores(best_cosines) + z_scores(best_bm25) + z_scores(words @ weights)
+    words = _words_met(snapshot, query, documents)
     ranking = Ranking(
         documents,
-        rows[_first(1, leading, owners)],
-        by_document.get(retriever, together),
+        rows[_first(1, _joined(retriever, cosines, bm25 / (found.most or 1)), owners)],
+        _joined(retriever, best_cosines, best_bm25 / (found.most or 1), words),
         best_cosines,
         best_bm25,
-        words,
-        weights,
+        words if words is not None else np.zeros_like(best_cosines),
     )
     return ranking.reordered(np.argsort(-ranking.scores, kind="stable"))
 
 
-def z_scores(values: Scores) -> Scores:
-    """In standard deviations from their mean; zeros where all are equal."""
-    spread = values.std() if len(values) else 0.0
-    return (values - values.mean()) / spread if spread > 1e-9 else np.zeros_like(values)
+def _joined(retriever: str, cosines: Scores, shares: Scores, words: Scores | None = None) -> Scores:
+    """One score of several, at most 1; `shares` are of the highest possible BM25."""
+    if retriever != "hybrid":
+        return cosines if retriever == "dense" else shares
+    parts, most = cosines + BM25_WEIGHT * shares, 1 + BM25_WEIGHT
+    if words is not None:
+        parts, most = parts + words, most + 1
+    joined: Scores = (parts / most).astype(np.float32)
+    return joined
 
 
 def _candidates(snapshot: Snapshot, found: RowScores, retriever: str) -> Indices:
@@ -151,20 +155,18 @@ def _first(count: int, scores: Scores, owners: Indices) -> Indices:
 
 def _weights(snapshot: Snapshot, query: Embedding) -> Scores:
     """The share of each query word in the comparison, by its rarity; they sum to one."""
-    if not snapshot.states:
-        return np.zeros(0, np.float32)
     rarities = snapshot.words.rarities(query.words)
     shares: Scores = rarities / rarities.sum()
     return shares
 
 
-def _words(snapshot: Snapshot, query: Embedding, documents: Indices) -> Scores:
-    """Each document's best cosine with each query word, shape [documents, query words].
+def _words_met(snapshot: Snapshot, query: Embedding, documents: Indices) -> Scores | None:
+    """The mean of each document's best cosine with each query word; None without states.
 
     Of its sentences only those that are nearest to the query are searched.
     """
     if not snapshot.states or len(documents) == 0:
-        return np.zeros((len(documents), len(query.words) if snapshot.states else 0), np.float32)
+        return None
     first, last = snapshot.first_sentences[documents], snapshot.first_sentences[documents + 1]
     sentences, owners = _spans(first, last)
     # Rows in a piece are compared where they lie; picked out one by one they would be copied.
@@ -174,7 +176,7 @@ def _words(snapshot: Snapshot, query: Embedding, documents: Indices) -> Scores:
     by_sentence = _best_words(query.states, [snapshot.states[at] for at in sentences[near]])
     starts = np.searchsorted(owners[near], np.arange(len(documents)))
     best: Scores = np.maximum.reduceat(by_sentence, starts, axis=0)
-    return best
+    return best @ _weights(snapshot, query)
 
 
 def _best_words(query: States, sentences: Sequence[States]) -> Scores:

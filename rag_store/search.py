@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from rag_store.decision import Threshold, says_something, score_of
+from rag_store.decision import Threshold, says_something
 from rag_store.embedders import Embedding
 from rag_store.embedders.queue import Embedded
 from rag_store.label import Candidate, Label, Timings
@@ -101,10 +101,11 @@ class Searcher:
     def passages(self, found: Found) -> list[str]:
         """What a reranker is to read: a text for each of the first candidates."""
         spec, query = self.settings.reranker, found.embedding.vector
+        shares = found.scores.bm25 / (found.scores.most or 1)
         documents = found.ranking.documents[: spec.documents]
         rows = [slice(*self.snapshot.first_rows[at : at + 2]) for at in documents]
         return [
-            excerpt(self.snapshot.entries[at], query, found.scores.bm25[where], spec.chunks)
+            excerpt(self.snapshot.entries[at], query, shares[where], spec.chunks)
             for at, where in zip(documents, rows, strict=True)
         ]
 
@@ -125,7 +126,7 @@ class Searcher:
         )
         if not candidates:
             return Label(None, 0.0, self.threshold.threshold, 0.0, False, (), timings)
-        score = score_of(found.ranking) if found.is_question else 0.0
+        score = min(1.0, max(0.0, candidates[0].score)) if found.is_question else 0.0
         kept = found.is_question and score >= self.threshold.threshold
         doc_id = candidates[0].doc_id if kept else None
         margin = float(scores[0] - scores[1]) if len(scores) > 1 else float(abs(scores[0]))

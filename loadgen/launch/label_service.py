@@ -1,10 +1,9 @@
 """The service that a swarm of ours asks for labels."""
 
-import json
 import sys
 from collections.abc import AsyncIterator
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -22,7 +21,7 @@ from loadgen.targets.rag_service import (
     start_rag_service,
 )
 from loadgen.targets.settings import LOOPBACK
-from loadgen.workload.corpus import load_corpus, load_documents
+from loadgen.workload.corpus import library_lines, load_corpus
 
 MODULES = ("numpy", "torch", "transformers")
 ASKED = "questions*.jsonl"
@@ -102,10 +101,10 @@ async def rag_service(
 
     Raises CorpusError, UsageError where it is not installed, and TargetError.
     """
-    documents = load_documents(corpus)
+    lines = library_lines(corpus)
     require_rag_service()
-    say(f"starting the RAG service with {len(documents)} documents …")
-    lines = "".join(f"{json.dumps(asdict(document))}\n" for document in documents)
+    count = lines.count("\n")
+    say(f"starting the RAG service with {count} documents …")
     texts = CorpusTexts(_name(corpus), lines)
     async with start_rag_service(texts, logs, start_timeout_s) as service:
         yield service

@@ -1,18 +1,22 @@
-"""The texts and questions a workload is made of."""
+"""The texts and questions a workload is made of, read by the reader that retrieval has too."""
 
 import hashlib
 import json
-import stat
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import astuple, dataclass
+import re
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import asdict, astuple, dataclass, replace
 from functools import lru_cache
 from pathlib import Path
 
 from loadgen.context import Document, Question
 from loadgen.errors import CorpusError
-from loadgen.workload.jsonl import check_id, clean, read_rows, read_text
+from rag_store import errors as reader_errors
+from rag_store.documents import Document as LibraryDocument
+from rag_store.readers import each_query, read_documents, unread_note
+from rag_store.readers.files import Place, place_of
 
-TEXT_SUFFIXES = (".md", ".txt")
+_BLANK_LINES = re.compile(r"\n\s*\n")
 GENERAL_QUESTION = "What are the main points of this text?"
 
 
@@ -42,15 +46,18 @@ def load_corpus(corpus: Path | None = None, questions: Path | None = None) -> Co
     """Read documents and questions; None stands for the demo corpus and for its questions.
 
     `corpus` is a folder of .txt and .md files (sorted by name, the stem is the id, the first
-    `# ` heading the title) or a JSONL file of doc_id, title, text. `questions` is a JSONL file of
-    qid, question, doc_id, or a folder of `questions*.jsonl`; by default the corpus's own folder.
+    `# ` heading the title), a JSONL file of doc_id, title, text, or what else the reader knows.
+    `questions` is a JSONL file of qid, question, doc_id, or a folder of `questions*.jsonl`; by
+    default the corpus's own folder.
     A document without a question gets GENERAL_QUESTION, with the id `<doc_id>-general`.
 
     Control characters and halves of surrogate pairs become spaces, runs of blank lines one blank
     line. Asked again for what has not changed since, it reads nothing. Raises CorpusError.
     """
     source = demo_folder() if corpus is None else corpus
-    asked = questions or (source if _is(source, stat.S_ISDIR) else source.parent)
+    with _told():
+        is_folder = place_of(source) is Place.FOLDER
+    asked = questions or (source if is_folder else source.parent)
     return _load(source, asked, (_stamps(source), _stamps(asked)))
 
 
@@ -67,14 +74,44 @@ def _load(source: Path, questions: Path, _: object) -> Corpus:
 
 def load_documents(corpus: Path | None = None) -> tuple[Document, ...]:
     """The documents of `load_corpus` alone, which need no questions. Raises CorpusError."""
-    source = demo_folder() if corpus is None else corpus
-    is_folder = _is(source, stat.S_ISDIR)
-    if is_folder is None:
-        raise CorpusError(f"corpus {source} does not exist: name a folder or a JSONL file")
-    documents = _unique(_read_folder(source) if is_folder else _read_jsonl(source))
-    if not documents:
-        raise CorpusError(f"corpus {source} holds no document: add .md or .txt files")
-    return tuple(documents.values())
+    return tuple(
+        Document(each.doc_id, each.title, _with_single_breaks(each.text)) for each in _read(corpus)
+    )
+
+
+def library_lines(corpus: Path | None = None) -> str:
+    """The same documents as lines of JSON, with the questions that they bring along.
+
+    Raises CorpusError.
+    """
+    rows = (replace(each, text=_with_single_breaks(each.text)) for each in _read(corpus))
+    return "".join(f"{json.dumps(asdict(row))}\n" for row in rows)
+
+
+def unread_notes(corpus: Path | None = None) -> tuple[str, ...]:
+    """A sentence where something in the corpus's folder is not read. Raises CorpusError."""
+    with _told():
+        note = unread_note(corpus or demo_folder())
+    return (note,) if note else ()
+
+
+def _read(corpus: Path | None) -> tuple[LibraryDocument, ...]:
+    with _told():
+        return read_documents(corpus or demo_folder())
+
+
+@contextmanager
+def _told() -> Iterator[None]:
+    """The reader's errors as ours: the same line, the same exit code."""
+    try:
+        yield
+    except reader_errors.CorpusError as error:
+        raise CorpusError(str(error)) from error
+
+
+def _with_single_breaks(text: str) -> str:
+    """With one blank line between paragraphs."""
+    return "\n\n".join(part.rstrip() for part in _BLANK_LINES.split(text))
 
 
 def _stamps(source: Path) -> tuple[object, ...]:
@@ -96,72 +133,16 @@ def _general(doc_id: str) -> Question:
     return Question(f"{doc_id}-general", GENERAL_QUESTION, doc_id)
 
 
-def _read_folder(folder: Path) -> Iterator[tuple[str, Document]]:
-    for path in _list(folder):
-        if path.suffix.lower() in TEXT_SUFFIXES and not path.name.startswith("."):
-            yield str(path), _read_file(_regular(path))
-
-
-def _list(folder: Path) -> list[Path]:
-    try:
-        return sorted(folder.iterdir())
-    except OSError as error:
-        raise CorpusError(f"cannot read {folder}: {error.strerror}") from error
-
-
-def _regular(path: Path) -> Path:
-    """The path, unless reading it could take for ever, as of a pipe. Raises CorpusError."""
-    if not _is(path, stat.S_ISREG):
-        raise CorpusError(f"{path} is no regular file: move it elsewhere")
-    return path
-
-
-def _is(path: Path, is_kind: Callable[[int], bool]) -> bool | None:
-    """Whether what lies there is of the kind, None where nothing does. Raises CorpusError."""
-    try:
-        return is_kind(path.stat().st_mode)
-    except (FileNotFoundError, NotADirectoryError):
-        return None
-    except OSError as error:
-        raise CorpusError(f"cannot read {path}: {error.strerror}: name another path") from error
-
-
-def _read_file(path: Path) -> Document:
-    doc_id = check_id(path.stem, f"a file name in {path.parent}")
-    text = clean(read_text(path))
-    if not text:
-        raise CorpusError(f"{path} is empty: fill it or remove it")
-    headings = (line[2:].strip() for line in text.split("\n") if line.startswith("# "))
-    return Document(doc_id, next(headings, "") or doc_id, text)
-
-
-def _read_jsonl(path: Path) -> Iterator[tuple[str, Document]]:
-    for row in read_rows(path):
-        doc_id = row.identifier("doc_id")
-        title = " ".join(row.text("title", may_be_empty=True).split())
-        yield row.at, Document(doc_id, title or doc_id, row.text("text"))
-
-
-def _unique(documents: Iterable[tuple[str, Document]]) -> dict[str, Document]:
-    seen: dict[str, Document] = {}
-    for at, document in documents:
-        if document.doc_id in seen:
-            raise CorpusError(f"{at}: doc_id {document.doc_id!r} stands twice: rename one of them")
-        seen[document.doc_id] = document
-    return seen
-
-
 def _read_questions(source: Path, doc_ids: set[str]) -> dict[str, list[Question]]:
     found: dict[str, list[Question]] = {}
     taken: set[str] = set()
-    for at, question in _questions_of(source):
-        qid, doc_id = question.question_id, question.doc_id
-        if qid in taken:
-            raise CorpusError(f"{at}: qid {qid!r} stands twice: rename one of them")
-        if doc_id not in doc_ids:
-            raise CorpusError(f"{at}: field 'doc_id' names no document: {doc_id!r}")
-        taken.add(qid)
-        found.setdefault(doc_id, []).append(question)
+    for at, question in _questions_of(source, doc_ids):
+        if question.question_id in taken:
+            raise CorpusError(
+                f"{at}: qid {question.question_id!r} stands twice: rename one of them"
+            )
+        taken.add(question.question_id)
+        found.setdefault(question.doc_id, []).append(question)
     if not found:
         raise CorpusError(
             f"{source} holds no question: give --questions FILE.jsonl with lines of"
@@ -170,15 +151,15 @@ def _read_questions(source: Path, doc_ids: set[str]) -> dict[str, list[Question]
     return found
 
 
-def _questions_of(source: Path) -> Iterator[tuple[str, Question]]:
-    is_folder = _is(source, stat.S_ISDIR)
-    if is_folder is None:
-        raise CorpusError(f"questions {source} do not exist: name a JSONL file")
-    for path in _question_files(source) if is_folder else [source]:
-        for row in read_rows(path):
-            fields = row.identifier("qid"), row.text("question"), row.identifier("doc_id")
-            yield row.at, Question(*fields)
-
-
-def _question_files(folder: Path) -> list[Path]:
-    return [_regular(path) for path in _list(folder) if path.match("questions*.jsonl")]
+def _questions_of(source: Path, doc_ids: set[str]) -> Iterator[tuple[str, Question]]:
+    with _told():
+        if place_of(source) is Place.NOTHING:
+            raise CorpusError(f"questions {source} do not exist: name a JSONL file")
+        for at, query in each_query(source):
+            if not query.doc_ids:
+                raise CorpusError(f"{at}: field 'doc_id' is missing or null: name a document")
+            if query.doc_ids[0] not in doc_ids:
+                named = query.doc_ids[0]
+                raise CorpusError(f"{at}: field 'doc_id' names no document: {named!r}")
+            text = _with_single_breaks(query.text)
+            yield at, Question(query.query_id, text, query.doc_ids[0])

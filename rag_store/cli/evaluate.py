@@ -12,13 +12,13 @@ from rag_store.cli.baselines import baselines
 from rag_store.cli.eval_table import as_table
 from rag_store.cli.figures import Figures, SizeFigures, as_json
 from rag_store.cli.filled import filled_library
-from rag_store.cli.index import shown_progress
+from rag_store.cli.index import shown_progress, told_documents
 from rag_store.cli.options import Parser, add_library_options, add_qrels_option, settings_of
 from rag_store.documents import Document, Query
 from rag_store.errors import RagUsageError
 from rag_store.evaluation import compare_search, evaluate
 from rag_store.library import Library, open_library
-from rag_store.readers import read_documents, read_judged, read_queries
+from rag_store.readers import read_judged, read_queries
 from rag_store.settings import Settings
 
 # So many queries say how well the index recalls; more would only take longer.
@@ -86,8 +86,8 @@ def _read(parsed: argparse.Namespace) -> Material:
     material = Material(
         read_judged(parsed.questions, parsed.split, parsed.qrels),
         strangers(parsed.unanswerable or [], parsed.split),
-        read_documents(parsed.corpus) if parsed.corpus else (),
-        read_documents(parsed.distractors) if parsed.distractors else (),
+        told_documents(parsed.corpus) if parsed.corpus else (),
+        told_documents(parsed.distractors) if parsed.distractors else (),
     )
     _check_apart(material, parsed)
     return material

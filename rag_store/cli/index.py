@@ -10,17 +10,19 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
 from rag_store.cli.options import Parser, add_library_options, settings_of
+from rag_store.cli.printable import printable
+from rag_store.documents import Document
 from rag_store.errors import RagError
 from rag_store.ingest import Progress as Told
 from rag_store.library import open_library
-from rag_store.readers import read_documents
+from rag_store.readers import read_documents, unread_note
 
 
 async def index_command(arguments: list[str]) -> int:
     """Put documents into the library; safe to repeat after any interruption."""
     parsed = _parser().parse_args(arguments)
     settings = settings_of(parsed)
-    documents = read_documents(parsed.source)
+    documents = told_documents(parsed.source)
     async with open_library(settings, rebuild=parsed.rebuild) as library:
         with shown_progress("indexing") as told:
             report = await library.ingest(documents, told, prune=parsed.prune)
@@ -48,6 +50,14 @@ def _parser() -> Parser:
     )
     add_library_options(parser)
     return parser
+
+
+def told_documents(source: Path) -> tuple[Document, ...]:
+    """The documents there; what else lies there is named on stderr. Raises CorpusError."""
+    documents = read_documents(source)
+    if note := unread_note(source):
+        print(f"kvswarm rag: {printable(note)}", file=sys.stderr)
+    return documents
 
 
 @contextmanager

@@ -9,7 +9,7 @@ from rag_store.cli.options import Parser, add_library_options, settings_of
 from rag_store.cli.printable import printable
 from rag_store.errors import RagError, RagUsageError
 from rag_store.label import Label
-from rag_store.readers.rows import read_text
+from rag_store.readers.files import read_text
 from rag_store.service.replies import label_json
 
 # So many are embedded together; the answers appear in blocks of this size.

@@ -5,10 +5,10 @@ import logging
 import sys
 from pathlib import Path
 
+from rag_store.cli.index import told_documents
 from rag_store.cli.options import Parser, add_library_options, number, settings_of
 from rag_store.errors import RagUsageError
 from rag_store.library import Library
-from rag_store.readers import read_documents
 from rag_store.service.guard import is_loopback
 from rag_store.service.server import Filling, ServerOptions, serve
 from rag_store.service.state import Limits
@@ -36,7 +36,7 @@ async def serve_command(arguments: list[str]) -> int:
 
 def _filling(parsed: argparse.Namespace) -> Filling:
     if parsed.corpus is not None:
-        documents = read_documents(parsed.corpus)
+        documents = told_documents(parsed.corpus)
         return Filling(documents, parsed.prune, parsed.renew)
     if parsed.prune or parsed.renew:
         raise RagUsageError("--prune and --renew say how --corpus is put in: give that too")

@@ -7,18 +7,19 @@ import numpy as np
 from rag_store.catalog import Entry
 from rag_store.chunking import Chunk, join, passage
 from rag_store.embedders import Vectors
-from rag_store.ranking import Scores, z_scores
+from rag_store.ranking import BM25_WEIGHT, Scores
 
 _GAP = " … "
 
 
-def excerpt(entry: Entry, query: Vectors, bm25: Scores, count: int) -> str:
+def excerpt(entry: Entry, query: Vectors, shares: Scores, count: int) -> str:
     """The title and so many of the document's best chunks, in the order of its text.
 
-    `query` has the shape [dim]; `bm25` is that of each row of the entry, shape [rows].
+    `query` has the shape [dim]; `shares` are of the highest possible BM25, of each row of the
+    entry, shape [rows].
     """
     told = entry.chunk_count
-    scores = z_scores(entry.vectors[:told] @ query) + z_scores(bm25[:told])
+    scores = entry.vectors[:told] @ query + BM25_WEIGHT * shares[:told]
     best = np.sort(np.argsort(-scores, kind="stable")[:count])
     rows = [entry.rows[at] for at in best]
     return passage(entry.title, _GAP.join(_runs([Chunk(r.ordinal, r.start, r.text) for r in rows])))

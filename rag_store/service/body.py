@@ -9,7 +9,7 @@ from aiohttp import web
 
 from rag_store.documents import Document, clean
 from rag_store.errors import CorpusError
-from rag_store.readers.rows import check_id, check_title
+from rag_store.readers.files import check_id, check_text, check_title
 from rag_store.service.refusal import Problem, Refusal, invalid
 
 
@@ -106,8 +106,8 @@ def document_of(value: object, param: str) -> Document:
 
 
 def _check_names(fields: dict[str, Any], param: str) -> None:
-    """Id and title are held to what readers of files hold them to."""
-    for name, check in (("doc_id", check_id), ("title", check_title)):
+    """They are held to what readers of files hold them to."""
+    for name, check in (("doc_id", check_id), ("title", check_title), ("text", check_text)):
         try:
             check(fields[name], repr(name))
         except CorpusError as error:

@@ -247,6 +247,16 @@ def test_explain_shows_nothing_that_a_terminal_obeys(tmp_path: Path) -> None:
     assert (bread + wine).replace("\n", "").isprintable()
 
 
+def test_files_that_are_not_read_are_named(tmp_path: Path) -> None:
+    (tmp_path / "corpus").mkdir()
+    for name in ("a.md", "b.pdf", "expansions.jsonl"):
+        (tmp_path / "corpus" / name).write_text("Bread rises.")
+    found = rag("index", tmp_path / "corpus", "--path", tmp_path / "library", *HASHING)
+    assert found.returncode == 0
+    assert "1 added" in found.stdout
+    assert found.stderr.endswith("as only .md and .txt are read: b.pdf, expansions.jsonl\n")
+
+
 def test_eval_in_json(library: tuple[str, ...], questions: Path, strangers: Path) -> None:
     options = ("--questions", questions, "--unanswerable", strangers, "--json")
     found = json.loads(rag("eval", *options, *library).stdout)

@@ -175,7 +175,7 @@ def test_a_squad_title_that_gives_no_usable_id_is_named(tmp_path: Path, title: s
     path = tmp_path / "squad.json"
     path.write_text(json.dumps({"data": [{"title": title, "paragraphs": [paragraph]}]}))
     for read in (read_documents, read_queries):
-        with pytest.raises(CorpusError, match=r"squad.json: data\[0\]: field 'title': ") as raised:
+        with pytest.raises(CorpusError, match=r"squad.json: data\[0\]: field 'title'") as raised:
             read(path)
         assert str(raised.value).isprintable()
 
@@ -203,7 +203,7 @@ def test_ids_and_titles_have_a_longest(tmp_path: Path) -> None:
         ('{"doc_id": "a", "text": "  "}', r"corpus.jsonl:2: field 'text' is empty"),
         ('{"doc_id": "a", "text": 3}', r"corpus.jsonl:2: field 'text' is not a string"),
         ('{"doc_id": "", "text": "x"}', r"corpus.jsonl:2: field 'doc_id'"),
-        ('{"doc_id": "first", "text": "x"}', r"corpus.jsonl:2: id 'first' stands twice"),
+        ('{"doc_id": "first", "text": "x"}', r"corpus.jsonl:2: doc_id 'first' stands twice"),
         ("[1]", r"corpus.jsonl:2: not a JSON object"),
         ("{", r"corpus.jsonl:2: not JSON"),
     ],

@@ -6,7 +6,9 @@ from pathlib import Path
 import pytest
 
 from loadgen.errors import CorpusError
-from loadgen.workload.corpus import GENERAL_QUESTION, load_corpus
+from loadgen.workload.corpus import GENERAL_QUESTION, load_corpus, unread_notes
+from rag_store.errors import RagError
+from rag_store.readers import read_documents
 
 QUESTION = {"qid": "q1", "question": "What is cached?", "doc_id": "a"}
 
@@ -101,7 +103,6 @@ DOCUMENT = {"doc_id": "a", "title": "A", "text": "Text."}
         ([DOCUMENT, "[" * 100_000], "texts.jsonl:2: not JSON"),
         (["[1]"], "texts.jsonl:1: not a JSON object"),
         ([{"title": "A", "text": "x"}], "texts.jsonl:1: field 'doc_id' is missing"),
-        ([{"doc_id": "a", "text": "x"}], "texts.jsonl:1: field 'title' is missing"),
         ([{**DOCUMENT, "text": None}], "texts.jsonl:1: field 'text' is not a string"),
         ([{**DOCUMENT, "text": " \n\x00"}], "texts.jsonl:1: field 'text' is empty"),
         ([{**DOCUMENT, "doc_id": ""}], "texts.jsonl:1: field 'doc_id' is no usable id"),
@@ -133,6 +134,40 @@ def test_bad_questions_name_file_line_and_field(
     folder: Path, rows: list[object], telling: str
 ) -> None:
     assert telling in refusal(folder, write_lines(folder / "asked.jsonl", *rows))
+
+
+def test_a_document_without_a_title_has_its_id_as_one(tmp_path: Path) -> None:
+    texts = write_lines(tmp_path / "texts.jsonl", {"doc_id": "a", "text": "x"})
+    write_lines(tmp_path / "questions.jsonl", QUESTION)
+    assert load_corpus(texts).documents[0].title == "a"
+
+
+def test_what_retrieval_would_refuse_is_refused_alike(tmp_path: Path) -> None:
+    write_lines(tmp_path / "questions.jsonl", QUESTION)
+    for row in ({**DOCUMENT, "doc_id": "a" * 600}, {**DOCUMENT, "text": "a" * 4_000_001}):
+        texts = write_lines(tmp_path / "texts.jsonl", row)
+        with pytest.raises(RagError) as theirs:
+            read_documents(texts)
+        assert refusal(texts) == str(theirs.value)
+        assert CorpusError.exit_code == theirs.value.exit_code == 2
+
+
+def test_what_is_passed_over_is_named(folder: Path) -> None:
+    (folder / "unanswerable.jsonl").write_text("")
+    (folder / "more").mkdir()
+    (note,) = unread_notes(folder)
+    assert note.endswith("as only .md and .txt are read: more/, notes.pdf")
+    assert unread_notes() == ()
+
+
+def test_a_beir_folder_is_read_as_retrieval_reads_it(tmp_path: Path) -> None:
+    write_lines(tmp_path / "corpus.jsonl", {"_id": "a", "title": "A", "text": "x"})
+    write_lines(tmp_path / "queries.jsonl", {"_id": "q", "text": "What is cached?"})
+    (tmp_path / "qrels").mkdir()
+    (tmp_path / "qrels" / "test.tsv").write_text("query-id\tcorpus-id\tscore\nq\ta\t1\n")
+    corpus = load_corpus(tmp_path)
+    assert [each.doc_id for each in corpus.documents] == ["a"]
+    assert corpus.questions["a"][0].text == "What is cached?"
 
 
 def test_missing_paths(folder: Path, tmp_path: Path) -> None:

@@ -19,7 +19,7 @@ from loadgen.swarm.options.swarm_options import SwarmOptions, own_options
 from loadgen.swarm.sending.client_settings import extra_body, request_headers
 from loadgen.swarm.sending.labels import check_labels
 from loadgen.swarm.sending.lengths import LengthSource, measure_on_host
-from loadgen.workload.corpus import Corpus, load_corpus
+from loadgen.workload.corpus import Corpus, load_corpus, unread_notes
 from loadgen.workload.lengths import EstimatedTokens
 from loadgen.workload.workload import Workload
 
@@ -167,6 +167,7 @@ def prepare(
         cache_state=supervisor.make_cold(keep=options.keep_cache),
         notes=(
             *_notes(facts, lengths, replay),
+            *unread_notes(options.corpus),
             *rag_notes(rag, options, corpus),
             *kv_notes(kv),
         ),

@@ -1,15 +1,61 @@
-"""JSON Lines and text files, read so that an error names file, line and field."""
+"""Files of a corpus, read so that every error is one line that names file, line and field."""
 
 import json
+import stat
 from collections.abc import Iterator
 from dataclasses import dataclass
+from enum import Enum
 from pathlib import Path
 
-from rag_store.documents import clean
+from rag_store.documents import MAX_TEXT_CHARS, clean
 from rag_store.errors import CorpusError
 
 # An id must fit into a URL; a title is put before each chunk and embedded with it.
 _ID_CHARS, _TITLE_CHARS = 512, 1000
+
+
+class Place(Enum):
+    """What a path leads to, through any links; OTHER is a device, a socket or a FIFO."""
+
+    NOTHING = "nothing"
+    FILE = "file"
+    FOLDER = "folder"
+    OTHER = "other"
+
+
+def place_of(path: Path) -> Place:
+    """What lies there. Raises CorpusError where that cannot be known."""
+    try:
+        mode = path.stat().st_mode
+    except (FileNotFoundError, NotADirectoryError):
+        return Place.NOTHING
+    except OSError as error:
+        raise CorpusError(
+            f"cannot read {path}: {error.strerror}: name one that can be read"
+        ) from error
+    if stat.S_ISDIR(mode):
+        return Place.FOLDER
+    return Place.FILE if stat.S_ISREG(mode) else Place.OTHER
+
+
+def file_at(path: Path) -> Path:
+    """The path, where a file lies there that ends: nobody may write into a FIFO that was found.
+
+    Raises CorpusError.
+    """
+    if place_of(path) is not Place.FILE:
+        raise CorpusError(f"{path} is no regular file: put one there, or remove it")
+    return path
+
+
+def listing(folder: Path) -> list[Path]:
+    """What lies in the folder, sorted by name. Raises CorpusError."""
+    try:
+        return sorted(folder.iterdir())
+    except OSError as error:
+        raise CorpusError(
+            f"cannot read {folder}: {error.strerror}: name a folder that can be read"
+        ) from error
 
 
 def read_text(path: Path) -> str:
@@ -18,11 +64,6 @@ def read_text(path: Path) -> str:
         content = path.read_bytes()
     except OSError as error:
         raise CorpusError(f"cannot read {path}: {error.strerror}") from error
-    return decoded(content, path)
-
-
-def decoded(content: bytes, path: Path) -> str:
-    """What was read of the file, as text. Raises CorpusError."""
     try:
         return content.decode("utf-8-sig")
     except UnicodeDecodeError as error:
@@ -35,7 +76,7 @@ def check_id(value: str, at: str) -> str:
     if len(value) > _ID_CHARS:
         raise CorpusError(f"{at}: an id of {len(value)} characters: use at most {_ID_CHARS}")
     if not value or value != value.strip() or not value.isprintable():
-        raise CorpusError(f"{at}: {value!a} is no usable id: use printable characters")
+        raise CorpusError(f"{at} is no usable id: {value!a}: use printable characters")
     return value
 
 
@@ -46,8 +87,18 @@ def check_title(value: str, at: str) -> str:
     return value
 
 
+def check_text(value: str, at: str) -> str:
+    """The text, where it is short enough for one context. Raises CorpusError."""
+    if len(value) > MAX_TEXT_CHARS:
+        raise CorpusError(
+            f"{at}: a text of {len(value)} characters: use at most {MAX_TEXT_CHARS},"
+            " and cut a longer one into several documents"
+        )
+    return value
+
+
 @dataclass(frozen=True, slots=True)
-class Row:
+class JsonRow:
     """One JSON object and where it stands; `at` is `file:line` or `file: path in the object`."""
 
     at: str
@@ -107,16 +158,15 @@ class Row:
         raise CorpusError(f"{self.at}: field {name!r} {problem}: give it as a string")
 
 
-def read_rows(path: Path) -> Iterator[Row]:
+def read_rows(path: Path) -> Iterator[JsonRow]:
     """The file's JSON objects, one a line; blank lines are skipped. Raises CorpusError."""
     # Not splitlines(): JSON strings may hold U+2028 and other characters it would split at.
     for line, text in enumerate(read_text(path).split("\n"), start=1):
         if text.strip():
-            yield Row(f"{path}:{line}", parse_row(text, f"{path}:{line}"))
+            yield JsonRow(f"{path}:{line}", _parsed(text, f"{path}:{line}"))
 
 
-def parse_row(text: str, at: str) -> dict[str, object]:
-    """The fields of a JSON object; `at` says in errors where it stands. Raises CorpusError."""
+def _parsed(text: str, at: str) -> dict[str, object]:
     try:
         value = json.loads(text)
     except (ValueError, RecursionError) as error:
