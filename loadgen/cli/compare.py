@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from loadgen.errors import KvswarmError, OutputError, UsageError
 from loadgen.launch.arguments import Parser
-from loadgen.targets.home import home
+from loadgen.targets.hardware import home
 
 if TYPE_CHECKING:
     from loadgen.compare.comparison import Comparison

@@ -8,7 +8,11 @@ StreamFailure
 └── Malformed       malformed      a 200 that is no completion stream, or reports an error in it
 """
 
+import re
+from collections.abc import Iterable, Mapping
 from typing import ClassVar
+
+import orjson
 
 from loadgen.record import Outcome
 
@@ -47,3 +51,53 @@ class Malformed(StreamFailure):
     """The reply is no OpenAI completion stream."""
 
     outcome = "malformed"
+
+
+MAX_CHARS = 300
+MIN_SECRET_CHARS = 6
+_TITLE = re.compile(r"<title[^>]*>(.*?)</title>", re.IGNORECASE | re.DOTALL)
+_TAG = re.compile(r"<[^>]*>")
+
+
+def one_line(text: str, max_chars: int = MAX_CHARS) -> str:
+    """`text` without line breaks or control characters, at most `max_chars` long."""
+    line = " ".join(text[: 8 * max_chars].split())
+    line = "".join(char if char.isprintable() else "?" for char in line)
+    return line if len(line) <= max_chars else line[: max_chars - 1] + "…"
+
+
+def excerpt(payload: bytes) -> str:
+    """The beginning of unexpected bytes, for an error text."""
+    return payload[:400].decode("utf-8", "replace")
+
+
+def host_message(body: bytes) -> str:
+    """The host's own words in an error body: OpenAI or FastAPI shape, HTML title, plain text."""
+    text = body.decode("utf-8", "replace")
+    try:
+        return error_message(orjson.loads(body))
+    except orjson.JSONDecodeError:
+        title = _TITLE.search(text)
+        return title[1] if title else _TAG.sub(" ", text)
+
+
+def error_message(error: object) -> str:
+    """The message inside a decoded error, however deep the host put it."""
+    if isinstance(error, Mapping):
+        for key in ("error", "message", "detail"):
+            if error.get(key):
+                return error_message(error[key])
+    return error if isinstance(error, str) else orjson.dumps(error).decode()
+
+
+def secrets_of(headers: Mapping[str, str]) -> tuple[str, ...]:
+    """What must not be repeated: the headers' values, and their last words such as bearer keys."""
+    values = [part for value in headers.values() for part in (value, value.rpartition(" ")[2])]
+    return tuple(value for value in values if len(value) >= MIN_SECRET_CHARS)
+
+
+def redacted(text: str, secrets: Iterable[str]) -> str:
+    """`text` with every secret replaced by `***`."""
+    for secret in secrets:
+        text = text.replace(secret, "***")
+    return text

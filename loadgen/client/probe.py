@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from loadgen.client.fault_text import one_line
+from loadgen.client.failures import one_line
 from loadgen.client.host import Host
 from loadgen.client.settings import API_KEY_VARIABLES
 from loadgen.errors import HostError

@@ -5,8 +5,7 @@ from typing import Any, NamedTuple
 
 import orjson
 
-from loadgen.client.failures import Malformed
-from loadgen.client.fault_text import error_message, excerpt
+from loadgen.client.failures import Malformed, error_message, excerpt
 from loadgen.client.settings import ClientSettings, Endpoint
 
 DONE = b"[DONE]"

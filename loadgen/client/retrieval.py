@@ -8,10 +8,16 @@ from typing import Any, Self
 
 import orjson
 
-from loadgen.client.failures import HttpError, Malformed, StreamFailure, TimedOut
-from loadgen.client.fault_text import excerpt, host_message, one_line
-from loadgen.client.transport import Head
-from loadgen.client.url import base_url
+from loadgen.client.failures import (
+    HttpError,
+    Malformed,
+    StreamFailure,
+    TimedOut,
+    excerpt,
+    host_message,
+    one_line,
+)
+from loadgen.client.host import WholeReply, base_url
 from loadgen.client.wire import WireTransport
 
 ROUTE, LABEL_ROUTE = "/v1/retrieve", "/v1/label"
@@ -82,9 +88,9 @@ class RetrievalClient:
 
     async def _ask(self, body: bytes) -> bytes:
         for attempts_left in reversed(range(MAX_ATTEMPTS)):
-            answer = _Answer()
+            answer = WholeReply()
             await self._transport.post(body, answer)
-            status, content = answer.head.status, bytes(answer.content)
+            status, content = answer.head.status, bytes(answer.body)
             if status == 200:
                 return content
             if status != 429 or not attempts_left:
@@ -95,24 +101,6 @@ class RetrievalClient:
     def _said(self, text: str) -> str:
         service = "RAG service" if self._route == ROUTE else "KV service"
         return one_line(f"{service} {self.url}: {text}")
-
-
-class _Answer:
-    """The sink of one answer, whole."""
-
-    def __init__(self) -> None:
-        self.head = Head(0)
-        self.content = bytearray()
-
-    def resend(self) -> None:
-        pass
-
-    def begin(self, head: Head) -> None:
-        self.head = head
-
-    def feed(self, chunk: bytes, received_at: float) -> bool:
-        self.content += chunk
-        return False
 
 
 def _body(question: str) -> bytes:

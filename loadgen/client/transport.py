@@ -8,7 +8,7 @@ import ssl
 from collections.abc import Mapping
 from typing import NamedTuple, Protocol
 
-from loadgen.client.fault_text import one_line
+from loadgen.client.failures import one_line
 from loadgen.errors import UsageError
 
 KEEPALIVE_S = 4.0

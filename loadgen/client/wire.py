@@ -10,10 +10,9 @@ from typing import Self
 from yarl import URL
 
 from loadgen.client.addresses import Addresses
-from loadgen.client.arrivals import Arrivals
 from loadgen.client.deadlines import Deadlines
 from loadgen.client.failures import ConnectFailed
-from loadgen.client.stamped_transport import STAMPS, connect
+from loadgen.client.stamped_transport import STAMPS, Arrivals, connect
 from loadgen.client.transport import (
     KEEPALIVE_S,
     RACE_S,

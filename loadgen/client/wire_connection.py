@@ -1,15 +1,38 @@
 """One HTTP/1.1 connection whose bytes go to a sink in the call that receives them."""
 
 import asyncio
+import re
 import time
+from functools import lru_cache
 from typing import Any
 
 import httptools
 
-from loadgen.client.chunk import CRLF, lone_chunk
 from loadgen.client.deadlines import Deadlines
 from loadgen.client.failures import ConnectFailed, Malformed, Truncated
 from loadgen.client.transport import BROKEN_BODY, LINGER_S, Head, Sink, describe_connect_error
+
+CRLF = b"\r\n"
+MAX_SIZE_BYTES = 8
+_SIZE = re.compile(rb"[0-9A-Fa-f]+")
+
+
+def lone_chunk(data: bytes) -> bytes | None:
+    """The content of the chunk that `data` is; None where it is not exactly one without extensions.
+
+    The last chunk of a body, which is empty, is none of these.
+    """
+    size_end = data.find(CRLF, 0, MAX_SIZE_BYTES + 2)
+    size = _size(data[:size_end]) if size_end > 0 else 0
+    if not size or len(data) != size_end + 2 + size + 2 or not data.endswith(CRLF):
+        return None
+    return data[size_end + 2 : -2]
+
+
+@lru_cache(maxsize=4096)
+def _size(digits: bytes) -> int:
+    return int(digits, 16) if _SIZE.fullmatch(digits) else 0
+
 
 MAX_OVERHEAD_BYTES = 65_536
 """Bytes of headers, of interim replies or of trailers that may come in a row without a body."""

@@ -7,8 +7,8 @@ from pathlib import Path
 
 from loadgen.client.client import StreamingClient
 from loadgen.client.host import Host
+from loadgen.client.label_probe import probe_rag
 from loadgen.client.probe import HostFacts, probe
-from loadgen.client.rag_probe import probe_rag
 from loadgen.client.retrieval import RetrievalClient
 from loadgen.client.settings import ClientSettings, auth_headers
 from loadgen.errors import HostError, UsageError
@@ -22,7 +22,7 @@ from loadgen.runs.exit_code import DONE, FAILED
 from loadgen.swarm.sending.labels import Labels
 from loadgen.targets.catalog import TargetSpec
 from loadgen.targets.demo_model import is_complete
-from loadgen.targets.rag_service import RunningRagService
+from loadgen.targets.service_group import ServiceGroup
 from loadgen.targets.settings import TargetSettings
 from loadgen.targets.target import RunningTarget, check_target, start_target
 
@@ -52,7 +52,7 @@ class AskSession:
         self._arguments = arguments
         self._logs = logs
         self._stack = stack
-        self._started: list[RunningTarget | RunningRagService] = []
+        self._started: list[RunningTarget | ServiceGroup] = []
 
     async def ask_all(self) -> int:
         """Ask one question after the other. Raises UsageError and TargetError."""

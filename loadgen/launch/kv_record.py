@@ -6,7 +6,6 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-import aiohttp
 from tokenizers import Tokenizer
 
 from kv_reading.chunks import chunk_digests
@@ -22,12 +21,12 @@ from loadgen.runs.directory import check_directory
 from loadgen.runs.json_file import write_json
 from loadgen.targets.catalog import ServiceSpec, TargetSpec
 from loadgen.targets.demo_model import MARK
+from loadgen.targets.engine_api import ApiError, complete
 from loadgen.targets.hardware import detect_platform
 from loadgen.targets.settings import TargetSettings
 from loadgen.targets.target import RunningTarget, start_target
 from loadgen.workload.corpus import Corpus, load_corpus
 
-REQUEST_TIMEOUT = aiohttp.ClientTimeout(total=300)
 WRITTEN_TIMEOUT_S = 120.0
 """LMCache writes files after the reply; this long is waited for the last one."""
 
@@ -175,24 +174,14 @@ def _write_library(folder: Path, library: list[dict[str, str]]) -> None:
 
 async def _send(target: RunningTarget, requests: list[KvRequest]) -> None:
     """One after the other: what LMCache cannot write in time, it drops."""
-    async with aiohttp.ClientSession(timeout=REQUEST_TIMEOUT) as session:
-        for number, request in enumerate(requests):
-            if number % 100 == 0:
-                say(f"{number} of {len(requests)} prompts sent")
-            body = {
-                "model": target.model,
-                "prompt": list(request.token_ids),
-                "max_tokens": 1,
-                "temperature": 0,
-            }
-            try:
-                async with session.post(f"{target.url}/v1/completions", json=body) as response:
-                    text = await response.text()
-            except (aiohttp.ClientError, TimeoutError) as error:
-                target.check()
-                raise TargetError(f"the engine does not answer ({error!r}): see its log") from error
-            if response.status != 200:
-                raise TargetError(f"the engine answers {response.status}: {text[:200]}")
+    for number, request in enumerate(requests):
+        if number % 100 == 0:
+            say(f"{number} of {len(requests)} prompts sent")
+        try:
+            await complete(target.url, target.model, request.token_ids)
+        except ApiError as error:
+            target.check()
+            raise TargetError(f"the engine does not answer ({error}): see its log") from error
 
 
 async def _written(folder: Path, requests: list[KvRequest], chunk_tokens: int) -> None:

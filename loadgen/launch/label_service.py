@@ -10,16 +10,15 @@ from pathlib import Path
 from loadgen.errors import UsageError
 from loadgen.launch.target_run import TargetRun
 from loadgen.launch.terminal import say
-from loadgen.targets.hardware import detect_platform
-from loadgen.targets.library_folder import CorpusTexts
+from loadgen.targets.hardware import detect_platform, free_ports
 from loadgen.targets.plan import ServicePlan
-from loadgen.targets.ports import free_ports
 from loadgen.targets.rag_service import (
-    RunningRagService,
+    CorpusTexts,
     require_rag_service,
     running_service,
     start_rag_service,
 )
+from loadgen.targets.service_group import ServiceGroup
 from loadgen.targets.settings import LOOPBACK
 from loadgen.workload.corpus import library_lines, load_corpus
 
@@ -39,7 +38,7 @@ class ServiceLabels:
 
 def label_service(
     labels: ServiceLabels, target_run: TargetRun, logs: Path
-) -> AbstractAsyncContextManager[RunningRagService]:
+) -> AbstractAsyncContextManager[ServiceGroup]:
     """The service, ready; of labels kv it has the target's model. Raises as `rag_service`."""
     start_timeout_s = target_run.run.target_arguments.start_timeout_s
     if labels.kind == "rag":
@@ -58,7 +57,7 @@ def earlier_questions(corpus: Path | None, questions: Path | None) -> Path:
 @asynccontextmanager
 async def _kv_service(
     labels: ServiceLabels, target_run: TargetRun, logs: Path, start_timeout_s: float
-) -> AsyncIterator[RunningRagService]:
+) -> AsyncIterator[ServiceGroup]:
     model = target_run.settings.model_dir
     if model is None:
         raise UsageError(
@@ -96,7 +95,7 @@ def _plan(model: Path, name: str, questions: Path, port: int) -> ServicePlan:
 @asynccontextmanager
 async def rag_service(
     corpus: Path | None, logs: Path, start_timeout_s: float
-) -> AsyncIterator[RunningRagService]:
+) -> AsyncIterator[ServiceGroup]:
     """Serve the documents at `corpus`, or the demo corpus; inside, the service answers.
 
     Raises CorpusError, UsageError where it is not installed, and TargetError.

@@ -16,7 +16,7 @@ from loadgen.launch.target_run import TargetRun, plan_target_runs
 from loadgen.launch.terminal import Interruption, interruptible, say
 from loadgen.runs.exit_code import DONE, FAILED, SATURATED, TARGET_DIED, WRONG_USE
 from loadgen.runs.side_by_side import side_by_side
-from loadgen.targets.rag_service import RunningRagService
+from loadgen.targets.service_group import ServiceGroup
 
 PRECEDENCE = (TARGET_DIED, WRONG_USE, FAILED, SATURATED, DONE)
 
@@ -64,7 +64,7 @@ async def _supervise(command: str, run: RunArguments, target_runs: Sequence[Targ
 
 async def _label_service(
     folder: Path, run: RunArguments, target_run: TargetRun, stack: AsyncExitStack
-) -> RunningRagService | None:
+) -> ServiceGroup | None:
     """One service for all targets, where the swarm asks for labels and was not told whom."""
     labels = checked_labels(folder)
     if labels is None:
@@ -75,7 +75,7 @@ async def _label_service(
 async def _run_on(
     target_run: TargetRun,
     command: str,
-    rag: RunningRagService | None,
+    rag: ServiceGroup | None,
     folder: Path,
     interruption: Interruption,
 ) -> int:

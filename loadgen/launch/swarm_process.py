@@ -16,9 +16,8 @@ from loadgen.launch.arguments import RunArguments
 from loadgen.launch.label_service import ServiceLabels
 from loadgen.launch.target_run import TargetRun, swarm_facts, tokenizer_of
 from loadgen.launch.terminal import Interruption
-from loadgen.targets.model_config import model_window_tokens
-from loadgen.targets.rag_service import RunningRagService
-from loadgen.targets.settings import TargetSettings
+from loadgen.targets.service_group import ServiceGroup
+from loadgen.targets.settings import TargetSettings, model_window_tokens
 from loadgen.targets.target import RunningTarget, start_target
 
 NO_HOST = "http://127.0.0.1:0"
@@ -86,7 +85,7 @@ class StartedTarget:
     target: RunningTarget
     settings: TargetSettings
     control: Path
-    rag: RunningRagService | None
+    rag: ServiceGroup | None
 
     async def run(
         self,
@@ -118,7 +117,7 @@ class StartedTarget:
 
 @asynccontextmanager
 async def started_target(
-    target_run: TargetRun, scratch: Path, logs: Path, rag: RunningRagService | None = None
+    target_run: TargetRun, scratch: Path, logs: Path, rag: ServiceGroup | None = None
 ) -> AsyncIterator[StartedTarget]:
     """Start an engine; `scratch` is a folder of this process alone. Raises TargetError."""
     settings = target_run.settings
@@ -170,7 +169,7 @@ async def _locust(
     run: RunArguments,
     environment: dict[str, str],
     interruption: Interruption,
-    needed: RunningRagService | None = None,
+    needed: ServiceGroup | None = None,
     log: SwarmLog | None = None,
 ) -> int:
     """Run Locust to its end, which is also that of the service that it needs."""
@@ -192,7 +191,7 @@ async def _locust(
     return code if code >= 0 else 128 - code
 
 
-async def _end_with(needed: RunningRagService | None, process: asyncio.subprocess.Process) -> None:
+async def _end_with(needed: ServiceGroup | None, process: asyncio.subprocess.Process) -> None:
     if needed is not None:
         await needed.wait_died()
         with suppress(ProcessLookupError):

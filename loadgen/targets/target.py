@@ -6,17 +6,27 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import aiohttp
-
 from loadgen.errors import TargetError
 from loadgen.targets import engine_api
-from loadgen.targets.capacity import RESERVED_BLOCKS, KvCapacity
 from loadgen.targets.catalog import CACHE_INFO, TargetSpec
-from loadgen.targets.cold import CacheReset
-from loadgen.targets.engine_api import ApiError, EngineCache
-from loadgen.targets.hardware import Platform, detect_platform, installed_versions, require_packages
-from loadgen.targets.plan import ServicePlan, plan_capacity, plan_services, port_names, uses
-from loadgen.targets.ports import free_ports, require_free
+from loadgen.targets.engine_api import ApiError, CacheReset, EngineCache, fixed_prompt
+from loadgen.targets.hardware import (
+    Platform,
+    detect_platform,
+    free_ports,
+    installed_versions,
+    require_free,
+    require_packages,
+)
+from loadgen.targets.plan import (
+    RESERVED_BLOCKS,
+    KvCapacity,
+    ServicePlan,
+    plan_capacity,
+    plan_services,
+    port_names,
+    uses,
+)
 from loadgen.targets.service_group import ServiceGroup
 from loadgen.targets.settings import TargetSettings
 
@@ -35,16 +45,12 @@ async def start_target(
     or is not ready in time. Nothing is left running afterwards, whatever happens.
     """
     capacity, plans = _plan(spec, settings)
-    async with aiohttp.ClientSession() as session:
-        times_s = settings.start_timeout_s, settings.stop_grace_s
-        group = ServiceGroup(plans, log_dir, session, *times_s)
-        target = RunningTarget(spec, settings, session, group)
-        try:
-            await target.start()
-            target.require(capacity)
-            yield target
-        finally:
-            await group.stop()
+    times_s = settings.start_timeout_s, settings.stop_grace_s
+    async with ServiceGroup(plans, log_dir, *times_s) as group:
+        target = RunningTarget(spec, settings, group)
+        await target.start()
+        target.require(capacity)
+        yield target
 
 
 def check_target(spec: TargetSpec, settings: TargetSettings) -> None:
@@ -80,29 +86,22 @@ class EngineFacts:
 class RunningTarget:
     """Services that answer; `url` is the engine's, `model` the name requests must carry."""
 
-    def __init__(
-        self,
-        spec: TargetSpec,
-        settings: TargetSettings,
-        session: aiohttp.ClientSession,
-        group: ServiceGroup,
-    ) -> None:
+    def __init__(self, spec: TargetSpec, settings: TargetSettings, group: ServiceGroup) -> None:
         self._spec = spec
         self._settings = settings
-        self._session = session
         self._group = group
         self._engine = next(plan for plan in group.plans if plan.role == "engine")
         self._facts = EngineFacts(None, None)
-        self.url = self._engine.url
+        self.url = group.url
         self.model = settings.name
 
     async def start(self) -> None:
         """Start the services, wait for a first completion, read what the engine says of itself."""
         await self._group.start()
         try:
-            await engine_api.complete(self._session, self.url, self.model, GREETING_TOKENS)
+            await engine_api.complete(self.url, self.model, fixed_prompt(GREETING_TOKENS))
             cache = await self._cache()
-            length = await engine_api.max_model_len(self._session, self.url)
+            length = await engine_api.max_model_len(self.url)
         except ApiError as error:
             self.check()
             raise self._group.error(f"is up but does not answer ({error})") from error
@@ -112,7 +111,7 @@ class RunningTarget:
         metrics, info = self._engine.metrics_url, self._engine.series.get(CACHE_INFO)
         if metrics is None or info is None:
             return None
-        return await engine_api.engine_cache(self._session, metrics, info)
+        return await engine_api.engine_cache(metrics, info)
 
     def require(self, capacity: KvCapacity | None) -> None:
         """TargetError when the engine reports another cache than the one asked for."""
@@ -182,7 +181,7 @@ class RunningTarget:
         reset route hold one prompt of ours. Raises TargetError when even that does not help.
         """
         self.check()
-        caches = CacheReset(self._session, self._group.plans, self.model, self.max_model_len)
+        caches = CacheReset(self._group.plans, self.model, self.max_model_len)
         if await caches.empty_and_prove():
             return "cold"
         self.check()

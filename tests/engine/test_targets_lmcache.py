@@ -4,7 +4,6 @@ import os
 import signal
 from collections.abc import AsyncIterator
 
-import aiohttp
 import psutil
 import pytest
 import pytest_asyncio
@@ -28,45 +27,37 @@ async def target(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Runn
         yield target
 
 
-@pytest_asyncio.fixture(loop_scope="module")
-async def session() -> AsyncIterator[aiohttp.ClientSession]:
-    async with aiohttp.ClientSession() as session:
-        yield session
+async def cached_tokens(target: RunningTarget) -> int | None:
+    return await engine_api.complete(
+        target.url, target.model, engine_api.fixed_prompt(PROMPT_TOKENS)
+    )
 
 
-async def cached_tokens(session: aiohttp.ClientSession, target: RunningTarget) -> int | None:
-    return await engine_api.complete(session, target.url, target.model, PROMPT_TOKENS)
-
-
-async def external_tokens(session: aiohttp.ClientSession, target: RunningTarget) -> float:
+async def external_tokens(target: RunningTarget) -> float:
     url = target.facts()["metrics_urls"]["vllm"]
-    hits = await engine_api.metric(session, url, "vllm:external_prefix_cache_hits_total")
+    hits = await engine_api.metric(url, "vllm:external_prefix_cache_hits_total")
     return hits or 0.0
 
 
-async def test_cold_means_that_lmcache_is_empty_too(
-    target: RunningTarget, session: aiohttp.ClientSession
-) -> None:
+async def test_cold_means_that_lmcache_is_empty_too(target: RunningTarget) -> None:
     await target.make_cold()
-    assert await cached_tokens(session, target) == 0
+    assert await cached_tokens(target) == 0
     # With only the engine's own cache emptied, the prompt comes back from LMCache.
-    assert await engine_api.reset(session, f"{target.url}/reset_prefix_cache")
-    before = await external_tokens(session, target)
-    assert await cached_tokens(session, target) == 1280
-    assert await external_tokens(session, target) - before == 1280
+    assert await engine_api.reset(f"{target.url}/reset_prefix_cache")
+    before = await external_tokens(target)
+    assert await cached_tokens(target) == 1280
+    assert await external_tokens(target) - before == 1280
 
     assert await target.make_cold() == "cold"
-    assert await cached_tokens(session, target) == 0
+    assert await cached_tokens(target) == 0
 
 
-async def test_both_services_are_told_and_their_metrics_are_there(
-    target: RunningTarget, session: aiohttp.ClientSession
-) -> None:
+async def test_both_services_are_told_and_their_metrics_are_there(target: RunningTarget) -> None:
     facts = target.facts()
     assert list(facts["argv"]) == ["lmcache", "vllm"]
     assert facts["l1_gb"] == 0.25
     used = "lmcache_mp_l1_memory_usage_bytes"
-    assert await engine_api.metric(session, facts["metrics_urls"]["lmcache"], used) is not None
+    assert await engine_api.metric(facts["metrics_urls"]["lmcache"], used) is not None
 
 
 async def test_the_death_of_lmcache_ends_the_target(target: RunningTarget) -> None:

@@ -18,7 +18,7 @@ from kv_reading.centroids import Centroids
 from kv_reading.features import pooled
 from kv_reading.reference import ReferenceModel
 from loadgen.cli.main import main
-from loadgen.client.kv_probe import probe_kv
+from loadgen.client.label_probe import probe_kv
 from loadgen.client.retrieval import LABEL_ROUTE, RetrievalClient
 from loadgen.errors import HostError
 

@@ -6,10 +6,9 @@ import random
 
 import pytest
 
-from loadgen.client.chunk import lone_chunk
 from loadgen.client.deadlines import Deadlines
 from loadgen.client.transport import Head
-from loadgen.client.wire_connection import WireConnection
+from loadgen.client.wire_connection import WireConnection, lone_chunk
 
 CHUNKED = b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n"
 # Letters that sizes, line ends and the ends of chunks are made of.

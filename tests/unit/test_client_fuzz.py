@@ -14,16 +14,14 @@ from behaviours import DONE, delta, event, token, usage
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from loadgen.client.client import StreamingClient
+from loadgen.client.client import Reception, StreamingClient
 from loadgen.client.deadlines import Deadlines
 from loadgen.client.exchange import Exchange
 from loadgen.client.failures import Malformed, StreamFailure
 from loadgen.client.protocol import interpret
-from loadgen.client.reception import Reception
-from loadgen.client.running_shape import RunningShape
 from loadgen.client.settings import ClientSettings
 from loadgen.client.sse import EventStream
-from loadgen.client.token_shape import TEXT, TokenShape
+from loadgen.client.token_shape import TEXT, RunningShape, TokenShape
 from loadgen.client.transport import Head
 from loadgen.client.wire_connection import WireConnection
 

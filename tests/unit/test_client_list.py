@@ -20,8 +20,8 @@ from behaviours import (
 )
 
 from loadgen.client.client import StreamingClient
+from loadgen.client.exchange import ListExchange, interpret_list
 from loadgen.client.failures import Malformed
-from loadgen.client.list_exchange import ListExchange, interpret_list
 from loadgen.client.protocol import Usage
 
 PROMPTS = ["naïve", "日本語", "🦜"]

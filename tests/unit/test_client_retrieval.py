@@ -11,7 +11,7 @@ from aiohttp import web
 from behaviours import unused_port
 
 from loadgen.client.failures import StreamFailure
-from loadgen.client.rag_probe import RagFacts, probe_rag
+from loadgen.client.label_probe import RagFacts, probe_rag
 from loadgen.client.retrieval import MAX_ATTEMPTS, Retrieval, RetrievalClient
 from loadgen.context import Document
 from loadgen.errors import HostError

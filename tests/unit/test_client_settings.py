@@ -2,8 +2,8 @@
 
 import pytest
 
+from loadgen.client.host import base_url
 from loadgen.client.settings import ClientSettings, auth_headers, parse_extra_body, parse_header
-from loadgen.client.url import base_url
 from loadgen.errors import HostError, UsageError
 
 

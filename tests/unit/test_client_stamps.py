@@ -15,12 +15,11 @@ import pytest
 import uvloop
 from behaviours import DONE, REPLY, token, usage
 
-from loadgen.client import arrivals, stamped_transport
-from loadgen.client.arrivals import Arrivals
+from loadgen.client import stamped_transport
 from loadgen.client.client import StreamingClient
 from loadgen.client.exchange import Exchange
 from loadgen.client.settings import ClientSettings
-from loadgen.client.stamped_transport import StampedTransport, connect
+from loadgen.client.stamped_transport import Arrivals, StampedTransport, connect
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="only Linux stamps what arrives")
 
@@ -111,7 +110,7 @@ async def test_a_wall_clock_that_is_set_takes_no_arrival_before_its_question(
     monkeypatch: pytest.MonkeyPatch, set_by_s: float
 ) -> None:
     unix_s, ahead_s = time.time, [0.0]
-    monkeypatch.setattr(arrivals.time, "time", lambda: unix_s() + ahead_s[0])
+    monkeypatch.setattr(stamped_transport.time, "time", lambda: unix_s() + ahead_s[0])
 
     def talk(connection: socket.socket) -> None:
         connection.recv(65_536)
@@ -279,7 +278,7 @@ async def arriving(ends: list[End]) -> None:
 async def test_what_comes_while_a_burst_is_parsed_is_read_before_the_rest_of_it(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(arrivals, "MAX_HANDED_ON", 1)
+    monkeypatch.setattr(stamped_transport, "MAX_HANDED_ON", 1)
     noted: list[str] = []
     ends = [End(name, noted) for name in ("one", "two", "three")]
     ends[0].on_hand_on = lambda: ends[0].far.send(b"more")
@@ -292,8 +291,8 @@ async def test_what_comes_while_a_burst_is_parsed_is_read_before_the_rest_of_it(
 async def test_with_too_much_to_be_handed_on_the_kernel_keeps_what_comes(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(arrivals, "MAX_HANDED_ON", 1)
-    monkeypatch.setattr(arrivals, "MAX_WAITING", 0)
+    monkeypatch.setattr(stamped_transport, "MAX_HANDED_ON", 1)
+    monkeypatch.setattr(stamped_transport, "MAX_WAITING", 0)
     noted: list[str] = []
     ends = [End(name, noted) for name in ("one", "two", "three")]
     ends[0].on_hand_on = lambda: ends[0].far.send(b"more")

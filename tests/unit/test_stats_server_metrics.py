@@ -8,7 +8,7 @@ import pytest
 from aiohttp import web
 from aiohttp.test_utils import TestServer
 
-from loadgen.client import question
+from loadgen.client import host
 from loadgen.stats import server_metrics
 from loadgen.stats.server_metrics import (
     COLUMNS,
@@ -181,7 +181,7 @@ async def test_an_endless_page_is_given_up(serve: Serve, monkeypatch: pytest.Mon
         while True:
             await response.write(b"vllm:num_requests_running 1\n" * 100)
 
-    monkeypatch.setattr(question, "MAX_BODY_BYTES", 50_000)
+    monkeypatch.setattr(host, "MAX_BODY_BYTES", 50_000)
     got = await sample(engine(await serve(endless)))
     assert got == ServerSample(12.5, reachable=True)
 

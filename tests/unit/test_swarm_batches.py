@@ -8,8 +8,7 @@ from typing import Any
 import pytest
 import uvloop
 
-from loadgen.client.exchange import Exchange
-from loadgen.client.list_exchange import ListExchange
+from loadgen.client.exchange import Exchange, ListExchange
 from loadgen.client.protocol import Usage
 from loadgen.errors import UsageError
 from loadgen.record import BatchRecord, Outcome, RequestRecord

@@ -6,8 +6,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from loadgen.errors import UsageError
-from loadgen.targets.capacity import KvCapacity
-from loadgen.targets.model_config import model_window_tokens
+from loadgen.targets.plan import KvCapacity
+from loadgen.targets.settings import model_window_tokens
 
 
 @given(st.integers(2049, 10**9), st.sampled_from([16, 32, 128, 1024]))

@@ -3,8 +3,7 @@ from pathlib import Path
 import pytest
 
 from loadgen.errors import UsageError
-from loadgen.targets.catalog import find_target, load_catalog
-from loadgen.targets.placeholders import fill, ports_in
+from loadgen.targets.catalog import fill, find_target, load_catalog, ports_in
 
 
 @pytest.fixture

@@ -8,7 +8,7 @@ from tokenizers import Tokenizer
 from loadgen.errors import UsageError
 from loadgen.targets import demo_model
 from loadgen.targets.demo_model import Shape, build_model, default_model_dir, is_complete
-from loadgen.targets.model_config import model_window_tokens
+from loadgen.targets.settings import model_window_tokens
 
 TEXTS = [
     "The cache keeps keys and values, café and naïve ones too. " * 5,

@@ -2,7 +2,7 @@ from pathlib import Path
 
 import pytest
 
-from loadgen.targets.log import telling_lines
+from loadgen.targets.process import telling_lines
 
 INFO = "(APIServer pid=1) INFO 11-21 03:20:45 [entry.py:140] Starting vLLM server"
 WARNING = "(Worker pid=3) WARNING 11-21 03:20:43 [cpu_worker.py:114] libiomp is not found"

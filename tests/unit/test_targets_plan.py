@@ -11,8 +11,8 @@ from loadgen.errors import UsageError
 from loadgen.targets import context_scheduler
 from loadgen.targets.catalog import TargetSpec, load_catalog
 from loadgen.targets.context_scheduler import ContextSchedulerSettings
+from loadgen.targets.hardware import free_ports, require_free
 from loadgen.targets.plan import ServicePlan, plan_services, port_names, uses
-from loadgen.targets.ports import free_ports, require_free
 from loadgen.targets.settings import TargetSettings
 from scheduler_plugin.settings import KEYS, POLICIES, OrderSettings
 

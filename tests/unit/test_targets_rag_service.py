@@ -13,11 +13,11 @@ from loadgen.cli.main import main
 from loadgen.errors import UsageError
 from loadgen.launch.swarm_process import CHECKED, checked_labels
 from loadgen.targets import rag_service
-from loadgen.targets.library_folder import CorpusTexts, library_folder
+from loadgen.targets.rag_service import CorpusTexts, library_folder
 
 HOLD = """
 import sys
-from loadgen.targets.library_folder import CorpusTexts, library_folder
+from loadgen.targets.rag_service import CorpusTexts, library_folder
 with library_folder(CorpusTexts("corpus", "")) as folder:
     print(folder.path, flush=True)
     sys.stdin.read()

@@ -5,13 +5,12 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import aiohttp
 import psutil
 import pytest
 
 from loadgen.errors import TargetError, UsageError
 from loadgen.targets.catalog import TargetSpec, load_catalog
-from loadgen.targets.engine_api import complete
+from loadgen.targets.engine_api import complete, fixed_prompt
 from loadgen.targets.target import RunningTarget, TargetSettings, start_target
 
 ENGINE = Path(__file__).with_name("fake_engine.py")
@@ -80,8 +79,7 @@ def alive(processes: list[psutil.Process]) -> list[psutil.Process]:
 
 
 async def cached_tokens(target: RunningTarget) -> int | None:
-    async with aiohttp.ClientSession() as session:
-        return await complete(session, target.url, target.model, 100)
+    return await complete(target.url, target.model, fixed_prompt(100))
 
 
 async def test_a_target_answers_and_says_what_it_is(start: Start) -> None:
@@ -240,7 +238,7 @@ async def test_a_reset_makes_cold_without_a_restart(start: Start, args: tuple[st
 async def test_where_a_reset_fails_a_restart_on_the_same_port_makes_cold(
     start: Start, monkeypatch: pytest.MonkeyPatch, args: tuple[str, ...]
 ) -> None:
-    monkeypatch.setattr("loadgen.targets.cold.RESET_TRIES", 2)
+    monkeypatch.setattr("loadgen.targets.engine_api.RESET_TRIES", 2)
     async with start(*args) as target:
         url, before = target.url, processes(target)
         died = asyncio.create_task(target.wait_died())

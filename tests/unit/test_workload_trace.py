@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from loadgen.errors import UsageError
-from loadgen.targets.demo_tokenizer import write_tokenizer
+from loadgen.targets.demo_model import write_tokenizer
 from loadgen.workload.corpus import load_corpus
 from loadgen.workload.lengths import EstimatedTokens, TokenizerTokens, Tokens
 from loadgen.workload.trace import sharegpt

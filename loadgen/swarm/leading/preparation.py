@@ -6,9 +6,8 @@ from typing import Any
 
 from locust.util.timespan import parse_timespan
 
-from loadgen.client.kv_probe import KvFacts
+from loadgen.client.label_probe import KvFacts, RagFacts
 from loadgen.client.probe import HostFacts, probe
-from loadgen.client.rag_probe import RagFacts
 from loadgen.errors import UsageError
 from loadgen.runs.directory import check_directory
 from loadgen.swarm.engine import Engine

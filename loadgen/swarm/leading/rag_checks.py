@@ -1,8 +1,7 @@
 """What is checked of labels and of the RAG service before any load is sent."""
 
-from loadgen.client.kv_probe import KvFacts, probe_kv
-from loadgen.client.rag_probe import RagFacts, probe_rag
-from loadgen.client.url import base_url
+from loadgen.client.host import base_url
+from loadgen.client.label_probe import KvFacts, RagFacts, probe_kv, probe_rag
 from loadgen.errors import HostError, UsageError
 from loadgen.swarm.engine import Engine
 from loadgen.swarm.options.flags import SERVICE_LABELS

@@ -6,8 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from loadgen.client.client import StreamingClient
-from loadgen.client.exchange import Exchange
-from loadgen.client.list_exchange import ListExchange
+from loadgen.client.exchange import Exchange, ListExchange
 from loadgen.client.protocol import Usage
 from loadgen.context import Batch, Request
 from loadgen.record import BatchOutcome, BatchRecord, RequestRecord
