@@ -21,11 +21,14 @@ from loadgen.runs.json_file import Problem, refuse
 Floats = NDArray[np.float64]
 Indices = NDArray[np.intp]
 Flags = NDArray[np.bool_]
+Codes = NDArray[np.int32]
+Rows = Indices | Flags | slice
+ALL = slice(None)
 
 MOST = 1e30
 """No figure of a run is larger, and squares of sums of such are still finite."""
 Numbered = Sequence[tuple[int, list[str]]]
-CHUNK = 4096
+CHUNK = 1024
 """Rows that are turned into columns at once."""
 ID = "request_id"
 """Most often a number, and then read as one; another's may be any text."""
@@ -56,35 +59,31 @@ class Columns:
     rows: int
     header: tuple[str, ...] = ()
     numbers: Mapping[str, Floats] = field(default_factory=dict)
-    texts: Mapping[str, Texts] = field(default_factory=dict)
+    codes: Mapping[str, Codes] = field(default_factory=dict)
+    names: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     problems: tuple[Problem, ...] = ()
 
-    def number(self, name: str) -> Floats:
+    def number(self, name: str, rows: Rows = ALL) -> Floats:
         """A column of numbers, NaN where a cell is empty."""
         found = self.numbers.get(name)
-        return np.full(self.rows, np.nan) if found is None else found
+        return np.full(self.rows, np.nan)[rows] if found is None else found[rows]
 
-    def text(self, name: str) -> Texts:
+    def text(self, name: str, rows: Rows = ALL) -> Texts:
         """A column of texts, empty where a cell is."""
-        found = self.texts.get(name)
-        return Texts(np.zeros(self.rows, dtype=np.intp), ("",)) if found is None else found
+        found = self.codes.get(name)
+        if found is None:
+            return Texts(np.zeros(self.rows, dtype=np.intp)[rows], ("",))
+        return Texts(found[rows].astype(np.intp), self.names[name])
 
-    def flag(self, name: str) -> Floats:
+    def flag(self, name: str, rows: Rows = ALL) -> Floats:
         """A column of true and false as 1 and 0, NaN where a cell is empty."""
-        text = self.text(name)
+        text = self.text(name, rows)
         values = [{"true": 1.0, "false": 0.0}.get(name, np.nan) for name in text.names]
         return np.asarray(values, dtype=np.float64)[text.codes]
 
     def has(self, names: Collection[str]) -> bool:
         """Whether the file has all of these columns."""
         return set(names) <= set(self.header)
-
-    def taken(self, which: Indices | Flags) -> Self:
-        """Only those rows, in that order."""
-        numbers = {name: values[which] for name, values in self.numbers.items()}
-        texts = {name: Texts(text.codes[which], text.names) for name, text in self.texts.items()}
-        rows = int(which.sum()) if which.dtype == np.bool_ else len(which)
-        return type(self)(rows, self.header, numbers, texts, self.problems)
 
     def sound(self) -> Self:
         """Itself. Raises UsageError where it cannot be relied on."""
@@ -128,7 +127,7 @@ class _Reading:
     def __init__(self, path: Path, numbers: Sequence[str], texts: Sequence[str]) -> None:
         self._path = path
         self._numbers = {name: array("d") for name in numbers}
-        self._codes = {name: array("q") for name in texts}
+        self._codes = {name: array("i") for name in texts}
         self._names: dict[str, dict[str, int]] = {name: {} for name in texts}
         self._problems: list[Problem] = []
         self._rows = 0
@@ -209,7 +208,8 @@ class _Reading:
             self._rows,
             header,
             {n: np.frombuffer(v) for n, v in self._numbers.items() if n in header},
-            {name: self._text(name) for name in self._codes if name in header},
+            {n: np.frombuffer(v, dtype=np.int32) for n, v in self._codes.items() if n in header},
+            {name: self._shown(name) for name in self._codes if name in header},
             tuple(self._problems),
         )
 
@@ -222,13 +222,12 @@ class _Reading:
         refusal = "" if is_cut_off else f"{self._path}, row {number}: {cells} cells, header {width}"
         self._problems.append(Problem(f"{self._path.name}: {remark}", refusal))
 
-    def _text(self, name: str) -> Texts:
-        codes = np.frombuffer(self._codes[name], dtype=np.int64).astype(np.intp, copy=False)
+    def _shown(self, name: str) -> tuple[str, ...]:
         names = [with_formula(each) for each in self._names[name]] or [""]
         if any(map(_is_no_utf8, names)):
             self._problems.append(Problem("", f"{self._path} cannot be read as CSV (no UTF-8)"))
             names = [each.encode("utf-8", "replace").decode() for each in names]
-        return Texts(codes, tuple(names))
+        return tuple(names)
 
 
 def _is_no_utf8(text: str) -> bool:

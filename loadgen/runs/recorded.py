@@ -121,8 +121,8 @@ class RecordedRun:
             counts &= np.nan_to_num(rows.number("last_reply_s")) >= self.reset_s
         if self.warmup_s:
             counts &= rows.number("scheduled_s") >= self.warmup_s
-        found = rows.taken(counts)
-        return found.number("makespan_s")[np.argsort(found.number("sent_s"), kind="stable")]
+        order = np.argsort(rows.number("sent_s"), kind="stable")
+        return rows.number("makespan_s", order[counts[order]])
 
     @cached_property
     def server(self) -> Columns:

@@ -22,6 +22,7 @@ from loadgen.runs.columns import (
     Columns,
     Flags,
     Floats,
+    Indices,
     Texts,
     kinds_of,
     read_columns,
@@ -47,10 +48,11 @@ _NUMBERS = (ID, *_NUMBERS)
 
 @dataclass(frozen=True, slots=True)
 class Requests:
-    """Rows in the order of sending; `at_s` is when each was sent or due, NaN for those that never
-    were. `end_s` is not NaN for any that was."""
+    """`order` are places in the file, in the order of sending; `at_s` is when each was sent or due,
+    NaN for those that never were. `end_s` is not NaN for any that was."""
 
     columns: Columns
+    order: Indices
     at_s: Floats
     end_s: Floats
 
@@ -70,14 +72,16 @@ class Requests:
             counts &= ~(end_s < reset_s)
         if warmup_s:
             counts &= ~(due_s < warmup_s)
-        return cls(columns.taken(order[counts]), at_s[counts], end_s[counts])
+        return cls(columns, order[counts], at_s[counts], end_s[counts])
 
     def __len__(self) -> int:
         return len(self.at_s)
 
     def taken(self, which: Flags) -> Self:
         """Only some of them."""
-        return type(self)(self.columns.taken(which), self.at_s[which], self.end_s[which])
+        return replace(
+            self, order=self.order[which], at_s=self.at_s[which], end_s=self.end_s[which]
+        )
 
     @property
     def sent(self) -> Self:
@@ -88,20 +92,24 @@ class Requests:
     @property
     def ok(self) -> Flags:
         """Which of them ended `ok`."""
-        return self.columns.text("outcome").among("ok")
+        return self.text("outcome").among("ok")
 
     @property
     def is_cancelled(self) -> Flags:
         """Which had no end of their own."""
-        return self.columns.text("outcome").among("cancelled")
+        return self.text("outcome").among("cancelled")
 
     def number(self, name: str) -> Floats:
         """A column of numbers, NaN where a cell is empty or the file has no such column."""
-        return self.columns.number(name)
+        return self.columns.number(name, self.order)
 
     def text(self, name: str) -> Texts:
         """A column of texts, empty where the file has no such column."""
-        return self.columns.text(name)
+        return self.columns.text(name, self.order)
+
+    def flag(self, name: str) -> Floats:
+        """A column of true and false as 1 and 0, NaN where a cell is empty."""
+        return self.columns.flag(name, self.order)
 
     @property
     def outcomes(self) -> Mapping[str, int]:
@@ -191,11 +199,11 @@ def _finished(requests: Requests) -> Floats:
 
 
 def _flag(name: str) -> Callable[[Requests], Floats]:
-    return lambda requests: requests.columns.flag(name)
+    return lambda requests: requests.flag(name)
 
 
 def _known(name: str) -> Callable[[Requests], Floats]:
-    return lambda requests: np.where(np.isnan(requests.columns.flag(name)), np.nan, 1.0)
+    return lambda requests: np.where(np.isnan(requests.flag(name)), np.nan, 1.0)
 
 
 def _retrieved(requests: Requests) -> Floats:

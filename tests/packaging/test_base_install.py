@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[2]
-HEAVY = ("torch", "vllm", "lmcache", "chromadb", "transformers", "numpy")
+HEAVY = ("torch", "vllm", "lmcache", "chromadb", "transformers", "scipy")
 
 pytestmark = pytest.mark.timeout(420)
 

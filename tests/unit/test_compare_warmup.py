@@ -16,8 +16,7 @@ from loadgen.compare.run import Run
 from loadgen.compare.run_reader import read_run
 from loadgen.compare.series import Values
 from loadgen.compare.warmup import common_warmup_s, own_warmup_s
-from loadgen.runs.latencies import read_latencies
-from loadgen.stats.steady_state import find_steady_state
+from loadgen.runs.recorded import RecordedRun
 
 LOCUST = Path(__file__).parents[1] / "data" / "locust"
 RNG = np.random.default_rng(0)
@@ -174,7 +173,7 @@ def test_of_many_requests_those_are_looked_at_that_the_run_looked_at(tmp_path: P
     head, *rows = file.read_text().splitlines(keepends=True)
     random.Random(0).shuffle(rows)
     file.write_text("".join((head, *rows)))
-    own, theirs = find_steady_state(*read_latencies(file)), read_run(run)
+    own, theirs = RecordedRun(run).steady_state, read_run(run)
     assert own is not None
     assert own.early > 0
     assert own.early % 2 == 0

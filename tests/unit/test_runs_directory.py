@@ -12,7 +12,6 @@ from rich.console import Console
 from loadgen.errors import UsageError
 from loadgen.runs.csv_log import CsvLog, to_csv
 from loadgen.runs.directory import check_directory, open_directory
-from loadgen.runs.emitted import emitted_diversity
 from loadgen.runs.json_file import read_json, write_json
 from loadgen.runs.machine import machine, without_secrets
 from loadgen.runs.side_by_side import side_by_side
@@ -107,22 +106,6 @@ def test_rows_are_there_after_a_flush(tmp_path: Path) -> None:
         assert list(csv.reader(file)) == [["a", "b"], ["1", "x"], ["2", ""], ["3", "y"]]
     log.close()
     log.flush()
-
-
-def test_diversity_counts_what_was_sent_in_its_order(tmp_path: Path) -> None:
-    path = tmp_path / "requests.csv"
-    path.write_text("context_id,sent_s\nb,3\na,1\na,2\nnever,\n")
-    assert emitted_diversity(path)["distinct_contexts"] == 2
-    assert emitted_diversity(path)["reuse_distance"]["max"] == 0
-    assert emitted_diversity(path, since_s=2.5)["distinct_contexts"] == 1
-
-
-def test_diversity_is_that_of_the_retrieved_contexts(tmp_path: Path) -> None:
-    path = tmp_path / "requests.csv"
-    head = "context_id,sent_s,rag_context_id,retrieval_ms\n"
-    path.write_text(f"{head}a,1,x,5\nb,2,x,5\nc,3,,5\nd,4,,\n")
-    found = emitted_diversity(path)
-    assert (found["requests"], found["distinct_contexts"]) == (3, 2)
 
 
 def test_header_values_are_hidden() -> None:

@@ -1,6 +1,8 @@
 """What a run left behind, read by one rule: what was sent, what counts, what cannot be read."""
 
 import json
+import random
+import tracemalloc
 from dataclasses import astuple
 from pathlib import Path
 from typing import Any
@@ -13,8 +15,11 @@ from loadgen.errors import UsageError
 from loadgen.record import COLUMNS, RequestRecord
 from loadgen.runs.csv_log import to_csv
 from loadgen.runs.recorded import RecordedRun
+from loadgen.runs.requests import Requests, read_requests
 from loadgen.stats.metrics import CATALOG
+from loadgen.stats.steady_state import COLUMNS as STEADY_COLUMNS
 from loadgen.stats.tally import Tally
+from loadgen.workload.diversity import Diversity, measure_diversity
 
 
 def run_of(folder: Path, records: list[RequestRecord], **summary: Any) -> RecordedRun:
@@ -177,3 +182,50 @@ def test_a_whole_run_has_nothing_to_be_said_of_it(tmp_path: Path) -> None:
     assert run.steady_state is not None
     assert not len(run.makespans_s)
     assert run.problems == []
+
+
+def diversity(path: Path, reset_s: float | None = None) -> Diversity:
+    return measure_diversity(Requests.of(read_requests(path), reset_s).emitted())
+
+
+def test_diversity_counts_what_was_sent_in_its_order(tmp_path: Path) -> None:
+    path = tmp_path / "requests.csv"
+    path.write_text("context_id,sent_s\nb,3\na,1\na,2\nnever,\n")
+    assert diversity(path).distinct_contexts == 2
+    assert diversity(path).reuse_distance.max == 0
+    assert diversity(path, 2.5).distinct_contexts == 1
+
+
+def test_diversity_is_that_of_the_retrieved_contexts(tmp_path: Path) -> None:
+    path = tmp_path / "requests.csv"
+    head = "context_id,sent_s,rag_context_id,retrieval_ms\n"
+    path.write_text(f"{head}a,1,x,5\nb,2,x,5\nc,3,,5\nd,4,,\n")
+    found = diversity(path)
+    assert (found.requests, found.distinct_contexts) == (3, 2)
+
+
+def test_rows_of_many_workers_are_put_in_the_order_of_sending(tmp_path: Path) -> None:
+    random.seed(7)
+    sent = [(at / 10, f"context-{random.randrange(9)}") for at in range(150)]
+    rows = random.sample(sent, len(sent))
+    path = tmp_path / "requests.csv"
+    lines = "".join(f"{at},{at},{context_id}\n" for at, context_id in rows)
+    path.write_text(f"scheduled_s,sent_s,context_id\n{lines}")
+    found = diversity(path, reset_s=2.0)
+    assert found == measure_diversity(context_id for at, context_id in sent if at >= 2.0)
+    assert found.requests == 130
+
+
+def test_a_million_rows_take_some_bytes_each(tmp_path: Path) -> None:
+    rows = 50_000
+    path, line = tmp_path / "requests.csv", to_csv([astuple(record(1))])
+    path.write_text(to_csv([COLUMNS]) + line * rows)
+    tracemalloc.start()
+    try:
+        found = Requests.of(read_requests(path, (*STEADY_COLUMNS, "context_id")))
+        held, most = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert len(found) == 1
+    assert held < 100 * rows
+    assert most < 200 * rows

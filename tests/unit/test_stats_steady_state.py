@@ -5,9 +5,11 @@ from pathlib import Path
 from random import Random
 from typing import Any
 
+import numpy as np
 import pytest
 
-from loadgen.runs.latencies import read_latencies
+from loadgen.runs.requests import Requests, read_requests
+from loadgen.stats import steady_state
 from loadgen.stats.steady_state import (
     COLUMNS,
     SteadyState,
@@ -143,22 +145,26 @@ def written(path: Path, count: int) -> Path:
     return path
 
 
+def due_of_ok(file: Path, reset_s: float | None = None, warmup_s: float = 0.0) -> list[float]:
+    found = Requests.of(read_requests(file), reset_s, warmup_s)
+    assert np.isnan(found.number("tpot_ms")).all()
+    return list(found.number("scheduled_s")[found.ok])
+
+
 def test_only_ok_requests_that_count_are_read(tmp_path: Path) -> None:
     file = written(tmp_path / "requests.csv", 20)
-    read, each = read_latencies(file, since_s=8.0, warmup_s=10.0)
-    assert each == 1
-    assert list(read["scheduled_s"]) == list(range(10, 20))
-    assert list(read_latencies(file, since_s=8.0)[0]["scheduled_s"]) == list(range(7, 20))
-    assert all(math.isnan(value) for value in read["tpot_ms"])
+    assert due_of_ok(file, reset_s=8.0, warmup_s=10.0) == list(range(10, 20))
+    assert due_of_ok(file, reset_s=8.0) == list(range(7, 20))
 
 
-def test_of_very_many_requests_an_even_sample_stands_for_all(tmp_path: Path) -> None:
-    read, each = read_latencies(written(tmp_path / "requests.csv", 1000), most=100)
-    assert each == 16
-    assert list(read["scheduled_s"]) == list(range(0, 1000, 16))
-    state = find_steady_state(read, each)
+def test_of_very_many_requests_an_even_sample_stands_for_all(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(steady_state, "MOST_REQUESTS", 100)
+    requests = Requests.of(read_requests(written(tmp_path / "requests.csv", 1000)))
+    state = requests.steady_state({}, batched=False)
     assert state is not None
-    assert state.requests == pytest.approx(1000, abs=16)
+    assert state.requests == 63 * 16 == pytest.approx(1000, abs=16)
 
 
 def test_a_warmup_found_in_a_sample_is_told_in_requests() -> None:

@@ -1,12 +1,16 @@
 """The end of a run: summary, last words in `run.json`, what the terminal says, the exit code."""
 
+from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
-from loadgen.runs.emitted import emitted_diversity
+from loadgen.runs.columns import Columns
 from loadgen.runs.exit_code import exit_code
-from loadgen.runs.latencies import read_latencies
-from loadgen.stats.steady_state import SteadyState, find_steady_state, is_meant_steady
+from loadgen.runs.requests import CONTEXTS, Requests, read_requests
+from loadgen.stats.counts import Counts
+from loadgen.stats.steady_state import COLUMNS, SteadyState
 from loadgen.stats.summary import summarize, write_summary
+from loadgen.swarm.sending.request_sender import CUT_OFF_RETRIEVAL
+from loadgen.workload.diversity import measure_diversity
 
 if TYPE_CHECKING:
     from loadgen.swarm.leading.leader import Leader
@@ -17,7 +21,8 @@ def close_run(leader: "Leader") -> int:
     leader.ledger.flush()
     if leader.directory is not None:
         leader.directory.close()
-    summary = summarize_run(leader)
+    rows = _rows(leader)
+    summary = summarize_run(leader, rows)
     assert leader.preparation is not None
     user_errors = sum(row["count"] for row in leader.environment.runner.exceptions.values())
     code = exit_code(
@@ -31,22 +36,43 @@ def close_run(leader: "Leader") -> int:
         write_summary(leader.directory.path, summary)
         ended = {"host_died": leader.host_died, "interrupted": leader.interrupted}
         leader.directory.describe({"exit_code": code, "user_errors": user_errors, **ended})
-    leader.view.report(summary, leader.directory.path if leader.directory else None)
+    path = leader.directory.path if leader.directory else None
+    leader.view.report(summary, path, _still_waiting(leader, rows))
     return code
 
 
-def summarize_run(leader: "Leader") -> dict[str, Any]:
-    """The figures of `summary.json`."""
+def _rows(leader: "Leader") -> Columns | None:
+    """What the run kept of its requests, read once: it may have millions of them."""
+    ready = leader.preparation
+    if leader.directory is None or ready is None:
+        return None
+    found = () if ready.rag is None else (*CONTEXTS, "error")
+    return read_requests(leader.directory.requests.path, (*COLUMNS, "context_id", *found))
+
+
+def _still_waiting(leader: "Leader", rows: Columns | None) -> int:
+    """Requests that a RAG service which stopped answering has left: cancelled is no failure."""
+    ready = leader.preparation
+    if rows is None or ready is None or ready.rag is None:
+        return 0
+    cancelled = rows.text("outcome").among("cancelled")
+    return int((cancelled & rows.text("error").among(CUT_OFF_RETRIEVAL)).sum())
+
+
+def summarize_run(leader: "Leader", rows: Columns | None = None) -> dict[str, Any]:
+    """The figures of `summary.json`; `rows` are those of `requests.csv`."""
     assert leader.preparation is not None
     counts = leader.ledger.counts
-    warmup, steady_state = _warmup(leader)
+    requests = _counted(leader, rows)
+    steady_state = _steady_state(leader, requests)
+    is_found = counts.warmup_s is None
+    if is_found and steady_state is not None and steady_state.early:
+        counts.leave_out(steady_state.from_s)
+        requests = _counted(leader, rows)
+        steady_state = _steady_state(leader, requests)
     tally = counts.counted
     saturation, course = leader.ledger.clients.verdict(), leader.server.course
-    diversity = None
-    if leader.directory is not None:
-        diversity = emitted_diversity(
-            leader.directory.requests.path, leader.stats_reset_s, counts.warmup_s or 0.0
-        )
+    diversity = None if requests is None else asdict(measure_diversity(requests.emitted()))
     summary = summarize(
         tally,
         duration_s=(tally.last_end_s or 0.0) - (tally.first_sent_s or 0.0),
@@ -61,35 +87,32 @@ def summarize_run(leader: "Leader") -> dict[str, Any]:
         "stats_reset_s": leader.stats_reset_s,
         "lost_workers": lost[0],
         "lost_share": lost[1],
-        "warmup": warmup,
+        "warmup": _left_out(counts, is_given=not is_found),
         "steady_state": None if steady_state is None else steady_state.to_json(),
     }
 
 
-def _warmup(leader: "Leader") -> tuple[dict[str, Any] | None, SteadyState | None]:
-    """What `--warmup` left out, which may have to be found now, and the state of the rest."""
-    counts = leader.ledger.counts
-    given, found = counts.warmup_s is not None, _steady_state(leader, counts.warmup_s or 0.0)
-    if not given and found is not None and found.early:
-        counts.leave_out(found.from_s)
-        found = _steady_state(leader, counts.warmup_s or 0.0)
+def _counted(leader: "Leader", rows: Columns | None) -> Requests | None:
+    """The requests that count, None where they were not kept."""
+    if rows is None:
+        return None
+    return Requests.of(rows, leader.stats_reset_s, leader.ledger.counts.warmup_s or 0.0)
+
+
+def _steady_state(leader: "Leader", requests: Requests | None) -> SteadyState | None:
+    ready = leader.preparation
+    if requests is None or ready is None:
+        return None
+    return requests.steady_state(ready.raw_options, ready.batched)
+
+
+def _left_out(counts: Counts, is_given: bool) -> dict[str, Any] | None:
+    """What `--warmup` left out, which may have been found just now."""
     if counts.warmup_s == 0:
-        return None, found
-    left_out = {
+        return None
+    return {
         "seconds": counts.warmup_s or 0.0,
         "requests": counts.warmup.requests,
         "failed": counts.warmup.failed,
-        "given": given,
+        "given": is_given,
     }
-    return left_out, found
-
-
-def _steady_state(leader: "Leader", warmup_s: float) -> SteadyState | None:
-    """Of a run that was meant to be steady, and has kept its requests."""
-    ready = leader.preparation
-    if leader.directory is None or ready is None:
-        return None
-    if not is_meant_steady(ready.raw_options, ready.batched):
-        return None
-    file = leader.directory.requests.path
-    return find_steady_state(*read_latencies(file, leader.stats_reset_s, warmup_s))

@@ -10,8 +10,6 @@ from typing import TYPE_CHECKING, Any
 import gevent
 
 from loadgen.errors import OutputError
-from loadgen.runs.cut_off import count_cut_off
-from loadgen.swarm.sending.request_sender import CUT_OFF_RETRIEVAL
 from loadgen.swarm.showing.summary_words import error_lines, in_ms, summary_lines, summary_table
 
 if TYPE_CHECKING:  # rich comes when a table is drawn: the first request does not wait for it
@@ -121,8 +119,11 @@ class View:
             self._live.stop()
             self._live = None
 
-    def report(self, summary: dict[str, Any], directory: Path | None) -> None:
-        """Say what the run measured and where it is kept."""
+    def report(
+        self, summary: dict[str, Any], directory: Path | None, still_waiting: int = 0
+    ) -> None:
+        """Say what the run measured and where it is kept; `still_waiting` are requests that a RAG
+        service which stopped answering has left."""
         if not self._enabled:
             if directory is not None:
                 self.say(f"run written to {directory}")
@@ -133,25 +134,21 @@ class View:
         # The files are complete; who reads has left, of which rich makes an exit, or the disk is
         # full, which whoever started us says.
         with contextlib.suppress(BrokenPipeError, SystemExit, OutputError):
-            self._print(out, summary, directory)
+            self._print(out, summary, directory, still_waiting)
 
-    def _print(self, out: "Console", summary: dict[str, Any], directory: Path | None) -> None:
+    def _print(
+        self, out: "Console", summary: dict[str, Any], directory: Path | None, still_waiting: int
+    ) -> None:
         lines = summary_lines(summary)
+        if still_waiting:
+            lines.append(f"{still_waiting} requests were still waiting for the RAG service")
         if directory is not None:
-            lines += [*self._hung(summary, directory), f"run directory: {directory}"]
+            lines.append(f"run directory: {directory}")
         for line in error_lines(self._leader.environment.runner):
             out.print(line, markup=False, soft_wrap=True)
         out.print(summary_table(summary))
         for line in lines:
             out.print(line, markup=False, soft_wrap=True)
-
-    def _hung(self, summary: dict[str, Any], directory: Path) -> list[str]:
-        """What a RAG service that stopped answering has left: cancelled is no failure."""
-        ready = self._leader.preparation
-        if ready is None or ready.rag is None or not summary["outcomes"].get("cancelled"):
-            return []
-        count = count_cut_off(directory / "requests.csv", CUT_OFF_RETRIEVAL)
-        return [f"{count} requests were still waiting for the RAG service"] if count else []
 
     def _show_for_ever(self) -> None:
         last = pulse(self._leader, None)
