@@ -10,10 +10,9 @@ from loadgen.compare import wording
 from loadgen.compare.comparison import Comparison, compare
 from loadgen.compare.noise import Noise
 from loadgen.compare.row import Row as Compared
-from loadgen.compare.run import Run
-from loadgen.compare.run_reader import read_run
+from loadgen.compare.run import ComparedRun
+from loadgen.compare.run_reader import common_warmup_s, read_run
 from loadgen.compare.sides import Sides
-from loadgen.compare.warmup import common_warmup_s
 from loadgen.errors import UsageError
 
 
@@ -43,7 +42,7 @@ def pairs(
     ]
 
 
-def _read(path: Path, name: str, warmup_s: float) -> Run | str:
+def _read(path: Path, name: str, warmup_s: float) -> ComparedRun | str:
     try:
         return replace(read_run(path, warmup_s=warmup_s), name=name)
     except UsageError as error:
@@ -52,7 +51,7 @@ def _read(path: Path, name: str, warmup_s: float) -> Run | str:
 
 def _pair(
     names: tuple[str, str],
-    runs: tuple[Run | str, Run | str],
+    runs: tuple[ComparedRun | str, ComparedRun | str],
     vary: Collection[str],
     noise: Noise | None,
 ) -> Pair:

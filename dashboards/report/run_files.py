@@ -12,10 +12,10 @@ from dashboards.figures.server import ServerSeries
 from dashboards.report import json_file
 from dashboards.report.columns import Columns, Texts, read_columns
 from dashboards.report.json_file import read_json_file
-from loadgen.compare.warmup import own_warmup_s
 from loadgen.errors import UsageError
 from loadgen.runs.directory import RUN_JSON
 from loadgen.runs.json_file import read_json
+from loadgen.runs.recorded import RecordedRun
 from loadgen.stats.self_watch import COLUMNS as CLIENT_COLUMNS
 from loadgen.stats.server_metrics import COLUMNS as SERVER_COLUMNS
 from loadgen.stats.steady_state import COLUMNS as STEADY_COLUMNS
@@ -105,7 +105,7 @@ def read_files(path: Path, name: str) -> RunFiles:
             (CLIENT, CLIENT_COLUMNS, ("process",)),
         )
     )
-    warmup_s = own_warmup_s(path)
+    warmup_s = RecordedRun(path).own_warmup_s
     table, requests = _requests(
         rows or Columns(0, {}, {}, ()), summary.content.get("stats_reset_s"), warmup_s
     )

@@ -9,7 +9,7 @@ from loadgen.compare.estimate import estimate
 from loadgen.compare.interval import Interval, between_repeats, on_scale
 from loadgen.compare.metrics import Statistic, parse_statistic
 from loadgen.compare.row import Row, Verdict, make_row
-from loadgen.compare.run import Run
+from loadgen.compare.run import ComparedRun
 from loadgen.compare.run_reader import read_run
 from loadgen.compare.sides import Sides, exponential, scale_of
 
@@ -78,7 +78,11 @@ def contrast(base: Cells, new: Cells, names: tuple[str, str], metric: str) -> Co
 
 
 def contrast_runs(
-    base: Sequence[Run], new: Sequence[Run], names: tuple[str, str], metric: str, made: int = 1
+    base: Sequence[ComparedRun],
+    new: Sequence[ComparedRun],
+    names: tuple[str, str],
+    metric: str,
+    made: int = 1,
 ) -> Contrast:
     """The same of runs, or of parts of runs, that were read before. `made` is how many there were
     of a side before those that decide nothing were left out."""
@@ -95,7 +99,7 @@ def contrast_runs(
     return Contrast(*names, row=row)
 
 
-def _paired(base: Sequence[Run], new: Sequence[Run]) -> Sides:
+def _paired(base: Sequence[ComparedRun], new: Sequence[ComparedRun]) -> Sides:
     """The runs of seeds that both sides have, so that figures and interval are of the same ones;
     all of them where there is no such seed. Two pairs leave one degree of freedom, so that they are
     taken for four runs that have nothing in common: that asks for more, and knows more."""

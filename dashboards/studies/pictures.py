@@ -20,7 +20,7 @@ from dashboards.figures.style import (
 )
 from dashboards.studies.cell import Cells
 from dashboards.studies.wording import count, crowd
-from loadgen.compare.series import Floats
+from loadgen.runs.columns import Floats
 
 MARKERS = ("o", "s", "^", "D", "v", "P")
 

@@ -1,18 +1,19 @@
 """The answered requests of a cell, as columns."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
 
-from loadgen.compare.csv_table import CsvTable
-from loadgen.compare.requests_csv import HEADER, TimedRequests, read_requests
-from loadgen.compare.run import Run
+from loadgen.compare.run import ComparedRun
 from loadgen.compare.run_reader import read_run
-from loadgen.compare.series import Flags, Floats, Indices
+from loadgen.compare.series import series_of
 from loadgen.errors import UsageError
+from loadgen.runs.columns import Flags, Floats, Indices
+from loadgen.runs.recorded import RecordedRun
+from loadgen.runs.requests import Requests as Sent
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,22 +31,16 @@ class Requests:
     @classmethod
     def read(cls, run: Path) -> "Requests":
         """Those of a run directory. Raises UsageError."""
-        table = _table(run)
-        sent = TimedRequests.of(table)
-        ok = sent.outcome == "ok"
-
-        def text(column: str) -> NDArray[np.str_]:
-            known = table.text(column) if column in table.header else [""] * len(table.rows)
-            return np.asarray(np.asarray(known, dtype=np.str_)[sent.order][ok])
-
+        requests = _requests(run)
+        requests = requests.taken(requests.ok)
         return cls(
-            text("context_id"),
-            text("batch_id"),
-            text("repeat") == "true",
-            sent.column("prompt_tokens")[ok],
-            np.nan_to_num(sent.column("cached_tokens")[ok]),
-            sent.column("ttft_ms")[ok],
-            sent.column("first_token_s")[ok],
+            np.asarray(requests.text("context_id").as_list(), dtype=np.str_),
+            np.asarray(requests.text("batch_id").as_list(), dtype=np.str_),
+            requests.flag("repeat") == 1,
+            requests.number("prompt_tokens"),
+            np.nan_to_num(requests.number("cached_tokens")),
+            requests.number("ttft_ms"),
+            requests.number("first_token_s"),
         )
 
     @classmethod
@@ -106,13 +101,14 @@ class Labels:
 
 def labels_of(run: Path) -> Labels:
     """Those of a run directory. Raises UsageError."""
-    table = _table(run)
+    requests = _requests(run)
+    right = requests.flag("label_correct")
     known = [
-        (question.partition("~")[0], correct == "true")
+        (question.partition("~")[0], bool(correct))
         for question, correct in zip(
-            table.text("question_id"), table.text("label_correct"), strict=True
+            requests.text("question_id").as_list(), right.tolist(), strict=True
         )
-        if correct
+        if not np.isnan(correct)
     ]
     return Labels(
         tuple(question for question, _ in known),
@@ -120,33 +116,27 @@ def labels_of(run: Path) -> Labels:
     )
 
 
-def repeated_part(run: Path, repeated: bool) -> Run:
+def repeated_part(run: Path, repeated: bool) -> ComparedRun:
     """The requests of a run that were repeats of an old one, or those that were not, as a run of
     their own. Both parts count as of one seed, so that they are paired. Raises UsageError."""
-    table = _table(run)
-    place = table.header.index("repeat")
-    wanted = "true" if repeated else "false"
-    part = table.where(lambda row: row[place] == wanted)
+    requests = _requests(run)
+    part = requests.taken(requests.flag("repeat") == float(repeated))
     name = f"{run} ({'repeats' if repeated else 'first uses'})"
-    return Run(name, read_requests(part), facts={"seed": str(run)})
+    return ComparedRun(name, series_of(part), facts={"seed": str(run)})
 
 
-def without_retrieval(run: Path) -> Run:
+def without_retrieval(run: Path) -> ComparedRun:
     """The run with the time of each retrieval taken out of the time to first token, so that it can
     be set beside runs that retrieve nothing. Raises UsageError."""
-    table = _table(run)
-    place = table.header.index("ttft_ms")
-    left_ms = table.numbers("ttft_ms") - np.nan_to_num(table.numbers("retrieval_ms"))
-    rows = [
-        [*row[:place], "" if np.isnan(ms) else str(ms), *row[place + 1 :]]
-        for row, ms in zip(table.rows, left_ms, strict=True)
-    ]
-    series = read_requests(CsvTable(table.path, table.header, rows))
-    return Run(str(run), series, facts=read_run(run).facts)
+    requests = _requests(run)
+    numbers = dict(requests.columns.numbers)
+    numbers["ttft_ms"] = numbers["ttft_ms"] - np.nan_to_num(numbers["retrieval_ms"])
+    left = replace(requests, columns=replace(requests.columns, numbers=numbers))
+    return ComparedRun(str(run), series_of(left), facts=read_run(run).facts)
 
 
-def _table(run: Path) -> CsvTable:
-    table = CsvTable.read(run / "requests.csv").whole()
-    if not table.has((*HEADER, "repeat", "context_id", "label_correct")):
+def _requests(run: Path) -> Sent:
+    requests = RecordedRun(run, is_strict=True).requests.sent
+    if not requests.columns.has(("repeat", "context_id", "label_correct")):
         raise UsageError(f"{run} has not the requests.csv of a run: run the study again")
-    return table
+    return requests

@@ -17,7 +17,7 @@ from loadgen.targets.hardware import home
 if TYPE_CHECKING:
     from loadgen.compare.comparison import Comparison
     from loadgen.compare.noise import Noise
-    from loadgen.compare.run import Run
+    from loadgen.compare.run import ComparedRun
 
 SOFTWARE_ERROR = 70
 """`EX_SOFTWARE` of sysexits.h."""
@@ -87,9 +87,8 @@ def _compare(parsed: argparse.Namespace, base: list[Path], new: list[Path]) -> "
     from loadgen.compare.comparison import compare
     from loadgen.compare.gate import parse_gate
     from loadgen.compare.metrics import parse_statistics
-    from loadgen.compare.run_reader import read_run
+    from loadgen.compare.run_reader import common_warmup_s, read_run
     from loadgen.compare.sides import Sides
-    from loadgen.compare.warmup import common_warmup_s
 
     limits = parse_gate(parsed.gate) if parsed.gate is not None else ()
     statistics = parse_statistics(parsed.metrics) if parsed.metrics is not None else ()
@@ -106,7 +105,7 @@ def _compare(parsed: argparse.Namespace, base: list[Path], new: list[Path]) -> "
     return compare(Sides(before, after, noise), statistics, limits, vary_of(parsed.vary))
 
 
-def _noise(parsed: argparse.Namespace, runs: "tuple[Run, ...]") -> "Noise | None":
+def _noise(parsed: argparse.Namespace, runs: "tuple[ComparedRun, ...]") -> "Noise | None":
     """The file that was named; else the product's own, for runs of the machine it was made on."""
     from loadgen.compare.noise import read_noise
 

@@ -15,7 +15,8 @@ import numpy as np
 from scipy.special import bdtrik, ndtr
 
 from loadgen.compare.metrics import Statistic
-from loadgen.compare.series import Floats, Ratio, Series, Values
+from loadgen.compare.series import Ratio, Series, Values
+from loadgen.runs.columns import Floats
 
 LEAST_SAMPLES = 30
 LEAST_BATCHES, MOST_BATCHES = 10, 30

@@ -16,7 +16,7 @@ import numpy as np
 from scipy.stats import t as student_t
 
 from loadgen.compare.estimate import Estimate
-from loadgen.compare.series import Floats
+from loadgen.runs.columns import Floats
 
 Scale = Literal["log", "plain"]
 

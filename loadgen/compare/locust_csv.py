@@ -4,13 +4,17 @@ The first has totals only. The second has them second by second; differences of 
 exact counts and exact means for each second, but percentiles only of the whole.
 """
 
-from collections.abc import Iterator
+import csv
+import math
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
 
 import numpy as np
 
-from loadgen.compare.csv_table import CsvTable
-from loadgen.compare.series import Floats, Indices, Ratio, Series
+from loadgen.compare.series import Ratio, Series
 from loadgen.errors import UsageError
+from loadgen.runs.columns import MOST, Floats, Indices
 from loadgen.stats.metrics import CATALOG, summarized
 
 STATS_HEADER = ("Type", "Name", "Request Count", "Failure Count", "Average Response Time")
@@ -30,7 +34,84 @@ OUR_KIND = "LLM"
 TOKENS_ROW = CATALOG["output_tokens_per_s"].row
 
 
-def read_stats(table: CsvTable, row_name: str) -> dict[str, tuple[float, int]]:
+@dataclass(frozen=True, slots=True)
+class LocustTable:
+    """A header and the rows below it."""
+
+    path: Path
+    header: tuple[str, ...]
+    rows: Sequence[Sequence[str]]
+
+    @classmethod
+    def read(cls, path: Path) -> "LocustTable":
+        """The file as it stands. Raises UsageError."""
+        try:
+            with path.open(encoding="utf-8-sig", newline="") as file:
+                header, *rows = csv.reader(file)
+        except (OSError, UnicodeDecodeError, csv.Error) as error:
+            reason = getattr(error, "strerror", None) or str(error)
+            raise UsageError(f"{path} cannot be read as CSV ({reason})") from None
+        except ValueError:
+            raise UsageError(f"{path} is empty: name a file with a header and rows") from None
+        return cls(path, tuple(header), rows)
+
+    def whole(self) -> "LocustTable":
+        """Without a last row that was not written to its end. Raises UsageError for any other row
+        that is not as wide as the header."""
+        width, rows = len(self.header), self.rows
+        if rows and len(rows[-1]) < width:
+            rows = rows[:-1]
+        for number, row in enumerate(rows, 2):
+            if len(row) != width:
+                raise UsageError(f"{self.path}, row {number}: {len(row)} cells, header {width}")
+        return LocustTable(self.path, self.header, rows)
+
+    def has(self, columns: Sequence[str]) -> bool:
+        """Whether the header names all of them."""
+        return set(columns) <= set(self.header)
+
+    def text(self, column: str) -> list[str]:
+        """A column as it stands."""
+        index = self.header.index(column)
+        return [row[index] for row in self.rows]
+
+    def numbers(self, column: str, least: float = 0.0) -> Floats:
+        """A column of numbers, NaN where a cell is empty or `N/A`. Raises UsageError for what is
+        no number, beyond `MOST` or below `least`."""
+        found = []
+        for number, cell in enumerate(self.text(column), 2):
+            value = _as_number(cell)
+            if value is None or abs(value) > MOST or value < least:
+                raise UsageError(
+                    f"{self.path}, row {number}: {column} is {cell[:40]!r}, which is no number from"
+                    f" {max(least, -MOST):g} to {MOST:g}: correct it or leave the file out"
+                )
+            found.append(value)
+        return np.asarray(found, dtype=np.float64)
+
+    def known(self, column: str) -> Floats:
+        """A column in which every row must have a number. Raises UsageError."""
+        found = self.numbers(column)
+        if np.isnan(found).any():
+            raise UsageError(
+                f"{self.path}: {column} is not known in every row: name a file as Locust wrote it"
+            )
+        return found
+
+    def where(self, keep: Callable[[Sequence[str]], bool]) -> "LocustTable":
+        """Only the rows to keep."""
+        return LocustTable(self.path, self.header, [row for row in self.rows if keep(row)])
+
+
+def _as_number(cell: str) -> float | None:
+    """NaN for an empty cell or `N/A`, None for what is no number."""
+    try:
+        return float(cell) if cell and cell != "N/A" else math.nan
+    except ValueError:
+        return None
+
+
+def read_stats(table: LocustTable, row_name: str) -> dict[str, tuple[float, int]]:
     """Figures and their samples: those of `row_name`, and of the rows that kvswarm adds."""
     row = _only(table, row_name)
     requests, failures = (_count(row, column) for column in ("Request Count", "Failure Count"))
@@ -45,7 +126,7 @@ def read_stats(table: CsvTable, row_name: str) -> dict[str, tuple[float, int]]:
     return totals
 
 
-def _our_row(row: CsvTable, name: str) -> Iterator[tuple[str, tuple[float, int]]]:
+def _our_row(row: LocustTable, name: str) -> Iterator[tuple[str, tuple[float, int]]]:
     if name == TOKENS_ROW:
         count = _count(row, "Request Count")
         yield "output_tokens_per_s", (_number(row, "Requests/s"), count)
@@ -53,7 +134,7 @@ def _our_row(row: CsvTable, name: str) -> Iterator[tuple[str, tuple[float, int]]
         yield from _response_times(row, OUR_ROWS[name])
 
 
-def _response_times(row: CsvTable, metric: str) -> Iterator[tuple[str, tuple[float, int]]]:
+def _response_times(row: LocustTable, metric: str) -> Iterator[tuple[str, tuple[float, int]]]:
     count = _count(row, "Request Count")
     if not count:
         return
@@ -61,35 +142,37 @@ def _response_times(row: CsvTable, metric: str) -> Iterator[tuple[str, tuple[flo
     yield from _percentiles(row, metric, count)
 
 
-def _percentiles(row: CsvTable, metric: str, count: int) -> Iterator[tuple[str, tuple[float, int]]]:
+def _percentiles(
+    row: LocustTable, metric: str, count: int
+) -> Iterator[tuple[str, tuple[float, int]]]:
     for column in row.header:
         if column.endswith("%") and column != "100%":
             yield f"{metric}.p{column[:-1]}", (_number(row, column), count)
 
 
-def _only(table: CsvTable, name: str) -> CsvTable:
+def _only(table: LocustTable, name: str) -> LocustTable:
     found = _named(table, name)
     if len(found.rows) != 1:
         raise UsageError(f"{table.path} has {len(found.rows)} rows named {name!r}: it must be one")
     return found
 
 
-def _count(row: CsvTable, column: str) -> int:
+def _count(row: LocustTable, column: str) -> int:
     return int(row.known(column)[0])
 
 
-def _require_fewer_failures(rows: CsvTable, requests: str, failures: str) -> None:
+def _require_fewer_failures(rows: LocustTable, requests: str, failures: str) -> None:
     if (rows.known(failures) > rows.known(requests)).any():
         raise UsageError(
             f"{rows.path}: {failures} is above {requests}: name a file as Locust wrote it"
         )
 
 
-def _number(row: CsvTable, column: str) -> float:
+def _number(row: LocustTable, column: str) -> float:
     return float(row.numbers(column)[0]) if column in row.header else float("nan")
 
 
-def read_history(table: CsvTable, row_name: str) -> dict[str, Series]:
+def read_history(table: LocustTable, row_name: str) -> dict[str, Series]:
     """Rates, means and errors of `row_name`, a sample per second with requests or between them."""
     rows = _named(table, row_name)
     _require_fewer_failures(rows, "Total Request Count", "Total Failure Count")
@@ -113,14 +196,14 @@ def read_history(table: CsvTable, row_name: str) -> dict[str, Series]:
     }
 
 
-def read_users(table: CsvTable) -> str:
+def read_users(table: LocustTable) -> str:
     """Most users at once; empty where the file does not tell."""
     if "User Count" not in table.header:
         return ""
     return str(int(table.known("User Count").max()))
 
 
-def read_rows(table: CsvTable) -> frozenset[str]:
+def read_rows(table: LocustTable) -> frozenset[str]:
     """What was requested, as `GET /name`: all rows but the sum and those that kvswarm adds."""
     kind, index = (table.header.index(column) for column in ("Type", "Name"))
     return frozenset(
@@ -130,18 +213,18 @@ def read_rows(table: CsvTable) -> frozenset[str]:
     )
 
 
-def read_last_totals(table: CsvTable, row_name: str) -> dict[str, tuple[float, int]]:
+def read_last_totals(table: LocustTable, row_name: str) -> dict[str, tuple[float, int]]:
     """Percentiles of the whole run, from its last row. Where Locust was told to write a row for
     each name, they are those of the last seconds: then none."""
     if len(set(table.text("Name"))) > 1:
         return {}
     rows = _named(table, row_name)
-    last = CsvTable(table.path, table.header, rows.rows[-1:])
+    last = LocustTable(table.path, table.header, rows.rows[-1:])
     count = _count(last, "Total Request Count")
     return dict(_percentiles(last, "response_ms", count)) if count else {}
 
 
-def _named(table: CsvTable, name: str) -> CsvTable:
+def _named(table: LocustTable, name: str) -> LocustTable:
     """The rows of that name, or of that type and name: `GET /v1/models`. Raises UsageError."""
     if not table.rows:
         raise UsageError(f"{table.path} has a header and no rows: name a file of a finished run")

@@ -21,7 +21,7 @@ from loadgen.compare.comparability import differences
 from loadgen.compare.estimate import LEAST_SAMPLES, Estimate, batch_count, estimate
 from loadgen.compare.interval import Scale, Spread, error_within, on_scale
 from loadgen.compare.metrics import MEAN, METRICS, Statistic
-from loadgen.compare.run import Run
+from loadgen.compare.run import ComparedRun
 from loadgen.errors import UsageError
 from loadgen.runs.json_file import write_json
 
@@ -53,7 +53,7 @@ class Noise:
         return Spread(max(known), len(self.runs) - 1) if known else None
 
 
-def measure_noise(runs: Sequence[Run]) -> Noise:
+def measure_noise(runs: Sequence[ComparedRun]) -> Noise:
     """The spread between runs that were made alike. Raises UsageError where they were not.
 
     With S² the variance of the runs' figures and W the mean of half the squared standard error of
@@ -76,7 +76,7 @@ def measure_noise(runs: Sequence[Run]) -> Noise:
     return Noise(runs[0].machine, facts.get("target", ""), names, deviations, totals)
 
 
-def _require_identical(runs: Sequence[Run]) -> None:
+def _require_identical(runs: Sequence[ComparedRun]) -> None:
     for run in runs:
         if run.facts is None:
             raise UsageError(f"{run.name} does not say how it was made: give run directories")
@@ -92,7 +92,7 @@ def _statistics() -> Iterator[Statistic]:
             yield Statistic(metric, of_values)
 
 
-def _estimates(runs: Sequence[Run], statistic: Statistic) -> list[Estimate]:
+def _estimates(runs: Sequence[ComparedRun], statistic: Statistic) -> list[Estimate]:
     """One for each run, or none where a run has too little."""
     samples = min(run.samples(statistic) for run in runs)
     series = [data for run in runs if (data := run.data(statistic)) is not None]

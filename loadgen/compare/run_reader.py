@@ -1,91 +1,67 @@
 """Reads whatever a run left: its directory, or one exported CSV, told by its header."""
 
-import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 from loadgen.compare import locust_csv
-from loadgen.compare.csv_table import MOST, CsvTable
 from loadgen.compare.facts import facts_of
-from loadgen.compare.requests_csv import HEADER as REQUESTS_HEADER
-from loadgen.compare.requests_csv import TimedRequests, series_of
-from loadgen.compare.run import Run
-from loadgen.compare.series import Series, Values
-from loadgen.compare.soundness import faults_of
-from loadgen.compare.stream import read_stream
-from loadgen.compare.warmup import own_warmup_s, steady_remarks, steady_state_of
+from loadgen.compare.locust_csv import LocustTable
+from loadgen.compare.run import ComparedRun, faults_of, stream_of
+from loadgen.compare.series import Series, Values, series_of
 from loadgen.errors import UsageError
+from loadgen.runs.columns import read_columns
 from loadgen.runs.directory import RUN_JSON
-from loadgen.runs.json_file import malformed, read_object
-from loadgen.stats.steady_state import SteadyState
-
-SUMMARY_JSON = "summary.json"
+from loadgen.runs.json_file import malformed
+from loadgen.runs.recorded import REQUESTS_CSV, RecordedRun
+from loadgen.runs.requests import NEEDED, Requests, read_requests
+from loadgen.stats.steady_state import SteadyState, enough_s, is_notable
 
 
 def read_run(
     path: Path, row_name: str = locust_csv.ALL_REQUESTS, warmup_s: float | None = None
-) -> Run:
+) -> ComparedRun:
     """A run directory or a CSV file, of Locust's the row of that name. The first `warmup_s` seconds
     are left out, by default those of the run's own `--warmup`. Raises UsageError."""
     if path.is_dir():
-        return _read_directory(path, own_warmup_s(path) if warmup_s is None else warmup_s)
+        return _read_directory(path, warmup_s)
     if not path.exists():
         raise UsageError(f"no run at {path}: name a run directory or an exported CSV file")
-    table = CsvTable.read(path)
-    for header, read in _DIALECTS:
-        if table.has(header):
-            return read(table.whole(), row_name, warmup_s or 0.0)
-    raise UsageError(
-        f"{path} is none of the files compare reads: name a run directory, a requests.csv, or"
-        " Locust's _stats.csv or _stats_history.csv"
-        f" (its header is {','.join(table.header)[:80]!r})"
-    )
+    columns = read_columns(path, ())
+    if columns.has(NEEDED):
+        return _requests(path, warmup_s or 0.0)
+    return _of_locust(LocustTable.read(path), row_name, warmup_s or 0.0)
 
 
-def _read_directory(path: Path, warmup_s: float) -> Run:
-    file = path / "requests.csv"
-    if not file.is_file():
+def common_warmup_s(paths: Sequence[Path]) -> float:
+    """The longest that one of the runs left out by its `--warmup`: it is left out of each of them,
+    so that all tell the same."""
+    return max((RecordedRun(path).own_warmup_s for path in paths), default=0.0)
+
+
+def _read_directory(path: Path, warmup_s: float | None) -> ComparedRun:
+    if not (path / REQUESTS_CSV).is_file():
         raise UsageError(f"{path} has no requests.csv: name a run directory or a CSV file")
-    table = _table(file, REQUESTS_HEADER)
-    description, summary = read_object(path / RUN_JSON), read_object(path / SUMMARY_JSON)
-    since_s, batches = _since_s(path / SUMMARY_JSON, summary), path / "batches.csv"
-    faults = tuple(faults_of(description, summary))
-    sent = TimedRequests.of(table, since_s, warmup_s)
-    found = steady_state_of(sent, description.get("options"), batches.exists())
-    return Run(
+    run = RecordedRun(path, is_strict=True, given_warmup_s=warmup_s)
+    requests = run.requests.sent
+    faults = tuple(faults_of(run.description, run.summary))
+    makespans: dict[str, Series] = {"makespan_s": Values(run.makespans_s)}
+    found = run.steady_state
+    return ComparedRun(
         name=str(path),
-        series={**series_of(sent), **_batches(batches, since_s, warmup_s)},
-        facts=_facts(path / RUN_JSON, description, batched=batches.exists()),
-        stream=read_stream(table),
-        users=str((description.get("options") or {}).get("num_users") or ""),
-        machine=str(description.get("machine", "")),
+        series=series_of(requests) | (makespans if run.is_batched else {}),
+        facts=_facts(path / RUN_JSON, run.description, run.is_batched),
+        stream=stream_of(requests),
+        users=str(run.options.get("num_users") or ""),
+        machine=str(run.description.get("machine", "")),
         faults=faults,
         remarks=(
             *map(str, faults),
-            *_remarks(description),
-            *steady_remarks(found, warmup_s),
+            *_remarks(run),
+            *_steady_remarks(found, run.warmup_s),
         ),
         found_warmup_s=_end_of_warmup_s(found),
     )
-
-
-def _table(file: Path, header: Sequence[str]) -> CsvTable:
-    table = CsvTable.read(file)
-    if not table.has(header):
-        raise UsageError(f"{file} has not the columns of a {file.name}")
-    return table.whole()
-
-
-def _since_s(file: Path, summary: Mapping[str, Any]) -> float:
-    since_s = summary.get("stats_reset_s")
-    if since_s is None:
-        return -math.inf
-    if not isinstance(since_s, int | float) or not abs(since_s) <= MOST:
-        raise malformed(file, "stats_reset_s is no number of seconds")
-    return float(since_s)
 
 
 def _facts(file: Path, description: Mapping[str, Any], batched: bool) -> dict[str, str] | None:
@@ -95,34 +71,39 @@ def _facts(file: Path, description: Mapping[str, Any], batched: bool) -> dict[st
         raise malformed(file, str(error)) from None
 
 
-def _batches(file: Path, since_s: float, warmup_s: float) -> dict[str, Series]:
-    if not file.is_file():
-        return {}
-    table = _table(file, ("sent_s", "last_reply_s", "makespan_s"))
-    sent_s, replied_s = (
-        table.numbers(column, least=-math.inf) for column in ("sent_s", "last_reply_s")
-    )
-    makespan_s = table.numbers("makespan_s")
-    kept = ~np.isnan(makespan_s) & (np.nan_to_num(replied_s) >= since_s)
-    if warmup_s:
-        kept &= table.numbers("scheduled_s", least=-math.inf) >= warmup_s
-    return {"makespan_s": Values(makespan_s[kept][np.argsort(sent_s[kept], kind="stable")])}
-
-
-def _remarks(description: Mapping[str, Any]) -> Iterator[str]:
-    if description.get("cache_state") == "unknown":
+def _remarks(run: RecordedRun) -> Iterator[str]:
+    if run.description.get("cache_state") == "unknown":
         yield "what the caches held at the start is not known"
+    for problem in run.problems:
+        if problem.is_of_rows:
+            yield problem.remark
 
 
-def _requests(table: CsvTable, row_name: str, warmup_s: float) -> Run:
-    sent = TimedRequests.of(table, warmup_s=warmup_s)
-    batched = table.has(("batch_id",)) and any(table.text("batch_id"))
-    found = steady_state_of(sent, {}, batched)
-    return Run(
-        str(table.path),
+def _steady_remarks(found: SteadyState | None, warmup_s: float) -> Iterator[str]:
+    """What there is to say of a run without its first `warmup_s` seconds."""
+    if warmup_s:
+        yield f"the first {warmup_s:.4g} s are left out as its warm-up"
+    if found is None:
+        return
+    if found.settled is False:
+        yield "it never settled: time to first token drifted, so its figures are of no steady state"
+    elif is_notable(found.to_json()):
+        yield (
+            f"{found.early} requests of its first {found.from_s:.1f} s are a warm-up that moves the"
+            f" mean TTFT by {found.shift:+.0%} (--warmup {enough_s(found.from_s)} leaves them out)"
+        )
+
+
+def _requests(path: Path, warmup_s: float) -> ComparedRun:
+    requests = Requests.of(read_requests(path).sound(), None, warmup_s)
+    batched = any(requests.text("batch_id").names)
+    found = requests.steady_state({}, batched)
+    sent = requests.sent
+    return ComparedRun(
+        str(path),
         series_of(sent),
-        stream=read_stream(table),
-        remarks=tuple(steady_remarks(found, warmup_s)),
+        stream=stream_of(sent),
+        remarks=tuple(_steady_remarks(found, warmup_s)),
         found_warmup_s=_end_of_warmup_s(found),
     )
 
@@ -131,9 +112,9 @@ def _end_of_warmup_s(found: SteadyState | None) -> float:
     return found.from_s if found is not None and found.early else 0.0
 
 
-def _history(table: CsvTable, row_name: str, warmup_s: float) -> Run:
+def _history(table: LocustTable, row_name: str, warmup_s: float) -> ComparedRun:
     _require_whole(table, warmup_s)
-    return Run(
+    return ComparedRun(
         str(table.path),
         locust_csv.read_history(table, row_name),
         locust_csv.read_last_totals(table, row_name),
@@ -141,15 +122,15 @@ def _history(table: CsvTable, row_name: str, warmup_s: float) -> Run:
     )
 
 
-def _stats(table: CsvTable, row_name: str, warmup_s: float) -> Run:
+def _stats(table: LocustTable, row_name: str, warmup_s: float) -> ComparedRun:
     _require_whole(table, warmup_s)
     totals = locust_csv.read_stats(table, row_name)
     is_whole = row_name == locust_csv.ALL_REQUESTS
     rows = locust_csv.read_rows(table) if is_whole else frozenset[str]()
-    return Run(str(table.path), totals=totals, rows=rows)
+    return ComparedRun(str(table.path), totals=totals, rows=rows)
 
 
-def _require_whole(table: CsvTable, warmup_s: float) -> None:
+def _require_whole(table: LocustTable, warmup_s: float) -> None:
     if warmup_s:
         raise UsageError(
             f"{table.path} does not say when requests were due, so no warm-up can be left out:"
@@ -157,17 +138,18 @@ def _require_whole(table: CsvTable, warmup_s: float) -> None:
         )
 
 
-def _no_times(table: CsvTable, row_name: str, warmup_s: float) -> Run:
+def _of_locust(table: LocustTable, row_name: str, warmup_s: float) -> ComparedRun:
+    if table.has(locust_csv.HISTORY_HEADER):
+        return _history(table.whole(), row_name, warmup_s)
+    if table.has(locust_csv.STATS_HEADER):
+        return _stats(table.whole(), row_name, warmup_s)
+    if table.has(locust_csv.FAILURES_HEADER) or table.has(locust_csv.EXCEPTIONS_HEADER):
+        raise UsageError(
+            f"{table.path} is Locust's table of failures or exceptions, which has no times: name"
+            " its _stats.csv or _stats_history.csv, or the web UI's request statistics"
+        )
     raise UsageError(
-        f"{table.path} is Locust's table of failures or exceptions, which has no times: name its"
-        " _stats.csv or _stats_history.csv, or the web UI's request statistics"
+        f"{table.path} is none of the files compare reads: name a run directory, a requests.csv, or"
+        " Locust's _stats.csv or _stats_history.csv"
+        f" (its header is {','.join(table.header)[:80]!r})"
     )
-
-
-_DIALECTS: tuple[tuple[tuple[str, ...], Callable[[CsvTable, str, float], Run]], ...] = (
-    (REQUESTS_HEADER, _requests),
-    (locust_csv.HISTORY_HEADER, _history),
-    (locust_csv.STATS_HEADER, _stats),
-    (locust_csv.FAILURES_HEADER, _no_times),
-    (locust_csv.EXCEPTIONS_HEADER, _no_times),
-)

@@ -1,13 +1,13 @@
 """What a run recorded of one metric, in the order of time."""
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 
-Floats = NDArray[np.float64]
-Indices = NDArray[np.intp]
-Flags = NDArray[np.bool_]
+from loadgen.runs.columns import Floats
+from loadgen.runs.requests import Requests
+from loadgen.stats.metrics import Metric, compared
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,3 +39,43 @@ class Ratio:
 Series = Values | Ratio
 
 NO_RATIO = Ratio(np.zeros(0), np.zeros(0), 0)
+
+
+def series_of(requests: Requests) -> dict[str, Series]:
+    """Every metric that those requests can tell, which were all sent."""
+    return dict(_series(requests))
+
+
+def _series(requests: Requests) -> Iterator[tuple[str, Series]]:
+    ok, seconds = requests.ok, _seconds(requests)
+    for name, metric in compared().items():
+        if metric.form == "rate":
+            yield name, _rate(requests.counts(metric.part), seconds)
+        elif metric.form == "share":
+            yield name, _share(requests, metric)
+        elif metric.source in ("request", "gaps"):
+            values = requests.number(metric.column)[ok]
+            yield name, Values(values[~np.isnan(values)])
+
+
+def _seconds(requests: Requests) -> Floats:
+    """The time of each request is that until the next is sent, so that all of it adds up to the
+    run's, from the first send to the last end."""
+    at_s = requests.at_s
+    if not len(at_s):
+        return at_s
+    return np.diff(np.append(at_s, max(at_s[-1], requests.end_s.max())))
+
+
+def _rate(done: Floats, seconds: Floats) -> Ratio:
+    known = int((done > 0).sum())
+    return Ratio(np.nan_to_num(done), seconds, known) if seconds.sum() > 0 else NO_RATIO
+
+
+def _share(requests: Requests, metric: Metric) -> Ratio:
+    part, whole = requests.counts(metric.part), requests.counts(metric.whole)
+    if np.isnan(part).all() or not np.nansum(whole):
+        return NO_RATIO
+    known = ~np.isnan(whole)
+    part, whole = np.nan_to_num(part[known]), whole[known]
+    return Ratio(part, whole, len(whole), counts=metric.is_proportion)

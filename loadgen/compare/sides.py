@@ -25,7 +25,7 @@ from loadgen.compare.interval import (
 )
 from loadgen.compare.metrics import Statistic
 from loadgen.compare.noise import Noise
-from loadgen.compare.run import Run
+from loadgen.compare.run import ComparedRun
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,12 +33,12 @@ class Sides:
     """`noise` is used where both sides have one run, which cannot show it, and for the new side
     alone where that has one."""
 
-    base: tuple[Run, ...]
-    new: tuple[Run, ...]
+    base: tuple[ComparedRun, ...]
+    new: tuple[ComparedRun, ...]
     noise: Noise | None = None
 
     @property
-    def runs(self) -> tuple[Run, ...]:
+    def runs(self) -> tuple[ComparedRun, ...]:
         """Those of the base, then the new ones."""
         return (*self.base, *self.new)
 
@@ -56,7 +56,7 @@ class Sides:
         """Each side's figure: the mean over its runs, of values and rates the geometric one."""
         return self._figure(self.base, statistic), self._figure(self.new, statistic)
 
-    def _figure(self, side: Sequence[Run], statistic: Statistic) -> float | None:
+    def _figure(self, side: Sequence[ComparedRun], statistic: Statistic) -> float | None:
         values = [_value(run, statistic) for run in side]
         known = [value for value in values if value is not None and math.isfinite(value)]
         if len(known) < len(values):
@@ -112,7 +112,7 @@ class Sides:
         return None if self.noise is None else self.noise.spread(statistic, scale)
 
     def _estimates(
-        self, runs: Sequence[Run], statistic: Statistic, scale: Scale
+        self, runs: Sequence[ComparedRun], statistic: Statistic, scale: Scale
     ) -> list[Estimate] | None:
         if not self.is_enough(statistic) or not self.has_data(statistic):
             return None
@@ -143,7 +143,7 @@ def exponential(value: float) -> float:
     return math.exp(value) if value < 700 else math.inf
 
 
-def _value(run: Run, statistic: Statistic) -> float | None:
+def _value(run: ComparedRun, statistic: Statistic) -> float | None:
     data = run.data(statistic)
     if data is not None:
         return estimate(data, statistic, 1).value if data.samples else None

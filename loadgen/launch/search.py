@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from loadgen.compare.soundness import faults_of
+from loadgen.compare.run import faults_of
 from loadgen.errors import TargetError, UsageError
 from loadgen.launch.arguments import is_given
 from loadgen.launch.checking import CheckedRun, check_run, last_line

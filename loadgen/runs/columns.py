@@ -6,9 +6,10 @@ Read row by row into arrays, so that a file of millions of rows takes a few byte
 import csv
 import math
 from array import array
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from itertools import islice
+from operator import itemgetter
 from pathlib import Path
 from typing import Any, Self, get_args
 
@@ -28,6 +29,7 @@ ALL = slice(None)
 MOST = 1e30
 """No figure of a run is larger, and squares of sums of such are still finite."""
 Numbered = Sequence[tuple[int, list[str]]]
+_Adder = tuple[int, Callable[[str, Sequence[str], Numbered], None], str]
 CHUNK = 1024
 """Rows that are turned into columns at once."""
 ID = "request_id"
@@ -153,12 +155,17 @@ class _Reading:
             self._problems.append(Problem(remark, refusal))
         adders = [(header.index(n), self._add_numbers, n) for n in self._numbers if n in header]
         adders += [(header.index(n), self._add_texts, n) for n in self._codes if n in header]
-        for numbered in self._whole_rows(rows, len(header)):
-            cells = list(zip(*(row for _, row in numbered), strict=True))
-            for place, add, name in adders:
-                add(name, cells[place], numbered)
-            self._rows += len(numbered)
+        if adders:
+            self._take(rows, len(header), adders)
         return self._finished(tuple(header))
+
+    def _take(self, rows: Iterator[list[str]], width: int, adders: Sequence[_Adder]) -> None:
+        places = itemgetter(*(place for place, _, _ in adders), 0)
+        for numbered in self._whole_rows(rows, width):
+            cells = zip(*(places(row) for _, row in numbered), strict=True)
+            for (_, add, name), column in zip(adders, cells, strict=False):
+                add(name, column, numbered)
+            self._rows += len(numbered)
 
     def _unbroken(self, reader: Iterator[list[str]]) -> Iterator[list[str]]:
         try:

@@ -13,10 +13,12 @@ from loadgen.errors import UsageError
 @dataclass(frozen=True, slots=True)
 class Problem:
     """What is wrong with a file: `remark` for whoever shows what there is, `refusal` for whoever
-    decides something by it; that is empty where the rest can be relied on."""
+    decides something by it; that is empty where the rest can be relied on. `is_of_rows` says that
+    requests are missing or there twice, of which either should know."""
 
     remark: str
     refusal: str = ""
+    is_of_rows: bool = False
 
 
 def refuse(problems: Sequence[Problem]) -> None:

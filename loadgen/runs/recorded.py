@@ -106,7 +106,7 @@ class RecordedRun:
             found = Requests.of(self.rows, None, self.own_warmup_s)
         if len(found) < told:
             held = f"{len(found):,} of the {told:,} requests"
-            yield Problem(f"{REQUESTS_CSV} has {held} that the summary counts")
+            yield Problem(f"{REQUESTS_CSV} has {held} that the summary counts", is_of_rows=True)
 
     @cached_property
     def makespans_s(self) -> Floats:

@@ -77,8 +77,8 @@ class Requests:
     def __len__(self) -> int:
         return len(self.at_s)
 
-    def taken(self, which: Flags) -> Self:
-        """Only some of them."""
+    def taken(self, which: Flags | Indices) -> Self:
+        """Only some of them, or all in another order."""
         return replace(
             self, order=self.order[which], at_s=self.at_s[which], end_s=self.end_s[which]
         )
@@ -260,4 +260,4 @@ def _is_doubled(position: Floats, at_s: Floats, end_s: Floats) -> Flags:
 
 def _told_of_doubles(columns: Columns, count: int) -> Columns:
     remark = f"requests.csv: {count:,} row(s) are there twice and count once"
-    return replace(columns, problems=(*columns.problems, Problem(remark)))
+    return replace(columns, problems=(*columns.problems, Problem(remark, is_of_rows=True)))

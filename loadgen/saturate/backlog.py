@@ -6,7 +6,7 @@ from dataclasses import dataclass
 import numpy as np
 from scipy.stats import spearmanr
 
-from loadgen.compare.series import Floats
+from loadgen.runs.columns import Floats
 
 SLICES, MOMENTS = 10, 20
 """Of the time looked at, and in each slice."""

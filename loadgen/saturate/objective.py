@@ -6,15 +6,15 @@ from typing import Self
 
 from loadgen.compare.gate import Limit, parse_limit
 from loadgen.compare.metrics import Statistic
-from loadgen.compare.requests_csv import VALUES
 from loadgen.errors import UsageError
-from loadgen.stats.metrics import CATALOG, limited
+from loadgen.stats.metrics import CATALOG, compared, limited, of_requests
 from loadgen.stats.slo import Slo
 
 ERRORS = "errors"
 DEFAULT_ERRORS = "errors<=1%"
 GOODPUT = Statistic(replace(CATALOG["goodput_share"], name="goodput"))
 _GOODPUT = re.compile(r"goodput\s*>=\s*(\d+(?:\.\d+)?)\s*%")
+_OF_REQUESTS = tuple(each for each in of_requests() if each in compared())
 _SPOKEN = re.compile(r"(p\d[\d.]*|mean)\s+(\w+)\s*(?=<=|>=)")
 
 
@@ -75,9 +75,9 @@ def _check_limit(limit: Limit) -> None:
         raise UsageError(
             f"--slo: {limit.text} is a change, there is no other run: leave + or - out"
         )
-    if name != ERRORS and name not in VALUES:
+    if name != ERRORS and name not in _OF_REQUESTS:
         raise UsageError(
-            f"--slo: {name} is not for this: limit {', '.join(VALUES)}, errors, goodput"
+            f"--slo: {name} is not for this: limit {', '.join(_OF_REQUESTS)}, errors, goodput"
         )
     if not limit.at_most:
         raise UsageError(f"--slo: {limit.text} would want more of it: write {name} with <=")

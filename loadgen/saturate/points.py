@@ -4,7 +4,6 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from loadgen.compare.requests_csv import VALUES
 from loadgen.saturate.course import Course, Step
 from loadgen.saturate.objective import Objective
 from loadgen.saturate.trial import Trial
@@ -56,16 +55,16 @@ def request_limits(objective: Objective) -> Slo | None:
     if objective.request is not None:
         return objective.request
     limits = {
-        VALUES[limit.statistic.metric.name]: limit.bound
+        limit.statistic.metric.column: limit.bound
         for limit in objective.limits
-        if limit.statistic.of_values and VALUES[limit.statistic.metric.name] in limited()
+        if limit.statistic.of_values and limit.statistic.metric.column in limited()
     }
     return Slo(tuple(limits.items())) if limits else None
 
 
 def _point(course: Course, step: Step, trial: Trial) -> Point:
     objective = course.plan.objective
-    column = VALUES[objective.latency.statistic.metric.name] if objective.latency else USUAL_COLUMN
+    column = objective.latency.statistic.metric.column if objective.latency else USUAL_COLUMN
     p50_ms, p95_ms, p99_ms = _percentiles(trial, column)
     slo = request_limits(objective)
     goodput = trial.goodput(slo) if slo else None

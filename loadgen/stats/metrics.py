@@ -48,6 +48,11 @@ class Metric:
         """How many of its unit are a second, for what is exported in seconds."""
         return 1000.0 if self.unit == "ms" else 1.0
 
+    @property
+    def is_proportion(self) -> bool:
+        """Whether it is a share of counted requests, each of which is in it or not."""
+        return self.form == "share" and not self.whole.endswith(("_tokens", "_ms"))
+
     def statistic(self, of_values: str) -> str:
         """A column's name for a statistic: `ttft_p95_ms`."""
         stem = self.name.removesuffix(f"_{self.unit}")

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from loadgen.compare.soundness import faults_of
+from loadgen.compare.run import faults_of
 from loadgen.runs.csv_log import to_csv
 from loadgen.runs.directory import RUN_JSON
 from loadgen.runs.json_file import read_object

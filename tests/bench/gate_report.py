@@ -13,7 +13,7 @@ from loadgen.compare.comparison import compare
 from loadgen.compare.gate import BROKEN, UNDECIDED, parse_gate
 from loadgen.compare.metrics import parse_statistic
 from loadgen.compare.noise import Noise, measure_noise
-from loadgen.compare.run import Run
+from loadgen.compare.run import ComparedRun
 from loadgen.compare.run_reader import read_run
 from loadgen.compare.sides import Sides
 
@@ -64,8 +64,8 @@ class Evidence:
     in several: pairs are less independent than their number says."""
 
     noise: Noise
-    identical: tuple[tuple[Run, Run], ...]
-    slow: tuple[tuple[Run, Run], ...]
+    identical: tuple[tuple[ComparedRun, ComparedRun], ...]
+    slow: tuple[tuple[ComparedRun, ComparedRun], ...]
 
     @classmethod
     def of(cls, plan: Plan) -> "Evidence":
@@ -112,14 +112,16 @@ def _judge(evidence: Evidence, gate: str) -> GateRow:
     )
 
 
-def _codes(evidence: Evidence, pairs: Sequence[tuple[Run, Run]], gate: str) -> Iterator[int]:
+def _codes(
+    evidence: Evidence, pairs: Sequence[tuple[ComparedRun, ComparedRun]], gate: str
+) -> Iterator[int]:
     limits = parse_gate(gate)
     for base, new in pairs:
         sides = Sides((base,), (new,), evidence.noise)
         yield compare(sides, limits=limits, vary=("target_arguments",)).exit_code
 
 
-def _effect(pairs: Sequence[tuple[Run, Run]], gate: str) -> float | None:
+def _effect(pairs: Sequence[tuple[ComparedRun, ComparedRun]], gate: str) -> float | None:
     """How much worse the pooled slow runs are: 0.2 is 20 % more time, or as much less done."""
     statistic = parse_statistic(gate.partition(">=" if ">=" in gate else "<=")[0])
     sides = Sides(tuple(base for base, _ in pairs), tuple(new for _, new in pairs))

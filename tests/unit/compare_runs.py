@@ -8,9 +8,10 @@ from typing import Any
 
 import numpy as np
 
-from loadgen.compare.run import Run
-from loadgen.compare.series import Floats, Ratio, Values
+from loadgen.compare.run import ComparedRun
+from loadgen.compare.series import Ratio, Values
 from loadgen.record import COLUMNS
+from loadgen.runs.columns import Floats
 
 FACTS = {"target": "vllm", "model": "tiny", "seed": "0", "cache_state": "cold", "contexts": "6"}
 
@@ -26,14 +27,14 @@ def ar1(rng: np.random.Generator, length: int, correlation: float) -> Floats:
 
 def run_of(
     values: Floats | None = None, *, failed: int = 0, of: int = 100, seed: int = 0, **facts: str
-) -> Run:
+) -> ComparedRun:
     """A run with TTFTs, and so many failures spread evenly over so many requests."""
     flags = np.zeros(of)
     if failed:
         flags[np.arange(failed) * of // failed] = 1
     series = {"errors": Ratio(flags, np.ones(of), of, counts=True)}
     ttft = {} if values is None else {"ttft_ms": Values(np.asarray(values))}
-    return Run("run", {**series, **ttft}, facts={**FACTS, "seed": str(seed), **facts})
+    return ComparedRun("run", {**series, **ttft}, facts={**FACTS, "seed": str(seed), **facts})
 
 
 def write_run(path: Path, ttfts_ms: Sequence[float], **description: Any) -> Path:

@@ -8,23 +8,23 @@ from compare_runs import write_requests, write_run
 from loadgen.compare.estimate import estimate
 from loadgen.compare.locust_csv import HISTORY_HEADER, STATS_HEADER
 from loadgen.compare.metrics import DEFAULTS, parse_statistic
-from loadgen.compare.requests_csv import HEADER as REQUESTS_HEADER
-from loadgen.compare.run import Run
+from loadgen.compare.run import ComparedRun
 from loadgen.compare.run_reader import read_run
 from loadgen.compare.series import Ratio
 from loadgen.errors import UsageError
+from loadgen.runs.requests import NEEDED as REQUESTS_HEADER
 
 LOCUST = Path(__file__).parents[1] / "data" / "locust"
 OURS, STATS, HISTORY = map(",".join, (REQUESTS_HEADER, STATS_HEADER, HISTORY_HEADER))
 
 
-def figure(run: Run, name: str) -> float:
+def figure(run: ComparedRun, name: str) -> float:
     data = run.data(parse_statistic(name))
     assert data is not None
     return estimate(data, parse_statistic(name), 1).value
 
 
-def told(run: Run) -> list[str]:
+def told(run: ComparedRun) -> list[str]:
     return [name for name in DEFAULTS if run.has(parse_statistic(name))]
 
 

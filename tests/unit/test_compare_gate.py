@@ -12,7 +12,7 @@ from loadgen.compare.comparison import Comparison, compare
 from loadgen.compare.gate import parse_gate, parse_limit
 from loadgen.compare.interval import Interval
 from loadgen.compare.metrics import METRICS, parse_statistic
-from loadgen.compare.run import Run
+from loadgen.compare.run import ComparedRun
 from loadgen.compare.sides import Sides
 from loadgen.errors import UsageError
 
@@ -83,7 +83,7 @@ def test_files_without_a_gate(content: str, tmp_path: Path) -> None:
     assert "\n" not in str(raised.value)
 
 
-def gate(base: Run, new: Run, text: str) -> Comparison:
+def gate(base: ComparedRun, new: ComparedRun, text: str) -> Comparison:
     return compare(Sides((base,), (new,)), limits=parse_gate(text))
 
 
@@ -124,7 +124,7 @@ def test_errors(failed: int, code: int) -> None:
 
 
 def test_totals_have_no_interval() -> None:
-    total = Run("stats", totals={"response_ms.p95": (100.0, 500)})
+    total = ComparedRun("stats", totals={"response_ms.p95": (100.0, 500)})
     comparison = gate(total, total, "response_ms.p95<=+10%")
     assert comparison.exit_code == 4
     assert comparison.rows[0].verdict == "no interval"
@@ -153,7 +153,7 @@ def test_each_interval_that_is_made_makes_all_wider(limits: str, intervals: int)
     assert made.level == pytest.approx(1 - 0.01 / intervals)
 
 
-def verdict(base: Run, new: Run, name: str = "ttft_ms.mean") -> str:
+def verdict(base: ComparedRun, new: ComparedRun, name: str = "ttft_ms.mean") -> str:
     return compare(Sides((base,), (new,)), [parse_statistic(name)]).rows[0].verdict
 
 

@@ -9,9 +9,10 @@ from loadgen.compare.estimate import QuantileEstimate
 from loadgen.compare.interval import between_repeats
 from loadgen.compare.metrics import parse_statistic
 from loadgen.compare.noise import measure_noise
-from loadgen.compare.run import Run
-from loadgen.compare.series import Floats, Ratio, Values
+from loadgen.compare.run import ComparedRun
+from loadgen.compare.series import Ratio, Values
 from loadgen.compare.sides import Sides, scale_of
+from loadgen.runs.columns import Floats
 
 PAIRS, LEVEL = 200, 0.99
 TOLERATED = int(binom.ppf(0.999, PAIRS, 1 - LEVEL))
@@ -51,9 +52,9 @@ def test_intervals_that_take_requests_for_independent_would_not_do() -> None:
 def test_a_rate_that_comes_in_waves() -> None:
     rng = np.random.default_rng(2)
 
-    def run() -> Run:
+    def run() -> ComparedRun:
         seconds = np.exp(0.5 * ar1(rng, 300, 0.6))
-        return Run("run", {"requests_per_s": Ratio(np.ones(300), seconds, 300)})
+        return ComparedRun("run", {"requests_per_s": Ratio(np.ones(300), seconds, 300)})
 
     assert misses([Sides((run(),), (run(),)) for _ in range(PAIRS)], "requests_per_s") <= TOLERATED
 
@@ -62,9 +63,11 @@ def test_a_rate_that_comes_in_waves() -> None:
 def test_errors(share: float, requests: int) -> None:
     rng = np.random.default_rng(3)
 
-    def run() -> Run:
+    def run() -> ComparedRun:
         failed = (rng.random(requests) < share).astype(float)
-        return Run("run", {"errors": Ratio(failed, np.ones(requests), requests, counts=True)})
+        return ComparedRun(
+            "run", {"errors": Ratio(failed, np.ones(requests), requests, counts=True)}
+        )
 
     assert misses([Sides((run(),), (run(),)) for _ in range(PAIRS)], "errors") <= TOLERATED
 
@@ -128,7 +131,7 @@ def test_the_low_end_of_a_p95_holds_where_four_requests_each_are_alike() -> None
 
 def repeats(
     rng: np.random.Generator, seeds: tuple[int, ...], effects: dict[int, float]
-) -> tuple[Run, ...]:
+) -> tuple[ComparedRun, ...]:
     """Runs that differ by 20 % beyond what each can know, and by what their seed makes of them."""
     return tuple(
         run_of(np.exp(0.2 * rng.standard_normal() + effects[seed]) * latencies(rng, 0.0), seed=seed)

@@ -12,10 +12,9 @@ from compare_runs import write_requests, write_run
 
 from loadgen.cli.main import main
 from loadgen.compare.metrics import parse_statistic
-from loadgen.compare.run import Run
-from loadgen.compare.run_reader import read_run
+from loadgen.compare.run import ComparedRun
+from loadgen.compare.run_reader import common_warmup_s, read_run
 from loadgen.compare.series import Values
-from loadgen.compare.warmup import common_warmup_s, own_warmup_s
 from loadgen.runs.recorded import RecordedRun
 
 LOCUST = Path(__file__).parents[1] / "data" / "locust"
@@ -33,7 +32,7 @@ def options(**more: Any) -> dict[str, Any]:
     return {"options": {"contexts": 6, "zipf": 0.0, **more}}
 
 
-def mean_ttft_ms(run: Run) -> float:
+def mean_ttft_ms(run: ComparedRun) -> float:
     series = run.series["ttft_ms"]
     assert isinstance(series, Values)
     return float(series.value.mean())
@@ -72,7 +71,8 @@ def test_a_run_is_read_without_its_own_warmup(pair: tuple[Path, Path]) -> None:
     "warmup", [10**400, "soon", -1, None], ids=["huge", "word", "below", "none"]
 )
 def test_a_warmup_that_is_no_time_is_none(warmup: Any, tmp_path: Path) -> None:
-    assert own_warmup_s(write_run(tmp_path / "run", [10.0], **options(warmup=warmup))) == 0
+    run = write_run(tmp_path / "run", [10.0], **options(warmup=warmup))
+    assert RecordedRun(run).own_warmup_s == 0
 
 
 def test_both_sides_lose_the_longest_warmup_alike(
@@ -116,13 +116,13 @@ def test_a_warmup_that_is_found_can_be_left_out_of_both_sides(
 def test_a_run_says_what_it_left_out_itself(pair: tuple[Path, Path]) -> None:
     _, new = pair
     (new / "summary.json").write_text('{"warmup": {"seconds": 12.5, "given": false}}')
-    assert own_warmup_s(new) == 12.5
+    assert RecordedRun(new).own_warmup_s == 12.5
     (new / "summary.json").write_text('{"warmup": {"seconds": 0.0, "given": false}}')
-    assert own_warmup_s(new) == 0
+    assert RecordedRun(new).own_warmup_s == 0
     (new / "summary.json").unlink()
-    assert own_warmup_s(new) == COLD_S
+    assert RecordedRun(new).own_warmup_s == COLD_S
     (new / "run.json").write_text('{"options": {"warmup": "auto"}}')
-    assert own_warmup_s(new) == 0, "it did not come to its end"
+    assert RecordedRun(new).own_warmup_s == 0, "it did not come to its end"
 
 
 def test_batches_of_the_warmup_are_left_out(tmp_path: Path) -> None:

@@ -8,7 +8,6 @@ from typing import Any, cast
 import numpy as np
 import pytest
 
-from loadgen.compare.csv_table import CsvTable
 from loadgen.errors import UsageError
 from loadgen.launch.search import SaturationSearch
 from loadgen.runs.csv_log import to_csv
@@ -19,7 +18,7 @@ from loadgen.saturate.judge import judge
 from loadgen.saturate.objective import Objective
 from loadgen.saturate.plan import Plan
 from loadgen.saturate.space import Space
-from loadgen.saturate.trial import Sent, Trial, read_trial
+from loadgen.saturate.trial import Trial, read_trial
 from loadgen.saturate.wording import result_lines
 
 HEADER = (
@@ -241,8 +240,7 @@ def test_what_is_no_objective_is_said(text: str, said: str) -> None:
 def test_a_file_without_due_times_is_refused(tmp_path: Path) -> None:
     (tmp_path / "requests.csv").write_text("request_id,outcome\n1,ok\n")
     with pytest.raises(UsageError, match="has not the columns"):
-        Sent.read(tmp_path)
-    assert CsvTable.read(tmp_path / "requests.csv").header == ("request_id", "outcome")
+        read_trial(tmp_path, 1.0, 10.0, is_open=True)
 
 
 def test_a_search_is_told_from_another_and_keys_are_written_nowhere(tmp_path: Path) -> None:
