@@ -1,4 +1,4 @@
-"""One request and what has been seen of its reply so far."""
+"""One request, or one call with a list of prompts, and what has been seen of its reply so far."""
 
 from array import array
 from dataclasses import dataclass, field

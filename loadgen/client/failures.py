@@ -6,6 +6,9 @@ StreamFailure
 ├── TimedOut        timeout        no answer in the time there was
 ├── Truncated       truncated      a 200 that ended, or was cut, before it was complete
 └── Malformed       malformed      a 200 that is no completion stream, or reports an error in it
+
+What a host said is made safe for one line of a table. Texts are bounded by `one_line` only after
+`redacted`: a cut through a key would leave half of it.
 """
 
 import re

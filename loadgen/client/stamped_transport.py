@@ -2,7 +2,7 @@
 
 Linux stamps what arrives (SO_TIMESTAMPNS, socket(7); for TCP, the last segment that what one call
 reads was part of). So TTFT and ITL are those of the network, however late a busy event loop gets to
-read.
+read. `Arrivals` reads what arrives on many sockets at once, and hands it on later.
 """
 
 import asyncio

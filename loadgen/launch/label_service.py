@@ -22,7 +22,7 @@ from loadgen.targets.service_group import ServiceGroup
 from loadgen.targets.settings import LOOPBACK
 from loadgen.workload.corpus import library_lines, load_corpus
 
-MODULES = ("numpy", "torch", "transformers")
+MODULES = ("aiohttp", "numpy", "torch", "transformers")
 ASKED = "questions*.jsonl"
 
 

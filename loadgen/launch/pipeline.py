@@ -11,7 +11,7 @@ from loadgen.client.protocol import decode
 from loadgen.client.retrieval import Retrieval, RetrievalClient
 from loadgen.record import Outcome
 from loadgen.swarm.sending.labels import Labels
-from loadgen.workload.prompt import bare_prompt, join_prompt
+from loadgen.workload.contexts import bare_prompt, join_prompt
 
 
 class SpokenExchange(Exchange):

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from itertools import chain, count
 
 from loadgen.locality.trace import Chain, Trace
-from loadgen.workload.reuse import Recency
+from loadgen.workload.diversity import Recency
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,4 +1,7 @@
-"""The catalog of targets: TOML tables read into frozen values."""
+"""The catalog of targets: TOML tables read into frozen values.
+
+`{name}` in a command line is a placeholder. Any other brace, as in JSON, stays as it is.
+"""
 
 import re
 import tomllib

@@ -1,4 +1,4 @@
-"""Which build of the engine is installed here, and whether what a target needs is there."""
+"""What there is on this machine: the engine's build, packages, free ports, a folder of ours."""
 
 import os
 import socket

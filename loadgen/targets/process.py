@@ -1,4 +1,4 @@
-"""One running service, under its guard."""
+"""One running service, under its guard, and the lines of its log that say why it failed."""
 
 import asyncio
 import contextlib

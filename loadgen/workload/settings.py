@@ -3,6 +3,7 @@
 import math
 import re
 from dataclasses import dataclass
+from hashlib import blake2b
 from typing import Self
 
 from loadgen.errors import UsageError
@@ -86,3 +87,9 @@ _CONTEXTS = f"from 1 to {MAX_CONTEXTS}"
 def _require(name: str, value: float, allowed: bool, text: str) -> None:
     if not allowed:
         raise UsageError(f"{name} {value} is out of range: give a value {text}")
+
+
+def roll(seed: int, purpose: str, index: int) -> int:
+    """64 random bits that depend on the arguments alone, not on what was rolled before."""
+    key = f"{seed}/{purpose}/{index}".encode()
+    return int.from_bytes(blake2b(key, digest_size=8).digest(), "big")

@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 from run_process import TIMEOUT_S, HostProcess, Ran, arguments, host_process, run_swarm, wait_until
 
-from loadgen.workload.mistake import is_mistaken, other_context
+from loadgen.workload.workload import is_mistaken, other_context
 
 ROOT = Path(__file__).parents[2]
 SUBJECTS = {

@@ -17,11 +17,10 @@ from loadgen.swarm.sending.batch_sender import BatchForm
 from loadgen.swarm.sending.dispenser import SessionOver
 from loadgen.swarm.sending.labels import Labels, check_labels
 from loadgen.swarm.sending.session import NEVER_SENT, Hooks, Session
-from loadgen.workload.arrivals import ConstantPacer
+from loadgen.workload.arrivals import ConstantPacer, Rate
 from loadgen.workload.batches import Batching
 from loadgen.workload.corpus import load_corpus
 from loadgen.workload.lengths import EstimatedTokens
-from loadgen.workload.rate import Rate
 from loadgen.workload.settings import WorkloadSettings
 from loadgen.workload.workload import Workload
 

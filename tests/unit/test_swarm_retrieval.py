@@ -17,10 +17,9 @@ from loadgen.stats.clock import RunClock
 from loadgen.swarm.sending.labels import Labels
 from loadgen.swarm.sending.retriever import Labeller, Retriever
 from loadgen.swarm.sending.session import Hooks, Session
-from loadgen.workload.arrivals import ConstantPacer
+from loadgen.workload.arrivals import ConstantPacer, Rate
 from loadgen.workload.corpus import load_corpus
 from loadgen.workload.lengths import EstimatedTokens
-from loadgen.workload.rate import Rate
 from loadgen.workload.settings import WorkloadSettings
 from loadgen.workload.workload import Workload
 

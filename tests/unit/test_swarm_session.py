@@ -11,10 +11,9 @@ from loadgen.record import RequestRecord
 from loadgen.stats.clock import RunClock
 from loadgen.swarm.sending.dispenser import SessionOver
 from loadgen.swarm.sending.session import NEVER_SENT, Hooks, Session
-from loadgen.workload.arrivals import ConstantPacer
+from loadgen.workload.arrivals import ConstantPacer, Rate
 from loadgen.workload.corpus import load_corpus
 from loadgen.workload.lengths import EstimatedTokens
-from loadgen.workload.rate import Rate
 from loadgen.workload.settings import WorkloadSettings
 from loadgen.workload.workload import Workload
 

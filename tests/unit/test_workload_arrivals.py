@@ -7,8 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from loadgen.errors import UsageError
-from loadgen.workload.arrivals import ConstantPacer, GammaPacer, make_pacer
-from loadgen.workload.rate import Rate
+from loadgen.workload.arrivals import ConstantPacer, GammaPacer, Rate, make_pacer
 
 MANY = 20_000
 

@@ -7,8 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from loadgen.workload.diversity import Bucket, measure_diversity
-from loadgen.workload.reuse import Recency
+from loadgen.workload.diversity import Bucket, Recency, measure_diversity
 
 ids = st.lists(st.sampled_from("abcdefghij"), max_size=400)
 

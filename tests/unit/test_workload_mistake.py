@@ -7,9 +7,8 @@ import pytest
 from loadgen.context import Document, Question, Request
 from loadgen.workload.corpus import Corpus
 from loadgen.workload.lengths import EstimatedTokens
-from loadgen.workload.mistake import is_mistaken, other_context
 from loadgen.workload.settings import Span, WorkloadSettings
-from loadgen.workload.workload import Workload
+from loadgen.workload.workload import Workload, is_mistaken, other_context
 
 DOCUMENTS = tuple(Document(f"d{n}", f"Of {n}", f"{n} is a number. " * 40) for n in range(4))
 CORPUS = Corpus(

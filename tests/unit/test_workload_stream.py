@@ -7,9 +7,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from loadgen.context import Draw
-from loadgen.workload.popularity import Popularity
 from loadgen.workload.settings import WorkloadSettings
-from loadgen.workload.stream import Stream
+from loadgen.workload.stream import Popularity, Stream
 
 DRAWS = 300
 by_index = attrgetter("index")

@@ -10,9 +10,8 @@ from loadgen.errors import UsageError
 from loadgen.targets.demo_model import write_tokenizer
 from loadgen.workload.corpus import load_corpus
 from loadgen.workload.lengths import EstimatedTokens, TokenizerTokens, Tokens
-from loadgen.workload.trace import sharegpt
-from loadgen.workload.trace.entry import TraceEntry
-from loadgen.workload.trace.reader import read_trace
+from loadgen.workload.trace import reader
+from loadgen.workload.trace.reader import TraceEntry, read_trace
 from loadgen.workload.trace.selection import Selection, survey
 from loadgen.workload.trace.workload import TracePacer, TraceWorkload
 
@@ -174,8 +173,8 @@ def count_decoded(monkeypatch: pytest.MonkeyPatch) -> list[int]:
             decoded.append(len(s) - idx)
             return super().raw_decode(s, idx)
 
-    monkeypatch.setattr(sharegpt.json, "JSONDecoder", Counting)
-    monkeypatch.setattr(sharegpt, "READ_CHARACTERS", PIECE)
+    monkeypatch.setattr(reader.json, "JSONDecoder", Counting)
+    monkeypatch.setattr(reader, "READ_CHARACTERS", PIECE)
     return decoded
 
 

@@ -7,9 +7,9 @@ from hypothesis import strategies as st
 
 from loadgen.context import Document, Question, Request
 from loadgen.errors import ContextTooLong
+from loadgen.workload.contexts import join_prompt
 from loadgen.workload.corpus import Corpus
 from loadgen.workload.lengths import EstimatedTokens
-from loadgen.workload.prompt import join_prompt
 from loadgen.workload.settings import Span, WorkloadSettings
 from loadgen.workload.workload import Workload
 

@@ -14,9 +14,8 @@ from loadgen.swarm.options.flags import (
     LABELS,
     add_options,
 )
-from loadgen.workload.arrivals import ARRIVALS
+from loadgen.workload.arrivals import ARRIVALS, Rate
 from loadgen.workload.batches import ORDERS, Batching
-from loadgen.workload.rate import Rate
 from loadgen.workload.settings import Span, WorkloadSettings
 from loadgen.workload.trace.selection import Selection
 

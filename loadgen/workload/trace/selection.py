@@ -7,9 +7,7 @@ from itertools import islice
 from pathlib import Path
 
 from loadgen.errors import UsageError
-from loadgen.workload.trace.entry import TraceEntry
-from loadgen.workload.trace.place import MAX_TOKENS
-from loadgen.workload.trace.reader import read_trace
+from loadgen.workload.trace.reader import MAX_TOKENS, TraceEntry, read_trace
 
 COMMON_SHARE = 0.5
 
