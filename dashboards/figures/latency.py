@@ -7,7 +7,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from dashboards.figures.marks import MOST_VECTOR_MARKS, binned_quantiles, thinned, time_edges
-from dashboards.figures.requests import Floats, Requests
+from dashboards.figures.requests import DrawnRequests
 from dashboards.figures.style import (
     NO_CONTEXT_COLOUR,
     SERIES_COLOURS,
@@ -17,8 +17,9 @@ from dashboards.figures.style import (
     new_axes,
     new_figure,
 )
+from loadgen.runs.columns import Floats
 
-Runs = Mapping[str, Requests]
+Runs = Mapping[str, DrawnRequests]
 _QUANTILES = {"p50": 0.5, "p95": 0.95}
 _CURVE_POINTS = 400
 
@@ -37,7 +38,7 @@ def latency_over_time(runs: Runs, width_in: float = 5.5, height_in: float = 3.0)
     return figure
 
 
-def _quantile_lines(axes: Axes, run: Requests, metric: str, number: int, label: str) -> None:
+def _quantile_lines(axes: Axes, run: DrawnRequests, metric: str, number: int, label: str) -> None:
     ok = run.ok & ~np.isnan(run.at_s)
     if not ok.any():
         return
@@ -92,7 +93,7 @@ def latency_by_number(runs: Runs, width_in: float = 11.0) -> Figure:
     return figure
 
 
-def _by_number(axes: Axes, run: Requests) -> None:
+def _by_number(axes: Axes, run: DrawnRequests) -> None:
     order = run.service_order
     order = order[~np.isnan(run.ttft_ms[order])]
     kept = thinned(len(order))

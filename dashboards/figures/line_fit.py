@@ -6,7 +6,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from dashboards.figures.marks import thinned
-from dashboards.figures.requests import Floats
+from loadgen.runs.columns import Floats
 
 LEAST_POINTS = 10
 LEAST_SPREAD = 1.2

@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from dashboards.figures.requests import Floats, Indices
+from loadgen.runs.columns import Floats, Indices
 
 MOST_VECTOR_MARKS = 1500
 """More than these become one image inside the SVG."""

@@ -9,8 +9,9 @@ from matplotlib.figure import Figure
 
 from dashboards.figures.line_fit import LineFit, fit_line
 from dashboards.figures.marks import MOST_VECTOR_MARKS, thinned
-from dashboards.figures.requests import Flags, Floats, Requests
+from dashboards.figures.requests import DrawnRequests
 from dashboards.figures.style import finish, new_axes, new_figure
+from loadgen.runs.columns import Flags, Floats
 
 LEAST_EXPLAINED = 0.5
 """Where a line explains less, something else than length rules: most often the queue."""
@@ -19,7 +20,7 @@ _COLOURS = {"computed": "#d55e00", "cached": "#3b82c4", "all": "#8f6fd0"}
 
 @dataclass(frozen=True, slots=True)
 class Cloud:
-    """Requests of one kind as points: `x` tokens, `y` TTFT in ms."""
+    """DrawnRequests of one kind as points: `x` tokens, `y` TTFT in ms."""
 
     kind: str
     x: Floats
@@ -31,7 +32,7 @@ class Cloud:
         return fit_line(self.x, self.y)
 
 
-def clouds(run: Requests) -> Iterator[Cloud]:
+def clouds(run: DrawnRequests) -> Iterator[Cloud]:
     """TTFT against prompt tokens, apart by whether at least half of the prompt came from a cache,
     as far as the host tells."""
     ok = run.ok & ~np.isnan(run.ttft_ms) & ~np.isnan(run.prompt_tokens)
@@ -44,7 +45,7 @@ def clouds(run: Requests) -> Iterator[Cloud]:
         yield Cloud(kind, run.prompt_tokens[part], run.ttft_ms[part])
 
 
-def computed_cloud(run: Requests) -> Cloud | None:
+def computed_cloud(run: DrawnRequests) -> Cloud | None:
     """TTFT against the prompt tokens that had to be computed; None where the host does not tell."""
     ok = run.ok & ~np.isnan(run.ttft_ms) & ~np.isnan(run.prompt_tokens)
     if np.isnan(run.cached_tokens[ok]).all():
@@ -53,7 +54,7 @@ def computed_cloud(run: Requests) -> Cloud | None:
     return Cloud("all", computed[ok], run.ttft_ms[ok])
 
 
-def prompt_length(runs: Mapping[str, Requests], width_in: float = 11.0) -> Figure:
+def prompt_length(runs: Mapping[str, DrawnRequests], width_in: float = 11.0) -> Figure:
     """A row for each run: TTFT against all prompt tokens, and against the computed ones where they
     are known. A line that explains less than `LEAST_EXPLAINED` of the spread is dashed."""
     figure = new_figure(width_in, 3.0 * len(runs))

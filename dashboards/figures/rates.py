@@ -7,7 +7,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from dashboards.figures.marks import covered_s, in_bins, time_edges
-from dashboards.figures.requests import Flags, Floats, Requests
+from dashboards.figures.requests import DrawnRequests
 from dashboards.figures.style import (
     NO_CONTEXT_COLOUR,
     OUTCOME_COLOURS,
@@ -17,12 +17,13 @@ from dashboards.figures.style import (
     new_axes,
     new_figure,
 )
+from loadgen.runs.columns import Flags, Floats
 
-Runs = Mapping[str, Requests]
+Runs = Mapping[str, DrawnRequests]
 
 
 def throughput(runs: Runs, width_in: float = 5.5, height_in: float = 3.0) -> Figure:
-    """Requests/s and output tokens/s of complete replies, by their end."""
+    """DrawnRequests/s and output tokens/s of complete replies, by their end."""
     figure = new_figure(width_in, height_in)
     upper = new_axes(figure, "Throughput over time", "", "requests/s", (2, 1, 1))
     lower = new_axes(figure, "", "time (s)", "output tokens/s", (2, 1, 2))
@@ -37,7 +38,7 @@ def throughput(runs: Runs, width_in: float = 5.5, height_in: float = 3.0) -> Fig
     return figure
 
 
-def _rate(axes: Axes, run: Requests, amount: Floats, colour: str, label: str) -> None:
+def _rate(axes: Axes, run: DrawnRequests, amount: Floats, colour: str, label: str) -> None:
     ok = run.ok & ~np.isnan(run.end_s)
     if not ok.any() or not amount[ok].any():
         return
@@ -49,7 +50,7 @@ def _rate(axes: Axes, run: Requests, amount: Floats, colour: str, label: str) ->
     axes.stairs(per_s, edges, color=colour, label=label or None, linewidth=1.5)
 
 
-def _sums(run: Requests, which: Flags, amount: Floats, edges: Floats) -> Floats:
+def _sums(run: DrawnRequests, which: Flags, amount: Floats, edges: Floats) -> Floats:
     bins = in_bins(run.end_s[which], edges)
     found = np.bincount(bins, weights=amount[which], minlength=len(edges) - 1)
     return np.asarray(found, dtype=np.float64)
@@ -88,7 +89,7 @@ def outcomes(runs: Runs, width_in: float = 5.5, height_in: float = 0.0) -> Figur
     return figure
 
 
-def _outcomes(axes: Axes, run: Requests) -> None:
+def _outcomes(axes: Axes, run: DrawnRequests) -> None:
     if not len(run):
         return
     first_s, last_s = run.span_s

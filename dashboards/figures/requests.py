@@ -1,18 +1,16 @@
-"""The requests of a run as columns: what pictures and tables are made of."""
+"""The requests of a run as pictures need them: with a number, and so a colour, for each context."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
-from numpy.typing import NDArray
 
-Floats = NDArray[np.float64]
-Indices = NDArray[np.intp]
-Flags = NDArray[np.bool_]
+from loadgen.runs.columns import Flags, Floats, Indices, Texts
+from loadgen.runs.requests import Requests
 
 
 @dataclass(frozen=True, slots=True)
-class Requests:
+class DrawnRequests:
     """Columns of one length in the order of sending; NaN is "not known" or "did not happen".
 
     `at_s` is when each was sent, else when it was due. `context` and `outcome` hold positions in
@@ -64,7 +62,33 @@ class Requests:
         return float(self.at_s[known].min()), float(np.nanmax((self.at_s, self.end_s)))
 
 
-def renumbered(runs: Sequence[Requests]) -> list[Requests]:
+def drawn(requests: Requests) -> DrawnRequests:
+    """The requests of a run."""
+    context, outcome = _appearing(requests.context), requests.text("outcome")
+    names = ("first_token_s", "ttft_ms", "e2e_ms", "prompt_tokens", "output_tokens")
+    return DrawnRequests(
+        at_s=requests.at_s,
+        end_s=requests.number("end_s"),
+        cached_tokens=requests.cached_tokens,
+        **{name: requests.number(name) for name in names},
+        context=context.codes,
+        contexts=context.names,
+        outcome=outcome.codes,
+        outcomes=outcome.names,
+    )
+
+
+def _appearing(text: Texts) -> Texts:
+    """Numbered in the order of appearance, those that do not appear left out."""
+    codes, first, inverse = np.unique(text.codes, return_index=True, return_inverse=True)
+    order = np.argsort(first, kind="stable")
+    rank = np.empty(len(order), dtype=np.intp)
+    rank[order] = np.arange(len(order))
+    names = tuple(text.names[code] for code in codes[order])
+    return Texts(rank[inverse] if len(names) else text.codes, names)
+
+
+def renumbered(runs: Sequence[DrawnRequests]) -> list[DrawnRequests]:
     """The same requests with contexts numbered alike in all of them, so that one context has one
     colour: by first appearance in the first run, then in the next."""
     names = list(dict.fromkeys(name for run in runs for name in run.contexts))

@@ -8,7 +8,6 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from dashboards.figures.marks import MOST_VECTOR_MARKS, in_bins, thinned, time_edges
-from dashboards.figures.requests import Flags, Floats, Indices
 from dashboards.figures.style import (
     NO_CONTEXT_COLOUR,
     SERIES_COLOURS,
@@ -18,6 +17,7 @@ from dashboards.figures.style import (
     new_figure,
     shortened,
 )
+from loadgen.runs.columns import Flags, Floats, Indices
 
 MOST_DOCUMENTS = 12
 RIGHT, WRONG, UNKNOWN = "label right", "label wrong", "label not judged"

@@ -8,10 +8,15 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from dashboards.figures.marks import time_edges
-from dashboards.figures.requests import Floats
 from dashboards.figures.style import SERIES_COLOURS, finish, legend_below, new_axes, new_figure
+from loadgen.runs.columns import Floats
+from loadgen.stats.server_counters import (
+    EXTERNAL_HITS,
+    PROMPT_HITS,
+    PROMPT_SOURCES,
+    prompt_sources,
+)
 
-_SOURCES = ("cached_prompt_tokens", "external_prompt_tokens", "computed_prompt_tokens")
 _MEMORY = {
     "engine_rss_mb": ("engine", "-", 1.0),
     "lmcache_rss_mb": ("LMCache", "--", 1.0),
@@ -36,18 +41,38 @@ class ServerSeries:
 Servers = Mapping[str, ServerSeries]
 
 
+def tells_hits(series: ServerSeries) -> bool:
+    """Whether the engine tells where prompt tokens came from, one way or the other."""
+    return any(
+        all(series.known(name) is not None for name in names)
+        for names in (PROMPT_SOURCES, PROMPT_HITS)
+    )
+
+
 def hit_rates(series: ServerSeries) -> tuple[Floats, dict[str, Floats]]:
     """Bounds of spans of time, and in each of them the shares of the prompt tokens that came from
     the prefix cache and from a KV connector; NaN where none were asked for."""
     edges = time_edges(float(series.at_s[0]), float(series.at_s[-1]))
-    grown = {name: _growth(series, name, edges) for name in _SOURCES}
-    total = sum(np.nan_to_num(each) for each in grown.values())
-    with np.errstate(divide="ignore", invalid="ignore"):
-        rates = {
-            "prefix cache": grown["cached_prompt_tokens"] / total,
-            "external": grown["external_prompt_tokens"] / total,
-        }
-    return edges, rates
+    names = (*PROMPT_SOURCES, *PROMPT_HITS, EXTERNAL_HITS)
+    grown = {name: _growth(series, name, edges) for name in names}
+    rates = np.asarray(
+        [
+            _rates({name: _told(values[span]) for name, values in grown.items()})
+            for span in range(len(edges) - 1)
+        ],
+        dtype=np.float64,
+    ).reshape(-1, 2)
+    return edges, {"prefix cache": rates[:, 0], "external": rates[:, 1]}
+
+
+def _rates(rise: Mapping[str, float | None]) -> tuple[float, float]:
+    sources = prompt_sources(rise)
+    total = sum(sources) if sources else 0.0
+    return (sources[1] / total, sources[2] / total) if sources and total else (np.nan, np.nan)
+
+
+def _told(value: float) -> float | None:
+    return None if np.isnan(value) else float(value)
 
 
 def _growth(series: ServerSeries, name: str, edges: Floats) -> Floats:

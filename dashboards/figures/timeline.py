@@ -12,7 +12,7 @@ from matplotlib.colors import to_rgb
 from matplotlib.figure import Figure
 from matplotlib.patches import Patch
 
-from dashboards.figures.requests import Indices, context_changes
+from dashboards.figures.requests import context_changes
 from dashboards.figures.style import (
     CONTEXT_COLOURS,
     NO_CONTEXT_COLOUR,
@@ -21,6 +21,7 @@ from dashboards.figures.style import (
     new_figure,
     shortened,
 )
+from loadgen.runs.columns import Indices
 
 ROW_CELLS = 144
 MOST_ROWS, LEAST_ROWS = 16, 3

@@ -6,8 +6,8 @@ from typing import Any
 
 import numpy as np
 
-from dashboards.figures.requests import Flags, Floats
 from dashboards.report.run_files import RunFiles
+from loadgen.runs.columns import Floats
 from loadgen.stats.metrics import of_requests, summarized
 
 STATISTICS = ("count", "mean", "p50", "p90", "p95", "p99", "max")
@@ -81,48 +81,24 @@ def _number(value: Any) -> float | None:
 
 def _computed(run: RunFiles) -> Figures:
     requests, ok = run.requests, run.requests.ok
-    counts = np.bincount(requests.outcome, minlength=len(requests.outcomes))
     first_s, last_s = requests.span_s
-    tokens = requests.output_tokens[ok]
-    known = ok & ~np.isnan(requests.cached_tokens) & ~np.isnan(requests.prompt_tokens)
-    prompt = float(np.nansum(requests.prompt_tokens[ok]))
-    judged, good = (int(each.sum()) for each in _objective(run))
+    shown = ("requests_per_s", "output_tokens_per_s", "cached_share")
     return Figures(
         requests=len(requests),
         ok=int(ok.sum()),
-        outcomes={
-            name: int(count)
-            for name, count in zip(requests.outcomes, counts, strict=False)
-            if count
-        },
+        outcomes=requests.outcomes,
         duration_s=last_s - first_s,
-        requests_per_s=_per_s(float(ok.sum()), last_s - first_s),
-        output_tokens_per_s=_per_s(float(np.nansum(tokens)), last_s - first_s),
-        cached_share=float(requests.cached_tokens[known].sum()) / prompt if known.any() else None,
+        **{name: requests.figure(name) for name in shown},
         metrics={
-            name: statistics_of(run.table.number(column)[ok])
+            name: statistics_of(requests.number(column)[ok])
             for name, column in of_requests().items()
             if name in METRICS
         },
         server={},
         computed=True,
-        goodput_share=good / judged if judged else None,
-        goodput_per_s=_per_s(good, last_s - first_s) if judged else None,
+        goodput_share=requests.figure("goodput_share"),
+        goodput_per_s=requests.figure("goodput_per_s"),
     )
-
-
-def _objective(run: RunFiles) -> tuple[Flags, Flags]:
-    """Which requests were held against an objective, and which kept it."""
-    met = run.table.text("slo_met")
-    judged, good = (
-        np.asarray([name in names for name in met.names])[met.codes]
-        for names in (("true", "false"), ("true",))
-    )
-    return judged, good
-
-
-def _per_s(amount: float, duration_s: float) -> float | None:
-    return amount / duration_s if duration_s > 0 else None
 
 
 def statistics_of(values: Floats) -> dict[str, float | None]:

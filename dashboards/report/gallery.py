@@ -11,16 +11,15 @@ from dashboards.figures.line_fit import LineFit
 from dashboards.figures.marks import MOST_MARKS
 from dashboards.figures.prompt_length import clouds, computed_cloud, prompt_length
 from dashboards.figures.rates import cached_share, outcomes, throughput
-from dashboards.figures.requests import Requests
+from dashboards.figures.requests import DrawnRequests
 from dashboards.figures.retrieval import Found, labels, retrieval
-from dashboards.figures.server import ServerSeries, hit_rate, kv_usage, memory
+from dashboards.figures.server import ServerSeries, hit_rate, kv_usage, memory, tells_hits
 from dashboards.figures.style import svg_text
 from dashboards.figures.timeline import described, most_rows, timeline
-from dashboards.report.labels import found_of
 from dashboards.report.run_files import RunFiles
 from dashboards.report.wording import number
 
-Runs = Mapping[str, Requests]
+Runs = Mapping[str, DrawnRequests]
 _MEMORY = ("engine_rss_mb", "lmcache_rss_mb", "gpu_memory_mb", "lmcache_l1_memory_usage_bytes")
 
 
@@ -36,7 +35,7 @@ class Picture:
 
 def pictures(runs: Sequence[RunFiles]) -> list[Picture]:
     """All that can be drawn of the runs."""
-    asked = {run.name: run.requests for run in runs if len(run.requests)}
+    asked = {run.name: run.drawn for run in runs if len(run.drawn)}
     served = {name: run for name, run in asked.items() if len(run.service_order)}
     servers = {run.name: run.server for run in runs if run.server is not None}
     return [
@@ -84,7 +83,7 @@ def _of_service(runs: Runs) -> Iterator[Picture]:
     yield _picture("throughput", throughput(runs), caption)
 
 
-def _differs_in_length(run: Requests) -> bool:
+def _differs_in_length(run: DrawnRequests) -> bool:
     whole = computed_cloud(run)
     known = [each.x for each in (*clouds(run), *((whole,) if whole is not None else ()))]
     return any(len(x) and x.max() > 1.05 * x.min() for x in known)
@@ -114,7 +113,7 @@ def _slope(fit: LineFit) -> str:
 
 def _of_caches(runs: Runs, servers: Mapping[str, ServerSeries]) -> Iterator[Picture]:
     """By the engine's counters; where no host has any, by what replies say of themselves."""
-    counted = {name: each for name, each in servers.items() if _known(each, ("prompt_tokens",))}
+    counted = {name: each for name, each in servers.items() if tells_hits(each)}
     told = {name: run for name, run in runs.items() if not np.isnan(run.cached_tokens).all()}
     if counted:
         caption = "Where prompt tokens came from in each span of time, by the engine's counters."
@@ -147,7 +146,7 @@ def _of_labels(runs: Mapping[str, Found]) -> Iterator[Picture]:
         yield _picture("retrieval", retrieval(retrieved), caption)
     judged = {name: run for name, run in runs.items() if run.is_retrieved or run.has_wrong}
     if judged:
-        caption = "Requests about each document by their label, the most wrong ones first."
+        caption = "DrawnRequests about each document by their label, the most wrong ones first."
         yield _picture("labels", labels(judged), caption)
 
 
@@ -166,3 +165,16 @@ def _picture(name: str, figure: Figure, caption: str, wide: bool = False) -> Pic
     axes = [each.get_title(loc="left") for each in figure.axes]
     label = "; ".join(title for title in axes if title)
     return Picture(name, svg_text(figure, label, name), caption, wide)
+
+
+def found_of(run: RunFiles) -> Found:
+    """What it looked for, and whether its labels were right, in the order of sending."""
+    document = run.requests.text("context_id")
+    return Found(
+        at_s=run.requests.at_s,
+        retrieval_ms=run.requests.number("retrieval_ms"),
+        ttft_ms=run.requests.number("ttft_ms"),
+        right=run.requests.flag("label_correct"),
+        document=document.codes,
+        documents=document.names,
+    )

@@ -7,13 +7,13 @@ from urllib.parse import urlsplit
 import numpy as np
 
 from dashboards.report.check import Check, State
-from dashboards.report.columns import Columns
 from dashboards.report.figures_of import Figures
 from dashboards.report.run_files import RunFiles
 from dashboards.report.steady import steady_checks
 from dashboards.report.wording import counted, milliseconds, number, percent
 from loadgen.compare.estimate import LEAST_SAMPLES
 from loadgen.compare.run import faults_of
+from loadgen.runs.columns import Columns
 
 MAX_LAG_MS = 100.0
 LEAST_FOR_P95, LEAST_FOR_P99 = 100, 500

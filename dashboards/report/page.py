@@ -76,8 +76,8 @@ def make_page(
 
 def _alike(runs: Sequence[RunFiles]) -> list[RunFiles]:
     """With one number, and so one colour, for a context in all runs."""
-    requests = renumbered([run.requests for run in runs])
-    return [replace(run, requests=each) for run, each in zip(runs, requests, strict=True)]
+    requests = renumbered([run.drawn for run in runs])
+    return [replace(run, drawn=each) for run, each in zip(runs, requests, strict=True)]
 
 
 def short_names(paths: Sequence[Path]) -> list[str]:

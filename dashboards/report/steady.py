@@ -14,10 +14,10 @@ STATISTICS = ("count", "mean", "p50", "p95", "p99")
 
 def steady_checks(run: RunFiles) -> Iterator[Check]:
     """Whether the figures are those of a steady state."""
-    if run.warmup_s:
+    if run.recorded.warmup_s:
         yield Check("warm-up", "note", _left_out(run))
-    if run.steady is not None:
-        yield _state(run.steady)
+    if run.recorded.steady_state is not None:
+        yield _state(run.recorded.steady_state)
 
 
 def _left_out(run: RunFiles) -> str:
@@ -25,7 +25,7 @@ def _left_out(run: RunFiles) -> str:
     requests = told.get("requests")
     said = "" if requests is None else f", {counted(requests, 'request')}"
     failed = f", of which {told['failed']:,} failed" if told.get("failed") else ""
-    return f"the first {number(run.warmup_s, 's')} are left out (--warmup){said}{failed}"
+    return f"the first {number(run.recorded.warmup_s, 's')} are left out (--warmup){said}{failed}"
 
 
 def _state(steady: SteadyState) -> Check:
@@ -45,12 +45,11 @@ def _state(steady: SteadyState) -> Check:
 
 def steady_table(runs: Sequence[RunFiles], figures: Mapping[str, Figures]) -> Table | None:
     """With and without the warm-up that was found; None where none makes a difference."""
-    rows = [
-        row
-        for run in runs
-        if run.steady is not None and is_notable(run.steady.to_json())
-        for row in _rows(run.name if len(runs) > 1 else "", run.steady, figures[run.name])
-    ]
+    rows: list[Row] = []
+    for run in runs:
+        steady = run.recorded.steady_state
+        if steady is not None and is_notable(steady.to_json()):
+            rows += _rows(run.name if len(runs) > 1 else "", steady, figures[run.name])
     note = "Latencies of ok requests, all of them and those due after the warm-up that was found."
     return Table("Warm-up", ("", *STATISTICS), tuple(rows), note=note) if rows else None
 

@@ -12,6 +12,8 @@ from dashboards.report.figures_of import METRICS, STATISTICS, Figures
 from dashboards.report.run_files import RunFiles
 from dashboards.report.wording import NOTHING, megabytes, number, percent
 from loadgen.compare.facts import ARGUMENTS, facts_of
+from loadgen.runs.columns import Flags
+from loadgen.runs.requests import Requests
 
 MOST_CONTEXTS = 40
 MOST_ERRORS = 12
@@ -113,7 +115,7 @@ def errors_table(run: RunFiles) -> Table:
 def frequent_errors(run: RunFiles, most: int, failed: bool = False) -> list[tuple[int, str]]:
     """How often, and which text, the most frequent first; only of what failed where that is asked
     for."""
-    errors, outcome = run.table.text("error"), run.table.text("outcome")
+    errors, outcome = run.requests.text("error"), run.requests.text("outcome")
     codes = errors.codes
     if failed:
         fails = np.asarray([name not in ("ok", "cancelled") for name in outcome.names])
@@ -126,15 +128,15 @@ def frequent_errors(run: RunFiles, most: int, failed: bool = False) -> list[tupl
 
 def contexts_table(run: RunFiles) -> Table:
     """The contexts with most requests; colours are those of the pictures."""
-    requests, ok = run.requests, run.requests.ok
-    counts = np.bincount(requests.context, minlength=len(requests.contexts))
+    drawn, requests, ok = run.drawn, run.requests, run.requests.ok
+    counts = np.bincount(drawn.context, minlength=len(drawn.contexts))
     order = [int(each) for each in np.argsort(-counts, kind="stable") if counts[each]]
     rows = []
     for context in order[:MOST_CONTEXTS]:
-        which = ok & (requests.context == context)
-        name = requests.contexts[context]
+        which = ok & (drawn.context == context)
+        name = drawn.contexts[context]
         colour = colour_of(context) if name else NO_CONTEXT_COLOUR
-        cells = (f"{counts[context]:,}", f"{int(which.sum()):,}", *_of_context(run, which))
+        cells = (f"{counts[context]:,}", f"{int(which.sum()):,}", *_of_context(requests, which))
         rows.append(Row(_cut(name) or "no context", cells, colour))
     rest = len(order) - MOST_CONTEXTS
     note = f"{rest:,} contexts with fewer requests are left out." if rest > 0 else ""
@@ -142,14 +144,10 @@ def contexts_table(run: RunFiles) -> Table:
     return Table(f"Contexts of {run.name}", columns, tuple(rows), note=note)
 
 
-def _of_context(run: RunFiles, which: Any) -> Iterator[str]:
-    requests = run.requests
-    prompt, cached = requests.prompt_tokens[which], requests.cached_tokens[which]
-    ttft_ms = requests.ttft_ms[which]
-    yield _quantile(prompt, 0.5, "")
-    known = ~np.isnan(cached) & ~np.isnan(prompt)
-    total = float(prompt[known].sum())
-    yield percent(float(cached[known].sum()) / total) if total else NOTHING
+def _of_context(requests: Requests, which: Flags) -> Iterator[str]:
+    ttft_ms = requests.number("ttft_ms")[which]
+    yield _quantile(requests.number("prompt_tokens")[which], 0.5, "")
+    yield percent(requests.figure("cached_share", which))
     yield _quantile(ttft_ms, 0.5, "ms")
     yield _quantile(ttft_ms, 0.95, "ms")
 

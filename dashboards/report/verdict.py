@@ -31,7 +31,7 @@ def sentences(run: RunFiles, figures: Figures, found: list[Check]) -> list[str]:
 def _sent(run: RunFiles, figures: Figures) -> str:
     if not figures.requests:
         return "No request was recorded."
-    contexts = sum(bool(run.requests.contexts[each]) for each in np.unique(run.requests.context))
+    contexts = sum(bool(run.drawn.contexts[each]) for each in np.unique(run.drawn.context))
     about = f" about {counted(contexts, 'context')}" if contexts else ""
     tokens = figures.of("prompt_tokens", "mean")
     length = f", prompts of {number(round(tokens))} tokens on average" if tokens else ""
@@ -112,7 +112,7 @@ def _cache(run: RunFiles, figures: Figures) -> Iterator[str]:
         yield f"{said}; {number(server.get('computed_prompt_tokens'))} tokens were computed."
     elif figures.cached_share is not None:
         yield f"By the replies {percent(figures.cached_share)} of the prompt tokens were cached."
-    cloud = computed_cloud(run.requests)
+    cloud = computed_cloud(run.drawn)
     fit = None if cloud is None else cloud.fit
     if fit is not None and fit.low > 0 and fit.explained >= LEAST_EXPLAINED:
         yield (
@@ -132,7 +132,7 @@ def _retrieval(run: RunFiles) -> Iterator[str]:
 
 
 def _order(run: RunFiles) -> Iterator[str]:
-    order = run.requests.context[run.requests.service_order]
+    order = run.drawn.context[run.drawn.service_order]
     if len(np.unique(order)) < 2:
         return
     yield (

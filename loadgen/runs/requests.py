@@ -18,6 +18,7 @@ import numpy as np
 
 from loadgen.record import RequestRecord
 from loadgen.runs.columns import (
+    ALL,
     ID,
     Columns,
     Flags,
@@ -155,15 +156,16 @@ class Requests:
         """One of `metrics.COUNTS`, of each request; NaN where it adds nothing to the sum."""
         return _COUNTS[name](self)
 
-    def figure(self, name: str) -> float | None:
-        """A rate or a share of the catalogue; None where it is not known."""
+    def figure(self, name: str, which: Flags | slice = ALL) -> float | None:
+        """A rate or a share of the catalogue, of all or of some of them; None where it is not
+        known."""
         metric = CATALOG[name]
-        sums = {each: self._sum(each) for each in (metric.part, metric.whole) if each}
+        sums = {each: self._sum(each, which) for each in (metric.part, metric.whole) if each}
         first_s, last_s = self.span_s
         return figure_of(metric, sums, last_s - first_s)
 
-    def _sum(self, name: str) -> float | None:
-        values = self.counts(name)
+    def _sum(self, name: str, which: Flags | slice) -> float | None:
+        values = self.counts(name)[which]
         return None if np.isnan(values).all() else float(np.nansum(values))
 
     @property

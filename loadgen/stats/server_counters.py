@@ -1,6 +1,6 @@
 """The server's share of a summary, from its own counters between two moments."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from loadgen.stats.server_sample import ENGINE_FIGURES, ServerSample
 
@@ -17,6 +17,9 @@ _COUNTERS = (
     "request_success",
     "num_preemptions",
 )
+PROMPT_SOURCES = ("computed_prompt_tokens", "cached_prompt_tokens", "external_prompt_tokens")
+PROMPT_HITS, EXTERNAL_HITS = ("prompt_tokens", "prefix_cache_hits"), "external_prefix_cache_hits"
+"""What tells the same where an engine has no counters by source."""
 _PROMPT_FIGURES = (
     "computed_prompt_tokens",
     "cached_prompt_tokens",
@@ -117,7 +120,7 @@ def _minus(last: float | None, first: float | None) -> float | None:
 
 
 def _prompt_figures(rise: dict[str, float | None]) -> Figures:
-    sources = _by_source(rise)
+    sources = prompt_sources(rise)
     if sources is None:
         return dict.fromkeys(_PROMPT_FIGURES)
     computed, cached, external = sources
@@ -126,19 +129,19 @@ def _prompt_figures(rise: dict[str, float | None]) -> Figures:
     return dict(zip(_PROMPT_FIGURES, (*sources, *rates), strict=True))
 
 
-def _by_source(rise: dict[str, float | None]) -> tuple[float, float, float] | None:
-    """Computed, cached and external prompt tokens.
+def prompt_sources(rise: Mapping[str, float | None]) -> tuple[float, float, float] | None:
+    """Computed, cached and external prompt tokens, by what counters rose by; None where they do not
+    tell.
 
     A vLLM older than the counters by source still tells the hits of both caches.
     """
-    computed, cached = rise["computed_prompt_tokens"], rise["cached_prompt_tokens"]
-    external = rise["external_prompt_tokens"]
+    computed, cached, external = (rise.get(name) for name in PROMPT_SOURCES)
     if computed is not None and cached is not None and external is not None:
         return computed, cached, external
-    prompt, hits = rise["prompt_tokens"], rise["prefix_cache_hits"]
+    prompt, hits = (rise.get(name) for name in PROMPT_HITS)
     if prompt is None or hits is None:
         return None
-    external_hits = rise["external_prefix_cache_hits"] or 0
+    external_hits = rise.get(EXTERNAL_HITS) or 0
     return max(prompt - hits - external_hits, 0), hits, external_hits
 
 

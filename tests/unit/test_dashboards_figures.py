@@ -11,7 +11,12 @@ from dashboards.figures import line_fit, marks
 from dashboards.figures.latency import latency_by_number, latency_over_time
 from dashboards.figures.line_fit import fit_line
 from dashboards.figures.prompt_length import clouds, prompt_length
-from dashboards.figures.requests import Requests, changes_by_chance, context_changes, renumbered
+from dashboards.figures.requests import (
+    DrawnRequests,
+    changes_by_chance,
+    context_changes,
+    renumbered,
+)
 from dashboards.figures.server import ServerSeries, hit_rates
 from dashboards.figures.style import colour_of, new_axes, new_figure, save_svg, svg_text
 from dashboards.figures.timeline import MOST_ROWS, ROW_CELLS, described, most_rows, timeline
@@ -20,7 +25,7 @@ RNG = np.random.default_rng(0)
 FILL = re.compile(r"fill: (#[0-9a-f]{6})")
 
 
-def requests(count: int, different: int = 4, **fields: Any) -> Requests:
+def requests(count: int, different: int = 4, **fields: Any) -> DrawnRequests:
     """Sent ten a second; served in that order; context by context, ten at a time."""
     at_s = np.arange(count) / 10.0
     ttft_ms = 50 + RNG.exponential(10, count)
@@ -38,7 +43,7 @@ def requests(count: int, different: int = 4, **fields: Any) -> Requests:
         "outcome": np.zeros(count, dtype=np.intp),
         "outcomes": ("ok",),
     }
-    return Requests(**known | fields)
+    return DrawnRequests(**known | fields)
 
 
 def test_line_does_not_follow_outliers_and_its_interval_holds_the_truth() -> None:

@@ -8,10 +8,12 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from report_runs import Page, record, requests, write_report_run
 
 from dashboards.figures.marks import MOST_MARKS, MOST_VECTOR_MARKS
+from dashboards.figures.server import ServerSeries, hit_rates, tells_hits
 from dashboards.figures.timeline import MOST_ROWS, ROW_CELLS
 from dashboards.report import page
 from dashboards.report.figures_of import METRICS
@@ -24,6 +26,8 @@ from loadgen.compare.comparison import compare
 from loadgen.compare.run_reader import read_run
 from loadgen.compare.sides import Sides
 from loadgen.errors import UsageError
+from loadgen.stats.server_counters import server_figures
+from loadgen.stats.server_sample import ServerSample
 
 CONTEXT = {"name": "vllm-context", "usable_tokens": 5120, "argv": {}, "env": {}}
 
@@ -443,3 +447,40 @@ def test_figures_count_from_the_last_reset_as_the_summary_does(tmp_path: Path) -
     shown = page_of(run)
     assert "statistics were reset at 10 s" in shown.body
     assert "times in 101 requests; in a random" in shown.body
+
+
+@pytest.mark.usefixtures("_words_only")
+def test_a_host_that_leaves_zeros_out_has_one_cached_share_on_all_of_the_page(
+    tmp_path: Path,
+) -> None:
+    """Only every fourth reply carries `cached_tokens`: 900 of 1,000; the others took none."""
+    records = [
+        record(n, "ab"[n % 2], prompt_tokens=1000, cached_tokens=None if n % 4 else 900)
+        for n in range(200)
+    ]
+    run = write_report_run(tmp_path / "run", records)
+    (run / "server_metrics.csv").unlink()
+    summary = json.loads((run / "summary.json").read_text())
+    (run / "summary.json").write_text(json.dumps(summary | {"server": {}}))
+    shown = page_of(run)
+    assert "By the replies 22.5 % of the prompt tokens were cached." in shown.body
+    assert shown.row("a")[3] == "45.0 %"
+    assert shown.row("b")[3] == "0 %"
+    (run / "summary.json").unlink()
+    assert "By the replies 22.5 % of the prompt tokens were cached." in page_of(run).body
+
+
+def test_engines_without_counters_by_source_have_a_picture_of_their_hits() -> None:
+    at_s = np.arange(21.0)
+    hits = {"prompt_tokens": 100 * at_s, "prefix_cache_hits": 60 * at_s}
+    series = ServerSeries(at_s, hits)
+    first, last = (
+        ServerSample(at, True, **{name: float(each[int(at)]) for name, each in hits.items()})
+        for at in (0.0, 20.0)
+    )
+    assert server_figures(first, last)["hit_rate"] == 0.6
+    assert tells_hits(series)
+    _, rates = hit_rates(series)
+    assert rates["prefix cache"] == pytest.approx(np.full(20, 0.6))
+    assert not rates["external"].any()
+    assert not tells_hits(ServerSeries(at_s, {"prompt_tokens": 100 * at_s}))

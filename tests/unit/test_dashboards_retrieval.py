@@ -8,7 +8,7 @@ import pytest
 from report_runs import Page, record, requests, write_report_run
 
 from dashboards.figures.retrieval import MOST_DOCUMENTS, Found, labels, retrieval
-from dashboards.report.labels import found_of
+from dashboards.report.gallery import found_of
 from dashboards.report.page import make_page
 from dashboards.report.run_files import read_files
 
