@@ -12,7 +12,7 @@ from dashboards.studies.cell import COLD, Cell, Cells
 from dashboards.studies.measured import Measured
 from dashboards.studies.overview import Entry, Summary
 from dashboards.studies.section import section
-from dashboards.studies.study import Plan, Question
+from dashboards.studies.study import QUICK, Plan, Question
 from loadgen.sweep.matrix import cells_of
 
 CELLS_CSV = "cells.csv"
@@ -161,10 +161,9 @@ def _section(plan: Plan, question: Question, answer: Answer, name: str) -> Itera
 
 
 def _sources(plan: Plan, question: Question) -> str:
-    links = [
-        f"[{part}.toml](../../dashboards/studies/definitions/{plan.name}/{part}.toml)"
-        for part in question.parts
-    ]
+    folder = f"../../dashboards/studies/definitions/{plan.study.name}"
+    names = (*question.parts, *((QUICK,) if plan.quick else ()))
+    links = [f"[{name}.toml]({folder}/{name}.toml)" for name in names]
     first = plan.parts[question.parts[0]]
     words = ["kvswarm", "run", first.locustfile, *cells_of(first)[-1].words(0)]
     return (

@@ -1,9 +1,11 @@
 """A study: parts that are measured, questions that are answered from them."""
 
+import tomllib
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from importlib.resources import files
 from pathlib import Path
+from typing import Any
 
 from dashboards.studies.answer import Answer
 from dashboards.studies.cell import COMPUTED, EACH_COMPUTED, Cell, Cells
@@ -16,6 +18,8 @@ from loadgen.sweep.table import Cell as MeasuredCell
 
 CORPORA = "{corpora}"
 """In a definition: the folder where corpora of several sizes lie."""
+QUICK, EVERY = "quick", "every"
+"""The file of a study with what `--quick` makes less, and its table for all parts."""
 ENGINE = ("target", "kv-tokens", "l1-gb", "corpus")
 """Options for which another engine is started; so it is with and without a RAG service."""
 SHARED = ("locustfile", "repeats", "seed", "keep_cache", "engine_starts")
@@ -140,12 +144,27 @@ def folder_name(study: str, quick: bool) -> str:
 
 def read_plan(study: Study, quick: bool) -> Plan:
     """The definitions that come with kvswarm. Raises UsageError."""
-    folder = Path(str(files("dashboards.studies"))) / "definitions" / folder_name(study.name, quick)
-    parts = {path.stem: read_definition(path) for path in sorted(folder.glob("*.toml"))}
+    folder = Path(str(files("dashboards.studies"))) / "definitions" / study.name
+    paths = [path for path in sorted(folder.glob("*.toml")) if path.stem != QUICK]
+    parts = {path.stem: read_definition(path) for path in paths}
     unknown = {name for question in study.questions for name in question.parts} - set(parts)
     if unknown:
         raise UsageError(f"{folder} lacks {', '.join(sorted(unknown))}.toml: install kvswarm again")
+    if quick:
+        less = tomllib.loads((folder / f"{QUICK}.toml").read_text(encoding="utf-8"))
+        parts = {
+            name: _overlaid(part, less[EVERY], less.get(name, {})) for name, part in parts.items()
+        }
     return Plan(study, quick, parts)
+
+
+def _overlaid(part: Definition, every: Mapping[str, Any], own: Mapping[str, Any]) -> Definition:
+    """`own` stands over the part key by key, its cells in place of all; so does `every`, of which
+    a part takes only options that it has."""
+    kept = {key: value for key, value in every.get("options", {}).items() if key in part.options}
+    tables = {"options": {**part.options, **kept, **own.get("options", {})}}
+    tables["axes"] = {**part.axes, **own.get("axes", {})}
+    return replace(part, **{**every, **own, **tables})
 
 
 def _alike(cells: Sequence[Options]) -> Options:

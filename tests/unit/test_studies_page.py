@@ -4,6 +4,8 @@ import itertools
 import json
 import re
 import shutil
+import tomllib
+from importlib.resources import files
 from pathlib import Path
 
 import pytest
@@ -26,6 +28,7 @@ from loadgen.sweep.matrix import cells_of
 from loadgen.workload.corpus import load_corpus
 
 MOST_BYTES = 100_000
+DEFINITIONS = Path(str(files("dashboards.studies"))) / "definitions"
 PLANS = [(name, quick) for name in STUDIES for quick in (True, False)]
 
 
@@ -37,6 +40,24 @@ def test_every_part_is_a_sweep_and_all_are_one(name: str, quick: bool, tmp_path:
     merged = plan.merged(tmp_path)
     assert plan.runs == plan.repeats * len(cells_of(merged))
     assert plan.engine_starts <= 7 or not quick
+
+
+@pytest.mark.parametrize("name", STUDIES)
+def test_quick_changes_parts_that_are_there_and_measures_less(name: str) -> None:
+    full, quick = (read_plan(STUDIES[name], quick) for quick in (False, True))
+    less = tomllib.loads((DEFINITIONS / name / "quick.toml").read_text())
+    assert less.keys() <= {*full.parts, "every"}
+    assert quick.parts.keys() == full.parts.keys()
+    assert all(quick.parts[part].repeats < full.parts[part].repeats for part in full.parts)
+    assert quick.runs < full.runs / 3
+
+
+def test_quick_takes_options_of_all_parts_only_where_a_part_has_them() -> None:
+    """The number of users is what one part of task 3 varies."""
+    parts = read_plan(STUDIES["task3"], quick=True).parts
+    assert parts["size"].options["users"] == 12
+    assert "users" not in parts["users"].options
+    assert {part.options["run-time"] for part in parts.values()} == {"8s"}
 
 
 @pytest.mark.parametrize("names", [("task1", "task2"), ("task3",)])
