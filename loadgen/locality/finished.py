@@ -1,6 +1,5 @@
 """The trace of a finished run, from its directory."""
 
-import csv
 import statistics
 from bisect import bisect_right
 from collections.abc import Iterator, Mapping, Sequence
@@ -10,12 +9,16 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from loadgen.context import Draw
 from loadgen.errors import UsageError
-from loadgen.locality.run_files import engine_argv, mapping, read_description
 from loadgen.locality.shared_prefixes import shared_prefix_chains
 from loadgen.locality.token_ids import TokenIds
 from loadgen.locality.trace import BlockNames, Chain, Trace
+from loadgen.runs.directory import RUN_JSON
+from loadgen.runs.recorded import REQUESTS_CSV, RecordedRun
+from loadgen.runs.requests import Requests, read_requests
 from loadgen.workload.corpus import load_corpus
 from loadgen.workload.settings import Span, WorkloadSettings
 from loadgen.workload.stream import Stream
@@ -47,56 +50,67 @@ def trace_of_run(path: Path, tokenizer: str | None = None, block_size: int | Non
     known, or they do not come out as long as the engine counted them, the chains are made of
     context ids and prompt lengths alone, and `source` says so. Raises UsageError.
     """
-    description = read_description(path)
-    target = mapping(description, "target")
-    sent = _in_order(_read(path / "requests.csv"), mapping(description, "options"))
+    run = recorded_run(path)
+    sent = _in_order(_sent(run), run.options)
     if not sent:
         raise UsageError(f"{path} has no request whose length the engine told: nothing to predict")
-    known_size = target.get("block_size") or USUAL_BLOCK_SIZE
+    known_size = run.target.get("block_size") or USUAL_BLOCK_SIZE
     names = BlockNames(known_size if block_size is None else block_size)
-    chains, source = _chains(description, sent, names, tokenizer)
+    chains, source = _chains(run, sent, names, tokenizer)
     batched = any(each.batch for each in sent)
     return Trace(
         chains=chains,
         block_size=names.block_size,
-        users=max(int(description.get("users") or 1), 1) if batched else _in_flight(sent),
-        batch_size=int(mapping(description, "options").get("batch_size") or 1) if batched else 1,
+        users=max(int(run.description.get("users") or 1), 1) if batched else _in_flight(sent),
+        batch_size=int(run.options.get("batch_size") or 1) if batched else 1,
         source=source,
-        remarks=tuple(_remarks(description, target)),
+        remarks=tuple(_remarks(run)),
     )
 
 
-def _read(file: Path) -> Iterator[Sent]:
-    try:
-        with file.open(encoding="utf-8-sig", newline="") as rows:
-            for row in csv.DictReader(rows):
-                if row["sent_s"] and row["prompt_tokens"]:
-                    yield _sent(row)
-    except OSError as error:
+def recorded_run(path: Path) -> RecordedRun:
+    """A run that must be there. Raises UsageError."""
+    if not (path / RUN_JSON).is_file():
+        raise UsageError(f"no run at {path}: name a directory that `kvswarm run` has written")
+    return RecordedRun(path, is_strict=True)
+
+
+def _sent(run: RecordedRun) -> list[Sent]:
+    """All requests that an engine counted, those of a warm-up too. Raises UsageError."""
+    rows = read_requests(run.path / REQUESTS_CSV)
+    if not rows.rows and rows.has(("sent_s", "prompt_tokens")):
+        return []
+    prompts = rows.number("prompt_tokens")
+    if (prompts < 1).any():
         raise UsageError(
-            f"{file} cannot be read ({error.strerror}): name a run directory"
-        ) from None
-    except (KeyError, TypeError, ValueError, csv.Error) as error:
-        raise UsageError(f"{file} is not as kvswarm writes it ({error}): restore it") from None
-
-
-def _sent(row: Mapping[str, str]) -> Sent:
-    """Raises ValueError and KeyError for what is no request that an engine counted."""
-    if int(row["prompt_tokens"]) < 1:
-        raise ValueError(f"prompt_tokens {row['prompt_tokens']} is no length of a prompt")
-    return Sent(
-        index=int(row["request_id"]),
-        context=row["rag_context_id"] if row.get("retrieval_ms") else row["context_id"],
-        question=f"{row['context_id']} {row['question_id']}",
-        batch=row.get("batch_id") or "",
-        sent_s=float(row["sent_s"]),
-        end_s=float(row["end_s"]),
-        prompt_tokens=int(row["prompt_tokens"]),
-        output_tokens=int(row["output_tokens"] or 1),
+            f"{run.path / REQUESTS_CSV} is not as kvswarm writes it (prompt_tokens"
+            f" {prompts[prompts < 1][0]:g} is no length of a prompt): restore it"
+        )
+    requests = Requests.of(rows.sound())
+    is_told = ~np.isnan(requests.number("prompt_tokens"))
+    requests = requests.taken(~np.isnan(requests.number("sent_s")) & is_told)
+    index, sent_s, prompt_tokens = (
+        requests.number(name).tolist() for name in ("request_id", "sent_s", "prompt_tokens")
     )
+    true, question, batch = (
+        requests.text(name).as_list() for name in ("context_id", "question_id", "batch_id")
+    )
+    output_tokens = np.nan_to_num(requests.number("output_tokens"), nan=1).tolist()
+    told = zip(
+        map(int, index),
+        requests.context.as_list(),
+        (f"{context} {each}" for context, each in zip(true, question, strict=True)),
+        batch,
+        sent_s,
+        requests.end_s.tolist(),
+        map(int, prompt_tokens),
+        map(int, output_tokens),
+        strict=True,
+    )
+    return [Sent(*each) for each in told]
 
 
-def _in_order(rows: Iterator[Sent], options: Mapping[str, Any]) -> list[Sent]:
+def _in_order(rows: Sequence[Sent], options: Mapping[str, Any]) -> list[Sent]:
     """The prompts of a list call are sent at the same moment, in the order of the batch."""
     found = sorted(rows, key=lambda each: each.index)
     if options.get("order") != "grouped":
@@ -115,14 +129,14 @@ def _in_flight(sent: Sequence[Sent]) -> int:
 
 
 def _chains(
-    description: Mapping[str, Any], sent: Sequence[Sent], names: BlockNames, tokenizer: str | None
+    run: RecordedRun, sent: Sequence[Sent], names: BlockNames, tokenizer: str | None
 ) -> tuple[tuple[Chain, ...], str]:
-    tokens = TokenIds.from_path_or_name(tokenizer) if tokenizer else _own_tokens(description)
+    tokens = TokenIds.from_path_or_name(tokenizer) if tokenizer else _own_tokens(run)
     if tokens is None:
         reason = "no tokenizer is known here (give --tokenizer)"
-    elif mapping(description, "options").get("endpoint") == "chat":
+    elif run.options.get("endpoint") == "chat":
         reason = "the host adds a chat template"
-    elif made := _made_anew(description, sent, names, tokens):
+    elif made := _made_anew(run, sent, names, tokens):
         return made, "the prompts of this run, made anew, as token ids"
     else:
         reason = "the prompts do not come out as the engine counted them"
@@ -133,20 +147,19 @@ def _chains(
     )
 
 
-def _own_tokens(description: Mapping[str, Any]) -> TokenIds | None:
+def _own_tokens(run: RecordedRun) -> TokenIds | None:
     """Those of the run; None where it names no tokenizer, or one that is not on this machine."""
-    given = mapping(description, "options").get("tokenizer")
-    source = given or mapping(description, "target").get("tokenizer")
+    source = run.options.get("tokenizer") or run.target.get("tokenizer")
     with suppress(UsageError):
         return TokenIds.from_path_or_name(source) if source else None
     return None
 
 
 def _made_anew(
-    description: Mapping[str, Any], sent: Sequence[Sent], names: BlockNames, tokens: TokenIds
+    run: RecordedRun, sent: Sequence[Sent], names: BlockNames, tokens: TokenIds
 ) -> tuple[Chain, ...] | None:
     """None where a prompt is not as long as the engine counted it."""
-    workload = _workload(mapping(description, "options"), tokens)
+    workload = _workload(run.options, tokens)
     if workload is None:
         return None
     draws = _draws(workload.settings, {each.index for each in sent})
@@ -188,14 +201,14 @@ def _settings(options: Mapping[str, Any]) -> WorkloadSettings:
     )
 
 
-def _remarks(description: Mapping[str, Any], target: Mapping[str, Any]) -> Iterator[str]:
-    if description.get("cache_state") != "cold":
+def _remarks(run: RecordedRun) -> Iterator[str]:
+    if run.description.get("cache_state") != "cold":
         yield "what the cache held at the start is not known; it is taken for empty"
-    if not target.get("block_size"):
+    if not run.target.get("block_size"):
         yield f"the engine's block size is not known: {USUAL_BLOCK_SIZE} unless told otherwise"
-    if "--no-enable-prefix-caching" in engine_argv(description):
+    if "--no-enable-prefix-caching" in run.engine_argv:
         yield "the engine had no prefix cache; this is what one would have done"
-    if "--kv-transfer-config" in engine_argv(description):
+    if "--kv-transfer-config" in run.engine_argv:
         yield "this is the engine's own cache; what a KV connector adds to it is not in it"
-    if "--scheduler-cls" in engine_argv(description):
+    if "--scheduler-cls" in run.engine_argv:
         yield "the engine orders its queue itself; this is first come, first served"

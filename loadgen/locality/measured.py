@@ -5,15 +5,9 @@ from pathlib import Path
 
 from loadgen.errors import UsageError
 from loadgen.locality.curve import predict
-from loadgen.locality.finished import trace_of_run
+from loadgen.locality.finished import recorded_run, trace_of_run
 from loadgen.locality.kv_bytes import kv_bytes_per_token
-from loadgen.locality.run_files import (
-    argument,
-    engine_argv,
-    mapping,
-    read_description,
-    read_object,
-)
+from loadgen.runs.recorded import argument
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,14 +31,14 @@ class Measured:
 def measured_run(run: Path, tokenizer: str | None = None) -> Measured:
     """The run's point and the error of its prediction. Raises UsageError where the size of the
     cache or the hit rate is not known."""
-    description = read_description(run)
-    tokens = mapping(description, "target").get("usable_tokens")
-    hit_rate = mapping(read_object(run / "summary.json"), "server").get("hit_rate")
+    recorded = recorded_run(run)
+    tokens = recorded.target.get("usable_tokens")
+    hit_rate = (recorded.summary.get("server") or {}).get("hit_rate")
     if tokens is None:
         raise UsageError(
             f"{run} does not tell its cache size: measure with `kvswarm run --target … --kv-tokens`"
         )
-    if "--no-enable-prefix-caching" in engine_argv(description):
+    if "--no-enable-prefix-caching" in recorded.engine_argv:
         raise UsageError(f"{run} was measured on an engine without a prefix cache: leave it out")
     if hit_rate is None:
         raise UsageError(f"{run} has no hit rate of the engine in its summary.json: run it again")
@@ -62,7 +56,7 @@ def measured_run(run: Path, tokenizer: str | None = None) -> Measured:
 
 def run_bytes_per_token(run: Path) -> int | None:
     """Bytes of cache for each token in this run's engine; None where its model is not known."""
-    argv = engine_argv(read_description(run))
+    argv = recorded_run(run).engine_argv
     model = argument(argv, "--model")
     if model is None:
         return None

@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from loadgen.runs.csv_log import with_formula
-from loadgen.runs.json_file import Problem, refuse
+from loadgen.runs.json_file import Problem, malformed, refuse
 
 Floats = NDArray[np.float64]
 Indices = NDArray[np.intp]
@@ -149,14 +149,14 @@ class _Reading:
             text = f"{self._path} is empty: name a file with a header and rows"
             problems = self._problems or [Problem(f"{self._path.name} has no rows", text)]
             return Columns(0, problems=tuple(problems))
-        if missing := [name for name in needed if name not in header]:
-            remark = f"{self._path.name} has no column {', '.join(missing)}"
-            refusal = f"{self._path} has not the columns of a {self._path.name}"
-            self._problems.append(Problem(remark, refusal))
         adders = [(header.index(n), self._add_numbers, n) for n in self._numbers if n in header]
         adders += [(header.index(n), self._add_texts, n) for n in self._codes if n in header]
         if adders:
             self._take(rows, len(header), adders)
+        if missing := [name for name in needed if name not in header]:
+            remark = f"{self._path.name} has no column {', '.join(missing)}"
+            what = f"it has not the columns of a {self._path.name}"
+            self._problems.append(Problem(remark, str(malformed(self._path, what))))
         return self._finished(tuple(header))
 
     def _take(self, rows: Iterator[list[str]], width: int, adders: Sequence[_Adder]) -> None:

@@ -45,7 +45,7 @@ def parse_object(path: Path) -> tuple[dict[str, Any], list[Problem]]:
     except (ValueError, RecursionError) as error:
         return {}, [Problem(broken, f"{path} is no whole JSON file ({error}): restore it")]
     if not isinstance(value, dict):
-        return {}, [Problem(broken, str(malformed(path, "it holds no object")))]
+        return {}, [Problem(broken, str(malformed(path, "it holds no JSON object")))]
     return value, []
 
 

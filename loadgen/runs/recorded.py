@@ -61,6 +61,13 @@ class RecordedRun:
         return found if isinstance(found, Mapping) else {}
 
     @property
+    def engine_argv(self) -> list[str]:
+        """The words of the command lines of all services that kvswarm started."""
+        argv = self.target.get("argv")
+        services = argv.values() if isinstance(argv, Mapping) else ()
+        return [str(word) for words in services for word in words]
+
+    @property
     def is_batched(self) -> bool:
         """Whether it sent batches."""
         return (self.path / BATCHES_CSV).is_file()
@@ -160,6 +167,19 @@ class RecordedRun:
         if self.is_strict:
             refuse(problems)
         return {key: value for key, value in content.items() if key not in odd}
+
+
+def argument(argv: Sequence[str], flag: str) -> str | None:
+    """What stands behind a flag the last time it is given, None where it is not.
+
+    Engines take the last one too.
+    """
+    found = None
+    for word, after in zip(argv, [*argv[1:], None], strict=False):
+        name, equals, value = word.partition("=")
+        if name == flag and (equals or after is not None):
+            found = value if equals else after
+    return found
 
 
 _NUMBER = (int, float)

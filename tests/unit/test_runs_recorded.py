@@ -118,7 +118,7 @@ def remarks_of(run: RecordedRun) -> str:
 
 @pytest.mark.parametrize(
     ("text", "refusal"),
-    [("{", "no whole JSON"), ("[]", "no object"), ('{"options": 3}', "options")],
+    [("{", "no whole JSON"), ("[]", "no JSON object"), ('{"options": 3}', "options")],
 )
 def test_a_broken_description_is_empty_or_refused(tmp_path: Path, text: str, refusal: str) -> None:
     (tmp_path / "run.json").write_text(text)
