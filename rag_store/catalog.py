@@ -5,15 +5,17 @@ kill -9 between two of them leaves a part. An update writes the new version's ro
 removes the old ones, so of two whole versions the one written later counts.
 """
 
-from collections.abc import Iterable
-from dataclasses import dataclass, replace
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
 from functools import cached_property
+from itertools import chain
 
 import numpy as np
 
 from rag_store.chunking import Chunk, join, passage, sentences
 from rag_store.documents import Document
-from rag_store.embedders import States, Vectors
+from rag_store.embedders import Vectors
+from rag_store.state_files import WordStates
 from rag_store.store import Row
 
 
@@ -21,13 +23,12 @@ from rag_store.store import Row
 class Entry:
     """A document's rows in order and their vectors of shape [rows, dim]; chunks, then questions.
 
-    `states` are those of its sentences, then of its questions; there are none at all where the
-    embedder gives none.
+    `states` are those of its sentences, then of its questions; None where the embedder gives none.
     """
 
     rows: tuple[Row, ...]
     vectors: Vectors
-    states: tuple[States, ...] = ()
+    states: WordStates | None = None
 
     @property
     def doc_id(self) -> str:
@@ -65,24 +66,24 @@ class Entry:
         return sentences(self.document().text)
 
     @property
-    def sentence_passages(self) -> list[str]:
-        """What was embedded for the states of each sentence."""
-        return [passage(self.title, sentence.text) for sentence in self.sentences]
+    def state_count(self) -> int:
+        """How many sentences and questions there are."""
+        return len(self.sentences) + self.question_count
 
     @property
-    def state_passages(self) -> list[str]:
-        """What was embedded for the states of each sentence and question."""
-        asked = [row.passage for row in self.rows if row.is_question]
-        return [*self.sentence_passages, *asked]
+    def sentence_passages(self) -> Iterator[str]:
+        """What is embedded for the states of each sentence."""
+        return (passage(self.title, sentence.text) for sentence in self.sentences)
+
+    @property
+    def state_passages(self) -> Iterator[str]:
+        """What is embedded for the states of each sentence, and then of each question."""
+        return chain(self.sentence_passages, (row.text for row in self.rows[self.chunk_count :]))
 
     @cached_property
     def text_digest(self) -> str:
         """The digest of its document's text."""
         return self.document().text_digest
-
-    def with_states(self, states: tuple[States, ...]) -> "Entry":
-        """The same with these states, one item for each of `state_passages`."""
-        return replace(self, states=states)
 
     def document(self) -> Document:
         """The document, put together from its rows."""

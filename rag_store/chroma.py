@@ -1,5 +1,6 @@
 """The way to Chroma: in this process, or on a server."""
 
+from pathlib import Path
 from typing import Any
 from urllib.error import URLError
 from urllib.parse import urlsplit
@@ -7,29 +8,31 @@ from urllib.request import urlopen
 
 from rag_store.errors import RagUsageError, StoreError
 from rag_store.model_server import line_of
-from rag_store.settings import Settings
 
 _ANSWER_S = 5.0
 
 
-def open_client(settings: Settings) -> Any:
-    """Chroma's client. Raises RagUsageError, StoreError, and whatever Chroma does."""
+def open_client(chroma_url: str, path: Path) -> Any:
+    """Chroma's client of the server, or else of the folder.
+
+    Raises RagUsageError, StoreError, and whatever Chroma does.
+    """
     try:
         import chromadb
         from chromadb.config import Settings as ChromaSettings
     except ImportError as error:
         raise StoreError("Chroma is not installed: pip install 'kvswarm[rag]'") from error
     quiet = ChromaSettings(anonymized_telemetry=False)
-    if not settings.chroma_url:
-        return chromadb.PersistentClient(str(settings.path), quiet)
-    host, port, secure = _address(settings.chroma_url)
+    if not chroma_url:
+        return chromadb.PersistentClient(str(path), quiet)
+    host, port, secure = _address(chroma_url)
     try:
-        require_answer(settings.chroma_url)
+        require_answer(chroma_url)
         return chromadb.HttpClient(host, port, ssl=secure, settings=quiet)
     # Whatever answers there; the constructor asks who we are and for our database.
     except Exception as error:
         raise StoreError(
-            f"cannot open Chroma: no Chroma server answers at {settings.chroma_url}"
+            f"cannot open Chroma: no Chroma server answers at {chroma_url}"
             f" ({reason_of(error)}): start one there, or name another --chroma-url"
         ) from error
 

@@ -2,7 +2,8 @@
 
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from itertools import chain, islice
 
 import numpy as np
 
@@ -18,7 +19,8 @@ from rag_store.store import ChunkStore, Row
 
 Progress = Callable[[int, int], None]
 Check = Callable[[], None]
-# What a kill -9 costs at most, in chunks to be embedded again.
+# What a kill -9 costs at most, in chunks of small documents to be embedded again; and how many
+# embeddings of a large one are in memory at once.
 _CHUNKS_AT_ONCE = 256
 # So many a transformer embeds in half a second; a query, or an interruption, waits no longer.
 _TEXTS_AT_ONCE = 16
@@ -59,26 +61,19 @@ class Writer:
             check_text(document.text, f"document {document.doc_id!r}")
         for group in _groups(map(self._rows, documents)):
             entries = self._embed(group, check)
-            for entry in entries:
-                self.save_states(entry)
             self._store(entries, check)
             yield from entries
 
-    def restore_states(self, entry: Entry, dim: int) -> Entry:
+    def restore_states(self, entry: Entry) -> Entry:
         """The entry with its states, embedded again where their file is gone."""
         if self.states is None:
             return entry
-        kept = self.states.load(entry.digest, len(entry.state_passages), dim)
+        kept = self.states.load(entry.digest, entry.state_count)
         if kept is None:
-            passages = (entry.doc_id, entry.state_passages)
-            kept = self._states_of([passages], _no_check)[0]
-            self.states.save(entry.digest, kept)
-        return entry.with_states(kept)
-
-    def save_states(self, entry: Entry) -> None:
-        """Keep the entry's states, where the embedder gives any."""
-        if self.states is not None:
-            self.states.save(entry.digest, entry.states)
+            texts = ((entry.doc_id, text) for text in entry.state_passages)
+            made = self._embeddings(texts, _no_check)
+            kept = self.states.keep(entry.digest, (each.states for each in made), entry.state_count)
+        return replace(entry, states=kept)
 
     def _rows(self, document: Document) -> tuple[Row, ...]:
         chunks = self.chunker.cut(document.text)
@@ -102,32 +97,39 @@ class Writer:
             self.store.write(rows[part], vectors[part])
 
     def _embed(self, group: list[tuple[Row, ...]], check: Check = _no_check) -> list[Entry]:
-        texts = [(row.doc_id, row.passage) for rows in group for row in rows]
-        made = self._embeddings(texts, check)
-        parts = [[next(made) for _ in rows] for rows in group]
-        entries = [
-            Entry(rows, np.stack([each.vector for each in part]))
-            for rows, part in zip(group, parts, strict=True)
-        ]
+        texts = ((row.doc_id, row.passage) for rows in group for row in rows)
+        made, asked = self._embeddings(texts, check), dict[str, States]()
+        entries = []
+        for rows in group:
+            vectors = []
+            for row, each in zip(rows, made, strict=False):
+                vectors.append(each.vector)
+                if row.is_question:  # its passage is the same as a row and as a sentence
+                    asked[row.row_id] = each.states
+            entries.append(Entry(rows, np.stack(vectors)))
+        return list(self._with_states(entries, asked, check))
+
+    def _with_states(
+        self, entries: list[Entry], asked: dict[str, States], check: Check
+    ) -> Iterator[Entry]:
         if self.states is None:
-            return entries
-        told = self._states_of([(each.doc_id, each.sentence_passages) for each in entries], check)
-        return [
-            # A question's passage is the same as a row and as a sentence, so its states are there.
-            entry.with_states((*states, *(each.states for each in part[entry.chunk_count :])))
-            for entry, part, states in zip(entries, parts, told, strict=True)
-        ]
+            yield from entries
+            return
+        told = ((entry.doc_id, text) for entry in entries for text in entry.sentence_passages)
+        made = self._embeddings(told, check)
+        for entry in entries:
+            states = (each.states for each in islice(made, len(entry.sentences)))
+            brought = (asked[row.row_id] for row in entry.rows[entry.chunk_count :])
+            kept = self.states.keep(entry.digest, chain(states, brought), entry.state_count)
+            yield replace(entry, states=kept)
 
-    def _states_of(
-        self, passages: Sequence[tuple[str, Sequence[str]]], check: Check
-    ) -> list[tuple[States, ...]]:
-        """The states of passages, those of each document given behind its id."""
-        texts = [(doc_id, text) for doc_id, part in passages for text in part]
-        made = self._embeddings(texts, check)
-        return [tuple(next(made).states for _ in part) for _, part in passages]
-
-    def _embeddings(self, texts: Sequence[tuple[str, str]], check: Check) -> Iterator[Embedding]:
+    def _embeddings(self, texts: Iterable[tuple[str, str]], check: Check) -> Iterator[Embedding]:
         """Those of texts, each given behind its document's id, in their order."""
+        texts = iter(texts)
+        while part := list(islice(texts, _CHUNKS_AT_ONCE)):
+            yield from self._part(part, check)
+
+    def _part(self, texts: Sequence[tuple[str, str]], check: Check) -> Iterator[Embedding]:
         # A transformer pads a batch to its longest text.
         order = sorted(range(len(texts)), key=lambda at: len(texts[at][1]))
         made: dict[int, Embedding] = {}

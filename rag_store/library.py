@@ -12,6 +12,7 @@ from threadpoolctl import threadpool_limits
 from rag_store.answering import Answering
 from rag_store.catalog import Entry
 from rag_store.decision import Threshold, fit, shipped
+from rag_store.document_index import DocumentIndex, Size
 from rag_store.documents import Document, Query, clean
 from rag_store.embedders import Vectors, open_embedder
 from rag_store.embedders.lent import LentEmbedder
@@ -24,7 +25,6 @@ from rag_store.neighbours import Neighbours, compare
 from rag_store.reranking.client import Reranker, open_reranker
 from rag_store.search import Answer, Searcher
 from rag_store.settings import Settings
-from rag_store.shelf import Shelf, Size
 
 Result = TypeVar("Result")
 
@@ -44,16 +44,16 @@ async def open_library(settings: Settings, rebuild: bool = False) -> AsyncIterat
     ):
         embedder = await loop.run_in_executor(embedding, open_embedder, settings.embedder)
         lent = LentEmbedder(embedder, embedding)
-        shelf = await loop.run_in_executor(searching, Shelf, settings, lent, rebuild)
+        index = await loop.run_in_executor(searching, DocumentIndex, settings, lent, rebuild)
         queue = EmbeddingQueue(embedder, embedding, kept_texts=settings.kept_queries)
         try:
             # A change that nobody awaits any more ends before its folder is unlocked.
             with ThreadPoolExecutor(1, "rag-change") as changing:
                 async with open_reranker(settings.reranker) as reranker:
-                    yield Library(settings, shelf, queue, changing, searching, reranker)
+                    yield Library(settings, index, queue, changing, searching, reranker)
         finally:
             await queue.close()
-            shelf.store.close()
+            index.store.close()
 
 
 class Library:
@@ -62,14 +62,14 @@ class Library:
     def __init__(
         self,
         settings: Settings,
-        shelf: Shelf,
+        index: DocumentIndex,
         queue: EmbeddingQueue,
         changing: ThreadPoolExecutor,
         searching: ThreadPoolExecutor,
         reranker: Reranker | None,
     ) -> None:
         self._settings = settings
-        self._shelf = shelf
+        self._index = index
         self._queue = queue
         self._changes = changing
         self._searching = searching
@@ -85,12 +85,12 @@ class Library:
     @property
     def fingerprint(self) -> Fingerprint:
         """What its vectors were made with."""
-        return self._shelf.fingerprint
+        return self._index.fingerprint
 
     @property
     def size(self) -> Size:
         """How much it holds."""
-        return self._shelf.size
+        return self._index.size
 
     @property
     def threshold(self) -> Threshold:
@@ -100,7 +100,7 @@ class Library:
     @property
     def doc_ids(self) -> tuple[str, ...]:
         """The ids of its documents, sorted."""
-        return tuple(sorted(self._shelf.entries))
+        return tuple(sorted(self._index.entries))
 
     def document(self, doc_id: str) -> Document | None:
         """The document with the id, None where there is none."""
@@ -109,20 +109,20 @@ class Library:
 
     def entry(self, doc_id: str) -> Entry | None:
         """The same as it is stored."""
-        return self._shelf.entries.get(doc_id)
+        return self._index.entries.get(doc_id)
 
     async def corpus_digest(self) -> str:
-        """Of the ids and texts of all documents, see `Shelf`."""
-        return await self._in_thread(self._shelf.corpus_digest)
+        """Of the ids and texts of all documents, see `DocumentIndex`."""
+        return await self._in_thread(self._index.corpus_digest)
 
     async def prepare(self) -> None:
         """Build what the first query would build, which should not pay for it."""
-        await self._in_thread(self._shelf.snapshot)
+        await self._in_thread(self._index.snapshot)
 
     async def ping(self) -> None:
         """Raise StoreError where Chroma does not answer."""
         # Not in the threads that search: they go on where Chroma does not.
-        await asyncio.to_thread(self._shelf.store.ping)
+        await asyncio.to_thread(self._index.store.ping)
 
     async def ingest(
         self,
@@ -140,12 +140,12 @@ class Library:
         if len({document.doc_id for document in tidy}) != len(tidy):
             raise RagUsageError("two of the documents have the same id: rename one of them")
         async with self._changing:
-            digests = {doc_id: entry.digest for doc_id, entry in self._shelf.entries.items()}
+            digests = {doc_id: entry.digest for doc_id, entry in self._index.entries.items()}
             changed = [each for each in tidy if digests.get(each.doc_id) != each.digest]
             updated = sum(each.doc_id in digests for each in changed)
             surplus = set(digests) - {each.doc_id for each in tidy} if prune else set()
             given = changed, progress, sorted(surplus)
-            await self._in_thread(self._shelf.write, *given, pool=self._changes)
+            await self._in_thread(self._index.write, *given, pool=self._changes)
             await self.prepare()
         added, unchanged = len(changed) - updated, len(tidy) - len(changed)
         return IngestReport(added, updated, unchanged, len(surplus))
@@ -160,9 +160,9 @@ class Library:
     async def remove(self, doc_id: str) -> bool:
         """Take one document out; False where there is none with the id. Raises StoreError."""
         async with self._changing:
-            if doc_id not in self._shelf.entries:
+            if doc_id not in self._index.entries:
                 return False
-            await self._in_thread(self._shelf.write, [], None, [doc_id], pool=self._changes)
+            await self._in_thread(self._index.write, [], None, [doc_id], pool=self._changes)
             return True
 
     async def label(self, text: str) -> Label:
@@ -196,8 +196,8 @@ class Library:
     async def neighbours(self, text: str) -> Neighbours:
         """Chroma's HNSW index against comparing all chunks, by one query. Raises as `label`."""
         vector = (await self.embed([self._checked(text)]))[0]
-        nearest = self._shelf.store.nearest
-        return await self._in_thread(compare, self._shelf.snapshot(), nearest, vector)
+        nearest = self._index.store.nearest
+        return await self._in_thread(compare, self._index.snapshot(), nearest, vector)
 
     async def embed(self, texts: Sequence[str]) -> Vectors:
         """The texts' vectors, shape [texts, dim], rows of unit length. Raises EmbedderError."""
@@ -214,18 +214,19 @@ class Library:
         refused, an evaluation says. Raises as `ask`, and RagUsageError without an answerable query
         or a document.
         """
-        if not answerable or not self._shelf.entries:
+        self._index.require_writable()
+        if not answerable or not self._index.entries:
             raise RagUsageError("fit the threshold on a filled library and answerable queries")
         scores = [(await self.ask(query)).label.score for query in answerable]
         fitted = fit(scores, len(unanswerable), keep)
-        await self._in_thread(self._shelf.store.set_note, "threshold", fitted.as_json())
+        await self._in_thread(self._index.store.set_note, "threshold", fitted.as_json())
         self._threshold = fitted
         return fitted
 
     def _searcher(self) -> Searcher:
-        snapshot = self._shelf.snapshot()
+        snapshot = self._index.snapshot()
         large = len(snapshot.rows) > self._settings.exact_chunks
-        nearest = self._shelf.store.nearest if large else None
+        nearest = self._index.store.nearest if large else None
         return Searcher(snapshot, self._settings, self._threshold, nearest)
 
     def _checked(self, text: str) -> str:
@@ -239,7 +240,7 @@ class Library:
         return query
 
     def _stored_threshold(self) -> Threshold:
-        stored = self._shelf.store.note("threshold")
+        stored = self._index.store.note("threshold")
         return Threshold.from_json(stored) if stored else self._default_threshold()
 
     def _default_threshold(self) -> Threshold:

@@ -14,10 +14,11 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from rag_store.embedders import Embedding, States, Vectors
+from rag_store.embedders import Embedding, Vectors
 from rag_store.embedders.protocol import late_interaction
 from rag_store.settings import CANDIDATES_EACH
 from rag_store.snapshot import Snapshot
+from rag_store.state_files import WordStates
 
 Scores = npt.NDArray[np.float32]
 Indices = npt.NDArray[np.int64]
@@ -95,7 +96,7 @@ def rank(snapshot: Snapshot, query: Embedding, found: RowScores, retriever: str)
     words = _words_met(snapshot, query, documents)
     ranking = Ranking(
         documents,
-        rows[_first(1, _joined(retriever, cosines, bm25 / (found.most or 1)), owners)],
+        rows[_first_of_each(_joined(retriever, cosines, bm25 / (found.most or 1)), owners)],
         _joined(retriever, best_cosines, best_bm25 / (found.most or 1), words),
         best_cosines,
         best_bm25,
@@ -145,45 +146,33 @@ def _spans(first: Indices, ends: Indices) -> tuple[Indices, Indices]:
     return numbers, np.repeat(np.arange(len(first)), lengths)
 
 
-def _first(count: int, scores: Scores, owners: Indices) -> Indices:
-    """The positions of each owner's best scores, at most `count` of each; owners ascend."""
+def _first_of_each(scores: Scores, owners: Indices) -> Indices:
+    """The position of each owner's best score; owners ascend."""
     order = np.lexsort((-scores, owners))
-    places = np.arange(len(order)) - np.searchsorted(owners, owners)
-    leading: Indices = order[places < count]
-    return leading
-
-
-def _weights(snapshot: Snapshot, query: Embedding) -> Scores:
-    """The share of each query word in the comparison, by its rarity; they sum to one."""
-    rarities = snapshot.words.rarities(query.words)
-    shares: Scores = rarities / rarities.sum()
-    return shares
+    best: Indices = order[np.searchsorted(owners, np.unique(owners))]
+    return best
 
 
 def _words_met(snapshot: Snapshot, query: Embedding, documents: Indices) -> Scores | None:
     """The mean of each document's best cosine with each query word; None without states.
 
-    Of its sentences only those that are nearest to the query are searched.
+    A word weighs by its rarity. Of the sentences only those that are nearest to the query are
+    searched.
     """
-    if not snapshot.states or len(documents) == 0:
+    found = [snapshot.entries[at].states for at in documents]
+    best = [_best_words(query, states) for states in found if states is not None]
+    if not best:
         return None
-    first, last = snapshot.first_sentences[documents], snapshot.first_sentences[documents + 1]
-    sentences, owners = _spans(first, last)
-    # Rows in a piece are compared where they lie; picked out one by one they would be copied.
-    parts = zip(first, last, strict=True)
-    similar = np.concatenate([snapshot.means[a:b] @ query.vector for a, b in parts])
-    near = _first(_SENTENCES_EACH, similar, owners)
-    by_sentence = _best_words(query.states, [snapshot.states[at] for at in sentences[near]])
-    starts = np.searchsorted(owners[near], np.arange(len(documents)))
-    best: Scores = np.maximum.reduceat(by_sentence, starts, axis=0)
-    return best @ _weights(snapshot, query)
+    rarities = snapshot.words.rarities(query.words)
+    met: Scores = np.stack(best) @ (rarities / rarities.sum())
+    return met
 
 
-def _best_words(query: States, sentences: Sequence[States]) -> Scores:
-    """The cosine of each query word with the nearest word of each sentence, [sentences, words]."""
-    ends = np.cumsum([len(each) for each in sentences])
-    cosines = late_interaction(query, np.concatenate(sentences))
-    best: Scores = np.maximum.reduceat(cosines, np.append(0, ends[:-1]), axis=0)
+def _best_words(query: Embedding, states: WordStates) -> Scores:
+    """The cosine of each query word with the nearest word of the nearest sentences, [words]."""
+    near = np.argsort(-(states.means @ query.vector), kind="stable")[:_SENTENCES_EACH]
+    sentences = np.concatenate([states.sentences[at] for at in near])
+    best: Scores = late_interaction(query.states, sentences).max(axis=0)
     return best
 
 

@@ -19,7 +19,7 @@ from rag_store.chunking import passage
 from rag_store.embedders import Vectors
 from rag_store.errors import FingerprintError, RagError, RagUsageError, StoreError
 from rag_store.fingerprint import Fingerprint
-from rag_store.folder import locked
+from rag_store.folder import LibraryFolder
 from rag_store.settings import Settings
 
 # Chroma refuses more than 5461 rows at once.
@@ -90,10 +90,11 @@ class ChunkStore:
         else.
         """
         self._server = settings.chroma_url
-        self._lock = None if self._server else locked(settings.path, settings.create)
+        self._folder = None if self._server else LibraryFolder(settings.path, settings.create)
+        path = self._folder.path if self._folder else settings.path
         try:
             with _translated("cannot open"):
-                self._client = open_client(settings)
+                self._client = open_client(settings.chroma_url, path)
                 self._collection = self._open(settings, fingerprint, rebuild)
         except RagError:
             self.close()
@@ -101,9 +102,13 @@ class ChunkStore:
 
     def close(self) -> None:
         """Let another process open the same path. Idempotent."""
-        if self._lock is not None:
-            self._lock.close()
-            self._lock = None
+        if self._folder is not None:
+            self._folder.close()
+
+    @property
+    def read_only(self) -> bool:
+        """Whether what is written is lost."""
+        return self._folder is not None and self._folder.read_only
 
     def write(self, rows: Sequence[Row], vectors: Vectors) -> None:
         """Add the rows, or overwrite those with the same id. Raises StoreError."""

@@ -52,6 +52,7 @@ async def baselines(
 async def _evaluate(
     settings: Settings, documents: Sequence[Document], queries: Sequence[Query]
 ) -> Evaluation:
-    async with open_library(settings) as library:
-        await library.ingest(documents)
+    async with open_library(replace(settings, create=bool(documents))) as library:
+        if documents:
+            await library.ingest(documents)
         return await evaluate(library, queries)

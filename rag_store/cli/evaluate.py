@@ -125,8 +125,9 @@ async def _measure(settings: Settings, material: Material, folder: Path) -> Figu
 async def _filled(settings: Settings, documents: Sequence[Document]) -> AsyncIterator[Library]:
     opened = open_library(settings) if documents else filled_library(settings)
     async with opened as library:
-        with shown_progress("indexing") as told:
-            await library.ingest(documents, told)
+        if documents:
+            with shown_progress("indexing") as told:
+                await library.ingest(documents, told)
         yield library
 
 

@@ -12,8 +12,8 @@ from prometheus_client import (
     generate_latest,
 )
 
+from rag_store.document_index import Size
 from rag_store.label import Label
-from rag_store.shelf import Size
 
 CONTENT_TYPE = CONTENT_TYPE_LATEST
 _SECONDS = (0.0005, 0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1, 2, 5, 10, 60)

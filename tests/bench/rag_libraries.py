@@ -8,11 +8,11 @@ from rag_corpus import made_documents
 from rag_made_embedder import MadeEmbedder
 from scheduler_engine_run import say
 
+from rag_store.document_index import Shelf
 from rag_store.documents import Document
 from rag_store.embedders import EmbedderSpec, open_embedder
 from rag_store.errors import FingerprintError
 from rag_store.settings import Settings
-from rag_store.shelf import Shelf
 
 
 async def make_libraries(folder: Path, sizes: Sequence[int]) -> dict[int, Path]:

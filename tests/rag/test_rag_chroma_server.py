@@ -81,12 +81,12 @@ async def test_what_others_may_be_writing_is_left_alone(tmp_path: Path) -> None:
     with chroma_server(tmp_path / "chroma", port):
         async with open_library(settings) as library:
             await library.put(whole)
-            entry = library._shelf.entries["raft"]
+            entry = library._index.entries["raft"]
             # What a kill -9 left long ago, and what somebody has begun to write just now.
             for doc_id, age_ns in (("old", 2 * ABANDONED_NS), ("young", 0)):
                 part = replace(entry.rows[0], doc_id=doc_id, count=2)
                 part = replace(part, written_ns=part.written_ns - age_ns)
-                library._shelf.store.write([part], entry.vectors[:1])
+                library._index.store.write([part], entry.vectors[:1])
         async with open_library(settings) as library:
             assert library.doc_ids == ("raft",)
             assert _held(library) == {"raft", "old", "young"}, "opening only reads"
@@ -95,4 +95,4 @@ async def test_what_others_may_be_writing_is_left_alone(tmp_path: Path) -> None:
 
 
 def _held(library: Library) -> set[str]:
-    return {Row.doc_id_of(row_id) for row_id in library._shelf.store.row_ids()}
+    return {Row.doc_id_of(row_id) for row_id in library._index.store.row_ids()}

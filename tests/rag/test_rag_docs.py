@@ -9,10 +9,10 @@ from rag_store.cli import main as rag_main
 from rag_store.cli.figures import Figures, SizeFigures, as_json
 from rag_store.cli.options import Parser, add_library_options
 from rag_store.cli.serve import _parser as serve_parser
+from rag_store.document_index import Size
 from rag_store.evaluation import Evaluation
 from rag_store.service.app import make_app
 from rag_store.service.state import Limits, State
-from rag_store.shelf import Size
 
 PAGE = (Path(__file__).parents[2] / "docs" / "rag.md").read_text()
 

@@ -200,6 +200,30 @@ async def test_words_that_no_document_has_agree_with_nothing(tmp_path: Path) -> 
         assert not found.agree
 
 
+def changes_of(folder: Path) -> dict[Path, int]:
+    """When each file was changed last."""
+    return {path: path.stat().st_mtime_ns for path in folder.rglob("*")}
+
+
+async def test_a_library_that_can_only_be_read_is_labelled_from(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with open_library(settings(tmp_path)) as library:
+        await library.ingest(DOCUMENTS)
+    before = changes_of(tmp_path)
+    monkeypatch.setattr("rag_store.folder.os.access", lambda path, mode: False)
+    asking = replace(settings(tmp_path), create=False)
+    async with open_library(asking) as library, open_library(asking) as other:
+        assert (await library.label("levain flour")).doc_id == "bread"
+        assert (await other.label("levain flour")).doc_id == "bread"
+        for change in (library.put(DOCUMENTS[0]), library.remove("bread")):
+            with pytest.raises(RagUsageError, match="can only be read: copy it"):
+                await change
+        with pytest.raises(RagUsageError, match="can only be read: copy it"):
+            await library.fit_threshold([Query("q", "levain", ("bread",))], [])
+    assert changes_of(tmp_path) == before
+
+
 async def test_a_query_that_says_nothing_is_refused_whatever_the_threshold(tmp_path: Path) -> None:
     async with open_library(settings(tmp_path)) as library:
         await library.ingest(DOCUMENTS)

@@ -82,7 +82,7 @@ def test_a_question_is_embedded_once(
     rag(capsys, tmp_path / "library", "index", corpus)
     assert embedded.count(BROUGHT) == 1
     embedded.clear()
-    for states in (tmp_path / "library" / "states").glob("*/*.npz"):
+    for states in (tmp_path / "library" / "states").glob("*/*.states"):
         states.unlink()
     rag(capsys, tmp_path / "library", "label", FOUND_BY_QUESTION)
     assert embedded.count(BROUGHT) == 1, "its states were gone"

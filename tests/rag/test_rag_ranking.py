@@ -1,6 +1,7 @@
 """Terms, BM25, ranking, refusing, and the figures of an evaluation."""
 
 import math
+from dataclasses import replace
 from unicodedata import normalize
 
 import numpy as np
@@ -18,6 +19,7 @@ from rag_store.lexical import LexicalIndex
 from rag_store.ranking import Ranking, RowScores, rank, score_rows
 from rag_store.settings import RETRIEVERS
 from rag_store.snapshot import Snapshot
+from rag_store.state_files import states_in_memory
 from rag_store.terms import terms
 
 TEXTS = {
@@ -41,8 +43,9 @@ def snapshot_of(
         )
         made = embedder.embed([row.passage for row in rows])
         entry = Entry(rows, np.stack([each.vector for each in made]))
-        sentences = embedder.embed(entry.state_passages)
-        entries.append(entry.with_states(tuple(each.states for each in sentences)))
+        sentences = embedder.embed(list(entry.state_passages))
+        states = states_in_memory([each.states for each in sentences])
+        entries.append(replace(entry, states=states))
     return Snapshot.of(entries, 64)
 
 

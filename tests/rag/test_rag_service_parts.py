@@ -7,11 +7,11 @@ from typing import Any, cast
 
 from aiohttp.test_utils import make_mocked_request
 
+from rag_store.document_index import Size
 from rag_store.service.body import Body
 from rag_store.service.metrics import Metrics
 from rag_store.service.shelving import Shelving
 from rag_store.service.state import State
-from rag_store.shelf import Size
 
 
 def test_texts_are_clean_and_in_order() -> None:

@@ -34,7 +34,7 @@ from rag_store.errors import (
 from rag_store.fingerprint import Fingerprint
 from rag_store.library import open_library
 from rag_store.settings import Settings
-from rag_store.state_files import StateFiles
+from rag_store.state_files import StateFiles, states_in_memory
 from rag_store.store import ChunkStore, Row
 
 MAKE = Fingerprint("hashing", "none", 3, "sum", 128, 32)
@@ -239,15 +239,15 @@ async def test_an_update_cut_short_leaves_the_old_version(tmp_path: Path) -> Non
     [document] = documents(1)
     async with open_library(settings(tmp_path)) as library:
         await library.ingest([document])
-        entry = library._shelf.entries["d0"]
+        entry = library._index.entries["d0"]
         # What a kill -9 between two batches leaves: a part of a newer version.
         part = replace(entry.rows[0], digest="f" * 32, written_ns=entry.rows[0].written_ns + 1)
-        library._shelf.store.write([part], entry.vectors[:1])
+        library._index.store.write([part], entry.vectors[:1])
     async with open_library(settings(tmp_path)) as library:
         assert library.document("d0") == document
-        assert len(library._shelf.store.row_ids()) == library.size.chunks + 1, "opening only reads"
+        assert len(library._index.store.row_ids()) == library.size.chunks + 1, "opening only reads"
         assert await library.put(document) == "unchanged"
-        assert len(library._shelf.store.row_ids()) == library.size.chunks
+        assert len(library._index.store.row_ids()) == library.size.chunks
 
 
 async def test_an_update_cut_short_after_its_last_row_is_the_new_version(tmp_path: Path) -> None:
@@ -255,7 +255,7 @@ async def test_an_update_cut_short_after_its_last_row_is_the_new_version(tmp_pat
     new = replace(old, text=old.text + " and more")
     async with open_library(settings(tmp_path)) as library:
         await library.ingest([old])
-        list(library._shelf.writer.write([new]))
+        list(library._index.writer.write([new]))
     async with open_library(settings(tmp_path)) as library:
         assert library.document("d0") == new
 
@@ -276,7 +276,7 @@ async def test_a_document_that_was_removed_after_a_failed_update_does_not_come_b
             with pytest.raises(StoreError, match="the disk is full"):
                 await library.put(replace(old, text=old.text + " and more"))
         assert await library.remove("d0") is True
-        assert library._shelf.store.row_ids() == []
+        assert library._index.store.row_ids() == []
     async with open_library(settings(tmp_path)) as library:
         assert library.doc_ids == ()
 
@@ -287,8 +287,8 @@ async def test_states_go_with_the_version_they_are_of(tmp_path: Path) -> None:
         await library.ingest([first, second])
         await library.put(replace(first, text="another text"))
         await library.remove("d1")
-        kept = [entry.digest for entry in library._shelf.entries.values()]
-        assert [path.stem for path in (tmp_path / "states").rglob("*.npz")] == kept
+        kept = [entry.digest for entry in library._index.entries.values()]
+        assert [path.stem for path in (tmp_path / "states").rglob("*.states")] == kept
 
 
 async def test_an_embedder_that_fails_at_a_document_names_it(
@@ -317,7 +317,7 @@ async def test_what_changes_while_it_is_read_takes_nothing_else_along(
         await library.ingest(list(wanted.values()))
         updated = replace(wanted["d7"], text="updated meanwhile")
         await library.put(updated)
-        entries = dict(library._shelf.entries)
+        entries = dict(library._index.entries)
         await library.put(wanted["d7"])
     _change_between_pages(monkeypatch, at_page, entries["d2"], entries["d7"])
     async with open_library(settings(tmp_path)) as library:
@@ -327,8 +327,8 @@ async def test_what_changes_while_it_is_read_takes_nothing_else_along(
         assert set(library.doc_ids) - {"d2"} == wanted.keys()
         assert all(library.document(doc_id) == each for doc_id, each in wanted.items())
         assert await library.put(wanted["d0"]) == "unchanged"
-        rows = [row for each in wanted for row in library._shelf.entries[each].row_ids]
-        assert sorted(library._shelf.store.row_ids()) == sorted(rows)
+        rows = [row for each in wanted for row in library._index.entries[each].row_ids]
+        assert sorted(library._index.store.row_ids()) == sorted(rows)
 
 
 def _change_between_pages(
@@ -349,16 +349,31 @@ def _change_between_pages(
     monkeypatch.setattr(ChunkStore, "pages", changing)
 
 
+def test_a_large_file_of_states_is_mapped_and_means_the_same(tmp_path: Path) -> None:
+    random = np.random.default_rng(1)
+    sentences = [random.integers(-127, 127, (each % 40 + 1, 3), np.int8) for each in range(6000)]
+    kept = StateFiles(tmp_path, "large", MAKE).keep("one", sentences, 6000)
+    assert not kept.sentences[0].flags.owndata
+    assert not kept.sentences[0].flags.writeable, "it is the file's page"
+    assert all(map(np.array_equal, kept.sentences, sentences))
+    assert kept.means == pytest.approx(states_in_memory(sentences).means, abs=1e-6)
+    assert StateFiles(tmp_path, "large", MAKE).load("one", 5999) is None
+
+
 async def test_lost_and_broken_state_files_are_made_anew(tmp_path: Path) -> None:
     async with open_library(settings(tmp_path)) as library:
         await library.ingest(documents(2))
-        before = library._shelf.snapshot().states
-    first, second = sorted((tmp_path / "states").rglob("*.npz"))
+        before = [entry.states for entry in library._index.snapshot().entries]
+    first, second = sorted((tmp_path / "states").rglob("*.states"))
     first.unlink()
     second.write_bytes(second.read_bytes()[:100])
     async with open_library(settings(tmp_path)) as library:
-        after = library._shelf.snapshot().states
-    assert all(np.array_equal(a, b) for a, b in zip(before, after, strict=True))
+        after = [entry.states for entry in library._index.snapshot().entries]
+    for ours, theirs in zip(before, after, strict=True):
+        assert ours is not None
+        assert theirs is not None
+        assert np.array_equal(ours.means, theirs.means)
+        assert all(map(np.array_equal, ours.sentences, theirs.sentences))
 
 
 _INGEST = """
@@ -402,7 +417,7 @@ async def test_ingest_goes_on_after_kill_9(tmp_path: Path) -> None:
         assert library.doc_ids == tuple(sorted(each.doc_id for each in wanted))
         chunks = sum(len(Chunker().cut(each.text)) for each in wanted)
         assert library.size.chunks == chunks
-        assert sum(len(rows) for rows, _ in library._shelf.store.pages()) == chunks
+        assert sum(len(rows) for rows, _ in library._index.store.pages()) == chunks
 
 
 def test_a_state_file_that_another_service_writes_is_left_alone(tmp_path: Path) -> None:
@@ -412,7 +427,7 @@ def test_a_state_file_that_another_service_writes_is_left_alone(tmp_path: Path) 
     for path in (fresh, abandoned):
         path.touch()
     os.utime(abandoned, (0, 0))
-    files.save("kept", [np.ones((2, 4), np.int8)])
-    files.save("gone", [np.ones((2, 4), np.int8)])
+    files.keep("kept", [np.ones((2, 3), np.int8)], 1)
+    files.keep("gone", [np.ones((2, 3), np.int8)], 1)
     files.keep_only({"kept"})
-    assert {path.name for path in folder.iterdir()} == {"kept.npz", fresh.name}
+    assert {path.name for path in folder.iterdir()} == {"kept.states", fresh.name}

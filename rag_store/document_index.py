@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from rag_store.catalog import Entry, sort_out
 from rag_store.documents import Document, sha256_32
 from rag_store.embedders import Embedder
+from rag_store.errors import RagUsageError
 from rag_store.fingerprint import Fingerprint
 from rag_store.ingest import Progress, Writer
 from rag_store.settings import Settings
@@ -28,7 +29,7 @@ class Size:
         return f"{self.documents} documents in {self.chunks} chunks{more}"
 
 
-class Shelf:
+class DocumentIndex:
     """What a library holds: the store, and the entries it gives in memory. Blocks."""
 
     def __init__(self, settings: Settings, embedder: Embedder, rebuild: bool) -> None:
@@ -36,13 +37,12 @@ class Shelf:
         identity = embedder.identity
         self.fingerprint = Fingerprint.of(identity, settings.chunker)
         self.store = ChunkStore(settings, self.fingerprint, rebuild)
-        files = (settings.path, settings.collection, self.fingerprint)
+        files = (settings.path, settings.collection, self.fingerprint, self.store.read_only)
         states = StateFiles(*files) if identity.states else None
         self.writer = Writer(self.store, states, embedder, settings.chunker)
         self._unsound: set[str] | None = None
         self.entries = {
-            doc_id: self.writer.restore_states(entry, identity.dim)
-            for doc_id, entry in self._read().items()
+            doc_id: self.writer.restore_states(entry) for doc_id, entry in self._read().items()
         }
         self._dim = identity.dim
         self._snapshot: Snapshot | None = None
@@ -68,8 +68,9 @@ class Shelf:
         """Take out those that are `gone`, and store the documents in place of any with their ids.
 
         Those that are gone must be there. One thread at a time. Until this returns labels search
-        what was there before.
+        what was there before. Raises RagUsageError where the library can only be read.
         """
+        self.require_writable()
         try:
             self._clean()
             self._remove(gone)
@@ -79,6 +80,13 @@ class Shelf:
             # What was changed until then is indexed by whoever asks next.
             self._show(lambda: None)
             raise
+
+    def require_writable(self) -> None:
+        """Raise RagUsageError where the library can only be read."""
+        if self.store.read_only:
+            raise RagUsageError(
+                "the library's folder can only be read: copy it, and change the copy"
+            )
 
     def snapshot(self) -> Snapshot:
         """All that was there when the latest change ended; indexed here where nobody has yet."""
