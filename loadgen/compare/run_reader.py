@@ -10,7 +10,7 @@ from loadgen.compare.locust_csv import LocustTable
 from loadgen.compare.run import ComparedRun, faults_of, stream_of
 from loadgen.compare.series import Series, Values, series_of
 from loadgen.errors import UsageError
-from loadgen.runs.columns import read_columns
+from loadgen.runs.columns import read_header
 from loadgen.runs.directory import RUN_JSON
 from loadgen.runs.json_file import malformed
 from loadgen.runs.recorded import REQUESTS_CSV, RecordedRun
@@ -27,8 +27,7 @@ def read_run(
         return _read_directory(path, warmup_s)
     if not path.exists():
         raise UsageError(f"no run at {path}: name a run directory or an exported CSV file")
-    columns = read_columns(path, ())
-    if columns.has(NEEDED):
+    if set(NEEDED) <= set(read_header(path)):
         return _requests(path, warmup_s or 0.0)
     return _of_locust(LocustTable.read(path), row_name, warmup_s or 0.0)
 

@@ -123,6 +123,15 @@ def read_columns(
     return Columns(0, problems=(Problem(remark, refusal),))
 
 
+def read_header(path: Path) -> tuple[str, ...]:
+    """The names of a file's columns, none where it has no such line."""
+    try:
+        with path.open(encoding="utf-8-sig", errors="replace", newline="") as file:
+            return tuple(next(csv.reader(file), ()))
+    except (OSError, csv.Error):
+        return ()
+
+
 class _Reading:
     """Columns while they fill."""
 
@@ -151,8 +160,7 @@ class _Reading:
             return Columns(0, problems=tuple(problems))
         adders = [(header.index(n), self._add_numbers, n) for n in self._numbers if n in header]
         adders += [(header.index(n), self._add_texts, n) for n in self._codes if n in header]
-        if adders:
-            self._take(rows, len(header), adders)
+        self._take(rows, len(header), adders)
         if missing := [name for name in needed if name not in header]:
             remark = f"{self._path.name} has no column {', '.join(missing)}"
             what = f"it has not the columns of a {self._path.name}"
@@ -160,7 +168,7 @@ class _Reading:
         return self._finished(tuple(header))
 
     def _take(self, rows: Iterator[list[str]], width: int, adders: Sequence[_Adder]) -> None:
-        places = itemgetter(*(place for place, _, _ in adders), 0)
+        places = itemgetter(*(place for place, _, _ in adders), 0, 0)
         for numbered in self._whole_rows(rows, width):
             cells = zip(*(places(row) for _, row in numbered), strict=True)
             for (_, add, name), column in zip(adders, cells, strict=False):
