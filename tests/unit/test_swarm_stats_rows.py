@@ -138,3 +138,14 @@ def test_seconds_long_past_are_forgotten_and_the_rate_of_now_is_the_same() -> No
         [sys.executable, "-c", FORGETFUL], capture_output=True, text=True, timeout=60, check=False
     )
     assert done.returncode == 0, done.stderr
+
+
+def test_replies_that_leave_a_zero_out_took_none_from_a_cache() -> None:
+    untold = {**OK, "prompt_tokens": 100}
+    told = {**untold, "cached_tokens": 90}
+    assert "Cached-token share (%)" not in logged([[untold, []]], [[untold, []]])
+    row = logged([[untold, []]], [[untold, []], [told, []]], [[untold, []]])
+    assert (row["Cached-token share (%)"]["count"], row["Cached-token share (%)"]["total"]) == (
+        4,
+        90.0,
+    )

@@ -22,7 +22,7 @@ from loadgen.stats.metrics import CATALOG, Metric, summarized
 from loadgen.stats.sketch import bucket_counts, bucket_middle
 
 KIND = "LLM"
-ITL = CATALOG["itl_ms"].row
+TTFT, ITL = CATALOG["ttft_ms"].row, CATALOG["itl_ms"].row
 TOKENS_PER_S = CATALOG["output_tokens_per_s"].row
 CACHED_SHARE = CATALOG["cached_share"].row
 
@@ -45,7 +45,7 @@ def log_records(stats: RequestStats, rows: Iterable[tuple[RequestRecord, list[fl
         values = (getattr(record, metric.column) for record in records)
         _log(stats, metric.row, [value for value in values if value is not None])
     _log(stats, ITL, list(chain.from_iterable(gaps_ms for _, gaps_ms in ok)))
-    _log(stats, CACHED_SHARE, list(_cached_shares(records)))
+    _log(stats, CACHED_SHARE, list(_cached_shares(stats, records)))
     speeds = list(_speeds(records))
     _log(stats, TOKENS_PER_S, [speed for speed, _ in speeds], [tokens for _, tokens in speeds])
 
@@ -80,10 +80,19 @@ def forget_seconds(stats: RequestStats) -> None:
                 del counts[second]
 
 
-def _cached_shares(records: list[RequestRecord]) -> Iterator[float]:
+def _cached_shares(stats: RequestStats, records: list[RequestRecord]) -> Iterator[float]:
+    """Of each reply, in percent; none until the host told of cached tokens. From then on a reply
+    without them took none from a cache, as those before, which are made up for."""
+    known = stats.entries.get((CACHED_SHARE, KIND))
+    if not (known and known.num_requests) and all(each.cached_tokens is None for each in records):
+        return
+    if not (known and known.num_requests):
+        before = stats.entries.get((TTFT, KIND))
+        first_tokens = sum(each.ttft_ms is not None for each in records)
+        yield from [0.0] * max(before.num_requests - first_tokens if before else 0, 0)
     for record in records:
-        if record.cached_tokens is not None and record.prompt_tokens:
-            yield 100.0 * record.cached_tokens / record.prompt_tokens
+        if record.prompt_tokens:
+            yield 100.0 * (record.cached_tokens or 0) / record.prompt_tokens
 
 
 def _speeds(records: list[RequestRecord]) -> Iterator[tuple[float, int]]:
