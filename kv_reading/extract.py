@@ -7,14 +7,11 @@ from pathlib import Path
 
 import numpy as np
 
-from kv_reading.errors import KvError
+from kv_reading import KvError
 from kv_reading.features import FeatureSet, pooled, write_features
-from kv_reading.kv import Floats, Kv, read_shape
-from kv_reading.reference import ReferenceModel
-from kv_reading.request import KvRequest, read_requests
-from kv_reading.run import CHUNKS, read_facts
-from kv_reading.stored import StoredKv, open_stored
-from kv_reading.tier import Missing
+from kv_reading.kv import Floats, Kv, ReferenceModel, read_shape
+from kv_reading.recording import CHUNKS, KvRequest, read_facts, read_requests
+from kv_reading.stored import Missing, StoredKv, open_stored
 
 FEATURES_NPZ = "features.npz"
 STORED, COMPUTED = "LMCache", "transformers"

@@ -1,4 +1,4 @@
-"""What is kept of a request's KV: pooled over tokens, for every layer and head."""
+"""What is kept of a request's KV: pooled over tokens, for every layer and head, and reduced."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -6,8 +6,9 @@ from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
+from sklearn.decomposition import PCA, TruncatedSVD
 
-from kv_reading.errors import KvError
+from kv_reading import KvError
 from kv_reading.kv import Floats, Kv
 
 POOLS, PARTS = ("mean", "last"), ("keys", "values")
@@ -34,7 +35,7 @@ class FeatureSet:
 
 
 @dataclass(frozen=True, slots=True)
-class Choice:
+class FeatureChoice:
     """Which of it becomes columns. `layers` of None are all; `layer_weights` are one for each of
     these."""
 
@@ -70,7 +71,7 @@ def pooled(kv: Kv) -> Floats:
     return np.stack((both.mean(axis=3), both[:, :, :, -1])).astype(np.float32)
 
 
-def matrix(features: FeatureSet, choice: Choice) -> Floats:
+def matrix(features: FeatureSet, choice: FeatureChoice) -> Floats:
     """Rows of requests, each column with mean 0 and variance 1 (0 where it is constant), then
     weighted by its layer."""
     kept = features.pooled[:, POOLS.index(choice.pool)]
@@ -107,3 +108,25 @@ def read_features(path: Path) -> dict[str, FeatureSet]:
 def _feature_set(arm: str, file: "np.lib.npyio.NpzFile") -> FeatureSet:
     fields = ("pooled", "question_ids", "topics", "contexts", "texts")
     return FeatureSet(arm, str(file[f"{arm}:source"]), *(file[f"{arm}:{name}"] for name in fields))
+
+
+EXPLAINED = 0.9
+"""Share of the variance that is to be kept."""
+
+
+def by_pca(rows: Floats) -> Floats:
+    """The rows on their first principal components, [rows, dimensions]."""
+    return _enough(PCA(svd_solver="full").fit(rows), rows)
+
+
+def by_svd(rows: Floats) -> Floats:
+    """The same without centring, as suits sparse counts of words."""
+    most = min(rows.shape) - 1
+    return _enough(TruncatedSVD(max(most, 1), random_state=0).fit(rows), rows)
+
+
+def _enough(fitted: PCA | TruncatedSVD, rows: Floats) -> Floats:
+    shares = np.cumsum(np.nan_to_num(fitted.explained_variance_ratio_))
+    wanted = int(np.searchsorted(shares, EXPLAINED * shares[-1])) + 1
+    reduced: Floats = fitted.transform(rows)[:, :wanted].astype(np.float32)
+    return reduced

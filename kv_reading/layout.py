@@ -4,13 +4,14 @@ vLLM's CPU kernels pack a block's keys and values for the instructions of the ma
 copies blocks as they are, so what a chunk's bytes mean depends on the machine that made them.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import product
 
 import numpy as np
 
-from kv_reading.kv import Floats, Kv, Shape
+from kv_reading import KvError
+from kv_reading.kv import Floats, Kv, KvShape, joined
 
 TILE = 16
 """Tokens or dimensions side by side in AMX's packing."""
@@ -58,7 +59,7 @@ PLANES = "planes"
 WIDTH_BYTES = {"bfloat16": 2, "float16": 2, "float32": 4}
 
 
-def possible_layouts(shape: Shape, chunk_tokens: int, chunk_bytes: int) -> list[Layout]:
+def possible_layouts(shape: KvShape, chunk_tokens: int, chunk_bytes: int) -> list[Layout]:
     """Those that a chunk of this size can have; none where the size does not fit the model."""
     each, rest = divmod(chunk_bytes, shape.values_per_token * chunk_tokens)
     dtypes = [] if rest else [name for name, width in WIDTH_BYTES.items() if width == each]
@@ -67,7 +68,7 @@ def possible_layouts(shape: Shape, chunk_tokens: int, chunk_bytes: int) -> list[
     return [*found, *(Layout(PLANES, dtype, chunk_tokens) for dtype in dtypes)]
 
 
-def decode(content: bytes, shape: Shape, layout: Layout) -> Kv:
+def decode(content: bytes, shape: KvShape, layout: Layout) -> Kv:
     """Keys and values of one chunk. `content` must have a whole number of blocks."""
     flat = _floats(content, layout.dtype)
     if layout.packing == PLANES:
@@ -84,7 +85,7 @@ def decode(content: bytes, shape: Shape, layout: Layout) -> Kv:
     return Kv(merged[0], merged[1])
 
 
-def _fits(packing: str, shape: Shape) -> bool:
+def _fits(packing: str, shape: KvShape) -> bool:
     return packing != "amx" or shape.head_dim % TILE == 0
 
 
@@ -93,3 +94,50 @@ def _floats(content: bytes, dtype: str) -> Floats:
         widened = np.frombuffer(content, "<u2").astype(np.uint32) << 16
         return widened.view(np.float32)
     return np.frombuffer(content, np.dtype(dtype).newbyteorder("<")).astype(np.float32)
+
+
+MIN_COSINE = 0.97
+"""Of the keys, or values, of one layer with those of the forward pass. Rounding in an engine's
+bfloat16 costs under 0.01 here; a wrong layout leaves under 0.5."""
+
+
+def agreement(stored: Kv, reference: Kv) -> float:
+    """The lowest cosine over layers, keys and values, each layer taken as one long vector."""
+    cosines = (_cosines(stored.keys, reference.keys), _cosines(stored.values, reference.values))
+    return float(np.min(cosines))
+
+
+def find_layout(
+    contents: Sequence[bytes], reference: Kv, shape: KvShape, chunk_tokens: int
+) -> tuple[Layout, float]:
+    """The layout in which these chunks of one prompt agree best with its forward pass, and how
+    well. Raises KvError where none does."""
+    if reference.keys.shape[:2] != (shape.layers, shape.heads):
+        raise KvError(f"the model's KV is {reference.keys.shape}, its config says {shape}")
+    tried: list[tuple[float, Layout]] = []
+    whole = reference.part(0, chunk_tokens * len(contents))
+    for layout in possible_layouts(shape, chunk_tokens, len(contents[0])):
+        stored = joined([decode(content, shape, layout) for content in contents])
+        tried.append((agreement(stored, whole), layout))
+    if not tried:
+        raise KvError(
+            f"a chunk of {len(contents[0])} bytes is not {chunk_tokens} tokens of"
+            f" {shape.layers} layers, {shape.heads} heads and {shape.head_dim} dimensions:"
+            " name the model that was served"
+        )
+    best, layout = max(tried, key=lambda each: each[0])
+    if not best >= MIN_COSINE:
+        raise KvError(
+            "the stored KV matches a forward pass of the model in no known layout (best cosine"
+            f" {best:.2f}, {layout.packing}): decode it on the kind of machine that made it, with"
+            " the model that was served, or use --reference"
+        )
+    return layout, best
+
+
+def _cosines(one: Floats, other: Floats) -> Floats:
+    first, second = (each.reshape(len(each), -1).astype(np.float64) for each in (one, other))
+    lengths = np.linalg.norm(first, axis=1) * np.linalg.norm(second, axis=1)
+    products = np.sum(first * second, axis=1) / np.maximum(lengths, 1e-30)
+    cosines: Floats = np.nan_to_num(products, nan=-1.0).astype(np.float32)
+    return cosines

@@ -5,15 +5,57 @@ from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
+from sklearn.cluster import DBSCAN, HDBSCAN, AgglomerativeClustering, KMeans
 from sklearn.metrics import (
     adjusted_rand_score,
     normalized_mutual_info_score,
     silhouette_score,
 )
 from sklearn.metrics.cluster import contingency_matrix
+from sklearn.neighbors import NearestNeighbors
 
-from kv_reading.clustering import METHODS, Clusters
 from kv_reading.kv import Floats
+
+Clusters = npt.NDArray[np.int64]
+SMALLEST = 2
+"""Rows of a dense group."""
+
+
+def kmeans(rows: Floats, groups: int, seed: int) -> Clusters:
+    """The best of five starts; told how many groups there are."""
+    return _clusters(KMeans(groups, n_init=5, random_state=seed).fit_predict(rows))
+
+
+def agglomerative(rows: Floats, groups: int, seed: int) -> Clusters:
+    """Ward's linkage; told how many groups there are."""
+    return _clusters(AgglomerativeClustering(groups).fit_predict(rows))
+
+
+def hdbscan(rows: Floats, groups: int, seed: int) -> Clusters:
+    """Not told how many groups there are."""
+    return _clusters(HDBSCAN(min_cluster_size=SMALLEST, copy=True).fit_predict(rows))
+
+
+def dbscan(rows: Floats, groups: int, seed: int) -> Clusters:
+    """With a radius that reaches a neighbour of nine rows in ten; not told how many groups there
+    are."""
+    nearest, _ = NearestNeighbors(n_neighbors=2).fit(rows).kneighbors(rows)
+    radius = max(float(np.quantile(nearest[:, 1], 0.9)), 1e-6)
+    return _clusters(DBSCAN(eps=radius, min_samples=SMALLEST).fit_predict(rows))
+
+
+METHODS: dict[str, Callable[[Floats, int, int], Clusters]] = {
+    "k-means": kmeans,
+    "agglomerative": agglomerative,
+    "HDBSCAN": hdbscan,
+    "DBSCAN": dbscan,
+}
+"""Each gets rows, the number of true groups and a seed."""
+
+
+def _clusters(found: npt.NDArray[np.generic]) -> Clusters:
+    return found.astype(np.int64)
+
 
 Labels = npt.NDArray[np.generic]
 SEEDS, KEPT_SHARE = 20, 0.8
@@ -21,7 +63,7 @@ SEEDS, KEPT_SHARE = 20, 0.8
 
 
 @dataclass(frozen=True, slots=True)
-class Estimate:
+class SeedEstimate:
     """The mean over seeds, and between what 95 % of them lie."""
 
     mean: float
@@ -39,10 +81,10 @@ class Score:
     requests: int
     labels: int
     dimensions: int | None
-    ari: Estimate
-    nmi: Estimate
-    purity: Estimate
-    permuted: Estimate
+    ari: SeedEstimate
+    nmi: SeedEstimate
+    purity: SeedEstimate
+    permuted: SeedEstimate
     silhouette: float | None
     centroid: float | None
 
@@ -103,7 +145,7 @@ def _estimates(
     labels: Labels,
     grouped: Callable[[npt.NDArray[np.int64], int], Clusters],
     seeds: int,
-) -> dict[str, Estimate]:
+) -> dict[str, SeedEstimate]:
     found: dict[str, list[float]] = {"ari": [], "nmi": [], "purity": [], "permuted": []}
     for seed in range(seeds):
         rng = np.random.default_rng(seed)
@@ -116,9 +158,9 @@ def _estimates(
     return {name: _estimate(values) for name, values in found.items()}
 
 
-def _estimate(values: Sequence[float]) -> Estimate:
+def _estimate(values: Sequence[float]) -> SeedEstimate:
     low, high = np.quantile(values, (0.025, 0.975))
-    return Estimate(float(np.mean(values)), float(low), float(high))
+    return SeedEstimate(float(np.mean(values)), float(low), float(high))
 
 
 def _silhouette(rows: Floats, labels: Labels) -> float | None:

@@ -11,7 +11,7 @@ from typing import Any
 from aiohttp import web
 from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, Histogram, generate_latest
 
-from kv_reading.errors import KvError
+from kv_reading import KvError
 from kv_reading.labelling import FEATURES, KvLabel, KvLabeller
 from rag_store.documents import clean
 from rag_store.service.body import read_body, usable_text
@@ -24,7 +24,7 @@ DRAIN_S = 2.0
 
 
 @dataclass(frozen=True, slots=True)
-class KvFacts:
+class KvServiceFacts:
     """What the service tells of itself; `model` is the name under which it is served."""
 
     model: str
@@ -38,7 +38,7 @@ class KvService:
 
     def __init__(self, labeller: KvLabeller, model: str) -> None:
         self._labeller = labeller
-        self.facts = KvFacts(model, FEATURES, len(labeller.doc_ids), labeller.questions)
+        self.facts = KvServiceFacts(model, FEATURES, len(labeller.doc_ids), labeller.questions)
         self._thread = ThreadPoolExecutor(1)
         self._gate = Gate(QUEUE)
         self._registry = CollectorRegistry()

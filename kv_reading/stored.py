@@ -1,16 +1,143 @@
-"""The KV that LMCache stored, by token ids, once its layout is known to be read rightly."""
+"""The KV that LMCache stored, by token ids, once its layout is known to be read rightly.
 
+LMCache's file system tier names a chunk by a digest of its tokens and of all before it.
+"""
+
+import struct
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from kv_reading.errors import KvError
-from kv_reading.kv import Kv, Shape, joined
-from kv_reading.layout import Layout, decode
-from kv_reading.reference import ReferenceModel
-from kv_reading.request import KvRequest
-from kv_reading.self_test import MIN_COSINE, agreement, find_layout
-from kv_reading.tier import FsTier, Missing
+from blake3 import blake3
+
+from kv_reading import KvError
+from kv_reading.kv import Kv, KvShape, ReferenceModel, joined
+from kv_reading.layout import MIN_COSINE, Layout, agreement, decode, find_layout
+from kv_reading.recording import KvRequest
+
+SUFFIX, SEPARATOR, SLASH = ".data", "@", "-SEP-"
+_FIRST = blake3(bytes(8) + struct.pack(">I", 0)).digest()
+"""Before the first chunk stands what LMCache's TokenHasher calls `none_hash`: the digest of the
+number 0 and the one token 0."""
+
+
+@dataclass(frozen=True, slots=True)
+class ChunkName:
+    """A file name of LMCache's file system tier, taken apart. `rank` packs world size and rank
+    of the worker, `group` counts groups of layers, `salt` keeps users apart."""
+
+    model: str
+    rank: int
+    group: int
+    digest: bytes
+    salt: str = ""
+
+
+def parse_name(path: Path) -> ChunkName | None:
+    """None for a file that is no finished chunk, as one still being written."""
+    if path.suffix != SUFFIX:
+        return None
+    fields = path.name.removesuffix(SUFFIX).split(SEPARATOR)
+    if len(fields) not in (4, 5):
+        return None
+    model, rank, group, digest, *salt = fields
+    try:
+        name = ChunkName(
+            model.replace(SLASH, "/"),
+            int(rank, 16),
+            int(group, 16),
+            bytes.fromhex(digest),
+            salt[0] if salt else "",
+        )
+    except ValueError:
+        return None
+    return name if len(name.digest) == len(_FIRST) else None
+
+
+def chunk_digests(token_ids: Sequence[int], chunk_tokens: int) -> list[bytes]:
+    """The digest of each full chunk, in order; what is left over is stored nowhere."""
+    digests: list[bytes] = []
+    before = _FIRST
+    for end in range(chunk_tokens, len(token_ids) + 1, chunk_tokens):
+        ids = token_ids[end - chunk_tokens : end]
+        before = blake3(before + struct.pack(f">{chunk_tokens}I", *ids)).digest()
+        digests.append(before)
+    return digests
+
+
+@dataclass(frozen=True, slots=True)
+class Missing:
+    """Why the KV of a request cannot be had."""
+
+    reason: str
+
+
+class FsTier:
+    """Chunks by digest, as they lay in the folder when it was opened. Other files are passed by.
+
+    Raises KvError for a folder that cannot be read, or that holds chunks of several models or
+    workers: whose is meant cannot be known from token ids.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self._files = _index(folder)
+
+    def missing(self, digests: Sequence[bytes]) -> int:
+        """How many of these chunks are not there."""
+        return sum(digest not in self._files for digest in digests)
+
+    def read(
+        self, token_ids: Sequence[int], chunk_tokens: int, chunk_bytes: int
+    ) -> list[bytes] | Missing:
+        """The content of all full chunks of these tokens, each of `chunk_bytes`."""
+        digests = chunk_digests(token_ids, chunk_tokens)
+        if not digests:
+            return Missing(f"{len(token_ids)} tokens fill no chunk of {chunk_tokens}")
+        found: list[bytes] = []
+        for number, digest in enumerate(digests):
+            content = self._content(digest)
+            if content is None:
+                return Missing(f"chunk {number} of {len(digests)} is not in {self.folder}")
+            if len(content) != chunk_bytes:
+                return Missing(f"chunk {number} has {len(content)} bytes, not {chunk_bytes}")
+            found.append(content)
+        return found
+
+    def size_bytes(self) -> int | None:
+        """What most chunks have; None without any."""
+        sizes = [path.stat().st_size for path in self._files.values() if path.exists()]
+        return max(set(sizes), key=sizes.count) if sizes else None
+
+    def _content(self, digest: bytes) -> bytes | None:
+        path = self._files.get(digest)
+        try:
+            return None if path is None else path.read_bytes()
+        except OSError:  # evicted since
+            return None
+
+
+def _index(folder: Path) -> dict[bytes, Path]:
+    try:
+        paths = sorted(folder.iterdir())
+    except OSError as error:
+        raise KvError(f"cannot read the tier {folder}: {error.strerror}") from error
+    files: dict[bytes, Path] = {}
+    owners: set[tuple[str, int, int, str]] = set()
+    for path in paths:
+        name = parse_name(path)
+        if name is not None and path.is_file():
+            files[name.digest] = path
+            owners.add(_owner(name))
+    if len(owners) > 1:
+        told = ", ".join(f"{model} rank {rank:#x}" for model, rank, _, _ in sorted(owners))
+        raise KvError(f"{folder} holds chunks of several models or workers ({told}): use one alone")
+    return files
+
+
+def _owner(name: ChunkName) -> tuple[str, int, int, str]:
+    return name.model, name.rank, name.group, name.salt
+
 
 TESTED = 4
 """Prompts of different kinds whose stored KV is compared with a forward pass."""
@@ -23,7 +150,7 @@ class StoredKv:
     tier: FsTier
     chunk_tokens: int
     chunk_bytes: int
-    shape: Shape
+    shape: KvShape
     layout: Layout
     cosine: float
 
@@ -47,7 +174,7 @@ class StoredKv:
 def open_stored(
     folder: Path,
     chunk_tokens: int,
-    shape: Shape,
+    shape: KvShape,
     computing: ReferenceModel,
     requests: Sequence[KvRequest],
 ) -> StoredKv:

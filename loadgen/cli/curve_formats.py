@@ -11,7 +11,7 @@ from rich.console import Console
 from rich.table import Table
 
 from loadgen.locality.curve import ENOUGH, CacheCurve
-from loadgen.locality.measured import Measured
+from loadgen.locality.measured import MeasuredRun
 
 FORMATS = ("table", "json", "csv")
 COLUMNS = ("kv_tokens", "blocks", "kv_mb", "hit_rate", "cached_tokens", "computed_tokens")
@@ -24,7 +24,7 @@ class Prediction:
 
     curve: CacheCurve
     bytes_per_token: int | None
-    measured: tuple[Measured, ...]
+    measured: tuple[MeasuredRun, ...]
 
     def mb(self, tokens: int) -> float | None:
         """Millions of bytes of so many tokens."""
@@ -132,7 +132,7 @@ def _size(prediction: Prediction, tokens: int) -> str:
     )
 
 
-def _errors(measured: Sequence[Measured]) -> str:
+def _errors(measured: Sequence[MeasuredRun]) -> str:
     """Runs stand last, since their names may be long and are not to be broken."""
     lines = ["KV tokens  requests  in flight  measured  predicted  error, points  run"]
     for each in measured:

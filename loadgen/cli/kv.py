@@ -16,7 +16,7 @@ def kv_command(arguments: list[str]) -> int:
     """Record prompts with their stored KV, make features of recorded ones, or serve labels."""
     parsed = _parser().parse_args(arguments)
     try:
-        from kv_reading.errors import KvError
+        from kv_reading import KvError
 
         try:
             return COMMANDS[parsed.command](parsed)
@@ -59,8 +59,7 @@ def _extract(parsed: argparse.Namespace) -> int:
 
 
 def _serve(parsed: argparse.Namespace) -> int:
-    from kv_reading.earlier import read_earlier
-    from kv_reading.labelling import KvLabeller
+    from kv_reading.labelling import KvLabeller, read_earlier
     from kv_reading.service import KvService, bound_socket, serve
     from loadgen.launch.label_service import earlier_questions
     from loadgen.launch.target_run import demo_model

@@ -36,7 +36,7 @@ def kv_study_command(arguments: list[str]) -> int:
     """
     parsed = _parser().parse_args(arguments)
     try:
-        from kv_reading.errors import KvError
+        from kv_reading import KvError
         from rag_store.errors import RagError
 
         try:
@@ -81,7 +81,7 @@ def _study(parsed: argparse.Namespace, arguments: list[str]) -> int:
 
 
 def _record(parsed: argparse.Namespace, recording: Path) -> int:
-    from kv_reading.run import KV_JSON
+    from kv_reading.recording import KV_JSON
     from loadgen.launch.kv_record import KvRecording, record
 
     if (recording / KV_JSON).exists():
@@ -100,8 +100,8 @@ def _serving(parsed: argparse.Namespace, recording: Path, out: Path) -> "Definit
     """The sweep over labels, with the model that was recorded, and the questions of the split
     `test` where the corpus has one."""
     from dashboards.studies.task4.serving import serving_definition
-    from kv_reading.earlier import write_asked
-    from kv_reading.run import read_facts
+    from kv_reading.labelling import write_asked
+    from kv_reading.recording import read_facts
     from loadgen.launch.label_service import earlier_questions
     from loadgen.workload.corpus import load_documents
 
@@ -128,7 +128,7 @@ def _sweep(definition: "Definition", out: Path) -> int:
 
 
 def _check_model(model: str | None, recording: Path) -> None:
-    from kv_reading.run import read_facts
+    from kv_reading.recording import read_facts
 
     recorded = read_facts(recording).model
     if model is not None and Path(model).expanduser().resolve() != Path(recorded):

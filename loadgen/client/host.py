@@ -72,7 +72,7 @@ class TooLong(Malformed):
 
 
 @dataclass(frozen=True, slots=True)
-class Answer:
+class HostAnswer:
     """What a host said to one question."""
 
     status: int
@@ -113,7 +113,7 @@ class Questioner:
     async def __aexit__(self, *_: object) -> None:
         await self._wire.__aexit__()
 
-    async def ask(self, method: str, path: str, body: object = None) -> Answer:
+    async def ask(self, method: str, path: str, body: object = None) -> HostAnswer:
         """The answer to one question, with a JSON body or none.
 
         Raises a StreamFailure, of which TooLong is one, and TimeoutError.
@@ -121,7 +121,7 @@ class Questioner:
         sink = WholeReply()
         await self._wire.send(self._request(method, path, body), sink, self.timeout_s)
         head = sink.head
-        return Answer(head.status, head.content_type, head.location, bytes(sink.body))
+        return HostAnswer(head.status, head.content_type, head.location, bytes(sink.body))
 
     def _request(self, method: str, path: str, body: object) -> bytes:
         content = b"" if body is None else orjson.dumps(body)
@@ -176,7 +176,7 @@ class Host:
         async with Questioner(address, headers, timeout_s) as questioner:
             yield cls(address, headers, questioner)
 
-    async def ask(self, method: str, path: str, body: object = None) -> Answer:
+    async def ask(self, method: str, path: str, body: object = None) -> HostAnswer:
         """The answer to one question, with a JSON body or none. Raises HostError for no answer."""
         try:
             return await self._questioner.ask(method, path, body)
@@ -207,6 +207,6 @@ class Host:
         except HostError:
             return None
 
-    def quote(self, answer: Answer) -> str:
+    def quote(self, answer: HostAnswer) -> str:
         """The host's own words in an error answer, short and without our secrets."""
         return one_line(redacted(host_message(answer.body), self._secrets), 120)

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
-from loadgen.client.host import Answer, Host
+from loadgen.client.host import Host, HostAnswer
 from loadgen.context import Document
 from loadgen.errors import HostError
 
@@ -65,7 +65,7 @@ async def probe_rag(
         )
 
 
-def _require_ready(host: Host, ready: Answer) -> None:
+def _require_ready(host: Host, ready: HostAnswer) -> None:
     if ready.status == 503:
         raise HostError(f"host {host.url} is not ready ({host.quote(ready)}): wait until it is")
     if ready.json().get("status") != "ready":

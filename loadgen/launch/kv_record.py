@@ -8,11 +8,20 @@ from typing import Any
 
 from tokenizers import Tokenizer
 
-from kv_reading.chunks import chunk_digests
-from kv_reading.design import Design, Ids, Source, cut_sources, make_requests
-from kv_reading.request import KvRequest, write_requests
-from kv_reading.run import CHUNKS, KV_JSON, LIBRARY_JSONL, RunFacts
-from kv_reading.tier import FsTier
+from kv_reading.recording import (
+    CHUNKS,
+    KV_JSON,
+    LIBRARY_JSONL,
+    Design,
+    Ids,
+    KvRequest,
+    RunFacts,
+    Source,
+    cut_sources,
+    make_requests,
+    write_requests,
+)
+from kv_reading.stored import FsTier, chunk_digests
 from loadgen.errors import TargetError, UsageError
 from loadgen.launch.arguments import TargetArguments
 from loadgen.launch.target_run import choose_targets, target_settings, tokenizer_of

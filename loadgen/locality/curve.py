@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from loadgen.errors import UsageError
 from loadgen.locality.lru_stack import LruStack
-from loadgen.locality.replay import Replay
+from loadgen.locality.replay import CacheReplay
 from loadgen.locality.trace import Trace
 
 ENOUGH = 0.99
@@ -69,8 +69,8 @@ def predict(trace: Trace, capacities_tokens: Sequence[int] = ()) -> CacheCurve:
     """The curve at these sizes, or at some from the least to the working set.
 
     One request after the other it is what vLLM's block pool does but for second copies of a block
-    (see LruStack); with requests side by side it is an estimate (see Replay). Sizes are rounded up
-    to whole blocks. Raises UsageError for an empty trace or a size that cannot serve it.
+    (see LruStack); with requests side by side it is an estimate (see CacheReplay). Sizes are
+    rounded up to whole blocks. Raises UsageError for an empty trace or a size that cannot serve it.
     """
     if not trace.chains:
         raise UsageError("no request was sent: a cache curve needs at least one")
@@ -117,7 +117,7 @@ class _Curve:
             self._known[blocks] = (
                 self._stack.cached_tokens(blocks)
                 if self._trace.is_sequential
-                else Replay(self._trace, blocks).run().cached_tokens
+                else CacheReplay(self._trace, blocks).run().cached_tokens
             )
         return self._known[blocks]
 

@@ -11,7 +11,7 @@ from loadgen.runs.recorded import argument
 
 
 @dataclass(frozen=True, slots=True)
-class Measured:
+class MeasuredRun:
     """A run with a cache of `tokens`. Both rates are of the engine's own cache, 0 to 1; the
     predicted one is that of the requests which this very run sent."""
 
@@ -28,7 +28,7 @@ class Measured:
         return 100 * (self.predicted - self.hit_rate)
 
 
-def measured_run(run: Path, tokenizer: str | None = None) -> Measured:
+def measured_run(run: Path, tokenizer: str | None = None) -> MeasuredRun:
     """The run's point and the error of its prediction. Raises UsageError where the size of the
     cache or the hit rate is not known."""
     recorded = recorded_run(run)
@@ -44,7 +44,7 @@ def measured_run(run: Path, tokenizer: str | None = None) -> Measured:
         raise UsageError(f"{run} has no hit rate of the engine in its summary.json: run it again")
     trace = trace_of_run(run, tokenizer)
     predicted = predict(trace, [int(tokens)]).points[0].hit_rate
-    return Measured(
+    return MeasuredRun(
         name=str(run),
         tokens=int(tokens),
         hit_rate=float(hit_rate),

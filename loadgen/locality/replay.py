@@ -37,7 +37,7 @@ class Running:
         return self.replied >= max(self.chain.output_tokens, 1)
 
 
-class Replay:
+class CacheReplay:
     """What vLLM's scheduler does with a trace, without times: a step is the clock.
 
     In each step the requests at work go on, first those admitted first, then waiting ones are
@@ -72,7 +72,7 @@ class Replay:
         """Of all requests."""
         return sum(self.cached)
 
-    def run(self) -> "Replay":
+    def run(self) -> "CacheReplay":
         """To the last reply. Raises ValueError where the longest request does not fit."""
         while self._running or self._waiting:
             self._step()

@@ -19,7 +19,7 @@ class Sample(NamedTuple):
     value: float
 
 
-class Series(NamedTuple):
+class MetricSeries(NamedTuple):
     """Samples of one metric that carry these labels at least, as `name{label="value"}` says."""
 
     name: str

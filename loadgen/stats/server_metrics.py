@@ -10,7 +10,7 @@ from typing import NamedTuple, Self
 from loadgen.client.failures import ConnectFailed, StreamFailure
 from loadgen.client.host import Questioner, TooLong
 from loadgen.stats.memory import GpuMemory, tree_rss_mb
-from loadgen.stats.prometheus import MetricReader, Series
+from loadgen.stats.prometheus import MetricReader, MetricSeries
 from loadgen.stats.server_sample import (
     CACHE_FIGURES,
     CACHE_PREFIX,
@@ -89,7 +89,9 @@ class _Service:
         url = source.metrics_url
         self.questioner = None if url is None else Questioner(url, {}, _TIMEOUT_S)
         self._series = {
-            name: Series.parse(text) for name, text in source.series.items() if name in figures
+            name: MetricSeries.parse(text)
+            for name, text in source.series.items()
+            if name in figures
         }
         self._reader = MetricReader({series.name for series in self._series.values()})
 

@@ -9,7 +9,7 @@ from typing import Any
 
 from loadgen.errors import UsageError
 from loadgen.sweep.option import Value, as_words, is_value, text_of
-from loadgen.targets.toml_table import Table
+from loadgen.targets.toml_table import TomlTable
 
 ENGINE_STARTS = ("per-repeat", "once")
 OURS = {
@@ -66,7 +66,7 @@ class Definition:
         about all of the table."""
         if not key:
             return UsageError(f"{self.source} [{table}]: {problem}")
-        return Table({}, self.source, table).error(key, problem)
+        return TomlTable({}, self.source, table).error(key, problem)
 
     def command(self, out: Path) -> str:
         """What to type for it to be made in `out`; one that comes from no file has options only."""
@@ -144,7 +144,7 @@ def read_definition(path: Path) -> Definition:
         raise UsageError(f"{path} is not valid TOML: it is nested too deeply") from None
     except ValueError as error:
         raise UsageError(f"{path} is not valid TOML: {error}") from None
-    root = Table(values, str(path), "")
+    root = TomlTable(values, str(path), "")
     root.allow(*(each.name for each in fields(Definition) if each.name != "source"))
     root.required_text("name")
     for name, kind, meaning in _KINDS:

@@ -12,9 +12,9 @@ from pathlib import Path
 from typing import Literal, get_args
 
 from loadgen.errors import UsageError
-from loadgen.stats.prometheus import Series
+from loadgen.stats.prometheus import MetricSeries
 from loadgen.stats.server_sample import CACHE_FIGURES, ENGINE_FIGURES
-from loadgen.targets.toml_table import Table
+from loadgen.targets.toml_table import TomlTable
 
 PLACEHOLDER = re.compile(r"\{([a-z][a-z0-9_]*(?:\.[a-z0-9_]+)?)\}")
 KNOWN = (
@@ -152,7 +152,7 @@ def find_target(catalog: Mapping[str, TargetSpec], name: str) -> TargetSpec:
     return catalog[name]
 
 
-def _shipped() -> Table:
+def _shipped() -> TomlTable:
     text = resources.files(__package__).joinpath("catalog.toml").read_text(encoding="utf-8")
     return _parse(text, "catalog.toml")
 
@@ -165,9 +165,9 @@ def _read(path: Path) -> str:
         raise UsageError(f"cannot read the targets file {path}: {reason}") from error
 
 
-def _parse(text: str, file: str) -> Table:
+def _parse(text: str, file: str) -> TomlTable:
     try:
-        root = Table(tomllib.loads(text), file, "")
+        root = TomlTable(tomllib.loads(text), file, "")
     except RecursionError:
         raise UsageError(f"{file} is not valid TOML: it is nested too deeply") from None
     except ValueError as error:
@@ -176,7 +176,7 @@ def _parse(text: str, file: str) -> Table:
     return root
 
 
-def _service(table: Table, name: str) -> ServiceSpec:
+def _service(table: TomlTable, name: str) -> ServiceSpec:
     table.allow(*(f.name for f in fields(ServiceSpec) if f.name not in ("name", "series")))
     own = _addition(table, "argv")
     if not own.args:
@@ -197,7 +197,7 @@ def _service(table: Table, name: str) -> ServiceSpec:
     )
 
 
-def _role(table: Table) -> Role | None:
+def _role(table: TomlTable) -> Role | None:
     given = table.text("role")
     for role in ROLES:
         if given == role:
@@ -207,19 +207,19 @@ def _role(table: Table) -> Role | None:
     return None
 
 
-def _series(table: Table) -> dict[str, str]:
+def _series(table: TomlTable) -> dict[str, str]:
     """A map of counters: figures and the series they are read from."""
     table.allow(*_FIGURES)
     series = {figure: table.required_text(figure) for figure in table.values}
     for figure, text in series.items():
         try:
-            Series.parse(text)
+            MetricSeries.parse(text)
         except ValueError as error:
             raise table.error(figure, str(error)) from None
     return series
 
 
-def _with_roles(services: tuple[ServiceSpec, ...], table: Table) -> tuple[ServiceSpec, ...]:
+def _with_roles(services: tuple[ServiceSpec, ...], table: TomlTable) -> tuple[ServiceSpec, ...]:
     """Each service with its role: the one that was given, or the usual one."""
     has_engine = any(each.role == "engine" for each in services)
     found = [
@@ -240,7 +240,7 @@ def _usual_role(service: ServiceSpec, is_engine: bool) -> Role:
     return "cache" if service.reset else "service"
 
 
-def _block_sizes(table: Table) -> dict[str, int]:
+def _block_sizes(table: TomlTable) -> dict[str, int]:
     table.allow(*PLATFORMS)
     for key, value in table.values.items():
         if not isinstance(value, int) or isinstance(value, bool) or value < 1:
@@ -248,7 +248,7 @@ def _block_sizes(table: Table) -> dict[str, int]:
     return dict(table.values)
 
 
-def _additions(table: Table) -> dict[str, Addition]:
+def _additions(table: TomlTable) -> dict[str, Addition]:
     table.table("when").allow(*CONDITIONS)
     additions = {}
     for condition, inner in table.tables("when").items():
@@ -257,7 +257,7 @@ def _additions(table: Table) -> dict[str, Addition]:
     return additions
 
 
-def _addition(table: Table, key: str) -> Addition:
+def _addition(table: TomlTable, key: str) -> Addition:
     addition = Addition(table.texts(key), table.mapping("env"))
     for place, texts in ((key, addition.args), ("env", addition.env.values())):
         for name in filter(None, map(unknown, texts)):
@@ -269,7 +269,7 @@ def _addition(table: Table, key: str) -> Addition:
 class _Catalog:
     """The tables of all files; of two with one name the later file's counts."""
 
-    def __init__(self, files: list[Table]) -> None:
+    def __init__(self, files: list[TomlTable]) -> None:
         self._files = files
         self._services = {
             name: _service(table, name)
@@ -287,7 +287,7 @@ class _Catalog:
         names = dict.fromkeys(name for file in self._files for name in file.table("targets").values)
         return {name: self._target(name, len(self._files), ()) for name in names}
 
-    def _target(self, name: str, below: int, chain: tuple[Table, ...]) -> TargetSpec:
+    def _target(self, name: str, below: int, chain: tuple[TomlTable, ...]) -> TargetSpec:
         """The topmost target of this name in `files[:below]`, with what it extends."""
         level, table = self._find(name, below)
         table.allow("description", "extends", "services", "args", "env")
@@ -304,7 +304,9 @@ class _Catalog:
         description = table.text("description") or (base.description if base else "")
         return TargetSpec(name, description, self._observed(services, table), extra)
 
-    def _observed(self, services: tuple[ServiceSpec, ...], table: Table) -> tuple[ServiceSpec, ...]:
+    def _observed(
+        self, services: tuple[ServiceSpec, ...], table: TomlTable
+    ) -> tuple[ServiceSpec, ...]:
         """The services with their roles and counters."""
         found = []
         for each in _with_roles(services, table):
@@ -321,12 +323,12 @@ class _Catalog:
                     known = ", ".join(self._counters)
                     raise table.error("counters", f"unknown counters {name!r}, known are {known}")
 
-    def _find(self, name: str, below: int) -> tuple[int, Table]:
+    def _find(self, name: str, below: int) -> tuple[int, TomlTable]:
         levels = [i for i in range(below) if name in self._files[i].table("targets").values]
         return levels[-1], self._files[levels[-1]].tables("targets")[name]
 
     def _base(
-        self, table: Table, name: str, level: int, chain: tuple[Table, ...]
+        self, table: TomlTable, name: str, level: int, chain: tuple[TomlTable, ...]
     ) -> TargetSpec | None:
         """What `extends` names; a target that extends its own name means an earlier file's."""
         base = table.text("extends")
@@ -338,7 +340,7 @@ class _Catalog:
             raise table.error("extends", f"unknown target {base!r}, known are {', '.join(known)}")
         return self._target(base, below, chain)
 
-    def _named_services(self, table: Table) -> tuple[ServiceSpec, ...]:
+    def _named_services(self, table: TomlTable) -> tuple[ServiceSpec, ...]:
         names = table.texts("services")
         for name in names:
             if name not in self._services:

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from loadgen.client.failures import StreamFailure
-from loadgen.client.host import Answer, Questioner
-from loadgen.stats.prometheus import MetricReader, Series
+from loadgen.client.host import HostAnswer, Questioner
+from loadgen.stats.prometheus import MetricReader, MetricSeries
 from loadgen.targets.plan import ServicePlan
 
 # Small ids are single bytes in every byte-level vocabulary, so any model knows these.
@@ -75,7 +75,7 @@ async def engine_cache(metrics_url: str, info: str) -> EngineCache | None:
     Raises ApiError.
     """
     page = await _page("GET", metrics_url)
-    for sample in MetricReader([Series.parse(info).name]).read(page):
+    for sample in MetricReader([MetricSeries.parse(info).name]).read(page):
         size, blocks = (sample.labels.get(name, "") for name in ("block_size", "num_gpu_blocks"))
         if size.isdigit() and blocks.isdigit():
             return EngineCache(int(size), int(blocks))
@@ -106,7 +106,7 @@ async def _page(method: str, url: str, body: object = None) -> bytes:
     return answer.body
 
 
-async def _answer(method: str, url: str, body: object, timeout_s: float) -> Answer:
+async def _answer(method: str, url: str, body: object, timeout_s: float) -> HostAnswer:
     try:
         async with Questioner(url, {}, timeout_s) as service:
             return await service.ask(method, "", body)

@@ -8,7 +8,7 @@ from loadgen.errors import UsageError
 
 
 @dataclass(frozen=True, slots=True)
-class Table:
+class TomlTable:
     """`name` is the dotted path inside `file`, empty for the root."""
 
     values: Mapping[str, Any]
@@ -55,14 +55,14 @@ class Table:
                 raise table.error(name, f"must be a string, not {value!r}")
         return {name: str(value) for name, value in table.values.items()}
 
-    def table(self, key: str) -> "Table":
+    def table(self, key: str) -> "TomlTable":
         """A table inside this one, empty when absent."""
         value = self.values.get(key, {})
         if not isinstance(value, dict):
             raise self.error(key, f"must be a table, not {value!r}")
-        return Table(value, self.file, f"{self.name}.{key}" if self.name else key)
+        return TomlTable(value, self.file, f"{self.name}.{key}" if self.name else key)
 
-    def tables(self, key: str) -> dict[str, "Table"]:
+    def tables(self, key: str) -> dict[str, "TomlTable"]:
         """The tables inside a table, by name."""
         outer = self.table(key)
         return {name: outer.table(name) for name in outer.values}

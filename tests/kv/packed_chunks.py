@@ -4,8 +4,8 @@ from collections.abc import Callable
 
 import numpy as np
 
-from kv_reading.chunks import SEPARATOR, SLASH, SUFFIX, ChunkName
 from kv_reading.kv import Floats, Kv
+from kv_reading.stored import SEPARATOR, SLASH, SUFFIX, ChunkName
 
 Place = Callable[[int, int, int, int], int]
 """Where a token's dimension stands in a block of so many tokens and dimensions."""

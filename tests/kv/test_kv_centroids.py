@@ -3,8 +3,8 @@
 import numpy as np
 import pytest
 
-from kv_reading.centroids import Centroids
-from kv_reading.errors import KvError
+from kv_reading import KvError
+from kv_reading.labelling import Centroids
 
 DOCUMENTS = ("a", "b", "c")
 

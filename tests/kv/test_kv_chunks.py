@@ -5,9 +5,8 @@ from pathlib import Path
 import pytest
 from packed_chunks import file_name
 
-from kv_reading.chunks import ChunkName, chunk_digests, parse_name
-from kv_reading.errors import KvError
-from kv_reading.tier import FsTier, Missing
+from kv_reading import KvError
+from kv_reading.stored import ChunkName, FsTier, Missing, chunk_digests, parse_name
 
 TOKENS = tuple(range(100, 400))
 FIRST, SECOND = (

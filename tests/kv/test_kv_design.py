@@ -5,9 +5,8 @@ from collections import Counter
 
 import pytest
 
-from kv_reading.design import Cut, Design, Source, cut_sources, make_requests
-from kv_reading.errors import KvError
-from kv_reading.request import KvRequest
+from kv_reading import KvError
+from kv_reading.recording import Cut, Design, KvRequest, Source, cut_sources, make_requests
 
 DESIGN = Design(passage_tokens=32, questions=2, short_questions=1)
 

@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from kv_reading.earlier import Earlier, read_earlier, write_asked
-from kv_reading.errors import KvError
+from kv_reading import KvError
+from kv_reading.labelling import Earlier, read_earlier, write_asked
 from loadgen.launch.label_service import earlier_questions
 
 ROWS = (("a", "One?", "dev"), ("a", "Two?", "test"), ("b", "Three?", "dev"), (None, "No?", "dev"))

@@ -10,15 +10,22 @@ import numpy as np
 import pytest
 from packed_chunks import as_bfloat16, file_name, packed
 
-from kv_reading.chunks import ChunkName, chunk_digests
-from kv_reading.design import Design, Source, cut_sources, make_requests
-from kv_reading.errors import KvError
+from kv_reading import KvError
 from kv_reading.extract import extract
 from kv_reading.features import pooled, read_features
-from kv_reading.kv import read_shape
-from kv_reading.reference import ReferenceModel
-from kv_reading.request import read_requests, write_requests
-from kv_reading.run import CHUNKS, KV_JSON, RunFacts
+from kv_reading.kv import ReferenceModel, read_shape
+from kv_reading.recording import (
+    CHUNKS,
+    KV_JSON,
+    Design,
+    RunFacts,
+    Source,
+    cut_sources,
+    make_requests,
+    read_requests,
+    write_requests,
+)
+from kv_reading.stored import ChunkName, chunk_digests
 
 pytest.importorskip("torch")
 CHUNK_TOKENS = 32

@@ -4,12 +4,11 @@ import numpy as np
 import pytest
 from packed_chunks import PLACES, as_bfloat16, packed, planes, random_kv
 
-from kv_reading.errors import KvError
-from kv_reading.kv import Kv, Shape, joined
-from kv_reading.layout import PLANES, Layout, decode
-from kv_reading.self_test import find_layout
+from kv_reading import KvError
+from kv_reading.kv import Kv, KvShape, joined
+from kv_reading.layout import PLANES, Layout, decode, find_layout
 
-SHAPE = Shape(layers=2, heads=2, head_dim=32)
+SHAPE = KvShape(layers=2, heads=2, head_dim=32)
 CHUNK_TOKENS = 64
 
 

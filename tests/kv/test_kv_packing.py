@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from packed_chunks import random_kv
 
-from kv_reading.kv import Kv, Shape
+from kv_reading.kv import Kv, KvShape
 from kv_reading.layout import Layout, decode
 
 pytestmark = pytest.mark.engine
@@ -30,6 +30,6 @@ def test_what_a_kernel_packs_comes_back(isa: str, packing: str) -> None:
     # As LMCache copies a block: by token, then by head.
     content = cache.view(HEADS, TOKENS, 2 * DIM).transpose(0, 1).contiguous()
     halves = content.view(torch.int16).numpy().astype("<i2").tobytes()
-    found: Kv = decode(halves, Shape(1, HEADS, DIM), Layout(packing, "bfloat16", TOKENS))
+    found: Kv = decode(halves, KvShape(1, HEADS, DIM), Layout(packing, "bfloat16", TOKENS))
     assert np.array_equal(found.keys, kv.keys)
     assert np.array_equal(found.values, kv.values)

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from kv_reading.run import KV_JSON, RunFacts
+from kv_reading.recording import KV_JSON, RunFacts
 from loadgen.cli.kv_study import told
 from loadgen.cli.main import main
 from loadgen.errors import UsageError

@@ -7,10 +7,8 @@ from sklearn.decomposition import PCA
 from sklearn.metrics import adjusted_rand_score, normalized_mutual_info_score, silhouette_score
 from sklearn.neighbors import NearestCentroid
 
-from kv_reading.clustering import METHODS
-from kv_reading.features import PARTS, Choice, FeatureSet, matrix
-from kv_reading.reduction import by_pca, by_svd
-from kv_reading.scores import KEPT_SHARE, centroid_share, purity, score, score_groups
+from kv_reading.features import PARTS, FeatureChoice, FeatureSet, by_pca, by_svd, matrix
+from kv_reading.scores import KEPT_SHARE, METHODS, centroid_share, purity, score, score_groups
 
 
 def blobs(spread: float) -> tuple[np.ndarray, np.ndarray]:
@@ -77,14 +75,14 @@ def features(pooled: np.ndarray) -> FeatureSet:
 def test_columns_are_standardised_and_chosen() -> None:
     pooled = np.random.default_rng(0).normal(3, 5, size=(9, 2, 2, 3, 2, 4))
     pooled[:, 0, 0, 0, 0, 0] = 7  # knows nothing
-    every = matrix(features(pooled), Choice())
+    every = matrix(features(pooled), FeatureChoice())
     assert every.shape == (9, 2 * 3 * 2 * 4)
     assert np.allclose(every.mean(axis=0), 0, atol=1e-5)
     assert np.allclose(np.delete(every, 0, axis=1).std(axis=0), 1, atol=1e-4)
     assert not every[:, 0].any()
-    some = matrix(features(pooled), Choice("last", PARTS[1:], (2,)))
+    some = matrix(features(pooled), FeatureChoice("last", PARTS[1:], (2,)))
     raw = pooled[:, 1, 1, 2].reshape(9, -1)
     assert np.allclose(some, (raw - raw.mean(0)) / raw.std(0), atol=1e-4)
-    weighted = matrix(features(pooled), Choice(layer_weights=(0.0, 0.0, 2.0)))
+    weighted = matrix(features(pooled), FeatureChoice(layer_weights=(0.0, 0.0, 2.0)))
     assert np.allclose(weighted[:, 16:24], 2 * every[:, 16:24])
     assert not weighted[:, :16].any()

@@ -14,9 +14,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from kv_reading.centroids import Centroids
 from kv_reading.features import pooled
-from kv_reading.reference import ReferenceModel
+from kv_reading.kv import ReferenceModel
+from kv_reading.labelling import Centroids
 from loadgen.cli.main import main
 from loadgen.client.label_probe import probe_kv
 from loadgen.client.retrieval import LABEL_ROUTE, RetrievalClient

@@ -20,12 +20,12 @@ from kv_reading.arms import (
     SWAPPED,
     TOPIC,
     WHOLE,
-    Row,
+    ArmScore,
     layer_scores,
     variants,
 )
-from kv_reading.features import Choice, FeatureSet, matrix
-from kv_reading.run import RunFacts
+from kv_reading.features import FeatureChoice, FeatureSet, matrix
+from kv_reading.recording import RunFacts
 from kv_reading.scores import score, score_groups
 
 DOCUMENTS, QUESTIONS, SEEDS = 5, 4, 2
@@ -57,10 +57,10 @@ def findings(signal: float, random_weights: bool = True) -> Findings:
     for each in features.values():
         for against in (TOPIC, CONTEXT) if each.arm == SWAPPED else (TOPIC,):
             labels = CONTEXTS if against == CONTEXT else TOPICS
-            found = score(matrix(each, Choice()), labels, seeds=SEEDS)
-            rows.append(Row(each.arm, each.source, against, found, found.centroid))
+            found = score(matrix(each, FeatureChoice()), labels, seeds=SEEDS)
+            rows.append(ArmScore(each.arm, each.source, against, found, found.centroid))
     retrieved = score_groups(TOPICS, np.unique(TOPICS, return_inverse=True)[1], SEEDS)
-    rows.append(Row(f"{RAG}:{MAIN}", RAG, TOPIC, retrieved, 1.0))
+    rows.append(ArmScore(f"{RAG}:{MAIN}", RAG, TOPIC, retrieved, 1.0))
     return Findings(
         facts=RunFacts("toy", random_weights, 128, 0),
         features=features,

@@ -11,7 +11,7 @@ from vllm.v1.core.sched.output import SchedulerOutput
 from vllm.v1.request import Request
 
 from loadgen.locality.lru_stack import LruStack
-from loadgen.locality.replay import Replay
+from loadgen.locality.replay import CacheReplay
 from loadgen.locality.trace import BlockNames, Trace
 
 Sending = tuple[tuple[int, ...], int]
@@ -90,7 +90,7 @@ def test_one_after_the_other_every_request_hits_what_was_predicted(
     for blocks in sizes(rng, trace.least_blocks):
         shape = EngineShape(blocks, block_size, async_scheduling=asynchronous)
         real = Clients(sent, shape, users=1).serve()
-        assert Replay(trace, blocks).run().cached == real
+        assert CacheReplay(trace, blocks).run().cached == real
         assert abs(stack.cached_tokens(blocks) - sum(real)) <= 0.01 * trace.prompt_tokens
 
 
@@ -103,7 +103,7 @@ def test_side_by_side_in_a_tight_cache_requests_wait_and_are_set_back_as_in_vllm
     trace = trace_of(sent, block_size, users=8)
     blocks = trace.least_blocks + 2
     real = Clients(sent, EngineShape(blocks, block_size), users=8).serve()
-    assert Replay(trace, blocks).run().cached_tokens == sum(real)
+    assert CacheReplay(trace, blocks).run().cached_tokens == sum(real)
 
 
 @pytest.mark.parametrize("users", [2, 16])
@@ -116,7 +116,7 @@ def test_side_by_side_the_error_is_within_three_points(users: int) -> None:
         for asynchronous in (False, True):
             shape = EngineShape(blocks, 16, async_scheduling=asynchronous)
             real = sum(Clients(sent, shape, users).serve())
-            error = abs(Replay(trace, blocks).run().cached_tokens - real) / trace.prompt_tokens
+            error = abs(CacheReplay(trace, blocks).run().cached_tokens - real) / trace.prompt_tokens
             assert error <= 0.03
 
 
@@ -126,4 +126,6 @@ def test_a_prompt_longer_than_a_step_hits_the_same() -> None:
     trace = trace_of(sent, 16, users=3)
     shape = EngineShape(trace.least_blocks + 20, 16, max_num_seqs=16, max_num_batched_tokens=64)
     real = Clients(sent, shape, users=3).serve()
-    assert sum(Replay(trace, trace.least_blocks + 20, step_tokens=64).run().cached) == sum(real)
+    assert sum(CacheReplay(trace, trace.least_blocks + 20, step_tokens=64).run().cached) == sum(
+        real
+    )

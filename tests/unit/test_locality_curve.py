@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from loadgen.errors import UsageError
 from loadgen.locality.curve import predict
 from loadgen.locality.lru_stack import LruStack
-from loadgen.locality.replay import Replay
+from loadgen.locality.replay import CacheReplay
 from loadgen.locality.trace import BlockNames, Chain, Trace
 
 BLOCK = 4
@@ -51,7 +51,7 @@ def test_one_pass_gives_what_serving_the_trace_at_each_size_gives(
 ) -> None:
     trace = trace_of(sent, output_tokens)
     blocks = trace.least_blocks + spare_blocks
-    assert LruStack(trace).cached_tokens(blocks) == Replay(trace, blocks).run().cached_tokens
+    assert LruStack(trace).cached_tokens(blocks) == CacheReplay(trace, blocks).run().cached_tokens
 
 
 def test_contexts_in_turn_need_room_for_all_of_them_and_the_question() -> None:
@@ -70,7 +70,7 @@ def test_contexts_in_turn_need_room_for_all_of_them_and_the_question() -> None:
 def test_the_last_token_of_a_repeated_prompt_is_computed_with_its_block() -> None:
     trace = trace_of(["a" * 8, "a" * 8])
     assert predict(trace, [64]).points[0].cached_tokens == 4
-    assert Replay(trace, 16).run().cached == [0, 4]
+    assert CacheReplay(trace, 16).run().cached == [0, 4]
 
 
 def test_full_blocks_of_replies_take_room_in_the_cache() -> None:
@@ -110,23 +110,23 @@ def test_requests_side_by_side_hold_blocks_that_others_could_use() -> None:
 def test_a_batch_is_sent_when_the_one_before_is_complete() -> None:
     """In batches of two, the second context of the first batch is still there for the second."""
     sent = [each * 8 + "?" for each in "abba"]
-    replay = Replay(trace_of(sent, 2, batch=2), 6).run()
+    replay = CacheReplay(trace_of(sent, 2, batch=2), 6).run()
     assert replay.cached == [0, 0, 8, 8]
 
 
 def test_a_request_that_does_not_fit_waits_for_room() -> None:
     sent = [each * 8 + "?" for each in "aabb"]
-    assert Replay(trace_of(sent, 2, users=4), 3).run().cached == [0, 8, 0, 8]
+    assert CacheReplay(trace_of(sent, 2, users=4), 3).run().cached == [0, 8, 0, 8]
 
 
 def test_one_that_outgrows_the_cache_beside_others_is_set_back_and_still_served() -> None:
-    replay = Replay(trace_of(["a" * 7, "b" * 7, "c" * 7], output_tokens=9, users=3), 6).run()
+    replay = CacheReplay(trace_of(["a" * 7, "b" * 7, "c" * 7], output_tokens=9, users=3), 6).run()
     assert len(replay.cached) == 3
 
 
 def test_a_prompt_longer_than_a_step_is_computed_in_pieces() -> None:
     trace = trace_of(["a" * 40 + "?", "a" * 40 + "!"], output_tokens=3)
-    assert Replay(trace, 20, step_tokens=7).run().cached == [0, 40]
+    assert CacheReplay(trace, 20, step_tokens=7).run().cached == [0, 40]
 
 
 @pytest.mark.parametrize(

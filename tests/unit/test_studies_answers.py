@@ -22,7 +22,7 @@ from dashboards.studies.task3.order import order_by_label
 from dashboards.studies.task3.retrieval import documents, retrieval
 from dashboards.studies.wording import times
 from loadgen.locality.curve import CacheCurve, predict
-from loadgen.locality.measured import Measured
+from loadgen.locality.measured import MeasuredRun
 from loadgen.locality.trace import Chain, Trace
 
 PLAIN, NO_REUSE, ORDERED = "vllm", "vllm-no-prefix-cache", "vllm-context"
@@ -462,7 +462,7 @@ def test_the_cache_that_is_enough_is_so_for_every_order() -> None:
     ("measured", "words"), [(0.51, "size a cache by it"), (0.6, "do not rely")]
 )
 def test_a_prediction_that_is_off_is_not_recommended(measured: float, words: str) -> None:
-    found = error([Measured("run", 5120, measured, 0.5, 40, 1)])
+    found = error([MeasuredRun("run", 5120, measured, 0.5, 40, 1)])
     assert words in found[1]
 
 

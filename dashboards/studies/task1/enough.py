@@ -9,7 +9,7 @@ from dashboards.studies.table import Table
 from dashboards.studies.wording import count, memory, percent, span
 from loadgen.locality.curve import CacheCurve, predict
 from loadgen.locality.finished import trace_of_run
-from loadgen.locality.measured import Measured, measured_run, run_bytes_per_token
+from loadgen.locality.measured import MeasuredRun, measured_run, run_bytes_per_token
 
 MOST_POINTS = 3.0
 """How far a prediction may be off and still be called right, in points of hit rate."""
@@ -62,7 +62,7 @@ def knee(curves: Sequence[CacheCurve], bytes_per_token: int | None) -> str:
     )
 
 
-def error(measured: Sequence[Measured]) -> tuple[str, str]:
+def error(measured: Sequence[MeasuredRun]) -> tuple[str, str]:
     """How far the predictions are off, and what follows."""
     worst = max(measured, key=lambda each: abs(each.error_points))
     off = abs(worst.error_points)
@@ -81,7 +81,7 @@ def error(measured: Sequence[Measured]) -> tuple[str, str]:
     return text, f"That is more than the {MOST_POINTS:g} points it may be: do not rely on it here."
 
 
-def _table(measured: Sequence[tuple[int, Measured]]) -> Table:
+def _table(measured: Sequence[tuple[int, MeasuredRun]]) -> Table:
     rows = tuple(
         (
             count(each.tokens),

@@ -19,9 +19,9 @@ from kv_reading.arms import (
     SWAPPED,
     WHOLE,
     WORDS,
-    Row,
+    ArmScore,
 )
-from kv_reading.scores import Estimate, Score
+from kv_reading.scores import Score, SeedEstimate
 
 WEAK, STRONG = 0.3, 0.7
 """Of an ARI: below is weak, above is most of the way."""
@@ -47,7 +47,7 @@ def strength(score: Score) -> str:
     return "mostly" if score.ari.mean >= STRONG else "in part"
 
 
-def estimate(value: Estimate) -> str:
+def estimate(value: SeedEstimate) -> str:
     """`0.09 (0.05 to 0.13)`."""
     return f"{value.mean:.2f} ({value.low:.2f} to {value.high:.2f})"
 
@@ -224,5 +224,5 @@ def _use_sentences(findings: Findings) -> Iterator[str]:
     )
 
 
-def _right(row: Row) -> str:
+def _right(row: ArmScore) -> str:
     return "not known" if row.right is None else percent(row.right)

@@ -8,8 +8,8 @@ from dashboards.studies.cell import Cells
 from kv_reading.arms import (
     MAIN,
     OWN,
+    ArmScore,
     LayerScore,
-    Row,
     Variant,
     arm_rows,
     layer_scores,
@@ -17,7 +17,7 @@ from kv_reading.arms import (
 )
 from kv_reading.extract import FEATURES_NPZ
 from kv_reading.features import FeatureSet, read_features
-from kv_reading.run import RunFacts, read_facts, read_library
+from kv_reading.recording import RunFacts, read_facts, read_library
 
 SEEDS, QUICK_SEEDS = 20, 8
 
@@ -29,14 +29,14 @@ class Findings:
 
     facts: RunFacts
     features: Mapping[str, FeatureSet]
-    rows: tuple[Row, ...]
+    rows: tuple[ArmScore, ...]
     variants: tuple[Variant, ...]
     layers: tuple[LayerScore, ...]
     seeds: int
     notes: tuple[str, ...]
     serving: Cells
 
-    def row(self, key: str, against: str = "topic") -> Row | None:
+    def row(self, key: str, against: str = "topic") -> ArmScore | None:
         """An arm's row, None where it was not measured."""
         found = (row for row in self.rows if (row.key, row.against) == (key, against))
         return next(found, None)

@@ -17,7 +17,7 @@ from dashboards.figures.style import (
     new_figure,
 )
 from kv_reading.arms import LayerScore
-from kv_reading.features import Choice, FeatureSet, matrix
+from kv_reading.features import FeatureChoice, FeatureSet, matrix
 from kv_reading.kv import Floats
 
 MARKERS = "osD^"
@@ -27,13 +27,13 @@ COLOURS = 16
 
 def scatter(arms: Sequence[tuple[str, FeatureSet]]) -> Figure:
     """Two principal components of each arm side by side, coloured by the question's document."""
-    placed = [PCA(2).fit_transform(matrix(features, Choice())) for _, features in arms]
+    placed = [PCA(2).fit_transform(matrix(features, FeatureChoice())) for _, features in arms]
     return _points(arms, placed, ("first component", "second"))
 
 
 def neighbours(arms: Sequence[tuple[str, FeatureSet]]) -> Figure:
     """The same by t-SNE, which keeps near requests near; for the eye only."""
-    placed = [_by_neighbours(matrix(features, Choice())) for _, features in arms]
+    placed = [_by_neighbours(matrix(features, FeatureChoice())) for _, features in arms]
     return _points(arms, placed, ("t-SNE", ""))
 
 
@@ -85,7 +85,7 @@ def heat_map(arms: Sequence[tuple[str, FeatureSet]]) -> Figure:
     figure = new_figure(7.2, 3.6)
     grid = figure.add_gridspec(1, len(arms))
     for at, (title, features) in enumerate(arms):
-        rows = matrix(features, Choice())
+        rows = matrix(features, FeatureChoice())
         rows = rows / np.maximum(np.linalg.norm(rows, axis=1, keepdims=True), 1e-9)
         axes = figure.add_subplot(grid[0, at])
         axes.set_title(title, loc="left")

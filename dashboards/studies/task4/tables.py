@@ -3,9 +3,9 @@
 from dashboards.studies.table import Table
 from dashboards.studies.task4.findings import Findings
 from dashboards.studies.wording import percent
-from kv_reading.arms import CONTEXT, MAIN, OTHER, OWN, SHORT, SHORT_OWN, SWAPPED, WHOLE, Row
-from kv_reading.features import Choice
-from kv_reading.scores import Estimate, Score
+from kv_reading.arms import CONTEXT, MAIN, OTHER, OWN, SHORT, SHORT_OWN, SWAPPED, WHOLE, ArmScore
+from kv_reading.features import FeatureChoice
+from kv_reading.scores import Score, SeedEstimate
 
 NAMES = {
     WHOLE: "context and question",
@@ -43,7 +43,7 @@ def variant_table(findings: Findings) -> Table:
     return Table(header, tuple(rows))
 
 
-def taken(choice: Choice) -> str:
+def taken(choice: FeatureChoice) -> str:
     """`keys and values`, and whether early layers count more."""
     weighted = ", early layers weighted" if choice.layer_weights else ""
     return f"{' and '.join(choice.parts)}{weighted}"
@@ -59,7 +59,7 @@ def layer_table(findings: Findings) -> Table:
     return Table(header, tuple(rows))
 
 
-def _arm(row: Row) -> tuple[str, ...]:
+def _arm(row: ArmScore) -> tuple[str, ...]:
     _, _, arm = row.key.rpartition(":")
     name = PLAIN[arm] if ":" in row.key else NAMES[arm]
     against = "document of the context" if row.against == CONTEXT else "document of the question"
@@ -85,5 +85,5 @@ def _scores(score: Score, right: float | None) -> tuple[str, ...]:
     )
 
 
-def _estimate(value: Estimate) -> str:
+def _estimate(value: SeedEstimate) -> str:
     return f"{value.mean:.2f} ({value.low:.2f} to {value.high:.2f})"

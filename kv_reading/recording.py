@@ -1,16 +1,116 @@
-"""Which prompts are recorded, so that what a cache shares cannot pass for what it knows.
+"""A recording: which prompts it is of, and its directory.
 
-Every document gives one passage as its context, and several others, each as long as whole chunks,
-that stand for long questions. Each question is asked alone, under its document's context, under
-another passage of its document, and under the context of another document.
+What a cache shares cannot pass for what it knows. Every document gives one passage as its context,
+and several others, each as long as whole chunks, that stand for long questions. Each question is
+asked alone, under its document's context, under another passage of its document, and under the
+context of another document.
 """
 
+import json
 import random
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
 
-from kv_reading.errors import KvError
-from kv_reading.request import KvRequest
+from kv_reading import KvError
+
+REQUESTS_JSONL = "requests.jsonl"
+
+
+@dataclass(frozen=True, slots=True)
+class KvRequest:
+    """`prompt` is what stands before the question: `own`, `alone`, `other` or `swapped`, for short
+    questions `short-own` or `short-alone`. `topic` is the document the question is about,
+    `context` the one its context was taken from, empty without one. The question begins with
+    token `question_from` and goes to the end. `text` is the question."""
+
+    prompt: str
+    question_id: str
+    topic: str
+    context: str
+    question_from: int
+    token_ids: tuple[int, ...]
+    text: str
+
+
+def write_requests(folder: Path, requests: Iterable[KvRequest]) -> None:
+    """One JSON object a line, in a folder that is there."""
+    lines = (json.dumps(asdict(request), ensure_ascii=False) for request in requests)
+    (folder / REQUESTS_JSONL).write_text("\n".join(lines) + "\n", encoding="utf-8")
+
+
+def read_requests(folder: Path) -> list[KvRequest]:
+    """Raises KvError for a folder without them, or with a damaged file."""
+    path = folder / REQUESTS_JSONL
+    try:
+        lines = path.read_text(encoding="utf-8").splitlines()
+        return [_request(json.loads(line)) for line in lines if line]
+    except OSError as error:
+        raise KvError(
+            f"{folder} holds no recorded prompts: make them by `kvswarm kv record`"
+        ) from error
+    except (ValueError, TypeError, KeyError) as error:
+        raise KvError(f"{path} is damaged ({error}): record again") from error
+
+
+def _request(found: dict[str, object]) -> KvRequest:
+    ids = found.pop("token_ids")
+    if not isinstance(ids, list) or not all(isinstance(each, int) for each in ids):
+        raise ValueError("token_ids are no list of numbers")
+    return KvRequest(**found, token_ids=tuple(ids))  # type: ignore[arg-type]
+
+
+KV_JSON, CHUNKS, LIBRARY_JSONL = "kv.json", "chunks", "library.jsonl"
+
+
+@dataclass(frozen=True, slots=True)
+class RunFacts:
+    """`model` is the folder that was served; a chunk has `chunk_tokens`."""
+
+    model: str
+    random_weights: bool
+    chunk_tokens: int
+    seed: int
+    versions: Mapping[str, Any] = field(default_factory=dict)
+
+    def as_json(self) -> dict[str, Any]:
+        """As kv.json keeps it."""
+        return asdict(self)
+
+
+@dataclass(frozen=True, slots=True)
+class LibraryDocument:
+    """`text` is the document less the passages that stand for questions, `whole` all of it."""
+
+    doc_id: str
+    title: str
+    text: str
+    whole: str
+
+
+def read_facts(folder: Path) -> RunFacts:
+    """Raises KvError for a directory that holds no complete recording."""
+    path = folder / KV_JSON
+    try:
+        return RunFacts(**json.loads(path.read_text(encoding="utf-8")))
+    except OSError as error:
+        raise KvError(
+            f"{folder} holds no complete recording: make one by `kvswarm kv record`"
+        ) from error
+    except (ValueError, TypeError) as error:
+        raise KvError(f"{path} is damaged ({error}): record again") from error
+
+
+def read_library(folder: Path) -> list[LibraryDocument]:
+    """The documents of a recording. Raises KvError."""
+    path = folder / LIBRARY_JSONL
+    try:
+        lines = path.read_text(encoding="utf-8").splitlines()
+        return [LibraryDocument(**json.loads(line)) for line in lines if line]
+    except (OSError, ValueError, TypeError) as error:
+        raise KvError(f"cannot read {path} ({error}): record again") from error
+
 
 Ids = tuple[int, ...]
 SHINGLE_TOKENS = 8
