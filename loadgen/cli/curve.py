@@ -8,12 +8,9 @@ from loadgen.cli.curve_formats import FORMATS, Prediction, formatted
 from loadgen.errors import UsageError
 from loadgen.launch.arguments import Parser
 from loadgen.locality.curve import predict
-from loadgen.locality.finished import USUAL_BLOCK_SIZE, trace_of_run
-from loadgen.locality.kv_bytes import kv_bytes_per_token
-from loadgen.locality.measured import measured_run, run_bytes_per_token
-from loadgen.locality.planned import trace_of_plan
-from loadgen.locality.token_ids import TokenIds
-from loadgen.locality.trace import Trace
+from loadgen.locality.measured import kv_bytes_per_token, measured_run, run_bytes_per_token
+from loadgen.locality.trace import TokenIds, Trace
+from loadgen.locality.trace_sources import USUAL_BLOCK_SIZE, trace_of_plan, trace_of_run
 from loadgen.swarm.options.flags import add_options
 from loadgen.swarm.options.swarm_options import SwarmOptions
 from loadgen.targets.demo_model import default_model_dir, is_complete

@@ -1,12 +1,13 @@
 """What an engine's cache did in a finished run, beside what is predicted for that run."""
 
+import json
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from loadgen.errors import UsageError
 from loadgen.locality.curve import predict
-from loadgen.locality.finished import recorded_run, trace_of_run
-from loadgen.locality.kv_bytes import kv_bytes_per_token
+from loadgen.locality.trace_sources import recorded_run, trace_of_run
 from loadgen.runs.recorded import argument
 
 
@@ -63,3 +64,30 @@ def run_bytes_per_token(run: Path) -> int | None:
     given = (argument(argv, "--kv-cache-dtype"), argument(argv, "--dtype"))
     named = [dtype for dtype in given if dtype and dtype != "auto"]
     return kv_bytes_per_token(Path(model), *named[:1])
+
+
+DTYPE_BYTES = {"float32": 4, "float": 4, "bfloat16": 2, "float16": 2, "half": 2, "fp8": 1}
+
+
+def kv_bytes_per_token(model: Path, kv_dtype: str = "auto") -> int | None:
+    """Keys and values of all layers: 2 x layers x KV heads x head dimension x bytes of a number.
+
+    `kv_dtype` is vLLM's `--kv-cache-dtype`. None where the folder has no such `config.json`, or
+    one of an attention that keeps something else.
+    """
+    try:
+        config = json.loads((model / "config.json").read_text(encoding="utf-8"))
+        return _bytes(config, kv_dtype)
+    except (OSError, ValueError, KeyError, TypeError, AttributeError):
+        return None
+
+
+def _bytes(config: dict[str, Any], kv_dtype: str) -> int | None:
+    if "kv_lora_rank" in config:
+        return None
+    heads = config["num_attention_heads"]
+    kv_heads = config.get("num_key_value_heads") or heads
+    head_dim = config.get("head_dim") or config["hidden_size"] // heads
+    own = str(config.get("dtype") or config.get("torch_dtype") or "bfloat16")
+    dtype = own if kv_dtype == "auto" else kv_dtype.partition("_")[0]
+    return int(2 * config["num_hidden_layers"] * kv_heads * head_dim * DTYPE_BYTES[dtype])

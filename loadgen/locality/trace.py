@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from loadgen.errors import UsageError
+from loadgen.workload.lengths import TokenizerTokens
 
 MAX_BLOCK_SIZE = 65536
 
@@ -87,3 +88,11 @@ class BlockNames:
             parent = self._names.setdefault(key, len(self._names) + 1)
             names.append(parent)
         return Chain(tuple(names), len(token_ids), output_tokens)
+
+
+class TokenIds(TokenizerTokens):
+    """Lengths and ids by the model's own tokenizer."""
+
+    def ids(self, prompt: str) -> list[int]:
+        """Token ids of a prompt, with the special tokens that a completion request gets."""
+        return self._tokenizer.encode(prompt).ids

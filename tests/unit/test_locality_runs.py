@@ -14,12 +14,9 @@ from tokenizers import Tokenizer, models, pre_tokenizers, processors
 from loadgen.cli.main import main
 from loadgen.errors import UsageError
 from loadgen.locality.curve import predict
-from loadgen.locality.finished import trace_of_run
-from loadgen.locality.kv_bytes import kv_bytes_per_token
-from loadgen.locality.measured import measured_run, run_bytes_per_token
-from loadgen.locality.planned import trace_of_plan
-from loadgen.locality.token_ids import TokenIds
-from loadgen.locality.trace import Chain, Trace
+from loadgen.locality.measured import kv_bytes_per_token, measured_run, run_bytes_per_token
+from loadgen.locality.trace import Chain, TokenIds, Trace
+from loadgen.locality.trace_sources import trace_of_plan, trace_of_run
 from loadgen.record import COLUMNS
 from loadgen.workload.batches import Batching
 from loadgen.workload.corpus import load_corpus

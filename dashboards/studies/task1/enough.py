@@ -8,8 +8,8 @@ from dashboards.studies.cell import Cells
 from dashboards.studies.table import Table
 from dashboards.studies.wording import count, memory, percent, span
 from loadgen.locality.curve import CacheCurve, predict
-from loadgen.locality.finished import trace_of_run
 from loadgen.locality.measured import MeasuredRun, measured_run, run_bytes_per_token
+from loadgen.locality.trace_sources import trace_of_run
 
 MOST_POINTS = 3.0
 """How far a prediction may be off and still be called right, in points of hit rate."""

@@ -1,35 +1,125 @@
-"""The trace of a finished run, from its directory."""
+"""The trace of a run: of one that nobody has sent yet, or of a finished one by its directory."""
 
 import statistics
 from bisect import bisect_right
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from itertools import islice
+from itertools import chain, count, islice
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 
-from loadgen.context import Draw
+from loadgen.context import Draw, Request
 from loadgen.errors import UsageError
-from loadgen.locality.shared_prefixes import shared_prefix_chains
-from loadgen.locality.token_ids import TokenIds
-from loadgen.locality.trace import BlockNames, Chain, Trace
+from loadgen.locality.trace import BlockNames, Chain, TokenIds, Trace
 from loadgen.runs.directory import RUN_JSON
 from loadgen.runs.recorded import REQUESTS_CSV, RecordedRun
 from loadgen.runs.requests import Requests, read_requests
-from loadgen.workload.corpus import load_corpus
+from loadgen.workload.batches import Batching
+from loadgen.workload.corpus import Corpus, load_corpus
 from loadgen.workload.settings import Span, WorkloadSettings
 from loadgen.workload.stream import Stream
 from loadgen.workload.workload import Workload
+
+MAX_REQUESTS = 1_000_000
+
+
+def trace_of_plan(
+    corpus: Corpus,
+    settings: WorkloadSettings,
+    tokens: TokenIds,
+    requests: int,
+    block_size: int,
+    users: int = 1,
+    batching: Batching | None = None,
+) -> Trace:
+    """The first requests that a run with these settings sends, in batches where told so.
+
+    `users` keep one request, or one batch, in flight each; `block_size` is in tokens. Raises
+    UsageError for what is out of range.
+    """
+    _require("--requests", requests, MAX_REQUESTS)
+    _require("-u", users, MAX_REQUESTS)
+    names = BlockNames(block_size)
+    sent = islice(_requests(Workload(corpus, settings, tokens), batching), requests)
+    return Trace(
+        chains=tuple(names.chain(tokens.ids(each.prompt), each.max_tokens) for each in sent),
+        block_size=block_size,
+        users=users,
+        batch_size=batching.size if batching else 1,
+        source="the requests that this workload sends first, as token ids",
+    )
+
+
+def _requests(workload: Workload, batching: Batching | None) -> Iterator[Request]:
+    if batching is None:
+        return workload.requests()
+    return chain.from_iterable(batch.requests for batch in workload.batches(batching))
+
+
+def _require(name: str, value: int, most: int) -> None:
+    if not 1 <= value <= most:
+        raise UsageError(f"{name} {value} is out of range: give 1 to {most}")
+
+
+class Told(Protocol):
+    """What a run tells of a request; lengths in tokens."""
+
+    @property
+    def context(self) -> str:
+        """The context's id, empty where there is none."""
+
+    @property
+    def question(self) -> str:
+        """The question's id."""
+
+    @property
+    def prompt_tokens(self) -> int:
+        """Length of the prompt."""
+
+    @property
+    def output_tokens(self) -> int:
+        """Length of the reply."""
+
+
+def shared_prefix_chains(requests: Sequence[Told], block_size: int) -> tuple[Chain, ...]:
+    """One chain for each request. All prompts of a context share what its shortest prompt has, so
+    the prefix is too long by that prompt's question; the same question is the same prompt."""
+    shared = _shortest(requests)
+    names: dict[tuple[str, str, int], int] = {}
+    chains = []
+    for each in requests:
+        common = shared[each.context] // block_size if each.context else 0
+        keys = chain(
+            ((each.context, "", place) for place in range(common)),
+            ((each.context, each.question, place) for place in count(common)),
+        )
+        blocks = (names.setdefault(key, len(names) + 1) for key in keys)
+        chains.append(_cut(blocks, each, block_size))
+    return tuple(chains)
+
+
+def _cut(blocks: Iterable[int], request: Told, block_size: int) -> Chain:
+    full = request.prompt_tokens // block_size
+    named = tuple(name for name, _ in zip(blocks, range(full), strict=False))
+    return Chain(named, request.prompt_tokens, request.output_tokens)
+
+
+def _shortest(requests: Iterable[Told]) -> dict[str, int]:
+    found: dict[str, int] = {}
+    for each in requests:
+        found[each.context] = min(each.prompt_tokens, found.get(each.context, each.prompt_tokens))
+    return found
+
 
 USUAL_BLOCK_SIZE = 16
 """Tokens of a KV block of vLLM on a GPU, for runs whose engine kvswarm did not start."""
 
 
 @dataclass(frozen=True, slots=True)
-class Sent:
+class SentRequest:
     """A row of `requests.csv` that was sent; `context` is the one before the question, empty where
     there was none."""
 
@@ -75,7 +165,7 @@ def recorded_run(path: Path) -> RecordedRun:
     return RecordedRun(path, is_strict=True)
 
 
-def _sent(run: RecordedRun) -> list[Sent]:
+def _sent(run: RecordedRun) -> list[SentRequest]:
     """All requests that an engine counted, those of a warm-up too. Raises UsageError."""
     rows = read_requests(run.path / REQUESTS_CSV)
     if not rows.rows and rows.has(("sent_s", "prompt_tokens")):
@@ -107,10 +197,10 @@ def _sent(run: RecordedRun) -> list[Sent]:
         map(int, output_tokens),
         strict=True,
     )
-    return [Sent(*each) for each in told]
+    return [SentRequest(*each) for each in told]
 
 
-def _in_order(rows: Sequence[Sent], options: Mapping[str, Any]) -> list[Sent]:
+def _in_order(rows: Sequence[SentRequest], options: Mapping[str, Any]) -> list[SentRequest]:
     """The prompts of a list call are sent at the same moment, in the order of the batch."""
     found = sorted(rows, key=lambda each: each.index)
     if options.get("order") != "grouped":
@@ -121,7 +211,7 @@ def _in_order(rows: Sequence[Sent], options: Mapping[str, Any]) -> list[Sent]:
     return sorted(found, key=lambda each: (each.sent_s, first[each.batch, each.context]))
 
 
-def _in_flight(sent: Sequence[Sent]) -> int:
+def _in_flight(sent: Sequence[SentRequest]) -> int:
     """The median number of requests on their way when one is sent, itself included."""
     ends = sorted(each.end_s for each in sent)
     counts = (place + 1 - bisect_right(ends, each.sent_s) for place, each in enumerate(sent))
@@ -129,7 +219,7 @@ def _in_flight(sent: Sequence[Sent]) -> int:
 
 
 def _chains(
-    run: RecordedRun, sent: Sequence[Sent], names: BlockNames, tokenizer: str | None
+    run: RecordedRun, sent: Sequence[SentRequest], names: BlockNames, tokenizer: str | None
 ) -> tuple[tuple[Chain, ...], str]:
     tokens = TokenIds.from_path_or_name(tokenizer) if tokenizer else _own_tokens(run)
     if tokens is None:
@@ -156,7 +246,7 @@ def _own_tokens(run: RecordedRun) -> TokenIds | None:
 
 
 def _made_anew(
-    run: RecordedRun, sent: Sequence[Sent], names: BlockNames, tokens: TokenIds
+    run: RecordedRun, sent: Sequence[SentRequest], names: BlockNames, tokens: TokenIds
 ) -> tuple[Chain, ...] | None:
     """None where a prompt is not as long as the engine counted it."""
     workload = _workload(run.options, tokens)
