@@ -1,6 +1,5 @@
 """A RAG service of ours between its start and its stop, and the folder of its library."""
 
-import fcntl
 import hashlib
 import sys
 from collections.abc import AsyncIterator, Iterator
@@ -12,6 +11,7 @@ from pathlib import Path
 from typing import TextIO
 
 from loadgen.errors import UsageError
+from loadgen.runs.lock import take_lock
 from loadgen.targets.hardware import free_ports, home
 from loadgen.targets.plan import ServicePlan
 from loadgen.targets.service_group import ServiceGroup
@@ -40,31 +40,27 @@ def library_folder(corpus: CorpusTexts) -> Iterator[LibraryFolder]:
 
     A second run at the same time gets a second folder. Raises UsageError where none can be made.
     """
-    shelf = home() / "rag" / hashlib.sha256(corpus.name.encode()).hexdigest()[:16]
+    folder = home() / "rag" / hashlib.sha256(corpus.name.encode()).hexdigest()[:16]
     with ExitStack() as stack:
         try:
-            shelf.mkdir(parents=True, exist_ok=True)
-            number, lock = _first_free(shelf)
+            folder.mkdir(parents=True, exist_ok=True)
+            number, lock = _first_free(folder)
             stack.enter_context(lock)
-            source = shelf / f"{number}.jsonl"
+            source = folder / f"{number}.jsonl"
             source.write_text(corpus.documents, encoding="utf-8")
         except OSError as error:
             raise UsageError(
-                f"cannot keep a library in {shelf}: {error.strerror}:"
+                f"cannot keep a library in {folder}: {error.strerror}:"
                 " name a folder with KVSWARM_HOME"
             ) from error
-        yield LibraryFolder(shelf / str(number), source)
+        yield LibraryFolder(folder / str(number), source)
 
 
-def _first_free(shelf: Path) -> tuple[int, TextIO]:
+def _first_free(folder: Path) -> tuple[int, TextIO]:
     """The lowest number that is not taken, and the open file that takes it, however we end."""
     for number in count():
-        lock = (shelf / f"{number}.lock").open("w")
-        try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            lock.close()
-        else:
+        lock = take_lock(folder / f"{number}.lock")
+        if lock is not None:
             return number, lock
     raise AssertionError("numbers do not end")
 
