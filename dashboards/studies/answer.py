@@ -1,10 +1,88 @@
-"""A question with what was measured of it."""
+"""An answer with its tables and pictures, and how it stands on a page."""
 
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 from matplotlib.figure import Figure
 
-from dashboards.studies.table import Table
+from dashboards.studies.cell import COMPUTED, EACH_COMPUTED, Cell, Cells
+from dashboards.studies.wording import count, duration, percent
+
+
+@dataclass(frozen=True, slots=True)
+class Table:
+    """Cells of text under a header."""
+
+    header: tuple[str, ...]
+    rows: tuple[tuple[str, ...], ...]
+
+    @property
+    def markdown(self) -> str:
+        """With the figures set to the right; nothing in a cell ends it."""
+        lines = [self.header, ("---", *["---:"] * (len(self.header) - 1)), *self.rows]
+        return "\n".join(f"| {' | '.join(map(_escaped, line))} |" for line in lines)
+
+
+def _escaped(text: str) -> str:
+    return " ".join(text.replace("|", "\\|").replace("<", "&lt;").split())
+
+
+Column = tuple[str, Callable[[float], str]]
+
+COLUMNS: dict[str, Column] = {
+    "requests": ("requests", count),
+    "ttft_p50_ms": ("TTFT p50", duration),
+    "ttft_mean_ms": ("TTFT mean", duration),
+    "ttft_p95_ms": ("TTFT p95", duration),
+    "e2e_p50_ms": ("whole reply p50", duration),
+    "makespan_p50_s": ("batch p50", lambda value: duration(1000 * value)),
+    "requests_per_s": ("requests/s", lambda value: f"{value:.2f}"),
+    COMPUTED: ("computed tokens", count),
+    EACH_COMPUTED: ("computed tokens a request", count),
+    "hit_rate": ("hit rate", percent),
+    "external_hit_rate": ("from LMCache", percent),
+    "label_accuracy": ("labels right", percent),
+    "refused_share": ("refused", percent),
+    "retrieval_p50_ms": ("retrieval p50", duration),
+    "retrieval_mean_ms": ("retrieval mean", duration),
+    "retrieval_share": ("of TTFT", percent),
+}
+"""What a summary's figure is called in a table, and how it is written."""
+FIRST = "ttft_mean_ms"
+LATENCY = ("requests", "ttft_p50_ms", FIRST, "ttft_p95_ms")
+REUSED = ("hit_rate", COMPUTED)
+
+
+def cell_table(cells: Cells, settings: Sequence[str], figures: Sequence[str]) -> Table:
+    """A row for each combination of `settings`, with the median of each figure over its repeats,
+    and the range where they differ."""
+    header = (*(setting.replace("_", " ") for setting in settings), "runs")
+    header = (*header, *(COLUMNS[name][0] for name in figures))
+    groups: dict[tuple[str, ...], list[Cell]] = {}
+    for cell in cells:
+        groups.setdefault(tuple(cell.settings.get(name, "") for name in settings), []).append(cell)
+    rows = (
+        (*key, str(len(group)), *(_shown_figure(Cells(tuple(group)), name) for name in figures))
+        for key, group in sorted(groups.items(), key=lambda item: _order(item[0]))
+    )
+    return Table(header, tuple(rows))
+
+
+def _shown_figure(cells: Cells, name: str) -> str:
+    values, write = cells.figures(name), COLUMNS[name][1]
+    if not values:
+        return ""
+    middle = write(cells.median(name) or 0.0)
+    low, high = write(min(values)), write(max(values))
+    return middle if low == high else f"{middle} ({low} to {high})"
+
+
+def _order(key: tuple[str, ...]) -> list[tuple[float, str]]:
+    return [(float(part), "") if _is_number(part) else (0.0, part) for part in key]
+
+
+def _is_number(text: str) -> bool:
+    return text.replace(".", "", 1).isdigit()
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,3 +107,15 @@ class Answer:
     def short(self) -> str:
         """The answer in one sentence."""
         return self.sentences[0] if self.sentences else "Not measured."
+
+
+def section(key: str, answer: Answer, name: str) -> Iterator[str]:
+    """Its paragraphs in Markdown; `name` is that of the study, with which its pictures begin."""
+    yield f'<a id="{key}"></a>\n## {answer.question}'
+    yield f"**{answer.short}**"
+    if answer.sentences[1:]:
+        yield "\n".join(f"- {sentence}" for sentence in answer.sentences[1:])
+    for picture in answer.pictures:
+        yield f"![{picture.shows}]({name}-{picture.name}.svg)"
+    for table in answer.tables:
+        yield table.markdown

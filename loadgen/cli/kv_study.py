@@ -16,7 +16,7 @@ from loadgen.runs.json_file import write_json
 from loadgen.runs.machine import machine, versions
 
 if TYPE_CHECKING:
-    from dashboards.studies.measured import Measured
+    from dashboards.studies.page import Measured
     from loadgen.sweep.definition import Definition
 
 KV_STUDY, STUDY_JSON = "task4", "study.json"
@@ -163,7 +163,7 @@ def _split(word: str) -> list[str]:
 
 
 def _measured(command: str) -> "Measured":
-    from dashboards.studies.measured import Measured, machine_words
+    from dashboards.studies.page import Measured, machine_words
 
     found = versions(NAMED)
     known = [f"{name} {found[name]}" for name in NAMED if name in found]

@@ -39,7 +39,7 @@ def study_command(arguments: list[str]) -> int:
 
 def _measure(parsed: argparse.Namespace) -> int:
     from dashboards.studies.corpora import write_corpora
-    from dashboards.studies.estimate import estimate
+    from dashboards.studies.study import estimate
     from loadgen.launch.sweep_run import make_sweep
 
     if parsed.directory is not None:
@@ -100,9 +100,8 @@ def _keep(out: Path, plan: "Plan") -> None:
 def _publish(plan: "Plan", out: Path, page: Path | None) -> None:
     """Write the page where it was asked for, else beside the runs, and say where it is."""
     from dashboards.studies.corpora import without_places
-    from dashboards.studies.measured import measured_by
     from dashboards.studies.overview import write_overview
-    from dashboards.studies.page import write_page
+    from dashboards.studies.page import measured_by, write_page
     from loadgen.sweep.table import read_cells
 
     folder = page or out

@@ -8,8 +8,8 @@ import pytest
 
 pytest.importorskip("matplotlib")
 from dashboards.studies.cell import Cells
-from dashboards.studies.measured import Measured
 from dashboards.studies.overview import read_summary
+from dashboards.studies.page import Measured
 from dashboards.studies.task4.findings import Findings
 from dashboards.studies.task4.page import write_page
 from kv_reading.arms import (

@@ -6,20 +6,14 @@ import numpy as np
 import pytest
 from study_cells import Made, cell, noisy
 
-from dashboards.studies.answer import Answer
+from dashboards.studies.answer import Answer, Table
 from dashboards.studies.cell import Cell, Cells
 from dashboards.studies.contrast import contrast
-from dashboards.studies.table import Table
-from dashboards.studies.task1.diversity import diversity
-from dashboards.studies.task1.enough import error, knee
-from dashboards.studies.task1.length import by_length
-from dashboards.studies.task1.offload import offload
-from dashboards.studies.task1.repeat import old_requests
-from dashboards.studies.task1.reuse import with_and_without
-from dashboards.studies.task2.gain import Gain
-from dashboards.studies.task2.why import why
-from dashboards.studies.task3.order import order_by_label
-from dashboards.studies.task3.retrieval import documents, retrieval
+from dashboards.studies.task1.caches import error, knee, offload
+from dashboards.studies.task1.diversity import diversity, old_requests
+from dashboards.studies.task1.length import by_length, with_and_without
+from dashboards.studies.task2 import Gain, why
+from dashboards.studies.task3 import documents, order_by_label, retrieval
 from dashboards.studies.wording import times
 from loadgen.locality.curve import CacheCurve, predict
 from loadgen.locality.measured import MeasuredRun

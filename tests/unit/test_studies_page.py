@@ -14,8 +14,7 @@ from study_cells import Made, noisy, write_run
 from dashboards.studies import page
 from dashboards.studies.catalog import STUDIES
 from dashboards.studies.corpora import SIZES, all_documents, write_corpora
-from dashboards.studies.estimate import estimate
-from dashboards.studies.study import Plan, read_plan
+from dashboards.studies.study import Plan, estimate, read_plan
 from loadgen.cli import kv_study
 from loadgen.cli.kv_study import without_folders
 from loadgen.cli.study import STUDY_JSON, study_command

@@ -9,8 +9,7 @@ pytest.importorskip("matplotlib")
 pytest.importorskip("sklearn")
 from study_cells import Made, cell, noisy
 
-from dashboards.studies.cell import Cells
-from dashboards.studies.targets import ORDERED, PLAIN
+from dashboards.studies.cell import ORDERED, PLAIN, Cells
 from dashboards.studies.task4.serving import (
     SERVING,
     serving_definition,

@@ -1,15 +1,18 @@
-"""More contexts, and how unevenly and in which runs they are asked for."""
+"""What requests have in common: more contexts, how they are mixed, and old requests fed again."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from functools import partial
+from statistics import median
+
+import numpy as np
 
 from dashboards.report.wording import listed
-from dashboards.studies.answer import Answer, Picture
+from dashboards.studies.answer import LATENCY, REUSED, Answer, Picture, Table, cell_table
 from dashboards.studies.cell import Cells
-from dashboards.studies.contrast import contrast
-from dashboards.studies.pictures import against, by_users
-from dashboards.studies.sweepwise import Contrasts
-from dashboards.studies.table import LATENCY, REUSED, cell_table
-from dashboards.studies.wording import crowd, percent
+from dashboards.studies.contrast import Contrast, Contrasts, contrast, contrast_runs
+from dashboards.studies.pictures import Line, against, by_users
+from dashboards.studies.requests import Requests, repeated_part
+from dashboards.studies.wording import count, crowd, percent
 
 ALIKE = {"zipf": 0, "stickiness": 0}
 """All contexts equally popular, each request drawn anew."""
@@ -108,3 +111,105 @@ def _mix(cells: Cells, mixed: Cells, name: str) -> Iterator[str]:
             f"{first['contexts']} contexts and {crowd(first['users'])}: mean TTFT is {found.words};"
             f" the cached share of the prompts is {hits.words}."
         )
+
+
+SIZE = "kv_tokens"
+SIDES = "new, mean TTFT", "repeated, mean TTFT"
+
+
+def old_requests(cells: Cells) -> Answer:
+    """Repeats against new requests of the same run, for each size."""
+    sentences: list[str] = []
+    tables: list[Table] = []
+    for users in cells.values("users"):
+        part = cells.where(users=users)
+        again = Contrasts("tokens of cache", tuple(_by_size(part)))
+        said = again.said(
+            f"With {crowd(users)}",
+            "the reply to an old request",
+            "begins {} times as fast as that to a new one",
+            "takes {} times as long to begin as that to a new one",
+            "a difference in time to first token from a new one",
+        )
+        sentences += [said, *_kept(part)]
+        tables.append(again.table)
+    picture = Picture(
+        "repeat",
+        against(list(_repeat_panels(cells)), "cache of the engine, tokens"),
+        "what the cache has of an old request, and the time to first token of old and new ones",
+    )
+    return Answer(
+        "What does an old request cost when it comes again, with a cache of which size?",
+        tuple(sentences),
+        (*tables, cell_table(cells, (SIZE, "users"), (*LATENCY, *REUSED))),
+        (picture,),
+    )
+
+
+def _kept(cells: Cells) -> Iterator[str]:
+    """What the cache still has of an old request, of one crowd."""
+    known = {
+        count(float(size)): percent(median(shares))
+        for size in cells.values(SIZE)
+        if (shares := _shares(cells.where(kv_tokens=size)))
+    }
+    if known:
+        yield (
+            f"With {crowd(cells.all[0].settings['users'])}, a cache of {listed([*known])} tokens"
+            f" still has {listed([*known.values()])} of the prompt of an old request."
+        )
+
+
+def _shares(cells: Cells) -> list[float]:
+    """Of each run, over its old requests."""
+    runs = [Requests.read(cell.run) for cell in cells.counted]
+    old = [run.those(run.repeat) for run in runs]
+    return [float(each.cached_tokens.sum() / each.prompt_tokens.sum()) for each in old if len(each)]
+
+
+def _repeat_panels(cells: Cells) -> Iterator[tuple[str, str, list[Line]]]:
+    crowds = {users: cells.where(users=users) for users in cells.values("users")}
+    names = {users: f"{crowd(users)}, " if len(crowds) > 1 else "" for users in crowds}
+    yield (
+        "Of an old request in the cache",
+        "% of its prompt",
+        [_line_of_runs(crowd(users), part, _percents) for users, part in crowds.items()],
+    )
+    yield (
+        "Time to first token",
+        "mean, ms",
+        [
+            _line_of_runs(f"{names[users]}{name} request", part, partial(_means_ms, name == "old"))
+            for users, part in crowds.items()
+            for name in ("new", "old")
+        ],
+    )
+
+
+def _line_of_runs(name: str, cells: Cells, figures: Callable[[Cells], list[float]]) -> Line:
+    """A figure of each run."""
+    points = (
+        (float(size), tuple(figures(cells.where(kv_tokens=size)))) for size in cells.values(SIZE)
+    )
+    return Line(name, tuple((size, values) for size, values in points if values))
+
+
+def _percents(cells: Cells) -> list[float]:
+    return [100 * share for share in _shares(cells)]
+
+
+def _means_ms(old: bool, cells: Cells) -> list[float]:
+    runs = [Requests.read(cell.run) for cell in cells.sound]
+    found = [run.ttft_ms[run.repeat == old] for run in runs]
+    return [float(np.nanmean(each)) for each in found if len(each)]
+
+
+def _by_size(cells: Cells) -> Iterator[tuple[str, Contrast]]:
+    for size in cells.values(SIZE):
+        yield count(float(size)), _again(cells.where(kv_tokens=size))
+
+
+def _again(cells: Cells) -> Contrast:
+    runs = [cell.run for cell in cells.sound]
+    new, old = ([repeated_part(run, repeated) for run in runs] for repeated in (False, True))
+    return contrast_runs(new, old, SIDES, "ttft_ms.mean", len(cells))

@@ -3,10 +3,9 @@
 from collections.abc import Iterator
 
 from dashboards.studies.answer import Answer, Picture
-from dashboards.studies.task4.findings import Findings
+from dashboards.studies.task4.findings import Findings, arm_table, layer_table, taken, variant_table
 from dashboards.studies.task4.pictures import heat_map, layer_profile, neighbours, scatter
 from dashboards.studies.task4.serving import serving_sentences, serving_tables
-from dashboards.studies.task4.tables import arm_table, layer_table, taken, variant_table
 from dashboards.studies.wording import percent
 from kv_reading.arms import (
     CONTEXT,

@@ -1,13 +1,21 @@
-"""What was found in a recording: the scores of all arms, and what they were made from."""
+"""What was found in a recording: the scores of all arms, what they were made from, their tables."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+from dashboards.studies.answer import Table
 from dashboards.studies.cell import Cells
+from dashboards.studies.wording import percent
 from kv_reading.arms import (
+    CONTEXT,
     MAIN,
+    OTHER,
     OWN,
+    SHORT,
+    SHORT_OWN,
+    SWAPPED,
+    WHOLE,
     ArmScore,
     LayerScore,
     Variant,
@@ -16,8 +24,9 @@ from kv_reading.arms import (
     variants,
 )
 from kv_reading.extract import FEATURES_NPZ
-from kv_reading.features import FeatureSet, read_features
+from kv_reading.features import FeatureChoice, FeatureSet, read_features
 from kv_reading.recording import RunFacts, read_facts, read_library
+from kv_reading.scores import Score, SeedEstimate
 
 SEEDS, QUICK_SEEDS = 20, 8
 
@@ -56,3 +65,85 @@ def find(recording: Path, seeds: int, notes: tuple[str, ...], serving: Cells) ->
         notes=notes,
         serving=serving,
     )
+
+
+NAMES = {
+    WHOLE: "context and question",
+    OWN: "question, under its context",
+    OTHER: "question, under another passage of its document",
+    MAIN: "**question alone**",
+    SWAPPED: "question, under another document",
+    SHORT_OWN: "short question, under its context",
+    SHORT: "short question alone",
+}
+PLAIN = {MAIN: "the questions' text", SHORT: "the short questions' text"}
+SCORES = ("ARI", "mixed labels", "NMI", "purity", "silhouette", "labels right")
+
+
+def arm_table(findings: Findings) -> Table:
+    """All arms, by k-means told the number of documents."""
+    header = ("what is known", "from", "true label", "requests", "dimensions", *SCORES)
+    return Table(header, tuple(_arm(row) for row in findings.rows))
+
+
+def variant_table(findings: Findings) -> Table:
+    """Other ways on the question alone."""
+    header = ("clustering", "over tokens", "what", "reduced by", "dimensions", *SCORES)
+    rows = (
+        (
+            each.method,
+            each.choice.pool,
+            taken(each.choice),
+            each.reduction,
+            str(each.score.dimensions),
+            *_scores(each.score, each.score.centroid),
+        )
+        for each in findings.variants
+    )
+    return Table(header, tuple(rows))
+
+
+def taken(choice: FeatureChoice) -> str:
+    """`keys and values`, and whether early layers count more."""
+    weighted = ", early layers weighted" if choice.layer_weights else ""
+    return f"{' and '.join(choice.parts)}{weighted}"
+
+
+def layer_table(findings: Findings) -> Table:
+    """ARI of each layer."""
+    lines = dict.fromkeys((each.arm, each.part) for each in findings.layers)
+    header = ("layer", *(f"{NAMES[arm].strip('*')}: {part}" for arm, part in lines))
+    found = {(e.arm, e.part, e.layer): _estimate(e.score.ari) for e in findings.layers}
+    numbers = sorted({each.layer for each in findings.layers})
+    rows = ((str(n), *(found[arm, part, n] for arm, part in lines)) for n in numbers)
+    return Table(header, tuple(rows))
+
+
+def _arm(row: ArmScore) -> tuple[str, ...]:
+    _, _, arm = row.key.rpartition(":")
+    name = PLAIN[arm] if ":" in row.key else NAMES[arm]
+    against = "document of the context" if row.against == CONTEXT else "document of the question"
+    size = "" if row.score.dimensions is None else str(row.score.dimensions)
+    return (
+        name,
+        row.source,
+        against,
+        str(row.score.requests),
+        size,
+        *_scores(row.score, row.right),
+    )
+
+
+def _scores(score: Score, right: float | None) -> tuple[str, ...]:
+    return (
+        _estimate(score.ari),
+        _estimate(score.permuted),
+        _estimate(score.nmi),
+        _estimate(score.purity),
+        "" if score.silhouette is None else f"{score.silhouette:.2f}",
+        "" if right is None else percent(right),
+    )
+
+
+def _estimate(value: SeedEstimate) -> str:
+    return f"{value.mean:.2f} ({value.low:.2f} to {value.high:.2f})"

@@ -5,10 +5,9 @@ from dataclasses import asdict
 from pathlib import Path
 
 from dashboards.figures.style import save_svg
-from dashboards.studies.answer import Answer
-from dashboards.studies.measured import Measured
+from dashboards.studies.answer import Answer, section
 from dashboards.studies.overview import Entry, Summary
-from dashboards.studies.section import section
+from dashboards.studies.page import Measured
 from dashboards.studies.task4.answers import answers
 from dashboards.studies.task4.findings import Findings
 

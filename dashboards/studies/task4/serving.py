@@ -6,14 +6,12 @@ from importlib.resources import files
 from pathlib import Path
 
 from dashboards.report.wording import listed
-from dashboards.studies.cell import EACH_COMPUTED, Cells
-from dashboards.studies.contrast import Contrast, contrast
-from dashboards.studies.share import share_right
+from dashboards.studies.answer import FIRST, Table, cell_table
+from dashboards.studies.cell import EACH_COMPUTED, ORDERED, PLAIN, Cells
+from dashboards.studies.contrast import Contrast, Contrasts, contrast
+from dashboards.studies.requests import share_right
 from dashboards.studies.study import Plan, Study
-from dashboards.studies.sweepwise import Contrasts
-from dashboards.studies.table import FIRST, Table, cell_table
-from dashboards.studies.targets import ORDERED, PLAIN
-from dashboards.studies.task3.order import Arm
+from dashboards.studies.task3 import Arm
 from dashboards.studies.wording import duration, percent
 from loadgen.runs.directory import RUN_JSON
 from loadgen.runs.json_file import read_object

@@ -1,17 +1,17 @@
-"""Context order against first come, first served, over the values of one setting."""
+"""Task 2: what serving context by context is worth, and where it is worth nothing."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from statistics import median
 
+from dashboards.figures.timeline import timeline
 from dashboards.report.wording import listed
-from dashboards.studies.answer import Answer, Picture
-from dashboards.studies.cell import EACH_COMPUTED, Cells
-from dashboards.studies.contrast import Contrast, contrast
+from dashboards.studies.answer import FIRST, Answer, Picture, Table, cell_table
+from dashboards.studies.cell import COMPUTED, EACH_COMPUTED, ORDERED, PLAIN, Cells
+from dashboards.studies.contrast import Contrast, Contrasts, contrast
 from dashboards.studies.pictures import Line, against, line_of
-from dashboards.studies.sweepwise import Contrasts
-from dashboards.studies.table import FIRST, cell_table
-from dashboards.studies.targets import ORDERED, PLAIN
-from dashboards.studies.wording import count, unit_of
+from dashboards.studies.requests import Requests, strips
+from dashboards.studies.wording import count, times, unit_of
 
 ORDERS = {PLAIN: "first come", ORDERED: "by context"}
 SIDES = "first come, mean TTFT", "by context, mean TTFT"
@@ -61,7 +61,7 @@ class Gain:
 
     def _computed(self, cells: Cells) -> Iterator[str]:
         """Why: what first come, first served computes again."""
-        kinds: dict[str, dict[str, str]] = {kind: {} for kind in COMPUTED}
+        kinds: dict[str, dict[str, str]] = {kind: {} for kind in KINDS}
         for value in cells.values(self.setting):
             part = cells.where(**{self.setting: value})
             plain, ordered = (part.where(target=name).median(EACH_COMPUTED) for name in ORDERS)
@@ -73,7 +73,7 @@ class Gain:
         for kind, found in kinds.items():
             if found:
                 unit = unit_of(self.unit, [*found])
-                yield f"{COMPUTED[kind]}; for each request, {listed([*found.values()])} {unit}."
+                yield f"{KINDS[kind]}; for each request, {listed([*found.values()])} {unit}."
 
     def _panels(self, cells: Cells) -> Iterator[tuple[str, str, list[Line]]]:
         for title, y, figure in (
@@ -90,7 +90,7 @@ class Gain:
             )
 
 
-COMPUTED = {
+KINDS = {
     "more": "First come, first served computes prompt tokens again that serving by context finds in"
     " the cache",
     "same": "Both orders compute about the same prompt tokens",
@@ -103,7 +103,7 @@ MORE = 1.05
 
 
 def _kind(cells: Cells) -> str:
-    """Of `COMPUTED`, from the runs of both orders with the same requests."""
+    """Of `KINDS`, from the runs of both orders with the same requests."""
     plain, ordered = (
         {cell.repeat: cell.figure(EACH_COMPUTED) for cell in cells.where(target=name)}
         for name in ORDERS
@@ -125,3 +125,77 @@ def _kind(cells: Cells) -> str:
 def _contrast(cells: Cells) -> Contrast:
     plain, ordered = (cells.where(target=name) for name in ORDERS)
     return contrast(plain, ordered, SIDES, "ttft_ms.mean")
+
+
+def why(cells: Cells) -> Answer:
+    """How often the engine turns to another context, and what it computes for that, on the
+    smallest cache."""
+    cells = cells.where(kv_tokens=cells.values("kv_tokens")[0])
+    served = {
+        name: [Requests.read(cell.run) for cell in cells.counted.where(target=target)]
+        for target, name in ORDERS.items()
+    }
+    turns = {name: [each.turns() for each in runs] for name, runs in served.items() if runs}
+    rows = [
+        (
+            name,
+            count(len(served[name])),
+            *map(count, _middle(found)),
+            ""
+            if (tokens := cells.where(target=target).median(COMPUTED)) is None
+            else count(tokens),
+        )
+        for target, name in ORDERS.items()
+        if (found := turns.get(name))
+    ]
+    contexts, orders = strips({name: runs[0] for name, runs in served.items() if runs})
+    picture = Picture(
+        "order",
+        timeline(orders, contexts, 7.2),
+        "each request of a run in the colour of its context, in the order of service",
+    )
+    header = ("order", "runs", "contexts taken up", "fewest possible", "computed tokens")
+    return Answer(
+        "Why does the order of contexts matter?",
+        tuple(_sentences(turns, cells)),
+        (Table(header, tuple(rows)),),
+        (picture,),
+    )
+
+
+def _sentences(turns: dict[str, list[tuple[int, int]]], cells: Cells) -> list[str]:
+    parts = {name: _middle(found) for name, found in turns.items()}
+    said = [
+        f"{name} {count(taken)} times (at least {count(fewest)} are needed)"
+        for name, (taken, fewest) in parts.items()
+    ]
+    if len(parts) < 2:
+        return ["Not measured in both orders."]
+    plain, ordered = (cells.where(target=target).median(COMPUTED) for target in ORDERS)
+    text = f"In a run the engine takes up a context: {'; '.join(said)}."
+    if plain is None or not ordered:
+        return [text]
+    if plain > MORE * ordered:
+        return [
+            "A context that the engine turns back to may have left the cache: first come, first"
+            f" served computes {times(plain / ordered)} as many prompt tokens"
+            f" ({count(plain)} against {count(ordered)}).",
+            text,
+        ]
+    if ordered > MORE * plain:
+        return [
+            "Here it is no gain: serving by context computes more prompt tokens"
+            f" ({count(ordered)} against {count(plain)}).",
+            text,
+        ]
+    return [
+        "It does not here: both orders compute about the same prompt tokens"
+        f" ({count(plain)} and {count(ordered)}).",
+        text,
+    ]
+
+
+def _middle(found: list[tuple[int, int]]) -> tuple[float, float]:
+    """Turns and fewest turns of a run, the medians over all."""
+    taken, fewest = zip(*found, strict=True)
+    return median(taken), median(fewest)

@@ -1,0 +1,272 @@
+"""Task 3: contexts that have to be found, and an order that goes by what was found."""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+
+from matplotlib.figure import Figure
+
+from dashboards.report.wording import listed
+from dashboards.studies.answer import FIRST, Answer, Picture, cell_table
+from dashboards.studies.cell import ORDERED, PLAIN, Cell, Cells
+from dashboards.studies.contrast import Contrast, Contrasts, contrast, contrast_runs
+from dashboards.studies.corpora import all_documents
+from dashboards.studies.pictures import Bar, Line, against, bars, line_of
+from dashboards.studies.requests import LEVEL, paired, share_right, without_retrieval
+from dashboards.studies.wording import count, crowd, duration, percent, times
+
+RETRIEVAL = "retrieval_mean_ms"
+LABEL_COLUMNS = ("requests", FIRST, RETRIEVAL, "requests_per_s", "label_accuracy", "hit_rate")
+LABELS = {
+    "oracle": "the true label",
+    "shuffled": "wrong labels",
+    "none": "the prompts alone",
+    "rag": "the label that was found",
+}
+FIRST_COME = {"oracle": "first come, true contexts", "rag": "first come, found contexts"}
+SIDES = "first come, mean TTFT", "ordered, mean TTFT"
+APART = ", retrieval left out"
+KEPT = 0.9
+"""The share of the true label's gain that counts as keeping it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Arm:
+    """One way to order, with first come, first served on the same prompts as its base. Where the
+    label `is_found`, the time to first token has the retrieval in it, in both orders."""
+
+    name: str
+    ordered: Cells
+    first_come: Cells
+    base_name: str
+    is_found: bool
+
+    @property
+    def ttft(self) -> Contrast:
+        """The mean time to first token."""
+        return contrast(self.first_come, self.ordered, SIDES, "ttft_ms.mean")
+
+    @property
+    def contrasts(self) -> Iterator[tuple[str, Contrast]]:
+        """By name: of what users wait for, and of that without the retrieval."""
+        yield self.name, self.ttft
+        if self.is_found:
+            sides = self.first_come, self.ordered
+            base, new = ([without_retrieval(cell.run) for cell in side.sound] for side in sides)
+            found = contrast_runs(base, new, SIDES, "ttft_ms.mean", max(map(len, sides)))
+            yield f"{self.name}{APART}", found
+
+
+def order_by_label(cells: Cells) -> Answer:
+    """Every kind of label; what was retrieved is set against first come with retrieval."""
+    arms = list(_arms(cells))
+    found = Contrasts("ordered by", tuple(pair for arm in arms for pair in arm.contrasts))
+    picture = Picture(
+        "labels",
+        _bars(arms),
+        "time to first token, retrieval and hit rate for each kind of label",
+    )
+    return Answer(
+        "Does order by the label that retrieval found keep the gain of the true one?",
+        (
+            *_kept(dict(found.found)),
+            *(f"Ordered by {name}: {_said(each)}." for name, each in found.found),
+        ),
+        (found.table, cell_table(cells, ("target", "labels", "rag_wrong"), LABEL_COLUMNS)),
+        (picture,),
+    )
+
+
+def _bars(arms: Sequence[Arm]) -> Figure:
+    """Each base once, then every arm."""
+    bases = {arm.base_name: arm.first_come for arm in arms}
+    rows = [_bar_of(name, side, stands_out=False) for name, side in bases.items()]
+    rows += [_bar_of(f"by {arm.name}", arm.ordered, stands_out=True) for arm in arms]
+    panels = (
+        ("Time to first token", "mean, ms"),
+        ("Retrieval, part of it", "mean, ms"),
+        ("From the cache", "% of prompt tokens"),
+    )
+    return bars(panels, rows)
+
+
+def _bar_of(name: str, cells: Cells, stands_out: bool) -> Bar:
+    hits = [100 * rate for rate in cells.figures("hit_rate")]
+    return Bar(name, (cells.figures(FIRST), cells.figures(RETRIEVAL), hits), stands_out)
+
+
+def _said(found: Contrast) -> str:
+    if found.verdict == "better" and found.factor:
+        return f"the first token comes {times(1 / found.factor)} as fast as first come"
+    if found.verdict == "worse" and found.factor:
+        return f"the first token takes {times(found.factor)} as long as first come"
+    if found.verdict == "no evidence":
+        return "there is no evidence of a difference from first come"
+    return f"{found.verdict}, so that nothing can be said against first come"
+
+
+def _arms(cells: Cells) -> Iterator[Arm]:
+    for label, name in LABELS.items():
+        of_label = cells.where(labels=label)
+        sent = "rag" if label == "rag" else "oracle"
+        base = cells.where(labels=sent, target=PLAIN)
+        for wrong in of_label.where(target=ORDERED).values("rag_wrong"):
+            ordered = of_label.where(target=ORDERED, rag_wrong=wrong)
+            more = f", {percent(float(wrong))} made wrong" if float(wrong or 0) else ""
+            yield Arm(f"{name}{more}", ordered, base, FIRST_COME[sent], sent == "rag")
+
+
+def _kept(found: dict[str, Contrast]) -> Iterator[str]:
+    """What of the true label's gain is left with the found one, in what the engine does: retrieval
+    takes its time whatever the order."""
+    true, rag = found.get(LABELS["oracle"]), found.get(f"{LABELS['rag']}{APART}")
+    if true is None or rag is None or not true.factor or not rag.factor:
+        yield "Not measured with both kinds of label."
+        return
+    if true.verdict != "better":
+        yield f"Even the true label shows no gain here ({true.verdict}), so that none can be kept."
+        return
+    if rag.verdict != "better":
+        yield f"The true label gains, the found one does not ({rag.verdict})."
+        return
+    share = (1 - rag.factor) / (1 - true.factor)
+    less = "loses a part of" if _surely_more(rag, true) else "shows no clear loss of"
+    kept = "keeps" if share >= KEPT else less
+    yield (
+        f"The found label {kept} the gain: retrieval left out, the first token takes"
+        f" {percent(rag.factor)} of the time of first come, first served, and"
+        f" {percent(true.factor)} with the true label."
+    )
+
+
+def _surely_more(one: Contrast, other: Contrast) -> bool:
+    """Whether the intervals of both changes lie apart."""
+    changes = [each.row.change if each.row is not None else None for each in (one, other)]
+    first, second = changes
+    return first is not None and second is not None and first.low > second.high
+
+
+RETRIEVAL_COLUMNS = (
+    "requests",
+    "label_accuracy",
+    "refused_share",
+    "retrieval_p50_ms",
+    "ttft_p50_ms",
+    "retrieval_share",
+)
+
+
+def documents(cells: Cells) -> Answer:
+    """Accuracy and time of the labels against the number of documents to choose from."""
+    cells = _counted(cells)
+    shares = {
+        size: share_right(cells.where(documents=size).counted) for size in cells.values("documents")
+    }
+    known = {size: share for size, share in shares.items() if share is not None}
+    parts = [f"{share.words} with {count(float(size))} documents" for size, share in known.items()]
+    picture = Picture(
+        "documents",
+        against(list(_by_documents(cells)), "documents in the library"),
+        "accuracy of labels and time of retrieval against the number of documents",
+    )
+    return Answer(
+        "How accurate are labels in the loop, against the number of documents?",
+        (
+            f"The share of right labels is {listed(parts)}; the intervals count each question once,"
+            " however often it was asked."
+            if parts
+            else "Not measured.",
+            *_fewer(cells.counted, [*known]),
+            *_retrieval_times(cells),
+        ),
+        (cell_table(cells, ("documents", "users"), RETRIEVAL_COLUMNS),),
+        (picture,),
+    )
+
+
+def _counted(cells: Cells) -> Cells:
+    """With the number of documents as a setting: that of the corpus's folder, or all there are."""
+    return Cells(
+        tuple(
+            replace(cell, settings={**cell.settings, "documents": _number(cell)}) for cell in cells
+        )
+    )
+
+
+def _number(cell: Cell) -> str:
+    return cell.settings.get("corpus") or str(all_documents())
+
+
+def _fewer(cells: Cells, sizes: Sequence[str]) -> Iterator[str]:
+    """The fewest documents against the most, by the questions that were asked with both."""
+    if len(sizes) < 2:
+        return
+    few, many = sizes[0], sizes[-1]
+    found = paired(cells.where(documents=few), cells.where(documents=many))
+    if found is None:
+        return
+    told = (
+        f"of {count(found.questions)} questions asked with both, {count(found.first)} were right"
+        f" more often with {few} documents and {count(found.second)} with {many} (sign test,"
+        f" p = {found.p:.2g})"
+    )
+    if found.p >= 1 - LEVEL:
+        yield f"There is no evidence that accuracy differs between these: {told}."
+        return
+    better, worse = (few, many) if found.first > found.second else (many, few)
+    yield f"Labels are worse with {worse} documents than with {better}: {told}."
+
+
+def _retrieval_times(cells: Cells) -> Iterator[str]:
+    parts = [
+        f"{duration(took)} with {count(float(size))}"
+        for size in cells.values("documents")
+        if (took := cells.where(documents=size).median("retrieval_p50_ms")) is not None
+    ]
+    if parts:
+        yield f"A retrieval takes (median) {listed(parts)} documents to choose from."
+
+
+def _by_documents(cells: Cells) -> Iterator[tuple[str, str, list[Line]]]:
+    yield (
+        "Labels",
+        "% right",
+        [line_of("", cells, "documents", "label_accuracy", 100)],
+    )
+    yield "Retrieval", "p50, ms", [line_of("", cells, "documents", "retrieval_p50_ms")]
+
+
+def retrieval(cells: Cells) -> Answer:
+    """Retrieval's part of the time to first token, against the number of users."""
+    said = [
+        f"{percent(share)} with {crowd(users)}"
+        for users in cells.values("users")
+        if (share := cells.where(users=users).median("retrieval_share")) is not None
+    ]
+    took = [
+        f"{duration(middle_ms)} with {crowd(users)}"
+        for users in cells.values("users")
+        if (middle_ms := cells.where(users=users).median("retrieval_p50_ms")) is not None
+    ]
+    parts = [
+        ("Part of TTFT", "%", [line_of("", cells, "users", "retrieval_share", 100)]),
+        (
+            "Median times",
+            "ms",
+            [
+                line_of("retrieval", cells, "users", "retrieval_p50_ms"),
+                line_of("time to first token", cells, "users", "ttft_p50_ms"),
+            ],
+        ),
+    ]
+    picture = Picture(
+        "retrieval", against(parts, "users"), "retrieval's part of the time to first token"
+    )
+    return Answer(
+        "How much of the time to first token is retrieval?",
+        (
+            f"Retrieval's share of it is {listed(said)}." if said else "Not measured.",
+            *([f"A retrieval takes (median) {listed(took)}."] if took else ()),
+        ),
+        (cell_table(cells, ("users", "target"), RETRIEVAL_COLUMNS),),
+        (picture,),
+    )
