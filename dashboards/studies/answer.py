@@ -5,12 +5,12 @@ from dataclasses import dataclass
 
 from matplotlib.figure import Figure
 
-from dashboards.studies.cell import COMPUTED, EACH_COMPUTED, Cell, Cells
+from dashboards.studies.cell import COMPUTED, EACH_COMPUTED, Cells, StudyCell
 from dashboards.studies.wording import count, duration, percent
 
 
 @dataclass(frozen=True, slots=True)
-class Table:
+class MarkdownTable:
     """Cells of text under a header."""
 
     header: tuple[str, ...]
@@ -53,19 +53,19 @@ LATENCY = ("requests", "ttft_p50_ms", FIRST, "ttft_p95_ms")
 REUSED = ("hit_rate", COMPUTED)
 
 
-def cell_table(cells: Cells, settings: Sequence[str], figures: Sequence[str]) -> Table:
+def cell_table(cells: Cells, settings: Sequence[str], figures: Sequence[str]) -> MarkdownTable:
     """A row for each combination of `settings`, with the median of each figure over its repeats,
     and the range where they differ."""
     header = (*(setting.replace("_", " ") for setting in settings), "runs")
     header = (*header, *(COLUMNS[name][0] for name in figures))
-    groups: dict[tuple[str, ...], list[Cell]] = {}
+    groups: dict[tuple[str, ...], list[StudyCell]] = {}
     for cell in cells:
         groups.setdefault(tuple(cell.settings.get(name, "") for name in settings), []).append(cell)
     rows = (
         (*key, str(len(group)), *(_shown_figure(Cells(tuple(group)), name) for name in figures))
         for key, group in sorted(groups.items(), key=lambda item: _order(item[0]))
     )
-    return Table(header, tuple(rows))
+    return MarkdownTable(header, tuple(rows))
 
 
 def _shown_figure(cells: Cells, name: str) -> str:
@@ -86,7 +86,7 @@ def _is_number(text: str) -> bool:
 
 
 @dataclass(frozen=True, slots=True)
-class Picture:
+class StudyPicture:
     """A figure, the name of its file, and what it shows for those who do not see it."""
 
     name: str
@@ -95,13 +95,13 @@ class Picture:
 
 
 @dataclass(frozen=True, slots=True)
-class Answer:
+class StudyAnswer:
     """`sentences` are made from the figures of the cells; the first is the answer in short."""
 
     question: str
     sentences: tuple[str, ...]
-    tables: tuple[Table, ...] = ()
-    pictures: tuple[Picture, ...] = ()
+    tables: tuple[MarkdownTable, ...] = ()
+    pictures: tuple[StudyPicture, ...] = ()
 
     @property
     def short(self) -> str:
@@ -109,7 +109,7 @@ class Answer:
         return self.sentences[0] if self.sentences else "Not measured."
 
 
-def section(key: str, answer: Answer, name: str) -> Iterator[str]:
+def section(key: str, answer: StudyAnswer, name: str) -> Iterator[str]:
     """Its paragraphs in Markdown; `name` is that of the study, with which its pictures begin."""
     yield f'<a id="{key}"></a>\n## {answer.question}'
     yield f"**{answer.short}**"

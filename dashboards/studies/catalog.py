@@ -1,6 +1,6 @@
 """The studies there are."""
 
-from dashboards.studies.study import Question, Study
+from dashboards.studies.study import Study, StudyQuestion
 from dashboards.studies.task1.caches import enough, offload
 from dashboards.studies.task1.diversity import diversity, old_requests
 from dashboards.studies.task1.length import by_length, with_and_without
@@ -15,12 +15,12 @@ TASK1 = Study(
     " different the prompts are, how often an old one returns, and how large the caches are: that"
     " of the engine (`--kv-tokens`) and LMCache's memory behind it (`--l1-gb`).",
     (
-        Question("length", ("length",), by_length),
-        Question("reuse", ("length",), with_and_without),
-        Question("repeat", ("repeat",), old_requests),
-        Question("diversity", ("diversity",), diversity),
-        Question("enough", ("enough",), enough),
-        Question("offload", ("offload", "long"), offload),
+        StudyQuestion("length", ("length",), by_length),
+        StudyQuestion("reuse", ("length",), with_and_without),
+        StudyQuestion("repeat", ("repeat",), old_requests),
+        StudyQuestion("diversity", ("diversity",), diversity),
+        StudyQuestion("enough", ("enough",), enough),
+        StudyQuestion("offload", ("offload", "long"), offload),
     ),
 )
 
@@ -31,7 +31,7 @@ TASK2 = Study(
     " plugin, which serves them context by context. They are sent as shuffled batches, all requests"
     " of one at once, or by single users.",
     (
-        Question(
+        StudyQuestion(
             "size",
             ("size",),
             Gain(
@@ -42,8 +42,8 @@ TASK2 = Study(
                 "cache of the engine, tokens",
             ).answer,
         ),
-        Question("why", ("size",), why),
-        Question(
+        StudyQuestion("why", ("size",), why),
+        StudyQuestion(
             "batch",
             ("batch",),
             Gain(
@@ -54,7 +54,7 @@ TASK2 = Study(
                 "requests in a batch",
             ).answer,
         ),
-        Question(
+        StudyQuestion(
             "diversity",
             ("diversity",),
             Gain(
@@ -65,7 +65,7 @@ TASK2 = Study(
                 "contexts",
             ).answer,
         ),
-        Question(
+        StudyQuestion(
             "length",
             ("length",),
             Gain(
@@ -76,7 +76,7 @@ TASK2 = Study(
                 "context, tokens",
             ).answer,
         ),
-        Question(
+        StudyQuestion(
             "users",
             ("users",),
             Gain(
@@ -98,10 +98,10 @@ TASK3 = Study(
     " (`oracle`), left out (`none`) or wrong (`shuffled`), and a share of the retrieved ones can be"
     " made wrong (`--rag-wrong`).",
     (
-        Question("documents", ("documents",), documents),
-        Question("retrieval", ("users",), retrieval),
-        Question("labels", ("labels",), order_by_label),
-        Question(
+        StudyQuestion("documents", ("documents",), documents),
+        StudyQuestion("retrieval", ("users",), retrieval),
+        StudyQuestion("labels", ("labels",), order_by_label),
+        StudyQuestion(
             "size",
             ("size",),
             Gain(

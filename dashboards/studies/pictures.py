@@ -102,7 +102,7 @@ def against(panels: Sequence[tuple[str, str, Sequence[Line]]], x: str, log: bool
 
 
 @dataclass(frozen=True, slots=True)
-class Cloud:
+class PointCloud:
     """Requests as points, with the line that was fitted to them, if it is to be drawn."""
 
     name: str
@@ -111,7 +111,7 @@ class Cloud:
     fit: LineFit | None
 
 
-def clouds(panels: Mapping[str, Sequence[Cloud]], x: str, y: str) -> Figure:
+def clouds(panels: Mapping[str, Sequence[PointCloud]], x: str, y: str) -> Figure:
     """A point per request, and a line through each cloud that has one."""
     figure = new_figure(7.2, 3.2)
     for place, (title, parts) in enumerate(panels.items(), 1):
@@ -126,7 +126,7 @@ def clouds(panels: Mapping[str, Sequence[Cloud]], x: str, y: str) -> Figure:
     return figure
 
 
-def _draw_cloud(axes: Axes, cloud: Cloud, colour: str) -> None:
+def _draw_cloud(axes: Axes, cloud: PointCloud, colour: str) -> None:
     axes.scatter(cloud.x, cloud.y, s=14, color=colour, alpha=0.7, linewidths=0, label=cloud.name)
     if cloud.fit is not None and len(cloud.x):
         ends = np.asarray([cloud.x.min(), cloud.x.max()])

@@ -20,7 +20,7 @@ from loadgen.runs.requests import Requests as Sent
 
 
 @dataclass(frozen=True, slots=True)
-class Requests:
+class AnsweredRequests:
     """`ok` requests in the order in which they were sent; NaN where a figure is not known."""
 
     context_id: NDArray[np.str_]
@@ -32,7 +32,7 @@ class Requests:
     first_token_s: Floats
 
     @classmethod
-    def read(cls, run: Path) -> "Requests":
+    def read(cls, run: Path) -> "AnsweredRequests":
         """Those of a run directory. Raises UsageError."""
         requests = _requests(run)
         requests = requests.taken(requests.ok)
@@ -47,7 +47,7 @@ class Requests:
         )
 
     @classmethod
-    def joined(cls, parts: Sequence["Requests"]) -> "Requests":
+    def joined(cls, parts: Sequence["AnsweredRequests"]) -> "AnsweredRequests":
         """Those of several runs, one after the other."""
         return cls(
             *(
@@ -59,9 +59,9 @@ class Requests:
     def __len__(self) -> int:
         return len(self.ttft_ms)
 
-    def those(self, which: Flags) -> "Requests":
+    def those(self, which: Flags) -> "AnsweredRequests":
         """Only some of them."""
-        return Requests(*(getattr(self, field.name)[which] for field in fields(self)))
+        return AnsweredRequests(*(getattr(self, field.name)[which] for field in fields(self)))
 
     @property
     def is_hit(self) -> Flags:
@@ -81,7 +81,7 @@ class Requests:
         return taken, fewest
 
 
-def strips(runs: Mapping[str, Requests]) -> tuple[list[str], dict[str, Indices]]:
+def strips(runs: Mapping[str, AnsweredRequests]) -> tuple[list[str], dict[str, Indices]]:
     """Contexts in the order of their first service, and for each name the order of service as
     positions in them."""
     place: dict[str, int] = {}
@@ -94,7 +94,7 @@ def strips(runs: Mapping[str, Requests]) -> tuple[list[str], dict[str, Indices]]
 
 
 @dataclass(frozen=True, slots=True)
-class Labels:
+class JudgedLabels:
     """Of each request with a label the question, variations of it taken for the same, and whether
     the label was right."""
 
@@ -102,7 +102,7 @@ class Labels:
     right: Flags
 
 
-def labels_of(run: Path) -> Labels:
+def labels_of(run: Path) -> JudgedLabels:
     """Those of a run directory. Raises UsageError."""
     requests = _requests(run)
     right = requests.flag("label_correct")
@@ -113,7 +113,7 @@ def labels_of(run: Path) -> Labels:
         )
         if not np.isnan(correct)
     ]
-    return Labels(
+    return JudgedLabels(
         tuple(question for question, _ in known),
         np.asarray([correct for _, correct in known], dtype=np.bool_),
     )
@@ -149,7 +149,7 @@ LEVEL = 0.95
 
 
 @dataclass(frozen=True, slots=True)
-class Share:
+class LabelShare:
     """A share, 0 to 1, with Wilson's interval (1927)."""
 
     value: float
@@ -163,7 +163,7 @@ class Share:
 
 
 @dataclass(frozen=True, slots=True)
-class Paired:
+class PairedQuestions:
     """Questions that were asked of both sides: how many were right more often on the one, and on
     the other. `p` is of the sign test over those (McNemar's, exact)."""
 
@@ -173,7 +173,7 @@ class Paired:
     p: float
 
 
-def paired(first: Cells, second: Cells) -> Paired | None:
+def paired(first: Cells, second: Cells) -> PairedQuestions | None:
     """The same questions against each other; None where no question was asked of both."""
     one, other = (_by_question(cells) for cells in (first, second))
     both = one.keys() & other.keys()
@@ -181,7 +181,7 @@ def paired(first: Cells, second: Cells) -> Paired | None:
         return None
     more, less = (sum(a[each] > b[each] for each in both) for a, b in ((one, other), (other, one)))
     p = float(binomtest(more, more + less).pvalue) if more + less else 1.0
-    return Paired(len(both), more, less, p)
+    return PairedQuestions(len(both), more, less, p)
 
 
 def _by_question(cells: Cells) -> dict[str, float]:
@@ -194,7 +194,7 @@ def _by_question(cells: Cells) -> dict[str, float]:
     return {question: sum(each) / len(each) for question, each in right.items()}
 
 
-def share_right(cells: Cells) -> Share | None:
+def share_right(cells: Cells) -> LabelShare | None:
     """The share of right labels over the requests of all cells; None without any. The interval is
     for as many samples as there are different questions: one that returns is answered alike."""
     found = [labels_of(cell.run) for cell in cells]
@@ -204,4 +204,4 @@ def share_right(cells: Cells) -> Share | None:
     share = float(right.mean())
     questions = len({question for each in found for question in each.question})
     interval = binomtest(round(share * questions), questions).proportion_ci(LEVEL, "wilson")
-    return Share(share, min(share, float(interval.low)), max(share, float(interval.high)))
+    return LabelShare(share, min(share, float(interval.low)), max(share, float(interval.high)))

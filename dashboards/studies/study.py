@@ -7,8 +7,8 @@ from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
-from dashboards.studies.answer import Answer
-from dashboards.studies.cell import COMPUTED, EACH_COMPUTED, Cell, Cells
+from dashboards.studies.answer import StudyAnswer
+from dashboards.studies.cell import COMPUTED, EACH_COMPUTED, Cells, StudyCell
 from loadgen.errors import UsageError
 from loadgen.runs.exit_code import SATURATED
 from loadgen.sweep.definition import Definition, Options, read_definition
@@ -28,12 +28,12 @@ SHARED = ("locustfile", "repeats", "seed", "keep_cache", "engine_starts")
 
 
 @dataclass(frozen=True, slots=True)
-class Question:
+class StudyQuestion:
     """`answer` gets the cells of these parts, of which the counts of at least one can be used."""
 
     key: str
     parts: tuple[str, ...]
-    answer: Callable[[Cells], Answer]
+    answer: Callable[[Cells], StudyAnswer]
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,11 +43,11 @@ class Study:
     name: str
     title: str
     introduction: str
-    questions: tuple[Question, ...]
+    questions: tuple[StudyQuestion, ...]
 
 
 @dataclass(frozen=True, slots=True)
-class Plan:
+class StudyPlan:
     """The parts of a study, by name, as sweeps that can also be run alone."""
 
     study: Study
@@ -118,7 +118,7 @@ class Plan:
     def _plans(self) -> Iterator[CellPlan]:
         return (plan for part in self.parts.values() for plan in cells_of(part))
 
-    def _cells(self, measured: Sequence[MeasuredCell]) -> Iterator[Cell]:
+    def _cells(self, measured: Sequence[MeasuredCell]) -> Iterator[StudyCell]:
         for name, part in self.parts.items():
             plans = [_settings(_texts(plan.options)) for plan in cells_of(part)]
             for each in measured:
@@ -126,7 +126,7 @@ class Plan:
                 if settings in plans:
                     figures = {**each.figures, EACH_COMPUTED: _each(each.figures)}
                     late = each.exit_code == SATURATED
-                    yield Cell(
+                    yield StudyCell(
                         *(name, settings, each.repeat, each.run, figures, each.fault),
                         late=late,
                         cache_state=each.cache_state,
@@ -143,7 +143,7 @@ def folder_name(study: str, quick: bool) -> str:
     return f"{study}-quick" if quick else study
 
 
-def read_plan(study: Study, quick: bool) -> Plan:
+def read_plan(study: Study, quick: bool) -> StudyPlan:
     """The definitions that come with kvswarm. Raises UsageError."""
     folder = Path(str(files("dashboards.studies"))) / "definitions" / study.name
     paths = [path for path in sorted(folder.glob("*.toml")) if path.stem != QUICK]
@@ -156,7 +156,7 @@ def read_plan(study: Study, quick: bool) -> Plan:
         parts = {
             name: _overlaid(part, less[EVERY], less.get(name, {})) for name, part in parts.items()
         }
-    return Plan(study, quick, parts)
+    return StudyPlan(study, quick, parts)
 
 
 def _overlaid(part: Definition, every: Mapping[str, Any], own: Mapping[str, Any]) -> Definition:
@@ -205,7 +205,7 @@ QUICK_RUN_S, RUN_S = 7.0, 20.0
 as much."""
 
 
-def estimate(plan: Plan) -> str:
+def estimate(plan: StudyPlan) -> str:
     """`21 runs, 5 engine starts, about 8 min on a quiet machine with two cores`."""
     run_s = _asked_s(plan) or (QUICK_RUN_S if plan.quick else RUN_S)
     seconds = plan.runs * run_s + plan.engine_starts * ASSUMED_START_S
@@ -215,7 +215,7 @@ def estimate(plan: Plan) -> str:
     )
 
 
-def _asked_s(plan: Plan) -> float | None:
+def _asked_s(plan: StudyPlan) -> float | None:
     """Of a run with the longest `run-time` of the parts, which are written in seconds."""
     asked = [
         str(part.options.get("run-time", "")).removesuffix("s") for part in plan.parts.values()

@@ -6,11 +6,11 @@ from statistics import median
 
 from dashboards.figures.timeline import timeline
 from dashboards.report.wording import listed
-from dashboards.studies.answer import FIRST, Answer, Picture, Table, cell_table
+from dashboards.studies.answer import FIRST, MarkdownTable, StudyAnswer, StudyPicture, cell_table
 from dashboards.studies.cell import COMPUTED, EACH_COMPUTED, ORDERED, PLAIN, Cells
 from dashboards.studies.contrast import Contrast, Contrasts, contrast
 from dashboards.studies.pictures import Line, against, line_of
-from dashboards.studies.requests import Requests, strips
+from dashboards.studies.requests import AnsweredRequests, strips
 from dashboards.studies.wording import count, times, unit_of
 
 ORDERS = {PLAIN: "first come", ORDERED: "by context"}
@@ -29,7 +29,7 @@ class Gain:
     unit: str
     axis: str
 
-    def answer(self, cells: Cells) -> Answer:
+    def answer(self, cells: Cells) -> StudyAnswer:
         """For each value the mean time to first token and the computed tokens of both orders."""
         contrasts = Contrasts(
             self.unit,
@@ -44,12 +44,12 @@ class Gain:
             "comes {} times as fast",
             "takes {} times as long",
         )
-        picture = Picture(
+        picture = StudyPicture(
             self.name,
             against(list(self._panels(cells)), self.axis),
             f"computed tokens and time to first token of both orders against {self.axis}",
         )
-        return Answer(
+        return StudyAnswer(
             self.question,
             (
                 said,
@@ -127,12 +127,12 @@ def _contrast(cells: Cells) -> Contrast:
     return contrast(plain, ordered, SIDES, "ttft_ms.mean")
 
 
-def why(cells: Cells) -> Answer:
+def why(cells: Cells) -> StudyAnswer:
     """How often the engine turns to another context, and what it computes for that, on the
     smallest cache."""
     cells = cells.where(kv_tokens=cells.values("kv_tokens")[0])
     served = {
-        name: [Requests.read(cell.run) for cell in cells.counted.where(target=target)]
+        name: [AnsweredRequests.read(cell.run) for cell in cells.counted.where(target=target)]
         for target, name in ORDERS.items()
     }
     turns = {name: [each.turns() for each in runs] for name, runs in served.items() if runs}
@@ -149,16 +149,16 @@ def why(cells: Cells) -> Answer:
         if (found := turns.get(name))
     ]
     contexts, orders = strips({name: runs[0] for name, runs in served.items() if runs})
-    picture = Picture(
+    picture = StudyPicture(
         "order",
         timeline(orders, contexts, 7.2),
         "each request of a run in the colour of its context, in the order of service",
     )
     header = ("order", "runs", "contexts taken up", "fewest possible", "computed tokens")
-    return Answer(
+    return StudyAnswer(
         "Why does the order of contexts matter?",
         tuple(_sentences(turns, cells)),
-        (Table(header, tuple(rows)),),
+        (MarkdownTable(header, tuple(rows)),),
         (picture,),
     )
 

@@ -6,8 +6,8 @@ from dataclasses import dataclass, replace
 from matplotlib.figure import Figure
 
 from dashboards.report.wording import listed
-from dashboards.studies.answer import FIRST, Answer, Picture, cell_table
-from dashboards.studies.cell import ORDERED, PLAIN, Cell, Cells
+from dashboards.studies.answer import FIRST, StudyAnswer, StudyPicture, cell_table
+from dashboards.studies.cell import ORDERED, PLAIN, Cells, StudyCell
 from dashboards.studies.contrast import Contrast, Contrasts, contrast, contrast_runs
 from dashboards.studies.corpora import all_documents
 from dashboards.studies.pictures import Bar, Line, against, bars, line_of
@@ -30,7 +30,7 @@ KEPT = 0.9
 
 
 @dataclass(frozen=True, slots=True)
-class Arm:
+class OrderedArm:
     """One way to order, with first come, first served on the same prompts as its base. Where the
     label `is_found`, the time to first token has the retrieval in it, in both orders."""
 
@@ -56,16 +56,16 @@ class Arm:
             yield f"{self.name}{APART}", found
 
 
-def order_by_label(cells: Cells) -> Answer:
+def order_by_label(cells: Cells) -> StudyAnswer:
     """Every kind of label; what was retrieved is set against first come with retrieval."""
     arms = list(_arms(cells))
     found = Contrasts("ordered by", tuple(pair for arm in arms for pair in arm.contrasts))
-    picture = Picture(
+    picture = StudyPicture(
         "labels",
         _bars(arms),
         "time to first token, retrieval and hit rate for each kind of label",
     )
-    return Answer(
+    return StudyAnswer(
         "Does order by the label that retrieval found keep the gain of the true one?",
         (
             *_kept(dict(found.found)),
@@ -76,7 +76,7 @@ def order_by_label(cells: Cells) -> Answer:
     )
 
 
-def _bars(arms: Sequence[Arm]) -> Figure:
+def _bars(arms: Sequence[OrderedArm]) -> Figure:
     """Each base once, then every arm."""
     bases = {arm.base_name: arm.first_come for arm in arms}
     rows = [_bar_of(name, side, stands_out=False) for name, side in bases.items()]
@@ -104,7 +104,7 @@ def _said(found: Contrast) -> str:
     return f"{found.verdict}, so that nothing can be said against first come"
 
 
-def _arms(cells: Cells) -> Iterator[Arm]:
+def _arms(cells: Cells) -> Iterator[OrderedArm]:
     for label, name in LABELS.items():
         of_label = cells.where(labels=label)
         sent = "rag" if label == "rag" else "oracle"
@@ -112,7 +112,7 @@ def _arms(cells: Cells) -> Iterator[Arm]:
         for wrong in of_label.where(target=ORDERED).values("rag_wrong"):
             ordered = of_label.where(target=ORDERED, rag_wrong=wrong)
             more = f", {percent(float(wrong))} made wrong" if float(wrong or 0) else ""
-            yield Arm(f"{name}{more}", ordered, base, FIRST_COME[sent], sent == "rag")
+            yield OrderedArm(f"{name}{more}", ordered, base, FIRST_COME[sent], sent == "rag")
 
 
 def _kept(found: dict[str, Contrast]) -> Iterator[str]:
@@ -155,7 +155,7 @@ RETRIEVAL_COLUMNS = (
 )
 
 
-def documents(cells: Cells) -> Answer:
+def documents(cells: Cells) -> StudyAnswer:
     """Accuracy and time of the labels against the number of documents to choose from."""
     cells = _counted(cells)
     shares = {
@@ -163,12 +163,12 @@ def documents(cells: Cells) -> Answer:
     }
     known = {size: share for size, share in shares.items() if share is not None}
     parts = [f"{share.words} with {count(float(size))} documents" for size, share in known.items()]
-    picture = Picture(
+    picture = StudyPicture(
         "documents",
         against(list(_by_documents(cells)), "documents in the library"),
         "accuracy of labels and time of retrieval against the number of documents",
     )
-    return Answer(
+    return StudyAnswer(
         "How accurate are labels in the loop, against the number of documents?",
         (
             f"The share of right labels is {listed(parts)}; the intervals count each question once,"
@@ -192,7 +192,7 @@ def _counted(cells: Cells) -> Cells:
     )
 
 
-def _number(cell: Cell) -> str:
+def _number(cell: StudyCell) -> str:
     return cell.settings.get("corpus") or str(all_documents())
 
 
@@ -235,7 +235,7 @@ def _by_documents(cells: Cells) -> Iterator[tuple[str, str, list[Line]]]:
     yield "Retrieval", "p50, ms", [line_of("", cells, "documents", "retrieval_p50_ms")]
 
 
-def retrieval(cells: Cells) -> Answer:
+def retrieval(cells: Cells) -> StudyAnswer:
     """Retrieval's part of the time to first token, against the number of users."""
     said = [
         f"{percent(share)} with {crowd(users)}"
@@ -258,10 +258,10 @@ def retrieval(cells: Cells) -> Answer:
             ],
         ),
     ]
-    picture = Picture(
+    picture = StudyPicture(
         "retrieval", against(parts, "users"), "retrieval's part of the time to first token"
     )
-    return Answer(
+    return StudyAnswer(
         "How much of the time to first token is retrieval?",
         (
             f"Retrieval's share of it is {listed(said)}." if said else "Not measured.",

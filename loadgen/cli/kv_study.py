@@ -16,7 +16,7 @@ from loadgen.runs.json_file import write_json
 from loadgen.runs.machine import machine, versions
 
 if TYPE_CHECKING:
-    from dashboards.studies.page import Measured
+    from dashboards.studies.page import Provenance
     from loadgen.sweep.definition import Definition
 
 KV_STUDY, STUDY_JSON = "task4", "study.json"
@@ -162,12 +162,12 @@ def _split(word: str) -> list[str]:
     return [flag, value] if equals and flag in (*PAGE, *FOLDERS) else [word]
 
 
-def _measured(command: str) -> "Measured":
-    from dashboards.studies.page import Measured, machine_words
+def _measured(command: str) -> "Provenance":
+    from dashboards.studies.page import Provenance, machine_words
 
     found = versions(NAMED)
     known = [f"{name} {found[name]}" for name in NAMED if name in found]
-    return Measured(
+    return Provenance(
         command=command,
         when=time.strftime("on %Y-%m-%d at %H:%M UTC", time.gmtime()),
         machine=machine_words(machine()),

@@ -13,7 +13,7 @@ from loadgen.launch.arguments import Parser
 from loadgen.launch.terminal import say
 
 if TYPE_CHECKING:
-    from dashboards.studies.study import Plan
+    from dashboards.studies.study import StudyPlan
 
 CORPORA, CELLS_CSV = "corpora", "cells.csv"
 STUDIES = ("task1", "task2", "task3")
@@ -76,14 +76,14 @@ def _report(parsed: argparse.Namespace) -> int:
     return 0
 
 
-def _plan(name: str, quick: bool) -> "Plan":
+def _plan(name: str, quick: bool) -> "StudyPlan":
     from dashboards.studies.catalog import STUDIES as STUDIES_BY_NAME
     from dashboards.studies.study import read_plan
 
     return read_plan(STUDIES_BY_NAME[name], quick)
 
 
-def _keep(out: Path, plan: "Plan") -> None:
+def _keep(out: Path, plan: "StudyPlan") -> None:
     """Note which study it is; UsageError where the directory holds something else."""
     from loadgen.runs.directory import check_directory
     from loadgen.runs.json_file import read_object, write_json
@@ -97,7 +97,7 @@ def _keep(out: Path, plan: "Plan") -> None:
     write_json(out / STUDY_JSON, ours)
 
 
-def _publish(plan: "Plan", out: Path, page: Path | None) -> None:
+def _publish(plan: "StudyPlan", out: Path, page: Path | None) -> None:
     """Write the page where it was asked for, else beside the runs, and say where it is."""
     from dashboards.studies.corpora import without_places
     from dashboards.studies.overview import write_overview
@@ -121,7 +121,7 @@ def _publish(plan: "Plan", out: Path, page: Path | None) -> None:
     print(path)
 
 
-def _command(plan: "Plan", out: Path, named: str = "") -> str:
+def _command(plan: "StudyPlan", out: Path, named: str = "") -> str:
     """What makes the study; on a page the directory goes by its last name alone."""
     words = ["kvswarm", "study", plan.study.name, *(["--quick"] if plan.quick else [])]
     default = Path("runs") / f"study-{plan.name}"

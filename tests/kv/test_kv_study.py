@@ -9,7 +9,7 @@ import pytest
 pytest.importorskip("matplotlib")
 from dashboards.studies.cell import Cells
 from dashboards.studies.overview import read_summary
-from dashboards.studies.page import Measured
+from dashboards.studies.page import Provenance
 from dashboards.studies.task4.findings import Findings
 from dashboards.studies.task4.page import write_page
 from kv_reading.arms import (
@@ -74,7 +74,7 @@ def findings(signal: float, random_weights: bool = True) -> Findings:
 
 
 def page(found: Findings, folder: Path) -> str:
-    measured = Measured("kvswarm study task4", "now", "a machine", "versions")
+    measured = Provenance("kvswarm study task4", "now", "a machine", "versions")
     return write_page(found, measured, folder).read_text(encoding="utf-8")
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import numpy as np
 
-from dashboards.studies.cell import Cell
+from dashboards.studies.cell import StudyCell
 from loadgen.record import COLUMNS
 
 
@@ -41,7 +41,7 @@ def cell(
     late: bool = False,
     figures: dict[str, float | None] | None = None,
     **settings: object,
-) -> Cell:
+) -> StudyCell:
     """A cell with its run directory below `folder`."""
     run = folder / f"{part}-{len(list(folder.glob('*')))}"
     write_run(run, made, repeat)
@@ -55,7 +55,7 @@ def cell(
         "computed_prompt_tokens": 10_000.0,
     }
     texts = {name: str(value) for name, value in settings.items()}
-    return Cell(part, texts, repeat, run, {**known, **(figures or {})}, fault, late)
+    return StudyCell(part, texts, repeat, run, {**known, **(figures or {})}, fault, late)
 
 
 def write_run(run: Path, made: Made, seed: int = 0) -> None:

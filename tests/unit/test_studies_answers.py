@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 from study_cells import Made, cell, noisy
 
-from dashboards.studies.answer import Answer, Table
-from dashboards.studies.cell import Cell, Cells
+from dashboards.studies.answer import MarkdownTable, StudyAnswer
+from dashboards.studies.cell import Cells, StudyCell
 from dashboards.studies.contrast import contrast
 from dashboards.studies.task1.caches import error, knee, offload
 from dashboards.studies.task1.diversity import diversity, old_requests
@@ -23,11 +23,11 @@ PLAIN, NO_REUSE, ORDERED = "vllm", "vllm-no-prefix-cache", "vllm-context"
 BATCH = Gain("size", "?", "kv_tokens", "tokens of cache", "tokens")
 
 
-def said(answer: Answer) -> str:
+def said(answer: StudyAnswer) -> str:
     return " ".join(answer.sentences)
 
 
-def gain_at(folder: Path, plain_ms: float, ordered_ms: float, spread: float = 0.1) -> Answer:
+def gain_at(folder: Path, plain_ms: float, ordered_ms: float, spread: float = 0.1) -> StudyAnswer:
     sides = ((PLAIN, plain_ms), (ORDERED, ordered_ms))
     return BATCH.answer(
         Cells(
@@ -96,7 +96,7 @@ def test_noise_is_no_evidence(tmp_path: Path) -> None:
 
 
 def test_a_table_keeps_its_columns_whatever_stands_in_it() -> None:
-    lines = Table(("a", "b"), (("x | y\nz", "<b>"),)).markdown.split("\n")
+    lines = MarkdownTable(("a", "b"), (("x | y\nz", "<b>"),)).markdown.split("\n")
     assert lines[2] == r"| x \| y z | &lt;b> |"
 
 
@@ -163,7 +163,9 @@ def test_repeats_speak_for_themselves(tmp_path: Path) -> None:
     assert "no evidence" in BATCH.answer(unsteady).short
 
 
-def sizes(folder: Path, runs: dict[str, dict[int, float]], faulty: tuple[int, ...] = ()) -> Answer:
+def sizes(
+    folder: Path, runs: dict[str, dict[int, float]], faulty: tuple[int, ...] = ()
+) -> StudyAnswer:
     """A gain from runs by target and repeat; `faulty` are repeats of the plain target."""
     return BATCH.answer(
         Cells(
@@ -233,7 +235,7 @@ def test_many_runs_of_few_requests_decide_by_how_they_differ(tmp_path: Path) -> 
 def test_why_counts_turns_and_tokens(tmp_path: Path) -> None:
     mixed, sorted_ = ["a", "b"] * 20, ["a"] * 20 + ["b"] * 20
 
-    def answer(plain_tokens: float) -> Answer:
+    def answer(plain_tokens: float) -> StudyAnswer:
         return why(
             Cells(
                 tuple(
@@ -271,7 +273,7 @@ def test_turns_are_those_of_a_run_however_many_there_are(tmp_path: Path) -> None
     assert answer.tables[0].rows[0] == ("first come", "3", "40", "2", "")
 
 
-def lengths(folder: Path, cached_ms_per_token: float, computed_ms_per_token: float) -> Answer:
+def lengths(folder: Path, cached_ms_per_token: float, computed_ms_per_token: float) -> StudyAnswer:
     tokens = np.linspace(300, 5000, 60)
     wobble = np.random.default_rng(3).standard_normal(60)
     hits = Made(
@@ -410,7 +412,7 @@ def test_no_memory_is_enough_where_none_saves_a_token(tmp_path: Path) -> None:
     assert "are enough" not in text
 
 
-def offload_alone_at(tmp_path: Path, alone: int) -> Answer:
+def offload_alone_at(tmp_path: Path, alone: int) -> StudyAnswer:
     rows = ((PLAIN, "", 300, alone), *((OFF, str(gb), ms, t) for gb, ms, t in SIZES))
     cells = [
         cell(
@@ -460,7 +462,7 @@ def test_a_prediction_that_is_off_is_not_recommended(measured: float, words: str
     assert words in found[1]
 
 
-def arms(folder: Path, spread: float = 0.05, **ms: float) -> Answer:
+def arms(folder: Path, spread: float = 0.05, **ms: float) -> StudyAnswer:
     rows = (
         (PLAIN, "oracle", 400.0),
         (PLAIN, "rag", 450.0),
@@ -495,7 +497,7 @@ def test_found_labels_keep_lose_or_have_no_gain(tmp_path: Path) -> None:
 def test_retrieval_does_not_hide_what_the_found_label_keeps(tmp_path: Path) -> None:
     """Order halves what the engine takes; retrieval adds 400 ms to each request before."""
 
-    def side(target: str, label: str, ms: float, retrieval_ms: float) -> Cell:
+    def side(target: str, label: str, ms: float, retrieval_ms: float) -> StudyCell:
         times = [ms + retrieval_ms + at % 7 for at in range(60)]
         made = Made(times, retrieval_ms=[retrieval_ms] * 60 if retrieval_ms else ())
         return cell(tmp_path, "labels", made, target=target, labels=label, rag_wrong=0)

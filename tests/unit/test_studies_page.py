@@ -14,7 +14,7 @@ from study_cells import Made, noisy, write_run
 from dashboards.studies import page
 from dashboards.studies.catalog import STUDIES
 from dashboards.studies.corpora import SIZES, all_documents, write_corpora
-from dashboards.studies.study import Plan, estimate, read_plan
+from dashboards.studies.study import StudyPlan, estimate, read_plan
 from loadgen.cli import kv_study
 from loadgen.cli.kv_study import without_folders
 from loadgen.cli.study import STUDY_JSON, study_command
@@ -79,7 +79,7 @@ def test_parts_that_differ_in_their_repeats_are_refused(tmp_path: Path) -> None:
     plan = read_plan(STUDIES["task1"], quick=True)
     other = Definition(name="other", repeats=7, cells=[{"users": 1}], locustfile="batched")
     with pytest.raises(UsageError, match="repeats: must be as in the other parts"):
-        Plan(plan.study, True, {**plan.parts, "other": other}).merged(tmp_path)
+        StudyPlan(plan.study, True, {**plan.parts, "other": other}).merged(tmp_path)
 
 
 def test_runs_take_no_less_than_their_time() -> None:
@@ -99,7 +99,7 @@ def test_small_corpora_hold_the_first_documents_with_their_questions(tmp_path: P
     assert all_documents() > max(SIZES)
 
 
-def made_study(folder: Path, name: str) -> Plan:
+def made_study(folder: Path, name: str) -> StudyPlan:
     """All runs of a quick study: by context is twice as fast as first come."""
     plan = read_plan(STUDIES[name], quick=True)
     definition = plan.merged(folder / "corpora")

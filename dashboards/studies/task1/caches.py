@@ -4,7 +4,14 @@ from collections.abc import Iterator, Sequence
 
 from dashboards.figures.cache_curve import draw_orders
 from dashboards.report.wording import listed
-from dashboards.studies.answer import FIRST, LATENCY, Answer, Picture, Table, cell_table
+from dashboards.studies.answer import (
+    FIRST,
+    LATENCY,
+    MarkdownTable,
+    StudyAnswer,
+    StudyPicture,
+    cell_table,
+)
 from dashboards.studies.cell import COMPUTED, OFFLOAD, PLAIN, Cells
 from dashboards.studies.contrast import Contrasts, contrast
 from dashboards.studies.pictures import Line, against, line_of
@@ -19,7 +26,7 @@ SHOWN_POINTS = 0.05
 """Less is 0.0 as it is written."""
 
 
-def enough(cells: Cells) -> Answer:
+def enough(cells: Cells) -> StudyAnswer:
     """Requests one after the other, the engine's cache the only one. Every repeat has an order of
     requests, and so a curve, of its own; caches of all sizes are sent the same."""
     usable = cells.counted
@@ -31,12 +38,12 @@ def enough(cells: Cells) -> Answer:
         (curve, [(each.tokens, each.hit_rate, each.name) for at, each in measured if at == repeat])
         for repeat, curve in curves.items()
     ]
-    picture = Picture(
+    picture = StudyPicture(
         "enough",
         draw_orders(drawn, bytes_per_token),
         "predicted hit rate against the size of the cache, with the measured ones",
     )
-    return Answer(
+    return StudyAnswer(
         "Which cache is enough for this workload?",
         (knee([*curves.values()], bytes_per_token), *error([each for _, each in measured])),
         (_prediction_table(measured),),
@@ -83,7 +90,7 @@ def error(measured: Sequence[MeasuredRun]) -> tuple[str, str]:
     return text, f"That is more than the {MOST_POINTS:g} points it may be: do not rely on it here."
 
 
-def _prediction_table(measured: Sequence[tuple[int, MeasuredRun]]) -> Table:
+def _prediction_table(measured: Sequence[tuple[int, MeasuredRun]]) -> MarkdownTable:
     rows = tuple(
         (
             count(each.tokens),
@@ -96,7 +103,7 @@ def _prediction_table(measured: Sequence[tuple[int, MeasuredRun]]) -> Table:
         for repeat, each in sorted(measured, key=lambda found: (found[1].tokens, found[0]))
     )
     header = ("cache, tokens", "repeat", "requests", "predicted", "measured", "points off")
-    return Table(header, rows)
+    return MarkdownTable(header, rows)
 
 
 COLUMNS = (*LATENCY, "hit_rate", "external_hit_rate", COMPUTED)
@@ -105,11 +112,11 @@ SAME = 1.01
 WORKLOADS = {"offload": "Many contexts in turn", "long": "A few long prompts repeated"}
 
 
-def offload(cells: Cells) -> Answer:
+def offload(cells: Cells) -> StudyAnswer:
     """For each workload, the engine alone against the engine with each size of L1."""
     short: list[str] = []
     sentences: list[str] = []
-    tables: list[Table] = []
+    tables: list[MarkdownTable] = []
     for part, name in WORKLOADS.items():
         found = _by_memory(cells.of(part))
         if found.found:
@@ -123,12 +130,12 @@ def offload(cells: Cells) -> Answer:
             )
             sentences += (*_where_from(name, cells.of(part)), *_enough_memory(name, cells.of(part)))
             tables.append(found.table)
-    picture = Picture(
+    picture = StudyPicture(
         "offload",
         against(list(_panels(cells)), "LMCache's memory, GB (0: none)", False),
         "computed prompt tokens and time to first token against LMCache's memory",
     )
-    return Answer(
+    return StudyAnswer(
         "What does LMCache's memory add behind the engine's cache, and how much of it is enough?",
         (" ".join(short) or "Not measured.", *sentences),
         (*tables, cell_table(cells, ("context_tokens", "target", "l1_gb"), COLUMNS)),

@@ -7,11 +7,18 @@ from statistics import median
 import numpy as np
 
 from dashboards.report.wording import listed
-from dashboards.studies.answer import LATENCY, REUSED, Answer, Picture, Table, cell_table
+from dashboards.studies.answer import (
+    LATENCY,
+    REUSED,
+    MarkdownTable,
+    StudyAnswer,
+    StudyPicture,
+    cell_table,
+)
 from dashboards.studies.cell import Cells
 from dashboards.studies.contrast import Contrast, Contrasts, contrast, contrast_runs
 from dashboards.studies.pictures import Line, against, by_users
-from dashboards.studies.requests import Requests, repeated_part
+from dashboards.studies.requests import AnsweredRequests, repeated_part
 from dashboards.studies.wording import count, crowd, percent
 
 ALIKE = {"zipf": 0, "stickiness": 0}
@@ -22,15 +29,15 @@ MIXES = (
 )
 
 
-def diversity(cells: Cells) -> Answer:
+def diversity(cells: Cells) -> StudyAnswer:
     """Against the fewest contexts, and against contexts that are all alike."""
     alike = cells.where(**ALIKE)
-    picture = Picture(
+    picture = StudyPicture(
         "diversity",
         against(by_users(alike, "contexts"), "contexts that take turns"),
         "hit rate and time to first token against the number of contexts",
     )
-    return Answer(
+    return StudyAnswer(
         "What does growing diversity cost: more contexts, and how they are mixed?",
         (*_more_contexts(alike), *_other_mixes(cells)),
         (
@@ -117,10 +124,10 @@ SIZE = "kv_tokens"
 SIDES = "new, mean TTFT", "repeated, mean TTFT"
 
 
-def old_requests(cells: Cells) -> Answer:
+def old_requests(cells: Cells) -> StudyAnswer:
     """Repeats against new requests of the same run, for each size."""
     sentences: list[str] = []
-    tables: list[Table] = []
+    tables: list[MarkdownTable] = []
     for users in cells.values("users"):
         part = cells.where(users=users)
         again = Contrasts("tokens of cache", tuple(_by_size(part)))
@@ -133,12 +140,12 @@ def old_requests(cells: Cells) -> Answer:
         )
         sentences += [said, *_kept(part)]
         tables.append(again.table)
-    picture = Picture(
+    picture = StudyPicture(
         "repeat",
         against(list(_repeat_panels(cells)), "cache of the engine, tokens"),
         "what the cache has of an old request, and the time to first token of old and new ones",
     )
-    return Answer(
+    return StudyAnswer(
         "What does an old request cost when it comes again, with a cache of which size?",
         tuple(sentences),
         (*tables, cell_table(cells, (SIZE, "users"), (*LATENCY, *REUSED))),
@@ -162,7 +169,7 @@ def _kept(cells: Cells) -> Iterator[str]:
 
 def _shares(cells: Cells) -> list[float]:
     """Of each run, over its old requests."""
-    runs = [Requests.read(cell.run) for cell in cells.counted]
+    runs = [AnsweredRequests.read(cell.run) for cell in cells.counted]
     old = [run.those(run.repeat) for run in runs]
     return [float(each.cached_tokens.sum() / each.prompt_tokens.sum()) for each in old if len(each)]
 
@@ -199,7 +206,7 @@ def _percents(cells: Cells) -> list[float]:
 
 
 def _means_ms(old: bool, cells: Cells) -> list[float]:
-    runs = [Requests.read(cell.run) for cell in cells.sound]
+    runs = [AnsweredRequests.read(cell.run) for cell in cells.sound]
     found = [run.ttft_ms[run.repeat == old] for run in runs]
     return [float(np.nanmean(each)) for each in found if len(each)]
 

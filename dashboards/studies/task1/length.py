@@ -7,11 +7,11 @@ from matplotlib.figure import Figure
 from scipy.stats import theilslopes
 
 from dashboards.figures.line_fit import LEAST_SPREAD, fit_line
-from dashboards.studies.answer import FIRST, LATENCY, REUSED, Answer, Picture, cell_table
+from dashboards.studies.answer import FIRST, LATENCY, REUSED, StudyAnswer, StudyPicture, cell_table
 from dashboards.studies.cell import NO_REUSE, PLAIN, Cells
 from dashboards.studies.contrast import LEVEL, Contrast, contrast
-from dashboards.studies.pictures import Bar, Cloud, bars, clouds
-from dashboards.studies.requests import Requests
+from dashboards.studies.pictures import Bar, PointCloud, bars, clouds
+from dashboards.studies.requests import AnsweredRequests
 from dashboards.studies.wording import crowd, duration, percent, times
 from loadgen.compare.interval import Interval, mean_of_repeats
 
@@ -29,9 +29,9 @@ LEAST_REQUESTS = 5
 """Of a run, for a slope of its own."""
 
 
-def by_length(cells: Cells) -> Answer:
+def by_length(cells: Cells) -> StudyAnswer:
     """How much each further token costs, computed and from the cache."""
-    panels: dict[str, list[Cloud]] = {}
+    panels: dict[str, list[PointCloud]] = {}
     sentences: list[str] = []
     several = False
     for users in cells.values("users"):
@@ -40,13 +40,13 @@ def by_length(cells: Cells) -> Answer:
         slopes = {name: _slope(parts) for name, parts in runs.items()}
         panels[crowd(users)] = [_cloud(name, parts, slopes[name]) for name, parts in runs.items()]
         sentences.append(_growth(users, slopes))
-    picture = Picture(
+    picture = StudyPicture(
         "length",
         clouds(panels, "prompt (context and question), tokens", "time to first token, ms"),
         "time to first token of each request against its prompt's length",
     )
     columns = (*LATENCY, "e2e_p50_ms", *REUSED)
-    return Answer(
+    return StudyAnswer(
         "How does latency grow with the length of context and question?",
         (" ".join(sentences), OF_RUNS if several else OF_REQUESTS),
         (cell_table(cells, ("target", "users"), columns),),
@@ -54,24 +54,24 @@ def by_length(cells: Cells) -> Answer:
     )
 
 
-def _runs(cells: Cells) -> Iterator[tuple[str, list[Requests]]]:
+def _runs(cells: Cells) -> Iterator[tuple[str, list[AnsweredRequests]]]:
     """Of each run the prompts of an engine without a prefix cache, or those that another one found
     in it."""
     for name, target in ((COMPUTED, NO_REUSE), (CACHED, PLAIN)):
-        runs = [Requests.read(cell.run) for cell in cells.where(target=target)]
+        runs = [AnsweredRequests.read(cell.run) for cell in cells.where(target=target)]
         if runs:
             yield name, [run.those(run.is_hit == (name == CACHED)) for run in runs]
 
 
-def _cloud(name: str, runs: Sequence[Requests], slope: Interval | None) -> Cloud:
+def _cloud(name: str, runs: Sequence[AnsweredRequests], slope: Interval | None) -> PointCloud:
     """With a line only where it is not level by all that is known."""
-    requests = Requests.joined(runs)
+    requests = AnsweredRequests.joined(runs)
     x, y = requests.prompt_tokens, requests.ttft_ms
     is_certain = slope is not None and (slope.low > 0 or slope.high < 0)
-    return Cloud(name, x, y, fit_line(x, y) if is_certain else None)
+    return PointCloud(name, x, y, fit_line(x, y) if is_certain else None)
 
 
-def _slope(runs: Sequence[Requests]) -> Interval | None:
+def _slope(runs: Sequence[AnsweredRequests]) -> Interval | None:
     """Milliseconds a token: the mean over the slopes of runs; of one run the slope through its
     requests. None where there are too few of different lengths."""
     if len(runs) == 1:
@@ -81,7 +81,7 @@ def _slope(runs: Sequence[Requests]) -> Interval | None:
     return mean_of_repeats(slopes, LEVEL) if len(slopes) > 1 else None
 
 
-def _slope_of_run(run: Requests) -> float | None:
+def _slope_of_run(run: AnsweredRequests) -> float | None:
     known = ~np.isnan(run.prompt_tokens) & ~np.isnan(run.ttft_ms)
     x, y = run.prompt_tokens[known], run.ttft_ms[known]
     if len(x) < LEAST_REQUESTS or x.max() < LEAST_SPREAD * x.min():
@@ -133,7 +133,7 @@ def _ends(slope: Interval) -> str:
 ARMS = {NO_REUSE: "without reuse", PLAIN: "with reuse"}
 
 
-def with_and_without(cells: Cells) -> Answer:
+def with_and_without(cells: Cells) -> StudyAnswer:
     """What reuse changes in the time to first token and in throughput."""
     short: list[str] = []
     sentences: list[str] = []
@@ -147,8 +147,10 @@ def with_and_without(cells: Cells) -> Answer:
             sentences.append(
                 f"With {crowd(users)}, mean TTFT is {first.words}; throughput is {rate.words}."
             )
-    picture = Picture("reuse", _reuse_bars(cells), "latency and throughput with and without reuse")
-    return Answer(
+    picture = StudyPicture(
+        "reuse", _reuse_bars(cells), "latency and throughput with and without reuse"
+    )
+    return StudyAnswer(
         "What is prefix reuse worth on the same requests?",
         (" ".join(short), *sentences),
         (cell_table(cells, ("target", "users"), (*LATENCY, "requests_per_s", *REUSED)),),

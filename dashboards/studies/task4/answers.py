@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator
 
-from dashboards.studies.answer import Answer, Picture
+from dashboards.studies.answer import StudyAnswer, StudyPicture
 from dashboards.studies.task4.findings import Findings, arm_table, layer_table, taken, variant_table
 from dashboards.studies.task4.pictures import heat_map, layer_profile, neighbours, scatter
 from dashboards.studies.task4.serving import serving_sentences, serving_tables
@@ -26,7 +26,7 @@ WEAK, STRONG = 0.3, 0.7
 """Of an ARI: below is weak, above is most of the way."""
 
 
-def answers(findings: Findings) -> tuple[tuple[str, Answer], ...]:
+def answers(findings: Findings) -> tuple[tuple[str, StudyAnswer], ...]:
     """Each with the key of its section."""
     return (
         ("cluster", _cluster(findings)),
@@ -51,26 +51,26 @@ def estimate(value: SeedEstimate) -> str:
     return f"{value.mean:.2f} ({value.low:.2f} to {value.high:.2f})"
 
 
-def _cluster(findings: Findings) -> Answer:
+def _cluster(findings: Findings) -> StudyAnswer:
     features = findings.features
     pairs = [("question alone", MAIN), ("with its context", WHOLE)]
     shown = [(title, features[arm]) for title, arm in pairs if arm in features]
-    return Answer(
+    return StudyAnswer(
         "Do requests of one document cluster by their KV alone?",
         tuple(_cluster_sentences(findings)),
         (arm_table(findings),),
         (
-            Picture(
+            StudyPicture(
                 "scatter",
                 scatter(shown),
                 "Requests on the first two principal components of their KV, coloured by document",
             ),
-            Picture(
+            StudyPicture(
                 "neighbours",
                 neighbours(shown),
                 "The same by t-SNE, for the eye only: distances between groups mean nothing",
             ),
-            Picture(
+            StudyPicture(
                 "similarity",
                 heat_map(shown),
                 "Cosine of the KV of each request with that of each other, by document",
@@ -130,8 +130,8 @@ def _swap(findings: Findings) -> Iterator[str]:
     )
 
 
-def _retrieval(findings: Findings) -> Answer:
-    return Answer(
+def _retrieval(findings: Findings) -> StudyAnswer:
+    return StudyAnswer(
         "How does that compare with RAG and with the words alone?",
         (*_compared(findings, MAIN, "Long questions"), *_compared(findings, SHORT, "Short ones")),
     )
@@ -157,7 +157,7 @@ def _compared(findings: Findings, arm: str, name: str) -> Iterator[str]:
     )
 
 
-def _layers(findings: Findings) -> Answer:
+def _layers(findings: Findings) -> StudyAnswer:
     alone = [each for each in findings.layers if each.arm == MAIN]
     best = max(alone, key=lambda each: each.score.ari.mean)
     worst = min(alone, key=lambda each: each.score.ari.mean)
@@ -169,13 +169,13 @@ def _layers(findings: Findings) -> Answer:
         "Layer 0 has seen no other token: its values are the words' own, so what it scores needs no"
         " model. Its keys are turned by their position, which all questions of an arm have alike.",
     )
-    picture = Picture(
+    picture = StudyPicture(
         "layers", layer_profile(findings.layers), "ARI of each layer's keys and values"
     )
-    return Answer("Which layers know it?", sentences, (layer_table(findings),), (picture,))
+    return StudyAnswer("Which layers know it?", sentences, (layer_table(findings),), (picture,))
 
 
-def _methods(findings: Findings) -> Answer:
+def _methods(findings: Findings) -> StudyAnswer:
     best = max(findings.variants, key=lambda each: each.score.ari.mean)
     sentences = (
         f"Of {len(findings.variants)} ways on the question alone, {best.method} on the"
@@ -184,20 +184,20 @@ def _methods(findings: Findings) -> Answer:
         "HDBSCAN and DBSCAN are not told how many documents there are; what they leave out counts"
         " as one group.",
     )
-    return Answer(
+    return StudyAnswer(
         "Does it depend on the clustering, or on what is taken?",
         sentences,
         (variant_table(findings),),
     )
 
 
-def _use(findings: Findings) -> Answer:
+def _use(findings: Findings) -> StudyAnswer:
     cells = findings.serving
     sentences = [*_use_sentences(findings)]
     if len(cells):
         sentences += serving_sentences(cells, findings.facts.random_weights)
     tables = serving_tables(cells) if len(cells) else ()
-    return Answer("How could it serve scheduling or prefetching?", tuple(sentences), tables)
+    return StudyAnswer("How could it serve scheduling or prefetching?", tuple(sentences), tables)
 
 
 def _use_sentences(findings: Findings) -> Iterator[str]:

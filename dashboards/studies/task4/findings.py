@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from dashboards.studies.answer import Table
+from dashboards.studies.answer import MarkdownTable
 from dashboards.studies.cell import Cells
 from dashboards.studies.wording import percent
 from kv_reading.arms import (
@@ -80,13 +80,13 @@ PLAIN = {MAIN: "the questions' text", SHORT: "the short questions' text"}
 SCORES = ("ARI", "mixed labels", "NMI", "purity", "silhouette", "labels right")
 
 
-def arm_table(findings: Findings) -> Table:
+def arm_table(findings: Findings) -> MarkdownTable:
     """All arms, by k-means told the number of documents."""
     header = ("what is known", "from", "true label", "requests", "dimensions", *SCORES)
-    return Table(header, tuple(_arm(row) for row in findings.rows))
+    return MarkdownTable(header, tuple(_arm(row) for row in findings.rows))
 
 
-def variant_table(findings: Findings) -> Table:
+def variant_table(findings: Findings) -> MarkdownTable:
     """Other ways on the question alone."""
     header = ("clustering", "over tokens", "what", "reduced by", "dimensions", *SCORES)
     rows = (
@@ -100,7 +100,7 @@ def variant_table(findings: Findings) -> Table:
         )
         for each in findings.variants
     )
-    return Table(header, tuple(rows))
+    return MarkdownTable(header, tuple(rows))
 
 
 def taken(choice: FeatureChoice) -> str:
@@ -109,14 +109,14 @@ def taken(choice: FeatureChoice) -> str:
     return f"{' and '.join(choice.parts)}{weighted}"
 
 
-def layer_table(findings: Findings) -> Table:
+def layer_table(findings: Findings) -> MarkdownTable:
     """ARI of each layer."""
     lines = dict.fromkeys((each.arm, each.part) for each in findings.layers)
     header = ("layer", *(f"{NAMES[arm].strip('*')}: {part}" for arm, part in lines))
     found = {(e.arm, e.part, e.layer): _estimate(e.score.ari) for e in findings.layers}
     numbers = sorted({each.layer for each in findings.layers})
     rows = ((str(n), *(found[arm, part, n] for arm, part in lines)) for n in numbers)
-    return Table(header, tuple(rows))
+    return MarkdownTable(header, tuple(rows))
 
 
 def _arm(row: ArmScore) -> tuple[str, ...]:

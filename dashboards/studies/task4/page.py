@@ -5,9 +5,9 @@ from dataclasses import asdict
 from pathlib import Path
 
 from dashboards.figures.style import save_svg
-from dashboards.studies.answer import Answer, section
-from dashboards.studies.overview import Entry, Summary
-from dashboards.studies.page import Measured
+from dashboards.studies.answer import StudyAnswer, section
+from dashboards.studies.overview import Summary, SummaryEntry
+from dashboards.studies.page import Provenance
 from dashboards.studies.task4.answers import answers
 from dashboards.studies.task4.findings import Findings
 
@@ -23,7 +23,7 @@ INTRODUCTION = (
 )
 
 
-def write_page(findings: Findings, measured: Measured, folder: Path) -> Path:
+def write_page(findings: Findings, measured: Provenance, folder: Path) -> Path:
     """Write page, pictures and summary into a folder that is there; returns the page."""
     found = answers(findings)
     for _, answer in found:
@@ -36,13 +36,13 @@ def write_page(findings: Findings, measured: Measured, folder: Path) -> Path:
     return page
 
 
-def _entry(key: str, answer: Answer) -> Entry:
+def _entry(key: str, answer: StudyAnswer) -> SummaryEntry:
     pictures = tuple((f"{NAME}-{each.name}.svg", each.shows) for each in answer.pictures)
-    return Entry(key, answer.question, answer.sentences, pictures)
+    return SummaryEntry(key, answer.question, answer.sentences, pictures)
 
 
 def _page(
-    findings: Findings, measured: Measured, found: tuple[tuple[str, Answer], ...]
+    findings: Findings, measured: Provenance, found: tuple[tuple[str, StudyAnswer], ...]
 ) -> Iterator[str]:
     yield f"# {TITLE}"
     yield INTRODUCTION

@@ -6,12 +6,12 @@ from importlib.resources import files
 from pathlib import Path
 
 from dashboards.report.wording import listed
-from dashboards.studies.answer import FIRST, Table, cell_table
+from dashboards.studies.answer import FIRST, MarkdownTable, cell_table
 from dashboards.studies.cell import EACH_COMPUTED, ORDERED, PLAIN, Cells
 from dashboards.studies.contrast import Contrast, Contrasts, contrast
 from dashboards.studies.requests import share_right
-from dashboards.studies.study import Plan, Study
-from dashboards.studies.task3 import Arm
+from dashboards.studies.study import Study, StudyPlan
+from dashboards.studies.task3 import OrderedArm
 from dashboards.studies.wording import duration, percent
 from loadgen.runs.directory import RUN_JSON
 from loadgen.runs.json_file import read_object
@@ -42,11 +42,11 @@ def serving_definition(more: Options, quick: bool) -> Definition:
 
 def serving_cells(definition: Definition, out: Path) -> Cells:
     """What was made of it in `out`."""
-    plan = Plan(Study(SERVING, "", "", ()), False, {SERVING: definition})
+    plan = StudyPlan(Study(SERVING, "", "", ()), False, {SERVING: definition})
     return plan.cells(read_cells(out))
 
 
-def serving_tables(cells: Cells) -> tuple[Table, ...]:
+def serving_tables(cells: Cells) -> tuple[MarkdownTable, ...]:
     """Each order against first come, and what every cell did."""
     return _contrasts(cells).table, cell_table(cells, ("target", "labels"), COLUMNS)
 
@@ -75,7 +75,9 @@ def serving_sentences(cells: Cells, random_weights: bool) -> Iterator[str]:
 def _contrasts(cells: Cells) -> Contrasts:
     base = cells.where(target=PLAIN)
     arms = (
-        Arm(name, cells.where(target=ORDERED, labels=label), base, "first come", label in FOUND)
+        OrderedArm(
+            name, cells.where(target=ORDERED, labels=label), base, "first come", label in FOUND
+        )
         for label, name in LABELS.items()
     )
     return Contrasts("ordered by", tuple(pair for arm in arms for pair in arm.contrasts))
