@@ -13,6 +13,7 @@ from functools import lru_cache
 from itertools import chain
 from operator import mul
 from typing import Any
+from weakref import WeakKeyDictionary
 
 import locust.stats
 from locust.stats import RequestStats
@@ -22,7 +23,7 @@ from loadgen.stats.metrics import CATALOG, Metric, summarized
 from loadgen.stats.sketch import bucket_counts, bucket_middle
 
 KIND = "LLM"
-TTFT, ITL = CATALOG["ttft_ms"].row, CATALOG["itl_ms"].row
+ITL = CATALOG["itl_ms"].row
 TOKENS_PER_S = CATALOG["output_tokens_per_s"].row
 CACHED_SHARE = CATALOG["cached_share"].row
 
@@ -82,17 +83,22 @@ def forget_seconds(stats: RequestStats) -> None:
 
 def _cached_shares(stats: RequestStats, records: list[RequestRecord]) -> Iterator[float]:
     """Of each reply, in percent; none until the host told of cached tokens. From then on a reply
-    without them took none from a cache, as those before, which are made up for."""
-    known = stats.entries.get((CACHED_SHARE, KIND))
-    if not (known and known.num_requests) and all(each.cached_tokens is None for each in records):
-        return
-    if not (known and known.num_requests):
-        before = stats.entries.get((TTFT, KIND))
-        first_tokens = sum(each.ttft_ms is not None for each in records)
-        yield from [0.0] * max(before.num_requests - first_tokens if before else 0, 0)
-    for record in records:
-        if record.prompt_tokens:
-            yield 100.0 * (record.cached_tokens or 0) / record.prompt_tokens
+    without them took none from a cache, as did those before, which are made up for."""
+    known = [each for each in records if each.prompt_tokens]
+    row = stats.entries.get((CACHED_SHARE, KIND))
+    if not row or not row.num_requests:
+        since_s, before = _untold.pop(stats, (0.0, 0))
+        before = before if since_s == stats.total.start_time else 0
+        if all(each.cached_tokens is None for each in known):
+            _untold[stats] = stats.total.start_time, before + len(known)
+            return
+        yield from [0.0] * before
+    for record in known:
+        yield 100.0 * (record.cached_tokens or 0) / (record.prompt_tokens or 1)
+
+
+_untold: WeakKeyDictionary[RequestStats, tuple[float, int]] = WeakKeyDictionary()
+"""When these statistics began, and how many replies since did not tell of cached tokens."""
 
 
 def _speeds(records: list[RequestRecord]) -> Iterator[tuple[float, int]]:
