@@ -16,8 +16,8 @@ from dashboards.figures.style import (
     new_figure,
 )
 from loadgen.compare.gate import Limit
-from loadgen.saturate.points import Point
-from loadgen.saturate.space import Space
+from loadgen.saturate.folder import Point
+from loadgen.saturate.search import Space
 
 LINES = {"p50_ms": "p50", "p95_ms": "p95", "p99_ms": "p99"}
 VERDICTS = {"met": "o", "undecided": "d", "missed": "x"}

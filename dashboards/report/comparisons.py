@@ -8,8 +8,8 @@ from dashboards.report.tables import Row, Table
 from dashboards.report.wording import listed
 from loadgen.compare import wording
 from loadgen.compare.comparison import Comparison, compare
+from loadgen.compare.comparison import Row as Compared
 from loadgen.compare.noise import Noise
-from loadgen.compare.row import Row as Compared
 from loadgen.compare.run import ComparedRun
 from loadgen.compare.run_reader import common_warmup_s, read_run
 from loadgen.compare.sides import Sides

@@ -1,19 +1,31 @@
 """Whether a run's figures can be trusted, check by check."""
 
 from collections.abc import Iterator
-from typing import Any
+from dataclasses import dataclass
+from typing import Any, Literal
 from urllib.parse import urlsplit
 
 import numpy as np
 
-from dashboards.report.check import Check, State
 from dashboards.report.figures_of import Figures
 from dashboards.report.run_files import RunFiles
-from dashboards.report.steady import steady_checks
 from dashboards.report.wording import counted, milliseconds, number, percent
 from loadgen.compare.estimate import LEAST_SAMPLES
 from loadgen.compare.run import faults_of
 from loadgen.runs.columns import Columns
+from loadgen.stats.steady_state import SteadyState, is_notable
+
+State = Literal["good", "doubt", "bad", "unknown", "note"]
+
+
+@dataclass(frozen=True, slots=True)
+class Check:
+    """`doubt` is what to think of before the figures are used, `bad` what forbids it."""
+
+    name: str
+    state: State
+    finding: str
+
 
 MAX_LAG_MS = 100.0
 LEAST_FOR_P95, LEAST_FOR_P99 = 100, 500
@@ -220,3 +232,34 @@ def _cache_state(run: RunFiles) -> Check:
 def _notes(run: RunFiles) -> Iterator[Check]:
     for note in run.description.get("notes") or []:
         yield Check("note", "note", str(note))
+
+
+def steady_checks(run: RunFiles) -> Iterator[Check]:
+    """Whether the figures are those of a steady state."""
+    if run.recorded.warmup_s:
+        yield Check("warm-up", "note", _left_out(run))
+    if run.recorded.steady_state is not None:
+        yield _state(run.recorded.steady_state)
+
+
+def _left_out(run: RunFiles) -> str:
+    told = run.summary.get("warmup") or {}
+    requests = told.get("requests")
+    said = "" if requests is None else f", {counted(requests, 'request')}"
+    failed = f", of which {told['failed']:,} failed" if told.get("failed") else ""
+    return f"the first {number(run.recorded.warmup_s, 's')} are left out (--warmup){said}{failed}"
+
+
+def _state(steady: SteadyState) -> Check:
+    if steady.settled is None:
+        return Check("steady state", "unknown", "too few requests to tell")
+    if not steady.settled:
+        said = "it never settled: time to first token drifted, also behind any warm-up"
+        return Check("steady state", "doubt", said)
+    if not is_notable(steady.to_json()):
+        return Check("steady state", "good", "time to first token did not drift")
+    said = (
+        f"{counted(steady.early, 'request')} of the first {number(steady.from_s, 's')} are a"
+        f" warm-up that moves the mean time to first token by {percent(steady.shift)}, and count"
+    )
+    return Check("steady state", "doubt", f"{said} (--warmup leaves them out)")

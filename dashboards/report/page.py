@@ -9,13 +9,11 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
 from dashboards.figures.requests import renumbered
-from dashboards.report.check import Check
 from dashboards.report.comparisons import Pair, pair_table, pairs, verdict
 from dashboards.report.figures_of import Figures, figures_of
 from dashboards.report.gallery import Picture, pictures
-from dashboards.report.health import checks, faults
+from dashboards.report.health import Check, checks, faults
 from dashboards.report.run_files import RunFiles, read_files
-from dashboards.report.steady import steady_table
 from dashboards.report.tables import (
     Table,
     command_lines,
@@ -25,6 +23,7 @@ from dashboards.report.tables import (
     errors_table,
     metrics_table,
     outcomes_table,
+    steady_table,
 )
 from dashboards.report.verdict import sentences
 from loadgen.compare.noise import Noise

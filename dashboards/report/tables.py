@@ -14,6 +14,7 @@ from dashboards.report.wording import NOTHING, megabytes, number, percent
 from loadgen.compare.facts import ARGUMENTS, facts_of
 from loadgen.runs.columns import Flags
 from loadgen.runs.requests import Requests
+from loadgen.stats.steady_state import LATENCIES, SteadyState, is_notable
 
 MOST_CONTEXTS = 40
 MOST_ERRORS = 12
@@ -199,3 +200,30 @@ def command_lines(run: RunFiles) -> list[tuple[str, str]]:
 
 def _cut(text: str) -> str:
     return text if len(text) <= MOST_TEXT else f"{text[: MOST_TEXT - 1]}…"
+
+
+_OF_WARMUP = ("count", "mean", "p50", "p95", "p99")
+
+
+def steady_table(runs: Sequence[RunFiles], figures: Mapping[str, Figures]) -> Table | None:
+    """With and without the warm-up that was found; None where none makes a difference."""
+    rows: list[Row] = []
+    for run in runs:
+        steady = run.recorded.steady_state
+        if steady is not None and is_notable(steady.to_json()):
+            rows += _rows(run.name if len(runs) > 1 else "", steady, figures[run.name])
+    note = "Latencies of ok requests, all of them and those due after the warm-up that was found."
+    return Table("Warm-up", ("", *_OF_WARMUP), tuple(rows), note=note) if rows else None
+
+
+def _rows(name: str, steady: SteadyState, figures: Figures) -> Iterator[Row]:
+    behind = f", {name}" if name else ""
+    for metric in LATENCIES:
+        both = {
+            "all": figures.metrics.get(metric, {}),
+            f"from {number(steady.from_s, 's')} on": steady.metrics[metric],
+        }
+        if steady.metrics[metric]["count"]:
+            for which, found in both.items():
+                cells = tuple(number(found.get(each)) for each in _OF_WARMUP)
+                yield Row(f"{metric}{behind}, {which}", cells)

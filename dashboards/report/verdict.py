@@ -7,8 +7,8 @@ import numpy as np
 
 from dashboards.figures.prompt_length import LEAST_EXPLAINED, computed_cloud
 from dashboards.figures.requests import changes_by_chance, context_changes
-from dashboards.report.check import Check
 from dashboards.report.figures_of import Figures
+from dashboards.report.health import Check
 from dashboards.report.run_files import RunFiles
 from dashboards.report.tables import frequent_errors
 from dashboards.report.wording import NOTHING, counted, listed, milliseconds, number, percent

@@ -7,10 +7,10 @@ from dashboards.report.wording import listed
 from dashboards.studies.answer import MarkdownTable
 from dashboards.studies.cell import Cells
 from dashboards.studies.wording import change, duration, factor, unit_of
+from loadgen.compare.comparison import Row, Verdict, make_row
 from loadgen.compare.estimate import estimate
 from loadgen.compare.interval import Interval, between_repeats, on_scale
 from loadgen.compare.metrics import Statistic, parse_statistic
-from loadgen.compare.row import Row, Verdict, make_row
 from loadgen.compare.run import ComparedRun
 from loadgen.compare.run_reader import read_run
 from loadgen.compare.sides import Sides, exponential, scale_of

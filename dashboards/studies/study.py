@@ -11,10 +11,9 @@ from dashboards.studies.answer import StudyAnswer
 from dashboards.studies.cell import COMPUTED, EACH_COMPUTED, Cells, StudyCell
 from loadgen.errors import UsageError
 from loadgen.runs.exit_code import SATURATED
-from loadgen.sweep.definition import Definition, Options, read_definition
-from loadgen.sweep.durations import ASSUMED_OVERHEAD_S, ASSUMED_START_S, spoken
+from loadgen.sweep.definition import Definition, Options, Value, read_definition, text_of
 from loadgen.sweep.matrix import CellPlan, cells_of
-from loadgen.sweep.option import Value, text_of
+from loadgen.sweep.runner import ASSUMED_OVERHEAD_S, ASSUMED_START_S, spoken
 from loadgen.sweep.table import Cell as MeasuredCell
 
 CORPORA = "{corpora}"

@@ -158,18 +158,18 @@ def _sides(parsed: argparse.Namespace) -> tuple[list[Path], list[Path]]:
 
 def _formatted(comparison: "Comparison", form: str) -> str:
     if form == "json":
-        from loadgen.compare.json_format import to_json
+        from loadgen.compare.formats import to_json
 
         return to_json(comparison)
     if form == "markdown":
-        from loadgen.compare.markdown_format import to_markdown
+        from loadgen.compare.formats import to_markdown
 
         return to_markdown(comparison)
     if form == "junit":
-        from loadgen.compare.junit_format import to_junit
+        from loadgen.compare.formats import to_junit
 
         return to_junit(comparison)
-    from loadgen.compare.table_format import to_table
+    from loadgen.compare.formats import to_table
 
     return to_table(comparison, colour=sys.stdout is not None and sys.stdout.isatty())
 

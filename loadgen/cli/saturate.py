@@ -11,7 +11,7 @@ from loadgen.errors import UsageError
 from loadgen.launch.arguments import DEFAULT_FILE, SHARED_FILES, Parser, is_given, parse_run
 
 if TYPE_CHECKING:
-    from loadgen.saturate.plan import Plan
+    from loadgen.saturate.course import Plan
 
 ARRIVALS = ("poisson", "constant", "gamma")
 OURS = {
@@ -47,9 +47,9 @@ def parse_search(arguments: list[str]) -> "tuple[Plan, Path]":
 
 
 def _plan(parsed: argparse.Namespace, words: Sequence[str]) -> "Plan":
+    from loadgen.saturate.course import Plan
     from loadgen.saturate.objective import Objective
-    from loadgen.saturate.plan import Plan
-    from loadgen.saturate.space import Space
+    from loadgen.saturate.search import Space
 
     return Plan(
         objective=Objective.parse(parsed.slo),

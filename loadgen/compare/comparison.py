@@ -1,15 +1,149 @@
 """Two sides set against each other: rows, judgements, remarks."""
 
-from collections.abc import Collection, Iterator, Sequence
-from dataclasses import dataclass
+import math
+from collections.abc import Collection, Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import Literal
 
 from loadgen.compare.comparability import require_comparable
-from loadgen.compare.gate import Kind, Limit
-from loadgen.compare.judgement import Judgement, exit_code, judge
+from loadgen.compare.estimate import LEAST_SAMPLES
+from loadgen.compare.gate import BROKEN, PASSED, UNDECIDED, Kind, Limit
+from loadgen.compare.interval import Interval
 from loadgen.compare.metrics import DEFAULTS, Statistic, parse_statistic
-from loadgen.compare.row import Row, make_row
-from loadgen.compare.sides import Sides
+from loadgen.compare.sides import Sides, exponential, scale_of
 from loadgen.errors import UsageError
+
+Verdict = Literal["better", "worse", "no evidence", "too little data", "no interval"]
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """`change` is relative to the base (0.1 is 10 % more); of a share the difference of shares
+    (0.1 is ten points more). Its bounds are infinite where nothing is known of them."""
+
+    statistic: Statistic
+    base: float | None
+    new: float | None
+    samples: tuple[int, int]
+    change: Interval | None
+    verdict: Verdict
+
+
+def make_row(sides: Sides, statistic: Statistic, level: float) -> Row:
+    """Set both sides against each other in one statistic."""
+    base, new = sides.figures(statistic)
+    change = relative_change(sides, statistic, level)
+    verdict = _verdict(sides, statistic, change)
+    if change is None:
+        change = _without_interval(statistic, base, new)
+    return Row(statistic, base, new, sides.samples(statistic), change, verdict)
+
+
+def relative_change(sides: Sides, statistic: Statistic, level: float) -> Interval | None:
+    """The difference as a row shows it, with its interval; None where there is none."""
+    scale = scale_of(statistic)
+    interval = sides.difference(statistic, level, scale)
+    if interval is None or scale == "plain":
+        return interval
+    return interval.through(lambda value: exponential(value) - 1)
+
+
+def _verdict(sides: Sides, statistic: Statistic, change: Interval | None) -> Verdict:
+    if not sides.has_data(statistic):
+        return "no interval"
+    if change is None or _says_nothing(statistic, change):
+        return "too little data"
+    if change.low <= 0 <= change.high:
+        return "no evidence"
+    return "better" if (change.low > 0) == (statistic.metric.better == "higher") else "worse"
+
+
+def _says_nothing(statistic: Statistic, change: Interval) -> bool:
+    """A factor cannot be below 0, so that -100 % is where an open interval ends."""
+    nowhere = -math.inf if scale_of(statistic) == "plain" else -1.0
+    return change.low <= nowhere and math.isinf(change.high)
+
+
+def _without_interval(
+    statistic: Statistic, base: float | None, new: float | None
+) -> Interval | None:
+    if base is None or new is None:
+        return None
+    if scale_of(statistic) == "plain":
+        return Interval(new - base, -math.inf, math.inf)
+    return Interval(new / base - 1, -math.inf, math.inf) if base > 0 else None
+
+
+Outcome = Literal["passed", "broken", "undecided"]
+
+
+@dataclass(frozen=True, slots=True)
+class Judgement:
+    """`interval` is of what the limit is about, None where there is none."""
+
+    limit: Limit
+    interval: Interval | None
+    outcome: Outcome
+    reason: str
+
+
+def judge(sides: Sides, limit: Limit, level: float) -> Judgement:
+    """A limit is broken where the whole interval lies beyond it; undecided where only the estimate
+    does, where a side has too few samples or no interval, or where a run has a fault."""
+    found = _of_data(sides, limit, level)
+    faults = dict.fromkeys(fault.text for run in sides.runs for fault in run.faults)
+    if not faults:
+        return found
+    reason = f"a run decides nothing: {'; '.join(faults)}"
+    return replace(found, outcome="undecided", reason=reason)
+
+
+def _of_data(sides: Sides, limit: Limit, level: float) -> Judgement:
+    statistic = limit.statistic
+    if not sides.has_data(statistic):
+        return Judgement(limit, None, "undecided", "totals alone have no interval")
+    least = min(sides.samples(statistic))
+    if least < LEAST_SAMPLES:
+        return Judgement(
+            limit, None, "undecided", f"{least} usable samples, {LEAST_SAMPLES} needed"
+        )
+    interval = _interval(sides, limit, level)
+    if interval is None:
+        return Judgement(limit, None, "undecided", "a run has too few samples, or a figure of 0")
+    return _judge(limit, interval)
+
+
+def _interval(sides: Sides, limit: Limit, level: float) -> Interval | None:
+    if limit.kind == "value":
+        return sides.new_alone(limit.statistic, level)
+    if limit.kind == "difference":
+        return sides.difference(limit.statistic, level, "plain")
+    return relative_change(sides, limit.statistic, level)
+
+
+def _judge(limit: Limit, interval: Interval) -> Judgement:
+    nearest = interval.low if limit.at_most else interval.high
+    if _is_beyond(limit, nearest):
+        return Judgement(limit, interval, "broken", "the whole interval is beyond the limit")
+    if _is_beyond(limit, interval.estimate):
+        reason = (
+            "the estimate is beyond the limit, its interval is not: make longer runs or repeats"
+        )
+        return Judgement(limit, interval, "undecided", reason)
+    return Judgement(limit, interval, "passed", "")
+
+
+def _is_beyond(limit: Limit, value: float) -> bool:
+    return value > limit.bound if limit.at_most else value < limit.bound
+
+
+def exit_code(judgements: Iterable[Judgement]) -> int:
+    """1 where a limit is broken, else 4 where one is undecided, else 0."""
+    outcomes = {judgement.outcome for judgement in judgements}
+    if "broken" in outcomes:
+        return BROKEN
+    return UNDECIDED if "undecided" in outcomes else PASSED
+
 
 CONFIDENCE = 0.99
 

@@ -3,11 +3,10 @@
 import math
 import unicodedata
 
+from loadgen.compare.comparison import Judgement, Row
 from loadgen.compare.gate import Limit
 from loadgen.compare.interval import Interval
-from loadgen.compare.judgement import Judgement
 from loadgen.compare.metrics import Statistic
-from loadgen.compare.row import Row
 from loadgen.runs.csv_log import without_formula
 
 NOTHING = "-"

@@ -17,10 +17,8 @@ from loadgen.launch.label_service import ServiceLabels
 from loadgen.launch.locust_command import locust_argv
 from loadgen.launch.swarm_process import checkable, labels_in, planned_facts
 from loadgen.launch.target_run import TargetRun, plan_target_runs
-from loadgen.sweep.definition import Definition
-from loadgen.sweep.matrix import CellPlan
-from loadgen.sweep.option import text_of
-from loadgen.sweep.order import Engine
+from loadgen.sweep.definition import Definition, text_of
+from loadgen.sweep.matrix import CellPlan, Engine
 from loadgen.targets.plan import uses
 from loadgen.targets.settings import TargetSettings
 

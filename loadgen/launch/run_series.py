@@ -11,7 +11,7 @@ from loadgen.launch.label_service import label_service
 from loadgen.launch.swarm_process import StartedTarget, SwarmLog, run_on_host, started_target
 from loadgen.launch.terminal import Interruption, say
 from loadgen.sweep.definition import Definition
-from loadgen.sweep.order import Engine, Step
+from loadgen.sweep.matrix import Engine, Step
 from loadgen.sweep.runner import RunningEngine
 from loadgen.sweep.table import SWARM_LOG
 

@@ -16,10 +16,8 @@ from loadgen.runs.directory import RUN_JSON
 from loadgen.runs.exit_code import DONE, FAILED, SATURATED, TARGET_DIED, WRONG_USE
 from loadgen.runs.json_file import read_object
 from loadgen.runs.lock import locked
-from loadgen.saturate.course import Course, Ending, Step
-from loadgen.saturate.folder import SearchFolder
-from loadgen.saturate.plan import Plan
-from loadgen.saturate.points import points_of
+from loadgen.saturate.course import Course, Ending, Plan, Step
+from loadgen.saturate.folder import SearchFolder, points_of
 from loadgen.saturate.trial import read_trial
 from loadgen.saturate.wording import plan_line, result_lines, trial_line
 from loadgen.sweep.table import SWARM_LOG

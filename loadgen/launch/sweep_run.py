@@ -14,11 +14,9 @@ from loadgen.launch.terminal import interruptible, say
 from loadgen.runs.exit_code import DONE
 from loadgen.runs.lock import locked
 from loadgen.sweep.definition import Definition
-from loadgen.sweep.durations import ASSUMED_START_S, Durations, spoken
 from loadgen.sweep.folder import SweepFolder
-from loadgen.sweep.matrix import CellPlan, cells_of
-from loadgen.sweep.order import Stretch, stretches
-from loadgen.sweep.runner import Watch, left_of, run_sweep
+from loadgen.sweep.matrix import CellPlan, Stretch, cells_of, stretches
+from loadgen.sweep.runner import ASSUMED_START_S, Durations, Watch, left_of, run_sweep, spoken
 from loadgen.sweep.table import CELLS_CSV, write_table
 
 

@@ -15,7 +15,7 @@ from loadgen.runs.directory import RUN_JSON
 from loadgen.runs.json_file import Problem, malformed, parse_object, refuse
 from loadgen.runs.requests import Requests, read_requests
 from loadgen.stats.self_watch import ClientSample
-from loadgen.stats.server_sample import ServerSample
+from loadgen.stats.server_counters import ServerSample
 from loadgen.stats.steady_state import SteadyState
 
 REQUESTS_CSV, BATCHES_CSV, SUMMARY_JSON = "requests.csv", "batches.csv", "summary.json"

@@ -1,11 +1,13 @@
 """What one run at one load shows, from the end of its warm-up on."""
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 
 import numpy as np
+from scipy.stats import spearmanr
 
 from loadgen.compare.gate import Limit
 from loadgen.compare.series import Ratio, Series, Values
@@ -13,10 +15,48 @@ from loadgen.errors import UsageError
 from loadgen.runs.columns import Flags, Floats
 from loadgen.runs.recorded import REQUESTS_CSV, RecordedRun
 from loadgen.runs.requests import Requests
-from loadgen.saturate.backlog import Backlog, backlog_of
 from loadgen.saturate.objective import ERRORS, GOODPUT, Objective
 from loadgen.stats.slo import Slo
-from loadgen.stats.steady import steady_from
+from loadgen.stats.steady_state import steady_from
+
+SLICES, MOMENTS = 10, 20
+"""Of the time looked at, and in each slice."""
+RISING = 0.8
+LEAST_SHARE = 0.05
+LEAST_DEVIATIONS = 2.0
+
+
+@dataclass(frozen=True, slots=True)
+class Backlog:
+    """`growth` is by how many requests the backlog rose from `since_s` to `until_s`, along a
+    straight line through it; `rise` the rank correlation with time, from -1 to 1; `arrivals` how
+    many came."""
+
+    growth: float
+    rise: float
+    arrivals: int
+
+    @property
+    def is_growing(self) -> bool:
+        """Whether the queue grew all the time, by more than a twentieth of what came and by more
+        than chance puts between two counts of that size (two deviations of Poisson's)."""
+        least = max(LEAST_SHARE * self.arrivals, LEAST_DEVIATIONS * math.sqrt(self.arrivals))
+        return self.rise >= RISING and self.growth > least
+
+
+def backlog_of(due_s: Floats, done_s: Floats, since_s: float, until_s: float) -> Backlog:
+    """From the times at which requests were due and done (infinite: never)."""
+    edges = np.linspace(since_s, until_s, SLICES * MOMENTS, endpoint=False)
+    open_now = np.searchsorted(np.sort(due_s), edges, side="right") - np.searchsorted(
+        np.sort(done_s), edges, side="right"
+    )
+    means = open_now.reshape(SLICES, MOMENTS).mean(axis=1)
+    arrivals = int(((due_s >= since_s) & (due_s <= until_s)).sum())
+    if np.ptp(means) == 0:
+        return Backlog(0.0, 0.0, arrivals)
+    slope = float(np.polyfit(np.arange(SLICES), means, 1)[0])
+    return Backlog(slope * SLICES, float(spearmanr(np.arange(SLICES), means)[0]), arrivals)
+
 
 WAITING = ("ttft_ms", "e2e_ms", "retrieval_ms")
 """Columns that count from when a request was due: one that was cut off had waited that long."""

@@ -3,13 +3,12 @@
 from collections.abc import Iterator
 
 from loadgen.compare.wording import figure
-from loadgen.saturate.course import Course, Ending, Step
+from loadgen.saturate.course import Course, Ending, Plan, Step
 from loadgen.saturate.judge import Figure, Judgement
 from loadgen.saturate.objective import ERRORS
-from loadgen.saturate.plan import Plan
 from loadgen.saturate.search import Finding
 from loadgen.saturate.trial import Trial
-from loadgen.sweep.durations import spoken
+from loadgen.sweep.runner import spoken
 
 NOT_MET = {"missed": "not met", "undecided": "undecided"}
 ENDED = {

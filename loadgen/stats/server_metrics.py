@@ -11,7 +11,7 @@ from loadgen.client.failures import ConnectFailed, StreamFailure
 from loadgen.client.host import Questioner, TooLong
 from loadgen.stats.memory import GpuMemory, tree_rss_mb
 from loadgen.stats.prometheus import MetricReader, MetricSeries
-from loadgen.stats.server_sample import (
+from loadgen.stats.server_counters import (
     CACHE_FIGURES,
     CACHE_PREFIX,
     COLUMNS,

@@ -4,13 +4,120 @@ import math
 from array import array
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
+from itertools import accumulate, pairwise
 from typing import Any
 
-from loadgen.stats.drift import drifts, front_differs
 from loadgen.stats.metrics import summarized
 from loadgen.stats.sketch import Sketch
-from loadgen.stats.steady import front_of
 from loadgen.stats.summary import statistics_of
+
+SLICES = 10
+CRITICAL = 1.86
+"""Of ten independent means, one series in a hundred has a larger `_bridge` (simulated, 400,000)."""
+LEAST_CHANGE = 0.05
+"""Of the mean, by which the later half must differ from the earlier one to be called a drift."""
+LEAST_DEVIATIONS = 4.0
+
+
+def drifts(values: Sequence[float]) -> bool:
+    """Whether the mean moved on the way: the largest cumulative sum of deviations is beyond chance
+    (Schruben 1982), and the later half differs from the earlier one by a twentieth or more."""
+    means = slice_means(values)
+    mean = math.fsum(means) / SLICES
+    half = SLICES // 2
+    change = math.fsum(means[half:]) - math.fsum(means[:half])
+    if abs(change) / half <= LEAST_CHANGE * abs(mean):
+        return False
+    deviation = math.sqrt(_variance(means))
+    return _bridge([each - mean for each in means]) > CRITICAL * deviation
+
+
+def front_differs(values: Sequence[float], front: int) -> bool:
+    """Whether the mean of the first `front` values is four standard errors from that of the rest,
+    or more."""
+    if not front:
+        return False
+    early, late = values[:front], values[front:]
+    apart = math.fsum(early) / len(early) - math.fsum(late) / len(late)
+    variance = _variance(slice_means(late)) * len(late) / SLICES
+    error = math.sqrt(variance * (1 / len(early) + 1 / len(late)))
+    return abs(apart) > LEAST_DEVIATIONS * error
+
+
+def slice_means(values: Sequence[float]) -> list[float]:
+    """Of `SLICES` slices of the same length, but for one value; at least as many values."""
+    edges = [at * len(values) // SLICES for at in range(SLICES + 1)]
+    return [math.fsum(values[low:high]) / (high - low) for low, high in pairwise(edges)]
+
+
+def _bridge(deviations: Sequence[float]) -> float:
+    return max(map(abs, accumulate(deviations))) / math.sqrt(len(deviations))
+
+
+def _variance(means: Sequence[float]) -> float:
+    """Of a slice's mean."""
+    return math.fsum((b - a) ** 2 for a, b in pairwise(means)) / (2 * (len(means) - 1))
+
+
+BATCH = 5
+LEAST_BATCHES = 10
+LATEST_SHARE = 0.5
+
+
+@dataclass(frozen=True, slots=True)
+class Steady:
+    """`warm_up` values at the front are better left out.
+
+    `settled` is False where even so the rest may still be drifting, None where there are too few
+    values to tell.
+    """
+
+    warm_up: int
+    settled: bool | None
+
+
+def steady_from(values: Sequence[float]) -> Steady:
+    """Cut off the front of a series so that the mean of the rest is known best.
+
+    MSER-5 (White, Simulation 69(6), 1997): of means of five neighbours the first d are left out,
+    where d makes sum((x - mean)^2) / (n - d)^2 over the others smallest. A smallest value that is
+    reached in the later half of the series says that it has not settled (White and Spratt 2000).
+    """
+    batches = _batches(values)
+    if len(batches) < LEAST_BATCHES:
+        return Steady(0, None)
+    cut = _least_error(batches, len(batches))
+    if cut > LATEST_SHARE * len(batches):
+        return Steady(0, False)
+    return Steady(cut * BATCH, True)
+
+
+def front_of(values: Sequence[float]) -> int:
+    """As many values at the front as `steady_from` would leave out, were it bound to find a warm-up
+    in the first half."""
+    batches = _batches(values)
+    return _least_error(batches, math.floor(LATEST_SHARE * len(batches))) * BATCH
+
+
+def _batches(values: Sequence[float]) -> list[float]:
+    return [sum(values[at : at + BATCH]) / BATCH for at in range(0, len(values) - 4, BATCH)]
+
+
+def _least_error(batches: Sequence[float], latest: int) -> int:
+    """The d above, at most `latest`; from the end on, so that one pass is enough (Welford's running
+    variance)."""
+    mean, squares = 0.0, 0.0
+    best, best_error = 0, float("inf")
+    for count, value in enumerate(reversed(batches), 1):
+        off = value - mean
+        mean += off / count
+        squares += off * (value - mean)
+        # The last few are no evidence: five values that are alike by chance have no spread.
+        is_evidence = count >= BATCH and len(batches) - count <= latest
+        if is_evidence and squares / count**2 <= best_error:
+            best, best_error = len(batches) - count, squares / count**2
+    return best
+
 
 LATENCIES = tuple(
     each.name

@@ -1,15 +1,49 @@
 """What a sweep is, as its TOML file says it."""
 
+import math
 import re
 import tomllib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 from loadgen.errors import UsageError
-from loadgen.sweep.option import Value, as_words, is_value, text_of
+from loadgen.runs.machine import hide_headers
 from loadgen.targets.toml_table import TomlTable
+
+Scalar: TypeAlias = str | int | float | bool
+Value: TypeAlias = Scalar | Sequence[Scalar]
+
+
+def is_value(value: Any) -> bool:
+    """Whether it can stand behind an option: text, a finite number, a switch, or a list of such."""
+    if isinstance(value, list | tuple):
+        return (
+            bool(value)
+            and not any(isinstance(v, list | tuple) for v in value)
+            and all(map(is_value, value))
+        )
+    return isinstance(value, str | int) or (isinstance(value, float) and math.isfinite(value))
+
+
+def as_words(key: str, value: Value) -> tuple[str, ...]:
+    """The words of the command line; a list gives the option once for each of its members."""
+    if isinstance(value, list | tuple):
+        return tuple(word for each in value for word in as_words(key, each))
+    if isinstance(value, bool):
+        return (f"--{key}",) if value else ()
+    return (f"--{key}={value}",)
+
+
+def text_of(key: str, value: Value) -> str:
+    """The value as it stands in tables and folder names; those of headers are hidden."""
+    if isinstance(value, list | tuple):
+        return " ".join(text_of(key, each) for each in value)
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    return hide_headers([str(value)])[0] if key == "header" else str(value)
+
 
 ENGINE_STARTS = ("per-repeat", "once")
 OURS = {

@@ -13,12 +13,9 @@ from loadgen.errors import UsageError
 from loadgen.runs.directory import check_directory
 from loadgen.runs.json_file import malformed, read_object, write_json
 from loadgen.runs.machine import machine, versions
-from loadgen.sweep.definition import Definition
-from loadgen.sweep.made_cell import MadeCell, read_made_cell
-from loadgen.sweep.matrix import CellPlan
-from loadgen.sweep.option import text_of
-from loadgen.sweep.order import Engine, Step, Stretch
-from loadgen.sweep.table import CELLS
+from loadgen.sweep.definition import Definition, text_of
+from loadgen.sweep.matrix import CellPlan, Engine, Step, Stretch
+from loadgen.sweep.table import CELLS, MadeCell, read_made_cell
 
 SWEEP_JSON = "sweep.json"
 ASIDE, ENGINES = "aside", "engines"

@@ -3,12 +3,12 @@
 import hashlib
 import itertools
 import json
+import random
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from loadgen.sweep.definition import Definition, Options
-from loadgen.sweep.option import as_words, text_of
+from loadgen.sweep.definition import Definition, Options, as_words, text_of
 
 LONGEST_ID = 80
 UNSAFE = re.compile(r"[^A-Za-z0-9.+]+")
@@ -102,3 +102,70 @@ def _cell_id(axes: Mapping[str, str], options: Options) -> str:
 def _mark(axes: Mapping[str, str], options: Options) -> str:
     words = [word for key in axes if key in options for word in as_words(key, options[key])]
     return hashlib.sha256(json.dumps(words).encode()).hexdigest()[:6]
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """One run: a cell in one of its repeats, from 1."""
+
+    cell: CellPlan
+    repeat: int
+
+    @property
+    def name(self) -> str:
+        """The folder of its run."""
+        return f"{self.cell.cell_id}-r{self.repeat}"
+
+    @property
+    def seed(self) -> int:
+        """Of its workload."""
+        return self.cell.seed(self.repeat)
+
+    @property
+    def words(self) -> list[str]:
+        """Its options as words of a command line."""
+        return self.cell.words(self.seed)
+
+
+@dataclass(frozen=True, slots=True)
+class Engine:
+    """What a cell runs on. Cells whose engines are equal share a start; a host of others is no
+    start of ours."""
+
+    label: str
+    is_ours: bool
+    settings: Hashable
+
+
+@dataclass(frozen=True, slots=True)
+class Stretch:
+    """What is made on one start of an engine."""
+
+    engine: Engine
+    steps: Sequence[Step]
+
+
+def stretches(
+    definition: Definition, cells: Sequence[CellPlan], engine_of: Callable[[CellPlan], Engine]
+) -> list[Stretch]:
+    """Everything in the order in which it is made; the same for the same definition.
+
+    `per-repeat`: each repeat is a pass through all engines in an order of its own. `once`: one
+    pass, and each engine makes all repeats, one after the other.
+    """
+    dice = random.Random(definition.seed)
+    groups: dict[Engine, list[CellPlan]] = {}
+    for cell in cells:
+        groups.setdefault(engine_of(cell), []).append(cell)
+    repeats = range(1, definition.repeats + 1)
+    passes = [list(repeats)] if definition.engine_starts == "once" else [[n] for n in repeats]
+    found = []
+    for numbers in passes:
+        for engine in dice.sample(list(groups), len(groups)):
+            steps = [step for n in numbers for step in _shuffled(groups[engine], n, dice)]
+            found.append(Stretch(engine, steps))
+    return found
+
+
+def _shuffled(cells: Sequence[CellPlan], repeat: int, dice: random.Random) -> list[Step]:
+    return [Step(cell, repeat) for cell in dice.sample(cells, len(cells))]

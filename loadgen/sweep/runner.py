@@ -1,19 +1,105 @@
 """Makes the runs of a sweep one after the other, on as few engine starts as planned."""
 
+import statistics
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Protocol
 
 from loadgen.errors import TargetError
-from loadgen.sweep.durations import Durations, spoken
 from loadgen.sweep.folder import SweepFolder
-from loadgen.sweep.made_cell import WHOLE, MadeCell
-from loadgen.sweep.order import Engine, Step, Stretch
-from loadgen.sweep.progress import made_line
-from loadgen.sweep.table import write_table
+from loadgen.sweep.matrix import Engine, Step, Stretch
+from loadgen.sweep.table import WHOLE, Cell, MadeCell, write_table
+
+ASSUMED_START_S, ASSUMED_OVERHEAD_S = 40.0, 5.0
+"""Until an engine was started here: of a small model on two cores; and what a run takes beyond its
+`--run-time`."""
+
+
+@dataclass(slots=True)
+class Durations:
+    """`run_times_s` is what each cell's `--run-time` asks for, None without one."""
+
+    run_times_s: Mapping[str, float | None]
+    _starts_s: list[float] = field(default_factory=list)
+    _overheads_s: list[float] = field(default_factory=list)
+    _walls_s: dict[str, list[float]] = field(default_factory=dict)
+
+    def add(self, made: MadeCell) -> None:
+        """Learn from a run that was made to its end."""
+        if not made.is_whole:
+            return
+        if made.engine_start_s is not None:
+            self._starts_s.append(made.engine_start_s)
+        if made.run_time_s is not None:
+            self._overheads_s.append(made.wall_s - made.run_time_s)
+        self._walls_s.setdefault(made.cell_id, []).append(made.wall_s)
+
+    @property
+    def is_measured(self) -> bool:
+        """Whether an engine's start was timed."""
+        return bool(self._starts_s)
+
+    def left_s(self, steps: Iterable[Step], starts: int) -> float | None:
+        """Seconds for these runs and so many engine starts; None while not known."""
+        runs_s = [self._run_s(step.cell.cell_id) for step in steps]
+        known_s = [each for each in runs_s if each is not None]
+        if len(known_s) < len(runs_s):
+            return None
+        return sum(known_s) + starts * _median(self._starts_s, ASSUMED_START_S)
+
+    def _run_s(self, cell_id: str) -> float | None:
+        if own := self._walls_s.get(cell_id):
+            return _median(own, 0.0)
+        run_time_s = self.run_times_s.get(cell_id)
+        if run_time_s is not None:
+            return run_time_s + _median(self._overheads_s, ASSUMED_OVERHEAD_S)
+        others = [wall_s for walls_s in self._walls_s.values() for wall_s in walls_s]
+        return _median(others, 0.0) if others else None
+
+
+def spoken(seconds: float | None) -> str:
+    """`40 s`, `12 min`, `3 h 5 min`."""
+    if seconds is None:
+        return "not known yet"
+    if seconds < 90:
+        return f"{seconds:.0f} s"
+    minutes = round(seconds / 60)
+    return f"{minutes} min" if minutes < 90 else f"{minutes // 60} h {minutes % 60} min"
+
+
+def _median(values: Sequence[float], default: float) -> float:
+    return statistics.median(values) if values else default
+
+
+SPOKEN = (
+    ("ok", "{:.0f} ok"),
+    ("failed", "{:.0f} failed"),
+    ("ttft_p50_ms", "TTFT p50 {:,.0f} ms"),
+    ("makespan_p50_s", "makespan p50 {:,.2f} s"),
+    ("requests_per_s", "{:.2f} requests/s"),
+    ("hit_rate", "hit rate {:.0%}"),
+    ("external_hit_rate", "external {:.0%}"),
+)
+"""Of the figures those that are there and not 0, but `ok` and `hit_rate` always."""
+
+
+def made_line(cell: Cell) -> str:
+    """Which cell it was and its key figures, or why it has none."""
+    figures = [
+        form.format(value)
+        for name, form in SPOKEN
+        if (value := cell.figures[name]) or (value == 0 and name in ("ok", "hit_rate"))
+    ]
+    if cell.fault:
+        figures.append(f"decides nothing, exit code {cell.exit_code}: {cell.fault}")
+    elif cell.exit_code:
+        figures.append(f"exit code {cell.exit_code}")
+    name = ", ".join(f"{key} {text}" for key, text in cell.axes.items() if text) or cell.cell_id
+    return f"{name}, repeat {cell.repeat}: {', '.join(figures)}"
+
 
 MOST_DEATHS = 3
 

@@ -1,16 +1,165 @@
 """All cells of a sweep as one table, from nothing but the run directories."""
 
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import Any
 
 from loadgen.compare.run import faults_of
 from loadgen.runs.csv_log import to_csv
 from loadgen.runs.directory import RUN_JSON
-from loadgen.runs.json_file import read_object
-from loadgen.sweep.figures import FIGURES, figures_of
-from loadgen.sweep.made_cell import MadeCell, read_made_cell
+from loadgen.runs.exit_code import DONE, FAILED, SATURATED
+from loadgen.runs.json_file import malformed, read_object, write_json
+from loadgen.stats.metrics import figures, summarized
+
+CELL_JSON = "cell.json"
+WHOLE = (DONE, FAILED, SATURATED)
+"""Exit codes of runs that have something to say."""
+_KINDS: Mapping[str, type | tuple[type, ...]] = {
+    **dict.fromkeys(("axes", "options"), dict),
+    **dict.fromkeys(("repeat", "seed", "position", "exit_code"), int),
+    **dict.fromkeys(("cell_id", "error"), str),
+    "wall_s": (int, float),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class MadeCell:
+    """A run that came to its end. `position` counts the runs of the sweep in the order in which
+    they ended, from 1. `wall_s` is all the run took, `engine_start_s` the start of its engine
+    before it, None where that was running already. `run_time_s` is what `--run-time` asked for.
+    `error` is what ended the engine."""
+
+    cell_id: str
+    axes: Mapping[str, str]
+    options: Mapping[str, str]
+    repeat: int
+    seed: int
+    position: int
+    exit_code: int
+    wall_s: float
+    engine_start_s: float | None = None
+    run_time_s: float | None = None
+    error: str = ""
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether the run was made to its end; any other is made again."""
+        return self.exit_code in WHOLE
+
+    def write(self, run: Path) -> None:
+        """Note it in the directory of the run."""
+        write_json(run / CELL_JSON, asdict(self))
+
+
+def read_made_cell(run: Path) -> MadeCell | None:
+    """None for a run that did not come to its end. Raises UsageError for a damaged note."""
+    if not (run / CELL_JSON).exists():
+        return None
+    found = read_object(run / CELL_JSON)
+    for name, kind in _KINDS.items():
+        if name in found and not isinstance(found[name], kind):
+            raise malformed(run / CELL_JSON, f"{name} is {found[name]!r}")
+    try:
+        return MadeCell(**{each.name: found[each.name] for each in fields(MadeCell)})
+    except KeyError as error:
+        raise malformed(run / CELL_JSON, f"{error.args[0]} is missing") from None
+
+
+Source = Callable[[Mapping[str, Any]], Any]
+
+
+def figures_of(
+    description: Mapping[str, Any], summary: Mapping[str, Any], file: Path
+) -> dict[str, float | None]:
+    """Every one of `FIGURES`, None where the run has none. Raises UsageError, naming `file`, for
+    what is no number."""
+    content = {**summary, "run": description}
+    return {name: _figure(source, content, file) for name, source in FIGURES.items()}
+
+
+def _figure(source: Source, content: Mapping[str, Any], file: Path) -> float | None:
+    try:
+        value = source(content)
+    except (KeyError, TypeError):
+        return None
+    if value is None:
+        return None
+    if not isinstance(value, int | float):
+        raise malformed(file, f"{value!r} is no number")
+    return float(value)
+
+
+def _plain(name: str) -> Source:
+    return lambda summary: summary[name]
+
+
+def _metric(name: str, statistic: str) -> Source:
+    return lambda summary: summary["metrics"][name][statistic]
+
+
+def _total(name: str) -> Source:
+    """Of `ok` requests: their mean is exact."""
+
+    def total(summary: Mapping[str, Any]) -> float | None:
+        metric = summary["metrics"][name]
+        return round(metric["mean"] * metric["count"]) if metric["count"] else None
+
+    return total
+
+
+def _server(name: str) -> Source:
+    return lambda summary: summary["server"][name]
+
+
+def _target(name: str) -> Source:
+    return lambda summary: summary["run"]["target"][name]
+
+
+def _diversity(name: str) -> Source:
+    return lambda summary: summary["diversity"][name]
+
+
+FIGURES: Mapping[str, Source] = {
+    "requests": _plain("requests"),
+    "ok": lambda summary: summary["outcomes"]["ok"],
+    "failed": _plain("failed"),
+    "duration_s": _plain("duration_s"),
+    **{each.name: _plain(each.name) for each in figures()},
+    **{
+        each.statistic(of_values): _metric(each.name, of_values)
+        for each in summarized()
+        if not each.neutral
+        for of_values in ("mean", "p50", "p95", "p99")
+    },
+    "prompt_tokens": _total("prompt_tokens"),
+    "output_tokens": _total("output_tokens"),
+    **{
+        name: _server(name)
+        for name in (
+            "computed_prompt_tokens",
+            "cached_prompt_tokens",
+            "external_prompt_tokens",
+            "hit_rate",
+            "external_hit_rate",
+            "num_preemptions",
+            "peak_running",
+            "peak_waiting",
+            "peak_kv_cache_usage",
+            "peak_engine_rss_mb",
+            "peak_lmcache_rss_mb",
+            "peak_lmcache_l1_bytes",
+        )
+    },
+    "settled": lambda summary: summary["steady_state"]["settled"],
+    "usable_tokens": _target("usable_tokens"),
+    "l1_gb": _target("l1_gb"),
+    "distinct_contexts": _diversity("distinct_contexts"),
+    "effective_contexts": _diversity("effective_contexts"),
+    "client_saturated": _plain("client_saturated"),
+}
+"""Each figure with where it stands in `summary.json`, or in `run.json` below `run`."""
+
 
 CELLS, CELLS_CSV = "cells", "cells.csv"
 SUMMARY_JSON, SWARM_LOG = "summary.json", "swarm.log"

@@ -13,7 +13,7 @@ from typing import Literal, get_args
 
 from loadgen.errors import UsageError
 from loadgen.stats.prometheus import MetricSeries
-from loadgen.stats.server_sample import CACHE_FIGURES, ENGINE_FIGURES
+from loadgen.stats.server_counters import CACHE_FIGURES, ENGINE_FIGURES
 from loadgen.targets.toml_table import TomlTable
 
 PLACEHOLDER = re.compile(r"\{([a-z][a-z0-9_]*(?:\.[a-z0-9_]+)?)\}")

@@ -13,8 +13,8 @@ from scheduler_batches import Batch, Question
 from scheduler_servers import Server
 
 from loadgen.client.exchange import Exchange
+from loadgen.stats.server_counters import ServerSample
 from loadgen.stats.server_metrics import MetricsScraper
-from loadgen.stats.server_sample import ServerSample
 
 COUNTERS_TIMEOUT_S, COUNTERS_PAUSE_S = 10.0, 0.05
 STORING_S = 1.0

@@ -11,10 +11,8 @@ from compare_runs import argv
 
 from loadgen.record import RequestRecord
 from loadgen.runs.directory import RunDirectory
-from loadgen.stats.client_health import SaturationRule
-from loadgen.stats.self_watch import ClientSample
-from loadgen.stats.server_counters import server_figures
-from loadgen.stats.server_sample import ServerSample
+from loadgen.stats.self_watch import ClientSample, SaturationRule
+from loadgen.stats.server_counters import ServerSample, server_figures
 from loadgen.stats.summary import summarize, write_summary
 from loadgen.stats.tally import Tally
 

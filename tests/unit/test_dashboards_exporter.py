@@ -20,8 +20,7 @@ from dashboards.exporter import MetricsAddress, targets
 from dashboards.swarm_collector import BUCKETS_S, SwarmCollector
 from loadgen.errors import UsageError
 from loadgen.record import RequestRecord
-from loadgen.stats.client_health import ClientHealth
-from loadgen.stats.self_watch import ClientSample
+from loadgen.stats.self_watch import ClientHealth, ClientSample
 from loadgen.stats.tally import Tally
 from rag_store.service.metrics import Metrics
 

@@ -25,7 +25,7 @@ from loadgen.record import RequestRecord
 from loadgen.runs.csv_log import to_csv
 from loadgen.runs.directory import RunDirectory
 from loadgen.stats.self_watch import ClientSample
-from loadgen.stats.server_sample import ServerSample
+from loadgen.stats.server_counters import ServerSample
 from loadgen.stats.tally import Tally
 from loadgen.swarm.sending.ledger import Row, RunLedger, WorkerLedger
 

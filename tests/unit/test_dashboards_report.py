@@ -26,8 +26,7 @@ from loadgen.compare.comparison import compare
 from loadgen.compare.run_reader import read_run
 from loadgen.compare.sides import Sides
 from loadgen.errors import UsageError
-from loadgen.stats.server_counters import server_figures
-from loadgen.stats.server_sample import ServerSample
+from loadgen.stats.server_counters import ServerSample, server_figures
 
 CONTEXT = {"name": "vllm-context", "usable_tokens": 5120, "argv": {}, "env": {}}
 

@@ -16,9 +16,9 @@ import pytest
 from loadgen.cli.main import HELP, main
 from loadgen.record import BATCH_COLUMNS, BATCH_OUTCOMES, COLUMNS, OUTCOMES
 from loadgen.runs import exit_code
-from loadgen.stats.client_health import ClientHealth
 from loadgen.stats.counts import Counts
 from loadgen.stats.self_watch import COLUMNS as CLIENT_COLUMNS
+from loadgen.stats.self_watch import ClientHealth
 from loadgen.stats.server_counters import NO_FIGURES, ServerCourse
 from loadgen.stats.server_metrics import COLUMNS as SERVER_COLUMNS
 from loadgen.swarm.leading.closing import summarize_run

@@ -13,12 +13,13 @@ from loadgen.saturate.search import (
     CONFIRMING_RUNS,
     MOST_RUNS,
     Bracket,
+    By,
     Finding,
+    Space,
     Verdict,
     bracket_of,
     next_load,
 )
-from loadgen.saturate.space import By, Space
 
 Oracle = Callable[[float, int], Verdict]
 """What a load is found to be after so many runs."""

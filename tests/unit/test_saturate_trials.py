@@ -12,12 +12,11 @@ from loadgen.errors import UsageError
 from loadgen.launch.search import SaturationSearch
 from loadgen.runs.csv_log import to_csv
 from loadgen.runs.exit_code import TARGET_DIED, WRONG_USE
-from loadgen.saturate.course import Course
+from loadgen.saturate.course import Course, Plan
 from loadgen.saturate.folder import SearchFolder
 from loadgen.saturate.judge import judge
 from loadgen.saturate.objective import Objective
-from loadgen.saturate.plan import Plan
-from loadgen.saturate.space import Space
+from loadgen.saturate.search import Space
 from loadgen.saturate.trial import Trial, read_trial
 from loadgen.saturate.wording import result_lines
 

@@ -1,7 +1,6 @@
 import pytest
 
-from loadgen.stats.client_health import KEPT, ClientHealth, Saturation, SaturationRule
-from loadgen.stats.self_watch import ClientSample
+from loadgen.stats.self_watch import KEPT, ClientHealth, ClientSample, Saturation, SaturationRule
 
 
 def seconds(

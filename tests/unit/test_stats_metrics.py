@@ -25,9 +25,9 @@ from locust.stats import RequestStats
 from loadgen.compare.comparison import compare
 from loadgen.compare.run_reader import read_run
 from loadgen.compare.sides import Sides
-from loadgen.compare.table_format import to_table
+from loadgen.compare.formats import to_table
 from loadgen.stats.metrics import limited
-from loadgen.sweep.figures import FIGURES
+from loadgen.sweep.table import FIGURES
 from loadgen.swarm.showing.stats_rows import KIND, log_records
 from loadgen.swarm.showing.summary_words import summary_table
 from dashboards.report.page import make_page

@@ -2,8 +2,7 @@ import json
 
 import pytest
 
-from loadgen.stats.server_counters import NO_FIGURES, ServerCourse, server_figures
-from loadgen.stats.server_sample import ServerSample
+from loadgen.stats.server_counters import NO_FIGURES, ServerCourse, ServerSample, server_figures
 
 FIRST = ServerSample(
     at_s=0.0,

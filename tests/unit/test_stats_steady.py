@@ -4,7 +4,7 @@ from statistics import fmean
 
 import pytest
 
-from loadgen.stats.steady import Steady, steady_from
+from loadgen.stats.steady_state import Steady, steady_from
 
 
 def noise(count: int, seed: int) -> list[float]:

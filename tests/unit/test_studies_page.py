@@ -22,8 +22,8 @@ from loadgen.errors import UsageError
 from loadgen.launch.checking import check_cells
 from loadgen.runs.exit_code import SATURATED
 from loadgen.sweep.definition import Definition
-from loadgen.sweep.made_cell import MadeCell
 from loadgen.sweep.matrix import cells_of
+from loadgen.sweep.table import MadeCell
 from loadgen.workload.corpus import load_corpus
 
 MOST_BYTES = 100_000

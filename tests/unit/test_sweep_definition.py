@@ -9,10 +9,8 @@ import pytest
 
 from loadgen.errors import UsageError
 from loadgen.sweep.definition import Definition, read_definition
-from loadgen.sweep.figures import FIGURES
-from loadgen.sweep.matrix import CellPlan, cells_of
-from loadgen.sweep.order import Engine, Stretch, stretches
-from loadgen.sweep.table import COLUMNS
+from loadgen.sweep.matrix import CellPlan, Engine, Stretch, cells_of, stretches
+from loadgen.sweep.table import COLUMNS, FIGURES
 
 PAGE = Path(__file__).parents[2] / "docs" / "sweep.md"
 WRONG = {

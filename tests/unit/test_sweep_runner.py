@@ -14,13 +14,10 @@ import pytest
 from loadgen.errors import TargetError, UsageError
 from loadgen.runs.lock import locked
 from loadgen.sweep.definition import Definition
-from loadgen.sweep.durations import Durations, spoken
 from loadgen.sweep.folder import SweepFolder
-from loadgen.sweep.made_cell import read_made_cell
-from loadgen.sweep.matrix import CellPlan, cells_of
-from loadgen.sweep.order import Engine, Step, Stretch, stretches
-from loadgen.sweep.runner import Watch, run_sweep
-from loadgen.sweep.table import FIGURES, read_cells, write_table
+from loadgen.sweep.matrix import CellPlan, Engine, Step, Stretch, cells_of, stretches
+from loadgen.sweep.runner import Durations, Watch, run_sweep, spoken
+from loadgen.sweep.table import FIGURES, read_cells, read_made_cell, write_table
 
 SWEEP = Definition(
     name="x", repeats=2, options={"users": 1}, axes={"target": ["a", "b"], "zipf": [0, 1]}

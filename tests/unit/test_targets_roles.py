@@ -12,8 +12,8 @@ import pytest
 from loadgen.errors import UsageError
 from loadgen.launch.kv_record import with_fs_tier
 from loadgen.launch.target_run import swarm_facts
+from loadgen.stats.server_counters import CACHE_FIGURES, ENGINE_FIGURES
 from loadgen.stats.server_metrics import MetricsScraper
-from loadgen.stats.server_sample import CACHE_FIGURES, ENGINE_FIGURES
 from loadgen.swarm.leading.watches import sources_of
 from loadgen.targets.catalog import TargetSpec, load_catalog
 from loadgen.targets.settings import TargetSettings

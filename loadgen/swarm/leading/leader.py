@@ -11,8 +11,8 @@ from locust.runners import MasterRunner
 
 from loadgen.errors import KvswarmError
 from loadgen.runs.directory import RunDirectory, open_directory
-from loadgen.stats.client_health import SaturationRule
 from loadgen.stats.clock import RunClock
+from loadgen.stats.self_watch import SaturationRule
 from loadgen.stats.server_metrics import ServerSample
 from loadgen.stats.tally import Tally
 from loadgen.swarm.leading.opening import describe_run, make_plan, swarm_directory

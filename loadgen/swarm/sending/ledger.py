@@ -12,9 +12,8 @@ from typing import Any, Protocol
 from loadgen.record import COLUMNS, BatchRecord, RequestRecord
 from loadgen.runs.csv_log import to_csv
 from loadgen.runs.directory import RunDirectory
-from loadgen.stats.client_health import ClientHealth, SaturationRule
 from loadgen.stats.counts import Counts
-from loadgen.stats.self_watch import ClientSample
+from loadgen.stats.self_watch import ClientHealth, ClientSample, SaturationRule
 from loadgen.stats.tally import Tally
 
 Row = tuple[RequestRecord, list[float]]

@@ -1,0 +1,210 @@
+"""A comparison as JSON, as JUnit XML, as Markdown, and as a table on the terminal."""
+
+import io
+import json
+import math
+from collections.abc import Iterator, Sequence
+from typing import Any
+from xml.etree import ElementTree
+
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from loadgen.compare import wording
+from loadgen.compare.comparison import Comparison, Judgement, Row
+from loadgen.compare.interval import Interval
+
+
+def to_json(comparison: Comparison) -> str:
+    """Changes and shares as fractions (0.1 is 10 %); null where a bound is open or not known."""
+    content = {
+        "base": comparison.base,
+        "new": comparison.new,
+        "confidence_level": comparison.level,
+        "metrics": [_row(row) for row in comparison.rows],
+        "gate": [_judgement(judgement) for judgement in comparison.judgements],
+        "exit_code": comparison.exit_code,
+        "notes": comparison.remarks,
+    }
+    return json.dumps(content, indent=2, allow_nan=False) + "\n"
+
+
+def _row(row: Row) -> dict[str, Any]:
+    return {
+        "metric": row.statistic.name,
+        "unit": "1" if row.statistic.metric.form == "share" else row.statistic.metric.unit,
+        "base": _number(row.base),
+        "new": _number(row.new),
+        "samples": {"base": row.samples[0], "new": row.samples[1]},
+        "change": _interval(row.change),
+        "verdict": row.verdict,
+    }
+
+
+def _judgement(judgement: Judgement) -> dict[str, Any]:
+    return {
+        "limit": judgement.limit.text,
+        "metric": judgement.limit.statistic.name,
+        "kind": judgement.limit.kind,
+        "bound": judgement.limit.bound,
+        "found": _interval(judgement.interval),
+        "outcome": judgement.outcome,
+        "reason": judgement.reason,
+    }
+
+
+def _interval(interval: Interval | None) -> dict[str, float | None] | None:
+    if interval is None:
+        return None
+    return {
+        "estimate": _number(interval.estimate),
+        "low": _number(interval.low),
+        "high": _number(interval.high),
+    }
+
+
+def _number(value: float | None) -> float | None:
+    return value if value is not None and math.isfinite(value) else None
+
+
+SUITE = "kvswarm compare"
+
+
+def to_junit(comparison: Comparison) -> str:
+    """A broken limit is a failure, an undecided one an error; metrics alone never fail."""
+    outcomes = [judgement.outcome for judgement in comparison.judgements]
+    cases = len(outcomes) or len(comparison.rows)
+    suite = ElementTree.Element(
+        "testsuite",
+        name=SUITE,
+        tests=str(cases),
+        failures=str(outcomes.count("broken")),
+        errors=str(outcomes.count("undecided")),
+    )
+    for judgement in comparison.judgements:
+        _limit_case(suite, judgement)
+    if not comparison.judgements:
+        for row in comparison.rows:
+            _metric_case(suite, row)
+    ElementTree.SubElement(suite, "system-out").text = _system_out(comparison)
+    ElementTree.indent(suite)
+    return ElementTree.tostring(suite, encoding="unicode", xml_declaration=True) + "\n"
+
+
+def _limit_case(suite: ElementTree.Element, judgement: Judgement) -> None:
+    case = ElementTree.SubElement(suite, "testcase", classname=SUITE, name=judgement.limit.text)
+    found = wording.finding(judgement)
+    if judgement.outcome == "passed":
+        ElementTree.SubElement(case, "system-out").text = found
+    else:
+        tag = "failure" if judgement.outcome == "broken" else "error"
+        ElementTree.SubElement(case, tag, type=judgement.outcome, message=found)
+
+
+def _metric_case(suite: ElementTree.Element, row: Row) -> None:
+    case = ElementTree.SubElement(suite, "testcase", classname=SUITE, name=row.statistic.name)
+    text = f"{row.verdict}: {wording.change(row)} ({wording.bounds(row)})"
+    ElementTree.SubElement(case, "system-out").text = text
+
+
+def _system_out(comparison: Comparison) -> str:
+    lines = [("base", *comparison.base), ("new", *comparison.new), ("note", *comparison.remarks)]
+    return "\n".join(f"{line[0]}: {wording.plain(each)}" for line in lines for each in line[1:])
+
+
+_SPECIAL = "\\`*_{}[]<>#|!&~$"
+
+
+def to_markdown(comparison: Comparison) -> str:
+    """Two tables and the remarks; whatever comes from outside is escaped."""
+    return "\n".join(_lines(comparison)) + "\n"
+
+
+def _lines(comparison: Comparison) -> Iterator[str]:
+    yield f"base: {_names(comparison.base)}  "
+    yield f"new: {_names(comparison.new)}\n"
+    level = wording.confidence(comparison.level)
+    yield _line(("metric", "base", "new", "change", f"{level} interval", "verdict"))
+    yield "|---|---:|---:|---:|---:|---|"
+    for row in comparison.rows:
+        figures = (wording.figure(row.statistic, value) for value in (row.base, row.new))
+        shown = (*figures, wording.change(row), wording.bounds(row), row.verdict)
+        yield _line((f"`{row.statistic.name}`", *shown))
+    if comparison.judgements:
+        yield "\n" + _line(("limit", "gate", "found"))
+        yield "|---|---|---|"
+        for judgement in comparison.judgements:
+            limit = f"`{judgement.limit.text}`"
+            yield _line((limit, f"**{judgement.outcome}**", wording.finding(judgement)))
+    for remark in comparison.remarks:
+        yield f"\nNote: {escaped(remark)}"
+
+
+def _names(names: Sequence[str]) -> str:
+    return ", ".join(map(escaped, names))
+
+
+def _line(cells: Sequence[str]) -> str:
+    return f"| {' | '.join(cells)} |"
+
+
+def escaped(name: str) -> str:
+    """A name from outside as nothing but text."""
+    return "".join(f"\\{each}" if each in _SPECIAL else each for each in wording.plain(name))
+
+
+COLOURS = {
+    "better": "green",
+    "worse": "red",
+    "passed": "green",
+    "broken": "red",
+    "undecided": "yellow",
+}
+WIDTH = 120
+
+
+def to_table(comparison: Comparison, colour: bool = False) -> str:
+    """Text with aligned columns; names are printed as they are, never as markup."""
+    out = io.StringIO()
+    console = Console(
+        file=out, highlight=False, markup=False, force_terminal=colour, width=WIDTH, soft_wrap=True
+    )
+    for side, names in (("base", comparison.base), ("new", comparison.new)):
+        console.print(Text(f"{side:5}{', '.join(map(wording.plain, names))}"))
+    console.print()
+    console.print(_rows(comparison))
+    if comparison.judgements:
+        console.print()
+        console.print(_judgements(comparison))
+    for remark in comparison.remarks:
+        console.print(Text(f"\nnote: {wording.plain(remark)}"), end="")
+    return out.getvalue().rstrip("\n") + "\n"
+
+
+def _rows(comparison: Comparison) -> Table:
+    table = Table(box=None, pad_edge=False)
+    table.add_column("")
+    for title in ("base", "new", "change", f"{wording.confidence(comparison.level)} interval"):
+        table.add_column(title, justify="right")
+    table.add_column("verdict")
+    for row in comparison.rows:
+        table.add_row(
+            row.statistic.name,
+            wording.figure(row.statistic, row.base),
+            wording.figure(row.statistic, row.new),
+            wording.change(row),
+            wording.bounds(row),
+            Text(row.verdict, COLOURS.get(row.verdict, "")),
+        )
+    return table
+
+
+def _judgements(comparison: Comparison) -> Table:
+    table = Table(box=None, pad_edge=False)
+    for title in ("limit", "gate", "found"):
+        table.add_column(title)
+    for judgement in comparison.judgements:
+        outcome = Text(judgement.outcome, COLOURS[judgement.outcome])
+        table.add_row(judgement.limit.text, outcome, wording.finding(judgement))
+    return table
