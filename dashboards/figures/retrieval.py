@@ -26,7 +26,7 @@ _MARKERS = {RIGHT: "o", WRONG: "X", UNKNOWN: "."}
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
+class RetrievalSeries:
     """Requests in the order of sending. `retrieval_ms` is part of `ttft_ms`; `right` is 1 where the
     label was that of the true document, 0 where it was another, NaN where nobody can tell.
     `document` holds positions of the true one in `documents`."""
@@ -55,7 +55,7 @@ class Found:
         return np.asarray(self.right == (1 if kind == RIGHT else 0))
 
 
-Runs = Mapping[str, Found]
+Runs = Mapping[str, RetrievalSeries]
 
 
 def retrieval(runs: Runs, width_in: float = 5.5, height_in: float = 3.6) -> Figure:
@@ -78,7 +78,7 @@ def retrieval(runs: Runs, width_in: float = 5.5, height_in: float = 3.6) -> Figu
     return figure
 
 
-def _dots(axes: Axes, run: Found, kind: str, colour: str) -> None:
+def _dots(axes: Axes, run: RetrievalSeries, kind: str, colour: str) -> None:
     which = run.judged(kind) if kind else np.ones(len(run.at_s), dtype=np.bool_)
     known = np.flatnonzero(which & ~np.isnan(run.at_s) & ~np.isnan(run.retrieval_ms))
     if not len(known):
@@ -98,7 +98,7 @@ def _dots(axes: Axes, run: Found, kind: str, colour: str) -> None:
     )
 
 
-def _share(axes: Axes, run: Found, colour: str, label: str) -> None:
+def _share(axes: Axes, run: RetrievalSeries, colour: str, label: str) -> None:
     known = ~np.isnan(run.at_s) & ~np.isnan(run.retrieval_ms) & ~np.isnan(run.ttft_ms)
     if not known.any():
         return
@@ -142,7 +142,7 @@ def _bars(axes: Axes, rows: list[tuple[str, Mapping[str, int]]]) -> None:
     axes.grid(visible=False, axis="y")
 
 
-def _rows(run: Found) -> Iterator[tuple[str, Mapping[str, int]]]:
+def _rows(run: RetrievalSeries) -> Iterator[tuple[str, Mapping[str, int]]]:
     """The documents with most wrong labels, then with most requests, and the rest as one row."""
     counts = {
         kind: np.bincount(run.document[run.judged(kind)], minlength=len(run.documents))

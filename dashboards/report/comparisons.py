@@ -4,11 +4,11 @@ from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from dashboards.report.tables import Row, Table
+from dashboards.report.tables import Table, TableRow
 from dashboards.report.wording import listed
 from loadgen.compare import wording
+from loadgen.compare.comparison import ComparedMetric as Compared
 from loadgen.compare.comparison import Comparison, compare
-from loadgen.compare.comparison import Row as Compared
 from loadgen.compare.noise import Noise
 from loadgen.compare.run import ComparedRun
 from loadgen.compare.run_reader import common_warmup_s, read_run
@@ -105,7 +105,7 @@ def pair_table(pair: Pair) -> Table | None:
     level = wording.confidence(pair.comparison.level)
     columns = ("", pair.base, pair.new, "change", f"{level} interval", "verdict")
     rows = tuple(
-        Row(
+        TableRow(
             row.statistic.name,
             (
                 wording.figure(row.statistic, row.base),

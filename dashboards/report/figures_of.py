@@ -15,7 +15,7 @@ METRICS = tuple(each.name for each in summarized())
 
 
 @dataclass(frozen=True, slots=True)
-class Figures:
+class RunFigures:
     """`metrics` by name, each with `STATISTICS`; shares are 0 to 1. None is "not known".
     `server` is empty where nothing is known of it. `computed` says that there was no summary."""
 
@@ -42,7 +42,7 @@ class Figures:
         return self.metrics.get(metric, {}).get(statistic)
 
 
-def figures_of(run: RunFiles) -> Figures:
+def figures_of(run: RunFiles) -> RunFigures:
     """From `summary.json`; without one, from the rows that were written."""
     try:
         return _told(run.summary)
@@ -50,10 +50,10 @@ def figures_of(run: RunFiles) -> Figures:
         return _computed(run)
 
 
-def _told(summary: Mapping[str, Any]) -> Figures:
+def _told(summary: Mapping[str, Any]) -> RunFigures:
     outcomes = {str(name): int(count) for name, count in summary["outcomes"].items()}
     metrics = summary["metrics"]
-    return Figures(
+    return RunFigures(
         requests=int(summary["requests"]),
         ok=outcomes.get("ok", 0),
         outcomes=outcomes,
@@ -79,11 +79,11 @@ def _number(value: Any) -> float | None:
     raise TypeError(f"{value!r} is no number")
 
 
-def _computed(run: RunFiles) -> Figures:
+def _computed(run: RunFiles) -> RunFigures:
     requests, ok = run.requests, run.requests.ok
     first_s, last_s = requests.span_s
     shown = ("requests_per_s", "output_tokens_per_s", "cached_share")
-    return Figures(
+    return RunFigures(
         requests=len(requests),
         ok=int(ok.sum()),
         outcomes=requests.outcomes,

@@ -12,7 +12,7 @@ from dashboards.figures.marks import MOST_MARKS
 from dashboards.figures.prompt_length import clouds, computed_cloud, prompt_length
 from dashboards.figures.rates import cached_share, outcomes, throughput
 from dashboards.figures.requests import DrawnRequests
-from dashboards.figures.retrieval import Found, labels, retrieval
+from dashboards.figures.retrieval import RetrievalSeries, labels, retrieval
 from dashboards.figures.server import ServerSeries, hit_rate, kv_usage, memory, tells_hits
 from dashboards.figures.style import svg_text
 from dashboards.figures.timeline import described, most_rows, timeline
@@ -135,7 +135,7 @@ def _of_servers(servers: Mapping[str, ServerSeries]) -> Iterator[Picture]:
         yield _picture("memory", memory(weighed), caption)
 
 
-def _of_labels(runs: Mapping[str, Found]) -> Iterator[Picture]:
+def _of_labels(runs: Mapping[str, RetrievalSeries]) -> Iterator[Picture]:
     """Of runs that looked for a document, or that had wrong labels."""
     retrieved = {name: run for name, run in runs.items() if run.is_retrieved}
     if retrieved:
@@ -167,10 +167,10 @@ def _picture(name: str, figure: Figure, caption: str, wide: bool = False) -> Pic
     return Picture(name, svg_text(figure, label, name), caption, wide)
 
 
-def found_of(run: RunFiles) -> Found:
+def found_of(run: RunFiles) -> RetrievalSeries:
     """What it looked for, and whether its labels were right, in the order of sending."""
     document = run.requests.text("context_id")
-    return Found(
+    return RetrievalSeries(
         at_s=run.requests.at_s,
         retrieval_ms=run.requests.number("retrieval_ms"),
         ttft_ms=run.requests.number("ttft_ms"),

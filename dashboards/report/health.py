@@ -7,7 +7,7 @@ from urllib.parse import urlsplit
 
 import numpy as np
 
-from dashboards.report.figures_of import Figures
+from dashboards.report.figures_of import RunFigures
 from dashboards.report.run_files import RunFiles
 from dashboards.report.wording import counted, milliseconds, number, percent
 from loadgen.compare.estimate import LEAST_SAMPLES
@@ -64,7 +64,7 @@ def _above_0(value: Any) -> float | None:
         return None
 
 
-def checks(run: RunFiles, figures: Figures) -> list[Check]:
+def checks(run: RunFiles, figures: RunFigures) -> list[Check]:
     """All of them, in the order of a reader's questions."""
     return [
         *_files(run, figures),
@@ -79,7 +79,7 @@ def checks(run: RunFiles, figures: Figures) -> list[Check]:
     ]
 
 
-def _files(run: RunFiles, figures: Figures) -> Iterator[Check]:
+def _files(run: RunFiles, figures: RunFigures) -> Iterator[Check]:
     for text in run.missing:
         yield Check("files", "doubt", text)
     if figures.computed:
@@ -91,7 +91,7 @@ def _files(run: RunFiles, figures: Figures) -> Iterator[Check]:
         )
 
 
-def _samples(figures: Figures) -> Check:
+def _samples(figures: RunFigures) -> Check:
     ok = figures.ok
     said = f"{counted(ok, 'request')} ended ok"
     if ok < LEAST_SAMPLES:
@@ -105,7 +105,7 @@ def _samples(figures: Figures) -> Check:
     return Check("samples", "good", said)
 
 
-def _failures(run: RunFiles, figures: Figures) -> Check:
+def _failures(run: RunFiles, figures: RunFigures) -> Check:
     cut = figures.outcomes.get("cancelled", 0)
     finished = figures.requests - cut
     share = figures.failed / finished if finished else 0.0
@@ -118,7 +118,7 @@ def _failures(run: RunFiles, figures: Figures) -> Check:
     return Check("outcomes", state, said)
 
 
-def _ramp(run: RunFiles, figures: Figures) -> Iterator[Check]:
+def _ramp(run: RunFiles, figures: RunFigures) -> Iterator[Check]:
     """In the closed loop the load grows until the last user has come."""
     users, per_s = (_above_0(_options(run).get(name)) for name in ("num_users", "spawn_rate"))
     if users is None or _options(run).get("arrivals") != "closed":
@@ -202,7 +202,7 @@ def _shared_machine(run: RunFiles) -> Iterator[Check]:
         yield Check("engine CPU", "good", said)
 
 
-def _engine(run: RunFiles, figures: Figures) -> Check:
+def _engine(run: RunFiles, figures: RunFigures) -> Check:
     if run.server is None or run.server.known("prompt_tokens") is None:
         note = run.summary.get("server_note") or "the host tells nothing of itself"
         return Check("engine", "unknown", str(note))

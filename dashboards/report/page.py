@@ -10,7 +10,7 @@ from markupsafe import Markup
 
 from dashboards.figures.requests import renumbered
 from dashboards.report.comparisons import Pair, pair_table, pairs, verdict
-from dashboards.report.figures_of import Figures, figures_of
+from dashboards.report.figures_of import RunFigures, figures_of
 from dashboards.report.gallery import Picture, pictures
 from dashboards.report.health import Check, checks, faults
 from dashboards.report.run_files import RunFiles, read_files
@@ -89,7 +89,7 @@ def short_names(paths: Sequence[Path]) -> list[str]:
     return [str(path) for path in paths]
 
 
-def _section(run: RunFiles, figures: Figures) -> Section:
+def _section(run: RunFiles, figures: RunFigures) -> Section:
     found = checks(run, figures)
     return Section(
         run.name,
@@ -119,7 +119,7 @@ def _marked(found: Sequence[Picture]) -> list[dict[str, object]]:
 
 
 def _tables(
-    runs: Sequence[RunFiles], figures: dict[str, Figures], compared: Sequence[Pair]
+    runs: Sequence[RunFiles], figures: dict[str, RunFigures], compared: Sequence[Pair]
 ) -> list[Table]:
     several = [pair_table(pair) for pair in compared]
     found = [

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from dashboards.figures.style import NO_CONTEXT_COLOUR, colour_of
-from dashboards.report.figures_of import METRICS, STATISTICS, Figures
+from dashboards.report.figures_of import METRICS, STATISTICS, RunFigures
 from dashboards.report.run_files import RunFiles
 from dashboards.report.wording import NOTHING, megabytes, number, percent
 from loadgen.compare.facts import ARGUMENTS, facts_of
@@ -22,7 +22,7 @@ MOST_TEXT = 300
 
 
 @dataclass(frozen=True, slots=True)
-class Row:
+class TableRow:
     """`cells` beside the `head`; `colour` is a context's, `marked` says that it stands out."""
 
     head: str
@@ -37,12 +37,12 @@ class Table:
 
     title: str
     columns: tuple[str, ...]
-    rows: tuple[Row, ...]
+    rows: tuple[TableRow, ...]
     numbers: bool = True
     note: str = ""
 
 
-def metrics_table(runs: Mapping[str, Figures]) -> Table:
+def metrics_table(runs: Mapping[str, RunFigures]) -> Table:
     """A row for each metric and run."""
     rows = []
     for metric in METRICS:
@@ -50,7 +50,7 @@ def metrics_table(runs: Mapping[str, Figures]) -> Table:
             found = figures.metrics.get(metric, {})
             if any(each.of(metric, "count") for each in runs.values()):
                 head = metric if len(runs) == 1 else f"{metric}, {name}"
-                rows.append(Row(head, tuple(number(found.get(each)) for each in STATISTICS)))
+                rows.append(TableRow(head, tuple(number(found.get(each)) for each in STATISTICS)))
     computed = [name for name, figures in runs.items() if figures.computed]
     note = (
         ""
@@ -62,13 +62,13 @@ def metrics_table(runs: Mapping[str, Figures]) -> Table:
     return Table("Metrics", ("of ok requests", *STATISTICS), tuple(rows), note=note)
 
 
-def engine_table(runs: Mapping[str, Figures]) -> Table:
+def engine_table(runs: Mapping[str, RunFigures]) -> Table:
     """A row for each figure of the engine, a column for each run."""
     rows = []
     for key, (title, form) in _ENGINE.items():
         values = [figures.server.get(key) for figures in runs.values()]
         if any(value is not None for value in values):
-            rows.append(Row(title, tuple(form(value) for value in values)))
+            rows.append(TableRow(title, tuple(form(value) for value in values)))
     return Table("Engine and cache", ("by its own counters", *runs), tuple(rows))
 
 
@@ -89,11 +89,11 @@ _ENGINE = {
 }
 
 
-def outcomes_table(runs: Mapping[str, Figures]) -> Table:
+def outcomes_table(runs: Mapping[str, RunFigures]) -> Table:
     """A row for each outcome, a column for each run."""
     names = list(dict.fromkeys(name for each in runs.values() for name in each.outcomes))
     rows = [
-        Row(
+        TableRow(
             name, tuple(_share(figures.outcomes.get(name, 0), figures) for figures in runs.values())
         )
         for name in names
@@ -101,14 +101,14 @@ def outcomes_table(runs: Mapping[str, Figures]) -> Table:
     return Table("Outcomes", ("outcome", *runs), tuple(rows))
 
 
-def _share(count: int, figures: Figures) -> str:
+def _share(count: int, figures: RunFigures) -> str:
     return f"{count:,} ({percent(count / figures.requests)})" if figures.requests else f"{count:,}"
 
 
 def errors_table(run: RunFiles) -> Table:
     """The most frequent texts, of requests that were cut off too."""
     found = frequent_errors(run, MOST_ERRORS + 1)
-    rows = [Row(f"{count:,}", (text,)) for count, text in found[:MOST_ERRORS]]
+    rows = [TableRow(f"{count:,}", (text,)) for count, text in found[:MOST_ERRORS]]
     note = "Less frequent ones are left out." if len(found) > MOST_ERRORS else ""
     return Table(f"Errors of {run.name}", ("times", "error"), tuple(rows), numbers=False, note=note)
 
@@ -138,7 +138,7 @@ def contexts_table(run: RunFiles) -> Table:
         name = drawn.contexts[context]
         colour = colour_of(context) if name else NO_CONTEXT_COLOUR
         cells = (f"{counts[context]:,}", f"{int(which.sum()):,}", *_of_context(requests, which))
-        rows.append(Row(_cut(name) or "no context", cells, colour))
+        rows.append(TableRow(_cut(name) or "no context", cells, colour))
     rest = len(order) - MOST_CONTEXTS
     note = f"{rest:,} contexts with fewer requests are left out." if rest > 0 else ""
     columns = ("context", "requests", "ok", "prompt tokens p50", "cached", "TTFT p50", "TTFT p95")
@@ -165,7 +165,7 @@ def configuration_table(runs: Sequence[RunFiles]) -> Table:
     for name in dict.fromkeys(name for facts in told.values() for name in facts):
         cells = tuple(_cut(facts.get(name, NOTHING)) for facts in told.values())
         if set(cells) - {"", "null"}:
-            rows.append(Row(name, cells, marked=len(set(cells)) > 1))
+            rows.append(TableRow(name, cells, marked=len(set(cells)) > 1))
     rows.sort(key=lambda row: not row.marked)
     note = "Rows in which the runs differ come first." if len(runs) > 1 else ""
     return Table("Configuration", ("", *told), tuple(rows), numbers=False, note=note)
@@ -205,9 +205,9 @@ def _cut(text: str) -> str:
 _OF_WARMUP = ("count", "mean", "p50", "p95", "p99")
 
 
-def steady_table(runs: Sequence[RunFiles], figures: Mapping[str, Figures]) -> Table | None:
+def steady_table(runs: Sequence[RunFiles], figures: Mapping[str, RunFigures]) -> Table | None:
     """With and without the warm-up that was found; None where none makes a difference."""
-    rows: list[Row] = []
+    rows: list[TableRow] = []
     for run in runs:
         steady = run.recorded.steady_state
         if steady is not None and is_notable(steady.to_json()):
@@ -216,7 +216,7 @@ def steady_table(runs: Sequence[RunFiles], figures: Mapping[str, Figures]) -> Ta
     return Table("Warm-up", ("", *_OF_WARMUP), tuple(rows), note=note) if rows else None
 
 
-def _rows(name: str, steady: SteadyState, figures: Figures) -> Iterator[Row]:
+def _rows(name: str, steady: SteadyState, figures: RunFigures) -> Iterator[TableRow]:
     behind = f", {name}" if name else ""
     for metric in LATENCIES:
         both = {
@@ -226,4 +226,4 @@ def _rows(name: str, steady: SteadyState, figures: Figures) -> Iterator[Row]:
         if steady.metrics[metric]["count"]:
             for which, found in both.items():
                 cells = tuple(number(found.get(each)) for each in _OF_WARMUP)
-                yield Row(f"{metric}{behind}, {which}", cells)
+                yield TableRow(f"{metric}{behind}, {which}", cells)

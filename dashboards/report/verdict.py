@@ -7,14 +7,14 @@ import numpy as np
 
 from dashboards.figures.prompt_length import LEAST_EXPLAINED, computed_cloud
 from dashboards.figures.requests import changes_by_chance, context_changes
-from dashboards.report.figures_of import Figures
+from dashboards.report.figures_of import RunFigures
 from dashboards.report.health import Check
 from dashboards.report.run_files import RunFiles
 from dashboards.report.tables import frequent_errors
 from dashboards.report.wording import NOTHING, counted, listed, milliseconds, number, percent
 
 
-def sentences(run: RunFiles, figures: Figures, found: list[Check]) -> list[str]:
+def sentences(run: RunFiles, figures: RunFigures, found: list[Check]) -> list[str]:
     """The verdict, a paragraph each."""
     return [
         _sent(run, figures),
@@ -28,7 +28,7 @@ def sentences(run: RunFiles, figures: Figures, found: list[Check]) -> list[str]:
     ]
 
 
-def _sent(run: RunFiles, figures: Figures) -> str:
+def _sent(run: RunFiles, figures: RunFigures) -> str:
     if not figures.requests:
         return "No request was recorded."
     contexts = sum(bool(run.drawn.contexts[each]) for each in np.unique(run.drawn.context))
@@ -41,7 +41,7 @@ def _sent(run: RunFiles, figures: Figures) -> str:
     )
 
 
-def _failures(run: RunFiles, figures: Figures) -> Iterator[str]:
+def _failures(run: RunFiles, figures: RunFigures) -> Iterator[str]:
     if figures.failed:
         finished = figures.requests - figures.outcomes.get("cancelled", 0)
         most = next(
@@ -78,7 +78,7 @@ def _trust(found: list[Check]) -> str:
     return f"{said}{f'; not known: {listed(unknown)}' if unknown else ''} (see Health)."
 
 
-def _latency(figures: Figures) -> Iterator[str]:
+def _latency(figures: RunFigures) -> Iterator[str]:
     if not figures.ok:
         yield "No request ended ok, so there are no latencies."
         return
@@ -93,7 +93,7 @@ def _latency(figures: Figures) -> Iterator[str]:
     )
 
 
-def _goodput(run: RunFiles, figures: Figures) -> Iterator[str]:
+def _goodput(run: RunFiles, figures: RunFigures) -> Iterator[str]:
     if figures.goodput_share is not None:
         objective = (run.description.get("options") or {}).get("slo")
         yield (
@@ -103,7 +103,7 @@ def _goodput(run: RunFiles, figures: Figures) -> Iterator[str]:
         )
 
 
-def _cache(run: RunFiles, figures: Figures) -> Iterator[str]:
+def _cache(run: RunFiles, figures: RunFigures) -> Iterator[str]:
     server = figures.server
     if server.get("hit_rate") is not None:
         said = f"{percent(server['hit_rate'])} of the prompt tokens came from the prefix cache"

@@ -7,7 +7,7 @@ from dashboards.report.wording import listed
 from dashboards.studies.answer import MarkdownTable
 from dashboards.studies.cell import Cells
 from dashboards.studies.wording import change, duration, factor, unit_of
-from loadgen.compare.comparison import Row, Verdict, make_row
+from loadgen.compare.comparison import ComparedMetric, Verdict, make_row
 from loadgen.compare.estimate import estimate
 from loadgen.compare.interval import Interval, between_repeats, on_scale
 from loadgen.compare.metrics import Statistic, parse_statistic
@@ -30,7 +30,7 @@ class Contrast:
 
     base: str
     new: str
-    row: Row | None
+    row: ComparedMetric | None
 
     @property
     def verdict(self) -> str:
@@ -115,7 +115,7 @@ def _paired(base: Sequence[ComparedRun], new: Sequence[ComparedRun]) -> Sides:
     return Sides(tuple(kept[0]), tuple(kept[1]))
 
 
-def _by_runs(sides: Sides, row: Row) -> Row:
+def _by_runs(sides: Sides, row: ComparedMetric) -> ComparedMetric:
     """From how runs differ alone, where they are many though each has few requests."""
     statistic, scale = row.statistic, scale_of(row.statistic)
     known = [run.data(statistic) for run in sides.runs]

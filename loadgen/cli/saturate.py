@@ -11,7 +11,7 @@ from loadgen.errors import UsageError
 from loadgen.launch.arguments import DEFAULT_FILE, SHARED_FILES, Parser, is_given, parse_run
 
 if TYPE_CHECKING:
-    from loadgen.saturate.course import Plan
+    from loadgen.saturate.course import SearchPlan
 
 ARRIVALS = ("poisson", "constant", "gamma")
 OURS = {
@@ -40,18 +40,18 @@ def saturate_command(arguments: list[str]) -> int:
         raise not_installed(error) from error
 
 
-def parse_search(arguments: list[str]) -> "tuple[Plan, Path]":
+def parse_search(arguments: list[str]) -> "tuple[SearchPlan, Path]":
     """What to look for, and the directory for it. Raises UsageError."""
     parsed, words = _parse(arguments)
     return _plan(parsed, words), parsed.out or parse_run("run", words).out
 
 
-def _plan(parsed: argparse.Namespace, words: Sequence[str]) -> "Plan":
-    from loadgen.saturate.course import Plan
+def _plan(parsed: argparse.Namespace, words: Sequence[str]) -> "SearchPlan":
+    from loadgen.saturate.course import SearchPlan
     from loadgen.saturate.objective import Objective
     from loadgen.saturate.search import Space
 
-    return Plan(
+    return SearchPlan(
         objective=Objective.parse(parsed.slo),
         space=Space(parsed.by, parsed.first, parsed.last, parsed.tolerance / 100),
         trial_s=parsed.trial,

@@ -17,7 +17,7 @@ Verdict = Literal["better", "worse", "no evidence", "too little data", "no inter
 
 
 @dataclass(frozen=True, slots=True)
-class Row:
+class ComparedMetric:
     """`change` is relative to the base (0.1 is 10 % more); of a share the difference of shares
     (0.1 is ten points more). Its bounds are infinite where nothing is known of them."""
 
@@ -29,14 +29,14 @@ class Row:
     verdict: Verdict
 
 
-def make_row(sides: Sides, statistic: Statistic, level: float) -> Row:
+def make_row(sides: Sides, statistic: Statistic, level: float) -> ComparedMetric:
     """Set both sides against each other in one statistic."""
     base, new = sides.figures(statistic)
     change = relative_change(sides, statistic, level)
     verdict = _verdict(sides, statistic, change)
     if change is None:
         change = _without_interval(statistic, base, new)
-    return Row(statistic, base, new, sides.samples(statistic), change, verdict)
+    return ComparedMetric(statistic, base, new, sides.samples(statistic), change, verdict)
 
 
 def relative_change(sides: Sides, statistic: Statistic, level: float) -> Interval | None:
@@ -78,7 +78,7 @@ Outcome = Literal["passed", "broken", "undecided"]
 
 
 @dataclass(frozen=True, slots=True)
-class Judgement:
+class LimitJudgement:
     """`interval` is of what the limit is about, None where there is none."""
 
     limit: Limit
@@ -87,7 +87,7 @@ class Judgement:
     reason: str
 
 
-def judge(sides: Sides, limit: Limit, level: float) -> Judgement:
+def judge(sides: Sides, limit: Limit, level: float) -> LimitJudgement:
     """A limit is broken where the whole interval lies beyond it; undecided where only the estimate
     does, where a side has too few samples or no interval, or where a run has a fault."""
     found = _of_data(sides, limit, level)
@@ -98,18 +98,20 @@ def judge(sides: Sides, limit: Limit, level: float) -> Judgement:
     return replace(found, outcome="undecided", reason=reason)
 
 
-def _of_data(sides: Sides, limit: Limit, level: float) -> Judgement:
+def _of_data(sides: Sides, limit: Limit, level: float) -> LimitJudgement:
     statistic = limit.statistic
     if not sides.has_data(statistic):
-        return Judgement(limit, None, "undecided", "totals alone have no interval")
+        return LimitJudgement(limit, None, "undecided", "totals alone have no interval")
     least = min(sides.samples(statistic))
     if least < LEAST_SAMPLES:
-        return Judgement(
+        return LimitJudgement(
             limit, None, "undecided", f"{least} usable samples, {LEAST_SAMPLES} needed"
         )
     interval = _interval(sides, limit, level)
     if interval is None:
-        return Judgement(limit, None, "undecided", "a run has too few samples, or a figure of 0")
+        return LimitJudgement(
+            limit, None, "undecided", "a run has too few samples, or a figure of 0"
+        )
     return _judge(limit, interval)
 
 
@@ -121,23 +123,23 @@ def _interval(sides: Sides, limit: Limit, level: float) -> Interval | None:
     return relative_change(sides, limit.statistic, level)
 
 
-def _judge(limit: Limit, interval: Interval) -> Judgement:
+def _judge(limit: Limit, interval: Interval) -> LimitJudgement:
     nearest = interval.low if limit.at_most else interval.high
     if _is_beyond(limit, nearest):
-        return Judgement(limit, interval, "broken", "the whole interval is beyond the limit")
+        return LimitJudgement(limit, interval, "broken", "the whole interval is beyond the limit")
     if _is_beyond(limit, interval.estimate):
         reason = (
             "the estimate is beyond the limit, its interval is not: make longer runs or repeats"
         )
-        return Judgement(limit, interval, "undecided", reason)
-    return Judgement(limit, interval, "passed", "")
+        return LimitJudgement(limit, interval, "undecided", reason)
+    return LimitJudgement(limit, interval, "passed", "")
 
 
 def _is_beyond(limit: Limit, value: float) -> bool:
     return value > limit.bound if limit.at_most else value < limit.bound
 
 
-def exit_code(judgements: Iterable[Judgement]) -> int:
+def exit_code(judgements: Iterable[LimitJudgement]) -> int:
     """1 where a limit is broken, else 4 where one is undecided, else 0."""
     outcomes = {judgement.outcome for judgement in judgements}
     if "broken" in outcomes:
@@ -155,8 +157,8 @@ class Comparison:
     base: tuple[str, ...]
     new: tuple[str, ...]
     level: float
-    rows: tuple[Row, ...]
-    judgements: tuple[Judgement, ...]
+    rows: tuple[ComparedMetric, ...]
+    judgements: tuple[LimitJudgement, ...]
     remarks: tuple[str, ...]
 
     @property

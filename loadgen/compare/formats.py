@@ -12,7 +12,7 @@ from rich.table import Table
 from rich.text import Text
 
 from loadgen.compare import wording
-from loadgen.compare.comparison import Comparison, Judgement, Row
+from loadgen.compare.comparison import ComparedMetric, Comparison, LimitJudgement
 from loadgen.compare.interval import Interval
 
 
@@ -30,7 +30,7 @@ def to_json(comparison: Comparison) -> str:
     return json.dumps(content, indent=2, allow_nan=False) + "\n"
 
 
-def _row(row: Row) -> dict[str, Any]:
+def _row(row: ComparedMetric) -> dict[str, Any]:
     return {
         "metric": row.statistic.name,
         "unit": "1" if row.statistic.metric.form == "share" else row.statistic.metric.unit,
@@ -42,7 +42,7 @@ def _row(row: Row) -> dict[str, Any]:
     }
 
 
-def _judgement(judgement: Judgement) -> dict[str, Any]:
+def _judgement(judgement: LimitJudgement) -> dict[str, Any]:
     return {
         "limit": judgement.limit.text,
         "metric": judgement.limit.statistic.name,
@@ -92,7 +92,7 @@ def to_junit(comparison: Comparison) -> str:
     return ElementTree.tostring(suite, encoding="unicode", xml_declaration=True) + "\n"
 
 
-def _limit_case(suite: ElementTree.Element, judgement: Judgement) -> None:
+def _limit_case(suite: ElementTree.Element, judgement: LimitJudgement) -> None:
     case = ElementTree.SubElement(suite, "testcase", classname=SUITE, name=judgement.limit.text)
     found = wording.finding(judgement)
     if judgement.outcome == "passed":
@@ -102,7 +102,7 @@ def _limit_case(suite: ElementTree.Element, judgement: Judgement) -> None:
         ElementTree.SubElement(case, tag, type=judgement.outcome, message=found)
 
 
-def _metric_case(suite: ElementTree.Element, row: Row) -> None:
+def _metric_case(suite: ElementTree.Element, row: ComparedMetric) -> None:
     case = ElementTree.SubElement(suite, "testcase", classname=SUITE, name=row.statistic.name)
     text = f"{row.verdict}: {wording.change(row)} ({wording.bounds(row)})"
     ElementTree.SubElement(case, "system-out").text = text

@@ -42,7 +42,7 @@ class Interval:
 
 
 @dataclass(frozen=True, slots=True)
-class Spread:
+class RunSpread:
     """How much runs differ from each other beyond what each of them can know: a standard deviation
     on the scale of the contrast, from so many runs less one."""
 
@@ -60,7 +60,7 @@ def within_runs(
     weights: Sequence[float],
     level: float,
     scale: Scale,
-    spread: Spread | None = None,
+    spread: RunSpread | None = None,
 ) -> Interval:
     """The sum of weight x figure over runs, from what happened inside them.
 
@@ -161,7 +161,7 @@ def _distances(middle: Sequence[float], ends: Sequence[float], scale: Scale) -> 
     return np.asarray(np.abs(found))
 
 
-def _between(weights: Sequence[float], level: float, spread: Spread) -> float:
+def _between(weights: Sequence[float], level: float, spread: RunSpread) -> float:
     t = quantile_of_t(level, spread.freedom)
     return (t * spread.deviation) ** 2 * sum(weight * weight for weight in weights)
 

@@ -19,7 +19,7 @@ import numpy as np
 
 from loadgen.compare.comparability import differences
 from loadgen.compare.estimate import LEAST_SAMPLES, Estimate, batch_count, estimate
-from loadgen.compare.interval import Scale, Spread, error_within, on_scale
+from loadgen.compare.interval import RunSpread, Scale, error_within, on_scale
 from loadgen.compare.metrics import MEAN, METRICS, Statistic
 from loadgen.compare.run import ComparedRun
 from loadgen.errors import UsageError
@@ -42,7 +42,7 @@ class Noise:
     deviations: Mapping[str, Mapping[str, float]]
     totals: Mapping[str, float]
 
-    def spread(self, statistic: Statistic, scale: Scale) -> Spread | None:
+    def spread(self, statistic: Statistic, scale: Scale) -> RunSpread | None:
         """That of the statistic; of one that was not measured, the widest of its metric."""
         names = [statistic.name]
         if statistic.name not in self.deviations:
@@ -50,7 +50,7 @@ class Noise:
                 name for name in self.deviations if name.startswith(f"{statistic.metric.name}.")
             ]
         known = [self.deviations[name][scale] for name in names if name in self.deviations]
-        return Spread(max(known), len(self.runs) - 1) if known else None
+        return RunSpread(max(known), len(self.runs) - 1) if known else None
 
 
 def measure_noise(runs: Sequence[ComparedRun]) -> Noise:

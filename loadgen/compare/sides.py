@@ -16,8 +16,8 @@ from loadgen.compare.estimate import (
 )
 from loadgen.compare.interval import (
     Interval,
+    RunSpread,
     Scale,
-    Spread,
     between_repeats,
     mean_of_repeats,
     on_scale,
@@ -108,7 +108,7 @@ class Sides:
         estimates = self._estimates(self.base, statistic, scale) or []
         return [on_scale(each.value, scale) for each in estimates]
 
-    def _noise(self, statistic: Statistic, scale: Scale) -> Spread | None:
+    def _noise(self, statistic: Statistic, scale: Scale) -> RunSpread | None:
         return None if self.noise is None else self.noise.spread(statistic, scale)
 
     def _estimates(

@@ -3,7 +3,7 @@
 import math
 import unicodedata
 
-from loadgen.compare.comparison import Judgement, Row
+from loadgen.compare.comparison import ComparedMetric, LimitJudgement
 from loadgen.compare.gate import Limit
 from loadgen.compare.interval import Interval
 from loadgen.compare.metrics import Statistic
@@ -36,12 +36,12 @@ def _digits(value: float) -> str:
     return f"{value:,.0f}" if 1000 <= abs(value) < 1e9 else f"{value:.4g}"
 
 
-def change(row: Row) -> str:
+def change(row: ComparedMetric) -> str:
     """The difference without its interval."""
     return NOTHING if row.change is None else _percent(row.statistic, row.change.estimate)
 
 
-def bounds(row: Row) -> str:
+def bounds(row: ComparedMetric) -> str:
     """The interval of the difference."""
     if row.change is None or row.verdict in ("no interval", "too little data"):
         return NOTHING
@@ -65,7 +65,7 @@ def _percent(statistic: Statistic, value: float) -> str:
     return f"{format(100 * value, '+' + digits)} {unit}"
 
 
-def finding(judgement: Judgement) -> str:
+def finding(judgement: LimitJudgement) -> str:
     """What was found of a limit, with its interval where there is one."""
     limit, interval = judgement.limit, judgement.interval
     found = "" if interval is None else _found(limit, interval)

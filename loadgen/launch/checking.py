@@ -18,7 +18,7 @@ from loadgen.launch.locust_command import locust_argv
 from loadgen.launch.swarm_process import checkable, labels_in, planned_facts
 from loadgen.launch.target_run import TargetRun, plan_target_runs
 from loadgen.sweep.definition import Definition, text_of
-from loadgen.sweep.matrix import CellPlan, Engine
+from loadgen.sweep.matrix import CellEngine, CellPlan
 from loadgen.targets.plan import uses
 from loadgen.targets.settings import TargetSettings
 
@@ -34,14 +34,14 @@ class CheckedRun:
     run_time_s: float | None
 
     @property
-    def engine(self) -> Engine:
+    def engine(self) -> CellEngine:
         """What a cell shares with those that need no other start."""
         if self.target_run is None:
-            return Engine(str(self.run.host), False, self.run.host)
+            return CellEngine(str(self.run.host), False, self.run.host)
         settings, catalog = _used_settings(self.target_run), self.run.target_arguments.catalog
         kv = "" if settings.kv_tokens is None else f"-{settings.kv_tokens}"
         key = (self.target_run.spec.name, settings, catalog, self.labels)
-        return Engine(f"{self.target_run.spec.name}{kv}", True, key)
+        return CellEngine(f"{self.target_run.spec.name}{kv}", True, key)
 
 
 def check_run(words: Sequence[str]) -> CheckedRun:

@@ -11,7 +11,7 @@ from loadgen.launch.label_service import label_service
 from loadgen.launch.swarm_process import StartedTarget, SwarmLog, run_on_host, started_target
 from loadgen.launch.terminal import Interruption, say
 from loadgen.sweep.definition import Definition
-from loadgen.sweep.matrix import Engine, Step
+from loadgen.sweep.matrix import CellEngine, SweepStep
 from loadgen.sweep.runner import RunningEngine
 from loadgen.sweep.table import SWARM_LOG
 
@@ -65,7 +65,7 @@ class CellEngines:
 
     @asynccontextmanager
     async def start(
-        self, engine: Engine, steps: Sequence[Step], logs: Path
+        self, engine: CellEngine, steps: Sequence[SweepStep], logs: Path
     ) -> AsyncIterator[RunningEngine]:
         """Run the engine for these steps. Raises TargetError."""
         checked = self.cells[steps[0].cell.cell_id]
@@ -80,6 +80,6 @@ class _CellRuns:
     definition: Definition
     series: RunSeries
 
-    async def run(self, step: Step, out: Path) -> int:
+    async def run(self, step: SweepStep, out: Path) -> int:
         """Make the run of a step. Raises TargetError where a service died."""
         return await self.series.run(run_words(self.definition, step.cell, step.seed, out), out)

@@ -16,7 +16,7 @@ from loadgen.runs.directory import RUN_JSON
 from loadgen.runs.exit_code import DONE, FAILED, SATURATED, TARGET_DIED, WRONG_USE
 from loadgen.runs.json_file import read_object
 from loadgen.runs.lock import locked
-from loadgen.saturate.course import Course, Ending, Plan, Step
+from loadgen.saturate.course import Ending, SearchPlan, SearchState, TrialStep
 from loadgen.saturate.folder import SearchFolder, points_of
 from loadgen.saturate.trial import read_trial
 from loadgen.saturate.wording import plan_line, result_lines, trial_line
@@ -25,11 +25,11 @@ from loadgen.sweep.table import SWARM_LOG
 SUMMARY_JSON, PICTURE = "summary.json", "saturation.svg"
 
 
-def search(plan: Plan, out: Path) -> int:
+def search(plan: SearchPlan, out: Path) -> int:
     """Search, or continue a search; returns its exit code. Raises UsageError, TargetError."""
     folder = SearchFolder(out)
     folder.check(plan)
-    course = Course(plan)
+    course = SearchState(plan)
     first = course.next(1)
     assert first is not None
     checked = check_run([*trial_words(plan, first), f"--out={folder.path}"])
@@ -38,7 +38,7 @@ def search(plan: Plan, out: Path) -> int:
         return SaturationSearch(plan, folder, course, checked).make()
 
 
-def trial_words(plan: Plan, step: Step) -> list[str]:
+def trial_words(plan: SearchPlan, step: TrialStep) -> list[str]:
     """The command line of a trial behind `kvswarm run`, without its directory."""
     if plan.space.by == "users":
         users = f"{step.load:.0f}"
@@ -57,9 +57,9 @@ def _unless(words: Sequence[str], long: str, short: str, value: str) -> list[str
 class SaturationSearch:
     """A search that may begin: its options were checked. `fault` says what ended it early."""
 
-    plan: Plan
+    plan: SearchPlan
     folder: SearchFolder
-    course: Course
+    course: SearchState
     checked: CheckedRun
     fault: str = ""
     code: int = DONE
@@ -84,7 +84,7 @@ class SaturationSearch:
         return self.code or (DONE if self.course.bracket.below else FAILED)
 
     @property
-    def _next(self) -> Step | None:
+    def _next(self) -> TrialStep | None:
         return self.course.next(self.folder.next_number)
 
     async def _search(self) -> Ending:
@@ -135,12 +135,12 @@ class SaturationSearch:
         self.code = SATURATED if summary["client_saturated"] else TARGET_DIED
         return "client" if self.code == SATURATED else "target"
 
-    def _take(self, step: Step, run: Path) -> None:
+    def _take(self, step: TrialStep, run: Path) -> None:
         is_open = self.plan.space.by == "rate"
         trial = read_trial(run, step.load, step.seconds, is_open, self.plan.warm_up_s)
         self.course.add(step, trial)
 
-    def _tell(self, step: Step) -> None:
+    def _tell(self, step: TrialStep) -> None:
         _, trial = self.course.trials[-1]
         say(trial_line(step, trial, self.course.judgements[step.load], self.plan))
         self.folder.write_table(self.course)

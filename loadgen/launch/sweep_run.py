@@ -16,7 +16,7 @@ from loadgen.runs.lock import locked
 from loadgen.sweep.definition import Definition
 from loadgen.sweep.folder import SweepFolder
 from loadgen.sweep.matrix import CellPlan, Stretch, cells_of, stretches
-from loadgen.sweep.runner import ASSUMED_START_S, Durations, Watch, left_of, run_sweep, spoken
+from loadgen.sweep.runner import ASSUMED_START_S, Durations, SweepWatch, left_of, run_sweep, spoken
 from loadgen.sweep.table import CELLS_CSV, write_table
 
 
@@ -64,7 +64,7 @@ class SweepRun:
         with tempfile.TemporaryDirectory(prefix="kvswarm-") as scratch:
             with interruptible() as interruption:
                 engines = CellEngines(self.definition, self.checked, Path(scratch), interruption)
-                watch = Watch(say, lambda: bool(interruption.signal_number))
+                watch = SweepWatch(say, lambda: bool(interruption.signal_number))
                 say(self._plan_line())
                 try:
                     await run_sweep(self.order, self.folder, engines, self._durations(), watch)

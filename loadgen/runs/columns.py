@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from loadgen.runs.csv_log import with_formula
-from loadgen.runs.json_file import Problem, malformed, refuse
+from loadgen.runs.json_file import FileProblem, malformed, refuse
 
 Floats = NDArray[np.float64]
 Indices = NDArray[np.intp]
@@ -63,7 +63,7 @@ class Columns:
     numbers: Mapping[str, Floats] = field(default_factory=dict)
     codes: Mapping[str, Codes] = field(default_factory=dict)
     names: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
-    problems: tuple[Problem, ...] = ()
+    problems: tuple[FileProblem, ...] = ()
 
     def number(self, name: str, rows: Rows = ALL) -> Floats:
         """A column of numbers, NaN where a cell is empty."""
@@ -120,7 +120,7 @@ def read_columns(
         reason = error.strerror or str(error)
         remark = f"{path.name} cannot be read ({reason})"
         refusal = f"{path} cannot be read as CSV ({reason})"
-    return Columns(0, problems=(Problem(remark, refusal),))
+    return Columns(0, problems=(FileProblem(remark, refusal),))
 
 
 def read_header(path: Path) -> tuple[str, ...]:
@@ -140,7 +140,7 @@ class _Reading:
         self._numbers = {name: array("d") for name in numbers}
         self._codes = {name: array("i") for name in texts}
         self._names: dict[str, dict[str, int]] = {name: {} for name in texts}
-        self._problems: list[Problem] = []
+        self._problems: list[FileProblem] = []
         self._rows = 0
         self._seen = 1
         """Rows of the file so far, the header among them."""
@@ -156,7 +156,7 @@ class _Reading:
         header = next(rows, None)
         if header is None:
             text = f"{self._path} is empty: name a file with a header and rows"
-            problems = self._problems or [Problem(f"{self._path.name} has no rows", text)]
+            problems = self._problems or [FileProblem(f"{self._path.name} has no rows", text)]
             return Columns(0, problems=tuple(problems))
         adders = [(header.index(n), self._add_numbers, n) for n in self._numbers if n in header]
         adders += [(header.index(n), self._add_texts, n) for n in self._codes if n in header]
@@ -164,7 +164,7 @@ class _Reading:
         if missing := [name for name in needed if name not in header]:
             remark = f"{self._path.name} has no column {', '.join(missing)}"
             what = f"it has not the columns of a {self._path.name}"
-            self._problems.append(Problem(remark, str(malformed(self._path, what))))
+            self._problems.append(FileProblem(remark, str(malformed(self._path, what))))
         return self._finished(tuple(header))
 
     def _take(self, rows: Iterator[list[str]], width: int, adders: Sequence[_Adder]) -> None:
@@ -180,7 +180,9 @@ class _Reading:
             yield from reader
         except csv.Error as error:
             remark = f"{self._path.name} breaks off after {self._rows:,} rows ({error})"
-            self._problems.append(Problem(remark, f"{self._path} cannot be read as CSV ({error})"))
+            self._problems.append(
+                FileProblem(remark, f"{self._path} cannot be read as CSV ({error})")
+            )
 
     def _whole_rows(self, rows: Iterator[list[str]], width: int) -> Iterator[Numbered]:
         """Those as wide as the header, each with its number in the file."""
@@ -216,9 +218,9 @@ class _Reading:
         self._tell_of_rows(len(header))
         if self._odd_cells:
             remark = f"{self._odd_cell_count:,} cell(s) hold no number and are left out"
-            self._problems.append(Problem(f"{self._path.name}: {remark}", self._odd_cells[0]))
+            self._problems.append(FileProblem(f"{self._path.name}: {remark}", self._odd_cells[0]))
         if not self._rows:
-            self._problems.append(Problem(f"{self._path.name} has no rows"))
+            self._problems.append(FileProblem(f"{self._path.name} has no rows"))
         return Columns(
             self._rows,
             header,
@@ -235,12 +237,12 @@ class _Reading:
         number, cells = self._odd_rows[0]
         is_cut_off = number == self._seen and cells < width
         refusal = "" if is_cut_off else f"{self._path}, row {number}: {cells} cells, header {width}"
-        self._problems.append(Problem(f"{self._path.name}: {remark}", refusal))
+        self._problems.append(FileProblem(f"{self._path.name}: {remark}", refusal))
 
     def _shown(self, name: str) -> tuple[str, ...]:
         names = [with_formula(each) for each in self._names[name]] or [""]
         if any(map(_is_no_utf8, names)):
-            self._problems.append(Problem("", f"{self._path} cannot be read as CSV (no UTF-8)"))
+            self._problems.append(FileProblem("", f"{self._path} cannot be read as CSV (no UTF-8)"))
             names = [each.encode("utf-8", "replace").decode() for each in names]
         return tuple(names)
 

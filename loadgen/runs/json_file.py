@@ -11,7 +11,7 @@ from loadgen.errors import UsageError
 
 
 @dataclass(frozen=True, slots=True)
-class Problem:
+class FileProblem:
     """What is wrong with a file: `remark` for whoever shows what there is, `refusal` for whoever
     decides something by it; that is empty where the rest can be relied on. `is_of_rows` says that
     requests are missing or there twice, of which either should know."""
@@ -21,7 +21,7 @@ class Problem:
     is_of_rows: bool = False
 
 
-def refuse(problems: Sequence[Problem]) -> None:
+def refuse(problems: Sequence[FileProblem]) -> None:
     """Raise UsageError for the first that allows no decision."""
     for problem in problems:
         if problem.refusal:
@@ -33,19 +33,19 @@ def malformed(path: Path, what: str) -> UsageError:
     return UsageError(f"{path} is not as kvswarm writes it, {what}: restore it or run again")
 
 
-def parse_object(path: Path) -> tuple[dict[str, Any], list[Problem]]:
+def parse_object(path: Path) -> tuple[dict[str, Any], list[FileProblem]]:
     """A JSON object, an empty one where there is none, and why."""
     broken = f"{path.name} is broken"
     try:
         value = json.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
-        return {}, [Problem(f"there is no {path.name}")]
+        return {}, [FileProblem(f"there is no {path.name}")]
     except OSError as error:
-        return {}, [Problem(broken, f"{path} cannot be read ({error.strerror})")]
+        return {}, [FileProblem(broken, f"{path} cannot be read ({error.strerror})")]
     except (ValueError, RecursionError) as error:
-        return {}, [Problem(broken, f"{path} is no whole JSON file ({error}): restore it")]
+        return {}, [FileProblem(broken, f"{path} is no whole JSON file ({error}): restore it")]
     if not isinstance(value, dict):
-        return {}, [Problem(broken, str(malformed(path, "it holds no JSON object")))]
+        return {}, [FileProblem(broken, str(malformed(path, "it holds no JSON object")))]
     return value, []
 
 

@@ -12,7 +12,7 @@ import numpy as np
 from loadgen.record import BatchRecord
 from loadgen.runs.columns import MOST, Columns, Floats, kinds_of, read_columns
 from loadgen.runs.directory import RUN_JSON
-from loadgen.runs.json_file import Problem, malformed, parse_object, refuse
+from loadgen.runs.json_file import FileProblem, malformed, parse_object, refuse
 from loadgen.runs.requests import Requests, read_requests
 from loadgen.stats.self_watch import ClientSample
 from loadgen.stats.server_counters import ServerSample
@@ -36,7 +36,7 @@ class RecordedRun:
     is_strict: bool = False
     wanted: Sequence[str] | None = None
     given_warmup_s: float | None = None
-    problems: list[Problem] = field(default_factory=list)
+    problems: list[FileProblem] = field(default_factory=list)
 
     @cached_property
     def description(self) -> Mapping[str, Any]:
@@ -104,7 +104,7 @@ class RecordedRun:
         self.problems += self._missing(found)
         return found
 
-    def _missing(self, found: Requests) -> Iterator[Problem]:
+    def _missing(self, found: Requests) -> Iterator[FileProblem]:
         """Rows that the summary counted and the file has not, as after a full disk."""
         told = self.summary.get("requests")
         if not isinstance(told, int) or self.reset_s is not None or not len(found):
@@ -113,7 +113,7 @@ class RecordedRun:
             found = Requests.of(self.rows, None, self.own_warmup_s)
         if len(found) < told:
             held = f"{len(found):,} of the {told:,} requests"
-            yield Problem(f"{REQUESTS_CSV} has {held} that the summary counts", is_of_rows=True)
+            yield FileProblem(f"{REQUESTS_CSV} has {held} that the summary counts", is_of_rows=True)
 
     @cached_property
     def makespans_s(self) -> Floats:
@@ -162,7 +162,7 @@ class RecordedRun:
         for key in odd:
             remark = f"{name}: {key} is not as kvswarm writes it"
             refusal = str(malformed(self.path / name, f"{key} is {str(content[key])[:40]!r}"))
-            problems.append(Problem(remark, refusal))
+            problems.append(FileProblem(remark, refusal))
         self.problems += problems
         if self.is_strict:
             refuse(problems)

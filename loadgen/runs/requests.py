@@ -28,7 +28,7 @@ from loadgen.runs.columns import (
     kinds_of,
     read_columns,
 )
-from loadgen.runs.json_file import Problem
+from loadgen.runs.json_file import FileProblem
 from loadgen.stats.metrics import CATALOG, figure_of
 from loadgen.stats.steady_state import (
     COLUMNS,
@@ -262,4 +262,4 @@ def _is_doubled(position: Floats, at_s: Floats, end_s: Floats) -> Flags:
 
 def _told_of_doubles(columns: Columns, count: int) -> Columns:
     remark = f"requests.csv: {count:,} row(s) are there twice and count once"
-    return replace(columns, problems=(*columns.problems, Problem(remark, is_of_rows=True)))
+    return replace(columns, problems=(*columns.problems, FileProblem(remark, is_of_rows=True)))

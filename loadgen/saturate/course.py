@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from loadgen.errors import UsageError
-from loadgen.saturate.judge import LEVEL, Judgement, judge, needed_samples
+from loadgen.saturate.judge import LEVEL, LoadJudgement, judge, needed_samples
 from loadgen.saturate.objective import ERRORS, Objective
 from loadgen.saturate.search import (
     CONFIRMING_RUNS,
@@ -28,7 +28,7 @@ OVERHEAD_S = 6.0
 
 
 @dataclass(frozen=True, slots=True)
-class Plan:
+class SearchPlan:
     """`words` are the options of `kvswarm run` that all trials share, without those that the search
     sets itself. `warm_up_s` is None where each run shows it. Raises UsageError."""
 
@@ -103,7 +103,7 @@ client was saturated, the target died or a trial failed otherwise, a signal."""
 
 
 @dataclass(frozen=True, slots=True)
-class Step:
+class TrialStep:
     """One trial: `number` counts all from 1, `repeat` those at its load."""
 
     number: int
@@ -119,14 +119,14 @@ class Step:
 
 
 @dataclass(slots=True)
-class Course:
+class SearchState:
     """Grows by each trial that is made."""
 
-    plan: Plan
-    trials: list[tuple[Step, Trial]] = field(default_factory=list)
-    judgements: dict[float, Judgement] = field(default_factory=dict)
+    plan: SearchPlan
+    trials: list[tuple[TrialStep, Trial]] = field(default_factory=list)
+    judgements: dict[float, LoadJudgement] = field(default_factory=dict)
 
-    def add(self, step: Step, trial: Trial) -> Judgement:
+    def add(self, step: TrialStep, trial: Trial) -> LoadJudgement:
         """Take a finished trial; returns what is now known of its load."""
         self.trials.append((step, trial))
         judgement = judge(self.of_load(step.load), self.plan.objective)
@@ -137,7 +137,7 @@ class Course:
         """The trials at one load, in the order in which they were made."""
         return [trial for step, trial in self.trials if step.load == load]
 
-    def next(self, number: int) -> Step | None:
+    def next(self, number: int) -> TrialStep | None:
         """The trial to make, to be called `number`; None when there is none left."""
         findings = [judgement.finding for judgement in self.judgements.values()]
         load = next_load(findings, self.plan.space)
@@ -145,7 +145,7 @@ class Course:
             return None
         repeat = 1 + len(self.of_load(load))
         seed = self.plan.seed + repeat - 1
-        return Step(number, load, repeat, seed, self.plan.seconds(load))
+        return TrialStep(number, load, repeat, seed, self.plan.seconds(load))
 
     @property
     def is_used_up(self) -> bool:
@@ -164,6 +164,6 @@ class Course:
         return "found" if next_load(findings, self.plan.space) is None else "trials"
 
     @property
-    def ordered(self) -> Mapping[float, Judgement]:
+    def ordered(self) -> Mapping[float, LoadJudgement]:
         """By load, lowest first."""
         return dict(sorted(self.judgements.items()))

@@ -13,8 +13,8 @@ from loadgen.runs.csv_log import to_csv
 from loadgen.runs.directory import check_directory
 from loadgen.runs.json_file import malformed, read_object, write_json
 from loadgen.runs.machine import machine, versions, without_secrets
-from loadgen.saturate.course import Course, Ending, Plan, Step
-from loadgen.saturate.judge import Judgement
+from loadgen.saturate.course import Ending, SearchPlan, SearchState, TrialStep
+from loadgen.saturate.judge import LoadJudgement
 from loadgen.saturate.objective import Objective
 from loadgen.saturate.trial import Trial
 from loadgen.stats.metrics import limited
@@ -55,7 +55,7 @@ class Point:
     run: str
 
 
-def points_of(course: Course) -> list[Point]:
+def points_of(course: SearchState) -> list[Point]:
     """In the order in which they were made."""
     return [_point(course, step, trial) for step, trial in course.trials]
 
@@ -72,7 +72,7 @@ def request_limits(objective: Objective) -> Slo | None:
     return Slo(tuple(limits.items())) if limits else None
 
 
-def _point(course: Course, step: Step, trial: Trial) -> Point:
+def _point(course: SearchState, step: TrialStep, trial: Trial) -> Point:
     objective = course.plan.objective
     column = objective.latency.statistic.metric.column if objective.latency else USUAL_COLUMN
     p50_ms, p95_ms, p99_ms = _percentiles(trial, column)
@@ -125,7 +125,7 @@ class SearchFolder:
 
     path: Path
 
-    def check(self, plan: Plan) -> None:
+    def check(self, plan: SearchPlan) -> None:
         """Raise UsageError where something else is kept, or nothing can be written."""
         check_directory(self.path)
         kept = read_object(self.path / SATURATE_JSON)
@@ -135,14 +135,14 @@ class SearchFolder:
         if self.finished and difference:
             raise UsageError(f"{self.path} holds another search ({difference}): give another --out")
 
-    def open(self, plan: Plan) -> None:
+    def open(self, plan: SearchPlan) -> None:
         """Note what is being looked for."""
         (self.path / TRIALS).mkdir(parents=True, exist_ok=True)
         if not self.finished:
             write_json(self.path / SATURATE_JSON, {"definition": definition_of(plan)})
 
     @property
-    def finished(self) -> list[tuple[Step, Path]]:
+    def finished(self) -> list[tuple[TrialStep, Path]]:
         """Trials that came to their end, in the order in which they were made."""
         notes = sorted((self.path / TRIALS).glob(f"*/{TRIAL_JSON}"))
         found = [(_step(note), note.parent) for note in notes]
@@ -154,21 +154,21 @@ class SearchFolder:
         numbers = [run.name.partition("-")[0] for run in (self.path / TRIALS).glob("*-*")]
         return 1 + max((int(each) for each in numbers if each.isdecimal()), default=0)
 
-    def run(self, step: Step) -> Path:
+    def run(self, step: TrialStep) -> Path:
         """Where the run of a step is or will be."""
         return self.path / TRIALS / step.name
 
-    def note(self, step: Step) -> None:
+    def note(self, step: TrialStep) -> None:
         """The trial came to its end."""
         write_json(self.run(step) / TRIAL_JSON, asdict(step))
 
-    def write_table(self, course: Course) -> None:
+    def write_table(self, course: SearchState) -> None:
         """`trials.csv`, replaced in one step."""
         temporary = self.path / f"{TRIALS_CSV}.tmp"
         temporary.write_text(to_csv(_rows(points_of(course))), encoding="utf-8")
         temporary.replace(self.path / TRIALS_CSV)
 
-    def write_result(self, course: Course, ending: Ending, said: Sequence[str]) -> None:
+    def write_result(self, course: SearchState, ending: Ending, said: Sequence[str]) -> None:
         """`saturate.json`."""
         bracket = course.bracket
         content = {
@@ -187,7 +187,7 @@ class SearchFolder:
         write_json(self.path / SATURATE_JSON, content)
 
 
-def definition_of(plan: Plan) -> dict[str, Any]:
+def definition_of(plan: SearchPlan) -> dict[str, Any]:
     """What tells one search from another; values of headers are hidden."""
     return {**plan.as_json, "command": without_secrets(plan.words)}
 
@@ -204,10 +204,10 @@ def _difference(kept: Any, wanted: Mapping[str, Any]) -> str:
     )
 
 
-def _step(note: Path) -> Step:
+def _step(note: Path) -> TrialStep:
     found = read_object(note)
     try:
-        return Step(**{each.name: found[each.name] for each in fields(Step)})
+        return TrialStep(**{each.name: found[each.name] for each in fields(TrialStep)})
     except KeyError as error:
         raise malformed(note, f"{error.args[0]} is missing") from None
 
@@ -218,7 +218,7 @@ def _rows(points: Sequence[Point]) -> Iterator[Sequence[Any]]:
         yield [getattr(point, each.name) for each in fields(Point)]
 
 
-def _load(load: float, judgement: Judgement) -> dict[str, Any]:
+def _load(load: float, judgement: LoadJudgement) -> dict[str, Any]:
     return {
         "load": load,
         "verdict": judgement.finding.verdict,

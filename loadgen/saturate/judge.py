@@ -22,7 +22,7 @@ USUAL_FREEDOM = 15
 
 
 @dataclass(frozen=True, slots=True)
-class Figure:
+class LimitFigure:
     """One limit at one load: `interval` is in the metric's unit, `within` the share of requests
     within the limit of a percentile. `needed` is how many requests prove it at best."""
 
@@ -35,17 +35,17 @@ class Figure:
 
 
 @dataclass(frozen=True, slots=True)
-class Judgement:
+class LoadJudgement:
     """`reason` says why a load was missed beside its figures, empty otherwise. `unproven` are
     limits that are met by their estimate alone, because no run of this length could prove them."""
 
     finding: Finding
-    figures: tuple[Figure, ...]
+    figures: tuple[LimitFigure, ...]
     reason: str = ""
-    unproven: tuple[Figure, ...] = ()
+    unproven: tuple[LimitFigure, ...] = ()
 
 
-def judge(trials: Sequence[Trial], objective: Objective) -> Judgement:
+def judge(trials: Sequence[Trial], objective: Objective) -> LoadJudgement:
     """All runs at one load, in the order in which they were made.
 
     A percentile is decided by the share of requests within its limit, p95 by whether that is 95 %.
@@ -70,7 +70,7 @@ def judge(trials: Sequence[Trial], objective: Objective) -> Judgement:
     finding = Finding(
         trials[0].load, verdict, len(trials), verdict == "undecided" and bool(wanting)
     )
-    return Judgement(finding, figures, reason, unproven if verdict == "met" else ())
+    return LoadJudgement(finding, figures, reason, unproven if verdict == "met" else ())
 
 
 def needed_samples(limit: Limit, level: float) -> int:
@@ -84,17 +84,19 @@ def needed_samples(limit: Limit, level: float) -> int:
     return max(LEAST_SAMPLES, math.ceil(t * t * share / (1 - share)))
 
 
-def _figure(trials: Sequence[Trial], limit: Limit, objective: Objective, level: float) -> Figure:
+def _figure(
+    trials: Sequence[Trial], limit: Limit, objective: Objective, level: float
+) -> LimitFigure:
     runs = [trial.series(limit, objective) for trial in trials]
     series = _joined(runs)
     needed = needed_samples(limit, level)
     if series.samples < LEAST_SAMPLES:
-        return Figure(limit, None, None, series.samples, needed, "undecided")
+        return LimitFigure(limit, None, None, series.samples, needed, "undecided")
     interval, within = _interval(runs, limit, level), None
     if limit.statistic.quantile is not None:
         within = _interval([_within(run, limit) for run in runs], limit, level)
     verdict = _verdict(limit, interval, within)
-    return Figure(limit, interval, within, series.samples, needed, verdict)
+    return LimitFigure(limit, interval, within, series.samples, needed, verdict)
 
 
 def _interval(runs: Sequence[Series], limit: Limit, level: float) -> Interval:
@@ -150,12 +152,12 @@ def _margin(limit: Limit, interval: Interval, within: Interval | None) -> Interv
     return Interval(*(limit.bound - each for each in ends))
 
 
-def _wants_more(figure: Figure, reach: float) -> bool:
+def _wants_more(figure: LimitFigure, reach: float) -> bool:
     """Too few requests yet, which further runs can bring."""
     return figure.samples < figure.needed <= figure.samples * reach
 
 
-def _is_met_unproven(figure: Figure, reach: float) -> bool:
+def _is_met_unproven(figure: LimitFigure, reach: float) -> bool:
     if figure.interval is None or figure.samples * reach >= figure.needed:
         return False
     return _margin(figure.limit, figure.interval, figure.within).estimate >= 0

@@ -3,8 +3,8 @@
 from collections.abc import Iterator
 
 from loadgen.compare.wording import figure
-from loadgen.saturate.course import Course, Ending, Plan, Step
-from loadgen.saturate.judge import Figure, Judgement
+from loadgen.saturate.course import Ending, SearchPlan, SearchState, TrialStep
+from loadgen.saturate.judge import LimitFigure, LoadJudgement
 from loadgen.saturate.objective import ERRORS
 from loadgen.saturate.search import Finding
 from loadgen.saturate.trial import Trial
@@ -19,7 +19,7 @@ ENDED = {
 }
 
 
-def plan_line(plan: Plan) -> str:
+def plan_line(plan: SearchPlan) -> str:
     """What will be done and how long it takes."""
     usual_s, most_s = plan.time_s
     space = plan.space
@@ -33,7 +33,7 @@ def plan_line(plan: Plan) -> str:
     )
 
 
-def trial_line(step: Step, trial: Trial, judgement: Judgement, plan: Plan) -> str:
+def trial_line(step: TrialStep, trial: Trial, judgement: LoadJudgement, plan: SearchPlan) -> str:
     """One trial, and what is now known of its load."""
     finding, outcomes = judgement.finding, trial.outcomes
     verdict = NOT_MET.get(finding.verdict, "met")
@@ -47,12 +47,12 @@ def trial_line(step: Step, trial: Trial, judgement: Judgement, plan: Plan) -> st
     )
 
 
-def figures(judgement: Judgement) -> str:
+def figures(judgement: LoadJudgement) -> str:
     """Each limit's figure with its interval."""
     return ", ".join(map(_figure, judgement.figures))
 
 
-def _figure(each: Figure) -> str:
+def _figure(each: LimitFigure) -> str:
     name, interval = each.limit.statistic.name, each.interval
     if interval is None:
         return f"{name} of {each.samples} requests, which are too few"
@@ -74,7 +74,7 @@ def _bare(said: str) -> str:
     return said.partition(" ")[0]
 
 
-def result_lines(course: Course, ending: Ending) -> Iterator[str]:
+def result_lines(course: SearchState, ending: Ending) -> Iterator[str]:
     """The result first, then what has to be known of it."""
     yield _result(course, ending)
     space, bracket = course.plan.space, course.bracket
@@ -93,7 +93,7 @@ def result_lines(course: Course, ending: Ending) -> Iterator[str]:
         yield errors
 
 
-def _result(course: Course, ending: Ending) -> str:
+def _result(course: SearchState, ending: Ending) -> str:
     space, bracket = course.plan.space, course.bracket
     what = "rate" if space.by == "rate" else "number of users"
     if not course.judgements:
@@ -120,24 +120,24 @@ def _result(course: Course, ending: Ending) -> str:
     )
 
 
-def _end(course: Course, finding: Finding | None) -> str:
+def _end(course: SearchState, finding: Finding | None) -> str:
     assert finding is not None
     return f"{course.plan.space.said(finding.load)} {NOT_MET.get(finding.verdict, 'met')}"
 
 
-def _told(course: Course, finding: Finding) -> str:
+def _told(course: SearchState, finding: Finding) -> str:
     judgement = course.judgements[finding.load]
     return "; ".join(part for part in (figures(judgement), judgement.reason) if part)
 
 
-def _unproven(each: Figure) -> str:
+def _unproven(each: LimitFigure) -> str:
     return (
         f"{each.limit.text} is met by its estimate alone: {each.needed} requests are needed to"
         f" prove it, there were {each.samples}. A longer --trial has more."
     )
 
 
-def _errors_remark(judgement: Judgement) -> str:
+def _errors_remark(judgement: LoadJudgement) -> str:
     """Few errors may be none by chance."""
     for each in judgement.figures:
         high = each.interval.high if each.interval else 0.0

@@ -14,7 +14,7 @@ from loadgen.runs.directory import check_directory
 from loadgen.runs.json_file import malformed, read_object, write_json
 from loadgen.runs.machine import machine, versions
 from loadgen.sweep.definition import Definition, text_of
-from loadgen.sweep.matrix import CellPlan, Engine, Step, Stretch
+from loadgen.sweep.matrix import CellEngine, CellPlan, Stretch, SweepStep
 from loadgen.sweep.table import CELLS, MadeCell, read_made_cell
 
 SWEEP_JSON = "sweep.json"
@@ -28,11 +28,11 @@ class SweepFolder:
 
     path: Path
 
-    def run(self, step: Step) -> Path:
+    def run(self, step: SweepStep) -> Path:
         """Where the run of a step is or will be."""
         return self.path / CELLS / step.name
 
-    def made(self, step: Step) -> MadeCell | None:
+    def made(self, step: SweepStep) -> MadeCell | None:
         """What is known of a step that came to its end and need not be made again."""
         made = read_made_cell(self.run(step))
         return made if made is not None and made.is_whole else None
@@ -86,7 +86,7 @@ class SweepFolder:
         }
         write_json(self.path / SWEEP_JSON, facts)
 
-    def set_aside(self, step: Step) -> Path | None:
+    def set_aside(self, step: SweepStep) -> Path | None:
         """Move what there is of a run that is made again; where it is now, None for nothing."""
         run, aside = self.run(step), self.path / ASIDE
         if not run.exists():
@@ -95,7 +95,7 @@ class SweepFolder:
         places = (aside / f"{step.name}-{number}" for number in itertools.count(1))
         return run.rename(next(place for place in places if not place.exists()))
 
-    def new_run(self, step: Step, logs: Path) -> Path:
+    def new_run(self, step: SweepStep, logs: Path) -> Path:
         """An empty directory for the run of a step, with a link to the logs of its engine."""
         run = self.run(step)
         run.mkdir(parents=True)
@@ -103,7 +103,7 @@ class SweepFolder:
             (run / "engine").symlink_to(Path("..", "..", *logs.relative_to(self.path).parts))
         return run
 
-    def new_logs(self, engine: Engine) -> Path:
+    def new_logs(self, engine: CellEngine) -> Path:
         """Where the next start of an engine logs; not made yet."""
         starts = self.path / ENGINES
         return starts / f"{1 + len(list(starts.glob('*'))):03d}-{engine.label}"

@@ -105,7 +105,7 @@ def _mark(axes: Mapping[str, str], options: Options) -> str:
 
 
 @dataclass(frozen=True, slots=True)
-class Step:
+class SweepStep:
     """One run: a cell in one of its repeats, from 1."""
 
     cell: CellPlan
@@ -128,7 +128,7 @@ class Step:
 
 
 @dataclass(frozen=True, slots=True)
-class Engine:
+class CellEngine:
     """What a cell runs on. Cells whose engines are equal share a start; a host of others is no
     start of ours."""
 
@@ -141,12 +141,12 @@ class Engine:
 class Stretch:
     """What is made on one start of an engine."""
 
-    engine: Engine
-    steps: Sequence[Step]
+    engine: CellEngine
+    steps: Sequence[SweepStep]
 
 
 def stretches(
-    definition: Definition, cells: Sequence[CellPlan], engine_of: Callable[[CellPlan], Engine]
+    definition: Definition, cells: Sequence[CellPlan], engine_of: Callable[[CellPlan], CellEngine]
 ) -> list[Stretch]:
     """Everything in the order in which it is made; the same for the same definition.
 
@@ -154,7 +154,7 @@ def stretches(
     pass, and each engine makes all repeats, one after the other.
     """
     dice = random.Random(definition.seed)
-    groups: dict[Engine, list[CellPlan]] = {}
+    groups: dict[CellEngine, list[CellPlan]] = {}
     for cell in cells:
         groups.setdefault(engine_of(cell), []).append(cell)
     repeats = range(1, definition.repeats + 1)
@@ -167,5 +167,5 @@ def stretches(
     return found
 
 
-def _shuffled(cells: Sequence[CellPlan], repeat: int, dice: random.Random) -> list[Step]:
-    return [Step(cell, repeat) for cell in dice.sample(cells, len(cells))]
+def _shuffled(cells: Sequence[CellPlan], repeat: int, dice: random.Random) -> list[SweepStep]:
+    return [SweepStep(cell, repeat) for cell in dice.sample(cells, len(cells))]

@@ -10,7 +10,7 @@ from typing import Protocol
 
 from loadgen.errors import TargetError
 from loadgen.sweep.folder import SweepFolder
-from loadgen.sweep.matrix import Engine, Step, Stretch
+from loadgen.sweep.matrix import CellEngine, Stretch, SweepStep
 from loadgen.sweep.table import WHOLE, Cell, MadeCell, write_table
 
 ASSUMED_START_S, ASSUMED_OVERHEAD_S = 40.0, 5.0
@@ -42,7 +42,7 @@ class Durations:
         """Whether an engine's start was timed."""
         return bool(self._starts_s)
 
-    def left_s(self, steps: Iterable[Step], starts: int) -> float | None:
+    def left_s(self, steps: Iterable[SweepStep], starts: int) -> float | None:
         """Seconds for these runs and so many engine starts; None while not known."""
         runs_s = [self._run_s(step.cell.cell_id) for step in steps]
         known_s = [each for each in runs_s if each is not None]
@@ -107,7 +107,7 @@ MOST_DEATHS = 3
 class RunningEngine(Protocol):
     """An engine between its start and its stop."""
 
-    async def run(self, step: Step, out: Path) -> int:
+    async def run(self, step: SweepStep, out: Path) -> int:
         """Make a run in `out`; returns its exit code. Raises TargetError where the engine died."""
 
 
@@ -115,13 +115,13 @@ class Bench(Protocol):
     """Where engines are started and runs are made."""
 
     def start(
-        self, engine: Engine, steps: Sequence[Step], logs: Path
+        self, engine: CellEngine, steps: Sequence[SweepStep], logs: Path
     ) -> AbstractAsyncContextManager[RunningEngine]:
         """Run an engine for these steps, its logs in `logs`. Raises TargetError."""
 
 
 @dataclass(frozen=True, slots=True)
-class Watch:
+class SweepWatch:
     """Whoever waits for the sweep: told of it, and able to stop it."""
 
     say: Callable[[str], None]
@@ -139,7 +139,11 @@ def left_of(order: Sequence[Stretch], folder: SweepFolder) -> list[Stretch]:
 
 
 async def run_sweep(
-    order: Sequence[Stretch], folder: SweepFolder, bench: Bench, durations: Durations, watch: Watch
+    order: Sequence[Stretch],
+    folder: SweepFolder,
+    bench: Bench,
+    durations: Durations,
+    watch: SweepWatch,
 ) -> None:
     """Make every step that is not there yet and keep `cells.csv` up to date.
 
@@ -153,7 +157,7 @@ async def run_sweep(
 
 
 @dataclass(frozen=True, slots=True)
-class Outcome:
+class RunOutcome:
     """What became of a run; its fields are those of `MadeCell`."""
 
     exit_code: int
@@ -171,7 +175,7 @@ class _Runner:
         folder: SweepFolder,
         bench: Bench,
         durations: Durations,
-        watch: Watch,
+        watch: SweepWatch,
     ) -> None:
         self.left = left_of(order, folder)
         self._folder, self._bench, self._durations, self._watch = folder, bench, durations, watch
@@ -188,7 +192,7 @@ class _Runner:
         if self._deaths >= MOST_DEATHS:
             raise TargetError(f"{MOST_DEATHS} runs in a row came to nothing: giving up")
 
-    async def _run_steps(self, engine: Engine, steps: list[Step]) -> None:
+    async def _run_steps(self, engine: CellEngine, steps: list[SweepStep]) -> None:
         """Take steps off the list as they are made."""
         logs = self._folder.new_logs(engine)
         begun_s = time.monotonic()
@@ -203,10 +207,10 @@ class _Runner:
             if steps and not self._watch.is_stopped():
                 out = self._new_run(steps[0], logs)
                 wall_s = time.monotonic() - begun_s
-                self._note(steps, out, Outcome(error.exit_code, wall_s, None, str(error)))
+                self._note(steps, out, RunOutcome(error.exit_code, wall_s, None, str(error)))
 
     async def _make(
-        self, running: RunningEngine, steps: list[Step], logs: Path, start_s: float | None
+        self, running: RunningEngine, steps: list[SweepStep], logs: Path, start_s: float | None
     ) -> bool:
         """Make the first step; whether the engine is good for another."""
         out = self._new_run(steps[0], logs)
@@ -217,15 +221,15 @@ class _Runner:
             code, error = problem.exit_code, str(problem)
         if self._watch.is_stopped():
             return False
-        self._note(steps, out, Outcome(code, time.monotonic() - begun_s, start_s, error))
+        self._note(steps, out, RunOutcome(code, time.monotonic() - begun_s, start_s, error))
         return code in WHOLE
 
-    def _new_run(self, step: Step, logs: Path) -> Path:
+    def _new_run(self, step: SweepStep, logs: Path) -> Path:
         if kept := self._folder.set_aside(step):
             self._watch.say(f"{step.name} did not come to its end: kept in {kept}, made again")
         return self._folder.new_run(step, logs)
 
-    def _note(self, steps: list[Step], out: Path, outcome: Outcome) -> None:
+    def _note(self, steps: list[SweepStep], out: Path, outcome: RunOutcome) -> None:
         """Keep what became of the first step, which then is made."""
         step = steps.pop(0)
         self._position += 1
@@ -247,7 +251,7 @@ class _Runner:
         self._durations.add(made)
         self._tell(steps, out)
 
-    def _tell(self, steps: list[Step], out: Path) -> None:
+    def _tell(self, steps: list[SweepStep], out: Path) -> None:
         cells = {cell.run: cell for cell in write_table(self._folder.path)}
         others = [step for stretch in self.left[1:] for step in stretch.steps]
         starts = sum(stretch.engine.is_ours for stretch in self.left[1:])

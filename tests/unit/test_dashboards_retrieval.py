@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from report_runs import Page, record, requests, write_report_run
 
-from dashboards.figures.retrieval import MOST_DOCUMENTS, Found, labels, retrieval
+from dashboards.figures.retrieval import MOST_DOCUMENTS, RetrievalSeries, labels, retrieval
 from dashboards.report.gallery import found_of
 from dashboards.report.page import make_page
 from dashboards.report.run_files import read_files
@@ -18,7 +18,7 @@ def _home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("KVSWARM_HOME", str(tmp_path / "home"))
 
 
-def found(wrong: dict[int, int], documents: int, **fields: Any) -> Found:
+def found(wrong: dict[int, int], documents: int, **fields: Any) -> RetrievalSeries:
     """Ten requests about each document, of which so many had a wrong label."""
     document = np.arange(10 * documents) % documents
     right = np.ones(10 * documents)
@@ -32,7 +32,7 @@ def found(wrong: dict[int, int], documents: int, **fields: Any) -> Found:
         "document": document,
         "documents": tuple(f"document-{each}" for each in range(documents)),
     }
-    return Found(**known | fields)
+    return RetrievalSeries(**known | fields)
 
 
 def test_a_page_shows_retrieval_and_labels_where_there_were_any(tmp_path: Path) -> None:

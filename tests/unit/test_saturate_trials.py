@@ -12,7 +12,7 @@ from loadgen.errors import UsageError
 from loadgen.launch.search import SaturationSearch
 from loadgen.runs.csv_log import to_csv
 from loadgen.runs.exit_code import TARGET_DIED, WRONG_USE
-from loadgen.saturate.course import Course, Plan
+from loadgen.saturate.course import SearchPlan, SearchState
 from loadgen.saturate.folder import SearchFolder
 from loadgen.saturate.judge import judge
 from loadgen.saturate.objective import Objective
@@ -51,7 +51,7 @@ def write(folder: Path, rows: Sequence[Sequence[Any]]) -> Path:
     return folder
 
 
-def plan(objective: str, **fields: Any) -> Plan:
+def plan(objective: str, **fields: Any) -> SearchPlan:
     known: dict[str, Any] = {
         "objective": Objective.parse(objective),
         "space": Space("rate", 2.0, None, 0.05),
@@ -61,10 +61,10 @@ def plan(objective: str, **fields: Any) -> Plan:
         "warm_up_s": None,
         "words": (),
     }
-    return Plan(**known | fields)
+    return SearchPlan(**known | fields)
 
 
-def run(course: Course, folder: Path, seed: int) -> Course:
+def run(course: SearchState, folder: Path, seed: int) -> SearchState:
     while (step := course.next(1 + len(course.trials))) is not None:
         path = queue(folder / step.name, step.load, step.seconds, 1000 * seed + step.number)
         course.add(step, read_trial(path, step.load, step.seconds, is_open=True))
@@ -76,7 +76,7 @@ def test_a_queue_is_loaded_up_to_what_theory_says(tmp_path: Path, seed: int) -> 
     """The time in an M/M/1 queue is exponential with rate mu - lambda: p90 = ln 10 / that."""
     most_ms = 600
     right = PER_S - math.log(10) / (most_ms / 1000)
-    course = run(Course(plan(f"ttft_ms.p90<={most_ms}, errors<=1%")), tmp_path, seed)
+    course = run(SearchState(plan(f"ttft_ms.p90<={most_ms}, errors<=1%")), tmp_path, seed)
     assert course.ending == "found"
     below, above = course.bracket.below, course.bracket.above
     assert below is not None
@@ -86,14 +86,14 @@ def test_a_queue_is_loaded_up_to_what_theory_says(tmp_path: Path, seed: int) -> 
 
 
 def test_a_queue_that_grows_is_too_much_whatever_its_percentiles(tmp_path: Path) -> None:
-    course = run(Course(plan("ttft_ms.p95<=100000")), tmp_path, seed=1)
+    course = run(SearchState(plan("ttft_ms.p95<=100000")), tmp_path, seed=1)
     assert course.bracket.below is not None
     assert 0.8 * PER_S <= course.bracket.below.load <= 1.15 * PER_S
     assert "queue grew" in course.judgements[32.0].reason
 
 
 def test_few_trials_are_no_narrow_bracket(tmp_path: Path) -> None:
-    course = run(Course(plan("ttft_ms.p90<=600", most_trials=5)), tmp_path, seed=0)
+    course = run(SearchState(plan("ttft_ms.p90<=600", most_trials=5)), tmp_path, seed=0)
     assert (len(course.trials), course.ending) == (5, "trials")
 
 
@@ -166,7 +166,7 @@ def test_runs_that_differ_are_not_proof_however_many_requests_they_have(tmp_path
 
 
 def test_a_lowest_load_with_too_few_requests_is_not_said_to_be_too_high(tmp_path: Path) -> None:
-    course = Course(plan("ttft_ms.p95<=500", space=Space("rate", 1.0, None, 0.05)))
+    course = SearchState(plan("ttft_ms.p95<=500", space=Space("rate", 1.0, None, 0.05)))
     step = course.next(1)
     assert step is not None
     course.add(step, trial(tmp_path, steady_rows(20)))
@@ -176,7 +176,7 @@ def test_a_lowest_load_with_too_few_requests_is_not_said_to_be_too_high(tmp_path
 
 
 def test_a_host_that_is_gone_later_is_no_wrong_use(tmp_path: Path) -> None:
-    course = Course(plan("ttft_ms.p95<=500", space=Space("rate", 1.0, None, 0.05)))
+    course = SearchState(plan("ttft_ms.p95<=500", space=Space("rate", 1.0, None, 0.05)))
     search = SaturationSearch(course.plan, SearchFolder(tmp_path), course, cast(Any, None))
     (tmp_path / "swarm.log").write_text("kvswarm: error: no host at http://host\n")
     with pytest.raises(UsageError, match="no host at"):
@@ -247,7 +247,7 @@ def test_a_search_is_told_from_another_and_keys_are_written_nowhere(tmp_path: Pa
     folder = SearchFolder(tmp_path)
     ours = plan("ttft_ms.p90<=600", words=words)
     folder.open(ours)
-    course = run(Course(ours), folder.path / "trials", seed=0)
+    course = run(SearchState(ours), folder.path / "trials", seed=0)
     folder.write_result(course, course.ending, [])
     folder.write_table(course)
     for step, _ in course.trials:

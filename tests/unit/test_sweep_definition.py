@@ -9,7 +9,7 @@ import pytest
 
 from loadgen.errors import UsageError
 from loadgen.sweep.definition import Definition, read_definition
-from loadgen.sweep.matrix import CellPlan, Engine, Stretch, cells_of, stretches
+from loadgen.sweep.matrix import CellEngine, CellPlan, Stretch, cells_of, stretches
 from loadgen.sweep.table import COLUMNS, FIGURES
 
 PAGE = Path(__file__).parents[2] / "docs" / "sweep.md"
@@ -139,8 +139,8 @@ def test_keys_in_headers_are_written_nowhere() -> None:
     assert "--header=Authorization: Bearer secret" in cell.words(0)
 
 
-def engine_of(cell: CellPlan) -> Engine:
-    return Engine(cell.axes["target"], True, cell.axes["target"])
+def engine_of(cell: CellPlan) -> CellEngine:
+    return CellEngine(cell.axes["target"], True, cell.axes["target"])
 
 
 def order(definition: Definition) -> list[Stretch]:

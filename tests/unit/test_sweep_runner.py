@@ -15,8 +15,8 @@ from loadgen.errors import TargetError, UsageError
 from loadgen.runs.lock import locked
 from loadgen.sweep.definition import Definition
 from loadgen.sweep.folder import SweepFolder
-from loadgen.sweep.matrix import CellPlan, Engine, Step, Stretch, cells_of, stretches
-from loadgen.sweep.runner import Durations, Watch, run_sweep, spoken
+from loadgen.sweep.matrix import CellEngine, CellPlan, Stretch, SweepStep, cells_of, stretches
+from loadgen.sweep.runner import Durations, SweepWatch, run_sweep, spoken
 from loadgen.sweep.table import FIGURES, read_cells, read_made_cell, write_table
 
 SWEEP = Definition(
@@ -38,7 +38,7 @@ class Bench:
 
     @asynccontextmanager
     async def start(
-        self, engine: Engine, steps: Sequence[Step], logs: Path
+        self, engine: CellEngine, steps: Sequence[SweepStep], logs: Path
     ) -> AsyncIterator["Bench"]:
         self.started.append(engine.label)
         if f"start {engine.label}" in self.ends:
@@ -47,7 +47,7 @@ class Bench:
         (logs / "engine.log").write_text(steps[0].name)
         yield self
 
-    async def run(self, step: Step, out: Path) -> int:
+    async def run(self, step: SweepStep, out: Path) -> int:
         self.made.append(step.name)
         end = self.ends.get(step.name, 0)
         started = {"start_unix_s": 1000.0 + len(self.made), "cache_state": "cold"}
@@ -83,8 +83,8 @@ def summary(ttft_ms: float) -> dict[str, Any]:
 
 
 def order(definition: Definition) -> list[Stretch]:
-    def engine(cell: CellPlan) -> Engine:
-        return Engine(cell.axes["target"], True, cell.axes["target"])
+    def engine(cell: CellPlan) -> CellEngine:
+        return CellEngine(cell.axes["target"], True, cell.axes["target"])
 
     return stretches(definition, cells_of(definition), engine)
 
@@ -93,7 +93,7 @@ def make(out: Path, bench: Bench, definition: Definition = SWEEP) -> Bench:
     folder, cells = SweepFolder(out), cells_of(definition)
     folder.check(definition, cells)
     folder.open(definition, cells, order(definition))
-    watch = Watch(bench.said.append, lambda: bench.is_stopped)
+    watch = SweepWatch(bench.said.append, lambda: bench.is_stopped)
     asyncio.run(run_sweep(order(definition), folder, bench, Durations({}), watch))
     return bench
 
