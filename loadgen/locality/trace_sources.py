@@ -7,7 +7,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from itertools import chain, count, islice
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 
@@ -24,6 +24,23 @@ from loadgen.workload.stream import Stream
 from loadgen.workload.workload import Workload
 
 MAX_REQUESTS = 1_000_000
+USUAL_BLOCK_SIZE = 16
+"""Tokens of a KV block of vLLM on a GPU, for runs whose engine kvswarm did not start."""
+
+
+@dataclass(frozen=True, slots=True)
+class SentRequest:
+    """A row of `requests.csv` that was sent; `context` is the one before the question, empty where
+    there was none."""
+
+    index: int
+    context: str
+    question: str
+    batch: str
+    sent_s: float
+    end_s: float
+    prompt_tokens: int
+    output_tokens: int
 
 
 def trace_of_plan(
@@ -62,75 +79,6 @@ def _requests(workload: Workload, batching: Batching | None) -> Iterator[Request
 def _require(name: str, value: int, most: int) -> None:
     if not 1 <= value <= most:
         raise UsageError(f"{name} {value} is out of range: give 1 to {most}")
-
-
-class Told(Protocol):
-    """What a run tells of a request; lengths in tokens."""
-
-    @property
-    def context(self) -> str:
-        """The context's id, empty where there is none."""
-
-    @property
-    def question(self) -> str:
-        """The question's id."""
-
-    @property
-    def prompt_tokens(self) -> int:
-        """Length of the prompt."""
-
-    @property
-    def output_tokens(self) -> int:
-        """Length of the reply."""
-
-
-def shared_prefix_chains(requests: Sequence[Told], block_size: int) -> tuple[Chain, ...]:
-    """One chain for each request. All prompts of a context share what its shortest prompt has, so
-    the prefix is too long by that prompt's question; the same question is the same prompt."""
-    shared = _shortest(requests)
-    names: dict[tuple[str, str, int], int] = {}
-    chains = []
-    for each in requests:
-        common = shared[each.context] // block_size if each.context else 0
-        keys = chain(
-            ((each.context, "", place) for place in range(common)),
-            ((each.context, each.question, place) for place in count(common)),
-        )
-        blocks = (names.setdefault(key, len(names) + 1) for key in keys)
-        chains.append(_cut(blocks, each, block_size))
-    return tuple(chains)
-
-
-def _cut(blocks: Iterable[int], request: Told, block_size: int) -> Chain:
-    full = request.prompt_tokens // block_size
-    named = tuple(name for name, _ in zip(blocks, range(full), strict=False))
-    return Chain(named, request.prompt_tokens, request.output_tokens)
-
-
-def _shortest(requests: Iterable[Told]) -> dict[str, int]:
-    found: dict[str, int] = {}
-    for each in requests:
-        found[each.context] = min(each.prompt_tokens, found.get(each.context, each.prompt_tokens))
-    return found
-
-
-USUAL_BLOCK_SIZE = 16
-"""Tokens of a KV block of vLLM on a GPU, for runs whose engine kvswarm did not start."""
-
-
-@dataclass(frozen=True, slots=True)
-class SentRequest:
-    """A row of `requests.csv` that was sent; `context` is the one before the question, empty where
-    there was none."""
-
-    index: int
-    context: str
-    question: str
-    batch: str
-    sent_s: float
-    end_s: float
-    prompt_tokens: int
-    output_tokens: int
 
 
 def trace_of_run(path: Path, tokenizer: str | None = None, block_size: int | None = None) -> Trace:
@@ -302,3 +250,33 @@ def _remarks(run: RecordedRun) -> Iterator[str]:
         yield "this is the engine's own cache; what a KV connector adds to it is not in it"
     if "--scheduler-cls" in run.engine_argv:
         yield "the engine orders its queue itself; this is first come, first served"
+
+
+def shared_prefix_chains(requests: Sequence[SentRequest], block_size: int) -> tuple[Chain, ...]:
+    """One chain for each request. All prompts of a context share what its shortest prompt has, so
+    the prefix is too long by that prompt's question; the same question is the same prompt."""
+    shared = _shortest(requests)
+    names: dict[tuple[str, str, int], int] = {}
+    chains = []
+    for each in requests:
+        common = shared[each.context] // block_size if each.context else 0
+        keys = chain(
+            ((each.context, "", place) for place in range(common)),
+            ((each.context, each.question, place) for place in count(common)),
+        )
+        blocks = (names.setdefault(key, len(names) + 1) for key in keys)
+        chains.append(_cut(blocks, each, block_size))
+    return tuple(chains)
+
+
+def _cut(blocks: Iterable[int], request: SentRequest, block_size: int) -> Chain:
+    full = request.prompt_tokens // block_size
+    named = tuple(name for name, _ in zip(blocks, range(full), strict=False))
+    return Chain(named, request.prompt_tokens, request.output_tokens)
+
+
+def _shortest(requests: Iterable[SentRequest]) -> dict[str, int]:
+    found: dict[str, int] = {}
+    for each in requests:
+        found[each.context] = min(each.prompt_tokens, found.get(each.context, each.prompt_tokens))
+    return found

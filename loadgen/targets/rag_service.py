@@ -27,7 +27,7 @@ class CorpusTexts:
 
 
 @dataclass(frozen=True, slots=True)
-class LibraryFolder:
+class CorpusFolder:
     """`path` is the library's, which may hold documents of before; `corpus` is to fill it."""
 
     path: Path
@@ -35,7 +35,7 @@ class LibraryFolder:
 
 
 @contextmanager
-def library_folder(corpus: CorpusTexts) -> Iterator[LibraryFolder]:
+def library_folder(corpus: CorpusTexts) -> Iterator[CorpusFolder]:
     """A folder for the corpus that nobody else uses until the exit.
 
     A second run at the same time gets a second folder. Raises UsageError where none can be made.
@@ -53,7 +53,7 @@ def library_folder(corpus: CorpusTexts) -> Iterator[LibraryFolder]:
                 f"cannot keep a library in {folder}: {error.strerror}:"
                 " name a folder with KVSWARM_HOME"
             ) from error
-        yield LibraryFolder(folder / str(number), source)
+        yield CorpusFolder(folder / str(number), source)
 
 
 def _first_free(folder: Path) -> tuple[int, TextIO]:
@@ -113,7 +113,7 @@ def require_rag_service() -> None:
         raise UsageError(f"the RAG service needs {', '.join(missing)}: {' && '.join(commands)}")
 
 
-def _plan(folder: LibraryFolder, port: int) -> ServicePlan:
+def _plan(folder: CorpusFolder, port: int) -> ServicePlan:
     url = f"http://{LOOPBACK}:{port}"
     library = ("--path", str(folder.path), "--corpus", str(folder.corpus), "--prune", "--renew")
     return ServicePlan(

@@ -141,10 +141,6 @@ class ContextBook:
         """The context with this index."""
         return self.page(index).context
 
-    def question(self, index: int, number: int) -> tuple[str, str]:
-        """Id and text of question `number` of the context with this index."""
-        return self.page(index).ask(number)
-
     def page(self, index: int) -> Page:
         """The context with this index and its questions."""
         page = self._pages.pop(index, None)

@@ -39,34 +39,6 @@ OPENING_BYTES = 128
 LATE_VERSION = 1_000_000
 
 
-def check_fit(
-    book: ContextBook,
-    settings: WorkloadSettings,
-    tokens: Tokens,
-    max_model_len: int,
-    cache_tokens: int | None,
-    template_tokens: int,
-) -> None:
-    """Raise ContextTooLong when context, question and reply of some request do not fit.
-
-    `max_model_len` is the model's window, `cache_tokens` what the engine's own KV cache holds
-    (None: not known), `template_tokens` what the host adds to a prompt, all in tokens.
-    """
-    limit = max_model_len if cache_tokens is None else min(max_model_len, cache_tokens)
-    question = _longest_question(book, tokens) + template_tokens
-    room = limit - question - settings.output_tokens.high
-    found = _too_long(book, settings, room)
-    if found is None:
-        return
-    context_id, length = found
-    needed = length + question + settings.output_tokens.high
-    raise ContextTooLong(
-        f"context {context_id!r} has {length} tokens, with question ({question}) and reply "
-        f"({settings.output_tokens.high}) {needed}, but {_bounds(max_model_len, cache_tokens)}: "
-        f"{_remedy(room, needed, cache_tokens)}"
-    )
-
-
 def _longest_question(book: ContextBook, tokens: Tokens) -> int:
     texts = (question.text for some in book.corpus.questions.values() for question in some)
     parts = QUESTION_MARKER, max(texts, key=len), variation(LATE_VERSION)
@@ -121,6 +93,7 @@ class Workload:
         corpus: Corpus,
         settings: WorkloadSettings,
         tokens: Tokens,
+        *,
         worker_index: int = 0,
         workers: int = 1,
         wrong_labels: bool = False,
@@ -131,10 +104,6 @@ class Workload:
         self.stream = Stream(settings, worker_index, workers)
         self.book = ContextBook(corpus, settings, tokens)
         self._tokens = tokens
-
-    def next_request(self) -> Request:
-        """The next request this worker is to send."""
-        return self.request_for(next(self.stream))
 
     def requests(self) -> Iterator[Request]:
         """The requests this worker is to send, without an end."""
@@ -192,8 +161,19 @@ class Workload:
         All in tokens: the model's window, what the engine's own KV cache holds (None: not known),
         and what the host's chat template adds to a prompt.
         """
-        check_fit(
-            self.book, self.settings, self._tokens, max_model_len, cache_tokens, template_tokens
+        limit = max_model_len if cache_tokens is None else min(max_model_len, cache_tokens)
+        question = _longest_question(self.book, self._tokens) + template_tokens
+        reply = self.settings.output_tokens.high
+        room = limit - question - reply
+        found = _too_long(self.book, self.settings, room)
+        if found is None:
+            return
+        context_id, length = found
+        needed = length + question + reply
+        raise ContextTooLong(
+            f"context {context_id!r} has {length} tokens, with question ({question}) and reply "
+            f"({reply}) {needed}, but {_bounds(max_model_len, cache_tokens)}: "
+            f"{_remedy(room, needed, cache_tokens)}"
         )
 
     def _label(self, draw: Draw) -> str:

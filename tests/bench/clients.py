@@ -116,7 +116,7 @@ def write_bodies(job: Job) -> Path:
     )
     workload = Workload(load_corpus(), settings, EstimatedTokens())
     client = ClientSettings(url=job.url, model="mock")
-    requests = (workload.next_request() for _ in range(BODIES))
+    requests = (workload.request_for(next(workload.stream)) for _ in range(BODIES))
     bodies = [request_body(client, each.prompt, each.max_tokens) for each in requests]
     path = job.folder / "bodies.jsonl"
     path.write_bytes(b"\n".join(bodies))

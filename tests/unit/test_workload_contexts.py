@@ -219,7 +219,7 @@ def test_far_contexts_cost_nothing_before_they_are_asked_for() -> None:
 
 
 def test_a_documents_questions_come_in_order_and_then_varied() -> None:
-    asked = [book().question(1, number) for number in range(8)]
+    asked = [book().page(1).ask(number) for number in range(8)]
     assert asked[:3] == [(f"doc-1-q{number}", f"Why {number} in doc-1?") for number in range(3)]
     assert [question_id for question_id, _ in asked[3:]] == [
         "doc-1-q0~2",
@@ -234,7 +234,7 @@ def test_a_documents_questions_come_in_order_and_then_varied() -> None:
 @given(index=st.integers(0, 49))
 def test_no_question_of_a_context_is_asked_twice(index: int) -> None:
     contexts = book()
-    asked = [contexts.question(index, number) for number in range(200)]
+    asked = [contexts.page(index).ask(number) for number in range(200)]
     assert len({question_id for question_id, _ in asked}) == 200
     assert len({text for _, text in asked}) == 200
 
@@ -242,14 +242,14 @@ def test_no_question_of_a_context_is_asked_twice(index: int) -> None:
 def test_questions_of_the_same_text_are_asked_once() -> None:
     same = tuple(Question(f"q{number}", "Why?", "doc-0") for number in range(2))
     contexts = book(Corpus((document(0),), {"doc-0": same}))
-    assert [contexts.question(0, number)[0] for number in range(2)] == ["q0", "q0~2"]
+    assert [contexts.page(0).ask(number)[0] for number in range(2)] == ["q0", "q0~2"]
 
 
 def test_composed_contexts_take_the_questions_of_their_paragraphs() -> None:
     contexts = book(span=Span(60, 60))
     for index in range(4, 30):
         text = contexts.context(index).text
-        asked = contexts.question(index, 0)[0].removesuffix("-q0")
+        asked = contexts.page(index).ask(0)[0].removesuffix("-q0")
         source = next(each for each in CORPUS.documents if each.doc_id == asked)
         passage = text.split("\n\n")[1][:40]
         assert passage in source.text

@@ -18,7 +18,8 @@ CORPUS = Corpus(
 
 def workload(worker: int = 0, workers: int = 1, labels: bool = False, **chosen: float) -> Workload:
     settings = WorkloadSettings(**{"contexts": 4, "seed": 3, **chosen})  # type: ignore[arg-type]
-    return Workload(CORPUS, settings, EstimatedTokens(), worker, workers, wrong_labels=labels)
+    share = {"worker_index": worker, "workers": workers}
+    return Workload(CORPUS, settings, EstimatedTokens(), wrong_labels=labels, **share)
 
 
 def mistakes(load: Workload, share: float, count: int) -> dict[int, tuple[Request, str | None]]:

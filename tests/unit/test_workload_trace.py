@@ -225,7 +225,9 @@ def test_a_survey_finds_what_everybody_shares(mooncake: Path) -> None:
 def workload(path: Path, tokens: Tokens, worker: int = 0, workers: int = 1) -> TraceWorkload:
     selection = Selection(path)
     common = survey(selection).common
-    return TraceWorkload(load_corpus(), selection, common, tokens, 3, worker, workers)
+    return TraceWorkload(
+        load_corpus(), selection, common, tokens, seed=3, worker_index=worker, workers=workers
+    )
 
 
 @pytest.fixture(scope="module")

@@ -41,7 +41,7 @@ some_settings = st.builds(
 
 
 def workload(chosen: WorkloadSettings, worker_index: int = 0, workers: int = 1) -> Workload:
-    return Workload(CORPUS, chosen, EstimatedTokens(), worker_index, workers)
+    return Workload(CORPUS, chosen, EstimatedTokens(), worker_index=worker_index, workers=workers)
 
 
 @given(some_settings)
@@ -63,7 +63,7 @@ def test_context_first_and_unchanged_and_question_last() -> None:
     load = workload(WorkloadSettings(contexts=9))
     for draw in islice(load.stream, 50):
         context = load.book.context(draw.context_index)
-        question_id, question = load.book.question(draw.context_index, draw.question_number)
+        question_id, question = load.book.page(draw.context_index).ask(draw.question_number)
         request = load.request_for(draw)
         assert request.prompt == join_prompt(context.text, question)
         assert request.prompt.startswith(context.text)
@@ -74,16 +74,16 @@ def test_context_first_and_unchanged_and_question_last() -> None:
 def test_workers_share_one_run() -> None:
     chosen = WorkloadSettings(seed=3, contexts=9, repeat=0.2, output_tokens=Span(1, 50))
     alone = workload(chosen)
-    whole = {request.index: request for request in (alone.next_request() for _ in range(300))}
+    whole = {request.index: request for request in islice(alone.requests(), 300)}
     for worker in range(3):
         load = workload(chosen, worker, 3)
-        for request in (load.next_request() for _ in range(60)):
+        for request in islice(load.requests(), 60):
             assert whole[request.index] == request
 
 
 def test_reply_lengths_fill_their_span() -> None:
     load = workload(WorkloadSettings(output_tokens=Span(3, 6)))
-    assert {load.next_request().max_tokens for _ in range(200)} == {3, 4, 5, 6}
+    assert {load.request_for(next(load.stream)).max_tokens for _ in range(200)} == {3, 4, 5, 6}
 
 
 # The longest document has 500 tokens, the question 19, the reply 16.
@@ -104,7 +104,7 @@ def needed_tokens() -> int:
 def test_the_longest_document_decides_to_the_token() -> None:
     needed = needed_tokens()
     load = workload(WorkloadSettings())
-    longest = max(load.next_request().prompt for _ in range(3000))
+    longest = max(load.request_for(next(load.stream)).prompt for _ in range(3000))
     assert len(longest) // 4 + 16 <= needed <= 500 + 16 + 30
     load.check_fit(needed, None)
     load.check_fit(needed, needed)

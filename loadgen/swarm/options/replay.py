@@ -85,4 +85,6 @@ def trace_workload(
     """A worker's share of the trace."""
     assert options.trace is not None
     seed = options.workload.seed
-    return TraceWorkload(corpus, options.trace, common, tokens, seed, worker_index, workers)
+    return TraceWorkload(
+        corpus, options.trace, common, tokens, seed=seed, worker_index=worker_index, workers=workers
+    )

@@ -91,6 +91,7 @@ class TraceWorkload:
         selection: Selection,
         common: frozenset[int],
         tokens: Tokens,
+        *,
         seed: int = 0,
         worker_index: int = 0,
         workers: int = 1,
