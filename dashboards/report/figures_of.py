@@ -8,7 +8,7 @@ import numpy as np
 
 from dashboards.report.run_files import RunFiles
 from loadgen.runs.columns import Floats
-from loadgen.stats.metrics import of_requests, summarized
+from loadgen.stats.metrics import figures, of_requests, summarized
 
 STATISTICS = ("count", "mean", "p50", "p90", "p95", "p99", "max")
 METRICS = tuple(each.name for each in summarized())
@@ -16,21 +16,18 @@ METRICS = tuple(each.name for each in summarized())
 
 @dataclass(frozen=True, slots=True)
 class RunFigures:
-    """`metrics` by name, each with `STATISTICS`; shares are 0 to 1. None is "not known".
+    """`metrics` by name, each with `STATISTICS`; `rates` and shares (0 to 1) by name. None is "not
+    known".
     `server` is empty where nothing is known of it. `computed` says that there was no summary."""
 
     requests: int
     ok: int
     outcomes: Mapping[str, int]
     duration_s: float
-    requests_per_s: float | None
-    output_tokens_per_s: float | None
-    cached_share: float | None
+    rates: Mapping[str, float | None]
     metrics: Mapping[str, Mapping[str, float | None]]
     server: Mapping[str, Any]
     computed: bool
-    goodput_share: float | None = None
-    goodput_per_s: float | None = None
 
     @property
     def failed(self) -> int:
@@ -58,9 +55,10 @@ def _told(summary: Mapping[str, Any]) -> RunFigures:
         ok=outcomes.get("ok", 0),
         outcomes=outcomes,
         duration_s=float(summary["duration_s"]),
-        requests_per_s=_number(summary["requests_per_s"]),
-        output_tokens_per_s=_number(summary["output_tokens_per_s"]),
-        cached_share=_number(summary["cached_share"]),
+        rates={
+            each.name: _number(summary[each.name] if each.is_usual else summary.get(each.name))
+            for each in figures()
+        },
         metrics={
             name: {each: _number(metrics[name][each]) for each in STATISTICS}
             for name in METRICS
@@ -68,8 +66,6 @@ def _told(summary: Mapping[str, Any]) -> RunFigures:
         },
         server=dict(summary.get("server") or {}),
         computed=False,
-        goodput_share=_number(summary.get("goodput_share")),
-        goodput_per_s=_number(summary.get("goodput_per_s")),
     )
 
 
@@ -82,13 +78,12 @@ def _number(value: Any) -> float | None:
 def _computed(run: RunFiles) -> RunFigures:
     requests, ok = run.requests, run.requests.ok
     first_s, last_s = requests.span_s
-    shown = ("requests_per_s", "output_tokens_per_s", "cached_share")
     return RunFigures(
         requests=len(requests),
         ok=int(ok.sum()),
         outcomes=requests.outcomes,
         duration_s=last_s - first_s,
-        **{name: requests.figure(name) for name in shown},
+        rates={each.name: requests.figure(each.name) for each in figures()},
         metrics={
             name: statistics_of(requests.number(column)[ok])
             for name, column in of_requests().items()
@@ -96,8 +91,6 @@ def _computed(run: RunFiles) -> RunFigures:
         },
         server={},
         computed=True,
-        goodput_share=requests.figure("goodput_share"),
-        goodput_per_s=requests.figure("goodput_per_s"),
     )
 
 

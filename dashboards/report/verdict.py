@@ -23,7 +23,7 @@ def sentences(run: RunFiles, figures: RunFigures, found: list[Check]) -> list[st
         *_latency(figures),
         *_goodput(run, figures),
         *_cache(run, figures),
-        *_retrieval(run),
+        *_retrieval(figures),
         *_order(run),
     ]
 
@@ -88,18 +88,18 @@ def _latency(figures: RunFigures) -> Iterator[str]:
     )
     yield (
         f"First token after {ttft} and complete reply after {e2e} (p50 / p95);"
-        f" {number(figures.requests_per_s)} requests/s and"
-        f" {number(figures.output_tokens_per_s)} output tokens/s."
+        f" {number(figures.rates['requests_per_s'])} requests/s and"
+        f" {number(figures.rates['output_tokens_per_s'])} output tokens/s."
     )
 
 
 def _goodput(run: RunFiles, figures: RunFigures) -> Iterator[str]:
-    if figures.goodput_share is not None:
+    if figures.rates["goodput_share"] is not None:
         objective = (run.description.get("options") or {}).get("slo")
         yield (
-            f"{percent(figures.goodput_share)} of the finished requests kept the objective"
+            f"{percent(figures.rates['goodput_share'])} of the finished requests kept the objective"
             f"{f' {objective}' if objective else ''}: a goodput of"
-            f" {number(figures.goodput_per_s)} requests/s."
+            f" {number(figures.rates['goodput_per_s'])} requests/s."
         )
 
 
@@ -110,8 +110,8 @@ def _cache(run: RunFiles, figures: RunFigures) -> Iterator[str]:
         if server.get("external_prompt_tokens"):
             said += f" and {percent(server.get('external_hit_rate'))} from the cache behind it"
         yield f"{said}; {number(server.get('computed_prompt_tokens'))} tokens were computed."
-    elif figures.cached_share is not None:
-        yield f"By the replies {percent(figures.cached_share)} of the prompt tokens were cached."
+    elif (share := figures.rates["cached_share"]) is not None:
+        yield f"By the replies {percent(share)} of the prompt tokens were cached."
     cloud = computed_cloud(run.drawn)
     fit = None if cloud is None else cloud.fit
     if fit is not None and fit.low > 0 and fit.explained >= LEAST_EXPLAINED:
@@ -121,9 +121,9 @@ def _cache(run: RunFiles, figures: RunFigures) -> Iterator[str]:
         )
 
 
-def _retrieval(run: RunFiles) -> Iterator[str]:
+def _retrieval(figures: RunFigures) -> Iterator[str]:
     names = ("label_accuracy", "refused_share", "retrieval_share")
-    right, refused, share = (percent(run.summary.get(name)) for name in names)
+    right, refused, share = (percent(figures.rates[name]) for name in names)
     if refused != NOTHING:
         yield (
             f"Of the labels that can be judged {right} were right; retrieval found no context for"

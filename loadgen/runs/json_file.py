@@ -2,7 +2,7 @@
 
 import contextlib
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -74,3 +74,10 @@ def write_json(path: Path, value: Any) -> None:
         with contextlib.suppress(OSError):
             temporary.unlink()
         raise
+
+
+def value_at(content: Any, path: str) -> Any:
+    """What stands below a dotted path such as `metrics.ttft_ms.p50`, None where nothing does."""
+    for name in path.split("."):
+        content = content.get(name) if isinstance(content, Mapping) else None
+    return content

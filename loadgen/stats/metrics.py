@@ -8,6 +8,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Literal
 
+Form = Literal["values", "rate", "share"]
 Source = Literal["request", "gaps", "batch", "locust"]
 """Of values: a column of each `ok` request, all gaps between its tokens, a column of each batch,
 or only what Locust's own files tell."""
@@ -15,23 +16,22 @@ or only what Locust's own files tell."""
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Metric:
-    """A quantity of a run. One of values has statistics (`ttft_ms.p95`); a rate or a share is one
-    figure. A share is a part of a whole, 0 to 1, and is shown in percent.
+    """A quantity of a run, whose name ends in its unit. One of values has statistics
+    (`ttft_ms.p95`); a rate or a share is one figure. A share is a part of a whole, 0 to 1, and is
+    shown in percent.
 
-    `column` has its values in the CSV file. `part` over `whole` makes a share, `part` over seconds
-    a rate; both are names of `COUNTS`. `defaults` are the statistics that a comparison shows
-    unasked. `row` is its row in Locust's tables, `histogram` its name for Prometheus. What is
-    `neutral` has no better direction, so that it is not compared.
+    `other_column` has its values in the CSV file, where it is not called as the metric. `part` over
+    `whole` makes a share, `part` over seconds a rate; both are names of `COUNTS`. `defaults` are
+    the statistics that a comparison shows unasked. `row` is its row in Locust's tables, `histogram`
+    its name for Prometheus. What is `neutral` has no better direction: it is not compared.
     """
 
     name: str
-    unit: str
     meaning: str
-    form: Literal["values", "rate", "share"] = "values"
     better: Literal["lower", "higher"] = "lower"
     neutral: bool = False
     source: Source = "request"
-    column: str = ""
+    other_column: str = ""
     part: str = ""
     whole: str = ""
     is_summarized: bool = True
@@ -42,6 +42,24 @@ class Metric:
     defaults: tuple[str, ...] = ()
     row: str = ""
     histogram: str = ""
+
+    @property
+    def form(self) -> Form:
+        """Of values, or a rate, or a share."""
+        return "share" if self.whole else "rate" if self.part else "values"
+
+    @property
+    def unit(self) -> str:
+        """`ms`, `s`, `tokens`, `1/s` or `%`."""
+        if self.form == "values":
+            return self.name.rpartition("_")[2]
+        return "1/s" if self.form == "rate" else "%"
+
+    @property
+    def column(self) -> str:
+        """Of `requests.csv`, of batches of `batches.csv`; empty where no file has its values."""
+        has_none = self.form != "values" or self.source == "locust"
+        return "" if has_none else self.other_column or self.name
 
     @property
     def per_s(self) -> float:
@@ -85,9 +103,7 @@ CATALOG: dict[str, Metric] = {
     for metric in (
         Metric(
             name="retrieval_ms",
-            unit="ms",
             meaning="from asking the RAG service to its answer, of `ok` requests",
-            column="retrieval_ms",
             is_limited=True,
             is_usual=False,
             row="Retrieval (ms)",
@@ -95,9 +111,7 @@ CATALOG: dict[str, Metric] = {
         ),
         Metric(
             name="ttft_ms",
-            unit="ms",
             meaning="time to first token of each `ok` request",
-            column="ttft_ms",
             is_limited=True,
             defaults=("p50", "p95"),
             row="TTFT (ms)",
@@ -105,10 +119,9 @@ CATALOG: dict[str, Metric] = {
         ),
         Metric(
             name="itl_ms",
-            unit="ms",
             meaning="every gap between events with output",
             source="gaps",
-            column="itl_mean_ms",
+            other_column="itl_mean_ms",
             is_limited=True,
             defaults=("p50", "p95"),
             row="ITL (ms)",
@@ -117,9 +130,7 @@ CATALOG: dict[str, Metric] = {
         *(
             Metric(
                 name=f"itl_{each}_ms",
-                unit="ms",
                 meaning=f"{said} {_SPREAD}",
-                column=f"itl_{each}_ms",
                 is_summarized=False,
                 is_limited=True,
             )
@@ -132,28 +143,22 @@ CATALOG: dict[str, Metric] = {
         ),
         Metric(
             name="tpot_ms",
-            unit="ms",
             meaning="time per output token of each `ok` request",
-            column="tpot_ms",
             is_limited=True,
             row="TPOT (ms)",
             histogram="request_time_per_output_token",
         ),
         Metric(
             name="e2e_ms",
-            unit="ms",
             meaning="from the intended start to the last event of each `ok` request",
-            column="e2e_ms",
             is_limited=True,
             defaults=("p50", "p95"),
             histogram="e2e_request_latency",
         ),
         Metric(
             name="makespan_s",
-            unit="s",
             meaning="from the start of a batch to its last reply, of batches that ended `ok`",
             source="batch",
-            column="makespan_s",
             is_usual=False,
             defaults=("p50",),
             row="Batch makespan (s)",
@@ -161,14 +166,13 @@ CATALOG: dict[str, Metric] = {
         ),
         Metric(
             name="response_ms",
-            unit="ms",
             meaning="response time, by Locust's own files",
             source="locust",
             is_summarized=False,
             defaults=("mean", "p50", "p95"),
         ),
         *(
-            Metric(name=name, unit="tokens", meaning=meaning, column=name, neutral=True)
+            Metric(name=name, meaning=meaning, neutral=True)
             for name, meaning in (
                 ("prompt_tokens", "length of the prompt of each `ok` request"),
                 ("cached_tokens", "of these, tokens from a cache, by the host's word"),
@@ -177,18 +181,14 @@ CATALOG: dict[str, Metric] = {
         ),
         Metric(
             name="requests_per_s",
-            unit="1/s",
             meaning="`ok` requests over the time from the first send to the last end",
-            form="rate",
             better="higher",
             part="ok",
             defaults=("",),
         ),
         Metric(
             name="output_tokens_per_s",
-            unit="1/s",
             meaning="their output tokens over that time, with those of whole list calls",
-            form="rate",
             better="higher",
             part="output_tokens",
             defaults=("",),
@@ -196,10 +196,8 @@ CATALOG: dict[str, Metric] = {
         ),
         Metric(
             name="cached_share",
-            unit="%",
             meaning="client's view: cached over all prompt tokens of `ok` requests; a reply without"
             " the field counts as 0 where the host told it of any",
-            form="share",
             better="higher",
             part="cached_tokens",
             whole="prompt_tokens",
@@ -208,9 +206,7 @@ CATALOG: dict[str, Metric] = {
         ),
         Metric(
             name="goodput_share",
-            unit="%",
             meaning="finished requests within their objective over those held against one",
-            form="share",
             better="higher",
             part="good",
             whole="judged",
@@ -219,18 +215,14 @@ CATALOG: dict[str, Metric] = {
         ),
         Metric(
             name="goodput_per_s",
-            unit="1/s",
             meaning="finished requests within their objective over the time of the run",
-            form="rate",
             better="higher",
             part="good",
             is_usual=False,
         ),
         Metric(
             name="errors",
-            unit="%",
             meaning="failed requests over finished ones",
-            form="share",
             part="failed",
             whole="finished",
             is_summarized=False,
@@ -238,9 +230,7 @@ CATALOG: dict[str, Metric] = {
         ),
         Metric(
             name="label_accuracy",
-            unit="%",
             meaning="right labels over those that can be judged, whatever became of the requests",
-            form="share",
             better="higher",
             part="right_labels",
             whole="known_labels",
@@ -248,18 +238,14 @@ CATALOG: dict[str, Metric] = {
         ),
         Metric(
             name="refused_share",
-            unit="%",
             meaning="retrievals after which no context was sent over all retrievals",
-            form="share",
             part="refused",
             whole="retrieved",
             is_usual=False,
         ),
         Metric(
             name="retrieval_share",
-            unit="%",
             meaning="retrieval's part of TTFT: all `retrieval_ms` over all `ttft_ms`",
-            form="share",
             part="retrieval_ms",
             whole="ttft_ms",
             is_usual=False,
@@ -275,7 +261,7 @@ def summarized() -> list[Metric]:
 
 def figures() -> list[Metric]:
     """The rates and shares that a summary has."""
-    return [each for each in CATALOG.values() if each.form != "values" and each.is_summarized]
+    return [each for each in CATALOG.values() if each.part and each.is_summarized]
 
 
 def of_requests() -> dict[str, str]:

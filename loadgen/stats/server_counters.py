@@ -75,7 +75,7 @@ _COUNTERS = (
 PROMPT_SOURCES = ("computed_prompt_tokens", "cached_prompt_tokens", "external_prompt_tokens")
 PROMPT_HITS, EXTERNAL_HITS = ("prompt_tokens", "prefix_cache_hits"), "external_prefix_cache_hits"
 """What tells the same where an engine has no counters by source."""
-_PROMPT_FIGURES = (
+PROMPT_FIGURES = (
     "computed_prompt_tokens",
     "cached_prompt_tokens",
     "external_prompt_tokens",
@@ -177,11 +177,11 @@ def _minus(last: float | None, first: float | None) -> float | None:
 def _prompt_figures(rise: dict[str, float | None]) -> Figures:
     sources = prompt_sources(rise)
     if sources is None:
-        return dict.fromkeys(_PROMPT_FIGURES)
+        return dict.fromkeys(PROMPT_FIGURES)
     computed, cached, external = sources
     total = computed + cached + external
     rates = (cached / total, external / total) if total else (None, None)
-    return dict(zip(_PROMPT_FIGURES, (*sources, *rates), strict=True))
+    return dict(zip(PROMPT_FIGURES, (*sources, *rates), strict=True))
 
 
 def prompt_sources(rise: Mapping[str, float | None]) -> tuple[float, float, float] | None:

@@ -1,6 +1,6 @@
 """All cells of a sweep as one table, from nothing but the run directories."""
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import Any
@@ -9,8 +9,9 @@ from loadgen.compare.run import faults_of
 from loadgen.runs.csv_log import to_csv
 from loadgen.runs.directory import RUN_JSON
 from loadgen.runs.exit_code import DONE, FAILED, SATURATED
-from loadgen.runs.json_file import malformed, read_object, write_json
+from loadgen.runs.json_file import malformed, read_object, value_at, write_json
 from loadgen.stats.metrics import figures, summarized
+from loadgen.stats.server_counters import PROMPT_FIGURES
 
 CELL_JSON = "cell.json"
 WHOLE = (DONE, FAILED, SATURATED)
@@ -66,23 +67,26 @@ def read_made_cell(run: Path) -> MadeCell | None:
         raise malformed(run / CELL_JSON, f"{error.args[0]} is missing") from None
 
 
-Source = Callable[[Mapping[str, Any]], Any]
-
-
 def figures_of(
     description: Mapping[str, Any], summary: Mapping[str, Any], file: Path
 ) -> dict[str, float | None]:
     """Every one of `FIGURES`, None where the run has none. Raises UsageError, naming `file`, for
     what is no number."""
-    content = {**summary, "run": description}
-    return {name: _figure(source, content, file) for name, source in FIGURES.items()}
+    content = {**summary, "run": description, "totals": _totals(summary)}
+    return {name: _figure(value_at(content, place), file) for name, place in FIGURES.items()}
 
 
-def _figure(source: Source, content: Mapping[str, Any], file: Path) -> float | None:
-    try:
-        value = source(content)
-    except (KeyError, TypeError):
-        return None
+def _totals(summary: Mapping[str, Any]) -> dict[str, float]:
+    """Of `ok` requests: their mean is exact."""
+    found = {name: value_at(summary, f"metrics.{name}") or {} for name in TOTALS}
+    return {
+        name: round(metric["mean"] * metric["count"])
+        for name, metric in found.items()
+        if metric.get("count")
+    }
+
+
+def _figure(value: Any, file: Path) -> float | None:
     if value is None:
         return None
     if not isinstance(value, int | float):
@@ -90,73 +94,34 @@ def _figure(source: Source, content: Mapping[str, Any], file: Path) -> float | N
     return float(value)
 
 
-def _plain(name: str) -> Source:
-    return lambda summary: summary[name]
-
-
-def _metric(name: str, statistic: str) -> Source:
-    return lambda summary: summary["metrics"][name][statistic]
-
-
-def _total(name: str) -> Source:
-    """Of `ok` requests: their mean is exact."""
-
-    def total(summary: Mapping[str, Any]) -> float | None:
-        metric = summary["metrics"][name]
-        return round(metric["mean"] * metric["count"]) if metric["count"] else None
-
-    return total
-
-
-def _server(name: str) -> Source:
-    return lambda summary: summary["server"][name]
-
-
-def _target(name: str) -> Source:
-    return lambda summary: summary["run"]["target"][name]
-
-
-def _diversity(name: str) -> Source:
-    return lambda summary: summary["diversity"][name]
-
-
-FIGURES: Mapping[str, Source] = {
-    "requests": _plain("requests"),
-    "ok": lambda summary: summary["outcomes"]["ok"],
-    "failed": _plain("failed"),
-    "duration_s": _plain("duration_s"),
-    **{each.name: _plain(each.name) for each in figures()},
+TOTALS = ("prompt_tokens", "output_tokens")
+FIGURES: Mapping[str, str] = {
+    "requests": "requests",
+    "ok": "outcomes.ok",
+    "failed": "failed",
+    "duration_s": "duration_s",
+    **{each.name: each.name for each in figures()},
     **{
-        each.statistic(of_values): _metric(each.name, of_values)
+        each.statistic(of_values): f"metrics.{each.name}.{of_values}"
         for each in summarized()
         if not each.neutral
         for of_values in ("mean", "p50", "p95", "p99")
     },
-    "prompt_tokens": _total("prompt_tokens"),
-    "output_tokens": _total("output_tokens"),
+    **{name: f"totals.{name}" for name in TOTALS},
     **{
-        name: _server(name)
+        name: f"server.{name}"
         for name in (
-            "computed_prompt_tokens",
-            "cached_prompt_tokens",
-            "external_prompt_tokens",
-            "hit_rate",
-            "external_hit_rate",
-            "num_preemptions",
-            "peak_running",
-            "peak_waiting",
-            "peak_kv_cache_usage",
-            "peak_engine_rss_mb",
-            "peak_lmcache_rss_mb",
-            "peak_lmcache_l1_bytes",
+            *PROMPT_FIGURES,
+            *("num_preemptions", "peak_running", "peak_waiting", "peak_kv_cache_usage"),
+            *("peak_engine_rss_mb", "peak_lmcache_rss_mb", "peak_lmcache_l1_bytes"),
         )
     },
-    "settled": lambda summary: summary["steady_state"]["settled"],
-    "usable_tokens": _target("usable_tokens"),
-    "l1_gb": _target("l1_gb"),
-    "distinct_contexts": _diversity("distinct_contexts"),
-    "effective_contexts": _diversity("effective_contexts"),
-    "client_saturated": _plain("client_saturated"),
+    "settled": "steady_state.settled",
+    "usable_tokens": "run.target.usable_tokens",
+    "l1_gb": "run.target.l1_gb",
+    "distinct_contexts": "diversity.distinct_contexts",
+    "effective_contexts": "diversity.effective_contexts",
+    "client_saturated": "client_saturated",
 }
 """Each figure with where it stands in `summary.json`, or in `run.json` below `run`."""
 
