@@ -108,7 +108,7 @@ def test_side_by_side_in_a_tight_cache_requests_wait_and_are_set_back_as_in_vllm
 
 @pytest.mark.parametrize("users", [2, 16])
 def test_side_by_side_the_error_is_within_three_points(users: int) -> None:
-    """vLLM schedules ahead of replies, which the replay does not: see docs/cache-curve.md."""
+    """vLLM schedules ahead of replies, which the replay does not: see docs/guides/cache-size.md."""
     rng = Random(users)
     sent = [each for _ in range(2) for each in workload(rng, 16)]
     trace = trace_of(sent, 16, users)

@@ -16,7 +16,7 @@ from loadgen.compare.run import ComparedRun
 from loadgen.compare.sides import Sides
 from loadgen.errors import UsageError
 
-PAGE = Path(__file__).parents[2] / "docs" / "compare.md"
+PAGE = Path(__file__).parents[2] / "docs" / "guides" / "ci-gate.md"
 STEADY = 100 * np.exp(0.05 * np.random.default_rng(0).standard_normal(400))
 
 

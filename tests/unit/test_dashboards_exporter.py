@@ -291,7 +291,7 @@ def test_the_dashboard_asks_for_metrics_that_exist() -> None:
 
 
 def test_the_page_describes_every_metric() -> None:
-    text = (ROOT / "docs/grafana.md").read_text()
+    text = (ROOT / "docs/guides/grafana.md").read_text()
     table = text.partition("| metric | type, labels |")[2].partition("\n\n")[0]
     cells = [line.split("|")[1] for line in table.splitlines()[2:]]
     described = set(re.findall(r"`(\w+)`", "".join(cells)))
@@ -309,7 +309,10 @@ def test_prometheus_looks_where_the_exporter_is_told_to_listen() -> None:
     (own, found) = yaml.safe_load((GRAFANA / "prometheus.yml").read_text())["scrape_configs"]
     (address,) = own["static_configs"][0]["targets"]
     assert found["http_sd_configs"][0]["url"] == f"http://{address}/targets"
-    assert f"--metrics-port {address.partition(':')[2]}" in (ROOT / "docs/grafana.md").read_text()
+    assert (
+        f"--metrics-port {address.partition(':')[2]}"
+        in (ROOT / "docs/guides/grafana.md").read_text()
+    )
     for file in GRAFANA.glob("provisioning/*/*.yml"):
         assert yaml.safe_load(file.read_text())["apiVersion"] == 1
 

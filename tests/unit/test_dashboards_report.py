@@ -306,7 +306,7 @@ def test_an_invalid_run_decides_nothing(tmp_path: Path) -> None:
 
 
 def test_documentation_names_the_limits_of_a_page() -> None:
-    text = (Path(__file__).parents[2] / "docs" / "report.md").read_text()
+    text = (Path(__file__).parents[2] / "docs" / "guides" / "report.md").read_text()
     told = " ".join(text.split())
     assert f"up to {MOST_RUNS} runs" in told
     assert f"at most {MOST_MARKS:,} marks" in told

@@ -25,23 +25,27 @@ from loadgen.swarm.leading.closing import summarize_run
 from loadgen.workload.diversity import Diversity
 
 ROOT = Path(__file__).parents[2]
-README, RUNS, RAG = ROOT / "README.md", ROOT / "docs" / "runs.md", ROOT / "docs" / "rag.md"
+README, RUNS, RAG = (
+    ROOT / "README.md",
+    ROOT / "docs" / "start" / "reading-a-run.md",
+    ROOT / "docs" / "guides" / "finding-contexts.md",
+)
 PAGES = (
     README,
     RUNS,
     RAG,
-    ROOT / "docs" / "scheduler.md",
-    ROOT / "docs" / "compare.md",
-    ROOT / "docs" / "sweep.md",
-    ROOT / "docs" / "saturate.md",
-    ROOT / "docs" / "report.md",
-    ROOT / "docs" / "grafana.md",
-    ROOT / "docs" / "replay.md",
-    ROOT / "docs" / "kv.md",
-    ROOT / "docs" / "live.md",
-    ROOT / "docs" / "load-engine.md",
-    ROOT / "docs" / "scale.md",
-    ROOT / "docs" / "cache-curve.md",
+    ROOT / "docs" / "guides" / "context-order.md",
+    ROOT / "docs" / "guides" / "ci-gate.md",
+    ROOT / "docs" / "guides" / "sweep.md",
+    ROOT / "docs" / "guides" / "saturation.md",
+    ROOT / "docs" / "guides" / "report.md",
+    ROOT / "docs" / "guides" / "grafana.md",
+    ROOT / "docs" / "guides" / "replay.md",
+    ROOT / "docs" / "guides" / "kv-labels.md",
+    ROOT / "docs" / "guides" / "live-tab.md",
+    ROOT / "docs" / "measurements" / "load-engine.md",
+    ROOT / "docs" / "guides" / "many-workers.md",
+    ROOT / "docs" / "guides" / "cache-size.md",
     ROOT / "docs" / "architecture.md",
     ROOT / "CHANGELOG.md",
     ROOT / "CONTRIBUTING.md",

@@ -90,4 +90,4 @@ def test_one_image_is_used_everywhere_and_can_be_built() -> None:
     (image,) = images
     build = f"docker build -f docs/kubernetes/Dockerfile -t {image} dist\n"
     assert build in (FOLDER / "Dockerfile").read_text()
-    assert build in (FOLDER.parent / "scale.md").read_text()
+    assert build in (FOLDER.parent / "guides" / "many-workers.md").read_text()

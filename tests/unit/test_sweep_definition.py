@@ -12,7 +12,7 @@ from loadgen.sweep.definition import Definition, read_definition
 from loadgen.sweep.matrix import CellEngine, CellPlan, Stretch, cells_of, stretches
 from loadgen.sweep.table import COLUMNS, FIGURES
 
-PAGE = Path(__file__).parents[2] / "docs" / "sweep.md"
+PAGE = Path(__file__).parents[2] / "docs" / "guides" / "sweep.md"
 WRONG = {
     "unknown key": ('name = "x"\nrepeat = 2', "repeat: unknown key"),
     "no name": ("repeats = 2", "name: is missing"),
