@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from dashboards.report.run_files import RunFiles
+from dashboards.report.run_files import ReportedRun
 from loadgen.runs.columns import Floats
 from loadgen.stats.metrics import figures, of_requests, summarized
 
@@ -39,7 +39,7 @@ class RunFigures:
         return self.metrics.get(metric, {}).get(statistic)
 
 
-def figures_of(run: RunFiles) -> RunFigures:
+def figures_of(run: ReportedRun) -> RunFigures:
     """From `summary.json`; without one, from the rows that were written."""
     try:
         return _told(run.summary)
@@ -75,7 +75,7 @@ def _number(value: Any) -> float | None:
     raise TypeError(f"{value!r} is no number")
 
 
-def _computed(run: RunFiles) -> RunFigures:
+def _computed(run: ReportedRun) -> RunFigures:
     requests, ok = run.requests, run.requests.ok
     first_s, last_s = requests.span_s
     return RunFigures(

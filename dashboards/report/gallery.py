@@ -16,7 +16,7 @@ from dashboards.figures.retrieval import RetrievalSeries, labels, retrieval
 from dashboards.figures.server import ServerSeries, hit_rate, kv_usage, memory, tells_hits
 from dashboards.figures.style import svg_text
 from dashboards.figures.timeline import described, most_rows, timeline
-from dashboards.report.run_files import RunFiles
+from dashboards.report.run_files import ReportedRun
 from dashboards.report.wording import number
 
 Runs = Mapping[str, DrawnRequests]
@@ -33,11 +33,11 @@ class Picture:
     wide: bool = False
 
 
-def pictures(runs: Sequence[RunFiles]) -> list[Picture]:
+def pictures(runs: Sequence[ReportedRun]) -> list[Picture]:
     """All that can be drawn of the runs."""
     asked = {run.name: run.drawn for run in runs if len(run.drawn)}
     served = {name: run for name, run in asked.items() if len(run.service_order)}
-    servers = {run.name: run.server for run in runs if run.server is not None}
+    servers = {run.name: run.server_series for run in runs if run.server_series is not None}
     return [
         *_of_service(served),
         *_of_caches(served, servers),
@@ -167,7 +167,7 @@ def _picture(name: str, figure: Figure, caption: str, wide: bool = False) -> Pic
     return Picture(name, svg_text(figure, label, name), caption, wide)
 
 
-def found_of(run: RunFiles) -> RetrievalSeries:
+def found_of(run: ReportedRun) -> RetrievalSeries:
     """What it looked for, and whether its labels were right, in the order of sending."""
     document = run.requests.text("context_id")
     return RetrievalSeries(

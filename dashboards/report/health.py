@@ -8,7 +8,7 @@ from urllib.parse import urlsplit
 import numpy as np
 
 from dashboards.report.figures_of import RunFigures
-from dashboards.report.run_files import RunFiles
+from dashboards.report.run_files import ReportedRun
 from dashboards.report.wording import counted, milliseconds, number, percent
 from loadgen.compare.estimate import LEAST_SAMPLES
 from loadgen.compare.run import faults_of
@@ -37,24 +37,20 @@ MOST_TAKEN = 0.25
 _LOOPBACK = ("127.0.0.1", "localhost", "::1")
 
 
-def faults(run: RunFiles) -> list[str]:
+def faults(run: ReportedRun) -> list[str]:
     """Why the run is invalid, empty where it is not."""
     found = [str(fault).replace(".)", ")") for fault in faults_of(run.description, run.summary)]
     return found or list(_cut_short(run))
 
 
-def _cut_short(run: RunFiles) -> Iterator[str]:
+def _cut_short(run: ReportedRun) -> Iterator[str]:
     """A run with a time that ended well before it was over, as the client's own clock tells."""
-    asked_s = _above_0(_options(run).get("run_time"))
-    if asked_s is None or _options(run).get("batches") or run.client is None:
+    asked_s = _above_0(run.options.get("run_time"))
+    if asked_s is None or run.options.get("batches") or not run.client.rows:
         return
     lasted_s = np.nan_to_num(run.client.number("at_s")).max()
     if lasted_s < 0.95 * asked_s - 3:
         yield f"it was interrupted: {lasted_s:.0f} s of the {asked_s:.0f} s asked for"
-
-
-def _options(run: RunFiles) -> dict[str, Any]:
-    return run.description.get("options") or {}
 
 
 def _above_0(value: Any) -> float | None:
@@ -64,7 +60,7 @@ def _above_0(value: Any) -> float | None:
         return None
 
 
-def checks(run: RunFiles, figures: RunFigures) -> list[Check]:
+def checks(run: ReportedRun, figures: RunFigures) -> list[Check]:
     """All of them, in the order of a reader's questions."""
     return [
         *_files(run, figures),
@@ -79,9 +75,9 @@ def checks(run: RunFiles, figures: RunFigures) -> list[Check]:
     ]
 
 
-def _files(run: RunFiles, figures: RunFigures) -> Iterator[Check]:
-    for text in run.missing:
-        yield Check("files", "doubt", text)
+def _files(run: ReportedRun, figures: RunFigures) -> Iterator[Check]:
+    for remark in (each.remark for each in run.problems if each.remark):
+        yield Check("files", "doubt", remark)
     if figures.computed:
         yield Check("files", "doubt", "without a summary, figures are computed from requests.csv")
     if run.summary.get("stats_reset_s") is not None:
@@ -105,7 +101,7 @@ def _samples(figures: RunFigures) -> Check:
     return Check("samples", "good", said)
 
 
-def _failures(run: RunFiles, figures: RunFigures) -> Check:
+def _failures(run: ReportedRun, figures: RunFigures) -> Check:
     cut = figures.outcomes.get("cancelled", 0)
     finished = figures.requests - cut
     share = figures.failed / finished if finished else 0.0
@@ -118,10 +114,10 @@ def _failures(run: RunFiles, figures: RunFigures) -> Check:
     return Check("outcomes", state, said)
 
 
-def _ramp(run: RunFiles, figures: RunFigures) -> Iterator[Check]:
+def _ramp(run: ReportedRun, figures: RunFigures) -> Iterator[Check]:
     """In the closed loop the load grows until the last user has come."""
-    users, per_s = (_above_0(_options(run).get(name)) for name in ("num_users", "spawn_rate"))
-    if users is None or _options(run).get("arrivals") != "closed":
+    users, per_s = (_above_0(run.options.get(name)) for name in ("num_users", "spawn_rate"))
+    if users is None or run.options.get("arrivals") != "closed":
         return
     ramp_s = (users - 1) / (per_s or 1.0)
     if ramp_s > MOST_RAMP * figures.duration_s:
@@ -129,19 +125,18 @@ def _ramp(run: RunFiles, figures: RunFigures) -> Iterator[Check]:
         yield Check("load", "doubt", f"{said}: the figures are of a growing load (-r adds faster)")
 
 
-def _client(run: RunFiles) -> Iterator[Check]:
-    if run.client is None:
+def _client(run: ReportedRun) -> Iterator[Check]:
+    if not run.client.rows:
         yield Check("client", "unknown", "the load generator's own lag was not recorded")
         return
-    most_ms = _above_0(_options(run).get("max_lag_ms")) or MAX_LAG_MS
+    most_ms = _above_0(run.options.get("max_lag_ms")) or MAX_LAG_MS
     yield _late(run, "event loop lag", "loop_lag_p99_ms", most_ms)
     if not np.isnan(run.client.number("send_lateness_p99_ms")).all():
         yield _late(run, "late sends", "send_lateness_p99_ms", most_ms)
     yield from _cpu(run)
 
 
-def _late(run: RunFiles, name: str, column: str, most_ms: float) -> Check:
-    assert run.client is not None
+def _late(run: ReportedRun, name: str, column: str, most_ms: float) -> Check:
     late_ms = run.client.number(column)
     late_ms = late_ms[~np.isnan(late_ms)]
     if not len(late_ms):
@@ -159,8 +154,7 @@ def _late(run: RunFiles, name: str, column: str, most_ms: float) -> Check:
     )
 
 
-def _cpu(run: RunFiles) -> Iterator[Check]:
-    assert run.client is not None
+def _cpu(run: ReportedRun) -> Iterator[Check]:
     cores = run.client.number("cpu_share")
     cores = cores[~np.isnan(cores)]
     if not len(cores):
@@ -187,9 +181,8 @@ def _all_cores(client: Columns) -> float:
     return float(np.quantile(np.bincount(second, cores[known]), 0.95)) if known.any() else 0.0
 
 
-def _shared_machine(run: RunFiles) -> Iterator[Check]:
+def _shared_machine(run: ReportedRun) -> Iterator[Check]:
     """Client and engine on one machine take each other's CPU."""
-    assert run.client is not None
     cpus = (run.description.get("machine") or {}).get("cpus")
     host = urlsplit(str(run.description.get("host") or "")).hostname
     if host not in _LOOPBACK or not isinstance(cpus, int):
@@ -202,8 +195,8 @@ def _shared_machine(run: RunFiles) -> Iterator[Check]:
         yield Check("engine CPU", "good", said)
 
 
-def _engine(run: RunFiles, figures: RunFigures) -> Check:
-    if run.server is None or run.server.known("prompt_tokens") is None:
+def _engine(run: ReportedRun, figures: RunFigures) -> Check:
+    if run.server_series is None or run.server_series.known("prompt_tokens") is None:
         note = run.summary.get("server_note") or "the host tells nothing of itself"
         return Check("engine", "unknown", str(note))
     found = []
@@ -224,30 +217,30 @@ _CACHE: dict[str, Check] = {
 }
 
 
-def _cache_state(run: RunFiles) -> Check:
+def _cache_state(run: ReportedRun) -> Check:
     unknown = Check("caches", "unknown", "what they held at the start is not known")
     return _CACHE.get(str(run.description.get("cache_state")), unknown)
 
 
-def _notes(run: RunFiles) -> Iterator[Check]:
+def _notes(run: ReportedRun) -> Iterator[Check]:
     for note in run.description.get("notes") or []:
         yield Check("note", "note", str(note))
 
 
-def steady_checks(run: RunFiles) -> Iterator[Check]:
+def steady_checks(run: ReportedRun) -> Iterator[Check]:
     """Whether the figures are those of a steady state."""
-    if run.recorded.warmup_s:
+    if run.warmup_s:
         yield Check("warm-up", "note", _left_out(run))
-    if run.recorded.steady_state is not None:
-        yield _state(run.recorded.steady_state)
+    if run.steady_state is not None:
+        yield _state(run.steady_state)
 
 
-def _left_out(run: RunFiles) -> str:
+def _left_out(run: ReportedRun) -> str:
     told = run.summary.get("warmup") or {}
     requests = told.get("requests")
     said = "" if requests is None else f", {counted(requests, 'request')}"
     failed = f", of which {told['failed']:,} failed" if told.get("failed") else ""
-    return f"the first {number(run.recorded.warmup_s, 's')} are left out (--warmup){said}{failed}"
+    return f"the first {number(run.warmup_s, 's')} are left out (--warmup){said}{failed}"
 
 
 def _state(steady: SteadyState) -> Check:

@@ -1,7 +1,7 @@
 """The page: everything it says, put together and rendered as HTML."""
 
 from collections.abc import Collection, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -13,7 +13,7 @@ from dashboards.report.comparisons import Pair, pair_table, pairs, verdict
 from dashboards.report.figures_of import RunFigures, figures_of
 from dashboards.report.gallery import Picture, pictures
 from dashboards.report.health import Check, checks, faults
-from dashboards.report.run_files import RunFiles, read_files
+from dashboards.report.run_files import ReportedRun, read_files
 from dashboards.report.tables import (
     Table,
     command_lines,
@@ -73,10 +73,11 @@ def make_page(
     )
 
 
-def _alike(runs: Sequence[RunFiles]) -> list[RunFiles]:
+def _alike(runs: Sequence[ReportedRun]) -> list[ReportedRun]:
     """With one number, and so one colour, for a context in all runs."""
-    requests = renumbered([run.drawn for run in runs])
-    return [replace(run, drawn=each) for run, each in zip(runs, requests, strict=True)]
+    for run, requests in zip(runs, renumbered([run.drawn for run in runs]), strict=True):
+        run.drawn = requests
+    return list(runs)
 
 
 def short_names(paths: Sequence[Path]) -> list[str]:
@@ -89,7 +90,7 @@ def short_names(paths: Sequence[Path]) -> list[str]:
     return [str(path) for path in paths]
 
 
-def _section(run: RunFiles, figures: RunFigures) -> Section:
+def _section(run: ReportedRun, figures: RunFigures) -> Section:
     found = checks(run, figures)
     return Section(
         run.name,
@@ -102,7 +103,7 @@ def _section(run: RunFiles, figures: RunFigures) -> Section:
     )
 
 
-def _started(run: RunFiles) -> str:
+def _started(run: ReportedRun) -> str:
     start_s = run.description.get("start_unix_s")
     try:
         return "" if start_s is None else f"{datetime.fromtimestamp(start_s, UTC):%F %T} UTC"
@@ -119,7 +120,7 @@ def _marked(found: Sequence[Picture]) -> list[dict[str, object]]:
 
 
 def _tables(
-    runs: Sequence[RunFiles], figures: dict[str, RunFigures], compared: Sequence[Pair]
+    runs: Sequence[ReportedRun], figures: dict[str, RunFigures], compared: Sequence[Pair]
 ) -> list[Table]:
     several = [pair_table(pair) for pair in compared]
     found = [

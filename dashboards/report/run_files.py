@@ -1,20 +1,19 @@
 """What a run left, as far as it can be read, as a page needs it."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
 from dashboards.figures.requests import DrawnRequests, drawn
 from dashboards.figures.server import ServerSeries
 from loadgen.errors import UsageError
-from loadgen.runs.columns import Columns
 from loadgen.runs.directory import RUN_JSON
 from loadgen.runs.json_file import read_json
 from loadgen.runs.recorded import REQUESTS_CSV, SUMMARY_JSON, RecordedRun
-from loadgen.runs.requests import CONTEXTS, Requests
+from loadgen.runs.requests import CONTEXTS
 from loadgen.stats.metrics import of_requests
 
 WANTED = (
@@ -25,38 +24,21 @@ WANTED = (
 """Columns of `requests.csv`."""
 
 
-@dataclass(frozen=True, slots=True)
-class RunFiles:
-    """One run: `recorded` is what its directory tells, `drawn` its requests for pictures."""
+@dataclass
+class ReportedRun(RecordedRun):
+    """A run with its name on the page."""
 
-    name: str
-    recorded: RecordedRun
-    drawn: DrawnRequests
+    name: str = ""
 
-    @property
-    def path(self) -> Path:
-        """Its directory."""
-        return self.recorded.path
+    @cached_property
+    def drawn(self) -> DrawnRequests:
+        """Its requests for pictures."""
+        return drawn(self.requests)
 
-    @property
-    def description(self) -> Mapping[str, Any]:
-        """`run.json`, empty where missing."""
-        return self.recorded.description
-
-    @property
-    def summary(self) -> Mapping[str, Any]:
-        """`summary.json`, empty where missing."""
-        return self.recorded.summary
-
-    @property
-    def requests(self) -> Requests:
-        """Those that count, in the order of sending."""
-        return self.recorded.requests
-
-    @property
-    def server(self) -> ServerSeries | None:
+    @cached_property
+    def server_series(self) -> ServerSeries | None:
         """What the engine said of itself; None where nothing was scraped."""
-        columns = self.recorded.server
+        columns = self.server
         known = np.flatnonzero(~np.isnan(columns.number("at_s")))
         if not len(known):
             return None
@@ -66,19 +48,9 @@ class RunFiles:
     @property
     def unreachable_s(self) -> int:
         """Seconds in which the host refused or did not answer."""
-        if "reachable" not in self.recorded.server.header:
+        if "reachable" not in self.server.header:
             return 0
-        return int((~self.recorded.server.text("reachable").among("true")).sum())
-
-    @property
-    def client(self) -> Columns | None:
-        """The load generator's own lag; None where it was not recorded."""
-        return self.recorded.client if self.recorded.client.rows else None
-
-    @property
-    def missing(self) -> tuple[str, ...]:
-        """What is not there or broken."""
-        return tuple(each.remark for each in self.recorded.problems if each.remark)
+        return int((~self.server.text("reachable").among("true")).sum())
 
 
 def is_run(path: Path) -> bool:
@@ -113,8 +85,8 @@ def _start_s(path: Path) -> float:
     return float(start_s) if isinstance(start_s, int | float) else 0.0
 
 
-def read_files(path: Path, name: str) -> RunFiles:
+def read_files(path: Path, name: str) -> ReportedRun:
     """A run directory; whatever is missing or broken is told, not raised."""
-    run = RecordedRun(path, wanted=WANTED)
+    run = ReportedRun(path, wanted=WANTED, name=name)
     _ = run.description, run.summary, run.requests, run.server, run.client
-    return RunFiles(name, run, drawn(run.requests))
+    return run

@@ -9,7 +9,7 @@ import numpy as np
 
 from dashboards.figures.style import NO_CONTEXT_COLOUR, colour_of
 from dashboards.report.figures_of import METRICS, STATISTICS, RunFigures
-from dashboards.report.run_files import RunFiles
+from dashboards.report.run_files import ReportedRun
 from dashboards.report.wording import NOTHING, megabytes, number, percent
 from loadgen.compare.facts import ARGUMENTS, facts_of
 from loadgen.runs.columns import Flags
@@ -105,7 +105,7 @@ def _share(count: int, figures: RunFigures) -> str:
     return f"{count:,} ({percent(count / figures.requests)})" if figures.requests else f"{count:,}"
 
 
-def errors_table(run: RunFiles) -> Table:
+def errors_table(run: ReportedRun) -> Table:
     """The most frequent texts, of requests that were cut off too."""
     found = frequent_errors(run, MOST_ERRORS + 1)
     rows = [TableRow(f"{count:,}", (text,)) for count, text in found[:MOST_ERRORS]]
@@ -113,7 +113,7 @@ def errors_table(run: RunFiles) -> Table:
     return Table(f"Errors of {run.name}", ("times", "error"), tuple(rows), numbers=False, note=note)
 
 
-def frequent_errors(run: RunFiles, most: int, failed: bool = False) -> list[tuple[int, str]]:
+def frequent_errors(run: ReportedRun, most: int, failed: bool = False) -> list[tuple[int, str]]:
     """How often, and which text, the most frequent first; only of what failed where that is asked
     for."""
     errors, outcome = run.requests.text("error"), run.requests.text("outcome")
@@ -127,7 +127,7 @@ def frequent_errors(run: RunFiles, most: int, failed: bool = False) -> list[tupl
     return [(count, text) for count, text in found if text][:most]
 
 
-def contexts_table(run: RunFiles) -> Table:
+def contexts_table(run: ReportedRun) -> Table:
     """The contexts with most requests; colours are those of the pictures."""
     drawn, requests, ok = run.drawn, run.requests, run.requests.ok
     counts = np.bincount(drawn.context, minlength=len(drawn.contexts))
@@ -158,7 +158,7 @@ def _quantile(values: Any, quantile: float, unit: str) -> str:
     return number(float(np.quantile(values, quantile)), unit) if len(values) else NOTHING
 
 
-def configuration_table(runs: Sequence[RunFiles]) -> Table:
+def configuration_table(runs: Sequence[ReportedRun]) -> Table:
     """How each run was made; rows in which runs differ stand out and come first."""
     told = {run.name: dict(_configuration(run)) for run in runs}
     rows = []
@@ -171,7 +171,7 @@ def configuration_table(runs: Sequence[RunFiles]) -> Table:
     return Table("Configuration", ("", *told), tuple(rows), numbers=False, note=note)
 
 
-def _configuration(run: RunFiles) -> Iterator[tuple[str, str]]:
+def _configuration(run: ReportedRun) -> Iterator[tuple[str, str]]:
     try:
         facts = facts_of(run.description) or {}
     except (AttributeError, TypeError, ValueError):
@@ -186,7 +186,7 @@ def _configuration(run: RunFiles) -> Iterator[tuple[str, str]]:
             yield name, str(run.description[name])
 
 
-def command_lines(run: RunFiles) -> list[tuple[str, str]]:
+def command_lines(run: ReportedRun) -> list[tuple[str, str]]:
     """The command of the swarm and of each service, as they were typed."""
     argv = (run.description.get("target") or {}).get("argv")
     found = {"swarm": run.description.get("command_line")}
@@ -205,11 +205,11 @@ def _cut(text: str) -> str:
 _OF_WARMUP = ("count", "mean", "p50", "p95", "p99")
 
 
-def steady_table(runs: Sequence[RunFiles], figures: Mapping[str, RunFigures]) -> Table | None:
+def steady_table(runs: Sequence[ReportedRun], figures: Mapping[str, RunFigures]) -> Table | None:
     """With and without the warm-up that was found; None where none makes a difference."""
     rows: list[TableRow] = []
     for run in runs:
-        steady = run.recorded.steady_state
+        steady = run.steady_state
         if steady is not None and is_notable(steady.to_json()):
             rows += _rows(run.name if len(runs) > 1 else "", steady, figures[run.name])
     note = "Latencies of ok requests, all of them and those due after the warm-up that was found."

@@ -9,12 +9,12 @@ from dashboards.figures.prompt_length import LEAST_EXPLAINED, computed_cloud
 from dashboards.figures.requests import changes_by_chance, context_changes
 from dashboards.report.figures_of import RunFigures
 from dashboards.report.health import Check
-from dashboards.report.run_files import RunFiles
+from dashboards.report.run_files import ReportedRun
 from dashboards.report.tables import frequent_errors
 from dashboards.report.wording import NOTHING, counted, listed, milliseconds, number, percent
 
 
-def sentences(run: RunFiles, figures: RunFigures, found: list[Check]) -> list[str]:
+def sentences(run: ReportedRun, figures: RunFigures, found: list[Check]) -> list[str]:
     """The verdict, a paragraph each."""
     return [
         _sent(run, figures),
@@ -28,7 +28,7 @@ def sentences(run: RunFiles, figures: RunFigures, found: list[Check]) -> list[st
     ]
 
 
-def _sent(run: RunFiles, figures: RunFigures) -> str:
+def _sent(run: ReportedRun, figures: RunFigures) -> str:
     if not figures.requests:
         return "No request was recorded."
     contexts = sum(bool(run.drawn.contexts[each]) for each in np.unique(run.drawn.context))
@@ -41,7 +41,7 @@ def _sent(run: RunFiles, figures: RunFigures) -> str:
     )
 
 
-def _failures(run: RunFiles, figures: RunFigures) -> Iterator[str]:
+def _failures(run: ReportedRun, figures: RunFigures) -> Iterator[str]:
     if figures.failed:
         finished = figures.requests - figures.outcomes.get("cancelled", 0)
         most = next(
@@ -62,7 +62,7 @@ def _pace(description: Any) -> str:
     return "sent" if users is None else f"from {counted(users, 'user')} in a closed loop"
 
 
-def _target(run: RunFiles) -> str:
+def _target(run: ReportedRun) -> str:
     name = (run.description.get("target") or {}).get("name")
     model = run.description.get("model")
     where = name or run.description.get("host") or "a host that is not known"
@@ -93,9 +93,9 @@ def _latency(figures: RunFigures) -> Iterator[str]:
     )
 
 
-def _goodput(run: RunFiles, figures: RunFigures) -> Iterator[str]:
+def _goodput(run: ReportedRun, figures: RunFigures) -> Iterator[str]:
     if figures.rates["goodput_share"] is not None:
-        objective = (run.description.get("options") or {}).get("slo")
+        objective = run.options.get("slo")
         yield (
             f"{percent(figures.rates['goodput_share'])} of the finished requests kept the objective"
             f"{f' {objective}' if objective else ''}: a goodput of"
@@ -103,7 +103,7 @@ def _goodput(run: RunFiles, figures: RunFigures) -> Iterator[str]:
         )
 
 
-def _cache(run: RunFiles, figures: RunFigures) -> Iterator[str]:
+def _cache(run: ReportedRun, figures: RunFigures) -> Iterator[str]:
     server = figures.server
     if server.get("hit_rate") is not None:
         said = f"{percent(server['hit_rate'])} of the prompt tokens came from the prefix cache"
@@ -131,7 +131,7 @@ def _retrieval(figures: RunFigures) -> Iterator[str]:
         )
 
 
-def _order(run: RunFiles) -> Iterator[str]:
+def _order(run: ReportedRun) -> Iterator[str]:
     order = run.drawn.context[run.drawn.service_order]
     if len(np.unique(order)) < 2:
         return
