@@ -96,9 +96,9 @@ def _pages(leader: "Leader") -> WsgiApp:
 def targets(leader: "Leader") -> Iterator[dict[str, Any]]:
     """What this swarm's engine and services offer to Prometheus, which the exporter does not
     repeat; none before the first swarm is ready."""
-    ready = leader.preparation
-    if ready is None:
+    if leader.run is None:
         return
+    ready = leader.run.preparation
     if ready.facts.has_metrics:
         yield _target("vllm" if ready.facts.is_vllm else "engine", f"{ready.facts.url}/metrics")
     cache = leader.supervisor.facts.get("sources", {}).get("cache", {})

@@ -26,6 +26,7 @@ from loadgen.stats.tally import Tally
 
 if TYPE_CHECKING:
     from loadgen.swarm.leading.leader import Leader
+    from loadgen.swarm.leading.swarm_run import SwarmRun
 
 BUCKETS_S: tuple[float, ...] = (
     *(
@@ -52,44 +53,43 @@ class SwarmCollector(Collector):
         """Every family, also those without a sample yet."""
         total = Tally()
         total.merge(self._leader.earlier)
-        total.merge(self._leader.ledger.tally)
+        if self._leader.run is not None:
+            total.merge(self._leader.run.ledger.tally)
         yield from _counts(total)
         yield from _latencies(total)
         yield from self._run()
         yield from self._client()
 
     def _run(self) -> Iterator[Metric]:
-        leader = self._leader
-        running = leader.plan is not None
-        state = "stopping" if leader.is_stopping else "running" if running else "idle"
+        leader, run = self._leader, self._leader.current
+        state = "idle" if run is None else "stopping" if run.is_stopping else "running"
         yield _family(
             GaugeMetricFamily("kvswarm_run_state", "1 for the state it is in", labels=["state"]),
             {(name,): float(name == state) for name in STATES},
         )
-        yield GaugeMetricFamily(
-            "kvswarm_users", "Users that are running", leader.environment.runner.user_count
-        )
-        lost = leader.roll.lost if leader.roll is not None else 0
+        users = leader.environment.runner.user_count
+        yield GaugeMetricFamily("kvswarm_users", "Users that are running", users)
+        workers = leader.run.workers if leader.run is not None else None
+        lost = workers.lost if workers is not None else 0
         yield GaugeMetricFamily("kvswarm_lost_workers", "Workers lost in this run", lost)
-        if leader.plan is not None:
-            yield GaugeMetricFamily(
-                "kvswarm_run_start_time_seconds", "Unix time", leader.plan.start_unix_s
-            )
-            labels = _labels_of_run(leader)
+        if run is not None:
+            start_unix_s = run.plan.start_unix_s
+            yield GaugeMetricFamily("kvswarm_run_start_time_seconds", "Unix time", start_unix_s)
+            labels = _labels_of_run(run)
             info = GaugeMetricFamily(
                 "kvswarm_run_info", "What is run: always 1", labels=list(labels)
             )
             yield _family(info, {tuple(labels.values()): 1.0})
 
     def _client(self) -> Iterator[Metric]:
-        leader = self._leader
-        if leader.preparation is not None:
+        run, worst = self._leader.run, dict[str, dict[str, float]]()
+        if run is not None:
             yield GaugeMetricFamily(
                 "kvswarm_client_saturated",
                 "1 where the client is too late for this run to be valid",
-                float(leader.ledger.clients.verdict().saturated),
+                float(run.ledger.clients.verdict().saturated),
             )
-        worst = _worst(leader.ledger.clients.recent) if leader.plan is not None else {}
+            worst = {} if run.is_over else _worst(run.ledger.clients.recent)
         for name, what in _CLIENT.items():
             family = GaugeMetricFamily(f"kvswarm_client_{name}", what, labels=["process"])
             known = ((process, found) for process, found in worst.items() if name in found)
@@ -152,15 +152,13 @@ def _histogram(name: str, what: str, sketch: Sketch, per_s: float) -> Metric:
     return HistogramMetricFamily(name, what, buckets, sketch.sum / per_s)
 
 
-def _labels_of_run(leader: "Leader") -> dict[str, str]:
-    assert leader.plan is not None
-    assert leader.preparation is not None
+def _labels_of_run(run: "SwarmRun") -> dict[str, str]:
     told = {
-        "host": leader.plan.url,
-        "model": leader.plan.model,
-        "target": str(leader.supervisor.facts.get("name", "")),
-        "cache_state": leader.preparation.cache_state,
-        "run": leader.directory.path.name if leader.directory is not None else "",
+        "host": run.plan.url,
+        "model": run.plan.model,
+        "target": str(run.supervisor.facts.get("name", "")),
+        "cache_state": run.preparation.cache_state,
+        "run": run.directory.path.name if run.directory is not None else "",
     }
     # A folder's name need not be UTF-8, which the page is.
     return {name: value.encode(errors="replace").decode() for name, value in told.items()}

@@ -40,15 +40,15 @@ class Downloads:
         """The table of that name in `DOWNLOADS`."""
         if name not in DOWNLOADS:
             return _refusal(f"there is no table {name[:40]!r}: take one of {', '.join(DOWNLOADS)}")
-        leader = self._view.leader
-        if leader.preparation is None:
+        run = self._view.leader.run
+        if run is None:
             return _refusal("no swarm has run yet: start one, then download its tables")
         if name == "contexts":
             return _attachment(iter([self._contexts()]), "contexts.csv")
-        if leader.directory is None:
+        if run.directory is None:
             return _refusal("this swarm keeps no files: start Locust with --out DIR")
-        path = leader.directory.path / f"{name}.csv"
-        leader.ledger.flush()
+        path = run.directory.path / f"{name}.csv"
+        run.ledger.flush()
         if not path.exists():
             return _refusal(f"this swarm has no {name}.csv: its users send no batches")
         return _attachment(_content(path, path.stat().st_size), f"{path.parent.name}_{path.name}")

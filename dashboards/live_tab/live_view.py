@@ -32,7 +32,6 @@ class LiveView:
         self.leader = leader
         self._epochs = count(int(time.time() * 1000))
         self._greenlet: gevent.Greenlet | None = None
-        self._ledger = leader.ledger
         self._clear()
 
     def watch(self) -> None:
@@ -49,7 +48,8 @@ class LiveView:
     def answer(self, epoch: int, step_s: int, since: int, mark: int) -> dict[str, Any]:
         """What a page has not seen: it tells of what it has, and from which number on it asks."""
         self._take_in()
-        known, ready = epoch == self.epoch, self.leader.preparation
+        known, sampler = epoch == self.epoch, self.sampler
+        ready = None if self._run is None else self._run.preparation
         rows = self.series.since(since if known and step_s == self.series.step_s else 0)
         marks = self.timeline.since(mark if known else 0)
         return {
@@ -63,7 +63,7 @@ class LiveView:
             "names": {str(number): name for number, name in marks.names.items()},
             "batch_size": ready.options.batching.size if ready and ready.batched else None,
             "contexts": self._recent_table(),
-            "server": self.sampler.server_state,
+            "server": "silent" if sampler is None else sampler.server_state,
             "warnings": self._warnings(),
             "slo": str(ready.options.slo) if ready and ready.options.slo else None,
             "max_lag_ms": ready.options.max_lag_ms if ready is not None else None,
@@ -76,16 +76,16 @@ class LiveView:
 
     def _hear(self, rows: list[Row] | str) -> None:
         """The ledger's rows; they are read once a second."""
-        if self.leader.ledger is not self._ledger:
+        if self.leader.run is not self._run:
             self._clear()
         self._unread.append(rows)
 
     def _start(self) -> None:
-        if self.leader.ledger is not self._ledger:
+        if self.leader.run is not self._run:
             self._clear()
         self._end_greenlet()
-        if self.leader.plan is not None:
-            self._greenlet = gevent.spawn(self._sample_for_ever)
+        if self.leader.current is not None and self.sampler is not None:
+            self._greenlet = gevent.spawn(self._sample_for_ever, self.sampler)
 
     def _stop(self) -> None:
         self._end_greenlet()
@@ -97,18 +97,18 @@ class LiveView:
             self._greenlet = None
 
     def _clear(self) -> None:
-        self._ledger = self.leader.ledger
+        self._run = run = self.leader.run
         self.epoch = next(self._epochs)
         self.series, self.timeline, self.contexts = Series(), Timeline(), ContextTable()
-        self.sampler = Sampler(self.leader)
+        self.sampler = None if run is None else Sampler(run)
         self._unread: list[list[Row] | str] = []
         self._last_table: list[list[Any]] = []
         self._table_at_s = -math.inf
 
-    def _sample_for_ever(self) -> None:
+    def _sample_for_ever(self, sampler: Sampler) -> None:
         while True:
             self._take_in()
-            self.series.add(self.sampler.take())
+            self.series.add(sampler.take())
             gevent.sleep(1.0)
 
     def _take_in(self) -> None:
@@ -144,11 +144,11 @@ class LiveView:
         ]
 
     def _warnings(self) -> list[str]:
-        leader, said = self.leader, []
-        if self.sampler.saturated:
+        run, said = self._run, list[str]()
+        if self.sampler is not None and self.sampler.saturated:
             said.append(f"Client saturated, do not trust these figures: {self.sampler.saturated}")
-        if leader.host_died:
+        if run is not None and run.host_died:
             said.append("The host is gone: the run has ended.")
-        if leader.roll is not None and leader.roll.lost:
-            said.append(f"{leader.roll.lost} worker(s) lost: a share of the load is not sent.")
+        if run is not None and run.workers is not None and run.workers.lost:
+            said.append(f"{run.workers.lost} worker(s) lost: a share of the load is not sent.")
         return said

@@ -1,40 +1,38 @@
-"""One row of figures each second, from what the leader of a swarm counts anyway."""
+"""One row of figures each second, from what a run counts anyway."""
 
 from typing import TYPE_CHECKING
 
 from dashboards.live_tab.series import Figures
 from dashboards.live_tab.window import WINDOW_S, Reading, Window
-from loadgen.stats.clock import RunClock
 from loadgen.stats.self_watch import ClientSample
 from loadgen.stats.server_counters import server_figures
 from loadgen.stats.server_metrics import ServerSample
 
 if TYPE_CHECKING:
-    from loadgen.swarm.leading.leader import Leader
+    from loadgen.swarm.leading.swarm_run import SwarmRun
 
 
 class Sampler:
-    """Reads one swarm of a leader."""
+    """Reads one run."""
 
-    def __init__(self, leader: "Leader") -> None:
+    def __init__(self, run: "SwarmRun") -> None:
         self.saturated = ""
         """Why the client cannot be trusted; empty while it can."""
-        self._leader = leader
+        self._run = run
         self._window = Window()
         self._clients: list[ClientSample] = []
-        self._clients_read = leader.ledger.clients.count
+        self._clients_read = run.ledger.clients.count
 
     def take(self) -> Figures:
         """The values of this second, in the order of `series.COLUMNS`."""
-        leader, window = self._leader, self._window
-        at_s = RunClock(leader.plan.start_unix_s).now_s() if leader.plan else 0.0
-        window.add(Reading.take(leader.ledger.tally, at_s))
-        self.saturated = leader.ledger.clients.verdict().reason
+        run, window, at_s = self._run, self._window, self._run.now_s
+        window.add(Reading.take(run.ledger.tally, at_s))
+        self.saturated = run.ledger.clients.verdict().reason
         return tuple(
             _rounded(value)
             for value in (
                 at_s,
-                leader.environment.runner.user_count,
+                run.users,
                 window.per_s("ok"),
                 window.per_s("failed"),
                 window.per_s("output_tokens"),
@@ -49,14 +47,14 @@ class Sampler:
     @property
     def server_state(self) -> str:
         """`metrics`, or why there are no figures of the engine: `silent` or `none`."""
-        recent = self._leader.server.recent
+        recent = self._run.server.recent
         if not recent or not recent[-1].reachable:
             return "silent"
         return "none" if recent[-1].prompt_tokens is None else "metrics"
 
     def _cache(self) -> Figures:
         """Of the engine: hit rates of the last seconds, and what it holds at this moment."""
-        samples = [*self._leader.server.recent][-WINDOW_S - 1 :] or [ServerSample(0.0)]
+        samples = [*self._run.server.recent][-WINDOW_S - 1 :] or [ServerSample(0.0)]
         first, last = samples[0], samples[-1]
         gained = server_figures(first, last)
         return (
@@ -70,7 +68,7 @@ class Sampler:
 
     def _load_generator(self) -> Figures:
         """The worst process by its last samples: those of a second may come in the next one."""
-        clients = self._leader.ledger.clients
+        clients = self._run.ledger.clients
         self._clients = clients.since(self._clients_read) or self._clients
         self._clients_read = clients.count
         late = [each.send_lateness_p99_ms for each in self._clients]

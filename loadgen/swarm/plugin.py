@@ -21,6 +21,7 @@ from loadgen.swarm.leading.leader import Leader
 from loadgen.swarm.leading.leaving import Leaving, UserCounts, interrupt_main_greenlet
 from loadgen.swarm.leading.preparation import check_offline, sends_batches
 from loadgen.swarm.leading.supervisor import Supervisor
+from loadgen.swarm.leading.worker_registry import RunWorkers, WorkerRegistry
 from loadgen.swarm.options.flags import add_options
 from loadgen.swarm.options.swarm_options import default_users, own_options
 from loadgen.swarm.process import end_forked_workers
@@ -78,16 +79,8 @@ def _follow(environment: Any, runner: Any) -> None:
 def _lead(environment: Any, runner: Any, web_ui: Any) -> None:
     leader = Leader(environment, environment.kvswarm_stage)
     hooks = environment.events
-    if leader.roll is not None:
-        roll = leader.roll
-        runner.register_message(DELTA, leader.take_delta)
-        runner.register_message(SPENT, lambda msg, **_: leader.worker_spent(msg.node_id))
-        runner.register_message(DRAINED, lambda msg, **_: roll.drained(msg.node_id))
-        runner.register_message(CLOCK, lambda msg, **_: roll.tell_time(msg.node_id, msg.data))
-        runner.register_message(
-            CLOCK_OFFSET, lambda msg, **_: roll.corrected(msg.node_id, ClockOffset(**msg.data))
-        )
-        hooks.worker_connect.add_listener(lambda client_id, **_: roll.joined(client_id))
+    if leader.registry is not None:
+        _hear_workers(runner, leader, leader.registry)
     users = UserCounts(runner)
     hooks.test_start.add_listener(lambda **_: _start(environment, leader))
     hooks.test_stopping.add_listener(lambda **_: users.remember())
@@ -108,6 +101,29 @@ def _lead(environment: Any, runner: Any, web_ui: Any) -> None:
     _or_exit(environment, partial(_open_dashboards, leader))
     if web_ui is None or environment.parsed_options.autostart:
         _or_exit(environment, partial(_prepare, environment, leader))
+
+
+def _hear_workers(runner: Any, leader: Leader, registry: WorkerRegistry) -> None:
+    def tell(act: Callable[[RunWorkers, Any], None]) -> Callable[..., None]:
+        """Have those of the run in progress act on a message, where there is one."""
+
+        def act_on(msg: Any, **_: Any) -> None:
+            run = leader.current
+            if run is not None and run.workers is not None:
+                act(run.workers, msg)
+
+        return act_on
+
+    runner.register_message(DELTA, leader.take_delta)
+    runner.register_message(SPENT, lambda msg, **_: leader.worker_spent(msg.node_id))
+    runner.register_message(DRAINED, tell(lambda workers, msg: workers.drained(msg.node_id)))
+    runner.register_message(CLOCK, lambda msg, **_: registry.tell_time(msg.node_id, msg.data))
+    runner.register_message(
+        CLOCK_OFFSET,
+        tell(lambda workers, msg: workers.corrected(msg.node_id, ClockOffset(**msg.data))),
+    )
+    joined = tell(lambda workers, client_id: workers.joined(client_id))
+    leader.environment.events.worker_connect.add_listener(lambda client_id, **_: joined(client_id))
 
 
 def _start(environment: Any, leader: Leader) -> None:

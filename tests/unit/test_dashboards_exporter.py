@@ -52,18 +52,25 @@ def leader(*records: RequestRecord, **more: Any) -> Any:
     clients = ClientHealth()
     for each in more.get("samples", []):
         clients.add(each)
-    return SimpleNamespace(
-        earlier=Tally(),
+    supervisor = SimpleNamespace(facts=more.get("facts", {}))
+    run = SimpleNamespace(
         ledger=SimpleNamespace(tally=tally, clients=clients),
         plan=SimpleNamespace(
             url=facts.url, model=more.get("model", "tiny"), start_unix_s=1_700_000_000.5
         ),
         preparation=SimpleNamespace(facts=facts, options=options, cache_state="cold", rag=None),
         directory=SimpleNamespace(path=Path("runs/one")),
-        supervisor=SimpleNamespace(facts=more.get("facts", {})),
-        environment=SimpleNamespace(runner=SimpleNamespace(user_count=7)),
-        roll=None,
+        supervisor=supervisor,
+        workers=None,
         is_stopping=False,
+        is_over=False,
+    )
+    return SimpleNamespace(
+        earlier=Tally(),
+        supervisor=supervisor,
+        environment=SimpleNamespace(runner=SimpleNamespace(user_count=7)),
+        run=run,
+        current=run,
     )
 
 
@@ -134,9 +141,9 @@ def test_bounds_rise_by_half_at_most() -> None:
 def test_no_counter_falls_when_statistics_are_reset() -> None:
     swarm = leader(record(40.0), record(90.0))
     before = counters(swarm)
-    swarm.earlier.merge(swarm.ledger.tally.take())
+    swarm.earlier.merge(swarm.run.ledger.tally.take())
     assert counters(swarm) == before
-    swarm.ledger.tally.add(record(30.0))
+    swarm.run.ledger.tally.add(record(30.0))
     after = counters(swarm)
     assert all(after[key] >= count for key, count in before.items())
     assert value(swarm, "kvswarm_requests_total", outcome="ok") == 3
@@ -154,7 +161,7 @@ def counters(swarm: Any) -> dict[tuple[str, str], float]:
 def test_labels_from_outside_stay_text() -> None:
     model = 'a"b\\c\nkvswarm_users 9'
     swarm = leader(model=model)
-    swarm.directory.path = Path("runs/one\udcff")
+    swarm.run.directory.path = Path("runs/one\udcff")
     (info,) = [each for each in samples(swarm) if each.name == "kvswarm_run_info"]
     assert info.labels["model"] == model
     assert info.labels["run"] == "one?"
@@ -162,12 +169,12 @@ def test_labels_from_outside_stay_text() -> None:
 
 def test_the_state_is_one_of_three() -> None:
     swarm = leader()
-    for name, plan, is_stopping in (
-        ("running", swarm.plan, False),
-        ("stopping", swarm.plan, True),
+    for name, current, is_stopping in (
+        ("running", swarm.run, False),
+        ("stopping", swarm.run, True),
         ("idle", None, False),
     ):
-        swarm.plan, swarm.is_stopping = plan, is_stopping
+        swarm.current, swarm.run.is_stopping = current, is_stopping
         found = {s.labels["state"]: s.value for s in samples(swarm) if "run_state" in s.name}
         assert found == {"idle": 0, "running": 0, "stopping": 0} | {name: 1}
 
@@ -178,17 +185,17 @@ def test_a_scrape_sees_the_worst_of_the_last_seconds() -> None:
     assert value(swarm, "kvswarm_client_loop_lag_p99_seconds", process="0") == 0.07
     assert value(swarm, "kvswarm_client_saturated") == 0
     for n in range(3):
-        swarm.ledger.clients.add(sample(19.0 + n, 400.0, "1"))
+        swarm.run.ledger.clients.add(sample(19.0 + n, 400.0, "1"))
     assert value(swarm, "kvswarm_client_loop_lag_p99_seconds", process="1") == 0.4
     assert value(swarm, "kvswarm_client_saturated") == 1
-    swarm.plan = None
+    swarm.current, swarm.run.is_over = None, True
     assert "client_loop_lag_p99_seconds{" not in page(swarm)
 
 
 def test_sends_that_nobody_timed_are_not_exported_as_punctual() -> None:
     swarm = leader(samples=[sample(1.0, 3.0)])
     assert "client_send_lateness_p99_seconds{" not in page(swarm)
-    swarm.ledger.clients.add(replace(sample(2.0, 3.0), send_lateness_p99_ms=20.0))
+    swarm.run.ledger.clients.add(replace(sample(2.0, 3.0), send_lateness_p99_ms=20.0))
     assert value(swarm, "kvswarm_client_send_lateness_p99_seconds", process="0") == 0.02
 
 
@@ -221,13 +228,13 @@ def test_targets_are_what_the_swarm_loads() -> None:
     )
     found = {each["labels"]["job"]: each["targets"] for each in targets(swarm)}
     assert found == {"vllm": ["host:8000"], "lmcache": ["127.0.0.1:9000"]}
-    swarm.preparation.facts.url = "https://host/behind/proxy"
+    swarm.run.preparation.facts.url = "https://host/behind/proxy"
     (engine, _) = targets(swarm)
     labels = {"__scheme__": "https", "__metrics_path__": "/behind/proxy/metrics"}
     assert (engine["targets"], engine["labels"]) == (["host"], {"job": "vllm", **labels})
-    swarm.preparation.facts.has_metrics = False
+    swarm.run.preparation.facts.has_metrics = False
     assert [each["labels"]["job"] for each in targets(swarm)] == ["lmcache"]
-    swarm.preparation = None
+    swarm.run = None
     assert list(targets(swarm)) == []
 
 

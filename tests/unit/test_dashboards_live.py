@@ -241,13 +241,8 @@ class Site:
                 parsed_options=SimpleNamespace(web_base_path=None),
                 runner=SimpleNamespace(user_count=3),
             ),
-            ledger=RunLedger(None),
-            server=SimpleNamespace(recent=[]),
-            preparation=None,
-            plan=None,
-            roll=None,
-            directory=None,
-            host_died=False,
+            run=None,
+            current=None,
             listener=None,
         )
         self.login = login
@@ -270,9 +265,16 @@ class Site:
     def start(self) -> None:
         """A swarm starts, as the leader does it; no greenlet samples it."""
         options = SimpleNamespace(max_lag_ms=100.0, batching=None, slo=None)
-        self.leader.preparation = SimpleNamespace(options=options, batched=False)
-        self.leader.directory = self.directory
-        self.leader.ledger = RunLedger(self.directory, self.leader.listener)
+        self.leader.run = SimpleNamespace(
+            preparation=SimpleNamespace(options=options, batched=False),
+            directory=self.directory,
+            ledger=RunLedger(self.directory, self.leader.listener),
+            server=SimpleNamespace(recent=[]),
+            workers=None,
+            host_died=False,
+            now_s=0.0,
+            users=3,
+        )
 
     def client(self) -> FlaskClient:
         return self.app.test_client()
@@ -308,7 +310,7 @@ def test_the_page_gets_the_script_and_keeps_what_others_added(site: Site) -> Non
 
 def test_a_page_gets_only_what_it_has_not_seen(site: Site) -> None:
     site.start()
-    site.leader.ledger.add(rows("a", "b", "a"))
+    site.leader.run.ledger.add(rows("a", "b", "a"))
     site.view.series.add(site.view.sampler.take())
     first = site.live()
     assert [mark[0] for mark in first["marks"]] == [0, 1, 0]
@@ -317,7 +319,7 @@ def test_a_page_gets_only_what_it_has_not_seen(site: Site) -> None:
     known = {"epoch": first["epoch"], "step_s": 1, "since": 1, "mark": 3}
     nothing = site.live(**known)
     assert (nothing["rows"], nothing["marks"], nothing["names"]) == ([], [], {})
-    site.leader.ledger.add(rows("c"))
+    site.leader.run.ledger.add(rows("c"))
     assert [mark[0] for mark in site.live(**known)["marks"]] == [2]
     assert len(site.live(**{**known, "epoch": 1})["marks"]) == 4
     assert [row[:3] for row in first["contexts"]] == [["a", 0, 2], ["b", 1, 1]]
@@ -325,16 +327,16 @@ def test_a_page_gets_only_what_it_has_not_seen(site: Site) -> None:
 
 def test_reset_and_restart_begin_anew_and_the_end_keeps_the_last_figures(site: Site) -> None:
     site.start()
-    site.leader.ledger.add(rows("a"))
+    site.leader.run.ledger.add(rows("a"))
     first = site.live()["epoch"]
     site.events.test_stop.fire()
     assert len(site.live()["marks"]) == 1
     site.events.reset_stats.fire()
     second = site.live()
     assert (second["marks"], second["contexts"]) == ([], [])
-    site.leader.ledger.add(rows("b"))
+    site.leader.run.ledger.add(rows("b"))
     site.start()
-    site.leader.ledger.add(rows("c"))  # before Locust has told anybody of the start
+    site.leader.run.ledger.add(rows("c"))  # before Locust has told anybody of the start
     site.events.test_start.fire()
     third = site.live()
     assert list(third["names"].values()) == ["c"]
@@ -353,7 +355,7 @@ def test_nonsense_is_refused_with_a_sentence(site: Site, name: str) -> None:
 def test_an_answer_stays_small_whatever_happens(site: Site) -> None:
     site.start()
     many = [f"context-{number}" for number in range(6000)]
-    site.leader.ledger.add(rows(*many))
+    site.leader.run.ledger.add(rows(*many))
     for _ in range(2000):
         site.view.series.add(tuple(1234.5 for _ in COLUMNS))
     answer = site.client().get("/kvswarm/live")
@@ -378,7 +380,7 @@ def test_what_cannot_be_downloaded_says_why(site: Site) -> None:
     assert "there is no table 'run'" in said("run")
     site.start()
     assert "send no batches" in said("batches")
-    site.leader.directory = None
+    site.leader.run.directory = None
     assert "--out DIR" in said("requests")
 
 
@@ -386,7 +388,7 @@ def test_tables_are_downloaded_whole_while_the_run_goes_on_and_hold_no_formula(
     site: Site, tmp_path: Path
 ) -> None:
     site.start()
-    site.leader.ledger.add(rows(*HOSTILE))
+    site.leader.run.ledger.add(rows(*HOSTILE))
     answer = site.client().get("/kvswarm/csv/requests.csv")
     told = list(csv.DictReader(io.StringIO(answer.text)))
     assert len(told) == len(HOSTILE)
@@ -402,11 +404,13 @@ def test_tables_are_downloaded_whole_while_the_run_goes_on_and_hold_no_formula(
 
 
 def test_the_engine_is_told_of_or_the_reason_why_not(site: Site) -> None:
-    samples = site.leader.server.recent
     assert site.live()["server"] == "silent"
+    site.start()
+    site.events.test_start.fire()
+    assert site.live()["server"] == "silent"
+    samples = site.leader.run.server.recent
     samples.append(ServerSample(0.0, reachable=True))
     assert site.live()["server"] == "none"
-    site.start()
     for second in range(8):
         samples.append(
             ServerSample(
@@ -432,14 +436,15 @@ def test_the_engine_is_told_of_or_the_reason_why_not(site: Site) -> None:
 
 def test_a_saturated_client_and_a_dead_host_are_announced(site: Site) -> None:
     site.start()
+    site.events.test_start.fire()
     site.view.sampler.take()
     assert site.live()["warnings"] == []
     for second in range(2):
         late = ClientSample(float(second), "0", 1.0, 200.0, 300.0, None, 1.0, 50.0)
-        site.leader.ledger.add_sample(late)
+        site.leader.run.ledger.add_sample(late)
     site.view.sampler.take()
-    site.leader.host_died = True
-    site.leader.roll = SimpleNamespace(lost=2)
+    site.leader.run.host_died = True
+    site.leader.run.workers = SimpleNamespace(lost=2)
     saturated, dead, lost = site.live()["warnings"]
     assert "the client was late" in saturated
     assert "host is gone" in dead

@@ -191,15 +191,15 @@ def test_every_figure_is_described() -> None:
 
 
 def summary_of_nothing() -> dict[str, Any]:
-    leader = SimpleNamespace(
+    run = SimpleNamespace(
         preparation=SimpleNamespace(options=SimpleNamespace(max_lag_ms=100.0)),
         ledger=SimpleNamespace(counts=Counts(), clients=ClientHealth()),
         server=SimpleNamespace(course=ServerCourse(), note=None),
         directory=None,
-        roll=None,
+        workers=None,
         stats_reset_s=None,
     )
-    return summarize_run(cast(Any, leader))
+    return summarize_run(cast(Any, run))
 
 
 def test_every_row_in_locusts_table_is_described() -> None:

@@ -12,66 +12,61 @@ from loadgen.stats.summary import summarize, write_summary
 from loadgen.swarm.sending.request_sender import CUT_OFF_RETRIEVAL
 from loadgen.workload.diversity import measure_diversity
 
-if TYPE_CHECKING:
-    from loadgen.swarm.leading.leader import Leader
+if TYPE_CHECKING:  # they bring Locust, which patches the process
+    from loadgen.swarm.leading.swarm_run import SwarmRun
+    from loadgen.swarm.showing.view import View
 
 
-def close_run(leader: "Leader") -> int:
-    """Write the summary into the run directory and return the run's exit code."""
-    leader.ledger.flush()
-    if leader.directory is not None:
-        leader.directory.close()
-    rows = _rows(leader)
-    summary = summarize_run(leader, rows)
-    assert leader.preparation is not None
-    user_errors = sum(row["count"] for row in leader.environment.runner.exceptions.values())
-    code = exit_code(
+def close_run(run: "SwarmRun", view: "View") -> None:
+    """Write the summary into the run directory, decide on the exit code and say both."""
+    run.ledger.flush()
+    if run.directory is not None:
+        run.directory.close()
+    rows = _rows(run)
+    summary = summarize_run(run, rows)
+    user_errors = sum(row["count"] for row in run.environment.runner.exceptions.values())
+    run.exit_code = exit_code(
         summary,
-        host_died=leader.host_died,
-        max_failures_percent=leader.preparation.options.max_failures_percent,
+        host_died=run.host_died,
+        max_failures_percent=run.preparation.options.max_failures_percent,
         lost_workers=summary["lost_workers"],
         user_errors=user_errors,
     )
-    if leader.directory is not None:
-        write_summary(leader.directory.path, summary)
-        ended = {"host_died": leader.host_died, "interrupted": leader.interrupted}
-        leader.directory.describe({"exit_code": code, "user_errors": user_errors, **ended})
-    path = leader.directory.path if leader.directory else None
-    leader.view.report(summary, path, _still_waiting(leader, rows))
-    return code
+    if run.directory is not None:
+        write_summary(run.directory.path, summary)
+        ended = {"host_died": run.host_died, "interrupted": run.interrupted}
+        run.directory.describe({"exit_code": run.exit_code, "user_errors": user_errors, **ended})
+    view.report(run, summary, _still_waiting(run, rows))
 
 
-def _rows(leader: "Leader") -> Columns | None:
+def _rows(run: "SwarmRun") -> Columns | None:
     """What the run kept of its requests, read once: it may have millions of them."""
-    ready = leader.preparation
-    if leader.directory is None or ready is None:
+    if run.directory is None:
         return None
-    found = () if ready.rag is None else (*CONTEXTS, "error")
-    return read_requests(leader.directory.requests.path, (*COLUMNS, "context_id", *found))
+    found = () if run.preparation.rag is None else (*CONTEXTS, "error")
+    return read_requests(run.directory.requests.path, (*COLUMNS, "context_id", *found))
 
 
-def _still_waiting(leader: "Leader", rows: Columns | None) -> int:
+def _still_waiting(run: "SwarmRun", rows: Columns | None) -> int:
     """Requests that a RAG service which stopped answering has left: cancelled is no failure."""
-    ready = leader.preparation
-    if rows is None or ready is None or ready.rag is None:
+    if rows is None or run.preparation.rag is None:
         return 0
     cancelled = rows.text("outcome").among("cancelled")
     return int((cancelled & rows.text("error").among(CUT_OFF_RETRIEVAL)).sum())
 
 
-def summarize_run(leader: "Leader", rows: Columns | None = None) -> dict[str, Any]:
+def summarize_run(run: "SwarmRun", rows: Columns | None = None) -> dict[str, Any]:
     """The figures of `summary.json`; `rows` are those of `requests.csv`."""
-    assert leader.preparation is not None
-    counts = leader.ledger.counts
-    requests = _counted(leader, rows)
-    steady_state = _steady_state(leader, requests)
+    counts = run.ledger.counts
+    requests = _counted(run, rows)
+    steady_state = _steady_state(run, requests)
     is_found = counts.warmup_s is None
     if is_found and steady_state is not None and steady_state.early:
         counts.leave_out(steady_state.from_s)
-        requests = _counted(leader, rows)
-        steady_state = _steady_state(leader, requests)
+        requests = _counted(run, rows)
+        steady_state = _steady_state(run, requests)
     tally = counts.counted
-    saturation, course = leader.ledger.clients.verdict(), leader.server.course
+    saturation, course = run.ledger.clients.verdict(), run.server.course
     diversity = None if requests is None else asdict(measure_diversity(requests.emitted()))
     summary = summarize(
         tally,
@@ -81,10 +76,10 @@ def summarize_run(leader: "Leader", rows: Columns | None = None) -> dict[str, An
         client_saturated=saturation.saturated,
         client_saturated_reason=saturation.reason,
     )
-    lost = (leader.roll.lost, leader.roll.lost_share) if leader.roll is not None else (0, 0.0)
+    lost = (run.workers.lost, run.workers.lost_share) if run.workers is not None else (0, 0.0)
     return summary | {
-        "server_note": leader.server.note,
-        "stats_reset_s": leader.stats_reset_s,
+        "server_note": run.server.note,
+        "stats_reset_s": run.stats_reset_s,
         "lost_workers": lost[0],
         "lost_share": lost[1],
         "warmup": _left_out(counts, is_given=not is_found),
@@ -92,17 +87,17 @@ def summarize_run(leader: "Leader", rows: Columns | None = None) -> dict[str, An
     }
 
 
-def _counted(leader: "Leader", rows: Columns | None) -> Requests | None:
+def _counted(run: "SwarmRun", rows: Columns | None) -> Requests | None:
     """The requests that count, None where they were not kept."""
     if rows is None:
         return None
-    return Requests.of(rows, leader.stats_reset_s, leader.ledger.counts.warmup_s or 0.0)
+    return Requests.of(rows, run.stats_reset_s, run.ledger.counts.warmup_s or 0.0)
 
 
-def _steady_state(leader: "Leader", requests: Requests | None) -> SteadyState | None:
-    ready = leader.preparation
-    if requests is None or ready is None:
+def _steady_state(run: "SwarmRun", requests: Requests | None) -> SteadyState | None:
+    if requests is None:
         return None
+    ready = run.preparation
     return requests.steady_state(ready.raw_options, ready.batched)
 
 

@@ -36,15 +36,17 @@ class Leaving:
         self._set_exit_code()
 
     def _end_swarm(self) -> None:
-        if self._leader.plan is None:
+        run = self._leader.current
+        if run is None:
             return
-        self._leader.interrupted = True
+        run.interrupted = True
         environment = self._environment
         environment.stop_timeout = min(environment.stop_timeout or 0.0, CUT_TIMEOUT_S)
         environment.runner.quit()
 
     def _set_exit_code(self) -> None:
-        environment, code = self._environment, self._leader.exit_code
+        environment, run = self._environment, self._leader.run
+        code = None if run is None else run.exit_code
         if code is not None and environment.web_ui is None:
             environment.process_exit_code = code
 

@@ -3,23 +3,22 @@
 import time
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from loadgen.runs.machine import hide_headers, machine, versions, without_secrets
 from loadgen.swarm.leading.preparation import Preparation
+from loadgen.swarm.leading.supervisor import Supervisor
+from loadgen.swarm.leading.worker_registry import WorkerRegistry
 from loadgen.swarm.sending.plan import Plan
-
-if TYPE_CHECKING:
-    from loadgen.swarm.leading.leader import Leader
 
 OPEN_LOOP_LEAD_S = 0.5
 """An open loop's first arrival is that far ahead, so that every process is there in time."""
 
 
-def make_plan(leader: "Leader", ready: Preparation) -> Plan:
+def make_plan(environment: Any, registry: WorkerRegistry | None, ready: Preparation) -> Plan:
     """What every process of the swarm has to know; the run begins now."""
-    runner = leader.environment.runner
-    workers = leader.roll.present() if leader.roll else [runner.client_id]
+    runner = environment.runner
+    workers = registry.present() if registry else [runner.client_id]
     trace = ready.replay.to_wire(len(workers)) if ready.replay else {}
     lead_s = OPEN_LOOP_LEAD_S if ready.options.arrivals != "closed" else 0.0
     return Plan(
@@ -44,16 +43,18 @@ def swarm_directory(environment: Any, out: Path | None, swarm: int) -> Path | No
     return out / f"{stamp}-{swarm:03d}"
 
 
-def describe_run(leader: "Leader", ready: Preparation, plan: Plan) -> dict[str, Any]:
+def describe_run(
+    ready: Preparation, plan: Plan, supervisor: Supervisor, users: int
+) -> dict[str, Any]:
     """The content of `run.json` at the start of a run."""
     options = dict(plan.options)
     options["header"] = hide_headers(ready.options.headers)
     return {
-        "command_line": without_secrets(leader.supervisor.command_line),
+        "command_line": without_secrets(supervisor.command_line),
         "options": options,
         "seed": ready.options.workload.seed,
         "corpus_sha256": ready.corpus_sha256,
-        "users": leader.environment.runner.target_user_count,
+        "users": users,
         "host": plan.url,
         "model": plan.model,
         "host_facts": {
@@ -62,7 +63,7 @@ def describe_run(leader: "Leader", ready: Preparation, plan: Plan) -> dict[str, 
             "max_model_len": ready.facts.max_model_len,
         },
         "rag": asdict(ready.rag) if ready.rag else None,
-        "target": leader.supervisor.facts or None,
+        "target": supervisor.facts or None,
         "cache_state": ready.cache_state,
         "notes": list(ready.notes),
         "workers": len(plan.workers),

@@ -55,21 +55,23 @@ class SwarmDoor:
     def _is_edit(self) -> bool:
         """Whether the form changes the number of users of a swarm that goes on."""
         running = self._leader.environment.runner.state in (STATE_RUNNING, STATE_SPAWNING)
-        return running and not self._leader.is_stopping
+        run = self._leader.current
+        return running and not (run is not None and run.is_stopping)
 
     def _check_edit(self, values: Mapping[str, Any]) -> None:
-        plan = self._leader.plan
-        if plan is None:
+        run = self._leader.current
+        if run is None:
             return
-        check_cap(values, plan.options)
+        options = run.plan.options
+        check_cap(values, options)
         # A page loaded anew shows the command line's options, whatever the swarm was given.
         shown = {name: field["default_value"] for name, field in ui_extra_args_dict().items()}
-        for name in changed_options(values, plan.options, shown):
+        for name in changed_options(values, options, shown):
             logger.warning("%s of a running swarm cannot change: start a new one", _flag(name))
 
     def _prepare(self, values: Mapping[str, Any], host: str | None) -> None:
         # Two swarms at once would share one plan: a second click must not start another.
-        if self._busy or self._leader.plan is not None:
+        if self._busy or self._leader.current is not None:
             raise UsageError("the last swarm is still starting or stopping: wait for it")
         self._busy = True
         after_this_request(self._leave)
@@ -136,7 +138,7 @@ def _mend_statistics(leader: Leader, response: Any) -> Any:
     if not request.path.endswith("/stats/requests") or not response.is_json:
         return response
     report = response.get_json()
-    over = leader.plan is None and report["state"] not in (STATE_CLEANUP, STATE_STOPPING)
+    over = leader.current is None and report["state"] not in (STATE_CLEANUP, STATE_STOPPING)
     if not over and report["state"] != STATE_SPAWNING:
         report["state"] = STATE_RUNNING
     for row in report["stats"]:

@@ -4,7 +4,8 @@ import contextlib
 import logging
 import os
 import sys
-from pathlib import Path
+import time
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import gevent
@@ -13,18 +14,10 @@ from loadgen.errors import OutputError
 from loadgen.swarm.showing.summary_words import error_lines, in_ms, summary_lines, summary_table
 
 if TYPE_CHECKING:  # rich comes when a table is drawn: the first request does not wait for it
-    from rich.console import Console
     from rich.live import Live
     from rich.table import Table
 
-    from loadgen.swarm.leading.leader import Leader
-
-import time
-from dataclasses import dataclass
-from typing import TYPE_CHECKING
-
-if TYPE_CHECKING:
-    from loadgen.swarm.leading.leader import Leader
+    from loadgen.swarm.leading.swarm_run import SwarmRun
 
 VIEW_VARIABLE = "KVSWARM_VIEW"
 """Set by `kvswarm run`; plain Locust keeps its own terminal output."""
@@ -32,8 +25,8 @@ LINES_EVERY_S = 5
 
 
 @dataclass(frozen=True, slots=True)
-class Pulse:
-    """Totals of the run so far and rates since the pulse before."""
+class LiveFigures:
+    """Totals of the run so far and rates since the ones before."""
 
     at: float
     elapsed_s: float
@@ -53,18 +46,18 @@ class Pulse:
     goodput_share: float | None
 
 
-def pulse(leader: "Leader", last: Pulse | None) -> Pulse:
-    """Take the pulse of the swarm; rates are over the time since `last`."""
-    tally = leader.ledger.tally
+def live_figures(run: "SwarmRun", last: LiveFigures | None) -> LiveFigures:
+    """Those of this moment; rates are over the time since `last`."""
+    tally = run.ledger.tally
     now = time.perf_counter()
     span_s = now - last.at if last else 0.0
     requests, tokens = tally.finished, tally.output_tokens
     ttft, e2e = tally.sketches["ttft_ms"], tally.sketches["e2e_ms"]
     retrieval = tally.sketches["retrieval_ms"]
-    return Pulse(
+    return LiveFigures(
         at=now,
-        elapsed_s=time.time() - leader.plan.start_unix_s if leader.plan else 0.0,
-        users=leader.environment.runner.user_count,
+        elapsed_s=run.now_s,
+        users=run.users,
         requests=requests,
         failed=tally.failed,
         output_tokens=tokens,
@@ -76,21 +69,20 @@ def pulse(leader: "Leader", last: Pulse | None) -> Pulse:
         ttft_p95_ms=ttft.quantile(0.95),
         e2e_p50_ms=e2e.quantile(0.5),
         e2e_p95_ms=e2e.quantile(0.95),
-        hit_rate=_hit_rate(leader),
+        hit_rate=_hit_rate(run),
         goodput_share=tally.figure("goodput_share"),
     )
 
 
-def _hit_rate(leader: "Leader") -> float | None:
-    rate = leader.server.whole.figures()["hit_rate"]
-    return leader.ledger.tally.figure("cached_share") if rate is None else float(rate)
+def _hit_rate(run: "SwarmRun") -> float | None:
+    rate = run.server.whole.figures()["hit_rate"]
+    return run.ledger.tally.figure("cached_share") if rate is None else float(rate)
 
 
 class View:
     """A live line of figures in a terminal, a plain line every few seconds elsewhere."""
 
-    def __init__(self, leader: "Leader") -> None:
-        self._leader = leader
+    def __init__(self) -> None:
         self._enabled = bool(os.environ.get(VIEW_VARIABLE))
         self._live: Live | None = None
         self._greenlet: gevent.Greenlet | None = None
@@ -99,7 +91,7 @@ class View:
         """One line that the user should see."""
         _tell(f"kvswarm: {text}")
 
-    def open(self) -> None:
+    def open(self, run: "SwarmRun") -> None:
         """Start showing the swarm that has just started."""
         if not self._enabled:
             return
@@ -108,7 +100,7 @@ class View:
         if sys.stderr is not None and sys.stderr.isatty():
             self._live = _live_display()
             self._live.start()
-        self._greenlet = gevent.spawn(self._show_for_ever)
+        self._greenlet = gevent.spawn(self._show_for_ever, run)
 
     def close(self) -> None:
         """Stop showing."""
@@ -119,44 +111,38 @@ class View:
             self._live.stop()
             self._live = None
 
-    def report(
-        self, summary: dict[str, Any], directory: Path | None, still_waiting: int = 0
-    ) -> None:
+    def report(self, run: "SwarmRun", summary: dict[str, Any], still_waiting: int = 0) -> None:
         """Say what the run measured and where it is kept; `still_waiting` are requests that a RAG
         service which stopped answering has left."""
+        directory = None if run.directory is None else run.directory.path
         if not self._enabled:
             if directory is not None:
                 self.say(f"run written to {directory}")
             return
         from rich.console import Console
 
-        out = Console(highlight=False, emoji=False, file=sys.stdout)
-        # The files are complete; who reads has left, of which rich makes an exit, or the disk is
-        # full, which whoever started us says.
-        with contextlib.suppress(BrokenPipeError, SystemExit, OutputError):
-            self._print(out, summary, directory, still_waiting)
-
-    def _print(
-        self, out: "Console", summary: dict[str, Any], directory: Path | None, still_waiting: int
-    ) -> None:
         lines = summary_lines(summary)
         if still_waiting:
             lines.append(f"{still_waiting} requests were still waiting for the RAG service")
         if directory is not None:
             lines.append(f"run directory: {directory}")
-        for line in error_lines(self._leader.environment.runner):
-            out.print(line, markup=False, soft_wrap=True)
-        out.print(summary_table(summary))
-        for line in lines:
-            out.print(line, markup=False, soft_wrap=True)
+        out = Console(highlight=False, emoji=False, file=sys.stdout)
+        # The files are complete; who reads has left, of which rich makes an exit, or the disk is
+        # full, which whoever started us says.
+        with contextlib.suppress(BrokenPipeError, SystemExit, OutputError):
+            for line in error_lines(run.environment.runner):
+                out.print(line, markup=False, soft_wrap=True)
+            out.print(summary_table(summary))
+            for line in lines:
+                out.print(line, markup=False, soft_wrap=True)
 
-    def _show_for_ever(self) -> None:
-        last = pulse(self._leader, None)
+    def _show_for_ever(self, run: "SwarmRun") -> None:
+        last = live_figures(run, None)
         seconds = 0
         while True:
             gevent.sleep(1.0)
             seconds += 1
-            now = pulse(self._leader, last)
+            now = live_figures(run, last)
             if self._live is not None:
                 self._live.update(_live_table(now), refresh=True)
             elif seconds % LINES_EVERY_S == 0:
@@ -176,7 +162,7 @@ def _live_display() -> "Live":
     return Live(console=Console(stderr=True, highlight=False), auto_refresh=False, transient=True)
 
 
-def _live_table(now: Pulse) -> "Table":
+def _live_table(now: LiveFigures) -> "Table":
     from rich.table import Table
 
     table = Table(box=None, pad_edge=False)
@@ -187,11 +173,11 @@ def _live_table(now: Pulse) -> "Table":
     return table
 
 
-def _line(now: Pulse) -> str:
+def _line(now: LiveFigures) -> str:
     return "  ".join(f"{name} {value}" for name, value in _cells(now).items())
 
 
-def _cells(now: Pulse) -> dict[str, str]:
+def _cells(now: LiveFigures) -> dict[str, str]:
     retrieval, goodput = {}, {}
     if now.goodput_share is not None:
         goodput["in objective"] = f"{now.goodput_share:.0%}"

@@ -8,9 +8,9 @@ from typing import Any
 import gevent
 import pytest
 
-from loadgen.swarm.leading import worker_roll
+from loadgen.swarm.leading import worker_registry
 from loadgen.swarm.leading.clock_offset import ClockOffset
-from loadgen.swarm.leading.worker_roll import WorkerRoll
+from loadgen.swarm.leading.worker_registry import RunWorkers, WorkerRegistry
 from loadgen.swarm.sending.plan import Plan
 
 
@@ -24,9 +24,11 @@ class Swarm:
         self.worker_indexes = names
         self.said: list[str] = []
         self.sent: list[tuple[Any, ...]] = []
-        self.roll = WorkerRoll(self, self.said.append)
-        workers = {name: index for index, name in enumerate(names)}
-        self.roll.start(Plan(0.0, "http://host", "m", False, {}, workers, {}, False, False))
+        self.registry = WorkerRegistry(self)
+        indexes = {name: index for index, name in enumerate(names)}
+        plan = Plan(0.0, "http://host", "m", False, {}, indexes, {}, False, False)
+        self.workers = RunWorkers(self.registry, plan, self.said.append)
+        self.workers.send_plan()
 
     def send_message(self, *message: Any) -> None:
         self.sent.append(message)
@@ -34,13 +36,13 @@ class Swarm:
     def lose(self, *names: str) -> None:
         ready = self.clients.ready
         self.clients.ready = [client for client in ready if client.id not in names]
-        self.roll.look()
+        self.workers.look()
 
 
 def test_the_share_of_lost_workers_is_told_once_for_each_loss() -> None:
     swarm = Swarm()
     swarm.lose()
-    assert (swarm.roll.lost_share, swarm.said) == (0.0, [])
+    assert (swarm.workers.lost_share, swarm.said) == (0.0, [])
     swarm.lose("c")
     swarm.lose()
     (first,) = swarm.said
@@ -48,7 +50,7 @@ def test_the_share_of_lost_workers_is_told_once_for_each_loss() -> None:
     assert "a share of 25% of the requests" in first
     swarm.lose("a", "d")
     assert swarm.said[1].startswith("worker(s) 0, 3 of 4 lost at ")
-    assert (swarm.roll.lost, swarm.roll.lost_share) == (3, 0.75)
+    assert (swarm.workers.lost, swarm.workers.lost_share) == (3, 0.75)
 
 
 def test_a_worker_that_was_silent_for_long_takes_part_again() -> None:
@@ -56,11 +58,14 @@ def test_a_worker_that_was_silent_for_long_takes_part_again() -> None:
     everybody = swarm.clients.ready
     swarm.lose("c")
     swarm.clients.ready = everybody
-    swarm.roll.look()
-    assert (swarm.roll.lost, swarm.said[-1]) == (0, "1 worker(s) that were taken for lost are back")
+    swarm.workers.look()
+    assert (swarm.workers.lost, swarm.said[-1]) == (
+        0,
+        "1 worker(s) that were taken for lost are back",
+    )
     for name in "abd":
-        swarm.roll.spent(name)
-    assert not swarm.roll.all_spent
+        swarm.workers.spent(name)
+    assert not swarm.workers.all_spent
 
 
 @pytest.mark.parametrize(
@@ -74,14 +79,14 @@ def test_a_worker_that_was_silent_for_long_takes_part_again() -> None:
 )
 def test_clocks_far_apart_are_told(offset: ClockOffset, said: str) -> None:
     swarm = Swarm()
-    swarm.roll.corrected("b", offset)
+    swarm.workers.corrected("b", offset)
     assert len(swarm.said) == bool(said)
     assert said in "".join(swarm.said)
 
 
 def test_who_asks_gets_the_masters_time() -> None:
     swarm = Swarm()
-    swarm.roll.tell_time("b", {"asked_unix_s": 5.0})
+    swarm.registry.tell_time("b", {"asked_unix_s": 5.0})
     _, answer, client_id = swarm.sent[-1]
     assert client_id == "b"
     assert answer["asked_unix_s"] == 5.0
@@ -91,16 +96,16 @@ def test_who_asks_gets_the_masters_time() -> None:
 def test_a_start_waits_for_the_worker_that_does_not_know_the_time_yet() -> None:
     swarm = Swarm()
     for name in swarm.worker_indexes[:-1]:
-        swarm.roll.tell_time(name, {"asked_unix_s": 5.0})
-    last = gevent.spawn_later(0.1, swarm.roll.tell_time, "d", {"asked_unix_s": 5.0})
-    swarm.roll.await_clocks()
+        swarm.registry.tell_time(name, {"asked_unix_s": 5.0})
+    last = gevent.spawn_later(0.1, swarm.registry.tell_time, "d", {"asked_unix_s": 5.0})
+    swarm.registry.await_clocks()
     assert last.successful()
 
 
 def test_a_worker_that_never_asks_does_not_stop_the_start(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(worker_roll, "CLOCKS_S", 0.05)
+    monkeypatch.setattr(worker_registry, "CLOCKS_S", 0.05)
     swarm = Swarm()
-    swarm.roll.await_clocks()
+    swarm.registry.await_clocks()
     assert not swarm.said
 
 
@@ -109,10 +114,10 @@ from types import SimpleNamespace
 from loadgen.swarm.leading.leader import Leader
 leader = Leader(SimpleNamespace(runner=None), None)
 merged = []
-leader.ledger = SimpleNamespace(merge=merged.append)
+ledger, plan = SimpleNamespace(merge=merged.append), SimpleNamespace(start_unix_s=2.0)
 late, current = ({"run": start_unix_s} for start_unix_s in (1.0, 2.0))
-for plan in (SimpleNamespace(start_unix_s=2.0), None):
-    leader.plan = plan
+for is_over in (False, True):
+    leader.run = SimpleNamespace(plan=plan, ledger=ledger, is_over=is_over)
     for data in (late, current):
         leader.take_delta(None, SimpleNamespace(data=data))
 assert merged == [current]

@@ -1,4 +1,4 @@
-"""Which workers take part in a swarm, seen from the master."""
+"""The workers of a master, and those of them that take part in a run."""
 
 import time
 from collections.abc import Callable, Mapping
@@ -17,24 +17,18 @@ TOLD_OFFSET_S = 0.1
 """Hosts that keep their clocks set are closer together."""
 
 
-class WorkerRoll:
-    """Sends the plan, notices who is lost or comes too late, waits until all have drained."""
+class WorkerRegistry:
+    """Who is connected, and who knows the master's time."""
 
-    def __init__(self, runner: Any, say: Callable[[str], None]) -> None:
-        self.lost = 0
-        self._runner = runner
-        self._say = say
-        self._plan: Plan | None = None
-        self._taking_part: set[str] = set()
-        self._draining: set[str] = set()
-        self._spent: set[str] = set()
+    def __init__(self, runner: Any) -> None:
+        self.runner = runner
         self._knowing: set[str] = set()
 
     def present(self) -> list[str]:
         """Client ids of the workers that are there, in the order they came."""
-        clients = self._runner.clients
+        clients = self.runner.clients
         there = {c.id for c in clients.ready + clients.spawning + clients.running}
-        return [client_id for client_id in self._runner.worker_indexes if client_id in there]
+        return [client_id for client_id in self.runner.worker_indexes if client_id in there]
 
     def await_clocks(self) -> None:
         """Wait until every worker has been told the time, without which it would go by its own:
@@ -43,12 +37,28 @@ class WorkerRoll:
         while not set(self.present()) <= self._knowing and time.monotonic() < deadline:
             gevent.sleep(0.01)
 
-    def start(self, plan: Plan) -> None:
-        """Let every worker know its share; Locust's orders to spawn users come after it."""
+    def tell_time(self, client_id: str, question: Mapping[str, float]) -> None:
+        """A worker asks what time it is."""
+        answer = {**question, "master_unix_s": time.time()}
+        self.runner.send_message(CLOCK, answer, client_id)
+        self._knowing.add(client_id)
+
+
+class RunWorkers:
+    """Sends the plan, notices who is lost or comes too late, waits until all have drained."""
+
+    def __init__(self, registry: WorkerRegistry, plan: Plan, say: Callable[[str], None]) -> None:
         self.lost = 0
+        self._registry = registry
         self._plan = plan
-        self._taking_part, self._spent = set(plan.workers), set()
-        self._runner.send_message(PLAN, plan.to_wire())
+        self._say = say
+        self._taking_part = set(plan.workers)
+        self._draining: set[str] = set()
+        self._spent: set[str] = set()
+
+    def send_plan(self) -> None:
+        """Let every worker know its share; Locust's orders to spawn users come after it."""
+        self._registry.runner.send_message(PLAN, self._plan.to_wire())
 
     def spent(self, client_id: str) -> None:
         """A worker has sent its share of a limited number of batches."""
@@ -67,7 +77,7 @@ class WorkerRoll:
     def look(self) -> None:
         """Notice workers that are gone, and those that were taken for gone and are back."""
         self._welcome()
-        gone = self._taking_part - set(self.present()) - self._draining
+        gone = self._taking_part - set(self._registry.present()) - self._draining
         if gone:
             self._taking_part -= gone
             self.lost += len(gone)
@@ -75,8 +85,8 @@ class WorkerRoll:
 
     def _welcome(self) -> None:
         """A worker that was silent for long goes on sending: the end has to wait for it, too."""
-        known = set(self._plan.workers) if self._plan and self._taking_part else set()
-        back = (known - self._taking_part) & set(self.present())
+        known = set(self._plan.workers) if self._taking_part else set()
+        back = (known - self._taking_part) & set(self._registry.present())
         if back:
             self._taking_part |= back
             self.lost -= len(back)
@@ -85,10 +95,9 @@ class WorkerRoll:
     @property
     def lost_share(self) -> float:
         """The part of the swarm's requests, 0 to 1, that the lost workers were to send."""
-        return self.lost / len(self._plan.workers) if self._plan else 0.0
+        return self.lost / len(self._plan.workers)
 
     def _loss(self, gone: set[str]) -> str:
-        assert self._plan is not None
         names = ", ".join(str(index) for index in sorted(map(self._plan.workers.__getitem__, gone)))
         at_s = time.time() - self._plan.start_unix_s
         return (
@@ -97,15 +106,9 @@ class WorkerRoll:
             " reported is missing"
         )
 
-    def tell_time(self, client_id: str, question: Mapping[str, float]) -> None:
-        """A worker asks what time it is."""
-        answer = {**question, "master_unix_s": time.time()}
-        self._runner.send_message(CLOCK, answer, client_id)
-        self._knowing.add(client_id)
-
     def corrected(self, client_id: str, offset: ClockOffset) -> None:
         """A worker has compared the clocks and goes by the master's."""
-        if self._plan is None or not offset.is_certain:
+        if not offset.is_certain:
             return
         apart_s, worker = abs(offset.master_ahead_s), self._plan.workers.get(client_id)
         if apart_s >= TOLD_OFFSET_S:
@@ -118,12 +121,12 @@ class WorkerRoll:
     def drain(self, stop_timeout_s: float) -> None:
         """Have nothing new sent and wait until nothing is in flight any more."""
         self.look()
-        self._draining = set(self.present()) & self._taking_part
-        self._runner.send_message(DRAIN, {"stop_timeout": stop_timeout_s})
+        self._draining = set(self._registry.present()) & self._taking_part
+        self._registry.runner.send_message(DRAIN, {"stop_timeout": stop_timeout_s})
         deadline = time.monotonic() + stop_timeout_s + WORKERS_GRACE_S
         while self._draining and time.monotonic() < deadline:
             gevent.sleep(0.05)
-            self._draining.intersection_update(self.present())  # one may have been lost
+            self._draining.intersection_update(self._registry.present())  # one may have been lost
         if self._draining:
             self._say(f"{len(self._draining)} worker(s) did not report the end of their requests")
         self._taking_part = set()

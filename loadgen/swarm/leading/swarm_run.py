@@ -1,0 +1,183 @@
+"""A swarm in progress: what is its own from its start to its end."""
+
+from collections.abc import Callable
+from dataclasses import astuple
+from pathlib import Path
+from typing import Any
+
+import gevent
+from gevent.event import Event
+
+from loadgen.runs.directory import open_directory
+from loadgen.stats.clock import RunClock
+from loadgen.stats.self_watch import SaturationRule
+from loadgen.stats.server_metrics import ServerSample
+from loadgen.swarm.leading.opening import describe_run
+from loadgen.swarm.leading.preparation import Preparation
+from loadgen.swarm.leading.supervisor import Supervisor
+from loadgen.swarm.leading.watches import RagWatch, ServerWatch
+from loadgen.swarm.leading.worker_registry import RunWorkers
+from loadgen.swarm.sending.ledger import Listener, RunLedger
+from loadgen.swarm.sending.plan import Plan
+from loadgen.swarm.sending.stage import Stage
+from loadgen.swarm.showing.locust_csv import LocustCsv
+from loadgen.swarm.showing.stats_rows import forget_seconds
+
+FLUSH_EVERY_S = 0.5
+CLOSING_S = 60.0
+"""How long the end of the process may wait for a run that is being closed."""
+
+
+class SwarmRun:
+    """Made when a swarm starts and dropped for the next one: until then its end can be looked at.
+
+    `workers` is None in a single process. `say` tells the user a line.
+    """
+
+    def __init__(
+        self,
+        *,
+        environment: Any,
+        preparation: Preparation,
+        plan: Plan,
+        supervisor: Supervisor,
+        stage: Stage,
+        workers: RunWorkers | None,
+        folder: Path | None,
+        listener: Listener | None,
+        say: Callable[[str], None],
+    ) -> None:
+        options = preparation.options
+        self.environment = environment
+        self.preparation = preparation
+        self.plan = plan
+        self.supervisor = supervisor
+        self.workers = workers
+        self.directory = open_directory(folder, plan.batched) if folder is not None else None
+        rule = SaturationRule(max_lag_ms=options.max_lag_ms)
+        self.ledger = RunLedger(self.directory, listener, options.warmup_s, rule)
+        self.server = ServerWatch(self._take_sample, self._host_is_gone, options.warmup_s or 0.0)
+        self.stats_reset_s: float | None = None
+        self.host_died = False
+        self.interrupted = False
+        self.is_stopping = False
+        self.is_over = False
+        self.exit_code: int | None = None
+        self._rag = RagWatch(self._rag_is_gone)
+        self._stage = stage
+        self._say = say
+        self._csv: LocustCsv | None = None
+        self._flusher: gevent.Greenlet | None = None
+        self._is_closing = False
+        self._closed = Event()
+
+    @property
+    def users(self) -> int:
+        """How many are there at this moment."""
+        return int(self.environment.runner.user_count)
+
+    @property
+    def now_s(self) -> float:
+        """Seconds since its start."""
+        return RunClock(self.plan.start_unix_s).now_s()
+
+    def open(self) -> None:
+        """Begin to watch and to record, and let the processes know the plan."""
+        if self.directory is not None:
+            users = self.environment.runner.target_user_count
+            self.directory.describe(
+                describe_run(self.preparation, self.plan, self.supervisor, users)
+            )
+            self._csv = LocustCsv(self.environment, self.directory.path)
+        self._flusher = gevent.spawn(self._flush_for_ever)
+        clock = RunClock(self.plan.start_unix_s)
+        self.server.open(self.plan.url, self.supervisor.facts, clock)
+        if self.preparation.rag is not None:
+            self._rag.open(self.preparation.rag.url)
+        if self.workers is not None:
+            self.workers.send_plan()
+        else:
+            client_id = self.environment.runner.client_id
+            self._stage.open(self.plan, self.ledger, client_id, self.end_when_spent)
+
+    def stop_sending(self) -> None:
+        """Locust's `test_stopping`: send nothing new, wait for those Locust does not wait for."""
+        self.is_stopping = True
+        if self.workers is not None:
+            self.workers.drain(self.environment.stop_timeout or 0.0)
+        else:
+            self._stage.stop_sending()
+            self._stage.drain()
+
+    def close(self, report: Callable[["SwarmRun"], None]) -> None:
+        """Every process has drained: end all that watches and records, then report.
+
+        Whoever comes second, as by Ctrl-C, waits for the first and ends the process.
+        """
+        if self._is_closing:
+            self._closed.wait(CLOSING_S)
+            return
+        self._is_closing = True
+        try:
+            self._stage.close()
+            self._end_watching()
+            if self._csv is not None:
+                self._csv.close()
+            report(self)
+        finally:
+            self.is_over = True
+            self._closed.set()
+
+    def abandon(self) -> None:
+        """It could not start."""
+        self._end_watching()
+        self.is_over = self._is_closing = True
+        self._closed.set()
+
+    def reset(self) -> None:
+        """Locust's statistics were reset: the summary says from when it counts."""
+        self.stats_reset_s = self.now_s
+
+    def end_when_spent(self) -> None:
+        """End once all `--batches` are sent; a lost worker may have been the last to wait for."""
+        if not self.is_stopping and (self.workers is None or self.workers.all_spent):
+            end_swarm(self.environment)
+
+    def _end_watching(self) -> None:
+        self.server.close()
+        self._rag.close()
+        if self._flusher is not None:
+            self._flusher.kill()
+
+    def _flush_for_ever(self) -> None:
+        while True:
+            gevent.sleep(FLUSH_EVERY_S)
+            self.ledger.flush()
+            forget_seconds(self.environment.stats)
+            if self.workers is not None and not self.is_stopping:
+                self.workers.look()
+                self.end_when_spent()
+
+    def _take_sample(self, sample: ServerSample) -> None:
+        if self.directory is not None:
+            self.directory.server_metrics.append([astuple(sample)])
+
+    def _host_is_gone(self) -> None:
+        self._end_for(f"the host {self.plan.url}")
+
+    def _rag_is_gone(self) -> None:
+        service = self.preparation.rag
+        if self.is_stopping or service is None:
+            return  # a service of ours may go while the last requests are finished
+        self._end_for(f"the {self.preparation.options.labels.upper()} service {service.url}")
+
+    def _end_for(self, dead: str) -> None:
+        self.host_died = True
+        self._say(f"{dead} is gone: ending the run")
+        end_swarm(self.environment)
+
+
+def end_swarm(environment: Any) -> None:
+    """End the swarm as `-t` does."""
+    runner, headless = environment.runner, environment.parsed_options.headless
+    gevent.spawn(runner.quit if headless else runner.stop)
