@@ -3,7 +3,8 @@
 Locust imports its web stack (Flask, Jinja) for headless runs too, ZeroMQ for a single process, and
 requests for users that send nothing by it; gevent, when it patches the standard library, reads the
 metadata of every installed package again for each part that it patches: 25 times. Nothing is
-changed here, only put off, or done once.
+changed here, only put off, or done once. A Locust that takes something else of these modules than
+is known here is imported as it is.
 """
 
 import contextlib
@@ -44,8 +45,13 @@ def import_locust() -> Callable[[], None]:
     if not os.getenv(NO_PATCH):
         with _one_look_at_packages():
             import_module("gevent.monkey").patch_all()  # as Locust would; it finds it done
-    with _patching_later(), _put_off():
-        main: Callable[[], None] = import_module("locust.main").main
+    try:
+        with _patching_later(), _put_off():
+            main: Callable[[], None] = import_module("locust.main").main
+    except Exception:  # whatever a stand-in was not made for
+        for name in [name for name in sys.modules if name.partition(".")[0] == "locust"]:
+            del sys.modules[name]
+        main = import_module("locust.main").main
     return main
 
 
@@ -123,11 +129,22 @@ class _PatchingLoader(SourceFileLoader):
         vars(module)["ConnectionPool"].QueueCls = import_module("gevent.queue").LifoQueue
 
 
+class _StandIn(ModuleType):
+    """Has nothing of its own: what is not known beforehand is asked of the real module."""
+
+    def __getattr__(self, name: str) -> Any:
+        if sys.modules.get(self.__name__) is self:
+            raise AttributeError(name)
+        return getattr(import_module(self.__name__), name)
+
+
 class _StandIns:
     """Modules that hold nothing but functions; the first call brings all the real ones."""
 
     def __init__(self, group: Mapping[str, tuple[str, ...]]) -> None:
-        self.modules = {name: ModuleType(name) for name in group if name not in sys.modules}
+        self.modules: Mapping[str, ModuleType] = {
+            name: _StandIn(name) for name in group if name not in sys.modules
+        }
         self._calls: dict[Callable[..., Any], tuple[str, str]] = {}
         for name, module in self.modules.items():
             for attribute in group[name]:

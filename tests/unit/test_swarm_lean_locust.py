@@ -14,6 +14,44 @@ from loadgen.swarm.lean_locust import import_locust
 main = import_locust()
 """
 
+MOVED = """
+import sys
+import loadgen.swarm.lean_locust as lean
+lean.LATER = {later}
+main = lean.import_locust()
+import locust.env, locust.main, locust.runners, locust.web
+assert main is locust.main.main
+assert locust.env.WebUI is locust.web.WebUI
+assert type(locust.env.WebUI) is type
+assert locust.runners.UsersDispatcher.__module__ == "locust.dispatch"
+"""
+
+
+@pytest.mark.parametrize(
+    "later",
+    [
+        [{"locust.web": ("Moved",)}],
+        [
+            {"locust.web": ("WebUI",)},
+            {"locust.dispatch": ("UsersDispatcher",)},
+            {"locust.user": ()},
+        ],
+        [{"gevent.pool": ("Group",)}],
+    ],
+    ids=["a name", "a base class", "a name of another"],
+)
+def test_a_locust_whose_inside_has_moved_is_imported_as_it_is(later: list[object]) -> None:
+    subprocess.run([sys.executable, "-c", MOVED.format(later=later)], check=True, timeout=60)
+
+
+def test_what_was_not_known_beforehand_is_asked_of_the_real_module() -> None:
+    run("""
+import locust.argument_parser
+stand_in = locust.argument_parser.requests
+assert stand_in.Session.__module__ == "requests.sessions"
+assert stand_in.get.__module__ != "requests.api"
+""")
+
 
 def run(code: str, variables: Mapping[str, str] = MappingProxyType({})) -> None:
     environment = {**os.environ, **variables}
