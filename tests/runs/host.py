@@ -2,8 +2,8 @@
 
     python host.py PORT
 
-`/log` tells every prompt that arrived, in order; `/bodies` every request without its prompts. With
-`PORT vllm` it says that it is vLLM.
+`/log` tells every prompt that arrived, in order; `/bodies` every request without its prompts,
+`/headers` their headers. With `PORT vllm` it says that it is vLLM.
 """
 
 import asyncio
@@ -46,6 +46,7 @@ class Host:
         self.owner = owner
         self.prompts: list[str] = []
         self.bodies: list[dict] = []
+        self.headers: list[dict] = []
         self.served: Counter[str] = Counter()
         self.turn = asyncio.Lock()
 
@@ -62,12 +63,16 @@ class Host:
     async def all_bodies(self, request: web.Request) -> web.Response:
         return web.json_response(self.bodies)
 
+    async def all_headers(self, request: web.Request) -> web.Response:
+        return web.json_response(self.headers)
+
     async def complete(self, request: web.Request) -> web.StreamResponse:
         body = await request.json()
         model = body["model"]
         prompts = body["prompt"] if isinstance(body["prompt"], list) else [body["prompt"]]
         self.prompts += prompts
         self.bodies.append({name: body[name] for name in body if name != "prompt"})
+        self.headers.append(dict(request.headers))
         self.served[model] += 1
         if model == "storm" or (model == "flaky" and self.served[model] % 4 == 0):
             return web.json_response({"error": {"message": "out of order"}}, status=500)
@@ -107,6 +112,7 @@ def main() -> None:
     app.router.add_get("/v1/models", host.models)
     app.router.add_get("/log", host.log)
     app.router.add_get("/bodies", host.all_bodies)
+    app.router.add_get("/headers", host.all_headers)
     app.router.add_get("/version", host.version)
     app.router.add_post("/v1/completions", host.complete)
     web.run_app(app, host="127.0.0.1", port=int(sys.argv[1]), print=None, access_log=None)

@@ -32,6 +32,9 @@ class HostProcess:
     def bodies(self) -> list[dict[str, Any]]:
         return self._ask("bodies")
 
+    def headers(self) -> list[dict[str, str]]:
+        return self._ask("headers")
+
     def _ask(self, path: str) -> list[Any]:
         with urllib.request.urlopen(f"{self.url}/{path}", timeout=10) as answer:
             return list(json.load(answer))

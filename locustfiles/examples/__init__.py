@@ -1,0 +1,1 @@
+"""Locustfiles to start from, one idea each; `tests/runs/test_examples.py` runs them all."""
