@@ -8,8 +8,8 @@ from functools import cache
 from importlib import import_module
 from typing import Any
 
-from scheduler_plugin import guard
 from scheduler_plugin.engine_view import Nobody, Watcher
+from scheduler_plugin.guard import misfit_of, no_gain
 from scheduler_plugin.settings import OrderSettings
 
 # No vLLM import here: what has moved in a new vLLM must end in its own order, not in a crash.
@@ -57,7 +57,7 @@ def _vllm_config(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
 
 
 def _install(scheduler: Any, settings: OrderSettings) -> None:
-    misfit = guard.misfit_of(scheduler)
+    misfit = misfit_of(scheduler)
     if misfit is None:
         _replace_queue(scheduler, settings)
         return
@@ -97,7 +97,7 @@ def _say_what_is_on(scheduler: Any, settings: OrderSettings) -> None:
     stock = type(scheduler).__bases__[1].__name__
     shown = ", ".join(f"{name} {_shown(value)}" for name, value in asdict(settings).items())
     LOGGER.info("the context scheduler is on, within vLLM's %s: %s", stock, shown)
-    reason = guard.no_gain(scheduler, settings.policy)
+    reason = no_gain(scheduler, settings.policy)
     if reason is not None:
         LOGGER.warning("the context scheduler: %s", reason)
 

@@ -69,12 +69,6 @@ class AsyncUser(User):
                 name = getattr(task, "__name__", repr(task))
                 raise TypeError(f"{cls.__name__}.{name} must be `async def`: AsyncUser awaits it")
 
-    def on_start(self) -> Any:
-        """Called before the first task; plain or `async def`."""
-
-    def on_stop(self) -> Any:
-        """Called after the last task; plain or `async def`."""
-
     def fire_request(self, **request: Any) -> None:
         """Report a request from a task; takes what `events.request.fire` takes."""
         Engine.of_process().post(partial(self.environment.events.request.fire, **request))
