@@ -22,6 +22,7 @@ class Choice(Generic[R]):
 
     def __init__(
         self,
+        *,
         settings: OrderSettings,
         engine: EngineView[R],
         line: GroupLine[R],

@@ -11,8 +11,8 @@ from scheduler_plugin.tally import (
     SELECTION_BOUNDS_S,
     TURN_BOUNDS_REQUESTS,
     WAIT_BOUNDS_S,
+    AdmissionTally,
     Spread,
-    Tally,
 )
 
 PREFIX = "vllm:context_scheduler_"
@@ -68,7 +68,7 @@ class Exposition:
             SELECTION_BOUNDS_S,
         )
 
-    def add(self, tally: Tally) -> None:
+    def add(self, tally: AdmissionTally) -> None:
         """Add what was counted."""
         for reason, turns in tally.turns.items():
             _add(self._turns[reason], turns)

@@ -8,7 +8,7 @@ from typing import Any, Concatenate, ParamSpec
 
 from scheduler_plugin.engine_view import Contexts, Nobody, Reason, Watcher
 from scheduler_plugin.exposition import DIRECTORY, Exposition, reaches_metrics
-from scheduler_plugin.tally import Tally
+from scheduler_plugin.tally import AdmissionTally
 
 P = ParamSpec("P")
 LOGGER = logging.getLogger("vllm.context_scheduler")
@@ -16,12 +16,12 @@ FLUSH_EVERY_S = 0.25
 
 
 def _harmless(
-    method: Callable[Concatenate["Metrics", P], None],
-) -> Callable[Concatenate["Metrics", P], None]:
+    method: Callable[Concatenate["SchedulerMetrics", P], None],
+) -> Callable[Concatenate["SchedulerMetrics", P], None]:
     """A method whose first error ends the metrics, and nothing else."""
 
     @wraps(method)
-    def call(metrics: "Metrics", /, *args: P.args, **kwargs: P.kwargs) -> None:
+    def call(metrics: "SchedulerMetrics", /, *args: P.args, **kwargs: P.kwargs) -> None:
         try:
             method(metrics, *args, **kwargs)
         except Exception:
@@ -30,7 +30,7 @@ def _harmless(
     return call
 
 
-class Metrics:
+class SchedulerMetrics:
     """Watches a queue and writes down what it saw.
 
     Counting is plain Python; Prometheus is told every `FLUSH_EVERY_S` and when the engine has run
@@ -48,7 +48,7 @@ class Metrics:
         self._now_s = now_s
         self._due_s = 0.0
         self._waiting = 0
-        self._tally: Tally | Nobody = Tally()
+        self._tally: AdmissionTally | Nobody = AdmissionTally()
 
     @_harmless
     def arrived(self, is_labelled: bool) -> None:
@@ -93,10 +93,10 @@ class Metrics:
         """Tell Prometheus the last of it."""
         self._exposition.active.set(0)
         tally, self._tally = self._tally, Nobody()
-        if isinstance(tally, Tally):
+        if isinstance(tally, AdmissionTally):
             self._tell(tally, 0, 0)
 
-    def _tell(self, tally: Tally, requests: int, contexts: int) -> None:
+    def _tell(self, tally: AdmissionTally, requests: int, contexts: int) -> None:
         self._exposition.add(tally)
         self._exposition.set_waiting(requests, contexts)
         tally.clear()
@@ -123,4 +123,4 @@ def make_watcher(scheduler: Any, is_active: bool) -> Watcher[Any]:
         return Nobody()
     exposition.open()
     exposition.active.set(1)
-    return Metrics(exposition, lambda: bool(scheduler.running))
+    return SchedulerMetrics(exposition, lambda: bool(scheduler.running))

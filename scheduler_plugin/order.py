@@ -55,7 +55,14 @@ class ContextOrder(Generic[R]):
         self._oldest_skipped = 0
         self._overtakes = Overtakes(limit=max(settings.max_overtakes, 10_000))
         roots = Roots() if roots is None else roots
-        self._choice = Choice(settings, engine, self._line, self._grouping, self._overtakes, roots)
+        self._choice = Choice(
+            settings=settings,
+            engine=engine,
+            line=self._line,
+            grouping=self._grouping,
+            overtakes=self._overtakes,
+            roots=roots,
+        )
         self._offer: Offer[R] | None = None
         self._popped: Offer[R] | None = None
         self._turn: Group[R] | None = None

@@ -32,7 +32,7 @@ class Spread:
         self.total = 0.0
 
 
-class Tally:
+class AdmissionTally:
     """Watches a queue of vLLM requests. All but `overtakes_max` counts from the last `clear` on."""
 
     def __init__(self) -> None:

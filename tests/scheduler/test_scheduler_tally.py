@@ -12,11 +12,13 @@ from queue_invariants import all_done
 from virtual_engine import VirtualEngine
 from virtual_load import Mix, shuffled
 
-from scheduler_plugin.tally import Tally
+from scheduler_plugin.tally import AdmissionTally
 
 
-def watched(monkeypatch: pytest.MonkeyPatch, shape: EngineShape) -> tuple[VirtualEngine, Tally]:
-    tally = Tally()
+def watched(
+    monkeypatch: pytest.MonkeyPatch, shape: EngineShape
+) -> tuple[VirtualEngine, AdmissionTally]:
+    tally = AdmissionTally()
     monkeypatch.setattr("scheduler_plugin.metrics.make_watcher", lambda *_: tally)
     return VirtualEngine(shape), tally
 

@@ -60,12 +60,10 @@ SAME_NAMES: set[str] = {
     "CorpusError",
     "Document",
     "Found",
-    "Metrics",
     "Parser",
-    "Tally",
     "_Sending",
 }
-MANY_ARGUMENTS: set[str] = {"Library", "Choice"}
+MANY_ARGUMENTS: set[str] = {"Library"}
 
 FEWEST_LINES = 60
 """A shorter module with one importer is part of that importer."""

@@ -12,12 +12,12 @@ from typing import Any
 
 import pytest
 
-from scheduler_plugin.tally import Spread, Tally
+from scheduler_plugin.tally import AdmissionTally, Spread
 
 pytest.importorskip("prometheus_client")
 
 from scheduler_plugin.engine_view import Nobody
-from scheduler_plugin.metrics import FLUSH_EVERY_S, Metrics, make_watcher
+from scheduler_plugin.metrics import FLUSH_EVERY_S, SchedulerMetrics, make_watcher
 
 ROOT = Path(__file__).parents[2]
 
@@ -33,7 +33,7 @@ class Recorder:
         self.admitted: list[int] = []
         self.waiting: list[tuple[int, int]] = []
 
-    def add(self, tally: Tally) -> None:
+    def add(self, tally: AdmissionTally) -> None:
         self.admitted.append(sum(tally.wait_s.counts))
 
     def set_waiting(self, requests: int, contexts: int) -> None:
@@ -46,7 +46,7 @@ class Bench:
     def __init__(self, exposition: Any) -> None:
         self.now_s = 100.0
         self.is_running = True
-        self.metrics = Metrics(exposition, lambda: self.is_running, lambda: self.now_s)
+        self.metrics = SchedulerMetrics(exposition, lambda: self.is_running, lambda: self.now_s)
 
     def admit(self) -> None:
         self.metrics.arrived(is_labelled=True)
@@ -67,7 +67,7 @@ def test_a_spread_counts_by_bucket_and_adds_up() -> None:
 
 
 def test_tokens_are_resident_or_cold() -> None:
-    tally = Tally()
+    tally = AdmissionTally()
     tally.admitted(request(prompt=100, cached=64), 1.0, 0)
     tally.admitted(request(prompt=50, cached=0), 1.0, 0)
     tally.admitted(request(prompt=10, cached=12), 1.0, 0)
@@ -75,7 +75,7 @@ def test_tokens_are_resident_or_cold() -> None:
 
 
 def test_the_most_overtakes_are_kept_from_the_start_on() -> None:
-    tally = Tally()
+    tally = AdmissionTally()
     tally.admitted(request(), 1.0, 9)
     tally.clear()
     tally.admitted(request(), 1.0, 3)
@@ -141,7 +141,7 @@ def test_an_aborted_queue_is_seen_to_be_empty() -> None:
 
 
 class Broken(Recorder):
-    def add(self, tally: Tally) -> None:
+    def add(self, tally: AdmissionTally) -> None:
         raise OSError("no space left on device")
 
 
