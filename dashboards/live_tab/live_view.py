@@ -7,11 +7,9 @@ from typing import TYPE_CHECKING, Any
 
 import gevent
 
-from dashboards.live_tab.context_table import MOST_CONTEXTS, ContextFigures, ContextTable
 from dashboards.live_tab.sampler import Sampler
-from dashboards.live_tab.series import COLUMNS, Series
-from dashboards.live_tab.served import served
-from dashboards.live_tab.timeline import Timeline
+from dashboards.live_tab.series import COLUMNS, LiveSeries
+from dashboards.live_tab.served import MOST_CONTEXTS, ContextFigures, ContextTable, Timeline, served
 from loadgen.swarm.sending.ledger import Row
 
 if TYPE_CHECKING:
@@ -23,7 +21,7 @@ TABLE_EVERY_S = 2.0
 
 
 class LiveView:
-    """Series, timeline and table of the current swarm, or of the last one after its end.
+    """LiveSeries, timeline and table of the current swarm, or of the last one after its end.
 
     `epoch` names what they are of: it changes when a swarm starts and when statistics are reset.
     """
@@ -99,7 +97,7 @@ class LiveView:
     def _clear(self) -> None:
         self._run = run = self.leader.run
         self.epoch = next(self._epochs)
-        self.series, self.timeline, self.contexts = Series(), Timeline(), ContextTable()
+        self.series, self.timeline, self.contexts = LiveSeries(), Timeline(), ContextTable()
         self.sampler = None if run is None else Sampler(run)
         self._unread: list[list[Row] | str] = []
         self._last_table: list[list[Any]] = []

@@ -43,7 +43,7 @@ class Rows(NamedTuple):
     rows: list[Figures]
 
 
-class Series:
+class LiveSeries:
     """A row each `step_s` seconds; once there are too many, the step doubles and pairs merge."""
 
     def __init__(self, most_rows: int = MOST_ROWS) -> None:

@@ -15,12 +15,10 @@ from flask import Blueprint, Flask, Response
 from flask.testing import FlaskClient
 
 from dashboards.live_tab import pages
-from dashboards.live_tab.context_table import ContextTable
 from dashboards.live_tab.live_view import LiveView
-from dashboards.live_tab.series import COLUMNS, Series
-from dashboards.live_tab.served import Served, served
-from dashboards.live_tab.timeline import Timeline
-from dashboards.live_tab.window import WINDOW_S, Reading, Window
+from dashboards.live_tab.sampler import WINDOW_S, Reading, Window
+from dashboards.live_tab.series import COLUMNS, LiveSeries
+from dashboards.live_tab.served import ContextTable, Served, Timeline, served
 from loadgen.record import RequestRecord
 from loadgen.runs.csv_log import to_csv
 from loadgen.runs.directory import RunDirectory
@@ -76,7 +74,7 @@ def figures(**values: float) -> tuple[float | None, ...]:
 
 
 def test_an_hour_fits_and_keeps_its_span_its_means_and_its_peaks() -> None:
-    series = Series()
+    series = LiveSeries()
     for second in range(3600):
         peak = 900.0 if second == 2000 else 5.0
         series.add(figures(at_s=second, requests_per_s=second % 2, ttft_p99_ms=peak))
@@ -94,7 +92,7 @@ def test_an_hour_fits_and_keeps_its_span_its_means_and_its_peaks() -> None:
 
 
 def test_increments_add_up_to_the_whole_also_with_an_odd_row_left_over() -> None:
-    series, seen, step_s = Series(most_rows=10), [], 1
+    series, seen, step_s = LiveSeries(most_rows=10), [], 1
     for second in range(100):
         series.add(figures(at_s=second))
         assert len(series.since(0).rows) <= 10
@@ -108,7 +106,7 @@ def test_increments_add_up_to_the_whole_also_with_an_odd_row_left_over() -> None
 
 
 def test_unknown_seconds_stay_unknown() -> None:
-    series = Series(most_rows=2)
+    series = LiveSeries(most_rows=2)
     for value in (None, None, 3.0, None):
         series.add(figures(running=value) if value else figures())
     at = COLUMNS.index("running")
