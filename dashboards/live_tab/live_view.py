@@ -9,7 +9,7 @@ import gevent
 
 from dashboards.live_tab.sampler import Sampler
 from dashboards.live_tab.series import COLUMNS, LiveSeries
-from dashboards.live_tab.served import MOST_CONTEXTS, ContextFigures, ContextTable, Timeline, served
+from dashboards.live_tab.served import ContextTable, Timeline, served
 from loadgen.swarm.sending.ledger import Row
 
 if TYPE_CHECKING:
@@ -67,10 +67,10 @@ class LiveView:
             "max_lag_ms": ready.options.max_lag_ms if ready is not None else None,
         }
 
-    def all_contexts(self) -> tuple[list[tuple[str, ContextFigures]], ContextFigures]:
-        """Every context that is told apart, by its requests, and what the others add up to."""
+    def all_contexts(self) -> ContextTable:
+        """The table with every request so far."""
         self._take_in()
-        return self.contexts.top(MOST_CONTEXTS)
+        return self.contexts
 
     def _hear(self, rows: list[Row] | str) -> None:
         """The ledger's rows; they are read once a second."""
@@ -136,7 +136,7 @@ class LiveView:
                 figures.failed,
                 figures.ttft_ms.quantile(0.5),
                 figures.ttft_ms.quantile(0.95),
-                figures.cached_share,
+                self.contexts.cached_share(figures),
             ]
             for name, figures in named
         ]

@@ -8,6 +8,7 @@ import orjson
 from flask import Blueprint, Response, request, send_from_directory
 
 from dashboards.live_tab.live_view import LiveView
+from dashboards.live_tab.served import MOST_CONTEXTS
 from loadgen.runs.csv_log import to_csv
 
 DOWNLOADS: dict[str, str] = {
@@ -56,7 +57,8 @@ class Downloads:
         return _attachment(_content(path, path.stat().st_size), f"{path.parent.name}_{path.name}")
 
     def _contexts(self) -> str:
-        top, others = self._view.all_contexts()
+        table = self._view.all_contexts()
+        top, others = table.top(MOST_CONTEXTS)
         named = [*top, (OTHERS, others)] if others.requests else top
         rows = [
             (
@@ -66,8 +68,8 @@ class Downloads:
                 figures.ttft_ms.quantile(0.5),
                 figures.ttft_ms.quantile(0.95),
                 figures.prompt_tokens,
-                figures.cached_tokens if figures.tells_cached else None,
-                figures.cached_share,
+                table.cached_tokens(figures),
+                table.cached_share(figures),
             )
             for name, figures in named
         ]

@@ -1,14 +1,16 @@
 """One row of figures each second, from what a run counts anyway."""
 
 from collections import deque
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from dashboards.live_tab.series import Figures
+from loadgen.stats.metrics import CATALOG, figure_of
 from loadgen.stats.self_watch import ClientSample
 from loadgen.stats.server_counters import server_figures
 from loadgen.stats.server_metrics import ServerSample
-from loadgen.stats.sketch import GAMMA, Sketch
+from loadgen.stats.sketch import Sketch, bucket_middle
 from loadgen.stats.tally import Tally
 
 WINDOW_S = 5
@@ -21,31 +23,14 @@ class Reading:
     """A tally at one moment; `sketches` are those of `METRICS` in their wire form."""
 
     at_s: float
-    ok: int
-    failed: int
-    output_tokens: int
-    prompt_tokens: int
-    cached_tokens: int
-    tells_cached: bool
-    judged: int
-    good: int
+    counts: Mapping[str, float | None]
     sketches: tuple[dict[str, Any], ...]
 
     @classmethod
     def take(cls, tally: Tally, at_s: float) -> "Reading":
         """Read the tally now, `at_s` seconds after the run's start."""
-        return cls(
-            at_s=at_s,
-            ok=tally.ok,
-            failed=tally.failed,
-            output_tokens=tally.output_tokens,
-            prompt_tokens=tally.prompt_tokens,
-            cached_tokens=tally.cached_tokens,
-            tells_cached=tally.sketches["cached_tokens"].count > 0,
-            judged=tally.judged,
-            good=tally.good or 0,
-            sketches=tuple(tally.sketches[name].to_wire() for name in METRICS),
-        )
+        sketches = tuple(tally.sketches[name].to_wire() for name in METRICS)
+        return cls(at_s, tally.counts, sketches)
 
 
 class Window:
@@ -57,27 +42,20 @@ class Window:
     def add(self, reading: Reading) -> None:
         self._readings.append(reading)
 
+    def _gained(self, name: str) -> float | None:
+        before, now = (self._readings[at].counts[name] for at in (0, -1))
+        return None if now is None else now - (before or 0)
+
     def per_s(self, name: str) -> float:
-        """By how much a count rose in a second; 0 until there are two readings."""
-        first, last = self._readings[0], self._readings[-1]
-        span_s = last.at_s - first.at_s
-        return (getattr(last, name) - getattr(first, name)) / span_s if span_s > 0 else 0.0
+        """By how much one of `metrics.COUNTS` rose in a second; 0 until there are two readings."""
+        span_s = self._readings[-1].at_s - self._readings[0].at_s
+        return (self._gained(name) or 0) / span_s if span_s > 0 else 0.0
 
-    @property
-    def told_hit_rate(self) -> float | None:
-        """Cached over all prompt tokens by the replies, None where they do not tell."""
-        first, last = self._readings[0], self._readings[-1]
-        tokens = last.prompt_tokens - first.prompt_tokens
-        if not last.tells_cached or tokens <= 0:
-            return None
-        return (last.cached_tokens - first.cached_tokens) / tokens
-
-    @property
-    def goodput_share(self) -> float | None:
-        """Requests within their objective over those held against one, None where none ended."""
-        first, last = self._readings[0], self._readings[-1]
-        judged = last.judged - first.judged
-        return (last.good - first.good) / judged if judged > 0 else None
+    def share(self, name: str) -> float | None:
+        """A share of the catalogue, of what came in these seconds; None where it is not known."""
+        metric = CATALOG[name]
+        gained = {each: self._gained(each) for each in (metric.part, metric.whole)}
+        return figure_of(metric, gained, 0.0)
 
     def quantiles(self, metric: str) -> tuple[float | None, ...]:
         """p50, p95 and p99 of what was added to a sketch, each None where nothing was."""
@@ -100,7 +78,7 @@ def gain(first: dict[str, Any], last: dict[str, Any]) -> Sketch:
     gained = Sketch()
     gained.add(0.0, last["zeros"] - first["zeros"])
     for index, count in counts.items():
-        gained.add(GAMMA**index * 2 / (GAMMA + 1), count)
+        gained.add(bucket_middle(index), count)
     return gained
 
 
@@ -132,7 +110,7 @@ class Sampler:
                 window.per_s("ok"),
                 window.per_s("failed"),
                 window.per_s("output_tokens"),
-                window.goodput_share,
+                window.share("goodput_share"),
                 *window.quantiles("ttft_ms"),
                 *window.quantiles("itl_ms"),
                 *self._cache(),
@@ -156,7 +134,7 @@ class Sampler:
         return (
             gained["hit_rate"],
             gained["external_hit_rate"],
-            self._window.told_hit_rate,
+            self._window.share("cached_share"),
             last.kv_cache_usage,
             last.running,
             last.waiting,

@@ -3,18 +3,21 @@
 import csv
 import io
 from collections import Counter, deque
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, NamedTuple
 
-from loadgen.record import COLUMNS, RequestRecord
-from loadgen.runs.csv_log import without_formula
+from loadgen.record import COLUMNS
+from loadgen.runs.csv_log import with_formula
+from loadgen.stats.metrics import CATALOG, figure_of
 from loadgen.stats.sketch import Sketch
 from loadgen.swarm.sending.ledger import Row
 
 MOST_ERROR_CHARACTERS = 160
 
 _AT = {name: COLUMNS.index(name) for name in COLUMNS}
+_TEXTS = ("request_id", "context_id", "rag_context_id", "outcome", "error")
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,68 +37,51 @@ class Served:
     outcome: str
     error: str
 
-    @property
-    def cached_share(self) -> float | None:
-        """Cached over all prompt tokens, 0 to 1; None where the host does not tell."""
-        if self.cached_tokens is None or not self.prompt_tokens:
-            return None
-        return self.cached_tokens / self.prompt_tokens
+    def cached_share(self, host_tells: bool) -> float | None:
+        """Of its own prompt, by the catalogue's rule: a reply that does not say it took 0 tokens
+        from a cache where the host tells of others."""
+        cached = self.cached_tokens
+        if cached is None and host_tells and self.outcome == "ok":
+            cached = 0
+        return cached_share(cached, self.prompt_tokens)
+
+
+def cached_share(cached_tokens: int | None, prompt_tokens: int | None) -> float | None:
+    """As the catalogue of metrics has it, of any requests; None where the host does not tell."""
+    counts = {"cached_tokens": cached_tokens, "prompt_tokens": prompt_tokens}
+    return figure_of(CATALOG["cached_share"], counts, 0.0)
 
 
 def served(rows: list[Row] | str) -> Iterator[Served]:
     """Those of the rows that ended by themselves, well or badly."""
     if isinstance(rows, str):
-        for cells in csv.reader(io.StringIO(rows)):
-            if cells[_AT["outcome"]] != "cancelled":
-                yield _of_cells(cells)
-        return
-    for record, _ in rows:
-        if record.outcome != "cancelled":
-            yield _of_record(record)
+        found = (partial(_parsed, cells) for cells in csv.reader(io.StringIO(rows)))
+    else:
+        found = (partial(getattr, record) for record, _ in rows)
+    return (_served(value) for value in found if value("outcome") != "cancelled")
 
 
-def _of_record(record: RequestRecord) -> Served:
-    retrieved = record.retrieval_ms is not None
+def _served(value: Callable[[str], Any]) -> Served:
+    """Of a request that has the value of each column by its name."""
+    retrieved = value("retrieval_ms") is not None
     return Served(
-        request_id=record.request_id,
-        context_id=record.rag_context_id if retrieved else record.context_id,
-        first_token_s=record.first_token_s,
-        end_s=record.end_s,
-        ttft_ms=record.ttft_ms,
-        prompt_tokens=record.prompt_tokens,
-        cached_tokens=record.cached_tokens,
-        outcome=record.outcome,
-        error=record.error[:MOST_ERROR_CHARACTERS],
+        request_id=value("request_id"),
+        context_id=value("rag_context_id" if retrieved else "context_id"),
+        first_token_s=value("first_token_s"),
+        end_s=value("end_s"),
+        ttft_ms=value("ttft_ms"),
+        prompt_tokens=value("prompt_tokens"),
+        cached_tokens=value("cached_tokens"),
+        outcome=value("outcome"),
+        error=value("error")[:MOST_ERROR_CHARACTERS],
     )
 
 
-def _of_cells(cells: list[str]) -> Served:
-    retrieved = bool(cells[_AT["retrieval_ms"]])
-    return Served(
-        request_id=cells[_AT["request_id"]],
-        context_id=_text(cells[_AT["rag_context_id" if retrieved else "context_id"]]),
-        first_token_s=_parsed_number(cells[_AT["first_token_s"]]),
-        end_s=float(cells[_AT["end_s"]]),
-        ttft_ms=_parsed_number(cells[_AT["ttft_ms"]]),
-        prompt_tokens=_parsed_whole(cells[_AT["prompt_tokens"]]),
-        cached_tokens=_parsed_whole(cells[_AT["cached_tokens"]]),
-        outcome=cells[_AT["outcome"]],
-        error=_text(cells[_AT["error"]])[:MOST_ERROR_CHARACTERS],
-    )
-
-
-def _text(cell: str) -> str:
-    """What `without_formula` made the cell of."""
-    is_guarded = cell.startswith("'") and without_formula(cell[1:]) == cell
-    return cell[1:] if is_guarded else cell
-
-
-def _parsed_number(cell: str) -> float | None:
-    return float(cell) if cell else None
-
-
-def _parsed_whole(cell: str) -> int | None:
-    return int(cell) if cell else None
+def _parsed(cells: list[str], name: str) -> Any:
+    cell = cells[_AT[name]]
+    if name in _TEXTS:
+        return with_formula(cell)
+    return (int if name.endswith("_tokens") else float)(cell) if cell else None
 
 
 MOST_MARKS = 3000
@@ -123,6 +109,7 @@ class Timeline:
         self._next_number = 0
         self._numbers: dict[str, int] = {}
         self._uses: Counter[str] = Counter()
+        self._host_tells = False
 
     def add(self, request: Served) -> None:
         """Append a request, and forget the oldest where there are too many."""
@@ -131,6 +118,7 @@ class Timeline:
             self._numbers[context_id] = self._next_number
             self._next_number += 1
         self._uses[context_id] += 1
+        self._host_tells |= request.cached_tokens is not None
         self._ring.append(request)
         self._added += 1
         if len(self._ring) > self._most_marks:
@@ -155,7 +143,7 @@ class Timeline:
 
     def _mark(self, request: Served) -> tuple[Any, ...]:
         served_s = request.end_s if request.first_token_s is None else request.first_token_s
-        share = request.cached_share
+        share = request.cached_share(self._host_tells)
         mark = (
             self._numbers[request.context_id],
             round(served_s, 4),
@@ -183,7 +171,6 @@ class ContextFigures:
     failed: int = 0
     prompt_tokens: int = 0
     cached_tokens: int = 0
-    tells_cached: bool = False
     ttft_ms: Sketch = field(default_factory=Sketch)
 
     def add(self, request: Served) -> None:
@@ -196,7 +183,6 @@ class ContextFigures:
             self.ttft_ms.add(max(request.ttft_ms, 0.0))
         self.prompt_tokens += request.prompt_tokens or 0
         self.cached_tokens += request.cached_tokens or 0
-        self.tells_cached |= request.cached_tokens is not None
 
     def merge(self, other: "ContextFigures") -> None:
         """Add all of `other`."""
@@ -204,15 +190,7 @@ class ContextFigures:
         self.failed += other.failed
         self.prompt_tokens += other.prompt_tokens
         self.cached_tokens += other.cached_tokens
-        self.tells_cached |= other.tells_cached
         self.ttft_ms.merge(other.ttft_ms)
-
-    @property
-    def cached_share(self) -> float | None:
-        """Cached over all prompt tokens, 0 to 1; None where the host does not tell."""
-        if not self.tells_cached or not self.prompt_tokens:
-            return None
-        return self.cached_tokens / self.prompt_tokens
 
 
 class ContextTable:
@@ -222,9 +200,12 @@ class ContextTable:
         self._figures: dict[str, ContextFigures] = {}
         self._others = ContextFigures()
         self._most_contexts = most_contexts
+        self._host_tells = False
 
     def add(self, request: Served) -> None:
         """Count one request under its context."""
+        is_ok = request.outcome == "ok"
+        self._host_tells |= is_ok and request.cached_tokens is not None
         figures = self._figures.get(request.context_id)
         if figures is None:
             if len(self._figures) >= self._most_contexts:
@@ -241,3 +222,11 @@ class ContextTable:
         for _, figures in ranked[number:]:
             others.merge(figures)
         return ranked[:number], others
+
+    def cached_tokens(self, figures: ContextFigures) -> int | None:
+        """Of these figures; None where the host told none of any context."""
+        return figures.cached_tokens if self._host_tells else None
+
+    def cached_share(self, figures: ContextFigures) -> float | None:
+        """The same over all prompt tokens, 0 to 1."""
+        return cached_share(self.cached_tokens(figures), figures.prompt_tokens)

@@ -129,7 +129,7 @@ def test_rates_and_quantiles_are_of_the_last_seconds_only() -> None:
     assert window.per_s("ok") == 4
     assert window.per_s("failed") == 1
     assert window.per_s("output_tokens") == 32
-    assert window.told_hit_rate == pytest.approx(0.64)
+    assert window.share("cached_share") == pytest.approx(0.64)
 
 
 def test_a_second_without_replies_has_no_latency() -> None:
@@ -138,7 +138,7 @@ def test_a_second_without_replies_has_no_latency() -> None:
     for second in range(WINDOW_S + 2):
         window.add(Reading.take(tally, float(second)))
     assert window.quantiles("ttft_ms") == (None, None, None)
-    assert window.told_hit_rate is None
+    assert window.share("cached_share") is None
     assert window.per_s("ok") == 0
 
 
@@ -147,12 +147,12 @@ def test_goodput_is_that_of_the_last_seconds() -> None:
     window.add(Reading.take(tally, 0.0))
     tally.add(record(0, "c"))
     window.add(Reading.take(tally, 1.0))
-    assert window.goodput_share is None, "nothing was held against an objective"
+    assert window.share("goodput_share") is None, "nothing was held against an objective"
     for second in range(2, 20):
         tally.add(record(0, "c", slo_met=second < 12))
         tally.add(record(0, "c", slo_met=True))
         window.add(Reading.take(tally, float(second)))
-    assert window.goodput_share == 0.5
+    assert window.share("goodput_share") == 0.5
 
 
 # ---- requests ----------------------------------------------------------------------------------
@@ -208,9 +208,29 @@ def test_every_request_is_in_the_table_and_the_most_frequent_contexts_stand_firs
         table.add(requests(4, contexts=8)[3])
     top, others = table.top(2)
     assert [(name, row.requests) for name, row in top] == [("c3", 11), ("c0", 8)]
-    assert top[0][1].cached_share == pytest.approx(0.64)
+    assert table.cached_share(top[0][1]) == pytest.approx(0.64)
     assert sum(row.requests for _, row in top) + others.requests == 63
     assert others.ttft_ms.count == others.requests
+
+
+def test_a_reply_that_does_not_say_took_nothing_from_a_cache_where_the_host_told_of_others() -> (
+    None
+):
+    """Only every fourth reply says, as of a host that leaves a 0 out: one share everywhere."""
+    told = [replace(each, cached_tokens=None) for each in requests(3, contexts=4)]
+    told += requests(4, contexts=4)[3:]
+    timeline, table = Timeline(), ContextTable()
+    for request in told:
+        timeline.add(request)
+        table.add(request)
+    assert [mark[3] for mark in timeline.since(0).marks] == [0, 0, 0, 0.64]
+    top, _ = table.top(4)
+    assert {name: table.cached_share(row) for name, row in top} == pytest.approx(
+        {"c0": 0, "c1": 0, "c2": 0, "c3": 0.64}
+    )
+    silent = ContextTable()
+    silent.add(told[0])
+    assert silent.cached_share(silent.top(1)[0][0][1]) is None
 
 
 # ---- routes ------------------------------------------------------------------------------------
