@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 from matplotlib.figure import Figure
 
-from dashboards.studies.cell import COMPUTED, EACH_COMPUTED, Cells, StudyCell
+from dashboards.studies.cell import COMPUTED, EACH_COMPUTED, FIRST, Cells, StudyCell, is_number
 from dashboards.studies.wording import count, duration, percent
 
 
@@ -48,7 +48,6 @@ COLUMNS: dict[str, Column] = {
     "retrieval_share": ("of TTFT", percent),
 }
 """What a summary's figure is called in a table, and how it is written."""
-FIRST = "ttft_mean_ms"
 LATENCY = ("requests", "ttft_p50_ms", FIRST, "ttft_p95_ms")
 REUSED = ("hit_rate", COMPUTED)
 
@@ -78,11 +77,7 @@ def _shown_figure(cells: Cells, name: str) -> str:
 
 
 def _order(key: tuple[str, ...]) -> list[tuple[float, str]]:
-    return [(float(part), "") if _is_number(part) else (0.0, part) for part in key]
-
-
-def _is_number(text: str) -> bool:
-    return text.replace(".", "", 1).isdigit()
+    return [(float(part), "") if is_number(part) else (0.0, part) for part in key]
 
 
 @dataclass(frozen=True, slots=True)

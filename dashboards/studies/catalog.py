@@ -31,62 +31,42 @@ TASK2 = Study(
     " plugin, which serves them context by context. They are sent as shuffled batches, all requests"
     " of one at once, or by single users.",
     (
-        StudyQuestion(
+        Gain(
             "size",
-            ("size",),
-            Gain(
-                "size",
-                "Does context order help, on a cache of which size?",
-                "kv_tokens",
-                "tokens of cache",
-                "cache of the engine, tokens",
-            ).answer,
-        ),
+            "Does context order help, on a cache of which size?",
+            "kv_tokens",
+            "tokens of cache",
+            "cache of the engine, tokens",
+        ).as_question,
         StudyQuestion("why", ("size",), why),
-        StudyQuestion(
+        Gain(
             "batch",
-            ("batch",),
-            Gain(
-                "batch",
-                "How large must a batch be?",
-                "batch_size",
-                "requests in a batch",
-                "requests in a batch",
-            ).answer,
-        ),
-        StudyQuestion(
+            "How large must a batch be?",
+            "batch_size",
+            "requests in a batch",
+            "requests in a batch",
+        ).as_question,
+        Gain(
             "diversity",
-            ("diversity",),
-            Gain(
-                "diversity",
-                "How does it depend on the number of contexts?",
-                "contexts",
-                "contexts",
-                "contexts",
-            ).answer,
-        ),
-        StudyQuestion(
+            "How does it depend on the number of contexts?",
+            "contexts",
+            "contexts",
+            "contexts",
+        ).as_question,
+        Gain(
             "length",
-            ("length",),
-            Gain(
-                "length",
-                "How does it depend on the length of contexts?",
-                "context_tokens",
-                "tokens in a context",
-                "context, tokens",
-            ).answer,
-        ),
-        StudyQuestion(
+            "How does it depend on the length of contexts?",
+            "context_tokens",
+            "tokens in a context",
+            "context, tokens",
+        ).as_question,
+        Gain(
             "users",
-            ("users",),
-            Gain(
-                "users",
-                "And without batches, for users who wait for their replies?",
-                "users",
-                "users",
-                "users",
-            ).answer,
-        ),
+            "And without batches, for users who wait for their replies?",
+            "users",
+            "users",
+            "users",
+        ).as_question,
     ),
 )
 
@@ -101,17 +81,13 @@ TASK3 = Study(
         StudyQuestion("documents", ("documents",), documents),
         StudyQuestion("retrieval", ("users",), retrieval),
         StudyQuestion("labels", ("labels",), order_by_label),
-        StudyQuestion(
+        Gain(
             "size",
-            ("size",),
-            Gain(
-                "size",
-                "What is order by found labels worth, on a cache of which size?",
-                "kv_tokens",
-                "tokens of cache",
-                "cache of the engine, tokens",
-            ).answer,
-        ),
+            "What is order by found labels worth, on a cache of which size?",
+            "kv_tokens",
+            "tokens of cache",
+            "cache of the engine, tokens",
+        ).as_question,
     ),
 )
 

@@ -6,7 +6,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from statistics import median
 
+PLAIN, NO_REUSE = "vllm", "vllm-no-prefix-cache"
+ORDERED, OFFLOAD = "vllm-context", "vllm-lmcache"
+"""Names of targets as the catalog has them."""
 COLD = "cold"
+FIRST = "ttft_mean_ms"
 COMPUTED = "computed_prompt_tokens"
 EACH_COMPUTED = "computed_tokens_a_request"
 """Not of the sweep: runs of a fixed time answer more or fewer requests."""
@@ -84,12 +88,26 @@ class Cells:
     def values(self, setting: str) -> list[str]:
         """The different values of a setting, numbers by size, else as they come."""
         found = dict.fromkeys(cell.settings.get(setting, "") for cell in self.all)
-        return sorted(found, key=_size) if all(_is_number(value) for value in found) else [*found]
+        return sorted(found, key=float) if all(map(is_number, found)) else [*found]
+
+    def by(self, setting: str) -> list[tuple[str, "Cells"]]:
+        """Each value of a setting with its cells."""
+        return [(value, self.where(**{setting: value})) for value in self.values(setting)]
+
+    def medians(self, setting: str, name: str) -> dict[str, float]:
+        """Of each value of a setting the median of a figure, where there is any."""
+        found = {value: cells.median(name) for value, cells in self.by(setting)}
+        return {value: middle for value, middle in found.items() if middle is not None}
 
     def figures(self, name: str) -> list[float]:
         """The figure of each cell that has it and may be used."""
         found = (cell.figure(name) for cell in self.all)
         return [value for value in found if value is not None]
+
+    def by_repeat(self, name: str) -> dict[int, float]:
+        """A figure by the number of the repeat, where there is any."""
+        found = ((cell.repeat, cell.figure(name)) for cell in self.all)
+        return {repeat: value for repeat, value in found if value is not None}
 
     def median(self, name: str) -> float | None:
         """The median over the cells, None without any."""
@@ -102,21 +120,13 @@ class Cells:
 
 def same(one: str, other: str) -> bool:
     """Whether two settings mean the same: 1 is 1.0."""
-    return one == other or (_is_number(one) and _is_number(other) and float(one) == float(other))
+    return one == other or (is_number(one) and is_number(other) and float(one) == float(other))
 
 
-def _is_number(text: str) -> bool:
+def is_number(text: str) -> bool:
+    """Whether it is one as Python writes it."""
     try:
         float(text)
     except ValueError:
         return False
     return True
-
-
-def _size(text: str) -> float:
-    return float(text)
-
-
-PLAIN, NO_REUSE = "vllm", "vllm-no-prefix-cache"
-ORDERED = "vllm-context"
-OFFLOAD = "vllm-lmcache"

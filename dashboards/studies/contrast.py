@@ -170,9 +170,9 @@ class Contrasts:
     def said(
         self,
         when: str,
-        what: str,
-        better: str,
-        worse: str,
+        what: str = "the first token",
+        better: str = "comes {} times as fast",
+        worse: str = "takes {} times as long",
         nothing: str = "a difference in time to first token",
     ) -> str:
         """`WHEN, WHAT comes 2.4 and 1.8 times as fast with A and B …; there is no evidence of …

@@ -3,7 +3,7 @@
 import shlex
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -11,9 +11,9 @@ from typing import Any
 from dashboards.figures.style import save_svg
 from dashboards.report.wording import listed
 from dashboards.studies.answer import StudyAnswer, section
-from dashboards.studies.cell import COLD, Cells, StudyCell
+from dashboards.studies.cell import COLD, Cells
 from dashboards.studies.overview import Summary, SummaryEntry
-from dashboards.studies.study import QUICK, StudyPlan, StudyQuestion
+from dashboards.studies.study import QUICK, Study, StudyPlan, StudyQuestion
 from loadgen.runs.recorded import RecordedRun, argument
 from loadgen.sweep.matrix import cells_of
 from loadgen.sweep.table import Cell as SweepCell
@@ -101,34 +101,41 @@ def answers(plan: StudyPlan, cells: Cells) -> list[tuple[StudyQuestion, StudyAns
 
 
 def write_page(plan: StudyPlan, cells: Cells, measured: Provenance, folder: Path) -> Path:
-    """Write the page, its pictures and its summary into a folder that is there; returns the path
-    of the page, which is named as the study."""
-    found, name = answers(plan, cells), plan.study.name
-    text = "\n\n".join(_page(plan, cells, measured, found, name))
-    for _, answer in found:
-        for picture in answer.pictures if answer is not None else ():
-            save_svg(picture.figure, folder / f"{name}-{picture.name}.svg")
-    page = folder / f"{name}.md"
-    page.write_text(f"{text}\n", encoding="utf-8")
-    _summary(plan, measured, found).write(folder)
+    """Write page, pictures and summary into a folder that is there; returns the page."""
+    found = answers(plan, cells)
+    given = [(question.key, answer) for question, answer in found if answer is not None]
+    blocks = _page(plan, cells, measured, found)
+    return publish(plan.study, measured, given, blocks, folder)
+
+
+def publish(
+    study: Study,
+    measured: Provenance,
+    found: Sequence[tuple[str, StudyAnswer]],
+    blocks: Iterable[str],
+    folder: Path,
+) -> Path:
+    """Write a page of these blocks, named as the study, with the pictures of its answers and its
+    summary for the overview; returns the path of the page."""
+    entries = []
+    for key, answer in found:
+        pictures = [(f"{study.name}-{each.name}.svg", each) for each in answer.pictures]
+        for name, picture in pictures:
+            save_svg(picture.figure, folder / name)
+        shown = tuple((name, picture.shows) for name, picture in pictures)
+        entries.append(SummaryEntry(key, answer.question, answer.sentences, shown))
+    page = folder / f"{study.name}.md"
+    page.write_text("\n\n".join(blocks) + "\n", encoding="utf-8")
+    Summary(study.name, study.title, **asdict(measured), entries=tuple(entries)).write(folder)
     return page
 
 
-def _summary(
-    plan: StudyPlan, measured: Provenance, found: Sequence[tuple[StudyQuestion, StudyAnswer | None]]
-) -> Summary:
-    name = plan.study.name
-    entries = [
-        SummaryEntry(
-            question.key,
-            answer.question,
-            answer.sentences,
-            tuple((f"{name}-{each.name}.svg", each.shows) for each in answer.pictures),
-        )
-        for question, answer in found
-        if answer is not None
-    ]
-    return Summary(name, plan.study.title, **asdict(measured), entries=tuple(entries))
+def beginning(study: Study, measured: Provenance) -> str:
+    """Title, introduction, and what was measured when and where."""
+    return (
+        f"# {study.title}\n\n{study.introduction}\n\n```sh\n{measured.command}\n```\n\n"
+        f"Measured {measured.when} on {measured.machine}, {measured.versions}."
+    )
 
 
 def _page(
@@ -136,22 +143,17 @@ def _page(
     cells: Cells,
     measured: Provenance,
     found: Sequence[tuple[StudyQuestion, StudyAnswer | None]],
-    name: str,
 ) -> Iterator[str]:
-    yield f"# {plan.study.title}"
-    yield plan.study.introduction
-    yield f"```sh\n{measured.command}\n```"
-    yield (
-        f"Measured {measured.when} on {measured.machine}, {measured.versions}."
-        f" Every run is a row of [{name}-{CELLS_CSV}]({name}-{CELLS_CSV})."
-    )
+    table = f"{plan.study.name}-{CELLS_CSV}"
+    yield f"{beginning(plan.study, measured)} Every run is a row of [{table}]({table})."
     yield _how_to_read(cells)
     yield from _not_measured(plan, cells)
     yield "## In short"
     yield "\n".join(_in_short(found))
     for question, answer in found:
         if answer is not None:
-            yield from _section(plan, question, answer, name)
+            yield from section(question.key, answer, plan.study.name)
+            yield _sources(plan, question)
 
 
 def _how_to_read(cells: Cells) -> str:
@@ -202,7 +204,10 @@ def _not_measured(plan: StudyPlan, cells: Cells) -> Iterator[str]:
             " the others: the machine was busy with something else, or is too small for client and"
             " engine. Measure again on one that is not."
         )
-    lines = [f"- {_of(cell)}{cell.run.name}: {cell.fault}" for cell in faulty.values()]
+    lines = [
+        f"- {'times of ' if cell.late else ''}{cell.run.name}: {cell.fault}"
+        for cell in faulty.values()
+    ]
     if len(lines) <= MOST_LINES:
         yield "\n".join((*missing, *lines))
         return
@@ -213,23 +218,12 @@ def _not_measured(plan: StudyPlan, cells: Cells) -> Iterator[str]:
     yield "</details>"
 
 
-def _of(cell: StudyCell) -> str:
-    return "times of " if cell.late else ""
-
-
 def _in_short(found: Sequence[tuple[StudyQuestion, StudyAnswer | None]]) -> Iterator[str]:
     for question, answer in found:
         if answer is None:
             yield f"- *{listed(question.parts)}*: not measured."
         else:
             yield f"- [{answer.question}](#{question.key}) {answer.short}"
-
-
-def _section(
-    plan: StudyPlan, question: StudyQuestion, answer: StudyAnswer, name: str
-) -> Iterator[str]:
-    yield from section(question.key, answer, name)
-    yield _sources(plan, question)
 
 
 def _sources(plan: StudyPlan, question: StudyQuestion) -> str:

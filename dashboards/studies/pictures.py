@@ -1,6 +1,6 @@
 """The pictures of the studies."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from statistics import median
 
@@ -18,7 +18,7 @@ from dashboards.figures.style import (
     new_axes,
     new_figure,
 )
-from dashboards.studies.cell import Cells
+from dashboards.studies.cell import FIRST, Cells
 from dashboards.studies.wording import count, crowd
 from loadgen.runs.columns import Floats
 
@@ -38,11 +38,8 @@ def line_of(
     name: str, cells: Cells, setting: str, figure: str, scale: float = 1.0, dashed: bool = False
 ) -> Line:
     """A figure of the summary times `scale` against a setting that is a number."""
-    points = []
-    for value in cells.values(setting):
-        found = cells.where(**{setting: value}).figures(figure)
-        if found:
-            points.append((float(value), tuple(scale * each for each in found)))
+    found = ((float(value), part.figures(figure)) for value, part in cells.by(setting))
+    points = ((at, tuple(scale * each for each in values)) for at, values in found if values)
     return Line(name, tuple(points), dashed)
 
 
@@ -51,14 +48,20 @@ def by_users(cells: Cells, setting: str) -> list[tuple[str, str, list[Line]]]:
 
     def lines(figure: str, scale: float = 1.0) -> list[Line]:
         return [
-            line_of(crowd(users), cells.where(users=users), setting, figure, scale)
-            for users in cells.values("users")
+            line_of(crowd(users), part, setting, figure, scale) for users, part in cells.by("users")
         ]
 
     return [
         ("From the cache", "% of prompt tokens", lines("hit_rate", 100)),
-        ("Time to first token", "mean, ms", lines("ttft_mean_ms")),
+        ("Time to first token", "mean, ms", lines(FIRST)),
     ]
+
+
+def cost_panels(
+    computed: str, y: str, lines: Callable[[str], list[Line]]
+) -> list[tuple[str, str, list[Line]]]:
+    """Panels of computed tokens and time to first token, of lines that are made of a figure."""
+    return [("Computed", y, lines(computed)), ("Time to first token", "mean, ms", lines(FIRST))]
 
 
 def draw_lines(axes: Axes, lines: Sequence[Line], log: bool = True) -> None:

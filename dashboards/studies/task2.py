@@ -1,16 +1,17 @@
 """Task 2: what serving context by context is worth, and where it is worth nothing."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from statistics import median
 
 from dashboards.figures.timeline import timeline
 from dashboards.report.wording import listed
-from dashboards.studies.answer import FIRST, MarkdownTable, StudyAnswer, StudyPicture, cell_table
-from dashboards.studies.cell import COMPUTED, EACH_COMPUTED, ORDERED, PLAIN, Cells
+from dashboards.studies.answer import MarkdownTable, StudyAnswer, StudyPicture, cell_table
+from dashboards.studies.cell import COMPUTED, EACH_COMPUTED, FIRST, ORDERED, PLAIN, Cells
 from dashboards.studies.contrast import Contrast, Contrasts, contrast
-from dashboards.studies.pictures import Line, against, line_of
-from dashboards.studies.requests import AnsweredRequests, strips
+from dashboards.studies.pictures import Line, against, cost_panels, line_of
+from dashboards.studies.requests import answered, orders_of_service, turns
+from dashboards.studies.study import StudyQuestion
 from dashboards.studies.wording import count, times, unit_of
 
 ORDERS = {PLAIN: "first come", ORDERED: "by context"}
@@ -29,32 +30,32 @@ class Gain:
     unit: str
     axis: str
 
+    @property
+    def as_question(self) -> StudyQuestion:
+        """Of the part of a study that has its name."""
+        return StudyQuestion(self.name, (self.name,), self.answer)
+
     def answer(self, cells: Cells) -> StudyAnswer:
         """For each value the mean time to first token and the computed tokens of both orders."""
         contrasts = Contrasts(
             self.unit,
-            tuple(
-                (count(float(value)), _contrast(cells.where(**{self.setting: value})))
-                for value in cells.values(self.setting)
-            ),
+            tuple((count(float(value)), _contrast(part)) for value, part in cells.by(self.setting)),
         )
-        said = contrasts.said(
-            "Served by context",
-            "the first token",
-            "comes {} times as fast",
-            "takes {} times as long",
-        )
+
+        def lines(figure: str) -> list[Line]:
+            return [
+                line_of(name, cells.where(target=target), self.setting, figure)
+                for target, name in ORDERS.items()
+            ]
+
         picture = StudyPicture(
             self.name,
-            against(list(self._panels(cells)), self.axis),
+            against(cost_panels(EACH_COMPUTED, "prompt tokens a request", lines), self.axis),
             f"computed tokens and time to first token of both orders against {self.axis}",
         )
         return StudyAnswer(
             self.question,
-            (
-                said,
-                *self._computed(cells),
-            ),
+            (contrasts.said("Served by context"), *self._computed(cells)),
             (contrasts.table, cell_table(cells, (self.setting, "target"), COLUMNS)),
             (picture,),
         )
@@ -62,8 +63,7 @@ class Gain:
     def _computed(self, cells: Cells) -> Iterator[str]:
         """Why: what first come, first served computes again."""
         kinds: dict[str, dict[str, str]] = {kind: {} for kind in KINDS}
-        for value in cells.values(self.setting):
-            part = cells.where(**{self.setting: value})
+        for value, part in cells.by(self.setting):
             plain, ordered = (part.where(target=name).median(EACH_COMPUTED) for name in ORDERS)
             if plain is None or not ordered:
                 continue
@@ -74,20 +74,6 @@ class Gain:
             if found:
                 unit = unit_of(self.unit, [*found])
                 yield f"{KINDS[kind]}; for each request, {listed([*found.values()])} {unit}."
-
-    def _panels(self, cells: Cells) -> Iterator[tuple[str, str, list[Line]]]:
-        for title, y, figure in (
-            ("Computed", "prompt tokens a request", EACH_COMPUTED),
-            ("Time to first token", "mean, ms", FIRST),
-        ):
-            yield (
-                title,
-                y,
-                [
-                    line_of(name, cells.where(target=target), self.setting, figure)
-                    for target, name in ORDERS.items()
-                ],
-            )
 
 
 KINDS = {
@@ -104,10 +90,7 @@ MORE = 1.05
 
 def _kind(cells: Cells) -> str:
     """Of `KINDS`, from the runs of both orders with the same requests."""
-    plain, ordered = (
-        {cell.repeat: cell.figure(EACH_COMPUTED) for cell in cells.where(target=name)}
-        for name in ORDERS
-    )
+    plain, ordered = (cells.where(target=name).by_repeat(EACH_COMPUTED) for name in ORDERS)
     ratios = [
         tokens / others
         for repeat, tokens in plain.items()
@@ -132,23 +115,24 @@ def why(cells: Cells) -> StudyAnswer:
     smallest cache."""
     cells = cells.where(kv_tokens=cells.values("kv_tokens")[0])
     served = {
-        name: [AnsweredRequests.read(cell.run) for cell in cells.counted.where(target=target)]
+        name: runs
         for target, name in ORDERS.items()
+        if (runs := [answered(cell.run) for cell in cells.counted.where(target=target)])
     }
-    turns = {name: [each.turns() for each in runs] for name, runs in served.items() if runs}
+    taken = {name: _middle([*map(turns, runs)]) for name, runs in served.items()}
+    computed = {
+        name: cells.where(target=target).median(COMPUTED) for target, name in ORDERS.items()
+    }
     rows = [
         (
             name,
             count(len(served[name])),
-            *map(count, _middle(found)),
-            ""
-            if (tokens := cells.where(target=target).median(COMPUTED)) is None
-            else count(tokens),
+            *map(count, found),
+            "" if (tokens := computed[name]) is None else count(tokens),
         )
-        for target, name in ORDERS.items()
-        if (found := turns.get(name))
+        for name, found in taken.items()
     ]
-    contexts, orders = strips({name: runs[0] for name, runs in served.items() if runs})
+    contexts, orders = orders_of_service({name: runs[0] for name, runs in served.items()})
     picture = StudyPicture(
         "order",
         timeline(orders, contexts, 7.2),
@@ -157,42 +141,43 @@ def why(cells: Cells) -> StudyAnswer:
     header = ("order", "runs", "contexts taken up", "fewest possible", "computed tokens")
     return StudyAnswer(
         "Why does the order of contexts matter?",
-        tuple(_sentences(turns, cells)),
+        tuple(_sentences(taken, *computed.values())),
         (MarkdownTable(header, tuple(rows)),),
         (picture,),
     )
 
 
-def _sentences(turns: dict[str, list[tuple[int, int]]], cells: Cells) -> list[str]:
-    parts = {name: _middle(found) for name, found in turns.items()}
+def _sentences(
+    taken: Mapping[str, tuple[float, float]], plain: float | None, ordered: float | None
+) -> Iterator[str]:
+    if len(taken) < 2:
+        yield "Not measured in both orders."
+        return
+    if plain is not None and ordered:
+        yield _tokens(plain, ordered)
     said = [
-        f"{name} {count(taken)} times (at least {count(fewest)} are needed)"
-        for name, (taken, fewest) in parts.items()
+        f"{name} {count(found)} times (at least {count(fewest)} are needed)"
+        for name, (found, fewest) in taken.items()
     ]
-    if len(parts) < 2:
-        return ["Not measured in both orders."]
-    plain, ordered = (cells.where(target=target).median(COMPUTED) for target in ORDERS)
-    text = f"In a run the engine takes up a context: {'; '.join(said)}."
-    if plain is None or not ordered:
-        return [text]
+    yield f"In a run the engine takes up a context: {'; '.join(said)}."
+
+
+def _tokens(plain: float, ordered: float) -> str:
     if plain > MORE * ordered:
-        return [
+        return (
             "A context that the engine turns back to may have left the cache: first come, first"
             f" served computes {times(plain / ordered)} as many prompt tokens"
-            f" ({count(plain)} against {count(ordered)}).",
-            text,
-        ]
+            f" ({count(plain)} against {count(ordered)})."
+        )
     if ordered > MORE * plain:
-        return [
+        return (
             "Here it is no gain: serving by context computes more prompt tokens"
-            f" ({count(ordered)} against {count(plain)}).",
-            text,
-        ]
-    return [
+            f" ({count(ordered)} against {count(plain)})."
+        )
+    return (
         "It does not here: both orders compute about the same prompt tokens"
-        f" ({count(plain)} and {count(ordered)}).",
-        text,
-    ]
+        f" ({count(plain)} and {count(ordered)})."
+    )
 
 
 def _middle(found: list[tuple[int, int]]) -> tuple[float, float]:

@@ -6,12 +6,12 @@ from dataclasses import dataclass, replace
 from matplotlib.figure import Figure
 
 from dashboards.report.wording import listed
-from dashboards.studies.answer import FIRST, StudyAnswer, StudyPicture, cell_table
-from dashboards.studies.cell import ORDERED, PLAIN, Cells, StudyCell
-from dashboards.studies.contrast import Contrast, Contrasts, contrast, contrast_runs
+from dashboards.studies.answer import StudyAnswer, StudyPicture, cell_table
+from dashboards.studies.cell import FIRST, ORDERED, PLAIN, Cells
+from dashboards.studies.contrast import LEVEL, Contrast, Contrasts, contrast, contrast_runs
 from dashboards.studies.corpora import all_documents
-from dashboards.studies.pictures import Bar, Line, against, bars, line_of
-from dashboards.studies.requests import LEVEL, paired, share_right, without_retrieval
+from dashboards.studies.pictures import Bar, against, bars, line_of
+from dashboards.studies.requests import paired, share_right, without_retrieval
 from dashboards.studies.wording import count, crowd, duration, percent, times
 
 RETRIEVAL = "retrieval_mean_ms"
@@ -41,14 +41,9 @@ class OrderedArm:
     is_found: bool
 
     @property
-    def ttft(self) -> Contrast:
-        """The mean time to first token."""
-        return contrast(self.first_come, self.ordered, SIDES, "ttft_ms.mean")
-
-    @property
     def contrasts(self) -> Iterator[tuple[str, Contrast]]:
         """By name: of what users wait for, and of that without the retrieval."""
-        yield self.name, self.ttft
+        yield self.name, contrast(self.first_come, self.ordered, SIDES, "ttft_ms.mean")
         if self.is_found:
             sides = self.first_come, self.ordered
             base, new = ([without_retrieval(cell.run) for cell in side.sound] for side in sides)
@@ -158,14 +153,16 @@ RETRIEVAL_COLUMNS = (
 def documents(cells: Cells) -> StudyAnswer:
     """Accuracy and time of the labels against the number of documents to choose from."""
     cells = _counted(cells)
-    shares = {
-        size: share_right(cells.where(documents=size).counted) for size in cells.values("documents")
-    }
+    shares = {size: share_right(part.counted) for size, part in cells.by("documents")}
     known = {size: share for size, share in shares.items() if share is not None}
     parts = [f"{share.words} with {count(float(size))} documents" for size, share in known.items()]
+    panels = [
+        ("Labels", "% right", [line_of("", cells, "documents", "label_accuracy", 100)]),
+        ("Retrieval", "p50, ms", [line_of("", cells, "documents", "retrieval_p50_ms")]),
+    ]
     picture = StudyPicture(
         "documents",
-        against(list(_by_documents(cells)), "documents in the library"),
+        against(panels, "documents in the library"),
         "accuracy of labels and time of retrieval against the number of documents",
     )
     return StudyAnswer(
@@ -185,15 +182,10 @@ def documents(cells: Cells) -> StudyAnswer:
 
 def _counted(cells: Cells) -> Cells:
     """With the number of documents as a setting: that of the corpus's folder, or all there are."""
-    return Cells(
-        tuple(
-            replace(cell, settings={**cell.settings, "documents": _number(cell)}) for cell in cells
-        )
-    )
-
-
-def _number(cell: StudyCell) -> str:
-    return cell.settings.get("corpus") or str(all_documents())
+    whole = str(all_documents())
+    sizes = ({"documents": cell.settings.get("corpus") or whole} for cell in cells)
+    counted = zip(cells, sizes, strict=True)
+    return Cells(tuple(replace(cell, settings={**cell.settings, **size}) for cell, size in counted))
 
 
 def _fewer(cells: Cells, sizes: Sequence[str]) -> Iterator[str]:
@@ -218,34 +210,22 @@ def _fewer(cells: Cells, sizes: Sequence[str]) -> Iterator[str]:
 
 def _retrieval_times(cells: Cells) -> Iterator[str]:
     parts = [
-        f"{duration(took)} with {count(float(size))}"
-        for size in cells.values("documents")
-        if (took := cells.where(documents=size).median("retrieval_p50_ms")) is not None
+        f"{duration(took_ms)} with {count(float(size))}"
+        for size, took_ms in cells.medians("documents", "retrieval_p50_ms").items()
     ]
     if parts:
         yield f"A retrieval takes (median) {listed(parts)} documents to choose from."
-
-
-def _by_documents(cells: Cells) -> Iterator[tuple[str, str, list[Line]]]:
-    yield (
-        "Labels",
-        "% right",
-        [line_of("", cells, "documents", "label_accuracy", 100)],
-    )
-    yield "Retrieval", "p50, ms", [line_of("", cells, "documents", "retrieval_p50_ms")]
 
 
 def retrieval(cells: Cells) -> StudyAnswer:
     """Retrieval's part of the time to first token, against the number of users."""
     said = [
         f"{percent(share)} with {crowd(users)}"
-        for users in cells.values("users")
-        if (share := cells.where(users=users).median("retrieval_share")) is not None
+        for users, share in cells.medians("users", "retrieval_share").items()
     ]
     took = [
         f"{duration(middle_ms)} with {crowd(users)}"
-        for users in cells.values("users")
-        if (middle_ms := cells.where(users=users).median("retrieval_p50_ms")) is not None
+        for users, middle_ms in cells.medians("users", "retrieval_p50_ms").items()
     ]
     parts = [
         ("Part of TTFT", "%", [line_of("", cells, "users", "retrieval_share", 100)]),

@@ -5,7 +5,6 @@ from collections.abc import Iterator, Sequence
 from dashboards.figures.cache_curve import draw_orders
 from dashboards.report.wording import listed
 from dashboards.studies.answer import (
-    FIRST,
     LATENCY,
     MarkdownTable,
     StudyAnswer,
@@ -14,7 +13,7 @@ from dashboards.studies.answer import (
 )
 from dashboards.studies.cell import COMPUTED, OFFLOAD, PLAIN, Cells
 from dashboards.studies.contrast import Contrasts, contrast
-from dashboards.studies.pictures import Line, against, line_of
+from dashboards.studies.pictures import Line, against, cost_panels, line_of
 from dashboards.studies.wording import count, memory, percent, span
 from loadgen.locality.curve import CacheCurve, predict
 from loadgen.locality.measured import MeasuredRun, measured_run, run_bytes_per_token
@@ -120,19 +119,20 @@ def offload(cells: Cells) -> StudyAnswer:
     for part, name in WORKLOADS.items():
         found = _by_memory(cells.of(part))
         if found.found:
-            short.append(
-                found.said(
-                    f"{name}, with LMCache behind the engine's cache",
-                    "the first token",
-                    "comes {} times as fast",
-                    "takes {} times as long",
-                )
-            )
+            short.append(found.said(f"{name}, with LMCache behind the engine's cache"))
             sentences += (*_where_from(name, cells.of(part)), *_enough_memory(name, cells.of(part)))
             tables.append(found.table)
+
+    def lines(figure: str) -> list[Line]:
+        return [_line(name, cells.of(part), figure) for part, name in WORKLOADS.items()]
+
     picture = StudyPicture(
         "offload",
-        against(list(_panels(cells)), "LMCache's memory, GB (0: none)", False),
+        against(
+            cost_panels(COMPUTED, "prompt tokens in a run", lines),
+            "LMCache's memory, GB (0: none)",
+            False,
+        ),
         "computed prompt tokens and time to first token against LMCache's memory",
     )
     return StudyAnswer(
@@ -149,8 +149,8 @@ def _by_memory(cells: Cells) -> Contrasts:
     return Contrasts(
         "GB of LMCache",
         tuple(
-            (size, contrast(alone, behind.where(l1_gb=size), names, "ttft_ms.mean"))
-            for size in behind.values("l1_gb")
+            (size, contrast(alone, part, names, "ttft_ms.mean"))
+            for size, part in behind.by("l1_gb")
         ),
     )
 
@@ -158,7 +158,7 @@ def _by_memory(cells: Cells) -> Contrasts:
 def _where_from(name: str, cells: Cells) -> Iterator[str]:
     behind = cells.where(target=OFFLOAD)
     parts = [("without LMCache", cells.where(target=PLAIN))]
-    parts += [(f"with {size} GB", behind.where(l1_gb=size)) for size in behind.values("l1_gb")]
+    parts += [(f"with {size} GB", part) for size, part in behind.by("l1_gb")]
     said = []
     for which, part in parts:
         computed, taken = part.median(COMPUTED), part.median("external_hit_rate")
@@ -172,10 +172,8 @@ def _where_from(name: str, cells: Cells) -> Iterator[str]:
 def _enough_memory(name: str, cells: Cells) -> Iterator[str]:
     """Whether the largest memory saves tokens in every run; if so, the smallest that computes no
     more on the same requests."""
-    behind = cells.where(target=OFFLOAD)
-    *less, largest = behind.values("l1_gb")
-    most = _by_repeat(behind.where(l1_gb=largest))
-    alone = _by_repeat(cells.where(target=PLAIN))
+    *less, (largest, found) = cells.where(target=OFFLOAD).by("l1_gb")
+    most, alone = found.by_repeat(COMPUTED), cells.where(target=PLAIN).by_repeat(COMPUTED)
     both = alone.keys() & most.keys()
     saved = sum(alone[repeat] > SAME * most[repeat] for repeat in both)
     if both:
@@ -183,27 +181,14 @@ def _enough_memory(name: str, cells: Cells) -> Iterator[str]:
         yield f"{name}: {largest} GB saved tokens in {saved} of {len(both)} runs{none}."
     if saved < len(both):
         return
-    for size in less:
-        computed = _by_repeat(behind.where(l1_gb=size))
+    for size, part in less:
+        computed = part.by_repeat(COMPUTED)
         both = computed.keys() & most.keys()
         if both and all(computed[repeat] <= SAME * most[repeat] for repeat in both):
             yield f"{name}: {size} GB are enough; more computes no fewer tokens."
             return
     if less and most:
         yield f"{name}: of the sizes tried, none below {largest} GB computes as little."
-
-
-def _by_repeat(cells: Cells) -> dict[int, float]:
-    found = ((cell.repeat, cell.figure(COMPUTED)) for cell in cells)
-    return {repeat: computed for repeat, computed in found if computed is not None}
-
-
-def _panels(cells: Cells) -> Iterator[tuple[str, str, list[Line]]]:
-    for title, y, figure in (
-        ("Computed", "prompt tokens in a run", COMPUTED),
-        ("Time to first token", "mean, ms", FIRST),
-    ):
-        yield title, y, [_line(name, cells.of(part), figure) for part, name in WORKLOADS.items()]
 
 
 def _line(name: str, cells: Cells, figure: str) -> Line:

@@ -18,7 +18,7 @@ from dashboards.studies.answer import (
 from dashboards.studies.cell import Cells
 from dashboards.studies.contrast import Contrast, Contrasts, contrast, contrast_runs
 from dashboards.studies.pictures import Line, against, by_users
-from dashboards.studies.requests import AnsweredRequests, repeated_part
+from dashboards.studies.requests import answered, repeated_part
 from dashboards.studies.wording import count, crowd, percent
 
 ALIKE = {"zipf": 0, "stickiness": 0}
@@ -41,7 +41,7 @@ def diversity(cells: Cells) -> StudyAnswer:
         "What does growing diversity cost: more contexts, and how they are mixed?",
         (*_more_contexts(alike), *_other_mixes(cells)),
         (
-            *(_against_fewest(alike.where(users=users)).table for users in alike.values("users")),
+            *(_against_fewest(part).table for _, part in alike.by("users")),
             cell_table(cells, ("contexts", "zipf", "stickiness", "users"), (*LATENCY, *REUSED)),
         ),
         (picture,),
@@ -64,46 +64,31 @@ def _against_fewest(cells: Cells) -> Contrasts:
 
 def _more_contexts(cells: Cells) -> Iterator[str]:
     """A sentence or two for each crowd."""
-    for users in cells.values("users"):
-        part = cells.where(users=users)
-        said = [*_hits(part)]
+    for users, part in cells.by("users"):
+        said = [*_hits(users, part)]
         found = _against_fewest(part)
         if found.found:
-            said.append(
-                found.said(
-                    f"Against {part.values('contexts')[0]} contexts",
-                    "the first token",
-                    "comes {} times as fast",
-                    "takes {} times as long",
-                )
-            )
+            said.append(found.said(f"Against {part.values('contexts')[0]} contexts"))
         if said:
             yield " ".join(said)
 
 
-def _hits(cells: Cells) -> Iterator[str]:
-    """Of one crowd."""
-    known = {
-        each: percent(rate)
-        for each in cells.values("contexts")
-        if (rate := cells.where(contexts=each).median("hit_rate")) is not None
-    }
-    if known:
+def _hits(users: str, cells: Cells) -> Iterator[str]:
+    rates = cells.medians("contexts", "hit_rate")
+    if rates:
         yield (
-            f"With {crowd(cells.all[0].settings['users'])}, the cache has"
-            f" {listed([*known.values()])} of the prompt tokens where {listed([*known])} contexts"
-            " take turns."
+            f"With {crowd(users)}, the cache has {listed([*map(percent, rates.values())])} of the"
+            f" prompt tokens where {listed([*rates])} contexts take turns."
         )
 
 
 def _other_mixes(cells: Cells) -> Iterator[str]:
     for setting, name in MIXES:
         for value in cells.values(setting):
-            mixed = cells.where(**{**ALIKE, setting: value})
-            if float(value) == 0 or not len(mixed):
-                continue
-            for contexts in mixed.values("contexts"):
-                yield from _mix(cells, mixed.where(contexts=contexts), name.format(value))
+            if float(value):
+                mixed = cells.where(**{**ALIKE, setting: value})
+                for _, part in mixed.by("contexts"):
+                    yield from _mix(cells, part, name.format(value))
 
 
 def _mix(cells: Cells, mixed: Cells, name: str) -> Iterator[str]:
@@ -128,9 +113,9 @@ def old_requests(cells: Cells) -> StudyAnswer:
     """Repeats against new requests of the same run, for each size."""
     sentences: list[str] = []
     tables: list[MarkdownTable] = []
-    for users in cells.values("users"):
-        part = cells.where(users=users)
-        again = Contrasts("tokens of cache", tuple(_by_size(part)))
+    for users, part in cells.by("users"):
+        found = tuple((count(float(size)), _again(each)) for size, each in part.by(SIZE))
+        again = Contrasts("tokens of cache", found)
         said = again.said(
             f"With {crowd(users)}",
             "the reply to an old request",
@@ -138,7 +123,7 @@ def old_requests(cells: Cells) -> StudyAnswer:
             "takes {} times as long to begin as that to a new one",
             "a difference in time to first token from a new one",
         )
-        sentences += [said, *_kept(part)]
+        sentences += [said, *_kept(users, part)]
         tables.append(again.table)
     picture = StudyPicture(
         "repeat",
@@ -153,67 +138,57 @@ def old_requests(cells: Cells) -> StudyAnswer:
     )
 
 
-def _kept(cells: Cells) -> Iterator[str]:
-    """What the cache still has of an old request, of one crowd."""
+def _kept(users: str, cells: Cells) -> Iterator[str]:
+    """What the cache still has of an old request."""
     known = {
-        count(float(size)): percent(median(shares))
-        for size in cells.values(SIZE)
-        if (shares := _shares(cells.where(kv_tokens=size)))
+        count(float(size)): percent(median(shares) / 100)
+        for size, part in cells.by(SIZE)
+        if (shares := _cached_percents(part))
     }
     if known:
         yield (
-            f"With {crowd(cells.all[0].settings['users'])}, a cache of {listed([*known])} tokens"
-            f" still has {listed([*known.values()])} of the prompt of an old request."
+            f"With {crowd(users)}, a cache of {listed([*known])} tokens still has"
+            f" {listed([*known.values()])} of the prompt of an old request."
         )
 
 
-def _shares(cells: Cells) -> list[float]:
+def _cached_percents(cells: Cells) -> list[float]:
     """Of each run, over its old requests."""
-    runs = [AnsweredRequests.read(cell.run) for cell in cells.counted]
-    old = [run.those(run.repeat) for run in runs]
-    return [float(each.cached_tokens.sum() / each.prompt_tokens.sum()) for each in old if len(each)]
+    runs = [answered(cell.run) for cell in cells.counted]
+    old = [run.taken(run.flag("repeat") == 1) for run in runs]
+    shares = [each.figure("cached_share") or 0.0 for each in old if len(each)]
+    return [100 * share for share in shares]
 
 
 def _repeat_panels(cells: Cells) -> Iterator[tuple[str, str, list[Line]]]:
-    crowds = {users: cells.where(users=users) for users in cells.values("users")}
-    names = {users: f"{crowd(users)}, " if len(crowds) > 1 else "" for users in crowds}
+    crowds = cells.by("users")
     yield (
         "Of an old request in the cache",
         "% of its prompt",
-        [_line_of_runs(crowd(users), part, _percents) for users, part in crowds.items()],
+        [_line_of_runs(crowd(users), part, _cached_percents) for users, part in crowds],
     )
-    yield (
-        "Time to first token",
-        "mean, ms",
-        [
-            _line_of_runs(f"{names[users]}{name} request", part, partial(_means_ms, name == "old"))
-            for users, part in crowds.items()
-            for name in ("new", "old")
-        ],
-    )
+    lines = [
+        _line_of_runs(
+            (f"{crowd(users)}, " if len(crowds) > 1 else "") + f"{name} request",
+            part,
+            partial(_means_ms, name == "old"),
+        )
+        for users, part in crowds
+        for name in ("new", "old")
+    ]
+    yield "Time to first token", "mean, ms", lines
 
 
 def _line_of_runs(name: str, cells: Cells, figures: Callable[[Cells], list[float]]) -> Line:
     """A figure of each run."""
-    points = (
-        (float(size), tuple(figures(cells.where(kv_tokens=size)))) for size in cells.values(SIZE)
-    )
+    points = ((float(size), tuple(figures(part))) for size, part in cells.by(SIZE))
     return Line(name, tuple((size, values) for size, values in points if values))
 
 
-def _percents(cells: Cells) -> list[float]:
-    return [100 * share for share in _shares(cells)]
-
-
 def _means_ms(old: bool, cells: Cells) -> list[float]:
-    runs = [AnsweredRequests.read(cell.run) for cell in cells.sound]
-    found = [run.ttft_ms[run.repeat == old] for run in runs]
+    runs = [answered(cell.run) for cell in cells.sound]
+    found = [run.number("ttft_ms")[run.flag("repeat") == old] for run in runs]
     return [float(np.nanmean(each)) for each in found if len(each)]
-
-
-def _by_size(cells: Cells) -> Iterator[tuple[str, Contrast]]:
-    for size in cells.values(SIZE):
-        yield count(float(size)), _again(cells.where(kv_tokens=size))
 
 
 def _again(cells: Cells) -> Contrast:

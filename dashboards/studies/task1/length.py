@@ -7,13 +7,14 @@ from matplotlib.figure import Figure
 from scipy.stats import theilslopes
 
 from dashboards.figures.line_fit import LEAST_SPREAD, fit_line
-from dashboards.studies.answer import FIRST, LATENCY, REUSED, StudyAnswer, StudyPicture, cell_table
-from dashboards.studies.cell import NO_REUSE, PLAIN, Cells
+from dashboards.studies.answer import LATENCY, REUSED, StudyAnswer, StudyPicture, cell_table
+from dashboards.studies.cell import FIRST, NO_REUSE, PLAIN, Cells
 from dashboards.studies.contrast import LEVEL, Contrast, contrast
 from dashboards.studies.pictures import Bar, PointCloud, bars, clouds
-from dashboards.studies.requests import AnsweredRequests
+from dashboards.studies.requests import answered, is_hit
 from dashboards.studies.wording import crowd, duration, percent, times
 from loadgen.compare.interval import Interval, mean_of_repeats
+from loadgen.runs.requests import Requests
 
 OF_RUNS = (
     "Each run gives one slope, the median over all pairs of its requests (Theil 1950); these are"
@@ -34,8 +35,8 @@ def by_length(cells: Cells) -> StudyAnswer:
     panels: dict[str, list[PointCloud]] = {}
     sentences: list[str] = []
     several = False
-    for users in cells.values("users"):
-        runs = dict(_runs(cells.where(users=users).sound))
+    for users, part in cells.by("users"):
+        runs = dict(_runs(part.sound))
         several |= any(len(parts) > 1 for parts in runs.values())
         slopes = {name: _slope(parts) for name, parts in runs.items()}
         panels[crowd(users)] = [_cloud(name, parts, slopes[name]) for name, parts in runs.items()]
@@ -54,36 +55,39 @@ def by_length(cells: Cells) -> StudyAnswer:
     )
 
 
-def _runs(cells: Cells) -> Iterator[tuple[str, list[AnsweredRequests]]]:
+def _runs(cells: Cells) -> Iterator[tuple[str, list[Requests]]]:
     """Of each run the prompts of an engine without a prefix cache, or those that another one found
     in it."""
     for name, target in ((COMPUTED, NO_REUSE), (CACHED, PLAIN)):
-        runs = [AnsweredRequests.read(cell.run) for cell in cells.where(target=target)]
+        runs = [answered(cell.run) for cell in cells.where(target=target)]
         if runs:
-            yield name, [run.those(run.is_hit == (name == CACHED)) for run in runs]
+            yield name, [run.taken(is_hit(run) == (name == CACHED)) for run in runs]
 
 
-def _cloud(name: str, runs: Sequence[AnsweredRequests], slope: Interval | None) -> PointCloud:
+def _cloud(name: str, runs: Sequence[Requests], slope: Interval | None) -> PointCloud:
     """With a line only where it is not level by all that is known."""
-    requests = AnsweredRequests.joined(runs)
-    x, y = requests.prompt_tokens, requests.ttft_ms
+    x, y = (
+        np.concatenate([run.number(column) for run in runs])
+        for column in ("prompt_tokens", "ttft_ms")
+    )
     is_certain = slope is not None and (slope.low > 0 or slope.high < 0)
     return PointCloud(name, x, y, fit_line(x, y) if is_certain else None)
 
 
-def _slope(runs: Sequence[AnsweredRequests]) -> Interval | None:
+def _slope(runs: Sequence[Requests]) -> Interval | None:
     """Milliseconds a token: the mean over the slopes of runs; of one run the slope through its
     requests. None where there are too few of different lengths."""
     if len(runs) == 1:
-        fit = fit_line(runs[0].prompt_tokens, runs[0].ttft_ms)
+        fit = fit_line(runs[0].number("prompt_tokens"), runs[0].number("ttft_ms"))
         return None if fit is None else Interval(fit.slope, fit.low, fit.high)
     slopes = [found for run in runs if (found := _slope_of_run(run)) is not None]
     return mean_of_repeats(slopes, LEVEL) if len(slopes) > 1 else None
 
 
-def _slope_of_run(run: AnsweredRequests) -> float | None:
-    known = ~np.isnan(run.prompt_tokens) & ~np.isnan(run.ttft_ms)
-    x, y = run.prompt_tokens[known], run.ttft_ms[known]
+def _slope_of_run(run: Requests) -> float | None:
+    x, y = run.number("prompt_tokens"), run.number("ttft_ms")
+    known = ~np.isnan(x) & ~np.isnan(y)
+    x, y = x[known], y[known]
     if len(x) < LEAST_REQUESTS or x.max() < LEAST_SPREAD * x.min():
         return None
     return float(theilslopes(y, x).slope)
@@ -138,8 +142,8 @@ def with_and_without(cells: Cells) -> StudyAnswer:
     short: list[str] = []
     sentences: list[str] = []
     names = ARMS[NO_REUSE], ARMS[PLAIN]
-    for users in cells.values("users"):
-        without, reusing = (cells.where(users=users, target=name) for name in ARMS)
+    for users, part in cells.by("users"):
+        without, reusing = (part.where(target=name) for name in ARMS)
         first = contrast(without, reusing, names, "ttft_ms.mean")
         rate = contrast(without, reusing, names, "requests_per_s")
         short.append(f"With {crowd(users)}, {_worth(first, reusing.median('hit_rate'))}")
@@ -171,9 +175,9 @@ def _worth(first: Contrast, hits: float | None) -> str:
 
 def _reuse_bars(cells: Cells) -> Figure:
     rows = []
-    for users in cells.values("users"):
+    for users, of_users in cells.by("users"):
         for target, name in ARMS.items():
-            part = cells.where(users=users, target=target)
+            part = of_users.where(target=target)
             values = part.figures(FIRST), part.figures("requests_per_s")
             rows.append(Bar(f"{crowd(users)}, {name}", values, target == PLAIN))
     return bars((("Time to first token", "mean, ms"), ("Throughput", "requests/s")), rows)

@@ -3,7 +3,14 @@
 from collections.abc import Iterator
 
 from dashboards.studies.answer import StudyAnswer, StudyPicture
-from dashboards.studies.task4.findings import Findings, arm_table, layer_table, taken, variant_table
+from dashboards.studies.task4.findings import (
+    Findings,
+    arm_table,
+    layer_table,
+    taken,
+    variant_table,
+    within,
+)
 from dashboards.studies.task4.pictures import heat_map, layer_profile, neighbours, scatter
 from dashboards.studies.task4.serving import serving_sentences, serving_tables
 from dashboards.studies.wording import percent
@@ -20,7 +27,7 @@ from kv_reading.arms import (
     WORDS,
     ArmScore,
 )
-from kv_reading.scores import Score, SeedEstimate
+from kv_reading.scores import Score
 
 WEAK, STRONG = 0.3, 0.7
 """Of an ARI: below is weak, above is most of the way."""
@@ -44,11 +51,6 @@ def strength(score: Score) -> str:
     if score.ari.mean < WEAK:
         return "weakly"
     return "mostly" if score.ari.mean >= STRONG else "in part"
-
-
-def estimate(value: SeedEstimate) -> str:
-    """`0.09 (0.05 to 0.13)`."""
-    return f"{value.mean:.2f} ({value.low:.2f} to {value.high:.2f})"
 
 
 def _cluster(findings: Findings) -> StudyAnswer:
@@ -84,25 +86,25 @@ def _cluster_sentences(findings: Findings) -> Iterator[str]:
     assert main is not None  # without it there are no findings
     yield (
         f"By the KV of the question alone: {strength(main.score)}; ARI"
-        f" {estimate(main.score.ari)}, with mixed labels {estimate(main.score.permuted)}"
+        f" {within(main.score.ari)}, with mixed labels {within(main.score.permuted)}"
         f" ({main.score.requests} requests about {main.score.labels} documents, KV from"
         f" {main.source})."
     )
     if whole := findings.row(WHOLE):
         yield (
-            f"With the context's tokens in, the ARI is {estimate(whole.score.ari)}. That says"
+            f"With the context's tokens in, the ARI is {within(whole.score.ari)}. That says"
             " nothing: requests of one context hold the same KV for it, bit by bit."
         )
     if own := findings.row(OWN):
         yield (
             f"The question's tokens alone, computed under the document's context:"
-            f" {estimate(own.score.ari)}. Attention has mixed the shared context into them, so this"
+            f" {within(own.score.ari)}. Attention has mixed the shared context into them, so this"
             " is not the question's own either."
         )
     if other := findings.row(OTHER):
         yield (
             "Under another passage of the same document, one that no other request shares:"
-            f" {estimate(other.score.ari)}."
+            f" {within(other.score.ari)}."
         )
     yield from _swap(findings)
     if findings.facts.random_weights:
@@ -126,7 +128,7 @@ def _swap(findings: Findings) -> Iterator[str]:
         verdict = "neither clearly counts for more"
     yield (
         f"Swapped, each question under another document's context: groups match the question's"
-        f" document by {estimate(ours)} and the context's by {estimate(theirs)}; {verdict}."
+        f" document by {within(ours)} and the context's by {within(theirs)}; {verdict}."
     )
 
 
@@ -143,14 +145,14 @@ def _compared(findings: Findings, arm: str, name: str) -> Iterator[str]:
     there = [row for row in rivals if row is not None]
     if ours is None or not there:
         return
-    told = ", ".join(f"{row.source} {estimate(row.score.ari)}" for row in there)
+    told = ", ".join(f"{row.source} {within(row.score.ari)}" for row in there)
     better = [row.source for row in there if row.score.ari.low > ours.score.ari.high]
     worse = [row.source for row in there if row.score.ari.high < ours.score.ari.low]
     verdict = (
         f"KV is worse than {', '.join(better)}" if better else "nothing is clearly better than KV"
     )
     verdict += f", and better than {', '.join(worse)}" if worse else ""
-    yield f"{name} ({ours.source}): KV {estimate(ours.score.ari)}; {told}. {verdict}."
+    yield f"{name} ({ours.source}): KV {within(ours.score.ari)}; {told}. {verdict}."
     yield (
         f"{name} by the share of right labels: KV's nearest centroid {_right(ours)},"
         f" {', '.join(f'{row.source} {_right(row)}' for row in there)}."
@@ -162,8 +164,8 @@ def _layers(findings: Findings) -> StudyAnswer:
     best = max(alone, key=lambda each: each.score.ari.mean)
     worst = min(alone, key=lambda each: each.score.ari.mean)
     sentences = (
-        f"Of the question alone from {estimate(worst.score.ari)} ({worst.part} of layer"
-        f" {worst.layer}) to {estimate(best.score.ari)} ({best.part} of layer {best.layer}).",
+        f"Of the question alone from {within(worst.score.ari)} ({worst.part} of layer"
+        f" {worst.layer}) to {within(best.score.ari)} ({best.part} of layer {best.layer}).",
         "The best of so many is chosen on the same requests and flatters itself; the picture is to"
         " be read as a whole.",
         "Layer 0 has seen no other token: its values are the words' own, so what it scores needs no"
@@ -180,7 +182,7 @@ def _methods(findings: Findings) -> StudyAnswer:
     sentences = (
         f"Of {len(findings.variants)} ways on the question alone, {best.method} on the"
         f" {best.choice.pool} of {taken(best.choice)} ({best.reduction}) reaches most:"
-        f" {estimate(best.score.ari)}; chosen on the same requests, so not a fair figure.",
+        f" {within(best.score.ari)}; chosen on the same requests, so not a fair figure.",
         "HDBSCAN and DBSCAN are not told how many documents there are; what they leave out counts"
         " as one group.",
     )

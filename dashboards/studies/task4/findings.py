@@ -113,7 +113,7 @@ def layer_table(findings: Findings) -> MarkdownTable:
     """ARI of each layer."""
     lines = dict.fromkeys((each.arm, each.part) for each in findings.layers)
     header = ("layer", *(f"{NAMES[arm].strip('*')}: {part}" for arm, part in lines))
-    found = {(e.arm, e.part, e.layer): _estimate(e.score.ari) for e in findings.layers}
+    found = {(e.arm, e.part, e.layer): within(e.score.ari) for e in findings.layers}
     numbers = sorted({each.layer for each in findings.layers})
     rows = ((str(n), *(found[arm, part, n] for arm, part in lines)) for n in numbers)
     return MarkdownTable(header, tuple(rows))
@@ -136,14 +136,15 @@ def _arm(row: ArmScore) -> tuple[str, ...]:
 
 def _scores(score: Score, right: float | None) -> tuple[str, ...]:
     return (
-        _estimate(score.ari),
-        _estimate(score.permuted),
-        _estimate(score.nmi),
-        _estimate(score.purity),
+        within(score.ari),
+        within(score.permuted),
+        within(score.nmi),
+        within(score.purity),
         "" if score.silhouette is None else f"{score.silhouette:.2f}",
         "" if right is None else percent(right),
     )
 
 
-def _estimate(value: SeedEstimate) -> str:
+def within(value: SeedEstimate) -> str:
+    """`0.09 (0.05 to 0.13)`."""
     return f"{value.mean:.2f} ({value.low:.2f} to {value.high:.2f})"

@@ -1,53 +1,37 @@
 """The page of the study."""
 
 from collections.abc import Iterator
-from dataclasses import asdict
 from pathlib import Path
 
-from dashboards.figures.style import save_svg
 from dashboards.studies.answer import StudyAnswer, section
-from dashboards.studies.overview import Summary, SummaryEntry
-from dashboards.studies.page import Provenance
+from dashboards.studies.page import Provenance, beginning, publish
+from dashboards.studies.study import Study
 from dashboards.studies.task4.answers import answers
 from dashboards.studies.task4.findings import Findings
 
-NAME = "task4"
-TITLE = "Task 4: what KV caches know"
-INTRODUCTION = (
+STUDY = Study(
+    "task4",
+    "Task 4: what KV caches know",
     "Can one tell from the KV tensors that LMCache stored, and from nothing else, which document a"
     " request was about? Documents are cut into passages that share no text: one is the context,"
     " the others stand for long questions, each of whole LMCache chunks, so that all their KV is"
     " stored. Natural short questions fill no chunk; theirs comes from a forward pass of the same"
     " model. A request becomes one vector: its keys and values, averaged over tokens, each column"
-    " standardised, reduced by PCA to 90 % of the variance."
+    " standardised, reduced by PCA to 90 % of the variance.",
+    (),
 )
 
 
 def write_page(findings: Findings, measured: Provenance, folder: Path) -> Path:
     """Write page, pictures and summary into a folder that is there; returns the page."""
     found = answers(findings)
-    for _, answer in found:
-        for picture in answer.pictures:
-            save_svg(picture.figure, folder / f"{NAME}-{picture.name}.svg")
-    page = folder / f"{NAME}.md"
-    page.write_text("\n\n".join(_page(findings, measured, found)) + "\n", encoding="utf-8")
-    entries = tuple(_entry(key, answer) for key, answer in found)
-    Summary(NAME, TITLE, **asdict(measured), entries=entries).write(folder)
-    return page
-
-
-def _entry(key: str, answer: StudyAnswer) -> SummaryEntry:
-    pictures = tuple((f"{NAME}-{each.name}.svg", each.shows) for each in answer.pictures)
-    return SummaryEntry(key, answer.question, answer.sentences, pictures)
+    return publish(STUDY, measured, found, _page(findings, measured, found), folder)
 
 
 def _page(
     findings: Findings, measured: Provenance, found: tuple[tuple[str, StudyAnswer], ...]
 ) -> Iterator[str]:
-    yield f"# {TITLE}"
-    yield INTRODUCTION
-    yield f"```sh\n{measured.command}\n```"
-    yield f"Measured {measured.when} on {measured.machine}, {measured.versions}."
+    yield beginning(STUDY, measured)
     yield (
         f"The command makes every figure below. Intervals hold 95 % of {findings.seeds} seeds, of"
         " which each leaves out a fifth of the requests and starts the clustering anew; they know"
@@ -66,4 +50,4 @@ def _page(
     yield "## In short"
     yield "\n".join(f"- [{each.question}](#{key}) {each.short}" for key, each in found)
     for key, answer in found:
-        yield from section(key, answer, NAME)
+        yield from section(key, answer, STUDY.name)

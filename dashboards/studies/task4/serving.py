@@ -6,8 +6,8 @@ from importlib.resources import files
 from pathlib import Path
 
 from dashboards.report.wording import listed
-from dashboards.studies.answer import FIRST, MarkdownTable, cell_table
-from dashboards.studies.cell import EACH_COMPUTED, ORDERED, PLAIN, Cells
+from dashboards.studies.answer import MarkdownTable, cell_table
+from dashboards.studies.cell import EACH_COMPUTED, FIRST, ORDERED, PLAIN, Cells
 from dashboards.studies.contrast import Contrast, Contrasts, contrast
 from dashboards.studies.requests import share_right
 from dashboards.studies.study import Study, StudyPlan
