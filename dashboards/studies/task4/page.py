@@ -1,13 +1,236 @@
-"""The page of the study."""
+"""Task 4: plain answers about what stored KV knows, made by rules, and their page."""
 
 from collections.abc import Iterator
 from pathlib import Path
 
-from dashboards.studies.answer import StudyAnswer, section
+from dashboards.studies.answer import StudyAnswer, StudyPicture, section
 from dashboards.studies.page import Provenance, beginning, publish
 from dashboards.studies.study import Study
-from dashboards.studies.task4.answers import answers
-from dashboards.studies.task4.findings import Findings
+from dashboards.studies.task4.findings import (
+    Findings,
+    arm_table,
+    layer_table,
+    taken,
+    variant_table,
+    within,
+)
+from dashboards.studies.task4.pictures import heat_map, layer_profile, neighbours, scatter
+from dashboards.studies.task4.serving import serving_sentences, serving_tables
+from dashboards.studies.wording import percent
+from kv_reading.arms import (
+    CONTEXT,
+    ENCODER,
+    MAIN,
+    OTHER,
+    OWN,
+    RAG,
+    SHORT,
+    SWAPPED,
+    WHOLE,
+    WORDS,
+    ArmScore,
+)
+from kv_reading.scores import Score
+
+WEAK, STRONG = 0.3, 0.7
+"""Of an ARI: below is weak, above is most of the way."""
+
+
+def answers(findings: Findings) -> tuple[tuple[str, StudyAnswer], ...]:
+    """Each with the key of its section."""
+    return (
+        ("cluster", _cluster(findings)),
+        ("retrieval", _retrieval(findings)),
+        ("layers", _layers(findings)),
+        ("methods", _methods(findings)),
+        ("use", _use(findings)),
+    )
+
+
+def strength(score: Score) -> str:
+    """What the ARI of an arm says, set against mixed labels."""
+    if score.ari.low <= score.permuted.high:
+        return "no better than chance"
+    if score.ari.mean < WEAK:
+        return "weakly"
+    return "mostly" if score.ari.mean >= STRONG else "in part"
+
+
+def _cluster(findings: Findings) -> StudyAnswer:
+    features = findings.features
+    pairs = [("question alone", MAIN), ("with its context", WHOLE)]
+    shown = [(title, features[arm]) for title, arm in pairs if arm in features]
+    return StudyAnswer(
+        "Do requests of one document cluster by their KV alone?",
+        tuple(_cluster_sentences(findings)),
+        (arm_table(findings),),
+        (
+            StudyPicture(
+                "scatter",
+                scatter(shown),
+                "Requests on the first two principal components of their KV, coloured by document",
+            ),
+            StudyPicture(
+                "neighbours",
+                neighbours(shown),
+                "The same by t-SNE, for the eye only: distances between groups mean nothing",
+            ),
+            StudyPicture(
+                "similarity",
+                heat_map(shown),
+                "Cosine of the KV of each request with that of each other, by document",
+            ),
+        ),
+    )
+
+
+def _cluster_sentences(findings: Findings) -> Iterator[str]:
+    main = findings.row(MAIN)
+    assert main is not None  # without it there are no findings
+    yield (
+        f"By the KV of the question alone: {strength(main.score)}; ARI"
+        f" {within(main.score.ari)}, with mixed labels {within(main.score.permuted)}"
+        f" ({main.score.requests} requests about {main.score.labels} documents, KV from"
+        f" {main.source})."
+    )
+    if whole := findings.row(WHOLE):
+        yield (
+            f"With the context's tokens in, the ARI is {within(whole.score.ari)}. That says"
+            " nothing: requests of one context hold the same KV for it, bit by bit."
+        )
+    if own := findings.row(OWN):
+        yield (
+            f"The question's tokens alone, computed under the document's context:"
+            f" {within(own.score.ari)}. Attention has mixed the shared context into them, so this"
+            " is not the question's own either."
+        )
+    if other := findings.row(OTHER):
+        yield (
+            "Under another passage of the same document, one that no other request shares:"
+            f" {within(other.score.ari)}."
+        )
+    yield from _swap(findings)
+    if findings.facts.random_weights:
+        yield (
+            "**The weights are random.** Such KV holds which tokens stood there, mixed at random;"
+            " it cannot show what a trained model's KV knows of a topic, for better or worse. With"
+            " `--model` and the folder of a trained model the same command asks that one."
+        )
+
+
+def _swap(findings: Findings) -> Iterator[str]:
+    topic, context = findings.row(SWAPPED), findings.row(SWAPPED, CONTEXT)
+    if topic is None or context is None:
+        return
+    ours, theirs = topic.score.ari, context.score.ari
+    if ours.low > theirs.high:
+        verdict = "the question counts for more than the context"
+    elif theirs.low > ours.high:
+        verdict = "the context counts for more than the question"
+    else:
+        verdict = "neither clearly counts for more"
+    yield (
+        f"Swapped, each question under another document's context: groups match the question's"
+        f" document by {within(ours)} and the context's by {within(theirs)}; {verdict}."
+    )
+
+
+def _retrieval(findings: Findings) -> StudyAnswer:
+    return StudyAnswer(
+        "How does that compare with RAG and with the words alone?",
+        (*_compared(findings, MAIN, "Long questions"), *_compared(findings, SHORT, "Short ones")),
+    )
+
+
+def _compared(findings: Findings, arm: str, name: str) -> Iterator[str]:
+    ours = findings.row(arm)
+    rivals = [findings.row(f"{rival}:{arm}") for rival in (WORDS, ENCODER, RAG)]
+    there = [row for row in rivals if row is not None]
+    if ours is None or not there:
+        return
+    told = ", ".join(f"{row.source} {within(row.score.ari)}" for row in there)
+    better = [row.source for row in there if row.score.ari.low > ours.score.ari.high]
+    worse = [row.source for row in there if row.score.ari.high < ours.score.ari.low]
+    verdict = (
+        f"KV is worse than {', '.join(better)}" if better else "nothing is clearly better than KV"
+    )
+    verdict += f", and better than {', '.join(worse)}" if worse else ""
+    yield f"{name} ({ours.source}): KV {within(ours.score.ari)}; {told}. {verdict}."
+    yield (
+        f"{name} by the share of right labels: KV's nearest centroid {_right(ours)},"
+        f" {', '.join(f'{row.source} {_right(row)}' for row in there)}."
+    )
+
+
+def _layers(findings: Findings) -> StudyAnswer:
+    alone = [each for each in findings.layers if each.arm == MAIN]
+    best = max(alone, key=lambda each: each.score.ari.mean)
+    worst = min(alone, key=lambda each: each.score.ari.mean)
+    sentences = (
+        f"Of the question alone from {within(worst.score.ari)} ({worst.part} of layer"
+        f" {worst.layer}) to {within(best.score.ari)} ({best.part} of layer {best.layer}).",
+        "The best of so many is chosen on the same requests and flatters itself; the picture is to"
+        " be read as a whole.",
+        "Layer 0 has seen no other token: its values are the words' own, so what it scores needs no"
+        " model. Its keys are turned by their position, which all questions of an arm have alike.",
+    )
+    picture = StudyPicture(
+        "layers", layer_profile(findings.layers), "ARI of each layer's keys and values"
+    )
+    return StudyAnswer("Which layers know it?", sentences, (layer_table(findings),), (picture,))
+
+
+def _methods(findings: Findings) -> StudyAnswer:
+    best = max(findings.variants, key=lambda each: each.score.ari.mean)
+    sentences = (
+        f"Of {len(findings.variants)} ways on the question alone, {best.method} on the"
+        f" {best.choice.pool} of {taken(best.choice)} ({best.reduction}) reaches most:"
+        f" {within(best.score.ari)}; chosen on the same requests, so not a fair figure.",
+        "HDBSCAN and DBSCAN are not told how many documents there are; what they leave out counts"
+        " as one group.",
+    )
+    return StudyAnswer(
+        "Does it depend on the clustering, or on what is taken?",
+        sentences,
+        (variant_table(findings),),
+    )
+
+
+def _use(findings: Findings) -> StudyAnswer:
+    cells = findings.serving
+    sentences = [*_use_sentences(findings)]
+    if len(cells):
+        sentences += serving_sentences(cells, findings.facts.random_weights)
+    tables = serving_tables(cells) if len(cells) else ()
+    return StudyAnswer("How could it serve scheduling or prefetching?", tuple(sentences), tables)
+
+
+def _use_sentences(findings: Findings) -> Iterator[str]:
+    arm = SHORT if findings.row(SHORT) is not None else MAIN
+    ours, rag = findings.row(arm), findings.row(f"{RAG}:{arm}")
+    if ours is not None and ours.right is not None and rag is not None and rag.right is not None:
+        better = "KV" if ours.right > rag.right else "retrieval"
+        yield (
+            f"As a label for order or prefetching, {better} is right more often here: the nearest"
+            f" KV centroid {_right(ours)}, RAG {_right(rag)} of {ours.score.requests} questions."
+        )
+    yield (
+        "A question's KV is there only after its forward pass, when the order of prefill is"
+        " decided; a label from KV costs that pass before it can serve."
+    )
+    yield (
+        "Where requests share a prefix, the digests of their token ids find it exactly and before"
+        " any KV is computed; similarity of KV adds nothing there."
+    )
+    yield (
+        "What is left for KV is to group what is already stored: which chunks belong together, to"
+        " be fetched or evicted together. The figures above say how far that would be right."
+    )
+
+
+def _right(row: ArmScore) -> str:
+    return "not known" if row.right is None else percent(row.right)
+
 
 STUDY = Study(
     "task4",
