@@ -1,10 +1,11 @@
 # `make demo` and `make test` set everything up from nothing; a second call starts at once.
-.PHONY: help setup demo ui test lint bench-client bench-peers bench-scheduler bench-rag bench-gate bench-soak bench-workers clean
+.PHONY: help setup demo ui test test-bench lint bench-client bench-peers bench-scheduler bench-rag bench-gate bench-soak bench-workers clean
 
 help:
 	@echo "make demo   the same batches on a real vLLM: first come, first served, then by context"
 	@echo "make ui     the same from Locust's web UI, at http://127.0.0.1:8089"
-	@echo "make test   lint, types and all tests"
+	@echo "make test   lint, types and all tests of the product"
+	@echo "make test-bench       the tests of the benchmarks themselves"
 	@echo "make bench-client     the load engine against bare loops and other load generators"
 	@echo "make bench-peers      installs those in environments of their own, for bench-client"
 	@echo "make bench-scheduler  vLLM's order against the context scheduler's, in 30 minutes"
@@ -28,6 +29,9 @@ test: setup
 	@scripts/browser.sh
 	@scripts/lint.sh
 	@scripts/test.sh
+
+test-bench: setup
+	@scripts/test.sh tests/bench
 
 lint: setup
 	@scripts/lint.sh

@@ -8,7 +8,7 @@ from rag_corpus import made_documents
 from rag_made_embedder import MadeEmbedder
 from scheduler_engine_run import say
 
-from rag_store.document_index import Shelf
+from rag_store.document_index import DocumentIndex
 from rag_store.documents import Document
 from rag_store.embedders import EmbedderSpec, open_embedder
 from rag_store.errors import FingerprintError
@@ -27,13 +27,13 @@ async def make_libraries(folder: Path, sizes: Sequence[int]) -> dict[int, Path]:
 def _fill(path: Path, documents: Sequence[Document]) -> None:
     embedder = open_embedder(EmbedderSpec())
     try:
-        shelf = Shelf(Settings(path=path), embedder, rebuild=False)
+        index = DocumentIndex(Settings(path=path), embedder, rebuild=False)
     except FingerprintError:
-        shelf = Shelf(Settings(path=path), embedder, rebuild=True)
-    held = {entry.digest for entry in shelf.entries.values()}
-    shelf.store.close()
+        index = DocumentIndex(Settings(path=path), embedder, rebuild=True)
+    held = {entry.digest for entry in index.entries.values()}
+    index.store.close()
     if held != {document.digest for document in documents}:
         say(f"making {path.name}")
-        shelf = Shelf(Settings(path=path), MadeEmbedder(embedder, documents), rebuild=True)
-        shelf.write(documents, None)
-        shelf.store.close()
+        index = DocumentIndex(Settings(path=path), MadeEmbedder(embedder, documents), rebuild=True)
+        index.write(documents, None)
+        index.store.close()

@@ -2,13 +2,9 @@
 
 import json
 import random
-import sys
 from pathlib import Path
 
 import pytest
-
-sys.path.append(str(Path(__file__).parents[1] / "bench"))
-
 from children import Metered
 from table import Results
 from workers_figures import SHARES, first_cpu_s_per_1000, least_share, percentile_error

@@ -3,17 +3,12 @@
 import itertools
 import json
 import re
-import sys
 from pathlib import Path
 
 import pytest
-
-BENCH = Path(__file__).parents[1] / "bench"
-sys.path.append(str(BENCH))
-
-from children import Metered  # noqa: E402
-from client_musts import LATE, LOAD, MUSTS, OURS, all_met, judgement, paced  # noqa: E402
-from client_replies import (  # noqa: E402
+from children import Metered
+from client_musts import LATE, LOAD, MUSTS, OURS, all_met, judgement, paced
+from client_replies import (
     Reported,
     number_in,
     p99_gap_ms,
@@ -21,13 +16,13 @@ from client_replies import (  # noqa: E402
     replies_of_guidellm,
     replies_of_vllm,
 )
-from figures import error_figures, load_figures  # noqa: E402
-from mock_server import Script  # noqa: E402
-from table import REFERENCE, Results, markdown  # noqa: E402
+from figures import error_figures, load_figures
+from mock_server import Script
+from table import REFERENCE, Results, markdown
 
-from loadgen.client.exchange import Exchange  # noqa: E402
-from loadgen.client.protocol import DONE  # noqa: E402
-from loadgen.client.sse import EventStream  # noqa: E402
+from loadgen.client.exchange import Exchange
+from loadgen.client.protocol import DONE
+from loadgen.client.sse import EventStream
 
 S = 1_000_000_000
 

@@ -1,6 +1,5 @@
 """The pure parts of `make bench-rag`: made documents and embeddings, loop lag, musts, tables."""
 
-import sys
 from dataclasses import replace
 from itertools import islice
 from pathlib import Path
@@ -9,20 +8,18 @@ import pytest
 
 pytest.importorskip("bm25s", reason="needs the extra rag")
 
-BENCH = Path(__file__).parents[1] / "bench"
-sys.path.append(str(BENCH))
 
-from rag_bench import endless, keep  # noqa: E402
-from rag_corpus import made_documents, queries, split_sentences  # noqa: E402
-from rag_made_embedder import MadeEmbedder  # noqa: E402
-from rag_report import Rows, musts, report  # noqa: E402
-from rag_rows import LabelRow, SwarmRow  # noqa: E402
-from rag_service import lag_of  # noqa: E402
-from run_folder import MACHINE_FILE  # noqa: E402
-from scheduler_rows import read_rows, write_rows  # noqa: E402
+from rag_bench import endless, keep
+from rag_corpus import made_documents, queries, split_sentences
+from rag_made_embedder import MadeEmbedder
+from rag_report import Rows, musts, report
+from rag_rows import LabelRow, SwarmRow
+from rag_service import lag_of
+from run_folder import MACHINE_FILE
+from scheduler_rows import read_rows, write_rows
 
-from rag_store.chunking import Chunker, passage  # noqa: E402
-from rag_store.embedders.hashing import HashingEmbedder  # noqa: E402
+from rag_store.chunking import Chunker, passage
+from rag_store.embedders.hashing import HashingEmbedder
 
 ROW = LabelRow(
     chunks=10_000,

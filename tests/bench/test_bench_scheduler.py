@@ -1,16 +1,11 @@
 """The pure parts of `make bench-scheduler`: bound, musts, CSV files, tables."""
 
-import sys
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
-
-BENCH = Path(__file__).parents[1] / "bench"
-sys.path.append(str(BENCH))
-
-from scheduler_batches import Batch, Question, bound_tokens  # noqa: E402
-from scheduler_cases import (  # noqa: E402
+from scheduler_batches import Batch, Question, bound_tokens
+from scheduler_cases import (
     ALL_ARMS,
     CACHE_SIZES,
     HARD_ORDER,
@@ -18,13 +13,13 @@ from scheduler_cases import (  # noqa: E402
     one_engine_cases,
     server_cases,
 )
-from scheduler_engine_tables import batches_table, one_engine_table  # noqa: E402
-from scheduler_markdown import insert, table  # noqa: E402
-from scheduler_musts import Must, Rows, musts, ratios_to_stock  # noqa: E402
-from scheduler_outputs import compare, grouped  # noqa: E402
-from scheduler_poisson import arrivals  # noqa: E402
-from scheduler_report import musts_table  # noqa: E402
-from scheduler_rows import (  # noqa: E402
+from scheduler_engine_tables import batches_table, one_engine_table
+from scheduler_markdown import insert, table
+from scheduler_musts import Must, Rows, musts, ratios_to_stock
+from scheduler_outputs import compare, grouped
+from scheduler_poisson import arrivals
+from scheduler_report import musts_table
+from scheduler_rows import (
     AdmissionRow,
     EngineRow,
     OneEngineRow,
@@ -32,7 +27,7 @@ from scheduler_rows import (  # noqa: E402
     read_rows,
     write_rows,
 )
-from scheduler_servers import EngineSetup  # noqa: E402
+from scheduler_servers import EngineSetup
 
 ROW = EngineRow(
     case="20 blocks",

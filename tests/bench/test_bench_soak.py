@@ -1,13 +1,8 @@
 """The pure parts of `make bench-soak`: what counts as lost, what counts as a trend."""
 
 import random
-import sys
-from pathlib import Path
 
 import pytest
-
-sys.path.append(str(Path(__file__).parents[1] / "bench"))
-
 from mock_log import LATE_NS, Counts
 from soak_figures import count_figures, trend_figures
 from soak_musts import FIGURES, MUSTS, all_met, report
