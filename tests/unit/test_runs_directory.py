@@ -10,11 +10,11 @@ import pytest
 from rich.console import Console
 
 from loadgen.errors import UsageError
+from loadgen.launch.supervised import side_by_side
 from loadgen.runs.csv_log import CsvLog, to_csv
 from loadgen.runs.directory import check_directory, open_directory
 from loadgen.runs.json_file import read_json, write_json
 from loadgen.runs.machine import machine, without_secrets
-from loadgen.runs.side_by_side import side_by_side
 
 
 def test_checking_leaves_nothing_behind(tmp_path: Path) -> None:

@@ -2,6 +2,8 @@
 
 import json
 import random
+import subprocess
+import sys
 import tracemalloc
 from dataclasses import astuple
 from pathlib import Path
@@ -229,3 +231,9 @@ def test_a_million_rows_take_some_bytes_each(tmp_path: Path) -> None:
     assert len(found) == 1
     assert held < 100 * rows
     assert most < 200 * rows
+
+
+def test_no_swarm_waits_for_numpy_at_its_start() -> None:
+    script = "import sys, loadgen.swarm.plugin, loadgen.cli.main; print('numpy' in sys.modules)"
+    command = [sys.executable, "-c", script]
+    assert subprocess.check_output(command, text=True, timeout=60).strip() == "False"
