@@ -21,7 +21,7 @@ TABLE_EVERY_S = 2.0
 
 
 class LiveView:
-    """LiveSeries, timeline and table of the current swarm, or of the last one after its end.
+    """Series, timeline and table of the current swarm, or of the last one after its end.
 
     `epoch` names what they are of: it changes when a swarm starts and when statistics are reset.
     """

@@ -7,9 +7,9 @@ from dashboards.report.wording import listed
 from dashboards.studies.answer import MarkdownTable
 from dashboards.studies.cell import Cells
 from dashboards.studies.wording import change, duration, factor, unit_of
-from loadgen.compare.comparison import ComparedMetric, Verdict, make_row
+from loadgen.compare.comparison import ComparedMetric, make_row, verdict_of
 from loadgen.compare.estimate import estimate
-from loadgen.compare.interval import Interval, between_repeats, on_scale
+from loadgen.compare.interval import between_repeats, on_scale
 from loadgen.compare.metrics import Statistic, parse_statistic
 from loadgen.compare.run import ComparedRun
 from loadgen.compare.run_reader import read_run
@@ -130,13 +130,7 @@ def _by_runs(sides: Sides, row: ComparedMetric) -> ComparedMetric:
     if found is None:
         return row
     change = found if scale == "plain" else found.through(lambda value: exponential(value) - 1)
-    return replace(row, change=change, verdict=_verdict(statistic, change))
-
-
-def _verdict(statistic: Statistic, change: Interval) -> Verdict:
-    if change.low <= 0 <= change.high:
-        return "no evidence"
-    return "better" if (change.low > 0) == (statistic.metric.better == "higher") else "worse"
+    return replace(row, change=change, verdict=verdict_of(statistic, change))
 
 
 def _shown(statistic: Statistic, value: float) -> str:

@@ -53,6 +53,11 @@ def _verdict(sides: Sides, statistic: Statistic, change: Interval | None) -> Ver
         return "no interval"
     if change is None or _says_nothing(statistic, change):
         return "too little data"
+    return verdict_of(statistic, change)
+
+
+def verdict_of(statistic: Statistic, change: Interval) -> Verdict:
+    """What is to be made of a change by its interval alone."""
     if change.low <= 0 <= change.high:
         return "no evidence"
     return "better" if (change.low > 0) == (statistic.metric.better == "higher") else "worse"
