@@ -124,10 +124,6 @@ class LiveView:
 
     def _table(self) -> list[list[Any]]:
         """Name, number, requests, failed, TTFT p50 and p95 in ms, cached share; others last."""
-        top, others = self.contexts.top(SHOWN_CONTEXTS)
-        named: list[tuple[str | None, Any]] = [*top]
-        if others.requests:
-            named.append((None, others))
         return [
             [
                 name,
@@ -138,7 +134,7 @@ class LiveView:
                 figures.ttft_ms.quantile(0.95),
                 self.contexts.cached_share(figures),
             ]
-            for name, figures in named
+            for name, figures in self.contexts.rows(SHOWN_CONTEXTS)
         ]
 
     def _warnings(self) -> list[str]:

@@ -58,11 +58,9 @@ class Downloads:
 
     def _contexts(self) -> str:
         table = self._view.all_contexts()
-        top, others = table.top(MOST_CONTEXTS)
-        named = [*top, (OTHERS, others)] if others.requests else top
         rows = [
             (
-                name,
+                OTHERS if name is None else name,
                 figures.requests,
                 figures.failed,
                 figures.ttft_ms.quantile(0.5),
@@ -71,7 +69,7 @@ class Downloads:
                 table.cached_tokens(figures),
                 table.cached_share(figures),
             )
-            for name, figures in named
+            for name, figures in table.rows(MOST_CONTEXTS)
         ]
         return to_csv([CONTEXT_COLUMNS]) + to_csv(rows)
 

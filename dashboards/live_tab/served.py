@@ -223,6 +223,11 @@ class ContextTable:
             others.merge(figures)
         return ranked[:number], others
 
+    def rows(self, number: int) -> list[tuple[str | None, ContextFigures]]:
+        """The same as rows, of which those of others, if there are any, have no name."""
+        top, others = self.top(number)
+        return [*top, (None, others)] if others.requests else [*top]
+
     def cached_tokens(self, figures: ContextFigures) -> int | None:
         """Of these figures; None where the host told none of any context."""
         return figures.cached_tokens if self._host_tells else None

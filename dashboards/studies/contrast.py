@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 from dashboards.report.wording import listed
 from dashboards.studies.answer import MarkdownTable
 from dashboards.studies.cell import Cells
-from dashboards.studies.wording import change, duration, factor, unit_of
+from dashboards.studies.wording import change, duration, factor, times, unit_of
 from loadgen.compare.comparison import ComparedMetric, make_row, verdict_of
 from loadgen.compare.estimate import estimate
 from loadgen.compare.interval import between_repeats, on_scale
@@ -43,6 +43,15 @@ class Contrast:
         if self.row is None or not self.row.base or self.row.new is None:
             return None
         return self.row.new / self.row.base
+
+    def said(self, better: str, worse: str, nothing: str, unknown: str) -> str:
+        """One of these by the verdict: the first two have a `{}` for `2.4 times`, the last for the
+        verdict itself."""
+        if self.verdict == "better" and self.factor:
+            return better.format(times(1 / self.factor))
+        if self.verdict == "worse" and self.factor:
+            return worse.format(times(self.factor))
+        return nothing if self.verdict == "no evidence" else unknown.format(self.verdict)
 
     @property
     def words(self) -> str:

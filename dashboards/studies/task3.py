@@ -12,7 +12,7 @@ from dashboards.studies.contrast import LEVEL, Contrast, Contrasts, contrast, co
 from dashboards.studies.corpora import all_documents
 from dashboards.studies.pictures import Bar, against, bars, line_of
 from dashboards.studies.requests import paired, share_right, without_retrieval
-from dashboards.studies.wording import count, crowd, duration, percent, times
+from dashboards.studies.wording import count, crowd, duration, percent
 
 RETRIEVAL = "retrieval_mean_ms"
 LABEL_COLUMNS = ("requests", FIRST, RETRIEVAL, "requests_per_s", "label_accuracy", "hit_rate")
@@ -90,13 +90,12 @@ def _bar_of(name: str, cells: Cells, stands_out: bool) -> Bar:
 
 
 def _said(found: Contrast) -> str:
-    if found.verdict == "better" and found.factor:
-        return f"the first token comes {times(1 / found.factor)} as fast as first come"
-    if found.verdict == "worse" and found.factor:
-        return f"the first token takes {times(found.factor)} as long as first come"
-    if found.verdict == "no evidence":
-        return "there is no evidence of a difference from first come"
-    return f"{found.verdict}, so that nothing can be said against first come"
+    return found.said(
+        "the first token comes {} as fast as first come",
+        "the first token takes {} as long as first come",
+        "there is no evidence of a difference from first come",
+        "{}, so that nothing can be said against first come",
+    )
 
 
 def _arms(cells: Cells) -> Iterator[OrderedArm]:

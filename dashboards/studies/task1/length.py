@@ -12,7 +12,7 @@ from dashboards.studies.cell import FIRST, NO_REUSE, PLAIN, Cells
 from dashboards.studies.contrast import LEVEL, Contrast, contrast
 from dashboards.studies.pictures import Bar, PointCloud, bars, clouds
 from dashboards.studies.requests import answered, is_hit
-from dashboards.studies.wording import crowd, duration, percent, times
+from dashboards.studies.wording import crowd, duration, percent
 from loadgen.compare.interval import Interval, mean_of_repeats
 from loadgen.runs.requests import Requests
 
@@ -164,13 +164,13 @@ def with_and_without(cells: Cells) -> StudyAnswer:
 
 def _worth(first: Contrast, hits: float | None) -> str:
     share = "" if hits is None else f" ({percent(hits)} of the prompt tokens came from the cache)"
-    if first.verdict == "better" and first.factor:
-        return f"reuse makes the first token come {times(1 / first.factor)} as fast{share}."
-    if first.verdict == "worse" and first.factor:
-        return f"reuse makes the first token take {times(first.factor)} as long{share}."
-    if first.verdict == "no evidence":
-        return f"there is no evidence that reuse changes the time to first token{share}."
-    return f"{first.verdict}: nothing can be said of reuse{share}."
+    said = first.said(
+        "reuse makes the first token come {} as fast",
+        "reuse makes the first token take {} as long",
+        "there is no evidence that reuse changes the time to first token",
+        "{}: nothing can be said of reuse",
+    )
+    return f"{said}{share}."
 
 
 def _reuse_bars(cells: Cells) -> Figure:
