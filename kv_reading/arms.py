@@ -17,6 +17,11 @@ from kv_reading.recording import LibraryDocument
 from kv_reading.scores import METHODS, Clusters, Score, score, score_groups
 
 REFUSED = -1
+MAIN, SHORT = "alone/question", "short-alone/question"
+WHOLE, OWN, OTHER = "own/prompt", "own/question", "other/question"
+SWAPPED, SHORT_OWN = "swapped/question", "short-own/question"
+WORDS, ENCODER, RAG = "TF-IDF", "sentence encoder", "RAG label"
+TOPIC, CONTEXT = "topic", "context"
 
 
 def tfidf_rows(texts: Sequence[str]) -> Floats:
@@ -54,13 +59,6 @@ async def _labels(texts: Sequence[str], documents: Sequence[tuple[str, str, str]
             await library.ingest([Document(*each) for each in documents])
             labels = await library.label_many(list(texts))
     return ["" if isinstance(each, RagError) else each.doc_id or "" for each in labels]
-
-
-MAIN, SHORT = "alone/question", "short-alone/question"
-WHOLE, OWN, OTHER = "own/prompt", "own/question", "other/question"
-SWAPPED, SHORT_OWN = "swapped/question", "short-own/question"
-WORDS, ENCODER, RAG = "TF-IDF", "sentence encoder", "RAG label"
-TOPIC, CONTEXT = "topic", "context"
 
 
 @dataclass(frozen=True, slots=True)

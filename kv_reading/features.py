@@ -13,6 +13,8 @@ from kv_reading.kv import Floats, Kv
 
 POOLS, PARTS = ("mean", "last"), ("keys", "values")
 Texts = npt.NDArray[np.str_]
+EXPLAINED = 0.9
+"""Share of the variance that is to be kept."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,10 +110,6 @@ def read_features(path: Path) -> dict[str, FeatureSet]:
 def _feature_set(arm: str, file: "np.lib.npyio.NpzFile") -> FeatureSet:
     fields = ("pooled", "question_ids", "topics", "contexts", "texts")
     return FeatureSet(arm, str(file[f"{arm}:source"]), *(file[f"{arm}:{name}"] for name in fields))
-
-
-EXPLAINED = 0.9
-"""Share of the variance that is to be kept."""
 
 
 def by_pca(rows: Floats) -> Floats:

@@ -19,6 +19,11 @@ if TYPE_CHECKING:
 
 
 DEV, TEST = "dev", "test"
+FEATURES = (
+    "keys and values of all layers and heads, mean over the question's tokens, standardised;"
+    " nearest centroid"
+)
+CANDIDATES = 5
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,13 +113,6 @@ class Centroids:
         distances = np.sqrt(np.mean(apart**2, axis=1))
         order = np.argsort(distances, kind="stable")
         return [Near(self.doc_ids[kept[at]], float(distances[at])) for at in order]
-
-
-FEATURES = (
-    "keys and values of all layers and heads, mean over the question's tokens, standardised;"
-    " nearest centroid"
-)
-CANDIDATES = 5
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,6 +17,12 @@ TILE = 16
 """Tokens or dimensions side by side in AMX's packing."""
 BLOCK_TOKENS = (128, 64, 32, 16, 256)
 """Commonest on a CPU first."""
+PLANES = "planes"
+"""Engines that keep keys and values apart: [2, layers, tokens, heads, dim]."""
+WIDTH_BYTES = {"bfloat16": 2, "float16": 2, "float32": 4}
+MIN_COSINE = 0.97
+"""Of the keys, or values, of one layer with those of the forward pass. Rounding in an engine's
+bfloat16 costs under 0.01 here; a wrong layout leaves under 0.5."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,9 +60,6 @@ def _rows(block: Floats) -> Floats:
 
 PACKINGS: dict[str, Callable[[Floats], Floats]] = {"amx": _amx, "vec": _vec, "rows": _rows}
 """From a block [layers, heads, blocks, 2, tokens, dim] as it lies to one in plain order."""
-PLANES = "planes"
-"""Engines that keep keys and values apart: [2, layers, tokens, heads, dim]."""
-WIDTH_BYTES = {"bfloat16": 2, "float16": 2, "float32": 4}
 
 
 def possible_layouts(shape: KvShape, chunk_tokens: int, chunk_bytes: int) -> list[Layout]:
@@ -94,11 +97,6 @@ def _floats(content: bytes, dtype: str) -> Floats:
         widened = np.frombuffer(content, "<u2").astype(np.uint32) << 16
         return widened.view(np.float32)
     return np.frombuffer(content, np.dtype(dtype).newbyteorder("<")).astype(np.float32)
-
-
-MIN_COSINE = 0.97
-"""Of the keys, or values, of one layer with those of the forward pass. Rounding in an engine's
-bfloat16 costs under 0.01 here; a wrong layout leaves under 0.5."""
 
 
 def agreement(stored: Kv, reference: Kv) -> float:

@@ -16,6 +16,11 @@ from typing import Any
 from kv_reading import KvError
 
 REQUESTS_JSONL = "requests.jsonl"
+KV_JSON, CHUNKS, LIBRARY_JSONL = "kv.json", "chunks", "library.jsonl"
+Ids = tuple[int, ...]
+SHINGLE_TOKENS = 8
+MAX_SHARED = 0.1
+"""Share of a passage's runs of eight tokens that may stand in an earlier one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,9 +64,6 @@ def _request(found: dict[str, object]) -> KvRequest:
     if not isinstance(ids, list) or not all(isinstance(each, int) for each in ids):
         raise ValueError("token_ids are no list of numbers")
     return KvRequest(**found, token_ids=tuple(ids))  # type: ignore[arg-type]
-
-
-KV_JSON, CHUNKS, LIBRARY_JSONL = "kv.json", "chunks", "library.jsonl"
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,12 +112,6 @@ def read_library(folder: Path) -> list[LibraryDocument]:
         return [LibraryDocument(**json.loads(line)) for line in lines if line]
     except (OSError, ValueError, TypeError) as error:
         raise KvError(f"cannot read {path} ({error}): record again") from error
-
-
-Ids = tuple[int, ...]
-SHINGLE_TOKENS = 8
-MAX_SHARED = 0.1
-"""Share of a passage's runs of eight tokens that may stand in an earlier one."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -19,6 +19,9 @@ from kv_reading.kv import Floats
 Clusters = npt.NDArray[np.int64]
 SMALLEST = 2
 """Rows of a dense group."""
+Labels = npt.NDArray[np.generic]
+SEEDS, KEPT_SHARE = 20, 0.8
+"""Each seed leaves out a fifth of the requests and starts the clustering anew."""
 
 
 def kmeans(rows: Floats, groups: int, seed: int) -> Clusters:
@@ -55,11 +58,6 @@ METHODS: dict[str, Callable[[Floats, int, int], Clusters]] = {
 
 def _clusters(found: npt.NDArray[np.generic]) -> Clusters:
     return found.astype(np.int64)
-
-
-Labels = npt.NDArray[np.generic]
-SEEDS, KEPT_SHARE = 20, 0.8
-"""Each seed leaves out a fifth of the requests and starts the clustering anew."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -19,6 +19,8 @@ SUFFIX, SEPARATOR, SLASH = ".data", "@", "-SEP-"
 _FIRST = blake3(bytes(8) + struct.pack(">I", 0)).digest()
 """Before the first chunk stands what LMCache's TokenHasher calls `none_hash`: the digest of the
 number 0 and the one token 0."""
+TESTED = 4
+"""Prompts of different kinds whose stored KV is compared with a forward pass."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,10 +139,6 @@ def _index(folder: Path) -> dict[bytes, Path]:
 
 def _owner(name: ChunkName) -> tuple[str, int, int, str]:
     return name.model, name.rank, name.group, name.salt
-
-
-TESTED = 4
-"""Prompts of different kinds whose stored KV is compared with a forward pass."""
 
 
 @dataclass(frozen=True, slots=True)

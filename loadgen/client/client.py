@@ -31,7 +31,7 @@ from loadgen.record import Outcome
 MAX_ERROR_BODY_BYTES = 65_536
 
 
-class Reception:
+class ReplySink:
     """The sink of a completion's reply; raises Malformed and HttpError into the transport."""
 
     __slots__ = ("_error_body", "_events", "_exchange", "_running", "_shape", "_single")
@@ -200,7 +200,7 @@ class StreamingClient:
     async def _converse(
         self, body: bytes, exchange: Exchange | ListExchange, timeout_s: float
     ) -> None:
-        transport, reception = self._opened(), Reception(exchange)
+        transport, reception = self._opened(), ReplySink(exchange)
         if timeout_s <= 0:
             raise TimeoutError
         exchange.sent_at = time.perf_counter()

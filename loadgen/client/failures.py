@@ -19,6 +19,11 @@ import orjson
 
 from loadgen.record import Outcome
 
+MAX_CHARS = 300
+MIN_SECRET_CHARS = 6
+_TITLE = re.compile(r"<title[^>]*>(.*?)</title>", re.IGNORECASE | re.DOTALL)
+_TAG = re.compile(r"<[^>]*>")
+
 
 class StreamFailure(Exception):
     """Base of all; `str(failure)` says in one line what was seen."""
@@ -54,12 +59,6 @@ class Malformed(StreamFailure):
     """The reply is no OpenAI completion stream."""
 
     outcome = "malformed"
-
-
-MAX_CHARS = 300
-MIN_SECRET_CHARS = 6
-_TITLE = re.compile(r"<title[^>]*>(.*?)</title>", re.IGNORECASE | re.DOTALL)
-_TAG = re.compile(r"<[^>]*>")
 
 
 def one_line(text: str, max_chars: int = MAX_CHARS) -> str:

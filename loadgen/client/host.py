@@ -23,6 +23,9 @@ from loadgen.client.transport import Head, request_headers
 from loadgen.client.wire import WireTransport
 from loadgen.errors import HostError
 
+MAX_BODY_BYTES = 16_000_000
+"""vLLM's page of metrics has about 50,000."""
+
 
 def base_url(url: str) -> str:
     """`url` as scheme, host, port and path prefix, without a trailing slash or `/v1`.
@@ -63,10 +66,6 @@ def _split(url: str) -> SplitResult:
     return parts
 
 
-MAX_BODY_BYTES = 16_000_000
-"""vLLM's page of metrics has about 50,000."""
-
-
 class TooLong(Malformed):
     """An answer of more than MAX_BODY_BYTES; the rest was not read."""
 
@@ -91,7 +90,7 @@ class HostAnswer:
         return decoded if isinstance(decoded, dict) else {}
 
 
-class Questioner:
+class ControlClient:
     """Asks one address over kept-alive connections; redirects are not followed."""
 
     def __init__(self, url: str, headers: Mapping[str, str], timeout_s: float) -> None:
@@ -160,11 +159,11 @@ class WholeReply:
 class Host:
     """One host's questions and answers; every failure to reach it is a HostError."""
 
-    def __init__(self, url: str, headers: Mapping[str, str], questioner: Questioner) -> None:
+    def __init__(self, url: str, headers: Mapping[str, str], client: ControlClient) -> None:
         self.url = url
         self.has_key = "authorization" in {name.lower() for name in headers}
         self._secrets = secrets_of(headers)
-        self._questioner = questioner
+        self._client = client
 
     @classmethod
     @asynccontextmanager
@@ -173,16 +172,16 @@ class Host:
     ) -> AsyncIterator["Host"]:
         """A host at `url` whose answers may take `timeout_s` each. Raises HostError for no URL."""
         address = base_url(url)
-        async with Questioner(address, headers, timeout_s) as questioner:
-            yield cls(address, headers, questioner)
+        async with ControlClient(address, headers, timeout_s) as client:
+            yield cls(address, headers, client)
 
     async def ask(self, method: str, path: str, body: object = None) -> HostAnswer:
         """The answer to one question, with a JSON body or none. Raises HostError for no answer."""
         try:
-            return await self._questioner.ask(method, path, body)
+            return await self._client.ask(method, path, body)
         except TimeoutError:
             raise HostError(
-                f"host {self.url} did not answer {path} within {self._questioner.timeout_s:g} s: "
+                f"host {self.url} did not answer {path} within {self._client.timeout_s:g} s: "
                 "is it still starting, or overloaded?"
             ) from None
         except TooLong as error:

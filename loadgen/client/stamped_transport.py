@@ -27,6 +27,16 @@ MAX_WAITING = 2048
 """What was read and not handed on; with more of it the kernel keeps what arrives."""
 
 CLOCK_TRIES, CLOCKS_TOGETHER_S = 3, 20e-6
+STAMPS = sys.platform == "linux"
+"""Elsewhere the time of reading has to do."""
+READ_BYTES = 16_384
+NOTHING = memoryview(b"")
+CLOCK_ERROR_S = 0.001
+"""How exactly the kernel's clock is known here; what is further out is of a clock that was set."""
+_SO_TIMESTAMPNS = 35
+"""asm-generic/socket.h; Python has no name for it."""
+_TIMESPEC = struct.Struct("@ll")
+_STAMP_SPACE = socket.CMSG_SPACE(_TIMESPEC.size) if STAMPS else 0
 
 
 class Readable(Protocol):
@@ -142,20 +152,6 @@ def _clocks() -> tuple[float, float]:
         if time.perf_counter() - perf_s < CLOCKS_TOGETHER_S:
             break  # else another thread had its turn between the two
     return perf_s, perf_s - unix_s
-
-
-STAMPS = sys.platform == "linux"
-"""Elsewhere the time of reading has to do."""
-
-READ_BYTES = 16_384
-NOTHING = memoryview(b"")
-CLOCK_ERROR_S = 0.001
-"""How exactly the kernel's clock is known here; what is further out is of a clock that was set."""
-
-_SO_TIMESTAMPNS = 35
-"""asm-generic/socket.h; Python has no name for it."""
-_TIMESPEC = struct.Struct("@ll")
-_STAMP_SPACE = socket.CMSG_SPACE(_TIMESPEC.size) if STAMPS else 0
 
 
 class Receiver(Protocol):

@@ -9,6 +9,9 @@ TEXT = re.compile(rb'"(?:text|content|reasoning_content|reasoning)":\s*"([^\x00-
 """A text in JSON that is not empty and needs no escapes."""
 
 _NOT_PLAIN = bytes((*range(0x20), *b'"\\'))
+_COUNT = re.compile(rb'"(completion_tokens|total_tokens)":\s*([0-9]+)')
+_MAX_DIGITS = 9
+_PROBES = (b"1000001", b"1000002")
 
 
 class TokenShape:
@@ -75,11 +78,6 @@ def is_plain(text: bytes) -> bool:
     except UnicodeDecodeError:
         return False
     return True
-
-
-_COUNT = re.compile(rb'"(completion_tokens|total_tokens)":\s*([0-9]+)')
-_MAX_DIGITS = 9
-_PROBES = (b"1000001", b"1000002")
 
 
 class RunningShape:

@@ -15,6 +15,8 @@ from loadgen.client.transport import BROKEN_BODY, LINGER_S, Head, Sink, describe
 CRLF = b"\r\n"
 MAX_SIZE_BYTES = 8
 _SIZE = re.compile(rb"[0-9A-Fa-f]+")
+MAX_OVERHEAD_BYTES = 65_536
+"""Bytes of headers, of interim replies or of trailers that may come in a row without a body."""
 
 
 def lone_chunk(data: bytes) -> bytes | None:
@@ -32,10 +34,6 @@ def lone_chunk(data: bytes) -> bytes | None:
 @lru_cache(maxsize=4096)
 def _size(digits: bytes) -> int:
     return int(digits, 16) if _SIZE.fullmatch(digits) else 0
-
-
-MAX_OVERHEAD_BYTES = 65_536
-"""Bytes of headers, of interim replies or of trailers that may come in a row without a body."""
 
 
 class Unanswered(ConnectFailed):

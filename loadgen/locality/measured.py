@@ -10,6 +10,8 @@ from loadgen.locality.curve import predict
 from loadgen.locality.trace_sources import recorded_run, trace_of_run
 from loadgen.runs.recorded import argument
 
+DTYPE_BYTES = {"float32": 4, "float": 4, "bfloat16": 2, "float16": 2, "half": 2, "fp8": 1}
+
 
 @dataclass(frozen=True, slots=True)
 class MeasuredRun:
@@ -64,9 +66,6 @@ def run_bytes_per_token(run: Path) -> int | None:
     given = (argument(argv, "--kv-cache-dtype"), argument(argv, "--dtype"))
     named = [dtype for dtype in given if dtype and dtype != "auto"]
     return kv_bytes_per_token(Path(model), *named[:1])
-
-
-DTYPE_BYTES = {"float32": 4, "float": 4, "bfloat16": 2, "float16": 2, "half": 2, "fp8": 1}
 
 
 def kv_bytes_per_token(model: Path, kv_dtype: str = "auto") -> int | None:

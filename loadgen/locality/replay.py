@@ -8,6 +8,9 @@ from itertools import count, islice
 from loadgen.locality.trace import Chain, Trace
 
 UNNAMED = 0
+STEP_TOKENS = 2048
+"""Tokens that vLLM computes in one step unless told otherwise."""
+MOST_RUNNING = 128
 
 
 class BlockPool:
@@ -82,11 +85,6 @@ class BlockPool:
         del blocks[block]
         if not blocks:
             del self._known[name]
-
-
-STEP_TOKENS = 2048
-"""Tokens that vLLM computes in one step unless told otherwise."""
-MOST_RUNNING = 128
 
 
 @dataclass(slots=True, eq=False)

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import NamedTuple, Self
 
 from loadgen.client.failures import ConnectFailed, StreamFailure
-from loadgen.client.host import Questioner, TooLong
+from loadgen.client.host import ControlClient, TooLong
 from loadgen.stats.memory import GpuMemory, tree_rss_mb
 from loadgen.stats.prometheus import MetricReader, MetricSeries
 from loadgen.stats.server_counters import (
@@ -55,8 +55,8 @@ class MetricsScraper:
 
     async def __aenter__(self) -> Self:
         for service in (self._engine, self._cache):
-            if service.questioner is not None:
-                await self._lifetime.enter_async_context(service.questioner)
+            if service.client is not None:
+                await self._lifetime.enter_async_context(service.client)
         return self
 
     async def __aexit__(self, *_: object) -> None:
@@ -68,8 +68,8 @@ class MetricsScraper:
         Memory is read in the loop's default executor.
         """
         engine, cache, memory = await asyncio.gather(
-            _page(self._engine.questioner),
-            _page(self._cache.questioner),
+            _page(self._engine.client),
+            _page(self._cache.client),
             _memory(self._sources),
         )
         kept = _since_zero(self._cache.figures(cache.text))
@@ -87,7 +87,7 @@ class _Service:
 
     def __init__(self, source: MetricsSource, figures: Sequence[str]) -> None:
         url = source.metrics_url
-        self.questioner = None if url is None else Questioner(url, {}, _TIMEOUT_S)
+        self.client = None if url is None else ControlClient(url, {}, _TIMEOUT_S)
         self._series = {
             name: MetricSeries.parse(text)
             for name, text in source.series.items()
@@ -107,11 +107,11 @@ class _Page(NamedTuple):
     text: bytes = b""
 
 
-async def _page(questioner: Questioner | None) -> _Page:
-    if questioner is None:
+async def _page(client: ControlClient | None) -> _Page:
+    if client is None:
         return _Page(None)
     try:
-        answer = await questioner.ask("GET", "")
+        answer = await client.ask("GET", "")
     except ConnectFailed:
         return _Page(False)
     except TooLong:

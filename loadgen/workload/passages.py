@@ -54,7 +54,7 @@ def walk(count: int, number: int) -> Iterator[int]:
         position = (position + step) % count
 
 
-class Ruler:
+class PassageLengths:
     """Measures paragraphs so that their lengths add up: a joined text is not counted again.
 
     To a paragraph's own tokens come those of the break before the next one. They depend on the

@@ -14,6 +14,7 @@ MAX_TOKENS = 10_000_000
 MIN_CONTEXT_TOKENS = 16
 
 _SPAN = re.compile(r"\s*([0-9]{1,9})\s*(?:-\s*([0-9]{1,9})\s*)?")
+_CONTEXTS = f"from 1 to {MAX_CONTEXTS}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,15 +82,12 @@ class WorkloadSettings:
             self.context_tokens.check("--context-tokens", least=MIN_CONTEXT_TOKENS)
 
 
-_CONTEXTS = f"from 1 to {MAX_CONTEXTS}"
-
-
 def _require(name: str, value: float, allowed: bool, text: str) -> None:
     if not allowed:
         raise UsageError(f"{name} {value} is out of range: give a value {text}")
 
 
-def roll(seed: int, purpose: str, index: int) -> int:
-    """64 random bits that depend on the arguments alone, not on what was rolled before."""
+def random_bits(seed: int, purpose: str, index: int) -> int:
+    """64 random bits that depend on the arguments alone, not on what was asked for before."""
     key = f"{seed}/{purpose}/{index}".encode()
     return int.from_bytes(blake2b(key, digest_size=8).digest(), "big")

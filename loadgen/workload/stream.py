@@ -7,7 +7,7 @@ from itertools import accumulate, count
 from random import Random
 
 from loadgen.context import Draw
-from loadgen.workload.settings import WorkloadSettings, roll
+from loadgen.workload.settings import WorkloadSettings, random_bits
 
 
 class Popularity:
@@ -35,7 +35,7 @@ class Popularity:
 
 def _permutation(contexts: int, seed: int) -> "array[int]":
     """Fisher and Yates's shuffle, by random() alone: other methods may change with Python."""
-    chance = Random(roll(seed, "popularity", 0)).random
+    chance = Random(random_bits(seed, "popularity", 0)).random
     order = array("I", range(contexts))
     for last in range(contexts - 1, 0, -1):
         other = int(chance() * (last + 1))
@@ -69,7 +69,7 @@ class Stream:
         # Local names, and no Draw for another worker: this loop runs for every request of the
         # whole swarm in each of its workers.
         repeat, stickiness = self._settings.repeat, self._settings.stickiness
-        chance = Random(roll(self._settings.seed, "stream", 0)).random
+        chance = Random(random_bits(self._settings.seed, "stream", 0)).random
         pick, prompts = self._popularity.pick, _Prompts()
         asked: dict[int, int] = {}
         context = -1

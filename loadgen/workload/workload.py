@@ -7,64 +7,63 @@ from loadgen.errors import ContextTooLong
 from loadgen.workload.batches import Batching, batched_draws
 from loadgen.workload.contexts import (
     QUESTION_MARKER,
-    ContextBook,
+    ContextSource,
     bare_prompt,
     join_prompt,
     variation,
 )
 from loadgen.workload.corpus import Corpus
 from loadgen.workload.lengths import Tokens
-from loadgen.workload.settings import MIN_CONTEXT_TOKENS, WorkloadSettings, roll
+from loadgen.workload.settings import MIN_CONTEXT_TOKENS, WorkloadSettings, random_bits
 from loadgen.workload.stream import Stream
 
 _SIDES = 2**64
-
-
-def is_mistaken(seed: int, share: float, root: int) -> bool:
-    """Whether the request with this root is one of a share (0 to 1) of all."""
-    return roll(seed, "mistake", root) < share * _SIDES
-
-
-def other_context(seed: int, contexts: int, root: int, index: int) -> int:
-    """Any of `contexts`, two at least, but the one with this index; all equally likely."""
-    other = roll(seed, "other", root) % (contexts - 1)
-    return other + (other >= index)
-
-
 # Counting a large corpus would take long. Documents are looked at from the longest in bytes on,
 # so many of them at most, and only those with more bytes than there is room for tokens.
 CHECKED_DOCUMENTS = 64
 OPENING_BYTES = 128
-
 LATE_VERSION = 1_000_000
 
 
-def _longest_question(book: ContextBook, tokens: Tokens) -> int:
-    texts = (question.text for some in book.corpus.questions.values() for question in some)
+def is_mistaken(seed: int, share: float, root: int) -> bool:
+    """Whether the request with this root is one of a share (0 to 1) of all."""
+    return random_bits(seed, "mistake", root) < share * _SIDES
+
+
+def other_context(seed: int, contexts: int, root: int, index: int) -> int:
+    """Any of `contexts`, two at least, but the one with this index; all equally likely."""
+    other = random_bits(seed, "other", root) % (contexts - 1)
+    return other + (other >= index)
+
+
+def _longest_question(contexts: ContextSource, tokens: Tokens) -> int:
+    texts = (question.text for some in contexts.corpus.questions.values() for question in some)
     parts = QUESTION_MARKER, max(texts, key=len), variation(LATE_VERSION)
     return sum(map(tokens.count, parts))
 
 
-def _too_long(book: ContextBook, settings: WorkloadSettings, room: int) -> tuple[str, int] | None:
+def _too_long(
+    contexts: ContextSource, settings: WorkloadSettings, room: int
+) -> tuple[str, int] | None:
     """Id and tokens of a context that is longer than `room`."""
     if settings.context_tokens is None:
-        return _too_long_document(book, settings, room)
+        return _too_long_document(contexts, settings, room)
     if settings.context_tokens.high <= room:
         return None
-    lengths = ((index, book.drawn_tokens(index) or 0) for index in range(settings.contexts))
-    found = ((book.context_id(index), length) for index, length in lengths if length > room)
+    lengths = ((index, contexts.drawn_tokens(index) or 0) for index in range(settings.contexts))
+    found = ((contexts.context_id(index), length) for index, length in lengths if length > room)
     return next(found, None)
 
 
 def _too_long_document(
-    book: ContextBook, settings: WorkloadSettings, room: int
+    contexts: ContextSource, settings: WorkloadSettings, room: int
 ) -> tuple[str, int] | None:
     # A composed context is as long as the mean document: it fits where the longest one does.
-    documents = book.corpus.documents[: settings.contexts]
+    documents = contexts.corpus.documents[: settings.contexts]
     sizes = ((len(document.text.encode()), index) for index, document in enumerate(documents))
     longest = sorted(((size, i) for size, i in sizes if size + OPENING_BYTES > room), reverse=True)
-    contexts = (book.context(index) for _, index in longest[:CHECKED_DOCUMENTS])
-    found = ((context.context_id, context.tokens) for context in contexts if context.tokens > room)
+    longest_ones = (contexts.context(index) for _, index in longest[:CHECKED_DOCUMENTS])
+    found = ((each.context_id, each.tokens) for each in longest_ones if each.tokens > room)
     return next(found, None)
 
 
@@ -80,7 +79,7 @@ def _remedy(room: int, needed: int, cache_tokens: int | None) -> str:
 
 
 class Workload:
-    """One worker's share of the swarm's requests; `stream` gives its draws, `book` its contexts.
+    """One worker's share of the swarm's requests; `stream` gives draws, `contexts` texts.
 
     Whoever must know whether a request is a repeat takes `draw = next(workload.stream)`, compares
     `draw.root` with `draw.index` and calls `request_for(draw)`. A swarm takes either `requests`
@@ -102,7 +101,7 @@ class Workload:
         self._wrong_labels = wrong_labels
         self._share = worker_index, workers
         self.stream = Stream(settings, worker_index, workers)
-        self.book = ContextBook(corpus, settings, tokens)
+        self.contexts = ContextSource(corpus, settings, tokens)
         self._tokens = tokens
 
     def requests(self) -> Iterator[Request]:
@@ -116,7 +115,7 @@ class Workload:
 
     def request_for(self, draw: Draw) -> Request:
         """The request of a draw; a repeat has its root's text, question and length."""
-        page = self.book.page(draw.context_index)
+        page = self.contexts.page(draw.context_index)
         question_id, question = page.ask(draw.question_number)
         return Request(
             index=draw.index,
@@ -136,22 +135,22 @@ class Workload:
         """
         if doc_id is None:
             return bare_prompt(question)
-        index = self.book.index_of(doc_id)
-        return join_prompt(text if index is None else self.book.context(index).text, question)
+        index = self.contexts.index_of(doc_id)
+        return join_prompt(text if index is None else self.contexts.context(index).text, question)
 
     def mistake(self, request: Request, share: float) -> str | None:
         """The wrong context that this request gets on purpose, as a `share` of all requests do.
 
         It is one of the others that the run is about. None for the rest of the requests.
         """
-        index = self.book.index_of(request.context_id)
+        index = self.contexts.index_of(request.context_id)
         if index is None or not is_mistaken(self.settings.seed, share, request.root):
             return None
         return self._other_id(request.root, index)
 
     def warm(self, budget_s: float) -> None:
         """Make the first contexts beforehand, for at most about `budget_s` seconds."""
-        self.book.warm(budget_s)
+        self.contexts.warm(budget_s)
 
     def check_fit(
         self, max_model_len: int, cache_tokens: int | None, template_tokens: int = 0
@@ -162,10 +161,10 @@ class Workload:
         and what the host's chat template adds to a prompt.
         """
         limit = max_model_len if cache_tokens is None else min(max_model_len, cache_tokens)
-        question = _longest_question(self.book, self._tokens) + template_tokens
+        question = _longest_question(self.contexts, self._tokens) + template_tokens
         reply = self.settings.output_tokens.high
         room = limit - question - reply
-        found = _too_long(self.book, self.settings, room)
+        found = _too_long(self.contexts, self.settings, room)
         if found is None:
             return
         context_id, length = found
@@ -179,14 +178,16 @@ class Workload:
     def _label(self, draw: Draw) -> str:
         if self._wrong_labels:
             return self._other_id(draw.root, draw.context_index)
-        return self.book.context_id(draw.context_index)
+        return self.contexts.context_id(draw.context_index)
 
     def _other_id(self, root: int, index: int) -> str:
         settings = self.settings
-        return self.book.context_id(other_context(settings.seed, settings.contexts, root, index))
+        return self.contexts.context_id(
+            other_context(settings.seed, settings.contexts, root, index)
+        )
 
     def _max_tokens(self, root: int) -> int:
         span = self.settings.output_tokens
         if span.low == span.high:
             return span.low
-        return span.pick(roll(self.settings.seed, "output", root))
+        return span.pick(random_bits(self.settings.seed, "output", root))

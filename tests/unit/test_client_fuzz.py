@@ -14,7 +14,7 @@ from behaviours import DONE, delta, event, token, usage
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from loadgen.client.client import Reception, StreamingClient
+from loadgen.client.client import ReplySink, StreamingClient
 from loadgen.client.deadlines import Deadlines
 from loadgen.client.exchange import Exchange
 from loadgen.client.failures import Malformed, StreamFailure
@@ -188,7 +188,7 @@ def test_a_known_shape_changes_nothing(parts: list[bytes], places: list[int]) ->
     """Times included, with and without it, up to the event that ends the stream or is none."""
     chunks = cut(b"".join(parts), places)
     plain, quick = Exchange(status=200), Exchange()
-    reception, take = Reception(quick), by_parsing(plain)
+    reception, take = ReplySink(quick), by_parsing(plain)
     reception.begin(Head(200, "text/event-stream"))
     for received_at, chunk in enumerate(chunks):
         ended = [outcome(feed, chunk, received_at) for feed in (take, reception.feed)]
@@ -230,7 +230,7 @@ NUMBERS = st.integers(0, 10**10).map(lambda number: b"%d" % number)
 def same_as_parsed(known: bytes, *others: bytes) -> None:
     """What comes after `known` is the same as if no shape were known."""
     learnt = Exchange()
-    reception = Reception(learnt)
+    reception = ReplySink(learnt)
     reception.feed(known, 1.0)
     parsed = deepcopy(learnt)
     by_rote = by_parsing(parsed)

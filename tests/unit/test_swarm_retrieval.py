@@ -122,7 +122,7 @@ def first_document() -> str:
 
 def test_the_found_context_is_sent_and_is_the_label() -> None:
     swarm = Swarm(first_document()).run(12)
-    text = swarm.workload.book.context(0).text
+    text = swarm.workload.contexts.context(0).text
     assert swarm.service.questions == [request.question for request in swarm.requests]
     for request, row, (prompt, extra, _) in zip(
         swarm.requests, swarm.rows, swarm.engine.sent, strict=True
@@ -207,10 +207,10 @@ def test_wrong_contexts_stand_in_for_whatever_was_found(answer: str | None) -> N
     for request, row, (prompt, _, _) in zip(
         swarm.requests, swarm.rows, swarm.engine.sent, strict=True
     ):
-        index = swarm.workload.book.index_of(row.rag_context_id)
+        index = swarm.workload.contexts.index_of(row.rag_context_id)
         assert index is not None
         assert index < 3, "one of those that the run is about"
-        assert prompt.startswith(swarm.workload.book.context(index).text)
+        assert prompt.startswith(swarm.workload.contexts.context(index).text)
         assert row.label == row.rag_context_id != request.context_id
         assert (row.label_correct, len(swarm.service.questions)) == (False, 9)
 

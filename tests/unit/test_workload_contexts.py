@@ -8,10 +8,10 @@ from tokenizers import Tokenizer, models, pre_tokenizers, trainers
 
 from loadgen.context import Document, Question
 from loadgen.workload import contexts as module
-from loadgen.workload.contexts import ContextBook
+from loadgen.workload.contexts import ContextSource
 from loadgen.workload.corpus import Corpus
 from loadgen.workload.lengths import EstimatedTokens, MeasuredTokens, TokenizerTokens, Tokens
-from loadgen.workload.passages import Ruler, composable_passages, texts_to_measure, walk
+from loadgen.workload.passages import PassageLengths, composable_passages, texts_to_measure, walk
 from loadgen.workload.settings import Span, WorkloadSettings
 
 WORDS = [
@@ -73,9 +73,9 @@ def book(
     span: Span | None = None,
     seed: int = 0,
     contexts: int = 50,
-) -> ContextBook:
+) -> ContextSource:
     settings = WorkloadSettings(seed=seed, contexts=contexts, context_tokens=span)
-    return ContextBook(corpus, settings, tokens)
+    return ContextSource(corpus, settings, tokens)
 
 
 def test_the_first_contexts_are_the_documents_themselves() -> None:
@@ -289,6 +289,6 @@ def test_a_ruler_counts_a_paragraph_once_and_never_as_nothing() -> None:
             return 0
 
     tokens = Silent()
-    ruler = Ruler(tokens)
+    ruler = PassageLengths(tokens)
     assert [ruler.paragraph_tokens("One."), ruler.paragraph_tokens("One.")] == [1, 1]
     assert tokens.asked == 1

@@ -81,7 +81,7 @@ def test_shuffled_labels_are_wrong_and_prompts_true() -> None:
 def test_a_found_document_is_byte_for_byte_a_context_of_the_run() -> None:
     load = workload(context_tokens=Span(20, 60))  # type: ignore[arg-type]
     for index, document in enumerate(DOCUMENTS):
-        context = load.book.context(index)
+        context = load.contexts.context(index)
         prompt = load.prompt_behind(document.doc_id, "what the service holds", "Why?")
         assert prompt == f"{context.text}\n\nQuestion: Why?"
         assert context.text != document.text

@@ -62,8 +62,8 @@ def test_a_prompt_is_new_exactly_when_its_draw_is_its_own_root(chosen: WorkloadS
 def test_context_first_and_unchanged_and_question_last() -> None:
     load = workload(WorkloadSettings(contexts=9))
     for draw in islice(load.stream, 50):
-        context = load.book.context(draw.context_index)
-        question_id, question = load.book.page(draw.context_index).ask(draw.question_number)
+        context = load.contexts.context(draw.context_index)
+        question_id, question = load.contexts.page(draw.context_index).ask(draw.question_number)
         request = load.request_for(draw)
         assert request.prompt == join_prompt(context.text, question)
         assert request.prompt.startswith(context.text)
@@ -135,8 +135,8 @@ def test_a_span_is_judged_by_the_lengths_drawn_from_it() -> None:
     message = refusal(chosen, 1500, None)
     named = re.search(r"context '([\w-]+)' has (\d+) tokens", message)
     assert named
-    drawn = {load.book.context_id(i): load.book.drawn_tokens(i) for i in range(10_000)}
+    drawn = {load.contexts.context_id(i): load.contexts.drawn_tokens(i) for i in range(10_000)}
     assert drawn[named[1]] == int(named[2])
     longest = max(length or 0 for length in drawn.values())
     load.check_fit(longest + 60, None)
-    assert not load.book._pages
+    assert not load.contexts._pages

@@ -21,6 +21,24 @@ from typing import Any, TextIO
 
 from loadgen.errors import UsageError
 
+MAX_TOKENS = 10_000_000
+BLOCK_TOKENS = 512
+READ_CHARACTERS = 1 << 20
+MAX_ITEM_CHARACTERS = 1 << 28
+ASKING, ANSWERING = ("human", "user"), ("gpt", "assistant", "chatgpt", "bing", "bard")
+_SKIPPED = re.compile(r"[\s,\[\]\ufeff]*")
+UNFINISHED = 16
+"""Characters of the longest literal or escape, which may lack its end where a piece ends."""
+TURN_BREAK = "\n\n"
+MEND = "write objects with `conversations`, a list of turns with `from` and `value`"
+HEAD_CHARACTERS = 100_000
+"""Of the first line, by which the form is seen; all conversations may stand in that line."""
+FORMS = (
+    "JSON lines of Mooncake (timestamp, input_length, output_length, hash_ids), a CSV of Azure"
+    " (TIMESTAMP, ContextTokens, GeneratedTokens) or BurstGPT (Timestamp, Request tokens,"
+    " Response tokens), or conversations of ShareGPT"
+)
+
 
 @dataclass(frozen=True, slots=True)
 class TraceEntry:
@@ -40,9 +58,6 @@ class TraceEntry:
     session_id: str = ""
     prompt: str = ""
     reply: str = ""
-
-
-MAX_TOKENS = 10_000_000
 
 
 def sendable(text: str) -> str:
@@ -86,9 +101,6 @@ class TracePlace:
         except (ValueError, TypeError, OverflowError):
             said = f"{name} is missing" if given in (None, "") else f"{name} is {repr(given)[:40]}"
             raise self.wrong(said, "write a number") from None
-
-
-BLOCK_TOKENS = 512
 
 
 def read_mooncake(path: Path, lines: Iterable[str]) -> Iterator[TraceEntry]:
@@ -208,16 +220,6 @@ def _microseconds(text: str) -> str:
     return whole + point + rest[: min(digits, 6)] + rest[digits:]
 
 
-READ_CHARACTERS = 1 << 20
-MAX_ITEM_CHARACTERS = 1 << 28
-ASKING, ANSWERING = ("human", "user"), ("gpt", "assistant", "chatgpt", "bing", "bard")
-_SKIPPED = re.compile(r"[\s,\[\]\ufeff]*")
-UNFINISHED = 16
-"""Characters of the longest literal or escape, which may lack its end where a piece ends."""
-TURN_BREAK = "\n\n"
-MEND = "write objects with `conversations`, a list of turns with `from` and `value`"
-
-
 def read_sharegpt(path: Path, file: TextIO) -> Iterator[TraceEntry]:
     """An entry for each question that has a reply, behind all that was said before it.
 
@@ -298,15 +300,6 @@ def _is_broken(error: ValueError) -> bool:
         return True
     is_string = error.msg.startswith("Unterminated string")
     return not is_string and error.pos < len(error.doc) - UNFINISHED
-
-
-HEAD_CHARACTERS = 100_000
-"""Of the first line, by which the form is seen; all conversations may stand in that line."""
-FORMS = (
-    "JSON lines of Mooncake (timestamp, input_length, output_length, hash_ids), a CSV of Azure"
-    " (TIMESTAMP, ContextTokens, GeneratedTokens) or BurstGPT (Timestamp, Request tokens,"
-    " Response tokens), or conversations of ShareGPT"
-)
 
 
 def read_trace(path: Path) -> Iterator[TraceEntry]:

@@ -9,7 +9,7 @@ from zlib import crc32
 from loadgen.context import Document, Request
 from loadgen.workload.corpus import Corpus
 from loadgen.workload.lengths import Tokens
-from loadgen.workload.settings import roll
+from loadgen.workload.settings import random_bits
 from loadgen.workload.trace.reader import TraceEntry
 from loadgen.workload.trace.selection import Selection
 
@@ -45,7 +45,7 @@ class Words:
 
     def text(self, kind: str, number: int, tokens: int) -> str:
         """The text named by kind and number."""
-        return "".join(Random(roll(self._seed, kind, number)).choices(self._words, k=tokens))
+        return "".join(Random(random_bits(self._seed, kind, number)).choices(self._words, k=tokens))
 
     def _evict(self) -> None:
         while self._characters > CACHED_CHARACTERS and len(self._texts) > 1:
