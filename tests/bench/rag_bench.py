@@ -4,7 +4,7 @@
     python tests/bench/rag_bench.py --report DIR
 
 Rows go to CSV files in DIR. The report is made of them alone, and that of a run with all parts
-goes into docs/guides/finding-contexts.md. Libraries are kept in --libraries: embedding takes
+goes into docs/measurements/retrieval.md. Libraries are kept in --libraries: embedding takes
 minutes. Exit code 1 when a must is missed, 130 when interrupted. Other work on the machine makes
 times worse, so run it alone.
 """
@@ -36,7 +36,7 @@ from loadgen.launch.terminal import interruptible
 from rag_store.library import open_library
 from rag_store.settings import Settings
 
-PAGE = Path(__file__).parents[2] / "docs" / "guides" / "finding-contexts.md"
+PAGE = Path(__file__).parents[2] / "docs" / "measurements" / "retrieval.md"
 PARTS = ("labels", "load", "sizes", "embedders")
 SMALL, MIDDLE, LARGE = 1_000, 10_000, 30_000
 CASES = (

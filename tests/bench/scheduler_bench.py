@@ -26,7 +26,7 @@ from scheduler_rows import AdmissionRow
 from loadgen.launch.terminal import interruptible
 
 HERE = Path(__file__).parent
-PAGE = HERE.parents[1] / "docs" / "guides" / "context-order.md"
+PAGE = HERE.parents[1] / "docs" / "measurements" / "scheduler.md"
 VIRTUAL_LIMIT_S, ONE_ENGINE_LIMIT_S = 900, 1800
 SERVERS_LIMIT_S, QUICK_SERVERS_LIMIT_S = 2400, 900
 PARTS = ("virtual", "one-engine", "servers")

@@ -1,4 +1,4 @@
-"""docs/guides/finding-contexts.md against the code: defaults, routes, metrics, fields."""
+"""docs/reference/retrieval.md against the code: defaults, routes, metrics, fields."""
 
 import re
 from pathlib import Path
@@ -14,7 +14,7 @@ from rag_store.evaluation import Evaluation
 from rag_store.service.app import make_app
 from rag_store.service.state import Limits, State
 
-PAGE = (Path(__file__).parents[2] / "docs" / "guides" / "finding-contexts.md").read_text()
+PAGE = (Path(__file__).parents[2] / "docs" / "reference" / "retrieval.md").read_text()
 
 
 def rows(head: str) -> list[list[str]]:
