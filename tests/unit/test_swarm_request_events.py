@@ -48,3 +48,28 @@ def test_a_listener_hears_of_every_request_and_changes_no_statistics() -> None:
     assert together == one_by_one
     total: list[Any] = together["rows"][0]
     assert total[2:4] == [540, 60]
+
+
+FAILURES = """
+import json
+from loadgen.record import RequestRecord
+from loadgen.swarm.showing.request_events import MOST_TEXTS, FailedRequests
+
+def told(error, outcome="http_error"):
+    known = dict.fromkeys(RequestRecord.__dataclass_fields__)
+    return str(failed.told_as(RequestRecord(**{**known, "outcome": outcome, "error": error})))
+
+failed = FailedRequests()
+many = [told(f"no room for {n} tokens") for n in range(5000)]
+print(json.dumps([MOST_TEXTS, many, told("no room for 7 tokens"), told("gone", "timeout")]))
+"""
+
+
+def test_errors_with_a_number_in_each_are_not_kept_for_ever() -> None:
+    command = [sys.executable, "-c", FAILURES]
+    most, many, known, other = json.loads(subprocess.check_output(command, timeout=60))
+    assert many[0] == "http_error: no room for 0 tokens"
+    assert len(set(many)) == most + 1
+    assert many[-1] == "http_error: another error, see requests.csv"
+    assert known == many[7]
+    assert other.startswith("timeout: another")
