@@ -227,7 +227,7 @@ def _in_short(found: Sequence[tuple[StudyQuestion, StudyAnswer | None]]) -> Iter
 
 
 def _sources(plan: StudyPlan, question: StudyQuestion) -> str:
-    folder = f"../../dashboards/studies/definitions/{plan.study.name}"
+    folder = f"../../../dashboards/studies/definitions/{plan.study.name}"
     names = (*question.parts, *((QUICK,) if plan.quick else ()))
     links = [f"[{name}.toml]({folder}/{name}.toml)" for name in names]
     first = plan.parts[question.parts[0]]
