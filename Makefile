@@ -1,5 +1,5 @@
 # `make demo` and `make test` set everything up from nothing; a second call starts at once.
-.PHONY: help setup demo ui test test-bench lint bench-client bench-peers bench-scheduler bench-rag bench-gate bench-soak bench-workers clean
+.PHONY: help setup demo ui test test-bench lint docs bench-client bench-peers bench-scheduler bench-rag bench-gate bench-soak bench-workers clean
 
 help:
 	@echo "make demo   the same batches on a real vLLM: first come, first served, then by context"
@@ -14,6 +14,7 @@ help:
 	@echo "make bench-soak       a thousand streams for 20 minutes: nothing lost, memory flat"
 	@echo "make bench-workers    one process, one worker and two workers on the same cores"
 	@echo "make lint   lint, format and strict types"
+	@echo "make docs   builds the documentation as a site and checks its links"
 	@echo "make clean  remove .venv, run directories and caches"
 
 setup:
@@ -35,6 +36,10 @@ test-bench: setup
 
 lint: setup
 	@scripts/lint.sh
+
+docs: setup
+	@.venv/bin/sphinx-build -q -W --keep-going -b html docs docs/_build
+	@echo "docs/_build/index.html"
 
 bench-client: setup
 	@.venv/bin/python tests/bench/client_bench.py $(BENCH)
@@ -58,5 +63,5 @@ bench-workers: setup
 	@.venv/bin/python tests/bench/workers_bench.py $(BENCH)
 
 clean:
-	rm -rf .venv runs build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis
+	rm -rf .venv runs build docs/_build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
