@@ -22,36 +22,74 @@ class RequestRecord:
     """
 
     request_id: str
+    """Position in the swarm's stream, from 0, unique over all workers."""
     worker: str
+    """Index of the process that sent it, from 0."""
     user: str
+    """Locust user, unique within its process; empty where a request was never sent."""
     context_id: str
+    """The true context, whatever was sent: the document's id, or `mix-N` for a composed one."""
     question_id: str
+    """The question; `~2`, `~3` mark variations of one already asked of this context."""
     repeat: bool
+    """Whether the whole prompt was sent before in this run; in a batch, whether it stood earlier in
+    the stream."""
     scheduled_s: float
+    """When it was meant to go: in the closed loop `sent_s`, or when its retrieval began."""
     sent_s: float | None
+    """When it was handed to the engine's connection; opening one counts as part of the request."""
     first_token_s: float | None
+    """Arrival of the first event with output."""
     end_s: float
+    """Arrival of the last event; for other outcomes than `ok`, when the end was noticed."""
     ttft_ms: float | None
+    """Time to first token: `first_token_s` - `scheduled_s`."""
     itl_mean_ms: float | None
+    """Inter-token latency: mean of the gaps between events with output."""
     itl_p50_ms: float | None
+    """Median of this request's gaps."""
     itl_p95_ms: float | None
+    """95th percentile of this request's gaps."""
     itl_p99_ms: float | None
+    """99th percentile of this request's gaps."""
     itl_max_ms: float | None
+    """Longest gap."""
     tpot_ms: float | None
+    """Time per output token: (last token - first token) / (`output_tokens` - 1)."""
     e2e_ms: float | None
+    """`end_s` - `scheduled_s`."""
     prompt_tokens: int | None
+    """By the host's count."""
     cached_tokens: int | None
+    """Prompt tokens the host took from a cache, by its own word; empty where it does not say."""
     output_tokens: int | None
+    """By the host's count."""
     outcome: Outcome
+    """How it ended, see the outcomes below."""
     status: int | None
+    """HTTP status; empty where there was none."""
     error: str
+    """What went wrong, in one line; API keys and header values are taken out."""
     batch_id: str = ""
+    """The batch it was part of; empty for a single request."""
     label: str = ""
+    """The context that the request itself told the host; empty where it told none."""
     rag_context_id: str = ""
+    """The context that was put before the question: retrieved, or wrong by `--rag-wrong`, with
+    `--labels kv` the true one; empty where the service refused, and without a service."""
     label_correct: bool | None = None
+    """Whether what the service found, a context or with `--labels kv` a label, is `context_id`,
+    false where it refused; without a service whether `label` is; empty where there was neither."""
     retrieval_ms: float | None = None
+    """From asking the RAG or KV service to its answer, waits for a full queue included; part of
+    `ttft_ms` and `e2e_ms`; empty where there was no answer."""
     slo_met: bool | None = None
+    """Whether the request ended `ok` within every limit of `--slo`; empty without one, and of
+    requests that were cut off."""
     resends: int | None = None
+    """How often the request was sent again, 0 or 1: the host had closed the kept connection and
+    hung up within a second without a byte of an answer. Its time ran on. Empty where nothing was
+    sent, and in runs of older versions."""
 
 
 COLUMNS: tuple[str, ...] = tuple(field.name for field in fields(RequestRecord))
@@ -71,20 +109,36 @@ class BatchRecord:
     """
 
     batch_id: str
+    """Position in the swarm's sequence of batches, from 0, unique over all workers."""
     worker: str
+    """Index of the process that sent it."""
     user: str
+    """Locust user; empty where the batch was never sent."""
     requests: int
+    """Its members: rows of `requests.csv` with this `batch_id`."""
     ok: int
+    """Members that ended `ok`."""
     contexts: int
+    """Distinct contexts among the members."""
     scheduled_s: float
+    """When it was meant to go: equals `sent_s` in the closed loop."""
     sent_s: float | None
+    """First send of a member."""
     first_token_s: float | None
+    """First event with output for any member."""
     first_reply_s: float | None
+    """First complete reply: the earliest `end_s` of an `ok` member."""
     last_reply_s: float | None
+    """Last complete reply: the latest `end_s` of an `ok` member."""
     makespan_s: float | None
+    """`last_reply_s` - `scheduled_s`; empty unless every member ended `ok`."""
     call_prompt_tokens: int | None
+    """Of a list call: prompt tokens that the host counted for the call and not for each prompt, so
+    that no row of `requests.csv` has them."""
     call_output_tokens: int | None
+    """The same of output tokens."""
     outcome: BatchOutcome
+    """How it ended, see the outcomes below."""
 
 
 BATCH_COLUMNS: tuple[str, ...] = tuple(field.name for field in fields(BatchRecord))

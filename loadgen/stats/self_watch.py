@@ -24,13 +24,21 @@ class ClientSample:
     """
 
     at_s: float
+    """When."""
     process: str
+    """Index of the process, as `worker` in `requests.csv`."""
     loop_lag_p50_ms: float
+    """Median lateness of a 10 ms timer in the event loop."""
     loop_lag_p99_ms: float
+    """Its 99th percentile."""
     loop_lag_max_ms: float
+    """Its worst."""
     send_lateness_p99_ms: float | None
+    """Open loop: how long after its due time a request was released; empty where none was."""
     cpu_share: float
+    """CPU seconds of all threads per second: 1.0 is one full core."""
     rss_mb: float
+    """Resident memory."""
 
 
 COLUMNS: tuple[str, ...] = tuple(field.name for field in fields(ClientSample))

@@ -15,29 +15,53 @@ class ServerSample:
     """
 
     at_s: float
+    """When; in an open loop the first rows lie before 0."""
     reachable: bool | None = None
+    """False: the connection was refused or broke; empty: no answer in time."""
     prompt_tokens: float | None = None
+    """Counter: prompt tokens."""
     computed_prompt_tokens: float | None = None
+    """Counter: those computed."""
     cached_prompt_tokens: float | None = None
+    """Counter: those from the engine's prefix cache."""
     external_prompt_tokens: float | None = None
+    """Counter: those from a KV connector."""
     generation_tokens: float | None = None
+    """Counter: output tokens."""
     prefix_cache_queries: float | None = None
+    """Counter: tokens looked up in the prefix cache."""
     prefix_cache_hits: float | None = None
+    """Counter: tokens found there."""
     external_prefix_cache_queries: float | None = None
+    """Counter: tokens looked up through the connector."""
     external_prefix_cache_hits: float | None = None
+    """Counter: tokens found there."""
     request_success: float | None = None
+    """Counter: requests the engine finished."""
     num_preemptions: float | None = None
+    """Counter: preemptions."""
     running: float | None = None
+    """Being worked on at this moment."""
     waiting: float | None = None
+    """In the engine's queue at this moment."""
     kv_cache_usage: float | None = None
+    """Share of the KV cache in use, mean over the replicas."""
     lmcache_lookup_requested_tokens: float | None = None
+    """Counter: tokens asked of LMCache."""
     lmcache_lookup_hit_l1_tokens: float | None = None
+    """Counter: found in its memory."""
     lmcache_lookup_hit_l2_tokens: float | None = None
+    """Counter: found in its second tier."""
     lmcache_l1_evicted_chunks: float | None = None
+    """Counter: chunks thrown out of its memory."""
     lmcache_l1_memory_usage_bytes: float | None = None
+    """Its memory in use."""
     engine_rss_mb: float | None = None
+    """Resident memory of the engine's processes."""
     lmcache_rss_mb: float | None = None
+    """Resident memory of LMCache's processes."""
     gpu_memory_mb: float | None = None
+    """Memory in use on all NVIDIA GPUs of this machine."""
 
 
 CACHE_PREFIX = "lmcache_"
@@ -201,3 +225,23 @@ def prompt_sources(rise: Mapping[str, float | None]) -> tuple[float, float, floa
 
 
 NO_FIGURES = server_figures(ServerSample(0.0), ServerSample(0.0))
+
+FIGURES: Mapping[str, str] = {
+    "computed_prompt_tokens": "prompt tokens that were computed",
+    "cached_prompt_tokens": "prompt tokens from the engine's own prefix cache",
+    "external_prompt_tokens": "prompt tokens from a KV connector such as LMCache",
+    "hit_rate": "cached over all three, 0 to 1",
+    "external_hit_rate": "external over all three",
+    "generation_tokens": "output tokens",
+    "num_preemptions": "requests the engine set back for want of cache",
+    "peak_running": "most requests at work",
+    "peak_waiting": "most requests in the queue",
+    "peak_kv_cache_usage": "highest share of the KV cache in use, 0 to 1",
+    "peak_engine_rss_mb": "highest memory of the engine, where kvswarm started it",
+    "peak_lmcache_rss_mb": "of LMCache, likewise",
+    "peak_lmcache_l1_bytes": "most bytes in LMCache's memory tier",
+    "peak_gpu_memory_mb": "of all NVIDIA GPUs of this machine, likewise",
+    "counter_reset": "true where a counter went down on the way (a restart): the figures made of counters"
+    " are then null",
+}
+"""What the fields of `server` in a summary are."""

@@ -14,6 +14,34 @@ from loadgen.stats.sketch import Sketch
 from loadgen.stats.tally import Tally
 
 STATISTICS = ("count", "mean", "stddev", "min", "p50", "p90", "p95", "p99", "max")
+FIELDS: Mapping[str, str] = {
+    "duration_s": "from the first send to the last end, the drain included",
+    "requests": "all of them: the rows of `requests.csv`, but for those of the warm-up",
+    "failed": "those that ended neither `ok` nor `cancelled`",
+    "outcomes": "outcome to count; `ok` is always there",
+    "resends": "how often a request was sent again, see `resends` of `requests.csv`",
+    "batches": "batch outcome to count; empty where none were sent",
+    "metrics": "of each metric of values the statistics `count`, `mean`, `stddev`, `min`, `p50`,"
+    " `p90`, `p95`, `p99`, `max`",
+    "server": "the engine's view, from the first send, or the end of a given `--warmup`, to the end"
+    " of the drain; other clients of the engine are in it too",
+    "server_note": "why there are no figures of the engine, as of one without the counters that its"
+    " target names; null where there are some",
+    "diversity": "of the contexts that were really sent",
+    "client_saturated": "whether the client was too late for the figures to hold",
+    "client_saturated_reason": "a sentence saying why",
+    "stats_reset_s": "when the statistics were last reset, null where they were not",
+    "lost_workers": "workers that were lost during the run",
+    "lost_share": "the part of the load, 0 to 1, that was theirs",
+    "warmup": "what `--warmup` left out: `seconds` (0: none was found), `requests` and of these"
+    " `failed`; `given`: false where the seconds were found; null without the option",
+    "steady_state": "of what counts: `settled` (null: too few to tell); `from_s`, where the warm-up that"
+    " was found ends, with `early` requests due before it; `shift`, how much higher they"
+    " make the mean TTFT (0.1 is 10 %); and of the others `requests`, `requests_per_s`,"
+    " `output_tokens_per_s` and `metrics`, in the largest runs of a sample. Null without a"
+    " run directory, or where the load was not meant to be steady",
+}
+"""What the fields of `summary.json` are that are no metrics."""
 _QUANTILES = {"p50": 0.50, "p90": 0.90, "p95": 0.95, "p99": 0.99}
 
 
