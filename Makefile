@@ -1,5 +1,5 @@
 # `make demo` and `make test` set everything up from nothing; a second call starts at once.
-.PHONY: help setup demo ui test test-bench lint docs bench-client bench-peers bench-scheduler bench-rag bench-gate bench-soak bench-workers clean
+.PHONY: help setup demo ui test test-bench lint docs reference bench-client bench-peers bench-scheduler bench-rag bench-gate bench-soak bench-workers clean
 
 help:
 	@echo "make demo   the same batches on a real vLLM: first come, first served, then by context"
@@ -15,6 +15,7 @@ help:
 	@echo "make bench-workers    one process, one worker and two workers on the same cores"
 	@echo "make lint   lint, format and strict types"
 	@echo "make docs   builds the documentation as a site and checks its links"
+	@echo "make reference        writes docs/reference from the code"
 	@echo "make clean  remove .venv, run directories and caches"
 
 setup:
@@ -40,6 +41,9 @@ lint: setup
 docs: setup
 	@.venv/bin/sphinx-build -q -W --keep-going -b html docs docs/_build
 	@echo "docs/_build/index.html"
+
+reference: setup
+	@.venv/bin/python -m scripts.reference
 
 bench-client: setup
 	@.venv/bin/python tests/bench/client_bench.py $(BENCH)

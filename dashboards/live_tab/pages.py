@@ -40,7 +40,7 @@ class Downloads:
         self._view = view
 
     def csv(self, name: str) -> Response:
-        """The table of that name in `DOWNLOADS`."""
+        """A table: `requests`, `batches`, `server_metrics`, `client_metrics` or `contexts`."""
         if name not in DOWNLOADS:
             return _refusal(f"there is no table {name[:40]!r}: take one of {', '.join(DOWNLOADS)}")
         run = self._view.leader.run
@@ -131,6 +131,7 @@ class Pages:
         routes.add_url_rule(rule, view.__name__.strip("_"), protected)
 
     def _live(self) -> Response:
+        """What the tab shows, as JSON: all points, or those after `epoch`, `since` and `mark`."""
         try:
             names = ("epoch", "step_s", "since", "mark")
             known = {name: _whole(name, request.args.get(name, "0")) for name in names}
@@ -140,6 +141,7 @@ class Pages:
         return Response(answer, mimetype="application/json", headers={"Cache-Control": "no-store"})
 
     def _file(self, name: str) -> Response:
+        """The tab's script and style."""
         return send_from_directory(_STATIC, name, max_age=0)
 
 

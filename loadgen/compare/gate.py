@@ -10,7 +10,13 @@ from typing import Any, Literal
 from loadgen.compare.metrics import Statistic, parse_statistic
 from loadgen.errors import UsageError
 
-PASSED, BROKEN, UNDECIDED = 0, 1, 4
+PASSED = 0
+"""No limit is broken, or there is no gate."""
+BROKEN = 1
+"""A limit is broken: the whole interval lies beyond it."""
+UNDECIDED = 4
+"""Cannot decide: too few samples, no interval, an interval that holds the limit, or a run that is
+not sound."""
 """Exit codes of a gate; wrong use is 2."""
 Kind = Literal["relative", "difference", "value"]
 _LIMIT = re.compile(r"\s*([\w.]+)\s*(<=|>=)\s*([+-]?)(\d+(?:\.\d+)?|\.\d+)\s*(%?)\s*")

@@ -14,10 +14,9 @@ from loadgen.stats.server_metrics import COLUMNS as SERVER_COLUMNS
 
 RUN_JSON = "run.json"
 RUN_FIELDS: Mapping[str, str] = {
-    "command_line": "the command line of the Locust process, header values hidden; what concerns the"
-    " engine is in `target`",
-    "options": "every option of kvswarm with its value, and `num_users`, `spawn_rate` and `run_time`"
-,
+    "command_line": "the command line of the Locust process, header values hidden; what concerns"
+    " the engine is in `target`",
+    "options": "every option of kvswarm with its value, and `num_users`, `spawn_rate`, `run_time`",
     "seed": "of the workload",
     "users": "at the start",
     "corpus_sha256": "of the documents and questions, wherever they were read",
@@ -31,8 +30,8 @@ RUN_FIELDS: Mapping[str, str] = {
     " retrieval",
     "target": "for engines kvswarm has started: name, command lines and environment, block size,"
     " usable blocks and tokens, `max_model_len`, versions, process ids",
-    "cache_state": "`cold`: the caches were emptied and shown to be empty; `warm`: `--keep-cache` was"
-    " given; `unknown`: kvswarm did not start this host",
+    "cache_state": "`cold`: the caches were emptied and shown to be empty; `warm`: `--keep-cache`"
+    " was given; `unknown`: kvswarm did not start this host",
     "notes": "what was announced at the start, such as estimated lengths",
     "workers": "number of load-generating processes",
     "versions": "of the packages",

@@ -3,10 +3,17 @@
 from typing import Any
 
 DONE = 0
+"""Done."""
 FAILED = 1
+"""More than `--max-failures` percent of the finished requests failed, or none was `ok`, or a worker
+was lost, or a user class raised an exception; or the report could not be written to stdout."""
 WRONG_USE = 2
+"""Wrong use: nothing was sent."""
 TARGET_DIED = 3
+"""An engine or a service that kvswarm starts did not start, or it, the host, or the service for
+labels died during the run."""
 SATURATED = 5
+"""The client was saturated."""
 
 
 def exit_code(

@@ -241,7 +241,7 @@ FIGURES: Mapping[str, str] = {
     "peak_lmcache_rss_mb": "of LMCache, likewise",
     "peak_lmcache_l1_bytes": "most bytes in LMCache's memory tier",
     "peak_gpu_memory_mb": "of all NVIDIA GPUs of this machine, likewise",
-    "counter_reset": "true where a counter went down on the way (a restart): the figures made of counters"
-    " are then null",
+    "counter_reset": "true where a counter went down on the way (a restart): the figures made of"
+    " counters are then null",
 }
 """What the fields of `server` in a summary are."""

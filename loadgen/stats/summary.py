@@ -35,8 +35,8 @@ FIELDS: Mapping[str, str] = {
     "lost_share": "the part of the load, 0 to 1, that was theirs",
     "warmup": "what `--warmup` left out: `seconds` (0: none was found), `requests` and of these"
     " `failed`; `given`: false where the seconds were found; null without the option",
-    "steady_state": "of what counts: `settled` (null: too few to tell); `from_s`, where the warm-up that"
-    " was found ends, with `early` requests due before it; `shift`, how much higher they"
+    "steady_state": "of what counts: `settled` (null: too few to tell); `from_s`, where the warm-up"
+    " that was found ends, with `early` requests due before it; `shift`, how much higher they"
     " make the mean TTFT (0.1 is 10 %); and of the others `requests`, `requests_per_s`,"
     " `output_tokens_per_s` and `metrics`, in the largest runs of a sample. Null without a"
     " run directory, or where the load was not meant to be steady",

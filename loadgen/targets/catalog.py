@@ -93,16 +93,27 @@ class ServiceSpec:
 
     name: str
     argv: tuple[str, ...]
+    """The command as a list of strings; required."""
     env: Mapping[str, str]
+    """Environment variables on top."""
     requires: tuple[str, ...]
+    """Python modules that must be installed."""
     ready: str
+    """The path that answers 200 once it is ready; required."""
     metrics: str | None
+    """The path of its metrics, as Prometheus' text."""
     reset: str | None
+    """The path that empties its cache; without one, a restart does."""
     empty_metric: str | None
+    """The series that is 0 once the cache is empty."""
     role: Role | None
+    """`engine`, `cache` or `service`."""
     counters: str | None
+    """The `[counters.NAME]` table that its metrics are read by."""
     block_size: Mapping[str, int]
+    """Tokens of a KV block on `cpu` and on `gpu`."""
     when: Mapping[str, Addition]
+    """Tables with `args` and `env` that are added under a condition."""
     series: Mapping[str, str] = field(default_factory=dict)
 
 
@@ -112,8 +123,11 @@ class TargetSpec:
 
     name: str
     description: str
+    """What `kvswarm targets` says of it."""
     services: tuple[ServiceSpec, ...]
+    """Names of services, in the order of their start."""
     extra: Addition
+    """`args` and `env` on top of those of its engine."""
 
     @property
     def engine(self) -> ServiceSpec:
