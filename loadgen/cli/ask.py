@@ -10,7 +10,7 @@ from contextlib import AsyncExitStack, contextmanager
 from pathlib import Path
 
 from loadgen.errors import TargetError, UsageError
-from loadgen.launch.arguments import Parser, add_target_options, target_arguments
+from loadgen.launch.arguments import CommandParser, add_target_options, target_arguments
 from loadgen.launch.ask_session import AskArguments, AskSession
 from loadgen.launch.terminal import interruptible
 
@@ -24,7 +24,7 @@ def ask_command(arguments: list[str]) -> int:
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = Parser(
+    parser = CommandParser(
         prog="kvswarm ask",
         description="find the document a question is about, and stream the engine's answer",
     )

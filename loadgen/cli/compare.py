@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from loadgen.errors import KvswarmError, OutputError, UsageError
-from loadgen.launch.arguments import Parser
+from loadgen.launch.arguments import CommandParser
 from loadgen.targets.hardware import home
 
 if TYPE_CHECKING:
@@ -175,7 +175,7 @@ def _formatted(comparison: "Comparison", form: str) -> str:
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = Parser(
+    parser = CommandParser(
         prog="kvswarm compare",
         usage="kvswarm compare BASE NEW | --base RUN… --new RUN… [options]",
         description="Exit code: 0 done or within the gate, 1 a limit is broken, 2 wrong use or not"

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from loadgen.cli.curve_formats import FORMATS, Prediction, formatted
 from loadgen.errors import UsageError
-from loadgen.launch.arguments import Parser
+from loadgen.launch.arguments import CommandParser
 from loadgen.locality.curve import predict
 from loadgen.locality.measured import kv_bytes_per_token, measured_run, run_bytes_per_token
 from loadgen.locality.trace import TokenIds, Trace
@@ -150,7 +150,7 @@ class _Options:
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = Parser(
+    parser = CommandParser(
         prog="kvswarm curve",
         usage="kvswarm curve RUN | --plan NAME [workload options] [options]",
         description="Predicts the hit rate of the engine's prefix cache at every size. No engine.",

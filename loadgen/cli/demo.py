@@ -5,7 +5,12 @@ import time
 from pathlib import Path
 
 from loadgen.errors import UsageError
-from loadgen.launch.arguments import Parser, RunArguments, add_target_options, target_arguments
+from loadgen.launch.arguments import (
+    CommandParser,
+    RunArguments,
+    add_target_options,
+    target_arguments,
+)
 from loadgen.launch.supervised import run_supervised
 from loadgen.runs.exit_code import DONE, SATURATED
 
@@ -61,7 +66,9 @@ def _run(parsed: argparse.Namespace) -> RunArguments:
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = Parser(prog="kvswarm demo", description="first come first served, then by context")
+    parser = CommandParser(
+        prog="kvswarm demo", description="first come first served, then by context"
+    )
     parser.add_argument("--batches", type=int, default=BATCHES, help="batches for each of them")
     parser.add_argument(
         "--out",

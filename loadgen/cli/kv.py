@@ -7,7 +7,12 @@ from collections.abc import Callable
 from pathlib import Path
 
 from loadgen.errors import UsageError
-from loadgen.launch.arguments import Parser, add_target_options, target_arguments, target_names
+from loadgen.launch.arguments import (
+    CommandParser,
+    add_target_options,
+    target_arguments,
+    target_names,
+)
 
 TARGET = "vllm-lmcache"
 
@@ -86,7 +91,7 @@ COMMANDS: dict[str, Callable[[argparse.Namespace], int]] = {
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = Parser(
+    parser = CommandParser(
         prog="kvswarm kv",
         description="Record prompts together with the KV that LMCache stores for them, and turn"
         " stored KV into features; the study of both is `kvswarm study task4`. Label questions"

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from loadgen.cli.kv import TARGET
 from loadgen.errors import UsageError
-from loadgen.launch.arguments import Parser, add_target_options, target_arguments
+from loadgen.launch.arguments import CommandParser, add_target_options, target_arguments
 from loadgen.launch.terminal import say
 from loadgen.runs.json_file import write_json
 from loadgen.runs.machine import machine, versions
@@ -176,7 +176,7 @@ def _measured(command: str) -> "Provenance":
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = Parser(
+    parser = CommandParser(
         prog="kvswarm study task4",
         description="Record KV through LMCache, decode and cluster it, order requests by labels"
         " made of it, and write a page about what it knows of a request's document. What is in"

@@ -9,7 +9,7 @@ from rich.table import Table
 
 from loadgen.cli.compare import noise_file, not_installed, require_different
 from loadgen.errors import UsageError
-from loadgen.launch.arguments import Parser
+from loadgen.launch.arguments import CommandParser
 from loadgen.launch.terminal import printable
 
 if TYPE_CHECKING:
@@ -59,7 +59,7 @@ def _table(noise: "Noise") -> Table:
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = Parser(
+    parser = CommandParser(
         prog="kvswarm noise",
         usage="kvswarm noise RUN RUN RUN… [--out FILE]",
         description="Standard deviations between identical runs, best made in turn with others.",

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from loadgen.cli.compare import noise_file, require_different, vary_of
 from loadgen.errors import UsageError
-from loadgen.launch.arguments import Parser
+from loadgen.launch.arguments import CommandParser
 
 if TYPE_CHECKING:
     from loadgen.compare.noise import Noise
@@ -114,7 +114,7 @@ def _noise() -> "Noise | None":
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = Parser(
+    parser = CommandParser(
         prog="kvswarm report",
         usage="kvswarm report RUN [RUN…] [-o FILE]",
         description="One page of HTML that needs nothing else: a run, or several beside the first.",

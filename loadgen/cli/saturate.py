@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from loadgen.cli.compare import not_installed
 from loadgen.errors import UsageError
-from loadgen.launch.arguments import DEFAULT_FILE, SHARED_FILES, Parser, is_given, parse_run
+from loadgen.launch.arguments import DEFAULT_FILE, SHARED_FILES, CommandParser, is_given, parse_run
 
 if TYPE_CHECKING:
     from loadgen.saturate.course import SearchPlan
@@ -102,7 +102,7 @@ def _seconds(text: str) -> float:
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = Parser(
+    parser = CommandParser(
         prog="kvswarm saturate",
         usage="kvswarm saturate [FILE] --target NAME | --host URL --slo LIMITS [options]"
         " [any option of kvswarm run]",

@@ -6,7 +6,12 @@ import tempfile
 from pathlib import Path
 
 from loadgen.errors import UsageError
-from loadgen.launch.arguments import Parser, add_target_options, target_arguments, target_names
+from loadgen.launch.arguments import (
+    CommandParser,
+    add_target_options,
+    target_arguments,
+    target_names,
+)
 from loadgen.launch.target_run import build_demo_model, choose_targets, target_settings
 from loadgen.launch.terminal import interruptible
 from loadgen.targets.catalog import load_catalog
@@ -16,7 +21,9 @@ from loadgen.targets.target import start_target
 
 def targets_command(arguments: list[str]) -> int:
     """List the engines that can be started."""
-    parser = Parser(prog="kvswarm targets", description="list the engines that can be started")
+    parser = CommandParser(
+        prog="kvswarm targets", description="list the engines that can be started"
+    )
     parser.add_argument("--targets", type=Path, help="a TOML file with targets of your own")
     catalog = load_catalog(parser.parse_args(arguments).targets)
     width = max(map(len, catalog))
@@ -31,7 +38,7 @@ def serve_command(arguments: list[str]) -> int:
 
 
 def _serve_parser() -> argparse.ArgumentParser:
-    parser = Parser(prog="kvswarm serve", description="run an engine until Ctrl-C")
+    parser = CommandParser(prog="kvswarm serve", description="run an engine until Ctrl-C")
     parser.add_argument("target", help="see `kvswarm targets`")
     parser.add_argument("--bind", default="127.0.0.1", help="address to listen on")
     parser.add_argument("--port", type=int, help="port to listen on (default: a free one)")
@@ -69,7 +76,7 @@ def model_command(arguments: list[str]) -> int:
 
 
 def _model_parser() -> argparse.ArgumentParser:
-    parser = Parser(prog="kvswarm model", description="a Qwen2 model with random weights")
+    parser = CommandParser(prog="kvswarm model", description="a Qwen2 model with random weights")
     commands = parser.add_subparsers(dest="command", required=True)
     build = commands.add_parser("build", help="make the model")
     build.add_argument("directory", nargs="?", type=Path, help="where (default: kvswarm's cache)")

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from loadgen.cli import kv_study
 from loadgen.cli.kv_study import KV_STUDY, SIGNALLED, STUDY_JSON
 from loadgen.errors import UsageError
-from loadgen.launch.arguments import Parser
+from loadgen.launch.arguments import CommandParser
 from loadgen.launch.terminal import say
 
 if TYPE_CHECKING:
@@ -129,7 +129,7 @@ def _command(plan: "StudyPlan", out: Path, named: str = "") -> str:
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = Parser(
+    parser = CommandParser(
         prog="kvswarm study",
         usage="kvswarm study task1|task2|task3|task4 [--quick] [--out DIR] [-o FOLDER]\n"
         "       kvswarm study report DIR [-o FOLDER]",

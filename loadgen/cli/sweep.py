@@ -4,7 +4,7 @@ import argparse
 from pathlib import Path
 
 from loadgen.errors import UsageError
-from loadgen.launch.arguments import Parser
+from loadgen.launch.arguments import CommandParser
 from loadgen.launch.sweep_run import SweepRun, make_sweep
 from loadgen.runs.exit_code import DONE
 from loadgen.sweep.definition import read_definition
@@ -34,7 +34,7 @@ def _rebuild(directory: Path) -> int:
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = Parser(
+    parser = CommandParser(
         prog="kvswarm sweep",
         usage="kvswarm sweep FILE.toml [--out DIR] [--dry-run] | --table DIR",
         description="Every combination of the options in FILE.toml, one run each. The same command"

@@ -54,7 +54,7 @@ class RunArguments:
     rest: tuple[str, ...]
 
 
-class Parser(argparse.ArgumentParser):
+class CommandParser(argparse.ArgumentParser):
     def error(self, message: str) -> None:  # type: ignore[override]
         raise UsageError(f"{message}: see `{self.prog} --help`")
 
@@ -62,7 +62,7 @@ class Parser(argparse.ArgumentParser):
 def run_parser(command: str) -> argparse.ArgumentParser:
     """The options of `kvswarm run` and `kvswarm ui` that are not Locust's."""
     names = "NAME[,NAME…]" if command == "run" else "NAME"
-    parser = Parser(
+    parser = CommandParser(
         prog=f"kvswarm {command}",
         usage=f"kvswarm {command} [FILE] --target {names} | --host URL"
         " [options] [any Locust option]",

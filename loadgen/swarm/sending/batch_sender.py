@@ -64,7 +64,7 @@ class BatchSender:
 
         Raises only CancelledError, after everything is recorded.
         """
-        sending = _Sending(turn, user, time.perf_counter())
+        sending = _BatchSending(turn, user, time.perf_counter())
         try:
             if self._form.as_list:
                 await self._send_list(sending)
@@ -76,14 +76,14 @@ class BatchSender:
 
     def record_unsent(self, turn: BatchTurn, error: str) -> BatchRecord:
         """A batch that was due and never sent."""
-        return self._close(_Sending(turn, "", time.perf_counter()), error)
+        return self._close(_BatchSending(turn, "", time.perf_counter()), error)
 
-    async def _send_each(self, sending: "_Sending") -> None:
+    async def _send_each(self, sending: "_BatchSending") -> None:
         async with asyncio.TaskGroup() as group:
             for request in sending.turn.batch.requests:
                 group.create_task(self._send_one(sending, request))
 
-    async def _send_one(self, sending: "_Sending", request: Request) -> None:
+    async def _send_one(self, sending: "_BatchSending", request: Request) -> None:
         exchange = Exchange()
         extra, label = self._labels.tag(request.label)
         try:
@@ -91,7 +91,7 @@ class BatchSender:
         finally:
             self._record(sending, request, exchange, label)
 
-    async def _send_list(self, sending: "_Sending") -> None:
+    async def _send_list(self, sending: "_BatchSending") -> None:
         requests = sending.turn.batch.requests
         call = ListExchange.of(len(requests), self._form.usage_per_choice)
         extra, label = self._labels.tag(_only_label(requests))
@@ -105,7 +105,7 @@ class BatchSender:
                 self._record(sending, request, exchange, label)
 
     def _close(
-        self, sending: "_Sending", error: str = "cancelled before it was sent"
+        self, sending: "_BatchSending", error: str = "cancelled before it was sent"
     ) -> BatchRecord:
         """Record the batch, and before it the members that had not even begun."""
         for request in sending.turn.batch.requests:
@@ -118,7 +118,7 @@ class BatchSender:
         return record
 
     def _record(
-        self, sending: "_Sending", request: Request, exchange: Exchange, label: str
+        self, sending: "_BatchSending", request: Request, exchange: Exchange, label: str
     ) -> None:
         sent_at = sending.asked_at if exchange.sent_at is None else exchange.sent_at
         due_at = sending.turn.due_at
@@ -137,7 +137,7 @@ class BatchSender:
         self._on_row(record, gaps_ms)
 
 
-class _Sending:
+class _BatchSending:
     """A batch under way: records of its members by request index."""
 
     __slots__ = ("asked_at", "call_usage", "members", "turn", "user")

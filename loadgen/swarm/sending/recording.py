@@ -6,7 +6,7 @@ from loadgen.client.exchange import Exchange
 from loadgen.context import Request
 from loadgen.record import RequestRecord
 from loadgen.stats.clock import RunClock
-from loadgen.swarm.sending.retriever import Found
+from loadgen.swarm.sending.retriever import FoundContext
 
 SHARES = (0.50, 0.95, 0.99)
 
@@ -22,7 +22,7 @@ def to_record(
     repeat: bool,
     batch_id: str = "",
     label: str = "",
-    found: Found | None = None,
+    found: FoundContext | None = None,
 ) -> tuple[RequestRecord, list[float]]:
     """The record of one request and its inter-token gaps in ms.
 
@@ -87,7 +87,7 @@ def _ranks(count: int) -> tuple[tuple[int, int, float], ...]:
     return tuple((int(at), min(int(at) + 1, count - 1), at - int(at)) for at in positions)
 
 
-def _label_correct(context_id: str, label: str, found: Found | None) -> bool | None:
+def _label_correct(context_id: str, label: str, found: FoundContext | None) -> bool | None:
     if found is not None:
         return found.label == context_id
     return label == context_id if label else None

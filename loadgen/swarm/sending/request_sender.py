@@ -14,7 +14,7 @@ from loadgen.record import Outcome, RequestRecord
 from loadgen.stats.clock import RunClock
 from loadgen.swarm.sending.labels import Labels
 from loadgen.swarm.sending.recording import to_record
-from loadgen.swarm.sending.retriever import Found, Retriever
+from loadgen.swarm.sending.retriever import FoundContext, Retriever
 
 CUT_OFF_RETRIEVAL = "cancelled during its retrieval"
 
@@ -58,7 +58,7 @@ class RequestSender:
 
         Raises only CancelledError, after everything is recorded.
         """
-        sending = _Sending(turn, user, time.perf_counter())
+        sending = _RequestSending(turn, user, time.perf_counter())
         try:
             if self._retriever is None or await self._retrieve(self._retriever, sending):
                 await self._stream(sending, body_extra)
@@ -68,11 +68,11 @@ class RequestSender:
 
     def record_unsent(self, turn: Turn, error: str) -> None:
         """A request that was due and never sent."""
-        sending = _Sending(turn, "", time.perf_counter())
+        sending = _RequestSending(turn, "", time.perf_counter())
         sending.give_up("cancelled", error)
         self._record(sending)
 
-    async def _retrieve(self, retriever: Retriever, sending: "_Sending") -> bool:
+    async def _retrieve(self, retriever: Retriever, sending: "_RequestSending") -> bool:
         try:
             sending.found = await retriever.find(sending.turn.request)
         except asyncio.CancelledError:
@@ -82,7 +82,7 @@ class RequestSender:
             sending.give_up(failure.outcome, str(failure))
         return sending.found is not None
 
-    async def _stream(self, sending: "_Sending", body_extra: dict[str, Any] | None) -> None:
+    async def _stream(self, sending: "_RequestSending", body_extra: dict[str, Any] | None) -> None:
         request, exchange, found = sending.turn.request, sending.exchange, sending.found
         label = request.label if found is None else found.label
         extra, sending.label = self._labels.tag(label, body_extra)
@@ -100,7 +100,7 @@ class RequestSender:
             if exchange.sent_at is None and not sending.repeat:
                 self._sent.discard(request.root)
 
-    def _record(self, sending: "_Sending") -> None:
+    def _record(self, sending: "_RequestSending") -> None:
         record, gaps_ms = to_record(
             sending.exchange,
             sending.turn.request,
@@ -115,7 +115,7 @@ class RequestSender:
         self._on_row(record, gaps_ms)
 
 
-class _Sending:
+class _RequestSending:
     """A request under way."""
 
     __slots__ = ("asked_at", "exchange", "found", "label", "repeat", "turn", "user")
@@ -125,7 +125,7 @@ class _Sending:
         self.user = user
         self.asked_at = asked_at
         self.exchange = Exchange()
-        self.found: Found | None = None
+        self.found: FoundContext | None = None
         self.label = ""
         self.repeat = False
 

@@ -9,7 +9,7 @@ from loadgen.workload.workload import Workload
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
+class FoundContext:
     """A question behind a context, `context_id`, and the label that it is sent with; both are None
     where nothing was found."""
 
@@ -34,18 +34,18 @@ class Retriever:
     async def __aexit__(self, *error: object) -> None:
         await self._client.__aexit__(*error)
 
-    async def find(self, request: Request) -> Found:
+    async def find(self, request: Request) -> FoundContext:
         """The context of the request's question. Raises StreamFailure."""
         found = await self._client.retrieve(request.question)
         context_id = self._workload.mistake(request, self._wrong_share) or found.doc_id
         prompt = self._workload.prompt_behind(context_id, found.text, request.question)
-        return Found(prompt, context_id, context_id, found.retrieval_ms)
+        return FoundContext(prompt, context_id, context_id, found.retrieval_ms)
 
 
 class Labeller(Retriever):
     """Asks for the label alone: the question stays behind its own context."""
 
-    async def find(self, request: Request) -> Found:
+    async def find(self, request: Request) -> FoundContext:
         """The label of the request's question. Raises StreamFailure."""
         found = await self._client.retrieve(request.question)
-        return Found(request.prompt, request.context_id, found.doc_id, found.retrieval_ms)
+        return FoundContext(request.prompt, request.context_id, found.doc_id, found.retrieval_ms)
