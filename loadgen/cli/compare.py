@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from loadgen.errors import KvswarmError, OutputError, UsageError
-from loadgen.launch.arguments import CommandParser
+from loadgen.launch.arguments import CommandParser, needs
 from loadgen.targets.hardware import home
 
 if TYPE_CHECKING:
@@ -52,10 +52,8 @@ def _placed(error: Exception) -> str:
 def _gated(arguments: list[str]) -> int:
     parsed = _parser().parse_args(arguments)
     base, new = _sides(parsed)
-    try:
+    with needs("compare"):
         comparison = _compare(parsed, base, new)
-    except ModuleNotFoundError as error:
-        raise not_installed(error) from error
     _tell(_formatted(comparison, parsed.format))
     return comparison.exit_code
 
@@ -66,13 +64,6 @@ def _tell(text: str) -> None:
         print(text, end="", flush=True)
     except BrokenPipeError:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-
-
-def not_installed(error: ModuleNotFoundError) -> UsageError:
-    """What to do about a library that the base installation leaves out."""
-    return UsageError(
-        f"this needs {error.name}, which is not installed: pip install 'kvswarm[compare]'"
-    )
 
 
 def require_different(paths: Sequence[Path]) -> None:
@@ -157,21 +148,11 @@ def _sides(parsed: argparse.Namespace) -> tuple[list[Path], list[Path]]:
 
 
 def _formatted(comparison: "Comparison", form: str) -> str:
-    if form == "json":
-        from loadgen.compare.formats import to_json
+    from loadgen.compare.formats import to_json, to_junit, to_markdown, to_table
 
-        return to_json(comparison)
-    if form == "markdown":
-        from loadgen.compare.formats import to_markdown
-
-        return to_markdown(comparison)
-    if form == "junit":
-        from loadgen.compare.formats import to_junit
-
-        return to_junit(comparison)
-    from loadgen.compare.formats import to_table
-
-    return to_table(comparison, colour=sys.stdout is not None and sys.stdout.isatty())
+    if form == "table":
+        return to_table(comparison, colour=sys.stdout is not None and sys.stdout.isatty())
+    return {"json": to_json, "markdown": to_markdown, "junit": to_junit}[form](comparison)
 
 
 def _parser() -> argparse.ArgumentParser:

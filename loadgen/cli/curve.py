@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from loadgen.cli.curve_formats import FORMATS, Prediction, formatted
 from loadgen.errors import UsageError
-from loadgen.launch.arguments import CommandParser
+from loadgen.launch.arguments import CommandParser, needs
 from loadgen.locality.curve import predict
 from loadgen.locality.measured import kv_bytes_per_token, measured_run, run_bytes_per_token
 from loadgen.locality.trace import TokenIds, Trace
@@ -115,12 +115,8 @@ def _bytes_per_token(parsed: argparse.Namespace) -> int | None:
 
 
 def _drawn(prediction: Prediction) -> "Figure":
-    try:
+    with needs("report", "drawing"):
         from dashboards.figures.cache_curve import draw
-    except ModuleNotFoundError as error:
-        raise UsageError(
-            f"drawing needs {error.name}, which is not installed: pip install 'kvswarm[report]'"
-        ) from error
     points = [(each.tokens, each.hit_rate, each.name) for each in prediction.measured]
     return draw(prediction.curve, points, prediction.bytes_per_token)
 

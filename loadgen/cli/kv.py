@@ -10,6 +10,7 @@ from loadgen.errors import UsageError
 from loadgen.launch.arguments import (
     CommandParser,
     add_target_options,
+    needs,
     target_arguments,
     target_names,
 )
@@ -20,17 +21,13 @@ TARGET = "vllm-lmcache"
 def kv_command(arguments: list[str]) -> int:
     """Record prompts with their stored KV, make features of recorded ones, or serve labels."""
     parsed = _parser().parse_args(arguments)
-    try:
+    with needs("kv"):
         from kv_reading import KvError
 
         try:
             return COMMANDS[parsed.command](parsed)
         except KvError as error:
             raise UsageError(str(error)) from error
-    except ModuleNotFoundError as error:
-        raise UsageError(
-            f"this needs {error.name}, which is not installed: pip install 'kvswarm[kv]'"
-        ) from error
 
 
 def _record(parsed: argparse.Namespace) -> int:

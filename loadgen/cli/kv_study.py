@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from loadgen.cli.kv import TARGET
 from loadgen.errors import UsageError
-from loadgen.launch.arguments import CommandParser, add_target_options, target_arguments
+from loadgen.launch.arguments import CommandParser, add_target_options, needs, target_arguments
 from loadgen.launch.terminal import say
 from loadgen.runs.json_file import write_json
 from loadgen.runs.machine import machine, versions
@@ -35,7 +35,7 @@ def kv_study_command(arguments: list[str]) -> int:
     Raises UsageError and TargetError.
     """
     parsed = _parser().parse_args(arguments)
-    try:
+    with needs("kv,rag,report"):
         from kv_reading import KvError
         from rag_store.errors import RagError
 
@@ -43,10 +43,6 @@ def kv_study_command(arguments: list[str]) -> int:
             return _study(parsed, arguments)
         except (KvError, RagError) as error:
             raise UsageError(str(error)) from error
-    except ModuleNotFoundError as error:
-        raise UsageError(
-            f"this needs {error.name}, which is not installed: pip install 'kvswarm[kv,rag,report]'"
-        ) from error
 
 
 def _study(parsed: argparse.Namespace, arguments: list[str]) -> int:

@@ -62,8 +62,8 @@ COMMANDS = {
     "study": "loadgen.cli.study:study_command",
     "sweep": "loadgen.cli.sweep:sweep_command",
     "targets": "loadgen.cli.serve:targets_command",
-    "version": "loadgen.cli.version:version_command",
-    "--version": "loadgen.cli.version:version_command",
+    "version": "loadgen.cli.serve:version_command",
+    "--version": "loadgen.cli.serve:version_command",
 }
 """Module and function of each command but `run` and `ui`."""
 

@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING
 from rich.console import Console
 from rich.table import Table
 
-from loadgen.cli.compare import noise_file, not_installed, require_different
+from loadgen.cli.compare import noise_file, require_different
 from loadgen.errors import UsageError
-from loadgen.launch.arguments import CommandParser
+from loadgen.launch.arguments import CommandParser, needs
 from loadgen.launch.terminal import printable
 
 if TYPE_CHECKING:
@@ -20,10 +20,8 @@ def noise_command(arguments: list[str]) -> int:
     """Measure it on finished runs, show and keep it. Raises UsageError."""
     parsed = _parser().parse_args(arguments)
     file = parsed.out or noise_file()
-    try:
+    with needs("compare"):
         noise = _measure(parsed, file)
-    except ModuleNotFoundError as error:
-        raise not_installed(error) from error
     Console(highlight=False).print(_table(noise))
     kept = printable(str(file))
     print(f"\nkept in {kept}: `kvswarm compare` adds it to single pairs of runs of this machine")

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from loadgen.cli.compare import noise_file, require_different, vary_of
 from loadgen.errors import UsageError
-from loadgen.launch.arguments import CommandParser
+from loadgen.launch.arguments import CommandParser, needs
 
 if TYPE_CHECKING:
     from loadgen.compare.noise import Noise
@@ -21,18 +21,10 @@ FILE_NAME = "report.html"
 def report_command(arguments: list[str]) -> int:
     """Write the page and print its path. Raises UsageError."""
     parsed = _parser().parse_args(arguments)
-    try:
+    with needs("report"):
         path = _written(parsed)
-    except ModuleNotFoundError as error:
-        raise _not_installed(error) from error
     print(str(path).encode(errors="backslashreplace").decode())
     return 0
-
-
-def _not_installed(error: ModuleNotFoundError) -> UsageError:
-    return UsageError(
-        f"this needs {error.name}, which is not installed: pip install 'kvswarm[report]'"
-    )
 
 
 def _written(parsed: argparse.Namespace) -> Path:

@@ -6,9 +6,15 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from loadgen.cli.compare import not_installed
 from loadgen.errors import UsageError
-from loadgen.launch.arguments import DEFAULT_FILE, SHARED_FILES, CommandParser, is_given, parse_run
+from loadgen.launch.arguments import (
+    DEFAULT_FILE,
+    SHARED_FILES,
+    CommandParser,
+    is_given,
+    needs,
+    parse_run,
+)
 
 if TYPE_CHECKING:
     from loadgen.saturate.course import SearchPlan
@@ -32,12 +38,10 @@ _PERCENT = re.compile(rf"{_NUMBER}\s*%?")
 
 def saturate_command(arguments: list[str]) -> int:
     """Search, or continue a search; returns its exit code. Raises UsageError, TargetError."""
-    try:
+    with needs("compare"):
         from loadgen.launch.search import search
 
         return search(*parse_search(arguments))
-    except ModuleNotFoundError as error:
-        raise not_installed(error) from error
 
 
 def parse_search(arguments: list[str]) -> "tuple[SearchPlan, Path]":

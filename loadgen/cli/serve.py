@@ -3,6 +3,7 @@
 import argparse
 import asyncio
 import tempfile
+from importlib.metadata import version
 from pathlib import Path
 
 from loadgen.errors import UsageError
@@ -82,3 +83,9 @@ def _model_parser() -> argparse.ArgumentParser:
     build.add_argument("directory", nargs="?", type=Path, help="where (default: kvswarm's cache)")
     build.add_argument("--size", choices=("tiny", "small"), default="tiny", help="512x8 or 768x12")
     return parser
+
+
+def version_command(arguments: list[str]) -> int:
+    """Print the version."""
+    print(f"kvswarm {version('kvswarm')}")
+    return 0

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from loadgen.cli import kv_study
 from loadgen.cli.kv_study import KV_STUDY, SIGNALLED, STUDY_JSON
 from loadgen.errors import UsageError
-from loadgen.launch.arguments import CommandParser
+from loadgen.launch.arguments import CommandParser, needs
 from loadgen.launch.terminal import say
 
 if TYPE_CHECKING:
@@ -28,13 +28,8 @@ def study_command(arguments: list[str]) -> int:
     if arguments[:1] == [KV_STUDY]:
         return kv_study.kv_study_command(arguments[1:])
     parsed = _parser().parse_args(arguments)
-    try:
+    with needs("report,compare"):
         return _report(parsed) if parsed.study == REPORT else _measure(parsed)
-    except ModuleNotFoundError as error:
-        raise UsageError(
-            f"this needs {error.name}, which is not installed:"
-            " pip install 'kvswarm[report,compare]'"
-        ) from error
 
 
 def _measure(parsed: argparse.Namespace) -> int:

@@ -5,7 +5,8 @@ Sweeps and searches write it too. Imports little: a run against a host must star
 
 import argparse
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, fields
 from importlib.util import find_spec
 from itertools import pairwise
@@ -57,6 +58,17 @@ class RunArguments:
 class CommandParser(argparse.ArgumentParser):
     def error(self, message: str) -> None:  # type: ignore[override]
         raise UsageError(f"{message}: see `{self.prog} --help`")
+
+
+@contextmanager
+def needs(extras: str, user: str = "this") -> Iterator[None]:
+    """Have a library that the base installation leaves out told with what to install."""
+    try:
+        yield
+    except ModuleNotFoundError as error:
+        raise UsageError(
+            f"{user} needs {error.name}, which is not installed: pip install 'kvswarm[{extras}]'"
+        ) from error
 
 
 def run_parser(command: str) -> argparse.ArgumentParser:

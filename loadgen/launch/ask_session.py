@@ -13,9 +13,8 @@ from loadgen.client.retrieval import RetrievalClient
 from loadgen.client.settings import ClientSettings, auth_headers
 from loadgen.errors import HostError, UsageError
 from loadgen.launch.arguments import TargetArguments, target_names
-from loadgen.launch.ask_printer import AskPrinter
 from loadgen.launch.label_service import rag_service
-from loadgen.launch.pipeline import Pipeline
+from loadgen.launch.pipeline import AskPrinter, Pipeline
 from loadgen.launch.target_run import choose_targets, target_settings
 from loadgen.launch.terminal import say
 from loadgen.runs.exit_code import DONE, FAILED

@@ -3,7 +3,7 @@
 import pytest
 
 from loadgen.client.retrieval import Retrieval
-from loadgen.launch.ask_printer import AskPrinter
+from loadgen.launch.pipeline import AskPrinter
 
 
 def test_the_name_of_a_document_cannot_command_the_terminal(

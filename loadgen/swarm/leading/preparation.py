@@ -14,8 +14,12 @@ from loadgen.swarm.engine import Engine
 from loadgen.swarm.leading.rag_checks import check_arm, kv_notes, rag_notes, ready_kv, ready_rag
 from loadgen.swarm.leading.supervisor import Supervisor
 from loadgen.swarm.options.replay import Replay, check_replay, check_trace_fit, pacer_of
-from loadgen.swarm.options.swarm_options import SwarmOptions, own_options
-from loadgen.swarm.sending.client_settings import extra_body, request_headers
+from loadgen.swarm.options.swarm_options import (
+    SwarmOptions,
+    extra_body,
+    own_options,
+    request_headers,
+)
 from loadgen.swarm.sending.labels import check_labels
 from loadgen.swarm.sending.lengths import LengthSource, measure_on_host
 from loadgen.workload.corpus import Corpus, load_corpus, unread_notes

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from loadgen.client.settings import auth_headers, parse_extra_body, parse_header
 from loadgen.stats.slo import Slo
 from loadgen.swarm.options import values as given
 from loadgen.swarm.options.flags import (
@@ -110,6 +111,16 @@ def own_options(values: Mapping[str, Any]) -> dict[str, Any]:
 def default_users(arrivals: str) -> int:
     """The users of a headless swarm without `-u`: one, as in Locust, or no cap in an open loop."""
     return 1 if arrivals == "closed" else 0
+
+
+def extra_body(options: SwarmOptions) -> dict[str, Any]:
+    """What `--extra-body` adds to every request. Raises UsageError."""
+    return parse_extra_body(options.extra_body) if options.extra_body else {}
+
+
+def request_headers(options: SwarmOptions) -> dict[str, str]:
+    """The API key of the environment and the `--header`s over it. Raises UsageError."""
+    return auth_headers() | dict(parse_header(line) for line in options.headers)
 
 
 def _workload(values: Mapping[str, Any]) -> WorkloadSettings:

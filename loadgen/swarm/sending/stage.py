@@ -16,6 +16,7 @@ from locust.runners import STATE_CLEANUP
 
 from loadgen.client.client import StreamingClient
 from loadgen.client.retrieval import LABEL_ROUTE, ROUTE, RetrievalClient
+from loadgen.client.settings import ClientSettings
 from loadgen.client.transport import KEEPALIVE_S
 from loadgen.record import BatchRecord, RequestRecord
 from loadgen.stats.clock import RunClock
@@ -24,10 +25,9 @@ from loadgen.stats.slo import Slo
 from loadgen.swarm.engine import Engine, brisk_switching
 from loadgen.swarm.options.flags import SERVICE_LABELS
 from loadgen.swarm.options.replay import pacer_of, trace_workload
-from loadgen.swarm.options.swarm_options import SwarmOptions
+from loadgen.swarm.options.swarm_options import SwarmOptions, extra_body, request_headers
 from loadgen.swarm.process import calm_collector
 from loadgen.swarm.sending.batch_sender import BatchForm
-from loadgen.swarm.sending.client_settings import client_settings, extra_body
 from loadgen.swarm.sending.labels import Labels
 from loadgen.swarm.sending.ledger import Ledger
 from loadgen.swarm.sending.lengths import LengthSource
@@ -81,7 +81,7 @@ class Stage:
         workload.warm(WARM_BUDGET_S)
         self.session = Session(
             workload=workload,
-            client=StreamingClient(client_settings(plan, options)),
+            client=StreamingClient(_client_settings(plan, options)),
             clock=RunClock(plan.start_unix_s),
             worker=str(index),
             hooks=self._hooks(on_spent),
@@ -203,6 +203,22 @@ def _share(plan: Plan, options: SwarmOptions, index: int) -> int | None:
     if plan.trace:
         return plan.trace["shares"][index]
     return options.batching.share(index, len(plan.workers)) if plan.batched else None
+
+
+def _client_settings(plan: Plan, options: SwarmOptions) -> ClientSettings:
+    """How this swarm's requests are made."""
+    return ClientSettings(
+        url=plan.url,
+        model=plan.model,
+        endpoint="chat" if options.endpoint == "chat" else "completions",
+        temperature=options.temperature,
+        ignore_eos=plan.is_vllm,
+        continuous_usage=plan.is_vllm,
+        extra_body=extra_body(options),
+        headers=request_headers(options),
+        timeout_s=options.timeout_s,
+        connect_timeout_s=options.connect_timeout_s,
+    )
 
 
 def _workload(plan: Plan, options: SwarmOptions, index: int) -> Workload | TraceWorkload:
