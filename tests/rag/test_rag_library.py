@@ -184,13 +184,6 @@ async def test_hnsw_above_the_exact_limit_gives_the_same_labels(tmp_path: Path) 
     assert asked.candidates[0].score == pytest.approx(exact.candidates[0].score, abs=1e-4)
 
 
-async def test_the_index_is_compared_as_it_is_asked(tmp_path: Path) -> None:
-    asked = tuple(f"Where does moon water tides rise, {each}?" for each in range(600))
-    async with open_library(settings(tmp_path)) as library:
-        await library.ingest([*DOCUMENTS[:2], replace(DOCUMENTS[2], questions=asked)])
-        assert (await library.neighbours("moon water tides rise")).recall == 1
-
-
 async def test_words_that_no_document_has_agree_with_nothing(tmp_path: Path) -> None:
     async with open_library(settings(tmp_path)) as library:
         await library.ingest(DOCUMENTS)
