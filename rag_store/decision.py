@@ -39,6 +39,7 @@ class Threshold:
 
 UNFITTED = Threshold(0.0)
 """Scores of another embedder lie elsewhere: it refuses nothing before it is fitted."""
+# Keeps 95 % of half of the questions of nine collections on average, without the demo corpus's.
 _SHIPPED = {"minilm": Threshold(0.35)}
 
 
