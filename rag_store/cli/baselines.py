@@ -6,11 +6,10 @@ from pathlib import Path
 
 from rag_store.chunking import Chunker
 from rag_store.documents import Document, Query
-from rag_store.evaluation import Evaluation, Share, evaluate
+from rag_store.evaluation import Evaluation, Paired, Share, evaluate
 from rag_store.library import open_library
 from rag_store.reranking.spec import RerankerSpec
 from rag_store.settings import Settings
-from rag_store.significance import Paired
 
 # No document has so many: the chunk is the document, of which an embedder may cut the end off.
 _WHOLE = Chunker(size_tokens=1_000_000_000, overlap_tokens=0)

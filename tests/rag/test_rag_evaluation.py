@@ -21,12 +21,11 @@ from rag_store.errors import (
     RagError,
     RerankerRefusal,
 )
-from rag_store.evaluation import Evaluation, Outcome, Share, evaluate
+from rag_store.evaluation import Evaluation, Mean, Outcome, Paired, Share, evaluate
 from rag_store.label import Label, Timings
 from rag_store.library import Library, open_library
 from rag_store.neighbours import compare
 from rag_store.settings import Settings
-from rag_store.significance import Paired, mean_interval
 
 DOCUMENTS = [f"d{at}" for at in range(30)]
 
@@ -89,23 +88,27 @@ def test_intervals_of_means_are_bootstrapped() -> None:
     drawn = random.Random(1)
     values = [drawn.choice((1.0, 1.0, 0.5, 1 / 3, 0.0)) for _ in range(80)]
     wanted = bootstrap((values,), lambda row, axis: row.mean(axis), method="percentile")
-    low, high = mean_interval(values)
-    assert (low, high) == pytest.approx(tuple(wanted.confidence_interval), abs=0.01)
-    assert mean_interval(values) == (low, high), "the same for the same values"
-    assert mean_interval([]) == (0, 0)
+    found = Mean.of(values)
+    wanted_interval = tuple(wanted.confidence_interval)
+    assert (found.low, found.high) == pytest.approx(wanted_interval, abs=0.01)
+    assert Mean.of(values) == found, "the same for the same values"
+    assert Mean.of([]) == Mean(0, 0, 0)
+    assert Mean.of([0.5, 0.5]) == Mean(0.5, 0.5, 0.5)
 
 
 def test_intervals_of_many_values_take_little_memory() -> None:
     values = np.random.default_rng(1).random(5000)
     tracemalloc.start()
     try:
-        found = mean_interval(values.tolist())
+        found = Mean.of(values.tolist())
         _, most = tracemalloc.get_traced_memory()
     finally:
         tracemalloc.stop()
     assert most < 50_000_000, "all resamples at once take eight times as much"
     half = 1.96 * values.std() / 5000**0.5
-    assert found == pytest.approx((values.mean() - half, values.mean() + half), abs=half / 10)
+    assert (found.low, found.high) == pytest.approx(
+        (values.mean() - half, values.mean() + half), abs=half / 10
+    )
 
 
 def test_two_ways_are_paired_by_question() -> None:
