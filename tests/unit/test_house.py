@@ -41,15 +41,10 @@ PRODUCT = {layer.partition(".")[0] for layer in LAYERS}
 CIRCLES: set[str] = {
     "dashboards.exporter",
     "loadgen.swarm.plugin",
-    "loadgen.swarm.leading.closing",
-    "loadgen.swarm.leading.leader",
-    "loadgen.swarm.leading.opening",
-    "loadgen.swarm.showing.view",
 }
 UPWARD: set[tuple[str, str]] = {("loadgen.swarm.plugin", "dashboards")}
 SPLINTERS: set[str] = {
     "loadgen.cli.run",
-    "loadgen.runs.side_by_side",
     "rag_store.cli.threshold",
     "rag_store.embedders.hashing",
     "rag_store.embedders.lent",
@@ -59,9 +54,6 @@ SPLINTERS: set[str] = {
 SAME_NAMES: set[str] = {
     "CorpusError",
     "Document",
-    "Found",
-    "Parser",
-    "_Sending",
 }
 MANY_ARGUMENTS: set[str] = {"Library"}
 
