@@ -176,9 +176,9 @@ def test_changes_beyond_all_measure_are_only_said_to_be_so() -> None:
 
 def test_the_page_names_every_metric_and_its_limits_can_be_read() -> None:
     text = (DOCS / "reference" / "metrics.md").read_text()
-    table = text.partition("| metric | unit | statistics |")[2].partition("\n\n")[0]
-    first_cells = [line.split("|")[1] for line in table.splitlines() if "`" in line]
-    assert set(re.findall(r"`(\w+)`", "".join(first_cells))) == set(METRICS)
+    table = text.partition("| metric | unit | better |")[2].partition("\n\n")[0]
+    rows = [[cell.strip(" `") for cell in row.split("|")] for row in table.splitlines()[2:]]
+    assert {name for _, name, _, better, *_ in rows if better} == set(METRICS)
     gates = re.findall(r"`([\w.]+[<>]=[^`]+)`", (DOCS / "guides" / "ci-gate.md").read_text())
     assert len(gates) > 6
     assert all(parse_gate(gate) for gate in gates)
