@@ -36,6 +36,9 @@ def columns() -> str:
         described("loadgen.stats.server_counters", "ServerSample"),
         "## client_metrics.csv\n\nA row for each second and process that generates load.",
         described("loadgen.stats.self_watch", "ClientSample"),
+        "## locust_stats.csv and others\n\n`locust_stats`, `_stats_history`, `_failures` and"
+        " `_exceptions` have the columns that Locust documents, with rows of type `LLM` beside its"
+        " own. They know nothing of warm-up or of what was cancelled.",
         "## summary.json and summary.csv\n\nRates and shares are those of [metrics](metrics.md)."
         " The CSV has a row for each metric with its statistics, and one for each other figure,"
         " under dotted names such as `server.hit_rate`.",

@@ -45,14 +45,9 @@ def tab_routes() -> str:
 
 
 def routes() -> str:
-    from rag_store.service.app import make_app
-    from rag_store.service.state import Limits, State
-
     return page(
         "Routes",
-        "## The RAG service\n\n`kvswarm rag serve`, see"
-        " [Finding contexts](../guides/finding-contexts.md).",
-        aiohttp_routes(make_app(State(Limits()))),
+        "Those of the RAG service stand with their bodies in [Retrieval](retrieval.md#routes).",
         "## The KV service\n\n`kvswarm kv serve`, see [KV labels](../guides/kv-labels.md#labels).",
         aiohttp_routes(kv_service().app()),
         "## The live tab\n\nIn Locust's web UI, behind its login, see"

@@ -5,7 +5,7 @@ from types import SimpleNamespace
 from typing import Any
 from unittest.mock import patch
 
-from loadgen.stats.metrics import CATALOG, COUNTS
+from loadgen.stats.metrics import CATALOG
 from scripts.reference.interfaces import kv_service
 from scripts.reference.text import code, page, table
 
@@ -25,10 +25,9 @@ def metrics() -> str:
         "Metrics",
         "Of metrics in ms, s and tokens a summary has `count`, `mean`, `stddev`, `min`, `p50`,"
         " `p90`, `p95`, `p99` and `max`. Percentiles are at most 1 % off, the others exact."
-        " `kvswarm compare` takes each that has a better direction.",
+        " `kvswarm compare` takes each that has a better direction; a percentile it takes may be"
+        " any, such as `.p99.9`.",
         table(("metric", "unit", "better", "row in Locust", "meaning"), rows),
-        "## What rates and shares are made of",
-        table(("count", "meaning"), [(code(name), said) for name, said in COUNTS.items()]),
         "## In Prometheus",
         f"Histograms of the metrics above: {', '.join(map(code, histograms()))}.",
         *(f"### {title}\n\n{prometheus(families())}" for title, families in EXPOSED.items()),
