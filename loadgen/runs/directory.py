@@ -31,7 +31,7 @@ RUN_FIELDS: Mapping[str, str] = {
     "target": "for engines kvswarm has started: name, command lines and environment, block size,"
     " usable blocks and tokens, `max_model_len`, versions, process ids",
     "cache_state": "`cold`: the caches were emptied and shown to be empty; `warm`: `--keep-cache`"
-    " was given; `unknown`: kvswarm did not start this host",
+    " was given and it had served an earlier swarm; `unknown`: kvswarm did not start this host",
     "notes": "what was announced at the start, such as estimated lengths",
     "workers": "number of load-generating processes",
     "versions": "of the packages",

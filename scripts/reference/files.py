@@ -25,7 +25,7 @@ def columns() -> str:
         "Names end in their unit: `_s` seconds since `start_unix_s` of `run.json`, `_ms`"
         " milliseconds, `_mb` millions of bytes. An empty cell or `null` is not known or did not"
         " happen, never 0. In the CSVs an apostrophe stands before text that a spreadsheet would"
-        " run, such as that beginning with `=`.",
+        " run, such as that beginning with `=`; text that begins with apostrophes has one more.",
         "## requests.csv\n\nRows stand in the order in which requests ended.",
         described("loadgen.record", "RequestRecord"),
         "## batches.csv\n\nOnly in runs whose users send batches.",
