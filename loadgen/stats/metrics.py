@@ -96,7 +96,7 @@ COUNTS: Mapping[str, str] = {
 }
 """What rates and shares are made of, each a sum over requests."""
 
-_SPREAD = "of the gaps between the tokens of each request"
+_SPREAD = "of each request's gaps"
 
 CATALOG: dict[str, Metric] = {
     metric.name: metric
