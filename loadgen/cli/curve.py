@@ -141,7 +141,8 @@ class _Options:
 
     def add_argument(self, flag: str, **settings: Any) -> None:
         if flag in PLANNED_OPTIONS:
-            settings.pop("env_var", None)
+            for name in ("env_var", "include_in_web_ui"):
+                settings.pop(name, None)
             self._group.add_argument(flag, **settings)
 
 

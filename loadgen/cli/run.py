@@ -21,7 +21,7 @@ def run_command(command: str, arguments: list[str]) -> int:
 
 def _help(command: str) -> int:
     run_parser(command).print_help()
-    print("\nworkload options (in the web form and in Locust's config file and environment too):")
+    print("\nworkload options (also in Locust's configuration file and environment):")
     from loadgen.swarm.options.flags import add_options  # a run must start fast
 
     parser = _PlainParser(add_help=False, usage=argparse.SUPPRESS)

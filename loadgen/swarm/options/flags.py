@@ -12,6 +12,27 @@ LABELS = ("oracle", "none", "shuffled", "rag", "kv")
 SERVICE_LABELS = ("rag", "kv")
 """Those that a service is asked for, question by question."""
 
+FORM_OPTIONS = (
+    "arrivals",
+    "rate",
+    "contexts",
+    "zipf",
+    "stickiness",
+    "context_tokens",
+    "output_tokens",
+    "seed",
+    "batch_size",
+    "order",
+    "labels",
+    "model",
+    "endpoint",
+    "slo",
+    "warmup",
+    "keep_cache",
+)
+"""What the web form shows, in its order. All others come by command line, configuration file or
+environment: paths, what may be a key, and what hardly changes from swarm to swarm."""
+
 
 def add_options(parser: Any) -> None:
     """Add every option to Locust's parser itself: its web form skips argument groups."""
@@ -78,7 +99,6 @@ def _add_request_options(parser: Any) -> None:
         "--header",
         action="append",
         default=None,
-        include_in_web_ui=False,  # the page would show every visitor what may be a key
         help="'Name: value', sent with every request",
     )
     add("--timeout", type=float, default=600.0, help="seconds a request may take in all")
@@ -124,25 +144,26 @@ def _add_run_options(parser: Any) -> None:
     add("--max-failures", type=float, default=0.0, help="percent of failed requests still passed")
     add("--max-lag-ms", type=float, default=100.0, help="client lag beyond which a run is invalid")
     add("--keep-cache", action="store_true", help="do not empty the engine's caches at the start")
-    add("--out", default="", include_in_web_ui=False, help="the run directory to write")
+    add("--out", default="", help="the run directory to write")
     add(
         "--metrics-port",
         type=int,
         default=None,
-        include_in_web_ui=False,
         help="serve this swarm's figures to Prometheus at /metrics; 0 = a free port",
     )
     add(
         "--metrics-host",
         default="127.0.0.1",
-        include_in_web_ui=False,
         help="address that --metrics-port listens on",
     )
 
 
 def _adder(parser: Any) -> Any:
     def add(flag: str, **settings: Any) -> None:
-        name = flag.removeprefix("--").replace("-", "_").upper()
-        parser.add_argument(flag, env_var=f"LOCUST_{name}", **settings)
+        name = flag.removeprefix("--").replace("-", "_")
+        shown = name in FORM_OPTIONS
+        parser.add_argument(
+            flag, env_var=f"LOCUST_{name.upper()}", include_in_web_ui=shown, **settings
+        )
 
     return add
