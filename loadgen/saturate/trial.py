@@ -16,7 +16,7 @@ from loadgen.runs.columns import Flags, Floats
 from loadgen.runs.recorded import REQUESTS_CSV, RecordedRun
 from loadgen.runs.requests import Requests
 from loadgen.saturate.objective import ERRORS, GOODPUT, Objective
-from loadgen.stats.slo import Slo
+from loadgen.stats.slo import BETWEEN_TOKENS, Slo
 from loadgen.stats.steady_state import steady_from
 
 SLICES, MOMENTS = 10, 20
@@ -154,7 +154,13 @@ class Trial:
         good = requests.ok & ~np.isnan(requests.number("ttft_ms"))
         known = self.kept & ~cut_off
         for name, most_ms in slo.limits:
-            good &= np.nan_to_num(requests.number(name)) <= most_ms
+            value = requests.number(name)
+            kept = value <= most_ms
+            if name in BETWEEN_TOKENS:
+                kept |= np.isnan(value) & (requests.number("output_tokens") < 2)
+            elif name == "retrieval_ms":
+                kept |= np.isnan(value)
+            good &= kept
             if name in WAITING:
                 known |= self.kept & cut_off & (self.age_ms > most_ms)
         part = good[known].astype(np.float64)

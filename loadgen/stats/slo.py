@@ -8,6 +8,11 @@ from loadgen.errors import UsageError
 from loadgen.record import RequestRecord
 from loadgen.stats.metrics import limited
 
+BETWEEN_TOKENS = frozenset(
+    {"tpot_ms", "itl_mean_ms", "itl_p50_ms", "itl_p95_ms", "itl_p99_ms", "itl_max_ms"}
+)
+"""Columns that a reply of fewer than two tokens has not."""
+
 _LIMIT = re.compile(r"\s*([a-z0-9_]+)\s*<=\s*([0-9.]+(?:e[0-9]+)?)\s*")
 
 
@@ -34,15 +39,24 @@ class Slo:
     def is_met(self, record: RequestRecord) -> bool:
         """Whether the request ended `ok` and within every limit.
 
-        A figure that a request has not (no second token, so no TPOT) breaks no limit, but one
-        without TTFT or end had no reply.
+        An unknown figure keeps no limit: TPOT where the host counts no tokens. One that there
+        cannot be does: TPOT of a single token, retrieval without a service.
         """
         if record.outcome != "ok" or record.ttft_ms is None:
             return False
-        return all((getattr(record, name) or 0.0) <= most_ms for name, most_ms in self.limits)
+        return all(_keeps(record, name, most_ms) for name, most_ms in self.limits)
 
     def __str__(self) -> str:
         return ",".join(f"{name}<={most_ms:g}" for name, most_ms in self.limits)
+
+
+def _keeps(record: RequestRecord, name: str, most_ms: float) -> bool:
+    value = getattr(record, name)
+    if value is not None:
+        return bool(value <= most_ms)
+    if name in BETWEEN_TOKENS:
+        return record.output_tokens is not None and record.output_tokens < 2
+    return name == "retrieval_ms"
 
 
 def _limit(part: str, name: str, text: str) -> tuple[str, float]:

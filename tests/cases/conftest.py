@@ -1,16 +1,14 @@
 """Fixtures of the tests on replies that once misled the product."""
 
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from replay_host import ReplayHost
+from replay_host import ReplayHost, RunCase
 
 sys.path.append(str(Path(__file__).parents[1] / "runs"))
-from run_process import Ran, run_swarm
-
-RunCase = Callable[..., Ran]
+from run_process import run_swarm
 
 
 @pytest.fixture(scope="session")

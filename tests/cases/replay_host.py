@@ -4,11 +4,14 @@ import asyncio
 import json
 import threading
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, Self
 
 REPLIES = Path(__file__).with_name("replies")
+RunCase = Callable[..., Any]
+"""Makes a `Ran` of `tests/runs/run_process.py`, see `run_case`."""
+
 MODELS = b'{"data":[{"id":"m","owned_by":"mock"}]}'
 
 

@@ -134,6 +134,18 @@ def test_failures_and_goodput_are_judged(tmp_path: Path) -> None:
     assert judge([trial(tmp_path, rows)], better).finding.verdict == "missed"
 
 
+def test_an_unknown_figure_keeps_no_objective(tmp_path: Path) -> None:
+    unknown = steady_rows(200)
+    for row in unknown:
+        row[6:8] = [None, None]
+    objective = Objective.parse("tpot_ms<=50, goodput>=95%")
+    assert judge([trial(tmp_path / "a", unknown)], objective).finding.verdict == "missed"
+    single = [[*row[:6], None, 1, "ok"] for row in unknown]
+    assert judge([trial(tmp_path / "b", single)], objective).finding.verdict == "met"
+    of_values = Objective.parse("tpot_ms.p95<=50")
+    assert judge([trial(tmp_path / "c", unknown)], of_values).finding.verdict == "undecided"
+
+
 def test_too_few_requests_decide_nothing_and_ask_for_more(tmp_path: Path) -> None:
     objective = Objective.parse("ttft_ms.p95<=500")
     few = judge([trial(tmp_path, steady_rows(50))], objective)

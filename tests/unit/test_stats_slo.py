@@ -56,6 +56,26 @@ def test_a_request_without_a_complete_reply_is_never_good() -> None:
 
 
 @pytest.mark.parametrize(
+    ("figure", "output_tokens", "met"),
+    [
+        ("tpot_ms", None, False),
+        ("tpot_ms", 50, False),
+        ("tpot_ms", 1, True),
+        ("tpot_ms", 0, True),
+        ("itl_p99_ms", None, False),
+        ("itl_p99_ms", 1, True),
+        ("e2e_ms", 50, False),
+        ("retrieval_ms", None, True),
+    ],
+)
+def test_an_unknown_figure_keeps_no_objective(
+    figure: str, output_tokens: int | None, met: bool
+) -> None:
+    record = replace(RECORD, output_tokens=output_tokens, **{figure: None})
+    assert Slo.parse(f"{figure}<=1e6").is_met(record) is met
+
+
+@pytest.mark.parametrize(
     ("text", "telling"),
     [
         ("", "no list of limits"),

@@ -17,6 +17,11 @@ NO_CACHED_TOKENS = (
     " (start vLLM with --enable-prompt-tokens-details; a list call never tells them)"
 )
 
+UNCOUNTED = (
+    "token counts: {} of {} replies came without them (`usage`): output tokens/s lacks these, their"
+    " TPOT is unknown, and an unknown figure keeps no objective"
+)
+
 UNSETTLED = (
     "NOT SETTLED: time to first token kept drifting, so these figures are of no steady state:"
     " let it run longer, or with less load"
@@ -63,7 +68,11 @@ def summary_lines(summary: dict[str, Any]) -> list[str]:
         lines.append(_retrieval_line(summary))
     if summary.get("server_note"):
         lines.append(summary["server_note"])
-    if summary["outcomes"]["ok"] and not summary["metrics"]["cached_tokens"]["count"]:
+    ok, counted = summary["outcomes"]["ok"], summary["metrics"]["output_tokens"]["count"]
+    is_list = bool(summary["batches"]) and summary["output_tokens_per_s"] is not None
+    if counted < ok and not is_list:  # a list call is counted as a whole
+        lines.append(UNCOUNTED.format(ok - counted, ok))
+    if ok and not summary["metrics"]["cached_tokens"]["count"]:
         lines.append(NO_CACHED_TOKENS)
     if summary["diversity"]:
         lines.append(_diversity_line(summary["diversity"]))

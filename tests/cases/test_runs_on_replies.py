@@ -1,0 +1,11 @@
+"""What a run says of replies that are complete and lack something."""
+
+from replay_host import RunCase
+
+
+def test_an_unknown_figure_keeps_no_objective_and_that_is_said(run_case: RunCase) -> None:
+    ran = run_case("slo-of-a-figure-nobody-has", "--slo", "tpot_ms<=1")
+    replies = len(ran.rows)
+    assert ran.code == 0
+    assert ran.json("summary.json")["goodput_share"] == 0.0
+    assert f"token counts: {replies} of {replies} replies came without them" in ran.output
