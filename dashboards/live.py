@@ -13,8 +13,10 @@ def open_live_tab(leader: "Leader") -> None:
         return
     # A headless run starts without what follows.
     from dashboards.live_tab.live_view import LiveView
+    from dashboards.live_tab.locust_page import LocustPage
     from dashboards.live_tab.pages import Pages
 
     view = LiveView(leader)
     view.watch()
+    LocustPage(leader, web_ui).extend()
     Pages(view, web_ui).add()

@@ -1,4 +1,4 @@
-"""The tab's place in Locust's web UI: its title, its script, its figures and its downloads."""
+"""The tab's routes in Locust's web UI: its script, its figures and its downloads."""
 
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -8,16 +8,10 @@ import orjson
 from flask import Blueprint, Response, request, send_from_directory
 
 from dashboards.live_tab.live_view import LiveView
+from dashboards.live_tab.locust_page import DOWNLOADS
 from dashboards.live_tab.served import MOST_CONTEXTS
 from loadgen.runs.csv_log import to_csv
 
-DOWNLOADS: dict[str, str] = {
-    "requests": "requests",
-    "batches": "batches",
-    "server_metrics": "server metrics",
-    "client_metrics": "client metrics",
-    "contexts": "per-context",
-}
 CONTEXT_COLUMNS = (
     "context_id",
     "requests",
@@ -92,9 +86,6 @@ def _refusal(sentence: str) -> Response:
     return Response(f"{sentence}\n", 404, mimetype="text/plain")
 
 
-TITLE = "KV cache"
-KEY = "kv-cache"
-SCRIPT = '<script type="module" src="./kvswarm/static/live.js"></script>'
 MOST_DIGITS = 15
 """A JavaScript number holds as many exactly."""
 
@@ -110,21 +101,14 @@ class Pages:
         self._downloads = Downloads(view)
 
     def add(self) -> None:
-        """Add tab, downloads and routes to Locust's; called before anything is served."""
+        """Add the routes to Locust's; called before anything is served."""
         web_ui = self._web_ui
-        _extend(web_ui.template_args, "extended_tabs", [{"title": TITLE, "key": KEY}])
-        links = [
-            {"href": f"./kvswarm/csv/{name}.csv", "title": f"Download kvswarm {title} CSV"}
-            for name, title in DOWNLOADS.items()
-        ]
-        _extend(web_ui.template_args, "extended_csv_files", links)
         base = getattr(self._view.leader.environment.parsed_options, "web_base_path", None) or ""
         routes = Blueprint("kvswarm", __name__, url_prefix=f"{base}/kvswarm")
         self._route(routes, "/live", self._live)
         self._route(routes, "/static/<name>", self._file)
         self._route(routes, "/csv/<name>.csv", self._downloads.csv)
         web_ui.app.register_blueprint(routes)
-        web_ui.app.after_request(_with_script)
 
     def _route(self, routes: Blueprint, rule: str, view: Callable[..., Response]) -> None:
         protected = self._web_ui.auth_required_if_enabled(view)
@@ -149,15 +133,3 @@ def _whole(name: str, text: str) -> int:
     if not (text.isascii() and text.isdecimal() and len(text) <= MOST_DIGITS):
         raise ValueError(f"{name} must be a whole number from 0, not {text[:40]!r}")
     return int(text)
-
-
-def _extend(template_args: dict[str, Any], name: str, more: list[dict[str, str]]) -> None:
-    template_args[name] = [*template_args.get(name, []), *more]
-
-
-def _with_script(response: Response) -> Response:
-    """Locust's page with our script in it."""
-    if request.endpoint == "locust.index" and response.status_code == 200:
-        text = response.get_data(as_text=True)
-        response.set_data(text.replace("</body>", f"{SCRIPT}</body>", 1))
-    return response

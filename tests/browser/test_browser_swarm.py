@@ -2,6 +2,7 @@
 
 import asyncio
 import csv
+import re
 from pathlib import Path
 
 import pytest
@@ -99,12 +100,27 @@ async def test_what_cannot_be_run_is_refused_in_the_form(
     assert "--rate" in await swarm.refusal(model="", arrivals="poisson")
     assert "0 users" in await swarm.refusal(arrivals="closed", users=0)
     assert "refused" in await swarm.refusal(users=1, host="http://127.0.0.1:1")
+    await check_reload(swarm)
     await expect(swarm.page.get_by_text("ready", exact=True)).to_be_visible()
     assert not host.bodies
     assert not ui.runs()
 
     await swarm.start(host=host.url)
     await swarm.count_above(ENDPOINT, 0)
+
+
+async def check_reload(swarm: SwarmPage) -> None:
+    """What was typed is still there, also where nothing was started with it."""
+    await swarm.fill(users=0, output_tokens="3-4", arrivals="poisson", spawn_rate=7)
+    await swarm.field("keep_cache").check()
+    for _ in range(2):  # what came back is kept as well
+        await swarm.page.reload()
+        await swarm.open_parameters()
+        typed = {"users": "0", "output_tokens": "3-4", "arrivals": "poisson", "spawn_rate": "7"}
+        for option, value in {**typed, "host": "http://127.0.0.1:1", "contexts": "5"}.items():
+            await expect(swarm.field(option)).to_have_value(value)
+        await expect(swarm.field("keep_cache")).to_be_checked()
+    await swarm.fill(users=1, arrivals="closed")
 
 
 @pytest.mark.usefixtures("ui")
@@ -116,6 +132,12 @@ async def test_every_label_of_the_form_can_be_read_to_its_end(swarm: SwarmPage) 
     )
     assert len(labels) == 3 + len(FORM_OPTIONS)  # users, ramp up and host are Locust's own
     assert [text for text, is_cut in labels if is_cut] == []
+    names = await swarm.form.locator("[name]").evaluate_all("all => all.map(one => one.name)")
+    assert [name for name in map(snake_case, names) if name in FORM_OPTIONS] == [*FORM_OPTIONS]
+
+
+def snake_case(field: str) -> str:
+    return re.sub("[A-Z]", lambda found: f"_{found[0].lower()}", field)
 
 
 async def test_an_open_loop_without_users_has_no_cap(
@@ -160,8 +182,10 @@ async def test_users_can_be_added_but_options_of_a_running_swarm_stay(
     swarm: SwarmPage, ui: UiProcess, host: OpenAiHost
 ) -> None:
     await swarm.start(users=1, contexts=5, output_tokens=20)
-    await swarm.page.reload()  # the form then shows 8 contexts again, the command line's
+    await swarm.page.reload()
     await swarm.button("Edit").click()
+    await swarm.open_parameters()
+    await expect(swarm.field("contexts")).to_have_value("5")  # the command line said 8
     await swarm.fill(users=4, spawn_rate=4, zipf=2)
     await swarm.button("Update").click()
     await expect(swarm.form).to_be_hidden()

@@ -2,6 +2,7 @@
 
 import csv
 import io
+import json
 import re
 from collections.abc import Callable, Iterator
 from dataclasses import replace
@@ -11,10 +12,10 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from flask import Blueprint, Flask, Response
+from flask import Blueprint, Flask, Response, render_template_string
 from flask.testing import FlaskClient
 
-from dashboards.live_tab import pages
+from dashboards.live_tab import locust_page, pages
 from dashboards.live_tab.live_view import LiveView
 from dashboards.live_tab.sampler import WINDOW_S, Reading, Window
 from dashboards.live_tab.series import COLUMNS, LiveSeries
@@ -271,6 +272,7 @@ class Site:
         self.app.register_blueprint(page)
         self.view = LiveView(self.leader)
         self.view.watch()
+        locust_page.LocustPage(self.leader, self).extend()
         pages.Pages(self.view, self).add()
 
     def auth_required_if_enabled(self, view: Callable[..., Response]) -> Callable[..., Response]:
@@ -304,7 +306,14 @@ class Site:
 
 
 HOOKS = ("test_start", "test_stop", "reset_stats", "spawning_complete")
-ROUTES = ("live", "static/live.js", "static/live.css", "csv/requests.csv", "csv/contexts.csv")
+ROUTES = (
+    "live",
+    "static/live.js",
+    "static/form.js",
+    "static/live.css",
+    "csv/requests.csv",
+    "csv/contexts.csv",
+)
 
 
 @pytest.fixture
@@ -319,11 +328,46 @@ def rows(*names: str) -> list[Row]:
 
 
 def test_the_page_gets_the_script_and_keeps_what_others_added(site: Site) -> None:
-    assert pages.SCRIPT in site.client().get("/").text
-    (path,) = re.findall(r'src="\.(.*?)"', pages.SCRIPT)
-    assert "import" in site.client().get(path).text
-    assert [tab["key"] for tab in site.template_args["extended_tabs"]] == ["own", pages.KEY]
+    assert locust_page.SCRIPTS in site.client().get("/").text
+    form, live = re.findall(r'src="\.(.*?)"', locust_page.SCRIPTS)
+    assert "templateArgs" in site.client().get(form).text
+    assert "import" in site.client().get(live).text
+    assert [tab["key"] for tab in site.template_args["extended_tabs"]] == ["own", locust_page.KEY]
     assert len(site.template_args["extended_csv_files"]) == 5
+
+
+def form_of(site: Site) -> dict[str, Any]:
+    """What a page that is loaded now is told of its form: fields in their order, and users."""
+    names = ("zipf", "own", "contexts", "arrivals")
+    fields = {name: {"default_value": "of the command line"} for name in names}
+    args = {"extra_options": fields, "num_users": 0}
+    with site.app.test_request_context():
+        text = render_template_string("{{ template_args | tojson }}", template_args=args)
+    return dict(json.loads(text))
+
+
+def test_a_form_has_the_values_of_the_last_swarm_in_its_own_order(site: Site) -> None:
+    given = site.leader.environment.parsed_options
+    vars(given).update(contexts=8, zipf=0.0, arrivals="closed")
+    fields = form_of(site)["extra_options"]
+    assert {name: field["default_value"] for name, field in fields.items()} == {
+        "arrivals": "closed",
+        "contexts": 8,
+        "zipf": 0.0,
+        "own": "of the command line",
+    }
+    assert [*fields] == ["arrivals", "contexts", "zipf", "own"]
+    given.contexts = 5
+    assert form_of(site)["extra_options"]["contexts"]["default_value"] == 5
+
+
+def test_a_form_has_what_the_running_swarm_has_and_not_what_it_refused(site: Site) -> None:
+    site.leader.environment.parsed_options.zipf = 2.0
+    assert form_of(site)["num_users"] == 0
+    site.start()
+    site.leader.current = SimpleNamespace(plan=SimpleNamespace(options={"zipf": 1.0}))
+    assert form_of(site)["extra_options"]["zipf"]["default_value"] == 1.0
+    assert form_of(site)["num_users"] == "0"
 
 
 def test_a_page_gets_only_what_it_has_not_seen(site: Site) -> None:
