@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import math
 import time
 import traceback
 from collections.abc import Mapping, Sequence
@@ -24,7 +25,7 @@ from loadgen.client.protocol import DONE, ROUTES, TOKEN, interpret, request_body
 from loadgen.client.settings import ClientSettings
 from loadgen.client.sse import EventStream
 from loadgen.client.token_shape import RunningShape, TokenShape
-from loadgen.client.transport import Head, Transport
+from loadgen.client.transport import LINGER_S, Head, Transport
 from loadgen.client.wire import WireTransport
 from loadgen.record import Outcome
 
@@ -34,10 +35,22 @@ MAX_ERROR_BODY_BYTES = 65_536
 class ReplySink:
     """The sink of a completion's reply; raises Malformed and HttpError into the transport."""
 
-    __slots__ = ("_error_body", "_events", "_exchange", "_running", "_shape", "_single")
+    __slots__ = (
+        "_error_body",
+        "_events",
+        "_exchange",
+        "_last_words_s",
+        "_running",
+        "_shape",
+        "_single",
+        "is_done",
+        "patience_s",
+    )
 
-    def __init__(self, exchange: Exchange | ListExchange) -> None:
+    def __init__(self, exchange: Exchange | ListExchange, last_words_s: float = LINGER_S) -> None:
+        """`last_words_s` is how long `[DONE]` may take behind a reply that is complete."""
         self._exchange = exchange
+        self._last_words_s, self.patience_s, self.is_done = last_words_s, math.inf, False
         self._events = EventStream()
         self._shape = TokenShape()
         self._running = RunningShape()
@@ -102,6 +115,7 @@ class ReplySink:
         for payload in self._events.feed(chunk):
             if payload == DONE:
                 self._exchange.close(received_at)
+                self.is_done = True
                 return True
             if single is None:
                 self._exchange.take(payload, received_at)
@@ -112,6 +126,8 @@ class ReplySink:
                 self._shape.learn(payload)
             elif event.content and event.usage is not None and event.finish_reason is None:
                 self._running.learn(payload)
+        if self._exchange.is_over:
+            self.patience_s = self._last_words_s
         return False
 
     def require_ok(self) -> None:
@@ -141,6 +157,7 @@ class StreamingClient:
         self._stack = contextlib.AsyncExitStack()
         self._transport = transport
         self._secrets = secrets_of(settings.headers)
+        self._last_words_s = LINGER_S
 
     async def __aenter__(self) -> Self:
         if self._transport is None:
@@ -200,7 +217,7 @@ class StreamingClient:
     async def _converse(
         self, body: bytes, exchange: Exchange | ListExchange, timeout_s: float
     ) -> None:
-        transport, reception = self._opened(), ReplySink(exchange)
+        transport, reception = self._opened(), ReplySink(exchange, self._last_words_s)
         if timeout_s <= 0:
             raise TimeoutError
         exchange.sent_at = time.perf_counter()
@@ -213,6 +230,8 @@ class StreamingClient:
         if not exchange.complete:
             raise Truncated(exchange.lack)
         exchange.outcome = "ok"
+        # Where no [DONE] came, the next reply does not wait for it.
+        self._last_words_s = LINGER_S if reception.is_done else 0.0
 
     def _settle(self, exchange: Exchange | ListExchange, outcome: Outcome, error: str) -> None:
         # A complete reply stays one, whatever ends the wait for its last bytes.

@@ -72,6 +72,11 @@ class Exchange:
         )
 
     @property
+    def is_over(self) -> bool:
+        """Whether nothing is missing, although `[DONE]` may follow."""
+        return self.complete
+
+    @property
     def lack(self) -> str:
         """What a reply that has ended lacks to be complete, in words."""
         if self.finish_reason is None:
@@ -163,6 +168,11 @@ class ListExchange:
     def complete(self) -> bool:
         """Whether the host finished the reply to every prompt."""
         return all(member.complete for member in self.members)
+
+    @property
+    def is_over(self) -> bool:
+        """Whether nothing is missing, although `[DONE]` may follow."""
+        return self.usage is not None and self.complete
 
     @property
     def lack(self) -> str:

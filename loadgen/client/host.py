@@ -1,5 +1,6 @@
 """Control questions to hosts, apart from the load: their answers, or why there is none."""
 
+import math
 import re
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
@@ -136,6 +137,8 @@ class ControlClient:
 
 class WholeReply:
     """The sink of a reply that is wanted whole. Raises TooLong into the transport."""
+
+    patience_s = math.inf
 
     def __init__(self) -> None:
         self.head = Head(0)

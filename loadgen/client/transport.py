@@ -18,8 +18,12 @@ RACE_S = 1.0
 """A host that closes an idle connection while a request is under way to it is heard within this
 time. Who hangs up later has had the request: sending it again would be more work for one row."""
 
+SETTLE_S = 0.02
+"""How long a request waits for the end of a body of which nothing more is wanted, so that the next
+one finds the connection free. It no longer waits where bodies end later than that."""
+
 LINGER_S = 1.0
-"""How long the end of a body may take after what was wanted of it, before it is dropped."""
+"""How long the end of such a body may take before its connection is dropped."""
 
 BROKEN_BODY = "the connection broke in the middle of the reply"
 
@@ -47,6 +51,9 @@ class Head(NamedTuple):
 class Sink(Protocol):
     """Takes one reply as it arrives. What it raises ends the request and the connection."""
 
+    patience_s: float
+    """How long the body may go on before the reply is over; infinite while anything is missing."""
+
     def resend(self) -> None:
         """A kept connection was closed without an answer: the request goes out once more."""
 
@@ -56,8 +63,8 @@ class Sink(Protocol):
     def feed(self, chunk: bytes, received_at: float) -> bool:
         """The next bytes of the body and their arrival in `time.perf_counter()` seconds.
 
-        The time was taken before anything was parsed. True says that no more is wanted; then the
-        rest is only read, for `LINGER_S`, so that the connection can be used again.
+        The time was taken before anything was parsed. True says that no more is wanted: the rest
+        is only read so that the connection can be used again.
         """
 
 
@@ -65,7 +72,8 @@ class Transport(Protocol):
     """Posts JSON bodies to one address."""
 
     async def post(self, body: bytes, sink: Sink, timeout_s: float = math.inf) -> None:
-        """Send `body` and return at the end of the reply; redirects are not followed.
+        """Send `body` and return at the end of the reply, not of its body; redirects are not
+        followed.
 
         Raises ConnectFailed for no answer, Malformed for no HTTP, Truncated when the connection
         breaks after the headers, TimeoutError after `timeout_s`, and what the sink raises.

@@ -16,6 +16,7 @@ from loadgen.client.stamped_transport import STAMPS, Arrivals, connect
 from loadgen.client.transport import (
     KEEPALIVE_S,
     RACE_S,
+    SETTLE_S,
     Sink,
     describe_connect_error,
     request_headers,
@@ -25,6 +26,9 @@ from loadgen.client.wire_connection import Unanswered, WireConnection
 
 MAX_OPENING = 64
 """Connections that `warm` opens at once."""
+
+MAX_DRAINING = 256
+"""Connections whose bodies go on behind their replies; more are dropped at once."""
 
 
 class WireTransport:
@@ -47,6 +51,8 @@ class WireTransport:
         self._head = ("\r\n".join(lines) + "\r\nContent-Length: ").encode("latin-1")
         self._tls = tls_context() if self._url.scheme == "https" else None
         self._idle: list[WireConnection] = []
+        self._draining: set[WireConnection] = set()
+        self._ends_late = False
         self._sweeper: asyncio.TimerHandle | None = None
         self._deadlines: Deadlines[WireConnection] | None = None
         self._arrivals: Arrivals | None = None
@@ -106,11 +112,25 @@ class WireTransport:
     async def _converse(
         self, connection: WireConnection, request: bytes, sink: Sink, due_at: float
     ) -> None:
+        settle_s = 0.0 if self._ends_late else SETTLE_S
         try:
-            await connection.ask(request, sink, due_at)
+            await connection.ask(request, sink, due_at, settle_s)
         finally:
             if connection.usable:
+                self._ends_late = False
                 self._keep(connection)
+            elif connection.draining:
+                self._ends_late = True
+                self._draining.add(connection)
+                if len(self._draining) > MAX_DRAINING:
+                    connection.drop()
+
+    def _drained(self, connection: WireConnection) -> None:
+        """A body has ended behind its reply, or its connection was dropped."""
+        self._draining.discard(connection)
+        if connection.usable:
+            self._ends_late = connection.over_for_s > SETTLE_S
+            self._keep(connection)
 
     def _take(self, now: float) -> WireConnection | None:
         while self._idle:
@@ -186,4 +206,4 @@ class WireTransport:
     def _new_connection(self) -> WireConnection:
         if self._deadlines is None:
             raise RuntimeError("WireTransport is not open: use `async with`")
-        return WireConnection(self._host, self._deadlines)
+        return WireConnection(self._host, self._deadlines, self._drained)

@@ -1,8 +1,10 @@
 """One HTTP/1.1 connection whose bytes go to a sink in the call that receives them."""
 
 import asyncio
+import math
 import re
 import time
+from collections.abc import Callable
 from functools import lru_cache
 from typing import Any
 
@@ -10,7 +12,14 @@ import httptools
 
 from loadgen.client.deadlines import Deadlines
 from loadgen.client.failures import ConnectFailed, Malformed, Truncated
-from loadgen.client.transport import BROKEN_BODY, LINGER_S, Head, Sink, describe_connect_error
+from loadgen.client.transport import (
+    BROKEN_BODY,
+    LINGER_S,
+    SETTLE_S,
+    Head,
+    Sink,
+    describe_connect_error,
+)
 
 CRLF = b"\r\n"
 MAX_SIZE_BYTES = 8
@@ -43,6 +52,9 @@ class Unanswered(ConnectFailed):
 class WireConnection(asyncio.Protocol):
     """Asks one question after another. Whoever waits for the reply is woken once, at its end.
 
+    A body that goes on behind its reply is read to its end without anybody waiting, for `LINGER_S`
+    and `MAX_OVERHEAD_BYTES` at most; until then the connection is not `usable`.
+
     The parser calls `on_*` while it is fed. Where it can it calls methods of built-in types, so
     that a chunk runs no Python of ours before the sink sees all that arrived together.
     """
@@ -52,6 +64,7 @@ class WireConnection(asyncio.Protocol):
         "_between",
         "_chunked",
         "_deadlines",
+        "_draining",
         "_ended",
         "_failure",
         "_head",
@@ -59,11 +72,13 @@ class WireConnection(asyncio.Protocol):
         "_host",
         "_inside",
         "_keep",
-        "_lingering",
         "_loop",
+        "_on_drained",
+        "_over_at",
         "_overhead",
         "_parser",
         "_parts",
+        "_settle_s",
         "_sink",
         "_transport",
         "_until_close",
@@ -75,9 +90,15 @@ class WireConnection(asyncio.Protocol):
         "on_header",
     )
 
-    def __init__(self, host: str, deadlines: "Deadlines[WireConnection]") -> None:
-        """`host` is how error texts name it."""
-        self._host = host
+    def __init__(
+        self,
+        host: str,
+        deadlines: "Deadlines[WireConnection]",
+        on_drained: "Callable[[WireConnection], None]" = lambda _: None,
+    ) -> None:
+        """`host` is how error texts name it; `on_drained` is called when it is no longer draining,
+        usable again or not."""
+        self._host, self._on_drained = host, on_drained
         self._deadlines = deadlines
         self._loop = asyncio.get_running_loop()
         self._transport: Any = None
@@ -98,16 +119,21 @@ class WireConnection(asyncio.Protocol):
         )
         self.idle_since = 0.0
         self._keep = True
+        self._draining = False
 
-    async def ask(self, request: bytes, sink: Sink, due_at: float) -> None:
-        """Send `request` and return at the end of its reply.
+    async def ask(
+        self, request: bytes, sink: Sink, due_at: float, settle_s: float = SETTLE_S
+    ) -> None:
+        """Send `request` and return at the end of its reply, or `settle_s` later where the body
+        has not ended then.
 
         Raises as Transport.post does, and Unanswered.
         """
-        self._sink = sink
+        self._sink, self._settle_s = sink, settle_s
         self._head: Head | None = None
-        self._begun = self._ended = self._lingering = self._keep = self._until_close = False
+        self._begun = self._ended = self._keep = self._until_close = False
         self._chunked = self._between = False
+        self._over_at: float | None = None
         self._overhead = 0
         self._failure: BaseException | None = None
         self._waiter = self._loop.create_future()
@@ -116,10 +142,13 @@ class WireConnection(asyncio.Protocol):
             self._send(request)
             await self._waiter
         finally:
-            self._deadlines.drop(self)
             self._sink = None
-            if not self.usable:
-                self.drop()
+            if self._draining:
+                self._deadlines.set(self, time.perf_counter() + LINGER_S)
+            else:
+                self._deadlines.drop(self)
+                if not self.usable:
+                    self.drop()
         if self._failure is not None:
             raise self._failure
 
@@ -128,15 +157,29 @@ class WireConnection(asyncio.Protocol):
         """Whether another question may be asked: all was sent and read, and nobody hung up."""
         return self._keep and not self._transport.is_closing()
 
+    @property
+    def draining(self) -> bool:
+        """Whether the end of a body is awaited behind its reply."""
+        return self._draining
+
+    @property
+    def over_for_s(self) -> float:
+        """How long the last reply has been over; infinite where its body ended with it."""
+        return math.inf if self._over_at is None else time.perf_counter() - self._over_at
+
     def drop(self) -> None:
         """Close it without regard to what is still to be sent or read."""
         self._keep = False
         if self._transport is not None:
             self._transport.abort()
+        self._drained()
 
     def expire(self) -> None:
-        """The time of the request, or of the rest of its reply, is over."""
-        self._end(None if self._lingering else TimeoutError())
+        """The time of the request, or of the rest of its body, is over."""
+        if self._draining:
+            self.drop()
+        else:
+            self._end(TimeoutError() if self._over_at is None else None)
 
     def _send(self, request: bytes) -> None:
         if self._transport.is_closing():
@@ -155,7 +198,10 @@ class WireConnection(asyncio.Protocol):
     def receive(self, data: bytes, received_at: float) -> None:
         """Parse what has arrived, and hand the body's bytes on with that time."""
         if self._sink is None or self._waiter.done():
-            self.drop()  # nobody waits for this
+            if self._draining:
+                self._drain(data)
+            else:
+                self.drop()  # nobody waits for this
             return
         if self._between and (chunk := lone_chunk(data)) is not None:
             self._overhead = 0
@@ -197,16 +243,46 @@ class WireConnection(asyncio.Protocol):
         self._feed(chunk, received_at)
 
     def _feed(self, chunk: bytes, received_at: float) -> None:
-        if self._lingering:
-            return
+        sink = self._sink
         try:
-            is_enough = self._sink.feed(chunk, received_at)
+            is_enough = sink.feed(chunk, received_at)
         except Exception as error:
             self._end(error)
             return
-        if is_enough and not self._ended:
-            self._lingering = True
-            self._deadlines.set(self, time.perf_counter() + LINGER_S)
+        if is_enough:
+            self._over(self._settle_s)
+        elif sink.patience_s != math.inf and self._over_at is None:
+            self._over(max(sink.patience_s, self._settle_s))
+
+    def _over(self, patience_s: float) -> None:
+        """The body may go on for so long, then whoever waits for the reply is woken."""
+        self._over_at = time.perf_counter()
+        if self._ended:
+            return
+        if patience_s > 0:
+            self._deadlines.set(self, self._over_at + patience_s)
+        else:
+            self._end(None)
+
+    def _drain(self, data: bytes) -> None:
+        """Read on to the end of a body that nobody wants."""
+        self._overhead += len(data)
+        try:
+            self._parser.feed_data(data)
+        except (httptools.HttpParserUpgrade, httptools.HttpParserError):
+            self._overhead = MAX_OVERHEAD_BYTES + 1
+        self._parts.clear()
+        if self._overhead > MAX_OVERHEAD_BYTES:
+            self.drop()
+        elif self._ended:
+            self._keep = self._keep and not self._transport.get_write_buffer_size()
+            self._drained()
+
+    def _drained(self) -> None:
+        if self._draining:
+            self._draining = False
+            self._deadlines.drop(self)
+            self._on_drained(self)
 
     def on_headers_complete(self) -> None:
         """Called by the parser."""
@@ -236,6 +312,7 @@ class WireConnection(asyncio.Protocol):
     def connection_lost(self, error: Exception | None) -> None:
         """Either side has closed it."""
         self._keep = False
+        self._drained()
         if self._sink is None:
             return
         if self._begun:
@@ -259,6 +336,12 @@ class WireConnection(asyncio.Protocol):
         if self._waiter.done():
             return
         self._failure = failure
+        self._draining = (
+            self._over_at is not None
+            and not self._ended
+            and failure is None
+            and self._parser.should_keep_alive()
+        )
         # What was not sent whole, or not read to its end, cannot be followed by a question.
         self._keep = (
             self._keep

@@ -70,7 +70,7 @@ class ReplayHost:
         try:
             while await self._answer(reader, writer):
                 pass
-        except (OSError, asyncio.IncompleteReadError):
+        except (OSError, asyncio.IncompleteReadError, asyncio.CancelledError):
             pass
         finally:
             writer.close()

@@ -18,6 +18,8 @@ LETTERS = [b"\r\n", b"\r", b"\n", b"1", b"2", b"a", b";", b"3\r\nabc\r\n", b"x" 
 class Body:
     """A sink that keeps what it is fed."""
 
+    patience_s = math.inf
+
     def __init__(self) -> None:
         self.text = b""
 
