@@ -10,12 +10,12 @@ from matplotlib.figure import Figure
 from dashboards.figures.line_fit import LineFit, fit_line
 from dashboards.figures.marks import MOST_VECTOR_MARKS, thinned
 from dashboards.figures.requests import DrawnRequests
-from dashboards.figures.style import finish, new_axes, new_figure
+from dashboards.figures.style import SERIES_COLOURS, finish, new_axes, new_figure
 from loadgen.runs.columns import Flags, Floats
 
 LEAST_EXPLAINED = 0.5
 """Where a line explains less, something else than length rules: most often the queue."""
-_COLOURS = {"computed": "#d55e00", "cached": "#3b82c4", "all": "#8f6fd0"}
+_COLOURS = dict(zip(("cached", "computed", "all"), SERIES_COLOURS, strict=False))
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,6 +10,7 @@ from matplotlib.figure import Figure
 from dashboards.figures.marks import MOST_VECTOR_MARKS, in_bins, thinned, time_edges
 from dashboards.figures.style import (
     NO_CONTEXT_COLOUR,
+    OUTCOME_COLOURS,
     SERIES_COLOURS,
     finish,
     legend_below,
@@ -21,7 +22,11 @@ from loadgen.runs.columns import Flags, Floats, Indices
 
 MOST_DOCUMENTS = 12
 RIGHT, WRONG, UNKNOWN = "label right", "label wrong", "label not judged"
-COLOURS = {RIGHT: "#009e73", WRONG: "#c2264b", UNKNOWN: NO_CONTEXT_COLOUR}
+COLOURS = {
+    RIGHT: OUTCOME_COLOURS["ok"],
+    WRONG: OUTCOME_COLOURS["http_error"],
+    UNKNOWN: NO_CONTEXT_COLOUR,
+}
 _MARKERS = {RIGHT: "o", WRONG: "X", UNKNOWN: "."}
 
 

@@ -16,53 +16,53 @@ from matplotlib.text import Text
 from matplotlib.ticker import StrMethodFormatter
 
 CONTEXT_COLOURS: tuple[str, ...] = (
-    "#3b82c4",
-    "#e69f00",
-    "#009e73",
-    "#cc79a7",
-    "#d55e00",
-    "#56b4e9",
-    "#8f6fd0",
-    "#a8a000",
-    "#c2264b",
-    "#17a2a2",
-    "#a5714a",
-    "#5566d8",
-    "#6c8a3a",
-    "#f28e8e",
-    "#9c3f94",
-    "#4f9d5b",
+    "#3876ee",
+    "#cd7a00",
+    "#00a27e",
+    "#df60b2",
+    "#d13904",
+    "#3a98cf",
+    "#7f5ab2",
+    "#55771b",
+    "#b93f63",
+    "#249aa4",
+    "#a86649",
+    "#585cd5",
+    "#44a11f",
+    "#ea5c76",
+    "#b15098",
+    "#779458",
 )
-"""Of contexts in the order of their first appearance. Mid-tones, to be seen on white and on black;
-the first eight stay apart for the colour-blind (after Okabe and Ito 2008)."""
+"""Of contexts in the order of their first appearance. Mid-tones: each has a contrast of 3 to 1 or
+more with light and with dark pages. The first eight stay apart for the colour-blind."""
 
-NO_CONTEXT_COLOUR = "#8b949e"
+NO_CONTEXT_COLOUR = "#848d97"
 """Of requests without a context, and of whatever is not to stand out."""
 
 SERIES_COLOURS: tuple[str, ...] = (
-    "#3b82c4",
-    "#e69f00",
-    "#009e73",
-    "#cc79a7",
-    "#8f6fd0",
-    "#d55e00",
-    "#17a2a2",
-    "#c2264b",
+    "#3876ee",
+    "#cd7a00",
+    "#00a27e",
+    "#df60b2",
+    "#7f5ab2",
+    "#d13904",
+    "#249aa4",
+    "#b93f63",
 )
 """Of lines in one picture: percentiles, tiers of a cache, runs."""
 
 OUTCOME_COLOURS: dict[str, str] = {
-    "ok": "#009e73",
-    "http_error": "#c2264b",
-    "timeout": "#e69f00",
-    "truncated": "#8f6fd0",
-    "connect_error": "#d55e00",
-    "cancelled": "#8b949e",
-    "malformed": "#cc79a7",
+    "ok": "#00a27e",
+    "http_error": "#d12d56",
+    "timeout": "#cd7a00",
+    "truncated": "#7f5ab2",
+    "connect_error": "#d13904",
+    "cancelled": "#848d97",
+    "malformed": "#df60b2",
 }
 
 INK = "#24292f"
-GRID = "#8b949e"
+GRID = "#848d97"
 _TEXT_PT = 9.0
 _LETTERS_PER_IN = 13
 _SAVING: dict[Any, Any] = {
@@ -114,7 +114,7 @@ def finish(axes: Axes) -> None:
     """What most axes end with: from 0 upwards, faint lines across, and a word where nothing was
     drawn."""
     if not axes.has_data():
-        axes.text(0.5, 0.5, "no data", transform=axes.transAxes, ha="center", color=GRID)
+        axes.text(0.5, 0.5, "no data", transform=axes.transAxes, ha="center", color=INK)
         axes.set_xticks([])
         axes.set_yticks([])
         return

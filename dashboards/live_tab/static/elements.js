@@ -3,11 +3,11 @@
 import { state } from "./feed.js";
 
 export const CONTEXT_COLOURS = [
-  "#3b82c4", "#e69f00", "#009e73", "#cc79a7", "#d55e00", "#56b4e9", "#8f6fd0", "#a8a000",
-  "#c2264b", "#17a2a2", "#a5714a", "#5566d8", "#6c8a3a", "#f28e8e", "#9c3f94", "#4f9d5b",
+  "#3876ee", "#cd7a00", "#00a27e", "#df60b2", "#d13904", "#3a98cf", "#7f5ab2", "#55771b",
+  "#b93f63", "#249aa4", "#a86649", "#585cd5", "#44a11f", "#ea5c76", "#b15098", "#779458",
 ];
-const NO_CONTEXT_COLOUR = "#8b949e";
-export const SERIES_COLOURS = ["#3b82c4", "#e69f00", "#009e73"];
+const NO_CONTEXT_COLOUR = "#848d97";
+export const SERIES_COLOURS = ["#3876ee", "#cd7a00", "#00a27e"];
 
 const SVG = new Set(["svg", "path", "line", "text", "rect"]);
 export function el(name, attributes = {}, ...children) {
