@@ -10,7 +10,12 @@ from contextlib import AsyncExitStack, contextmanager
 from pathlib import Path
 
 from loadgen.errors import TargetError, UsageError
-from loadgen.launch.arguments import CommandParser, add_target_options, target_arguments
+from loadgen.launch.arguments import (
+    CommandParser,
+    add_target_options,
+    refuse_engine_options,
+    target_arguments,
+)
 from loadgen.launch.ask_session import AskArguments, AskSession
 from loadgen.launch.terminal import interruptible
 
@@ -47,12 +52,12 @@ def _parser() -> argparse.ArgumentParser:
 
 
 def _parse(arguments: list[str]) -> AskArguments:
-    parsed = _parser().parse_args(arguments)
-    engine = target_arguments(parsed)
+    parser = _parser()
+    parsed = parser.parse_args(arguments)
     if parsed.host and parsed.target:
         raise UsageError("give either --host URL or --target NAME")
-    if parsed.host and (options := engine.context_scheduler.options):
-        raise UsageError(f"{options[0]} is for an engine that kvswarm starts: leave out --host")
+    if parsed.host:  # a service of ours may be started beside it
+        refuse_engine_options(parser, parsed, *(() if parsed.rag_url else ("start_timeout",)))
     if parsed.rag_url and parsed.corpus:
         raise UsageError("--corpus is for a service that kvswarm starts: leave out --rag-url")
     if parsed.output_tokens < 1:
@@ -61,7 +66,7 @@ def _parse(arguments: list[str]) -> AskArguments:
         questions=tuple(_questions(parsed.questions)),
         host=parsed.host,
         target=parsed.target or DEFAULT_TARGET,
-        target_arguments=engine,
+        target_arguments=target_arguments(parsed),
         rag_url=parsed.rag_url,
         corpus=parsed.corpus,
         endpoint=parsed.endpoint,

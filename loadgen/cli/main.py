@@ -7,6 +7,7 @@ from importlib import import_module
 
 from loadgen.errors import KvswarmError, OutputError, UsageError
 from rag_store.cli.output import drop_output, told_output
+from rag_store.cli.suggestion import nearest
 
 HELP = """\
 kvswarm: load testing in the Locust style for LLM serving with long, shared contexts
@@ -114,7 +115,9 @@ def _command(name: str) -> Callable[[list[str]], int]:
 
         return lambda arguments: run_command(name, arguments)
     if name not in COMMANDS:
-        raise UsageError(f"unknown command {name!r}: try `kvswarm --help`")
+        meant = nearest(name, [*COMMANDS, "run", "ui"])
+        hint = f"did you mean `kvswarm {meant}`?" if meant else "try `kvswarm --help`"
+        raise UsageError(f"unknown command {name!r}: {hint}")
     module, _, function = COMMANDS[name].partition(":")
     command: Callable[[list[str]], int] = getattr(import_module(module), function)
     return command

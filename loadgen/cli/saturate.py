@@ -41,7 +41,7 @@ def saturate_command(arguments: list[str]) -> int:
     with needs("compare"):
         from loadgen.launch.search import search
 
-        return search(*parse_search(arguments))
+        return search(*parse_search(arguments), own=list(_parser()._option_string_actions))
 
 
 def parse_search(arguments: list[str]) -> "tuple[SearchPlan, Path]":

@@ -5,6 +5,7 @@ from pathlib import Path
 
 from loadgen.errors import UsageError
 from loadgen.launch.arguments import CommandParser
+from loadgen.launch.configured import setting
 from loadgen.launch.sweep_run import SweepRun, make_sweep
 from loadgen.runs.exit_code import DONE
 from loadgen.sweep.definition import read_definition
@@ -19,7 +20,8 @@ def sweep_command(arguments: list[str]) -> int:
     if parsed.file is None:
         raise UsageError("no sweep to make: give FILE.toml, see `kvswarm sweep --help`")
     definition = read_definition(parsed.file)
-    out = parsed.out or Path("runs") / definition.name
+    heard = setting((), "out")
+    out = parsed.out or (Path(heard) if heard else Path("runs") / definition.name)
     if not parsed.dry_run:
         return make_sweep(definition, out)
     SweepRun.plan(definition, out).show()

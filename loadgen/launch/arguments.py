@@ -14,7 +14,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from loadgen.errors import UsageError
+from loadgen.launch.configured import as_words, is_on, setting, settings_of
 from loadgen.targets.context_scheduler import KEYS, POLICIES, ContextSchedulerSettings
+from rag_store.cli.suggestion import suggested
 
 if TYPE_CHECKING:  # it brings a tokenizer, and a run against a host must start fast
     from loadgen.targets.demo_model import Size
@@ -22,6 +24,11 @@ if TYPE_CHECKING:  # it brings a tokenizer, and a run against a host must start 
 DEFAULT_FILE = "unordered"
 AS_THE_MASTER = "http://the-master-says"
 """The host of a worker, until its master has told it."""
+ENGINE_GROUPS = (
+    "engines that kvswarm starts",
+    "of these, targets that serve context by context",
+)
+"""Titles of the options that mean nothing where a host is named that runs."""
 SHARED_FILES = ("--csv", "--html", "--json-file", "--logfile")
 """Locust's options that name a file, which the runs on several targets would overwrite."""
 
@@ -57,7 +64,8 @@ class RunArguments:
 
 class CommandParser(argparse.ArgumentParser):
     def error(self, message: str) -> None:  # type: ignore[override]
-        raise UsageError(f"{message}: see `{self.prog} --help`")
+        said = suggested(message, self._option_string_actions)
+        raise UsageError(said if said != message else f"{message}: see `{self.prog} --help`")
 
 
 @contextmanager
@@ -88,26 +96,36 @@ def run_parser(command: str) -> argparse.ArgumentParser:
         help="an engine to start for this run, see `kvswarm targets`"
         + ("; several have the same run in turn" if command == "run" else ""),
     )
-    parser.add_argument("--out", default="", help="the run directory (default: runs/TIME-NAME)")
+    parser.add_argument("--out", help="the run directory (default: runs/TIME-NAME)")
     add_target_options(parser)
     return parser
 
 
 def add_target_options(parser: argparse.ArgumentParser) -> None:
-    """Options that say how an engine is started."""
-    parser.add_argument("--targets", type=Path, help="a TOML file with targets of your own")
+    """Options that say how an engine is started.
+
+    All but `--model` stand in `ENGINE_GROUPS`: whoever loads a host that runs is refused them. None
+    has a default here, so that what was given can be told.
+    """
     parser.add_argument("--model", help="model to serve (default: the demo model)")
-    parser.add_argument("--size", choices=("tiny", "small"), default="tiny", help="demo model size")
-    parser.add_argument("--kv-tokens", type=int, help="usable tokens of the engine's KV cache")
-    parser.add_argument("--l1-gb", type=float, default=1.0, help="LMCache's memory in GB")
-    parser.add_argument("--engine-arg", action="append", default=[], help="--engine-arg=--FLAG")
-    parser.add_argument("--start-timeout", type=float, default=600.0, help="seconds to get ready")
+    add = parser.add_argument_group(ENGINE_GROUPS[0]).add_argument
+    add("--targets", type=Path, help="a TOML file with targets of your own")
+    add("--size", choices=("tiny", "small"), help="demo model size (default: tiny)")
+    add("--kv-tokens", type=int, help="usable tokens of the engine's KV cache")
+    add("--l1-gb", type=float, help="LMCache's memory in GB (default: 1.0)")
+    add("--engine-arg", action="append", help="--engine-arg=--FLAG")
+    add("--start-timeout", type=float, help="seconds to get ready (default: 600)")
     _add_context_scheduler_options(parser)
+
+
+def our_flags() -> list[str]:
+    """Options of `kvswarm run`, of which Locust need not know."""
+    return list(run_parser("run")._option_string_actions)
 
 
 def _add_context_scheduler_options(parser: argparse.ArgumentParser) -> None:
     """Options of the targets that serve context by context; the plugin knows their defaults."""
-    add = parser.add_argument_group("targets that serve context by context").add_argument
+    add = parser.add_argument_group(ENGINE_GROUPS[1]).add_argument
     add("--policy", choices=POLICIES, help="which context is next")
     add("--key", choices=KEYS, help="what tells the contexts apart")
     add("--quantum", type=int, help="most requests of one context in a row")
@@ -122,11 +140,11 @@ def target_arguments(parsed: argparse.Namespace) -> TargetArguments:
     return TargetArguments(
         catalog=parsed.targets,
         model=parsed.model,
-        size=parsed.size,
+        size=parsed.size or "tiny",
         kv_tokens=parsed.kv_tokens,
-        l1_gb=parsed.l1_gb,
-        engine_args=tuple(parsed.engine_arg),
-        start_timeout_s=parsed.start_timeout,
+        l1_gb=1.0 if parsed.l1_gb is None else parsed.l1_gb,
+        engine_args=tuple(parsed.engine_arg or ()),
+        start_timeout_s=600.0 if parsed.start_timeout is None else parsed.start_timeout,
         context_scheduler=ContextSchedulerSettings(
             **{
                 field.name: getattr(parsed, field.name)
@@ -152,9 +170,11 @@ def parse_run(command: str, arguments: list[str]) -> RunArguments:
     file = DEFAULT_FILE
     if arguments and not arguments[0].startswith("-"):
         file, arguments = arguments[0], arguments[1:]
-    parsed, rest = run_parser(command).parse_known_args(arguments)
-    if "--worker" in rest:
+    parser = run_parser(command)
+    parsed, rest = parser.parse_known_args(arguments)
+    if "--worker" in rest or is_on(rest, "worker") or is_on(rest, "mode-worker"):
         _follow_master(parsed)
+    _hear(parser, parsed, rest)
     if (parsed.host is None) == (parsed.target is None):
         raise UsageError("give either --host URL or --target NAME (see `kvswarm targets`)")
     _refuse_late_file(rest)
@@ -182,6 +202,41 @@ def is_given(words: Sequence[str], *flags: str) -> bool:
     )
 
 
+def refuse_engine_options(
+    parser: argparse.ArgumentParser, parsed: argparse.Namespace, *allowed: str
+) -> None:
+    """Raise UsageError for an option that only concerns an engine of ours, but the `allowed`."""
+    for group in parser._action_groups:
+        for action in group._group_actions if group.title in ENGINE_GROUPS else ():
+            if getattr(parsed, action.dest) is not None and action.dest not in allowed:
+                hint = "leave out --host and give a --target"
+                if parsed.host == AS_THE_MASTER:
+                    hint = "give it to the master, not to a --worker"
+                flag = action.option_strings[0]
+                raise UsageError(f"{flag} is for an engine that kvswarm starts: {hint}")
+
+
+def _hear(parser: argparse.ArgumentParser, parsed: argparse.Namespace, rest: Sequence[str]) -> None:
+    """Fill in what the command line leaves open, from the environment and from files.
+
+    Whoever says which host or target it is decides that; what is said of engines less strongly
+    than of a host is for other runs. Raises UsageError.
+    """
+    for source, settings in (("", {}), *settings_of(rest)):
+        try:
+            said = parser.parse_args(as_words(settings, parser))
+        except UsageError as error:
+            raise UsageError(f"{source}: {error}") from None
+        has_target = parsed.target is not None
+        for name, value in vars(said).items():
+            if getattr(parsed, name) is None and not (name == "host" and has_target):
+                setattr(parsed, name, value)
+        if parsed.host is not None:
+            refuse_engine_options(parser, parsed)
+            parsed.out = parsed.out or setting(rest, "out")
+            return
+
+
 def _follow_master(parsed: argparse.Namespace) -> None:
     """A worker loads what its master says. Raises UsageError for a target of its own."""
     if parsed.target is not None:
@@ -191,9 +246,6 @@ def _follow_master(parsed: argparse.Namespace) -> None:
 
 def _refuse_for_targets(command: str, run: RunArguments) -> None:
     """Raise UsageError for what does not go with so many targets, which may be none."""
-    options = run.target_arguments.context_scheduler.options
-    if options and not run.targets:
-        raise UsageError(f"{options[0]} is for an engine that kvswarm starts: give a --target")
     if len(run.targets) < 2:
         return
     if command == "ui":

@@ -12,7 +12,13 @@ from pathlib import Path
 from typing import Any
 
 from loadgen.errors import KvswarmError, UsageError
-from loadgen.launch.arguments import RunArguments, find_locustfile, parse_run, run_parser
+from loadgen.launch.arguments import (
+    RunArguments,
+    find_locustfile,
+    our_flags,
+    parse_run,
+    run_parser,
+)
 from loadgen.launch.label_service import ServiceLabels
 from loadgen.launch.locust_command import locust_argv
 from loadgen.launch.swarm_process import checkable, labels_in, planned_facts
@@ -44,14 +50,17 @@ class CheckedRun:
         return CellEngine(f"{self.target_run.spec.name}{kv}", True, key)
 
 
-def check_run(words: Sequence[str]) -> CheckedRun:
-    """What `kvswarm run` would say to these words, without a run. Raises UsageError."""
+def check_run(words: Sequence[str], own: Sequence[str] = ()) -> CheckedRun:
+    """What `kvswarm run` would say to these words, without a run. Raises UsageError.
+
+    `own` are flags of the command that asks: a word that is none may have been meant to be.
+    """
     run = parse_run("run", list(words))
     if len(run.targets) > 1:
         raise UsageError(f"--target {','.join(run.targets)}: give one")
     file = find_locustfile(run.file)
     target_run = plan_target_runs(run)[0] if run.targets else None
-    (result,) = ask_locust(file, [(run, target_run)])["results"]
+    (result,) = ask_locust(file, [(run, target_run)], own)["results"]
     return _checked(run, target_run, result)
 
 
@@ -96,7 +105,9 @@ def _plan(
     return run, target_run
 
 
-def ask_locust(file: Path, runs: Sequence[tuple[RunArguments, TargetRun | None]]) -> dict[str, Any]:
+def ask_locust(
+    file: Path, runs: Sequence[tuple[RunArguments, TargetRun | None]], own: Sequence[str] = ()
+) -> dict[str, Any]:
     """Have all command lines checked in one process: importing Locust takes a second."""
     checks = [
         {
@@ -105,7 +116,7 @@ def ask_locust(file: Path, runs: Sequence[tuple[RunArguments, TargetRun | None]]
         }
         for run, target_run in runs
     ]
-    job = {"argv": ["locust", "-f", str(file)], "checks": checks}
+    job = {"argv": ["locust", "-f", str(file)], "ours": [*our_flags(), *own], "checks": checks}
     with tempfile.TemporaryDirectory(prefix="kvswarm-") as scratch:
         asked, answered = Path(scratch) / "job.json", Path(scratch) / "answer.json"
         asked.write_text(json.dumps(job), encoding="utf-8")
@@ -161,7 +172,7 @@ def _checked(
     """By what Locust's process said of it. Raises UsageError."""
     options = result["options"]
     if result["code"]:
-        raise UsageError(last_line(result["said"].replace("\nDid you mean", "; did you mean")))
+        raise UsageError(last_line(result["said"]))
     if options is None:
         raise UsageError("no run would come of it, as with --list: leave that out")
     labels = labels_in(options)

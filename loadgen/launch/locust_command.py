@@ -7,7 +7,8 @@ import sys
 from collections.abc import Sequence
 
 from loadgen.errors import UsageError
-from loadgen.launch.arguments import RunArguments, find_locustfile
+from loadgen.launch.arguments import RunArguments, find_locustfile, our_flags
+from loadgen.launch.configured import setting
 
 
 def run_locust(command: str, run: RunArguments) -> int:
@@ -21,6 +22,9 @@ def run_locust(command: str, run: RunArguments) -> int:
     from loadgen.swarm.lean_locust import import_locust
 
     locust_main = import_locust()
+    from loadgen.swarm.options.ours import leave_out
+
+    leave_out(our_flags())
     try:
         locust_main()
     except SystemExit as leave:
@@ -42,7 +46,8 @@ def locust_argv(command: str, run: RunArguments) -> list[str]:
 def _own_port(rest: Sequence[str]) -> list[str]:
     """With `--processes`, master and workers meet on a free port: two runs must not share one."""
     flags = {argument.partition("=")[0] for argument in rest}
-    if "--processes" not in flags or flags & {"--master-bind-port", "--master-port", "--worker"}:
+    has_processes = "--processes" in flags or setting(rest, "processes")
+    if not has_processes or flags & {"--master-bind-port", "--master-port", "--worker"}:
         return []
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))

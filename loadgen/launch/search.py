@@ -25,14 +25,17 @@ from loadgen.sweep.table import SWARM_LOG
 SUMMARY_JSON, PICTURE = "summary.json", "saturation.svg"
 
 
-def search(plan: SearchPlan, out: Path) -> int:
-    """Search, or continue a search; returns its exit code. Raises UsageError, TargetError."""
+def search(plan: SearchPlan, out: Path, own: Sequence[str] = ()) -> int:
+    """Search, or continue a search; returns its exit code. Raises UsageError, TargetError.
+
+    `own` are flags that are not those of a run.
+    """
     folder = SearchFolder(out)
     folder.check(plan)
     course = SearchState(plan)
     first = course.next(1)
     assert first is not None
-    checked = check_run([*trial_words(plan, first), f"--out={folder.path}"])
+    checked = check_run([*trial_words(plan, first), f"--out={folder.path}"], own)
     with locked(folder.path, "search"):
         folder.open(plan)
         return SaturationSearch(plan, folder, course, checked).make()

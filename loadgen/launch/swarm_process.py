@@ -97,6 +97,8 @@ class StartedTarget:
         """Run a swarm; returns its exit code. Raises TargetError where a service has died."""
         self._check()
         rest = run.rest if self.rag is None else (*run.rest, "--rag-url", self.rag.url)
+        if run.target_arguments.model is not None:  # a file of Locust's may have the same word
+            rest = (*rest, "--model", self.target.model)
         facts = swarm_facts(self.target, self.settings)
         code = await _locust(
             command,

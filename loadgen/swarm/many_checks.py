@@ -2,10 +2,11 @@
 
     python -m loadgen.swarm.many_checks JOB.json ANSWER.json
 
-The job has `argv`, a command line of Locust without options of the user's, and `checks`, each with
-the `argv` of a swarm and the `facts` of its target. The answer has `flags`, every option that
-Locust knows with the name of its value, and `results` up to the first that is refused: exit code,
-what was `said`, and the `options` as the swarm will see them, null where no swarm would come of it.
+The job has `argv`, a command line of Locust without options of the user's, `ours`, flags that are
+not Locust's, and `checks`, each with the `argv` of a swarm and the `facts` of its target. The
+answer has `flags`, every option that Locust knows with the name of its value, and `results` up to
+the first that is refused: exit code, what was `said`, and the `options` as the swarm will see them,
+null where no swarm would come of it.
 
 What takes long, importing Locust, is done once; each command line then is checked in a fork of its
 own, as nothing of Locust can be started twice in a process.
@@ -27,6 +28,7 @@ from locust.main import main as locust_main
 from locust.util.load_locustfile import load_locustfile
 
 from loadgen.swarm.leading.supervisor import ENVIRONMENT_VARIABLE
+from loadgen.swarm.options.ours import leave_out
 from loadgen.swarm.plugin import CHECK_VARIABLE
 from loadgen.swarm.process import die_with_parent
 
@@ -44,6 +46,7 @@ def main(job: Path, answer: Path) -> None:
     """Do the job and write the answer."""
     die_with_parent()
     wanted = json.loads(job.read_text(encoding="utf-8"))
+    leave_out(wanted["ours"])
     with tempfile.TemporaryDirectory(prefix="kvswarm-") as scratch:
         folder = Path(scratch)
         flags = _in_fork(partial(_write_flags, wanted["argv"]), folder / "flags")

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import NoReturn
 
 from rag_store.chunking import Chunker
+from rag_store.cli.suggestion import suggested
 from rag_store.embedders import KINDS, EmbedderSpec
 from rag_store.errors import RagUsageError
 from rag_store.reranking.spec import RerankerSpec
@@ -26,7 +27,8 @@ class Parser(argparse.ArgumentParser):
         )
 
     def error(self, message: str) -> NoReturn:
-        raise RagUsageError(f"{message}: see `{self.prog} --help`")
+        said = suggested(message, self._option_string_actions)
+        raise RagUsageError(said if said != message else f"{message}: see `{self.prog} --help`")
 
 
 def number(kind: type[int] | type[float], low: int, high: int) -> Callable[[str], float]:

@@ -1,14 +1,18 @@
 """The part of the command line that is not Locust's."""
 
+import argparse
 import json
+import subprocess
+import sys
 from dataclasses import fields
 from pathlib import Path
 
 import pytest
 
+from loadgen.cli.ask import _parse
 from loadgen.cli.main import main
 from loadgen.errors import UsageError
-from loadgen.launch.arguments import parse_run, run_parser
+from loadgen.launch.arguments import add_target_options, parse_run, run_parser
 from loadgen.launch.target_run import choose_targets
 from loadgen.swarm.options.flags import add_options
 from loadgen.targets.context_scheduler import ContextSchedulerSettings
@@ -64,6 +68,7 @@ WRONG = {
     "an empty name": (["--target", "vllm,"], "empty name"),
     "a worker's own target": (["--target", "vllm", "--worker"], "give --target to the master"),
     "a scheduler option for a host": (["--host", "http://h", "--key", "label"], "--key is for"),
+    "a worker's engine": (["--worker", "--kv-tokens", "64"], "--kv-tokens is for an engine"),
     "an unknown policy": (["--target", "vllm-context", "--policy", "best"], "--policy"),
     "no quantum": (["--target", "vllm-context", "--quantum", "0"], "--quantum 0"),
     "negative overtakes": (["--target", "vllm-context", "--max-overtakes", "-1"], "from 0 on"),
@@ -116,3 +121,72 @@ def test_own_targets_take_them_too(tmp_path: Path) -> None:
     given = ["--targets", str(file), "--target", "mine", "--policy", "fcfs"]
     arguments = parse_run("run", given).target_arguments
     assert [spec.name for spec in choose_targets(["mine"], arguments)] == ["mine"]
+
+
+FOR_ENGINES = {
+    "--targets": "x.toml",
+    "--size": "tiny",
+    "--kv-tokens": "4096",
+    "--l1-gb": "1",
+    "--engine-arg": "--x",
+    "--start-timeout": "600",
+    "--policy": "lpm",
+}
+
+
+def test_every_option_of_an_engine_is_among_those_refused_for_a_host() -> None:
+    parser = argparse.ArgumentParser()
+    add_target_options(parser)
+    flags = {flag for action in parser._actions for flag in action.option_strings}
+    assert flags - {"-h", "--help", "--model"} >= set(FOR_ENGINES)
+    for flag in flags - {"-h", "--help", "--model", *FOR_ENGINES}:
+        assert flag in SCHEDULER
+
+
+@pytest.mark.parametrize("flag", FOR_ENGINES)
+@pytest.mark.parametrize("command", ["run", "ui", "saturate", "ask"])
+def test_options_of_an_engine_are_refused_for_a_host(
+    flag: str, command: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    words = [command, "--host", "http://127.0.0.1:9", f"{flag}={FOR_ENGINES[flag]}"]
+    words += {
+        "saturate": ["--slo", "ttft_ms.p95<=5"],
+        "ask": ["what?", "--rag-url", "http://r"],
+    }.get(command, [])
+    assert main(words) == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert f"{flag} is for an engine that kvswarm starts" in line
+
+
+def test_a_service_of_ours_beside_a_host_may_take_its_time() -> None:
+    parsed = _parse(["--host", "http://h", "--start-timeout", "5", "what?"])
+    assert parsed.target_arguments.start_timeout_s == 5.0
+
+
+@pytest.mark.parametrize(
+    ("words", "meant"),
+    [
+        (["run", "--target", "vllm", "--kv_tokens", "64"], "--kv-tokens"),
+        (["run", "--host", "http://h", "--KvTokens=64"], "--kv-tokens"),
+        (["run", "--host", "http://h", "--conntexts", "3"], "--contexts"),
+        (["saturate", "--host", "http://h", "--slo", "ttft_ms.p95<=5", "--max_trials=3"], "max-t"),
+        (["compare", "a", "b", "--GATE", "x"], "--gate"),
+        (["serve", "vllm", "--kv_tokens", "64"], "--kv-tokens"),
+        (["sweep", "--dryrun"], "--dry-run"),
+        (["rag", "label", "--pth", "x", "what?"], "--path"),
+        (["comapre", "a", "b"], "kvswarm compare"),
+    ],
+)
+def test_a_slip_is_told_with_what_was_meant(
+    words: list[str], meant: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    if words[0] == "run":  # Locust is not for this process
+        command = [sys.executable, "-m", "loadgen.cli.main", *words]
+        done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+        code, said = done.returncode, done.stderr
+    else:
+        code, said = main(words), capsys.readouterr().err
+    assert code == 2, said
+    (line,) = said.splitlines()
+    assert "did you mean" in line
+    assert meant in line.partition("did you mean")[2]

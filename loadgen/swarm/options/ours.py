@@ -1,0 +1,44 @@
+"""Options that `kvswarm run` keeps to itself, and what Locust's parser has to know of them.
+
+They may stand in Locust's configuration files beside its own, and be what a mistyped one meant.
+"""
+
+from collections.abc import Collection, Mapping
+from typing import Any
+
+from locust import events
+
+from rag_store.cli.suggestion import suggested
+
+
+class _OthersSettings:
+    """A reader of configuration files that leaves out what is not for this parser."""
+
+    def __init__(self, reader: Any, parser: Any, ours: Collection[str]) -> None:
+        self._reader = reader
+        self._parser = parser
+        self._ours = ours
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._reader, name)
+
+    def parse(self, stream: Any) -> Mapping[str, Any]:
+        """As the reader's own."""
+        own = self._parser._option_string_actions
+        hidden = {flag for flag in self._ours if flag not in own}
+        read = self._reader.parse(stream)
+        return {key: read[key] for key in read if f"--{key.lstrip('-')}" not in hidden}
+
+
+def leave_out(ours: Collection[str]) -> None:
+    """Have Locust's parsers from now on pass over these flags in files, and suggest them."""
+
+    def prepare(parser: Any, **_: Any) -> None:
+        def error(message: str) -> None:
+            known = [*parser._option_string_actions, *ours]
+            parser.exit(2, f"kvswarm: {suggested(message, known)}\n")
+
+        parser._config_file_parser = _OthersSettings(parser._config_file_parser, parser, ours)
+        parser.error = error
+
+    events.init_command_line_parser.add_listener(prepare)

@@ -1,0 +1,115 @@
+"""Which host or target to load, and where to keep it, from Locust's files and environment."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from loadgen.cli.main import main
+from loadgen.cli.saturate import parse_search
+from loadgen.errors import UsageError
+from loadgen.launch.arguments import parse_run
+
+HOST, OTHER = "http://127.0.0.1:9", "http://127.0.0.1:8"
+CONF, PYPROJECT = "locust.conf", "pyproject.toml"
+
+
+@pytest.fixture(autouse=True)
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("HOME", str(tmp_path))
+    return tmp_path
+
+
+@pytest.mark.parametrize("command", ["run", "ui"])
+@pytest.mark.parametrize(
+    ("file", "text"),
+    [
+        (CONF, f"# mine\nhost = {HOST}\nout: kept\nusers = 3\n"),
+        (".locust.conf", f"host={HOST}\nout=kept\n"),
+        (PYPROJECT, f'[tool.locust]\nhost = "{HOST}"\nout = "kept"\nusers = 3\n'),
+        ("own.toml", f'[tool.locust]\nhost = "{HOST}"\nout = "kept"\n'),
+    ],
+)
+def test_a_file_says_it(folder: Path, command: str, file: str, text: str) -> None:
+    (folder / file).write_text(text)
+    words = ["--config", file] if file.startswith("own") else []
+    run = parse_run(command, ["batched", *words, "-u", "3"])
+    assert (run.file, run.host, run.out) == ("batched", HOST, Path("kept"))
+    assert run.rest[-2:] == ("-u", "3")
+
+
+def test_the_environment_says_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("LOCUST_TARGET", "vllm,vllm-context")
+    monkeypatch.setenv("LOCUST_OUT", "kept")
+    monkeypatch.setenv("LOCUST_KV_TOKENS", "4096")
+    run = parse_run("run", [])
+    assert (run.targets, run.out) == (("vllm", "vllm-context"), Path("kept"))
+    assert run.target_arguments.kv_tokens == 4096
+
+
+def test_the_stronger_word_decides(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (folder / CONF).write_text("target = vllm\nkv-tokens = 4096\nengine-arg = [--a, --b]\n")
+    assert parse_run("run", []).target_arguments.engine_args == ("--a", "--b")
+    assert parse_run("run", ["--kv-tokens", "64"]).target_arguments.kv_tokens == 64
+    assert parse_run("run", ["--host", HOST]).targets == ()
+    monkeypatch.setenv("LOCUST_HOST", OTHER)
+    assert parse_run("run", []).host == OTHER
+    run = parse_run("run", ["--target", "vllm-lmcache"])
+    assert (run.host, run.targets) == (None, ("vllm-lmcache",))
+    (folder / PYPROJECT).write_text("[tool.other]\nhost = 3\n")
+    assert parse_run("run", []).host == OTHER
+
+
+def test_a_worker_by_environment_loads_what_its_master_says(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("LOCUST_MODE_WORKER", "true")
+    assert parse_run("run", []).host is not None
+
+
+def test_a_search_hears_it_too(folder: Path) -> None:
+    (folder / CONF).write_text(f"host = {HOST}\nout = found\n")
+    _, out = parse_search(["--slo", "ttft_ms.p95<=500"])
+    assert out == Path("found")
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("host = http://h\ntarget = vllm\n", "either --host URL or --target"),
+        ("host = http://h\nkv-tokens = 4096\n", "--kv-tokens is for an engine"),
+        ("target = vllm\nkv-tokens = much\n", "locust.conf: argument --kv-tokens"),
+    ],
+)
+def test_a_mistake_in_a_file_is_told(folder: Path, text: str, said: str) -> None:
+    (folder / CONF).write_text(text)
+    with pytest.raises(UsageError, match=said):
+        parse_run("run", [])
+
+
+def test_a_file_that_is_not_there(folder: Path) -> None:
+    with pytest.raises(UsageError, match="--config none cannot be read: No such file"):
+        parse_run("run", ["--config", "none"])
+
+
+@pytest.mark.parametrize("word", ["target = vllm", "contxts = 3"])
+def test_locust_passes_over_what_is_ours_and_nothing_else(folder: Path, word: str) -> None:
+    (folder / CONF).write_text(f"{word}\nkv-tokens = 4096\n")
+    command = [sys.executable, "-m", "loadgen.cli.main", "run", "--host", HOST, "-t", "1s"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    assert done.returncode == 2
+    assert ("refused the connection" in done.stderr) is (word == "target = vllm"), done.stderr
+
+
+def test_a_sweep_hears_it_too(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (folder / CONF).write_text(f"host = {HOST}\nout = swept\n")
+    (folder / "swept").touch()
+    text = 'name = "s"\n[options]\nrun-time = "1s"\n[axes]\ncontexts = [2]\n'
+    (folder / "s.toml").write_text(text)
+    assert main(["sweep", "s.toml", "--dry-run"]) == 2
+    assert "swept" in capsys.readouterr().err
+    (folder / "swept").unlink()
+    assert main(["sweep", "s.toml", "--dry-run"]) == 0
+    assert HOST in capsys.readouterr().out
