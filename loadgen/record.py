@@ -91,6 +91,28 @@ class RequestRecord:
     hung up within a second without a byte of an answer. Its time ran on. Empty where nothing was
     sent, and in runs of older versions."""
 
+    def waited_ms(self, name: str) -> float | None:
+        """Of a request that did not end `ok`: how long a latency had run that had no end yet."""
+        if name not in WAITING or (name != "e2e_ms" and getattr(self, name) is not None):
+            return None
+        # Only a retrieval comes before the sending of what a user has begun.
+        is_retrieval = self.sent_s is None and bool(self.user) and not self.batch_id
+        return self.e2e_ms if name != "retrieval_ms" or is_retrieval else None
+
+    def latency_ms(self, name: str) -> float | None:
+        """What counts in a metric: of an `ok` request the column, of one that timed out the column
+        or at least what it had waited, of others None."""
+        if self.outcome == "ok":
+            known: float | None = getattr(self, name)
+            return known
+        if self.outcome != "timeout" or name not in WAITING:
+            return None
+        waited_ms: float | None = self.waited_ms(name)
+        return getattr(self, name) if waited_ms is None else waited_ms
+
+
+WAITING = ("ttft_ms", "e2e_ms", "retrieval_ms")
+"""Columns that count from when a request was due."""
 
 COLUMNS: tuple[str, ...] = tuple(field.name for field in fields(RequestRecord))
 

@@ -39,14 +39,14 @@ def latency_over_time(runs: Runs, width_in: float = 5.5, height_in: float = 3.0)
 
 
 def _quantile_lines(axes: Axes, run: DrawnRequests, metric: str, number: int, label: str) -> None:
-    ok = run.ok & ~np.isnan(run.at_s)
-    if not ok.any():
+    timed = run.timed & ~np.isnan(run.at_s)
+    if not timed.any():
         return
     if metric == "ttft_ms":
-        _dots(axes, run.at_s[ok], run.ttft_ms[ok], SERIES_COLOURS[number % len(SERIES_COLOURS)])
+        _dots(axes, run.at_s[timed], run.ttft_ms[timed], SERIES_COLOURS[number % len(SERIES_COLOURS)])
     edges = time_edges(*run.span_s)
     wanted = np.asarray(list(_QUANTILES.values()))
-    found = binned_quantiles(run.at_s[ok], getattr(run, metric)[ok], edges, wanted)
+    found = binned_quantiles(run.at_s[timed], getattr(run, metric)[timed], edges, wanted)
     middle = (edges[1:] + edges[:-1]) / 2
     for name, values, style in zip(_QUANTILES, found, ("-", ":"), strict=True):
         shown = ~np.isnan(values)
@@ -115,7 +115,7 @@ def latency_cdf(runs: Runs, width_in: float = 5.5, height_in: float = 3.0) -> Fi
     for number, (name, run) in enumerate(runs.items()):
         colour = SERIES_COLOURS[number % len(SERIES_COLOURS)]
         for metric, style in (("ttft_ms", "-"), ("e2e_ms", "--")):
-            values = np.sort(_known(getattr(run, metric)[run.ok]))
+            values = np.sort(_known(getattr(run, metric)[run.timed]))
             if len(values):
                 label = metric.split("_")[0].upper()
                 label = label if len(runs) == 1 else f"{name} {label}"

@@ -37,9 +37,15 @@ class DrawnRequests:
     @property
     def ok(self) -> Flags:
         """Which of them ended `ok`."""
-        if "ok" not in self.outcomes:
-            return np.zeros(len(self), dtype=np.bool_)
-        return np.asarray(self.outcome == self.outcomes.index("ok"))
+        return self._ended("ok")
+
+    @property
+    def timed(self) -> Flags:
+        """Which have a latency that counts: those that timed out too, with what they waited."""
+        return self._ended("ok", "timeout")
+
+    def _ended(self, *outcomes: str) -> Flags:
+        return np.asarray([name in outcomes for name in (*self.outcomes, "")])[self.outcome]
 
     @property
     def service_order(self) -> Indices:
@@ -70,7 +76,7 @@ def drawn(requests: Requests) -> DrawnRequests:
         at_s=requests.at_s,
         end_s=requests.number("end_s"),
         cached_tokens=requests.cached_tokens,
-        **{name: requests.number(name) for name in names},
+        **{name: requests.at_least_ms(name) for name in names},
         context=context.codes,
         contexts=context.names,
         outcome=outcome.codes,

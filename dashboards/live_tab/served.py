@@ -32,10 +32,18 @@ class Served:
     first_token_s: float | None
     end_s: float
     ttft_ms: float | None
+    e2e_ms: float | None
     prompt_tokens: int | None
     cached_tokens: int | None
     outcome: str
     error: str
+
+    @property
+    def latency_ms(self) -> float | None:
+        """What counts as TTFT: of a request that timed out what it had waited for it at least."""
+        if self.outcome not in ("ok", "timeout"):
+            return None
+        return self.e2e_ms if self.ttft_ms is None and self.outcome != "ok" else self.ttft_ms
 
     def cached_share(self, host_tells: bool) -> float | None:
         """Of its own prompt, by the catalogue's rule: a reply that does not say it took 0 tokens
@@ -70,6 +78,7 @@ def _served(value: Callable[[str], Any]) -> Served:
         first_token_s=value("first_token_s"),
         end_s=value("end_s"),
         ttft_ms=value("ttft_ms"),
+        e2e_ms=value("e2e_ms"),
         prompt_tokens=value("prompt_tokens"),
         cached_tokens=value("cached_tokens"),
         outcome=value("outcome"),
@@ -165,7 +174,8 @@ MOST_CONTEXTS = 256
 
 @dataclass(slots=True)
 class ContextFigures:
-    """What the requests of a context add up to; TTFT and tokens are of those that ended `ok`."""
+    """What the requests of a context add up to; tokens are of those that ended `ok`, as is TTFT,
+    in which those that timed out count with what they had waited."""
 
     requests: int = 0
     failed: int = 0
@@ -176,11 +186,11 @@ class ContextFigures:
     def add(self, request: Served) -> None:
         """Count one request."""
         self.requests += 1
+        if request.latency_ms is not None:
+            self.ttft_ms.add(max(request.latency_ms, 0.0))
         if request.outcome != "ok":
             self.failed += 1
             return
-        if request.ttft_ms is not None:
-            self.ttft_ms.add(max(request.ttft_ms, 0.0))
         self.prompt_tokens += request.prompt_tokens or 0
         self.cached_tokens += request.cached_tokens or 0
 

@@ -85,7 +85,7 @@ def _computed(run: ReportedRun) -> RunFigures:
         duration_s=last_s - first_s,
         rates={each.name: requests.figure(each.name) for each in figures()},
         metrics={
-            name: statistics_of(requests.number(column)[ok])
+            name: statistics_of(requests.latency(column))
             for name, column in of_requests().items()
             if name in METRICS
         },

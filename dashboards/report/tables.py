@@ -134,10 +134,10 @@ def contexts_table(run: ReportedRun) -> Table:
     order = [int(each) for each in np.argsort(-counts, kind="stable") if counts[each]]
     rows = []
     for context in order[:MOST_CONTEXTS]:
-        which = ok & (drawn.context == context)
+        here = drawn.context == context
         name = drawn.contexts[context]
         colour = colour_of(context) if name else NO_CONTEXT_COLOUR
-        cells = (f"{counts[context]:,}", f"{int(which.sum()):,}", *_of_context(requests, which))
+        cells = (f"{counts[context]:,}", f"{int((ok & here).sum()):,}", *_of_context(requests, here))
         rows.append(TableRow(_cut(name) or "no context", cells, colour))
     rest = len(order) - MOST_CONTEXTS
     note = f"{rest:,} contexts with fewer requests are left out." if rest > 0 else ""
@@ -146,8 +146,8 @@ def contexts_table(run: ReportedRun) -> Table:
 
 
 def _of_context(requests: Requests, which: Flags) -> Iterator[str]:
-    ttft_ms = requests.number("ttft_ms")[which]
-    yield _quantile(requests.number("prompt_tokens")[which], 0.5, "")
+    ttft_ms = requests.latency("ttft_ms")[which]
+    yield _quantile(requests.latency("prompt_tokens")[which], 0.5, "")
     yield percent(requests.figure("cached_share", which))
     yield _quantile(ttft_ms, 0.5, "ms")
     yield _quantile(ttft_ms, 0.95, "ms")

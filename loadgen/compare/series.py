@@ -47,14 +47,14 @@ def series_of(requests: Requests) -> dict[str, Series]:
 
 
 def _series(requests: Requests) -> Iterator[tuple[str, Series]]:
-    ok, seconds = requests.ok, _seconds(requests)
+    seconds = _seconds(requests)
     for name, metric in compared().items():
         if metric.form == "rate":
             yield name, _rate(requests.counts(metric.part), seconds)
         elif metric.form == "share":
             yield name, _share(requests, metric)
         elif metric.source in ("request", "gaps"):
-            values = requests.number(metric.column)[ok]
+            values = requests.latency(metric.column)
             yield name, Values(values[~np.isnan(values)])
 
 

@@ -16,7 +16,7 @@ from typing import Any, Self
 
 import numpy as np
 
-from loadgen.record import RequestRecord
+from loadgen.record import WAITING, RequestRecord
 from loadgen.runs.columns import (
     ALL,
     ID,
@@ -103,6 +103,40 @@ class Requests:
     def number(self, name: str) -> Floats:
         """A column of numbers, NaN where a cell is empty or the file has no such column."""
         return self.columns.number(name, self.order)
+
+    @property
+    def is_unanswered(self) -> Flags:
+        """Which had no end of their own, or none in time."""
+        return self.text("outcome").among("cancelled", "timeout")
+
+    @property
+    def waited_ms(self) -> Floats:
+        """How long each had been waited for when it ended, or when the run did where it was never
+        sent."""
+        end_s = self.number("end_s")
+        last_s = float(np.nanmax(end_s)) if len(end_s) else 0.0
+        is_open = np.isnan(self.at_s) | np.isnan(end_s)
+        return np.asarray((np.where(is_open, last_s, end_s) - self.number("scheduled_s")) * 1000)
+
+    def at_least_ms(self, name: str) -> Floats:
+        """A latency; of those that were cut off or timed out before it had an end, how long it had
+        run."""
+        values = self.number(name)
+        if name not in WAITING:
+            return values
+        is_running = self.is_unanswered & (np.isnan(values) | (name == "e2e_ms"))
+        if name == "retrieval_ms":
+            # Only a retrieval comes before the sending of what a user has begun.
+            is_running &= np.isnan(self.number("sent_s")) & ~self.text("user").among("")
+            is_running &= self.text("batch_id").among("")
+        return np.where(is_running, self.waited_ms, values)
+
+    def latency(self, name: str) -> Floats:
+        """What counts in a metric of values: of `ok` requests the column, of those that timed out
+        what they had waited at least. NaN for others."""
+        is_late = self.text("outcome").among("timeout") & (name in WAITING)
+        values = np.where(self.ok, self.number(name), np.nan)
+        return np.where(is_late, self.at_least_ms(name), values) if is_late.any() else values
 
     def text(self, name: str) -> Texts:
         """A column of texts, empty where the file has no such column."""
@@ -225,8 +259,8 @@ _COUNTS: Mapping[str, Callable[[Requests], Floats]] = {
     "right_labels": _flag("label_correct"),
     "retrieved": _retrieved,
     "refused": lambda requests: _retrieved(requests) * requests.text("rag_context_id").among(""),
-    "retrieval_ms": _of_ok("retrieval_ms"),
-    "ttft_ms": _of_ok("ttft_ms"),
+    "retrieval_ms": lambda requests: requests.latency("retrieval_ms"),
+    "ttft_ms": lambda requests: requests.latency("ttft_ms"),
 }
 
 

@@ -58,8 +58,6 @@ def backlog_of(due_s: Floats, done_s: Floats, since_s: float, until_s: float) ->
     return Backlog(slope * SLICES, float(spearmanr(np.arange(SLICES), means)[0]), arrivals)
 
 
-WAITING = ("ttft_ms", "e2e_ms", "retrieval_ms")
-"""Columns that count from when a request was due: one that was cut off had waited that long."""
 LATEST_SHARE = 0.5
 """Of a run, that may be left out as warm-up."""
 
@@ -82,16 +80,6 @@ class Trial:
         """When each was due."""
         return self.requests.number("scheduled_s")
 
-    @cached_property
-    def age_ms(self) -> Floats:
-        """How long each had been waited for when it ended, or when the run did where it was never
-        sent."""
-        end_s, never_sent = self.requests.number("end_s"), np.isnan(self.requests.at_s)
-        last_s = float(np.nanmax(end_s)) if len(end_s) else 0.0
-        return np.asarray(
-            (np.where(never_sent | np.isnan(end_s), last_s, end_s) - self.due_s) * 1000
-        )
-
     @property
     def kept(self) -> Flags:
         """The requests that count."""
@@ -104,7 +92,7 @@ class Trial:
         kept = self.kept
         arrivals, ok, cut = (
             int((kept & which).sum())
-            for which in (kept, self.requests.ok, self.requests.is_cancelled)
+            for which in (kept, self.requests.ok, self.requests.is_unanswered)
         )
         return {"arrivals": arrivals, "ok": ok, "failed": arrivals - ok - cut, "unserved": cut}
 
@@ -113,7 +101,7 @@ class Trial:
         """None in a closed loop, where nobody sends before the last reply is there."""
         if not self.is_open or self.seconds <= self.warm_up_s:
             return None
-        done_s = np.where(self.requests.is_cancelled, np.inf, self.requests.number("end_s"))
+        done_s = np.where(self.requests.is_unanswered, np.inf, self.requests.number("end_s"))
         return backlog_of(self.due_s, done_s, self.warm_up_s, self.seconds)
 
     def values(self, column: str) -> Floats:
@@ -143,10 +131,13 @@ class Trial:
     def _latency(self, column: str, most_ms: float) -> Values:
         """A request that was cut off after more than the limit was beyond it, by at least that."""
         values = np.where(self.requests.ok, self.requests.number(column), np.nan)
-        if column in WAITING:
-            late = self.requests.is_cancelled & (self.age_ms > most_ms)
-            values = np.where(late, self.age_ms, values)
+        values = np.where(self._late(column, most_ms), self.requests.at_least_ms(column), values)
         return Values(values[self.kept & ~np.isnan(values)])
+
+    def _late(self, column: str, most_ms: float) -> Flags:
+        """Which had no answer in time, and are beyond the limit by what is known of them."""
+        at_least_ms = np.nan_to_num(self.requests.at_least_ms(column))
+        return np.asarray(self.requests.is_unanswered & (at_least_ms > most_ms))
 
     def _goodput(self, slo: Slo) -> Ratio:
         """As `Slo.is_met` has it. One cut off that could still have been good is left out."""
@@ -161,8 +152,7 @@ class Trial:
             elif name == "retrieval_ms":
                 kept |= np.isnan(value)
             good &= kept
-            if name in WAITING:
-                known |= self.kept & cut_off & (self.age_ms > most_ms)
+            known |= self.kept & self._late(name, most_ms)
         part = good[known].astype(np.float64)
         return Ratio(part, np.ones_like(part), len(part), counts=True)
 

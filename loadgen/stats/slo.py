@@ -1,6 +1,7 @@
 """A service level objective of single requests, and so what goodput counts."""
 
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Self
 
@@ -46,6 +47,23 @@ class Slo:
             return False
         return all(_keeps(record, name, most_ms) for name, most_ms in self.limits)
 
+    def outwaited(self, record: RequestRecord, stalled_ms: float) -> str:
+        """The first limit beyond which a request that was cut off was still waiting, else empty.
+
+        `stalled_ms` is how long it had had nothing from the host.
+        """
+        for name, most_ms in self.limits:
+            waited_ms = record.waited_ms(name) or 0.0
+            if name == "itl_max_ms" and record.ttft_ms is not None:
+                waited_ms = stalled_ms
+            if waited_ms > most_ms:
+                return f"{name}<={most_ms:g}"
+        return ""
+
+    def is_missed(self, record: RequestRecord) -> bool:
+        """Whether what is known of a request that was cut off is beyond a limit."""
+        return any((getattr(record, name) or 0.0) > most_ms for name, most_ms in self.limits)
+
     def __str__(self) -> str:
         return ",".join(f"{name}<={most_ms:g}" for name, most_ms in self.limits)
 
@@ -57,6 +75,38 @@ def _keeps(record: RequestRecord, name: str, most_ms: float) -> bool:
     if name in BETWEEN_TOKENS:
         return record.output_tokens is not None and record.output_tokens < 2
     return name == "retrieval_ms"
+
+
+USUAL_DRAIN_S = 30.0
+TOO_LONG = "it had waited longer than"
+
+
+@dataclass(frozen=True, slots=True)
+class CutOffRule:
+    """Which requests that were cut off had waited too long for the end of the run to excuse them.
+
+    One counts as timed out where the host had sent it nothing for longer than the drain time
+    (without one, the usual one), or where it was beyond a limit of the objective.
+    """
+
+    drain_s: float = USUAL_DRAIN_S
+    slo: Slo | None = None
+
+    def judge(self, record: RequestRecord, gaps_ms: Sequence[float]) -> None:
+        """Call a record of a request that was cut off a timeout, where it is one."""
+        last_sign_s = record.scheduled_s
+        if record.first_token_s is not None:
+            last_sign_s = record.first_token_s + sum(gaps_ms) / 1000
+        stalled_s = record.end_s - last_sign_s
+        limit = self.slo.outwaited(record, stalled_s * 1000) if self.slo is not None else ""
+        patience_s = self.drain_s or USUAL_DRAIN_S
+        if not limit and stalled_s > patience_s:
+            limit = f"{patience_s:g} s"
+        if limit:
+            record.outcome = "timeout"
+            record.error = f"{record.error}: {TOO_LONG} {limit}"
+        if limit or (self.slo is not None and self.slo.is_missed(record)):
+            record.slo_met = None if self.slo is None else False
 
 
 def _limit(part: str, name: str, text: str) -> tuple[str, float]:

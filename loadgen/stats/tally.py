@@ -6,7 +6,7 @@ from itertools import chain
 from operator import attrgetter
 from typing import Any, Self
 
-from loadgen.record import BATCH_OUTCOMES, OUTCOMES, BatchRecord, RequestRecord
+from loadgen.record import BATCH_OUTCOMES, OUTCOMES, WAITING, BatchRecord, RequestRecord
 from loadgen.stats import metrics
 from loadgen.stats.sketch import Sketch
 
@@ -19,6 +19,8 @@ _READERS, _BATCH_READERS = (
 
 class Tally:
     """Outcomes and labels of all requests and batches; times and tokens of those that ended `ok`.
+
+    In a latency, one that timed out counts with what it had waited, which is a lower bound.
 
     Tokens that a host counts for a list call as a whole are in the totals and in no metric, as
     nobody knows how they spread over its requests.
@@ -65,6 +67,10 @@ class Tally:
             if record.slo_met is not None:
                 self._labels["judged"] += 1
                 self._labels["good"] += record.slo_met
+        timed_out = [record for record, _ in rows if record.outcome == "timeout"]
+        for name in WAITING if timed_out else ():
+            waited = (record.latency_ms(name) for record in timed_out)
+            self.sketches[name].add_many([each for each in waited if each is not None])
         ok = [row for row in rows if row[0].outcome == "ok"]
         for name, value in _READERS:
             values = [value(record) for record, _ in ok]

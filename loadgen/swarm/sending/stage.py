@@ -21,7 +21,7 @@ from loadgen.client.transport import KEEPALIVE_S
 from loadgen.record import BatchRecord, RequestRecord
 from loadgen.stats.clock import RunClock
 from loadgen.stats.self_watch import ClientSample
-from loadgen.stats.slo import Slo
+from loadgen.stats.slo import CutOffRule
 from loadgen.swarm.engine import Engine, brisk_switching
 from loadgen.swarm.options.flags import SERVICE_LABELS
 from loadgen.swarm.options.replay import pacer_of, trace_workload
@@ -33,7 +33,7 @@ from loadgen.swarm.sending.ledger import Ledger
 from loadgen.swarm.sending.lengths import LengthSource
 from loadgen.swarm.sending.plan import Plan
 from loadgen.swarm.sending.retriever import Labeller, Retriever
-from loadgen.swarm.sending.session import Hooks, Session
+from loadgen.swarm.sending.session import TURN_NOT_COME, Hooks, Session
 from loadgen.swarm.showing.request_events import RequestEvents
 from loadgen.swarm.showing.stats_rows import log_batches, log_records
 from loadgen.workload.corpus import load_corpus
@@ -63,7 +63,7 @@ class Stage:
         self._names: itertools.count[int] = itertools.count()
         self._events = RequestEvents(environment, "")
         self._drain_s = 0.0
-        self._slo: Slo | None = None
+        self._cut_offs = CutOffRule()
 
     def open(
         self, plan: Plan, ledger: Ledger, client_id: str, on_spent: Callable[[], None]
@@ -74,7 +74,8 @@ class Stage:
         """
         options = SwarmOptions.read(plan.options)
         index = plan.workers[client_id]
-        self._ledger, self._drain_s, self._slo = ledger, options.drain_s, options.slo
+        self._ledger, self._drain_s = ledger, options.drain_s
+        self._cut_offs = CutOffRule(options.drain_s, options.slo)
         self._events = RequestEvents(self._environment, ENDPOINT_NAMES[options.endpoint])
         self._names = itertools.count()
         workload = _workload(plan, options, index)
@@ -157,8 +158,11 @@ class Stage:
         )
 
     def _on_row(self, record: RequestRecord, gaps_ms: list[float]) -> None:
-        if self._slo is not None and record.outcome != "cancelled":
-            record.slo_met = self._slo.is_met(record)
+        rule = self._cut_offs
+        if record.outcome == "cancelled" and record.error != TURN_NOT_COME:
+            rule.judge(record, gaps_ms)
+        elif rule.slo is not None and record.outcome != "cancelled":
+            record.slo_met = rule.slo.is_met(record)
         self._finished.append((record, gaps_ms))
         if len(self._finished) == 1:
             Engine.of_process().post(self._hand_over)

@@ -39,11 +39,13 @@ def three_digits(value: float) -> float:
 
 
 def log_records(stats: RequestStats, rows: Iterable[tuple[RequestRecord, list[float]]]) -> None:
-    """Add finished requests to the rows, a batch at once; only an `ok` one has latencies."""
+    """Add finished requests to the rows, a batch at once; latencies are those that count."""
+    rows = list(rows)
+    timed = [record for record, _ in rows if record.outcome in ("ok", "timeout")]
     ok = [row for row in rows if row[0].outcome == "ok"]
     records = [record for record, _ in ok]
     for metric in _rows_of("request"):
-        values = (getattr(record, metric.column) for record in records)
+        values = (record.latency_ms(metric.column) for record in timed)
         _log(stats, metric.row, [value for value in values if value is not None])
     _log(stats, ITL, list(chain.from_iterable(gaps_ms for _, gaps_ms in ok)))
     _log(stats, CACHED_SHARE, list(_cached_shares(stats, records)))

@@ -57,6 +57,11 @@ def summary_lines(summary: dict[str, Any]) -> list[str]:
     if summary["batches"]:
         counts = ", ".join(f"{count} {name}" for name, count in summary["batches"].items())
         lines.insert(1, f"batches: {counts}")
+    if late := summary["outcomes"].get("timeout"):
+        lines.append(
+            f"no answer in time: {late} requests, in TTFT and E2E with how long they had waited:"
+            " those figures are lower bounds"
+        )
     if summary["goodput_share"] is not None:
         lines.append(
             f"goodput: {summary['goodput_share']:.1%} of requests within the objective,"
