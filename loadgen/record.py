@@ -85,11 +85,14 @@ class RequestRecord:
     `ttft_ms` and `e2e_ms`; empty where there was no answer."""
     slo_met: bool | None = None
     """Whether the request ended `ok` within every limit of `--slo`; empty without one, and of
-    requests that were cut off."""
+    requests that were cut off while they could still keep them."""
     resends: int | None = None
     """How often the request was sent again, 0 or 1: the host had closed the kept connection and
     hung up within a second without a byte of an answer. Its time ran on. Empty where nothing was
     sent, and in runs of older versions."""
+    late: bool | None = None
+    """True of a `timeout` that was cut off when it had waited too long: in metrics it has the
+    latency that it had at least. Empty of all others."""
 
     def waited_ms(self, name: str) -> float | None:
         """Of a request that did not end `ok`: how long a latency had run that had no end yet."""
@@ -100,15 +103,13 @@ class RequestRecord:
         return self.e2e_ms if name != "retrieval_ms" or is_retrieval else None
 
     def latency_ms(self, name: str) -> float | None:
-        """What counts in a metric: of an `ok` request the column, of one that timed out the column
+        """What counts in a metric: of an `ok` request the column, of one that is `late` the column
         or at least what it had waited, of others None."""
-        if self.outcome == "ok":
-            known: float | None = getattr(self, name)
-            return known
-        if self.outcome != "timeout" or name not in WAITING:
+        if self.outcome != "ok" and (not self.late or name not in WAITING):
             return None
-        waited_ms: float | None = self.waited_ms(name)
-        return getattr(self, name) if waited_ms is None else waited_ms
+        waited_ms = self.waited_ms(name) if self.late else None
+        known: float | None = getattr(self, name)
+        return known if waited_ms is None else waited_ms
 
 
 WAITING = ("ttft_ms", "e2e_ms", "retrieval_ms")

@@ -43,7 +43,9 @@ def _quantile_lines(axes: Axes, run: DrawnRequests, metric: str, number: int, la
     if not timed.any():
         return
     if metric == "ttft_ms":
-        _dots(axes, run.at_s[timed], run.ttft_ms[timed], SERIES_COLOURS[number % len(SERIES_COLOURS)])
+        _dots(
+            axes, run.at_s[timed], run.ttft_ms[timed], SERIES_COLOURS[number % len(SERIES_COLOURS)]
+        )
     edges = time_edges(*run.span_s)
     wanted = np.asarray(list(_QUANTILES.values()))
     found = binned_quantiles(run.at_s[timed], getattr(run, metric)[timed], edges, wanted)

@@ -30,6 +30,7 @@ class DrawnRequests:
     contexts: tuple[str, ...]
     outcome: Indices
     outcomes: tuple[str, ...]
+    late: Flags | None = None
 
     def __len__(self) -> int:
         return len(self.at_s)
@@ -37,15 +38,14 @@ class DrawnRequests:
     @property
     def ok(self) -> Flags:
         """Which of them ended `ok`."""
-        return self._ended("ok")
+        if "ok" not in self.outcomes:
+            return np.zeros(len(self), dtype=np.bool_)
+        return np.asarray(self.outcome == self.outcomes.index("ok"))
 
     @property
     def timed(self) -> Flags:
-        """Which have a latency that counts: those that timed out too, with what they waited."""
-        return self._ended("ok", "timeout")
-
-    def _ended(self, *outcomes: str) -> Flags:
-        return np.asarray([name in outcomes for name in (*self.outcomes, "")])[self.outcome]
+        """Which have a latency that counts: late ones too, with what they had waited."""
+        return self.ok if self.late is None else self.ok | self.late
 
     @property
     def service_order(self) -> Indices:
@@ -81,6 +81,7 @@ def drawn(requests: Requests) -> DrawnRequests:
         contexts=context.names,
         outcome=outcome.codes,
         outcomes=outcome.names,
+        late=requests.is_late,
     )
 
 

@@ -17,7 +17,7 @@ from loadgen.swarm.sending.ledger import Row
 MOST_ERROR_CHARACTERS = 160
 
 _AT = {name: COLUMNS.index(name) for name in COLUMNS}
-_TEXTS = ("request_id", "context_id", "rag_context_id", "outcome", "error")
+_TEXTS = ("request_id", "context_id", "rag_context_id", "outcome", "error", "late")
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,18 +32,19 @@ class Served:
     first_token_s: float | None
     end_s: float
     ttft_ms: float | None
-    e2e_ms: float | None
     prompt_tokens: int | None
     cached_tokens: int | None
     outcome: str
     error: str
+    late_ms: float | None = None
+    """How long it had waited, of one that was cut off late."""
 
     @property
     def latency_ms(self) -> float | None:
-        """What counts as TTFT: of a request that timed out what it had waited for it at least."""
-        if self.outcome not in ("ok", "timeout"):
-            return None
-        return self.e2e_ms if self.ttft_ms is None and self.outcome != "ok" else self.ttft_ms
+        """What counts as TTFT: of a late request what it had waited for it at least."""
+        if self.late_ms is not None and self.ttft_ms is None:
+            return self.late_ms
+        return self.ttft_ms if self.outcome == "ok" or self.late_ms is not None else None
 
     def cached_share(self, host_tells: bool) -> float | None:
         """Of its own prompt, by the catalogue's rule: a reply that does not say it took 0 tokens
@@ -78,11 +79,11 @@ def _served(value: Callable[[str], Any]) -> Served:
         first_token_s=value("first_token_s"),
         end_s=value("end_s"),
         ttft_ms=value("ttft_ms"),
-        e2e_ms=value("e2e_ms"),
         prompt_tokens=value("prompt_tokens"),
         cached_tokens=value("cached_tokens"),
         outcome=value("outcome"),
         error=value("error")[:MOST_ERROR_CHARACTERS],
+        late_ms=value("e2e_ms") if value("late") in (True, "true") else None,
     )
 
 
@@ -175,7 +176,7 @@ MOST_CONTEXTS = 256
 @dataclass(slots=True)
 class ContextFigures:
     """What the requests of a context add up to; tokens are of those that ended `ok`, as is TTFT,
-    in which those that timed out count with what they had waited."""
+    in which late ones count with what they had waited."""
 
     requests: int = 0
     failed: int = 0

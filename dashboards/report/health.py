@@ -108,8 +108,8 @@ def _failures(run: ReportedRun, figures: RunFigures) -> Check:
     said = f"{figures.failed:,} of {finished:,} finished requests failed ({percent(share)})"
     if cut:
         said += f"; {cut:,} were cut off or never sent"
-    if late := figures.outcomes.get("timeout", 0):
-        said += f"; {late:,} had no answer in time, and TTFT and E2E have how long they waited"
+    if late := int(run.requests.is_late.sum()):
+        said += f"; {late:,} of them were cut off late: TTFT and E2E have what they waited at least"
     if resends := run.summary.get("resends"):
         said += f"; {resends:,} were sent again, as the host had closed their connection"
     state: State = "doubt" if figures.failed or cut > 0.05 * figures.requests else "good"

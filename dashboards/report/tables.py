@@ -137,7 +137,11 @@ def contexts_table(run: ReportedRun) -> Table:
         here = drawn.context == context
         name = drawn.contexts[context]
         colour = colour_of(context) if name else NO_CONTEXT_COLOUR
-        cells = (f"{counts[context]:,}", f"{int((ok & here).sum()):,}", *_of_context(requests, here))
+        cells = (
+            f"{counts[context]:,}",
+            f"{int((ok & here).sum()):,}",
+            *_of_context(requests, here),
+        )
         rows.append(TableRow(_cut(name) or "no context", cells, colour))
     rest = len(order) - MOST_CONTEXTS
     note = f"{rest:,} contexts with fewer requests are left out." if rest > 0 else ""

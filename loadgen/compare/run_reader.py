@@ -73,10 +73,10 @@ def _facts(file: Path, description: Mapping[str, Any], batched: bool) -> dict[st
 def _remarks(run: RecordedRun) -> Iterator[str]:
     if run.description.get("cache_state") == "unknown":
         yield "what the caches held at the start is not known"
-    if late := run.requests.outcomes.get("timeout"):
+    if late := int(run.requests.is_late.sum()):
         yield (
-            f"{late} requests had no answer in time and count with how long they had waited:"
-            " its latencies are lower bounds"
+            f"{late} requests were cut off late and count with what they had waited: its latencies"
+            " are lower bounds"
         )
     for problem in run.problems:
         if problem.is_of_rows:

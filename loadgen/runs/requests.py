@@ -40,7 +40,7 @@ from loadgen.stats.steady_state import (
 
 NEEDED = (ID, "sent_s", "end_s", "ttft_ms", "e2e_ms", "output_tokens", "outcome")
 """What tells the file from others; columns that came later may be missing."""
-RULE = (ID, "scheduled_s", "sent_s", "end_s", "outcome")
+RULE = (ID, "scheduled_s", "sent_s", "end_s", "outcome", "late")
 """Columns that say what was sent and counts."""
 CONTEXTS = ("context_id", "rag_context_id", "retrieval_ms")
 _NUMBERS, _TEXTS = kinds_of(RequestRecord)
@@ -106,8 +106,13 @@ class Requests:
 
     @property
     def is_unanswered(self) -> Flags:
-        """Which had no end of their own, or none in time."""
-        return self.text("outcome").among("cancelled", "timeout")
+        """Which had no end of their own, late ones too."""
+        return self.is_cancelled | self.is_late
+
+    @property
+    def is_late(self) -> Flags:
+        """Which were cut off when they had waited too long."""
+        return self.text("late").among("true")
 
     @property
     def waited_ms(self) -> Floats:
@@ -119,8 +124,7 @@ class Requests:
         return np.asarray((np.where(is_open, last_s, end_s) - self.number("scheduled_s")) * 1000)
 
     def at_least_ms(self, name: str) -> Floats:
-        """A latency; of those that were cut off or timed out before it had an end, how long it had
-        run."""
+        """A latency; of those that were cut off before it had an end, how long it had run."""
         values = self.number(name)
         if name not in WAITING:
             return values
@@ -132,9 +136,9 @@ class Requests:
         return np.where(is_running, self.waited_ms, values)
 
     def latency(self, name: str) -> Floats:
-        """What counts in a metric of values: of `ok` requests the column, of those that timed out
-        what they had waited at least. NaN for others."""
-        is_late = self.text("outcome").among("timeout") & (name in WAITING)
+        """What counts in a metric of values: of `ok` requests the column, of late ones at least
+        what they had waited. NaN for others."""
+        is_late = self.is_late & (name in WAITING)
         values = np.where(self.ok, self.number(name), np.nan)
         return np.where(is_late, self.at_least_ms(name), values) if is_late.any() else values
 

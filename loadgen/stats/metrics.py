@@ -91,8 +91,8 @@ COUNTS: Mapping[str, str] = {
     "right_labels": "of these, those with the right one",
     "retrieved": "requests for which a context was looked for",
     "refused": "of these, those without one",
-    "retrieval_ms": "time of retrieval of `ok` requests",
-    "ttft_ms": "time to first token of `ok` requests",
+    "retrieval_ms": "time of retrieval of `ok` and `late` requests",
+    "ttft_ms": "time to first token of `ok` and `late` requests",
 }
 """What rates and shares are made of, each a sum over requests."""
 

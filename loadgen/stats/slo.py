@@ -93,7 +93,7 @@ class CutOffRule:
     slo: Slo | None = None
 
     def judge(self, record: RequestRecord, gaps_ms: Sequence[float]) -> None:
-        """Call a record of a request that was cut off a timeout, where it is one."""
+        """Call a record of a request that was cut off a late one, where it is."""
         last_sign_s = record.scheduled_s
         if record.first_token_s is not None:
             last_sign_s = record.first_token_s + sum(gaps_ms) / 1000
@@ -103,7 +103,7 @@ class CutOffRule:
         if not limit and stalled_s > patience_s:
             limit = f"{patience_s:g} s"
         if limit:
-            record.outcome = "timeout"
+            record.outcome, record.late = "timeout", True
             record.error = f"{record.error}: {TOO_LONG} {limit}"
         if limit or (self.slo is not None and self.slo.is_missed(record)):
             record.slo_met = None if self.slo is None else False

@@ -19,6 +19,8 @@ FIELDS: Mapping[str, str] = {
     "requests": "all of them: the rows of `requests.csv`, but for those of the warm-up",
     "failed": "those that ended neither `ok` nor `cancelled`",
     "outcomes": "outcome to count; `ok` is always there",
+    "late": "timeouts that were cut off when they had waited too long; latencies have what these"
+    " had waited, which is a lower bound",
     "resends": "how often a request was sent again, see `resends` of `requests.csv`",
     "batches": "batch outcome to count; empty where none were sent",
     "metrics": "of each metric of values the statistics `count`, `mean`, `stddev`, `min`, `p50`,"
@@ -65,6 +67,7 @@ def summarize(
         "requests": tally.requests,
         "failed": tally.failed,
         "outcomes": tally.outcomes,
+        "late": tally.late,
         "resends": tally.resends,
         "batches": tally.batch_outcomes,
         **{each.name: tally.figure(each.name, duration_s) for each in metrics.figures()},

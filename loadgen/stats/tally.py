@@ -20,7 +20,7 @@ _READERS, _BATCH_READERS = (
 class Tally:
     """Outcomes and labels of all requests and batches; times and tokens of those that ended `ok`.
 
-    In a latency, one that timed out counts with what it had waited, which is a lower bound.
+    In a latency, one that is late counts with what it had waited, which is a lower bound.
 
     Tokens that a host counts for a list call as a whole are in the totals and in no metric, as
     nobody knows how they spread over its requests.
@@ -67,9 +67,10 @@ class Tally:
             if record.slo_met is not None:
                 self._labels["judged"] += 1
                 self._labels["good"] += record.slo_met
-        timed_out = [record for record, _ in rows if record.outcome == "timeout"]
-        for name in WAITING if timed_out else ():
-            waited = (record.latency_ms(name) for record in timed_out)
+        late = [record for record, _ in rows if record.late]
+        self._labels["late"] += len(late)
+        for name in WAITING if late else ():
+            waited = (record.latency_ms(name) for record in late)
             self.sketches[name].add_many([each for each in waited if each is not None])
         ok = [row for row in rows if row[0].outcome == "ok"]
         for name, value in _READERS:
@@ -206,6 +207,11 @@ class Tally:
     def resends(self) -> int:
         """How often a request was sent again, as the host had closed its kept connection."""
         return self._labels["resends"]
+
+    @property
+    def late(self) -> int:
+        """Requests that were cut off when they had waited too long."""
+        return self._labels["late"]
 
     @property
     def judged(self) -> int:

@@ -10,6 +10,7 @@ import asyncio
 import contextlib
 import json
 import sys
+import time
 from collections import Counter
 
 from aiohttp import web
@@ -25,12 +26,18 @@ MODELS = (
     "malformed",
     "queued",
     "warming",
+    "silent",
+    "stalling",
 )
 PAUSE_S = 0.005
 SERVICE_S = 0.05
 """Of `queued`, which answers one request after the other."""
 COLD, COLD_S, WARM_S = 40, 2.0, 0.5
 """So many requests of `warming`, the first ones, wait for so long, and then each for less."""
+
+LIVELY_S = 1.0
+"""How long, from the first request on, `silent` and `stalling` answer. Then the one says nothing,
+and the other no more than a first token."""
 
 
 def event(**fields: object) -> bytes:
@@ -49,6 +56,7 @@ class Host:
         self.headers: list[dict] = []
         self.served: Counter[str] = Counter()
         self.turn = asyncio.Lock()
+        self.begun_s = 0.0
 
     async def models(self, request: web.Request) -> web.Response:
         cards = [{"id": name, "owned_by": self.owner} for name in MODELS]
@@ -76,13 +84,22 @@ class Host:
         self.served[model] += 1
         if model == "storm" or (model == "flaky" and self.served[model] % 4 == 0):
             return web.json_response({"error": {"message": "out of order"}}, status=500)
+        hangs = model in ("silent", "stalling") and self.is_past_its_life()
+        if hangs and model == "silent":
+            await asyncio.sleep(3600)
         response = web.StreamResponse(headers={"Content-Type": "text/event-stream"})
         await response.prepare(request)
         with contextlib.suppress(ConnectionResetError):  # a client that was cut off
-            await self.stream(response, body, len(prompts))
+            await self.stream(response, body, len(prompts), hangs)
         return response
 
-    async def stream(self, response: web.StreamResponse, body: dict, replies: int) -> None:
+    def is_past_its_life(self) -> bool:
+        self.begun_s = self.begun_s or time.monotonic()
+        return time.monotonic() - self.begun_s > LIVELY_S
+
+    async def stream(
+        self, response: web.StreamResponse, body: dict, replies: int, stalls: bool
+    ) -> None:
         model, tokens = body["model"], body["max_tokens"]
         if model == "warming":
             await asyncio.sleep(COLD_S if self.served[model] <= COLD else WARM_S)
@@ -95,7 +112,7 @@ class Host:
         for _ in range(10**9 if model == "endless" else tokens):
             for index in range(replies):
                 await response.write(token(" word", index=index))
-            await asyncio.sleep(0.2 if model == "slow" else PAUSE_S)
+            await asyncio.sleep(3600 if stalls else 0.2 if model == "slow" else PAUSE_S)
         if model == "truncating":
             return
         usage = {"prompt_tokens": 100 * replies, "completion_tokens": tokens * replies}

@@ -54,6 +54,31 @@ def test_requests_stand_in_the_order_of_sending(tmp_path: Path) -> None:
     assert run.requests.outcomes == {"ok": 2, "connect_error": 1, "cancelled": 1}
 
 
+def test_late_requests_count_alike_in_the_summary_and_in_whoever_reads_the_rows(
+    tmp_path: Path,
+) -> None:
+    silent = {"ttft_ms": None, "first_token_s": None, "outcome": "timeout", "late": True}
+    records = [
+        record(0, retrieval_ms=5.0),
+        record(1, **silent, e2e_ms=9000.0, scheduled_s=1.0, end_s=10.0, retrieval_ms=6.0),
+        record(2, **silent, e2e_ms=8000.0, scheduled_s=2.0, end_s=10.0, sent_s=None),
+        record(3, outcome="timeout", late=True, e2e_ms=7000.0, scheduled_s=3.0, end_s=10.0),
+        record(4, outcome="timeout", ttft_ms=1.0),
+        record(5, outcome="cancelled"),
+    ]
+    tally = Tally()
+    tally.add_many([(each, []) for each in records])
+    rows = run_of(tmp_path, records).requests
+    for name, count in (("ttft_ms", 4), ("e2e_ms", 4), ("retrieval_ms", 3), ("tpot_ms", 1)):
+        values = rows.latency(name)
+        values = values[~np.isnan(values)]
+        sketch = tally.sketches[name]
+        assert (len(values), sketch.count) == (count, count), name
+        assert (values.max(), values.sum()) == pytest.approx((sketch.max, sketch.sum)), name
+    assert tally.sketches["ttft_ms"].max == 9000.0
+    assert (tally.late, int(rows.is_late.sum()), tally.failed) == (3, 3, 4)
+
+
 def test_what_ended_before_a_reset_or_was_due_in_the_warmup_does_not_count(tmp_path: Path) -> None:
     records = [record(n, scheduled_s=float(n), sent_s=float(n), end_s=n + 1.5) for n in range(6)]
     assert ids(run_of(tmp_path, records, stats_reset_s=3.0)) == ["2", "3", "4", "5"]

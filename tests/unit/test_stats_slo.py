@@ -1,10 +1,11 @@
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
 from loadgen.errors import UsageError
 from loadgen.record import RequestRecord
-from loadgen.stats.slo import Slo
+from loadgen.stats.slo import CutOffRule, Slo
 
 RECORD = RequestRecord(
     request_id="0",
@@ -97,3 +98,37 @@ def test_what_is_no_objective_is_refused(text: str, telling: str) -> None:
 
 def test_an_objective_says_itself_as_it_was_written() -> None:
     assert str(Slo.parse("ttft_ms<=500, tpot_ms<=12.5")) == "ttft_ms<=500,tpot_ms<=12.5"
+
+
+SILENT = {"ttft_ms": None, "first_token_s": None, "itl_max_ms": None, "output_tokens": None}
+
+
+@pytest.mark.parametrize(
+    ("changes", "gaps_ms", "drain_s", "slo", "late", "met"),
+    [
+        ({**SILENT, "end_s": 2.5, "e2e_ms": 2500.0}, [], 2.0, "", True, None),
+        ({**SILENT, "end_s": 1.5, "e2e_ms": 1500.0}, [], 2.0, "", None, None),
+        (SILENT, [], 2.0, "ttft_ms<=500", True, False),
+        ({**SILENT, "e2e_ms": 400.0, "end_s": 0.4}, [], 2.0, "ttft_ms<=500", None, None),
+        ({"end_s": 9.0, "e2e_ms": 9000.0}, [100.0], 2.0, "", True, None),
+        ({"end_s": 9.0, "e2e_ms": 9000.0}, [8000.0], 2.0, "", None, None),
+        ({}, [], 2.0, "ttft_ms<=400", None, False),
+        ({"end_s": 9.0, "e2e_ms": 9000.0}, [8000.0], 2.0, "e2e_ms<=8000", True, False),
+        ({}, [100.0], 2.0, "itl_max_ms<=300", True, False),
+        ({**SILENT, "end_s": 29.0, "e2e_ms": 29e3}, [], 0.0, "", None, None),
+        ({**SILENT, "end_s": 31.0, "e2e_ms": 31e3}, [], 0.0, "", True, None),
+    ],
+)
+def test_what_was_cut_off_is_late_when_it_had_waited_too_long(
+    changes: dict[str, Any],
+    gaps_ms: list[float],
+    drain_s: float,
+    slo: str,
+    late: bool | None,
+    met: bool | None,
+) -> None:
+    record = replace(RECORD, outcome="cancelled", error="cut off", **changes)
+    CutOffRule(drain_s, Slo.parse(slo) if slo else None).judge(record, gaps_ms)
+    assert (record.late, record.slo_met) == (late, met)
+    assert record.outcome == ("timeout" if late else "cancelled")
+    assert ("it had waited longer than" in record.error) is bool(late)

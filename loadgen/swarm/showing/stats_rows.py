@@ -41,7 +41,7 @@ def three_digits(value: float) -> float:
 def log_records(stats: RequestStats, rows: Iterable[tuple[RequestRecord, list[float]]]) -> None:
     """Add finished requests to the rows, a batch at once; latencies are those that count."""
     rows = list(rows)
-    timed = [record for record, _ in rows if record.outcome in ("ok", "timeout")]
+    timed = [record for record, _ in rows if record.outcome == "ok" or record.late]
     ok = [row for row in rows if row[0].outcome == "ok"]
     records = [record for record, _ in ok]
     for metric in _rows_of("request"):

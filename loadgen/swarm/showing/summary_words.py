@@ -57,10 +57,10 @@ def summary_lines(summary: dict[str, Any]) -> list[str]:
     if summary["batches"]:
         counts = ", ".join(f"{count} {name}" for name, count in summary["batches"].items())
         lines.insert(1, f"batches: {counts}")
-    if late := summary["outcomes"].get("timeout"):
+    if late := summary.get("late"):
         lines.append(
-            f"no answer in time: {late} requests, in TTFT and E2E with how long they had waited:"
-            " those figures are lower bounds"
+            f"late: {late} requests were cut off when they had waited too long, and count with"
+            " what they had waited: TTFT and E2E are lower bounds"
         )
     if summary["goodput_share"] is not None:
         lines.append(
