@@ -184,8 +184,11 @@ def test_what_a_hung_service_has_kept_waiting_is_said(
             output, _ = process.communicate(timeout=TIMEOUT_S)
         finally:
             process.kill()
-    rows = Ran(process.returncode, output, tmp_path / "run").rows
-    assert [row["outcome"] for row in rows].count("cancelled") == 4, output
+    ran = Ran(process.returncode, output, tmp_path / "run")
+    waited = [row for row in ran.rows if row["outcome"] != "ok"]
+    assert [(row["outcome"], row["late"]) for row in waited] == [("timeout", "true")] * 4, output
+    assert ran.json("summary.json")["metrics"]["retrieval_ms"]["max"] > 500
+    assert ran.code == 1
     assert "\n4 requests were still waiting for the RAG service\n" in output
 
 

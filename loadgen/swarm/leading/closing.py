@@ -48,11 +48,12 @@ def _rows(run: "SwarmRun") -> Columns | None:
 
 
 def _still_waiting(run: "SwarmRun", rows: Columns | None) -> int:
-    """Requests that a RAG service which stopped answering has left: cancelled is no failure."""
+    """Requests that a RAG service which stopped answering has left."""
     if rows is None or run.preparation.rag is None:
         return 0
-    cancelled = rows.text("outcome").among("cancelled")
-    return int((cancelled & rows.text("error").among(CUT_OFF_RETRIEVAL)).sum())
+    errors = rows.text("error")
+    left = [name for name in errors.names if name.startswith(CUT_OFF_RETRIEVAL)]
+    return int(errors.among(*left).sum())
 
 
 def summarize_run(run: "SwarmRun", rows: Columns | None = None) -> dict[str, Any]:
