@@ -1,6 +1,6 @@
 """`ContextUser`: an AsyncUser that sends the requests or batches of kvswarm's workload."""
 
-import asyncio
+import time
 from typing import Any, ClassVar
 
 from locust.exception import StopUser
@@ -14,8 +14,10 @@ from loadgen.swarm.sending.request_sender import Turn
 from loadgen.swarm.sending.session import Session
 from loadgen.swarm.user import AsyncUser
 
-REFUSED_PAUSE_S = 0.1
-"""In a closed loop nobody waits for what cannot be sent: do not spin on a host that is away."""
+GOOD = ("ok", "cancelled")
+PAUSE_S = 0.1
+LONGEST_PAUSE_S = 2.0
+"""Of a user between the beginnings of requests that fail; it doubles with each in a row."""
 
 
 class ContextUser(AsyncUser):
@@ -32,6 +34,7 @@ class ContextUser(AsyncUser):
         super().__init__(environment)
         self._stage = stage_of(environment)
         self.name = self._stage.next_name(type(self))
+        self._failures = 0
 
     async def next_turn(self) -> Turn:
         """The next request; in an open loop this waits until it is due.
@@ -54,22 +57,42 @@ class ContextUser(AsyncUser):
             raise StopUser from None
 
     async def send(self, turn: Turn, body_extra: dict[str, Any] | None = None) -> Exchange:
-        """Send it, stream the reply, record it. Raises only when the user is killed."""
+        """Send it, stream the reply, record it. Raises only when the user is killed.
+
+        In a closed loop a user whose requests fail at once backs off before this returns.
+        """
+        began_at = time.perf_counter()
         exchange = await self._session().send(turn, self.name, body_extra)
         unsent = exchange.sent_at is None or exchange.outcome == "connect_error"
-        if unsent and turn.due_at is None:
-            await asyncio.sleep(REFUSED_PAUSE_S)
+        await self._back_off(turn.due_at, began_at, exchange.outcome in GOOD, unsent)
         return exchange
 
     async def send_batch(self, turn: BatchTurn) -> BatchRecord:
         """Send all requests of a batch at once, stream the replies, record them and the batch.
 
-        Raises only when the user is killed.
+        Raises only when the user is killed. It backs off as in `send`.
         """
+        began_at = time.perf_counter()
         record = await self._session().send_batch(turn, self.name)
-        if record.outcome == "failed" and turn.due_at is None:
-            await asyncio.sleep(REFUSED_PAUSE_S)
+        failed = record.outcome == "failed"
+        await self._back_off(turn.due_at, began_at, not failed, failed)
         return record
+
+    async def _back_off(
+        self, due_at: float | None, began_at: float, good: bool, at_once: bool
+    ) -> None:
+        """Nobody waits for what is refused: do not spin on a host that is away or says no.
+
+        One failure among good replies costs no pause, unless it has to be `at_once`.
+        """
+        self._failures = 0 if good else self._failures + 1
+        steps = self._failures - (1 if at_once else 2)
+        if due_at is not None or good or steps < 0:
+            return
+        pause_s = min(PAUSE_S * 2 ** min(steps, 10), LONGEST_PAUSE_S)
+        left_s = began_at + pause_s - time.perf_counter()
+        if left_s > 0:
+            await self._sleep(left_s)
 
     def _session(self) -> Session:
         session = self._stage.session

@@ -26,6 +26,13 @@ def test_a_failing_host_fails_the_run(run: Run, model: str, outcome: str) -> Non
     assert ran.json("summary.json")["metrics"]["ttft_ms"]["count"] == 0
     assert outcome in ran.output
     assert "Traceback" not in ran.output
+    assert len(ran.rows) <= 20, "users whose requests fail at once back off"
+
+
+def test_an_open_loop_does_not_back_off(run: Run) -> None:
+    ran = run("--model", "storm", "--arrivals", "constant", "--rate", 40, "-u", 0, "-t", "2s")
+    assert len(ran.rows) >= 60
+    assert {row["outcome"] for row in ran.rows} == {"http_error"}
 
 
 @pytest.mark.parametrize(("allowed", "code"), [("0", 1), ("50", 0)])

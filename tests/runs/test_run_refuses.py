@@ -21,6 +21,10 @@ WRONG = {
     "tokenizer": (("--tokenizer", "/nowhere/tokenizer.json"), "--tokenizer"),
     "no users": (("-u", "0"), "0 users"),
     "header": (("--header", "nonsense"), "Name: value"),
+    "endpoint": (
+        ("--endpoint", "chat"),
+        "404 for /v1/chat/completions: try --endpoint completions",
+    ),
     "with workers": (("--processes", "2", "--zipf", "-1"), "--zipf"),
     "unwritable": (("--out", "/proc/kvswarm"), "/proc/kvswarm"),
 }

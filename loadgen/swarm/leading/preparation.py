@@ -13,6 +13,7 @@ from loadgen.runs.directory import check_directory
 from loadgen.swarm.engine import Engine
 from loadgen.swarm.leading.rag_checks import check_arm, kv_notes, rag_notes, ready_kv, ready_rag
 from loadgen.swarm.leading.supervisor import Supervisor
+from loadgen.swarm.leading.tried_completion import try_completion
 from loadgen.swarm.options.replay import Replay, check_replay, check_trace_fit, pacer_of
 from loadgen.swarm.options.swarm_options import (
     SwarmOptions,
@@ -22,6 +23,7 @@ from loadgen.swarm.options.swarm_options import (
 )
 from loadgen.swarm.sending.labels import check_labels
 from loadgen.swarm.sending.lengths import LengthSource, measure_on_host
+from loadgen.swarm.sending.stage import client_settings
 from loadgen.workload.corpus import Corpus, load_corpus, unread_notes
 from loadgen.workload.lengths import EstimatedTokens
 from loadgen.workload.workload import Workload
@@ -49,23 +51,27 @@ class Preparation:
     replay: Replay | None = None
 
 
-def sends_batches(user_classes: Iterable[type]) -> bool:
-    """Whether these users send batches. Raises UsageError when only some of them do."""
+def sends_batches(user_classes: Iterable[type]) -> bool | None:
+    """Whether these users send batches, None where none of them sends requests of ours.
+
+    Raises UsageError when only some of them do.
+    """
     kinds = {each.sends_batches for each in user_classes if hasattr(each, "sends_batches")}
     if len(kinds) > 1:
         raise UsageError(
             "some users send batches and some single requests: name the user classes of one kind"
         )
-    return True in kinds
+    return True in kinds if kinds else None
 
 
 def check_offline(
-    values: Mapping[str, Any], supervisor: Supervisor, batched: bool = False
+    values: Mapping[str, Any], supervisor: Supervisor, batched: bool | None = False
 ) -> Replay | None:
     """Find what is wrong with options, corpus and trace without a host; returns what is replayed.
 
-    `batched` says whether the users send batches. Raises UsageError.
+    `batched` is as of `sends_batches`. Raises UsageError.
     """
+    batched = bool(batched)
     options = SwarmOptions.read(values)
     corpus = load_corpus(options.corpus, options.questions)
     replay = check_replay(options, batched)
@@ -140,7 +146,10 @@ def check_shares(users: int, workers: int, options: SwarmOptions, batched: bool)
 
 
 def prepare(
-    values: Mapping[str, Any], host: str | None, supervisor: Supervisor, batched: bool = False
+    values: Mapping[str, Any],
+    host: str | None,
+    supervisor: Supervisor,
+    batched: bool | None = False,
 ) -> Preparation:
     """Check everything and make the caches cold; blocks the calling greenlet only.
 
@@ -160,6 +169,7 @@ def prepare(
     if lengths.is_estimate:
         lengths = measure_on_host(facts, corpus, headers)
     _check_fit(options, corpus, lengths, facts.max_model_len, supervisor, replay)
+    odd = "" if batched is None else _try_completion(options, facts, supervisor, batched)
     return Preparation(
         options=options,
         raw_options=own_options(values),
@@ -173,10 +183,26 @@ def prepare(
             *unread_notes(options.corpus),
             *rag_notes(rag, options, corpus),
             *kv_notes(kv),
+            *([odd] if odd else []),
         ),
-        batched=batched,
+        batched=bool(batched),
         replay=replay,
     )
+
+
+def _try_completion(
+    options: SwarmOptions, facts: HostFacts, supervisor: Supervisor, batched: bool
+) -> str:
+    """Once for all swarms of a supervisor that ask in the same way. Raises HostError."""
+    settings = client_settings(options, facts.url, facts.model, facts.is_vllm)
+    as_list = batched and options.batch_as == "list"
+    asked = f"{settings} {as_list}"
+    if supervisor.has_tried(asked):
+        return ""
+    tokens = options.workload.output_tokens.low
+    odd = Engine.of_process().run(try_completion(settings, facts, tokens, as_list))
+    supervisor.note_tried(asked)
+    return odd
 
 
 def _notes(facts: HostFacts, lengths: LengthSource, replay: Replay | None) -> tuple[str, ...]:

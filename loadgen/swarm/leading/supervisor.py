@@ -5,6 +5,7 @@ variable, a JSON file with the target's facts and a Unix socket. Over the socket
 a JSON object a line, for cold caches before each swarm.
 """
 
+import hashlib
 import json
 import os
 import socket
@@ -23,11 +24,16 @@ class Supervisor:
     """What the process above knows and can do; every answer is "unknown" without one."""
 
     def __init__(
-        self, facts: Mapping[str, Any], control: str | None, command_line: Sequence[str]
+        self,
+        facts: Mapping[str, Any],
+        control: str | None,
+        command_line: Sequence[str],
+        folder: Path | None = None,
     ) -> None:
         self.facts = facts
         self.command_line = command_line
         self._control = control
+        self._folder = folder
 
     @classmethod
     def of_process(cls) -> "Supervisor":
@@ -36,7 +42,7 @@ class Supervisor:
         if not path:
             return cls({}, None, sys.argv)
         wire = json.loads(Path(path).read_text(encoding="utf-8"))
-        return cls(wire["facts"], wire["control"], wire["command_line"])
+        return cls(wire["facts"], wire["control"], wire["command_line"], Path(path).parent)
 
     def check_host(self, host: str) -> None:
         """Raise UsageError for another host than the target: its facts would be wrong there."""
@@ -60,6 +66,18 @@ class Supervisor:
     def cache_tokens(self) -> int | None:
         """Usable tokens of the engine's own KV cache."""
         return self.facts.get("usable_tokens")
+
+    def has_tried(self, what: str) -> bool:
+        """Whether an earlier swarm of this supervisor has noted that."""
+        return self._folder is not None and self._mark(self._folder, what).exists()
+
+    def note_tried(self, what: str) -> None:
+        """Let the swarms to come know."""
+        if self._folder is not None:
+            self._mark(self._folder, what).touch()
+
+    def _mark(self, folder: Path, what: str) -> Path:
+        return folder / f"tried-{hashlib.sha256(what.encode()).hexdigest()}"
 
     def make_cold(self, keep: bool) -> str:
         """Empty the target's caches unless told to keep them: `cold`, `warm` or `unknown`.

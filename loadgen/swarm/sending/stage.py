@@ -82,7 +82,7 @@ class Stage:
         workload.warm(WARM_BUDGET_S)
         self.session = Session(
             workload=workload,
-            client=StreamingClient(_client_settings(plan, options)),
+            client=StreamingClient(client_settings(options, plan.url, plan.model, plan.is_vllm)),
             clock=RunClock(plan.start_unix_s),
             worker=str(index),
             hooks=self._hooks(on_spent),
@@ -209,15 +209,15 @@ def _share(plan: Plan, options: SwarmOptions, index: int) -> int | None:
     return options.batching.share(index, len(plan.workers)) if plan.batched else None
 
 
-def _client_settings(plan: Plan, options: SwarmOptions) -> ClientSettings:
-    """How this swarm's requests are made."""
+def client_settings(options: SwarmOptions, url: str, model: str, is_vllm: bool) -> ClientSettings:
+    """How a swarm's requests are made."""
     return ClientSettings(
-        url=plan.url,
-        model=plan.model,
+        url=url,
+        model=model,
         endpoint="chat" if options.endpoint == "chat" else "completions",
         temperature=options.temperature,
-        ignore_eos=plan.is_vllm,
-        continuous_usage=plan.is_vllm,
+        ignore_eos=is_vllm,
+        continuous_usage=is_vllm,
         extra_body=extra_body(options),
         headers=request_headers(options),
         timeout_s=options.timeout_s,
