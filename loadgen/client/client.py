@@ -157,6 +157,8 @@ class StreamingClient:
         self._stack = contextlib.AsyncExitStack()
         self._transport = transport
         self._secrets = secrets_of(settings.headers)
+        self._under_way: dict[Exchange | ListExchange, None] = {}
+        self._heard_at: float | None = None
         self._last_words_s = LINGER_S
 
     async def __aenter__(self) -> Self:
@@ -185,6 +187,7 @@ class StreamingClient:
         `spent_s` is what the request has already used of its time.
         Raises nothing but CancelledError, and that only after the exchange is settled.
         """
+        self._under_way[exchange] = None
         try:
             body = request_body(self._settings, prompt, max_tokens, body_extra)
             await self._converse(body, exchange, self._settings.timeout_s - spent_s)
@@ -198,6 +201,25 @@ class StreamingClient:
             self._settle(exchange, failure.outcome, str(failure))
         except Exception as error:
             self._settle(exchange, "malformed", _fault(error))
+        finally:
+            del self._under_way[exchange]
+            if exchange.status is not None and exchange.outcome not in ("cancelled", "timeout"):
+                self._heard_at = time.perf_counter()
+
+    @property
+    def is_waiting(self) -> bool:
+        """Whether a request is under way."""
+        return bool(self._under_way)
+
+    def heard_at(self, since: float) -> float | None:
+        """When output or the end of a reply last came, None for never; any moment after `since`
+        will do."""
+        for exchange in self._under_way:
+            if self._heard_at is not None and self._heard_at > since:
+                break
+            if (token_at := exchange.last_token_at) is not None:
+                self._heard_at = max(self._heard_at or token_at, token_at)
+        return self._heard_at
 
     async def warm(self, connections: int, budget_s: float) -> None:
         """Open so many connections ahead, as far as `budget_s` allows.

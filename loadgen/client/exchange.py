@@ -46,6 +46,11 @@ class Exchange:
         return self.token_times[0] if self.token_times else None
 
     @property
+    def last_token_at(self) -> float | None:
+        """When the last event with output arrived."""
+        return self.token_times[-1] if self.token_times else None
+
+    @property
     def gaps_ms(self) -> list[float]:
         """Every gap between neighbouring events with output, in order."""
         return [(later - earlier) * 1000 for earlier, later in pairwise(self.token_times)]
@@ -208,6 +213,11 @@ class ListExchange:
                 member.outcome = "ok"
             else:
                 member.outcome, member.error, member.end_at = self.outcome, self.error, self.end_at
+
+    @property
+    def last_token_at(self) -> float | None:
+        """When the last event with output arrived, of any member."""
+        return max((m.token_times[-1] for m in self.members if m.token_times), default=None)
 
     @property
     def call_usage(self) -> Usage | None:

@@ -9,7 +9,17 @@ from typing import Any
 
 NOT_OF_THE_WORKLOAD = frozenset(
     (
-        *("out", "drain", "max_failures", "max_lag_ms", "keep_cache", "model", "seed", "rag_url"),
+        *(
+            "out",
+            "drain",
+            "max_silence",
+            "max_failures",
+            "max_lag_ms",
+            "keep_cache",
+            "model",
+            "seed",
+            "rag_url",
+        ),
         *("metrics_port", "metrics_host", "warmup"),
     )
 )

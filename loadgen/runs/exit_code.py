@@ -11,7 +11,7 @@ WRONG_USE = 2
 """Wrong use: nothing was sent."""
 TARGET_DIED = 3
 """An engine or a service that kvswarm starts did not start, or it, the host, or the service for
-labels died during the run."""
+labels died during the run, or did not answer for `--max-silence`."""
 SATURATED = 5
 """The client was saturated."""
 

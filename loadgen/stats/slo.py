@@ -1,5 +1,6 @@
 """A service level objective of single requests, and so what goodput counts."""
 
+import math
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -85,12 +86,17 @@ TOO_LONG = "it had waited longer than"
 class CutOffRule:
     """Which requests that were cut off had waited too long for the end of the run to excuse them.
 
-    One counts as timed out where the host had sent it nothing for longer than the drain time
-    (without one, the usual one), or where it was beyond a limit of the objective.
+    One is late where the host had sent it nothing for longer than `patience_s`, which is the drain
+    time, or where it was beyond a limit of the objective.
     """
 
-    drain_s: float = USUAL_DRAIN_S
+    patience_s: float = USUAL_DRAIN_S
     slo: Slo | None = None
+
+    @classmethod
+    def of(cls, drain_s: float, max_silence_s: float, slo: Slo | None) -> Self:
+        """That of a run, where 0 says that there is no such time."""
+        return cls(min(drain_s or USUAL_DRAIN_S, max_silence_s or math.inf), slo)
 
     def judge(self, record: RequestRecord, gaps_ms: Sequence[float]) -> None:
         """Call a record of a request that was cut off a late one, where it is."""
@@ -99,9 +105,8 @@ class CutOffRule:
             last_sign_s = record.first_token_s + sum(gaps_ms) / 1000
         stalled_s = record.end_s - last_sign_s
         limit = self.slo.outwaited(record, stalled_s * 1000) if self.slo is not None else ""
-        patience_s = self.drain_s or USUAL_DRAIN_S
-        if not limit and stalled_s > patience_s:
-            limit = f"{patience_s:g} s"
+        if not limit and stalled_s > self.patience_s:
+            limit = f"{self.patience_s:g} s"
         if limit:
             record.outcome, record.late = "timeout", True
             record.error = f"{record.error}: {TOO_LONG} {limit}"

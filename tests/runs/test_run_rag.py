@@ -192,6 +192,26 @@ def test_what_a_hung_service_has_kept_waiting_is_said(
     assert "\n4 requests were still waiting for the RAG service\n" in output
 
 
+def test_a_hung_service_ends_the_run(engine: HostProcess, corpus: Path, tmp_path: Path) -> None:
+    with rag_service(tmp_path, corpus) as service:
+        more = options(corpus, "--rag-url", service.url, "-t", "10m", "--max-silence", 2)
+        command = arguments(engine.url, tmp_path / "run", *more, "--drain", 300, file="rag")
+        process = subprocess.Popen(
+            command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
+        )
+        try:
+            wait_until(lambda: len(engine.prompts()) >= 4)
+            service.process.send_signal(signal.SIGSTOP)
+            output, _ = process.communicate(timeout=TIMEOUT_S)
+        finally:
+            process.kill()
+    ran = Ran(process.returncode, output, tmp_path / "run")
+    assert ran.code == 3, output
+    said = f"the RAG service {service.url} is not answering: nothing for 2 s: ending the run\n"
+    assert said in output
+    assert [row["outcome"] for row in ran.rows if row["late"]] == ["timeout"] * 4
+
+
 def test_a_service_that_lacks_documents_is_refused(
     engine: HostProcess, service: Service, tmp_path: Path
 ) -> None:

@@ -1,16 +1,20 @@
 """What is read out of run directories and exported CSV files; Locust's were made by Locust 2.47."""
 
+import csv
 from pathlib import Path
 
 import pytest
 from compare_runs import write_requests, write_run
 
+from loadgen.compare.comparison import compare
 from loadgen.compare.estimate import estimate
+from loadgen.compare.gate import parse_gate
 from loadgen.compare.locust_csv import HISTORY_HEADER, STATS_HEADER
 from loadgen.compare.metrics import DEFAULTS, parse_statistic
 from loadgen.compare.run import ComparedRun
 from loadgen.compare.run_reader import read_run
 from loadgen.compare.series import Ratio
+from loadgen.compare.sides import Sides
 from loadgen.errors import UsageError
 from loadgen.runs.requests import NEEDED as REQUESTS_HEADER
 
@@ -51,6 +55,22 @@ def test_failed_requests_have_no_latency_and_take_their_time(tmp_path: Path) -> 
     assert figure(run, "ttft_ms.mean") == 10
     assert figure(run, "requests_per_s") == pytest.approx(4 / 0.6)
     assert figure(run, "errors") == pytest.approx(1 / 5)
+
+
+def test_late_requests_break_a_gate_and_are_told(tmp_path: Path) -> None:
+    base, new = (write_run(tmp_path / name, [10.0] * 400) for name in ("base", "new"))
+    rows = list(csv.DictReader((new / "requests.csv").open(newline="")))
+    for row in rows[::10]:
+        row |= {"outcome": "timeout", "late": "true", "ttft_ms": "", "end_s": "49.9"}
+    with (new / "requests.csv").open("w", newline="") as file:
+        writer = csv.DictWriter(file, rows[0])
+        writer.writeheader()
+        writer.writerows(rows)
+    limits = parse_gate("ttft_ms.p95<=+10%, errors<=0.1%")
+    found = compare(Sides((read_run(base),), (read_run(new),)), limits=limits)
+    assert [each.outcome for each in found.judgements] == ["broken", "broken"]
+    assert figure(read_run(new), "ttft_ms.p95") == pytest.approx(30_000, rel=0.1)
+    assert "40 requests were cut off late" in " ".join(read_run(new).remarks)
 
 
 @pytest.mark.parametrize("outcome", ["connect_error", "http_error", "timeout", "malformed"])

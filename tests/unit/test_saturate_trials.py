@@ -121,6 +121,21 @@ def test_what_was_never_served_is_late_when_it_waited_longer_than_the_limit(
     assert patient.figures[0].samples == 161 + 20
 
 
+def test_late_requests_are_unserved_however_their_outcome_is_called(tmp_path: Path) -> None:
+    rows = steady_rows(160)
+    for row in rows[::8]:
+        row[3:] = [30.0, None, 30_000.0, None, None, "timeout"]
+    path = write(tmp_path, rows)
+    lines = (path / "requests.csv").read_text().splitlines()
+    lines = [f"{lines[0]},late", *(f"{x},{'true' if 'timeout' in x else ''}" for x in lines[1:])]
+    (path / "requests.csv").write_text("\n".join(lines) + "\n")
+    found = read_trial(path, 1.0, 10.0, is_open=True, warm_up_s=0.0)
+    assert found.outcomes == {"arrivals": 160, "ok": 140, "failed": 0, "unserved": 20}
+    assert judge([found], Objective.parse("ttft_ms.p95<=500")).finding.verdict == "missed"
+    figure = judge([found], Objective.parse("ttft_ms.p95<=26000, errors<=20%")).figures[0]
+    assert figure.samples == 160 - 20 + sum(30_000 - n * 50 > 26_000 for n in range(0, 160, 8))
+
+
 def test_failures_and_goodput_are_judged(tmp_path: Path) -> None:
     rows = steady_rows(200)
     for row in rows[::10]:

@@ -128,7 +128,7 @@ def test_what_was_cut_off_is_late_when_it_had_waited_too_long(
     met: bool | None,
 ) -> None:
     record = replace(RECORD, outcome="cancelled", error="cut off", **changes)
-    CutOffRule(drain_s, Slo.parse(slo) if slo else None).judge(record, gaps_ms)
+    CutOffRule.of(drain_s, 60.0, Slo.parse(slo) if slo else None).judge(record, gaps_ms)
     assert (record.late, record.slo_met) == (late, met)
     assert record.outcome == ("timeout" if late else "cancelled")
     assert ("it had waited longer than" in record.error) is bool(late)

@@ -9,9 +9,8 @@ from gevent.event import Event
 from locust.runners import MasterRunner
 
 from loadgen.swarm.leading.leader import Leader
+from loadgen.swarm.leading.swarm_run import CUT_TIMEOUT_S
 
-CUT_TIMEOUT_S = 1.0
-"""How long requests in flight may go on after Ctrl-C or SIGTERM."""
 OTHER_GREENLET_S = 30.0
 
 

@@ -24,6 +24,8 @@ from loadgen.swarm.showing.locust_csv import LocustCsv
 from loadgen.swarm.showing.stats_rows import forget_seconds
 
 FLUSH_EVERY_S = 0.5
+CUT_TIMEOUT_S = 1.0
+"""How long requests in flight may go on after Ctrl-C or SIGTERM, or for a host that is gone."""
 CLOSING_S = 60.0
 """How long the end of the process may wait for a run that is being closed."""
 
@@ -55,7 +57,9 @@ class SwarmRun:
         self.workers = workers
         self.directory = open_directory(folder, plan.batched) if folder is not None else None
         rule = SaturationRule(max_lag_ms=options.max_lag_ms)
-        self.ledger = RunLedger(self.directory, listener, options.warmup_s, rule)
+        self.ledger = RunLedger(
+            self.directory, listener, options.warmup_s, rule, options.max_silence_s
+        )
         self.server = ServerWatch(self._take_sample, self._host_is_gone, options.warmup_s or 0.0)
         self.stats_reset_s: float | None = None
         self.host_died = False
@@ -63,7 +67,7 @@ class SwarmRun:
         self.is_stopping = False
         self.is_over = False
         self.exit_code: int | None = None
-        self._rag = RagWatch(self._rag_is_gone)
+        self._rag = RagWatch(self._rag_is_gone, options.max_silence_s)
         self._stage = stage
         self._say = say
         self._csv: LocustCsv | None = None
@@ -161,20 +165,29 @@ class SwarmRun:
     def _take_sample(self, sample: ServerSample) -> None:
         if self.directory is not None:
             self.directory.server_metrics.append([astuple(sample)])
+        silence = self.ledger.silence
+        if silence.is_too_long(self.now_s, sample.reachable is True) and not self.host_died:
+            self._end_for(
+                f"the host {self.plan.url} is not answering: nothing for {silence.limit_s:g} s,"
+                " neither to requests nor at /metrics"
+            )
 
     def _host_is_gone(self) -> None:
-        self._end_for(f"the host {self.plan.url}")
+        self._end_for(f"the host {self.plan.url} is gone")
 
-    def _rag_is_gone(self) -> None:
+    def _rag_is_gone(self, said: str) -> None:
         service = self.preparation.rag
         if self.is_stopping or service is None:
             return  # a service of ours may go while the last requests are finished
-        self._end_for(f"the {self.preparation.options.labels.upper()} service {service.url}")
+        self._end_for(f"the {self.preparation.options.labels.upper()} service {service.url} {said}")
 
-    def _end_for(self, dead: str) -> None:
+    def _end_for(self, happening: str) -> None:
+        """Nothing is worth waiting for any more."""
         self.host_died = True
-        self._say(f"{dead} is gone: ending the run")
-        end_swarm(self.environment)
+        self._say(f"{happening}: ending the run")
+        environment = self.environment
+        environment.stop_timeout = min(environment.stop_timeout or 0.0, CUT_TIMEOUT_S)
+        end_swarm(environment)
 
 
 def end_swarm(environment: Any) -> None:

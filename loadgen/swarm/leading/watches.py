@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import math
 from collections import deque
 from collections.abc import AsyncIterator, Callable, Mapping
 from dataclasses import replace
@@ -150,13 +151,15 @@ class Scraper:
 
 
 class RagWatch:
-    """Asks one service each second during one run; `on_death` is called once, on the hub.
+    """Asks one service each second during one run; `on_death` is called once, on the hub, and told
+    what became of it.
 
-    A service that takes long to answer is busy, not dead.
+    A service that takes long to answer is busy, up to `max_silence_s` (0: however long).
     """
 
-    def __init__(self, on_death: Callable[[], None]) -> None:
+    def __init__(self, on_death: Callable[[str], None], max_silence_s: float = 0.0) -> None:
         self._on_death = on_death
+        self._max_silence_s = max_silence_s or math.inf
         self._lifetime = contextlib.AsyncExitStack()
 
     def open(self, url: str) -> None:
@@ -174,19 +177,25 @@ class RagWatch:
         self._lifetime.push_async_callback(_end, watch)
 
     async def _watch(self, host: Host) -> None:
-        refusals = 0
-        while refusals < REFUSALS_UNTIL_DEAD:
+        refusals, silent_s = 0, 0.0
+        while refusals < REFUSALS_UNTIL_DEAD and silent_s < self._max_silence_s:
             await asyncio.sleep(PAUSE_S)
-            refusals = refusals + 1 if await _refuses(host) else 0
-        Engine.of_process().post(self._on_death)
+            answer = await _answer(host)
+            refusals = refusals + 1 if answer == "refusal" else 0
+            silent_s = silent_s + PAUSE_S + ANSWER_TIMEOUT_S if answer == "silence" else 0.0
+        limit = f"is not answering: nothing for {self._max_silence_s:g} s"
+        said = limit if silent_s else "is gone"
+        Engine.of_process().post(partial(self._on_death, said))
 
 
-async def _refuses(host: Host) -> bool:
+async def _answer(host: Host) -> str:
     try:
         await host.ask("GET", "/health")
     except HostError as error:
-        return isinstance(error.__cause__, ConnectFailed | Truncated)
-    return False
+        if isinstance(error.__cause__, ConnectFailed | Truncated):
+            return "refusal"
+        return "answer" if error.__cause__ else "silence"
+    return "answer"
 
 
 async def _end(task: asyncio.Task[None]) -> None:

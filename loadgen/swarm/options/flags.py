@@ -2,6 +2,7 @@
 
 from typing import Any
 
+from loadgen.stats.slo import USUAL_DRAIN_S
 from loadgen.workload.arrivals import ARRIVALS
 from loadgen.workload.batches import ORDERS
 
@@ -138,7 +139,18 @@ def _add_run_options(parser: Any) -> None:
         default=None,
         help="gamma arrivals: below 1 in bursts, 1 = poisson, above 1 more even",
     )
-    add("--drain", type=float, default=30.0, help="seconds the last requests may take at the end")
+    add(
+        "--drain",
+        type=float,
+        default=USUAL_DRAIN_S,
+        help="seconds the last requests may take at the end",
+    )
+    add(
+        "--max-silence",
+        type=float,
+        default=60.0,
+        help="seconds without any answer, to requests or /metrics, that end the run; 0 = never",
+    )
     add("--slo", default="", help="objective of a request, for goodput: ttft_ms<=500,tpot_ms<=50")
     add("--warmup", default="0", help="seconds at the start that figures leave out; auto = found")
     add("--max-failures", type=float, default=0.0, help="percent of failed requests still passed")

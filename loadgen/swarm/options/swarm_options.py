@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from loadgen.client.settings import auth_headers, parse_extra_body, parse_header
-from loadgen.stats.slo import Slo
+from loadgen.stats.slo import USUAL_DRAIN_S, Slo
 from loadgen.swarm.options import values as given
 from loadgen.swarm.options.flags import (
     AUTO,
@@ -46,6 +46,7 @@ class SwarmOptions:
     rate: Rate | None
     burstiness: float | None
     drain_s: float
+    max_silence_s: float
     slo: Slo | None
     warmup_s: float | None
     max_failures_percent: float
@@ -77,7 +78,8 @@ class SwarmOptions:
             arrivals=given.choice(values, "arrivals", ARRIVALS),
             rate=_rate(values),
             burstiness=_burstiness(values),
-            drain_s=given.number(values, "drain", 30.0, least=0.0),
+            drain_s=given.number(values, "drain", USUAL_DRAIN_S, least=0.0),
+            max_silence_s=given.number(values, "max_silence", 60.0, least=0.0),
             slo=_slo(values),
             warmup_s=_warmup_s(values),
             max_failures_percent=given.number(values, "max_failures", 0.0, least=0.0),

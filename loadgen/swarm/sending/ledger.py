@@ -14,6 +14,7 @@ from loadgen.runs.csv_log import to_csv
 from loadgen.runs.directory import RunDirectory
 from loadgen.stats.counts import Counts
 from loadgen.stats.self_watch import ClientHealth, ClientSample, SaturationRule
+from loadgen.stats.silence import HostContact, HostSilence
 from loadgen.stats.tally import Tally
 
 Row = tuple[RequestRecord, list[float]]
@@ -33,6 +34,9 @@ class Ledger(Protocol):
     def add_sample(self, sample: ClientSample) -> None:
         """The process's own health of one second."""
 
+    def add_contact(self, contact: HostContact) -> None:
+        """What the process knows of the host, each second."""
+
     def flush(self) -> None:
         """Pass on what is held; called at least each half second and at the end."""
 
@@ -50,9 +54,11 @@ class RunLedger:
         listener: Listener | None = None,
         warmup_s: float | None = 0.0,
         rule: SaturationRule | None = None,
+        max_silence_s: float = 0.0,
     ) -> None:
         self.counts = Counts(warmup_s)
         self.clients = ClientHealth(rule)
+        self.silence = HostSilence(max_silence_s)
         self._directory = directory
         self._listener = listener
 
@@ -79,6 +85,9 @@ class RunLedger:
         if self._directory is not None:
             self._directory.client_metrics.append([astuple(sample)])
 
+    def add_contact(self, contact: HostContact) -> None:
+        self.silence.hear(contact)
+
     def merge(self, message: Mapping[str, Any]) -> None:
         """Take in what a worker sent."""
         self.counts.merge(Counts.from_wire(message["counts"]))
@@ -90,6 +99,8 @@ class RunLedger:
                 self._directory.batches.append_text(message["batches"])
         for wire in message["samples"]:
             self.add_sample(ClientSample(*wire))
+        for wire in message["contacts"]:
+            self.add_contact(HostContact(*wire))
 
     def flush(self) -> None:
         if self._directory is not None:
@@ -107,6 +118,7 @@ class WorkerLedger:
         self._rows: list[str] = []
         self._batches: list[str] = []
         self._samples: list[list[Any]] = []
+        self._contacts: list[list[Any]] = []
 
     def add(self, rows: list[Row]) -> None:
         self._rows.append(to_csv(_values(record) for record, _ in rows))
@@ -120,6 +132,9 @@ class WorkerLedger:
     def add_sample(self, sample: ClientSample) -> None:
         self._samples.append(list(astuple(sample)))
 
+    def add_contact(self, contact: HostContact) -> None:
+        self._contacts.append(list(astuple(contact)))
+
     def flush(self) -> None:
         if not self._rows and not self._batches and not self._samples:
             return
@@ -128,6 +143,7 @@ class WorkerLedger:
             "batches": "".join(self._batches),
             "counts": self._counts.take().to_wire(),
             "samples": self._samples,
+            "contacts": self._contacts,
         }
-        self._rows, self._batches, self._samples = [], [], []
+        self._rows, self._batches, self._samples, self._contacts = [], [], [], []
         self._send(message)

@@ -13,6 +13,7 @@ from loadgen.context import Batch, Request
 from loadgen.record import BatchRecord, RequestRecord
 from loadgen.stats.clock import RunClock
 from loadgen.stats.self_watch import ClientSample, LoopWatch
+from loadgen.stats.silence import HostContact
 from loadgen.swarm.sending.batch_sender import BatchForm, BatchSender, BatchTurn
 from loadgen.swarm.sending.dispenser import Dispenser, SessionOver
 from loadgen.swarm.sending.labels import Labels
@@ -41,6 +42,7 @@ class Hooks:
 
     row: Callable[[RequestRecord, list[float]], None]
     sample: Callable[[ClientSample], None]
+    contact: Callable[[HostContact], None] = lambda contact: None
     batch: Callable[[BatchRecord], None] = lambda record: None
     spent: Callable[[], None] = lambda: None
     failed: Callable[[Exception], None] = lambda error: None
@@ -249,6 +251,12 @@ class Session:
         while True:
             await asyncio.sleep(1.0)
             self._hooks.sample(self._watch.sample(self._clock.now_s()))
+            self._hooks.contact(self._contact())
+
+    def _contact(self) -> HostContact:
+        heard_at = self._client.heard_at(time.perf_counter() - 1.0)
+        heard_s = None if heard_at is None else self._clock.to_run_s(heard_at)
+        return HostContact(self._worker, heard_s, self._client.is_waiting)
 
 
 class InFlight:

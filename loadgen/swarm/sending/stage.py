@@ -21,6 +21,7 @@ from loadgen.client.transport import KEEPALIVE_S
 from loadgen.record import BatchRecord, RequestRecord
 from loadgen.stats.clock import RunClock
 from loadgen.stats.self_watch import ClientSample
+from loadgen.stats.silence import HostContact
 from loadgen.stats.slo import CutOffRule
 from loadgen.swarm.engine import Engine, brisk_switching
 from loadgen.swarm.options.flags import SERVICE_LABELS
@@ -75,7 +76,7 @@ class Stage:
         options = SwarmOptions.read(plan.options)
         index = plan.workers[client_id]
         self._ledger, self._drain_s = ledger, options.drain_s
-        self._cut_offs = CutOffRule(options.drain_s, options.slo)
+        self._cut_offs = CutOffRule.of(options.drain_s, options.max_silence_s, options.slo)
         self._events = RequestEvents(self._environment, ENDPOINT_NAMES[options.endpoint])
         self._names = itertools.count()
         workload = _workload(plan, options, index)
@@ -149,7 +150,14 @@ class Stage:
             Engine.of_process().post(partial(self._report_fault, error))
             spent()
 
-        return Hooks(self._on_row, self._on_sample, self._on_batch, spent, failed)
+        return Hooks(
+            row=self._on_row,
+            sample=self._on_sample,
+            contact=self._on_contact,
+            batch=self._on_batch,
+            spent=spent,
+            failed=failed,
+        )
 
     def _report_fault(self, error: Exception) -> None:
         """As an exception of a user: the run has failed, and Locust shows why."""
@@ -176,6 +184,11 @@ class Stage:
         ledger = self._ledger
         if ledger is not None:
             Engine.of_process().post(partial(ledger.add_sample, sample))
+
+    def _on_contact(self, contact: HostContact) -> None:
+        ledger = self._ledger
+        if ledger is not None:
+            Engine.of_process().post(partial(ledger.add_contact, contact))
 
     def _hand_over(self) -> None:
         rows, batches = _emptied(self._finished), _emptied(self._batches)
