@@ -55,13 +55,15 @@ class RequestRecord:
     itl_max_ms: float | None
     """Longest gap."""
     tpot_ms: float | None
-    """Time per output token: (last token - first token) / (`output_tokens` - 1)."""
+    """Time per output token: (last token - first token) / (`output_tokens` - 1), less those of
+    reasoning that is not streamed."""
     e2e_ms: float | None
     """`end_s` - `scheduled_s`."""
     prompt_tokens: int | None
     """By the host's count."""
     cached_tokens: int | None
-    """Prompt tokens the host took from a cache, by its own word; empty where it does not say."""
+    """Prompt tokens the host took from a cache, by its own word; empty where it does not say, and
+    where it says more than the prompt has, with that in `error`."""
     output_tokens: int | None
     """By the host's count."""
     outcome: Outcome

@@ -9,23 +9,35 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Self
 
+import orjson
+
 from loadgen.client.exchange import Exchange, ListExchange
 from loadgen.client.failures import (
     HttpError,
     Malformed,
     StreamFailure,
     Truncated,
+    error_message,
     host_message,
     one_line,
     redacted,
     secrets_of,
+    tells_failure,
 )
 from loadgen.client.host import base_url
-from loadgen.client.protocol import DONE, ROUTES, TOKEN, interpret, request_body
+from loadgen.client.protocol import (
+    REASONING,
+    ROUTES,
+    TOKEN,
+    interpret,
+    is_done,
+    request_body,
+    require_no_failure,
+)
 from loadgen.client.settings import ClientSettings
 from loadgen.client.sse import EventStream
 from loadgen.client.token_shape import RunningShape, TokenShape
-from loadgen.client.transport import LINGER_S, Head, Transport
+from loadgen.client.transport import BROKEN_BODY, LINGER_S, Head, Transport
 from loadgen.client.wire import WireTransport
 from loadgen.record import Outcome
 
@@ -36,10 +48,11 @@ class ReplySink:
     """The sink of a completion's reply; raises Malformed and HttpError into the transport."""
 
     __slots__ = (
-        "_error_body",
         "_events",
         "_exchange",
+        "_head",
         "_last_words_s",
+        "_other_body",
         "_running",
         "_shape",
         "_single",
@@ -56,7 +69,8 @@ class ReplySink:
         self._running = RunningShape()
         # The replies to a list take turns, and who reads texts wants each event.
         self._single = exchange if type(exchange) is Exchange else None
-        self._error_body: bytearray | None = None
+        self._head = Head(200)
+        self._other_body: bytearray | None = None
 
     def resend(self) -> None:
         """See Sink."""
@@ -65,22 +79,19 @@ class ReplySink:
     def begin(self, head: Head) -> None:
         """See Sink."""
         self._exchange.status = head.status
-        if head.status != 200:
-            self._error_body = bytearray()
-        elif not head.content_type.lower().startswith("text/event-stream"):
-            raise Malformed(
-                f"not an event stream but {head.content_type or 'no content type'}: "
-                "does a proxy drop `stream`?"
-            )
+        self._head = head
+        if head.status != 200 or not head.content_type.lower().startswith("text/event-stream"):
+            self._other_body = bytearray()
         elif head.content_encoding.lower() not in ("", "identity"):
             raise Malformed(f"compressed by {head.content_encoding} although identity was asked")
 
     def feed(self, chunk: bytes, received_at: float) -> bool:
         """See Sink; true once `[DONE]` came."""
-        if self._error_body is not None:
-            self._error_body += chunk
-            if len(self._error_body) >= MAX_ERROR_BODY_BYTES:
-                self.require_ok()
+        if self._other_body is not None:
+            self._other_body += chunk
+            self.patience_s = LINGER_S
+            if len(self._other_body) >= MAX_ERROR_BODY_BYTES:
+                self.require_stream()
             return False
         single = self._single
         if single is None:
@@ -113,7 +124,7 @@ class ReplySink:
     def _interpret(self, chunk: bytes, received_at: float) -> bool:
         single = self._single
         for payload in self._events.feed(chunk):
-            if payload == DONE:
+            if is_done(payload):
                 self._exchange.close(received_at)
                 self.is_done = True
                 return True
@@ -122,7 +133,7 @@ class ReplySink:
                 continue
             event = interpret(payload)
             single.absorb(event, received_at)
-            if event is TOKEN:
+            if event is TOKEN or event is REASONING:
                 self._shape.learn(payload)
             elif event.content and event.usage is not None and event.finish_reason is None:
                 self._running.learn(payload)
@@ -130,11 +141,45 @@ class ReplySink:
             self.patience_s = self._last_words_s
         return False
 
-    def require_ok(self) -> None:
-        """The reply is over. Raises HttpError for any status but 200."""
-        if self._error_body is not None:
-            message = host_message(bytes(self._error_body))
-            raise HttpError(f"HTTP {self._exchange.status}: {message or 'no message'}")
+    def require_stream(self) -> None:
+        """The reply is over. Raises HttpError for any status but 200, Malformed for no stream."""
+        if self._other_body is None:
+            return
+        head, words = self._head, _words_of(bytes(self._other_body))
+        if 300 <= head.status < 400 and head.location:
+            words = f"redirects to {head.location}: use that address"
+        if head.status != 200:
+            raise HttpError(f"HTTP {head.status}: {words or 'no message'}")
+        kind = head.content_type or "no content type"
+        raise Malformed(f"not an event stream but {kind}: {words or 'does a proxy drop `stream`?'}")
+
+    def end(self, is_broken: bool) -> None:
+        """The body is over, cut off or not. Raises Truncated for a reply that is not complete, and
+        Malformed where it ended in the words of a failure."""
+        exchange = self._exchange
+        if exchange.complete:
+            return
+        for payload in self._events.feed(b"\n\n"):
+            if is_done(payload) and not is_broken:
+                exchange.close(time.perf_counter())
+            else:
+                require_no_failure(payload)
+        if not is_broken:
+            exchange.end_of_body(time.perf_counter())
+        if not exchange.complete:
+            lack = BROKEN_BODY if is_broken else exchange.lack
+            words = host_message(self._events.stray).strip()
+            raise Truncated(f"{lack}; the host said: {words}" if words else lack)
+
+
+def _words_of(body: bytes) -> str:
+    """What a body that is no stream says of a failure; nothing where it is a whole completion."""
+    try:
+        decoded = orjson.loads(body)
+    except orjson.JSONDecodeError:
+        return host_message(body).strip()
+    is_reply = isinstance(decoded, dict) and "choices" in decoded and not tells_failure(decoded)
+    return "" if is_reply or not decoded else error_message(decoded)
 
 
 class StreamingClient:
@@ -243,22 +288,21 @@ class StreamingClient:
         if timeout_s <= 0:
             raise TimeoutError
         exchange.sent_at = time.perf_counter()
+        is_broken = False
         try:
             await transport.post(body, reception, timeout_s)
         except Truncated:
-            reception.require_ok()  # half an error's body still tells what was wrong
-            raise
-        reception.require_ok()
-        if not exchange.complete:
-            raise Truncated(exchange.lack)
-        exchange.outcome = "ok"
+            is_broken = True
+        reception.require_stream()  # half an error's body still tells what was wrong
+        reception.end(is_broken)
+        exchange.succeed()
         # Where no [DONE] came, the next reply does not wait for it.
         self._last_words_s = LINGER_S if reception.is_done else 0.0
 
     def _settle(self, exchange: Exchange | ListExchange, outcome: Outcome, error: str) -> None:
         # A complete reply stays one, whatever ends the wait for its last bytes.
         if exchange.complete and outcome != "malformed":
-            exchange.outcome = "ok"
+            exchange.succeed()
             return
         exchange.outcome = outcome
         exchange.error = one_line(redacted(error, self._secrets))

@@ -1,5 +1,6 @@
 """One request, or one call with a list of prompts, and what has been seen of its reply so far."""
 
+import re
 from array import array
 from dataclasses import dataclass, field
 from itertools import pairwise
@@ -9,8 +10,21 @@ from loadgen.client.failures import Malformed, excerpt
 from loadgen.client.protocol import TOKEN, Event, Usage, choice_event, decode, interpret, usage_of
 from loadgen.record import Outcome
 
-FAILED_FINISHES = frozenset({"abort", "error"})
-"""Finish reasons by which an engine says that it gave the request up."""
+_FILLED = re.compile(r"[-\s]+")
+GOOD_FINISHES = frozenset(
+    {
+        *("stop", "length", "tool_calls", "tool_call", "tool_use", "function_call"),
+        *("content_filter", "eos", "eos_token", "end_turn", "stop_sequence", "stop_token", "word"),
+        *("max_tokens", "max_length", "max_output_tokens", "model_length", "token_limit", "limit"),
+        *("complete", "completed", "repetition"),
+    }
+)
+"""Finish reasons of a reply that is whole. By any other the engine may have given it up."""
+
+
+def is_good_finish(reason: str | None) -> bool:
+    """Whether a reply with this finish reason is whole."""
+    return reason is not None and _FILLED.sub("_", reason.strip()).lower() in GOOD_FINISHES
 
 
 @dataclass(slots=True, eq=False)
@@ -39,6 +53,10 @@ class Exchange:
     error: str = ""
     ended_well: bool = False
     resends: int = 0
+    reasoning_tokens: int = field(default=0, init=False)
+    _reasoning_events: int = field(default=0, init=False)
+    _reasoning_since: int | None = field(default=None, init=False)
+    _counted_events: int = field(default=0, init=False)
 
     @property
     def first_token_at(self) -> float | None:
@@ -57,24 +75,40 @@ class Exchange:
 
     @property
     def tpot_ms(self) -> float | None:
-        """Time per output token after the first: (last - first token) / (output_tokens - 1).
+        """Time per output token after the first: (last - first token) / (tokens - 1).
 
         None when the host does not state the output tokens, when there are fewer than two, or
         when all came in one event, where no time between tokens was seen.
         """
-        if self.output_tokens is None or self.output_tokens < 2 or len(self.token_times) < 2:
+        tokens = self.streamed_tokens
+        if tokens is None or tokens < 2 or len(self.token_times) < 2:
             return None
         elapsed_s = self.token_times[-1] - self.token_times[0]
-        return elapsed_s * 1000 / (self.output_tokens - 1)
+        return elapsed_s * 1000 / (tokens - 1)
+
+    @property
+    def streamed_tokens(self) -> int | None:
+        """Output tokens that came in events: without reasoning that was counted and kept back.
+
+        None where the host counts none, or where it streams a part of its reasoning, as a summary:
+        that has fewer events for its tokens than the rest of the reply.
+        """
+        if self.output_tokens is None or not self.reasoning_tokens:
+            return self.output_tokens
+        visible, events = self.output_tokens - self.reasoning_tokens, len(self.token_times)
+        reasoning_events = self._reasoning_events
+        if self._reasoning_since is not None:
+            reasoning_events += events - self._reasoning_since
+        if not reasoning_events:  # in the text, if there are more events than other tokens
+            return visible if events <= visible else self.output_tokens
+        if self.reasoning_tokens * (events - reasoning_events) > 2 * visible * reasoning_events:
+            return None
+        return self.output_tokens
 
     @property
     def complete(self) -> bool:
         """Whether the host finished the reply and closed it by its usage or `[DONE]`."""
-        return (
-            self.ended_well
-            and self.finish_reason is not None
-            and self.finish_reason not in FAILED_FINISHES
-        )
+        return self.ended_well and is_good_finish(self.finish_reason)
 
     @property
     def is_over(self) -> bool:
@@ -103,36 +137,71 @@ class Exchange:
 
         An event of a choice whose running usage has grown brought tokens, even without text.
         """
+        if self._reasoning_since is not None and event.content and not event.is_reasoning:
+            self._reasoning_events += len(self.token_times) - self._reasoning_since
+            self._reasoning_since = None
         if event is TOKEN:
             self.token_times.append(received_at)
             return
-        grown = event.usage is not None and self._count(event.usage)
-        if event.content or (grown and event.in_choice):
+        if event.is_reasoning and self._reasoning_since is None:
+            self._reasoning_since = len(self.token_times)
+        if event.content or self._has_grown(event):
             self.token_times.append(received_at)
-        if event.finish_reason is not None:
+        if event.finish_reason is not None and not self.is_given_up:
             self.finish_reason = event.finish_reason
-        if event.usage is not None and self.finish_reason is not None:
-            self.close(received_at)
+        if event.usage is not None:
+            self._count(event.usage)
+            if self.finish_reason is not None:
+                self.close(received_at)
+
+    @property
+    def is_given_up(self) -> bool:
+        """Whether the engine said that it gave the request up; a later word changes nothing."""
+        return self.finish_reason is not None and not is_good_finish(self.finish_reason)
+
+    def _has_grown(self, event: Event) -> bool:
+        """Whether there is a token without text, by a usage that runs along with the tokens.
+
+        One that came first or last only, or with some of the tokens, says nothing of its event.
+        """
+        if event.usage is None or not event.in_choice:
+            return False
+        before = self.output_tokens or 0
+        is_running = len(self.token_times) == self._counted_events
+        if event.finish_reason is not None:
+            is_running = is_running and before > 0
+        return is_running and (event.usage.output_tokens or 0) > before
 
     def close(self, received_at: float) -> None:
         """The closing usage or `[DONE]` arrived."""
         self.ended_well = True
         self.end_at = received_at
 
-    def _count(self, usage: Usage) -> bool:
-        """Keep what the host states; true when there are more output tokens than before.
+    def end_of_body(self, received_at: float) -> None:
+        """The body ended as it should: then counts that came before the finish closed the reply."""
+        if self.finish_reason is not None and self.output_tokens is not None:
+            self.ended_well = True
+            self.end_at = self.end_at or received_at
 
-        A first count behind tokens that came without one says nothing of its own event.
-        """
-        is_running = self.output_tokens is not None or not self.token_times
-        before = self.output_tokens or 0
+    def succeed(self) -> None:
+        """The reply is complete. A count that cannot be is left out, and told."""
+        self.outcome = "ok"
+        cached, prompt = self.cached_tokens, self.prompt_tokens
+        if cached is not None and prompt is not None and cached > prompt:
+            self.error = f"{cached} cached of {prompt} prompt tokens by the host: left out"
+            self.cached_tokens = None
+
+    def _count(self, usage: Usage) -> None:
+        """Keep what the host states."""
+        self._counted_events = len(self.token_times)
         if usage.prompt_tokens is not None:
             self.prompt_tokens = usage.prompt_tokens
         if usage.cached_tokens is not None:
             self.cached_tokens = usage.cached_tokens
         if usage.output_tokens is not None:
             self.output_tokens = usage.output_tokens
-        return is_running and (self.output_tokens or 0) > before
+        if usage.reasoning_tokens:
+            self.reasoning_tokens = usage.reasoning_tokens
 
 
 class ListEvent(NamedTuple):
@@ -186,7 +255,7 @@ class ListExchange:
         missing = reasons.count(None)
         if missing:
             return f"the stream ended without a finish reason for {missing} of {len(reasons)}"
-        given_up = next((reason for reason in reasons if reason in FAILED_FINISHES), None)
+        given_up = next((reason for reason in reasons if not is_good_finish(reason)), None)
         return f"the engine gave up: finish reason {given_up!r}"
 
     def take(self, payload: bytes, received_at: float) -> None:
@@ -203,6 +272,13 @@ class ListExchange:
     def close(self, received_at: float) -> None:
         """`[DONE]` arrived."""
         self.end_at = received_at
+
+    def end_of_body(self, received_at: float) -> None:
+        """The body ended as it should."""
+
+    def succeed(self) -> None:
+        """The reply to every prompt is complete."""
+        self.outcome = "ok"
 
     def settle(self) -> None:
         """The call is over: say what became of each member."""
@@ -247,16 +323,16 @@ def interpret_list(payload: bytes) -> ListEvent:
     Raises Malformed as `interpret` does, and for a choice that does not say which prompt it is of.
     """
     event = decode(payload)
-    choices, usage = event.get("choices"), event.get("usage")
+    choices, usage = event.get("choices"), usage_of(event)
     if not choices:
-        return ListEvent((), usage_of(usage))
+        return ListEvent((), usage)
     if not isinstance(choices, list):
         raise Malformed(f"an event has no list of choices: {excerpt(payload)}")
     alone = usage if len(choices) == 1 else None
     return ListEvent(tuple(_reply(choice, alone, payload) for choice in choices))
 
 
-def _reply(choice: object, usage: object, payload: bytes) -> tuple[int, Event]:
+def _reply(choice: object, usage: Usage | None, payload: bytes) -> tuple[int, Event]:
     index = choice.get("index") if isinstance(choice, dict) else None
     if not isinstance(choice, dict) or type(index) is not int or index < 0:
         raise Malformed(f"a choice does not say which prompt it is of: {excerpt(payload)}")

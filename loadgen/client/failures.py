@@ -13,7 +13,7 @@ What a host said is made safe for one line of a table. Texts are bounded by `one
 
 import re
 from collections.abc import Iterable, Mapping
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import orjson
 
@@ -21,6 +21,7 @@ from loadgen.record import Outcome
 
 MAX_CHARS = 300
 MIN_SECRET_CHARS = 6
+_WORDS = ("error", "message", "detail", "msg", "error_message", "error_msg", "errors")
 _TITLE = re.compile(r"<title[^>]*>(.*?)</title>", re.IGNORECASE | re.DOTALL)
 _TAG = re.compile(r"<[^>]*>")
 
@@ -69,8 +70,8 @@ def one_line(text: str, max_chars: int = MAX_CHARS) -> str:
 
 
 def excerpt(payload: bytes) -> str:
-    """The beginning of unexpected bytes, for an error text."""
-    return payload[:400].decode("utf-8", "replace")
+    """Unexpected bytes in an error text; not cut here, as they may hold a key."""
+    return payload.decode("utf-8", "replace")
 
 
 def host_message(body: bytes) -> str:
@@ -83,13 +84,40 @@ def host_message(body: bytes) -> str:
         return title[1] if title else _TAG.sub(" ", text)
 
 
-def error_message(error: object) -> str:
-    """The message inside a decoded error, however deep the host put it."""
-    if isinstance(error, Mapping):
-        for key in ("error", "message", "detail"):
-            if error.get(key):
-                return error_message(error[key])
-    return error if isinstance(error, str) else orjson.dumps(error).decode()
+def error_message(error: object, depth: int = 8) -> str:
+    """The messages inside a decoded error, however deep the host put them."""
+    if isinstance(error, Mapping) and depth:
+        said = [error[key] for key in _WORDS if error.get(key) and error[key] is not True]
+        if said:
+            return ": ".join(dict.fromkeys(error_message(each, depth - 1) for each in said))
+    return error if isinstance(error, str) else _as_json(error)
+
+
+def _as_json(value: object) -> str:
+    try:
+        return orjson.dumps(value).decode()
+    except orjson.JSONEncodeError:
+        return "an error of too many levels"
+
+
+def tells_failure(event: Mapping[str, Any]) -> bool:
+    """Whether a JSON object, of a stream or alone, says that the host has failed."""
+    if event.get("error"):
+        return True
+    if event.get("choices"):
+        groq = event.get("x_groq")
+        return isinstance(groq, Mapping) and bool(groq.get("error"))
+    kinds = (str(event.get(key)).lower() for key in ("object", "type"))
+    return (
+        any("error" in kind for kind in kinds)
+        or any(event.get(key) for key in _WORDS)
+        or any(key.lower().startswith("err") and value for key, value in event.items())
+        or any(_is_error_status(event.get(key)) for key in ("code", "status", "status_code"))
+    )
+
+
+def _is_error_status(value: object) -> bool:
+    return type(value) is int and value >= 400
 
 
 def secrets_of(headers: Mapping[str, str]) -> tuple[str, ...]:

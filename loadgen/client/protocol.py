@@ -1,12 +1,14 @@
 """The OpenAI completion protocol: what a request says and what an event of its reply means."""
 
+import contextlib
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 import orjson
 
-from loadgen.client.failures import Malformed, error_message, excerpt
+from loadgen.client.failures import Malformed, error_message, excerpt, host_message, tells_failure
 from loadgen.client.settings import ClientSettings, Endpoint
+from loadgen.client.sse import FailureData
 
 DONE = b"[DONE]"
 """The payload that ends a stream."""
@@ -16,32 +18,55 @@ ROUTES: Mapping[Endpoint, str] = {
     "chat": "/v1/chat/completions",
 }
 
-_DELTA_CONTENT = ("content", "reasoning_content", "reasoning", "tool_calls", "refusal")
+_NO_FINISHES = frozenset({"", "null", "none", "nil", "undefined", "not_finished", "unspecified"})
+"""Texts by which hosts say that a choice goes on."""
+
+_REASONING = ("reason", "think", "thought")
+"""In the names of fields with reasoning: `reasoning_content`, `thinking`."""
+
+_LABELS = frozenset(
+    {
+        *("role", "type", "index", "id", "object", "format", "model", "provider", "created"),
+        *("finish_reason", "stop_reason", "logprobs", "usage", "signature", "expires_at"),
+        *("annotations", "citations", "metadata", "extra_content", "provider_specific_fields"),
+        *("content_filter_results", "prompt_token_ids", "timestamp", "system_fingerprint"),
+    }
+)
+"""Fields that describe output and are none. All others may be: hosts keep inventing names."""
 
 
 class Usage(NamedTuple):
-    """Token counts as the host states them; None where it does not."""
+    """Token counts as the host states them; None where it does not.
+
+    `reasoning_tokens` are those of `output_tokens` that it spent on reasoning, streamed or not.
+    """
 
     prompt_tokens: int | None
     cached_tokens: int | None
     output_tokens: int | None
+    reasoning_tokens: int = 0
 
 
 class Event(NamedTuple):
     """What one event says.
 
     `content` is true when it carries output the user could see or token ids. `in_choice` tells a
-    running usage, which comes with a choice, from the closing one.
+    running usage, which comes with a choice, from the closing one, and from that of an event which
+    names the role and brings nothing.
     """
 
     content: bool
     in_choice: bool = False
     finish_reason: str | None = None
     usage: Usage | None = None
+    is_reasoning: bool = False
 
 
 TOKEN = Event(content=True, in_choice=True)
 """The commonest event: content and nothing else."""
+
+REASONING = Event(content=True, in_choice=True, is_reasoning=True)
+"""As TOKEN, with reasoning."""
 
 
 def request_body(
@@ -78,61 +103,140 @@ def request_body(
     return bytes(memoryview(orjson.dumps(body)))
 
 
+def is_done(payload: bytes) -> bool:
+    """Whether this payload ends the stream, however it is spaced or excerpt."""
+    return payload == DONE or (len(payload) < 16 and payload.strip(b' \t"').upper() == DONE)
+
+
 def interpret(payload: bytes) -> Event:
     """The meaning of one event. Raises Malformed for no JSON object and for an error object."""
     event = decode(payload)
-    usage = event.get("usage")
     choices = event.get("choices")
     if not choices:
-        return Event(content=False, usage=usage_of(usage))
+        return Event(content=False, usage=usage_of(event))
     if not isinstance(choices, list) or not isinstance(choices[0], dict):
         raise Malformed(f"an event has no list of choices: {excerpt(payload)}")
-    return choice_event(choices[0], usage)
+    return choice_event(choices[0], usage_of(event))
 
 
 def decode(payload: bytes) -> dict[str, Any]:
     """One event as a dict. Raises Malformed for no JSON object and for an error object."""
+    if isinstance(payload, FailureData):
+        raise Malformed(f"error inside the stream: {host_message(payload).strip() or 'no words'}")
     try:
         event = orjson.loads(payload)
     except orjson.JSONDecodeError:
         raise Malformed(f"an event is not JSON: {excerpt(payload)}") from None
     if not isinstance(event, dict):
         raise Malformed(f"an event is not a JSON object: {excerpt(payload)}")
-    if event.get("error"):
-        raise Malformed(f"error inside the stream: {error_message(event['error'])}")
+    if tells_failure(event):
+        raise Malformed(f"error inside the stream: {error_message(event)}")
     return event
 
 
-def choice_event(choice: dict[str, Any], usage: object) -> Event:
-    """What an event says about one of its choices, with the usage that came with it or None."""
-    content = bool(choice.get("text")) or _has_other_content(choice)
-    finish_reason = choice.get("finish_reason") or None
+def require_no_failure(payload: bytes) -> None:
+    """Of data without an end, which may be cut off. Raises Malformed where they tell a failure."""
+    if isinstance(payload, FailureData) or not payload.lstrip().startswith((b"{", b"[")):
+        decode(payload)
+    with contextlib.suppress(orjson.JSONDecodeError):
+        orjson.loads(payload)
+        decode(payload)
+
+
+def choice_event(choice: dict[str, Any], usage: Usage | None) -> Event:
+    """What an event says about one of its choices, with the usage that came with it or None.
+
+    Raises Malformed for an error object.
+    """
+    if choice.get("error"):
+        raise Malformed(f"error inside the stream: {error_message(choice['error'])}")
+    delta = choice.get("delta") or choice.get("message")
+    content, is_reasoning = bool(choice.get("text")), False
+    if not content:
+        content, is_reasoning = _delta_output(delta)
+    content = content or bool(choice.get("token_ids"))
+    finish_reason = finish_of(choice.get("finish_reason"))
     if content and finish_reason is None and usage is None:
-        return TOKEN
-    return Event(
-        content, True, None if finish_reason is None else str(finish_reason), usage_of(usage)
-    )
+        return REASONING if is_reasoning else TOKEN
+    is_role = not content and isinstance(delta, dict) and bool(delta.get("role"))
+    return Event(content, not is_role, finish_reason, usage, is_reasoning)
 
 
-def _has_other_content(choice: dict[str, Any]) -> bool:
-    delta = choice.get("delta")
-    if isinstance(delta, dict) and any(delta.get(name) for name in _DELTA_CONTENT):
-        return True
-    return bool(choice.get("token_ids"))
+def finish_of(reason: object) -> str | None:
+    """A finish reason in one word, None where the choice goes on: some hosts send an object."""
+    if isinstance(reason, dict):
+        reason = reason.get("type") or reason.get("reason") or error_message(reason)
+    if not reason or (isinstance(reason, str) and reason.strip().lower() in _NO_FINISHES):
+        return None
+    return str(reason)
 
 
-def usage_of(usage: object) -> Usage | None:
-    """The counts of a usage object; None for anything else."""
+def _delta_output(delta: object) -> tuple[bool, bool]:
+    """Whether a delta brings output, and whether that is reasoning alone."""
+    if not isinstance(delta, dict):
+        return _brings_output(delta), False
+    if delta.get("content") and isinstance(delta["content"], str):
+        return True, False
+    if delta.get("tool_calls"):
+        return True, False
+    names = [name for name, value in delta.items() if _is_output(name) and _brings_output(value)]
+    return bool(names), bool(names) and all(_is_of_reasoning(name, delta) for name in names)
+
+
+def _is_of_reasoning(name: str, delta: dict[str, Any]) -> bool:
+    kinds = [name.lower()]
+    if isinstance(delta[name], list):
+        kinds = [str(part.get("type")) for part in delta[name] if isinstance(part, dict)] or kinds
+    return all(any(word in kind for word in _REASONING) for kind in kinds)
+
+
+def _is_output(name: str) -> bool:
+    return name not in _LABELS and not name.endswith("_id")
+
+
+def _brings_output(value: object) -> bool:
+    """Whether there is a text anywhere in it, but for those that only label it."""
+    if isinstance(value, dict):
+        return any(_is_output(name) and _brings_output(each) for name, each in value.items())
+    if isinstance(value, list):
+        return any(map(_brings_output, value))
+    return isinstance(value, str) and value != ""
+
+
+def usage_of(event: dict[str, Any]) -> Usage | None:
+    """The token counts that came with an event, or None."""
+    usage = event.get("usage")
+    groq = event.get("x_groq")
+    if usage is None and isinstance(groq, dict):
+        usage = groq.get("usage")
     if not isinstance(usage, dict):
         return None
     details = usage.get("prompt_tokens_details")
+    prompt, output = _told(usage.get("prompt_tokens")), _told(usage.get("completion_tokens"))
     return Usage(
-        prompt_tokens=_count(usage.get("prompt_tokens")),
+        prompt_tokens=prompt,
         cached_tokens=_count(details.get("cached_tokens")) if isinstance(details, dict) else None,
-        output_tokens=_count(usage.get("completion_tokens")),
+        output_tokens=output,
+        reasoning_tokens=_reasoning(usage, prompt, output),
     )
+
+
+def _reasoning(usage: dict[str, Any], prompt: int | None, output: int | None) -> int:
+    details = usage.get("completion_tokens_details")
+    told = details if isinstance(details, dict) else usage
+    reasoning = _told(told.get("reasoning_tokens")) or 0
+    # Some hosts count it beside the completion, which only their total tells.
+    is_beside = _told(usage.get("total_tokens")) == (prompt or 0) + (output or 0) + reasoning
+    return 0 if is_beside else reasoning
+
+
+def _told(value: object) -> int | None:
+    """As `_count`, of a number that may stand in quotes."""
+    return int(value) if isinstance(value, str) and value.strip().isdecimal() else _count(value)
 
 
 def _count(value: object) -> int | None:
     """A token count, or None: a host that does not know must not look like one that says 0."""
+    if isinstance(value, float) and value.is_integer():
+        value = int(value)
     return value if type(value) is int and value >= 0 else None

@@ -1,9 +1,20 @@
 """Server-Sent Events, incrementally: bytes in, payloads of events out."""
 
-from loadgen.client.failures import Malformed
+import re
+
+import orjson
+
+from loadgen.client.failures import Malformed, tells_failure
 
 MAX_EVENT_BYTES = 4 * 1024 * 1024
+MAX_STRAY_BYTES = 4096
 _BOM = b"\xef\xbb\xbf"
+_FAILING = re.compile(rb"error|fail|exception", re.IGNORECASE)
+_FIELDS = (b"data", b"event", b"id", b"retry")
+
+
+class FailureData(bytes):
+    """The words of a host that failed, told by something else than an event's JSON."""
 
 
 class EventStream:
@@ -11,10 +22,20 @@ class EventStream:
 
     Follows the WHATWG event stream grammar on bytes: chunks may be cut anywhere, lines end in LF,
     CRLF or CR, an event the stream ends in the middle of is dropped. Events without data and the
-    fields event, id and retry say nothing in this protocol and are skipped.
+    fields id and retry say nothing in this protocol and are skipped. An event named after an error,
+    a field `error`, and a line that is a JSON object of an error give FailureData.
     """
 
-    __slots__ = ("_after_cr", "_begun", "_data", "_max_event_bytes", "_partial", "_size")
+    __slots__ = (
+        "_after_cr",
+        "_begun",
+        "_data",
+        "_is_failing",
+        "_max_event_bytes",
+        "_partial",
+        "_size",
+        "_stray",
+    )
 
     def __init__(self, max_event_bytes: int = MAX_EVENT_BYTES) -> None:
         self._max_event_bytes = max_event_bytes
@@ -22,7 +43,8 @@ class EventStream:
         self._data: list[bytes] = []
         self._size = 0
         self._after_cr = False
-        self._begun = False
+        self._begun = self._is_failing = False
+        self._stray = bytearray()
 
     def feed(self, chunk: bytes) -> list[bytes]:
         """The payloads `chunk` completes.
@@ -34,7 +56,12 @@ class EventStream:
     @property
     def at_event(self) -> bool:
         """Whether the next byte is the first of an event."""
-        return not (self._partial or self._data or self._after_cr)
+        return not (self._partial or self._data or self._after_cr or self._is_failing)
+
+    @property
+    def stray(self) -> bytes:
+        """The first lines that are no fields of an event."""
+        return bytes(self._stray)
 
     def _whole_events(self, chunk: bytes) -> list[bytes] | None:
         """The usual chunk, one or more complete one-line events, without looking at each line."""
@@ -52,21 +79,31 @@ class EventStream:
         events = []
         for line in self._lines(chunk):
             if line:
-                self._take(line)
-            else:
-                payload = b"\n".join(self._data)
-                if payload:
-                    events.append(payload)
-                self._data.clear()
-                self._size = 0
+                events += self._take(line)
+                continue
+            payload = b"\n".join(self._data)
+            if payload or self._is_failing:
+                events.append(FailureData(payload) if self._is_failing else payload)
+            self._data.clear()
+            self._size, self._is_failing = 0, False
         return events
 
-    def _take(self, line: bytes) -> None:
+    def _take(self, line: bytes) -> list[bytes]:
+        """Take in a line; the failure that it tells by itself."""
         name, _, value = line.partition(b":")
         self._bound(len(line))
         if name == b"data":
             self._size += len(line) + 1
             self._data.append(value.removeprefix(b" "))
+        elif name == b"event":
+            self._is_failing = _FAILING.search(value) is not None
+        elif name.strip().lower() == b"error":
+            return [FailureData(value)]
+        elif _is_failure(line):
+            return [FailureData(line)]
+        elif not any(field.startswith(name) for field in _FIELDS):  # nor a comment, nor cut off
+            self._stray += (line + b"\n")[: MAX_STRAY_BYTES - len(self._stray)]
+        return []
 
     def _lines(self, chunk: bytes) -> list[bytes]:
         """The lines `chunk` completes; what follows the last line end is kept."""
@@ -90,3 +127,13 @@ class EventStream:
     def _bound(self, pending_bytes: int) -> None:
         if self._size + pending_bytes > self._max_event_bytes:
             raise Malformed(f"an event of more than {self._max_event_bytes} bytes without an end")
+
+
+def _is_failure(line: bytes) -> bool:
+    if not line.startswith(b"{"):
+        return False
+    try:
+        event = orjson.loads(line)
+    except orjson.JSONDecodeError:
+        return False
+    return isinstance(event, dict) and tells_failure(event)

@@ -9,14 +9,34 @@ from loadgen.client.client import StreamingClient
 from loadgen.client.exchange import Exchange
 from loadgen.client.settings import ClientSettings
 
-# What an exchange must say: exact values, and of the error a part. The times of tokens are in
-# `test_their_times`, as a busy machine delays them.
+# What an exchange must say: exact values, and of the error a part. `near` has times in ms, of which
+# a busy machine may make more.
 RIGHT: dict[str, dict[str, Any]] = {
+    "usage-first-and-last": {"outcome": "ok", "tokens": 3, "near": {"tpot_ms": 30}},
+    "reasoning-in-other-fields": {
+        "outcome": "ok",
+        "tokens": 5,
+        "near": {"ttft_ms": 50, "tpot_ms": 82},
+    },
     "slo-of-a-figure-nobody-has": {"outcome": "ok", "tokens": 4, "output_tokens": None},
-    "missing-usage-unsaid": {"outcome": "ok", "tokens": 4, "output_tokens": None},
+    "given-up-by-another-word": {
+        "outcome": "truncated",
+        "error": "insufficient_system_resource",
+        "tokens": 2,
+    },
     "user-waits-for-the-body-to-end": {"outcome": "ok", "tokens": 4, "output_tokens": 4},
+    "hosts-words-lost": {"outcome": "malformed", "error": "CUDA out of memory", "tokens": 1},
+    "error-event-then-stop": {"outcome": "malformed", "error": "CUDA out of memory", "tokens": 1},
+    "hidden-reasoning-in-tpot": {"outcome": "ok", "output_tokens": 104, "near": {"tpot_ms": 20}},
+    "redirect-without-its-target": {
+        "outcome": "http_error",
+        "error": "HTTP 301: redirects to https://llm.example/v1/completions",
+    },
+    "space-behind-done": {"outcome": "ok", "tokens": 4, "output_tokens": 4},
+    "missing-usage-unsaid": {"outcome": "ok", "tokens": 4, "output_tokens": None},
 }
 CHAT = {"usage-first-and-last", "reasoning-in-other-fields"}
+SLACK_MS = 25.0
 
 
 async def ask(url: str, name: str) -> Exchange:
@@ -28,17 +48,24 @@ async def ask(url: str, name: str) -> Exchange:
 
 
 def told(exchange: Exchange) -> dict[str, Any]:
+    first_s = (exchange.first_token_at or 0.0) - (exchange.sent_at or 0.0)
     return {
         "outcome": exchange.outcome,
         "error": exchange.error,
         "tokens": len(exchange.token_times),
         "output_tokens": exchange.output_tokens,
+        "ttft_ms": first_s * 1000,
+        "tpot_ms": exchange.tpot_ms,
     }
 
 
 @pytest.mark.parametrize("name", RIGHT)
 async def test_a_reply_is_told_as_what_it_is(replays: ReplayHost, name: str) -> None:
     seen = told(await ask(replays.url_of(name), name))
-    right = {"error": "", **RIGHT[name]}
-    assert right.pop("error") in seen["error"]
+    right = {"error": "", "near": {}, **RIGHT[name]}
+    near, error = right.pop("near"), right.pop("error")
+    assert error in seen["error"]
+    assert bool(error) == bool(seen["error"])
     assert {key: seen[key] for key in right} == right
+    for key, value_ms in near.items():
+        assert value_ms - 1 <= seen[key] <= value_ms + SLACK_MS

@@ -88,6 +88,8 @@ def meaning(body: bytes) -> dict[str, Any]:
                 exchange.close(1.0)
                 break
             exchange.take(payload, 1.0)
+        else:
+            exchange.end_of_body(1.0)
     except Malformed as error:
         failure = error
     if failure is None and exchange.complete:

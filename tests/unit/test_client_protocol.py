@@ -6,7 +6,7 @@ import orjson
 import pytest
 
 from loadgen.client.failures import Malformed
-from loadgen.client.protocol import TOKEN, Usage, interpret, request_body
+from loadgen.client.protocol import REASONING, TOKEN, Usage, interpret, request_body
 from loadgen.client.settings import ClientSettings
 
 
@@ -61,13 +61,22 @@ def test_extra_fields_win_and_those_of_the_request_last() -> None:
         choice(text=" "),
         choice(text="", token_ids=[5]),
         choice(delta={"content": "a"}),
-        choice(delta={"content": "", "reasoning_content": "a"}),
-        choice(delta={"reasoning": "a"}),
         choice(delta={"content": None, "tool_calls": [{"index": 0}]}),
     ],
 )
 def test_output_in_any_form_is_content(payload: bytes) -> None:
     assert interpret(payload) is TOKEN
+
+
+@pytest.mark.parametrize(
+    "payload",
+    [
+        choice(delta={"content": "", "reasoning_content": "a"}),
+        choice(delta={"reasoning": "a"}),
+    ],
+)
+def test_reasoning_is_content_told_apart(payload: bytes) -> None:
+    assert interpret(payload) is REASONING
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,370 @@
+"""What a whole body says, in the many ways in which hosts say it."""
+
+import asyncio
+import json
+import time
+from typing import Any
+
+import pytest
+from behaviours import DONE, REPLY, SECRET, delta, event, token, usage
+from hypothesis import given
+from hypothesis import settings as tries
+from hypothesis import strategies as st
+
+from loadgen.client.client import ReplySink, StreamingClient
+from loadgen.client.exchange import GOOD_FINISHES, Exchange
+from loadgen.client.failures import Truncated
+from loadgen.client.settings import ClientSettings
+from loadgen.client.transport import BROKEN_BODY, Head, Sink
+
+STREAM = Head(200, "text/event-stream")
+WORDS = "CUDA out of memory"
+
+
+class Whole:
+    """A transport whose reply is at once there, and cut off where `is_broken`."""
+
+    def __init__(self, body: bytes, head: Head, is_broken: bool) -> None:
+        self._body, self._head, self._is_broken = body, head, is_broken
+
+    async def post(self, body: bytes, sink: Sink, timeout_s: float = 0.0) -> None:
+        sink.begin(self._head)
+        if sink.feed(self._body, time.perf_counter()):
+            return
+        if self._is_broken:
+            raise Truncated(BROKEN_BODY)
+
+    async def warm(self, connections: int) -> None:
+        return
+
+
+def said(*parts: bytes, head: Head = STREAM, is_broken: bool = False, **settings: Any) -> Exchange:
+    async def stream() -> Exchange:
+        exchange = Exchange()
+        transport = Whole(b"".join(parts), head, is_broken)
+        options = ClientSettings(url="http://h", model="m", **settings)
+        async with StreamingClient(options, transport) as client:
+            await client.stream("hi", 3, exchange)
+        return exchange
+
+    return asyncio.run(stream())
+
+
+def counts(**told: Any) -> bytes:
+    return event(choices=[], usage=told)
+
+
+FINISHES: dict[str, list[Any]] = {
+    "ok": [
+        *("stop", "STOP", "length", "MAX_TOKENS", "max-tokens", "eos_token", "end_turn"),
+        *("tool_calls", "Stop Sequence", {"type": "stop"}, {"type": "length", "length": 3}),
+    ],
+    "truncated": [
+        *("abort", "ABORT", "error", "cancelled", "timeout", "insufficient_system_resource"),
+        *("null", "NULL", "None", "", "not_finished", "whatever comes next", 7),
+        *({"type": "abort"}, {"type": None}, {"reason": "cancelled"}, {}, None),
+    ],
+}
+
+
+@pytest.mark.parametrize(
+    ("outcome", "reason"),
+    [(outcome, reason) for outcome in FINISHES for reason in FINISHES[outcome]],
+)
+def test_only_a_known_good_finish_is_ok(outcome: str, reason: Any) -> None:
+    last = event(choices=[{"text": "", "finish_reason": reason}])
+    assert said(*REPLY[:2], last, usage(), DONE).outcome == outcome
+
+
+def test_who_gave_up_did_so_whatever_a_gateway_adds() -> None:
+    assert said(*REPLY[:2], token("", "abort"), token("", "stop"), DONE).outcome == "truncated"
+
+
+RUNNING: dict[str, Any] = {"usage": {"prompt_tokens": 7, "completion_tokens": 1}}
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        (*REPLY[:2], usage()),
+        (*REPLY[:2], usage(), DONE),
+        (token("a", "null", **RUNNING), token("b", "null", **RUNNING)),
+        (token("a", "None", **RUNNING), DONE),
+        REPLY,
+    ],
+)
+@pytest.mark.parametrize("is_broken", [False, True])
+def test_a_reply_without_its_end_is_not_ok(body: tuple[bytes, ...], is_broken: bool) -> None:
+    assert said(*body, is_broken=is_broken).outcome == "truncated"
+
+
+def test_usage_before_the_finish_is_enough_where_the_body_ended_well() -> None:
+    assert said(*REPLY[:2], usage(), REPLY[2]).outcome == "ok"
+    assert said(*REPLY[:2], usage(), REPLY[2], is_broken=True).outcome == "truncated"
+
+
+ENDS = {
+    "space": b"data: [DONE] \n\n",
+    "tab": b"data:\t[DONE]\n\n",
+    "none": b"data:[DONE]\n\n",
+    "quotes": b'data: "[DONE]"\n\n',
+    "small": b"data: [done]\n\n",
+    "one line end": b"data: [DONE]\n",
+    "no line end": b"data: [DONE]",
+    "an id and a comment": b": bye\nid: 9\ndata: [DONE]\n\n",
+    "a name": b"event: done\ndata: [DONE]\n\n",
+    "CR": b"data: [DONE]\r\r",
+}
+
+
+@pytest.mark.parametrize("name", ENDS)
+def test_done_may_be_written_in_many_ways(name: str) -> None:
+    exchange = said(*REPLY, ENDS[name])
+    assert (exchange.outcome, len(exchange.token_times)) == ("ok", 3)
+
+
+@pytest.mark.parametrize("line_end", [b"\n", b"\r\n", b"\r"])
+@pytest.mark.parametrize("start", [b"", b"\xef\xbb\xbf", b": hello\n\n", b"retry: 9\n\n"])
+def test_lines_may_end_and_begin_as_the_standard_has_it(start: bytes, line_end: bytes) -> None:
+    body = (start + b"".join((*REPLY, usage(), DONE))).replace(b"\n", line_end)
+    exchange = said(body)
+    assert (exchange.outcome, exchange.output_tokens, len(exchange.token_times)) == ("ok", 3, 3)
+
+
+ERROR = json.dumps({"message": WORDS, "code": 500})
+TOLD: dict[str, str] = {
+    "event": f"event: error\ndata: {ERROR}\n\n",
+    "event in capitals": f"event: Error\ndata: {WORDS}\n\n",
+    "event of a provider": f"event: response.failed\ndata: {ERROR}\n\n",
+    "event without its end": f"event: error\ndata: {ERROR}",
+    "field": f"error: {ERROR}\n\n",
+    "object": f'data: {{"object":"error","message":"{WORDS}"}}\n\n',
+    "type": f'data: {{"type":"error","text":"{WORDS}"}}\n\n',
+    "detail": f'data: {{"detail":"{WORDS}"}}\n\n',
+    "message": f"data: {ERROR}\n\n",
+    "msg": f'data: {{"code":1302,"msg":"{WORDS}"}}\n\n',
+    "both": f'data: {{"error":"Internal Server Error","message":"{WORDS}"}}\n\n',
+    "error_msg": f'data: {{"error_code":336,"error_msg":"{WORDS}"}}\n\n',
+    "error": f'data: {{"error":{{"message":"{WORDS}"}}}}\n\n',
+    "error in a choice": f'data: {{"choices":[{{"error":{{"message":"{WORDS}"}}}}]}}\n\n',
+    "error beside a choice": f'data: {{"choices":[{{"text":""}}],"error":"{WORDS}"}}\n\n',
+    "x_groq": f'data: {{"choices":[{{"delta":{{}}}}],"x_groq":{{"error":"{WORDS}"}}}}\n\n',
+    "text": f"data: {WORDS}\n\n",
+    "JSON text": f'data: "{WORDS}"\n\n',
+    "JSON list": f'data: [{{"error":"{WORDS}"}}]\n\n',
+    "JSON line": f'{{"error":"{WORDS}"}}\n',
+}
+UNREAD: dict[str, str] = {
+    "JSON without line end": f'{{"error":{{"message":"{WORDS}"}}}}',
+    "JSON in lines": json.dumps({"error": {"message": WORDS}}, indent=1),
+    "HTML": f"<html>\n<head><title>502 {WORDS}</title></head>\n<body></body>\n</html>\n",
+    "plain": f"Internal Server Error: {WORDS}\n",
+}
+
+
+@pytest.mark.parametrize("name", TOLD)
+@pytest.mark.parametrize("end", [b"", DONE, token("", "stop") + usage() + DONE])
+def test_a_failure_is_one_in_whatever_form_it_is_told(name: str, end: bytes) -> None:
+    exchange = said(REPLY[0], TOLD[name].encode() + (b"\n\n" + end if end else b""))
+    assert (exchange.outcome, len(exchange.token_times)) == ("malformed", 1)
+    assert WORDS in exchange.error
+
+
+@pytest.mark.parametrize("name", [*TOLD, *UNREAD])
+@pytest.mark.parametrize("is_broken", [False, True])
+@pytest.mark.parametrize("start", [b"", REPLY[0]])
+def test_the_words_of_the_host_are_told(name: str, is_broken: bool, start: bytes) -> None:
+    exchange = said(start, (TOLD | UNREAD)[name].encode(), is_broken=is_broken)
+    assert exchange.outcome in ("malformed", "truncated")
+    assert WORDS in exchange.error
+
+
+@pytest.mark.parametrize("before", [*range(378, 402), 2380])
+def test_a_key_inside_unexpected_data_is_masked_whole(before: int) -> None:
+    body = b"data: " + b"x" * before + SECRET.encode() + b"\n\n"
+    exchange = said(body, headers={"Authorization": f"Bearer {SECRET}"})
+    assert exchange.outcome == "malformed"
+    assert SECRET[:7] not in exchange.error
+
+
+BODIES: dict[str, tuple[str, str]] = {
+    "application/json": (f'{{"error":{{"message":"{WORDS}"}}}}', WORDS),
+    "application/json; charset=utf-8": (f'{{"detail":"{WORDS}"}}', WORDS),
+    "application/problem+json": (f'{{"title":"x","detail":"{WORDS}"}}', WORDS),
+    "application/x-ndjson": (f'{{"status":1}}\n{{"error":"{WORDS}"}}\n', WORDS),
+    "text/html": (f"<html><title>{WORDS}</title><body>x</body></html>", WORDS),
+    "text/plain": (WORDS, WORDS),
+    "": (WORDS, WORDS),
+    "text/css": ("", "does a proxy drop `stream`?"),
+}
+
+
+@pytest.mark.parametrize("kind", BODIES)
+@pytest.mark.parametrize("is_broken", [False, True])
+def test_a_body_that_is_no_stream_is_read(kind: str, is_broken: bool) -> None:
+    body, words = BODIES[kind]
+    exchange = said(body.encode(), head=Head(200, kind), is_broken=is_broken)
+    assert exchange.outcome == "malformed"
+    assert "not an event stream" in exchange.error
+    assert words in exchange.error
+
+
+BENIGN = (
+    event(type="ping"),
+    event(choices=[], prompt_filter_results=[{"index": 0}]),
+    event(choices=[], error=None, x_groq={"id": "r", "usage": None}),
+    b"event: ping\ndata: {}\n\n",
+    b": OPENROUTER PROCESSING\n\n",
+    b"event: message\n\n",
+    b"note: unknown fields are skipped\n\n",
+)
+
+
+@pytest.mark.parametrize("benign", BENIGN)
+def test_what_tells_no_failure_changes_nothing(benign: bytes) -> None:
+    exchange = said(benign, *(part + benign for part in (*REPLY, usage())), DONE)
+    assert (exchange.outcome, exchange.error, len(exchange.token_times)) == ("ok", "", 3)
+
+
+OUTPUT: list[dict[str, Any]] = [
+    {"content": "a"},
+    {"content": [{"type": "text", "text": "a"}]},
+    {"content": [{"type": "thinking", "thinking": [{"type": "text", "text": "a"}]}]},
+    {"reasoning_content": "a"},
+    {"reasoning": "a"},
+    {"reasoning": {"content": "a"}},
+    {"content": "", "reasoning_details": [{"type": "reasoning.text", "text": "a"}]},
+    {"thinking": "a"},
+    {"thought": "a"},
+    {"content": None, "function_call": {"name": "f", "arguments": ""}},
+    {"function_call": {"arguments": "{"}},
+    {"tool_calls": [{"index": 0, "function": {"arguments": "{"}}]},
+    {"audio": {"id": "a1", "data": "AAAA"}},
+    {"audio": {"transcript": "a"}},
+    {"refusal": "a"},
+    {"role": "assistant", "content": "a"},
+    {"a_field_of_next_year": "a"},
+]
+NO_OUTPUT: list[dict[str, Any]] = [
+    {"role": "assistant"},
+    {"role": "assistant", "content": "", "reasoning_content": None, "refusal": None},
+    {"content": [], "tool_calls": [], "function_call": {}},
+    {"content": [{"type": "text", "text": ""}]},
+    {"reasoning_details": [{"type": "reasoning.text", "text": "", "signature": "x", "index": 0}]},
+    {"role": "assistant", "content": "", "annotations": [{"title": "x"}], "tool_call_id": "x"},
+]
+
+
+@pytest.mark.parametrize("brought", OUTPUT)
+def test_any_field_that_brings_a_text_is_output(brought: dict[str, Any]) -> None:
+    exchange = said(delta(role="assistant"), delta(**brought), delta("stop"), DONE)
+    assert (exchange.outcome, len(exchange.token_times)) == ("ok", 1)
+
+
+@pytest.mark.parametrize("brought", NO_OUTPUT)
+def test_a_field_that_only_labels_is_none(brought: dict[str, Any]) -> None:
+    exchange = said(delta(**brought), delta("stop"), DONE)
+    assert (exchange.outcome, len(exchange.token_times)) == ("ok", 0)
+
+
+COUNTS: list[tuple[bytes, tuple[int | None, int | None]]] = [
+    (counts(prompt_tokens=7, completion_tokens=3), (7, 3)),
+    (counts(prompt_tokens=7.0, completion_tokens=3.0), (7, 3)),
+    (counts(prompt_tokens="7", completion_tokens="3"), (7, 3)),
+    (counts(prompt_tokens=7, completion_tokens=None), (7, None)),
+    (counts(prompt_tokens=-1, completion_tokens=2.5), (None, None)),
+    (counts(prompt_tokens=True, completion_tokens="three"), (None, None)),
+    (event(choices=[], x_groq={"usage": {"prompt_tokens": 7, "completion_tokens": 3}}), (7, 3)),
+    (event(choices=[], x_groq=None), (None, None)),
+]
+
+
+@pytest.mark.parametrize(("told", "known"), COUNTS)
+def test_counts_are_read_where_they_are_whole(
+    told: bytes, known: tuple[int | None, int | None]
+) -> None:
+    exchange = said(*REPLY, told, DONE)
+    assert (exchange.prompt_tokens, exchange.output_tokens) == known
+    assert exchange.outcome == "ok"
+
+
+def test_more_cached_tokens_than_the_prompt_has_are_left_out_and_told() -> None:
+    exchange = said(*REPLY, usage(prompt_tokens_details={"cached_tokens": 11}), DONE)
+    assert (exchange.outcome, exchange.cached_tokens) == ("ok", None)
+    assert "11 cached of 7 prompt tokens" in exchange.error
+
+
+def tpot_of(
+    reasoning: int, texts: int, prefix: int, tokens: int, **more: Any
+) -> tuple[float | None, Exchange]:
+    """Of a stream that brings an event every 20 ms: `prefix` of reasoning, then `texts`."""
+    exchange, times = Exchange(), iter(range(1, 10_000))
+    sink = ReplySink(exchange)
+    sink.begin(STREAM)
+    for part in [delta(reasoning_content="h")] * prefix + [delta(content="a")] * texts:
+        sink.feed(part, next(times) * 0.02)
+    told = {
+        "completion_tokens": tokens,
+        "completion_tokens_details": {"reasoning_tokens": reasoning},
+    }
+    sink.feed(delta("stop") + event(choices=[], usage={"prompt_tokens": 9, **told, **more}), 999.0)
+    return exchange.tpot_ms, exchange
+
+
+def test_reasoning_that_is_kept_back_is_in_no_time_per_token() -> None:
+    assert tpot_of(100, 4, 0, 104)[0] == pytest.approx(20)
+    assert tpot_of(100, 4, 100, 104)[0] == pytest.approx(20)
+    assert tpot_of(100, 104, 0, 104)[0] == pytest.approx(20)  # in the text
+    assert tpot_of(0, 4, 0, 4)[0] == pytest.approx(20)
+    assert tpot_of(1000, 40, 10, 1040)[0] is None  # a summary
+    assert tpot_of(100, 26, 25, 204)[0] == pytest.approx(20 * 50 / 203)  # four tokens an event
+    assert tpot_of(100, 1, 0, 101)[0] is None
+    assert tpot_of(100, 4, 0, 4, total_tokens=113)[0] == pytest.approx(20)  # counted beside
+    assert tpot_of(100, 4, 0, 104)[1].output_tokens == 104
+
+
+@pytest.mark.parametrize("last", [3, 4, 30])
+def test_a_usage_that_does_not_run_along_proves_no_token(last: int) -> None:
+    def role(count: int) -> bytes:
+        choice = {"delta": {"role": "assistant", "content": ""}, "finish_reason": None}
+        return event(choices=[choice], usage={"prompt_tokens": 7, "completion_tokens": count})
+
+    finish = event(
+        choices=[{"delta": {}, "finish_reason": "stop"}],
+        usage={"prompt_tokens": 7, "completion_tokens": last},
+    )
+    tokens = [delta(content=text) for text in "abc"]
+    assert len(said(role(0), *tokens, finish, DONE).token_times) == 3
+    assert len(said(role(1), *tokens, finish, DONE).token_times) == 3
+    assert len(said(role(0), finish, DONE).token_times) == 0
+
+
+PIECES = st.sampled_from(
+    [
+        *((REPLY[0], token("", "null"), b": x\n\n", usage()), (DONE, token("", "abort"))),
+        (token("", "stop"), token("", "LENGTH"), token("", "odd"), *BENIGN),
+        tuple(text.encode() + b"\n\n" for text in TOLD.values()),
+    ]
+).flatmap(st.sampled_from)
+
+
+@tries(max_examples=300, deadline=None)
+@given(st.lists(PIECES, max_size=8), st.booleans())
+def test_a_reply_is_ok_exactly_when_it_is_complete(parts: list[bytes], is_broken: bool) -> None:
+    finish, is_counted, is_closed, has_failed = "", False, False, False
+    failures = {text.encode() + b"\n\n" for text in TOLD.values()}
+    for part in parts:
+        if part == DONE or part in failures:
+            has_failed, is_closed = part != DONE, is_closed or part == DONE
+            break
+        for reason in ("stop", "LENGTH", "odd", "abort"):
+            if f'"finish_reason": "{reason}"'.encode() in part and finish not in ("odd", "abort"):
+                finish = reason
+        is_counted = is_counted or part == usage()
+        is_closed = is_closed or (part == usage() and finish != "")
+    is_closed = is_closed or (is_counted and not is_broken)
+    is_good = finish.lower() in GOOD_FINISHES and is_closed and not has_failed
+    exchange = said(*parts, is_broken=is_broken)
+    assert (exchange.outcome == "ok") == is_good
+    assert bool(exchange.error) != is_good
+    assert "fault in the client" not in exchange.error
