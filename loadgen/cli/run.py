@@ -3,8 +3,14 @@
 import argparse
 from typing import Any
 
-from loadgen.launch.arguments import parse_run, run_parser
+from loadgen.launch.arguments import RunArguments, parse_run, run_parser
+from loadgen.launch.configured import value_of
 from loadgen.launch.locust_command import run_locust
+from loadgen.targets.hardware import require_free
+from loadgen.targets.settings import LOOPBACK
+
+WEB_PORT = "8089"
+"""Locust's own default."""
 
 
 def run_command(command: str, arguments: list[str]) -> int:
@@ -12,6 +18,8 @@ def run_command(command: str, arguments: list[str]) -> int:
     if "-h" in arguments or "--help" in arguments:
         return _help(command)
     run = parse_run(command, arguments)
+    if command == "ui":
+        require_page_port(run)
     if not run.targets:
         return run_locust(command, run)
     from loadgen.launch.supervised import run_supervised
@@ -29,6 +37,14 @@ def _help(command: str) -> int:
     print(parser.format_help().strip())
     print("\nAny other option goes to Locust: -u USERS, -r SPAWN_RATE, -t TIME, --processes N …")
     return 0
+
+
+def require_page_port(run: RunArguments) -> None:
+    """Raise UsageError where Locust's page cannot have its port."""
+    port = value_of(run.rest, "web-port", "-P") or WEB_PORT
+    host = value_of(run.rest, "web-host") or LOOPBACK
+    if port.isdecimal() and 0 < int(port) < 65536:
+        require_free("0.0.0.0" if host == "*" else host, int(port), "--web-host or --web-port")
 
 
 class _PlainParser(argparse.ArgumentParser):

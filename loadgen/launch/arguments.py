@@ -89,7 +89,9 @@ def run_parser(command: str) -> argparse.ArgumentParser:
         description="FILE is a locustfile or the name of a shipped one (default: unordered).",
         allow_abbrev=False,
     )
-    parser.add_argument("--host", help="a running OpenAI-compatible server, e.g. http://host:8000")
+    parser.add_argument(
+        "--host", "-H", help="a running OpenAI-compatible server, e.g. http://host:8000"
+    )
     parser.add_argument(
         "--target",
         metavar=names,

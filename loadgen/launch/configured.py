@@ -47,6 +47,19 @@ def setting(words: Sequence[str], name: str) -> str | None:
     return next((str(each[name]) for _, each in settings_of(words) if each.get(name)), None)
 
 
+def value_of(words: Sequence[str], name: str, short: str = "") -> str | None:
+    """What the command line says last of an option, else `setting`."""
+    given = setting(words, name)
+    for word, after in pairwise([*words, ""]):
+        if word == f"--{name}" or (short and word == short):
+            given = after
+        elif word.startswith(f"--{name}="):
+            given = word.partition("=")[2]
+        elif short and word.startswith(short):
+            given = word[len(short) :]
+    return given
+
+
 def is_on(words: Sequence[str], name: str) -> bool:
     """Whether a flag is set."""
     return (setting(words, name) or "").lower() in ("true", "1", "yes")

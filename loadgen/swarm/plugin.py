@@ -13,7 +13,7 @@ import gevent
 from locust import events
 from locust.runners import WorkerRunner
 
-from loadgen.errors import KvswarmError
+from loadgen.errors import KvswarmError, UsageError
 from loadgen.swarm.engine import Engine
 from loadgen.swarm.leading.clock_offset import ClockOffset
 from loadgen.swarm.leading.follower import Follower
@@ -23,10 +23,12 @@ from loadgen.swarm.leading.preparation import check_offline, sends_batches
 from loadgen.swarm.leading.supervisor import Supervisor
 from loadgen.swarm.leading.worker_registry import RunWorkers, WorkerRegistry
 from loadgen.swarm.options.flags import add_options
+from loadgen.swarm.options.ours import no_users
 from loadgen.swarm.options.swarm_options import default_users, own_options
 from loadgen.swarm.process import end_forked_workers
 from loadgen.swarm.sending.plan import CLOCK, CLOCK_OFFSET, DELTA, DRAIN, DRAINED, PLAN, SPENT
 from loadgen.swarm.sending.stage import Stage
+from loadgen.swarm.user import AsyncUser
 
 CHECK_VARIABLE = "KVSWARM_CHECK"
 """Set by `kvswarm run` to have everything checked that needs no host, and nothing started.
@@ -98,6 +100,7 @@ def _lead(environment: Any, runner: Any, web_ui: Any) -> None:
         )
 
         prepare_before_swarm(leader, web_ui)
+    _or_exit(environment, partial(_require_users, environment))
     _or_exit(environment, partial(_open_dashboards, leader))
     if web_ui is None or environment.parsed_options.autostart:
         _or_exit(environment, partial(_prepare, environment, leader))
@@ -146,6 +149,17 @@ def _or_exit(environment: Any, step: Callable[[], None]) -> None:
         Engine.close_process()
         end_forked_workers(environment)
         sys.exit(error.exit_code)
+
+
+def _require_users(environment: Any) -> None:
+    """Raise UsageError where a directory for a run is named and nobody is there who fills it."""
+    classes = environment.user_classes
+    if environment.parsed_options.out and classes and not any(map(_is_ours, classes)):
+        raise UsageError(no_users(str(environment.parsed_options.locustfile)))
+
+
+def _is_ours(user_class: type) -> bool:
+    return issubclass(user_class, AsyncUser)
 
 
 def _open_dashboards(leader: Leader) -> None:

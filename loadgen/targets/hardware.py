@@ -35,8 +35,8 @@ def free_ports(count: int) -> list[int]:
         return [sock.getsockname()[1] for sock in sockets]
 
 
-def require_free(host: str, port: int) -> int:
-    """`port`, or UsageError when it cannot be listened on."""
+def require_free(host: str, port: int, options: str = "--bind or --port") -> int:
+    """`port`, or UsageError when it cannot be listened on, with the options that choose others."""
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     with socket.socket(family) as sock:
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
@@ -44,7 +44,7 @@ def require_free(host: str, port: int) -> int:
             sock.bind((host, port))
         except OSError as error:
             raise UsageError(
-                f"cannot listen on {host}:{port}: {error.strerror}; choose another --bind or --port"
+                f"cannot listen on {host}:{port}: {error.strerror}; choose another {options}"
             ) from error
     return port
 

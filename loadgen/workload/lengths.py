@@ -3,6 +3,7 @@
 import re
 from collections.abc import Mapping
 from pathlib import Path
+from threading import Thread
 from typing import TYPE_CHECKING, Protocol, Self
 
 from loadgen.errors import UsageError
@@ -11,6 +12,9 @@ if TYPE_CHECKING:
     from tokenizers import Tokenizer
 
 CHARS_PER_TOKEN = 4
+TOKENIZER_JSON = "tokenizer.json"
+HUB_S = 5.0
+"""How long the hub may take to say whether it has a model."""
 
 _HUB_NAME = re.compile(r"[A-Za-z0-9][\w.-]*(/[\w.-]+)?")
 
@@ -49,9 +53,10 @@ class TokenizerTokens:
         path = Path(source).expanduser()
         try:
             if path.exists() or not _HUB_NAME.fullmatch(source):
-                file = path / "tokenizer.json" if path.is_dir() else path
+                file = path / TOKENIZER_JSON if path.is_dir() else path
                 return cls(Tokenizer.from_file(str(file)))
-            return cls(Tokenizer.from_pretrained(source))
+            cached = _loaded_before(source)
+            return cls(Tokenizer.from_file(cached) if cached else Tokenizer.from_pretrained(source))
         except Exception as error:  # the library raises nothing more precise
             reason = " ".join(str(error).split())[:200]
             raise UsageError(
@@ -79,6 +84,50 @@ class TokenizerTokens:
     def _ends(self, text: str) -> list[int]:
         encoding = self._tokenizer.encode(text, add_special_tokens=False)
         return [end for _, end in encoding.offsets]
+
+
+def _loaded_before(name: str) -> str | None:
+    """The file of a model's tokenizer in the hub's cache, None where the hub has it.
+
+    The hub's own client would try for half a minute. Raises LookupError.
+    """
+    from huggingface_hub import constants, get_token, try_to_load_from_cache
+
+    cached = try_to_load_from_cache(name, TOKENIZER_JSON)
+    if isinstance(cached, str):
+        return cached
+    token = get_token()
+    headers = {"Authorization": f"Bearer {token}"} if token else {}
+    refused = "HF_HUB_OFFLINE is set"
+    if not constants.HF_HUB_OFFLINE:
+        url = f"{constants.ENDPOINT}/{name}/resolve/main/{TOKENIZER_JSON}"
+        refused = _refusal_of(url, headers)
+    if refused:
+        raise LookupError(f"it is no file or folder, was not loaded before, and {refused}")
+    return None
+
+
+def _refusal_of(url: str, headers: Mapping[str, str]) -> str:
+    """Why the hub does not give a file, "" where it does; looking for a name may hang."""
+    from urllib.error import HTTPError  # a run that measures nothing starts without them
+    from urllib.request import Request, urlopen
+
+    found = ["the hub does not answer"]
+
+    def ask() -> None:
+        request = Request(url, headers=dict(headers), method="HEAD")
+        try:
+            with urlopen(request, timeout=HUB_S):
+                found.append("")
+        except HTTPError as error:
+            found.append(f"the hub has no such tokenizer (HTTP {error.code})")
+        except OSError as error:
+            found.append(f"the hub cannot be reached ({getattr(error, 'reason', error)})")
+
+    asking = Thread(target=ask, daemon=True)
+    asking.start()
+    asking.join(HUB_S)
+    return found[-1]
 
 
 class MeasuredTokens:

@@ -1,5 +1,6 @@
 """Bad input: one clear line, exit code 2, before any load and with nothing written."""
 
+import socket
 import subprocess
 import sys
 from pathlib import Path
@@ -106,6 +107,47 @@ def test_wrong_commands(tmp_path: Path, arguments: list[str], said: str) -> None
     assert said in done.stderr
     assert "Traceback" not in done.stderr
     assert list(tmp_path.iterdir()) == []
+
+
+PLAIN = """
+from locust import HttpUser, task
+
+class Browser(HttpUser):
+    @task
+    def look(self):
+        self.client.get("/")
+"""
+
+
+@pytest.mark.parametrize("text", [PLAIN, f"import kvswarm{PLAIN}"])
+def test_a_locustfile_without_our_users_is_for_locust(tmp_path: Path, text: str) -> None:
+    file = tmp_path / "plain.py"
+    file.write_text(text)
+    ran = run_swarm("http://127.0.0.1:9", tmp_path / "run", "-t", "1s", file=str(file))
+    assert ran.code == 2
+    assert (
+        ran.output == f"kvswarm: {file} has no users of kvswarm: run it with `locust -f {file}`\n"
+    )
+
+
+@pytest.mark.parametrize("load", [["--target", "vllm"], ["--host", "http://127.0.0.1:9"]])
+def test_a_port_of_the_page_that_is_taken_is_told_before_an_engine_starts(
+    tmp_path: Path, load: list[str]
+) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        done = subprocess.run(
+            [*KVSWARM, "ui", *load, "--web-port", str(port)],
+            capture_output=True,
+            text=True,
+            timeout=TIMEOUT_S,
+            cwd=tmp_path,
+            check=False,
+        )
+    assert done.returncode == 2
+    (line,) = done.stderr.splitlines()
+    assert f"127.0.0.1:{port}" in line
+    assert "--web-port" in line
 
 
 def test_plain_locust_works_too(host: HostProcess, tmp_path: Path) -> None:

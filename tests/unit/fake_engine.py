@@ -86,7 +86,7 @@ def _handler(options: argparse.Namespace) -> type[BaseHTTPRequestHandler]:
         def do_POST(self) -> None:
             body = json.loads(self.rfile.read(int(self.headers.get("Content-Length", 0))) or "{}")
             if self.path == "/v1/completions" and body.get("stream"):
-                self._stream(body["max_tokens"])
+                self._stream(body["max_tokens"], body["prompt"] == "Hi")
             elif self.path == "/v1/completions":
                 self._answer(200, json.dumps(complete(body)))
             elif self.path == "/reset" and not options.no_reset:
@@ -97,13 +97,13 @@ def _handler(options: argparse.Namespace) -> type[BaseHTTPRequestHandler]:
             else:
                 self._answer(404, "")
 
-        def _stream(self, tokens: int) -> None:
-            if next(lives, None) is None:
+        def _stream(self, tokens: int, is_tried: bool) -> None:
+            if not is_tried and next(lives, None) is None:
                 os._exit(7)
             if options.sick:
                 self._answer(500, "")
                 return
-            streamed.tokens += 100
+            streamed.tokens += 0 if is_tried else 100
             self.send_response(200)
             self.send_header("Content-Type", "text/event-stream")
             self.end_headers()

@@ -1,4 +1,9 @@
-from collections.abc import Callable
+import socket
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
 from typing import Any
 
@@ -8,6 +13,7 @@ from hypothesis import strategies as st
 from tokenizers import Regex, Tokenizer, models, pre_tokenizers, processors, trainers
 
 from loadgen.errors import UsageError
+from loadgen.workload import lengths
 from loadgen.workload.lengths import EstimatedTokens, MeasuredTokens, TokenizerTokens, Tokens
 
 TEXT = (
@@ -16,6 +22,24 @@ TEXT = (
     "In 2023, paging came to attention; 48 blocks of sixteen tokens were enough.\n\nWhy? Because."
 )
 DIGITS_ALONE = r"\p{N}| ?\p{L}+| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
+
+
+@contextmanager
+def hub(status: int) -> Iterator[str]:
+    """A hub that has every model, or none."""
+
+    class Hub(BaseHTTPRequestHandler):
+        def do_HEAD(self) -> None:
+            self.send_response(status)
+            self.end_headers()
+
+        def log_message(self, *_: object) -> None:
+            pass
+
+    with HTTPServer(("127.0.0.1", 0), Hub) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        yield f"http://127.0.0.1:{server.server_port}"
+        server.shutdown()
 
 
 def byte_level() -> Tokenizer:
@@ -116,7 +140,9 @@ def test_a_tokenizer_is_found_by_file_folder_or_name(
         return byte_level()
 
     monkeypatch.setattr(Tokenizer, "from_pretrained", download)
-    assert TokenizerTokens.from_path_or_name("some/model").count(TEXT) == expected
+    with hub(200) as url:
+        monkeypatch.setattr("huggingface_hub.constants.ENDPOINT", url)
+        assert TokenizerTokens.from_path_or_name("some/model").count(TEXT) == expected
     assert asked == ["some/model"]
 
 
@@ -165,3 +191,33 @@ def test_an_estimate_is_four_characters_a_token_and_says_so() -> None:
     tokens = EstimatedTokens()
     assert [tokens.count("x" * length) for length in (0, 1, 4, 5)] == [0, 1, 1, 2]
     assert "--tokenizer" in tokens.announcement
+
+
+@pytest.mark.parametrize(
+    ("kind", "said"),
+    [
+        ("says no", r"the hub has no such tokenizer \(HTTP 404\)"),
+        ("is away", "the hub cannot be reached"),
+        ("hangs", "the hub does not answer"),
+    ],
+)
+def test_a_name_that_the_hub_does_not_give_is_told_at_once(
+    kind: str, said: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(lengths, "HUB_S", 0.5 if kind == "hangs" else 30.0)
+    with hub(404) as refusing, socket.create_server(("127.0.0.1", 0)) as silent:
+        away = "http://127.0.0.1:9"
+        hanging = f"http://127.0.0.1:{silent.getsockname()[1]}"
+        url = {"says no": refusing, "hangs": hanging, "is away": away}[kind]
+        monkeypatch.setattr("huggingface_hub.constants.ENDPOINT", url)
+        began = time.monotonic()
+        with pytest.raises(UsageError, match=said) as error:
+            TokenizerTokens.from_path_or_name("no-such/model")
+    assert time.monotonic() - began < 20, "the hub's own client tries for 25 s"
+    assert "\n" not in str(error.value)
+
+
+def test_offline_nobody_is_asked(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
+    with pytest.raises(UsageError, match="HF_HUB_OFFLINE is set"):
+        TokenizerTokens.from_path_or_name("no-such/model")

@@ -3,6 +3,7 @@
 They may stand in Locust's configuration files beside its own, and be what a mistyped one meant.
 """
 
+import sys
 from collections.abc import Collection, Mapping
 from typing import Any
 
@@ -30,13 +31,24 @@ class _OthersSettings:
         return {key: read[key] for key in read if f"--{key.lstrip('-')}" not in hidden}
 
 
+def no_users(file: str) -> str:
+    """What is said of a locustfile that has nothing of ours."""
+    return f"{file} has no users of kvswarm: run it with `locust -f {file}`"
+
+
+def _file() -> str:
+    return sys.argv[sys.argv.index("-f") + 1] if "-f" in sys.argv else "the locustfile"
+
+
 def leave_out(ours: Collection[str]) -> None:
     """Have Locust's parsers from now on pass over these flags in files, and suggest them."""
 
     def prepare(parser: Any, **_: Any) -> None:
         def error(message: str) -> None:
-            known = [*parser._option_string_actions, *ours]
-            parser.exit(2, f"kvswarm: {suggested(message, known)}\n")
+            own = parser._option_string_actions
+            # Whoever imports kvswarm brings the option that we always give.
+            said = suggested(message, [*own, *ours]) if "--out" in own else no_users(_file())
+            parser.exit(2, f"kvswarm: {said}\n")
 
         parser._config_file_parser = _OthersSettings(parser._config_file_parser, parser, ours)
         parser.error = error
