@@ -73,6 +73,7 @@ class Tally:
             waited = (record.latency_ms(name) for record in late)
             self.sketches[name].add_many([each for each in waited if each is not None])
         ok = [row for row in rows if row[0].outcome == "ok"]
+        self._labels["odd_counts"] += sum(1 for record, _ in ok if record.error)
         for name, value in _READERS:
             values = [value(record) for record, _ in ok]
             self.sketches[name].add_many([each for each in values if each is not None])
@@ -207,6 +208,11 @@ class Tally:
     def resends(self) -> int:
         """How often a request was sent again, as the host had closed its kept connection."""
         return self._labels["resends"]
+
+    @property
+    def odd_counts(self) -> int:
+        """Replies that are `ok`, but had a count that cannot be, which is left out."""
+        return self._labels["odd_counts"]
 
     @property
     def late(self) -> int:

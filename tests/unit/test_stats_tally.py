@@ -7,7 +7,9 @@ import pytest
 
 from loadgen.record import OUTCOMES, BatchRecord, RequestRecord
 from loadgen.stats.metrics import summarized
+from loadgen.stats.summary import summarize
 from loadgen.stats.tally import Tally
+from loadgen.swarm.showing.summary_words import summary_lines
 
 METRICS = [each.name for each in summarized()]
 LABEL_SHARES = ("label_accuracy", "refused_share", "retrieval_share")
@@ -241,6 +243,22 @@ def test_requests_that_were_sent_again_are_counted() -> None:
         tally.add(replace(OK, resends=resends))
     assert tally.resends == 2
     assert Tally.from_wire(tally.to_wire()).resends == 2
+
+
+def test_counts_that_cannot_be_are_told() -> None:
+    tally = Tally()
+    for record in (
+        OK,
+        replace(OK, error="9 cached of 7"),
+        replace(OK, outcome="timeout", error="x"),
+    ):
+        tally.add(record)
+    assert tally.odd_counts == 1
+    figures = {"duration_s": 1.0, "diversity": None, "server": None, "client_saturated": False}
+    summary = summarize(tally, **figures) | {"stats_reset_s": None, "lost_workers": 0}
+    assert summary["odd_counts"] == 1
+    told = "cached tokens: 1 of 2 replies told more of them than their prompt has"
+    assert any(told in line for line in summary_lines(summary))
 
 
 def test_goodput_is_a_share_of_what_was_held_against_an_objective() -> None:

@@ -39,7 +39,8 @@ async def try_completion(
         raise HostError(await _no_route(settings, status))
     if 400 <= status < 500 and status not in FOR_NOW:
         raise HostError(_refusal(settings, facts, status, exchange.error))
-    return f"a completion tried before the load failed: {exchange.error}" if exchange.error else ""
+    failed = exchange.outcome != "ok" and exchange.error
+    return f"a completion tried before the load failed: {failed}" if failed else ""
 
 
 async def _answered(

@@ -77,7 +77,12 @@ def summary_lines(summary: dict[str, Any]) -> list[str]:
     is_list = bool(summary["batches"]) and summary["output_tokens_per_s"] is not None
     if counted < ok and not is_list:  # a list call is counted as a whole
         lines.append(UNCOUNTED.format(ok - counted, ok))
-    if ok and not summary["metrics"]["cached_tokens"]["count"]:
+    if summary["odd_counts"]:
+        lines.append(
+            f"cached tokens: {summary['odd_counts']} of {ok} replies told more of them than their"
+            " prompt has: left out, see `error` of requests.csv"
+        )
+    elif ok and not summary["metrics"]["cached_tokens"]["count"]:
         lines.append(NO_CACHED_TOKENS)
     if summary["diversity"]:
         lines.append(_diversity_line(summary["diversity"]))
