@@ -14,7 +14,7 @@ from loadgen.launch.arguments import (
     target_names,
 )
 from loadgen.launch.target_run import build_demo_model, choose_targets, target_settings
-from loadgen.launch.terminal import interruptible
+from loadgen.launch.terminal import awaited, interruptible
 from loadgen.targets.catalog import load_catalog
 from loadgen.targets.demo_model import default_model_dir, is_complete
 from loadgen.targets.target import start_target
@@ -58,7 +58,7 @@ async def _serve(parsed: argparse.Namespace) -> int:
     logs = parsed.logs or Path(tempfile.mkdtemp(prefix="kvswarm-serve-"))
     print(f"starting {spec.name}, logs in {logs}", flush=True)
     with interruptible() as interruption:
-        async with start_target(spec, settings, logs) as target:
+        async with awaited(start_target(spec, settings, logs), spec.name, logs) as target:
             print(f"{spec.name} serves {target.model} at {target.url} until Ctrl-C", flush=True)
             raise await target.wait_died()
     return interruption.exit_code

@@ -16,7 +16,7 @@ from loadgen.launch.arguments import TargetArguments, target_names
 from loadgen.launch.label_service import rag_service
 from loadgen.launch.pipeline import AskPrinter, Pipeline
 from loadgen.launch.target_run import choose_targets, target_settings
-from loadgen.launch.terminal import say
+from loadgen.launch.terminal import awaited, say
 from loadgen.runs.exit_code import DONE, FAILED
 from loadgen.swarm.sending.labels import Labels
 from loadgen.targets.catalog import TargetSpec
@@ -88,7 +88,8 @@ class AskSession:
     async def _start_engine(self) -> HostFacts:
         spec, settings = self._target()
         say(f"starting {spec.name} …")
-        target = await self._stack.enter_async_context(start_target(spec, settings, self._logs))
+        starting = awaited(start_target(spec, settings, self._logs), spec.name, self._logs)
+        target = await self._stack.enter_async_context(starting)
         self._started.append(target)
         return await probe(target.url, target.model, auth_headers())
 

@@ -25,7 +25,7 @@ from kv_reading.stored import FsTier, chunk_digests
 from loadgen.errors import TargetError, UsageError
 from loadgen.launch.arguments import TargetArguments
 from loadgen.launch.target_run import choose_targets, target_settings, tokenizer_of
-from loadgen.launch.terminal import interruptible, say
+from loadgen.launch.terminal import awaited, interruptible, say
 from loadgen.runs.directory import check_directory
 from loadgen.runs.json_file import write_json
 from loadgen.targets.catalog import ServiceSpec, TargetSpec
@@ -75,7 +75,8 @@ async def record(recording: KvRecording) -> int:
     _write_library(recording.out, library)
     with interruptible() as interruption:
         say(f"starting {spec.name} …")
-        async with start_target(spec, settings, recording.out / "engine") as target:
+        logs = recording.out / "engine"
+        async with awaited(start_target(spec, settings, logs), spec.name, logs) as target:
             long = [each for each in requests if not each.prompt.startswith("short")]
             await _send(target, long)
             await _written(chunks, long, chunk_tokens)

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from loadgen.errors import UsageError
 from loadgen.launch.target_run import TargetRun
-from loadgen.launch.terminal import say
+from loadgen.launch.terminal import awaited, say
 from loadgen.targets.hardware import detect_platform, free_ports
 from loadgen.targets.plan import ServicePlan
 from loadgen.targets.rag_service import (
@@ -71,7 +71,8 @@ async def _kv_service(
     say(f"starting the KV service with the questions of {questions} …")
     (port,) = free_ports(1)
     plan = _plan(model, target_run.settings.name, questions, port)
-    async with running_service(plan, logs, start_timeout_s) as service:
+    starting = running_service(plan, logs, start_timeout_s)
+    async with awaited(starting, "the KV service", logs) as service:
         yield service
 
 
@@ -105,7 +106,8 @@ async def rag_service(
     count = lines.count("\n")
     say(f"starting the RAG service with {count} documents …")
     texts = CorpusTexts(_name(corpus), lines)
-    async with start_rag_service(texts, logs, start_timeout_s) as service:
+    starting = start_rag_service(texts, logs, start_timeout_s)
+    async with awaited(starting, "the RAG service", logs) as service:
         yield service
 
 

@@ -15,7 +15,7 @@ from loadgen.errors import TargetError
 from loadgen.launch.arguments import RunArguments
 from loadgen.launch.label_service import ServiceLabels
 from loadgen.launch.target_run import TargetRun, swarm_facts, tokenizer_of
-from loadgen.launch.terminal import Interruption
+from loadgen.launch.terminal import Interruption, awaited
 from loadgen.targets.service_group import ServiceGroup
 from loadgen.targets.settings import TargetSettings, model_window_tokens
 from loadgen.targets.target import RunningTarget, start_target
@@ -124,7 +124,9 @@ async def started_target(
     """Start an engine; `scratch` is a folder of this process alone. Raises TargetError."""
     settings = target_run.settings
     async with (
-        start_target(target_run.spec, settings, logs) as target,
+        awaited(
+            start_target(target_run.spec, settings, logs), target_run.spec.name, logs
+        ) as target,
         control_line(target, scratch / "control") as control,
     ):
         yield StartedTarget(target, settings, control, rag)

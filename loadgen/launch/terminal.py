@@ -5,9 +5,17 @@ import asyncio
 import contextlib
 import signal
 import sys
-from collections.abc import Callable, Iterator
+import time
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
+from pathlib import Path
+from typing import TypeVar
 
+T = TypeVar("T")
+
+TELL_EVERY_S = 10.0
+"""How often a user who waits for an engine is told something."""
 SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
@@ -19,6 +27,31 @@ def say(text: str) -> None:
 def printable(text: str) -> str:
     """Text of others, without what a terminal obeys; line ends stay."""
     return "".join(each if each.isprintable() or each in "\n\t" else " " for each in text)
+
+
+@contextlib.asynccontextmanager
+async def awaited(
+    starting: AbstractAsyncContextManager[T], name: str, logs: Path
+) -> AsyncIterator[T]:
+    """What takes long to start, entered; meanwhile its user is told how long it has taken."""
+    async with contextlib.AsyncExitStack() as stack:
+        telling = asyncio.create_task(_tell_waiting(name, logs))
+        try:
+            started = await stack.enter_async_context(starting)
+        finally:
+            telling.cancel()
+        yield started
+
+
+async def _tell_waiting(name: str, logs: Path) -> None:
+    began = time.monotonic()
+    while True:
+        await asyncio.sleep(TELL_EVERY_S)
+        say(f"{name} is starting for {time.monotonic() - began:.0f} s, log: {_newest_log(logs)}")
+
+
+def _newest_log(logs: Path) -> Path:
+    return max(logs.glob("*.log"), key=lambda log: log.stat().st_mtime, default=logs)
 
 
 @dataclass(slots=True)

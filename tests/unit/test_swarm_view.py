@@ -7,6 +7,7 @@ import pytest
 from loadgen.stats.summary import summarize
 from loadgen.stats.tally import Tally
 from loadgen.swarm.showing.summary_words import steady_lines, summary_lines
+from loadgen.swarm.showing.view import LiveFigures, live_lines
 
 SERVER = {"computed_prompt_tokens": 25, "cached_prompt_tokens": 75, "hit_rate": 0.75}
 
@@ -80,3 +81,23 @@ def test_a_warmup_is_told_as_far_as_it_matters(
     lines = steady_lines({"warmup": warmup, "steady_state": steady})
     assert len(lines) == len(said)
     assert all(line.startswith(start) for line, start in zip(lines, said, strict=True))
+
+
+def test_the_run_so_far_stands_beside_the_last_second_within_80_columns() -> None:
+    now = dict.fromkeys(("hit_rate", "goodput_share")) | {
+        f"{kind}_{share}_ms": 123_456.7
+        for kind in ("ttft", "e2e", "retrieval")
+        for share in ("p50", "p95")
+    }
+    now |= {"at": 0.0, "elapsed_s": 36_000.0, "users": 10_000, "failed": 1_234_567}
+    now |= {"requests": 72_000_000, "output_tokens": 3_600_000_000}
+    now |= {"requests_per_s": 1500.0, "output_tokens_per_s": 75_000.0}
+    lines = live_lines(LiveFigures(**now))
+    assert (
+        "last second 1500.0 req/s, 75000 tokens/s; so far 2000.0 req/s, 100000 tokens/s"
+        in (lines[1])
+    )
+    assert max(map(len, lines)) <= 80
+    full = live_lines(LiveFigures(**now | {"hit_rate": 0.5, "goodput_share": 0.25}))
+    assert full[0].endswith("1234567 failed, hit rate 50%, 25% in objective")
+    assert max(map(len, full)) <= 80

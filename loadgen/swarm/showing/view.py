@@ -15,7 +15,6 @@ from loadgen.swarm.showing.summary_words import error_lines, in_ms, summary_line
 
 if TYPE_CHECKING:  # rich comes when a table is drawn: the first request does not wait for it
     from rich.live import Live
-    from rich.table import Table
 
     from loadgen.swarm.leading.swarm_run import SwarmRun
 
@@ -144,9 +143,9 @@ class View:
             seconds += 1
             now = live_figures(run, last)
             if self._live is not None:
-                self._live.update(_live_table(now), refresh=True)
+                self._live.update("\n".join(live_lines(now)), refresh=True)
             elif seconds % LINES_EVERY_S == 0:
-                _tell(_line(now))
+                _tell("\n".join(live_lines(now)))
             last = now
 
 
@@ -162,41 +161,25 @@ def _live_display() -> "Live":
     return Live(console=Console(stderr=True, highlight=False), auto_refresh=False, transient=True)
 
 
-def _live_table(now: LiveFigures) -> "Table":
-    from rich.table import Table
-
-    table = Table(box=None, pad_edge=False)
-    cells = _cells(now)
-    for name in cells:
-        table.add_column(name, justify="right")
-    table.add_row(*cells.values())
-    return table
-
-
-def _line(now: LiveFigures) -> str:
-    return "  ".join(f"{name} {value}" for name, value in _cells(now).items())
-
-
-def _cells(now: LiveFigures) -> dict[str, str]:
-    retrieval, goodput = {}, {}
-    if now.goodput_share is not None:
-        goodput["in objective"] = f"{now.goodput_share:.0%}"
+def live_lines(now: LiveFigures) -> list[str]:
+    """The last second, and beside it the run so far; each fits into 80 columns."""
+    elapsed_s = max(now.elapsed_s, 1e-9)
+    last = f"last second {now.requests_per_s:.1f} req/s, {now.output_tokens_per_s:.0f} tokens/s"
+    lines = [
+        f"{now.elapsed_s:.0f} s: {now.users} users, {now.requests} requests, {now.failed} failed",
+        f"  {last}; so far {now.requests / elapsed_s:.1f} req/s,"
+        f" {now.output_tokens / elapsed_s:.0f} tokens/s",
+        f"  so far p50/p95: TTFT {_pair(now.ttft_p50_ms, now.ttft_p95_ms)},"
+        f" E2E {_pair(now.e2e_p50_ms, now.e2e_p95_ms)}",
+    ]
     if now.retrieval_p50_ms is not None:
-        retrieval["retrieval p50/p95"] = _pair(now.retrieval_p50_ms, now.retrieval_p95_ms)
-    return {
-        "t": f"{now.elapsed_s:.0f} s",
-        "users": str(now.users),
-        "requests": str(now.requests),
-        "failed": str(now.failed),
-        "req/s": f"{now.requests_per_s:.1f}",
-        **retrieval,
-        "TTFT p50/p95": _pair(now.ttft_p50_ms, now.ttft_p95_ms),
-        "E2E p50/p95": _pair(now.e2e_p50_ms, now.e2e_p95_ms),
-        **goodput,
-        "tokens/s": f"{now.output_tokens_per_s:.0f}",
-        "hit rate": "-" if now.hit_rate is None else f"{now.hit_rate:.0%}",
-    }
+        lines[-1] += f", retrieval {_pair(now.retrieval_p50_ms, now.retrieval_p95_ms)}"
+    if now.hit_rate is not None:
+        lines[0] += f", hit rate {now.hit_rate:.0%}"
+    if now.goodput_share is not None:
+        lines[0] += f", {now.goodput_share:.0%} in objective"
+    return lines
 
 
 def _pair(p50_ms: float | None, p95_ms: float | None) -> str:
-    return f"{in_ms(p50_ms)} / {in_ms(p95_ms)} ms"
+    return f"{in_ms(p50_ms)}/{in_ms(p95_ms)} ms"
