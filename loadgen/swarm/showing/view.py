@@ -173,7 +173,7 @@ def live_lines(now: LiveFigures) -> list[str]:
         f" E2E {_pair(now.e2e_p50_ms, now.e2e_p95_ms)}",
     ]
     if now.retrieval_p50_ms is not None:
-        lines[-1] += f", retrieval {_pair(now.retrieval_p50_ms, now.retrieval_p95_ms)}"
+        lines.append(f"  retrieval {_pair(now.retrieval_p50_ms, now.retrieval_p95_ms)}")
     if now.hit_rate is not None:
         lines[0] += f", hit rate {now.hit_rate:.0%}"
     if now.goodput_share is not None:
