@@ -33,10 +33,10 @@ class MetricSeries(NamedTuple):
             raise ValueError(f'{text!r} is no series: write name or name{{label="value"}}')
         return cls(match[1].decode(), tuple(_labels(match[2] or b"").items()))
 
-    def values(self, samples: Iterable[Sample]) -> list[float]:
-        """The finite values among these samples."""
+    def among(self, samples: Iterable[Sample]) -> list[Sample]:
+        """Those of these samples that it names and whose value is finite."""
         return [
-            sample.value
+            sample
             for sample in samples
             if sample.name == self.name
             and math.isfinite(sample.value)

@@ -10,7 +10,8 @@ class ServerSample:
 
     `at_s` counts from the run's start. `reachable` is False when the engine refuses or breaks
     the connection, None when it does not answer in time or was not asked. Counters are totals
-    since the engine's start, summed over its replicas; `running` to `kv_cache_usage` (0 to 1,
+    since the engine's start, summed over its replicas at the first sample, and from then on what
+    each of them added; `running` to `kv_cache_usage` (0 to 1,
     mean over the replicas) are of this moment. None means unknown and is an empty cell.
     """
 
@@ -62,6 +63,8 @@ class ServerSample:
     """Resident memory of LMCache's processes."""
     gpu_memory_mb: float | None = None
     """Memory in use on all NVIDIA GPUs of this machine."""
+    counter_resets: float | None = None
+    """Samples so far in which a counter of an engine had started again; empty for none."""
 
 
 CACHE_PREFIX = "lmcache_"
@@ -71,8 +74,10 @@ ENGINE_FIGURES: tuple[str, ...] = tuple(
     field.name
     for field in fields(ServerSample)
     if not field.name.startswith(CACHE_PREFIX)
-    and field.name not in ("at_s", "reachable", "engine_rss_mb", "gpu_memory_mb")
+    and field.name not in ("at_s", "reachable", "engine_rss_mb", "gpu_memory_mb", "counter_resets")
 )
+GAUGES = ("running", "waiting", "kv_cache_usage", "l1_memory_usage_bytes")
+"""Those that are of a moment; all others are counters."""
 CACHE_FIGURES: tuple[str, ...] = tuple(
     field.name.removeprefix(CACHE_PREFIX)
     for field in fields(ServerSample)
@@ -154,6 +159,7 @@ class ServerCourse:
         self._known: dict[str, float] = {}
         self._peaks: dict[str, float] = {}
         self._reset = False
+        self._resets: float | None = None
 
     def add(self, sample: ServerSample) -> None:
         """Take in the next sample."""
@@ -166,6 +172,9 @@ class ServerCourse:
         self._last = sample
         self.count += 1
         self.told |= any(getattr(sample, name) is not None for name in ENGINE_FIGURES)
+        resets = sample.counter_resets or 0
+        self._reset |= self._resets is not None and resets > self._resets
+        self._resets = resets
         for counter in _COUNTERS:
             value = getattr(sample, counter)
             if value is not None:

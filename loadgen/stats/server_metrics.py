@@ -9,13 +9,20 @@ from typing import NamedTuple, Self
 
 from loadgen.client.failures import ConnectFailed, StreamFailure
 from loadgen.client.host import ControlClient, TooLong
+from loadgen.stats.counter_series import (
+    CREATED,
+    MODEL_LABEL,
+    CounterTotals,
+    created_name,
+)
 from loadgen.stats.memory import GpuMemory, tree_rss_mb
-from loadgen.stats.prometheus import MetricReader, MetricSeries
+from loadgen.stats.prometheus import MetricReader, MetricSeries, Sample
 from loadgen.stats.server_counters import (
     CACHE_FIGURES,
     CACHE_PREFIX,
     COLUMNS,
     ENGINE_FIGURES,
+    GAUGES,
     ServerSample,
 )
 
@@ -27,12 +34,15 @@ _TIMEOUT_S = 2.0
 @dataclass(frozen=True, slots=True)
 class MetricsSource:
     """A service: where its metrics are, which series there is which figure, and its process, where
-    that is on this machine. `counters` is the name of the map of `series`."""
+    that is on this machine. `counters` is the name of the map of `series`; of several models on a
+    page only `model` counts, None: all. `headers` are secrets."""
 
     metrics_url: str | None = None
     series: Mapping[str, str] = field(default_factory=dict)
     counters: str = ""
     pid: int | None = None
+    headers: Mapping[str, str] = field(default_factory=dict, repr=False)
+    model: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,6 +72,11 @@ class MetricsScraper:
     async def __aexit__(self, *_: object) -> None:
         await self._lifetime.aclose()
 
+    @property
+    def models(self) -> frozenset[str]:
+        """Those whose figures are added up."""
+        return self._engine.models
+
     async def scrape(self, at_s: float) -> ServerSample:
         """Ask engine, cache and the operating system at once; never raises for what they do.
 
@@ -77,6 +92,7 @@ class MetricsScraper:
             at_s,
             engine.reachable,
             **self._engine.figures(engine.text),
+            counter_resets=self._engine.resets,
             **{f"{CACHE_PREFIX}{name}": value for name, value in kept.items()},
             **memory,
         )
@@ -87,19 +103,42 @@ class _Service:
 
     def __init__(self, source: MetricsSource, figures: Sequence[str]) -> None:
         url = source.metrics_url
-        self.client = None if url is None else ControlClient(url, {}, _TIMEOUT_S)
+        self.client = None if url is None else ControlClient(url, source.headers, _TIMEOUT_S)
+        self.models: frozenset[str] = frozenset()
+        self._model, self._tells_model = source.model, False
         self._series = {
             name: MetricSeries.parse(text)
             for name, text in source.series.items()
             if name in figures
         }
-        self._reader = MetricReader({series.name for series in self._series.values()})
+        names = {series.name for series in self._series.values()}
+        self._reader = MetricReader(names | {created_name(name) for name in names})
+        self._totals = CounterTotals()
 
     def figures(self, page: bytes) -> dict[str, float | None]:
-        samples = self._reader.read(page) if self._series else []
-        return {
-            name: _figure(name, series.values(samples)) for name, series in self._series.items()
-        }
+        """Gauges as they are, counters by `CounterTotals`; None is not told."""
+        samples = self._of_model(self._reader.read(page)) if self._series else []
+        self.models |= {model for each in samples if (model := each.labels.get(MODEL_LABEL))}
+        told = {name: series.among(samples) for name, series in self._series.items()}
+        created = (sample for sample in samples if sample.name.endswith(CREATED))
+        counters = {name: found for name, found in told.items() if name not in GAUGES}
+        totals = self._totals.take(counters, created)
+        gauges = {name: _gauge(name, found) for name, found in told.items() if name in GAUGES}
+        return gauges | {name: _whole(totals.get(name)) for name in counters}
+
+    def _of_model(self, samples: list[Sample]) -> list[Sample]:
+        """Those of the model, once the page has told it from others: an adapter's are its base's,
+        by whose name they go."""
+        model = self._model
+        self._tells_model |= any(each.labels.get(MODEL_LABEL) == model for each in samples)
+        if model is None or not self._tells_model:
+            return samples
+        return [each for each in samples if each.labels.get(MODEL_LABEL, model) == model]
+
+    @property
+    def resets(self) -> int | None:
+        """On how many pages a counter had started again, None for none."""
+        return self._totals.resets or None
 
 
 class _Page(NamedTuple):
@@ -121,13 +160,15 @@ async def _page(client: ControlClient | None) -> _Page:
     return _Page(True, answer.body if answer.status == 200 else b"")
 
 
-def _figure(name: str, values: Sequence[float]) -> float | None:
-    if not values:
+def _gauge(name: str, samples: Sequence[Sample]) -> float | None:
+    if not samples:
         return None
-    total = math.fsum(values)
-    if name == "kv_cache_usage":
-        return total / len(values)
-    return int(total) if total.is_integer() else total
+    total = math.fsum(sample.value for sample in samples)
+    return total / len(samples) if name == "kv_cache_usage" else _whole(total)
+
+
+def _whole(value: float | None) -> float | None:
+    return int(value) if value is not None and value.is_integer() else value
 
 
 def _since_zero(cache: dict[str, float | None]) -> dict[str, float | None]:

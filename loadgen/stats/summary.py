@@ -29,7 +29,7 @@ FIELDS: Mapping[str, str] = {
     "server": "the engine's view, from the first send, or the end of a given `--warmup`, to the end"
     " of the drain; other clients of the engine are in it too",
     "server_note": "why there are no figures of the engine, as of one without the counters that its"
-    " target names; null where there are some",
+    " target names, or that they are of several models; null else",
     "diversity": "of the contexts that were really sent",
     "client_saturated": "whether the client was too late for the figures to hold",
     "client_saturated_reason": "a sentence saying why",

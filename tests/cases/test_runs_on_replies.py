@@ -9,3 +9,12 @@ def test_an_unknown_figure_keeps_no_objective_and_that_is_said(run_case: RunCase
     assert ran.code == 0
     assert ran.json("summary.json")["goodput_share"] == 0.0
     assert f"token counts: {replies} of {replies} replies came without them" in ran.output
+
+
+def test_counters_are_asked_with_the_key_and_are_those_of_the_model(run_case: RunCase) -> None:
+    key = ("--header", "Authorization: Bearer sk-secret-123456")
+    ran = run_case("two-models-on-one-page", *key)
+    summary = ran.json("summary.json")
+    assert ran.code == 0, ran.output
+    assert summary["server"]["hit_rate"] == 0.6
+    assert summary["server_note"] is None

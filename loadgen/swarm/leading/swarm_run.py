@@ -15,8 +15,9 @@ from loadgen.stats.server_metrics import ServerSample
 from loadgen.swarm.leading.opening import describe_run
 from loadgen.swarm.leading.preparation import Preparation
 from loadgen.swarm.leading.supervisor import Supervisor
-from loadgen.swarm.leading.watches import RagWatch, ServerWatch
+from loadgen.swarm.leading.watches import RagWatch, ServerWatch, sources_of
 from loadgen.swarm.leading.worker_registry import RunWorkers
+from loadgen.swarm.options.swarm_options import request_headers
 from loadgen.swarm.sending.ledger import Listener, RunLedger
 from loadgen.swarm.sending.plan import Plan
 from loadgen.swarm.sending.stage import Stage
@@ -95,7 +96,10 @@ class SwarmRun:
             self._csv = LocustCsv(self.environment, self.directory.path)
         self._flusher = gevent.spawn(self._flush_for_ever)
         clock = RunClock(self.plan.start_unix_s)
-        self.server.open(self.plan.url, self.supervisor.facts, clock)
+        options = self.preparation.options
+        headers = request_headers(options)
+        sources = sources_of(self.plan.url, self.supervisor.facts, headers, options.model)
+        self.server.open(sources, clock)
         if self.preparation.rag is not None:
             self._rag.open(self.preparation.rag.url)
         if self.workers is not None:

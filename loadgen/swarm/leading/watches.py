@@ -9,6 +9,8 @@ from dataclasses import replace
 from functools import partial
 from typing import Any
 
+from yarl import URL
+
 from loadgen.client.failures import ConnectFailed, Truncated
 from loadgen.client.host import Host
 from loadgen.errors import HostError
@@ -27,6 +29,9 @@ from loadgen.targets.catalog import usual_series
 KEPT = 60
 """So many samples are kept, for those who look at the last seconds."""
 
+MOST_NAMED = 5
+FIRST_SAMPLE_S = 0.25
+"""How long the load waits for the first sample. That takes longer only where `/metrics` hangs."""
 REFUSALS_UNTIL_DEAD = 3
 PAUSE_S = 1.0
 ANSWER_TIMEOUT_S = 5.0
@@ -49,11 +54,11 @@ class ServerWatch:
         self._on_sample = on_sample
         self._on_death = on_death
         self._engine = MetricsSource()
+        self._scraper: Scraper | None = None
         self._lifetime = contextlib.AsyncExitStack()
 
-    def open(self, url: str, target: Mapping[str, Any], clock: RunClock) -> None:
-        """Take the sample before anything is sent, and go on each second."""
-        sources = sources_of(url, target)
+    def open(self, sources: MetricsSources, clock: RunClock) -> None:
+        """Take the sample before anything is sent, where that is quick, and go on each second."""
         self._engine = sources.engine
         engine = Engine.of_process()
         scraper = Scraper(
@@ -62,12 +67,20 @@ class ServerWatch:
             on_sample=lambda sample: engine.post(partial(self._take, sample)),
             on_death=lambda: engine.post(self._on_death),
         )
+        self._scraper = scraper
         engine.run(self._lifetime.enter_async_context(scraper.running()))
 
     @property
     def note(self) -> str | None:
-        """Why there are no figures of the engine, None where there are some."""
+        """Why there are no figures of the engine, or that they are of several models."""
         asked = self._engine
+        models = self._scraper.models if self._scraper is not None else frozenset[str]()
+        if len(models) > 1:
+            named = ", ".join(sorted(models)[:MOST_NAMED])
+            return (
+                f"figures of the engine are of all {len(models)} models of {asked.metrics_url}"
+                f" ({named}): --model chooses one that it names"
+            )
         if self.whole.told or not self.whole.count:
             return None
         example = next(iter(asked.series.values()), "counter")
@@ -89,15 +102,30 @@ class ServerWatch:
         self._on_sample(sample)
 
 
-def sources_of(url: str, target: Mapping[str, Any]) -> MetricsSources:
-    """Whom to ask about a host at `url`, with the facts of the target that it is, if it is one."""
+def sources_of(
+    url: str,
+    target: Mapping[str, Any],
+    headers: Mapping[str, str] | None = None,
+    model: str | None = None,
+) -> MetricsSources:
+    """Whom to ask about a host at `url`, with the facts of the target that it is, if it is one.
+
+    `headers` are for the host alone. Of several models `model` counts, None: all.
+    """
     told = target.get("sources", {})
     engine, cache = (_source(told.get(role, {})) for role in ("engine", "cache"))
     if not engine.series:
         name, series = usual_series("engine")
         engine = replace(engine, counters=name, series=series)
-    engine = replace(engine, metrics_url=engine.metrics_url or f"{url.rstrip('/')}/metrics")
+    metrics_url = engine.metrics_url or f"{url.rstrip('/')}/metrics"
+    is_same = _origin(metrics_url) == _origin(url)
+    own = headers if headers and is_same else {}
+    engine = replace(engine, metrics_url=metrics_url, headers=own, model=model)
     return MetricsSources(engine, cache, GpuMemory.open() if target else None)
+
+
+def _origin(url: str) -> URL:
+    return URL(url).origin()
 
 
 def _source(told: Mapping[str, Any]) -> MetricsSource:
@@ -122,17 +150,27 @@ class Scraper:
         self._on_sample = on_sample
         self._on_death = on_death
 
+    @property
+    def models(self) -> frozenset[str]:
+        """Those whose figures are added up."""
+        return self._pages.models
+
     @contextlib.asynccontextmanager
     async def running(self) -> AsyncIterator["Scraper"]:
-        """Take a first sample before anything is sent, then one each second, then a last one."""
+        """Take a first sample before anything is sent, then one each second, then a last one.
+
+        The time of the run has begun: it does not wait for a sample that is slow.
+        """
         async with self._pages:
-            await self.take()
-            keeper = asyncio.create_task(self._watch())
+            first = asyncio.create_task(self.take())
+            await asyncio.wait([first], timeout=FIRST_SAMPLE_S)
+            keeper = asyncio.create_task(self._watch(first))
             try:
                 yield self
             finally:
-                keeper.cancel()
-                await asyncio.gather(keeper, return_exceptions=True)
+                for task in (first, keeper):
+                    task.cancel()
+                await asyncio.gather(first, keeper, return_exceptions=True)
                 await self.take()
 
     async def take(self) -> ServerSample:
@@ -141,7 +179,8 @@ class Scraper:
         self._on_sample(sample)
         return sample
 
-    async def _watch(self) -> None:
+    async def _watch(self, first: "asyncio.Task[ServerSample]") -> None:
+        await first
         refusals = 0
         while refusals < REFUSALS_UNTIL_DEAD:
             await asyncio.sleep(1.0)

@@ -1,0 +1,127 @@
+"""What is read from pages of metrics that several engines or models share."""
+
+import pytest
+from replay_host import ReplayHost, reply
+
+from loadgen.stats.server_counters import Figures, ServerCourse
+from loadgen.stats.server_metrics import MetricsScraper, MetricsSource, MetricsSources
+from loadgen.targets.catalog import usual_series
+
+KEY = {"Authorization": "Bearer sk-secret-123456"}
+
+
+async def figures_of(
+    replays: ReplayHost, pages: list[str], samples: int = 0, **source: object
+) -> tuple[Figures, frozenset[str]]:
+    """Of a run that saw those pages, and the models that they were of."""
+    url = replays.add("metrics", {"key": KEY["Authorization"], "metrics": pages})
+    replays.asked.clear()
+    counters, series = usual_series("engine")
+    asked = MetricsSource(f"{url}/metrics", series, counters, **{"headers": KEY, **source})  # type: ignore[arg-type]
+    course = ServerCourse()
+    async with MetricsScraper(MetricsSources(asked)) as scraper:
+        for second in range(samples or len(pages)):
+            course.add(await scraper.scrape(float(second)))
+        return course.figures(), scraper.models
+
+
+async def test_a_page_behind_a_key_is_asked_with_it(replays: ReplayHost) -> None:
+    pages = reply("metrics-behind-the-key")["metrics"]
+    figures, _ = await figures_of(replays, pages)
+    assert figures["hit_rate"] == 0.6
+    without, _ = await figures_of(replays, pages, headers={})
+    assert without["hit_rate"] is None
+
+
+async def test_a_restart_of_one_replica_is_seen_beside_another(replays: ReplayHost) -> None:
+    figures, _ = await figures_of(replays, reply("one-replica-restarts")["metrics"])
+    assert (figures["counter_reset"], figures["computed_prompt_tokens"]) == (True, None)
+
+
+@pytest.mark.parametrize(("model", "rate"), [("m", 0.6), (None, 0.006), ("base", 0.006)])
+async def test_the_model_that_was_named_is_told_from_others(
+    replays: ReplayHost, model: str | None, rate: float
+) -> None:
+    pages = reply("two-models-on-one-page")["metrics"]
+    figures, models = await figures_of(replays, pages, model=model)
+    assert figures["hit_rate"] == pytest.approx(rate, rel=0.02)
+    assert models == ({"m"} if model == "m" else {"m", "other"})
+
+
+def page(*engines: tuple[str, int], created: dict[str, float] | None = None) -> str:
+    """Half of each engine's prompt tokens are hits."""
+    lines = []
+    for engine, tokens in engines:
+        labels = f'engine="{engine}",model_name="m"'
+        lines += [
+            f"vllm:prompt_tokens_total{{{labels}}} {tokens}",
+            f"vllm:prefix_cache_hits_total{{{labels}}} {tokens // 2}",
+            f'vllm:request_success_total{{{labels},finished_reason="stop"}} {tokens // 10}',
+        ]
+        if created and engine in created:
+            lines.append(f"vllm:prompt_tokens_created{{{labels}}} {created[engine]}")
+            lines.append(f"vllm:prefix_cache_hits_created{{{labels}}} {created[engine]}")
+    return "\n".join(lines) + "\n"
+
+
+OLD_S, LATER_S = 1e9, 9e9
+
+
+@pytest.mark.parametrize(
+    ("pages", "prompt_tokens"),
+    [
+        pytest.param(
+            [page(("0", 100)), page(("0", 200), ("1", 500_000)), page(("0", 300), ("1", 500_150))],
+            350,
+            id="appears with a history",
+        ),
+        pytest.param(
+            [
+                page(("0", 100), created={"0": OLD_S}),
+                page(("0", 200), ("1", 40), created={"0": OLD_S, "1": LATER_S}),
+                page(("0", 300), ("1", 50), created={"0": OLD_S, "1": LATER_S}),
+            ],
+            250,
+            id="begins in the run",
+        ),
+        pytest.param(
+            [page(("0", 100), ("1", 9000)), page(("0", 200), ("1", 9100)), page(("0", 300))],
+            300,
+            id="vanishes",
+        ),
+        pytest.param(
+            [page(("0", 100), ("1", 9000)), page(("0", 200)), page(("0", 300), ("1", 9050))],
+            250,
+            id="is away for a while",
+        ),
+    ],
+)
+async def test_each_series_counts_by_itself(
+    replays: ReplayHost, pages: list[str], prompt_tokens: int
+) -> None:
+    figures, _ = await figures_of(replays, pages)
+    assert figures["counter_reset"] is False
+    assert figures["computed_prompt_tokens"] == prompt_tokens // 2
+    assert figures["cached_prompt_tokens"] == prompt_tokens // 2
+
+
+async def test_an_engine_that_started_again_and_overtook_itself_is_told_by_its_age(
+    replays: ReplayHost,
+) -> None:
+    pages = [page(("0", 100), created={"0": OLD_S}), page(("0", 700), created={"0": OLD_S + 60})]
+    figures, _ = await figures_of(replays, pages)
+    assert figures["counter_reset"] is True
+
+
+async def test_a_reason_that_an_engine_counts_for_the_first_time_counts_from_zero(
+    replays: ReplayHost,
+) -> None:
+    first = page(("0", 100))
+    later = first.replace('"stop"} 10', '"length"} 7')
+    counters, series = usual_series("engine")
+    url = replays.add("metrics", {"metrics": [first, first + later]})
+    replays.asked.clear()
+    asked = MetricsSource(f"{url}/metrics", series, counters)
+    async with MetricsScraper(MetricsSources(asked)) as scraper:
+        told = [(await scraper.scrape(float(n))).request_success for n in range(2)]
+    assert told == [10, 17]

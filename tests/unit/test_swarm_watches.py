@@ -1,0 +1,39 @@
+"""Whom a run watches, and what it waits for."""
+
+import asyncio
+import time
+
+from aiohttp import web
+from aiohttp.test_utils import TestServer
+
+from loadgen.stats.clock import RunClock
+from loadgen.stats.server_metrics import ServerSample
+from loadgen.swarm.leading.watches import Scraper, sources_of
+
+KEY = {"Authorization": "Bearer secret"}
+
+
+def test_headers_go_to_the_host_alone() -> None:
+    assert sources_of("http://host:8000", {}, KEY, "m").engine.headers == KEY
+    for metrics_url in ("http://host:9000/metrics", "http://other:8000/metrics"):
+        told = {"sources": {"engine": {"metrics_url": metrics_url, "series": {"running": "r"}}}}
+        assert sources_of("http://host:8000", told, KEY).engine.headers == {}
+    assert "secret" not in repr(sources_of("http://host:8000", {}, KEY))
+
+
+async def test_the_load_does_not_wait_for_metrics_that_hang() -> None:
+    async def hang(request: web.Request) -> web.Response:
+        await asyncio.sleep(30)
+        return web.Response()
+
+    app = web.Application()
+    app.router.add_get("/metrics", hang)
+    samples: list[ServerSample] = []
+    async with TestServer(app) as server:
+        sources = sources_of(str(server.make_url("")), {})
+        scraper = Scraper(sources, RunClock(time.time()), samples.append, lambda: None)
+        begun_s = time.monotonic()
+        async with scraper.running():
+            assert time.monotonic() - begun_s < 1.5
+            assert samples == []
+    assert [each.reachable for each in samples] == [None]
