@@ -164,10 +164,10 @@ def _live_display() -> "Live":
 def live_lines(now: LiveFigures) -> list[str]:
     """The last second, and beside it the run so far; each fits into 80 columns."""
     elapsed_s = max(now.elapsed_s, 1e-9)
-    last = f"last second {now.requests_per_s:.1f} req/s, {now.output_tokens_per_s:.0f} tokens/s"
+    last = f"last second {_rate(now.requests_per_s)}, {now.output_tokens_per_s:.0f} tokens/s"
     lines = [
         f"{now.elapsed_s:.0f} s: {now.users} users, {now.requests} requests, {now.failed} failed",
-        f"  {last}; so far {now.requests / elapsed_s:.1f} req/s,"
+        f"  {last}; so far {_rate(now.requests / elapsed_s)},"
         f" {now.output_tokens / elapsed_s:.0f} tokens/s",
         f"  so far p50/p95: TTFT {_pair(now.ttft_p50_ms, now.ttft_p95_ms)},"
         f" E2E {_pair(now.e2e_p50_ms, now.e2e_p95_ms)}",
@@ -179,6 +179,10 @@ def live_lines(now: LiveFigures) -> list[str]:
     if now.goodput_share is not None:
         lines[0] += f", {now.goodput_share:.0%} in objective"
     return lines
+
+
+def _rate(per_s: float) -> str:
+    return f"{per_s:.1f} req/s" if per_s < 100 else f"{per_s:.0f} req/s"
 
 
 def _pair(p50_ms: float | None, p95_ms: float | None) -> str:
