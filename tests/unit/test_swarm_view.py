@@ -98,5 +98,5 @@ def test_the_run_so_far_stands_beside_the_last_second_within_80_columns() -> Non
     )
     assert max(map(len, lines)) <= 80
     full = live_lines(LiveFigures(**now | {"hit_rate": 0.5, "goodput_share": 0.25}))
-    assert full[0].endswith("1234567 failed, hit rate 50%, 25% in objective")
+    assert full[-1].startswith("  hit rate 50%, 25% in objective, retrieval 123457/")
     assert max(map(len, full)) <= 80

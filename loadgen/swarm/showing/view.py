@@ -172,12 +172,15 @@ def live_lines(now: LiveFigures) -> list[str]:
         f"  so far p50/p95: TTFT {_pair(now.ttft_p50_ms, now.ttft_p95_ms)},"
         f" E2E {_pair(now.e2e_p50_ms, now.e2e_p95_ms)}",
     ]
-    if now.retrieval_p50_ms is not None:
-        lines.append(f"  retrieval {_pair(now.retrieval_p50_ms, now.retrieval_p95_ms)}")
+    more = []
     if now.hit_rate is not None:
-        lines[0] += f", hit rate {now.hit_rate:.0%}"
+        more.append(f"hit rate {now.hit_rate:.0%}")
     if now.goodput_share is not None:
-        lines[0] += f", {now.goodput_share:.0%} in objective"
+        more.append(f"{now.goodput_share:.0%} in objective")
+    if now.retrieval_p50_ms is not None:
+        more.append(f"retrieval {_pair(now.retrieval_p50_ms, now.retrieval_p95_ms)}")
+    if more:
+        lines.append(f"  {', '.join(more)}")
     return lines
 
 
