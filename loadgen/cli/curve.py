@@ -8,9 +8,16 @@ from loadgen.cli.curve_formats import FORMATS, Prediction, formatted
 from loadgen.errors import UsageError
 from loadgen.launch.arguments import CommandParser, needs
 from loadgen.locality.curve import predict
-from loadgen.locality.measured import kv_bytes_per_token, measured_run, run_bytes_per_token
+from loadgen.locality.kv_format import (
+    PlannedEngine,
+    ToldFigure,
+    model_path,
+    run_block_size,
+    run_told_bytes,
+)
+from loadgen.locality.measured import measured_run
 from loadgen.locality.trace import TokenIds, Trace
-from loadgen.locality.trace_sources import USUAL_BLOCK_SIZE, trace_of_plan, trace_of_run
+from loadgen.locality.trace_sources import trace_of_plan, trace_of_run
 from loadgen.swarm.options.flags import add_options
 from loadgen.swarm.options.swarm_options import SwarmOptions
 from loadgen.targets.demo_model import default_model_dir, is_complete
@@ -37,8 +44,10 @@ def curve_command(arguments: list[str]) -> int:
     _check(parsed)
     sizes = _sizes(parsed.kv_tokens)
     measured = tuple(measured_run(path, parsed.tokenizer or None) for path in parsed.measured)
-    curve = predict(_trace(parsed), sizes)
-    prediction = Prediction(curve, _bytes_per_token(parsed), measured)
+    block_size, bytes_per_token = _cache_format(parsed)
+    assert block_size.value is not None
+    curve = predict(_trace(parsed, block_size.value), sizes)
+    prediction = Prediction(curve, block_size, bytes_per_token, measured)
     print(formatted(prediction, parsed.format), end="")
     if parsed.out is not None:
         _save(_drawn(prediction), parsed.out)
@@ -75,9 +84,9 @@ def _sizes(text: str) -> tuple[int, ...]:
     return sizes
 
 
-def _trace(parsed: argparse.Namespace) -> Trace:
+def _trace(parsed: argparse.Namespace, block_size: int) -> Trace:
     if parsed.run is not None:
-        return trace_of_run(parsed.run, parsed.tokenizer or None, parsed.block_size)
+        return trace_of_run(parsed.run, parsed.tokenizer or None, block_size)
     options = SwarmOptions.read(vars(parsed))
     if parsed.plan not in PLANS:
         raise UsageError(
@@ -87,9 +96,9 @@ def _trace(parsed: argparse.Namespace) -> Trace:
     return trace_of_plan(
         corpus=load_corpus(options.corpus, options.questions),
         settings=options.workload,
-        tokens=TokenIds.from_path_or_name(_tokenizer(options.tokenizer)),
+        tokens=TokenIds.from_path_or_name(_tokenizer(options.tokenizer or parsed.model)),
         requests=parsed.requests,
-        block_size=USUAL_BLOCK_SIZE if parsed.block_size is None else parsed.block_size,
+        block_size=block_size,
         users=parsed.users,
         batching=options.batching if parsed.plan == "batched" else None,
     )
@@ -106,19 +115,34 @@ def _tokenizer(given: str | None) -> str:
     )
 
 
-def _bytes_per_token(parsed: argparse.Namespace) -> int | None:
+def _cache_format(parsed: argparse.Namespace) -> tuple[ToldFigure, ToldFigure]:
+    """Tokens of a block and bytes of a token: as given, as of the run, as of an engine of ours."""
+    if parsed.run is None:
+        block_size, bytes_per_token = _planned_format(parsed)
+    else:
+        block_size = run_block_size(parsed.run)
+        bytes_per_token = run_told_bytes(parsed.run, parsed.model and model_path(parsed.model))
+    if parsed.block_size is not None:
+        block_size = ToldFigure(parsed.block_size, "--block-size")
     if parsed.bytes_per_token is not None:
-        return int(parsed.bytes_per_token)
-    if parsed.run is not None:
-        return run_bytes_per_token(parsed.run)
-    return kv_bytes_per_token(Path(_tokenizer(parsed.tokenizer or None)).expanduser())
+        bytes_per_token = ToldFigure(parsed.bytes_per_token, "--bytes-per-token")
+    return block_size, bytes_per_token
+
+
+def _planned_format(parsed: argparse.Namespace) -> tuple[ToldFigure, ToldFigure]:
+    if parsed.model is not None and parsed.bytes_per_token is None:
+        model = model_path(parsed.model)
+    else:
+        model = Path(_tokenizer(parsed.tokenizer or None)).expanduser()
+    engine = PlannedEngine.of_this_machine(model)
+    return engine.told_block_size(), engine.told_bytes(model)
 
 
 def _drawn(prediction: Prediction) -> "Figure":
     with needs("report", "drawing"):
         from dashboards.figures.cache_curve import draw
     points = [(each.tokens, each.hit_rate, each.name) for each in prediction.measured]
-    return draw(prediction.curve, points, prediction.bytes_per_token)
+    return draw(prediction.curve, points, prediction.bytes_per_token.value)
 
 
 def _save(figure: "Figure", path: Path) -> None:
@@ -159,8 +183,13 @@ def _parser() -> argparse.ArgumentParser:
     add("--requests", type=int, default=1000, help="plan: how many it sends (default: 1000)")
     add("-u", "--users", type=int, default=1, help="plan: users, each with one request or batch")
     add("--kv-tokens", default="", metavar="N,N…", help="sizes (default: up to the working set)")
-    add("--block-size", type=int, help="tokens of a KV block (default: the run's, else 16)")
-    add("--bytes-per-token", type=int, help="of the KV cache (default: by the model's config.json)")
+    add(
+        "--model",
+        help="its folder, config.json or name, for tokens and bytes (default: the run's, else the"
+        " demo model)",
+    )
+    add("--block-size", type=int, help="tokens of a KV block (default: the engine's)")
+    add("--bytes-per-token", type=int, help="of the KV cache (default: by model and engine)")
     add("--measured", nargs="+", type=Path, default=[], metavar="RUN", help="runs to compare with")
     add("--format", choices=FORMATS, default="table", help="default: table")
     add("-o", "--out", type=Path, metavar="FILE", help="draw the curve: .svg or .png")

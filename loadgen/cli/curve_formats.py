@@ -11,6 +11,7 @@ from rich.console import Console
 from rich.table import Table
 
 from loadgen.locality.curve import ENOUGH, CacheCurve
+from loadgen.locality.kv_format import ToldFigure
 from loadgen.locality.measured import MeasuredRun
 
 FORMATS = ("table", "json", "csv")
@@ -20,15 +21,17 @@ MB = 1e6
 
 @dataclass(frozen=True, slots=True)
 class Prediction:
-    """A curve, what a token takes where that is known, and runs it can be held against."""
+    """A curve, how its cache is kept, by whose word, and runs it can be held against."""
 
     curve: CacheCurve
-    bytes_per_token: int | None
+    block_size: ToldFigure
+    bytes_per_token: ToldFigure
     measured: tuple[MeasuredRun, ...]
 
     def mb(self, tokens: int) -> float | None:
         """Millions of bytes of so many tokens."""
-        return None if self.bytes_per_token is None else tokens * self.bytes_per_token / MB
+        each = self.bytes_per_token.value
+        return None if each is None else tokens * each / MB
 
     def rows(self) -> Iterator[tuple[Any, ...]]:
         """Values of COLUMNS."""
@@ -58,8 +61,10 @@ def _json(prediction: Prediction) -> str:
         "requests": len(curve.trace.chains),
         "prompt_tokens": curve.trace.prompt_tokens,
         "block_size": curve.trace.block_size,
+        "block_size_source": prediction.block_size.source,
         "in_flight": curve.trace.in_flight,
-        "bytes_per_token": prediction.bytes_per_token,
+        "bytes_per_token": prediction.bytes_per_token.value,
+        "bytes_per_token_source": prediction.bytes_per_token.source,
         "bound": curve.bound,
         "knee": asdict(curve.knee),
         "verdict": verdict(prediction),
@@ -72,7 +77,7 @@ def _json(prediction: Prediction) -> str:
 
 
 def _table(prediction: Prediction) -> str:
-    console = Console(highlight=False, markup=False, width=100)
+    console = Console(highlight=False, markup=False, width=80)
     with console.capture() as captured:
         for piece in (_head(prediction), "", _points(prediction), "", verdict(prediction)):
             console.print(piece)
@@ -88,9 +93,13 @@ def _head(prediction: Prediction) -> str:
         if trace.is_sequential
         else f"{trace.in_flight} in flight: the prediction is an estimate"
     )
+    told = prediction.bytes_per_token
+    size = "unknown" if told.value is None else f"{told.value} bytes"
     lines = [
         f"{len(trace.chains)} requests, {trace.prompt_tokens} prompt tokens, {how}",
         f"made from {trace.source}",
+        f"block size: {trace.block_size} tokens ({prediction.block_size.source})",
+        f"a token: {size} ({told.source})",
         *(f"note: {remark}" for remark in trace.remarks),
     ]
     return "\n".join(lines)

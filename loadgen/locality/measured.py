@@ -1,6 +1,7 @@
 """What an engine's cache did in a finished run, beside what is predicted for that run."""
 
 import json
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -61,21 +62,25 @@ def run_bytes_per_token(run: Path) -> int | None:
     """Bytes of cache for each token in this run's engine; None where its model is not known."""
     argv = recorded_run(run).engine_argv
     model = argument(argv, "--model")
-    if model is None:
-        return None
+    return None if model is None else argv_bytes_per_token(argv, Path(model))
+
+
+def argv_bytes_per_token(argv: Sequence[str], model: Path) -> int | None:
+    """The same of an engine that is started so, with this model."""
     given = (argument(argv, "--kv-cache-dtype"), argument(argv, "--dtype"))
     named = [dtype for dtype in given if dtype and dtype != "auto"]
-    return kv_bytes_per_token(Path(model), *named[:1])
+    return kv_bytes_per_token(model, *named[:1])
 
 
 def kv_bytes_per_token(model: Path, kv_dtype: str = "auto") -> int | None:
     """Keys and values of all layers: 2 x layers x KV heads x head dimension x bytes of a number.
 
-    `kv_dtype` is vLLM's `--kv-cache-dtype`. None where the folder has no such `config.json`, or
-    one of an attention that keeps something else.
+    `kv_dtype` is vLLM's `--kv-cache-dtype`; `model` a folder or a `config.json`. None where there
+    is none, or one of an attention that keeps something else.
     """
+    file = model if model.is_file() else model / "config.json"
     try:
-        config = json.loads((model / "config.json").read_text(encoding="utf-8"))
+        config = json.loads(file.read_text(encoding="utf-8"))
         return _bytes(config, kv_dtype)
     except (OSError, ValueError, KeyError, TypeError, AttributeError):
         return None

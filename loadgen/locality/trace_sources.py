@@ -24,6 +24,8 @@ from loadgen.workload.stream import Stream
 from loadgen.workload.workload import Workload
 
 MAX_REQUESTS = 1_000_000
+MOST_TOKENS = 10_000_000
+"""Of a request: no model takes more, and what is longer is a slip that would take for ever."""
 USUAL_BLOCK_SIZE = 16
 """Tokens of a KV block of vLLM on a GPU, for runs whose engine kvswarm did not start."""
 
@@ -106,6 +108,15 @@ def trace_of_run(path: Path, tokenizer: str | None = None, block_size: int | Non
     )
 
 
+def _require_possible(file: Path, name: str, tokens: "np.ndarray[Any, Any]") -> None:
+    """Raise UsageError, with its line, for a request that no model takes."""
+    for row in np.flatnonzero(tokens > MOST_TOKENS)[:1]:
+        raise UsageError(
+            f"{file} line {row + 2}: {name} {tokens[row]:.12g} is more than {MOST_TOKENS},"
+            " the most that is taken: correct the row or leave it out"
+        )
+
+
 def recorded_run(path: Path) -> RecordedRun:
     """A run that must be there. Raises UsageError."""
     if not (path / RUN_JSON).is_file():
@@ -124,6 +135,8 @@ def _sent(run: RecordedRun) -> list[SentRequest]:
             f"{run.path / REQUESTS_CSV} is not as kvswarm writes it (prompt_tokens"
             f" {prompts[prompts < 1][0]:g} is no length of a prompt): restore it"
         )
+    for name in ("prompt_tokens", "output_tokens"):
+        _require_possible(run.path / REQUESTS_CSV, name, rows.number(name))
     requests = Requests.of(rows.sound())
     is_told = ~np.isnan(requests.number("prompt_tokens"))
     requests = requests.taken(~np.isnan(requests.number("sent_s")) & is_told)

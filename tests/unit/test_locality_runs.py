@@ -41,6 +41,7 @@ EMPTY_PROMPT = """\
 request_id,context_id,question_id,sent_s,end_s,prompt_tokens,output_tokens
 0,a,q,0,1,0,1
 """
+ENDLESS_PROMPT = f"{EMPTY_PROMPT.replace('1,0,1', '1,5,1')}1,a,q,0,1,1e12,1\n"
 
 
 @pytest.fixture(scope="module")
@@ -291,7 +292,7 @@ def test_json_and_csv_have_the_same_points(
     plan: Sequence[object] = (
         *("--plan", "unordered", "--tokenizer", tokenizer, "--seed", 3, "--contexts", 4),
         *("--repeat", 0.2, "--context-tokens", "1000-1500", "--requests", REQUESTS),
-        *("--kv-tokens", "4096,8192", "--bytes-per-token", 1000),
+        *("--kv-tokens", "4096,8192", "--bytes-per-token", 1000, "--block-size", 16),
     )
     _, as_json, _ = call(capsys, *plan, "--format", "json")
     _, as_csv, _ = call(capsys, *plan, "--format", "csv")
@@ -389,6 +390,7 @@ def test_without_a_tokenizer_the_next_step_is_named(
         ("requests.csv", f"a\n{'9' * 131_073}\n", "field larger than field limit"),
         ("requests.csv", "sent_s,prompt_tokens\n", "no request whose length"),
         ("requests.csv", EMPTY_PROMPT, "not as kvswarm writes it .*prompt_tokens 0 is no length"),
+        ("requests.csv", ENDLESS_PROMPT, "requests.csv line 3: prompt_tokens 1e\\+12 is more than"),
         ("summary.json", "{}", "no hit rate"),
     ],
 )
@@ -400,3 +402,50 @@ def test_a_damaged_run_is_one_line(
     with pytest.raises(UsageError, match=said) as caught:
         measured_run(run)
     assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(("platform", "block_size"), [("cpu", 128), ("gpu", 16)])
+@pytest.mark.parametrize("has_bfloat16", [False, True])
+def test_a_plan_is_of_the_engine_that_this_machine_would_start(
+    platform: str,
+    block_size: int,
+    has_bfloat16: bool,
+    tokenizer: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.setattr("loadgen.locality.kv_format.detect_platform", lambda: platform)
+    monkeypatch.setattr("loadgen.targets.plan.has_bfloat16_kernels", lambda: has_bfloat16)
+    width = 4 if platform == "cpu" and not has_bfloat16 else 2
+    size = 2 * 8 * 2 * 64 * width
+    for model in (tokenizer, tokenizer / "config.json"):
+        words = ("--plan", "unordered", "--model", model, "--tokenizer", tokenizer)
+        code, out, err = call(capsys, *words, "--requests", 5, "--format", "json")
+        told = json.loads(out)
+        assert (code, told["block_size"], told["bytes_per_token"]) == (0, block_size, size), err
+        assert f"({platform})" in told["block_size_source"]
+        assert str(model) in told["bytes_per_token_source"]
+
+
+def test_the_table_says_whose_block_size_and_bytes_these_are(
+    tmp_path: Path, tokenizer: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run = write_run(tmp_path / "run", tokenizer)
+    _, out, _ = call(capsys, run)
+    assert "block size: 16 tokens (the run's engine)" in out
+    assert "a token: 4096 bytes" in out
+    _, out, _ = call(capsys, run, "--block-size", 32, "--bytes-per-token", 7)
+    assert "block size: 32 tokens (--block-size)" in out
+    assert "a token: 7 bytes (--bytes-per-token)" in out
+    assert max(map(len, out.splitlines())) <= 80
+
+
+@pytest.mark.parametrize("model", ["no-such/model", "/nowhere", ""])
+def test_a_model_that_is_not_there_is_one_line(
+    model: str, tokenizer: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    words = ("--plan", "unordered", "--tokenizer", tokenizer, "--model", model)
+    code, out, err = call(capsys, *words)
+    assert (code, out) == (2, "")
+    assert f"--model {model}: no config.json there" in err
+    assert len(err.splitlines()) == 1
