@@ -26,6 +26,7 @@ from loadgen.client.failures import (
 )
 from loadgen.client.host import base_url
 from loadgen.client.protocol import (
+    DONE,
     REASONING,
     ROUTES,
     TOKEN,
@@ -42,6 +43,7 @@ from loadgen.client.wire import WireTransport
 from loadgen.record import Outcome
 
 MAX_ERROR_BODY_BYTES = 65_536
+MAX_SINGLE_EVENTS = 4
 
 
 class ReplySink:
@@ -99,14 +101,21 @@ class ReplySink:
         if self._shape.fits(chunk) and self._events.at_event:
             single.token_times.append(received_at)
             return False
-        if not (self._shape.known or self._running.known):
-            # The first event tells the shape of the others that came with it.
+        return self._read(single, chunk, received_at)
+
+    def _read(self, exchange: Exchange, chunk: bytes, received_at: float) -> bool:
+        """Read events one by one until the shape of those that repeat is known: the first tells the
+        role, or is of another kind. What is left of a chunk then is read at once."""
+        for _ in range(MAX_SINGLE_EVENTS):
+            if self._events.at_event and (end := self._take_known(exchange, chunk, received_at)):
+                chunk = chunk[end:]
+                break
             end = chunk.find(b"\n\n") + 2
-            if end > 1 and self._interpret(chunk[:end], received_at):
+            if end < 2 or end == len(chunk):
+                break
+            if self._interpret(chunk[:end], received_at):
                 return True
-            chunk = chunk[end:] if end > 1 else chunk
-        if self._events.at_event:
-            chunk = chunk[self._take_known(single, chunk, received_at) :]
+            chunk = chunk[end:]
         return bool(chunk) and self._interpret(chunk, received_at)
 
     def _take_known(self, exchange: Exchange, chunk: bytes, received_at: float) -> int:
@@ -124,7 +133,7 @@ class ReplySink:
     def _interpret(self, chunk: bytes, received_at: float) -> bool:
         single = self._single
         for payload in self._events.feed(chunk):
-            if is_done(payload):
+            if payload == DONE or is_done(payload):
                 self._exchange.close(received_at)
                 self.is_done = True
                 return True

@@ -3,6 +3,7 @@
 import re
 from array import array
 from dataclasses import dataclass, field
+from functools import lru_cache
 from itertools import pairwise
 from typing import NamedTuple, Self
 
@@ -22,6 +23,7 @@ GOOD_FINISHES = frozenset(
 """Finish reasons of a reply that is whole. By any other the engine may have given it up."""
 
 
+@lru_cache(maxsize=64)
 def is_good_finish(reason: str | None) -> bool:
     """Whether a reply with this finish reason is whole."""
     return reason is not None and _FILLED.sub("_", reason.strip()).lower() in GOOD_FINISHES

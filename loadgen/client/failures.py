@@ -104,7 +104,7 @@ def tells_failure(event: Mapping[str, Any]) -> bool:
     """Whether a JSON object, of a stream or alone, says that the host has failed."""
     if event.get("error"):
         return True
-    if event.get("choices"):
+    if event.get("choices") or isinstance(event.get("usage"), dict):
         groq = event.get("x_groq")
         return isinstance(groq, Mapping) and bool(groq.get("error"))
     kinds = (str(event.get(key)).lower() for key in ("object", "type"))

@@ -104,8 +104,8 @@ def request_body(
 
 
 def is_done(payload: bytes) -> bool:
-    """Whether this payload ends the stream, however it is spaced or excerpt."""
-    return payload == DONE or (len(payload) < 16 and payload.strip(b' \t"').upper() == DONE)
+    """Whether this payload ends the stream, however it is spaced or quoted."""
+    return len(payload) < 16 and payload.strip(b' \t"').upper() == DONE
 
 
 def interpret(payload: bytes) -> Event:
@@ -129,7 +129,8 @@ def decode(payload: bytes) -> dict[str, Any]:
         raise Malformed(f"an event is not JSON: {excerpt(payload)}") from None
     if not isinstance(event, dict):
         raise Malformed(f"an event is not a JSON object: {excerpt(payload)}")
-    if tells_failure(event):
+    is_usual = (event.get("choices") or event.get("usage")) and "x_groq" not in event
+    if event.get("error") or (not is_usual and tells_failure(event)):
         raise Malformed(f"error inside the stream: {error_message(event)}")
     return event
 
@@ -150,12 +151,13 @@ def choice_event(choice: dict[str, Any], usage: Usage | None) -> Event:
     """
     if choice.get("error"):
         raise Malformed(f"error inside the stream: {error_message(choice['error'])}")
-    delta = choice.get("delta") or choice.get("message")
-    content, is_reasoning = bool(choice.get("text")), False
-    if not content:
-        content, is_reasoning = _delta_output(delta)
-    content = content or bool(choice.get("token_ids"))
     finish_reason = finish_of(choice.get("finish_reason"))
+    if choice.get("text"):
+        is_token = finish_reason is None and usage is None
+        return TOKEN if is_token else Event(True, True, finish_reason, usage)
+    delta = choice.get("delta") or choice.get("message")
+    content, is_reasoning = _delta_output(delta)
+    content = content or bool(choice.get("token_ids"))
     if content and finish_reason is None and usage is None:
         return REASONING if is_reasoning else TOKEN
     is_role = not content and isinstance(delta, dict) and bool(delta.get("role"))
@@ -164,6 +166,8 @@ def choice_event(choice: dict[str, Any], usage: Usage | None) -> Event:
 
 def finish_of(reason: object) -> str | None:
     """A finish reason in one word, None where the choice goes on: some hosts send an object."""
+    if reason is None:
+        return None
     if isinstance(reason, dict):
         reason = reason.get("type") or reason.get("reason") or error_message(reason)
     if not reason or (isinstance(reason, str) and reason.strip().lower() in _NO_FINISHES):
@@ -206,8 +210,7 @@ def _brings_output(value: object) -> bool:
 def usage_of(event: dict[str, Any]) -> Usage | None:
     """The token counts that came with an event, or None."""
     usage = event.get("usage")
-    groq = event.get("x_groq")
-    if usage is None and isinstance(groq, dict):
+    if usage is None and isinstance(groq := event.get("x_groq"), dict):
         usage = groq.get("usage")
     if not isinstance(usage, dict):
         return None
@@ -223,6 +226,8 @@ def usage_of(event: dict[str, Any]) -> Usage | None:
 
 def _reasoning(usage: dict[str, Any], prompt: int | None, output: int | None) -> int:
     details = usage.get("completion_tokens_details")
+    if details is None and "reasoning_tokens" not in usage:
+        return 0
     told = details if isinstance(details, dict) else usage
     reasoning = _told(told.get("reasoning_tokens")) or 0
     # Some hosts count it beside the completion, which only their total tells.
@@ -232,6 +237,8 @@ def _reasoning(usage: dict[str, Any], prompt: int | None, output: int | None) ->
 
 def _told(value: object) -> int | None:
     """As `_count`, of a number that may stand in quotes."""
+    if type(value) is int and value >= 0:
+        return value
     return int(value) if isinstance(value, str) and value.strip().isdecimal() else _count(value)
 
 

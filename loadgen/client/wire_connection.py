@@ -45,6 +45,19 @@ def _size(digits: bytes) -> int:
     return int(digits, 16) if _SIZE.fullmatch(digits) else 0
 
 
+class SatisfiedSink:
+    """Stands where a sink was that wants no more; the rest of a body is nothing to it."""
+
+    patience_s = math.inf
+
+    def feed(self, chunk: bytes, received_at: float) -> bool:
+        """See Sink."""
+        return False
+
+
+SATISFIED = SatisfiedSink()
+
+
 class Unanswered(ConnectFailed):
     """The host hung up before any byte of an answer."""
 
@@ -250,6 +263,7 @@ class WireConnection(asyncio.Protocol):
             self._end(error)
             return
         if is_enough:
+            self._sink = SATISFIED
             self._over(self._settle_s)
         elif sink.patience_s != math.inf and self._over_at is None:
             self._over(max(sink.patience_s, self._settle_s))

@@ -129,6 +129,17 @@ async def test_bodies_without_end_are_bounded(monkeypatch: pytest.MonkeyPatch) -
         assert not idle(client)
 
 
+async def test_what_follows_done_is_no_part_of_the_reply() -> None:
+    host = LateHost(REPLIES["done"], chunk(REPLY[0]) + chunk(event(error="late")) + END)
+    async with asking(host) as client:
+        exchange = Exchange()
+        asked = asyncio.ensure_future(client.stream("hi", 3, exchange))
+        await until(lambda: exchange.ended_well and exchange.end_at is not None)
+        host.end_bodies.set()
+        await asked
+        assert (exchange.outcome, exchange.error, len(exchange.token_times)) == ("ok", "", 3)
+
+
 async def test_what_fails_before_done_still_counts() -> None:
     host = LateHost((*REPLY, usage(), event(error={"message": "died"})))
     async with asking(host) as client:
