@@ -7,13 +7,13 @@ from typing import Any
 from loadgen.compare import locust_csv
 from loadgen.compare.facts import facts_of
 from loadgen.compare.locust_csv import LocustTable
-from loadgen.compare.run import ComparedRun, faults_of, stream_of
+from loadgen.compare.run import ComparedRun, Fault, faults_of, stream_of
 from loadgen.compare.series import Series, Values, series_of
 from loadgen.errors import UsageError
 from loadgen.runs.columns import read_header
 from loadgen.runs.directory import RUN_JSON
 from loadgen.runs.json_file import malformed
-from loadgen.runs.recorded import REQUESTS_CSV, RecordedRun
+from loadgen.runs.recorded import REQUESTS_CSV, SUMMARY_JSON, RecordedRun
 from loadgen.runs.requests import NEEDED, Requests, read_requests
 from loadgen.stats.steady_state import SteadyState, enough_s, is_notable
 
@@ -43,7 +43,7 @@ def _read_directory(path: Path, warmup_s: float | None) -> ComparedRun:
         raise UsageError(f"{path} has no requests.csv: name a run directory or a CSV file")
     run = RecordedRun(path, is_strict=True, given_warmup_s=warmup_s)
     requests = run.requests.sent
-    faults = tuple(faults_of(run.description, run.summary))
+    faults = (*faults_of(run.description, run.summary), *_losses(run))
     makespans: dict[str, Series] = {"makespan_s": Values(run.makespans_s)}
     found = run.steady_state
     return ComparedRun(
@@ -56,7 +56,7 @@ def _read_directory(path: Path, warmup_s: float | None) -> ComparedRun:
         faults=faults,
         remarks=(
             *map(str, faults),
-            *_remarks(run),
+            *_remarks(run, run.missing),
             *_steady_remarks(found, run.warmup_s),
         ),
         found_warmup_s=_end_of_warmup_s(found),
@@ -70,7 +70,13 @@ def _facts(file: Path, description: Mapping[str, Any], batched: bool) -> dict[st
         raise malformed(file, str(error)) from None
 
 
-def _remarks(run: RecordedRun) -> Iterator[str]:
+def _losses(run: RecordedRun) -> Iterator[Fault]:
+    if run.missing:
+        yield Fault("rows are missing", run.missing)
+
+
+def _remarks(run: RecordedRun, told: str = "") -> Iterator[str]:
+    """All but what was `told`."""
     if run.description.get("cache_state") == "unknown":
         yield "what the caches held at the start is not known"
     if late := int(run.requests.is_late.sum()):
@@ -79,7 +85,7 @@ def _remarks(run: RecordedRun) -> Iterator[str]:
             " are lower bounds"
         )
     for problem in run.problems:
-        if problem.is_of_rows:
+        if problem.is_of_rows and problem.remark != told:
             yield problem.remark
 
 
@@ -103,13 +109,25 @@ def _requests(path: Path, warmup_s: float) -> ComparedRun:
     batched = any(requests.text("batch_id").names)
     found = requests.steady_state({}, batched)
     sent = requests.sent
+    faults, odd = _of_rows(path, requests, warmup_s)
     return ComparedRun(
         str(path),
         series_of(sent),
         stream=stream_of(sent),
-        remarks=tuple(_steady_remarks(found, warmup_s)),
+        faults=faults,
+        remarks=(*map(str, faults), *odd, *_steady_remarks(found, warmup_s)),
         found_warmup_s=_end_of_warmup_s(found),
     )
+
+
+def _of_rows(
+    path: Path, requests: Requests, warmup_s: float
+) -> tuple[tuple[Fault, ...], tuple[str, ...]]:
+    """What is missing of a file by the summary beside it, and what else is odd about its rows."""
+    odd = tuple(each.remark for each in requests.columns.problems if each.is_of_rows)
+    if path.name != REQUESTS_CSV or not (path.parent / SUMMARY_JSON).is_file():
+        return (), odd
+    return tuple(_losses(RecordedRun(path.parent, given_warmup_s=warmup_s))), odd
 
 
 def _end_of_warmup_s(found: SteadyState | None) -> float:

@@ -1,7 +1,7 @@
 """A run as its directory tells it: the one reader of everything that a run leaves behind."""
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -101,19 +101,26 @@ class RecordedRun:
         """The requests that count, in the order of sending."""
         found = Requests.of(self.rows, self.reset_s, self.warmup_s)
         self.problems += found.columns.problems[len(self.rows.problems) :]
-        self.problems += self._missing(found)
+        if missing := self._missing(found):
+            self.problems.append(FileProblem(missing, is_of_rows=True))
         return found
 
-    def _missing(self, found: Requests) -> Iterator[FileProblem]:
-        """Rows that the summary counted and the file has not, as after a full disk."""
+    @property
+    def missing(self) -> str:
+        """What is said of rows that the summary counted and the file has not, "" for none."""
+        return self._missing(self.requests)
+
+    def _missing(self, found: Requests) -> str:
+        """As after a full disk."""
         told = self.summary.get("requests")
         if not isinstance(told, int) or self.reset_s is not None or not len(found):
-            return
+            return ""
         if self.warmup_s != self.own_warmup_s:
             found = Requests.of(self.rows, None, self.own_warmup_s)
-        if len(found) < told:
-            held = f"{len(found):,} of the {told:,} requests"
-            yield FileProblem(f"{REQUESTS_CSV} has {held} that the summary counts", is_of_rows=True)
+        if len(found) >= told:
+            return ""
+        held = f"{len(found):,} of the {told:,} requests"
+        return f"{REQUESTS_CSV} has {held} that the summary counts"
 
     @cached_property
     def makespans_s(self) -> Floats:

@@ -1,6 +1,7 @@
 """What is read out of run directories and exported CSV files; Locust's were made by Locust 2.47."""
 
 import csv
+import json
 from pathlib import Path
 
 import pytest
@@ -242,3 +243,21 @@ def test_what_a_run_says_of_itself(tmp_path: Path) -> None:
     run = read_run(path)
     assert [remark.split()[1] for remark in run.remarks] == ["client", "host", "the"]
     assert run.samples(parse_statistic("ttft_ms.mean")) == 0, "ended before the reset"
+
+
+@pytest.mark.parametrize("name", ["", "requests.csv"])
+def test_a_file_with_fewer_rows_than_the_summary_beside_it_counts_decides_nothing(
+    name: str, tmp_path: Path
+) -> None:
+    run = write_run(tmp_path / "run", [100.0] * 40)
+    (run / "summary.json").write_text(json.dumps({"requests": 40}))
+    assert read_run(run / name).faults == ()
+    assert read_run(run / name).remarks == ()
+    rows = (run / "requests.csv").read_text().splitlines(keepends=True)
+    (run / "requests.csv").write_text("".join(rows[:31]))
+    (fault,) = read_run(run / name).faults
+    assert fault.detail == "requests.csv has 30 of the 40 requests that the summary counts"
+    (run / "requests.csv").write_text("".join([*rows, *rows[1:]]))
+    doubled = read_run(run / name)
+    assert doubled.faults == ()
+    assert doubled.remarks == ("requests.csv: 40 row(s) are there twice and count once",)

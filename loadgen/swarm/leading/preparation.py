@@ -206,7 +206,7 @@ def _try_completion(
 
 
 def _notes(facts: HostFacts, lengths: LengthSource, replay: Replay | None) -> tuple[str, ...]:
-    notes = [] if replay is None else [replay.note]
+    notes = [] if replay is None else [replay.note, *replay.changes]
     if lengths.is_estimate:
         notes.append(EstimatedTokens.announcement)
     if not facts.is_vllm:

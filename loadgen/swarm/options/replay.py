@@ -1,5 +1,6 @@
 """A trace in place of the drawn stream: what is checked of it, and how it is divided."""
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 from loadgen.errors import ContextTooLong, UsageError
@@ -27,6 +28,19 @@ class Replay:
         length = f" over {found.duration_s:.0f} s" if found.has_times else ""
         faster = f", {speed:g} times as fast as it was" if speed != 1 else ""
         return f"replaying {found.entries} requests of {self.selection.path}{length}{faster}"
+
+    @property
+    def changes(self) -> Iterator[str]:
+        """What is otherwise than in the trace, to be said too."""
+        found, changes = self.survey, self.survey.changes
+        if changes.backwards and found.has_times:
+            yield (
+                f"{changes.backwards} of {found.entries} times in the trace run backwards, by up to"
+                f" {changes.most_back_s:.3g} s: these requests are due with the one before them;"
+                " sort the trace by time, or replay each of its logs alone"
+            )
+        if changes.empty:
+            yield f"{changes.empty} requests of the trace have no prompt or no reply: left out"
 
     def to_wire(self, workers: int) -> dict[str, list[int]]:
         """What workers need not find out again: common blocks, and how many entries each owns."""

@@ -60,6 +60,24 @@ class TraceEntry:
     reply: str = ""
 
 
+@dataclass(slots=True)
+class TraceChanges:
+    """What is otherwise in a replay than in its trace, counted while it is read.
+
+    `empty` entries without a prompt or a reply are left out; times that go `backwards`, by
+    `most_back_s` at most, become those of the entry before.
+    """
+
+    empty: int = 0
+    backwards: int = 0
+    most_back_s: float = 0.0
+
+    def came_late(self, back_s: float) -> None:
+        """An entry is so much earlier than one before it."""
+        self.backwards += 1
+        self.most_back_s = max(self.most_back_s, back_s)
+
+
 def sendable(text: str) -> str:
     """The text with question marks for lone surrogates, which JSON allows and UTF-8 does not."""
     return text.encode(errors="replace").decode()
@@ -178,13 +196,17 @@ def columns_of(header: str) -> LengthColumns | None:
     return None
 
 
-def read_lengths(path: Path, lines: Iterable[str], columns: LengthColumns) -> Iterator[TraceEntry]:
+def read_lengths(
+    path: Path, lines: Iterable[str], columns: LengthColumns, changes: TraceChanges
+) -> Iterator[TraceEntry]:
     """An entry for each row with a reply. Raises UsageError, at the line concerned."""
     rows = csv.DictReader(lines)
     try:
         for row in rows:
             entry = _row_entry(TracePlace(path, rows.line_num), row, columns)
-            if entry is not None:
+            if entry is None:
+                changes.empty += 1
+            else:
                 yield entry
     except csv.Error as error:
         raise TracePlace(path, rows.line_num).wrong(
@@ -220,7 +242,7 @@ def _microseconds(text: str) -> str:
     return whole + point + rest[: min(digits, 6)] + rest[digits:]
 
 
-def read_sharegpt(path: Path, file: TextIO) -> Iterator[TraceEntry]:
+def read_sharegpt(path: Path, file: TextIO, changes: TraceChanges) -> Iterator[TraceEntry]:
     """An entry for each question that has a reply, behind all that was said before it.
 
     The replies of the trace, not those of the engine, are the history of later turns. Lengths are
@@ -229,13 +251,16 @@ def read_sharegpt(path: Path, file: TextIO) -> Iterator[TraceEntry]:
     for number, item in enumerate(_items(path, file), 1):
         place = TracePlace(path, number, "conversation")
         session_id = sendable(str(item.get("id") or f"conversation-{number}"))
-        yield from _turns(place, item, session_id)
+        yield from _turns(place, item, session_id, changes)
 
 
-def _turns(place: TracePlace, item: Mapping[str, Any], session_id: str) -> Iterator[TraceEntry]:
+def _turns(
+    place: TracePlace, item: Mapping[str, Any], session_id: str, changes: TraceChanges
+) -> Iterator[TraceEntry]:
     history = ""
     for asked, replied in _exchanges(place, item):
         prompt = history + asked
+        changes.empty += not (asked and replied)
         if asked and replied:
             yield TraceEntry(
                 at_s=None,
@@ -302,10 +327,10 @@ def _is_broken(error: ValueError) -> bool:
     return not is_string and error.pos < len(error.doc) - UNFINISHED
 
 
-def read_trace(path: Path) -> Iterator[TraceEntry]:
+def read_trace(path: Path, changes: TraceChanges | None = None) -> Iterator[TraceEntry]:
     """The entries of a trace in their order, one line at a time; the form is seen by the content.
 
-    Raises UsageError, which names file, line and field.
+    What is left out is counted in `changes`. Raises UsageError, which names file, line and field.
     """
     try:
         with path.open(encoding="utf-8-sig", newline="") as file:
@@ -314,9 +339,9 @@ def read_trace(path: Path) -> Iterator[TraceEntry]:
             if '"input_length"' in first:
                 yield from read_mooncake(path, file)
             elif first.startswith(("[", "{")):
-                yield from read_sharegpt(path, file)
+                yield from read_sharegpt(path, file, changes or TraceChanges())
             elif (columns := columns_of(first)) is not None:
-                yield from read_lengths(path, file, columns)
+                yield from read_lengths(path, file, columns, changes or TraceChanges())
             else:
                 raise UsageError(f"{path} is no trace: give {FORMS}")
     except OSError as error:

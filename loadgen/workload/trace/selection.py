@@ -2,12 +2,12 @@
 
 from collections import Counter
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from itertools import islice
 from pathlib import Path
 
 from loadgen.errors import UsageError
-from loadgen.workload.trace.reader import MAX_TOKENS, TraceEntry, read_trace
+from loadgen.workload.trace.reader import MAX_TOKENS, TraceChanges, TraceEntry, read_trace
 
 COMMON_SHARE = 0.5
 
@@ -35,20 +35,24 @@ class Selection:
                     f"--trace-{name} {count} is out of range: give 1 or more, 0 for all"
                 )
 
-    def entries(self) -> Iterator[TraceEntry]:
-        """The entries in their order; times begin at 0 and never go back. Raises UsageError."""
-        return islice(self._fitting(), self.limit)
+    def entries(self, changes: TraceChanges | None = None) -> Iterator[TraceEntry]:
+        """The entries in their order; times begin at 0 and never go back, which is counted in
+        `changes`. Raises UsageError."""
+        return islice(self._fitting(changes or TraceChanges()), self.limit)
 
-    def _fitting(self) -> Iterator[TraceEntry]:
+    def _fitting(self, changes: TraceChanges) -> Iterator[TraceEntry]:
         first_s = last_s = None
-        for entry in read_trace(self.path):
+        for entry in read_trace(self.path, changes):
             scaled = self._scaled(entry)
             if self.most_tokens and scaled.input_tokens + scaled.output_tokens > self.most_tokens:
                 continue
             if entry.at_s is not None:
                 first_s = entry.at_s if first_s is None else first_s
                 # Logs of several machines may be a little out of order.
-                last_s = max((entry.at_s - first_s) / self.speed, last_s or 0.0)
+                at_s = (entry.at_s - first_s) / self.speed
+                if at_s < (last_s or 0.0):
+                    changes.came_late(((last_s or 0.0) - at_s) * self.speed)
+                last_s = max(at_s, last_s or 0.0)
             yield replace(scaled, at_s=None if entry.at_s is None else last_s)
 
     def _scaled(self, entry: TraceEntry) -> TraceEntry:
@@ -68,7 +72,8 @@ class Selection:
 class Survey:
     """What a whole selection adds up to, found before any of it is sent.
 
-    `common` are the blocks that more than half of the entries share, as a system prompt.
+    `common` are the blocks that more than half of the entries share, as a system prompt; `changes`
+    is how it differs from the trace.
     """
 
     entries: int
@@ -76,13 +81,15 @@ class Survey:
     duration_s: float
     longest_tokens: int
     common: frozenset[int]
+    changes: TraceChanges = field(default_factory=TraceChanges)
 
 
 def survey(selection: Selection) -> Survey:
     """Read all of it once. Raises UsageError for a broken trace or one of which nothing is left."""
     count, untimed, last_s, longest = 0, 0, 0.0, 0
     seen: Counter[int] = Counter()
-    for entry in selection.entries():
+    changes = TraceChanges()
+    for entry in selection.entries(changes):
         count += 1
         untimed += entry.at_s is None
         last_s = entry.at_s or last_s
@@ -99,4 +106,5 @@ def survey(selection: Selection) -> Survey:
             " it out, or a smaller --trace-length-scale"
         )
     common = frozenset(block for block, times in seen.items() if times > COMMON_SHARE * count)
-    return Survey(count, not untimed, last_s, longest, common if count > 1 else frozenset())
+    shared = common if count > 1 else frozenset[int]()
+    return Survey(count, not untimed, last_s, longest, shared, changes)
