@@ -1,5 +1,6 @@
 """Where kvswarm is plugged into Locust: importing this module registers its listeners."""
 
+import atexit
 import json
 import os
 import sys
@@ -18,14 +19,20 @@ from loadgen.swarm.engine import Engine
 from loadgen.swarm.leading.clock_offset import ClockOffset
 from loadgen.swarm.leading.follower import Follower
 from loadgen.swarm.leading.leader import Leader
-from loadgen.swarm.leading.leaving import Leaving, UserCounts, interrupt_main_greenlet
+from loadgen.swarm.leading.leaving import (
+    Leaving,
+    LivingUsers,
+    UserCounts,
+    WorkerLeaving,
+    interrupt_main_greenlet,
+)
 from loadgen.swarm.leading.preparation import check_offline, sends_batches
 from loadgen.swarm.leading.supervisor import Supervisor
 from loadgen.swarm.leading.worker_registry import RunWorkers, WorkerRegistry
 from loadgen.swarm.options.flags import add_options
 from loadgen.swarm.options.ours import no_users
 from loadgen.swarm.options.swarm_options import default_users, own_options
-from loadgen.swarm.process import end_forked_workers
+from loadgen.swarm.process import end_forked_workers, is_forked
 from loadgen.swarm.sending.plan import CLOCK, CLOCK_OFFSET, DELTA, DRAIN, DRAINED, PLAN, SPENT
 from loadgen.swarm.sending.stage import Stage
 from loadgen.swarm.user import AsyncUser
@@ -60,7 +67,7 @@ def _add_options(parser: Any, **_: Any) -> None:
 def _init(environment: Any, runner: Any, web_ui: Any, **_: Any) -> None:
     # gevent's clock stood still while the locustfile was imported, which would shorten -t.
     gevent.get_hub().loop.update_now()
-    interrupt_main_greenlet()
+    runner.user_greenlets = LivingUsers()
     environment.kvswarm_stage = Stage(environment)
     if isinstance(runner, WorkerRunner):
         _follow(environment, runner)
@@ -75,10 +82,17 @@ def _follow(environment: Any, runner: Any) -> None:
     runner.register_message(DRAIN, follower.take_drain, concurrent=True)
     environment.events.test_stopping.add_listener(lambda **_: follower.stopping())
     environment.events.test_stop.add_listener(lambda **_: follower.stopped())
-    environment.events.quitting.add_listener(lambda **_: _quit_worker(environment))
+    if is_forked():
+        environment.events.quitting.add_listener(WorkerLeaving(environment))
+    else:
+        interrupt_main_greenlet()
+        environment.events.quitting.add_listener(lambda **_: _quit_worker(environment))
 
 
 def _lead(environment: Any, runner: Any, web_ui: Any) -> None:
+    interrupt_main_greenlet()
+    if environment.parsed_options.processes:
+        atexit.register(end_forked_workers)
     leader = Leader(environment, environment.kvswarm_stage)
     hooks = environment.events
     if leader.registry is not None:
@@ -147,7 +161,7 @@ def _or_exit(environment: Any, step: Callable[[], None]) -> None:
     except KvswarmError as error:
         print(f"kvswarm: {error}", file=sys.stderr)  # noqa: T201
         Engine.close_process()
-        end_forked_workers(environment)
+        end_forked_workers(0)
         sys.exit(error.exit_code)
 
 

@@ -9,14 +9,19 @@ import gc
 import os
 import signal
 import sys
+import time
 from collections.abc import Iterator
-from typing import Any
 
 import psutil
 
 THRESHOLDS = (10_000, 20, 20)
 """Requests make many objects and hardly any cycles: look for them ten times less often."""
 PR_SET_PDEATHSIG = 1
+
+LEAVE_S = 10.0
+"""How long a worker of `--processes` may take to leave after its leader has told it to."""
+
+_importer_pid = os.getpid()  # the leader's: `--processes` forks after the import
 
 
 @contextlib.contextmanager
@@ -45,11 +50,38 @@ def die_with_parent() -> None:
         ctypes.CDLL(None, use_errno=True).prctl(PR_SET_PDEATHSIG, signal.SIGTERM)
 
 
-def end_forked_workers(environment: Any) -> None:
-    """End the workers of `--processes` before the master leaves without having begun.
+def is_forked() -> bool:
+    """Whether this is a worker of `--processes`, which its leader ends."""
+    return os.getpid() != _importer_pid
 
-    Locust's own farewell forgets those that are still trying to reach it, for five minutes.
+
+def has_leader() -> bool:
+    """Whether the process that forked this one is still there."""
+    return os.getppid() == _importer_pid
+
+
+def end_forked_workers(grace_s: float = LEAVE_S) -> None:
+    """Wait until the workers of `--processes` have left, then kill those that have not.
+
+    Locust's own farewell forgets one that is stopped, or that still tries to reach its leader.
     """
-    if environment.parsed_options.processes:
-        for child in psutil.Process().children():
-            child.terminate()
+    deadline = time.monotonic() + grace_s
+    workers = [child for child in psutil.Process().children() if _is_forked_from_us(child)]
+    while any(map(_is_leaving, workers)) and time.monotonic() < deadline:
+        time.sleep(0.02)
+    for worker in workers:
+        with contextlib.suppress(psutil.NoSuchProcess):
+            worker.kill()
+
+
+def _is_forked_from_us(child: psutil.Process) -> bool:
+    """A program that a locustfile has started has a command line of its own."""
+    with contextlib.suppress(psutil.Error):
+        return child.cmdline() == psutil.Process().cmdline()
+    return False
+
+
+def _is_leaving(worker: psutil.Process) -> bool:
+    with contextlib.suppress(psutil.Error):
+        return worker.status() not in (psutil.STATUS_ZOMBIE, psutil.STATUS_STOPPED)
+    return False

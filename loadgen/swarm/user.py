@@ -4,7 +4,6 @@ import asyncio
 import contextlib
 import inspect
 import logging
-import os
 import random
 import traceback
 from collections.abc import Awaitable, Callable
@@ -25,6 +24,7 @@ from locust.runners import STATE_CLEANUP, STATE_STOPPED, STATE_STOPPING, MasterR
 from locust.user.task import LOCUST_STATE_RUNNING, LOCUST_STATE_STOPPING
 
 from loadgen.swarm.engine import Engine, Flight
+from loadgen.swarm.process import has_leader, is_forked
 
 CANCEL_GRACE_S = 5.0
 """How long a cancelled user may take for its `finally` blocks before it is given up."""
@@ -41,8 +41,6 @@ LEADER_CHECK_S = 0.5
 
 STOP_TEST = "async_user_stop_test"
 """The message by which a worker passes on StopTest to its master."""
-
-_importer_pid = os.getpid()  # the leader's: `--processes` forks after the import
 
 
 class NoTask(StopTest):
@@ -239,7 +237,7 @@ def _stop_test(environment: Any, **_: Any) -> None:
 def _join_swarm(environment: Any, runner: Any, **_: Any) -> None:
     if isinstance(runner, MasterRunner):
         runner.register_message(STOP_TEST, _stop_test, concurrent=True)
-    elif isinstance(runner, WorkerRunner) and os.getpid() != _importer_pid:
+    elif isinstance(runner, WorkerRunner) and is_forked():
         gevent.spawn(_quit_with_leader, runner)
 
 
@@ -249,7 +247,7 @@ def _quit_with_leader(runner: WorkerRunner) -> None:
     Linux's parent-death signal comes once for each of the leader's threads, and a second SIGTERM
     cuts Locust's shutdown short.
     """
-    while os.getppid() == _importer_pid:
+    while has_leader():
         gevent.sleep(LEADER_CHECK_S)
     logger.info("this worker stops: the process that started it is gone")
     runner.quit()

@@ -1,11 +1,17 @@
-"""How a Locust process leaves: by the end of its time, by Ctrl-C or by SIGTERM."""
+"""How a Locust process leaves: by the end of its time, by Ctrl-C or by SIGTERM.
+
+A terminal's Ctrl-C reaches the leader and the workers of `--processes` alike. The leader alone
+acts on it: its workers end when it says so, with all their rows handed over.
+"""
 
 import signal
+from collections.abc import Iterator
 from functools import partial
 from typing import Any
 
 import gevent
 from gevent.event import Event
+from gevent.pool import Group
 from locust.runners import MasterRunner
 
 from loadgen.swarm.leading.leader import Leader
@@ -41,6 +47,10 @@ class Leaving:
         run.interrupted = True
         environment = self._environment
         environment.stop_timeout = min(environment.stop_timeout or 0.0, CUT_TIMEOUT_S)
+        if run.is_stopping and run.workers is not None:
+            # Locust would not stop a second time, but quit under the greenlet that closes the run.
+            run.stop_sending()
+            run.await_close()
         environment.runner.quit()
 
     def _set_exit_code(self) -> None:
@@ -66,6 +76,33 @@ def interrupt_main_greenlet() -> None:
 
     for number in (signal.SIGINT, signal.SIGHUP):
         gevent.signal_handler(number, partial(on_signal, number))
+
+
+class WorkerLeaving:
+    """A worker of `--processes` leaves when its leader says so, or is gone.
+
+    Signals that the whole process group gets would end it before its last rows are on their way.
+    """
+
+    def __init__(self, environment: Any) -> None:
+        self._environment = environment
+        for number in (signal.SIGINT, signal.SIGHUP):
+            gevent.signal_handler(number, lambda: None)
+
+    def __call__(self, **_: Any) -> None:
+        """Locust's `quitting`, in the main greenlet or, on SIGTERM, in one of its own."""
+        self._environment.process_exit_code = 0
+        if gevent.getcurrent() is not gevent.get_hub().parent:
+            Event().wait()  # the main greenlet ends the process
+
+
+class LivingUsers(Group):  # type: ignore[misc]
+    """Locust's users without those that have left: it takes these for broken, says so for each
+    and stops fewer."""
+
+    def __iter__(self) -> Iterator[gevent.Greenlet]:
+        # One that has left stays in the group until the hub has told its end.
+        return iter([user for user in self.greenlets if not user.dead])
 
 
 class UserCounts:

@@ -123,7 +123,7 @@ class SwarmRun:
         Whoever comes second, as by Ctrl-C, waits for the first and ends the process.
         """
         if self._is_closing:
-            self._closed.wait(CLOSING_S)
+            self.await_close()
             return
         self._is_closing = True
         try:
@@ -135,6 +135,10 @@ class SwarmRun:
         finally:
             self.is_over = True
             self._closed.set()
+
+    def await_close(self) -> None:
+        """Another greenlet closes it, or is about to."""
+        self._closed.wait(CLOSING_S)
 
     def abandon(self) -> None:
         """It could not start."""

@@ -124,11 +124,15 @@ class RunWorkers:
         self._draining = set(self._registry.present()) & self._taking_part
         self._registry.runner.send_message(DRAIN, {"stop_timeout": stop_timeout_s})
         deadline = time.monotonic() + stop_timeout_s + WORKERS_GRACE_S
-        while self._draining and time.monotonic() < deadline:
+        while self._draining & set(self._registry.present()) and time.monotonic() < deadline:
             gevent.sleep(0.05)
-            self._draining.intersection_update(self._registry.present())  # one may have been lost
-        if self._draining:
-            self._say(f"{len(self._draining)} worker(s) did not report the end of their requests")
+        silent, self._draining = self._draining, set()
+        if silent:
+            self.lost += len(silent)
+            self._say(
+                f"{len(silent)} worker(s) did not report the end of their requests: what they had"
+                " not reported is missing"
+            )
         self._taking_part = set()
 
     def drained(self, client_id: str) -> None:
