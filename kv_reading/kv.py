@@ -10,6 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from kv_reading import KvError
+from rag_store.extras import install_command
 
 Floats = npt.NDArray[np.float32]
 
@@ -92,7 +93,7 @@ class ReferenceModel:
             import torch
             import transformers
         except ImportError as error:
-            raise KvError(f"this needs {error.name}: pip install 'kvswarm[kv]'") from error
+            raise KvError(f"this needs {error.name}: {install_command('kv')}") from error
         transformers.utils.logging.disable_progress_bar()
         transformers.utils.logging.set_verbosity_error()
         try:

@@ -7,6 +7,7 @@ from urllib.parse import urlsplit
 from urllib.request import urlopen
 
 from rag_store.errors import RagUsageError, StoreError
+from rag_store.extras import install_command
 from rag_store.model_server import line_of
 
 _ANSWER_S = 5.0
@@ -21,7 +22,7 @@ def open_client(chroma_url: str, path: Path) -> Any:
         import chromadb
         from chromadb.config import Settings as ChromaSettings
     except ImportError as error:
-        raise StoreError("Chroma is not installed: pip install 'kvswarm[rag]'") from error
+        raise StoreError(f"Chroma is not installed: {install_command('rag')}") from error
     quiet = ChromaSettings(anonymized_telemetry=False)
     if not chroma_url:
         return chromadb.PersistentClient(str(path), quiet)

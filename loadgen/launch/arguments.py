@@ -17,6 +17,7 @@ from loadgen.errors import UsageError
 from loadgen.launch.configured import as_words, is_on, setting, settings_of
 from loadgen.targets.context_scheduler import KEYS, POLICIES, ContextSchedulerSettings
 from rag_store.cli.suggestion import suggested
+from rag_store.extras import install_command
 
 if TYPE_CHECKING:  # it brings a tokenizer, and a run against a host must start fast
     from loadgen.targets.demo_model import Size
@@ -75,7 +76,7 @@ def needs(extras: str, user: str = "this") -> Iterator[None]:
         yield
     except ModuleNotFoundError as error:
         raise UsageError(
-            f"{user} needs {error.name}, which is not installed: pip install 'kvswarm[{extras}]'"
+            f"{user} needs {error.name}, which is not installed: {install_command(extras)}"
         ) from error
 
 

@@ -21,6 +21,7 @@ from loadgen.targets.rag_service import (
 from loadgen.targets.service_group import ServiceGroup
 from loadgen.targets.settings import LOOPBACK
 from loadgen.workload.corpus import library_lines, load_corpus
+from rag_store.extras import install_command
 
 MODULES = ("aiohttp", "numpy", "torch", "transformers")
 ASKED = "questions*.jsonl"
@@ -66,7 +67,7 @@ async def _kv_service(
         )
     missing = [name for name in MODULES if find_spec(name) is None]
     if missing:
-        raise UsageError(f"--labels kv needs {', '.join(missing)}: pip install 'kvswarm[kv]'")
+        raise UsageError(f"--labels kv needs {', '.join(missing)}: {install_command('kv')}")
     questions = earlier_questions(labels.corpus, labels.questions)
     say(f"starting the KV service with the questions of {questions} …")
     (port,) = free_ports(1)

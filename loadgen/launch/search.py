@@ -21,6 +21,7 @@ from loadgen.saturate.folder import SearchFolder, points_of
 from loadgen.saturate.trial import read_trial
 from loadgen.saturate.wording import plan_line, result_lines, trial_line
 from loadgen.sweep.table import SWARM_LOG
+from rag_store.extras import install_command
 
 SUMMARY_JSON, PICTURE = "summary.json", "saturation.svg"
 
@@ -156,7 +157,7 @@ class SaturationSearch:
             from dashboards.figures.style import save_svg
         except ModuleNotFoundError as error:
             say(
-                f"no picture: {error.name} is not installed. After pip install 'kvswarm[report]'"
+                f"no picture: {error.name} is not installed. After {install_command('report')}"
                 " the same command draws it"
             )
             return

@@ -15,6 +15,7 @@ from tokenizers import Regex, Tokenizer, decoders, models, normalizers, pre_toke
 
 from loadgen.errors import UsageError
 from loadgen.targets.hardware import home
+from rag_store.extras import install_command
 
 VOCABULARY = 8192
 END_OF_TEXT, TURN_START, TURN_END = "<|endoftext|>", "<|im_start|>", "<|im_end|>"
@@ -112,7 +113,7 @@ def write_weights(path: Path, config: dict[str, Any], silent: list[int], seed: i
         from safetensors.torch import save_file
     except ImportError as error:
         raise UsageError(
-            f"the demo model needs {error.name}: pip install 'kvswarm[engine-cpu]'"
+            f"the demo model needs {error.name}: {install_command('engine-cpu')}"
         ) from error
     generator = torch.Generator().manual_seed(seed)
     tensors = {}

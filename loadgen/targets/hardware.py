@@ -11,6 +11,7 @@ from typing import Literal
 from loadgen.errors import UsageError
 from loadgen.targets.catalog import TargetSpec
 from loadgen.targets.settings import LOOPBACK
+from rag_store.extras import install_command
 
 Platform = Literal["cpu", "gpu"]
 CPUINFO = Path("/proc/cpuinfo")
@@ -91,5 +92,5 @@ def require_packages(spec: TargetSpec, platform: Platform) -> None:
     if missing:
         raise UsageError(
             f"target {spec.name} needs {' and '.join(missing)}:"
-            f" pip install 'kvswarm[engine-{platform}]'"
+            f" {install_command(f'engine-{platform}')}"
         )

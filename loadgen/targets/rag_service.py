@@ -16,6 +16,7 @@ from loadgen.targets.hardware import free_ports, home
 from loadgen.targets.plan import ServicePlan
 from loadgen.targets.service_group import ServiceGroup
 from loadgen.targets.settings import LOOPBACK
+from rag_store.extras import install_command
 
 PROGRAM = "rag_store"
 MODULES = (
@@ -103,7 +104,7 @@ async def running_service(
 def require_rag_service() -> None:
     """UsageError with the commands to type when what the service needs is not installed."""
     missing = [module for module in MODULES if find_spec(module) is None]
-    commands = ["pip install 'kvswarm[rag]'"] if missing else []
+    commands = [install_command("rag")] if missing else []
     module, package = WEIGHTS
     if find_spec(module) is None:
         missing.append(module)

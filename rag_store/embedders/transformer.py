@@ -9,6 +9,7 @@ from typing import Any
 
 from rag_store.embedders.protocol import Embedding, Identity, States, states, unit
 from rag_store.errors import EmbedderError
+from rag_store.extras import install_command
 
 # A batch is padded to its longest text, so texts of like length share one.
 _BATCH_ROWS = 32
@@ -165,7 +166,7 @@ def _libraries() -> tuple[Any, Any]:
         import transformers
     except ImportError as error:
         raise EmbedderError(
-            "this embedder needs torch and transformers: pip install 'kvswarm[rag]'"
+            f"this embedder needs torch and transformers: {install_command('rag')}"
         ) from error
     transformers.utils.logging.disable_progress_bar()
     # A causal model's head is left out on purpose, of which it would print a table.

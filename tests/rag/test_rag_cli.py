@@ -17,6 +17,7 @@ from rag_store.cli.main import HELP, main
 from rag_store.cli.output import Output
 from rag_store.embedders.hashing import HashingEmbedder
 from rag_store.errors import RagError
+from rag_store.extras import install_command
 from rag_store.fingerprint import Fingerprint
 from rag_store.settings import Settings
 from rag_store.store import ChunkStore
@@ -544,4 +545,4 @@ def test_kvswarm_says_what_to_install() -> None:
     )
     assert done.returncode == 2
     assert done.stderr.startswith("kvswarm: `kvswarm rag` needs numpy")
-    assert "pip install 'kvswarm[rag]'" in done.stderr
+    assert install_command("rag") in done.stderr

@@ -13,6 +13,8 @@ import pytest
 from rag_process import QUESTIONS, TEXTS, rag_process, write_corpus
 from run_process import KVSWARM, HostProcess, host_process
 
+from rag_store.extras import install_command
+
 
 @pytest.fixture(scope="module")
 def host() -> Iterator[HostProcess]:
@@ -189,4 +191,5 @@ def test_without_the_retriever_installed_nothing_is_started(
     call = [sys.executable, "-c", script, "ask", "one", "--host", host.url, "--model", "cached"]
     done = subprocess.run(call, capture_output=True, text=True, timeout=60, check=False)
     assert done.returncode == 2
-    assert done.stderr == "kvswarm: the RAG service needs bm25s: pip install 'kvswarm[rag]'\n"
+    said = f"the RAG service needs bm25s: {install_command('rag')}"
+    assert done.stderr == f"kvswarm: {said}\n"

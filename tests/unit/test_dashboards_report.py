@@ -27,6 +27,7 @@ from loadgen.compare.run_reader import read_run
 from loadgen.compare.sides import Sides
 from loadgen.errors import UsageError
 from loadgen.stats.server_counters import ServerSample, server_figures
+from rag_store.extras import install_command
 
 CONTEXT = {"name": "vllm-context", "usable_tokens": 5120, "argv": {}, "env": {}}
 
@@ -437,7 +438,7 @@ def test_without_matplotlib_the_extra_is_named(tmp_path: Path) -> None:
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True)
     assert done.returncode == 2
     assert done.stderr.count("\n") == 1
-    assert "pip install 'kvswarm[report]'" in done.stderr
+    assert f": {install_command('report')}\n" in done.stderr
 
 
 @pytest.mark.usefixtures("_words_only")

