@@ -19,11 +19,13 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from children import SERVER_CORE, mock_server, pin
-from client_musts import LOAD, all_met, judgement, paced
+from client_musts import CHAT, LOAD, all_met, judgement, paced
 from client_peers import peers, versions_of_others
 from clients import BARE, FASTHTTP, FLOOR, KVSWARM, SATURATED, Client, Job
 from figures import error_figures, load_figures
 from table import Results, markdown, write_csv
+
+from loadgen.client.settings import Endpoint
 
 TOKENS, PACED_TOKENS, PACED_GAP_MS = 16, 32, 20.0
 CONCURRENCY, STREAMS = 32, (64, 256, 1000)
@@ -32,11 +34,15 @@ REQUESTS_PER_S = 2500
 """What clients are given to do who want a number of requests and not a time."""
 
 
-def measure_load(client: Client, options: argparse.Namespace) -> dict[str, float]:
+def measure_load(
+    client: Client, options: argparse.Namespace, endpoint: Endpoint = "completions"
+) -> dict[str, float]:
     """One run without delays."""
     with mock_server(TOKENS, 0.0) as server, tempfile.TemporaryDirectory() as folder:
         requests = REQUESTS_PER_S * options.seconds
-        job = Job(server.url, CONCURRENCY, TOKENS, options.seconds, Path(folder), requests)
+        job = Job(
+            server.url, CONCURRENCY, TOKENS, options.seconds, Path(folder), requests, endpoint
+        )
         metered = client.run(job)
         return {**load_figures(metered, server.log()), EXIT_CODE: float(metered.exit_code)}
 
@@ -67,8 +73,13 @@ def measure(clients: list[Client], options: argparse.Namespace) -> Results:
     """Every scenario; a peer that fails is left out, with its reason."""
     results = Results()
 
-    def run(scenario: str, repeats: int, one: Callable[[Client], dict[str, float]]) -> None:
-        for client in in_turn(clients, repeats):
+    def run(
+        scenario: str,
+        repeats: int,
+        one: Callable[[Client], dict[str, float]],
+        who: list[Client] = clients,
+    ) -> None:
+        for client in in_turn(who, repeats):
             sys.stderr.write(f"{scenario}: {client.name}\n")
             try:
                 figures = one(client)
@@ -80,6 +91,8 @@ def measure(clients: list[Client], options: argparse.Namespace) -> Results:
                 sys.stderr.write(f"{client.name} is left out of {scenario}: {error}\n")
 
     run(LOAD, options.repeats, lambda client: measure_load(client, options))
+    chatting = [client for client in clients if client in (KVSWARM, BARE)]
+    run(CHAT, options.repeats, lambda client: measure_load(client, options, "chat"), chatting)
     for streams in options.streams:
         run(
             paced(streams),

@@ -6,6 +6,7 @@ from table import REFERENCE, Results
 
 OURS = "kvswarm"
 LOAD = "no delay"
+CHAT = "no delay, chat"
 LATE = "server_late_p99_ms"
 SATURATED_TOO = "kvswarm called itself saturated in a run: its errors there are what it warns of"
 MAX_LATE_MS = 1.0
@@ -58,6 +59,8 @@ class Must:
 MUSTS = (
     Must(LOAD, "requests_per_s", 1.0, to_bare=True, at_least=True),
     Must(LOAD, "cpu_s_per_1000", 1.0, to_bare=True),
+    Must(CHAT, "requests_per_s", 1.2, to_bare=True, at_least=True),
+    Must(CHAT, "cpu_s_per_1000", 0.8, to_bare=True),
     Must(LOAD, "start_s", 0.4),
     Must(paced(64), "ttft_error_mean_ms", 1.7),
     Must(paced(64), "ttft_error_p99_ms", 3.2),

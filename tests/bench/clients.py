@@ -10,8 +10,8 @@ from pathlib import Path
 from children import CLIENT_CORE, HERE, Metered, run_metered
 from client_replies import Reported, replies_of_kvswarm, replies_of_times
 
-from loadgen.client.protocol import request_body
-from loadgen.client.settings import ClientSettings
+from loadgen.client.protocol import ROUTES, request_body
+from loadgen.client.settings import ClientSettings, Endpoint
 from loadgen.workload.corpus import load_corpus
 from loadgen.workload.lengths import EstimatedTokens
 from loadgen.workload.settings import Span, WorkloadSettings
@@ -28,7 +28,8 @@ REPLIES = "replies.json"
 class Job:
     """What a client is to do: `users` requests at once, replies of `tokens`, for `seconds`.
 
-    `requests` is about how many that will be, for clients that want a number.
+    `requests` is about how many that will be, for clients that want a number. Only kvswarm and the
+    bare loop know another `endpoint`.
     """
 
     url: str
@@ -37,6 +38,7 @@ class Job:
     seconds: float
     folder: Path
     requests: int = 0
+    endpoint: Endpoint = "completions"
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,7 +81,16 @@ def kvswarm_client(name: str, options: tuple[str, ...] = ()) -> Client:
         workload = ["--arrivals", "closed", "--context-tokens", str(CONTEXT_TOKENS)]
         workload += ["--output-tokens", str(job.tokens)]
         words = [sys.executable, "-m", "loadgen.cli.main", "run", "unordered", "--host", job.url]
-        words += [*workload, *_swarm(job), "--drain", "2", "--out", str(job.folder / "run")]
+        words += [
+            "--endpoint",
+            job.endpoint,
+            *workload,
+            *_swarm(job),
+            "--drain",
+            "2",
+            "--out",
+            str(job.folder / "run"),
+        ]
         return Command([*words, *options], allowed=(0, SATURATED))
 
     return Client(name, command, lambda folder: replies_of_kvswarm(folder / "run"))
@@ -89,7 +100,7 @@ def _loop(script: str) -> Callable[[Job], Command]:
     """A loop of ours without kvswarm; it keeps times only of paced replies, which are few."""
 
     def command(job: Job) -> Command:
-        words = [sys.executable, str(HERE / script), "--url", f"{job.url}/v1/completions"]
+        words = [sys.executable, str(HERE / script), "--url", f"{job.url}{ROUTES[job.endpoint]}"]
         words += ["--bodies", str(write_bodies(job)), "--concurrency", str(job.users)]
         words += ["--seconds", str(job.seconds), "--out", str(job.folder / REPLIES)]
         return Command(words)
@@ -115,7 +126,7 @@ def write_bodies(job: Job) -> Path:
         output_tokens=Span(job.tokens, job.tokens),
     )
     workload = Workload(load_corpus(), settings, EstimatedTokens())
-    client = ClientSettings(url=job.url, model="mock")
+    client = ClientSettings(url=job.url, model="mock", endpoint=job.endpoint)
     requests = (workload.request_for(next(workload.stream)) for _ in range(BODIES))
     bodies = [request_body(client, each.prompt, each.max_tokens) for each in requests]
     path = job.folder / "bodies.jsonl"

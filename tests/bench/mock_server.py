@@ -17,6 +17,8 @@ import gc
 import os
 import sys
 import time
+from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import orjson
@@ -38,11 +40,17 @@ GOLDEN = 0.618034
 
 
 class Script:
-    """The bytes of a reply of `tokens` events, as templates of its number and of the time."""
+    """The bytes of a reply of `tokens` events, as templates of its number and of the time.
 
-    def __init__(self, tokens: int, gap_ns: int) -> None:
+    That of a chat begins with an event of the role, which comes with the first token.
+    """
+
+    def __init__(self, tokens: int, gap_ns: int, is_chat: bool = False) -> None:
         self.tokens, self.gap_ns = tokens, gap_ns
-        self.events = [_token(number, tokens) for number in range(tokens)]
+        form = _delta if is_chat else _text
+        self.events = [_token(number, tokens, form) for number in range(tokens)]
+        if is_chat:
+            self.events[0] = _event([_choice(_delta("", role="assistant"))], None) + self.events[0]
         self.closing = _closing(tokens)
         whole = STREAM_HEAD + b"".join(self.events) + self.closing
         self._pieces = whole.replace(NUMBER, NUMBER % 0).split(T_NS)
@@ -64,10 +72,22 @@ class Script:
         return int(self.gap_ns * (1 + self.tokens * (connection * GOLDEN % 1)))
 
 
-def _token(number: int, tokens: int) -> bytes:
+def _token(number: int, tokens: int, form: Callable[[str], dict[str, Any]]) -> bytes:
     reason = "length" if number == tokens - 1 else None
     text = " @T_NS" if number else " #NUMBER @T_NS"
-    return _event([{"index": 0, "text": text, "logprobs": None, "finish_reason": reason}], None)
+    return _event([_choice(form(text), reason)], None)
+
+
+def _text(text: str) -> dict[str, Any]:
+    return {"text": text}
+
+
+def _delta(text: str, **more: str) -> dict[str, Any]:
+    return {"delta": {**more, "content": text}}
+
+
+def _choice(output: dict[str, Any], reason: str | None = None) -> dict[str, Any]:
+    return {"index": 0, **output, "logprobs": None, "finish_reason": reason}
 
 
 def _closing(tokens: int) -> bytes:
@@ -94,8 +114,10 @@ def _event(choices: list[Any], usage: Any, more: dict[str, str] | None = None) -
 class Connection(asyncio.Protocol):
     """One kept-alive connection; a client sends its next request after the reply."""
 
-    def __init__(self, number: int, script: Script, pace: Pace, log: Log | Counts) -> None:
-        self._script, self._pace, self._log = script, pace, log
+    def __init__(
+        self, number: int, script: Script, chat: Script, pace: Pace, log: Log | Counts
+    ) -> None:
+        self._script, self._chat, self._pace, self._log = script, chat, pace, log
         self._gap_ns = script.first_gap_ns(number)
         self._pending = b""
 
@@ -115,26 +137,28 @@ class Connection(asyncio.Protocol):
             return
         self._pending = b""
         if data.startswith(b"POST /v1/completions "):
-            self._reply(now_ns)
+            self._reply(self._script, now_ns)
+        elif data.startswith(b"POST /v1/chat/completions "):
+            self._reply(self._chat, now_ns)
         else:
             self._transport.write(_answer(data.split(b" ", 2)[1], self._log))
 
-    def _reply(self, now_ns: int) -> None:
-        log, script = self._log, self._script
+    def _reply(self, script: Script, now_ns: int) -> None:
+        log = self._log
         reply = log.received(now_ns, bool(script.gap_ns))
         if not script.gap_ns:
             self._transport.write(script.whole(now_ns))
             log.done(now_ns)
             return
         self._write(STREAM_HEAD)
-        self._pace.add(now_ns + self._gap_ns, Speech(self._speak, reply))
+        self._pace.add(now_ns + self._gap_ns, Speech(partial(self._speak, script), reply))
         self._gap_ns = script.gap_ns
 
-    def _speak(self, speech: Speech, due_ns: int) -> int:
+    def _speak(self, script: Script, speech: Speech, due_ns: int) -> int:
         """Write the next event; returns when the one after it is due, 0 for none."""
         if self._descriptor < 0:
             return 0
-        log, script, number = self._log, self._script, speech.spoken
+        log, number = self._log, speech.spoken
         speech.spoken += 1
         now_ns = time.perf_counter_ns()
         log.spoke(speech.reply, now_ns, due_ns)
@@ -177,7 +201,7 @@ def _answer(path: bytes, log: Log | Counts) -> bytes:
     return head % (status, len(content)) + content
 
 
-async def serve(script: Script, log: Log | Counts) -> None:
+async def serve(script: Script, chat: Script, log: Log | Counts) -> None:
     """Serve on a free port, which is printed, until killed."""
     connections = 0
     pace = Pace(asyncio.get_running_loop())
@@ -185,7 +209,7 @@ async def serve(script: Script, log: Log | Counts) -> None:
     def connection() -> Connection:
         nonlocal connections
         connections += 1
-        return Connection(connections, script, pace, log)
+        return Connection(connections, script, chat, pace, log)
 
     server = await asyncio.get_running_loop().create_server(
         connection, "127.0.0.1", 0, backlog=2048
@@ -204,7 +228,8 @@ def main() -> None:
     log = Counts() if parsed.counts else Log()
     gc.freeze()
     gc.disable()  # a collection would stop every stream; nothing here makes cycles
-    uvloop.run(serve(Script(parsed.tokens, int(parsed.gap_ms * 1e6)), log))
+    scripts = [Script(parsed.tokens, int(parsed.gap_ms * 1e6), chat) for chat in (False, True)]
+    uvloop.run(serve(*scripts, log))
 
 
 if __name__ == "__main__":

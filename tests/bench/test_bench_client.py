@@ -61,6 +61,16 @@ def test_a_reply_in_one_write_and_one_in_events_are_the_same_stream() -> None:
     assert exchange.complete
 
 
+def test_a_chat_begins_with_an_event_of_the_role() -> None:
+    script = Script(tokens=5, gap_ns=20, is_chat=True)
+    whole = unchunked(script.whole(123).partition(b"\r\n\r\n")[2])
+    assert whole == unchunked(b"".join(script.event(number, 0, 123) for number in range(5)))
+    assert b'"role":"assistant"' in whole.partition(b"\n\n")[0]
+    exchange = read(whole)
+    assert len(exchange.token_times) == exchange.output_tokens == 5
+    assert exchange.complete
+
+
 def test_each_event_tells_when_it_was_written_and_the_reply_its_number() -> None:
     script = Script(tokens=3, gap_ns=20)
     stream = unchunked(b"".join(script.event(n, 4711, 10**15 + n) for n in range(3)))
