@@ -14,7 +14,8 @@ kvswarm: load testing in the Locust style for LLM serving with long, shared cont
 
   kvswarm run [FILE] --target NAME[,NAME…] | --host URL [options] [any Locust option]
                           a headless run, on several targets in turn and side by side; exit code
-                          0 done, 1 requests failed, 2 wrong use, 3 target died, 5 client saturated
+                          0 done, 1 requests failed, 2 wrong use, 3 target died, 5 client saturated,
+                          6 run directory not written
   kvswarm ui  [FILE] --target NAME | --host URL [options] [any Locust option]
                           the same from Locust's web UI
   kvswarm ask QUESTION…   find the document a question is about and stream an engine's answer

@@ -16,11 +16,11 @@ from loadgen.launch.label_service import label_service
 from loadgen.launch.swarm_process import check_swarm, checked_labels, started_target, was_checked
 from loadgen.launch.target_run import TargetRun, plan_target_runs
 from loadgen.launch.terminal import Interruption, interruptible, say
-from loadgen.runs.exit_code import DONE, FAILED, SATURATED, TARGET_DIED, WRONG_USE
+from loadgen.runs.exit_code import DONE, FAILED, SATURATED, TARGET_DIED, UNRECORDED, WRONG_USE
 from loadgen.runs.json_file import read_json, value_at
 from loadgen.targets.service_group import ServiceGroup
 
-PRECEDENCE = (TARGET_DIED, WRONG_USE, FAILED, SATURATED, DONE)
+PRECEDENCE = (UNRECORDED, TARGET_DIED, WRONG_USE, FAILED, SATURATED, DONE)
 
 
 def run_supervised(command: str, run: RunArguments) -> int:

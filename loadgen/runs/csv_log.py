@@ -1,12 +1,14 @@
 """A CSV file that grows while the run goes on and survives a crash of the process."""
 
 import csv
+import errno
 import io
+import os
 from collections.abc import Callable, Iterable, Sequence
 from functools import lru_cache
 from pathlib import Path
 from types import NoneType
-from typing import Any, TextIO
+from typing import Any
 
 _BEGINNINGS = ("=", "+", "-", "@", "\t", "\r")
 
@@ -71,27 +73,72 @@ _CELLS = _Cells(
 
 
 class CsvLog:
-    """Appends rows under a header; `flush` hands them to the operating system."""
+    """Appends rows under a header; `flush` hands them to the operating system.
+
+    The file ends with a whole row at any time. One that can be written no more keeps the rows it
+    has: `error` says why, and what is appended from then on is dropped.
+    """
 
     def __init__(self, path: Path, columns: Sequence[str]) -> None:
+        """Raises OSError."""
         self.path = path
-        self._file: TextIO = path.open("w", encoding="utf-8", newline="")
-        self._file.write(to_csv([columns]))
-        self._file.flush()
+        self.error: OSError | None = None
+        self._file = path.open("wb", buffering=0)
+        self._waiting: list[str] = []
+        self.append([columns])
+        self.flush()
+        if self.error is not None:
+            self._file.close()
+            raise self.error
 
     def append(self, rows: Iterable[Sequence[Any]]) -> None:
         """Add rows of values in the order of the columns."""
-        self._file.write(to_csv(rows))
+        self.append_text(to_csv(rows))
 
     def append_text(self, text: str) -> None:
         """Add rows that are CSV text already, as a worker sends them."""
-        self._file.write(text)
+        if self.error is None:
+            self._waiting.append(text)
 
     def flush(self) -> None:
-        """Make what was appended survive a crash of this process."""
-        if not self._file.closed:
-            self._file.flush()
+        """Make what was appended survive a crash of this process, and look whether the file is
+        still where it was."""
+        if self._file.closed or self.error is not None:
+            return
+        text, self._waiting = "".join(self._waiting), []
+        try:
+            self._write(text.encode("utf-8", "replace"))
+            if not os.path.samestat(self.path.stat(), os.fstat(self._file.fileno())):
+                raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT))
+        except OSError as error:
+            self.error = error
 
     def close(self) -> None:
         """Flush and close; may be called again."""
+        self.flush()
         self._file.close()
+
+    def _write(self, rows: bytes) -> None:
+        """All of them, or as many whole ones as there is room for; then OSError is raised."""
+        begin, written = self._file.tell(), 0
+        try:
+            while written < len(rows):
+                written += self._file.write(rows[written:])
+        except OSError:
+            end = begin + _whole_rows(rows[:written])
+            self._file.truncate(end)
+            self._file.seek(end)
+            raise
+
+
+def cut_torn_row(path: Path) -> None:
+    """Take away what stands behind the last whole row. Raises OSError."""
+    os.truncate(path, _whole_rows(path.read_bytes()))
+
+
+def _whole_rows(text: bytes) -> int:
+    """The length of the rows in it that are whole; a line end inside quotes ends none."""
+    end = len(text)
+    while (end := text.rfind(b"\n", 0, end) + 1) and text.count(b'"', 0, end) % 2:
+        end -= 1
+    return end

@@ -1,7 +1,8 @@
 """The run directory: what a run leaves behind, and the only interface to whoever reads it."""
 
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -60,11 +61,28 @@ class RunDirectory:
         self.client_metrics = CsvLog(path / "client_metrics.csv", CLIENT_COLUMNS)
         self.batches = CsvLog(path / "batches.csv", BATCH_COLUMNS) if batched else None
         self._facts: dict[str, Any] = {}
+        self._error: OSError | None = None
+
+    @property
+    def fault(self) -> str | None:
+        """Why it can be written no more, None while it can."""
+        errors = (self._error, *(log.error for log in self._logs()))
+        found = next((error for error in errors if error is not None), None)
+        return None if found is None else f"{self.path} cannot be written ({reason_of(found)})"
+
+    @contextmanager
+    def writing(self) -> Iterator[None]:
+        """Inside the block an error of the file system ends it and becomes the `fault`."""
+        try:
+            yield
+        except OSError as error:
+            self._error = self._error or error
 
     def describe(self, facts: Mapping[str, Any]) -> None:
         """Add facts to `run.json`; it is whole on disk at any time."""
         self._facts.update(facts)
-        write_json(self.path / RUN_JSON, self._facts)
+        with self.writing():
+            write_json(self.path / RUN_JSON, self._facts)
 
     def flush(self) -> None:
         """Hand all rows to the operating system."""
@@ -105,5 +123,11 @@ def open_directory(path: Path, batched: bool = False) -> RunDirectory:
 
 
 def _unwritable(path: Path, error: OSError) -> UsageError:
-    reason = error.strerror or str(error)
-    return UsageError(f"--out {path} cannot be written ({reason}): name another directory")
+    return UsageError(
+        f"--out {path} cannot be written ({reason_of(error)}): name another directory"
+    )
+
+
+def reason_of(error: OSError) -> str:
+    """In the words of the system."""
+    return error.strerror or str(error)

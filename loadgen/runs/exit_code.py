@@ -14,6 +14,9 @@ TARGET_DIED = 3
 labels died during the run, or did not answer for `--max-silence`."""
 SATURATED = 5
 """The client was saturated."""
+UNRECORDED = 6
+"""The run directory could be written no more, as on a full disk, or was deleted: the load was
+ended. The terminal has the figures of all requests, the directory what was written until then."""
 
 
 def exit_code(
@@ -23,13 +26,17 @@ def exit_code(
     max_failures_percent: float,
     lost_workers: int = 0,
     user_errors: int = 0,
+    unrecorded: bool = False,
 ) -> int:
     """What a finished run means to a CI.
 
-    A dead target explains failures, and failures weigh more than a client that was too slow. A
+    A run that is not on record is none. A dead target explains failures, and failures weigh more
+    than a client that was too slow. A
     run in which no request succeeded, in which a worker was lost and with it a share of the load,
     or in which a user class raised exceptions, has failed, whatever `max_failures_percent` allows.
     """
+    if unrecorded:
+        return UNRECORDED
     if host_died:
         return TARGET_DIED
     outcomes = summary["outcomes"]

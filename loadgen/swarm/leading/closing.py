@@ -25,15 +25,18 @@ def close_run(run: "SwarmRun", view: "View") -> None:
     rows = _rows(run)
     summary = summarize_run(run, rows)
     user_errors = sum(row["count"] for row in run.environment.runner.exceptions.values())
+    if run.directory is not None:
+        with run.directory.writing():
+            write_summary(run.directory.path, summary)
     run.exit_code = exit_code(
         summary,
         host_died=run.host_died,
         max_failures_percent=run.preparation.options.max_failures_percent,
         lost_workers=summary["lost_workers"],
         user_errors=user_errors,
+        unrecorded=run.fault is not None,
     )
     if run.directory is not None:
-        write_summary(run.directory.path, summary)
         ended = {"host_died": run.host_died, "interrupted": run.interrupted}
         run.directory.describe({"exit_code": run.exit_code, "user_errors": user_errors, **ended})
     view.report(run, summary, _still_waiting(run, rows))
@@ -41,7 +44,7 @@ def close_run(run: "SwarmRun", view: "View") -> None:
 
 def _rows(run: "SwarmRun") -> Columns | None:
     """What the run kept of its requests, read once: it may have millions of them."""
-    if run.directory is None:
+    if run.directory is None or run.fault is not None:
         return None
     found = () if run.preparation.rag is None else (*CONTEXTS, "error")
     return read_requests(run.directory.requests.path, (*COLUMNS, "context_id", *found))

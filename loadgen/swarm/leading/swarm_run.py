@@ -73,6 +73,7 @@ class SwarmRun:
         self._say = say
         self._csv: LocustCsv | None = None
         self._flusher: gevent.Greenlet | None = None
+        self._is_faulty = False
         self._is_closing = False
         self._closed = Event()
 
@@ -86,6 +87,11 @@ class SwarmRun:
         """Seconds since its start."""
         return RunClock(self.plan.start_unix_s).now_s()
 
+    @property
+    def fault(self) -> str | None:
+        """Why its directory can be written no more, None while it can."""
+        return None if self.directory is None else self.directory.fault
+
     def open(self) -> None:
         """Begin to watch and to record, and let the processes know the plan."""
         if self.directory is not None:
@@ -93,7 +99,7 @@ class SwarmRun:
             self.directory.describe(
                 describe_run(self.preparation, self.plan, self.supervisor, users)
             )
-            self._csv = LocustCsv(self.environment, self.directory.path)
+            self._csv = LocustCsv(self.environment, self.directory)
         self._flusher = gevent.spawn(self._flush_for_ever)
         clock = RunClock(self.plan.start_unix_s)
         options = self.preparation.options
@@ -165,6 +171,9 @@ class SwarmRun:
         while True:
             gevent.sleep(FLUSH_EVERY_S)
             self.ledger.flush()
+            if self.fault is not None and not self._is_faulty:
+                self._is_faulty = True
+                self._end_now(self.fault)
             forget_seconds(self.environment.stats)
             if self.workers is not None and not self.is_stopping:
                 self.workers.look()
@@ -190,8 +199,11 @@ class SwarmRun:
         self._end_for(f"the {self.preparation.options.labels.upper()} service {service.url} {said}")
 
     def _end_for(self, happening: str) -> None:
-        """Nothing is worth waiting for any more."""
         self.host_died = True
+        self._end_now(happening)
+
+    def _end_now(self, happening: str) -> None:
+        """Nothing is worth waiting for any more."""
         self._say(f"{happening}: ending the run")
         environment = self.environment
         environment.stop_timeout = min(environment.stop_timeout or 0.0, CUT_TIMEOUT_S)

@@ -124,7 +124,7 @@ class View:
         if still_waiting:
             lines.append(f"{still_waiting} requests were still waiting for the RAG service")
         if directory is not None:
-            lines.append(f"run directory: {directory}")
+            lines.append(f"run directory: {directory}" if run.fault is None else run.fault)
         out = Console(highlight=False, emoji=False, file=sys.stdout)
         # The files are complete; who reads has left, of which rich makes an exit, or the disk is
         # full, which whoever started us says.
