@@ -4,11 +4,16 @@ import gc
 import os
 import socket
 import sys
-from collections.abc import Sequence
+import traceback
+from collections.abc import Callable, Sequence
+from functools import partial
+from importlib import import_module
+from typing import Any
 
-from loadgen.errors import UsageError
+from loadgen.errors import KvswarmError, UsageError
 from loadgen.launch.arguments import RunArguments, find_locustfile, our_flags
 from loadgen.launch.configured import setting
+from loadgen.runs.exit_code import WRONG_USE
 
 
 def run_locust(command: str, run: RunArguments) -> int:
@@ -25,11 +30,43 @@ def run_locust(command: str, run: RunArguments) -> int:
     from loadgen.swarm.options.ours import leave_out
 
     leave_out(our_flags())
+    locust: Any = import_module("locust.main")
+    locust.merge_locustfiles_content = partial(_load, locust, locust.merge_locustfiles_content)
+    begun: list[bool] = []
+    locust.locust.events.init.add_listener(lambda **_: begun.append(True))
     try:
         locust_main()
     except SystemExit as leave:
-        return leave.code if isinstance(leave.code, int) else int(bool(leave.code))
+        code = leave.code if isinstance(leave.code, int) else int(bool(leave.code))
+        return WRONG_USE if code and not begun else code
     return 0
+
+
+def _load(locust: Any, merge: Callable[[Any], tuple[Any, ...]], files: list[str]) -> Any:
+    """Locust's own step, whose tracebacks become one line. Raises UsageError for a locustfile that
+    cannot be imported, and for a user class that it has not."""
+    try:
+        found = merge(files)
+    except KvswarmError:
+        raise
+    except Exception as error:
+        raise UsageError(_broken(files, error)) from error
+    classes = sorted(found[0])
+    for name in locust.get_parser().parse_args().user_classes or ():
+        if name not in classes:
+            raise UsageError(f"no user class {name!r} in {files[0]}: it has {', '.join(classes)}")
+    return found
+
+
+def _broken(files: Sequence[str], error: Exception) -> str:
+    """The last place in the user's own file, and what happened there."""
+    frames = traceback.extract_tb(error.__traceback__)
+    at = [f"{each.filename}, line {each.lineno}" for each in frames if each.filename in files]
+    if isinstance(error, SyntaxError):
+        at.append(f"{error.filename}, line {error.lineno}")
+    reason = " ".join(str(error.msg if isinstance(error, SyntaxError) else error).split())
+    where = at[-1] if at else files[0]
+    return f"{where}: {type(error).__name__}: {reason}: mend the locustfile"
 
 
 def locust_argv(command: str, run: RunArguments) -> list[str]:

@@ -8,6 +8,12 @@ from pathlib import Path
 import pytest
 from run_process import KVSWARM, TIMEOUT_S, HostProcess, Run, host_process, run_swarm
 
+BROKEN = {
+    "no module": ("import nosuchmodule", "broken.py, line 1: ModuleNotFoundError: No module named"),
+    "no syntax": ("\ndef users(:", "broken.py, line 2: SyntaxError: invalid syntax"),
+    "raises": ("import os\nos.environ['NOBODY']", "broken.py, line 2: KeyError: 'NOBODY'"),
+}
+"""Locustfiles that cannot be imported."""
 WRONG = {
     "wrong model": (("--model", "nonsense"), "choose from"),
     "negative zipf": (("--zipf", "-1"), "--zipf"),
@@ -160,3 +166,35 @@ def test_plain_locust_works_too(host: HostProcess, tmp_path: Path) -> None:
     assert done.returncode == 0, done.stderr
     assert "TTFT (ms)" in done.stdout + done.stderr
     assert (tmp_path / "r" / "summary.json").is_file()
+
+
+@pytest.mark.parametrize(
+    ("name", "more"),
+    [
+        *((name, ("run",)) for name in BROKEN),
+        *(("no module", more) for more in (("ui",), ("run", "--worker"))),
+    ],
+)
+def test_a_broken_locustfile_is_one_line(name: str, more: tuple[str, ...], tmp_path: Path) -> None:
+    text, told = BROKEN[name]
+    (tmp_path / "broken.py").write_text(text)
+    is_refused(told, more[0], str(tmp_path / "broken.py"), *more[1:])
+
+
+@pytest.mark.parametrize("more", [("run",), ("ui",), ("run", "--worker"), ("run", "--processes=2")])
+def test_an_unknown_user_class_is_one_line(more: tuple[str, ...]) -> None:
+    is_refused("no user class 'NoSuchUser' in", more[0], "unordered", *more[1:], "NoSuchUser")
+
+
+def test_wrong_use_that_locust_finds_is_wrong_use() -> None:
+    is_refused("Invalid --processes count -3", "run", "unordered", "--processes=-3")
+
+
+def is_refused(told: str, *words: str) -> None:
+    host = () if "--worker" in words else ("--host", "http://127.0.0.1:9", "--model", "m")
+    done = subprocess.run(
+        [*KVSWARM, *words, *host], capture_output=True, text=True, timeout=TIMEOUT_S, check=False
+    )
+    assert done.returncode == 2, done.stderr
+    assert told in done.stderr
+    assert len(done.stderr.strip().splitlines()) == 1
