@@ -5,7 +5,6 @@ import json
 import re
 import subprocess
 import sys
-import tempfile
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -23,6 +22,7 @@ from loadgen.launch.label_service import ServiceLabels
 from loadgen.launch.locust_command import locust_argv
 from loadgen.launch.swarm_process import checkable, labels_in, planned_facts
 from loadgen.launch.target_run import TargetRun, plan_target_runs
+from loadgen.scratch import scratch_folder
 from loadgen.sweep.definition import Definition, text_of
 from loadgen.sweep.matrix import CellEngine, CellPlan
 from loadgen.targets.plan import uses
@@ -117,8 +117,8 @@ def ask_locust(
         for run, target_run in runs
     ]
     job = {"argv": ["locust", "-f", str(file)], "ours": [*our_flags(), *own], "checks": checks}
-    with tempfile.TemporaryDirectory(prefix="kvswarm-") as scratch:
-        asked, answered = Path(scratch) / "job.json", Path(scratch) / "answer.json"
+    with scratch_folder() as scratch:
+        asked, answered = scratch / "job.json", scratch / "answer.json"
         asked.write_text(json.dumps(job), encoding="utf-8")
         command = [sys.executable, "-m", "loadgen.swarm.many_checks", str(asked), str(answered)]
         done = subprocess.run(command, capture_output=True, text=True, check=False)

@@ -1,7 +1,6 @@
 """A search for the highest load that meets an objective: its trials, one after the other."""
 
 import asyncio
-import tempfile
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -20,6 +19,7 @@ from loadgen.saturate.course import Ending, SearchPlan, SearchState, TrialStep
 from loadgen.saturate.folder import SearchFolder, points_of
 from loadgen.saturate.trial import read_trial
 from loadgen.saturate.wording import plan_line, result_lines, trial_line
+from loadgen.scratch import scratch_folder
 from loadgen.sweep.table import SWARM_LOG
 from rag_store.extras import install_command
 
@@ -92,11 +92,11 @@ class SaturationSearch:
         return self.course.next(self.folder.next_number)
 
     async def _search(self) -> Ending:
-        with tempfile.TemporaryDirectory(prefix="kvswarm-") as scratch:
+        with scratch_folder() as scratch:
             with interruptible() as interruption:
                 logs = self.folder.path / "engine"
                 try:
-                    started = run_series(self.checked, Path(scratch), logs, interruption)
+                    started = run_series(self.checked, scratch, logs, interruption)
                     async with started as series:
                         ending = await self._trials(series)
                 except TargetError as error:

@@ -1,7 +1,6 @@
 """Swarms on engines of ours: this process runs the engines, processes below it run Locust."""
 
 import asyncio
-import tempfile
 from collections.abc import Mapping, Sequence
 from contextlib import AsyncExitStack
 from pathlib import Path
@@ -18,6 +17,7 @@ from loadgen.launch.target_run import TargetRun, plan_target_runs
 from loadgen.launch.terminal import Interruption, interruptible, say
 from loadgen.runs.exit_code import DONE, FAILED, SATURATED, TARGET_DIED, UNRECORDED, WRONG_USE
 from loadgen.runs.json_file import read_json, value_at
+from loadgen.scratch import scratch_folder
 from loadgen.targets.service_group import ServiceGroup
 
 PRECEDENCE = (UNRECORDED, TARGET_DIED, WRONG_USE, FAILED, SATURATED, DONE)
@@ -43,8 +43,7 @@ def worst(codes: Sequence[int]) -> int:
 
 
 async def _supervise(command: str, run: RunArguments, target_runs: Sequence[TargetRun]) -> int:
-    with tempfile.TemporaryDirectory(prefix="kvswarm-") as scratch:
-        folder = Path(scratch)
+    with scratch_folder() as folder:
         with interruptible() as interruption:
             # One check is for all: their swarms differ in nothing but the directory.
             if code := await check_swarm(target_runs[0], folder, interruption):

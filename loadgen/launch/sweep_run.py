@@ -1,7 +1,6 @@
 """A matrix of runs, checked as a whole, made in turn, kept as one table."""
 
 import asyncio
-import tempfile
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,6 +12,7 @@ from loadgen.launch.supervised import worst
 from loadgen.launch.terminal import interruptible, say
 from loadgen.runs.exit_code import DONE
 from loadgen.runs.lock import locked
+from loadgen.scratch import scratch_folder
 from loadgen.sweep.definition import Definition
 from loadgen.sweep.folder import SweepFolder
 from loadgen.sweep.matrix import CellPlan, Stretch, cells_of, stretches
@@ -61,9 +61,9 @@ class SweepRun:
     async def make(self) -> int:
         """0 when all is made, else why it ended early."""
         command = self.definition.command(self.folder.path)
-        with tempfile.TemporaryDirectory(prefix="kvswarm-") as scratch:
+        with scratch_folder() as scratch:
             with interruptible() as interruption:
-                engines = CellEngines(self.definition, self.checked, Path(scratch), interruption)
+                engines = CellEngines(self.definition, self.checked, scratch, interruption)
                 watch = SweepWatch(say, lambda: bool(interruption.signal_number))
                 say(self._plan_line())
                 try:

@@ -27,6 +27,7 @@ from locust.argument_parser import get_parser
 from locust.main import main as locust_main
 from locust.util.load_locustfile import load_locustfile
 
+from loadgen.scratch import scratch_folder
 from loadgen.swarm.leading.supervisor import ENVIRONMENT_VARIABLE
 from loadgen.swarm.options.ours import leave_out
 from loadgen.swarm.plugin import CHECK_VARIABLE
@@ -47,8 +48,7 @@ def main(job: Path, answer: Path) -> None:
     die_with_parent()
     wanted = json.loads(job.read_text(encoding="utf-8"))
     leave_out(wanted["ours"])
-    with tempfile.TemporaryDirectory(prefix="kvswarm-") as scratch:
-        folder = Path(scratch)
+    with scratch_folder() as folder:
         flags = _in_fork(partial(_write_flags, wanted["argv"]), folder / "flags")
         results = [flags] if flags.code else list(_checks(wanted["checks"], folder))
     content = {"flags": flags.options or {}, "results": [asdict(each) for each in results]}

@@ -16,13 +16,14 @@ import shutil
 import signal
 import subprocess
 import sys
-import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import psutil
+
+from loadgen.scratch import scratch_folder
 
 PR_SET_PDEATHSIG, PR_SET_CHILD_SUBREAPER = 1, 36
 POLL_S = 0.1
@@ -39,8 +40,9 @@ def main() -> int:
     signal.signal(signal.SIGHUP, signal.SIG_IGN)
     # Orphans of the service become our children, so that its whole tree stays in sight.
     _prctl(PR_SET_CHILD_SUBREAPER, 1)
-    with _tmpdir() as tmpdir, _scratch(arguments.scratch_dir):
-        service = _spawn(arguments.command, tmpdir)
+    # A TMPDIR of the service's own, so that sockets and files it leaves behind go with it.
+    with scratch_folder(arguments.scratch_dir) as tmpdir, _scratch(arguments.scratch_dir):
+        service = _spawn(arguments.command, str(tmpdir))
         _wait(lambda: stop.is_set() or _is_over(service, arguments.parent))
         return _end(service, arguments.grace_s)
 
@@ -57,16 +59,6 @@ def _arguments() -> argparse.Namespace:
 def _prctl(option: int, value: int) -> None:
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(option, value, 0, 0, 0)
-
-
-@contextlib.contextmanager
-def _tmpdir() -> Iterator[str]:
-    """A TMPDIR of the service's own, so that sockets and files it leaves behind go with it."""
-    path = tempfile.mkdtemp(prefix="kvswarm-")
-    try:
-        yield path
-    finally:
-        shutil.rmtree(path, ignore_errors=True)
 
 
 @contextlib.contextmanager

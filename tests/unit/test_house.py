@@ -31,6 +31,7 @@ LAYERS = (
     "loadgen.record",
     "loadgen.context",
     "loadgen.errors",
+    "loadgen.scratch",
     "kv_reading",
     "rag_store",
     "scheduler_plugin",

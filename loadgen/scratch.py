@@ -1,0 +1,54 @@
+"""Temporary folders that go with their process, and at the next start where it was killed.
+
+A folder holds a locked file for as long as its owner lives, whoever can see its process id.
+"""
+
+import fcntl
+import os
+import shutil
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+PREFIX = "kvswarm-"
+OWNER = ".owner"
+"""The locked file; it names what else has to go with the folder."""
+
+
+@contextmanager
+def scratch_folder(with_it: Path | None = None) -> Iterator[Path]:
+    """An empty folder until the exit; what killed processes have left is swept away first.
+
+    `with_it`, a path in the same place, would be swept with it.
+    """
+    sweep()
+    path = Path(tempfile.mkdtemp(prefix=PREFIX))
+    # Locked before it has its name: nobody can find it without an owner.
+    with (path / "new").open("w") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        file.write(str(with_it or ""))
+        file.flush()
+        (path / "new").rename(path / OWNER)
+        try:
+            yield path
+        finally:
+            shutil.rmtree(path, ignore_errors=True)
+
+
+def sweep() -> None:
+    """Remove the folders of this user whose owners are gone."""
+    place = Path(tempfile.gettempdir())
+    for owner in place.glob(f"{PREFIX}*/{OWNER}"):
+        with suppress(OSError):
+            if owner.stat().st_uid == os.getuid():
+                _sweep(owner, place)
+
+
+def _sweep(owner: Path, place: Path) -> None:
+    with owner.open() as file:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)  # an OSError where it lives
+        with_it = Path(file.read())
+        if with_it.parent == place and with_it.name.startswith(PREFIX):
+            shutil.rmtree(with_it, ignore_errors=True)
+        shutil.rmtree(owner.parent, ignore_errors=True)
