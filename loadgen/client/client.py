@@ -11,6 +11,7 @@ from typing import Any, Self
 
 import orjson
 
+from loadgen.client.event_pattern import EventPattern, EventPatterns
 from loadgen.client.exchange import Exchange, ListExchange
 from loadgen.client.failures import (
     HttpError,
@@ -27,48 +28,55 @@ from loadgen.client.failures import (
 from loadgen.client.host import base_url
 from loadgen.client.protocol import (
     DONE,
-    REASONING,
     ROUTES,
-    TOKEN,
     interpret,
     is_done,
     request_body,
     require_no_failure,
 )
 from loadgen.client.settings import ClientSettings
-from loadgen.client.sse import EventStream
-from loadgen.client.token_shape import RunningShape, TokenShape
+from loadgen.client.sse import MAX_EVENT_BYTES, EventStream
 from loadgen.client.transport import BROKEN_BODY, LINGER_S, Head, Transport
 from loadgen.client.wire import WireTransport
 from loadgen.record import Outcome
 
 MAX_ERROR_BODY_BYTES = 65_536
 MAX_SINGLE_EVENTS = 4
+LAST_EVENT = b"data: %b\n\n" % DONE
 
 
 class ReplySink:
     """The sink of a completion's reply; raises Malformed and HttpError into the transport."""
 
     __slots__ = (
+        "_before",
+        "_current",
         "_events",
         "_exchange",
         "_head",
         "_last_words_s",
         "_other_body",
-        "_running",
-        "_shape",
+        "_patterns",
         "_single",
         "is_done",
         "patience_s",
     )
 
-    def __init__(self, exchange: Exchange | ListExchange, last_words_s: float = LINGER_S) -> None:
-        """`last_words_s` is how long `[DONE]` may take behind a reply that is complete."""
+    def __init__(
+        self,
+        exchange: Exchange | ListExchange,
+        last_words_s: float = LINGER_S,
+        patterns: EventPatterns | None = None,
+    ) -> None:
+        """`last_words_s` is how long `[DONE]` may take behind a reply that is complete; `patterns`
+        are those of its host."""
         self._exchange = exchange
         self._last_words_s, self.patience_s, self.is_done = last_words_s, math.inf, False
         self._events = EventStream()
-        self._shape = TokenShape()
-        self._running = RunningShape()
+        # The pattern of the last events, and that of events which are tokens and nothing else.
+        self._before: EventPattern | None = None
+        self._current: EventPattern | None = None
+        self._patterns = EventPatterns() if patterns is None else patterns
         # The replies to a list take turns, and who reads texts wants each event.
         self._single = exchange if type(exchange) is Exchange else None
         self._head = Head(200)
@@ -98,57 +106,76 @@ class ReplySink:
         single = self._single
         if single is None:
             return self._interpret(chunk, received_at)
-        if self._shape.fits(chunk) and self._events.at_event:
-            single.token_times.append(received_at)
+        current = self._current
+        if (
+            current is not None
+            and (found := current.run.fullmatch(chunk)) is not None
+            and chunk.isascii()
+            and self._events.at_event
+            and len(chunk) <= MAX_EVENT_BYTES
+        ):
+            single.token_times.extend([received_at] * chunk.count(b"\n\n"))
+            if current.event.usage is not None:
+                single.count_along(found, current.counted)
             return False
+        if self._events.at_event:
+            known = self._take_known(single, chunk, received_at)
+            if known == len(chunk):
+                return False
+            chunk = chunk[known:]
         return self._read(single, chunk, received_at)
 
     def _read(self, exchange: Exchange, chunk: bytes, received_at: float) -> bool:
-        """Read events one by one until the shape of those that repeat is known: the first tells the
-        role, or is of another kind. What is left of a chunk then is read at once."""
+        """Read events one by one while each may teach what the next ones say; then what is left."""
+        if chunk == LAST_EVENT and self._events.at_event:
+            return self._end(received_at)
         for _ in range(MAX_SINGLE_EVENTS):
-            if self._events.at_event and (end := self._take_known(exchange, chunk, received_at)):
-                chunk = chunk[end:]
-                break
             end = chunk.find(b"\n\n") + 2
-            if end < 2 or end == len(chunk):
+            if end < 2 or end == len(chunk) or not self._events.at_event:
                 break
             if self._interpret(chunk[:end], received_at):
                 return True
+            if self._events.at_event:
+                end += self._take_known(exchange, chunk[end:], received_at)
             chunk = chunk[end:]
         return bool(chunk) and self._interpret(chunk, received_at)
 
     def _take_known(self, exchange: Exchange, chunk: bytes, received_at: float) -> int:
-        """Take in the events of a known shape that a chunk begins with; where they end."""
-        if self._shape.known:
-            tokens, end = self._shape.count(chunk)
-            exchange.take_tokens(tokens, received_at)
-            return end
+        """Take in the events of known patterns that a chunk begins with; where they end."""
         end = 0
-        while self._running.known and (known := self._running.read(chunk, end)) is not None:
-            event, end = known
-            exchange.absorb(event, received_at)
+        while end < len(chunk) and (known := self._patterns.match(chunk, end, self._before)):
+            pattern, found = known
+            count = chunk.count(b"\n\n", end, found.end())
+            event, end = pattern.last(found), found.end()
+            exchange.take_many(event, count, received_at)
+            self._before = pattern
+            self._current = pattern if event.content and event.finish_reason is None else None
+        if end:
+            self._events.has_begun = True
+            if exchange.is_over:
+                self.patience_s = self._last_words_s
         return end
 
     def _interpret(self, chunk: bytes, received_at: float) -> bool:
         single = self._single
         for payload in self._events.feed(chunk):
             if payload == DONE or is_done(payload):
-                self._exchange.close(received_at)
-                self.is_done = True
-                return True
+                return self._end(received_at)
             if single is None:
                 self._exchange.take(payload, received_at)
                 continue
             event = interpret(payload)
             single.absorb(event, received_at)
-            if event is TOKEN or event is REASONING:
-                self._shape.learn(payload)
-            elif event.content and event.usage is not None and event.finish_reason is None:
-                self._running.learn(payload)
+            self._current = None
+            self._patterns.learn(payload, event)
         if self._exchange.is_over:
             self.patience_s = self._last_words_s
         return False
+
+    def _end(self, received_at: float) -> bool:
+        self._exchange.close(received_at)
+        self.is_done = True
+        return True
 
     def require_stream(self) -> None:
         """The reply is over. Raises HttpError for any status but 200, Malformed for no stream."""
@@ -214,6 +241,7 @@ class StreamingClient:
         self._under_way: dict[Exchange | ListExchange, None] = {}
         self._heard_at: float | None = None
         self._last_words_s = LINGER_S
+        self._patterns = EventPatterns()
 
     async def __aenter__(self) -> Self:
         if self._transport is None:
@@ -293,7 +321,10 @@ class StreamingClient:
     async def _converse(
         self, body: bytes, exchange: Exchange | ListExchange, timeout_s: float
     ) -> None:
-        transport, reception = self._opened(), ReplySink(exchange, self._last_words_s)
+        transport, reception = (
+            self._opened(),
+            ReplySink(exchange, self._last_words_s, self._patterns),
+        )
         if timeout_s <= 0:
             raise TimeoutError
         exchange.sent_at = time.perf_counter()

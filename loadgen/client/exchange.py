@@ -130,9 +130,20 @@ class Exchange:
         """Take in one event of the stream. Raises Malformed."""
         self.absorb(interpret(payload), received_at)
 
-    def take_tokens(self, tokens: int, received_at: float) -> None:
-        """Take in so many events that arrived together and are tokens and nothing else."""
-        self.token_times.extend([received_at] * tokens)
+    def take_many(self, event: Event, count: int, received_at: float) -> None:
+        """Take in so many events that arrived together and say the same, but for a usage, which is
+        that of the last."""
+        self.absorb(event, received_at)
+        if count > 1 and event.content:
+            self.token_times.extend([received_at] * (count - 1))
+            if event.usage is not None:
+                self._counted_events = len(self.token_times)
+
+    def count_along(self, found: re.Match[bytes], names: tuple[str, ...]) -> None:
+        """Take in the counts that came with the last tokens, groups of a match named after them."""
+        self._counted_events = len(self.token_times)
+        for name in names:
+            setattr(self, name, int(found[name]))
 
     def absorb(self, event: Event, received_at: float) -> None:
         """Take in one event that arrived at `received_at`.

@@ -28,13 +28,13 @@ class EventStream:
 
     __slots__ = (
         "_after_cr",
-        "_begun",
         "_data",
         "_is_failing",
         "_max_event_bytes",
         "_partial",
         "_size",
         "_stray",
+        "has_begun",
     )
 
     def __init__(self, max_event_bytes: int = MAX_EVENT_BYTES) -> None:
@@ -43,7 +43,7 @@ class EventStream:
         self._data: list[bytes] = []
         self._size = 0
         self._after_cr = False
-        self._begun = self._is_failing = False
+        self.has_begun = self._is_failing = False
         self._stray = bytearray()
 
     def feed(self, chunk: bytes) -> list[bytes]:
@@ -72,7 +72,7 @@ class EventStream:
         payloads = chunk[6:-2].split(b"\n\ndata: ")
         if chunk.count(b"\n") != 2 * len(payloads) or b"" in payloads:
             return None
-        self._begun = True
+        self.has_begun = True
         return payloads
 
     def _parse(self, chunk: bytes) -> list[bytes]:
@@ -117,9 +117,9 @@ class EventStream:
         if lines and self._partial:
             lines[0] = bytes(self._partial) + lines[0]
             self._partial.clear()
-        if lines and not self._begun:
+        if lines and not self.has_begun:
             lines[0] = lines[0].removeprefix(_BOM)
-            self._begun = True
+            self.has_begun = True
         self._partial += tail
         self._bound(len(self._partial))
         return lines

@@ -1,6 +1,7 @@
 """Replies cut, framed and damaged at random: the same exchange wherever the bytes are cut."""
 
 import asyncio
+import re
 import time
 from collections.abc import Callable
 from copy import deepcopy
@@ -16,15 +17,17 @@ from hypothesis import strategies as st
 
 from loadgen.client.client import ReplySink, StreamingClient
 from loadgen.client.deadlines import Deadlines
+from loadgen.client.event_pattern import EventPatterns
 from loadgen.client.exchange import Exchange
 from loadgen.client.failures import Malformed, StreamFailure
-from loadgen.client.protocol import interpret
+from loadgen.client.protocol import TOKEN, interpret
 from loadgen.client.settings import ClientSettings
 from loadgen.client.sse import EventStream
-from loadgen.client.token_shape import TEXT, RunningShape, TokenShape
 from loadgen.client.transport import Head
 from loadgen.client.wire_connection import WireConnection
 
+TEXT = re.compile(rb'"(?:text|content|reasoning_content|reasoning)":\s*"([^\x00-\x1f"\\]+)"')
+SCALAR = re.compile(rb'"(?:[^"\\]|\\.)*"(?!\s*:)|-?[0-9][0-9.eE+-]*|null')
 HEAD = b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\n"
 
 
@@ -186,18 +189,20 @@ def test_damage_ends_in_an_outcome(
 
 @settings(max_examples=150, deadline=None)
 @given(st.lists(bodies(), min_size=1, max_size=3), PLACES)
-def test_a_known_shape_changes_nothing(parts: list[bytes], places: list[int]) -> None:
-    """Times included, with and without it, up to the event that ends the stream or is none."""
-    chunks = cut(b"".join(parts), places)
-    plain, quick = Exchange(status=200), Exchange()
-    reception, take = ReplySink(quick), by_parsing(plain)
-    reception.begin(Head(200, "text/event-stream"))
-    for received_at, chunk in enumerate(chunks):
-        ended = [outcome(feed, chunk, received_at) for feed in (take, reception.feed)]
-        assert ended[0] == ended[1]
-        assert asdict(plain) == asdict(quick)
-        if ended[0] is not False:
-            return
+def test_known_patterns_change_nothing(parts: list[bytes], places: list[int]) -> None:
+    """Times included, with and without them, up to the event that ends the stream or is none; in
+    the first reply of a host, which they are learned from, and in the next."""
+    chunks, patterns = cut(b"".join(parts), places), EventPatterns()
+    for _ in range(2):
+        plain, quick = Exchange(status=200), Exchange()
+        reception, take = ReplySink(quick, 1.0, patterns), by_parsing(plain)
+        reception.begin(Head(200, "text/event-stream"))
+        for received_at, chunk in enumerate(chunks):
+            ended = [outcome(feed, chunk, received_at) for feed in (take, reception.feed)]
+            assert ended[0] == ended[1]
+            assert asdict(plain) == asdict(quick)
+            if ended[0] is not False:
+                break
 
 
 def by_parsing(exchange: Exchange) -> Callable[[bytes, float], bool]:
@@ -229,16 +234,64 @@ ODD_NUMBERS = st.sampled_from([b"0", b"00", b"07", b"-1", b"1.5", b"", b"null", 
 NUMBERS = st.integers(0, 10**10).map(lambda number: b"%d" % number)
 
 
+PATTERNS: dict[bytes, EventPatterns] = {}
+"""By the event that they were learned from: making them takes a while."""
+
+
 def same_as_parsed(known: bytes, *others: bytes) -> None:
-    """What comes after `known` is the same as if no shape were known."""
+    """What comes after `known` is the same as if no pattern were known."""
     learnt = Exchange()
-    reception = ReplySink(learnt)
+    reception = ReplySink(learnt, 1.0, deepcopy(PATTERNS.setdefault(known, EventPatterns())))
+    if not PATTERNS[known].known:
+        PATTERNS[known] = reception._patterns
     reception.feed(known, 1.0)
     parsed = deepcopy(learnt)
     by_rote = by_parsing(parsed)
     for other in others:
         assert outcome(reception.feed, other, 2.0) == outcome(by_rote, other, 2.0)
     assert asdict(learnt) == asdict(parsed)
+
+
+def chat(delta: dict[str, Any], finish: Any = None, **more: Any) -> bytes:
+    choice = {"index": 0, "delta": delta, "logprobs": None, "finish_reason": finish}
+    return event(id="c-1", created=17, model="m", choices=[choice], system_fingerprint="f", **more)
+
+
+FORMS = [
+    token(" word"),
+    token(" word", "null"),
+    running(" word", 2),
+    chat({"role": "assistant", "content": ""}),
+    chat({"content": " word"}, obfuscation="", error=""),
+    chat({"content": "", "reasoning": "a", "reasoning_content": "a"}),
+    chat({"content": "b", "reasoning": "a", "reasoning_content": "a"}),
+    chat({"content": [{"type": "text", "text": "a"}]}),
+    chat({"content": " word"}, "stop"),
+    chat({}, "length", usage={"prompt_tokens": 7, "completion_tokens": 3, "total_tokens": 10}),
+    chat({"content": "x"}, usage={"prompt_tokens": "7", "completion_tokens": 3.0}),
+    usage(completion_tokens_details={"reasoning_tokens": 2}, total_tokens=12),
+    usage(prompt_tokens_details={"cached_tokens": 5}),
+    event(type="ping", status=1),
+]
+VALUES = st.sampled_from(
+    [
+        *(b'"x"', b'""', b'"null"', b'"stop"', b'"abort"', b'"thinking"', b'"error"', b'"\\n"'),
+        *(b"null", b"0", b"7", b"500", b"-1", b"2.5", b"3.0", b"1e3", b"007", b"{}", b"[]"),
+        *(b"true", b"", b'"\xc3"', '"é"'.encode(), b"9" * 30),
+    ]
+)
+
+
+@settings(max_examples=400, deadline=None)
+@given(st.sampled_from(FORMS), st.data())
+def test_any_value_in_the_place_of_any_other(known: bytes, data: st.DataObject) -> None:
+    other = known
+    for _ in range(data.draw(st.integers(1, 3))):
+        place = data.draw(st.sampled_from([*SCALAR.finditer(other)]))
+        other = other[: place.start()] + data.draw(VALUES) + other[place.end() :]
+        if not SCALAR.search(other):
+            break
+    same_as_parsed(known, known, other, known)
 
 
 @settings(max_examples=200, deadline=None)
@@ -265,33 +318,69 @@ def test_what_is_known_of_events_says_nothing_inside_one(known: bytes, pending: 
     same_as_parsed(known, pending, known, known)
 
 
-def test_events_of_a_known_shape_are_not_parsed() -> None:
-    shape, chunk = TokenShape(), token(" one") + token("naïve 🦜")
-    shape.learn(token(" a")[6:-2])
-    assert shape.count(chunk + token(" x", "length")) == (2, len(chunk))
-    counting = RunningShape()
-    counting.learn(running(" a", 1)[6:-2])
-    read = counting.read(running(" x", 12) + DONE, 0)
-    assert read == (interpret(running(" x", 12)[6:-2]), len(running(" x", 12)))
+def test_events_of_a_known_pattern_are_not_parsed() -> None:
+    patterns, chunk = EventPatterns(), token(" one") + token("naïve 🦜")
+    patterns.learn(token(" a")[6:-2], TOKEN)
+    known = patterns.match(chunk + token(" x", "length"), 0, None)
+    assert known is not None
+    assert (known[0].event, known[1].end()) == (TOKEN, len(chunk))
+    patterns.learn(running(" a", 1)[6:-2], interpret(running(" a", 1)[6:-2]))
+    counted = patterns.match(running(" x", 12) + DONE, 0, None)
+    assert counted is not None
+    assert counted[0].last(counted[1]) == interpret(running(" x", 12)[6:-2])
+    assert counted[1].end() == len(running(" x", 12))
 
 
-def test_what_looks_like_a_known_shape_is_parsed() -> None:
-    shape = TokenShape()
-    shape.learn(token("a")[6:-2])
+VARYING: dict[str, list[dict[str, Any]]] = {
+    "id": [{"id": f"c-{n}"} for n in range(3)],
+    "created": [{"created": n * 1000} for n in range(3)],
+    "system_fingerprint": [{"system_fingerprint": text} for text in ("a", "bc", "d")],
+    "obfuscation": [{"obfuscation": text} for text in ("", "x", "yz")],
+    "usage": [
+        {"usage": {"prompt_tokens": 7, "completion_tokens": n, "total_tokens": 7 + n}}
+        for n in range(1, 4)
+    ],
+}
+
+
+@pytest.mark.parametrize("name", VARYING)
+def test_one_field_that_varies_does_not_cost_the_parsing(
+    name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def written(more: dict[str, Any]) -> bytes:
+        choice = {"index": 0, "delta": {"content": "a"}, "finish_reason": None}
+        return event(**{"id": "c", "choices": [choice], **more})
+
+    exchange, patterns = Exchange(), EventPatterns()
+    reception = ReplySink(exchange, 1.0, patterns)
+    reception.feed(chat({"role": "assistant", "content": ""}), 1.0)
+    reception.feed(written(VARYING[name][-1]), 2.0)
+    monkeypatch.setattr(ReplySink, "_interpret", lambda *_: pytest.fail("it was parsed"))
+    for place, more in enumerate(VARYING[name], 3):
+        reception.feed(written(more), float(place))
+    reception.feed(b"".join(map(written, VARYING[name])), 9.0)
+    assert list(exchange.token_times) == [2.0, 3.0, 4.0, 5.0, 9.0, 9.0, 9.0]
+
+
+def test_what_looks_like_a_known_pattern_is_parsed() -> None:
+    patterns = EventPatterns()
+    patterns.learn(token("a")[6:-2], TOKEN)
     halves = [token("?").replace(b"?", half) for half in (b"\xc3", b"\xa9")]
-    assert shape.count(b"".join(halves)) == (0, 0)
+    assert patterns.match(b"".join(halves), 0, None) is None
     # Line ends inside an event are none of its data.
-    shape.learn(b'{"choices":[\n{"text":"b"}]}')
-    assert shape.count(b'data: {"choices":[\n{"text":"b"}]}\n\n') == (0, 0)
-    counting = RunningShape()
-    counting.learn(running("a", details={"completion_tokens": 5})[6:-2])
-    assert not counting.known
-    elsewhere = {"prompt_tokens": 7, "total_tokens": 9, "details": {"completion_tokens": 2}}
-    counting.learn(token("b", usage=elsewhere)[6:-2])
-    assert not counting.known
-    counting.learn(running("a")[6:-2])
+    patterns.learn(b'{"choices":[\n{"text":"b"}]}', TOKEN)
+    assert patterns.match(b'data: {"choices":[\n{"text":"b"}]}\n\n', 0, None) is None
+    patterns.learn(running("a")[6:-2], interpret(running("a")[6:-2]))
     ended = running("a").replace(b'"finish_reason": null', b'"finish_reason": "ok"')
-    assert counting.read(ended, 0) is None
+    assert patterns.match(ended, 0, None) is None
+
+
+def test_a_host_of_ever_new_forms_is_not_learned_for_ever() -> None:
+    patterns = EventPatterns()
+    for number in range(100):
+        payload = event(**{f"field{number}": 1, "choices": [{"text": "a"}]})[6:-2]
+        patterns.learn(payload, TOKEN)
+    assert len(patterns.known) <= 12
 
 
 async def over_sockets(pieces: list[bytes]) -> Exchange:
