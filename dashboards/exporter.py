@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
 from loadgen.errors import UsageError
+from loadgen.swarm.leading.supervisor import CHECK_VARIABLE
 from loadgen.swarm.options import values as given
 
 if TYPE_CHECKING:
@@ -50,8 +51,6 @@ def open_exporter(leader: "Leader") -> None:
     address = MetricsAddress.read(vars(leader.environment.parsed_options))
     if address is None:
         return
-    from loadgen.swarm.plugin import CHECK_VARIABLE  # imports Locust, which patches the process
-
     listening = MetricsAddress(address.host, _listen(address, _pages(leader)))
     if not os.environ.get(CHECK_VARIABLE):
         leader.view.say(f"metrics for Prometheus at http://{listening.netloc}/metrics")

@@ -28,9 +28,8 @@ from locust.main import main as locust_main
 from locust.util.load_locustfile import load_locustfile
 
 from loadgen.scratch import scratch_folder
-from loadgen.swarm.leading.supervisor import ENVIRONMENT_VARIABLE
+from loadgen.swarm.leading.supervisor import CHECK_VARIABLE, ENVIRONMENT_VARIABLE
 from loadgen.swarm.options.ours import leave_out
-from loadgen.swarm.plugin import CHECK_VARIABLE
 from loadgen.swarm.process import die_with_parent
 
 

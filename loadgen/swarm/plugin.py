@@ -27,7 +27,7 @@ from loadgen.swarm.leading.leaving import (
     interrupt_main_greenlet,
 )
 from loadgen.swarm.leading.preparation import check_offline, sends_batches
-from loadgen.swarm.leading.supervisor import Supervisor
+from loadgen.swarm.leading.supervisor import CHECK_VARIABLE, Supervisor
 from loadgen.swarm.leading.worker_registry import RunWorkers, WorkerRegistry
 from loadgen.swarm.options.flags import add_options
 from loadgen.swarm.options.ours import no_users
@@ -37,11 +37,6 @@ from loadgen.swarm.sending.plan import CLOCK, CLOCK_OFFSET, DELTA, DRAIN, DRAINE
 from loadgen.swarm.sending.stage import Stage
 from loadgen.swarm.user import AsyncUser
 
-CHECK_VARIABLE = "KVSWARM_CHECK"
-"""Set by `kvswarm run` to have everything checked that needs no host, and nothing started.
-
-It names the file into which the options go, as the swarm will see them.
-"""
 DASHBOARDS = ("dashboards.live:open_live_tab", "dashboards.exporter:open_exporter")
 """What shows a swarm beside the terminal, each called once with the leader. Named and not imported,
 since they stand above this package."""

@@ -17,6 +17,11 @@ from typing import Any
 from loadgen.errors import TargetError, UsageError
 
 ENVIRONMENT_VARIABLE = "KVSWARM_TARGET"
+CHECK_VARIABLE = "KVSWARM_CHECK"
+"""Set by `kvswarm run` to have everything checked that needs no host, and nothing started.
+
+It names the file into which the options go, as the swarm will see them.
+"""
 COLD_TIMEOUT_S = 900.0
 
 
