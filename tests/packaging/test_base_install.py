@@ -10,6 +10,8 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[2]
+MOST_BYTES = 1_200_000
+"""Of a wheel: code, pages' styles and the demo corpus, but no weights and no questions of tests."""
 HEAVY = ("torch", "vllm", "lmcache", "chromadb", "transformers", "scipy")
 
 pytestmark = pytest.mark.timeout(420)
@@ -36,6 +38,7 @@ def python(tmp_path_factory: pytest.TempPathFactory) -> Path:
     python = folder / "venv" / "bin" / "python"
     call(sys.executable, "-m", "build", "-q", "--wheel", "--outdir", folder / "dist", ROOT)
     (wheel,) = (folder / "dist").glob("*.whl")
+    assert wheel.stat().st_size <= MOST_BYTES
     call(python, "-m", "pip", "install", "-q", wheel)
     return python
 
