@@ -67,7 +67,7 @@ def end_forked_workers(grace_s: float = LEAVE_S) -> None:
     """
     deadline = time.monotonic() + grace_s
     workers = [child for child in psutil.Process().children() if _is_forked_from_us(child)]
-    while any(map(_is_leaving, workers)) and time.monotonic() < deadline:
+    while any(is_at_work(worker.pid) for worker in workers) and time.monotonic() < deadline:
         time.sleep(0.02)
     for worker in workers:
         with contextlib.suppress(psutil.NoSuchProcess):
@@ -81,7 +81,8 @@ def _is_forked_from_us(child: psutil.Process) -> bool:
     return False
 
 
-def _is_leaving(worker: psutil.Process) -> bool:
+def is_at_work(pid: int) -> bool:
+    """Whether the process lives and is not stopped."""
     with contextlib.suppress(psutil.Error):
-        return worker.status() not in (psutil.STATUS_ZOMBIE, psutil.STATUS_STOPPED)
+        return psutil.Process(pid).status() not in (psutil.STATUS_ZOMBIE, psutil.STATUS_STOPPED)
     return False

@@ -50,6 +50,32 @@ def test_a_lost_worker_fails_the_run(host: HostProcess, tmp_path: Path) -> None:
     assert {row["outcome"] for row in ran.rows} == {"ok"}
 
 
+STARVED = """
+import gevent
+from gevent.monkey import get_original
+from locust import events
+from locustfiles.unordered import UnorderedUser
+
+@events.test_start.add_listener
+def starve(environment, **_):
+    if hasattr(environment.runner, "worker_index"):
+        gevent.spawn_later(1, get_original("time", "sleep"), 7)
+"""
+
+
+def test_workers_that_are_starved_for_seconds_lose_no_row(
+    run: Run, host: HostProcess, tmp_path: Path
+) -> None:
+    (tmp_path / "starved.py").write_text(STARVED)
+    ran = run(
+        *("--model", "normal", "-u", 4, "-r", 4, "-t", "3s", "--processes", 2),
+        file=str(tmp_path / "starved.py"),
+    )
+    assert ran.code in (0, 5), ran.output
+    assert ran.json("summary.json")["lost_workers"] == 0, ran.output
+    assert len(ran.rows) == len(host.prompts())
+
+
 def test_two_runs_with_workers_at_once(host: HostProcess, tmp_path: Path) -> None:
     outs = [tmp_path / name for name in ("one", "two")]
     options = ("--model", "normal", "-u", 2, "-r", 2, "--processes", 2)

@@ -4,12 +4,15 @@ A run's times count from the moment that the master's wall clock shows at its st
 whose clock is ahead would send what is not due yet and date its rows too late.
 """
 
+import os
 import time
 from collections import deque
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 import gevent
+
+from loadgen.swarm.process import is_forked
 
 EAGER_ASKS, EAGER_S, CALM_S = 8, 0.05, 10.0
 """The first questions follow one another fast, as a swarm may start at once."""
@@ -51,7 +54,7 @@ class ClockAsker:
         """A few questions at once, then one now and then."""
         asked = 0
         while True:
-            self._ask({"asked_unix_s": self._clock()})
+            self._ask({"asked_unix_s": self._clock(), "pid": os.getpid() if is_forked() else 0})
             asked += 1
             gevent.sleep(EAGER_S if asked < EAGER_ASKS else CALM_S)
 

@@ -7,9 +7,10 @@ from typing import Any
 import gevent
 
 from loadgen.swarm.leading.clock_offset import ClockOffset
+from loadgen.swarm.process import is_at_work
 from loadgen.swarm.sending.plan import CLOCK, DRAIN, PLAN, Plan
 
-WORKERS_GRACE_S = 10.0
+WORKERS_GRACE_S = 30.0
 """How long after the drain time a worker may take to report that it has drained."""
 CLOCKS_S = 2.0
 """How long a start waits for workers that have just connected to ask for the time."""
@@ -23,6 +24,8 @@ class WorkerRegistry:
     def __init__(self, runner: Any) -> None:
         self.runner = runner
         self._knowing: set[str] = set()
+        self._pids: dict[str, int] = {}
+        """Of the workers that this process has forked."""
 
     def present(self) -> list[str]:
         """Client ids of the workers that are there, in the order they came."""
@@ -42,6 +45,16 @@ class WorkerRegistry:
         answer = {**question, "master_unix_s": time.time()}
         self.runner.send_message(CLOCK, answer, client_id)
         self._knowing.add(client_id)
+        if question.get("pid"):
+            self._pids[client_id] = int(question["pid"])
+
+    def keep_busy(self) -> None:
+        """Have Locust wait for forked workers that are too busy to give a sign of life: it would
+        give up after four seconds, and their rows would come too late."""
+        for client_id, pid in self._pids.items():
+            client = self.runner.clients.get(client_id)
+            if client is not None and is_at_work(pid):
+                client.heartbeat = max(client.heartbeat, 1)
 
 
 class RunWorkers:
@@ -76,6 +89,7 @@ class RunWorkers:
 
     def look(self) -> None:
         """Notice workers that are gone, and those that were taken for gone and are back."""
+        self._registry.keep_busy()
         self._welcome()
         gone = self._taking_part - set(self._registry.present()) - self._draining
         if gone:
@@ -126,6 +140,7 @@ class RunWorkers:
         deadline = time.monotonic() + stop_timeout_s + WORKERS_GRACE_S
         while self._draining & set(self._registry.present()) and time.monotonic() < deadline:
             gevent.sleep(0.05)
+            self._registry.keep_busy()
         silent, self._draining = self._draining, set()
         if silent:
             self.lost += len(silent)
