@@ -25,6 +25,7 @@ from loadgen.swarm.leading.leaving import (
     UserCounts,
     WorkerLeaving,
     interrupt_main_greenlet,
+    leave_without_workers,
 )
 from loadgen.swarm.leading.preparation import check_offline, sends_batches
 from loadgen.swarm.leading.supervisor import CHECK_VARIABLE, Supervisor
@@ -113,6 +114,8 @@ def _lead(environment: Any, runner: Any, web_ui: Any) -> None:
     _or_exit(environment, partial(_open_dashboards, leader))
     if web_ui is None or environment.parsed_options.autostart:
         _or_exit(environment, partial(_prepare, environment, leader))
+        if environment.parsed_options.processes:
+            gevent.spawn(leave_without_workers, leader, environment.parsed_options.processes)
 
 
 def _hear_workers(runner: Any, leader: Leader, registry: WorkerRegistry) -> None:

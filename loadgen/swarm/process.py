@@ -66,12 +66,21 @@ def end_forked_workers(grace_s: float = LEAVE_S) -> None:
     Locust's own farewell forgets one that is stopped, or that still tries to reach its leader.
     """
     deadline = time.monotonic() + grace_s
-    workers = [child for child in psutil.Process().children() if _is_forked_from_us(child)]
+    workers = _forked_workers()
     while any(is_at_work(worker.pid) for worker in workers) and time.monotonic() < deadline:
         time.sleep(0.02)
     for worker in workers:
         with contextlib.suppress(psutil.NoSuchProcess):
             worker.kill()
+
+
+def count_forked_workers() -> int:
+    """Those that live and are not stopped."""
+    return sum(is_at_work(worker.pid) for worker in _forked_workers())
+
+
+def _forked_workers() -> list[psutil.Process]:
+    return [child for child in psutil.Process().children() if _is_forked_from_us(child)]
 
 
 def _is_forked_from_us(child: psutil.Process) -> bool:

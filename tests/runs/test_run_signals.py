@@ -140,3 +140,15 @@ def test_a_worker_that_is_stopped_does_not_outlive_the_run(
         assert (ran.code, ran.json("summary.json")["lost_workers"]) == (1, 1), ran.output
         wait_until(lambda: not stopped.is_running(), 5)
         assert not other.is_running()
+
+
+def test_a_worker_that_is_killed_before_the_start_ends_the_run(
+    host: HostProcess, tmp_path: Path
+) -> None:
+    with foreground(host, tmp_path / "run", *WORKERS) as run:
+        wait_until(lambda: len(run.workers()) == 2)
+        run.workers()[0].kill()
+        ran = run.ran(30)
+    assert ran.code == 1
+    assert "a worker of --processes 2 is gone before the start" in ran.output
+    assert "Traceback" not in ran.output

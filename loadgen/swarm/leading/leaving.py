@@ -14,10 +14,13 @@ from gevent.event import Event
 from gevent.pool import Group
 from locust.runners import MasterRunner
 
+from loadgen.errors import KvswarmError
 from loadgen.swarm.leading.leader import Leader
 from loadgen.swarm.leading.swarm_run import CUT_TIMEOUT_S
+from loadgen.swarm.process import count_forked_workers, end_forked_workers
 
 OTHER_GREENLET_S = 30.0
+WORKERS_CHECK_S = 0.5
 
 
 class Leaving:
@@ -76,6 +79,18 @@ def interrupt_main_greenlet() -> None:
 
     for number in (signal.SIGINT, signal.SIGHUP):
         gevent.signal_handler(number, partial(on_signal, number))
+
+
+def leave_without_workers(leader: Leader, count: int) -> None:
+    """End the process where one of the forked workers is gone before the start: Locust would wait
+    for it for ever."""
+    while leader.run is None:
+        if count_forked_workers() < count:
+            error = KvswarmError(f"a worker of --processes {count} is gone before the start")
+            end_forked_workers(0)
+            gevent.kill(gevent.get_hub().parent, error)
+            return
+        gevent.sleep(WORKERS_CHECK_S)
 
 
 class WorkerLeaving:
