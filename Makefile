@@ -1,11 +1,12 @@
 # `make demo` and `make test` set everything up from nothing; a second call starts at once.
-.PHONY: help setup demo ui test test-bench lint docs reference bench-client bench-peers bench-scheduler bench-rag bench-gate bench-soak bench-workers clean
+.PHONY: help setup demo ui test test-bench torture lint docs reference bench-client bench-peers bench-scheduler bench-rag bench-gate bench-soak bench-workers clean
 
 help:
 	@echo "make demo   the same batches on a real vLLM: first come, first served, then by context"
 	@echo "make ui     the same from Locust's web UI, at http://127.0.0.1:8089"
 	@echo "make test   lint, types and all tests of the product"
 	@echo "make test-bench       the tests of the benchmarks themselves"
+	@echo "make torture          100 kills and 60 faults at random moments: nothing lost, left or wrong"
 	@echo "make bench-client     the load engine against bare loops and other load generators"
 	@echo "make bench-peers      installs those in environments of their own, for bench-client"
 	@echo "make bench-scheduler  vLLM's order against the context scheduler's, in 30 minutes"
@@ -34,6 +35,9 @@ test: setup
 
 test-bench: setup
 	@scripts/test.sh tests/bench
+
+torture: setup
+	@.venv/bin/python tests/torture/torture.py --kills 100 --faults 60 $(TORTURE)
 
 lint: setup
 	@scripts/lint.sh
