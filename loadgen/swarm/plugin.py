@@ -72,17 +72,17 @@ def _init(environment: Any, runner: Any, web_ui: Any, **_: Any) -> None:
 
 
 def _follow(environment: Any, runner: Any) -> None:
+    if is_forked():
+        environment.events.quitting.add_listener(WorkerLeaving(environment))
+    else:
+        interrupt_main_greenlet()
+        environment.events.quitting.add_listener(lambda **_: _quit_worker(environment))
     follower = Follower(environment, environment.kvswarm_stage)
     runner.register_message(PLAN, follower.take_plan)
     runner.register_message(CLOCK, follower.take_time)
     runner.register_message(DRAIN, follower.take_drain, concurrent=True)
     environment.events.test_stopping.add_listener(lambda **_: follower.stopping())
     environment.events.test_stop.add_listener(lambda **_: follower.stopped())
-    if is_forked():
-        environment.events.quitting.add_listener(WorkerLeaving(environment))
-    else:
-        interrupt_main_greenlet()
-        environment.events.quitting.add_listener(lambda **_: _quit_worker(environment))
 
 
 def _lead(environment: Any, runner: Any, web_ui: Any) -> None:

@@ -101,7 +101,8 @@ class WorkerLeaving:
 
     def __init__(self, environment: Any) -> None:
         self._environment = environment
-        for number in (signal.SIGINT, signal.SIGHUP):
+        # Locust's own handler of SIGTERM comes later, beside this one.
+        for number in (signal.SIGINT, signal.SIGHUP, signal.SIGTERM):
             gevent.signal_handler(number, lambda: None)
 
     def __call__(self, **_: Any) -> None:
