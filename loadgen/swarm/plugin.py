@@ -115,7 +115,9 @@ def _lead(environment: Any, runner: Any, web_ui: Any) -> None:
     if web_ui is None or environment.parsed_options.autostart:
         _or_exit(environment, partial(_prepare, environment, leader))
         if environment.parsed_options.processes:
-            gevent.spawn(leave_without_workers, leader, environment.parsed_options.processes)
+            count = environment.parsed_options.processes
+            watch = gevent.spawn(leave_without_workers, leader, count)
+            atexit.register(watch.kill)  # before the workers are ended
 
 
 def _hear_workers(runner: Any, leader: Leader, registry: WorkerRegistry) -> None:
