@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 from loadgen.errors import KvswarmError, OutputError, UsageError
 from loadgen.launch.arguments import CommandParser, needs
 from loadgen.targets.hardware import home
+from rag_store.cli.output import width_of
 
 if TYPE_CHECKING:
     from loadgen.compare.comparison import Comparison
@@ -151,7 +152,8 @@ def _formatted(comparison: "Comparison", form: str) -> str:
     from loadgen.compare.formats import to_json, to_junit, to_markdown, to_table
 
     if form == "table":
-        return to_table(comparison, colour=sys.stdout is not None and sys.stdout.isatty())
+        is_terminal = sys.stdout is not None and sys.stdout.isatty()
+        return to_table(comparison, is_terminal, width_of(sys.stdout))
     return {"json": to_json, "markdown": to_markdown, "junit": to_junit}[form](comparison)
 
 

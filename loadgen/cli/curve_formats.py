@@ -17,6 +17,7 @@ from loadgen.locality.measured import MeasuredRun
 FORMATS = ("table", "json", "csv")
 COLUMNS = ("kv_tokens", "blocks", "kv_mb", "hit_rate", "cached_tokens", "computed_tokens")
 MB = 1e6
+WIDTH = 80
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,7 +78,7 @@ def _json(prediction: Prediction) -> str:
 
 
 def _table(prediction: Prediction) -> str:
-    console = Console(highlight=False, markup=False, width=80)
+    console = Console(highlight=False, markup=False, width=WIDTH)
     with console.capture() as captured:
         for piece in (_head(prediction), "", _points(prediction), "", verdict(prediction)):
             console.print(piece)
@@ -143,9 +144,12 @@ def _size(prediction: Prediction, tokens: int) -> str:
 
 def _errors(measured: Sequence[MeasuredRun]) -> str:
     """Runs stand last, since their names may be long and are not to be broken."""
-    lines = ["KV tokens  requests  in flight  measured  predicted  error, points  run"]
+    head = "KV tokens  requests  in flight  measured  predicted  error, points"
+    # Beside the figures where there is room, else below them.
+    gap = "  " if max(len(each.name) for each in measured) < WIDTH - len(head) else "\n  "
+    lines = [f"{head}{gap}run"]
     for each in measured:
         counts = f"{each.tokens:9}  {each.requests:8}  {each.in_flight:9}"
         rates = f"{each.hit_rate:8.1%}  {each.predicted:9.1%}  {each.error_points:+13.2f}"
-        lines.append(f"{counts}  {rates}  {each.name}")
+        lines.append(f"{counts}  {rates}{gap}{each.name}")
     return "\n".join(lines)

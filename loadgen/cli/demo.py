@@ -12,6 +12,7 @@ from loadgen.launch.arguments import (
     target_arguments,
 )
 from loadgen.launch.supervised import run_supervised
+from loadgen.launch.terminal import tell
 from loadgen.runs.exit_code import DONE, SATURATED
 
 TARGETS = ("vllm", "vllm-context")
@@ -26,20 +27,19 @@ def demo_command(arguments: list[str]) -> int:
     if parsed.batches < 1:
         raise UsageError(f"--batches {parsed.batches} compares nothing: give 1 or more")
     run = _run(parsed)
-    print(
+    tell(
         f"The same {parsed.batches} batches of {BATCH_SIZE} shuffled questions about {CONTEXTS}"
-        " documents of about 1,500 tokens,\ntwice"
+        " documents of about 1,500 tokens, twice"
         f" on a KV cache of {parsed.kv_tokens} tokens: first come, first served, then context by"
-        " context.\n",
-        flush=True,
+        " context.\n"
     )
     code = run_supervised("run", run)
     finished = all((run.out / name / "summary.json").is_file() for name in TARGETS)
     if finished:
-        print(
+        tell(
             "\nContext by context, a document is computed about once a batch; first come, first"
-            " served\ncomputes it again whenever others have driven it out of the cache. A cache"
-            " that holds all\nof them (try --kv-tokens 20480) leaves nothing to gain: both compute"
+            " served computes it again whenever others have driven it out of the cache. A cache"
+            " that holds all of them (try --kv-tokens 20480) leaves nothing to gain: both compute"
             " the same tokens."
             f"\n\nCSVs to keep: {run.out}/*/requests.csv, batches.csv, summary.csv and more"
         )

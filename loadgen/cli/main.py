@@ -6,44 +6,50 @@ from collections.abc import Callable, Sequence
 from importlib import import_module
 
 from loadgen.errors import KvswarmError, OutputError, UsageError
-from rag_store.cli.output import drop_output, told_output
+from rag_store.cli.output import drop_output, fitted, told_output
 from rag_store.cli.suggestion import nearest
 
 HELP = """\
-kvswarm: load testing in the Locust style for LLM serving with long, shared contexts
+kvswarm: Locust-style load testing for LLM serving with long, shared contexts
 
-  kvswarm run [FILE] --target NAME[,NAME…] | --host URL [options] [any Locust option]
-                          a headless run, on several targets in turn and side by side; exit code
-                          0 done, 1 requests failed, 2 wrong use, 3 target died, 5 client saturated,
-                          6 run directory not written
-  kvswarm ui  [FILE] --target NAME | --host URL [options] [any Locust option]
-                          the same from Locust's web UI
-  kvswarm ask QUESTION…   find the document a question is about and stream an engine's answer
-  kvswarm demo            the same batches first come, first served and context by context
-  kvswarm targets         list the engines that can be started
-  kvswarm serve NAME      start one and keep it until Ctrl-C
+  kvswarm run [FILE] --target NAME[,NAME…] | --host URL [options]
+      a headless run, on several targets in turn and side by side; takes any
+      option of Locust; exit code 0 done, 1 requests failed, 2 wrong use,
+      3 target died, 5 client saturated, 6 run directory not written
+  kvswarm ui [FILE] --target NAME | --host URL [options]
+      the same from Locust's web UI
+  kvswarm ask QUESTION…
+      find the document a question is about, stream an engine's answer
+  kvswarm demo
+      the same batches first come, first served and context by context
+  kvswarm targets
+      list the engines that can be started
+  kvswarm serve NAME
+      start one and keep it until Ctrl-C
   kvswarm compare BASE NEW [--gate LIMITS]
-                          set two runs against each other, with intervals; exit code 1 a limit is
-                          broken, 4 the data cannot decide, 2 not comparable
+      set two runs against each other, with intervals; exit code 1 a limit is
+      broken, 4 the data cannot decide, 2 not comparable
   kvswarm report RUN [RUN…] [-o FILE]
-                          a page about a run, or about several against the first, to read anywhere
+      a page about a run, or several against the first, to read anywhere
   kvswarm sweep FILE.toml [--out DIR] [--dry-run]
-                          a matrix of runs over options and repeats, one table of all; continues
-                          where it was stopped
+      a matrix of runs over options and repeats, one table of all; continues
+      where it was stopped
   kvswarm study task1|task2|task3|task4 [--quick]
-                          measure a set of questions about caches and order, write their answers
+      measure questions about caches and order, write their answers
   kvswarm saturate [FILE] --target NAME | --host URL --slo LIMITS [options]
-                          find the highest rate, or number of users, that meets an objective
+      find the highest rate, or number of users, that meets an objective
   kvswarm noise RUN RUN RUN…
-                          how much identical runs differ on this machine, for `compare`
+      how much identical runs differ on this machine, for `compare`
   kvswarm curve RUN | --plan NAME
-                          predict the prefix-cache hit rate at every cache size, and which is enough
-  kvswarm rag COMMAND     find the document a question is about: index, serve, label, explain,
-                          eval, expand, tune, fit-threshold
+      predict the prefix-cache hit rate at every cache size, which is enough
+  kvswarm rag COMMAND
+      find the document a question is about: index, serve, label, explain,
+      eval, fit-threshold
   kvswarm kv record|extract|serve
-                          keep the KV that LMCache stores for known prompts, make features of it;
-                          label questions by their KV
-  kvswarm model build DIR make the demo model (random weights)
+      keep the KV that LMCache stores for known prompts, make features of it;
+      label questions by their KV
+  kvswarm model build DIR
+      make the demo model (random weights)
   kvswarm --version
 
 `kvswarm COMMAND --help` tells more.
@@ -81,7 +87,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         with told_output(OutputError):
             code = _run(arguments)
     except KvswarmError as error:
-        print(f"kvswarm: {error}", file=sys.stderr)
+        print(fitted(f"kvswarm: {error}", sys.stderr), file=sys.stderr)
         return code or error.exit_code
     except KeyboardInterrupt:
         return 130

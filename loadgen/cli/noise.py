@@ -10,7 +10,7 @@ from rich.table import Table
 from loadgen.cli.compare import noise_file, require_different
 from loadgen.errors import UsageError
 from loadgen.launch.arguments import CommandParser, needs
-from loadgen.launch.terminal import printable
+from loadgen.launch.terminal import printable, tell
 
 if TYPE_CHECKING:
     from loadgen.compare.noise import Noise
@@ -24,7 +24,7 @@ def noise_command(arguments: list[str]) -> int:
         noise = _measure(parsed, file)
     Console(highlight=False).print(_table(noise))
     kept = printable(str(file))
-    print(f"\nkept in {kept}: `kvswarm compare` adds it to single pairs of runs of this machine")
+    tell(f"\nkept in {kept}: `kvswarm compare` adds it to single pairs of runs of this machine")
     return 0
 
 

@@ -6,6 +6,7 @@ from typing import Any
 from loadgen.launch.arguments import RunArguments, parse_run, run_parser
 from loadgen.launch.configured import value_of
 from loadgen.launch.locust_command import run_locust
+from loadgen.launch.terminal import tell
 from loadgen.targets.hardware import require_free
 from loadgen.targets.settings import LOOPBACK
 
@@ -29,13 +30,13 @@ def run_command(command: str, arguments: list[str]) -> int:
 
 def _help(command: str) -> int:
     run_parser(command).print_help()
-    print("\nworkload options (also in Locust's configuration file and environment):")
+    tell("\nworkload options (also in Locust's configuration file and environment):")
     from loadgen.swarm.options.flags import add_options  # a run must start fast
 
     parser = _PlainParser(add_help=False, usage=argparse.SUPPRESS)
     add_options(parser)
-    print(parser.format_help().strip())
-    print("\nAny other option goes to Locust: -u USERS, -r SPAWN_RATE, -t TIME, --processes N …")
+    tell(parser.format_help().strip())
+    tell("\nAny other option goes to Locust: -u USERS, -r SPAWN_RATE, -t TIME, --processes N …")
     return 0
 
 

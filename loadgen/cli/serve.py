@@ -14,7 +14,7 @@ from loadgen.launch.arguments import (
     target_names,
 )
 from loadgen.launch.target_run import build_demo_model, choose_targets, target_settings
-from loadgen.launch.terminal import awaited, interruptible
+from loadgen.launch.terminal import awaited, interruptible, tell
 from loadgen.targets.catalog import load_catalog
 from loadgen.targets.demo_model import default_model_dir, is_complete
 from loadgen.targets.target import start_target
@@ -29,7 +29,7 @@ def targets_command(arguments: list[str]) -> int:
     catalog = load_catalog(parser.parse_args(arguments).targets)
     width = max(map(len, catalog))
     for name, spec in catalog.items():
-        print(f"{name:{width}}  {spec.description}")
+        tell(f"{name:{width}}  {spec.description}")
     return 0
 
 
@@ -56,10 +56,10 @@ async def _serve(parsed: argparse.Namespace) -> int:
     (spec,) = choose_targets(names, arguments)
     settings = target_settings(arguments, parsed.bind, parsed.port)
     logs = parsed.logs or Path(tempfile.mkdtemp(prefix="kvswarm-serve-"))
-    print(f"starting {spec.name}, logs in {logs}", flush=True)
+    tell(f"starting {spec.name}, logs in {logs}")
     with interruptible() as interruption:
         async with awaited(start_target(spec, settings, logs), spec.name, logs) as target:
-            print(f"{spec.name} serves {target.model} at {target.url} until Ctrl-C", flush=True)
+            tell(f"{spec.name} serves {target.model} at {target.url} until Ctrl-C")
             raise await target.wait_died()
     return interruption.exit_code
 
@@ -69,10 +69,10 @@ def model_command(arguments: list[str]) -> int:
     parsed = _model_parser().parse_args(arguments)
     directory = parsed.directory or default_model_dir(parsed.size)
     if is_complete(directory):
-        print(f"{directory} already holds a demo model")
+        tell(f"{directory} already holds a demo model")
         return 0
     build_demo_model(directory, parsed.size)
-    print(f"demo model ({parsed.size}, random weights) written to {directory}")
+    tell(f"demo model ({parsed.size}, random weights) written to {directory}")
     return 0
 
 

@@ -7,6 +7,7 @@ from loadgen.errors import UsageError
 from loadgen.launch.arguments import CommandParser
 from loadgen.launch.configured import setting
 from loadgen.launch.sweep_run import SweepRun, make_sweep
+from loadgen.launch.terminal import tell
 from loadgen.runs.exit_code import DONE
 from loadgen.sweep.definition import read_definition
 from loadgen.sweep.table import CELLS, CELLS_CSV, write_table
@@ -31,7 +32,7 @@ def sweep_command(arguments: list[str]) -> int:
 def _rebuild(directory: Path) -> int:
     if not (directory / CELLS).is_dir():
         raise UsageError(f"{directory} holds no sweep: name the directory that has cells in it")
-    print(f"{len(write_table(directory))} runs: {directory / CELLS_CSV}")
+    tell(f"{len(write_table(directory))} runs: {directory / CELLS_CSV}")
     return DONE
 
 

@@ -164,11 +164,17 @@ COLOURS = {
 WIDTH = 120
 
 
-def to_table(comparison: Comparison, colour: bool = False) -> str:
-    """Text with aligned columns; names are printed as they are, never as markup."""
+def to_table(comparison: Comparison, colour: bool = False, width: int | None = None) -> str:
+    """Text with aligned columns; names are printed as they are, never as markup. `width` is that
+    of a terminal, None where lines may be as long as they are."""
     out = io.StringIO()
     console = Console(
-        file=out, highlight=False, markup=False, force_terminal=colour, width=WIDTH, soft_wrap=True
+        file=out,
+        highlight=False,
+        markup=False,
+        force_terminal=colour,
+        width=width or WIDTH,
+        soft_wrap=width is None,
     )
     for side, names in (("base", comparison.base), ("new", comparison.new)):
         console.print(Text(f"{side:5}{', '.join(map(wording.plain, names))}"))

@@ -4,6 +4,7 @@ Sweeps and searches write it too. Imports little: a run against a host must star
 """
 
 import argparse
+import sys
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -16,6 +17,7 @@ from typing import TYPE_CHECKING
 from loadgen.errors import UsageError
 from loadgen.launch.configured import as_words, is_on, setting, settings_of
 from loadgen.targets.context_scheduler import KEYS, POLICIES, ContextSchedulerSettings
+from rag_store.cli.output import fitted
 from rag_store.cli.suggestion import suggested
 from rag_store.extras import install_command
 
@@ -64,6 +66,9 @@ class RunArguments:
 
 
 class CommandParser(argparse.ArgumentParser):
+    def format_help(self) -> str:
+        return fitted(super().format_help(), sys.stdout)
+
     def error(self, message: str) -> None:  # type: ignore[override]
         said = suggested(message, self._option_string_actions)
         raise UsageError(said if said != message else f"{message}: see `{self.prog} --help`")

@@ -10,7 +10,7 @@ from loadgen.errors import TargetError, UsageError
 from loadgen.launch.arguments import is_given
 from loadgen.launch.checking import CheckedRun, check_run, last_line
 from loadgen.launch.run_series import RunSeries, run_series
-from loadgen.launch.terminal import interruptible, say
+from loadgen.launch.terminal import interruptible, say, tell
 from loadgen.runs.directory import RUN_JSON
 from loadgen.runs.exit_code import DONE, FAILED, SATURATED, TARGET_DIED, WRONG_USE
 from loadgen.runs.json_file import read_object
@@ -81,9 +81,9 @@ class SaturationSearch:
         self.folder.write_table(self.course)
         lines = list(result_lines(self.course, ending))
         self.folder.write_result(self.course, ending, lines)
-        print("\n".join(lines))
+        tell("\n".join(lines))
         if self.fault:
-            print(self.fault)
+            tell(self.fault)
         self._draw()
         return self.code or (DONE if self.course.bracket.below else FAILED)
 
@@ -165,4 +165,4 @@ class SaturationSearch:
         ends = tuple(end.load if end else None for end in (bracket.below, bracket.above))
         figure = draw(points_of(self.course), self.plan.objective.latency, self.plan.space, ends)
         save_svg(figure, self.folder.path / PICTURE)
-        print(f"Table: {self.folder.path / 'trials.csv'}, picture: {self.folder.path / PICTURE}")
+        tell(f"Table: {self.folder.path / 'trials.csv'}, picture: {self.folder.path / PICTURE}")

@@ -9,7 +9,7 @@ from loadgen.errors import TargetError
 from loadgen.launch.checking import CheckedRun, check_cells
 from loadgen.launch.run_series import CellEngines
 from loadgen.launch.supervised import worst
-from loadgen.launch.terminal import interruptible, say
+from loadgen.launch.terminal import interruptible, say, tell
 from loadgen.runs.exit_code import DONE
 from loadgen.runs.lock import locked
 from loadgen.scratch import scratch_folder
@@ -34,7 +34,7 @@ def make_sweep(definition: Definition, out: Path) -> int:
         code = asyncio.run(sweep.make())
         made = write_table(out)
     count = sum(len(stretch.steps) for stretch in sweep.order)
-    print(f"{len(made)} of {count} runs: {out / CELLS_CSV}", flush=True)
+    tell(f"{len(made)} of {count} runs: {out / CELLS_CSV}")
     return code or worst([cell.exit_code for cell in made])
 
 
@@ -80,10 +80,10 @@ class SweepRun:
         """Print what would be made."""
         for number, stretch in enumerate(left_of(self.order, self.folder), 1):
             start = "start" if stretch.engine.is_ours else "host"
-            print(f"{start} {number}: {stretch.engine.label}")
+            tell(f"{start} {number}: {stretch.engine.label}")
             for step in stretch.steps:
-                print(f"    {step.cell.title or step.cell.cell_id}, repeat {step.repeat}")
-        print(self._plan_line())
+                tell(f"    {step.cell.title or step.cell.cell_id}, repeat {step.repeat}")
+        tell(self._plan_line())
 
     def _plan_line(self) -> str:
         left = left_of(self.order, self.folder)

@@ -12,6 +12,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeVar
 
+from rag_store.cli.output import fitted
+
 T = TypeVar("T")
 
 TELL_EVERY_S = 10.0
@@ -21,7 +23,12 @@ SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 def say(text: str) -> None:
     """One line on stderr, at once."""
-    print(f"kvswarm: {text}", file=sys.stderr, flush=True)
+    print(fitted(f"kvswarm: {text}", sys.stderr), file=sys.stderr, flush=True)
+
+
+def tell(text: str) -> None:
+    """A result on stdout, at once."""
+    print(fitted(text, sys.stdout), flush=True)
 
 
 def printable(text: str) -> str:

@@ -2,6 +2,7 @@
 
 import argparse
 import json
+import sys
 import tempfile
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
@@ -14,6 +15,7 @@ from rag_store.cli.figures import Figures, SizeFigures, as_json
 from rag_store.cli.filled import filled_library
 from rag_store.cli.index import shown_progress, told_documents
 from rag_store.cli.options import Parser, add_library_options, add_qrels_option, settings_of
+from rag_store.cli.output import fitted
 from rag_store.documents import Document, Query
 from rag_store.errors import RagUsageError
 from rag_store.evaluation import compare_search, evaluate
@@ -41,7 +43,8 @@ async def eval_command(arguments: list[str]) -> int:
     material = _read(parsed)
     with tempfile.TemporaryDirectory(prefix="kvswarm-eval-") as folder:
         figures = await _measure(settings_of(parsed), material, Path(folder))
-    print(json.dumps(as_json(figures)) if parsed.json else as_table(figures))
+    text = json.dumps(as_json(figures)) if parsed.json else fitted(as_table(figures), sys.stdout)
+    print(text)
     return 0
 
 

@@ -1,10 +1,12 @@
 """`kvswarm rag explain TEXT`."""
 
 import json
+import sys
 from collections.abc import Iterator
 
 from rag_store.cli.filled import filled_library
 from rag_store.cli.options import Parser, add_library_options, settings_of
+from rag_store.cli.output import fitted
 from rag_store.cli.printable import printable
 from rag_store.decision import Threshold
 from rag_store.label import Candidate
@@ -20,7 +22,8 @@ async def explain_command(arguments: list[str]) -> int:
     if parsed.json:
         print(json.dumps(explanation_json(answer)))
     else:
-        print("\n".join(map(printable, _lines(answer, threshold))))
+        text = "\n".join(map(printable, _lines(answer, threshold)))
+        print(fitted(text, sys.stdout))
     return 0
 
 

@@ -5,7 +5,7 @@ import sys
 from collections.abc import Callable, Coroutine, Sequence
 from typing import Any
 
-from rag_store.cli.output import drop_output, told_output
+from rag_store.cli.output import drop_output, fitted, told_output
 from rag_store.errors import RagError, RagUsageError
 
 HELP = """\
@@ -32,7 +32,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         with told_output(RagError):
             return _run(arguments)
     except RagError as error:
-        print(f"kvswarm rag: {error}", file=sys.stderr)
+        print(fitted(f"kvswarm rag: {error}", sys.stderr), file=sys.stderr)
         return error.exit_code
     except KeyboardInterrupt:
         return 130
@@ -43,7 +43,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def _run(arguments: list[str]) -> int:
     if not arguments or arguments[0] in ("-h", "--help", "help"):
-        print(HELP, end="")
+        print(fitted(HELP, sys.stdout), end="")
         return 0 if arguments else 2
     return asyncio.run(_command(arguments[0])(arguments[1:]))
 

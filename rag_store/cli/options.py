@@ -1,11 +1,13 @@
 """The options that say which library is meant and how it is searched."""
 
 import argparse
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import NoReturn
 
 from rag_store.chunking import Chunker
+from rag_store.cli.output import fitted
 from rag_store.cli.suggestion import suggested
 from rag_store.embedders import KINDS, EmbedderSpec
 from rag_store.errors import RagUsageError
@@ -25,6 +27,9 @@ class Parser(argparse.ArgumentParser):
             formatter_class=argparse.ArgumentDefaultsHelpFormatter,
             allow_abbrev=False,
         )
+
+    def format_help(self) -> str:
+        return fitted(super().format_help(), sys.stdout)
 
     def error(self, message: str) -> NoReturn:
         said = suggested(message, self._option_string_actions)

@@ -4,6 +4,7 @@ import os
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext, redirect_stdout, suppress
+from textwrap import fill
 from typing import Any, TextIO, cast
 
 
@@ -83,6 +84,41 @@ def told_output(fails: type[Exception]) -> Iterator[None]:
 def _is_success(error: BaseException) -> bool:
     """Whether it ends the program well, as `--help` does."""
     return isinstance(error, SystemExit) and not error.code
+
+
+def width_of(stream: Any) -> int | None:
+    """Columns of the terminal behind a stream, or as `COLUMNS` says; None for a file or a pipe."""
+    told = os.environ.get("COLUMNS", "")
+    if told.isdecimal() and int(told):
+        return int(told)
+    with suppress(AttributeError, OSError, ValueError):
+        return os.get_terminal_size(stream.fileno()).columns or None
+    return None
+
+
+def fitted(text: str, stream: Any) -> str:
+    """The text with lines that are too wide for a terminal broken between words.
+
+    A word that is wider, as a path, stays whole.
+    """
+    width = width_of(stream)
+    if width is None or all(len(line) <= width for line in text.split("\n")):
+        return text
+    return "\n".join(_broken(line, max(width, 20)) for line in text.split("\n"))
+
+
+def _broken(line: str, width: int) -> str:
+    if len(line) <= width:
+        return line
+    indent = " " * (len(line) - len(line.lstrip()))
+    return fill(
+        line.strip(),
+        width,
+        initial_indent=indent,
+        subsequent_indent=f"{indent}  ",
+        break_long_words=False,
+        break_on_hyphens=False,
+    )
 
 
 def drop_output(stream: TextIO) -> None:

@@ -7,6 +7,7 @@ from pathlib import Path
 
 from rag_store.cli.index import told_documents
 from rag_store.cli.options import Parser, add_library_options, number, settings_of
+from rag_store.cli.output import fitted
 from rag_store.errors import RagUsageError
 from rag_store.library import Library
 from rag_store.service.guard import is_loopback
@@ -54,7 +55,7 @@ def _log_to_stderr() -> None:
 
 def _announce(url: str, library: Library) -> None:
     size = library.size
-    print(f"serving {size} at {url} until Ctrl-C", flush=True)
+    print(fitted(f"serving {size} at {url} until Ctrl-C", sys.stdout), flush=True)
     if not size.documents:
         print(
             "kvswarm rag: the library is empty: fill it with `kvswarm rag index PATH`"

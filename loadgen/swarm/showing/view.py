@@ -12,6 +12,7 @@ import gevent
 
 from loadgen.errors import OutputError
 from loadgen.swarm.showing.summary_words import error_lines, in_ms, summary_lines, summary_table
+from rag_store.cli.output import fitted
 
 if TYPE_CHECKING:  # rich comes when a table is drawn: the first request does not wait for it
     from rich.live import Live
@@ -130,10 +131,10 @@ class View:
         # full, which whoever started us says.
         with contextlib.suppress(BrokenPipeError, SystemExit, OutputError):
             for line in error_lines(run.environment.runner):
-                out.print(line, markup=False, soft_wrap=True)
+                out.print(fitted(line, sys.stdout), markup=False, soft_wrap=True)
             out.print(summary_table(summary))
             for line in lines:
-                out.print(line, markup=False, soft_wrap=True)
+                out.print(fitted(line, sys.stdout), markup=False, soft_wrap=True)
 
     def _show_for_ever(self, run: "SwarmRun") -> None:
         last = live_figures(run, None)
@@ -151,7 +152,7 @@ class View:
 
 def _tell(line: str) -> None:
     # While there is a live line, rich stands in for stderr and writes above it.
-    print(line, file=sys.stderr, flush=True)  # noqa: T201
+    print(fitted(line, sys.stderr), file=sys.stderr, flush=True)  # noqa: T201
 
 
 def _live_display() -> "Live":

@@ -1,0 +1,121 @@
+"""Nothing that a command prints is wider than a terminal of 80 columns, but for words that are."""
+
+import contextlib
+import io
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+import pytest
+from compare_runs import write_run
+
+from loadgen.cli import main as cli
+from loadgen.cli.compare import compare_command
+from loadgen.launch import terminal
+from loadgen.launch.supervised import print_comparison
+from loadgen.stats.summary import summarize
+from loadgen.stats.tally import Tally
+from loadgen.swarm.showing.summary_words import summary_lines, summary_table
+from rag_store.cli.output import fitted, width_of
+
+WIDTH = 80
+HELPS = (
+    *("run", "ui", "ask", "demo", "serve", "compare", "noise", "report", "sweep", "saturate"),
+    *("study", "curve", "model build", "kv record", "kv extract", "kv serve", "rag index"),
+    *("rag serve", "rag label", "rag explain", "rag eval", "rag fit-threshold", "rag", ""),
+)
+
+
+@pytest.fixture(autouse=True)
+def columns(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", str(WIDTH))
+
+
+def too_wide(text: str) -> list[str]:
+    return [
+        line for line in text.splitlines() if len(line) > WIDTH and len(line.strip().split()) > 1
+    ]
+
+
+def said(capsys: pytest.CaptureFixture[str], *arguments: object) -> str:
+    with contextlib.suppress(SystemExit):
+        cli.main([*map(str, arguments)])
+    out, err = capsys.readouterr()
+    assert out + err
+    return out + err
+
+
+@pytest.mark.parametrize("command", HELPS)
+def test_helps(command: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert too_wide(said(capsys, *command.split(), "--help")) == []
+
+
+REFUSED = [
+    ["run", "--host", "http://h", "--kv-tokens", "5"],
+    ["curve", "--plan", "unordered", "--tokenizer", "/nowhere/at/all/there/is/such/a/folder"],
+    ["targets"],
+    ["compare", "a", "b"],
+    ["saturate", "--host", "http://127.0.0.1:9"],
+    ["rag", "label", "--pth", "what is this question about, and which of the documents has it?"],
+    ["frobnicate"],
+]
+
+
+@pytest.mark.parametrize("arguments", REFUSED)
+def test_refusals(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    assert too_wide(said(capsys, *arguments)) == []
+
+
+def test_a_comparison_with_its_gate(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    runs = [write_run(tmp_path / name, [100.0 + n % 7 for n in range(200)]) for name in "ab"]
+    (runs[0] / "summary.json").write_text(json.dumps({"requests": 300}))
+    gate = "ttft_ms.p95<=+10%, errors<=0.1%, e2e_ms.mean<=+5%"
+    assert compare_command([*map(str, runs), "--gate", gate, "--no-noise"]) == 4
+    out = capsys.readouterr().out
+    assert "undecided" in out
+    assert too_wide(out) == []
+
+
+def test_targets_side_by_side(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    runs = {}
+    for name in ("vllm", "vllm-no-prefix-cache", "vllm-lmcache", "vllm-context"):
+        runs[name] = tmp_path / name
+        runs[name].mkdir()
+        (runs[name] / "summary.json").write_text('{"requests_per_s": 123456.7}')
+    print_comparison(runs)
+    assert too_wide(capsys.readouterr().out) == []
+
+
+def test_the_summary_of_a_run(capsys: pytest.CaptureFixture[str]) -> None:
+    from rich.console import Console
+
+    summary: dict[str, Any] = summarize(
+        Tally(), duration_s=36_000.0, diversity=None, server=None, client_saturated=True
+    ) | {"cached_share": None, "stats_reset_s": 3.0, "lost_workers": 0}
+    text = "\n".join(fitted(line, io.StringIO()) for line in summary_lines(summary))
+    Console(highlight=False).print(summary_table(summary))
+    assert too_wide(text + "\n" + capsys.readouterr().out) == []
+
+
+def test_lines_for_whoever_waits(capsys: pytest.CaptureFixture[str]) -> None:
+    terminal.say("cells made so far and those to come are not of the same versions: " * 3)
+    terminal.tell("12 of 40 runs: runs/a-name/of/a/sweep/cells.csv and some more words to read")
+    out, err = capsys.readouterr()
+    assert too_wide(out + err) == []
+    assert err.startswith("kvswarm: cells made so far")
+    assert err.splitlines()[1].startswith("  ")
+
+
+def test_a_file_gets_lines_as_long_as_they_are(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("COLUMNS")
+    line = "word " * 40
+    assert fitted(line, io.StringIO()) == line
+    assert width_of(io.StringIO()) is None
+
+
+def test_a_terminal_has_its_own_width(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("COLUMNS")
+    monkeypatch.setattr(os, "get_terminal_size", lambda number: os.terminal_size((50, 20)))
+    with Path(os.devnull).open() as stream:
+        assert max(map(len, fitted("word " * 40, stream).splitlines())) <= 50
