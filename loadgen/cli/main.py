@@ -20,10 +20,8 @@ kvswarm: Locust-style load testing for LLM serving with long, shared contexts
       the same from Locust's web UI
   kvswarm ask QUESTION…
       find the document a question is about, stream an engine's answer
-  kvswarm demo
-      the same batches first come, first served and context by context
-  kvswarm targets
-      list the engines that can be started
+  kvswarm demo   the same batches first come, first served and context by context
+  kvswarm targets   list the engines that can be started
   kvswarm serve NAME
       start one and keep it until Ctrl-C
   kvswarm compare BASE NEW [--gate LIMITS]
