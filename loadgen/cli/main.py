@@ -18,9 +18,8 @@ kvswarm: Locust-style load testing for LLM serving with long, shared contexts
       3 target died, 5 client saturated, 6 run directory not written
   kvswarm ui [FILE] --target NAME | --host URL [options]
       the same from Locust's web UI
-  kvswarm ask QUESTION…
-      find the document a question is about, stream an engine's answer
-  kvswarm demo   the same batches first come, first served and context by context
+  kvswarm ask QUESTION…   find its document, stream an engine's answer
+  kvswarm demo   the same batches first come first served, context by context
   kvswarm targets   list the engines that can be started
   kvswarm serve NAME
       start one and keep it until Ctrl-C
