@@ -87,7 +87,10 @@ def _is_success(error: BaseException) -> bool:
 
 
 def width_of(stream: Any) -> int | None:
-    """Columns of the terminal behind a stream, or as `COLUMNS` says; None for a file or a pipe."""
+    """Columns of the terminal behind a stream, as `COLUMNS` says or as it is; None for a file or
+    a pipe, whose readers look for whole lines."""
+    if stream is None or not stream.isatty():
+        return None
     told = os.environ.get("COLUMNS", "")
     if told.isdecimal() and int(told):
         return int(told)

@@ -4,6 +4,7 @@ import contextlib
 import io
 import json
 import os
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -28,8 +29,9 @@ HELPS = (
 
 
 @pytest.fixture(autouse=True)
-def columns(monkeypatch: pytest.MonkeyPatch) -> None:
+def terminal_of_80(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     monkeypatch.setenv("COLUMNS", str(WIDTH))
+    monkeypatch.setattr(type(sys.stdout), "isatty", lambda self: True)
 
 
 def too_wide(text: str) -> list[str]:
@@ -107,8 +109,11 @@ def test_lines_for_whoever_waits(capsys: pytest.CaptureFixture[str]) -> None:
     assert err.splitlines()[1].startswith("  ")
 
 
-def test_a_file_gets_lines_as_long_as_they_are(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delenv("COLUMNS")
+@pytest.mark.parametrize("columns", ["80", ""])
+def test_a_file_gets_lines_as_long_as_they_are(
+    columns: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", columns)
     line = "word " * 40
     assert fitted(line, io.StringIO()) == line
     assert width_of(io.StringIO()) is None
@@ -117,5 +122,5 @@ def test_a_file_gets_lines_as_long_as_they_are(monkeypatch: pytest.MonkeyPatch) 
 def test_a_terminal_has_its_own_width(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("COLUMNS")
     monkeypatch.setattr(os, "get_terminal_size", lambda number: os.terminal_size((50, 20)))
-    with Path(os.devnull).open() as stream:
-        assert max(map(len, fitted("word " * 40, stream).splitlines())) <= 50
+    monkeypatch.setattr(sys.stdout, "fileno", lambda: 1)
+    assert max(map(len, fitted("word " * 40, sys.stdout).splitlines())) <= 50

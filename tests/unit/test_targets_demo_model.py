@@ -1,4 +1,5 @@
 import json
+import re
 import sys
 from pathlib import Path
 
@@ -9,6 +10,7 @@ from loadgen.errors import UsageError
 from loadgen.targets import demo_model
 from loadgen.targets.demo_model import Shape, build_model, default_model_dir, is_complete
 from loadgen.targets.settings import model_window_tokens
+from rag_store.extras import install_command
 
 TEXTS = [
     "The cache keeps keys and values, café and naïve ones too. " * 5,
@@ -108,7 +110,7 @@ def test_a_missing_torch_is_named_with_what_to_install(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setitem(sys.modules, "torch", None)
-    with pytest.raises(UsageError, match=r"torch: pip install 'kvswarm\[engine-cpu\]'"):
+    with pytest.raises(UsageError, match=re.escape(f"torch: {install_command('engine-cpu')}")):
         build_model(tmp_path / "m", "tiny", TEXTS)
     assert not list(tmp_path.iterdir())
 
