@@ -30,6 +30,7 @@ HELPS = (
 
 @pytest.fixture(autouse=True)
 def terminal_of_80(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    monkeypatch.setenv("TERM", "dumb")  # without colours, whose codes would count as width
     monkeypatch.setenv("COLUMNS", str(WIDTH))
     monkeypatch.setattr(type(sys.stdout), "isatty", lambda self: True)
 
