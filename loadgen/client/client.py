@@ -20,6 +20,7 @@ from loadgen.client.failures import (
     Truncated,
     error_message,
     host_message,
+    names_failure,
     one_line,
     redacted,
     secrets_of,
@@ -192,8 +193,10 @@ class ReplySink:
     def end(self, is_broken: bool) -> None:
         """The body is over, cut off or not. Raises Truncated for a reply that is not complete, and
         Malformed where it ended in the words of a failure."""
-        exchange = self._exchange
+        exchange, stray = self._exchange, self._events.stray
         if exchange.complete:
+            if names_failure(stray):
+                raise Malformed(f"error inside the stream: {host_message(stray).strip()}")
             return
         for payload in self._events.feed(b"\n\n"):
             if is_done(payload) and not is_broken:

@@ -3,30 +3,13 @@
 import re
 from array import array
 from dataclasses import dataclass, field
-from functools import lru_cache
 from itertools import pairwise
 from typing import NamedTuple, Self
 
 from loadgen.client.failures import Malformed, excerpt
+from loadgen.client.finish import finish_words, is_good_finish
 from loadgen.client.protocol import TOKEN, Event, Usage, choice_event, decode, interpret, usage_of
 from loadgen.record import Outcome
-
-_FILLED = re.compile(r"[-\s]+")
-GOOD_FINISHES = frozenset(
-    {
-        *("stop", "length", "tool_calls", "tool_call", "tool_use", "function_call"),
-        *("content_filter", "eos", "eos_token", "end_turn", "stop_sequence", "stop_token", "word"),
-        *("max_tokens", "max_length", "max_output_tokens", "model_length", "token_limit", "limit"),
-        *("complete", "completed", "repetition"),
-    }
-)
-"""Finish reasons of a reply that is whole. By any other the engine may have given it up."""
-
-
-@lru_cache(maxsize=64)
-def is_good_finish(reason: str | None) -> bool:
-    """Whether a reply with this finish reason is whole."""
-    return reason is not None and _FILLED.sub("_", reason.strip()).lower() in GOOD_FINISHES
 
 
 @dataclass(slots=True, eq=False)
@@ -122,9 +105,9 @@ class Exchange:
         """What a reply that has ended lacks to be complete, in words."""
         if self.finish_reason is None:
             return "the stream ended without a finish reason"
-        if not self.ended_well:
+        if is_good_finish(self.finish_reason):
             return "the stream ended without usage or [DONE]"
-        return f"the engine gave up: finish reason {self.finish_reason!r}"
+        return finish_words(self.finish_reason)
 
     def take(self, payload: bytes, received_at: float) -> None:
         """Take in one event of the stream. Raises Malformed."""
@@ -268,8 +251,7 @@ class ListExchange:
         missing = reasons.count(None)
         if missing:
             return f"the stream ended without a finish reason for {missing} of {len(reasons)}"
-        given_up = next((reason for reason in reasons if not is_good_finish(reason)), None)
-        return f"the engine gave up: finish reason {given_up!r}"
+        return finish_words(next(each for each in reasons if not is_good_finish(each)))
 
     def take(self, payload: bytes, received_at: float) -> None:
         """Take in one event of the stream. Raises Malformed."""

@@ -22,6 +22,11 @@ from loadgen.record import Outcome
 MAX_CHARS = 300
 MIN_SECRET_CHARS = 6
 _WORDS = ("error", "message", "detail", "msg", "error_message", "error_msg", "errors")
+_FAILED = re.compile(
+    rb"error|fail|exception|fault\b|abort|cancel|timed?[ _-]?out|overload|traceback|panic|killed"
+    rb"|out of memory|unavailable|refused|denied|bad gateway|^\s*<(?:html|!doctype)",
+    re.IGNORECASE,
+)
 _TITLE = re.compile(r"<title[^>]*>(.*?)</title>", re.IGNORECASE | re.DOTALL)
 _TAG = re.compile(r"<[^>]*>")
 
@@ -100,6 +105,11 @@ def _as_json(value: object) -> str:
         return "an error of too many levels"
 
 
+def names_failure(text: bytes) -> bool:
+    """Whether a name or a line, of no known form, speaks of a failure."""
+    return _FAILED.search(text) is not None
+
+
 def tells_failure(event: Mapping[str, Any]) -> bool:
     """Whether a JSON object, of a stream or alone, says that the host has failed."""
     if event.get("error"):
@@ -107,13 +117,24 @@ def tells_failure(event: Mapping[str, Any]) -> bool:
     if event.get("choices") or isinstance(event.get("usage"), dict):
         groq = event.get("x_groq")
         return isinstance(groq, Mapping) and bool(groq.get("error"))
-    kinds = (str(event.get(key)).lower() for key in ("object", "type"))
-    return (
-        any("error" in kind for kind in kinds)
-        or any(event.get(key) for key in _WORDS)
-        or any(key.lower().startswith("err") and value for key, value in event.items())
-        or any(_is_error_status(event.get(key)) for key in ("code", "status", "status_code"))
+    return any(event.get(key) for key in _WORDS) or any(
+        _is_failure(name, value) for name, value in event.items()
     )
+
+
+def _is_failure(name: str, value: object) -> bool:
+    """Whether a field of an object that brings neither output nor usage says so."""
+    name = name.lower()
+    if name in ("object", "type", "status"):
+        is_named = isinstance(value, str) and names_failure(value.encode("utf-8", "replace"))
+        return is_named or _is_error_status(value)
+    if name in ("code", "statuscode", "status_code"):
+        return _is_error_status(value)
+    if name == "success":
+        return value is False
+    if isinstance(value, Mapping) and ("resp" in name or name == "result"):
+        return tells_failure(value)
+    return name.startswith(("err", "exception", "fault")) and bool(value)
 
 
 def _is_error_status(value: object) -> bool:

@@ -1,12 +1,15 @@
 """The OpenAI completion protocol: what a request says and what an event of its reply means."""
 
 import contextlib
+import re
 from collections.abc import Mapping, Sequence
+from functools import lru_cache
 from typing import Any, NamedTuple
 
 import orjson
 
 from loadgen.client.failures import Malformed, error_message, excerpt, host_message, tells_failure
+from loadgen.client.finish import finish_of, is_good_finish
 from loadgen.client.settings import ClientSettings, Endpoint
 from loadgen.client.sse import FailureData
 
@@ -18,21 +21,25 @@ ROUTES: Mapping[Endpoint, str] = {
     "chat": "/v1/chat/completions",
 }
 
-_NO_FINISHES = frozenset({"", "null", "none", "nil", "undefined", "not_finished", "unspecified"})
-"""Texts by which hosts say that a choice goes on."""
-
 _REASONING = ("reason", "think", "thought")
 """In the names of fields with reasoning: `reasoning_content`, `thinking`."""
 
-_LABELS = frozenset(
-    {
-        *("role", "type", "index", "id", "object", "format", "model", "provider", "created"),
-        *("finish_reason", "stop_reason", "logprobs", "usage", "signature", "expires_at"),
-        *("annotations", "citations", "metadata", "extra_content", "provider_specific_fields"),
-        *("content_filter_results", "prompt_token_ids", "timestamp", "system_fingerprint"),
-    }
+_LABEL = re.compile(
+    r"role|id|type|index|object|format|model|provider|created|timestamp|status|channel|recipient|phase"
+    r"|usage|context|annotations|citations|references|documents|sources|stopping_word"
+    r"|metadata|(?:extra|matched|prompt|provider)_.*|.*_(?:id|ids|at|results|ratings|metadata)"
+    r"|.*(?:finish|stop)_?reason|.*(?:logprobs|signature|fingerprint|encrypted|opaque|cache_control).*"
 )
-"""Fields that describe output and are none. All others may be: hosts keep inventing names."""
+"""Fields that describe output, or hide it, and are none. All others may be: hosts keep inventing
+names."""
+
+MAX_TOKENS = 10**9
+"""From here on what a host states is no count."""
+
+_HIDDEN = re.compile("encrypted|redacted")
+"""In the types of parts that nobody can read."""
+
+_INTEGER = re.compile(r"\s*([0-9]+)(?:\.0*)?\s*")
 
 
 class Usage(NamedTuple):
@@ -105,7 +112,7 @@ def request_body(
 
 def is_done(payload: bytes) -> bool:
     """Whether this payload ends the stream, however it is spaced or quoted."""
-    return len(payload) < 16 and payload.strip(b' \t"').upper() == DONE
+    return len(payload) < 16 and payload.strip(b' \t"\x00[]').upper() == b"DONE"
 
 
 def interpret(payload: bytes) -> Event:
@@ -149,14 +156,13 @@ def choice_event(choice: dict[str, Any], usage: Usage | None) -> Event:
 
     Raises Malformed for an error object.
     """
-    if choice.get("error"):
-        raise Malformed(f"error inside the stream: {error_message(choice['error'])}")
     finish_reason = finish_of(choice.get("finish_reason"))
-    if choice.get("text"):
+    if choice.get("text") and "error" not in choice:
         is_token = finish_reason is None and usage is None
         return TOKEN if is_token else Event(True, True, finish_reason, usage)
     delta = choice.get("delta") or choice.get("message")
-    content, is_reasoning = _delta_output(delta)
+    _require_no_error(choice, delta, finish_reason)
+    content, is_reasoning = _delta_output(delta or choice)
     content = content or bool(choice.get("token_ids"))
     if content and finish_reason is None and usage is None:
         return REASONING if is_reasoning else TOKEN
@@ -164,15 +170,14 @@ def choice_event(choice: dict[str, Any], usage: Usage | None) -> Event:
     return Event(content, not is_role, finish_reason, usage, is_reasoning)
 
 
-def finish_of(reason: object) -> str | None:
-    """A finish reason in one word, None where the choice goes on: some hosts send an object."""
-    if reason is None:
-        return None
-    if isinstance(reason, dict):
-        reason = reason.get("type") or reason.get("reason") or error_message(reason)
-    if not reason or (isinstance(reason, str) and reason.strip().lower() in _NO_FINISHES):
-        return None
-    return str(reason)
+def _require_no_error(choice: dict[str, Any], delta: object, finish_reason: str | None) -> None:
+    """Raises Malformed for an error in a choice, beside its output or as its last words."""
+    error = choice.get("error") or (isinstance(delta, dict) and delta.get("error"))
+    is_given_up = finish_reason is not None and not is_good_finish(finish_reason)
+    if is_given_up and isinstance(delta, str):
+        error = error or delta
+    if error:
+        raise Malformed(f"error inside the stream: {error_message(error)}")
 
 
 def _delta_output(delta: object) -> tuple[bool, bool]:
@@ -184,6 +189,7 @@ def _delta_output(delta: object) -> tuple[bool, bool]:
     if delta.get("tool_calls"):
         return True, False
     names = [name for name, value in delta.items() if _is_output(name) and _brings_output(value)]
+    names = [name for name in names if name != "name"]  # of the author; else of a function
     return bool(names), bool(names) and all(_is_of_reasoning(name, delta) for name in names)
 
 
@@ -194,14 +200,17 @@ def _is_of_reasoning(name: str, delta: dict[str, Any]) -> bool:
     return all(any(word in kind for word in _REASONING) for kind in kinds)
 
 
+@lru_cache(maxsize=256)
 def _is_output(name: str) -> bool:
-    return name not in _LABELS and not name.endswith("_id")
+    return _LABEL.fullmatch(name.lower()) is None
 
 
 def _brings_output(value: object) -> bool:
     """Whether there is a text anywhere in it, but for those that only label it."""
     if isinstance(value, dict):
-        return any(_is_output(name) and _brings_output(each) for name, each in value.items())
+        return _HIDDEN.search(str(value.get("type"))) is None and any(
+            _is_output(name) and _brings_output(each) for name, each in value.items()
+        )
     if isinstance(value, list):
         return any(map(_brings_output, value))
     return isinstance(value, str) and value != ""
@@ -210,18 +219,33 @@ def _brings_output(value: object) -> bool:
 def usage_of(event: dict[str, Any]) -> Usage | None:
     """The token counts that came with an event, or None."""
     usage = event.get("usage")
-    if usage is None and isinstance(groq := event.get("x_groq"), dict):
-        usage = groq.get("usage")
+    if usage is None:
+        usage = _elsewhere(event)
     if not isinstance(usage, dict):
         return None
-    details = usage.get("prompt_tokens_details")
-    prompt, output = _told(usage.get("prompt_tokens")), _told(usage.get("completion_tokens"))
+    prompt = _told(usage, "prompt_tokens", "input_tokens")
+    output = _told(usage, "completion_tokens", "output_tokens")
     return Usage(
         prompt_tokens=prompt,
-        cached_tokens=_count(details.get("cached_tokens")) if isinstance(details, dict) else None,
+        cached_tokens=_cached(usage),
         output_tokens=output,
         reasoning_tokens=_reasoning(usage, prompt, output),
     )
+
+
+def _elsewhere(event: dict[str, Any]) -> object:
+    """Counts that do not stand beside the choices: in one of them, or in a host's own field."""
+    choices, groq = event.get("choices"), event.get("x_groq")
+    if isinstance(choices, list) and len(choices) == 1 and isinstance(choices[0], dict):
+        return choices[0].get("usage")
+    return groq.get("usage") if isinstance(groq, dict) else None
+
+
+def _cached(usage: dict[str, Any]) -> int | None:
+    details = usage.get("prompt_tokens_details")
+    if isinstance(details, dict):
+        return _count(details.get("cached_tokens"))
+    return _count(usage.get("prompt_cache_hit_tokens", usage.get("cached_tokens")))
 
 
 def _reasoning(usage: dict[str, Any], prompt: int | None, output: int | None) -> int:
@@ -229,21 +253,22 @@ def _reasoning(usage: dict[str, Any], prompt: int | None, output: int | None) ->
     if details is None and "reasoning_tokens" not in usage:
         return 0
     told = details if isinstance(details, dict) else usage
-    reasoning = _told(told.get("reasoning_tokens")) or 0
+    reasoning = _told(told, "reasoning_tokens") or 0
     # Some hosts count it beside the completion, which only their total tells.
-    is_beside = _told(usage.get("total_tokens")) == (prompt or 0) + (output or 0) + reasoning
+    is_beside = _told(usage, "total_tokens") == (prompt or 0) + (output or 0) + reasoning
     return 0 if is_beside else reasoning
 
 
-def _told(value: object) -> int | None:
-    """As `_count`, of a number that may stand in quotes."""
-    if type(value) is int and value >= 0:
-        return value
-    return int(value) if isinstance(value, str) and value.strip().isdecimal() else _count(value)
+def _told(counts: dict[str, Any], *names: str) -> int | None:
+    """As `_count`, of the first of these that is there; it may stand in quotes."""
+    value = next((counts[name] for name in names if name in counts), None)
+    if isinstance(value, str) and (integer := _INTEGER.fullmatch(value)) is not None:
+        value = int(integer[1][:20])
+    return _count(value)
 
 
 def _count(value: object) -> int | None:
     """A token count, or None: a host that does not know must not look like one that says 0."""
     if isinstance(value, float) and value.is_integer():
         value = int(value)
-    return value if type(value) is int and value >= 0 else None
+    return value if type(value) is int and 0 <= value < MAX_TOKENS else None

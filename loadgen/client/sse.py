@@ -1,15 +1,12 @@
 """Server-Sent Events, incrementally: bytes in, payloads of events out."""
 
-import re
-
 import orjson
 
-from loadgen.client.failures import Malformed, tells_failure
+from loadgen.client.failures import Malformed, names_failure, tells_failure
 
 MAX_EVENT_BYTES = 4 * 1024 * 1024
 MAX_STRAY_BYTES = 4096
 _BOM = b"\xef\xbb\xbf"
-_FAILING = re.compile(rb"error|fail|exception", re.IGNORECASE)
 _FIELDS = (b"data", b"event", b"id", b"retry")
 
 
@@ -96,7 +93,7 @@ class EventStream:
             self._size += len(line) + 1
             self._data.append(value.removeprefix(b" "))
         elif name == b"event":
-            self._is_failing = _FAILING.search(value) is not None
+            self._is_failing = names_failure(value)
         elif name.strip().lower() == b"error":
             return [FailureData(value)]
         elif _is_failure(line):

@@ -12,8 +12,9 @@ from hypothesis import settings as tries
 from hypothesis import strategies as st
 
 from loadgen.client.client import ReplySink, StreamingClient
-from loadgen.client.exchange import GOOD_FINISHES, Exchange
+from loadgen.client.exchange import Exchange
 from loadgen.client.failures import Truncated
+from loadgen.client.finish import GOOD_FINISHES
 from loadgen.client.settings import ClientSettings
 from loadgen.client.transport import BROKEN_BODY, Head, Sink
 
@@ -58,10 +59,13 @@ FINISHES: dict[str, list[Any]] = {
     "ok": [
         *("stop", "STOP", "length", "MAX_TOKENS", "max-tokens", "eos_token", "end_turn"),
         *("tool_calls", "Stop Sequence", {"type": "stop"}, {"type": "length", "length": 3}),
+        *("endTurn", "FinishReason.STOP", "FINISH_REASON_MAX_TOKENS", "toolUse", "normal"),
+        *("max_new_tokens", "model_context_window_exceeded", "content_filtered", ["stop"]),
     ],
     "truncated": [
         *("abort", "ABORT", "error", "cancelled", "timeout", "insufficient_system_resource"),
         *("null", "NULL", "None", "", "not_finished", "whatever comes next", 7),
+        *("USER_CANCEL", "ErrorLimit", "FinishReason.ABORT", "time_limit", "SAFETY", "NotFinished"),
         *({"type": "abort"}, {"type": None}, {"reason": "cancelled"}, {}, None),
     ],
 }
@@ -74,6 +78,26 @@ FINISHES: dict[str, list[Any]] = {
 def test_only_a_known_good_finish_is_ok(outcome: str, reason: Any) -> None:
     last = event(choices=[{"text": "", "finish_reason": reason}])
     assert said(*REPLY[:2], last, usage(), DONE).outcome == outcome
+
+
+@pytest.mark.parametrize("reason", ["abort", "USER_CANCEL", "network_error", "TimeLimit"])
+def test_a_word_for_giving_up_is_told_as_such(reason: str) -> None:
+    """Even where the stream lacks its end too."""
+    gave_up = f"the engine gave up: finish reason {reason!r}"
+    assert said(*REPLY[:2], token("", reason), usage(), DONE).error == gave_up
+    assert said(*REPLY[:2], token("", reason)).error == gave_up
+
+
+@pytest.mark.parametrize("reason", ["SAFETY", "whatever comes next", "7"])
+def test_an_unknown_reason_is_told_and_not_guessed(reason: str) -> None:
+    error = said(*REPLY[:2], token("", reason), usage(), DONE).error
+    assert error == f"unknown finish reason {reason!r}: it does not say that the reply is whole"
+
+
+@pytest.mark.parametrize("reason", ["FINISH_REASON_UNSPECIFIED", "NOT_FINISHED", "in_progress"])
+def test_a_choice_that_goes_on_by_any_word_may_end_well(reason: str) -> None:
+    exchange = said(token("a", reason), token("b", reason), token("", "stop"), usage(), DONE)
+    assert (exchange.outcome, len(exchange.token_times)) == ("ok", 2)
 
 
 def test_who_gave_up_did_so_whatever_a_gateway_adds() -> None:
@@ -114,6 +138,9 @@ ENDS = {
     "an id and a comment": b": bye\nid: 9\ndata: [DONE]\n\n",
     "a name": b"event: done\ndata: [DONE]\n\n",
     "CR": b"data: [DONE]\r\r",
+    "a zero byte": b"data: [DONE]\x00\n\n",
+    "no brackets": b"data: DONE\n\n",
+    "twice, and garbage": DONE + DONE + b"garbage",
 }
 
 
@@ -149,6 +176,16 @@ TOLD: dict[str, str] = {
     "error in a choice": f'data: {{"choices":[{{"error":{{"message":"{WORDS}"}}}}]}}\n\n',
     "error beside a choice": f'data: {{"choices":[{{"text":""}}],"error":"{WORDS}"}}\n\n',
     "x_groq": f'data: {{"choices":[{{"delta":{{}}}}],"x_groq":{{"error":"{WORDS}"}}}}\n\n',
+    "error in a delta": f'data: {{"choices":[{{"delta":{{"error":"{WORDS}"}}}}]}}\n\n',
+    "last words": f'data: {{"choices":[{{"finish_reason":"error","message":"{WORDS}"}}]}}\n\n',
+    "success": f'data: {{"success":false,"reason":"{WORDS}"}}\n\n',
+    "statusCode": f'data: {{"statusCode":503,"reason":"{WORDS}"}}\n\n',
+    "status": f'data: {{"status":"failed","reason":"{WORDS}"}}\n\n',
+    "fault": f'data: {{"fault":{{"faultstring":"{WORDS}"}}}}\n\n',
+    "exception": f'data: {{"exception":"{WORDS}"}}\n\n',
+    "response": f'data: {{"type":"response","response":{{"error":"{WORDS}"}}}}\n\n',
+    "base_resp": f'data: {{"base_resp":{{"status_code":1004,"status_msg":"{WORDS}"}}}}\n\n',
+    "event cancelled": f'event: cancelled\ndata: {{"reason":"{WORDS}"}}\n\n',
     "text": f"data: {WORDS}\n\n",
     "JSON text": f'data: "{WORDS}"\n\n',
     "JSON list": f'data: [{{"error":"{WORDS}"}}]\n\n',
@@ -159,6 +196,7 @@ UNREAD: dict[str, str] = {
     "JSON in lines": json.dumps({"error": {"message": WORDS}}, indent=1),
     "HTML": f"<html>\n<head><title>502 {WORDS}</title></head>\n<body></body>\n</html>\n",
     "plain": f"Internal Server Error: {WORDS}\n",
+    "traceback": f"Traceback (most recent call last):\n  File x\nRuntimeError: {WORDS}\n",
 }
 
 
@@ -167,6 +205,14 @@ UNREAD: dict[str, str] = {
 def test_a_failure_is_one_in_whatever_form_it_is_told(name: str, end: bytes) -> None:
     exchange = said(REPLY[0], TOLD[name].encode() + (b"\n\n" + end if end else b""))
     assert (exchange.outcome, len(exchange.token_times)) == ("malformed", 1)
+    assert WORDS in exchange.error
+
+
+@pytest.mark.parametrize("name", UNREAD)
+def test_words_between_the_events_are_a_failure_whatever_follows(name: str) -> None:
+    end = b"\n\n" + token("", "stop") + usage() + DONE
+    exchange = said(REPLY[0], UNREAD[name].encode(), end)
+    assert exchange.outcome == "malformed"
     assert WORDS in exchange.error
 
 
@@ -213,6 +259,8 @@ BENIGN = (
     event(type="ping"),
     event(choices=[], prompt_filter_results=[{"index": 0}]),
     event(choices=[], error=None, x_groq={"id": "r", "usage": None}),
+    event(type="response.created", response={"status": "in_progress", "error": None}),
+    event(success=True, status="queued", code=200, base_resp={"status_code": 0, "status_msg": ""}),
     b"event: ping\ndata: {}\n\n",
     b": OPENROUTER PROCESSING\n\n",
     b"event: message\n\n",
@@ -243,6 +291,10 @@ OUTPUT: list[dict[str, Any]] = [
     {"audio": {"transcript": "a"}},
     {"refusal": "a"},
     {"role": "assistant", "content": "a"},
+    {"content": {"type": "text", "text": {"value": "a"}}},
+    {"images": [{"type": "image_url", "image_url": {"url": "data:image/png;base64,A"}}]},
+    {"thinking_blocks": [{"type": "thinking", "thinking": "a", "signature": ""}]},
+    {"tool_calls": [{"index": 0, "type": "custom", "custom": {"input": "a"}}]},
     {"a_field_of_next_year": "a"},
 ]
 NO_OUTPUT: list[dict[str, Any]] = [
@@ -252,6 +304,13 @@ NO_OUTPUT: list[dict[str, Any]] = [
     {"content": [{"type": "text", "text": ""}]},
     {"reasoning_details": [{"type": "reasoning.text", "text": "", "signature": "x", "index": 0}]},
     {"role": "assistant", "content": "", "annotations": [{"title": "x"}], "tool_call_id": "x"},
+    {"role": "assistant", "content": "", "name": "bot", "channel": "analysis", "status": "queued"},
+    {"reasoning_details": [{"type": "reasoning.encrypted", "data": "gAAA"}]},
+    {"thinking_blocks": [{"type": "redacted_thinking", "data": "gAAA"}]},
+    {"thought_signature": "gAAA", "reasoning_opaque": "gAAA", "encrypted_content": "gAAA"},
+    {"role": "assistant", "context": {"citations": [{"content": "x"}], "intent": "y"}},
+    {"content": "", "search_results": [{"title": "x"}], "citations": ["x"]},
+    {"audio": {"id": "a1", "expires_at": 9}},
 ]
 
 
@@ -267,6 +326,22 @@ def test_a_field_that_only_labels_is_none(brought: dict[str, Any]) -> None:
     assert (exchange.outcome, len(exchange.token_times)) == ("ok", 0)
 
 
+@pytest.mark.parametrize(
+    ("brought", "events"),
+    [
+        ({"text": "", "reasoning": "a"}, 1),
+        ({"content": "a"}, 1),
+        ({"message": {"content": "a"}}, 1),
+        ({"text": "", "native_finish_reason": "x", "matched_stop": "x", "stopping_word": "x"}, 0),
+        ({"text": "", "logprobs": {"tokens": ["a"]}, "safety_ratings": [{"category": "x"}]}, 0),
+    ],
+)
+def test_output_may_stand_in_the_choice(brought: dict[str, Any], events: int) -> None:
+    first = event(choices=[{"index": 0, "finish_reason": None, **brought}])
+    exchange = said(first, token("", "stop"), DONE)
+    assert (exchange.outcome, len(exchange.token_times)) == ("ok", events)
+
+
 COUNTS: list[tuple[bytes, tuple[int | None, int | None]]] = [
     (counts(prompt_tokens=7, completion_tokens=3), (7, 3)),
     (counts(prompt_tokens=7.0, completion_tokens=3.0), (7, 3)),
@@ -276,6 +351,11 @@ COUNTS: list[tuple[bytes, tuple[int | None, int | None]]] = [
     (counts(prompt_tokens=True, completion_tokens="three"), (None, None)),
     (event(choices=[], x_groq={"usage": {"prompt_tokens": 7, "completion_tokens": 3}}), (7, 3)),
     (event(choices=[], x_groq=None), (None, None)),
+    (event(choices=[{"text": "", "usage": {"prompt_tokens": 7, "completion_tokens": 3}}]), (7, 3)),
+    (counts(input_tokens=7, output_tokens=3), (7, 3)),
+    (counts(prompt_tokens="7.0", completion_tokens=" 3 "), (7, 3)),
+    (counts(prompt_tokens=10**30, completion_tokens=2**63), (None, None)),
+    (counts(prompt_tokens="9" * 40, completion_tokens="-3"), (None, None)),
 ]
 
 
@@ -286,6 +366,11 @@ def test_counts_are_read_where_they_are_whole(
     exchange = said(*REPLY, told, DONE)
     assert (exchange.prompt_tokens, exchange.output_tokens) == known
     assert exchange.outcome == "ok"
+
+
+@pytest.mark.parametrize("told", [{"prompt_cache_hit_tokens": 5}, {"cached_tokens": 5}])
+def test_cached_tokens_may_stand_beside_the_others(told: dict[str, int]) -> None:
+    assert said(*REPLY, usage(**told), DONE).cached_tokens == 5
 
 
 def test_more_cached_tokens_than_the_prompt_has_are_left_out_and_told() -> None:
