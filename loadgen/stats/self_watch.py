@@ -4,7 +4,7 @@ import asyncio
 import math
 import time
 from collections import deque
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, fields
 
 import psutil
@@ -13,11 +13,21 @@ from loadgen.stats.memory import MB
 from loadgen.stats.sketch import Sketch
 
 TICK_S = 0.01
+MOST_TICKS = 5000
+"""Of one stall: those of a longer one lie further apart."""
+MAX_LAG_MS = 100.0
+"""Unless `--max-lag-ms` says another."""
+
+
+def awake_clock() -> float:
+    """Seconds that go on while the machine sleeps, where the system tells them."""
+    boottime = getattr(time, "CLOCK_BOOTTIME", None)
+    return time.perf_counter() if boottime is None else time.clock_gettime(boottime)
 
 
 @dataclass(frozen=True, slots=True)
 class ClientSample:
-    """One second of one client process: a row of `client_metrics.csv`.
+    """A second of one client process, longer where it stood still: a row of `client_metrics.csv`.
 
     `at_s` counts from the run's start. `cpu_share` is CPU seconds of all threads per second of
     wall time (1.0 is one full core). `send_lateness_p99_ms` is None when nothing was sent.
@@ -39,6 +49,12 @@ class ClientSample:
     """CPU seconds of all threads per second: 1.0 is one full core."""
     rss_mb: float
     """Resident memory."""
+    elapsed_s: float = 1.0
+    """The time that the row stands for: more than a second where the process stood still."""
+    sends: int = 0
+    """Open loop: requests that were released."""
+    late_sends: int = 0
+    """Of these, those later than `--max-lag-ms`."""
 
 
 COLUMNS: tuple[str, ...] = tuple(field.name for field in fields(ClientSample))
@@ -52,10 +68,18 @@ class LoopWatch:
     second would be one value among fifty good ones. All methods belong to the watched loop.
     """
 
-    def __init__(self, process: str, clock: Callable[[], float] = time.perf_counter) -> None:
+    def __init__(
+        self,
+        process: str,
+        clock: Callable[[], float] = awake_clock,
+        max_lag_ms: float = MAX_LAG_MS,
+    ) -> None:
         self._process = process
         self._clock = clock
+        self._max_lag_ms = max_lag_ms
         self._due_s = math.inf
+        self._sampled_s = clock()
+        self._sends = self._late_sends = 0
         self._lag_ms = Sketch()
         self._late_ms = Sketch()
         self._psutil = psutil.Process()
@@ -71,9 +95,12 @@ class LoopWatch:
 
     def _catch_up(self) -> None:
         now_s = self._clock()
+        step_s = TICK_S
+        if now_s > self._due_s + MOST_TICKS * TICK_S:
+            step_s = (now_s - self._due_s) / MOST_TICKS
         while self._due_s <= now_s:
             self._lag_ms.add((now_s - self._due_s) * 1000)
-            self._due_s += TICK_S
+            self._due_s += step_s
 
     def send_late(self, ms: float) -> None:
         """Note how long after its intended time a request was sent.
@@ -81,12 +108,18 @@ class LoopWatch:
         A timer may fire a little early, which counts as 0.
         """
         self._late_ms.add(max(ms, 0.0))
+        self._sends += 1
+        self._late_sends += ms > self._max_lag_ms
 
     def sample(self, at_s: float) -> ClientSample:
         """What happened since the last call; to be called each second."""
         self._catch_up()
         lag_ms, self._lag_ms = self._lag_ms, Sketch()
         late_ms, self._late_ms = self._late_ms, Sketch()
+        sends, late_sends = self._sends, self._late_sends
+        self._sends = self._late_sends = 0
+        now_s = self._clock()
+        elapsed_s, self._sampled_s = now_s - self._sampled_s, now_s
         return ClientSample(
             at_s=at_s,
             process=self._process,
@@ -96,6 +129,9 @@ class LoopWatch:
             send_lateness_p99_ms=late_ms.quantile(0.99),
             cpu_share=self._cpu_share(),
             rss_mb=self._psutil.memory_info().rss / MB,
+            elapsed_s=elapsed_s,
+            sends=sends,
+            late_sends=late_sends,
         )
 
     def _cpu_share(self) -> float:
@@ -105,6 +141,7 @@ class LoopWatch:
         return used_s / elapsed_s if elapsed_s > 0 else 0.0
 
 
+ADVICE = "use more processes or less load"
 KEPT = 60
 """So many samples are kept for each process, for those who look at the last seconds."""
 
@@ -123,36 +160,69 @@ class SaturationRule:
 
     A second is bad when the p99 of loop lag or of send lateness is above `max_lag_ms`. A run is
     saturated when in any process more than `share_of_seconds` of its seconds, and at least
-    `least_seconds`, were bad.
+    `least_seconds`, were bad. It is too when a process stood still, for `pause_s` or longer at
+    once, in more than `spoiled_share` of its time, or sent so many requests, and at least
+    `least_late`, later than `max_lag_ms`: then the percentiles above that are of its making.
     """
 
-    max_lag_ms: float = 100.0
+    max_lag_ms: float = MAX_LAG_MS
     share_of_seconds: float = 0.1
     least_seconds: int = 2
+    pause_s: float = 1.0
+    spoiled_share: float = 0.02
+    least_late: int = 10
 
     def judge(self, samples: Iterable[ClientSample]) -> Saturation:
-        """The verdict on samples, one per second and process, in any order."""
+        """The verdict on samples, each of a process and its time, in any order."""
         health = ClientHealth(self)
         for sample in samples:
             health.add(sample)
         return health.verdict()
 
+    def is_pause(self, ms: float) -> bool:
+        """Whether a loop that was so late stood still."""
+        return ms >= self.pause_s * 1000 and ms > self.max_lag_ms
+
 
 @dataclass(slots=True)
 class _Lateness:
-    """The seconds of one process."""
+    """The time of one process."""
 
-    seconds: int = 0
-    bad: int = 0
+    seconds: float = 0.0
+    bad_s: float = 0.0
     worst_ms: float = 0.0
+    paused_s: float = 0.0
+    sends: int = 0
+    late_sends: int = 0
 
-    def add(self, ms: float, max_ms: float) -> None:
-        self.seconds += 1
-        self.bad += ms > max_ms
-        self.worst_ms = max(self.worst_ms, ms)
+    def add(self, sample: ClientSample, rule: SaturationRule) -> None:
+        late_ms = max(sample.loop_lag_p99_ms, sample.send_lateness_p99_ms or 0.0)
+        self.seconds += sample.elapsed_s
+        if late_ms > rule.max_lag_ms:
+            self.bad_s += sample.elapsed_s
+        self.worst_ms = max(self.worst_ms, late_ms)
+        if rule.is_pause(sample.loop_lag_max_ms):
+            self.paused_s += sample.loop_lag_max_ms / 1000
+        self.sends += sample.sends
+        self.late_sends += sample.late_sends
 
-    def is_bad(self, rule: SaturationRule) -> bool:
-        return self.bad >= rule.least_seconds and self.bad > rule.share_of_seconds * self.seconds
+    def _is_bad(self, rule: SaturationRule) -> bool:
+        # A timer of a second may fire a little early.
+        enough = round(self.bad_s, 1) >= rule.least_seconds
+        return enough and self.bad_s > rule.share_of_seconds * self.seconds
+
+    def reasons(self, rule: SaturationRule) -> Iterator[str]:
+        """Why its figures do not hold, each to follow its name; none where they do."""
+        seconds, limit_ms = f"{self.seconds:.0f} seconds", f"more than {rule.max_lag_ms:g} ms"
+        if self.paused_s > rule.spoiled_share * self.seconds:
+            yield f"stood still for {self.paused_s:.1f} of {seconds}"
+        elif self._is_bad(rule):
+            yield (
+                f"was late by {limit_ms} in {self.bad_s:.0f} of {seconds}"
+                f" (worst {self.worst_ms:.0f} ms)"
+            )
+        if self.late_sends >= max(rule.least_late, rule.spoiled_share * self.sends):
+            yield f"sent {self.late_sends} of {self.sends} requests late by {limit_ms}"
 
 
 class ClientHealth:
@@ -168,10 +238,8 @@ class ClientHealth:
         self._processes: dict[str, _Lateness] = {}
 
     def add(self, sample: ClientSample) -> None:
-        """Take in one second of one process; of several they may come out of order."""
-        late_ms = max(sample.loop_lag_p99_ms, sample.send_lateness_p99_ms or 0.0)
-        lateness = self._processes.setdefault(sample.process, _Lateness())
-        lateness.add(late_ms, self._rule.max_lag_ms)
+        """Take in a sample of one process; of several they may come out of order."""
+        self._processes.setdefault(sample.process, _Lateness()).add(sample, self._rule)
         self._count += 1
         self.recent.append(sample)
         while len(self.recent) > KEPT * len(self._processes):
@@ -191,15 +259,8 @@ class ClientHealth:
         """Whether the client was fast enough so far."""
         alone = len(self._processes) == 1
         told = [
-            self._reason("the client" if alone else f"process {process}", lateness)
+            f"{'the client' if alone else f'process {process}'} {' and '.join(reasons)}: {ADVICE}."
             for process, lateness in sorted(self._processes.items())
-            if lateness.is_bad(self._rule)
+            if (reasons := list(lateness.reasons(self._rule)))
         ]
         return Saturation(bool(told), " ".join(told))
-
-    def _reason(self, who: str, lateness: _Lateness) -> str:
-        return (
-            f"{who} was late by more than {self._rule.max_lag_ms:g} ms in {lateness.bad} of "
-            f"{lateness.seconds} seconds (worst {lateness.worst_ms:.0f} ms):"
-            " use more processes or less load."
-        )

@@ -1,3 +1,6 @@
+from dataclasses import replace
+from typing import Any
+
 import pytest
 
 from loadgen.stats.self_watch import KEPT, ClientHealth, ClientSample, Saturation, SaturationRule
@@ -32,6 +35,27 @@ def test_the_rule_weighs_bad_seconds_in_each_process(
     samples: list[ClientSample], expected: bool
 ) -> None:
     assert SaturationRule().judge(samples).saturated is expected
+
+
+@pytest.mark.parametrize(
+    ("sample", "expected"),
+    [
+        ({"loop_lag_max_ms": 4000.0, "elapsed_s": 5.0}, "stood still for 4.0 of 49 seconds"),
+        ({"loop_lag_max_ms": 4000.0, "elapsed_s": 5.0, "process": "w2"}, "process w2 stood still"),
+        ({"loop_lag_max_ms": 900.0, "elapsed_s": 1.9}, ""),
+        ({"sends": 1000, "late_sends": 21}, "sent 21 of 1000 requests late by more than 100 ms"),
+        ({"sends": 1000, "late_sends": 19}, ""),
+        ({"sends": 20, "late_sends": 2}, ""),
+    ],
+)
+def test_a_sample_weighs_as_much_as_the_time_it_stands_for(
+    sample: dict[str, Any], expected: str
+) -> None:
+    calm = seconds(*[1.0] * 44)
+    odd = replace(calm[0], **sample)
+    verdict = SaturationRule().judge([*calm, odd])
+    assert verdict.saturated is bool(expected)
+    assert expected in verdict.reason
 
 
 def test_the_verdict_names_the_process_and_the_figures() -> None:

@@ -75,6 +75,25 @@ def test_each_sample_tells_only_its_own_second() -> None:
     assert watch.sample(2.0).send_lateness_p99_ms is None
 
 
+async def test_a_pause_is_one_sample_that_stands_for_its_time() -> None:
+    clock = FakeClock()
+    async with running(LoopWatch("w1", clock)) as watch:
+        clock.now_s += 3600.0
+        paused = watch.sample(1.0)
+        clock.now_s += 1.0
+        after = watch.sample(2.0)
+    assert (paused.elapsed_s, after.elapsed_s) == (3600.0, 1.0)
+    assert paused.loop_lag_max_ms == pytest.approx(3.6e6, rel=0.01)
+
+
+def test_late_sends_are_counted() -> None:
+    watch = LoopWatch("w1", max_lag_ms=30.0)
+    for late_ms in (-1.0, 30.0, 31.0):
+        watch.send_late(late_ms)
+    sample = watch.sample(1.0)
+    assert (sample.sends, sample.late_sends) == (3, 1)
+
+
 def test_a_timer_that_fires_early_is_not_late() -> None:
     watch = LoopWatch("w1")
     watch.send_late(-0.4)

@@ -12,7 +12,7 @@ from loadgen.client.exchange import Exchange
 from loadgen.context import Batch, Request
 from loadgen.record import BatchRecord, RequestRecord
 from loadgen.stats.clock import RunClock
-from loadgen.stats.self_watch import ClientSample, LoopWatch
+from loadgen.stats.self_watch import MAX_LAG_MS, ClientSample, LoopWatch
 from loadgen.stats.silence import HostContact
 from loadgen.swarm.sending.batch_sender import BatchForm, BatchSender, BatchTurn
 from loadgen.swarm.sending.dispenser import Dispenser, SessionOver
@@ -72,6 +72,7 @@ class Session:
         batch_form: BatchForm | None = None,
         share: int | None = None,
         connections: int = 0,
+        max_lag_ms: float = MAX_LAG_MS,
     ) -> None:
         self._client = client
         self._clock = clock
@@ -85,7 +86,7 @@ class Session:
         self._over = False
         self._soloists: set[asyncio.Task[None]] = set()
         self._in_flight = InFlight()
-        self._watch = LoopWatch(process=worker)
+        self._watch = LoopWatch(process=worker, max_lag_ms=max_lag_ms)
         self._requests: Dispenser[Request] | None = None
         self._batches: Dispenser[Batch] | None = None
         if batching is None or isinstance(workload, TraceWorkload):
@@ -134,6 +135,7 @@ class Session:
                 for keeper in keepers:
                     keeper.cancel()
                 await asyncio.gather(*keepers, return_exceptions=True)
+                self._take_sample()  # a pause may have been the last thing that happened
 
     async def next_turn(self) -> Turn:
         """The next request of this process; in an open loop it waits until one is due.
@@ -250,8 +252,11 @@ class Session:
     async def _sample(self) -> None:
         while True:
             await asyncio.sleep(1.0)
-            self._hooks.sample(self._watch.sample(self._clock.now_s()))
+            self._take_sample()
             self._hooks.contact(self._contact())
+
+    def _take_sample(self) -> None:
+        self._hooks.sample(self._watch.sample(self._clock.now_s()))
 
     def _contact(self) -> HostContact:
         heard_at = self._client.heard_at(time.perf_counter() - 1.0)

@@ -95,6 +95,7 @@ class Stage:
             batch_form=BatchForm(options.batch_as == "list", usage_per_choice=plan.is_vllm),
             share=_share(plan, options, index),
             connections=_first_users(plan),
+            max_lag_ms=options.max_lag_ms,
         )
         self._lifetime = contextlib.AsyncExitStack()
         self._lifetime.enter_context(calm_collector())
