@@ -8,7 +8,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from loadgen.stats.prometheus import Sample
 
 MODEL_LABEL = "model_name"
-CREATED = "_created"
+TOTAL, CREATED = "_total", "_created"
+LEAST_LIFE_S = 1.0
+"""Series of one engine differ by less in the moment from which they count, wherever it is told."""
 _ENDING = re.compile(r"_(total|sum|count|bucket)$")
 _Labels = frozenset[tuple[str, str]]
 
@@ -74,7 +76,9 @@ class CounterTotals:
     def _is_another(self, sample: Sample, born_s: float | None) -> bool:
         """Whether it started again and has counted beyond what it had."""
         before_s = self._created_s.get((created_name(sample.name), _labels(sample)))
-        return born_s is not None and before_s is not None and born_s > before_s
+        if born_s is None or before_s is None:
+            return False
+        return born_s > before_s + LEAST_LIFE_S
 
     def _is_young(self, sample: Sample, born_s: float | None, shared: set[str]) -> bool:
         """Whether all that a series counts, which was not there before, was counted since."""

@@ -12,6 +12,7 @@ from loadgen.client.host import ControlClient, TooLong
 from loadgen.stats.counter_series import (
     CREATED,
     MODEL_LABEL,
+    TOTAL,
     CounterTotals,
     created_name,
 )
@@ -112,12 +113,14 @@ class _Service:
             if name in figures
         }
         names = {series.name for series in self._series.values()}
-        self._reader = MetricReader(names | {created_name(name) for name in names})
+        # A router may tell the counters of its engines without the ending.
+        self._endless = {name.removesuffix(TOTAL): name for name in names if name.endswith(TOTAL)}
+        self._reader = MetricReader(names | {*map(created_name, names), *self._endless})
         self._totals = CounterTotals()
 
     def figures(self, page: bytes) -> dict[str, float | None]:
         """Gauges as they are, counters by `CounterTotals`; None is not told."""
-        samples = self._of_model(self._reader.read(page)) if self._series else []
+        samples = self._of_model(self._named(page)) if self._series else []
         self.models |= {model for each in samples if (model := each.labels.get(MODEL_LABEL))}
         told = {name: series.among(samples) for name, series in self._series.items()}
         created = (sample for sample in samples if sample.name.endswith(CREATED))
@@ -125,6 +128,13 @@ class _Service:
         totals = self._totals.take(counters, created)
         gauges = {name: _gauge(name, found) for name, found in told.items() if name in GAUGES}
         return gauges | {name: _whole(totals.get(name)) for name in counters}
+
+    def _named(self, page: bytes) -> list[Sample]:
+        """What is wanted of a page; a name without `_total` stands for one that is not there."""
+        samples = self._reader.read(page)
+        names = {sample.name for sample in samples}
+        given = {short: name for short, name in self._endless.items() if name not in names}
+        return [each._replace(name=given.get(each.name, each.name)) for each in samples]
 
     def _of_model(self, samples: list[Sample]) -> list[Sample]:
         """Those of the model, once the page has told it from others: an adapter's are its base's,

@@ -113,6 +113,43 @@ async def test_an_engine_that_started_again_and_overtook_itself_is_told_by_its_a
     assert figures["counter_reset"] is True
 
 
+async def test_an_age_that_is_told_a_little_otherwise_is_no_restart(replays: ReplayHost) -> None:
+    pages = [page(("0", 100), created={"0": OLD_S}), page(("0", 300), created={"0": OLD_S + 0.01})]
+    figures, _ = await figures_of(replays, pages)
+    assert (figures["counter_reset"], figures["computed_prompt_tokens"]) == (False, 100)
+
+
+def other_order(text: str) -> str:
+    return text.replace('engine="0",model_name="m"', 'model_name="m", engine="0",')
+
+
+def nothing_known(text: str) -> str:
+    return "".join(f"{line.rpartition(' ')[0]} NaN\n" for line in text.splitlines())
+
+
+@pytest.mark.parametrize(
+    "between",
+    [
+        pytest.param([], id="none"),
+        pytest.param([other_order(page(("0", 200)))], id="labels in another order"),
+        pytest.param([nothing_known(page(("0", 200)))], id="NaN"),
+        pytest.param([page(("0", 200)).replace("\n", " 1700000000000\n")], id="timestamps"),
+        pytest.param([page(("0", 200)).replace("_total", "")], id="no _total"),
+        pytest.param([page(("0", 200)) + page(("0", 200)).replace("_total", "")], id="both names"),
+    ],
+)
+async def test_a_page_may_be_written_otherwise(replays: ReplayHost, between: list[str]) -> None:
+    pages = [page(("0", 100)), *between, page(("0", 300))]
+    figures, _ = await figures_of(replays, pages)
+    assert (figures["counter_reset"], figures["computed_prompt_tokens"]) == (False, 100)
+
+
+async def test_counters_may_lack_the_ending_of_their_names(replays: ReplayHost) -> None:
+    pages = [page(("0", tokens)).replace("_total", "") for tokens in (100, 300)]
+    figures, _ = await figures_of(replays, pages)
+    assert figures["computed_prompt_tokens"] == 100
+
+
 async def test_a_reason_that_an_engine_counts_for_the_first_time_counts_from_zero(
     replays: ReplayHost,
 ) -> None:

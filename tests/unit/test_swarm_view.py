@@ -9,6 +9,7 @@ from loadgen.stats.tally import Tally
 from loadgen.swarm.showing.summary_words import steady_lines, summary_lines
 from loadgen.swarm.showing.view import LiveFigures, live_lines
 
+RESTARTED = {"hit_rate": None, "counter_reset": True}
 SERVER = {"computed_prompt_tokens": 25, "cached_prompt_tokens": 75, "hit_rate": 0.75}
 
 
@@ -18,6 +19,8 @@ SERVER = {"computed_prompt_tokens": 25, "cached_prompt_tokens": 75, "hit_rate": 
         (None, None, "the host tells nothing about its cache"),
         (None, 0.6, "60.0% from cache, by the replies of the host (no counters of the engine)"),
         (None, 0.0, "0.0% from cache, by the replies"),
+        (RESTARTED, 0.6, "60.0% from cache, by the replies of the host (an engine started again)"),
+        (RESTARTED, None, "unknown, as an engine started again, and its counters with it"),
         (SERVER, 0.6, "25 computed, 75 from cache, hit rate 75.0%"),
     ],
 )

@@ -115,11 +115,12 @@ def _rate(value: float | None) -> str:
 def _cache_line(summary: dict[str, Any]) -> str:
     server, told = summary["server"], summary["cached_share"]
     if not server or server.get("hit_rate") is None:
+        started_again = bool(server and server.get("counter_reset"))
         if told is not None:
-            return (
-                f"prompt tokens: {told:.1%} from cache, by the replies of the host"
-                " (no counters of the engine)"
-            )
+            lack = "an engine started again" if started_again else "no counters of the engine"
+            return f"prompt tokens: {told:.1%} from cache, by the replies of the host ({lack})"
+        if started_again:
+            return "prompt tokens: unknown, as an engine started again, and its counters with it"
         return "prompt tokens: the host tells nothing about its cache"
     line = (
         f"prompt tokens: {server['computed_prompt_tokens']:.0f} computed,"
