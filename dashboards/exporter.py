@@ -10,11 +10,10 @@ from urllib.parse import urlsplit
 from loadgen.errors import UsageError
 from loadgen.swarm.leading.supervisor import CHECK_VARIABLE
 from loadgen.swarm.options import values as given
+from rag_store.service.foreign import ANY, OwnNames, WsgiApp, is_loopback, own_page_only
 
 if TYPE_CHECKING:
     from loadgen.swarm.leading.leader import Leader
-
-WsgiApp = Callable[[dict[str, Any], Callable[..., Any]], Iterable[bytes]]
 
 TARGETS = "/targets"
 LAST_PORT = 65535
@@ -51,7 +50,10 @@ def open_exporter(leader: "Leader") -> None:
     address = MetricsAddress.read(vars(leader.environment.parsed_options))
     if address is None:
         return
-    listening = MetricsAddress(address.host, _listen(address, _pages(leader)))
+    # Where other machines reach it, Prometheus may know it by any name.
+    names = OwnNames(address.host, () if is_loopback(address.host) else (ANY,), "--metrics-host")
+    pages = own_page_only(_pages(leader), names)
+    listening = MetricsAddress(address.host, _listen(address, pages))
     if not os.environ.get(CHECK_VARIABLE):
         leader.view.say(f"metrics for Prometheus at http://{listening.netloc}/metrics")
 

@@ -15,7 +15,9 @@ from kv_reading import KvError
 from kv_reading.labelling import FEATURES, KvLabel, KvLabeller
 from rag_store.documents import clean
 from rag_store.service.body import read_body, usable_text
+from rag_store.service.foreign import is_loopback
 from rag_store.service.gate import Gate
+from rag_store.service.guard import guarded
 from rag_store.service.refusing import refusing
 
 QUEUE, BATCH, MAX_CHARS = 512, 256, 20_000
@@ -45,9 +47,9 @@ class KvService:
         help_text = "waiting and computing of a label"
         self._seconds = Histogram("kvswarm_kv_label_seconds", help_text, registry=self._registry)
 
-    def app(self) -> web.Application:
-        """All routes."""
-        app = web.Application(middlewares=[refusing])
+    def app(self, loopback: bool = True) -> web.Application:
+        """All routes; with `loopback` it is to be called by such names alone."""
+        app = web.Application(middlewares=[refusing, guarded(loopback)])
         app.router.add_post("/v1/label", self.label)
         app.router.add_get("/health", self.health)
         app.router.add_get("/ready", self.ready)
@@ -135,7 +137,7 @@ def serve(service: KvService, listener: socket.socket, announce: Callable[[], No
     async def started(app: web.Application) -> None:
         announce()
 
-    app = service.app()
+    app = service.app(is_loopback(listener.getsockname()[0]))
     app.on_startup.append(started)
     listener.listen()
     web.run_app(app, sock=listener, access_log=None, print=None, shutdown_timeout=DRAIN_S)

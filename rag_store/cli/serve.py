@@ -10,7 +10,7 @@ from rag_store.cli.options import Parser, add_library_options, number, settings_
 from rag_store.cli.output import fitted
 from rag_store.errors import RagUsageError
 from rag_store.library import Library
-from rag_store.service.guard import is_loopback
+from rag_store.service.foreign import is_loopback
 from rag_store.service.server import Filling, ServerOptions, serve
 from rag_store.service.state import Limits
 

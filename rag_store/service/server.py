@@ -14,7 +14,7 @@ from rag_store.documents import Document
 from rag_store.errors import OtherSettings, RagError, RagUsageError
 from rag_store.library import Library, open_library
 from rag_store.service.app import make_app
-from rag_store.service.guard import is_loopback
+from rag_store.service.foreign import is_loopback
 from rag_store.service.state import Limits, State
 from rag_store.settings import Settings
 

@@ -1,18 +1,21 @@
 """The process that owns swarms: the single process, or the master of workers."""
 
 import logging
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 from locust.runners import MasterRunner
+from yarl import URL
 
-from loadgen.errors import KvswarmError
+from loadgen.client.host import base_url
+from loadgen.errors import HostError, KvswarmError
 from loadgen.stats.tally import Tally
 from loadgen.swarm.leading.opening import make_plan, swarm_directory
 from loadgen.swarm.leading.preparation import Preparation, check_shares, prepare, sends_batches
 from loadgen.swarm.leading.supervisor import Supervisor
 from loadgen.swarm.leading.swarm_run import SwarmRun, end_swarm
 from loadgen.swarm.leading.worker_registry import RunWorkers, WorkerRegistry
+from loadgen.swarm.options.swarm_options import FOREIGN_HOST
 from loadgen.swarm.sending.ledger import Listener
 from loadgen.swarm.sending.plan import Plan
 from loadgen.swarm.sending.stage import Stage
@@ -37,6 +40,8 @@ class Leader:
         is_master = isinstance(environment.runner, MasterRunner)
         self.registry = WorkerRegistry(environment.runner) if is_master else None
         self._stage = stage
+        # Now, as the web UI writes what its form says into the same options.
+        self._own_hosts = frozenset(map(_address, own_hosts(environment)))
         self._ready: Preparation | None = None
         self._swarms = 0
 
@@ -54,7 +59,9 @@ class Leader:
         batched = sends_batches(self.environment.user_classes)
         if self.registry is not None:  # more may be there than were expected
             options["expect_workers"] = max(options["expect_workers"], len(self.registry.present()))
-        self._ready = prepare(options, host or self.environment.host, self.supervisor, batched)
+        host = host or self.environment.host
+        options[FOREIGN_HOST] = bool(host) and _address(host) not in self._own_hosts
+        self._ready = prepare(options, host, self.supervisor, batched)
         for note in self._ready.notes:
             self.view.say(note)
 
@@ -148,3 +155,20 @@ class Leader:
         from loadgen.swarm.leading.closing import close_run
 
         close_run(run, self.view)
+
+
+def own_hosts(environment: Any) -> Iterator[str]:
+    """Those that whoever started this process named: they alone get key, headers and extra body."""
+    options = environment.parsed_options
+    classes = [*environment.user_classes, *(environment.available_user_classes or {}).values()]
+    named = (environment.host, options.host, *(getattr(each, "host", None) for each in classes))
+    yield from filter(None, (*named, *(options.key_host or ())))
+
+
+def _address(host: str) -> str:
+    """In one spelling; a text that is no address stands for itself."""
+    try:
+        url = URL(base_url(host))
+        return f"{url.scheme}://{url.host}:{url.port}{url.path}"
+    except (HostError, ValueError):
+        return host

@@ -8,7 +8,7 @@ from locust.util.timespan import parse_timespan
 
 from loadgen.client.label_probe import KvFacts, RagFacts
 from loadgen.client.probe import HostFacts, probe
-from loadgen.errors import UsageError
+from loadgen.errors import HostError, UsageError
 from loadgen.runs.directory import check_directory
 from loadgen.swarm.engine import Engine
 from loadgen.swarm.leading.rag_checks import check_arm, kv_notes, rag_notes, ready_kv, ready_rag
@@ -20,6 +20,7 @@ from loadgen.swarm.options.swarm_options import (
     extra_body,
     own_options,
     request_headers,
+    withheld_note,
 )
 from loadgen.swarm.sending.labels import check_labels
 from loadgen.swarm.sending.lengths import LengthSource, measure_on_host
@@ -163,7 +164,11 @@ def prepare(
     headers = request_headers(options)
     corpus = load_corpus(options.corpus, options.questions)
     rag = ready_rag(options, corpus)
-    facts = Engine.of_process().run(probe(host, options.model, headers))
+    withheld = withheld_note(options)
+    try:
+        facts = Engine.of_process().run(probe(host, options.model, headers))
+    except HostError as error:
+        raise HostError("; ".join((str(error), *withheld))) from error
     kv = ready_kv(options, corpus, facts.model)
     lengths = _local_lengths(options, supervisor)
     if lengths.is_estimate:
@@ -179,6 +184,7 @@ def prepare(
         lengths=lengths,
         cache_state=supervisor.make_cold(keep=options.keep_cache),
         notes=(
+            *withheld,
             *_notes(facts, lengths, replay),
             *unread_notes(options.corpus),
             *rag_notes(rag, options, corpus),

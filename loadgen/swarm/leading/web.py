@@ -4,6 +4,7 @@ import logging
 from collections.abc import Iterable, Mapping
 from functools import partial
 from typing import Any
+from urllib.parse import urlsplit
 
 from flask import after_this_request, jsonify, request
 from locust.argument_parser import get_parser, ui_extra_args_dict
@@ -13,15 +14,24 @@ from loadgen.errors import KvswarmError, UsageError
 from loadgen.swarm.leading.leader import Leader
 from loadgen.swarm.showing.locust_csv import PreciseStatsCSV
 from loadgen.swarm.showing.stats_rows import KIND, three_digits
+from rag_store.service.foreign import OwnNames, own_page_only
 
 logger = logging.getLogger(__name__)
 
 OPTION_OF_FIELD = {"user_count": "num_users"}
 """Where Locust's form names a field otherwise than its option."""
+FIELDS_OF_LOCUST = frozenset(
+    ("user_count", "spawn_rate", "host", "run_time", "profile", "user_classes", "shape_class")
+)
 
 
 def prepare_before_swarm(leader: Leader, web_ui: Any) -> None:
-    """Put our checks before Locust's own answer to a submitted form, and mend its statistics."""
+    """Put our checks before Locust's own answers to requests and forms; mend its statistics."""
+    options = leader.environment.parsed_options
+    display = urlsplit(options.web_host_display_name or "").netloc
+    allowed = (*(options.web_allowed_host or ()), *([display] if display else ()))
+    names = OwnNames(options.web_host, allowed, "start with --web-allowed-host and")
+    web_ui.app.wsgi_app = own_page_only(web_ui.app.wsgi_app, names)
     web_ui.stats_csv_writer = PreciseStatsCSV(
         leader.environment, web_ui.stats_csv_writer.percentiles_to_report
     )
@@ -38,10 +48,11 @@ class SwarmDoor:
 
     def check(self) -> Any:
         """None lets the request through; an answer refuses it, and the form shows why."""
-        if request.method != "POST" or not request.path.endswith("/swarm"):
+        if request.endpoint != "locust.swarm":
             return None
         host = request.form.get("host")
         try:
+            self._check_fields()
             values = form_values(request.form, get_parser().args_included_in_web_ui)
             if self._is_edit():
                 self._check_edit(values)
@@ -51,6 +62,12 @@ class SwarmDoor:
             logger.warning("%s", error)  # Locust's form for editing closes without showing it
             return jsonify({"success": False, "message": str(error), "host": host})
         return None
+
+    def _check_fields(self) -> None:
+        """Raise UsageError for what the form does not show, as paths and what may be a key."""
+        shown = FIELDS_OF_LOCUST | ui_extra_args_dict().keys()
+        for field in sorted(request.form.keys() - shown):
+            raise UsageError(f"the form has no field {field[:40]!a}: give it on the command line")
 
     def _is_edit(self) -> bool:
         """Whether the form changes the number of users of a swarm that goes on."""

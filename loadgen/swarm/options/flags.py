@@ -1,5 +1,6 @@
 """kvswarm's options inside Locust: command line, config file, environment and the web form."""
 
+from functools import partial
 from typing import Any
 
 from loadgen.stats.slo import USUAL_DRAIN_S
@@ -43,6 +44,7 @@ def add_options(parser: Any) -> None:
     _add_request_options(parser)
     _add_label_options(parser)
     _add_run_options(parser)
+    _add_web_options(parser)
 
 
 def _add_workload_options(parser: Any) -> None:
@@ -168,6 +170,13 @@ def _add_run_options(parser: Any) -> None:
         default="127.0.0.1",
         help="address that --metrics-port listens on",
     )
+
+
+def _add_web_options(parser: Any) -> None:
+    """What the web UI lets its visitors do; none of it can be changed in its form."""
+    add = partial(_adder(parser), action="append", default=None)
+    add("--web-allowed-host", help="web UI: a further NAME or NAME:PORT under which it is asked")
+    add("--key-host", help="web UI: a further host that gets API key, headers and --extra-body")
 
 
 def _adder(parser: Any) -> Any:

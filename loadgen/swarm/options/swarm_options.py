@@ -1,7 +1,7 @@
 """What kvswarm's options inside Locust say, checked."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +19,9 @@ from loadgen.workload.arrivals import ARRIVALS, Rate
 from loadgen.workload.batches import ORDERS, Batching
 from loadgen.workload.settings import Span, WorkloadSettings
 from loadgen.workload.trace.selection import Selection
+
+FOREIGN_HOST = "foreign_host"
+"""Among the values: the host is none that the command line named, and gets no credentials."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,6 +43,7 @@ class SwarmOptions:
     temperature: float
     extra_body: str | None
     headers: tuple[str, ...]
+    foreign_host: bool
     timeout_s: float
     connect_timeout_s: float
     arrivals: str
@@ -73,6 +77,7 @@ class SwarmOptions:
             temperature=given.number(values, "temperature", 0.0, least=0.0),
             extra_body=given.text(values, "extra_body"),
             headers=given.lines(values.get("header")),
+            foreign_host=given.flag(values, FOREIGN_HOST),
             timeout_s=given.number(values, "timeout", 600.0, above=0.0),
             connect_timeout_s=given.number(values, "connect_timeout", 10.0, above=0.0),
             arrivals=given.choice(values, "arrivals", ARRIVALS),
@@ -106,7 +111,7 @@ def own_options(values: Mapping[str, Any]) -> dict[str, Any]:
     """
     collector = _NameCollector()
     add_options(collector)
-    names = [*collector.names, "num_users", "spawn_rate", "run_time"]
+    names = [*collector.names, "num_users", "spawn_rate", "run_time", FOREIGN_HOST]
     return {name: values[name] for name in names if name in values}
 
 
@@ -116,13 +121,29 @@ def default_users(arrivals: str) -> int:
 
 
 def extra_body(options: SwarmOptions) -> dict[str, Any]:
-    """What `--extra-body` adds to every request. Raises UsageError."""
-    return parse_extra_body(options.extra_body) if options.extra_body else {}
+    """What `--extra-body` adds to every request, to a foreign host nothing. Raises UsageError."""
+    body = parse_extra_body(options.extra_body) if options.extra_body else {}
+    return {} if options.foreign_host else body
 
 
 def request_headers(options: SwarmOptions) -> dict[str, str]:
-    """The API key of the environment and the `--header`s over it. Raises UsageError."""
-    return auth_headers() | dict(parse_header(line) for line in options.headers)
+    """The API key of the environment and the `--header`s over it, to a foreign host none.
+
+    Raises UsageError.
+    """
+    headers = auth_headers() | dict(parse_header(line) for line in options.headers)
+    return {} if options.foreign_host else headers
+
+
+def withheld_note(options: SwarmOptions) -> tuple[str, ...]:
+    """What a foreign host does not get, in words; nothing where there is nothing to keep back."""
+    own = replace(options, foreign_host=False)
+    if not options.foreign_host or not (request_headers(own) or extra_body(own)):
+        return ()
+    return (
+        "no API key, --header or --extra-body goes to this host: the command line names another,"
+        " start with --key-host for this one",
+    )
 
 
 def _workload(values: Mapping[str, Any]) -> WorkloadSettings:

@@ -1,0 +1,197 @@
+"""Which requests come from somebody else's web page, for any server of ours.
+
+A page in the user's browser reaches what the user's machine reaches. It gives itself away by the
+`Origin` that browsers name, by `Sec-Fetch-Site`, or by a `Host` that is not ours: a page can let
+its own name lead here, and is then no other's (DNS rebinding).
+"""
+
+import ipaddress
+import re
+import socket
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from functools import cache
+from typing import Any
+
+ANY = "*"
+"""As an allowed name: whatever name a proxy or an address book has for this server."""
+
+_AUTHORITY = re.compile(r"(\[[0-9A-Fa-f:.]+\]|[^\s\[\]:/?#@,\\]+)(?::(\d{1,5})?)?")
+_ADDRESS = re.compile(r"(https?)://([^/?#\\]*)", re.IGNORECASE)
+_PORTS = {"http": 80, "https": 443}
+_WILDCARDS = ("", "*", "0.0.0.0", "::")
+_SHOWN_CHARS = 80
+
+WsgiApp = Callable[[dict[str, Any], Callable[..., Any]], Iterable[bytes]]
+
+
+@dataclass(frozen=True, slots=True)
+class RequestSource:
+    """What a request says of where it comes from: every value of a header, in their order."""
+
+    method: str
+    target: str
+    hosts: Sequence[str]
+    origins: Sequence[str] = ()
+    fetch_sites: Sequence[str] = ()
+    fetch_modes: Sequence[str] = ()
+    fetch_dests: Sequence[str] = ()
+
+    @property
+    def is_visit(self) -> bool:
+        """Whether somebody followed a link: the page with that link sees nothing of the answer."""
+        return (
+            self.method in ("GET", "HEAD")
+            and list(self.fetch_modes) == ["navigate"]
+            and list(self.fetch_dests) == ["document"]
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class ForeignRequest:
+    """Why a request is refused: a code for programs, a sentence for people."""
+
+    code: str
+    message: str
+
+
+class OwnNames:
+    """The names under which a server is called by its own user.
+
+    Those that always lead to this machine, the address it listens on, and `allowed`: `name` or
+    `name:port`. Where it listens on all addresses, this machine's name and addresses too.
+    """
+
+    def __init__(self, bind: str, allowed: Iterable[str] = (), option: str = "--bind") -> None:
+        """`option` is what a refusal tells to use."""
+        self._option = option
+        self._allowed = frozenset(map(_name, allowed))
+        self._bind = _name(bind)
+
+    def refusal(self, source: RequestSource) -> ForeignRequest | None:
+        """Why a request is refused, None for one of our own."""
+        host = ",".join(source.hosts)
+        for asked in (host, *_target_authority(source.target)):
+            if len(source.hosts) > 1 or not self._is_own(asked):
+                wish = f"ask localhost, or {self._option} that name"
+                return ForeignRequest("foreign_host", f"Host is {_shown(asked)}: {wish}")
+        for origin in source.origins:
+            if not self._is_own_page(origin, host):
+                wish = "send the one of the Host that is asked, or none"
+                return ForeignRequest("foreign_origin", f"Origin is {_shown(origin)}: {wish}")
+        if not source.is_visit and set(source.fetch_sites) - {"same-origin", "none"}:
+            site = ",".join(source.fetch_sites)
+            return ForeignRequest(
+                "foreign_page", f"Sec-Fetch-Site is {_shown(site)}: ask from a page of this server"
+            )
+        return None
+
+    def _is_own(self, authority: str) -> bool:
+        if ANY in self._allowed:
+            return True
+        found = _AUTHORITY.fullmatch(authority)
+        if found is None or int(found[2] or 0) > 65535:
+            return False
+        name = _name(found[1])
+        if is_loopback(name) or name == self._bind:
+            return True
+        if not self._allowed.isdisjoint((name, _name(authority))):
+            return True
+        return self._bind in _WILDCARDS and name in (*_WILDCARDS, *_names_of_machine())
+
+    def _is_own_page(self, origin: str, host: str) -> bool:
+        found = _ADDRESS.fullmatch(origin)
+        if found is None:
+            return False
+        page = _place(found[2], found[1])
+        own = _place(host, found[1])
+        return page is not None and (page == own or page in self._places(found[1]))
+
+    def _places(self, scheme: str) -> list[tuple[str, int] | None]:
+        """Behind a proxy that asks us under another name, pages still have the proxy's."""
+        return [_place(each, scheme) for each in self._allowed if each != ANY]
+
+
+def is_loopback(name: str) -> bool:
+    """Whether the name or address always leads to this machine itself."""
+    try:
+        return ipaddress.ip_address(name).is_loopback
+    except ValueError:
+        return name.lower() == "localhost"
+
+
+def own_page_only(app: WsgiApp, names: OwnNames) -> WsgiApp:
+    """`app` for requests of its user: others are told 403, and its answers are for no other page.
+
+    That takes away what `app` itself allows to pages of others (CORS), and frames around it.
+    """
+
+    def guarded(environ: dict[str, Any], start_response: Callable[..., Any]) -> Iterable[bytes]:
+        refusal = names.refusal(_source(environ))
+        if refusal is not None:
+            body = f"{refusal.message}\n".encode()
+            length = ("Content-Length", str(len(body)))
+            start_response("403 Forbidden", [("Content-Type", "text/plain"), length, *_CLOSED])
+            return [body]
+
+        def start(status: str, headers: list[tuple[str, str]], *error: Any) -> Any:
+            kept = [each for each in headers if not each[0].lower().startswith("access-control-")]
+            return start_response(status, [*kept, *_CLOSED], *error)
+
+        return app(environ, start)
+
+    return guarded
+
+
+_CLOSED = (("X-Frame-Options", "SAMEORIGIN"), ("Cross-Origin-Resource-Policy", "same-origin"))
+
+
+def _source(environ: dict[str, Any]) -> RequestSource:
+    """Of a WSGI request: servers join the values of a header by commas."""
+
+    def values(name: str) -> list[str]:
+        return [each.strip() for each in environ[name].split(",")] if name in environ else []
+
+    return RequestSource(
+        method=environ["REQUEST_METHOD"],
+        target=environ["PATH_INFO"],
+        hosts=values("HTTP_HOST"),
+        origins=values("HTTP_ORIGIN"),
+        fetch_sites=values("HTTP_SEC_FETCH_SITE"),
+        fetch_modes=values("HTTP_SEC_FETCH_MODE"),
+        fetch_dests=values("HTTP_SEC_FETCH_DEST"),
+    )
+
+
+def _target_authority(target: str) -> list[str]:
+    """The host that a request line names itself, as to a proxy, which Host does not overrule."""
+    if target.startswith("/") or target == "*":
+        return []
+    found = _ADDRESS.match(target)
+    return [found[2] if found else target]
+
+
+def _place(authority: str, scheme: str) -> tuple[str, int] | None:
+    """Host and port; one that is left out is that of the scheme. None for what names none."""
+    found = _AUTHORITY.fullmatch(authority)
+    if found is None:
+        return None
+    return _name(found[1]), int(found[2] or _PORTS[scheme.lower()])
+
+
+def _name(host: str) -> str:
+    """In one spelling: addresses without brackets, names without the dot of the root."""
+    return host.lower().strip("[]").removesuffix(".")
+
+
+@cache
+def _names_of_machine() -> set[str]:
+    import psutil  # for those that listen on all addresses
+
+    addresses = (each.address for found in psutil.net_if_addrs().values() for each in found)
+    names = (socket.gethostname(), socket.getfqdn())
+    return {_name(each.partition("%")[0]) for each in (*addresses, *names)}
+
+
+def _shown(value: str) -> str:
+    return f"{value[:_SHOWN_CHARS]!a}"
