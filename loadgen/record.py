@@ -93,8 +93,8 @@ class RequestRecord:
     hung up within a second without a byte of an answer. Its time ran on. Empty where nothing was
     sent, and in runs of older versions."""
     late: bool | None = None
-    """True of a `timeout` that was cut off when it had waited too long: in metrics it has the
-    latency that it had at least. Empty of all others."""
+    """True of a `timeout`, which was cut off when it had waited too long: in metrics it has the
+    latency that it had at least. Empty of all others, and in runs of older versions."""
 
     def waited_ms(self, name: str) -> float | None:
         """Of a request that did not end `ok`: how long a latency had run that had no end yet."""

@@ -84,7 +84,9 @@ TOO_LONG = "it had waited longer than"
 
 @dataclass(frozen=True, slots=True)
 class CutOffRule:
-    """Which requests that were cut off had waited too long for the end of the run to excuse them.
+    """Which requests that were cut off had waited too long, so that their waiting counts.
+
+    One whose own time was over had. The end of the run excuses what could still have been good.
 
     One is late where the host had sent it nothing for longer than `patience_s`, which is the drain
     time, or where it was beyond a limit of the objective.
@@ -98,8 +100,15 @@ class CutOffRule:
         """That of a run, where 0 says that there is no such time."""
         return cls(min(drain_s or USUAL_DRAIN_S, max_silence_s or math.inf), slo)
 
+    def judge_ended(self, record: RequestRecord) -> None:
+        """Of a record of a request that the end of the run did not touch."""
+        if record.outcome == "timeout":
+            record.late = True
+        if self.slo is not None and record.outcome != "cancelled":
+            record.slo_met = self.slo.is_met(record)
+
     def judge(self, record: RequestRecord, gaps_ms: Sequence[float]) -> None:
-        """Call a record of a request that was cut off a late one, where it is."""
+        """Call a record of a request that the end of the run cut off a late one, where it is."""
         last_sign_s = record.scheduled_s
         if record.first_token_s is not None:
             last_sign_s = record.first_token_s + sum(gaps_ms) / 1000

@@ -44,6 +44,17 @@ def test_a_reply_that_stalls_after_its_first_token_is_late(run: Run) -> None:
     assert ran.code == 1
 
 
+def test_what_waited_for_all_of_its_own_time_counts_with_it(run: Run) -> None:
+    ran = run("--model", "silent", "-u", 8, "-r", 8, "--timeout", 1, *ENDS)
+    summary = ran.json("summary.json")
+    timeouts = [row for row in ran.rows if row["outcome"] == "timeout"]
+    assert len(timeouts) == summary["late"] >= 8
+    assert {row["late"] for row in timeouts} == {"true"}
+    assert metric(ran, "ttft_ms")["count"] == summary["outcomes"]["ok"] + len(timeouts)
+    assert metric(ran, "ttft_ms")["max"] >= 1000
+    assert ran.code == 1
+
+
 def test_a_host_that_answers_nothing_at_all_ends_the_run(host: HostProcess, tmp_path: Path) -> None:
     begun_s = time.monotonic()
     ran = stopped(host, tmp_path / "run", "--max-silence", 2, "--processes", 2)

@@ -170,8 +170,8 @@ class Stage:
         rule = self._cut_offs
         if record.outcome == "cancelled" and record.error != TURN_NOT_COME:
             rule.judge(record, gaps_ms)
-        elif rule.slo is not None and record.outcome != "cancelled":
-            record.slo_met = rule.slo.is_met(record)
+        else:
+            rule.judge_ended(record)
         self._finished.append((record, gaps_ms))
         if len(self._finished) == 1:
             Engine.of_process().post(self._hand_over)
