@@ -18,7 +18,7 @@ _FORMS = {
     "number": rb"-?(?:0|[1-9][0-9]*+)(?:\.[0-9]++)?(?:[eE][+-]?[0-9]++)?",
 }
 _COUNT = rb"0|[1-9][0-9]{0,8}+"
-_TEXTS = (b'"x"', b'"null"', b'"error"', b'"thinking"')
+_TEXTS = (b'"x"', b'"null"', b'"error"', b'"thinking"', b'"encrypted"')
 _NUMBERS = (b"1000001", b"0", b"-1.5")
 _COUNTED = ("prompt_tokens", "cached_tokens", "output_tokens")
 """The first fields of Usage, and attributes of Exchange."""

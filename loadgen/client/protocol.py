@@ -45,7 +45,8 @@ _INTEGER = re.compile(r"\s*([0-9]+)(?:\.0*)?\s*")
 class Usage(NamedTuple):
     """Token counts as the host states them; None where it does not.
 
-    `reasoning_tokens` are those of `output_tokens` that it spent on reasoning, streamed or not.
+    `reasoning_tokens` are those of `output_tokens` that it spent on reasoning, streamed or not, and
+    on predictions that it rejected.
     """
 
     prompt_tokens: int | None
@@ -254,6 +255,7 @@ def _reasoning(usage: dict[str, Any], prompt: int | None, output: int | None) ->
         return 0
     told = details if isinstance(details, dict) else usage
     reasoning = _told(told, "reasoning_tokens") or 0
+    reasoning += _told(told, "rejected_prediction_tokens") or 0
     # Some hosts count it beside the completion, which only their total tells.
     is_beside = _told(usage, "total_tokens") == (prompt or 0) + (output or 0) + reasoning
     return 0 if is_beside else reasoning

@@ -115,9 +115,10 @@ class ServiceProcess:
         self.stopping = True
         if self._guard.stdin is not None:
             self._guard.stdin.close()
-        # A process forked from ours may still hold the pipe open.
+        # A process forked from ours may still hold the pipe open, and the guard may be stopped.
         with contextlib.suppress(ProcessLookupError):
             self._guard.terminate()
+            self._guard.send_signal(signal.SIGCONT)
         try:
             await asyncio.wait_for(self._guard.wait(), self._grace_s + GUARD_MARGIN_S)
         except TimeoutError:

@@ -1,5 +1,6 @@
 """What the client says of each reply of `replies/`."""
 
+import time
 from typing import Any
 
 import pytest
@@ -69,3 +70,14 @@ async def test_a_reply_is_told_as_what_it_is(replays: ReplayHost, name: str) -> 
     assert {key: seen[key] for key in right} == right
     for key, value_ms in near.items():
         assert value_ms - 1 <= seen[key] <= value_ms + SLACK_MS
+
+
+async def test_the_next_request_does_not_wait_for_the_end_of_the_body(replays: ReplayHost) -> None:
+    settings = ClientSettings(url=replays.url_of("user-waits-for-the-body-to-end"), model="m")
+    exchanges, begun_s = [Exchange() for _ in range(4)], time.perf_counter()
+    async with StreamingClient(settings) as client:
+        for exchange in exchanges:
+            await client.stream("why?", 16, exchange)
+        took_s = time.perf_counter() - begun_s
+    assert {exchange.outcome for exchange in exchanges} == {"ok"}
+    assert took_s < 3, "a body ends 3 s behind its reply of 60 ms"

@@ -266,6 +266,7 @@ FORMS = [
     chat({"content": "", "reasoning": "a", "reasoning_content": "a"}),
     chat({"content": "b", "reasoning": "a", "reasoning_content": "a"}),
     chat({"content": [{"type": "text", "text": "a"}]}),
+    chat({"reasoning": {"type": "text", "text": "a"}}),
     chat({"content": " word"}, "stop"),
     chat({}, "length", usage={"prompt_tokens": 7, "completion_tokens": 3, "total_tokens": 10}),
     chat({"content": "x"}, usage={"prompt_tokens": "7", "completion_tokens": 3.0}),
@@ -275,7 +276,17 @@ FORMS = [
 ]
 VALUES = st.sampled_from(
     [
-        *(b'"x"', b'""', b'"null"', b'"stop"', b'"abort"', b'"thinking"', b'"error"', b'"\\n"'),
+        *(
+            b'"x"',
+            b'""',
+            b'"null"',
+            b'"stop"',
+            b'"abort"',
+            b'"thinking"',
+            b'"error"',
+            b'"\\n"',
+            b'"redacted"',
+        ),
         *(b"null", b"0", b"7", b"500", b"-1", b"2.5", b"3.0", b"1e3", b"007", b"{}", b"[]"),
         *(b"true", b"", b'"\xc3"', '"é"'.encode(), b"9" * 30),
     ]

@@ -404,6 +404,8 @@ def test_reasoning_that_is_kept_back_is_in_no_time_per_token() -> None:
     assert tpot_of(1000, 40, 10, 1040)[0] is None  # a summary
     assert tpot_of(100, 26, 25, 204)[0] == pytest.approx(20 * 50 / 203)  # four tokens an event
     assert tpot_of(100, 1, 0, 101)[0] is None
+    predicted = {"reasoning_tokens": 0, "rejected_prediction_tokens": 50}
+    assert tpot_of(0, 4, 0, 54, completion_tokens_details=predicted)[0] == pytest.approx(20)
     assert tpot_of(100, 4, 0, 4, total_tokens=113)[0] == pytest.approx(20)  # counted beside
     assert tpot_of(100, 4, 0, 104)[1].output_tokens == 104
 

@@ -1,3 +1,4 @@
+import asyncio
 import os
 import signal
 import subprocess
@@ -8,6 +9,9 @@ from pathlib import Path
 
 import psutil
 import pytest
+
+from loadgen.targets.plan import ServicePlan
+from loadgen.targets.process import GUARD_MARGIN_S, ServiceProcess
 
 GUARD = [sys.executable, "-m", "loadgen.targets.guard", "--grace-s", "0.2"]
 SLEEP = "import time; time.sleep(600)"
@@ -105,6 +109,15 @@ def test_nothing_is_left_when_kvswarm_itself_goes(number: signal.Signals, tmp_pa
     kvswarm.send_signal(number)
     kvswarm.communicate(timeout=20)
     assert gone(family)
+
+
+async def test_a_guard_that_was_stopped_still_ends_its_service(tmp_path: Path) -> None:
+    plan = ServicePlan("sleeper", (sys.executable, "-c", SLEEP), {}, "http://h", "http://h", None)
+    service = await ServiceProcess.start(plan, tmp_path, grace_s=0.2)
+    below = await asyncio.to_thread(tree, service._guard.pid, 1)
+    os.kill(service._guard.pid, signal.SIGSTOP)
+    await asyncio.wait_for(service.stop(), GUARD_MARGIN_S - 1)
+    assert gone(below)
 
 
 def test_a_guard_whose_parent_is_already_gone_ends_the_service(started: list[Guard]) -> None:
