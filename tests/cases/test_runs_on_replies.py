@@ -1,5 +1,6 @@
 """What a run says of replies that are complete and lack something."""
 
+import pytest
 from replay_host import RunCase
 
 
@@ -11,9 +12,13 @@ def test_an_unknown_figure_keeps_no_objective_and_that_is_said(run_case: RunCase
     assert f"token counts: {replies} of {replies} replies came without them" in ran.output
 
 
-def test_counters_are_asked_with_the_key_and_are_those_of_the_model(run_case: RunCase) -> None:
+@pytest.mark.parametrize("model", [("--model", "m"), ()])
+def test_counters_are_asked_with_the_key_and_are_those_of_the_model(
+    run_case: RunCase, model: tuple[str, ...]
+) -> None:
+    """The only one that the host serves, named or not."""
     key = ("--header", "Authorization: Bearer sk-secret-123456")
-    ran = run_case("two-models-on-one-page", *key)
+    ran = run_case("two-models-on-one-page", *key, model=model)
     summary = ran.json("summary.json")
     assert ran.code == 0, ran.output
     assert summary["server"]["hit_rate"] == 0.6

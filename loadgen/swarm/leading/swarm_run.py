@@ -102,9 +102,8 @@ class SwarmRun:
             self._csv = LocustCsv(self.environment, self.directory)
         self._flusher = gevent.spawn(self._flush_for_ever)
         clock = RunClock(self.plan.start_unix_s)
-        options = self.preparation.options
-        headers = request_headers(options)
-        sources = sources_of(self.plan.url, self.supervisor.facts, headers, options.model)
+        headers = request_headers(self.preparation.options)
+        sources = sources_of(self.plan.url, self.supervisor.facts, headers, self.plan.model)
         self.server.open(sources, clock)
         if self.preparation.rag is not None:
             self._rag.open(self.preparation.rag.url)
