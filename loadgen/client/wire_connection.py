@@ -124,8 +124,10 @@ class WireConnection(asyncio.Protocol):
         self._inside = [False, True]
         self.on_chunk_header = self.on_chunk_complete = self._inside.reverse
         self._parser = httptools.HttpResponseParser(self)
-        # As browsers and aiohttp read replies: some hosts pad the sizes of chunks.
+        # As browsers and aiohttp read replies: some hosts pad the sizes of chunks, or
+        # state a length beside them.
         self._parser.set_dangerous_leniencies(
+            lenient_chunked_length=True,
             lenient_headers=True,
             lenient_optional_cr_before_lf=True,
             lenient_spaces_after_chunk_size=True,

@@ -121,6 +121,7 @@ FRAMINGS: dict[str, tuple[Talk, int]] = {
         says(CHUNKED + b"\r\n" + chunked(*EVENTS, trailers=b"Content-Type: x\r\nX-Sum: 1\r\n")),
         1,
     ),
+    "a length beside the chunks": (says(PLAIN.replace(STREAM, STREAM + LENGTH)), 1),
     "length": (says(b"HTTP/1.1 200 OK\r\n" + STREAM + LENGTH + b"\r\n", WHOLE), 1),
     "until close": (says(b"HTTP/1.1 200 OK\r\n" + STREAM + b"\r\n", WHOLE, hang_up=True), 2),
     "HTTP/1.0": (says(b"HTTP/1.0 200 OK\r\n" + STREAM + b"\r\n" + WHOLE, hang_up=True), 2),
