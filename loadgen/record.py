@@ -56,7 +56,7 @@ class RequestRecord:
     """Longest gap."""
     tpot_ms: float | None
     """Time per output token: (last token - first token) / (`output_tokens` - 1), less those of
-    reasoning that is not streamed."""
+    reasoning that is not streamed; an event counts as one at least."""
     e2e_ms: float | None
     """`end_s` - `scheduled_s`."""
     prompt_tokens: int | None

@@ -63,13 +63,14 @@ class Exchange:
         """Time per output token after the first: (last - first token) / (tokens - 1).
 
         None when the host does not state the output tokens, when there are fewer than two, or
-        when all came in one event, where no time between tokens was seen.
+        when all came in one event, where no time between tokens was seen. An event brings a token
+        at least, whatever the host counts.
         """
         tokens = self.streamed_tokens
         if tokens is None or tokens < 2 or len(self.token_times) < 2:
             return None
         elapsed_s = self.token_times[-1] - self.token_times[0]
-        return elapsed_s * 1000 / (tokens - 1)
+        return elapsed_s * 1000 / (max(tokens, len(self.token_times)) - 1)
 
     @property
     def streamed_tokens(self) -> int | None:

@@ -410,6 +410,13 @@ def test_reasoning_that_is_kept_back_is_in_no_time_per_token() -> None:
     assert tpot_of(100, 4, 0, 104)[1].output_tokens == 104
 
 
+def test_more_events_than_counted_tokens_are_as_many_tokens() -> None:
+    assert tpot_of(100, 4, 100, 4, total_tokens=113)[0] == pytest.approx(20)  # reasoning beside
+    assert tpot_of(0, 4, 100, 4)[0] == pytest.approx(20)
+    assert tpot_of(0, 40, 0, 2)[0] == pytest.approx(20)
+    assert tpot_of(0, 40, 0, 40)[0] == pytest.approx(20)
+
+
 @pytest.mark.parametrize("last", [3, 4, 30])
 def test_a_usage_that_does_not_run_along_proves_no_token(last: int) -> None:
     def role(count: int) -> bytes:
