@@ -1,7 +1,7 @@
 """What a run says of replies that are complete and lack something."""
 
 import pytest
-from replay_host import RunCase
+from replay_host import ReplayHost, RunCase
 
 
 def test_an_unknown_figure_keeps_no_objective_and_that_is_said(run_case: RunCase) -> None:
@@ -10,6 +10,14 @@ def test_an_unknown_figure_keeps_no_objective_and_that_is_said(run_case: RunCase
     assert ran.code == 0
     assert ran.json("summary.json")["goodput_share"] == 0.0
     assert f"token counts: {replies} of {replies} replies came without them" in ran.output
+
+
+def test_replies_without_any_output_are_told(replays: ReplayHost, run_case: RunCase) -> None:
+    finish = 'data: {"choices":[{"index":0,"text":"","finish_reason":"stop"}]}\n\ndata: [DONE]\n\n'
+    replays.add("empty", {"parts": [[50, finish]]})
+    ran = run_case("empty", "-t", "1s")
+    assert f"output: {len(ran.rows)} of {len(ran.rows)} replies brought none" in ran.output
+    assert "brought none" not in run_case("missing-usage-unsaid", "-t", "1s").output
 
 
 @pytest.mark.parametrize("model", [("--model", "m"), ()])

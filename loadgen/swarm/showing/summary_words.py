@@ -7,7 +7,7 @@ from loadgen.stats.metrics import summarized
 if TYPE_CHECKING:  # rich comes when a table is drawn: the first request does not wait for it
     from rich.table import Table
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 
 from loadgen.stats.steady_state import enough_s, is_notable
 
@@ -16,6 +16,8 @@ NO_CACHED_TOKENS = (
     "cached tokens: the host does not send them, the column is empty"
     " (start vLLM with --enable-prompt-tokens-details; a list call never tells them)"
 )
+
+NO_OUTPUT = "output: {} of {} replies brought none: they have no TTFT, and keep no objective"
 
 UNCOUNTED = (
     "token counts: {} of {} replies came without them (`usage`): output tokens/s lacks these, their"
@@ -73,17 +75,7 @@ def summary_lines(summary: dict[str, Any]) -> list[str]:
         lines.append(_retrieval_line(summary))
     if summary.get("server_note"):
         lines.append(summary["server_note"])
-    ok, counted = summary["outcomes"]["ok"], summary["metrics"]["output_tokens"]["count"]
-    is_list = bool(summary["batches"]) and summary["output_tokens_per_s"] is not None
-    if counted < ok and not is_list:  # a list call is counted as a whole
-        lines.append(UNCOUNTED.format(ok - counted, ok))
-    if summary["odd_counts"]:
-        lines.append(
-            f"cached tokens: {summary['odd_counts']} of {ok} replies told more of them than their"
-            " prompt has: left out, see `error` of requests.csv"
-        )
-    elif ok and not summary["metrics"]["cached_tokens"]["count"]:
-        lines.append(NO_CACHED_TOKENS)
+    lines += _lacks(summary)
     if summary["diversity"]:
         lines.append(_diversity_line(summary["diversity"]))
     if summary["lost_workers"]:
@@ -97,6 +89,24 @@ def summary_lines(summary: dict[str, Any]) -> list[str]:
     if summary["client_saturated"]:
         lines.append("CLIENT SATURATED: the load generator lagged; do not trust these figures")
     return lines
+
+
+def _lacks(summary: dict[str, Any]) -> Iterator[str]:
+    """What replies that ended well did not bring or tell."""
+    ok, late = summary["outcomes"]["ok"], summary.get("late") or 0
+    counts = {name: metric["count"] for name, metric in summary["metrics"].items()}
+    if (silent := ok + late - counts["ttft_ms"]) > 0:
+        yield NO_OUTPUT.format(silent, ok)
+    is_list = bool(summary["batches"]) and summary["output_tokens_per_s"] is not None
+    if counts["output_tokens"] < ok and not is_list:  # a list call is counted as a whole
+        yield UNCOUNTED.format(ok - counts["output_tokens"], ok)
+    if summary["odd_counts"]:
+        yield (
+            f"cached tokens: {summary['odd_counts']} of {ok} replies told more of them than their"
+            " prompt has: left out, see `error` of requests.csv"
+        )
+    elif ok and not counts["cached_tokens"]:
+        yield NO_CACHED_TOKENS
 
 
 def error_lines(runner: Any) -> list[str]:
