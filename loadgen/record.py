@@ -89,9 +89,8 @@ class RequestRecord:
     """Whether the request ended `ok` within every limit of `--slo`; empty without one, and of
     requests that were cut off while they could still keep them."""
     resends: int | None = None
-    """How often the request was sent again, 0 or 1: the host had closed the kept connection and
-    hung up within a second without a byte of an answer. Its time ran on. Empty where nothing was
-    sent, and in runs of older versions."""
+    """1 where it was sent again, else 0: the host had closed the kept connection and hung up within
+    a second without an answer. Its time ran on. Empty where nothing was sent."""
     late: bool | None = None
     """True of a `timeout`, which was cut off when it had waited too long: in metrics it has the
     latency that it had at least. Empty of all others, and in runs of older versions."""

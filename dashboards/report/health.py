@@ -30,6 +30,8 @@ class Check:
 MAX_LAG_MS = 100.0
 LEAST_FOR_P95, LEAST_FOR_P99 = 100, 500
 """So that at least five values lie beyond the percentile."""
+NOTABLE_SHARE = 0.001
+"""Of tokens whose times are not their own."""
 MOST_RAMP = 0.1
 """Share of the time in which users may still be added."""
 MOST_TAKEN = 0.25
@@ -135,6 +137,7 @@ def _client(run: ReportedRun) -> Iterator[Check]:
     yield _late(run, "event loop lag", "loop_lag_p99_ms", most_ms)
     if not np.isnan(run.client.number("send_lateness_p99_ms")).all():
         yield _late(run, "late sends", "send_lateness_p99_ms", most_ms)
+    yield from _token_times(run)
     yield from _cpu(run)
 
 
@@ -154,6 +157,21 @@ def _late(run: ReportedRun, name: str, column: str, most_ms: float) -> Check:
         state,
         f"{said}; above {milliseconds(most_ms)} in {above:,} of {len(late_ms):,} seconds",
     )
+
+
+def _token_times(run: ReportedRun) -> Iterator[Check]:
+    """Whose they are; nothing of runs that did not tell."""
+    times = run.summary.get("token_times") or {}
+    if times.get("clock") is None:
+        return
+    late, shared = (times.get(name) or 0.0 for name in ("late_share", "shared_share"))
+    said = f"by the {times['clock']}'s clock; {percent(shared)} are those of the token before"
+    state: State = "good"
+    if late >= NOTABLE_SHARE:
+        late_by = milliseconds(times["late_mean_ms"])
+        said += f"; {percent(late)} are not their own: read late, by up to {late_by}"
+        state = "bad" if run.summary.get("client_saturated") else "doubt"
+    yield Check("times of tokens", state, said)
 
 
 def _cpu(run: ReportedRun) -> Iterator[Check]:

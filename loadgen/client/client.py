@@ -37,6 +37,7 @@ from loadgen.client.protocol import (
 )
 from loadgen.client.settings import ClientSettings
 from loadgen.client.sse import MAX_EVENT_BYTES, EventStream
+from loadgen.client.token_times import ReadLog
 from loadgen.client.transport import BROKEN_BODY, LINGER_S, Head, Transport
 from loadgen.client.wire import WireTransport
 from loadgen.record import Outcome
@@ -237,6 +238,7 @@ class StreamingClient:
     """
 
     def __init__(self, settings: ClientSettings, transport: Transport | None = None) -> None:
+        self.log = ReadLog()
         self._settings = settings
         self._stack = contextlib.AsyncExitStack()
         self._transport = transport
@@ -251,7 +253,7 @@ class StreamingClient:
             settings = self._settings
             url = base_url(settings.url) + ROUTES[settings.endpoint]
             self._transport = await self._stack.enter_async_context(
-                WireTransport(url, settings.headers, settings.connect_timeout_s)
+                WireTransport(url, settings.headers, settings.connect_timeout_s, self.log)
             )
         return self
 
@@ -288,6 +290,8 @@ class StreamingClient:
             self._settle(exchange, "malformed", _fault(error))
         finally:
             del self._under_way[exchange]
+            for times in exchange.times_of_replies:
+                self.log.count(times)
             if exchange.status is not None and exchange.outcome not in ("cancelled", "timeout"):
                 self._heard_at = time.perf_counter()
 

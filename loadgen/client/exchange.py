@@ -54,6 +54,11 @@ class Exchange:
         return self.token_times[-1] if self.token_times else None
 
     @property
+    def times_of_replies(self) -> "tuple[array[float], ...]":
+        """The one reply's."""
+        return (self.token_times,)
+
+    @property
     def gaps_ms(self) -> list[float]:
         """Every gap between neighbouring events with output, in order."""
         return [(later - earlier) * 1000 for earlier, later in pairwise(self.token_times)]
@@ -290,6 +295,11 @@ class ListExchange:
     def last_token_at(self) -> float | None:
         """When the last event with output arrived, of any member."""
         return max((m.token_times[-1] for m in self.members if m.token_times), default=None)
+
+    @property
+    def times_of_replies(self) -> "tuple[array[float], ...]":
+        """Each member's."""
+        return tuple(member.token_times for member in self.members)
 
     @property
     def call_usage(self) -> Usage | None:

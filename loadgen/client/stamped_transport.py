@@ -8,6 +8,7 @@ read. `Arrivals` reads what arrives on many sockets at once, and hands it on lat
 import asyncio
 import contextlib
 import errno
+import math
 import os
 import select
 import socket
@@ -18,6 +19,8 @@ from collections import deque
 from typing import Any, Protocol, Self
 
 from gevent.monkey import get_original
+
+from loadgen.client.token_times import ReadLog
 
 MAX_READ = 256
 MAX_HANDED_ON = 64
@@ -61,11 +64,13 @@ class Arrivals:
     first error: what came before that is read once and no more.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, log: ReadLog | None = None) -> None:
+        self.log = log or ReadLog()
         # gevent, once it has patched a process, hides it: its hub could not wait for it.
         self._epoll: Any = get_original("select", "epoll")()
         self._ends: dict[int, Readable] = {}
         self._waiting: deque[tuple[Readable, bytes, float]] = deque()
+        self._round_at, self._round_reads = time.perf_counter(), 0
         self._turn: asyncio.Handle | None = None
 
     async def __aenter__(self) -> Self:
@@ -100,6 +105,10 @@ class Arrivals:
         if self._ends.pop(descriptor, None) is not None and not self._epoll.closed:
             self._epoll.unregister(descriptor)
 
+    def look(self) -> None:
+        """Read what has come, as the loop does by itself."""
+        self._read()
+
     def catch_up(self) -> None:
         """Read and hand on all that has come: what came in time must not be called late."""
         while self._read_some() == MAX_READ:
@@ -116,6 +125,7 @@ class Arrivals:
         if len(self._waiting) > MAX_WAITING:
             return 0
         polled_at, unix_to_perf_s = _clocks()
+        log = self.log
         wait = self._waiting.append
         ready = self._epoll.poll(0, MAX_READ)
         for descriptor, events in ready:
@@ -128,7 +138,19 @@ class Arrivals:
                 self.remove(descriptor)
                 told = {"message": "a connection cannot be read", "exception": error}
                 self._loop.call_exception_handler(told)
+        log.counts.reads += len(ready)
+        log.looked(polled_at, time.perf_counter(), self._read_up_to(polled_at, len(ready)))
         return len(ready)
+
+    def _read_up_to(self, polled_at: float, reads: int) -> float:
+        """What had arrived by then has been read; the kernel names sockets in turn."""
+        is_all = reads < MAX_READ
+        self._round_reads += reads
+        if not is_all and self._round_reads < len(self._ends):
+            return -math.inf
+        done_at = polled_at if is_all else self._round_at
+        self._round_at, self._round_reads = polled_at, 0
+        return done_at
 
     def _hand_on(self) -> None:
         self._turn = None
@@ -237,7 +259,9 @@ class StampedTransport(asyncio.Transport):
             if not self._last_at <= received_at <= polled_at:
                 received_at = self._believable(received_at)
         else:
-            received_at = time.perf_counter()
+            received_at = self._unstamped() if data else time.perf_counter()
+        if len(data) == READ_BYTES:
+            self._arrivals.log.counts.full_reads += 1
         self._last_at = max(received_at, polled_at)
         return data, received_at
 
@@ -247,7 +271,12 @@ class StampedTransport(asyncio.Transport):
         now = time.perf_counter()
         if self._last_at - CLOCK_ERROR_S < stamp < now:
             return max(stamp, self._last_at)
-        return now
+        return self._unstamped()
+
+    def _unstamped(self) -> float:
+        """The time of reading, which has to do."""
+        self._arrivals.log.counts.unstamped_reads += 1
+        return time.perf_counter()
 
     def hand_on(self, data: bytes, received_at: float) -> None:
         """See Readable."""

@@ -13,6 +13,7 @@ from loadgen.client.addresses import Addresses
 from loadgen.client.deadlines import Deadlines
 from loadgen.client.failures import ConnectFailed
 from loadgen.client.stamped_transport import STAMPS, Arrivals, connect
+from loadgen.client.token_times import LOOK_S, ReadLog
 from loadgen.client.transport import (
     KEEPALIVE_S,
     RACE_S,
@@ -39,8 +40,15 @@ class WireTransport:
     connections has with a host that closes idle ones, and says nothing of the host.
     """
 
-    def __init__(self, url: str, headers: Mapping[str, str], connect_timeout_s: float) -> None:
-        """Raises UsageError for a header that cannot be sent."""
+    def __init__(
+        self,
+        url: str,
+        headers: Mapping[str, str],
+        connect_timeout_s: float,
+        log: ReadLog | None = None,
+    ) -> None:
+        """`log` is told of what is read. Raises UsageError for a header that cannot be sent."""
+        self._log = log
         self._url = URL(url)
         self._port = self._url.port or 0
         self._host = f"{self._url.host_subcomponent}:{self._port}"
@@ -54,17 +62,20 @@ class WireTransport:
         self._draining: set[WireConnection] = set()
         self._ends_late = False
         self._sweeper: asyncio.TimerHandle | None = None
+        self._look_timer: asyncio.TimerHandle | None = None
         self._deadlines: Deadlines[WireConnection] | None = None
         self._arrivals: Arrivals | None = None
         self._stack = contextlib.AsyncExitStack()
 
     async def __aenter__(self) -> Self:
         if STAMPS and self._tls is None:
-            self._arrivals = await self._stack.enter_async_context(Arrivals())
+            self._arrivals = await self._stack.enter_async_context(Arrivals(self._log))
             self._deadlines = Deadlines(self._arrivals.catch_up)
         else:
             self._deadlines = Deadlines()
         self._addresses = Addresses(self._url.raw_host or "", self._port)
+        if self._log is not None:
+            self._look(self._log)
         return self
 
     async def __aexit__(self, *_: object) -> None:
@@ -74,6 +85,8 @@ class WireTransport:
             self._deadlines = None
         if self._sweeper is not None:
             self._sweeper.cancel()
+        if self._look_timer is not None:
+            self._look_timer.cancel()
         self._addresses.close()
         await self._stack.aclose()
         await asyncio.sleep(0)  # sockets are closed in the loop's next turn
@@ -108,6 +121,15 @@ class WireTransport:
 
         openers = (open_some() for _ in range(MAX_OPENING))
         await asyncio.gather(*openers, return_exceptions=True)
+
+    def _look(self, log: ReadLog) -> None:
+        """So that it is known since when bytes may have lain there unread."""
+        if self._arrivals is not None:
+            self._arrivals.look()
+        else:  # sockets are read behind the timers
+            now = time.perf_counter()
+            log.looked(now, now + LOOK_S, now)
+        self._look_timer = asyncio.get_running_loop().call_later(LOOK_S, self._look, log)
 
     async def _converse(
         self, connection: WireConnection, request: bytes, sink: Sink, due_at: float

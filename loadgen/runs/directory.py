@@ -39,6 +39,7 @@ RUN_FIELDS: Mapping[str, str] = {
     "machine": "that generated the load",
     "start_unix_s": "zero of all `_s` columns, in seconds since 1970",
     "exit_code": "added at the end, missing where the run was killed",
+    "token_clock": "as in the summary",
     "user_errors": "exceptions that user classes raised",
     "host_died": "whether the host, or the service for labels, went during the run",
     "interrupted": "whether Ctrl-C or a signal ended it",

@@ -212,6 +212,7 @@ SUMMARY: Mapping[str, Any] = {
     "stats_reset_s": _NUMBER,
     "client_saturated": bool,
     "lost_workers": int,
+    "token_times": dict,
     "warmup": dict,
     "resends": int,
 }

@@ -5,10 +5,11 @@ import math
 import time
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, field, fields
 
 import psutil
 
+from loadgen.client.token_times import TokenTimes
 from loadgen.stats.memory import MB
 from loadgen.stats.sketch import Sketch
 
@@ -55,9 +56,32 @@ class ClientSample:
     """Open loop: requests that were released."""
     late_sends: int = 0
     """Of these, those later than `--max-lag-ms`."""
+    tokens: int = 0
+    """Token times."""
+    shared_tokens: int = 0
+    """Read with the token before, whose time they share."""
+    late_tokens: int = 0
+    """Read too late for a time of their own."""
+    late_token_ms: float | None = None
+    """Their longest wait, in the mean."""
+    reads: int = 0
+    """Of connections."""
+    unstamped_reads: int = 0
+    """Without the kernel's time."""
+    full_reads: int = 0
+    """Of 16 KB, the most."""
+    late_looks: int = 0
+    """Looks at connections over 20 ms late."""
+
+    @property
+    def token_times(self) -> TokenTimes:
+        """The same, to be added."""
+        late_ms = (self.late_token_ms or 0.0) * self.late_tokens
+        reads = (self.reads, self.unstamped_reads, self.full_reads, self.late_looks)
+        return TokenTimes(self.tokens, self.shared_tokens, self.late_tokens, late_ms, *reads)
 
 
-COLUMNS: tuple[str, ...] = tuple(field.name for field in fields(ClientSample))
+COLUMNS: tuple[str, ...] = tuple(each.name for each in fields(ClientSample))
 
 
 class LoopWatch:
@@ -111,8 +135,9 @@ class LoopWatch:
         self._sends += 1
         self._late_sends += ms > self._max_lag_ms
 
-    def sample(self, at_s: float) -> ClientSample:
-        """What happened since the last call; to be called each second."""
+    def sample(self, at_s: float, times: TokenTimes | None = None) -> ClientSample:
+        """What happened since the last call, with `times` of tokens; to be called each second."""
+        times = times or TokenTimes()
         self._catch_up()
         lag_ms, self._lag_ms = self._lag_ms, Sketch()
         late_ms, self._late_ms = self._late_ms, Sketch()
@@ -132,6 +157,14 @@ class LoopWatch:
             elapsed_s=elapsed_s,
             sends=sends,
             late_sends=late_sends,
+            tokens=times.tokens,
+            shared_tokens=times.shared,
+            late_tokens=times.late,
+            late_token_ms=times.late_mean_ms,
+            reads=times.reads,
+            unstamped_reads=times.unstamped_reads,
+            full_reads=times.full_reads,
+            late_looks=times.late_looks,
         )
 
     def _cpu_share(self) -> float:
@@ -162,7 +195,9 @@ class SaturationRule:
     saturated when in any process more than `share_of_seconds` of its seconds, and at least
     `least_seconds`, were bad. It is too when a process stood still, for `pause_s` or longer at
     once, in more than `spoiled_share` of its time, or sent so many requests, and at least
-    `least_late`, later than `max_lag_ms`: then the percentiles above that are of its making.
+    `least_late`, later than `max_lag_ms`: then the percentiles above that are of its making. And
+    it is when more than `late_token_share` of its tokens were read so late that their times are not
+    their own, unless that are those of a few hiccups, less than `least_late`.
     """
 
     max_lag_ms: float = MAX_LAG_MS
@@ -171,6 +206,7 @@ class SaturationRule:
     pause_s: float = 1.0
     spoiled_share: float = 0.02
     least_late: int = 10
+    late_token_share: float = 0.05
 
     def judge(self, samples: Iterable[ClientSample]) -> Saturation:
         """The verdict on samples, each of a process and its time, in any order."""
@@ -194,6 +230,7 @@ class _Lateness:
     paused_s: float = 0.0
     sends: int = 0
     late_sends: int = 0
+    times: TokenTimes = field(default_factory=TokenTimes)
 
     def add(self, sample: ClientSample, rule: SaturationRule) -> None:
         late_ms = max(sample.loop_lag_p99_ms, sample.send_lateness_p99_ms or 0.0)
@@ -205,6 +242,7 @@ class _Lateness:
             self.paused_s += sample.loop_lag_max_ms / 1000
         self.sends += sample.sends
         self.late_sends += sample.late_sends
+        self.times += sample.token_times
 
     def _is_bad(self, rule: SaturationRule) -> bool:
         # A timer of a second may fire a little early.
@@ -223,6 +261,13 @@ class _Lateness:
             )
         if self.late_sends >= max(rule.least_late, rule.spoiled_share * self.sends):
             yield f"sent {self.late_sends} of {self.sends} requests late by {limit_ms}"
+        times = self.times
+        is_lasting = times.late_looks >= rule.least_late
+        if is_lasting and times.late > rule.late_token_share * times.tokens:
+            yield (
+                f"read {times.late} of {times.tokens} tokens so late, by up to"
+                f" {times.late_mean_ms:.0f} ms, that their times are not their own"
+            )
 
 
 class ClientHealth:
@@ -244,6 +289,11 @@ class ClientHealth:
         self.recent.append(sample)
         while len(self.recent) > KEPT * len(self._processes):
             self.recent.popleft()
+
+    @property
+    def token_times(self) -> TokenTimes:
+        """Of all processes."""
+        return sum((each.times for each in self._processes.values()), TokenTimes())
 
     @property
     def count(self) -> int:

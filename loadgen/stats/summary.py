@@ -28,11 +28,12 @@ FIELDS: Mapping[str, str] = {
     " `p90`, `p95`, `p99`, `max`",
     "server": "the engine's view, from the first send, or the end of a given `--warmup`, to the end"
     " of the drain; other clients of the engine are in it too",
-    "server_note": "why there are no figures of the engine, as of one without the counters that its"
-    " target names, or that they are of several models; null else",
+    "server_note": "why there are no figures of the engine, or that they are of several models;"
+    " null else",
     "diversity": "of the contexts that were really sent",
     "client_saturated": "whether the client was too late for the figures to hold",
     "client_saturated_reason": "a sentence saying why",
+    "token_times": "their `clock`, `kernel` or `event loop`, and shares of `client_metrics.csv`",
     "stats_reset_s": "when the statistics were last reset, null where they were not",
     "lost_workers": "workers that were lost during the run",
     "lost_share": "the part of the load, 0 to 1, that was theirs",

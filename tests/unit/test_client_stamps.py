@@ -20,6 +20,7 @@ from loadgen.client.client import StreamingClient
 from loadgen.client.exchange import Exchange
 from loadgen.client.settings import ClientSettings
 from loadgen.client.stamped_transport import Arrivals, StampedTransport, connect
+from loadgen.client.token_times import TokenTimes
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="only Linux stamps what arrives")
 
@@ -60,6 +61,13 @@ def listening(talk: Talk) -> Iterator[str]:
 async def ask(
     url: str, prompt: str = "hi", asleep_s: float = 0.0, timeout_s: float = 20
 ) -> Exchange:
+    exchange, _ = await ask_and_count(url, prompt, asleep_s, timeout_s)
+    return exchange
+
+
+async def ask_and_count(
+    url: str, prompt: str = "hi", asleep_s: float = 0.0, timeout_s: float = 20
+) -> tuple[Exchange, TokenTimes]:
     """Ask, and meanwhile keep the event loop from doing anything for that long."""
     exchange, loop = Exchange(), asyncio.get_running_loop()
     near, far = socket.socketpair()
@@ -78,7 +86,7 @@ async def ask(
         loop.remove_reader(near)
     near.close()
     far.close()
-    return exchange
+    return exchange, client.log.take()
 
 
 def hang_up_hard(connection: socket.socket) -> None:
@@ -103,6 +111,25 @@ async def test_a_token_has_the_time_of_its_arrival_not_of_its_reading() -> None:
     assert exchange.outcome == "ok"
     assert 0 <= exchange.token_times[0] - written_at[0] < SOON_S
     assert exchange.token_times[-1] - exchange.token_times[0] > ASLEEP_S
+
+
+async def test_tokens_that_waited_for_a_loop_that_was_blocked_are_counted() -> None:
+    def talk(connection: socket.socket) -> None:
+        connection.recv(65_536)
+        time.sleep(0.2)  # by now the loop sleeps
+        connection.sendall(HEAD + chunk(REPLY[0]))
+        for _ in range(10):
+            time.sleep(0.02)
+            connection.sendall(chunk(REPLY[1]))
+        time.sleep(2 * ASLEEP_S)
+        connection.sendall(chunk(b"".join((usage(), DONE))) + b"0\r\n\r\n")
+
+    with listening(talk) as url:
+        exchange, counts = await ask_and_count(url, asleep_s=ASLEEP_S)
+    tokens = len(exchange.token_times)
+    assert (counts.tokens, counts.clock, counts.unstamped_reads) == (tokens, "kernel", 0)
+    assert counts.shared == counts.late == tokens - 1
+    assert ASLEEP_S * 900 < (counts.late_mean_ms or 0) < ASLEEP_S * 1000 + 500
 
 
 @pytest.mark.parametrize("set_by_s", [-HOUR_S, HOUR_S])

@@ -1,6 +1,7 @@
 """`kvswarm report`: what the page says, against the files it was made of."""
 
 import errno
+import html
 import json
 import os
 import subprocess
@@ -21,6 +22,7 @@ from dashboards.report.page import make_page
 from dashboards.report.tables import MOST_CONTEXTS, MOST_ERRORS
 from loadgen.cli.main import main
 from loadgen.cli.report import MOST_RUNS
+from loadgen.client.token_times import TokenTimes
 from loadgen.compare import wording
 from loadgen.compare.comparison import compare
 from loadgen.compare.run_reader import read_run
@@ -163,6 +165,22 @@ def test_what_makes_a_run_invalid_stands_at_the_top(
     assert alert.startswith(f"run is not valid: {told}")
     tags = [each.tag for each in shown.elements if "role" in each.attributes or each.tag == "h2"]
     assert tags[:2] == ["p", "h2"]
+
+
+@pytest.mark.usefixtures("_words_only")
+@pytest.mark.parametrize(
+    ("times", "told"),
+    [
+        (TokenTimes(tokens=100, shared=4, reads=96), "kernel's clock; 4.0 % are those"),
+        (TokenTimes(tokens=100), "event loop's clock; 0 % are those"),
+        (TokenTimes(tokens=100, late=9, late_ms=360.0, reads=9), "9.0 % are not their own"),
+    ],
+)
+def test_page_says_whose_the_times_of_tokens_are(
+    tmp_path: Path, times: TokenTimes, told: str
+) -> None:
+    run = write_report_run(tmp_path / "run", summary={"token_times": times.figures()})
+    assert told in html.unescape(make_page([run]))
 
 
 @pytest.mark.filterwarnings("error")

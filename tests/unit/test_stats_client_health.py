@@ -58,6 +58,29 @@ def test_a_sample_weighs_as_much_as_the_time_it_stands_for(
     assert expected in verdict.reason
 
 
+TOLD = "read 180 of 3000 tokens so late, by up to 60 ms, that their times are not their own"
+
+
+@pytest.mark.parametrize(
+    ("late", "looks", "shared", "expected"),
+    [
+        ([180, 0, 0], 4, 0, TOLD),
+        ([140, 0, 0], 4, 0, ""),
+        ([1000, 1000, 0], 3, 0, ""),  # few hiccups
+        ([0, 0, 0], 0, 900, ""),  # the host's own way
+    ],
+)
+def test_tokens_without_a_time_of_their_own_spoil_a_run(
+    late: list[int], looks: int, shared: int, expected: str
+) -> None:
+    calm = replace(seconds(1.0)[0], tokens=1000, shared_tokens=shared, late_looks=looks)
+    verdict = SaturationRule().judge(
+        replace(calm, late_tokens=each, late_token_ms=60.0) for each in late
+    )
+    assert verdict.saturated is bool(expected)
+    assert expected in verdict.reason
+
+
 def test_the_verdict_names_the_process_and_the_figures() -> None:
     late, calm = seconds(250.0, 120.0, 1.0, process="2"), seconds(1.0, process="0")
     reason = SaturationRule().judge(calm + late).reason

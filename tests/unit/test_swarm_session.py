@@ -7,6 +7,7 @@ from typing import Any
 import uvloop
 
 from loadgen.client.exchange import Exchange
+from loadgen.client.token_times import ReadLog
 from loadgen.record import RequestRecord
 from loadgen.stats.clock import RunClock
 from loadgen.swarm.sending.dispenser import SessionOver
@@ -22,6 +23,7 @@ class InstantClient:
     """Sends and receives in the same moment; `hold` keeps replies back."""
 
     def __init__(self) -> None:
+        self.log = ReadLog()
         self.free = asyncio.Event()
         self.free.set()
 

@@ -38,7 +38,8 @@ def close_run(run: "SwarmRun", view: "View") -> None:
     )
     if run.directory is not None:
         ended = {"host_died": run.host_died, "interrupted": run.interrupted}
-        run.directory.describe({"exit_code": run.exit_code, "user_errors": user_errors, **ended})
+        told = {"token_clock": summary["token_times"]["clock"], "user_errors": user_errors}
+        run.directory.describe({"exit_code": run.exit_code, **told, **ended})
     view.report(run, summary, _still_waiting(run, rows))
 
 
@@ -83,6 +84,7 @@ def summarize_run(run: "SwarmRun", rows: Columns | None = None) -> dict[str, Any
     lost = (run.workers.lost, run.workers.lost_share) if run.workers is not None else (0, 0.0)
     return summary | {
         "server_note": run.server.note,
+        "token_times": run.ledger.clients.token_times.figures(),
         "stats_reset_s": run.stats_reset_s,
         "lost_workers": lost[0],
         "lost_share": lost[1],

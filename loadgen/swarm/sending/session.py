@@ -256,7 +256,7 @@ class Session:
             self._hooks.contact(self._contact())
 
     def _take_sample(self) -> None:
-        self._hooks.sample(self._watch.sample(self._clock.now_s()))
+        self._hooks.sample(self._watch.sample(self._clock.now_s(), self._client.log.take()))
 
     def _contact(self) -> HostContact:
         heard_at = self._client.heard_at(time.perf_counter() - 1.0)

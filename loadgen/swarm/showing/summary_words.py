@@ -12,6 +12,7 @@ from collections.abc import Iterator, Mapping
 from loadgen.stats.steady_state import enough_s, is_notable
 
 MOST_ERRORS = 5
+NOTABLE_SHARE = 0.001
 NO_CACHED_TOKENS = (
     "cached tokens: the host does not send them, the column is empty"
     " (start vLLM with --enable-prompt-tokens-details; a list call never tells them)"
@@ -86,6 +87,7 @@ def summary_lines(summary: dict[str, Any]) -> list[str]:
     if summary["stats_reset_s"] is not None:
         lines.append(f"figures count from the reset at {summary['stats_reset_s']:.1f} s on")
     lines += steady_lines(summary)
+    lines += token_time_lines(summary.get("token_times") or {})
     if summary["client_saturated"]:
         lines.append("CLIENT SATURATED: the load generator lagged; do not trust these figures")
     return lines
@@ -107,6 +109,23 @@ def _lacks(summary: dict[str, Any]) -> Iterator[str]:
         )
     elif ok and not counts["cached_tokens"]:
         yield NO_CACHED_TOKENS
+
+
+def token_time_lines(times: Mapping[str, Any]) -> list[str]:
+    """Of `token_times` of a summary; none where every token has a time of its own."""
+    said = []
+    if times.get("clock") == "event loop":
+        said.append("by the clock of the event loop, not the kernel's")
+    if (times.get("shared_share") or 0.0) >= NOTABLE_SHARE:
+        said.append(f"{times['shared_share']:.1%} are those of the token before, read with it")
+    if (times.get("late_share") or 0.0) >= NOTABLE_SHARE:
+        said.append(
+            f"{times['late_share']:.1%} are not their own, as they were read late, by up to"
+            f" {times['late_mean_ms']:.0f} ms"
+        )
+    if (times.get("full_share") or 0.0) >= NOTABLE_SHARE:
+        said.append(f"behind {times['full_share']:.1%} of reads there was more than 16 KB")
+    return [f"times of tokens: {'; '.join(said)}"] if said else []
 
 
 def error_lines(runner: Any) -> list[str]:
