@@ -11,7 +11,7 @@ from typing import Any, Self
 
 import orjson
 
-from loadgen.client.event_pattern import EventPattern, EventPatterns
+from loadgen.client.event_pattern import EventPattern, EventPatterns, is_utf8
 from loadgen.client.exchange import Exchange, ListExchange
 from loadgen.client.failures import (
     HttpError,
@@ -112,7 +112,7 @@ class ReplySink:
         if (
             current is not None
             and (found := current.run.fullmatch(chunk)) is not None
-            and chunk.isascii()
+            and (chunk.isascii() or is_utf8(chunk))
             and self._events.at_event
             and len(chunk) <= MAX_EVENT_BYTES
         ):

@@ -12,9 +12,11 @@ MAX_LESSONS = 64
 """Events of a client that are looked at; a host that sends ever new forms gets no more time."""
 
 _SCALAR = re.compile(rb'"(?:[^"\\]|\\.)*"(\s*:)?|-?[0-9][0-9.eE+-]*')
+# Halves of a pair of surrogates are left to the parser.
+_CHARACTERS = rb'(?:[^"\\\x00-\x1f]++|\\(?:["\\/bfnrt]|u(?![dD][89a-fA-F])[0-9a-fA-F]{4}))'
 _FORMS = {
-    "text": rb'"[^"\\\x00-\x1f]*+"',
-    "some text": rb'"[^"\\\x00-\x1f]++"',
+    "text": rb'"%b*+"' % _CHARACTERS,
+    "some text": rb'"%b++"' % _CHARACTERS,
     "number": rb"-?(?:0|[1-9][0-9]*+)(?:\.[0-9]++)?(?:[eE][+-]?[0-9]++)?",
 }
 _COUNT = rb"0|[1-9][0-9]{0,8}+"
@@ -29,7 +31,7 @@ _LINE_ENDS = re.compile(rb"[\\\r\n]")
 class EventPattern:
     """Matches events that say the same as the one it was made of; `run` takes as many as there are.
 
-    A string may be any other that needs no escapes, and a number any other, where that changes
+    A string may be any other, and a number any other, where that changes
     nothing of the event's meaning, which was tried out; else it stays as it was. Counts of tokens
     are groups named after them.
     """

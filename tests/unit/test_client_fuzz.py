@@ -228,7 +228,12 @@ def outcome(feed: Callable[[bytes, float], bool], chunk: bytes, received_at: flo
 
 
 PLAIN = st.builds(token, TEXTS, FINISH) | st.builds(lambda text: delta(content=text), TEXTS)
-ODD_TEXTS = st.sampled_from([b"", b"\xc3", b'"', b"\\n", b"\n", b'","x":"'])
+ODD_TEXTS = st.sampled_from(
+    [
+        *(b"", b"\xc3", b'"', b"\\n", b"\n", b'","x":"', b"\\u00e9", b"\\u0000", b"\\", b'\\"'),
+        *(b"\\ud83e\\udd9c", b"\\ud83e", b"\\uDD9C", b"\\u12", b"\\x41", b"\\\\", b"\\/"),
+    ]
+)
 PLACED = st.sampled_from([b"a", "é".encode(), b"\x7f"]) | ODD_TEXTS | st.binary(max_size=8)
 ODD_NUMBERS = st.sampled_from([b"0", b"00", b"07", b"-1", b"1.5", b"", b"null", b"1,", b"9" * 30])
 NUMBERS = st.integers(0, 10**10).map(lambda number: b"%d" % number)
@@ -343,6 +348,8 @@ def test_events_of_a_known_pattern_are_not_parsed() -> None:
 
 
 VARYING: dict[str, list[dict[str, Any]]] = {
+    "content": [{"choices": [{"delta": {"content": text}}]} for text in ('"\\\n', "é日", "a")],
+    "escaped": [{"choices": [{"delta": {"content": text}}]} for text in ("\t", "\x01", "a")],
     "id": [{"id": f"c-{n}"} for n in range(3)],
     "created": [{"created": n * 1000} for n in range(3)],
     "system_fingerprint": [{"system_fingerprint": text} for text in ("a", "bc", "d")],
