@@ -112,7 +112,12 @@ def test_a_worker_that_never_asks_does_not_stop_the_start(monkeypatch: pytest.Mo
 EARLIER_RUN = """
 from types import SimpleNamespace
 from loadgen.swarm.leading.leader import Leader
-leader = Leader(SimpleNamespace(runner=None), None)
+options = SimpleNamespace(host="http://127.0.0.1:1", key_host=None)
+environment = SimpleNamespace(
+    runner=None, host=options.host, parsed_options=options,
+    user_classes=[], available_user_classes=None,
+)
+leader = Leader(environment, None)
 merged = []
 ledger, plan = SimpleNamespace(merge=merged.append), SimpleNamespace(start_unix_s=2.0)
 late, current = ({"run": start_unix_s} for start_unix_s in (1.0, 2.0))
