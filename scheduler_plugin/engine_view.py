@@ -1,23 +1,46 @@
 """What the order of waiting requests asks the engine, and what it tells whoever watches."""
 
+from collections.abc import Collection, Iterator, Sequence
 from typing import Literal, Protocol, TypeVar
 
+R = TypeVar("R")
 R_contra = TypeVar("R_contra", contravariant=True)
 
 Reason = Literal["oldest", "resident", "overtakes", "wait"]
 """Why a turn began: its request is the oldest; its prefix is cached; the oldest is overdue."""
 
 
-class EngineView(Protocol[R_contra]):
+class EngineView(Protocol[R]):
     """The engine as the order sees it. Nothing here changes anything."""
 
-    def resident_blocks(self, request: R_contra, more_than: int) -> int:
+    def chain_of(self, request: R) -> Sequence[object]:
+        """The chained hashes of the full blocks of a request."""
+
+    def blocks_of(self, request: R) -> int:
+        """How many blocks a request takes, with its next token."""
+
+    def resident_blocks(self, request: R, more_than: int) -> int:
         """How many leading blocks of the prompt are in the KV cache; 0 unless `more_than` are."""
 
     def kv_usage(self) -> float:
         """The share of the KV cache's blocks that requests hold now, 0 to 1."""
 
-    def is_admitted(self, request: R_contra) -> bool:
+    def cache_blocks(self) -> int:
+        """How many blocks the KV cache has."""
+
+    def next_freed(self) -> Iterator[object]:
+        """The hashes of the blocks that nobody holds, next to be given first; None without one."""
+
+    def reserved_blocks(self) -> int:
+        """How many blocks running requests have still to be given for their prompts."""
+
+    def running_requests(self) -> Collection[R]:
+        """The requests that run."""
+
+    def free_seats(self) -> int:
+        """How many more requests may run."""
+
+    def is_admitted(self, request: R) -> bool:
         """Whether a request that was popped has been given KV blocks, and not been skipped."""
 
     def now_s(self) -> float:

@@ -12,6 +12,7 @@ from scheduler_plugin.group import Group, R, Waiting
 from scheduler_plugin.group_line import GroupLine
 from scheduler_plugin.grouping import Grouping
 from scheduler_plugin.overtakes import Overtakes
+from scheduler_plugin.reuse import ReuseChoice
 from scheduler_plugin.roots import Roots
 from scheduler_plugin.settings import OrderSettings
 
@@ -63,6 +64,9 @@ class ContextOrder(Generic[R]):
             overtakes=self._overtakes,
             roots=roots,
         )
+        self._reuse: ReuseChoice[R] | None = None
+        if settings.policy == "reuse":
+            self._reuse = ReuseChoice(settings, engine, self._overtakes)
         self._offer: Offer[R] | None = None
         self._popped: Offer[R] | None = None
         self._turn: Group[R] | None = None
@@ -88,7 +92,7 @@ class ContextOrder(Generic[R]):
     @property
     def contexts(self) -> int:
         """How many groups wait."""
-        return len(self._line)
+        return len(self._line) if self._reuse is None else self._reuse.contexts
 
     def add(self, request: R, label: str | None, chain: Sequence[object]) -> None:
         """Take in a new request with its label and the chained hashes of its full blocks."""
@@ -97,6 +101,8 @@ class ContextOrder(Generic[R]):
         group = self._group_of(label, chain)
         group.add(entry)
         self._line.file(group)
+        if self._reuse is not None:
+            self._reuse.waits(entry)
 
     def add_first(self, request: R) -> None:
         """Take in a request that goes before all others: a preempted one."""
@@ -119,6 +125,8 @@ class ContextOrder(Generic[R]):
             else:
                 entry.group.give_back(entry)
                 self._line.file(entry.group)
+                if self._reuse is not None:
+                    self._reuse.waits(entry)
 
     def remove(self, requests: Iterable[R]) -> None:
         """Forget requests; those that are not here are passed over."""
@@ -158,8 +166,7 @@ class ContextOrder(Generic[R]):
         if entry.group is None:
             self._first.popleft()
         else:
-            entry.group.take(entry)
-            self._line.file(entry.group)
+            self._take(entry, entry.group)
         del self._held[entry.request]
         self._popped = offer
         return entry.request
@@ -194,6 +201,8 @@ class ContextOrder(Generic[R]):
             return  # it was admitted before, and counted then
         oldest = self._oldest_place()
         self._choice.admitted(entry)
+        if self._reuse is not None:
+            self._reuse.admitted(entry)
         self._count_turn(entry.group, offer.reason)
         if oldest is not None and oldest < entry.seq:
             self._overtakes.admitted(entry.seq)
@@ -207,8 +216,13 @@ class ContextOrder(Generic[R]):
         if entry.group is None:
             entry.is_gone = True
         else:
-            entry.group.take(entry)
-            self._line.file(entry.group)
+            self._take(entry, entry.group)
+
+    def _take(self, entry: Waiting[R], group: Group[R]) -> None:
+        group.take(entry)
+        self._line.file(group)
+        if self._reuse is not None:
+            self._reuse.leaves(entry)
 
     def _leave(self, group: Group[R]) -> None:
         group.members -= 1
@@ -232,19 +246,25 @@ class ContextOrder(Generic[R]):
         self._turn_admitted += 1
 
     def _group_of(self, label: str | None, chain: Sequence[object]) -> Group[R]:
-        if self._settings.policy == "fcfs":
+        if self._settings.policy in ("fcfs", "reuse"):
             return self._everyone
         return self._grouping.group_of(label, chain)
 
     def _choose(self) -> Offer[R]:
         if self._first:
             return Offer(self._first[0], None)
-        turn = self._turn
+        turn = None if self._reuse is not None else self._turn
         if turn is not None and turn.filed is not None and self._goes_on(turn):
             return Offer(_head(turn), None)
         began_s = time.perf_counter()
-        group, reason = self._choice.next_group()
+        offer = self._choose_anew()
         self._observer.chosen(time.perf_counter() - began_s)
+        return offer
+
+    def _choose_anew(self) -> Offer[R]:
+        if self._reuse is not None and not self._choice.is_calm():
+            return Offer(*self._reuse.next(_head(self._everyone)))
+        group, reason = self._choice.next_group()
         return Offer(_head(group), reason)
 
     def _goes_on(self, turn: Group[R]) -> bool:

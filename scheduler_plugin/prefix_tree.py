@@ -81,7 +81,7 @@ class PrefixTree(Generic[T]):
                 break
             end = min(child.depth, length)
             if chain[end - 1] != child.chain[end - 1]:
-                return child, _agreement(chain, child.chain, node.depth + 1, end - 1)
+                return child, agreement(chain, child.chain, node.depth + 1, end - 1)
             node = child
             if end < child.depth:
                 return child, end
@@ -98,7 +98,7 @@ class PrefixTree(Generic[T]):
         return middle
 
 
-def _agreement(one: Sequence[object], other: Sequence[object], low: int, high: int) -> int:
+def agreement(one: Sequence[object], other: Sequence[object], low: int, high: int) -> int:
     """How many blocks agree, known to be from `low` to `high`."""
     while low < high:
         middle = (low + high + 1) // 2

@@ -1,9 +1,10 @@
 """What vLLM says of its waiting requests and asks about them, told to the order of ours."""
 
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from typing import Any
 
+from vllm.v1.core.kv_cache_utils import get_block_hash
 from vllm.v1.request import Request, RequestStatus
 
 from scheduler_plugin.engine_view import Watcher
@@ -32,8 +33,46 @@ class SchedulerView:
     """A vLLM scheduler, as the order of its waiting requests sees it."""
 
     def __init__(self, scheduler: Any) -> None:
+        self._scheduler = scheduler
         self._manager = scheduler.kv_cache_manager
         self._residency = Residency(scheduler)
+
+    def chain_of(self, request: Request) -> Sequence[object]:
+        """The chained hashes of the full blocks of a request."""
+        stride = self._residency.stride
+        chain: Sequence[object] = request.block_hashes
+        return chain if stride == 1 else chain[stride - 1 :: stride]
+
+    def blocks_of(self, request: Request) -> int:
+        """How many blocks a request takes, with its next token."""
+        return int(request.num_tokens // self._scheduler.block_size) + 1
+
+    def cache_blocks(self) -> int:
+        """How many blocks the KV cache has."""
+        return int(self._manager.block_pool.num_gpu_blocks)
+
+    def next_freed(self) -> Iterator[object]:
+        """The hashes of the blocks that nobody holds, next to be given first; None without one."""
+        for block in self._manager.block_pool.free_block_queue.iter_blocks_after(None):
+            key = block.block_hash
+            yield None if key is None else get_block_hash(key)
+
+    def reserved_blocks(self) -> int:
+        """How many blocks running requests have still to be given for their prompts."""
+        size = self._scheduler.block_size
+        return sum(
+            max(0, request.num_tokens // size - (request.num_computed_tokens - 1) // size)
+            for request in self._scheduler._inflight_prefills
+        )
+
+    def free_seats(self) -> int:
+        """How many more requests may run."""
+        return int(self._scheduler.max_num_running_reqs) - len(self._scheduler.running)
+
+    def running_requests(self) -> Collection[Request]:
+        """The requests that run."""
+        running: list[Request] = self._scheduler.running
+        return running
 
     def resident_blocks(self, request: Request, more_than: int) -> int:
         """How many leading blocks vLLM would take from its cache; 0 unless `more_than` are."""

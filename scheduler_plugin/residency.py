@@ -8,7 +8,7 @@ from vllm.v1.kv_cache_interface import FullAttentionSpec
 
 
 class Residency:
-    """Looks block hashes up in a scheduler's block pool.
+    """Looks block hashes up in a scheduler's block pool; every `stride`-th of a prompt is one's.
 
     Counts leading blocks by halving, as vLLM frees a request's blocks from its end: a cached
     block has its predecessors cached. Where that once does not hold the answer is an estimate,
@@ -24,7 +24,7 @@ class Residency:
         self._group_ids = list(full)
         # Blocks of several sizes end together only at multiples of all of them.
         size = lcm(*(manager.block_size for manager in full.values()))
-        self._stride = max(1, size // scheduler.hash_block_size)
+        self.stride = max(1, size // scheduler.hash_block_size)
 
     @property
     def is_readable(self) -> bool:
@@ -36,7 +36,7 @@ class Residency:
 
         0 unless `more_than` are, which one look tells.
         """
-        stride, cached = self._stride, self._is_cached
+        stride, cached = self.stride, self._is_cached
         most = len(hashes) // stride
         if most <= more_than or not cached(hashes[(more_than + 1) * stride - 1]):
             return 0

@@ -7,7 +7,7 @@ from dataclasses import dataclass, fields
 from difflib import get_close_matches
 from typing import Any, Literal, cast, get_args
 
-Policy = Literal["fcfs", "prefix-group", "lpm"]
+Policy = Literal["fcfs", "reuse", "lpm", "prefix-group"]
 Key = Literal["auto", "label", "prefix"]
 POLICIES: tuple[Policy, ...] = get_args(Policy)
 KEYS: tuple[Key, ...] = get_args(Key)
@@ -36,7 +36,7 @@ class OrderSettings:
     to start where the order cannot be kept. Raises SettingsError.
     """
 
-    policy: Policy = "lpm"
+    policy: Policy = "reuse"
     key: Key = "auto"
     quantum: int = 32
     max_overtakes: int = 64

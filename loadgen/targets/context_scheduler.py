@@ -7,7 +7,7 @@ from typing import Any
 
 from loadgen.errors import UsageError
 
-POLICIES = ("fcfs", "prefix-group", "lpm")
+POLICIES = ("fcfs", "reuse", "lpm", "prefix-group")
 KEYS = ("auto", "label", "prefix")
 
 

@@ -26,7 +26,7 @@ def random_shape(dice: random.Random) -> EngineShape:
         external_tokens=dice.choice([0, 32]) if lookups else 0,
         load_in_background=dice.random() < 0.5,
         plugin=settings(
-            policy=dice.choice(["prefix-group", "lpm", "lpm", "fcfs"]),
+            policy=dice.choice(["prefix-group", "lpm", "reuse", "reuse", "fcfs"]),
             key=dice.choice(["auto", "label", "prefix"]),
             quantum=dice.choice([1, 2, 5, 32]),
             max_overtakes=dice.choice([0, 1, 8, 64]),
@@ -64,7 +64,7 @@ class Chaos:
         self.steps = steps
         self.shape = replace(random_shape(self.dice), **shape)
         plugin = dict(self.shape.plugin or ())
-        calm = plugin["policy"] != "fcfs" and plugin["key"] == "label"
+        calm = plugin["policy"] in ("prefix-group", "lpm") and plugin["key"] == "label"
         self._fifo = FifoInContext() if calm and self.shape.vllm_policy == "fcfs" else None
         self.engine = VirtualEngine(self.shape, on_step=self.check)
         self.sent: list[str] = []

@@ -10,7 +10,8 @@ HOT = [0.97] + [0.03 / 15] * 15
 
 
 def serve(asks: list, blocks: int = 80, seats: int = 128, **plugin: object) -> Ledger:
-    shape = EngineShape(usable_blocks=blocks, max_num_seqs=seats, plugin=settings(**plugin))
+    chosen = settings(**{"policy": "lpm", **plugin})
+    shape = EngineShape(usable_blocks=blocks, max_num_seqs=seats, plugin=chosen)
     return VirtualEngine(shape).run(asks)
 
 
@@ -106,3 +107,14 @@ def test_max_wait_makes_the_oldest_overdue_at_once() -> None:
     hurried = serve(asks, blocks=40, policy="lpm", quantum=4, max_wait_s=1e-9)
     by_age = serve(asks, blocks=40, policy="prefix-group", quantum=4)
     assert hurried.order == by_age.order
+
+
+@pytest.mark.parametrize("max_overtakes", [0, 8, 64])
+def test_reuse_overtakes_stay_within_their_bound(max_overtakes: int) -> None:
+    for seed in range(2):
+        for blocks in (20, 80):
+            ledger = serve(
+                hot_and_cold(seed), blocks=blocks, policy="reuse", max_overtakes=max_overtakes
+            )
+            most_waiting = max(ledger.waiting_ahead.values()) + 1
+            assert max(ledger.overtakes().values()) <= max(max_overtakes, most_waiting)

@@ -11,7 +11,7 @@ from virtual_engine import VirtualEngine
 from virtual_load import Mix, grouped, shuffled, tokens
 from vllm.v1.request import RequestStatus
 
-POLICIES = ("fcfs", "prefix-group", "lpm")
+POLICIES = ("fcfs", "prefix-group", "lpm", "reuse")
 CLASSES = (False, True)
 
 

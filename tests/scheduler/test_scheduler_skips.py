@@ -11,7 +11,7 @@ from virtual_engine import VirtualEngine
 from virtual_load import Mix, grouped, shuffled
 from vllm.v1.core.sched.output import SchedulerOutput
 
-POLICIES = ("fcfs", "prefix-group", "lpm")
+POLICIES = ("fcfs", "prefix-group", "lpm", "reuse")
 
 
 def checked(shape: EngineShape, **plugin: object) -> VirtualEngine:
@@ -21,7 +21,7 @@ def checked(shape: EngineShape, **plugin: object) -> VirtualEngine:
         nothing_lost(engine)
         if not shape.async_scheduling:
             work_conserving(engine, output)
-        if plugin["policy"] != "fcfs":
+        if plugin["policy"] in ("prefix-group", "lpm"):
             fifo(engine, output)
 
     return VirtualEngine(replace(shape, plugin=settings(**plugin)), on_step=check)

@@ -1,7 +1,7 @@
 """An engine without a model: a cache of block hashes, a clock, and a record of who was admitted."""
 
 from collections import OrderedDict, deque
-from collections.abc import Callable, Container, Sequence
+from collections.abc import Callable, Collection, Container, Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import count
 from typing import Protocol
@@ -51,7 +51,8 @@ class FakeKvEngine:
     first block was ever computed. `lookups` counts how often it was asked.
     """
 
-    def __init__(self, blocks: int = 32) -> None:
+    def __init__(self, blocks: int = 32, seats: int = 64) -> None:
+        self.seats = seats
         self.clock_s = 0.0
         self.usage = 1.0
         self.admitted: list[FakeRequest] = []
@@ -76,6 +77,28 @@ class FakeKvEngine:
         while cached < len(request.chain) and request.chain[cached] in self._cache:
             cached += 1
         return cached
+
+    def chain_of(self, request: FakeRequest) -> Sequence[object]:
+        return request.chain
+
+    def blocks_of(self, request: FakeRequest) -> int:
+        return len(request.chain) + 1
+
+    def cache_blocks(self) -> int:
+        return self._blocks
+
+    def next_freed(self) -> Iterator[object]:
+        held = {block for request in self.running for block in request.chain}
+        return (block for block in self._cache if block not in held)
+
+    def reserved_blocks(self) -> int:
+        return 0
+
+    def running_requests(self) -> Collection[FakeRequest]:
+        return self.running
+
+    def free_seats(self) -> int:
+        return self.seats - len(self.running)
 
     def kv_usage(self) -> float:
         return self.usage

@@ -30,6 +30,7 @@ ALL_SETTINGS = st.builds(
     window=SMALL,
     min_kv_usage=st.sampled_from([0.0, 0.5]),
 )
+REUSE = st.builds(OrderSettings, policy=st.just("reuse"), max_overtakes=MAX_OVERTAKES)
 RESIDENCIES: dict[str, Callable[[FakeRequest], int] | None] = {
     "cache": None,
     "nothing": lambda request: 0,
@@ -240,7 +241,7 @@ def never_skipped(watched: Watched, request: FakeRequest) -> bool:
     return request not in watched.older_skipped[request]
 
 
-@given(ALL_SETTINGS, st.sampled_from(sorted(RESIDENCIES)), st.lists(STEP, max_size=25))
+@given(ALL_SETTINGS | REUSE, st.sampled_from(["cache", "nothing"]), st.lists(STEP, max_size=25))
 @settings(deadline=None)
 def test_first_come_first_served_within_a_context(
     chosen: OrderSettings, residency: str, steps: list[Step]
@@ -269,6 +270,7 @@ def test_prefix_group_admits_within_quantum_times_the_first_come_position(
 @given(
     st.builds(
         OrderSettings,
+        policy=st.just("lpm"),
         key=st.just("label"),
         quantum=SMALL,
         max_overtakes=MAX_OVERTAKES,
@@ -289,3 +291,32 @@ def test_lpm_overtakes_within_its_bound(
             assert watched.overtakes[request] <= chosen.max_overtakes + chosen.quantum * turns
 
     run_steps(chosen, residency, steps, check)
+
+
+@given(REUSE, st.sampled_from(["cache", "nothing"]), st.lists(STEP, max_size=40))
+@settings(deadline=None)
+def test_reuse_overtakes_within_its_bound(
+    chosen: OrderSettings, residency: str, steps: list[Step]
+) -> None:
+    """`max_overtakes`, or as many as waited at once since nobody did, if these are more."""
+    most = 0
+
+    def check(watched: Watched, request: FakeRequest) -> None:
+        nonlocal most
+        most = max(most, len(watched.line))
+        if never_skipped(watched, request):
+            assert watched.overtakes[request] <= max(chosen.max_overtakes, most)
+
+    run_steps(chosen, residency, steps, check)
+
+
+@given(REUSE, st.lists(STEP, max_size=25))
+@settings(deadline=None)
+def test_reuse_is_first_come_first_served_where_nothing_is_cached(
+    chosen: OrderSettings, steps: list[Step]
+) -> None:
+    def check(watched: Watched, request: FakeRequest) -> None:
+        older = watched.line[: watched.line.index(request)]
+        assert all(other in watched.older_skipped[request] for other in older)
+
+    run_steps(chosen, "nothing", steps, check)

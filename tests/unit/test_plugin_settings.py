@@ -78,9 +78,9 @@ def test_a_whole_float_is_a_whole_number() -> None:
 @pytest.mark.parametrize(
     ("name", "value", "shown", "allowed"),
     [
-        ("policy", "lmp", '"lmp"', "one of fcfs, prefix-group, lpm"),
-        ("policy", None, "null", "one of fcfs, prefix-group, lpm"),
-        ("policy", ["lpm"], '["lpm"]', "one of fcfs, prefix-group, lpm"),
+        ("policy", "lmp", '"lmp"', "one of fcfs, reuse, lpm, prefix-group"),
+        ("policy", None, "null", "one of fcfs, reuse, lpm, prefix-group"),
+        ("policy", ["lpm"], '["lpm"]', "one of fcfs, reuse, lpm, prefix-group"),
         ("key", "session", '"session"', "one of auto, label, prefix"),
         ("quantum", 0, "0", "a whole number of at least 1"),
         ("quantum", True, "true", "a whole number of at least 1"),

@@ -1,0 +1,143 @@
+"""Policy `reuse` on vLLM's own scheduler: never worse than its order, where others were."""
+
+import random
+from dataclasses import replace
+
+import pytest
+from ask import Ask
+from computed_bound import lower_bound
+from engine_shape import EngineShape, settings
+from ledger import Ledger
+from queue_invariants import all_done
+from virtual_engine import VirtualEngine
+from virtual_load import Mix, shuffled, tokens
+
+from scheduler_plugin.queue import SchedulerView
+
+
+def serve(asks: list[Ask], shape: EngineShape, **plugin: object) -> Ledger:
+    """With the default settings, and others that are given."""
+    engine = VirtualEngine(replace(shape, plugin=settings(**plugin)))
+    ledger = engine.run(asks)
+    all_done(engine, {ask.name for ask in asks})
+    return ledger
+
+
+def stock(asks: list[Ask], shape: EngineShape) -> Ledger:
+    return VirtualEngine(shape).run(asks)
+
+
+def bound(asks: list[Ask], block_size: int = 128) -> int:
+    return lower_bound([ask.prompt for ask in asks], block_size)
+
+
+def sessions(seed: int) -> list[Ask]:
+    """Six sessions that each ask all of six documents; the label is the session."""
+    asks = [
+        Ask(f"s{s}-{d}", f"s{s}", tokens(1600, "doc", seed, d) + tokens(30, "q", seed, s, d))
+        for s in range(6)
+        for d in range(6)
+    ]
+    random.Random(seed).shuffle(asks)
+    return asks
+
+
+@pytest.mark.parametrize("key", ["auto", "label", "prefix"])
+@pytest.mark.parametrize("label", [None, "one for all"])
+def test_a_label_that_is_no_document_costs_nothing(key: str, label: str | None) -> None:
+    shape = EngineShape(usable_blocks=40, max_num_seqs=16)
+    for seed in range(2):
+        asks = sessions(seed)
+        asks = asks if label is None else [replace(ask, context=label) for ask in asks]
+        assert serve(asks, shape, key=key).computed_tokens == bound(asks) == 12_600
+
+
+def test_a_long_common_prompt_does_not_hide_the_documents() -> None:
+    shape = EngineShape(usable_blocks=30)
+    for seed in range(2):
+        common = tokens(2432, "system", seed)
+        prompts = [
+            common + tokens(768, "doc", seed, d) + tokens(30, "q", seed, d, n)
+            for d in range(6)
+            for n in range(6)
+        ]
+        random.Random(seed).shuffle(prompts)
+        asks = [Ask(f"r{n}", "", prompt, labelled=False) for n, prompt in enumerate(prompts)]
+        assert serve(asks, shape).computed_tokens == 8_120
+        assert stock(asks, shape).computed_tokens > 20_000
+
+
+def test_wrong_labels_cost_nothing() -> None:
+    shape = EngineShape(usable_blocks=40)
+    for seed in range(3):
+        dice = random.Random(seed)
+        asks = shuffled(Mix(contexts=8, per_context=5, seed=seed))
+        asks = [replace(ask, context=f"wrong-{dice.randrange(8)}") for ask in asks]
+        assert serve(asks, shape).computed_tokens == bound(asks)
+
+
+@pytest.mark.parametrize("seats", [1, 2, 4, 16])
+def test_where_all_fits_the_order_is_stock_decision_for_decision(seats: int) -> None:
+    dice = random.Random(seats)
+    shape = EngineShape(usable_blocks=2000, max_num_seqs=seats)
+    asks, now_s = [], 0.0
+    for number in range(120):
+        now_s += dice.expovariate(8.0)
+        context = "hot" if dice.random() < 0.9 else f"unique-{number}"
+        prompt = tokens(1600, context) + tokens(30, "q", number)
+        asks.append(Ask(f"r{number}", context, prompt, arrival_s=now_s))
+    ours = serve(asks, shape)
+    assert ours.steps == stock(asks, shape).steps
+    assert max(ours.overtakes().values()) == 0
+
+
+def cold_among_hot() -> tuple[Ask, list[Ask]]:
+    cold = Ask("cold", "cold", tokens(1600, "cold"), 0.1)
+    hot = [
+        Ask(f"h{n}", "hot", tokens(1600, "hot") + tokens(30, "q", n), 0.165 * n) for n in range(60)
+    ]
+    return cold, hot
+
+
+def test_nobody_waits_while_nothing_is_saved() -> None:
+    cold, hot = cold_among_hot()
+    shape = EngineShape(usable_blocks=400, max_num_seqs=1)
+    ours, theirs = serve([*hot, cold], shape), stock([*hot, cold], shape)
+    assert ours.latencies_s() == theirs.latencies_s()
+
+
+def test_max_wait_is_looked_at_at_each_admission(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A cold prompt that would drive the hot one out waits for it, but no longer than it may."""
+    cold, hot = cold_among_hot()
+    shape = EngineShape(usable_blocks=20, max_num_seqs=1)
+    hot = [replace(ask, arrival_s=ask.arrival_s / 2) for ask in hot]
+    waits_s = {}
+    for most_s in (1.0, 3.0, 100.0):
+        engine = VirtualEngine(replace(shape, plugin=settings(max_wait_s=most_s)))
+        monkeypatch.setattr(SchedulerView, "now_s", lambda view, engine=engine: engine.now_s)
+        waits_s[most_s] = engine.run([*hot, cold]).latencies_s()["cold"]
+    assert waits_s[1.0] < waits_s[3.0] < waits_s[100.0]
+    slowest_s = 1.0  # one admission and its own service
+    assert all(wait_s <= most_s + slowest_s for most_s, wait_s in waits_s.items()), waits_s
+
+
+@pytest.mark.parametrize(
+    "mix",
+    [
+        Mix(contexts=4, per_context=12, context_tokens=2300),
+        Mix(contexts=12, per_context=12, question_tokens=200, output_tokens=40),
+    ],
+    ids=["longer-contexts", "long-questions-and-replies"],
+)
+def test_contexts_of_which_two_hardly_fit_are_computed_little_more_than_once(mix: Mix) -> None:
+    asks = shuffled(mix)
+    computed = serve(asks, EngineShape(usable_blocks=40)).computed_tokens
+    assert bound(asks) <= computed < 1.3 * bound(asks)
+    assert computed < 0.5 * stock(asks, EngineShape(usable_blocks=40)).computed_tokens
+
+
+def test_batches_are_at_the_lower_bound_from_any_order() -> None:
+    for seed in range(10):
+        asks = shuffled(Mix(seed=seed))
+        for blocks in (20, 40, 80):
+            assert serve(asks, EngineShape(usable_blocks=blocks)).computed_tokens == bound(asks)

@@ -1,0 +1,110 @@
+"""The tree of served prompts against sets of prefixes, whatever is served and waits in between."""
+
+from itertools import count
+
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
+
+from scheduler_plugin.group import Waiting
+from scheduler_plugin.served_tree import ServedTree
+
+TOKENS = st.lists(st.sampled_from("ab"), max_size=6)
+
+
+def chained(letters: list[str]) -> tuple[str, ...]:
+    """Hashes of which each stands for all up to it."""
+    return tuple("".join(letters[: n + 1]) for n in range(len(letters)))
+
+
+class TreeMachine(RuleBasedStateMachine):
+    """Serves and files chains; what is known of each is counted anew by the naive way."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.tree: ServedTree[int] = ServedTree(most_blocks=1000)
+        self.served: set[str] = set()
+        self.waiting: dict[Waiting[int], tuple[str, ...]] = {}
+        self.numbers = count()
+
+    @rule(letters=TOKENS)
+    def serve(self, letters: list[str]) -> None:
+        end = self.tree.serve(chained(letters))
+        self.served |= set(chained(letters))
+        assert end.end == len(letters)
+
+    @rule(letters=TOKENS)
+    def waits(self, letters: list[str]) -> None:
+        number = next(self.numbers)
+        entry = Waiting(number, number, 0.0)
+        self.waiting[entry] = chained(letters)
+        self.tree.waits(entry, chained(letters))
+
+    @precondition(lambda self: self.waiting)
+    @rule(data=st.data())
+    def leaves(self, data: st.DataObject) -> None:
+        entry = data.draw(st.sampled_from(list(self.waiting)))
+        assert self.tree.leaves(entry) == self.waiting.pop(entry)
+
+    def shared(self, chain: tuple[str, ...]) -> int:
+        """How many leading blocks of it were served."""
+        return sum(block in self.served for block in chain)
+
+    @invariant()
+    def knows_where_each_parts_from_what_was_served(self) -> None:
+        for entry, chain in self.waiting.items():
+            at = self.tree.where(entry)
+            assert at.end == self.shared(chain)
+            blocks = [block for stretch in at.path for block in stretch.blocks]
+            assert sorted(blocks, key=len) == list(chain[: at.end])
+
+    @invariant()
+    def counts_who_waits_for_each_block(self) -> None:
+        wanted = {block for chain in self.waiting.values() for block in chain[: self.shared(chain)]}
+        for block in self.served:
+            stretch = self.tree.stretch_of(block)
+            assert stretch is not None
+            assert block in stretch.blocks
+            assert stretch.below == sum(block in chain for chain in self.waiting.values())
+        assert self.tree.wanted_blocks == len(wanted)
+
+    @invariant()
+    def counts_those_that_wait_for_something_served(self) -> None:
+        shared = [(len(chain), self.shared(chain)) for chain in self.waiting.values()]
+        assert len(self.tree) == sum(bool(end) for _, end in shared)
+        most = sum(length - end + 1 for length, end in shared if end)
+        assert sum(bool(end) for _, end in shared) <= self.tree.open_blocks <= most
+
+    @invariant()
+    def finds_the_oldest_of_a_prefix(self) -> None:
+        for block in self.served:
+            stretch = self.tree.stretch_of(block)
+            assert stretch is not None
+            here = [e.seq for e in self.waiting if self.tree.where(e) is stretch]
+            found = self.tree.oldest_at_or_below(stretch)
+            if here:
+                assert found is not None
+                assert found.seq == min(here)
+            else:
+                assert (found is None) is (not stretch.below)
+
+
+TreeMachine.TestCase.settings = settings(
+    max_examples=60, stateful_step_count=25, deadline=None, print_blob=True
+)
+TestServedTree = TreeMachine.TestCase
+
+
+def test_what_was_served_longest_ago_is_forgotten_and_who_waits_for_it_moves_up() -> None:
+    tree: ServedTree[int] = ServedTree(most_blocks=10)
+    start = [f"s{n}" for n in range(4)]
+    first = Waiting(0, 0, 0.0)
+    tree.waits(first, (*start, "0a", "0b", "0c"))
+    for number in range(8):
+        tree.serve((*start, f"{number}a", f"{number}b", f"{number}c"))
+    assert tree.stretch_of("7c") is not None
+    assert tree.stretch_of("0c") is None
+    assert tree.where(first).end == 4
+    assert (len(tree), tree.open_blocks, tree.wanted_blocks) == (1, 4, 4)
+    tree.leaves(first)
+    assert (len(tree), tree.open_blocks, tree.wanted_blocks) == (0, 0, 0)
