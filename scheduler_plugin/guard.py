@@ -4,6 +4,7 @@ import re
 from collections.abc import Callable
 from importlib import metadata
 from inspect import signature
+from itertools import islice
 from typing import Any
 
 TESTED = ((0, 32), (0, 33))
@@ -58,10 +59,10 @@ def no_gain(scheduler: Any, policy: str) -> str | None:
 
     if not scheduler.cache_config.enable_prefix_caching:
         return "vLLM's prefix caching is off, so an order by context gains nothing"
-    if policy == "lpm" and not Residency(scheduler).is_readable:
+    if policy in ("lpm", "reuse") and not Residency(scheduler).is_readable:
         return (
-            "this model has no KV cache of full attention, so policy lpm cannot see what is cached"
-            " and goes by age"
+            f"this model has no KV cache of full attention, so policy {policy} cannot see what is"
+            " cached and goes by age"
         )
     return None
 
@@ -83,15 +84,16 @@ def metadata_version(name: str) -> str | None:
         return None
 
 
-def check_version(_: Any) -> None:
-    """Raises MisfitError outside the tested range."""
+def untested_version() -> str | None:
+    """A sentence where vLLM's version was not tested; what fits is used all the same."""
     version = installed_version()
     first, end = TESTED
     numbers = _numbers(version or "")
-    _require(
-        numbers is not None and first <= numbers < end,
+    if numbers is not None and first <= numbers < end:
+        return None
+    return (
         f"vLLM {version or 'of unknown version'} is not among the tested versions,"
-        f" >={first[0]}.{first[1]},<{end[0]}.{end[1]}",
+        f" >={first[0]}.{first[1]},<{end[0]}.{end[1]}, but has all that the plugin uses"
     )
 
 
@@ -121,6 +123,10 @@ def check_queue(scheduler: Any) -> None:
     _require(is_stock, f"another waiting queue is in place, {type(scheduler.waiting).__name__}")
     _require(not scheduler.waiting, "requests are waiting already")
     _require(scheduler.running == [], "requests are running already")
+    prefills = list(scheduler._inflight_prefills)
+    _require(prefills == [], "prompts are being computed already")
+    seats = scheduler.max_num_running_reqs
+    _require(isinstance(seats, int) and seats > 0, f"vLLM runs at most {seats!r} requests")
 
 
 def check_cache(scheduler: Any) -> None:
@@ -137,6 +143,11 @@ def check_cache(scheduler: Any) -> None:
         _require(lookup(b"no such block", [0]) is None, "vLLM's get_cached_block finds anything")
     managers = manager.coordinator.single_type_managers if groups else ()
     sizes = [scheduler.hash_block_size, *(each.block_size for each in managers)]
+    blocks = manager.block_pool.num_gpu_blocks
+    _require(isinstance(blocks, int), f"vLLM's KV cache counts {blocks!r} blocks")
+    free = list(islice(manager.block_pool.free_block_queue.iter_blocks_after(None), 2))
+    _require(bool(free), "vLLM's KV cache tells no free blocks")
+    _require(all(each.block_hash is None for each in free), "unused blocks of vLLM have hashes")
     is_size = all(isinstance(size, int) and size > 0 for size in sizes)
     _require(is_size, f"vLLM's block sizes are {sizes}")
 
@@ -181,7 +192,6 @@ def _lead_through(queue: Any, request: Any) -> None:
 
 
 CHECKS: tuple[Callable[[Any], None], ...] = (
-    check_version,
     check_queue,
     check_cache,
     check_request,

@@ -9,7 +9,7 @@ from importlib import import_module
 from typing import Any
 
 from scheduler_plugin.engine_view import Nobody, Watcher
-from scheduler_plugin.guard import misfit_of, no_gain
+from scheduler_plugin.guard import misfit_of, no_gain, untested_version
 from scheduler_plugin.settings import OrderSettings
 
 # No vLLM import here: what has moved in a new vLLM must end in its own order, not in a crash.
@@ -97,9 +97,9 @@ def _say_what_is_on(scheduler: Any, settings: OrderSettings) -> None:
     stock = type(scheduler).__bases__[1].__name__
     shown = ", ".join(f"{name} {_shown(value)}" for name, value in asdict(settings).items())
     LOGGER.info("the context scheduler is on, within vLLM's %s: %s", stock, shown)
-    reason = no_gain(scheduler, settings.policy)
-    if reason is not None:
-        LOGGER.warning("the context scheduler: %s", reason)
+    for warning in (untested_version(), no_gain(scheduler, settings.policy)):
+        if warning is not None:
+            LOGGER.warning("the context scheduler: %s", warning)
 
 
 def _shown(value: object) -> str:

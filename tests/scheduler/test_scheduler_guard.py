@@ -12,6 +12,7 @@ pytest.importorskip("vllm")
 from engine_shape import EngineShape, build_scheduler, settings
 from vllm.v1.core import block_pool
 from vllm.v1.core.kv_cache_manager import KVCacheManager
+from vllm.v1.core.kv_cache_utils import FreeKVCacheBlockQueue
 from vllm.v1.core.sched import request_queue
 from vllm.v1.core.sched.async_scheduler import AsyncScheduler
 from vllm.v1.core.sched.request_queue import FCFSRequestQueue, RequestQueue
@@ -136,8 +137,18 @@ def no_session(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Request, "__init__", without)
 
 
-def untested(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(guard, "TESTED", ((0, 33), (0, 34)))
+def no_free_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delattr(FreeKVCacheBlockQueue, "iter_blocks_after")
+
+
+def no_prefills(monkeypatch: pytest.MonkeyPatch) -> None:
+    build = Scheduler.__init__
+
+    def without(self: Any, *args: Any, **kwargs: Any) -> None:
+        build(self, *args, **kwargs)
+        del self._inflight_prefills
+
+    monkeypatch.setattr(Scheduler, "__init__", without)
 
 
 CHANGES: list[tuple[Callable[[pytest.MonkeyPatch], None], str]] = [
@@ -148,7 +159,8 @@ CHANGES: list[tuple[Callable[[pytest.MonkeyPatch], None], str]] = [
     (no_usage, "usage"),
     (new_state, "new are ['WAITING_FOR_GODOT']"),
     (no_session, "session_id"),
-    (untested, "is not among the tested versions, >=0.33,<0.34"),
+    (no_free_blocks, "iter_blocks_after"),
+    (no_prefills, "_inflight_prefills"),
 ]
 
 
@@ -179,6 +191,16 @@ def test_strict_refuses_in_one_sentence(
     assert "\n" not in str(refusal.value)
 
 
+@pytest.mark.parametrize("shape", [PLUGIN, STRICT])
+def test_a_newer_vllm_that_fits_is_used_with_a_warning(
+    shape: EngineShape, monkeypatch: pytest.MonkeyPatch, log: Any
+) -> None:
+    monkeypatch.setattr(guard, "TESTED", ((0, 30), (0, 31)))
+    assert isinstance(build_scheduler(shape).waiting, SafeQueue)
+    (warning,) = log.said(logging.WARNING)
+    assert "is not among the tested versions, >=0.30,<0.31, but has all" in warning
+
+
 def test_a_queue_of_somebody_else_is_left_alone() -> None:
     class Theirs(FCFSRequestQueue):
         pass
@@ -193,6 +215,7 @@ def test_it_warns_where_order_gains_nothing() -> None:
     assert guard.no_gain(scheduler, "lpm") is None
     scheduler.kv_cache_manager.coordinator.single_type_managers = ()
     assert "policy lpm cannot see" in str(guard.no_gain(scheduler, "lpm"))
+    assert "policy reuse cannot see" in str(guard.no_gain(scheduler, "reuse"))
     assert guard.no_gain(scheduler, "prefix-group") is None
     scheduler.cache_config = SimpleNamespace(enable_prefix_caching=False)
     assert "prefix caching is off" in str(guard.no_gain(scheduler, "prefix-group"))
