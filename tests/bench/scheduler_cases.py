@@ -18,12 +18,12 @@ class Arm:
 
 
 STOCK_ARM = Arm("stock", STOCK)
+REUSE = Arm("reuse", "reuse")
 LPM = Arm("lpm", "lpm")
 LPM_UNLABELLED = Arm("lpm, no labels", "lpm", labelled=False)
-PREFIX_GROUP = Arm("prefix-group", "prefix-group")
 STANDARD = Batch()
-ALL_ARMS = (STOCK_ARM, LPM, LPM_UNLABELLED, PREFIX_GROUP)
-TWO_ARMS = (STOCK_ARM, LPM)
+ALL_ARMS = (STOCK_ARM, REUSE, LPM, LPM_UNLABELLED)
+TWO_ARMS = (STOCK_ARM, REUSE)
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,7 +17,7 @@ from scheduler_rows import (
 )
 
 STOCK = STOCK_ARM.name
-DEFAULT = "lpm"
+DEFAULT = "reuse"
 VIRTUAL_BATCH = "6 x 6"
 TOTAL_RATIOS = {20: 0.40, 40: 0.50, 80: 0.85, 158: 1.02}
 MEAN_RATIOS = {0.95: 0.75, 1.5: 0.25}

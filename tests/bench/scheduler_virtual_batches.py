@@ -15,6 +15,7 @@ from virtual_load import Mix, family, shuffled, unlabelled
 CACHE_BLOCKS = (20, 40, 80, 158)
 POLICIES: dict[str, dict[str, Any] | None] = {
     "stock": None,
+    "reuse": {"policy": "reuse"},
     "prefix-group": {"policy": "prefix-group"},
     "lpm": {"policy": "lpm"},
     "lpm, no labels": {"policy": "lpm", "key": "prefix"},

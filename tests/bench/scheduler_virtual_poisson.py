@@ -43,12 +43,16 @@ def capacity(mix: Mix, count: int = REQUESTS, weights: Sequence[float] | None = 
 def over_bound(ledger: Ledger, plugin: dict[str, Any] | None) -> int:
     """How far the worst request was past its bound of overtakes, which is 0 without a plugin.
 
-    The bound is max_overtakes + quantum x (older waiting contexts + 1).
+    The bound is max_overtakes + quantum x (older waiting contexts + 1); of policy reuse
+    max_overtakes, or the most that waited at once if these were more.
     """
     overtakes = ledger.overtakes()
     if plugin is None:
         return max(overtakes.values())
     chosen = OrderSettings(**plugin)
+    if chosen.policy == "reuse":
+        most_waiting = max(ledger.waiting_ahead.values()) + 1
+        return max(overtakes.values()) - max(chosen.max_overtakes, most_waiting)
     return max(
         count - chosen.max_overtakes - chosen.quantum * (ledger.contexts_ahead[name] + 1)
         for name, count in overtakes.items()

@@ -154,7 +154,7 @@ def test_what_was_not_measured_is_not_met() -> None:
 
 
 def test_latency_is_that_of_the_default_policy_at_that_load() -> None:
-    row = VirtualPoissonRow("lpm", 1.5, 2.0, 4.0, 0.2, 0.9, 1000.0, 10, -5)
+    row = VirtualPoissonRow("reuse", 1.5, 2.0, 4.0, 0.2, 0.9, 1000.0, 10, -5)
     rows = Rows(poisson=(row, replace(row, policy="prefix-group", mean_ratio=0.9, over_bound=1)))
     assert found(rows, "mean latency / stock, Poisson at 1.5x").measured == 0.2
     assert found(rows, "mean latency / stock, Poisson at 0.95x").measured is None

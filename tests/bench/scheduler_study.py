@@ -1,0 +1,263 @@
+"""Orders of admission in random cases, on vLLM's scheduler object with a virtual clock.
+
+    python tests/bench/scheduler_study.py [--seeds 92] [--out DIR]
+
+Deterministic: a case is made of its family and its seed. The policy was chosen on the lower half
+of the seeds; musts and tables are of the upper half, which nothing was fitted to. Writes cases.csv
+and, of a whole study, docs/measurements/scheduler-study.md with its picture. Exit code 1 when a
+must is missed.
+"""
+
+import argparse
+import csv
+import logging
+import math
+import sys
+from collections.abc import Callable, Iterable, Sequence
+from concurrent.futures import ProcessPoolExecutor
+from dataclasses import asdict, dataclass, fields, replace
+from functools import cache
+from pathlib import Path
+from statistics import fmean
+
+sys.path.append(str(Path(__file__).parents[1] / "scheduler"))
+
+from engine_shape import settings
+from run_folder import new_folder
+from scheduler_markdown import table
+from scheduler_study_baselines import DfsWeightQueue, LpmQueue, QueueEngine
+from scheduler_study_cases import FAMILIES, StudyCase, study_case
+from virtual_engine import VirtualEngine
+
+STOCK, OURS, SGLANG = "stock", "reuse", "SGLang's lpm"
+SEEDS = 92
+METRICS = ("tokens", "mean_s", "p99_s")
+WORSE, MUCH_WORSE = 1.03, 1.25
+DOCS = Path(__file__).parents[2] / "docs"
+PAGE = DOCS / "measurements" / "scheduler-study.md"
+PICTURE = DOCS / "images" / "scheduler-study.svg"
+
+ENGINES: dict[str, Callable[[StudyCase], VirtualEngine]] = {
+    STOCK: lambda case: VirtualEngine(case.shape),
+    OURS: lambda case: VirtualEngine(replace(case.shape, plugin=settings())),
+    SGLANG: lambda case: QueueEngine(LpmQueue, case.shape),
+    "SGLang's dfs-weight": lambda case: QueueEngine(DfsWeightQueue, case.shape),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class StudyRow:
+    """What one order did in one case; `same_order` is against stock."""
+
+    family: str
+    seed: int
+    fits: bool
+    order: str
+    tokens: int
+    mean_s: float
+    p99_s: float
+    same_order: bool
+
+
+@dataclass(frozen=True, slots=True)
+class StudyMust:
+    """`found` must not be above `most`."""
+
+    measure: str
+    most: float
+    found: float
+    is_share: bool = False
+
+    @property
+    def cells(self) -> tuple[str, ...]:
+        """Of the table of musts."""
+        most, found = (
+            f"{value:.1%}" if self.is_share else f"{value:.3f}" for value in (self.most, self.found)
+        )
+        return self.measure, most, found, "met" if self.is_met else "**missed**"
+
+    @property
+    def is_met(self) -> bool:
+        """Whether it holds."""
+        return self.found <= self.most
+
+
+def run_case(family: str, seed: int) -> list[StudyRow]:
+    """All orders on the case of that family and seed, stock first."""
+    logging.disable(logging.WARNING)
+    case = study_case(family, seed)
+    asks = case.asks(_rate(family, seed))
+    rows: list[StudyRow] = []
+    first: Sequence[str] = ()
+    for order, make in ENGINES.items():
+        ledger = make(case).run(asks)
+        first = first or ledger.order
+        latencies = sorted(ledger.latencies_s().values())
+        assert len(latencies) == len(asks)
+        rows.append(
+            StudyRow(
+                family=family,
+                seed=seed,
+                fits=case.fits,
+                order=order,
+                tokens=ledger.computed_tokens + ledger.replayed_tokens,
+                mean_s=fmean(latencies),
+                p99_s=latencies[math.ceil(0.99 * len(latencies)) - 1],
+                same_order=ledger.order == first,
+            )
+        )
+    return rows
+
+
+@cache
+def _rate(family: str, seed: int) -> float | None:
+    """Arrivals a second: a share of what stock completes when all wait at once; None at once."""
+    case = study_case(family, seed)
+    if case.load is None:
+        return None
+    engine = VirtualEngine(case.shape)
+    engine.run(case.asks(None))
+    return case.load * len(case.prompts) / engine.now_s
+
+
+def ratios(rows: Iterable[StudyRow], order: str, against: str, metric: str) -> list[float]:
+    """Of one order to another, case by case."""
+    found: dict[tuple[str, int], dict[str, float]] = {}
+    for row in rows:
+        found.setdefault((row.family, row.seed), {})[row.order] = getattr(row, metric)
+    return [values[order] / values[against] for values in found.values()]
+
+
+def geometric_mean(values: Sequence[float]) -> float:
+    """Of positive values."""
+    return math.exp(fmean(map(math.log, values)))
+
+
+def share_above(values: Sequence[float], limit: float) -> float:
+    """How many of them are above, 0 to 1."""
+    return fmean(value > limit for value in values)
+
+
+def study_musts(rows: Sequence[StudyRow]) -> list[StudyMust]:
+    """Against stock and, metric by metric, against SGLang's longest prefix match."""
+    limits = {"tokens": (0.83, 0.01), "mean_s": (0.86, 0.03), "p99_s": (0.93, 0.08)}
+    musts = []
+    for metric, (most, worse) in limits.items():
+        values = ratios(rows, OURS, STOCK, metric)
+        musts.append(StudyMust(f"{metric} / stock, geometric mean", most, geometric_mean(values)))
+        found = share_above(values, WORSE)
+        musts.append(StudyMust(f"{metric}: worse than stock by > 3 % in", worse, found, True))
+    much = share_above(ratios(rows, OURS, STOCK, "p99_s"), MUCH_WORSE)
+    musts.append(StudyMust("p99_s: worse than stock by > 25 % in", 0.01, much, True))
+    other = [row.same_order for row in rows if row.fits and row.order == OURS]
+    musts.append(StudyMust("all fits: another order than stock in", 0.0, 1 - fmean(other), True))
+    for metric in METRICS:
+        found = share_above(ratios(rows, OURS, SGLANG, metric), WORSE)
+        musts.append(StudyMust(f"{metric}: worse than SGLang's lpm by > 3 % in", 0.03, found, True))
+    return musts
+
+
+def page(rows: Sequence[StudyRow], chosen_on: Sequence[StudyRow]) -> str:
+    """The generated page: musts, orders, families, and the other half of the seeds."""
+    seeds = [row.seed for row in rows]
+    cases = len({(row.family, row.seed) for row in rows})
+    return "\n\n".join(
+        (
+            "# The scheduler in random cases",
+            "Made by `make bench-scheduler`, from nothing but seeds: "
+            f"{cases} cases of {len(FAMILIES)} families, seeds {min(seeds)} to {max(seeds)}. Each"
+            " is run by vLLM's own scheduler object on a virtual clock, once in each order. The"
+            " policy was chosen on other seeds, whose figures stand at the end.",
+            f"![Ratio to stock of each case, sorted](../images/{PICTURE.name})",
+            "## Musts",
+            table(("must", "at most", "found", ""), [must.cells for must in study_musts(rows)]),
+            "## Orders, against vLLM's own",
+            _orders(rows),
+            "## Families, policy `reuse` against vLLM's own",
+            _families(rows),
+            "## The seeds that the policy was chosen on",
+            _orders(chosen_on),
+        )
+    )
+
+
+def _orders(rows: Sequence[StudyRow]) -> str:
+    head = ("order", *(f"{m}{what}" for m in METRICS for what in ("", ", > 3 % worse")))
+    lines = []
+    for order in ENGINES:
+        if order != STOCK:
+            lines.append((order, *_cells([ratios(rows, order, STOCK, m) for m in METRICS])))
+    return table(head, lines)
+
+
+def _families(rows: Sequence[StudyRow]) -> str:
+    head = ("family", *(f"{m}{what}" for m in METRICS for what in ("", ", > 3 % worse")))
+    lines = []
+    for family in FAMILIES:
+        own = [row for row in rows if row.family == family]
+        lines.append((family, *_cells([ratios(own, OURS, STOCK, m) for m in METRICS])))
+    return table(head, lines)
+
+
+def _cells(columns: Iterable[Sequence[float]]) -> list[str]:
+    return [
+        text
+        for values in columns
+        for text in (f"{geometric_mean(values):.3f}", f"{share_above(values, WORSE):.1%}")
+    ]
+
+
+def draw(rows: Sequence[StudyRow], file: Path) -> None:
+    """The ratio to stock of each case, sorted, for the three metrics."""
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(7.5, 3.2), layout="constrained")
+    axes = figure.subplots()
+    for metric, colour in zip(METRICS, ("#1f77b4", "#2ca02c", "#d62728"), strict=True):
+        values = sorted(ratios(rows, OURS, STOCK, metric))
+        shares = [(n + 0.5) / len(values) for n in range(len(values))]
+        axes.plot(shares, values, label=metric.replace("_", " in "), color=colour)
+    axes.axhline(1.0, color="black", linewidth=0.8)
+    axes.set_yscale("log")
+    axes.set_yticks([0.1, 0.2, 0.5, 1.0], ["0.1", "0.2", "0.5", "1"])
+    axes.set_xlabel("share of cases")
+    axes.set_ylabel("of vLLM's own order")
+    axes.legend(loc="lower right")
+    figure.savefig(file, metadata={"Date": None})
+
+
+def measure(seeds: int) -> list[StudyRow]:
+    """All families and seeds, on all cores."""
+    cases = [(family, seed) for seed in range(seeds) for family in FAMILIES]
+    with ProcessPoolExecutor() as pool:
+        found = pool.map(run_case, *zip(*cases, strict=True), chunksize=8)
+        return [row for rows in found for row in rows]
+
+
+def write_csv(rows: Sequence[StudyRow], file: Path) -> None:
+    """One line a case and order."""
+    with file.open("w", newline="", encoding="utf-8") as out:
+        writer = csv.DictWriter(out, [field.name for field in fields(StudyRow)])
+        writer.writeheader()
+        writer.writerows(map(asdict, rows))
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser.add_argument("--seeds", type=int, default=SEEDS, help="so many of each family")
+    parser.add_argument("--out", type=Path, help="folder for cases.csv")
+    parsed = parser.parse_args()
+    out = new_folder(parsed.out, "bench-scheduler-study", "")
+    rows = measure(parsed.seeds)
+    write_csv(rows, out / "cases.csv")
+    reported = [row for row in rows if row.seed >= parsed.seeds // 2]
+    text = page(reported, [row for row in rows if row.seed < parsed.seeds // 2])
+    sys.stdout.write(f"{text}\n\nwritten to {out}\n")
+    if parsed.seeds == SEEDS:
+        PAGE.write_text(f"{text}\n", encoding="utf-8")
+        draw(reported, PICTURE)
+    return 0 if all(must.is_met for must in study_musts(reported)) else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())
