@@ -61,7 +61,9 @@ class LiveView:
             "names": {str(number): name for number, name in marks.names.items()},
             "batch_size": ready.options.batching.size if ready and ready.batched else None,
             "contexts": self._recent_table(),
-            "server": "silent" if sampler is None else sampler.server_state,
+            "engine_note": None if sampler is None else sampler.engine_note,
+            "engine_age_s": None if sampler is None else sampler.engine_age_s,
+            "about": self._about(),
             "warnings": self._warnings(),
             "slo": str(ready.options.slo) if ready and ready.options.slo else None,
             "max_lag_ms": ready.options.max_lag_ms if ready is not None else None,
@@ -136,6 +138,24 @@ class LiveView:
             ]
             for name, figures in self.contexts.rows(SHOWN_CONTEXTS)
         ]
+
+    def _about(self) -> list[tuple[str, str]]:
+        """Whom the swarm loads, as names and values."""
+        run = self._run
+        if run is None:
+            return []
+        facts, target = run.preparation.facts, run.supervisor.facts
+        tokens = run.supervisor.cache_tokens
+        size = "size not known" if tokens is None else f"{tokens:,} tokens"
+        state = run.preparation.cache_state
+        told = {
+            "Target": target.get("name"),
+            "Host": run.plan.url,
+            "Model": run.plan.model,
+            "Engine": f"vLLM {facts.version}" if facts.is_vllm else None,
+            "KV cache": size if state == "unknown" else f"{size}, {state} at the start",
+        }
+        return [(name, value) for name, value in told.items() if value]
 
     def _warnings(self) -> list[str]:
         run, said = self._run, list[str]()

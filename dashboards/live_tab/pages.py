@@ -37,18 +37,45 @@ class Downloads:
         """A table: `requests`, `batches`, `server_metrics`, `client_metrics` or `contexts`."""
         if name not in DOWNLOADS:
             return _refusal(f"there is no table {name[:40]!r}: take one of {', '.join(DOWNLOADS)}")
-        run = self._view.leader.run
-        if run is None:
-            return _refusal("no swarm has run yet: start one, then download its tables")
+        missing = self._missing(name)
+        if missing:
+            return _refusal(missing)
         if name == "contexts":
             return _attachment(iter([self._contexts()]), "contexts.csv")
-        if run.directory is None:
-            return _refusal("this swarm keeps no files: start Locust with --out DIR")
-        path = run.directory.path / f"{name}.csv"
-        run.ledger.flush()
-        if not path.exists():
-            return _refusal(f"this swarm has no {name}.csv: its users send no batches")
+        path = self._path(name)
         return _attachment(_content(path, path.stat().st_size), f"{path.parent.name}_{path.name}")
+
+    def empty(self) -> dict[str, str]:
+        """Why each table has nothing to give, by name; empty where it has something."""
+        return {name: self._missing(name) or self._has_no_rows(name) for name in DOWNLOADS}
+
+    def _missing(self, name: str) -> str:
+        run = self._view.leader.run
+        if run is None:
+            return "no swarm has run yet: start one, then download its tables"
+        if name == "contexts":
+            return ""
+        if run.directory is None:
+            return "this swarm keeps no files: start Locust with --out DIR"
+        run.ledger.flush()
+        if not self._path(name).exists():
+            return f"this swarm has no {name}.csv: its users send no batches"
+        return ""
+
+    def _has_no_rows(self, name: str) -> str:
+        if name == "contexts":
+            has_rows = bool(self._view.all_contexts().rows(1))
+        else:
+            with self._path(name).open("rb") as file:
+                has_rows = bool(file.readline() and file.read(1))
+        return "" if has_rows else "no rows yet"
+
+    def _path(self, name: str) -> Path:
+        run = self._view.leader.run
+        assert run is not None
+        assert run.directory is not None  # asked for after `_missing`
+        path: Path = run.directory.path / f"{name}.csv"
+        return path
 
     def _contexts(self) -> str:
         table = self._view.all_contexts()
@@ -108,6 +135,7 @@ class Pages:
         self._route(routes, "/live", self._live)
         self._route(routes, "/static/<name>", self._file)
         self._route(routes, "/csv/<name>.csv", self._downloads.csv)
+        self._route(routes, "/tables", self._tables)
         web_ui.app.register_blueprint(routes)
 
     def _route(self, routes: Blueprint, rule: str, view: Callable[..., Response]) -> None:
@@ -121,12 +149,20 @@ class Pages:
             known = {name: _whole(name, request.args.get(name, "0")) for name in names}
         except ValueError as error:
             return Response(f"{error}\n", 400, mimetype="text/plain")
-        answer = orjson.dumps(self._view.answer(**known))
-        return Response(answer, mimetype="application/json", headers={"Cache-Control": "no-store"})
+        return _json(self._view.answer(**known))
+
+    def _tables(self) -> Response:
+        """As JSON: why each table has nothing to give; an empty text where it has something"""
+        return _json(self._downloads.empty())
 
     def _file(self, name: str) -> Response:
         """The tab's script and style."""
         return send_from_directory(_STATIC, name, max_age=0)
+
+
+def _json(answer: dict[str, Any]) -> Response:
+    headers = {"Cache-Control": "no-store"}
+    return Response(orjson.dumps(answer), mimetype="application/json", headers=headers)
 
 
 def _whole(name: str, text: str) -> int:

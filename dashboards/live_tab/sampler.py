@@ -1,14 +1,17 @@
 """One row of figures each second, from what a run counts anyway."""
 
+import math
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from itertools import pairwise
+from operator import attrgetter
 from typing import TYPE_CHECKING, Any
 
 from dashboards.live_tab.series import Figures
 from loadgen.stats.metrics import CATALOG, figure_of
 from loadgen.stats.self_watch import ClientSample
-from loadgen.stats.server_counters import server_figures
+from loadgen.stats.server_counters import ENGINE_FIGURES, server_figures
 from loadgen.stats.server_metrics import ServerSample
 from loadgen.stats.sketch import Sketch, bucket_middle
 from loadgen.stats.tally import Tally
@@ -16,6 +19,11 @@ from loadgen.stats.tally import Tally
 WINDOW_S = 5
 METRICS = ("ttft_ms", "itl_ms")
 QUANTILES = (0.5, 0.95, 0.99)
+NEWS_S = 2.5
+"""An engine is asked each second: two answers that tell nothing new are one late step of it."""
+
+_told = attrgetter(*ENGINE_FIGURES)
+_counted = attrgetter("prompt_tokens", "generation_tokens", "request_success")
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,6 +100,8 @@ class Sampler:
     def __init__(self, run: "SwarmRun") -> None:
         self.saturated = ""
         """Why the client cannot be trusted; empty while it can."""
+        self.engine_age_s: int | None = None
+        """How long ago the engine last told anything new, where that is not now."""
         self._run = run
         self._window = Window()
         self._clients: list[ClientSample] = []
@@ -119,18 +129,29 @@ class Sampler:
         )
 
     @property
-    def server_state(self) -> str:
-        """`metrics`, or why there are no figures of the engine: `silent` or `none`."""
-        recent = self._run.server.recent
-        if not recent or not recent[-1].reachable:
-            return "silent"
-        return "none" if recent[-1].prompt_tokens is None else "metrics"
+    def engine_note(self) -> str | None:
+        """Why there are no figures of the engine; None where there are some."""
+        server = self._run.server
+        if server.whole.told:
+            return None
+        if not self._run.preparation.facts.has_metrics:
+            return "The host has no /metrics: it tells nothing of its cache and queue."
+        if not server.recent or not server.recent[-1].reachable:
+            return "The host's /metrics does not answer."
+        return "The host's /metrics tells nothing of cache and queue under a name that we know."
 
     def _cache(self) -> Figures:
-        """Of the engine: hit rates of the last seconds, and what it holds at this moment."""
+        """Of the engine: hit rates of the last seconds, and what it holds at this moment.
+
+        An engine in a long step, or too busy to answer, shows what it held before: that is not of
+        this moment, and would look like a stall.
+        """
         samples = [*self._run.server.recent][-WINDOW_S - 1 :] or [ServerSample(0.0)]
-        first, last = samples[0], samples[-1]
-        gained = server_figures(first, last)
+        gained = server_figures(samples[0], samples[-1])
+        news = last_news(self._run.server.recent)
+        age_s = self._run.now_s - news.at_s
+        self.engine_age_s = round(age_s) if NEWS_S < age_s < math.inf else None
+        last = news if age_s <= NEWS_S else ServerSample(0.0)
         return (
             gained["hit_rate"],
             gained["external_hit_rate"],
@@ -150,6 +171,18 @@ class Sampler:
             max((each.loop_lag_p99_ms for each in self._clients), default=None),
             max((ms for ms in late if ms is not None), default=None),
         )
+
+
+def last_news(samples: Iterable[ServerSample]) -> ServerSample:
+    """The last sample in which the engine told anything that the one before did not; -inf is its
+    time where there is none. Without counters all may well stay as it is: then any sample is news.
+    """
+    telling = [each for each in samples if any(value is not None for value in _told(each))]
+    if telling and all(value is None for value in _counted(telling[-1])):
+        return telling[-1]
+    pairs = pairwise(reversed(telling))
+    never = ServerSample(-math.inf)
+    return next((last for last, before in pairs if _told(last) != _told(before)), never)
 
 
 def _rounded(value: float | bool | None) -> float | None:

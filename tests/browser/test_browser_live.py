@@ -20,12 +20,18 @@ LINES = {
     "Inter-token latency": {"p50", "p95", "p99"},
     "Requests": {"served", "failed"},
     "Output tokens": {"tokens"},
+    "Users": {"users"},
     "Prompt tokens from cache": {"as the replies tell"},
     "Lag of the load generator": {"event loop, p99"},
 }
 """Of a host without /metrics that tells cached tokens."""
 TABLES = ("requests", "server metrics", "client metrics", "per-context")
-HOSTILE = ('<img src=x onerror="window.broken=1">', "=cmd()", "<b>bold</b>&amp;", "plain")
+HOSTILE = (
+    '<img src=x onerror="window.broken=1">',
+    "=cmd()",
+    "<b>bold</b>&amp;",
+    "Transformer architecture",
+)
 
 
 class LiveTab:
@@ -79,7 +85,7 @@ class LiveTab:
 
 
 async def test_a_swarm_is_seen_while_it_runs_after_it_and_until_the_next(
-    swarm: SwarmPage, ui: UiProcess, tmp_path: Path
+    swarm: SwarmPage, host: OpenAiHost, ui: UiProcess, tmp_path: Path
 ) -> None:
     page, tab = swarm.page, LiveTab(swarm.page)
     early = await page.request.get(f"{ui.url}/kvswarm/csv/requests.csv")
@@ -90,7 +96,7 @@ async def test_a_swarm_is_seen_while_it_runs_after_it_and_until_the_next(
         drawn = tab.chart(chart).locator(".kv-line")
         await expect(drawn).to_have_count(len(lines))
         assert (await tab.lines(chart)).keys() == lines
-    await expect(tab.chart("KV cache in use")).to_contain_text("no /metrics of vLLM")
+    await expect(tab.chart("KV cache in use")).to_contain_text("no /metrics: it tells nothing")
     await expect(tab.marks).to_have_count(5)
     await expect(tab.rows).to_have_count(5)
     # A slow machine may make the client late, which the tab then says.
@@ -102,7 +108,10 @@ async def test_a_swarm_is_seen_while_it_runs_after_it_and_until_the_next(
     assert len({colour for colour, _ in contexts.values()}) == 5
     points = (await tab.lines("Requests"))["served"]
     await page.request.post(f"{ui.url}/swarm", form={"user_count": "2", "spawn_rate": "2"})
+    await check_pointer(tab)
     await page.wait_for_function(MORE_POINTS, arg=points)
+    for fact in (f"Host\n{host.url}", "Model\ndemo", "KV cache\nsize not known"):
+        await expect(tab.area.locator(".kv-about")).to_contain_text(fact, use_inner_text=True)
     await check_themes(tab)
 
     await page.get_by_role("button", name="Reset").click()
@@ -116,6 +125,9 @@ async def test_a_swarm_is_seen_while_it_runs_after_it_and_until_the_next(
     assert len(tables["client metrics"]) > 2
     assert len(tables["server metrics"]) > 2
     assert sum(int(row["requests"]) for row in tables["per-context"]) == marks
+    batches = page.get_by_text("Download kvswarm batches CSV")
+    await expect(batches).to_contain_text("send no batches")
+    assert await batches.get_attribute("href") is None
 
     await swarm.new_form()
     await swarm.start(users=1, contexts=2, slo="ttft_ms<=60000")
@@ -134,6 +146,25 @@ async def settled(tab: LiveTab) -> int:
             if marks and marks == sum(int(row[1]) for row in await tab.table()):
                 return marks
             await asyncio.sleep(0.1)
+
+
+async def check_pointer(tab: LiveTab) -> None:
+    """Its line and the figures beside it stay where it is, and are those of the drawing below."""
+    plot = tab.chart("Requests").locator(".kv-plot")
+    box = await plot.bounding_box()
+    assert box is not None
+    x = box["x"] + box["width"] - 60
+    await tab.page.mouse.move(x, box["y"] + 40)
+    told = tab.area.locator(".kv-tip")
+    before = await told.inner_text()
+    await expect(told).not_to_have_text(before, use_inner_text=True)
+    await expect(told).to_be_visible()
+    line = await plot.locator(".kv-cursor").bounding_box()
+    assert line is not None
+    assert abs(line["x"] + line["width"] / 2 - x) < 1
+    await tab.page.mouse.move(1, 1)
+    await expect(told).to_be_hidden()
+    await expect(plot.locator(".kv-cursor")).to_have_count(0)
 
 
 async def check_themes(tab: LiveTab) -> None:
@@ -180,6 +211,7 @@ async def test_names_and_errors_of_others_are_only_text_also_with_workers(
         for name in HOSTILE:
             await expect(legend).to_contain_text(name)
         await check_sorting(tab)
+        await check_phone(tab)
         host.refusal = json.dumps({"message": HOSTILE[0]})
         failed = tab.chart("timeline").locator(".kv-failed")
         await expect(failed).to_have_attribute("d", re.compile("M"))
@@ -206,6 +238,33 @@ async def check_sorting(tab: LiveTab) -> None:
         head = tab.chart("contexts").locator("th").first
         await expect(head).to_have_attribute("aria-sort", order)
         assert [row[0] for row in await tab.table()] == names
+
+
+async def check_phone(tab: LiveTab) -> None:
+    """On a narrow page each word of a context's name stands in one line, and no column is lost."""
+    await tab.page.set_viewport_size({"width": 390, "height": 844})
+    table = tab.chart("contexts").locator("table")
+    words = await table.evaluate(WORDS)
+    assert "architecture" in words
+    assert [word for word, lines in words.items() if lines > 1] == []
+    box = await table.bounding_box()
+    assert box is not None
+    assert box["x"] + box["width"] <= 390
+    await tab.page.set_viewport_size({"width": 1280, "height": 900})
+
+
+WORDS = """table => {
+    const found = {}, range = document.createRange();
+    for (const { childNodes } of table.querySelectorAll("td .kv-key")) {
+        const text = [...childNodes].find(node => node.nodeType === Node.TEXT_NODE);
+        for (const { 0: word, index } of text.data.matchAll(/(?<!\\S)\\p{L}+(?!\\S)/gu)) {
+            range.setStart(text, index);
+            range.setEnd(text, index + word.length);
+            found[word] = new Set([...range.getClientRects()].map(({ top }) => top)).size;
+        }
+    }
+    return found;
+}"""
 
 
 async def hint_at(tab: LiveTab, path: str) -> str:

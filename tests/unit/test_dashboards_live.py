@@ -24,8 +24,9 @@ from loadgen.record import RequestRecord
 from loadgen.runs.csv_log import to_csv
 from loadgen.runs.directory import RunDirectory
 from loadgen.stats.self_watch import ClientSample
-from loadgen.stats.server_counters import ServerSample
+from loadgen.stats.server_counters import ServerCourse, ServerSample
 from loadgen.stats.tally import Tally
+from loadgen.swarm.leading.supervisor import Supervisor
 from loadgen.swarm.sending.ledger import Row, RunLedger, WorkerLedger
 
 HOSTILE = ("<img src=x onerror=alert(1)>", "=cmd()", "'=cmd()", 'a,"b')
@@ -285,11 +286,16 @@ class Site:
     def start(self) -> None:
         """A swarm starts, as the leader does it; no greenlet samples it."""
         options = SimpleNamespace(max_lag_ms=100.0, batching=None, slo=None)
+        facts = SimpleNamespace(has_metrics=True, is_vllm=True, version="0.11.0")
         self.leader.run = SimpleNamespace(
-            preparation=SimpleNamespace(options=options, batched=False),
+            preparation=SimpleNamespace(
+                options=options, batched=False, facts=facts, cache_state="unknown"
+            ),
+            plan=SimpleNamespace(url="http://127.0.0.1:8000", model="demo"),
+            supervisor=Supervisor({}, None, ()),
             directory=self.directory,
             ledger=RunLedger(self.directory, self.leader.listener),
-            server=SimpleNamespace(recent=[]),
+            server=SimpleNamespace(recent=[], whole=ServerCourse()),
             workers=None,
             host_died=False,
             now_s=0.0,
@@ -310,6 +316,7 @@ ROUTES = (
     "live",
     "static/live.js",
     "static/form.js",
+    "static/downloads.js",
     "static/live.css",
     "csv/requests.csv",
     "csv/contexts.csv",
@@ -446,6 +453,18 @@ def test_what_cannot_be_downloaded_says_why(site: Site) -> None:
     assert "--out DIR" in said("requests")
 
 
+def test_a_table_that_holds_nothing_is_named_with_the_reason(site: Site) -> None:
+    def reasons() -> dict[str, str]:
+        return dict(site.client().get("/kvswarm/tables").json or {})
+
+    assert set(reasons().values()) == {"no swarm has run yet: start one, then download its tables"}
+    site.start()
+    assert "send no batches" in reasons().pop("batches")
+    assert set(reasons().values()) - {reasons()["batches"]} == {"no rows yet"}
+    site.leader.run.ledger.add(rows("a", "b"))
+    assert {name for name, why in reasons().items() if not why} == {"requests", "contexts"}
+
+
 def test_tables_are_downloaded_whole_while_the_run_goes_on_and_hold_no_formula(
     site: Site, tmp_path: Path
 ) -> None:
@@ -465,35 +484,105 @@ def test_tables_are_downloaded_whole_while_the_run_goes_on_and_hold_no_formula(
     }
 
 
+def sample(second: float, tokens: int, **more: float) -> ServerSample:
+    """A busy engine that has worked on `tokens` prompt tokens until then."""
+    return ServerSample(
+        second,
+        reachable=True,
+        prompt_tokens=tokens,
+        computed_prompt_tokens=tokens // 4,
+        cached_prompt_tokens=tokens // 2,
+        external_prompt_tokens=tokens // 4,
+        **{"generation_tokens": 0, "kv_cache_usage": 0.5, "running": 2, "waiting": 7, **more},
+    )
+
+
+def watched(site: Site, *samples: ServerSample) -> None:
+    server = site.leader.run.server
+    for each in samples:
+        server.whole.add(each)
+        server.recent.append(each)
+
+
 def test_the_engine_is_told_of_or_the_reason_why_not(site: Site) -> None:
-    assert site.live()["server"] == "silent"
+    assert site.live()["engine_note"] is None
     site.start()
     site.events.test_start.fire()
-    assert site.live()["server"] == "silent"
-    samples = site.leader.run.server.recent
-    samples.append(ServerSample(0.0, reachable=True))
-    assert site.live()["server"] == "none"
-    for second in range(8):
-        samples.append(
-            ServerSample(
-                float(second),
-                reachable=True,
-                prompt_tokens=1000 * second,
-                computed_prompt_tokens=250 * second,
-                cached_prompt_tokens=500 * second,
-                external_prompt_tokens=250 * second,
-                generation_tokens=0,
-                kv_cache_usage=0.5,
-                running=2,
-                waiting=7,
-            )
-        )
+    assert "does not answer" in site.live()["engine_note"]
+    watched(site, ServerSample(0.0, reachable=True))
+    assert "under a name that we know" in site.live()["engine_note"]
+    site.leader.run.preparation.facts.has_metrics = False
+    assert "has no /metrics" in site.live()["engine_note"]
+    assert "vLLM" not in site.live()["engine_note"]
+    watched(site, *(sample(second, 1000 * second) for second in range(8)))
     site.view.series.add(site.view.sampler.take())
     answer = site.live()
-    assert answer["server"] == "metrics"
+    assert answer["engine_note"] is None
     told = dict(zip(answer["columns"], answer["rows"][-1], strict=True))
     assert (told["hit_rate"], told["external_hit_rate"]) == (0.5, 0.25)
     assert (told["kv_cache_usage"], told["running"], told["waiting"]) == (0.5, 2, 7)
+
+
+GAUGES = ("kv_cache_usage", "running", "waiting")
+UNANSWERED = (ServerSample(4.0), ServerSample(7.0))
+
+
+@pytest.mark.parametrize(
+    ("late", "now_s", "age_s"),
+    [
+        ((), 5.0, None),  # two answers in a long step of the engine tell nothing new
+        ((sample(4.0, 3000), sample(5.0, 3000)), 8.2, 5),
+        (UNANSWERED, 9.0, 6),
+        ((*UNANSWERED, sample(8.0, 3001)), 9.0, None),
+    ],
+)
+def test_what_an_engine_held_some_time_ago_is_no_stall_of_this_moment(
+    site: Site, late: tuple[ServerSample, ...], now_s: float, age_s: int | None
+) -> None:
+    site.start()
+    site.events.test_start.fire()
+    samples = [sample(second, 1000 * second) for second in range(4)]
+    watched(site, *samples, *late)
+    site.leader.run.now_s = now_s
+    row = dict(zip(COLUMNS, site.view.sampler.take(), strict=True))
+    assert [row[name] is None for name in GAUGES] == [age_s is not None] * 3
+    assert site.live()["engine_age_s"] == age_s
+
+
+def test_before_the_engine_has_begun_it_is_not_shown_as_idle(site: Site) -> None:
+    site.start()
+    site.events.test_start.fire()
+    idle = {"running": 0, "waiting": 0, "kv_cache_usage": 0}
+    watched(site, sample(0.0, 500, **idle), sample(1.0, 500, **idle))
+    assert dict(zip(COLUMNS, site.view.sampler.take(), strict=True))["running"] is None
+    watched(site, sample(2.0, 700))
+    assert dict(zip(COLUMNS, site.view.sampler.take(), strict=True))["running"] == 2
+
+
+def test_an_engine_without_counters_may_hold_the_same_for_long(site: Site) -> None:
+    site.start()
+    site.events.test_start.fire()
+    watched(site, *(ServerSample(at, reachable=True, running=3) for at in range(9)))
+    site.leader.run.now_s = 8.5
+    assert dict(zip(COLUMNS, site.view.sampler.take(), strict=True))["running"] == 3
+
+
+def test_the_page_says_what_is_loaded_and_how_large_its_cache_is(site: Site) -> None:
+    assert site.live()["about"] == []
+    site.start()
+    site.events.test_start.fire()
+    assert dict(site.live()["about"]) == {
+        "Host": "http://127.0.0.1:8000",
+        "Model": "demo",
+        "Engine": "vLLM 0.11.0",
+        "KV cache": "size not known",
+    }
+    facts = {"name": "vllm-context", "usable_tokens": 5120}
+    site.leader.run.supervisor = Supervisor(facts, None, ())
+    site.leader.run.preparation.cache_state = "cold"
+    about = dict(site.live()["about"])
+    assert about["Target"] == "vllm-context"
+    assert about["KV cache"] == "5,120 tokens, cold at the start"
 
 
 def test_a_saturated_client_and_a_dead_host_are_announced(site: Site) -> None:
@@ -522,7 +611,7 @@ STATIC = Path(pages.__file__).parent / "static"
 def test_the_script_is_small_loads_nothing_from_elsewhere_and_sets_text_only() -> None:
     files = [path.read_text(encoding="utf-8") for path in STATIC.glob("*.[jc]s*")]
     text = "\n".join(files)
-    assert len(text) < 30_000
+    assert len(text) < 32_000
     urls = set(re.findall(r"\w+://[^\"'`\s]+", text))
     assert urls == {"http://www.w3.org/2000/svg"}
     unsafe = ("innerHTML", "outerHTML", "insertAdjacentHTML", "document.write", "eval(", "import(")

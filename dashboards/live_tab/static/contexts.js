@@ -3,12 +3,12 @@ import { colourOf, el, figure, swatch } from "./elements.js";
 import { state } from "./feed.js";
 
 const TABLE = ["Context", "Requests", "Failed", "TTFT p50 (ms)", "TTFT p95 (ms)", "From cache"];
+const STORE = "kvswarm-sorted-by";
 const FIELD = [0, 2, 3, 4, 5, 6]; // of a table row: where each column's value stands
 
 export class Table {
   constructor() {
-    this.by = 1;
-    this.up = false;
+    [this.by, this.up] = JSON.parse(sessionStorage.getItem(STORE) || "[1, false]");
     this.heads = TABLE.map((title, column) => {
       const button = el("button", { type: "button" }, title);
       button.addEventListener("click", () => this.sort(column));
@@ -17,12 +17,13 @@ export class Table {
     this.body = el("tbody");
     this.node = el("figure", { class: "kv-chart kv-wide", "data-chart": "contexts" },
       el("figcaption", {}, "Contexts"),
-      el("table", {}, el("thead", {}, el("tr", {}, ...this.heads)), this.body));
+      el("table", { "aria-label": "Contexts" }, el("thead", {}, el("tr", {}, ...this.heads)), this.body));
   }
 
   sort(column) {
     this.up = this.by === column ? !this.up : column === 0;
     this.by = column;
+    sessionStorage.setItem(STORE, JSON.stringify([this.by, this.up]));
     this.draw();
   }
 

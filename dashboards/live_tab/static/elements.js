@@ -55,7 +55,8 @@ export function showTip(event, lines) {
   tip.style.background = getComputedStyle(document.body).backgroundColor;
   const right = event.clientX + 14 + tip.offsetWidth > window.innerWidth;
   tip.style.left = `${right ? event.clientX - 14 - tip.offsetWidth : event.clientX + 14}px`;
-  tip.style.top = `${event.clientY + 14}px`;
+  const low = event.clientY + 14 + tip.offsetHeight > window.innerHeight;
+  tip.style.top = `${low ? event.clientY - 14 - tip.offsetHeight : event.clientY + 14}px`;
 }
 
 export function hideTip() {

@@ -15,8 +15,8 @@ export class Timeline {
     this.node = el("figure", { class: "kv-chart kv-wide", "data-chart": "timeline" },
       el("figcaption", {}, "Requests in the order they were served", this.same),
       this.key, this.names, this.plot);
-    this.plot.addEventListener("mousemove", (event) => this.point(event));
-    this.plot.addEventListener("mouseleave", hideTip);
+    this.plot.addEventListener("mousemove", (event) => this.hold(event));
+    this.plot.addEventListener("mouseleave", () => this.hold());
   }
 
   draw() {
@@ -30,6 +30,7 @@ export class Timeline {
     this.drawNames();
     this.drawSame();
     this.drawCells();
+    if (this.held) this.hold(this.held);
   }
 
   layOut() {
@@ -119,7 +120,8 @@ export class Timeline {
   crosses() {
     return this.shown.map((mark, at) => {
       const [x, y, width] = this.place(at);
-      return mark[5] ? `M${x + 2} ${y + 6}l${width - 4} 10m0 -10l${4 - width} 10` : "";
+      const inset = Math.min(2, width / 6), wide = width - 2 * inset;
+      return mark[5] ? `M${x + inset} ${y + 6}l${wide} 10m0 -10l${-wide} 10` : "";
     }).join("");
   }
 
@@ -127,11 +129,14 @@ export class Timeline {
   place(at) {
     const [row, column] = [Math.floor(at / this.columns), at % this.columns];
     const next = column < this.columns - 1 ? this.shown[at + 1] : undefined;
-    const gap = next && next[0] === this.shown[at][0] ? 0 : 4;
+    const gap = next && next[0] === this.shown[at][0] ? 0 : Math.min(4, this.width / 4);
     return [GUTTER + column * this.width, row * ROW_HEIGHT + 1, this.width - gap];
   }
 
-  point(event) {
+  /** Tell of the box below the pointer, also once it is drawn anew. */
+  hold(event) {
+    this.held = event;
+    if (!event) return hideTip();
     const { left, top } = this.plot.getBoundingClientRect();
     const column = Math.floor((event.clientX - left - GUTTER) / this.width);
     const row = Math.floor((event.clientY - top) / ROW_HEIGHT);
