@@ -202,13 +202,6 @@ class Host:
                 "and are name and port right?"
             ) from error
 
-    async def status(self, method: str, path: str) -> int | None:
-        """The status of an optional route, None when asking failed."""
-        try:
-            return (await self.ask(method, path)).status
-        except HostError:
-            return None
-
     def quote(self, answer: HostAnswer) -> str:
         """The host's own words in an error answer, short and without our secrets."""
         return one_line(redacted(host_message(answer.body), self._secrets), 120)

@@ -17,8 +17,7 @@ MAX_LISTED_MODELS = 10
 class HostFacts:
     """A host that serves `model`; `url` has neither trailing slash nor `/v1`.
 
-    `max_model_len` is in tokens. `has_reset_route` says that the engine's prefix cache can be
-    emptied over HTTP, as in vLLM's development mode.
+    `max_model_len` is in tokens.
     """
 
     url: str
@@ -29,7 +28,6 @@ class HostFacts:
     version: str | None
     has_metrics: bool
     has_tokenize: bool
-    has_reset_route: bool
 
 
 async def probe(
@@ -43,11 +41,10 @@ async def probe(
         cards = await _model_cards(host)
         served = tuple(cards)
         chosen = _choose(host.url, served, model)
-        version, has_metrics, has_tokenize, reset_status = await asyncio.gather(
+        version, has_metrics, has_tokenize = await asyncio.gather(
             _version(host),
             _has_metrics(host),
             _has_tokenize(host, chosen),
-            host.status("GET", "/reset_prefix_cache"),
         )
         card = cards.get(chosen, {})
         is_vllm = version is not None and card.get("owned_by") == "vllm"
@@ -60,8 +57,6 @@ async def probe(
             version=version,
             has_metrics=has_metrics,
             has_tokenize=has_tokenize,
-            # The route takes POST only; asking with GET finds it without emptying the cache.
-            has_reset_route=is_vllm and reset_status == 405,
         )
 
 

@@ -28,6 +28,7 @@ KNOWN = (
     "l1_gb",
     "context_scheduler",
     "scratch_dir",
+    "routes_key",
 )
 Role = Literal["engine", "cache", "service"]
 ROLES: tuple[Role, ...] = get_args(Role)

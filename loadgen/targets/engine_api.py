@@ -2,13 +2,14 @@
 
 import asyncio
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from loadgen.client.failures import StreamFailure
 from loadgen.client.host import ControlClient, HostAnswer
 from loadgen.stats.prometheus import MetricReader, MetricSeries
+from loadgen.targets.own_routes import KEY_HEADER, KEY_VARIABLE
 from loadgen.targets.plan import ServicePlan
 
 # Small ids are single bytes in every byte-level vocabulary, so any model knows these.
@@ -16,6 +17,7 @@ PROBE_IDS = range(100, 200)
 REQUEST_TIMEOUT_S, STATUS_TIMEOUT_S = 300.0, 10.0
 RESET_TRIES, RESET_PAUSE_S = 40, 0.25
 PROOF_TRIES = 3
+NO_HEADERS: Mapping[str, str] = {}
 PROBE_TOKENS = 513  # longer than two blocks or chunks of up to 256 tokens
 
 
@@ -56,9 +58,13 @@ def fixed_prompt(tokens: int) -> list[int]:
     return [PROBE_IDS[(7 * i * i + i) % len(PROBE_IDS)] for i in range(tokens)]
 
 
-async def reset(url: str) -> bool:
-    """POST a reset route; False when the service says that it cannot now. Raises ApiError."""
-    return (await _json("POST", url)).get("success") is not False
+async def reset(url: str, key: str | None = None) -> bool:
+    """POST a reset route; False when the service says that it cannot now. Raises ApiError.
+
+    `key` is what the service was given for routes of ours (`own_routes`).
+    """
+    headers = {} if key is None else {KEY_HEADER: key}
+    return (await _json("POST", url, headers=headers)).get("success") is not False
 
 
 async def max_model_len(url: str) -> int | None:
@@ -88,8 +94,10 @@ async def metric(metrics_url: str, name: str) -> float | None:
     return sum(sample.value for sample in samples) if samples else None
 
 
-async def _json(method: str, url: str, body: object = None) -> dict[str, Any]:
-    page = await _page(method, url, body)
+async def _json(
+    method: str, url: str, body: object = None, headers: Mapping[str, str] = NO_HEADERS
+) -> dict[str, Any]:
+    page = await _page(method, url, body, headers)
     try:
         answer = json.loads(page or b"{}")
     except ValueError:
@@ -99,16 +107,24 @@ async def _json(method: str, url: str, body: object = None) -> dict[str, Any]:
     return answer
 
 
-async def _page(method: str, url: str, body: object = None) -> bytes:
-    answer = await _answer(method, url, body, REQUEST_TIMEOUT_S)
+async def _page(
+    method: str, url: str, body: object = None, headers: Mapping[str, str] = NO_HEADERS
+) -> bytes:
+    answer = await _answer(method, url, body, REQUEST_TIMEOUT_S, headers)
     if answer.status >= 300:
         raise ApiError(f"{method} {url} answered {answer.status}: {_shown(answer.body)}")
     return answer.body
 
 
-async def _answer(method: str, url: str, body: object, timeout_s: float) -> HostAnswer:
+async def _answer(
+    method: str,
+    url: str,
+    body: object,
+    timeout_s: float,
+    headers: Mapping[str, str] = NO_HEADERS,
+) -> HostAnswer:
     try:
-        async with ControlClient(url, {}, timeout_s) as service:
+        async with ControlClient(url, headers, timeout_s) as service:
             return await service.ask(method, "", body)
     except (StreamFailure, TimeoutError) as error:
         raise ApiError(f"{method} {url} failed: {error or type(error).__name__}") from error
@@ -160,7 +176,7 @@ class CacheReset:
         return False
 
     async def _reset(self, plan: ServicePlan) -> bool:
-        if plan.reset_url is None or not await reset(plan.reset_url):
+        if plan.reset_url is None or not await reset(plan.reset_url, plan.env.get(KEY_VARIABLE)):
             return False
         if plan.empty_metric is None or plan.metrics_url is None:
             return True

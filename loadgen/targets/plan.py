@@ -179,6 +179,7 @@ def _plan(
         **values,
         "host": settings.host if is_engine else LOOPBACK,
         "scratch_dir": str(scratch_dir),
+        "routes_key": secrets.token_urlsafe(24),
     }
     try:
         argv = [fill(arg, service.name, values) for part in parts for arg in part.args]

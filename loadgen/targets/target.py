@@ -18,6 +18,7 @@ from loadgen.targets.hardware import (
     require_free,
     require_packages,
 )
+from loadgen.targets.own_routes import KEY_VARIABLE
 from loadgen.targets.plan import (
     RESERVED_BLOCKS,
     KvCapacity,
@@ -139,7 +140,10 @@ class RunningTarget:
             "url": self.url,
             "model": self.model,
             "argv": {plan.name: list(plan.argv) for plan in self._group.plans},
-            "env": {plan.name: dict(plan.env) for plan in self._group.plans},
+            "env": {
+                plan.name: {name: value for name, value in plan.env.items() if name != KEY_VARIABLE}
+                for plan in self._group.plans
+            },
             "pids": self._group.pids(),
             "versions": installed_versions(),
             "block_size": cache.block_size if cache else None,

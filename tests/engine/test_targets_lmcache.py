@@ -11,6 +11,7 @@ import pytest_asyncio
 from loadgen.targets import engine_api
 from loadgen.targets.catalog import load_catalog
 from loadgen.targets.demo_model import build_model
+from loadgen.targets.own_routes import KEY_VARIABLE
 from loadgen.targets.target import RunningTarget, TargetSettings, start_target
 
 pytestmark = [pytest.mark.engine, pytest.mark.asyncio(loop_scope="module")]
@@ -43,7 +44,9 @@ async def test_cold_means_that_lmcache_is_empty_too(target: RunningTarget) -> No
     await target.make_cold()
     assert await cached_tokens(target) == 0
     # With only the engine's own cache emptied, the prompt comes back from LMCache.
-    assert await engine_api.reset(f"{target.url}/reset_prefix_cache")
+    (engine,) = (plan for plan in target._group.plans if plan.role == "engine")
+    assert engine.reset_url is not None
+    assert await engine_api.reset(engine.reset_url, engine.env[KEY_VARIABLE])
     before = await external_tokens(target)
     assert await cached_tokens(target) == 1280
     assert await external_tokens(target) - before == 1280

@@ -81,6 +81,22 @@ async def test_a_prefix_hits_until_the_target_is_made_cold(target: RunningTarget
     target.check()
 
 
+async def test_routes_that_change_the_engine_are_for_us_alone(target: RunningTarget) -> None:
+    await cached_tokens(target)
+    before = await cached_tokens(target)
+    for path in ("/reset_prefix_cache", "/collective_rpc", "/sleep", "/server_info"):
+        for method in ("GET", "POST"):
+            async with (
+                aiohttp.ClientSession() as session,
+                session.request(
+                    method, target.url + path, data="{}", headers={"Content-Type": "text/plain"}
+                ) as response,
+            ):
+                assert response.status == 403
+    assert await cached_tokens(target) == before > 0
+    assert "KVSWARM_ROUTES_KEY" not in target.facts()["env"]["vllm"]
+
+
 async def test_the_engine_counts_tokens_as_the_tokenizers_library_does(
     target: RunningTarget, model: Path
 ) -> None:

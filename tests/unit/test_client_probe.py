@@ -86,7 +86,6 @@ async def refusal(url: str, model: str | None = None, **options: Any) -> str:
 
 async def test_vllm_is_recognised_with_all_it_offers() -> None:
     host = FakeHost(models("demo")).like_vllm()
-    host.app.router.add_post("/reset_prefix_cache", host.reset)
     async with serve(host) as url:
         facts = await probe(url + "/v1/", None, {})
     assert facts == HostFacts(
@@ -98,19 +97,16 @@ async def test_vllm_is_recognised_with_all_it_offers() -> None:
         version="0.32.0",
         has_metrics=True,
         has_tokenize=True,
-        has_reset_route=True,
     )
-    assert host.resets == 0
 
 
 async def test_another_engine_offers_less() -> None:
     host = FakeHost({"data": [{"id": "m", "owned_by": "someone"}]})
     host.app.router.add_get("/v1/models", host.models)
-    host.app.router.add_post("/reset_prefix_cache", host.reset)
     async with serve(host) as url:
         facts = await probe(url, "m", {})
     assert (facts.is_vllm, facts.version, facts.max_model_len) == (False, None, None)
-    assert not any((facts.has_metrics, facts.has_tokenize, facts.has_reset_route))
+    assert not any((facts.has_metrics, facts.has_tokenize))
 
 
 async def test_an_adapter_has_the_window_of_its_base_model() -> None:
@@ -215,11 +211,11 @@ async def test_a_host_that_does_not_answer_is_refused() -> None:
 async def test_an_optional_route_that_hangs_is_missing() -> None:
     host = FakeHost(models("demo"))
     host.app.router.add_get("/v1/models", host.models)
-    for path in ("/version", "/metrics", "/reset_prefix_cache"):
+    for path in ("/version", "/metrics"):
         host.app.router.add_get(path, hang)
     async with serve(host) as url:
         facts = await probe(url, None, {}, timeout_s=0.2)
-    assert (facts.version, facts.has_metrics, facts.has_reset_route) == (None, False, False)
+    assert (facts.version, facts.has_metrics) == (None, False)
 
 
 async def test_a_refused_connection_is_said() -> None:

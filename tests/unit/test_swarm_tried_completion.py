@@ -86,7 +86,6 @@ def tried(completions: Answer, chat: Answer = streaming, as_list: bool = False) 
                 version=None,
                 has_metrics=False,
                 has_tokenize=False,
-                has_reset_route=False,
             )
             said = await try_completion(settings, facts, 4, as_list)
             assert len(bodies) == 1

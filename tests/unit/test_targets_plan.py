@@ -12,6 +12,7 @@ from loadgen.targets import context_scheduler
 from loadgen.targets.catalog import TargetSpec, load_catalog
 from loadgen.targets.context_scheduler import ContextSchedulerSettings
 from loadgen.targets.hardware import free_ports, require_free
+from loadgen.targets.own_routes import KEY_VARIABLE
 from loadgen.targets.plan import ServicePlan, plan_services, port_names, uses
 from loadgen.targets.settings import TargetSettings
 from scheduler_plugin.settings import KEYS, POLICIES, OrderSettings
@@ -138,7 +139,11 @@ def test_development_routes_are_open_on_loopback_only(model: str) -> None:
     (near,) = plan("vllm", TargetSettings(model))
     (far,) = plan("vllm", TargetSettings(model, host="0.0.0.0"))
     assert near.env["VLLM_SERVER_DEV_MODE"] == "1"
-    assert "VLLM_SERVER_DEV_MODE" not in far.env
+    assert option(near, "--middleware") == "loadgen.targets.own_routes.OwnRoutes"
+    assert len(near.env[KEY_VARIABLE]) >= 32
+    (other,) = plan("vllm", TargetSettings(model))
+    assert other.env[KEY_VARIABLE] != near.env[KEY_VARIABLE]
+    assert not {"VLLM_SERVER_DEV_MODE", KEY_VARIABLE} & far.env.keys()
     assert option(far, "--host") == "0.0.0.0"
     assert far.url.startswith("http://127.0.0.1:")
 

@@ -1,0 +1,55 @@
+"""Routes of an engine that only the kvswarm that started it may use, over ASGI."""
+
+from typing import Any
+
+import pytest
+
+from loadgen.targets.own_routes import KEY_HEADER, KEY_VARIABLE, OwnRoutes
+
+KEY = "a-key-of-ours"
+
+
+async def status(
+    monkeypatch: pytest.MonkeyPatch, path: str, kind: str = "http", **head: str
+) -> Any:
+    """The status of the answer, or what closed a websocket."""
+    sent: list[dict[str, Any]] = []
+
+    async def engine(scope: Any, receive: Any, send: Any) -> None:
+        await send({"type": "http.response.start", "status": 200})
+
+    async def send(message: dict[str, Any]) -> None:
+        sent.append(message)
+
+    monkeypatch.setenv(KEY_VARIABLE, KEY)
+    headers = [(name.encode(), value.encode()) for name, value in head.items()]
+    await OwnRoutes(engine)({"type": kind, "path": path, "headers": headers}, lambda: None, send)
+    return sent[0].get("status", sent[0].get("code"))
+
+
+@pytest.mark.parametrize(
+    "path", ["/v1/completions", "/v1/models", "/health", "/metrics", "/version", "/tokenize"]
+)
+async def test_public_routes_are_for_everybody(path: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert await status(monkeypatch, path) == 200
+
+
+@pytest.mark.parametrize(
+    "path",
+    [
+        *("/reset_prefix_cache", "/reset_mm_cache", "/sleep", "/wake_up", "/collective_rpc"),
+        *("/server_info", "/pause", "/new_route_of_a_newer_vllm", "//v1/models", "/V1/models", "/"),
+    ],
+)
+async def test_all_others_take_the_key(path: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    name = KEY_HEADER.lower()
+    assert await status(monkeypatch, path) == 403
+    assert await status(monkeypatch, path, **{name: KEY + "x"}) == 403
+    assert await status(monkeypatch, path, **{name: KEY}) == 200
+    assert await status(monkeypatch, path, "websocket") == 1008
+
+
+def test_without_a_key_the_engine_does_not_start(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv(KEY_VARIABLE, raising=False)
+    with pytest.raises(KeyError):
+        OwnRoutes(lambda *_: None)  # type: ignore[arg-type, return-value]
