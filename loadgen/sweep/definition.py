@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any, TypeAlias
 
 from loadgen.errors import UsageError
-from loadgen.runs.machine import hide_headers
+from loadgen.runs.machine import hide_headers, hide_keys
 from loadgen.targets.toml_table import TomlTable
 
 Scalar: TypeAlias = str | int | float | bool
@@ -42,6 +42,8 @@ def text_of(key: str, value: Value) -> str:
         return " ".join(text_of(key, each) for each in value)
     if isinstance(value, bool):
         return "true" if value else "false"
+    if key == "extra-body":
+        return hide_keys(str(value))
     return hide_headers([str(value)])[0] if key == "header" else str(value)
 
 

@@ -115,6 +115,25 @@ def test_header_values_are_hidden() -> None:
     assert hidden[-2:] == ["--headless", "run"]
 
 
+@pytest.mark.parametrize(
+    "body",
+    [
+        '{"api_key": "secret"}',
+        '{"nested": [{"Authorization": {"x": ["secret"]}}]}',
+        '{"a": 1, "user_password": "secret", "hf_token": "secret"}',
+        "no JSON with a secret",
+    ],
+)
+def test_keys_in_an_extra_body_are_hidden(body: str) -> None:
+    for line in (["--extra-body", body], [f"--extra-b={body}"]):
+        assert "secret" not in json.dumps(without_secrets(["kvswarm", *line]))
+
+
+def test_the_rest_of_an_extra_body_is_recorded() -> None:
+    body = '{"top_k": 1, "min_tokens": 4, "stop_token_ids": [1, 2], "chat_template_kwargs": {}}'
+    assert without_secrets(["--extra-body", body]) == ["--extra-body", body]
+
+
 def test_side_by_side_shows_a_dash_for_what_a_run_has_not(tmp_path: Path) -> None:
     (tmp_path / "summary.json").write_text(json.dumps({"requests_per_s": 12.34}))
     text = io.StringIO()

@@ -5,7 +5,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from loadgen.runs.machine import hide_headers, machine, versions, without_secrets
+from loadgen.runs.machine import hide_headers, hide_keys, machine, versions, without_secrets
 from loadgen.swarm.leading.preparation import Preparation
 from loadgen.swarm.leading.supervisor import Supervisor
 from loadgen.swarm.leading.worker_registry import WorkerRegistry
@@ -49,6 +49,8 @@ def describe_run(
     """The content of `run.json` at the start of a run."""
     options = dict(plan.options)
     options["header"] = hide_headers(ready.options.headers)
+    if options.get("extra_body"):
+        options["extra_body"] = hide_keys(options["extra_body"])
     return {
         "command_line": without_secrets(supervisor.command_line),
         "options": options,
