@@ -1,16 +1,17 @@
 """vLLM's scheduler with our waiting queue; everything else is vLLM's own."""
 
 import copy
+import inspect
 import logging
 import os
 from dataclasses import asdict
-from functools import cache
+from functools import cache, wraps
 from importlib import import_module
 from typing import Any
 
 from scheduler_plugin.engine_view import Nobody, Watcher
 from scheduler_plugin.guard import misfit_of, no_gain, untested_version
-from scheduler_plugin.settings import OrderSettings
+from scheduler_plugin.settings import OrderSettings, is_on
 
 # No vLLM import here: what has moved in a new vLLM must end in its own order, not in a crash.
 
@@ -37,12 +38,31 @@ def make_scheduler(*args: Any, **kwargs: Any) -> Any:
     return _context_class(stock_class(_vllm_config(args, kwargs)))(*args, **kwargs)
 
 
+def switch_on() -> None:
+    """What vLLM calls at its start (`vllm.general_plugins`): with CONTEXT_SCHEDULER=on the order is
+    ours where no scheduler class is named.
+
+    Raises SettingsError for another value.
+    """
+    if not is_on(os.environ):
+        return
+    from vllm.config import SchedulerConfig
+
+    original = inspect.unwrap(SchedulerConfig.get_scheduler_cls)
+
+    @wraps(original)
+    def ours(config: Any) -> Any:
+        return make_scheduler if config.scheduler_cls is None else original(config)
+
+    SchedulerConfig.get_scheduler_cls = ours
+
+
 def stock_class(config: Any) -> Any:
     """The scheduler class that vLLM uses for this configuration when none is named."""
     scheduler_config = copy.copy(config.scheduler_config)
     scheduler_config.scheduler_cls = None
     if getattr(config, "diffusion_config", None) is None:
-        return scheduler_config.get_scheduler_cls()
+        return inspect.unwrap(type(scheduler_config).get_scheduler_cls)(scheduler_config)
     kind = "DiffusionAsync" if scheduler_config.async_scheduling else "Diffusion"
     return getattr(import_module("vllm.v1.core.sched.diffusion_scheduler"), f"{kind}Scheduler")
 

@@ -18,6 +18,9 @@ SECTION = "context_scheduler"
 VARIABLE = "CONTEXT_SCHEDULER_"
 """What an environment variable begins with that holds one of our settings."""
 
+SWITCH = "CONTEXT_SCHEDULER"
+"""The environment variable that switches the plugin on without a flag."""
+
 TEXTS = frozenset({"policy", "key"})
 """Settings whose environment variable is taken as it stands; the others are read as JSON."""
 
@@ -79,6 +82,16 @@ class OrderSettings:
             raise SettingsError(
                 f"the context scheduler's setting {name} is {value}, but must be {allowed}"
             )
+
+
+def is_on(environment: Mapping[str, str]) -> bool:
+    """Whether the plugin is switched on by the environment. Raises SettingsError."""
+    told = environment.get(SWITCH, "").lower()
+    if told in ("1", "on", "true", "yes"):
+        return True
+    if told in ("", "0", "off", "false", "no"):
+        return False
+    raise SettingsError(f"{SWITCH} is {told!r}, but must be on or off")
 
 
 NAMES = tuple(field.name for field in fields(OrderSettings))

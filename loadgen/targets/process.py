@@ -155,7 +155,7 @@ def _inherited() -> dict[str, str]:
 
     What a shell holds for another server must not change a run without standing in its `run.json`.
     """
-    return {k: v for k, v in os.environ.items() if not k.startswith("CONTEXT_SCHEDULER_")}
+    return {k: v for k, v in os.environ.items() if not k.startswith("CONTEXT_SCHEDULER")}
 
 
 def _exit_words(code: int | None) -> str:

@@ -115,11 +115,12 @@ async def test_services_start_in_order_and_all_of_them_stop(start: Start, tmp_pa
 async def test_settings_of_the_plugin_come_from_options_alone(
     start: Start, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setenv("CONTEXT_SCHEDULER", "on")
     monkeypatch.setenv("CONTEXT_SCHEDULER_QUANTUM", "5")
     async with start() as target:
         environments = [process.environ() for process in processes(target)]
     assert environments
-    assert not any("CONTEXT_SCHEDULER_QUANTUM" in each for each in environments)
+    assert not any("CONTEXT_SCHEDULER" in each for each in environments)
 
 
 async def test_a_port_can_be_chosen(start: Start) -> None:
