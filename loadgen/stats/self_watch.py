@@ -197,7 +197,8 @@ class SaturationRule:
     once, in more than `spoiled_share` of its time, or sent so many requests, and at least
     `least_late`, later than `max_lag_ms`: then the percentiles above that are of its making. And
     it is when more than `late_token_share` of its tokens were read so late that their times are not
-    their own, unless that are those of a few hiccups, less than `least_late`.
+    their own, unless that are those of a few hiccups, less than `least_late`, or the lateness is on
+    average within `late_token_part` of `max_lag_ms`.
     """
 
     max_lag_ms: float = MAX_LAG_MS
@@ -207,6 +208,7 @@ class SaturationRule:
     spoiled_share: float = 0.02
     least_late: int = 10
     late_token_share: float = 0.05
+    late_token_part: float = 0.2
 
     def judge(self, samples: Iterable[ClientSample]) -> Saturation:
         """The verdict on samples, each of a process and its time, in any order."""
@@ -263,7 +265,8 @@ class _Lateness:
             yield f"sent {self.late_sends} of {self.sends} requests late by {limit_ms}"
         times = self.times
         is_lasting = times.late_looks >= rule.least_late
-        if is_lasting and times.late > rule.late_token_share * times.tokens:
+        is_much = (times.late_mean_ms or 0.0) > rule.late_token_part * rule.max_lag_ms
+        if is_lasting and is_much and times.late > rule.late_token_share * times.tokens:
             yield (
                 f"read {times.late} of {times.tokens} tokens so late, by up to"
                 f" {times.late_mean_ms:.0f} ms, that their times are not their own"

@@ -246,8 +246,8 @@ def test_serve_keeps_an_engine_until_ctrl_c(tmp_path: Path, temporary: Path) -> 
     )
     try:
         assert process.stdout is not None
-        said = [process.stdout.readline() for _ in range(2)]
-        url = said[1].partition(" at ")[2].split()[0]
+        ready = next(line for line in process.stdout if " serves " in line)
+        url = ready.partition(" at ")[2].split()[0]
         with urllib.request.urlopen(f"{url}/v1/models", timeout=10) as answer:
             assert json.load(answer)["data"][0]["max_model_len"] == 2560
         with urllib.request.urlopen(f"{url}/metrics", timeout=10) as answer:

@@ -81,6 +81,12 @@ def test_tokens_without_a_time_of_their_own_spoil_a_run(
     assert expected in verdict.reason
 
 
+@pytest.mark.parametrize(("max_lag_ms", "spoils"), [(100.0, True), (299.0, True), (301.0, False)])
+def test_a_higher_limit_is_one_for_the_times_of_tokens_too(max_lag_ms: float, spoils: bool) -> None:
+    sample = replace(seconds(1.0)[0], tokens=100, late_looks=20, late_tokens=90, late_token_ms=60.0)
+    assert SaturationRule(max_lag_ms=max_lag_ms).judge([sample]).saturated is spoils
+
+
 def test_the_verdict_names_the_process_and_the_figures() -> None:
     late, calm = seconds(250.0, 120.0, 1.0, process="2"), seconds(1.0, process="0")
     reason = SaturationRule().judge(calm + late).reason
