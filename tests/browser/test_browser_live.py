@@ -215,8 +215,7 @@ async def test_names_and_errors_of_others_are_only_text_also_with_workers(
         host.refusal = json.dumps({"message": HOSTILE[0]})
         failed = tab.chart("timeline").locator(".kv-failed")
         await expect(failed).to_have_attribute("d", re.compile("M"))
-        hint = await hint_at(tab, await failed.get_attribute("d") or "")
-        assert f"HTTP 500: {HOSTILE[0]}" in hint
+        await hint_at(tab, failed, f"HTTP 500: {HOSTILE[0]}")
         assert await page.evaluate("window.broken") is None
         assert await tab.area.locator("img, b > b, script").count() == 0
         await swarm.stop()
@@ -267,10 +266,16 @@ WORDS = """table => {
 }"""
 
 
-async def hint_at(tab: LiveTab, path: str) -> str:
-    """What is told beside the pointer, over the first cell that the path touches."""
-    (x, y) = map(float, re.findall(r"M([\d.]+) ([\d.]+)", path)[0])
-    drawing = await tab.chart("timeline").locator(".kv-timeline svg").bounding_box()
-    assert drawing is not None
-    await tab.page.mouse.move(drawing["x"] + x + 1, drawing["y"] + y + 1)
-    return await tab.area.locator(".kv-tip").inner_text()
+async def hint_at(tab: LiveTab, mark: Locator, expected: str) -> None:
+    """Point at the first cell that the mark touches until that is told; a new drawing moves it."""
+    drawing = tab.chart("timeline").locator(".kv-timeline svg")
+    async with asyncio.timeout(WAIT_S):
+        while expected not in await tab.area.locator(".kv-tip").inner_text():
+            await drawing.scroll_into_view_if_needed()
+            (x, y) = map(
+                float, re.findall(r"M([\d.]+) ([\d.]+)", await mark.get_attribute("d") or "")[0]
+            )
+            box = await drawing.bounding_box()
+            assert box is not None
+            await tab.page.mouse.move(box["x"] + x + 1, box["y"] + y + 1)
+            await asyncio.sleep(0.05)
