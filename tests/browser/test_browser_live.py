@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from openai_host import OpenAiHost
+from openai_host import TOKEN_S, OpenAiHost
 from playwright.async_api import Locator, Page, expect
 from swarm_page import WAIT_S, SwarmPage
 from ui_process import UiProcess, kvswarm_ui
@@ -108,7 +108,9 @@ async def test_a_swarm_is_seen_while_it_runs_after_it_and_until_the_next(
     assert len({colour for colour, _ in contexts.values()}) == 5
     points = (await tab.lines("Requests"))["served"]
     await page.request.post(f"{ui.url}/swarm", form={"user_count": "2", "spawn_rate": "2"})
+    host.token_s = 0.2  # a timeline that grows quickly would push the chart away below the pointer
     await check_pointer(tab)
+    host.token_s = TOKEN_S
     await page.wait_for_function(MORE_POINTS, arg=points)
     for fact in (f"Host\n{host.url}", "Model\ndemo", "KV cache\nsize not known"):
         await expect(tab.area.locator(".kv-about")).to_contain_text(fact, use_inner_text=True)
@@ -154,7 +156,7 @@ async def check_pointer(tab: LiveTab) -> None:
     box = await plot.bounding_box()
     assert box is not None
     x = box["x"] + box["width"] - 60
-    await tab.page.mouse.move(x, box["y"] + 40)
+    await tab.page.mouse.move(x, box["y"] + 70)
     told = tab.area.locator(".kv-tip")
     before = await told.inner_text()
     await expect(told).not_to_have_text(before, use_inner_text=True)
