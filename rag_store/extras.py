@@ -4,7 +4,7 @@
 """
 
 import json
-from importlib.metadata import Distribution, PackageNotFoundError, distribution
+from importlib.metadata import Distribution, distributions
 from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
@@ -12,11 +12,10 @@ from urllib.parse import unquote, urlsplit
 def install_command(extras: str) -> str:
     """`pip install` of `extras`, several with commas between: from the clone or wheel that this
     kvswarm came from where that is still there, else of the packages that they stand for."""
-    try:
-        kvswarm = distribution("kvswarm")
-    except PackageNotFoundError:
+    found = list(distributions(name="kvswarm"))  # run in a clone, also what a build left in it
+    if not found:
         return f"pip install '.[{extras}]' in a clone"
-    source = _source(kvswarm)
+    source = next(filter(None, map(_source, found)), None)
     if source is not None:
         return f"pip install '{source}[{extras}]'"
     from packaging.requirements import Requirement  # only for who lacks something
@@ -24,7 +23,7 @@ def install_command(extras: str) -> str:
     wanted = extras.split(",")
     packages = dict.fromkeys(
         f"'{each.name}{each.specifier}'"
-        for each in map(Requirement, kvswarm.requires or ())
+        for each in map(Requirement, found[0].requires or ())
         if each.marker is not None and any(each.marker.evaluate({"extra": x}) for x in wanted)
     )
     return f"pip install {' '.join(packages)}"

@@ -72,7 +72,7 @@ def test_a_pause_makes_a_run_invalid(
 def test_pauses_shorter_than_any_limit_are_told_by_the_tokens_that_waited(
     host: HostProcess, tmp_path: Path
 ) -> None:
-    long = ("-u", 4, "--output-tokens", 30, "-t", "5s")
+    long = ("-u", 4, "--output-tokens", 30, "-t", "5s", "--max-lag-ms", 100)
     ran = run_paused(host, tmp_path / "run", *long, pauses=(0.09,) * 18)
     assert ran.code == SATURATED, ran.output
     summary, described = ran.json("summary.json"), ran.json("run.json")

@@ -23,22 +23,21 @@ class Installed:
 def test_packages_are_named_where_the_source_is_gone(
     url: str | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(extras, "distribution", lambda name: Installed(url))
+    monkeypatch.setattr(extras, "distributions", lambda name: [Installed(url)])
     assert install_command("compare") == "pip install 'numpy>=2' 'scipy<2,>=1.15'"
 
 
 def test_the_clone_or_wheel_is_named_where_it_is_there(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(extras, "distribution", lambda name: Installed(tmp_path.as_uri()))
+    # A clone holds what a build left in it, which does not know where it lies.
+    both = [Installed(None), Installed(tmp_path.as_uri())]
+    monkeypatch.setattr(extras, "distributions", lambda name: both)
     assert install_command("rag,kv") == f"pip install '{tmp_path}[rag,kv]'"
 
 
 def test_a_clone_that_is_not_installed_says_where_to_type_it(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    def lacking(name: str) -> Installed:
-        raise extras.PackageNotFoundError(name)
-
-    monkeypatch.setattr(extras, "distribution", lacking)
+    monkeypatch.setattr(extras, "distributions", lambda name: [])
     assert install_command("kv") == "pip install '.[kv]' in a clone"
