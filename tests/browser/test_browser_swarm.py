@@ -207,7 +207,7 @@ async def test_one_swarm_at_a_time_and_the_page_sees_a_long_drain_end(
     await until(lambda: host.models_asked > 0)
     assert "wait for it" in await second_start(swarm, ui)
     await expect(swarm.button("Stop")).to_be_visible()
-    await until(lambda: len(host.bodies) == 2)
+    await until(lambda: host.most_in_flight == 2)
     await swarm.button("Stop").click()
     await stopping(swarm, ui)
     await expect(swarm.button("New")).to_be_visible()

@@ -1,5 +1,6 @@
 """What the client says of each reply of `replies/`."""
 
+import math
 import time
 from typing import Any
 
@@ -10,8 +11,8 @@ from loadgen.client.client import StreamingClient
 from loadgen.client.exchange import Exchange
 from loadgen.client.settings import ClientSettings
 
-# What an exchange must say: exact values, and of the error a part. `near` has times in ms, of which
-# a busy machine may make more.
+# What an exchange must say: exact values, and of the error a part. `near` has times in ms: a busy
+# machine makes more of them, so the shortest of a few tries counts.
 RIGHT: dict[str, dict[str, Any]] = {
     "usage-first-and-last": {"outcome": "ok", "tokens": 3, "near": {"tpot_ms": 30}},
     "reasoning-in-other-fields": {
@@ -38,6 +39,7 @@ RIGHT: dict[str, dict[str, Any]] = {
 }
 CHAT = {"usage-first-and-last", "reasoning-in-other-fields"}
 SLACK_MS = 25.0
+TRIES = 5
 
 
 async def ask(url: str, name: str) -> Exchange:
@@ -62,14 +64,19 @@ def told(exchange: Exchange) -> dict[str, Any]:
 
 @pytest.mark.parametrize("name", RIGHT)
 async def test_a_reply_is_told_as_what_it_is(replays: ReplayHost, name: str) -> None:
-    seen = told(await ask(replays.url_of(name), name))
     right = {"error": "", "near": {}, **RIGHT[name]}
     near, error = right.pop("near"), right.pop("error")
-    assert error in seen["error"]
-    assert bool(error) == bool(seen["error"])
-    assert {key: seen[key] for key in right} == right
+    shortest_ms = dict.fromkeys(near, math.inf)
+    for _ in range(TRIES if near else 1):
+        seen = told(await ask(replays.url_of(name), name))
+        assert error in seen["error"]
+        assert bool(error) == bool(seen["error"])
+        assert {key: seen[key] for key in right} == right
+        shortest_ms = {key: min(best, seen[key]) for key, best in shortest_ms.items()}
+        if all(shortest_ms[key] <= value_ms + SLACK_MS for key, value_ms in near.items()):
+            break
     for key, value_ms in near.items():
-        assert value_ms - 1 <= seen[key] <= value_ms + SLACK_MS
+        assert value_ms - 1 <= shortest_ms[key] <= value_ms + SLACK_MS
 
 
 async def test_the_next_request_does_not_wait_for_the_end_of_the_body(replays: ReplayHost) -> None:

@@ -10,6 +10,7 @@ import uvloop
 
 from loadgen.client.exchange import Exchange, ListExchange
 from loadgen.client.protocol import Usage
+from loadgen.client.token_times import ReadLog
 from loadgen.errors import UsageError
 from loadgen.record import BatchRecord, Outcome, RequestRecord
 from loadgen.stats.clock import RunClock
@@ -34,6 +35,7 @@ class ScriptedClient:
         self.outcomes = list(outcomes)
         self.calls: list[Call] = []
         self.usage: Usage | None = None
+        self.log = ReadLog()
 
     async def __aenter__(self) -> "ScriptedClient":
         return self

@@ -11,6 +11,7 @@ import uvloop
 from loadgen.client.exchange import Exchange
 from loadgen.client.failures import HttpError, StreamFailure, TimedOut
 from loadgen.client.retrieval import Retrieval
+from loadgen.client.token_times import ReadLog
 from loadgen.context import Request
 from loadgen.record import RequestRecord
 from loadgen.stats.clock import RunClock
@@ -31,6 +32,7 @@ class Engine:
 
     def __init__(self) -> None:
         self.sent: list[tuple[str, Mapping[str, Any] | None, float]] = []
+        self.log = ReadLog()
 
     async def __aenter__(self) -> "Engine":
         return self
