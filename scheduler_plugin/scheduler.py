@@ -117,7 +117,8 @@ def _say_what_is_on(scheduler: Any, settings: OrderSettings) -> None:
     stock = type(scheduler).__bases__[1].__name__
     shown = ", ".join(f"{name} {_shown(value)}" for name, value in asdict(settings).items())
     LOGGER.info("the context scheduler is on, within vLLM's %s: %s", stock, shown)
-    for warning in (untested_version(), no_gain(scheduler, settings.policy)):
+    gain = no_gain(scheduler, settings.policy)
+    for warning in (untested_version(), gain, settings.unasked()):
         if warning is not None:
             LOGGER.warning("the context scheduler: %s", warning)
 

@@ -25,6 +25,15 @@ TEXTS = frozenset({"policy", "key"})
 """Settings whose environment variable is taken as it stands; the others are read as JSON."""
 
 
+UNASKED: Mapping[Policy, frozenset[str]] = {
+    "fcfs": frozenset({"key", "quantum", "max_overtakes", "max_wait_s", "window", "min_kv_usage"}),
+    "reuse": frozenset({"key", "quantum", "window"}),
+    "lpm": frozenset(),
+    "prefix-group": frozenset({"max_overtakes", "max_wait_s", "window"}),
+}
+"""Settings that a policy does not look at."""
+
+
 class SettingsError(ValueError):
     """A setting that does not exist or cannot be; one sentence says which and what can."""
 
@@ -70,6 +79,14 @@ class OrderSettings:
         """
         chosen = {**_from_environment(environment), **_from_config(config)}
         return cls(**{name: _whole(value) for name, value in chosen.items()})
+
+    def unasked(self) -> str | None:
+        """A sentence on settings that were changed and that this policy does not look at."""
+        changed = [f.name for f in fields(self) if getattr(self, f.name) != f.default]
+        names = [name for name in changed if name in UNASKED[self.policy]]
+        if not names:
+            return None
+        return f"policy {self.policy} does not look at {', '.join(names)}"
 
     def _require_whole(self, name: str, least: int) -> None:
         value = getattr(self, name)

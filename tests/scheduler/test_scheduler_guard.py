@@ -72,6 +72,12 @@ def test_a_diffusion_model_keeps_its_own_scheduler() -> None:
         assert stock_class(config) is expected
 
 
+def test_a_setting_that_the_policy_does_not_look_at_is_told(log: Any) -> None:
+    build_scheduler(EngineShape(plugin=settings(policy="reuse", key="label", max_wait_s=9)))
+    (line,) = log.said(logging.WARNING)
+    assert line.endswith("policy reuse does not look at key")
+
+
 def test_one_line_says_what_is_on(log: Any) -> None:
     build_scheduler(EngineShape(plugin=settings(policy="prefix-group", quantum=7)))
     (line,) = log.said(logging.INFO)
