@@ -74,7 +74,10 @@ def _kind(statistic: Statistic, sign: str, percent: str, text: str) -> Kind:
             raise UsageError(f"--gate: {text.strip()!r}: {statistic.name} is a share, add a %")
         return "difference" if sign else "value"
     if percent and not sign:
-        raise UsageError(f"--gate: {text.strip()!r}: say +N% or -N%, a change against the base")
+        raise UsageError(
+            f"--gate: {text.strip()!r}: give it in"
+            f" {statistic.metric.unit}, or say +N% or -N%, a change against the base"
+        )
     if percent:
         return "relative"
     return "difference" if sign else "value"

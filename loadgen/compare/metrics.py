@@ -11,6 +11,7 @@ _PERCENTILE = re.compile(r"p(\d{1,2}(?:\.\d+)?)")
 
 
 METRICS = compared()
+ALSO_CALLED = {"goodput": "goodput_share"}
 DEFAULTS = tuple(default_statistics())
 """Shown where nothing is named, as far as the files have them."""
 
@@ -38,7 +39,7 @@ class Statistic:
 def parse_statistic(text: str) -> Statistic:
     """`ttft_ms.p95` or `errors`. Raises UsageError."""
     name, _, of_values = text.strip().partition(".")
-    metric = METRICS.get(name)
+    metric = METRICS.get(ALSO_CALLED.get(name, name))
     if metric is None:
         raise UsageError(f"unknown metric {name!r}: one of {', '.join(METRICS)}")
     if metric.form != "values":

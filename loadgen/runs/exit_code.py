@@ -6,7 +6,8 @@ DONE = 0
 """Done."""
 FAILED = 1
 """More than `--max-failures` percent of the finished requests failed, or none was `ok`, or a worker
-was lost, or a user class raised an exception; or the report could not be written to stdout."""
+was lost, or a user class raised an exception, or a limit of `--gate` was not met; or the report
+could not be written to stdout."""
 WRONG_USE = 2
 """Wrong use: nothing was sent."""
 TARGET_DIED = 3
@@ -27,13 +28,14 @@ def exit_code(
     lost_workers: int = 0,
     user_errors: int = 0,
     unrecorded: bool = False,
+    gate_is_met: bool = True,
 ) -> int:
     """What a finished run means to a CI.
 
     A run that is not on record is none. A dead target explains failures, and failures weigh more
-    than a client that was too slow. A
-    run in which no request succeeded, in which a worker was lost and with it a share of the load,
-    or in which a user class raised exceptions, has failed, whatever `max_failures_percent` allows.
+    than a client that was too slow. A run in which no request succeeded, in which a worker was lost
+    and with it a share of the load, in which a user class raised exceptions, or that does not meet
+    its gate, has failed, whatever `max_failures_percent` allows.
     """
     if unrecorded:
         return UNRECORDED
@@ -42,6 +44,7 @@ def exit_code(
     outcomes = summary["outcomes"]
     finished = summary["requests"] - outcomes.get("cancelled", 0)
     failed_percent = 100.0 * summary["failed"] / finished if finished else 0.0
-    if lost_workers or user_errors or outcomes["ok"] == 0 or failed_percent > max_failures_percent:
+    has_failed = outcomes["ok"] == 0 or failed_percent > max_failures_percent
+    if lost_workers or user_errors or has_failed or not gate_is_met:
         return FAILED
     return SATURATED if summary["client_saturated"] else DONE

@@ -31,6 +31,8 @@ FIELDS: Mapping[str, str] = {
     "server_note": "why there are no figures of the engine, or that they are of several models;"
     " null else",
     "diversity": "of the contexts that were really sent",
+    "gate": "of `--gate`: `met`, `verdict`, `faults` for which the run decides nothing, and each of"
+    " its `limits` with its `value` (null: not known)",
     "client_saturated": "whether the client was too late for the figures to hold",
     "client_saturated_reason": "a sentence saying why",
     "token_times": "their `clock`, `kernel` or `event loop`, and shares of `client_metrics.csv`",

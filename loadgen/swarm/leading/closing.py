@@ -1,10 +1,13 @@
 """The end of a run: summary, last words in `run.json`, what the terminal says, the exit code."""
 
+from collections.abc import Iterator, Mapping
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
+from loadgen.compare.run import faults_of
+from loadgen.compare.run_gate import ERRORS, RunGate, judge_run, to_junit
 from loadgen.runs.columns import Columns
-from loadgen.runs.exit_code import exit_code
+from loadgen.runs.exit_code import DONE, exit_code
 from loadgen.runs.requests import CONTEXTS, Requests, read_requests
 from loadgen.stats.counts import Counts
 from loadgen.stats.steady_state import COLUMNS, SteadyState
@@ -13,8 +16,11 @@ from loadgen.swarm.sending.request_sender import CUT_OFF_RETRIEVAL
 from loadgen.workload.diversity import measure_diversity
 
 if TYPE_CHECKING:  # they bring Locust, which patches the process
+    from loadgen.swarm.leading.preparation import Preparation
     from loadgen.swarm.leading.swarm_run import SwarmRun
     from loadgen.swarm.showing.view import View
+
+JUNIT_XML = "junit.xml"
 
 
 def close_run(run: "SwarmRun", view: "View") -> None:
@@ -25,16 +31,22 @@ def close_run(run: "SwarmRun", view: "View") -> None:
     rows = _rows(run)
     summary = summarize_run(run, rows)
     user_errors = sum(row["count"] for row in run.environment.runner.exceptions.values())
+    run.gate = _gate(run, summary, rows, user_errors)
+    if run.gate is not None:
+        summary["gate"] = run.gate.to_json()
     if run.directory is not None:
         with run.directory.writing():
             write_summary(run.directory.path, summary)
+            if run.gate is not None:
+                (run.directory.path / JUNIT_XML).write_text(to_junit(run.gate), encoding="utf-8")
     run.exit_code = exit_code(
         summary,
         host_died=run.host_died,
-        max_failures_percent=run.preparation.options.max_failures_percent,
+        max_failures_percent=_allowed_percent(run.preparation),
         lost_workers=summary["lost_workers"],
         user_errors=user_errors,
         unrecorded=run.fault is not None,
+        gate_is_met=run.gate is None or not run.gate.fails_run,
     )
     if run.directory is not None:
         ended = {"host_died": run.host_died, "interrupted": run.interrupted}
@@ -48,7 +60,43 @@ def _rows(run: "SwarmRun") -> Columns | None:
     if run.directory is None or run.fault is not None:
         return None
     found = () if run.preparation.rag is None else (*CONTEXTS, "error")
-    return read_requests(run.directory.requests.path, (*COLUMNS, "context_id", *found))
+    limited = [limit.statistic.metric.column for limit in run.preparation.gate]
+    wanted = dict.fromkeys((*COLUMNS, "context_id", *found, *filter(None, limited)))
+    return read_requests(run.directory.requests.path, tuple(wanted))
+
+
+def _gate(
+    run: "SwarmRun", summary: Mapping[str, Any], rows: Columns | None, user_errors: int
+) -> RunGate | None:
+    """What became of the gate, None without one."""
+    ready, requests = run.preparation, _counted(run, rows)
+    if not ready.gate:
+        return None
+    told = {"exit_code": DONE, "user_errors": user_errors, "options": ready.raw_options}
+    ended = {"host_died": run.host_died, "interrupted": run.interrupted}
+    return judge_run(
+        ready.gate,
+        run.ledger.counts.counted,
+        summary["duration_s"],
+        None if requests is None else requests.latency,
+        [*map(str, faults_of(told | ended, summary)), *_failures(ready, summary)],
+    )
+
+
+def _failures(ready: "Preparation", summary: Mapping[str, Any]) -> Iterator[str]:
+    """What fails the run beside its gate."""
+    finished = summary["requests"] - summary["outcomes"].get("cancelled", 0)
+    if finished and not summary["outcomes"]["ok"]:
+        yield "no request ended ok"
+    elif finished and 100 * summary["failed"] / finished > _allowed_percent(ready):
+        most = f"--max-failures {ready.options.max_failures_percent:g}"
+        yield f"{summary['failed']:,} requests failed, more than {most} (or limit errors)"
+
+
+def _allowed_percent(ready: "Preparation") -> float:
+    """A limit on errors stands in the place of `--max-failures`."""
+    is_limited = any(each.at_most and each.statistic.name == ERRORS for each in ready.gate)
+    return 100.0 if is_limited else ready.options.max_failures_percent
 
 
 def _still_waiting(run: "SwarmRun", rows: Columns | None) -> int:
@@ -90,6 +138,7 @@ def summarize_run(run: "SwarmRun", rows: Columns | None = None) -> dict[str, Any
         "lost_share": lost[1],
         "warmup": _left_out(counts, is_given=not is_found),
         "steady_state": None if steady_state is None else steady_state.to_json(),
+        "gate": None,
     }
 
 

@@ -8,6 +8,8 @@ from locust.util.timespan import parse_timespan
 
 from loadgen.client.label_probe import KvFacts, RagFacts
 from loadgen.client.probe import HostFacts, probe
+from loadgen.compare.gate import Limit
+from loadgen.compare.run_gate import parse_run_gate
 from loadgen.errors import HostError, UsageError
 from loadgen.runs.directory import check_directory
 from loadgen.swarm.engine import Engine
@@ -50,6 +52,7 @@ class Preparation:
     notes: tuple[str, ...]
     batched: bool
     replay: Replay | None = None
+    gate: tuple[Limit, ...] = ()
 
 
 def sends_batches(user_classes: Iterable[type]) -> bool | None:
@@ -82,6 +85,7 @@ def check_offline(
     request_headers(options)
     check_users(values)
     check_warmup(values, options)
+    gate_of(options, batched)
     users, workers = values.get("num_users"), values.get("expect_workers") or 1
     check_shares(users if isinstance(users, int) else 0, workers, options, batched)
     if batched:
@@ -93,6 +97,14 @@ def check_offline(
     if options.out is not None:
         check_directory(options.out)
     return replay
+
+
+def gate_of(options: SwarmOptions, batched: bool) -> tuple[Limit, ...]:
+    """The limits that the run must keep; an empty `--gate`, as of a variable that is not set, is
+    refused. Raises UsageError."""
+    if options.gate is None:
+        return ()
+    return parse_run_gate(options.gate, options.slo is not None, batched)
 
 
 def check_users(values: Mapping[str, Any]) -> None:
@@ -193,6 +205,7 @@ def prepare(
         ),
         batched=bool(batched),
         replay=replay,
+        gate=gate_of(options, bool(batched)),
     )
 
 

@@ -8,6 +8,7 @@ from typing import Any
 import gevent
 from gevent.event import Event
 
+from loadgen.compare.run_gate import RunGate
 from loadgen.runs.directory import open_directory
 from loadgen.stats.clock import RunClock
 from loadgen.stats.self_watch import SaturationRule
@@ -68,6 +69,8 @@ class SwarmRun:
         self.is_stopping = False
         self.is_over = False
         self.exit_code: int | None = None
+        self.gate: RunGate | None = None
+        """What became of it, once the run is over; None without one."""
         self._rag = RagWatch(self._rag_is_gone, options.max_silence_s)
         self._stage = stage
         self._say = say

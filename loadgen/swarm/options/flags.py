@@ -154,6 +154,11 @@ def _add_run_options(parser: Any) -> None:
         help="seconds without any answer, to requests or /metrics, that end the run; 0 = never",
     )
     add("--slo", default="", help="objective of a request, for goodput: ttft_ms<=500,tpot_ms<=50")
+    add(
+        "--gate",
+        default=None,
+        help="limits, else exit code 1: 'ttft_ms.p95<=500, goodput>=99%%', or a TOML file",
+    )
     add("--warmup", default="0", help="seconds at the start that figures leave out; auto = found")
     add("--max-failures", type=float, default=0.0, help="percent of failed requests still passed")
     add("--max-lag-ms", type=float, default=100.0, help="client lag beyond which a run is invalid")

@@ -52,6 +52,7 @@ class SwarmOptions:
     drain_s: float
     max_silence_s: float
     slo: Slo | None
+    gate: str | None
     warmup_s: float | None
     max_failures_percent: float
     max_lag_ms: float
@@ -86,6 +87,7 @@ class SwarmOptions:
             drain_s=given.number(values, "drain", USUAL_DRAIN_S, least=0.0),
             max_silence_s=given.number(values, "max_silence", 60.0, least=0.0),
             slo=_slo(values),
+            gate=values.get("gate"),
             warmup_s=_warmup_s(values),
             max_failures_percent=given.number(values, "max_failures", 0.0, least=0.0),
             max_lag_ms=given.number(values, "max_lag_ms", 100.0, above=0.0),

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import gevent
 
+from loadgen.compare.run_gate import gate_lines
 from loadgen.errors import OutputError
 from loadgen.swarm.showing.summary_words import error_lines, in_ms, summary_lines, summary_table
 from rag_store.cli.output import fitted
@@ -116,8 +117,9 @@ class View:
         service which stopped answering has left."""
         directory = None if run.directory is None else run.directory.path
         if not self._enabled:
-            if directory is not None:
-                self.say(f"run written to {directory}")
+            told = [] if directory is None else [f"run written to {directory}"]
+            for line in (*told, *gate_lines(summary["gate"])):
+                self.say(line)
             return
         from rich.console import Console
 
@@ -126,6 +128,7 @@ class View:
             lines.append(f"{still_waiting} requests were still waiting for the RAG service")
         if directory is not None:
             lines.append(f"run directory: {directory}" if run.fault is None else run.fault)
+        lines += gate_lines(summary["gate"])
         out = Console(highlight=False, emoji=False, file=sys.stdout)
         # The files are complete; who reads has left, of which rich makes an exit, or the disk is
         # full, which whoever started us says.

@@ -1,0 +1,117 @@
+"""A gate on one run by itself: which limits it takes, and when a run keeps them."""
+
+from xml.etree import ElementTree
+
+import numpy as np
+import pytest
+
+from loadgen.compare.run_gate import RunGate, gate_lines, judge_run, parse_run_gate, to_junit
+from loadgen.errors import UsageError
+from loadgen.record import RequestRecord
+from loadgen.runs.exit_code import DONE, FAILED, SATURATED, exit_code
+from loadgen.stats.tally import Tally
+
+
+def tally(ok: int, failed: int = 0, ttft_ms: float = 100.0, slo_met: bool | None = None) -> Tally:
+    made = Tally()
+    for number in range(ok + failed):
+        known = dict.fromkeys(RequestRecord.__dataclass_fields__)
+        ended = {"sent_s": 0.0, "end_s": 10.0, "resends": 0, "slo_met": slo_met, "error": ""}
+        told = {"outcome": "ok", "ttft_ms": ttft_ms} if number < ok else {"outcome": "http_error"}
+        made.add(RequestRecord(**{**known, **ended, **told}))
+    return made
+
+
+def judged(text: str, of: Tally, faults: tuple[str, ...] = ()) -> RunGate:
+    limits = parse_run_gate(text, has_objective=True, is_batched=True)
+    return judge_run(limits, of, 10.0, None, faults)
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("", "no limit"),
+        ("ttft_ms.p95<=+10%", "needs a base: use `kvswarm compare"),
+        ("errors<=+0.1%", "needs a base"),
+        ("errors<=101%", "more than the whole"),
+        ("goodput>=99%", "give --slo"),
+        ("makespan_s.p50<=3", "of batches"),
+        ("response_ms.mean<=3", "limit e2e_ms"),
+        ("speed<=3", "--gate: unknown metric 'speed'"),
+        ("ttft_ms.p95<500", "such as ttft_ms.p95<=500"),
+    ],
+)
+def test_what_no_run_can_tell_is_refused_in_one_line(text: str, said: str) -> None:
+    with pytest.raises(UsageError, match=said) as raised:
+        parse_run_gate(text, has_objective=False, is_batched=False)
+    assert "\n" not in str(raised.value)
+
+
+@pytest.mark.parametrize(
+    ("text", "of", "is_met"),
+    [
+        ("ttft_ms.p95<=200, requests_per_s>=1", tally(10), True),
+        ("ttft_ms.mean<=99", tally(10), False),
+        ("ttft_ms.mean>=99", tally(10), True),
+        ("errors<=0.7%", tally(993, 7), True),
+        ("errors<=0.7%", tally(992, 8), False),
+        ("errors<=0%", tally(1), True),
+        ("goodput>=99.9%", tally(999, slo_met=True), True),
+        ("goodput>=1%", tally(999, slo_met=False), False),
+    ],
+)
+def test_a_limit_is_held_against_the_figure(text: str, of: Tally, is_met: bool) -> None:
+    assert judged(text, of).is_met is is_met
+
+
+@pytest.mark.parametrize(
+    ("text", "of"),
+    [
+        ("errors<=100%", tally(0)),
+        ("ttft_ms.p95<=1000", tally(0, failed=3)),
+        ("goodput>=0%", tally(3)),
+        ("refused_share<=100%", tally(3)),
+        ("itl_p95_ms.p95<=1000", tally(3)),
+        ("requests_per_s>=0", Tally()),
+    ],
+)
+def test_an_unknown_figure_meets_no_limit_and_says_so(text: str, of: Tally) -> None:
+    gate = judged(text, of)
+    assert (gate.is_met, gate.findings[0].value) == (False, None)
+    assert "not known" in gate_lines(gate.to_json())[1]
+    assert 'errors="1"' in to_junit(gate)
+
+
+def test_a_column_that_no_sketch_counts_is_read_from_the_requests() -> None:
+    limits = parse_run_gate("itl_p95_ms.p50<=2", has_objective=False, is_batched=False)
+    columns = {"itl_p95_ms": np.asarray([1.0, np.nan, 3.0])}
+    found = judge_run(limits, tally(3), 10.0, columns.__getitem__).findings[0]
+    assert (found.value, found.samples, found.is_met) == (2.0, 2, True)
+
+
+def test_a_faulty_run_passes_no_gate_and_a_saturated_one_keeps_its_exit_code() -> None:
+    saturated = judged("errors<=1%", tally(9), ("the client was saturated",))
+    assert not saturated.is_met
+    assert not saturated.fails_run
+    interrupted = judged("errors<=1%", tally(9), ("it was interrupted before its end",))
+    assert interrupted.fails_run
+    assert "but it was interrupted" in interrupted.verdict
+    made = {"requests": 9, "failed": 0, "outcomes": {"ok": 9}, "client_saturated": True}
+    settings = {"host_died": False, "max_failures_percent": 0.0}
+    assert exit_code(made, **settings, gate_is_met=not saturated.fails_run) == SATURATED
+    assert exit_code(made, **settings, gate_is_met=False) == FAILED
+    assert exit_code(made | {"client_saturated": False}, **settings) == DONE
+
+
+def test_junit_has_a_case_for_each_limit() -> None:
+    text = to_junit(judged("errors<=1%, ttft_ms.p95<=1, refused_share<=1%", tally(9)))
+    suite = ElementTree.fromstring(text)
+    assert [suite.get(name) for name in ("tests", "failures", "errors")] == ["3", "1", "1"]
+    assert [case[0].tag for case in suite] == ["system-out", "failure", "error"]
+    assert suite[1].get("name") == "ttft_ms.p95<=1"
+
+
+def test_a_value_just_beyond_its_limit_does_not_look_like_it() -> None:
+    found = judged("ttft_ms.mean<=100", tally(3, ttft_ms=100.001)).findings[0]
+    assert not found.is_met
+    assert "less than is shown" in found.found
