@@ -138,3 +138,15 @@ def test_a_swarm_imports_neither_aiohttp_nor_an_exporter_at_its_start() -> None:
 import dashboards.exporter, dashboards.live, loadgen.swarm.user
 assert not {"aiohttp", "prometheus_client", "gevent.pywsgi", "flask"} & sys.modules.keys()
 """)
+
+
+def test_a_worker_parses_locusts_defaults_once_for_all_options() -> None:
+    run("""
+from unittest.mock import patch
+from locust import argument_parser
+fresh = argument_parser.default_args_dict()
+from loadgen.swarm.plugin import parse_defaults_once
+parse_defaults_once()
+with patch.object(argument_parser, "get_empty_argument_parser", side_effect=AssertionError):
+    assert all(argument_parser.default_args_dict() == fresh for _ in range(200))
+""")
