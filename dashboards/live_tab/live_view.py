@@ -2,6 +2,7 @@
 
 import math
 import time
+from collections.abc import Iterator
 from itertools import count
 from typing import TYPE_CHECKING, Any
 
@@ -14,10 +15,20 @@ from loadgen.swarm.sending.ledger import Row
 
 if TYPE_CHECKING:
     from loadgen.swarm.leading.leader import Leader
+    from loadgen.swarm.leading.swarm_run import SwarmRun
 
 SHOWN_CONTEXTS = 50
 TABLE_EVERY_S = 2.0
 """The table is dearer than all else: 10 ms for 50 contexts."""
+
+
+def _gate(run: "SwarmRun") -> Iterator[tuple[str, str]]:
+    """Its limits, and at its end what became of each."""
+    if run.gate is None:
+        yield "Gate", ", ".join(limit.text for limit in run.preparation.gate)
+        return
+    for each in run.gate.findings:
+        yield f"{'✓' if each.is_met else '✗'} {each.limit.text}", each.found
 
 
 class LiveView:
@@ -155,12 +166,14 @@ class LiveView:
             "Engine": f"vLLM {facts.version}" if facts.is_vllm else None,
             "KV cache": size if state == "unknown" else f"{size}, {state} at the start",
         }
-        return [(name, value) for name, value in told.items() if value]
+        return [(name, value) for name, value in (*told.items(), *_gate(run)) if value]
 
     def _warnings(self) -> list[str]:
         run, said = self._run, list[str]()
         if self.sampler is not None and self.sampler.saturated:
             said.append(f"Client saturated, do not trust these figures: {self.sampler.saturated}")
+        if run is not None and run.gate is not None and not run.gate.is_met:
+            said.append(f"{run.gate.verdict.capitalize()}.")
         if run is not None and run.host_died:
             said.append("The host is gone: the run has ended.")
         if run is not None and run.workers is not None and run.workers.lost:

@@ -94,8 +94,20 @@ def verdict(pair: Pair) -> Iterator[str]:
         yield f"Do not decide by this: {listed(list(pair.faulty))} {verb} not valid."
 
 
+_WORDS = {"values": ("shorter", "longer"), "rate": ("less", "more"), "share": ("less", "more")}
+"""What a metric of each form is when it is lower, and when it is higher."""
+
+
 def _with_change(row: Compared) -> str:
-    return f"{row.statistic.name} ({wording.change(row)}, interval {wording.bounds(row)})"
+    return f"{row.statistic.name} ({_in_words(row)}, interval {wording.bounds(row)})"
+
+
+def _in_words(row: Compared) -> str:
+    """`57.0 % shorter`; a change too large to be said stays as it is."""
+    change = wording.change(row)
+    if change[:1] not in "+-" or change[1:2] == "∞":
+        return change
+    return f"{change[1:]} {_WORDS[row.statistic.metric.form][change[0] == '+']}"
 
 
 def pair_table(pair: Pair) -> Table | None:

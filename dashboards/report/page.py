@@ -21,6 +21,7 @@ from dashboards.report.tables import (
     contexts_table,
     engine_table,
     errors_table,
+    gate_table,
     metrics_table,
     outcomes_table,
     steady_table,
@@ -125,6 +126,7 @@ def _tables(
     several = [pair_table(pair) for pair in compared]
     found = [
         *several,
+        *(gate_table(run) for run in runs),
         metrics_table(figures),
         steady_table(runs, figures),
         engine_table(figures),

@@ -105,6 +105,28 @@ def _share(count: int, figures: RunFigures) -> str:
     return f"{count:,} ({percent(count / figures.requests)})" if figures.requests else f"{count:,}"
 
 
+def gate_of(run: ReportedRun) -> Mapping[str, Any] | None:
+    """`gate` of its summary; None without one, or where it is not as kvswarm writes it."""
+    told = run.summary.get("gate")
+    try:
+        limits = [(each["limit"], each["found"], each["met"]) for each in told["limits"]]  # type: ignore[index]
+        return told if limits and isinstance(told["verdict"], str) else None  # type: ignore[index]
+    except (KeyError, TypeError):
+        return None
+
+
+def gate_table(run: ReportedRun) -> Table | None:
+    """A row for each limit of `--gate`."""
+    told = gate_of(run)
+    if told is None:
+        return None
+    rows = [
+        TableRow(str(each["limit"]), ("✓ met" if each["met"] else "✗ not met", str(each["found"])))
+        for each in told["limits"]
+    ]
+    return Table(f"Gate of {run.name}", ("limit", "", "found"), tuple(rows), numbers=False)
+
+
 def errors_table(run: ReportedRun) -> Table:
     """The most frequent texts, of requests that were cut off too."""
     found = frequent_errors(run, MOST_ERRORS + 1)

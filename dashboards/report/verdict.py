@@ -10,7 +10,7 @@ from dashboards.figures.requests import changes_by_chance, context_changes
 from dashboards.report.figures_of import RunFigures
 from dashboards.report.health import Check
 from dashboards.report.run_files import ReportedRun
-from dashboards.report.tables import frequent_errors
+from dashboards.report.tables import frequent_errors, gate_of
 from dashboards.report.wording import NOTHING, counted, listed, milliseconds, number, percent
 
 
@@ -19,8 +19,9 @@ def sentences(run: ReportedRun, figures: RunFigures, found: list[Check]) -> list
     return [
         _sent(run, figures),
         *_failures(run, figures),
+        *_gate(run),
         _trust(found),
-        *_latency(figures),
+        *_latency(run, figures),
         *_goodput(run, figures),
         *_cache(run, figures),
         *_retrieval(figures),
@@ -51,6 +52,16 @@ def _failures(run: ReportedRun, figures: RunFigures) -> Iterator[str]:
         yield f"{figures.failed:,} of {finished:,} finished requests failed ({share}{most})."
 
 
+def _gate(run: ReportedRun) -> Iterator[str]:
+    """What became of its own gate."""
+    told = gate_of(run)
+    if told is not None:
+        broken = [
+            f"{each['limit']} ({each['found']})" for each in told["limits"] if not each["met"]
+        ]
+        yield f"{told['verdict'].capitalize()}{f': {listed(broken)}' if broken else ''}."
+
+
 def _pace(description: Any) -> str:
     options = description.get("options") or {}
     arrivals = options.get("arrivals")
@@ -78,7 +89,7 @@ def _trust(found: list[Check]) -> str:
     return f"{said}{f'; not known: {listed(unknown)}' if unknown else ''} (see Health)."
 
 
-def _latency(figures: RunFigures) -> Iterator[str]:
+def _latency(run: ReportedRun, figures: RunFigures) -> Iterator[str]:
     if not figures.ok:
         yield "No request ended ok, so there are no latencies."
         return
@@ -89,7 +100,9 @@ def _latency(figures: RunFigures) -> Iterator[str]:
     yield (
         f"First token after {ttft} and complete reply after {e2e} (p50 / p95);"
         f" {number(figures.rates['requests_per_s'])} requests/s and"
-        f" {number(figures.rates['output_tokens_per_s'])} output tokens/s."
+        f" {number(figures.rates['output_tokens_per_s'])} output tokens/s, with those of prompts"
+        f" {number(figures.rates['total_tokens_per_s'])}; at most"
+        f" {counted(run.requests.peak_concurrency, 'request')} at once."
     )
 
 

@@ -143,4 +143,6 @@ ROWS: tuple[tuple[str, str, str], ...] = (
     ("within the objective", ".1%", "goodput_share"),
     ("requests/s", ".1f", "requests_per_s"),
     ("output tokens/s", ".0f", "output_tokens_per_s"),
+    ("tokens/s in and out", ".0f", "total_tokens_per_s"),
+    ("most requests at once", "d", "peak_concurrency"),
 )

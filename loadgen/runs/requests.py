@@ -207,6 +207,17 @@ class Requests:
         return None if np.isnan(values).all() else float(np.nansum(values))
 
     @property
+    def peak_concurrency(self) -> int:
+        """The most that were at once between their sending and their end."""
+        sent_s = self.number("sent_s")
+        is_sent = ~np.isnan(sent_s)
+        at_s = np.concatenate((sent_s[is_sent], self.end_s[is_sent]))
+        change = np.repeat((1, -1), int(is_sent.sum()))
+        # What ends at the moment at which another is sent was not there with it.
+        in_order = change[np.lexsort((change, at_s))]
+        return int(in_order.cumsum().max()) if len(in_order) else 0
+
+    @property
     def span_s(self) -> tuple[float, float]:
         """From the first send to the last end; (0, 0) without requests."""
         known = ~np.isnan(self.at_s)
@@ -257,6 +268,9 @@ _COUNTS: Mapping[str, Callable[[Requests], Floats]] = {
     "prompt_tokens": _of_ok("prompt_tokens"),
     "cached_tokens": _cached_tokens,
     "output_tokens": _of_ok("output_tokens"),
+    "total_tokens": lambda requests: (
+        _of_ok("prompt_tokens")(requests) + _of_ok("output_tokens")(requests)
+    ),
     "judged": _known("slo_met"),
     "good": _flag("slo_met"),
     "known_labels": _known("label_correct"),

@@ -85,6 +85,7 @@ COUNTS: Mapping[str, str] = {
     "cached_tokens": "of these, tokens from a cache; a reply without the field counts as 0 where"
     " the host told it of any",
     "output_tokens": "output tokens of `ok` requests",
+    "total_tokens": "prompt and output tokens of `ok` requests",
     "judged": "requests that were held against an objective",
     "good": "judged requests that kept it",
     "known_labels": "requests whose label can be judged",
@@ -193,6 +194,13 @@ CATALOG: dict[str, Metric] = {
             part="output_tokens",
             defaults=("",),
             row="Output tokens/s",
+        ),
+        Metric(
+            name="total_tokens_per_s",
+            meaning="their prompt and output tokens over that time",
+            better="higher",
+            part="total_tokens",
+            is_usual=False,
         ),
         Metric(
             name="cached_share",

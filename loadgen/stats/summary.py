@@ -19,6 +19,8 @@ FIELDS: Mapping[str, str] = {
     "requests": "all of them: the rows of `requests.csv`, but for those of the warm-up",
     "failed": "those that ended neither `ok` nor `cancelled`",
     "outcomes": "outcome to count; `ok` is always there",
+    "peak_concurrency": "the most requests at once between their sending and their end; null"
+    " without a run directory",
     "late": "timeouts that were cut off when they had waited too long; latencies have what these"
     " had waited, which is a lower bound",
     "resends": "how often a request was sent again, see `resends` of `requests.csv`",

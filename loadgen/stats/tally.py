@@ -174,15 +174,16 @@ class Tally:
     @property
     def counts(self) -> dict[str, float | None]:
         """The sums of `metrics.COUNTS`, None for those that nothing told."""
-        counted, labels = self.sketches, self._labels
+        counted, labels, told = self.sketches, self._labels, bool(self.output_tokens)
         return {
             "ok": self.ok,
             "finished": self.finished,
             "failed": self.failed,
             "prompt_tokens": self.prompt_tokens,
             "cached_tokens": self.cached_tokens if counted["cached_tokens"].count else None,
-            "output_tokens": self.output_tokens
-            if counted["output_tokens"].count or self.output_tokens
+            "output_tokens": self.output_tokens if counted["output_tokens"].count or told else None,
+            "total_tokens": self.prompt_tokens + self.output_tokens
+            if counted["prompt_tokens"].count or told
             else None,
             "judged": self.judged,
             "good": self.good,

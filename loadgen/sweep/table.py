@@ -100,6 +100,7 @@ FIGURES: Mapping[str, str] = {
     "ok": "outcomes.ok",
     "failed": "failed",
     "duration_s": "duration_s",
+    "peak_concurrency": "peak_concurrency",
     **{each.name: each.name for each in figures()},
     **{
         each.statistic(of_values): f"metrics.{each.name}.{of_values}"

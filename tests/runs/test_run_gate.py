@@ -3,6 +3,7 @@
 from pathlib import Path
 from xml.etree import ElementTree
 
+import pytest
 from run_process import HostProcess, Run, run_until, workers_with_rows
 
 GATE = "ttft_ms.p95<=60000, errors<=0%, goodput>=99%"
@@ -18,6 +19,11 @@ def test_a_run_that_keeps_its_gate_says_so(run: Run, tmp_path: Path) -> None:
     assert "\ngate passed: 3 of 3 met\n  ✓ ttft_ms.p95<=60000  " in ran.output
     told = ran.json("summary.json")["gate"]
     assert told["met"]
+    summary = ran.json("summary.json")
+    tokens = sum(int(row["prompt_tokens"]) + int(row["output_tokens"]) for row in ran.rows)
+    assert summary["total_tokens_per_s"] == pytest.approx(tokens / summary["duration_s"])
+    assert 1 <= summary["peak_concurrency"] <= 2
+    assert f"at most {summary['peak_concurrency']} requests at once" in ran.output
     assert told["limits"][0]["samples"] == len(ran.rows)
     assert ElementTree.parse(ran.out / "junit.xml").getroot().get("failures") == "0"
 

@@ -20,6 +20,7 @@ from dashboards.live_tab.live_view import LiveView
 from dashboards.live_tab.sampler import WINDOW_S, Reading, Window
 from dashboards.live_tab.series import COLUMNS, LiveSeries
 from dashboards.live_tab.served import ContextTable, Served, Timeline, served
+from loadgen.compare.run_gate import judge_run, parse_run_gate
 from loadgen.record import RequestRecord
 from loadgen.runs.csv_log import to_csv
 from loadgen.runs.directory import RunDirectory
@@ -289,8 +290,9 @@ class Site:
         facts = SimpleNamespace(has_metrics=True, is_vllm=True, version="0.11.0")
         self.leader.run = SimpleNamespace(
             preparation=SimpleNamespace(
-                options=options, batched=False, facts=facts, cache_state="unknown"
+                options=options, batched=False, facts=facts, cache_state="unknown", gate=()
             ),
+            gate=None,
             plan=SimpleNamespace(url="http://127.0.0.1:8000", model="demo"),
             supervisor=Supervisor({}, None, ()),
             directory=self.directory,
@@ -437,6 +439,22 @@ def test_an_answer_stays_small_whatever_happens(site: Site) -> None:
 def test_everything_is_behind_locusts_login(tmp_path: Path) -> None:
     client = Site(tmp_path, login=True).client()
     assert {client.get(f"/kvswarm/{route}").status_code for route in ROUTES} == {401}
+
+
+def test_a_gate_is_told_with_its_limits_and_at_the_end_with_what_became_of_each(
+    site: Site,
+) -> None:
+    site.start()
+    site.events.test_start.fire()
+    run = site.leader.run
+    limits = parse_run_gate("requests_per_s>=0, errors<=1%", False, False)
+    run.preparation.gate = limits
+    assert ["Gate", "requests_per_s>=0, errors<=1%"] in site.live()["about"]
+    assert site.live()["warnings"] == []
+    run.gate = judge_run(limits, Tally(), 1.0, None)
+    about = dict(site.live()["about"])
+    assert about["✗ errors<=1%"] == "not known: no request was finished"
+    assert site.live()["warnings"] == ["Gate failed: 0 of 2 met."]
 
 
 def test_what_cannot_be_downloaded_says_why(site: Site) -> None:

@@ -84,6 +84,27 @@ def test_page_says_in_words_and_numbers_what_the_summary_says(healthy: tuple[Pat
     assert {"good", "doubt"} == {*shown.texts("span")} - {""}
 
 
+def test_the_page_begins_with_links_to_all_its_parts(healthy: tuple[Path, str]) -> None:
+    shown = Page(healthy[1])
+    (contents,) = shown.texts("nav")
+    assert all(caption in contents for caption in shown.texts("caption")[1:])
+    places = {each.attributes["id"] for each in shown.elements if "id" in each.attributes}
+    assert {each.attributes["href"][1:] for each in shown.all("a")} <= places
+    assert {"verdict", "health", "timeline", "table-1"} <= places
+
+
+@pytest.mark.usefixtures("_words_only")
+@pytest.mark.parametrize("broken", [None, {"met": True}, [], {"limits": [3], "verdict": "x"}])
+def test_a_gate_is_told_in_words_and_as_a_table(tmp_path: Path, broken: Any) -> None:
+    limit = {"limit": "errors<=1%", "met": False, "found": "3 % (n=100)"}
+    gate = {"met": False, "verdict": "gate FAILED: 0 of 1 met", "limits": [limit]}
+    shown = page_of(write_report_run(tmp_path / "run", summary={"gate": gate}))
+    assert "Gate failed: 0 of 1 met: errors<=1% (3 % (n=100))." in shown.texts("p")
+    assert shown.row("errors<=1%") == ["✗ not met", "3 % (n=100)"]
+    odd = page_of(write_report_run(tmp_path / "odd", summary={"gate": broken}))
+    assert "Gate" not in odd.body
+
+
 @pytest.mark.usefixtures("_words_only")
 @pytest.mark.parametrize(
     ("options", "told"),
@@ -298,6 +319,9 @@ def test_comparison_has_the_verdicts_of_compare(tmp_path: Path) -> None:
     better = [row for row in expected.rows if row.verdict == "better"]
     assert first.startswith("new against base: better in ")
     assert all(row.statistic.name in first for row in better)
+    latency = next(row for row in better if row.statistic.metric.form == "values")
+    said = f"{latency.statistic.name} ({wording.change(latency)[1:]} shorter, interval"
+    assert said in first
     assert shown.row("target") == ["vllm", "vllm-context"]
     strips = shown.all("svg")[0].attributes["aria-label"]
     assert strips.startswith("base: 400 requests")

@@ -191,6 +191,17 @@ def test_columns_say_what_a_tally_says(tmp_path: Path) -> None:
             assert found.figure(metric.name) == pytest.approx(expected), metric.name
 
 
+def test_the_most_requests_at_once_are_those_between_sending_and_end(tmp_path: Path) -> None:
+    times = [(0.0, 4.0), (1.0, 2.0), (2.0, 3.0), (2.5, 3.5), (None, 9.0)]
+    records = [
+        record(n, sent_s=sent_s, end_s=end_s, outcome="ok" if sent_s is not None else "cancelled")
+        for n, (sent_s, end_s) in enumerate(times)
+    ]
+    assert run_of(tmp_path, records).requests.peak_concurrency == 3
+    (tmp_path / "none").mkdir()
+    assert run_of(tmp_path / "none", []).requests.peak_concurrency == 0
+
+
 def test_a_host_that_leaves_zeros_out_took_nothing_from_a_cache_there(tmp_path: Path) -> None:
     """Every fourth reply has 900 of 1,000 tokens from a cache, the others do not say."""
     records = [

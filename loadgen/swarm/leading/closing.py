@@ -131,6 +131,7 @@ def summarize_run(run: "SwarmRun", rows: Columns | None = None) -> dict[str, Any
     )
     lost = (run.workers.lost, run.workers.lost_share) if run.workers is not None else (0, 0.0)
     return summary | {
+        "peak_concurrency": None if requests is None else requests.peak_concurrency,
         "server_note": run.server.note,
         "token_times": run.ledger.clients.token_times.figures(),
         "stats_reset_s": run.stats_reset_s,

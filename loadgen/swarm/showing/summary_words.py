@@ -54,7 +54,8 @@ def summary_lines(summary: dict[str, Any]) -> list[str]:
     lines = [
         f"requests: {outcomes} in {summary['duration_s']:.1f} s",
         f"throughput: {_rate(summary['requests_per_s'])} requests/s,"
-        f" {_rate(summary['output_tokens_per_s'])} output tokens/s",
+        f" {_rate(summary['output_tokens_per_s'])} output tokens/s,"
+        f" {_rate(summary['total_tokens_per_s'])} tokens/s in and out{_peak(summary)}",
         _cache_line(summary),
     ]
     if summary["batches"]:
@@ -139,6 +140,11 @@ def error_lines(runner: Any) -> list[str]:
 
 def _rate(value: float | None) -> str:
     return "-" if value is None else f"{value:.1f}"
+
+
+def _peak(summary: dict[str, Any]) -> str:
+    most = summary.get("peak_concurrency")
+    return "" if most is None else f"; at most {most} requests at once"
 
 
 def _cache_line(summary: dict[str, Any]) -> str:
