@@ -17,17 +17,17 @@ OWNER = ".owner"
 
 
 @contextmanager
-def scratch_folder(with_it: Path | None = None) -> Iterator[Path]:
+def scratch_folder(*with_it: Path) -> Iterator[Path]:
     """An empty folder until the exit; what killed processes have left is swept away first.
 
-    `with_it`, a path in the same place, would be swept with it.
+    Those `with_it` that are in the same place would be swept with it.
     """
     sweep()
     path = Path(tempfile.mkdtemp(prefix=PREFIX))
     # Locked before it has its name: nobody can find it without an owner.
     with (path / "new").open("w") as file:
         fcntl.flock(file, fcntl.LOCK_EX)
-        file.write(str(with_it or ""))
+        file.write("\n".join(map(str, with_it)))
         file.flush()
         (path / "new").rename(path / OWNER)
         try:
@@ -48,7 +48,7 @@ def sweep() -> None:
 def _sweep(owner: Path, place: Path) -> None:
     with owner.open() as file:
         fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)  # an OSError where it lives
-        with_it = Path(file.read())
-        if with_it.parent == place and with_it.name.startswith(PREFIX):
-            shutil.rmtree(with_it, ignore_errors=True)
+        for with_it in map(Path, file.read().split("\n")):
+            if with_it.parent == place and with_it.name.startswith(PREFIX):
+                shutil.rmtree(with_it, ignore_errors=True)
         shutil.rmtree(owner.parent, ignore_errors=True)

@@ -45,6 +45,7 @@ class TargetArguments:
     size: "Size"
     kv_tokens: int | None
     l1_gb: float
+    l2_dir: Path | None
     engine_args: tuple[str, ...]
     start_timeout_s: float
     context_scheduler: ContextSchedulerSettings
@@ -120,7 +121,8 @@ def add_target_options(parser: argparse.ArgumentParser) -> None:
     add("--targets", type=Path, help="a TOML file with targets of your own")
     add("--size", choices=("tiny", "small"), help="demo model size (default: tiny)")
     add("--kv-tokens", type=int, help="usable tokens of the engine's KV cache")
-    add("--l1-gb", type=float, help="LMCache's memory in GB (default: 1.0)")
+    add("--l1-gb", type=float, help="GB of memory behind the engine's cache (default: 1.0)")
+    add("--l2-dir", type=Path, help="where a tier on disk makes its folder (default: /tmp)")
     add("--engine-arg", action="append", help="--engine-arg=--FLAG")
     add("--start-timeout", type=float, help="seconds to get ready (default: 600)")
     _add_context_scheduler_options(parser)
@@ -151,6 +153,7 @@ def target_arguments(parsed: argparse.Namespace) -> TargetArguments:
         size=parsed.size or "tiny",
         kv_tokens=parsed.kv_tokens,
         l1_gb=1.0 if parsed.l1_gb is None else parsed.l1_gb,
+        l2_dir=parsed.l2_dir,
         engine_args=tuple(parsed.engine_arg or ()),
         start_timeout_s=600.0 if parsed.start_timeout is None else parsed.start_timeout,
         context_scheduler=ContextSchedulerSettings(

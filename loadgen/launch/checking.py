@@ -25,7 +25,7 @@ from loadgen.launch.target_run import TargetRun, plan_target_runs
 from loadgen.scratch import scratch_folder
 from loadgen.sweep.definition import Definition, text_of
 from loadgen.sweep.matrix import CellEngine, CellPlan
-from loadgen.targets.plan import uses
+from loadgen.targets.plan import uses_l1
 from loadgen.targets.settings import TargetSettings
 
 
@@ -208,5 +208,5 @@ def last_line(said: str) -> str:
 
 def _used_settings(target_run: TargetRun) -> TargetSettings:
     """Without what means nothing to the target."""
-    l1_gb = target_run.settings.l1_gb if uses(target_run.spec, "l1_gb") else 1.0
+    l1_gb = target_run.settings.l1_gb if uses_l1(target_run.spec) else 1.0
     return replace(target_run.settings, l1_gb=l1_gb)

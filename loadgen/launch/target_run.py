@@ -72,6 +72,7 @@ def target_settings(
         model=arguments.model or str(demo_model(arguments.size)),
         kv_tokens=arguments.kv_tokens,
         l1_gb=arguments.l1_gb,
+        l2_dir=arguments.l2_dir,
         host=host,
         port=port,
         args=arguments.engine_args,

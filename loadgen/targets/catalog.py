@@ -26,6 +26,8 @@ KNOWN = (
     "block_size",
     "blocks",
     "l1_gb",
+    "l1_bytes",
+    "l2_dir",
     "context_scheduler",
     "scratch_dir",
     "routes_key",
@@ -79,6 +81,10 @@ class Addition:
         """Everything in which a placeholder may stand."""
         return (*self.args, *self.env.values())
 
+    def then(self, other: "Addition") -> "Addition":
+        """With the other after it."""
+        return Addition((*self.args, *other.args), {**self.env, **other.env})
+
     def names(self, placeholder: str) -> bool:
         """Whether the placeholder stands somewhere in it."""
         return any(f"{{{placeholder}}}" in text for text in self.texts)
@@ -129,6 +135,8 @@ class TargetSpec:
     """Names of services, in the order of their start."""
     extra: Addition
     """`args` and `env` on top of those of its engine."""
+    when: Mapping[str, Addition] = field(default_factory=dict)
+    """Tables with more of these under a condition."""
 
     @property
     def engine(self) -> ServiceSpec:
@@ -302,29 +310,32 @@ class _Catalog:
     def _target(self, name: str, below: int, chain: tuple[TomlTable, ...]) -> TargetSpec:
         """The topmost target of this name in `files[:below]`, with what it extends."""
         level, table = self._find(name, below)
-        table.allow("description", "extends", "services", "args", "env")
+        table.allow("description", "extends", "services", "args", "env", "reset", "when")
         if table in chain:
             raise table.error("extends", "leads back to this target")
         base = self._base(table, name, level, (*chain, table))
         services = self._named_services(table) or (base.services if base else ())
         if not services:
             raise table.error("services", "is missing, list services or name a target to extend")
-        extra = _addition(table, "args")
+        extra, when = _addition(table, "args"), _additions(table)
         if base is not None:
-            args, env = (*base.extra.args, *extra.args), {**base.extra.env, **extra.env}
-            extra = Addition(args, env)
+            extra = base.extra.then(extra)
+            for condition, addition in base.when.items():
+                when[condition] = addition.then(when.get(condition, Addition()))
         description = table.text("description") or (base.description if base else "")
-        return TargetSpec(name, description, self._observed(services, table), extra)
+        return TargetSpec(name, description, self._observed(services, table), extra, when)
 
     def _observed(
         self, services: tuple[ServiceSpec, ...], table: TomlTable
     ) -> tuple[ServiceSpec, ...]:
-        """The services with their roles and counters."""
+        """The services with their roles and counters, and the engine's reset route."""
+        reset = table.text("reset")
         found = []
         for each in _with_roles(services, table):
             counters = each.counters or _USUAL_COUNTERS.get(str(each.role), "")
             series = self._counters.get(counters, {})
-            found.append(replace(each, counters=counters or None, series=series))
+            route = reset if reset and each.role == "engine" else each.reset
+            found.append(replace(each, counters=counters or None, series=series, reset=route))
         return tuple(found)
 
     def _require_counters(self) -> None:

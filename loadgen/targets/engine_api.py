@@ -4,6 +4,7 @@ import asyncio
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from loadgen.client.failures import StreamFailure
@@ -130,6 +131,12 @@ async def _answer(
         raise ApiError(f"{method} {url} failed: {error or type(error).__name__}") from error
 
 
+def _remove_files(folder: Path) -> None:
+    """Remove what a tier on disk keeps; its folders stay, as it may be making files in them."""
+    for path in folder.rglob("*.bin"):
+        path.unlink(missing_ok=True)
+
+
 def _shown(page: bytes) -> str:
     return page[:200].decode("utf-8", "replace")
 
@@ -178,6 +185,8 @@ class CacheReset:
     async def _reset(self, plan: ServicePlan) -> bool:
         if plan.reset_url is None or not await reset(plan.reset_url, plan.env.get(KEY_VARIABLE)):
             return False
+        if plan.l2_dir is not None:
+            await asyncio.to_thread(_remove_files, plan.l2_dir)
         if plan.empty_metric is None or plan.metrics_url is None:
             return True
         return await metric(plan.metrics_url, plan.empty_metric) == 0

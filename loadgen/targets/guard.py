@@ -4,7 +4,8 @@
 session until it exits, stdin reaches its end, or the parent is gone: kvswarm holds the other end
 of stdin, which the kernel closes however kvswarm ends. Then the service gets SIGTERM, a grace
 time, and what is left of its tree SIGKILL. The exit code is the service's, 128 + N for signal N.
-With `--scratch-dir PATH` the service finds an empty directory there, which goes with it.
+With `--scratch-dir PATH` (any number) the service finds an empty directory there, which goes with
+it.
 """
 
 import argparse
@@ -41,7 +42,10 @@ def main() -> int:
     # Orphans of the service become our children, so that its whole tree stays in sight.
     _prctl(PR_SET_CHILD_SUBREAPER, 1)
     # A TMPDIR of the service's own, so that sockets and files it leaves behind go with it.
-    with scratch_folder(arguments.scratch_dir) as tmpdir, _scratch(arguments.scratch_dir):
+    folders = arguments.scratch_dir
+    with scratch_folder(*folders) as tmpdir, contextlib.ExitStack() as stack:
+        for path in folders:
+            stack.enter_context(_scratch(path))
         service = _spawn(arguments.command, str(tmpdir))
         _wait(lambda: stop.is_set() or _is_over(service, arguments.parent))
         return _end(service, arguments.grace_s)
@@ -51,7 +55,7 @@ def _arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="loadgen.targets.guard")
     parser.add_argument("--parent", type=int, required=True)
     parser.add_argument("--grace-s", type=float, required=True)
-    parser.add_argument("--scratch-dir", type=Path)
+    parser.add_argument("--scratch-dir", type=Path, action="append", default=[])
     parser.add_argument("command", nargs="+")
     return parser.parse_args()
 
@@ -62,11 +66,8 @@ def _prctl(option: int, value: int) -> None:
 
 
 @contextlib.contextmanager
-def _scratch(path: Path | None) -> Iterator[None]:
+def _scratch(path: Path) -> Iterator[None]:
     """The directory that was named; an existing one is refused, as its files would be counted."""
-    if path is None:
-        yield
-        return
     path.mkdir(mode=0o700)
     try:
         yield

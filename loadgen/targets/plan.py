@@ -9,12 +9,14 @@ from pathlib import Path
 from typing import Self
 
 from loadgen.errors import UsageError
+from loadgen.scratch import PREFIX
 from loadgen.targets.catalog import Addition, Role, ServiceSpec, TargetSpec, fill, ports_in
 from loadgen.targets.hardware import Platform, has_bfloat16_kernels
 from loadgen.targets.settings import LOOPBACK, TargetSettings, is_quantized
 
 RESERVED_BLOCKS = 1  # vLLM's block pool keeps one null block for itself
 MIN_USABLE_BLOCKS = 2
+BYTES_PER_GB = 2**30  # LMCache's
 Ports = Mapping[str, int]
 
 
@@ -58,7 +60,8 @@ class KvCapacity:
 class ServicePlan:
     """One program as it will be started; `env` is what we set on top of our own.
 
-    `scratch_dir` does not exist yet: it is made empty before each start and removed after the end.
+    `scratch_dir`, and `l2_dir` for cached KV, do not exist yet: they are made empty before each
+    start and removed after the end.
     """
 
     name: str
@@ -70,9 +73,15 @@ class ServicePlan:
     reset_url: str | None = None
     empty_metric: str | None = None
     scratch_dir: Path | None = None
+    l2_dir: Path | None = None
     role: Role = "service"
     counters: str | None = None
     series: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def folders(self) -> tuple[Path, ...]:
+        """Those that live as long as the service."""
+        return tuple(path for path in (self.scratch_dir, self.l2_dir) if path is not None)
 
 
 def plan_capacity(
@@ -92,10 +101,15 @@ def plan_capacity(
 
 def uses(spec: TargetSpec, placeholder: str) -> bool:
     """Whether a value, such as `l1_gb`, means anything to the target."""
-    parts = [spec.extra]
+    parts = [spec.extra, *spec.when.values()]
     for service in spec.services:
         parts += [Addition(service.argv, service.env), *service.when.values()]
     return any(part.names(placeholder) for part in parts)
+
+
+def uses_l1(spec: TargetSpec) -> bool:
+    """Whether there is memory behind the engine's cache, of a size that can be chosen."""
+    return uses(spec, "l1_gb") or uses(spec, "l1_bytes")
 
 
 def port_names(spec: TargetSpec, settings: TargetSettings, platform: Platform) -> list[str]:
@@ -137,6 +151,7 @@ def _values(
         # vLLM's "auto" is the smaller of the model's window and what fits in its cache.
         "max_model_len": str(capacity.max_model_len(window)) if capacity and window else "auto",
         "l1_gb": f"{settings.l1_gb:g}",
+        "l1_bytes": str(round(settings.l1_gb * BYTES_PER_GB)),
         "context_scheduler": settings.context_scheduler.json,
         **{name: str(port) for name, port in ports.items()},
     }
@@ -163,6 +178,7 @@ def _parts(
     parts += [addition for name, addition in service.when.items() if conditions[name]]
     if service is spec.engine:
         parts.append(spec.extra)
+        parts += [addition for name, addition in spec.when.items() if conditions[name]]
     return parts
 
 
@@ -175,10 +191,12 @@ def _plan(
 ) -> ServicePlan:
     is_engine = service is spec.engine
     scratch_dir = _fresh_path() if any(part.names("scratch_dir") for part in parts) else None
+    l2_dir = _fresh_path(settings.l2_dir) if any(part.names("l2_dir") for part in parts) else None
     values = {
         **values,
         "host": settings.host if is_engine else LOOPBACK,
         "scratch_dir": str(scratch_dir),
+        "l2_dir": str(l2_dir),
         "routes_key": secrets.token_urlsafe(24),
     }
     try:
@@ -201,12 +219,13 @@ def _plan(
         reset_url=url + service.reset if service.reset else None,
         empty_metric=service.empty_metric,
         scratch_dir=scratch_dir,
+        l2_dir=l2_dir,
         role=service.role or "service",
         counters=service.counters,
         series=service.series,
     )
 
 
-def _fresh_path() -> Path:
+def _fresh_path(place: Path | None = None) -> Path:
     """A path at which nobody else makes a file: the name cannot be guessed."""
-    return Path(tempfile.gettempdir()) / f"kvswarm-{secrets.token_hex(8)}"
+    return (place or Path(tempfile.gettempdir())) / f"{PREFIX}{secrets.token_hex(8)}"

@@ -126,8 +126,8 @@ class ServiceProcess:
                 with contextlib.suppress(ProcessLookupError):
                     os.kill(pid, signal.SIGKILL)
             await self._guard.wait()
-            if self.plan.scratch_dir is not None:
-                shutil.rmtree(self.plan.scratch_dir, ignore_errors=True)
+            for folder in self.plan.folders:
+                shutil.rmtree(folder, ignore_errors=True)
 
 
 def _open(log: Path) -> BinaryIO:
@@ -137,7 +137,7 @@ def _open(log: Path) -> BinaryIO:
 
 async def _start_guard(plan: ServicePlan, output: BinaryIO, grace_s: float) -> Process:
     """An own session keeps a terminal's Ctrl-C away; stdin is the guard's tie to us."""
-    scratch = () if plan.scratch_dir is None else ("--scratch-dir", str(plan.scratch_dir))
+    scratch = [word for path in plan.folders for word in ("--scratch-dir", str(path))]
     return await asyncio.create_subprocess_exec(
         sys.executable,
         *("-m", "loadgen.targets.guard"),

@@ -3,6 +3,7 @@
 import ipaddress
 import json
 import math
+import os
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -35,7 +36,8 @@ def _config(model: str) -> dict[str, Any]:
 @dataclass(frozen=True, slots=True)
 class TargetSettings:
     """`model` is a directory or a Hugging Face name; `kv_tokens` the usable size of the engine's
-    own cache in tokens (None: the engine decides); `l1_gb` LMCache's memory; `port` the engine's
+    own cache in tokens (None: the engine decides); `l1_gb` the memory behind it; in `l2_dir` a
+    target with a tier on disk makes a folder (None: with temporary files); `port` is the engine's
     (None: a free one); `args` go to the engine last; a service gets `stop_grace_s` between SIGTERM
     and SIGKILL; `context_scheduler` means something to targets with that scheduler only. Raises
     UsageError for what cannot be.
@@ -44,6 +46,7 @@ class TargetSettings:
     model: str
     kv_tokens: int | None = None
     l1_gb: float = 1.0
+    l2_dir: Path | None = None
     host: str = LOOPBACK
     port: int | None = None
     args: tuple[str, ...] = ()
@@ -55,6 +58,8 @@ class TargetSettings:
     def __post_init__(self) -> None:
         if not 0 < self.l1_gb < math.inf:
             raise UsageError(f"--l1-gb {self.l1_gb:g} must be more than 0 and finite")
+        if self.l2_dir is not None and not os.access(self.l2_dir, os.W_OK | os.X_OK):
+            raise UsageError(f"--l2-dir {self.l2_dir} is not a folder that can be written")
         if self.port is not None and not 0 < self.port < 65536:
             raise UsageError(f"--port {self.port} is not between 1 and 65535")
         if self.model.startswith((".", "/", "~")) and self.model_dir is None:

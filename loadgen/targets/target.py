@@ -26,7 +26,7 @@ from loadgen.targets.plan import (
     plan_capacity,
     plan_services,
     port_names,
-    uses,
+    uses_l1,
 )
 from loadgen.targets.service_group import ServiceGroup
 from loadgen.targets.settings import TargetSettings
@@ -152,7 +152,7 @@ class RunningTarget:
             "max_model_len": self.max_model_len,
             "sources": self._sources(),
             "metrics_urls": {plan.name: plan.metrics_url for plan in self._group.plans},
-            "l1_gb": self._settings.l1_gb if uses(self._spec, "l1_gb") else None,
+            "l1_gb": self._settings.l1_gb if uses_l1(self._spec) else None,
         }
 
     def _sources(self) -> dict[str, Any]:

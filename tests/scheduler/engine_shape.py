@@ -67,7 +67,7 @@ def settings(**values: Any) -> tuple[tuple[str, Any], ...]:
 
 
 @cache
-def _model_config() -> ModelConfig:
+def model_config() -> ModelConfig:
     directory = Path(tempfile.mkdtemp(prefix="kvswarm-shape-"))
     atexit.register(shutil.rmtree, directory, ignore_errors=True)
     (directory / "config.json").write_text(json.dumps(MODEL))
@@ -93,7 +93,7 @@ def _vllm_config(shape: EngineShape) -> VllmConfig:
     )
     cache_config = CacheConfig(block_size=shape.block_size, enable_prefix_caching=True)
     config = VllmConfig(
-        model_config=_model_config(),
+        model_config=model_config(),
         scheduler_config=scheduler,
         cache_config=cache_config,
         lora_config=LoRAConfig(max_loras=shape.max_loras) if shape.max_loras else None,

@@ -128,6 +128,7 @@ FOR_ENGINES = {
     "--size": "tiny",
     "--kv-tokens": "4096",
     "--l1-gb": "1",
+    "--l2-dir": "/tmp",
     "--engine-arg": "--x",
     "--start-timeout": "600",
     "--policy": "lpm",

@@ -33,6 +33,7 @@ LAYERS = (
     "loadgen.errors",
     "loadgen.scratch",
     "kv_reading",
+    "kv_tiers",
     "rag_store",
     "scheduler_plugin",
 )

@@ -16,6 +16,7 @@ def test_the_shipped_targets_are_there_in_order_with_a_description() -> None:
     assert list(catalog) == [
         *("vllm", "vllm-no-prefix-cache", "vllm-lmcache"),
         *("vllm-context", "vllm-lmcache-context"),
+        *("vllm-offload", "vllm-offload-context", "vllm-tiered", "vllm-tiered-context"),
     ]
     assert all(target.description for target in catalog.values())
     assert [service.name for service in catalog["vllm-lmcache"].services] == ["lmcache", "vllm"]

@@ -1,0 +1,143 @@
+"""Offload without a model: whatever the tiers give back is the KV of the tokens it stands for."""
+
+import random
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from ask import Ask
+from digest_engine import DigestEngine, extra_config
+from virtual_load import tokens
+
+CONTEXTS, CONTEXT_TOKENS = 8, 150
+ALL_CHUNKS = CONTEXTS * (CONTEXT_TOKENS // 16 + 3)
+
+
+def ask(number: int, context: int, output_tokens: int = 2) -> Ask:
+    prompt = tokens(CONTEXT_TOKENS + 16 * (context % 3), "tier", context)
+    return Ask(
+        f"r{number}",
+        f"c{context}",
+        prompt + tokens(5, "question", number),
+        output_tokens=output_tokens,
+    )
+
+
+def one_by_one(engine: DigestEngine, rounds: int = 3) -> None:
+    """Each context in turn: a cache for two of them never has the next."""
+    for number in range(rounds * CONTEXTS):
+        engine.submit(ask(number, number % CONTEXTS))
+        engine.run()
+        engine.settle()
+
+
+class Mixture:
+    """Requests at once, clients that go away and operators who empty caches, from one seed."""
+
+    def __init__(self, seed: int, engine: DigestEngine) -> None:
+        self.dice = random.Random(seed)
+        self.engine = engine
+        self.sent = 0
+
+    def run(self, rounds: int = 25) -> None:
+        for _ in range(rounds):
+            for _ in range(self.dice.choice([0, 1, 3, 6])):
+                output_tokens = self.dice.choice([1, 4, 40])
+                self.engine.submit(ask(self.sent, self.dice.randrange(CONTEXTS), output_tokens))
+                self.sent += 1
+            for _ in range(self.dice.randrange(12)):
+                self.engine.step()
+            if self.sent and self.dice.random() < 0.2:
+                self.engine.abort(f"r{self.dice.randrange(self.sent)}")
+            if self.dice.random() < 0.1:
+                self.engine.reset(connector=self.dice.random() < 0.5)
+        self.engine.run()
+
+
+def tier(kind: str, chunks: int, folder: Path, **more: Any) -> dict[str, Any]:
+    if kind == "host":
+        return extra_config(chunks, **more)
+    disk = {"type": "fs", "root_dir": str(folder), "n_read_threads": 1, "n_write_threads": 1}
+    return extra_config(chunks, "HostTieringSpec", secondary_tiers=[disk], **more)
+
+
+@pytest.mark.parametrize("kind", ["host", "disk"])
+@pytest.mark.parametrize(
+    ("chunks", "more"),
+    [(ALL_CHUNKS, {}), (30, {"eviction_policy": "arc"}), (14, {"blocks_per_chunk": 3})],
+)
+def test_no_cell_that_is_read_is_of_other_tokens(
+    kind: str, chunks: int, more: dict[str, Any], tmp_path: Path
+) -> None:
+    with DigestEngine(40, tier(kind, chunks, tmp_path, **more)) as engine:
+        Mixture(chunks, engine).run()
+        assert engine.loaded_bytes > 0, "nothing came from the tier"
+        assert (engine.wrong, engine.checked > 50_000) == (0, True)
+
+
+def test_memory_for_all_contexts_leaves_the_least_to_compute(tmp_path: Path) -> None:
+    computed = {}
+    for chunks in (4, ALL_CHUNKS):
+        with DigestEngine(24, tier("host", chunks, tmp_path)) as engine:
+            one_by_one(engine)
+            computed[chunks] = engine.computed_tokens
+            assert engine.wrong == 0
+    prompts = [ask(n, n % CONTEXTS).prompt for n in range(3 * CONTEXTS)]
+    first = sum(len(prompt) for prompt in prompts[:CONTEXTS])
+    # What lies behind the full blocks of a context, and the token that a reply's second one needs.
+    later = sum((len(prompt) - 5) % 16 + 5 for prompt in prompts[CONTEXTS:])
+    assert computed[ALL_CHUNKS] == first + later + len(prompts)
+    assert computed[4] == sum(map(len, prompts)) + len(prompts)
+
+
+def test_a_folder_is_read_by_the_next_engine_and_holds_what_memory_cannot(tmp_path: Path) -> None:
+    extra = tier("disk", 16, tmp_path)
+    with DigestEngine(24, extra) as engine:
+        one_by_one(engine, rounds=1)
+    with DigestEngine(24, extra) as engine:
+        one_by_one(engine, rounds=1)
+        assert engine.wrong == 0
+        # The files of all contexts, but nothing of a question, and a second token of each reply.
+        tails = sum((len(ask(n, n).prompt) - 5) % 16 + 5 for n in range(CONTEXTS))
+        assert engine.computed_tokens == tails + CONTEXTS
+    assert not list(Path("/dev/shm").glob("vllm_offload_digest-*")), "memory is left behind"
+
+
+def test_an_emptied_tier_gives_nothing_back(tmp_path: Path) -> None:
+    with DigestEngine(24, tier("host", ALL_CHUNKS, tmp_path)) as engine:
+        one_by_one(engine, rounds=1)
+        computed = engine.computed_tokens
+        assert engine.reset(connector=True)
+        one_by_one(engine, rounds=1)
+        assert engine.computed_tokens == 2 * computed
+
+
+def flip_after_load(engine: DigestEngine, folder: Path) -> None:
+    submit_load: Callable[..., bool] = engine.worker.submit_load
+
+    def corrupted(job_id: int, source: Any, target: Any) -> bool:
+        done = submit_load(job_id, source, target)
+        engine.cells[0][int(target.block_ids[0]), 0, 3] ^= 1
+        return done
+
+    engine.worker.submit_load = corrupted
+
+
+def flip_a_byte_of_each_file(engine: DigestEngine, folder: Path) -> None:
+    for path in folder.rglob("*.bin"):
+        content = bytearray(path.read_bytes())
+        content[17] ^= 1
+        path.write_bytes(content)
+
+
+@pytest.mark.parametrize("corrupt", [flip_after_load, flip_a_byte_of_each_file])
+def test_one_wrong_bit_would_be_seen(
+    corrupt: Callable[[DigestEngine, Path], None], tmp_path: Path
+) -> None:
+    with DigestEngine(24, tier("disk", 16, tmp_path)) as engine:
+        one_by_one(engine, rounds=1)
+        assert engine.wrong == 0
+        corrupt(engine, tmp_path)
+        one_by_one(engine, rounds=1)
+        assert engine.wrong > 0
