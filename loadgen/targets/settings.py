@@ -20,6 +20,10 @@ def model_window_tokens(model: str) -> int | None:
     return window if isinstance(window, int) and window > 0 else None
 
 
+def _is_writable_folder(path: Path) -> bool:
+    return path.is_dir() and os.access(path, os.W_OK | os.X_OK)
+
+
 def is_quantized(model: str) -> bool:
     """Such weights decide what may be computed with; most methods take no float32."""
     return "quantization_config" in _config(model)
@@ -58,7 +62,7 @@ class TargetSettings:
     def __post_init__(self) -> None:
         if not 0 < self.l1_gb < math.inf:
             raise UsageError(f"--l1-gb {self.l1_gb:g} must be more than 0 and finite")
-        if self.l2_dir is not None and not os.access(self.l2_dir, os.W_OK | os.X_OK):
+        if self.l2_dir is not None and not _is_writable_folder(self.l2_dir):
             raise UsageError(f"--l2-dir {self.l2_dir} is not a folder that can be written")
         if self.port is not None and not 0 < self.port < 65536:
             raise UsageError(f"--port {self.port} is not between 1 and 65535")

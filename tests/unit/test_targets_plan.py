@@ -4,6 +4,7 @@ import sys
 from dataclasses import fields
 from itertools import pairwise
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -127,6 +128,54 @@ def test_lmcache_comes_first_and_vllm_is_told_its_port(model: str) -> None:
     assert lmcache.reset_url == f"{lmcache.url}/cache/clear"
 
 
+def offload(plan: ServicePlan) -> dict[str, Any]:
+    connector = json.loads(option(plan, "--kv-transfer-config"))
+    assert connector["kv_connector"] == "OffloadingConnector"
+    return dict(connector["kv_connector_extra_config"])
+
+
+@pytest.mark.parametrize("name", ["vllm-offload", "vllm-offload-context"])
+def test_offload_to_memory_is_vllms_own_but_for_the_worker_on_the_cpu(
+    name: str, model: str
+) -> None:
+    settings = TargetSettings(model, l1_gb=0.5)
+    (on_cpu,), (on_gpu,) = (plan(name, settings, platform) for platform in ("cpu", "gpu"))
+    assert offload(on_gpu) == {"spec_name": "CPUOffloadingSpec", "cpu_bytes_to_use": 2**29}
+    assert offload(on_cpu) == {
+        "spec_name": "HostOffloadingSpec",
+        "spec_module_path": "kv_tiers.spec",
+        "cpu_bytes_to_use": 2**29,
+    }
+    assert on_cpu.reset_url == f"{on_cpu.url}/reset_prefix_cache?reset_external=true"
+    assert on_cpu.l2_dir is None
+    assert ("--scheduler-cls" in on_cpu.argv) is name.endswith("-context")
+
+
+@pytest.mark.parametrize("name", ["vllm-tiered", "vllm-tiered-context"])
+@pytest.mark.parametrize("platform", ["cpu", "gpu"])
+def test_a_tier_on_disk_has_a_folder_of_this_start_alone(
+    name: str, platform: str, model: str, tmp_path: Path
+) -> None:
+    settings = TargetSettings(model, l2_dir=tmp_path)
+    (first,), (second,) = (plan(name, settings, platform) for _ in range(2))
+    (tier,) = offload(first)["secondary_tiers"]
+    assert tier == {"type": "fs", "root_dir": str(first.l2_dir)}
+    assert first.l2_dir is not None
+    assert (first.l2_dir.parent, first.l2_dir.exists()) == (tmp_path, False)
+    assert first.l2_dir != second.l2_dir
+    assert first.l2_dir in first.folders
+    names = {"cpu": "HostTieringSpec", "gpu": "TieringOffloadingSpec"}
+    assert offload(first)["spec_name"] == names[platform]
+    assert ("spec_module_path" in offload(first)) is (platform == "cpu")
+
+
+def test_a_folder_that_cannot_be_written_is_refused(model: str, tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    for folder in (tmp_path / "nowhere", tmp_path / "file"):
+        with pytest.raises(UsageError, match=r"--l2-dir .* is not a folder that can be written"):
+            TargetSettings(model, l2_dir=folder)
+
+
 def test_what_the_user_adds_comes_last_and_only_to_the_engine(model: str) -> None:
     settings = TargetSettings(model, args=("--enable-prefix-caching",))
     (vllm,) = plan("vllm-no-prefix-cache", settings)
@@ -241,6 +290,8 @@ def test_only_a_service_that_asks_has_a_scratch_directory(model: str) -> None:
         ("vllm-lmcache", "context_scheduler", False),
         ("vllm-lmcache-context", "context_scheduler", True),
         ("vllm-context", "scratch_dir", True),
+        ("vllm-offload", "l1_bytes", True),
+        ("vllm-tiered", "l2_dir", True),
     ],
 )
 def test_what_a_target_makes_use_of(name: str, placeholder: str, expected: bool) -> None:
