@@ -14,6 +14,7 @@ from dashboards.report.wording import NOTHING, megabytes, number, percent
 from loadgen.compare.facts import ARGUMENTS, facts_of
 from loadgen.runs.columns import Flags
 from loadgen.runs.requests import Requests
+from loadgen.stats.server_counters import OFFLOAD
 from loadgen.stats.steady_state import LATENCIES, SteadyState, is_notable
 
 MOST_CONTEXTS = 40
@@ -67,7 +68,7 @@ def engine_table(runs: Mapping[str, RunFigures]) -> Table:
     rows = []
     for key, (title, form) in _ENGINE.items():
         values = [figures.server.get(key) for figures in runs.values()]
-        if any(value is not None for value in values):
+        if any(values) or (key not in OFFLOAD and any(value is not None for value in values)):
             rows.append(TableRow(title, tuple(form(value) for value in values)))
     return Table("Engine and cache", ("by its own counters", *runs), tuple(rows))
 
@@ -76,6 +77,10 @@ _ENGINE = {
     "computed_prompt_tokens": ("prompt tokens computed", number),
     "cached_prompt_tokens": ("prompt tokens from the prefix cache", number),
     "external_prompt_tokens": ("prompt tokens from a KV connector", number),
+    "host_prompt_tokens": ("of these from memory", number),
+    "disk_prompt_tokens": ("of these from disk", number),
+    "offload_stored_bytes": ("bytes copied out of the cache", number),
+    "offload_loaded_bytes": ("bytes copied back into it", number),
     "hit_rate": ("hit rate of the prefix cache", percent),
     "external_hit_rate": ("hit rate of the connector", percent),
     "generation_tokens": ("output tokens", number),

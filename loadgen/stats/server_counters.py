@@ -27,6 +27,14 @@ class ServerSample:
     """Counter: those from the engine's prefix cache."""
     external_prompt_tokens: float | None = None
     """Counter: those from a KV connector."""
+    host_prompt_tokens: float | None = None
+    """Counter: of these from memory."""
+    disk_prompt_tokens: float | None = None
+    """Counter: of these from files."""
+    offload_stored_bytes: float | None = None
+    """Counter: KV copied out."""
+    offload_loaded_bytes: float | None = None
+    """Counter: KV copied back."""
     generation_tokens: float | None = None
     """Counter: output tokens."""
     prefix_cache_queries: float | None = None
@@ -90,11 +98,19 @@ COLUMNS: tuple[str, ...] = tuple(field.name for field in fields(ServerSample))
 
 Figures = dict[str, float | bool | None]
 
+OFFLOAD = (
+    "host_prompt_tokens",
+    "disk_prompt_tokens",
+    "offload_stored_bytes",
+    "offload_loaded_bytes",
+)
+"""Of vLLM's own offload, in the samples and in the summary."""
 _COUNTERS = (
     "prompt_tokens",
     "computed_prompt_tokens",
     "cached_prompt_tokens",
     "external_prompt_tokens",
+    *OFFLOAD,
     "generation_tokens",
     "prefix_cache_hits",
     "external_prefix_cache_hits",
@@ -192,6 +208,7 @@ class ServerCourse:
         rise = _rises(first, last) if known and not reset else dict.fromkeys(_COUNTERS)
         return {
             **_prompt_figures(rise),
+            **{name: rise[name] for name in OFFLOAD},
             "generation_tokens": rise["generation_tokens"],
             "num_preemptions": rise["num_preemptions"],
             **{name: self._peaks.get(name) for name in _PEAKS},
@@ -200,7 +217,10 @@ class ServerCourse:
 
 
 def _rises(first: ServerSample, last: ServerSample) -> dict[str, float | None]:
-    return {name: _minus(getattr(last, name), getattr(first, name)) for name in _COUNTERS}
+    rises = {name: _minus(getattr(last, name), getattr(first, name)) for name in _COUNTERS}
+    # vLLM shows bytes of its offload only once there are some.
+    started = {name: getattr(last, name) for name in OFFLOAD if getattr(first, name) is None}
+    return rises | started
 
 
 def _minus(last: float | None, first: float | None) -> float | None:
@@ -241,6 +261,10 @@ FIGURES: Mapping[str, str] = {
     "external_prompt_tokens": "prompt tokens from a KV connector such as LMCache",
     "hit_rate": "cached over all three, 0 to 1",
     "external_hit_rate": "external over all three",
+    "host_prompt_tokens": "of these from the memory of vLLM's offload",
+    "disk_prompt_tokens": "and from files",
+    "offload_stored_bytes": "KV copied out",
+    "offload_loaded_bytes": "KV copied back",
     "generation_tokens": "output tokens",
     "num_preemptions": "requests the engine set back for want of cache",
     "peak_running": "most requests at work",

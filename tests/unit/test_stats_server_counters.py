@@ -1,4 +1,5 @@
 import json
+from dataclasses import replace
 
 import pytest
 
@@ -47,6 +48,14 @@ def test_the_figures_of_a_run_are_the_rise_of_its_counters() -> None:
     assert (figures["hit_rate"], figures["external_hit_rate"]) == (0.5, 0.25)
     assert (figures["generation_tokens"], figures["num_preemptions"]) == (40, 2)
     assert figures["counter_reset"] is False
+
+
+def test_tokens_and_bytes_of_each_tier_are_told_though_bytes_begin_to_be_counted_late() -> None:
+    first = replace(FIRST, host_prompt_tokens=10, disk_prompt_tokens=0)
+    tiers = {"host_prompt_tokens": 410, "disk_prompt_tokens": 100, "offload_stored_bytes": 8192}
+    figures = server_figures(first, replace(LAST, **tiers))
+    assert (figures["host_prompt_tokens"], figures["disk_prompt_tokens"]) == (400, 100)
+    assert (figures["offload_stored_bytes"], figures["offload_loaded_bytes"]) == (8192, None)
 
 
 def test_peaks_are_over_all_samples() -> None:

@@ -162,8 +162,15 @@ def _cache_line(summary: dict[str, Any]) -> str:
         f" {server['cached_prompt_tokens']:.0f} from cache, hit rate {server['hit_rate']:.1%}"
     )
     if server.get("external_prompt_tokens"):
-        line += f", {server['external_hit_rate']:.1%} from offload"
+        line += f", {server['external_hit_rate']:.1%} from offload{_tiers(server)}"
     return line
+
+
+def _tiers(server: dict[str, Any]) -> str:
+    """Of what is from offload the part of each tier, where the engine tells them apart."""
+    tiers = {"memory": "host_prompt_tokens", "disk": "disk_prompt_tokens"}
+    parts = [f"{server[key]:.0f} {name}" for name, key in tiers.items() if server.get(key)]
+    return f" ({', '.join(parts)})" if parts else ""
 
 
 def _retrieval_line(summary: dict[str, Any]) -> str:
