@@ -1,0 +1,94 @@
+"""The target `vllm-tiered` with a real vLLM: what its tiers give back is what its cache holds."""
+
+from collections.abc import AsyncIterator
+from typing import Any
+
+import aiohttp
+import pytest
+import pytest_asyncio
+
+from loadgen.targets import engine_api
+from loadgen.targets.catalog import load_catalog
+from loadgen.targets.demo_model import build_model
+from loadgen.targets.own_routes import KEY_VARIABLE
+from loadgen.targets.target import RunningTarget, TargetSettings, start_target
+
+pytestmark = [pytest.mark.engine, pytest.mark.asyncio(loop_scope="module")]
+
+PROMPT_TOKENS, FULL_TOKENS = 1300, 1280
+SOURCES = ("device", "host", "disk")
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def target(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[RunningTarget]:
+    directory = tmp_path_factory.mktemp("target")
+    model = build_model(directory / "tiny", "tiny", ["A text to learn from. " * 20])
+    settings = TargetSettings(str(model), kv_tokens=2560, l1_gb=0.1, l2_dir=directory)
+    async with start_target(load_catalog()["vllm-tiered"], settings, directory / "log") as target:
+        yield target
+    assert not list(directory.glob("kvswarm-*")), "its files go with it"
+
+
+async def log_probabilities(target: RunningTarget) -> dict[str, Any]:
+    body = {"prompt": engine_api.fixed_prompt(PROMPT_TOKENS), "max_tokens": 4, "logprobs": 5}
+    async with (
+        aiohttp.ClientSession() as session,
+        session.post(
+            f"{target.url}/v1/completions", json={"model": target.model, "temperature": 0, **body}
+        ) as response,
+    ):
+        answer = await response.json()
+    return dict(answer["choices"][0]["logprobs"])
+
+
+async def tokens_by_source(target: RunningTarget) -> dict[str, float]:
+    url = target.facts()["metrics_urls"]["vllm"]
+    name = "vllm:prompt_tokens_cached_by_source_total"
+    async with aiohttp.ClientSession() as session, session.get(url) as response:
+        lines = [line for line in (await response.text()).splitlines() if line.startswith(name)]
+    return {
+        source: sum(float(line.split()[-1]) for line in lines if f'source="{source}"' in line)
+        for source in SOURCES
+    }
+
+
+async def empty(target: RunningTarget, route: str) -> None:
+    (engine,) = target._group.plans
+    for _ in range(engine_api.RESET_TRIES):
+        if await engine_api.reset(engine.url + route, engine.env[KEY_VARIABLE]):
+            return
+    raise AssertionError("the engine did not reset")
+
+
+async def test_each_tier_gives_back_what_the_engines_own_cache_holds(
+    target: RunningTarget,
+) -> None:
+    assert await target.make_cold() == "cold"
+    await log_probabilities(target)
+    expected, told = {}, {}
+    for source, route in (
+        ("device", None),
+        ("host", "/reset_prefix_cache"),
+        ("disk", "/reset_prefix_cache?reset_external=true"),
+    ):
+        if route is not None:
+            await empty(target, route)
+        before = await tokens_by_source(target)
+        expected[source] = await log_probabilities(target)
+        after = await tokens_by_source(target)
+        told[source] = {name: after[name] - before[name] for name in SOURCES}
+    assert told == {
+        source: {name: FULL_TOKENS * (name == source) for name in SOURCES} for source in SOURCES
+    }
+    assert expected["host"] == expected["device"]
+    assert expected["disk"] == expected["device"]
+
+
+async def test_cold_means_that_memory_and_files_are_empty_too(target: RunningTarget) -> None:
+    pids = target.facts()["pids"]
+    await log_probabilities(target)
+    assert await target.make_cold() == "cold"
+    before = await tokens_by_source(target)
+    await log_probabilities(target)
+    assert await tokens_by_source(target) == before
+    assert target.facts()["pids"] == pids, "without a restart"
