@@ -114,7 +114,7 @@ def pair_table(pair: Pair) -> Table | None:
     """The rows of `kvswarm compare`; None where there are none."""
     if pair.comparison is None:
         return None
-    level = wording.confidence(pair.comparison.level)
+    level = wording.confidence(pair.comparison.row_level)
     columns = ("", pair.base, pair.new, "change", f"{level} interval", "verdict")
     rows = tuple(
         TableRow(

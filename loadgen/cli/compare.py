@@ -94,7 +94,8 @@ def _compare(parsed: argparse.Namespace, base: list[Path], new: list[Path]) -> "
         runs = [read_run(path, parsed.row, found_s) for path in paths]
     before, after = tuple(runs[: len(base)]), tuple(runs[len(base) :])
     noise = _noise(parsed, (*before, *after))
-    return compare(Sides(before, after, noise), statistics, limits, vary_of(parsed.vary))
+    sides, vary = Sides(before, after, noise), vary_of(parsed.vary)
+    return compare(sides, statistics, limits, vary, parsed.require_proof)
 
 
 def _noise(parsed: argparse.Namespace, runs: "tuple[ComparedRun, ...]") -> "Noise | None":
@@ -170,6 +171,11 @@ def _parser() -> argparse.ArgumentParser:
     add("--base", nargs="+", type=Path, metavar="RUN", help="several repeats of the base")
     add("--new", nargs="+", type=Path, metavar="RUN", help="several repeats of the new side")
     add("--gate", help="limits such as 'ttft_ms.p95<=+10%%, errors<=0.1%%', or a TOML file")
+    add(
+        "--require-proof",
+        action="store_true",
+        help="a limit passes only where the whole interval keeps it",
+    )
     add("--metrics", help="what to compare, e.g. ttft_ms.p95,errors (default: the usual ones)")
     add("--vary", action="append", metavar="NAME", help="what is under test (default: target)")
     add(

@@ -1,25 +1,48 @@
 """Two sides set against each other: rows, judgements, remarks."""
 
 import math
-from collections.abc import Collection, Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Collection, Iterator, Sequence
+from dataclasses import dataclass
 from typing import Literal
 
 from loadgen.compare.comparability import require_comparable
-from loadgen.compare.estimate import LEAST_SAMPLES
-from loadgen.compare.gate import BROKEN, PASSED, UNDECIDED, Kind, Limit
+from loadgen.compare.gate import Kind, Limit
 from loadgen.compare.interval import Interval
-from loadgen.compare.metrics import DEFAULTS, Statistic, parse_statistic
-from loadgen.compare.sides import Sides, exponential, scale_of
+from loadgen.compare.judgement import (
+    USUAL_SPREAD,
+    LimitJudgement,
+    exit_code,
+    judge,
+    knows_spread,
+    relative_change,
+    spread_that_explains,
+)
+from loadgen.compare.metrics import DEFAULTS, METRICS, Statistic, parse_statistic
+from loadgen.compare.pairs import Agreement, common_rows
+from loadgen.compare.series import Ratio
+from loadgen.compare.sides import Sides, scale_of
 from loadgen.errors import UsageError
 
-Verdict = Literal["better", "worse", "no evidence", "too little data", "no interval"]
+Verdict = Literal["better", "worse", "single runs", "no evidence", "too little data", "no interval"]
+COMPUTED = "computed_tokens"
+"""Prompt tokens that came from no cache."""
+
+
+@dataclass(frozen=True, slots=True)
+class ExactCount:
+    """A sum over the `requests` that both sides sent."""
+
+    name: str
+    base: int
+    new: int
+    requests: int
 
 
 @dataclass(frozen=True, slots=True)
 class ComparedMetric:
     """`change` is relative to the base (0.1 is 10 % more); of a share the difference of shares
-    (0.1 is ten points more). Its bounds are infinite where nothing is known of them."""
+    (0.1 is ten points more). Its bounds are infinite where nothing is known of them. `explained_by`
+    is the spread between identical runs that would explain it, where none is known."""
 
     statistic: Statistic
     base: float | None
@@ -27,6 +50,8 @@ class ComparedMetric:
     samples: tuple[int, int]
     change: Interval | None
     verdict: Verdict
+    agreement: Agreement | None = None
+    explained_by: float | None = None
 
 
 def make_row(sides: Sides, statistic: Statistic, level: float) -> ComparedMetric:
@@ -34,18 +59,29 @@ def make_row(sides: Sides, statistic: Statistic, level: float) -> ComparedMetric
     base, new = sides.figures(statistic)
     change = relative_change(sides, statistic, level)
     verdict = _verdict(sides, statistic, change)
-    if change is None:
-        change = _without_interval(statistic, base, new)
-    return ComparedMetric(statistic, base, new, sides.samples(statistic), change, verdict)
+    explained_by = None
+    if change is not None and verdict in ("better", "worse"):
+        explained_by = _explained_by(sides, statistic, change)
+    if explained_by is not None and explained_by < USUAL_SPREAD:
+        verdict = "single runs"
+    return ComparedMetric(
+        statistic,
+        base,
+        new,
+        sides.samples(statistic),
+        _without_interval(statistic, base, new) if change is None else change,
+        verdict,
+        sides.agreement(statistic),
+        explained_by,
+    )
 
 
-def relative_change(sides: Sides, statistic: Statistic, level: float) -> Interval | None:
-    """The difference as a row shows it, with its interval; None where there is none."""
-    scale = scale_of(statistic)
-    interval = sides.difference(statistic, level, scale)
-    if interval is None or scale == "plain":
-        return interval
-    return interval.through(lambda value: exponential(value) - 1)
+def _explained_by(sides: Sides, statistic: Statistic, change: Interval) -> float | None:
+    if knows_spread(sides, statistic):
+        return None
+    near = change.low if change.estimate > 0 else change.high
+    distance = abs(math.log1p(change.estimate)) if change.estimate > -1 else math.inf
+    return spread_that_explains(distance, distance - abs(math.log1p(near)))
 
 
 def _verdict(sides: Sides, statistic: Statistic, change: Interval | None) -> Verdict:
@@ -79,89 +115,19 @@ def _without_interval(
     return Interval(new / base - 1, -math.inf, math.inf) if base > 0 else None
 
 
-Outcome = Literal["passed", "broken", "undecided"]
-
-
-@dataclass(frozen=True, slots=True)
-class LimitJudgement:
-    """`interval` is of what the limit is about, None where there is none."""
-
-    limit: Limit
-    interval: Interval | None
-    outcome: Outcome
-    reason: str
-
-
-def judge(sides: Sides, limit: Limit, level: float) -> LimitJudgement:
-    """A limit is broken where the whole interval lies beyond it; undecided where only the estimate
-    does, where a side has too few samples or no interval, or where a run has a fault."""
-    found = _of_data(sides, limit, level)
-    faults = dict.fromkeys(fault.text for run in sides.runs for fault in run.faults)
-    if not faults:
-        return found
-    reason = f"a run decides nothing: {'; '.join(faults)}"
-    return replace(found, outcome="undecided", reason=reason)
-
-
-def _of_data(sides: Sides, limit: Limit, level: float) -> LimitJudgement:
-    statistic = limit.statistic
-    if not sides.has_data(statistic):
-        return LimitJudgement(limit, None, "undecided", "totals alone have no interval")
-    least = min(sides.samples(statistic))
-    if least < LEAST_SAMPLES:
-        return LimitJudgement(
-            limit, None, "undecided", f"{least} usable samples, {LEAST_SAMPLES} needed"
-        )
-    interval = _interval(sides, limit, level)
-    if interval is None:
-        return LimitJudgement(
-            limit, None, "undecided", "a run has too few samples, or a figure of 0"
-        )
-    return _judge(limit, interval)
-
-
-def _interval(sides: Sides, limit: Limit, level: float) -> Interval | None:
-    if limit.kind == "value":
-        return sides.new_alone(limit.statistic, level)
-    if limit.kind == "difference":
-        return sides.difference(limit.statistic, level, "plain")
-    return relative_change(sides, limit.statistic, level)
-
-
-def _judge(limit: Limit, interval: Interval) -> LimitJudgement:
-    nearest = interval.low if limit.at_most else interval.high
-    if _is_beyond(limit, nearest):
-        return LimitJudgement(limit, interval, "broken", "the whole interval is beyond the limit")
-    if _is_beyond(limit, interval.estimate):
-        reason = (
-            "the estimate is beyond the limit, its interval is not: make longer runs or repeats"
-        )
-        return LimitJudgement(limit, interval, "undecided", reason)
-    return LimitJudgement(limit, interval, "passed", "")
-
-
-def _is_beyond(limit: Limit, value: float) -> bool:
-    return value > limit.bound if limit.at_most else value < limit.bound
-
-
-def exit_code(judgements: Iterable[LimitJudgement]) -> int:
-    """1 where a limit is broken, else 4 where one is undecided, else 0."""
-    outcomes = {judgement.outcome for judgement in judgements}
-    if "broken" in outcomes:
-        return BROKEN
-    return UNDECIDED if "undecided" in outcomes else PASSED
-
-
-CONFIDENCE = 0.99
+CONFIDENCE, CONFIDENCE_OF_ROWS = 0.99, 0.95
 
 
 @dataclass(frozen=True, slots=True)
 class Comparison:
-    """`level` is that of each interval: 99 % for all of them together (Bonferroni)."""
+    """`level` is that of a limit's interval: 99 % for all together (Bonferroni); `row_level` that
+    of each row's by itself. `counts` are exact, of the requests of both sides."""
 
     base: tuple[str, ...]
     new: tuple[str, ...]
     level: float
+    row_level: float
+    counts: tuple[ExactCount, ...]
     rows: tuple[ComparedMetric, ...]
     judgements: tuple[LimitJudgement, ...]
     remarks: tuple[str, ...]
@@ -177,6 +143,7 @@ def compare(
     statistics: Sequence[Statistic] = (),
     limits: Sequence[Limit] = (),
     vary: Collection[str] = ("target",),
+    needs_proof: bool = False,
 ) -> Comparison:
     """Compare in what is named, or in all that both have. Raises UsageError where the sides are
     not comparable, or one lacks what was named."""
@@ -194,8 +161,10 @@ def compare(
         base=tuple(run.name for run in sides.base),
         new=tuple(run.name for run in sides.new),
         level=level,
-        rows=tuple(make_row(sides, statistic, level) for statistic in shown),
-        judgements=tuple(judge(sides, limit, level) for limit in limits),
+        row_level=CONFIDENCE_OF_ROWS,
+        counts=tuple(exact_counts(sides)),
+        rows=tuple(make_row(sides, statistic, CONFIDENCE_OF_ROWS) for statistic in shown),
+        judgements=tuple(judge(sides, limit, level, needs_proof) for limit in limits),
         remarks=(*unknown, *_remarks(sides, shown), *_on_new_alone(sides, limits)),
     )
 
@@ -205,6 +174,24 @@ def _intervals(shown: Sequence[Statistic], limits: Sequence[Limit]) -> int:
     same statistic shares; a limit in the metric's unit or on the new side alone has its own."""
     rows: set[tuple[Statistic, Kind]] = {(statistic, "relative") for statistic in shown}
     return len(rows | {(limit.statistic, limit.needs) for limit in limits})
+
+
+def exact_counts(sides: Sides) -> Iterator[ExactCount]:
+    """What both sides counted of the same requests, which needs no interval: of the catalogue's
+    shares of tokens the part and the rest."""
+    if not sides.send_the_same:
+        return
+    for metric in METRICS.values():
+        if metric.form != "share" or not metric.whole.endswith("_tokens"):
+            continue
+        pair = [run.series.get(metric.name) for run in sides.runs]
+        told = [each for each in pair if isinstance(each, Ratio) and each.marks is not None]
+        if len(told) == len(pair) and all(each.samples for each in told):
+            base, new = common_rows(told[0], told[1])
+            before, after = int(base.part.sum()), int(new.part.sum())
+            rest = [int(each.whole.sum() - each.part.sum()) for each in (base, new)]
+            yield ExactCount(COMPUTED, rest[0], rest[1], base.samples)
+            yield ExactCount(metric.part, before, after, base.samples)
 
 
 def _require(sides: Sides, named: Sequence[Statistic]) -> None:
@@ -232,6 +219,8 @@ def _remarks(sides: Sides, shown: Sequence[Statistic]) -> Iterator[str]:
         "itl_ms" in run.series for run in sides.runs
     ):
         yield "itl_ms is of each request's mean gap: single gaps are not kept"
+    if sides.send_the_same:
+        yield "both sides sent the same requests: they are compared pair by pair"
     yield from _on_spread(sides, shown)
 
 

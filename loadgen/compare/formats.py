@@ -12,8 +12,10 @@ from rich.table import Table
 from rich.text import Text
 
 from loadgen.compare import wording
-from loadgen.compare.comparison import ComparedMetric, Comparison, LimitJudgement
+from loadgen.compare.comparison import ComparedMetric, Comparison
 from loadgen.compare.interval import Interval
+from loadgen.compare.judgement import LimitJudgement
+from loadgen.compare.pairs import Agreement
 
 
 def to_json(comparison: Comparison) -> str:
@@ -21,7 +23,12 @@ def to_json(comparison: Comparison) -> str:
     content = {
         "base": comparison.base,
         "new": comparison.new,
-        "confidence_level": comparison.level,
+        "confidence_level": comparison.row_level,
+        "gate_confidence_level": comparison.level,
+        "exact_counts": [
+            {"name": each.name, "base": each.base, "new": each.new, "requests": each.requests}
+            for each in comparison.counts
+        ],
         "metrics": [_row(row) for row in comparison.rows],
         "gate": [_judgement(judgement) for judgement in comparison.judgements],
         "exit_code": comparison.exit_code,
@@ -38,7 +45,20 @@ def _row(row: ComparedMetric) -> dict[str, Any]:
         "new": _number(row.new),
         "samples": {"base": row.samples[0], "new": row.samples[1]},
         "change": _interval(row.change),
+        "pairs": _pairs(row.agreement),
+        "explained_by_spread": _number(row.explained_by),
         "verdict": row.verdict,
+    }
+
+
+def _pairs(agreement: Agreement | None) -> dict[str, int | str] | None:
+    if agreement is None:
+        return None
+    return {
+        "lower": agreement.lower,
+        "higher": agreement.higher,
+        "of": agreement.count,
+        "unit": agreement.unit,
     }
 
 
@@ -51,6 +71,8 @@ def _judgement(judgement: LimitJudgement) -> dict[str, Any]:
         "found": _interval(judgement.interval),
         "outcome": judgement.outcome,
         "reason": judgement.reason,
+        "smallest_seen": _number(judgement.seen),
+        "times_as_long": judgement.times,
     }
 
 
@@ -104,12 +126,15 @@ def _limit_case(suite: ElementTree.Element, judgement: LimitJudgement) -> None:
 
 def _metric_case(suite: ElementTree.Element, row: ComparedMetric) -> None:
     case = ElementTree.SubElement(suite, "testcase", classname=SUITE, name=row.statistic.name)
-    text = f"{row.verdict}: {wording.change(row)} ({wording.bounds(row)})"
+    text = f"{wording.change(row)}; interval {wording.bounds(row)}; {wording.verdict(row)}"
     ElementTree.SubElement(case, "system-out").text = text
 
 
 def _system_out(comparison: Comparison) -> str:
-    lines = [("base", *comparison.base), ("new", *comparison.new), ("note", *comparison.remarks)]
+    counted = wording.counts(comparison.counts)
+    lines = [("base", *comparison.base), ("new", *comparison.new)]
+    lines += [("counted", counted)] if counted else []
+    lines.append(("note", *comparison.remarks))
     return "\n".join(f"{line[0]}: {wording.plain(each)}" for line in lines for each in line[1:])
 
 
@@ -124,12 +149,14 @@ def to_markdown(comparison: Comparison) -> str:
 def _lines(comparison: Comparison) -> Iterator[str]:
     yield f"base: {_names(comparison.base)}  "
     yield f"new: {_names(comparison.new)}\n"
-    level = wording.confidence(comparison.level)
+    level = wording.confidence(comparison.row_level)
+    if counted := wording.counts(comparison.counts):
+        yield f"{counted}\n"
     yield _line(("metric", "base", "new", "change", f"{level} interval", "verdict"))
     yield "|---|---:|---:|---:|---:|---|"
     for row in comparison.rows:
         figures = (wording.figure(row.statistic, value) for value in (row.base, row.new))
-        shown = (*figures, wording.change(row), wording.bounds(row), row.verdict)
+        shown = (*figures, wording.change(row), wording.bounds(row), wording.verdict(row))
         yield _line((f"`{row.statistic.name}`", *shown))
     if comparison.judgements:
         yield "\n" + _line(("limit", "gate", "found"))
@@ -179,6 +206,8 @@ def to_table(comparison: Comparison, colour: bool = False, width: int | None = N
     for side, names in (("base", comparison.base), ("new", comparison.new)):
         console.print(Text(f"{side:5}{', '.join(map(wording.plain, names))}"))
     console.print()
+    if counted := wording.counts(comparison.counts):
+        console.print(Text(f"{counted}\n"))
     console.print(_rows(comparison))
     if comparison.judgements:
         console.print()
@@ -191,7 +220,7 @@ def to_table(comparison: Comparison, colour: bool = False, width: int | None = N
 def _rows(comparison: Comparison) -> Table:
     table = Table(box=None, pad_edge=False)
     table.add_column("")
-    for title in ("base", "new", "change", f"{wording.confidence(comparison.level)} interval"):
+    for title in ("base", "new", "change", f"{wording.confidence(comparison.row_level)} interval"):
         table.add_column(title, justify="right")
     table.add_column("verdict")
     for row in comparison.rows:
@@ -201,7 +230,7 @@ def _rows(comparison: Comparison) -> Table:
             wording.figure(row.statistic, row.new),
             wording.change(row),
             wording.bounds(row),
-            Text(row.verdict, COLOURS.get(row.verdict, "")),
+            Text(wording.verdict(row), COLOURS.get(row.verdict, "")),
         )
     return table
 

@@ -12,6 +12,9 @@ from loadgen.runs.requests import Requests
 Stream = Mapping[str, tuple[str, str]]
 """The context and the question of each request by its id; empty where a file does not tell them."""
 
+Prompt = tuple[str, str, float]
+"""The context that was sent, the question, and the prompt's tokens by the host's count."""
+
 
 @dataclass(frozen=True, slots=True)
 class Fault:
@@ -27,15 +30,17 @@ class Fault:
 @dataclass(frozen=True, slots=True)
 class ComparedRun:
     """`series` by metric; `totals` by statistic are figures that came without their data, each of
-    so many samples. `facts` say how the run was made, None where the file does not tell; `users`
-    (most at once) and `rows` (Locust's) then do where they are known. One with `faults` decides
-    nothing. `found_warmup_s` is where a warm-up ends that was found in what is here."""
+    so many samples. `stream` is what was drawn, `prompts` what was sent. `facts` say how the run
+    was made, None where the file does not tell; `users` (most at once) and `rows` (Locust's) then
+    do where they are known. One with `faults` decides nothing. `found_warmup_s` is where a warm-up
+    ends that was found in what is here."""
 
     name: str
     series: Mapping[str, Series] = field(default_factory=dict)
     totals: Mapping[str, tuple[float, int]] = field(default_factory=dict)
     facts: Mapping[str, str] | None = None
     stream: Stream = field(default_factory=dict)
+    prompts: Mapping[str, Prompt] = field(default_factory=dict)
     users: str = ""
     rows: frozenset[str] = frozenset()
     machine: str = ""
@@ -110,3 +115,21 @@ def stream_of(requests: Requests) -> Stream:
     names = ("request_id", "context_id", "question_id")
     told = zip(*(requests.text(name).as_list() for name in names), strict=True)
     return {number: (context, question) for number, context, question in told if context}
+
+
+def prompts_of(requests: Requests) -> Mapping[str, Prompt]:
+    """What was sent, by the request's id, of those whose tokens the host counted."""
+    if not requests.columns.has(("context_id", "question_id")):
+        return {}
+    told = zip(
+        requests.text("request_id").as_list(),
+        requests.context.as_list(),
+        requests.text("question_id").as_list(),
+        requests.number("prompt_tokens").tolist(),
+        strict=True,
+    )
+    return {
+        number: (context, question, tokens)
+        for number, context, question, tokens in told
+        if context and tokens > 0
+    }

@@ -4,11 +4,13 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from loadgen.compare import locust_csv
 from loadgen.compare.facts import facts_of
 from loadgen.compare.locust_csv import LocustTable
-from loadgen.compare.run import ComparedRun, Fault, faults_of, stream_of
-from loadgen.compare.series import Series, Values, series_of
+from loadgen.compare.run import ComparedRun, Fault, faults_of, prompts_of, stream_of
+from loadgen.compare.series import RequestMarks, Series, Values, series_of
 from loadgen.errors import UsageError
 from loadgen.runs.columns import read_header
 from loadgen.runs.directory import RUN_JSON
@@ -44,13 +46,16 @@ def _read_directory(path: Path, warmup_s: float | None) -> ComparedRun:
     run = RecordedRun(path, is_strict=True, given_warmup_s=warmup_s)
     requests = run.requests.sent
     faults = (*faults_of(run.description, run.summary), *_losses(run))
-    makespans: dict[str, Series] = {"makespan_s": Values(run.makespans_s)}
+    numbers, makespans_s = run.batch_numbers, run.makespans_s
+    marks = RequestMarks(numbers, np.arange(len(numbers)))
+    makespans: dict[str, Series] = {"makespan_s": Values(makespans_s, marks)}
     found = run.steady_state
     return ComparedRun(
         name=str(path),
         series=series_of(requests) | (makespans if run.is_batched else {}),
         facts=_facts(path / RUN_JSON, run.description, run.is_batched),
         stream=stream_of(requests),
+        prompts=prompts_of(requests),
         users=str(run.options.get("num_users") or ""),
         machine=str(run.description.get("machine", "")),
         faults=faults,

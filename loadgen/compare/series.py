@@ -5,9 +5,17 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from loadgen.runs.columns import Floats
+from loadgen.runs.columns import Flags, Floats, Indices
 from loadgen.runs.requests import Requests
 from loadgen.stats.metrics import Metric, compared
+
+
+@dataclass(frozen=True, slots=True)
+class RequestMarks:
+    """Which request of the stream each row is of, and the place of its batch, 0 without any."""
+
+    number: Floats
+    batch: Indices
 
 
 @dataclass(frozen=True, slots=True)
@@ -15,11 +23,16 @@ class Values:
     """A value per request, in the order of sending; its mean or a percentile is wanted."""
 
     value: Floats
+    marks: RequestMarks | None = None
 
     @property
     def samples(self) -> int:
         """Usable samples."""
         return len(self.value)
+
+    def taken(self, which: Indices) -> "Values":
+        """Only some of them."""
+        return Values(self.value[which])
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,6 +47,11 @@ class Ratio:
     whole: Floats
     samples: int
     counts: bool = False
+    marks: RequestMarks | None = None
+
+    def taken(self, which: Indices) -> "Ratio":
+        """Only some of them."""
+        return Ratio(self.part[which], self.whole[which], len(which), self.counts)
 
 
 Series = Values | Ratio
@@ -47,15 +65,24 @@ def series_of(requests: Requests) -> dict[str, Series]:
 
 
 def _series(requests: Requests) -> Iterator[tuple[str, Series]]:
-    seconds = _seconds(requests)
+    seconds, marks = _seconds(requests), _marks(requests)
     for name, metric in compared().items():
         if metric.form == "rate":
-            yield name, _rate(requests.counts(metric.part), seconds)
+            yield name, _rate(requests.counts(metric.part), seconds, marks)
         elif metric.form == "share":
-            yield name, _share(requests, metric)
+            yield name, _share(requests, metric, marks)
         elif metric.source in ("request", "gaps"):
             values = requests.latency(metric.column)
-            yield name, Values(values[~np.isnan(values)])
+            known = ~np.isnan(values)
+            yield name, Values(values[known], _marked(marks, known))
+
+
+def _marks(requests: Requests) -> RequestMarks:
+    return RequestMarks(requests.number("request_id"), requests.text("batch_id").codes)
+
+
+def _marked(marks: RequestMarks, which: Flags) -> RequestMarks:
+    return RequestMarks(marks.number[which], marks.batch[which])
 
 
 def _seconds(requests: Requests) -> Floats:
@@ -67,15 +94,16 @@ def _seconds(requests: Requests) -> Floats:
     return np.diff(np.append(at_s, max(at_s[-1], requests.end_s.max())))
 
 
-def _rate(done: Floats, seconds: Floats) -> Ratio:
+def _rate(done: Floats, seconds: Floats, marks: RequestMarks) -> Ratio:
     known = int((done > 0).sum())
-    return Ratio(np.nan_to_num(done), seconds, known) if seconds.sum() > 0 else NO_RATIO
+    rate = Ratio(np.nan_to_num(done), seconds, known, marks=marks)
+    return rate if seconds.sum() > 0 else NO_RATIO
 
 
-def _share(requests: Requests, metric: Metric) -> Ratio:
+def _share(requests: Requests, metric: Metric, marks: RequestMarks) -> Ratio:
     part, whole = requests.counts(metric.part), requests.counts(metric.whole)
     if np.isnan(part).all() or not np.nansum(whole):
         return NO_RATIO
     known = ~np.isnan(whole)
     part, whole = np.nan_to_num(part[known]), whole[known]
-    return Ratio(part, whole, len(whole), counts=metric.is_proportion)
+    return Ratio(part, whole, len(whole), metric.is_proportion, _marked(marks, known))

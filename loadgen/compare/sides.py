@@ -3,6 +3,7 @@
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 
@@ -25,10 +26,17 @@ from loadgen.compare.interval import (
 )
 from loadgen.compare.metrics import Statistic
 from loadgen.compare.noise import Noise
+from loadgen.compare.pairs import (
+    Agreement,
+    PairedBlocks,
+    agreement_of,
+    paired_blocks,
+    send_the_same,
+)
 from loadgen.compare.run import ComparedRun
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Sides:
     """`noise` is used where both sides have one run, which cannot show it, and for the new side
     alone where that has one."""
@@ -46,6 +54,36 @@ class Sides:
     def is_single_pair(self) -> bool:
         """Whether nothing shows how runs differ from each other."""
         return len(self.runs) == 2
+
+    @cached_property
+    def send_the_same(self) -> bool:
+        """Whether both sides are one run each, of the same requests."""
+        return self.is_single_pair and send_the_same(self.base[0], self.new[0])
+
+    def paired(self, statistic: Statistic, scale: Scale) -> PairedBlocks | None:
+        """Pair by pair, where both sides sent the same requests and there are enough of them."""
+        base, new = self.base[0].data(statistic), self.new[0].data(statistic)
+        if base is None or new is None or not self.send_the_same:
+            return None
+        return paired_blocks(base, new, statistic, scale)
+
+    def agreement(self, statistic: Statistic) -> Agreement | None:
+        """How many of the pairs of runs, or of the parts of a single pair, differ as the whole."""
+        scale = scale_of(statistic)
+        if self.is_single_pair:
+            blocks = self.paired(statistic, scale)
+            return None if blocks is None else blocks.agreement
+        seeds = [run.seed for run in self.base], [run.seed for run in self.new]
+        if any(len(set(side)) < len(side) for side in seeds) or set(seeds[0]) != set(seeds[1]):
+            return None
+        figures = [
+            {run.seed: value for run in side if (value := _value(run, statistic)) is not None}
+            for side in (self.base, self.new)
+        ]
+        changes = [
+            figures[1][seed] - value for seed, value in figures[0].items() if seed in figures[1]
+        ]
+        return agreement_of(np.asarray(changes), "runs")
 
     def samples(self, statistic: Statistic) -> tuple[int, int]:
         """Usable samples of each side, over its runs."""
@@ -76,6 +114,8 @@ class Sides:
 
     def difference(self, statistic: Statistic, level: float, scale: Scale) -> Interval | None:
         """New less base; None without data, or where a figure has no logarithm."""
+        if (paired := self.paired(statistic, scale)) is not None:
+            return paired.interval(level, self._noise(statistic, scale))
         weights = [-1.0 / len(self.base)] * len(self.base) + [1.0 / len(self.new)] * len(self.new)
         estimates = self._estimates(self.runs, statistic, scale)
         if estimates is None:

@@ -2,14 +2,18 @@
 
 import math
 import unicodedata
+from collections.abc import Sequence
 
-from loadgen.compare.comparison import ComparedMetric, LimitJudgement
+from loadgen.compare.comparison import ComparedMetric, ExactCount
 from loadgen.compare.gate import Limit
 from loadgen.compare.interval import Interval
+from loadgen.compare.judgement import LimitJudgement, single_runs
 from loadgen.compare.metrics import Statistic
 from loadgen.runs.csv_log import without_formula
 
 NOTHING = "-"
+LEAST_FACTOR = 1.095
+MOST_SEEN = 100.0
 MOST_SHOWN = 10_000
 """A change by this factor or more is only said to be so: what lies beyond is no measurement."""
 
@@ -37,8 +41,22 @@ def _digits(value: float) -> str:
 
 
 def change(row: ComparedMetric) -> str:
-    """The difference without its interval."""
-    return NOTHING if row.change is None else _percent(row.statistic, row.change.estimate)
+    """The difference without its interval: `-57.0 % (2.3 times as fast)`."""
+    if row.change is None:
+        return NOTHING
+    factor = _factor(row.statistic, 1 + row.change.estimate)
+    return _percent(row.statistic, row.change.estimate) + (f" ({factor})" if factor else "")
+
+
+def _factor(statistic: Statistic, ratio: float) -> str:
+    """In words where it is not small and means something."""
+    if statistic.metric.form == "share" or not 1 / MOST_SHOWN < ratio < MOST_SHOWN:
+        return ""
+    if max(ratio, 1 / ratio) < LEAST_FACTOR:
+        return ""
+    if statistic.metric.unit not in ("ms", "s"):
+        return f"{ratio:.2g} times" if ratio > 1 else ""
+    return f"{1 / ratio:.2g} times as fast" if ratio < 1 else f"{ratio:.2g} times as long"
 
 
 def bounds(row: ComparedMetric) -> str:
@@ -46,6 +64,46 @@ def bounds(row: ComparedMetric) -> str:
     if row.change is None or row.verdict in ("no interval", "too little data"):
         return NOTHING
     return between(row.statistic, row.change)
+
+
+_OF_THE_INTERVAL = {
+    "no evidence": "interval holds 0",
+    "too little data": "too few data for an interval",
+    "no interval": "totals have no interval",
+}
+
+
+def verdict(row: ComparedMetric) -> str:
+    """`better, lower in 3 of 3 runs`; of an interval that shows nothing, why."""
+    said = _OF_THE_INTERVAL.get(row.verdict, row.verdict)
+    if row.verdict == "single runs" and row.explained_by is not None:
+        said = f"between {single_runs(row.explained_by)}"
+    agreed = agreement(row)
+    return f"{said}, {agreed}" if agreed else said
+
+
+def agreement(row: ComparedMetric) -> str:
+    """`lower in 3 of 3 runs`, by the direction of the estimate; empty where there are no pairs."""
+    found = row.agreement
+    if found is None or row.change is None or not row.change.estimate:
+        return ""
+    is_lower = row.change.estimate < 0
+    many = found.lower if is_lower else found.higher
+    return f"{'lower' if is_lower else 'higher'} in {many} of {found.count} {found.unit}"
+
+
+def count(exact: ExactCount) -> str:
+    """`computed tokens 46,432 and 14,208 (-69.4 %)`, base and new."""
+    told = f"{exact.name.replace('_', ' ')} {exact.base:,} and {exact.new:,}"
+    return f"{told} ({100 * (exact.new / exact.base - 1):+.1f} %)" if exact.base else told
+
+
+def counts(exact: Sequence[ExactCount]) -> str:
+    """All of them in a sentence; empty without any."""
+    if not exact:
+        return ""
+    told = "; ".join(map(count, exact))
+    return f"exactly, base and new, of the same {exact[0].requests:,} requests: {told}"
 
 
 def between(statistic: Statistic, interval: Interval) -> str:
@@ -66,10 +124,28 @@ def _percent(statistic: Statistic, value: float) -> str:
 
 
 def finding(judgement: LimitJudgement) -> str:
-    """What was found of a limit, with its interval where there is one."""
+    """What was found of a limit, with its interval where there is one, and what could be seen."""
     limit, interval = judgement.limit, judgement.interval
     found = "" if interval is None else _found(limit, interval)
-    return "; ".join(part for part in (found, judgement.reason) if part)
+    parts = (found, judgement.reason, _seen(judgement))
+    return "; ".join(part for part in parts if part)
+
+
+def _seen(judgement: LimitJudgement) -> str:
+    """`sees changes from 12 % on, for 10 % give 2 times the length or 2 repeats`."""
+    if judgement.seen is None:
+        return ""
+    if judgement.seen > MOST_SEEN:
+        return "sees no change of any size: make longer runs"
+    unit = "points" if judgement.limit.statistic.metric.form == "share" else "%"
+    sizes = (judgement.seen, judgement.wanted)
+    seen, wanted = (_digits(float(f"{100 * each:.2g}")) for each in sizes)
+    if not judgement.times or judgement.times == 1:
+        return f"sees changes from {seen} {unit} on"
+    return (
+        f"sees changes from {seen} {unit} on: for {wanted} {unit} make runs {judgement.times:,}"
+        " times as long, or as many repeats"
+    )
 
 
 def _found(limit: Limit, interval: Interval) -> str:
@@ -86,5 +162,5 @@ def _of_limit(limit: Limit, value: float) -> str:
 
 
 def confidence(level: float) -> str:
-    """`99 %`, or with as many digits as it takes."""
+    """`95 %`, or with as many digits as it takes."""
     return f"{100 * level:.6g} %"

@@ -122,21 +122,32 @@ class RecordedRun:
         held = f"{len(found):,} of the {told:,} requests"
         return f"{REQUESTS_CSV} has {held} that the summary counts"
 
-    @cached_property
+    @property
     def makespans_s(self) -> Floats:
         """Of the batches that count and ended `ok`, in the order of sending; empty without any."""
+        return self._batches[1]
+
+    @property
+    def batch_numbers(self) -> Floats:
+        """Of the same batches, the places in the sequence."""
+        return self._batches[0]
+
+    @cached_property
+    def _batches(self) -> tuple[Floats, Floats]:
         if not self.is_batched:
-            return np.zeros(0)
+            return np.zeros(0), np.zeros(0)
         numbers, _ = kinds_of(BatchRecord)
         needed = ("sent_s", "last_reply_s", "makespan_s")
-        rows = self._told(read_columns(self.path / BATCHES_CSV, numbers, needed=needed))
+        names = (*numbers, "batch_id")
+        rows = self._told(read_columns(self.path / BATCHES_CSV, names, needed=needed))
         counts = ~np.isnan(rows.number("makespan_s"))
         if self.reset_s is not None:
             counts &= np.nan_to_num(rows.number("last_reply_s")) >= self.reset_s
         if self.warmup_s:
             counts &= rows.number("scheduled_s") >= self.warmup_s
         order = np.argsort(rows.number("sent_s"), kind="stable")
-        return rows.number("makespan_s", order[counts[order]])
+        kept = order[counts[order]]
+        return rows.number("batch_id", kept), rows.number("makespan_s", kept)
 
     @cached_property
     def server(self) -> Columns:

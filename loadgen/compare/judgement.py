@@ -1,0 +1,183 @@
+"""Whether a comparison keeps the limits of a gate, and what size of change it could see."""
+
+import math
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+from typing import Literal
+
+from loadgen.compare.estimate import LEAST_SAMPLES
+from loadgen.compare.gate import BROKEN, PASSED, UNDECIDED, Limit
+from loadgen.compare.interval import Interval
+from loadgen.compare.metrics import Statistic
+from loadgen.compare.sides import Sides, exponential, scale_of
+
+USUAL_SPREAD = 0.025
+"""Of identical runs on a quiet machine: what one run on each side is held against where nothing
+tells the machine's own."""
+MOST_HIDDEN, MOST_HIDDEN_SHARE = math.log(1.25), 0.1
+"""How far beyond a limit an interval may reach that passes it: 25 %, of a share 10 points."""
+SEEN_NINE_TIMES_OF_TEN = 1.65
+"""A change of so many half intervals is seen: (1.96 + 1.28) / 1.96."""
+SMALLEST_OF_INTEREST = 0.05
+"""A limit of no change at all is asked about in steps of 5 %."""
+Outcome = Literal["passed", "broken", "undecided"]
+
+
+@dataclass(frozen=True, slots=True)
+class LimitJudgement:
+    """`interval` is of what the limit is about, None where there is none. `seen` is the smallest
+    change that this comparison would see nine times of ten, 0.1 being 10 % or ten points; `wanted`
+    that of the limit, for which runs must be `times` as long, or so many repeats made."""
+
+    limit: Limit
+    interval: Interval | None
+    outcome: Outcome
+    reason: str
+    seen: float | None = None
+    wanted: float = 0.0
+
+    @property
+    def times(self) -> int | None:
+        """1 where it is enough as it is, None where nothing is known of it."""
+        if self.seen is None or not self.wanted or math.isinf(self.seen):
+            return None
+        return max(1, math.ceil((self.seen / self.wanted) ** 2))
+
+
+def relative_change(sides: Sides, statistic: Statistic, level: float) -> Interval | None:
+    """The difference as a row shows it, with its interval; None where there is none."""
+    scale = scale_of(statistic)
+    interval = sides.difference(statistic, level, scale)
+    if interval is None or scale == "plain":
+        return interval
+    return interval.through(lambda value: exponential(value) - 1)
+
+
+def judge(sides: Sides, limit: Limit, level: float, needs_proof: bool = False) -> LimitJudgement:
+    """A limit is broken where the whole interval lies beyond it; undecided where only the estimate
+    does, where a side has too few samples or no interval, where much may lie beyond it unseen, or
+    where a run has a fault. With `needs_proof` the whole interval must keep it to pass."""
+    found = _of_data(sides, limit, level, needs_proof)
+    faults = dict.fromkeys(fault.text for run in sides.runs for fault in run.faults)
+    if not faults:
+        return found
+    reason = f"a run decides nothing: {'; '.join(faults)}"
+    return replace(found, outcome="undecided", reason=reason)
+
+
+def _of_data(sides: Sides, limit: Limit, level: float, needs_proof: bool) -> LimitJudgement:
+    statistic = limit.statistic
+    if not sides.has_data(statistic):
+        return LimitJudgement(limit, None, "undecided", "totals alone have no interval")
+    least = min(sides.samples(statistic))
+    if least < LEAST_SAMPLES and sides.paired(statistic, scale_of(statistic)) is None:
+        return LimitJudgement(
+            limit, None, "undecided", f"{least} usable samples, {LEAST_SAMPLES} needed"
+        )
+    interval = _interval(sides, limit, level)
+    if interval is None:
+        return LimitJudgement(
+            limit, None, "undecided", "a run has too few samples, or a figure of 0"
+        )
+    outcome, reason = _decide(sides, limit, interval, needs_proof)
+    seen = SEEN_NINE_TIMES_OF_TEN * _between(sides, limit, interval.estimate, _far(limit, interval))
+    size = seen if scale_of(statistic) == "plain" else exponential(seen) - 1
+    return LimitJudgement(limit, interval, outcome, reason, size, _wanted(sides, limit, interval))
+
+
+def _interval(sides: Sides, limit: Limit, level: float) -> Interval | None:
+    if limit.kind == "value":
+        return sides.new_alone(limit.statistic, level)
+    if limit.kind == "difference":
+        return sides.difference(limit.statistic, level, "plain")
+    return relative_change(sides, limit.statistic, level)
+
+
+def _decide(
+    sides: Sides, limit: Limit, interval: Interval, needs_proof: bool
+) -> tuple[Outcome, str]:
+    near, far = _near(limit, interval), _far(limit, interval)
+    if _is_beyond(limit, near):
+        reach = _between(sides, limit, interval.estimate, near)
+        distance = _between(sides, limit, interval.estimate, limit.bound)
+        spread = spread_that_explains(distance, reach, 1 if limit.kind == "value" else 2)
+        if knows_spread(sides, limit.statistic) or spread >= USUAL_SPREAD:
+            return "broken", "the whole interval is beyond the limit"
+        reason = f"beyond the limit between {single_runs(spread)}: give repeats or a noise file"
+        return "undecided", reason
+    if _is_beyond(limit, interval.estimate):
+        return "undecided", "the estimate is beyond the limit, its interval is not"
+    if not _is_beyond(limit, far):
+        return "passed", ""
+    if needs_proof:
+        return "undecided", "no proof: the interval reaches beyond the limit"
+    most = MOST_HIDDEN_SHARE if scale_of(limit.statistic) == "plain" else MOST_HIDDEN
+    if _between(sides, limit, limit.bound, far) > most:
+        return "undecided", "too few data: the interval reaches far beyond the limit"
+    return "passed", ""
+
+
+def _near(limit: Limit, interval: Interval) -> float:
+    return interval.low if limit.at_most else interval.high
+
+
+def _far(limit: Limit, interval: Interval) -> float:
+    return interval.high if limit.at_most else interval.low
+
+
+def _is_beyond(limit: Limit, value: float) -> bool:
+    return value > limit.bound if limit.at_most else value < limit.bound
+
+
+def _between(sides: Sides, limit: Limit, one: float, other: float) -> float:
+    """How far two values of what is limited are apart: of a share in points, else on a logarithmic
+    scale."""
+    if scale_of(limit.statistic) == "plain":
+        return abs(other - one)
+    offset = 0.0
+    if limit.kind == "relative":
+        offset = 1.0
+    elif limit.kind == "difference":
+        offset = sides.figures(limit.statistic)[0] or 0.0
+    values = sorted((one + offset, other + offset))
+    if values[0] <= 0 or math.isinf(values[1]):
+        return 0.0 if one == other else math.inf
+    return math.log(values[1] / values[0])
+
+
+def _wanted(sides: Sides, limit: Limit, interval: Interval) -> float:
+    """The size of change that the limit is about."""
+    of = interval.estimate if limit.kind == "value" else 0.0
+    size = _between(sides, limit, of, limit.bound)
+    if scale_of(limit.statistic) == "log" and math.isfinite(size):
+        size = math.exp(size) - 1
+    return size if 0 < size < math.inf else SMALLEST_OF_INTEREST
+
+
+def knows_spread(sides: Sides, statistic: Statistic) -> bool:
+    """Whether anything tells how identical runs differ in it, or it is a share, for which there is
+    no usual spread."""
+    if not sides.is_single_pair or scale_of(statistic) == "plain":
+        return True
+    return sides.noise is not None and sides.noise.spread(statistic, "log") is not None
+
+
+def spread_that_explains(distance: float, reach: float, runs: int = 2) -> float:
+    """The standard deviation between identical runs with which an interval that reaches so far
+    would cover that distance, all on a logarithmic scale; 0 where it does."""
+    if math.isinf(distance):
+        return distance
+    return math.sqrt(max(0.0, distance**2 - reach**2) / runs) / 1.96
+
+
+def single_runs(spread: float) -> str:
+    """`single runs of a machine that differs by 2.1 %`."""
+    return f"single runs of a machine that differs by {100 * spread:.2g} %"
+
+
+def exit_code(judgements: Iterable[LimitJudgement]) -> int:
+    """1 where a limit is broken, else 4 where one is undecided, else 0."""
+    outcomes = {judgement.outcome for judgement in judgements}
+    if "broken" in outcomes:
+        return BROKEN
+    return UNDECIDED if "undecided" in outcomes else PASSED

@@ -1,0 +1,151 @@
+"""The same requests on both sides, set against each other pair by pair.
+
+What a request is worth, its length and what the cache held of it, is on both sides and cancels
+out; what is left is how the sides differ. Requests that follow each other are alike in that too,
+so pairs are put into blocks in the order of the stream: the batches of a batched run, else 5 to 30
+consecutive parts. Each block gives one difference, and their spread says how far the whole is off.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+
+from loadgen.compare.comparability import SAME_REQUESTS, differences
+from loadgen.compare.estimate import (
+    LEAST_SAMPLES,
+    batch_count,
+    estimate,
+    freedom_of,
+    variance_of_mean,
+)
+from loadgen.compare.interval import Interval, RunSpread, Scale, on_scale, quantile_of_t
+from loadgen.compare.metrics import Statistic
+from loadgen.compare.run import ComparedRun
+from loadgen.compare.series import Ratio, RequestMarks, Series
+from loadgen.runs.columns import Floats, Indices
+
+LEAST_COMMON = 0.9
+"""Of the larger side's requests, that must be on both."""
+LEAST_BATCHES, LEAST_BLOCKS, MOST_BLOCKS = 3, 5, 30
+
+
+def send_the_same(base: ComparedRun, new: ComparedRun) -> bool:
+    """Whether it is proven: alike in seed, texts and workload, and each request that both sent has
+    the same context, question and tokens."""
+    if base.facts is None or new.facts is None:
+        return False
+    if any(
+        difference.name.partition(".")[0] not in SAME_REQUESTS
+        for difference in differences(base.facts, new.facts)
+    ):
+        return False
+    common = base.prompts.keys() & new.prompts.keys()
+    most = max(len(base.prompts), len(new.prompts))
+    if not common or len(common) < LEAST_COMMON * most:
+        return False
+    return all(base.prompts[number] == new.prompts[number] for number in common)
+
+
+@dataclass(frozen=True, slots=True)
+class PairedBlocks:
+    """One difference, new less base, for each block of pairs, on the scale of the contrast;
+    `estimate` is that of all."""
+
+    differences: Floats
+    estimate: float
+    pairs: int
+    unit: str
+    """`batches`, or `parts` of the run."""
+
+    def interval(self, level: float, spread: RunSpread | None = None) -> Interval:
+        """By Student's t; `spread` adds what runs differ by beyond what happens inside them."""
+        t = quantile_of_t(level, freedom_of(self.differences))
+        square = t * t * variance_of_mean(self.differences)
+        if spread is not None:
+            square += 2 * (quantile_of_t(level, spread.freedom) * spread.deviation) ** 2
+        half = float(np.sqrt(square))
+        return Interval(self.estimate, self.estimate - half, self.estimate + half)
+
+    @property
+    def agreement(self) -> "Agreement | None":
+        """Of the blocks."""
+        return agreement_of(self.differences, self.unit)
+
+
+@dataclass(frozen=True, slots=True)
+class Agreement:
+    """`lower` and `higher` of `count` pairs of `unit`; the others are alike."""
+
+    lower: int
+    higher: int
+    count: int
+    unit: str
+
+
+def agreement_of(differences: Floats, unit: str) -> Agreement | None:
+    """None without any."""
+    if not len(differences):
+        return None
+    lower, higher = int((differences < 0).sum()), int((differences > 0).sum())
+    return Agreement(lower, higher, len(differences), unit)
+
+
+def paired_blocks(
+    base: Series, new: Series, statistic: Statistic, scale: Scale
+) -> PairedBlocks | None:
+    """None where too few requests are on both sides, or a figure has no logarithm. Rare things may
+    be missing in every block, so a proportion is not decided by its blocks."""
+    if base.marks is None or new.marks is None or (isinstance(base, Ratio) and base.counts):
+        return None
+    common, at_base, at_new = _common(base.marks, new.marks)
+    if len(common) < LEAST_COMMON * max(len(base.marks.number), len(new.marks.number), 1):
+        return None
+    batch = base.marks.batch[at_base]
+    is_batched = len(np.unique(batch)) > 1
+    if not is_batched and len(common) < LEAST_SAMPLES:
+        return None
+    blocks = list(_batches(batch) if is_batched else _parts(len(common), statistic))
+    if len(blocks) < (LEAST_BATCHES if is_batched else LEAST_BLOCKS):
+        return None
+    sides = (base, at_base), (new, at_new)
+    figures = [[_figure(side.taken(at[each]), statistic) for each in blocks] for side, at in sides]
+    whole = [_figure(side, statistic) for side, _ in sides]
+    if scale == "log" and min(*whole, *figures[0], *figures[1]) <= 0:
+        return None
+    before, after = (np.asarray([on_scale(each, scale) for each in side]) for side in figures)
+    first, last = (on_scale(each, scale) for each in whole)
+    unit = "batches" if is_batched else "parts"
+    return PairedBlocks(after - before, last - first, len(common), unit)
+
+
+def _common(base: RequestMarks, new: RequestMarks) -> tuple[Floats, Indices, Indices]:
+    """In the order of the stream: those that are on both sides, and where they are."""
+    return np.intersect1d(base.number, new.number, return_indices=True)
+
+
+def common_rows(base: Ratio, new: Ratio) -> tuple[Ratio, Ratio]:
+    """Those of the requests that both have; both must have marks."""
+    assert base.marks is not None
+    assert new.marks is not None
+    _, at_base, at_new = _common(base.marks, new.marks)
+    return base.taken(at_base), new.taken(at_new)
+
+
+def _figure(series: Series, statistic: Statistic) -> float:
+    return estimate(series, statistic, 1).value
+
+
+def _batches(batch: Indices) -> Iterator[Indices]:
+    """Places of each batch, several together where there are very many."""
+    names = np.unique(batch)
+    for some in np.array_split(names, min(len(names), MOST_BLOCKS)):
+        yield np.flatnonzero(np.isin(batch, some))
+
+
+def _parts(pairs: int, statistic: Statistic) -> Iterator[Indices]:
+    """A percentile needs parts that reach beyond it."""
+    count = min(batch_count(pairs), pairs)
+    if (quantile := statistic.quantile) is not None:
+        count = min(count, int(pairs * min(quantile, 1 - quantile)))
+    yield from np.array_split(np.arange(pairs), max(count, 1))

@@ -1,0 +1,87 @@
+"""The same requests on both sides: pair by pair, with exact counts, and only where it is proven."""
+
+from collections.abc import Mapping
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from compare_runs import run_of
+
+from loadgen.compare import wording
+from loadgen.compare.comparison import compare
+from loadgen.compare.gate import parse_gate
+from loadgen.compare.metrics import parse_statistic
+from loadgen.compare.run import ComparedRun, Prompt
+from loadgen.compare.series import Ratio, RequestMarks, Values
+from loadgen.compare.sides import Sides
+from loadgen.runs.columns import Floats
+
+REQUESTS, BATCHES = 36, 3
+NUMBERS = np.arange(REQUESTS, dtype=np.float64)
+MARKS = RequestMarks(NUMBERS, np.arange(REQUESTS) * BATCHES // REQUESTS)
+PROMPTS: Mapping[str, Prompt] = {str(n): ("document", f"question {n}", 100.0) for n in NUMBERS}
+
+
+def batched(values: Floats, cached: float) -> ComparedRun:
+    """Three batches; the times of a batch grow while it waits, so that requests are alike."""
+    shares = Ratio(np.full(REQUESTS, cached), np.full(REQUESTS, 100.0), REQUESTS, marks=MARKS)
+    series = {"ttft_ms": Values(values, MARKS), "cached_share": shares}
+    return replace(run_of(), series=series, prompts=PROMPTS)
+
+
+def waiting(factor: float) -> Floats:
+    position = np.arange(REQUESTS) % (REQUESTS // BATCHES) + 1.0
+    noise = np.exp(0.03 * np.random.default_rng(1).standard_normal(REQUESTS))
+    return np.asarray(factor * 1000 * position * noise)
+
+
+def test_three_batches_of_the_same_requests_decide() -> None:
+    base, new = batched(waiting(1.0), 40.0), batched(waiting(0.37)[::-1], 80.0)
+    found = compare(Sides((base,), (new,)), [parse_statistic("ttft_ms.mean")])
+    (row,) = found.rows
+    assert row.verdict == "better"
+    assert wording.change(row).endswith("times as fast)")
+    assert wording.verdict(row) == "better, lower in 3 of 3 batches"
+    assert [(each.name, each.base, each.new) for each in found.counts] == [
+        ("computed_tokens", 2160, 720),
+        ("cached_tokens", 1440, 2880),
+    ]
+
+
+@pytest.mark.parametrize("what", ["seed", "prompt"])
+def test_what_is_not_proven_to_be_the_same_is_not_paired(what: str) -> None:
+    base, new = batched(waiting(1.0), 40.0), batched(waiting(0.37), 80.0)
+    if what == "seed":
+        new = replace(new, facts={**(new.facts or {}), "seed": "1"})
+    else:
+        new = replace(new, prompts={**PROMPTS, "3.0": ("document", "question 3.0", 101.0)})
+    assert Sides((base,), (batched(waiting(0.37), 80.0),)).send_the_same
+    assert not Sides((base,), (new,)).send_the_same
+
+
+def test_a_gate_does_not_pass_on_data_that_could_see_nothing() -> None:
+    rng = np.random.default_rng(2)
+    noisy, clear = (100 * np.exp(sigma * rng.standard_normal((2, 40))) for sigma in (1.5, 0.02))
+    limit = parse_gate("ttft_ms.mean<=+100%"), parse_gate("ttft_ms.mean<=+10%")
+    few = Sides((run_of(clear[0]),), (run_of(np.where(noisy[1] > 300, 300, noisy[1]) * 0.9),))
+    sure = Sides((run_of(clear[0]),), (run_of(clear[1]),))
+    assert compare(few, limits=limit[1]).exit_code == 4
+    (passed,) = compare(sure, limits=limit[1]).judgements
+    assert (passed.outcome, passed.times) == ("passed", 1)
+    assert "sees changes from" in wording.finding(passed)
+
+
+def test_a_proof_needs_the_whole_interval() -> None:
+    values = 100 * np.exp(0.2 * np.random.default_rng(3).standard_normal(200))
+    sides = Sides((run_of(values),), (run_of(np.roll(values, 100)),))
+    limits = parse_gate("ttft_ms.mean<=+1%")
+    assert compare(sides, limits=limits).exit_code == 0
+    assert compare(sides, limits=limits, needs_proof=True).exit_code == 4
+
+
+def test_a_small_change_between_single_runs_is_said_to_be_one() -> None:
+    values = 100 * np.exp(0.01 * np.random.default_rng(4).standard_normal(300))
+    sides = Sides((run_of(values),), (run_of(1.04 * np.roll(values, 100)),))
+    (row,) = compare(sides, [parse_statistic("ttft_ms.mean")]).rows
+    assert row.verdict == "single runs"
+    assert "single runs of a machine that differs by 1.4 %" in wording.verdict(row)
