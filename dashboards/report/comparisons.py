@@ -68,6 +68,7 @@ def _pair(
 
 
 _OPEN = {
+    "single runs": "No more than single runs may differ by in",
     "no evidence": "No evidence of a difference in",
     "too little data": "Too little data to tell in",
 }
@@ -86,9 +87,11 @@ def verdict(pair: Pair) -> Iterator[str]:
     start = f"{pair.new} against {pair.base}: "
     yield start + ("; ".join(told) if told else "no difference that the data prove") + "."
     for word, start in _OPEN.items():
-        names = [row.statistic.name for row in pair.comparison.rows if row.verdict == word]
+        names = [_with_change(row) for row in pair.comparison.rows if row.verdict == word]
         if names:
             yield f"{start} {listed(names)}."
+    if counted := wording.counts(pair.comparison.counts):
+        yield f"{counted[0].upper()}{counted[1:]}."
     if pair.faulty:
         verb = "is" if len(pair.faulty) == 1 else "are"
         yield f"Do not decide by this: {listed(list(pair.faulty))} {verb} not valid."

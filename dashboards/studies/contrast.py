@@ -103,6 +103,8 @@ def contrast_runs(
         return Contrast(*names, row=None)
     sides = _paired(told[0], told[1])
     row = make_row(sides, statistic, LEVEL)
+    if row.verdict == "single runs" and row.change is not None:
+        row = replace(row, verdict=verdict_of(statistic, row.change))
     if row.verdict == "too little data":
         row = _by_runs(sides, row)
     elif made > 1 and len(sides.runs) < LEAST_RUNS:

@@ -20,8 +20,7 @@ from loadgen.runs.columns import Floats
 
 LEAST_SAMPLES = 30
 LEAST_BATCHES, MOST_BATCHES = 10, 30
-LEAST_SHOWING = 8
-MOST_CORRELATION = 0.95
+MOST_CORRELATION = 0.8
 
 
 class Estimate(Protocol):
@@ -77,26 +76,21 @@ def _batch_sums(values: Floats, batches: int) -> Floats:
 
 def variance_of_mean(deviations: Floats) -> float:
     """Variance of the mean of batches that may follow each other."""
-    correlation = _correlation(deviations)
-    inflation = (1 + correlation) / (1 - correlation)
-    return float(np.var(deviations, ddof=1)) / len(deviations) * inflation
+    return float(np.var(deviations, ddof=1)) / len(deviations) * _inflation(deviations)
 
 
-def freedom_of(deviations: Floats) -> float:
-    """Degrees of freedom: of as many batches as are independent, less one."""
-    correlation = _correlation(deviations)
-    return max(1.0, len(deviations) * (1 - correlation) / (1 + correlation) - 1)
+def _inflation(deviations: Floats) -> float:
+    """(1 + r) / (1 - r) with the lag-1 correlation r, never below 1.
 
-
-def _correlation(deviations: Floats) -> float:
-    """With the next one, at least 0. It is estimated too low by (1 + 3 r) / batches (Marriott and
-    Pope 1954), which is added; a few batches do not show it."""
+    1 / batches is added to r, by which a series without correlation is estimated too low.
+    """
     centred = deviations - deviations.mean()
-    square, count = float(centred @ centred), len(centred)
-    if not square or count < LEAST_SHOWING:
-        return 0.0
-    found = float(centred[1:] @ centred[:-1]) / square
-    return min(max(found + (1 + 3 * found) / count, 0.0), MOST_CORRELATION)
+    square = float(centred @ centred)
+    if not square:
+        return 1.0
+    correlation = float(centred[1:] @ centred[:-1]) / square + 1 / len(centred)
+    correlation = min(max(correlation, 0.0), MOST_CORRELATION)
+    return (1 + correlation) / (1 - correlation)
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,7 +15,7 @@ from typing import Literal
 import numpy as np
 from scipy.stats import t as student_t
 
-from loadgen.compare.estimate import Estimate, freedom_of
+from loadgen.compare.estimate import Estimate
 from loadgen.runs.columns import Floats
 
 Scale = Literal["log", "plain"]
@@ -66,7 +66,7 @@ def within_runs(
 
     `spread` adds what runs differ by beyond that.
     """
-    freedom = min(freedom_of(each.deviations) for each in estimates)
+    freedom = len(estimates[0].deviations) - 1
     between = 0.0 if spread is None else _between(weights, level, spread)
     return _square_and_add(estimates, weights, quantile_of_t(level, freedom), scale, between)
 

@@ -16,7 +16,6 @@ from loadgen.compare.estimate import (
     LEAST_SAMPLES,
     batch_count,
     estimate,
-    freedom_of,
     variance_of_mean,
 )
 from loadgen.compare.interval import Interval, RunSpread, Scale, on_scale, quantile_of_t
@@ -60,7 +59,7 @@ class PairedBlocks:
 
     def interval(self, level: float, spread: RunSpread | None = None) -> Interval:
         """By Student's t; `spread` adds what runs differ by beyond what happens inside them."""
-        t = quantile_of_t(level, freedom_of(self.differences))
+        t = quantile_of_t(level, len(self.differences) - 1)
         square = t * t * variance_of_mean(self.differences)
         if spread is not None:
             square += 2 * (quantile_of_t(level, spread.freedom) * spread.deviation) ** 2

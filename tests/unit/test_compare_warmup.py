@@ -94,7 +94,7 @@ def test_the_option_wins_over_what_the_runs_were_told(
     assert compare(capsys, *pair, *limit)[0] == 1, "200 against 100 ms"
     code, out, _ = compare(capsys, *pair, *limit, "--warmup", 0)
     assert code == 4, "375 against 300 ms, of which a warm-up hides what may lie beyond"
-    assert "too few data: the interval reaches far beyond the limit" in out
+    assert "too few data" in out
     _, out, _ = compare(capsys, *pair, "--warmup", 12.5)
     assert "the first 12.5 s are left out" in out
 
