@@ -18,6 +18,7 @@ from loadgen.launch.arguments import (
 )
 from loadgen.launch.ask_session import AskArguments, AskSession
 from loadgen.launch.terminal import interruptible
+from loadgen.targets.trained_model import TRAINED
 
 DEFAULT_TARGET = "vllm"
 NO_UTF8 = "is not UTF-8, and cannot be sent: write it in UTF-8"
@@ -44,7 +45,9 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument(
         "--corpus", type=Path, help="what a started one serves (default: the demo corpus)"
     )
-    parser.add_argument("--endpoint", choices=("completions", "chat"), default="completions")
+    parser.add_argument(
+        "--endpoint", choices=("completions", "chat"), help="default: chat if `trained` answers"
+    )
     parser.add_argument("--output-tokens", type=int, default=128, help="most tokens of an answer")
     parser.add_argument("--json", action="store_true", help="one JSON object for each question")
     add_target_options(parser)
@@ -62,6 +65,9 @@ def _parse(arguments: list[str]) -> AskArguments:
         raise UsageError("--corpus is for a service that kvswarm starts: leave out --rag-url")
     if parsed.output_tokens < 1:
         raise UsageError(f"--output-tokens {parsed.output_tokens}: give 1 or more")
+    if not parsed.host and parsed.model is None and parsed.size is None:
+        parsed.model = TRAINED
+    is_trained = not parsed.host and parsed.model == TRAINED
     return AskArguments(
         questions=tuple(_questions(parsed.questions)),
         host=parsed.host,
@@ -69,7 +75,7 @@ def _parse(arguments: list[str]) -> AskArguments:
         target_arguments=target_arguments(parsed),
         rag_url=parsed.rag_url,
         corpus=parsed.corpus,
-        endpoint=parsed.endpoint,
+        endpoint=parsed.endpoint or ("chat" if is_trained else "completions"),
         output_tokens=parsed.output_tokens,
         as_json=parsed.json,
     )

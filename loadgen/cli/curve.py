@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 from loadgen.cli.curve_formats import FORMATS, Prediction, formatted
 from loadgen.errors import UsageError
 from loadgen.launch.arguments import CommandParser, needs
+from loadgen.launch.target_run import model_named
 from loadgen.locality.curve import predict
 from loadgen.locality.kv_format import (
     PlannedEngine,
@@ -42,6 +43,7 @@ def curve_command(arguments: list[str]) -> int:
     """Print the curve and what it means, and draw it where told to. Raises UsageError."""
     parsed = _parser().parse_args(arguments)
     _check(parsed)
+    parsed.model = model_named(parsed.model)
     sizes = _sizes(parsed.kv_tokens)
     measured = tuple(measured_run(path, parsed.tokenizer or None) for path in parsed.measured)
     block_size, bytes_per_token = _cache_format(parsed)

@@ -64,9 +64,9 @@ def _serve(parsed: argparse.Namespace) -> int:
     from kv_reading.labelling import KvLabeller, read_earlier
     from kv_reading.service import KvService, bound_socket, serve
     from loadgen.launch.label_service import earlier_questions
-    from loadgen.launch.target_run import demo_model
+    from loadgen.launch.target_run import demo_model, model_named
 
-    model = (parsed.model or demo_model("tiny")).expanduser().resolve()
+    model = Path(model_named(parsed.model) or demo_model("tiny")).expanduser().resolve()
     with bound_socket(parsed.bind, parsed.port) as listener:
         earlier = read_earlier(parsed.questions or earlier_questions(None, None), parsed.split)
         service = KvService(KvLabeller(model, earlier), parsed.name or model.name)
@@ -114,7 +114,7 @@ def _parser() -> argparse.ArgumentParser:
     )
     serve = commands.add_parser("serve", help="label questions by their KV over HTTP")
     add = serve.add_argument
-    add("--model", type=Path, metavar="DIR", help="that the engine serves (default: demo model)")
+    add("--model", metavar="DIR", help="that the engine serves (default: demo model)")
     add("--name", help="under which the engine serves it (default: the folder's)")
     add("--questions", type=Path, metavar="PATH", help="earlier ones (default: the demo corpus's)")
     add("--split", default="", help="only these of them (default: dev, where there are such)")

@@ -18,6 +18,7 @@ from loadgen.launch.terminal import awaited, interruptible, tell
 from loadgen.targets.catalog import load_catalog
 from loadgen.targets.demo_model import default_model_dir, is_complete
 from loadgen.targets.target import start_target
+from loadgen.targets.trained_model import NAME, trained_model, trained_model_dir
 
 
 def targets_command(arguments: list[str]) -> int:
@@ -65,8 +66,12 @@ async def _serve(parsed: argparse.Namespace) -> int:
 
 
 def model_command(arguments: list[str]) -> int:
-    """Make the demo model in a directory, by default where kvswarm looks for it."""
+    """Make a model in a directory, by default where kvswarm looks for it."""
     parsed = _model_parser().parse_args(arguments)
+    if parsed.command == "trained":
+        directory = parsed.directory or trained_model_dir()
+        tell(f"{NAME} is in {trained_model(directory)}")
+        return 0
     directory = parsed.directory or default_model_dir(parsed.size)
     if is_complete(directory):
         tell(f"{directory} already holds a demo model")
@@ -77,11 +82,13 @@ def model_command(arguments: list[str]) -> int:
 
 
 def _model_parser() -> argparse.ArgumentParser:
-    parser = CommandParser(prog="kvswarm model", description="a Qwen2 model with random weights")
+    parser = CommandParser(prog="kvswarm model", description="make a model of ours")
     commands = parser.add_subparsers(dest="command", required=True)
-    build = commands.add_parser("build", help="make the model")
+    build = commands.add_parser("build", help="a Qwen2 model with random weights")
     build.add_argument("directory", nargs="?", type=Path, help="where (default: kvswarm's cache)")
     build.add_argument("--size", choices=("tiny", "small"), default="tiny", help="512x8 or 768x12")
+    trained = commands.add_parser("trained", help=f"{NAME}, from a package")
+    trained.add_argument("directory", nargs="?", type=Path, help="where (default: kvswarm's cache)")
     return parser
 
 

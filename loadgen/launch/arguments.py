@@ -116,7 +116,7 @@ def add_target_options(parser: argparse.ArgumentParser) -> None:
     All but `--model` stand in `ENGINE_GROUPS`: whoever loads a host that runs is refused them. None
     has a default here, so that what was given can be told.
     """
-    parser.add_argument("--model", help="model to serve (default: the demo model)")
+    parser.add_argument("--model", help="model to serve, `trained` makes sense (default: random)")
     add = parser.add_argument_group(ENGINE_GROUPS[0]).add_argument
     add("--targets", type=Path, help="a TOML file with targets of your own")
     add("--size", choices=("tiny", "small"), help="demo model size (default: tiny)")

@@ -7,12 +7,14 @@ from typing import Any
 
 from loadgen.errors import UsageError
 from loadgen.launch.arguments import RunArguments, TargetArguments, find_locustfile
+from loadgen.launch.terminal import say
 from loadgen.runs.directory import check_directory
 from loadgen.targets.catalog import TargetSpec, find_target, load_catalog
 from loadgen.targets.demo_model import Size, build_model, default_model_dir, is_complete
 from loadgen.targets.plan import uses
 from loadgen.targets.settings import TargetSettings
 from loadgen.targets.target import RunningTarget, check_target
+from loadgen.targets.trained_model import TRAINED, is_made, trained_model, trained_model_dir
 from loadgen.workload.corpus import load_corpus
 
 
@@ -67,9 +69,9 @@ def choose_targets(names: Sequence[str], arguments: TargetArguments) -> list[Tar
 def target_settings(
     arguments: TargetArguments, host: str = "127.0.0.1", port: int | None = None
 ) -> TargetSettings:
-    """The settings of a target; builds the demo model when no model is named."""
+    """The settings of a target; makes the model where it is one of ours."""
     return TargetSettings(
-        model=arguments.model or str(demo_model(arguments.size)),
+        model=model_named(arguments.model) or str(demo_model(arguments.size)),
         kv_tokens=arguments.kv_tokens,
         l1_gb=arguments.l1_gb,
         l2_dir=arguments.l2_dir,
@@ -93,6 +95,15 @@ def tokenizer_of(settings: TargetSettings) -> str | None:
     directory = settings.model_dir
     has_one = directory is not None and (directory / "tokenizer.json").is_file()
     return str(directory) if has_one else None
+
+
+def model_named(name: str | None) -> str | None:
+    """What `--model` names: `trained` is the folder of that model, made now if it is not there."""
+    if name != TRAINED:
+        return name
+    if not is_made(trained_model_dir()):
+        say("making the trained model, once, in about a minute …")
+    return str(trained_model(trained_model_dir()))
 
 
 def build_demo_model(directory: Path, size: Size) -> Path:

@@ -190,7 +190,7 @@ def build_model(directory: Path, size: Size, texts: Iterable[str], seed: int = 0
         raise UsageError(f"unknown model size {size!r}: choose one of {', '.join(SIZES)}")
     texts = list(texts)
     mark = {"recipe": RECIPE, "size": size, "seed": seed, "texts_sha256": _digest(texts)}
-    _refuse_foreign(directory)
+    refuse_foreign(directory, MARK)
     if is_complete(directory) and json.loads((directory / MARK).read_text()) == mark:
         return directory
     try:
@@ -199,7 +199,7 @@ def build_model(directory: Path, size: Size, texts: Iterable[str], seed: int = 0
             made = Path(scratch) / "made"
             made.mkdir()
             _write(made, SHAPES[size], texts, seed, mark)
-            _publish(made, directory, Path(scratch) / "old")
+            publish(made, directory, Path(scratch) / "old")
     except OSError as error:
         raise UsageError(f"cannot write a model to {directory}: {error.strerror}") from error
     return directory
@@ -212,10 +212,11 @@ def _digest(texts: list[str]) -> str:
     return digest.hexdigest()
 
 
-def _refuse_foreign(directory: Path) -> None:
+def refuse_foreign(directory: Path, mark: str) -> None:
+    """Raises UsageError where something lies that is no model of ours, which `mark` tells."""
     if directory.exists() and not directory.is_dir():
         raise UsageError(f"{directory} is a file: name a directory for the model")
-    if directory.is_dir() and any(directory.iterdir()) and not (directory / MARK).is_file():
+    if directory.is_dir() and any(directory.iterdir()) and not (directory / mark).is_file():
         raise UsageError(f"{directory} holds other files: name a new or empty directory")
 
 
@@ -257,7 +258,7 @@ def _write_json(path: Path, value: dict[str, Any]) -> None:
     path.write_text(json.dumps(value, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
 
 
-def _publish(made: Path, directory: Path, old: Path) -> None:
+def publish(made: Path, directory: Path, old: Path) -> None:
     """Rename into place: readers see the old model, the new one, or for an instant none."""
     if directory.exists():
         directory.rename(old)
