@@ -114,7 +114,7 @@ def chroma_server(folder: Path, port: int) -> Iterator[subprocess.Popen[bytes]]:
         list(map(str, command)), stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
     )
     try:
-        wait_until(lambda: _listens(port))
+        wait_until(lambda: listens(port))
         yield process
     finally:
         process.kill()
@@ -127,7 +127,7 @@ def free_port() -> int:
         return int(probe.getsockname()[1])
 
 
-def _listens(port: int) -> bool:
+def listens(port: int) -> bool:
     with socket.socket() as probe:
         return probe.connect_ex(("127.0.0.1", port)) == 0
 
