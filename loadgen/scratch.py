@@ -17,13 +17,17 @@ OWNER = ".owner"
 
 
 @contextmanager
-def scratch_folder(*with_it: Path) -> Iterator[Path]:
+def scratch_folder(
+    *with_it: Path, place: Path | None = None, prefix: str = PREFIX
+) -> Iterator[Path]:
     """An empty folder until the exit; what killed processes have left is swept away first.
 
-    Those `with_it` that are in the same place would be swept with it.
+    It is made in `place`, by default where temporary files go. Those `with_it` that are in the
+    same place would be swept with it.
     """
-    sweep()
-    path = Path(tempfile.mkdtemp(prefix=PREFIX))
+    place = place or Path(tempfile.gettempdir())
+    sweep(place, prefix)
+    path = Path(tempfile.mkdtemp(prefix=prefix, dir=place))
     # Locked before it has its name: nobody can find it without an owner.
     with (path / "new").open("w") as file:
         fcntl.flock(file, fcntl.LOCK_EX)
@@ -36,19 +40,18 @@ def scratch_folder(*with_it: Path) -> Iterator[Path]:
             shutil.rmtree(path, ignore_errors=True)
 
 
-def sweep() -> None:
-    """Remove the folders of this user whose owners are gone."""
-    place = Path(tempfile.gettempdir())
-    for owner in place.glob(f"{PREFIX}*/{OWNER}"):
+def sweep(place: Path, prefix: str = PREFIX) -> None:
+    """Remove the folders of this user in `place` whose owners are gone."""
+    for owner in place.glob(f"{prefix}*/{OWNER}"):
         with suppress(OSError):
             if owner.stat().st_uid == os.getuid():
-                _sweep(owner, place)
+                _sweep(owner, place, prefix)
 
 
-def _sweep(owner: Path, place: Path) -> None:
+def _sweep(owner: Path, place: Path, prefix: str) -> None:
     with owner.open() as file:
         fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)  # an OSError where it lives
         for with_it in map(Path, file.read().split("\n")):
-            if with_it.parent == place and with_it.name.startswith(PREFIX):
+            if with_it.parent == place and with_it.name.startswith(prefix):
                 shutil.rmtree(with_it, ignore_errors=True)
         shutil.rmtree(owner.parent, ignore_errors=True)

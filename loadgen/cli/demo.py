@@ -31,7 +31,7 @@ def demo_command(arguments: list[str]) -> int:
         f"The same {parsed.batches} batches of {BATCH_SIZE} shuffled questions about {CONTEXTS}"
         " documents of about 1,500 tokens, twice"
         f" on a KV cache of {parsed.kv_tokens} tokens: first come, first served, then context by"
-        " context.\n"
+        f" context. {_model(parsed)}\n"
     )
     code = run_supervised("run", run)
     finished = all((run.out / name / "summary.json").is_file() for name in TARGETS)
@@ -45,6 +45,12 @@ def demo_command(arguments: list[str]) -> int:
         )
     # A demonstration is no gate: a busy machine is said above, and does not make it fail.
     return DONE if finished and code == SATURATED else code
+
+
+def _model(parsed: argparse.Namespace) -> str:
+    if parsed.model:
+        return f"The model is {parsed.model}."
+    return "The model has random weights: its times mean something, its words do not."
 
 
 def _run(parsed: argparse.Namespace) -> RunArguments:

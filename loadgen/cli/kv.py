@@ -54,8 +54,10 @@ def _record(parsed: argparse.Namespace) -> int:
 
 def _extract(parsed: argparse.Namespace) -> int:
     from kv_reading.extract import extract
+    from loadgen.launch.target_run import model_named
 
-    report = extract(parsed.run, parsed.model, parsed.reference)
+    moved = model_named(parsed.model)
+    report = extract(parsed.run, Path(moved) if moved else None, parsed.reference)
     print("\n".join((*report.lines, str(report.path))))
     return 0
 
@@ -108,7 +110,7 @@ def _parser() -> argparse.ArgumentParser:
     add_target_options(record)
     extract = commands.add_parser("extract", help="make features.npz of what was recorded")
     extract.add_argument("run", type=Path, metavar="RUN", help="a directory of `kv record`")
-    extract.add_argument("--model", type=Path, help="folder of the model, if it has moved")
+    extract.add_argument("--model", metavar="DIR", help="folder of the model, if it has moved")
     extract.add_argument(
         "--reference", action="store_true", help="compute all KV by a forward pass, read none"
     )

@@ -125,9 +125,10 @@ def _sweep(definition: "Definition", out: Path) -> int:
 
 def _check_model(model: str | None, recording: Path) -> None:
     from kv_reading.recording import read_facts
+    from loadgen.launch.target_run import model_named
 
-    recorded = read_facts(recording).model
-    if model is not None and Path(model).expanduser().resolve() != Path(recorded):
+    recorded, named = read_facts(recording).model, model_named(model)
+    if named is not None and Path(named).expanduser().resolve() != Path(recorded):
         raise UsageError(f"{recording} was recorded with {recorded}: give another --out")
 
 

@@ -16,7 +16,7 @@ from loadgen.launch.arguments import (
 from loadgen.launch.target_run import build_demo_model, choose_targets, target_settings
 from loadgen.launch.terminal import awaited, interruptible, tell
 from loadgen.targets.catalog import load_catalog
-from loadgen.targets.demo_model import default_model_dir, is_complete
+from loadgen.targets.demo_model import default_model_dir
 from loadgen.targets.target import start_target
 from loadgen.targets.trained_model import NAME, trained_model, trained_model_dir
 
@@ -73,11 +73,8 @@ def model_command(arguments: list[str]) -> int:
         tell(f"{NAME} is in {trained_model(directory)}")
         return 0
     directory = parsed.directory or default_model_dir(parsed.size)
-    if is_complete(directory):
-        tell(f"{directory} already holds a demo model")
-        return 0
     build_demo_model(directory, parsed.size)
-    tell(f"demo model ({parsed.size}, random weights) written to {directory}")
+    tell(f"the demo model ({parsed.size}, random weights) is in {directory}")
     return 0
 
 

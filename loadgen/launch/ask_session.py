@@ -24,6 +24,7 @@ from loadgen.targets.demo_model import is_complete
 from loadgen.targets.service_group import ServiceGroup
 from loadgen.targets.settings import TargetSettings
 from loadgen.targets.target import RunningTarget, check_target, start_target
+from loadgen.targets.trained_model import is_made
 
 DEATH_WAIT_S = 10.0
 """A service that broke off an answer may take so long until it is known to be dead."""
@@ -62,8 +63,8 @@ class AskSession:
         rag_url = await self._rag_url()
         if facts is None:
             facts = await self._start_engine()
-        if await _is_demo_model(facts):
-            say(f"model {facts.model} has random weights: its text is gibberish by design")
+        if told := await _told_of_model(facts):
+            say(f"model {facts.model} {told}")
         pipeline = await self._pipeline(facts, rag_url)
         printer = AskPrinter(arguments.as_json, len(arguments.questions) > 1)
         answered = [await self._ask(pipeline, printer, each) for each in arguments.questions]
@@ -143,11 +144,14 @@ async def _running_rag_url(url: str) -> str:
         raise HostError(f"RAG service: {error}") from None
 
 
-async def _is_demo_model(facts: HostFacts) -> bool:
-    """Whether a vLLM on this machine serves one of our models of random weights."""
+async def _told_of_model(facts: HostFacts) -> str:
+    """What to expect of the answers, where a vLLM on this machine serves a model made by us."""
     if not facts.is_vllm:
-        return False
+        return ""
     async with Host.opened(facts.url, auth_headers(), timeout_s=10.0) as host:
         cards = (await host.ask("GET", "/v1/models")).json().get("data") or []
     roots = [card.get("root") for card in cards if card.get("id") == facts.model]
-    return any(isinstance(root, str) and is_complete(Path(root)) for root in roots)
+    folders = [Path(root) for root in roots if isinstance(root, str)]
+    if any(map(is_complete, folders)):
+        return "has random weights: its text is gibberish by design"
+    return "is small: its answers are often wrong" if any(map(is_made, folders)) else ""

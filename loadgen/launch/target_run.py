@@ -10,7 +10,7 @@ from loadgen.launch.arguments import RunArguments, TargetArguments, find_locustf
 from loadgen.launch.terminal import say
 from loadgen.runs.directory import check_directory
 from loadgen.targets.catalog import TargetSpec, find_target, load_catalog
-from loadgen.targets.demo_model import Size, build_model, default_model_dir, is_complete
+from loadgen.targets.demo_model import Size, build_model, default_model_dir
 from loadgen.targets.plan import uses
 from loadgen.targets.settings import TargetSettings
 from loadgen.targets.target import RunningTarget, check_target
@@ -114,5 +114,4 @@ def build_demo_model(directory: Path, size: Size) -> Path:
 
 def demo_model(size: Size) -> Path:
     """The demo model in its usual place, made now if it is not there."""
-    directory = default_model_dir(size)
-    return directory if is_complete(directory) else build_demo_model(directory, size)
+    return build_demo_model(default_model_dir(size), size)

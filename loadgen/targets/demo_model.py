@@ -8,13 +8,13 @@ import json
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import Any, Literal, get_args
 
 from tokenizers import Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers, trainers
 
 from loadgen.errors import UsageError
 from loadgen.targets.hardware import home
+from loadgen.targets.made_model import made_once
 from rag_store.extras import install_command
 
 VOCABULARY = 8192
@@ -176,7 +176,7 @@ def default_model_dir(size: Size) -> Path:
 
 
 def is_complete(directory: Path) -> bool:
-    """Whether a finished demo model is there."""
+    """Whether a demo model is there, whatever its size, seed and texts."""
     return all((directory / name).is_file() for name in FILES)
 
 
@@ -189,20 +189,10 @@ def build_model(directory: Path, size: Size, texts: Iterable[str], seed: int = 0
     if size not in SHAPES:
         raise UsageError(f"unknown model size {size!r}: choose one of {', '.join(SIZES)}")
     texts = list(texts)
-    mark = {"recipe": RECIPE, "size": size, "seed": seed, "texts_sha256": _digest(texts)}
-    refuse_foreign(directory, MARK)
-    if is_complete(directory) and json.loads((directory / MARK).read_text()) == mark:
-        return directory
-    try:
-        directory.parent.mkdir(parents=True, exist_ok=True)
-        with TemporaryDirectory(prefix=".model-", dir=directory.parent) as scratch:
-            made = Path(scratch) / "made"
-            made.mkdir()
-            _write(made, SHAPES[size], texts, seed, mark)
-            publish(made, directory, Path(scratch) / "old")
-    except OSError as error:
-        raise UsageError(f"cannot write a model to {directory}: {error.strerror}") from error
-    return directory
+    identity = {"recipe": RECIPE, "size": size, "seed": seed, "texts_sha256": _digest(texts)}
+    return made_once(
+        directory, MARK, identity, lambda made: _write(made, SHAPES[size], texts, seed)
+    )
 
 
 def _digest(texts: list[str]) -> str:
@@ -212,23 +202,12 @@ def _digest(texts: list[str]) -> str:
     return digest.hexdigest()
 
 
-def refuse_foreign(directory: Path, mark: str) -> None:
-    """Raises UsageError where something lies that is no model of ours, which `mark` tells."""
-    if directory.exists() and not directory.is_dir():
-        raise UsageError(f"{directory} is a file: name a directory for the model")
-    if directory.is_dir() and any(directory.iterdir()) and not (directory / mark).is_file():
-        raise UsageError(f"{directory} holds other files: name a new or empty directory")
-
-
-def _write(
-    directory: Path, shape: Shape, texts: list[str], seed: int, mark: dict[str, Any]
-) -> None:
+def _write(directory: Path, shape: Shape, texts: list[str], seed: int) -> None:
     tokenizer = write_tokenizer(directory, texts, WINDOW_TOKENS)
     config = _model_config(shape, tokenizer.get_vocab_size())
     _write_json(directory / "config.json", config)
     _write_json(directory / "generation_config.json", SPECIAL)
     write_weights(directory / "model.safetensors", config, silent_ids(tokenizer), seed)
-    _write_json(directory / MARK, mark)
 
 
 def _model_config(shape: Shape, vocabulary: int) -> dict[str, Any]:
@@ -256,10 +235,3 @@ def _model_config(shape: Shape, vocabulary: int) -> dict[str, Any]:
 
 def _write_json(path: Path, value: dict[str, Any]) -> None:
     path.write_text(json.dumps(value, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
-
-
-def publish(made: Path, directory: Path, old: Path) -> None:
-    """Rename into place: readers see the old model, the new one, or for an instant none."""
-    if directory.exists():
-        directory.rename(old)
-    made.rename(directory)

@@ -5,18 +5,16 @@ written once as the bfloat16 files that engines read, without any other source t
 """
 
 import hashlib
-import json
 from contextlib import redirect_stderr
 from importlib.metadata import PackageNotFoundError, distribution
 from importlib.util import find_spec
 from io import StringIO
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import Any
 
 from loadgen.errors import UsageError
-from loadgen.targets.demo_model import publish, refuse_foreign
 from loadgen.targets.hardware import home
+from loadgen.targets.made_model import is_whole, made_once
 from rag_store.extras import install_command
 
 TRAINED = "trained"
@@ -28,15 +26,6 @@ WEIGHTS_BYTES = 98_362_432
 WEIGHTS_SHA256 = "b179c9523d0e6a0f98a330c7562b682750a6f8c8c15e5bc70ea373728110db53"
 MARK = "kvswarm-trained.json"
 RECIPE = 1  # goes up when the same weights are to give other files
-FILES = (
-    "config.json",
-    "generation_config.json",
-    "tokenizer.json",
-    "tokenizer_config.json",
-    "chat_template.jinja",
-    "model.safetensors",
-    MARK,
-)
 
 
 def trained_model_dir() -> Path:
@@ -50,36 +39,23 @@ def trained_model(directory: Path) -> Path:
     Raises UsageError where packages are missing or are not those, and for a directory that cannot
     be written or holds something else.
     """
-    if is_made(directory):
-        return directory
-    refuse_foreign(directory, MARK)
-    weights = _weights()
-    _require_tools()
-    try:
-        directory.parent.mkdir(parents=True, exist_ok=True)
-        with TemporaryDirectory(prefix=".model-", dir=directory.parent) as scratch:
-            made = Path(scratch) / "made"
-            with redirect_stderr(StringIO()):  # bars of progress that cannot be switched off
-                _convert(weights, made)
-            (made / MARK).write_text(json.dumps(_mark(), indent=2) + "\n", encoding="utf-8")
-            publish(made, directory, Path(scratch) / "old")
-    except OSError as error:
-        raise UsageError(f"cannot write a model to {directory}: {error.strerror}") from error
-    return directory
+    return made_once(directory, MARK, _identity(), _write)
 
 
 def is_made(directory: Path) -> bool:
     """Whether the trained model is there, whole and as this version makes it."""
-    if not all((directory / name).is_file() for name in FILES):
-        return False
-    try:
-        return bool(json.loads((directory / MARK).read_text(encoding="utf-8")) == _mark())
-    except ValueError:
-        return False
+    return is_whole(directory, MARK, _identity())
 
 
-def _mark() -> dict[str, Any]:
+def _identity() -> dict[str, Any]:
     return {"recipe": RECIPE, "model": NAME, "licence": LICENCE, "sha256": WEIGHTS_SHA256}
+
+
+def _write(made: Path) -> None:
+    weights = _weights()
+    _require_tools()
+    with redirect_stderr(StringIO()):  # bars of progress that cannot be switched off
+        _convert(weights, made)
 
 
 def _weights() -> Path:
@@ -88,7 +64,10 @@ def _weights() -> Path:
     try:
         package = distribution(DISTRIBUTION)
     except PackageNotFoundError:
-        raise UsageError(f"the trained model's weights are not installed: {install}") from None
+        raise UsageError(
+            f"the trained model's weights are not installed: {install}, or take a model with"
+            " random weights by `--size tiny`"
+        ) from None
     licence = package.metadata["License"]
     if licence != LICENCE:
         raise UsageError(f"{DISTRIBUTION} has the licence {licence!r}, not {LICENCE}: {install}")

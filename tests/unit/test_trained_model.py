@@ -9,8 +9,9 @@ import pytest
 
 from loadgen.errors import UsageError
 from loadgen.launch.target_run import model_named
+from loadgen.scratch import OWNER
 from loadgen.targets import trained_model as module
-from loadgen.targets.trained_model import FILES, WEIGHTS, is_made, trained_model
+from loadgen.targets.trained_model import WEIGHTS, is_made, trained_model
 
 
 class Package:
@@ -43,8 +44,7 @@ def installed(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Any:
 
 
 def convert(_: Path, directory: Path) -> None:
-    directory.mkdir()
-    for name in FILES:
+    for name in ("config.json", "model.safetensors"):
         (directory / name).write_text("{}")
 
 
@@ -99,6 +99,34 @@ def test_what_is_broken_off_leaves_nothing_and_is_made_anew(
     (made / "model.safetensors").unlink()
     assert not is_made(made)
     assert is_made(trained_model(made))
+    (made / "model.safetensors").write_text("{")
+    assert not is_made(made)
+    assert is_made(trained_model(made))
+
+
+def test_who_makes_it_at_the_same_time_gets_the_first(
+    installed: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    def meanwhile(_: Path, directory: Path) -> None:
+        convert(_, directory)
+        monkeypatch.setattr(module, "_convert", convert)
+        trained_model(tmp_path / "made")
+
+    installed(b"weights")
+    monkeypatch.setattr(module, "_convert", meanwhile)
+    assert is_made(trained_model(tmp_path / "made"))
+
+
+def test_what_a_killed_process_left_goes_with_the_next(
+    installed: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    left = tmp_path / "models" / ".kvswarm-model-left"
+    left.mkdir(parents=True)
+    (left / OWNER).touch()
+    installed(b"weights")
+    monkeypatch.setattr(module, "_convert", convert)
+    made = trained_model(tmp_path / "models" / "made")
+    assert list(made.parent.iterdir()) == [made]
 
 
 def test_a_folder_with_other_files_is_left_alone(installed: Any, tmp_path: Path) -> None:
