@@ -92,11 +92,13 @@ def _answers(url: str) -> bool:
         return False
 
 
-def wait_until(condition: Callable[[], bool], timeout_s: float = TIMEOUT_S) -> None:
+def wait_until(
+    condition: Callable[[], bool], timeout_s: float = TIMEOUT_S, every_s: float = 0.05
+) -> None:
     deadline = time.monotonic() + timeout_s
     while not condition():
         assert time.monotonic() < deadline, "it did not happen in time"
-        time.sleep(0.05)
+        time.sleep(every_s)
 
 
 def arguments(url: str, out: Path, *more: object, file: str = "unordered") -> list[str]:

@@ -26,12 +26,12 @@ def test_what_a_silent_host_left_unanswered_is_late_everywhere(run: Run) -> None
     assert ran.code == 1, ran.output
     assert {row["outcome"] for row in late} == {"timeout"}
     assert {row["slo_met"] for row in late} == {"false"}
-    assert len(late) == summary["late"] == summary["failed"] >= 40
+    assert len(late) == summary["late"] == summary["failed"] >= 20
     assert min(age for outcome, age in age_s if outcome == "timeout") > 0.5
     assert max((age for outcome, age in age_s if outcome == "cancelled"), default=0.0) <= 0.5
     assert summary["goodput_share"] <= ok / (ok + len(late))
     assert metric(ran, "ttft_ms")["count"] == ok + len(late)
-    assert metric(ran, "ttft_ms")["p95"] > 1500
+    assert metric(ran, "ttft_ms")["p95"] > 1000
     assert "lower bounds" in ran.output
 
 
@@ -41,6 +41,7 @@ def test_a_reply_that_stalls_after_its_first_token_is_late(run: Run) -> None:
     assert len(late) == 8
     assert all(float(row["ttft_ms"]) < 1000 for row in late)
     assert metric(ran, "e2e_ms")["max"] > 1500 > metric(ran, "ttft_ms")["max"]
+    assert metric(ran, "itl_ms")["max"] > 1500
     assert ran.code == 1
 
 

@@ -146,7 +146,7 @@ def test_a_worker_that_is_killed_before_the_start_ends_the_run(
     host: HostProcess, tmp_path: Path
 ) -> None:
     with foreground(host, tmp_path / "run", *WORKERS) as run:
-        wait_until(lambda: len(run.workers()) == 2)
+        wait_until(lambda: len(run.workers()) == 2, every_s=0.002)  # a start takes 50 ms
         run.workers()[0].kill()
         ran = run.ran(30)
     assert ran.code == 1
