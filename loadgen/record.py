@@ -93,7 +93,8 @@ class RequestRecord:
     a second without an answer. Its time ran on. Empty where nothing was sent."""
     late: bool | None = None
     """True of a `timeout`, which was cut off when it had waited too long: in metrics it has the
-    latency that it had at least. Empty of all others, and in runs of older versions."""
+    latency that it had at least, and the gap that was open then is one of its gaps. Empty of all
+    others, and in runs of older versions."""
 
     def waited_ms(self, name: str) -> float | None:
         """Of a request that did not end `ok`: how long a latency had run that had no end yet."""
@@ -106,7 +107,7 @@ class RequestRecord:
     def latency_ms(self, name: str) -> float | None:
         """What counts in a metric: of an `ok` request the column, of one that is `late` the column
         or at least what it had waited, of others None."""
-        if self.outcome != "ok" and (not self.late or name not in WAITING):
+        if self.outcome != "ok" and (not self.late or name not in LATENCIES):
             return None
         waited_ms = self.waited_ms(name) if self.late else None
         known: float | None = getattr(self, name)
@@ -115,6 +116,18 @@ class RequestRecord:
 
 WAITING = ("ttft_ms", "e2e_ms", "retrieval_ms")
 """Columns that count from when a request was due."""
+BETWEEN_TOKENS = (
+    "itl_mean_ms",
+    "itl_p50_ms",
+    "itl_p95_ms",
+    "itl_p99_ms",
+    "itl_max_ms",
+    "tpot_ms",
+)
+"""Columns that a reply of fewer than two tokens has not; of a request that is `late` they have the
+gap that was open when it was cut off."""
+LATENCIES = frozenset((*WAITING, *BETWEEN_TOKENS))
+"""Columns of which a request that is `late` has what it had at least."""
 
 COLUMNS: tuple[str, ...] = tuple(field.name for field in fields(RequestRecord))
 

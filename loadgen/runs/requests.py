@@ -16,7 +16,7 @@ from typing import Any, Self
 
 import numpy as np
 
-from loadgen.record import WAITING, RequestRecord
+from loadgen.record import LATENCIES, WAITING, RequestRecord
 from loadgen.runs.columns import (
     ALL,
     ID,
@@ -136,9 +136,9 @@ class Requests:
         return np.where(is_running, self.waited_ms, values)
 
     def latency(self, name: str) -> Floats:
-        """What counts in a metric of values: of `ok` requests the column, of late ones at least
-        what they had waited. NaN for others."""
-        is_late = self.is_late & (name in WAITING)
+        """What counts in a metric of values: of `ok` requests the column, of late ones what they
+        had at least. NaN for others."""
+        is_late = self.is_late & (name in LATENCIES)
         values = np.where(self.ok, self.number(name), np.nan)
         return np.where(is_late, self.at_least_ms(name), values) if is_late.any() else values
 

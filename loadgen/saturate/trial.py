@@ -12,11 +12,12 @@ from scipy.stats import spearmanr
 from loadgen.compare.gate import Limit
 from loadgen.compare.series import Ratio, Series, Values
 from loadgen.errors import UsageError
+from loadgen.record import BETWEEN_TOKENS
 from loadgen.runs.columns import Flags, Floats
 from loadgen.runs.recorded import REQUESTS_CSV, RecordedRun
 from loadgen.runs.requests import Requests
 from loadgen.saturate.objective import ERRORS, GOODPUT, Objective
-from loadgen.stats.slo import BETWEEN_TOKENS, Slo
+from loadgen.stats.slo import Slo
 from loadgen.stats.steady_state import steady_from
 
 SLICES, MOMENTS = 10, 20

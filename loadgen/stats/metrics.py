@@ -104,7 +104,7 @@ CATALOG: dict[str, Metric] = {
     for metric in (
         Metric(
             name="retrieval_ms",
-            meaning="from asking the RAG service to its answer, of `ok` requests",
+            meaning="from asking the RAG service to its answer, of `ok` and `late` requests",
             is_limited=True,
             is_usual=False,
             row="Retrieval (ms)",
@@ -112,7 +112,7 @@ CATALOG: dict[str, Metric] = {
         ),
         Metric(
             name="ttft_ms",
-            meaning="time to first token of each `ok` request",
+            meaning="time to first token of each `ok` or `late` request",
             is_limited=True,
             defaults=("p50", "p95"),
             row="TTFT (ms)",
@@ -120,7 +120,7 @@ CATALOG: dict[str, Metric] = {
         ),
         Metric(
             name="itl_ms",
-            meaning="every gap between events with output",
+            meaning="every gap between events with output, of `ok` and `late` requests",
             source="gaps",
             other_column="itl_mean_ms",
             is_limited=True,
@@ -144,14 +144,14 @@ CATALOG: dict[str, Metric] = {
         ),
         Metric(
             name="tpot_ms",
-            meaning="time per output token of each `ok` request",
+            meaning="time per output token of each `ok` or `late` request",
             is_limited=True,
             row="TPOT (ms)",
             histogram="request_time_per_output_token",
         ),
         Metric(
             name="e2e_ms",
-            meaning="from the intended start to the last event of each `ok` request",
+            meaning="from the intended start to the last event of each `ok` or `late` request",
             is_limited=True,
             defaults=("p50", "p95"),
             histogram="e2e_request_latency",

@@ -2,18 +2,13 @@
 
 import math
 import re
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Self
 
 from loadgen.errors import UsageError
-from loadgen.record import RequestRecord
+from loadgen.record import BETWEEN_TOKENS, RequestRecord
 from loadgen.stats.metrics import limited
-
-BETWEEN_TOKENS = frozenset(
-    {"tpot_ms", "itl_mean_ms", "itl_p50_ms", "itl_p95_ms", "itl_p99_ms", "itl_max_ms"}
-)
-"""Columns that a reply of fewer than two tokens has not."""
+from loadgen.stats.token_gaps import count_open_gap, last_sign_s
 
 _LIMIT = re.compile(r"\s*([a-z0-9_]+)\s*<=\s*([0-9.]+(?:e[0-9]+)?)\s*")
 
@@ -100,25 +95,24 @@ class CutOffRule:
         """That of a run, where 0 says that there is no such time."""
         return cls(min(drain_s or USUAL_DRAIN_S, max_silence_s or math.inf), slo)
 
-    def judge_ended(self, record: RequestRecord) -> None:
+    def judge_ended(self, record: RequestRecord, gaps_ms: list[float]) -> None:
         """Of a record of a request that the end of the run did not touch."""
         if record.outcome == "timeout":
             record.late = True
+            count_open_gap(record, gaps_ms)
         if self.slo is not None and record.outcome != "cancelled":
             record.slo_met = self.slo.is_met(record)
 
-    def judge(self, record: RequestRecord, gaps_ms: Sequence[float]) -> None:
+    def judge(self, record: RequestRecord, gaps_ms: list[float]) -> None:
         """Call a record of a request that the end of the run cut off a late one, where it is."""
-        last_sign_s = record.scheduled_s
-        if record.first_token_s is not None:
-            last_sign_s = record.first_token_s + sum(gaps_ms) / 1000
-        stalled_s = record.end_s - last_sign_s
+        stalled_s = record.end_s - last_sign_s(record, gaps_ms)
         limit = self.slo.outwaited(record, stalled_s * 1000) if self.slo is not None else ""
         if not limit and stalled_s > self.patience_s:
             limit = f"{self.patience_s:g} s"
         if limit:
             record.outcome, record.late = "timeout", True
             record.error = f"{record.error}: {TOO_LONG} {limit}"
+            count_open_gap(record, gaps_ms)
         if limit or (self.slo is not None and self.slo.is_missed(record)):
             record.slo_met = None if self.slo is None else False
 

@@ -6,7 +6,7 @@ from itertools import chain
 from operator import attrgetter
 from typing import Any, Self
 
-from loadgen.record import BATCH_OUTCOMES, OUTCOMES, WAITING, BatchRecord, RequestRecord
+from loadgen.record import BATCH_OUTCOMES, LATENCIES, OUTCOMES, BatchRecord, RequestRecord
 from loadgen.stats import metrics
 from loadgen.stats.sketch import Sketch
 
@@ -16,11 +16,15 @@ _READERS, _BATCH_READERS = (
     for source in ("request", "batch")
 )
 
+_OF_LATE = tuple(
+    each.name for each in _SUMMARIZED if each.source == "request" and each.column in LATENCIES
+)
+
 
 class Tally:
     """Outcomes and labels of all requests and batches; times and tokens of those that ended `ok`.
 
-    In a latency, one that is late counts with what it had waited, which is a lower bound.
+    In a latency, one that is late counts with what it had at least.
 
     Tokens that a host counts for a list call as a whole are in the totals and in no metric, as
     nobody knows how they spread over its requests.
@@ -67,17 +71,18 @@ class Tally:
             if record.slo_met is not None:
                 self._labels["judged"] += 1
                 self._labels["good"] += record.slo_met
-        late = [record for record, _ in rows if record.late]
-        self._labels["late"] += len(late)
-        for name in WAITING if late else ():
-            waited = (record.latency_ms(name) for record in late)
-            self.sketches[name].add_many([each for each in waited if each is not None])
         ok = [row for row in rows if row[0].outcome == "ok"]
+        late = [row for row in rows if row[0].late]
+        self._labels["late"] += len(late)
+        for name in _OF_LATE if late else ():
+            waited = (record.latency_ms(name) for record, _ in late)
+            self.sketches[name].add_many([each for each in waited if each is not None])
         self._labels["odd_counts"] += sum(1 for record, _ in ok if record.error)
         for name, value in _READERS:
             values = [value(record) for record, _ in ok]
             self.sketches[name].add_many([each for each in values if each is not None])
-        self.sketches["itl_ms"].add_many(list(chain.from_iterable(gaps for _, gaps in ok)))
+        gaps_ms = chain.from_iterable(gaps for _, gaps in (*ok, *late))
+        self.sketches["itl_ms"].add_many(list(gaps_ms))
 
     def _add_label(self, record: RequestRecord) -> None:
         if record.label_correct is not None:

@@ -6,6 +6,7 @@ import pytest
 from loadgen.errors import UsageError
 from loadgen.record import RequestRecord
 from loadgen.stats.slo import CutOffRule, Slo
+from loadgen.stats.tally import Tally
 
 RECORD = RequestRecord(
     request_id="0",
@@ -132,3 +133,32 @@ def test_what_was_cut_off_is_late_when_it_had_waited_too_long(
     assert (record.late, record.slo_met) == (late, met)
     assert record.outcome == ("timeout" if late else "cancelled")
     assert ("it had waited longer than" in record.error) is bool(late)
+
+
+@pytest.mark.parametrize("at_the_end", [True, False])
+def test_the_gap_that_was_open_when_a_late_request_was_cut_off_is_one_of_its_gaps(
+    at_the_end: bool,
+) -> None:
+    outcome: Any = "cancelled" if at_the_end else "timeout"
+    times = {"scheduled_s": 0.0, "first_token_s": 1.0, "end_s": 11.02, "output_tokens": 3}
+    record, gaps_ms = replace(RECORD, outcome=outcome, **times), [10.0, 10.0]
+    rule = CutOffRule.of(2.0, 60.0, None)
+    (rule.judge if at_the_end else rule.judge_ended)(record, gaps_ms)
+    assert gaps_ms == pytest.approx([10.0, 10.0, 10_000.0])
+    assert record.itl_p50_ms == pytest.approx(10.0)
+    assert record.itl_max_ms == record.latency_ms("itl_max_ms") == pytest.approx(10_000.0)
+    assert record.itl_mean_ms == record.tpot_ms == pytest.approx(10_020 / 3)
+    tally = Tally()
+    tally.add(record, gaps_ms)
+    assert tally.sketches["itl_ms"].count == 3
+    assert tally.sketches["tpot_ms"].max == pytest.approx(10_020 / 3)
+
+
+def test_a_late_request_without_a_token_has_no_gap_and_one_without_counts_no_tpot() -> None:
+    rule = CutOffRule.of(2.0, 60.0, None)
+    silent, gaps_ms = replace(RECORD, **SILENT, outcome="timeout"), []
+    rule.judge_ended(silent, gaps_ms)
+    assert (gaps_ms, silent.latency_ms("ttft_ms")) == ([], silent.e2e_ms)
+    uncounted = replace(RECORD, outcome="timeout", output_tokens=None, tpot_ms=None)
+    rule.judge_ended(uncounted, gaps_ms)
+    assert (len(gaps_ms), uncounted.tpot_ms) == (1, None)

@@ -6,7 +6,8 @@ import pytest
 from loadgen.client.exchange import Exchange
 from loadgen.context import Request
 from loadgen.stats.clock import RunClock
-from loadgen.swarm.sending.recording import percentiles, to_record
+from loadgen.stats.token_gaps import percentiles, spread
+from loadgen.swarm.sending.recording import to_record
 
 
 @pytest.mark.parametrize("count", [1, 2, 3, 20, 101, 1000])
@@ -16,7 +17,7 @@ def test_percentiles_interpolate_as_numpy_does(count: int) -> None:
 
 
 def test_without_gaps_there_are_none() -> None:
-    assert percentiles([]) == [None, None, None]
+    assert spread([]) == (None,) * 5
 
 
 @pytest.mark.parametrize(("sent_at", "told"), [(7.0, 1), (None, None)])

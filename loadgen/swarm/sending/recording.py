@@ -1,14 +1,11 @@
 """From what a client saw of a request to the row that is kept."""
 
-from functools import lru_cache
-
 from loadgen.client.exchange import Exchange
 from loadgen.context import Request
 from loadgen.record import RequestRecord
 from loadgen.stats.clock import RunClock
+from loadgen.stats.token_gaps import spread
 from loadgen.swarm.sending.retriever import FoundContext
-
-SHARES = (0.50, 0.95, 0.99)
 
 
 def to_record(
@@ -31,8 +28,7 @@ def to_record(
     where the request was sent, `found` the context that was retrieved for it.
     """
     gaps_ms = exchange.gaps_ms
-    ordered = sorted(gaps_ms)
-    itl_p50_ms, itl_p95_ms, itl_p99_ms = percentiles(ordered)
+    itl_mean_ms, itl_p50_ms, itl_p95_ms, itl_p99_ms, itl_max_ms = spread(gaps_ms)
     end_at = exchange.end_at if exchange.end_at is not None else scheduled_at
     sent_label = label if exchange.sent_at is not None else ""
     record = RequestRecord(
@@ -47,11 +43,11 @@ def to_record(
         first_token_s=_to_run_s(clock, exchange.first_token_at),
         end_s=clock.to_run_s(end_at),
         ttft_ms=_elapsed_ms(scheduled_at, exchange.first_token_at),
-        itl_mean_ms=sum(ordered) / len(ordered) if ordered else None,
+        itl_mean_ms=itl_mean_ms,
         itl_p50_ms=itl_p50_ms,
         itl_p95_ms=itl_p95_ms,
         itl_p99_ms=itl_p99_ms,
-        itl_max_ms=ordered[-1] if ordered else None,
+        itl_max_ms=itl_max_ms,
         tpot_ms=exchange.tpot_ms,
         e2e_ms=_elapsed_ms(scheduled_at, exchange.end_at),
         prompt_tokens=exchange.prompt_tokens,
@@ -68,23 +64,6 @@ def to_record(
         resends=None if exchange.sent_at is None else exchange.resends,
     )
     return record, gaps_ms
-
-
-def percentiles(ordered: list[float]) -> list[float | None]:
-    """The 50th, 95th and 99th percentile of sorted values, interpolated between neighbours."""
-    if not ordered:
-        return [None] * len(SHARES)
-    return [
-        ordered[below] + (ordered[above] - ordered[below]) * part
-        for below, above, part in _ranks(len(ordered))
-    ]
-
-
-@lru_cache(maxsize=4096)
-def _ranks(count: int) -> tuple[tuple[int, int, float], ...]:
-    """Between which of `count` values each percentile lies, and how far from the lower one."""
-    positions = [share * (count - 1) for share in SHARES]
-    return tuple((int(at), min(int(at) + 1, count - 1), at - int(at)) for at in positions)
 
 
 def _label_correct(context_id: str, label: str, found: FoundContext | None) -> bool | None:

@@ -171,7 +171,7 @@ class Stage:
         if record.outcome == "cancelled" and record.error != TURN_NOT_COME:
             rule.judge(record, gaps_ms)
         else:
-            rule.judge_ended(record)
+            rule.judge_ended(record, gaps_ms)
         self._finished.append((record, gaps_ms))
         if len(self._finished) == 1:
             Engine.of_process().post(self._hand_over)

@@ -41,13 +41,12 @@ def three_digits(value: float) -> float:
 def log_records(stats: RequestStats, rows: Iterable[tuple[RequestRecord, list[float]]]) -> None:
     """Add finished requests to the rows, a batch at once; latencies are those that count."""
     rows = list(rows)
-    timed = [record for record, _ in rows if record.outcome == "ok" or record.late]
-    ok = [row for row in rows if row[0].outcome == "ok"]
-    records = [record for record, _ in ok]
+    timed = [row for row in rows if row[0].outcome == "ok" or row[0].late]
+    records = [record for record, _ in timed if record.outcome == "ok"]
     for metric in _rows_of("request"):
-        values = (record.latency_ms(metric.column) for record in timed)
+        values = (record.latency_ms(metric.column) for record, _ in timed)
         _log(stats, metric.row, [value for value in values if value is not None])
-    _log(stats, ITL, list(chain.from_iterable(gaps_ms for _, gaps_ms in ok)))
+    _log(stats, ITL, list(chain.from_iterable(gaps_ms for _, gaps_ms in timed)))
     _log(stats, CACHED_SHARE, list(_cached_shares(stats, records)))
     speeds = list(_speeds(records))
     _log(stats, TOKENS_PER_S, [speed for speed, _ in speeds], [tokens for _, tokens in speeds])

@@ -64,7 +64,7 @@ def summary_lines(summary: dict[str, Any]) -> list[str]:
     if late := summary.get("late"):
         lines.append(
             f"late: {late} requests were cut off when they had waited too long, and count with"
-            " what they had waited: TTFT and E2E are lower bounds"
+            " what they had at least: their latencies are lower bounds"
         )
     if summary["goodput_share"] is not None:
         lines.append(
