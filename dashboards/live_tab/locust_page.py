@@ -42,6 +42,7 @@ class LocustPage:
             {"href": f"./kvswarm/csv/{name}.csv", "title": f"Download kvswarm {title} CSV"}
             for name, title in DOWNLOADS.items()
         ]
+        links.append({"href": "./kvswarm/report.html", "title": "Download kvswarm report HTML"})
         _extend(args, "extended_csv_files", links)
         app.jinja_env.policies["json.dumps_kwargs"] = {"sort_keys": False}
         before_render_template.connect(self._fill, app, weak=False)

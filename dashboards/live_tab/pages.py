@@ -1,5 +1,7 @@
 """The tab's routes in Locust's web UI: its script, its figures and its downloads."""
 
+import subprocess
+import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -23,6 +25,8 @@ CONTEXT_COLUMNS = (
     "cached_share",
 )
 OTHERS = "(others)"
+REPORT = "report.html"
+NO_FILES = "this swarm keeps no files: start Locust with --out DIR"
 
 _CHUNK_BYTES = 1 << 16
 
@@ -45,6 +49,37 @@ class Downloads:
         path = self._path(name)
         return _attachment(_content(path, path.stat().st_size), f"{path.parent.name}_{path.name}")
 
+    def report(self) -> Response:
+        """The page of `kvswarm report` about the last swarm, made now and kept in its directory."""
+        if missing := self._unfinished():
+            return _refusal(missing)
+        directory = self._view.leader.run.directory.path  # type: ignore[union-attr]
+        # A process of its own: drawing takes seconds in which a new swarm may start here.
+        command = [sys.executable, "-m", "loadgen.cli.main", "report", str(directory)]
+        made = subprocess.run(command, capture_output=True, text=True, check=False)
+        if made.returncode:
+            return _refusal((made.stderr.strip() or "no report came of it").splitlines()[-1])
+        page = (directory / REPORT).read_bytes()
+        return _attachment(iter([page]), f"{directory.name}_{REPORT}", "text/html")
+
+    def finished(self) -> dict[str, str]:
+        """The directory of the last swarm, and why there is no report of it yet."""
+        run = self._view.leader.run
+        directory = run.directory if run is not None else None
+        return {
+            "directory": str(directory.path) if directory is not None else "",
+            "report": self._unfinished(),
+        }
+
+    def _unfinished(self) -> str:
+        """Why there is no report, empty where one can be made."""
+        leader = self._view.leader
+        if leader.run is None:
+            return "no swarm has run yet: start one, then download its report"
+        if leader.run.directory is None:
+            return NO_FILES
+        return "" if leader.current is None else "the swarm is not over: stop it first"
+
     def empty(self) -> dict[str, str]:
         """Why each table has nothing to give, by name; empty where it has something."""
         return {name: self._missing(name) or self._has_no_rows(name) for name in DOWNLOADS}
@@ -56,7 +91,7 @@ class Downloads:
         if name == "contexts":
             return ""
         if run.directory is None:
-            return "this swarm keeps no files: start Locust with --out DIR"
+            return NO_FILES
         run.ledger.flush()
         if not self._path(name).exists():
             return f"this swarm has no {name}.csv: its users send no batches"
@@ -103,8 +138,10 @@ def _content(path: Path, size: int) -> Iterator[bytes]:
             yield chunk
 
 
-def _attachment(content: Iterator[bytes] | Iterator[str], filename: str) -> Response:
-    response = Response(content, mimetype="text/csv")
+def _attachment(
+    content: Iterator[bytes] | Iterator[str], filename: str, kind: str = "text/csv"
+) -> Response:
+    response = Response(content, mimetype=kind)
     response.headers.set("Content-Disposition", "attachment", filename=filename)
     return response
 
@@ -136,6 +173,8 @@ class Pages:
         self._route(routes, "/static/<name>", self._file)
         self._route(routes, "/csv/<name>.csv", self._downloads.csv)
         self._route(routes, "/tables", self._tables)
+        self._route(routes, "/report.html", self._downloads.report)
+        self._route(routes, "/finished", self._finished)
         web_ui.app.register_blueprint(routes)
 
     def _route(self, routes: Blueprint, rule: str, view: Callable[..., Response]) -> None:
@@ -154,6 +193,10 @@ class Pages:
     def _tables(self) -> Response:
         """As JSON: why each table has nothing to give; an empty text where it has something"""
         return _json(self._downloads.empty())
+
+    def _finished(self) -> Response:
+        """As JSON: the directory of the last swarm, and why there is no report of it yet"""
+        return _json(self._downloads.finished())
 
     def _file(self, name: str) -> Response:
         """The tab's script and style."""

@@ -64,23 +64,23 @@ def _of_service(runs: Runs) -> Iterator[Picture]:
         )
         yield Picture("timeline", svg_text(shown, words, "timeline"), caption, wide=True)
     caption = f"Each request in its context's colour.{_thinning(runs)}"
-    yield _picture("by-number", latency_by_number(runs), caption, wide=True)
+    yield picture("by-number", latency_by_number(runs), caption, wide=True)
     caption = (
         "Each request by the moment it was sent; lines are p50 and p95 of spans of time."
         f"{_thinning(runs)}"
     )
-    yield _picture("over-time", latency_over_time(runs), caption)
+    yield picture("over-time", latency_over_time(runs), caption)
     caption = "How large a share was served within how long; steep is steady."
-    yield _picture("distribution", latency_cdf(runs), caption)
+    yield picture("distribution", latency_cdf(runs), caption)
     if any(map(_differs_in_length, runs.values())):
         caption = (
             "Lines are medians of the slopes between all pairs, dashed where they explain less than"
             " half of the spread; waiting in the queue is part of TTFT."
             f" {' '.join(_fits(runs))}{_thinning(runs)}"
         )
-        yield _picture("prompt-length", prompt_length(runs), caption, wide=True)
+        yield picture("prompt-length", prompt_length(runs), caption, wide=True)
     caption = "Complete replies, in spans of time by their end."
-    yield _picture("throughput", throughput(runs), caption)
+    yield picture("throughput", throughput(runs), caption)
 
 
 def _differs_in_length(run: DrawnRequests) -> bool:
@@ -117,10 +117,10 @@ def _of_caches(runs: Runs, servers: Mapping[str, ServerSeries]) -> Iterator[Pict
     told = {name: run for name, run in runs.items() if not np.isnan(run.cached_tokens).all()}
     if counted:
         caption = "Where prompt tokens came from in each span of time, by the engine's counters."
-        yield _picture("hit-rate", hit_rate(counted), caption)
+        yield picture("hit-rate", hit_rate(counted), caption)
     elif told:
         caption = "By the replies that ended in each span of time."
-        yield _picture("hit-rate", cached_share(told), caption)
+        yield picture("hit-rate", cached_share(told), caption)
 
 
 def _of_servers(servers: Mapping[str, ServerSeries]) -> Iterator[Picture]:
@@ -128,11 +128,11 @@ def _of_servers(servers: Mapping[str, ServerSeries]) -> Iterator[Picture]:
     if used:
         dotted = "; waiting is dotted" if len(used) > 1 else ""
         caption = f"Share of the KV cache in use, and requests running and waiting{dotted}."
-        yield _picture("kv-usage", kv_usage(used), caption)
+        yield picture("kv-usage", kv_usage(used), caption)
     weighed = {name: each for name, each in servers.items() if _known(each, _MEMORY)}
     if weighed:
         caption = "Resident memory of the processes that kvswarm started."
-        yield _picture("memory", memory(weighed), caption)
+        yield picture("memory", memory(weighed), caption)
 
 
 def _of_labels(runs: Mapping[str, RetrievalSeries]) -> Iterator[Picture]:
@@ -143,17 +143,17 @@ def _of_labels(runs: Mapping[str, RetrievalSeries]) -> Iterator[Picture]:
             "Each retrieval by the moment its request was sent; below it the part of the time to"
             " first token that it took, in spans of time."
         )
-        yield _picture("retrieval", retrieval(retrieved), caption)
+        yield picture("retrieval", retrieval(retrieved), caption)
     judged = {name: run for name, run in runs.items() if run.is_retrieved or run.has_wrong}
     if judged:
-        caption = "DrawnRequests about each document by their label, the most wrong ones first."
-        yield _picture("labels", labels(judged), caption)
+        caption = "Requests about each document by their label, the most wrong ones first."
+        yield picture("labels", labels(judged), caption)
 
 
 def _of_outcomes(runs: Runs) -> Iterator[Picture]:
     if runs:
         caption = "Every request that ended, by what became of it."
-        yield _picture("outcomes", outcomes(runs), caption)
+        yield picture("outcomes", outcomes(runs), caption)
 
 
 def _known(series: ServerSeries, columns: Sequence[str]) -> bool:
@@ -161,7 +161,8 @@ def _known(series: ServerSeries, columns: Sequence[str]) -> bool:
     return any(each is not None and bool(np.nanmax(each) >= 0) for each in found)
 
 
-def _picture(name: str, figure: Figure, caption: str, wide: bool = False) -> Picture:
+def picture(name: str, figure: Figure, caption: str, wide: bool = False) -> Picture:
+    """A figure as it stands on a page; its titles are what it shows for those who do not see it."""
     axes = [each.get_title(loc="left") for each in figure.axes]
     label = "; ".join(title for title in axes if title)
     return Picture(name, svg_text(figure, label, name), caption, wide)

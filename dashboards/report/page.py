@@ -35,15 +35,26 @@ MARK = '<meta name="generator" content="kvswarm report">'
 
 @dataclass(frozen=True, slots=True)
 class Section:
-    """One run on the page."""
+    """One run on the page, or what was made of many."""
 
     name: str
     path: str
-    started: str
-    faults: tuple[str, ...]
-    sentences: tuple[str, ...]
-    checks: tuple[Check, ...]
-    commands: tuple[tuple[str, str], ...]
+    started: str = ""
+    faults: tuple[str, ...] = ()
+    sentences: tuple[str, ...] = ()
+    checks: tuple[Check, ...] = ()
+    commands: tuple[tuple[str, str], ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class PageContent:
+    """All that a page says. `verdicts` are the sentences of each comparison."""
+
+    title: str
+    sections: Sequence[Section]
+    pictures: Sequence[Picture]
+    tables: Sequence[Table]
+    verdicts: Sequence[Sequence[str]] = ()
 
 
 def make_page(
@@ -55,6 +66,21 @@ def make_page(
     runs = _alike([read_files(path, name) for path, name in zip(paths, names, strict=True)])
     figures = {run.name: figures_of(run) for run in runs}
     compared = pairs(paths, names, vary, noise)
+    return render(
+        PageContent(
+            title=names[0]
+            if len(names) == 1
+            else " against ".join((names[0], ", ".join(names[1:]))),
+            sections=[_section(run, figures[run.name]) for run in runs],
+            pictures=pictures(runs),
+            tables=_tables(runs, figures, compared),
+            verdicts=[list(verdict(pair)) for pair in compared],
+        )
+    )
+
+
+def render(content: PageContent) -> str:
+    """The page as HTML that needs nothing else."""
     environment = Environment(
         loader=PackageLoader("dashboards.report", "."),
         autoescape=True,
@@ -64,13 +90,14 @@ def make_page(
     )
     template = environment.get_template("page.html.jinja")
     return template.render(
-        title=names[0] if len(names) == 1 else " against ".join((names[0], ", ".join(names[1:]))),
+        title=content.title,
         mark=Markup(MARK),
         style=Markup(environment.get_template("page.css").render()),
-        sections=[_section(run, figures[run.name]) for run in runs],
-        verdicts=[list(verdict(pair)) for pair in compared],
-        pictures=_marked(pictures(runs)),
-        tables=_tables(runs, figures, compared),
+        sections=content.sections,
+        is_checked=any(each.checks for each in content.sections),
+        verdicts=content.verdicts,
+        pictures=_marked(content.pictures),
+        tables=[table for table in content.tables if table.rows],
     )
 
 
@@ -135,4 +162,4 @@ def _tables(
         *(contexts_table(run) for run in runs),
         configuration_table(runs),
     ]
-    return [table for table in found if table is not None and table.rows]
+    return [table for table in found if table is not None]

@@ -60,7 +60,7 @@ def metrics_table(runs: Mapping[str, RunFigures]) -> Table:
             f"{', '.join(computed)}: computed from requests.csv, itl_ms of each request's mean gap."
         )
     )
-    return Table("Metrics", ("of ok requests", *STATISTICS), tuple(rows), note=note)
+    return Table("Metrics", ("metric", *STATISTICS), tuple(rows), note=note)
 
 
 def engine_table(runs: Mapping[str, RunFigures]) -> Table:

@@ -6,6 +6,7 @@ from pathlib import Path
 from loadgen.errors import UsageError
 from loadgen.launch.arguments import CommandParser
 from loadgen.launch.configured import setting
+from loadgen.launch.page_file import draw_series
 from loadgen.launch.sweep_run import SweepRun, make_sweep
 from loadgen.launch.terminal import tell
 from loadgen.runs.exit_code import DONE
@@ -33,6 +34,7 @@ def _rebuild(directory: Path) -> int:
     if not (directory / CELLS).is_dir():
         raise UsageError(f"{directory} holds no sweep: name the directory that has cells in it")
     tell(f"{len(write_table(directory))} runs: {directory / CELLS_CSV}")
+    draw_series(directory)
     return DONE
 
 
@@ -47,5 +49,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("file", nargs="?", type=Path, metavar="FILE.toml", help="the sweep")
     parser.add_argument("--out", type=Path, metavar="DIR", help="default: runs/NAME")
     parser.add_argument("--dry-run", action="store_true", help="check and show all, run nothing")
-    parser.add_argument("--table", type=Path, metavar="DIR", help="write its cells.csv anew")
+    parser.add_argument(
+        "--table", type=Path, metavar="DIR", help="write its cells.csv and page anew"
+    )
     return parser

@@ -9,6 +9,7 @@ from loadgen.compare.run import faults_of
 from loadgen.errors import TargetError, UsageError
 from loadgen.launch.arguments import is_given
 from loadgen.launch.checking import CheckedRun, check_run, last_line
+from loadgen.launch.page_file import draw_series
 from loadgen.launch.run_series import RunSeries, run_series
 from loadgen.launch.terminal import interruptible, say, tell
 from loadgen.runs.directory import RUN_JSON
@@ -166,3 +167,4 @@ class SaturationSearch:
         figure = draw(points_of(self.course), self.plan.objective.latency, self.plan.space, ends)
         save_svg(figure, self.folder.path / PICTURE)
         tell(f"Table: {self.folder.path / 'trials.csv'}, picture: {self.folder.path / PICTURE}")
+        draw_series(self.folder.path)

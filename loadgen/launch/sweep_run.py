@@ -7,6 +7,7 @@ from pathlib import Path
 
 from loadgen.errors import TargetError
 from loadgen.launch.checking import CheckedRun, check_cells
+from loadgen.launch.page_file import draw_series
 from loadgen.launch.run_series import CellEngines
 from loadgen.launch.supervised import worst
 from loadgen.launch.terminal import interruptible, say, tell
@@ -35,6 +36,8 @@ def make_sweep(definition: Definition, out: Path) -> int:
         made = write_table(out)
     count = sum(len(stretch.steps) for stretch in sweep.order)
     tell(f"{len(made)} of {count} runs: {out / CELLS_CSV}")
+    if made:
+        draw_series(out)
     return code or worst([cell.exit_code for cell in made])
 
 

@@ -130,6 +130,12 @@ async def test_a_swarm_is_seen_while_it_runs_after_it_and_until_the_next(
     batches = page.get_by_text("Download kvswarm batches CSV")
     await expect(batches).to_contain_text("send no batches")
     assert await batches.get_attribute("href") is None
+    report = page.get_by_role("link", name="Download kvswarm report HTML")
+    await expect(report).to_contain_text(f"of {run.path}")
+    async with page.expect_download() as download:
+        await report.click()
+    await (await download.value).save_as(tmp_path / "report.html")
+    assert "kvswarm report" in (tmp_path / "report.html").read_text()
 
     await swarm.new_form()
     await swarm.start(users=1, contexts=2, slo="ttft_ms<=60000")

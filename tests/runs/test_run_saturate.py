@@ -75,6 +75,7 @@ def test_the_capacity_is_found_and_the_search_goes_on_where_it_was_stopped(
     picture = (out / "saturation.svg").read_text()
     for label in ("objective: ttft_ms.p50&lt;=1000", f"met at {result['met']:g}/s", "p99"):
         assert label in picture
+        assert label in (out / "report.html").read_text()
 
     made = rows(out)
     verdicts = {float(row["load"]): row["verdict"] for row in made}

@@ -90,6 +90,8 @@ def test_killed_and_stopped_it_goes_on_to_the_same_table(url: str, tmp_path: Pat
     assert done.returncode == 0, done.stderr
     assert done.stderr.count("did not come to its end") == 1
     assert "[4/4]" in done.stderr
+    assert f"Page: {tmp_path / 'out' / 'report.html'}" in done.stdout
+    assert 'id="over-contexts"' in (tmp_path / "out" / "report.html").read_text()
 
     made = rows(tmp_path)
     cells = {(row["contexts"], row["output-tokens"]) for row in made}

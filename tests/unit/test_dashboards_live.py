@@ -322,6 +322,8 @@ ROUTES = (
     "static/live.css",
     "csv/requests.csv",
     "csv/contexts.csv",
+    "report.html",
+    "finished",
 )
 
 
@@ -342,7 +344,7 @@ def test_the_page_gets_the_script_and_keeps_what_others_added(site: Site) -> Non
     assert "templateArgs" in site.client().get(form).text
     assert "import" in site.client().get(live).text
     assert [tab["key"] for tab in site.template_args["extended_tabs"]] == ["own", locust_page.KEY]
-    assert len(site.template_args["extended_csv_files"]) == 5
+    assert len(site.template_args["extended_csv_files"]) == 6
 
 
 def form_of(site: Site) -> dict[str, Any]:
@@ -481,6 +483,34 @@ def test_a_table_that_holds_nothing_is_named_with_the_reason(site: Site) -> None
     assert set(reasons().values()) - {reasons()["batches"]} == {"no rows yet"}
     site.leader.run.ledger.add(rows("a", "b"))
     assert {name for name, why in reasons().items() if not why} == {"requests", "contexts"}
+
+
+def test_a_report_is_made_of_a_finished_swarm_that_keeps_files(site: Site, tmp_path: Path) -> None:
+    def refused() -> str:
+        answer = site.client().get("/kvswarm/report.html")
+        assert answer.status_code == 404
+        told = dict(site.client().get("/kvswarm/finished").json or {})
+        assert answer.text.strip() == told["report"]
+        return answer.text
+
+    assert "no swarm has run yet" in refused()
+    site.start()
+    site.leader.current = site.leader.run
+    assert "the swarm is not over" in refused()
+    site.leader.current = None
+    told = dict(site.client().get("/kvswarm/finished").json or {})
+    assert told == {"directory": str(tmp_path), "report": ""}
+    site.leader.run.ledger.add(rows("a", "b"))
+    site.leader.run.ledger.flush()
+    answer = site.client().get("/kvswarm/report.html")
+    assert answer.status_code == 200
+    assert "kvswarm report" in answer.text
+    assert f"{tmp_path.name}_report.html" in answer.headers["Content-Disposition"]
+    (tmp_path / "report.html").write_text("somebody's own")
+    refusal = site.client().get("/kvswarm/report.html")
+    assert (refusal.status_code, "is no report of kvswarm" in refusal.text) == (404, True)
+    site.leader.run.directory = None
+    assert "--out DIR" in refused()
 
 
 def test_tables_are_downloaded_whole_while_the_run_goes_on_and_hold_no_formula(

@@ -1,16 +1,22 @@
-// On Locust's page of downloads, a table of ours that holds nothing is no link and says why.
+// On Locust's page of downloads, what of ours holds nothing is no link and says why. Beside the
+// report stands the directory of its run.
 import { el } from "./elements.js";
 
-const PATH = "./kvswarm/csv/";
+const LINKS = 'a[href^="./kvswarm/"], a[data-kv-href]';
+const REPORT = "./kvswarm/report.html";
 let busy = false;
 
 export async function markDownloads() {
-  const links = [...document.querySelectorAll(`a[href^="${PATH}"], a[data-kv-href]`)];
+  const links = [...document.querySelectorAll(LINKS)];
   if (busy || !links.length) return;
   busy = true;
   try {
-    const missing = await (await fetch("./kvswarm/tables")).json();
-    for (const link of links) mark(link, missing);
+    const [missing, last] = await Promise.all([ask("tables"), ask("finished")]);
+    for (const link of links) {
+      const href = link.dataset.kvHref || link.getAttribute("href");
+      if (href === REPORT) mark(link, href, last.report, last.directory && `of ${last.directory}`);
+      else mark(link, href, missing[href.split("/").pop().slice(0, -".csv".length)] || "");
+    }
   } catch {
     // Without an answer they stay as they are: whoever follows one is told.
   }
@@ -20,14 +26,17 @@ export async function markDownloads() {
   }, 1000);
 }
 
-function mark(link, missing) {
-  const href = link.dataset.kvHref || link.getAttribute("href");
-  const why = missing[href.slice(PATH.length, -".csv".length)] || "";
-  if (why === (link.dataset.kvWhy || "")) return;
-  Object.assign(link.dataset, { kvHref: href, kvWhy: why });
+async function ask(name) {
+  return (await fetch(`./kvswarm/${name}`)).json();
+}
+
+function mark(link, href, why, note = "") {
+  const said = why || note;
+  if (said === (link.dataset.kvSaid || "") && Boolean(why) !== link.hasAttribute("href")) return;
+  Object.assign(link.dataset, { kvHref: href, kvSaid: said });
   link.querySelector("i")?.remove();
   link.setAttribute("aria-disabled", Boolean(why));
-  if (!why) return link.setAttribute("href", href);
-  link.removeAttribute("href");
-  return link.append(el("i", {}, ` – ${why}`));
+  if (why) link.removeAttribute("href");
+  else link.setAttribute("href", href);
+  if (said) link.append(el("i", {}, ` – ${said}`));
 }
