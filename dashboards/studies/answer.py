@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from matplotlib.figure import Figure
 
 from dashboards.studies.cell import COMPUTED, EACH_COMPUTED, FIRST, Cells, StudyCell, is_number
-from dashboards.studies.wording import count, duration, percent
+from dashboards.studies.wording import count, duration, memory, percent
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,6 +41,11 @@ COLUMNS: dict[str, Column] = {
     EACH_COMPUTED: ("computed tokens a request", count),
     "hit_rate": ("hit rate", percent),
     "external_hit_rate": ("from LMCache", percent),
+    "cached_prompt_tokens": ("from its cache", count),
+    "external_prompt_tokens": ("from a tier", count),
+    "disk_prompt_tokens": ("of these from files", count),
+    "offload_stored_bytes": ("stored", memory),
+    "offload_loaded_bytes": ("loaded", memory),
     "label_accuracy": ("labels right", percent),
     "refused_share": ("refused", percent),
     "retrieval_p50_ms": ("retrieval p50", duration),

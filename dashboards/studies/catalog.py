@@ -6,6 +6,7 @@ from dashboards.studies.task1.diversity import diversity, old_requests
 from dashboards.studies.task1.length import by_length, with_and_without
 from dashboards.studies.task2 import Gain, why
 from dashboards.studies.task3 import documents, order_by_label, retrieval
+from dashboards.studies.tiers import QUESTIONS
 
 TASK1 = Study(
     "task1",
@@ -91,4 +92,14 @@ TASK3 = Study(
     ),
 )
 
-STUDIES = {study.name: study for study in (TASK1, TASK2, TASK3)}
+TIERS = Study(
+    "tiers",
+    "Where KV lives: tiers behind the engine's cache",
+    "The same requests, one after the other by one user, to a vLLM whose own cache is too small,"
+    " with tiers of equal bytes behind it: vLLM's own offload to host memory, with a folder of"
+    " files behind that, and LMCache's memory. Beside them stand a cache that holds everything, and"
+    " controls in which no tier can save anything.",
+    QUESTIONS,
+)
+
+STUDIES = {study.name: study for study in (TASK1, TASK2, TASK3, TIERS)}

@@ -6,6 +6,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from statistics import median
 
+from loadgen.stats.server_counters import OFFLOAD as OFFLOADED
+
 PLAIN, NO_REUSE = "vllm", "vllm-no-prefix-cache"
 ORDERED, OFFLOAD = "vllm-context", "vllm-lmcache"
 """Names of targets as the catalog has them."""
@@ -17,7 +19,8 @@ EACH_COMPUTED = "computed_tokens_a_request"
 COUNTED = frozenset(
     (
         *("requests", "hit_rate", "external_hit_rate", "label_accuracy", "refused_share"),
-        *(COMPUTED, EACH_COMPUTED),
+        *(COMPUTED, EACH_COMPUTED, "cached_prompt_tokens", "external_prompt_tokens"),
+        *OFFLOADED,
     )
 )
 """Figures that no late client changes."""

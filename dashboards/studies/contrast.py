@@ -14,6 +14,7 @@ from loadgen.compare.metrics import Statistic, parse_statistic
 from loadgen.compare.run import ComparedRun
 from loadgen.compare.run_reader import read_run
 from loadgen.compare.sides import Sides, exponential, scale_of
+from loadgen.compare.wording import agreement
 
 LEVEL = 0.95
 """Of each interval."""
@@ -62,6 +63,20 @@ class Contrast:
         within = f"{change}, {interval}" if interval else change
         text = f"{base} {self.base} and {new} {self.new} ({within})"
         return text if verdict in ("better", "worse") else f"{text}: {verdict}"
+
+    @property
+    def estimated(self) -> str:
+        """`-40 %, lower in 3 of 3 runs, 95 % interval -67 % to +6 %`; empty where not known."""
+        row = self.row
+        if row is None or row.change is None:
+            return ""
+        low, middle, high = (
+            _changed(row.statistic, part)
+            for part in (row.change.low, row.change.estimate, row.change.high)
+        )
+        is_known = self.verdict not in ("too little data", "no interval")
+        parts = [middle, agreement(row), f"95 % interval {low} to {high}" if is_known else ""]
+        return ", ".join(part for part in parts if part)
 
     @property
     def columns(self) -> tuple[str, str, str, str, str]:
@@ -187,10 +202,11 @@ class Contrasts:
         shown = "; it ".join(part for part in surely if part)
         unseen = self._values("no evidence")
         parts = [f"{when}, {what} {shown}" if shown else ""]
-        parts.append(f"there is no evidence of {nothing} with {unseen}" if unseen else "")
+        told = self._estimates("no evidence")
+        parts.append(f"there is no evidence of {nothing} with {unseen}{told}" if unseen else "")
         for verdict, said in _UNKNOWN.items():
-            values = self._values(verdict)
-            parts.append(f"{said} with {values}" if values else "")
+            values, told = self._values(verdict), self._estimates(verdict)
+            parts.append(f"{said} with {values}{told}" if values else "")
         text = "; ".join(part for part in parts if part)
         return f"{text}." if shown else f"{when}: {text}."
 
@@ -207,6 +223,11 @@ class Contrasts:
     def _values(self, verdict: str) -> str:
         values = [value for value, _ in self._of(verdict)]
         return f"{listed(values)} {unit_of(self.unit, values)}" if values else ""
+
+    def _estimates(self, verdict: str) -> str:
+        """In brackets what the figures say all the same, in the order of the values."""
+        told = [each.estimated for _, each in self._of(verdict) if each.estimated]
+        return f" ({'; '.join(told)})" if told else ""
 
     def _factors(self, verdict: str, said: str) -> str:
         ratios = [each.factor or 1.0 for _, each in self._of(verdict)]

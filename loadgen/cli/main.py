@@ -31,7 +31,7 @@ kvswarm: Locust-style load testing for LLM serving with long, shared contexts
   kvswarm sweep FILE.toml [--out DIR] [--dry-run]
       a matrix of runs over options and repeats, one table of all; continues
       where it was stopped
-  kvswarm study task1|task2|task3|task4 [--quick]
+  kvswarm study task1|task2|task3|task4|tiers [--quick]
       measure questions about caches and order, write their answers
   kvswarm saturate [FILE] --target NAME | --host URL --slo LIMITS [options]
       find the highest rate, or number of users, that meets an objective
@@ -45,8 +45,8 @@ kvswarm: Locust-style load testing for LLM serving with long, shared contexts
   kvswarm kv record|extract|serve
       keep the KV that LMCache stores for known prompts, make features of it;
       label questions by their KV
-  kvswarm model build DIR
-      make the demo model (random weights)
+  kvswarm model build|trained [DIR]
+      make the demo model (random weights), or a small trained one
   kvswarm --version
 
 `kvswarm COMMAND --help` tells more.

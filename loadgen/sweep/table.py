@@ -11,7 +11,7 @@ from loadgen.runs.directory import RUN_JSON
 from loadgen.runs.exit_code import DONE, FAILED, SATURATED
 from loadgen.runs.json_file import malformed, read_object, value_at, write_json
 from loadgen.stats.metrics import figures, summarized
-from loadgen.stats.server_counters import PROMPT_FIGURES
+from loadgen.stats.server_counters import OFFLOAD, PROMPT_FIGURES
 
 CELL_JSON = "cell.json"
 WHOLE = (DONE, FAILED, SATURATED)
@@ -113,6 +113,7 @@ FIGURES: Mapping[str, str] = {
         name: f"server.{name}"
         for name in (
             *PROMPT_FIGURES,
+            *OFFLOAD,
             *("num_preemptions", "peak_running", "peak_waiting", "peak_kv_cache_usage"),
             *("peak_engine_rss_mb", "peak_lmcache_rss_mb", "peak_lmcache_l1_bytes"),
         )

@@ -1,0 +1,259 @@
+"""Where KV lives: tiers behind the engine's cache at equal bytes, and controls without a gain."""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from dashboards.report.wording import listed
+from dashboards.studies.answer import MarkdownTable, StudyAnswer, StudyPicture, cell_table
+from dashboards.studies.cell import COMPUTED, FIRST, OFFLOAD, PLAIN, Cells
+from dashboards.studies.contrast import Contrasts, contrast
+from dashboards.studies.pictures import Bar, Line, against, bars, cost_panels, line_of
+from dashboards.studies.study import StudyQuestion
+from dashboards.studies.wording import count, duration, memory, percent
+from loadgen.locality.measured import run_bytes_per_token
+
+NATIVE, TIERED = "vllm-offload", "vllm-tiered"
+KINDS = {NATIVE: "vLLM's own", TIERED: "vLLM's own with files", OFFLOAD: "LMCache's"}
+"""Tiers by the target that has them."""
+SAME = 1.01
+"""Up to so many times the tokens is as few: single blocks come and go with the moment."""
+MEAN = "ttft_ms.mean"
+P50 = "ttft_p50_ms"
+EXTERNAL, DISK = "external_prompt_tokens", "disk_prompt_tokens"
+STORED, LOADED = "offload_stored_bytes", "offload_loaded_bytes"
+COLUMNS = (P50, FIRST, COMPUTED, "cached_prompt_tokens", EXTERNAL, DISK, STORED, LOADED)
+
+
+@dataclass(frozen=True, slots=True)
+class Arm:
+    """Runs of one target with one size of a tier; `name` as it stands in a sentence."""
+
+    name: str
+    cells: Cells
+
+
+def arms(cells: Cells) -> list[Arm]:
+    """Every tier of every size, in the order of `KINDS`."""
+    return [
+        Arm(f"{memory(1e9 * float(size))} of {said}", part)
+        for target, said in KINDS.items()
+        for size, part in cells.where(target=target).by("l1_gb")
+        if len(part)
+    ]
+
+
+def small_and_large(cells: Cells) -> tuple[Cells, Cells]:
+    """The engine alone, with the smallest and with the largest cache."""
+    alone = cells.where(target=PLAIN).by("kv_tokens")
+    return alone[0][1], alone[-1][1]
+
+
+def pays(cells: Cells) -> StudyAnswer:
+    """Each tier against the engine alone, and against the same bytes of the other kind."""
+    small, large = small_and_large(cells)
+    names = "without a tier, mean TTFT", "with it, mean TTFT"
+    found = Contrasts(
+        "tier",
+        tuple((arm.name, contrast(small, arm.cells, names, MEAN)) for arm in arms(cells)),
+    )
+    size = count(float(small.values("kv_tokens")[0]))
+    said = found.said("With a tier behind a cache that is too small for the contexts")
+    rows = [Arm("no tier", small), *arms(cells), Arm("all in the engine's cache", large)]
+    picture = StudyPicture(
+        "pays",
+        bars(
+            (("Computed", "prompt tokens in a run"), ("Time to first token", "mean, ms")),
+            [_bar(arm, arm.cells is small) for arm in rows],
+        ),
+        "computed prompt tokens and time to first token without a tier and with each",
+    )
+    return StudyAnswer(
+        "Does a tier behind a cache that is too small pay, and which?",
+        (*_computed(size, rows), said, *_against(cells)),
+        (found.table, cell_table(cells, ("target", "kv_tokens", "l1_gb"), COLUMNS)),
+        (picture,),
+    )
+
+
+def _bar(arm: Arm, stands_out: bool) -> Bar:
+    return Bar(arm.name, (arm.cells.figures(COMPUTED), arm.cells.figures(FIRST)), stands_out)
+
+
+def _computed(size: str, rows: Sequence[Arm]) -> Iterator[str]:
+    """By the engine's own counts, which need no interval."""
+    known = [(arm.name, arm.cells.median(COMPUTED)) for arm in rows]
+    told = [f"{count(tokens)} with {name}" for name, tokens in known if tokens is not None]
+    if told:
+        yield (
+            f"Behind a cache of {size} tokens, prompt tokens that had to be computed in a run:"
+            f" {listed(told)}."
+        )
+
+
+def _against(cells: Cells) -> Iterator[str]:
+    """vLLM's own tier against LMCache's of the same size."""
+    names = "LMCache, mean TTFT", "vLLM's own, mean TTFT"
+    other = dict(cells.where(target=OFFLOAD).by("l1_gb"))
+    both = [
+        (memory(1e9 * float(size)), contrast(other[size], part, names, MEAN))
+        for size, part in cells.where(target=NATIVE).by("l1_gb")
+        if size in other
+    ]
+    if both:
+        yield Contrasts("each", tuple(both)).said("With vLLM's own tier instead of LMCache's")
+
+
+def enough(cells: Cells) -> StudyAnswer:
+    """The smallest tier of each kind that computes no more than the engine with room for all."""
+    _, large = small_and_large(cells)
+    least = large.by_repeat(COMPUTED)
+    sentences = []
+    for target, said in KINDS.items():
+        sizes = [
+            float(size)
+            for size, part in cells.where(target=target).by("l1_gb")
+            if _as_few(part, least)
+        ]
+        tried = [float(each) for each in cells.where(target=target).values("l1_gb")]
+        if sizes:
+            sentences.append(
+                f"{memory(1e9 * min(sizes))} of {said} are enough: no more is computed than with"
+                " everything in the engine's cache."
+            )
+        elif tried:
+            sentences.append(
+                f"No size of {said} that was tried is, up to {memory(1e9 * max(tried))}."
+            )
+
+    def lines(figure: str) -> list[Line]:
+        return [
+            line_of(said, part, "l1_gb", figure)
+            for target, said in KINDS.items()
+            if len(part := cells.where(target=target)) and len(part.values("l1_gb")) > 1
+        ]
+
+    panels = cost_panels(COMPUTED, "prompt tokens in a run", lines)
+    picture = StudyPicture(
+        "enough",
+        against(panels, "memory of the tier, GB"),
+        "computed prompt tokens and time to first token against the memory of the tier",
+    )
+    return StudyAnswer(
+        "How much of it is enough?", (*sentences, *_working_set(cells)), (), (picture,)
+    )
+
+
+def _as_few(part: Cells, least: dict[int, float]) -> bool:
+    """In every repeat, of which there is one."""
+    computed = part.by_repeat(COMPUTED)
+    both = computed.keys() & least.keys()
+    return bool(both) and all(computed[each] <= SAME * least[each] for each in both)
+
+
+def _working_set(cells: Cells) -> Iterator[str]:
+    _, large = small_and_large(cells)
+    computed, each = large.median(COMPUTED), _bytes_per_token(large)
+    if computed is not None and each is not None:
+        yield (
+            f"A token of KV takes {count(each)} bytes here, so the {count(computed)} tokens that"
+            f" are computed once are {memory(computed * each)}."
+        )
+
+
+def _bytes_per_token(cells: Cells) -> int | None:
+    return run_bytes_per_token(cells.all[0].run) if len(cells) else None
+
+
+def hit(cells: Cells) -> StudyAnswer:
+    """What a prompt costs that comes from a tier: medians, of runs in which most requests do."""
+    small, large = small_and_large(cells)
+    rows = [Arm("computing it again", small), Arm("the engine's cache", large)]
+    for target in KINDS:
+        parts = cells.where(target=target).by("l1_gb")
+        rows += [Arm(KINDS[target], part) for _, part in parts[-1:] if _mostly_hits(part)]
+    known = [(arm, arm.cells.median(P50)) for arm in rows]
+    told = [(arm, middle) for arm, middle in known if middle is not None]
+    said = listed([f"{duration(middle)} from {arm.name}" for arm, middle in told[1:]])
+    first = (
+        f"The first token comes after {duration(told[0][1])} where the context is computed, and"
+        f" after {said}: medians of runs in which most contexts came from there."
+        if told
+        else "Not measured."
+    )
+    return StudyAnswer(
+        "What does a hit from a tier cost, against computing?",
+        (first, *_ledger(cells)),
+        (MarkdownTable(("from", "TTFT p50"), tuple((a.name, duration(m)) for a, m in told)),),
+    )
+
+
+def _mostly_hits(part: Cells) -> bool:
+    computed, taken = part.median(COMPUTED), part.median(EXTERNAL)
+    return computed is not None and taken is not None and taken > computed
+
+
+def _ledger(cells: Cells) -> Iterator[str]:
+    """Bytes by vLLM's own counters against tokens by another of its counters."""
+    for target in (NATIVE, TIERED):
+        for size, part in cells.where(target=target).by("l1_gb"):
+            known = [part.median(name) for name in (STORED, LOADED, COMPUTED, EXTERNAL)]
+            each = _bytes_per_token(part)
+            told = [value for value in known if value is not None]
+            if each is None or len(told) < len(known) or not told[-1]:
+                continue
+            stored, loaded, computed, taken = told
+            closes = "closes" if abs(loaded / (taken * each) - 1) < SAME - 1 else "does not close"
+            yield (
+                f"{memory(1e9 * float(size))} of {KINDS[target]}: {memory(stored)} were stored,"
+                f" {percent(stored / (computed * each))} of what was computed, and {memory(loaded)}"
+                f" loaded, {count(loaded / taken)} bytes for each of {count(taken)} tokens. At"
+                f" {count(each)} bytes a token the ledger of loads {closes}."
+            )
+
+
+def controls(cells: Cells) -> StudyAnswer:
+    """Where no tier can save: without reuse, and where the engine's cache holds everything."""
+    sentences, gains, made, tables = [], 0, 0, []
+    for part, said in CONTROLS.items():
+        own = cells.of(part)
+        if not len(own.where(target=PLAIN)):
+            continue
+        alone = own.where(target=PLAIN)
+        names = "without a tier, mean TTFT", "with it, mean TTFT"
+        found = [(arm, contrast(alone, arm.cells, names, MEAN)) for arm in arms(own)]
+        gains += sum(each.verdict == "better" for _, each in found)
+        made += len(found)
+        least = alone.by_repeat(COMPUTED)
+        fewer = [arm.name for arm, _ in found if _saves(arm.cells, least)]
+        contrasts = Contrasts("tier", tuple((arm.name, each) for arm, each in found))
+        sentences.append(contrasts.said(said))
+        sentences.append(
+            f"{said}, fewer tokens are computed with {listed(fewer)}."
+            if fewer
+            else f"{said}, no tier saves a token."
+        )
+        tables.append(contrasts.table)
+    told = "no gain is seen" if not gains else f"a gain is seen in {gains}, which is false"
+    first = f"In {made} comparisons in which no tier can be worth anything, {told}."
+    return StudyAnswer(
+        "Is a gain seen where there can be none?", (first, *sentences), tuple(tables)
+    )
+
+
+def _saves(part: Cells, least: dict[int, float]) -> bool:
+    computed = part.by_repeat(COMPUTED)
+    both = computed.keys() & least.keys()
+    return bool(both) and all(SAME * computed[each] < least[each] for each in both)
+
+
+CONTROLS = {
+    "fits": "Where the engine's cache holds everything",
+    "unique": "Where hardly a context comes again",
+}
+
+QUESTIONS = (
+    StudyQuestion("pays", ("equal",), pays),
+    StudyQuestion("enough", ("equal",), enough),
+    StudyQuestion("hit", ("equal",), hit),
+    StudyQuestion("controls", ("fits", "unique"), controls),
+)
