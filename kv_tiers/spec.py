@@ -4,6 +4,7 @@ Named in `--kv-transfer-config` by `spec_name` and `spec_module_path`. On other 
 vLLM's own.
 """
 
+import math
 import platform
 from pathlib import Path
 from typing import Any
@@ -32,7 +33,12 @@ class HostOffloadingSpec(CPUOffloadingSpec):
         if not current_platform.is_cpu():
             return super().get_worker(kv_caches)
         if self._host_worker is None:
-            self._host_worker = HostCopyWorker(kv_caches, self.blocks_per_chunk, self.num_chunks)
+            self._host_worker = HostCopyWorker(
+                kv_caches,
+                self.blocks_per_chunk,
+                self.num_chunks,
+                load_bytes_per_s=_load_bytes_per_s(self),
+            )
         return self._host_worker
 
 
@@ -72,7 +78,9 @@ class HostTieringSpec(TieringOffloadingSpec):
             cpu_page_size=self.cpu_page_size_per_worker,
         )
         try:
-            worker = HostCopyWorker(kv_caches, self.blocks_per_chunk, self.num_chunks, region)
+            worker = HostCopyWorker(
+                kv_caches, self.blocks_per_chunk, self.num_chunks, region, _load_bytes_per_s(self)
+            )
         except Exception:
             region.cleanup()
             raise
@@ -108,10 +116,19 @@ def _by_cpu(tier: dict[str, Any]) -> dict[str, Any]:
     return {**tier, "root_dir": str(Path(tier["root_dir"]) / instruction_set())}
 
 
+def _load_bytes_per_s(spec: CPUOffloadingSpec) -> float:
+    """`load_bytes_per_s` of the configuration. Raises ValueError."""
+    given = spec.extra_config.get("load_bytes_per_s", math.inf)
+    if not isinstance(given, int | float) or not given > 0:
+        raise ValueError(f"load_bytes_per_s {given!r} is no bandwidth: give a number above 0")
+    return float(given)
+
+
 def _require_possible(spec: CPUOffloadingSpec, config: OffloadingConfig) -> None:
     """Raise ValueError for what would fail later, or not at all and be wrong."""
     if not current_platform.is_cpu():
         return
+    _load_bytes_per_s(spec)
     if config.canonical_layout:
         raise ValueError("canonical_layout is not possible on the CPU: leave it out")
     if spec.kv_bytes_per_chunk and spec.num_chunks < 1:

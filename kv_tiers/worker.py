@@ -4,6 +4,7 @@ Both sides are memory of one process, so a copy is done when `submit_store` or `
 returns: nothing runs beside the engine's step, and there is nothing to wait for.
 """
 
+import math
 import time
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
@@ -28,7 +29,8 @@ class HostCopyWorker(OffloadingWorker):
     """Keeps `num_chunks` chunks of `blocks_per_chunk` blocks each.
 
     They lie in `region`, which is shared with a scheduler that hands them on to other tiers and is
-    released with the worker; without one, in memory of the worker's own.
+    released with the worker; without one, in memory of the worker's own. With `load_bytes_per_s` a
+    load takes as long as over a link of that bandwidth.
     """
 
     def __init__(
@@ -37,10 +39,12 @@ class HostCopyWorker(OffloadingWorker):
         blocks_per_chunk: int,
         num_chunks: int,
         region: "SharedOffloadRegion | None" = None,
+        load_bytes_per_s: float = math.inf,
     ) -> None:
         self._blocks_per_chunk = blocks_per_chunk
         self._num_chunks = num_chunks
         self._region = region
+        self._load_bytes_per_s = load_bytes_per_s
         self._engine = [_bytes(each.tensor, each.page_size_bytes) for each in caches.tensors]
         self._host = [self._chunks(each.page_size_bytes) for each in caches.tensors]
         self._groups = [
@@ -105,6 +109,9 @@ class HostCopyWorker(OffloadingWorker):
                 else:
                     source[:] = kept
                 count += page_bytes
+        if not to_host:
+            left_s = count / self._load_bytes_per_s - (time.perf_counter() - started_s)
+            time.sleep(max(left_s, 0.0))
         took_s = time.perf_counter() - started_s
         self._finished.append(TransferResult(job_id, True, count, took_s))
 

@@ -1,6 +1,6 @@
 """Where KV lives: tiers behind the engine's cache at equal bytes, and controls without a gain."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 from dashboards.report.wording import listed
@@ -13,7 +13,7 @@ from dashboards.studies.wording import count, duration, memory, percent
 from loadgen.locality.measured import run_bytes_per_token
 
 NATIVE, TIERED = "vllm-offload", "vllm-tiered"
-KINDS = {NATIVE: "vLLM's own", TIERED: "vLLM's own with files", OFFLOAD: "LMCache's"}
+KINDS = {NATIVE: "vLLM's own", TIERED: "vLLM's own and files", OFFLOAD: "LMCache's"}
 """Tiers by the target that has them."""
 SAME = 1.01
 """Up to so many times the tokens is as few: single blocks come and go with the moment."""
@@ -53,11 +53,11 @@ def pays(cells: Cells) -> StudyAnswer:
     small, large = small_and_large(cells)
     names = "without a tier, mean TTFT", "with it, mean TTFT"
     found = Contrasts(
-        "tier",
+        "behind it",
         tuple((arm.name, contrast(small, arm.cells, names, MEAN)) for arm in arms(cells)),
     )
     size = count(float(small.values("kv_tokens")[0]))
-    said = found.said("With a tier behind a cache that is too small for the contexts")
+    said = found.said("With a tier behind that cache")
     rows = [Arm("no tier", small), *arms(cells), Arm("all in the engine's cache", large)]
     picture = StudyPicture(
         "pays",
@@ -69,7 +69,7 @@ def pays(cells: Cells) -> StudyAnswer:
     )
     return StudyAnswer(
         "Does a tier behind a cache that is too small pay, and which?",
-        (*_computed(size, rows), said, *_against(cells)),
+        (*_computed(size, small, cells, large), said, *_against(cells)),
         (found.table, cell_table(cells, ("target", "kv_tokens", "l1_gb"), COLUMNS)),
         (picture,),
     )
@@ -79,15 +79,24 @@ def _bar(arm: Arm, stands_out: bool) -> Bar:
     return Bar(arm.name, (arm.cells.figures(COMPUTED), arm.cells.figures(FIRST)), stands_out)
 
 
-def _computed(size: str, rows: Sequence[Arm]) -> Iterator[str]:
+def _computed(size: str, small: Cells, cells: Cells, large: Cells) -> Iterator[str]:
     """By the engine's own counts, which need no interval."""
-    known = [(arm.name, arm.cells.median(COMPUTED)) for arm in rows]
-    told = [f"{count(tokens)} with {name}" for name, tokens in known if tokens is not None]
-    if told:
+    alone, least = small.median(COMPUTED), large.median(COMPUTED)
+    told = [said for target, name in KINDS.items() if (said := _by_size(cells, target, name))]
+    if alone is not None and least is not None:
         yield (
-            f"Behind a cache of {size} tokens, prompt tokens that had to be computed in a run:"
-            f" {listed(told)}."
+            f"Behind a cache of {size} tokens a run computes {count(alone)} prompt tokens without"
+            f" a tier; {'; '.join(told)}; {count(least)} with all in the engine's cache."
         )
+
+
+def _by_size(cells: Cells, target: str, name: str) -> str:
+    """`34,840 and 17,072 with 30 MB and 60 MB of vLLM's own`."""
+    found = cells.where(target=target).medians("l1_gb", COMPUTED)
+    sizes = [memory(1e9 * float(size)) for size in found]
+    return (
+        f"{listed([*map(count, found.values())])} with {listed(sizes)} of {name}" if found else ""
+    )
 
 
 def _against(cells: Cells) -> Iterator[str]:
@@ -225,7 +234,7 @@ def controls(cells: Cells) -> StudyAnswer:
         made += len(found)
         least = alone.by_repeat(COMPUTED)
         fewer = [arm.name for arm, _ in found if _saves(arm.cells, least)]
-        contrasts = Contrasts("tier", tuple((arm.name, each) for arm, each in found))
+        contrasts = Contrasts("behind it", tuple((arm.name, each) for arm, each in found))
         sentences.append(contrasts.said(said))
         sentences.append(
             f"{said}, fewer tokens are computed with {listed(fewer)}."
@@ -248,7 +257,7 @@ def _saves(part: Cells, least: dict[int, float]) -> bool:
 
 CONTROLS = {
     "fits": "Where the engine's cache holds everything",
-    "unique": "Where hardly a context comes again",
+    "unique": "Where no context comes again",
 }
 
 QUESTIONS = (

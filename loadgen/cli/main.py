@@ -39,6 +39,8 @@ kvswarm: Locust-style load testing for LLM serving with long, shared contexts
       how much identical runs differ on this machine, for `compare`
   kvswarm curve RUN | --plan NAME
       predict the prefix-cache hit rate at every cache size, which is enough
+  kvswarm tiers [RUN] [--prefill-rate TOKENS/S] [--link LINK]
+      from which bandwidth on loading KV is faster than computing it again
   kvswarm rag COMMAND
       find the document a question is about: index, serve, label, explain,
       eval, fit-threshold
@@ -67,6 +69,7 @@ COMMANDS = {
     "study": "loadgen.cli.study:study_command",
     "sweep": "loadgen.cli.sweep:sweep_command",
     "targets": "loadgen.cli.serve:targets_command",
+    "tiers": "loadgen.cli.tiers:tiers_command",
     "version": "loadgen.cli.serve:version_command",
     "--version": "loadgen.cli.serve:version_command",
 }

@@ -1,0 +1,137 @@
+"""What the study of tiers says, of runs made by hand."""
+
+from pathlib import Path
+
+import pytest
+from study_cells import Made, cell, noisy
+
+from dashboards.studies.answer import StudyAnswer
+from dashboards.studies.catalog import TIERS
+from dashboards.studies.cell import Cells, StudyCell
+from dashboards.studies.study import read_plan
+from dashboards.studies.tiers import controls, enough, hit, pays
+
+SMALL, LARGE = 3072, 20480
+REPEATS = (1, 2, 3)
+
+
+def said(answer: StudyAnswer) -> str:
+    return " ".join(answer.sentences)
+
+
+def made(
+    folder: Path, part: str, target: str, ttft_ms: float, computed: float, **settings: object
+) -> list[StudyCell]:
+    """Three repeats; what is not computed of 60,000 tokens came from the tier, if any."""
+    taken = 60_000 - computed if target != "vllm" else 0.0
+    figures = {
+        "computed_prompt_tokens": computed,
+        "external_prompt_tokens": taken,
+        "offload_stored_bytes": 4096 * computed if target == "vllm-offload" else None,
+        "offload_loaded_bytes": 4096 * taken if target == "vllm-offload" else None,
+    }
+    return [
+        cell(
+            folder,
+            part,
+            Made(noisy(ttft_ms, 0.02, seed)),
+            seed,
+            figures={name: value for name, value in figures.items() if value is not None},
+            target=target,
+            kv_tokens=settings.get("kv_tokens", SMALL),
+            **{name: value for name, value in settings.items() if name != "kv_tokens"},
+        )
+        for seed in REPEATS
+    ]
+
+
+def equal(folder: Path, offload_ms: float = 100.0, computed: float = 15_000.0) -> Cells:
+    """LMCache's hits cost twice as much as those of `vllm-offload`; 0.03 GB is too small."""
+    return Cells(
+        (
+            *made(folder, "equal", "vllm", 400.0, 50_000),
+            *made(folder, "equal", "vllm", 90.0, 15_000, kv_tokens=LARGE),
+            *made(folder, "equal", "vllm-offload", 300.0, 40_000, l1_gb=0.03),
+            *made(folder, "equal", "vllm-offload", offload_ms, computed, l1_gb=0.12),
+            *made(folder, "equal", "vllm-lmcache", 200.0, 15_000, l1_gb=0.12),
+        )
+    )
+
+
+def test_a_tier_that_pays_is_told_with_counts_first_and_against_the_other(tmp_path: Path) -> None:
+    answer = pays(equal(tmp_path))
+    assert "3,072 tokens a run computes 50,000 prompt tokens without a tier" in answer.short
+    assert "40,000 and 15,000 with 30 MB and 120 MB of vLLM's own" in answer.short
+    assert "15,000 with all in the engine's cache" in answer.short
+    text = said(answer)
+    assert "comes 1.3, 4.0 and 2.0 times as fast with 30 MB of vLLM's own" in text
+    assert "instead of LMCache's, the first token comes 2.0 times as fast with 120 MB" in text
+
+
+def test_a_tier_that_costs_is_told_to(tmp_path: Path) -> None:
+    text = said(pays(equal(tmp_path, offload_ms=800.0)))
+    assert "takes 2.0 times as long with 120 MB of vLLM's own" in text
+
+
+def test_the_size_that_is_enough_computes_no_more_than_one_large_cache(tmp_path: Path) -> None:
+    text = said(enough(equal(tmp_path / "a")))
+    assert "120 MB of vLLM's own are enough" in text
+    assert "120 MB of LMCache's are enough" in text
+    text = said(enough(equal(tmp_path / "b", computed=16_000)))
+    assert "No size of vLLM's own that was tried is, up to 120 MB." in text
+
+
+def test_a_hit_is_told_beside_computing_and_only_of_tiers_that_gave_most(tmp_path: Path) -> None:
+    short = hit(equal(tmp_path)).short
+    assert short.startswith("The first token comes after 40")
+    assert "from vLLM's own and" in short
+    few = hit(equal(tmp_path / "few", computed=45_000)).short
+    assert "from vLLM's own" not in few
+    assert "from LMCache's" in few
+
+
+@pytest.mark.parametrize(("bytes_per_token", "closes"), [(4096, True), (8192, False)])
+def test_the_ledger_of_loads_closes_or_is_told_not_to(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, bytes_per_token: int, closes: bool
+) -> None:
+    name = "dashboards.studies.tiers.run_bytes_per_token"
+    monkeypatch.setattr(name, lambda _: bytes_per_token)
+    text = said(hit(equal(tmp_path)))
+    assert "4,096 bytes for each of 45,000 tokens" in text
+    assert ("ledger of loads closes" in text) is closes
+    assert ("ledger of loads does not close" in text) is not closes
+
+
+def alone_and_with(folder: Path, part: str, kv_tokens: int, ms: float, computed: float) -> Cells:
+    return Cells(
+        (
+            *made(folder, part, "vllm", 100.0, 15_000, kv_tokens=kv_tokens),
+            *made(folder, part, "vllm-offload", ms, computed, kv_tokens=kv_tokens, l1_gb=0.12),
+        )
+    )
+
+
+@pytest.mark.parametrize(
+    ("ms", "computed", "gains", "saves"),
+    [
+        (100.0, 15_000, "no gain is seen", False),
+        (50.0, 15_000, "a gain is seen in 1", False),
+        (100.0, 12_000, "no gain is seen", True),
+    ],
+)
+def test_a_gain_where_there_can_be_none_is_called_false(
+    tmp_path: Path, ms: float, computed: float, gains: str, saves: bool
+) -> None:
+    fits = alone_and_with(tmp_path, "fits", LARGE, ms, computed)
+    answer = controls(fits)
+    assert answer.short.startswith("In 1 comparisons in which no tier can be worth anything")
+    assert gains in answer.short
+    assert ("no tier saves a token" in said(answer)) is not saves
+
+
+def test_the_definitions_have_controls_beside_every_tier() -> None:
+    plan = read_plan(TIERS, quick=False)
+    assert set(plan.parts) == {"equal", "fits", "unique"}
+    targets = {name: {str(c["target"]) for c in part.cells} for name, part in plan.parts.items()}
+    assert targets["equal"] == targets["fits"] == targets["unique"]
+    assert read_plan(TIERS, quick=True).runs < plan.runs
