@@ -1,5 +1,5 @@
 # `make demo` and `make test` set everything up from nothing; a second call starts at once.
-.PHONY: help setup demo ui test test-bench torture lint docs reference bench-client bench-peers bench-scheduler bench-rag bench-gate bench-soak bench-workers clean
+.PHONY: help setup demo ui test test-bench torture lint docs reference bench-client bench-peers bench-scheduler bench-rag bench-gate bench-tiers bench-soak bench-workers clean
 
 help:
 	@echo "make demo   the same batches on a real vLLM: first come, first served, then by context"
@@ -12,6 +12,7 @@ help:
 	@echo "make bench-scheduler  vLLM's order against the context scheduler's, in 30 minutes"
 	@echo "make bench-rag        how long a label takes, by chunks and beside vLLM, in 30 minutes"
 	@echo "make bench-gate       false alarms and misses of kvswarm compare, in 30 minutes"
+	@echo "make bench-tiers      from which bandwidth on loading KV pays: calculated and measured"
 	@echo "make bench-soak       a thousand streams for 20 minutes: nothing lost, memory flat"
 	@echo "make bench-workers    one process, one worker and two workers on the same cores"
 	@echo "make lint   lint, format and strict types"
@@ -64,6 +65,9 @@ bench-rag: setup
 
 bench-gate: setup
 	@.venv/bin/python tests/bench/gate_bench.py
+
+bench-tiers: setup
+	@.venv/bin/python tests/bench/tiers_bench.py --report docs/measurements
 
 bench-soak: setup
 	@.venv/bin/python tests/bench/soak_bench.py $(BENCH)

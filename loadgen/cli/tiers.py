@@ -113,7 +113,9 @@ def _table(computing: Computing, links: Sequence[Link], tokens: float) -> Iterat
 
 
 def _factor(ratio: float) -> str:
-    return f"{ratio:.3g} times as fast" if ratio >= 1 else f"{1 / ratio:.3g} times as long"
+    said = max(ratio, 1 / ratio)
+    shown = f"{said:,.0f}" if said >= 100 else f"{said:.3g}"
+    return f"{shown} times as {'fast' if ratio >= 1 else 'long'}"
 
 
 def _from(tokens: float | None) -> str:

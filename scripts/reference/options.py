@@ -11,7 +11,8 @@ from scripts.reference.text import Row, code, page, table
 
 COMMANDS = (
     *("run", "ui", "ask", "demo", "serve", "kv record", "kv extract", "kv serve"),
-    *("compare", "noise", "report", "sweep", "saturate", "study", "curve", "model build"),
+    *("compare", "noise", "report", "sweep", "saturate", "study", "curve", "tiers"),
+    *("model build", "model trained"),
     *("rag index", "rag serve", "rag label", "rag explain", "rag eval", "rag fit-threshold"),
 )
 

@@ -3,6 +3,7 @@
 import random
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -102,6 +103,22 @@ def test_a_folder_is_read_by_the_next_engine_and_holds_what_memory_cannot(tmp_pa
         tails = sum((len(ask(n, n).prompt) - 5) % 16 + 5 for n in range(CONTEXTS))
         assert engine.computed_tokens == tails + CONTEXTS
     assert not list(Path("/dev/shm").glob("vllm_offload_digest-*")), "memory is left behind"
+
+
+def test_loads_take_as_long_as_over_the_link_they_stand_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    waited_s: list[float] = []
+    clock = SimpleNamespace(perf_counter=lambda: 0.0, sleep=waited_s.append)
+    monkeypatch.setattr("kv_tiers.worker.time", clock)
+    extra = tier("host", ALL_CHUNKS, tmp_path, load_bytes_per_s=1e6)
+    with DigestEngine(24, extra) as engine:
+        one_by_one(engine)
+        assert engine.loaded_bytes > 0
+        assert sum(waited_s) == pytest.approx(engine.loaded_bytes / 1e6)
+        assert engine.wrong == 0
+    with pytest.raises(ValueError, match="load_bytes_per_s 0 is no bandwidth"):
+        DigestEngine(24, {**extra, "load_bytes_per_s": 0})
 
 
 def test_an_emptied_tier_gives_nothing_back(tmp_path: Path) -> None:

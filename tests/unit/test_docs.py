@@ -50,6 +50,7 @@ COMMANDS = (
     ["kv", "extract"],
     ["kv", "serve"],
     ["curve"],
+    ["tiers"],
     ["model", "build"],
     ["rag", "index"],
     ["rag", "serve"],

@@ -115,7 +115,7 @@ def alone_and_with(folder: Path, part: str, kv_tokens: int, ms: float, computed:
     ("ms", "computed", "gains", "saves"),
     [
         (100.0, 15_000, "no gain is seen", False),
-        (50.0, 15_000, "a gain is seen in 1", False),
+        (50.0, 15_000, "a gain in time is seen in 1", False),
         (100.0, 12_000, "no gain is seen", True),
     ],
 )
