@@ -1,6 +1,7 @@
 """`kvswarm report`: one run, or several beside each other, as a page to read."""
 
 import argparse
+import json
 import os
 from collections.abc import Sequence
 from pathlib import Path
@@ -15,13 +16,14 @@ if TYPE_CHECKING:
     from loadgen.compare.noise import Noise
 
 MOST_RUNS = 8
+EXPORT, EXPORT_NAME = "benchmark-report", "benchmark_report.json"
 
 
 def report_command(arguments: list[str]) -> int:
     """Write the page and print its path. Raises UsageError."""
     parsed = _parser().parse_args(arguments)
     with needs("report"):
-        path = _written(parsed)
+        path = _exported(parsed) if parsed.format == EXPORT else _written(parsed)
     print(str(path).encode(errors="backslashreplace").decode())
     return 0
 
@@ -40,6 +42,18 @@ def _written(parsed: argparse.Namespace) -> Path:
     require_ours(path)
     page = make_page(runs, vary_of(parsed.vary), _noise() if len(runs) > 1 else None)
     return write_page(path, page)
+
+
+def _exported(parsed: argparse.Namespace) -> Path:
+    """One run in a format of others."""
+    from loadgen.runs.benchmark_report import KEYWORD, benchmark_report
+
+    if len(parsed.runs) > 1:
+        raise UsageError(f"--format {EXPORT} is of one run: give a single RUN")
+    (run,) = parsed.runs
+    path: Path = parsed.out or run / EXPORT_NAME
+    text = json.dumps(benchmark_report(run), indent=2, ensure_ascii=False, allow_nan=False)
+    return write_page(path, f"{text}\n", KEYWORD)
 
 
 def _default(runs: Sequence[Path], named: Sequence[Path]) -> Path:
@@ -73,6 +87,12 @@ def _parser() -> argparse.ArgumentParser:
         type=Path,
         metavar="FILE",
         help="default: report.html in the run's directory, or in that which holds all runs",
+    )
+    add(
+        "--format",
+        choices=("html", EXPORT),
+        default="html",
+        help=f"{EXPORT}: JSON as llm-d's tools read it, {EXPORT_NAME} by default",
     )
     add("--vary", action="append", metavar="NAME", help="what is under test (default: target)")
     return parser

@@ -43,9 +43,9 @@ def page_of_series(folder: Path) -> str:
     return ""
 
 
-def write_page(path: Path, page: str) -> Path:
-    """Write it, in place of an earlier page only. Raises UsageError."""
-    require_ours(path)
+def write_page(path: Path, page: str, mark: str = "") -> Path:
+    """Write it, in place only of an earlier one, which `mark` tells. Raises UsageError."""
+    require_ours(path, mark)
     try:
         _write(path, page.encode(errors="replace"))
     except OSError as error:
@@ -79,15 +79,16 @@ def _may_replace(file: Path) -> bool:
     return os.access(file.parent, os.W_OK) and (not file.exists() or os.access(file, os.W_OK))
 
 
-def require_ours(path: Path) -> None:
+def require_ours(path: Path, mark: str = "") -> None:
     """Raises UsageError where something else than a report stands: an earlier one is renewed."""
-    from dashboards.report.page import MARK
+    if not mark:
+        from dashboards.report.page import MARK as mark
 
     if path.is_dir():
         raise UsageError(f"{path} is a directory: name a file, such as {path / FILE_NAME}")
     if str(path) == "-":
         raise UsageError(f"-o - names no file: give a name, such as {FILE_NAME}")
-    if path.exists() and not _is_stream(path) and MARK not in _beginning(path):
+    if path.exists() and not _is_stream(path) and mark not in _beginning(path):
         raise UsageError(f"{path} is no report of kvswarm and is left as it is: name another -o")
 
 
