@@ -1,6 +1,6 @@
 """Where KV lives: tiers behind the engine's cache at equal bytes, and controls without a gain."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from dashboards.report.wording import listed
@@ -9,8 +9,11 @@ from dashboards.studies.cell import COMPUTED, FIRST, OFFLOAD, PLAIN, Cells
 from dashboards.studies.contrast import Contrasts, contrast
 from dashboards.studies.pictures import Bar, Line, against, bars, cost_panels, line_of
 from dashboards.studies.study import StudyQuestion
+from dashboards.studies.task1.caches import MOST_POINTS
 from dashboards.studies.wording import count, duration, memory, percent
+from loadgen.locality.curve import predict
 from loadgen.locality.measured import run_bytes_per_token
+from loadgen.locality.trace_sources import trace_of_run
 
 NATIVE, TIERED = "vllm-offload", "vllm-tiered"
 KINDS = {NATIVE: "vLLM's own", TIERED: "vLLM's own and files", OFFLOAD: "LMCache's"}
@@ -222,6 +225,79 @@ def _ledger(cells: Cells) -> Iterator[str]:
             )
 
 
+@dataclass(frozen=True, slots=True)
+class TierPrediction:
+    """Shares of the prompt tokens, 0 to 1, that come from the engine's cache or the tier."""
+
+    target: str
+    size_gb: str
+    repeat: int
+    predicted: float
+    measured: float
+
+    @property
+    def points_off(self) -> float:
+        """The prediction less what was measured."""
+        return 100 * (self.predicted - self.measured)
+
+
+def predicted(cells: Cells) -> StudyAnswer:
+    """The curve of the order of requests, read at the size of the tier: what lies in the engine's
+    cache lies in the tier, too. Behind files, which have no bound, it is read at its end."""
+    found = list(_predictions(cells.counted))
+    rows = tuple(
+        (
+            f"{memory(1e9 * float(each.size_gb))} of {KINDS[each.target]}",
+            str(each.repeat),
+            percent(each.predicted),
+            percent(each.measured),
+            f"{each.points_off:+.1f}",
+        )
+        for each in found
+    )
+    header = ("behind it", "repeat", "predicted", "measured", "points off")
+    return StudyAnswer(
+        "Can its hits be predicted from the order of requests alone?",
+        (*how_far_off(found), READ_AT),
+        (MarkdownTable(header, rows),),
+    )
+
+
+READ_AT = (
+    "The prediction is `kvswarm curve` of the run, read at the size of the tier instead of that of"
+    " the engine's cache; nothing was fitted to these runs."
+)
+
+
+def how_far_off(found: Sequence[TierPrediction]) -> Iterator[str]:
+    """The worst of each kind of tier, and whether that is within `MOST_POINTS`."""
+    for target, name in KINDS.items():
+        off = [abs(each.points_off) for each in found if each.target == target]
+        if off:
+            good = "" if max(off) <= MOST_POINTS else f", more than the {MOST_POINTS:g} it may be"
+            runs = "1 run" if len(off) == 1 else f"{len(off)} runs"
+            yield (
+                f"For {name} the predicted share of tokens that need no computing is at most"
+                f" {max(off):.1f} points off in {runs}{good}."
+            )
+
+
+def _predictions(cells: Cells) -> Iterator[TierPrediction]:
+    for target in KINDS:
+        for cell in cells.where(target=target):
+            known = [cell.figure(name) for name in ("cached_prompt_tokens", EXTERNAL, COMPUTED)]
+            told = [value for value in known if value is not None]
+            each = run_bytes_per_token(cell.run)
+            if len(told) < len(known) or each is None:
+                continue
+            cached, taken, computed = told
+            curve, size_gb = predict(trace_of_run(cell.run)), cell.settings["l1_gb"]
+            tokens = int(1e9 * float(size_gb) / each)
+            share = curve.bound if target == TIERED else curve.at(tokens).hit_rate
+            measured = (cached + taken) / (cached + taken + computed)
+            yield TierPrediction(target, size_gb, cell.repeat, share, measured)
+
+
 def controls(cells: Cells) -> StudyAnswer:
     """Where no tier can save: without reuse, and where the engine's cache holds everything."""
     sentences, gains, made, tables = [], 0, 0, []
@@ -273,5 +349,6 @@ QUESTIONS = (
     StudyQuestion("pays", ("equal",), pays),
     StudyQuestion("enough", ("equal",), enough),
     StudyQuestion("hit", ("equal",), hit),
+    StudyQuestion("predicted", ("equal",), predicted),
     StudyQuestion("controls", ("fits", "unique"), controls),
 )

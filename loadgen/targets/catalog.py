@@ -310,7 +310,9 @@ class _Catalog:
     def _target(self, name: str, below: int, chain: tuple[TomlTable, ...]) -> TargetSpec:
         """The topmost target of this name in `files[:below]`, with what it extends."""
         level, table = self._find(name, below)
-        table.allow("description", "extends", "services", "args", "env", "reset", "when")
+        table.allow(
+            "description", "extends", "services", "args", "env", "cache_args", "reset", "when"
+        )
         if table in chain:
             raise table.error("extends", "leads back to this target")
         base = self._base(table, name, level, (*chain, table))
@@ -328,14 +330,19 @@ class _Catalog:
     def _observed(
         self, services: tuple[ServiceSpec, ...], table: TomlTable
     ) -> tuple[ServiceSpec, ...]:
-        """The services with their roles and counters, and the engine's reset route."""
-        reset = table.text("reset")
+        """The services with their roles and counters, the engine's reset route and what is added
+        to the cache's command."""
+        reset, cache_args = table.text("reset"), tuple(table.texts("cache_args"))
         found = []
         for each in _with_roles(services, table):
             counters = each.counters or _USUAL_COUNTERS.get(str(each.role), "")
             series = self._counters.get(counters, {})
             route = reset if reset and each.role == "engine" else each.reset
-            found.append(replace(each, counters=counters or None, series=series, reset=route))
+            argv = (*each.argv, *cache_args) if each.role == "cache" else each.argv
+            each = replace(each, argv=argv, counters=counters or None, series=series)
+            found.append(replace(each, reset=route))
+        if cache_args and all(each.role != "cache" for each in found):
+            raise table.error("cache_args", "is for a target with a cache, which this one lacks")
         return tuple(found)
 
     def _require_counters(self) -> None:

@@ -66,6 +66,7 @@ def targets() -> str:
     service = meanings(catalog, "ServiceSpec")
     target = meanings(catalog, "TargetSpec")
     target |= {"extends": "another target that this one is added to", "args": target.pop("extra")}
+    target["cache_args"] = "on top of those of its cache"
     example = re.search(r"\[targets\.vllm-no-prefix-cache\](.*\n)+?\n", text)
     return page(
         "Targets in TOML",

@@ -9,7 +9,7 @@ from dashboards.studies.answer import StudyAnswer
 from dashboards.studies.catalog import TIERS
 from dashboards.studies.cell import Cells, StudyCell
 from dashboards.studies.study import read_plan
-from dashboards.studies.tiers import controls, enough, hit, pays
+from dashboards.studies.tiers import TierPrediction, controls, enough, hit, how_far_off, pays
 
 SMALL, LARGE = 3072, 20480
 REPEATS = (1, 2, 3)
@@ -100,6 +100,18 @@ def test_the_ledger_of_loads_closes_or_is_told_not_to(
     assert "4,096 bytes for each of 45,000 tokens" in text
     assert ("ledger of loads closes" in text) is closes
     assert ("ledger of loads does not close" in text) is not closes
+
+
+def test_predictions_beyond_three_points_are_told_to_be() -> None:
+    found = [
+        TierPrediction("vllm-offload", "0.03", 1, 0.52, 0.50),
+        TierPrediction("vllm-offload", "0.06", 1, 0.70, 0.70),
+        TierPrediction("vllm-lmcache", "0.03", 1, 0.50, 0.55),
+    ]
+    own, lmcache = how_far_off(found)
+    assert "vLLM's own the predicted share" in own
+    assert own.endswith("at most 2.0 points off in 2 runs.")
+    assert lmcache.endswith("at most 5.0 points off in 1 run, more than the 3 it may be.")
 
 
 def alone_and_with(folder: Path, part: str, kv_tokens: int, ms: float, computed: float) -> Cells:

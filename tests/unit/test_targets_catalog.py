@@ -14,7 +14,7 @@ def own(tmp_path: Path) -> Path:
 def test_the_shipped_targets_are_there_in_order_with_a_description() -> None:
     catalog = load_catalog()
     assert list(catalog) == [
-        *("vllm", "vllm-no-prefix-cache", "vllm-lmcache"),
+        *("vllm", "vllm-no-prefix-cache", "vllm-lmcache", "vllm-lmcache-files"),
         *("vllm-context", "vllm-lmcache-context"),
         *("vllm-offload", "vllm-offload-context", "vllm-tiered", "vllm-tiered-context"),
     ]
@@ -33,6 +33,23 @@ def test_an_own_target_extends_a_shipped_one(own: Path) -> None:
     assert target.extra.env == {"A": "1"}
     assert target.services == load_catalog()["vllm"].services
     assert target.description == load_catalog()["vllm-no-prefix-cache"].description
+
+
+def test_a_target_may_give_its_cache_more_arguments(own: Path) -> None:
+    own.write_text(
+        '[targets.big]\nextends = "vllm-lmcache-files"\ncache_args = ["--max-workers", "2"]\n'
+    )
+    catalog = load_catalog(own)
+    plain, cache = (catalog[name].of_role("cache") for name in ("vllm-lmcache", "big"))
+    assert plain is not None
+    assert cache is not None
+    added = cache.argv[len(plain.argv) :]
+    assert (added[0], added[2:]) == ("--l2-adapter", ("--max-workers", "2"))
+    assert "{l2_dir}" in added[1]
+    assert catalog["big"].engine == catalog["vllm-lmcache"].engine
+    own.write_text('[targets.none]\nextends = "vllm"\ncache_args = ["--x"]\n')
+    with pytest.raises(UsageError, match=r"cache_args: is for a target with a cache"):
+        load_catalog(own)
 
 
 def test_an_own_target_may_extend_the_shipped_one_of_its_name(own: Path) -> None:

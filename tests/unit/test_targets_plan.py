@@ -292,6 +292,8 @@ def test_only_a_service_that_asks_has_a_scratch_directory(model: str) -> None:
         ("vllm-context", "scratch_dir", True),
         ("vllm-offload", "l1_bytes", True),
         ("vllm-tiered", "l2_dir", True),
+        ("vllm-lmcache-files", "l2_dir", True),
+        ("vllm-lmcache", "l2_dir", False),
     ],
 )
 def test_what_a_target_makes_use_of(name: str, placeholder: str, expected: bool) -> None:
