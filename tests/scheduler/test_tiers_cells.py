@@ -1,6 +1,7 @@
 """Offload without a model: whatever the tiers give back is the KV of the tokens it stands for."""
 
 import random
+import resource
 from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
@@ -158,3 +159,45 @@ def test_one_wrong_bit_would_be_seen(
         corrupt(engine, tmp_path)
         one_by_one(engine, rounds=1)
         assert engine.wrong > 0
+
+
+def cut_each_file(folder: Path) -> None:
+    for path in folder.rglob("*.bin"):
+        path.write_bytes(path.read_bytes()[:-8])
+
+
+def empty_each_file(folder: Path) -> None:
+    for path in folder.rglob("*.bin"):
+        path.write_bytes(b"")
+
+
+def remove_each_file(folder: Path) -> None:
+    for path in folder.rglob("*.bin"):
+        path.unlink()
+
+
+@pytest.mark.parametrize("spoil", [cut_each_file, empty_each_file, remove_each_file])
+def test_files_that_are_not_whole_are_computed_again(
+    spoil: Callable[[Path], None], tmp_path: Path
+) -> None:
+    extra, computed = tier("disk", 16, tmp_path), list[int]()
+    for _ in range(2):
+        with DigestEngine(24, extra) as engine:
+            one_by_one(engine, rounds=1)
+            assert engine.wrong == 0
+            computed.append(engine.computed_tokens)
+        spoil(tmp_path)
+    assert computed[0] == computed[1]
+
+
+def test_a_full_disk_costs_its_hits_and_nothing_else(tmp_path: Path) -> None:
+    """A limit on the size of files stands in for it: every write fails."""
+    with DigestEngine(24, tier("disk", 16, tmp_path)) as engine:
+        soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+        resource.setrlimit(resource.RLIMIT_FSIZE, (1024, hard))
+        try:
+            one_by_one(engine)
+        finally:
+            resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+        assert engine.wrong == 0
+        assert not [path for path in tmp_path.rglob("*.bin") if path.stat().st_size]
