@@ -4,6 +4,7 @@ Sweeps and searches write it too. Imports little: a run against a host must star
 """
 
 import argparse
+import math
 import sys
 import time
 from collections.abc import Iterator, Sequence
@@ -38,7 +39,7 @@ SHARED_FILES = ("--csv", "--html", "--json-file", "--logfile")
 
 @dataclass(frozen=True, slots=True)
 class TargetArguments:
-    """How an engine of ours is to be started."""
+    """How an engine of ours is to be started. Raises UsageError."""
 
     catalog: Path | None
     model: str | None
@@ -49,6 +50,10 @@ class TargetArguments:
     engine_args: tuple[str, ...]
     start_timeout_s: float
     context_scheduler: ContextSchedulerSettings
+
+    def __post_init__(self) -> None:
+        if not 0 < self.start_timeout_s < math.inf:
+            raise UsageError(f"--start-timeout {self.start_timeout_s:g}: give seconds above 0")
 
 
 @dataclass(frozen=True, slots=True)

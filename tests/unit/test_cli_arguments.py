@@ -191,3 +191,12 @@ def test_a_slip_is_told_with_what_was_meant(
     (line,) = said.splitlines()
     assert "did you mean" in line
     assert meant in line.partition("did you mean")[2]
+
+
+@pytest.mark.parametrize("given", ["nan", "inf", "0", "-1"])
+@pytest.mark.parametrize("command", [["run", "--target", "vllm"], ["serve", "vllm"], ["demo"]])
+def test_a_start_that_nothing_would_end_is_refused(
+    command: list[str], given: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main([*command, f"--start-timeout={given}"]) == 2
+    assert f"--start-timeout {given}: give seconds above 0" in capsys.readouterr().err
