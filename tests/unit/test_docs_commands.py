@@ -22,10 +22,12 @@ from loadgen.cli.saturate import parse_search
 from loadgen.launch.arguments import find_locustfile, parse_run
 from loadgen.launch.checking import ask_locust, last_line
 from loadgen.launch.target_run import plan_target_runs
+from loadgen.runs.json_file import write_json
+from loadgen.sweep.table import MadeCell
 
 FENCE = re.compile(r"^(?:<!-- needs: ([a-z]+) -->\n)?```(\w*)\n(.*?)^```", re.M | re.S)
 NEEDS = {"", "gpu", "cluster", "engine", "server"}
-HERE = ("curve", "compare", "report", "noise", "targets", "rag")
+HERE = ("curve", "tiers", "compare", "report", "noise", "targets", "rag")
 """Commands that read files and write files."""
 WITHOUT_A_MODEL = ("--embedder", "hashing")
 """For `kvswarm rag` where a library is made: what the default one finds is not the question."""
@@ -143,6 +145,10 @@ def after(before: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     cell = "cache-size/cells/users=1-r1"
     for name in (*runs.split(), *(f"same-{n}" for n in range(1, 6)), cell):
         write_report_run(folder / "runs" / name)
+    MadeCell("users=1", {"users": "1"}, {}, 1, 0, 1, 0, 1.0).write(folder / "runs" / cell)
+    write_json(
+        folder / "runs" / "cache-size" / "sweep.json", {"definition": {"name": "cache-size"}}
+    )
     for name in ("base", "new", *(f"{side}{n}" for side in "ab" for n in (1, 2, 3))):
         write_report_run(folder / name, seed=int(name[1:]) if name[1:].isdecimal() else 0)
     for n in range(1, 5):
