@@ -22,11 +22,13 @@ DEADLINE_S = 60.0
 """How long a slow machine may take for what is a matter of a second or two."""
 
 PRELUDE = """
-import asyncio, contextvars, logging, os, sys, threading, time
-import psutil
+import asyncio, contextvars, logging, os, signal, sys, threading, time
+import gevent.util, psutil
 from locust import LoadTestShape, constant, events, task
 from locust.exception import RescheduleTask, RescheduleTaskImmediately, StopTest, StopUser
 from loadgen.swarm.user import AsyncUser
+
+gevent.signal_handler(signal.SIGUSR2, gevent.util.print_run_info)
 
 def note(*words):
     with open(os.environ["NOTES"], "a") as notes:
@@ -81,6 +83,9 @@ class LocustProcess:
         deadline = time.monotonic() + DEADLINE_S
         while not condition():
             if time.monotonic() > deadline:
+                with contextlib.suppress(ProcessLookupError):
+                    self.process.send_signal(signal.SIGUSR2)  # it prints what its greenlets do
+                time.sleep(1)
                 raise AssertionError(f"{what} did not happen\n{self.notes}\n{self.output}")
             time.sleep(0.05)
 
