@@ -3,6 +3,8 @@
 All that start a vLLM are one share, so that there is one engine at a time.
 """
 
+import signal
+
 import pytest
 from xdist.remote import Producer
 from xdist.scheduler import LoadFileScheduling
@@ -19,6 +21,13 @@ class EngineSharing(LoadFileScheduling):
 @pytest.hookimpl(optionalhook=True)  # absent with `-p no:xdist`
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Producer) -> EngineSharing:
     return EngineSharing(config, log)
+
+
+def pytest_configure() -> None:
+    """A shell has what it runs in the background ignore SIGINT, and so would all that tests start
+    and interrupt."""
+    if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
