@@ -1,7 +1,7 @@
 """The studies there are."""
 
 from dashboards.studies.study import Study, StudyQuestion
-from dashboards.studies.task1.caches import enough, offload
+from dashboards.studies.task1.caches import enough
 from dashboards.studies.task1.diversity import diversity, old_requests
 from dashboards.studies.task1.length import by_length, with_and_without
 from dashboards.studies.task2 import Gain, why
@@ -13,15 +13,14 @@ TASK1 = Study(
     "Task 1: long and repeated prompts, and what a cache is worth",
     "Requests of a context and a question, sent one after the other by one user and by several at"
     " once, to a vLLM that kvswarm starts. What changes from cell to cell is how long and how"
-    " different the prompts are, how often an old one returns, and how large the caches are: that"
-    " of the engine (`--kv-tokens`) and LMCache's memory behind it (`--l1-gb`).",
+    " different the prompts are, how often an old one returns, and how large the engine's cache is"
+    " (`--kv-tokens`). What memory and files behind it add is `kvswarm study tiers`.",
     (
         StudyQuestion("length", ("length",), by_length),
         StudyQuestion("reuse", ("length",), with_and_without),
         StudyQuestion("repeat", ("repeat",), old_requests),
         StudyQuestion("diversity", ("diversity",), diversity),
         StudyQuestion("enough", ("enough",), enough),
-        StudyQuestion("offload", ("offload", "long"), offload),
     ),
 )
 

@@ -1,7 +1,10 @@
 """The demo corpus in several sizes, as folders."""
 
+import ast
 import json
-from collections.abc import Iterable
+import sysconfig
+from collections.abc import Iterable, Iterator
+from itertools import islice
 from pathlib import Path
 
 from loadgen.sweep.matrix import UNSAFE
@@ -13,8 +16,11 @@ CORPORA = "corpora"
 _SHORTEST = 8
 """Letters of a place that are still taken for it, where a name was cut off inside."""
 QUESTIONS = "questions.jsonl"
-SIZES = (6, 12)
-"""Smaller than the whole, which is the corpus of a run without --corpus."""
+SIZES = (6, 900)
+"""Other than the whole, which is the corpus of a run without --corpus; the larger one has texts of
+Python's own library beside it."""
+_LEAST_LETTERS = 350
+"""Of a docstring that is taken for a document."""
 
 
 def write_corpora(folder: Path) -> None:
@@ -24,6 +30,30 @@ def write_corpora(folder: Path) -> None:
         target = folder / str(size)
         if not (target / QUESTIONS).is_file():
             _write(corpus, size, target)
+
+
+def library_texts() -> Iterator[tuple[str, str]]:
+    """Names and docstrings of Python's standard library, tests left out, in the order of files."""
+    root = Path(sysconfig.get_path("stdlib"))
+    for path in sorted(root.rglob("*.py")):
+        module = path.relative_to(root).with_suffix("").parts
+        if not {"site-packages", "test", "tests", "idlelib"}.intersection(module):
+            yield from _docstrings(".".join(module), path)
+
+
+def _docstrings(module: str, path: Path) -> Iterator[tuple[str, str]]:
+    try:
+        tree = ast.parse(path.read_text(encoding="utf-8"))
+    except (SyntaxError, UnicodeDecodeError):  # a few are kept to be refused
+        return
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef):
+            text = ast.get_docstring(node) or ""
+            if len(text) >= _LEAST_LETTERS:
+                yield (
+                    f"{module}.{getattr(node, 'name', 'module')}-{getattr(node, 'lineno', 0)}",
+                    text,
+                )
 
 
 def without_places(text: str, corpora: Iterable[str]) -> str:
@@ -43,7 +73,8 @@ def all_documents() -> int:
 
 
 def _write(corpus: Corpus, size: int, target: Path) -> None:
-    """The first ones, so that a run of few contexts asks about the same documents in all sizes."""
+    """The first ones first, so that a run of few contexts asks about the same documents in all
+    sizes."""
     target.mkdir(parents=True, exist_ok=True)
     lines = []
     for document in corpus.documents[:size]:
@@ -55,4 +86,6 @@ def _write(corpus: Corpus, size: int, target: Path) -> None:
                 "doc_id": question.doc_id,
             }
             lines.append(f"{json.dumps(row)}\n")
+    for name, text in islice(library_texts(), max(0, size - len(corpus.documents))):
+        (target / f"zz-{name}.md").write_text(text, encoding="utf-8")
     (target / QUESTIONS).write_text("".join(lines), encoding="utf-8")

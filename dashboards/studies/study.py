@@ -159,10 +159,9 @@ def read_plan(study: Study, quick: bool) -> StudyPlan:
 
 
 def _overlaid(part: Definition, every: Mapping[str, Any], own: Mapping[str, Any]) -> Definition:
-    """`own` stands over the part key by key, its cells in place of all; so does `every`, of which
-    a part takes only options that it has."""
-    kept = {key: value for key, value in every.get("options", {}).items() if key in part.options}
-    tables = {"options": {**part.options, **kept, **own.get("options", {})}}
+    """`own` stands over the part key by key, its cells in place of all; so does `every`."""
+    options = {**part.options, **every.get("options", {}), **own.get("options", {})}
+    tables = {"options": options}
     tables["axes"] = {**part.axes, **own.get("axes", {})}
     return replace(part, **{**every, **own, **tables})
 
@@ -199,19 +198,22 @@ def _settings(texts: Mapping[str, str]) -> dict[str, str]:
     }
 
 
-QUICK_RUN_S, RUN_S = 7.0, 20.0
-"""Of one run without a time, with its begin and end, on two cores; a full study sends three times
-as much."""
+RUN_S = 8.0
+"""Of one run without a time, with its begin and end, on two cores."""
 
 
 def estimate(plan: StudyPlan) -> str:
     """`21 runs, 5 engine starts, about 8 min on a quiet machine with two cores`."""
-    run_s = _asked_s(plan) or (QUICK_RUN_S if plan.quick else RUN_S)
-    seconds = plan.runs * run_s + plan.engine_starts * ASSUMED_START_S
     return (
-        f"{plan.runs} runs, {plan.engine_starts} engine starts, about {spoken(seconds)} on a quiet"
-        " machine with two cores"
+        f"{plan.runs} runs, {plan.engine_starts} engine starts, about {spoken(planned_s(plan))} on"
+        " a quiet machine with two cores"
     )
+
+
+def planned_s(plan: StudyPlan) -> float:
+    """How long all runs and engine starts take on a quiet machine with two cores."""
+    run_s = _asked_s(plan) or RUN_S
+    return plan.runs * run_s + plan.engine_starts * ASSUMED_START_S
 
 
 def _asked_s(plan: StudyPlan) -> float | None:

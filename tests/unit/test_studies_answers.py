@@ -9,7 +9,7 @@ from study_cells import Made, cell, noisy
 from dashboards.studies.answer import MarkdownTable, StudyAnswer
 from dashboards.studies.cell import Cells, StudyCell
 from dashboards.studies.contrast import contrast
-from dashboards.studies.task1.caches import error, knee, offload
+from dashboards.studies.task1.caches import error, knee
 from dashboards.studies.task1.diversity import diversity, old_requests
 from dashboards.studies.task1.length import by_length, with_and_without
 from dashboards.studies.task2 import Gain, why
@@ -397,41 +397,6 @@ def test_diversity_is_told_against_the_fewest_contexts(tmp_path: Path) -> None:
     assert "48 contexts and one user: mean TTFT is " in text
     assert "ms with all contexts alike and" in text
     assert "(-6" in text
-
-
-def test_offload_names_the_memory_that_is_enough(tmp_path: Path) -> None:
-    text = said(offload_alone_at(tmp_path, 20_000))
-    assert "no evidence of a difference in time to first token with 0.01 GB of LMCache" in text
-    assert "3.0 and 3.0 times as fast with 0.05 and 0.1 GB of LMCache" in text
-    assert "Many contexts in turn: 0.05 GB are enough" in text
-
-
-def test_no_memory_is_enough_where_none_saves_a_token(tmp_path: Path) -> None:
-    text = said(offload_alone_at(tmp_path, 9_000))
-    assert "0.1 GB saved tokens in 0 of 1 runs, so that no size is called enough" in text
-    assert "are enough" not in text
-
-
-def offload_alone_at(tmp_path: Path, alone: int) -> StudyAnswer:
-    rows = ((PLAIN, "", 300, alone), *((OFF, str(gb), ms, t) for gb, ms, t in SIZES))
-    cells = [
-        cell(
-            tmp_path,
-            "offload",
-            Made(noisy(ms, 0.05, at)),
-            figures={"computed_prompt_tokens": float(tokens), "external_hit_rate": 0.4},
-            target=target,
-            context_tokens=1500,
-            kv_tokens=5120,
-            **({"l1_gb": gb} if gb else {}),
-        )
-        for at, (target, gb, ms, tokens) in enumerate(rows)
-    ]
-    return offload(Cells(tuple(cells)))
-
-
-OFF = "vllm-lmcache"
-SIZES = ((0.01, 300, 20_000), (0.05, 100, 9_000), (0.1, 100, 9_000))
 
 
 def test_no_cache_is_enough_where_nothing_returns() -> None:

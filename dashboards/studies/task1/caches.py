@@ -1,19 +1,10 @@
-"""Which cache is enough, and what LMCache's memory adds behind it."""
+"""Which cache is enough for an order of requests."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 
 from dashboards.figures.cache_curve import draw_orders
-from dashboards.report.wording import listed
-from dashboards.studies.answer import (
-    LATENCY,
-    MarkdownTable,
-    StudyAnswer,
-    StudyPicture,
-    cell_table,
-)
-from dashboards.studies.cell import COMPUTED, OFFLOAD, PLAIN, Cells
-from dashboards.studies.contrast import Contrasts, contrast
-from dashboards.studies.pictures import Line, against, cost_panels, line_of
+from dashboards.studies.answer import MarkdownTable, StudyAnswer, StudyPicture
+from dashboards.studies.cell import Cells
 from dashboards.studies.wording import count, memory, percent, span
 from loadgen.locality.curve import CacheCurve, predict
 from loadgen.locality.measured import MeasuredRun, measured_run, run_bytes_per_token
@@ -103,97 +94,3 @@ def _prediction_table(measured: Sequence[tuple[int, MeasuredRun]]) -> MarkdownTa
     )
     header = ("cache, tokens", "repeat", "requests", "predicted", "measured", "points off")
     return MarkdownTable(header, rows)
-
-
-COLUMNS = (*LATENCY, "hit_rate", "external_hit_rate", COMPUTED)
-SAME = 1.01
-"""Up to so many times the tokens is as few: single chunks come and go with the moment."""
-WORKLOADS = {"offload": "Many contexts in turn", "long": "A few long prompts repeated"}
-
-
-def offload(cells: Cells) -> StudyAnswer:
-    """For each workload, the engine alone against the engine with each size of L1."""
-    short: list[str] = []
-    sentences: list[str] = []
-    tables: list[MarkdownTable] = []
-    for part, name in WORKLOADS.items():
-        found = _by_memory(cells.of(part))
-        if found.found:
-            short.append(found.said(f"{name}, with LMCache behind the engine's cache"))
-            sentences += (*_where_from(name, cells.of(part)), *_enough_memory(name, cells.of(part)))
-            tables.append(found.table)
-
-    def lines(figure: str) -> list[Line]:
-        return [_line(name, cells.of(part), figure) for part, name in WORKLOADS.items()]
-
-    picture = StudyPicture(
-        "offload",
-        against(
-            cost_panels(COMPUTED, "prompt tokens in a run", lines),
-            "LMCache's memory, GB (0: none)",
-            False,
-        ),
-        "computed prompt tokens and time to first token against LMCache's memory",
-    )
-    return StudyAnswer(
-        "What does LMCache's memory add behind the engine's cache, and how much of it is enough?",
-        (" ".join(short) or "Not measured.", *sentences),
-        (*tables, cell_table(cells, ("context_tokens", "target", "l1_gb"), COLUMNS)),
-        (picture,),
-    )
-
-
-def _by_memory(cells: Cells) -> Contrasts:
-    alone, behind = cells.where(target=PLAIN), cells.where(target=OFFLOAD)
-    names = "without LMCache, mean TTFT", "with it, mean TTFT"
-    return Contrasts(
-        "GB of LMCache",
-        tuple(
-            (size, contrast(alone, part, names, "ttft_ms.mean"))
-            for size, part in behind.by("l1_gb")
-        ),
-    )
-
-
-def _where_from(name: str, cells: Cells) -> Iterator[str]:
-    behind = cells.where(target=OFFLOAD)
-    parts = [("without LMCache", cells.where(target=PLAIN))]
-    parts += [(f"with {size} GB", part) for size, part in behind.by("l1_gb")]
-    said = []
-    for which, part in parts:
-        computed, taken = part.median(COMPUTED), part.median("external_hit_rate")
-        if computed is not None:
-            share = f" ({percent(taken)} of all came from it)" if taken else ""
-            said.append(f"{count(computed)} {which}{share}")
-    if said:
-        yield f"{name}: the prompt tokens that had to be computed in a run were {listed(said)}."
-
-
-def _enough_memory(name: str, cells: Cells) -> Iterator[str]:
-    """Whether the largest memory saves tokens in every run; if so, the smallest that computes no
-    more on the same requests."""
-    *less, (largest, found) = cells.where(target=OFFLOAD).by("l1_gb")
-    most, alone = found.by_repeat(COMPUTED), cells.where(target=PLAIN).by_repeat(COMPUTED)
-    both = alone.keys() & most.keys()
-    saved = sum(alone[repeat] > SAME * most[repeat] for repeat in both)
-    if both:
-        none = "" if saved == len(both) else ", so that no size is called enough"
-        yield f"{name}: {largest} GB saved tokens in {saved} of {len(both)} runs{none}."
-    if saved < len(both):
-        return
-    for size, part in less:
-        computed = part.by_repeat(COMPUTED)
-        both = computed.keys() & most.keys()
-        if both and all(computed[repeat] <= SAME * most[repeat] for repeat in both):
-            yield f"{name}: {size} GB are enough; more computes no fewer tokens."
-            return
-    if less and most:
-        yield f"{name}: of the sizes tried, none below {largest} GB computes as little."
-
-
-def _line(name: str, cells: Cells, figure: str) -> Line:
-    """From the engine alone, at 0, on."""
-    none = cells.where(target=PLAIN).figures(figure)
-    behind = line_of("", cells.where(target=OFFLOAD), "l1_gb", figure)
-    start = ((0.0, tuple(none)),) if none else ()
-    return Line(name, (*start, *behind.points))
