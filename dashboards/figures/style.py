@@ -54,6 +54,7 @@ SERIES_COLOURS: tuple[str, ...] = (
 OUTCOME_COLOURS: dict[str, str] = {
     "ok": "#00a27e",
     "http_error": "#d12d56",
+    "rejected": "#7a6a00",
     "timeout": "#cd7a00",
     "truncated": "#7f5ab2",
     "connect_error": "#d13904",

@@ -8,10 +8,12 @@ import numpy as np
 
 from dashboards.report.run_files import ReportedRun
 from loadgen.runs.columns import Floats
-from loadgen.stats.metrics import figures, of_requests, summarized
+from loadgen.stats.metrics import CATALOG, figures, of_requests, summarized
 
 STATISTICS = ("count", "mean", "p50", "p90", "p95", "p99", "max")
-METRICS = tuple(each.name for each in summarized())
+MEAN_GAP = "itl_mean_ms"
+"""What a run without a summary has instead of single gaps."""
+METRICS = tuple(name for name, each in CATALOG.items() if each in summarized() or name == MEAN_GAP)
 
 
 @dataclass(frozen=True, slots=True)

@@ -53,13 +53,7 @@ def metrics_table(runs: Mapping[str, RunFigures]) -> Table:
                 head = metric if len(runs) == 1 else f"{metric}, {name}"
                 rows.append(TableRow(head, tuple(number(found.get(each)) for each in STATISTICS)))
     computed = [name for name, figures in runs.items() if figures.computed]
-    note = (
-        ""
-        if not computed
-        else (
-            f"{', '.join(computed)}: computed from requests.csv, itl_ms of each request's mean gap."
-        )
-    )
+    note = f"{', '.join(computed)}: computed from requests.csv." if computed else ""
     return Table("Metrics", ("metric", *STATISTICS), tuple(rows), note=note)
 
 

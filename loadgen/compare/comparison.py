@@ -198,6 +198,11 @@ def _require(sides: Sides, named: Sequence[Statistic]) -> None:
     for statistic in named:
         for run in sides.runs:
             if not run.has(statistic):
+                if statistic.metric.source == "gaps":
+                    raise UsageError(
+                        f"{statistic.name} is of single gaps, which {run.name} does not keep: give"
+                        f" itl_mean_ms.{statistic.of_values}, of each request's mean gap"
+                    )
                 known = ", ".join(run.metrics)
                 raise UsageError(f"{run.name} does not tell {statistic.name}: it has {known}")
 
@@ -215,10 +220,6 @@ def _remarks(sides: Sides, shown: Sequence[Statistic]) -> Iterator[str]:
             yield f"{run.name}: {remark}"
     if len({run.machine for run in sides.runs if run.machine}) > 1:
         yield "the runs come from different machines"
-    if any(statistic.metric.name == "itl_ms" for statistic in shown) and any(
-        "itl_ms" in run.series for run in sides.runs
-    ):
-        yield "itl_ms is of each request's mean gap: single gaps are not kept"
     if sides.send_the_same:
         yield "both sides sent the same requests: they are compared pair by pair"
     yield from _on_spread(sides, shown)

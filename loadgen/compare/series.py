@@ -71,7 +71,7 @@ def _series(requests: Requests) -> Iterator[tuple[str, Series]]:
             yield name, _rate(requests.counts(metric.part), seconds, marks)
         elif metric.form == "share":
             yield name, _share(requests, metric, marks)
-        elif metric.source in ("request", "gaps"):
+        elif metric.source == "request":
             values = requests.latency(metric.column)
             known = ~np.isnan(values)
             yield name, Values(values[known], _marked(marks, known))

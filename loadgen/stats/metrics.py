@@ -10,8 +10,8 @@ from typing import Literal
 
 Form = Literal["values", "rate", "share"]
 Source = Literal["request", "gaps", "batch", "locust"]
-"""Of values: a column of each `ok` request, all gaps between its tokens, a column of each batch,
-or only what Locust's own files tell."""
+"""Of values: a column of each `ok` request, all gaps between its tokens, which only a run itself
+counts, a column of each batch, or only what Locust's own files tell."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -58,7 +58,7 @@ class Metric:
     @property
     def column(self) -> str:
         """Of `requests.csv`, of batches of `batches.csv`; empty where no file has its values."""
-        has_none = self.form != "values" or self.source == "locust"
+        has_none = self.form != "values" or self.source in ("gaps", "locust")
         return "" if has_none else self.other_column or self.name
 
     @property
@@ -81,6 +81,7 @@ COUNTS: Mapping[str, str] = {
     "ok": "requests that ended `ok`",
     "finished": "requests that ended by themselves, well or badly",
     "failed": "finished requests that did not end `ok`",
+    "rejected": "of these, those that the host rejected",
     "prompt_tokens": "prompt tokens of `ok` requests",
     "cached_tokens": "of these, tokens from a cache; a reply without the field counts as 0 where"
     " the host told it of any",
@@ -122,9 +123,6 @@ CATALOG: dict[str, Metric] = {
             name="itl_ms",
             meaning="every gap between events with output, of `ok` and `late` requests",
             source="gaps",
-            other_column="itl_mean_ms",
-            is_limited=True,
-            defaults=("p50", "p95"),
             row="ITL (ms)",
             histogram="inter_token_latency",
         ),
@@ -134,8 +132,10 @@ CATALOG: dict[str, Metric] = {
                 meaning=f"{said} {_SPREAD}",
                 is_summarized=False,
                 is_limited=True,
+                defaults=("p50", "p95") if each == "mean" else (),
             )
             for each, said in (
+                ("mean", "mean"),
                 ("p50", "median"),
                 ("p95", "95th percentile"),
                 ("p99", "99th percentile"),
@@ -237,6 +237,13 @@ CATALOG: dict[str, Metric] = {
             defaults=("",),
         ),
         Metric(
+            name="rejected_share",
+            meaning="requests that the host rejected over finished ones",
+            part="rejected",
+            whole="finished",
+            is_usual=False,
+        ),
+        Metric(
             name="label_accuracy",
             meaning="right labels over those that can be judged, whatever became of the requests",
             better="higher",
@@ -273,12 +280,11 @@ def figures() -> list[Metric]:
 
 
 def of_requests() -> dict[str, str]:
-    """Metric to column of `requests.csv`: single gaps are not in the file, so that `itl_ms` is of
-    each request's mean gap."""
+    """Metric to column of `requests.csv`."""
     return {
         each.name: each.column
         for each in CATALOG.values()
-        if each.column and each.source in ("request", "gaps")
+        if each.column and each.source == "request"
     }
 
 
