@@ -1,8 +1,8 @@
-"""Which routes of an engine that we start are for everybody: all others take a key of ours.
+"""Which routes of a service that we start are for everybody: all others take a key of ours.
 
 vLLM's development mode, without which no cache can be emptied, opens routes to whatever page is in
-a browser of this machine: they empty the cache or call any method of the workers. vLLM takes ASGI
-middleware by `--middleware`; this is such a class, imported in the engine's process.
+a browser of this machine: they empty the cache or call any method of the workers. So do LMCache's.
+vLLM takes ASGI middleware by `--middleware`; this is such a class, imported in its process.
 """
 
 import hmac
@@ -16,7 +16,7 @@ PUBLIC = ("/v1/", "/v2/", "/metrics", "/docs", "/redoc")
 """What they begin with."""
 PUBLIC_ROUTES = frozenset(
     {
-        *("/health", "/ping", "/version", "/load", "/openapi.json", "/invocations"),
+        *("/health", "/healthcheck", "/ping", "/version", "/load", "/openapi.json", "/invocations"),
         *("/tokenize", "/detokenize", "/pooling", "/classify", "/score", "/rerank"),
     }
 )
@@ -46,7 +46,7 @@ class OwnRoutes:
         else:
             headers = [(b"content-type", b"text/plain")]
             await send({"type": "http.response.start", "status": 403, "headers": headers})
-            said = b"this route is for the kvswarm that started this engine\n"
+            said = b"this route is for the kvswarm that started this server\n"
             await send({"type": "http.response.body", "body": said})
 
     def _has_key(self, scope: Message) -> bool:

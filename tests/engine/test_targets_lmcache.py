@@ -4,6 +4,7 @@ import os
 import signal
 from collections.abc import AsyncIterator
 
+import aiohttp
 import psutil
 import pytest
 import pytest_asyncio
@@ -53,6 +54,24 @@ async def test_cold_means_that_lmcache_is_empty_too(target: RunningTarget) -> No
 
     assert await target.make_cold() == "cold"
     assert await cached_tokens(target) == 0
+
+
+async def test_no_web_page_can_empty_lmcache(target: RunningTarget) -> None:
+    """What a page in a browser of this machine could send, without asking first."""
+    (lmcache,) = (plan for plan in target._group.plans if plan.role == "cache")
+    await cached_tokens(target)
+    held = await engine_api.metric(f"{lmcache.url}/metrics", "lmcache_mp_l1_memory_usage_bytes")
+    for path in ("/cache/clear", "/cache/checksums", "/"):
+        async with (
+            aiohttp.ClientSession() as session,
+            session.post(
+                lmcache.url + path, data="{}", headers={"Content-Type": "text/plain"}
+            ) as response,
+        ):
+            assert response.status == 403
+    now = await engine_api.metric(f"{lmcache.url}/metrics", "lmcache_mp_l1_memory_usage_bytes")
+    assert now == held
+    assert held
 
 
 async def test_both_services_are_told_and_their_metrics_are_there(target: RunningTarget) -> None:

@@ -28,7 +28,16 @@ async def status(
 
 
 @pytest.mark.parametrize(
-    "path", ["/v1/completions", "/v1/models", "/health", "/metrics", "/version", "/tokenize"]
+    "path",
+    [
+        "/v1/completions",
+        "/v1/models",
+        "/health",
+        "/healthcheck",
+        "/metrics",
+        "/version",
+        "/tokenize",
+    ],
 )
 async def test_public_routes_are_for_everybody(path: str, monkeypatch: pytest.MonkeyPatch) -> None:
     assert await status(monkeypatch, path) == 200
