@@ -4,7 +4,14 @@ from dataclasses import dataclass, fields
 from typing import Literal, get_args
 
 Outcome = Literal[
-    "ok", "http_error", "timeout", "truncated", "connect_error", "cancelled", "malformed"
+    "ok",
+    "http_error",
+    "rejected",
+    "timeout",
+    "truncated",
+    "connect_error",
+    "cancelled",
+    "malformed",
 ]
 OUTCOMES: tuple[Outcome, ...] = get_args(Outcome)
 
@@ -91,6 +98,9 @@ class RequestRecord:
     resends: int | None = None
     """1 where it was sent again, else 0: the host had closed the kept connection and hung up within
     a second without an answer. Its time ran on. Empty where nothing was sent."""
+    retries: int | None = None
+    """How often it was tried again by `--retry`, after a `rejected`; its time ran on. Empty where
+    nothing was sent."""
     late: bool | None = None
     """True of a `timeout`, which was cut off when it had waited too long: in metrics it has the
     latency that it had at least, and the gap that was open then is one of its gaps. Empty of all

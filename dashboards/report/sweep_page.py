@@ -20,11 +20,13 @@ SHOWN: Mapping[str, str] = {
     "ttft_p95_ms": "TTFT p95 (ms)",
     "makespan_p50_s": "batch makespan p50 (s)",
     "goodput_share": "goodput (share)",
+    "goodput_per_s": "goodput (requests/s)",
+    "rejected_share": "rejected (share)",
     "output_tokens_per_s": "output tokens/s",
     "computed_prompt_tokens": "prompt tokens computed",
     "hit_rate": "hit rate of the prefix cache",
 }
-SHARES = ("goodput_share", "hit_rate")
+SHARES = ("goodput_share", "rejected_share", "hit_rate")
 SAID = ("ttft_p50_ms", "makespan_p50_s", "output_tokens_per_s", "computed_prompt_tokens")
 MOST_LINES = 8
 MOST_SAID = 6

@@ -6,6 +6,7 @@ import math
 import time
 import traceback
 from collections.abc import Mapping, Sequence
+from email.utils import parsedate_to_datetime
 from pathlib import Path
 from typing import Any, Self
 
@@ -14,11 +15,12 @@ import orjson
 from loadgen.client.event_pattern import EventPattern, EventPatterns, is_utf8
 from loadgen.client.exchange import Exchange, ListExchange
 from loadgen.client.failures import (
-    HttpError,
     Malformed,
+    Rejected,
     StreamFailure,
     Truncated,
     error_message,
+    failure_of_status,
     host_message,
     names_failure,
     one_line,
@@ -44,11 +46,12 @@ from loadgen.record import Outcome
 
 MAX_ERROR_BODY_BYTES = 65_536
 MAX_SINGLE_EVENTS = 4
+FIRST_PAUSE_S = 1.0
 LAST_EVENT = b"data: %b\n\n" % DONE
 
 
 class ReplySink:
-    """The sink of a completion's reply; raises Malformed and HttpError into the transport."""
+    """The sink of a completion's reply; raises what a failure means into the transport."""
 
     __slots__ = (
         "_before",
@@ -180,14 +183,14 @@ class ReplySink:
         return True
 
     def require_stream(self) -> None:
-        """The reply is over. Raises HttpError for any status but 200, Malformed for no stream."""
+        """The reply is over. Raises what any status but 200 means, Malformed for no stream."""
         if self._other_body is None:
             return
         head, words = self._head, _words_of(bytes(self._other_body))
         if 300 <= head.status < 400 and head.location:
             words = f"redirects to {head.location}: use that address"
         if head.status != 200:
-            raise HttpError(f"HTTP {head.status}: {words or 'no message'}")
+            raise failure_of_status(head.status, words, head.retry_after)
         kind = head.content_type or "no content type"
         raise Malformed(f"not an event stream but {kind}: {words or 'does a proxy drop `stream`?'}")
 
@@ -229,8 +232,9 @@ class StreamingClient:
 
     - ok: a finish reason, and the closing usage or `[DONE]`. What happens to the connection, the
       clock or the task after that changes nothing. Without output it is ok and has no TTFT.
-    - http_error: any status but 200, redirects included, with the host's message.
-    - timeout: `timeout_s` is over, wherever the request was by then.
+    - http_error: any other status but 200, redirects included, with the host's message.
+    - rejected: 429 or 503, or such a code in an error inside a 200, after all `retries`.
+    - timeout: `timeout_s` is over, wherever the request was by then; or 408 or 504.
     - truncated: a 200 that ended or broke without being complete, or that the engine aborted.
     - connect_error: no status line: unknown name, refusal, TLS, reset, connection timeout.
     - cancelled: the task was cancelled before the reply was complete.
@@ -277,7 +281,7 @@ class StreamingClient:
         self._under_way[exchange] = None
         try:
             body = request_body(self._settings, prompt, max_tokens, body_extra)
-            await self._converse(body, exchange, self._settings.timeout_s - spent_s)
+            await self._try(body, exchange, self._settings.timeout_s - spent_s)
         except asyncio.CancelledError:
             self._settle(exchange, "cancelled", "cancelled before the reply was complete")
             raise
@@ -325,6 +329,23 @@ class StreamingClient:
             raise RuntimeError("StreamingClient is not open: use `async with`")
         return self._transport
 
+    async def _try(self, body: bytes, exchange: Exchange | ListExchange, timeout_s: float) -> None:
+        """Converse, and again after a rejection as often as `retries` says, in the same time."""
+        begun = time.perf_counter()
+        while True:
+            left_s = timeout_s - (time.perf_counter() - begun)
+            try:
+                await self._converse(body, exchange, left_s)
+            except Rejected as refusal:
+                pause_s = pause_before_retry_s(refusal.retry_after, exchange.retries)
+                has_begun = any(map(len, exchange.times_of_replies))
+                if exchange.retries >= self._settings.retries or has_begun or pause_s >= left_s:
+                    raise
+                await asyncio.sleep(pause_s)
+                exchange.retries += 1
+            else:
+                return
+
     async def _converse(
         self, body: bytes, exchange: Exchange | ListExchange, timeout_s: float
     ) -> None:
@@ -334,7 +355,7 @@ class StreamingClient:
         )
         if timeout_s <= 0:
             raise TimeoutError
-        exchange.sent_at = time.perf_counter()
+        exchange.sent_at = exchange.sent_at or time.perf_counter()
         is_broken = False
         try:
             await transport.post(body, reception, timeout_s)
@@ -354,6 +375,16 @@ class StreamingClient:
         exchange.outcome = outcome
         exchange.error = one_line(redacted(error, self._secrets))
         exchange.end_at = time.perf_counter()
+
+
+def pause_before_retry_s(retry_after: str, retries: int) -> float:
+    """As long as the host asks for by `Retry-After`, in seconds or as a date (RFC 9110, 10.2.3);
+    else a second, and twice as long each time."""
+    if retry_after.strip().isdecimal():
+        return float(retry_after)
+    with contextlib.suppress(ValueError):
+        return max(0.0, parsedate_to_datetime(retry_after).timestamp() - time.time())
+    return FIRST_PAUSE_S * 2.0**retries
 
 
 def _fault(error: Exception) -> str:

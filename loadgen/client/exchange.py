@@ -20,7 +20,8 @@ class Exchange:
     `sent_at` is taken right before the request is handed to the transport, so opening a
     connection, where no idle one is left, counts as part of the request. `token_times` holds the
     arrival of each event that brought output; events that arrive together share their time.
-    `resends` counts how often a closed connection made the transport send the request again.
+    `resends` counts how often a closed connection made the transport send the request again,
+    `retries` how often it was tried again after a rejection.
     `end_at` of a complete reply is the arrival of its last event, else when its end was noticed.
     Token counts are the host's and None where it does not say. `outcome` is pessimistic until the
     end is known.
@@ -38,6 +39,7 @@ class Exchange:
     error: str = ""
     ended_well: bool = False
     resends: int = 0
+    retries: int = 0
     reasoning_tokens: int = field(default=0, init=False)
     _reasoning_events: int = field(default=0, init=False)
     _reasoning_since: int | None = field(default=None, init=False)
@@ -234,6 +236,7 @@ class ListExchange:
     outcome: Outcome = "cancelled"
     error: str = ""
     resends: int = 0
+    retries: int = 0
 
     @classmethod
     def of(cls, prompts: int, usage_per_choice: bool) -> Self:
@@ -285,7 +288,7 @@ class ListExchange:
         """The call is over: say what became of each member."""
         for member in self.members:
             member.sent_at, member.status = self.sent_at, self.status
-            member.resends = self.resends
+            member.resends, member.retries = self.resends, self.retries
             if member.complete:
                 member.outcome = "ok"
             else:

@@ -3,7 +3,8 @@
 StreamFailure
 ├── ConnectFailed   connect_error  no answer at all: name, refusal, TLS, reset before the headers
 ├── HttpError       http_error     an answer whose status is not 200
-├── TimedOut        timeout        no answer in the time there was
+├── Rejected        rejected       the host takes no more now: 429 or 503, or such a code in a 200
+├── TimedOut        timeout        no answer in the time there was, ours or a proxy's (408, 504)
 ├── Truncated       truncated      a 200 that ended, or was cut, before it was complete
 └── Malformed       malformed      a 200 that is no completion stream, or reports an error in it
 
@@ -49,6 +50,16 @@ class HttpError(StreamFailure):
     outcome = "http_error"
 
 
+class Rejected(StreamFailure):
+    """The host takes no more now; `retry_after` is its header of that name, empty without one."""
+
+    outcome = "rejected"
+
+    def __init__(self, words: str, retry_after: str = "") -> None:
+        super().__init__(words)
+        self.retry_after = retry_after
+
+
 class TimedOut(StreamFailure):
     """There was no complete answer in time."""
 
@@ -65,6 +76,38 @@ class Malformed(StreamFailure):
     """The reply is no OpenAI completion stream."""
 
     outcome = "malformed"
+
+
+REJECTIONS, TIME_LIMITS = (429, 503), (408, 504)
+"""Status codes (RFC 9110, RFC 6585) by which a host sheds load, and by which one between gives up
+waiting."""
+_CODES = ("code", "status", "status_code", "statuscode")
+
+
+def failure_of_status(status: int, words: str, retry_after: str = "") -> StreamFailure:
+    """What an answer with another status than 200 means."""
+    said = f"HTTP {status}: {words or 'no message'}"
+    if status in REJECTIONS:
+        return Rejected(said, retry_after)
+    return TimedOut(said) if status in TIME_LIMITS else HttpError(said)
+
+
+def failure_in_stream(error: object) -> StreamFailure:
+    """What an error means that a host reports inside a 200: its code tells a rejection."""
+    words = error_message(error).strip() or "no words"
+    said = f"error inside the stream: {words}"
+    return Rejected(said) if _code_of(error) in REJECTIONS else Malformed(said)
+
+
+def _code_of(error: object, depth: int = 8) -> int | None:
+    if not isinstance(error, Mapping) or not depth:
+        return None
+    for name in _CODES:
+        value = error.get(name)
+        if type(value) is int or (isinstance(value, str) and value.isdecimal()):
+            return int(value)
+    found = (_code_of(error.get(key), depth - 1) for key in _WORDS)
+    return next((code for code in found if code is not None), None)
 
 
 def one_line(text: str, max_chars: int = MAX_CHARS) -> str:

@@ -8,7 +8,13 @@ from typing import Any, NamedTuple
 
 import orjson
 
-from loadgen.client.failures import Malformed, error_message, excerpt, host_message, tells_failure
+from loadgen.client.failures import (
+    Malformed,
+    excerpt,
+    failure_in_stream,
+    host_message,
+    tells_failure,
+)
 from loadgen.client.finish import finish_of, is_good_finish
 from loadgen.client.settings import ClientSettings, Endpoint
 from loadgen.client.sse import FailureData
@@ -117,7 +123,7 @@ def is_done(payload: bytes) -> bool:
 
 
 def interpret(payload: bytes) -> Event:
-    """The meaning of one event. Raises Malformed for no JSON object and for an error object."""
+    """The meaning of one event. Raises Malformed for no JSON object, else what an error means."""
     event = decode(payload)
     choices = event.get("choices")
     if not choices:
@@ -128,9 +134,9 @@ def interpret(payload: bytes) -> Event:
 
 
 def decode(payload: bytes) -> dict[str, Any]:
-    """One event as a dict. Raises Malformed for no JSON object and for an error object."""
+    """One event as a dict. Raises Malformed for no JSON object, else what an error means."""
     if isinstance(payload, FailureData):
-        raise Malformed(f"error inside the stream: {host_message(payload).strip() or 'no words'}")
+        raise failure_in_stream(_words(payload))
     try:
         event = orjson.loads(payload)
     except orjson.JSONDecodeError:
@@ -139,8 +145,15 @@ def decode(payload: bytes) -> dict[str, Any]:
         raise Malformed(f"an event is not a JSON object: {excerpt(payload)}")
     is_usual = (event.get("choices") or event.get("usage")) and "x_groq" not in event
     if event.get("error") or (not is_usual and tells_failure(event)):
-        raise Malformed(f"error inside the stream: {error_message(event)}")
+        raise failure_in_stream(event)
     return event
+
+
+def _words(payload: bytes) -> object:
+    """An error as the host put it: an object, else its words."""
+    with contextlib.suppress(orjson.JSONDecodeError):
+        return orjson.loads(payload)
+    return host_message(payload)
 
 
 def require_no_failure(payload: bytes) -> None:
@@ -155,7 +168,7 @@ def require_no_failure(payload: bytes) -> None:
 def choice_event(choice: dict[str, Any], usage: Usage | None) -> Event:
     """What an event says about one of its choices, with the usage that came with it or None.
 
-    Raises Malformed for an error object.
+    Raises what an error means.
     """
     finish_reason = finish_of(choice.get("finish_reason"))
     if choice.get("text") and "error" not in choice:
@@ -172,13 +185,13 @@ def choice_event(choice: dict[str, Any], usage: Usage | None) -> Event:
 
 
 def _require_no_error(choice: dict[str, Any], delta: object, finish_reason: str | None) -> None:
-    """Raises Malformed for an error in a choice, beside its output or as its last words."""
+    """Raises what an error means in a choice, beside its output or as its last words."""
     error = choice.get("error") or (isinstance(delta, dict) and delta.get("error"))
     is_given_up = finish_reason is not None and not is_good_finish(finish_reason)
     if is_given_up and isinstance(delta, str):
         error = error or delta
     if error:
-        raise Malformed(f"error inside the stream: {error_message(error)}")
+        raise failure_in_stream(error)
 
 
 def _delta_output(delta: object) -> tuple[bool, bool]:

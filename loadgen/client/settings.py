@@ -29,7 +29,8 @@ class ClientSettings:
     there are so far, so that a token without text (half a UTF-8 character) is seen on arrival and
     a cut-off reply still has its token counts. `extra_body` is merged into each request last.
     `timeout_s` bounds a whole request, endless streams included; `connect_timeout_s` bounds
-    opening a connection, name and TLS included. Headers are secrets and not part of the repr.
+    opening a connection, name and TLS included. A request that the host rejects is tried again up
+    to `retries` times within `timeout_s`. Headers are secrets and not part of the repr.
     """
 
     url: str
@@ -42,6 +43,7 @@ class ClientSettings:
     headers: Mapping[str, str] = field(default_factory=dict, repr=False)
     timeout_s: float = 600.0
     connect_timeout_s: float = 10.0
+    retries: int = 0
 
 
 def auth_headers(environ: Mapping[str, str] = os.environ) -> dict[str, str]:

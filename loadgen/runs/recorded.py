@@ -226,6 +226,7 @@ SUMMARY: Mapping[str, Any] = {
     "token_times": dict,
     "warmup": dict,
     "resends": int,
+    "retries": int,
 }
 
 

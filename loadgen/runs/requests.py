@@ -265,6 +265,7 @@ _COUNTS: Mapping[str, Callable[[Requests], Floats]] = {
     "ok": lambda requests: requests.ok.astype(np.float64),
     "finished": _finished,
     "failed": lambda requests: _finished(requests) - requests.ok,
+    "rejected": lambda requests: _finished(requests) * requests.text("outcome").among("rejected"),
     "prompt_tokens": _of_ok("prompt_tokens"),
     "cached_tokens": _cached_tokens,
     "output_tokens": _of_ok("output_tokens"),

@@ -24,6 +24,7 @@ FIELDS: Mapping[str, str] = {
     "late": "timeouts that were cut off when they had waited too long; latencies have what these"
     " had waited, which is a lower bound",
     "resends": "how often a request was sent again, see `resends` of `requests.csv`",
+    "retries": "how often a request was tried again, see `retries` of `requests.csv`",
     "odd_counts": "`ok` replies that told more cached tokens than their prompt has: left out",
     "batches": "batch outcome to count; empty where none were sent",
     "metrics": "of each metric of values the statistics `count`, `mean`, `stddev`, `min`, `p50`,"
@@ -75,6 +76,7 @@ def summarize(
         "outcomes": tally.outcomes,
         "late": tally.late,
         "resends": tally.resends,
+        "retries": tally.retries,
         "odd_counts": tally.odd_counts,
         "batches": tally.batch_outcomes,
         **{each.name: tally.figure(each.name, duration_s) for each in metrics.figures()},

@@ -68,6 +68,8 @@ class Tally:
                 self._add_label(record)
             if record.resends:
                 self._labels["resends"] += record.resends
+            if record.retries:
+                self._labels["retries"] += record.retries
             if record.slo_met is not None:
                 self._labels["judged"] += 1
                 self._labels["good"] += record.slo_met
@@ -184,6 +186,7 @@ class Tally:
             "ok": self.ok,
             "finished": self.finished,
             "failed": self.failed,
+            "rejected": self._outcomes["rejected"],
             "prompt_tokens": self.prompt_tokens,
             "cached_tokens": self.cached_tokens if counted["cached_tokens"].count else None,
             "output_tokens": self.output_tokens if counted["output_tokens"].count or told else None,
@@ -214,6 +217,11 @@ class Tally:
     def resends(self) -> int:
         """How often a request was sent again, as the host had closed its kept connection."""
         return self._labels["resends"]
+
+    @property
+    def retries(self) -> int:
+        """How often a request was tried again after a rejection."""
+        return self._labels["retries"]
 
     @property
     def odd_counts(self) -> int:

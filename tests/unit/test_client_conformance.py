@@ -91,7 +91,7 @@ FAILURES: dict[str, tuple[Outcome, int | None, int, str]] = {
     "500-empty": ("http_error", 500, 0, "HTTP 500: no message"),
     "404": ("http_error", 404, 0, "HTTP 404: Not Found"),
     "422": ("http_error", 422, 0, "extra field"),
-    "429": ("http_error", 429, 0, "HTTP 429: rate limit? reached"),
+    "429": ("rejected", 429, 0, "HTTP 429: rate limit? reached"),
     "401-echo": ("http_error", 401, 0, "HTTP 401: bad key"),
     "long-error": ("http_error", 400, 0, "HTTP 400: word word"),
     "307": ("http_error", 307, 0, "HTTP 307"),

@@ -168,10 +168,10 @@ FAULTS: dict[str, tuple[Talk, str, str]] = {
     ),
     "half an error": (
         says(
-            b"HTTP/1.1 503 No\r\nContent-Length: 999\r\n\r\nbus", b"y", hang_up=True, pause_s=0.02
+            b"HTTP/1.1 500 No\r\nContent-Length: 999\r\n\r\nbus", b"y", hang_up=True, pause_s=0.02
         ),
         "http_error",
-        "HTTP 503: bus",
+        "HTTP 500: bus",
     ),
     "another protocol": (
         says(b"HTTP/1.1 101 No\r\nConnection: Upgrade\r\nUpgrade: x\r\n\r\n", hang_up=True),

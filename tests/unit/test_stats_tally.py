@@ -102,7 +102,7 @@ def test_cancelled_is_neither_success_nor_failure() -> None:
     tally = Tally()
     for outcome in OUTCOMES:
         tally.add(ended(outcome))
-    assert (tally.requests, tally.ok, tally.finished, tally.failed) == (7, 1, 6, 5)
+    assert (tally.requests, tally.ok, tally.finished, tally.failed) == (8, 1, 7, 6)
     assert tally.outcomes == dict.fromkeys(OUTCOMES, 1)
 
 
@@ -237,12 +237,22 @@ def test_batches_of_two_workers_add_up() -> None:
     assert master.to_wire() == Tally().to_wire()
 
 
-def test_requests_that_were_sent_again_are_counted() -> None:
+def test_requests_that_were_sent_or_tried_again_are_counted() -> None:
     tally = Tally()
-    for resends in (None, 0, 1, 1):
-        tally.add(replace(OK, resends=resends))
-    assert tally.resends == 2
-    assert Tally.from_wire(tally.to_wire()).resends == 2
+    for resends, retries in ((None, None), (0, 3), (1, 0), (1, 2)):
+        tally.add(replace(OK, resends=resends, retries=retries))
+    assert (tally.resends, tally.retries) == (2, 5)
+    told = Tally.from_wire(tally.to_wire())
+    assert (told.resends, told.retries) == (2, 5)
+
+
+def test_rejected_requests_are_a_share_of_the_finished_ones() -> None:
+    tally = Tally()
+    for outcome in ("ok", "rejected", "http_error", "rejected", "cancelled"):
+        tally.add(replace(OK, outcome=outcome))
+    assert tally.figure("rejected_share") == 0.5
+    assert tally.outcomes == {"ok": 1, "http_error": 1, "rejected": 2, "cancelled": 1}
+    assert tally.failed == 3
 
 
 def test_counts_that_cannot_be_are_told() -> None:

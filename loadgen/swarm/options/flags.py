@@ -106,6 +106,12 @@ def _add_request_options(parser: Any) -> None:
     )
     add("--timeout", type=float, default=600.0, help="seconds a request may take in all")
     add("--connect-timeout", type=float, default=10.0, help="seconds a connection may take")
+    add(
+        "--retry",
+        type=int,
+        default=0,
+        help="how often a rejected request (429, 503) is tried again, after its Retry-After",
+    )
 
 
 def _add_label_options(parser: Any) -> None:

@@ -46,6 +46,7 @@ class SwarmOptions:
     foreign_host: bool
     timeout_s: float
     connect_timeout_s: float
+    retry: int
     arrivals: str
     rate: Rate | None
     burstiness: float | None
@@ -81,6 +82,7 @@ class SwarmOptions:
             foreign_host=given.flag(values, FOREIGN_HOST),
             timeout_s=given.number(values, "timeout", 600.0, above=0.0),
             connect_timeout_s=given.number(values, "connect_timeout", 10.0, above=0.0),
+            retry=given.whole(values, "retry", 0, least=0),
             arrivals=given.choice(values, "arrivals", ARRIVALS),
             rate=_rate(values),
             burstiness=_burstiness(values),

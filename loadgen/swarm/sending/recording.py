@@ -62,6 +62,7 @@ def to_record(
         label_correct=_label_correct(request.context_id, sent_label, found),
         retrieval_ms=found.retrieval_ms if found else None,
         resends=None if exchange.sent_at is None else exchange.resends,
+        retries=None if exchange.sent_at is None else exchange.retries,
     )
     return record, gaps_ms
 

@@ -236,6 +236,7 @@ def client_settings(options: SwarmOptions, url: str, model: str, is_vllm: bool) 
         headers=request_headers(options),
         timeout_s=options.timeout_s,
         connect_timeout_s=options.connect_timeout_s,
+        retries=options.retry,
     )
 
 

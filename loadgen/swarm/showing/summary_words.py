@@ -73,6 +73,8 @@ def summary_lines(summary: dict[str, Any]) -> list[str]:
         )
     if summary["resends"]:
         lines.append(f"sent again: {summary['resends']}, as the host had closed kept connections")
+    if summary["retries"]:
+        lines.append(f"tried again: {summary['retries']} times, as the host had rejected them")
     if summary["refused_share"] is not None:
         lines.append(_retrieval_line(summary))
     if summary.get("server_note"):

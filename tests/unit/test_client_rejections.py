@@ -1,0 +1,141 @@
+"""A host that takes no more now: told apart from other failures, and tried again where asked."""
+
+import time
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+from email.utils import formatdate
+from typing import Any
+
+import pytest
+from aiohttp import web
+from behaviours import DONE, REPLY, event, serving, token, usage
+
+from loadgen.client.client import StreamingClient, pause_before_retry_s
+from loadgen.client.exchange import Exchange, ListExchange
+from loadgen.client.failures import failure_in_stream
+from loadgen.client.settings import ClientSettings
+
+BUSY = {"error": {"message": "engine is currently busy", "type": "Unavailable", "code": 503}}
+GOOD = (*REPLY, usage(), DONE)
+
+
+@asynccontextmanager
+async def host(*answers: tuple[int, Any], retry_after: str = "0") -> AsyncIterator[list[float]]:
+    """Gives the answers in turn, the last for good: a status with JSON, or 200 with events. What it
+    yields holds the times of requests, behind the port."""
+    log: list[float] = []
+
+    async def answer(request: web.Request) -> web.StreamResponse:
+        log.append(time.perf_counter())
+        status, content = answers[min(len(log) - 2, len(answers) - 1)]
+        if status != 200:
+            headers = {"Retry-After": retry_after} if retry_after else {}
+            return web.json_response(content, status=status, headers=headers)
+        response = web.StreamResponse(headers={"Content-Type": "text/event-stream"})
+        await response.prepare(request)
+        for part in content:
+            await response.write(part)
+        return response
+
+    app = web.Application()
+    app.router.add_post("/v1/completions", answer)
+    async with serving(app) as port:
+        log.append(float(port))
+        yield log
+
+
+async def ask(log: Sequence[float], **settings: Any) -> Exchange:
+    exchange = Exchange()
+    url = f"http://127.0.0.1:{int(log[0])}"
+    given = ClientSettings(**{"url": url, "model": "demo", "timeout_s": 20.0, **settings})
+    async with StreamingClient(given) as client:
+        await client.stream("What?", 3, exchange)
+    return exchange
+
+
+@pytest.mark.parametrize(
+    ("status", "outcome"),
+    [(429, "rejected"), (503, "rejected"), (408, "timeout"), (504, "timeout"), (502, "http_error")],
+)
+async def test_a_status_says_what_became_of_the_request(status: int, outcome: str) -> None:
+    async with host((status, BUSY)) as log:
+        exchange = await ask(log)
+    assert (exchange.outcome, exchange.status, len(log) - 1) == (outcome, status, 1)
+    assert f"HTTP {status}: engine is currently busy" in exchange.error
+
+
+@pytest.mark.parametrize(
+    ("error", "outcome"),
+    [
+        (BUSY, "rejected"),
+        ({"error": {"message": "slow down", "code": "429"}}, "rejected"),
+        ({"error": {"error": {"message": "later", "status": 503}}}, "rejected"),
+        ({"error": {"message": "EngineCore died", "code": 500}}, "malformed"),
+        ({"error": {"message": "HTTP 503 is in these words alone"}}, "malformed"),
+        ({"error": "busy"}, "malformed"),
+    ],
+)
+async def test_the_code_of_an_error_inside_a_200_says_so_too(error: Any, outcome: str) -> None:
+    assert failure_in_stream(error).outcome == outcome
+    async with host((200, (event(**error),))) as log:
+        exchange = await ask(log)
+    assert (exchange.outcome, exchange.status) == (outcome, 200)
+    assert exchange.error.startswith("error inside the stream: ")
+
+
+async def test_a_rejected_request_is_tried_again_and_its_time_runs_on() -> None:
+    async with host((503, BUSY), (429, BUSY), (200, GOOD), retry_after="1") as log:
+        exchange = await ask(log, retries=5)
+    assert (exchange.outcome, exchange.error, exchange.status) == ("ok", "", 200)
+    assert (exchange.retries, len(log) - 1, exchange.output_tokens) == (2, 3, 3)
+    assert exchange.sent_at is not None
+    assert exchange.token_times[0] - exchange.sent_at >= 2.0
+
+
+async def test_nothing_is_tried_again_unasked_or_more_often_than_asked() -> None:
+    async with host((503, BUSY)) as log:
+        assert (await ask(log)).outcome == "rejected"
+        assert len(log) - 1 == 1
+        exchange = await ask(log, retries=2)
+    assert (exchange.outcome, exchange.retries, len(log) - 1) == ("rejected", 2, 4)
+
+
+@pytest.mark.parametrize(
+    "answer", [(500, {"error": "no"}), (200, (token("half"), event(**BUSY)))], ids=["500", "begun"]
+)
+async def test_other_failures_and_replies_that_had_begun_are_not(answer: Any) -> None:
+    async with host(answer, (200, GOOD)) as log:
+        exchange = await ask(log, retries=3)
+    assert (exchange.outcome == "ok", exchange.retries, len(log) - 1) == (False, 0, 1)
+
+
+async def test_a_pause_that_outlasts_the_request_is_not_begun() -> None:
+    async with host((503, BUSY), (200, GOOD), retry_after="3600") as log:
+        begun_s = time.perf_counter()
+        exchange = await ask(log, retries=3)
+    assert (exchange.outcome, len(log) - 1) == ("rejected", 1)
+    assert time.perf_counter() - begun_s < 10
+
+
+async def test_a_list_of_prompts_is_tried_again_as_a_whole() -> None:
+    members = [Exchange(), Exchange()]
+    both = ListExchange(tuple(members))
+    choices = [
+        event(choices=[{"index": at, "text": "x", "finish_reason": "length"}]) for at in (0, 1)
+    ]
+    async with host((503, BUSY), (200, (*choices, usage(), DONE))) as log:
+        url = f"http://127.0.0.1:{int(log[0])}"
+        async with StreamingClient(ClientSettings(url=url, model="demo", retries=1)) as client:
+            await client.stream(["a", "b"], 1, both)
+    both.settle()
+    assert [(each.outcome, each.retries) for each in members] == [("ok", 1)] * 2
+
+
+def test_the_pause_is_what_the_host_asks_for() -> None:
+    assert pause_before_retry_s("7", 3) == 7.0
+    assert pause_before_retry_s(formatdate(time.time() + 60, usegmt=True), 0) == pytest.approx(
+        60, abs=2
+    )
+    assert pause_before_retry_s("Wed, 21 Oct 2015 07:28:00 GMT", 0) == 0.0
+    for odd in ("", "soon"):
+        assert [pause_before_retry_s(odd, retries) for retries in (0, 1, 2)] == [1.0, 2.0, 4.0]
