@@ -28,6 +28,7 @@ from loadgen.swarm.leading.leaving import (
     interrupt_main_greenlet,
     leave_without_workers,
 )
+from loadgen.swarm.leading.opening import OPEN_LOOP_LEAD_S
 from loadgen.swarm.leading.preparation import check_offline, sends_batches
 from loadgen.swarm.leading.supervisor import CHECK_VARIABLE, Supervisor
 from loadgen.swarm.leading.worker_registry import RunWorkers, WorkerRegistry
@@ -201,7 +202,14 @@ def _prepare(environment: Any, leader: Leader) -> None:
         Path(checked).write_text(json.dumps(own_options(values)), encoding="utf-8")
         sys.exit(0)
     leader.prepare()
+    _add_lead(environment.parsed_options)
     gevent.get_hub().loop.update_now()
+
+
+def _add_lead(options: Any) -> None:
+    """Locust counts `--run-time` from its own start, an open loop begins a little later."""
+    if options.headless and options.run_time and options.arrivals != "closed":
+        options.run_time += OPEN_LOOP_LEAD_S
 
 
 def _set_size(environment: Any) -> None:

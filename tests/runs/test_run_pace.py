@@ -34,6 +34,17 @@ def test_requests_due_but_never_sent_are_recorded(run: Run) -> None:
     assert ran.code == 0, "what was cut off is no failure"
 
 
+def test_an_open_loop_sends_for_the_whole_run_time(run: Run) -> None:
+    """Its first request is due half a second after the start, which is not taken off `-t`."""
+    ran = run(
+        *("--model", "fast", "-t", "2s", "--output-tokens", 2),
+        *("--arrivals", "constant", "--rate", 20),
+    )
+    assert ran.code == 0, ran.output
+    assert len(ran.rows) >= 20 * 2 - 2
+    assert ran.json("run.json")["options"]["run_time"] == 2
+
+
 @pytest.mark.parametrize("users", [("-u", 0), ()], ids=["asked for", "by default"])
 def test_without_a_cap_requests_overlap_freely(run: Run, users: tuple[Any, ...]) -> None:
     ran = run(

@@ -25,13 +25,16 @@ def flag(values: Mapping[str, Any], name: str) -> bool:
     return str(values.get(name, "")).lower() in ("true", "1", "yes", "on")
 
 
-def whole(values: Mapping[str, Any], name: str, default: int) -> int:
-    """A whole number. Raises UsageError."""
+def whole(values: Mapping[str, Any], name: str, default: int, least: float = -math.inf) -> int:
+    """A whole number from `least` on. Raises UsageError."""
     given = text(values, name)
     try:
-        return int(given) if given else default
+        value = int(given) if given else default
     except ValueError:
         raise UsageError(f"{_spelled(name)} {given!r} is not a whole number") from None
+    if value < least:
+        raise UsageError(f"{_spelled(name)} {value} is out of range: give {least:g} or more")
+    return value
 
 
 def number(
