@@ -1,17 +1,19 @@
 # `make demo` and `make test` set everything up from nothing; a second call starts at once.
-.PHONY: help setup demo ui test test-bench torture lint docs reference bench-client bench-peers bench-scheduler bench-rag bench-gate bench-tiers bench-soak bench-workers clean
+.PHONY: help setup demo ui test test-bench torture torture-tiers lint docs reference bench-client bench-peers bench-scheduler bench-rag bench-gate bench-noise bench-tiers bench-soak bench-workers clean
 
 help:
 	@echo "make demo   the same batches on a real vLLM: first come, first served, then by context"
 	@echo "make ui     the same from Locust's web UI, at http://127.0.0.1:8089"
 	@echo "make test   lint, types and all tests of the product"
 	@echo "make test-bench       the tests of the benchmarks themselves"
+	@echo "make torture-tiers    engines and tiers killed, hung, their files damaged, in 12 minutes"
 	@echo "make torture          100 kills and 60 faults at random moments: nothing lost, left or wrong"
 	@echo "make bench-client     the load engine against bare loops and other load generators"
 	@echo "make bench-peers      installs those in environments of their own, for bench-client"
 	@echo "make bench-scheduler  vLLM's order against the context scheduler's, in 30 minutes"
 	@echo "make bench-rag        how long a label takes, by chunks and beside vLLM, in 30 minutes"
 	@echo "make bench-gate       false alarms and misses of kvswarm compare, in 30 minutes"
+	@echo "make bench-noise      the same under simulated models of noise, in five minutes"
 	@echo "make bench-tiers      from which bandwidth on loading KV pays: calculated and measured"
 	@echo "make bench-soak       a thousand streams for 20 minutes: nothing lost, memory flat"
 	@echo "make bench-workers    one process, one worker and two workers on the same cores"
@@ -36,6 +38,9 @@ test: setup
 
 test-bench: setup
 	@scripts/test.sh tests/bench
+
+torture-tiers: setup
+	@.venv/bin/python tests/torture/tiers.py $(TORTURE)
 
 torture: setup
 	@.venv/bin/python tests/torture/torture.py --kills 100 --faults 60 $(TORTURE)
@@ -65,6 +70,9 @@ bench-rag: setup
 
 bench-gate: setup
 	@.venv/bin/python tests/bench/gate_bench.py
+
+bench-noise: setup
+	@.venv/bin/python tests/bench/noise_bench.py --report docs/measurements
 
 bench-tiers: setup
 	@.venv/bin/python tests/bench/tiers_bench.py --report docs/measurements

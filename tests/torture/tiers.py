@@ -1,0 +1,188 @@
+"""Kills, hangs and damaged files under real engines with a tier of KV: nothing lost, left or hung.
+
+    python tests/torture/tiers.py [--trials N] [--seed N]
+
+Each trial is a `kvswarm run` of some seconds on an engine that it starts, disturbed at a random
+moment. It must end in time with an exit code that tells what happened, whole rows and no process
+left. One that does not is printed with its seed, and the exit code is then 1. On two cores a trial
+takes a minute: one runs after the other.
+"""
+
+import argparse
+import os
+import random
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import psutil
+
+sys.path.insert(0, str(Path(__file__).parents[1] / "runs"))
+from run_process import KVSWARM, Ran
+
+LOAD = (
+    *("batched", "--batch-size", "1", "--batches", "0", "-u", "2", "-r", "2", "-t", "20s"),
+    *("--contexts", "6", "--context-tokens", "1200", "--output-tokens", "4", "--kv-tokens", "2560"),
+    *("--l1-gb", "0.03", "--drain", "5", "--max-silence", "5"),
+)
+FILES = ("vllm-tiered", "vllm-lmcache-files")
+CACHES = ("vllm-lmcache", "vllm-lmcache-files")
+TARGETS = ("vllm-offload", "vllm-lmcache", *FILES)
+STARTING_S, LONGEST_S, LEAVING_S = 180.0, 90.0, 20.0
+"""Until the first row, from then on, and for the processes to leave."""
+
+
+@dataclass
+class TierTrial:
+    """A run that is under way, with the folder of its tier's files."""
+
+    process: subprocess.Popen[str]
+    out: Path
+    files: Path
+    pids: dict[str, list[int]] = field(default_factory=dict)
+    broken: list[str] = field(default_factory=list)
+
+    def expect(self, holds: bool, what: str) -> None:
+        """Note what should not be."""
+        if not holds:
+            self.broken.append(what)
+
+    def is_under_load(self) -> bool:
+        """Whether some requests have come to their end."""
+        with suppress(OSError):
+            return len((self.out / "requests.csv").read_bytes().splitlines()) > 6
+        return False
+
+    def send(self, number: int, name: str) -> None:
+        """A signal to all processes of one of its services."""
+        for pid in self.pids.get(name, []):
+            with suppress(ProcessLookupError):
+                os.kill(pid, number)
+
+    def stored(self) -> Iterator[Path]:
+        """The files of its tier."""
+        return (path for path in self.files.rglob("*") if path.is_file())
+
+
+def truncate(trial: TierTrial) -> None:
+    """Every second file is cut to a half."""
+    for path in list(trial.stored())[::2]:
+        with suppress(OSError):
+            os.truncate(path, path.stat().st_size // 2)
+
+
+def remove(trial: TierTrial) -> None:
+    """Every second file is gone."""
+    for path in list(trial.stored())[::2]:
+        path.unlink(missing_ok=True)
+
+
+FAULTS: dict[str, tuple[Callable[[TierTrial], None], tuple[str, ...], set[int]]] = {
+    "engine killed": (lambda t: t.send(signal.SIGKILL, "vllm"), TARGETS, {3}),
+    "engine hangs": (lambda t: t.send(signal.SIGSTOP, "vllm"), TARGETS, {3}),
+    "cache killed": (lambda t: t.send(signal.SIGKILL, "lmcache"), CACHES, {3}),
+    "cache hangs": (lambda t: t.send(signal.SIGSTOP, "lmcache"), CACHES, {1, 3}),
+    "files cut": (truncate, FILES, {0}),
+    "files gone": (remove, FILES, {0}),
+}
+"""What is done, on which targets, and how such a run may end."""
+
+
+def one(seed: int) -> tuple[str, list[str]]:
+    """A trial: what was done in it, and what it broke."""
+    chance = random.Random(seed)
+    kind = [*FAULTS][seed % len(FAULTS)]
+    act, targets, codes = FAULTS[kind]
+    target = chance.choice(targets)
+    with tempfile.TemporaryDirectory(prefix="torture-tiers-") as folder:
+        place = Path(folder)
+        (place / "files").mkdir()
+        more = ("--l2-dir", str(place / "files")) if target in FILES else ()
+        with (place / "output").open("w") as output:
+            process = subprocess.Popen(
+                [*KVSWARM, "run", *LOAD, "--target", target, *more, "--out", str(place / "run")],
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=output,
+                text=True,
+                start_new_session=True,
+            )
+        trial = TierTrial(process, place / "run", place / "files")
+        try:
+            _disturb(trial, act, chance)
+            _check(trial, place, codes)
+        finally:
+            _end(trial)
+    return f"{kind}: {target}", trial.broken
+
+
+def _disturb(trial: TierTrial, act: Callable[[TierTrial], None], chance: random.Random) -> None:
+    deadline = time.monotonic() + STARTING_S
+    while not trial.is_under_load() and trial.process.poll() is None:
+        if time.monotonic() > deadline:
+            trial.expect(False, "no request was done in time")
+            return
+        time.sleep(0.1)
+    trial.pids = Ran(0, "", trial.out).json("run.json")["target"]["pids"]
+    time.sleep(chance.uniform(0.0, 8.0))
+    act(trial)
+
+
+def _check(trial: TierTrial, place: Path, codes: set[int]) -> None:
+    with suppress(subprocess.TimeoutExpired):
+        trial.process.wait(LONGEST_S)
+    output = (place / "output").read_text(errors="replace")
+    ran = Ran(trial.process.returncode, output, trial.out)
+    trial.expect(ran.code in codes, f"exit code {ran.code}: {output[-800:]}")
+    trial.expect("Traceback" not in output, f"a traceback: {output[-800:]}")
+    deadline = time.monotonic() + LEAVING_S
+    while _living(trial) and time.monotonic() < deadline:
+        time.sleep(0.2)
+    trial.expect(not _living(trial), f"left behind: {_living(trial)}")
+    rows, summary = ran.rows, ran.json("summary.json")
+    trial.expect(summary["requests"] == len(rows), "the summary counts other requests")
+    trial.expect(None not in {cell for row in rows for cell in row.values()}, "a torn row")
+    trial.expect(summary["outcomes"]["ok"] > 0, "nothing was ok")
+
+
+def _living(trial: TierTrial) -> list[int]:
+    """Of its services' processes."""
+    return [pid for pids in trial.pids.values() for pid in pids if psutil.pid_exists(pid)]
+
+
+def _end(trial: TierTrial) -> None:
+    for pid in _living(trial):
+        with suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGKILL)
+    with suppress(ProcessLookupError):
+        os.killpg(trial.process.pid, signal.SIGKILL)
+    trial.process.wait()
+
+
+def main() -> int:
+    """All trials; 1 where one broke something."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else "")
+    parser.add_argument("--trials", type=int, default=12)
+    parser.add_argument("--seed", type=int, default=0)
+    parsed = parser.parse_args()
+    begun_s, done, broken = time.monotonic(), Counter[str](), 0
+    for seed in range(parsed.seed, parsed.seed + parsed.trials):
+        what, wrong = one(seed)
+        done[what] += 1
+        broken += bool(wrong)
+        print(f"{seed}: {what}: {'; '.join(wrong) or 'as it should'}", flush=True)
+    for what, count in sorted(done.items()):
+        print(f"{count:5} {what}")
+    print(f"{parsed.trials} trials, {broken} broke something, {time.monotonic() - begun_s:.0f} s")
+    return int(broken > 0)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
