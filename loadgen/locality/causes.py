@@ -1,0 +1,170 @@
+"""Where each computed prompt token of a run could have been a hit, and what would make it one."""
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from loadgen.errors import UsageError
+from loadgen.locality.curve import predict
+from loadgen.locality.trace import BlockNames, Chain
+from loadgen.locality.trace_sources import (
+    USUAL_BLOCK_SIZE,
+    chains_of,
+    recorded_run,
+    sent_requests,
+    trace_of_run,
+)
+from loadgen.runs.recorded import RecordedRun
+
+SAME_STEP_S = 0.002
+"""Replies that begin as close together were computed in the same step."""
+CAUSES: Mapping[str, str] = {
+    "first": "first use of a text",
+    "evicted": "evicted before it was used again",
+    "order": "evicted while its next user was waiting: another order would have kept it",
+    "together": "computed in the same step as another request's",
+    "off": "the engine has no prefix cache",
+    "tail": "behind the last full block of a prompt",
+}
+"""Of computed tokens; each has one."""
+
+
+@dataclass(frozen=True, slots=True)
+class ServedPrompt:
+    """One request as the engine served it; times are of the run's clock."""
+
+    chain: Chain
+    sent_s: float
+    first_token_s: float
+    cached_tokens: int
+
+
+@dataclass(frozen=True, slots=True)
+class ComputedCauses:
+    """Tokens by cause, which add up to `computed`. `engine` is the engine's own count of these,
+    None where it was not told. `enough_tokens` is a cache that would keep all but 1 % of what is
+    used again."""
+
+    tokens: Mapping[str, int]
+    prompts: int
+    engine: int | None
+    cache_tokens: int | None
+    enough_tokens: int
+    source: str
+
+    @property
+    def computed(self) -> int:
+        """Of all requests."""
+        return sum(self.tokens.values())
+
+    def sentences(self) -> Iterator[str]:
+        """The cheapest cure, with what it would save."""
+        lost = {name: self.tokens[name] for name in ("order", "evicted", "together", "off")}
+        most = max(lost, key=lambda name: lost[name])
+        share = lost[most] / self.computed if self.computed else 0.0
+        if share < 0.01:
+            yield (
+                f"No cache and no order would save much: {self._part('first')} of what is computed"
+                " is used for the first time."
+            )
+            return
+        yield self._cure(most)
+        if lost["order"] and most != "order":
+            yield f"An order by context (--target vllm-context) would save {self._said('order')}."
+
+    def _cure(self, cause: str) -> str:
+        saved = self._said(cause)
+        if cause == "order":
+            return (
+                "Serve what waits by context (--target vllm-context): up to"
+                f" {saved}, without a larger cache."
+            )
+        if cause == "evicted":
+            size = f" instead of {self.cache_tokens:,}" if self.cache_tokens else ""
+            return (
+                f"A cache of {self.enough_tokens:,} tokens{size}, or a tier behind it, would keep"
+                f" what is used again: up to {saved}."
+            )
+        if cause == "off":
+            return f"Switch the prefix cache on: up to {saved}."
+        return f"Requests of one context came at the same moment: {saved} were computed twice."
+
+    def _said(self, cause: str) -> str:
+        return f"{self.tokens[cause]:,} tokens ({self._part(cause)})"
+
+    def _part(self, cause: str) -> str:
+        return f"{self.tokens[cause] / self.computed:.0%}" if self.computed else "none"
+
+
+def causes_of_run(path: Path) -> ComputedCauses:
+    """What a run's computed tokens are due to. Raises UsageError where the host did not tell which
+    tokens were cached."""
+    run = recorded_run(path)
+    prompts, source = _served(run)
+    has_cache = "--no-enable-prefix-caching" not in run.engine_argv
+    size = int(run.target.get("block_size") or USUAL_BLOCK_SIZE)
+    known = (run.summary.get("server") or {}).get("computed_prompt_tokens")
+    curve = predict(trace_of_run(path))
+    return ComputedCauses(
+        tokens=causes(prompts, size, has_cache),
+        prompts=len(prompts),
+        engine=None if known is None else int(known),
+        cache_tokens=run.target.get("usable_tokens"),
+        enough_tokens=curve.knee.enough_tokens,
+        source=source,
+    )
+
+
+def causes(prompts: Sequence[ServedPrompt], block_size: int, has_cache: bool) -> dict[str, int]:
+    """Tokens by cause. Prompts are taken in the order in which their replies began."""
+    tokens = dict.fromkeys(CAUSES, 0)
+    last_user: dict[int, ServedPrompt] = {}
+    for prompt in sorted(prompts, key=lambda each: each.first_token_s):
+        blocks = prompt.chain.blocks
+        hits = min(prompt.cached_tokens // block_size, len(blocks))
+        rest = prompt.chain.prompt_tokens - len(blocks) * block_size
+        for place, block in enumerate(blocks[hits:], hits):
+            before = last_user.get(block)
+            # Something must be computed to go on from: of a whole hit the last block is.
+            is_end = not rest and place == hits == len(blocks) - 1 and before is not None
+            tokens["tail" if is_end else _cause(prompt, before, has_cache)] += block_size
+        # A hit may end inside a block where the host counts so.
+        tokens["tail"] += rest - max(0, prompt.cached_tokens - hits * block_size)
+        last_user.update(dict.fromkeys(blocks, prompt))
+    return tokens
+
+
+def _cause(prompt: ServedPrompt, before: ServedPrompt | None, has_cache: bool) -> str:
+    if before is None:
+        return "first"
+    if not has_cache:
+        return "off"
+    if prompt.first_token_s - before.first_token_s < SAME_STEP_S:
+        return "together"
+    return "order" if prompt.sent_s < before.first_token_s else "evicted"
+
+
+def _served(run: RecordedRun) -> tuple[list[ServedPrompt], str]:
+    sent = sent_requests(run)
+    names = BlockNames(int(run.target.get("block_size") or USUAL_BLOCK_SIZE))
+    chains, source = chains_of(run, sent, names)
+    requests = run.requests.sent
+    told = zip(
+        requests.number("request_id").tolist(),
+        requests.number("first_token_s").tolist(),
+        requests.number("cached_tokens").tolist(),
+        strict=True,
+    )
+    known = {int(number): (first_s, cached) for number, first_s, cached in told}
+    prompts = [
+        ServedPrompt(chain, each.sent_s, known[each.index][0], int(known[each.index][1]))
+        for each, chain in zip(sent, chains, strict=True)
+        if not any(map(math.isnan, known.get(each.index, (math.nan,))))
+    ]
+    if not prompts:
+        raise UsageError(
+            f"{run.path}: its host did not tell which tokens were cached (vLLM does with"
+            " --enable-prompt-tokens-details): nothing to explain"
+        )
+    return prompts, source

@@ -1,0 +1,151 @@
+"""Why prompt tokens were computed: each has one cause, and the cheapest cure is named."""
+
+import csv
+import json
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+
+from loadgen.cli.why import why_command
+from loadgen.errors import UsageError
+from loadgen.locality.causes import CAUSES, ComputedCauses, ServedPrompt, causes
+from loadgen.locality.trace import Chain
+from loadgen.record import COLUMNS
+
+BLOCK = 16
+
+
+def prompt(
+    blocks: Sequence[int], served_s: float, cached: int = 0, tail: int = 5, waited_s: float = 0.1
+) -> ServedPrompt:
+    """Full blocks by name and a rest of `tail` tokens; `cached` blocks came from the cache."""
+    chain = Chain(tuple(blocks), len(blocks) * BLOCK + tail, 4)
+    return ServedPrompt(chain, served_s - waited_s, served_s, cached * BLOCK)
+
+
+A, B = (1, 2, 3), (11, 12, 13)
+
+INJECTED: dict[str, tuple[list[ServedPrompt], bool, dict[str, int]]] = {
+    "nothing comes again": ([prompt(A, 1), prompt(B, 2)], True, {"first": 6, "tail": 10}),
+    "all of it hits": ([prompt(A, 1), prompt(A, 2, cached=3)], True, {"first": 3, "tail": 10}),
+    "evicted by another": (
+        [prompt(A, 1), prompt(B, 2), prompt(A, 3)],
+        True,
+        {"first": 6, "evicted": 3, "tail": 15},
+    ),
+    "the end of it evicted": (
+        [prompt(A, 1), prompt(B, 2), prompt(A, 3, cached=1)],
+        True,
+        {"first": 6, "evicted": 2, "tail": 15},
+    ),
+    "evicted while its next user waited": (
+        [prompt(A, 1), prompt(B, 2), prompt(A, 3, waited_s=2.9)],
+        True,
+        {"first": 6, "order": 3, "tail": 15},
+    ),
+    "computed side by side": (
+        [prompt(A, 1), prompt(A, 1.0005)],
+        True,
+        {"first": 3, "together": 3, "tail": 10},
+    ),
+    "no prefix cache": (
+        [prompt(A, 1), prompt(A, 2)],
+        False,
+        {"first": 3, "off": 3, "tail": 10},
+    ),
+    "shorter than a block": (
+        [prompt((), 1, tail=9), prompt((), 2, tail=9)],
+        True,
+        {"tail": 18},
+    ),
+    "the end of a whole hit": (
+        [prompt(A, 1, tail=0), prompt(A, 2, cached=2, tail=0)],
+        True,
+        {"first": 3, "tail": BLOCK},
+    ),
+    "a text that goes on": (
+        [prompt(A, 1), prompt((*A, 4, 5), 2, cached=3)],
+        True,
+        {"first": 5, "tail": 10},
+    ),
+    "a hit inside a block": (
+        [prompt(A, 1), ServedPrompt(Chain(A, 53, 4), 1.9, 2.0, 50)],
+        True,
+        {"first": 3, "tail": 8},
+    ),
+    "served in another order than sent": (
+        [prompt(A, 5, waited_s=4.5), prompt(A, 4)],
+        True,
+        {"first": 3, "order": 3, "tail": 10},
+    ),
+}
+
+
+@pytest.mark.parametrize("name", INJECTED)
+def test_each_computed_token_has_its_cause(name: str) -> None:
+    prompts, has_cache, wanted = INJECTED[name]
+    found = causes(prompts, BLOCK, has_cache)
+    told = {cause: BLOCK * n if cause != "tail" else n for cause, n in wanted.items()}
+    assert {cause: tokens for cause, tokens in found.items() if tokens} == told
+    computed = sum(each.chain.prompt_tokens - each.cached_tokens for each in prompts)
+    assert sum(found.values()) == computed
+
+
+@pytest.mark.parametrize(
+    ("tokens", "said"),
+    [
+        ({"first": 900, "order": 1000, "evicted": 50}, "by context (--target vllm-context): up to"),
+        ({"first": 100, "evicted": 800}, "A cache of 4,096 tokens instead of 1,024"),
+        ({"first": 100, "off": 700}, "Switch the prefix cache on"),
+        ({"first": 1000, "tail": 20}, "No cache and no order would save much: 98%"),
+        ({"first": 100, "together": 700}, "were computed twice"),
+    ],
+)
+def test_the_cheapest_cure_is_named(tokens: dict[str, int], said: str) -> None:
+    known = dict.fromkeys(CAUSES, 0) | tokens
+    found = ComputedCauses(known, 10, None, 1024, 4096, "made")
+    assert said in " ".join(found.sentences())
+
+
+def write_run(path: Path, cached: str) -> Path:
+    path.mkdir()
+    with (path / "requests.csv").open("w", newline="") as file:
+        writer = csv.DictWriter(file, COLUMNS, restval="")
+        writer.writeheader()
+        for number in range(6):
+            times = {"sent_s": number, "scheduled_s": number, "end_s": number + 0.4}
+            writer.writerow(
+                {
+                    **times,
+                    "request_id": number,
+                    "context_id": f"c{number % 2}",
+                    "question_id": f"q{number}",
+                    "first_token_s": number + 0.2,
+                    "prompt_tokens": 330,
+                    "cached_tokens": cached,
+                    "output_tokens": 4,
+                    "outcome": "ok",
+                }
+            )
+    facts = {"options": {}, "target": {"block_size": 16, "usable_tokens": 480}, "exit_code": 0}
+    (path / "run.json").write_text(json.dumps(facts))
+    (path / "summary.json").write_text(json.dumps({"server": {"computed_prompt_tokens": 2000}}))
+    return path
+
+
+def test_the_command_adds_up(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    run = write_run(tmp_path / "run", "0")
+    assert why_command([str(run)]) == 0
+    said = capsys.readouterr().out
+    assert "1,980 prompt tokens computed for 6 requests" in said
+    assert "the engine itself counted 2,000" in said
+    assert "evicted before it was used again" in said
+    assert why_command([str(run), "--format", "json"]) == 0
+    told = json.loads(capsys.readouterr().out)
+    assert sum(told["tokens"].values()) == 1980
+
+
+def test_a_host_that_told_no_cached_tokens_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match="did not tell which tokens were cached"):
+        why_command([str(write_run(tmp_path / "run", ""))])
