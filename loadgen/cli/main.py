@@ -41,6 +41,14 @@ kvswarm: Locust-style load testing for LLM serving with long, shared contexts
       predict the prefix-cache hit rate at every cache size, which is enough
   kvswarm tiers [RUN] [--prefill-rate TOKENS/S] [--link LINK]
       from which bandwidth on loading KV is faster than computing it again
+  kvswarm calibrate RUN… [-o twin.json]
+      fit a twin of a server to its runs
+  kvswarm simulate RUN --twin FILE [--kv-tokens N,…] [--target NAME]
+      what a run would have been with another cache or order
+  kvswarm advise RUN --twin FILE --slo LIMITS
+      the smallest cache that keeps an objective
+  kvswarm why RUN
+      where each computed prompt token could have been a hit, and the cure
   kvswarm rag COMMAND
       find the document a question is about: index, serve, label, explain,
       eval, fit-threshold
@@ -55,7 +63,9 @@ kvswarm: Locust-style load testing for LLM serving with long, shared contexts
 """
 
 COMMANDS = {
+    "advise": "loadgen.cli.twin:advise_command",
     "ask": "loadgen.cli.ask:ask_command",
+    "calibrate": "loadgen.cli.twin:calibrate_command",
     "compare": "loadgen.cli.compare:compare_command",
     "curve": "loadgen.cli.curve:curve_command",
     "demo": "loadgen.cli.demo:demo_command",
@@ -66,12 +76,14 @@ COMMANDS = {
     "report": "loadgen.cli.report:report_command",
     "saturate": "loadgen.cli.saturate:saturate_command",
     "serve": "loadgen.cli.serve:serve_command",
+    "simulate": "loadgen.cli.twin:simulate_command",
     "study": "loadgen.cli.study:study_command",
     "sweep": "loadgen.cli.sweep:sweep_command",
     "targets": "loadgen.cli.serve:targets_command",
     "tiers": "loadgen.cli.tiers:tiers_command",
     "version": "loadgen.cli.serve:version_command",
     "--version": "loadgen.cli.serve:version_command",
+    "why": "loadgen.cli.why:why_command",
 }
 """Module and function of each command but `run` and `ui`."""
 

@@ -91,12 +91,10 @@ def trace_of_run(path: Path, tokenizer: str | None = None, block_size: int | Non
     context ids and prompt lengths alone, and `source` says so. Raises UsageError.
     """
     run = recorded_run(path)
-    sent = _in_order(_sent(run), run.options)
-    if not sent:
-        raise UsageError(f"{path} has no request whose length the engine told: nothing to predict")
+    sent = sent_requests(run)
     known_size = run.target.get("block_size") or USUAL_BLOCK_SIZE
     names = BlockNames(known_size if block_size is None else block_size)
-    chains, source = _chains(run, sent, names, tokenizer)
+    chains, source = chains_of(run, sent, names, tokenizer)
     batched = any(each.batch for each in sent)
     return Trace(
         chains=chains,
@@ -122,6 +120,16 @@ def recorded_run(path: Path) -> RecordedRun:
     if not (path / RUN_JSON).is_file():
         raise UsageError(f"no run at {path}: name a directory that `kvswarm run` has written")
     return RecordedRun(path, is_strict=True)
+
+
+def sent_requests(run: RecordedRun) -> list[SentRequest]:
+    """All that an engine counted, in the order of sending. Raises UsageError, also for none."""
+    sent = _in_order(_sent(run), run.options)
+    if not sent:
+        raise UsageError(
+            f"{run.path} has no request whose length the engine told: nothing to predict"
+        )
+    return sent
 
 
 def _sent(run: RecordedRun) -> list[SentRequest]:
@@ -179,9 +187,10 @@ def _in_flight(sent: Sequence[SentRequest]) -> int:
     return max(round(statistics.median(counts)), 1)
 
 
-def _chains(
-    run: RecordedRun, sent: Sequence[SentRequest], names: BlockNames, tokenizer: str | None
+def chains_of(
+    run: RecordedRun, sent: Sequence[SentRequest], names: BlockNames, tokenizer: str | None = None
 ) -> tuple[tuple[Chain, ...], str]:
+    """The blocks of each prompt, and in words what they were made from."""
     tokens = TokenIds.from_path_or_name(tokenizer) if tokenizer else _own_tokens(run)
     if tokens is None:
         reason = "no tokenizer is known here (give --tokenizer)"

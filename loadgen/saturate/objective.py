@@ -35,7 +35,7 @@ class Objective:
         """
         parts = [_SPOKEN.sub(r"\2.\1", part.strip()) for part in text.split(",")]
         of_requests = [part for part in parts if _column(part) in limited()]
-        limits = [_limit(part) for part in parts if part not in of_requests]
+        limits = [slo_limit(part) for part in parts if part not in of_requests]
         _check(limits, of_requests)
         if all(limit.statistic.name != ERRORS for limit in limits):
             limits.append(parse_limit(DEFAULT_ERRORS))
@@ -56,7 +56,8 @@ def _column(part: str) -> str:
     return part.partition("<=")[0].strip()
 
 
-def _limit(part: str) -> Limit:
+def slo_limit(part: str) -> Limit:
+    """One part of an objective. Raises UsageError."""
     if found := _GOODPUT.fullmatch(part):
         text = f"goodput>={found[1]}%"
         return Limit(GOODPUT, False, float(found[1]) / 100, "value", text)

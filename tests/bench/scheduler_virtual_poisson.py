@@ -7,12 +7,12 @@ from typing import Any
 
 from engine_shape import EngineShape
 from figures import percentile
-from ledger import Ledger
 from scheduler_rows import VirtualPoissonRow, VirtualStarvationRow
 from scheduler_virtual_batches import POLICIES, shape_of
 from virtual_engine import VirtualEngine
 from virtual_load import Mix, poisson
 
+from loadgen.twin.ledger import EngineLedger
 from scheduler_plugin.settings import OrderSettings
 
 REQUESTS = 400
@@ -40,7 +40,7 @@ def capacity(mix: Mix, count: int = REQUESTS, weights: Sequence[float] | None = 
     return count / engine.now_s
 
 
-def over_bound(ledger: Ledger, plugin: dict[str, Any] | None) -> int:
+def over_bound(ledger: EngineLedger, plugin: dict[str, Any] | None) -> int:
     """How far the worst request was past its bound of overtakes, which is 0 without a plugin.
 
     The bound is max_overtakes + quantum x (older waiting contexts + 1); of policy reuse
@@ -59,7 +59,7 @@ def over_bound(ledger: Ledger, plugin: dict[str, Any] | None) -> int:
     )
 
 
-def latency(ledger: Ledger, plugin: dict[str, Any] | None) -> Latency:
+def latency(ledger: EngineLedger, plugin: dict[str, Any] | None) -> Latency:
     """Summary of one run."""
     times = sorted(ledger.latencies_s().values())
     return Latency(
@@ -82,7 +82,7 @@ def serve(
     plugin: dict[str, Any] | None,
     count: int = REQUESTS,
     weights: Sequence[float] | None = None,
-) -> Ledger:
+) -> EngineLedger:
     """One run of `count` Poisson arrivals; `plugin` None is vLLM's own scheduler."""
     return VirtualEngine(shape_of(SHAPE, plugin)).run(poisson(mix, rate, count, weights))
 
@@ -134,7 +134,7 @@ def starvation_rows() -> list[VirtualStarvationRow]:
 
 
 def _starvation_row(
-    policy: str, plugin: dict[str, Any] | None, ledger: Ledger
+    policy: str, plugin: dict[str, Any] | None, ledger: EngineLedger
 ) -> VirtualStarvationRow:
     times, overtakes = ledger.latencies_s(), ledger.overtakes()
     cold = [name for name in times if not name.startswith("c0-")]

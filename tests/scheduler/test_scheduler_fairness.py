@@ -2,14 +2,15 @@
 
 import pytest
 from engine_shape import EngineShape, settings
-from ledger import Ledger
 from virtual_engine import VirtualEngine
 from virtual_load import Mix, poisson, shuffled
+
+from loadgen.twin.ledger import EngineLedger
 
 HOT = [0.97] + [0.03 / 15] * 15
 
 
-def serve(asks: list, blocks: int = 80, seats: int = 128, **plugin: object) -> Ledger:
+def serve(asks: list, blocks: int = 80, seats: int = 128, **plugin: object) -> EngineLedger:
     chosen = settings(**{"policy": "lpm", **plugin})
     shape = EngineShape(usable_blocks=blocks, max_num_seqs=seats, plugin=chosen)
     return VirtualEngine(shape).run(asks)
@@ -19,7 +20,7 @@ def hot_and_cold(seed: int, count: int = 300, rate: float = 60.0) -> list:
     return poisson(Mix(contexts=16, seed=seed), rate, count, HOT)
 
 
-def check_lpm_bound(ledger: Ledger, quantum: int, max_overtakes: int) -> int:
+def check_lpm_bound(ledger: EngineLedger, quantum: int, max_overtakes: int) -> int:
     """Every request against its own bound; the most overtakes of any."""
     overtakes = ledger.overtakes()
     for name, count in overtakes.items():
@@ -28,7 +29,7 @@ def check_lpm_bound(ledger: Ledger, quantum: int, max_overtakes: int) -> int:
     return max(overtakes.values())
 
 
-def check_prefix_group_bound(ledger: Ledger, quantum: int) -> None:
+def check_prefix_group_bound(ledger: EngineLedger, quantum: int) -> None:
     for name, admissions in ledger.admissions_waited().items():
         place = ledger.waiting_ahead[name] + 1
         assert admissions <= quantum * place, (name, admissions, place)

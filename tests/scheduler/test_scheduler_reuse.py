@@ -7,15 +7,15 @@ import pytest
 from ask import Ask
 from computed_bound import lower_bound
 from engine_shape import EngineShape, settings
-from ledger import Ledger
 from queue_invariants import all_done
 from virtual_engine import VirtualEngine
 from virtual_load import Mix, shuffled, tokens
 
+from loadgen.twin.ledger import EngineLedger
 from scheduler_plugin.queue import SchedulerView
 
 
-def serve(asks: list[Ask], shape: EngineShape, **plugin: object) -> Ledger:
+def serve(asks: list[Ask], shape: EngineShape, **plugin: object) -> EngineLedger:
     """With the default settings, and others that are given."""
     engine = VirtualEngine(replace(shape, plugin=settings(**plugin)))
     ledger = engine.run(asks)
@@ -23,7 +23,7 @@ def serve(asks: list[Ask], shape: EngineShape, **plugin: object) -> Ledger:
     return ledger
 
 
-def stock(asks: list[Ask], shape: EngineShape) -> Ledger:
+def stock(asks: list[Ask], shape: EngineShape) -> EngineLedger:
     return VirtualEngine(shape).run(asks)
 
 

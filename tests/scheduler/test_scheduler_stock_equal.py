@@ -6,13 +6,16 @@ from dataclasses import replace
 import pytest
 from ask import Ask
 from engine_shape import EngineShape, settings
-from ledger import Ledger
 from queue_invariants import all_done
 from virtual_engine import VirtualEngine
 from virtual_load import Mix, poisson, shuffled, tokens
 
+from loadgen.twin.ledger import EngineLedger
 
-def both(asks: list[Ask], shape: EngineShape, **plugin: object) -> tuple[Ledger, Ledger]:
+
+def both(
+    asks: list[Ask], shape: EngineShape, **plugin: object
+) -> tuple[EngineLedger, EngineLedger]:
     ledgers = []
     for one in (shape, replace(shape, plugin=settings(**plugin))):
         engine = VirtualEngine(one)

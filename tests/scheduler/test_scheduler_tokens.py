@@ -6,16 +6,17 @@ import pytest
 from ask import Ask
 from computed_bound import lower_bound
 from engine_shape import EngineShape, settings
-from ledger import Ledger
 from queue_invariants import all_done
 from virtual_engine import VirtualEngine
 from virtual_load import Mix, family, grouped, shuffled, unlabelled
+
+from loadgen.twin.ledger import EngineLedger
 
 SIZES = (20, 40, 80, 158)
 POLICIES = ("prefix-group", "lpm", "reuse")
 
 
-def serve(asks: list[Ask], shape: EngineShape, **plugin: object) -> Ledger:
+def serve(asks: list[Ask], shape: EngineShape, **plugin: object) -> EngineLedger:
     shape = replace(shape, plugin=settings(**plugin)) if plugin else shape
     engine = VirtualEngine(shape)
     ledger = engine.run(asks)

@@ -1,10 +1,23 @@
-"""What happened in a run of the virtual engine, and what follows from it."""
+"""What is asked of the virtual engine, what happened in a run of it, and what follows from it."""
 
 from bisect import bisect_left, insort
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from ask import Ask
+from loadgen.twin.step_time import StepWork
+
+
+@dataclass(frozen=True, slots=True)
+class TwinRequest:
+    """One request: `context` is its true context, sent as label only where `labelled`."""
+
+    name: str
+    context: str
+    prompt: tuple[int, ...]
+    arrival_s: float = 0.0
+    output_tokens: int = 8
+    labelled: bool = True
+    priority: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -19,14 +32,18 @@ class Admission:
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """One call of schedule(): tokens per request in the order scheduled, and who was preempted."""
+    """One call of schedule(): tokens per request in the order scheduled, who was preempted, what
+    was computed and when."""
 
     scheduled: tuple[tuple[str, int], ...]
     preempted: frozenset[str]
+    work: StepWork
+    begins_s: float
+    ends_s: float
 
 
 @dataclass(slots=True)
-class Ledger:
+class EngineLedger:
     """Counters of one run. `arrived` lists the requests in the order of arrival.
 
     Computed prompt tokens are those scheduled at prompt positions; `replayed_tokens` those
@@ -34,7 +51,7 @@ class Ledger:
     says it computed, of requests that gave a token and without recomputation.
     """
 
-    arrived: list[Ask] = field(default_factory=list)
+    arrived: list[TwinRequest] = field(default_factory=list)
     admissions: list[Admission] = field(default_factory=list)
     steps: list[Step] = field(default_factory=list)
     finished_s: dict[str, float] = field(default_factory=dict)

@@ -1,0 +1,193 @@
+"""Step times of a server, from nothing but what its clients recorded.
+
+Whatever the times of steps are, the scheduler says which steps lie between the arrival of a request
+and its first or last token. For given times it is simulated; the latencies are then a line in the
+times, which least squares without negative parts (Lawson and Hanson 1974) fit; with the times found
+it is simulated again, until they stay. Residuals far out count less.
+"""
+
+from collections.abc import Sequence
+from dataclasses import astuple, dataclass, fields
+from pathlib import Path
+
+import numpy as np
+from scipy.optimize import nnls
+
+from loadgen.errors import UsageError
+from loadgen.locality.trace_sources import recorded_run
+from loadgen.runs.columns import Floats
+from loadgen.twin.engine import EngineShape
+from loadgen.twin.ledger import EngineLedger
+from loadgen.twin.load import RecordedLoad, recorded_load
+from loadgen.twin.model import FrontTime, TwinModel
+from loadgen.twin.serve import ServedLoad, TwinServer
+from loadgen.twin.shape_of import shape_of_run
+from loadgen.twin.step_time import StepTime, parts
+
+ROUNDS, RESAMPLES = 5, 60
+FAR = 2.5
+"""Residuals, in their median size, from which on they count less."""
+LEAST_REQUESTS = 20
+NAMES = tuple(f"step.{each.name}" for each in fields(StepTime)) + tuple(
+    f"front.{each.name}" for each in fields(FrontTime)
+)
+WHAT_TELLS = {
+    "step.prefill_token_s": "prompts that are computed (more contexts than the cache holds)",
+    "step.attended_s": "prompts of very different lengths (--context-tokens 300-8000)",
+    "step.decode_s": "replies of some length, of many at once (--output-tokens 64 -u 16)",
+    "step.context_token_s": "long replies behind long and short prompts",
+    "front.prompt_token_s": "batches of long prompts that are cached",
+}
+"""Which requests tell a time that these leave open."""
+
+
+@dataclass(frozen=True, slots=True)
+class CalibrationRun:
+    """A run with its requests and the engine it was made on."""
+
+    path: Path
+    load: RecordedLoad
+    shape: EngineShape
+
+    @classmethod
+    def read(cls, path: Path) -> "CalibrationRun":
+        """Raises UsageError."""
+        shape = shape_of_run(path)
+        return cls(path, recorded_load(path, shape.block_size), shape)
+
+    def serve(self, step: StepTime, front: FrontTime) -> ServedLoad:
+        """Its requests on its twin."""
+        return TwinServer(self.load, self.shape, step, front).serve()
+
+
+def calibrate(paths: Sequence[Path]) -> TwinModel:
+    """The twin of the server that these runs were made on. Raises UsageError."""
+    runs = [CalibrationRun.read(path) for path in paths]
+    known = sum(len(run.load.measured) for run in runs)
+    if known < LEAST_REQUESTS:
+        raise UsageError(f"{known} replies tell too little: give runs of {LEAST_REQUESTS} or more")
+    step, front = StepTime(), FrontTime()
+    rows: list[tuple[Floats, Floats]] = []
+    for _ in range(ROUNDS):
+        rows = [_rows(run, run.serve(step, front)) for run in runs]
+        found = _fitted(np.concatenate([x for x, _ in rows]), np.concatenate([y for _, y in rows]))
+        step, front = _times(found)
+    errors = [_error(run, run.serve(step, front)) for run in runs]
+    speeds = np.array([speed for speed, _ in errors])
+    return TwinModel(
+        step=step,
+        front=front,
+        speed_sd=float(speeds.std(ddof=1)) if len(speeds) > 1 else 0.0,
+        runs=len(runs),
+        error_share=float(np.median(np.concatenate([each for _, each in errors]))),
+        intervals=_intervals(rows),
+        open_questions=tuple(_open(rows, found)),
+        machine=str(recorded_run(paths[0]).description.get("machine", "")),
+    )
+
+
+def _times(found: Floats) -> tuple[StepTime, FrontTime]:
+    count = len(fields(StepTime))
+    return StepTime(*map(float, found[:count])), FrontTime(*map(float, found[count:]))
+
+
+def _rows(run: CalibrationRun, served: ServedLoad) -> tuple[Floats, Floats]:
+    """For each reply two rows, of its first and of its last token: what lay before it, and the
+    seconds it took; both divided by the seconds, so that errors are relative."""
+    work = _Work(served.ledger)
+    x, y = [], []
+    for each in served.requests:
+        measured = run.load.measured.get(each.request.name)
+        if measured is None:
+            continue
+        front = (each.front_requests, each.front_tokens, 1.0)
+        late_s = each.end_s - served.ledger.finished_s[each.request.name]
+        for end_s, took_s in (
+            (each.first_token_s - late_s, measured.ttft_s),
+            (each.end_s - late_s, measured.e2e_s),
+        ):
+            x.append(np.append(work.between(each.queued_s, end_s), front) / took_s)
+            y.append(1.0)
+    return np.array(x), np.array(y)
+
+
+class _Work:
+    """What the engine computed up to any moment, each part of its steps' times by itself."""
+
+    def __init__(self, ledger: EngineLedger) -> None:
+        done = [step for step in ledger.steps if not step.work.is_empty]
+        knots = [edge for step in done for edge in (step.begins_s, step.ends_s)]
+        sums = np.cumsum([parts(step.work) for step in done], axis=0)
+        before = np.vstack((np.zeros(sums.shape[1]), sums[:-1]))
+        self._knots = np.array(knots)
+        self._values = np.stack((before, sums), axis=1).reshape(-1, sums.shape[1])
+
+    def between(self, begin_s: float, end_s: float) -> Floats:
+        """Of the steps between two moments; of one that was under way its share."""
+        found = [
+            np.interp((begin_s, end_s), self._knots, self._values[:, place])
+            for place in range(self._values.shape[1])
+        ]
+        return np.array([end - begin for begin, end in found])
+
+
+def _fitted(x: Floats, y: Floats) -> Floats:
+    """Times without negative ones; residuals that are far out are taken less seriously."""
+    weight = np.ones(len(y))
+    found = np.zeros(x.shape[1])
+    scale = np.maximum(np.abs(x).max(axis=0), 1e-12)
+    for _ in range(4):
+        root = np.sqrt(weight)
+        found = nnls(x / scale * root[:, None], y * root)[0] / scale
+        residual = np.abs(x @ found - y)
+        middle = max(float(np.median(residual)), 1e-6)
+        weight = np.minimum(1.0, FAR * middle / np.maximum(residual, 1e-12))
+    return found
+
+
+def _error(run: CalibrationRun, served: ServedLoad) -> tuple[float, Floats]:
+    """The logarithm of how much slower the run was than its twin, and each reply's relative
+    error."""
+    pairs = [
+        (run.load.measured[each.request.name].e2e_s, each.e2e_s)
+        for each in served.requests
+        if each.request.name in run.load.measured
+    ]
+    measured, twin = np.array(pairs).T
+    return float(np.log(measured.mean() / twin.mean())), np.abs(twin / measured - 1)
+
+
+def _intervals(rows: Sequence[tuple[Floats, Floats]]) -> dict[str, tuple[float, float]]:
+    """90 % of each time, by bootstrap: over runs where there are several, else over replies."""
+    rng = np.random.default_rng(0)
+    found = []
+    for _ in range(RESAMPLES):
+        if len(rows) > 2:
+            taken = [rows[at] for at in rng.integers(len(rows), size=len(rows))]
+            x, y = (np.concatenate(side) for side in zip(*taken, strict=True))
+        else:
+            x, y = (np.concatenate(side) for side in zip(*rows, strict=True))
+            which = rng.integers(len(y), size=len(y))
+            x, y = x[which], y[which]
+        found.append(_fitted(x, y))
+    low, high = np.quantile(found, (0.05, 0.95), axis=0)
+    return {
+        name: (float(at_least), float(at_most))
+        for name, at_least, at_most in zip(NAMES, low, high, strict=True)
+    }
+
+
+def _open(rows: Sequence[tuple[Floats, Floats]], found: Floats) -> list[str]:
+    """What these runs cannot tell: a part that hardly any of their time goes to."""
+    share = np.concatenate([x for x, _ in rows]).mean(axis=0) * found
+    return [
+        f"{name}: {WHAT_TELLS[name]} would tell it"
+        for name, each in zip(NAMES, share, strict=True)
+        if name in WHAT_TELLS and each < 0.01
+    ]
+
+
+def shown_times(model: TwinModel) -> list[tuple[str, float, tuple[float, float]]]:
+    """Each time in seconds, with its interval."""
+    values = (*astuple(model.step), *astuple(model.front))
+    return [(name, value, model.intervals[name]) for name, value in zip(NAMES, values, strict=True)]

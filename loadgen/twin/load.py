@@ -1,0 +1,166 @@
+"""The requests of a recorded run, and when each of them is sent if replies come at other times."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from pathlib import Path
+
+import numpy as np
+
+from loadgen.errors import UsageError
+from loadgen.locality.trace import BlockNames, Chain
+from loadgen.locality.trace_sources import SentRequest, chains_of, recorded_run, sent_requests
+from loadgen.runs.recorded import RecordedRun
+from loadgen.runs.requests import Requests
+from loadgen.twin.ledger import TwinRequest
+
+VOCABULARY = 30_000
+
+
+@dataclass(frozen=True, slots=True)
+class MeasuredTimes:
+    """Of one request that ended `ok`, in seconds from its sending."""
+
+    ttft_s: float
+    e2e_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class SendUnit:
+    """Requests that are sent together, a single one or a batch; `offsets_s` are from the first."""
+
+    requests: tuple[TwinRequest, ...]
+    offsets_s: tuple[float, ...]
+    sent_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class RecordedLoad:
+    """`units` in the order of the stream. In an open loop each goes out at its time; in a closed
+    one a user takes the next when the last reply to its own is complete and `gap_s` later, from
+    `starts_s` on. `measured` is by a request's name. `source` says what prompts were made from."""
+
+    units: tuple[SendUnit, ...]
+    is_open: bool
+    starts_s: tuple[float, ...]
+    gap_s: float
+    measured: dict[str, MeasuredTimes]
+    computed_tokens: int | None
+    source: str
+
+    @property
+    def requests(self) -> list[TwinRequest]:
+        """All of them."""
+        return [each for unit in self.units for each in unit.requests]
+
+
+def recorded_load(path: Path, block_size: int) -> RecordedLoad:
+    """The load of a run directory. Raises UsageError for one that cannot be told again."""
+    run = recorded_run(path)
+    _require_modelled(run)
+    sent = sent_requests(run)
+    chains, source = chains_of(run, sent, BlockNames(block_size))
+    labelled = run.options.get("labels") != "none"
+    made = [
+        _request(each, chain, block_size, labelled)
+        for each, chain in zip(sent, chains, strict=True)
+    ]
+    requests = run.requests.sent
+    starts_s, gap_s = _users(requests)
+    return RecordedLoad(
+        units=tuple(_units(sent, made)),
+        is_open=run.options.get("arrivals", "closed") != "closed",
+        starts_s=starts_s,
+        gap_s=gap_s,
+        measured=_measured(requests),
+        computed_tokens=_computed(requests),
+        source=source,
+    )
+
+
+def _require_modelled(run: RecordedRun) -> None:
+    named = [name for name in ("rag", "kv") if run.options.get("labels") == name]
+    if named:
+        raise UsageError(
+            f"{run.path} was made with --labels {named[0]}, which the twin does not model: give a"
+            " run with other labels"
+        )
+
+
+def _request(sent: SentRequest, chain: Chain, block_size: int, labelled: bool) -> TwinRequest:
+    """With token ids that are alike where the blocks are, and nobody else's behind them."""
+    ids: list[int] = []
+    for name in chain.blocks:
+        ids += _tokens(name, block_size)
+    ids += _tokens(-1 - sent.index, chain.prompt_tokens - len(ids))
+    return TwinRequest(
+        name=str(sent.index),
+        context=sent.context,
+        prompt=tuple(ids),
+        arrival_s=sent.sent_s,
+        output_tokens=max(1, chain.output_tokens),
+        labelled=labelled and bool(sent.context),
+    )
+
+
+def _tokens(name: int, count: int) -> list[int]:
+    """Ids that no other name begins with, as far as three of them go."""
+    number = 2 * name if name >= 0 else -2 * name + 1
+    head = [number % VOCABULARY, number // VOCABULARY % VOCABULARY, number // VOCABULARY**2]
+    return (head + [0] * count)[:count]
+
+
+def _units(sent: Sequence[SentRequest], made: Sequence[TwinRequest]) -> list[SendUnit]:
+    together: dict[str, list[tuple[SentRequest, TwinRequest]]] = {}
+    for each, request in zip(sent, made, strict=True):
+        together.setdefault(each.batch or f"request {each.index}", []).append((each, request))
+    units = []
+    for members in together.values():
+        first_s = min(each.sent_s for each, _ in members)
+        offsets = tuple(each.sent_s - first_s for each, _ in members)
+        units.append(SendUnit(tuple(request for _, request in members), offsets, first_s))
+    return sorted(units, key=lambda unit: unit.sent_s)
+
+
+def _users(requests: Requests) -> tuple[tuple[float, ...], float]:
+    """When each user sent first, and how long one takes from a reply to what it sends next."""
+    columns = ("worker", "user", "batch_id", "request_id")
+    told = zip(
+        *(requests.text(name).as_list() for name in columns),
+        requests.at_s.tolist(),
+        requests.end_s.tolist(),
+        strict=True,
+    )
+    spans: dict[tuple[str, str], dict[str, tuple[float, float]]] = {}
+    for worker, user, batch, number, at_s, end_s in told:
+        own = spans.setdefault((worker, user), {})
+        first_s, last_s = own.get(batch or f"request {number}", (at_s, end_s))
+        own[batch or f"request {number}"] = min(first_s, at_s), max(last_s, end_s)
+    ordered = [sorted(own.values()) for own in spans.values()]
+    gaps_s = [
+        max(0.0, later[0] - earlier[1]) for own in ordered for earlier, later in pairwise(own)
+    ]
+    starts_s = tuple(sorted(own[0][0] for own in ordered))
+    return starts_s, float(np.median(gaps_s)) if gaps_s else 0.0
+
+
+def _measured(requests: Requests) -> dict[str, MeasuredTimes]:
+    ok = requests.taken(requests.ok)
+    told = zip(
+        ok.number("request_id").tolist(),
+        ok.at_s.tolist(),
+        ok.number("first_token_s").tolist(),
+        ok.end_s.tolist(),
+        strict=True,
+    )
+    return {
+        str(int(number)): MeasuredTimes(first_s - at_s, end_s - at_s)
+        for number, at_s, first_s, end_s in told
+        if first_s == first_s
+    }
+
+
+def _computed(requests: Requests) -> int | None:
+    prompt, cached = requests.number("prompt_tokens"), requests.number("cached_tokens")
+    known = ~np.isnan(prompt) & ~np.isnan(cached)
+    return int((prompt - cached)[known].sum()) if known.any() else None

@@ -1,0 +1,85 @@
+"""What `kvswarm calibrate` finds out of a server, and keeps as JSON."""
+
+import json
+import math
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, fields
+from pathlib import Path
+from typing import Any, Self
+
+from scipy.stats import t as student
+
+from loadgen.errors import UsageError
+from loadgen.runs.json_file import write_json
+from loadgen.twin.step_time import StepTime
+
+VERSION = 1
+LEVEL = 0.9
+"""Of the intervals of predictions."""
+
+
+@dataclass(frozen=True, slots=True)
+class FrontTime:
+    """What is not the engine's step: seconds before the queue for each request and each of its
+    prompt tokens, one request after the other, and from a token to the client."""
+
+    request_s: float = 0.0
+    prompt_token_s: float = 0.0
+    output_s: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class TwinModel:
+    """`speed_sd` is how much the logarithm of whole runs' times differs from what it says, over
+    `runs` runs, `error_share` the median error of single requests. `intervals` by the names of the
+    two times' fields; `open_questions` what these runs leave open."""
+
+    step: StepTime
+    front: FrontTime
+    speed_sd: float
+    runs: int
+    error_share: float
+    intervals: Mapping[str, tuple[float, float]]
+    open_questions: tuple[str, ...] = ()
+    machine: str = ""
+
+    def interval(self, value: float) -> tuple[float, float]:
+        """Where a run's time would lie, as far as runs here differ from the twin."""
+        if self.runs < 2:
+            return 0.0, math.inf
+        reach = float(student.ppf((1 + LEVEL) / 2, self.runs - 1))
+        factor = math.exp(reach * self.speed_sd * math.sqrt(1 + 1 / self.runs))
+        return value / factor, value * factor
+
+    def write(self, path: Path) -> None:
+        """Keep it. Raises UsageError."""
+        try:
+            write_json(path, {"twin": VERSION, **asdict(self)})
+        except OSError as error:
+            raise UsageError(f"{path} cannot be written ({error.strerror}): name another") from None
+
+    @classmethod
+    def read(cls, path: Path) -> Self:
+        """What `write` kept. Raises UsageError."""
+        try:
+            content = json.loads(path.read_text(encoding="utf-8"))
+            return cls._of(content)
+        except OSError as error:
+            raise UsageError(
+                f"no twin at {path} ({error.strerror}): make one with `kvswarm calibrate RUN`"
+            ) from None
+        except (ValueError, TypeError, KeyError, AttributeError) as error:
+            raise UsageError(
+                f"{path} is no twin of this version ({error}): make one with `kvswarm"
+                " calibrate RUN`"
+            ) from None
+
+    @classmethod
+    def _of(cls, content: Mapping[str, Any]) -> Self:
+        if content["twin"] != VERSION:
+            raise ValueError(f"version {content['twin']}")
+        kept = {each.name: content[each.name] for each in fields(cls)}
+        kept["step"], kept["front"] = StepTime(**kept["step"]), FrontTime(**kept["front"])
+        kept["intervals"] = {name: tuple(each) for name, each in kept["intervals"].items()}
+        kept["open_questions"] = tuple(kept["open_questions"])
+        return cls(**kept)

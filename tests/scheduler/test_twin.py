@@ -1,0 +1,260 @@
+"""A server's twin: calibrated from recorded runs alone, and what it says of other sizes."""
+
+import csv
+import json
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from loadgen.cli.twin import advise_command, calibrate_command, simulate_command
+from loadgen.errors import UsageError
+from loadgen.record import COLUMNS
+from loadgen.twin.advise import advise, parse_objective
+from loadgen.twin.calibrate import calibrate
+from loadgen.twin.engine import EngineShape
+from loadgen.twin.load import RecordedLoad, recorded_load
+from loadgen.twin.model import FrontTime, TwinModel
+from loadgen.twin.predict import predict_load
+from loadgen.twin.serve import ServedLoad, TwinServer
+from loadgen.twin.shape_of import changed, shape_of_run
+from loadgen.twin.step_time import StepTime
+
+STEP = StepTime(0.02, 2.0e-4, 8.0e-8, 1.0e-3, 4.0e-7)
+FRONT = FrontTime(0.003, 2.0e-6, 0.002)
+BLOCKS, BLOCK = 40, 128
+ARGV = ["python", "-m", "vllm", "--block-size", "128"]
+CONTEXTS, REQUESTS = 5, 60
+
+
+def lengths(number: int) -> tuple[int, int]:
+    """Prompt and output tokens of a request: contexts of unlike lengths, replies too."""
+    return 400 + 300 * (number * 7 % CONTEXTS) + 30, (4, 12, 40)[number % 3]
+
+
+def write_run(
+    path: Path,
+    served: ServedLoad | None = None,
+    *,
+    batch: int = 0,
+    users: int = 4,
+    argv: Sequence[str] = ARGV,
+    **options: Any,
+) -> Path:
+    """A run directory with the times of `served`, without it with some that will be replaced."""
+    path.mkdir(parents=True, exist_ok=True)
+    times = {each.request.name: each for each in served.requests} if served else {}
+    with (path / "requests.csv").open("w", newline="") as file:
+        writer = csv.DictWriter(file, COLUMNS, restval="")
+        writer.writeheader()
+        for number in range(REQUESTS):
+            known = times.get(str(number))
+            sent_s = known.sent_s if known else 0.5 * (number // batch if batch else number)
+            first_s, end_s = (
+                (known.first_token_s, known.end_s) if known else (sent_s + 0.2, sent_s + 0.4)
+            )
+            prompt, output = lengths(number)
+            writer.writerow(
+                {
+                    "request_id": number,
+                    "worker": 0,
+                    "user": f"U-{number // batch % users if batch else number % users}",
+                    "context_id": f"c{number * 7 % CONTEXTS}",
+                    "question_id": f"q{number}",
+                    "scheduled_s": sent_s,
+                    "sent_s": sent_s,
+                    "first_token_s": first_s,
+                    "end_s": end_s,
+                    "ttft_ms": 1000 * (first_s - sent_s),
+                    "e2e_ms": 1000 * (end_s - sent_s),
+                    "prompt_tokens": prompt,
+                    "output_tokens": output,
+                    "outcome": "ok",
+                    "batch_id": number // batch if batch else "",
+                }
+            )
+    facts = {
+        "options": {"labels": "oracle", "arrivals": "closed", **options},
+        "users": users,
+        "target": {
+            "name": "vllm",
+            "usable_blocks": BLOCKS,
+            "block_size": BLOCK,
+            "max_model_len": 4096,
+            "argv": {"vllm": list(argv)},
+            "sources": {"engine": {"name": "vllm"}},
+        },
+        "exit_code": 0,
+    }
+    (path / "run.json").write_text(json.dumps(facts))
+    return path
+
+
+def served_run(path: Path, **how: Any) -> Path:
+    """A run of a server whose times are `STEP` and `FRONT`."""
+    write_run(path, **how)
+    shape = shape_of_run(path)
+    served = TwinServer(recorded_load(path, BLOCK), shape, STEP, FRONT).serve()
+    return write_run(path, served, **how)
+
+
+@pytest.fixture(scope="module")
+def runs(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
+    folder = tmp_path_factory.mktemp("runs")
+    return [
+        served_run(folder / "users", users=4),
+        served_run(folder / "batches", batch=12, users=1),
+        served_run(folder / "alone", users=1),
+    ]
+
+
+@pytest.fixture(scope="module")
+def model(runs: list[Path]) -> TwinModel:
+    return calibrate(runs)
+
+
+def test_times_are_found_from_what_clients_recorded(model: TwinModel) -> None:
+    assert model.step.prefill_token_s == pytest.approx(STEP.prefill_token_s, rel=0.05)
+    assert model.step.step_s == pytest.approx(STEP.step_s, rel=0.1)
+    assert model.step.decode_s == pytest.approx(STEP.decode_s, rel=0.25)
+    assert model.error_share < 0.02
+    assert model.speed_sd < 0.02
+    low, high = model.intervals["step.prefill_token_s"]
+    assert low <= model.step.prefill_token_s <= high
+
+
+@pytest.mark.parametrize("kv_tokens", [2560, 20_480])
+@pytest.mark.parametrize("target", ["vllm", "vllm-context"])
+def test_another_size_and_order_are_predicted(
+    runs: list[Path], model: TwinModel, kv_tokens: int, target: str
+) -> None:
+    """Held against the server itself, which the twin has not seen so."""
+    load = recorded_load(runs[0], BLOCK)
+    shape = changed(shape_of_run(runs[0]), kv_tokens, target)
+    truth = TwinServer(load, shape, STEP, FRONT).serve()
+    told = predict_load(model, load, shape)
+    true_ttft_ms = 1000 * sum(each.ttft_s for each in truth.requests) / REQUESTS
+    assert told.figures["ttft_mean_ms"] == pytest.approx(true_ttft_ms, rel=0.05)
+    assert told.figures["computed_prompt_tokens"] == pytest.approx(
+        truth.ledger.computed_tokens, rel=0.03
+    )
+
+
+def test_a_larger_cache_computes_less(runs: list[Path], model: TwinModel) -> None:
+    load, shape = recorded_load(runs[0], BLOCK), shape_of_run(runs[0])
+    computed = [
+        predict_load(model, load, replace(shape, usable_blocks=blocks)).figures[
+            "computed_prompt_tokens"
+        ]
+        for blocks in (20, 40, 200)
+    ]
+    assert computed[0] > computed[1] > computed[2]
+    none = predict_load(model, load, replace(shape, prefix_caching=False))
+    prompts = sum(lengths(number)[0] for number in range(REQUESTS))
+    assert none.figures["computed_prompt_tokens"] == prompts
+
+
+def in_flight(load: RecordedLoad, shape: EngineShape) -> int:
+    """The most requests at once."""
+    served = TwinServer(load, shape, STEP, FRONT).serve()
+    moments = sorted(
+        [(each.sent_s, 1) for each in served.requests]
+        + [(each.end_s, -1) for each in served.requests]
+    )
+    most = now = 0
+    for _, step in moments:
+        now += step
+        most = max(most, now)
+    return most
+
+
+def test_users_wait_for_their_replies_and_an_open_loop_does_not(tmp_path: Path) -> None:
+    shape = shape_of_run(write_run(tmp_path / "three", users=3))
+    assert in_flight(recorded_load(tmp_path / "three", BLOCK), shape) <= 3
+    write_run(tmp_path / "batches", users=1, batch=12)
+    assert in_flight(recorded_load(tmp_path / "batches", BLOCK), shape) == 12
+    write_run(tmp_path / "open", arrivals="constant")
+    load = recorded_load(tmp_path / "open", BLOCK)
+    slow = TwinServer(load, shape, replace(STEP, step_s=1.0), FRONT).serve()
+    assert [each.sent_s for each in slow.requests] == [0.5 * n for n in range(REQUESTS)]
+
+
+def test_one_run_alone_gives_no_interval(runs: list[Path], tmp_path: Path) -> None:
+    alone = calibrate(runs[:1])
+    alone.write(tmp_path / "twin.json")
+    read = TwinModel.read(tmp_path / "twin.json")
+    assert read == alone
+    assert read.interval(100.0) == (0.0, float("inf"))
+
+
+def test_the_commands_tell_what_a_user_can_use(
+    runs: list[Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    twin = str(tmp_path / "twin.json")
+    assert calibrate_command([*map(str, runs), "-o", twin]) == 0
+    said = capsys.readouterr().out
+    assert "step.prefill_token_s" in said
+    assert "whole runs differ from the twin by" in said
+    assert simulate_command([str(runs[0]), "--twin", twin]) == 0
+    assert "measured" in capsys.readouterr().out
+    command = [str(runs[0]), "--twin", twin, "--kv-tokens", "20480", "--target", "vllm-context"]
+    assert simulate_command(command) == 0
+    said = capsys.readouterr().out
+    assert "20,480 tokens of cache, by context" in said
+    assert "measured" not in said
+    assert simulate_command([*command, "--format", "json"]) == 0
+    told = json.loads(capsys.readouterr().out)
+    assert told["simulated"] is True
+    assert told["intervals"]["ttft_mean_ms"][0] < told["figures"]["ttft_mean_ms"]
+
+
+def test_advice_is_the_smallest_cache_that_keeps_the_objective(
+    runs: list[Path], model: TwinModel, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    load, shape = recorded_load(runs[0], BLOCK), shape_of_run(runs[0])
+    sizes = (2048, 4096, 8192, 16_384)
+    times = {
+        size: predict_load(model, load, changed(shape, size, "vllm")).figures["ttft_p95_ms"]
+        for size in sizes
+    }
+    bound = (times[4096] + times[8192]) / 2
+    advice = advise(model, runs[0], parse_objective(f"ttft_ms.p95<={bound:.0f}"), sizes)
+    found = advice.smallest(by_context=False)
+    assert found is not None
+    assert found.kv_tokens == 8192
+    assert f"8,192 tokens of cache keep ttft_ms.p95<={bound:.0f}" in " ".join(advice.sentences())
+    assert "kvswarm run … --target vllm --kv-tokens 8192" in advice.commands()
+    nothing = advise(model, runs[0], parse_objective("ttft_ms.p95<=1"), sizes)
+    assert next(nothing.sentences()).startswith("No size that was tried keeps")
+    model.write(tmp_path / "twin.json")
+    words = [str(runs[0]), "--twin", str(tmp_path / "twin.json"), "--slo", "e2e_ms.mean<=1000000"]
+    assert advise_command(words) == 0
+    assert "(the least that was tried) keep" in capsys.readouterr().out
+    with pytest.raises(UsageError, match="the twin tells ttft_ms and e2e_ms"):
+        parse_objective("errors<=1%")
+    with pytest.raises(UsageError, match="write whole numbers"):
+        advise_command([*words, "--kv-tokens", "many"])
+
+
+def test_what_the_twin_cannot_do_is_refused_in_a_line(runs: list[Path], tmp_path: Path) -> None:
+    twin = tmp_path / "twin.json"
+    with pytest.raises(UsageError, match="no twin at"):
+        simulate_command([str(runs[0]), "--twin", str(twin)])
+    twin.write_text("{}")
+    with pytest.raises(UsageError, match="no twin of this version"):
+        simulate_command([str(runs[0]), "--twin", str(twin)])
+    tiered = write_run(tmp_path / "tiered", argv=[*ARGV, "--kv-transfer-config", "{}"])
+    with pytest.raises(UsageError, match="--kv-transfer-config, which the twin does not model"):
+        calibrate([tiered])
+    found = write_run(tmp_path / "rag", labels="rag")
+    with pytest.raises(UsageError, match="--labels rag"):
+        calibrate([found])
+    shape = shape_of_run(runs[0])
+    with pytest.raises(UsageError, match="less than two blocks"):
+        changed(shape, 100, None)
+    with pytest.raises(UsageError, match="--target vllm-lmcache is not modelled"):
+        changed(shape, None, "vllm-lmcache")
+    with pytest.raises(UsageError, match="no run at"):
+        calibrate([tmp_path / "nowhere"])
