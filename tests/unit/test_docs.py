@@ -33,7 +33,8 @@ WRITTEN = (
 """Pages that people write; those of docs/measurements are made by commands."""
 PAGES = (*WRITTEN, *(DOCS / "measurements").glob("*.md"))
 MADE = "<!-- Made by `make reference`"
-MOST_WORDS, MOST_README_WORDS, LONGEST_SENTENCE = 25_000, 900, 30
+MOST_WORDS, MOST_README_WORDS, LONGEST_SENTENCE = 27_500, 900, 30
+"""Of all pages: 25,000 before tiers, codecs and the twin, of which each has a page more."""
 COMMANDS = (
     ["run"],
     ["ui"],
@@ -51,6 +52,10 @@ COMMANDS = (
     ["kv", "serve"],
     ["curve"],
     ["tiers"],
+    ["calibrate"],
+    ["simulate"],
+    ["advise"],
+    ["why"],
     ["model", "build"],
     ["rag", "index"],
     ["rag", "serve"],

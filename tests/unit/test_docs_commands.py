@@ -27,7 +27,7 @@ from loadgen.sweep.table import MadeCell
 
 FENCE = re.compile(r"^(?:<!-- needs: ([a-z]+) -->\n)?```(\w*)\n(.*?)^```", re.M | re.S)
 NEEDS = {"", "gpu", "cluster", "engine", "server"}
-HERE = ("curve", "tiers", "compare", "report", "noise", "targets", "rag")
+HERE = ("curve", "tiers", "compare", "report", "noise", "targets", "rag", "why")
 """Commands that read files and write files."""
 WITHOUT_A_MODEL = ("--embedder", "hashing")
 """For `kvswarm rag` where a library is made: what the default one finds is not the question."""
