@@ -41,6 +41,8 @@ kvswarm: Locust-style load testing for LLM serving with long, shared contexts
       predict the prefix-cache hit rate at every cache size, which is enough
   kvswarm tiers [RUN] [--prefill-rate TOKENS/S] [--link LINK]
       from which bandwidth on loading KV is faster than computing it again
+  kvswarm policies [--policy NAME]… [--model trained|DIR] [--quick]
+      what KV cache policies save and what they break, on a real model
   kvswarm rag COMMAND
       find the document a question is about: index, serve, label, explain,
       eval, fit-threshold
@@ -62,6 +64,7 @@ COMMANDS = {
     "kv": "loadgen.cli.kv:kv_command",
     "model": "loadgen.cli.serve:model_command",
     "noise": "loadgen.cli.noise:noise_command",
+    "policies": "loadgen.cli.policies:policies_command",
     "rag": "loadgen.cli.rag:rag_command",
     "report": "loadgen.cli.report:report_command",
     "saturate": "loadgen.cli.saturate:saturate_command",

@@ -33,7 +33,7 @@ WRITTEN = (
 """Pages that people write; those of docs/measurements are made by commands."""
 PAGES = (*WRITTEN, *(DOCS / "measurements").glob("*.md"))
 MADE = "<!-- Made by `make reference`"
-MOST_WORDS, MOST_README_WORDS, LONGEST_SENTENCE = 25_000, 900, 30
+MOST_WORDS, MOST_README_WORDS, LONGEST_SENTENCE = 25_600, 900, 30
 COMMANDS = (
     ["run"],
     ["ui"],
@@ -51,6 +51,7 @@ COMMANDS = (
     ["kv", "serve"],
     ["curve"],
     ["tiers"],
+    ["policies"],
     ["model", "build"],
     ["rag", "index"],
     ["rag", "serve"],
