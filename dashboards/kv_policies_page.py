@@ -17,7 +17,7 @@ from dashboards.figures.style import (
 from dashboards.report.wording import listed
 from dashboards.studies.answer import MarkdownTable
 from dashboards.studies.page import Provenance
-from dashboards.studies.wording import duration, memory, percent, times
+from dashboards.studies.wording import duration, percent, times
 from kv_policies.rows import PolicyRow, RepeatSpread
 
 PAGE, CSV = "policies.md", "policies.csv"
@@ -56,7 +56,7 @@ def _blocks(rows: Sequence[PolicyRow], note: str, measured: Provenance) -> Itera
     yield _table(rows).markdown
     yield f"![Time to the first token and for each later one, by policy]({COSTS})"
     yield (
-        "Each figure is a mean over texts that all policies read, with the lowest and the highest;"
+        "Each figure is a mean over texts that all policies read, of perplexity the geometric one,"
         " recall is the share of made-up facts that are said again, with an interval of 95 %."
         " Perplexity and KL are of tokens read one at a time after the prompt. The sentences above"
         " are made from the figures by rules."
@@ -109,8 +109,8 @@ def _broken(rows: Sequence[PolicyRow], full: PolicyRow) -> Iterator[str]:
     ]
     if said:
         yield (
-            f"Most is lost by {listed(said)}: perplexity against the full cache's, and recall,"
-            f" which is {_recall(full)} there."
+            f"Most is lost by {listed(said)}: perplexity is so many times the full cache's,"
+            f" which has {_recall(full)}."
         )
 
 
@@ -158,8 +158,8 @@ def _recall(row: PolicyRow) -> str:
 def _table(rows: Sequence[PolicyRow]) -> MarkdownTable:
     columns = (
         ("bytes", "kv_share", percent),
-        ("KV", "kv_bytes", memory),
-        ("peak memory", "peak_memory_bytes", memory),
+        ("KV", "kv_bytes", _megabytes),
+        ("peak memory", "peak_memory_bytes", _megabytes),
         ("perplexity, prefill", "perplexity_prefill", _number),
         ("perplexity, decode", "perplexity_decode", _number),
         ("KL, nats", "kl_nats", _number),
@@ -176,6 +176,11 @@ def _table(rows: Sequence[PolicyRow]) -> MarkdownTable:
             for row in rows
         ),
     )
+
+
+def _megabytes(size_bytes: float) -> str:
+    """Three digits that count: policies differ by less than a MB."""
+    return f"{size_bytes / 1e6:,.3g} MB" if size_bytes < 1e9 else f"{size_bytes / 1e6:,.0f} MB"
 
 
 def _number(value: float) -> str:

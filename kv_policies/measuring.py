@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, fields
 from functools import cached_property
-from math import exp
+from math import exp, isfinite
 from typing import Any
 
 import torch
@@ -18,6 +18,7 @@ from kv_policies.subject import Subject
 SPEED_STEPS = 8
 """Decode steps after the timed prefill, in which memory reaches its peak."""
 POSITIONS_AT_ONCE = 128
+MOST_NATS = 700.0
 LEAST_PROMPT_TOKENS = 64
 """A needle must find room."""
 SPARE_TOKENS = 2
@@ -169,12 +170,14 @@ def measured(
     needles nothing is said of meaning: the model has none."""
     found = forced(subject, policy, text, plan)
     kl, agreement = _fidelity(reference.logits, found.logits)
+    if not isfinite(kl + found.prefill_nats + found.decode_nats):
+        raise PolicyError(f"policy {policy.label}: what the model says is no number any more")
     prefill_s, peak = _speed(subject, policy, text, plan)
     recalled = sum(each.is_recalled(policy) for each in needles)
     has_meaning = bool(needles)
     return PolicyMeasurement(
-        perplexity_prefill=exp(found.prefill_nats) if has_meaning else None,
-        perplexity_decode=exp(found.decode_nats) if has_meaning else None,
+        perplexity_prefill=perplexity(found.prefill_nats) if has_meaning else None,
+        perplexity_decode=perplexity(found.decode_nats) if has_meaning else None,
         kl_nats=kl,
         top1_agreement=agreement,
         recalled=recalled if has_meaning else None,
@@ -185,6 +188,11 @@ def measured(
         prefill_ms_per_token=1000 * prefill_s / (plan.batch * plan.prompt_tokens),
         decode_ms_per_token=1000 * found.decode_s / plan.generate_tokens,
     )
+
+
+def perplexity(nats: float) -> float:
+    """Of a mean negative log likelihood, as far as floats go."""
+    return exp(min(nats, MOST_NATS))
 
 
 def _prefill(

@@ -7,6 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields
 from math import sqrt
 from pathlib import Path
+from statistics import fmean, geometric_mean
 from typing import Any
 
 from kv_policies.measuring import PolicyMeasurement
@@ -18,8 +19,9 @@ Z95 = 1.959964
 
 @dataclass(frozen=True, slots=True)
 class RepeatSpread:
-    """A mean with the lowest and the highest of the repeats; of recall, the share of all facts with
-    Wilson's interval of 95 %."""
+    """A mean with the lowest and the highest of the repeats: of perplexity the geometric one, which
+    is that of all tokens together; of recall, the share of all facts with Wilson's interval of
+    95 %."""
 
     mean: float
     low: float
@@ -53,7 +55,10 @@ class PolicyRow:
     ) -> "PolicyRow":
         """From its repeats, of which there is one at least."""
         names = {each.name for each in fields(PolicyMeasurement)} - {"recalled", "asked"}
-        spreads = {name: _spread([getattr(each, name) for each in made]) for name in names}
+        spreads = {
+            name: _spread([getattr(each, name) for each in made], name.startswith("perplexity"))
+            for name in names
+        }
         asked = sum(each.asked or 0 for each in made)
         share = None
         if full_bytes:
@@ -74,11 +79,12 @@ class PolicyRow:
         return found
 
 
-def _spread(values: Sequence[float | None]) -> RepeatSpread | None:
+def _spread(values: Sequence[float | None], is_geometric: bool = False) -> RepeatSpread | None:
     known = [each for each in values if each is not None]
     if len(known) < len(values):
         return None
-    return RepeatSpread(sum(known) / len(known), min(known), max(known))
+    mean = geometric_mean(known) if is_geometric else fmean(known)
+    return RepeatSpread(mean, min(known), max(known))
 
 
 def wilson(hits: int, asked: int) -> RepeatSpread:

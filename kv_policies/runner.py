@@ -9,7 +9,6 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict
 from hashlib import sha256
-from math import exp
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -25,6 +24,7 @@ from kv_policies.measuring import (
     PolicyPlan,
     forced,
     measured,
+    perplexity,
 )
 from kv_policies.needle import needles
 from kv_policies.policy import KvPolicy, ModelShape, PolicyError
@@ -184,16 +184,16 @@ class _Run:
     def _reference(self, repeat: int) -> ForcedText:
         found = forced(self._subject, policy_named(FULL), self._text(repeat), self._plan)
         if self._about["note"] is None:
-            self._about["note"] = self._judged(exp(found.decode_nats))
+            self._about["note"] = self._judged(perplexity(found.decode_nats))
             write_object(self._folder / RUN_JSON, self._about)
         return found
 
-    def _judged(self, perplexity: float) -> str:
+    def _judged(self, found: float) -> str:
         vocabulary = self._subject.model.config.get_text_config(decoder=True).vocab_size
-        if perplexity < GUESSING * vocabulary:
+        if found < GUESSING * vocabulary:
             return ""
         return (
-            f"The model guesses, as random weights do: its perplexity is {perplexity:,.0f}, of a"
+            f"The model guesses, as random weights do: its perplexity is {found:,.0f}, of a"
             f" vocabulary of {vocabulary:,}. Perplexity and recall are left out; KL and agreement"
             " tell numerical fidelity only."
         )

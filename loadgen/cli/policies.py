@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from kv_policies import PolicyPlan, PolicyRow
 
 DEFAULT_OUT = Path("runs") / "policies"
-QUICK = {"prompt_tokens": 512, "generate_tokens": 64, "repeats": 2, "needles": 8}
+QUICK = {"prompt_tokens": 512, "generate_tokens": 96, "repeats": 2, "needles": 12}
 NAMED = ("kvswarm", "torch", "transformers")
 COLUMNS = (
     ("kv_share", "KV bytes", "{:.0%}"),

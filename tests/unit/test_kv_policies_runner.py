@@ -19,7 +19,7 @@ from dashboards.kv_policies_page import findings, write_policies_page
 from dashboards.studies.page import Provenance
 from kv_policies import PolicyError, PolicyPlan, note_of, policy_named, run_policies, usual_policies
 from kv_policies import runner as runner_module
-from kv_policies.measuring import NeedlePrompt
+from kv_policies.measuring import NeedlePrompt, PolicyMeasurement
 from kv_policies.needle import Needle, needles, planted
 from kv_policies.rows import PolicyRow, RepeatSpread, wilson
 from kv_policies.subject import subject_of
@@ -227,6 +227,24 @@ def test_recall_is_exact(said: str, is_recalled: bool) -> None:
     assert Needle("", "", "12345", 0.5).is_recalled(said) is is_recalled
 
 
+def test_perplexities_of_texts_have_the_mean_of_their_tokens() -> None:
+    told = {"kl_nats": 0.1, "top1_agreement": 1.0, "recalled": 1, "asked": 2, "kv_bytes": 10}
+    times = {"ttft_ms": 1.0, "prefill_ms_per_token": 1.0, "decode_ms_per_token": 1.0}
+    made = [
+        PolicyMeasurement.parsed(
+            told
+            | times
+            | {"perplexity_prefill": each, "perplexity_decode": each, "peak_memory_bytes": None}
+        )
+        for each in (10.0, 1000.0)
+    ]
+    found = PolicyRow.of("full", made, 20.0)
+    assert found.perplexity_decode == RepeatSpread(pytest.approx(100.0), 10.0, 1000.0)
+    assert found.recall == wilson(2, 4)
+    assert found.kv_share == RepeatSpread(0.5, 0.5, 0.5)
+    assert found.peak_memory_bytes is None
+
+
 def test_intervals_of_shares_hold_at_the_ends() -> None:
     assert wilson(0, 40).low == 0
     assert wilson(0, 40).high == pytest.approx(0.0876, abs=1e-3)
@@ -293,6 +311,22 @@ def test_a_users_policy_that_fails_is_a_line(model: Path, tmp_path: Path) -> Non
         "        return held.values + held.keys[..., :3]\n"
     )
     with pytest.raises(PolicyError, match="policy Mine fails: RuntimeError: The size of tensor"):
+        run(model, tmp_path / "out", [f"{file}:Mine"])
+
+
+def test_a_policy_that_makes_no_numbers_is_a_line(model: Path, tmp_path: Path) -> None:
+    file = tmp_path / "mine.py"
+    file.write_text(
+        "from kv_policies.policies.full import Full, FullLayer\n"
+        "class Layer(FullLayer):\n"
+        "    def append(self, new):\n"
+        "        return type(new)(*(each * float('nan') for each in super().append(new)))\n"
+        "class Mine(Full):\n"
+        "    name = ''\n"
+        "    def layer(self, index, shape, earlier):\n"
+        "        return Layer()\n"
+    )
+    with pytest.raises(PolicyError, match="policy Mine: what the model says is no number"):
         run(model, tmp_path / "out", [f"{file}:Mine"])
 
 
