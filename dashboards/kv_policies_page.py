@@ -155,7 +155,15 @@ def _recall(row: PolicyRow) -> str:
     return "recall not measured" if row.recall is None else f"recall {percent(row.recall.mean)}"
 
 
+TWO_TIERS = (
+    ("slow tier", "slow_kv_bytes", lambda value: _megabytes(value)),
+    ("fetched a token", "moved_bytes_per_token", lambda value: _megabytes(value)),
+    ("time of a block", "miss_ms", lambda value: f"{1000 * value:.3g} µs"),
+)
+
+
 def _table(rows: Sequence[PolicyRow]) -> MarkdownTable:
+    has_tiers = any(row.slow_kv_bytes is not None and row.slow_kv_bytes.high for row in rows)
     columns = (
         ("bytes", "kv_share", percent),
         ("KV", "kv_bytes", _megabytes),
@@ -168,6 +176,7 @@ def _table(rows: Sequence[PolicyRow]) -> MarkdownTable:
         ("TTFT", "ttft_ms", duration),
         ("prefill a token", "prefill_ms_per_token", duration),
         ("decode a token", "decode_ms_per_token", duration),
+        *(TWO_TIERS if has_tiers else ()),
     )
     return MarkdownTable(
         ("policy", *(title for title, _, _ in columns)),

@@ -13,20 +13,21 @@ from torch import Tensor
 from transformers import AttentionInterface, PreTrainedModel
 from transformers.integrations.sdpa_attention import sdpa_attention_forward
 
-from kv_policies.policy import PolicyError
+from kv_policies.policy import KeysValues, KvPolicy, PolicyCache, PolicyError
 
 NAME = "kv_policies"
 QUERIES_AT_ONCE = 256
 """By hand, the weights of so many queries are there at a time."""
 
 Observe = Callable[[int, Tensor], None]
+Fetch = Callable[[int, Tensor], KeysValues | None]
 
 
 @contextmanager
 def policies_attend(model: PreTrainedModel) -> Iterator[None]:
     """The model's attention is this one within the block.
 
-    A policy that asks for weights is told them by `model(…, observe=cache.attended)`.
+    Policies that ask for more than keys and values get it by `read`.
     """
     before = model.config._attn_implementation
     model.set_attn_implementation(NAME)
@@ -38,6 +39,30 @@ def policies_attend(model: PreTrainedModel) -> Iterator[None]:
         model.set_attn_implementation(before)
 
 
+def read(
+    model: PreTrainedModel, policy: KvPolicy, cache: PolicyCache, tokens: Tensor, last: int = 0
+) -> Tensor:
+    """Logits of the `last` of new tokens, 0 for all, [batch, tokens, vocabulary], from one pass.
+
+    After the first pass a policy that fetches gets a pass for each token: what one query fetches,
+    an earlier one must not read.
+    """
+    asked: dict[str, Any] = {"observe": cache.attended} if policy.sees_attention else {}
+    asked |= {"fetch": cache.fetched} if policy.fetches else {}
+    is_split = policy.fetches and cache.get_seq_length() > 0
+    parts = [
+        model(
+            input_ids=part,
+            past_key_values=cache,
+            use_cache=True,
+            logits_to_keep=0 if is_split else last,
+            **asked,
+        ).logits
+        for part in (torch.split(tokens, 1, dim=1) if is_split else [tokens])
+    ]
+    return torch.cat(parts, dim=1)[:, -last:] if is_split else parts[0]
+
+
 def attend(
     module: torch.nn.Module,
     query: Tensor,
@@ -47,10 +72,14 @@ def attend(
     *,
     scaling: float | None = None,
     observe: Observe | None = None,
+    fetch: Fetch | None = None,
     **kwargs: Any,
 ) -> tuple[Tensor, Tensor | None]:
     """As transformers calls it: queries of [batch, heads, queries, head dim], keys and values of
     what they may read, in which their own tokens are the last. Without dropout or padding."""
+    more = None if fetch is None else fetch(module.layer_idx, query)  # type: ignore[arg-type]
+    if more is not None:
+        key, value = more.then(KeysValues(key, value))
     scale = query.shape[-1] ** -0.5 if scaling is None else scaling
     if observe is not None:
         output, sums = attended(query, key, value, scale)

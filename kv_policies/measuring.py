@@ -12,7 +12,7 @@ from torch.nn.functional import cross_entropy, kl_div
 
 from kv_policies.needle import Needle, planted
 from kv_policies.policies.full import Full, FullLayer
-from kv_policies.policy import KeysValues, KvPolicy, PolicyCache, PolicyError
+from kv_policies.policy import KeysValues, KvPolicy, PolicyCache, PolicyError, Traffic
 from kv_policies.subject import Subject
 
 SPEED_STEPS = 8
@@ -60,7 +60,9 @@ class PolicyMeasurement:
     """Of one repeat. Perplexity is of the prompt's own tokens, and of those read one at a time
     after it; KL (nats a token, from the full cache's distribution to this one's) and agreement of
     the most probable token are over the latter. `recalled` of `asked` facts were said again.
-    `kv_bytes` are held after the last token; a decode step gives each text of the batch a token."""
+    `kv_bytes` are held after the last token, without `slow_kv_bytes` of a slower tier, from which
+    a decode step fetches `moved_bytes_per_token`, a block of one head in `miss_ms`. A decode step
+    gives each text of the batch a token."""
 
     perplexity_prefill: float | None
     perplexity_decode: float | None
@@ -69,6 +71,9 @@ class PolicyMeasurement:
     recalled: int | None
     asked: int | None
     kv_bytes: int
+    slow_kv_bytes: int
+    moved_bytes_per_token: float
+    miss_ms: float | None
     peak_memory_bytes: int | None
     ttft_ms: float
     prefill_ms_per_token: float
@@ -92,6 +97,8 @@ class ForcedText:
     decode_nats: float
     logits: Tensor
     kv_bytes: int
+    slow_bytes: int
+    decode_traffic: Traffic
     decode_s: float
 
 
@@ -104,13 +111,21 @@ def forced(subject: Subject, policy: KvPolicy, text: Tensor, plan: PolicyPlan) -
     prefill_nats = _nats(prefill[:, :-1], prompt[:, 1:])
     del prefill
     logits = []
-    since = subject.seconds()
+    before, since = cache.traffic, subject.seconds()
     for at in range(plan.prompt_tokens, plan.prompt_tokens + plan.generate_tokens):
         logits.append(subject.read(text[:, at : at + 1], cache, policy, last=1))
     decode_s = subject.seconds() - since
     said = torch.cat(logits, dim=1)
     decode_nats = _nats(said, text[:, plan.prompt_tokens + 1 :])
-    return ForcedText(prefill_nats, decode_nats, said, cache.held_bytes, decode_s)
+    return ForcedText(
+        prefill_nats=prefill_nats,
+        decode_nats=decode_nats,
+        logits=said,
+        kv_bytes=cache.held_bytes,
+        slow_bytes=cache.slow_bytes,
+        decode_traffic=cache.traffic.since(before),
+        decode_s=decode_s,
+    )
 
 
 class NeedlePrompt:
@@ -174,7 +189,7 @@ def measured(
         raise PolicyError(f"policy {policy.label}: what the model says is no number any more")
     prefill_s, peak = _speed(subject, policy, text, plan)
     recalled = sum(each.is_recalled(policy) for each in needles)
-    has_meaning = bool(needles)
+    has_meaning, moved = bool(needles), found.decode_traffic
     return PolicyMeasurement(
         perplexity_prefill=perplexity(found.prefill_nats) if has_meaning else None,
         perplexity_decode=perplexity(found.decode_nats) if has_meaning else None,
@@ -183,6 +198,9 @@ def measured(
         recalled=recalled if has_meaning else None,
         asked=len(needles) if has_meaning else None,
         kv_bytes=found.kv_bytes,
+        slow_kv_bytes=found.slow_bytes,
+        moved_bytes_per_token=moved.moved_bytes / plan.generate_tokens,
+        miss_ms=1000 * moved.seconds / moved.blocks if moved.blocks else None,
         peak_memory_bytes=peak,
         ttft_ms=1000 * prefill_s,
         prefill_ms_per_token=1000 * prefill_s / (plan.batch * plan.prompt_tokens),

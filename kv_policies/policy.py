@@ -64,6 +64,27 @@ class ModelShape:
         )
 
 
+@dataclass(frozen=True, slots=True)
+class Traffic:
+    """What was fetched from a slower tier so far: blocks of one KV head of one text, their bytes,
+    and the seconds that it took."""
+
+    blocks: int = 0
+    moved_bytes: int = 0
+    seconds: float = 0.0
+
+    def __add__(self, other: "Traffic") -> "Traffic":
+        return Traffic(
+            self.blocks + other.blocks,
+            self.moved_bytes + other.moved_bytes,
+            self.seconds + other.seconds,
+        )
+
+    def since(self, earlier: "Traffic") -> "Traffic":
+        """What came after an earlier count."""
+        return self + Traffic(-earlier.blocks, -earlier.moved_bytes, -earlier.seconds)
+
+
 class KvLayer(CacheLayerMixin):
     """The KV of one layer under a policy; a subclass has `append`, `held_tokens` and `held`.
 
@@ -88,6 +109,19 @@ class KvLayer(CacheLayerMixin):
     @abstractmethod
     def held_tokens(self) -> int:
         """How many tokens before the new ones the next query will read."""
+
+    def fetched(self, query: Tensor) -> KeysValues | None:
+        """What a query of [batch, heads, 1, head dim] reads beside what `append`
+        returned, from a slower tier; asked of policies that say `fetches`."""
+        return None
+
+    def held_slowly(self) -> Iterable[Tensor]:
+        """All tensors of a slower tier, of which `held` has none."""
+        return ()
+
+    @property
+    def traffic(self) -> Traffic:
+        return Traffic()
 
     def attended(self, sums: Tensor) -> None:
         """What attention gave the tokens that `append` returned: [batch, KV heads, tokens], summed
@@ -147,12 +181,21 @@ class PolicyCache(Cache):
     @property
     def held_bytes(self) -> int:
         """Bytes of the storage behind all tensors held; what layers share counts once."""
-        sizes: dict[int, int] = {}
-        for layer in self.layers:
-            for tensor in layer.held():
-                storage = tensor.untyped_storage()
-                sizes[storage.data_ptr()] = storage.nbytes()
-        return sum(sizes.values())
+        return storage_bytes(tensor for layer in self.layers for tensor in layer.held())
+
+    @property
+    def slow_bytes(self) -> int:
+        """The same of a slower tier, 0 where there is none."""
+        return storage_bytes(tensor for layer in self.layers for tensor in layer.held_slowly())
+
+    @property
+    def traffic(self) -> Traffic:
+        """Of all layers."""
+        return sum((layer.traffic for layer in self.layers), start=Traffic())
+
+    def fetched(self, layer: int, query: Tensor) -> KeysValues | None:
+        """See `KvLayer.fetched`."""
+        return self.layers[layer].fetched(query)
 
     def attended(self, layer: int, sums: Tensor) -> None:
         """What attention gave each token that this layer read; see `KvLayer.attended`."""
@@ -168,6 +211,8 @@ class KvPolicy(ABC):
     sees_attention: ClassVar[bool] = False
     """Whether `attended` is to be told. Fused kernels do not have these weights: attention is then
     computed by hand, block by block, which takes longer."""
+    fetches: ClassVar[bool] = False
+    """Whether `fetched` is to be asked, with the query of each token after the first pass."""
     is_exact_in_pass: ClassVar[bool] = False
     """Whether a pass reads its own tokens as the full cache would, so that what a prompt computed
     in one pass leaves is what the full cache has, and can be taken from there."""
@@ -226,3 +271,12 @@ def tensors(*parts: KeysValues | None) -> Iterator[Tensor]:
     for part in parts:
         if part is not None:
             yield from part
+
+
+def storage_bytes(held: Iterable[Tensor]) -> int:
+    """Of what these tensors keep alive, each storage once."""
+    sizes: dict[int, int] = {}
+    for tensor in held:
+        storage = tensor.untyped_storage()
+        sizes[storage.data_ptr()] = storage.nbytes()
+    return sum(sizes.values())

@@ -44,6 +44,9 @@ class PolicyRow:
     recall: RepeatSpread | None
     kv_bytes: RepeatSpread | None
     kv_share: RepeatSpread | None
+    slow_kv_bytes: RepeatSpread | None
+    moved_bytes_per_token: RepeatSpread | None
+    miss_ms: RepeatSpread | None
     peak_memory_bytes: RepeatSpread | None
     ttft_ms: RepeatSpread | None
     prefill_ms_per_token: RepeatSpread | None

@@ -87,6 +87,7 @@ def usual_policies(model: str | Path, plan: PolicyPlan, is_quick: bool = False) 
         "int2-token:0+0",
         "mean-heads:1",
         f"minicache:{shape.layers // 2}+64",
+        f"two-tier:{quarter // 2}+{max(1, quarter // 2 // 32 - 1)}",
     ]
     if not is_quick:
         names += [

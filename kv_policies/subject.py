@@ -17,7 +17,7 @@ from transformers import (
     PreTrainedModel,
 )
 
-from kv_policies.attention import policies_attend
+from kv_policies.attention import policies_attend, read
 from kv_policies.policy import KvPolicy, PolicyCache, PolicyError
 
 CLEAR_REFS, STATUS = Path("/proc/self/clear_refs"), Path("/proc/self/status")
@@ -41,17 +41,8 @@ class Subject:
         return policy.cache(self.model.config)
 
     def read(self, tokens: Tensor, cache: PolicyCache, policy: KvPolicy, last: int = 0) -> Tensor:
-        """One pass over new tokens of [batch, tokens]; logits of the `last` ones, 0 for all."""
-        more = {"observe": cache.attended} if policy.sees_attention else {}
-        output = self.model(
-            input_ids=tokens.to(self.device),
-            past_key_values=cache,
-            use_cache=True,
-            logits_to_keep=last,
-            **more,
-        )
-        logits: Tensor = output.logits
-        return logits
+        """As `kv_policies.attention.read`."""
+        return read(self.model, policy, cache, tokens.to(self.device), last)
 
     def seconds(self) -> float:
         """A clock that waits for what the device still computes."""

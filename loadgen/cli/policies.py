@@ -42,7 +42,22 @@ def policies_command(arguments: list[str]) -> int:
         if parsed.list:
             tell("\n".join(_catalogue()))
             return 0
+        if parsed.check:
+            return _check(parsed.policy or [])
         return _measure(parsed, arguments)
+
+
+def _check(names: Sequence[str]) -> int:
+    """Try policies on a tiny model. Raises UsageError for the first broken promise."""
+    from kv_policies import known_policies, policy_named
+    from kv_policies.checks import broken_promises, what_it_does
+
+    for name in names or known_policies():
+        policy = policy_named(name)
+        if broken := next(broken_promises(policy), ""):
+            raise UsageError(f"policy {policy.label} is not to be used: {broken}")
+        tell(f"{policy.label}: {what_it_does(policy)}")
+    return 0
 
 
 def _measure(parsed: argparse.Namespace, arguments: list[str]) -> int:
@@ -118,6 +133,7 @@ def _parser() -> argparse.ArgumentParser:
     )
     add = parser.add_argument
     add("--list", action="store_true", help="name the policies there are, with their parameters")
+    add("--check", action="store_true", help="try policies on a tiny model, in seconds")
     add(
         "--policy",
         action="append",

@@ -9,15 +9,22 @@ import pytest
 import torch
 from transformers import DynamicCache, LlamaConfig, LlamaForCausalLM, Qwen2Config, Qwen2ForCausalLM
 
-from kv_policies import KvPolicy, PolicyCache, PolicyError, known_policies, policy_named
+from kv_policies import KvPolicy, PolicyError, known_policies, policy_named
 from kv_policies.attention import attended, policies_attend, visible
+from kv_policies.checks import (
+    VOCABULARY,
+    broken_promises,
+    led,
+    random_tokens,
+    what_it_does,
+)
 from kv_policies.coding import Part
 from kv_policies.eviction import HeldTokens
 from kv_policies.policies.minicache import MergedSide, merged
 from kv_policies.policies.quantized import PackedIntegers
 from kv_policies.policy import ModelShape
 
-PROMPT, STEPS = 96, 8
+PROMPT, LONG, STEPS = 96, 224, 8
 SMALL = {
     "full": "full",
     "heavy-hitters": "heavy-hitters:20+12",
@@ -26,6 +33,7 @@ SMALL = {
     "low-rank": "low-rank:90+4+16",
     "mean-heads": "mean-heads:2",
     "minicache": "minicache:2+16",
+    "two-tier": "two-tier:16+2",
     "sink-window": "sink-window:4+28",
     "window": "window:32",
 }
@@ -57,7 +65,7 @@ def llama() -> Any:
 def tiny(kind: str, **more: Any) -> Any:
     torch.manual_seed(0)
     sizes = {
-        "vocab_size": 97,
+        "vocab_size": VOCABULARY,
         "hidden_size": 128,
         "intermediate_size": 96,
         "num_hidden_layers": LAYERS,
@@ -72,20 +80,8 @@ def tiny(kind: str, **more: Any) -> Any:
     return LlamaForCausalLM(LlamaConfig(**sizes)).eval()
 
 
-def text(tokens: int = PROMPT + STEPS, batch: int = 2) -> Any:
-    return torch.randint(97, (batch, tokens), generator=torch.Generator().manual_seed(1))
-
-
-def led(model: Any, policy: KvPolicy, tokens: Any, passes: list[int]) -> tuple[Any, PolicyCache]:
-    """Logits of all tokens, read in passes of these lengths."""
-    cache = policy.cache(model.config)
-    more = {"observe": cache.attended} if policy.sees_attention else {}
-    with policies_attend(model), torch.inference_mode():
-        parts = [
-            model(input_ids=part, past_key_values=cache, use_cache=True, **more).logits
-            for part in tokens.split(passes, dim=1)
-        ]
-    return torch.cat(parts, dim=1), cache
+def text(tokens: int = PROMPT + STEPS) -> Any:
+    return random_tokens(2, tokens)
 
 
 def reference(model: Any, tokens: Any) -> Any:
@@ -110,43 +106,72 @@ def test_it_is_the_full_cache_while_all_fits(model: Any, name: str) -> None:
 
 @pytest.mark.parametrize("name", [name for name in NAMES if name != "full"])
 def test_it_does_something_beyond_that(model: Any, name: str) -> None:
-    tokens = text()
-    logits, cache = led(model, small(name), tokens, [PROMPT, *[1] * STEPS])
+    tokens = text(LONG + STEPS)
+    logits, cache = led(model, small(name), tokens, [LONG, *[1] * STEPS])
     exact = reference(model, tokens)
-    assert (logits - exact)[:, PROMPT:].abs().max() > 1e-5
-    assert cache.held_bytes < 0.95 * 2 * (PROMPT + STEPS) * TOKEN_BYTES
-    assert cache.get_seq_length() == PROMPT + STEPS
+    assert (logits - exact)[:, LONG:].abs().max() > 1e-5
+    assert cache.held_bytes < 0.95 * 2 * (LONG + STEPS) * TOKEN_BYTES
+    assert cache.get_seq_length() == LONG + STEPS
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_the_same_again_gives_the_same(llama: Any, name: str) -> None:
-    tokens = text()
-    first, cache = led(llama, small(name), tokens, [PROMPT, *[1] * STEPS])
-    second, again = led(llama, small(name), tokens, [PROMPT, *[1] * STEPS])
-    assert torch.equal(first, second)
-    assert cache.held_bytes == again.held_bytes
+def test_it_keeps_what_every_policy_promises(name: str) -> None:
+    assert list(broken_promises(policy_named(name))) == []
 
 
-@pytest.mark.parametrize("name", NAMES)
-def test_texts_of_a_batch_know_nothing_of_each_other(llama: Any, name: str) -> None:
-    tokens = text()
-    both, _ = led(llama, small(name), tokens, [PROMPT, *[1] * STEPS])
-    alone, _ = led(llama, small(name), tokens[:1], [PROMPT, *[1] * STEPS])
-    torch.testing.assert_close(both[:1], alone, rtol=1e-3, atol=1e-3)
+BROKEN = """
+import torch
+from kv_policies.policies.full import Full, FullLayer
+from kv_policies.policies.sink_window import SinkWindow
 
 
-@pytest.mark.parametrize("name", NAMES)
-def test_several_tokens_in_a_pass_see_those_before_and_each_other_in_order(
-    llama: Any, name: str
-) -> None:
-    """What a later token is must not reach an earlier one, across evictions, too."""
-    tokens = text()
-    other = tokens.clone()
-    other[:, -1] = (other[:, -1] + 1) % 97
-    first, _ = led(llama, small(name), tokens, [PROMPT, STEPS])
-    second, _ = led(llama, small(name), other, [PROMPT, STEPS])
-    assert torch.equal(first[:, :-1], second[:, :-1])
-    assert not torch.equal(first[:, -1], second[:, -1])
+class Coin(SinkWindow):
+    def scores(self, held):
+        return torch.rand(held.keys.shape[:-1])
+
+
+class _MixingLayer(FullLayer):
+    def append(self, new):
+        return type(new)(*(each.flip(0) for each in super().append(new)))
+
+
+class Mixing(Full):
+    def layer(self, index, shape, earlier):
+        return _MixingLayer()
+
+
+class _PeekingLayer(FullLayer):
+    def append(self, new):
+        kv = super().append(new)
+        return type(new)(kv.keys, kv.values + new.values[..., -1:, :])
+
+
+class Peeking(Full):
+    def layer(self, index, shape, earlier):
+        return _PeekingLayer()
+"""
+
+
+@pytest.mark.parametrize(
+    ("name", "said"),
+    [
+        ("Coin", "the same text gives other logits the second time"),
+        ("Mixing", "a text of a batch changes another"),
+        ("Peeking", "a later token changes what was said before it"),
+    ],
+)
+def test_a_broken_promise_is_found(tmp_path: Path, name: str, said: str) -> None:
+    (tmp_path / "broken.py").write_text(BROKEN)
+    assert said in list(broken_promises(policy_named(f"{tmp_path / 'broken.py'}:{name}")))
+
+
+def test_what_a_policy_does_in_words() -> None:
+    assert what_it_does(policy_named("full")) == (
+        "the same as the full cache for 8 tokens, 100% of its bytes for 576"
+    )
+    assert what_it_does(policy_named("window:144")).startswith("the same as the full cache")
+    assert "25% of its bytes" in what_it_does(policy_named("window:144"))
+    assert what_it_does(policy_named("mean-heads:1")).startswith("other than the full cache")
 
 
 @pytest.mark.parametrize("passes", [[PROMPT, *[1] * STEPS], [40, 40, 16, *[1] * STEPS]])
@@ -177,7 +202,7 @@ def test_positions_are_those_at_which_keys_were_computed(
 
 def test_a_cache_works_in_transformers_own_generation(llama: Any) -> None:
     """Without our attention, for policies that hold as much in each layer."""
-    tokens = text(40, batch=1)
+    tokens = text(40)[:1]
     told: dict[str, Any] = {"max_new_tokens": 10, "do_sample": False, "pad_token_id": 0}
     full = llama.generate(tokens, past_key_values=DynamicCache(config=llama.config), **told)
     ours = llama.generate(tokens, past_key_values=small("full").cache(llama.config), **told)
@@ -298,6 +323,44 @@ def test_merged_layers_keep_lengths_and_outliers() -> None:
         assert (back - states).norm() / states.norm() < 0.1
 
 
+def test_two_tiers_with_room_for_all_blocks_are_the_full_cache(model: Any) -> None:
+    tokens = text(LONG + STEPS)
+    logits, cache = led(model, policy_named("two-tier:16+9"), tokens, [LONG, 4, *[1] * 4])
+    torch.testing.assert_close(logits, reference(model, tokens), rtol=1e-3, atol=1e-3)
+    blocks = (LONG - 16) // 32 - 1
+    assert cache.slow_bytes == 2 * blocks * 32 * TOKEN_BYTES
+    assert cache.traffic.moved_bytes == cache.slow_bytes, "each block once"
+    assert cache.traffic.blocks == 2 * LAYERS * HEADS * blocks
+
+
+def test_a_query_fetches_the_block_that_holds_its_key() -> None:
+    """And what is there from the pass before is not moved again."""
+    torch.manual_seed(7)
+    policy = policy_named("two-tier:1+2")
+    layer = policy.layer(0, ModelShape(1, 1, 16), [])
+    keys = 0.01 * torch.randn(1, 1, 32 * 6 + 1, 16)
+    values = torch.arange(keys.shape[2]).float()[None, None, :, None].expand(keys.shape).clone()
+    for place, channel, value in ((3, 5, 10.0), (5, 9, 10.0), (2, 9, -10.0)):
+        keys[0, 0, 32 * place + 7, channel] = value
+    layer.update(keys, values)
+    layer.update(keys[..., :1, :], values[..., :1, :])
+    query = torch.zeros(1, 1, 1, 16)
+    query[..., 5] = query[..., 9] = 1.0
+    read = layer.fetched(query)
+    assert read is not None
+    found = sorted(int(each) for each in read.values[0, 0, ::32, 0])
+    assert found == [32 * 3, 32 * 5]
+    assert layer.traffic.blocks == 2
+    layer.fetched(query)
+    assert layer.traffic.blocks == 2
+    query[..., 9] = -1.0
+    read = layer.fetched(query)
+    assert read is not None
+    assert sorted(int(each) for each in read.values[0, 0, ::32, 0]) == [32 * 2, 32 * 3]
+    assert layer.traffic.blocks == 3
+    assert layer.traffic.moved_bytes == 3 * 2 * 32 * 16 * 4
+
+
 def test_attention_by_hand_is_attention() -> None:
     torch.manual_seed(6)
     query, key, value = torch.randn(2, 8, 300, 16), *torch.randn(2, 2, 4, 320, 16)
@@ -351,6 +414,8 @@ def test_layers_share_a_budget() -> None:
         ("full:3", "has 1 parameters: give no parameters"),
         ("low-rank:101+0+0", "101 percent of energy: give to 100"),
         ("low-rank:0+0+0", "0 energy percent: give 1 or more"),
+        ("two-tier:0+3", "0 window tokens: give 1 or more"),
+        ("two-tier:8+0", "0 fetched blocks: give 1 or more"),
         ("mean-heads:0", "0 groups: give 1 or more"),
         ("none.py:Mine", "there is no file none.py"),
     ],

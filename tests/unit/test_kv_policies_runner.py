@@ -2,6 +2,7 @@
 
 import csv
 import json
+import re
 from collections.abc import Sequence
 from dataclasses import fields, replace
 from pathlib import Path
@@ -187,7 +188,7 @@ def test_passes_of_a_prompt_let_a_policy_act_in_it(
 
 
 @pytest.mark.parametrize(
-    "name", ["sink-window:4+28", "int4-mixed:4+16", "minicache:1+16", "low-rank"]
+    "name", ["sink-window:4+28", "int4-mixed:4+16", "minicache:1+16", "low-rank", "two-tier:16+1"]
 )
 def test_a_prompt_of_another_is_taken_over_as_it_would_be_computed(model: Path, name: str) -> None:
     with subject_of(model) as subject:
@@ -201,6 +202,27 @@ def test_a_prompt_of_another_is_taken_over_as_it_would_be_computed(model: Path, 
         for mine, its in zip(taken.layers, computed.layers, strict=True):
             for left, right in zip(mine.held(), its.held(), strict=True):
                 assert torch.equal(left, right)
+
+
+def test_a_batch_holds_so_many_times_the_bytes(
+    model: Path, made: tuple[Path, list[PolicyRow]], tmp_path: Path
+) -> None:
+    (both,) = run(model, tmp_path, ["full"], plan=replace(PLAN, batch=2, repeats=1))
+    assert made[1][0].kv_bytes is not None
+    assert both.kv_bytes is not None
+    assert both.kv_bytes.mean == 2 * made[1][0].kv_bytes.mean
+
+
+def test_what_is_fetched_from_a_slower_tier_is_counted(model: Path, tmp_path: Path) -> None:
+    full, tiers = run(model, tmp_path, ["full", "two-tier:16+1"])
+    assert full.moved_bytes_per_token == full.slow_kv_bytes == RepeatSpread(0.0, 0.0, 0.0)
+    assert full.miss_ms is None
+    assert tiers.moved_bytes_per_token is not None
+    assert tiers.moved_bytes_per_token.low > 0
+    assert tiers.slow_kv_bytes == RepeatSpread(*[2 * 32 * 2 * 4 * 2 * 8 * 4] * 3)
+    assert tiers.miss_ms is not None
+    page = write_policies_page([full, tiers], "", Provenance("", "", "", ""), tmp_path)
+    assert "| fetched a token |" in page.read_text()
 
 
 def test_facts_are_made_up_at_every_depth() -> None:
@@ -229,6 +251,7 @@ def test_recall_is_exact(said: str, is_recalled: bool) -> None:
 
 def test_perplexities_of_texts_have_the_mean_of_their_tokens() -> None:
     told = {"kl_nats": 0.1, "top1_agreement": 1.0, "recalled": 1, "asked": 2, "kv_bytes": 10}
+    told |= {"slow_kv_bytes": 0, "moved_bytes_per_token": 0.0, "miss_ms": None}
     times = {"ttft_ms": 1.0, "prefill_ms_per_token": 1.0, "decode_ms_per_token": 1.0}
     made = [
         PolicyMeasurement.parsed(
@@ -399,6 +422,18 @@ def test_the_command_lists_and_measures(
     assert "guesses, as random weights do" in said.out
     assert (tmp_path / "out" / "policies.md").is_file()
     assert "0 of 4 measured" in said.err
+
+
+def test_the_guides_policy_works(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    guide = Path(__file__).parents[2] / "docs" / "guides" / "kv-policies.md"
+    (example,) = re.findall(r"```python\n(.*?)```", guide.read_text(), re.S)
+    (tmp_path / "my_policy.py").write_text(example)
+    monkeypatch.chdir(tmp_path)
+    assert main(["policies", "--check", "--policy", "my_policy.py:Strided:200+32"]) == 0
+    said = capsys.readouterr().out
+    assert "Strided:200+32: the same as the full cache for 8 tokens, 40% of its bytes" in said
 
 
 @pytest.mark.parametrize(
