@@ -109,3 +109,12 @@ def _of_file(file: Path, class_name: str) -> type[KvPolicy]:
         missing = ", ".join(sorted(found.__abstractmethods__))
         raise PolicyError(f"{file}: {class_name} lacks the method {missing}")
     return found
+
+
+def source_sha256(policy: KvPolicy) -> str:
+    """Of the file of a user's own policy, empty for one of ours."""
+    module = type(policy).__module__
+    file = sys.modules[module].__file__
+    if module.startswith("kv_policies.") or file is None:
+        return ""
+    return sha256(Path(file).read_bytes()).hexdigest()

@@ -16,7 +16,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from kv_policies.catalog import policy_named
+from kv_policies.catalog import policy_named, source_sha256
 from kv_policies.measuring import (
     ForcedText,
     NeedlePrompt,
@@ -133,6 +133,7 @@ class _Run:
         self._policies, self._folder = policies, folder
         self._made: dict[str, dict[int, PolicyMeasurement]] = {name: {} for name in policies}
         self._needles = [*needles(plan.needles, plan.seed)]
+        self._sources = {name: source_sha256(policy) for name, policy in policies.items()}
         self._about: dict[str, Any] = {}
 
     def begin(self, model: str) -> None:
@@ -143,7 +144,10 @@ class _Run:
             "texts_sha256": sha256(self._texts.numpy().tobytes()).hexdigest(),
             "plan": asdict(self._plan),
         }
-        self._folder.mkdir(parents=True, exist_ok=True)
+        try:
+            self._folder.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise PolicyError(f"{self._folder} cannot be written ({error.strerror})") from error
         known = read_object(self._folder / RUN_JSON)
         for key, value in self._about.items():
             if known and known.get(key) != value:
@@ -152,7 +156,13 @@ class _Run:
                 )
         self._about["note"] = known.get("note")
         for name in self._policies:
-            self._made[name] = _read_measurements(self._file(name))
+            told = read_object(self._file(name))
+            if told and told.get("source_sha256") != self._sources[name]:
+                raise PolicyError(
+                    f"{self._file(name)} is of another version of {name}: delete it or name another"
+                    " --out"
+                )
+            self._made[name] = _measurements(told, self._file(name))
         write_object(self._folder / RUN_JSON, self._about)
 
     def measure(self, progress: Progress) -> None:
@@ -223,7 +233,8 @@ class _Run:
     def _write(self, name: str) -> None:
         made = self._made[name]
         repeats = {str(each): made[each].as_object() for each in sorted(made)}
-        write_object(self._file(name), {"policy": name, "repeats": repeats})
+        told = {"policy": name, "source_sha256": self._sources[name], "repeats": repeats}
+        write_object(self._file(name), told)
 
     def _file(self, name: str) -> Path:
         return self._folder / f"policy-{re.sub(r'[^A-Za-z0-9+-]+', '_', name)}.json"
@@ -262,13 +273,11 @@ def _texts(subject: Subject, texts: Sequence[str], plan: PolicyPlan) -> Tensor:
     )
 
 
-def _read_measurements(file: Path) -> dict[int, PolicyMeasurement]:
+def _measurements(told: dict[str, Any], file: Path) -> dict[int, PolicyMeasurement]:
     try:
-        repeats = read_object(file).get("repeats", {})
-        return {int(each): PolicyMeasurement.parsed(told) for each, told in repeats.items()}
+        repeats = told.get("repeats", {})
+        return {int(each): PolicyMeasurement.parsed(made) for each, made in repeats.items()}
     except (KeyError, TypeError, AttributeError, ValueError) as error:
-        if isinstance(error, PolicyError):
-            raise
         raise PolicyError(f"{file} is not whole: delete it, and it is measured again") from error
 
 

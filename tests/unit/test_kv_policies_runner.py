@@ -313,9 +313,29 @@ def test_a_folder_of_another_run_is_left_alone(
 
 
 def test_a_broken_file_is_a_line(model: Path, tmp_path: Path) -> None:
-    (tmp_path / "policy-full.json").write_text(json.dumps({"repeats": {"0": {}}}))
+    told = {"source_sha256": "", "repeats": {"0": {}}}
+    (tmp_path / "policy-full.json").write_text(json.dumps(told))
     with pytest.raises(PolicyError, match=r"policy-full\.json is not whole: delete it"):
         run(model, tmp_path, ["full"])
+
+
+def test_a_users_policy_that_has_changed_is_not_taken_for_what_was_measured(
+    model: Path, tmp_path: Path
+) -> None:
+    file, out = tmp_path / "mine.py", tmp_path / "out"
+    lines = "from kv_policies.policies.window import WindowAlone\nclass Mine(WindowAlone):\n"
+    file.write_text(f"{lines}    name = ''\n")
+    (before,) = run(model, out, [f"{file}:Mine:32"])
+    assert run(model, out, [f"{file}:Mine:32"]) == [before]
+    file.write_text(f"{lines}    name = ''\n\n")
+    with pytest.raises(PolicyError, match=r"is of another version of Mine:32: delete it or name"):
+        run(model, out, [f"{file}:Mine:32"])
+
+
+def test_a_folder_that_cannot_be_made_is_a_line(model: Path, tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    with pytest.raises(PolicyError, match="file cannot be written"):
+        run(model, tmp_path / "file", ["full"])
 
 
 def test_a_folder_without_a_model_is_a_line(tmp_path: Path) -> None:
