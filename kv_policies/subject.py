@@ -2,8 +2,9 @@
 
 import time
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, redirect_stderr
 from dataclasses import dataclass
+from io import StringIO
 from pathlib import Path
 from typing import Any
 
@@ -88,8 +89,9 @@ def subject_of(model: Path, device: str | None = None) -> Iterator[Subject]:
     chosen = torch.device(device or ("cuda" if torch.cuda.is_available() else "cpu"))
     config_of(model)
     try:
-        loaded = AutoModelForCausalLM.from_pretrained(model, dtype="auto").to(chosen).eval()
-        tokenizer = AutoTokenizer.from_pretrained(model)
+        with redirect_stderr(StringIO()):  # bars of progress that cannot be switched off
+            loaded = AutoModelForCausalLM.from_pretrained(model, dtype="auto").to(chosen).eval()
+            tokenizer = AutoTokenizer.from_pretrained(model)
     except (OSError, ValueError, RuntimeError) as error:
         raise PolicyError(f"{model} is no causal language model: {_first_line(error)}") from error
     with ExitStack() as stack:
