@@ -225,7 +225,11 @@ class KvPolicy(ABC):
         """Raise PolicyError where a model of this shape cannot have the policy."""
 
     def cache(self, config: PretrainedConfig) -> PolicyCache:
-        """An empty cache for one batch of texts. Raises PolicyError for models it is not for."""
+        """An empty cache for one batch of texts. Raises PolicyError for models it is not for.
+
+        Read through `kv_policies.attention`; where a policy neither sees attention nor fetches, and
+        holds as many tokens in each layer, transformers' own attention and generation do as well.
+        """
         shape = ModelShape.of(config)
         self.check(shape)
         layers: list[KvLayer] = []
