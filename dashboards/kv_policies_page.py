@@ -74,6 +74,7 @@ def findings(rows: Sequence[PolicyRow]) -> Iterator[str]:
         yield from _broken(others, full)
     yield from _sink(rows)
     yield from _first_and_recent(rows)
+    yield from _outliers(rows)
 
 
 def _kept(said: str, most: float, rows: Sequence[PolicyRow], full: PolicyRow) -> Iterator[str]:
@@ -144,6 +145,21 @@ def _first_and_recent(rows: Sequence[PolicyRow]) -> Iterator[str]:
             f" {row.kl_nats.mean:.3g} nats a token, with them (`{other.policy}`) of"
             f" {other.kl_nats.mean:.3g}."
         )
+
+
+def _outliers(rows: Sequence[PolicyRow]) -> Iterator[str]:
+    """`intN-token` against `intN-mixed` of the same parameters."""
+    known = {row.policy: row for row in rows}
+    for row in rows:
+        other = known.get(row.policy.replace("-token:", "-mixed:"))
+        if other is None or other is row or row.kl_nats is None or not other.kl_nats:
+            continue
+        if other.kl_nats.mean > 0:
+            yield (
+                f"Outlier channels of keys cost {times(row.kl_nats.mean / other.kl_nats.mean)}: so"
+                f" much higher is the KL of `{row.policy}`, with a scale for each token, than of"
+                f" `{other.policy}`, whose keys have a scale for each channel."
+            )
 
 
 def _perplexity(row: PolicyRow) -> float:

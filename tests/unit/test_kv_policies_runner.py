@@ -402,14 +402,16 @@ ROWS = [
     row("int4-mixed:4+64", 0.3, 10.1, 37),
     row("int2-token:0+0", 0.2, 900.0, 0, kl=4.0),
     row("int2-token:4+64", 0.25, 30.0, 2, kl=1.5),
+    row("int2-mixed:4+64", 0.25, 12.0, 2, kl=0.5),
 ]
 
 
 def test_the_page_says_what_the_rows_say() -> None:
     said = " ".join(findings(ROWS))
-    assert "At half of the bytes or less, `int4-mixed:4+64` of 5 policies" in said
-    assert "At a quarter of the bytes or less, `int4-mixed:4+64` of 5" in said
+    assert "At half of the bytes or less, `int4-mixed:4+64` of 6 policies" in said
+    assert "At a quarter of the bytes or less, `int4-mixed:4+64` of 6" in said
     assert "`int2-token:0+0` (90 times, recall 0 %)" in said
+    assert "Outlier channels of keys cost 3.0 times" in said
     assert "The first 4 tokens are worth 49 times" in said
     assert "`int2-token` has a KL of 4 nats a token, with them (`int2-token:4+64`) of 1.5" in said
 
