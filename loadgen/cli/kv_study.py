@@ -4,6 +4,7 @@ import argparse
 import asyncio
 import shlex
 import time
+from collections.abc import Iterable
 from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -70,7 +71,7 @@ def _study(parsed: argparse.Namespace, arguments: list[str]) -> int:
     folder: Path = parsed.page or out
     folder.mkdir(parents=True, exist_ok=True)
     command = shlex.join(["kvswarm", "study", "task4", *told(arguments)])
-    page = write_page(findings, _measured(command), folder)
+    page = write_page(findings, measured_now(command), folder)
     say(f"done after {time.monotonic() - since_s:.0f} s")
     print(page)
     return 0
@@ -159,11 +160,12 @@ def _split(word: str) -> list[str]:
     return [flag, value] if equals and flag in (*PAGE, *FOLDERS) else [word]
 
 
-def _measured(command: str) -> "Provenance":
+def measured_now(command: str, packages: Iterable[str] = NAMED) -> "Provenance":
+    """What was made by this command, here and now."""
     from dashboards.studies.page import Provenance, machine_words
 
-    found = versions(NAMED)
-    known = [f"{name} {found[name]}" for name in NAMED if name in found]
+    found = versions(packages)
+    known = [f"{name} {found[name]}" for name in packages if name in found]
     return Provenance(
         command=command,
         when=time.strftime("on %Y-%m-%d at %H:%M UTC", time.gmtime()),

@@ -49,6 +49,8 @@ kvswarm: Locust-style load testing for LLM serving with long, shared contexts
       the smallest cache that keeps an objective
   kvswarm why RUN
       where each computed prompt token could have been a hit, and the cure
+  kvswarm policies [--policy NAME]… [--model trained|DIR] [--quick]
+      what KV cache policies save and what they break, on a real model
   kvswarm rag COMMAND
       find the document a question is about: index, serve, label, explain,
       eval, fit-threshold
@@ -72,6 +74,7 @@ COMMANDS = {
     "kv": "loadgen.cli.kv:kv_command",
     "model": "loadgen.cli.serve:model_command",
     "noise": "loadgen.cli.noise:noise_command",
+    "policies": "loadgen.cli.policies:policies_command",
     "rag": "loadgen.cli.rag:rag_command",
     "report": "loadgen.cli.report:report_command",
     "saturate": "loadgen.cli.saturate:saturate_command",

@@ -11,7 +11,7 @@ from scripts.reference.text import Row, code, page, table
 
 COMMANDS = (
     *("run", "ui", "ask", "demo", "serve", "kv record", "kv extract", "kv serve"),
-    *("compare", "noise", "report", "sweep", "saturate", "study", "curve", "tiers"),
+    *("compare", "noise", "report", "sweep", "saturate", "study", "curve", "tiers", "policies"),
     *("model build", "model trained"),
     *("rag index", "rag serve", "rag label", "rag explain", "rag eval", "rag fit-threshold"),
 )

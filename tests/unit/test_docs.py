@@ -56,6 +56,7 @@ COMMANDS = (
     ["simulate"],
     ["advise"],
     ["why"],
+    ["policies"],
     ["model", "build"],
     ["rag", "index"],
     ["rag", "serve"],

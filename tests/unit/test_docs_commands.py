@@ -26,7 +26,7 @@ from loadgen.runs.json_file import write_json
 from loadgen.sweep.table import MadeCell
 
 FENCE = re.compile(r"^(?:<!-- needs: ([a-z]+) -->\n)?```(\w*)\n(.*?)^```", re.M | re.S)
-NEEDS = {"", "gpu", "cluster", "engine", "server"}
+NEEDS = {"", "gpu", "cluster", "engine", "model", "server"}
 HERE = ("curve", "tiers", "compare", "report", "noise", "targets", "rag", "why")
 """Commands that read files and write files."""
 WITHOUT_A_MODEL = ("--embedder", "hashing")

@@ -1,0 +1,104 @@
+"""The model that policies are measured on: a pass at a time, timed, with its memory."""
+
+import time
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager, redirect_stderr
+from dataclasses import dataclass
+from io import StringIO
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+from transformers import (
+    AutoConfig,
+    AutoModelForCausalLM,
+    AutoTokenizer,
+    PretrainedConfig,
+    PreTrainedModel,
+)
+
+from kv_policies.attention import policies_attend, read
+from kv_policies.policy import KvPolicy, PolicyCache, PolicyError
+
+CLEAR_REFS, STATUS = Path("/proc/self/clear_refs"), Path("/proc/self/status")
+RESET_PEAK = "5"
+
+
+@dataclass(frozen=True, slots=True)
+class Subject:
+    """A model in evaluation with its tokenizer; its attention is that of policies."""
+
+    model: PreTrainedModel
+    tokenizer: Any
+    device: torch.device
+
+    def tokens(self, text: str) -> list[int]:
+        """Of a text, without marks at its ends."""
+        return list(self.tokenizer(text, add_special_tokens=False)["input_ids"])
+
+    def cache(self, policy: KvPolicy) -> PolicyCache:
+        """An empty one. Raises PolicyError where the policy is not for this model."""
+        return policy.cache(self.model.config)
+
+    def read(self, tokens: Tensor, cache: PolicyCache, policy: KvPolicy, last: int = 0) -> Tensor:
+        """As `kv_policies.attention.read`."""
+        return read(self.model, policy, cache, tokens.to(self.device), last)
+
+    def seconds(self) -> float:
+        """A clock that waits for what the device still computes."""
+        if self.device.type == "cuda":
+            torch.cuda.synchronize(self.device)
+        return time.perf_counter()
+
+    def reset_peak(self) -> None:
+        """Begin a new high-water mark of memory, where the system can."""
+        if self.device.type == "cuda":
+            torch.cuda.reset_peak_memory_stats(self.device)
+            return
+        try:
+            CLEAR_REFS.write_text(RESET_PEAK)
+        except OSError:
+            return
+
+    def peak_bytes(self) -> int | None:
+        """Of the device, else of this process, since `reset_peak`; None where nobody counts it."""
+        if self.device.type == "cuda":
+            return int(torch.cuda.max_memory_allocated(self.device))
+        try:
+            lines = STATUS.read_text().splitlines()
+        except OSError:
+            return None
+        found = [line.split()[1] for line in lines if line.startswith("VmHWM:")]
+        return 1024 * int(found[0]) if found else None
+
+
+def config_of(model: Path) -> PretrainedConfig:
+    """Of a model's folder. Raises PolicyError."""
+    if not (model / "config.json").is_file():
+        raise PolicyError(f"{model} holds no model: give a folder with a config.json")
+    try:
+        return AutoConfig.from_pretrained(model)
+    except (OSError, ValueError) as error:
+        raise PolicyError(f"{model} has no config of a model: {_first_line(error)}") from error
+
+
+@contextmanager
+def subject_of(model: Path, device: str | None = None) -> Iterator[Subject]:
+    """Load a model's folder. Raises PolicyError for one that holds no causal language model."""
+    chosen = torch.device(device or ("cuda" if torch.cuda.is_available() else "cpu"))
+    config_of(model)
+    try:
+        with redirect_stderr(StringIO()):  # bars of progress that cannot be switched off
+            loaded = AutoModelForCausalLM.from_pretrained(model, dtype="auto").to(chosen).eval()
+            tokenizer = AutoTokenizer.from_pretrained(model)
+    except (OSError, ValueError, RuntimeError) as error:
+        raise PolicyError(f"{model} is no causal language model: {_first_line(error)}") from error
+    with ExitStack() as stack:
+        stack.enter_context(policies_attend(loaded))
+        stack.enter_context(torch.inference_mode())
+        yield Subject(loaded, tokenizer, chosen)
+
+
+def _first_line(error: Exception) -> str:
+    return next(iter(str(error).strip().splitlines()), type(error).__name__)
