@@ -37,7 +37,7 @@ def test_requests_due_but_never_sent_are_recorded(run: Run) -> None:
 def test_an_open_loop_sends_for_the_whole_run_time(run: Run) -> None:
     """Its first request is due half a second after the start, which is not taken off `-t`."""
     ran = run(
-        *("--model", "fast", "-t", "2s", "--output-tokens", 2),
+        *("--model", "normal", "-t", "2s", "--output-tokens", 2),
         *("--arrivals", "constant", "--rate", 20),
     )
     assert ran.code == 0, ran.output
