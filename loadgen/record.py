@@ -1,5 +1,6 @@
 """What happened to a request or a batch: the rows of `requests.csv` and `batches.csv`."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass, fields
 from typing import Literal, get_args
 
@@ -189,3 +190,48 @@ class BatchRecord:
 
 
 BATCH_COLUMNS: tuple[str, ...] = tuple(field.name for field in fields(BatchRecord))
+
+
+def batch_record(
+    batch_id: str,
+    members: Sequence[RequestRecord],
+    call_tokens: tuple[int | None, int | None] = (None, None),
+) -> BatchRecord:
+    """The record of a batch, whose members all have one.
+
+    `call_tokens` are prompt and output tokens that the host counted for a list call and for no
+    member alone.
+    """
+    scheduled_s = min(member.scheduled_s for member in members)
+    replies_s = [member.end_s for member in members if member.outcome == "ok"]
+    is_whole = len(replies_s) == len(members)
+    return BatchRecord(
+        batch_id=batch_id,
+        worker=members[0].worker,
+        user=members[0].user,
+        requests=len(members),
+        ok=len(replies_s),
+        contexts=len({member.context_id for member in members}),
+        scheduled_s=scheduled_s,
+        sent_s=_earliest([member.sent_s for member in members]),
+        first_token_s=_earliest([member.first_token_s for member in members]),
+        first_reply_s=min(replies_s, default=None),
+        last_reply_s=max(replies_s, default=None),
+        makespan_s=max(replies_s) - scheduled_s if is_whole else None,
+        call_prompt_tokens=call_tokens[0],
+        call_output_tokens=call_tokens[1],
+        outcome=_batch_outcome(members, is_whole),
+    )
+
+
+def _earliest(times_s: Sequence[float | None]) -> float | None:
+    return min((time_s for time_s in times_s if time_s is not None), default=None)
+
+
+def _batch_outcome(members: Sequence[RequestRecord], is_whole: bool) -> BatchOutcome:
+    if is_whole:
+        return "ok"
+    if all(member.sent_s is None and member.outcome == "cancelled" for member in members):
+        return "cancelled"
+    failed = all(member.outcome not in ("ok", "cancelled") for member in members)
+    return "failed" if failed else "partial"

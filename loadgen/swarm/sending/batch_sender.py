@@ -9,7 +9,7 @@ from loadgen.client.client import StreamingClient
 from loadgen.client.exchange import Exchange, ListExchange
 from loadgen.client.protocol import Usage
 from loadgen.context import Batch, Request
-from loadgen.record import BatchOutcome, BatchRecord, RequestRecord
+from loadgen.record import BatchRecord, RequestRecord, batch_record
 from loadgen.stats.clock import RunClock
 from loadgen.swarm.sending.labels import Labels
 from loadgen.swarm.sending.recording import to_record
@@ -113,7 +113,9 @@ class BatchSender:
                 unsent = Exchange(error=error, end_at=time.perf_counter())
                 self._record(sending, request, unsent, "")
         members = [sending.members[request.index] for request in sending.turn.batch.requests]
-        record = to_batch_record(sending.turn.batch, members, sending.call_usage)
+        usage = sending.call_usage or Usage(None, None, None)
+        counted = usage.prompt_tokens, usage.output_tokens
+        record = batch_record(str(sending.turn.batch.index), members, counted)
         self._on_batch(record)
         return record
 
@@ -154,46 +156,3 @@ def _only_label(requests: Sequence[Request]) -> str | None:
     """The label of the one context that all requests share, None when there are several."""
     contexts = {request.context_id for request in requests}
     return requests[0].label if len(contexts) == 1 else None
-
-
-def to_batch_record(
-    batch: Batch, members: Sequence[RequestRecord], call_usage: Usage | None = None
-) -> BatchRecord:
-    """The record of a batch, whose members all have one.
-
-    `call_usage` are the tokens that the host counted for a list call and for no member alone.
-    """
-    ok = [member for member in members if member.outcome == "ok"]
-    scheduled_s = min(member.scheduled_s for member in members)
-    replies_s = [member.end_s for member in ok]
-    whole = len(ok) == len(members)
-    return BatchRecord(
-        batch_id=str(batch.index),
-        worker=members[0].worker,
-        user=members[0].user,
-        requests=len(members),
-        ok=len(ok),
-        contexts=len({member.context_id for member in members}),
-        scheduled_s=scheduled_s,
-        sent_s=_earliest([member.sent_s for member in members]),
-        first_token_s=_earliest([member.first_token_s for member in members]),
-        first_reply_s=min(replies_s, default=None),
-        last_reply_s=max(replies_s, default=None),
-        makespan_s=max(replies_s) - scheduled_s if whole else None,
-        call_prompt_tokens=call_usage.prompt_tokens if call_usage else None,
-        call_output_tokens=call_usage.output_tokens if call_usage else None,
-        outcome=_outcome(members, whole),
-    )
-
-
-def _earliest(times_s: Sequence[float | None]) -> float | None:
-    return min((time_s for time_s in times_s if time_s is not None), default=None)
-
-
-def _outcome(members: Sequence[RequestRecord], whole: bool) -> BatchOutcome:
-    if whole:
-        return "ok"
-    if all(member.sent_s is None and member.outcome == "cancelled" for member in members):
-        return "cancelled"
-    failed = all(member.outcome not in ("ok", "cancelled") for member in members)
-    return "failed" if failed else "partial"
