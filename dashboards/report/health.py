@@ -233,6 +233,7 @@ def _engine(run: ReportedRun, figures: RunFigures) -> Check:
 
 _CACHE: dict[str, Check] = {
     "cold": Check("caches", "good", "empty at the start"),
+    "simulated": Check("simulated", "doubt", "no server answered: `kvswarm simulate` made it"),
     "warm": Check("caches", "doubt", "kept from an earlier swarm (--keep-cache)"),
 }
 

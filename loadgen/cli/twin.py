@@ -3,6 +3,9 @@
 import argparse
 import json
 import os
+import shlex
+import subprocess
+import sys
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict
@@ -11,12 +14,15 @@ from typing import TYPE_CHECKING
 
 from loadgen.errors import UsageError
 from loadgen.launch.arguments import CommandParser, needs
+from loadgen.runs.directory import check_directory
+from loadgen.sweep.table import WHOLE
 
 if TYPE_CHECKING:
+    from loadgen.twin.advise import Advice, SizeTried
     from loadgen.twin.model import TwinModel
     from loadgen.twin.predict import TwinPrediction
 
-TWIN_JSON = "twin.json"
+TWIN_JSON, MOST_REPLICAS = "twin.json", 64
 FIGURES: Mapping[str, tuple[str, str]] = {
     "computed_prompt_tokens": ("prompt tokens computed", "{:,.0f}"),
     "ttft_mean_ms": ("TTFT mean", "{:,.0f} ms"),
@@ -80,17 +86,27 @@ def simulate_command(arguments: list[str]) -> int:
     UsageError."""
     parsed = _simulate_parser().parse_args(arguments)
     with _vllm():
+        from loadgen.locality.trace_sources import recorded_run
+        from loadgen.twin.directory import write_simulated
         from loadgen.twin.load import recorded_load
         from loadgen.twin.model import TwinModel
         from loadgen.twin.predict import measured_figures, predict_load
         from loadgen.twin.shape_of import changed, shape_of_run
 
+        _check_replicas(parsed.replicas, parsed.router)
+        if parsed.out is not None:
+            check_directory(parsed.out)
         model = TwinModel.read(parsed.twin)
         recorded = shape_of_run(parsed.run)
         shape = changed(recorded, parsed.kv_tokens, parsed.target)
         load = recorded_load(parsed.run, recorded.block_size)
-        prediction = predict_load(model, load, shape)
-        measured = None if shape != recorded else measured_figures(load, _duration_s(parsed.run))
+        prediction = predict_load(model, load, shape, parsed.replicas, parsed.router)
+        is_recorded = shape == recorded and parsed.replicas == 1
+        measured = None if not is_recorded else measured_figures(load, _duration_s(parsed.run))
+        if parsed.out is not None:
+            command = ["kvswarm", "simulate", *arguments]
+            run = recorded_run(parsed.run)
+            write_simulated(parsed.out, run, shape, prediction.served, command)
     if parsed.format == "json":
         content = {
             "simulated": True,
@@ -108,7 +124,28 @@ def simulate_command(arguments: list[str]) -> int:
         f" {tokens:,} tokens of cache, {order} ({load.source})"
     )
     print("\n".join(_table(prediction, measured)))
+    if parsed.replicas > 1:
+        print("\n".join(_aligned(list(_replicas(prediction)))))
     return 0
+
+
+def _check_replicas(replicas: int, router: str) -> None:
+    from loadgen.twin.routing import ROUTERS
+
+    if not 1 <= replicas <= MOST_REPLICAS:
+        raise UsageError(f"--replicas {replicas} is out of range: give 1 to {MOST_REPLICAS}")
+    if router and router not in ROUTERS:
+        raise UsageError(f"--router {router} is not modelled: choose one of {', '.join(ROUTERS)}")
+    if router and replicas == 1:
+        raise UsageError("--router needs more than one engine: give --replicas 2")
+
+
+def _replicas(prediction: "TwinPrediction") -> Iterator[Sequence[str]]:
+    yield ("replica", "requests", "contexts", "prompt tokens computed")
+    for number, each in enumerate(prediction.served.replicas, 1):
+        contexts = {request.context for request in each.arrived}
+        counts = (len(each.arrived), len(contexts), each.computed_tokens)
+        yield (str(number), *(f"{count:,}" for count in counts))
 
 
 def advise_command(arguments: list[str]) -> int:
@@ -130,8 +167,37 @@ def advise_command(arguments: list[str]) -> int:
         rows.append((*shown, f"{computed:,.0f}", kept))
     print("\n".join(_aligned(rows)))
     print("\nwhat could overturn it:")
-    print("\n".join(f"  {command}" for command in advice.commands()) or "  nothing was found")
+    runs = list(advice.commands())
+    print("\n".join(f"  {shlex.join(words)}" for _, words in runs) or "  nothing was found")
+    if parsed.verify is not None:
+        for tried, words in runs:
+            _verify(advice, tried, words, parsed.verify)
     return 0
+
+
+def _verify(advice: "Advice", tried: "SizeTried", words: Sequence[str], folder: Path) -> None:
+    """Make one of these runs, and say how far its prediction was off. Raises UsageError."""
+    from loadgen.twin.advise import ORDERS, value_of
+    from loadgen.twin.load import recorded_load
+    from loadgen.twin.shape_of import shape_of_run
+
+    out = folder / f"{tried.kv_tokens}-{'context' if tried.by_context else 'first-come'}"
+    check_directory(out)
+    command = [sys.executable, "-m", "kvswarm", *words[1:], "--out", str(out)]
+    code = subprocess.run(command, stdout=subprocess.DEVNULL, check=False).returncode
+    if code not in WHOLE:
+        raise UsageError(f"{shlex.join(words)} ended with exit code {code}: see {out}")
+    load = recorded_load(out, shape_of_run(out).block_size)
+    value = value_of(
+        advice.limit,
+        [each.ttft_s for each in load.measured.values()],
+        [each.e2e_s for each in load.measured.values()],
+    )
+    kept = "keeps" if value <= advice.limit.bound else "misses"
+    print(
+        f"measured: {tried.kv_tokens:,} tokens, {ORDERS[tried.by_context]}: {value:,.0f} ms, which"
+        f" {kept} {advice.limit.text}; the twin was {tried.value / value - 1:+.0%} off"
+    )
 
 
 def _sizes(text: str) -> list[int]:
@@ -191,6 +257,7 @@ def _advise_parser() -> argparse.ArgumentParser:
     add("--slo", required=True, metavar="LIMIT", help='as "ttft_ms.p95<=500"')
     add("--twin", type=Path, default=Path(TWIN_JSON), help="the server, by `kvswarm calibrate`")
     add("--kv-tokens", default="", metavar="N,N…", help="sizes to try (default: up to all reuse)")
+    add("--verify", type=Path, metavar="DIR", help="make the runs that could overturn it, in DIR")
     return parser
 
 
@@ -206,5 +273,13 @@ def _simulate_parser() -> argparse.ArgumentParser:
     add("--twin", type=Path, default=Path(TWIN_JSON), help="the server, by `kvswarm calibrate`")
     add("--kv-tokens", type=int, help="tokens of the engine's KV cache (default: as recorded)")
     add("--target", help="vllm or vllm-context (default: as recorded)")
+    add("--replicas", type=int, default=1, metavar="N", help="engines of this size (default: 1)")
+    add(
+        "--router",
+        default="",
+        metavar="POLICY",
+        help="before them: round-robin (default), least-connections or context-hash",
+    )
+    add("--out", type=Path, metavar="DIR", help="also as a run directory, marked as simulated")
     add("--format", choices=("table", "json"), default="table")
     return parser

@@ -10,7 +10,7 @@ import numpy as np
 from loadgen.compare.gate import Limit
 from loadgen.errors import UsageError
 from loadgen.locality.curve import predict
-from loadgen.locality.trace_sources import trace_of_run
+from loadgen.locality.trace_sources import recorded_run, trace_of_run
 from loadgen.saturate.objective import slo_limit
 from loadgen.twin.engine import EngineShape
 from loadgen.twin.load import RecordedLoad, recorded_load
@@ -21,6 +21,7 @@ from loadgen.twin.shape_of import shape_of_run
 SIZES = 6
 ORDERS = {False: "first come, first served", True: "by context"}
 LIMITED = ("ttft_ms", "e2e_ms")
+REPLACED = ("--target", "--kv-tokens", "--out", "--host", "-H")
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,13 +84,12 @@ class Advice:
                 " rely on it."
             )
 
-    def commands(self) -> Iterator[str]:
-        """The runs that could overturn the answer."""
+    def commands(self) -> Iterator[tuple[SizeTried, list[str]]]:
+        """The runs that could overturn the answer, behind what each would show."""
+        recorded = recorded_run(self.run).description.get("command_line") or []
         for order in ORDERS:
-            found = self.smallest(order)
-            if found is not None:
-                target = "vllm-context" if order else "vllm"
-                yield f"kvswarm run … --target {target} --kv-tokens {found.kv_tokens}"
+            if (found := self.smallest(order)) is not None:
+                yield found, _command(recorded, found)
 
     def _of(self, by_context: bool) -> list[SizeTried]:
         return [each for each in self.candidates if each.by_context == by_context]
@@ -121,6 +121,20 @@ class Advice:
         )
 
 
+def _command(recorded: Sequence[str], tried: SizeTried) -> list[str]:
+    """The recorded command with another engine, and without what belongs to that run alone."""
+    words = ["kvswarm", "run"]
+    rest = iter(recorded[2:] if recorded[:2] == words else ())
+    for word in rest:
+        name, equals, _ = word.partition("=")
+        if name not in REPLACED:
+            words.append(word)
+        elif not equals:
+            next(rest, None)
+    target = "vllm-context" if tried.by_context else "vllm"
+    return [*words, "--target", target, "--kv-tokens", str(tried.kv_tokens)]
+
+
 def _within(interval: tuple[float, float]) -> str:
     low, high = interval
     return "" if math.isinf(high) else f", {low:,.0f} to {high:,.0f} ms in nine of ten runs"
@@ -150,6 +164,13 @@ def parse_objective(text: str) -> Limit:
     return limit
 
 
+def value_of(limit: Limit, ttft_s: Sequence[float], e2e_s: Sequence[float]) -> float:
+    """What is limited, in ms, of replies that took so long."""
+    values = 1000 * np.array(ttft_s if limit.statistic.metric.name == "ttft_ms" else e2e_s)
+    quantile = limit.statistic.quantile
+    return float(values.mean() if quantile is None else np.quantile(values, quantile))
+
+
 def _grid(run: Path) -> list[int]:
     """Blocks from the least that serve every request to all that is used again, evenly spread on a
     scale of factors, with the knee."""
@@ -166,9 +187,6 @@ def _candidate(
     plugin = (shape.plugin or ()) if by_context else None
     prediction = predict_load(model, load, replace(shape, plugin=plugin))
     served = prediction.served.requests
-    is_ttft = limit.statistic.metric.name == "ttft_ms"
-    values = 1000 * np.array([each.ttft_s if is_ttft else each.e2e_s for each in served])
-    quantile = limit.statistic.quantile
-    value = float(values.mean() if quantile is None else np.quantile(values, quantile))
+    value = value_of(limit, [each.ttft_s for each in served], [each.e2e_s for each in served])
     tokens = shape.usable_blocks * shape.block_size
     return SizeTried(tokens, by_context, prediction, value, model.interval(value))

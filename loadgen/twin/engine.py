@@ -343,9 +343,11 @@ class VirtualEngine:
         ledger, stats = self.ledger, piece.prefill_stats
         count = len(piece.new_token_ids)
         ledger.output_tokens[name] = ledger.output_tokens.get(name, 0) + count
-        ledger.first_token_s.setdefault(name, self.now_s)
+        if count:
+            ledger.token_times_s.setdefault(name, []).extend([self.now_s] * count)
         if stats is not None:
             ledger.reported_tokens += stats.num_computed_tokens
+            ledger.cached_tokens.setdefault(name, stats.num_cached_tokens)
         if piece.finish_reason is not None:
             ledger.finished_s[name] = self.now_s
 

@@ -1,8 +1,8 @@
 """What is asked of the virtual engine, what happened in a run of it, and what follows from it."""
 
 from bisect import bisect_left, insort
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, fields
 
 from loadgen.twin.step_time import StepWork
 
@@ -48,14 +48,16 @@ class EngineLedger:
 
     Computed prompt tokens are those scheduled at prompt positions; `replayed_tokens` those
     scheduled again behind the prompt after a preemption; `reported_tokens` is what vLLM itself
-    says it computed, of requests that gave a token and without recomputation.
+    says it computed, of requests that gave a token and without recomputation. `token_times_s` has
+    the time of each token of a reply, `cached_tokens` what its first admission found.
     """
 
     arrived: list[TwinRequest] = field(default_factory=list)
     admissions: list[Admission] = field(default_factory=list)
     steps: list[Step] = field(default_factory=list)
     finished_s: dict[str, float] = field(default_factory=dict)
-    first_token_s: dict[str, float] = field(default_factory=dict)
+    token_times_s: dict[str, list[float]] = field(default_factory=dict)
+    cached_tokens: dict[str, int] = field(default_factory=dict)
     output_tokens: dict[str, int] = field(default_factory=dict)
     computed_tokens: int = 0
     replayed_tokens: int = 0
@@ -63,6 +65,27 @@ class EngineLedger:
     reported_tokens: int = 0
     waiting_ahead: dict[str, int] = field(default_factory=dict)
     contexts_ahead: dict[str, int] = field(default_factory=dict)
+
+    @classmethod
+    def merged(cls, ledgers: Sequence["EngineLedger"]) -> "EngineLedger":
+        """One of what several engines did; of one that one itself."""
+        if len(ledgers) == 1:
+            return ledgers[0]
+        found = cls()
+        for each in fields(cls):
+            own = [getattr(ledger, each.name) for ledger in ledgers]
+            if isinstance(own[0], dict):
+                setattr(found, each.name, {k: v for part in own for k, v in part.items()})
+            elif isinstance(own[0], list):
+                setattr(found, each.name, [item for part in own for item in part])
+            else:
+                setattr(found, each.name, sum(own))
+        return found
+
+    @property
+    def first_token_s(self) -> dict[str, float]:
+        """Of every reply that has begun."""
+        return {name: times_s[0] for name, times_s in self.token_times_s.items()}
 
     @property
     def order(self) -> list[str]:

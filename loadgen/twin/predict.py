@@ -9,6 +9,7 @@ from numpy.typing import NDArray
 from loadgen.twin.engine import EngineShape
 from loadgen.twin.load import RecordedLoad
 from loadgen.twin.model import TwinModel
+from loadgen.twin.routing import ROUTERS
 from loadgen.twin.serve import ServedLoad, TwinServer
 
 TIMES = ("ttft_mean_ms", "ttft_p50_ms", "ttft_p95_ms", "e2e_mean_ms")
@@ -23,9 +24,14 @@ class TwinPrediction:
     served: ServedLoad
 
 
-def predict_load(model: TwinModel, load: RecordedLoad, shape: EngineShape) -> TwinPrediction:
-    """Serve the load on the twin of an engine of this shape."""
-    served = TwinServer(load, shape, model.step, model.front).serve()
+def predict_load(
+    model: TwinModel, load: RecordedLoad, shape: EngineShape, replicas: int = 1, router: str = ""
+) -> TwinPrediction:
+    """Serve the load on the twin of an engine of this shape, or of so many behind a router of
+    `ROUTERS`."""
+    chosen = ROUTERS[router]() if router else None
+    server = TwinServer(load, shape, model.step, model.front, replicas=replicas, router=chosen)
+    served = server.serve()
     figures = figures_of(
         np.array([each.ttft_s for each in served.requests]),
         np.array([each.e2e_s for each in served.requests]),

@@ -9,15 +9,19 @@ from typing import Any
 
 import pytest
 
+from loadgen.cli.compare import compare_command
+from loadgen.cli.report import report_command
 from loadgen.cli.twin import advise_command, calibrate_command, simulate_command
 from loadgen.errors import UsageError
 from loadgen.record import COLUMNS
+from loadgen.runs.recorded import RecordedRun
 from loadgen.twin.advise import advise, parse_objective
 from loadgen.twin.calibrate import calibrate
 from loadgen.twin.engine import EngineShape
 from loadgen.twin.load import RecordedLoad, recorded_load
 from loadgen.twin.model import FrontTime, TwinModel
 from loadgen.twin.predict import predict_load
+from loadgen.twin.routing import ROUTERS
 from loadgen.twin.serve import ServedLoad, TwinServer
 from loadgen.twin.shape_of import changed, shape_of_run
 from loadgen.twin.step_time import StepTime
@@ -86,6 +90,8 @@ def write_run(
             "argv": {"vllm": list(argv)},
             "sources": {"engine": {"name": "vllm"}},
         },
+        "command_line": ["kvswarm", "run", "batched", "--target=vllm", "-u", "4", "--out", "x"],
+        "cache_state": "cold",
         "exit_code": 0,
     }
     (path / "run.json").write_text(json.dumps(facts))
@@ -210,6 +216,67 @@ def test_the_commands_tell_what_a_user_can_use(
     assert told["intervals"]["ttft_mean_ms"][0] < told["figures"]["ttft_mean_ms"]
 
 
+def test_a_router_that_keeps_contexts_together_computes_less(
+    runs: list[Path], model: TwinModel, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    load, shape = recorded_load(runs[0], BLOCK), shape_of_run(runs[0])
+    computed = {router: predict_load(model, load, shape, 2, router).served for router in ROUTERS}
+    tokens = {name: served.ledger.computed_tokens for name, served in computed.items()}
+    assert tokens["context-hash"] < tokens["round-robin"]
+    for served in computed.values():
+        assert sum(len(each.arrived) for each in served.replicas) == REQUESTS
+        assert (
+            sum(each.computed_tokens for each in served.replicas) == served.ledger.computed_tokens
+        )
+        assert len(served.ledger.finished_s) == REQUESTS
+    turns = computed["round-robin"].replicas
+    assert [len(each.arrived) for each in turns] == [REQUESTS // 2] * 2
+    apart = [{ask.context for ask in each.arrived} for each in computed["context-hash"].replicas]
+    assert not apart[0] & apart[1]
+    model.write(tmp_path / "twin.json")
+    words = [str(runs[0]), "--twin", str(tmp_path / "twin.json")]
+    assert simulate_command([*words, "--replicas", "2", "--router", "context-hash"]) == 0
+    assert "prompt tokens computed" in capsys.readouterr().out
+    for wrong, said in (
+        (["--replicas", "0"], "give 1 to"),
+        (["--replicas", "2", "--router", "magic"], "choose one of round-robin"),
+        (["--router", "round-robin"], "needs more than one engine"),
+    ):
+        with pytest.raises(UsageError, match=said):
+            simulate_command([*words, *wrong])
+
+
+def test_a_simulation_is_a_run_that_says_it_is_one(
+    runs: list[Path], model: TwinModel, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    model.write(tmp_path / "twin.json")
+    batches, out = runs[1], tmp_path / "simulated"
+    words = [str(batches), "--twin", str(tmp_path / "twin.json"), "--out", str(out)]
+    assert simulate_command([*words, "--kv-tokens", "2560", "--target", "vllm-context"]) == 0
+    made = RecordedRun(out, is_strict=True)
+    assert shape_of_run(out) == changed(shape_of_run(batches), 2560, "vllm-context")
+    assert made.description["cache_state"] == "simulated"
+    assert "no server answered" in made.description["notes"][0]
+    load, shape = recorded_load(batches, BLOCK), shape_of_run(out)
+    told = predict_load(model, load, shape)
+    summary = json.loads((out / "summary.json").read_text())
+    assert summary["metrics"]["ttft_ms"]["mean"] == pytest.approx(told.figures["ttft_mean_ms"])
+    computed = summary["server"]["computed_prompt_tokens"]
+    assert computed == told.figures["computed_prompt_tokens"]
+    assert summary["batches"] == {"ok": REQUESTS // 12}
+    gaps = sum(max(0, count - 1) for _, count in map(lengths, range(REQUESTS)))
+    assert summary["metrics"]["itl_ms"]["count"] == gaps
+    again = recorded_load(out, BLOCK)
+    assert [each.prompt for each in again.requests] == [each.prompt for each in load.requests]
+    with pytest.raises(UsageError, match="already holds a run"):
+        simulate_command(words)
+    assert report_command([str(out), "-o", str(tmp_path / "page.html")]) == 0
+    assert "no server answered" in (tmp_path / "page.html").read_text()
+    with pytest.raises(UsageError, match=r"cache_state '?cold"):
+        compare_command([str(batches), str(out)])
+    capsys.readouterr()
+
+
 def test_advice_is_the_smallest_cache_that_keeps_the_objective(
     runs: list[Path], model: TwinModel, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -225,7 +292,8 @@ def test_advice_is_the_smallest_cache_that_keeps_the_objective(
     assert found is not None
     assert found.kv_tokens == 8192
     assert f"8,192 tokens of cache keep ttft_ms.p95<={bound:.0f}" in " ".join(advice.sentences())
-    assert "kvswarm run … --target vllm --kv-tokens 8192" in advice.commands()
+    ran = "kvswarm run batched -u 4 --target vllm --kv-tokens 8192"
+    assert ran in [" ".join(words) for _, words in advice.commands()]
     nothing = advise(model, runs[0], parse_objective("ttft_ms.p95<=1"), sizes)
     assert next(nothing.sentences()).startswith("No size that was tried keeps")
     model.write(tmp_path / "twin.json")
