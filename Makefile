@@ -1,5 +1,5 @@
 # `make demo` and `make test` set everything up from nothing; a second call starts at once.
-.PHONY: help setup demo ui test test-bench torture torture-tiers lint docs reference bench-client bench-peers bench-scheduler bench-rag bench-gate bench-noise bench-tiers bench-soak bench-workers clean
+.PHONY: help setup demo ui test test-bench torture torture-tiers lint docs reference bench-client bench-peers bench-scheduler bench-rag bench-gate bench-noise bench-tiers bench-twin bench-soak bench-workers clean
 
 help:
 	@echo "make demo   the same batches on a real vLLM: first come, first served, then by context"
@@ -14,6 +14,7 @@ help:
 	@echo "make bench-rag        how long a label takes, by chunks and beside vLLM, in 30 minutes"
 	@echo "make bench-gate       false alarms and misses of kvswarm compare, in 30 minutes"
 	@echo "make bench-noise      the same under simulated models of noise, in five minutes"
+	@echo "make bench-twin       what a twin predicts against cells that it has not seen, in 90 minutes"
 	@echo "make bench-tiers      from which bandwidth on loading KV pays: calculated and measured"
 	@echo "make bench-soak       a thousand streams for 20 minutes: nothing lost, memory flat"
 	@echo "make bench-workers    one process, one worker and two workers on the same cores"
@@ -73,6 +74,11 @@ bench-gate: setup
 
 bench-noise: setup
 	@.venv/bin/python tests/bench/noise_bench.py --report docs/measurements
+
+bench-twin: setup
+	@.venv/bin/kvswarm study task1
+	@.venv/bin/kvswarm study task2
+	@.venv/bin/python tests/bench/twin_bench.py runs/study-task1 runs/study-task2 --report docs/measurements
 
 bench-tiers: setup
 	@.venv/bin/python tests/bench/tiers_bench.py --report docs/measurements
