@@ -190,8 +190,8 @@ def _table(rows: Sequence[PolicyRow]) -> MarkdownTable:
         ("same token", "top1_agreement", percent),
         ("recall", "recall", percent),
         ("TTFT", "ttft_ms", duration),
-        ("prefill a token", "prefill_ms_per_token", duration),
-        ("decode a token", "decode_ms_per_token", duration),
+        ("prefill a token", "prefill_ms_per_token", _milliseconds),
+        ("decode a token", "decode_ms_per_token", _milliseconds),
         *(TWO_TIERS if has_tiers else ()),
     )
     return MarkdownTable(
@@ -206,6 +206,11 @@ def _table(rows: Sequence[PolicyRow]) -> MarkdownTable:
 def _megabytes(size_bytes: float) -> str:
     """Three digits that count: policies differ by less than a MB."""
     return f"{size_bytes / 1e6:,.3g} MB" if size_bytes < 1e9 else f"{size_bytes / 1e6:,.0f} MB"
+
+
+def _milliseconds(time_ms: float) -> str:
+    """Of one token, which may take a thousandth of one."""
+    return f"{time_ms:.3g} ms" if time_ms >= 1 else f"{1000 * time_ms:.3g} µs"
 
 
 def _number(value: float) -> str:

@@ -15,7 +15,7 @@ from kv_policies.eviction import EvictionPolicy, HeldTokens
 from kv_policies.measuring import PolicyPlan
 from kv_policies.policy import KvPolicy, PolicyCache, PolicyError
 from kv_policies.rows import PolicyRow
-from kv_policies.runner import note_of, run_policies, usual_policies
+from kv_policies.runner import device_of, note_of, run_policies, usual_policies
 
 __all__ = [
     "Coded",
@@ -27,6 +27,7 @@ __all__ = [
     "PolicyError",
     "PolicyPlan",
     "PolicyRow",
+    "device_of",
     "known_policies",
     "note_of",
     "policy_named",

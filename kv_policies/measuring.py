@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import cross_entropy, kl_div
 
+from kv_policies.device import clock_s, peak_bytes, reset_peak
 from kv_policies.needle import Needle, planted
 from kv_policies.policies.full import Full, FullLayer
 from kv_policies.policy import KeysValues, KvPolicy, PolicyCache, PolicyError, Traffic
@@ -111,10 +112,10 @@ def forced(subject: Subject, policy: KvPolicy, text: Tensor, plan: PolicyPlan) -
     prefill_nats = _nats(prefill[:, :-1], prompt[:, 1:])
     del prefill
     logits = []
-    before, since = cache.traffic, subject.seconds()
+    before, since = cache.traffic, clock_s(subject.device)
     for at in range(plan.prompt_tokens, plan.prompt_tokens + plan.generate_tokens):
         logits.append(subject.read(text[:, at : at + 1], cache, policy, last=1))
-    decode_s = subject.seconds() - since
+    decode_s = clock_s(subject.device) - since
     said = torch.cat(logits, dim=1)
     decode_nats = _nats(said, text[:, plan.prompt_tokens + 1 :])
     return ForcedText(
@@ -231,14 +232,14 @@ def _speed(
 ) -> tuple[float, int | None]:
     """Seconds to the first token, and the peak of memory with some decode steps after it."""
     prompt = text[:, : plan.prompt_tokens]
-    subject.reset_peak()
+    reset_peak(subject.device)
     cache = subject.cache(policy)
-    since = subject.seconds()
+    since = clock_s(subject.device)
     ahead = _prefill(subject, policy, cache, prompt, plan, keep=1)[:, -1:].argmax(-1)
-    prefill_s = subject.seconds() - since
+    prefill_s = clock_s(subject.device) - since
     for _ in range(SPEED_STEPS):
         ahead = subject.read(ahead, cache, policy, last=1).argmax(-1)
-    return prefill_s, subject.peak_bytes()
+    return prefill_s, peak_bytes(subject.device)
 
 
 def _nats(logits: Tensor, tokens: Tensor) -> float:

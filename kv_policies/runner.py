@@ -17,6 +17,7 @@ import torch
 from torch import Tensor
 
 from kv_policies.catalog import policy_named, source_sha256
+from kv_policies.device import device_name
 from kv_policies.measuring import (
     ForcedText,
     NeedlePrompt,
@@ -118,6 +119,11 @@ def note_of(out: str | Path) -> str:
     return str(read_object(Path(out) / RUN_JSON).get("note") or "")
 
 
+def device_of(out: str | Path) -> str:
+    """What the figures of a folder were computed on: `cpu`, or the name of a GPU."""
+    return str(read_object(Path(out) / RUN_JSON).get("device") or "")
+
+
 class _Run:
     """What there is of each policy, and what is left to measure."""
 
@@ -140,7 +146,7 @@ class _Run:
         """Read what is there. Raises PolicyError for a folder of another run."""
         self._about = {
             "model": model,
-            "device": self._subject.device.type,
+            "device": device_name(self._subject.device),
             "texts_sha256": sha256(self._texts.numpy().tobytes()).hexdigest(),
             "plan": asdict(self._plan),
         }

@@ -1,6 +1,5 @@
 """The model that policies are measured on: a pass at a time, timed, with its memory."""
 
-import time
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, redirect_stderr
 from dataclasses import dataclass
@@ -19,10 +18,8 @@ from transformers import (
 )
 
 from kv_policies.attention import policies_attend, read
+from kv_policies.device import device_named
 from kv_policies.policy import KvPolicy, PolicyCache, PolicyError
-
-CLEAR_REFS, STATUS = Path("/proc/self/clear_refs"), Path("/proc/self/status")
-RESET_PEAK = "5"
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,33 +42,6 @@ class Subject:
         """As `kv_policies.attention.read`."""
         return read(self.model, policy, cache, tokens.to(self.device), last)
 
-    def seconds(self) -> float:
-        """A clock that waits for what the device still computes."""
-        if self.device.type == "cuda":
-            torch.cuda.synchronize(self.device)
-        return time.perf_counter()
-
-    def reset_peak(self) -> None:
-        """Begin a new high-water mark of memory, where the system can."""
-        if self.device.type == "cuda":
-            torch.cuda.reset_peak_memory_stats(self.device)
-            return
-        try:
-            CLEAR_REFS.write_text(RESET_PEAK)
-        except OSError:
-            return
-
-    def peak_bytes(self) -> int | None:
-        """Of the device, else of this process, since `reset_peak`; None where nobody counts it."""
-        if self.device.type == "cuda":
-            return int(torch.cuda.max_memory_allocated(self.device))
-        try:
-            lines = STATUS.read_text().splitlines()
-        except OSError:
-            return None
-        found = [line.split()[1] for line in lines if line.startswith("VmHWM:")]
-        return 1024 * int(found[0]) if found else None
-
 
 def config_of(model: Path) -> PretrainedConfig:
     """Of a model's folder. Raises PolicyError."""
@@ -86,7 +56,7 @@ def config_of(model: Path) -> PretrainedConfig:
 @contextmanager
 def subject_of(model: Path, device: str | None = None) -> Iterator[Subject]:
     """Load a model's folder. Raises PolicyError for one that holds no causal language model."""
-    chosen = torch.device(device or ("cuda" if torch.cuda.is_available() else "cpu"))
+    chosen = device_named(device)
     config_of(model)
     try:
         with redirect_stderr(StringIO()):  # bars of progress that cannot be switched off

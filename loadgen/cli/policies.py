@@ -9,6 +9,7 @@ from dataclasses import fields
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from loadgen.cli.attention import NAMED, attention_command, on_device, train_gqa_command
 from loadgen.cli.kv_study import measured_now, told
 from loadgen.errors import UsageError
 from loadgen.launch.arguments import CommandParser, needs
@@ -22,7 +23,8 @@ if TYPE_CHECKING:
 
 DEFAULT_OUT = Path("runs") / "policies"
 QUICK = {"prompt_tokens": 512, "generate_tokens": 96, "repeats": 2, "needles": 12}
-NAMED = ("kvswarm", "torch", "transformers")
+BELOW = {"attention": attention_command, "train-gqa": train_gqa_command}
+"""Commands of their own behind `kvswarm policies`."""
 COLUMNS = (
     ("kv_share", "KV bytes", "{:.0%}"),
     ("perplexity_decode", "perplexity", "{:.4g}"),
@@ -37,6 +39,9 @@ COLUMNS = (
 
 def policies_command(arguments: list[str]) -> int:
     """Measure policies, print a table and write files, picture and page. Raises UsageError."""
+    if (command := BELOW.get(arguments[0] if arguments else "")) is not None:
+        with needs("trained,report"), _told():
+            return command(arguments[1:])
     parsed = _parser().parse_args(arguments)
     with needs("trained,report"), _told():
         if parsed.list:
@@ -62,7 +67,7 @@ def _check(names: Sequence[str]) -> int:
 
 def _measure(parsed: argparse.Namespace, arguments: list[str]) -> int:
     from dashboards.kv_policies_page import write_policies_page
-    from kv_policies import note_of, run_policies, usual_policies
+    from kv_policies import device_of, note_of, run_policies, usual_policies
 
     plan = _plan(parsed)
     model = Path(model_named(parsed.model) or "")
@@ -77,7 +82,8 @@ def _measure(parsed: argparse.Namespace, arguments: list[str]) -> int:
     rows = run_policies(model, texts, names, parsed.out, plan=plan, progress=progress)
     note = note_of(parsed.out)
     command = shlex.join(["kvswarm", "policies", *told(arguments)])
-    page = write_policies_page(rows, note, measured_now(command, NAMED), parsed.out)
+    made = on_device(measured_now(command, NAMED), device_of(parsed.out))
+    page = write_policies_page(rows, note, made, parsed.out)
     tell("\n".join(_table(rows)))
     if note:
         tell(note)

@@ -11,7 +11,9 @@ from scripts.reference.text import Row, code, page, table
 
 COMMANDS = (
     *("run", "ui", "ask", "demo", "serve", "kv record", "kv extract", "kv serve"),
-    *("compare", "noise", "report", "sweep", "saturate", "study", "curve", "tiers", "policies"),
+    *("compare", "noise", "report", "sweep", "saturate", "study", "curve", "tiers", "why"),
+    *("calibrate", "simulate", "advise"),
+    *("policies", "policies attention", "policies train-gqa"),
     *("model build", "model trained"),
     *("rag index", "rag serve", "rag label", "rag explain", "rag eval", "rag fit-threshold"),
 )

@@ -1,0 +1,80 @@
+"""What is computed on: its name, a clock that waits for it, and the high-water mark of memory."""
+
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import TypeVar
+
+import torch
+
+CLEAR_REFS, STATUS = Path("/proc/self/clear_refs"), Path("/proc/self/status")
+RESET_PEAK = "5"
+PEAK, NOW = "VmHWM:", "VmRSS:"
+
+T = TypeVar("T")
+
+
+def device_named(name: str | None = None) -> torch.device:
+    """The one named, else a GPU where there is one."""
+    return torch.device(name or ("cuda" if torch.cuda.is_available() else "cpu"))
+
+
+def device_name(device: torch.device) -> str:
+    """`cpu`, or what a GPU calls itself."""
+    return torch.cuda.get_device_name(device) if device.type == "cuda" else device.type
+
+
+def clock_s(device: torch.device) -> float:
+    """Seconds of a clock that waits for what the device still computes."""
+    if device.type == "cuda":
+        torch.cuda.synchronize(device)
+    return time.perf_counter()
+
+
+def reset_peak(device: torch.device) -> None:
+    """Begin a new high-water mark of memory, where the system can."""
+    if device.type == "cuda":
+        torch.cuda.reset_peak_memory_stats(device)
+        return
+    try:
+        CLEAR_REFS.write_text(RESET_PEAK)
+    except OSError:
+        return
+
+
+def peak_bytes(device: torch.device) -> int | None:
+    """Of the device, else of this process, since `reset_peak`; None where nobody counts it."""
+    if device.type == "cuda":
+        return int(torch.cuda.max_memory_allocated(device))
+    return _status_bytes(PEAK)
+
+
+def used_bytes(device: torch.device) -> int | None:
+    """Of the device, else of this process, now."""
+    return int(torch.cuda.memory_allocated(device)) if device.type == "cuda" else _status_bytes(NOW)
+
+
+def peak_of(device: torch.device, call: Callable[[], T]) -> tuple[T, int | None]:
+    """What the call returns, and the bytes that it took beside those held before."""
+    before = used_bytes(device)
+    reset_peak(device)
+    found = call()
+    clock_s(device)
+    most = peak_bytes(device)
+    return found, None if before is None or most is None else max(0, most - before)
+
+
+def seconds_of(device: torch.device, call: Callable[[], object]) -> float:
+    """How long one call takes."""
+    since_s = clock_s(device)
+    call()
+    return clock_s(device) - since_s
+
+
+def _status_bytes(field: str) -> int | None:
+    try:
+        lines = STATUS.read_text().splitlines()
+    except OSError:
+        return None
+    found = [line.split()[1] for line in lines if line.startswith(field)]
+    return 1024 * int(found[0]) if found else None
