@@ -57,6 +57,8 @@ COMMANDS = (
     ["advise"],
     ["why"],
     ["policies"],
+    ["policies", "attention"],
+    ["policies", "train-gqa"],
     ["model", "build"],
     ["rag", "index"],
     ["rag", "serve"],
