@@ -72,7 +72,7 @@ def attention_findings(
     for block, (whole, blocks) in paged.items():
         yield (
             f"In blocks of {block} tokens the prompts of the corpus take {percent(blocks / whole)}"
-            " of what one piece of the longest for each would reserve."
+            " of what one piece of the model's longest sequence for each would reserve."
         )
 
 
@@ -158,12 +158,17 @@ def gqa_findings(results: Sequence[GqaResult]) -> Iterator[str]:
             f" ({full:.3f} with all heads)."
         )
         averaged, mended = loss[name + AVERAGED], loss[name + TRAINED_ON]
-        yield (
-            f"Averaged to {name} without training it is {averaged - full:+.3f} off; a tenth of the"
-            f" steps mends {percent((averaged - mended) / (averaged - full))} of that."
-            if averaged > full
-            else f"Averaged to {name} without training it is not worse."
-        )
+        yield f"Averaged to {name}{_averaging(averaged - full, mended - full)}."
+
+
+def _averaging(averaged: float, mended: float) -> str:
+    """By how many nats it is off, as it comes and trained on."""
+    if averaged <= 0:
+        return " without training it is not worse"
+    share = "all" if mended <= 0 else percent((averaged - mended) / averaged)
+    return (
+        f" without training it is {averaged:+.3f} off; a tenth of the steps mends {share} of that"
+    )
 
 
 def _by_variant(results: Sequence[GqaResult]) -> Iterator[tuple[str, list[GqaResult]]]:

@@ -45,7 +45,8 @@ def attention_command(arguments: Sequence[str]) -> int:
     tokenizer = AutoTokenizer.from_pretrained(model)
     texts = [each.text for each in load_documents(parsed.corpus)]
     prompts = [len(each) for each in tokenizer(texts)["input_ids"]]
-    paged = {block: reserved_tokens(prompts, max(prompts), block) for block in BLOCKS}
+    most = max(getattr(config, "max_position_embeddings", 0), *prompts)
+    paged = {block: reserved_tokens(prompts, most, block) for block in BLOCKS}
     made = _made("attention", arguments, device_name(device_named()))
     parsed.out.mkdir(parents=True, exist_ok=True)
     tell(str(write_attention_page(rows, paged, made, parsed.out)))
