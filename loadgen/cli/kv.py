@@ -2,10 +2,14 @@
 
 import argparse
 import asyncio
+import shlex
 import time
 from collections.abc import Callable
+from dataclasses import fields
 from pathlib import Path
+from typing import TYPE_CHECKING
 
+from loadgen.cli.made_by import measured_now
 from loadgen.errors import UsageError
 from loadgen.launch.arguments import (
     CommandParser,
@@ -14,8 +18,16 @@ from loadgen.launch.arguments import (
     target_arguments,
     target_names,
 )
+from loadgen.launch.target_run import model_named
+from loadgen.launch.terminal import say
+from loadgen.targets.trained_model import TRAINED
+from loadgen.workload.corpus import load_documents
+
+if TYPE_CHECKING:
+    from kv_policies.codec_trial import CodecPlan
 
 TARGET = "vllm-lmcache"
+NAMED = ("kvswarm", "torch", "transformers", "constriction", "zstandard")
 
 
 def kv_command(arguments: list[str]) -> int:
@@ -54,7 +66,6 @@ def _record(parsed: argparse.Namespace) -> int:
 
 def _extract(parsed: argparse.Namespace) -> int:
     from kv_reading.extract import extract
-    from loadgen.launch.target_run import model_named
 
     moved = model_named(parsed.model)
     report = extract(parsed.run, Path(moved) if moved else None, parsed.reference)
@@ -66,7 +77,7 @@ def _serve(parsed: argparse.Namespace) -> int:
     from kv_reading.labelling import KvLabeller, read_earlier
     from kv_reading.service import KvService, bound_socket, serve
     from loadgen.launch.label_service import earlier_questions
-    from loadgen.launch.target_run import demo_model, model_named
+    from loadgen.launch.target_run import demo_model
 
     model = Path(model_named(parsed.model) or demo_model("tiny")).expanduser().resolve()
     with bound_socket(parsed.bind, parsed.port) as listener:
@@ -82,10 +93,43 @@ def _serve(parsed: argparse.Namespace) -> int:
     return 0
 
 
+def _codecs(parsed: argparse.Namespace) -> int:
+    with needs("trained,report,codecs"):
+        from dashboards.kv_codecs_page import codec_findings, write_codecs_page
+        from dashboards.studies.corpora import library_texts
+        from kv_policies import PolicyError
+        from kv_policies.codec_trial import CodecPlan, try_codecs
+
+        if parsed.corpus is None:
+            texts = [text for _, text in library_texts()]
+        else:
+            texts = [each.text for each in load_documents(parsed.corpus)]
+        plan = CodecPlan(parsed.texts, parsed.prompt_tokens, parsed.read_tokens)
+        try:
+            trial = try_codecs(Path(model_named(parsed.model) or ""), texts, plan=plan, say=say)
+        except PolicyError as error:
+            raise UsageError(str(error)) from error
+        parsed.out.mkdir(parents=True, exist_ok=True)
+        page = write_codecs_page(trial, measured_now(_codecs_command(plan), NAMED), parsed.out)
+    print("\n".join((*codec_findings(trial), str(page))))
+    return 0
+
+
+def _codecs_command(plan: "CodecPlan") -> str:
+    usual = type(plan)()
+    words = [
+        f"--{each.name.replace('_', '-')}={getattr(plan, each.name)}"
+        for each in fields(plan)
+        if getattr(plan, each.name) != getattr(usual, each.name)
+    ]
+    return shlex.join(["kvswarm", "kv", "codecs", *words])
+
+
 COMMANDS: dict[str, Callable[[argparse.Namespace], int]] = {
     "record": _record,
     "extract": _extract,
     "serve": _serve,
+    "codecs": _codecs,
 }
 
 
@@ -114,6 +158,14 @@ def _parser() -> argparse.ArgumentParser:
     extract.add_argument(
         "--reference", action="store_true", help="compute all KV by a forward pass, read none"
     )
+    codecs = commands.add_parser("codecs", help="measure codecs of KV on a model's own")
+    add = codecs.add_argument
+    add("--model", default=TRAINED, metavar="DIR", help=f"a model's folder (default: {TRAINED})")
+    add("--corpus", type=Path, help="texts (default: the docstrings of Python's library)")
+    add("--texts", type=int, default=16, metavar="N", help="half of them fit the profile")
+    add("--prompt-tokens", type=int, default=512, metavar="N", help="whose KV is encoded")
+    add("--read-tokens", type=int, default=64, metavar="N", help="read by the model after them")
+    add("--out", type=Path, default=Path("runs/kv-codecs"), metavar="DIR", help="for the page")
     serve = commands.add_parser("serve", help="label questions by their KV over HTTP")
     add = serve.add_argument
     add("--model", metavar="DIR", help="that the engine serves (default: demo model)")

@@ -10,11 +10,8 @@ from typing import Any
 
 import pytest
 import torch
-from tokenizers import Tokenizer
-from tokenizers.decoders import ByteLevel as Bytes
-from tokenizers.models import BPE
-from tokenizers.pre_tokenizers import ByteLevel
-from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
+from tiny_llama import write_tiny_llama
+from transformers import LlamaConfig
 
 from dashboards.kv_policies_page import findings, write_policies_page
 from dashboards.studies.page import Provenance
@@ -33,24 +30,7 @@ NAMES = ["full", "sink-window:4+28", "heavy-hitters:20+12", "int4-mixed:4+16", "
 
 @pytest.fixture(scope="module")
 def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("model")
-    torch.manual_seed(0)
-    config = LlamaConfig(
-        vocab_size=256,
-        hidden_size=32,
-        intermediate_size=48,
-        num_hidden_layers=4,
-        num_attention_heads=4,
-        num_key_value_heads=2,
-        max_position_embeddings=512,
-    )
-    LlamaForCausalLM(config).save_pretrained(folder)
-    letters = {each: number for number, each in enumerate(sorted(ByteLevel.alphabet()))}
-    tokenizer = Tokenizer(BPE(vocab=letters, merges=[]))
-    tokenizer.pre_tokenizer = ByteLevel(add_prefix_space=False)
-    tokenizer.decoder = Bytes()
-    PreTrainedTokenizerFast(tokenizer_object=tokenizer).save_pretrained(folder)
-    return folder
+    return write_tiny_llama(tmp_path_factory.mktemp("model"))
 
 
 class Told:
@@ -444,6 +424,12 @@ def test_the_command_lists_and_measures(
     assert "guesses, as random weights do" in said.out
     assert (tmp_path / "out" / "policies.md").is_file()
     assert "0 of 4 measured" in said.err
+    study = ["study", "policies", *words, *sizes, "--out", str(tmp_path / "out")]
+    assert main([*study, "--page", str(tmp_path / "docs")]) == 0
+    assert "0 of 4 measured" not in capsys.readouterr().err
+    page = (tmp_path / "docs" / "policies.md").read_text()
+    assert "kvswarm study policies --model" in page
+    assert {"policies.csv", "policies-time.svg"} <= {e.name for e in (tmp_path / "docs").iterdir()}
 
 
 def test_the_guides_policy_works(

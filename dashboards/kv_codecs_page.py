@@ -1,0 +1,148 @@
+"""The page about codecs of KV: bytes against error, speed, from which bandwidth on each pays."""
+
+import csv
+from collections.abc import Iterator
+from dataclasses import asdict
+from pathlib import Path
+
+from matplotlib.figure import Figure
+
+from dashboards.figures.style import (
+    SERIES_COLOURS,
+    finish,
+    legend_below,
+    new_axes,
+    new_figure,
+    save_svg,
+)
+from dashboards.studies.answer import MarkdownTable
+from dashboards.studies.page import Provenance
+from dashboards.studies.wording import percent
+from kv_policies.codec_trial import CHOSEN, COMPARED, CodecRow, CodecTrial
+
+PAGE, CSV, SVG = "kv-codecs.md", "kv-codecs.csv", "kv-codecs.svg"
+KEPT_NATS = 0.01
+"""KL a token up to which the model says the same, as far as one would notice."""
+FAMILIES = ("lossless", "int8", "int4", "cachegen")
+
+
+def write_codecs_page(trial: CodecTrial, made: Provenance, folder: Path) -> Path:
+    """Page, picture and CSV into a folder that is there."""
+    save_svg(_picture(trial), folder / SVG)
+    with (folder / CSV).open("w", newline="", encoding="utf-8") as file:
+        rows = [asdict(row) for row in trial.rows]
+        writer = csv.DictWriter(file, [*rows[0]])
+        writer.writeheader()
+        writer.writerows(rows)
+    page = folder / PAGE
+    page.write_text("\n\n".join(_blocks(trial, made)) + "\n", encoding="utf-8")
+    return page
+
+
+def _blocks(trial: CodecTrial, made: Provenance) -> Iterator[str]:
+    yield (
+        "# Codecs of KV: bytes, error, speed\n\nWhat a chunk of KV takes on its way to a slower"
+        " tier, and what the model says after reading it back. Profiles were fitted to other texts"
+        f" than those reported.\n\n```sh\n{made.command}\n```\n\nMeasured {made.when} on"
+        f" {made.machine}, {made.versions}. All figures are in [{CSV}]({CSV})."
+    )
+    yield "## In short\n\n" + "\n".join(f"- {each}" for each in codec_findings(trial))
+    yield f"![KL of what the model says against the bytes of a token, by codec]({SVG})"
+    yield _table(trial).markdown
+    yield (
+        "Errors are root mean squares over the spread of a channel; KL and agreement are of tokens"
+        " read after the prompt, against exact KV. *Pays from* is the bandwidth from which on"
+        f" loading is faster than computing {trial.prefill_tokens_per_s:,.0f} prompt tokens a"
+        " second, as this machine does, with decoding after the transfer; nothing stands where"
+        " decoding alone takes longer."
+    )
+
+
+def codec_findings(trial: CodecTrial) -> Iterator[str]:
+    """By rules, from the rows."""
+    kept = [row for row in trial.rows if row.kl_nats <= KEPT_NATS]
+    best = min(kept, key=lambda row: row.share)
+    yield (
+        f"`{best.codec}` takes {percent(best.share)} of the bytes and is the smallest after which"
+        f" the model says the same: its KL is {best.kl_nats:.2g} nats a token, at most {KEPT_NATS}."
+    )
+    rows = {(row.codec, row.deltas): row for row in trial.rows}
+    yield f"Without loss, {percent(rows['lossless', ''].share)} of the bytes are left."
+    yield from _against_int4(trial, rows["int4", ""])
+    yield (
+        f"Differences to an anchor token spread less than the values themselves in"
+        f" {trial.delta_layers[0]} of {trial.layers} layers for keys and in {trial.delta_layers[1]}"
+        " for values."
+    )
+    for level in COMPARED:
+        chosen = rows[f"cachegen {level}", CHOSEN]
+        always = rows[f"cachegen {level}", "always"]
+        yield (
+            f"At level {level} choosing by layer gives {percent(chosen.share)} of the bytes at a KL"
+            f" of {chosen.kl_nats:.2g}, differences everywhere {percent(always.share)} at"
+            f" {always.kl_nats:.2g}."
+        )
+
+
+def _against_int4(trial: CodecTrial, int4: CodecRow) -> Iterator[str]:
+    """The finest level that is no larger."""
+    able = [row for row in trial.rows if row.deltas == CHOSEN and row.share <= int4.share]
+    if not able:
+        yield f"No level of CacheGen is as small as int4 ({percent(int4.share)})."
+        return
+    best = min(able, key=lambda row: row.kl_nats)
+    word = "less" if best.kl_nats < int4.kl_nats else "more"
+    yield (
+        f"At no more bytes than int4 ({percent(int4.share)}), `{best.codec}`"
+        f" ({percent(best.share)}) changes what the model says {word}: {best.kl_nats:.2g} against"
+        f" {int4.kl_nats:.2g} nats."
+    )
+
+
+def _table(trial: CodecTrial) -> MarkdownTable:
+    return MarkdownTable(
+        (
+            *("codec", "differences", "bytes a token", "share", "error of keys", "of values"),
+            *("KL, nats", "same token", "encode", "decode", "pays from"),
+        ),
+        tuple(
+            (
+                f"`{row.codec}`",
+                row.deltas,
+                f"{row.bytes_per_token:,.0f}",
+                percent(row.share),
+                f"{row.key_error:.3f}",
+                f"{row.value_error:.3f}",
+                f"{row.kl_nats:.2g}",
+                percent(row.top1_agreement),
+                f"{row.encode_mb_per_s:,.0f} MB/s",
+                f"{row.decode_mb_per_s:,.0f} MB/s",
+                _pays(trial, row),
+            )
+            for row in trial.rows
+        ),
+    )
+
+
+def _pays(trial: CodecTrial, row: CodecRow) -> str:
+    found = trial.pays_from_mb_per_s(row)
+    return "" if found is None else f"{found:,.3g} MB/s"
+
+
+def _picture(trial: CodecTrial) -> Figure:
+    figure = new_figure(8.0, 4.4)
+    axes = new_axes(figure, "KL of the tokens read, nats", "KV bytes, % of bfloat16", "")
+    for at, family in enumerate(FAMILIES):
+        shown = [row for row in trial.rows if row.deltas in ("", CHOSEN)]
+        own = [row for row in shown if row.codec.split()[0] == family]
+        axes.plot(
+            [100 * row.share for row in own],
+            [max(row.kl_nats, 1e-6) for row in own],
+            marker="o",
+            color=SERIES_COLOURS[at],
+            label=family,
+        )
+    axes.set_yscale("log")
+    finish(axes)
+    legend_below(figure)
+    return figure

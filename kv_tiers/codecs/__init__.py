@@ -1,0 +1,26 @@
+"""Codecs for chunks of KV on their way to a slower tier: bytes in, bytes out, in checked frames.
+
+    frame = pack(CODECS["int8"](), bits, key)
+    bits = unpack(frame, key)
+
+`bits` are bfloat16 values as they lie in memory, of shape [layers, 2, tokens, channels] in uint16:
+keys are 0, values 1, channels are KV heads times head size.
+"""
+
+from kv_tiers.codecs.cachegen import CacheGen, CacheGenProfile
+from kv_tiers.codecs.catalog import CODECS
+from kv_tiers.codecs.codec import Bits, KvCodec, from_bits, to_bits
+from kv_tiers.codecs.frame import FrameError, pack, unpack
+
+__all__ = [
+    "CODECS",
+    "Bits",
+    "CacheGen",
+    "CacheGenProfile",
+    "FrameError",
+    "KvCodec",
+    "from_bits",
+    "pack",
+    "to_bits",
+    "unpack",
+]

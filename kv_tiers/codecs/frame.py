@@ -1,0 +1,75 @@
+"""A frame around an encoded chunk: what it is, whose it is, and whether it is whole."""
+
+import struct
+import zlib
+from collections.abc import Callable, Mapping
+from hashlib import sha256
+
+from kv_tiers.codecs.catalog import CODECS
+from kv_tiers.codecs.codec import Bits, KvCodec
+
+MAGIC, VERSION = b"KVFR", 1
+_HEADER = struct.Struct("<4sBBBx4I16sI")
+"""Magic, version, codec, level, the four sizes, digest of the key, length of what follows; a CRC of
+all before it, and the payload, end the frame."""
+_CRC = struct.Struct("<I")
+MOST_VALUES = 1 << 31
+
+
+class FrameError(ValueError):
+    """Bytes that are no whole frame of this chunk: as if it were not there."""
+
+
+def pack(codec: KvCodec, bits: Bits, key: bytes) -> bytes:
+    """A chunk of [layers, 2, tokens, channels] under its key."""
+    if bits.ndim != 4 or bits.shape[1] != 2:
+        raise ValueError(f"a chunk of shape {bits.shape}: give [layers, 2, tokens, channels]")
+    payload = codec.encode(bits)
+    head = _HEADER.pack(
+        MAGIC, VERSION, codec.number, codec.level, *bits.shape, _digest(key), len(payload)
+    )
+    return head + _CRC.pack(zlib.crc32(payload, zlib.crc32(head))) + payload
+
+
+def unpack(
+    frame: bytes | memoryview,
+    key: bytes,
+    codecs: Mapping[int, Callable[[int], KvCodec]] | None = None,
+) -> Bits:
+    """The chunk under this key. `codecs` has by number what makes a codec of a level, beside those
+    that need nothing. Raises FrameError for any other bytes."""
+    whole = bytes(frame)
+    start = _HEADER.size + _CRC.size
+    if len(whole) < start:
+        raise FrameError(f"{len(whole)} bytes are no frame")
+    magic, version, number, level, *shape, digest, length = _HEADER.unpack_from(whole)
+    if magic != MAGIC or version != VERSION:
+        raise FrameError("no frame of this version")
+    if len(whole) - start != length:
+        raise FrameError(f"{len(whole) - start} bytes of {length}")
+    (crc,) = _CRC.unpack_from(whole, _HEADER.size)
+    if zlib.crc32(whole[start:], zlib.crc32(whole[: _HEADER.size])) != crc:
+        raise FrameError("its bytes have changed")
+    if digest != _digest(key):
+        raise FrameError("it is of another key")
+    codec = _codec(number, level, codecs or {})
+    layers, kinds, tokens, channels = shape
+    if kinds != 2 or layers * kinds * tokens * channels > MOST_VALUES:
+        raise FrameError(f"sizes of {shape}")
+    try:
+        return codec.decode(whole[start:], (layers, kinds, tokens, channels))
+    except ValueError as error:
+        raise FrameError(str(error)) from error
+
+
+def _codec(number: int, level: int, more: Mapping[int, Callable[[int], KvCodec]]) -> KvCodec:
+    for make in CODECS.values():
+        if (codec := make()).number == number:
+            return codec
+    if number not in more:
+        raise FrameError(f"codec {number} is not known here")
+    return more[number](level)
+
+
+def _digest(key: bytes) -> bytes:
+    return sha256(key).digest()[:16]
