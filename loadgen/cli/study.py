@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from loadgen.cli import kv_study
 from loadgen.cli.kv_study import KV_STUDY, SIGNALLED, STUDY_JSON
+from loadgen.cli.policies import policies_study
 from loadgen.errors import UsageError
 from loadgen.launch.arguments import CommandParser, needs
 from loadgen.launch.terminal import say
@@ -17,7 +18,7 @@ if TYPE_CHECKING:
 
 CORPORA, CELLS_CSV = "corpora", "cells.csv"
 STUDIES = ("task1", "task2", "task3", "tiers")
-REPORT = "report"
+REPORT, POLICIES = "report", "policies"
 
 
 def study_command(arguments: list[str]) -> int:
@@ -27,6 +28,8 @@ def study_command(arguments: list[str]) -> int:
     """
     if arguments[:1] == [KV_STUDY]:
         return kv_study.kv_study_command(arguments[1:])
+    if arguments[:1] == [POLICIES]:
+        return policies_study(arguments[1:])
     parsed = _parser().parse_args(arguments)
     with needs("report,compare"):
         return _report(parsed) if parsed.study == REPORT else _measure(parsed)
@@ -126,14 +129,15 @@ def _command(plan: "StudyPlan", out: Path, named: str = "") -> str:
 def _parser() -> argparse.ArgumentParser:
     parser = CommandParser(
         prog="kvswarm study",
-        usage="kvswarm study task1|task2|task3|task4|tiers [--quick] [--out DIR] [-o FOLDER]\n"
+        usage="kvswarm study task1|task2|task3|task4|tiers|policies [--quick] [--out DIR]"
+        " [-o FOLDER]\n"
         "       kvswarm study report DIR [-o FOLDER]",
         description="Measure a study and write a page with its answers. The same command continues"
         " one that was stopped; `report` writes the page anew from what was measured.",
         allow_abbrev=False,
     )
     add = parser.add_argument
-    add("study", choices=(*STUDIES, KV_STUDY, REPORT), help="which study, or report")
+    add("study", choices=(*STUDIES, KV_STUDY, POLICIES, REPORT), help="which study, or report")
     add("directory", nargs="?", type=Path, metavar="DIR", help="of a study, for report")
     add("--quick", action="store_true", help="fewer cells, requests and repeats: about ten minutes")
     add("--out", type=Path, metavar="DIR", help="the runs (default: runs/study-NAME)")

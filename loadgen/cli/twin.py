@@ -2,6 +2,7 @@
 
 import argparse
 import json
+import logging
 import os
 import shlex
 import subprocess
@@ -54,6 +55,7 @@ def calibrate_command(arguments: list[str]) -> int:
 def _vllm() -> Iterator[None]:
     """With vLLM's scheduler at hand, which has nothing to say here. Raises UsageError without."""
     os.environ.setdefault("VLLM_LOGGING_LEVEL", "ERROR")
+    logging.getLogger("vllm").setLevel(logging.ERROR)  # speaks before it has read its own level
     with needs("compare,engine-cpu"):
         yield
 

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from kv_reading.recording import KV_JSON, RunFacts
-from loadgen.cli.kv_study import told
+from loadgen.cli.made_by import told
 from loadgen.cli.main import main
 from loadgen.errors import UsageError
 from loadgen.launch.kv_record import chunk_tokens_of, with_fs_tier

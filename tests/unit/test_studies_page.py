@@ -16,7 +16,7 @@ from dashboards.studies.catalog import STUDIES
 from dashboards.studies.corpora import SIZES, all_documents, write_corpora
 from dashboards.studies.study import StudyPlan, estimate, planned_s, read_plan
 from loadgen.cli import kv_study
-from loadgen.cli.kv_study import without_folders
+from loadgen.cli.made_by import without_folders
 from loadgen.cli.study import STUDY_JSON, study_command
 from loadgen.errors import UsageError
 from loadgen.launch.checking import check_cells
