@@ -89,7 +89,7 @@ class CodecTrial:
 
 
 @dataclass(frozen=True, slots=True)
-class _Read:
+class _TextRead:
     """A text's KV, and what the model says of the tokens after it."""
 
     bits: Bits
@@ -158,7 +158,7 @@ def _cut(tokens: Sequence[list[int]], plan: CodecPlan) -> list[Tensor]:
     return [torch.tensor([flat[at * length : (at + 1) * length]]) for at in range(plan.texts)]
 
 
-def _read(model: PreTrainedModel, tokens: Tensor, plan: CodecPlan) -> _Read:
+def _read(model: PreTrainedModel, tokens: Tensor, plan: CodecPlan) -> _TextRead:
     cache = DynamicCache()
     since_s = time.perf_counter()
     model(input_ids=tokens[:, : plan.prompt_tokens], past_key_values=cache, logits_to_keep=1)
@@ -167,7 +167,7 @@ def _read(model: PreTrainedModel, tokens: Tensor, plan: CodecPlan) -> _Read:
     whole = torch.stack(kept).transpose(2, 3).flatten(3)  # layers, 2, tokens, channels
     bits = whole.to(torch.bfloat16).view(torch.uint16).numpy()
     after = tokens[:, plan.prompt_tokens :]
-    return _Read(bits, after, _said(model, bits, after), prefill_s)
+    return _TextRead(bits, after, _said(model, bits, after), prefill_s)
 
 
 def _said(model: PreTrainedModel, bits: Bits, after: Tensor) -> Tensor:
@@ -183,7 +183,7 @@ def _said(model: PreTrainedModel, bits: Bits, after: Tensor) -> Tensor:
 
 
 def _row(
-    codec: KvCodec, deltas: str, levels: Levels, model: PreTrainedModel, read: Sequence[_Read]
+    codec: KvCodec, deltas: str, levels: Levels, model: PreTrainedModel, read: Sequence[_TextRead]
 ) -> CodecRow:
     sizes, encode_s, decode_s, errors, kls, agreed = [], [], [], [], [], []
     for each in read:

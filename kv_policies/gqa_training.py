@@ -139,8 +139,8 @@ def _result(known: dict[str, Any]) -> GqaResult:
 
 
 def _claim(folder: Path, plan: GqaPlan, shape: ToyShape, text: bytes, device: str) -> None:
-    about = {
-        "plan": asdict(plan),
+    about = {  # more seeds continue what is there
+        "plan": {name: each for name, each in asdict(plan).items() if name != "seeds"},
         "shape": asdict(shape),
         "device": device,
         "text_sha256": hashlib.sha256(text).hexdigest(),

@@ -11,6 +11,8 @@ from kv_tiers.codecs.cachegen import CacheGen, CacheGenProfile
 from kv_tiers.codecs.catalog import CODECS
 from kv_tiers.codecs.codec import Bits, KvCodec, from_bits, to_bits
 from kv_tiers.codecs.frame import FrameError, pack, unpack
+from kv_tiers.codecs.plain import Lossless, Raw
+from kv_tiers.codecs.quantized import Int4, Int8
 
 __all__ = [
     "CODECS",
@@ -18,7 +20,11 @@ __all__ = [
     "CacheGen",
     "CacheGenProfile",
     "FrameError",
+    "Int4",
+    "Int8",
     "KvCodec",
+    "Lossless",
+    "Raw",
     "from_bits",
     "pack",
     "to_bits",

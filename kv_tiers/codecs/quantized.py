@@ -15,7 +15,7 @@ GROUP = 32
 """Values that share a scale."""
 
 
-class Quantized(KvCodec):
+class QuantizedCodec(KvCodec):
     """Codes of `width` bits; of each group the least value and the step, as bfloat16."""
 
     width: ClassVar[int]
@@ -79,11 +79,11 @@ class Quantized(KvCodec):
         return np.stack((packed & 15, packed >> 4), axis=-1).reshape(-1)
 
 
-class Int8(Quantized):
+class Int8(QuantizedCodec):
     name, number, width = "int8", 2, 8
 
 
-class Int4(Quantized):
+class Int4(QuantizedCodec):
     name, number, width = "int4", 3, 4
 
 

@@ -1,5 +1,6 @@
 """Attention three ways with one result; small models of fewer KV heads, trained and averaged."""
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -131,6 +132,9 @@ def test_training_learns_resumes_and_is_the_same_again(tmp_path: Path) -> None:
     repeated = train_variants(TEXT, PLAN, tmp_path / "a", shape=SMALL4, progress=again.append)
     assert again == ["2 groups, seed 0"]
     assert {each.variant: each.loss_nats for each in repeated} == pytest.approx(loss)
+    more = train_variants(TEXT, replace(PLAN, seeds=2), tmp_path / "a", shape=SMALL4)
+    assert len(more) == 20
+    assert [each.loss_nats for each in more[:10]] == [each.loss_nats for each in repeated]
     with pytest.raises(PolicyError, match="another plan or text"):
         train_variants(
             TEXT, GqaPlan(steps=31, batch=4, tokens=32, seeds=1), tmp_path / "a", shape=SMALL4
