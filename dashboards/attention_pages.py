@@ -190,7 +190,7 @@ def _gqa_table(results: Sequence[GqaResult]) -> MarkdownTable:
                 f"{full_bytes / held:.0f}",
                 f"{fmean(losses):.3f} ({min(losses):.3f} to {max(losses):.3f})",
                 f"{fmean(each.decode_ms_per_token for each in own):.3g} ms",
-                f"{fmean(each.train_s for each in own):.3g} s",
+                f"{fmean(each.train_s for each in own):.0f} s",
             )
         )
     titles = ("variant", "seeds", "KV bytes a token", "texts at equal memory", "held-out loss")

@@ -69,6 +69,7 @@ def codec_findings(trial: CodecTrial) -> Iterator[str]:
     rows = {(row.codec, row.deltas): row for row in trial.rows}
     yield f"Without loss, {percent(rows['lossless', ''].share)} of the bytes are left."
     yield from _against_int4(trial, rows["int4", ""])
+    yield from _pays_first(trial, kept)
     yield (
         f"Differences to an anchor token spread less than the values themselves in"
         f" {trial.delta_layers[0]} of {trial.layers} layers for keys and in {trial.delta_layers[1]}"
@@ -97,6 +98,21 @@ def _against_int4(trial: CodecTrial, int4: CodecRow) -> Iterator[str]:
         f" ({percent(best.share)}) changes what the model says {word}: {best.kl_nats:.2g} against"
         f" {int4.kl_nats:.2g} nats."
     )
+
+
+def _pays_first(trial: CodecTrial, kept: list[CodecRow]) -> Iterator[str]:
+    """Of those that change nothing one would notice, by time."""
+    paying = [(found, row) for row in kept if (found := trial.pays_from_mb_per_s(row)) is not None]
+    if paying:
+        least, row = min(paying, key=lambda each: each[0])
+        yield (
+            f"Loading pays from the slowest link with `{row.codec}`: from {least:,.3g} MB/s on it"
+            " is faster than computing on this machine."
+        )
+    slow = sorted({row.codec for row in kept if trial.pays_from_mb_per_s(row) is None})
+    if slow:
+        named = ", ".join(f"`{name}`" for name in slow)
+        yield f"Decoding takes longer than computing here with {named}: no link is fast enough."
 
 
 def _table(trial: CodecTrial) -> MarkdownTable:
