@@ -220,8 +220,8 @@ def _losses(results: Sequence[GqaResult]) -> Figure:
 
 def _head(title: str, said: str, made: Provenance) -> str:
     return (
-        f"# {title}\n\n{said}\n\n```sh\n{made.command}\n```\n\nMeasured {made.when} on"
-        f" {made.machine}, {made.versions}."
+        f"# {title}\n\n{said}\n\n<!-- needs: model -->\n```sh\n{made.command}\n```\n\n"
+        f"Measured {made.when} on {made.machine}, {made.versions}."
     )
 
 

@@ -72,7 +72,8 @@ def calibrate(paths: Sequence[Path]) -> TwinModel:
         rows = [_rows(run, run.serve(step, front)) for run in runs]
         found = _fitted(np.concatenate([x for x, _ in rows]), np.concatenate([y for _, y in rows]))
         step, front = _times(found)
-    step, front = _at_mean_speed(runs, step, front)
+    factor = _mean_slowness(runs, step, front)
+    step, front = _times(factor * found)
     errors = [_error(run, run.serve(step, front)) for run in runs]
     speeds = np.array([speed for speed, _ in errors])
     return TwinModel(
@@ -81,23 +82,17 @@ def calibrate(paths: Sequence[Path]) -> TwinModel:
         speed_sd=float(speeds.std(ddof=1)) if len(speeds) > 1 else 0.0,
         runs=len(runs),
         error_share=float(np.median(np.concatenate([each for _, each in errors]))),
-        intervals=_intervals(rows),
+        intervals=_intervals(rows, factor),
         open_questions=tuple(_open(rows, found)),
         machine=str(recorded_run(paths[0]).description.get("machine", "")),
     )
 
 
-def _at_mean_speed(
-    runs: Sequence[CalibrationRun], step: StepTime, front: FrontTime
-) -> tuple[StepTime, FrontTime]:
-    """Times of which whole runs are as often slower as faster: the fit leans to the faster replies,
-    as slow ones lie far out."""
+def _mean_slowness(runs: Sequence[CalibrationRun], step: StepTime, front: FrontTime) -> float:
+    """By how much whole runs were slower than these times: the fit leans to the faster replies, as
+    slow ones lie far out."""
     speeds = [_error(run, run.serve(step, front))[0] for run in runs]
-    factor = float(np.exp(np.mean(speeds)))
-    return (
-        StepTime(*(factor * each for each in astuple(step))),
-        FrontTime(*(factor * each for each in astuple(front))),
-    )
+    return float(np.exp(np.mean(speeds)))
 
 
 def _times(found: Floats) -> tuple[StepTime, FrontTime]:
@@ -171,7 +166,9 @@ def _error(run: CalibrationRun, served: ServedLoad) -> tuple[float, Floats]:
     return float(np.log(measured.mean() / twin.mean())), np.abs(twin / measured - 1)
 
 
-def _intervals(rows: Sequence[tuple[Floats, Floats]]) -> dict[str, tuple[float, float]]:
+def _intervals(
+    rows: Sequence[tuple[Floats, Floats]], factor: float
+) -> dict[str, tuple[float, float]]:
     """90 % of each time, by bootstrap: over runs where there are several, else over replies."""
     rng = np.random.default_rng(0)
     found = []
@@ -184,7 +181,7 @@ def _intervals(rows: Sequence[tuple[Floats, Floats]]) -> dict[str, tuple[float, 
             which = rng.integers(len(y), size=len(y))
             x, y = x[which], y[which]
         found.append(_fitted(x, y))
-    low, high = np.quantile(found, (0.05, 0.95), axis=0)
+    low, high = factor * np.quantile(found, (0.05, 0.95), axis=0)
     return {
         name: (float(at_least), float(at_most))
         for name, at_least, at_most in zip(NAMES, low, high, strict=True)

@@ -163,12 +163,11 @@ def verdicts(cells: Sequence[HeldOutCell]) -> Iterator[tuple[str, bool]]:
     )
 
 
-def page(cells: Sequence[HeldOutCell], model: TwinModel, studies: Sequence[Path]) -> Iterator[str]:
+def page(cells: Sequence[HeldOutCell], model: TwinModel) -> Iterator[str]:
     """Markdown."""
-    command = " ".join(("tests/bench/twin_bench.py", *(f"runs/{each.name}" for each in studies)))
     yield "# A twin against runs it has not seen\n"
     yield "What `kvswarm simulate` says, set against real engines.\n"
-    yield f"```sh\npython {command}\n```\n"
+    yield "```sh\nmake bench-twin\n```\n"
     yield f"Simulated on {machine_line()}; measured as the studies' pages say.\n"
     yield "## In short\n"
     for said, reached in verdicts(cells):
@@ -202,7 +201,7 @@ def main() -> int:
         cells += [found[name] for name in names]
     model = calibrate(made_of)
     judged = [held_out(model, runs) for runs in cells]
-    text = "\n".join(page(judged, model, parsed.studies)) + "\n"
+    text = "\n".join(page(judged, model)) + "\n"
     sys.stdout.write(text)
     if parsed.report is not None:
         (parsed.report / PAGE).write_text(text, encoding="utf-8")

@@ -141,9 +141,9 @@ def after(before: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The same with the runs that pages speak of."""
     folder = tmp_path_factory.mktemp("runs") / "reader"
     shutil.copytree(before, folder, symlinks=True)
-    runs = "mine ordered before after a b first order/vllm order/vllm-context demo/one demo/two"
+    runs = "mine simulated ordered before after a b first order/vllm order/vllm-context demo/one"
     cell = "cache-size/cells/users=1-r1"
-    for name in (*runs.split(), *(f"same-{n}" for n in range(1, 6)), cell):
+    for name in (*runs.split(), "demo/two", *(f"same-{n}" for n in range(1, 6)), cell):
         write_report_run(folder / "runs" / name)
     MadeCell("users=1", {"users": "1"}, {}, 1, 0, 1, 0, 1.0).write(folder / "runs" / cell)
     write_json(

@@ -22,6 +22,12 @@ from scheduler_plugin.metrics import FLUSH_EVERY_S, SchedulerMetrics, make_watch
 ROOT = Path(__file__).parents[2]
 
 
+@pytest.fixture(autouse=True)
+def vllm_hands_its_log_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    """To pytest: vLLM ends that once it is imported, as another test may have done."""
+    monkeypatch.setattr(logging.getLogger("vllm"), "propagate", True)
+
+
 def request(prompt: int = 100, cached: int = 0) -> Any:
     return SimpleNamespace(num_prompt_tokens=prompt, num_computed_tokens=cached)
 
