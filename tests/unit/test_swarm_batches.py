@@ -221,8 +221,8 @@ def test_in_an_open_loop_the_makespan_counts_from_the_due_time() -> None:
     (batch,) = swarm.batches
     assert batch.makespan_s is not None
     assert batch.sent_s is not None
-    assert batch.sent_s - batch.scheduled_s >= 0.05
-    assert batch.makespan_s >= 0.05
+    assert batch.sent_s - batch.scheduled_s > 0.04
+    assert batch.makespan_s > 0.04
 
 
 def test_a_limited_swarm_says_once_that_it_is_spent() -> None:
