@@ -13,6 +13,7 @@ from loadgen.client.addresses import Addresses
 from loadgen.client.deadlines import Deadlines
 from loadgen.client.failures import ConnectFailed
 from loadgen.client.stamped_transport import STAMPS, Arrivals, connect
+from loadgen.client.tls_layer import connect_by_tls
 from loadgen.client.token_times import LOOK_S, ReadLog
 from loadgen.client.transport import (
     KEEPALIVE_S,
@@ -68,7 +69,7 @@ class WireTransport:
         self._stack = contextlib.AsyncExitStack()
 
     async def __aenter__(self) -> Self:
-        if STAMPS and self._tls is None:
+        if STAMPS:
             self._arrivals = await self._stack.enter_async_context(Arrivals(self._log))
             self._deadlines = Deadlines(self._arrivals.catch_up)
         else:
@@ -214,7 +215,12 @@ class WireTransport:
     async def _connect_to(self, address: str) -> WireConnection:
         connection = self._new_connection()
         if self._arrivals is not None:
-            await connect(address, self._port, connection, self._arrivals)
+            if self._tls is None:
+                await connect(address, self._port, connection, self._arrivals)
+            else:
+                name = self._url.raw_host or ""
+                where = (address, self._port, connection, self._arrivals)
+                await connect_by_tls(*where, self._tls, name)
             return connection
         await asyncio.get_running_loop().create_connection(
             lambda: connection,

@@ -3,6 +3,7 @@
 import contextlib
 import os
 import signal
+import ssl
 import subprocess
 import sys
 import time
@@ -22,6 +23,8 @@ HERE = Path(__file__).parent
 CORES = sorted(os.sched_getaffinity(0)) if sys.platform == "linux" else [0]
 CLIENT_CORE, SERVER_CORE = CORES[0], CORES[-1]
 """Two different cores where there are two, so that the client's limit is what is measured."""
+CERTIFICATE = HERE.parent / "data" / "tls" / "localhost.pem"
+"""What the mock server shows where it speaks https, and what clients are to trust."""
 
 
 def pin(*cores: int) -> None:
@@ -44,19 +47,24 @@ class Server:
 
     def log(self) -> dict[str, Any]:
         """What it has noted so far; see mock_server.Log."""
-        with urllib.request.urlopen(f"{self.url}/log", timeout=30) as answer:
+        trusted = ssl.create_default_context(cafile=CERTIFICATE)
+        with urllib.request.urlopen(f"{self.url}/log", timeout=30, context=trusted) as answer:
             return dict(orjson.loads(answer.read()))
 
 
 @contextlib.contextmanager
-def mock_server(tokens: int, gap_ms: float, counts: bool = False) -> Iterator[Server]:
+def mock_server(
+    tokens: int, gap_ms: float, counts: bool = False, tls: bool = False
+) -> Iterator[Server]:
     """A mock server of its own for one run, killed at the exit; see mock_server.Counts."""
     arguments = [str(HERE / "mock_server.py"), "--tokens", str(tokens), "--gap-ms", str(gap_ms)]
     arguments += ["--counts"] if counts else []
+    arguments += ["--tls", str(CERTIFICATE)] if tls else []
+    origin = "https://localhost" if tls else "http://127.0.0.1"
     with start([sys.executable, *arguments], SERVER_CORE, stdout=subprocess.PIPE) as process:
         try:
             assert process.stdout is not None
-            yield Server(f"http://127.0.0.1:{int(process.stdout.readline())}", process.pid)
+            yield Server(f"{origin}:{int(process.stdout.readline())}", process.pid)
         finally:
             process.kill()
 
@@ -96,7 +104,8 @@ def run_metered(
     cores: Sequence[int] = (CLIENT_CORE,),
 ) -> Metered:
     """Run a child to its end, on the client's core. Raises TimeoutError, and then kills it."""
-    settings = {"env": {**os.environ, **environment}, "start_new_session": True}
+    trusted = {"SSL_CERT_FILE": str(CERTIFICATE)}
+    settings = {"env": {**os.environ, **trusted, **environment}, "start_new_session": True}
     with log.open("wb") as output:
         metered = Metered(time.perf_counter())
         process = start(command, *cores, stdout=output, stderr=subprocess.STDOUT, **settings)

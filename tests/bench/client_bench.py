@@ -19,7 +19,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from children import SERVER_CORE, mock_server, pin
-from client_musts import CHAT, LOAD, all_met, judgement, paced
+from client_musts import CHAT, HTTPS, HTTPS_STREAMS, LOAD, all_met, judgement, paced
 from client_peers import peers, versions_of_others
 from clients import BARE, FASTHTTP, FLOOR, KVSWARM, SATURATED, Client, Job
 from figures import error_figures, load_figures
@@ -47,10 +47,12 @@ def measure_load(
         return {**load_figures(metered, server.log()), EXIT_CODE: float(metered.exit_code)}
 
 
-def measure_error(client: Client, streams: int, options: argparse.Namespace) -> dict[str, float]:
+def measure_error(
+    client: Client, streams: int, options: argparse.Namespace, tls: bool = False
+) -> dict[str, float]:
     """One run of paced replies."""
     with (
-        mock_server(PACED_TOKENS, PACED_GAP_MS) as server,
+        mock_server(PACED_TOKENS, PACED_GAP_MS, tls=tls) as server,
         tempfile.TemporaryDirectory() as folder,
     ):
         seconds = options.error_seconds
@@ -91,14 +93,20 @@ def measure(clients: list[Client], options: argparse.Namespace) -> Results:
                 sys.stderr.write(f"{client.name} is left out of {scenario}: {error}\n")
 
     run(LOAD, options.repeats, lambda client: measure_load(client, options))
-    chatting = [client for client in clients if client in (KVSWARM, BARE)]
-    run(CHAT, options.repeats, lambda client: measure_load(client, options, "chat"), chatting)
+    our_loops = [client for client in clients if client in (KVSWARM, BARE)]
+    run(CHAT, options.repeats, lambda client: measure_load(client, options, "chat"), our_loops)
     for streams in options.streams:
         run(
             paced(streams),
             options.error_repeats,
             lambda client, streams=streams: measure_error(client, streams, options),
         )
+    run(
+        HTTPS,
+        options.error_repeats,
+        lambda client: measure_error(client, HTTPS_STREAMS, options, tls=True),
+        our_loops,
+    )
     return results
 
 

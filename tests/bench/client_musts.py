@@ -18,6 +18,10 @@ def paced(streams: int) -> str:
     return f"{streams} paced streams"
 
 
+HTTPS_STREAMS = 1000
+HTTPS = f"{paced(HTTPS_STREAMS)}, https"
+
+
 @dataclass(frozen=True, slots=True)
 class Must:
     """A limit on the median of one of kvswarm's figures, or on its ratio to that of `bare`."""
@@ -70,6 +74,9 @@ MUSTS = (
     Must(paced(1000), "ttft_error_p99_ms", 130.0),
     Must(paced(1000), "itl_error_p99_ms", 20.0),
     Must(paced(1000), "peak_rss_mb", 90.0),
+    Must(HTTPS, "ttft_error_p99_ms", 60.0),
+    Must(HTTPS, "itl_error_p99_ms", 10.0),
+    Must(HTTPS, "peak_rss_mb", 100.0),
 )
 
 

@@ -39,7 +39,8 @@ def load_figures(metered: Metered, log: dict[str, Any]) -> dict[str, float]:
 def error_figures(
     metered: Metered, log: dict[str, Any], reported: Iterable[Reported]
 ) -> dict[str, float]:
-    """Reported minus true, in ms, over the replies of a run but those of its first second.
+    """Reported minus true, in ms, over the replies of a run but those of its first second and the
+    first of each connection.
 
     True is what the server saw: a TTFT from the receipt of the request to the write of the first
     token, and the 99th percentile of the gaps between the writes of a reply. Absolute values are
@@ -47,11 +48,11 @@ def error_figures(
     are left out because they have the opening of their connections in them.
     """
     true = {int(number): times for number, times in log["replies"].items()}
-    begin_ns = log["first_post_ns"] + START_S * 1e9
+    begin_ns, opening = log["first_post_ns"] + START_S * 1e9, set(log["opening"])
     ttft_errors, itl_errors = [], []
     for reply in reported:
         received_ns, *sent_ns = true[reply.number]
-        if received_ns < begin_ns:
+        if received_ns < begin_ns or reply.number in opening:
             continue
         ttft_errors.append(reply.ttft_ms - (sent_ns[0] - received_ns) / 1e6)
         if reply.itl_p99_ms is not None:

@@ -9,21 +9,25 @@ LATE_NS = 10_000_000
 class Log:
     """What the server saw: `replies` maps a number to its receipt and its writes.
 
-    `late_ns` is how long after it was due each paced event was written.
+    `late_ns` is how long after it was due each paced event was written, `opening` the replies that
+    were the first of their connection.
     """
 
     first_post_ns: int = 0
     done_ns: list[int] = field(default_factory=list)
     replies: dict[int, list[int]] = field(default_factory=dict)
     late_ns: list[int] = field(default_factory=list)
+    opening: list[int] = field(default_factory=list)
 
-    def received(self, now_ns: int, paced: bool) -> int:
+    def received(self, now_ns: int, paced: bool, is_first: bool = False) -> int:
         """Note a request; returns the number of its reply, 0 for one without delay."""
         self.first_post_ns = self.first_post_ns or now_ns
         if not paced:
             return 0
         reply = len(self.replies) + 1
         self.replies[reply] = [now_ns]
+        if is_first:
+            self.opening.append(reply)
         return reply
 
     def spoke(self, reply: int, now_ns: int, due_ns: int) -> None:
@@ -49,7 +53,7 @@ class Counts:
     late: int = 0
     worst_late_ns: int = 0
 
-    def received(self, now_ns: int, paced: bool) -> int:
+    def received(self, now_ns: int, paced: bool, is_first: bool = False) -> int:
         """Note a request; returns the number of its reply."""
         self.first_post_ns = self.first_post_ns or now_ns
         self.requests += 1

@@ -29,7 +29,7 @@ NOTES = """\
 Medians over the repeats; in brackets the ratio to bare. CPU is user + system time of the client
 and what it starts, from one second after its first request until half a second before its last;
 start-up is left out, and the second figure adds the end (summaries, reports). Errors are reported
-minus true, without the first second, in which connections are opened: true TTFT is from the
+minus true, without the first second and those that open a connection: true TTFT is from the
 server's receipt of a request to its write of the first token, an ITL error is that of a reply's
 99th percentile. Other work on the machine makes all of it worse: run it alone.
 """

@@ -3,6 +3,7 @@
 import itertools
 import json
 import re
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
@@ -103,7 +104,7 @@ def test_cost_and_speed_are_of_the_steady_part_only() -> None:
     assert figures["start_cpu_s"] == pytest.approx(0.3)
 
 
-def paced_log(received_s: list[float]) -> dict[str, object]:
+def paced_log(received_s: list[float], opening: Sequence[int] = ()) -> dict[str, object]:
     """Replies of three tokens, the first after 100 ms, then 20 ms apart."""
     replies = {
         str(number): [int((at + after) * S) for after in (0.0, 0.1, 0.12, 0.14)]
@@ -111,13 +112,14 @@ def paced_log(received_s: list[float]) -> dict[str, object]:
     }
     done = [times[-1] for times in replies.values()]
     first = min(times[0] for times in replies.values())
-    return {"first_post_ns": first, "done_ns": done, "replies": replies, "late_ns": [1000, 2000]}
+    noted = {"replies": replies, "late_ns": [1000, 2000], "opening": opening}
+    return {"first_post_ns": first, "done_ns": done, **noted}
 
 
-def test_errors_are_reported_minus_true_without_the_first_second() -> None:
-    log = paced_log([10.0] + [11.5 + n / 10 for n in range(40)])
-    reported = [Reported(1, 900.0, 900.0)]
-    reported += [Reported(number, 101.5, 19.0) for number in range(2, 42)]
+def test_errors_are_reported_minus_true_without_the_opening_of_connections() -> None:
+    log = paced_log([10.0, 11.4] + [11.5 + n / 10 for n in range(40)], opening=[1, 2])
+    reported = [Reported(1, 900.0, 900.0), Reported(2, 900.0, 900.0)]
+    reported += [Reported(number, 101.5, 19.0) for number in range(3, 43)]
     figures = error_figures(Metered(9.0, 0, 1.0, 1.0, [(9.0, 0.0), (20.0, 1.0)]), log, reported)
     assert figures["ttft_error_mean_ms"] == pytest.approx(1.5)
     assert figures["ttft_error_p99_ms"] == pytest.approx(1.5)

@@ -6,7 +6,6 @@ import socket
 import ssl
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -360,44 +359,6 @@ async def test_every_address_of_a_name_is_tried(monkeypatch: pytest.MonkeyPatch)
         assert_whole((await ask_at(f"http://gpu-box:{port}"))[0])
 
 
-DATA = Path(__file__).parents[1] / "data" / "tls"
-
-
-@pytest.fixture
-def tls(monkeypatch: pytest.MonkeyPatch) -> ssl.SSLContext:
-    """What a host named localhost needs; clients trust it."""
-    monkeypatch.setenv("SSL_CERT_FILE", str(DATA / "localhost.pem"))
-    context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
-    context.load_cert_chain(DATA / "localhost.pem", DATA / "localhost.key")
-    return context
-
-
-async def test_tls(tls: ssl.SSLContext) -> None:
-    async with hosting(says(*split(PLAIN, 7)), tls=tls) as (host, port):
-        for exchange in await ask_at(f"https://localhost:{port}", times=2):
-            assert_whole(exchange)
-        assert host.connections == 1
-        long = await ask_at(f"https://localhost:{port}", prompt="long " * 200_000)
-        assert_whole(long[0])
-
-
-async def test_a_certificate_of_another_host_is_refused(tls: ssl.SSLContext) -> None:
-    async with hosting(says(PLAIN), tls=tls) as (_, port):
-        (exchange,) = await ask_at(f"https://127.0.0.1:{port}")
-    assert exchange.outcome == "connect_error"
-    assert "127.0.0.1" in exchange.error.partition("failed: ")[2]
-
-
-async def test_a_stranger_s_certificate_is_refused(
-    tls: ssl.SSLContext, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.delenv("SSL_CERT_FILE")
-    async with hosting(says(PLAIN), tls=tls) as (_, port):
-        (exchange,) = await ask_at(f"https://localhost:{port}")
-    assert exchange.outcome == "connect_error"
-    assert "self-signed" in exchange.error
-
-
 async def test_warm_connections_are_used_last_in_first_out() -> None:
     asked = set()
 
@@ -474,7 +435,3 @@ async def test_requests_under_way_end_with_their_client() -> None:
 )
 def test_on_the_loop_of_a_swarm(test: Any) -> None:
     uvloop.run(test())
-
-
-def test_tls_on_the_loop_of_a_swarm(tls: ssl.SSLContext) -> None:
-    uvloop.run(test_tls(tls))
