@@ -33,7 +33,7 @@ ui: setup
 	@.venv/bin/kvswarm ui unordered --target vllm --kv-tokens 5120 --context-tokens 1500 -u 8 -r 8
 
 test: setup
-	@scripts/browser.sh
+	@scripts/debian.sh
 	@scripts/lint.sh
 	@scripts/test.sh
 

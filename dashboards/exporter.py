@@ -100,9 +100,12 @@ def targets(leader: "Leader") -> Iterator[dict[str, Any]]:
     if leader.run is None:
         return
     ready = leader.run.preparation
+    sources = leader.supervisor.facts.get("sources", {})
     if ready.facts.has_metrics:
-        yield _target("vllm" if ready.facts.is_vllm else "engine", f"{ready.facts.url}/metrics")
-    cache = leader.supervisor.facts.get("sources", {}).get("cache", {})
+        replicas = sources.get("engine", {}).get("replicas", {}).values()
+        for url in [each["metrics_url"] for each in replicas] or [f"{ready.facts.url}/metrics"]:
+            yield _target("vllm" if ready.facts.is_vllm else "engine", url)
+    cache = sources.get("cache", {})
     if cache.get("metrics_url"):
         yield _target(cache["name"], cache["metrics_url"])
     if ready.rag is not None:

@@ -102,6 +102,8 @@ class RequestRecord:
     retries: int | None = None
     """How often it was tried again by `--retry`, after a `rejected`; its time ran on. Empty where
     nothing was sent."""
+    engine: str = ""
+    """Which engine answered, by the reply's `X-Served-By`; empty where it has none."""
     late: bool | None = None
     """True of a `timeout`, which was cut off when it had waited too long: in metrics it has the
     latency that it had at least, and the gap that was open then is one of its gaps. Empty of all

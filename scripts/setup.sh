@@ -28,6 +28,10 @@ if [ "$(cat "$stamp" 2>/dev/null)" != "$wanted" ]; then
     .venv/bin/python -c "import $package" >/dev/null 2>&1 ||
       .venv/bin/pip uninstall -q -y "$package" 2>/dev/null
   done
+  # vLLM's router has an environment of its own: its packages must not touch vLLM's.
+  router=.venv/envs/vllm-router
+  [ -x "$router/bin/python" ] || "$python" -m venv "$router"
+  "$router/bin/pip" install -q vllm-router==0.1.17
   echo "$wanted" >"$stamp"
 fi
 .venv/bin/kvswarm model build >/dev/null

@@ -9,6 +9,7 @@ from collections.abc import Mapping, Sequence
 from email.utils import parsedate_to_datetime
 from pathlib import Path
 from typing import Any, Self
+from urllib.parse import quote
 
 import orjson
 
@@ -93,7 +94,7 @@ class ReplySink:
 
     def begin(self, head: Head) -> None:
         """See Sink."""
-        self._exchange.status = head.status
+        self._exchange.status, self._exchange.served_by = head.status, head.served_by
         self._head = head
         if head.status != 200 or not head.content_type.lower().startswith("text/event-stream"):
             self._other_body = bytearray()
@@ -271,17 +272,20 @@ class StreamingClient:
         exchange: Exchange | ListExchange,
         body_extra: Mapping[str, Any] | None = None,
         spent_s: float = 0.0,
+        session: str = "",
     ) -> None:
         """Send one request and fill `exchange` while its reply arrives.
 
         A list of prompts is one call; its replies go to a ListExchange of as many members.
-        `spent_s` is what the request has already used of its time.
+        `spent_s` is what the request has already used of its time; `session` goes into the session
+        header, where there is one.
         Raises nothing but CancelledError, and that only after the exchange is settled.
         """
         self._under_way[exchange] = None
         try:
             body = request_body(self._settings, prompt, max_tokens, body_extra)
-            await self._try(body, exchange, self._settings.timeout_s - spent_s)
+            own_headers = self._session_line(session)
+            await self._try(body, own_headers, exchange, self._settings.timeout_s - spent_s)
         except asyncio.CancelledError:
             self._settle(exchange, "cancelled", "cancelled before the reply was complete")
             raise
@@ -329,13 +333,19 @@ class StreamingClient:
             raise RuntimeError("StreamingClient is not open: use `async with`")
         return self._transport
 
-    async def _try(self, body: bytes, exchange: Exchange | ListExchange, timeout_s: float) -> None:
+    def _session_line(self, session: str) -> bytes:
+        name = self._settings.session_header
+        return f"{name}: {quote(session)}\r\n".encode() if name and session else b""
+
+    async def _try(
+        self, body: bytes, own_headers: bytes, exchange: Exchange | ListExchange, timeout_s: float
+    ) -> None:
         """Converse, and again after a rejection as often as `retries` says, in the same time."""
         begun = time.perf_counter()
         while True:
             left_s = timeout_s - (time.perf_counter() - begun)
             try:
-                await self._converse(body, exchange, left_s)
+                await self._converse(body, own_headers, exchange, left_s)
             except Rejected as refusal:
                 pause_s = pause_before_retry_s(refusal.retry_after, exchange.retries)
                 has_begun = any(map(len, exchange.times_of_replies))
@@ -347,7 +357,7 @@ class StreamingClient:
                 return
 
     async def _converse(
-        self, body: bytes, exchange: Exchange | ListExchange, timeout_s: float
+        self, body: bytes, own_headers: bytes, exchange: Exchange | ListExchange, timeout_s: float
     ) -> None:
         transport, reception = (
             self._opened(),
@@ -358,7 +368,7 @@ class StreamingClient:
         exchange.sent_at = exchange.sent_at or time.perf_counter()
         is_broken = False
         try:
-            await transport.post(body, reception, timeout_s)
+            await transport.post(body, reception, timeout_s, own_headers)
         except Truncated:
             is_broken = True
         reception.require_stream()  # half an error's body still tells what was wrong

@@ -21,7 +21,8 @@ class Exchange:
     connection, where no idle one is left, counts as part of the request. `token_times` holds the
     arrival of each event that brought output; events that arrive together share their time.
     `resends` counts how often a closed connection made the transport send the request again,
-    `retries` how often it was tried again after a rejection.
+    `retries` how often it was tried again after a rejection; `served_by` is the engine's name where
+    the reply has it.
     `end_at` of a complete reply is the arrival of its last event, else when its end was noticed.
     Token counts are the host's and None where it does not say. `outcome` is pessimistic until the
     end is known.
@@ -40,6 +41,7 @@ class Exchange:
     ended_well: bool = False
     resends: int = 0
     retries: int = 0
+    served_by: str = ""
     reasoning_tokens: int = field(default=0, init=False)
     _reasoning_events: int = field(default=0, init=False)
     _reasoning_since: int | None = field(default=None, init=False)
@@ -237,6 +239,7 @@ class ListExchange:
     error: str = ""
     resends: int = 0
     retries: int = 0
+    served_by: str = ""
 
     @classmethod
     def of(cls, prompts: int, usage_per_choice: bool) -> Self:
@@ -289,6 +292,7 @@ class ListExchange:
         for member in self.members:
             member.sent_at, member.status = self.sent_at, self.status
             member.resends, member.retries = self.resends, self.retries
+            member.served_by = self.served_by
             if member.complete:
                 member.outcome = "ok"
             else:

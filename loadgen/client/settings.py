@@ -30,7 +30,8 @@ class ClientSettings:
     a cut-off reply still has its token counts. `extra_body` is merged into each request last.
     `timeout_s` bounds a whole request, endless streams included; `connect_timeout_s` bounds
     opening a connection, name and TLS included. A request that the host rejects is tried again up
-    to `retries` times within `timeout_s`. Headers are secrets and not part of the repr.
+    to `retries` times within `timeout_s`. `session_header` names the one by which a router keeps
+    requests together, empty: none is sent. Headers are secrets and not part of the repr.
     """
 
     url: str
@@ -44,6 +45,7 @@ class ClientSettings:
     timeout_s: float = 600.0
     connect_timeout_s: float = 10.0
     retries: int = 0
+    session_header: str = ""
 
 
 def auth_headers(environ: Mapping[str, str] = os.environ) -> dict[str, str]:
@@ -73,6 +75,11 @@ def parse_header(text: str) -> tuple[str, str]:
     if not value.isprintable() or not value.isascii():
         raise UsageError(f"header {name} has a value that is not printable ASCII")
     return name.title(), value
+
+
+def parse_header_name(text: str) -> str:
+    """The name of a header that each request gives a value of its own. Raises UsageError."""
+    return parse_header(f"{text}: value")[0]
 
 
 def parse_extra_body(text: str) -> dict[str, Any]:

@@ -46,6 +46,7 @@ class Head(NamedTuple):
     retry_after: str = ""
     content_encoding: str = ""
     location: str = ""
+    served_by: str = ""
 
 
 class Sink(Protocol):
@@ -71,9 +72,11 @@ class Sink(Protocol):
 class Transport(Protocol):
     """Posts JSON bodies to one address."""
 
-    async def post(self, body: bytes, sink: Sink, timeout_s: float = math.inf) -> None:
+    async def post(
+        self, body: bytes, sink: Sink, timeout_s: float = math.inf, own_headers: bytes = b""
+    ) -> None:
         """Send `body` and return at the end of the reply, not of its body; redirects are not
-        followed.
+        followed. `own_headers` are of this request alone, each with its line's end.
 
         Raises ConnectFailed for no answer, Malformed for no HTTP, Truncated when the connection
         breaks after the headers, TimeoutError after `timeout_s`, and what the sink raises.

@@ -92,9 +92,12 @@ class WireTransport:
         await self._stack.aclose()
         await asyncio.sleep(0)  # sockets are closed in the loop's next turn
 
-    async def post(self, body: bytes, sink: Sink, timeout_s: float = math.inf) -> None:
+    async def post(
+        self, body: bytes, sink: Sink, timeout_s: float = math.inf, own_headers: bytes = b""
+    ) -> None:
         """See Transport."""
-        await self.send(b"%b%d\r\n\r\n%b" % (self._head, len(body), body), sink, timeout_s)
+        request = b"%b%d\r\n%b\r\n%b" % (self._head, len(body), own_headers, body)
+        await self.send(request, sink, timeout_s)
 
     async def send(self, request: bytes, sink: Sink, timeout_s: float = math.inf) -> None:
         """As `post`, with a request that has its head."""

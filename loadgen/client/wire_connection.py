@@ -22,6 +22,14 @@ from loadgen.client.transport import (
 )
 
 CRLF = b"\r\n"
+HEAD_FIELDS = (
+    b"content-type",
+    b"retry-after",
+    b"content-encoding",
+    b"location",
+    b"x-served-by",
+)
+"""Those of a Head, in its order."""
 MAX_SIZE_BYTES = 8
 _SIZE = re.compile(rb"[0-9A-Fa-f]+")
 MAX_OVERHEAD_BYTES = 65_536
@@ -309,8 +317,7 @@ class WireConnection(asyncio.Protocol):
         coding = headers.get(b"transfer-encoding", b"").lower()
         self._chunked = coding.endswith(b"chunked")
         self._until_close = b"content-length" not in headers and not self._chunked
-        names = (b"content-type", b"retry-after", b"content-encoding", b"location")
-        texts = (headers.get(name, b"").decode("utf-8", "surrogateescape") for name in names)
+        texts = (headers.get(name, b"").decode("utf-8", "surrogateescape") for name in HEAD_FIELDS)
         self._head = Head(status, *texts)
 
     def on_message_begin(self) -> None:

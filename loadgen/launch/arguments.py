@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING
 from loadgen.errors import UsageError
 from loadgen.launch.configured import as_words, is_on, setting, settings_of
 from loadgen.targets.context_scheduler import KEYS, POLICIES, ContextSchedulerSettings
+from loadgen.targets.settings import ROUTERS
 from rag_store.cli.output import fitted
 from rag_store.cli.suggestion import suggested
 from rag_store.extras import install_command
@@ -30,6 +31,7 @@ AS_THE_MASTER = "http://the-master-says"
 """The host of a worker, until its master has told it."""
 ENGINE_GROUPS = (
     "engines that kvswarm starts",
+    "of these, targets with several engines",
     "of these, targets that serve context by context",
 )
 """Titles of the options that mean nothing where a host is named that runs."""
@@ -50,6 +52,8 @@ class TargetArguments:
     engine_args: tuple[str, ...]
     start_timeout_s: float
     context_scheduler: ContextSchedulerSettings
+    replicas: int | None = None
+    router: str | None = None
 
     def __post_init__(self) -> None:
         if not 0 < self.start_timeout_s < math.inf:
@@ -130,6 +134,9 @@ def add_target_options(parser: argparse.ArgumentParser) -> None:
     add("--l2-dir", type=Path, help="where a tier on disk makes its folder (default: /tmp)")
     add("--engine-arg", action="append", help="--engine-arg=--FLAG")
     add("--start-timeout", type=float, help="seconds to get ready (default: 600)")
+    add = parser.add_argument_group(ENGINE_GROUPS[1]).add_argument
+    add("--replicas", type=int, help="how many engines (default: 2)")
+    add("--router", choices=ROUTERS, help="what chooses one (default: cache_aware)")
     _add_context_scheduler_options(parser)
 
 
@@ -140,7 +147,7 @@ def our_flags() -> list[str]:
 
 def _add_context_scheduler_options(parser: argparse.ArgumentParser) -> None:
     """Options of the targets that serve context by context; the plugin knows their defaults."""
-    add = parser.add_argument_group(ENGINE_GROUPS[1]).add_argument
+    add = parser.add_argument_group(ENGINE_GROUPS[2]).add_argument
     add("--policy", choices=POLICIES, help="which context is next")
     add("--key", choices=KEYS, help="what tells the contexts apart")
     add("--quantum", type=int, help="most requests of one context in a row")
@@ -161,6 +168,8 @@ def target_arguments(parsed: argparse.Namespace) -> TargetArguments:
         l2_dir=parsed.l2_dir,
         engine_args=tuple(parsed.engine_arg or ()),
         start_timeout_s=600.0 if parsed.start_timeout is None else parsed.start_timeout,
+        replicas=parsed.replicas,
+        router=parsed.router,
         context_scheduler=ContextSchedulerSettings(
             **{
                 field.name: getattr(parsed, field.name)

@@ -1,6 +1,6 @@
 """One target's part of a run: what is started, what is run on it, where that is kept."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -57,13 +57,26 @@ def choose_targets(names: Sequence[str], arguments: TargetArguments) -> list[Tar
     """
     catalog = load_catalog(arguments.catalog)
     specs = [find_target(catalog, name) for name in names]
-    options = arguments.context_scheduler.options
-    if options and not any(uses(spec, "context_scheduler") for spec in specs):
-        able = [name for name, spec in catalog.items() if uses(spec, "context_scheduler")]
-        raise UsageError(
-            f"{options[0]} means nothing to target {', '.join(names)}: choose {' or '.join(able)}"
-        )
+    for option, means in _meanings(arguments).items():
+        if not any(map(means, specs)):
+            able = [name for name, spec in catalog.items() if means(spec)]
+            raise UsageError(
+                f"{option} means nothing to target {', '.join(names)}: choose {' or '.join(able)}"
+            )
     return specs
+
+
+def _meanings(arguments: TargetArguments) -> dict[str, Callable[[TargetSpec], bool]]:
+    """Options that were given, and to which targets each means something."""
+    fleet = {"--replicas": arguments.replicas, "--router": arguments.router}
+    meanings: dict[str, Callable[[TargetSpec], bool]] = {
+        option: lambda spec: spec.of_role("router") is not None
+        for option, value in fleet.items()
+        if value is not None
+    }
+    for option in arguments.context_scheduler.options[:1]:
+        meanings[option] = lambda spec: uses(spec, "context_scheduler")
+    return meanings
 
 
 def target_settings(
@@ -80,6 +93,8 @@ def target_settings(
         args=arguments.engine_args,
         start_timeout_s=arguments.start_timeout_s,
         context_scheduler=arguments.context_scheduler,
+        replicas=arguments.replicas,
+        router=arguments.router,
     )
 
 

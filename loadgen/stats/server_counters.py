@@ -157,6 +157,24 @@ def server_figures(
     return course.figures()
 
 
+def sum_of_replicas(samples: Sequence[ServerSample]) -> ServerSample:
+    """One sample of several engines, taken at one moment: that of one engine is itself.
+
+    It is reachable where all are; figures that some do not tell are those of the others.
+    """
+    if len(samples) == 1:
+        return samples[0]
+    answers = [sample.reachable for sample in samples]
+    reachable = False if False in answers else None if None in answers else True
+    summed: dict[str, float | None] = {}
+    for name in (*ENGINE_FIGURES, "counter_resets"):
+        known = [value for each in samples if (value := getattr(each, name)) is not None]
+        total = sum(known) if known else None
+        mean = name == "kv_cache_usage" and total is not None
+        summed[name] = total / len(known) if mean and total is not None else total
+    return ServerSample(samples[0].at_s, reachable, **summed)
+
+
 class ServerCourse:
     """Samples of a host in the order of time, in a space that does not grow with them.
 

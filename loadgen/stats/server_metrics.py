@@ -4,8 +4,8 @@ import asyncio
 import math
 from collections.abc import Mapping, Sequence
 from contextlib import AsyncExitStack
-from dataclasses import dataclass, field
-from typing import NamedTuple, Self
+from dataclasses import dataclass, field, replace
+from typing import Any, NamedTuple, Self
 
 from loadgen.client.failures import ConnectFailed, StreamFailure
 from loadgen.client.host import ControlClient, TooLong
@@ -25,11 +25,14 @@ from loadgen.stats.server_counters import (
     ENGINE_FIGURES,
     GAUGES,
     ServerSample,
+    sum_of_replicas,
 )
 
 __all__ = ["COLUMNS", "MetricsScraper", "MetricsSource", "MetricsSources", "ServerSample"]
 
 _TIMEOUT_S = 2.0
+ONLY = ""
+"""The name of an engine that has no router before it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,11 +51,22 @@ class MetricsSource:
 
 @dataclass(frozen=True, slots=True)
 class MetricsSources:
-    """Whom to ask: the engine, a cache behind it, and the GPUs of this machine."""
+    """Whom to ask: the engine, a cache behind it, and the GPUs of this machine.
+
+    Where a router stands before several engines, these are `replicas`, by their names, and `engine`
+    is the first of them.
+    """
 
     engine: MetricsSource = MetricsSource()
+    replicas: Mapping[str, MetricsSource] = field(default_factory=dict)
     cache: MetricsSource = MetricsSource()
     gpu: GpuMemory | None = None
+
+    @property
+    def engine_pids(self) -> list[int]:
+        """The processes of the engines that are on this machine."""
+        engines = self.replicas.values() or (self.engine,)
+        return [each.pid for each in engines if each.pid is not None]
 
 
 class MetricsScraper:
@@ -60,12 +74,17 @@ class MetricsScraper:
 
     def __init__(self, sources: MetricsSources) -> None:
         self._sources = sources
-        self._engine = _Service(sources.engine, ENGINE_FIGURES)
+        replicas = sources.replicas or {ONLY: sources.engine}
+        keeps = bool(sources.replicas)
+        self._engines = {
+            name: _Service(each, ENGINE_FIGURES, keeps) for name, each in replicas.items()
+        }
         self._cache = _Service(sources.cache, CACHE_FIGURES)
+        self.replicas: dict[str, ServerSample] = {}
         self._lifetime = AsyncExitStack()
 
     async def __aenter__(self) -> Self:
-        for service in (self._engine, self._cache):
+        for service in (*self._engines.values(), self._cache):
             if service.client is not None:
                 await self._lifetime.enter_async_context(service.client)
         return self
@@ -76,34 +95,42 @@ class MetricsScraper:
     @property
     def models(self) -> frozenset[str]:
         """Those whose figures are added up."""
-        return self._engine.models
+        return frozenset().union(*(each.models for each in self._engines.values()))
 
     async def scrape(self, at_s: float) -> ServerSample:
-        """Ask engine, cache and the operating system at once; never raises for what they do.
+        """Ask engines, cache and the operating system at once; never raises for what they do.
 
-        Memory is read in the loop's default executor.
+        Memory is read in the loop's default executor. Afterwards `replicas` has a sample of each
+        of several engines.
         """
-        engine, cache, memory = await asyncio.gather(
-            _page(self._engine.client),
-            _page(self._cache.client),
-            _memory(self._sources),
+        engines = asyncio.gather(*(_page(each.client) for each in self._engines.values()))
+        pages, cache, memory = await asyncio.gather(
+            engines, _page(self._cache.client), _memory(self._sources)
         )
+        each = {
+            name: ServerSample(
+                at_s, page.reachable, **service.figures(page.text), counter_resets=service.resets
+            )
+            for (name, service), page in zip(self._engines.items(), pages, strict=True)
+        }
+        if self._sources.replicas:
+            self.replicas = each
         kept = _since_zero(self._cache.figures(cache.text))
-        return ServerSample(
-            at_s,
-            engine.reachable,
-            **self._engine.figures(engine.text),
-            counter_resets=self._engine.resets,
-            **{f"{CACHE_PREFIX}{name}": value for name, value in kept.items()},
-            **memory,
-        )
+        of_cache = {f"{CACHE_PREFIX}{name}": value for name, value in kept.items()}
+        rest: dict[str, Any] = {**of_cache, **memory}
+        return replace(sum_of_replicas(list(each.values())), **rest)
 
 
 class _Service:
-    """Asks one service for its page of metrics, and finds the figures there."""
+    """Asks one service for its page of metrics, and finds the figures there.
 
-    def __init__(self, source: MetricsSource, figures: Sequence[str]) -> None:
+    One that `keeps` its counters tells the last ones where a page tells none: in a sum of several
+    they must not be missing.
+    """
+
+    def __init__(self, source: MetricsSource, figures: Sequence[str], keeps: bool = False) -> None:
         url = source.metrics_url
+        self._keeps, self._last = keeps, dict[str, float]()
         self.client = None if url is None else ControlClient(url, source.headers, _TIMEOUT_S)
         self.models: frozenset[str] = frozenset()
         self._model, self._tells_model = source.model, False
@@ -126,6 +153,9 @@ class _Service:
         created = (sample for sample in samples if sample.name.endswith(CREATED))
         counters = {name: found for name, found in told.items() if name not in GAUGES}
         totals = self._totals.take(counters, created)
+        if self._keeps:
+            self._last |= totals
+            totals = self._last
         gauges = {name: _gauge(name, found) for name, found in told.items() if name in GAUGES}
         return gauges | {name: _whole(totals.get(name)) for name in counters}
 
@@ -192,15 +222,17 @@ def _since_zero(cache: dict[str, float | None]) -> dict[str, float | None]:
 
 
 async def _memory(sources: MetricsSources) -> dict[str, float | None]:
-    if sources.engine.pid is None and sources.cache.pid is None and sources.gpu is None:
+    if not sources.engine_pids and sources.cache.pid is None and sources.gpu is None:
         return {}
     return await asyncio.to_thread(_read_memory, sources)
 
 
 def _read_memory(sources: MetricsSources) -> dict[str, float | None]:
-    engine_pid, cache_pid, gpu = sources.engine.pid, sources.cache.pid, sources.gpu
+    cache_pid, gpu = sources.cache.pid, sources.gpu
+    rss_mb = [tree_rss_mb(pid) for pid in sources.engine_pids]
+    known_mb = [each for each in rss_mb if each is not None]
     return {
-        "engine_rss_mb": tree_rss_mb(engine_pid) if engine_pid is not None else None,
+        "engine_rss_mb": math.fsum(known_mb) if known_mb else None,
         "lmcache_rss_mb": tree_rss_mb(cache_pid) if cache_pid is not None else None,
         "gpu_memory_mb": gpu.used_mb() if gpu is not None else None,
     }

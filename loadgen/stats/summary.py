@@ -33,6 +33,9 @@ FIELDS: Mapping[str, str] = {
     " of the drain; other clients of the engine are in it too",
     "server_note": "why there are no figures of the engine, or that they are of several models;"
     " null else",
+    "replicas": "of several engines behind a router: `engines`, by name, with their `requests`,"
+    " `share`, `contexts` and counters; `context_affinity`: the share of requests that went to the"
+    " engine which got most of their context. Null with one engine",
     "diversity": "of the contexts that were really sent",
     "gate": "of `--gate`: `met`, `verdict`, `faults` for which the run decides nothing, and each of"
     " its `limits` with its `value` (null: not known)",

@@ -31,8 +31,10 @@ KNOWN = (
     "context_scheduler",
     "scratch_dir",
     "routes_key",
+    "engine_urls",
+    "router",
 )
-Role = Literal["engine", "cache", "service"]
+Role = Literal["engine", "cache", "router", "service"]
 ROLES: tuple[Role, ...] = get_args(Role)
 CACHE_INFO = "cache_info"
 _FIGURES = (*ENGINE_FIGURES, CACHE_INFO, *CACHE_FIGURES)
@@ -114,7 +116,7 @@ class ServiceSpec:
     empty_metric: str | None
     """The series that is 0 once the cache is empty."""
     role: Role | None
-    """`engine`, `cache` or `service`."""
+    """`engine`, `cache`, `router` or `service`."""
     counters: str | None
     """The `[counters.NAME]` table that its metrics are read by."""
     block_size: Mapping[str, int]
@@ -140,8 +142,13 @@ class TargetSpec:
 
     @property
     def engine(self) -> ServiceSpec:
-        """The service that answers requests."""
+        """The service that answers requests; of several the first."""
         return next(each for each in self.services if each.role == "engine")
+
+    @property
+    def front(self) -> ServiceSpec:
+        """The service that requests are sent to: the router, where there is one."""
+        return self.of_role("router") or self.engine
 
     def of_role(self, role: Role) -> ServiceSpec | None:
         """The first service with this role."""
@@ -242,11 +249,12 @@ def _series(table: TomlTable) -> dict[str, str]:
 def _with_roles(services: tuple[ServiceSpec, ...], table: TomlTable) -> tuple[ServiceSpec, ...]:
     """Each service with its role: the one that was given, or the usual one."""
     has_engine = any(each.role == "engine" for each in services)
+    last = [each for each in services if each.role != "router"][-1:]
     found = [
-        replace(each, role=each.role or _usual_role(each, not has_engine and each is services[-1]))
+        replace(each, role=each.role or _usual_role(each, not has_engine and each in last))
         for each in services
     ]
-    for role, least in (("engine", 1), ("cache", 0)):
+    for role, least in (("engine", 1), ("cache", 0), ("router", 0)):
         names = [each.name for each in found if each.role == role]
         if not least <= len(names) <= 1:
             said = " and ".join(names) if names else "no service"

@@ -142,10 +142,11 @@ def _shown(page: bytes) -> str:
 
 
 class CacheReset:
-    """Resets through the services' own routes, the engine first."""
+    """Resets through the services' own routes, the engines first."""
 
     def __init__(self, plans: Sequence[ServicePlan], model: str, max_model_len: int | None) -> None:
-        self._plans = sorted(plans, key=lambda plan: plan.role != "engine")
+        caches = [plan for plan in plans if plan.role != "router"]
+        self._plans = sorted(caches, key=lambda plan: plan.role != "engine")
         self._model = model
         self._probe_tokens = min(PROBE_TOKENS, (max_model_len or PROBE_TOKENS + 1) - 1)
 
@@ -167,9 +168,13 @@ class CacheReset:
         return False
 
     async def probe(self) -> int | None:
-        """The cached tokens of a fixed prompt. Raises ApiError."""
-        url = self._plans[0].url
-        return await complete(url, self._model, fixed_prompt(self._probe_tokens))
+        """The cached tokens of a fixed prompt, of several engines the most; None where one does
+        not tell. Raises ApiError."""
+        prompt = fixed_prompt(self._probe_tokens)
+        engines = [plan.url for plan in self._plans if plan.role == "engine"]
+        told = [await complete(url, self._model, prompt) for url in engines]
+        counts = [count for count in told if count is not None]
+        return max(counts) if len(counts) == len(told) else None
 
     async def _empty(self) -> bool:
         """Reset every service; False where one has no route or keeps refusing.

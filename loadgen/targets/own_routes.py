@@ -12,6 +12,9 @@ from typing import Any
 
 KEY_VARIABLE = "KVSWARM_ROUTES_KEY"
 KEY_HEADER = "X-Kvswarm-Key"
+NAME_VARIABLE = "KVSWARM_ENGINE"
+NAME_HEADER = b"x-served-by"
+"""Of several engines each says by it which one it is."""
 PUBLIC = ("/v1/", "/v2/", "/metrics", "/docs", "/redoc")
 """What they begin with."""
 PUBLIC_ROUTES = frozenset(
@@ -34,13 +37,14 @@ class OwnRoutes:
     def __init__(self, app: AsgiApp) -> None:
         self._app = app
         self._key = os.environ[KEY_VARIABLE].encode()
+        self._name = os.environ.get(NAME_VARIABLE, "").encode()
 
     async def __call__(
         self, scope: Message, receive: Callable[..., Any], send: Callable[..., Any]
     ) -> None:
         """As any ASGI application."""
         if scope["type"] == "lifespan" or is_public(scope["path"]) or self._has_key(scope):
-            await self._app(scope, receive, send)
+            await self._app(scope, receive, self._named(send) if self._name else send)
         elif scope["type"] == "websocket":
             await send({"type": "websocket.close", "code": 1008})
         else:
@@ -48,6 +52,15 @@ class OwnRoutes:
             await send({"type": "http.response.start", "status": 403, "headers": headers})
             said = b"this route is for the kvswarm that started this server\n"
             await send({"type": "http.response.body", "body": said})
+
+    def _named(self, send: Callable[..., Any]) -> Callable[..., Any]:
+        async def sent(message: Message) -> None:
+            if message["type"] == "http.response.start":
+                headers = [*message.get("headers", ()), (NAME_HEADER, self._name)]
+                message = {**message, "headers": headers}
+            await send(message)
+
+        return sent
 
     def _has_key(self, scope: Message) -> bool:
         name = KEY_HEADER.lower().encode()

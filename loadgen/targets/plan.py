@@ -12,7 +12,7 @@ from loadgen.errors import UsageError
 from loadgen.scratch import PREFIX
 from loadgen.targets.catalog import Addition, Role, ServiceSpec, TargetSpec, fill, ports_in
 from loadgen.targets.hardware import Platform, has_bfloat16_kernels
-from loadgen.targets.settings import LOOPBACK, TargetSettings, is_quantized
+from loadgen.targets.settings import LOOPBACK, USUAL_ROUTER, TargetSettings, is_quantized
 
 RESERVED_BLOCKS = 1  # vLLM's block pool keeps one null block for itself
 MIN_USABLE_BLOCKS = 2
@@ -113,7 +113,7 @@ def uses_l1(spec: TargetSpec) -> bool:
 
 
 def port_names(spec: TargetSpec, settings: TargetSettings, platform: Platform) -> list[str]:
-    """The ports the target needs, as `service.port`; the engine's own is the last."""
+    """The ports the target needs, as `service.port`; the one that requests go to is the last."""
     names: set[str] = set()
     for service in spec.services:
         parts = _parts(service, spec, settings, platform)
@@ -124,8 +124,8 @@ def port_names(spec: TargetSpec, settings: TargetSettings, platform: Platform) -
         raise UsageError(
             f"target {spec.name}: {{{min(foreign)}}} names a service that it does not start"
         )
-    engine_port = f"{spec.engine.name}.port"
-    return [*sorted(names - {engine_port}), engine_port]
+    front_port = f"{spec.front.name}.port"
+    return [*sorted(names - {front_port}), front_port]
 
 
 def plan_services(
@@ -153,6 +153,12 @@ def _values(
         "l1_gb": f"{settings.l1_gb:g}",
         "l1_bytes": str(round(settings.l1_gb * BYTES_PER_GB)),
         "context_scheduler": settings.context_scheduler.json,
+        "engine_urls": ",".join(
+            f"http://{LOOPBACK}:{ports[f'{each.name}.port']}"
+            for each in spec.services
+            if each.role == "engine"
+        ),
+        "router": settings.router or USUAL_ROUTER,
         **{name: str(port) for name, port in ports.items()},
     }
     if capacity is not None:
@@ -172,11 +178,11 @@ def _parts(
         and not is_quantized(settings.model),
         "kv_tokens": settings.kv_tokens is not None,
         "local_model": settings.model_dir is not None,
-        "loopback": settings.is_loopback,
+        "loopback": settings.is_loopback or service is not spec.front,
     }
     parts = [Addition(service.argv, service.env)]
     parts += [addition for name, addition in service.when.items() if conditions[name]]
-    if service is spec.engine:
+    if service.role == "engine":
         parts.append(spec.extra)
         parts += [addition for name, addition in spec.when.items() if conditions[name]]
     return parts
@@ -189,12 +195,12 @@ def _plan(
     settings: TargetSettings,
     spec: TargetSpec,
 ) -> ServicePlan:
-    is_engine = service is spec.engine
+    is_front = service is spec.front
     scratch_dir = _fresh_path() if any(part.names("scratch_dir") for part in parts) else None
     l2_dir = _fresh_path(settings.l2_dir) if any(part.names("l2_dir") for part in parts) else None
     values = {
         **values,
-        "host": settings.host if is_engine else LOOPBACK,
+        "host": settings.host if is_front else LOOPBACK,
         "scratch_dir": str(scratch_dir),
         "l2_dir": str(l2_dir),
         "routes_key": secrets.token_urlsafe(24),
@@ -207,11 +213,11 @@ def _plan(
         raise UsageError(
             f"target {spec.name}: {{{name}}} has a value only with --kv-tokens"
         ) from None
-    host = settings.own_host if is_engine else LOOPBACK
+    host = settings.own_host if is_front else LOOPBACK
     url = f"http://{host}:{values[f'{service.name}.port']}"
     return ServicePlan(
         name=service.name,
-        argv=(*argv, *(settings.args if is_engine else ())),
+        argv=(*argv, *(settings.args if service.role == "engine" else ())),
         env=env,
         url=url,
         ready_url=url + service.ready,

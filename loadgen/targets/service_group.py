@@ -2,13 +2,17 @@
 
 import asyncio
 from collections.abc import Sequence
+from itertools import groupby
 from pathlib import Path
-from typing import Self
+from typing import Self, TypeVar
 
 from loadgen.errors import TargetError
 from loadgen.targets import engine_api
+from loadgen.targets.catalog import Role
 from loadgen.targets.plan import ServicePlan
 from loadgen.targets.process import ServiceProcess
+
+T = TypeVar("T")
 
 READY_POLL_S = 0.05, 0.5  # at first, and at most
 
@@ -37,9 +41,8 @@ class ServiceGroup:
 
     @property
     def url(self) -> str:
-        """Of the engine; without one, of the last service."""
-        engines = [plan for plan in self.plans if plan.role == "engine"]
-        return (engines or self.plans)[-1].url
+        """Of the router, else the engine; without either, of the last service."""
+        return _front(self.plans, [plan.role for plan in self.plans]).url
 
     async def __aenter__(self) -> Self:
         return self
@@ -48,12 +51,19 @@ class ServiceGroup:
         await self.stop()
 
     async def start(self) -> None:
-        """Start each service once the one before it is ready. Raises TargetError."""
-        for plan in self.plans:
-            process = await ServiceProcess.start(plan, self._log_dir, self._stop_grace_s)
-            self._processes.append(process)
-            self._watchers.append(asyncio.create_task(self._watch(process)))
-            await self._until_ready(process)
+        """Start each service once the one before it is ready, several engines at once.
+
+        Raises TargetError.
+        """
+        for _, plans in groupby(self.plans, lambda plan: plan.role == "engine" or plan.name):
+            for process in [await self._start(plan) for plan in plans]:
+                await self._until_ready(process)
+
+    async def _start(self, plan: ServicePlan) -> ServiceProcess:
+        process = await ServiceProcess.start(plan, self._log_dir, self._stop_grace_s)
+        self._processes.append(process)
+        self._watchers.append(asyncio.create_task(self._watch(process)))
+        return process
 
     async def stop(self) -> None:
         """Stop the last first: an engine would wait for a cache server that is gone."""
@@ -77,9 +87,9 @@ class ServiceGroup:
         return {process.plan.name: process.pids for process in self._processes}
 
     def error(self, happening: str) -> TargetError:
-        """The error to raise about the engine, with what its log tells."""
-        engines = [each for each in self._processes if each.plan.role == "engine"]
-        return (engines or self._processes)[-1].error(happening)
+        """The error to raise about what requests go to, with what its log tells."""
+        roles = [each.plan.role for each in self._processes]
+        return _front(self._processes, roles).error(happening)
 
     async def _watch(self, process: ServiceProcess) -> None:
         await process.wait()
@@ -97,3 +107,9 @@ class ServiceGroup:
                     pause_s = min(pause_s * 1.5, longest_s)
         except TimeoutError:
             raise process.error(f"was not ready within {timeout_s:g} s") from None
+
+
+def _front(those: Sequence[T], roles: Sequence[Role]) -> T:
+    """What requests are sent to."""
+    wanted: tuple[Role, ...] = ("router", "engine")
+    return those[next((roles.index(role) for role in wanted if role in roles), -1)]

@@ -4,6 +4,7 @@ import ipaddress
 import json
 import math
 import os
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -12,6 +13,20 @@ from loadgen.errors import UsageError
 from loadgen.targets.context_scheduler import ContextSchedulerSettings
 
 LOOPBACK = "127.0.0.1"
+ROUTERS: Mapping[str, str] = {
+    "cache_aware": "vllm-router",
+    "round_robin": "vllm-router",
+    "random": "vllm-router",
+    "power_of_two": "vllm-router",
+    "consistent_hash": "vllm-router",
+    "haproxy-hash": "haproxy",
+    "haproxy-leastconn": "haproxy",
+}
+"""The program of each policy."""
+USUAL_ROUTER = "cache_aware"
+"""vLLM's own router's."""
+MOST_REPLICAS = 64
+"""More engines than that on one machine are a slip of the pen."""
 
 
 def model_window_tokens(model: str) -> int | None:
@@ -43,7 +58,8 @@ class TargetSettings:
     own cache in tokens (None: the engine decides); `l1_gb` the memory behind it; in `l2_dir` a
     target with a tier on disk makes a folder (None: with temporary files); `port` is the engine's
     (None: a free one); `args` go to the engine last; a service gets `stop_grace_s` between SIGTERM
-    and SIGKILL; `context_scheduler` means something to targets with that scheduler only. Raises
+    and SIGKILL; `context_scheduler` means something to targets with that scheduler only, `replicas`
+    of the engine, and the policy of the `router` before them, to those with a router. Raises
     UsageError for what cannot be.
     """
 
@@ -58,12 +74,16 @@ class TargetSettings:
     start_timeout_s: float = 600.0
     stop_grace_s: float = 8.0
     context_scheduler: ContextSchedulerSettings = field(default_factory=ContextSchedulerSettings)
+    replicas: int | None = None
+    router: str | None = None
 
     def __post_init__(self) -> None:
         if not 0 < self.l1_gb < math.inf:
             raise UsageError(f"--l1-gb {self.l1_gb:g} must be more than 0 and finite")
         if self.l2_dir is not None and not _is_writable_folder(self.l2_dir):
             raise UsageError(f"--l2-dir {self.l2_dir} is not a folder that can be written")
+        if self.replicas is not None and not 0 < self.replicas <= MOST_REPLICAS:
+            raise UsageError(f"--replicas {self.replicas} is not between 1 and {MOST_REPLICAS}")
         if self.port is not None and not 0 < self.port < 65536:
             raise UsageError(f"--port {self.port} is not between 1 and 65535")
         if self.model.startswith((".", "/", "~")) and self.model_dir is None:

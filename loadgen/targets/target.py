@@ -10,6 +10,7 @@ from loadgen.errors import TargetError
 from loadgen.targets import engine_api
 from loadgen.targets.catalog import CACHE_INFO, TargetSpec
 from loadgen.targets.engine_api import ApiError, CacheReset, EngineCache, fixed_prompt
+from loadgen.targets.fleet import fleet_of, require_router
 from loadgen.targets.hardware import (
     Platform,
     detect_platform,
@@ -29,7 +30,7 @@ from loadgen.targets.plan import (
     uses_l1,
 )
 from loadgen.targets.service_group import ServiceGroup
-from loadgen.targets.settings import TargetSettings
+from loadgen.targets.settings import USUAL_ROUTER, TargetSettings
 
 __all__ = ["RunningTarget", "TargetSettings", "check_target", "start_target"]
 
@@ -45,6 +46,7 @@ async def start_target(
     Raises UsageError for what can be seen before anything starts, TargetError when a service dies
     or is not ready in time. Nothing is left running afterwards, whatever happens.
     """
+    spec = fleet_of(spec, settings)
     capacity, plans = _plan(spec, settings)
     times_s = settings.start_timeout_s, settings.stop_grace_s
     async with ServiceGroup(plans, log_dir, *times_s) as group:
@@ -56,7 +58,7 @@ async def start_target(
 
 def check_target(spec: TargetSpec, settings: TargetSettings) -> None:
     """Raise the UsageError that `start_target` would raise now; nothing is started."""
-    _plan(spec, settings)
+    _plan(fleet_of(spec, settings), settings)
 
 
 def _plan(
@@ -64,16 +66,17 @@ def _plan(
 ) -> tuple[KvCapacity | None, list[ServicePlan]]:
     platform = detect_platform()
     require_packages(spec, platform)
+    require_router(spec, settings)
     capacity = plan_capacity(spec, settings, platform)
     ports = _ports(spec, settings, platform)
     return capacity, plan_services(spec, settings, platform, ports)
 
 
 def _ports(spec: TargetSpec, settings: TargetSettings, platform: Platform) -> dict[str, int]:
-    *others, engine = port_names(spec, settings, platform)
+    *others, front = port_names(spec, settings, platform)
     own = None if settings.port is None else require_free(settings.host, settings.port)
     *free, last = free_ports(len(others) + 1)
-    return {**dict(zip(others, free, strict=True)), engine: own or last}
+    return {**dict(zip(others, free, strict=True)), front: own or last}
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,13 +88,14 @@ class EngineFacts:
 
 
 class RunningTarget:
-    """Services that answer; `url` is the engine's, `model` the name requests must carry."""
+    """Services that answer; `url` is that of the engine, or of the router before several, `model`
+    the name requests must carry."""
 
     def __init__(self, spec: TargetSpec, settings: TargetSettings, group: ServiceGroup) -> None:
         self._spec = spec
         self._settings = settings
         self._group = group
-        self._engine = next(plan for plan in group.plans if plan.role == "engine")
+        self._engines = [plan for plan in group.plans if plan.role == "engine"]
         self._facts = EngineFacts(None, None)
         self.url = group.url
         self.model = settings.name
@@ -100,7 +104,8 @@ class RunningTarget:
         """Start the services, wait for a first completion, read what the engine says of itself."""
         await self._group.start()
         try:
-            await engine_api.complete(self.url, self.model, fixed_prompt(GREETING_TOKENS))
+            for url in dict.fromkeys((*(plan.url for plan in self._engines), self.url)):
+                await engine_api.complete(url, self.model, fixed_prompt(GREETING_TOKENS))
             cache = await self._cache()
             length = await engine_api.max_model_len(self.url)
         except ApiError as error:
@@ -109,7 +114,8 @@ class RunningTarget:
         self._facts = EngineFacts(cache, length)
 
     async def _cache(self) -> EngineCache | None:
-        metrics, info = self._engine.metrics_url, self._engine.series.get(CACHE_INFO)
+        first = self._engines[0]
+        metrics, info = first.metrics_url, first.series.get(CACHE_INFO)
         if metrics is None or info is None:
             return None
         return await engine_api.engine_cache(metrics, info)
@@ -153,22 +159,33 @@ class RunningTarget:
             "sources": self._sources(),
             "metrics_urls": {plan.name: plan.metrics_url for plan in self._group.plans},
             "l1_gb": self._settings.l1_gb if uses_l1(self._spec) else None,
+            **self._fleet(),
         }
 
+    def _fleet(self) -> dict[str, Any]:
+        """How many engines a router stands before, and by which policy; of one engine nothing."""
+        if self._spec.of_role("router") is None:
+            return {}
+        return {"replicas": len(self._engines), "router": self._settings.router or USUAL_ROUTER}
+
     def _sources(self) -> dict[str, Any]:
-        """Whom to ask for figures, by role."""
+        """Whom to ask for figures, by role: of several engines the first, with all of them."""
         pids = self._group.pids()
-        return {
-            plan.role: {
-                "name": plan.name,
+        places = {
+            plan.name: {
                 "metrics_url": plan.metrics_url,
-                "counters": plan.counters or "",
-                "series": dict(plan.series),
                 "pid": next(iter(pids.get(plan.name, [])), None),
             }
             for plan in self._group.plans
-            if plan.role != "service"
         }
+        sources: dict[str, Any] = {}
+        for plan in self._group.plans:
+            if plan.role in ("engine", "cache") and plan.role not in sources:
+                counters = {"counters": plan.counters or "", "series": dict(plan.series)}
+                sources[plan.role] = {"name": plan.name, **places[plan.name], **counters}
+        if len(self._engines) > 1:
+            sources["engine"]["replicas"] = {plan.name: places[plan.name] for plan in self._engines}
+        return sources
 
     def check(self) -> None:
         """Raise TargetError when a service has exited unasked."""

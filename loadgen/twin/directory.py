@@ -179,6 +179,7 @@ def _summary(counts: Counts, served: ServedLoad, run: RecordedRun, rows: Any) ->
     return summary | {
         "peak_concurrency": requests.peak_concurrency,
         "server_note": NOTE,
+        "replicas": None,
         "token_times": {"clock": SIMULATED},
         "stats_reset_s": None,
         "lost_workers": 0,

@@ -128,7 +128,7 @@ def test_own_client(host: HostProcess) -> None:
     )
     assert done.returncode == 0, done.stdout + done.stderr
     (requests, failures) = re.findall(r"^GET +/v1/models +(\d+) +(\d+)\(", done.stderr, re.M)[0]
-    assert int(requests) > 3
+    assert int(requests) >= 2
     assert failures == "0"
 
 

@@ -131,6 +131,8 @@ FOR_ENGINES = {
     "--l2-dir": "/tmp",
     "--engine-arg": "--x",
     "--start-timeout": "600",
+    "--replicas": "2",
+    "--router": "random",
     "--policy": "lpm",
 }
 

@@ -51,7 +51,7 @@ class ScriptedTransport:
     def __init__(self, reply: list[tuple[float, bytes]] | Exception) -> None:
         self._reply = reply
 
-    async def post(self, body: bytes, sink: Sink, timeout_s: float = 0.0) -> None:
+    async def post(self, body: bytes, sink: Sink, *more: Any) -> None:
         if isinstance(self._reply, Exception):
             raise self._reply
         sink.begin(Head(200, "text/event-stream"))

@@ -139,7 +139,7 @@ class InProcess:
     def __init__(self, pieces: list[bytes]) -> None:
         self._pieces = pieces
 
-    async def post(self, body: bytes, sink: Any, timeout_s: float = 0.0) -> None:
+    async def post(self, body: bytes, sink: Any, *more: Any) -> None:
         connection = WireConnection("host:80", Deadlines())
         connection.connection_made(Wire())
         asking = asyncio.ensure_future(connection.ask(b"", sink, time.perf_counter() + 60))

@@ -28,7 +28,7 @@ class Whole:
     def __init__(self, body: bytes, head: Head, is_broken: bool) -> None:
         self._body, self._head, self._is_broken = body, head, is_broken
 
-    async def post(self, body: bytes, sink: Sink, timeout_s: float = 0.0) -> None:
+    async def post(self, body: bytes, sink: Sink, *more: Any) -> None:
         sink.begin(self._head)
         if sink.feed(self._body, time.perf_counter()):
             return

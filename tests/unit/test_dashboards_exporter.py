@@ -232,6 +232,10 @@ def test_targets_are_what_the_swarm_loads() -> None:
     (engine, _) = targets(swarm)
     labels = {"__scheme__": "https", "__metrics_path__": "/behind/proxy/metrics"}
     assert (engine["targets"], engine["labels"]) == (["host"], {"job": "vllm", **labels})
+    places = {f"vllm-{n}": {"metrics_url": f"http://127.0.0.1:900{n}/metrics"} for n in (1, 2)}
+    swarm.supervisor.facts["sources"]["engine"] = {"replicas": places}
+    engines = [each["targets"] for each in targets(swarm) if each["labels"]["job"] == "vllm"]
+    assert engines == [["127.0.0.1:9001"], ["127.0.0.1:9002"]]
     swarm.run.preparation.facts.has_metrics = False
     assert [each["labels"]["job"] for each in targets(swarm)] == ["lmcache"]
     swarm.run = None

@@ -201,3 +201,44 @@ async def test_memory_is_that_of_the_processes_and_gpus_named() -> None:
 def test_the_columns_are_the_samples_fields_time_first() -> None:
     assert tuple(asdict(ServerSample(1.0))) == COLUMNS
     assert COLUMNS[:2] == ("at_s", "reachable")
+
+
+def replicas(*urls: str) -> MetricsSources:
+    name, series = usual_series("engine")
+    sources = [MetricsSource(f"{url.rstrip('/')}/metrics", series, name) for url in urls]
+    return MetricsSources(
+        sources[0], {f"e-{number}": each for number, each in enumerate(sources, 1)}
+    )
+
+
+async def test_engines_behind_a_router_are_added_up_and_told_apart(serve: Serve) -> None:
+    second = ENGINE_PAGE.replace("27978.0", "100.0").replace("} 0.75", "} 0.25")
+    urls = [await serve(page(text)) for text in (ENGINE_PAGE, second)]
+    async with MetricsScraper(replicas(*urls)) as scraper:
+        got = await scraper.scrape(1.0)
+        each = dict(scraper.replicas)
+    assert (got.reachable, got.prompt_tokens, got.running) == (True, 28078, 8)
+    assert got.kv_cache_usage == pytest.approx((0.5 + 0.25) / 2)
+    assert [each[name].prompt_tokens for name in ("e-1", "e-2")] == [27978, 100]
+
+
+async def test_an_engine_that_tells_nothing_for_a_while_takes_nothing_from_the_sum(
+    serve: Serve,
+) -> None:
+    answers = iter([200, 500, 200])
+
+    async def flaky(request: web.Request) -> web.Response:
+        return web.Response(text=ENGINE_PAGE, status=next(answers))
+
+    urls = [await serve(page(ENGINE_PAGE)), await serve(flaky)]
+    async with MetricsScraper(replicas(*urls)) as scraper:
+        sums = [(await scraper.scrape(float(at))).prompt_tokens for at in range(3)]
+    assert sums == [2 * 27978] * 3
+
+
+async def test_a_fleet_is_reachable_where_all_of_it_is(serve: Serve) -> None:
+    with socket.socket() as unheard:
+        unheard.bind(("127.0.0.1", 0))
+        gone = f"http://127.0.0.1:{unheard.getsockname()[1]}"
+        got = await sample(replicas(await serve(page(ENGINE_PAGE)), gone))
+    assert (got.reachable, got.prompt_tokens) == (False, 27978)

@@ -44,7 +44,7 @@ class ScriptedClient:
         return None
 
     async def stream(
-        self, prompt: Any, max_tokens: int, exchange: Any, extra: Mapping[str, Any] | None
+        self, prompt: Any, max_tokens: int, exchange: Any, extra: Any, session: str
     ) -> None:
         self.calls.append((prompt, extra))
         exchange.sent_at = time.perf_counter()

@@ -41,9 +41,9 @@ class Engine:
         return None
 
     async def stream(
-        self, prompt: str, max_tokens: int, exchange: Exchange, extra: Any, spent_s: float
+        self, prompt: str, max_tokens: int, exchange: Exchange, extra: Any, *more: Any
     ) -> None:
-        self.sent.append((prompt, extra, spent_s))
+        self.sent.append((prompt, extra, more[0]))
         exchange.sent_at = time.perf_counter()
         exchange.token_times.append(time.perf_counter())
         exchange.end_at = time.perf_counter()

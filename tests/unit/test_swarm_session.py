@@ -34,7 +34,7 @@ class InstantClient:
         return None
 
     async def stream(
-        self, prompt: str, max_tokens: int, exchange: Exchange, extra: Any, spent_s: float
+        self, prompt: str, max_tokens: int, exchange: Exchange, extra: Any, *more: Any
     ) -> None:
         exchange.sent_at = time.perf_counter()
         await self.free.wait()

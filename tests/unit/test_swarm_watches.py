@@ -2,6 +2,7 @@
 
 import asyncio
 import time
+from collections.abc import Mapping
 
 from aiohttp import web
 from aiohttp.test_utils import TestServer
@@ -31,7 +32,11 @@ async def test_the_load_does_not_wait_for_metrics_that_hang() -> None:
     samples: list[ServerSample] = []
     async with TestServer(app) as server:
         sources = sources_of(str(server.make_url("")), {})
-        scraper = Scraper(sources, RunClock(time.time()), samples.append, lambda: None)
+
+        def take(sample: ServerSample, replicas: Mapping[str, ServerSample]) -> None:
+            samples.append(sample)
+
+        scraper = Scraper(sources, RunClock(time.time()), take, lambda: None)
         begun_s = time.monotonic()
         async with scraper.running():
             assert time.monotonic() - begun_s < 1.5

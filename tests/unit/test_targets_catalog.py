@@ -15,8 +15,8 @@ def test_the_shipped_targets_are_there_in_order_with_a_description() -> None:
     catalog = load_catalog()
     assert list(catalog) == [
         *("vllm", "vllm-no-prefix-cache", "vllm-serial", "vllm-queue", "vllm-fp8"),
-        *("vllm-lmcache", "vllm-lmcache-files"),
-        *("vllm-context", "vllm-lmcache-context"),
+        *("vllm-fleet", "vllm-lmcache", "vllm-lmcache-files", "vllm-lmcache-fleet"),
+        *("vllm-context", "vllm-context-fleet", "vllm-lmcache-context"),
         *("vllm-offload", "vllm-offload-context", "vllm-tiered", "vllm-tiered-context"),
     ]
     assert all(target.description for target in catalog.values())

@@ -177,7 +177,7 @@ def test_kv_is_recorded_from_whatever_service_is_the_cache(tmp_path: Path) -> No
 BAD = {
     "an unknown role": (
         SERVICES.replace("[services.first]", '[services.first]\nrole = "store"'),
-        "[services.first] role: unknown role 'store', choose one of engine, cache, service",
+        "[services.first] role: unknown role 'store', choose one of engine, cache, router, service",
     ),
     "two engines": (
         SERVICES.replace('ready = "/"', 'ready = "/"\nrole = "engine"'),

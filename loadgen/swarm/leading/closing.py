@@ -8,6 +8,7 @@ from loadgen.compare.run import faults_of
 from loadgen.compare.run_gate import ERRORS, RunGate, judge_run, to_junit
 from loadgen.runs.columns import Columns
 from loadgen.runs.exit_code import DONE, exit_code
+from loadgen.runs.replicas import replica_figures
 from loadgen.runs.requests import CONTEXTS, Requests, read_requests
 from loadgen.stats.counts import Counts
 from loadgen.stats.steady_state import COLUMNS, SteadyState
@@ -61,7 +62,7 @@ def _rows(run: "SwarmRun") -> Columns | None:
         return None
     found = () if run.preparation.rag is None else (*CONTEXTS, "error")
     limited = [limit.statistic.metric.column for limit in run.preparation.gate]
-    wanted = dict.fromkeys((*COLUMNS, "context_id", *found, *filter(None, limited)))
+    wanted = dict.fromkeys((*COLUMNS, "context_id", "engine", *found, *filter(None, limited)))
     return read_requests(run.directory.requests.path, tuple(wanted))
 
 
@@ -133,6 +134,9 @@ def summarize_run(run: "SwarmRun", rows: Columns | None = None) -> dict[str, Any
     return summary | {
         "peak_concurrency": None if requests is None else requests.peak_concurrency,
         "server_note": run.server.note,
+        "replicas": replica_figures(
+            requests, {name: each.figures() for name, each in run.server.replicas.items()}
+        ),
         "token_times": run.ledger.clients.token_times.figures(),
         "stats_reset_s": run.stats_reset_s,
         "lost_workers": lost[0],

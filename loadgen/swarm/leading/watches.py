@@ -5,7 +5,7 @@ import contextlib
 import math
 from collections import deque
 from collections.abc import AsyncIterator, Callable, Mapping
-from dataclasses import replace
+from dataclasses import fields, replace
 from functools import partial
 from typing import Any
 
@@ -51,6 +51,8 @@ class ServerWatch:
     ) -> None:
         self.recent: deque[ServerSample] = deque(maxlen=KEPT)
         self.whole, self.course = ServerCourse(), ServerCourse(warmup_s)
+        self.replicas: dict[str, ServerCourse] = {}
+        self._warmup_s = warmup_s
         self._on_sample = on_sample
         self._on_death = on_death
         self._engine = MetricsSource()
@@ -64,7 +66,7 @@ class ServerWatch:
         scraper = Scraper(
             sources,
             clock,
-            on_sample=lambda sample: engine.post(partial(self._take, sample)),
+            on_sample=lambda sample, replicas: engine.post(partial(self._take, sample, replicas)),
             on_death=lambda: engine.post(self._on_death),
         )
         self._scraper = scraper
@@ -95,9 +97,11 @@ class ServerWatch:
         engine.run(self._lifetime.aclose())
         engine.drain()
 
-    def _take(self, sample: ServerSample) -> None:
+    def _take(self, sample: ServerSample, replicas: Mapping[str, ServerSample]) -> None:
         for course in (self.whole, self.course):
             course.add(sample)
+        for name, each in replicas.items():
+            self.replicas.setdefault(name, ServerCourse(self._warmup_s)).add(each)
         self.recent.append(sample)
         self._on_sample(sample)
 
@@ -114,6 +118,7 @@ def sources_of(
     """
     told = target.get("sources", {})
     engine, cache = (_source(told.get(role, {})) for role in ("engine", "cache"))
+    places = told.get("engine", {}).get("replicas", {})
     if not engine.series:
         name, series = usual_series("engine")
         engine = replace(engine, counters=name, series=series)
@@ -121,7 +126,8 @@ def sources_of(
     is_same = _origin(metrics_url) == _origin(url)
     own = headers if headers and is_same else {}
     engine = replace(engine, metrics_url=metrics_url, headers=own, model=model)
-    return MetricsSources(engine, cache, GpuMemory.open() if target else None)
+    replicas = {name: replace(engine, **place) for name, place in places.items()}
+    return MetricsSources(engine, replicas, cache, GpuMemory.open() if target else None)
 
 
 def _origin(url: str) -> URL:
@@ -129,11 +135,13 @@ def _origin(url: str) -> URL:
 
 
 def _source(told: Mapping[str, Any]) -> MetricsSource:
-    return MetricsSource(**{name: value for name, value in told.items() if name != "name"})
+    names = [each.name for each in fields(MetricsSource)]
+    return MetricsSource(**{name: told[name] for name in names if name in told})
 
 
 class Scraper:
-    """`on_sample` gets every sample, `on_death` is called once when the engine refuses for good.
+    """`on_sample` gets every sample, with those of the replicas by name; `on_death` is called once
+    when the engine refuses for good.
 
     Both are called on the loop.
     """
@@ -142,7 +150,7 @@ class Scraper:
         self,
         sources: MetricsSources,
         clock: RunClock,
-        on_sample: Callable[[ServerSample], None],
+        on_sample: Callable[[ServerSample, Mapping[str, ServerSample]], None],
         on_death: Callable[[], None],
     ) -> None:
         self._pages = MetricsScraper(sources)
@@ -176,7 +184,7 @@ class Scraper:
     async def take(self) -> ServerSample:
         """One sample now."""
         sample = await self._pages.scrape(self._clock.now_s())
-        self._on_sample(sample)
+        self._on_sample(sample, self._pages.replicas)
         return sample
 
     async def _watch(self, first: "asyncio.Task[ServerSample]") -> None:

@@ -11,6 +11,7 @@ ENDPOINTS = ("completions", "chat")
 BATCH_FORMS = ("requests", "list")
 AUTO = "auto"
 LABELS = ("oracle", "none", "shuffled", "rag", "kv")
+SESSIONS = ("context", "user", "conversation")
 SERVICE_LABELS = ("rag", "kv")
 """Those that a service is asked for, question by question."""
 
@@ -103,6 +104,17 @@ def _add_request_options(parser: Any) -> None:
         action="append",
         default=None,
         help="'Name: value', sent with every request",
+    )
+    add(
+        "--session-header",
+        default="",
+        help="header that keeps requests on one of several engines, e.g. X-Session-ID",
+    )
+    add(
+        "--session-by",
+        choices=SESSIONS,
+        default=SESSIONS[0],
+        help="what its value is; conversation = the trace's",
     )
     add("--timeout", type=float, default=600.0, help="seconds a request may take in all")
     add("--connect-timeout", type=float, default=10.0, help="seconds a connection may take")

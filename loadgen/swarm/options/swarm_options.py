@@ -5,7 +5,12 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from loadgen.client.settings import auth_headers, parse_extra_body, parse_header
+from loadgen.client.settings import (
+    auth_headers,
+    parse_extra_body,
+    parse_header,
+    parse_header_name,
+)
 from loadgen.stats.slo import USUAL_DRAIN_S, Slo
 from loadgen.swarm.options import values as given
 from loadgen.swarm.options.flags import (
@@ -13,6 +18,7 @@ from loadgen.swarm.options.flags import (
     BATCH_FORMS,
     ENDPOINTS,
     LABELS,
+    SESSIONS,
     add_options,
 )
 from loadgen.workload.arrivals import ARRIVALS, Rate
@@ -43,6 +49,8 @@ class SwarmOptions:
     temperature: float
     extra_body: str | None
     headers: tuple[str, ...]
+    session_header: str
+    session_by: str
     foreign_host: bool
     timeout_s: float
     connect_timeout_s: float
@@ -79,6 +87,8 @@ class SwarmOptions:
             temperature=given.number(values, "temperature", 0.0, least=0.0),
             extra_body=given.text(values, "extra_body"),
             headers=given.lines(values.get("header")),
+            session_header=_session_header(values),
+            session_by=given.choice(values, "session_by", SESSIONS),
             foreign_host=given.flag(values, FOREIGN_HOST),
             timeout_s=given.number(values, "timeout", 600.0, above=0.0),
             connect_timeout_s=given.number(values, "connect_timeout", 10.0, above=0.0),
@@ -183,6 +193,11 @@ def _batching(values: Mapping[str, Any]) -> Batching:
         order="grouped" if order == "grouped" else "shuffled",
         limit=given.whole(values, "batches", 0) or None,
     )
+
+
+def _session_header(values: Mapping[str, Any]) -> str:
+    name = given.text(values, "session_header")
+    return parse_header_name(name) if name else ""
 
 
 def _rate(values: Mapping[str, Any]) -> Rate | None:

@@ -86,8 +86,10 @@ class BatchSender:
     async def _send_one(self, sending: "_BatchSending", request: Request) -> None:
         exchange = Exchange()
         extra, label = self._labels.tag(request.label)
+        session = self._labels.session(request, sending.user)
+        sent = request.prompt, request.max_tokens
         try:
-            await self._client.stream(request.prompt, request.max_tokens, exchange, extra)
+            await self._client.stream(*sent, exchange, extra, session=session)
         finally:
             self._record(sending, request, exchange, label)
 
@@ -96,8 +98,9 @@ class BatchSender:
         call = ListExchange.of(len(requests), self._form.usage_per_choice)
         extra, label = self._labels.tag(_only_label(requests))
         prompts = [request.prompt for request in requests]
+        session = self._labels.session(requests[0], sending.user)
         try:
-            await self._client.stream(prompts, requests[0].max_tokens, call, extra)
+            await self._client.stream(prompts, requests[0].max_tokens, call, extra, session=session)
         finally:
             call.settle()
             sending.call_usage = call.call_usage

@@ -1,8 +1,9 @@
-"""Labels: what a request tells a vLLM host of its context."""
+"""Labels: what a request tells a vLLM host, or a router before several, of its context."""
 
 from collections.abc import Mapping
 from typing import Any
 
+from loadgen.context import Request
 from loadgen.errors import UsageError
 
 XARGS = "vllm_xargs"
@@ -12,9 +13,13 @@ CONTEXT = "context"
 class Labels:
     """Puts `vllm_xargs: {"context": …}` into a request's body, where labels are sent at all."""
 
-    def __init__(self, enabled: bool, extra_body: Mapping[str, Any]) -> None:
-        """`extra_body` is that of all requests; its other `vllm_xargs` stay in."""
+    def __init__(
+        self, enabled: bool, extra_body: Mapping[str, Any], session_by: str = "context"
+    ) -> None:
+        """`extra_body` is that of all requests; its other `vllm_xargs` stay in. `session_by` says
+        which requests a router is to keep together."""
         self._enabled = enabled
+        self._session_by = session_by
         self._xargs = dict(extra_body.get(XARGS) or {})
 
     def tag(
@@ -30,6 +35,15 @@ class Labels:
         own = (body_extra or {}).get(XARGS) or {}
         xargs = {**self._xargs, CONTEXT: context_id, **own}
         return {**(body_extra or {}), XARGS: xargs}, str(xargs[CONTEXT])
+
+    def session(self, request: Request, user: str, found: str | None = None) -> str:
+        """The value of a request's session header; "" is none. `found` is the context that a
+        service found for it, which is all that a real client would know."""
+        if self._session_by == "user":
+            return user
+        if self._session_by == "conversation":
+            return request.session_id
+        return found or request.context_id
 
 
 def check_labels(labels: str, extra_body: Mapping[str, Any]) -> None:

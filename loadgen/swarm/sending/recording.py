@@ -63,6 +63,7 @@ def to_record(
         retrieval_ms=found.retrieval_ms if found else None,
         resends=None if exchange.sent_at is None else exchange.resends,
         retries=None if exchange.sent_at is None else exchange.retries,
+        engine=exchange.served_by,
     )
     return record, gaps_ms
 

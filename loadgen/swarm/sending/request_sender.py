@@ -95,6 +95,7 @@ class RequestSender:
                 exchange,
                 extra,
                 time.perf_counter() - sending.asked_at,
+                self._labels.session(request, sending.user, found.label if found else None),
             )
         finally:
             if exchange.sent_at is None and not sending.repeat:

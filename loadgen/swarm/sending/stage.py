@@ -89,7 +89,9 @@ class Stage:
             hooks=self._hooks(on_spent),
             pacer=pacer_of(options),
             solo=self._make_solo() if plan.uncapped else None,
-            labels=Labels(plan.is_vllm and options.labels != "none", extra_body(options)),
+            labels=Labels(
+                plan.is_vllm and options.labels != "none", extra_body(options), options.session_by
+            ),
             retriever=_retriever(options, workload),
             batching=options.batching if plan.batched else None,
             batch_form=BatchForm(options.batch_as == "list", usage_per_choice=plan.is_vllm),
@@ -237,6 +239,7 @@ def client_settings(options: SwarmOptions, url: str, model: str, is_vllm: bool) 
         timeout_s=options.timeout_s,
         connect_timeout_s=options.connect_timeout_s,
         retries=options.retry,
+        session_header=options.session_header,
     )
 
 

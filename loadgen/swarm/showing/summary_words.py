@@ -79,6 +79,7 @@ def summary_lines(summary: dict[str, Any]) -> list[str]:
         lines.append(_retrieval_line(summary))
     if summary.get("server_note"):
         lines.append(summary["server_note"])
+    lines += _replica_lines(summary.get("replicas"))
     lines += _lacks(summary)
     if summary["diversity"]:
         lines.append(_diversity_line(summary["diversity"]))
@@ -94,6 +95,24 @@ def summary_lines(summary: dict[str, Any]) -> list[str]:
     if summary["client_saturated"]:
         lines.append("CLIENT SATURATED: the load generator lagged; do not trust these figures")
     return lines
+
+
+def _replica_lines(replicas: Mapping[str, Any] | None) -> Iterator[str]:
+    """Of several engines: what each had, and whether contexts kept to one of them."""
+    if replicas is None:
+        return
+    for name, told in replicas["engines"].items():
+        parts = [] if told["share"] is None else [f"{told['share']:.0%} of requests"]
+        if told["contexts"] is not None:
+            parts.append(f"{told['contexts']} contexts")
+        if told["hit_rate"] is not None:
+            parts.append(f"hit rate {told['hit_rate']:.1%}")
+        if told["computed_prompt_tokens"] is not None:
+            parts.append(f"{told['computed_prompt_tokens']:,.0f} prompt tokens computed")
+        yield f"{name}: {', '.join(parts) or 'nothing known'}"
+    if replicas["context_affinity"] is not None:
+        share = replicas["context_affinity"]
+        yield f"affinity: {share:.0%} of requests went to the usual engine of their context"
 
 
 def _lacks(summary: dict[str, Any]) -> Iterator[str]:

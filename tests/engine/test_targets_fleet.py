@@ -1,0 +1,96 @@
+"""The target `vllm-fleet`: two real vLLMs behind vLLM's own router, then behind HAProxy."""
+
+import asyncio
+import shutil
+import sys
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import psutil
+import pytest
+import pytest_asyncio
+
+from loadgen.client.client import StreamingClient
+from loadgen.client.exchange import Exchange
+from loadgen.client.settings import ClientSettings
+from loadgen.targets import engine_api
+from loadgen.targets.catalog import load_catalog
+from loadgen.targets.demo_model import build_model
+from loadgen.targets.fleet import router_program
+from loadgen.targets.hardware import free_ports
+from loadgen.targets.router import SESSION_HEADER
+from loadgen.targets.target import RunningTarget, TargetSettings, start_target
+
+pytestmark = [pytest.mark.engine, pytest.mark.asyncio(loop_scope="module")]
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def target(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[RunningTarget]:
+    directory = tmp_path_factory.mktemp("target")
+    model = build_model(directory / "tiny", "tiny", ["A text to learn from. " * 20])
+    settings = TargetSettings(str(model), kv_tokens=2560, replicas=2, router="consistent_hash")
+    async with start_target(load_catalog()["vllm-fleet"], settings, directory / "log") as target:
+        yield target
+
+
+async def served_by(url: str, model: str, sessions: list[str]) -> list[str]:
+    """The engine of a request of each session."""
+    given = ClientSettings(url=url, model=model, session_header=SESSION_HEADER)
+    exchanges = [Exchange() for _ in sessions]
+    async with StreamingClient(given) as client:
+        for exchange, session in zip(exchanges, sessions, strict=True):
+            await client.stream("Where does it say so?", 2, exchange, session=session)
+    assert {each.outcome for each in exchanges} == {"ok"}, exchanges
+    return [each.served_by for each in exchanges]
+
+
+async def test_a_session_keeps_its_engine_and_each_engine_has_some(target: RunningTarget) -> None:
+    sessions = [f"s-{number}" for number in range(12)]
+    first = await served_by(target.url, target.model, sessions)
+    assert await served_by(target.url, target.model, sessions) == first
+    assert set(first) == {"vllm-1", "vllm-2"}
+
+
+async def test_cold_means_every_engine(target: RunningTarget) -> None:
+    engines = [plan.url for plan in target._group.plans if plan.role == "engine"]
+    prompt = engine_api.fixed_prompt(600)
+    for url in engines:
+        await engine_api.complete(url, target.model, prompt)
+    assert await target.make_cold() == "cold"
+    assert [await engine_api.complete(url, target.model, prompt) for url in engines] == [0, 0]
+
+
+async def test_its_facts_name_every_engine(target: RunningTarget) -> None:
+    facts = target.facts()
+    assert (facts["replicas"], facts["router"]) == (2, "consistent_hash")
+    replicas = facts["sources"]["engine"]["replicas"]
+    assert list(replicas) == ["vllm-1", "vllm-2"]
+    assert all(psutil.pid_exists(each["pid"]) for each in replicas.values())
+    assert target.url not in {each["metrics_url"] for each in replicas.values()}
+
+
+@pytest.mark.skipif(shutil.which("haproxy") is None, reason="HAProxy is not installed")
+@pytest.mark.parametrize("policy", ["haproxy-hash", "haproxy-leastconn"])
+async def test_haproxy_before_the_same_engines(
+    target: RunningTarget, policy: str, tmp_path: Path
+) -> None:
+    assert router_program(policy) is not None
+    (port, metrics_port) = free_ports(2)
+    urls = ",".join(plan.url for plan in target._group.plans if plan.role == "engine")
+    words = ["--policy", policy, "--port", str(port), "--metrics-port", str(metrics_port)]
+    router = await asyncio.create_subprocess_exec(
+        sys.executable, "-m", "loadgen.targets.router", *words, "--scratch-dir", tmp_path, urls
+    )
+    try:
+        for _ in range(100):
+            if await engine_api.is_ready(f"http://127.0.0.1:{port}/health"):
+                break
+            await asyncio.sleep(0.1)
+        sessions = [f"s-{number}" for number in range(12)]
+        first = await served_by(f"http://127.0.0.1:{port}", target.model, sessions)
+        again = await served_by(f"http://127.0.0.1:{port}", target.model, sessions)
+    finally:
+        router.terminate()
+        await router.wait()
+    assert set(first) == {"vllm-1", "vllm-2"}
+    assert (again == first) or policy == "haproxy-leastconn"
