@@ -74,7 +74,7 @@ class ShardedStore:
 
     def broken(self) -> list[str]:
         """The nodes that are left alone for now."""
-        return [each.address for each in self._nodes.values() if each.breaker.is_open]
+        return [each.address for each in list(self._nodes.values()) if each.breaker.is_open]
 
     def set_nodes(self, nodes: Sequence[str]) -> None:
         """Have these from now on; what lies elsewhere is found there until `move` is done.
