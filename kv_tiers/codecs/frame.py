@@ -38,7 +38,23 @@ def unpack(
 ) -> Bits:
     """The chunk under this key. `codecs` has by number what makes a codec of a level, beside those
     that need nothing. Raises FrameError for any other bytes."""
-    whole = bytes(frame)
+    number, level, shape, payload = checked(frame, key)
+    codec = _codec(number, level, codecs or {})
+    layers, kinds, tokens, channels = shape
+    if kinds != 2 or layers * kinds * tokens * channels > MOST_VALUES:
+        raise FrameError(f"sizes of {shape}")
+    try:
+        return codec.decode(bytes(payload), (layers, kinds, tokens, channels))
+    except ValueError as error:
+        raise FrameError(str(error)) from error
+
+
+def checked(
+    frame: bytes | memoryview, key: bytes
+) -> tuple[int, int, tuple[int, int, int, int], memoryview]:
+    """Number and level of the codec, the four sizes and what was encoded, of a frame that is whole
+    and of this key; nothing is decoded. Raises FrameError for any other bytes."""
+    whole = memoryview(frame)
     start = _HEADER.size + _CRC.size
     if len(whole) < start:
         raise FrameError(f"{len(whole)} bytes are no frame")
@@ -52,14 +68,7 @@ def unpack(
         raise FrameError("its bytes have changed")
     if digest != _digest(key):
         raise FrameError("it is of another key")
-    codec = _codec(number, level, codecs or {})
-    layers, kinds, tokens, channels = shape
-    if kinds != 2 or layers * kinds * tokens * channels > MOST_VALUES:
-        raise FrameError(f"sizes of {shape}")
-    try:
-        return codec.decode(whole[start:], (layers, kinds, tokens, channels))
-    except ValueError as error:
-        raise FrameError(str(error)) from error
+    return number, level, (shape[0], shape[1], shape[2], shape[3]), whole[start:]
 
 
 def _codec(number: int, level: int, more: Mapping[int, Callable[[int], KvCodec]]) -> KvCodec:

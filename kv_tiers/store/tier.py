@@ -1,0 +1,263 @@
+"""A tier of KV behind somebody's memory: prefixes looked up, chunks kept and loaded in time.
+
+It knows neither engine nor cache server: chunks are bytes under keys of whole prefixes.
+"""
+
+import asyncio
+import json
+import logging
+import math
+import time
+from collections import OrderedDict
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, fields
+from itertools import takewhile
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from kv_tiers.codecs import FrameError
+from kv_tiers.store.coder import ChunkCoder, RawChunk
+from kv_tiers.store.placement import PLACEMENTS, WHOLE_CONTEXT, StoreKey, in_runs
+from kv_tiers.store.sharded import ShardedStore
+
+POLL_S = 0.25
+MOST_PLACES = 200_000
+PROBE_EVERY = 8
+"""Of lookups that loading would not pay for, one in so many is answered: the link may be faster
+now."""
+RATE_WEIGHT = 0.3
+"""Of the latest load in the learned rate."""
+_LOG = logging.getLogger(__name__)
+CHANGING = ("nodes", "load_deadline_s", "recompute_chunks_per_s", "codec", "level")
+"""What the file of settings may change while the tier serves."""
+
+
+@dataclass(frozen=True, slots=True)
+class TierSettings:
+    """Of one user of the store; all that share chunks have the same `copies`, `placement` and
+    `run_chunks`. Raises ValueError."""
+
+    nodes: tuple[str, ...]
+    copies: int = 1
+    placement: str = "rendezvous"
+    run_chunks: int = WHOLE_CONTEXT
+    codec: str = "raw"
+    level: int = 1
+    profile: str | None = None
+    node_deadline_s: float = 1.0
+    """For one call of one node: longer than a chunk takes over the link."""
+    load_deadline_s: float = 5.0
+    """After which a load ends with what has come."""
+    at_once: int = 4
+    """Chunks of one load, and of all that is stored."""
+    recompute_chunks_per_s: float = 0.0
+    """What the engine computes; where loading is slower, lookups find nothing. 0: not asked."""
+
+    def __post_init__(self) -> None:
+        if self.placement not in PLACEMENTS:
+            known = ", ".join(PLACEMENTS)
+            raise ValueError(f"unknown placement {self.placement!r}: choose one of {known}")
+        for name in ("node_deadline_s", "load_deadline_s", "at_once"):
+            if not 0 < getattr(self, name) < math.inf:
+                raise ValueError(f"{name} {getattr(self, name)!r} must be more than 0 and finite")
+
+    @classmethod
+    def of(cls, given: Mapping[str, Any]) -> "TierSettings":
+        """From a JSON object. Raises ValueError."""
+        known = [each.name for each in fields(cls)]
+        if unknown := sorted(given.keys() - set(known)):
+            raise ValueError(f"unknown setting {unknown[0]!r}, known are {', '.join(known)}")
+        nodes = given.get("nodes")
+        if not isinstance(nodes, list | tuple) or not all(isinstance(n, str) for n in nodes):
+            raise ValueError(f"nodes {nodes!r} must be a list of host:port")
+        try:
+            return cls(**{**given, "nodes": tuple(nodes)})
+        except TypeError as error:
+            raise ValueError(f"a setting has the wrong type: {error}") from error
+
+
+class RemoteTier:
+    """A ShardedStore used by prefixes, with a codec and deadlines. `async with` follows the file
+    of changing settings, where there is one, and ends the store."""
+
+    def __init__(self, settings: TierSettings, changes: Path | None = None) -> None:
+        """Raises ValueError."""
+        self.settings = settings
+        self.load_chunks_per_s: float | None = None
+        """Learned from loads."""
+        self._coder = _coder(settings)
+        self._store = ShardedStore(
+            settings.nodes,
+            copies=settings.copies,
+            placement=PLACEMENTS[settings.placement](),
+            node_deadline_s=settings.node_deadline_s,
+        )
+        self._changes = changes
+        self._storing = asyncio.Semaphore(settings.at_once)
+        self._declined = 0
+        self._names: OrderedDict[bytes, StoreKey] = OrderedDict()
+        self._tasks: list[asyncio.Task[Any]] = []
+
+    async def __aenter__(self) -> "RemoteTier":
+        if self._changes is not None:
+            self._tasks.append(asyncio.create_task(self._follow(self._changes)))
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        await self._store.aclose()
+
+    def status(self) -> dict[str, Any]:
+        """For people: what is set, and what has happened."""
+        tally = self._store.tally
+        return {
+            "nodes": list(self._store.nodes),
+            "broken_nodes": self._store.broken(),
+            "is_moving": self._store.is_moving,
+            "codec": self.settings.codec,
+            "load_chunks_per_s": self.load_chunks_per_s,
+            **{each.name: getattr(tally, each.name) for each in fields(tally)},
+        }
+
+    async def lookup(self, rows: Sequence[Sequence[bytes]]) -> list[int]:
+        """Of each row, all chunks of a context in their order: how many from its start are there,
+        and worth loading."""
+        found = await asyncio.gather(*(self._leading(row) for row in rows))
+        return found if any(found) and self._is_worth_loading() else [0] * len(rows)
+
+    async def store(self, keys: Sequence[bytes], chunks: Sequence[RawChunk]) -> list[int]:
+        """The bytes kept of each chunk, 0 of one that could not be."""
+        return await asyncio.gather(*map(self._store_one, keys, chunks))
+
+    async def load(
+        self,
+        keys: Sequence[bytes],
+        like: Sequence[RawChunk],
+        take: Callable[[int, NDArray[np.uint8]], None],
+    ) -> None:
+        """Call `take` with the index and bytes of each chunk that comes whole before the deadline,
+        the first ones first; it is not called once this has returned."""
+        begun = time.monotonic()
+        window, taken = asyncio.Semaphore(self.settings.at_once), 0
+
+        async def one(at: int) -> None:
+            nonlocal taken
+            async with window:
+                content = await self._content(keys[at], like[at])
+            if content is not None:
+                take(at, content)
+                taken += 1
+
+        tasks = [asyncio.create_task(one(at)) for at in range(len(keys))]
+        try:
+            async with asyncio.timeout(self.settings.load_deadline_s):
+                await asyncio.gather(*tasks)
+        except TimeoutError:
+            _LOG.debug("a load ends at its deadline with %d of %d chunks", taken, len(keys))
+        finally:
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
+        self._learn(taken, time.monotonic() - begun)
+
+    def change(self, changes: Mapping[str, Any]) -> None:
+        """Have these settings from now on. Raises ValueError, and changes nothing."""
+        if unknown := sorted(changes.keys() - set(CHANGING)):
+            raise ValueError(f"{unknown[0]!r} cannot change here, only {', '.join(CHANGING)} can")
+        whole = {each.name: getattr(self.settings, each.name) for each in fields(TierSettings)}
+        settings = TierSettings.of({**whole, **changes})
+        coder = _coder(settings)
+        if settings.nodes != self.settings.nodes:
+            self._store.set_nodes(settings.nodes)
+            self._tasks = [task for task in self._tasks if not task.done()]
+            self._tasks.append(asyncio.create_task(self._store.move()))
+        self.settings, self._coder = settings, coder
+
+    async def _leading(self, row: Sequence[bytes]) -> int:
+        """Chunks that were kept before their run was known lie by themselves."""
+        names = in_runs(row, self.settings.run_chunks)
+        there = await self._store.has(names)
+        apart = [at for at, has in enumerate(there) if not has and names[at].place != row[at]]
+        if apart:
+            alone = [StoreKey.alone(row[at]) for at in apart]
+            for at, name, has in zip(apart, alone, await self._store.has(alone), strict=True):
+                if has:
+                    names[at], there[at] = name, True
+        for name in names:
+            self._remember(name)
+        return sum(1 for _ in takewhile(bool, there))
+
+    def _remember(self, name: StoreKey) -> None:
+        self._names[name.key] = name
+        self._names.move_to_end(name.key)
+        if len(self._names) > MOST_PLACES:
+            self._names.popitem(last=False)
+
+    def _named(self, key: bytes) -> StoreKey:
+        return self._names.get(key) or StoreKey.alone(key)
+
+    async def _store_one(self, key: bytes, chunk: RawChunk) -> int:
+        async with self._storing:
+            try:
+                frame = await asyncio.to_thread(self._coder.frame, chunk, key)
+            except ValueError as error:
+                _LOG.warning("a chunk was not kept: %s", error)
+                return 0
+            return len(frame) if await self._store.put(self._named(key), frame) else 0
+
+    async def _content(self, key: bytes, like: RawChunk) -> NDArray[np.uint8] | None:
+        frame = await self._store.get(self._named(key))
+        if frame is None:
+            return None
+        try:
+            return await asyncio.to_thread(self._coder.content, frame, key, like)
+        except FrameError as error:
+            # Whole, but of a codec or size that is not ours: for others it may be right.
+            _LOG.warning("a chunk was not loaded: %s", error)
+            return None
+
+    def _is_worth_loading(self) -> bool:
+        load, recompute = self.load_chunks_per_s, self.settings.recompute_chunks_per_s
+        if load is None or load >= recompute:
+            return True
+        self._declined += 1
+        return self._declined % PROBE_EVERY == 0
+
+    def _learn(self, chunks: int, elapsed_s: float) -> None:
+        if not chunks:
+            return
+        rate, before = chunks / max(elapsed_s, 1e-6), self.load_chunks_per_s
+        self.load_chunks_per_s = rate if before is None else before + RATE_WEIGHT * (rate - before)
+
+    async def _follow(self, path: Path) -> None:
+        """A file that cannot be read, or says what cannot be, changes nothing."""
+        seen: str | None = None
+        while True:
+            try:
+                text = await asyncio.to_thread(path.read_text, encoding="utf-8")
+                if text != seen:
+                    seen = text
+                    self.change(_json_object(text))
+            except (OSError, ValueError) as error:
+                _LOG.warning("settings in %s are not taken: %s", path, error)
+            await asyncio.sleep(POLL_S)
+
+
+def _coder(settings: TierSettings) -> ChunkCoder:
+    profile = None if settings.profile is None else Path(settings.profile)
+    try:
+        return ChunkCoder(settings.codec, settings.level, profile)
+    except (OSError, KeyError) as error:
+        raise ValueError(f"no profile in {profile}: {error}") from error
+
+
+def _json_object(text: str) -> dict[str, Any]:
+    found = json.loads(text)
+    if not isinstance(found, dict):
+        raise ValueError("it is no JSON object")
+    return found

@@ -1,0 +1,73 @@
+"""Chunks of an engine's KV as frames: each type and shape comes back as it was, or near."""
+
+import numpy as np
+import pytest
+
+from kv_tiers.codecs import FrameError, from_bits, pack, to_bits
+from kv_tiers.store.coder import CODEC_NAMES, ChunkCoder, RawChunk
+
+KEY = b"key"
+EXACT, LOSSY = ("raw", "lossless"), ("int8", "int4")
+SHAPES = {"packed": (3, 64, 128), "planes": (2, 3, 64, 64)}
+
+
+def chunk(dtype: str, shape: tuple[int, ...], seed: int = 0) -> RawChunk:
+    values = np.random.default_rng(seed).normal(size=shape).astype(np.float32)
+    content = values.tobytes() if dtype == "float32" else to_bits(values).tobytes()
+    return RawChunk(content, dtype, shape)
+
+
+def floats(content: bytes | memoryview, dtype: str) -> np.ndarray:
+    if dtype == "float32":
+        return np.frombuffer(content, dtype=np.float32)
+    return from_bits(np.frombuffer(content, dtype=np.uint16))
+
+
+@pytest.mark.parametrize("codec", [*EXACT, *LOSSY])
+@pytest.mark.parametrize("dtype", ["bfloat16", "float32"])
+@pytest.mark.parametrize("shape", SHAPES)
+def test_what_comes_back(codec: str, dtype: str, shape: str) -> None:
+    given = chunk(dtype, SHAPES[shape])
+    frame = ChunkCoder(codec).frame(given, KEY)
+    found = ChunkCoder("raw").content(frame, KEY, given).tobytes()
+    assert len(found) == len(given.content)
+    if codec in EXACT:
+        assert found == given.content
+        return
+    off = floats(found, dtype) - floats(given.content, dtype)
+    assert 0 < off.std() < (0.02 if codec == "int8" else 0.15)
+    assert len(frame) < len(given.content) * (0.6 if codec == "int8" else 0.35)
+
+
+@pytest.mark.parametrize("codec", EXACT)
+@pytest.mark.parametrize("size", [0, 1, 2, 3, 4, 5, 1023])
+def test_bytes_of_any_length_in_a_larger_buffer(codec: str, size: int) -> None:
+    content = np.random.default_rng(size).bytes(size)
+    frame = ChunkCoder(codec).frame(RawChunk(content, "uint8", (size,)), KEY)
+    buffer = RawChunk(bytes(1100), "uint8", (1100,))
+    assert ChunkCoder().content(frame, KEY, buffer).tobytes() == content
+    if size:
+        with pytest.raises(FrameError, match=f"for a buffer of {size - 1}"):
+            ChunkCoder().content(frame, KEY, RawChunk(bytes(size - 1), "uint8", (size - 1,)))
+
+
+def test_what_a_codec_cannot_take_is_told() -> None:
+    halves = RawChunk(bytes(4096), "float16", (2, 16, 64))
+    with pytest.raises(ValueError, match="int8 takes no KV in float16: use lossless"):
+        ChunkCoder("int8").frame(halves, KEY)
+    with pytest.raises(ValueError, match=r"int4 takes no chunk of shape \(4096,\)"):
+        ChunkCoder("int4").frame(RawChunk(bytes(4096), "bfloat16", (4096,)), KEY)
+    with pytest.raises(ValueError, match=f"choose one of {', '.join(CODEC_NAMES)}"):
+        ChunkCoder("int5")
+    with pytest.raises(ValueError, match="needs the profile of a model"):
+        ChunkCoder("cachegen")
+
+
+def test_a_frame_of_another_size_is_no_chunk() -> None:
+    frame = ChunkCoder("int8").frame(chunk("bfloat16", (3, 64, 32)), KEY)
+    for shape in ((3, 64, 64), (2, 64, 32), (2, 3, 64, 8)):
+        with pytest.raises(FrameError, match="for a buffer of"):
+            ChunkCoder().content(frame, KEY, chunk("bfloat16", shape))
+    text = pack(ChunkCoder()._codec, np.zeros((1, 2, 1, 4), dtype=np.uint16), KEY)
+    with pytest.raises(FrameError, match="no end"):
+        ChunkCoder().content(text, KEY, RawChunk(bytes(100), "uint8", (100,)))
