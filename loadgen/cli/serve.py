@@ -2,6 +2,7 @@
 
 import argparse
 import asyncio
+import json
 import tempfile
 from importlib.metadata import version
 from pathlib import Path
@@ -61,6 +62,8 @@ async def _serve(parsed: argparse.Namespace) -> int:
     with interruptible() as interruption:
         async with awaited(start_target(spec, settings, logs), spec.name, logs) as target:
             tell(f"{spec.name} serves {target.model} at {target.url} until Ctrl-C")
+            if spec.body:
+                tell(f"its requests need --extra-body '{json.dumps(dict(spec.body))}'")
             raise await target.wait_died()
     return interruption.exit_code
 

@@ -16,7 +16,7 @@ from loadgen.client.failures import (
     tells_failure,
 )
 from loadgen.client.finish import finish_of, is_good_finish
-from loadgen.client.settings import ClientSettings, Endpoint
+from loadgen.client.settings import ClientSettings, Endpoint, of_length
 from loadgen.client.sse import FailureData
 
 DONE = b"[DONE]"
@@ -110,7 +110,7 @@ def request_body(
         body["temperature"] = settings.temperature
     if settings.ignore_eos:
         body["ignore_eos"] = True
-    body.update(settings.extra_body)
+    body.update(of_length(settings.extra_body, max_tokens))
     if body_extra:
         body.update(body_extra)
     # A copy of its own size: what orjson returns keeps the room it was written in.

@@ -18,6 +18,8 @@ _OUR_HEADERS = frozenset(
     {"accept-encoding", "connection", "content-length", "content-type", "transfer-encoding"}
 )
 _OUR_FIELDS = frozenset({"prompt", "messages", "stream", "n"})
+LENGTH = "{max_tokens}"
+"""In the texts of an extra body: the most tokens of this request's reply."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -27,7 +29,8 @@ class ClientSettings:
     `temperature` None leaves it to the host. `ignore_eos` and `continuous_usage` are vLLM's: set
     both only when the host is vLLM. With `continuous_usage` every event says how many tokens
     there are so far, so that a token without text (half a UTF-8 character) is seen on arrival and
-    a cut-off reply still has its token counts. `extra_body` is merged into each request last.
+    a cut-off reply still has its token counts. `extra_body` is merged into each request last, by
+    `of_length`.
     `timeout_s` bounds a whole request, endless streams included; `connect_timeout_s` bounds
     opening a connection, name and TLS included. A request that the host rejects is tried again up
     to `retries` times within `timeout_s`. `session_header` names the one by which a router keeps
@@ -93,6 +96,24 @@ def parse_extra_body(text: str) -> dict[str, Any]:
         raise UsageError(f"extra body {text[:80]!r} is not JSON: {error}") from None
     if not isinstance(body, dict):
         raise UsageError(f'extra body {text[:80]!r} is not a JSON object: write {{"name": value}}')
-    for name in sorted(_OUR_FIELDS & body.keys()):
+    for name in our_fields(body):
         raise UsageError(f"extra body sets {name!r}, which the client sets itself: leave it out")
     return body
+
+
+def our_fields(body: Mapping[str, Any]) -> list[str]:
+    """The fields of an extra body that decide what is measured, and are not for it to set."""
+    return sorted(_OUR_FIELDS & body.keys())
+
+
+def of_length(body: Mapping[str, Any], max_tokens: int) -> dict[str, Any]:
+    """An extra body for a reply of that length: `{max_tokens}` in its texts is the number."""
+    return {
+        name: value.replace(LENGTH, str(max_tokens)) if isinstance(value, str) else value
+        for name, value in body.items()
+    }
+
+
+def tells_length(body: Mapping[str, Any]) -> bool:
+    """Whether an extra body has fields that depend on the length of the reply."""
+    return any(isinstance(value, str) and LENGTH in value for value in body.values())

@@ -1,9 +1,11 @@
 """The engine and the RAG service of `kvswarm ask`, and the questions put to them."""
 
 import asyncio
+from collections.abc import Mapping
 from contextlib import AsyncExitStack
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from loadgen.client.client import StreamingClient
 from loadgen.client.host import Host
@@ -53,6 +55,7 @@ class AskSession:
         self._logs = logs
         self._stack = stack
         self._started: list[RunningTarget | ServiceGroup] = []
+        self._body: Mapping[str, Any] = {}
 
     async def ask_all(self) -> int:
         """Ask one question after the other. Raises UsageError and TargetError."""
@@ -92,6 +95,7 @@ class AskSession:
         starting = awaited(start_target(spec, settings, self._logs), spec.name, self._logs)
         target = await self._stack.enter_async_context(starting)
         self._started.append(target)
+        self._body = spec.body
         return await probe(target.url, target.model, auth_headers())
 
     def _target(self) -> tuple[TargetSpec, TargetSettings]:
@@ -110,6 +114,7 @@ class AskSession:
             endpoint="chat" if arguments.endpoint == "chat" else "completions",
             continuous_usage=facts.is_vllm,
             headers=auth_headers(),
+            extra_body=self._body,
         )
         client = await self._stack.enter_async_context(StreamingClient(settings))
         retrieval = await self._stack.enter_async_context(RetrievalClient(rag_url))

@@ -112,7 +112,7 @@ def ask_locust(
     checks = [
         {
             "argv": locust_argv("run", checkable(run)),
-            "facts": planned_facts(target_run.settings) if target_run else {},
+            "facts": planned_facts(target_run) if target_run else {},
         }
         for run, target_run in runs
     ]

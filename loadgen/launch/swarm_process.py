@@ -27,14 +27,16 @@ CHECKED = "checked.json"
 
 async def check_swarm(target_run: TargetRun, folder: Path, interruption: Interruption) -> int:
     """Have all options checked before the engine takes its time to start; 0 if they are right."""
-    environment = _environment(folder, planned_facts(target_run.settings), None)
+    environment = _environment(folder, planned_facts(target_run), None)
     environment["KVSWARM_CHECK"] = str(folder / CHECKED)
     return await _locust("run", checkable(target_run.run), environment, interruption)
 
 
-def planned_facts(settings: TargetSettings) -> dict[str, Any]:
+def planned_facts(target_run: TargetRun) -> dict[str, Any]:
     """What a check has to know of a target that is not started yet."""
+    settings = target_run.settings
     return {
+        "body": dict(target_run.spec.body),
         "tokenizer": tokenizer_of(settings),
         "usable_tokens": settings.kv_tokens,
         "max_model_len": _planned_window(settings),
@@ -97,7 +99,8 @@ class StartedTarget:
         """Run a swarm; returns its exit code. Raises TargetError where a service has died."""
         self._check()
         rest = run.rest if self.rag is None else (*run.rest, "--rag-url", self.rag.url)
-        if run.target_arguments.model is not None:  # a file of Locust's may have the same word
+        # A file of Locust's may have the same word.
+        if run.target_arguments.model is not None or self.target.is_named:
             rest = (*rest, "--model", self.target.model)
         facts = swarm_facts(self.target, self.settings)
         code = await _locust(
@@ -221,13 +224,14 @@ class CacheKeeper:
         """`{"op": "cold"}` empties the caches, `{"op": "warm"}` keeps them."""
         try:
             if question.get("op") == "cold":
-                state = await self._target.make_cold()
+                state = await self._target.make_cold(self._touched)
             else:
                 state = "warm" if self._touched else "cold"
             self._touched = True
         except TargetError as error:
             return {"error": str(error)}
-        return {"cache_state": state}
+        # A restart made other processes of it.
+        return {"cache_state": state, "facts": self._target.facts()}
 
 
 @asynccontextmanager

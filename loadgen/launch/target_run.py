@@ -100,9 +100,7 @@ def target_settings(
 
 def swarm_facts(target: RunningTarget, settings: TargetSettings) -> dict[str, Any]:
     """What the swarm's process is told about the target."""
-    facts = target.facts()
-    engine_pid = facts["sources"]["engine"]["pid"]
-    return facts | {"engine_pid": engine_pid, "tokenizer": tokenizer_of(settings)}
+    return target.facts() | {"tokenizer": tokenizer_of(settings)}
 
 
 def tokenizer_of(settings: TargetSettings) -> str | None:

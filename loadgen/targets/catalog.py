@@ -9,8 +9,9 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, fields, replace
 from importlib import resources
 from pathlib import Path
-from typing import Literal, get_args
+from typing import Any, Literal, get_args
 
+from loadgen.client.settings import our_fields
 from loadgen.errors import UsageError
 from loadgen.stats.prometheus import MetricSeries
 from loadgen.stats.server_counters import CACHE_FIGURES, ENGINE_FIGURES
@@ -36,6 +37,8 @@ KNOWN = (
 )
 Role = Literal["engine", "cache", "router", "service"]
 ROLES: tuple[Role, ...] = get_args(Role)
+KvLife = Literal["request", "process"]
+SERVED_NAME = "{served_model_name}"
 CACHE_INFO = "cache_info"
 _FIGURES = (*ENGINE_FIGURES, CACHE_INFO, *CACHE_FIGURES)
 _USUAL_COUNTERS = {"engine": "vllm", "cache": "lmcache"}
@@ -124,6 +127,8 @@ class ServiceSpec:
     when: Mapping[str, Addition]
     """Tables with `args` and `env` that are added under a condition."""
     series: Mapping[str, str] = field(default_factory=dict)
+    model: str = SERVED_NAME
+    """What requests call its model; `{served_model_name}` unless it says otherwise."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,6 +144,11 @@ class TargetSpec:
     """`args` and `env` on top of those of its engine."""
     when: Mapping[str, Addition] = field(default_factory=dict)
     """Tables with more of these under a condition."""
+    body: Mapping[str, Any] = field(default_factory=dict)
+    """Fields of every request; in a text `{max_tokens}` is the length of its reply."""
+    kv_lives: KvLife | None = None
+    """As long as a `request`: nothing to empty; as its `process`: a restart empties it. Without
+    it a prompt proves that caches are empty."""
 
     @property
     def engine(self) -> ServiceSpec:
@@ -217,21 +227,12 @@ def _service(table: TomlTable, name: str) -> ServiceSpec:
         metrics=table.text("metrics"),
         reset=table.text("reset"),
         empty_metric=table.text("empty_metric"),
-        role=_role(table),
+        role=table.choice("role", ROLES),
         counters=table.text("counters"),
         block_size=_block_sizes(table.table("block_size")),
         when=_additions(table),
+        model=table.text("model") or SERVED_NAME,
     )
-
-
-def _role(table: TomlTable) -> Role | None:
-    given = table.text("role")
-    for role in ROLES:
-        if given == role:
-            return role
-    if given is not None:
-        raise table.error("role", f"unknown role {given!r}, choose one of {', '.join(ROLES)}")
-    return None
 
 
 def _series(table: TomlTable) -> dict[str, str]:
@@ -274,6 +275,14 @@ def _block_sizes(table: TomlTable) -> dict[str, int]:
         if not isinstance(value, int) or isinstance(value, bool) or value < 1:
             raise table.error(key, f"must be a number of tokens, not {value!r}")
     return dict(table.values)
+
+
+def _body(table: TomlTable) -> dict[str, Any]:
+    """What the target's requests say beside what any request says."""
+    body = table.table("body")
+    for name in our_fields(body.values):
+        raise body.error(name, "is set by the client itself, leave it out")
+    return dict(body.values)
 
 
 def _additions(table: TomlTable) -> dict[str, Addition]:
@@ -319,7 +328,8 @@ class _Catalog:
         """The topmost target of this name in `files[:below]`, with what it extends."""
         level, table = self._find(name, below)
         table.allow(
-            "description", "extends", "services", "args", "env", "cache_args", "reset", "when"
+            *("description", "extends", "services", "args", "env", "cache_args", "reset", "when"),
+            *("body", "kv_lives"),
         )
         if table in chain:
             raise table.error("extends", "leads back to this target")
@@ -328,12 +338,16 @@ class _Catalog:
         if not services:
             raise table.error("services", "is missing, list services or name a target to extend")
         extra, when = _addition(table, "args"), _additions(table)
+        body, kv_lives = _body(table), table.choice("kv_lives", get_args(KvLife))
         if base is not None:
-            extra = base.extra.then(extra)
+            extra, body = base.extra.then(extra), {**base.body, **body}
+            kv_lives = kv_lives or base.kv_lives
             for condition, addition in base.when.items():
                 when[condition] = addition.then(when.get(condition, Addition()))
         description = table.text("description") or (base.description if base else "")
-        return TargetSpec(name, description, self._observed(services, table), extra, when)
+        return TargetSpec(
+            name, description, self._observed(services, table), extra, when, body, kv_lives
+        )
 
     def _observed(
         self, services: tuple[ServiceSpec, ...], table: TomlTable

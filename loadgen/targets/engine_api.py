@@ -9,6 +9,7 @@ from typing import Any
 
 from loadgen.client.failures import StreamFailure
 from loadgen.client.host import ControlClient, HostAnswer
+from loadgen.client.settings import of_length
 from loadgen.stats.prometheus import MetricReader, MetricSeries
 from loadgen.targets.own_routes import KEY_HEADER, KEY_VARIABLE
 from loadgen.targets.plan import ServicePlan
@@ -42,13 +43,16 @@ async def is_ready(url: str) -> bool:
         return False
 
 
-async def complete(url: str, model: str, prompt: Sequence[int]) -> int | None:
-    """Have one token generated after a prompt of token ids.
+async def complete(
+    url: str, model: str, prompt: str | Sequence[int], extra: Mapping[str, Any] | None = None
+) -> int | None:
+    """Have one token generated after a text or token ids; `extra` are fields of the request.
 
     Returns the cached prompt tokens, None where the engine does not tell. Raises ApiError.
     """
-    body = {"model": model, "prompt": list(prompt), "max_tokens": 1, "temperature": 0}
-    answer = await _json("POST", f"{url}/v1/completions", body)
+    asked = prompt if isinstance(prompt, str) else list(prompt)
+    body = {"model": model, "prompt": asked, "max_tokens": 1, "temperature": 0}
+    answer = await _json("POST", f"{url}/v1/completions", body | of_length(extra or {}, 1))
     details = (answer.get("usage") or {}).get("prompt_tokens_details") or {}
     cached = details.get("cached_tokens")
     return cached if isinstance(cached, int) else None

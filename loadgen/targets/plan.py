@@ -77,6 +77,8 @@ class ServicePlan:
     role: Role = "service"
     counters: str | None = None
     series: Mapping[str, str] = field(default_factory=dict)
+    model: str = ""
+    """What requests call its model."""
 
     @property
     def folders(self) -> tuple[Path, ...]:
@@ -229,6 +231,7 @@ def _plan(
         role=service.role or "service",
         counters=service.counters,
         series=service.series,
+        model=fill(service.model, service.name, values),
     )
 
 

@@ -9,7 +9,7 @@ from typing import Any
 from loadgen.errors import TargetError
 from loadgen.targets import engine_api
 from loadgen.targets.catalog import CACHE_INFO, TargetSpec
-from loadgen.targets.engine_api import ApiError, CacheReset, EngineCache, fixed_prompt
+from loadgen.targets.engine_api import ApiError, CacheReset, EngineCache
 from loadgen.targets.fleet import fleet_of, require_router
 from loadgen.targets.hardware import (
     Platform,
@@ -34,7 +34,7 @@ from loadgen.targets.settings import USUAL_ROUTER, TargetSettings
 
 __all__ = ["RunningTarget", "TargetSettings", "check_target", "start_target"]
 
-GREETING_TOKENS = 2  # too few to fill a block: the first completion leaves the cache empty
+GREETING = "Hi"  # too short to fill a block: the first completion leaves the cache empty
 
 
 @asynccontextmanager
@@ -98,14 +98,14 @@ class RunningTarget:
         self._engines = [plan for plan in group.plans if plan.role == "engine"]
         self._facts = EngineFacts(None, None)
         self.url = group.url
-        self.model = settings.name
+        self.model = self._engines[0].model
 
     async def start(self) -> None:
         """Start the services, wait for a first completion, read what the engine says of itself."""
         await self._group.start()
         try:
             for url in dict.fromkeys((*(plan.url for plan in self._engines), self.url)):
-                await engine_api.complete(url, self.model, fixed_prompt(GREETING_TOKENS))
+                await engine_api.complete(url, self.model, GREETING, self._spec.body)
             cache = await self._cache()
             length = await engine_api.max_model_len(self.url)
         except ApiError as error:
@@ -141,6 +141,7 @@ class RunningTarget:
         """What `run.json` keeps about the target."""
         cache = self._facts.cache
         usable = cache.blocks - RESERVED_BLOCKS if cache else None
+        sources = self._sources()
         return {
             "name": self._spec.name,
             "url": self.url,
@@ -156,10 +157,12 @@ class RunningTarget:
             "usable_blocks": usable,
             "usable_tokens": usable * cache.block_size if cache and usable else None,
             "max_model_len": self.max_model_len,
-            "sources": self._sources(),
+            "sources": sources,
+            "engine_pid": sources["engine"]["pid"],
             "metrics_urls": {plan.name: plan.metrics_url for plan in self._group.plans},
             "l1_gb": self._settings.l1_gb if uses_l1(self._spec) else None,
             **self._fleet(),
+            "body": dict(self._spec.body),
         }
 
     def _fleet(self) -> dict[str, Any]:
@@ -195,19 +198,33 @@ class RunningTarget:
         """Return the error once a service has exited unasked; restarts of ours do not count."""
         return await self._group.wait_died()
 
-    async def make_cold(self) -> str:
+    @property
+    def is_named(self) -> bool:
+        """Whether requests have to name the model in a way that the engine does not list."""
+        return self.model != self._settings.name
+
+    async def make_cold(self, touched: bool = True) -> str:
         """Empty every cache and prove it; restart all services where that fails.
 
-        Returns "cold". Afterwards the caches are empty, or after a restart of services without a
-        reset route hold one prompt of ours. Raises TargetError when even that does not help.
+        `touched` is whether others have sent requests since the start. Returns "cold". Afterwards
+        the caches are empty, or after a restart of services without a reset route hold one prompt
+        of ours. Raises TargetError when even that does not help.
         """
         self.check()
+        lives = self._spec.kv_lives
+        if lives == "request" or (lives == "process" and not touched):
+            return "cold"
         caches = CacheReset(self._group.plans, self.model, self.max_model_len)
-        if await caches.empty_and_prove():
+        if lives is None and await caches.empty_and_prove():
             return "cold"
         self.check()
         await self._group.stop()
         await self.start()
+        if lives is None:
+            await self._require_cold(caches)
+        return "cold"
+
+    async def _require_cold(self, caches: CacheReset) -> None:
         try:
             cached = await caches.probe()
         except ApiError as error:
@@ -217,4 +234,3 @@ class RunningTarget:
                 f"is not cold after a restart (cached tokens of a fresh prompt: {cached});"
                 " empty its persistent cache"
             )
-        return "cold"

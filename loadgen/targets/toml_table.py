@@ -2,9 +2,11 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
 
 from loadgen.errors import UsageError
+
+T = TypeVar("T", bound=str)
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,6 +34,14 @@ class TomlTable:
         if value is not None and (not isinstance(value, str) or not value):
             raise self.error(key, f"must be a string with something in it, not {value!r}")
         return value
+
+    def choice(self, key: str, choices: tuple[T, ...]) -> T | None:
+        """One of these strings, None when absent."""
+        value = self.text(key)
+        if value is not None and value not in choices:
+            known = ", ".join(choices)
+            raise self.error(key, f"unknown {key} {value!r}, choose one of {known}")
+        return next((each for each in choices if each == value), None)
 
     def required_text(self, key: str) -> str:
         """A string that must be there."""

@@ -45,6 +45,7 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--window", type=int, default=160, help="max_model_len")
     parser.add_argument("--sick", action="store_true", help="answer 500 to every streamed request")
     parser.add_argument("--counters", default="", help="at /stats, with names that begin so")
+    parser.add_argument("--wants", help="refuse what has no such field, or no text as its prompt")
     parser.add_argument("--lives", type=int, help="die at the streamed request after so many")
     return parser.parse_args()
 
@@ -85,7 +86,10 @@ def _handler(options: argparse.Namespace) -> type[BaseHTTPRequestHandler]:
 
         def do_POST(self) -> None:
             body = json.loads(self.rfile.read(int(self.headers.get("Content-Length", 0))) or "{}")
-            if self.path == "/v1/completions" and body.get("stream"):
+            prompt = body.get("prompt")
+            if prompt and options.wants and not (options.wants in body and type(prompt) is str):
+                self._answer(422, f"no {options.wants}")
+            elif self.path == "/v1/completions" and body.get("stream"):
                 self._stream(body["max_tokens"], body["prompt"] == "Hi")
             elif self.path == "/v1/completions":
                 self._answer(200, json.dumps(complete(body)))

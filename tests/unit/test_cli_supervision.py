@@ -21,11 +21,15 @@ class Target:
         self.emptied = 0
         self._broken = broken
 
-    async def make_cold(self) -> str:
+    async def make_cold(self, touched: bool) -> str:
+        self.touched = touched
         if self._broken:
             raise TargetError("it is not cold")
         self.emptied += 1
         return "cold"
+
+    def facts(self) -> dict[str, Any]:
+        return {"engine_pid": 100 + self.emptied}
 
 
 def ask(target: Target, path: Path, *keeps: bool) -> list[str]:
@@ -43,6 +47,7 @@ def test_every_swarm_begins_cold(tmp_path: Path) -> None:
     target = Target()
     assert ask(target, tmp_path / "control", False, False) == ["cold", "cold"]
     assert target.emptied == 2
+    assert target.touched
 
 
 def test_kept_caches_are_warm_once_a_swarm_has_used_them(tmp_path: Path) -> None:
@@ -51,6 +56,22 @@ def test_kept_caches_are_warm_once_a_swarm_has_used_them(tmp_path: Path) -> None
         *("cold", "warm", "cold", "warm")
     ]
     assert target.emptied == 1
+
+
+def test_a_swarm_knows_the_process_that_a_restart_made(tmp_path: Path) -> None:
+    async def talk() -> Supervisor:
+        async with control_line(Target(), tmp_path / "control"):  # type: ignore[arg-type]
+            supervisor = Supervisor({"engine_pid": 100}, str(tmp_path / "control"), [])
+            await asyncio.to_thread(supervisor.make_cold, False)
+            return supervisor
+
+    assert asyncio.run(talk()).facts == {"engine_pid": 101}
+
+
+def test_an_engine_is_untouched_until_its_first_swarm(tmp_path: Path) -> None:
+    target = Target()
+    ask(target, tmp_path / "control", False)
+    assert not target.touched
 
 
 def test_an_engine_that_cannot_be_cold_is_an_error(tmp_path: Path) -> None:

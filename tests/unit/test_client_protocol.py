@@ -55,6 +55,11 @@ def test_extra_fields_win_and_those_of_the_request_last() -> None:
     assert (asked["temperature"], asked["vllm_xargs"], asked["top_p"]) == (0.7, {"a": 2}, 0.5)
 
 
+def test_an_extra_field_may_depend_on_the_length_of_the_reply() -> None:
+    asked = body(extra_body={"config": '{"least": {max_tokens}}', "least": 1})
+    assert (asked["config"], asked["least"]) == ('{"least": 5}', 1)
+
+
 @pytest.mark.parametrize(
     "payload",
     [

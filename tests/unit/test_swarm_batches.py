@@ -14,6 +14,7 @@ from loadgen.client.token_times import ReadLog
 from loadgen.errors import UsageError
 from loadgen.record import BatchRecord, Outcome, RequestRecord
 from loadgen.stats.clock import RunClock
+from loadgen.swarm.options.swarm_options import SwarmOptions, extra_body
 from loadgen.swarm.sending.batch_sender import BatchForm
 from loadgen.swarm.sending.dispenser import SessionOver
 from loadgen.swarm.sending.labels import Labels, check_labels
@@ -298,6 +299,13 @@ def test_an_extra_body_that_labels_would_overwrite_is_refused(body: dict[str, An
     with pytest.raises(UsageError, match="vllm_xargs"):
         check_labels("oracle", body)
     check_labels("none", body)
+
+
+def test_a_field_that_the_target_sets_is_not_for_an_extra_body() -> None:
+    options = SwarmOptions.read({"extra_body": '{"seed": 1}'})
+    assert extra_body(options, {"config": "x"}) == {"config": "x", "seed": 1}
+    with pytest.raises(UsageError, match="extra body sets 'seed', which the target sets itself"):
+        extra_body(options, {"seed": 2})
 
 
 def test_single_requests_are_not_taken_from_batches() -> None:

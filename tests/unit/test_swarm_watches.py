@@ -22,6 +22,13 @@ def test_headers_go_to_the_host_alone() -> None:
     assert "secret" not in repr(sources_of("http://host:8000", {}, KEY))
 
 
+def test_an_engine_without_metrics_is_not_read_as_another() -> None:
+    told = {"sources": {"engine": {"metrics_url": None, "counters": "none", "series": {}}}}
+    engine = sources_of("http://host:8000", told).engine
+    assert (engine.metrics_url, engine.series) == ("http://host:8000/metrics", {})
+    assert sources_of("http://host:8000", {}).engine.series
+
+
 async def test_the_load_does_not_wait_for_metrics_that_hang() -> None:
     async def hang(request: web.Request) -> web.Response:
         await asyncio.sleep(30)

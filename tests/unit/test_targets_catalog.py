@@ -14,6 +14,7 @@ def own(tmp_path: Path) -> Path:
 def test_the_shipped_targets_are_there_in_order_with_a_description() -> None:
     catalog = load_catalog()
     assert list(catalog) == [
+        *("hf-no-cache", "hf-cache", "hf-continuous"),
         *("vllm", "vllm-no-prefix-cache", "vllm-serial", "vllm-queue", "vllm-fp8"),
         *("vllm-fleet", "vllm-lmcache", "vllm-lmcache-files", "vllm-lmcache-fleet"),
         *("vllm-context", "vllm-context-fleet", "vllm-lmcache-context"),
@@ -53,6 +54,23 @@ def test_a_target_may_give_its_cache_more_arguments(own: Path) -> None:
         load_catalog(own)
 
 
+def test_a_target_has_the_fields_of_the_one_it_extends_and_its_own(own: Path) -> None:
+    own.write_text(
+        '[targets.near]\nextends = "hf-cache"\n[targets.near.body]\nseed = 3\n'
+        '[targets.far]\nextends = "near"\nkv_lives = "process"\n[targets.far.body]\nseed = 4\n'
+    )
+    catalog = load_catalog(own)
+    config = {"generation_config": '{"min_new_tokens": {max_tokens}}'}
+    assert [catalog[name].body for name in ("hf-cache", "near", "far")] == [
+        *(config, {**config, "seed": 3}, {**config, "seed": 4})
+    ]
+    assert [catalog[name].kv_lives for name in ("vllm", "near", "far")] == [
+        *(None, "request", "process")
+    ]
+    assert catalog["far"].engine.model == "{model}"
+    assert catalog["vllm"].body == {}
+
+
 def test_an_own_target_may_extend_the_shipped_one_of_its_name(own: Path) -> None:
     own.write_text('[targets.vllm]\nextends = "vllm"\nargs = ["--max-num-seqs", "1"]\n')
     catalog = load_catalog(own)
@@ -76,6 +94,14 @@ BAD = {
         "[targets.x] args: must be a list of strings",
     ),
     "a wrong value": ('[targets.x]\nextends = "vllm"\nenv = {A = true}', "[targets.x.env] A: must"),
+    "a field of ours": (
+        '[targets.x]\nextends = "vllm"\nbody = {stream = false}',
+        "[targets.x.body] stream: is set by the client itself",
+    ),
+    "an unknown life": (
+        '[targets.x]\nextends = "vllm"\nkv_lives = "ever"',
+        "[targets.x] kv_lives: unknown kv_lives 'ever', choose one of request, process",
+    ),
     "no services": ('[targets.x]\nargs = ["--x"]', "[targets.x] services: is missing"),
     "an unknown base": (
         '[targets.x]\nextends = "vlm"',

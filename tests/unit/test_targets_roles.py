@@ -189,7 +189,7 @@ BAD = {
     ),
     "unknown counters": (
         SERVICES.replace("[services.first]", '[services.first]\ncounters = "acme"'),
-        "[services.first] counters: unknown counters 'acme', known are vllm, lmcache",
+        "[services.first] counters: unknown counters 'acme', known are vllm, lmcache, none",
     ),
     "an unknown figure": (
         '[counters.acme]\ntokens = "acme_tokens"',

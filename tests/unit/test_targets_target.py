@@ -51,6 +51,18 @@ services = ["cache", "engine"]
 
 [targets.alone]
 services = ["alone"]
+
+[targets.forgetful]
+extends = "alone"
+args = ["--wants", "generation_config", "--no-reset"]
+kv_lives = "request"
+
+[targets.forgetful.body]
+generation_config = '{"min_new_tokens": {max_tokens}}'
+
+[targets.stubborn]
+extends = "forgetful"
+kv_lives = "process"
 """
 Start = Callable[..., Any]
 
@@ -267,6 +279,30 @@ async def test_a_dead_target_cannot_be_made_cold(start: Start) -> None:
         await target.wait_died()
         with pytest.raises(TargetError, match="SIGKILL"):
             await target.make_cold()
+
+
+async def test_an_engine_that_keeps_no_kv_is_always_cold(start: Start) -> None:
+    """It would refuse the ids that prove it, and a request without what its target adds."""
+    async with start(name="forgetful") as target:
+        before = target.facts()["pids"]
+        assert target.facts()["body"] == {"generation_config": '{"min_new_tokens": {max_tokens}}'}
+        assert await target.make_cold() == "cold"
+        assert target.facts()["pids"] == before
+
+
+async def test_an_engine_that_cannot_prove_it_is_cold_after_a_restart(start: Start) -> None:
+    async with start(name="stubborn") as target:
+        before = target.facts()["pids"]
+        assert await target.make_cold(touched=False) == "cold"
+        assert target.facts()["pids"] == before
+        assert await target.make_cold() == "cold"
+        assert target.facts()["pids"] != before
+
+
+async def test_a_target_without_what_its_engine_asks_for_does_not_start(start: Start) -> None:
+    with pytest.raises(TargetError, match="answered 422: no temper"):
+        async with start("--wants", "temper"):
+            pass
 
 
 def scratch_dir(target: RunningTarget) -> Path:

@@ -32,6 +32,7 @@ def make_plan(environment: Any, registry: WorkerRegistry | None, ready: Preparat
         uncapped=ready.options.arrivals != "closed" and runner.target_user_count == 0,
         batched=ready.batched,
         trace=trace,
+        body=ready.body,
     )
 
 

@@ -1,13 +1,14 @@
 """Everything that is checked before the first request: options, corpus, host, lengths, cache."""
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from locust.util.timespan import parse_timespan
 
 from loadgen.client.label_probe import KvFacts, RagFacts
 from loadgen.client.probe import HostFacts, probe
+from loadgen.client.settings import tells_length
 from loadgen.compare.gate import Limit
 from loadgen.compare.run_gate import parse_run_gate
 from loadgen.errors import HostError, UsageError
@@ -39,7 +40,8 @@ TEMPLATE_TOKENS = 64
 class Preparation:
     """A swarm that may start: what it was told, whom it will load, how lengths are measured.
 
-    `rag` is the service that finds contexts or labels, None where none is asked.
+    `rag` is the service that finds contexts or labels, None where none is asked. `body` are fields
+    that the target asks of every request.
     """
 
     options: SwarmOptions
@@ -53,6 +55,7 @@ class Preparation:
     batched: bool
     replay: Replay | None = None
     gate: tuple[Limit, ...] = ()
+    body: Mapping[str, Any] = field(default_factory=dict)
 
 
 def sends_batches(user_classes: Iterable[type]) -> bool | None:
@@ -80,7 +83,7 @@ def check_offline(
     corpus = load_corpus(options.corpus, options.questions)
     replay = check_replay(options, batched)
     pacer_of(options)
-    check_labels(options.labels, extra_body(options))
+    check_labels(options.labels, extra_body(options, supervisor.body))
     check_arm(options, corpus, batched)
     request_headers(options)
     check_users(values)
@@ -197,7 +200,7 @@ def prepare(
         cache_state=supervisor.make_cold(keep=options.keep_cache),
         notes=(
             *withheld,
-            *_notes(facts, lengths, replay),
+            *_notes(facts, lengths, replay, tells_length(supervisor.body)),
             *unread_notes(options.corpus),
             *rag_notes(rag, options, corpus),
             *kv_notes(kv),
@@ -206,6 +209,7 @@ def prepare(
         batched=bool(batched),
         replay=replay,
         gate=gate_of(options, bool(batched)),
+        body=supervisor.body,
     )
 
 
@@ -213,7 +217,7 @@ def _try_completion(
     options: SwarmOptions, facts: HostFacts, supervisor: Supervisor, batched: bool
 ) -> str:
     """Once for all swarms of a supervisor that ask in the same way. Raises HostError."""
-    settings = client_settings(options, facts.url, facts.model, facts.is_vllm)
+    settings = client_settings(options, facts, supervisor.body)
     as_list = batched and options.batch_as == "list"
     asked = f"{settings} {as_list}"
     if supervisor.has_tried(asked):
@@ -224,11 +228,13 @@ def _try_completion(
     return odd
 
 
-def _notes(facts: HostFacts, lengths: LengthSource, replay: Replay | None) -> tuple[str, ...]:
+def _notes(
+    facts: HostFacts, lengths: LengthSource, replay: Replay | None, is_fixed: bool
+) -> tuple[str, ...]:
     notes = [] if replay is None else [replay.note, *replay.changes]
     if lengths.is_estimate:
         notes.append(EstimatedTokens.announcement)
-    if not facts.is_vllm:
+    if not facts.is_vllm and not is_fixed:
         notes.append("the host is not vLLM: replies may end before --output-tokens")
     if not facts.has_metrics:
         notes.append("the host has no /metrics: its own counters stay empty")

@@ -72,6 +72,11 @@ class Supervisor:
         """Usable tokens of the engine's own KV cache."""
         return self.facts.get("usable_tokens")
 
+    @property
+    def body(self) -> Mapping[str, Any]:
+        """Fields that every request to the target has."""
+        return self.facts.get("body") or {}
+
     def has_tried(self, what: str) -> bool:
         """Whether an earlier swarm of this supervisor has noted that."""
         return self._folder is not None and self._mark(self._folder, what).exists()
@@ -94,6 +99,7 @@ class Supervisor:
         answer = self._ask({"op": "warm" if keep else "cold"})
         if "error" in answer:
             raise TargetError(str(answer["error"]))
+        self.facts = {**self.facts, **answer["facts"]}
         return str(answer["cache_state"])
 
     def _ask(self, question: dict[str, Any]) -> dict[str, Any]:

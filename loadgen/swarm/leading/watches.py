@@ -85,7 +85,9 @@ class ServerWatch:
             )
         if self.whole.told or not self.whole.count:
             return None
-        example = next(iter(asked.series.values()), "counter")
+        if not asked.series:
+            return "no figures of the engine: its target names no metrics"
+        example = next(iter(asked.series.values()))
         return (
             f"no figures of the engine: {asked.metrics_url} tells no {example}, nor any other"
             f" of the counters {asked.counters}: a file for --targets can say how it names its own"
@@ -119,7 +121,7 @@ def sources_of(
     told = target.get("sources", {})
     engine, cache = (_source(told.get(role, {})) for role in ("engine", "cache"))
     places = told.get("engine", {}).get("replicas", {})
-    if not engine.series:
+    if not engine.series and not engine.counters:
         name, series = usual_series("engine")
         engine = replace(engine, counters=name, series=series)
     metrics_url = engine.metrics_url or f"{url.rstrip('/')}/metrics"

@@ -98,7 +98,12 @@ def _add_request_options(parser: Any) -> None:
     add("--endpoint", choices=ENDPOINTS, default="completions", help="which OpenAI endpoint")
     add("--model", default="", help="served model name; empty = the only one the host serves")
     add("--temperature", type=float, default=0.0, help="sampling temperature; 0 = greedy")
-    add("--extra-body", default="", help='JSON merged into every request, e.g. {"top_k": 1}')
+    add(
+        "--extra-body",
+        default="",
+        help='JSON merged into every request, e.g. {"top_k": 1}; {max_tokens} in a text is the '
+        "length of its reply",
+    )
     add(
         "--header",
         action="append",

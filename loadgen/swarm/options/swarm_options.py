@@ -11,6 +11,7 @@ from loadgen.client.settings import (
     parse_header,
     parse_header_name,
 )
+from loadgen.errors import UsageError
 from loadgen.stats.slo import USUAL_DRAIN_S, Slo
 from loadgen.swarm.options import values as given
 from loadgen.swarm.options.flags import (
@@ -134,10 +135,15 @@ def default_users(arrivals: str) -> int:
     return 1 if arrivals == "closed" else 0
 
 
-def extra_body(options: SwarmOptions) -> dict[str, Any]:
-    """What `--extra-body` adds to every request, to a foreign host nothing. Raises UsageError."""
+def extra_body(options: SwarmOptions, target: Mapping[str, Any] | None = None) -> dict[str, Any]:
+    """What the target and `--extra-body` add to every request, to a foreign host nothing.
+
+    Raises UsageError, also for a field that both would set.
+    """
     body = parse_extra_body(options.extra_body) if options.extra_body else {}
-    return {} if options.foreign_host else body
+    for name in sorted(body.keys() & (target or {}).keys()):
+        raise UsageError(f"extra body sets {name!r}, which the target sets itself: leave it out")
+    return {} if options.foreign_host else {**(target or {}), **body}
 
 
 def request_headers(options: SwarmOptions) -> dict[str, str]:

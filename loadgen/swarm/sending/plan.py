@@ -21,7 +21,7 @@ class Plan:
     `workers` maps a Locust client id to its index; requests, or the batches of a `batched` swarm,
     are owned by index modulo the number of workers. `lengths` is the serialised measure of text
     lengths. `uncapped` is an open loop without a limit on what is in flight. `trace` is empty
-    without one, else `Replay.to_wire`.
+    without one, else `Replay.to_wire`. `body` are fields that the target asks of every request.
     """
 
     start_unix_s: float
@@ -34,6 +34,7 @@ class Plan:
     uncapped: bool
     batched: bool
     trace: Mapping[str, Sequence[int]] = field(default_factory=dict)
+    body: Mapping[str, Any] = field(default_factory=dict)
 
     def to_wire(self) -> dict[str, Any]:
         """A dict that Locust's messages can carry."""

@@ -6,7 +6,7 @@ import math
 import random
 import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any, TypeVar
 
@@ -15,6 +15,7 @@ from locust.exception import StopUser
 from locust.runners import STATE_CLEANUP
 
 from loadgen.client.client import StreamingClient
+from loadgen.client.probe import HostFacts
 from loadgen.client.retrieval import LABEL_ROUTE, ROUTE, RetrievalClient
 from loadgen.client.settings import ClientSettings
 from loadgen.client.transport import KEEPALIVE_S
@@ -83,15 +84,13 @@ class Stage:
         workload.warm(WARM_BUDGET_S)
         self.session = Session(
             workload=workload,
-            client=StreamingClient(client_settings(options, plan.url, plan.model, plan.is_vllm)),
+            client=StreamingClient(client_settings(options, plan, plan.body)),
             clock=RunClock(plan.start_unix_s),
             worker=str(index),
             hooks=self._hooks(on_spent),
             pacer=pacer_of(options),
             solo=self._make_solo() if plan.uncapped else None,
-            labels=Labels(
-                plan.is_vllm and options.labels != "none", extra_body(options), options.session_by
-            ),
+            labels=_labels(plan, options),
             retriever=_retriever(options, workload),
             batching=options.batching if plan.batched else None,
             batch_form=BatchForm(options.batch_as == "list", usage_per_choice=plan.is_vllm),
@@ -219,22 +218,29 @@ def _first_users(plan: Plan) -> int:
     return math.ceil(min(users, per_s * KEEPALIVE_S) / len(plan.workers))
 
 
+def _labels(plan: Plan, options: SwarmOptions) -> Labels:
+    is_told = plan.is_vllm and options.labels != "none"
+    return Labels(is_told, extra_body(options, plan.body), options.session_by)
+
+
 def _share(plan: Plan, options: SwarmOptions, index: int) -> int | None:
     if plan.trace:
         return plan.trace["shares"][index]
     return options.batching.share(index, len(plan.workers)) if plan.batched else None
 
 
-def client_settings(options: SwarmOptions, url: str, model: str, is_vllm: bool) -> ClientSettings:
-    """How a swarm's requests are made."""
+def client_settings(
+    options: SwarmOptions, host: Plan | HostFacts, body: Mapping[str, Any]
+) -> ClientSettings:
+    """How a swarm's requests are made; `body` are the fields that the target asks of them."""
     return ClientSettings(
-        url=url,
-        model=model,
+        url=host.url,
+        model=host.model,
         endpoint="chat" if options.endpoint == "chat" else "completions",
         temperature=options.temperature,
-        ignore_eos=is_vllm,
-        continuous_usage=is_vllm,
-        extra_body=extra_body(options),
+        ignore_eos=host.is_vllm,
+        continuous_usage=host.is_vllm,
+        extra_body=extra_body(options, body),
         headers=request_headers(options),
         timeout_s=options.timeout_s,
         connect_timeout_s=options.connect_timeout_s,
