@@ -43,8 +43,9 @@ kvswarm: Locust-style load testing for LLM serving with long, shared contexts
       from which bandwidth on loading KV is faster than computing it again
   kvswarm calibrate RUN… [-o twin.json]
       fit a twin of a server to its runs
-  kvswarm simulate RUN --twin FILE [--kv-tokens N,…] [--target NAME]
-      what a run would have been with another cache or order
+  kvswarm simulate RUN | [FILE] --twin FILE [--kv-tokens N] [--target NAME]
+      what a run would be on a twin: recorded requests, or the workload options of
+      `run`
   kvswarm advise RUN --twin FILE --slo LIMITS
       the smallest cache that keeps an objective
   kvswarm why RUN
@@ -65,7 +66,7 @@ kvswarm: Locust-style load testing for LLM serving with long, shared contexts
 """
 
 COMMANDS = {
-    "advise": "loadgen.cli.twin:advise_command",
+    "advise": "loadgen.cli.advise:advise_command",
     "ask": "loadgen.cli.ask:ask_command",
     "calibrate": "loadgen.cli.twin:calibrate_command",
     "compare": "loadgen.cli.compare:compare_command",
@@ -79,7 +80,7 @@ COMMANDS = {
     "report": "loadgen.cli.report:report_command",
     "saturate": "loadgen.cli.saturate:saturate_command",
     "serve": "loadgen.cli.serve:serve_command",
-    "simulate": "loadgen.cli.twin:simulate_command",
+    "simulate": "loadgen.cli.simulate:simulate_command",
     "study": "loadgen.cli.study:study_command",
     "sweep": "loadgen.cli.sweep:sweep_command",
     "targets": "loadgen.cli.serve:targets_command",

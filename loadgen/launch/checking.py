@@ -109,12 +109,16 @@ def ask_locust(
     file: Path, runs: Sequence[tuple[RunArguments, TargetRun | None]], own: Sequence[str] = ()
 ) -> dict[str, Any]:
     """Have all command lines checked in one process: importing Locust takes a second."""
+    facts = [(run, planned_facts(target) if target else {}) for run, target in runs]
+    return ask_locust_of(file, facts, own)
+
+
+def ask_locust_of(
+    file: Path, runs: Sequence[tuple[RunArguments, Mapping[str, Any]]], own: Sequence[str] = ()
+) -> dict[str, Any]:
+    """The same by facts of targets that need not be there."""
     checks = [
-        {
-            "argv": locust_argv("run", checkable(run)),
-            "facts": planned_facts(target_run) if target_run else {},
-        }
-        for run, target_run in runs
+        {"argv": locust_argv("run", checkable(run)), "facts": dict(facts)} for run, facts in runs
     ]
     job = {"argv": ["locust", "-f", str(file)], "ours": [*our_flags(), *own], "checks": checks}
     with scratch_folder() as scratch:

@@ -29,7 +29,7 @@ from loadgen.swarm.leading.leaving import (
     leave_without_workers,
 )
 from loadgen.swarm.leading.opening import OPEN_LOOP_LEAD_S
-from loadgen.swarm.leading.preparation import check_offline, sends_batches
+from loadgen.swarm.leading.preparation import check_offline, described_users, sends_batches
 from loadgen.swarm.leading.supervisor import CHECK_VARIABLE, Supervisor
 from loadgen.swarm.leading.worker_registry import RunWorkers, WorkerRegistry
 from loadgen.swarm.options.flags import add_options
@@ -199,7 +199,9 @@ def _prepare(environment: Any, leader: Leader) -> None:
         values = vars(environment.parsed_options)
         batched = sends_batches(environment.user_classes)
         check_offline(values, Supervisor.of_process(), batched)
-        Path(checked).write_text(json.dumps(own_options(values)), encoding="utf-8")
+        users = described_users(environment, int(values["seed"]))
+        content = own_options(values) | {"swarm": users}
+        Path(checked).write_text(json.dumps(content), encoding="utf-8")
         sys.exit(0)
     leader.prepare()
     _add_lead(environment.parsed_options)

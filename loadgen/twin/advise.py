@@ -11,6 +11,7 @@ from loadgen.compare.gate import Limit
 from loadgen.errors import UsageError
 from loadgen.locality.curve import predict
 from loadgen.locality.trace_sources import recorded_run, trace_of_run
+from loadgen.runs.columns import Floats
 from loadgen.saturate.objective import slo_limit
 from loadgen.twin.engine import EngineShape
 from loadgen.twin.load import RecordedLoad, recorded_load
@@ -164,9 +165,9 @@ def parse_objective(text: str) -> Limit:
     return limit
 
 
-def value_of(limit: Limit, ttft_s: Sequence[float], e2e_s: Sequence[float]) -> float:
+def value_of(limit: Limit, ttft_s: Floats, e2e_s: Floats) -> float:
     """What is limited, in ms, of replies that took so long."""
-    values = 1000 * np.array(ttft_s if limit.statistic.metric.name == "ttft_ms" else e2e_s)
+    values = 1000 * (ttft_s if limit.statistic.metric.name == "ttft_ms" else e2e_s)
     quantile = limit.statistic.quantile
     return float(values.mean() if quantile is None else np.quantile(values, quantile))
 
@@ -186,7 +187,6 @@ def _candidate(
 ) -> SizeTried:
     plugin = (shape.plugin or ()) if by_context else None
     prediction = predict_load(model, load, replace(shape, plugin=plugin))
-    served = prediction.served.requests
-    value = value_of(limit, [each.ttft_s for each in served], [each.e2e_s for each in served])
+    value = value_of(limit, prediction.ttft_s, prediction.e2e_s)
     tokens = shape.usable_blocks * shape.block_size
     return SizeTried(tokens, by_context, prediction, value, model.interval(value))

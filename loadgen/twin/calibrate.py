@@ -21,7 +21,7 @@ from loadgen.twin.ledger import EngineLedger
 from loadgen.twin.load import RecordedLoad, recorded_load
 from loadgen.twin.model import FrontTime, TwinModel
 from loadgen.twin.serve import ServedLoad, TwinServer
-from loadgen.twin.shape_of import shape_of_run
+from loadgen.twin.shape_of import CalibratedEngine, shape_of_run
 from loadgen.twin.step_time import StepTime, parts
 
 ROUNDS, RESAMPLES = 5, 60
@@ -85,6 +85,7 @@ def calibrate(paths: Sequence[Path]) -> TwinModel:
         intervals=_intervals(rows, factor),
         open_questions=tuple(_open(rows, found)),
         machine=str(recorded_run(paths[0]).description.get("machine", "")),
+        engine=CalibratedEngine.of_run(paths[0]).to_json(),
     )
 
 

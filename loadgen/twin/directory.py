@@ -1,90 +1,196 @@
 """A simulation as a run directory, so that whatever reads a run reads it, and says what it is."""
 
 import csv
+import math
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, astuple
+from dataclasses import asdict, astuple, dataclass, field, replace
 from itertools import pairwise
 from operator import attrgetter
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
-from loadgen.record import COLUMNS, BatchRecord, RequestRecord, batch_record
+from loadgen.errors import UsageError
+from loadgen.record import COLUMNS, Outcome, RequestRecord, batch_record
 from loadgen.runs.csv_log import with_formula
-from loadgen.runs.directory import open_directory
+from loadgen.runs.directory import RunDirectory, open_directory
 from loadgen.runs.exit_code import DONE
 from loadgen.runs.recorded import REQUESTS_CSV, RecordedRun
 from loadgen.runs.requests import Requests, read_requests
 from loadgen.stats.counts import Counts
 from loadgen.stats.server_counters import NO_FIGURES
+from loadgen.stats.slo import CutOffRule
 from loadgen.stats.summary import summarize, write_summary
 from loadgen.stats.token_gaps import spread
 from loadgen.twin.engine import PLUGIN, EngineShape
 from loadgen.twin.ledger import EngineLedger
-from loadgen.twin.serve import ServedLoad, ServedRequest
+from loadgen.twin.sending import NO_USER, Outgoing, RequestFacts
+from loadgen.twin.serve import ServedRequest
 from loadgen.workload.diversity import measure_diversity
 
 SIMULATED = "simulated"
 """The `cache_state` of such a run, in which it differs from every real one."""
 NOTE = "simulated, not measured: no server answered"
-_KEPT = ("worker", "user", "context_id", "question_id", "batch_id", "label")
+CUT_OFF = "cut off at the end of the run"
+NEVER_SENT = "due before the end of the run, but every user was busy"
+FLUSHED_ROWS = 1000
 _PASSED_ON = ("seed", "users", "corpus_sha256", "model", "workers", "versions", "start_unix_s")
 _values = attrgetter(*COLUMNS)
 
 
-def write_simulated(
-    out: Path, run: RecordedRun, shape: EngineShape, served: ServedLoad, command: Sequence[str]
-) -> None:
-    """What the run would have left behind on that engine. Raises UsageError where `out` holds a run
-    or cannot be written."""
-    rows = list(_rows(run.path, served))
-    batches = list(_batches([record for record, _ in rows]))
-    directory = open_directory(out, bool(batches))
-    directory.describe(_facts(run, shape, served, command))
-    directory.requests.append(_values(record) for record, _ in rows)
-    if directory.batches is not None:
-        directory.batches.append(map(astuple, batches))
-    directory.close()
-    counts = Counts()
-    counts.add_many(rows)
-    for batch in batches:
-        counts.add_batch(batch)
-    write_summary(out, _summary(counts, served, run, read_requests(directory.requests.path)))
+@dataclass(frozen=True, slots=True)
+class SimulatedRun:
+    """What is written of a simulation beside its requests: as in `run.json` of the run whose
+    requests, or whose workload, it has. `user_class` names the users of a load that nobody has
+    sent. `note` says where the requests are from."""
+
+    description: Mapping[str, Any]
+    shape: EngineShape
+    command: Sequence[str]
+    note: str
+    replicas: int = 1
+    rule: CutOffRule = field(default_factory=CutOffRule)
+    user_class: str = "User"
+    known: Mapping[str, RequestFacts] = field(default_factory=dict)
+
+    def with_replicas(self, count: int) -> Self:
+        """On so many engines."""
+        return replace(self, replicas=count)
+
+    @property
+    def options(self) -> Mapping[str, Any]:
+        """Those of the run, by name."""
+        found = self.description.get("options")
+        return found if isinstance(found, Mapping) else {}
+
+    @property
+    def target(self) -> Mapping[str, Any]:
+        """That of the run, or of the one that the twin was made of."""
+        found = self.description.get("target")
+        return found if isinstance(found, Mapping) else {}
+
+    @property
+    def engine_argv(self) -> list[str]:
+        """The words of its engine's command line."""
+        argv = self.target.get("argv")
+        services = argv.values() if isinstance(argv, Mapping) else ()
+        return [str(word) for words in services for word in words]
 
 
-def _rows(path: Path, served: ServedLoad) -> Iterator[tuple[RequestRecord, list[float]]]:
-    with (path / REQUESTS_CSV).open(newline="", encoding="utf-8") as file:
-        known = {row["request_id"]: row for row in csv.DictReader(file)}
-    for each in served.requests:
-        yield _record(known[each.request.name], each, served.ledger)
+def simulated_run(run: RecordedRun, shape: EngineShape, command: Sequence[str]) -> SimulatedRun:
+    """Of the requests of a recorded run."""
+    with (run.path / REQUESTS_CSV).open(newline="", encoding="utf-8") as file:
+        known = {row["request_id"]: _facts_of(row) for row in csv.DictReader(file)}
+    note = f"the requests are those of {run.path}"
+    return SimulatedRun(run.description, shape, command, note, known=known)
+
+
+def _facts_of(row: Mapping[str, str]) -> RequestFacts:
+    def text(name: str) -> str:
+        return with_formula(row.get(name) or "")
+
+    told = row.get("label_correct")
+    return RequestFacts(
+        context_id=text("context_id"),
+        question_id=text("question_id"),
+        batch_id=text("batch_id"),
+        rag_context_id=text("rag_context_id"),
+        worker=text("worker"),
+        user=text("user"),
+        label=text("label"),
+        repeat=row.get("repeat") == "true",
+        label_correct=told == "true" if told else None,
+    )
+
+
+class SimulatedDirectory:
+    """A run directory that fills while requests are served. Raises UsageError where `out` holds a
+    run or cannot be written."""
+
+    def __init__(self, out: Path, run: SimulatedRun, batched: bool) -> None:
+        self._run = run
+        self._directory: RunDirectory = open_directory(out, batched)
+        self._counts = Counts()
+        self._rows: list[tuple[RequestRecord, list[float]]] = []
+        self._open: dict[str, list[RequestRecord]] = defaultdict(list)
+
+    def add(self, each: ServedRequest) -> None:
+        """A request was served, or cut off."""
+        facts = each.facts or self._run.known[each.request.name]
+        record, gaps_ms = _record(facts, self._user(each.user, facts), each)
+        if each.is_cut:
+            self._run.rule.judge(record, gaps_ms)
+        else:
+            self._run.rule.judge_ended(record, gaps_ms)
+        self._take(record, gaps_ms, len(each.unit.requests))
+
+    def add_unsent(self, outgoing: Outgoing, end_s: float) -> None:
+        """What was due and never sent."""
+        unit = outgoing.unit
+        for request, facts in zip(unit.requests, unit.facts, strict=True):
+            record = _unsent(request.name, facts, outgoing.scheduled_s, end_s)
+            self._take(record, [], len(unit.requests))
+
+    def close(self, ledger: EngineLedger) -> None:
+        """Nothing more comes: the rest of the files. Raises UsageError."""
+        self._flush()
+        directory = self._directory
+        directory.describe(_facts(self._run, ledger))
+        directory.close()
+        if directory.fault:
+            raise UsageError(directory.fault)
+        requests = Requests.of(read_requests(directory.requests.path))
+        write_summary(directory.path, _summary(self._counts, requests, self._run, ledger))
+
+    def _user(self, number: int, facts: RequestFacts) -> str:
+        return facts.user or f"{self._run.user_class}-{max(number, NO_USER + 1)}"
+
+    def _take(self, record: RequestRecord, gaps_ms: list[float], size: int) -> None:
+        self._rows.append((record, gaps_ms))
+        if record.batch_id:
+            own = self._open[record.batch_id]
+            own.append(record)
+            if len(own) == size:
+                self._close_batch(self._open.pop(record.batch_id))
+        if len(self._rows) >= FLUSHED_ROWS:
+            self._flush()
+
+    def _close_batch(self, members: Sequence[RequestRecord]) -> None:
+        batch = batch_record(members[0].batch_id, members)
+        self._counts.add_batch(batch)
+        if self._directory.batches is not None:
+            self._directory.batches.append([astuple(batch)])
+
+    def _flush(self) -> None:
+        self._counts.add_many(self._rows)
+        self._directory.requests.append(_values(record) for record, _ in self._rows)
+        self._directory.flush()
+        self._rows = []
 
 
 def _record(
-    known: Mapping[str, str], each: ServedRequest, ledger: EngineLedger
+    facts: RequestFacts, user: str, each: ServedRequest
 ) -> tuple[RequestRecord, list[float]]:
-    """The recorded request with the times of the simulation."""
-    name = each.request.name
-    times_s = ledger.token_times_s[name]
+    """The row of a request with the times of the simulation."""
+    times_s = each.tokens.times_s
     gaps_ms = [1000 * (later - earlier) for earlier, later in pairwise(times_s)]
     mean, p50, p95, p99, most = spread(gaps_ms)
-    worker, user, context_id, question_id, batch_id, label = (
-        with_formula(known.get(column) or "") for column in _KEPT
-    )
-    told = known.get("label_correct")
+    has_begun = not math.isnan(each.first_token_s)
+    outcome: Outcome = "cancelled" if each.is_cut else "ok"
     record = RequestRecord(
-        request_id=name,
-        worker=worker,
+        request_id=each.request.name,
+        worker=facts.worker,
         user=user,
-        context_id=context_id,
-        question_id=question_id,
-        batch_id=batch_id,
-        label=label,
-        repeat=known.get("repeat") == "true",
-        scheduled_s=each.sent_s,
+        context_id=facts.context_id,
+        question_id=facts.question_id,
+        batch_id=facts.batch_id,
+        label=facts.label,
+        repeat=facts.repeat,
+        scheduled_s=each.scheduled_s,
         sent_s=each.sent_s,
-        first_token_s=each.first_token_s,
+        first_token_s=each.first_token_s if has_begun else None,
         end_s=each.end_s,
-        ttft_ms=1000 * each.ttft_s,
+        ttft_ms=1000 * each.ttft_s if has_begun else None,
         itl_mean_ms=mean,
         itl_p50_ms=p50,
         itl_p95_ms=p95,
@@ -92,31 +198,45 @@ def _record(
         itl_max_ms=most,
         tpot_ms=mean,
         e2e_ms=1000 * each.e2e_s,
-        prompt_tokens=len(each.request.prompt),
-        cached_tokens=ledger.cached_tokens.get(name),
-        output_tokens=ledger.output_tokens[name],
-        outcome="ok",
+        prompt_tokens=None if each.is_cut else len(each.request.prompt),
+        cached_tokens=None if each.is_cut else each.tokens.cached,
+        output_tokens=None if each.is_cut else len(times_s),
+        outcome=outcome,
         status=200,
-        error="",
-        label_correct=told == "true" if told else None,
+        error=CUT_OFF if each.is_cut else "",
+        rag_context_id=facts.rag_context_id,
+        label_correct=facts.label_correct,
+        retrieval_ms=0.0 if facts.is_retrieved else None,
         resends=0,
         retries=0,
     )
     return record, gaps_ms
 
 
-def _batches(records: Sequence[RequestRecord]) -> Iterator[BatchRecord]:
-    members: dict[str, list[RequestRecord]] = defaultdict(list)
-    for record in records:
-        if record.batch_id:
-            members[record.batch_id].append(record)
-    yield from (batch_record(name, own) for name, own in members.items())
+def _unsent(name: str, facts: RequestFacts, due_s: float, end_s: float) -> RequestRecord:
+    known = dict.fromkeys(COLUMNS)
+    known |= {"resends": None, "retries": None}
+    told = {
+        "request_id": name,
+        "worker": facts.worker,
+        "user": "",
+        "context_id": facts.context_id,
+        "question_id": facts.question_id,
+        "batch_id": facts.batch_id,
+        "label": "",
+        "rag_context_id": "",
+        "repeat": facts.repeat,
+        "scheduled_s": due_s,
+        "end_s": end_s,
+        "e2e_ms": 1000 * (end_s - due_s),
+        "outcome": "cancelled",
+        "error": NEVER_SENT,
+    }
+    return RequestRecord(**{**known, **told})  # type: ignore[arg-type]
 
 
-def _facts(
-    run: RecordedRun, shape: EngineShape, served: ServedLoad, command: Sequence[str]
-) -> dict[str, Any]:
-    described = run.description
+def _facts(run: SimulatedRun, ledger: EngineLedger) -> dict[str, Any]:
+    described, shape = run.description, run.shape
     by_context = shape.plugin is not None
     target = {
         "name": "vllm-context" if by_context else "vllm",
@@ -128,8 +248,8 @@ def _facts(
         "tokenizer": run.target.get("tokenizer"),
         "sources": {"engine": {"name": "vllm"}},
         SIMULATED: {
-            "command_line": list(command),
-            "replicas": len(served.replicas),
+            "command_line": list(run.command),
+            "replicas": run.replicas,
             **asdict(shape),
         },
     }
@@ -140,7 +260,7 @@ def _facts(
         "host": SIMULATED,
         "target": target,
         "cache_state": SIMULATED,
-        "notes": [NOTE, f"the requests are those of {run.path}"],
+        "notes": [NOTE, run.note],
         "machine": described.get("machine"),
         "exit_code": DONE,
         "user_errors": 0,
@@ -166,13 +286,15 @@ def _argv(recorded: Sequence[str], shape: EngineShape) -> Iterator[str]:
         yield from ("--scheduler-cls", PLUGIN)
 
 
-def _summary(counts: Counts, served: ServedLoad, run: RecordedRun, rows: Any) -> dict[str, Any]:
-    requests = Requests.of(rows)
+def _summary(
+    counts: Counts, requests: Requests, run: SimulatedRun, ledger: EngineLedger
+) -> dict[str, Any]:
+    first_s, last_s = requests.sent.span_s
     summary = summarize(
         counts.counted,
-        duration_s=served.duration_s,
+        duration_s=last_s - first_s,
         diversity=asdict(measure_diversity(requests.emitted())),
-        server=_server(served.ledger),
+        server=_server(ledger),
         client_saturated=False,
     )
     steady_state = requests.steady_state(run.options, bool(counts.counted.batch_outcomes))
@@ -191,12 +313,12 @@ def _summary(counts: Counts, served: ServedLoad, run: RecordedRun, rows: Any) ->
 
 
 def _server(ledger: EngineLedger) -> dict[str, Any]:
-    cached, computed = sum(ledger.cached_tokens.values()), ledger.reported_tokens
+    cached, computed = ledger.reported_cached_tokens, ledger.reported_tokens
     return dict(NO_FIGURES) | {
         "computed_prompt_tokens": computed,
         "cached_prompt_tokens": cached,
         "hit_rate": cached / max(1, cached + computed),
-        "generation_tokens": sum(ledger.output_tokens.values()),
-        "num_preemptions": sum(len(step.preempted) for step in ledger.steps),
-        "peak_running": max((len(step.scheduled) for step in ledger.steps), default=0),
+        "generation_tokens": ledger.generated_tokens,
+        "num_preemptions": ledger.preemptions,
+        "peak_running": ledger.peak_running,
     }

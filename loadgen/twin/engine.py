@@ -173,7 +173,7 @@ def make_request(request: TwinRequest, block_size: int) -> Request:
         max_tokens=request.output_tokens,
         ignore_eos=True,
         temperature=0.0,
-        extra_args={"context": request.context} if request.labelled else None,
+        extra_args={"context": request.sent_label} if request.labelled else None,
     )
     return Request(
         request_id=request.name,
@@ -199,17 +199,23 @@ OnStep = Callable[["VirtualEngine", SchedulerOutput], None]
 
 
 class VirtualEngine:
-    """Runs requests through the scheduler of `shape`; `ledger` says what happened.
+    """Runs requests through the scheduler of `shape`; `ledger` says what happened, of all of it
+    where it `is_whole`. `finished` are the replies that were complete with the last step.
 
     `on_step` is called after each schedule(), before its output is processed.
     """
 
     def __init__(
-        self, shape: EngineShape, cost: StepTime | None = None, on_step: OnStep | None = None
+        self,
+        shape: EngineShape,
+        cost: StepTime | None = None,
+        on_step: OnStep | None = None,
+        is_whole: bool = True,
     ) -> None:
         self.shape = shape
         self.scheduler = build_scheduler(shape)
-        self.ledger = EngineLedger()
+        self.ledger = EngineLedger(is_whole)
+        self.finished: list[str] = []
         self.now_s = 0.0
         self._cost = cost or StepTime()
         self._on_step = on_step
@@ -221,10 +227,7 @@ class VirtualEngine:
     def submit(self, request: TwinRequest) -> Request:
         """Queue one request now."""
         made = self.request_of(request)
-        self.ledger.arrived.append(request)
-        self.ledger.waiting_ahead[request.name] = len(self._unadmitted)
-        older = {other.context for other in self._unadmitted.values()}
-        self.ledger.contexts_ahead[request.name] = len(older - {request.context})
+        self.ledger.arrive(request, self._unadmitted.values())
         self._unadmitted[request.name] = request
         self.scheduler.add_request(made)
         return made
@@ -266,6 +269,7 @@ class VirtualEngine:
 
     def step(self) -> bool:
         """Schedule until the pipeline is full, then process one output; False without tokens."""
+        self.finished = []
         while self.scheduler.has_unfinished_requests() and len(self._flights) < self._depth:
             flight = self._schedule()
             self._flights.append(flight)
@@ -292,7 +296,7 @@ class VirtualEngine:
         self._free_at_s = begins_s + self._cost.seconds(work)
         preempted = frozenset(output.preempted_req_ids or ())
         scheduled = tuple(output.num_scheduled_tokens.items())
-        self.ledger.steps.append(Step(scheduled, preempted, work, begins_s, self._free_at_s))
+        self.ledger.add_step(Step(scheduled, preempted, work, begins_s, self._free_at_s))
         return StepInFlight(output, frozenset(sampling), self._free_at_s)
 
     def _account(self, output: SchedulerOutput) -> tuple[StepWork, set[str]]:
@@ -322,7 +326,7 @@ class VirtualEngine:
     def _admit(self, name: str, again: bool) -> None:
         self._unadmitted.pop(name, None)
         admission = Admission(name, len(self.ledger.steps), self.now_s, again)
-        self.ledger.admissions.append(admission)
+        self.ledger.admit(admission)
 
     def _land(self, flight: StepInFlight) -> bool:
         self.now_s = max(self.now_s, flight.ends_s)
@@ -341,15 +345,14 @@ class VirtualEngine:
     def _receive(self, piece: EngineCoreOutput) -> None:
         name: str = piece.request_id
         ledger, stats = self.ledger, piece.prefill_stats
-        count = len(piece.new_token_ids)
-        ledger.output_tokens[name] = ledger.output_tokens.get(name, 0) + count
-        if count:
-            ledger.token_times_s.setdefault(name, []).extend([self.now_s] * count)
+        ledger.add_tokens(name, [self.now_s] * len(piece.new_token_ids))
         if stats is not None:
             ledger.reported_tokens += stats.num_computed_tokens
+            ledger.reported_cached_tokens += stats.num_cached_tokens
             ledger.cached_tokens.setdefault(name, stats.num_cached_tokens)
         if piece.finish_reason is not None:
             ledger.finished_s[name] = self.now_s
+            self.finished.append(name)
 
     def stuck(self) -> str:
         """Where it stands, for an error."""

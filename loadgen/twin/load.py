@@ -1,7 +1,7 @@
 """The requests of a recorded run, and when each of them is sent if replies come at other times."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import pairwise
 from pathlib import Path
 
@@ -13,6 +13,7 @@ from loadgen.locality.trace_sources import SentRequest, chains_of, recorded_run,
 from loadgen.runs.recorded import RecordedRun
 from loadgen.runs.requests import Requests
 from loadgen.twin.ledger import TwinRequest
+from loadgen.twin.sending import Pace, SendUnit
 
 VOCABULARY = 30_000
 
@@ -26,24 +27,12 @@ class MeasuredTimes:
 
 
 @dataclass(frozen=True, slots=True)
-class SendUnit:
-    """Requests that are sent together, a single one or a batch; `offsets_s` are from the first."""
-
-    requests: tuple[TwinRequest, ...]
-    offsets_s: tuple[float, ...]
-    sent_s: float
-
-
-@dataclass(frozen=True, slots=True)
 class RecordedLoad:
-    """`units` in the order of the stream. In an open loop each goes out at its time; in a closed
-    one a user takes the next when the last reply to its own is complete and `gap_s` later, from
-    `starts_s` on. `measured` is by a request's name. `source` says what prompts were made from."""
+    """`units` in the order of the stream, which go out as `pace` says. `measured` is by a request's
+    name. `source` says what prompts were made from."""
 
     units: tuple[SendUnit, ...]
-    is_open: bool
-    starts_s: tuple[float, ...]
-    gap_s: float
+    pace: Pace
     measured: dict[str, MeasuredTimes]
     computed_tokens: int | None
     source: str
@@ -66,12 +55,10 @@ def recorded_load(path: Path, block_size: int) -> RecordedLoad:
         for each, chain in zip(sent, chains, strict=True)
     ]
     requests = run.requests.sent
-    starts_s, gap_s = _users(requests)
+    is_open = run.options.get("arrivals", "closed") != "closed"
     return RecordedLoad(
         units=tuple(_units(sent, made)),
-        is_open=run.options.get("arrivals", "closed") != "closed",
-        starts_s=starts_s,
-        gap_s=gap_s,
+        pace=Pace(is_open=True) if is_open else _users(requests),
         measured=_measured(requests),
         computed_tokens=_computed(requests),
         source=source,
@@ -118,11 +105,12 @@ def _units(sent: Sequence[SentRequest], made: Sequence[TwinRequest]) -> list[Sen
     for members in together.values():
         first_s = min(each.sent_s for each, _ in members)
         offsets = tuple(each.sent_s - first_s for each, _ in members)
-        units.append(SendUnit(tuple(request for _, request in members), offsets, first_s))
-    return sorted(units, key=lambda unit: unit.sent_s)
+        units.append(SendUnit(0, tuple(request for _, request in members), offsets, first_s))
+    ordered = sorted(units, key=lambda unit: unit.due_s)
+    return [replace(unit, number=number) for number, unit in enumerate(ordered)]
 
 
-def _users(requests: Requests) -> tuple[tuple[float, ...], float]:
+def _users(requests: Requests) -> Pace:
     """When each user sent first, and how long one takes from a reply to what it sends next."""
     columns = ("worker", "user", "batch_id", "request_id")
     told = zip(
@@ -141,7 +129,7 @@ def _users(requests: Requests) -> tuple[tuple[float, ...], float]:
         max(0.0, later[0] - earlier[1]) for own in ordered for earlier, later in pairwise(own)
     ]
     starts_s = tuple(sorted(own[0][0] for own in ordered))
-    return starts_s, float(np.median(gaps_s)) if gaps_s else 0.0
+    return Pace(starts_s=starts_s, gaps_s=(float(np.median(gaps_s)) if gaps_s else 0.0,))
 
 
 def _measured(requests: Requests) -> dict[str, MeasuredTimes]:

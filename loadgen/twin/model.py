@@ -3,7 +3,7 @@
 import json
 import math
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
 from typing import Any, Self
 
@@ -42,6 +42,8 @@ class TwinModel:
     intervals: Mapping[str, tuple[float, float]]
     open_questions: tuple[str, ...] = ()
     machine: str = ""
+    engine: Mapping[str, Any] = field(default_factory=dict)
+    """The engine that the runs were made on, as `CalibratedEngine` has it; empty in older files."""
 
     def interval(self, value: float) -> tuple[float, float]:
         """Where a run's time would lie, as far as runs here differ from the twin."""
@@ -78,7 +80,8 @@ class TwinModel:
     def _of(cls, content: Mapping[str, Any]) -> Self:
         if content["twin"] != VERSION:
             raise ValueError(f"version {content['twin']}")
-        kept = {each.name: content[each.name] for each in fields(cls)}
+        kept = {each.name: content[each.name] for each in fields(cls) if each.name != "engine"}
+        kept["engine"] = content.get("engine", {})
         kept["step"], kept["front"] = StepTime(**kept["step"]), FrontTime(**kept["front"])
         kept["intervals"] = {name: tuple(each) for name, each in kept["intervals"].items()}
         kept["open_questions"] = tuple(kept["open_questions"])

@@ -1,52 +1,111 @@
 """What a twin says of a load on an engine of another size or order."""
 
-from collections.abc import Mapping
+import math
+from array import array
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 
+from loadgen.errors import UsageError
+from loadgen.runs.columns import Floats
 from loadgen.twin.engine import EngineShape
+from loadgen.twin.ledger import EngineLedger
 from loadgen.twin.load import RecordedLoad
 from loadgen.twin.model import TwinModel
 from loadgen.twin.routing import ROUTERS
-from loadgen.twin.serve import ServedLoad, TwinServer
+from loadgen.twin.sending import Outgoing
+from loadgen.twin.serve import OfferedLoad, OnServed, ServedRequest, TwinServer
 
 TIMES = ("ttft_mean_ms", "ttft_p50_ms", "ttft_p95_ms", "e2e_mean_ms")
 
 
 @dataclass(frozen=True, slots=True)
 class TwinPrediction:
-    """Figures by name, as in a sweep's table, with what a run may differ by from a time."""
+    """Figures by name, as in a sweep's table, with what a run may differ by from a time.
+
+    `ttft_s` and `e2e_s` are of the requests that were served to their end; `cut` others were cut
+    off, and `unsent` is what was due and never sent. `ledger` is that of all `replicas` together.
+    """
 
     figures: Mapping[str, float]
     intervals: Mapping[str, tuple[float, float]]
-    served: ServedLoad
+    ttft_s: Floats
+    e2e_s: Floats
+    cut: int
+    unsent: Sequence[Outgoing]
+    ledger: EngineLedger
+    replicas: tuple[EngineLedger, ...]
+    duration_s: float
+
+
+class _Collector:
+    """Takes the times of what is served, and passes it on."""
+
+    def __init__(self, on_served: OnServed | None) -> None:
+        self._on_served = on_served
+        self._ttft_s, self._e2e_s = array("d"), array("d")
+        self.first_s, self.last_s = math.inf, -math.inf
+        self.cut = 0
+
+    def take(self, each: ServedRequest) -> None:
+        self.first_s = min(self.first_s, each.sent_s)
+        self.last_s = max(self.last_s, each.end_s)
+        if each.is_cut:
+            self.cut += 1
+        else:
+            self._ttft_s.append(each.ttft_s)
+            self._e2e_s.append(each.e2e_s)
+        if self._on_served is not None:
+            self._on_served(each)
+
+    def times_s(self) -> tuple[Floats, Floats]:
+        """TTFT and E2E. Raises UsageError where nothing was served."""
+        if not self._ttft_s:
+            raise UsageError("no request was served to its end: give a longer run (-t)")
+        return np.array(self._ttft_s), np.array(self._e2e_s)
 
 
 def predict_load(
-    model: TwinModel, load: RecordedLoad, shape: EngineShape, replicas: int = 1, router: str = ""
+    model: TwinModel,
+    load: OfferedLoad,
+    shape: EngineShape,
+    replicas: int = 1,
+    router: str = "",
+    *,
+    on_served: OnServed | None = None,
 ) -> TwinPrediction:
     """Serve the load on the twin of an engine of this shape, or of so many behind a router of
-    `ROUTERS`."""
+    `ROUTERS`. `on_served` is told each request, in the order of their ends. Raises UsageError where
+    nothing comes of it."""
     chosen = ROUTERS[router]() if router else None
-    server = TwinServer(load, shape, model.step, model.front, replicas=replicas, router=chosen)
-    served = server.serve()
-    figures = figures_of(
-        np.array([each.ttft_s for each in served.requests]),
-        np.array([each.e2e_s for each in served.requests]),
-        served.duration_s,
+    server = TwinServer(
+        load, shape, model.step, model.front, replicas=replicas, router=chosen, is_whole=False
     )
-    figures["computed_prompt_tokens"] = float(served.ledger.computed_tokens)
+    collector = _Collector(on_served)
+    server.serve_each(collector.take)
+    ttft_s, e2e_s = collector.times_s()
+    duration_s = collector.last_s - collector.first_s
+    ledger = EngineLedger.merged(server.ledgers)
+    figures = figures_of(ttft_s, e2e_s, duration_s)
+    figures["computed_prompt_tokens"] = float(ledger.computed_tokens)
     intervals = {name: model.interval(figures[name]) for name in TIMES}
-    if not load.is_open:
+    if not load.pace.is_open:
         intervals["requests_per_s"] = model.interval(figures["requests_per_s"])
-    return TwinPrediction(figures, intervals, served)
+    return TwinPrediction(
+        figures=figures,
+        intervals=intervals,
+        ttft_s=ttft_s,
+        e2e_s=e2e_s,
+        cut=collector.cut,
+        unsent=server.unsent,
+        ledger=ledger,
+        replicas=tuple(server.ledgers),
+        duration_s=duration_s,
+    )
 
 
-def figures_of(
-    ttft_s: NDArray[np.float64], e2e_s: NDArray[np.float64], duration_s: float
-) -> dict[str, float]:
+def figures_of(ttft_s: Floats, e2e_s: Floats, duration_s: float) -> dict[str, float]:
     """Of replies; percentiles as everywhere, between neighbouring ranks."""
     p50, p95 = np.quantile(ttft_s, (0.5, 0.95))
     return {

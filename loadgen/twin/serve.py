@@ -3,40 +3,63 @@
 import heapq
 import math
 from collections import deque
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Protocol
 
 from loadgen.twin.engine import STEPS_WITHOUT_TOKENS, EngineShape, VirtualEngine
-from loadgen.twin.ledger import EngineLedger, TwinRequest
-from loadgen.twin.load import RecordedLoad, SendUnit
+from loadgen.twin.ledger import EngineLedger, ServedTokens, TwinRequest
 from loadgen.twin.model import FrontTime
 from loadgen.twin.routing import RoundRobin, Router
+from loadgen.twin.sending import Outgoing, Pace, RequestFacts, SendUnit, UnitSender
 from loadgen.twin.step_time import StepTime
+
+
+class OfferedLoad(Protocol):
+    """What is sent, and when."""
+
+    @property
+    def units(self) -> Iterable[SendUnit]:
+        """In the order of the stream."""
+
+    @property
+    def pace(self) -> Pace:
+        """When each goes out."""
 
 
 @dataclass(frozen=True, slots=True)
 class ServedRequest:
     """Times in seconds of the run's clock: as the client sees them, and when the engine got it.
-    `front_requests` and `front_tokens` are what the front end worked through from its sending on,
-    itself included."""
+
+    `turn` counts requests in the order of sending. `front_requests` and `front_tokens` are what the
+    front end worked through from its sending on, itself included. One that `is_cut` had no end of
+    its own; `first_token_s` is then NaN where no token had come.
+    """
 
     request: TwinRequest
+    facts: RequestFacts | None
+    unit: SendUnit
+    turn: int
+    user: int
+    scheduled_s: float
     sent_s: float
     queued_s: float
     first_token_s: float
     end_s: float
+    tokens: ServedTokens
     front_requests: int
     front_tokens: int
+    is_cut: bool = False
 
     @property
     def ttft_s(self) -> float:
-        """Time to first token."""
-        return self.first_token_s - self.sent_s
+        """Time to first token, from when it was meant to go."""
+        return self.first_token_s - self.scheduled_s
 
     @property
     def e2e_s(self) -> float:
         """To the last token."""
-        return self.end_s - self.sent_s
+        return self.end_s - self.scheduled_s
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,29 +80,30 @@ class ServedLoad:
 class _Replica:
     """An engine with the front end before it, which works through one request after the other."""
 
-    def __init__(self, shape: EngineShape, step: StepTime, front: FrontTime) -> None:
-        self.engine = VirtualEngine(shape, step)
+    def __init__(
+        self, shape: EngineShape, step: StepTime, front: FrontTime, is_whole: bool
+    ) -> None:
+        self.engine = VirtualEngine(shape, step, is_whole=is_whole)
         self.open_requests = 0
         self._front = front
         self._coming: list[tuple[float, int, TwinRequest]] = []
         self._free_s = 0.0
         self._work: deque[tuple[float, int]] = deque()
-        self._seen = self._idle = 0
+        self._work_tokens = self._idle = 0
 
-    def take(self, request: TwinRequest, sent_s: float, turn: int) -> "_Sending":
+    def take(self, request: TwinRequest, sent_s: float, turn: int) -> "_FrontWork":
         """What is before it in the front end is waited for."""
         tokens = len(request.prompt)
         while self._work and self._work[0][0] <= sent_s:
-            self._work.popleft()
+            self._work_tokens -= self._work.popleft()[1]
         begins_s = max(self._free_s, sent_s)
         self._free_s = begins_s + self._front.request_s + self._front.prompt_token_s * tokens
         self._work.append((self._free_s, tokens))
+        self._work_tokens += tokens
         self.open_requests += 1
         queued = replace(request, arrival_s=self._free_s)
         heapq.heappush(self._coming, (self._free_s, turn, queued))
-        return _Sending(
-            self, sent_s, self._free_s, len(self._work), sum(each for _, each in self._work)
-        )
+        return _FrontWork(self._free_s, len(self._work), self._work_tokens)
 
     @property
     def next_s(self) -> float:
@@ -88,7 +112,7 @@ class _Replica:
             return self.engine.now_s
         return max(self.engine.now_s, self._coming[0][0]) if self._coming else math.inf
 
-    def step(self) -> list[str]:
+    def step(self) -> Sequence[str]:
         """One step; returns whose replies are complete with it."""
         engine = self.engine
         engine.now_s = self.next_s
@@ -97,97 +121,143 @@ class _Replica:
         self._idle = 0 if engine.step() else self._idle + 1
         if self._idle > STEPS_WITHOUT_TOKENS:
             raise AssertionError(f"no token in {self._idle} steps: {engine.stuck()}")
-        finished = engine.ledger.finished_s
-        if len(finished) == self._seen:
-            return []
-        new = list(finished)[self._seen :]
-        self._seen = len(finished)
-        self.open_requests -= len(new)
-        return new
+        self.open_requests -= len(engine.finished)
+        return engine.finished
+
+
+@dataclass(frozen=True, slots=True)
+class _FrontWork:
+    """When a request came to the engine, and what its front end had to do until then."""
+
+    queued_s: float
+    requests: int
+    tokens: int
 
 
 @dataclass(frozen=True, slots=True)
 class _Sending:
-    """A request on its way: where to, when, and what its front end then had to do."""
+    """A request on its way: a part of what went out, to which replica."""
 
+    part: "_Parts"
+    place: int
     replica: _Replica
+    turn: int
     sent_s: float
-    queued_s: float
-    front_requests: int
-    front_tokens: int
+    front: _FrontWork
+
+
+@dataclass(slots=True)
+class _Parts:
+    """A unit under way, of which so many replies are not complete."""
+
+    outgoing: Outgoing
+    left: int = field(default=0)
+
+
+OnServed = Callable[[ServedRequest], None]
 
 
 class TwinServer:
-    """One load on one engine, or on several of one shape behind a router; used once."""
+    """One load on one engine, or on several of one shape behind a router; used once.
+
+    One that is not `is_whole` forgets requests once they are served: its memory does not grow.
+    """
 
     def __init__(
         self,
-        load: RecordedLoad,
+        load: OfferedLoad,
         shape: EngineShape,
         step: StepTime,
         front: FrontTime,
         *,
         replicas: int = 1,
         router: Router | None = None,
+        is_whole: bool = True,
     ) -> None:
-        self._load = load
+        self.unsent: Sequence[Outgoing] = ()
+        self._cut_s = load.pace.cut_s
         self._late_s = front.output_s
-        self._replicas = [_Replica(shape, step, front) for _ in range(replicas)]
+        self._sender = UnitSender(load.units, load.pace)
+        self._replicas = [_Replica(shape, step, front, is_whole) for _ in range(replicas)]
         self._router = router or RoundRobin()
-        self._units = deque(load.units)
-        self._unit_of: dict[str, SendUnit] = {}
-        self._left: dict[int, int] = {}
-        self._sent: dict[str, _Sending] = {}
+        self._under_way: dict[str, _Sending] = {}
+        self._turns = 0
+
+    @property
+    def ledgers(self) -> list[EngineLedger]:
+        """Of each replica."""
+        return [each.engine.ledger for each in self._replicas]
 
     def serve(self) -> ServedLoad:
         """All of it, to the end."""
-        if not self._load.is_open:
-            for start_s in self._load.starts_s:
-                self._send(start_s)
+        served: list[ServedRequest] = []
+        self.serve_each(served.append)
+        served.sort(key=lambda each: each.turn)
+        return ServedLoad(tuple(served), EngineLedger.merged(self.ledgers), tuple(self.ledgers))
+
+    def serve_each(self, on_served: OnServed) -> None:
+        """All of it; each request is told once its reply is complete, or cut off. What was due and
+        never sent is then in `unsent`."""
+        sender = self._sender
         while True:
             replica = min(self._replicas, key=lambda each: each.next_s)
-            if self._load.is_open and self._units and self._units[0].sent_s <= replica.next_s:
-                self._send(self._units[0].sent_s)
-            elif replica.next_s < math.inf:
-                self._follow(replica, replica.step())
+            sends_s = sender.next_s
+            if sends_s <= replica.next_s and sends_s < math.inf:
+                if (outgoing := sender.take()) is not None:
+                    self._send(outgoing)
+            elif replica.next_s < self._cut_s:
+                for name in replica.step():
+                    self._follow(name, on_served)
             else:
                 break
-        ledgers = [each.engine.ledger for each in self._replicas]
-        return ServedLoad(tuple(self._served()), EngineLedger.merged(ledgers), tuple(ledgers))
+        for name in list(self._under_way):
+            on_served(self._served(self._under_way.pop(name), self._cut_s, is_cut=True))
+        sender.close()
+        self.unsent = sender.unsent
 
-    def _send(self, at_s: float) -> None:
-        """The next unit of the stream goes out."""
-        if not self._units:
-            return
-        unit = self._units.popleft()
-        self._left[id(unit)] = len(unit.requests)
-        for request, offset_s in zip(unit.requests, unit.offsets_s, strict=True):
-            self._unit_of[request.name] = unit
+    def _send(self, outgoing: Outgoing) -> None:
+        """A unit of the stream goes out."""
+        unit = outgoing.unit
+        part = _Parts(outgoing, len(unit.requests))
+        for place, (request, offset_s) in enumerate(
+            zip(unit.requests, unit.offsets_s, strict=True)
+        ):
             counts = [each.open_requests for each in self._replicas]
             replica = self._replicas[self._router.choose(request, counts)]
-            self._sent[request.name] = replica.take(request, at_s + offset_s, len(self._sent))
+            sent_s = outgoing.sent_s + offset_s
+            front = replica.take(request, sent_s, self._turns)
+            sending = _Sending(part, place, replica, self._turns, sent_s, front)
+            self._under_way[request.name] = sending
+            self._turns += 1
 
-    def _follow(self, replica: _Replica, finished: Sequence[str]) -> None:
-        """Users whose replies are complete send what is next."""
-        if self._load.is_open:
-            return
-        for name in finished:
-            unit = self._unit_of[name]
-            self._left[id(unit)] -= 1
-            if not self._left[id(unit)]:
-                end_s = replica.engine.ledger.finished_s[name] + self._late_s
-                self._send(end_s + self._load.gap_s)
+    def _follow(self, name: str, on_served: OnServed) -> None:
+        """A reply is complete; with the last one of a unit others may go out."""
+        sending = self._under_way.pop(name)
+        end_s = sending.replica.engine.ledger.finished_s[name] + self._late_s
+        on_served(self._served(sending, end_s))
+        sending.part.left -= 1
+        if not sending.part.left:
+            behind = self._sender.ended(sending.part.outgoing, end_s)
+            if behind is not None:
+                self._send(behind)
 
-    def _served(self) -> Iterator[ServedRequest]:
-        for request in self._load.requests:
-            sending = self._sent[request.name]
-            ledger = sending.replica.engine.ledger
-            yield ServedRequest(
-                request=request,
-                sent_s=sending.sent_s,
-                queued_s=sending.queued_s,
-                first_token_s=ledger.token_times_s[request.name][0] + self._late_s,
-                end_s=ledger.finished_s[request.name] + self._late_s,
-                front_requests=sending.front_requests,
-                front_tokens=sending.front_tokens,
-            )
+    def _served(self, sending: _Sending, end_s: float, is_cut: bool = False) -> ServedRequest:
+        outgoing = sending.part.outgoing
+        request = outgoing.unit.requests[sending.place]
+        tokens = sending.replica.engine.ledger.take(request.name)
+        return ServedRequest(
+            request=request,
+            facts=outgoing.unit.facts[sending.place] if outgoing.unit.facts else None,
+            unit=outgoing.unit,
+            turn=sending.turn,
+            user=outgoing.user,
+            scheduled_s=outgoing.scheduled_s + outgoing.unit.offsets_s[sending.place],
+            sent_s=sending.sent_s,
+            queued_s=sending.front.queued_s,
+            first_token_s=tokens.times_s[0] + self._late_s if tokens.times_s else math.nan,
+            end_s=end_s,
+            tokens=tokens,
+            front_requests=sending.front.requests,
+            front_tokens=sending.front.tokens,
+            is_cut=is_cut,
+        )

@@ -1,11 +1,13 @@
 """The sizes of the engine that a recorded run was made on."""
 
 import json
-from collections.abc import Sequence
-from dataclasses import replace
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
+from typing import Any, Self
 
 from loadgen.errors import UsageError
+from loadgen.locality.kv_format import run_told_bytes
 from loadgen.locality.trace_sources import recorded_run
 from loadgen.runs.recorded import RecordedRun
 from loadgen.twin.engine import PLUGIN, EngineShape
@@ -13,6 +15,49 @@ from loadgen.twin.engine import PLUGIN, EngineShape
 TARGETS = ("vllm", "vllm-context")
 """What a simulation can be of."""
 UNMODELLED = ("--kv-transfer-config", "--speculative-config", "--enable-lora")
+
+
+@dataclass(frozen=True, slots=True)
+class CalibratedEngine:
+    """What a twin keeps of the engine that it was made of. `argv` is its command line, `tokenizer`
+    the folder of its model's; `bytes_per_token` of its KV cache, None where not known."""
+
+    shape: EngineShape
+    argv: tuple[str, ...] = ()
+    tokenizer: str | None = None
+    bytes_per_token: int | None = None
+
+    @classmethod
+    def of_run(cls, path: Path) -> Self:
+        """Raises UsageError."""
+        run = recorded_run(path)
+        return cls(
+            shape_of_run(path),
+            tuple(run.engine_argv),
+            run.target.get("tokenizer"),
+            run_told_bytes(path, None).value,
+        )
+
+    @classmethod
+    def of_twin(cls, engine: Mapping[str, Any]) -> Self:
+        """What `to_json` made. Raises UsageError for a twin of an older version."""
+        try:
+            told = dict(engine["shape"])
+            plugin = told.pop("plugin", None)
+            names = {each.name for each in fields(EngineShape)}
+            shape = EngineShape(**{name: told[name] for name in told if name in names})
+            if plugin is not None:
+                shape = replace(shape, plugin=tuple((name, value) for name, value in plugin))
+            return cls(shape, tuple(engine["argv"]), engine["tokenizer"], engine["bytes_per_token"])
+        except (KeyError, TypeError, ValueError):
+            raise UsageError(
+                "the twin does not tell its engine: make it anew with `kvswarm calibrate RUN`, or"
+                " name a RUN"
+            ) from None
+
+    def to_json(self) -> dict[str, Any]:
+        """As a twin keeps it."""
+        return dict(json.loads(json.dumps(asdict(self))))
 
 
 def shape_of_run(path: Path) -> EngineShape:
@@ -41,8 +86,13 @@ def shape_of_run(path: Path) -> EngineShape:
     return shape
 
 
-def changed(shape: EngineShape, kv_tokens: int | None, target: str | None) -> EngineShape:
-    """Another cache or another order. Raises UsageError."""
+def changed(
+    shape: EngineShape,
+    kv_tokens: int | None,
+    target: str | None,
+    plugin: Mapping[str, Any] | None = None,
+) -> EngineShape:
+    """Another cache or another order, with these settings of the plugin. Raises UsageError."""
     if kv_tokens is not None:
         blocks = kv_tokens // shape.block_size
         if blocks < 2:
@@ -56,7 +106,8 @@ def changed(shape: EngineShape, kv_tokens: int | None, target: str | None) -> En
         raise UsageError(
             f"--target {target} is not modelled: choose one of {', '.join(TARGETS)}, or run it"
         )
-    return replace(shape, plugin=(() if target == "vllm-context" else None))
+    settings = tuple(sorted((plugin or {}).items()))
+    return replace(shape, plugin=settings if target == "vllm-context" else None)
 
 
 def _require_modelled(path: Path, argv: Sequence[str]) -> None:

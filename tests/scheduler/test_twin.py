@@ -9,9 +9,11 @@ from typing import Any
 
 import pytest
 
+from loadgen.cli.advise import advise_command
 from loadgen.cli.compare import compare_command
 from loadgen.cli.report import report_command
-from loadgen.cli.twin import advise_command, calibrate_command, simulate_command
+from loadgen.cli.simulate import simulate_command
+from loadgen.cli.twin import calibrate_command
 from loadgen.errors import UsageError
 from loadgen.record import COLUMNS
 from loadgen.runs.recorded import RecordedRun
@@ -208,7 +210,7 @@ def test_the_commands_tell_what_a_user_can_use(
     command = [str(runs[0]), "--twin", twin, "--kv-tokens", "20480", "--target", "vllm-context"]
     assert simulate_command(command) == 0
     said = capsys.readouterr().out
-    assert "20,480 tokens of cache, by context" in said
+    assert "on 20,480 tokens of cache, by context" in said
     assert "measured" not in said
     assert simulate_command([*command, "--format", "json"]) == 0
     told = json.loads(capsys.readouterr().out)
@@ -220,18 +222,18 @@ def test_a_router_that_keeps_contexts_together_computes_less(
     runs: list[Path], model: TwinModel, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     load, shape = recorded_load(runs[0], BLOCK), shape_of_run(runs[0])
-    computed = {router: predict_load(model, load, shape, 2, router).served for router in ROUTERS}
+    computed = {router: predict_load(model, load, shape, 2, router) for router in ROUTERS}
     tokens = {name: served.ledger.computed_tokens for name, served in computed.items()}
     assert tokens["context-hash"] < tokens["round-robin"]
     for served in computed.values():
-        assert sum(len(each.arrived) for each in served.replicas) == REQUESTS
+        assert sum(each.requests for each in served.replicas) == REQUESTS
         assert (
             sum(each.computed_tokens for each in served.replicas) == served.ledger.computed_tokens
         )
-        assert len(served.ledger.finished_s) == REQUESTS
+        assert len(served.e2e_s) == REQUESTS
     turns = computed["round-robin"].replicas
-    assert [len(each.arrived) for each in turns] == [REQUESTS // 2] * 2
-    apart = [{ask.context for ask in each.arrived} for each in computed["context-hash"].replicas]
+    assert [each.requests for each in turns] == [REQUESTS // 2] * 2
+    apart = [each.contexts for each in computed["context-hash"].replicas]
     assert not apart[0] & apart[1]
     model.write(tmp_path / "twin.json")
     words = [str(runs[0]), "--twin", str(tmp_path / "twin.json")]

@@ -19,6 +19,7 @@ from test_docs import PAGES, ROOT
 from dashboards.report import page as report_page
 from loadgen.cli.main import main
 from loadgen.cli.saturate import parse_search
+from loadgen.cli.simulate import run_words
 from loadgen.launch.arguments import find_locustfile, parse_run
 from loadgen.launch.checking import ask_locust, last_line
 from loadgen.launch.target_run import plan_target_runs
@@ -179,6 +180,21 @@ def test_it_runs(
     assert capsys.readouterr().out
 
 
+def swarm_words(line: Line) -> list[str] | None:
+    """The command line behind `kvswarm run`, also of what is only simulated; None without any."""
+    words = list(line.words)
+    if words[:2] == ["locust", "-f"]:
+        words[:3] = ["kvswarm", "run", words[2]]
+    if words[0] != "kvswarm" or "--worker" in words:
+        return None  # a worker is told by its master what to check
+    if words[1] == "simulate":
+        planned = run_words(words[2:])
+        return None if planned is None else [*planned, "--target", "vllm"]
+    if words[1] not in SWARMS:
+        return None
+    return trial(words[2:]) if words[1] == "saturate" else words[2:]
+
+
 def trial(words: list[str]) -> list[str]:
     """Of a search: at the rate or with the users that it would begin with."""
     plan, _ = parse_search(words)
@@ -191,12 +207,10 @@ def test_every_swarm_would_start(before: Path, monkeypatch: pytest.MonkeyPatch) 
     monkeypatch.chdir(before)
     swarms: dict[Path, list[tuple[Line, object]]] = {}
     for line in LINES:
-        words = list(line.words)
-        if words[:2] == ["locust", "-f"]:
-            words[:3] = ["kvswarm", "run", words[2]]
-        if words[0] != "kvswarm" or words[1] not in SWARMS or "--worker" in words:
-            continue  # a worker is told by its master what to check
-        run = parse_run("run", trial(words[2:]) if words[1] == "saturate" else words[2:])
+        words = swarm_words(line)
+        if words is None:
+            continue
+        run = parse_run("run", words)
         target = plan_target_runs(run)[0] if run.targets else None
         swarms.setdefault(find_locustfile(run.file), []).append((line, (run, target)))
     assert sum(map(len, swarms.values())) > 15
@@ -217,7 +231,7 @@ class ParsedError(Exception):
 
 @pytest.mark.parametrize(
     "line",
-    [line for line in OURS if not line.is_run_here and line.words[1] not in SWARMS],
+    [line for line in OURS if not line.is_run_here and swarm_words(line) is None],
     ids=str,
 )
 def test_the_parser_takes_it(line: Line) -> None:

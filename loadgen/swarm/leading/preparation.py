@@ -1,5 +1,6 @@
 """Everything that is checked before the first request: options, corpus, host, lengths, cache."""
 
+import random
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -34,6 +35,7 @@ from loadgen.workload.workload import Workload
 
 TEMPLATE_TOKENS = 64
 """Room for what a chat template adds around one user message."""
+SAMPLED_WAITS = 1000
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,6 +71,39 @@ def sends_batches(user_classes: Iterable[type]) -> bool | None:
             "some users send batches and some single requests: name the user classes of one kind"
         )
     return True in kinds if kinds else None
+
+
+def described_users(environment: Any, seed: int) -> dict[str, Any]:
+    """What the users of a swarm do, for who simulates them: whether it is `batched`, the
+    `load_shape` that says how many there are (None without one), and `classes`, of each user class
+    its `name`, whether it `is_ours`, and `waits_s`, pauses between its tasks (empty: only a living
+    user knows)."""
+    shape = environment.shape_class
+    return {
+        "batched": bool(sends_batches(environment.user_classes)),
+        "load_shape": None if shape is None else type(shape).__name__,
+        "classes": [
+            {
+                "name": each.__name__,
+                "is_ours": hasattr(each, "sends_batches"),
+                "waits_s": _waits_s(each, environment, seed),
+            }
+            for each in environment.user_classes
+        ],
+    }
+
+
+def _waits_s(user_class: Any, environment: Any, seed: int) -> list[float]:
+    random.seed(seed)
+    try:
+        user = user_class(environment)
+        began_s = user._cp_last_run
+        found = [float(user.wait_time() or 0.0) for _ in range(SAMPLED_WAITS)]
+    except Exception:  # a method of the user's own, which may want a run around it
+        return []
+    if user._cp_last_run != began_s:  # a pace, by how long the task before took
+        return []
+    return found[:1] if len(set(found)) == 1 else found
 
 
 def check_offline(

@@ -1,0 +1,287 @@
+"""`kvswarm simulate`: a run on a server's twin, of recorded requests or of any workload."""
+
+import argparse
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from loadgen.cli.twin import TWIN_JSON, aligned, with_vllm
+from loadgen.errors import UsageError
+from loadgen.launch.arguments import DEFAULT_FILE, CommandParser
+from loadgen.launch.terminal import say
+from loadgen.runs.directory import RUN_JSON, check_directory
+
+if TYPE_CHECKING:
+    from loadgen.twin.directory import SimulatedRun
+    from loadgen.twin.engine import EngineShape
+    from loadgen.twin.model import TwinModel
+    from loadgen.twin.predict import TwinPrediction
+    from loadgen.twin.serve import OfferedLoad
+
+MOST_REPLICAS = 64
+FIGURES: Mapping[str, tuple[str, str]] = {
+    "computed_prompt_tokens": ("prompt tokens computed", "{:,.0f}"),
+    "ttft_mean_ms": ("TTFT mean", "{:,.0f} ms"),
+    "ttft_p50_ms": ("TTFT p50", "{:,.0f} ms"),
+    "ttft_p95_ms": ("TTFT p95", "{:,.0f} ms"),
+    "e2e_mean_ms": ("E2E mean", "{:,.0f} ms"),
+    "requests_per_s": ("requests/s", "{:.3g}"),
+}
+"""What is shown of a simulation, in this order."""
+
+
+@dataclass(frozen=True, slots=True)
+class Simulation:
+    """What is simulated: a load on an engine. `measured` are the figures of the run that it is
+    of, where nothing is changed; `source` says in words whose requests they are."""
+
+    model: "TwinModel"
+    load: "OfferedLoad"
+    shape: "EngineShape"
+    run: "SimulatedRun"
+    source: str
+    batched: bool
+    measured: Mapping[str, float] | None = None
+
+
+def simulate_command(arguments: list[str]) -> int:
+    """Serve a recorded run's load, or a planned one, on a twin. Raises UsageError."""
+    words = run_words(arguments)
+    if words is None:
+        parsed = _recorded_parser().parse_args(arguments)
+    else:
+        parsed, _ = _planned_parser().parse_known_args(arguments)
+    with with_vllm():
+        _check_replicas(parsed.replicas, parsed.router)
+        if parsed.out is not None:
+            check_directory(parsed.out)
+        command = ["kvswarm", "simulate", *arguments]
+        simulation = _of_run(parsed, command) if words is None else _of_plan(parsed, words, command)
+        prediction = _served(simulation, parsed)
+    if parsed.format == "json":
+        print(json.dumps(_json(simulation, prediction), indent=2))
+        return 0
+    print("\n".join(_lines(simulation, prediction)))
+    return 0
+
+
+def first_word(arguments: Sequence[str]) -> tuple[str, list[str]]:
+    """RUN or FILE before all options, empty without it, and what stands behind it."""
+    if arguments and not arguments[0].startswith("-"):
+        return arguments[0], list(arguments[1:])
+    return "", list(arguments)
+
+
+def is_recorded(place: str, words: Sequence[str]) -> bool:
+    """Whether a run directory is meant; help tells of one, too. Raises UsageError for a folder that
+    is none."""
+    if not place:
+        return bool({"-h", "--help"} & set(words))
+    path = Path(place)
+    if path.is_dir() and not (path / RUN_JSON).is_file():
+        raise UsageError(f"no run at {place}: name a directory that `kvswarm run` has written")
+    return path.is_dir() or (path.suffix != ".py" and "/" in place)
+
+
+def run_words(arguments: Sequence[str]) -> list[str] | None:
+    """What would stand behind `kvswarm run` for the same; None where a run directory is meant."""
+    place, words = first_word(arguments)
+    if is_recorded(place, words):
+        return None
+    _, rest = _planned_parser().parse_known_args(words)
+    return [place or DEFAULT_FILE, *rest]
+
+
+def _of_run(parsed: argparse.Namespace, command: Sequence[str]) -> Simulation:
+    from loadgen.locality.trace_sources import recorded_run
+    from loadgen.twin.directory import simulated_run
+    from loadgen.twin.load import recorded_load
+    from loadgen.twin.model import TwinModel
+    from loadgen.twin.predict import measured_figures
+    from loadgen.twin.shape_of import changed, shape_of_run
+
+    model = TwinModel.read(parsed.twin)
+    recorded = shape_of_run(parsed.run)
+    shape = changed(recorded, parsed.kv_tokens, parsed.target)
+    load = recorded_load(parsed.run, recorded.block_size)
+    run = recorded_run(parsed.run)
+    is_as_recorded = shape == recorded and parsed.replicas == 1
+    first_s, last_s = run.requests.sent.span_s
+    return Simulation(
+        model=model,
+        load=load,
+        shape=shape,
+        run=simulated_run(run, shape, command),
+        source=f"of {parsed.run} ({load.source})",
+        batched=run.is_batched,
+        measured=measured_figures(load, last_s - first_s) if is_as_recorded else None,
+    )
+
+
+def _of_plan(
+    parsed: argparse.Namespace, words: Sequence[str], command: Sequence[str]
+) -> Simulation:
+    from loadgen.twin.model import TwinModel
+
+    model = TwinModel.read(parsed.twin)
+    out = [] if parsed.out is None else ["--out", str(parsed.out)]
+    return planned_simulation(model, [*words, *out], command)
+
+
+def planned_simulation(
+    model: "TwinModel", words: Sequence[str], command: Sequence[str]
+) -> Simulation:
+    """Of what `kvswarm run` would send by these words. Raises UsageError."""
+    from loadgen.launch.planned_run import plan_run
+    from loadgen.twin.directory import SimulatedRun
+    from loadgen.twin.shape_of import CalibratedEngine, changed
+
+    engine = CalibratedEngine.of_twin(model.engine)
+    size = engine.shape.block_size
+    planned = plan_run(
+        words,
+        engine.tokenizer if engine.tokenizer and Path(engine.tokenizer).exists() else None,
+        engine.shape.max_model_len,
+        engine.shape.usable_blocks * size,
+    )
+    settings = planned.plugin_settings
+    shape = changed(engine.shape, planned.kv_tokens, planned.target, settings)
+    for note in planned.notes:
+        say(note)
+    description = {
+        "command_line": ["kvswarm", "run", *planned.words],
+        "options": planned.options,
+        "seed": planned.options.get("seed"),
+        "users": planned.options.get("num_users"),
+        "corpus_sha256": planned.corpus_sha256,
+        "workers": 1,
+        "target": {"argv": {"vllm": list(engine.argv)}, "tokenizer": engine.tokenizer},
+    }
+    run = SimulatedRun(
+        description=description,
+        shape=shape,
+        command=command,
+        note=f"the requests are those of `{planned.source}`",
+        rule=planned.rule,
+        user_class=planned.user_class,
+    )
+    batched = planned.load.batching is not None
+    return Simulation(model, planned.load, shape, run, f"of `{planned.source}`", batched)
+
+
+def _served(simulation: Simulation, parsed: argparse.Namespace) -> "TwinPrediction":
+    from loadgen.twin.directory import SimulatedDirectory
+    from loadgen.twin.predict import predict_load
+
+    run = simulation.run.with_replicas(parsed.replicas)
+    directory = parsed.out and SimulatedDirectory(parsed.out, run, simulation.batched)
+    prediction = predict_load(
+        simulation.model,
+        simulation.load,
+        simulation.shape,
+        parsed.replicas,
+        parsed.router,
+        on_served=directory.add if directory else None,
+    )
+    if directory:
+        for outgoing in prediction.unsent:
+            directory.add_unsent(outgoing, simulation.load.pace.end_s)
+        directory.close(prediction.ledger)
+    return prediction
+
+
+def _check_replicas(replicas: int, router: str) -> None:
+    from loadgen.twin.routing import ROUTERS
+
+    if not 1 <= replicas <= MOST_REPLICAS:
+        raise UsageError(f"--replicas {replicas} is out of range: give 1 to {MOST_REPLICAS}")
+    if router and router not in ROUTERS:
+        raise UsageError(f"--router {router} is not modelled: choose one of {', '.join(ROUTERS)}")
+    if router and replicas == 1:
+        raise UsageError("--router needs more than one engine: give --replicas 2")
+
+
+def _json(simulation: Simulation, prediction: "TwinPrediction") -> dict[str, Any]:
+    return {
+        "simulated": True,
+        "shape": asdict(simulation.shape),
+        "figures": dict(prediction.figures),
+        "intervals": dict(prediction.intervals),
+        "measured": simulation.measured,
+    }
+
+
+def _lines(simulation: Simulation, prediction: "TwinPrediction") -> Iterator[str]:
+    shape = simulation.shape
+    tokens = shape.usable_blocks * shape.block_size
+    order = "by context" if shape.plugin is not None else "first come, first served"
+    served = len(prediction.e2e_s)
+    yield f"simulated, {served:,} requests {simulation.source}"
+    yield f"on {tokens:,} tokens of cache, {order}"
+    if prediction.cut or prediction.unsent:
+        unsent = sum(len(each.unit.requests) for each in prediction.unsent)
+        yield (
+            f"{prediction.cut:,} more were cut off at the end of the run, {unsent:,} were due and"
+            " never sent"
+        )
+    yield from _table(prediction, simulation.measured)
+    if len(prediction.replicas) > 1:
+        yield from aligned(list(_replicas(prediction)))
+
+
+def _replicas(prediction: "TwinPrediction") -> Iterator[Sequence[str]]:
+    yield ("replica", "requests", "contexts", "prompt tokens computed")
+    for number, each in enumerate(prediction.replicas, 1):
+        counts = (each.requests, len(each.contexts), each.computed_tokens)
+        yield (str(number), *(f"{count:,}" for count in counts))
+
+
+def _table(prediction: "TwinPrediction", measured: Mapping[str, float] | None) -> Iterator[str]:
+    rows: list[Sequence[str]] = [("", "simulated", "90 % of runs", "measured")]
+    for name, (title, form) in FIGURES.items():
+        interval = prediction.intervals.get(name)
+        within = ""
+        if interval is not None and interval[1] < float("inf"):
+            within = " to ".join(map(form.format, interval))
+        told = "" if measured is None or name not in measured else form.format(measured[name])
+        rows.append((title, form.format(prediction.figures[name]), within, told))
+    yield from aligned(rows if measured is not None else [row[:3] for row in rows])
+
+
+def _recorded_parser() -> argparse.ArgumentParser:
+    parser = CommandParser(
+        prog="kvswarm simulate",
+        usage="kvswarm simulate RUN | [FILE] [workload options] --twin FILE [options]",
+        description="What a run would be on a server's twin, by vLLM's own scheduler on a counted"
+        " clock. RUN is a run directory, whose requests are sent again. Without one, FILE and all"
+        " other options are those of `kvswarm run`, with the same seeds and the same prompts.",
+        allow_abbrev=False,
+    )
+    add = parser.add_argument
+    add("run", type=Path, metavar="RUN", help="the run directory whose requests are sent")
+    add("--kv-tokens", type=int, help="tokens of the engine's KV cache (default: as recorded)")
+    add("--target", help="vllm or vllm-context (default: as recorded)")
+    _add_options(parser)
+    return parser
+
+
+def _planned_parser() -> argparse.ArgumentParser:
+    parser = CommandParser(prog="kvswarm simulate", allow_abbrev=False, add_help=False)
+    _add_options(parser)
+    return parser
+
+
+def _add_options(parser: argparse.ArgumentParser) -> None:
+    add = parser.add_argument
+    add("--twin", type=Path, default=Path(TWIN_JSON), help="the server, by `kvswarm calibrate`")
+    add("--replicas", type=int, default=1, metavar="N", help="engines of this size (default: 1)")
+    add(
+        "--router",
+        default="",
+        metavar="POLICY",
+        help="before them: round-robin (default), least-connections or context-hash",
+    )
+    add("--out", type=Path, metavar="DIR", help="also as a run directory, marked as simulated")
+    add("--format", choices=("table", "json"), default="table")
