@@ -37,6 +37,7 @@ COLUMNS: dict[str, Column] = {
     "e2e_p50_ms": ("whole reply p50", duration),
     "makespan_p50_s": ("batch p50", lambda value: duration(1000 * value)),
     "requests_per_s": ("requests/s", lambda value: f"{value:.2f}"),
+    "context_affinity": ("to the usual engine", percent),
     COMPUTED: ("computed tokens", count),
     EACH_COMPUTED: ("computed tokens a request", count),
     "hit_rate": ("hit rate", percent),

@@ -1,5 +1,6 @@
 """The studies there are."""
 
+from dashboards.studies.fleet import QUESTIONS as FLEET_QUESTIONS
 from dashboards.studies.study import Study, StudyQuestion
 from dashboards.studies.task1.caches import enough
 from dashboards.studies.task1.diversity import diversity, old_requests
@@ -101,4 +102,13 @@ TIERS = Study(
     QUESTIONS,
 )
 
-STUDIES = {study.name: study for study in (TASK1, TASK2, TASK3, TIERS)}
+FLEET = Study(
+    "fleet",
+    "Several engines behind a router",
+    "The same requests, by eight users at once, to vLLMs behind vLLM's router or HAProxy. Each"
+    " engine has a cache of its own that holds a part of the contexts. Requests carry their context"
+    " in the header `X-Session-ID`. Counts are those of the engines, added up.",
+    FLEET_QUESTIONS,
+)
+
+STUDIES = {study.name: study for study in (TASK1, TASK2, TASK3, TIERS, FLEET)}

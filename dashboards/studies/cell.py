@@ -19,6 +19,7 @@ EACH_COMPUTED = "computed_tokens_a_request"
 COUNTED = frozenset(
     (
         *("requests", "hit_rate", "external_hit_rate", "label_accuracy", "refused_share"),
+        "context_affinity",
         *(COMPUTED, EACH_COMPUTED, "cached_prompt_tokens", "external_prompt_tokens"),
         *OFFLOADED,
     )

@@ -88,7 +88,7 @@ def _sizes(text: str) -> tuple[int, ...]:
 
 def _trace(parsed: argparse.Namespace, block_size: int) -> Trace:
     if parsed.run is not None:
-        return trace_of_run(parsed.run, parsed.tokenizer or None, block_size)
+        return trace_of_run(parsed.run, parsed.tokenizer or None, block_size, parsed.engine)
     options = SwarmOptions.read(vars(parsed))
     if parsed.plan not in PLANS:
         raise UsageError(
@@ -181,6 +181,7 @@ def _parser() -> argparse.ArgumentParser:
     )
     add = parser.add_argument
     add("run", nargs="?", type=Path, metavar="RUN", help="the directory of a finished run")
+    add("--engine", default="", help="RUN of several engines: which one")
     add("--plan", metavar="NAME", help="unordered or batched: a workload that nobody has sent yet")
     add("--requests", type=int, default=1000, help="plan: how many it sends (default: 1000)")
     add("-u", "--users", type=int, default=1, help="plan: users, each with one request or batch")

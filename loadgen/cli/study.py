@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from dashboards.studies.study import StudyPlan
 
 CORPORA, CELLS_CSV = "corpora", "cells.csv"
-STUDIES = ("task1", "task2", "task3", "tiers")
+STUDIES = ("task1", "task2", "task3", "tiers", "fleet")
 REPORT, POLICIES = "report", "policies"
 
 
@@ -129,7 +129,7 @@ def _command(plan: "StudyPlan", out: Path, named: str = "") -> str:
 def _parser() -> argparse.ArgumentParser:
     parser = CommandParser(
         prog="kvswarm study",
-        usage="kvswarm study task1|task2|task3|task4|tiers|policies [--quick] [--out DIR]"
+        usage="kvswarm study task1|task2|task3|task4|tiers|fleet|policies [--quick] [--out DIR]"
         " [-o FOLDER]\n"
         "       kvswarm study report DIR [-o FOLDER]",
         description="Measure a study and write a page with its answers. The same command continues"

@@ -10,9 +10,10 @@ from loadgen.locality.curve import predict
 from loadgen.locality.trace import BlockNames, Chain
 from loadgen.locality.trace_sources import (
     USUAL_BLOCK_SIZE,
+    all_requests,
     chains_of,
+    engines_of,
     recorded_run,
-    sent_requests,
     trace_of_run,
 )
 from loadgen.runs.recorded import RecordedRun
@@ -23,11 +24,13 @@ CAUSES: Mapping[str, str] = {
     "first": "first use of a text",
     "evicted": "evicted before it was used again",
     "order": "evicted while its next user was waiting: another order would have kept it",
+    "replica": "computed before by another engine",
     "together": "computed in the same step as another request's",
     "off": "the engine has no prefix cache",
     "tail": "behind the last full block of a prompt",
 }
 """Of computed tokens; each has one."""
+CURABLE = ("order", "evicted", "replica", "together", "off")
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,6 +41,7 @@ class ServedPrompt:
     sent_s: float
     first_token_s: float
     cached_tokens: int
+    engine: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,7 +64,7 @@ class ComputedCauses:
 
     def sentences(self) -> Iterator[str]:
         """The cheapest cure, with what it would save."""
-        lost = {name: self.tokens[name] for name in ("order", "evicted", "together", "off")}
+        lost = {name: self.tokens[name] for name in CURABLE}
         most = max(lost, key=lambda name: lost[name])
         share = lost[most] / self.computed if self.computed else 0.0
         if share < 0.01:
@@ -86,6 +90,11 @@ class ComputedCauses:
                 f"A cache of {self.enough_tokens:,} tokens{size}, or a tier behind it, would keep"
                 f" what is used again: up to {saved}."
             )
+        if cause == "replica":
+            return (
+                "Keep a context on one engine (--router consistent_hash --session-header"
+                f" X-Session-ID, or cache_aware): up to {saved}."
+            )
         if cause == "off":
             return f"Switch the prefix cache on: up to {saved}."
         return f"Requests of one context came at the same moment: {saved} were computed twice."
@@ -105,33 +114,38 @@ def causes_of_run(path: Path) -> ComputedCauses:
     has_cache = "--no-enable-prefix-caching" not in run.engine_argv
     size = int(run.target.get("block_size") or USUAL_BLOCK_SIZE)
     known = (run.summary.get("server") or {}).get("computed_prompt_tokens")
-    curve = predict(trace_of_run(path))
+    curves = [predict(trace_of_run(path, engine=name)) for name in engines_of(run) or [""]]
     return ComputedCauses(
         tokens=causes(prompts, size, has_cache),
         prompts=len(prompts),
         engine=None if known is None else int(known),
         cache_tokens=run.target.get("usable_tokens"),
-        enough_tokens=curve.knee.enough_tokens,
+        enough_tokens=max(curve.knee.enough_tokens for curve in curves),
         source=source,
     )
 
 
 def causes(prompts: Sequence[ServedPrompt], block_size: int, has_cache: bool) -> dict[str, int]:
-    """Tokens by cause. Prompts are taken in the order in which their replies began."""
+    """Tokens by cause. Prompts are taken in the order in which their replies began; each engine
+    has a cache of its own."""
     tokens = dict.fromkeys(CAUSES, 0)
-    last_user: dict[int, ServedPrompt] = {}
+    last_user: dict[tuple[str, int], ServedPrompt] = {}
+    anywhere: set[int] = set()
     for prompt in sorted(prompts, key=lambda each: each.first_token_s):
         blocks = prompt.chain.blocks
         hits = min(prompt.cached_tokens // block_size, len(blocks))
         rest = prompt.chain.prompt_tokens - len(blocks) * block_size
         for place, block in enumerate(blocks[hits:], hits):
-            before = last_user.get(block)
+            before = last_user.get((prompt.engine, block))
             # Something must be computed to go on from: of a whole hit the last block is.
             is_end = not rest and place == hits == len(blocks) - 1 and before is not None
-            tokens["tail" if is_end else _cause(prompt, before, has_cache)] += block_size
+            cause = "tail" if is_end else _cause(prompt, before, has_cache)
+            is_elsewhere = cause == "first" and has_cache and block in anywhere
+            tokens["replica" if is_elsewhere else cause] += block_size
         # A hit may end inside a block where the host counts so.
         tokens["tail"] += rest - max(0, prompt.cached_tokens - hits * block_size)
-        last_user.update(dict.fromkeys(blocks, prompt))
+        last_user.update(dict.fromkeys(((prompt.engine, block) for block in blocks), prompt))
+        anywhere.update(blocks)
     return tokens
 
 
@@ -146,7 +160,7 @@ def _cause(prompt: ServedPrompt, before: ServedPrompt | None, has_cache: bool) -
 
 
 def _served(run: RecordedRun) -> tuple[list[ServedPrompt], str]:
-    sent = sent_requests(run)
+    sent = all_requests(run)
     names = BlockNames(int(run.target.get("block_size") or USUAL_BLOCK_SIZE))
     chains, source = chains_of(run, sent, names)
     requests = run.requests.sent
@@ -158,7 +172,7 @@ def _served(run: RecordedRun) -> tuple[list[ServedPrompt], str]:
     )
     known = {int(number): (first_s, cached) for number, first_s, cached in told}
     prompts = [
-        ServedPrompt(chain, each.sent_s, known[each.index][0], int(known[each.index][1]))
+        ServedPrompt(chain, each.sent_s, *_told(known[each.index]), each.engine)
         for each, chain in zip(sent, chains, strict=True)
         if not any(map(math.isnan, known.get(each.index, (math.nan,))))
     ]
@@ -168,3 +182,8 @@ def _served(run: RecordedRun) -> tuple[list[ServedPrompt], str]:
             " --enable-prompt-tokens-details): nothing to explain"
         )
     return prompts, source
+
+
+def _told(known: tuple[float, float]) -> tuple[float, int]:
+    first_token_s, cached_tokens = known
+    return first_token_s, int(cached_tokens)

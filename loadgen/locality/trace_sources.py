@@ -43,6 +43,7 @@ class SentRequest:
     end_s: float
     prompt_tokens: int
     output_tokens: int
+    engine: str = ""
 
 
 def trace_of_plan(
@@ -83,15 +84,18 @@ def _require(name: str, value: int, most: int) -> None:
         raise UsageError(f"{name} {value} is out of range: give 1 to {most}")
 
 
-def trace_of_run(path: Path, tokenizer: str | None = None, block_size: int | None = None) -> Trace:
-    """What the run sent, in the order of sending, as chains of blocks.
+def trace_of_run(
+    path: Path, tokenizer: str | None = None, block_size: int | None = None, engine: str = ""
+) -> Trace:
+    """What the run sent, in the order of sending, as chains of blocks; of several engines, what
+    went to one.
 
     Prompts are made anew from the run's settings, seed and corpus; where the tokenizer is not
     known, or they do not come out as long as the engine counted them, the chains are made of
     context ids and prompt lengths alone, and `source` says so. Raises UsageError.
     """
     run = recorded_run(path)
-    sent = sent_requests(run)
+    sent = sent_requests(run, engine)
     known_size = run.target.get("block_size") or USUAL_BLOCK_SIZE
     names = BlockNames(known_size if block_size is None else block_size)
     chains, source = chains_of(run, sent, names, tokenizer)
@@ -99,7 +103,9 @@ def trace_of_run(path: Path, tokenizer: str | None = None, block_size: int | Non
     return Trace(
         chains=chains,
         block_size=names.block_size,
-        users=max(int(run.description.get("users") or 1), 1) if batched else _in_flight(sent),
+        users=_in_flight(sent)
+        if engine or not batched
+        else max(int(run.description.get("users") or 1), 1),
         batch_size=int(run.options.get("batch_size") or 1) if batched else 1,
         source=source,
         remarks=tuple(_remarks(run)),
@@ -122,8 +128,29 @@ def recorded_run(path: Path) -> RecordedRun:
     return RecordedRun(path, is_strict=True)
 
 
-def sent_requests(run: RecordedRun) -> list[SentRequest]:
-    """All that an engine counted, in the order of sending. Raises UsageError, also for none."""
+def engines_of(run: RecordedRun) -> list[str]:
+    """The names of those behind a router; none where one engine had all requests."""
+    return list((run.summary.get("replicas") or {}).get("engines") or {})
+
+
+def sent_requests(run: RecordedRun, engine: str = "") -> list[SentRequest]:
+    """All that an engine counted, in the order of sending; of several engines, what went to one.
+
+    Raises UsageError, also for none, and for several of which none is named.
+    """
+    engines = engines_of(run)
+    if engine not in (engines or [""]):
+        raise UsageError(
+            f"{run.path} has requests of {len(engines)} engines, each with a cache of its own:"
+            f" choose one of {', '.join(engines)} (kvswarm curve --engine)"
+            if engines
+            else f"{run.path} names no engine {engine}: it had but one"
+        )
+    return [each for each in all_requests(run) if each.engine == engine or not engines]
+
+
+def all_requests(run: RecordedRun) -> list[SentRequest]:
+    """All that any engine counted, in the order of sending. Raises UsageError, also for none."""
     sent = _in_order(_sent(run), run.options)
     if not sent:
         raise UsageError(
@@ -151,8 +178,9 @@ def _sent(run: RecordedRun) -> list[SentRequest]:
     index, sent_s, prompt_tokens = (
         requests.number(name).tolist() for name in ("request_id", "sent_s", "prompt_tokens")
     )
-    true, question, batch = (
-        requests.text(name).as_list() for name in ("context_id", "question_id", "batch_id")
+    true, question, batch, engine = (
+        requests.text(name).as_list()
+        for name in ("context_id", "question_id", "batch_id", "engine")
     )
     output_tokens = np.nan_to_num(requests.number("output_tokens"), nan=1).tolist()
     told = zip(
@@ -164,6 +192,7 @@ def _sent(run: RecordedRun) -> list[SentRequest]:
         requests.end_s.tolist(),
         map(int, prompt_tokens),
         map(int, output_tokens),
+        engine,
         strict=True,
     )
     return [SentRequest(*each) for each in told]

@@ -119,6 +119,7 @@ FIGURES: Mapping[str, str] = {
         )
     },
     "settled": "steady_state.settled",
+    "context_affinity": "replicas.context_affinity",
     "usable_tokens": "run.target.usable_tokens",
     "l1_gb": "run.target.l1_gb",
     "distinct_contexts": "diversity.distinct_contexts",

@@ -3,6 +3,7 @@
 import csv
 import json
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -149,3 +150,22 @@ def test_the_command_adds_up(tmp_path: Path, capsys: pytest.CaptureFixture[str])
 def test_a_host_that_told_no_cached_tokens_is_refused(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="did not tell which tokens were cached"):
         why_command([str(write_run(tmp_path / "run", ""))])
+
+
+def test_what_another_engine_has_is_a_cause_of_its_own() -> None:
+    prompts = [
+        replace(prompt(A, 1), engine="e-1"),
+        replace(prompt(A, 2), engine="e-2"),
+        replace(prompt(A, 3, cached=3), engine="e-1"),
+        replace(prompt(B, 4), engine="e-2"),
+        replace(prompt(A, 5, cached=1), engine="e-2"),
+    ]
+    found = causes(prompts, BLOCK, has_cache=True)
+    assert {name: tokens for name, tokens in found.items() if tokens} == {
+        "first": 6 * BLOCK,
+        "replica": 3 * BLOCK,
+        "evicted": 2 * BLOCK,
+        "tail": 25,
+    }
+    told = ComputedCauses({**dict.fromkeys(CAUSES, 0), "replica": 480}, 5, None, None, 0, "")
+    assert "Keep a context on one engine" in next(told.sentences())
