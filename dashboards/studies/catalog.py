@@ -107,7 +107,8 @@ FLEET = Study(
     "Several engines behind a router",
     "The same requests, by eight users at once, to vLLMs behind vLLM's router or HAProxy. Each"
     " engine has a cache of its own that holds a part of the contexts. Requests carry their context"
-    " in the header `X-Session-ID`. Counts are those of the engines, added up.",
+    " in the header `X-Session-ID`. Counts are those of the engines, added up. Engines begin each"
+    " run with empty caches; a router keeps what it has learned in the runs before.",
     FLEET_QUESTIONS,
 )
 
