@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING
 from loadgen.errors import UsageError
 from loadgen.launch.configured import as_words, is_on, setting, settings_of
 from loadgen.targets.context_scheduler import KEYS, POLICIES, ContextSchedulerSettings
+from loadgen.targets.settings import KV_CODECS
 from rag_store.cli.output import fitted
 from rag_store.cli.suggestion import suggested
 from rag_store.extras import install_command
@@ -47,6 +48,7 @@ class TargetArguments:
     kv_tokens: int | None
     l1_gb: float
     l2_dir: Path | None
+    kv_codec: str
     engine_args: tuple[str, ...]
     start_timeout_s: float
     context_scheduler: ContextSchedulerSettings
@@ -128,6 +130,7 @@ def add_target_options(parser: argparse.ArgumentParser) -> None:
     add("--kv-tokens", type=int, help="usable tokens of the engine's KV cache")
     add("--l1-gb", type=float, help="GB of memory behind the engine's cache (default: 1.0)")
     add("--l2-dir", type=Path, help="where a tier on disk makes its folder (default: /tmp)")
+    add("--kv-codec", help=f"of KV behind a network: {', '.join(KV_CODECS)} (default: lossless)")
     add("--engine-arg", action="append", help="--engine-arg=--FLAG")
     add("--start-timeout", type=float, help="seconds to get ready (default: 600)")
     _add_context_scheduler_options(parser)
@@ -159,6 +162,7 @@ def target_arguments(parsed: argparse.Namespace) -> TargetArguments:
         kv_tokens=parsed.kv_tokens,
         l1_gb=1.0 if parsed.l1_gb is None else parsed.l1_gb,
         l2_dir=parsed.l2_dir,
+        kv_codec=parsed.kv_codec or "lossless",
         engine_args=tuple(parsed.engine_arg or ()),
         start_timeout_s=600.0 if parsed.start_timeout is None else parsed.start_timeout,
         context_scheduler=ContextSchedulerSettings(

@@ -15,7 +15,7 @@ def test_the_shipped_targets_are_there_in_order_with_a_description() -> None:
     catalog = load_catalog()
     assert list(catalog) == [
         *("vllm", "vllm-no-prefix-cache", "vllm-serial", "vllm-queue", "vllm-fp8"),
-        *("vllm-lmcache", "vllm-lmcache-files"),
+        *("vllm-lmcache", "vllm-lmcache-files", "vllm-lmcache-codec", "vllm-lmcache-sharded"),
         *("vllm-context", "vllm-lmcache-context"),
         *("vllm-offload", "vllm-offload-context", "vllm-tiered", "vllm-tiered-context"),
     ]
