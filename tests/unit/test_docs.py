@@ -50,6 +50,7 @@ COMMANDS = (
     ["study"],
     ["kv", "record"],
     ["kv", "extract"],
+    ["kv", "link"],
     ["kv", "serve"],
     ["curve"],
     ["tiers"],
