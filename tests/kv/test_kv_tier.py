@@ -15,6 +15,7 @@ import pytest
 import pytest_asyncio
 
 from kv_tiers.codecs import to_bits
+from kv_tiers.link import SCHEDULERS, LinkProxy, LinkSettings, RateSchedule
 from kv_tiers.store import valkey_server, valkey_servers
 from kv_tiers.store.coder import RawChunk
 from kv_tiers.store.tier import PROBE_EVERY, RemoteTier, TierSettings
@@ -103,6 +104,24 @@ async def test_a_load_ends_at_its_deadline_with_what_has_come(servers: Servers) 
         process.send_signal(signal.SIGCONT)
         await asyncio.sleep(0.2)
         assert found == seen, "nothing is written once a load has ended"
+
+
+async def test_over_a_scarce_link_the_first_chunks_come_and_no_request_waits_for_the_rest(
+    servers: Servers,
+) -> None:
+    address = servers[0][0].split(":")
+    link = LinkSettings(RateSchedule.fixed(16 * SIZE / 125_000), SCHEDULERS["fifo"])
+    async with LinkProxy(link, [0], address[0], int(address[1])) as proxy:
+        through = {"nodes": [f"127.0.0.1:{proxy.ports[0]}"], "node_deadline_s": 20.0}
+        given = TierSettings.of({**through, "load_deadline_s": 3.5 / 16, "at_once": 1})
+        async with RemoteTier(given) as tier:
+            await tier.lookup([KEYS])
+            await stored(tier)
+            found = await loaded(tier)
+            assert 0 < len(found) < CHUNKS
+            assert found == {at: content(at) for at in range(len(found))}
+            tier.change({"load_deadline_s": 20.0})
+            assert len(await loaded(tier)) == CHUNKS
 
 
 def _holder(tier: RemoteTier, key: bytes) -> str:
