@@ -70,6 +70,7 @@ class StoreNode:
         self.address = address
         self.breaker = breaker or CircuitBreaker()
         self._deadline_s = deadline_s
+        self._slots = asyncio.Semaphore(connections)
         host, port = split_address(address)
         pool = BlockingConnectionPool(
             max_connections=connections,
@@ -128,16 +129,19 @@ class StoreNode:
 
     @asynccontextmanager
     async def _call(self) -> AsyncIterator[None]:
-        if not self.breaker.admits():
-            raise NodeFailure(f"node {self.address} has failed and is left alone for a while")
+        begun = False
         try:
-            async with asyncio.timeout(self._deadline_s):
+            async with asyncio.timeout(self._deadline_s), self._slots:
+                if not self.breaker.admits():
+                    raise NodeFailure(f"node {self.address} has failed and is left for a while")
+                begun = True
                 yield
         except ResponseError as error:
             self.breaker.succeeded()  # it answers: it may only be full
             raise NodeFailure(f"node {self.address} refuses: {error}") from error
         except (RedisError, OSError, TimeoutError) as error:
-            self.breaker.failed()
+            if begun:  # a call that has only waited for others says nothing of the node
+                self.breaker.failed()
             told = str(error) or f"no answer within {self._deadline_s:g} s"
             raise NodeFailure(f"node {self.address}: {told}") from error
         self.breaker.succeeded()

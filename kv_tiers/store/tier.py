@@ -4,6 +4,7 @@ It knows neither engine nor cache server: chunks are bytes under keys of whole p
 """
 
 import asyncio
+import contextlib
 import json
 import logging
 import math
@@ -20,10 +21,12 @@ from numpy.typing import NDArray
 
 from kv_tiers.codecs import FrameError
 from kv_tiers.store.coder import ChunkCoder, RawChunk
+from kv_tiers.store.eviction import EVICTIONS
 from kv_tiers.store.placement import PLACEMENTS, WHOLE_CONTEXT, StoreKey, in_runs
-from kv_tiers.store.sharded import ShardedStore
+from kv_tiers.store.sharded import ShardedStore, StoreTally
+from kv_tiers.store.spilling import SpillingStore, SpillTally
 
-POLL_S = 0.25
+POLL_S, SPILL_TIMEOUT_S = 0.25, 5.0
 MOST_PLACES = 200_000
 PROBE_EVERY = 8
 """Of lookups that loading would not pay for, one in so many is answered: the link may be faster
@@ -53,6 +56,9 @@ class TierSettings:
     """After which a load ends with what has come."""
     at_once: int = 4
     """Chunks of one load, and of all that is stored."""
+    near_bytes: int = 0
+    """Of memory of our own before the nodes, which get what it gives up."""
+    eviction: str = "lru"
     recompute_chunks_per_s: float = 0.0
     """What the engine computes; where loading is slower, lookups find nothing. 0: not asked."""
 
@@ -60,6 +66,11 @@ class TierSettings:
         if self.placement not in PLACEMENTS:
             known = ", ".join(PLACEMENTS)
             raise ValueError(f"unknown placement {self.placement!r}: choose one of {known}")
+        if self.eviction not in EVICTIONS:
+            known = ", ".join(EVICTIONS)
+            raise ValueError(f"unknown eviction {self.eviction!r}: choose one of {known}")
+        if self.near_bytes < 0:
+            raise ValueError(f"near_bytes {self.near_bytes} must be 0 or more")
         for name in ("node_deadline_s", "load_deadline_s", "at_once"):
             if not 0 < getattr(self, name) < math.inf:
                 raise ValueError(f"{name} {getattr(self, name)!r} must be more than 0 and finite")
@@ -95,6 +106,11 @@ class RemoteTier:
             placement=PLACEMENTS[settings.placement](),
             node_deadline_s=settings.node_deadline_s,
         )
+        self._near: SpillingStore | None = None
+        if settings.near_bytes:
+            eviction = EVICTIONS[settings.eviction](settings.near_bytes)
+            self._near = SpillingStore(self._store, eviction)
+        self._frames = self._near or self._store
         self._changes = changes
         self._storing = asyncio.Semaphore(settings.at_once)
         self._declined = 0
@@ -110,18 +126,24 @@ class RemoteTier:
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
+        if self._near is not None:
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(SPILL_TIMEOUT_S):
+                    await self._near.spill()
         await self._store.aclose()
 
     def status(self) -> dict[str, Any]:
         """For people: what is set, and what has happened."""
-        tally = self._store.tally
+        tallies: list[StoreTally | SpillTally] = [self._store.tally]
+        if self._near is not None:
+            tallies.append(self._near.tally)
         return {
             "nodes": list(self._store.nodes),
             "broken_nodes": self._store.broken(),
             "is_moving": self._store.is_moving,
             "codec": self.settings.codec,
             "load_chunks_per_s": self.load_chunks_per_s,
-            **{each.name: getattr(tally, each.name) for each in fields(tally)},
+            **{each.name: getattr(of, each.name) for of in tallies for each in fields(of)},
         }
 
     async def lookup(self, rows: Sequence[Sequence[bytes]]) -> list[int]:
@@ -132,7 +154,9 @@ class RemoteTier:
 
     async def store(self, keys: Sequence[bytes], chunks: Sequence[RawChunk]) -> list[int]:
         """The bytes kept of each chunk, 0 of one that could not be."""
-        return await asyncio.gather(*map(self._store_one, keys, chunks))
+        kept = await asyncio.gather(*map(self._store_one, keys, chunks))
+        self._note_use(keys)
+        return kept
 
     async def load(
         self,
@@ -163,6 +187,7 @@ class RemoteTier:
             for task in tasks:
                 task.cancel()
             await asyncio.gather(*tasks, return_exceptions=True)
+        self._note_use(keys)
         self._learn(taken, time.monotonic() - begun)
 
     def change(self, changes: Mapping[str, Any]) -> None:
@@ -181,11 +206,11 @@ class RemoteTier:
     async def _leading(self, row: Sequence[bytes]) -> int:
         """Chunks that were kept before their run was known lie by themselves."""
         names = in_runs(row, self.settings.run_chunks)
-        there = await self._store.has(names)
+        there = await self._frames.has(names)
         apart = [at for at, has in enumerate(there) if not has and names[at].place != row[at]]
         if apart:
             alone = [StoreKey.alone(row[at]) for at in apart]
-            for at, name, has in zip(apart, alone, await self._store.has(alone), strict=True):
+            for at, name, has in zip(apart, alone, await self._frames.has(alone), strict=True):
                 if has:
                     names[at], there[at] = name, True
         for name in names:
@@ -198,6 +223,10 @@ class RemoteTier:
         if len(self._names) > MOST_PLACES:
             self._names.popitem(last=False)
 
+    def _note_use(self, keys: Sequence[bytes]) -> None:
+        if self._near is not None:
+            self._near.use([*map(self._named, keys)])
+
     def _named(self, key: bytes) -> StoreKey:
         return self._names.get(key) or StoreKey.alone(key)
 
@@ -208,10 +237,10 @@ class RemoteTier:
             except ValueError as error:
                 _LOG.warning("a chunk was not kept: %s", error)
                 return 0
-            return len(frame) if await self._store.put(self._named(key), frame) else 0
+            return len(frame) if await self._frames.put(self._named(key), frame) else 0
 
     async def _content(self, key: bytes, like: RawChunk) -> NDArray[np.uint8] | None:
-        frame = await self._store.get(self._named(key))
+        frame = await self._frames.get(self._named(key))
         if frame is None:
             return None
         try:

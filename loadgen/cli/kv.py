@@ -19,12 +19,15 @@ from loadgen.launch.arguments import (
     target_names,
 )
 from loadgen.launch.target_run import model_named
-from loadgen.launch.terminal import say
+from loadgen.launch.terminal import interruptible, say
+from loadgen.targets.hardware import require_free
+from loadgen.targets.settings import LOOPBACK
 from loadgen.targets.trained_model import TRAINED
 from loadgen.workload.corpus import load_documents
 
 if TYPE_CHECKING:
     from kv_policies.codec_trial import CodecPlan
+    from kv_tiers.link import LinkProxy
 
 TARGET = "vllm-lmcache"
 NAMED = ("kvswarm", "torch", "transformers", "constriction", "zstandard")
@@ -125,11 +128,46 @@ def _codecs_command(plan: "CodecPlan") -> str:
     return shlex.join(["kvswarm", "kv", "codecs", *words])
 
 
+def _link(parsed: argparse.Namespace) -> int:
+    from kv_tiers.link import SCHEDULERS, LinkProxy, LinkSettings, RateSchedule
+
+    host, _, port = parsed.to.rpartition(":")
+    if not host or not port.isdigit():
+        raise UsageError(f"--to {parsed.to} is no address: give HOST:PORT")
+    if (parsed.rate_mbit is None) == (parsed.schedule is None):
+        raise UsageError("give the link's rate: either --rate-mbit or --schedule")
+    try:
+        if parsed.schedule is None:
+            schedule = RateSchedule.fixed(parsed.rate_mbit)
+        else:
+            schedule = RateSchedule.read(parsed.schedule)
+        settings = LinkSettings(
+            schedule, SCHEDULERS[parsed.scheduler], parsed.latency_ms, parsed.jitter_ms
+        )
+    except OSError as error:
+        raise UsageError(f"cannot read the schedule {parsed.schedule}: {error.strerror}") from error
+    except ValueError as error:
+        raise UsageError(str(error)) from error
+    ports = [require_free(LOOPBACK, each, "--listen") for each in parsed.listen]
+    proxy = LinkProxy(settings, ports, host.strip("[]"), int(port))
+    return asyncio.run(_carry(proxy, f"to {parsed.to}, {parsed.scheduler}, until Ctrl-C"))
+
+
+async def _carry(proxy: "LinkProxy", told: str) -> int:
+    with interruptible() as interruption:
+        async with proxy:
+            print(f"a link from port {' and '.join(map(str, proxy.ports))} {told}", flush=True)
+            await asyncio.Event().wait()
+    print("\n".join(proxy.report().lines))
+    return interruption.exit_code
+
+
 COMMANDS: dict[str, Callable[[argparse.Namespace], int]] = {
     "record": _record,
     "extract": _extract,
     "serve": _serve,
     "codecs": _codecs,
+    "link": _link,
 }
 
 
@@ -166,6 +204,7 @@ def _parser() -> argparse.ArgumentParser:
     add("--prompt-tokens", type=int, default=512, metavar="N", help="whose KV is encoded")
     add("--read-tokens", type=int, default=64, metavar="N", help="read by the model after them")
     add("--out", type=Path, default=Path("runs/kv-codecs"), metavar="DIR", help="for the page")
+    _add_link(commands.add_parser("link", help="a scarce link between clients and a store"))
     serve = commands.add_parser("serve", help="label questions by their KV over HTTP")
     add = serve.add_argument
     add("--model", metavar="DIR", help="that the engine serves (default: demo model)")
@@ -175,3 +214,23 @@ def _parser() -> argparse.ArgumentParser:
     add("--bind", default="127.0.0.1", help="address to listen on")
     add("--port", type=int, default=8091, help="0: a free one")
     return parser
+
+
+def _add_link(parser: argparse.ArgumentParser) -> None:
+    from kv_tiers.link import SCHEDULERS
+
+    add = parser.add_argument
+    add(
+        "--listen",
+        type=int,
+        action="append",
+        required=True,
+        metavar="PORT",
+        help="on the loopback, 0: a free one; given several times, each port is one client",
+    )
+    add("--to", required=True, metavar="HOST:PORT", help="the store")
+    add("--rate-mbit", type=float, metavar="R", help="megabits a second, each way")
+    add("--schedule", type=Path, metavar="FILE", help="lines of `seconds rate_mbit` instead")
+    add("--scheduler", choices=[*SCHEDULERS], default="fifo", help="whose bytes go next")
+    add("--latency-ms", type=float, default=0.0, metavar="MS", help="each way")
+    add("--jitter-ms", type=float, default=0.0, metavar="MS", help="up to so much on top of it")

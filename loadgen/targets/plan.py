@@ -154,6 +154,7 @@ def _values(
         "max_model_len": str(capacity.max_model_len(window)) if capacity and window else "auto",
         "l1_gb": f"{settings.l1_gb:g}",
         "l1_bytes": str(round(settings.l1_gb * BYTES_PER_GB)),
+        "kv_codec": settings.kv_codec,
         "context_scheduler": settings.context_scheduler.json,
         "engine_urls": ",".join(
             f"http://{LOOPBACK}:{ports[f'{each.name}.port']}"

@@ -27,6 +27,8 @@ USUAL_ROUTER = "cache_aware"
 """vLLM's own router's."""
 MOST_REPLICAS = 64
 """More engines than that on one machine are a slip of the pen."""
+KV_CODECS = ("raw", "lossless", "int8", "int4")
+"""Those of `kv_tiers.codecs` that need no profile of a model; its packages may be missing here."""
 
 
 def model_window_tokens(model: str) -> int | None:
@@ -56,7 +58,8 @@ def _config(model: str) -> dict[str, Any]:
 class TargetSettings:
     """`model` is a directory or a Hugging Face name; `kv_tokens` the usable size of the engine's
     own cache in tokens (None: the engine decides); `l1_gb` the memory behind it; in `l2_dir` a
-    target with a tier on disk makes a folder (None: with temporary files); `port` is the engine's
+    target with a tier on disk makes a folder (None: with temporary files); `kv_codec` is for KV on
+    nodes behind a network; `port` is the engine's
     (None: a free one); `args` go to the engine last; a service gets `stop_grace_s` between SIGTERM
     and SIGKILL; `context_scheduler` means something to targets with that scheduler only, `replicas`
     of the engine, and the policy of the `router` before them, to those with a router. Raises
@@ -67,6 +70,7 @@ class TargetSettings:
     kv_tokens: int | None = None
     l1_gb: float = 1.0
     l2_dir: Path | None = None
+    kv_codec: str = "lossless"
     host: str = LOOPBACK
     port: int | None = None
     args: tuple[str, ...] = ()
@@ -84,6 +88,10 @@ class TargetSettings:
             raise UsageError(f"--l2-dir {self.l2_dir} is not a folder that can be written")
         if self.replicas is not None and not 0 < self.replicas <= MOST_REPLICAS:
             raise UsageError(f"--replicas {self.replicas} is not between 1 and {MOST_REPLICAS}")
+        if self.kv_codec not in KV_CODECS:
+            raise UsageError(
+                f"unknown --kv-codec {self.kv_codec!r}: choose one of {', '.join(KV_CODECS)}"
+            )
         if self.port is not None and not 0 < self.port < 65536:
             raise UsageError(f"--port {self.port} is not between 1 and 65535")
         if self.model.startswith((".", "/", "~")) and self.model_dir is None:

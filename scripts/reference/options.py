@@ -10,7 +10,7 @@ from unittest.mock import patch
 from scripts.reference.text import Row, code, page, table
 
 COMMANDS = (
-    *("run", "ui", "ask", "demo", "serve", "kv record", "kv extract", "kv serve"),
+    *("run", "ui", "ask", "demo", "serve", "kv record", "kv extract", "kv link", "kv serve"),
     *("compare", "noise", "report", "sweep", "saturate", "study", "curve", "tiers", "why"),
     *("calibrate", "simulate", "advise"),
     *("policies", "policies attention", "policies train-gqa"),

@@ -297,3 +297,16 @@ async def test_a_node_that_speaks_something_else_fails() -> None:
         with pytest.raises(NodeFailure):
             await node.get(b"a")
         await node.aclose()
+
+
+async def test_calls_that_wait_for_others_do_not_break_a_node() -> None:
+    async with valkey_server() as (address, process):
+        node = StoreNode(address, deadline_s=DEADLINE_S, connections=1)
+        await node.put(b"a", b"b")
+        process.send_signal(signal.SIGSTOP)
+        calls = await asyncio.gather(*(node.get(b"a") for _ in range(9)), return_exceptions=True)
+        process.send_signal(signal.SIGCONT)
+        assert all(isinstance(each, NodeFailure) for each in calls)
+        assert not node.breaker.is_open
+        assert await node.get(b"a") == b"b"
+        await node.aclose()

@@ -15,8 +15,10 @@ import pytest
 import pytest_asyncio
 
 from kv_tiers.codecs import to_bits
+from kv_tiers.link import SCHEDULERS, LinkProxy, LinkSettings, RateSchedule
 from kv_tiers.store import valkey_server, valkey_servers
 from kv_tiers.store.coder import RawChunk
+from kv_tiers.store.eviction import EVICTIONS
 from kv_tiers.store.tier import PROBE_EVERY, RemoteTier, TierSettings
 
 SHAPE, CHUNKS = (2, 16, 64), 6
@@ -105,6 +107,24 @@ async def test_a_load_ends_at_its_deadline_with_what_has_come(servers: Servers) 
         assert found == seen, "nothing is written once a load has ended"
 
 
+async def test_over_a_scarce_link_the_first_chunks_come_and_no_request_waits_for_the_rest(
+    servers: Servers,
+) -> None:
+    address = servers[0][0].split(":")
+    link = LinkSettings(RateSchedule.fixed(16 * SIZE / 125_000), SCHEDULERS["fifo"])
+    async with LinkProxy(link, [0], address[0], int(address[1])) as proxy:
+        through = {"nodes": [f"127.0.0.1:{proxy.ports[0]}"], "node_deadline_s": 20.0}
+        given = TierSettings.of({**through, "load_deadline_s": 3.5 / 16, "at_once": 1})
+        async with RemoteTier(given) as tier:
+            await tier.lookup([KEYS])
+            await stored(tier)
+            found = await loaded(tier)
+            assert 0 < len(found) < CHUNKS
+            assert found == {at: content(at) for at in range(len(found))}
+            tier.change({"load_deadline_s": 20.0})
+            assert len(await loaded(tier)) == CHUNKS
+
+
 def _holder(tier: RemoteTier, key: bytes) -> str:
     return tier._store._holders(tier._named(key).wire)[0]
 
@@ -154,6 +174,8 @@ async def test_a_file_changes_nodes_and_codec_while_it_serves(
         ({"nodes": ["a:1"], "codecs": "raw"}, "unknown setting 'codecs'"),
         ({"nodes": ["a:1"], "codec": "int5"}, "unknown codec 'int5'"),
         ({"nodes": ["a:1"], "placement": "ring"}, "unknown placement 'ring'"),
+        ({"nodes": ["a:1"], "eviction": "fifo"}, "unknown eviction 'fifo'"),
+        ({"nodes": ["a:1"], "near_bytes": -1}, "must be 0 or more"),
         ({"nodes": ["a:1"], "load_deadline_s": 0}, "must be more than 0"),
         ({"nodes": ["a:1"], "load_deadline_s": "1"}, "wrong type"),
         ({"nodes": ["a:1"], "codec": "cachegen", "profile": "/none"}, "no profile in /none"),
@@ -312,3 +334,36 @@ async def test_rows_of_groups_and_ranks_have_prefixes_of_their_own(
     )
     assert bits(found) == [0, 3, 4, 5]
     adapter.close()
+
+
+@pytest.mark.parametrize("eviction", EVICTIONS)
+async def test_what_a_bounded_memory_gives_up_is_on_nodes(servers: Servers, eviction: str) -> None:
+    given = settings(servers, near_bytes=int(2.5 * SIZE), eviction=eviction)
+    async with RemoteTier(given) as tier:
+        assert tier._near is not None
+        await tier.lookup([KEYS])
+        await stored(tier)
+        await tier._near.settled()
+        assert tier._near.near_bytes <= given.near_bytes
+        assert tier.status()["spilled"] == CHUNKS - 2
+        assert await tier.lookup([KEYS]) == [CHUNKS]
+        assert await loaded(tier) == {at: content(at) for at in range(CHUNKS)}
+        assert tier.status()["promoted"] > 0
+        assert tier.status()["dropped"] == 0
+    async with RemoteTier(settings(servers)) as other:
+        assert await other.lookup([KEYS]) == [CHUNKS], "also what was in memory at the end"
+        assert await loaded(other) == {at: content(at) for at in range(CHUNKS)}
+
+
+async def test_a_memory_without_any_node_goes_on(servers: Servers) -> None:
+    async with RemoteTier(settings(servers, near_bytes=3 * SIZE)) as tier:
+        assert tier._near is not None
+        for _, process in servers:
+            process.kill()
+        await tier.lookup([KEYS])
+        await stored(tier)
+        await tier._near.settled()
+        assert tier.status()["dropped"] == CHUNKS - 2
+        found = await loaded(tier)
+        assert len(found) == 2
+        assert found == {at: content(at) for at in found}

@@ -129,6 +129,7 @@ FOR_ENGINES = {
     "--kv-tokens": "4096",
     "--l1-gb": "1",
     "--l2-dir": "/tmp",
+    "--kv-codec": "int8",
     "--engine-arg": "--x",
     "--start-timeout": "600",
     "--replicas": "2",

@@ -34,7 +34,7 @@ WRITTEN = (
 PAGES = (*WRITTEN, *(DOCS / "measurements").glob("*.md"))
 MADE = "<!-- Made by `make reference`"
 MOST_WORDS, MOST_README_WORDS, LONGEST_SENTENCE = 29_500, 930, 30
-"""Of all pages: 25,000 before tiers, codecs, the twin and fleets, of which each has a page more."""
+"""Of all pages: 25,000 before tiers, codecs, the twin, fleets and ladder: each has a page more."""
 COMMANDS = (
     ["run"],
     ["ui"],
@@ -49,6 +49,7 @@ COMMANDS = (
     ["study"],
     ["kv", "record"],
     ["kv", "extract"],
+    ["kv", "link"],
     ["kv", "serve"],
     ["curve"],
     ["tiers"],

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from kv_tiers.codecs import CODECS
 from loadgen.errors import UsageError
 from loadgen.targets import context_scheduler
 from loadgen.targets.catalog import TargetSpec, load_catalog
@@ -15,7 +16,7 @@ from loadgen.targets.context_scheduler import ContextSchedulerSettings
 from loadgen.targets.hardware import free_ports, require_free
 from loadgen.targets.own_routes import KEY_VARIABLE
 from loadgen.targets.plan import ServicePlan, plan_services, port_names, uses
-from loadgen.targets.settings import TargetSettings
+from loadgen.targets.settings import KV_CODECS, TargetSettings
 from scheduler_plugin.settings import KEYS, POLICIES, OrderSettings
 
 
@@ -126,6 +127,29 @@ def test_lmcache_comes_first_and_vllm_is_told_its_port(model: str) -> None:
     assert option(lmcache, "--l1-size-gb") == "0.032"
     assert lmcache.url == f"http://127.0.0.1:{option(lmcache, '--http-port')}"
     assert lmcache.reset_url == f"{lmcache.url}/cache/clear"
+
+
+@pytest.mark.parametrize(
+    ("name", "nodes"), [("vllm-lmcache-codec", 1), ("vllm-lmcache-sharded", 3)]
+)
+def test_nodes_come_before_lmcache_which_is_told_their_ports(
+    name: str, nodes: int, model: str
+) -> None:
+    valkey, lmcache, vllm = plan(name, TargetSettings(model, kv_codec="int8"))
+    assert (valkey.role, lmcache.role, vllm.role) == ("service", "cache", "engine")
+    adapter = json.loads(option(lmcache, "--l2-adapter"))["adapter_params"]
+    at = valkey.argv.index("--nodes")
+    ports = valkey.argv[at + 1 : at + 1 + nodes]
+    assert len(set(ports)) == nodes
+    assert adapter.pop("nodes") == [f"127.0.0.1:{port}" for port in ports]
+    assert adapter == {"codec": "int8", **({"copies": 2} if nodes == 3 else {})}
+    assert valkey.reset_url == f"http://127.0.0.1:{option(valkey, '--port')}/flush"
+    with pytest.raises(UsageError, match="unknown --kv-codec 'int5': choose one of raw, lossless"):
+        TargetSettings(model, kv_codec="int5")
+
+
+def test_codecs_of_the_command_line_are_those_that_need_no_profile() -> None:
+    assert set(CODECS) == set(KV_CODECS)
 
 
 def offload(plan: ServicePlan) -> dict[str, Any]:
@@ -294,6 +318,8 @@ def test_only_a_service_that_asks_has_a_scratch_directory(model: str) -> None:
         ("vllm-tiered", "l2_dir", True),
         ("vllm-lmcache-files", "l2_dir", True),
         ("vllm-lmcache", "l2_dir", False),
+        ("vllm-lmcache-codec", "kv_codec", True),
+        ("vllm-lmcache-files", "kv_codec", False),
     ],
 )
 def test_what_a_target_makes_use_of(name: str, placeholder: str, expected: bool) -> None:

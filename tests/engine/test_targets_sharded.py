@@ -1,0 +1,157 @@
+"""Targets with nodes behind LMCache: real vLLM, LMCache and valkey; a node dies, texts stay."""
+
+import asyncio
+import json
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import aiohttp
+import psutil
+import pytest
+import pytest_asyncio
+from redis.asyncio import Redis
+
+from loadgen.targets import engine_api
+from loadgen.targets.catalog import load_catalog
+from loadgen.targets.demo_model import build_model
+from loadgen.targets.own_routes import KEY_VARIABLE
+from loadgen.targets.plan import ServicePlan
+from loadgen.targets.target import RunningTarget, TargetSettings, start_target
+from loadgen.targets.valkey_nodes import BYTES, KEYS
+
+pytestmark = [pytest.mark.engine, pytest.mark.asyncio(loop_scope="module")]
+
+PROMPT_TOKENS, CHUNKS, CHUNK_TOKENS = 1300, 10, 128
+COPIES, PROMPTS = 2, range(4)
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def target(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[RunningTarget]:
+    directory = tmp_path_factory.mktemp("target")
+    model = build_model(directory / "tiny", "tiny", ["A text to learn from. " * 20])
+    settings = TargetSettings(str(model), kv_tokens=2560, l1_gb=0.25)
+    spec = load_catalog()["vllm-lmcache-sharded"]
+    async with start_target(spec, settings, directory / "log") as target:
+        yield target
+
+
+def plans(target: RunningTarget) -> dict[str, ServicePlan]:
+    return {plan.role: plan for plan in target._group.plans}
+
+
+async def reply(target: RunningTarget, start: int = 0) -> dict[str, Any]:
+    """The text and the most likely tokens of a prompt that begins in its own way."""
+    prompt = [100 + start, *engine_api.fixed_prompt(PROMPT_TOKENS)]
+    body = {"model": target.model, "prompt": prompt, "max_tokens": 8, "temperature": 0}
+    async with (
+        aiohttp.ClientSession() as session,
+        session.post(f"{target.url}/v1/completions", json={**body, "logprobs": 1}) as response,
+    ):
+        (choice,) = (await response.json())["choices"]
+    return {"text": choice["text"], "tokens": choice["logprobs"]["tokens"]}
+
+
+async def counted(target: RunningTarget, role: str, name: str) -> float:
+    url = plans(target)[role].metrics_url
+    assert url is not None
+    return await engine_api.metric(url, name) or 0.0
+
+
+async def hits(target: RunningTarget) -> float:
+    """Tokens that came from nodes."""
+    return await counted(target, "cache", "lmcache_mp_lookup_hit_l2_tokens_total")
+
+
+async def value_bytes(target: RunningTarget) -> int:
+    """Of all that the only node has."""
+    port = int(plans(target)["service"].argv[-1])
+    async with Redis(port=port, protocol=2) as client:
+        return sum([await client.strlen(name) for name in await client.keys("*")])
+
+
+async def kept(target: RunningTarget, chunks: int, copies: int = COPIES) -> None:
+    """Return once so many chunks are on nodes: they are written behind the reply."""
+    for _ in range(200):
+        if await counted(target, "service", KEYS) >= chunks * copies:
+            return
+        await asyncio.sleep(0.05)
+    raise AssertionError(f"{await counted(target, 'service', KEYS)} keys of {chunks} chunks")
+
+
+async def empty_memory(target: RunningTarget) -> None:
+    """All but the nodes."""
+    for role in ("engine", "cache"):
+        plan = plans(target)[role]
+        assert plan.reset_url is not None
+        for _ in range(engine_api.RESET_TRIES):
+            done = await engine_api.reset(plan.reset_url, plan.env[KEY_VARIABLE])
+            used = 0.0 if role == "engine" else await counted(target, role, str(plan.empty_metric))
+            if done and not used:
+                break
+            await asyncio.sleep(engine_api.RESET_PAUSE_S)
+        else:
+            raise AssertionError(f"the {role} did not reset")
+
+
+async def replies(target: RunningTarget) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
+    """Of all prompts as computed, and as they are with their prefix in the engine's own cache: in
+    bfloat16 the two may differ after some tokens. Afterwards all is on nodes only."""
+    assert await target.make_cold() == "cold"
+    computed, cached = [], []
+    for start in PROMPTS:
+        computed.append(await reply(target, start))
+        cached.append(await reply(target, start))
+    await kept(target, CHUNKS * len(PROMPTS))
+    await empty_memory(target)
+    return computed, cached
+
+
+async def test_prompts_come_back_from_the_nodes_as_they_were(target: RunningTarget) -> None:
+    computed, cached = await replies(target)
+    assert await counted(target, "service", BYTES) > 0
+    before = await hits(target)
+    assert [await reply(target, start) for start in PROMPTS] == cached
+    assert await hits(target) - before == len(PROMPTS) * CHUNKS * CHUNK_TOKENS
+    assert await target.make_cold() == "cold"
+    before = await hits(target)
+    assert [await reply(target, start) for start in PROMPTS] == computed
+    assert await hits(target) == before, "cold means that the nodes are empty too"
+
+
+async def test_one_dead_node_costs_nothing_and_two_only_hits(target: RunningTarget) -> None:
+    computed, cached = await replies(target)
+    nodes = psutil.Process(target.facts()["pids"]["valkey3"][0]).children()
+    assert len(nodes) == 3
+    for at, node in enumerate(nodes[:2]):
+        node.kill()
+        node.wait(10)
+        await empty_memory(target)
+        before = await hits(target)
+        found = [await reply(target, start) for start in PROMPTS]
+        whole = (await hits(target) - before) / (CHUNKS * CHUNK_TOKENS)
+        if at == 0:
+            assert (found, whole) == (cached, len(PROMPTS))
+        else:
+            assert 0 <= whole <= len(PROMPTS)
+            assert all(text in those for text, *those in zip(found, computed, cached, strict=True))
+    target.check()
+    assert await target.make_cold() == "cold"
+
+
+async def test_a_codec_keeps_fewer_bytes_and_chunks_are_hits(tmp_path: Path) -> None:
+    model = build_model(tmp_path / "tiny", "tiny", ["A text to learn from. " * 20])
+    config = json.loads((model / "config.json").read_text())
+    heads, hidden = config["num_attention_heads"], config["hidden_size"]
+    token_values = 2 * config["num_hidden_layers"] * config["num_key_value_heads"] * hidden // heads
+    settings = TargetSettings(str(model), kv_tokens=2560, l1_gb=0.25, kv_codec="int8")
+    spec = load_catalog()["vllm-lmcache-codec"]
+    async with start_target(spec, settings, tmp_path / "log") as target:
+        await reply(target)
+        await kept(target, CHUNKS, copies=1)
+        per_value = await value_bytes(target) / (CHUNKS * CHUNK_TOKENS * token_values)
+        assert 1 < per_value < 1.2, "a byte, and scales of groups"
+        await empty_memory(target)
+        before = await hits(target)
+        assert len((await reply(target))["tokens"]) == 8
+        assert await hits(target) - before == CHUNKS * CHUNK_TOKENS

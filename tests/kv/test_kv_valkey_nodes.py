@@ -1,0 +1,93 @@
+"""The service that keeps a target's valkey nodes, as a process of its own."""
+
+import asyncio
+import os
+import sys
+from asyncio.subprocess import Process
+from collections.abc import AsyncIterator
+from dataclasses import dataclass
+
+import aiohttp
+import psutil
+import pytest
+import pytest_asyncio
+from redis.asyncio import Redis
+
+from loadgen.targets import engine_api
+from loadgen.targets.hardware import free_ports
+from loadgen.targets.own_routes import KEY_VARIABLE
+from loadgen.targets.valkey_nodes import KEYS, UP
+
+pytest.importorskip("uvicorn")
+KEY = "of this test"
+
+
+@dataclass
+class NodesService:
+    process: Process
+    url: str
+    ports: list[int]
+
+    @property
+    def nodes(self) -> list[psutil.Process]:
+        return psutil.Process(self.process.pid).children()
+
+
+@pytest_asyncio.fixture
+async def service() -> AsyncIterator[NodesService]:
+    port, *ports = free_ports(4)
+    process = await asyncio.create_subprocess_exec(
+        *(sys.executable, "-m", "loadgen.targets.valkey_nodes", "--port", str(port)),
+        *("--nodes", *map(str, ports)),
+        env={**os.environ, KEY_VARIABLE: KEY},
+    )
+    url = f"http://127.0.0.1:{port}"
+    try:
+        for _ in range(400):
+            if await engine_api.is_ready(f"{url}/health"):
+                break
+            await asyncio.sleep(0.05)
+        yield NodesService(process, url, ports)
+    finally:
+        if process.returncode is None:
+            process.kill()
+            await process.wait()
+
+
+async def test_nodes_are_counted_and_emptied_by_who_started_them(service: NodesService) -> None:
+    for at, port in enumerate(service.ports):
+        async with Redis(port=port, protocol=2) as client:
+            await client.mset({f"{n}": "x" for n in range(at + 1)})
+    assert await engine_api.metric(f"{service.url}/metrics", KEYS) == 6
+    with pytest.raises(engine_api.ApiError, match="403"):
+        await engine_api.reset(f"{service.url}/flush")
+    assert await engine_api.metric(f"{service.url}/metrics", KEYS) == 6
+    assert await engine_api.reset(f"{service.url}/flush", KEY)
+    assert await engine_api.metric(f"{service.url}/metrics", KEYS) == 0
+
+
+async def test_the_others_go_on_when_a_node_is_killed(service: NodesService) -> None:
+    first = service.nodes[0]
+    first.kill()
+    first.wait(10)
+    assert not await engine_api.is_ready(f"{service.url}/health")
+    assert await engine_api.metric(f"{service.url}/metrics", UP) == 2
+    assert await engine_api.reset(f"{service.url}/flush", KEY)
+    assert service.process.returncode is None
+
+
+@pytest.mark.parametrize("how", ["terminate", "kill"])
+async def test_no_node_outlives_it(service: NodesService, how: str) -> None:
+    nodes = service.nodes
+    assert len(nodes) == 3
+    getattr(service.process, how)()
+    await service.process.wait()
+    assert psutil.wait_procs(nodes, 10)[1] == []
+
+
+async def test_there_is_nothing_else(service: NodesService) -> None:
+    async with (
+        aiohttp.ClientSession() as session,
+        session.get(f"{service.url}/metrics/more") as response,
+    ):
+        assert response.status == 404
