@@ -59,6 +59,7 @@ COMMANDS = (
     ["policies"],
     ["policies", "attention"],
     ["policies", "train-gqa"],
+    ["ladder"],
     ["model", "build"],
     ["rag", "index"],
     ["rag", "serve"],
