@@ -15,7 +15,7 @@ from dashboards.figures.style import (
     save_svg,
 )
 from dashboards.studies.answer import MarkdownTable
-from dashboards.studies.page import Provenance
+from dashboards.studies.page import Provenance, page_head
 from dashboards.studies.wording import percent, times
 from kv_policies.exact_attention import AttentionRow
 from kv_policies.gqa_training import GqaResult
@@ -35,7 +35,7 @@ def write_attention_page(
     """`paged` has by block size the tokens reserved in one piece and in blocks."""
     save_svg(_curves(rows), folder / ATTENTION_SVG)
     blocks = [
-        _head(
+        page_head(
             "Attention three ways: time, memory, bytes moved",
             "One layer's causal attention: with all weights at once, in blocks with a running"
             " softmax, and by torch's fused kernel.",
@@ -126,7 +126,7 @@ def write_gqa_page(results: Sequence[GqaResult], made: Provenance, folder: Path)
     """Of all variants and seeds."""
     save_svg(_losses(results), folder / GQA_SVG)
     blocks = [
-        _head(
+        page_head(
             "Fewer KV heads, trained or averaged",
             "One small model over bytes, trained with all KV heads, with groups and with one, from"
             " the same seeds on the same text.",
@@ -216,13 +216,6 @@ def _losses(results: Sequence[GqaResult]) -> Figure:
     finish(axes)
     legend_below(figure)
     return figure
-
-
-def _head(title: str, said: str, made: Provenance) -> str:
-    return (
-        f"# {title}\n\n{said}\n\n<!-- needs: model -->\n```sh\n{made.command}\n```\n\n"
-        f"Measured {made.when} on {made.machine}, {made.versions}."
-    )
 
 
 def _written(page: Path, blocks: Sequence[str]) -> Path:

@@ -57,17 +57,32 @@ def config_of(model: Path) -> PretrainedConfig:
 def subject_of(model: Path, device: str | None = None) -> Iterator[Subject]:
     """Load a model's folder. Raises PolicyError for one that holds no causal language model."""
     chosen = device_named(device)
-    config_of(model)
-    try:
-        with redirect_stderr(StringIO()):  # bars of progress that cannot be switched off
-            loaded = AutoModelForCausalLM.from_pretrained(model, dtype="auto").to(chosen).eval()
-            tokenizer = AutoTokenizer.from_pretrained(model)
-    except (OSError, ValueError, RuntimeError) as error:
-        raise PolicyError(f"{model} is no causal language model: {_first_line(error)}") from error
+    loaded = loaded_model(model, chosen)
+    with _refused(model):
+        tokenizer = AutoTokenizer.from_pretrained(model)
     with ExitStack() as stack:
         stack.enter_context(policies_attend(loaded))
         stack.enter_context(torch.inference_mode())
         yield Subject(loaded, tokenizer, chosen)
+
+
+def loaded_model(
+    model: Path, device: torch.device, dtype: torch.dtype | None = None
+) -> PreTrainedModel:
+    """The model of a folder, in evaluation, in a type of its own choice. Raises PolicyError."""
+    config_of(model)
+    with _refused(model), redirect_stderr(StringIO()):  # bars of progress: no switch ends them
+        loaded = AutoModelForCausalLM.from_pretrained(model, dtype=dtype or "auto")
+        found: PreTrainedModel = loaded.to(device).eval()
+    return found
+
+
+@contextmanager
+def _refused(model: Path) -> Iterator[None]:
+    try:
+        yield
+    except (OSError, ValueError, RuntimeError) as error:
+        raise PolicyError(f"{model} is no causal language model: {_first_line(error)}") from error
 
 
 def _first_line(error: Exception) -> str:

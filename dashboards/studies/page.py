@@ -31,6 +31,14 @@ class Provenance:
     versions: str
 
 
+def page_head(title: str, said: str, made: Provenance) -> str:
+    """How a page begins whose command needs a model."""
+    return (
+        f"# {title}\n\n{said}\n\n<!-- needs: model -->\n```sh\n{made.command}\n```\n\n"
+        f"Measured {made.when} on {made.machine}, {made.versions}."
+    )
+
+
 def measured_by(command: str, cells: Sequence[SweepCell]) -> Provenance:
     """What the runs of these cells say of themselves; not known where there is none. Where they
     were made on several machines or by several versions, all are named."""

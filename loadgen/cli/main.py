@@ -52,6 +52,8 @@ kvswarm: Locust-style load testing for LLM serving with long, shared contexts
       where each computed prompt token could have been a hit, and the cure
   kvswarm policies [--policy NAME]… [--model trained|DIR] [--quick]
       what KV cache policies save and what they break, on a real model
+  kvswarm ladder [--budget-gb GB] [--model trained|DIR] [--quick]
+      what a KV cache, a batch and paged blocks buy, measured in one process
   kvswarm rag COMMAND
       find the document a question is about: index, serve, label, explain,
       eval, fit-threshold
@@ -73,6 +75,7 @@ COMMANDS = {
     "curve": "loadgen.cli.curve:curve_command",
     "demo": "loadgen.cli.demo:demo_command",
     "kv": "loadgen.cli.kv:kv_command",
+    "ladder": "loadgen.cli.ladder:ladder_command",
     "model": "loadgen.cli.serve:model_command",
     "noise": "loadgen.cli.noise:noise_command",
     "policies": "loadgen.cli.policies:policies_command",

@@ -40,7 +40,7 @@ COLUMNS = (
 def policies_study(arguments: list[str]) -> int:
     """The same as a study, with a folder and a page as studies have. Raises UsageError."""
     out = Path("runs") / f"study-policies{'-quick' if '--quick' in arguments else ''}"
-    with needs("trained,report"), _told():
+    with needs("trained,report"), told_refusals():
         parsed = _parser("kvswarm study policies", out).parse_args(arguments)
         return _measure(parsed, arguments, ("study", "policies"))
 
@@ -48,10 +48,10 @@ def policies_study(arguments: list[str]) -> int:
 def policies_command(arguments: list[str]) -> int:
     """Measure policies, print a table and write files, picture and page. Raises UsageError."""
     if (command := BELOW.get(arguments[0] if arguments else "")) is not None:
-        with needs("trained,report"), _told():
+        with needs("trained,report"), told_refusals():
             return command(arguments[1:])
     parsed = _parser().parse_args(arguments)
-    with needs("trained,report"), _told():
+    with needs("trained,report"), told_refusals():
         if parsed.list:
             tell("\n".join(_catalogue()))
             return 0
@@ -104,7 +104,7 @@ def _measure(
 
 
 @contextmanager
-def _told() -> Iterator[None]:
+def told_refusals() -> Iterator[None]:
     """The package's errors as ours: the same line."""
     from kv_policies import PolicyError
 

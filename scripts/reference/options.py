@@ -13,7 +13,7 @@ COMMANDS = (
     *("run", "ui", "ask", "demo", "serve", "kv record", "kv extract", "kv link", "kv serve"),
     *("compare", "noise", "report", "sweep", "saturate", "study", "curve", "tiers", "why"),
     *("calibrate", "simulate", "advise"),
-    *("policies", "policies attention", "policies train-gqa"),
+    *("policies", "policies attention", "policies train-gqa", "ladder"),
     *("model build", "model trained"),
     *("rag index", "rag serve", "rag label", "rag explain", "rag eval", "rag fit-threshold"),
 )

@@ -60,6 +60,7 @@ COMMANDS = (
     ["policies"],
     ["policies", "attention"],
     ["policies", "train-gqa"],
+    ["ladder"],
     ["model", "build"],
     ["rag", "index"],
     ["rag", "serve"],
