@@ -3,7 +3,7 @@
 import argparse
 import json
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from loadgen.twin.model import TwinModel
     from loadgen.twin.predict import TwinPrediction
     from loadgen.twin.serve import OfferedLoad
+    from loadgen.twin.shape_of import TierOptions
 
 MOST_REPLICAS = 64
 FIGURES: Mapping[str, tuple[str, str]] = {
@@ -100,11 +101,13 @@ def _of_run(parsed: argparse.Namespace, command: Sequence[str]) -> Simulation:
     from loadgen.twin.load import recorded_load
     from loadgen.twin.model import TwinModel
     from loadgen.twin.predict import measured_figures
-    from loadgen.twin.shape_of import changed, shape_of_run
+    from loadgen.twin.shape_of import CalibratedEngine, changed, tier_of
 
     model = TwinModel.read(parsed.twin)
-    recorded = shape_of_run(parsed.run)
-    shape = changed(recorded, parsed.kv_tokens, parsed.target)
+    engine = CalibratedEngine.of_run(parsed.run)
+    recorded = engine.shape
+    tier = tier_of(engine, parsed.target, _tier_options(parsed, parsed.l1_gb))
+    shape = changed(recorded, parsed.kv_tokens, parsed.target, tier=tier)
     load = recorded_load(parsed.run, recorded.block_size)
     run = recorded_run(parsed.run)
     is_as_recorded = shape == recorded and parsed.replicas == 1
@@ -127,16 +130,16 @@ def _of_plan(
 
     model = TwinModel.read(parsed.twin)
     out = [] if parsed.out is None else ["--out", str(parsed.out)]
-    return planned_simulation(model, [*words, *out], command)
+    return planned_simulation(model, [*words, *out], command, _tier_options(parsed, 1.0))
 
 
 def planned_simulation(
-    model: "TwinModel", words: Sequence[str], command: Sequence[str]
+    model: "TwinModel", words: Sequence[str], command: Sequence[str], links: "TierOptions"
 ) -> Simulation:
-    """Of what `kvswarm run` would send by these words. Raises UsageError."""
+    """Of what `kvswarm run` would send by these words, with links to tiers. Raises UsageError."""
     from loadgen.launch.planned_run import plan_run
     from loadgen.twin.directory import SimulatedRun
-    from loadgen.twin.shape_of import CalibratedEngine, changed
+    from loadgen.twin.shape_of import CalibratedEngine, changed, tier_of
 
     engine = CalibratedEngine.of_twin(model.engine)
     size = engine.shape.block_size
@@ -146,8 +149,9 @@ def planned_simulation(
         engine.shape.max_model_len,
         engine.shape.usable_blocks * size,
     )
+    tier = tier_of(engine, planned.target, replace(links, l1_gb=planned.l1_gb))
     settings = planned.plugin_settings
-    shape = changed(engine.shape, planned.kv_tokens, planned.target, settings)
+    shape = changed(engine.shape, planned.kv_tokens, planned.target, settings, tier)
     for note in planned.notes:
         say(note)
     description = {
@@ -169,6 +173,14 @@ def planned_simulation(
     )
     batched = planned.load.batching is not None
     return Simulation(model, planned.load, shape, run, f"of `{planned.source}`", batched)
+
+
+def _tier_options(parsed: argparse.Namespace, l1_gb: float) -> "TierOptions":
+    from loadgen.locality.break_even import Link
+    from loadgen.twin.shape_of import TierOptions
+
+    memory = Link.parse(parsed.link) if parsed.link else None
+    return TierOptions(l1_gb, memory, Link.parse(parsed.l2_link) if parsed.l2_link else None)
 
 
 def _served(simulation: Simulation, parsed: argparse.Namespace) -> "TwinPrediction":
@@ -219,7 +231,9 @@ def _lines(simulation: Simulation, prediction: "TwinPrediction") -> Iterator[str
     order = "by context" if shape.plugin is not None else "first come, first served"
     served = len(prediction.e2e_s)
     yield f"simulated, {served:,} requests {simulation.source}"
-    yield f"on {tokens:,} tokens of cache, {order}"
+    tier = shape.tier
+    behind = "" if tier is None else f", {tier.tokens:,} tokens of {tier.target} behind it"
+    yield f"on {tokens:,} tokens of cache{behind}, {order}"
     if prediction.cut or prediction.unsent:
         unsent = sum(len(each.unit.requests) for each in prediction.unsent)
         yield (
@@ -227,6 +241,8 @@ def _lines(simulation: Simulation, prediction: "TwinPrediction") -> Iterator[str
             " never sent"
         )
     yield from _table(prediction, simulation.measured)
+    if tier is not None:
+        yield f"prompt tokens from the tier: {prediction.ledger.reported_external_tokens:,}"
     if len(prediction.replicas) > 1:
         yield from aligned(list(_replicas(prediction)))
 
@@ -262,7 +278,8 @@ def _recorded_parser() -> argparse.ArgumentParser:
     add = parser.add_argument
     add("run", type=Path, metavar="RUN", help="the run directory whose requests are sent")
     add("--kv-tokens", type=int, help="tokens of the engine's KV cache (default: as recorded)")
-    add("--target", help="vllm or vllm-context (default: as recorded)")
+    add("--target", help="vllm, vllm-offload, vllm-lmcache …, -context (default: as recorded)")
+    add("--l1-gb", type=float, default=1.0, help="GB of memory of a tier (default: 1.0)")
     _add_options(parser)
     return parser
 
@@ -283,5 +300,7 @@ def _add_options(parser: argparse.ArgumentParser) -> None:
         metavar="POLICY",
         help="before them: round-robin (default), least-connections or context-hash",
     )
+    add("--link", metavar="LINK", help="to a tier's memory: RATE or RATE,LATENCY, as 25GB/s,20us")
+    add("--l2-link", metavar="LINK", help="to a tier's files, likewise")
     add("--out", type=Path, metavar="DIR", help="also as a run directory, marked as simulated")
     add("--format", choices=("table", "json"), default="table")

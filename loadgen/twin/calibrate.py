@@ -125,7 +125,7 @@ class _Work:
     """What the engine computed up to any moment, each part of its steps' times by itself."""
 
     def __init__(self, ledger: EngineLedger) -> None:
-        done = [step for step in ledger.steps if not step.work.is_empty]
+        done = [step for step in ledger.steps if any(parts(step.work))]
         knots = [edge for step in done for edge in (step.begins_s, step.ends_s)]
         sums = np.cumsum([parts(step.work) for step in done], axis=0)
         before = np.vstack((np.zeros(sums.shape[1]), sums[:-1]))
@@ -200,6 +200,10 @@ def _open(rows: Sequence[tuple[Floats, Floats]], found: Floats) -> list[str]:
 
 
 def shown_times(model: TwinModel) -> list[tuple[str, float, tuple[float, float]]]:
-    """Each time in seconds, with its interval."""
+    """Each time in seconds that is more than 0, with its interval."""
     values = (*astuple(model.step), *astuple(model.front))
-    return [(name, value, model.intervals[name]) for name, value in zip(NAMES, values, strict=True)]
+    return [
+        (name, value, model.intervals[name])
+        for name, value in zip(NAMES, values, strict=True)
+        if value or model.intervals[name][1]
+    ]

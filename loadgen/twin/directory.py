@@ -238,8 +238,9 @@ def _unsent(name: str, facts: RequestFacts, due_s: float, end_s: float) -> Reque
 def _facts(run: SimulatedRun, ledger: EngineLedger) -> dict[str, Any]:
     described, shape = run.description, run.shape
     by_context = shape.plugin is not None
+    name = "vllm" if shape.tier is None else shape.tier.target
     target = {
-        "name": "vllm-context" if by_context else "vllm",
+        "name": f"{name}-context" if by_context else name,
         "argv": {"vllm": list(_argv(run.engine_argv, shape))},
         "block_size": shape.block_size,
         "usable_blocks": shape.usable_blocks,
@@ -272,7 +273,7 @@ def _facts(run: SimulatedRun, ledger: EngineLedger) -> dict[str, Any]:
 def _argv(recorded: Sequence[str], shape: EngineShape) -> Iterator[str]:
     """The recorded engine's command line with the simulated order and number of blocks."""
     replaced = {"--num-gpu-blocks-override": str(shape.usable_blocks + 1)}
-    dropped = {"--scheduler-cls", "--additional-config"}
+    dropped = {"--scheduler-cls", "--additional-config", "--kv-transfer-config"}
     words = iter(recorded)
     for word in words:
         if word in dropped:
@@ -314,10 +315,14 @@ def _summary(
 
 def _server(ledger: EngineLedger) -> dict[str, Any]:
     cached, computed = ledger.reported_cached_tokens, ledger.reported_tokens
+    external = ledger.reported_external_tokens
+    prompt = max(1, cached + computed + external)
     return dict(NO_FIGURES) | {
         "computed_prompt_tokens": computed,
         "cached_prompt_tokens": cached,
-        "hit_rate": cached / max(1, cached + computed),
+        "external_prompt_tokens": external,
+        "hit_rate": cached / prompt,
+        "external_hit_rate": external / prompt,
         "generation_tokens": ledger.generated_tokens,
         "num_preemptions": ledger.preemptions,
         "peak_running": ledger.peak_running,

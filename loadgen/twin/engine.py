@@ -7,11 +7,12 @@ output is known, as EngineCore does with its batch queue. Importing this imports
 
 import atexit
 import json
+import math
 import shutil
 import tempfile
 from collections import deque
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -40,6 +41,7 @@ from vllm.v1.structured_output import StructuredOutputManager
 
 from loadgen.twin.ledger import Admission, EngineLedger, Step, TwinRequest
 from loadgen.twin.step_time import StepTime, StepWork
+from loadgen.twin.tier import TierShape, TierTransfers
 
 WINDOW_TOKENS = 12288
 """Longest request of a shape that does not say."""
@@ -55,7 +57,12 @@ MODEL = {
     "torch_dtype": "bfloat16",
 }
 """What vLLM wants to know of a model to make a scheduler; none of it is computed with."""
+KV_HEADS, HEAD_SIZE = 2, 64
+KV_BYTES = 2 * KV_HEADS * HEAD_SIZE * 2
+"""Of a token of it."""
 TOKEN = 7
+LONGEST_WAIT_S = 0.005
+"""Of a step that computes nothing, as all wait for a load."""
 STEPS_WITHOUT_TOKENS = 10_000
 PLUGIN = "scheduler_plugin.ContextScheduler"
 
@@ -76,11 +83,14 @@ class EngineShape:
     plugin: tuple[tuple[str, Any], ...] | None = None
     max_model_len: int = WINDOW_TOKENS
     prefix_caching: bool = True
+    tier: TierShape | None = None
 
     @property
     def transfer(self) -> KVTransferConfig | None:
-        """A connector behind the engine's cache; there is none."""
-        return None
+        """The connector behind the engine's cache."""
+        if self.tier is None:
+            return None
+        return self.tier.transfer(self.block_size, self.block_size * KV_BYTES)
 
     @property
     def lora(self) -> LoRAConfig | None:
@@ -136,7 +146,10 @@ def build_scheduler(shape: EngineShape) -> Scheduler:
     """A scheduler as EngineCore builds it; its KV cache has one block more than is usable."""
     config = _vllm_config(shape)
     spec = FullAttentionSpec(
-        block_size=shape.block_size, num_kv_heads=2, head_size=64, dtype=torch.bfloat16
+        block_size=shape.block_size,
+        num_kv_heads=KV_HEADS,
+        head_size=HEAD_SIZE,
+        dtype=torch.bfloat16,
     )
     group = KVCacheGroupSpec(["layer"], spec)
     return _scheduler_class(shape)(
@@ -218,6 +231,7 @@ class VirtualEngine:
         self.finished: list[str] = []
         self.now_s = 0.0
         self._cost = cost or StepTime()
+        self.tier = TierTransfers.of(shape.tier, self._cost.loaded_byte_s)
         self._on_step = on_step
         self._depth = 2 if shape.async_scheduling else 1
         self._flights: deque[StepInFlight] = deque()
@@ -283,8 +297,8 @@ class VirtualEngine:
         """Called before each schedule(); does nothing here."""
 
     def transfers(self) -> KVConnectorOutput | None:
-        """What a connector has done with a step; there is none here."""
-        return None
+        """What a connector has done by now."""
+        return None if self.tier is None else self.tier.done(self.now_s)
 
     def _schedule(self) -> StepInFlight:
         self.before_schedule()
@@ -293,11 +307,25 @@ class VirtualEngine:
         if self._on_step is not None:
             self._on_step(self, output)
         begins_s = max(self._free_at_s, self.now_s)
-        self._free_at_s = begins_s + self._cost.seconds(work)
+        if self.tier is None:
+            self._free_at_s = begins_s + self._cost.seconds(work)
+        else:
+            work = self._transfer(self.tier, output, work, begins_s)
         preempted = frozenset(output.preempted_req_ids or ())
         scheduled = tuple(output.num_scheduled_tokens.items())
         self.ledger.add_step(Step(scheduled, preempted, work, begins_s, self._free_at_s))
         return StepInFlight(output, frozenset(sampling), self._free_at_s)
+
+    def _transfer(
+        self, tier: TierTransfers, output: SchedulerOutput, work: StepWork, begins_s: float
+    ) -> StepWork:
+        """Begin what this step copies; a step in which all wait for a load ends with that."""
+        waits_s, loaded_bytes = tier.begin(output.kv_connector_metadata, begins_s)
+        work = replace(work, loaded_bytes=loaded_bytes)
+        self._free_at_s = begins_s + self._cost.seconds(work) + waits_s
+        if work.is_empty and tier.next_s < math.inf:
+            self._free_at_s = max(self._free_at_s, min(tier.next_s, begins_s + LONGEST_WAIT_S))
+        return work
 
     def _account(self, output: SchedulerOutput) -> tuple[StepWork, set[str]]:
         """Count one scheduled step; which of its requests give a token."""
@@ -348,7 +376,8 @@ class VirtualEngine:
         ledger.add_tokens(name, [self.now_s] * len(piece.new_token_ids))
         if stats is not None:
             ledger.reported_tokens += stats.num_computed_tokens
-            ledger.reported_cached_tokens += stats.num_cached_tokens
+            ledger.reported_cached_tokens += stats.num_local_cached_tokens
+            ledger.reported_external_tokens += stats.num_external_cached_tokens
             ledger.cached_tokens.setdefault(name, stats.num_cached_tokens)
         if piece.finish_reason is not None:
             ledger.finished_s[name] = self.now_s

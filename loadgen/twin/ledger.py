@@ -64,9 +64,10 @@ class EngineLedger:
     """Counters of one run. `arrived` lists the requests in the order of arrival.
 
     Computed prompt tokens are those scheduled at prompt positions; `replayed_tokens` those
-    scheduled again behind the prompt after a preemption; `reported_tokens` is what vLLM itself
-    says it computed, of requests that gave a token and without recomputation. `token_times_s` has
-    the time of each token of a reply, `cached_tokens` what its first admission found.
+    scheduled again behind the prompt after a preemption. `reported_tokens` is what vLLM itself says
+    it computed, of requests that gave a token and without recomputation, beside what it took from
+    its own cache and from a tier. `token_times_s` has the time of each token of a reply,
+    `cached_tokens` what its first admission found.
 
     One that is not `is_whole` keeps counters, and of requests those whose replies have not been
     taken by `take`: its size does not grow with the length of a run.
@@ -87,6 +88,7 @@ class EngineLedger:
     decode_tokens: int = 0
     reported_tokens: int = 0
     reported_cached_tokens: int = 0
+    reported_external_tokens: int = 0
     generated_tokens: int = 0
     preemptions: int = 0
     peak_running: int = 0

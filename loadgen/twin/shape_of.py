@@ -2,19 +2,36 @@
 
 import json
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
 from typing import Any, Self
 
 from loadgen.errors import UsageError
+from loadgen.locality.break_even import Link
 from loadgen.locality.kv_format import run_told_bytes
 from loadgen.locality.trace_sources import recorded_run
-from loadgen.runs.recorded import RecordedRun
+from loadgen.targets.plan import BYTES_PER_GB
 from loadgen.twin.engine import PLUGIN, EngineShape
+from loadgen.twin.tier import TierShape
 
-TARGETS = ("vllm", "vllm-context")
+CONTEXT = "-context"
+"""Behind the name of a target that serves by context."""
+TIERS: Mapping[str, tuple[bool, bool]] = {
+    "vllm-offload": (False, False),
+    "vllm-tiered": (True, False),
+    "vllm-lmcache": (False, True),
+    "vllm-lmcache-files": (True, True),
+}
+"""Targets with KV behind the engine's cache: whether files lie behind its memory, and whether it is
+LMCache's."""
+TARGETS = ("vllm", "vllm-context", *TIERS, *(f"{name}{CONTEXT}" for name in tuple(TIERS)[:3]))
 """What a simulation can be of."""
-UNMODELLED = ("--kv-transfer-config", "--speculative-config", "--enable-lora")
+LMCACHE_CHUNKS = {True: 128, False: 256}
+"""Tokens of LMCache's chunk on a CPU and on a GPU, as the catalogue starts it."""
+HOST_SPECS = "kv_tiers.spec"
+SIMULATED = "simulated"
+UNMODELLED = ("--speculative-config", "--enable-lora")
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,11 +76,41 @@ class CalibratedEngine:
         """As a twin keeps it."""
         return dict(json.loads(json.dumps(asdict(self))))
 
+    @property
+    def is_on_cpu(self) -> bool:
+        """Whether kvswarm started it on a CPU, where copies are part of the engine's step."""
+        return "--kv-cache-memory-bytes" in self.argv or HOST_SPECS in " ".join(self.argv)
+
+
+@dataclass(frozen=True, slots=True)
+class TierOptions:
+    """How much memory a tier has, and the links to it and to its files; None where not told."""
+
+    l1_gb: float = 1.0
+    memory: Link | None = None
+    files: Link | None = None
+
+
+def _shape_of_json(told: Mapping[str, Any]) -> EngineShape:
+    """What `asdict` and JSON made of one. Raises KeyError, TypeError."""
+    names = {each.name for each in fields(EngineShape)}
+    known = {name: told[name] for name in told if name in names}
+    if known.get("plugin") is not None:
+        known["plugin"] = tuple((name, value) for name, value in known["plugin"])
+    if known.get("tier") is not None:
+        tier = dict(known["tier"])
+        for name in ("memory", "files"):
+            tier[name] = None if tier[name] is None else Link(**tier[name])
+        known["tier"] = TierShape(**tier)
+    return EngineShape(**known)
+
 
 def shape_of_run(path: Path) -> EngineShape:
     """From `run.json`, with vLLM's defaults on this platform where it is silent. Raises UsageError
     for an engine that kvswarm did not start, or that has what is not modelled."""
     run = recorded_run(path)
+    if SIMULATED in run.target:
+        return _shape_of_json(run.target[SIMULATED])
     blocks, size = run.target.get("usable_blocks"), run.target.get("block_size")
     if not blocks or not size:
         raise UsageError(
@@ -78,6 +125,7 @@ def shape_of_run(path: Path) -> EngineShape:
         prefix_caching="--no-enable-prefix-caching" not in argv,
         async_scheduling="--async-scheduling" in argv,
         plugin=_plugin(argv),
+        tier=_recorded_tier(path, argv, int(size)),
     )
     if told := _value(argv, "--max-num-seqs"):
         shape = replace(shape, max_num_seqs=int(told))
@@ -91,8 +139,10 @@ def changed(
     kv_tokens: int | None,
     target: str | None,
     plugin: Mapping[str, Any] | None = None,
+    tier: TierShape | None = None,
 ) -> EngineShape:
-    """Another cache or another order, with these settings of the plugin. Raises UsageError."""
+    """Another cache, order or tier of an engine, with these settings of the plugin; `tier` is
+    what `tier_of` the target gives. Raises UsageError."""
     if kv_tokens is not None:
         blocks = kv_tokens // shape.block_size
         if blocks < 2:
@@ -107,7 +157,69 @@ def changed(
             f"--target {target} is not modelled: choose one of {', '.join(TARGETS)}, or run it"
         )
     settings = tuple(sorted((plugin or {}).items()))
-    return replace(shape, plugin=settings if target == "vllm-context" else None)
+    by_context = target.endswith(CONTEXT)
+    return replace(shape, plugin=settings if by_context else None, tier=tier)
+
+
+def tier_of(engine: CalibratedEngine, target: str | None, told: TierOptions) -> TierShape | None:
+    """What a target of that name has behind the engine's cache. Raises UsageError."""
+    if target is None:
+        return engine.shape.tier
+    name = target.removesuffix(CONTEXT)
+    if name not in TIERS:
+        if told.memory is not None or told.files is not None:
+            raise UsageError(f"--link is of a tier, which --target {target} has not")
+        return None
+    has_files, is_lmcache = TIERS[name]
+    if engine.bytes_per_token is None:
+        raise UsageError(
+            f"--target {target}: the bytes of a token of KV are not known of this twin"
+        )
+    known = engine.shape.tier is not None and not is_lmcache
+    if told.memory is None and not known:
+        raise UsageError(
+            f"--target {target} needs --link RATE,LATENCY of its memory, as 25GB/s,20us"
+        )
+    if has_files and told.files is None:
+        raise UsageError(f"--target {target} needs --l2-link RATE,LATENCY of its files, as 7GB/s")
+    size = engine.shape.block_size
+    found = TierShape(
+        target=name,
+        tokens=int(told.l1_gb * BYTES_PER_GB) // engine.bytes_per_token,
+        bytes_per_token=engine.bytes_per_token,
+        memory=told.memory,
+        files=told.files if has_files else None,
+        chunk_tokens=max(LMCACHE_CHUNKS[engine.is_on_cpu], size) if is_lmcache else size,
+        is_in_step=engine.is_on_cpu and not is_lmcache,
+    )
+    assert found.memory_chunks
+    return found
+
+
+def _recorded_tier(path: Path, argv: Sequence[str], block_size: int) -> TierShape | None:
+    """vLLM's own offload to memory, whose time of a byte is calibrated. Raises UsageError for other
+    connectors."""
+    told = _value(argv, "--kv-transfer-config")
+    if not told:
+        return None
+    with suppress(ValueError, KeyError, TypeError, AttributeError):
+        config = json.loads(told)
+        extra = config["kv_connector_extra_config"]
+        is_ours = config["kv_connector"] == "OffloadingConnector"
+        bytes_per_token = run_told_bytes(path, None).value
+        if is_ours and bytes_per_token and not extra.get("secondary_tiers"):
+            return TierShape(
+                target="vllm-offload",
+                tokens=int(extra["cpu_bytes_to_use"]) // bytes_per_token,
+                bytes_per_token=bytes_per_token,
+                memory=None,
+                chunk_tokens=block_size,
+                is_in_step=extra.get("spec_module_path") == HOST_SPECS,
+            )
+    raise UsageError(
+        f"{path}: its engine has a --kv-transfer-config, which the twin does not model from a run:"
+        " give a run without it, and `kvswarm simulate --target --link`"
+    )
 
 
 def _require_modelled(path: Path, argv: Sequence[str]) -> None:
@@ -132,10 +244,3 @@ def _value(argv: Sequence[str], flag: str) -> str:
         elif word.startswith(f"{flag}="):
             found = word.partition("=")[2]
     return found
-
-
-def sizes_in_words(run: RecordedRun, shape: EngineShape) -> str:
-    """`vllm, 5,120 tokens of cache in blocks of 128`."""
-    tokens = shape.usable_blocks * shape.block_size
-    name = run.target.get("name", "an engine")
-    return f"{name}, {tokens:,} tokens of cache in blocks of {shape.block_size}"

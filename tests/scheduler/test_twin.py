@@ -316,7 +316,9 @@ def test_what_the_twin_cannot_do_is_refused_in_a_line(runs: list[Path], tmp_path
     with pytest.raises(UsageError, match="no twin of this version"):
         simulate_command([str(runs[0]), "--twin", str(twin)])
     tiered = write_run(tmp_path / "tiered", argv=[*ARGV, "--kv-transfer-config", "{}"])
-    with pytest.raises(UsageError, match="--kv-transfer-config, which the twin does not model"):
+    with pytest.raises(
+        UsageError, match="--kv-transfer-config, which the twin does not model from"
+    ):
         calibrate([tiered])
     found = write_run(tmp_path / "rag", labels="rag")
     with pytest.raises(UsageError, match="--labels rag"):
@@ -324,7 +326,7 @@ def test_what_the_twin_cannot_do_is_refused_in_a_line(runs: list[Path], tmp_path
     shape = shape_of_run(runs[0])
     with pytest.raises(UsageError, match="less than two blocks"):
         changed(shape, 100, None)
-    with pytest.raises(UsageError, match="--target vllm-lmcache is not modelled"):
-        changed(shape, None, "vllm-lmcache")
+    with pytest.raises(UsageError, match="--target vllm-fp8 is not modelled"):
+        changed(shape, None, "vllm-fp8")
     with pytest.raises(UsageError, match="no run at"):
         calibrate([tmp_path / "nowhere"])
