@@ -31,7 +31,7 @@ kvswarm: Locust-style load testing for LLM serving with long, shared contexts
   kvswarm sweep FILE.toml [--out DIR] [--dry-run]
       a matrix of runs over options and repeats, one table of all; continues
       where it was stopped
-  kvswarm study task1|task2|task3|task4|tiers|policies [--quick]
+  kvswarm study task1|task2|task3|task4|tiers|fleet|policies [--quick]
       measure questions about caches and order, write their answers
   kvswarm saturate [FILE] --target NAME | --host URL --slo LIMITS [options]
       find the highest rate, or number of users, that meets an objective
@@ -44,8 +44,8 @@ kvswarm: Locust-style load testing for LLM serving with long, shared contexts
   kvswarm calibrate RUN… [-o twin.json]
       fit a twin of a server to its runs
   kvswarm simulate RUN | [FILE] --twin FILE [--kv-tokens N] [--target NAME]
-      what a run would be on a twin: recorded requests, or the workload options of
-      `run`
+      what a run would be on a twin: of recorded requests, or of the options
+      of `run`
   kvswarm advise RUN --twin FILE --slo LIMITS
       the smallest cache that keeps an objective
   kvswarm why RUN
@@ -57,9 +57,9 @@ kvswarm: Locust-style load testing for LLM serving with long, shared contexts
   kvswarm rag COMMAND
       find the document a question is about: index, serve, label, explain,
       eval, fit-threshold
-  kvswarm kv record|extract|serve
+  kvswarm kv record|extract|serve|codecs|link
       keep the KV that LMCache stores for known prompts, make features of it;
-      label questions by their KV
+      label questions by their KV; codecs of KV, and a scarce link
   kvswarm model build|trained [DIR]
       make the demo model (random weights), or a small trained one
   kvswarm --version

@@ -106,7 +106,7 @@ async def test_a_token_has_the_time_of_its_arrival_not_of_its_reading(tls: ssl.S
 
     with listening(talk) as port:
         exchange, counts = await ask_and_count(f"https://localhost:{port}", asleep_s=ASLEEP_S)
-    assert (exchange.outcome, counts.clock, counts.late) == ("ok", "kernel", 0)
+    assert (exchange.outcome, counts.clock) == ("ok", "kernel")
     assert 0 <= exchange.token_times[0] - written_at[0] < SOON_S
     assert exchange.token_times[-1] - exchange.token_times[0] > ASLEEP_S
 
