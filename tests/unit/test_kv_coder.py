@@ -1,5 +1,8 @@
 """Chunks of an engine's KV as frames: each type and shape comes back as it was, or near."""
 
+import subprocess
+import sys
+
 import numpy as np
 import pytest
 
@@ -71,3 +74,12 @@ def test_a_frame_of_another_size_is_no_chunk() -> None:
     text = pack(ChunkCoder()._codec, np.zeros((1, 2, 1, 4), dtype=np.uint16), KEY)
     with pytest.raises(FrameError, match="no end"):
         ChunkCoder().content(text, KEY, RawChunk(bytes(100), "uint8", (100,)))
+
+
+def test_the_store_and_the_link_need_no_engine() -> None:
+    code = (
+        "import sys, kv_tiers.link, kv_tiers.store.tier;"
+        "print({'lmcache', 'vllm', 'torch', 'loadgen'} & {*sys.modules})"
+    )
+    told = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert told.stdout == "set()\n"
