@@ -98,7 +98,7 @@ async def test_a_load_ends_at_its_deadline_with_what_has_come(servers: Servers) 
         process.send_signal(signal.SIGSTOP)
         begun = time.monotonic()
         found = await loaded(tier)
-        assert 0.5 <= time.monotonic() - begun < 2.0
+        assert 0.5 <= time.monotonic() - begun < 8.0, "and not the 20 s of a node"
         assert found == {at: content(at) for at in found}
         assert not mine & set(found)
         seen = dict(found)
@@ -111,10 +111,10 @@ async def test_over_a_scarce_link_the_first_chunks_come_and_no_request_waits_for
     servers: Servers,
 ) -> None:
     address = servers[0][0].split(":")
-    link = LinkSettings(RateSchedule.fixed(16 * SIZE / 125_000), SCHEDULERS["fifo"])
+    link = LinkSettings(RateSchedule.fixed(4 * SIZE / 125_000), SCHEDULERS["fifo"])
     async with LinkProxy(link, [0], address[0], int(address[1])) as proxy:
         through = {"nodes": [f"127.0.0.1:{proxy.ports[0]}"], "node_deadline_s": 20.0}
-        given = TierSettings.of({**through, "load_deadline_s": 3.5 / 16, "at_once": 1})
+        given = TierSettings.of({**through, "load_deadline_s": 0.9, "at_once": 1})
         async with RemoteTier(given) as tier:
             await tier.lookup([KEYS])
             await stored(tier)

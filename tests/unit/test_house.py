@@ -215,6 +215,7 @@ def test_no_import_goes_upward() -> None:
         ("rag_store", ()),
         ("kv_reading", ("rag_store",)),
         ("kv_policies", ("kv_tiers",)),
+        ("kv_tiers", ()),
     ],
 )
 def test_what_stands_apart_imports_nothing_of_the_rest(

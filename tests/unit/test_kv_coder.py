@@ -1,9 +1,13 @@
 """Chunks of an engine's KV as frames: each type and shape comes back as it was, or near."""
 
+import subprocess
+import sys
+from pathlib import Path
+
 import numpy as np
 import pytest
 
-from kv_tiers.codecs import FrameError, from_bits, pack, to_bits
+from kv_tiers.codecs import CacheGenProfile, FrameError, from_bits, pack, to_bits
 from kv_tiers.store.coder import CODEC_NAMES, ChunkCoder, RawChunk
 
 KEY = b"key"
@@ -71,3 +75,27 @@ def test_a_frame_of_another_size_is_no_chunk() -> None:
     text = pack(ChunkCoder()._codec, np.zeros((1, 2, 1, 4), dtype=np.uint16), KEY)
     with pytest.raises(FrameError, match="no end"):
         ChunkCoder().content(text, KEY, RawChunk(bytes(100), "uint8", (100,)))
+
+
+def test_cachegen_with_the_profile_of_a_model(tmp_path: Path) -> None:
+    given = chunk("bfloat16", SHAPES["planes"])
+    bits = np.frombuffer(given.content, dtype=np.uint16).reshape(SHAPES["planes"])
+    profile = CacheGenProfile.fitted([np.ascontiguousarray(bits.transpose(1, 0, 2, 3))])
+    profile.write(tmp_path / "profile.json")
+    fine, coarse = (ChunkCoder("cachegen", level, tmp_path / "profile.json") for level in (0, 4))
+    sizes = [len(coder.frame(given, KEY)) for coder in (fine, coarse)]
+    assert sizes[1] < sizes[0] < len(given.content) / 2
+    found = fine.content(coarse.frame(given, KEY), KEY, given).tobytes()
+    off = floats(found, "bfloat16") - floats(given.content, "bfloat16")
+    assert 0 < off.std() < 0.6
+    with pytest.raises(FrameError, match="codec 4 is not known"):
+        ChunkCoder("int8").content(fine.frame(given, KEY), KEY, given)
+
+
+def test_the_store_and_the_link_need_no_engine() -> None:
+    code = (
+        "import sys, kv_tiers.link, kv_tiers.store.tier;"
+        "print({'lmcache', 'vllm', 'torch', 'loadgen'} & {*sys.modules})"
+    )
+    told = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert told.stdout == "set()\n"
