@@ -1,5 +1,6 @@
 """The studies there are."""
 
+from dashboards.studies.engines import LADDER_QUESTIONS
 from dashboards.studies.fleet import QUESTIONS as FLEET_QUESTIONS
 from dashboards.studies.study import Study, StudyQuestion
 from dashboards.studies.task1.caches import enough
@@ -102,6 +103,16 @@ TIERS = Study(
     QUESTIONS,
 )
 
+ENGINES = Study(
+    "engines",
+    "The ladder: from no KV cache to a prefix cache",
+    "The same requests, by one user and by more and more at once, to engines of which each adds an"
+    " idea to the one below: a KV cache, continuous batching over paged KV, and a prefix cache."
+    " `transformers` is Hugging Face's own server; vLLM serves one request at a time, and then as"
+    " it is. Prompts are of three lengths.",
+    LADDER_QUESTIONS,
+)
+
 FLEET = Study(
     "fleet",
     "Several engines behind a router",
@@ -112,4 +123,4 @@ FLEET = Study(
     FLEET_QUESTIONS,
 )
 
-STUDIES = {study.name: study for study in (TASK1, TASK2, TASK3, TIERS, FLEET)}
+STUDIES = {study.name: study for study in (TASK1, TASK2, TASK3, TIERS, ENGINES, FLEET)}

@@ -1,0 +1,188 @@
+"""The ladder: what each idea of an engine buys, by number of users and length of prompts."""
+
+from collections.abc import Iterator
+
+from dashboards.report.wording import listed
+from dashboards.studies.answer import StudyAnswer, StudyPicture, cell_table
+from dashboards.studies.cell import NO_REUSE, PLAIN, Cells
+from dashboards.studies.pictures import Line, against, line_of
+from dashboards.studies.study import StudyQuestion
+from dashboards.studies.wording import count, crowd, duration, percent, times
+
+NO_CACHE, CACHE, CONTINUOUS, SERIAL = "hf-no-cache", "hf-cache", "hf-continuous", "vllm-serial"
+RUNGS = {
+    NO_CACHE: "transformers without a KV cache",
+    CACHE: "transformers with one",
+    CONTINUOUS: "transformers with continuous batching",
+    SERIAL: "vLLM one at a time",
+    NO_REUSE: "vLLM without a prefix cache",
+    PLAIN: "vLLM",
+}
+"""From the lowest upwards, by target."""
+STEPS = {
+    CACHE: (NO_CACHE, "A KV cache"),
+    CONTINUOUS: (CACHE, "Continuous batching over paged KV"),
+    NO_REUSE: (SERIAL, "vLLM's batching"),
+    PLAIN: (NO_REUSE, "Its prefix cache"),
+}
+"""What a rung adds to another."""
+RATE, FIRST_P50 = "output_tokens_per_s", "ttft_p50_ms"
+COLUMNS = ("requests", RATE, FIRST_P50, "tpot_p50_ms", "hit_rate", "peak_engine_rss_mb")
+FLAT = 1.25
+"""Up to so many times the tokens a second is flat: a queue hides the gaps between requests."""
+NEARLY = 0.9
+"""From such a share of the most tokens a second on, more users bring little."""
+
+
+def by_users(cells: Cells) -> StudyAnswer:
+    """Throughput and time to first token of each rung."""
+
+    def lines(figure: str) -> list[Line]:
+        return [line_of(name, part, "users", figure) for name, part in _rungs(cells)]
+
+    panels = [
+        ("Throughput", "output tokens/s", lines(RATE)),
+        ("Time to first token", "p50, ms", lines(FIRST_P50)),
+    ]
+    picture = StudyPicture(
+        "users",
+        against(panels, "users"),
+        "output tokens a second and time to first token of each engine against the users",
+    )
+    return StudyAnswer(
+        "How much does each rung serve, and to how many users?",
+        (_most(cells), *_saturation(cells), *_waiting(cells)),
+        (cell_table(cells, ("target", "users"), COLUMNS),),
+        (picture,),
+    )
+
+
+def by_step(cells: Cells) -> StudyAnswer:
+    """Each rung against the one that lacks its idea, with as many users."""
+    sentences = tuple(
+        f"{said}: {told}."
+        for target, (below, said) in STEPS.items()
+        if (told := _ratios(cells, below, target))
+    )
+    return StudyAnswer("What does each idea buy?", sentences or ("Not measured.",))
+
+
+def by_length(cells: Cells) -> StudyAnswer:
+    """What the absence of a cache costs as prompts grow."""
+    without, cached = (
+        cells.where(target=target).medians("context_tokens", RATE) for target in (NO_CACHE, CACHE)
+    )
+    both = [size for size in without if size in cached and without[size]]
+    said = [
+        f"{times(cached[size] / without[size])} behind {count(float(size))} tokens of context"
+        for size in both
+    ]
+    lines = [line_of(name, part, "context_tokens", RATE) for name, part in _rungs(cells)]
+    picture = StudyPicture(
+        "length",
+        against([("Throughput", "output tokens/s", lines)], "context, tokens"),
+        "output tokens a second of each engine against the length of the context",
+    )
+    first = (
+        f"A KV cache makes {listed(said)} the output tokens a second of no cache."
+        if said
+        else "Not measured."
+    )
+    return StudyAnswer(
+        "What does the lack of a KV cache cost as the text grows?",
+        (first, *_lost(cells)),
+        (cell_table(cells, ("target", "context_tokens"), COLUMNS),),
+        (picture,),
+    )
+
+
+def _rungs(cells: Cells) -> Iterator[tuple[str, Cells]]:
+    for target, name in RUNGS.items():
+        if len(part := cells.where(target=target)):
+            yield name, part
+
+
+def _rates(part: Cells) -> dict[str, float]:
+    """Output tokens a second by users, from the fewest on."""
+    return part.medians("users", RATE)
+
+
+def _most(cells: Cells) -> str:
+    """The best of each rung."""
+    told = []
+    for name, part in _rungs(cells):
+        if rates := _rates(part):
+            users = max(rates, key=lambda each: rates[each])
+            told.append(f"{rates[users]:.3g} from {name} ({crowd(users)})")
+    return f"The most output tokens a second are {listed(told)}." if told else "Not measured."
+
+
+def _saturation(cells: Cells) -> Iterator[str]:
+    """Which rungs are flat, and from how many users on more bring little."""
+    flat, growing = [], []
+    for name, part in _rungs(cells):
+        rates = _rates(part)
+        if len(rates) < 2:
+            continue
+        values = [*rates.values()]
+        most = max(values)
+        if most <= FLAT * values[0]:
+            flat.append(name)
+            continue
+        users = next(each for each, rate in rates.items() if rate >= NEARLY * most)
+        growing.append(f"{name} at {crowd(users)} ({times(most / values[0])} the rate of one)")
+    if flat:
+        yield (
+            f"More users bring nothing to {listed(flat)}: the rate stays within"
+            f" {percent(FLAT - 1)} of that of one user."
+        )
+    if growing:
+        yield f"The rate reaches nearly its most with {listed(growing)}."
+
+
+def _waiting(cells: Cells) -> Iterator[str]:
+    """The first token where the most users wait that all but the slowest rung had."""
+    users = cells.where(target=PLAIN).values("users")
+    if not users:
+        return
+    told = [
+        f"{duration(middle)} from {name}"
+        for name, part in _rungs(cells)
+        if (middle := part.where(users=users[-1]).median(FIRST_P50)) is not None
+    ]
+    if told:
+        yield f"With {crowd(users[-1])} the first token comes after {listed(told)} (medians)."
+
+
+def _ratios(cells: Cells, below: str, target: str) -> str:
+    """At the fewest and the most users that both had."""
+    base, rates = (_rates(cells.where(target=each)) for each in (below, target))
+    both = [users for users in rates if base.get(users)]
+    if not both:
+        return ""
+    told = [
+        f"{times(rates[users] / base[users])} with {crowd(users)}"
+        for users in dict.fromkeys((both[0], both[-1]))
+    ]
+    return f"the output tokens a second of `{below}` {listed(told)}"
+
+
+def _lost(cells: Cells) -> Iterator[str]:
+    """From the shortest to the longest context, by rung."""
+    told = []
+    for name, part in _rungs(cells):
+        rates = [*part.medians("context_tokens", RATE).values()]
+        if len(rates) > 1 and rates[0]:
+            told.append(f"{percent(rates[-1] / rates[0])} with {name}")
+    if told:
+        yield (
+            "Of the output tokens a second behind the shortest context, the longest leaves"
+            f" {listed(told)}."
+        )
+
+
+LADDER_QUESTIONS = (
+    StudyQuestion("users", ("users",), by_users),
+    StudyQuestion("steps", ("users",), by_step),
+    StudyQuestion("length", ("length",), by_length),
+)
