@@ -17,6 +17,7 @@ from loadgen.swarm.options.replay import check_replay, pacer_of, trace_workload
 from loadgen.swarm.options.swarm_options import SwarmOptions
 from loadgen.targets.context_scheduler import ContextSchedulerSettings
 from loadgen.twin.planned import PlannedLoad
+from loadgen.twin.prompt_ids import PromptIds
 from loadgen.twin.sending import Pace
 from loadgen.workload.corpus import load_corpus
 from loadgen.workload.workload import Workload
@@ -121,7 +122,7 @@ def _planned(
     workload, is_trace = _workload(options, corpus, tokens), options.trace is not None
     load = PlannedLoad(
         workload=workload,
-        ids=tokens.ids,
+        ids=PromptIds(tokens).ids,
         make_pacer=partial(pacer_of, options),
         pace=_pace(options, raw, user["waits_s"], is_trace or bool(options.batching.limit)),
         batching=options.batching if swarm["batched"] else None,

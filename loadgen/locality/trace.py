@@ -96,3 +96,7 @@ class TokenIds(TokenizerTokens):
     def ids(self, prompt: str) -> list[int]:
         """Token ids of a prompt, with the special tokens that a completion request gets."""
         return self._tokenizer.encode(prompt).ids
+
+    def plain_ids(self, text: str) -> list[int]:
+        """Token ids without special tokens."""
+        return self._tokenizer.encode(text, add_special_tokens=False).ids

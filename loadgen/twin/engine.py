@@ -13,7 +13,7 @@ import tempfile
 from collections import deque
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
-from functools import cache
+from functools import cache, lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -61,6 +61,7 @@ KV_HEADS, HEAD_SIZE = 2, 64
 KV_BYTES = 2 * KV_HEADS * HEAD_SIZE * 2
 """Of a token of it."""
 TOKEN = 7
+KNOWN_HASHES = 1 << 16
 LONGEST_WAIT_S = 0.005
 """Of a step that computes nothing, as all wait for a load."""
 STEPS_WITHOUT_TOKENS = 10_000
@@ -176,6 +177,7 @@ def block_hasher(block_size: int) -> Callable[[Request], list[Any]]:
     """vLLM's own, with a hash that is the same in every process."""
     hash_fn = get_hash_fn_by_name("sha256")
     init_none_hash(hash_fn)
+    hash_fn = lru_cache(KNOWN_HASHES)(hash_fn)
     hasher: Callable[[Request], list[Any]] = get_request_block_hasher(block_size, hash_fn)
     return hasher
 

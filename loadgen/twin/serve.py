@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Protocol
 
+from loadgen.twin.decoding import LeanEngine
 from loadgen.twin.engine import STEPS_WITHOUT_TOKENS, EngineShape, VirtualEngine
 from loadgen.twin.ledger import EngineLedger, ServedTokens, TwinRequest
 from loadgen.twin.model import FrontTime
@@ -83,7 +84,10 @@ class _Replica:
     def __init__(
         self, shape: EngineShape, step: StepTime, front: FrontTime, is_whole: bool
     ) -> None:
-        self.engine = VirtualEngine(shape, step, is_whole=is_whole)
+        lean = not is_whole and LeanEngine.serves(shape)
+        self.engine = (
+            LeanEngine(shape, step) if lean else VirtualEngine(shape, step, is_whole=is_whole)
+        )
         self.open_requests = 0
         self._front = front
         self._coming: list[tuple[float, int, TwinRequest]] = []

@@ -1,0 +1,66 @@
+"""Token ids of many prompts behind few contexts: what they share is encoded once."""
+
+import re
+from collections import OrderedDict
+from dataclasses import dataclass
+
+from loadgen.locality.trace import TokenIds
+from loadgen.workload.contexts import QUESTION_MARKER
+
+KEPT_CHARACTERS = 16_000_000
+"""Of contexts whose ids are kept, those used last."""
+NEAR_CHARACTERS = 400
+"""Of the end of a context that are encoded again, at most; the cut lies where a word begins."""
+_WORD = re.compile(r" (?=[A-Za-z])")
+
+
+@dataclass(frozen=True, slots=True)
+class _Shared:
+    """The ids of a context up to a place in it; without any where they depend on what follows."""
+
+    ids: tuple[int, ...] = ()
+    until: int = 0
+
+
+class PromptIds:
+    """The ids that `tokens` gives, exactly.
+
+    A prompt is cut before a word near the end of its context. That the two parts have the ids of
+    the whole is looked at once for each context; where they have not, prompts are encoded whole.
+    """
+
+    def __init__(self, tokens: TokenIds) -> None:
+        self._tokens = tokens
+        self._shared: OrderedDict[str, _Shared] = OrderedDict()
+        self._characters = 0
+
+    def ids(self, prompt: str) -> tuple[int, ...]:
+        """Of a prompt, with the special tokens that a completion request gets."""
+        context, marker, _ = prompt.rpartition(QUESTION_MARKER)
+        if not marker:
+            return tuple(self._tokens.ids(prompt))
+        shared = self._shared.get(context)
+        if shared is None:
+            return self._first(context, prompt)
+        self._shared.move_to_end(context)
+        if not shared.until:
+            return tuple(self._tokens.ids(prompt))
+        return (*shared.ids, *self._tokens.plain_ids(prompt[shared.until :]))
+
+    def _first(self, context: str, prompt: str) -> tuple[int, ...]:
+        whole = tuple(self._tokens.ids(prompt))
+        self._shared[context] = self._cut(context, prompt, whole)
+        self._characters += len(context)
+        while self._characters > KEPT_CHARACTERS and len(self._shared) > 1:
+            self._characters -= len(self._shared.popitem(last=False)[0])
+        return whole
+
+    def _cut(self, context: str, prompt: str, whole: tuple[int, ...]) -> _Shared:
+        """Before the first word of the last characters."""
+        found = _WORD.search(context, max(0, len(context) - NEAR_CHARACTERS))
+        if found is None:
+            return _Shared()
+        rest = self._tokens.plain_ids(prompt[found.start() :])
+        ids = whole[: len(whole) - len(rest)]
+        is_whole = (*ids, *rest) == whole
+        return _Shared(ids, found.start()) if is_whole and ids else _Shared()
