@@ -298,7 +298,8 @@ def _add_options(parser: argparse.ArgumentParser) -> None:
         "--router",
         default="",
         metavar="POLICY",
-        help="before them: round-robin (default), least-connections or context-hash",
+        help="before them: round_robin (default), cache_aware, consistent_hash, haproxy-hash or"
+        " haproxy-leastconn",
     )
     add("--link", metavar="LINK", help="to a tier's memory: RATE or RATE,LATENCY, as 25GB/s,20us")
     add("--l2-link", metavar="LINK", help="to a tier's files, likewise")

@@ -1,8 +1,8 @@
 """What a router in front of replicas decides, a policy each."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from hashlib import sha256
-from itertools import count
+from itertools import count, takewhile
 from typing import Protocol
 
 from loadgen.twin.ledger import TwinRequest
@@ -40,8 +40,68 @@ class ContextHash:
         return int.from_bytes(digest[:8], "big") % len(open_requests)
 
 
+class CacheAware:
+    """To the replica that was sent the longest beginning of a prompt; to the one that was sent
+    least where no beginning is long enough; to the least busy one where they are far apart.
+
+    That is vLLM's router with its defaults, which looks at texts where this looks at tokens.
+    """
+
+    def __init__(
+        self, least_share: float = 0.3, most_apart: int = 64, most_times: float = 1.5
+    ) -> None:
+        self._least_share, self._most_apart, self._most_times = least_share, most_apart, most_times
+        self._sent: list[_Prefixes] = []
+
+    def choose(self, request: TwinRequest, open_requests: Sequence[int]) -> int:
+        if not self._sent:
+            self._sent = [_Prefixes() for _ in open_requests]
+        chosen = self._chosen(request.prompt, open_requests)
+        self._sent[chosen].add(request.prompt)
+        return chosen
+
+    def _chosen(self, prompt: tuple[int, ...], open_requests: Sequence[int]) -> int:
+        most, least = max(open_requests), min(open_requests)
+        if most - least > self._most_apart and most > least * self._most_times:
+            return open_requests.index(least)
+        known = [each.known_tokens(prompt) for each in self._sent]
+        if max(known) > self._least_share * len(prompt):
+            return known.index(max(known))
+        return min(range(len(self._sent)), key=lambda place: self._sent[place].tokens)
+
+
+class _Prefixes:
+    """Beginnings of prompts, in pieces of some tokens."""
+
+    PIECE_TOKENS = 16
+
+    def __init__(self) -> None:
+        self._known: set[int] = set()
+        self.tokens = 0
+
+    def known_tokens(self, prompt: tuple[int, ...]) -> int:
+        return self.PIECE_TOKENS * sum(
+            1 for _ in takewhile(self._known.__contains__, self._pieces(prompt))
+        )
+
+    def add(self, prompt: tuple[int, ...]) -> None:
+        new = set(self._pieces(prompt)) - self._known
+        self._known |= new
+        self.tokens += self.PIECE_TOKENS * len(new)
+
+    def _pieces(self, prompt: tuple[int, ...]) -> Iterator[int]:
+        """Each with what is before it."""
+        before = 0
+        for start in range(0, len(prompt), self.PIECE_TOKENS):
+            before = hash((before, prompt[start : start + self.PIECE_TOKENS]))
+            yield before
+
+
 ROUTERS: Mapping[str, Callable[[], Router]] = {
-    "round-robin": RoundRobin,
-    "least-connections": LeastConnections,
-    "context-hash": ContextHash,
+    "round_robin": RoundRobin,
+    "cache_aware": CacheAware,
+    "consistent_hash": ContextHash,
+    "haproxy-hash": ContextHash,
+    "haproxy-leastconn": LeastConnections,
 }
+"""By the names of `--router` of targets with several engines; the others are not modelled."""

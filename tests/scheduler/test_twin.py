@@ -17,6 +17,7 @@ from loadgen.cli.twin import calibrate_command
 from loadgen.errors import UsageError
 from loadgen.record import COLUMNS
 from loadgen.runs.recorded import RecordedRun
+from loadgen.targets.settings import ROUTERS as FLEET_ROUTERS
 from loadgen.twin.advise import advise, parse_objective
 from loadgen.twin.calibrate import calibrate
 from loadgen.twin.engine import EngineShape
@@ -224,25 +225,27 @@ def test_a_router_that_keeps_contexts_together_computes_less(
     load, shape = recorded_load(runs[0], BLOCK), shape_of_run(runs[0])
     computed = {router: predict_load(model, load, shape, 2, router) for router in ROUTERS}
     tokens = {name: served.ledger.computed_tokens for name, served in computed.items()}
-    assert tokens["context-hash"] < tokens["round-robin"]
+    assert tokens["consistent_hash"] < tokens["round_robin"]
+    assert tokens["cache_aware"] < tokens["round_robin"]
+    assert set(ROUTERS) < set(FLEET_ROUTERS)
     for served in computed.values():
         assert sum(each.requests for each in served.replicas) == REQUESTS
         assert (
             sum(each.computed_tokens for each in served.replicas) == served.ledger.computed_tokens
         )
         assert len(served.e2e_s) == REQUESTS
-    turns = computed["round-robin"].replicas
+    turns = computed["round_robin"].replicas
     assert [each.requests for each in turns] == [REQUESTS // 2] * 2
-    apart = [each.contexts for each in computed["context-hash"].replicas]
+    apart = [each.contexts for each in computed["consistent_hash"].replicas]
     assert not apart[0] & apart[1]
     model.write(tmp_path / "twin.json")
     words = [str(runs[0]), "--twin", str(tmp_path / "twin.json")]
-    assert simulate_command([*words, "--replicas", "2", "--router", "context-hash"]) == 0
+    assert simulate_command([*words, "--replicas", "2", "--router", "consistent_hash"]) == 0
     assert "prompt tokens computed" in capsys.readouterr().out
     for wrong, said in (
         (["--replicas", "0"], "give 1 to"),
-        (["--replicas", "2", "--router", "magic"], "choose one of round-robin"),
-        (["--router", "round-robin"], "needs more than one engine"),
+        (["--replicas", "2", "--router", "magic"], "choose one of round_robin"),
+        (["--router", "round_robin"], "needs more than one engine"),
     ):
         with pytest.raises(UsageError, match=said):
             simulate_command([*words, *wrong])
