@@ -55,7 +55,15 @@ def _costs(axes: Axes, own: Sequence[SizeTried], colour: str, advice: Advice) ->
     for each in own:
         if (cost := advice.cost(each)) is not None:
             place = _thousands(each), _height(each)
-            axes.annotate(f"{cost:,.2f}", place, fontsize=7, color=colour)
+            apart = (5, 6 if each.by_context else -11)
+            axes.annotate(
+                f"{cost:,.2f}",
+                place,
+                xytext=apart,
+                textcoords="offset points",
+                fontsize=7,
+                color=colour,
+            )
 
 
 def _thousands(each: SizeTried) -> float:

@@ -14,8 +14,7 @@ REPLACED = ("--target", "--kv-tokens", "--out", "--host", "-H")
 
 @dataclass(frozen=True, slots=True)
 class TierTried:
-    """A tier that holds all that is used again behind the smallest cache, on a link of so many
-    bytes a second."""
+    """A tier that holds all that is used again, on a link of so many bytes a second."""
 
     tokens: int
     bytes_per_s: float

@@ -89,8 +89,15 @@ def advise(
         advice,
         price=options.price,
         reuse=_reuse(trace, chosen.kv_tokens),
-        tier=_tiers(model, about, found[0], limit, knee, options.bytes_per_token),
+        tier=_tiers(model, about, _below(found, limit), limit, knee, options.bytes_per_token),
     )
+
+
+def _below(found: Sequence[SizeTried], limit: Limit) -> SizeTried:
+    """The largest cache that misses the limit, first come, which a tier might help over it; else
+    the smallest."""
+    missing = [each for each in found if not each.by_context and not each.keeps(limit)]
+    return missing[-1] if missing else found[0]
 
 
 @dataclass
@@ -175,7 +182,7 @@ def _rated(
 def _tiers(
     model: TwinModel,
     about: AdviceLoad,
-    smallest: SizeTried,
+    below: SizeTried,
     limit: Limit,
     knee: Knee,
     bytes_per_token: int | None,
@@ -194,7 +201,7 @@ def _tiers(
     for factor in TIER_BANDWIDTHS:
         link = Link("tier", factor * computing.break_even_bytes_per_s, TIER_LATENCY_S)
         tier = TierShape("a tier", tokens, each, link, None, size, about.engine.is_on_cpu)
-        shape = replace(_shape(about, smallest.kv_tokens // size, False), tier=tier)
+        shape = replace(_shape(about, below.kv_tokens // size, False), tier=tier)
         prediction = predict_load(model, about.load, shape)
         value = value_of(limit, prediction.ttft_s, prediction.e2e_s)
         interval = model.interval(value)
@@ -203,8 +210,8 @@ def _tiers(
         bytes_per_token=each,
         break_even=computing.break_even_bytes_per_s,
         interval=(each / high if high else 0.0, each / low if low else math.inf),
-        kv_tokens=smallest.kv_tokens,
-        without=smallest.value,
+        kv_tokens=below.kv_tokens,
+        without=below.value,
         tried=tuple(tried),
     )
 
