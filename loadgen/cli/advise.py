@@ -1,55 +1,160 @@
-"""`kvswarm advise`: the smallest cache that keeps an objective, by a twin."""
+"""`kvswarm advise`: the cache, order, rate and tier that keep an objective, by a twin."""
 
 import argparse
+import math
 import shlex
 import subprocess
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
 
+from loadgen.cli.curve import check_picture, save_picture
+from loadgen.cli.simulate import planned_simulation, run_words
 from loadgen.cli.twin import TWIN_JSON, aligned, with_vllm
 from loadgen.errors import UsageError
-from loadgen.launch.arguments import CommandParser
+from loadgen.launch.arguments import CommandParser, needs
+from loadgen.launch.target_run import model_named
+from loadgen.locality.kv_format import model_path, weights_bytes
+from loadgen.locality.measured import argv_bytes_per_token
 from loadgen.runs.directory import check_directory
 from loadgen.sweep.table import WHOLE
+from loadgen.targets.plan import BYTES_PER_GB
 
 if TYPE_CHECKING:
-    from loadgen.twin.advise import Advice, SizeTried
+    from loadgen.twin.advice import Advice, SizeTried
+    from loadgen.twin.advise import AdviceLoad, AdviceOptions
+    from loadgen.twin.model import TwinModel
+    from loadgen.twin.shape_of import CalibratedEngine
+
+GPU_SHARE = 0.92
+"""Of a GPU's memory, that vLLM takes unless told otherwise."""
 
 
 def advise_command(arguments: list[str]) -> int:
-    """The smallest cache, in both orders, that keeps an objective. Raises UsageError."""
-    parsed = _advise_parser().parse_args(arguments)
+    """Sizes, orders, rates and tiers for an objective, by simulation. Raises UsageError."""
+    words = run_words(arguments, advise_parser())
+    parsed, _ = (
+        (_recorded_parser().parse_args(arguments), None)
+        if words is None
+        else advise_parser().parse_known_args(arguments)
+    )
+    if parsed.output is not None:
+        check_picture(parsed.output)
     with with_vllm():
-        from loadgen.twin.advise import ORDERS, advise, parse_objective
+        from loadgen.twin.advise import advise, parse_objective
         from loadgen.twin.model import TwinModel
 
         limit = parse_objective(parsed.slo)
-        advice = advise(TwinModel.read(parsed.twin), parsed.run, limit, _sizes(parsed.kv_tokens))
+        model = TwinModel.read(parsed.twin)
+        about = _about(model, parsed, words)
+        advice = advise(model, about, limit, _options(parsed, about.engine))
     print("\n".join(advice.sentences()))
     print()
-    rows: list[Sequence[str]] = [("cache, tokens", "order", limit.statistic.name, "computed", "")]
-    for each in advice.candidates:
-        computed = each.prediction.figures["computed_prompt_tokens"]
-        kept = "✓" if each.keeps(limit) else "✗"
-        shown = (f"{each.kv_tokens:,}", ORDERS[each.by_context], f"{each.value:,.0f} ms")
-        rows.append((*shown, f"{computed:,.0f}", kept))
-    print("\n".join(aligned(rows)))
+    print("\n".join(aligned(list(_rows(advice)))))
     print("\nwhat could overturn it:")
     runs = list(advice.commands())
-    print("\n".join(f"  {shlex.join(words)}" for _, words in runs) or "  nothing was found")
+    print("\n".join(f"  {shlex.join(each)}" for _, each in runs) or "  nothing was found")
+    if parsed.output is not None:
+        _draw(advice, parsed.output)
     if parsed.verify is not None:
-        for tried, words in runs:
-            _verify(advice, tried, words, parsed.verify)
+        for tried, each in runs:
+            _verify(advice, tried, each, parsed.verify)
     return 0
+
+
+def _about(
+    model: "TwinModel", parsed: argparse.Namespace, words: Sequence[str] | None
+) -> "AdviceLoad":
+    from loadgen.twin.advise import AdviceLoad
+    from loadgen.twin.shape_of import CalibratedEngine, TierOptions
+
+    if words is None:
+        return AdviceLoad.of_run(parsed.run)
+    simulation = planned_simulation(model, words, (), TierOptions())
+    command = simulation.run.description["command_line"]
+    engine = replace(CalibratedEngine.of_twin(model.engine), shape=simulation.shape)
+    return AdviceLoad(
+        simulation.load, engine, command, int(simulation.run.description["seed"] or 0)
+    )
+
+
+def _options(parsed: argparse.Namespace, engine: "CalibratedEngine") -> "AdviceOptions":
+    from loadgen.twin.advise import AdviceOptions
+
+    if parsed.price_per_gpu_hour is not None and not 0 < parsed.price_per_gpu_hour < math.inf:
+        raise UsageError(f"--price-per-gpu-hour {parsed.price_per_gpu_hour:g}: give more than 0")
+    most = each = None
+    if parsed.model_dir is not None:
+        path = model_path(str(model_named(parsed.model_dir)))
+        each = argv_bytes_per_token(engine.argv, path)
+        if each is None:
+            raise UsageError(f"--model {path}: the bytes of a token of KV are not told by it")
+        if parsed.gpu_gb is not None:
+            most = largest_cache(parsed.gpu_gb, path, each)
+    elif parsed.gpu_gb is not None:
+        raise UsageError("--gpu-gb needs the --model that lies beside the cache")
+    return AdviceOptions(
+        sizes=tuple(_sizes(parsed.kv_tokens)),
+        most_tokens=most,
+        with_rates=not parsed.no_rates,
+        bytes_per_token=each,
+        price=parsed.price_per_gpu_hour,
+    )
+
+
+def largest_cache(gpu_gb: float, model: Path, bytes_per_token: int) -> int:
+    """Tokens of KV that fit on a GPU beside the model's weights, of the share that vLLM takes.
+    Raises UsageError where none do."""
+    if not 0 < gpu_gb < math.inf:
+        raise UsageError(f"--gpu-gb {gpu_gb:g}: give more than 0")
+    weights = weights_bytes(model)
+    if weights is None:
+        raise UsageError(f"--model {model} has neither weights nor a config that tells their size")
+    left = GPU_SHARE * gpu_gb * BYTES_PER_GB - weights
+    if left < bytes_per_token:
+        raise UsageError(
+            f"--gpu-gb {gpu_gb:g} does not hold the weights of --model {model}"
+            f" ({weights / BYTES_PER_GB:.1f} GB): give a larger one"
+        )
+    return int(left // bytes_per_token)
+
+
+def _rows(advice: "Advice") -> Iterator[Sequence[str]]:
+    from loadgen.twin.advice import ORDERS
+
+    has_cost = advice.price is not None
+    head = ("cache, tokens", "order", advice.limit.statistic.name, "", "computed", "requests/s")
+    yield (*head, "per million") if has_cost else head
+    for each in advice.candidates:
+        computed = each.prediction.figures["computed_prompt_tokens"]
+        kept = "✓" if each.keeps(advice.limit) else "✗"
+        shown = (f"{each.kv_tokens:,}", ORDERS[each.by_context], f"{each.value:,.0f} ms", kept)
+        rate = "" if each.rate is None else f"{each.rate.per_s:.3g}"
+        row = (*shown, f"{computed:,.0f}", rate)
+        cost = advice.cost(each)
+        yield (*row, "" if cost is None else f"{cost:,.2f}") if has_cost else row
+    for tier in advice.tier.tried if advice.tier else ():
+        computed = tier.prediction.figures["computed_prompt_tokens"]
+        kept = "✓" if tier.value <= advice.limit.bound else "✗"
+        name = f"+ tier of {tier.tokens:,}", f"at {tier.bytes_per_s / 1e9:.3g} GB/s"
+        row = (*name, f"{tier.value:,.0f} ms", kept, f"{computed:,.0f}", "")
+        yield (*row, "") if has_cost else row
+
+
+def _draw(advice: "Advice", path: Path) -> None:
+    with needs("report", "drawing"):
+        from dashboards.figures.frontier import draw_frontier
+    save_picture(draw_frontier(advice), path)
 
 
 def _verify(advice: "Advice", tried: "SizeTried", words: Sequence[str], folder: Path) -> None:
     """Make one of these runs, and say how far its prediction was off. Raises UsageError."""
-    from loadgen.twin.advise import ORDERS, value_of
+    from loadgen.twin.advice import ORDERS
+    from loadgen.twin.advise import value_of
     from loadgen.twin.load import recorded_load
     from loadgen.twin.shape_of import shape_of_run
 
@@ -79,17 +184,35 @@ def _sizes(text: str) -> list[int]:
         raise UsageError(f"--kv-tokens {text}: write whole numbers, as 5120,10240") from None
 
 
-def _advise_parser() -> argparse.ArgumentParser:
+def _recorded_parser() -> argparse.ArgumentParser:
     parser = CommandParser(
         prog="kvswarm advise",
-        description="The smallest KV cache that keeps an objective for the requests of a run, first"
-        " come and by context, by simulation; and the runs that could overturn it.",
+        usage="kvswarm advise RUN | [FILE] [workload options] --twin FILE --slo LIMIT [options]",
+        description="Which KV cache, order, rate and tier keep an objective, by simulation: for the"
+        " requests of a run, or for what `kvswarm run` with these options would send; and the runs"
+        " that could overturn it.",
         allow_abbrev=False,
     )
+    parser.add_argument("run", type=Path, metavar="RUN", help="the run whose requests are sent")
+    _add_options(parser)
+    return parser
+
+
+def advise_parser() -> argparse.ArgumentParser:
+    """Of its options beside a workload's."""
+    parser = CommandParser(prog="kvswarm advise", allow_abbrev=False, add_help=False)
+    _add_options(parser)
+    return parser
+
+
+def _add_options(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
-    add("run", type=Path, metavar="RUN", help="the run directory whose requests are sent")
     add("--slo", required=True, metavar="LIMIT", help='as "ttft_ms.p95<=500"')
     add("--twin", type=Path, default=Path(TWIN_JSON), help="the server, by `kvswarm calibrate`")
     add("--kv-tokens", default="", metavar="N,N…", help="sizes to try (default: up to all reuse)")
+    add("--no-rates", action="store_true", help="do not search the highest rate of each candidate")
+    add("--gpu-gb", type=float, metavar="G", help="offer caches that fit on it beside --model")
+    add("--model", dest="model_dir", metavar="DIR|NAME", help="whose config tells bytes of a token")
+    add("--price-per-gpu-hour", type=float, metavar="P", help="tell the cost of a million requests")
+    add("-o", "--output", type=Path, metavar="FILE", help="draw the frontier: .svg or .png")
     add("--verify", type=Path, metavar="DIR", help="make the runs that could overturn it, in DIR")
-    return parser

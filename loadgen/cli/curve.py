@@ -52,7 +52,7 @@ def curve_command(arguments: list[str]) -> int:
     prediction = Prediction(curve, block_size, bytes_per_token, measured)
     print(formatted(prediction, parsed.format), end="")
     if parsed.out is not None:
-        _save(_drawn(prediction), parsed.out)
+        save_picture(_drawn(prediction), parsed.out)
     return 0
 
 
@@ -62,12 +62,13 @@ def _check(parsed: argparse.Namespace) -> None:
             "give either the directory of a RUN or --plan NAME: see `kvswarm curve -h`"
         )
     if parsed.out is not None:
-        _check_picture(parsed.out)
+        check_picture(parsed.out)
     if parsed.bytes_per_token is not None and parsed.bytes_per_token < 1:
         raise UsageError(f"--bytes-per-token {parsed.bytes_per_token}: give 1 or more")
 
 
-def _check_picture(path: Path) -> None:
+def check_picture(path: Path) -> None:
+    """Raise UsageError for a file that no picture can be saved in."""
     if path.suffix not in SUFFIXES:
         raise UsageError(f"-o {path} is no picture: end its name in {' or '.join(SUFFIXES)}")
     if not path.parent.is_dir():
@@ -147,7 +148,8 @@ def _drawn(prediction: Prediction) -> "Figure":
     return draw(prediction.curve, points, prediction.bytes_per_token.value)
 
 
-def _save(figure: "Figure", path: Path) -> None:
+def save_picture(figure: "Figure", path: Path) -> None:
+    """As its name ends. Raises UsageError."""
     from dashboards.figures.style import save_svg
 
     try:

@@ -46,8 +46,8 @@ kvswarm: Locust-style load testing for LLM serving with long, shared contexts
   kvswarm simulate RUN | [FILE] --twin FILE [--kv-tokens N] [--target NAME]
       what a run would be on a twin: of recorded requests, or of the options
       of `run`
-  kvswarm advise RUN --twin FILE --slo LIMITS
-      the smallest cache that keeps an objective
+  kvswarm advise RUN | [FILE] --twin FILE --slo LIMIT
+      the smallest cache, the highest rate and the tier that keep an objective
   kvswarm why RUN
       where each computed prompt token could have been a hit, and the cure
   kvswarm policies [--policy NAME]… [--model trained|DIR] [--quick]

@@ -16,6 +16,7 @@ from loadgen.runs.directory import RUN_JSON, check_directory
 if TYPE_CHECKING:
     from loadgen.twin.directory import SimulatedRun
     from loadgen.twin.engine import EngineShape
+    from loadgen.twin.ledger import TwinRequest
     from loadgen.twin.model import TwinModel
     from loadgen.twin.predict import TwinPrediction
     from loadgen.twin.serve import OfferedLoad
@@ -86,12 +87,15 @@ def is_recorded(place: str, words: Sequence[str]) -> bool:
     return path.is_dir() or (path.suffix != ".py" and "/" in place)
 
 
-def run_words(arguments: Sequence[str]) -> list[str] | None:
-    """What would stand behind `kvswarm run` for the same; None where a run directory is meant."""
+def run_words(
+    arguments: Sequence[str], parser: argparse.ArgumentParser | None = None
+) -> list[str] | None:
+    """What would stand behind `kvswarm run` for the same, without the options of this command's
+    `parser`; None where a run directory is meant."""
     place, words = first_word(arguments)
     if is_recorded(place, words):
         return None
-    _, rest = _planned_parser().parse_known_args(words)
+    _, rest = (parser or _planned_parser()).parse_known_args(words)
     return [place or DEFAULT_FILE, *rest]
 
 
@@ -109,6 +113,7 @@ def _of_run(parsed: argparse.Namespace, command: Sequence[str]) -> Simulation:
     tier = tier_of(engine, parsed.target, _tier_options(parsed, parsed.l1_gb))
     shape = changed(recorded, parsed.kv_tokens, parsed.target, tier=tier)
     load = recorded_load(parsed.run, recorded.block_size)
+    _require_room(load.requests, shape)
     run = recorded_run(parsed.run)
     is_as_recorded = shape == recorded and parsed.replicas == 1
     first_s, last_s = run.requests.sent.span_s
@@ -121,6 +126,17 @@ def _of_run(parsed: argparse.Namespace, command: Sequence[str]) -> Simulation:
         batched=run.is_batched,
         measured=measured_figures(load, last_s - first_s) if is_as_recorded else None,
     )
+
+
+def _require_room(requests: Sequence["TwinRequest"], shape: "EngineShape") -> None:
+    """Raise UsageError where a request would wait for ever."""
+    room = shape.usable_blocks * shape.block_size
+    longest = max(len(each.prompt) + each.output_tokens - 1 for each in requests)
+    if longest > room:
+        raise UsageError(
+            f"the longest request needs {longest:,} tokens of cache, and there are {room:,}: raise"
+            " --kv-tokens"
+        )
 
 
 def _of_plan(

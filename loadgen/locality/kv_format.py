@@ -1,11 +1,13 @@
 """In which blocks an engine keeps a KV cache, how many bytes a token takes, and by whose word."""
 
-from collections.abc import Sequence
+import json
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from loadgen.errors import UsageError
-from loadgen.locality.measured import argv_bytes_per_token
+from loadgen.locality.measured import DTYPE_BYTES, argv_bytes_per_token
 from loadgen.locality.trace_sources import USUAL_BLOCK_SIZE, recorded_run
 from loadgen.runs.recorded import argument
 from loadgen.targets.catalog import find_target, load_catalog
@@ -97,3 +99,31 @@ def run_told_bytes(run: Path, model: Path | None) -> ToldFigure:
         return ToldFigure(None, "the run does not tell its model: give --model")
     found = argv_bytes_per_token(argv, model)
     return ToldFigure(found, f"{model} in the run's engine" if found else f"not told by {model}")
+
+
+def weights_bytes(model: Path) -> int | None:
+    """Of a model in memory: its files of weights, else by its config.json as a decoder with gated
+    feed-forward layers; None where neither tells."""
+    folder = model if model.is_dir() else model.parent
+    for ending in ("*.safetensors", "*.bin"):
+        sizes = [file.stat().st_size for file in folder.glob(ending)]
+        if sizes:
+            return sum(sizes)
+    file = model if model.is_file() else model / CONFIG_JSON
+    try:
+        return _weights_of(json.loads(file.read_text(encoding="utf-8")))
+    except (OSError, ValueError, KeyError, TypeError, AttributeError):
+        return None
+
+
+def _weights_of(config: Mapping[str, Any]) -> int | None:
+    if any("expert" in name for name in config):
+        return None
+    hidden, heads = config["hidden_size"], config["num_attention_heads"]
+    kv_heads = config.get("num_key_value_heads") or heads
+    head_dim = config.get("head_dim") or hidden // heads
+    attention = hidden * head_dim * 2 * (heads + kv_heads)
+    layer = attention + 3 * hidden * config["intermediate_size"]
+    embeddings = config["vocab_size"] * hidden * (1 if config.get("tie_word_embeddings") else 2)
+    own = str(config.get("dtype") or config.get("torch_dtype") or "bfloat16")
+    return int((config["num_hidden_layers"] * layer + embeddings) * DTYPE_BYTES[own])

@@ -49,6 +49,12 @@ class LruStack:
         distances = sorted(chain.from_iterable(visit.depths for visit in self._visits))
         return distances[math.ceil(share * len(distances)) - 1] if distances else 0
 
+    def share_within(self, blocks: int) -> float | None:
+        """The share of all uses but the first that lie within so many blocks; None without any."""
+        distances = [each for visit in self._visits for each in visit.depths]
+        near = sum(each < blocks for each in distances)
+        return near / len(distances) if distances else None
+
     def cached_tokens(self, blocks: int | None) -> int:
         """Prompt tokens of all requests that a cache of so many blocks has; None is no limit.
 

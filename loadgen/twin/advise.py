@@ -2,156 +2,218 @@
 
 import math
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import numpy as np
 
 from loadgen.compare.gate import Limit
 from loadgen.errors import UsageError
-from loadgen.locality.curve import predict
-from loadgen.locality.trace_sources import recorded_run, trace_of_run
+from loadgen.locality.break_even import Computing, Link
+from loadgen.locality.curve import Knee, predict
+from loadgen.locality.lru_stack import LruStack
+from loadgen.locality.trace import BlockNames, Chain, Trace
+from loadgen.locality.trace_sources import recorded_run
 from loadgen.runs.columns import Floats
 from loadgen.saturate.objective import slo_limit
+from loadgen.twin.advice import ORDERS, Advice, Reuse, SizeTried, TierAdvice, TierTried
 from loadgen.twin.engine import EngineShape
-from loadgen.twin.load import RecordedLoad, recorded_load
+from loadgen.twin.highest_rate import find_rate
+from loadgen.twin.load import recorded_load
 from loadgen.twin.model import TwinModel
-from loadgen.twin.predict import TwinPrediction, predict_load
-from loadgen.twin.shape_of import shape_of_run
+from loadgen.twin.predict import predict_load
+from loadgen.twin.serve import OfferedLoad, ServedRequest
+from loadgen.twin.shape_of import CalibratedEngine
+from loadgen.twin.tier import TierShape
 
 SIZES = 6
-ORDERS = {False: "first come, first served", True: "by context"}
 LIMITED = ("ttft_ms", "e2e_ms")
-REPLACED = ("--target", "--kv-tokens", "--out", "--host", "-H")
+MOST_SEEN = 2000
+"""Requests by which sizes are chosen and reuse is told."""
+NEARLY_ALL = 0.95
+TIER_BANDWIDTHS = (4.0, 1.0, 0.25)
+"""Of tiers that are tried, over the break-even one."""
+TIER_LATENCY_S = 1e-4
 
 
 @dataclass(frozen=True, slots=True)
-class SizeTried:
-    """One size and order with what it would give; `value` is of the limit's statistic."""
+class AdviceLoad:
+    """What advice is about: a load, the engine it is served on, the words of `kvswarm run` that
+    send it."""
 
-    kv_tokens: int
-    by_context: bool
-    prediction: TwinPrediction
-    value: float
-    interval: tuple[float, float]
+    load: OfferedLoad
+    engine: CalibratedEngine
+    command: Sequence[str]
+    seed: int = 0
 
-    def keeps(self, limit: Limit) -> bool:
-        """Whether the run that is expected does."""
-        return self.value <= limit.bound
-
-    def surely_keeps(self, limit: Limit) -> bool:
-        """Whether nine of ten such runs do."""
-        return self.interval[1] <= limit.bound
-
-    def is_open(self, limit: Limit) -> bool:
-        """Whether runs here differ by more than decides it."""
-        return self.interval[0] <= limit.bound < self.interval[1]
+    @classmethod
+    def of_run(cls, path: Path) -> "AdviceLoad":
+        """The requests of a recorded run. Raises UsageError."""
+        engine, run = CalibratedEngine.of_run(path), recorded_run(path)
+        load = recorded_load(path, engine.shape.block_size)
+        seed = int(run.description.get("seed") or 0)
+        return cls(load, engine, run.description.get("command_line") or [], seed)
 
 
 @dataclass(frozen=True, slots=True)
-class Advice:
-    """All candidates, small first, for one limit on the requests of one run."""
+class AdviceOptions:
+    """What to try: `sizes` in tokens (none: from the longest request to all that is used again),
+    none above `most_tokens`; whether the highest rates are searched; bytes of a token of KV where
+    tiers are to be tried."""
 
-    run: Path
-    limit: Limit
-    candidates: tuple[SizeTried, ...]
-
-    def smallest(self, by_context: bool) -> SizeTried | None:
-        """The smallest that keeps the limit in this order, and of which no larger one misses it."""
-        found = None
-        for each in sorted(self._of(by_context), key=lambda each: -each.kv_tokens):
-            if not each.keeps(self.limit):
-                break
-            found = each
-        return found
-
-    def sentences(self) -> Iterator[str]:
-        """The answer, what the order adds, and what could overturn it."""
-        best = {order: self.smallest(order) for order in ORDERS}
-        plain, ordered = best[False], best[True]
-        if plain is None and ordered is None:
-            nearest = min(self.candidates, key=lambda each: each.value)
-            yield (
-                f"No size that was tried keeps {self.limit.text}: the nearest is"
-                f" {self._named(nearest)}. Fewer users, shorter prompts or a faster engine would."
-            )
-            return
-        yield " ".join(self._told(order, each) for order, each in best.items())
-        yield self._order(plain, ordered)
-        doubtful = [each for each in best.values() if each is not None and each.is_open(self.limit)]
-        for each in doubtful:
-            yield (
-                f"{self._named(each)} is within what runs here differ by: measure it before you"
-                " rely on it."
-            )
-
-    def commands(self) -> Iterator[tuple[SizeTried, list[str]]]:
-        """The runs that could overturn the answer, behind what each would show."""
-        recorded = recorded_run(self.run).description.get("command_line") or []
-        for order in ORDERS:
-            if (found := self.smallest(order)) is not None:
-                yield found, _command(recorded, found)
-
-    def _of(self, by_context: bool) -> list[SizeTried]:
-        return [each for each in self.candidates if each.by_context == by_context]
-
-    def _told(self, order: bool, found: SizeTried | None) -> str:
-        said = ORDERS[order][0].upper() + ORDERS[order][1:]
-        if found is None:
-            most = max(each.kv_tokens for each in self._of(order))
-            return f"{said}, no cache up to {most:,} tokens keeps {self.limit.text}."
-        is_least = found.kv_tokens == min(each.kv_tokens for each in self._of(order))
-        least = " (the least that was tried)" if is_least else ""
-        return (
-            f"{said}, {found.kv_tokens:,} tokens of cache{least} keep {self.limit.text}:"
-            f" {found.value:,.0f} ms{_within(found.interval)}."
-        )
-
-    def _order(self, plain: SizeTried | None, ordered: SizeTried | None) -> str:
-        if plain is None or ordered is None:
-            return "The order decides." if ordered is not None else "The order does not help."
-        if ordered.kv_tokens < plain.kv_tokens:
-            share = 1 - ordered.kv_tokens / plain.kv_tokens
-            return f"An order by context saves {share:.0%} of the cache."
-        return "An order by context saves no cache here."
-
-    def _named(self, each: SizeTried) -> str:
-        return (
-            f"{each.kv_tokens:,} tokens, {ORDERS[each.by_context]} ({each.value:,.0f}"
-            f" ms{_within(each.interval)})"
-        )
+    sizes: tuple[int, ...] = ()
+    most_tokens: int | None = None
+    with_rates: bool = False
+    bytes_per_token: int | None = None
+    price: float | None = None
 
 
-def _command(recorded: Sequence[str], tried: SizeTried) -> list[str]:
-    """The recorded command with another engine, and without what belongs to that run alone."""
-    words = ["kvswarm", "run"]
-    rest = iter(recorded[2:] if recorded[:2] == words else ())
-    for word in rest:
-        name, equals, _ = word.partition("=")
-        if name not in REPLACED:
-            words.append(word)
-        elif not equals:
-            next(rest, None)
-    target = "vllm-context" if tried.by_context else "vllm"
-    return [*words, "--target", target, "--kv-tokens", str(tried.kv_tokens)]
-
-
-def _within(interval: tuple[float, float]) -> str:
-    low, high = interval
-    return "" if math.isinf(high) else f", {low:,.0f} to {high:,.0f} ms in nine of ten runs"
-
-
-def advise(model: TwinModel, run: Path, limit: Limit, sizes: Sequence[int] = ()) -> Advice:
-    """Serve the run's requests on every candidate. Raises UsageError."""
-    shape = shape_of_run(run)
-    load = recorded_load(run, shape.block_size)
-    tried = sorted({size // shape.block_size for size in sizes}) or _grid(run)
+def advise(
+    model: TwinModel, about: AdviceLoad, limit: Limit, options: AdviceOptions | None = None
+) -> Advice:
+    """Serve the load on every candidate. Raises UsageError."""
+    options = options or AdviceOptions()
+    seen = _seen(model, about)
+    trace = Trace(seen.chains, about.engine.shape.block_size, users=seen.in_flight)
+    knee = predict(trace).knee
     found = [
-        _candidate(model, load, replace(shape, usable_blocks=blocks), order, limit)
-        for blocks in tried
+        _candidate(model, about, blocks, order, limit)
+        for blocks in _sizes_tried(trace.block_size, knee, options)
         for order in ORDERS
     ]
-    return Advice(run, limit, tuple(found))
+    if options.with_rates:
+        found = list(_rated(model, about, found, limit))
+    advice = Advice(about.command, limit, tuple(found), None, None, options.most_tokens)
+    chosen = advice.smallest(False) or advice.smallest(True) or found[-1]
+    return replace(
+        advice,
+        price=options.price,
+        reuse=_reuse(trace, chosen.kv_tokens),
+        tier=_tiers(model, about, _below(found, limit), limit, knee, options.bytes_per_token),
+    )
+
+
+def _below(found: Sequence[SizeTried], limit: Limit) -> SizeTried:
+    """The largest cache that misses the limit, first come, which a tier might help over it; else
+    the smallest."""
+    missing = [each for each in found if not each.by_context and not each.keeps(limit)]
+    return missing[-1] if missing else found[0]
+
+
+@dataclass
+class _Seen:
+    """The prompts of a load as chains of blocks, in the order of sending."""
+
+    names: BlockNames
+    in_flight: int = 1
+    _by_turn: dict[int, Chain] = field(default_factory=dict)
+
+    def take(self, each: ServedRequest) -> None:
+        if len(self._by_turn) < MOST_SEEN:
+            chain = self.names.chain(each.request.prompt, each.request.output_tokens)
+            self._by_turn[each.turn] = chain
+
+    @property
+    def chains(self) -> tuple[Chain, ...]:
+        return tuple(self._by_turn[turn] for turn in sorted(self._by_turn))
+
+
+def _seen(model: TwinModel, about: AdviceLoad) -> _Seen:
+    found = _Seen(BlockNames(about.engine.shape.block_size))
+    shape = replace(about.engine.shape, tier=None)
+    prediction = predict_load(model, about.load, shape, on_served=found.take)
+    found.in_flight = max(1, prediction.ledger.peak_running)
+    return found
+
+
+def _sizes_tried(size: int, knee: Knee, options: AdviceOptions) -> list[int]:
+    """Blocks, evenly spread on a scale of factors, with the knee. Raises UsageError where not even
+    the longest request fits."""
+    most = math.inf if options.most_tokens is None else options.most_tokens // size
+    least = knee.least_tokens // size
+    found = {tokens // size for tokens in options.sizes} or _grid(size, knee, most)
+    fitting = sorted(blocks for blocks in found if least <= blocks <= most)
+    if not fitting:
+        fits = "" if math.isinf(most) else f", and {options.most_tokens:,} tokens fit"
+        raise UsageError(
+            f"the longest request needs {knee.least_tokens:,} tokens of cache{fits}: give larger"
+            " --kv-tokens, or a larger --gpu-gb"
+        )
+    return fitting
+
+
+def _grid(size: int, knee: Knee, most: float) -> set[int]:
+    least, all_of_it = knee.least_tokens // size, knee.working_set_tokens // size
+    most = min(max(all_of_it, least + 1), most)
+    even = np.geomspace(least, max(most, least), SIZES)
+    return {round(blocks) for blocks in even} | {min(knee.enough_tokens // size, int(most))}
+
+
+def _reuse(trace: Trace, kv_tokens: int) -> Reuse | None:
+    """What of it this cache holds, and what it would take to hold nearly all."""
+    stack = LruStack(trace)
+    share = stack.share_within(kv_tokens // trace.block_size)
+    if share is None:
+        return None
+    nearly_all = (stack.reuse_distance(NEARLY_ALL) + 1) * trace.block_size
+    return Reuse(share, kv_tokens, nearly_all)
+
+
+def _rated(
+    model: TwinModel, about: AdviceLoad, found: Sequence[SizeTried], limit: Limit
+) -> Iterator[SizeTried]:
+    """With the highest rates, each search from where the one before it ended."""
+    begin = {
+        order: next(e for e in found if e.by_context == order).prediction.figures["requests_per_s"]
+        for order in {each.by_context for each in found}
+    }
+    for each in found:
+        shape = _shape(about, each.kv_tokens // about.engine.shape.block_size, each.by_context)
+
+        def value(load: OfferedLoad, shape: EngineShape = shape) -> tuple[float, int]:
+            told = predict_load(model, load, shape)
+            return value_of(limit, told.ttft_s, told.e2e_s), told.cut + len(told.unsent)
+
+        rate = find_rate(about.load, value, limit.bound, begin[each.by_context], about.seed)
+        begin[each.by_context] = rate.per_s or begin[each.by_context]
+        yield replace(each, rate=rate.within(model))
+
+
+def _tiers(
+    model: TwinModel,
+    about: AdviceLoad,
+    below: SizeTried,
+    limit: Limit,
+    knee: Knee,
+    bytes_per_token: int | None,
+) -> TierAdvice | None:
+    """None where the bytes of a token are not known."""
+    each = bytes_per_token or about.engine.bytes_per_token
+    if not each or not model.step.prefill_token_s:
+        return None
+    computing = Computing(each, 1 / model.step.prefill_token_s)
+    low, high = model.intervals.get(
+        "step.prefill_token_s", (model.step.prefill_token_s, model.step.prefill_token_s)
+    )
+    size = about.engine.shape.block_size
+    tokens = max(knee.working_set_tokens, size)
+    tried = []
+    for factor in TIER_BANDWIDTHS:
+        link = Link("tier", factor * computing.break_even_bytes_per_s, TIER_LATENCY_S)
+        tier = TierShape("a tier", tokens, each, link, None, size, about.engine.is_on_cpu)
+        shape = replace(_shape(about, below.kv_tokens // size, False), tier=tier)
+        prediction = predict_load(model, about.load, shape)
+        value = value_of(limit, prediction.ttft_s, prediction.e2e_s)
+        interval = model.interval(value)
+        tried.append(TierTried(tokens, link.bytes_per_s, prediction, value, interval))
+    return TierAdvice(
+        bytes_per_token=each,
+        break_even=computing.break_even_bytes_per_s,
+        interval=(each / high if high else 0.0, each / low if low else math.inf),
+        kv_tokens=below.kv_tokens,
+        without=below.value,
+        tried=tuple(tried),
+    )
 
 
 def parse_objective(text: str) -> Limit:
@@ -172,21 +234,17 @@ def value_of(limit: Limit, ttft_s: Floats, e2e_s: Floats) -> float:
     return float(values.mean() if quantile is None else np.quantile(values, quantile))
 
 
-def _grid(run: Path) -> list[int]:
-    """Blocks from the least that serve every request to all that is used again, evenly spread on a
-    scale of factors, with the knee."""
-    trace = trace_of_run(run)
-    knee, size = predict(trace).knee, trace.block_size
-    least, most = knee.least_tokens // size, max(knee.working_set_tokens, knee.least_tokens) // size
-    even = np.geomspace(least, max(most, least + 1), SIZES)
-    return sorted({round(blocks) for blocks in even} | {knee.enough_tokens // size})
+def _shape(about: AdviceLoad, blocks: int, by_context: bool) -> EngineShape:
+    shape = about.engine.shape
+    plugin = (shape.plugin or ()) if by_context else None
+    return replace(shape, usable_blocks=blocks, plugin=plugin, tier=None)
 
 
 def _candidate(
-    model: TwinModel, load: RecordedLoad, shape: EngineShape, by_context: bool, limit: Limit
+    model: TwinModel, about: AdviceLoad, blocks: int, by_context: bool, limit: Limit
 ) -> SizeTried:
-    plugin = (shape.plugin or ()) if by_context else None
-    prediction = predict_load(model, load, replace(shape, plugin=plugin))
+    shape = _shape(about, blocks, by_context)
+    prediction = predict_load(model, about.load, shape)
     value = value_of(limit, prediction.ttft_s, prediction.e2e_s)
-    tokens = shape.usable_blocks * shape.block_size
+    tokens = blocks * shape.block_size
     return SizeTried(tokens, by_context, prediction, value, model.interval(value))

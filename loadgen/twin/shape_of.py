@@ -144,7 +144,7 @@ def changed(
     """Another cache, order or tier of an engine, with these settings of the plugin; `tier` is
     what `tier_of` the target gives. Raises UsageError."""
     if kv_tokens is not None:
-        blocks = kv_tokens // shape.block_size
+        blocks = -(-kv_tokens // shape.block_size)
         if blocks < 2:
             raise UsageError(
                 f"--kv-tokens {kv_tokens} is less than two blocks of {shape.block_size}: give more"

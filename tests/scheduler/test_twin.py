@@ -18,7 +18,7 @@ from loadgen.errors import UsageError
 from loadgen.record import COLUMNS
 from loadgen.runs.recorded import RecordedRun
 from loadgen.targets.settings import ROUTERS as FLEET_ROUTERS
-from loadgen.twin.advise import advise, parse_objective
+from loadgen.twin.advise import AdviceLoad, AdviceOptions, advise, parse_objective
 from loadgen.twin.calibrate import calibrate
 from loadgen.twin.engine import EngineShape
 from loadgen.twin.load import RecordedLoad, recorded_load
@@ -292,17 +292,19 @@ def test_advice_is_the_smallest_cache_that_keeps_the_objective(
         for size in sizes
     }
     bound = (times[4096] + times[8192]) / 2
-    advice = advise(model, runs[0], parse_objective(f"ttft_ms.p95<={bound:.0f}"), sizes)
+    about, options = AdviceLoad.of_run(runs[0]), AdviceOptions(sizes)
+    advice = advise(model, about, parse_objective(f"ttft_ms.p95<={bound:.0f}"), options)
     found = advice.smallest(by_context=False)
     assert found is not None
     assert found.kv_tokens == 8192
     assert f"8,192 tokens of cache keep ttft_ms.p95<={bound:.0f}" in " ".join(advice.sentences())
     ran = "kvswarm run batched -u 4 --target vllm --kv-tokens 8192"
     assert ran in [" ".join(words) for _, words in advice.commands()]
-    nothing = advise(model, runs[0], parse_objective("ttft_ms.p95<=1"), sizes)
+    nothing = advise(model, about, parse_objective("ttft_ms.p95<=1"), options)
     assert next(nothing.sentences()).startswith("No size that was tried keeps")
     model.write(tmp_path / "twin.json")
     words = [str(runs[0]), "--twin", str(tmp_path / "twin.json"), "--slo", "e2e_ms.mean<=1000000"]
+    words += ["--no-rates"]
     assert advise_command(words) == 0
     assert "(the least that was tried) keep" in capsys.readouterr().out
     with pytest.raises(UsageError, match="the twin tells ttft_ms and e2e_ms"):
@@ -331,5 +333,9 @@ def test_what_the_twin_cannot_do_is_refused_in_a_line(runs: list[Path], tmp_path
         changed(shape, 100, None)
     with pytest.raises(UsageError, match="--target vllm-fp8 is not modelled"):
         changed(shape, None, "vllm-fp8")
+    TwinModel(STEP, FRONT, 0.0, 1, 0.0, {}).write(tmp_path / "known.json")
+    known = str(tmp_path / "known.json")
+    with pytest.raises(UsageError, match="longest request needs"):
+        simulate_command([str(runs[0]), "--twin", known, "--kv-tokens", "512"])
     with pytest.raises(UsageError, match="no run at"):
         calibrate([tmp_path / "nowhere"])

@@ -17,6 +17,7 @@ from report_runs import write_report_run
 from test_docs import PAGES, ROOT
 
 from dashboards.report import page as report_page
+from loadgen.cli.advise import advise_parser
 from loadgen.cli.main import main
 from loadgen.cli.saturate import parse_search
 from loadgen.cli.simulate import run_words
@@ -187,8 +188,9 @@ def swarm_words(line: Line) -> list[str] | None:
         words[:3] = ["kvswarm", "run", words[2]]
     if words[0] != "kvswarm" or "--worker" in words:
         return None  # a worker is told by its master what to check
-    if words[1] == "simulate":
-        planned = run_words(words[2:])
+    if words[1] in ("simulate", "advise"):
+        own = None if words[1] == "simulate" else advise_parser()
+        planned = run_words(words[2:], own)
         return None if planned is None else [*planned, "--target", "vllm"]
     if words[1] not in SWARMS:
         return None

@@ -1,0 +1,233 @@
+"""What was tried for an objective, and the advice in sentences: size, order, rate and tier."""
+
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from loadgen.compare.gate import Limit
+from loadgen.twin.highest_rate import HighestRate
+from loadgen.twin.predict import TwinPrediction
+
+ORDERS = {False: "first come, first served", True: "by context"}
+REPLACED = ("--target", "--kv-tokens", "--out", "--host", "-H")
+
+
+@dataclass(frozen=True, slots=True)
+class TierTried:
+    """A tier that holds all that is used again, on a link of so many bytes a second."""
+
+    tokens: int
+    bytes_per_s: float
+    prediction: TwinPrediction
+    value: float
+    interval: tuple[float, float]
+
+
+@dataclass(frozen=True, slots=True)
+class TierAdvice:
+    """From which bandwidth on loading is faster than computing, with its interval, and what tiers
+    around it give to a cache of `kv_tokens`, whose value alone is `without`."""
+
+    bytes_per_token: int
+    break_even: float
+    interval: tuple[float, float]
+    kv_tokens: int
+    without: float
+    tried: tuple[TierTried, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Reuse:
+    """So large a share of what is used again comes back within `within_tokens` of others, and
+    nearly all of it within `nearly_all_tokens`."""
+
+    share: float
+    within_tokens: int
+    nearly_all_tokens: int
+
+
+@dataclass(frozen=True, slots=True)
+class SizeTried:
+    """One size and order with what it would give; `value` is of the limit's statistic."""
+
+    kv_tokens: int
+    by_context: bool
+    prediction: TwinPrediction
+    value: float
+    interval: tuple[float, float]
+    rate: HighestRate | None = None
+
+    def keeps(self, limit: Limit) -> bool:
+        """Whether the run that is expected does."""
+        return self.value <= limit.bound
+
+    def surely_keeps(self, limit: Limit) -> bool:
+        """Whether nine of ten such runs do."""
+        return self.interval[1] <= limit.bound
+
+    def is_open(self, limit: Limit) -> bool:
+        """Whether runs here differ by more than decides it."""
+        return self.interval[0] <= limit.bound < self.interval[1]
+
+
+@dataclass(frozen=True, slots=True)
+class Advice:
+    """All candidates, small first, for one limit on one load. `most_tokens` is the largest cache
+    that fits, None where nobody asks."""
+
+    command: Sequence[str]
+    limit: Limit
+    candidates: tuple[SizeTried, ...]
+    reuse: Reuse | None = None
+    tier: TierAdvice | None = None
+    most_tokens: int | None = None
+    price: float | None = None
+
+    def smallest(self, by_context: bool) -> SizeTried | None:
+        """The smallest that keeps the limit in this order, and of which no larger one misses it."""
+        found = None
+        for each in sorted(self._of(by_context), key=lambda each: -each.kv_tokens):
+            if not each.keeps(self.limit):
+                break
+            found = each
+        return found
+
+    def sentences(self) -> Iterator[str]:
+        """The answer, what the order adds, and what could overturn it."""
+        best = {order: self.smallest(order) for order in ORDERS}
+        plain, ordered = best[False], best[True]
+        if plain is None and ordered is None:
+            nearest = min(self.candidates, key=lambda each: each.value)
+            yield (
+                f"No size that was tried keeps {self.limit.text}: the nearest is"
+                f" {self._named(nearest)}. Fewer users, shorter prompts or a faster engine would."
+            )
+            yield from self._reuse()
+            yield from self._tier()
+            yield from self._fitting()
+            return
+        yield " ".join(self._told(order, each) for order, each in best.items())
+        yield self._order(plain, ordered)
+        yield from self._rates()
+        yield from self._reuse()
+        yield from self._tier()
+        yield from self._fitting()
+        doubtful = [each for each in best.values() if each is not None and each.is_open(self.limit)]
+        for each in doubtful:
+            yield (
+                f"{self._named(each)} is within what runs here differ by: measure it before you"
+                " rely on it."
+            )
+
+    def commands(self) -> Iterator[tuple[SizeTried, list[str]]]:
+        """The runs that could overturn the answer, behind what each would show."""
+        for order in ORDERS:
+            if (found := self.smallest(order)) is not None:
+                yield found, _command(self.command, found)
+
+    def _of(self, by_context: bool) -> list[SizeTried]:
+        return [each for each in self.candidates if each.by_context == by_context]
+
+    def _told(self, order: bool, found: SizeTried | None) -> str:
+        said = ORDERS[order][0].upper() + ORDERS[order][1:]
+        if found is None:
+            most = max(each.kv_tokens for each in self._of(order))
+            return f"{said}, no cache up to {most:,} tokens keeps {self.limit.text}."
+        is_least = found.kv_tokens == min(each.kv_tokens for each in self._of(order))
+        least = " (the least that was tried)" if is_least else ""
+        return (
+            f"{said}, {found.kv_tokens:,} tokens of cache{least} keep {self.limit.text}:"
+            f" {found.value:,.0f} ms{_within(found.interval)}."
+        )
+
+    def _order(self, plain: SizeTried | None, ordered: SizeTried | None) -> str:
+        if plain is None or ordered is None:
+            return "The order decides." if ordered is not None else "The order does not help."
+        if ordered.kv_tokens < plain.kv_tokens:
+            share = 1 - ordered.kv_tokens / plain.kv_tokens
+            return f"An order by context saves {share:.0%} of the cache."
+        return "An order by context saves no cache here."
+
+    def cost(self, each: SizeTried) -> float | None:
+        """Of a million requests at the highest rate, None where no price was told."""
+        if self.price is None or each.rate is None or not each.rate.per_s:
+            return None
+        return self.price / (each.rate.per_s * 3600) * 1e6
+
+    def _rates(self) -> Iterator[str]:
+        rated = [each for each in self.candidates if each.rate is not None and each.rate.per_s]
+        if not rated:
+            return
+        best = max(rated, key=lambda each: (each.rate.per_s if each.rate else 0, -each.kv_tokens))
+        assert best.rate is not None
+        low, high = best.rate.interval
+        within = "" if math.isinf(high) else f" ({low:.3g} to {high:.3g})"
+        cost = self.cost(best)
+        price = "" if cost is None else f", {cost:,.2f} for a million requests"
+        yield (
+            f"The highest rate that keeps it is {best.rate.per_s:.3g} requests/s{within}, with"
+            f" {best.kv_tokens:,} tokens {ORDERS[best.by_context]}{price}."
+        )
+
+    def _reuse(self) -> Iterator[str]:
+        if self.reuse is not None:
+            yield (
+                f"The reason: {self.reuse.share:.0%} of reused tokens come back within"
+                f" {self.reuse.within_tokens:,} tokens of others, 95 % within"
+                f" {self.reuse.nearly_all_tokens:,}."
+            )
+
+    def _tier(self) -> Iterator[str]:
+        tier = self.tier
+        if tier is None:
+            yield "What a tier adds needs the bytes of a token of KV: give --model."
+            return
+        low, high = tier.interval
+        yield (
+            f"Loading KV is faster than computing it from {tier.break_even / 1e9:.3g} GB/s on"
+            f" ({low / 1e9:.3g} to {high / 1e9:.3g}), at {tier.bytes_per_token:,} bytes a token."
+        )
+        best = min(tier.tried, key=lambda each: each.value)
+        if best.value >= tier.without:
+            yield f"A tier adds nothing to {tier.kv_tokens:,} tokens of cache here."
+            return
+        kept = "keeps" if best.value <= self.limit.bound else "does not keep"
+        size_gb = best.tokens * tier.bytes_per_token / 2**30
+        yield (
+            f"Behind {tier.kv_tokens:,} tokens of cache a tier of {size_gb:.3g} GB"
+            f" ({best.tokens:,} tokens) at {best.bytes_per_s / 1e9:.3g} GB/s gives"
+            f" {best.value:,.0f} ms{_within(best.interval)} instead of {tier.without:,.0f} ms,"
+            f" which {kept} {self.limit.text}."
+        )
+
+    def _fitting(self) -> Iterator[str]:
+        if self.most_tokens is not None:
+            yield (
+                f"Beside the weights {self.most_tokens:,} tokens fit on the GPU: larger caches were"
+                " not tried."
+            )
+
+    def _named(self, each: SizeTried) -> str:
+        return (
+            f"{each.kv_tokens:,} tokens, {ORDERS[each.by_context]} ({each.value:,.0f}"
+            f" ms{_within(each.interval)})"
+        )
+
+
+def _command(recorded: Sequence[str], tried: SizeTried) -> list[str]:
+    """The recorded command with another engine, and without what belongs to that run alone."""
+    words = ["kvswarm", "run"]
+    rest = iter(recorded[2:] if recorded[:2] == words else ())
+    for word in rest:
+        name, equals, _ = word.partition("=")
+        if name not in REPLACED:
+            words.append(word)
+        elif not equals:
+            next(rest, None)
+    target = "vllm-context" if tried.by_context else "vllm"
+    return [*words, "--target", target, "--kv-tokens", str(tried.kv_tokens)]
+
+
+def _within(interval: tuple[float, float]) -> str:
+    low, high = interval
+    return "" if math.isinf(high) else f", {low:,.0f} to {high:,.0f} ms in nine of ten runs"

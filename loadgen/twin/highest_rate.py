@@ -1,0 +1,90 @@
+"""The highest rate of an open loop that keeps a limit, by simulation and bisection."""
+
+import math
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+from itertools import islice
+
+from loadgen.twin.model import TwinModel
+from loadgen.twin.sending import Pace, SendUnit
+from loadgen.twin.serve import OfferedLoad
+from loadgen.workload.arrivals import GammaPacer, Phase, Rate
+
+UNITS = 300
+"""Of the load, the first ones: so many come at each rate that is tried, as a Poisson process."""
+EXACT = 1.05
+"""Factor between a rate that keeps the limit and one that does not, at which a search ends."""
+MOST_FACTOR = 2.0**12
+Judge = Callable[[OfferedLoad], tuple[float, int]]
+"""The limited value of a load, and how many requests had no end."""
+
+
+@dataclass(frozen=True, slots=True)
+class HighestRate:
+    """Requests a second, 0 where no rate keeps the limit; `interval` holds how much faster or
+    slower runs are."""
+
+    per_s: float
+    interval: tuple[float, float] = (0.0, math.inf)
+
+    def within(self, model: TwinModel) -> "HighestRate":
+        """With the interval of a model: a server that is slower by a factor holds less by it."""
+        low, high = model.interval(self.per_s)
+        return replace(self, interval=(low, high)) if self.per_s else self
+
+
+@dataclass(frozen=True, slots=True)
+class RatedLoad:
+    """The first units of another load, at so many of them a second."""
+
+    load: OfferedLoad
+    units_per_s: float
+    seed: int
+
+    @property
+    def pace(self) -> Pace:
+        """An open loop without a cap."""
+        return Pace(is_open=True)
+
+    @property
+    def units(self) -> Iterator[SendUnit]:
+        """Each at its time."""
+        rate = Rate((Phase(self.units_per_s, self.units_per_s, math.inf),))
+        pacer = GammaPacer(rate, 1.0, self.seed)
+        for unit in islice(self.load.units, UNITS):
+            yield replace(unit, due_s=pacer.next_s(), session="")
+
+
+def find_rate(
+    load: OfferedLoad, judge: Judge, bound: float, begin_per_s: float, seed: int
+) -> HighestRate:
+    """In requests a second, searched from `begin_per_s` on: doubled or halved until it is passed,
+    then halved between. Where more never helps, which queues do not promise at a few requests, it
+    is the highest."""
+    size = _requests_per_unit(load)
+
+    def keeps(per_s: float) -> bool:
+        value, lost = judge(RatedLoad(load, per_s / size, seed))
+        return value <= bound and not lost
+
+    high = low = max(begin_per_s, 1e-3)
+    if keeps(low):
+        while keeps(high := low * 2) and high < begin_per_s * MOST_FACTOR:
+            low = high
+    else:
+        while not keeps(low := high / 2):
+            if low < begin_per_s / MOST_FACTOR:
+                return HighestRate(0.0)
+            high = low
+    while high / low > EXACT:
+        middle = math.sqrt(low * high)
+        if keeps(middle):
+            low = middle
+        else:
+            high = middle
+    return HighestRate(low)
+
+
+def _requests_per_unit(load: OfferedLoad) -> float:
+    counts = [len(unit.requests) for unit in islice(load.units, UNITS)]
+    return sum(counts) / max(1, len(counts))

@@ -1,0 +1,168 @@
+"""Advice: highest rates, what fits on a GPU, what a tier adds; of runs and of planned loads."""
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+from test_twin_planned import BATCHES, MODEL, SHAPE, Load, load, twin
+
+from loadgen.cli.advise import advise_command, largest_cache
+from loadgen.errors import UsageError
+from loadgen.locality.kv_format import weights_bytes
+from loadgen.twin.advise import AdviceLoad, AdviceOptions, advise, parse_objective
+from loadgen.twin.highest_rate import RatedLoad, find_rate
+from loadgen.twin.predict import predict_load
+from loadgen.twin.sending import Pace
+from loadgen.twin.shape_of import CalibratedEngine
+
+__all__ = ["twin"]
+CONFIG = {
+    "num_attention_heads": 8,
+    "num_key_value_heads": 2,
+    "num_hidden_layers": 4,
+    "hidden_size": 512,
+    "intermediate_size": 1024,
+    "vocab_size": 1000,
+    "dtype": "bfloat16",
+}
+BYTES_PER_TOKEN = 2 * 4 * 2 * 64 * 2
+
+
+@pytest.mark.parametrize("truth", [0.4, 3.0, 70.0])
+@pytest.mark.parametrize("begin", [0.5, 3.0, 40.0])
+def test_the_highest_rate_is_found_from_anywhere(truth: float, begin: float) -> None:
+    asked: list[float] = []
+
+    def judge(offered: object) -> tuple[float, int]:
+        assert isinstance(offered, RatedLoad)
+        asked.append(offered.units_per_s)
+        return offered.units_per_s, 0
+
+    found = find_rate(load(10), judge, truth, begin, seed=1).per_s
+    assert truth / 1.06 < found <= truth
+    assert len(asked) < 20
+    assert find_rate(load(10), lambda _: (9.0, 0), 1.0, begin, seed=1).per_s == 0.0
+    assert find_rate(load(10), lambda _: (0.0, 1), 1.0, begin, seed=1).per_s == 0.0
+
+
+def test_a_rated_load_is_a_poisson_process_of_the_same_requests() -> None:
+    offered = RatedLoad(load(200), 4.0, seed=3)
+    units = list(offered.units)
+    assert [unit.requests for unit in units] == [unit.requests for unit in load(200).units]
+    assert units[-1].due_s == pytest.approx(200 / 4.0, rel=0.25)
+    assert offered.pace.is_open
+
+
+def reusing() -> Load:
+    """Four contexts in turn, one user after the other: with room for all of them nothing but the
+    questions is computed."""
+    plain = load(80, starts_s=(0.0, 0.0))
+    units = [
+        type(unit)(
+            unit.number,
+            tuple(
+                type(each)(each.name, f"c{n % 4}", (1 + n % 4,) * 160 + (9 + n,) * 20)
+                for each in unit.requests
+            ),
+            unit.offsets_s,
+        )
+        for n, unit in enumerate(plain.units)
+    ]
+    return Load(Pace(starts_s=(0.0, 0.0)), units)
+
+
+def about(bytes_per_token: int | None = None) -> AdviceLoad:
+    return AdviceLoad(reusing(), CalibratedEngine(SHAPE, (), None, bytes_per_token), ["kvswarm"])
+
+
+def test_a_larger_cache_holds_a_higher_rate_and_the_reason_is_told() -> None:
+    limit = parse_objective("ttft_ms.p95<=90")
+    options = AdviceOptions((480, 1600), with_rates=True, price=3.6)
+    advice = advise(MODEL, about(), limit, options)
+    rates = {
+        (each.kv_tokens, each.by_context): each.rate.per_s
+        for each in advice.candidates
+        if each.rate is not None
+    }
+    assert rates[1600, False] > 1.5 * rates[480, False] > 0
+    large = next(each for each in advice.candidates if each.kv_tokens == 1600)
+    assert advice.cost(large) == pytest.approx(1000 / rates[1600, False])
+    told = predict_load(MODEL, RatedLoad(reusing(), rates[1600, False], 0), SHAPE)
+    assert told.figures["ttft_p95_ms"] <= limit.bound or SHAPE.usable_blocks < 100
+    said = " ".join(advice.sentences())
+    assert f"The highest rate that keeps it is {max(rates.values()):.3g} requests/s" in said
+    assert "of reused tokens come back within" in said
+    assert "give --model" in said
+
+
+def test_a_tier_adds_where_its_link_is_faster_than_computing() -> None:
+    limit = parse_objective("ttft_ms.mean<=1")
+    advice = advise(MODEL, about(1000), limit, AdviceOptions((480,)))
+    assert advice.tier is not None
+    assert advice.tier.break_even == pytest.approx(1000 / MODEL.step.prefill_token_s)
+    fast, even, slow = advice.tier.tried
+    assert fast.value < even.value < slow.value
+    assert fast.value < advice.tier.without < slow.value
+    assert "a tier of" in " ".join(advice.sentences())
+
+
+def test_no_cache_is_offered_that_does_not_fit() -> None:
+    limit = parse_objective("ttft_ms.p95<=90")
+    advice = advise(MODEL, about(), limit, AdviceOptions(most_tokens=640))
+    assert {each.kv_tokens for each in advice.candidates} <= set(range(641))
+    assert "640 tokens fit on the GPU" in " ".join(advice.sentences())
+    with pytest.raises(UsageError, match="the longest request needs"):
+        advise(MODEL, about(), limit, AdviceOptions(most_tokens=32))
+
+
+def model_folder(path: Path) -> Path:
+    path.mkdir()
+    (path / "config.json").write_text(json.dumps(CONFIG))
+    return path
+
+
+def test_the_largest_cache_lies_beside_the_weights(tmp_path: Path) -> None:
+    model = model_folder(tmp_path / "model")
+    attention, gated = 512 * 64 * 2 * (8 + 2), 3 * 512 * 1024
+    weights = 2 * (4 * (attention + gated) + 2 * 1000 * 512)
+    assert weights_bytes(model) == weights
+    left = 0.92 * 2**30 - weights
+    assert largest_cache(1.0, model, BYTES_PER_TOKEN) == left // BYTES_PER_TOKEN
+    (model / "model.safetensors").write_bytes(b"x" * 1000)
+    assert weights_bytes(model) == 1000
+    with pytest.raises(UsageError, match="does not hold the weights"):
+        largest_cache(1e-7, model, BYTES_PER_TOKEN)
+
+
+def test_the_command_advises_on_a_workload(
+    twin: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    model, picture = model_folder(tmp_path / "model"), tmp_path / "frontier.svg"
+    words = [*BATCHES.split()[:-2], "--twin", str(twin), "--slo", "ttft_ms.p95<=4000"]
+    more = ["--kv-tokens", "2560,5120", "--model", str(model), "--gpu-gb", "1"]
+    priced = ["--price-per-gpu-hour", "2", "-o", str(picture)]
+    assert advise_command([*words, *more, *priced]) == 0
+    said = capsys.readouterr().out
+    assert "per million" in said
+    assert "fit on the GPU" in said
+    assert "Loading KV is faster than computing it from" in said
+    ran = "kvswarm run batched --batches 3 --batch-size 4 -u 2 -r 2 --target vllm --kv-tokens"
+    assert ran in said
+    assert picture.stat().st_size > 1000
+
+
+@pytest.mark.parametrize(
+    ("more", "said"),
+    [
+        (["--gpu-gb", "1"], "--gpu-gb needs the --model"),
+        (["--model", "nowhere/x/y"], "no config.json there"),
+        (["--price-per-gpu-hour", "-1"], "give more than 0"),
+        (["-o", "x.txt"], "is no picture"),
+        (["--kv-tokens", "few"], "write whole numbers"),
+    ],
+)
+def test_what_advice_cannot_use_is_said(twin: Path, more: Sequence[str], said: str) -> None:
+    words = [*BATCHES.split()[:-2], "--twin", str(twin), "--slo", "ttft_ms.p95<=4000"]
+    with pytest.raises(UsageError, match=said):
+        advise_command([*words, *more])
