@@ -23,6 +23,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import psutil
+import redis
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "runs"))
 from run_process import KVSWARM, Ran
@@ -33,8 +34,9 @@ LOAD = (
     *("--l1-gb", "0.03", "--drain", "5", "--max-silence", "5"),
 )
 FILES = ("vllm-tiered", "vllm-lmcache-files")
-CACHES = ("vllm-lmcache", "vllm-lmcache-files")
-TARGETS = ("vllm-offload", "vllm-lmcache", *FILES)
+NODES = ("vllm-lmcache-codec", "vllm-lmcache-sharded")
+CACHES = ("vllm-lmcache", "vllm-lmcache-files", *NODES)
+TARGETS = ("vllm-offload", "vllm-lmcache", *FILES, *NODES)
 STARTING_S, LONGEST_S, LEAVING_S = 180.0, 90.0, 20.0
 """Until the first row, from then on, and for the processes to leave."""
 
@@ -66,6 +68,12 @@ class TierTrial:
             with suppress(ProcessLookupError):
                 os.kill(pid, number)
 
+    def nodes(self) -> list[psutil.Process]:
+        """The servers behind its cache."""
+        pids = [pid for name, those in self.pids.items() if "valkey" in name for pid in those]
+        found = [psutil.Process(pid) for pid in pids if psutil.pid_exists(pid)]
+        return [each for each in found if each.name() == "valkey-server"]
+
     def stored(self) -> Iterator[Path]:
         """The files of its tier."""
         return (path for path in self.files.rglob("*") if path.is_file())
@@ -84,6 +92,17 @@ def remove(trial: TierTrial) -> None:
         path.unlink(missing_ok=True)
 
 
+def damage(trial: TierTrial) -> None:
+    """Every second frame on each node has another last byte, or is cut to a half."""
+    for node in trial.nodes():
+        port = node.cmdline()[0].rpartition(":")[2]  # valkey names itself by its address
+        with redis.Redis(port=int(port), protocol=2) as client:
+            for at, name in enumerate(client.keys("*")[::2]):
+                frame = client.get(name) or b"x"
+                cut = frame[: len(frame) // 2]
+                client.set(name, cut if at % 2 else frame[:-1] + bytes([frame[-1] ^ 1]))
+
+
 FAULTS: dict[str, tuple[Callable[[TierTrial], None], tuple[str, ...], set[int]]] = {
     "engine killed": (lambda t: t.send(signal.SIGKILL, "vllm"), TARGETS, {3}),
     "engine hangs": (lambda t: t.send(signal.SIGSTOP, "vllm"), TARGETS, {3}),
@@ -91,6 +110,9 @@ FAULTS: dict[str, tuple[Callable[[TierTrial], None], tuple[str, ...], set[int]]]
     "cache hangs": (lambda t: t.send(signal.SIGSTOP, "lmcache"), CACHES, {1, 3}),
     "files cut": (truncate, FILES, {0}),
     "files gone": (remove, FILES, {0}),
+    "node killed": (lambda t: t.nodes()[0].kill(), NODES, {0}),
+    "node hangs": (lambda t: t.nodes()[0].suspend(), NODES, {0}),
+    "frames damaged": (damage, NODES, {0}),
 }
 """What is done, on which targets, and how such a run may end."""
 
