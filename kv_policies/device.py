@@ -10,6 +10,7 @@ from typing import TypeVar
 import torch
 
 CLEAR_REFS, STATUS = Path("/proc/self/clear_refs"), Path("/proc/self/status")
+MEMINFO, AVAILABLE = Path("/proc/meminfo"), "MemAvailable:"
 RESET_PEAK = "5"
 PEAK, NOW = "VmHWM:", "VmRSS:"
 
@@ -48,12 +49,23 @@ def peak_bytes(device: torch.device) -> int | None:
     """Of the device, else of this process, since `reset_peak`; None where nobody counts it."""
     if device.type == "cuda":
         return int(torch.cuda.max_memory_allocated(device))
-    return _status_bytes(PEAK)
+    return _kilobytes(STATUS, PEAK)
 
 
 def used_bytes(device: torch.device) -> int | None:
     """Of the device, else of this process, now."""
-    return int(torch.cuda.memory_allocated(device)) if device.type == "cuda" else _status_bytes(NOW)
+    return (
+        int(torch.cuda.memory_allocated(device))
+        if device.type == "cuda"
+        else _kilobytes(STATUS, NOW)
+    )
+
+
+def free_bytes(device: torch.device) -> int | None:
+    """What may still be allocated on the device, else on this machine; None where nobody tells."""
+    if device.type == "cuda":
+        return int(torch.cuda.mem_get_info(device)[0])
+    return _kilobytes(MEMINFO, AVAILABLE)
 
 
 def peak_of(device: torch.device, call: Callable[[], T]) -> tuple[T, int | None]:
@@ -83,9 +95,10 @@ def seconds_of(device: torch.device, call: Callable[[], object]) -> float:
     return clock_s(device) - since_s
 
 
-def _status_bytes(field: str) -> int | None:
+def _kilobytes(file: Path, field: str) -> int | None:
+    """In bytes."""
     try:
-        lines = STATUS.read_text().splitlines()
+        lines = file.read_text().splitlines()
     except OSError:
         return None
     found = [line.split()[1] for line in lines if line.startswith(field)]

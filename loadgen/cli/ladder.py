@@ -1,6 +1,7 @@
 """`kvswarm ladder`: what a KV cache, a batch and blocks buy, measured in this process."""
 
 import argparse
+import math
 import shlex
 from collections.abc import Iterable, Iterator
 from pathlib import Path
@@ -9,6 +10,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from loadgen.cli.attention import NAMED
 from loadgen.cli.made_by import measured_now, on_device, told
 from loadgen.cli.policies import told_refusals
+from loadgen.errors import UsageError
 from loadgen.launch.arguments import CommandParser, needs
 from loadgen.launch.target_run import demo_model, model_named
 from loadgen.launch.terminal import say, tell
@@ -55,7 +57,7 @@ def _measured(parsed: argparse.Namespace) -> "Ladder":
 
     from dashboards.ladder_page import Ladder
     from kv_policies.decode_profile import profile_step
-    from kv_policies.device import device_named
+    from kv_policies.device import device_named, free_bytes
     from kv_policies.generation import measure_batches, measure_generation
     from kv_policies.kv_allocation import KvNeed, measure_allocation, measure_capacity, workload
     from kv_policies.subject import loaded_model
@@ -69,7 +71,7 @@ def _measured(parsed: argparse.Namespace) -> "Ladder":
     config = model.config.get_text_config(decoder=True)
     texts = workload(prompts)
     piece = max(getattr(config, "max_position_embeddings", 0), *texts)
-    budget_bytes = round(parsed.budget_gb * BYTES_PER_GB)
+    budget_bytes = _budget_bytes(parsed.budget_gb, free_bytes(device))
     need = KvNeed(config, texts, piece, budget_bytes, model.dtype, device)
     profiled = parsed.profile_tokens or (QUICK_PROFILED_TOKENS if parsed.quick else PROFILED_TOKENS)
     return Ladder(
@@ -93,6 +95,17 @@ def _plan(parsed: argparse.Namespace) -> "GenerationPlan":
         if value is not None
     }
     return GenerationPlan(**{**(QUICK if parsed.quick else {}), **known})
+
+
+def _budget_bytes(given_gb: float, free: int | None) -> int:
+    """Raises UsageError for more than there is: it is going to be used up."""
+    if not 0 < given_gb < math.inf:
+        raise UsageError(f"--budget-gb {given_gb:g}: give more than 0")
+    if free is not None and given_gb * BYTES_PER_GB > free:
+        raise UsageError(
+            f"--budget-gb {given_gb:g}: {free / BYTES_PER_GB:.1f} GB are free here, give less"
+        )
+    return round(given_gb * BYTES_PER_GB)
 
 
 def _prompt_tokens(model: Path, corpus: Path | None) -> list[int]:

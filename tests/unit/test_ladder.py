@@ -244,7 +244,10 @@ def test_the_command_writes_a_page_with_every_figure(
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        (["--budget-gb", "0"], "holds no token"),
+        (["--budget-gb", "0"], "give more than 0"),
+        (["--budget-gb", "nan"], "give more than 0"),
+        (["--budget-gb", "1e-9"], "holds no token"),
+        (["--budget-gb", "1e6"], "GB are free here, give less"),
         (["--block", "0"], "blocks are of one token"),
         (["--generated", "0"], "from 1 token on"),
         (["--model", "."], "holds no model"),
