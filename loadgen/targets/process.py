@@ -29,7 +29,10 @@ USAGE = re.compile(r"^(?:\S+: error: |Value error, ).+$")  # argparse's and pyda
 CONSEQUENCE = re.compile(
     r"Engine core initialization failed|EngineDeadError|Worker failed with error|ValidationError: "
 )
-NOISE = re.compile(r"\b(INFO|DEBUG)\b|warn|leaked|nanobind|^Traceback|until Ctrl-C$", re.IGNORECASE)
+NOISE = re.compile(
+    r"\b(INFO|DEBUG)\b|warn|leaked|nanobind|^Traceback|until Ctrl-C$|\d%.*\[\d\d:\d\d<",
+    re.IGNORECASE,
+)
 GUARD_MARGIN_S = 15.0
 SIGNAL_BASE = 128
 

@@ -61,3 +61,12 @@ def test_a_long_line_is_cut_and_a_huge_log_read_from_its_end(log: Path) -> None:
 
 def test_a_log_that_is_not_there_tells_nothing(log: Path) -> None:
     assert telling_lines(log) == []
+
+
+def test_how_far_a_load_came_is_no_reason(tmp_path: Path) -> None:
+    log = tmp_path / "vllm.log"
+    bar = "Loading safetensors checkpoint shards: 100% Completed | 1/1 [00:00<00:00,  6.53it/s]"
+    log.write_text(f"the model is of another kind\n{bar}\n")
+    assert telling_lines(log) == ["the model is of another kind"]
+    log.write_text(f"{bar}\n")
+    assert telling_lines(log) == []
