@@ -17,6 +17,7 @@ from dashboards.figures.style import (
     new_figure,
     save_svg,
 )
+from dashboards.report.wording import listed
 from dashboards.studies.answer import MarkdownTable
 from dashboards.studies.page import Provenance, page_head
 from dashboards.studies.wording import count, duration, memory, percent, times
@@ -130,14 +131,14 @@ def _of_generation(rows: Sequence[GenerationRow]) -> str:
     def ratio(pair: tuple[int, int]) -> float:
         return at[False, *pair].seconds / at[True, *pair].seconds
 
-    short = pairs[0]
     longest = max(pairs, key=lambda pair: (pair[1], -pair[0]))
     wordiest = max(pairs, key=lambda pair: (pair[0], -pair[1]))
-    return (
-        f"Without a cache {count(short[1])} tokens after a prompt of {count(short[0])} take"
-        f" {times(ratio(short))} as long, {count(longest[1])} tokens {times(ratio(longest))}, and"
-        f" after a prompt of {count(wordiest[0])} it is {times(ratio(wordiest))}."
-    )
+    told = [
+        f"{count(generated)} tokens after a prompt of {count(prompt)} take"
+        f" {times(ratio((prompt, generated)))} as long"
+        for prompt, generated in dict.fromkeys((pairs[0], longest, wordiest))
+    ]
+    return f"Without a cache {listed(told)}."
 
 
 def _of_batches(rows: Sequence[BatchRow]) -> str:

@@ -5,6 +5,7 @@ read is used once for every token. With one there is a single row: the same weig
 vector, and memory sets the pace.
 """
 
+import os
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
@@ -21,6 +22,8 @@ from kv_policies.policy import PolicyError
 PRODUCTS = {"aten::mm": 0, "aten::addmm": 1, "aten::bmm": 0}
 """Products of matrices: which of the inputs is the one on the left."""
 STEPS = 3
+QUIET = "99"
+"""Else torch's profiler writes to the terminal; it reads this when it is first used."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,6 +73,7 @@ def _events(model: PreTrainedModel, steps: Sequence[Callable[[], object]]) -> li
     """Of all steps but the first, which warms up."""
     first, *others = steps
     first()
+    os.environ.setdefault("KINETO_LOG_LEVEL", QUIET)
     activities = [ProfilerActivity.CPU]
     if model.device.type == "cuda":
         activities.append(ProfilerActivity.CUDA)

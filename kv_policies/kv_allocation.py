@@ -7,7 +7,7 @@ tensors are allocated, blocks are taken, until a budget of bytes is used up.
 """
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import cycle, islice
 from random import Random
 from typing import Literal
@@ -206,8 +206,11 @@ def _largest(need: KvNeed, way: Way, block: int) -> int:
 
 
 def _crossover(need: KvNeed, block: int, most: int) -> int | None:
-    """The batch from which on blocks always hold less, up to `most` or as far as both fit."""
-    found = None
+    """The batch from which on blocks always hold less, up to `most` or as far as both fit.
+
+    Tensors tell their sizes on torch's device without memory, too.
+    """
+    found, need = None, replace(need, device=torch.device("meta"))
     for batch in range(1, most + 1):
         paged, grown = _held(need, "blocks", block, batch), _held(need, "growing", 0, batch)
         if paged is None or grown is None:

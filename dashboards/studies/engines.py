@@ -60,7 +60,7 @@ def by_users(cells: Cells) -> StudyAnswer:
 def by_step(cells: Cells) -> StudyAnswer:
     """Each rung against the one that lacks its idea, with as many users."""
     sentences = tuple(
-        f"{said}: {told}."
+        f"{said} gives {told}."
         for target, (below, said) in STEPS.items()
         if (told := _ratios(cells, below, target))
     )
@@ -74,7 +74,7 @@ def by_length(cells: Cells) -> StudyAnswer:
     )
     both = [size for size in without if size in cached and without[size]]
     said = [
-        f"{times(cached[size] / without[size])} behind {count(float(size))} tokens of context"
+        f"{times(cached[size] / without[size])} behind contexts of {count(float(size))} tokens"
         for size in both
     ]
     lines = [line_of(name, part, "context_tokens", RATE) for name, part in _rungs(cells)]
@@ -84,7 +84,7 @@ def by_length(cells: Cells) -> StudyAnswer:
         "output tokens a second of each engine against the length of the context",
     )
     first = (
-        f"A KV cache makes {listed(said)} the output tokens a second of no cache."
+        f"Output tokens a second with a KV cache are those without it {listed(said)}."
         if said
         else "Not measured."
     )
@@ -160,11 +160,12 @@ def _ratios(cells: Cells, below: str, target: str) -> str:
     both = [users for users in rates if base.get(users)]
     if not both:
         return ""
-    told = [
-        f"{times(rates[users] / base[users])} with {crowd(users)}"
+    first, *others = (
+        (times(rates[users] / base[users]), crowd(users))
         for users in dict.fromkeys((both[0], both[-1]))
-    ]
-    return f"the output tokens a second of `{below}` {listed(told)}"
+    )
+    told = f"{first[0]} the output tokens a second of `{below}` with {first[1]}"
+    return listed([told, *(f"{ratio} with {users}" for ratio, users in others)])
 
 
 def _lost(cells: Cells) -> Iterator[str]:

@@ -73,6 +73,7 @@ def _measured(parsed: argparse.Namespace) -> "Ladder":
     piece = max(getattr(config, "max_position_embeddings", 0), *texts)
     budget_bytes = _budget_bytes(parsed.budget_gb, free_bytes(device))
     need = KvNeed(config, texts, piece, budget_bytes, model.dtype, device)
+    say(f"allocating KV up to {budget_bytes / BYTES_PER_GB:g} GB, and a step is profiled …")
     profiled = parsed.profile_tokens or (QUICK_PROFILED_TOKENS if parsed.quick else PROFILED_TOKENS)
     return Ladder(
         allocation=list(measure_allocation(need, plan.batches, blocks)),

@@ -206,7 +206,7 @@ def test_a_sentence_for_each_table() -> None:
     )
     said = list(ladder_findings(ladder).values())
     assert "200 tokens after a prompt of 64 take 3.0 times as long" in said[0]
-    assert "500 tokens 9.0 times" in said[0]
+    assert "and 500 tokens after a prompt of 64 take 9.0 times as long." in said[0]
     assert "A batch of 4 makes 2.0 times the tokens a second" in said[1]
     assert "holds a batch of 3, growing tensors 9, blocks of 16 tokens 12" in said[2]
     assert "from a batch of 2 on" in said[2]

@@ -67,11 +67,11 @@ def test_a_serial_rung_that_grows_is_not_flat(tmp_path: Path) -> None:
 def test_each_idea_is_set_against_the_rung_without_it(tmp_path: Path) -> None:
     text = said(by_step(served(tmp_path)))
     assert (
-        "A KV cache: the output tokens a second of `hf-no-cache` 5.0 times with one user and 5.5"
-        " times with 4 users at once." in text
+        "A KV cache gives 5.0 times the output tokens a second of `hf-no-cache` with one user and"
+        " 5.5 times with 4 users at once." in text
     )
-    assert "`hf-cache` 1.00 times with one user and 2.6 times with 64 users at once" in text
-    assert "Its prefix cache: the output tokens a second of `vllm-no-prefix-cache` 1.1" in text
+    assert "of `hf-cache` with one user and 2.6 times with 64 users at once." in text
+    assert "Its prefix cache gives 1.1 times the output" in text
     assert by_step(Cells(())).short == "Not measured."
 
 
@@ -89,5 +89,5 @@ def test_what_no_cache_costs_grows_with_the_text(tmp_path: Path) -> None:
         for (target, size), rate in {**rates, ("hf-cache", 1000): 30.0}.items()
     ]
     answer = by_length(Cells(tuple(cells)))
-    assert "3.0 times behind 50 tokens of context and 15 times behind 1,000" in answer.short
+    assert "3.0 times behind contexts of 50 tokens and 15 times behind" in answer.short
     assert "leaves 10 % with transformers without a KV cache and 50 %" in said(answer)
