@@ -5,7 +5,7 @@ import logging
 import os
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -17,15 +17,22 @@ from scheduler_plugin.tally import AdmissionTally, Spread
 pytest.importorskip("prometheus_client")
 
 from scheduler_plugin.engine_view import Nobody
-from scheduler_plugin.metrics import FLUSH_EVERY_S, SchedulerMetrics, make_watcher
+from scheduler_plugin.metrics import FLUSH_EVERY_S, LOGGER, SchedulerMetrics, make_watcher
 
 ROOT = Path(__file__).parents[2]
 
 
 @pytest.fixture(autouse=True)
-def vllm_hands_its_log_on(monkeypatch: pytest.MonkeyPatch) -> None:
-    """To pytest: vLLM ends that once it is imported, as another test may have done."""
-    monkeypatch.setattr(logging.getLogger("vllm"), "propagate", True)
+def log_is_heard(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> Iterator[None]:
+    """Whatever engines' libraries, imported by other tests, have made of loggers."""
+    for name, value in (("disabled", False), ("propagate", False)):
+        monkeypatch.setattr(LOGGER, name, value)
+    caplog.set_level(logging.WARNING, logger=LOGGER.name)
+    LOGGER.addHandler(caplog.handler)
+    yield
+    LOGGER.removeHandler(caplog.handler)
 
 
 def request(prompt: int = 100, cached: int = 0) -> Any:
