@@ -42,6 +42,15 @@ class LoadingPlan:
         return self.chunks * self.chunk_tokens
 
 
+def computing(plan: LoadingPlan, tokens_per_s: float) -> list[NetworkFigure]:
+    """What loading is set against: the prompt's `tokens` in `chunks`, at `tokens_per_s`."""
+    figures = {"tokens": plan.tokens, "chunks": plan.chunks, "tokens_per_s": tokens_per_s}
+    return [
+        NetworkFigure(QUESTION, COMPUTING, ALONE, measure, float(value))
+        for measure, value in figures.items()
+    ]
+
+
 async def load_kv(
     plan: LoadingPlan, bits: Bits, profile: Path | None
 ) -> AsyncIterator[NetworkFigure]:

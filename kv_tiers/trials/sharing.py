@@ -7,9 +7,10 @@ later. Both ways have the same sizes, rate and number of clients.
 
 import asyncio
 import math
+import time
 from collections import deque
 from collections.abc import AsyncIterator, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from kv_tiers.link import (
     SCHEDULERS,
@@ -29,18 +30,19 @@ from kv_tiers.store.nodes import split_address
 from kv_tiers.trials.figures import NetworkFigure
 
 QUESTION = "link"
-COUNTED, SOCKET = "counted clock", "sockets"
-LIGHT = "light"
+COUNTED, SOCKET, STREAM = "counted clock", "sockets", "a heavy client beside many light ones"
+LIGHT, MANY = "light", 8
 DEADLINE_S = 120.0
 
 
 @dataclass(frozen=True, slots=True)
 class SharingPlan:
-    """`heavy` clients with replies of `heavy_bytes`, one light one; `counted_s` and `socket_s` of
-    the link's time with each scheduler."""
+    """`heavy` clients with replies of `heavy_bytes`, `light` ones which ask again after a pause;
+    `counted_s` and `socket_s` of the link's time with each scheduler."""
 
     rate_mbit: float = 100.0
     heavy: int = 8
+    light: int = 1
     heavy_bytes: int = 512 * 1024
     light_bytes: int = 32 * 1024
     pause_s: float = 0.05
@@ -54,20 +56,32 @@ class SharingPlan:
 
     def size(self, client: str) -> int:
         """Bytes of each of its replies."""
-        return self.light_bytes if client == LIGHT else self.heavy_bytes
+        return self.light_bytes if is_light(client) else self.heavy_bytes
 
     def clients(self) -> list[str]:
-        """The light one first."""
-        return [LIGHT, *(f"heavy {at}" for at in range(self.heavy))]
+        """Light ones first."""
+        light = (f"{LIGHT} {at}" for at in range(self.light))
+        return [*light, *(f"heavy {at}" for at in range(self.heavy))]
+
+
+def is_light(client: str) -> bool:
+    """By its name."""
+    return client.startswith(LIGHT)
 
 
 def share_counted(plan: SharingPlan) -> Iterator[NetworkFigure]:
-    """Each scheduler without a machine's noise, and `drawn_ratio` of the lottery: how much more
-    often it draws a client with next to nothing than one that waits for nearly all."""
+    """Each scheduler without a machine's noise; `fair_share` is what one heavy client has beside
+    many light ones that never pause, over an even share; `drawn_ratio` how much more often the
+    lottery draws a client with next to nothing than one of those that wait for nearly all."""
     for name, make in SCHEDULERS.items():
         link = CountedLink(plan, make())
         link.run()
         yield from _rows(name, COUNTED, link.times_s, link.jain, link.utilisation)
+    stream = replace(plan, heavy=1, light=MANY, pause_s=0.0, counted_s=plan.counted_s / 4)
+    for name, make in SCHEDULERS.items():
+        link = CountedLink(stream, make())
+        link.run()
+        yield NetworkFigure(QUESTION, name, STREAM, "fair_share", link.heavy_share * (MANY + 1))
     for heavy in (1, plan.heavy):
         yield NetworkFigure(
             QUESTION, "lottery", f"{heavy} heavy", "drawn_ratio", math.exp(1 / heavy)
@@ -93,12 +107,14 @@ def _rows(
     jain: float | None,
     utilisation: float,
 ) -> Iterator[NetworkFigure]:
-    heavy = sorted(time for client, own in times_s.items() if client != LIGHT for time in own)
+    kinds: dict[str, list[float]] = {"light": [], "heavy": []}
+    for client, own in times_s.items():
+        kinds["light" if is_light(client) else "heavy"] += own
     figures = {"jain": math.nan if jain is None else jain, "utilisation": utilisation}
-    for kind, times in (("light", sorted(times_s[LIGHT])), ("heavy", heavy)):
+    for kind, times in kinds.items():
         figures |= {
-            f"{kind}_p50_ms": 1000 * percentile(times, 0.5),
-            f"{kind}_p99_ms": 1000 * percentile(times, 0.99),
+            f"{kind}_p50_ms": 1000 * percentile(sorted(times), 0.5),
+            f"{kind}_p99_ms": 1000 * percentile(sorted(times), 0.99),
             f"{kind}_exchanges": float(len(times)),
         }
     for measure, value in figures.items():
@@ -135,6 +151,13 @@ class CountedLink:
         """Of the bytes a second that clients had while they waited for any."""
         served = [each for each in self._clients.values() if each.wanted_s]
         return jain_index([each.sent_pieces * PIECE_BYTES / each.wanted_s for each in served])
+
+    @property
+    def heavy_share(self) -> float:
+        """Of all bytes, those of heavy clients."""
+        sent = {name: each.sent_pieces for name, each in self._clients.items()}
+        heavy = sum(pieces for name, pieces in sent.items() if not is_light(name))
+        return heavy / sum(sent.values())
 
     @property
     def utilisation(self) -> float:
@@ -176,7 +199,7 @@ class CountedLink:
         if not client.pieces:
             client.times_s.append(self._now_s - client.asked_s)
             client.wanted_s += self._now_s - client.asked_s
-            client.next_s = self._now_s + (self._plan.pause_s if name == LIGHT else 0.0)
+            client.next_s = self._now_s + (self._plan.pause_s if is_light(name) else 0.0)
 
 
 async def _socket_trial(plan: SharingPlan, name: str) -> LinkReport:
@@ -204,16 +227,12 @@ async def _fill(address: str, plan: SharingPlan) -> None:
 
 
 async def _load(plan: SharingPlan, clients: Sequence[str], nodes: Sequence[StoreNode]) -> None:
-    """All ask until the time is over; what is under way then is left."""
+    """All ask until the time is over, and have what they asked for by then."""
+    until_s = time.monotonic() + plan.socket_s
 
     async def ask(client: str, node: StoreNode) -> None:
-        while True:
+        while time.monotonic() < until_s:
             await node.get(client.encode())
-            await asyncio.sleep(plan.pause_s if client == LIGHT else 0)
+            await asyncio.sleep(plan.pause_s if is_light(client) else 0)
 
-    try:
-        async with asyncio.timeout(plan.socket_s), asyncio.TaskGroup() as group:
-            for client, node in zip(clients, nodes, strict=True):
-                group.create_task(ask(client, node))
-    except TimeoutError:
-        return
+    await asyncio.gather(*map(ask, clients, nodes))

@@ -25,6 +25,7 @@ from kv_tiers.trials.placing import UNHASHED, place_keys
 from kv_tiers.trials.sharing import (
     COUNTED,
     SOCKET,
+    STREAM,
     SharingPlan,
     share_counted,
     share_sockets,
@@ -93,6 +94,9 @@ def test_on_the_counted_clock_clients_share_as_their_scheduler_has_it() -> None:
     for name in p99:
         assert found.value(name, COUNTED, "utilisation") == pytest.approx(1)
     assert (found.value("drr", COUNTED, "jain") or 0) > 0.99
+    fair = {name: found.value(name, STREAM, "fair_share") or 0 for name in p99}
+    assert fair["shortest"] == 0, "it starves whoever has most"
+    assert fair["drr"] == pytest.approx(1, abs=0.1)
     assert found.value("lottery", "1 heavy", "drawn_ratio") == pytest.approx(2.718, abs=1e-3)
 
 

@@ -33,7 +33,7 @@ WRITTEN = (
 """Pages that people write; those of docs/measurements are made by commands."""
 PAGES = (*WRITTEN, *(DOCS / "measurements").glob("*.md"))
 MADE = "<!-- Made by `make reference`"
-MOST_WORDS, MOST_README_WORDS, LONGEST_SENTENCE = 29_500, 930, 30
+MOST_WORDS, MOST_README_WORDS, LONGEST_SENTENCE = 30_200, 930, 30
 """Of all pages: 25,000 before tiers, codecs, the twin, fleets and ladder: each has a page more."""
 COMMANDS = (
     ["run"],
@@ -47,6 +47,7 @@ COMMANDS = (
     ["sweep"],
     ["saturate"],
     ["study"],
+    ["study", "network"],
     ["kv", "record"],
     ["kv", "extract"],
     ["kv", "link"],
