@@ -134,6 +134,18 @@ def try_codecs(
     )
 
 
+def prompt_kv(model: Path, texts: Sequence[str], prompt_tokens: int) -> tuple[Bits, Bits, float]:
+    """KV of two prompts of other texts, and prompt tokens computed a second. Raises
+    PolicyError."""
+    plan = CodecPlan(texts=2, prompt_tokens=prompt_tokens, read_tokens=1)
+    plan.check()
+    with subject_of(model, "cpu") as subject:
+        tokens = _cut([subject.tokens(text) for text in texts], plan)
+        subject.model.set_attn_implementation("sdpa")
+        one, other = (_read(subject.model, each, plan) for each in tokens)
+    return one.bits, other.bits, prompt_tokens / other.prefill_s
+
+
 Levels = Mapping[int, Callable[[int], KvCodec]]
 
 

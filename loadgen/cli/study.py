@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from loadgen.cli import kv_study
 from loadgen.cli.kv_study import KV_STUDY, SIGNALLED, STUDY_JSON
+from loadgen.cli.network import network_study
 from loadgen.cli.policies import policies_study
 from loadgen.errors import UsageError
 from loadgen.launch.arguments import CommandParser, needs
@@ -18,7 +19,9 @@ if TYPE_CHECKING:
 
 CORPORA, CELLS_CSV = "corpora", "cells.csv"
 STUDIES = ("task1", "task2", "task3", "tiers", "engines", "fleet")
-REPORT, POLICIES = "report", "policies"
+REPORT = "report"
+MEASURED_BY = {"policies": policies_study, "network": network_study}
+"""Studies with measuring and options of their own."""
 
 
 def study_command(arguments: list[str]) -> int:
@@ -28,8 +31,8 @@ def study_command(arguments: list[str]) -> int:
     """
     if arguments[:1] == [KV_STUDY]:
         return kv_study.kv_study_command(arguments[1:])
-    if arguments[:1] == [POLICIES]:
-        return policies_study(arguments[1:])
+    if (own := MEASURED_BY.get(arguments[0] if arguments else "")) is not None:
+        return own(arguments[1:])
     parsed = _parser().parse_args(arguments)
     with needs("report,compare"):
         return _report(parsed) if parsed.study == REPORT else _measure(parsed)
@@ -129,7 +132,7 @@ def _command(plan: "StudyPlan", out: Path, named: str = "") -> str:
 def _parser() -> argparse.ArgumentParser:
     parser = CommandParser(
         prog="kvswarm study",
-        usage="kvswarm study task1|task2|task3|task4|tiers|engines|fleet|policies [--quick]"
+        usage="kvswarm study task1|task2|task3|task4|tiers|engines|fleet|policies|network [--quick]"
         " [--out DIR] [-o FOLDER]\n"
         "       kvswarm study report DIR [-o FOLDER]",
         description="Measure a study and write a page with its answers. The same command continues"
@@ -137,7 +140,7 @@ def _parser() -> argparse.ArgumentParser:
         allow_abbrev=False,
     )
     add = parser.add_argument
-    add("study", choices=(*STUDIES, KV_STUDY, POLICIES, REPORT), help="which study, or report")
+    add("study", choices=(*STUDIES, KV_STUDY, *MEASURED_BY, REPORT), help="which study, or report")
     add("directory", nargs="?", type=Path, metavar="DIR", help="of a study, for report")
     add("--quick", action="store_true", help="fewer cells, requests and repeats: about ten minutes")
     add("--out", type=Path, metavar="DIR", help="the runs (default: runs/study-NAME)")

@@ -11,7 +11,18 @@ from scripts.reference.text import Row, code, page, table
 
 COMMANDS = (
     *("run", "ui", "ask", "demo", "serve", "kv record", "kv extract", "kv link", "kv serve"),
-    *("compare", "noise", "report", "sweep", "saturate", "study", "curve", "tiers", "why"),
+    *(
+        "compare",
+        "noise",
+        "report",
+        "sweep",
+        "saturate",
+        "study",
+        "study network",
+        "curve",
+        "tiers",
+        "why",
+    ),
     *("calibrate", "simulate", "advise"),
     *("policies", "policies attention", "policies train-gqa", "ladder"),
     *("model build", "model trained"),

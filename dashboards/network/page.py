@@ -1,0 +1,62 @@
+"""The page about what lies behind the network: for each question a sentence, a picture, a table."""
+
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+
+from dashboards.figures.style import save_svg
+from dashboards.network.counted import eviction_answer, placement_answer
+from dashboards.network.served import death_answer, link_answer, loading_answer
+from dashboards.studies.answer import StudyAnswer, section
+from dashboards.studies.page import Provenance
+from kv_tiers.trials import NetworkFigures, evicting, loading, node_death, placing, sharing
+
+NAME = "network"
+PAGE, CSV = f"{NAME}.md", f"{NAME}.csv"
+ANSWERS: dict[str, Callable[[NetworkFigures], StudyAnswer]] = {
+    placing.QUESTION: placement_answer,
+    node_death.QUESTION: death_answer,
+    sharing.QUESTION: link_answer,
+    evicting.QUESTION: eviction_answer,
+    loading.QUESTION: loading_answer,
+}
+"""In the order of the page."""
+
+
+def write_network_page(rows: NetworkFigures, made: Provenance, folder: Path) -> Path:
+    """Page, pictures and CSV into a folder that is there."""
+    answers = [*network_answers(rows)]
+    for _, answer in answers:
+        for picture in answer.pictures:
+            save_svg(picture.figure, folder / f"{NAME}-{picture.name}.svg")
+    rows.write(folder / CSV)
+    page = folder / PAGE
+    page.write_text("\n\n".join(_blocks(answers, made)) + "\n", encoding="utf-8")
+    return page
+
+
+def _blocks(answers: Sequence[tuple[str, StudyAnswer]], made: Provenance) -> Iterator[str]:
+    yield (
+        "# Behind the network: placed, lost, shared, given up, loaded\n\nEach part of a store of KV"
+        " on several nodes, measured against not having it, without an engine. Nodes are real"
+        " valkey servers; what is counted, and not timed, says so.\n\n<!-- needs: model -->\n"
+        f"```sh\n{made.command}\n```\n\nMeasured {made.when} on {made.machine}, {made.versions}."
+        f" Sentences are made from the figures by rules; all figures are in [{CSV}]({CSV})."
+    )
+    yield "## In short\n\n" + "\n".join(
+        f"- [{answer.question}](#{key}) {answer.short}" for key, answer in answers
+    )
+    for key, answer in answers:
+        yield from section(key, answer, NAME)
+
+
+def network_findings(rows: NetworkFigures) -> Iterator[str]:
+    """Of each question the first sentence of its answer."""
+    for _, answer in network_answers(rows):
+        yield answer.short
+
+
+def network_answers(rows: NetworkFigures) -> Iterator[tuple[str, StudyAnswer]]:
+    """Of each question that was measured, by its key."""
+    for key, answer in ANSWERS.items():
+        if (own := rows.of(key)).rows:
+            yield key, answer(own)

@@ -1,0 +1,283 @@
+"""What real nodes and sockets did: a node's death, clients on one link, loads through it."""
+
+import math
+from collections.abc import Iterator, Sequence
+from itertools import pairwise
+
+from matplotlib.figure import Figure
+
+from dashboards.figures.style import (
+    SERIES_COLOURS,
+    finish,
+    legend_below,
+    new_axes,
+    new_figure,
+)
+from dashboards.network.pivot import (
+    PivotColumn,
+    Write,
+    bars,
+    need,
+    pivot,
+    rows_of,
+    three_digits,
+)
+from dashboards.report.wording import listed
+from dashboards.studies.answer import StudyAnswer, StudyPicture
+from dashboards.studies.wording import count, duration, percent, span, times
+from kv_tiers.link.rate import BYTES_PER_MBIT
+from kv_tiers.trials import NetworkFigures, loading, node_death, sharing
+from loadgen.locality.break_even import Computing
+
+FAIR = 0.5
+"""Of an even share: a scheduler that leaves a heavy client less starves it."""
+
+
+def death_answer(rows: NetworkFigures) -> StudyAnswer:
+    """Prefixes kept, repaired and moved, by placement of chunks and copies."""
+
+    def share(run: int, copies: int, setting: str, measure: str = "prefix_share") -> float:
+        return need(rows, node_death.subject_of(run, copies), setting, measure)
+
+    two = [each for each in rows.subjects() if each.endswith("2 copies")]
+    kept = rows_of(rows, two, node_death.KILLED, "prefix_share")
+    first = (
+        f"When one of {node_death.NODES} nodes is killed, chunks that are each placed alone keep"
+        f" {percent(share(1, 1, node_death.KILLED))} of their prefixes with one copy, whole"
+        f" contexts on a node {percent(share(0, 1, node_death.KILLED))}, and two copies"
+        f" {span(kept, percent)}, however they are placed."
+    )
+    repaired = rows_of(rows, two, node_death.FIRST_PASS, "repaired_copies")
+    computed = rows_of(rows, two, node_death.FIRST_PASS, "computed_chunks")
+    second = rows_of(rows, rows.subjects(), node_death.SECOND_PASS, "prefix_share")
+    adding = rows_of(rows, rows.subjects(), node_death.ADDING, "prefix_share")
+    bullets = (
+        f"Once the node is back, empty, reading with two copies computes {span(computed, count)}"
+        f" chunks again and writes {span(repaired, count)} missing copies. With one copy"
+        f" {count(share(1, 1, node_death.FIRST_PASS, 'computed_chunks'))} chunks are computed"
+        f" where each lies alone, {count(share(0, 1, node_death.FIRST_PASS, 'computed_chunks'))}"
+        " where contexts are whole.",
+        f"The second pass finds {span(second, percent)} of the prefixes.",
+        f"While a fourth node is added, readers find {span(adding, percent)} of them.",
+    )
+    settings = (
+        node_death.KILLED,
+        node_death.FIRST_PASS,
+        node_death.SECOND_PASS,
+        node_death.ADDING,
+        node_death.ADDED,
+    )
+    columns: list[PivotColumn] = [
+        *((each, each, "prefix_share", percent) for each in settings),
+        ("computed again", node_death.FIRST_PASS, "computed_chunks", count),
+        ("copies repaired", node_death.FIRST_PASS, "repaired_copies", count),
+        ("copies moved", node_death.ADDING, "moved_copies", count),
+    ]
+    return StudyAnswer(
+        "What is left when a node dies?",
+        (first, *bullets),
+        (pivot(rows, "chunks, copies", columns),),
+        (
+            StudyPicture(
+                "death",
+                bars(rows, settings[:3], "prefix_share", "prefixes found, %", 100),
+                "Share of prefixes found after a node was killed, by placement and copies",
+            ),
+        ),
+    )
+
+
+def link_answer(rows: NetworkFigures) -> StudyAnswer:
+    """Schedulers by a light client's p99, of those that starve nobody."""
+    timed = sharing.SOCKET if sharing.SOCKET in rows.settings() else sharing.COUNTED
+    names = [name for name in rows.subjects() if rows.value(name, timed, "jain") is not None]
+    p99 = {name: need(rows, name, timed, "light_p99_ms") for name in names}
+    fair = {name: need(rows, name, sharing.STREAM, "fair_share") for name in names}
+    best = min((name for name in names if fair[name] >= FAIR), key=lambda name: p99[name])
+    first = (
+        f"`{best}` is best: beside heavy clients a light one has a p99 of {duration(p99[best])},"
+        f" with `fifo` of {duration(p99['fifo'])}, and a heavy one beside many light ones keeps"
+        f" {percent(fair[best])} of an even share."
+    )
+    jain = rows_of(rows, names, timed, "jain")
+    used = rows_of(rows, names, timed, "utilisation")
+    bullets = [
+        *(
+            f"`{name}` starves: a heavy client beside many light ones has {percent(fair[name])} of"
+            f" an even share. Its light client's p99 is {duration(p99[name])}."
+            for name in names
+            if fair[name] < FAIR
+        ),
+        *_lottery(rows, p99, best),
+        f"Jain's index is {span(jain, three_digits)}, highest with"
+        f" `{names[jain.index(max(jain))]}`; the link is used {span(used, percent)} of the time.",
+    ]
+    measures: tuple[tuple[str, str, Write], ...] = (
+        ("light p50", "light_p50_ms", duration),
+        ("light p99", "light_p99_ms", duration),
+        ("heavy p50", "heavy_p50_ms", duration),
+        ("heavy p99", "heavy_p99_ms", duration),
+        ("Jain's index", "jain", three_digits),
+        ("used", "utilisation", percent),
+    )
+    kinds = [each for each in (sharing.COUNTED, sharing.SOCKET) if each in rows.settings()]
+    tables = [
+        pivot(rows, each, [(title, each, measure, write) for title, measure, write in measures])
+        for each in kinds
+    ]
+    return StudyAnswer(
+        "Which scheduler shares a scarce link best?",
+        (first, *bullets),
+        (
+            *tables,
+            pivot(rows, "scheduler", [(sharing.STREAM, sharing.STREAM, "fair_share", percent)]),
+        ),
+        (
+            StudyPicture(
+                "link",
+                bars(rows, kinds, "light_p99_ms", "p99 of a light client, ms", 1),
+                "p99 of a light client beside heavy ones, by scheduler",
+            ),
+        ),
+    )
+
+
+def _lottery(rows: NetworkFigures, p99: dict[str, float], best: str) -> Iterator[str]:
+    drawn = {
+        int(each.split()[0]): need(rows, "lottery", each, "drawn_ratio")
+        for each in rows.settings()
+        if each.endswith(" heavy")
+    }
+    if len(drawn) > 1 and best != "lottery":
+        (few, most), (many, least) = min(drawn.items()), max(drawn.items())
+        yield (
+            f"What is wrong with the lottery: its weights differ at most e-fold. A client with next"
+            f" to nothing is drawn {most:.2f} times as often as {few} heavy one, and only"
+            f" {least:.2f} times as often as each of {many}. So its p99 of"
+            f" {duration(p99['lottery'])} is {times(p99['lottery'] / p99[best])} that of `{best}`,"
+            " and nothing bounds it."
+        )
+
+
+def loading_answer(rows: NetworkFigures) -> StudyAnswer:
+    """Codecs by the bandwidth from which on they pay."""
+    tokens, rate, chunks = (
+        need(rows, loading.COMPUTING, loading.ALONE, name)
+        for name in ("tokens", "tokens_per_s", "chunks")
+    )
+    names = [name for name in rows.subjects() if name != loading.COMPUTING]
+    computed_s = tokens / rate
+    found = {name: crossing_mbit(rows, name, computed_s) for name in names}
+    able = {name: at for name, at in found.items() if at is not None}
+    told = (
+        f"A prompt of {count(tokens)} tokens, computed at {count(rate)} a second in"
+        f" {duration(1000 * computed_s)},"
+    )
+    if able:
+        best = min(able, key=able.__getitem__)
+        raw = f", and as it is from {_mbit(able['raw'])}" if "raw" in able and best != "raw" else ""
+        first = f"{told} is loaded sooner from {_mbit(able[best])} on with `{best}`{raw}."
+    else:
+        first = f"{told} is loaded sooner with no codec at any of the rates measured."
+    never = [f"`{name}`" for name in names if predicted_mbit(rows, name) is None]
+    pairs = [
+        f"`{name}` {_mbit(predicted_mbit(rows, name))} and {_mbit(found[name])}" for name in names
+    ]
+    bullets = [
+        "Predicted from bytes and the rate of computing, and measured, at the lowest rate or"
+        " between two of them:"
+        f" {', '.join(pairs)}."
+    ]
+    if never:
+        bullets.append(
+            f"Decoding alone takes longer here than computing with {listed(never)}: no link is fast"
+            " enough."
+        )
+    settings = [each for each in rows.settings() if each.endswith("Mbit/s")]
+    bullets.append(_off(rows, names, settings, chunks))
+    columns: list[PivotColumn] = [
+        ("bytes a token", loading.ALONE, "bytes_per_token", count),
+        ("decoding", loading.ALONE, "decode_s", _seconds),
+        *((each, each, "loaded_s", _seconds) for each in settings),
+    ]
+    return StudyAnswer(
+        "From which bandwidth on is loading faster than computing?",
+        (first, *bullets),
+        (pivot(rows, "codec", columns),),
+        (
+            StudyPicture(
+                "loading",
+                _loading_picture(rows, names, settings, computed_s),
+                "Seconds to load the prompt against the link's rate, by codec, and to compute it",
+            ),
+        ),
+    )
+
+
+def predicted_mbit(rows: NetworkFigures, name: str) -> float | None:
+    """From bytes and the rate of computing; None where decoding alone takes longer."""
+    tokens, rate = (
+        need(rows, loading.COMPUTING, loading.ALONE, each) for each in ("tokens", "tokens_per_s")
+    )
+    if need(rows, name, loading.ALONE, "decode_s") >= tokens / rate:
+        return None
+    each_bytes = need(rows, name, loading.ALONE, "bytes_per_token")
+    return Computing(each_bytes, rate).break_even_bytes_per_s / BYTES_PER_MBIT
+
+
+def crossing_mbit(rows: NetworkFigures, name: str, computed_s: float) -> float | None:
+    """The rate at which loading takes as long as computing, between two rates that were measured,
+    straight in their logarithms; the lowest rate where it is faster there already."""
+    measured = [
+        (float(each.split()[0]), need(rows, name, each, "loaded_s"))
+        for each in rows.settings()
+        if each.endswith("Mbit/s") and rows.value(name, each, "loaded_s") is not None
+    ]
+    if measured and measured[0][1] <= computed_s:
+        return measured[0][0]
+    for (slow, longer_s), (fast, shorter_s) in pairwise(measured):
+        if shorter_s <= computed_s < longer_s:
+            part = math.log(longer_s / computed_s) / math.log(longer_s / shorter_s)
+            return float(slow * (fast / slow) ** part)
+    return None
+
+
+def _off(rows: NetworkFigures, names: Sequence[str], settings: Sequence[str], chunks: float) -> str:
+    """How far loads were from what bytes, rate and decoding say."""
+    tokens = need(rows, loading.COMPUTING, loading.ALONE, "tokens")
+    ratios = []
+    for name in names:
+        decode_s = need(rows, name, loading.ALONE, "decode_s")
+        size = tokens * need(rows, name, loading.ALONE, "bytes_per_token")
+        for each in settings:
+            sent_s = size / (float(each.split()[0]) * BYTES_PER_MBIT)
+            wanted_s = max(sent_s, decode_s) + decode_s / chunks
+            ratios.append(need(rows, name, each, "loaded_s") / wanted_s)
+    return (
+        f"Loads took {span(ratios, times)} what the link and decoding, one beside the other, say."
+    )
+
+
+def _loading_picture(
+    rows: NetworkFigures, names: Sequence[str], settings: Sequence[str], computed_s: float
+) -> Figure:
+    figure = new_figure(8.0, 4.2)
+    axes = new_axes(figure, "seconds to have the prompt's KV", "link, Mbit/s")
+    rates = [float(each.split()[0]) for each in settings]
+    for at, name in enumerate(names):
+        values = [need(rows, name, each, "loaded_s") for each in settings]
+        axes.plot(rates, values, marker="o", color=SERIES_COLOURS[at], label=name)
+    axes.axhline(computed_s, linestyle="--", color=SERIES_COLOURS[-1], label="computed")
+    axes.set_xscale("log")
+    axes.set_yscale("log")
+    finish(axes)
+    legend_below(figure)
+    return figure
+
+
+def _mbit(rate: float | None) -> str:
+    return "never" if rate is None else f"{rate:,.3g} Mbit/s"
+
+
+def _seconds(value: float) -> str:
+    return duration(1000 * value)

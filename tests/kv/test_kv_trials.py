@@ -1,0 +1,140 @@
+"""The trials of `kvswarm study network` in small: real nodes and sockets, few keys."""
+
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from kv_tiers.codecs import CacheGenProfile, to_bits
+from kv_tiers.trials import NetworkFigure, NetworkFigures
+from kv_tiers.trials.evicting import OF_CONTEXTS, SCAN, SIZES, EvictionPlan, evict
+from kv_tiers.trials.loading import ALONE, LoadingPlan, load_kv
+from kv_tiers.trials.node_death import (
+    ADDED,
+    ADDING,
+    BEFORE,
+    FIRST_PASS,
+    KILLED,
+    SECOND_PASS,
+    DeathPlan,
+    kill_nodes,
+    subject_of,
+)
+from kv_tiers.trials.placing import UNHASHED, place_keys
+from kv_tiers.trials.sharing import (
+    COUNTED,
+    SOCKET,
+    STREAM,
+    SharingPlan,
+    share_counted,
+    share_sockets,
+)
+
+
+async def gathered(rows: AsyncIterator[NetworkFigure]) -> NetworkFigures:
+    return NetworkFigures(tuple([row async for row in rows]))
+
+
+def test_rows_come_back_from_their_file(tmp_path: Path) -> None:
+    rows = (
+        NetworkFigure("link", "drr", "sockets", "jain", 0.9875),
+        NetworkFigure("link", "drr", "sockets", "jain", 1.0, 1),
+        NetworkFigure("death", "whole, 1 copy", "a node killed", "prefix_share", 0.5),
+    )
+    NetworkFigures(rows).write(tmp_path / "rows.csv")
+    found = NetworkFigures.read(tmp_path / "rows.csv")
+    assert found.rows == rows
+    assert found.of("link").value("drr", "sockets", "jain") == pytest.approx(0.99375)
+    assert found.value("fifo", "sockets", "jain") is None
+
+
+def test_keys_are_counted_exactly() -> None:
+    found = NetworkFigures(tuple(place_keys(3000, (3, 6, 8))))
+    for count in (3, 6, 8):
+        grown = f"{count} to {count + 1}"
+        moved = found.value("rendezvous", grown, "moved_share")
+        assert moved == pytest.approx(1 / (count + 1), abs=0.03)
+        assert found.value("modulo", grown, "moved_share") == pytest.approx(
+            count / (count + 1), abs=0.03
+        )
+        assert found.value("rendezvous", grown, "moved_keys") == pytest.approx(3000 * (moved or 0))
+        assert 1 <= (found.value("rendezvous", f"{count} nodes", "fullest_to_mean") or 0) < 1.2
+    assert found.value(UNHASHED, "3 nodes", "fullest_to_mean") == 1
+    assert found.value(UNHASHED, "8 nodes", "used_nodes") == 1
+
+
+async def test_a_node_dies_comes_back_empty_and_gets_a_fellow() -> None:
+    plan = DeathPlan(contexts=12, chunks=6, runs=(1, 0))
+    found = await gathered(kill_nodes(plan))
+
+    def share(run: int, copies: int, setting: str, measure: str = "prefix_share") -> float:
+        value = found.value(subject_of(run, copies), setting, measure)
+        assert value is not None
+        return value
+
+    for run in plan.runs:
+        for copies in plan.copies:
+            for setting in (BEFORE, SECOND_PASS, ADDING, ADDED):
+                assert share(run, copies, setting) == 1
+        assert share(run, 2, KILLED) == 1
+        assert share(run, 2, FIRST_PASS, "computed_chunks") == 0
+        assert share(run, 2, FIRST_PASS, "repaired_copies") > 0
+        assert share(run, 2, FIRST_PASS, "copies_share") == 1
+        assert share(run, 1, FIRST_PASS, "computed_chunks") > 0
+    # Each node in turn: what they hold adds up to all contexts.
+    assert share(0, 1, KILLED) == pytest.approx(2 / 3)
+    assert share(1, 1, KILLED) < share(0, 1, KILLED)
+
+
+def test_on_the_counted_clock_clients_share_as_their_scheduler_has_it() -> None:
+    found = NetworkFigures(tuple(share_counted(SharingPlan(counted_s=6))))
+    p99 = {name: found.value(name, COUNTED, "light_p99_ms") or 0 for name in found.subjects()}
+    assert p99["shortest"] < p99["drr"] < p99["lottery"] < p99["fifo"]
+    for name in p99:
+        assert found.value(name, COUNTED, "utilisation") == pytest.approx(1)
+    assert (found.value("drr", COUNTED, "jain") or 0) > 0.99
+    fair = {name: found.value(name, STREAM, "fair_share") or 0 for name in p99}
+    assert fair["shortest"] == 0, "it starves whoever has most"
+    assert fair["drr"] == pytest.approx(1, abs=0.1)
+    assert found.value("lottery", "1 heavy", "drawn_ratio") == pytest.approx(2.718, abs=1e-3)
+
+
+async def test_over_sockets_every_scheduler_carries_all_clients() -> None:
+    plan = SharingPlan(rate_mbit=200, heavy=2, socket_s=1)
+    found = await gathered(share_sockets(plan))
+    for name in ("fifo", "drr", "shortest", "lottery"):
+        for kind in ("light", "heavy"):
+            assert (found.value(name, SOCKET, f"{kind}_exchanges") or 0) > 1
+            assert (found.value(name, SOCKET, f"{kind}_p50_ms") or 0) > 0
+        assert 0 < (found.value(name, SOCKET, "utilisation") or 0) <= 1
+
+
+def test_policies_are_told_apart_by_traces() -> None:
+    plan = EvictionPlan(requests=600, contexts=60, capacities=(0.3, 1.0), repeats=1)
+    found = NetworkFigures(tuple(evict(plan)))
+
+    def saved(policy: str, setting: str) -> float:
+        return found.value(policy, setting, "saved_share") or 0
+
+    assert saved("arc", f"{SCAN}, 30 %") > saved("lru", f"{SCAN}, 30 %")
+    assert saved(OF_CONTEXTS, f"{SIZES}, 30 %") > saved("cost", f"{SIZES}, 30 %")
+    whole = {saved(policy, f"{SIZES}, 100 %") for policy in found.subjects()}
+    assert len(whole) == 1, "where all has room, nothing is given up"
+
+
+async def test_loads_take_what_the_link_takes(tmp_path: Path) -> None:
+    rng = np.random.default_rng(0)
+    bits = to_bits(rng.normal(size=(4, 2, 64, 64)).astype(np.float32))
+    CacheGenProfile.fitted([bits]).write(tmp_path / "profile")
+    plan = LoadingPlan(rates_mbit=(4, 40), chunks=4, chunk_tokens=16, most_repeats=2)
+    found = await gathered(load_kv(plan, bits, tmp_path / "profile"))
+    assert found.subjects() == ["raw", "lossless", "int8", "int4", "cachegen 1"]
+    for name in found.subjects():
+        size = (found.value(name, ALONE, "bytes_per_token") or 0) * plan.tokens
+        least_s = size / 500_000 - 0.01
+        assert min(found.values(name, "4 Mbit/s", "loaded_s")) >= least_s
+        assert len(found.values(name, "40 Mbit/s", "loaded_s")) == 2
+        assert (found.value(name, ALONE, "decode_s") or 0) > 0
+    slow = {name: found.value(name, "4 Mbit/s", "loaded_s") or 0 for name in ("raw", "int4")}
+    assert slow["int4"] < slow["raw"]
