@@ -1,6 +1,7 @@
 """Figures of a question asked for, in tables and in groups of bars."""
 
 from collections.abc import Callable, Sequence
+from textwrap import fill
 
 from matplotlib.figure import Figure
 
@@ -14,6 +15,8 @@ from dashboards.figures.style import (
 from dashboards.studies.answer import MarkdownTable
 from kv_tiers.trials import NetworkFigures
 
+LETTERS_ACROSS = 96
+"""Of names below groups of bars, on one line."""
 Write = Callable[[float], str]
 PivotColumn = tuple[str, str, str, Write]
 """Its title, setting, measure and how it is written."""
@@ -69,7 +72,8 @@ def bars(
         places = [place + (at - (len(subjects) - 1) / 2) * width for place in range(len(settings))]
         axes.bar(places, values, width * 0.9, color=SERIES_COLOURS[at], label=subject)
     finish(axes)
-    axes.set_xticks(range(len(settings)), settings)
+    letters = LETTERS_ACROSS // len(settings)
+    axes.set_xticks(range(len(settings)), [fill(each, letters) for each in settings])
     legend_below(figure)
     return figure
 
