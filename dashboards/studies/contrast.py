@@ -222,7 +222,7 @@ class Contrasts:
 
     def _values(self, verdict: str) -> str:
         values = [value for value, _ in self._of(verdict)]
-        return f"{listed(values)} {unit_of(self.unit, values)}" if values else ""
+        return f"{listed(values)} {unit_of(self.unit, values)}".rstrip() if values else ""
 
     def _estimates(self, verdict: str) -> str:
         """In brackets what the figures say all the same, in the order of the values."""

@@ -58,9 +58,9 @@ async def complete(
     return cached if isinstance(cached, int) else None
 
 
-def fixed_prompt(tokens: int) -> list[int]:
-    """The same ids for the same length."""
-    return [PROBE_IDS[(7 * i * i + i) % len(PROBE_IDS)] for i in range(tokens)]
+def fixed_prompt(tokens: int, number: int = 0) -> list[int]:
+    """The same ids for the same length; another `number` is another prompt from its first id."""
+    return [PROBE_IDS[(7 * i * i + i + number) % len(PROBE_IDS)] for i in range(tokens)]
 
 
 async def reset(url: str, key: str | None = None) -> bool:
@@ -173,10 +173,15 @@ class CacheReset:
 
     async def probe(self) -> int | None:
         """The cached tokens of a fixed prompt, of several engines the most; None where one does
-        not tell. Raises ApiError."""
-        prompt = fixed_prompt(self._probe_tokens)
+        not tell. Raises ApiError.
+
+        Each engine has a prompt of its own: a cache that they share has that of another.
+        """
         engines = [plan.url for plan in self._plans if plan.role == "engine"]
-        told = [await complete(url, self._model, prompt) for url in engines]
+        told = [
+            await complete(url, self._model, fixed_prompt(self._probe_tokens, number))
+            for number, url in enumerate(engines)
+        ]
         counts = [count for count in told if count is not None]
         return max(counts) if len(counts) == len(told) else None
 
