@@ -99,7 +99,21 @@ class ShardedStore:
         return sum(kept)
 
     async def get(self, name: StoreKey) -> bytes | None:
-        """A whole frame of this key; holders that were found without it get a copy."""
+        """A whole frame of this key; holders that were found without it get a copy.
+
+        One that moves may leave its old place after its new one was asked: it is asked for again.
+        """
+        is_moving = len(self._rings) > 1
+        frame = await self._look(name)
+        if frame is None and is_moving:
+            frame = await self._look(name)
+        if frame is None:
+            self.tally.misses += 1
+        else:
+            self.tally.hits += 1
+        return frame
+
+    async def _look(self, name: StoreKey) -> bytes | None:
         wire = name.wire
         lacking = self._lacking.pop(wire, set())
         for node in self._candidates(wire):
@@ -109,14 +123,12 @@ class ShardedStore:
                 self._tell(failure)
                 continue
             if frame is not None and _is_whole(frame, name.key):
-                self.tally.hits += 1
                 self._repair(wire, frame, lacking - {node})
                 return frame
             lacking.add(node)
             if frame is not None:
                 self.tally.corrupt += 1
                 await self._drop(node, wire)
-        self.tally.misses += 1
         return None
 
     async def has(self, names: Sequence[StoreKey]) -> list[bool]:
