@@ -5,7 +5,7 @@ session until it exits, stdin reaches its end, or the parent is gone: kvswarm ho
 of stdin, which the kernel closes however kvswarm ends. Then the service gets SIGTERM, a grace
 time, and what is left of its tree SIGKILL. The exit code is the service's, 128 + N for signal N.
 With `--scratch-dir PATH` (any number) the service finds an empty directory there, which goes with
-it.
+it; with `--yield` it leaves the processor to the client, whose clock is what a run is read from.
 """
 
 import argparse
@@ -30,6 +30,8 @@ PR_SET_PDEATHSIG, PR_SET_CHILD_SUBREAPER = 1, 36
 POLL_S = 0.1
 ORPHAN_GRACE_S = 1.0
 KILL_TIMEOUT_S = 5.0
+YIELDING_NICE = 10
+AUTOGROUP = Path("/proc/self/autogroup")
 
 
 def main() -> int:
@@ -46,7 +48,7 @@ def main() -> int:
     with scratch_folder(*folders) as tmpdir, contextlib.ExitStack() as stack:
         for path in folders:
             stack.enter_context(_scratch(path))
-        service = _spawn(arguments.command, str(tmpdir))
+        service = _spawn(arguments.command, str(tmpdir), yields=arguments.yields)
         _wait(lambda: stop.is_set() or _is_over(service, arguments.parent))
         return _end(service, arguments.grace_s)
 
@@ -56,6 +58,7 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--parent", type=int, required=True)
     parser.add_argument("--grace-s", type=float, required=True)
     parser.add_argument("--scratch-dir", type=Path, action="append", default=[])
+    parser.add_argument("--yield", action="store_true", dest="yields")
     parser.add_argument("command", nargs="+")
     return parser.parse_args()
 
@@ -75,15 +78,29 @@ def _scratch(path: Path) -> Iterator[None]:
         shutil.rmtree(path, ignore_errors=True)
 
 
-def _spawn(command: list[str], tmpdir: str) -> subprocess.Popen[bytes]:
+def _spawn(command: list[str], tmpdir: str, *, yields: bool) -> subprocess.Popen[bytes]:
     """Start the service in a session of its own."""
+
+    def prepare() -> None:
+        _prctl(PR_SET_PDEATHSIG, signal.SIGTERM)
+        if yields:
+            _yield_processor()
+
     return subprocess.Popen(
         command,
         stdin=subprocess.DEVNULL,
         env={**os.environ, "TMPDIR": tmpdir},
         start_new_session=True,
-        preexec_fn=lambda: _prctl(PR_SET_PDEATHSIG, signal.SIGTERM),
+        preexec_fn=prepare,
     )
+
+
+def _yield_processor() -> None:
+    """Lower this process's priority, and its session's: where Linux schedules by session
+    (`sched_autogroup_enabled`, sched(7)), a nice value alone only counts within one."""
+    os.nice(YIELDING_NICE)
+    with contextlib.suppress(OSError):
+        AUTOGROUP.write_text(str(YIELDING_NICE))
 
 
 def _is_over(service: subprocess.Popen[bytes], parent: int) -> bool:

@@ -14,6 +14,7 @@ from typing import BinaryIO, Self
 import psutil
 
 from loadgen.errors import TargetError
+from loadgen.targets.hardware import detect_platform
 from loadgen.targets.plan import ServicePlan
 
 TAIL_BYTES = 256 * 1024
@@ -139,12 +140,23 @@ def _open(log: Path) -> BinaryIO:
 
 
 async def _start_guard(plan: ServicePlan, output: BinaryIO, grace_s: float) -> Process:
-    """An own session keeps a terminal's Ctrl-C away; stdin is the guard's tie to us."""
+    """An own session keeps a terminal's Ctrl-C away; stdin is the guard's tie to us. An engine that
+    computes on the cores of its client leaves them to it."""
+    yields = ("--yield",) if detect_platform() == "cpu" else ()
     scratch = [word for path in plan.folders for word in ("--scratch-dir", str(path))]
     return await asyncio.create_subprocess_exec(
         sys.executable,
         *("-m", "loadgen.targets.guard"),
-        *("--parent", str(os.getpid()), "--grace-s", str(grace_s), *scratch, "--", *plan.argv),
+        *(
+            "--parent",
+            str(os.getpid()),
+            "--grace-s",
+            str(grace_s),
+            *yields,
+            *scratch,
+            "--",
+            *plan.argv,
+        ),
         stdin=asyncio.subprocess.PIPE,
         stdout=output,
         stderr=output,

@@ -60,6 +60,15 @@ def tree(pid: int, size: int) -> list[psutil.Process]:
     raise AssertionError(f"{len(found)} processes below the guard instead of {size}")
 
 
+def executed(guard: Guard) -> psutil.Process:
+    """The service, once it is no longer the guard's fork."""
+    (service,) = tree(guard.pid, 1)
+    deadline = time.monotonic() + 20
+    while SLEEP not in service.cmdline() and time.monotonic() < deadline:
+        time.sleep(0.05)
+    return service
+
+
 def gone(processes: list[psutil.Process]) -> bool:
     _, alive = psutil.wait_procs(processes, timeout=20)
     return not [p for p in alive if p.status() != psutil.STATUS_ZOMBIE]
@@ -70,6 +79,18 @@ def test_the_exit_code_is_that_of_the_service(
     started: list[Guard], code: str, expected: int
 ) -> None:
     assert start(started, code).wait(20) == expected
+
+
+@pytest.mark.parametrize(("options", "lower"), [((), 0), (("--yield",), 10)])
+def test_a_service_leaves_the_processor_to_its_client(
+    started: list[Guard], options: tuple[str, ...], lower: int
+) -> None:
+    guard = start(started, SLEEP, *options)
+    service = executed(guard)
+    assert service.nice() - psutil.Process(guard.pid).nice() == lower
+    autogroup = Path(f"/proc/{service.pid}/autogroup")
+    if autogroup.exists():  # Linux with sched_autogroup: /autogroup-12 nice 10
+        assert autogroup.read_text().split()[-1] == str(lower)
 
 
 def test_a_service_that_was_killed_shows_as_its_signal(started: list[Guard]) -> None:
