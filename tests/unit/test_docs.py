@@ -72,9 +72,9 @@ COMMANDS = (
 FOREIGN = {
     *("--no-deps", "--disable-log-stats", "--config", "--storage", "--homepath"),
     *("--only", "--repeats", "--seconds", "--served", "--runs", "--for", "--more", "--epochs"),
-    "--kv-cache-dtype",
+    *("--kv-cache-dtype", "--set", "--wait", "--reuse-values", "--from-literal", "--patch-file"),
 }
-"""Options of pip, vLLM, Prometheus, Grafana, kubectl and our benchmarks that a page speaks of."""
+"""Options of other programs, and of our benchmarks, that a page speaks of."""
 OPTION = re.compile(r"(?<![\w-])--[a-z][a-z0-9-]*")
 LOCUST_SIDE = """
 import json
