@@ -82,7 +82,7 @@ def make_twin(folder: Path) -> Path:
 def bases(url: str, run: Path, twin: Path) -> dict[str, tuple[str, ...]]:
     """A right call of each command that ends soon."""
     load = ("-u", "2", "-r", "2", "-t", "1s", "--output-tokens", "2", "--max-lag-ms", "60000")
-    fixed = ("--tokenizer", "", "--drain", "1", "--max-silence", "2")
+    fixed = ("--model", "normal", "--tokenizer", "", "--drain", "1", "--max-silence", "2")
     few = ("--batches", "2", "--batch-size", "2", "-u", "1", "-r", "1")
     return {
         "run": ("run", "--host", url, *fixed, *load),
