@@ -25,14 +25,15 @@ def columns() -> str:
         "Names end in their unit: `_s` seconds since `start_unix_s` of `run.json`, `_ms`"
         " milliseconds, `_mb` millions of bytes. An empty cell or `null` is not known or did not"
         " happen, never 0. In the CSVs an apostrophe stands before text that a spreadsheet would"
-        " run, such as that beginning with `=`; text that begins with apostrophes has one more.",
-        "## requests.csv\n\nRows stand in the order in which requests ended.",
+        " run, as that beginning with `=`; text that begins with apostrophes has one more.",
+        "## requests.csv\n\nIn the order in which requests ended, with their"
+        " [outcomes](../start/reading-a-run.md#outcomes).",
         described("loadgen.record", "RequestRecord"),
         "## batches.csv\n\nOnly in runs whose users send batches.",
         described("loadgen.record", "BatchRecord"),
         "## server_metrics.csv\n\nA row before anything is sent, one each second, one after the"
-        " drain. Counters are totals since the engine's start, over all its replicas. The columns"
-        " of LMCache and of memory are filled only for engines that kvswarm started.",
+        " drain. What is not of a moment is a total since the engine's start, over all its"
+        " replicas. LMCache and memory are known only of engines that kvswarm started.",
         described("loadgen.stats.server_counters", "ServerSample"),
         "## client_metrics.csv\n\nA row for each second and process that generates load.",
         described("loadgen.stats.self_watch", "ClientSample"),

@@ -7,7 +7,7 @@ from io import StringIO
 from pathlib import Path
 from unittest.mock import patch
 
-from scripts.reference.text import Row, code, page, table
+from scripts.reference.text import Row, bracketed, code, page, table
 
 COMMANDS = (
     *("run", "ui", "ask", "demo", "serve", "kv record", "kv extract", "kv link", "kv serve"),
@@ -77,7 +77,8 @@ def options() -> str:
         seen |= {row: len(seen) + at for at, row in enumerate(new)}
         parts.append(f"## kvswarm {command}")
         if new:
-            parts.append(table(("option", "default", "meaning"), new))
+            shown = [(bracketed(name, given), said) for name, given, said in new]
+            parts.append(table(("option (default)", "meaning"), shown))
         if known:
             parts.append(f"As above: {', '.join(spans(known))}.")
     return page(

@@ -28,6 +28,10 @@ def code(name: object) -> str:
     return f"`{name}`"
 
 
+def bracketed(name: str, note: str) -> str:
+    return f"{name} ({note})" if note else name
+
+
 def phrase(text: str | None) -> str:
     """The first sentence of a docstring."""
     words = " ".join(inspect.cleandoc(text or "").partition("\n\n")[0].split())
