@@ -4,19 +4,19 @@ from dataclasses import fields
 from importlib import import_module
 from types import ModuleType
 
-from scripts.reference.text import Row, code, meanings, page, phrase, table
+from scripts.reference.text import Row, code, listing, meanings, page, phrase, table
 
 
 def described(module: str, name: str) -> str:
     found = import_module(module)
     said = meanings(found, name)
     names = [field.name for field in fields(getattr(found, name))]
-    return table(("column", "meaning"), [(code(each), said[each]) for each in names])
+    return listing((code(each), said[each]) for each in names)
 
 
 def mapping(module: str, name: str) -> str:
     found = getattr(import_module(module), name)
-    return table(("field", "meaning"), [(code(each), said) for each, said in found.items()])
+    return listing((code(each), said) for each, said in found.items())
 
 
 def columns() -> str:

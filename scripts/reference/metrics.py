@@ -7,7 +7,7 @@ from unittest.mock import patch
 
 from loadgen.stats.metrics import CATALOG
 from scripts.reference.interfaces import kv_service
-from scripts.reference.text import bracketed, code, page, table
+from scripts.reference.text import bracketed, code, listing, page, table
 
 
 def metrics() -> str:
@@ -48,7 +48,7 @@ def prometheus(families: Iterable[tuple[str, str, Iterable[str]]]) -> str:
         (bracketed(code(name), ", ".join(sorted(labels))), said.rstrip("."))
         for name, said, labels in families
     ]
-    return table(("series (labels)", "meaning"), rows)
+    return listing(rows)
 
 
 Families = Iterator[tuple[str, str, Iterable[str]]]
