@@ -4,7 +4,7 @@ from dataclasses import fields
 from importlib import import_module
 from types import ModuleType
 
-from scripts.reference.text import Row, code, listing, meanings, page, phrase, table
+from scripts.reference.text import Row, code, listing, meanings, page, phrase
 
 
 def described(module: str, name: str) -> str:
@@ -60,29 +60,27 @@ def exit_codes() -> str:
     def codes(module: ModuleType) -> list[Row]:
         said = meanings(module)
         found = {n: v for n, v in vars(module).items() if n in said and isinstance(v, int)}
-        return [(str(value), phrase(said[name])) for name, value in found.items()]
+        return [(code(value), phrase(said[name])) for name, value in found.items()]
 
-    wrong = ("2", "wrong use, or runs that are not comparable")
-    fault = ("70", "a fault of `kvswarm compare` itself, or its output could not be written")
-    head = ("exit code", "meaning")
+    wrong = ("`2`", "wrong use, or runs that are not comparable")
+    fault = ("`70`", "a fault of `kvswarm compare` itself, or its output could not be written")
     return page(
         "Exit codes",
         "## run, sweep, saturate, study, demo",
-        table(head, codes(exit_code)),
+        listing(codes(exit_code)),
         "3 comes before 1, and 1 before 5. Of several targets or runs the worst counts, 3 before 2"
         " before 1 before 5. `saturate` says 1 where not even the lowest load meets the objective."
         " Before a swarm has started, Ctrl-C or a signal gives 128 and the signal's number.",
         "## compare",
-        table(head, sorted([*codes(gate), wrong, fault], key=lambda row: int(row[0]))),
+        listing(sorted([*codes(gate), wrong, fault], key=lambda row: int(row[0].strip("`")))),
         "1 comes before 4.",
         "## All others",
-        table(
-            head,
+        listing(
             [
-                ("0", "done"),
-                ("1", "something outside failed: a folder, a file, stdout, a service"),
-                ("2", "wrong use"),
-                ("130", "ended by Ctrl-C"),
-            ],
+                ("`0`", "done"),
+                ("`1`", "something outside failed: a folder, a file, stdout, a service"),
+                ("`2`", "wrong use"),
+                ("`130`", "ended by Ctrl-C"),
+            ]
         ),
     )
