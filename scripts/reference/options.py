@@ -83,7 +83,7 @@ def options() -> str:
     return page(
         "Options",
         "Each option stands once, with its default in brackets, at the first command that has it."
-        " `run` and `ui` also take any option of Locust, such as `-u USERS`, `-r RATE` and `-t TIME`.",
+        " `run` and `ui` also take any option of Locust, as `-u USERS`, `-r RATE` and `-t TIME`.",
         *parts,
     )
 
