@@ -36,9 +36,9 @@ class RequestRecord:
     user: str
     """Locust user, unique within its process; empty where it was never sent."""
     context_id: str
-    """The true one, whatever was sent: the document's id, or `mix-N` where it is composed."""
+    """The true context, whatever was sent: the document's id, or `mix-N` if composed."""
     question_id: str
-    """`~2`, `~3` mark variations of one already asked of this context."""
+    """The question; `~2`, `~3` mark variations of one already asked of this context."""
     repeat: bool
     """Whether the whole prompt was sent, or in a batch drawn, before in this run."""
     scheduled_s: float
@@ -96,8 +96,8 @@ class RequestRecord:
     """Whether it ended `ok` within every limit of `--slo`; empty where it was cut off while it
     could still keep them."""
     resends: int | None = None
-    """1, else 0, where it was sent again, as the host hung up on a kept connection within a second;
-    its time ran on."""
+    """1 where it was sent again, else 0: the host hung up on a kept connection within a second. Its
+    time ran on."""
     retries: int | None = None
     """How often it was tried again by `--retry`, after a `rejected`; its time ran on."""
     engine: str = ""
