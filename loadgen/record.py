@@ -30,18 +30,17 @@ class RequestRecord:
     """
 
     request_id: str
-    """Position in the swarm's stream, from 0, unique over all workers."""
+    """Position in the swarm's stream, from 0."""
     worker: str
     """Index of the process that sent it, from 0."""
     user: str
-    """Locust user, unique within its process; empty where a request was never sent."""
+    """Locust user, unique within its process; empty where it was never sent."""
     context_id: str
-    """The true context, whatever was sent: the document's id, or `mix-N` for a composed one."""
+    """The true context, whatever was sent: the document's id, or `mix-N` if composed."""
     question_id: str
     """The question; `~2`, `~3` mark variations of one already asked of this context."""
     repeat: bool
-    """Whether the whole prompt was sent before in this run; in a batch, whether it stood earlier in
-    the stream."""
+    """Whether the whole prompt was sent, or in a batch drawn, before in this run."""
     scheduled_s: float
     """When it was meant to go: in the closed loop `sent_s`, or when its retrieval began."""
     sent_s: float | None
@@ -49,65 +48,63 @@ class RequestRecord:
     first_token_s: float | None
     """Arrival of the first event with output."""
     end_s: float
-    """Arrival of the last event; for other outcomes than `ok`, when the end was noticed."""
+    """Arrival of the last event; unless `ok`, when the end was noticed."""
     ttft_ms: float | None
     """Time to first token: `first_token_s` - `scheduled_s`."""
     itl_mean_ms: float | None
     """Inter-token latency: mean of the gaps between events with output."""
     itl_p50_ms: float | None
-    """Median of this request's gaps."""
+    """Median gap."""
     itl_p95_ms: float | None
-    """95th percentile of this request's gaps."""
+    """Their 95th percentile."""
     itl_p99_ms: float | None
-    """99th percentile of this request's gaps."""
+    """Their 99th percentile."""
     itl_max_ms: float | None
     """Longest gap."""
     tpot_ms: float | None
-    """Time per output token: (last token - first token) / (`output_tokens` - 1), less those of
-    reasoning that is not streamed; an event counts as one at least."""
+    """Time per output token: (last token - first token) / (`output_tokens` - 1), without reasoning
+    that is not streamed; an event counts as one at least."""
     e2e_ms: float | None
     """`end_s` - `scheduled_s`."""
     prompt_tokens: int | None
     """By the host's count."""
     cached_tokens: int | None
-    """Prompt tokens the host took from a cache, by its own word; empty where it does not say, and
-    where it says more than the prompt has, with that in `error`."""
+    """Prompt tokens from a cache, by the host's word; empty where it says none, or more than the
+    prompt has (see `error`)."""
     output_tokens: int | None
     """By the host's count."""
     outcome: Outcome
-    """How it ended, see the outcomes below."""
+    """How it ended."""
     status: int | None
-    """HTTP status; empty where there was none."""
+    """HTTP status."""
     error: str
-    """What went wrong, in one line; API keys and header values are taken out."""
+    """What went wrong, without API keys and header values."""
     batch_id: str = ""
-    """The batch it was part of; empty for a single request."""
+    """The batch it was part of."""
     label: str = ""
-    """The context that the request itself told the host; empty where it told none."""
+    """The context that the request told the host."""
     rag_context_id: str = ""
-    """The context that was put before the question: retrieved, or wrong by `--rag-wrong`, with
-    `--labels kv` the true one; empty where the service refused, and without a service."""
+    """The context before the question: retrieved, or wrong by `--rag-wrong`, with `--labels kv` the
+    true one; empty where the service refused."""
     label_correct: bool | None = None
-    """Whether what the service found, a context or with `--labels kv` a label, is `context_id`,
-    false where it refused; without a service whether `label` is; empty where there was neither."""
+    """Whether what the service found is `context_id`, false where it refused; without a service
+    whether `label` is."""
     retrieval_ms: float | None = None
     """From asking the RAG or KV service to its answer, waits for a full queue included; part of
-    `ttft_ms` and `e2e_ms`; empty where there was no answer."""
+    `ttft_ms` and `e2e_ms`."""
     slo_met: bool | None = None
-    """Whether the request ended `ok` within every limit of `--slo`; empty without one, and of
-    requests that were cut off while they could still keep them."""
+    """Whether it ended `ok` within every limit of `--slo`; empty where it was cut off while it
+    could still keep them."""
     resends: int | None = None
-    """1 where it was sent again, else 0: the host had closed the kept connection and hung up within
-    a second without an answer. Its time ran on. Empty where nothing was sent."""
+    """1 where it was sent again, else 0: the host hung up on a kept connection within a second. Its
+    time ran on."""
     retries: int | None = None
-    """How often it was tried again by `--retry`, after a `rejected`; its time ran on. Empty where
-    nothing was sent."""
+    """How often it was tried again by `--retry`, after a `rejected`; its time ran on."""
     engine: str = ""
-    """Which engine answered, by the reply's `X-Served-By`; empty where it has none."""
+    """Which engine answered, by the reply's `X-Served-By`."""
     late: bool | None = None
-    """True of a `timeout`, which was cut off when it had waited too long: in metrics it has the
-    latency that it had at least, and the gap that was open then is one of its gaps. Empty of all
-    others, and in runs of older versions."""
+    """True of a `timeout` that was cut off when it had waited too long: in metrics it has the
+    latency that it had at least, its open gap included."""
 
     def waited_ms(self, name: str) -> float | None:
         """Of a request that did not end `ok`: how long a latency had run that had no end yet."""
@@ -159,11 +156,11 @@ class BatchRecord:
     """
 
     batch_id: str
-    """Position in the swarm's sequence of batches, from 0, unique over all workers."""
+    """Position in the swarm's sequence of batches, from 0."""
     worker: str
     """Index of the process that sent it."""
     user: str
-    """Locust user; empty where the batch was never sent."""
+    """Locust user; empty where it was never sent."""
     requests: int
     """Its members: rows of `requests.csv` with this `batch_id`."""
     ok: int
@@ -177,18 +174,17 @@ class BatchRecord:
     first_token_s: float | None
     """First event with output for any member."""
     first_reply_s: float | None
-    """First complete reply: the earliest `end_s` of an `ok` member."""
+    """The earliest `end_s` of an `ok` member."""
     last_reply_s: float | None
-    """Last complete reply: the latest `end_s` of an `ok` member."""
+    """The latest `end_s` of an `ok` member."""
     makespan_s: float | None
     """`last_reply_s` - `scheduled_s`; empty unless every member ended `ok`."""
     call_prompt_tokens: int | None
-    """Of a list call: prompt tokens that the host counted for the call and not for each prompt, so
-    that no row of `requests.csv` has them."""
+    """Of a list call: prompt tokens counted for the call, which no row of `requests.csv` has."""
     call_output_tokens: int | None
     """The same of output tokens."""
     outcome: BatchOutcome
-    """How it ended, see the outcomes below."""
+    """How it ended."""
 
 
 BATCH_COLUMNS: tuple[str, ...] = tuple(field.name for field in fields(BatchRecord))

@@ -15,33 +15,32 @@ from loadgen.stats.server_metrics import COLUMNS as SERVER_COLUMNS
 
 RUN_JSON = "run.json"
 RUN_FIELDS: Mapping[str, str] = {
-    "command_line": "the command line of the Locust process, header values hidden; what concerns"
-    " the engine is in `target`",
+    "command_line": "of the Locust process, header values hidden; what concerns the engine is in"
+    " `target`",
     "options": "every option of kvswarm with its value, and `num_users`, `spawn_rate`, `run_time`",
     "seed": "of the workload",
     "users": "at the start",
-    "corpus_sha256": "of the documents and questions, wherever they were read",
+    "corpus_sha256": "of documents and questions",
     "host": "the URL that was loaded",
     "model": "the served model",
     "host_facts": "what the host says of itself",
-    "rag": "the RAG service that was asked: URL, embedder, documents, chunks, threshold, how"
-    " many of its documents the corpus has not (`strangers`), `questions` its documents"
-    " brought along, `corpus_digest` of all texts; with `--labels kv` the KV service: URL,"
-    " model, features, `documents`, earlier `questions`, `unknown` contexts; null without"
-    " retrieval",
-    "target": "for engines kvswarm has started: name, command lines and environment, block size,"
-    " usable blocks and tokens, `max_model_len`, versions, process ids",
-    "cache_state": "`cold`: the caches were emptied and shown to be empty; `warm`: `--keep-cache`"
-    " was given and it had served an earlier swarm; `unknown`: kvswarm did not start this host",
+    "rag": "the RAG service: URL, embedder, documents, chunks, threshold, `strangers` (documents"
+    " that the corpus has not), `questions` of its documents, `corpus_digest` of all texts; with"
+    " `--labels kv` the KV service: URL, model, features, `documents`, earlier `questions`,"
+    " `unknown` contexts",
+    "target": "the engine that kvswarm has started: name, command lines and environment, block"
+    " size, usable blocks and tokens, `max_model_len`, versions, process ids",
+    "cache_state": "`cold`: the caches were shown to be empty; `warm`: with `--keep-cache`, after"
+    " an earlier swarm; `unknown`: kvswarm did not start this host",
     "notes": "what was announced at the start, such as estimated lengths",
-    "workers": "number of load-generating processes",
+    "workers": "processes that generated the load",
     "versions": "of the packages",
     "machine": "that generated the load",
     "start_unix_s": "zero of all `_s` columns, in seconds since 1970",
     "exit_code": "added at the end, missing where the run was killed",
     "token_clock": "as in the summary",
     "user_errors": "exceptions that user classes raised",
-    "host_died": "whether the host, or the service for labels, went during the run",
+    "host_died": "whether the host, or the service for labels, died during the run",
     "interrupted": "whether Ctrl-C or a signal ended it",
 }
 """What the fields of `run.json` are. No API keys are in it; what `--extra-body` has is."""

@@ -5,9 +5,9 @@ from typing import Any
 DONE = 0
 """Done."""
 FAILED = 1
-"""More than `--max-failures` percent of the finished requests failed, or none was `ok`, or a worker
-was lost, or a user class raised an exception, or a limit of `--gate` was not met; or the report
-could not be written to stdout."""
+"""More than `--max-failures` percent of the finished requests failed, none was `ok`, a worker was
+lost, a user class raised an exception, a limit of `--gate` was not met, or the report could not be
+written to stdout."""
 WRONG_USE = 2
 """Wrong use: nothing was sent."""
 TARGET_DIED = 3

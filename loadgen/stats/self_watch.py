@@ -47,11 +47,11 @@ class ClientSample:
     send_lateness_p99_ms: float | None
     """Open loop: how long after its due time a request was released; empty where none was."""
     cpu_share: float
-    """CPU seconds of all threads per second: 1.0 is one full core."""
+    """CPU seconds per second: 1.0 is one full core."""
     rss_mb: float
     """Resident memory."""
     elapsed_s: float = 1.0
-    """The time that the row stands for: more than a second where the process stood still."""
+    """What the row stands for: more than a second where the process stood still."""
     sends: int = 0
     """Open loop: requests that were released."""
     late_sends: int = 0

@@ -20,35 +20,35 @@ class ServerSample:
     reachable: bool | None = None
     """False: the connection was refused or broke; empty: no answer in time."""
     prompt_tokens: float | None = None
-    """Counter: prompt tokens."""
+    """Prompt tokens."""
     computed_prompt_tokens: float | None = None
-    """Counter: those computed."""
+    """Those computed."""
     cached_prompt_tokens: float | None = None
-    """Counter: those from the engine's prefix cache."""
+    """Those from the engine's prefix cache."""
     external_prompt_tokens: float | None = None
-    """Counter: those from a KV connector."""
+    """Those from a KV connector."""
     host_prompt_tokens: float | None = None
-    """Counter: of these from memory."""
+    """Of these from memory."""
     disk_prompt_tokens: float | None = None
-    """Counter: of these from files."""
+    """Of these from files."""
     offload_stored_bytes: float | None = None
-    """Counter: KV copied out."""
+    """KV copied out."""
     offload_loaded_bytes: float | None = None
-    """Counter: KV copied back."""
+    """KV copied back."""
     generation_tokens: float | None = None
-    """Counter: output tokens."""
+    """Output tokens."""
     prefix_cache_queries: float | None = None
-    """Counter: tokens looked up in the prefix cache."""
+    """Tokens looked up in the prefix cache."""
     prefix_cache_hits: float | None = None
-    """Counter: tokens found there."""
+    """Tokens found there."""
     external_prefix_cache_queries: float | None = None
-    """Counter: tokens looked up through the connector."""
+    """Tokens looked up through the connector."""
     external_prefix_cache_hits: float | None = None
-    """Counter: tokens found there."""
+    """Tokens found there."""
     request_success: float | None = None
-    """Counter: requests the engine finished."""
+    """Requests the engine finished."""
     num_preemptions: float | None = None
-    """Counter: preemptions."""
+    """Preemptions."""
     running: float | None = None
     """Being worked on at this moment."""
     waiting: float | None = None
@@ -56,13 +56,13 @@ class ServerSample:
     kv_cache_usage: float | None = None
     """Share of the KV cache in use, mean over the replicas."""
     lmcache_lookup_requested_tokens: float | None = None
-    """Counter: tokens asked of LMCache."""
+    """Tokens asked of LMCache."""
     lmcache_lookup_hit_l1_tokens: float | None = None
-    """Counter: found in its memory."""
+    """Found in its memory."""
     lmcache_lookup_hit_l2_tokens: float | None = None
-    """Counter: found in its second tier."""
+    """Found in its second tier."""
     lmcache_l1_evicted_chunks: float | None = None
-    """Counter: chunks thrown out of its memory."""
+    """Chunks thrown out of its memory."""
     lmcache_l1_memory_usage_bytes: float | None = None
     """Its memory in use."""
     engine_rss_mb: float | None = None
@@ -284,7 +284,7 @@ FIGURES: Mapping[str, str] = {
     "offload_stored_bytes": "KV copied out",
     "offload_loaded_bytes": "KV copied back",
     "generation_tokens": "output tokens",
-    "num_preemptions": "requests the engine set back for want of cache",
+    "num_preemptions": "requests set back for want of cache",
     "peak_running": "most requests at work",
     "peak_waiting": "most requests in the queue",
     "peak_kv_cache_usage": "highest share of the KV cache in use, 0 to 1",
@@ -292,7 +292,7 @@ FIGURES: Mapping[str, str] = {
     "peak_lmcache_rss_mb": "of LMCache, likewise",
     "peak_lmcache_l1_bytes": "most bytes in LMCache's memory tier",
     "peak_gpu_memory_mb": "of all NVIDIA GPUs of this machine, likewise",
-    "counter_reset": "true where a counter went down on the way (a restart): the figures made of"
-    " counters are then null",
+    "counter_reset": "true where a counter went down (a restart): figures made of counters are then"
+    " null",
 }
 """What the fields of `server` in a summary are."""

@@ -19,39 +19,34 @@ FIELDS: Mapping[str, str] = {
     "requests": "all of them: the rows of `requests.csv`, but for those of the warm-up",
     "failed": "those that ended neither `ok` nor `cancelled`",
     "outcomes": "outcome to count; `ok` is always there",
-    "peak_concurrency": "the most requests at once between their sending and their end; null"
-    " without a run directory",
-    "late": "timeouts that were cut off when they had waited too long; latencies have what these"
-    " had waited, which is a lower bound",
-    "resends": "how often a request was sent again, see `resends` of `requests.csv`",
-    "retries": "how often a request was tried again, see `retries` of `requests.csv`",
+    "peak_concurrency": "the most requests at once; null without a run directory",
+    "late": "timeouts that were cut off when they had waited too long",
+    "resends": "of `requests.csv`, added up",
+    "retries": "likewise",
     "odd_counts": "`ok` replies that told more cached tokens than their prompt has: left out",
     "batches": "batch outcome to count; empty where none were sent",
-    "metrics": "of each metric of values the statistics `count`, `mean`, `stddev`, `min`, `p50`,"
-    " `p90`, `p95`, `p99`, `max`",
-    "server": "the engine's view, from the first send, or the end of a given `--warmup`, to the end"
-    " of the drain; other clients of the engine are in it too",
-    "server_note": "why there are no figures of the engine, or that they are of several models;"
-    " null else",
+    "metrics": "statistics of each [metric](metrics.md) of values",
+    "server": "the engine's view, without a given `--warmup`, to the end of the drain; its other"
+    " clients are in it too",
+    "server_note": "why there are no figures of the engine, or that they are of several models",
     "replicas": "of several engines behind a router: `engines`, by name, with their `requests`,"
     " `share`, `contexts` and counters; `context_affinity`: the share of requests that went to the"
-    " engine which got most of their context. Null with one engine",
+    " engine which got most of their context",
     "diversity": "of the contexts that were really sent",
-    "gate": "of `--gate`: `met`, `verdict`, `faults` for which the run decides nothing, and each of"
-    " its `limits` with its `value` (null: not known)",
+    "gate": "`met`, `verdict`, `faults` for which the run decides nothing, and `limits` with their"
+    " `value`",
     "client_saturated": "whether the client was too late for the figures to hold",
     "client_saturated_reason": "a sentence saying why",
     "token_times": "their `clock`, `kernel` or `event loop`, and shares of `client_metrics.csv`",
-    "stats_reset_s": "when the statistics were last reset, null where they were not",
+    "stats_reset_s": "when the statistics were last reset",
     "lost_workers": "workers that were lost during the run",
     "lost_share": "the part of the load, 0 to 1, that was theirs",
     "warmup": "what `--warmup` left out: `seconds` (0: none was found), `requests` and of these"
     " `failed`; `given`: false where the seconds were found; null without the option",
-    "steady_state": "of what counts: `settled` (null: too few to tell); `from_s`, where the warm-up"
-    " that was found ends, with `early` requests due before it; `shift`, how much higher they"
-    " make the mean TTFT (0.1 is 10 %); and of the others `requests`, `requests_per_s`,"
-    " `output_tokens_per_s` and `metrics`, in the largest runs of a sample. Null without a"
-    " run directory, or where the load was not meant to be steady",
+    "steady_state": "`settled` (null: too few to tell); `from_s`, where the warm-up that was found"
+    " ends, with `early` requests due before it; `shift`, how much higher they make the mean TTFT"
+    " (0.1 is 10 %); and of the others `requests`, `requests_per_s`, `output_tokens_per_s` and"
+    " `metrics`, in the largest runs of a sample. Null where the load was not meant to be steady",
 }
 """What the fields of `summary.json` are that are no metrics."""
 _QUANTILES = {"p50": 0.50, "p90": 0.90, "p95": 0.95, "p99": 0.99}

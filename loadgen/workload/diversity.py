@@ -95,19 +95,19 @@ class Diversity:
     """
 
     requests: int
-    """Requests that were sent with a context: the true one, or the one that was retrieved."""
+    """Requests that were sent with a context."""
     distinct_contexts: int
     """How many contexts they had."""
     entropy_bits: float
     """Shannon entropy of the contexts' shares."""
     effective_contexts: float
-    """Two to that power: so many equally popular contexts would be as diverse."""
+    """Two to that power: as many equally popular ones would be as diverse."""
     top_context_share: float
     """Share of the most popular context."""
     reuse_distance: ReuseDistance
     """Distinct other contexts between two uses of one, in the order of sending: `count`,
-    `first_uses`, `mean`, `p50`, `p90`, `p99`, `max`, and a `histogram` (JSON only). A cache that
-    keeps the most recently used contexts still has one at distance d if it holds more than d."""
+    `first_uses`, `mean`, `p50`, `p90`, `p99`, `max`, and a `histogram` (JSON only). An LRU cache of
+    more than d contexts still has one at distance d."""
 
 
 def measure_diversity(context_ids: Iterable[str]) -> Diversity:

@@ -4,19 +4,19 @@ from dataclasses import fields
 from importlib import import_module
 from types import ModuleType
 
-from scripts.reference.text import Row, code, meanings, page, phrase, table
+from scripts.reference.text import Row, code, listing, meanings, page, phrase
 
 
 def described(module: str, name: str) -> str:
     found = import_module(module)
     said = meanings(found, name)
     names = [field.name for field in fields(getattr(found, name))]
-    return table(("column", "meaning"), [(code(each), said[each]) for each in names])
+    return listing((code(each), said[each]) for each in names)
 
 
 def mapping(module: str, name: str) -> str:
     found = getattr(import_module(module), name)
-    return table(("field", "meaning"), [(code(each), said) for each, said in found.items()])
+    return listing((code(each), said) for each, said in found.items())
 
 
 def columns() -> str:
@@ -25,14 +25,15 @@ def columns() -> str:
         "Names end in their unit: `_s` seconds since `start_unix_s` of `run.json`, `_ms`"
         " milliseconds, `_mb` millions of bytes. An empty cell or `null` is not known or did not"
         " happen, never 0. In the CSVs an apostrophe stands before text that a spreadsheet would"
-        " run, such as that beginning with `=`; text that begins with apostrophes has one more.",
-        "## requests.csv\n\nRows stand in the order in which requests ended.",
+        " run, as that beginning with `=`; text that begins with apostrophes has one more.",
+        "## requests.csv\n\nIn the order in which requests ended, with their"
+        " [outcomes](../start/reading-a-run.md#outcomes).",
         described("loadgen.record", "RequestRecord"),
         "## batches.csv\n\nOnly in runs whose users send batches.",
         described("loadgen.record", "BatchRecord"),
         "## server_metrics.csv\n\nA row before anything is sent, one each second, one after the"
-        " drain. Counters are totals since the engine's start, over all its replicas. The columns"
-        " of LMCache and of memory are filled only for engines that kvswarm started.",
+        " drain. What is not of a moment is a total since the engine's start, over all its"
+        " replicas. LMCache and memory are known only of engines that kvswarm started.",
         described("loadgen.stats.server_counters", "ServerSample"),
         "## client_metrics.csv\n\nA row for each second and process that generates load.",
         described("loadgen.stats.self_watch", "ClientSample"),
@@ -59,29 +60,27 @@ def exit_codes() -> str:
     def codes(module: ModuleType) -> list[Row]:
         said = meanings(module)
         found = {n: v for n, v in vars(module).items() if n in said and isinstance(v, int)}
-        return [(str(value), phrase(said[name])) for name, value in found.items()]
+        return [(code(value), phrase(said[name])) for name, value in found.items()]
 
-    wrong = ("2", "wrong use, or runs that are not comparable")
-    fault = ("70", "a fault of `kvswarm compare` itself, or its output could not be written")
-    head = ("exit code", "meaning")
+    wrong = ("`2`", "wrong use, or runs that are not comparable")
+    fault = ("`70`", "a fault of `kvswarm compare` itself, or its output could not be written")
     return page(
         "Exit codes",
         "## run, sweep, saturate, study, demo",
-        table(head, codes(exit_code)),
+        listing(codes(exit_code)),
         "3 comes before 1, and 1 before 5. Of several targets or runs the worst counts, 3 before 2"
         " before 1 before 5. `saturate` says 1 where not even the lowest load meets the objective."
         " Before a swarm has started, Ctrl-C or a signal gives 128 and the signal's number.",
         "## compare",
-        table(head, sorted([*codes(gate), wrong, fault], key=lambda row: int(row[0]))),
+        listing(sorted([*codes(gate), wrong, fault], key=lambda row: int(row[0].strip("`")))),
         "1 comes before 4.",
         "## All others",
-        table(
-            head,
+        listing(
             [
-                ("0", "done"),
-                ("1", "something outside failed: a folder, a file, stdout, a service"),
-                ("2", "wrong use"),
-                ("130", "ended by Ctrl-C"),
-            ],
+                ("`0`", "done"),
+                ("`1`", "something outside failed: a folder, a file, stdout, a service"),
+                ("`2`", "wrong use"),
+                ("`130`", "ended by Ctrl-C"),
+            ]
         ),
     )

@@ -7,7 +7,7 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
-from scripts.reference.text import code, meanings, page, phrase, table
+from scripts.reference.text import code, listing, meanings, page, phrase
 
 
 def kv_service() -> Any:
@@ -23,7 +23,7 @@ def aiohttp_routes(app: Any) -> str:
         for route in app.router.routes()
         if route.method != "HEAD"
     ]
-    return table(("route", "meaning"), rows)
+    return listing(rows)
 
 
 def tab_routes() -> str:
@@ -41,7 +41,7 @@ def tab_routes() -> str:
         for rule in app.url_map.iter_rules()
         if rule.rule.startswith("/kvswarm")
     ]
-    return table(("route", "meaning"), rows)
+    return listing(rows)
 
 
 def routes() -> str:
@@ -76,9 +76,9 @@ def targets() -> str:
         ),
         "```toml\n" + (example[0].strip() if example else "") + "\n```",
         "## A service",
-        table(("key", "meaning"), [(code(name), said) for name, said in service.items()]),
+        listing((code(name), said) for name, said in service.items()),
         "## A target",
-        table(("key", "meaning"), [(code(name), said) for name, said in target.items()]),
+        listing((code(name), said) for name, said in target.items()),
         "## Counters",
         f"Of an engine: {', '.join(map(code, (*ENGINE_FIGURES, catalog.CACHE_INFO)))}.",
         f"Of a cache: {', '.join(map(code, CACHE_FIGURES))}.",
@@ -101,7 +101,7 @@ def python() -> str:
     return page(
         "Python names",
         "`from kvswarm import ContextUser, set_defaults` gives what a locustfile needs.",
-        table(("name", "meaning"), rows),
+        listing(rows),
     )
 
 

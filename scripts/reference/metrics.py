@@ -7,7 +7,7 @@ from unittest.mock import patch
 
 from loadgen.stats.metrics import CATALOG
 from scripts.reference.interfaces import kv_service
-from scripts.reference.text import code, page, table
+from scripts.reference.text import bracketed, code, listing, page, table
 
 
 def metrics() -> str:
@@ -16,7 +16,6 @@ def metrics() -> str:
             code(metric.name),
             metric.unit,
             "" if metric.neutral else metric.better,
-            metric.row,
             metric.meaning,
         )
         for metric in CATALOG.values()
@@ -27,11 +26,16 @@ def metrics() -> str:
         " `p90`, `p95`, `p99` and `max`. Percentiles are at most 1 % off, the others exact."
         " `kvswarm compare` takes each that has a better direction; a percentile it takes may be"
         " any, such as `.p99.9`.",
-        table(("metric", "unit", "better", "row in Locust", "meaning"), rows),
+        table(("metric", "unit", "better", "meaning"), rows),
+        f"Rows of type `LLM` in Locust's tables: {', '.join(map(code, rows_in_locust()))}.",
         "## In Prometheus",
         f"Histograms of the metrics above: {', '.join(map(code, histograms()))}.",
         *(f"### {title}\n\n{prometheus(families())}" for title, families in EXPOSED.items()),
     )
+
+
+def rows_in_locust() -> list[str]:
+    return [metric.row for metric in CATALOG.values() if metric.row]
 
 
 def histograms() -> list[str]:
@@ -41,10 +45,10 @@ def histograms() -> list[str]:
 
 def prometheus(families: Iterable[tuple[str, str, Iterable[str]]]) -> str:
     rows = [
-        (code(name), ", ".join(map(code, sorted(labels))), said.rstrip("."))
+        (bracketed(code(name), ", ".join(sorted(labels))), said.rstrip("."))
         for name, said, labels in families
     ]
-    return table(("series", "labels", "meaning"), rows)
+    return listing(rows)
 
 
 Families = Iterator[tuple[str, str, Iterable[str]]]

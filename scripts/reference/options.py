@@ -7,7 +7,7 @@ from io import StringIO
 from pathlib import Path
 from unittest.mock import patch
 
-from scripts.reference.text import Row, code, page, table
+from scripts.reference.text import Row, bracketed, code, listing, page
 
 COMMANDS = (
     *("run", "ui", "ask", "demo", "serve", "kv record", "kv extract", "kv link", "kv serve"),
@@ -77,13 +77,13 @@ def options() -> str:
         seen |= {row: len(seen) + at for at, row in enumerate(new)}
         parts.append(f"## kvswarm {command}")
         if new:
-            parts.append(table(("option", "default", "meaning"), new))
+            parts.append(listing((bracketed(name, given), said) for name, given, said in new))
         if known:
             parts.append(f"As above: {', '.join(spans(known))}.")
     return page(
         "Options",
-        "Each option stands once, at the first command that has it. `run` and `ui` also take any"
-        " option of Locust, such as `-u USERS`, `-r RATE` and `-t TIME`.",
+        "Each option stands once, with its default in brackets, at the first command that has it."
+        " `run` and `ui` also take any option of Locust, as `-u USERS`, `-r RATE` and `-t TIME`.",
         *parts,
     )
 

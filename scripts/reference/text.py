@@ -24,8 +24,18 @@ def table(head: Row, rows: Iterable[Row]) -> str:
     return "\n".join([first, "|---" * len(head) + "|", *rest])
 
 
+def listing(rows: Iterable[Row]) -> str:
+    """Names, each with its meaning, a sentence."""
+    said = (f"{name}: {what[:1].upper()}{what[1:]}" if what else name for name, what in rows)
+    return "\n".join(f"- {' '.join(each.split())}" for each in said)
+
+
 def code(name: object) -> str:
     return f"`{name}`"
+
+
+def bracketed(name: str, note: str) -> str:
+    return f"{name} ({note})" if note else name
 
 
 def phrase(text: str | None) -> str:
