@@ -8,17 +8,18 @@ from dataclasses import dataclass, fields
 class ServerSample:
     """One second of a server: a row of `server_metrics.csv`.
 
-    `at_s` counts from the run's start. `reachable` is False when the engine refuses or breaks
-    the connection, None when it does not answer in time or was not asked. Counters are totals
-    since the engine's start, summed over its replicas at the first sample, and from then on what
-    each of them added; `running` to `kv_cache_usage` (0 to 1,
-    mean over the replicas) are of this moment. None means unknown and is an empty cell.
+    `at_s` counts from the run's start. `reachable` is False when the engine, of several each, refuses
+    or breaks the connection, None when it does not answer in time or was not asked. Counters are
+    totals since the engine's start, summed over its replicas at the first sample, and from then on
+    what each of them added; `running` to `kv_cache_usage` (0 to 1, mean over the replicas) are of
+    this moment. None means unknown and is an empty cell.
     """
 
     at_s: float
     """When; in an open loop the first rows lie before 0."""
     reachable: bool | None = None
-    """False: the connection was refused or broke; empty: no answer in time."""
+    """False: the connection was refused or broke, of several engines by all; empty: no answer in
+    time."""
     prompt_tokens: float | None = None
     """Counter: prompt tokens."""
     computed_prompt_tokens: float | None = None
@@ -160,12 +161,13 @@ def server_figures(
 def sum_of_replicas(samples: Sequence[ServerSample]) -> ServerSample:
     """One sample of several engines, taken at one moment: that of one engine is itself.
 
-    It is reachable where all are; figures that some do not tell are those of the others.
+    It is reachable where any is, and refuses where all do; figures that some do not tell are those
+    of the others.
     """
     if len(samples) == 1:
         return samples[0]
     answers = [sample.reachable for sample in samples]
-    reachable = False if False in answers else None if None in answers else True
+    reachable = True if True in answers else None if None in answers else False
     summed: dict[str, float | None] = {}
     for name in (*ENGINE_FIGURES, "counter_resets"):
         known = [value for each in samples if (value := getattr(each, name)) is not None]

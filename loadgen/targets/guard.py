@@ -5,7 +5,8 @@ session until it exits, stdin reaches its end, or the parent is gone: kvswarm ho
 of stdin, which the kernel closes however kvswarm ends. Then the service gets SIGTERM, a grace
 time, and what is left of its tree SIGKILL. The exit code is the service's, 128 + N for signal N.
 With `--scratch-dir PATH` (any number) the service finds an empty directory there, which goes with
-it.
+it. What the service writes goes to stderr; stdout is closed at the moment at which it has exited,
+which is before what it left is ended.
 """
 
 import argparse
@@ -48,6 +49,7 @@ def main() -> int:
             stack.enter_context(_scratch(path))
         service = _spawn(arguments.command, str(tmpdir))
         _wait(lambda: stop.is_set() or _is_over(service, arguments.parent))
+        sys.stdout.close()
         return _end(service, arguments.grace_s)
 
 
@@ -76,10 +78,11 @@ def _scratch(path: Path) -> Iterator[None]:
 
 
 def _spawn(command: list[str], tmpdir: str) -> subprocess.Popen[bytes]:
-    """Start the service in a session of its own."""
+    """Start the service in a session of its own; its stdout would hold ours open."""
     return subprocess.Popen(
         command,
         stdin=subprocess.DEVNULL,
+        stdout=sys.stderr,
         env={**os.environ, "TMPDIR": tmpdir},
         start_new_session=True,
         preexec_fn=lambda: _prctl(PR_SET_PDEATHSIG, signal.SIGTERM),

@@ -168,6 +168,9 @@ def test_page_stands_alone(healthy: tuple[Path, str]) -> None:
     assert shown.texts("h2") == ["Verdict", "Pictures", "Health", "Tables"]
 
 
+DEATH = {"engine": "e-1", "at_s": 5.0, "reason": "was ended", "failed": 2, "served_again_s": 1.0}
+
+
 @pytest.mark.usefixtures("_words_only")
 @pytest.mark.parametrize(
     ("change", "told"),
@@ -175,6 +178,11 @@ def test_page_stands_alone(healthy: tuple[Path, str]) -> None:
         ({"lag_ms": 300.0, "exit_code": 5}, "the client was saturated"),
         ({"summary": {"lost_workers": 1}, "exit_code": 1}, "workers were lost (1)"),
         ({"host_died": True, "exit_code": 3}, "the host died"),
+        (
+            {"summary": {"engine_deaths": [DEATH]}, "exit_code": 3},
+            "an engine died during the run (e-1 was ended at 5.0 s: 2 requests failed because of it,"
+            " served again after 1.0 s)",
+        ),
         ({"options": {"run_time": 60}}, "it was interrupted: 20 s of the 60 s asked for"),
     ],
 )

@@ -236,9 +236,24 @@ async def test_an_engine_that_tells_nothing_for_a_while_takes_nothing_from_the_s
     assert sums == [2 * 27978] * 3
 
 
-async def test_a_fleet_is_reachable_where_all_of_it_is(serve: Serve) -> None:
+async def test_a_fleet_is_reachable_where_any_engine_is(serve: Serve) -> None:
     with socket.socket() as unheard:
         unheard.bind(("127.0.0.1", 0))
         gone = f"http://127.0.0.1:{unheard.getsockname()[1]}"
         got = await sample(replicas(await serve(page(ENGINE_PAGE)), gone))
-    assert (got.reachable, got.prompt_tokens) == (False, 27978)
+        none = await sample(replicas(gone, gone))
+    assert (got.reachable, got.prompt_tokens) == (True, 27978)
+    assert none.reachable is False
+
+
+async def test_what_a_dead_engine_had_stays_in_the_sum_and_in_its_own_figures(serve: Serve) -> None:
+    second = TestServer(web.Application())
+    second.app.router.add_get("/metrics", page(ENGINE_PAGE))
+    await second.start_server()
+    urls = [await serve(page(ENGINE_PAGE)), str(second.make_url("/"))]
+    async with MetricsScraper(replicas(*urls)) as scraper:
+        await scraper.scrape(1.0)
+        await second.close()
+        got, own = await scraper.scrape(2.0), scraper.replicas["e-2"]
+    assert (got.reachable, got.prompt_tokens, got.running) == (True, 2 * 27978, 4)
+    assert (own.reachable, own.prompt_tokens, own.running) == (False, 27978, None)
