@@ -32,7 +32,7 @@ def columns() -> str:
         described("loadgen.record", "BatchRecord"),
         "## server_metrics.csv\n\nA row before anything is sent, one each second, one after the"
         " drain. Counters are totals since the engine's start, over all its replicas. The columns"
-        " of LMCache and of memory are filled only for engines that kvswarm started.",
+        " of LMCache, memory and CPU are filled only for engines that kvswarm started.",
         described("loadgen.stats.server_counters", "ServerSample"),
         "## client_metrics.csv\n\nA row for each second and process that generates load.",
         described("loadgen.stats.self_watch", "ClientSample"),

@@ -79,6 +79,7 @@ def test_page_says_in_words_and_numbers_what_the_summary_says(healthy: tuple[Pat
         assert [cells[0], cells[1], cells[2], cells[5]] == pytest.approx(figures, rel=0.006), name
     assert shown.row("ok") == ["200 (100 %)"]
     assert shown.row("hit rate of the prefix cache") == ["66.7 %"]
+    assert shown.row("CPU time of a token, computed or written") == ["4.55 ms"]
     assert shown.row("a")[:2] == ["70", "70"]
     assert not shown.all("p", role="alert")
     assert {"good", "doubt"} == {*shown.texts("span")} - {""}

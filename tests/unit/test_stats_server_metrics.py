@@ -10,6 +10,7 @@ from aiohttp.test_utils import TestServer
 
 from loadgen.client import host
 from loadgen.stats import server_metrics
+from loadgen.stats.memory import TreeUse
 from loadgen.stats.server_metrics import (
     COLUMNS,
     MetricsScraper,
@@ -195,7 +196,24 @@ async def test_memory_is_that_of_the_processes_and_gpus_named() -> None:
     got = await sample(MetricsSources(MetricsSource(pid=os.getpid()), gpu=OneGpu()))  # type: ignore[arg-type]
     assert got.engine_rss_mb is not None
     assert got.engine_rss_mb > 5
+    assert got.engine_cpu_s is not None
+    assert got.engine_cpu_s > 0
     assert (got.lmcache_rss_mb, got.gpu_memory_mb) == (None, 42.0)
+
+
+async def test_an_engine_that_has_gone_keeps_the_cpu_time_that_it_had(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    uses = {1: TreeUse(100.0, 7.0), 2: TreeUse(50.0, 5.0)}
+    monkeypatch.setattr(server_metrics, "tree_use", uses.get)
+    places = {f"e-{pid}": MetricsSource(pid=pid) for pid in uses}
+    async with MetricsScraper(MetricsSources(places["e-1"], places)) as scraper:
+        both = await scraper.scrape(1.0)
+        uses[1] = TreeUse(100.0, 8.5)
+        del uses[2]
+        one = await scraper.scrape(2.0)
+    assert (both.engine_cpu_s, both.engine_rss_mb) == (12.0, 150.0)
+    assert (one.engine_cpu_s, one.engine_rss_mb) == (13.5, 100.0)
 
 
 def test_the_columns_are_the_samples_fields_time_first() -> None:
