@@ -216,8 +216,8 @@ def _pass_on(process: asyncio.subprocess.Process, number: int) -> None:
 
 
 class TargetKeeper:
-    """Knows whether the target has served a swarm since its caches were last empty, and which of its
-    engines have died."""
+    """Knows whether the target has served a swarm since its caches were last empty, and which of
+    its engines have died."""
 
     def __init__(self, target: RunningTarget) -> None:
         self._target = target

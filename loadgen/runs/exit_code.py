@@ -12,8 +12,8 @@ WRONG_USE = 2
 """Wrong use: nothing was sent."""
 TARGET_DIED = 3
 """An engine or a service that kvswarm starts did not start, or it, the host, or the service for
-labels died during the run, or did not answer for `--max-silence`. Of several engines behind a router
-one is enough: the run then goes on to its end."""
+labels died during the run, or did not answer for `--max-silence`. Of several engines behind a
+router one is enough: the run then goes on to its end."""
 SATURATED = 5
 """The client was saturated."""
 UNRECORDED = 6
@@ -35,9 +35,9 @@ def exit_code(
 
     A run that is not on record is none. A target that died, or of which an engine did, explains
     failures, and is not the system that was to be measured. Failures weigh more than a client that
-    was too slow. A run in which no request succeeded, in which a worker was lost and with it a share
-    of the load, in which a user class raised exceptions, or that does not meet its gate, has failed,
-    whatever `max_failures_percent` allows.
+    was too slow. A run in which no request succeeded, in which a worker was lost and with it a
+    share of the load, in which a user class raised exceptions, or that does not meet its gate, has
+    failed, whatever `max_failures_percent` allows.
     """
     if unrecorded:
         return UNRECORDED

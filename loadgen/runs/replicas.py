@@ -1,5 +1,5 @@
-"""Which of several engines behind a router answered what, and what the death of one cost, by a run's
-rows and their counters."""
+"""Which of several engines behind a router answered what, and what the death of one cost, by a
+run's rows and their counters."""
 
 import math
 from collections.abc import Collection, Mapping, Sequence
@@ -79,13 +79,14 @@ def _affinity(answered: Requests) -> float:
 def engine_deaths(
     requests: Requests | None, deaths: Sequence[tuple[str, float, str]]
 ) -> list[dict[str, Any]]:
-    """`engine_deaths` of a summary, of engines with the second of the run in which each died and the
-    reason, in the order of time.
+    """`engine_deaths` of a summary, of engines with the second of the run in which each died and
+    the reason, in the order of time.
 
     A request `failed` because of a death where it ended as none of `NO_FAILURES`, after this death
     and before the next, and no living engine answered it: the dead one did, or the router for it.
-    `served_again_s` is from the death to the end of the first `ok` request that ended after the last
-    of these, or after the death where there are none. None is not known, or that there is none.
+    `served_again_s` is from the death to the end of the first `ok` request that ended after the
+    last of these, or after the death where there are none. None is not known, or that there is
+    none.
     """
     ends_s = [*(at_s for _, at_s, _ in deaths[1:]), math.inf]
     dead = [engine for engine, _, _ in deaths]

@@ -8,11 +8,11 @@ from dataclasses import dataclass, fields
 class ServerSample:
     """One second of a server: a row of `server_metrics.csv`.
 
-    `at_s` counts from the run's start. `reachable` is False when the engine, of several each, refuses
-    or breaks the connection, None when it does not answer in time or was not asked. Counters are
-    totals since the engine's start, summed over its replicas at the first sample, and from then on
-    what each of them added; `running` to `kv_cache_usage` (0 to 1, mean over the replicas) are of
-    this moment. None means unknown and is an empty cell.
+    `at_s` counts from the run's start. `reachable` is False when the engine, of several each,
+    refuses or breaks the connection, None when it does not answer in time or was not asked.
+    Counters are totals since the engine's start, summed over its replicas at the first sample, and
+    from then on what each of them added; `running` to `kv_cache_usage` (0 to 1, mean over the
+    replicas) are of this moment. None means unknown and is an empty cell.
     """
 
     at_s: float

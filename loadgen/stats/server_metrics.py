@@ -101,8 +101,8 @@ class MetricsScraper:
     async def scrape(self, at_s: float) -> ServerSample:
         """Ask engines, cache and the operating system at once; never raises for what they do.
 
-        Processes are read in the loop's default executor. Afterwards `replicas` has a sample of each
-        of several engines.
+        Processes are read in the loop's default executor. Afterwards `replicas` has a sample of
+        each of several engines.
         """
         engines = asyncio.gather(*(_page(each.client) for each in self._engines.values()))
         pages, cache, processes = await asyncio.gather(

@@ -36,9 +36,9 @@ FIELDS: Mapping[str, str] = {
     "replicas": "of several engines behind a router: `engines`, by name, with their `requests`,"
     " `share`, `contexts` and counters; `context_affinity`: the share of requests that went to the"
     " engine which got most of their context. Null with one engine",
-    "engine_deaths": "engines of a fleet that died during the run: `engine`, `at_s`, `reason`, how many"
-    " requests `failed` because of it, and `served_again_s`, from the death to the end of the first"
-    " `ok` request after the last of these (null: none came); empty with none",
+    "engine_deaths": "engines of a fleet that died: `engine`, `at_s`, `reason`, how many requests"
+    " `failed` because of it, and `served_again_s`, from the death to the end of the first `ok`"
+    " request after the last of these (null: none came); empty with none",
     "diversity": "of the contexts that were really sent",
     "gate": "of `--gate`: `met`, `verdict`, `faults` for which the run decides nothing, and each of"
     " its `limits` with its `value` (null: not known)",

@@ -35,8 +35,8 @@ class ServiceGroup:
         stop_grace_s: float,
         on_death: Callable[[TargetError], None] = lambda error: None,
     ) -> None:
-        """Each service may take so long to be ready, and from SIGTERM until it is killed. `on_death`
-        hears of an engine without which the others go on."""
+        """Each service may take so long to be ready, and from SIGTERM until it is killed.
+        `on_death` hears of an engine without which the others go on."""
         self.plans = plans
         self._start_timeout_s = start_timeout_s
         self._stop_grace_s = stop_grace_s

@@ -72,7 +72,11 @@ class FakeRouter:
             async with asked as answer:
                 response.set_status(answer.status)
                 response.headers.update(
-                    {k: v for k, v in answer.headers.items() if k in ("Content-Type", "X-Served-By")}
+                    {
+                        k: v
+                        for k, v in answer.headers.items()
+                        if k in ("Content-Type", "X-Served-By")
+                    }
                 )
                 await response.prepare(request)
                 async for chunk in answer.content.iter_any():

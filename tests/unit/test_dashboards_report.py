@@ -181,8 +181,8 @@ DEATH = {"engine": "e-1", "at_s": 5.0, "reason": "was ended", "failed": 2, "serv
         ({"host_died": True, "exit_code": 3}, "the host died"),
         (
             {"summary": {"engine_deaths": [DEATH]}, "exit_code": 3},
-            "an engine died during the run (e-1 was ended at 5.0 s: 2 requests failed because of it,"
-            " served again after 1.0 s)",
+            "an engine died during the run (e-1 was ended at 5.0 s: 2 requests failed because of"
+            " it, served again after 1.0 s)",
         ),
         ({"options": {"run_time": 60}}, "it was interrupted: 20 s of the 60 s asked for"),
     ],

@@ -114,6 +114,9 @@ def test_without_rows_a_death_is_told_without_its_cost() -> None:
 def test_a_death_in_words() -> None:
     told = {"engine": "e-1", "at_s": 12.34, "reason": "exited with code 1", "failed": 3}
     assert death_line(told | {"served_again_s": 2.06}) == (
-        "e-1 exited with code 1 at 12.3 s: 3 requests failed because of it, served again after 2.1 s"
+        "e-1 exited with code 1 at 12.3 s: 3 requests failed because of it,"
+        " served again after 2.1 s"
     )
-    assert death_line(told | {"served_again_s": None}).endswith("because of it, none was ok after it")
+    assert death_line(told | {"served_again_s": None}).endswith(
+        "because of it, none was ok after it"
+    )

@@ -244,7 +244,7 @@ class RagWatch:
 class FleetWatch:
     """Asks the process above each second which engines of a fleet have died, on the hub.
 
-    `on_death` hears of each that others go on without, `on_fault` once why the fleet serves no more.
+    `on_death` hears of each that others go on without, `on_fault` once why none serves any more.
     """
 
     def __init__(
