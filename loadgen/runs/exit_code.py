@@ -12,8 +12,8 @@ WRONG_USE = 2
 """Wrong use: nothing was sent."""
 TARGET_DIED = 3
 """An engine or a service that kvswarm starts did not start, or it, the host, or the service for
-labels died during the run, or did not answer for `--max-silence`. Of several engines behind a
-router one is enough: the run then goes on to its end."""
+labels died during the run, or did not answer for `--max-silence`; of several engines behind a
+router one is enough, and the run then goes on to its end."""
 SATURATED = 5
 """The client was saturated."""
 UNRECORDED = 6

@@ -119,7 +119,7 @@ DEATH = {"engine": "e-1", "at_s": 5.0, "reason": "was ended", "failed": 2, "serv
         ({"exit_code": 1, "user_errors": 3}, {}, "a user class raised exceptions"),
         ({}, {"client_saturated": True}, "the client was saturated"),
         ({"exit_code": 3}, {}, "the host died"),
-        ({"exit_code": 3}, {"engine_deaths": [DEATH]}, "an engine died during the run (e-1 was"),
+        ({"exit_code": 3}, {"engine_deaths": [DEATH]}, "an engine died during the run"),
         ({"exit_code": 1}, {"lost_workers": 1}, "workers were lost"),
         ({"exit_code": 143}, {}, "it failed"),
         (None, {}, "it did not come to its end"),
