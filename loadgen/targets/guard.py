@@ -48,7 +48,9 @@ def main() -> int:
         for path in folders:
             stack.enter_context(_scratch(path))
         service = _spawn(arguments.command, str(tmpdir))
-        _wait(lambda: stop.is_set() or _is_over(service, arguments.parent))
+        ended = _end_of(service)
+        while not (stop.is_set() or _is_over(service, arguments.parent)):
+            select.select([0, *ended], [], [], POLL_S)
         sys.stdout.close()
         return _end(service, arguments.grace_s)
 
@@ -87,6 +89,14 @@ def _spawn(command: list[str], tmpdir: str) -> subprocess.Popen[bytes]:
         start_new_session=True,
         preexec_fn=lambda: _prctl(PR_SET_PDEATHSIG, signal.SIGTERM),
     )
+
+
+def _end_of(service: subprocess.Popen[bytes]) -> list[int]:
+    """A descriptor that can be read once it has exited, none where the system has no such."""
+    if sys.platform == "linux":
+        with contextlib.suppress(OSError):
+            return [os.pidfd_open(service.pid)]
+    return []
 
 
 def _is_over(service: subprocess.Popen[bytes], parent: int) -> bool:

@@ -75,6 +75,7 @@ class InterruptedStart:
         command = [*KVSWARM, "run", "unordered", "--target", target, "--out", str(place / "run")]
         # A program that names itself would write over its environment, and with it the mark.
         marked = {MARK: str(place), "SPT_NOENV": "1", "TMPDIR": str(place / "tmp")}
+        marked["PYTHONFAULTHANDLER"] = "1"
         with (place / "output").open("w") as output:
             process = subprocess.Popen(
                 [*command, *LOAD, *words],
