@@ -1,5 +1,5 @@
 # `make demo` and `make test` set everything up from nothing; a second call starts at once.
-.PHONY: help setup demo ui test test-bench torture torture-tiers lint docs reference bench-client bench-peers bench-scheduler bench-rag bench-gate bench-noise bench-tiers bench-twin bench-soak bench-workers clean
+.PHONY: help setup demo ui test test-bench torture torture-tiers torture-starts lint docs reference bench-client bench-peers bench-scheduler bench-rag bench-gate bench-noise bench-tiers bench-twin bench-soak bench-workers clean
 
 help:
 	@echo "make demo   the same batches on a real vLLM: first come, first served, then by context"
@@ -7,6 +7,7 @@ help:
 	@echo "make test   lint, types and all tests of the product"
 	@echo "make test-bench       the tests of the benchmarks themselves"
 	@echo "make torture-tiers    engines and tiers killed, hung, their files damaged, in 12 minutes"
+	@echo "make torture-starts   20 starts of engines interrupted: no process and no folder left, 30 minutes"
 	@echo "make torture          100 kills and 60 faults at random moments: nothing lost, left or wrong"
 	@echo "make bench-client     the load engine against bare loops and other load generators"
 	@echo "make bench-peers      installs those in environments of their own, for bench-client"
@@ -42,6 +43,9 @@ test-bench: setup
 
 torture-tiers: setup
 	@.venv/bin/python tests/torture/tiers.py $(TORTURE)
+
+torture-starts: setup
+	@.venv/bin/python tests/torture/torture.py --starts 10 --targets vllm,vllm-fleet --at-once 1 $(TORTURE)
 
 torture: setup
 	@.venv/bin/python tests/torture/torture.py --kills 100 --faults 60 $(TORTURE)

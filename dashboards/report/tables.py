@@ -10,7 +10,7 @@ import numpy as np
 from dashboards.figures.style import NO_CONTEXT_COLOUR, colour_of
 from dashboards.report.figures_of import METRICS, STATISTICS, RunFigures
 from dashboards.report.run_files import ReportedRun
-from dashboards.report.wording import NOTHING, megabytes, number, percent
+from dashboards.report.wording import NOTHING, megabytes, milliseconds, number, percent
 from loadgen.compare.facts import ARGUMENTS, facts_of
 from loadgen.runs.columns import Flags
 from loadgen.runs.requests import Requests
@@ -85,6 +85,7 @@ _ENGINE = {
     "peak_engine_rss_mb": ("highest memory of the engine", megabytes),
     "peak_lmcache_rss_mb": ("highest memory of LMCache", megabytes),
     "peak_gpu_memory_mb": ("highest memory on GPUs", megabytes),
+    "server_cpu_ms_per_token": ("CPU time of a token, computed or written", milliseconds),
 }
 
 

@@ -41,6 +41,7 @@ COLUMNS: dict[str, Column] = {
     "output_tokens_per_s": ("output tokens/s", lambda value: f"{value:.3g}"),
     "tpot_p50_ms": ("time of a token p50", duration),
     "peak_engine_rss_mb": ("memory of the engine", lambda value: memory(1e6 * value)),
+    "server_cpu_ms_per_token": ("CPU of a token", lambda value: f"{value:.3g} ms"),
     COMPUTED: ("computed tokens", count),
     EACH_COMPUTED: ("computed tokens a request", count),
     "hit_rate": ("hit rate", percent),

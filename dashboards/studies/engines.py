@@ -27,7 +27,8 @@ STEPS = {
 }
 """What a rung adds to another."""
 RATE, FIRST_P50 = "output_tokens_per_s", "ttft_p50_ms"
-COLUMNS = ("requests", RATE, FIRST_P50, "tpot_p50_ms", "hit_rate", "peak_engine_rss_mb")
+CPU = "server_cpu_ms_per_token"
+COLUMNS = ("requests", RATE, FIRST_P50, "tpot_p50_ms", "hit_rate", "peak_engine_rss_mb", CPU)
 FLAT = 1.25
 """Up to so many times the tokens a second is flat: a queue hides the gaps between requests."""
 NEARLY = 0.9
@@ -51,7 +52,7 @@ def by_users(cells: Cells) -> StudyAnswer:
     )
     return StudyAnswer(
         "How much does each rung serve, and to how many users?",
-        (_most(cells), *_saturation(cells), *_waiting(cells)),
+        (_most(cells), *_saturation(cells), *_waiting(cells), *_cpu(cells)),
         (cell_table(cells, ("target", "users"), COLUMNS),),
         (picture,),
     )
@@ -152,6 +153,18 @@ def _waiting(cells: Cells) -> Iterator[str]:
     ]
     if told:
         yield f"With {crowd(users[-1])} the first token comes after {listed(told)} (medians)."
+
+
+def _cpu(cells: Cells) -> Iterator[str]:
+    """Of each rung whose processes were watched, with the fewest and the most users that it had."""
+    told = []
+    for name, part in _rungs(cells):
+        found = [*part.medians("users", CPU).items()]
+        ends = dict((*found[:1], *found[-1:]))
+        if spent := [f"{ms:.3g} ms with {crowd(users)}" for users, ms in ends.items()]:
+            told.append(f"{listed(spent)} from {name}")
+    if told:
+        yield f"CPU time of each token that is computed or written: {'; '.join(told)}."
 
 
 def _ratios(cells: Cells, below: str, target: str) -> str:

@@ -7,7 +7,7 @@ import tempfile
 from importlib.metadata import version
 from pathlib import Path
 
-from loadgen.errors import UsageError
+from loadgen.errors import TargetError, UsageError
 from loadgen.launch.arguments import (
     CommandParser,
     add_target_options,
@@ -15,7 +15,7 @@ from loadgen.launch.arguments import (
     target_names,
 )
 from loadgen.launch.target_run import build_demo_model, choose_targets, target_settings
-from loadgen.launch.terminal import awaited, interruptible, tell
+from loadgen.launch.terminal import awaited, interruptible, say, tell
 from loadgen.targets.catalog import load_catalog
 from loadgen.targets.demo_model import default_model_dir
 from loadgen.targets.target import start_target
@@ -60,12 +60,17 @@ async def _serve(parsed: argparse.Namespace) -> int:
     logs = parsed.logs or Path(tempfile.mkdtemp(prefix="kvswarm-serve-"))
     tell(f"starting {spec.name}, logs in {logs}")
     with interruptible() as interruption:
-        async with awaited(start_target(spec, settings, logs), spec.name, logs) as target:
+        starting = start_target(spec, settings, logs, _tell_of_death)
+        async with awaited(starting, spec.name, logs) as target:
             tell(f"{spec.name} serves {target.model} at {target.url} until Ctrl-C")
             if spec.body:
                 tell(f"its requests need --extra-body '{json.dumps(dict(spec.body))}'")
             raise await target.wait_died()
     return interruption.exit_code
+
+
+def _tell_of_death(error: TargetError) -> None:
+    say(f"{error}; the other engines go on")
 
 
 def model_command(arguments: list[str]) -> int:

@@ -8,6 +8,7 @@ from loadgen.compare.metrics import MEAN, METRICS, Statistic
 from loadgen.compare.series import Ratio, Series
 from loadgen.runs.exit_code import DONE, FAILED, SATURATED, TARGET_DIED
 from loadgen.runs.requests import Requests
+from loadgen.stats.summary import death_line
 
 Stream = Mapping[str, tuple[str, str]]
 """The context and the question of each request by its id; empty where a file does not tell them."""
@@ -89,11 +90,14 @@ def faults_of(description: Mapping[str, Any], summary: Mapping[str, Any]) -> Ite
         yield Fault("workers were lost", str(summary["lost_workers"]))
     if user_errors := description.get("user_errors"):
         yield Fault("a user class raised exceptions", str(user_errors))
-    if description.get("host_died") or code == TARGET_DIED:
+    deaths = summary.get("engine_deaths") or []
+    for death in deaths:
+        yield Fault("an engine died during the run", death_line(death))
+    if description.get("host_died") or (code == TARGET_DIED and not deaths):
         yield Fault("the host died")
     elif description and "exit_code" not in description:
         yield Fault("it did not come to its end")
-    elif code not in (DONE, FAILED, SATURATED):
+    elif code not in (DONE, FAILED, TARGET_DIED, SATURATED):
         yield Fault("it failed", f"exit code {code}")
     if description.get("interrupted") and (planned := _planned_end(description)):
         yield Fault("it was interrupted before its end", planned)

@@ -7,7 +7,7 @@ import signal
 import sys
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager, nullcontext, suppress
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -96,7 +96,9 @@ class StartedTarget:
         interruption: Interruption,
         log: SwarmLog | None = None,
     ) -> int:
-        """Run a swarm; returns its exit code. Raises TargetError where a service has died."""
+        """Run a swarm; returns its exit code. Raises TargetError where a service has died, at the
+        end only where the others need it."""
+        self.target.check_whole()
         self._check()
         rest = run.rest if self.rag is None else (*run.rest, "--rag-url", self.rag.url)
         # A file of Locust's may have the same word.
@@ -213,19 +215,24 @@ def _pass_on(process: asyncio.subprocess.Process, number: int) -> None:
         process.send_signal(number)
 
 
-class CacheKeeper:
-    """Knows whether the target has served a swarm since its caches were last empty."""
+class TargetKeeper:
+    """Knows whether the target has served a swarm since its caches were last empty, and which of
+    its engines have died."""
 
     def __init__(self, target: RunningTarget) -> None:
         self._target = target
         self._touched = False
 
     async def answer(self, question: dict[str, Any]) -> dict[str, Any]:
-        """`{"op": "cold"}` empties the caches, `{"op": "warm"}` keeps them."""
+        """`{"op": "cold"}` empties the caches, `{"op": "warm"}` keeps them, `{"op": "deaths"}` asks
+        which engines have died."""
+        if question.get("op") == "deaths":
+            return self._deaths()
         try:
             if question.get("op") == "cold":
                 state = await self._target.make_cold(self._touched)
             else:
+                self._target.check_whole()
                 state = "warm" if self._touched else "cold"
             self._touched = True
         except TargetError as error:
@@ -233,11 +240,20 @@ class CacheKeeper:
         # A restart made other processes of it.
         return {"cache_state": state, "facts": self._target.facts()}
 
+    def _deaths(self) -> dict[str, Any]:
+        """With the `fault` for which the target serves no more, None where it does."""
+        fault = None
+        try:
+            self._target.check()
+        except TargetError as error:
+            fault = str(error)
+        return {"deaths": [asdict(each) for each in self._target.deaths], "fault": fault}
+
 
 @asynccontextmanager
 async def control_line(target: RunningTarget, path: Path) -> AsyncIterator[Path]:
     """Answer on a Unix socket at `path` until the exit."""
-    keeper = CacheKeeper(target)
+    keeper = TargetKeeper(target)
 
     async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         answer = await keeper.answer(json.loads(await reader.readline() or b"{}"))

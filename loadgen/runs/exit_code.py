@@ -12,7 +12,8 @@ WRONG_USE = 2
 """Wrong use: nothing was sent."""
 TARGET_DIED = 3
 """An engine or a service that kvswarm starts did not start, or it, the host, or the service for
-labels died during the run, or did not answer for `--max-silence`."""
+labels died during the run, or did not answer for `--max-silence`; of several engines behind a
+router one is enough, and the run then goes on to its end."""
 SATURATED = 5
 """The client was saturated."""
 UNRECORDED = 6
@@ -32,14 +33,15 @@ def exit_code(
 ) -> int:
     """What a finished run means to a CI.
 
-    A run that is not on record is none. A dead target explains failures, and failures weigh more
-    than a client that was too slow. A run in which no request succeeded, in which a worker was lost
-    and with it a share of the load, in which a user class raised exceptions, or that does not meet
-    its gate, has failed, whatever `max_failures_percent` allows.
+    A run that is not on record is none. A target that died, or of which an engine did, explains
+    failures, and is not the system that was to be measured. Failures weigh more than a client that
+    was too slow. A run in which no request succeeded, in which a worker was lost and with it a
+    share of the load, in which a user class raised exceptions, or that does not meet its gate, has
+    failed, whatever `max_failures_percent` allows.
     """
     if unrecorded:
         return UNRECORDED
-    if host_died:
+    if host_died or summary.get("engine_deaths"):
         return TARGET_DIED
     outcomes = summary["outcomes"]
     finished = summary["requests"] - outcomes.get("cancelled", 0)

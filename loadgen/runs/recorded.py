@@ -220,6 +220,7 @@ SUMMARY: Mapping[str, Any] = {
     "outcomes": dict,
     "metrics": dict,
     "server": dict,
+    "engine_deaths": list,
     "stats_reset_s": _NUMBER,
     "client_saturated": bool,
     "lost_workers": int,

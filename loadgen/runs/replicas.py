@@ -1,6 +1,8 @@
-"""Which of several engines behind a router answered what, by a run's rows and their counters."""
+"""Which of several engines behind a router answered what, and what the death of one cost, by a
+run's rows and their counters."""
 
-from collections.abc import Mapping
+import math
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -19,6 +21,10 @@ OF_ENGINE = (
     "peak_running",
     "peak_waiting",
 )
+NOTED_LATE_S = 1.0
+"""A death is noted up to so much later than the first request fails of it, on a busy machine."""
+NO_FAILURES = ("ok", "cancelled", "timeout")
+"""Outcomes that no death is blamed for: a living engine lets requests wait too."""
 
 
 def replica_figures(
@@ -68,3 +74,42 @@ def _affinity(answered: Requests) -> float:
     counts = np.zeros((len(context.names), len(engine.names)), dtype=np.int64)
     np.add.at(counts, (context.codes, engine.codes), 1)
     return float(counts.max(axis=1).sum() / counts.sum())
+
+
+def engine_deaths(
+    requests: Requests | None, deaths: Sequence[tuple[str, float, str]]
+) -> list[dict[str, Any]]:
+    """`engine_deaths` of a summary, of engines with the second of the run at which the death of
+    each was noted and its reason, in the order of time.
+
+    A request `failed` because of a death where it ended as none of `NO_FAILURES`, after this death
+    and before the next, and no living engine answered it: the dead one did, or the router for it.
+    The first of these is the death, `at_s`, where it came before the death was noted.
+    `served_again_s` is from the death to the end of the first `ok` request that ended after the
+    last of these, or after the death where there are none. None is not known, or that there is
+    none.
+    """
+    ends_s = [*(at_s for _, at_s, _ in deaths[1:]), math.inf]
+    dead = [engine for engine, _, _ in deaths]
+    return [
+        {"engine": engine, "reason": reason}
+        | _outage(requests, dead[: number + 1], at_s, ends_s[number])
+        for number, (engine, at_s, reason) in enumerate(deaths)
+    ]
+
+
+def _outage(
+    requests: Requests | None, dead: Collection[str], noted_s: float, next_s: float
+) -> dict[str, Any]:
+    if requests is None:
+        return {"at_s": noted_s, "failed": None, "served_again_s": None}
+    end_s = requests.end_s
+    fails = (end_s >= noted_s - NOTED_LATE_S) & (end_s < next_s - NOTED_LATE_S)
+    fails &= ~requests.text("outcome").among(*NO_FAILURES)
+    fails &= requests.text("engine").among("", *dead)
+    failed_s = end_s[fails]
+    at_s = float(failed_s.min(initial=noted_s))
+    last_s = float(failed_s.max(initial=at_s))
+    served_s = end_s[requests.ok & (end_s > last_s)]
+    again_s = float(served_s.min()) - at_s if len(served_s) else None
+    return {"at_s": at_s, "failed": len(failed_s), "served_again_s": again_s}

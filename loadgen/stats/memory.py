@@ -1,26 +1,36 @@
-"""Memory of processes and GPUs on this machine. 1 MB is 1,000,000 bytes."""
+"""What processes use of this machine, and the memory of its GPUs. 1 MB is 1,000,000 bytes."""
 
 import ctypes
 from contextlib import suppress
-from typing import Any, Self
+from typing import Any, NamedTuple, Self
 
 import psutil
 
 MB = 1_000_000
 
 
-def tree_rss_mb(pid: int) -> float | None:
-    """Resident memory of a process and all its descendants; None when it has gone.
+class TreeUse(NamedTuple):
+    """Resident memory, and CPU time (user and system) since the start."""
 
-    Pages shared between them count once for each.
+    rss_mb: float
+    cpu_s: float
+
+
+def tree_use(pid: int) -> TreeUse | None:
+    """Of a process and all its descendants; None when it has gone.
+
+    Pages shared between them count once for each. A child that has exited is in the CPU time of
+    whoever waited for it.
     """
-    total = 0
+    rss, cpu_s = 0, 0.0
     with suppress(psutil.Error):
         root = psutil.Process(pid)
         for process in (root, *root.children(recursive=True)):
-            with suppress(psutil.Error):
-                total += process.memory_info().rss
-    return total / MB if total else None
+            with suppress(psutil.Error), process.oneshot():
+                rss += process.memory_info().rss
+                times = process.cpu_times()
+                cpu_s += times.user + times.system + times.children_user + times.children_system
+    return TreeUse(rss / MB, cpu_s) if rss else None
 
 
 class _NvmlMemory(ctypes.Structure):

@@ -8,17 +8,18 @@ from dataclasses import dataclass, fields
 class ServerSample:
     """One second of a server: a row of `server_metrics.csv`.
 
-    `at_s` counts from the run's start. `reachable` is False when the engine refuses or breaks
-    the connection, None when it does not answer in time or was not asked. Counters are totals
-    since the engine's start, summed over its replicas at the first sample, and from then on what
-    each of them added; `running` to `kv_cache_usage` (0 to 1,
-    mean over the replicas) are of this moment. None means unknown and is an empty cell.
+    `at_s` counts from the run's start. `reachable` is False when the engine, of several each,
+    refuses or breaks the connection, None when it does not answer in time or was not asked.
+    Counters are totals since the engine's start, summed over its replicas at the first sample, and
+    from then on what each of them added; `running` to `kv_cache_usage` (0 to 1, mean over the
+    replicas) are of this moment. None means unknown and is an empty cell.
     """
 
     at_s: float
     """When; in an open loop the first rows lie before 0."""
     reachable: bool | None = None
-    """False: the connection was refused or broke; empty: no answer in time."""
+    """False: the connection was refused or broke, of several engines by all; empty: no answer in
+    time."""
     prompt_tokens: float | None = None
     """Prompt tokens."""
     computed_prompt_tokens: float | None = None
@@ -67,6 +68,8 @@ class ServerSample:
     """Its memory in use."""
     engine_rss_mb: float | None = None
     """Resident memory of the engine's processes."""
+    engine_cpu_s: float | None = None
+    """Counter: CPU seconds of the engine's processes, user and system."""
     lmcache_rss_mb: float | None = None
     """Resident memory of LMCache's processes."""
     gpu_memory_mb: float | None = None
@@ -78,18 +81,20 @@ class ServerSample:
 CACHE_PREFIX = "lmcache_"
 """Before the figures of whatever service is the cache, in the names of the columns."""
 
+OF_MACHINE = ("engine_rss_mb", "engine_cpu_s", "lmcache_rss_mb", "gpu_memory_mb")
+"""What no service tells of itself."""
 ENGINE_FIGURES: tuple[str, ...] = tuple(
     field.name
     for field in fields(ServerSample)
     if not field.name.startswith(CACHE_PREFIX)
-    and field.name not in ("at_s", "reachable", "engine_rss_mb", "gpu_memory_mb", "counter_resets")
+    and field.name not in ("at_s", "reachable", *OF_MACHINE, "counter_resets")
 )
 GAUGES = ("running", "waiting", "kv_cache_usage", "l1_memory_usage_bytes")
 """Those that are of a moment; all others are counters."""
 CACHE_FIGURES: tuple[str, ...] = tuple(
     field.name.removeprefix(CACHE_PREFIX)
     for field in fields(ServerSample)
-    if field.name.startswith(CACHE_PREFIX) and field.name != "lmcache_rss_mb"
+    if field.name.startswith(CACHE_PREFIX) and field.name not in OF_MACHINE
 )
 """What a map of counters can name."""
 
@@ -160,12 +165,13 @@ def server_figures(
 def sum_of_replicas(samples: Sequence[ServerSample]) -> ServerSample:
     """One sample of several engines, taken at one moment: that of one engine is itself.
 
-    It is reachable where all are; figures that some do not tell are those of the others.
+    It is reachable where any is, and refuses where all do; figures that some do not tell are those
+    of the others.
     """
     if len(samples) == 1:
         return samples[0]
     answers = [sample.reachable for sample in samples]
-    reachable = False if False in answers else None if None in answers else True
+    reachable = True if True in answers else None if None in answers else False
     summed: dict[str, float | None] = {}
     for name in (*ENGINE_FIGURES, "counter_resets"):
         known = [value for each in samples if (value := getattr(each, name)) is not None]
@@ -230,6 +236,7 @@ class ServerCourse:
             "generation_tokens": rise["generation_tokens"],
             "num_preemptions": rise["num_preemptions"],
             **{name: self._peaks.get(name) for name in _PEAKS},
+            "server_cpu_ms_per_token": _cpu_ms_per_token(first, last, rise),
             "counter_reset": reset if known or reset else None,
         }
 
@@ -253,6 +260,17 @@ def _prompt_figures(rise: dict[str, float | None]) -> Figures:
     total = computed + cached + external
     rates = (cached / total, external / total) if total else (None, None)
     return dict(zip(PROMPT_FIGURES, (*sources, *rates), strict=True))
+
+
+def _cpu_ms_per_token(
+    first: ServerSample, last: ServerSample, rise: Mapping[str, float | None]
+) -> float | None:
+    """Tokens from a cache cost next to nothing, and are no part of it."""
+    cpu_s = _minus(last.engine_cpu_s, first.engine_cpu_s)
+    sources, output = prompt_sources(rise), rise["generation_tokens"]
+    if cpu_s is None or sources is None or output is None or sources[0] + output <= 0:
+        return None
+    return 1000 * cpu_s / (sources[0] + output)
 
 
 def prompt_sources(rise: Mapping[str, float | None]) -> tuple[float, float, float] | None:
@@ -292,6 +310,9 @@ FIGURES: Mapping[str, str] = {
     "peak_lmcache_rss_mb": "of LMCache, likewise",
     "peak_lmcache_l1_bytes": "most bytes in LMCache's memory tier",
     "peak_gpu_memory_mb": "of all NVIDIA GPUs of this machine, likewise",
+    "server_cpu_ms_per_token": "CPU milliseconds, user and system, of all processes of the engines"
+    " between the first and the last sample, over prompt tokens computed and output tokens; where"
+    " kvswarm started them",
     "counter_reset": "true where a counter went down (a restart): figures made of counters are then"
     " null",
 }

@@ -16,7 +16,7 @@ from loadgen.stats.counter_series import (
     CounterTotals,
     created_name,
 )
-from loadgen.stats.memory import GpuMemory, tree_rss_mb
+from loadgen.stats.memory import GpuMemory, tree_use
 from loadgen.stats.prometheus import MetricReader, MetricSeries, Sample
 from loadgen.stats.server_counters import (
     CACHE_FIGURES,
@@ -81,6 +81,7 @@ class MetricsScraper:
         }
         self._cache = _Service(sources.cache, CACHE_FIGURES)
         self.replicas: dict[str, ServerSample] = {}
+        self._cpu_s: dict[int, float] = {}
         self._lifetime = AsyncExitStack()
 
     async def __aenter__(self) -> Self:
@@ -100,12 +101,12 @@ class MetricsScraper:
     async def scrape(self, at_s: float) -> ServerSample:
         """Ask engines, cache and the operating system at once; never raises for what they do.
 
-        Memory is read in the loop's default executor. Afterwards `replicas` has a sample of each
-        of several engines.
+        Processes are read in the loop's default executor. Afterwards `replicas` has a sample of
+        each of several engines.
         """
         engines = asyncio.gather(*(_page(each.client) for each in self._engines.values()))
-        pages, cache, memory = await asyncio.gather(
-            engines, _page(self._cache.client), _memory(self._sources)
+        pages, cache, processes = await asyncio.gather(
+            engines, _page(self._cache.client), self._processes()
         )
         each = {
             name: ServerSample(
@@ -117,8 +118,29 @@ class MetricsScraper:
             self.replicas = each
         kept = _since_zero(self._cache.figures(cache.text))
         of_cache = {f"{CACHE_PREFIX}{name}": value for name, value in kept.items()}
-        rest: dict[str, Any] = {**of_cache, **memory}
+        rest: dict[str, Any] = {**of_cache, **processes}
         return replace(sum_of_replicas(list(each.values())), **rest)
+
+    async def _processes(self) -> dict[str, float | None]:
+        sources = self._sources
+        if not sources.engine_pids and sources.cache.pid is None and sources.gpu is None:
+            return {}
+        return await asyncio.to_thread(self._read_processes)
+
+    def _read_processes(self) -> dict[str, float | None]:
+        """An engine that has died keeps the CPU time that it had."""
+        sources, gpu = self._sources, self._sources.gpu
+        found = {pid: tree_use(pid) for pid in sources.engine_pids}
+        living = {pid: use for pid, use in found.items() if use is not None}
+        for pid, use in living.items():
+            self._cpu_s[pid] = max(use.cpu_s, self._cpu_s.get(pid, 0.0))
+        cache = None if sources.cache.pid is None else tree_use(sources.cache.pid)
+        return {
+            "engine_rss_mb": math.fsum(use.rss_mb for use in living.values()) if living else None,
+            "engine_cpu_s": math.fsum(self._cpu_s.values()) if self._cpu_s else None,
+            "lmcache_rss_mb": None if cache is None else cache.rss_mb,
+            "gpu_memory_mb": None if gpu is None else gpu.used_mb(),
+        }
 
 
 class _Service:
@@ -219,20 +241,3 @@ def _since_zero(cache: dict[str, float | None]) -> dict[str, float | None]:
     if cache.get("l1_memory_usage_bytes") is None:
         return cache
     return {name: value or 0 for name, value in cache.items()}
-
-
-async def _memory(sources: MetricsSources) -> dict[str, float | None]:
-    if not sources.engine_pids and sources.cache.pid is None and sources.gpu is None:
-        return {}
-    return await asyncio.to_thread(_read_memory, sources)
-
-
-def _read_memory(sources: MetricsSources) -> dict[str, float | None]:
-    cache_pid, gpu = sources.cache.pid, sources.gpu
-    rss_mb = [tree_rss_mb(pid) for pid in sources.engine_pids]
-    known_mb = [each for each in rss_mb if each is not None]
-    return {
-        "engine_rss_mb": math.fsum(known_mb) if known_mb else None,
-        "lmcache_rss_mb": tree_rss_mb(cache_pid) if cache_pid is not None else None,
-        "gpu_memory_mb": gpu.used_mb() if gpu is not None else None,
-    }

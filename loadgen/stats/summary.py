@@ -32,6 +32,9 @@ FIELDS: Mapping[str, str] = {
     "replicas": "of several engines behind a router: `engines`, by name, with their `requests`,"
     " `share`, `contexts` and counters; `context_affinity`: the share of requests that went to the"
     " engine which got most of their context",
+    "engine_deaths": "engines of a fleet that died: `engine`, `at_s`, `reason`, how many requests"
+    " `failed` because of it, and `served_again_s`, from the death to the end of the first `ok`"
+    " request after the last of these (null: none came); empty with none",
     "diversity": "of the contexts that were really sent",
     "gate": "`met`, `verdict`, `faults` for which the run decides nothing, and `limits` with their"
     " `value`",
@@ -99,6 +102,16 @@ def statistics_of(sketch: Sketch) -> dict[str, float | None]:
         **quantiles,
         "max": sketch.max,
     }
+
+
+def death_line(told: Mapping[str, Any]) -> str:
+    """One of `engine_deaths` in words."""
+    line = f"{told['engine']} {told['reason']} at {told['at_s']:.1f} s"
+    failed, again_s = told["failed"], told["served_again_s"]
+    if failed is None:
+        return line
+    served = "none was ok after it" if again_s is None else f"served again after {again_s:.1f} s"
+    return f"{line}: {failed} requests failed because of it, {served}"
 
 
 def write_summary(directory: Path, summary: Mapping[str, Any]) -> None:

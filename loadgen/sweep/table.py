@@ -116,6 +116,7 @@ FIGURES: Mapping[str, str] = {
             *OFFLOAD,
             *("num_preemptions", "peak_running", "peak_waiting", "peak_kv_cache_usage"),
             *("peak_engine_rss_mb", "peak_lmcache_rss_mb", "peak_lmcache_l1_bytes"),
+            "server_cpu_ms_per_token",
         )
     },
     "settled": "steady_state.settled",

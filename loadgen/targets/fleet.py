@@ -6,7 +6,7 @@ the packages of this one.
 
 import shutil
 import sys
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from loadgen.errors import UsageError
@@ -19,6 +19,15 @@ USUAL_REPLICAS = 2
 SBIN = "/usr/sbin:/usr/local/sbin"
 """Where servers are installed that are on nobody's path but root's."""
 VLLM_ROUTER = "vllm-router==0.1.17"
+
+
+@dataclass(frozen=True, slots=True)
+class EngineDeath:
+    """An engine that has exited unasked; `reason` says how, as in `was ended by SIGKILL`."""
+
+    engine: str
+    at_unix_s: float
+    reason: str
 
 
 def fleet_of(spec: TargetSpec, settings: TargetSettings) -> TargetSpec:

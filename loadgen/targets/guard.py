@@ -6,6 +6,8 @@ of stdin, which the kernel closes however kvswarm ends. Then the service gets SI
 time, and what is left of its tree SIGKILL. The exit code is the service's, 128 + N for signal N.
 With `--scratch-dir PATH` (any number) the service finds an empty directory there, which goes with
 it; with `--yield` it leaves the processor to the client, whose clock is what a run is read from.
+What the service writes goes to stderr; stdout is closed at the moment at which it has exited, which
+is before what it left is ended.
 """
 
 import argparse
@@ -49,7 +51,10 @@ def main() -> int:
         for path in folders:
             stack.enter_context(_scratch(path))
         service = _spawn(arguments.command, str(tmpdir), yields=arguments.yields)
-        _wait(lambda: stop.is_set() or _is_over(service, arguments.parent))
+        ended = _end_of(service)
+        while not (stop.is_set() or _is_over(service, arguments.parent)):
+            select.select([0, *ended], [], [], POLL_S)
+        sys.stdout.close()
         return _end(service, arguments.grace_s)
 
 
@@ -79,7 +84,7 @@ def _scratch(path: Path) -> Iterator[None]:
 
 
 def _spawn(command: list[str], tmpdir: str, *, yields: bool) -> subprocess.Popen[bytes]:
-    """Start the service in a session of its own."""
+    """Start the service in a session of its own; its stdout would hold ours open."""
 
     def prepare() -> None:
         _prctl(PR_SET_PDEATHSIG, signal.SIGTERM)
@@ -89,6 +94,7 @@ def _spawn(command: list[str], tmpdir: str, *, yields: bool) -> subprocess.Popen
     return subprocess.Popen(
         command,
         stdin=subprocess.DEVNULL,
+        stdout=sys.stderr,
         env={**os.environ, "TMPDIR": tmpdir},
         start_new_session=True,
         preexec_fn=prepare,
@@ -101,6 +107,14 @@ def _yield_processor() -> None:
     os.nice(YIELDING_NICE)
     with contextlib.suppress(OSError):
         AUTOGROUP.write_text(str(YIELDING_NICE))
+
+
+def _end_of(service: subprocess.Popen[bytes]) -> list[int]:
+    """A descriptor that can be read once it has exited, none where the system has no such."""
+    if sys.platform == "linux":
+        with contextlib.suppress(OSError):
+            return [os.pidfd_open(service.pid)]
+    return []
 
 
 def _is_over(service: subprocess.Popen[bytes], parent: int) -> bool:

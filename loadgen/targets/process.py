@@ -7,6 +7,7 @@ import re
 import shutil
 import signal
 import sys
+import time
 from asyncio.subprocess import Process
 from pathlib import Path
 from typing import BinaryIO, Self
@@ -75,6 +76,8 @@ class ServiceProcess:
         self.plan = plan
         self.log = log
         self.stopping = False
+        self.ended_unix_s: float | None = None
+        """When its own process had exited, of one that is waited for."""
         self._guard = guard
         self._log_start = log_start
         self._grace_s = grace_s
@@ -101,7 +104,10 @@ class ServiceProcess:
         return [child.pid for child in children]
 
     async def wait(self) -> None:
-        """Return when it has exited."""
+        """Return when it has exited, and what it left was ended too."""
+        assert self._guard.stdout is not None
+        await self._guard.stdout.read()
+        self.ended_unix_s = time.time()
         await self._guard.wait()
 
     def error(self, happening: str) -> TargetError:
@@ -110,9 +116,14 @@ class ServiceProcess:
         reason = f": {' | '.join(lines)}" if lines else ""
         return TargetError(f"{self.plan.name} {happening}{reason} (log: {self.log})")
 
+    @property
+    def exit_words(self) -> str:
+        """How it ended: `was ended by SIGKILL`."""
+        return _exit_words(self._guard.returncode)
+
     def exit_error(self) -> TargetError:
         """The error for a service that has exited unasked."""
-        return self.error(_exit_words(self._guard.returncode))
+        return self.error(self.exit_words)
 
     async def stop(self) -> None:
         """End the service and wait until nothing is left of it."""
@@ -140,8 +151,9 @@ def _open(log: Path) -> BinaryIO:
 
 
 async def _start_guard(plan: ServicePlan, output: BinaryIO, grace_s: float) -> Process:
-    """An own session keeps a terminal's Ctrl-C away; stdin is the guard's tie to us. An engine that
-    computes on the cores of its client leaves them to it."""
+    """An own session keeps a terminal's Ctrl-C away; stdin is the guard's tie to us, and the end
+    of its stdout the moment at which the service has exited. An engine that computes on the cores
+    of its client leaves them to it."""
     yields = ("--yield",) if detect_platform() == "cpu" else ()
     scratch = [word for path in plan.folders for word in ("--scratch-dir", str(path))]
     return await asyncio.create_subprocess_exec(
@@ -158,7 +170,7 @@ async def _start_guard(plan: ServicePlan, output: BinaryIO, grace_s: float) -> P
             *plan.argv,
         ),
         stdin=asyncio.subprocess.PIPE,
-        stdout=output,
+        stdout=asyncio.subprocess.PIPE,
         stderr=output,
         env={**_inherited(), **plan.env},
         start_new_session=True,
@@ -174,7 +186,9 @@ def _inherited() -> dict[str, str]:
 
 
 def _exit_words(code: int | None) -> str:
-    if code is not None and code > SIGNAL_BASE:
+    if code is None:
+        return "has exited"
+    if code > SIGNAL_BASE:
         with contextlib.suppress(ValueError):
             return f"was ended by {signal.Signals(code - SIGNAL_BASE).name}"
     return f"exited with code {code}"

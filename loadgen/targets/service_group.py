@@ -1,7 +1,10 @@
-"""The services of one target: started in order, watched, stopped in reverse."""
+"""The services of one target: started in order, watched, stopped in reverse.
+
+Of several engines one that is up may die: the others go on.
+"""
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from itertools import groupby
 from pathlib import Path
 from typing import Self, TypeVar
@@ -9,6 +12,7 @@ from typing import Self, TypeVar
 from loadgen.errors import TargetError
 from loadgen.targets import engine_api
 from loadgen.targets.catalog import Role
+from loadgen.targets.fleet import EngineDeath
 from loadgen.targets.plan import ServicePlan
 from loadgen.targets.process import ServiceProcess
 
@@ -29,14 +33,18 @@ class ServiceGroup:
         log_dir: Path,
         start_timeout_s: float,
         stop_grace_s: float,
+        on_death: Callable[[TargetError], None] = lambda error: None,
     ) -> None:
-        """Each service may take so long to be ready, and from SIGTERM until it is killed."""
+        """Each service may take so long to be ready, and from SIGTERM until it is killed.
+        `on_death` hears of an engine without which the others go on."""
         self.plans = plans
         self._start_timeout_s = start_timeout_s
         self._stop_grace_s = stop_grace_s
+        self._on_death = on_death
         self._log_dir = log_dir
         self._processes: list[ServiceProcess] = []
         self._watchers: list[asyncio.Task[None]] = []
+        self._is_up = False
         self._died: asyncio.Future[TargetError] = asyncio.get_running_loop().create_future()
 
     @property
@@ -58,6 +66,7 @@ class ServiceGroup:
         for _, plans in groupby(self.plans, lambda plan: plan.role == "engine" or plan.name):
             for process in [await self._start(plan) for plan in plans]:
                 await self._until_ready(process)
+        self._is_up = True
 
     async def _start(self, plan: ServicePlan) -> ServiceProcess:
         process = await ServiceProcess.start(plan, self._log_dir, self._stop_grace_s)
@@ -67,6 +76,7 @@ class ServiceGroup:
 
     async def stop(self) -> None:
         """Stop the last first: an engine would wait for a cache server that is gone."""
+        self._is_up = False
         while self._processes:
             await self._processes[-1].stop()
             self._processes.pop()
@@ -74,12 +84,33 @@ class ServiceGroup:
         self._watchers.clear()
 
     def check(self) -> None:
-        """Raise TargetError when a service has exited unasked."""
+        """Raise TargetError when a service that the others need has exited unasked."""
         if self._died.done():
             raise self._died.result()
 
+    def check_whole(self) -> None:
+        """Raise TargetError when any service has."""
+        self.check()
+        for process in self._processes:
+            if process.ended_unix_s is not None:
+                raise process.exit_error()
+
+    @property
+    def deaths(self) -> list[EngineDeath]:
+        """The engines that have exited unasked since the start, the first first."""
+        found = [
+            EngineDeath(process.plan.name, process.ended_unix_s, process.exit_words)
+            for process in self._engines
+            if process.ended_unix_s is not None and not process.stopping
+        ]
+        return sorted(found, key=lambda death: death.at_unix_s)
+
+    @property
+    def _engines(self) -> list[ServiceProcess]:
+        return [process for process in self._processes if process.plan.role == "engine"]
+
     async def wait_died(self) -> TargetError:
-        """Return the error once a service has exited unasked."""
+        """Return the error once a service that the others need has exited unasked."""
         return await asyncio.shield(self._died)
 
     def pids(self) -> dict[str, list[int]]:
@@ -93,8 +124,17 @@ class ServiceGroup:
 
     async def _watch(self, process: ServiceProcess) -> None:
         await process.wait()
-        if not process.stopping and not self._died.done():
+        if process.stopping or self._died.done():
+            return
+        if self._goes_on_without(process):
+            self._on_death(process.exit_error())
+        else:
             self._died.set_result(process.exit_error())
+
+    def _goes_on_without(self, process: ServiceProcess) -> bool:
+        """Whether it is one of several engines, and another lives."""
+        lives = any(each.ended_unix_s is None for each in self._engines)
+        return self._is_up and process in self._engines and lives
 
     async def _until_ready(self, process: ServiceProcess) -> None:
         timeout_s = self._start_timeout_s

@@ -1,6 +1,6 @@
 """A target of ours between its start and its stop."""
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -10,7 +10,7 @@ from loadgen.errors import TargetError
 from loadgen.targets import engine_api
 from loadgen.targets.catalog import CACHE_INFO, TargetSpec
 from loadgen.targets.engine_api import ApiError, CacheReset, EngineCache
-from loadgen.targets.fleet import fleet_of, require_router
+from loadgen.targets.fleet import EngineDeath, fleet_of, require_router
 from loadgen.targets.hardware import (
     Platform,
     detect_platform,
@@ -39,17 +39,21 @@ GREETING = "Hi"  # too short to fill a block: the first completion leaves the ca
 
 @asynccontextmanager
 async def start_target(
-    spec: TargetSpec, settings: TargetSettings, log_dir: Path
+    spec: TargetSpec,
+    settings: TargetSettings,
+    log_dir: Path,
+    on_death: Callable[[TargetError], None] = lambda error: None,
 ) -> AsyncIterator["RunningTarget"]:
     """Run a target; inside, it has answered its first completion and its caches are empty.
 
     Raises UsageError for what can be seen before anything starts, TargetError when a service dies
     or is not ready in time. Nothing is left running afterwards, whatever happens.
+    `on_death` hears of an engine that dies later while others go on.
     """
     spec = fleet_of(spec, settings)
     capacity, plans = _plan(spec, settings)
     times_s = settings.start_timeout_s, settings.stop_grace_s
-    async with ServiceGroup(plans, log_dir, *times_s) as group:
+    async with ServiceGroup(plans, log_dir, *times_s, on_death) as group:
         target = RunningTarget(spec, settings, group)
         await target.start()
         target.require(capacity)
@@ -109,7 +113,7 @@ class RunningTarget:
             cache = await self._cache()
             length = await engine_api.max_model_len(self.url)
         except ApiError as error:
-            self.check()
+            self.check_whole()
             raise self._group.error(f"is up but does not answer ({error})") from error
         self._facts = EngineFacts(cache, length)
 
@@ -191,11 +195,21 @@ class RunningTarget:
         return sources
 
     def check(self) -> None:
-        """Raise TargetError when a service has exited unasked."""
+        """Raise TargetError when it can serve no more: a service has exited unasked, or of several
+        engines all."""
         self._group.check()
 
+    def check_whole(self) -> None:
+        """Raise TargetError when any service has exited unasked."""
+        self._group.check_whole()
+
+    @property
+    def deaths(self) -> list[EngineDeath]:
+        """The engines that have exited unasked since its last start, the first first."""
+        return self._group.deaths
+
     async def wait_died(self) -> TargetError:
-        """Return the error once a service has exited unasked; restarts of ours do not count."""
+        """Return the error once it can serve no more; restarts of ours do not count."""
         return await self._group.wait_died()
 
     @property
@@ -204,18 +218,18 @@ class RunningTarget:
         return self.model != self._settings.name
 
     async def make_cold(self, touched: bool = True) -> str:
-        """Empty every cache and prove it; restart all services where that fails.
+        """Empty every cache and prove it; restart all services where that fails, or an engine died.
 
         `touched` is whether others have sent requests since the start. Returns "cold". Afterwards
         the caches are empty, or after a restart of services without a reset route hold one prompt
         of ours. Raises TargetError when even that does not help.
         """
         self.check()
-        lives = self._spec.kv_lives
-        if lives == "request" or (lives == "process" and not touched):
+        lives, is_whole = self._spec.kv_lives, not self.deaths
+        if is_whole and (lives == "request" or (lives == "process" and not touched)):
             return "cold"
         caches = CacheReset(self._group.plans, self.model, self.max_model_len)
-        if lives is None and await caches.empty_and_prove():
+        if is_whole and lives is None and await caches.empty_and_prove():
             return "cold"
         self.check()
         await self._group.stop()

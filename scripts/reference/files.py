@@ -33,7 +33,7 @@ def columns() -> str:
         described("loadgen.record", "BatchRecord"),
         "## server_metrics.csv\n\nA row before anything is sent, one each second, one after the"
         " drain. What is not of a moment is a total since the engine's start, over all its"
-        " replicas. LMCache and memory are known only of engines that kvswarm started.",
+        " replicas. LMCache, memory and CPU are known only of engines that kvswarm started.",
         described("loadgen.stats.server_counters", "ServerSample"),
         "## client_metrics.csv\n\nA row for each second and process that generates load.",
         described("loadgen.stats.self_watch", "ClientSample"),

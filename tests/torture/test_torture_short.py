@@ -1,18 +1,30 @@
-"""The short form of `make torture`."""
+"""The short forms of `make torture`."""
 
 import subprocess
 import sys
 from pathlib import Path
 
+sys.path.insert(0, str(Path(__file__).parents[1] / "unit"))
+from fake_router import fleet_catalog
+
+
+def torture(*words: object) -> str:
+    script = str(Path(__file__).with_name("torture.py"))
+    command = [sys.executable, script, *map(str, words)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=280, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout
+
 
 def test_kills_and_faults_leave_whole_runs() -> None:
-    script = str(Path(__file__).with_name("torture.py"))
-    done = subprocess.run(
-        [sys.executable, script, "--kills", "4", "--faults", "4", "--seed", "808"],
-        capture_output=True,
-        text=True,
-        timeout=280,
-        check=False,
+    assert "4 kills, 4 faults, 0 broke an invariant" in torture(
+        *("--kills", 4, "--faults", 4, "--seed", 808)
     )
-    assert done.returncode == 0, done.stdout + done.stderr
-    assert "4 kills, 4 faults, 0 broke an invariant" in done.stdout
+
+
+def test_starts_that_are_interrupted_leave_nothing(tmp_path: Path) -> None:
+    words = f"--words=--targets {fleet_catalog(tmp_path)} --model m"
+    printed = torture(
+        *("--starts", 3, "--targets", "single,pair", "--within", 4, words, "--seed", 909)
+    )
+    assert "6 starts, 0 broke an invariant" in printed

@@ -1,6 +1,10 @@
 """Kills and faults at random moments of small runs: nothing may be lost, left or wrong.
 
     python tests/torture/torture.py [--kills N] [--faults N] [--seed N] [--at-once N]
+    python tests/torture/torture.py --starts N --targets vllm,vllm-fleet [--within S] [--words TEXT]
+
+The second interrupts N starts of each target. More `--words` of `kvswarm run` say which model and
+which cache.
 
 Each case is made from its seed alone. One that breaks an invariant is printed with the command that
 replays it, and the exit code is then 1.
@@ -11,6 +15,7 @@ import csv
 import os
 import random
 import resource
+import shlex
 import shutil
 import signal
 import subprocess
@@ -18,16 +23,18 @@ import sys
 import tempfile
 import time
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 
 import psutil
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "runs"))
 from run_process import HostProcess, Ran, arguments, host_process
+from starts import StartTrials
 
 LOAD = ("-u", 6, "-r", 6, "-t", "3s", "--output-tokens", 4, "--drain", 2, "--max-silence", 2)
 LONGEST_S = 90.0
@@ -212,27 +219,49 @@ def _check_rows(trial: Trial, ran: Ran, kind: str) -> None:
         trial.expect(len(rows) - 1 >= sent, f"{len(rows) - 1} rows of {sent} requests")
 
 
-def run_all(cases: Sequence[tuple[str, int]], at_once: int) -> int:
+@dataclass(frozen=True)
+class Case:
+    """`act` makes it of its seed; `more` is what its replay needs beside that."""
+
+    kind: str
+    seed: int
+    act: Callable[[int], tuple[str, list[str]]]
+    more: str = ""
+
+    @property
+    def replay(self) -> str:
+        return f"python tests/torture/torture.py --{self.kind}s 1 --seed {self.seed}{self.more}"
+
+
+def cases_of(parsed: argparse.Namespace) -> Iterator[Case]:
+    for kind, count in (("kill", parsed.kills), ("fault", parsed.faults)):
+        for number in range(count):
+            yield Case(kind, parsed.seed + number, partial(one, kind))
+    for target in parsed.targets.split(","):
+        trials = StartTrials(target, parsed.words, parsed.within)
+        told = ("--targets", target, "--within", f"{parsed.within:g}", f"--words={parsed.words}")
+        for number in range(parsed.starts):
+            yield Case("start", parsed.seed + number, trials.one, f" {shlex.join(told)}")
+
+
+def run_all(cases: Sequence[Case], at_once: int) -> int:
     """All cases; the number of those that broke something."""
     begun_s, broken = time.monotonic(), 0
     done: Counter[str] = Counter()
     with ThreadPoolExecutor(at_once) as threads:
-        for (name, seed), (what, wrong) in zip(
-            cases, threads.map(lambda case: one(*case), cases), strict=True
-        ):
-            done[f"{name}: {what}"] += 1
+        results = threads.map(lambda case: case.act(case.seed), cases)
+        for case, (what, wrong) in zip(cases, results, strict=True):
+            done[f"{case.kind}: {what}"] += 1
             if wrong:
                 broken += 1
-                print(f"BROKEN {name} {seed} ({what}): {'; '.join(wrong)}")
-                print(f"  replay: python tests/torture/torture.py --{name}s 1 --seed {seed}")
+                print(f"BROKEN {case.kind} {case.seed} ({what}): {'; '.join(wrong)}")
+                print(f"  replay: {case.replay}")
             sys.stdout.flush()
     for what, count in sorted(done.items()):
         print(f"{count:5} {what}")
-    names = Counter(name for name, _ in cases)
-    print(
-        f"{names['kill']} kills, {names['fault']} faults, {broken} broke an invariant,"
-        f" {time.monotonic() - begun_s:.0f} s"
-    )
+    made = [f"{count} {kind}s" for kind, count in Counter(each.kind for each in cases).items()]
+    seconds = f"{time.monotonic() - begun_s:.0f} s"
+    print(", ".join((*made, f"{broken} broke an invariant", seconds)))
     return broken
 
 
@@ -240,13 +269,15 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else "")
     parser.add_argument("--kills", type=int, default=0)
     parser.add_argument("--faults", type=int, default=0)
+    parser.add_argument("--starts", type=int, default=0)
+    parser.add_argument("--targets", default="vllm", help="of --starts, with commas between")
+    parser.add_argument("--within", type=float, default=30.0, help="seconds until the signal")
+    parser.add_argument("--words", default="--kv-tokens 2560", help="more of `kvswarm run`")
     parser.add_argument("--seed", type=int, default=int(time.time()) % 100_000 * 8)
     parser.add_argument("--at-once", type=int, default=2)
     parsed = parser.parse_args()
     print(f"seeds from {parsed.seed}", flush=True)
-    kills = [("kill", parsed.seed + number) for number in range(parsed.kills)]
-    faults = [("fault", parsed.seed + number) for number in range(parsed.faults)]
-    return int(run_all(kills + faults, parsed.at_once) > 0)
+    return int(run_all(list(cases_of(parsed)), parsed.at_once) > 0)
 
 
 if __name__ == "__main__":

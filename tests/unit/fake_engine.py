@@ -110,6 +110,8 @@ def _handler(options: argparse.Namespace) -> type[BaseHTTPRequestHandler]:
             streamed.tokens += 0 if is_tried else 100
             self.send_response(200)
             self.send_header("Content-Type", "text/event-stream")
+            if name := os.environ.get("KVSWARM_ENGINE"):
+                self.send_header("X-Served-By", name)
             self.end_headers()
             usage = {"prompt_tokens": 100, "completion_tokens": tokens}
             for number in range(tokens):

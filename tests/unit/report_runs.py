@@ -122,6 +122,7 @@ def _server(at_s: int) -> ServerSample:
         waiting=1,
         kv_cache_usage=0.5,
         engine_rss_mb=1200,
+        engine_cpu_s=0.5 * at_s,
     )
 
 

@@ -12,6 +12,7 @@ from loadgen.launch.arguments import parse_run
 from loadgen.launch.locust_command import locust_argv
 from loadgen.launch.swarm_process import _without_processes, control_line
 from loadgen.swarm.leading.supervisor import ENVIRONMENT_VARIABLE, Supervisor
+from loadgen.targets.fleet import EngineDeath
 
 
 class Target:
@@ -19,6 +20,7 @@ class Target:
 
     def __init__(self, broken: bool = False) -> None:
         self.emptied = 0
+        self.deaths: list[EngineDeath] = []
         self._broken = broken
 
     async def make_cold(self, touched: bool) -> str:
@@ -27,6 +29,14 @@ class Target:
             raise TargetError("it is not cold")
         self.emptied += 1
         return "cold"
+
+    def check_whole(self) -> None:
+        if self.deaths:
+            raise TargetError("one has died")
+
+    def check(self) -> None:
+        if len(self.deaths) > 1:
+            raise TargetError("both have died")
 
     def facts(self) -> dict[str, Any]:
         return {"engine_pid": 100 + self.emptied}
@@ -77,6 +87,25 @@ def test_an_engine_is_untouched_until_its_first_swarm(tmp_path: Path) -> None:
 def test_an_engine_that_cannot_be_cold_is_an_error(tmp_path: Path) -> None:
     with pytest.raises(TargetError, match="it is not cold"):
         ask(Target(broken=True), tmp_path / "control", False)
+
+
+def test_a_swarm_is_told_which_engines_have_died(tmp_path: Path) -> None:
+    target, path = Target(), tmp_path / "control"
+    one, other = (EngineDeath(f"e-{number}", 5.0 * number, "has exited") for number in (1, 2))
+
+    async def talk() -> None:
+        async with control_line(target, path):  # type: ignore[arg-type]
+            swarm = Supervisor({"router": "random"}, str(path), [])
+            assert swarm.has_fleet
+            assert await asyncio.to_thread(swarm.deaths) == ([], None)
+            target.deaths = [one]
+            assert await asyncio.to_thread(swarm.deaths) == ([one], None)
+            with pytest.raises(TargetError, match="one has died"):
+                await asyncio.to_thread(swarm.make_cold, keep=True)
+            target.deaths = [one, other]
+            assert await asyncio.to_thread(swarm.deaths) == ([one, other], "both have died")
+
+    asyncio.run(talk())
 
 
 def test_without_a_supervisor_nothing_is_known(monkeypatch: pytest.MonkeyPatch) -> None:

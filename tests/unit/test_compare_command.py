@@ -109,6 +109,9 @@ def test_repeats(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert (code, "seed 0, 1, 2 against 0, 1, 3" in err) == (2, True)
 
 
+DEATH = {"engine": "e-1", "at_s": 5.0, "reason": "was ended", "failed": 2, "served_again_s": 1.0}
+
+
 @pytest.mark.parametrize(
     ("said", "summary", "reason"),
     [
@@ -116,6 +119,7 @@ def test_repeats(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
         ({"exit_code": 1, "user_errors": 3}, {}, "a user class raised exceptions"),
         ({}, {"client_saturated": True}, "the client was saturated"),
         ({"exit_code": 3}, {}, "the host died"),
+        ({"exit_code": 3}, {"engine_deaths": [DEATH]}, "an engine died during the run"),
         ({"exit_code": 1}, {"lost_workers": 1}, "workers were lost"),
         ({"exit_code": 143}, {}, "it failed"),
         (None, {}, "it did not come to its end"),

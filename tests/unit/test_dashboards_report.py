@@ -79,6 +79,7 @@ def test_page_says_in_words_and_numbers_what_the_summary_says(healthy: tuple[Pat
         assert [cells[0], cells[1], cells[2], cells[5]] == pytest.approx(figures, rel=0.006), name
     assert shown.row("ok") == ["200 (100 %)"]
     assert shown.row("hit rate of the prefix cache") == ["66.7 %"]
+    assert shown.row("CPU time of a token, computed or written") == ["4.55 ms"]
     assert shown.row("a")[:2] == ["70", "70"]
     assert not shown.all("p", role="alert")
     assert {"good", "doubt"} == {*shown.texts("span")} - {""}
@@ -168,6 +169,9 @@ def test_page_stands_alone(healthy: tuple[Path, str]) -> None:
     assert shown.texts("h2") == ["Verdict", "Pictures", "Health", "Tables"]
 
 
+DEATH = {"engine": "e-1", "at_s": 5.0, "reason": "was ended", "failed": 2, "served_again_s": 1.0}
+
+
 @pytest.mark.usefixtures("_words_only")
 @pytest.mark.parametrize(
     ("change", "told"),
@@ -175,6 +179,11 @@ def test_page_stands_alone(healthy: tuple[Path, str]) -> None:
         ({"lag_ms": 300.0, "exit_code": 5}, "the client was saturated"),
         ({"summary": {"lost_workers": 1}, "exit_code": 1}, "workers were lost (1)"),
         ({"host_died": True, "exit_code": 3}, "the host died"),
+        (
+            {"summary": {"engine_deaths": [DEATH]}, "exit_code": 3},
+            "an engine died during the run (e-1 was ended at 5.0 s: 2 requests failed because of"
+            " it, served again after 1.0 s)",
+        ),
         ({"options": {"run_time": 60}}, "it was interrupted: 20 s of the 60 s asked for"),
     ],
 )

@@ -184,6 +184,7 @@ def summary_of_nothing() -> dict[str, Any]:
         preparation=SimpleNamespace(options=SimpleNamespace(max_lag_ms=100.0)),
         ledger=SimpleNamespace(counts=Counts(), clients=ClientHealth()),
         server=SimpleNamespace(course=ServerCourse(), note=None, replicas={}),
+        fleet=SimpleNamespace(deaths=[]),
         directory=None,
         workers=None,
         stats_reset_s=None,

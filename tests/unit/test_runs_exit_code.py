@@ -32,6 +32,8 @@ def summary(
         (summary(10, saturated=True), {}, SATURATED),
         (summary(9, failed=1, saturated=True), {}, FAILED),
         (summary(9, failed=1), {"host_died": True}, TARGET_DIED),
+        (summary(9, failed=1) | {"engine_deaths": [{}]}, {}, TARGET_DIED),
+        (summary(9, failed=1) | {"engine_deaths": []}, {}, FAILED),
         (summary(10), {"lost_workers": 1}, FAILED),
         (summary(10, saturated=True), {"user_errors": 1}, FAILED),
     ],

@@ -7,7 +7,7 @@ from typing import Any
 import psutil
 import pytest
 
-from loadgen.stats.memory import GpuMemory, tree_rss_mb
+from loadgen.stats.memory import GpuMemory, tree_use
 
 
 class FakeNvml:
@@ -54,12 +54,27 @@ def test_descendants_count_and_a_process_gone_is_unknown() -> None:
     with subprocess.Popen(argv, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
         assert process.stdout is not None
         process.stdout.readline()
-        both = tree_rss_mb(process.pid)
+        both = tree_use(process.pid)
         alone = psutil.Process(process.pid).memory_info().rss / 1_000_000
-        ours = tree_rss_mb(os.getpid())
+        ours = tree_use(os.getpid())
         process.communicate()
     assert both is not None
-    assert both > alone + 3  # the child is an interpreter too
+    assert both.rss_mb > alone + 3  # the child is an interpreter too
     assert ours is not None
-    assert ours > both
-    assert tree_rss_mb(process.pid) is None
+    assert ours.rss_mb > both.rss_mb
+    assert tree_use(process.pid) is None
+
+
+def test_cpu_time_of_descendants_counts_and_stays_when_they_have_ended() -> None:
+    burn = "import time\nwhile time.process_time() < 0.2: pass"
+    wait = "print(flush=True); sys.stdin.read()"
+    code = f"import subprocess, sys; subprocess.run([sys.executable, '-c', {burn!r}]); {wait}"
+    argv = [sys.executable, "-c", code]
+    with subprocess.Popen(argv, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
+        assert process.stdout is not None
+        process.stdout.readline()
+        use = tree_use(process.pid)
+        own = psutil.Process(process.pid).cpu_times()
+        process.communicate()
+    assert use is not None
+    assert use.cpu_s >= own.user + 0.15

@@ -136,3 +136,17 @@ def test_a_scrape_without_an_answer_is_no_state_to_count_from() -> None:
         course.add(sample)
     assert course.figures() == server_figures(FIRST, LAST, [silent])
     assert course.figures()["hit_rate"] is not None
+
+
+@pytest.mark.parametrize(
+    ("first_s", "last_s", "ms"),
+    [(10.0, 15.4, 10.0), (None, 15.4, None), (10.0, None, None)],
+)
+def test_cpu_time_of_a_token_is_of_those_computed_and_written(
+    first_s: float | None, last_s: float | None, ms: float | None
+) -> None:
+    first, last = replace(FIRST, engine_cpu_s=first_s), replace(LAST, engine_cpu_s=last_s)
+    figures = server_figures(first, last, [replace(MIDDLE, engine_cpu_s=99.0)])
+    assert figures["server_cpu_ms_per_token"] == (None if ms is None else pytest.approx(ms))
+    idle = server_figures(first, replace(first, engine_cpu_s=last_s))
+    assert idle["server_cpu_ms_per_token"] is None

@@ -10,6 +10,7 @@ from aiohttp.test_utils import TestServer
 
 from loadgen.client import host
 from loadgen.stats import server_metrics
+from loadgen.stats.memory import TreeUse
 from loadgen.stats.server_metrics import (
     COLUMNS,
     MetricsScraper,
@@ -195,7 +196,24 @@ async def test_memory_is_that_of_the_processes_and_gpus_named() -> None:
     got = await sample(MetricsSources(MetricsSource(pid=os.getpid()), gpu=OneGpu()))  # type: ignore[arg-type]
     assert got.engine_rss_mb is not None
     assert got.engine_rss_mb > 5
+    assert got.engine_cpu_s is not None
+    assert got.engine_cpu_s > 0
     assert (got.lmcache_rss_mb, got.gpu_memory_mb) == (None, 42.0)
+
+
+async def test_an_engine_that_has_gone_keeps_the_cpu_time_that_it_had(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    uses = {1: TreeUse(100.0, 7.0), 2: TreeUse(50.0, 5.0)}
+    monkeypatch.setattr(server_metrics, "tree_use", uses.get)
+    places = {f"e-{pid}": MetricsSource(pid=pid) for pid in uses}
+    async with MetricsScraper(MetricsSources(places["e-1"], places)) as scraper:
+        both = await scraper.scrape(1.0)
+        uses[1] = TreeUse(100.0, 8.5)
+        del uses[2]
+        one = await scraper.scrape(2.0)
+    assert (both.engine_cpu_s, both.engine_rss_mb) == (12.0, 150.0)
+    assert (one.engine_cpu_s, one.engine_rss_mb) == (13.5, 100.0)
 
 
 def test_the_columns_are_the_samples_fields_time_first() -> None:
@@ -236,9 +254,24 @@ async def test_an_engine_that_tells_nothing_for_a_while_takes_nothing_from_the_s
     assert sums == [2 * 27978] * 3
 
 
-async def test_a_fleet_is_reachable_where_all_of_it_is(serve: Serve) -> None:
+async def test_a_fleet_is_reachable_where_any_engine_is(serve: Serve) -> None:
     with socket.socket() as unheard:
         unheard.bind(("127.0.0.1", 0))
         gone = f"http://127.0.0.1:{unheard.getsockname()[1]}"
         got = await sample(replicas(await serve(page(ENGINE_PAGE)), gone))
-    assert (got.reachable, got.prompt_tokens) == (False, 27978)
+        none = await sample(replicas(gone, gone))
+    assert (got.reachable, got.prompt_tokens) == (True, 27978)
+    assert none.reachable is False
+
+
+async def test_what_a_dead_engine_had_stays_in_the_sum_and_in_its_own_figures(serve: Serve) -> None:
+    second = TestServer(web.Application())
+    second.app.router.add_get("/metrics", page(ENGINE_PAGE))
+    await second.start_server()
+    urls = [await serve(page(ENGINE_PAGE)), str(second.make_url("/"))]
+    async with MetricsScraper(replicas(*urls)) as scraper:
+        await scraper.scrape(1.0)
+        await second.close()
+        got, own = await scraper.scrape(2.0), scraper.replicas["e-2"]
+    assert (got.reachable, got.prompt_tokens, got.running) == (True, 2 * 27978, 4)
+    assert (own.reachable, own.prompt_tokens, own.running) == (False, 27978, None)

@@ -91,3 +91,25 @@ def test_what_no_cache_costs_grows_with_the_text(tmp_path: Path) -> None:
     answer = by_length(Cells(tuple(cells)))
     assert "3.0 times behind contexts of 50 tokens and 15 times behind" in answer.short
     assert "leaves 10 % with transformers without a KV cache and 50 %" in said(answer)
+
+
+def test_the_cpu_of_a_token_is_told_of_rungs_that_have_it(tmp_path: Path) -> None:
+    spent = {("hf-cache", 1): 12.0, ("vllm", 1): 4.0, ("vllm", 64): 0.25, ("vllm-serial", 1): None}
+    cells = [
+        cell(
+            tmp_path,
+            "users",
+            Made([100.0] * 10),
+            figures={"output_tokens_per_s": 9.0, "server_cpu_ms_per_token": ms},
+            target=target,
+            users=users,
+        )
+        for (target, users), ms in spent.items()
+    ]
+    answer = by_users(Cells(tuple(cells)))
+    assert (
+        "CPU time of each token that is computed or written: 12 ms with one user from transformers"
+        " with one; 4 ms with one user and 0.25 ms with 64 users at once from vLLM." in said(answer)
+    )
+    assert "CPU of a token" in answer.tables[0].header
+    assert "CPU" not in said(by_users(served(tmp_path)))

@@ -8,7 +8,7 @@ from loadgen.compare.run import faults_of
 from loadgen.compare.run_gate import ERRORS, RunGate, judge_run, to_junit
 from loadgen.runs.columns import Columns
 from loadgen.runs.exit_code import DONE, exit_code
-from loadgen.runs.replicas import replica_figures
+from loadgen.runs.replicas import engine_deaths, replica_figures
 from loadgen.runs.requests import CONTEXTS, Requests, read_requests
 from loadgen.stats.counts import Counts
 from loadgen.stats.steady_state import COLUMNS, SteadyState
@@ -137,6 +137,7 @@ def summarize_run(run: "SwarmRun", rows: Columns | None = None) -> dict[str, Any
         "replicas": replica_figures(
             requests, {name: each.figures() for name, each in run.server.replicas.items()}
         ),
+        "engine_deaths": _deaths(run, rows),
         "token_times": run.ledger.clients.token_times.figures(),
         "stats_reset_s": run.stats_reset_s,
         "lost_workers": lost[0],
@@ -145,6 +146,15 @@ def summarize_run(run: "SwarmRun", rows: Columns | None = None) -> dict[str, Any
         "steady_state": None if steady_state is None else steady_state.to_json(),
         "gate": None,
     }
+
+
+def _deaths(run: "SwarmRun", rows: Columns | None) -> list[dict[str, Any]]:
+    """What they cost, in the warm-up and before a reset too."""
+    if not run.fleet.deaths:
+        return []
+    start_s, requests = run.plan.start_unix_s, None if rows is None else Requests.of(rows)
+    told = [(each.engine, each.at_unix_s - start_s, each.reason) for each in run.fleet.deaths]
+    return engine_deaths(requests, told)
 
 
 def _counted(run: "SwarmRun", rows: Columns | None) -> Requests | None:

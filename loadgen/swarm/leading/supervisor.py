@@ -2,7 +2,7 @@
 
 `kvswarm run --target` starts the engines in its own process and names, in one environment
 variable, a JSON file with the target's facts and a Unix socket. Over the socket this side asks,
-a JSON object a line, for cold caches before each swarm.
+a JSON object a line, for cold caches before each swarm, and which engines of a fleet have died.
 """
 
 import hashlib
@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from loadgen.errors import TargetError, UsageError
+from loadgen.targets.fleet import EngineDeath
 
 ENVIRONMENT_VARIABLE = "KVSWARM_TARGET"
 CHECK_VARIABLE = "KVSWARM_CHECK"
@@ -22,7 +23,7 @@ CHECK_VARIABLE = "KVSWARM_CHECK"
 
 It names the file into which the options go, as the swarm will see them.
 """
-COLD_TIMEOUT_S = 900.0
+COLD_TIMEOUT_S, DEATHS_TIMEOUT_S = 900.0, 5.0
 
 
 class Supervisor:
@@ -102,9 +103,22 @@ class Supervisor:
         self.facts = {**self.facts, **answer["facts"]}
         return str(answer["cache_state"])
 
-    def _ask(self, question: dict[str, Any]) -> dict[str, Any]:
+    @property
+    def has_fleet(self) -> bool:
+        """Whether it runs several engines behind a router."""
+        return self._control is not None and "router" in self.facts
+
+    def deaths(self) -> tuple[list[EngineDeath], str | None]:
+        """The engines of a fleet that have died, and why it serves no more, None while it does.
+
+        Raises OSError where the process above is gone.
+        """
+        answer = self._ask({"op": "deaths"}, DEATHS_TIMEOUT_S)
+        return [EngineDeath(**each) for each in answer.get("deaths", [])], answer.get("fault")
+
+    def _ask(self, question: dict[str, Any], timeout_s: float = COLD_TIMEOUT_S) -> dict[str, Any]:
         with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as line:
-            line.settimeout(COLD_TIMEOUT_S)
+            line.settimeout(timeout_s)
             line.connect(self._control or "")
             line.sendall(json.dumps(question).encode() + b"\n")
             with line.makefile("rb") as answers:

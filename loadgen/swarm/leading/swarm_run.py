@@ -16,7 +16,7 @@ from loadgen.stats.server_metrics import ServerSample
 from loadgen.swarm.leading.opening import describe_run
 from loadgen.swarm.leading.preparation import Preparation
 from loadgen.swarm.leading.supervisor import Supervisor
-from loadgen.swarm.leading.watches import RagWatch, ServerWatch, sources_of
+from loadgen.swarm.leading.watches import FleetWatch, RagWatch, ServerWatch, sources_of
 from loadgen.swarm.leading.worker_registry import RunWorkers
 from loadgen.swarm.options.swarm_options import request_headers
 from loadgen.swarm.sending.ledger import Listener, RunLedger
@@ -24,6 +24,7 @@ from loadgen.swarm.sending.plan import Plan
 from loadgen.swarm.sending.stage import Stage
 from loadgen.swarm.showing.locust_csv import LocustCsv
 from loadgen.swarm.showing.stats_rows import forget_seconds
+from loadgen.targets.fleet import EngineDeath
 
 FLUSH_EVERY_S = 0.5
 CUT_TIMEOUT_S = 1.0
@@ -63,6 +64,7 @@ class SwarmRun:
             self.directory, listener, options.warmup_s, rule, options.max_silence_s
         )
         self.server = ServerWatch(self._take_sample, self._host_is_gone, options.warmup_s or 0.0)
+        self.fleet = FleetWatch(supervisor, self._engine_died, self._end_for)
         self.stats_reset_s: float | None = None
         self.host_died = False
         self.interrupted = False
@@ -108,6 +110,7 @@ class SwarmRun:
         headers = request_headers(self.preparation.options)
         sources = sources_of(self.plan.url, self.supervisor.facts, headers, self.plan.model)
         self.server.open(sources, clock)
+        self.fleet.open()
         if self.preparation.rag is not None:
             self._rag.open(self.preparation.rag.url)
         if self.workers is not None:
@@ -165,6 +168,7 @@ class SwarmRun:
 
     def _end_watching(self) -> None:
         self.server.close()
+        self.fleet.close()
         self._rag.close()
         if self._flusher is not None:
             self._flusher.kill()
@@ -185,7 +189,7 @@ class SwarmRun:
         if self.directory is not None:
             self.directory.server_metrics.append([astuple(sample)])
         silence = self.ledger.silence
-        if silence.is_too_long(self.now_s, sample.reachable is True) and not self.host_died:
+        if silence.is_too_long(self.now_s, sample.reachable is True):
             self._end_for(
                 f"the host {self.plan.url} is not answering: nothing for {silence.limit_s:g} s,"
                 " neither to requests nor at /metrics"
@@ -200,9 +204,13 @@ class SwarmRun:
             return  # a service of ours may go while the last requests are finished
         self._end_for(f"the {self.preparation.options.labels.upper()} service {service.url} {said}")
 
+    def _engine_died(self, death: EngineDeath) -> None:
+        self._say(f"{death.engine} has died: the run goes on with the other engines")
+
     def _end_for(self, happening: str) -> None:
-        self.host_died = True
-        self._end_now(happening)
+        if not self.host_died:
+            self.host_died = True
+            self._end_now(happening)
 
     def _end_now(self, happening: str) -> None:
         """Nothing is worth waiting for any more."""

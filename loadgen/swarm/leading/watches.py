@@ -1,4 +1,5 @@
-"""Samples of the engine each second; whether it, and the RAG service, are still there."""
+"""Samples of the engine each second; whether it, those of a fleet, and the RAG service are still
+there."""
 
 import asyncio
 import contextlib
@@ -9,6 +10,7 @@ from dataclasses import fields, replace
 from functools import partial
 from typing import Any
 
+import gevent
 from yarl import URL
 
 from loadgen.client.failures import ConnectFailed, Truncated
@@ -24,7 +26,9 @@ from loadgen.stats.server_metrics import (
     ServerSample,
 )
 from loadgen.swarm.engine import Engine
+from loadgen.swarm.leading.supervisor import Supervisor
 from loadgen.targets.catalog import usual_series
+from loadgen.targets.fleet import EngineDeath
 
 KEPT = 60
 """So many samples are kept, for those who look at the last seconds."""
@@ -235,6 +239,55 @@ class RagWatch:
         limit = f"is not answering: nothing for {self._max_silence_s:g} s"
         said = limit if silent_s else "is gone"
         Engine.of_process().post(partial(self._on_death, said))
+
+
+class FleetWatch:
+    """Asks the process above each second which engines of a fleet have died, on the hub.
+
+    `on_death` hears of each that others go on without, `on_fault` once why none serves any more.
+    """
+
+    def __init__(
+        self,
+        supervisor: Supervisor,
+        on_death: Callable[[EngineDeath], None],
+        on_fault: Callable[[str], None],
+    ) -> None:
+        self.deaths: list[EngineDeath] = []
+        """In the order of time, as they were told last."""
+        self._supervisor = supervisor
+        self._on_death = on_death
+        self._on_fault = on_fault
+        self._greenlet: gevent.Greenlet | None = None
+
+    def open(self) -> None:
+        """Begin to ask, where there is a fleet."""
+        if self._supervisor.has_fleet:
+            self._greenlet = gevent.spawn(self._watch)
+
+    def close(self) -> None:
+        """Ask once more, and then no more; may be called again."""
+        if self._greenlet is not None:
+            self._greenlet.kill()
+            self._greenlet = None
+            self._ask()
+
+    def _watch(self) -> None:
+        fault = None
+        while fault is None:
+            gevent.sleep(PAUSE_S)
+            known = {each.engine for each in self.deaths}
+            fault = self._ask()
+            for death in self.deaths:
+                if death.engine not in known and fault is None:
+                    self._on_death(death)
+        self._on_fault(fault)
+
+    def _ask(self) -> str | None:
+        with contextlib.suppress(OSError):  # it is gone, and the engines with it
+            self.deaths, fault = self._supervisor.deaths()
+            return fault
+        return None
 
 
 async def _answer(host: Host) -> str:

@@ -10,6 +10,7 @@ if TYPE_CHECKING:  # rich comes when a table is drawn: the first request does no
 from collections.abc import Iterator, Mapping
 
 from loadgen.stats.steady_state import enough_s, is_notable
+from loadgen.stats.summary import death_line
 
 MOST_ERRORS = 5
 NOTABLE_SHARE = 0.001
@@ -80,6 +81,7 @@ def summary_lines(summary: dict[str, Any]) -> list[str]:
     if summary.get("server_note"):
         lines.append(summary["server_note"])
     lines += _replica_lines(summary.get("replicas"))
+    lines += [f"ENGINE DIED: {death_line(each)}" for each in summary.get("engine_deaths") or []]
     lines += _lacks(summary)
     if summary["diversity"]:
         lines.append(_diversity_line(summary["diversity"]))
