@@ -45,15 +45,6 @@ class LexicalIndex:
         span = slice(int(self._starts[column]), int(self._starts[column + 1]))
         return self._rows[span], self._weights[span]
 
-    def coverage(self, terms: Sequence[str]) -> Scores:
-        """The share of the terms that each row holds, weighed by their rarity; 0 to 1, [rows]."""
-        held, total = np.zeros(self._count, np.float32), 0.0
-        for term in dict.fromkeys(terms):
-            rarity = self.rarity(term)
-            held[self.postings(term)[0]] += rarity
-            total += rarity
-        return held / np.float32(total) if total else held
-
     def rarity(self, term: str) -> float:
         """Lucene's inverse document frequency of the term; highest for one that no row holds."""
         return inverse_frequency(len(self.postings(term)[0]), self._count)

@@ -47,7 +47,6 @@ class EmbeddingQueue:
         self._kept_texts = kept_texts
         self._waiting: dict[str, _Waiting] = {}
         self._runner: asyncio.Task[None] | None = None
-        self.passes = 0
 
     async def embed(self, text: str) -> Embedded:
         """The text's embedding. Raises EmbedderError."""
@@ -110,7 +109,6 @@ class EmbeddingQueue:
 
     async def _embed(self, batch: list[_Waiting]) -> Exception | None:
         """Give those that wait their embeddings; the error where there are none."""
-        self.passes += 1
         texts = [waiting.text for waiting in batch]
         loop = asyncio.get_running_loop()
         try:
