@@ -6,11 +6,9 @@ from collections.abc import Awaitable, Callable
 
 from aiohttp import web
 
-from rag_store.service.guard import guarded
 from rag_store.service.metrics import CONTENT_TYPE
 from rag_store.service.queries import Queries
-from rag_store.service.refusal import unavailable
-from rag_store.service.refusing import Handler, refusing
+from rag_store.service.refusal import Handler, guarded, refusing, unavailable
 from rag_store.service.shelving import Shelving
 from rag_store.service.state import State
 

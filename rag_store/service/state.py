@@ -4,9 +4,8 @@ from dataclasses import dataclass
 
 from rag_store.document_index import Size
 from rag_store.library import Library
-from rag_store.service.gate import Gate
 from rag_store.service.metrics import Metrics
-from rag_store.service.refusal import unavailable
+from rag_store.service.refusal import Gate, unavailable
 
 
 @dataclass(frozen=True, slots=True)
