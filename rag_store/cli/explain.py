@@ -11,7 +11,6 @@ from rag_store.cli.printable import printable
 from rag_store.decision import Threshold
 from rag_store.label import Candidate
 from rag_store.search import Answer
-from rag_store.service.replies import label_json
 
 
 async def explain_command(arguments: list[str]) -> int:
@@ -30,7 +29,7 @@ async def explain_command(arguments: list[str]) -> int:
 def explanation_json(answer: Answer) -> dict[str, object]:
     """The label with its reasons."""
     return {
-        **label_json(answer.label),
+        **answer.label.as_json(),
         "chunk_text": answer.chunk_text,
         "terms": {term.text: term.weight for term in answer.terms},
     }

@@ -10,7 +10,6 @@ from rag_store.cli.printable import printable
 from rag_store.errors import RagError, RagUsageError
 from rag_store.label import Label
 from rag_store.readers.files import read_text
-from rag_store.service.replies import label_json
 
 # So many are embedded together; the answers appear in blocks of this size.
 _AT_ONCE = 64
@@ -73,4 +72,4 @@ def _plain(query: str, label: Label) -> str:
 
 
 def _as_json(query: str, label: Label) -> str:
-    return json.dumps({"query": query, **label_json(label)})
+    return json.dumps({"query": query, **label.as_json()})

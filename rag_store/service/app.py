@@ -3,12 +3,13 @@
 import asyncio
 import time
 from collections.abc import Awaitable, Callable
+from dataclasses import asdict
 
 from aiohttp import web
+from prometheus_client import CONTENT_TYPE_LATEST
 
-from rag_store.service.metrics import CONTENT_TYPE
 from rag_store.service.queries import Queries
-from rag_store.service.refusal import Handler, guarded, refusing, unavailable
+from rag_store.service.refusal import Handler, Refusal, guarded, refusing
 from rag_store.service.shelving import Shelving
 from rag_store.service.state import State
 
@@ -52,16 +53,13 @@ class Watch:
             await asyncio.wait_for(library.ping(), _PING_TIMEOUT_S)
         except TimeoutError:
             message = f"Chroma has not answered in {_PING_TIMEOUT_S} s"
-            raise unavailable(message, "store_unavailable") from None
-        size = library.size
+            raise Refusal(503, message, "store_unavailable") from None
         return web.json_response(
             {
                 "status": "ready",
                 "collection": library.settings.collection,
                 "embedder": library.fingerprint.embedder,
-                "documents": size.documents,
-                "chunks": size.chunks,
-                "questions": size.questions,
+                **asdict(library.size),
                 "corpus_digest": await library.corpus_digest(),
                 "threshold": library.threshold.threshold,
             }
@@ -69,7 +67,8 @@ class Watch:
 
     async def metrics(self, request: web.Request) -> web.Response:
         """Prometheus' text."""
-        return web.Response(body=self._state.metrics.page(), headers={"Content-Type": CONTENT_TYPE})
+        page, headers = self._state.metrics.page(), {"Content-Type": CONTENT_TYPE_LATEST}
+        return web.Response(body=page, headers=headers)
 
 
 def counted(state: State) -> Callable[..., Awaitable[web.StreamResponse]]:

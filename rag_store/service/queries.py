@@ -10,8 +10,7 @@ from aiohttp import web
 from rag_store.errors import RagError
 from rag_store.label import Label
 from rag_store.service.body import Body, read_body, usable_text
-from rag_store.service.refusal import Refusal, invalid, not_found, problem_of, unavailable
-from rag_store.service.replies import label_json, retrieval_json
+from rag_store.service.refusal import Refusal, invalid, or_refusal, refusal_of
 from rag_store.service.state import State
 
 Shape = Callable[[Label], dict[str, Any]]
@@ -25,7 +24,7 @@ class Queries:
 
     async def label(self, request: web.Request) -> web.Response:
         """Which document each query is about."""
-        return await self._answer(request, label_json)
+        return await self._answer(request, Label.as_json)
 
     async def retrieve(self, request: web.Request) -> web.Response:
         """The same, with the document itself."""
@@ -33,14 +32,14 @@ class Queries:
 
     async def embed(self, request: web.Request) -> web.Response:
         """The embedder's vectors, in OpenAI's form."""
-        library = self._state.library
+        library, limits = self._state.library, self._state.limits
+        make = library.fingerprint
         body = await read_body(request)
-        self._check_model(body, library.fingerprint.embedder)
+        if body.fields.get("model") != "":
+            _check_served(body, "model", make.embedder, "model_not_found")
         coded = body.choice("encoding_format", ("float", "base64")) == "base64"
-        if body.fields.get("dimensions") not in (None, library.fingerprint.dim):
-            message = f"'dimensions' can only be {library.fingerprint.dim}"
-            raise invalid(message, "dimensions")
-        limits = self._state.limits
+        if body.fields.get("dimensions") not in (None, make.dim):
+            raise invalid(f"'dimensions' can only be {make.dim}", "dimensions")
         texts = body.texts("input", limits.batch, library.settings.max_query_chars)
         with self._state.queries.entered(len(texts)):
             vectors = await library.embed(texts)
@@ -50,13 +49,13 @@ class Queries:
         ]
         # OpenAI's form wants numbers here; texts are not counted in tokens.
         usage = {"prompt_tokens": 0, "total_tokens": 0}
-        model = library.fingerprint.embedder
-        return web.json_response({"object": "list", "data": data, "model": model, "usage": usage})
+        reply = {"object": "list", "data": data, "model": make.embedder, "usage": usage}
+        return web.json_response(reply)
 
     async def _answer(self, request: web.Request, shape: Shape) -> web.Response:
         library = self._state.library
         body = await read_body(request)
-        self._check_collection(body, library.settings.collection)
+        _check_served(body, "collection", library.settings.collection, "unknown_collection")
         queries, many = body.one_or_many("query", "queries", self._state.limits.batch)
         with self._state.queries.entered(len(queries)):
             results = await self._label_all(queries, "queries" if many else None)
@@ -68,8 +67,9 @@ class Queries:
         return web.json_response(shape(results[0]))
 
     async def _label_all(self, queries: list[object], many: str | None) -> list[Label | Refusal]:
+        most = self._state.library.settings.max_query_chars
         checked = [
-            self._checked(query, f"{many}[{at}]" if many else "query")
+            or_refusal(usable_text, query, f"{many}[{at}]" if many else "query", most)
             for at, query in enumerate(queries)
         ]
         texts = [each for each in checked if isinstance(each, str)]
@@ -82,45 +82,32 @@ class Queries:
                 self._state.metrics.label(result)
         return results
 
-    def _checked(self, query: object, param: str) -> str | Refusal:
-        try:
-            return usable_text(query, param, self._state.library.settings.max_query_chars)
-        except Refusal as refusal:
-            return refusal
-
     def _retrieved(self, label: Label) -> dict[str, Any]:
-        if label.doc_id is None:
-            return retrieval_json(label, None)
-        document = self._state.library.document(label.doc_id)
-        if document is None:
-            message = f"the document {label.doc_id!a} was removed meanwhile: ask again"
-            raise unavailable(message, "document_removed")
-        return retrieval_json(label, document)
+        found: dict[str, Any] = {"object": "retrieval", "doc_id": label.doc_id, "document": None}
+        if label.doc_id is not None:
+            document = self._state.library.document(label.doc_id)
+            if document is None:
+                message = f"the document {label.doc_id!a} was removed meanwhile: ask again"
+                raise Refusal(503, message, "document_removed")
+            shown = {"doc_id": document.doc_id, "title": document.title, "text": document.text}
+            found["document"] = shown
+        return {**found, "label": label.as_json()}
 
-    @staticmethod
-    def _check_collection(body: Body, served: str) -> None:
-        wanted = body.fields.get("collection")
-        if wanted not in (None, served):
-            message = f"the collection {wanted!a} is not served here, only {served!a}"
-            raise not_found(message, "collection", "unknown_collection")
 
-    @staticmethod
-    def _check_model(body: Body, served: str) -> None:
-        wanted = body.fields.get("model")
-        if wanted not in (None, "", served):
-            message = f"the model {wanted!a} is not served here, only {served!a}"
-            raise not_found(message, "model", "model_not_found")
+def _check_served(body: Body, field: str, served: str, code: str) -> None:
+    wanted = body.fields.get(field)
+    if wanted not in (None, served):
+        message = f"the {field} {wanted!a} is not served here, only {served!a}"
+        raise Refusal(404, message, code, field)
 
 
 def _refused(result: Label | RagError) -> Label | Refusal:
-    return Refusal(problem_of(result)) if isinstance(result, RagError) else result
+    return refusal_of(result) if isinstance(result, RagError) else result
 
 
 def _item(result: Label | Refusal, shape: Shape) -> dict[str, Any]:
-    try:
-        return {"error": result.problem.as_json()} if isinstance(result, Refusal) else shape(result)
-    except Refusal as refusal:
-        return {"error": refusal.problem.as_json()}
+    shown = result if isinstance(result, Refusal) else or_refusal(shape, result)
+    return {"error": shown.as_json()} if isinstance(shown, Refusal) else shown
 
 
 def _coded(vector: np.ndarray[Any, np.dtype[np.float32]]) -> str:

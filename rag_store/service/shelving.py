@@ -9,7 +9,7 @@ from aiohttp import web
 from rag_store.catalog import Entry
 from rag_store.documents import Document
 from rag_store.service.body import document_of, read_body
-from rag_store.service.refusal import Refusal, invalid, not_found
+from rag_store.service.refusal import Refusal, invalid, or_refusal
 from rag_store.service.state import State
 
 _PAGE = 1000
@@ -41,18 +41,10 @@ class Shelving:
         after = request.query.get("after", "")
         rest = [doc_id for doc_id in library.doc_ids if doc_id > after]
         held = [entry for entry in map(library.entry, rest[:limit]) if entry]
-        size = library.size
+        size = asdict(library.size)
         data = await asyncio.to_thread(_listed, held)
-        return web.json_response(
-            {
-                "object": "list",
-                "data": data,
-                "has_more": len(rest) > limit,
-                "documents": size.documents,
-                "chunks": size.chunks,
-                "questions": size.questions,
-            }
-        )
+        reply = {"object": "list", "data": data, "has_more": len(rest) > limit, **size}
+        return web.json_response(reply)
 
     async def get(self, request: web.Request) -> web.Response:
         """One document with its text."""
@@ -73,12 +65,18 @@ class Shelving:
 
     async def _put_many(self, items: list[object]) -> web.Response:
         seen: set[str] = set()
-        checked = [_checked(item, f"documents[{at}]", seen) for at, item in enumerate(items)]
+        checked = [
+            or_refusal(_document, item, f"documents[{at}]", seen) for at, item in enumerate(items)
+        ]
         documents = [each for each in checked if isinstance(each, Document)]
         with self._state.changes.entered(1):
             report = await self._state.library.ingest(documents)
         counts = {name: getattr(report, name) for name in ("added", "updated", "unchanged")}
-        data = [{"index": at, **_item(each)} for at, each in enumerate(checked)]
+        told: list[dict[str, Any]] = [
+            {"error": each.as_json()} if isinstance(each, Refusal) else {"doc_id": each.doc_id}
+            for each in checked
+        ]
+        data = [{"index": at, **each} for at, each in enumerate(told)]
         return web.json_response({"object": "list", **counts, "data": data})
 
 
@@ -90,22 +88,14 @@ def _listed(entries: list[Entry]) -> list[dict[str, str]]:
     ]
 
 
-def _checked(item: object, param: str, seen: set[str]) -> Document | Refusal:
-    try:
-        document = document_of(item, param)
-    except Refusal as refusal:
-        return refusal
+def _document(item: object, param: str, seen: set[str]) -> Document:
+    """The document, whose id goes to those `seen`. Raises Refusal."""
+    document = document_of(item, param)
     if document.doc_id in seen:
         message = f"{document.doc_id!a} stands before in this list: send it once"
-        return invalid(message, f"{param}.doc_id")
+        raise invalid(message, f"{param}.doc_id")
     seen.add(document.doc_id)
     return document
-
-
-def _item(each: Document | Refusal) -> dict[str, Any]:
-    if isinstance(each, Refusal):
-        return {"error": each.problem.as_json()}
-    return {"doc_id": each.doc_id}
 
 
 def _limit(text: str) -> int:
@@ -117,4 +107,4 @@ def _limit(text: str) -> int:
 
 
 def _unknown(doc_id: str) -> Refusal:
-    return not_found(f"there is no document {doc_id!a}", "doc_id", "unknown_document")
+    return Refusal(404, f"there is no document {doc_id!a}", "unknown_document", "doc_id")
