@@ -15,8 +15,7 @@ from rag_store.decision import Threshold, fit, shipped
 from rag_store.document_index import DocumentIndex, Size
 from rag_store.documents import Document, Query, clean
 from rag_store.embedders import Vectors, open_embedder
-from rag_store.embedders.lent import LentEmbedder
-from rag_store.embedders.queue import EmbeddingQueue
+from rag_store.embedders.queue import EmbeddingQueue, LentEmbedder
 from rag_store.errors import REFUSALS, QueryError, RagError, RagUsageError
 from rag_store.fingerprint import Fingerprint
 from rag_store.ingest import IngestReport, Progress

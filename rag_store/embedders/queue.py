@@ -9,8 +9,26 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from rag_store.embedders.protocol import Embedder, Embedding
+from rag_store.embedders.protocol import Embedder, Embedding, Identity
 from rag_store.errors import EmbedderError, EmbedderRefusal, RagError, VectorError
+
+
+class LentEmbedder:
+    """Runs an embedder in its own thread; each call waits for its turn there, and blocks."""
+
+    def __init__(self, embedder: Embedder, executor: Executor) -> None:
+        """`executor` must have one thread: an embedder is called by one thread at a time."""
+        self._embedder = embedder
+        self._executor = executor
+
+    @property
+    def identity(self) -> Identity:
+        """That of the embedder."""
+        return self._embedder.identity
+
+    def embed(self, texts: Sequence[str]) -> list[Embedding]:
+        """One embedding for each text. Raises EmbedderError."""
+        return self._executor.submit(self._embedder.embed, texts).result()
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from loadgen.targets.hardware import free_ports
-from rag_store.embedders.minilm import PACKAGE, open_minilm
+from rag_store.embedders.transformer import PACKAGE, open_minilm
 from rag_store.errors import RerankerError
 from rag_store.reranking.client import open_reranker
 from rag_store.reranking.spec import RerankerSpec
