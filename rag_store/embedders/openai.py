@@ -32,19 +32,14 @@ class OpenAIEmbedder:
         self._key_env = api_key_env
         self._timeout_s = timeout_s
         [row] = asyncio.run(self._ask(["dimension"]))
-        self._identity = Identity("openai", model, len(row), "the server's")
-
-    @property
-    def identity(self) -> Identity:
-        """Which vectors these are."""
-        return self._identity
+        self.identity = Identity("openai", model, len(row), "the server's")
 
     def embed(self, texts: Sequence[str]) -> list[Embedding]:
         """One embedding for each text, without states. Raises EmbedderError."""
         rows = asyncio.run(self._ask(texts))
-        if any(len(row) != self._identity.dim for row in rows):
+        if any(len(row) != self.identity.dim for row in rows):
             raise VectorError(f"{self._route} gave vectors of another dimension than before")
-        vectors = unit(np.array(rows, dtype=np.float64).reshape(-1, self._identity.dim))
+        vectors = unit(np.array(rows, dtype=np.float64).reshape(-1, self.identity.dim))
         return [Embedding(vector) for vector in vectors]
 
     async def _ask(self, texts: Sequence[str]) -> list[list[float]]:

@@ -2,7 +2,7 @@
 
 import hashlib
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import lru_cache
 from importlib.util import find_spec
 from pathlib import Path
@@ -50,14 +50,8 @@ class TransformerEmbedder:
         # A slow tokenizer does not say which word a token is a piece of.
         states = states and bool(self._tokenizer.is_fast)
         pooling = POOLING if max_tokens == MAX_TOKENS else f"{POOLING} of {max_tokens} tokens"
-        self._identity = Identity(name, weights_digest(model), dim, pooling, states)
-        if self._identity.weights == "":
-            self._identity = replace(self._identity, weights=_parameters_digest(self._model))
-
-    @property
-    def identity(self) -> Identity:
-        """Which vectors these are."""
-        return self._identity
+        weights = weights_digest(model) or _parameters_digest(self._model)
+        self.identity = Identity(name, weights, dim, pooling, states)
 
     def embed(self, texts: Sequence[str]) -> list[Embedding]:
         """One embedding for each text. Raises EmbedderError."""
@@ -72,7 +66,7 @@ class TransformerEmbedder:
         if not found["input_ids"]:
             # A causal tokenizer makes nothing of an empty text, and a mean needs one token.
             return _Tokens([self._tokenizer.pad_token_id], [None])
-        if not self._identity.states:
+        if not self.identity.states:
             return _Tokens(list(found["input_ids"]), [])
         words = [
             None if at is None else text[slice(*found.word_to_chars(at))].strip().lower()
@@ -94,7 +88,7 @@ class TransformerEmbedder:
             weights = mask[..., None].to(hidden.dtype)
             means = ((hidden * weights).sum(1) / weights.sum(1)).numpy()
         vectors = unit(means)
-        if not self._identity.states:
+        if not self.identity.states:
             return [Embedding(vector) for vector in vectors]
         return [
             Embedding(vector, *_states(row, hidden[at].numpy()))
