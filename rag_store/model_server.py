@@ -4,6 +4,7 @@ import json
 import os
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
+from dataclasses import dataclass
 from urllib.parse import urlsplit
 
 import aiohttp
@@ -12,6 +13,18 @@ from rag_store.errors import RagError, RagUsageError
 
 CONNECT_S = 10.0
 _LATER = (408, 425, 429)
+
+
+@dataclass(frozen=True, slots=True)
+class Failures:
+    """What is raised: `final` where asking again is in vain, else `later`.
+
+    `if_slow` says what helps against a timeout.
+    """
+
+    later: type[RagError]
+    final: type[RagError]
+    if_slow: str
 
 
 def check_url(url: str, name: str) -> None:
@@ -45,48 +58,36 @@ async def open_session(key_env: str, timeout_s: float) -> AsyncIterator[aiohttp.
         yield session
 
 
-async def post(
-    session: aiohttp.ClientSession,
-    route: str,
-    body: Mapping[str, object],
-    fails: type[RagError],
-    if_slow: str,
-) -> tuple[int, bytes]:
-    """Status and content. Raises `fails`; `if_slow` says what helps against a timeout."""
+async def ask(
+    session: aiohttp.ClientSession, route: str, body: Mapping[str, object], failures: Failures
+) -> bytes:
+    """The content of an answer with status 200. Raises as `failures` say."""
     try:
         async with session.post(route, json=body, allow_redirects=False) as response:
-            return response.status, await response.read()
+            status, content = response.status, await response.read()
     except aiohttp.ServerTimeoutError:
-        raise fails(f"cannot reach {route}: no connection in {CONNECT_S:g} s") from None
+        told = f"cannot reach {route}: no connection in {CONNECT_S:g} s"
+        raise failures.later(told) from None
     except TimeoutError:
-        waited_s = session.timeout.total
-        raise fails(f"{route} has not answered in {waited_s:g} s: {if_slow}") from None
+        told = f"{route} has not answered in {session.timeout.total:g} s: {failures.if_slow}"
+        raise failures.later(told) from None
     except (aiohttp.ClientError, OSError, ValueError) as error:
-        raise fails(f"cannot reach {route}: {line_of(str(error))}") from error
-
-
-def accepted(
-    route: str, reply: tuple[int, bytes], later: type[RagError], final: type[RagError]
-) -> bytes:
-    """The content of a reply of `post`.
-
-    Raises, unless its status is 200, `final` where asking again is in vain, and else `later`.
-    """
-    status, content = reply
+        raise failures.later(f"cannot reach {route}: {line_of(str(error))}") from error
     if status == 200:
         return content
+    raise _error(route, status, content, failures)
+
+
+def _error(route: str, status: int, content: bytes, failures: Failures) -> RagError:
     moved = "it sends elsewhere, and nothing is sent there: give the url that answers"
-    told = moved if 300 <= status < 400 else message_of(content)
-    fails = final if is_final(status) else later
-    raise fails(f"{route} answered HTTP {status}: {told}")
+    told = moved if 300 <= status < 400 else _message_of(content)
+    # 501 is what vLLM says of a model that cannot do what is asked.
+    is_final = status == 501 or (300 <= status < 500 and status not in _LATER)
+    kind = failures.final if is_final else failures.later
+    return kind(f"{route} answered HTTP {status}: {told}")
 
 
-def is_final(status: int) -> bool:
-    """Whether asking again is in vain; 501 is vLLM's for a model that cannot do what is asked."""
-    return status == 501 or (300 <= status < 500 and status not in _LATER)
-
-
-def message_of(answer: bytes) -> str:
+def _message_of(answer: bytes) -> str:
     """The sentence of an error in OpenAI's form or in FastAPI's, else the start of the answer."""
     try:
         fields = json.loads(answer)

@@ -9,10 +9,10 @@ import numpy as np
 
 from rag_store.embedders.protocol import Embedding, Identity, unit
 from rag_store.errors import EmbedderError, EmbedderRefusal, VectorError
-from rag_store.model_server import accepted, check_url, line_of, open_session, post
+from rag_store.model_server import Failures, ask, check_url, line_of, open_session
 
 _BATCH_ROWS = 64
-_IF_SLOW = "have it do less else meanwhile"
+_FAILURES = Failures(EmbedderError, EmbedderRefusal, "have it do less else meanwhile")
 
 
 class OpenAIEmbedder:
@@ -48,8 +48,7 @@ class OpenAIEmbedder:
             for start in range(0, len(texts), _BATCH_ROWS):
                 part = list(texts[start : start + _BATCH_ROWS])
                 body = {"model": self._model, "input": part, "encoding_format": "float"}
-                reply = await post(session, self._route, body, EmbedderError, _IF_SLOW)
-                content = accepted(self._route, reply, EmbedderError, EmbedderRefusal)
+                content = await ask(session, self._route, body, _FAILURES)
                 rows += _rows(content, len(part), self._route)
         return rows
 
