@@ -11,7 +11,7 @@ from rag_store.decision import lost_at_most
 from rag_store.documents import Query
 from rag_store.label import Label
 from rag_store.library import Library
-from rag_store.neighbours import Neighbours
+from rag_store.search import Neighbours
 
 PERCENTILES = (50, 95, 99)
 STAGES = ("queue_ms", "embed_ms", "search_ms", "fuse_ms", "rerank_ms", "total_ms")

@@ -45,6 +45,11 @@ class LexicalIndex:
         span = slice(int(self._starts[column]), int(self._starts[column + 1]))
         return self._rows[span], self._weights[span]
 
+    def weight(self, term: str, row: int) -> float:
+        """BM25 of the term in the row; 0 where it is not there."""
+        rows, weights = self.postings(term)
+        return float(weights[rows == row].sum())
+
     def rarity(self, term: str) -> float:
         """Lucene's inverse document frequency of the term; highest for one that no row holds."""
         return inverse_frequency(len(self.postings(term)[0]), self._count)

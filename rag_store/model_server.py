@@ -2,8 +2,7 @@
 
 import json
 import os
-from collections.abc import AsyncIterator, Mapping
-from contextlib import asynccontextmanager
+from collections.abc import Mapping
 from dataclasses import dataclass
 from urllib.parse import urlsplit
 
@@ -40,8 +39,7 @@ def check_url(url: str, name: str) -> None:
         raise RagUsageError(f"{name} is {url!r}: give http://host:port")
 
 
-@asynccontextmanager
-async def open_session(key_env: str, timeout_s: float) -> AsyncIterator[aiohttp.ClientSession]:
+def open_session(key_env: str, timeout_s: float) -> aiohttp.ClientSession:
     """Connections to one server; its key, if any, is read from the environment.
 
     Raises RagUsageError where no header can hold the key.
@@ -54,8 +52,7 @@ async def open_session(key_env: str, timeout_s: float) -> AsyncIterator[aiohttp.
         )
     timeout = aiohttp.ClientTimeout(total=timeout_s, sock_connect=CONNECT_S)
     headers = {"Authorization": f"Bearer {key}"} if key else {}
-    async with aiohttp.ClientSession(timeout=timeout, headers=headers) as session:
-        yield session
+    return aiohttp.ClientSession(timeout=timeout, headers=headers)
 
 
 async def ask(

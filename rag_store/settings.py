@@ -7,7 +7,7 @@ from pathlib import Path
 from rag_store.chunking import Chunker
 from rag_store.embedders import EmbedderSpec
 from rag_store.errors import RagUsageError
-from rag_store.reranking.spec import RerankerSpec
+from rag_store.reranker import RerankerSpec
 
 RETRIEVERS = ("hybrid", "dense", "bm25")
 CANDIDATES_EACH = 6

@@ -8,7 +8,7 @@ from rag_store.chunking import Chunker
 from rag_store.documents import Document, Query
 from rag_store.evaluation import Evaluation, Paired, Share, evaluate
 from rag_store.library import open_library
-from rag_store.reranking.spec import RerankerSpec
+from rag_store.reranker import RerankerSpec
 from rag_store.settings import Settings
 
 # No document has so many: the chunk is the document, of which an embedder may cut the end off.

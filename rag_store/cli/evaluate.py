@@ -12,14 +12,13 @@ from pathlib import Path
 from rag_store.cli.baselines import baselines
 from rag_store.cli.eval_table import as_table
 from rag_store.cli.figures import Figures, SizeFigures, as_json
-from rag_store.cli.filled import filled_library
 from rag_store.cli.index import shown_progress, told_documents
 from rag_store.cli.options import Parser, add_library_options, add_qrels_option, settings_of
 from rag_store.cli.output import fitted
 from rag_store.documents import Document, Query
 from rag_store.errors import RagUsageError
 from rag_store.evaluation import compare_search, evaluate
-from rag_store.library import Library, open_library
+from rag_store.library import Library, filled_library, open_library
 from rag_store.readers import read_judged, read_queries
 from rag_store.settings import Settings
 

@@ -4,7 +4,7 @@ import json
 import sys
 from collections.abc import Iterator
 
-from rag_store.cli.filled import filled_library
+from rag_store.library import filled_library
 from rag_store.cli.options import Parser, add_library_options, settings_of
 from rag_store.cli.output import fitted
 from rag_store.cli.printable import printable

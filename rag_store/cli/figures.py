@@ -7,7 +7,7 @@ from typing import Any
 from rag_store.cli.baselines import Baseline
 from rag_store.document_index import Size
 from rag_store.evaluation import Evaluation, Mean, OperatingPoint, Share, percentiles
-from rag_store.neighbours import Neighbours
+from rag_store.search import Neighbours
 
 COVERAGES = (1.0, 0.95, 0.9, 0.8)
 

@@ -4,7 +4,7 @@ import json
 import sys
 from pathlib import Path
 
-from rag_store.cli.filled import filled_library
+from rag_store.library import filled_library
 from rag_store.cli.options import Parser, add_library_options, settings_of
 from rag_store.cli.printable import printable
 from rag_store.errors import RagError, RagUsageError

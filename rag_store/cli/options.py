@@ -11,7 +11,7 @@ from rag_store.cli.output import fitted
 from rag_store.cli.suggestion import suggested
 from rag_store.embedders import KINDS, EmbedderSpec
 from rag_store.errors import RagUsageError
-from rag_store.reranking.spec import RerankerSpec
+from rag_store.reranker import RerankerSpec
 from rag_store.settings import RETRIEVERS, Settings
 
 _SETTINGS, _EMBEDDER, _CHUNKER, _RERANKER = Settings(), EmbedderSpec(), Chunker(), RerankerSpec()

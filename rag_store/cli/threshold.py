@@ -3,7 +3,7 @@
 from pathlib import Path
 
 from rag_store.cli.evaluate import strangers
-from rag_store.cli.filled import filled_library
+from rag_store.library import filled_library
 from rag_store.cli.options import Parser, add_library_options, add_qrels_option, settings_of
 from rag_store.decision import KEEP
 from rag_store.errors import RagUsageError

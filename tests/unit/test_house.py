@@ -47,7 +47,6 @@ SPLINTERS: set[str] = {
     "loadgen.cli.run",
     "rag_store.cli.threshold",
     "rag_store.embedders.hashing",
-    "rag_store.reranking.excerpt",
 }
 SAME_NAMES: set[str] = {
     "CorpusError",
