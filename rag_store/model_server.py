@@ -8,6 +8,7 @@ from urllib.parse import urlsplit
 
 import aiohttp
 
+from rag_store.documents import printable
 from rag_store.errors import RagError, RagUsageError
 
 CONNECT_S = 10.0
@@ -98,5 +99,5 @@ def _message_of(answer: bytes) -> str:
 def line_of(text: str | bytes) -> str:
     """Its start in one line that can be printed."""
     whole = text.decode("utf-8", "replace") if isinstance(text, bytes) else text
-    line = " ".join("".join(each if each.isprintable() else " " for each in whole).split())
+    line = " ".join(printable(whole).split())
     return line if len(line) <= 200 else f"{line[:200]}…"

@@ -51,16 +51,6 @@ def number(kind: type[int] | type[float], low: int, high: int) -> Callable[[str]
     return parse
 
 
-def add_qrels_option(parser: argparse.ArgumentParser) -> None:
-    """Where the true documents of questions lie that do not name them."""
-    parser.add_argument(
-        "--qrels",
-        type=Path,
-        metavar="FILE",
-        help="judgements of the questions, as TREC's or BEIR's; only what is judged is asked",
-    )
-
-
 def add_library_options(parser: argparse.ArgumentParser) -> None:
     """Where the library lies, how it was made, how it is searched."""
     store = parser.add_argument_group("the library")

@@ -45,7 +45,6 @@ PRODUCT = {layer.partition(".")[0] for layer in LAYERS}
 UPWARD: set[tuple[str, str]] = {("loadgen.swarm.plugin", "dashboards")}
 SPLINTERS: set[str] = {
     "loadgen.cli.run",
-    "rag_store.cli.threshold",
     "rag_store.embedders.hashing",
 }
 SAME_NAMES: set[str] = {
