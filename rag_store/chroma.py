@@ -14,10 +14,7 @@ _ANSWER_S = 5.0
 
 
 def open_client(chroma_url: str, path: Path) -> Any:
-    """Chroma's client of the server, or else of the folder.
-
-    Raises RagUsageError, StoreError, and whatever Chroma does.
-    """
+    """A client of the server or else the folder. Raises RagError and whatever Chroma does."""
     try:
         import chromadb
         from chromadb.config import Settings as ChromaSettings

@@ -19,10 +19,7 @@ class LibraryFolder:
     """
 
     def __init__(self, folder: Path, create: bool) -> None:
-        """The folder is made, or, without `create`, must be there.
-
-        Raises RagUsageError and StoreError.
-        """
+        """Without `create` it must be there. Raises RagUsageError and StoreError."""
         if not create and not os.path.isfile(folder / "chroma.sqlite3"):  # noqa: PTH113, no OSError
             raise RagUsageError(
                 f"there is no library in {folder}: name another --path, or make one with kvswarm"

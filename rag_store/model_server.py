@@ -28,7 +28,7 @@ class Failures:
 
 
 def check_url(url: str, name: str) -> None:
-    """Raises RagUsageError, in which `name` says whose url it is, where no server can have it."""
+    """Raises RagUsageError about `name` where no server can have the url."""
     if "@" in url:  # it would stand in every error that names the route
         raise RagUsageError(f"{name} holds a password: name its key's variable")
     try:
@@ -41,10 +41,7 @@ def check_url(url: str, name: str) -> None:
 
 
 def open_session(key_env: str, timeout_s: float) -> aiohttp.ClientSession:
-    """Connections to one server; its key, if any, is read from the environment.
-
-    Raises RagUsageError where no header can hold the key.
-    """
+    """Connections to one server, with the key of the environment. Raises RagUsageError."""
     key = os.environ.get(key_env, "")
     if not (key.isascii() and key.isprintable()):
         raise RagUsageError(

@@ -57,10 +57,7 @@ class RerankerSpec:
 
 @asynccontextmanager
 async def open_reranker(spec: RerankerSpec) -> AsyncIterator["Reranker | None"]:
-    """A reranker with connections of its own; nothing is asked yet. None without a url.
-
-    Raises RagUsageError.
-    """
+    """A reranker, of which nothing is asked yet; None without a url. Raises RagUsageError."""
     if not spec.url:
         yield None
         return

@@ -202,10 +202,7 @@ class Neighbours:
 
 
 def compare(snapshot: Snapshot, nearest: Nearest, vector: Vectors) -> Neighbours:
-    """Ask both for the chunks nearest to a vector of shape [dim]; there must be one.
-
-    Raises StoreError.
-    """
+    """Ask both for the chunks nearest to a vector of shape [dim]. Raises StoreError."""
     begun_s = time.perf_counter()
     cosines = snapshot.vectors @ vector
     exact_s = time.perf_counter()

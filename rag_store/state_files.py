@@ -62,10 +62,7 @@ class StateFiles:
             ) from error
 
     def keep(self, digest: str, states: Iterable[States], passages: int) -> WordStates:
-        """Write the states of a document's sentences and questions, and give them from there.
-
-        Raises StoreError.
-        """
+        """Write the states of a document's passages, and read them again. Raises StoreError."""
         if self._read_only:
             return states_in_memory(list(states))
         self._write(digest, states)

@@ -164,10 +164,7 @@ class ChunkStore:
             yield from self._page(where={"doc_id": {"$in": part}})
 
     def nearest(self, vector: Vectors, count: int) -> tuple[list[str], npt.NDArray[np.float32]]:
-        """Ids of the rows nearest to the vector of shape [dim], by HNSW, and their cosines.
-
-        Raises StoreError.
-        """
+        """Ids of the rows nearest to the vector, [dim], and their cosines. Raises StoreError."""
         with _translated("cannot search"):
             found = self._collection.query(
                 query_embeddings=[vector], n_results=count, include=["distances"]

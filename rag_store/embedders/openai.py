@@ -22,10 +22,7 @@ class OpenAIEmbedder:
     """
 
     def __init__(self, url: str, model: str, api_key_env: str, timeout_s: float = 60.0) -> None:
-        """Ask once for the dimension. The key is read from the environment.
-
-        Raises RagUsageError and EmbedderError.
-        """
+        """Ask once for the dimension. Raises RagUsageError and EmbedderError."""
         check_url(url, "the embedder's url")
         self._route = f"{url.rstrip('/').removesuffix('/v1')}/v1/embeddings"
         self._model = model

@@ -42,10 +42,7 @@ def read_documents(source: Path) -> tuple[Document, ...]:
 
 
 def unread_note(source: Path) -> str:
-    """One sentence that names what lies in a folder of texts and is no document, or "".
-
-    Raises CorpusError.
-    """
+    """A sentence that names what in a folder of texts is no document, or "". Raises CorpusError."""
     if not _is_folder(source) or has_corpus(source):
         return ""
     names = passed_over(source)
@@ -77,10 +74,7 @@ def _of_split(queries: tuple[Query, ...], split: str, source: Path) -> tuple[Que
 
 
 def each_query(source: Path, beir_split: str = "test") -> Iterator[tuple[str, Query]]:
-    """Where each query of `read_queries` stands, and the query; ids may repeat.
-
-    Raises CorpusError.
-    """
+    """Where each query of `read_queries` stands, and the query. Raises CorpusError."""
     if not _is_folder(source):
         squad = squad_queries if _is_squad(source) else jsonl_queries
         yield from (tsv_queries if source.suffix == ".tsv" else squad)(source)

@@ -137,10 +137,7 @@ def squad_documents(path: Path) -> Iterator[tuple[str, Document]]:
 
 
 def squad_queries(path: Path) -> Iterator[tuple[str, Query]]:
-    """The questions, each with its paragraph, or none where it is impossible.
-
-    Raises CorpusError.
-    """
+    """The questions with their paragraphs, or none where impossible. Raises CorpusError."""
     for paragraph, _, doc_id in _paragraphs(path):
         for question in _children(paragraph, "qas"):
             impossible = question.fields.get("is_impossible") is True
