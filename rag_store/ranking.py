@@ -9,7 +9,7 @@ between the candidates then hardly counts, and the sum can be compared between q
 """
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 
 import numpy as np
 import numpy.typing as npt
@@ -60,14 +60,7 @@ class Ranking:
 
     def reordered(self, order: Indices) -> "Ranking":
         """The same candidates in another order, given as their positions."""
-        return Ranking(
-            self.documents[order],
-            self.rows[order],
-            self.scores[order],
-            self.cosines[order],
-            self.bm25[order],
-            self.words[order],
-        )
+        return Ranking(*(getattr(self, each.name)[order] for each in fields(self)))
 
 
 def score_rows(
@@ -112,8 +105,7 @@ def _joined(retriever: str, cosines: Scores, shares: Scores, words: Scores | Non
     parts, most = cosines + BM25_WEIGHT * shares, 1 + BM25_WEIGHT
     if words is not None:
         parts, most = parts + words, most + 1
-    joined: Scores = (parts / most).astype(np.float32)
-    return joined
+    return np.asarray(parts / most, np.float32)
 
 
 def _candidates(snapshot: Snapshot, found: RowScores, retriever: str) -> Indices:

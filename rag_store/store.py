@@ -8,7 +8,7 @@ and vectors are checked before they get here.
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any
 
 import numpy as np
@@ -68,16 +68,7 @@ class Row:
 
     def metadata(self) -> dict[str, str | int]:
         """All but the text, as Chroma stores it."""
-        return {
-            "doc_id": self.doc_id,
-            "title": self.title,
-            "digest": self.digest,
-            "ordinal": self.ordinal,
-            "count": self.count,
-            "start": self.start,
-            "written_ns": self.written_ns,
-            "is_question": self.is_question,
-        }
+        return {name: value for name, value in asdict(self).items() if name != "text"}
 
 
 class ChunkStore:

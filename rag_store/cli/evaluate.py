@@ -17,7 +17,7 @@ from rag_store.cli.output import fitted
 from rag_store.decision import KEEP
 from rag_store.documents import Document, Query
 from rag_store.errors import RagUsageError
-from rag_store.evaluation import Evaluation, Share, compare_search, evaluate
+from rag_store.evaluation import Evaluation, Share, evaluate
 from rag_store.library import Library, filled_library, open_library
 from rag_store.readers import read_judged, read_queries
 from rag_store.reranker import RerankerSpec
@@ -183,8 +183,8 @@ async def _filled(settings: Settings, documents: Sequence[Document]) -> AsyncIte
 async def _sized(library: Library, material: Material) -> SizeFigures:
     _check_known(material.queries, library)
     evaluation = await evaluate(library, material.queries, material.unanswerable)
-    neighbours = await compare_search(library, material.queries[:_COMPARED])
-    return SizeFigures(library.size, evaluation, neighbours)
+    compared = [await library.neighbours(each.text) for each in material.queries[:_COMPARED]]
+    return SizeFigures(library.size, evaluation, tuple(compared))
 
 
 def _check_known(queries: Sequence[Query], library: Library) -> None:
