@@ -3,12 +3,11 @@
 from pathlib import Path
 from typing import Any
 from urllib.error import URLError
-from urllib.parse import urlsplit
 from urllib.request import urlopen
 
-from rag_store.errors import RagUsageError, StoreError
+from rag_store.errors import StoreError
 from rag_store.extras import install_command
-from rag_store.model_server import line_of
+from rag_store.model_server import line_of, parsed_url
 
 _ANSWER_S = 5.0
 
@@ -52,14 +51,6 @@ def reason_of(error: Exception) -> str:
 
 
 def _address(chroma_url: str) -> tuple[str, int, bool]:
-    if "@" in chroma_url:  # it would stand in errors, and is not sent
-        raise RagUsageError("--chroma-url holds a password: give http://host:port")
-    try:
-        url = urlsplit(chroma_url)
-        host, port = url.hostname, url.port
-    except ValueError:
-        host = None
-    if not host or url.scheme not in ("http", "https"):
-        raise RagUsageError(f"--chroma-url is {chroma_url!r}: give http://host:port")
+    url = parsed_url(chroma_url, "--chroma-url", instead="give http://host:port")
     secure = url.scheme == "https"
-    return host, port or (443 if secure else 8000), secure
+    return url.hostname or "", url.port or (443 if secure else 8000), secure

@@ -1,7 +1,7 @@
 """What a library holds: the rows in Chroma, and the entries and the index in memory."""
 
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from rag_store.catalog import Entry, sort_out
@@ -71,15 +71,18 @@ class DocumentIndex:
         what was there before. Raises RagUsageError where the library can only be read.
         """
         self.require_writable()
+        shown = None
         try:
             self._clean()
             self._remove(gone)
             self._store(documents, progress)
-            self._show(self._indexed)
-        except BaseException:
-            # What was changed until then is indexed by whoever asks next.
-            self._show(lambda: None)
-            raise
+            shown = self._indexed() if self._is_stale else None
+        finally:
+            if self._is_stale:
+                with self._building:
+                    # After an error None: who asks next indexes what was changed until then.
+                    self._snapshot = shown
+                self._is_stale = False
 
     def require_writable(self) -> None:
         """Raise RagUsageError where the library can only be read."""
@@ -151,11 +154,3 @@ class DocumentIndex:
 
     def _indexed(self) -> Snapshot:
         return Snapshot.of(list(self.entries.values()), self._dim)
-
-    def _show(self, index: Callable[[], Snapshot | None]) -> None:
-        """After a change, if there was one, let labels search what `index` gives."""
-        if self._is_stale:
-            snapshot = index()
-            with self._building:
-                self._snapshot = snapshot
-            self._is_stale = False

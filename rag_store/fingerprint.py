@@ -25,14 +25,8 @@ class Fingerprint:
     @classmethod
     def of(cls, identity: Identity, chunker: Chunker) -> "Fingerprint":
         """The fingerprint of what these two will make."""
-        return cls(
-            identity.name,
-            identity.weights,
-            identity.dim,
-            identity.pooling,
-            chunker.size_tokens,
-            chunker.overlap_tokens,
-        )
+        cut = chunker.size_tokens, chunker.overlap_tokens
+        return cls(identity.name, identity.weights, identity.dim, identity.pooling, *cut)
 
     def as_json(self) -> str:
         """One line of JSON, as kept in the collection's metadata."""

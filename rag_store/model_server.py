@@ -4,7 +4,7 @@ import json
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass
-from urllib.parse import urlsplit
+from urllib.parse import SplitResult, urlsplit
 
 import aiohttp
 
@@ -27,10 +27,13 @@ class Failures:
     if_slow: str
 
 
-def check_url(url: str, name: str) -> None:
-    """Raises RagUsageError about `name` where no server can have the url."""
+def parsed_url(url: str, name: str, instead: str = "name its key's variable") -> SplitResult:
+    """The parts of a server's url. Raises RagUsageError about `name` where no server can have it.
+
+    `instead` says what to do instead of giving a password.
+    """
     if "@" in url:  # it would stand in every error that names the route
-        raise RagUsageError(f"{name} holds a password: name its key's variable")
+        raise RagUsageError(f"{name} holds a password: {instead}")
     try:
         parts = urlsplit(url)
         host, _ = parts.hostname, parts.port  # a port that is none raises
@@ -38,6 +41,7 @@ def check_url(url: str, name: str) -> None:
         host = None
     if not host or parts.scheme not in ("http", "https") or not url.isprintable() or " " in url:
         raise RagUsageError(f"{name} is {url!r}: give http://host:port")
+    return parts
 
 
 def open_session(key_env: str, timeout_s: float) -> aiohttp.ClientSession:

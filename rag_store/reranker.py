@@ -14,7 +14,7 @@ from typing import Any
 import aiohttp
 
 from rag_store.errors import RagUsageError, RerankerError, RerankerRefusal
-from rag_store.model_server import Failures, ask, check_url, line_of, open_session
+from rag_store.model_server import Failures, ask, line_of, open_session, parsed_url
 
 AT_ONCE = 8
 """So many questions are with the server; the others wait here, where no timeout runs."""
@@ -41,7 +41,7 @@ class RerankerSpec:
     def __post_init__(self) -> None:
         if not self.url:
             return
-        check_url(self.url, "the reranker's url")
+        parsed_url(self.url, "the reranker's url")
         if not self.model:
             raise RagUsageError("a reranker needs the model's name too: --reranker-model")
         if self.documents < 2:

@@ -72,7 +72,10 @@ class Row:
 
 
 class ChunkStore:
-    """One collection. Safe to call from several threads; every call may block on the disk."""
+    """One collection. Safe to call from several threads; every call may block on the disk.
+
+    `read_only` says that what is written is lost.
+    """
 
     def __init__(self, settings: Settings, fingerprint: Fingerprint, rebuild: bool = False) -> None:
         """Open the collection, or create it. With `rebuild` what is there is dropped.
@@ -82,6 +85,7 @@ class ChunkStore:
         """
         self._server = settings.chroma_url
         self._folder = None if self._server else LibraryFolder(settings.path, settings.create)
+        self.read_only = self._folder is not None and self._folder.read_only
         path = self._folder.path if self._folder else settings.path
         try:
             with _translated("cannot open"):
@@ -95,11 +99,6 @@ class ChunkStore:
         """Let another process open the same path. Idempotent."""
         if self._folder is not None:
             self._folder.close()
-
-    @property
-    def read_only(self) -> bool:
-        """Whether what is written is lost."""
-        return self._folder is not None and self._folder.read_only
 
     def write(self, rows: Sequence[Row], vectors: Vectors) -> None:
         """Add the rows, or overwrite those with the same id. Raises StoreError."""

@@ -65,15 +65,10 @@ class Figures:
     threshold: float
     baselines: dict[str, Baseline]
 
-    @property
-    def all_documents(self) -> SizeFigures:
-        """The evaluation that counts."""
-        return self.sizes[-1]
-
 
 def as_json(figures: Figures) -> dict[str, Any]:
     """Shares from 0 to 1; intervals are with 95 %; times in milliseconds."""
-    found, size = figures.all_documents.evaluation, figures.all_documents.size
+    found, size = figures.sizes[-1].evaluation, figures.sizes[-1].size
     stages = {stage: _named(row) for stage, row in found.latency_ms().items()}
     agree, right_when_agree = found.agreeing
     return {
@@ -165,7 +160,7 @@ def _named(row: dict[int, float]) -> dict[str, float]:
 
 def as_table(figures: Figures) -> str:
     """A block of lines for each side of it."""
-    found, size = figures.all_documents.evaluation, figures.all_documents.size
+    found, size = figures.sizes[-1].evaluation, figures.sizes[-1].size
     head = f"{len(found.answerable)} questions, {len(found.unanswerable)} without an answer, {size}"
     blocks = [
         _accuracy_lines(found),

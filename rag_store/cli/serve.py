@@ -35,12 +35,10 @@ async def serve_command(arguments: list[str]) -> int:
 
 
 def _filling(parsed: argparse.Namespace) -> Filling:
-    if parsed.corpus is not None:
-        documents = told_documents(parsed.corpus)
-        return Filling(documents, parsed.prune, parsed.renew)
-    if parsed.prune or parsed.renew:
+    if parsed.corpus is None and (parsed.prune or parsed.renew):
         raise RagUsageError("--prune and --renew say how --corpus is put in: give that too")
-    return Filling()
+    documents = () if parsed.corpus is None else told_documents(parsed.corpus)
+    return Filling(documents, parsed.prune, parsed.renew)
 
 
 def _log_to_stderr() -> None:

@@ -9,7 +9,7 @@ import numpy as np
 
 from rag_store.embedders.protocol import Embedding, Identity, unit
 from rag_store.errors import EmbedderError, EmbedderRefusal, VectorError
-from rag_store.model_server import Failures, ask, check_url, line_of, open_session
+from rag_store.model_server import Failures, ask, line_of, open_session, parsed_url
 
 _BATCH_ROWS = 64
 _FAILURES = Failures(EmbedderError, EmbedderRefusal, "have it do less else meanwhile")
@@ -23,7 +23,7 @@ class OpenAIEmbedder:
 
     def __init__(self, url: str, model: str, api_key_env: str, timeout_s: float = 60.0) -> None:
         """Ask once for the dimension. Raises RagUsageError and EmbedderError."""
-        check_url(url, "the embedder's url")
+        parsed_url(url, "the embedder's url")
         self._route = f"{url.rstrip('/').removesuffix('/v1')}/v1/embeddings"
         self._model = model
         self._key_env = api_key_env
