@@ -17,10 +17,9 @@ import numpy.typing as npt
 from rag_store.embedders import Embedding, Vectors
 from rag_store.embedders.protocol import late_interaction
 from rag_store.settings import CANDIDATES_EACH
-from rag_store.snapshot import Snapshot
+from rag_store.snapshot import Scores, Snapshot
 from rag_store.state_files import WordStates
 
-Scores = npt.NDArray[np.float32]
 Indices = npt.NDArray[np.int64]
 Nearest = Callable[[Vectors, int], tuple[Sequence[str], Scores]]
 

@@ -14,12 +14,11 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from rag_store.chroma import open_client, reason_of, require_answer
+from rag_store.chroma import LibraryFolder, open_client, reason_of, require_answer
 from rag_store.chunking import passage
 from rag_store.embedders import Vectors
 from rag_store.errors import FingerprintError, RagError, RagUsageError, StoreError
 from rag_store.fingerprint import Fingerprint
-from rag_store.folder import LibraryFolder
 from rag_store.settings import Settings
 
 # Chroma refuses more than 5461 rows at once.
