@@ -81,15 +81,15 @@ def score_rows(
 def rank(snapshot: Snapshot, query: Embedding, found: RowScores, retriever: str) -> Ranking:
     """The candidates in order. `retriever` is hybrid, dense or bm25."""
     documents = _candidates(snapshot, found, retriever)
-    rows, owners = _spans(snapshot.first_rows[documents], snapshot.first_rows[documents + 1])
-    cosines, bm25 = _cosines(snapshot, query, found, rows), found.bm25[rows]
-    starts = np.searchsorted(owners, np.arange(len(documents)))
+    rows, owners, starts = _rows_of(snapshot, documents)
+    cosines, bm25, most = _cosines(snapshot, query, found, rows), found.bm25[rows], found.most or 1
+    best_first = np.lexsort((-_joined(retriever, cosines, bm25 / most), owners))
     best_cosines, best_bm25 = _best(cosines, starts), _best(bm25, starts)
     words = _words_met(snapshot, query, documents)
     ranking = Ranking(
         documents,
-        rows[_first_of_each(_joined(retriever, cosines, bm25 / (found.most or 1)), owners)],
-        _joined(retriever, best_cosines, best_bm25 / (found.most or 1), words),
+        rows[best_first[starts]],
+        _joined(retriever, best_cosines, best_bm25 / most, words),
         best_cosines,
         best_bm25,
         words if words is not None else np.zeros_like(best_cosines),
@@ -129,19 +129,12 @@ def _cosines(snapshot: Snapshot, query: Embedding, found: RowScores, rows: Indic
     return cosines
 
 
-def _spans(first: Indices, ends: Indices) -> tuple[Indices, Indices]:
-    """The numbers from each first to before its end, and for each the position of that first."""
-    lengths = ends - first
-    before = np.cumsum(lengths) - lengths
-    numbers = np.arange(lengths.sum()) + np.repeat(first - before, lengths)
-    return numbers, np.repeat(np.arange(len(first)), lengths)
-
-
-def _first_of_each(scores: Scores, owners: Indices) -> Indices:
-    """The position of each owner's best score; owners ascend."""
-    order = np.lexsort((-scores, owners))
-    best: Indices = order[np.searchsorted(owners, np.unique(owners))]
-    return best
+def _rows_of(snapshot: Snapshot, documents: Indices) -> tuple[Indices, Indices, Indices]:
+    """The documents' rows, the position of each one's document, and where each document starts."""
+    first = snapshot.first_rows[documents]
+    counts = snapshot.first_rows[documents + 1] - first
+    starts, owners = np.cumsum(counts) - counts, np.repeat(np.arange(len(documents)), counts)
+    return np.arange(counts.sum()) + (first - starts)[owners], owners, starts
 
 
 def _words_met(snapshot: Snapshot, query: Embedding, documents: Indices) -> Scores | None:
