@@ -12,7 +12,15 @@ from rag_store.decision import Threshold, says_something
 from rag_store.embedders import Embedding, Vectors
 from rag_store.embedders.queue import Embedded
 from rag_store.label import Candidate, Label, Timings
-from rag_store.ranking import BM25_WEIGHT, NEAREST_ROWS, Nearest, Ranking, RowScores, rank, score_rows
+from rag_store.ranking import (
+    BM25_WEIGHT,
+    NEAREST_ROWS,
+    Nearest,
+    Ranking,
+    RowScores,
+    rank,
+    score_rows,
+)
 from rag_store.settings import Settings
 from rag_store.snapshot import Scores, Snapshot
 from rag_store.terms import terms

@@ -55,7 +55,8 @@ def add_option(
     to: argparse._ActionsContainer, name: str, default: object, text: str, **more: Any
 ) -> None:
     """An option whose values are of the type of its default, unless `more` names a type."""
-    to.add_argument(name, **{"default": default, "type": type(default), "help": text, **more})
+    given: dict[str, Any] = {"default": default, "type": type(default), "help": text, **more}
+    to.add_argument(name, **given)
 
 
 def add_library_options(parser: argparse.ArgumentParser) -> None:

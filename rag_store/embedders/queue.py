@@ -151,7 +151,7 @@ def embed_each(embedder: Embedder, texts: Sequence[str]) -> list[Embedding | Rag
     except Exception as error:
         known = VectorError(f"the embedder failed: {error}")
     if len(texts) == 1 or not concerns_a_text(known):
-        return [known] * len(texts)
+        return [known for _ in texts]
     found: list[Embedding | RagError] = []
     for at, text in enumerate(texts):
         [each] = embed_each(embedder, [text])
