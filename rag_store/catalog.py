@@ -14,7 +14,7 @@ import numpy as np
 
 from rag_store.chunking import Chunk, join, passage, sentences
 from rag_store.documents import Document
-from rag_store.embedders import Vectors
+from rag_store.embedders.protocol import Vectors
 from rag_store.state_files import WordStates
 from rag_store.store import Row
 

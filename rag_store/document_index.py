@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from rag_store.catalog import Entry, sort_out
 from rag_store.documents import Document, sha256_32
-from rag_store.embedders import Embedder
+from rag_store.embedders.protocol import Embedder
 from rag_store.errors import RagUsageError
 from rag_store.fingerprint import Fingerprint
 from rag_store.ingest import Progress, Writer

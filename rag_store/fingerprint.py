@@ -4,7 +4,7 @@ import json
 from dataclasses import asdict, dataclass
 
 from rag_store.chunking import Chunker
-from rag_store.embedders import Identity
+from rag_store.embedders.protocol import Identity
 from rag_store.errors import FingerprintError, OtherSettings
 
 SCHEMA = 4

@@ -10,7 +10,7 @@ import numpy as np
 from rag_store.catalog import Entry
 from rag_store.chunking import Chunker
 from rag_store.documents import Document
-from rag_store.embedders import Embedder, Embedding, States
+from rag_store.embedders.protocol import Embedder, Embedding, States
 from rag_store.embedders.queue import concerns_a_text, embed_each
 from rag_store.errors import RagError, RagUsageError
 from rag_store.readers.files import check_text

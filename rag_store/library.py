@@ -15,7 +15,8 @@ from rag_store.catalog import Entry
 from rag_store.decision import KEEP, Threshold, fit, shipped
 from rag_store.document_index import DocumentIndex, Size
 from rag_store.documents import Document, Query, clean
-from rag_store.embedders import Vectors, open_embedder
+from rag_store.embedders import open_embedder
+from rag_store.embedders.protocol import Vectors
 from rag_store.embedders.queue import Embedded, EmbeddingQueue, LentEmbedder
 from rag_store.errors import REFUSALS, QueryError, RagError, RagUsageError
 from rag_store.ingest import IngestReport, Progress
@@ -130,10 +131,7 @@ class Library:
         await asyncio.to_thread(self._index.store.ping)
 
     async def ingest(
-        self,
-        documents: Sequence[Document],
-        progress: Progress | None = None,
-        prune: bool = False,
+        self, documents: Sequence[Document], progress: Progress | None = None, prune: bool = False
     ) -> IngestReport:
         """Add and update documents; with `prune` all others are taken out.
 

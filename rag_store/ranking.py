@@ -14,8 +14,7 @@ from dataclasses import dataclass, fields
 import numpy as np
 import numpy.typing as npt
 
-from rag_store.embedders import Embedding, Vectors
-from rag_store.embedders.protocol import late_interaction
+from rag_store.embedders.protocol import Embedding, Vectors, late_interaction
 from rag_store.settings import CANDIDATES_EACH
 from rag_store.snapshot import Scores, Snapshot
 from rag_store.state_files import WordStates

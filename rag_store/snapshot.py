@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from rag_store.catalog import Entry
-from rag_store.embedders import Vectors
+from rag_store.embedders.protocol import Vectors
 from rag_store.store import Row
 from rag_store.terms import pieces, terms
 

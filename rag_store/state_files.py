@@ -18,8 +18,7 @@ from typing import BinaryIO
 import numpy as np
 import numpy.typing as npt
 
-from rag_store.embedders import States, Vectors
-from rag_store.embedders.protocol import unit
+from rag_store.embedders.protocol import States, Vectors, unit
 from rag_store.errors import RagUsageError, StoreError
 from rag_store.fingerprint import Fingerprint
 

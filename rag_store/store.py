@@ -16,7 +16,7 @@ import numpy.typing as npt
 
 from rag_store.chroma import LibraryFolder, open_client, reason_of, require_answer
 from rag_store.chunking import passage
-from rag_store.embedders import Vectors
+from rag_store.embedders.protocol import Vectors
 from rag_store.errors import FingerprintError, RagError, RagUsageError, StoreError
 from rag_store.fingerprint import Fingerprint
 from rag_store.settings import Settings

@@ -4,20 +4,9 @@ from dataclasses import dataclass
 
 from rag_store.embedders.hashing import HashingEmbedder
 from rag_store.embedders.openai import OpenAIEmbedder
-from rag_store.embedders.protocol import Embedder, Embedding, Identity, States, Vectors
+from rag_store.embedders.protocol import Embedder
 from rag_store.embedders.transformer import MAX_TOKENS, TransformerEmbedder, open_minilm
 from rag_store.errors import RagUsageError
-
-__all__ = [
-    "KINDS",
-    "Embedder",
-    "EmbedderSpec",
-    "Embedding",
-    "Identity",
-    "States",
-    "Vectors",
-    "open_embedder",
-]
 
 KINDS = ("minilm", "hf-encoder", "hf-causal-mean", "openai", "hashing")
 

@@ -47,11 +47,7 @@ class EmbeddingQueue:
     """Runs an embedder in a thread, a batch at a time, and keeps the latest embeddings."""
 
     def __init__(
-        self,
-        embedder: Embedder,
-        executor: Executor,
-        batch_rows: int = 32,
-        kept_texts: int = 4096,
+        self, embedder: Embedder, executor: Executor, batch_rows: int = 32, kept_texts: int = 4096
     ) -> None:
         """`executor` must have one thread: an embedder is called by one thread at a time."""
         self._embedder = embedder

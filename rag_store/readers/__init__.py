@@ -106,11 +106,7 @@ def _is_folder(source: Path) -> bool:
 
 
 def _unique(
-    rows: Iterable[tuple[str, Item]],
-    key: Callable[[Item], str],
-    source: Path,
-    noun: str,
-    field: str,
+    rows: Iterable[tuple[str, Item]], key: Callable[[Item], str], source: Path, noun: str, field: str
 ) -> tuple[Item, ...]:
     seen: dict[str, Item] = {}
     for at, item in rows:

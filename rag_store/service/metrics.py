@@ -2,6 +2,8 @@
 
 import asyncio
 from collections.abc import Callable
+from functools import partial
+from typing import Any
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
 
@@ -18,15 +20,18 @@ class Metrics:
     def __init__(self, size: Callable[[], Size], depth: Callable[[], int]) -> None:
         """`size` and `depth` (queries in work) are asked when the page is."""
         self._registry = CollectorRegistry()
-        self._requests = self._counter("requests", "requests answered", "route", "status")
-        self._request_s = self._histogram("request_seconds", "whole requests", "route")
-        self._stage_s = self._histogram("label_stage_seconds", "stages of a label", "stage")
-        self._labels = self._counter("labels", "queries answered, refused or failed", "result")
-        self._lag_s = self._histogram("loop_lag_seconds", "how late the event loop is")
-        self._gauge("queue_depth", "queries that wait or are worked on").set_function(depth)
+        of: dict[str, Any] = {"namespace": "kvswarm", "subsystem": "rag", "registry": self._registry}
+        counter, gauge = partial(Counter, **of), partial(Gauge, **of)
+        seconds = partial(Histogram, buckets=_SECONDS, **of)
+        self._requests = counter("requests", "requests answered", ("route", "status"))
+        self._request_s = seconds("request_seconds", "whole requests", ("route",))
+        self._stage_s = seconds("label_stage_seconds", "stages of a label", ("stage",))
+        self._labels = counter("labels", "queries answered, refused or failed", ("result",))
+        self._lag_s = seconds("loop_lag_seconds", "how late the event loop is")
+        gauge("queue_depth", "queries that wait or are worked on").set_function(depth)
         self._size = size
-        self._documents = self._gauge("documents", "documents in the library")
-        self._chunks = self._gauge("chunks", "chunks in the library")
+        self._documents = gauge("documents", "documents in the library")
+        self._chunks = gauge("chunks", "chunks in the library")
         for result in ("answered", "refused", "failed"):
             self._labels.labels(result)
 
@@ -61,13 +66,3 @@ class Metrics:
             due_s = loop.time() + _LAG_EVERY_S
             await asyncio.sleep(_LAG_EVERY_S)
             self._lag_s.observe(max(0.0, loop.time() - due_s))
-
-    def _counter(self, name: str, text: str, *labels: str) -> Counter:
-        return Counter(f"kvswarm_rag_{name}", text, labels, registry=self._registry)
-
-    def _histogram(self, name: str, text: str, *labels: str) -> Histogram:
-        full = f"kvswarm_rag_{name}"
-        return Histogram(full, text, labels, registry=self._registry, buckets=_SECONDS)
-
-    def _gauge(self, name: str, text: str) -> Gauge:
-        return Gauge(f"kvswarm_rag_{name}", text, registry=self._registry)

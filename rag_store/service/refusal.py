@@ -22,12 +22,7 @@ from rag_store.service.foreign import ANY, OwnNames, RequestSource
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 Result = TypeVar("Result")
 
-_TYPES = {
-    429: "rate_limit_error",
-    500: "server_error",
-    502: "server_error",
-    503: "server_error",
-}
+_TYPES = {429: "rate_limit_error", **dict.fromkeys((500, 502, 503), "server_error")}
 # The first that an error is an instance of says what it becomes.
 _STATUS_AND_CODE: tuple[tuple[type[RagError], int, str], ...] = (
     (QueryError, 422, "invalid_query"),

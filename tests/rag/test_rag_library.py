@@ -14,8 +14,9 @@ from service_process import wait_until
 
 from rag_store.catalog import Entry
 from rag_store.documents import Document, Query
-from rag_store.embedders import EmbedderSpec, Embedding
+from rag_store.embedders import EmbedderSpec
 from rag_store.embedders.hashing import HashingEmbedder
+from rag_store.embedders.protocol import Embedding
 from rag_store.embedders.queue import EmbeddingQueue
 from rag_store.errors import EmbedderError, EmbedderRefusal, QueryError, RagError, RagUsageError
 from rag_store.evaluation import evaluate
