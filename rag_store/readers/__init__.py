@@ -38,7 +38,7 @@ def read_documents(source: Path) -> tuple[Document, ...]:
         rows = jsonl_documents(source / "corpus.jsonl") if beir else folder_documents(source)
     else:
         rows = squad_documents(source) if _is_squad(source) else jsonl_documents(source)
-    return _unique(rows, lambda document: document.doc_id, source, "document", "doc_id")
+    return _unique(rows, lambda each: each.doc_id, "doc_id", f"{source} holds no document")
 
 
 def unread_note(source: Path) -> str:
@@ -60,7 +60,7 @@ def read_queries(source: Path, split: str = "") -> tuple[Query, ...]:
     split. Raises CorpusError.
     """
     rows = each_query(source, split or "test")
-    queries = _unique(rows, lambda query: query.query_id, source, "question", "qid")
+    queries = _unique(rows, lambda each: each.query_id, "qid", f"{source} holds no question")
     return _of_split(queries, split, source) if split else queries
 
 
@@ -106,7 +106,7 @@ def _is_folder(source: Path) -> bool:
 
 
 def _unique(
-    rows: Iterable[tuple[str, Item]], key: Callable[[Item], str], source: Path, noun: str, field: str
+    rows: Iterable[tuple[str, Item]], key: Callable[[Item], str], field: str, if_none: str
 ) -> tuple[Item, ...]:
     seen: dict[str, Item] = {}
     for at, item in rows:
@@ -114,7 +114,7 @@ def _unique(
             raise CorpusError(f"{at}: {field} {key(item)!r} stands twice: rename one of them")
         seen[key(item)] = item
     if not seen:
-        raise CorpusError(f"{source} holds no {noun}")
+        raise CorpusError(if_none)
     return tuple(seen.values())
 
 

@@ -20,7 +20,7 @@ class Metrics:
     def __init__(self, size: Callable[[], Size], depth: Callable[[], int]) -> None:
         """`size` and `depth` (queries in work) are asked when the page is."""
         self._registry = CollectorRegistry()
-        of: dict[str, Any] = {"namespace": "kvswarm", "subsystem": "rag", "registry": self._registry}
+        of: dict[str, Any] = {"namespace": "kvswarm_rag", "registry": self._registry}
         counter, gauge = partial(Counter, **of), partial(Gauge, **of)
         seconds = partial(Histogram, buckets=_SECONDS, **of)
         self._requests = counter("requests", "requests answered", ("route", "status"))
