@@ -44,7 +44,6 @@ class DocumentIndex:
         self.entries = {
             doc_id: self.writer.restore_states(entry) for doc_id, entry in self._read().items()
         }
-        self._dim = identity.dim
         self._snapshot: Snapshot | None = None
         self._is_stale = False
         self._building = threading.Lock()
@@ -153,4 +152,4 @@ class DocumentIndex:
             self.writer.states.remove(entry.digest)
 
     def _indexed(self) -> Snapshot:
-        return Snapshot.of(list(self.entries.values()), self._dim)
+        return Snapshot.of(list(self.entries.values()), self.fingerprint.dim)

@@ -111,16 +111,18 @@ class ChunkStore:
                     metadatas=[row.metadata() for row in rows[part]],
                 )
 
-    def delete(self, row_ids: Sequence[str]) -> None:
-        """Remove the rows; unknown ids are ignored. Raises StoreError."""
-        self._delete(row_ids, None)
+    def delete(self, row_ids: Sequence[str], where: Mapping[str, Any] | None = None) -> None:
+        """Remove the rows of which `where` holds; unknown ids are ignored. Raises StoreError."""
+        for start in range(0, len(row_ids), BATCH_ROWS):
+            with _translated("cannot delete from"):
+                part = list(row_ids[start : start + BATCH_ROWS])
+                self._collection.delete(ids=part, where=where)
 
     def delete_documents(self, doc_ids: Sequence[str]) -> None:
         """Remove all rows of these documents, of whatever version. Raises StoreError."""
-        for start in range(0, len(doc_ids), _BATCH_DOCUMENTS):
-            part = list(doc_ids[start : start + _BATCH_DOCUMENTS])
+        for where in _of_documents(doc_ids):
             with _translated("cannot delete from"):
-                self._collection.delete(where={"doc_id": {"$in": part}})
+                self._collection.delete(where=where)
 
     def delete_strays(self, row_ids: Sequence[str]) -> None:
         """Remove rows that belong to no document. Raises StoreError.
@@ -129,7 +131,7 @@ class ChunkStore:
         """
         before_ns = time.time_ns() - ABANDONED_NS
         # Chroma compares while it deletes, so a row that is written again by then stays too.
-        self._delete(row_ids, {"written_ns": {"$lt": before_ns}} if self._server else None)
+        self.delete(row_ids, {"written_ns": {"$lt": before_ns}} if self._server else None)
 
     def row_ids(self) -> list[str]:
         """The ids of all rows, as they are at one moment. Raises StoreError."""
@@ -148,9 +150,8 @@ class ChunkStore:
 
     def pages_of(self, doc_ids: Sequence[str]) -> Iterator[tuple[list[Row], Vectors]]:
         """All rows of these documents, those of some documents at a time. Raises StoreError."""
-        for start in range(0, len(doc_ids), _BATCH_DOCUMENTS):
-            part = list(doc_ids[start : start + _BATCH_DOCUMENTS])
-            yield from self._page(where={"doc_id": {"$in": part}})
+        for where in _of_documents(doc_ids):
+            yield from self._page(where=where)
 
     def nearest(self, vector: Vectors, count: int) -> tuple[list[str], npt.NDArray[np.float32]]:
         """Ids of the rows nearest to the vector, [dim], and their cosines. Raises StoreError."""
@@ -187,12 +188,6 @@ class ChunkStore:
             rows = [Row(**metadata, text=text) for metadata, text in texts]
             yield rows, np.asarray(page["embeddings"], np.float32)
 
-    def _delete(self, row_ids: Sequence[str], where: Mapping[str, Any] | None) -> None:
-        for start in range(0, len(row_ids), BATCH_ROWS):
-            with _translated("cannot delete from"):
-                part = list(row_ids[start : start + BATCH_ROWS])
-                self._collection.delete(ids=part, where=where)
-
     def _open(self, settings: Settings, fingerprint: Fingerprint, rebuild: bool) -> Any:
         name = settings.collection
         there = name in {collection.name for collection in self._client.list_collections()}
@@ -216,6 +211,12 @@ class ChunkStore:
             metadata={_FINGERPRINT: fingerprint.as_json()},
             embedding_function=None,
         )
+
+
+def _of_documents(doc_ids: Sequence[str]) -> Iterator[Mapping[str, Any]]:
+    """Conditions for Chroma that together are met by all rows of these documents."""
+    for start in range(0, len(doc_ids), _BATCH_DOCUMENTS):
+        yield {"doc_id": {"$in": list(doc_ids[start : start + _BATCH_DOCUMENTS])}}
 
 
 def _with_cosine(collection: Any) -> Any:
