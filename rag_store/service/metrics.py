@@ -2,7 +2,6 @@
 
 import asyncio
 from collections.abc import Callable
-from functools import partial
 from typing import Any
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
@@ -21,17 +20,17 @@ class Metrics:
         """`size` and `depth` (queries in work) are asked when the page is."""
         self._registry = CollectorRegistry()
         of: dict[str, Any] = {"namespace": "kvswarm_rag", "registry": self._registry}
-        counter, gauge = partial(Counter, **of), partial(Gauge, **of)
-        seconds = partial(Histogram, buckets=_SECONDS, **of)
-        self._requests = counter("requests", "requests answered", ("route", "status"))
-        self._request_s = seconds("request_seconds", "whole requests", ("route",))
-        self._stage_s = seconds("label_stage_seconds", "stages of a label", ("stage",))
-        self._labels = counter("labels", "queries answered, refused or failed", ("result",))
-        self._lag_s = seconds("loop_lag_seconds", "how late the event loop is")
-        gauge("queue_depth", "queries that wait or are worked on").set_function(depth)
+        seconds = {**of, "buckets": _SECONDS}
+        self._requests = Counter("requests", "requests answered", ("route", "status"), **of)
+        self._request_s = Histogram("request_seconds", "whole requests", ("route",), **seconds)
+        self._stage_s = Histogram("label_stage_seconds", "stages of a label", ("stage",), **seconds)
+        self._labels = Counter("labels", "queries answered, refused or failed", ("result",), **of)
+        self._lag_s = Histogram("loop_lag_seconds", "how late the event loop is", **seconds)
+        depth_gauge = Gauge("queue_depth", "queries that wait or are worked on", **of)
+        depth_gauge.set_function(depth)
         self._size = size
-        self._documents = gauge("documents", "documents in the library")
-        self._chunks = gauge("chunks", "chunks in the library")
+        self._documents = Gauge("documents", "documents in the library", **of)
+        self._chunks = Gauge("chunks", "chunks in the library", **of)
         for result in ("answered", "refused", "failed"):
             self._labels.labels(result)
 
