@@ -33,7 +33,7 @@ def tfidf_rows(texts: Sequence[str]) -> Floats:
 
 def encoder_rows(texts: Sequence[str]) -> Floats:
     """By all-MiniLM-L6-v2, [texts, 384]; it reads 256 of its tokens. Raises EmbedderError."""
-    from rag_store.embedders.minilm import open_minilm
+    from rag_store.embedders.transformer import open_minilm
 
     return np.stack([each.vector for each in open_minilm().embed(texts)])
 

@@ -64,7 +64,7 @@ def write_asked(source: Path, path: Path) -> bool:
 
 def _read(source: Path, split: str = "") -> "tuple[Query, ...]":
     from rag_store.errors import CorpusError
-    from rag_store.readers.corpus import read_queries
+    from rag_store.readers import read_queries
 
     try:
         return read_queries(source, split)

@@ -16,9 +16,7 @@ from kv_reading.labelling import FEATURES, KvLabel, KvLabeller
 from rag_store.documents import clean
 from rag_store.service.body import read_body, usable_text
 from rag_store.service.foreign import is_loopback
-from rag_store.service.gate import Gate
-from rag_store.service.guard import guarded
-from rag_store.service.refusing import refusing
+from rag_store.service.refusal import Gate, guarded, refusing
 
 QUEUE, BATCH, MAX_CHARS = 512, 256, 20_000
 """Questions in work, questions in one request, characters of one."""

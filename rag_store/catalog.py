@@ -14,7 +14,7 @@ import numpy as np
 
 from rag_store.chunking import Chunk, join, passage, sentences
 from rag_store.documents import Document
-from rag_store.embedders import Vectors
+from rag_store.embedders.protocol import Vectors
 from rag_store.state_files import WordStates
 from rag_store.store import Row
 
@@ -55,11 +55,6 @@ class Entry:
         """How many of the rows are chunks; the others are questions."""
         return sum(not row.is_question for row in self.rows)
 
-    @property
-    def question_count(self) -> int:
-        """How many of the rows are questions."""
-        return len(self.rows) - self.chunk_count
-
     @cached_property
     def sentences(self) -> tuple[Chunk, ...]:
         """The sentences of its text."""
@@ -68,7 +63,7 @@ class Entry:
     @property
     def state_count(self) -> int:
         """How many sentences and questions there are."""
-        return len(self.sentences) + self.question_count
+        return len(self.sentences) + len(self.rows) - self.chunk_count
 
     @property
     def sentence_passages(self) -> Iterator[str]:

@@ -1,23 +1,24 @@
-"""The way to Chroma: in this process, or on a server."""
+"""The way to Chroma: on a server, or in a folder of which there is one user at a time."""
 
+import fcntl
+import os
+import shutil
+from contextlib import ExitStack
 from pathlib import Path
-from typing import Any
+from tempfile import TemporaryDirectory
+from typing import IO, Any
 from urllib.error import URLError
-from urllib.parse import urlsplit
 from urllib.request import urlopen
 
 from rag_store.errors import RagUsageError, StoreError
 from rag_store.extras import install_command
-from rag_store.model_server import line_of
+from rag_store.model_server import line_of, parsed_url
 
 _ANSWER_S = 5.0
 
 
 def open_client(chroma_url: str, path: Path) -> Any:
-    """Chroma's client of the server, or else of the folder.
-
-    Raises RagUsageError, StoreError, and whatever Chroma does.
-    """
+    """A client of the server or else the folder. Raises RagError and whatever Chroma does."""
     try:
         import chromadb
         from chromadb.config import Settings as ChromaSettings
@@ -55,14 +56,68 @@ def reason_of(error: Exception) -> str:
 
 
 def _address(chroma_url: str) -> tuple[str, int, bool]:
-    if "@" in chroma_url:  # it would stand in errors, and is not sent
-        raise RagUsageError("--chroma-url holds a password: give http://host:port")
-    try:
-        url = urlsplit(chroma_url)
-        host, port = url.hostname, url.port
-    except ValueError:
-        host = None
-    if not host or url.scheme not in ("http", "https"):
-        raise RagUsageError(f"--chroma-url is {chroma_url!r}: give http://host:port")
+    url = parsed_url(chroma_url, "--chroma-url", instead="give http://host:port")
     secure = url.scheme == "https"
-    return host, port or (443 if secure else 8000), secure
+    return url.hostname or "", url.port or (443 if secure else 8000), secure
+
+
+class LibraryFolder:
+    """A library's folder, locked until it is closed; `path` is where Chroma may open it.
+
+    One that cannot be written is shared by all who read it, each of whom opens a copy: Chroma
+    writes also where it is only asked.
+    """
+
+    def __init__(self, folder: Path, create: bool) -> None:
+        """Without `create` it must be there. Raises RagUsageError and StoreError."""
+        if not create and not os.path.isfile(folder / "chroma.sqlite3"):  # noqa: PTH113, no OSError
+            raise RagUsageError(
+                f"there is no library in {folder}: name another --path, or make one with kvswarm"
+                " rag index"
+            )
+        self.read_only = not create and not os.access(folder, os.W_OK)
+        with ExitStack() as stack:
+            self.path = _copied(folder, stack) if self.read_only else _locked(folder, stack)
+            self._held = stack.pop_all()
+
+    def close(self) -> None:
+        """Let another process open it. Idempotent."""
+        self._held.close()
+
+
+def _locked(folder: Path, stack: ExitStack) -> Path:
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        file = stack.enter_context((folder / "lock").open("w"))
+    except OSError as error:
+        raise RagUsageError(
+            f"cannot write to {folder} ({error.strerror}): name another --path"
+        ) from error
+    # Two processes on one folder do not see each other's rows, so only one gets in.
+    _lock(file, fcntl.LOCK_EX, folder)
+    return folder
+
+
+def _copied(folder: Path, stack: ExitStack) -> Path:
+    try:
+        if (folder / "lock").exists():
+            _lock(stack.enter_context((folder / "lock").open()), fcntl.LOCK_SH, folder)
+        copy = Path(stack.enter_context(TemporaryDirectory(prefix="kvswarm-library-")))
+        for path in folder.rglob("*"):
+            own = path.relative_to(folder)
+            if path.is_file() and own.parts[0] != "states":
+                (copy / own).parent.mkdir(parents=True, exist_ok=True)
+                shutil.copyfile(path, copy / own)
+    except OSError as error:
+        raise StoreError(f"cannot copy {folder}, which is read-only: {error.strerror}") from error
+    return copy
+
+
+def _lock(file: IO[str], kind: int, folder: Path) -> None:
+    try:
+        fcntl.flock(file, kind | fcntl.LOCK_NB)
+    except OSError as error:
+        raise StoreError(
+            f"{folder} is in use by another process: stop it, name another --path,"
+            " or let both use a Chroma server with --chroma-url"
+        ) from error

@@ -53,11 +53,6 @@ class Chunker:
             first = max(bisect_left(before, before[last] - self.overlap_tokens), first + 1)
 
 
-def estimated_tokens(text: str) -> int:
-    """How many tokens the text has, by the same estimate."""
-    return _measure(text)[1][-1]
-
-
 def _measure(text: str) -> tuple[list[int], list[int]]:
     """Where each word begins, and how many tokens come before it (and before the end)."""
     starts, tokens = [0], [0]

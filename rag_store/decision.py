@@ -37,9 +37,8 @@ class Threshold:
         return cls(kept["threshold"], (answerable, unanswerable))
 
 
-UNFITTED = Threshold(0.0)
-"""Scores of another embedder lie elsewhere: it refuses nothing before it is fitted."""
 # Keeps 95 % of half of the questions of nine collections on average, without the demo corpus's.
+# Scores of another embedder lie elsewhere.
 _SHIPPED = {"minilm": Threshold(0.35)}
 
 
@@ -67,5 +66,5 @@ def lost_at_most(keep: float, count: int) -> int:
 
 
 def shipped(embedder: str) -> Threshold:
-    """The threshold that comes along for an embedder, or UNFITTED."""
-    return _SHIPPED.get(embedder, UNFITTED)
+    """The threshold that comes along for an embedder, or one that refuses nothing."""
+    return _SHIPPED.get(embedder, Threshold(0.0))

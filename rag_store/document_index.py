@@ -1,12 +1,12 @@
 """What a library holds: the rows in Chroma, and the entries and the index in memory."""
 
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from rag_store.catalog import Entry, sort_out
 from rag_store.documents import Document, sha256_32
-from rag_store.embedders import Embedder
+from rag_store.embedders.protocol import Embedder
 from rag_store.errors import RagUsageError
 from rag_store.fingerprint import Fingerprint
 from rag_store.ingest import Progress, Writer
@@ -44,7 +44,6 @@ class DocumentIndex:
         self.entries = {
             doc_id: self.writer.restore_states(entry) for doc_id, entry in self._read().items()
         }
-        self._dim = identity.dim
         self._snapshot: Snapshot | None = None
         self._is_stale = False
         self._building = threading.Lock()
@@ -71,15 +70,18 @@ class DocumentIndex:
         what was there before. Raises RagUsageError where the library can only be read.
         """
         self.require_writable()
+        shown = None
         try:
             self._clean()
             self._remove(gone)
             self._store(documents, progress)
-            self._show(self._indexed)
-        except BaseException:
-            # What was changed until then is indexed by whoever asks next.
-            self._show(lambda: None)
-            raise
+            shown = self._indexed() if self._is_stale else None
+        finally:
+            if self._is_stale:
+                with self._building:
+                    # After an error None: who asks next indexes what was changed until then.
+                    self._snapshot = shown
+                self._is_stale = False
 
     def require_writable(self) -> None:
         """Raise RagUsageError where the library can only be read."""
@@ -150,12 +152,4 @@ class DocumentIndex:
             self.writer.states.remove(entry.digest)
 
     def _indexed(self) -> Snapshot:
-        return Snapshot.of(list(self.entries.values()), self._dim)
-
-    def _show(self, index: Callable[[], Snapshot | None]) -> None:
-        """After a change, if there was one, let labels search what `index` gives."""
-        if self._is_stale:
-            snapshot = index()
-            with self._building:
-                self._snapshot = snapshot
-            self._is_stale = False
+        return Snapshot.of(list(self.entries.values()), self.fingerprint.dim)

@@ -17,6 +17,11 @@ def clean(text: str) -> str:
     return _UNSAFE.sub(" ", text.replace("\r\n", "\n").replace("\r", "\n")).strip()
 
 
+def printable(text: str) -> str:
+    """The text in one line, without what a terminal obeys."""
+    return "".join(each if each.isprintable() else " " for each in text)
+
+
 def sha256_32(text: str) -> str:
     """The first 32 hex digits of the text's SHA-256."""
     return hashlib.sha256(text.encode("utf-8", "replace")).hexdigest()[:32]

@@ -1,18 +1,4 @@
-"""What can go wrong, as one tree. Every message names the thing, the value and the next step.
-
-RagError                  exit code 1
-├── RagUsageError         exit code 2: what was given is not what it must be
-│   ├── CorpusError       a corpus, its questions or judgements cannot be read
-│   ├── QueryError        a query cannot be labelled
-│   └── FingerprintError  the collection is none that these settings can use
-│       └── OtherSettings  it was made with another embedder, chunking or schema
-├── RerankerError         the model that reads what was found cannot be reached, or gives no scores
-│   └── RerankerRefusal   its server will not take what it was sent, now or later
-├── EmbedderError         the embedder cannot be loaded or reached
-│   ├── EmbedderRefusal   its server will not take what it was sent, now or later
-│   └── VectorError       it answered, but not with usable vectors
-└── StoreError            Chroma cannot be opened or reached
-"""
+"""What can go wrong. Every message names the thing, the value and the next step."""
 
 
 class RagError(Exception):
@@ -22,7 +8,7 @@ class RagError(Exception):
 
 
 class RagUsageError(RagError):
-    """Wrong use."""
+    """What was given is not what it must be."""
 
     exit_code = 2
 
@@ -40,7 +26,7 @@ class FingerprintError(RagUsageError):
 
 
 class OtherSettings(FingerprintError):
-    """The stored collection is one of ours, made with other settings."""
+    """The stored collection is one of ours, made with another embedder, chunking or schema."""
 
 
 class RerankerError(RagError):
@@ -56,11 +42,11 @@ class EmbedderError(RagError):
 
 
 class EmbedderRefusal(EmbedderError):
-    """The server does not take what it was sent."""
+    """The server does not take what it was sent, now or later."""
 
 
 class VectorError(EmbedderError):
-    """The embedder's vectors cannot be used."""
+    """The embedder answered, but not with vectors that can be used."""
 
 
 class StoreError(RagError):

@@ -1,6 +1,7 @@
 """How often the label is right, how well strangers are refused, and how long it takes."""
 
 import math
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -11,7 +12,6 @@ from rag_store.decision import lost_at_most
 from rag_store.documents import Query
 from rag_store.label import Label
 from rag_store.library import Library
-from rag_store.neighbours import Neighbours
 
 PERCENTILES = (50, 95, 99)
 STAGES = ("queue_ms", "embed_ms", "search_ms", "fuse_ms", "rerank_ms", "total_ms")
@@ -172,9 +172,8 @@ class Evaluation:
     @property
     def agreeing(self) -> tuple[Share, Share]:
         """How often dense and lexical agree, and how often the label is right when they do."""
-        agreed = [each for each in self.answerable if each.label.agree]
-        flags = [each.label.agree for each in self.answerable]
-        return Share.of(flags), Share.of([each.right for each in agreed])
+        right = [each.right for each in self.answerable if each.label.agree]
+        return Share.of([each.label.agree for each in self.answerable]), Share.of(right)
 
     def at_threshold(self, threshold: float) -> OperatingPoint:
         """What the threshold does."""
@@ -204,11 +203,11 @@ class Evaluation:
     @property
     def confusions(self) -> dict[tuple[str, str], int]:
         """How often a query of the first document was labelled with the second, most first."""
-        counts: dict[tuple[str, str], int] = {}
-        for each in self.answerable:
-            if not each.right and each.ranked:
-                pair = (each.query.doc_ids[0], each.ranked[0])
-                counts[pair] = counts.get(pair, 0) + 1
+        counts = Counter(
+            (each.query.doc_ids[0], each.ranked[0])
+            for each in self.answerable
+            if not each.right and each.ranked
+        )
         return dict(sorted(counts.items(), key=lambda item: (-item[1], item[0])))
 
     def latency_ms(self) -> dict[str, dict[int, float]]:
@@ -229,23 +228,14 @@ async def evaluate(
 
     Raises as `Library.ask`.
     """
-    found = [await _outcome(library, query) for query in (*queries, *unanswerable)]
+    found = []
+    for query in (*queries, *unanswerable):
+        answer = await library.ask(query)
+        found.append(Outcome(query, answer.label, answer.ranked[:_CUTOFF]))
     return Evaluation(
         tuple(each for each in found if each.query.doc_ids),
         tuple(each for each in found if not each.query.doc_ids),
     )
-
-
-async def compare_search(library: Library, queries: Sequence[Query]) -> tuple[Neighbours, ...]:
-    """Chroma's HNSW index against comparing all chunks, query by query. Raises as `evaluate`."""
-    if not library.size.chunks:
-        return ()
-    return tuple([await library.neighbours(query.text) for query in queries])
-
-
-async def _outcome(library: Library, query: Query) -> Outcome:
-    answer = await library.ask(query)
-    return Outcome(query, answer.label, answer.ranked[:_CUTOFF])
 
 
 def _shares(hits: Sequence[tuple[str, bool]]) -> dict[str, Share]:

@@ -4,7 +4,7 @@ import json
 from dataclasses import asdict, dataclass
 
 from rag_store.chunking import Chunker
-from rag_store.embedders import Identity
+from rag_store.embedders.protocol import Identity
 from rag_store.errors import FingerprintError, OtherSettings
 
 SCHEMA = 4
@@ -25,14 +25,8 @@ class Fingerprint:
     @classmethod
     def of(cls, identity: Identity, chunker: Chunker) -> "Fingerprint":
         """The fingerprint of what these two will make."""
-        return cls(
-            identity.name,
-            identity.weights,
-            identity.dim,
-            identity.pooling,
-            chunker.size_tokens,
-            chunker.overlap_tokens,
-        )
+        cut = chunker.size_tokens, chunker.overlap_tokens
+        return cls(identity.name, identity.weights, identity.dim, identity.pooling, *cut)
 
     def as_json(self) -> str:
         """One line of JSON, as kept in the collection's metadata."""

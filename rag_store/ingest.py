@@ -10,9 +10,9 @@ import numpy as np
 from rag_store.catalog import Entry
 from rag_store.chunking import Chunker
 from rag_store.documents import Document
-from rag_store.embedders import Embedder, Embedding, States
-from rag_store.embedders.queue import checked_embeddings, concerns_a_text
-from rag_store.errors import EmbedderError, RagUsageError
+from rag_store.embedders.protocol import Embedder, Embedding, States
+from rag_store.embedders.queue import concerns_a_text, embed_each
+from rag_store.errors import RagError, RagUsageError
 from rag_store.readers.files import check_text
 from rag_store.state_files import StateFiles
 from rag_store.store import ChunkStore, Row
@@ -96,7 +96,7 @@ class Writer:
             part = slice(start, start + _CHUNKS_AT_ONCE)
             self.store.write(rows[part], vectors[part])
 
-    def _embed(self, group: list[tuple[Row, ...]], check: Check = _no_check) -> list[Entry]:
+    def _embed(self, group: list[tuple[Row, ...]], check: Check) -> list[Entry]:
         texts = ((row.doc_id, row.passage) for rows in group for row in rows)
         made, asked = self._embeddings(texts, check), dict[str, States]()
         entries = []
@@ -140,21 +140,15 @@ class Writer:
         return (made[at] for at in range(len(texts)))
 
     def _together(self, texts: Sequence[tuple[str, str]]) -> list[Embedding]:
-        try:
-            return checked_embeddings(self.embedder, [text for _, text in texts])
-        except Exception as error:
-            if not concerns_a_text(error):
-                raise
-        return [self._alone(*each) for each in texts]
-
-    def _alone(self, doc_id: str, text: str) -> Embedding:
-        try:
-            return checked_embeddings(self.embedder, [text])[0]
-        except EmbedderError as error:
-            raise type(error)(f"document {doc_id!r}: {error}") from error
-        except Exception as error:
-            reason = f"the embedder failed: {error}"
-            raise EmbedderError(f"document {doc_id!r}: {reason}") from error
+        found = []
+        made = embed_each(self.embedder, [text for _, text in texts])
+        for (doc_id, _), each in zip(texts, made, strict=True):
+            if isinstance(each, RagError):
+                if not concerns_a_text(each):
+                    raise each
+                raise type(each)(f"document {doc_id!r}: {each}") from each
+            found.append(each)
+        return found
 
 
 def _groups(rows: Iterable[tuple[Row, ...]]) -> Iterator[list[tuple[Row, ...]]]:

@@ -1,6 +1,7 @@
 """The answer to a query: which document it is about, and how sure that is."""
 
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
+from typing import Any
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,6 +61,12 @@ class Label:
     agree: bool
     candidates: tuple[Candidate, ...]
     timings: Timings
+
+    def as_json(self) -> dict[str, Any]:
+        """All of it as the service says it; times in milliseconds."""
+        told = {"object": "label", **asdict(self)}
+        told["timings"]["total_ms"] = self.timings.total_ms
+        return told
 
     @property
     def best(self) -> Candidate | None:

@@ -1,29 +1,28 @@
 """The library: documents in, labels out. Everything that blocks runs in threads."""
 
 import asyncio
+import time
 from collections.abc import AsyncIterator, Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager
+from dataclasses import replace
 from typing import TypeVar
 
 import numpy as np
 from threadpoolctl import threadpool_limits
 
-from rag_store.answering import Answering
 from rag_store.catalog import Entry
-from rag_store.decision import Threshold, fit, shipped
+from rag_store.decision import KEEP, Threshold, fit, shipped
 from rag_store.document_index import DocumentIndex, Size
 from rag_store.documents import Document, Query, clean
-from rag_store.embedders import Vectors, open_embedder
-from rag_store.embedders.lent import LentEmbedder
-from rag_store.embedders.queue import EmbeddingQueue
+from rag_store.embedders import open_embedder
+from rag_store.embedders.protocol import Vectors
+from rag_store.embedders.queue import Embedded, EmbeddingQueue, LentEmbedder
 from rag_store.errors import REFUSALS, QueryError, RagError, RagUsageError
-from rag_store.fingerprint import Fingerprint
 from rag_store.ingest import IngestReport, Progress
 from rag_store.label import Label
-from rag_store.neighbours import Neighbours, compare
-from rag_store.reranking.client import Reranker, open_reranker
-from rag_store.search import Answer, Searcher
+from rag_store.reranker import Reranker, open_reranker
+from rag_store.search import Answer, Found, Neighbours, Searcher, compare
 from rag_store.settings import Settings
 
 Result = TypeVar("Result")
@@ -56,8 +55,27 @@ async def open_library(settings: Settings, rebuild: bool = False) -> AsyncIterat
             index.store.close()
 
 
+@asynccontextmanager
+async def filled_library(settings: Settings) -> AsyncIterator["Library"]:
+    """As `open_library`, for commands that only ask: nothing is made.
+
+    Raises RagUsageError too where there is no library, or no document in it.
+    """
+    async with open_library(replace(settings, create=False)) as library:
+        if not library.doc_ids:
+            raise RagUsageError(
+                f"the collection {settings.collection!r} in {settings.place} holds no document:"
+                " fill it with kvswarm rag index, or name another with --collection"
+            )
+        yield library
+
+
 class Library:
-    """Use `open_library`. Changes are made one after another, labels at any time."""
+    """Use `open_library`. Changes are made one after another, labels at any time.
+
+    `settings` are what it was opened with, `fingerprint` is what its vectors were made with, and
+    `threshold` how it decides to refuse.
+    """
 
     def __init__(
         self,
@@ -68,34 +86,22 @@ class Library:
         searching: ThreadPoolExecutor,
         reranker: Reranker | None,
     ) -> None:
-        self._settings = settings
+        self.settings = settings
+        self.fingerprint = index.fingerprint
         self._index = index
         self._queue = queue
         self._changes = changing
         self._searching = searching
-        self._answering = Answering(queue, reranker, searching, self._searcher)
+        self._reranker = reranker
         self._changing = asyncio.Lock()
-        self._threshold = self._stored_threshold()
-
-    @property
-    def settings(self) -> Settings:
-        """What it was opened with."""
-        return self._settings
-
-    @property
-    def fingerprint(self) -> Fingerprint:
-        """What its vectors were made with."""
-        return self._index.fingerprint
+        stored = index.store.note("threshold")
+        fitted = Threshold.from_json(stored) if stored else None
+        self.threshold = fitted or shipped(self.fingerprint.embedder)
 
     @property
     def size(self) -> Size:
         """How much it holds."""
         return self._index.size
-
-    @property
-    def threshold(self) -> Threshold:
-        """How it decides to refuse."""
-        return self._threshold
 
     @property
     def doc_ids(self) -> tuple[str, ...]:
@@ -125,10 +131,7 @@ class Library:
         await asyncio.to_thread(self._index.store.ping)
 
     async def ingest(
-        self,
-        documents: Sequence[Document],
-        progress: Progress | None = None,
-        prune: bool = False,
+        self, documents: Sequence[Document], progress: Progress | None = None, prune: bool = False
     ) -> IngestReport:
         """Add and update documents; with `prune` all others are taken out.
 
@@ -184,7 +187,17 @@ class Library:
 
     async def explain(self, text: str) -> Answer:
         """The label with what it was made from. Raises as `label`."""
-        return await self._answering.answer(self._checked(text))
+        query = self._checked(text)
+        embedded = await self._queue.embed(query)
+        given = query, embedded, time.perf_counter()
+        if self._reranker is None:
+            return await self._in_thread(lambda: self._find(*given).answer())
+        found, passages, begun_s = await self._in_thread(self._read, *given)
+        if passages:
+            relevances = await self._reranker.relevances(query, passages)
+            found = found.reranked(relevances, _ms_since(begun_s))
+        since_s = time.perf_counter()
+        return await self._in_thread(lambda: found.waited(_ms_since(since_s)).answer())
 
     async def ask(self, query: Query) -> Answer:
         """`explain`, where one of REFUSALS names the question. Raises as `label`."""
@@ -206,7 +219,7 @@ class Library:
         return np.stack(vectors) if vectors else np.zeros((0, self.fingerprint.dim), np.float32)
 
     async def fit_threshold(
-        self, answerable: Sequence[Query], unanswerable: Sequence[Query], keep: float = 0.95
+        self, answerable: Sequence[Query], unanswerable: Sequence[Query], keep: float = KEEP
     ) -> Threshold:
         """Decide anew when to refuse, and keep that beside the collection.
 
@@ -220,34 +233,40 @@ class Library:
         scores = [(await self.ask(query)).label.score for query in answerable]
         fitted = fit(scores, len(unanswerable), keep)
         await self._in_thread(self._index.store.set_note, "threshold", fitted.as_json())
-        self._threshold = fitted
+        self.threshold = fitted
         return fitted
 
-    def _searcher(self) -> Searcher:
+    def _find(self, query: str, embedded: Embedded, since_s: float) -> Found:
         snapshot = self._index.snapshot()
-        large = len(snapshot.rows) > self._settings.exact_chunks
+        large = len(snapshot.rows) > self.settings.exact_chunks
         nearest = self._index.store.nearest if large else None
-        return Searcher(snapshot, self._settings, self._threshold, nearest)
+        searcher = Searcher(snapshot, self.settings, self.threshold, nearest)
+        return searcher.find(query, embedded, _ms_since(since_s))
+
+    def _read(
+        self, query: str, embedded: Embedded, since_s: float
+    ) -> tuple[Found, list[str], float]:
+        """What was found, and what the reranker reads of it, made from the time given last on."""
+        found = self._find(query, embedded, since_s)
+        begun_s = time.perf_counter()
+        return found, found.passages(), begun_s
 
     def _checked(self, text: str) -> str:
         if not isinstance(text, str):
             raise QueryError("the query is not a text")
-        most = self._settings.max_query_chars
+        most = self.settings.max_query_chars
         if len(text) > most:
             raise QueryError(f"the query has {len(text)} characters: send at most {most}")
         if not (query := clean(text)):
             raise QueryError("the query is empty: send a question")
         return query
 
-    def _stored_threshold(self) -> Threshold:
-        stored = self._index.store.note("threshold")
-        return Threshold.from_json(stored) if stored else self._default_threshold()
-
-    def _default_threshold(self) -> Threshold:
-        return shipped(self.fingerprint.embedder)
-
     async def _in_thread(
         self, call: Callable[..., Result], *values: object, pool: ThreadPoolExecutor | None = None
     ) -> Result:
         pool = pool or self._searching
         return await asyncio.get_running_loop().run_in_executor(pool, call, *values)
+
+
+def _ms_since(begun_s: float) -> float:
+    return (time.perf_counter() - begun_s) * 1000

@@ -2,22 +2,38 @@
 
 import json
 import os
-from collections.abc import AsyncIterator, Mapping
-from contextlib import asynccontextmanager
-from urllib.parse import urlsplit
+from collections.abc import Mapping
+from dataclasses import dataclass
+from urllib.parse import SplitResult, urlsplit
 
 import aiohttp
 
+from rag_store.documents import printable
 from rag_store.errors import RagError, RagUsageError
 
 CONNECT_S = 10.0
 _LATER = (408, 425, 429)
 
 
-def check_url(url: str, name: str) -> None:
-    """Raises RagUsageError, in which `name` says whose url it is, where no server can have it."""
+@dataclass(frozen=True, slots=True)
+class Failures:
+    """What is raised: `final` where asking again is in vain, else `later`.
+
+    `if_slow` says what helps against a timeout.
+    """
+
+    later: type[RagError]
+    final: type[RagError]
+    if_slow: str
+
+
+def parsed_url(url: str, name: str, instead: str = "name its key's variable") -> SplitResult:
+    """The parts of a server's url. Raises RagUsageError about `name` where no server can have it.
+
+    `instead` says what to do instead of giving a password.
+    """
     if "@" in url:  # it would stand in every error that names the route
-        raise RagUsageError(f"{name} holds a password: name its key's variable")
+        raise RagUsageError(f"{name} holds a password: {instead}")
     try:
         parts = urlsplit(url)
         host, _ = parts.hostname, parts.port  # a port that is none raises
@@ -25,14 +41,11 @@ def check_url(url: str, name: str) -> None:
         host = None
     if not host or parts.scheme not in ("http", "https") or not url.isprintable() or " " in url:
         raise RagUsageError(f"{name} is {url!r}: give http://host:port")
+    return parts
 
 
-@asynccontextmanager
-async def open_session(key_env: str, timeout_s: float) -> AsyncIterator[aiohttp.ClientSession]:
-    """Connections to one server; its key, if any, is read from the environment.
-
-    Raises RagUsageError where no header can hold the key.
-    """
+def open_session(key_env: str, timeout_s: float) -> aiohttp.ClientSession:
+    """Connections to one server, with the key of the environment. Raises RagUsageError."""
     key = os.environ.get(key_env, "")
     if not (key.isascii() and key.isprintable()):
         raise RagUsageError(
@@ -41,52 +54,39 @@ async def open_session(key_env: str, timeout_s: float) -> AsyncIterator[aiohttp.
         )
     timeout = aiohttp.ClientTimeout(total=timeout_s, sock_connect=CONNECT_S)
     headers = {"Authorization": f"Bearer {key}"} if key else {}
-    async with aiohttp.ClientSession(timeout=timeout, headers=headers) as session:
-        yield session
+    return aiohttp.ClientSession(timeout=timeout, headers=headers)
 
 
-async def post(
-    session: aiohttp.ClientSession,
-    route: str,
-    body: Mapping[str, object],
-    fails: type[RagError],
-    if_slow: str,
-) -> tuple[int, bytes]:
-    """Status and content. Raises `fails`; `if_slow` says what helps against a timeout."""
+async def ask(
+    session: aiohttp.ClientSession, route: str, body: Mapping[str, object], failures: Failures
+) -> bytes:
+    """The content of an answer with status 200. Raises as `failures` say."""
     try:
         async with session.post(route, json=body, allow_redirects=False) as response:
-            return response.status, await response.read()
+            status, content = response.status, await response.read()
     except aiohttp.ServerTimeoutError:
-        raise fails(f"cannot reach {route}: no connection in {CONNECT_S:g} s") from None
+        told = f"cannot reach {route}: no connection in {CONNECT_S:g} s"
+        raise failures.later(told) from None
     except TimeoutError:
-        waited_s = session.timeout.total
-        raise fails(f"{route} has not answered in {waited_s:g} s: {if_slow}") from None
+        told = f"{route} has not answered in {session.timeout.total:g} s: {failures.if_slow}"
+        raise failures.later(told) from None
     except (aiohttp.ClientError, OSError, ValueError) as error:
-        raise fails(f"cannot reach {route}: {line_of(str(error))}") from error
-
-
-def accepted(
-    route: str, reply: tuple[int, bytes], later: type[RagError], final: type[RagError]
-) -> bytes:
-    """The content of a reply of `post`.
-
-    Raises, unless its status is 200, `final` where asking again is in vain, and else `later`.
-    """
-    status, content = reply
+        raise failures.later(f"cannot reach {route}: {line_of(str(error))}") from error
     if status == 200:
         return content
+    raise _error(route, status, content, failures)
+
+
+def _error(route: str, status: int, content: bytes, failures: Failures) -> RagError:
     moved = "it sends elsewhere, and nothing is sent there: give the url that answers"
-    told = moved if 300 <= status < 400 else message_of(content)
-    fails = final if is_final(status) else later
-    raise fails(f"{route} answered HTTP {status}: {told}")
+    told = moved if 300 <= status < 400 else _message_of(content)
+    # 501 is what vLLM says of a model that cannot do what is asked.
+    is_final = status == 501 or (300 <= status < 500 and status not in _LATER)
+    kind = failures.final if is_final else failures.later
+    return kind(f"{route} answered HTTP {status}: {told}")
 
 
-def is_final(status: int) -> bool:
-    """Whether asking again is in vain; 501 is vLLM's for a model that cannot do what is asked."""
-    return status == 501 or (300 <= status < 500 and status not in _LATER)
-
-
-def message_of(answer: bytes) -> str:
+def _message_of(answer: bytes) -> str:
     """The sentence of an error in OpenAI's form or in FastAPI's, else the start of the answer."""
     try:
         fields = json.loads(answer)
@@ -100,5 +100,5 @@ def message_of(answer: bytes) -> str:
 def line_of(text: str | bytes) -> str:
     """Its start in one line that can be printed."""
     whole = text.decode("utf-8", "replace") if isinstance(text, bytes) else text
-    line = " ".join("".join(each if each.isprintable() else " " for each in whole).split())
+    line = " ".join(printable(whole).split())
     return line if len(line) <= 200 else f"{line[:200]}…"

@@ -9,18 +9,16 @@ between the candidates then hardly counts, and the sum can be compared between q
 """
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 
 import numpy as np
 import numpy.typing as npt
 
-from rag_store.embedders import Embedding, Vectors
-from rag_store.embedders.protocol import late_interaction
+from rag_store.embedders.protocol import Embedding, Vectors, late_interaction
 from rag_store.settings import CANDIDATES_EACH
-from rag_store.snapshot import Snapshot
+from rag_store.snapshot import Scores, Snapshot
 from rag_store.state_files import WordStates
 
-Scores = npt.NDArray[np.float32]
 Indices = npt.NDArray[np.int64]
 Nearest = Callable[[Vectors, int], tuple[Sequence[str], Scores]]
 
@@ -60,14 +58,7 @@ class Ranking:
 
     def reordered(self, order: Indices) -> "Ranking":
         """The same candidates in another order, given as their positions."""
-        return Ranking(
-            self.documents[order],
-            self.rows[order],
-            self.scores[order],
-            self.cosines[order],
-            self.bm25[order],
-            self.words[order],
-        )
+        return Ranking(*(getattr(self, each.name)[order] for each in fields(self)))
 
 
 def score_rows(
@@ -89,15 +80,15 @@ def score_rows(
 def rank(snapshot: Snapshot, query: Embedding, found: RowScores, retriever: str) -> Ranking:
     """The candidates in order. `retriever` is hybrid, dense or bm25."""
     documents = _candidates(snapshot, found, retriever)
-    rows, owners = _spans(snapshot.first_rows[documents], snapshot.first_rows[documents + 1])
-    cosines, bm25 = _cosines(snapshot, query, found, rows), found.bm25[rows]
-    starts = np.searchsorted(owners, np.arange(len(documents)))
+    rows, owners, starts = _rows_of(snapshot, documents)
+    cosines, bm25, most = _cosines(snapshot, query, found, rows), found.bm25[rows], found.most or 1
+    best_first = np.lexsort((-_joined(retriever, cosines, bm25 / most), owners))
     best_cosines, best_bm25 = _best(cosines, starts), _best(bm25, starts)
     words = _words_met(snapshot, query, documents)
     ranking = Ranking(
         documents,
-        rows[_first_of_each(_joined(retriever, cosines, bm25 / (found.most or 1)), owners)],
-        _joined(retriever, best_cosines, best_bm25 / (found.most or 1), words),
+        rows[best_first[starts]],
+        _joined(retriever, best_cosines, best_bm25 / most, words),
         best_cosines,
         best_bm25,
         words if words is not None else np.zeros_like(best_cosines),
@@ -112,8 +103,7 @@ def _joined(retriever: str, cosines: Scores, shares: Scores, words: Scores | Non
     parts, most = cosines + BM25_WEIGHT * shares, 1 + BM25_WEIGHT
     if words is not None:
         parts, most = parts + words, most + 1
-    joined: Scores = (parts / most).astype(np.float32)
-    return joined
+    return np.asarray(parts / most, np.float32)
 
 
 def _candidates(snapshot: Snapshot, found: RowScores, retriever: str) -> Indices:
@@ -138,19 +128,12 @@ def _cosines(snapshot: Snapshot, query: Embedding, found: RowScores, rows: Indic
     return cosines
 
 
-def _spans(first: Indices, ends: Indices) -> tuple[Indices, Indices]:
-    """The numbers from each first to before its end, and for each the position of that first."""
-    lengths = ends - first
-    before = np.cumsum(lengths) - lengths
-    numbers = np.arange(lengths.sum()) + np.repeat(first - before, lengths)
-    return numbers, np.repeat(np.arange(len(first)), lengths)
-
-
-def _first_of_each(scores: Scores, owners: Indices) -> Indices:
-    """The position of each owner's best score; owners ascend."""
-    order = np.lexsort((-scores, owners))
-    best: Indices = order[np.searchsorted(owners, np.unique(owners))]
-    return best
+def _rows_of(snapshot: Snapshot, documents: Indices) -> tuple[Indices, Indices, Indices]:
+    """The documents' rows, the position of each one's document, and where each document starts."""
+    first = snapshot.first_rows[documents]
+    counts = snapshot.first_rows[documents + 1] - first
+    starts, owners = np.cumsum(counts) - counts, np.repeat(np.arange(len(documents)), counts)
+    return np.arange(counts.sum()) + (first - starts)[owners], owners, starts
 
 
 def _words_met(snapshot: Snapshot, query: Embedding, documents: Indices) -> Scores | None:

@@ -6,15 +6,28 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
+from rag_store.catalog import Entry
+from rag_store.chunking import passage
 from rag_store.decision import Threshold, says_something
-from rag_store.embedders import Embedding
+from rag_store.embedders.protocol import Embedding, Vectors
 from rag_store.embedders.queue import Embedded
 from rag_store.label import Candidate, Label, Timings
-from rag_store.ranking import Nearest, Ranking, RowScores, rank, score_rows
-from rag_store.reranking.excerpt import excerpt
+from rag_store.ranking import (
+    BM25_WEIGHT,
+    NEAREST_ROWS,
+    Nearest,
+    Ranking,
+    RowScores,
+    rank,
+    score_rows,
+)
 from rag_store.settings import Settings
-from rag_store.snapshot import Snapshot
+from rag_store.snapshot import Scores, Snapshot
 from rag_store.terms import terms
+
+_GAP = " … "
+_RECALL_AT = 10
+_SAME = 1e-5
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,12 +52,35 @@ class Answer:
 
 
 @dataclass(frozen=True, slots=True)
+class Searcher:
+    """A snapshot and how it is searched. `nearest` is asked where comparing all takes too long."""
+
+    snapshot: Snapshot
+    settings: Settings
+    threshold: Threshold
+    nearest: Nearest | None = None
+
+    def find(self, query: str, embedded: Embedded, waited_ms: float = 0.0) -> "Found":
+        """The candidates of the query; `waited_ms` is added to its time in queues."""
+        words, embedding = terms(query), embedded.embedding
+        begun_s = time.perf_counter()
+        scores = score_rows(self.snapshot, embedding, words, self.nearest)
+        searched_s = time.perf_counter()
+        ranking = rank(self.snapshot, embedding, scores, self.settings.retriever)
+        search_ms = (searched_s - begun_s) * 1000
+        fuse_ms = (time.perf_counter() - searched_s) * 1000
+        timings = Timings(embedded.queue_ms + waited_ms, embedded.embed_ms, search_ms, fuse_ms)
+        return Found(self, words, says_something(query), embedding, scores, ranking, timings)
+
+
+@dataclass(frozen=True, slots=True)
 class Found:
     """A query's candidates. `relevances` are the reranker's, of the first of them.
 
     `is_question` is False for a query that says nothing.
     """
 
+    searcher: Searcher
     words: list[str]
     is_question: bool
     embedding: Embedding
@@ -53,10 +89,19 @@ class Found:
     timings: Timings
     relevances: tuple[float, ...] = ()
 
-    @property
-    def deciding(self) -> Sequence[float]:
-        """What puts the first candidates in their order, of as many as were compared."""
-        return self.relevances or self.ranking.scores.tolist()
+    def passages(self) -> list[str]:
+        """What a reranker is to read: a text for each of the first candidates."""
+        spec, snapshot = self.searcher.settings.reranker, self.searcher.snapshot
+        shares = self.scores.bm25 / (self.scores.most or 1)
+        return [
+            excerpt(
+                snapshot.entries[at],
+                self.embedding.vector,
+                shares[slice(*snapshot.first_rows[at : at + 2])],
+                spec.chunks,
+            )
+            for at in self.ranking.documents[: spec.documents]
+        ]
 
     def reranked(self, relevances: Sequence[float], rerank_ms: float) -> "Found":
         """The first candidates in the order of the relevance that each of them has."""
@@ -75,67 +120,34 @@ class Found:
         queue_ms = self.timings.queue_ms + more_ms
         return replace(self, timings=replace(self.timings, queue_ms=queue_ms))
 
+    def answer(self) -> Answer:
+        """The label, and its reasons."""
+        snapshot, words = self.searcher.snapshot, dict.fromkeys(self.words)
+        ranked = tuple(snapshot.entries[at].doc_id for at in self.ranking.documents)
+        if not ranked:
+            return Answer(self._label(), ranked, "", tuple(Term(word, 0.0) for word in words))
+        best = int(self.ranking.rows[0])
+        weighed = tuple(Term(word, snapshot.chunks.weight(word, best)) for word in words)
+        return Answer(self._label(), ranked, snapshot.rows[best].text, weighed)
 
-@dataclass(frozen=True, slots=True)
-class Searcher:
-    """A snapshot and how it is searched. `nearest` is asked where comparing all takes too long."""
-
-    snapshot: Snapshot
-    settings: Settings
-    threshold: Threshold
-    nearest: Nearest | None = None
-
-    def find(self, query: str, embedded: Embedded, waited_ms: float = 0.0) -> Found:
-        """The candidates of the query; `waited_ms` is added to its time in queues."""
-        words = terms(query)
-        begun_s = time.perf_counter()
-        scores = score_rows(self.snapshot, embedded.embedding, words, self.nearest)
-        searched_s = time.perf_counter()
-        ranking = rank(self.snapshot, embedded.embedding, scores, self.settings.retriever)
-        search_ms = (searched_s - begun_s) * 1000
-        fuse_ms = (time.perf_counter() - searched_s) * 1000
-        queue_ms = embedded.queue_ms + waited_ms
-        timings = Timings(queue_ms, embedded.embed_ms, search_ms, fuse_ms)
-        return Found(words, says_something(query), embedded.embedding, scores, ranking, timings)
-
-    def passages(self, found: Found) -> list[str]:
-        """What a reranker is to read: a text for each of the first candidates."""
-        spec, query = self.settings.reranker, found.embedding.vector
-        shares = found.scores.bm25 / (found.scores.most or 1)
-        documents = found.ranking.documents[: spec.documents]
-        rows = [slice(*self.snapshot.first_rows[at : at + 2]) for at in documents]
-        return [
-            excerpt(self.snapshot.entries[at], query, shares[where], spec.chunks)
-            for at, where in zip(documents, rows, strict=True)
-        ]
-
-    def answer(self, found: Found) -> Answer:
-        """The label of what was found."""
-        ranking, words, begun_s = found.ranking, found.words, time.perf_counter()
-        agree = _agree(ranking)
-        fuse_ms = found.timings.fuse_ms + (time.perf_counter() - begun_s) * 1000
-        label = self._label(found, agree, replace(found.timings, fuse_ms=fuse_ms))
-        ranked = tuple(self.snapshot.entries[at].doc_id for at in ranking.documents)
-        return Answer(label, ranked, *self._reasons(ranking, words))
-
-    def _label(self, found: Found, agree: bool, timings: Timings) -> Label:
-        scores = found.deciding
-        candidates = tuple(
-            self._candidate(found, at)
-            for at in range(min(self.settings.candidates, len(found.ranking.documents)))
-        )
+    def _label(self) -> Label:
+        threshold = self.searcher.threshold.threshold
+        count = min(self.searcher.settings.candidates, len(self.ranking.documents))
+        candidates = tuple(map(self._candidate, range(count)))
         if not candidates:
-            return Label(None, 0.0, self.threshold.threshold, 0.0, False, (), timings)
-        score = min(1.0, max(0.0, candidates[0].score)) if found.is_question else 0.0
-        kept = found.is_question and score >= self.threshold.threshold
+            return Label(None, 0.0, threshold, 0.0, False, (), self.timings)
+        score = min(1.0, max(0.0, candidates[0].score)) if self.is_question else 0.0
+        kept = self.is_question and score >= threshold
         doc_id = candidates[0].doc_id if kept else None
-        margin = float(scores[0] - scores[1]) if len(scores) > 1 else float(abs(scores[0]))
-        return Label(doc_id, score, self.threshold.threshold, margin, agree, candidates, timings)
+        # Of as many as were compared in the same way.
+        deciding = self.relevances or self.ranking.scores.tolist()
+        margin = deciding[0] - deciding[1] if len(deciding) > 1 else abs(deciding[0])
+        agree = _agree(self.ranking)
+        return Label(doc_id, score, threshold, margin, agree, candidates, self.timings)
 
-    def _candidate(self, found: Found, at: int) -> Candidate:
-        ranking = found.ranking
-        entry = self.snapshot.entries[ranking.documents[at]]
-        row = self.snapshot.rows[ranking.rows[at]]
+    def _candidate(self, at: int) -> Candidate:
+        ranking, snapshot = self.ranking, self.searcher.snapshot
+        entry, row = snapshot.entries[ranking.documents[at]], snapshot.rows[ranking.rows[at]]
         return Candidate(
             entry.doc_id,
             entry.title,
@@ -144,24 +156,59 @@ class Searcher:
             float(ranking.bm25[at]),
             row.ordinal,
             row.text if row.is_question else None,
-            found.relevances[at] if at < len(found.relevances) else None,
+            self.relevances[at] if at < len(self.relevances) else None,
         )
-
-    def _reasons(self, ranking: Ranking, words: list[str]) -> tuple[str, tuple[Term, ...]]:
-        if len(ranking.documents) == 0:
-            return "", tuple(Term(word, 0.0) for word in dict.fromkeys(words))
-        best = int(ranking.rows[0])
-        return self.snapshot.rows[best].text, tuple(
-            Term(word, self._weight(word, best)) for word in dict.fromkeys(words)
-        )
-
-    def _weight(self, word: str, row: int) -> float:
-        rows, weights = self.snapshot.chunks.postings(word)
-        return float(weights[rows == row].sum())
 
 
 def _agree(ranking: Ranking) -> bool:
     """Whether vectors alone and words alone put the best candidate first too."""
-    if len(ranking.documents) == 0 or ranking.bm25[0] == 0:
+    if ranking.bm25[0] == 0:
         return False
     return int(np.argmax(ranking.cosines)) == 0 == int(np.argmax(ranking.bm25))
+
+
+def excerpt(entry: Entry, query: Vectors, shares: Scores, count: int) -> str:
+    """What a reranker reads of a document: its title and `count` best chunks in their order.
+
+    `query` has the shape [dim]; `shares` are of the highest possible BM25, of each row of the
+    entry, shape [rows]. What chunks that follow one another share is said once.
+    """
+    told = entry.chunk_count
+    scores = entry.vectors[:told] @ query + BM25_WEIGHT * shares[:told]
+    runs: list[str] = []
+    last, end = -2, 0
+    for at in np.sort(np.argsort(-scores, kind="stable")[:count]):
+        row = entry.rows[at]
+        if row.ordinal == last + 1:
+            runs[-1] += row.text[end - row.start :]
+        else:
+            runs.append(row.text)
+        last, end = row.ordinal, row.start + len(row.text)
+    return passage(entry.title, _GAP.join(run.strip() for run in runs))
+
+
+@dataclass(frozen=True, slots=True)
+class Neighbours:
+    """One query asked of Chroma's HNSW index, and by comparing all chunks.
+
+    `recall` is the share of the 10 nearest chunks that are among the first 10 of the index, where
+    a chunk as near as the tenth counts as one of them.
+    """
+
+    recall: float
+    exact_ms: float
+    hnsw_ms: float
+
+
+def compare(snapshot: Snapshot, nearest: Nearest, vector: Vectors) -> Neighbours:
+    """Ask both for the chunks nearest to a vector of shape [dim]. Raises StoreError."""
+    begun_s = time.perf_counter()
+    cosines = snapshot.vectors @ vector
+    exact_s = time.perf_counter()
+    row_ids, _ = nearest(vector, NEAREST_ROWS)
+    hnsw_s = time.perf_counter()
+    wanted = min(_RECALL_AT, len(cosines))
+    tenth = np.sort(cosines)[-wanted]
+    held = [snapshot.row_of_id[row_id] for row_id in row_ids if row_id in snapshot.row_of_id]
+    found = sum(bool(cosines[row] >= tenth - _SAME) for row in held[:wanted])
+    return Neighbours(found / wanted, (exact_s - begun_s) * 1000, (hnsw_s - exact_s) * 1000)

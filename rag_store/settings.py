@@ -7,7 +7,7 @@ from pathlib import Path
 from rag_store.chunking import Chunker
 from rag_store.embedders import EmbedderSpec
 from rag_store.errors import RagUsageError
-from rag_store.reranking.spec import RerankerSpec
+from rag_store.reranker import RerankerSpec
 
 RETRIEVERS = ("hybrid", "dense", "bm25")
 CANDIDATES_EACH = 6
@@ -50,11 +50,10 @@ class Settings:
                 f"collection {self.collection!r}: use 3 to 63 letters, digits, '.', '_' and '-',"
                 " with a letter or digit at both ends"
             )
-        for name in ("candidates", "threads", "max_query_chars"):
-            if getattr(self, name) < 1:
-                raise RagUsageError(f"{name} is {getattr(self, name)}: give at least 1")
-        if self.kept_queries < 0:
-            raise RagUsageError(f"kept_queries is {self.kept_queries}: give at least 0")
+        for name in ("candidates", "threads", "max_query_chars", "kept_queries"):
+            least, value = (0 if name == "kept_queries" else 1), getattr(self, name)
+            if value < least:
+                raise RagUsageError(f"{name} is {value}: give at least {least}")
         self._check_reranker()
 
     @property

@@ -18,8 +18,7 @@ from typing import BinaryIO
 import numpy as np
 import numpy.typing as npt
 
-from rag_store.embedders import States, Vectors
-from rag_store.embedders.protocol import unit
+from rag_store.embedders.protocol import States, Vectors, unit
 from rag_store.errors import RagUsageError, StoreError
 from rag_store.fingerprint import Fingerprint
 
@@ -62,10 +61,7 @@ class StateFiles:
             ) from error
 
     def keep(self, digest: str, states: Iterable[States], passages: int) -> WordStates:
-        """Write the states of a document's sentences and questions, and give them from there.
-
-        Raises StoreError.
-        """
+        """Write the states of a document's passages, and read them again. Raises StoreError."""
         if self._read_only:
             return states_in_memory(list(states))
         self._write(digest, states)

@@ -8,18 +8,17 @@ and vectors are checked before they get here.
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from rag_store.chroma import open_client, reason_of, require_answer
+from rag_store.chroma import LibraryFolder, open_client, reason_of, require_answer
 from rag_store.chunking import passage
-from rag_store.embedders import Vectors
+from rag_store.embedders.protocol import Vectors
 from rag_store.errors import FingerprintError, RagError, RagUsageError, StoreError
 from rag_store.fingerprint import Fingerprint
-from rag_store.folder import LibraryFolder
 from rag_store.settings import Settings
 
 # Chroma refuses more than 5461 rows at once.
@@ -68,20 +67,14 @@ class Row:
 
     def metadata(self) -> dict[str, str | int]:
         """All but the text, as Chroma stores it."""
-        return {
-            "doc_id": self.doc_id,
-            "title": self.title,
-            "digest": self.digest,
-            "ordinal": self.ordinal,
-            "count": self.count,
-            "start": self.start,
-            "written_ns": self.written_ns,
-            "is_question": self.is_question,
-        }
+        return {name: value for name, value in asdict(self).items() if name != "text"}
 
 
 class ChunkStore:
-    """One collection. Safe to call from several threads; every call may block on the disk."""
+    """One collection. Safe to call from several threads; every call may block on the disk.
+
+    `read_only` says that what is written is lost.
+    """
 
     def __init__(self, settings: Settings, fingerprint: Fingerprint, rebuild: bool = False) -> None:
         """Open the collection, or create it. With `rebuild` what is there is dropped.
@@ -91,6 +84,7 @@ class ChunkStore:
         """
         self._server = settings.chroma_url
         self._folder = None if self._server else LibraryFolder(settings.path, settings.create)
+        self.read_only = self._folder is not None and self._folder.read_only
         path = self._folder.path if self._folder else settings.path
         try:
             with _translated("cannot open"):
@@ -105,11 +99,6 @@ class ChunkStore:
         if self._folder is not None:
             self._folder.close()
 
-    @property
-    def read_only(self) -> bool:
-        """Whether what is written is lost."""
-        return self._folder is not None and self._folder.read_only
-
     def write(self, rows: Sequence[Row], vectors: Vectors) -> None:
         """Add the rows, or overwrite those with the same id. Raises StoreError."""
         for start in range(0, len(rows), BATCH_ROWS):
@@ -122,16 +111,18 @@ class ChunkStore:
                     metadatas=[row.metadata() for row in rows[part]],
                 )
 
-    def delete(self, row_ids: Sequence[str]) -> None:
-        """Remove the rows; unknown ids are ignored. Raises StoreError."""
-        self._delete(row_ids, None)
+    def delete(self, row_ids: Sequence[str], where: Mapping[str, Any] | None = None) -> None:
+        """Remove the rows of which `where` holds; unknown ids are ignored. Raises StoreError."""
+        for start in range(0, len(row_ids), BATCH_ROWS):
+            with _translated("cannot delete from"):
+                part = list(row_ids[start : start + BATCH_ROWS])
+                self._collection.delete(ids=part, where=where)
 
     def delete_documents(self, doc_ids: Sequence[str]) -> None:
         """Remove all rows of these documents, of whatever version. Raises StoreError."""
-        for start in range(0, len(doc_ids), _BATCH_DOCUMENTS):
-            part = list(doc_ids[start : start + _BATCH_DOCUMENTS])
+        for where in _of_documents(doc_ids):
             with _translated("cannot delete from"):
-                self._collection.delete(where={"doc_id": {"$in": part}})
+                self._collection.delete(where=where)
 
     def delete_strays(self, row_ids: Sequence[str]) -> None:
         """Remove rows that belong to no document. Raises StoreError.
@@ -140,7 +131,7 @@ class ChunkStore:
         """
         before_ns = time.time_ns() - ABANDONED_NS
         # Chroma compares while it deletes, so a row that is written again by then stays too.
-        self._delete(row_ids, {"written_ns": {"$lt": before_ns}} if self._server else None)
+        self.delete(row_ids, {"written_ns": {"$lt": before_ns}} if self._server else None)
 
     def row_ids(self) -> list[str]:
         """The ids of all rows, as they are at one moment. Raises StoreError."""
@@ -159,15 +150,11 @@ class ChunkStore:
 
     def pages_of(self, doc_ids: Sequence[str]) -> Iterator[tuple[list[Row], Vectors]]:
         """All rows of these documents, those of some documents at a time. Raises StoreError."""
-        for start in range(0, len(doc_ids), _BATCH_DOCUMENTS):
-            part = list(doc_ids[start : start + _BATCH_DOCUMENTS])
-            yield from self._page(where={"doc_id": {"$in": part}})
+        for where in _of_documents(doc_ids):
+            yield from self._page(where=where)
 
     def nearest(self, vector: Vectors, count: int) -> tuple[list[str], npt.NDArray[np.float32]]:
-        """Ids of the rows nearest to the vector of shape [dim], by HNSW, and their cosines.
-
-        Raises StoreError.
-        """
+        """Ids of the rows nearest to the vector, [dim], and their cosines. Raises StoreError."""
         with _translated("cannot search"):
             found = self._collection.query(
                 query_embeddings=[vector], n_results=count, include=["distances"]
@@ -201,12 +188,6 @@ class ChunkStore:
             rows = [Row(**metadata, text=text) for metadata, text in texts]
             yield rows, np.asarray(page["embeddings"], np.float32)
 
-    def _delete(self, row_ids: Sequence[str], where: Mapping[str, Any] | None) -> None:
-        for start in range(0, len(row_ids), BATCH_ROWS):
-            with _translated("cannot delete from"):
-                part = list(row_ids[start : start + BATCH_ROWS])
-                self._collection.delete(ids=part, where=where)
-
     def _open(self, settings: Settings, fingerprint: Fingerprint, rebuild: bool) -> Any:
         name = settings.collection
         there = name in {collection.name for collection in self._client.list_collections()}
@@ -230,6 +211,12 @@ class ChunkStore:
             metadata={_FINGERPRINT: fingerprint.as_json()},
             embedding_function=None,
         )
+
+
+def _of_documents(doc_ids: Sequence[str]) -> Iterator[Mapping[str, Any]]:
+    """Conditions for Chroma that together are met by all rows of these documents."""
+    for start in range(0, len(doc_ids), _BATCH_DOCUMENTS):
+        yield {"doc_id": {"$in": list(doc_ids[start : start + _BATCH_DOCUMENTS])}}
 
 
 def _with_cosine(collection: Any) -> Any:

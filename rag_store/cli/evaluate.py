@@ -1,4 +1,4 @@
-"""`kvswarm rag eval`."""
+"""`kvswarm rag eval` and `kvswarm rag fit-threshold`: questions whose answers are known."""
 
 import argparse
 import json
@@ -9,22 +9,24 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from rag_store.cli.baselines import baselines
-from rag_store.cli.eval_table import as_table
-from rag_store.cli.figures import Figures, SizeFigures, as_json
-from rag_store.cli.filled import filled_library
+from rag_store.chunking import Chunker
+from rag_store.cli.figures import Baseline, Figures, SizeFigures, as_json, as_table
 from rag_store.cli.index import shown_progress, told_documents
-from rag_store.cli.options import Parser, add_library_options, add_qrels_option, settings_of
+from rag_store.cli.options import Parser, add_library_options, settings_of
 from rag_store.cli.output import fitted
+from rag_store.decision import KEEP
 from rag_store.documents import Document, Query
 from rag_store.errors import RagUsageError
-from rag_store.evaluation import compare_search, evaluate
-from rag_store.library import Library, open_library
+from rag_store.evaluation import Evaluation, Share, evaluate
+from rag_store.library import Library, filled_library, open_library
 from rag_store.readers import read_judged, read_queries
+from rag_store.reranker import RerankerSpec
 from rag_store.settings import Settings
 
 # So many queries say how well the index recalls; more would only take longer.
 _COMPARED = 200
+# No document has so many: the chunk is the document, of which an embedder may cut the end off.
+_WHOLE = Chunker(size_tokens=1_000_000_000, overlap_tokens=0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,7 +41,7 @@ class Material:
 
 async def eval_command(arguments: list[str]) -> int:
     """Label questions whose answers are known, and print how that went."""
-    parsed = _parser().parse_args(arguments)
+    parsed = _eval_parser().parse_args(arguments)
     material = _read(parsed)
     with tempfile.TemporaryDirectory(prefix="kvswarm-eval-") as folder:
         figures = await _measure(settings_of(parsed), material, Path(folder))
@@ -48,25 +50,30 @@ async def eval_command(arguments: list[str]) -> int:
     return 0
 
 
-def strangers(paths: Sequence[Path], split: str = "") -> tuple[Query, ...]:
-    """Queries of all files, as ones that no document answers. Raises CorpusError.
-
-    One without a kind is of the kind that its file is named after.
-    """
-    return tuple(
-        replace(query, doc_ids=(), kind=query.kind or path.stem)
-        for path in paths
-        for query in read_queries(path, split)
+async def fit_threshold_command(arguments: list[str]) -> int:
+    """Decide anew when to refuse; kept beside the collection."""
+    parsed = _fit_parser().parse_args(arguments)
+    settings = settings_of(parsed)
+    if not 0 < parsed.keep <= 1:
+        raise RagUsageError(f"--keep is {parsed.keep}: give a share above 0, at most 1")
+    judged = read_judged(parsed.answerable, parsed.split, parsed.qrels)
+    answerable = [query for query in judged if query.doc_ids]
+    unanswerable = _strangers([parsed.unanswerable], parsed.split)
+    async with filled_library(settings) as library:
+        made = await library.fit_threshold(answerable, unanswerable, parsed.keep)
+        point = (await evaluate(library, answerable, unanswerable)).at_threshold(made.threshold)
+    print(
+        f"threshold {made.threshold:.3f}, fitted on {len(answerable)} answerable and"
+        f" {len(unanswerable)} unanswerable queries: keeps {point.kept:.1%} of the first"
+        f" ({point.right:.1%} of them labelled right), refuses {point.refused:.1%} of the second"
     )
+    return 0
 
 
-def _parser() -> Parser:
+def _eval_parser() -> Parser:
     parser = Parser("eval", "how often labels are right, strangers are refused, and how fast")
     parser.add_argument("--questions", type=Path, required=True, help="with their true documents")
-    add_qrels_option(parser)
-    parser.add_argument(
-        "--split", default="", help="only questions with this in their field split, as dev or test"
-    )
+    _add_question_options(parser)
     parser.add_argument(
         "--unanswerable",
         type=Path,
@@ -83,25 +90,57 @@ def _parser() -> Parser:
     return parser
 
 
+def _fit_parser() -> Parser:
+    parser = Parser("fit-threshold", "decide anew when to refuse, and keep that in the library")
+    parser.add_argument("answerable", type=Path, help="questions that documents answer")
+    parser.add_argument("unanswerable", type=Path, help="questions that none answers")
+    _add_question_options(parser)
+    parser.add_argument(
+        "--keep", type=float, default=KEEP, help="share of the answerable ones to be labelled"
+    )
+    add_library_options(parser)
+    return parser
+
+
+def _add_question_options(parser: Parser) -> None:
+    parser.add_argument(
+        "--qrels",
+        type=Path,
+        metavar="FILE",
+        help="judgements of the questions, as TREC's or BEIR's; only what is judged is asked",
+    )
+    parser.add_argument(
+        "--split", default="", help="only questions with this in their field split, as dev or test"
+    )
+
+
 def _read(parsed: argparse.Namespace) -> Material:
     if parsed.distractors and not parsed.corpus:
         raise RagUsageError("--distractors needs --corpus: they are not put into your library")
     material = Material(
         read_judged(parsed.questions, parsed.split, parsed.qrels),
-        strangers(parsed.unanswerable or [], parsed.split),
+        _strangers(parsed.unanswerable or [], parsed.split),
         told_documents(parsed.corpus) if parsed.corpus else (),
         told_documents(parsed.distractors) if parsed.distractors else (),
     )
-    _check_apart(material, parsed)
-    return material
-
-
-def _check_apart(material: Material, parsed: argparse.Namespace) -> None:
     if both := sorted(_ids(material.corpus) & _ids(material.distractors)):
         raise RagUsageError(
             f"{parsed.distractors} and {parsed.corpus} both have a document {both[0]!a}, and one"
             " would take the other's place: rename it in --distractors, or leave it out"
         )
+    return material
+
+
+def _strangers(paths: Sequence[Path], split: str) -> tuple[Query, ...]:
+    """Queries of all files, as ones that no document answers. Raises CorpusError.
+
+    One without a kind is of the kind that its file is named after.
+    """
+    return tuple(
+        replace(query, doc_ids=(), kind=query.kind or path.stem)
+        for path in paths
+        for query in read_queries(path, split)
+    )
 
 
 def _ids(documents: Sequence[Document]) -> set[str]:
@@ -120,8 +159,15 @@ async def _measure(settings: Settings, material: Material, folder: Path) -> Figu
             threshold = library.threshold.threshold
             found = [library.document(doc_id) for doc_id in library.doc_ids]
     held = [document for document in found if document]
-    others = await baselines(used, folder / "whole", held, sizes[-1].evaluation)
+    others = await _baselines(used, folder / "whole", held, sizes[-1].evaluation)
     return Figures(tuple(sizes), threshold, others)
+
+
+def _steps(material: Material) -> list[Sequence[Document]]:
+    """The corpus, then with an eighth, a quarter, a half, and all of the distractors."""
+    others = material.distractors
+    ends = sorted({len(others) // part for part in (8, 4, 2, 1)} - {0})
+    return [material.corpus, *(others[:end] for end in ends)]
 
 
 @asynccontextmanager
@@ -137,15 +183,8 @@ async def _filled(settings: Settings, documents: Sequence[Document]) -> AsyncIte
 async def _sized(library: Library, material: Material) -> SizeFigures:
     _check_known(material.queries, library)
     evaluation = await evaluate(library, material.queries, material.unanswerable)
-    neighbours = await compare_search(library, material.queries[:_COMPARED])
-    return SizeFigures(library.size, evaluation, neighbours)
-
-
-def _steps(material: Material) -> list[Sequence[Document]]:
-    """The corpus, then with an eighth, a quarter, a half, and all of the distractors."""
-    others = material.distractors
-    ends = sorted({len(others) // part for part in (8, 4, 2, 1)} - {0})
-    return [material.corpus, *(others[:end] for end in ends)]
+    compared = [await library.neighbours(each.text) for each in material.queries[:_COMPARED]]
+    return SizeFigures(library.size, evaluation, tuple(compared))
 
 
 def _check_known(queries: Sequence[Query], library: Library) -> None:
@@ -156,3 +195,36 @@ def _check_known(queries: Sequence[Query], library: Library) -> None:
                 f"question {query.query_id!a} is about {query.doc_ids[0]!a}, which is not among"
                 f" the {len(known)} documents: name the --corpus the questions were made for"
             )
+
+
+async def _baselines(
+    settings: Settings, folder: Path, documents: Sequence[Document], ours: Evaluation
+) -> dict[str, Baseline]:
+    """What ours has to beat: one vector a document, chunk vectors alone, BM25 alone, the best
+    possible; where a reranker is asked, also ours without it.
+
+    `settings` are of the library that gave `ours`, which must be closed and hold `documents`;
+    `folder` must be empty. Raises as `open_library`.
+    """
+    unread = replace(settings, reranker=RerankerSpec())
+    whole = replace(unread, path=folder, chroma_url="", chunker=_WHOLE, retriever="dense")
+    arms: dict[str, tuple[Settings, Sequence[Document]]] = {
+        "whole_document": (whole, [replace(each, questions=()) for each in documents]),
+        "dense": (replace(unread, retriever="dense"), ()),
+        "bm25": (replace(unread, retriever="bm25"), ()),
+    }
+    if settings.reranker.url:
+        arms["without_reranking"] = unread, ()
+    queries = [each.query for each in ours.answerable]
+    found = {name: await _evaluated(*arm, queries) for name, arm in arms.items()}
+    rows = {name: Baseline(each.top(1), ours.against(each)) for name, each in found.items()}
+    return {**rows, "oracle": Baseline(Share.of([True] * len(queries)), None)}
+
+
+async def _evaluated(
+    settings: Settings, documents: Sequence[Document], queries: Sequence[Query]
+) -> Evaluation:
+    async with open_library(replace(settings, create=bool(documents))) as library:
+        if documents:
+            await library.ingest(documents)
+        return await evaluate(library, queries)

@@ -1,15 +1,32 @@
-"""The figures of an evaluation, and the JSON object made of them."""
+"""The figures of an evaluation, as one JSON object and as tables for people."""
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from rag_store.cli.baselines import Baseline
 from rag_store.document_index import Size
-from rag_store.evaluation import Evaluation, Mean, OperatingPoint, Share, percentiles
-from rag_store.neighbours import Neighbours
+from rag_store.evaluation import (
+    PERCENTILES,
+    Evaluation,
+    Mean,
+    OperatingPoint,
+    Paired,
+    Share,
+    percentiles,
+)
+from rag_store.search import Neighbours
 
 COVERAGES = (1.0, 0.95, 0.9, 0.8)
+_PAIRS = 10
+_SURE = 0.05
+
+
+@dataclass(frozen=True, slots=True)
+class Baseline:
+    """Another way's top-1, and ours paired with it; no pairs for the oracle, which cannot lose."""
+
+    top1: Share
+    ours: Paired | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,35 +65,27 @@ class Figures:
     threshold: float
     baselines: dict[str, Baseline]
 
-    @property
-    def all_documents(self) -> SizeFigures:
-        """The evaluation that counts."""
-        return self.sizes[-1]
-
 
 def as_json(figures: Figures) -> dict[str, Any]:
     """Shares from 0 to 1; intervals are with 95 %; times in milliseconds."""
-    found, size = figures.all_documents.evaluation, figures.all_documents.size
-    mrr, ndcg = found.mrr, found.ndcg
+    found, size = figures.sizes[-1].evaluation, figures.sizes[-1].size
+    stages = {stage: _named(row) for stage, row in found.latency_ms().items()}
+    agree, right_when_agree = found.agreeing
     return {
         "questions": len(found.answerable),
         "unanswerable": len(found.unanswerable),
         "documents": size.documents,
         "chunks": size.chunks,
         "questions_indexed": size.questions,
-        "top1": found.top(1).value,
-        "top1_interval": _interval(found.top(1)),
-        "top3": found.top(3).value,
-        "top3_interval": _interval(found.top(3)),
-        "mrr": mrr.value,
-        "mrr_interval": _interval(mrr),
-        "ndcg": ndcg.value,
-        "ndcg_interval": _interval(ndcg),
-        "label_ms": _named(found.latency_ms()["total_ms"]),
-        "stages_ms": {stage: _named(row) for stage, row in found.latency_ms().items()},
+        **_with_interval("top1", found.top(1)),
+        **_with_interval("top3", found.top(3)),
+        **_with_interval("mrr", found.mrr),
+        **_with_interval("ndcg", found.ndcg),
+        "label_ms": stages["total_ms"],
+        "stages_ms": stages,
         **_refusing(found, figures.threshold),
-        "agree": found.agreeing[0].value,
-        "right_when_agree": found.agreeing[1].value,
+        "agree": agree.value,
+        "right_when_agree": right_when_agree.value,
         "baselines": {name: _baseline(each) for name, each in figures.baselines.items()},
         "coverage": [_point(found.keeping(share), found) for share in COVERAGES],
         "by_kind": _shares(found.by_kind, "top1"),
@@ -91,12 +100,12 @@ def as_json(figures: Figures) -> dict[str, Any]:
 
 def _refusing(found: Evaluation, threshold: float) -> dict[str, Any]:
     point, strangers = found.at_threshold(threshold), bool(found.unanswerable)
+    nothing = {"reject": None, "reject_interval": None}
     return {
         "threshold": threshold,
         "kept": point.kept,
         "right_when_kept": point.right,
-        "reject": point.refused if strangers else None,
-        "reject_interval": _interval(found.refused(threshold)) if strangers else None,
+        **(_with_interval("reject", found.refused(threshold)) if strangers else nothing),
         "reject_by_kind": _shares(found.refused_by_kind(threshold), "reject"),
         "auroc": found.auroc if strangers else None,
     }
@@ -105,8 +114,7 @@ def _refusing(found: Evaluation, threshold: float) -> dict[str, Any]:
 def _baseline(each: Baseline) -> dict[str, Any]:
     pairs = each.ours
     return {
-        "top1": each.top1.value,
-        "top1_interval": _interval(each.top1),
+        **_with_interval("top1", each.top1),
         "only_ours": pairs.only_first if pairs else None,
         "only_theirs": pairs.only_second if pairs else None,
         "p": pairs.p if pairs else None,
@@ -142,9 +150,122 @@ def _shares(shares: Mapping[str, Share], name: str) -> dict[str, dict[str, float
     }
 
 
-def _interval(of: Share | Mean) -> list[float]:
-    return [of.low, of.high]
+def _with_interval(name: str, of: Share | Mean) -> dict[str, Any]:
+    return {name: of.value, f"{name}_interval": [of.low, of.high]}
 
 
 def _named(row: dict[int, float]) -> dict[str, float]:
     return {f"p{at}": value for at, value in row.items()}
+
+
+def as_table(figures: Figures) -> str:
+    """A block of lines for each side of it."""
+    found, size = figures.sizes[-1].evaluation, figures.sizes[-1].size
+    head = f"{len(found.answerable)} questions, {len(found.unanswerable)} without an answer, {size}"
+    blocks = [
+        _accuracy_lines(found),
+        _baseline_lines(figures.baselines, found.top(1)),
+        _kind_lines(found),
+        _refusing_lines(found, figures.threshold),
+        _time_lines(found),
+        _size_lines(figures.sizes),
+        _confusion_lines(found),
+    ]
+    return "\n\n".join([head, *("\n".join(block) for block in map(list, blocks) if block)])
+
+
+def _accuracy_lines(found: Evaluation) -> Iterator[str]:
+    figures: dict[str, Share | Mean] = {
+        "top-1": found.top(1),
+        "top-3": found.top(3),
+        "MRR@10": found.mrr,
+        "nDCG@10": found.ndcg,
+    }
+    rows = [(name, *_share(each)) for name, each in figures.items()]
+    return _columns([("", "", "95 % interval"), *rows])
+
+
+def _baseline_lines(baselines: dict[str, Baseline], ours: Share) -> Iterator[str]:
+    head = ("top-1 of", "", "95 % interval", "only ours right", "only theirs", "McNemar's p")
+    rows = [(name, *_share(each.top1), *_paired(each, ours)) for name, each in baselines.items()]
+    return _columns([head, ("this library", *_share(ours), "", "", ""), *rows])
+
+
+def _paired(each: Baseline, ours: Share) -> tuple[str, str, str]:
+    if each.ours is None:
+        return "", "", ""
+    pairs, word = each.ours, "above" if ours.value > each.top1.value else "below"
+    verdict = f"significantly {word}" if pairs.p < _SURE else "not significant"
+    p = "< 0.001" if pairs.p < 0.001 else f"{pairs.p:.3f}"
+    return str(pairs.only_first), str(pairs.only_second), f"{p}, {verdict}"
+
+
+def _kind_lines(found: Evaluation) -> Iterator[str]:
+    rows = [(name, *_share(each), str(each.count)) for name, each in found.by_kind.items()]
+    return _columns([("kind", "top-1", "95 % interval", "questions"), *rows] if rows else [])
+
+
+def _refusing_lines(found: Evaluation, threshold: float) -> Iterator[str]:
+    strangers = {**found.refused_by_kind(threshold), "all of them": found.refused(threshold)}
+    if found.unanswerable:
+        rows = [(name, *_share(each), str(each.count)) for name, each in strangers.items()]
+        yield from _columns([("strangers", "refused", "95 % interval", "questions"), *rows])
+        yield f"a question scores above a stranger with a chance of {found.auroc:.3f} (AUROC)"
+        yield ""
+    points = [("as set", found.at_threshold(threshold))]
+    points += [(f"keeping {share:.0%}", found.keeping(share)) for share in COVERAGES]
+    head = ("threshold", "", "labelled", "right of these", "strangers refused")
+    lines = [head] + [
+        (name, *_cells(at.threshold, at.kept, at.right, at.refused)) for name, at in points
+    ]
+    columns = len(head) if found.unanswerable else len(head) - 1
+    yield from _columns(line[:columns] for line in lines)
+
+
+def _time_lines(found: Evaluation) -> Iterator[str]:
+    rows = found.latency_ms().items()
+    lines = [
+        (stage.removesuffix("_ms"), *(f"{value:.2f}" for value in row.values()))
+        for stage, row in rows
+        if any(row.values())
+    ]
+    return _columns([("ms of a label", *(f"p{at}" for at in PERCENTILES)), *lines])
+
+
+def _size_lines(sizes: Sequence[SizeFigures]) -> Iterator[str]:
+    head = ("documents", "chunks", "top-1", "HNSW recall@10")
+    times = [f"{way} {at} ms" for way in ("exact", "HNSW") for at in ("p50", "p99")]
+    return _columns([(*head, *times), *map(_size_line, sizes)])
+
+
+def _size_line(each: SizeFigures) -> tuple[str, ...]:
+    exact, hnsw = each.exact_ms, each.hnsw_ms
+    recall = "" if each.recall is None else f"{each.recall:.3f}"
+    times = (exact[50], exact[99], hnsw[50], hnsw[99])
+    counts = str(each.size.documents), str(each.size.chunks)
+    return (*counts, *_cells(each.evaluation.top(1).value), recall, *(f"{at:.2f}" for at in times))
+
+
+def _confusion_lines(found: Evaluation) -> Iterator[str]:
+    pairs = list(found.confusions.items())
+    rows = [(str(count), asked, labelled) for (asked, labelled), count in pairs[:_PAIRS]]
+    yield from _columns([("wrong", "asked about", "labelled"), *rows] if rows else [])
+    if len(pairs) > _PAIRS:
+        yield f"and {len(pairs) - _PAIRS} other pairs, see --json"
+
+
+def _share(of: Share | Mean) -> tuple[str, str]:
+    return f"{of.value:.3f}", f"{of.low:.3f} to {of.high:.3f}"
+
+
+def _cells(*values: float) -> tuple[str, ...]:
+    return tuple(f"{value:.3f}" for value in values)
+
+
+def _columns(rows: Iterable[Sequence[str]]) -> Iterator[str]:
+    """The rows with their cells aligned, two blanks between them."""
+    cells = [list(row) for row in rows]
+    widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
+    for row in cells:
+        padded = (cell.ljust(width) for cell, width in zip(row, widths, strict=True))
+        yield "  ".join(padded).rstrip()

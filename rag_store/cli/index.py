@@ -11,8 +11,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 
 from rag_store.cli.options import Parser, add_library_options, settings_of
 from rag_store.cli.output import fitted
-from rag_store.cli.printable import printable
-from rag_store.documents import Document
+from rag_store.documents import Document, printable
 from rag_store.errors import RagError
 from rag_store.ingest import Progress as Told
 from rag_store.library import open_library

@@ -1,16 +1,19 @@
-"""`kvswarm rag label`."""
+"""`kvswarm rag label` and `kvswarm rag explain`: which document a question is about, and why."""
 
 import json
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
-from rag_store.cli.filled import filled_library
 from rag_store.cli.options import Parser, add_library_options, settings_of
-from rag_store.cli.printable import printable
+from rag_store.cli.output import fitted
+from rag_store.decision import Threshold
+from rag_store.documents import printable
 from rag_store.errors import RagError, RagUsageError
-from rag_store.label import Label
+from rag_store.label import Candidate, Label
+from rag_store.library import filled_library
 from rag_store.readers.files import read_text
-from rag_store.service.replies import label_json
+from rag_store.search import Answer
 
 # So many are embedded together; the answers appear in blocks of this size.
 _AT_ONCE = 64
@@ -18,7 +21,7 @@ _AT_ONCE = 64
 
 async def label_command(arguments: list[str]) -> int:
     """Label queries; a query that cannot be labelled is said on stderr and makes the exit code."""
-    parsed = _parser().parse_args(arguments)
+    parsed = _label_parser().parse_args(arguments)
     settings = settings_of(parsed)
     queries = _queries(parsed.text, parsed.file)
     code = 0
@@ -34,11 +37,34 @@ async def label_command(arguments: list[str]) -> int:
     return code
 
 
-def _parser() -> Parser:
+async def explain_command(arguments: list[str]) -> int:
+    """Label one query and say why."""
+    parsed = _explain_parser().parse_args(arguments)
+    async with filled_library(settings_of(parsed)) as library:
+        answer, threshold = await library.explain(parsed.text), library.threshold
+    if parsed.json:
+        terms = {term.text: term.weight for term in answer.terms}
+        reasons = {"chunk_text": answer.chunk_text, "terms": terms}
+        print(json.dumps({**answer.label.as_json(), **reasons}))
+    else:
+        text = "\n".join(map(printable, _explained(answer, threshold)))
+        print(fitted(text, sys.stdout))
+    return 0
+
+
+def _label_parser() -> Parser:
     parser = Parser("label", "which document each question is about: DOC_ID, SCORE and question")
     parser.add_argument("text", nargs="?", metavar="TEXT", help="the question (default: stdin)")
     parser.add_argument("--file", type=Path, help="questions, one a line; - is stdin")
     parser.add_argument("--json", action="store_true", help="a JSON object for each question")
+    add_library_options(parser)
+    return parser
+
+
+def _explain_parser() -> Parser:
+    parser = Parser("explain", "which document a question is about, and why")
+    parser.add_argument("text", metavar="TEXT", help="the question")
+    parser.add_argument("--json", action="store_true", help="as one JSON object")
     add_library_options(parser)
     return parser
 
@@ -73,4 +99,40 @@ def _plain(query: str, label: Label) -> str:
 
 
 def _as_json(query: str, label: Label) -> str:
-    return json.dumps({"query": query, **label_json(label)})
+    return json.dumps({"query": query, **label.as_json()})
+
+
+def _explained(answer: Answer, threshold: Threshold) -> Iterator[str]:
+    label, best = answer.label, answer.label.best
+    if best is None:
+        yield "no document: none holds a word of the question"
+        return
+    sign, verdict = ("below", "refused") if label.doc_id is None else ("reaches", label.doc_id)
+    terms = sorted(answer.terms, key=lambda term: -term.weight)
+    yield f"label       {verdict}"
+    yield f"score       {label.score:.3f} {sign} the threshold {label.threshold:.3f}"
+    yield f"threshold   {_origin(threshold)}"
+    yield f"best        {_scores(best)}"
+    for runner_up in label.candidates[1:2]:
+        yield f"runner-up   {_scores(runner_up)}, {label.margin:.3f} behind"
+    yield f"agreement   vectors and words {'agree' if label.agree else 'do not agree'} on the best"
+    yield f"words       {', '.join(f'{term.text} {term.weight:.2f}' for term in terms) or 'none'}"
+    if best.question is not None:
+        yield f"question    {best.question} (of {best.doc_id}, not in its text)"
+    else:
+        yield f"chunk {best.chunk:<5} {' '.join(answer.chunk_text.split())}"
+
+
+def _origin(threshold: Threshold) -> str:
+    yes, no = threshold.fitted_on
+    if yes or no:
+        return f"fitted on {yes} answerable and {no} unanswerable queries"
+    return "as shipped" if threshold.threshold else "not fitted: nothing is refused"
+
+
+def _scores(candidate: Candidate) -> str:
+    read = "" if candidate.relevance is None else f"relevance {candidate.relevance:.3f}, "
+    return (
+        f"{candidate.doc_id}: {read}fused {candidate.score:.2f}, cosine {candidate.cosine:.3f},"
+        f" BM25 {candidate.bm25:.2f}"
+    )

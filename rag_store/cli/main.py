@@ -3,6 +3,7 @@
 import asyncio
 import sys
 from collections.abc import Callable, Coroutine, Sequence
+from importlib import import_module
 from typing import Any
 
 from rag_store.cli.output import drop_output, fitted, told_output
@@ -23,6 +24,15 @@ kvswarm rag: which document is a question about?
 """
 
 Command = Callable[[list[str]], Coroutine[Any, Any, int]]
+_COMMANDS = {
+    "index": "rag_store.cli.index:index_command",
+    "serve": "rag_store.cli.serve:serve_command",
+    "label": "rag_store.cli.label:label_command",
+    "explain": "rag_store.cli.label:explain_command",
+    "eval": "rag_store.cli.evaluate:eval_command",
+    "fit-threshold": "rag_store.cli.evaluate:fit_threshold_command",
+}
+"""Imported when it is asked for: most need Chroma, which takes a second."""
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -49,29 +59,8 @@ def _run(arguments: list[str]) -> int:
 
 
 def _command(name: str) -> Command:
-    match name:
-        case "index":
-            from rag_store.cli.index import index_command
-
-            return index_command
-        case "serve":
-            from rag_store.cli.serve import serve_command
-
-            return serve_command
-        case "label":
-            from rag_store.cli.label import label_command
-
-            return label_command
-        case "explain":
-            from rag_store.cli.explain import explain_command
-
-            return explain_command
-        case "eval":
-            from rag_store.cli.evaluate import eval_command
-
-            return eval_command
-        case "fit-threshold":
-            from rag_store.cli.threshold import fit_threshold_command
-
-            return fit_threshold_command
-    raise RagUsageError(f"unknown command {name!r}: try `kvswarm rag --help`")
+    if name not in _COMMANDS:
+        raise RagUsageError(f"unknown command {name!r}: try `kvswarm rag --help`")
+    module, _, function = _COMMANDS[name].partition(":")
+    command: Command = getattr(import_module(module), function)
+    return command

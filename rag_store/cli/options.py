@@ -3,18 +3,18 @@
 import argparse
 import sys
 from collections.abc import Callable
-from pathlib import Path
-from typing import NoReturn
+from typing import Any, NoReturn
 
 from rag_store.chunking import Chunker
 from rag_store.cli.output import fitted
 from rag_store.cli.suggestion import suggested
 from rag_store.embedders import KINDS, EmbedderSpec
 from rag_store.errors import RagUsageError
-from rag_store.reranking.spec import RerankerSpec
+from rag_store.reranker import RerankerSpec
 from rag_store.settings import RETRIEVERS, Settings
 
 _SETTINGS, _EMBEDDER, _CHUNKER, _RERANKER = Settings(), EmbedderSpec(), Chunker(), RerankerSpec()
+_KEY = "environment variable with the server's key"
 
 
 class Parser(argparse.ArgumentParser):
@@ -51,108 +51,56 @@ def number(kind: type[int] | type[float], low: int, high: int) -> Callable[[str]
     return parse
 
 
-def add_qrels_option(parser: argparse.ArgumentParser) -> None:
-    """Where the true documents of questions lie that do not name them."""
-    parser.add_argument(
-        "--qrels",
-        type=Path,
-        metavar="FILE",
-        help="judgements of the questions, as TREC's or BEIR's; only what is judged is asked",
-    )
+def add_option(
+    to: argparse._ActionsContainer, name: str, default: object, text: str, **more: Any
+) -> None:
+    """An option whose values are of the type of its default, unless `more` names a type."""
+    given: dict[str, Any] = {"default": default, "type": type(default), "help": text, **more}
+    to.add_argument(name, **given)
 
 
 def add_library_options(parser: argparse.ArgumentParser) -> None:
     """Where the library lies, how it was made, how it is searched."""
     store = parser.add_argument_group("the library")
-    store.add_argument("--path", type=Path, default=_SETTINGS.path, help="its folder")
-    store.add_argument("--collection", default=_SETTINGS.collection, help="one of several in it")
-    store.add_argument(
-        "--chroma-url", default="", help="a Chroma server that holds the chunks instead"
-    )
+    add_option(store, "--path", _SETTINGS.path, "its folder")
+    add_option(store, "--collection", _SETTINGS.collection, "one of several in it")
+    add_option(store, "--chroma-url", "", "a Chroma server that holds the chunks instead")
     _add_embedder_options(parser.add_argument_group("how chunks become vectors"))
     _add_search_options(parser.add_argument_group("how it is searched"))
     _add_reranker_options(parser.add_argument_group("who reads what was found"))
 
 
-def _add_embedder_options(group: argparse._ArgumentGroup) -> None:
-    group.add_argument("--embedder", choices=KINDS, default=_EMBEDDER.kind, help="which kind")
-    group.add_argument("--embedder-model", default="", help="folder or name; hf kinds and openai")
-    group.add_argument("--embedder-url", default="", help="the server of openai")
-    group.add_argument(
-        "--embedder-key-env",
-        default=_EMBEDDER.api_key_env,
-        help="environment variable with the server's key",
-    )
-    group.add_argument(
-        "--embedder-dim",
-        type=number(int, 1, 16_384),
-        default=_EMBEDDER.dim,
-        help="dimensions of hashing",
-    )
-    group.add_argument(
-        "--embedder-max-tokens",
-        type=number(int, 1, 1_000_000),
-        default=_EMBEDDER.max_tokens,
-        help="where the hf kinds cut a text off",
-    )
-    group.add_argument(
-        "--chunk-tokens", type=int, default=_CHUNKER.size_tokens, help="size of a chunk"
-    )
-    group.add_argument(
-        "--overlap-tokens",
-        type=int,
-        default=_CHUNKER.overlap_tokens,
-        help="what a chunk repeats of the one before",
-    )
+def _add_embedder_options(to: argparse._ArgumentGroup) -> None:
+    cut = "where the hf kinds cut a text off"
+    repeated = "what a chunk repeats of the one before"
+    dim, tokens = number(int, 1, 16_384), number(int, 1, 1_000_000)
+    add_option(to, "--embedder", _EMBEDDER.kind, "which kind", choices=KINDS)
+    add_option(to, "--embedder-model", "", "folder or name; hf kinds and openai")
+    add_option(to, "--embedder-url", "", "the server of openai")
+    add_option(to, "--embedder-key-env", _EMBEDDER.api_key_env, _KEY)
+    add_option(to, "--embedder-dim", _EMBEDDER.dim, "dimensions of hashing", type=dim)
+    add_option(to, "--embedder-max-tokens", _EMBEDDER.max_tokens, cut, type=tokens)
+    add_option(to, "--chunk-tokens", _CHUNKER.size_tokens, "size of a chunk")
+    add_option(to, "--overlap-tokens", _CHUNKER.overlap_tokens, repeated)
 
 
-def _add_search_options(group: argparse._ArgumentGroup) -> None:
-    group.add_argument(
-        "--retriever", choices=RETRIEVERS, default=_SETTINGS.retriever, help="vectors, words, both"
-    )
-    group.add_argument(
-        "--candidates", type=int, default=_SETTINGS.candidates, help="documents in an answer"
-    )
-    group.add_argument(
-        "--exact-chunks",
-        type=int,
-        default=_SETTINGS.exact_chunks,
-        help="with more chunks and questions than this Chroma's HNSW index is asked",
-    )
-    group.add_argument("--threads", type=int, default=_SETTINGS.threads, help="that search")
-    group.add_argument(
-        "--max-query-chars",
-        type=int,
-        default=_SETTINGS.max_query_chars,
-        help="longer queries are refused",
-    )
-    group.add_argument(
-        "--kept-queries",
-        type=int,
-        default=_SETTINGS.kept_queries,
-        help="so many are not embedded again when they are repeated",
-    )
+def _add_search_options(to: argparse._ArgumentGroup) -> None:
+    asked = "with more chunks and questions than this Chroma's HNSW index is asked"
+    kept = "so many are not embedded again when they are repeated"
+    add_option(to, "--retriever", _SETTINGS.retriever, "vectors, words, both", choices=RETRIEVERS)
+    add_option(to, "--candidates", _SETTINGS.candidates, "documents in an answer")
+    add_option(to, "--exact-chunks", _SETTINGS.exact_chunks, asked)
+    add_option(to, "--threads", _SETTINGS.threads, "that search")
+    add_option(to, "--max-query-chars", _SETTINGS.max_query_chars, "longer queries are refused")
+    add_option(to, "--kept-queries", _SETTINGS.kept_queries, kept)
 
 
-def _add_reranker_options(group: argparse._ArgumentGroup) -> None:
-    group.add_argument(
-        "--reranker-url", default="", help="a server with /v1/rerank, as vLLM's; none: nobody"
-    )
-    group.add_argument("--reranker-model", default="", help="the model's name there")
-    group.add_argument(
-        "--reranker-key-env",
-        default=_RERANKER.api_key_env,
-        help="environment variable with the server's key",
-    )
-    group.add_argument(
-        "--rerank", type=int, default=_RERANKER.documents, help="documents it puts in order"
-    )
-    group.add_argument(
-        "--rerank-chunks",
-        type=int,
-        default=_RERANKER.chunks,
-        help="chunks of each document that it reads",
-    )
+def _add_reranker_options(to: argparse._ArgumentGroup) -> None:
+    add_option(to, "--reranker-url", "", "a server with /v1/rerank, as vLLM's; none: nobody")
+    add_option(to, "--reranker-model", "", "the model's name there")
+    add_option(to, "--reranker-key-env", _RERANKER.api_key_env, _KEY)
+    add_option(to, "--rerank", _RERANKER.documents, "documents it puts in order")
+    add_option(to, "--rerank-chunks", _RERANKER.chunks, "chunks of each document that it reads")
 
 
 def settings_of(parsed: argparse.Namespace) -> Settings:
@@ -161,27 +109,26 @@ def settings_of(parsed: argparse.Namespace) -> Settings:
         chunker = Chunker(parsed.chunk_tokens, parsed.overlap_tokens)
     except ValueError as error:
         raise RagUsageError(f"--chunk-tokens and --overlap-tokens: {error}") from error
-    embedder = EmbedderSpec(
-        parsed.embedder,
-        parsed.embedder_model,
-        parsed.embedder_url,
-        parsed.embedder_key_env,
-        parsed.embedder_dim,
-        parsed.embedder_max_tokens,
-    )
     return Settings(
-        parsed.path,
-        parsed.chroma_url,
-        parsed.collection,
-        embedder,
-        chunker,
-        parsed.retriever,
-        parsed.candidates,
-        parsed.exact_chunks,
-        parsed.threads,
-        parsed.max_query_chars,
-        parsed.kept_queries,
-        RerankerSpec(
+        path=parsed.path,
+        chroma_url=parsed.chroma_url,
+        collection=parsed.collection,
+        embedder=EmbedderSpec(
+            parsed.embedder,
+            parsed.embedder_model,
+            parsed.embedder_url,
+            parsed.embedder_key_env,
+            parsed.embedder_dim,
+            parsed.embedder_max_tokens,
+        ),
+        chunker=chunker,
+        retriever=parsed.retriever,
+        candidates=parsed.candidates,
+        exact_chunks=parsed.exact_chunks,
+        threads=parsed.threads,
+        max_query_chars=parsed.max_query_chars,
+        kept_queries=parsed.kept_queries,
+        reranker=RerankerSpec(
             parsed.reranker_url,
             parsed.reranker_model,
             parsed.reranker_key_env,

@@ -6,7 +6,7 @@ import sys
 from pathlib import Path
 
 from rag_store.cli.index import told_documents
-from rag_store.cli.options import Parser, add_library_options, number, settings_of
+from rag_store.cli.options import Parser, add_library_options, add_option, number, settings_of
 from rag_store.cli.output import fitted
 from rag_store.errors import RagUsageError
 from rag_store.library import Library
@@ -27,21 +27,18 @@ async def serve_command(arguments: list[str]) -> int:
             " there is no password",
             file=sys.stderr,
         )
-    limits = Limits(
-        queue=parsed.queue, batch=min(parsed.batch, parsed.queue), body_bytes=parsed.body_bytes
-    )
+    batch = min(parsed.batch, parsed.queue)
+    limits = Limits(parsed.queue, batch, body_bytes=parsed.body_bytes)
     options = ServerOptions(parsed.bind, parsed.port, parsed.drain, limits)
     await serve(settings_of(parsed), options, _filling(parsed), _announce)
     return 0
 
 
 def _filling(parsed: argparse.Namespace) -> Filling:
-    if parsed.corpus is not None:
-        documents = told_documents(parsed.corpus)
-        return Filling(documents, parsed.prune, parsed.renew)
-    if parsed.prune or parsed.renew:
+    if parsed.corpus is None and (parsed.prune or parsed.renew):
         raise RagUsageError("--prune and --renew say how --corpus is put in: give that too")
-    return Filling()
+    documents = () if parsed.corpus is None else told_documents(parsed.corpus)
+    return Filling(documents, parsed.prune, parsed.renew)
 
 
 def _log_to_stderr() -> None:
@@ -66,24 +63,15 @@ def _announce(url: str, library: Library) -> None:
 
 def _parser() -> Parser:
     parser = Parser("serve", "answer over HTTP until Ctrl-C")
-    parser.add_argument("--bind", default=_OPTIONS.bind, help="address to listen on")
-    port = number(int, 0, 65_535)
-    parser.add_argument("--port", type=port, default=_OPTIONS.port, help="0: a free one")
-    parser.add_argument(
-        "--drain",
-        type=number(float, 0, 3600),
-        default=_OPTIONS.drain_s,
-        metavar="SECONDS",
-        help="how long requests in flight may finish after a signal",
-    )
-    many = number(int, 1, 1_000_000_000)
-    parser.add_argument(
-        "--queue", type=many, default=_LIMITS.queue, help="queries in work; more are told 429"
-    )
-    parser.add_argument("--batch", type=many, default=_LIMITS.batch, help="items in one request")
-    parser.add_argument(
-        "--body-bytes", type=many, default=_LIMITS.body_bytes, help="larger bodies are told 413"
-    )
+    port, drain_s, many = number(int, 0, 65_535), number(float, 0, 3600), number(int, 1, 10**9)
+    drain = "how long requests in flight may finish after a signal"
+    add_option(parser, "--bind", _OPTIONS.bind, "address to listen on")
+    add_option(parser, "--port", _OPTIONS.port, "0: a free one", type=port)
+    add_option(parser, "--drain", _OPTIONS.drain_s, drain, type=drain_s, metavar="SECONDS")
+    add_option(parser, "--queue", _LIMITS.queue, "queries in work; more are told 429", type=many)
+    add_option(parser, "--batch", _LIMITS.batch, "items in one request", type=many)
+    larger = "larger bodies are told 413"
+    add_option(parser, "--body-bytes", _LIMITS.body_bytes, larger, type=many)
     parser.add_argument(
         "--corpus", type=Path, metavar="PATH", help="index these documents first, as `index` does"
     )

@@ -17,12 +17,7 @@ class HashingEmbedder:
     """Each word and each of its letter triples adds its sign to one of `dim` places."""
 
     def __init__(self, dim: int = 256) -> None:
-        self._identity = Identity("hashing", "none", dim, "sum of words and letter triples", True)
-
-    @property
-    def identity(self) -> Identity:
-        """Which vectors these are."""
-        return self._identity
+        self.identity = Identity("hashing", "none", dim, "sum of words and letter triples", True)
 
     def embed(self, texts: Sequence[str]) -> list[Embedding]:
         """One embedding for each text; texts without a word share one."""
@@ -30,7 +25,7 @@ class HashingEmbedder:
 
     def _embed(self, text: str) -> Embedding:
         words = _WORD.findall(text.lower()) or [""]
-        rows = np.stack([_hashed(word, self._identity.dim) for word in words])
+        rows = np.stack([_hashed(word, self.identity.dim) for word in words])
         whole = unit(rows.sum(axis=0, keepdims=True) + 1e-6)
         return Embedding(whole[0], states(rows), tuple(words))
 

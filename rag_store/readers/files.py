@@ -39,10 +39,7 @@ def place_of(path: Path) -> Place:
 
 
 def file_at(path: Path) -> Path:
-    """The path, where a file lies there that ends: nobody may write into a FIFO that was found.
-
-    Raises CorpusError.
-    """
+    """The path, where a regular file lies: a FIFO may never end. Raises CorpusError."""
     if place_of(path) is not Place.FILE:
         raise CorpusError(f"{path} is no regular file: put one there, or remove it")
     return path
@@ -121,10 +118,7 @@ class JsonRow:
         return check_title(value, f"{self.at}: field {name!r}") if name == "title" else value
 
     def identifiers(self, *names: str) -> tuple[str, ...]:
-        """The first of the fields that is there, as ids: one, a list, or none where absent.
-
-        Raises CorpusError.
-        """
+        """The first of the fields that is there, as ids; none where absent. Raises CorpusError."""
         name = self._present(names)
         value = self.fields.get(name)
         if value is None:

@@ -10,7 +10,7 @@ from aiohttp import web
 from rag_store.documents import Document, clean
 from rag_store.errors import CorpusError
 from rag_store.readers.files import check_id, check_text, check_title
-from rag_store.service.refusal import Problem, Refusal, invalid
+from rag_store.service.refusal import Refusal, invalid
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,7 +82,7 @@ def usable_text(value: object, param: str, max_chars: int) -> str:
         raise invalid(f"{param!r} is {_shown(value)}: give a text", param, "wrong_type")
     if len(value) > max_chars:
         message = f"{param!r} has {len(value)} characters: send at most {max_chars}"
-        raise Refusal(Problem(413, message, "too_long", param))
+        raise Refusal(413, message, "too_long", param)
     if not (text := clean(value)):
         raise invalid(f"{param!r} is empty: send a text", param, "empty")
     return text
@@ -121,7 +121,7 @@ def _questions(value: object, param: str) -> tuple[str, ...]:
 
 
 def _malformed(message: str) -> Refusal:
-    return Refusal(Problem(400, message, "malformed_body"))
+    return Refusal(400, message, "malformed_body")
 
 
 def _no_constant(name: str) -> NoReturn:

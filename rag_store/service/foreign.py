@@ -21,6 +21,7 @@ _ADDRESS = re.compile(r"(https?)://([^/?#\\]*)", re.IGNORECASE)
 _PORTS = {"http": 80, "https": 443}
 _WILDCARDS = ("", "*", "0.0.0.0", "::")
 _SHOWN_CHARS = 80
+_HEADERS = ("Host", "Origin", "Sec-Fetch-Site", "Sec-Fetch-Mode", "Sec-Fetch-Dest")
 
 WsgiApp = Callable[[dict[str, Any], Callable[..., Any]], Iterable[bytes]]
 
@@ -36,6 +37,13 @@ class RequestSource:
     fetch_sites: Sequence[str] = ()
     fetch_modes: Sequence[str] = ()
     fetch_dests: Sequence[str] = ()
+
+    @classmethod
+    def of(
+        cls, method: str, target: str, values: Callable[[str], Sequence[str]]
+    ) -> "RequestSource":
+        """With the headers as `values` gives them by their names."""
+        return cls(method, target, *map(values, _HEADERS))
 
     @property
     def is_visit(self) -> bool:
@@ -149,18 +157,11 @@ _CLOSED = (("X-Frame-Options", "SAMEORIGIN"), ("Cross-Origin-Resource-Policy", "
 def _source(environ: dict[str, Any]) -> RequestSource:
     """Of a WSGI request: servers join the values of a header by commas."""
 
-    def values(name: str) -> list[str]:
-        return [each.strip() for each in environ[name].split(",")] if name in environ else []
+    def values(header: str) -> list[str]:
+        told = environ.get(f"HTTP_{header.upper().replace('-', '_')}")
+        return [] if told is None else [each.strip() for each in told.split(",")]
 
-    return RequestSource(
-        method=environ["REQUEST_METHOD"],
-        target=environ["PATH_INFO"],
-        hosts=values("HTTP_HOST"),
-        origins=values("HTTP_ORIGIN"),
-        fetch_sites=values("HTTP_SEC_FETCH_SITE"),
-        fetch_modes=values("HTTP_SEC_FETCH_MODE"),
-        fetch_dests=values("HTTP_SEC_FETCH_DEST"),
-    )
+    return RequestSource.of(environ["REQUEST_METHOD"], environ["PATH_INFO"], values)
 
 
 def _target_authority(target: str) -> list[str]:

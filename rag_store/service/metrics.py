@@ -2,20 +2,13 @@
 
 import asyncio
 from collections.abc import Callable
+from typing import Any
 
-from prometheus_client import (
-    CONTENT_TYPE_LATEST,
-    CollectorRegistry,
-    Counter,
-    Gauge,
-    Histogram,
-    generate_latest,
-)
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
 
 from rag_store.document_index import Size
 from rag_store.label import Label
 
-CONTENT_TYPE = CONTENT_TYPE_LATEST
 _SECONDS = (0.0005, 0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1, 2, 5, 10, 60)
 _LAG_EVERY_S = 0.05
 
@@ -26,15 +19,18 @@ class Metrics:
     def __init__(self, size: Callable[[], Size], depth: Callable[[], int]) -> None:
         """`size` and `depth` (queries in work) are asked when the page is."""
         self._registry = CollectorRegistry()
-        self._requests = self._counter("requests", "requests answered", "route", "status")
-        self._request_s = self._histogram("request_seconds", "whole requests", "route")
-        self._stage_s = self._histogram("label_stage_seconds", "stages of a label", "stage")
-        self._labels = self._counter("labels", "queries answered, refused or failed", "result")
-        self._lag_s = self._histogram("loop_lag_seconds", "how late the event loop is")
-        self._gauge("queue_depth", "queries that wait or are worked on").set_function(depth)
+        of: dict[str, Any] = {"namespace": "kvswarm_rag", "registry": self._registry}
+        seconds = {**of, "buckets": _SECONDS}
+        self._requests = Counter("requests", "requests answered", ("route", "status"), **of)
+        self._request_s = Histogram("request_seconds", "whole requests", ("route",), **seconds)
+        self._stage_s = Histogram("label_stage_seconds", "stages of a label", ("stage",), **seconds)
+        self._labels = Counter("labels", "queries answered, refused or failed", ("result",), **of)
+        self._lag_s = Histogram("loop_lag_seconds", "how late the event loop is", **seconds)
+        depth_gauge = Gauge("queue_depth", "queries that wait or are worked on", **of)
+        depth_gauge.set_function(depth)
         self._size = size
-        self._documents = self._gauge("documents", "documents in the library")
-        self._chunks = self._gauge("chunks", "chunks in the library")
+        self._documents = Gauge("documents", "documents in the library", **of)
+        self._chunks = Gauge("chunks", "chunks in the library", **of)
         for result in ("answered", "refused", "failed"):
             self._labels.labels(result)
 
@@ -69,13 +65,3 @@ class Metrics:
             due_s = loop.time() + _LAG_EVERY_S
             await asyncio.sleep(_LAG_EVERY_S)
             self._lag_s.observe(max(0.0, loop.time() - due_s))
-
-    def _counter(self, name: str, text: str, *labels: str) -> Counter:
-        return Counter(f"kvswarm_rag_{name}", text, labels, registry=self._registry)
-
-    def _histogram(self, name: str, text: str, *labels: str) -> Histogram:
-        full = f"kvswarm_rag_{name}"
-        return Histogram(full, text, labels, registry=self._registry, buckets=_SECONDS)
-
-    def _gauge(self, name: str, text: str) -> Gauge:
-        return Gauge(f"kvswarm_rag_{name}", text, registry=self._registry)

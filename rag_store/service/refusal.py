@@ -1,6 +1,11 @@
-"""What the service says no with: a status and one sentence, in the form of OpenAI's errors."""
+"""What the service says no with, and to whom: a status and one sentence in OpenAI's form."""
 
-from dataclasses import dataclass
+import logging
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import contextmanager
+from typing import TypeVar
+
+from aiohttp import web
 
 from rag_store.errors import (
     EmbedderError,
@@ -12,73 +17,133 @@ from rag_store.errors import (
     RerankerRefusal,
     StoreError,
 )
+from rag_store.service.foreign import ANY, OwnNames, RequestSource
 
-_TYPES = {
-    429: "rate_limit_error",
-    500: "server_error",
-    502: "server_error",
-    503: "server_error",
-}
+Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
+Result = TypeVar("Result")
+
+_TYPES = {429: "rate_limit_error", **dict.fromkeys((500, 502, 503), "server_error")}
+# The first that an error is an instance of says what it becomes.
+_STATUS_AND_CODE: tuple[tuple[type[RagError], int, str], ...] = (
+    (QueryError, 422, "invalid_query"),
+    (RagUsageError, 422, "invalid_value"),
+    (EmbedderRefusal, 502, "embedder_refused"),
+    (EmbedderError, 503, "embedder_unavailable"),
+    (RerankerRefusal, 502, "reranker_refused"),
+    (RerankerError, 503, "reranker_unavailable"),
+    (StoreError, 503, "store_unavailable"),
+    (RagError, 500, "internal_error"),
+)
+_log = logging.getLogger(__name__)
 
 
-@dataclass(frozen=True, slots=True)
-class Problem:
-    """One thing that is wrong; `param` is the field of the body it is about."""
+class Refusal(Exception):
+    """Ends a request with a status and a message; `param` is the field of the body at fault."""
 
-    status: int
-    message: str
-    code: str
-    param: str | None = None
-
-    @property
-    def headers(self) -> dict[str, str]:
-        """Those that belong to the status."""
-        return {"Retry-After": "1"} if self.status in (429, 503) else {}
+    def __init__(
+        self, status: int, message: str, code: str, param: str | None = None, **headers: str
+    ) -> None:
+        super().__init__(message)
+        self.status, self.code, self.param = status, code, param
+        self.headers = {"Retry-After": "1", **headers} if status in (429, 503) else headers
 
     def as_json(self) -> dict[str, str | None]:
         """The inside of OpenAI's `error` object."""
         kind = _TYPES.get(self.status, "invalid_request_error")
-        return {"message": self.message, "type": kind, "param": self.param, "code": self.code}
-
-
-class Refusal(Exception):
-    """Ends a request with a problem."""
-
-    def __init__(self, problem: Problem) -> None:
-        super().__init__(problem.message)
-        self.problem = problem
+        return {"message": str(self), "type": kind, "param": self.param, "code": self.code}
 
 
 def invalid(message: str, param: str | None, code: str = "invalid_value") -> Refusal:
     """A field of a well-formed body is not what it must be."""
-    return Refusal(Problem(422, message, code, param))
+    return Refusal(422, message, code, param)
 
 
-def not_found(message: str, param: str | None, code: str) -> Refusal:
-    """A name in the request that nothing here has."""
-    return Refusal(Problem(404, message, code, param))
-
-
-def unavailable(message: str, code: str) -> Refusal:
-    """The service is well, but what it needs is not there."""
-    return Refusal(Problem(503, message, code))
-
-
-def problem_of(error: RagError, param: str | None = None) -> Problem:
+def refusal_of(error: RagError) -> Refusal:
     """The library's error as the service says it."""
+    _, status, code = next(row for row in _STATUS_AND_CODE if isinstance(error, row[0]))
+    return Refusal(status, str(error), code)
+
+
+def or_refusal(call: Callable[..., Result], *values: object) -> Result | Refusal:
+    """What the call gives for the values, or the refusal that it raises."""
+    try:
+        return call(*values)
+    except Refusal as refusal:
+        return refusal
+
+
+@web.middleware
+async def refusing(request: web.Request, handler: Handler) -> web.StreamResponse:
+    """Everything that goes wrong becomes one sentence in OpenAI's form."""
+    try:
+        return await handler(request)
+    except Refusal as error:
+        refusal = error
+    except RagError as error:
+        refusal = refusal_of(error)
+    except web.HTTPException as error:
+        refusal = _of_http(request, error)
+    except Exception:
+        _log.exception("%s %s failed", request.method, request.path)
+        refusal = Refusal(500, "the service failed: see its log", "internal_error")
+    body = {"error": refusal.as_json()}
+    return web.json_response(body, status=refusal.status, headers=refusal.headers)
+
+
+def _of_http(request: web.Request, error: web.HTTPException) -> Refusal:
+    path = f"{request.method} {request.path!a}"
     match error:
-        case QueryError():
-            return Problem(422, str(error), "invalid_query", param)
-        case RagUsageError():
-            return Problem(422, str(error), "invalid_value", param)
-        case EmbedderRefusal():
-            return Problem(502, str(error), "embedder_refused")
-        case EmbedderError():
-            return Problem(503, str(error), "embedder_unavailable")
-        case RerankerRefusal():
-            return Problem(502, str(error), "reranker_refused")
-        case RerankerError():
-            return Problem(503, str(error), "reranker_unavailable")
-        case StoreError():
-            return Problem(503, str(error), "store_unavailable")
-    return Problem(500, str(error), "internal_error")
+        case web.HTTPRequestEntityTooLarge():
+            message = f"the body is too large: send at most {request.client_max_size} bytes"
+            return Refusal(413, message, "too_large")
+        case web.HTTPMethodNotAllowed():
+            allowed = ", ".join(sorted(error.allowed_methods))
+            message = f"{path} is no route here: use {allowed}"
+            return Refusal(405, message, "wrong_method", Allow=allowed)
+        case web.HTTPNotFound():
+            return Refusal(404, f"{path} is no route here", "unknown_route")
+    return Refusal(error.status, error.reason, "refused")
+
+
+class Gate:
+    """How much is let in; `inside` counts what is. Used on the event loop only."""
+
+    def __init__(self, limit: int) -> None:
+        self._limit = limit
+        self.inside = 0
+
+    @contextmanager
+    def entered(self, count: int) -> Iterator[None]:
+        """Hold `count` places, which must not be above the limit. Raises Refusal (429)."""
+        if self.inside + count > self._limit:
+            message = (
+                f"{self.inside} of {self._limit} places in the queue are taken:"
+                " send this again in a second"
+            )
+            raise Refusal(429, message, "queue_full")
+        self.inside += count
+        try:
+            yield
+        finally:
+            self.inside -= count
+
+
+def guarded(loopback: bool) -> Callable[..., Awaitable[web.StreamResponse]]:
+    """A middleware that refuses (403) the pages of others, and with `loopback` their names for us.
+
+    Of a service that other machines reach nobody knows all names: there any Host will do.
+    """
+    names = OwnNames("localhost", () if loopback else (ANY,), "--bind to an address of")
+
+    @web.middleware
+    async def guard(request: web.Request, handler: Handler) -> web.StreamResponse:
+        found = names.refusal(
+            RequestSource.of(
+                request.method, request.raw_path, lambda name: request.headers.getall(name, [])
+            )
+        )
+        if found is not None:
+            raise Refusal(403, found.message, found.code)
+        return await handler(request)
+
+    return guard

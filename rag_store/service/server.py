@@ -4,7 +4,8 @@ import asyncio
 import os
 import signal
 import threading
-from collections.abc import Callable, Iterator
+import time
+from collections.abc import Awaitable, Callable, Iterator
 from contextlib import AsyncExitStack, contextmanager
 from dataclasses import dataclass, field
 
@@ -13,8 +14,9 @@ from aiohttp import web
 from rag_store.documents import Document
 from rag_store.errors import OtherSettings, RagError, RagUsageError
 from rag_store.library import Library, open_library
-from rag_store.service.app import make_app
 from rag_store.service.foreign import is_loopback
+from rag_store.service.handlers import Queries, Shelving, Watch
+from rag_store.service.refusal import Handler, guarded, refusing
 from rag_store.service.state import Limits, State
 from rag_store.settings import Settings
 
@@ -42,6 +44,41 @@ class Filling:
     documents: tuple[Document, ...] = ()
     prune: bool = False
     renew: bool = False
+
+
+def make_app(state: State, loopback: bool = True) -> web.Application:
+    """All routes of the service; with `loopback` it is to be called by such names alone."""
+    queries, shelving, watch = Queries(state), Shelving(state), Watch(state)
+    app = web.Application(
+        middlewares=[counted(state), refusing, guarded(loopback)],
+        client_max_size=state.limits.body_bytes,
+    )
+    app.router.add_post("/v1/label", queries.label)
+    app.router.add_post("/v1/retrieve", queries.retrieve)
+    app.router.add_post("/v1/embeddings", queries.embed)
+    app.router.add_post("/v1/documents", shelving.put)
+    app.router.add_get("/v1/documents", shelving.list_all)
+    app.router.add_get("/v1/documents/{doc_id:.+}", shelving.get)
+    app.router.add_delete("/v1/documents/{doc_id:.+}", shelving.delete)
+    app.router.add_get("/health", watch.health)
+    app.router.add_get("/ready", watch.ready)
+    app.router.add_get("/metrics", watch.metrics)
+    return app
+
+
+def counted(state: State) -> Callable[..., Awaitable[web.StreamResponse]]:
+    """A middleware that counts requests by the pattern of their route, and times them."""
+
+    @web.middleware
+    async def count(request: web.Request, handler: Handler) -> web.StreamResponse:
+        since_s = time.perf_counter()
+        response = await handler(request)
+        resource = request.match_info.route.resource
+        route = resource.canonical if resource else "unknown"
+        state.metrics.request(route, response.status, time.perf_counter() - since_s)
+        return response
+
+    return count
 
 
 async def serve(

@@ -4,9 +4,8 @@ from dataclasses import dataclass
 
 from rag_store.document_index import Size
 from rag_store.library import Library
-from rag_store.service.gate import Gate
 from rag_store.service.metrics import Metrics
-from rag_store.service.refusal import unavailable
+from rag_store.service.refusal import Gate, Refusal
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,7 +32,8 @@ class State:
     def library(self) -> Library:
         """The library. Raises Refusal (503) until it is open."""
         if self.opened is None:
-            raise unavailable("the library is being opened: ask again in a second", "opening")
+            message = "the library is being opened: ask again in a second"
+            raise Refusal(503, message, "opening")
         return self.opened
 
     def _size(self) -> Size:

@@ -11,8 +11,7 @@ import numpy as np
 from rag_corpus import TITLE_JOINT, sentences_of, split_sentences
 
 from rag_store.documents import Document
-from rag_store.embedders import Embedder, Embedding
-from rag_store.embedders.protocol import Identity, unit
+from rag_store.embedders.protocol import Embedder, Embedding, Identity, unit
 
 
 class MadeEmbedder:

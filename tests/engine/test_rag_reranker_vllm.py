@@ -14,10 +14,9 @@ from pathlib import Path
 import pytest
 
 from loadgen.targets.hardware import free_ports
-from rag_store.embedders.minilm import PACKAGE, open_minilm
+from rag_store.embedders.transformer import PACKAGE, open_minilm
 from rag_store.errors import RerankerError
-from rag_store.reranking.client import open_reranker
-from rag_store.reranking.spec import RerankerSpec
+from rag_store.reranker import RerankerSpec, open_reranker
 
 pytestmark = [pytest.mark.engine, pytest.mark.timeout(700)]
 

@@ -9,7 +9,7 @@ from types import ModuleType
 
 import pytest
 
-from rag_store.readers.corpus import read_queries
+from rag_store.readers import read_queries
 
 FOLDER = Path(__file__).parent / "manual"
 

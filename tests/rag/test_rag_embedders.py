@@ -12,9 +12,8 @@ import pytest
 
 from rag_store.embedders import EmbedderSpec, open_embedder
 from rag_store.embedders.hashing import HashingEmbedder
-from rag_store.embedders.minilm import model_folder, open_minilm
 from rag_store.embedders.protocol import late_interaction, unit
-from rag_store.embedders.transformer import TransformerEmbedder
+from rag_store.embedders.transformer import TransformerEmbedder, model_folder, open_minilm
 from rag_store.errors import EmbedderError, EmbedderRefusal, RagUsageError
 
 

@@ -9,7 +9,8 @@ from model_host import model_host
 from raw_host import raw_host
 
 from rag_store.cli.main import main
-from rag_store.embedders import Embedder, EmbedderSpec, open_embedder
+from rag_store.embedders import EmbedderSpec, open_embedder
+from rag_store.embedders.protocol import Embedder
 from rag_store.errors import EmbedderError, EmbedderRefusal
 
 ROUTE = "/v1/embeddings"

@@ -24,7 +24,7 @@ from rag_store.errors import (
 from rag_store.evaluation import Evaluation, Mean, Outcome, Paired, Share, evaluate
 from rag_store.label import Label, Timings
 from rag_store.library import Library, open_library
-from rag_store.neighbours import compare
+from rag_store.search import compare
 from rag_store.settings import Settings
 
 DOCUMENTS = [f"d{at}" for at in range(30)]

@@ -14,8 +14,9 @@ from service_process import wait_until
 
 from rag_store.catalog import Entry
 from rag_store.documents import Document, Query
-from rag_store.embedders import EmbedderSpec, Embedding
+from rag_store.embedders import EmbedderSpec
 from rag_store.embedders.hashing import HashingEmbedder
+from rag_store.embedders.protocol import Embedding
 from rag_store.embedders.queue import EmbeddingQueue
 from rag_store.errors import EmbedderError, EmbedderRefusal, QueryError, RagError, RagUsageError
 from rag_store.evaluation import evaluate
@@ -204,7 +205,7 @@ async def test_a_library_that_can_only_be_read_is_labelled_from(
     async with open_library(settings(tmp_path)) as library:
         await library.ingest(DOCUMENTS)
     before = changes_of(tmp_path)
-    monkeypatch.setattr("rag_store.folder.os.access", lambda path, mode: False)
+    monkeypatch.setattr("rag_store.chroma.os.access", lambda path, mode: False)
     asking = replace(settings(tmp_path), create=False)
     async with open_library(asking) as library, open_library(asking) as other:
         assert (await library.label("levain flour")).doc_id == "bread"

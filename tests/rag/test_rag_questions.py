@@ -8,8 +8,8 @@ import pytest
 from service_process import service
 
 from rag_store.cli.main import main
-from rag_store.embedders import Embedding
 from rag_store.embedders.hashing import HashingEmbedder
+from rag_store.embedders.protocol import Embedding
 
 TEXTS = {
     "paging": "The cache is cut into blocks, which a table maps to pages.",

@@ -15,10 +15,9 @@ from rag_store.embedders.hashing import HashingEmbedder
 from rag_store.evaluation import Evaluation, Outcome, Share
 from rag_store.ingest import Writer
 from rag_store.label import Label, Timings
-from rag_store.lexical import LexicalIndex
 from rag_store.ranking import Ranking, RowScores, rank, score_rows
 from rag_store.settings import RETRIEVERS
-from rag_store.snapshot import Snapshot
+from rag_store.snapshot import LexicalIndex, Snapshot
 from rag_store.state_files import states_in_memory
 from rag_store.terms import terms
 

@@ -11,7 +11,8 @@ import pytest
 
 from rag_store.documents import Document, Query
 from rag_store.errors import CorpusError
-from rag_store.readers import read_documents, read_judged, read_qrels, read_queries
+from rag_store.readers import read_documents, read_judged, read_queries
+from rag_store.readers.formats import read_qrels
 
 Read = Callable[[Path], object]
 

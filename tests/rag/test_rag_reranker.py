@@ -21,9 +21,8 @@ from rag_store.cli.main import main
 from rag_store.embedders import EmbedderSpec
 from rag_store.errors import RerankerError, RerankerRefusal
 from rag_store.library import open_library
-from rag_store.reranking.client import AT_ONCE, open_reranker
-from rag_store.reranking.excerpt import excerpt
-from rag_store.reranking.spec import RerankerSpec
+from rag_store.reranker import AT_ONCE, RerankerSpec, open_reranker
+from rag_store.search import excerpt
 from rag_store.settings import Settings
 from rag_store.store import Row
 

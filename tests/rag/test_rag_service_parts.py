@@ -9,8 +9,8 @@ from aiohttp.test_utils import make_mocked_request
 
 from rag_store.document_index import Size
 from rag_store.service.body import Body
+from rag_store.service.handlers import Shelving
 from rag_store.service.metrics import Metrics
-from rag_store.service.shelving import Shelving
 from rag_store.service.state import State
 
 

@@ -21,8 +21,9 @@ import rag_store.store as store_module
 from rag_store.catalog import Entry
 from rag_store.chunking import Chunker
 from rag_store.documents import Document
-from rag_store.embedders import EmbedderSpec, Embedding
+from rag_store.embedders import EmbedderSpec
 from rag_store.embedders.hashing import HashingEmbedder
+from rag_store.embedders.protocol import Embedding
 from rag_store.errors import (
     EmbedderError,
     FingerprintError,

@@ -45,11 +45,7 @@ PRODUCT = {layer.partition(".")[0] for layer in LAYERS}
 UPWARD: set[tuple[str, str]] = {("loadgen.swarm.plugin", "dashboards")}
 SPLINTERS: set[str] = {
     "loadgen.cli.run",
-    "rag_store.cli.threshold",
     "rag_store.embedders.hashing",
-    "rag_store.embedders.lent",
-    "rag_store.embedders.spec",
-    "rag_store.reranking.excerpt",
 }
 SAME_NAMES: set[str] = {
     "CorpusError",

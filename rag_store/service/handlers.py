@@ -1,0 +1,252 @@
+"""The handlers of all routes: what is asked, what is held, and how the service is."""
+
+import asyncio
+import base64
+from collections.abc import Callable
+from dataclasses import asdict
+from typing import Any
+
+import numpy as np
+from aiohttp import web
+from prometheus_client import CONTENT_TYPE_LATEST
+
+from rag_store.catalog import Entry
+from rag_store.documents import Document
+from rag_store.errors import RagError
+from rag_store.label import Label
+from rag_store.service.body import Body, document_of, read_body, usable_text
+from rag_store.service.refusal import Refusal, invalid, or_refusal, refusal_of
+from rag_store.service.state import State
+
+Shape = Callable[[Label], dict[str, Any]]
+
+_PAGE = 1000
+_PING_TIMEOUT_S = 5
+
+
+class Queries:
+    """`/v1/label`, `/v1/retrieve` and `/v1/embeddings`."""
+
+    def __init__(self, state: State) -> None:
+        self._state = state
+
+    async def label(self, request: web.Request) -> web.Response:
+        """Which document each query is about."""
+        return await self._answer(request, Label.as_json)
+
+    async def retrieve(self, request: web.Request) -> web.Response:
+        """The same, with the document itself."""
+        return await self._answer(request, self._retrieved)
+
+    async def embed(self, request: web.Request) -> web.Response:
+        """The embedder's vectors, in OpenAI's form."""
+        library, limits = self._state.library, self._state.limits
+        make = library.fingerprint
+        body = await read_body(request)
+        if body.fields.get("model") != "":
+            _check_served(body, "model", make.embedder, "model_not_found")
+        coded = body.choice("encoding_format", ("float", "base64")) == "base64"
+        if body.fields.get("dimensions") not in (None, make.dim):
+            raise invalid(f"'dimensions' can only be {make.dim}", "dimensions")
+        texts = body.texts("input", limits.batch, library.settings.max_query_chars)
+        with self._state.queries.entered(len(texts)):
+            vectors = await library.embed(texts)
+        rows = [_coded(vector) if coded else vector.tolist() for vector in vectors]
+        data = [
+            {"object": "embedding", "index": at, "embedding": row} for at, row in enumerate(rows)
+        ]
+        # OpenAI's form wants numbers here; texts are not counted in tokens.
+        usage = {"prompt_tokens": 0, "total_tokens": 0}
+        reply = {"object": "list", "data": data, "model": make.embedder, "usage": usage}
+        return web.json_response(reply)
+
+    async def _answer(self, request: web.Request, shape: Shape) -> web.Response:
+        library = self._state.library
+        body = await read_body(request)
+        _check_served(body, "collection", library.settings.collection, "unknown_collection")
+        queries, many = body.one_or_many("query", "queries", self._state.limits.batch)
+        with self._state.queries.entered(len(queries)):
+            results = await self._label_all(queries, "queries" if many else None)
+        if many:
+            data = [{"index": at, **_item(result, shape)} for at, result in enumerate(results)]
+            return web.json_response({"object": "list", "data": data})
+        if isinstance(results[0], Refusal):
+            raise results[0]
+        return web.json_response(shape(results[0]))
+
+    async def _label_all(self, queries: list[object], many: str | None) -> list[Label | Refusal]:
+        most = self._state.library.settings.max_query_chars
+        checked = [
+            or_refusal(usable_text, query, f"{many}[{at}]" if many else "query", most)
+            for at, query in enumerate(queries)
+        ]
+        texts = [each for each in checked if isinstance(each, str)]
+        found = iter(await self._state.library.label_many(texts))
+        results = [each if isinstance(each, Refusal) else _refused(next(found)) for each in checked]
+        for result in results:
+            if isinstance(result, Refusal):
+                self._state.metrics.label_failed()
+            else:
+                self._state.metrics.label(result)
+        return results
+
+    def _retrieved(self, label: Label) -> dict[str, Any]:
+        found: dict[str, Any] = {"object": "retrieval", "doc_id": label.doc_id, "document": None}
+        if label.doc_id is not None:
+            document = self._state.library.document(label.doc_id)
+            if document is None:
+                message = f"the document {label.doc_id!a} was removed meanwhile: ask again"
+                raise Refusal(503, message, "document_removed")
+            shown = {"doc_id": document.doc_id, "title": document.title, "text": document.text}
+            found["document"] = shown
+        return {**found, "label": label.as_json()}
+
+
+def _check_served(body: Body, field: str, served: str, code: str) -> None:
+    wanted = body.fields.get(field)
+    if wanted not in (None, served):
+        message = f"the {field} {wanted!a} is not served here, only {served!a}"
+        raise Refusal(404, message, code, field)
+
+
+def _refused(result: Label | RagError) -> Label | Refusal:
+    return refusal_of(result) if isinstance(result, RagError) else result
+
+
+def _item(result: Label | Refusal, shape: Shape) -> dict[str, Any]:
+    shown = result if isinstance(result, Refusal) else or_refusal(shape, result)
+    return {"error": shown.as_json()} if isinstance(shown, Refusal) else shown
+
+
+def _coded(vector: np.ndarray[Any, np.dtype[np.float32]]) -> str:
+    return base64.b64encode(vector.astype("<f4").tobytes()).decode()
+
+
+class Shelving:
+    """`/v1/documents`: add, update, list, read and remove."""
+
+    def __init__(self, state: State) -> None:
+        self._state = state
+
+    async def put(self, request: web.Request) -> web.Response:
+        """Add or update one document (its own fields) or many (`documents`)."""
+        library = self._state.library
+        body = await read_body(request)
+        if "documents" in body.fields:
+            return await self._put_many(body.items("documents", self._state.limits.batch))
+        document = document_of(body.fields, "document")
+        with self._state.changes.entered(1):
+            result = await library.put(document)
+        status = 201 if result == "added" else 200
+        reply = {"object": "document", "doc_id": document.doc_id, "result": result}
+        return web.json_response(reply, status=status)
+
+    async def list_all(self, request: web.Request) -> web.Response:
+        """Ids and titles in the order of the ids, after `after`, at most `limit`."""
+        library = self._state.library
+        limit = _limit(request.query.get("limit", str(_PAGE)))
+        after = request.query.get("after", "")
+        rest = [doc_id for doc_id in library.doc_ids if doc_id > after]
+        held = [entry for entry in map(library.entry, rest[:limit]) if entry]
+        size = asdict(library.size)
+        data = await asyncio.to_thread(_listed, held)
+        reply = {"object": "list", "data": data, "has_more": len(rest) > limit, **size}
+        return web.json_response(reply)
+
+    async def get(self, request: web.Request) -> web.Response:
+        """One document with its text."""
+        doc_id = request.match_info["doc_id"]
+        document = self._state.library.document(doc_id)
+        if document is None:
+            raise _unknown(doc_id)
+        return web.json_response({"object": "document", **asdict(document)})
+
+    async def delete(self, request: web.Request) -> web.Response:
+        """Take one document out."""
+        doc_id = request.match_info["doc_id"]
+        with self._state.changes.entered(1):
+            there = await self._state.library.remove(doc_id)
+        if not there:
+            raise _unknown(doc_id)
+        return web.json_response({"object": "document", "doc_id": doc_id, "result": "removed"})
+
+    async def _put_many(self, items: list[object]) -> web.Response:
+        seen: set[str] = set()
+        checked = [
+            or_refusal(_document, item, f"documents[{at}]", seen) for at, item in enumerate(items)
+        ]
+        documents = [each for each in checked if isinstance(each, Document)]
+        with self._state.changes.entered(1):
+            report = await self._state.library.ingest(documents)
+        counts = {name: getattr(report, name) for name in ("added", "updated", "unchanged")}
+        told: list[dict[str, Any]] = [
+            {"error": each.as_json()} if isinstance(each, Refusal) else {"doc_id": each.doc_id}
+            for each in checked
+        ]
+        data = [{"index": at, **each} for at, each in enumerate(told)]
+        return web.json_response({"object": "list", **counts, "data": data})
+
+
+def _listed(entries: list[Entry]) -> list[dict[str, str]]:
+    """Blocks where a text's digest was not asked for before."""
+    return [
+        {"doc_id": each.doc_id, "title": each.title, "text_digest": each.text_digest}
+        for each in entries
+    ]
+
+
+def _document(item: object, param: str, seen: set[str]) -> Document:
+    """The document, whose id goes to those `seen`. Raises Refusal."""
+    document = document_of(item, param)
+    if document.doc_id in seen:
+        message = f"{document.doc_id!a} stands before in this list: send it once"
+        raise invalid(message, f"{param}.doc_id")
+    seen.add(document.doc_id)
+    return document
+
+
+def _limit(text: str) -> int:
+    # int() refuses thousands of digits with an error of its own.
+    is_number = text.isascii() and text.isdigit() and len(text) <= len(str(_PAGE))
+    if not is_number or not 1 <= int(text) <= _PAGE:
+        raise invalid(f"'limit' is {text[:20]!a}: give 1 to {_PAGE}", "limit")
+    return int(text)
+
+
+def _unknown(doc_id: str) -> Refusal:
+    return Refusal(404, f"there is no document {doc_id!a}", "unknown_document", "doc_id")
+
+
+class Watch:
+    """Handlers for those who watch over the service."""
+
+    def __init__(self, state: State) -> None:
+        self._state = state
+
+    async def health(self, request: web.Request) -> web.Response:
+        """The process lives and its event loop turns."""
+        return web.json_response({"status": "ok"})
+
+    async def ready(self, request: web.Request) -> web.Response:
+        """The library is open and Chroma answers."""
+        library = self._state.library
+        try:
+            await asyncio.wait_for(library.ping(), _PING_TIMEOUT_S)
+        except TimeoutError:
+            message = f"Chroma has not answered in {_PING_TIMEOUT_S} s"
+            raise Refusal(503, message, "store_unavailable") from None
+        return web.json_response(
+            {
+                "status": "ready",
+                "collection": library.settings.collection,
+                "embedder": library.fingerprint.embedder,
+                **asdict(library.size),
+                "corpus_digest": await library.corpus_digest(),
+                "threshold": library.threshold.threshold,
+            }
+        )
+
+    async def metrics(self, request: web.Request) -> web.Response:
+        """Prometheus' text."""
+        page, headers = self._state.metrics.page(), {"Content-Type": CONTENT_TYPE_LATEST}
+        return web.Response(body=page, headers=headers)
