@@ -77,9 +77,7 @@ class SpillingStore:
 
     def use(self, context: Sequence[StoreKey]) -> None:
         """Chunks of one context were used together: the first ones are given up last."""
-        for name in reversed(context):
-            if name.wire in self._near:
-                self._eviction.use(name.wire)
+        self._eviction.use_context([name.wire for name in context if name.wire in self._near])
 
     async def delete(self, name: StoreKey) -> None:
         """In memory and on the nodes."""
