@@ -3,7 +3,8 @@
     python host.py PORT
 
 `/log` tells every prompt that arrived, in order; `/bodies` every request without its prompts,
-`/headers` their headers. With `PORT vllm` it says that it is vLLM.
+`/headers` their headers, and `/listed` who asked for the models. With `PORT vllm` it says that it
+is vLLM.
 """
 
 import asyncio
@@ -54,11 +55,13 @@ class Host:
         self.prompts: list[str] = []
         self.bodies: list[dict] = []
         self.headers: list[dict] = []
+        self.listed: list[str] = []
         self.served: Counter[str] = Counter()
         self.turn = asyncio.Lock()
         self.begun_s = 0.0
 
     async def models(self, request: web.Request) -> web.Response:
+        self.listed.append(request.headers.get("User-Agent", ""))
         cards = [{"id": name, "owned_by": self.owner} for name in MODELS]
         return web.json_response({"object": "list", "data": cards})
 
@@ -70,6 +73,9 @@ class Host:
 
     async def all_bodies(self, request: web.Request) -> web.Response:
         return web.json_response(self.bodies)
+
+    async def all_listed(self, request: web.Request) -> web.Response:
+        return web.json_response(self.listed)
 
     async def all_headers(self, request: web.Request) -> web.Response:
         return web.json_response(self.headers)
@@ -142,6 +148,7 @@ def main() -> None:
     app.router.add_get("/log", host.log)
     app.router.add_get("/bodies", host.all_bodies)
     app.router.add_get("/headers", host.all_headers)
+    app.router.add_get("/listed", host.all_listed)
     app.router.add_get("/version", host.version)
     app.router.add_post("/v1/completions", host.complete)
     web.run_app(app, host="127.0.0.1", port=int(sys.argv[1]), print=None, access_log=None)
