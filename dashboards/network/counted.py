@@ -170,8 +170,7 @@ def _by_cost(rows: NetworkFigures, settings: Sequence[str]) -> Iterator[str]:
     fewer = sum(own < other - LEAST_GAIN for own, other in zip(cost, lru, strict=True))
     yield (
         f"Beside `lru`, `cost` saves more in {more} of {len(settings)} settings and less in"
-        f" {fewer}. Where all chunks have the same size, and contexts the same length, it gives up"
-        " the same ones."
+        f" {fewer}."
     )
 
 

@@ -144,7 +144,7 @@ def test_of_contexts_the_dear_ones_stay_whole() -> None:
 
 def test_where_contexts_cost_the_same_cost_is_lru() -> None:
     contexts = [context(n, 8) for n in range(60)]
-    lru, cost = (of_contexts(each, contexts, 150, seed=6) for each in ("lru", "cost"))
+    lru, cost = (of_contexts(each, contexts, 19 * 8, seed=6) for each in ("lru", "cost"))
     assert 0 < lru.saved_share < 0.5
     assert (cost.saved_share, cost.byte_hit_share) == (lru.saved_share, lru.byte_hit_share)
 
