@@ -128,9 +128,10 @@ def eviction_answer(rows: NetworkFigures) -> StudyAnswer:
     settings, names = rows.settings(), rows.subjects()
     mean = {name: _mean(rows.each(settings, name, "saved_share")) for name in names}
     best, least = max(mean, key=mean.__getitem__), min(mean, key=mean.__getitem__)
+    beside = "" if least == "lru" else f" `lru` {percent(mean['lru'])},"
     first = (
         f"`{best}` saves most computing: {percent(mean[best])} on average over"
-        f" {len(settings)} settings, `lru` {percent(mean['lru'])}, and `{least}` least,"
+        f" {len(settings)} settings,{beside} and `{least}` least,"
         f" {percent(mean[least])}."
     )
     traces = [*dict.fromkeys(each.rpartition(",")[0] for each in settings)]

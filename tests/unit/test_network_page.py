@@ -154,6 +154,7 @@ def test_what_to_give_up() -> None:
     assert found[-1] == "Beside `lru`, `cost` saves more in 0 of 2 settings and less in 2."
     more = answer(evicted(cost=0.5)).sentences
     assert more[-1] == "Beside `lru`, `cost` saves more in 2 of 2 settings and less in 0."
+    assert more[0].endswith("over 2 settings, and `lru` least, 40 %.")
 
 
 def test_from_which_bandwidth_on_loading_pays() -> None:
