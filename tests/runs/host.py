@@ -26,6 +26,7 @@ MODELS = (
     "endless",
     "malformed",
     "queued",
+    "steady",
     "warming",
     "silent",
     "stalling",
@@ -33,6 +34,8 @@ MODELS = (
 PAUSE_S = 0.005
 SERVICE_S = 0.05
 """Of `queued`, which answers one request after the other."""
+STEADY_S = 0.3
+"""Of `steady`, before the first token: far more than what a busy machine adds."""
 COLD, COLD_S, WARM_S = 40, 2.0, 0.5
 """So many requests of `warming`, the first ones, wait for so long, and then each for less."""
 
@@ -121,6 +124,8 @@ class Host:
         model, tokens = body["model"], body["max_tokens"]
         if model == "warming":
             await asyncio.sleep(COLD_S if self.served[model] <= COLD else WARM_S)
+        if model == "steady":
+            await asyncio.sleep(STEADY_S)
         if model == "queued":
             async with self.turn:
                 await asyncio.sleep(SERVICE_S)
