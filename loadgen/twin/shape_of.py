@@ -164,9 +164,10 @@ def changed(
 def tier_of(
     engine: CalibratedEngine, target: str | None, told: TierOptions | None
 ) -> TierShape | None:
-    """What a target of that name has behind the engine's cache; nothing, where no links are told of.
+    """What a target of that name has behind the engine's cache; nothing, where no links are told.
 
-    Raises UsageError for another."""
+    Raises UsageError for another.
+    """
     if target is None:
         return engine.shape.tier
     name = target.removesuffix(CONTEXT)
@@ -176,8 +177,8 @@ def tier_of(
         return None
     if told is None:
         raise UsageError(
-            f"--target {target} has a tier, and tiers are tried here beside each cache: give vllm or"
-            " vllm-context"
+            f"--target {target} has a tier, and tiers are tried here beside each cache: give vllm"
+            " or vllm-context"
         )
     has_files, is_lmcache = TIERS[name]
     if engine.bytes_per_token is None:

@@ -108,12 +108,14 @@ async def test_cache_aware_keeps_a_context_on_its_engine(
         assert exchange.outcome == "ok", exchange
         return exchange.served_by
 
-    async with router_before(target, "cache_aware", tmp_path) as url:
-        async with StreamingClient(ClientSettings(url=url, model=target.model)) as client:
-            rounds = [
-                await asyncio.gather(*(asked(client, each + question) for each in contexts))
-                for question in ("What does it say?", "Where?", "And who said so, and when?")
-            ]
+    async with (
+        router_before(target, "cache_aware", tmp_path) as url,
+        StreamingClient(ClientSettings(url=url, model=target.model)) as client,
+    ):
+        rounds = [
+            await asyncio.gather(*(asked(client, each + question) for each in contexts))
+            for question in ("What does it say?", "Where?", "And who said so, and when?")
+        ]
     assert set(rounds[0]) == {"vllm-1", "vllm-2"}
     assert rounds[1:] == rounds[:1] * 2
 
