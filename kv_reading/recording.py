@@ -158,7 +158,7 @@ def cut_sources(sources: Sequence[Source], design: Design) -> list[Cut]:
         raise KvError(
             f"{len(cuts)} of {len(sources)} documents have {design.questions + 1} passages of"
             f" {design.passage_tokens} tokens that share no text, more than {design.questions} are"
-            " needed: give longer documents or fewer --questions"
+            " needed: give longer documents, or fewer questions of each"
         )
     return cuts
 

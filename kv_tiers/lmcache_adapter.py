@@ -66,6 +66,7 @@ class LoopThread:
         self.loop = asyncio.new_event_loop()
         self._end = asyncio.Event()
         self._started = threading.Event()
+        self._calls: set[asyncio.Task[None]] = set()
         self._failure: Exception | None = None
         self.tier: RemoteTier
         self._thread = threading.Thread(
@@ -79,7 +80,7 @@ class LoopThread:
     def start(self, work: Coroutine[Any, Any, None]) -> bool:
         """Have it done; False, and nothing is, once the loop has ended."""
         try:
-            asyncio.run_coroutine_threadsafe(work, self.loop)
+            self.loop.call_soon_threadsafe(self._begin, work)
         except RuntimeError:
             work.close()
             return False
@@ -89,6 +90,11 @@ class LoopThread:
         if self._thread.is_alive():
             self.loop.call_soon_threadsafe(self._end.set)
             self._thread.join(CLOSE_TIMEOUT_S)
+
+    def _begin(self, work: Coroutine[Any, Any, None]) -> None:
+        task = self.loop.create_task(work)
+        self._calls.add(task)
+        task.add_done_callback(self._calls.discard)
 
     def _run(self, tier: Callable[[], RemoteTier]) -> None:
         with asyncio.Runner(loop_factory=lambda: self.loop) as runner:
@@ -104,11 +110,9 @@ class LoopThread:
             self._started.set()
         async with self.tier:
             await self._end.wait()
-            mine = asyncio.current_task()
-            others = [task for task in asyncio.all_tasks() if task is not mine]
-            for task in others:
+            for task in self._calls:  # and not what the tier itself has begun, which it ends
                 task.cancel()
-            await asyncio.gather(*others, return_exceptions=True)
+            await asyncio.gather(*self._calls, return_exceptions=True)
 
 
 class StoreAdapter(L2AdapterInterface):

@@ -16,11 +16,13 @@ from dashboards.network.pivot import bars, by_setting, need, three_digits
 from dashboards.report.wording import listed
 from dashboards.studies.answer import StudyAnswer, StudyPicture
 from dashboards.studies.wording import count, percent, span
-from kv_tiers.trials import NetworkFigures, evicting, placing
+from kv_tiers.trials import NetworkFigures, placing
 
 FIRST_TOLD = ("3 to 4", "6 to 7")
 CHANCE_SIGMAS = 3.5
 """Of a node's keys by chance: within so many, the fullest node shows nothing but chance."""
+LEAST_GAIN = 0.001
+"""Of shares of computing: by less, two policies save the same."""
 
 
 def placement_answer(rows: NetworkFigures) -> StudyAnswer:
@@ -126,9 +128,10 @@ def eviction_answer(rows: NetworkFigures) -> StudyAnswer:
     settings, names = rows.settings(), rows.subjects()
     mean = {name: _mean(rows.each(settings, name, "saved_share")) for name in names}
     best, least = max(mean, key=mean.__getitem__), min(mean, key=mean.__getitem__)
+    beside = "" if least == "lru" else f" `lru` {percent(mean['lru'])},"
     first = (
         f"`{best}` saves most computing: {percent(mean[best])} on average over"
-        f" {len(settings)} settings, `lru` {percent(mean['lru'])}, and `{least}` least,"
+        f" {len(settings)} settings,{beside} and `{least}` least,"
         f" {percent(mean[least])}."
     )
     traces = [*dict.fromkeys(each.rpartition(",")[0] for each in settings)]
@@ -145,7 +148,7 @@ def eviction_answer(rows: NetworkFigures) -> StudyAnswer:
         )
     return StudyAnswer(
         "What should a full tier give up?",
-        (first, *bullets, *_by_chunk(rows, settings)),
+        (first, *bullets, *_by_cost(rows, settings)),
         (
             by_setting(rows, "computing saved", settings, "saved_share", percent),
             by_setting(rows, "bytes found", settings, "byte_hit_share", percent),
@@ -160,20 +163,16 @@ def eviction_answer(rows: NetworkFigures) -> StudyAnswer:
     )
 
 
-def _by_chunk(rows: NetworkFigures, settings: Sequence[str]) -> Iterator[str]:
-    by_chunk, by_context, lru = (
-        [need(rows, name, each, "saved_share") for each in settings]
-        for name in ("cost", evicting.OF_CONTEXTS, "lru")
+def _by_cost(rows: NetworkFigures, settings: Sequence[str]) -> Iterator[str]:
+    cost, lru = (
+        [need(rows, name, each, "saved_share") for each in settings] for name in ("cost", "lru")
     )
-    fewer = sum(cost < other for cost, other in zip(by_chunk, lru, strict=True))
-    if fewer and _mean(by_context) > _mean(by_chunk):
-        yield (
-            f"`cost` saves less than `lru` in {fewer} of {len(settings)} settings. Later chunks"
-            " take longer to compute, so it gives up beginnings, without which the rest is worth"
-            f" nothing. Told what a byte of the whole context is worth (`{evicting.OF_CONTEXTS}`)"
-            f" it saves {percent(_mean(by_context))} on average instead of"
-            f" {percent(_mean(by_chunk))}."
-        )
+    more = sum(own > other + LEAST_GAIN for own, other in zip(cost, lru, strict=True))
+    fewer = sum(own < other - LEAST_GAIN for own, other in zip(cost, lru, strict=True))
+    yield (
+        f"Beside `lru`, `cost` saves more in {more} of {len(settings)} settings and less in"
+        f" {fewer}."
+    )
 
 
 def _mean(values: Sequence[float]) -> float:

@@ -8,7 +8,7 @@ which it is worth nothing.
 import heapq
 from abc import ABC, abstractmethod
 from collections import OrderedDict
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from itertools import count
 from typing import ClassVar
 
@@ -23,11 +23,17 @@ class TierEviction(ABC):
 
     @abstractmethod
     def add(self, key: bytes, size: int, recompute_s: float) -> None:
-        """It is new, of so many bytes, and would take so long to be computed again."""
+        """It is new, of so many bytes, and would take so long to be computed again. The use of the
+        context with which it came follows."""
 
     @abstractmethod
     def use(self, key: bytes) -> None:
         """Somebody read it."""
+
+    def use_context(self, keys: Sequence[bytes]) -> None:
+        """Somebody kept or read these chunks of one context, in their order from its start."""
+        for key in reversed(keys):
+            self.use(key)
 
     @abstractmethod
     def victim(self) -> bytes:
@@ -106,33 +112,72 @@ class LfuEviction(RankedEviction):
 
 class CostAwareEviction(RankedEviction):
     """The one whose bytes save the least computing, aged by what has gone (GreedyDual-Size, Cao and
-    Irani, 1997)."""
+    Irani, 1997).
+
+    A chunk is worth nothing without those before it, and gives these their worth: from the start of
+    a context, as many chunks count as one as have the most worth a byte together, and so on with
+    the rest (Sidney, 1975). One that contexts share keeps its highest rank. So no beginning goes
+    before its end, as none does where leaves of a tree are given up alone (RAGCache, Jin and
+    others, 2024).
+    """
 
     name = "cost"
 
     def __init__(self, capacity_bytes: int) -> None:
         super().__init__(capacity_bytes)
+        self._costs: dict[bytes, tuple[float, int]] = {}
         self._worth: dict[bytes, float] = {}
-        self._age = 0.0
+        """Of those whose context was used: seconds a byte."""
+        self._age, self._highest = 0.0, 0.0
 
     def add(self, key: bytes, size: int, recompute_s: float) -> None:
-        self._worth[key] = recompute_s / max(size, 1)
-        self.use(key)
+        self._costs[key] = recompute_s, max(size, 1)
+        self.rank(key, self._highest)  # until its context is there: no end before its beginning
 
     def use(self, key: bytes) -> None:
-        self.rank(key, self._age + self._worth[key])
+        recompute_s, size = self._costs[key]
+        self._rise(key, self._worth.get(key, recompute_s / size))
+
+    def use_context(self, keys: Sequence[bytes]) -> None:
+        end = len(keys)
+        for recompute_s, size, begin in reversed(self._blocks(keys)):
+            for key in reversed(keys[begin:end]):
+                self._rise(key, recompute_s / size)
+                self._worth[key] = recompute_s / size
+            end = begin
 
     def victim(self) -> bytes:
         key = super().victim()
-        del self._worth[key]
+        self._forget(key)
         return key
 
     def remove(self, key: bytes) -> None:
         super().remove(key)
-        del self._worth[key]
+        self._forget(key)
 
     def given_up(self, rank: float) -> None:
         self._age = rank
+
+    def _rise(self, key: bytes, worth: float) -> None:
+        before = self._ranks[key][0] if key in self._worth else 0.0
+        rank = max(before, self._age + worth)
+        self._highest = max(self._highest, rank)
+        self.rank(key, rank)
+
+    def _blocks(self, keys: Sequence[bytes]) -> list[tuple[float, int, int]]:
+        """Seconds, bytes and the first index of each: of falling worth a byte."""
+        blocks: list[tuple[float, int, int]] = []
+        for at, key in enumerate(keys):
+            (recompute_s, size), begin = self._costs[key], at
+            while blocks and recompute_s / size >= blocks[-1][0] / blocks[-1][1]:
+                before_s, before_size, begin = blocks.pop()
+                recompute_s, size = before_s + recompute_s, before_size + size
+            blocks.append((recompute_s, size, begin))
+        return blocks
+
+    def _forget(self, key: bytes) -> None:
+        del self._costs[key]
+        self._worth.pop(key, None)
 
 
 class ArcEviction(TierEviction):
@@ -144,10 +189,13 @@ class ArcEviction(TierEviction):
     def __init__(self, capacity_bytes: int) -> None:
         super().__init__(capacity_bytes)
         self._once, self._again, self._once_gone, self._again_gone = (SizedKeys() for _ in range(4))
+        self._fresh: set[bytes] = set()
+        """Whose first use is that of the context with which they came."""
         self._share = 0.0
         """Bytes that what was used once may have."""
 
     def add(self, key: bytes, size: int, recompute_s: float) -> None:
+        self._fresh.add(key)
         once, again = self._once_gone.bytes, self._again_gone.bytes
         if key in self._once_gone:
             self._once_gone.take(key)
@@ -164,17 +212,21 @@ class ArcEviction(TierEviction):
         self._forget()
 
     def use(self, key: bytes) -> None:
-        self._again.add(key, (self._once if key in self._once else self._again).take(key))
+        here = self._once if key in self._once else self._again
+        (here if key in self._fresh else self._again).add(key, here.take(key))
+        self._fresh.discard(key)
 
     def victim(self) -> bytes:
         of_once = self._once.keys and (self._once.bytes > self._share or not self._again.keys)
         here, gone = (self._once, self._once_gone) if of_once else (self._again, self._again_gone)
         key, size = here.oldest()
         gone.add(key, size)
+        self._fresh.discard(key)
         return key
 
     def remove(self, key: bytes) -> None:
         (self._once if key in self._once else self._again).take(key)
+        self._fresh.discard(key)
 
     def _forget(self) -> None:
         """Keys of what has gone: of as many bytes as there is room, in each list."""

@@ -78,7 +78,9 @@ class StoreNode:
             host=host,
             port=port,
             socket_connect_timeout=deadline_s,
-            socket_timeout=deadline_s,
+            # A call has its deadline already, and the client's own timeout of writing is an
+            # `asyncio.wait_for`, which may lose a cancellation before Python 3.12.
+            socket_timeout=None,
             # A retry would outlive the deadline; a failed call is the breaker's to judge.
             retry=Retry(NoBackoff(), 0),
             protocol=2,

@@ -19,7 +19,7 @@ from redis.asyncio import Redis
 from redis.exceptions import RedisError
 
 HOST = "127.0.0.1"
-START_TIMEOUT_S, POLL_S, GRACE_S = 30.0, 0.02, 5.0
+START_TIMEOUT_S, PING_TIMEOUT_S, POLL_S, GRACE_S = 30.0, 1.0, 0.02, 5.0
 DEFAULT_BYTES = 1 << 30
 _PR_SET_PDEATHSIG = 1
 
@@ -90,13 +90,15 @@ def _tied() -> None:
 
 
 async def _until_ready(process: Process, port: int) -> None:
-    client = Redis(host=HOST, port=port, socket_timeout=1.0, protocol=2)
+    client = Redis(host=HOST, port=port, socket_timeout=None, protocol=2)
     try:
         async with asyncio.timeout(START_TIMEOUT_S):
             while process.returncode is None:
                 with contextlib.suppress(RedisError, OSError):
+                    async with asyncio.timeout(PING_TIMEOUT_S):
+                        told = await client.info("server")
                     # Another server may have the port: ours tells its own process.
-                    if (await client.info("server"))["process_id"] == process.pid:
+                    if told["process_id"] == process.pid:
                         return
                 await asyncio.sleep(POLL_S)
     except TimeoutError:
@@ -117,4 +119,5 @@ async def _end(process: Process) -> None:
             process.send_signal(signal.SIGCONT)
             end()
         with contextlib.suppress(TimeoutError):
-            await asyncio.wait_for(process.wait(), GRACE_S)
+            async with asyncio.timeout(GRACE_S):
+                await process.wait()

@@ -103,15 +103,19 @@ class ShardedStore:
 
         One that moves may leave its old place after its new one was asked: it is asked for again.
         """
-        is_moving = len(self._rings) > 1
+        rings = self._rings
         frame = await self._look(name)
-        if frame is None and is_moving:
+        if frame is None and self._has_moved(rings):
             frame = await self._look(name)
         if frame is None:
             self.tally.misses += 1
         else:
             self.tally.hits += 1
         return frame
+
+    def _has_moved(self, rings: list[tuple[str, ...]]) -> bool:
+        """Whether chunks may have gone elsewhere since the node lists were these."""
+        return len(rings) > 1 or rings is not self._rings
 
     async def _look(self, name: StoreKey) -> bytes | None:
         wire = name.wire
@@ -132,7 +136,20 @@ class ShardedStore:
         return None
 
     async def has(self, names: Sequence[StoreKey]) -> list[bool]:
-        """Of each, whether a node says so. Its frame may still be gone or corrupt."""
+        """Of each, whether a node says so. Its frame may still be gone or corrupt.
+
+        As in `get`, what may have moved meanwhile is asked for again.
+        """
+        rings = self._rings
+        found = await self._ask(names)
+        missing = [at for at, there in enumerate(found) if not there]
+        if missing and self._has_moved(rings):
+            again = await self._ask([names[at] for at in missing])
+            for at, there in zip(missing, again, strict=True):
+                found[at] = there
+        return found
+
+    async def _ask(self, names: Sequence[StoreKey]) -> list[bool]:
         wires = [name.wire for name in names]
         asked: dict[str, list[bytes]] = {}
         for wire in dict.fromkeys(wires):
@@ -172,9 +189,9 @@ class ShardedStore:
         return self.tally.moved - before
 
     async def settled(self) -> None:
-        """Return when repairs that readers began are done."""
+        """Return when repairs that readers began are done. To stop waiting stops none of them."""
         while self._tasks:
-            await asyncio.gather(*self._tasks)
+            await asyncio.wait(self._tasks)
 
     async def aclose(self) -> None:
         for task in self._tasks:

@@ -77,9 +77,7 @@ class SpillingStore:
 
     def use(self, context: Sequence[StoreKey]) -> None:
         """Chunks of one context were used together: the first ones are given up last."""
-        for name in reversed(context):
-            if name.wire in self._near:
-                self._eviction.use(name.wire)
+        self._eviction.use_context([name.wire for name in context if name.wire in self._near])
 
     async def delete(self, name: StoreKey) -> None:
         """In memory and on the nodes."""
@@ -97,9 +95,15 @@ class SpillingStore:
         await self.settled()
 
     async def settled(self) -> None:
-        """Return when nothing is on its way to a node."""
+        """Return when nothing is on its way to a node. To stop waiting stops nothing else."""
         while self._tasks:
-            await asyncio.gather(*self._tasks)
+            await asyncio.wait(self._tasks)
+
+    async def aclose(self) -> None:
+        """Drop what is still on its way."""
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
 
     def _keep(self, name: StoreKey, frame: bytes, recompute_s: float) -> None:
         wire = name.wire
@@ -134,7 +138,8 @@ class SpillingStore:
             async with self._window:
                 kept = await self._far.put(name, frame)
         finally:
-            self._spilling.pop(name.wire, None)
+            if self._spilling.get(name.wire) is frame:  # and not one that was given up after it
+                del self._spilling[name.wire]
         if kept:
             self.tally.spilled += 1
         else:

@@ -126,11 +126,11 @@ class RemoteTier:
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
-        if self._near is not None:
-            with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(SPILL_TIMEOUT_S):
-                    await self._near.spill()
-        await self._store.aclose()
+        try:
+            if self._near is not None:
+                await self._spill(self._near)
+        finally:
+            await self._store.aclose()
 
     def status(self) -> dict[str, Any]:
         """For people: what is set, and what has happened."""
@@ -202,6 +202,14 @@ class RemoteTier:
             self._tasks = [task for task in self._tasks if not task.done()]
             self._tasks.append(asyncio.create_task(self._store.move()))
         self.settings, self._coder = settings, coder
+
+    async def _spill(self, near: SpillingStore) -> None:
+        try:
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(SPILL_TIMEOUT_S):
+                    await near.spill()
+        finally:
+            await near.aclose()
 
     async def _leading(self, row: Sequence[bytes]) -> int:
         """Chunks that were kept before their run was known lie by themselves."""

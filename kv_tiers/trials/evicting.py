@@ -14,8 +14,6 @@ from kv_tiers.trials.figures import NetworkFigure
 
 QUESTION = "eviction"
 SCAN, SIZES = "popular contexts and scans", "sizes that differ"
-OF_CONTEXTS = "cost of contexts"
-SUBJECTS = {**EVICTIONS, OF_CONTEXTS: EVICTIONS["cost"]}
 ZIPF = 0.9
 CODEC_SIZES = (1.0, 0.56, 0.31)
 """Bytes of a chunk as raw, int8 and int4 over those of raw."""
@@ -53,8 +51,8 @@ def evict(plan: EvictionPlan) -> Iterator[NetworkFigure]:
         for trace, make in TRACES.items():
             popular, requests = make(plan, random.Random(repeat))
             whole = sum(chunk.size for context in popular for chunk in context)
-            for share, (name, policy) in product(plan.capacities, SUBJECTS.items()):
-                tier = TracedTier(policy(int(share * whole)), name == OF_CONTEXTS)
+            for share, (name, policy) in product(plan.capacities, EVICTIONS.items()):
+                tier = TracedTier(policy(int(share * whole)))
                 for context in requests:
                     tier.ask(context)
                 setting = f"{trace}, {100 * share:g} %"
@@ -64,11 +62,9 @@ def evict(plan: EvictionPlan) -> Iterator[NetworkFigure]:
 
 
 class TracedTier:
-    """Sizes of what a tier has, and what its hits were worth. With `by_context` the policy is told
-    of each chunk what a byte of its whole context is worth."""
+    """Sizes of what a tier has, and what its hits were worth."""
 
-    def __init__(self, policy: TierEviction, by_context: bool = False) -> None:
-        self._by_context = by_context
+    def __init__(self, policy: TierEviction) -> None:
         self._policy, self._sizes, self._bytes = policy, dict[bytes, int](), 0
         self._asked, self._hit = [0.0, 0.0], [0.0, 0.0]
 
@@ -92,25 +88,17 @@ class TracedTier:
                 sums[0] += chunk.size
                 sums[1] += chunk.recompute_s
             if not is_here:
-                self._keep(chunk, self._told_s(chunk, context))
-        for chunk in reversed(context):
-            if chunk.key in self._sizes:
-                self._policy.use(chunk.key)
+                self._keep(chunk)
+        self._policy.use_context([chunk.key for chunk in context if chunk.key in self._sizes])
 
-    def _told_s(self, chunk: TracedChunk, context: Context) -> float:
-        if not self._by_context:
-            return chunk.recompute_s
-        whole_s = sum(each.recompute_s for each in context)
-        return chunk.size * whole_s / sum(each.size for each in context)
-
-    def _keep(self, chunk: TracedChunk, recompute_s: float) -> None:
+    def _keep(self, chunk: TracedChunk) -> None:
         if chunk.size > self._policy.capacity_bytes:
             return
         while self._bytes + chunk.size > self._policy.capacity_bytes:
             self._bytes -= self._sizes.pop(self._policy.victim())
         self._sizes[chunk.key] = chunk.size
         self._bytes += chunk.size
-        self._policy.add(chunk.key, chunk.size, recompute_s)
+        self._policy.add(chunk.key, chunk.size, chunk.recompute_s)
 
 
 def _context(name: str, chunks: int, size: float) -> Context:

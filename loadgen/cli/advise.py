@@ -70,13 +70,16 @@ def _about(
     model: "TwinModel", parsed: argparse.Namespace, words: Sequence[str] | None
 ) -> "AdviceLoad":
     from loadgen.twin.advise import AdviceLoad
-    from loadgen.twin.shape_of import CalibratedEngine, TierOptions
+    from loadgen.twin.shape_of import CalibratedEngine
 
     if words is None:
         return AdviceLoad.of_run(parsed.run)
-    simulation = planned_simulation(model, words, (), TierOptions())
+    engine, most = CalibratedEngine.of_twin(model.engine), max(_sizes(parsed.kv_tokens), default=0)
+    if most > engine.shape.usable_blocks * engine.shape.block_size:
+        words = [*words, f"--kv-tokens={most}"]  # so that what fits the largest cache is planned
+    simulation = planned_simulation(model, words, ())
     command = simulation.run.description["command_line"]
-    engine = replace(CalibratedEngine.of_twin(model.engine), shape=simulation.shape)
+    engine = replace(engine, shape=simulation.shape)
     return AdviceLoad(
         simulation.load, engine, command, int(simulation.run.description["seed"] or 0)
     )

@@ -150,9 +150,13 @@ def _of_plan(
 
 
 def planned_simulation(
-    model: "TwinModel", words: Sequence[str], command: Sequence[str], links: "TierOptions"
+    model: "TwinModel",
+    words: Sequence[str],
+    command: Sequence[str],
+    links: "TierOptions | None" = None,
 ) -> Simulation:
-    """Of what `kvswarm run` would send by these words, with links to tiers. Raises UsageError."""
+    """Of what `kvswarm run` would send by these words, with links to tiers, or to an engine without
+    any. Raises UsageError."""
     from loadgen.launch.planned_run import plan_run
     from loadgen.twin.directory import SimulatedRun
     from loadgen.twin.shape_of import CalibratedEngine, changed, tier_of
@@ -165,7 +169,8 @@ def planned_simulation(
         engine.shape.max_model_len,
         engine.shape.usable_blocks * size,
     )
-    tier = tier_of(engine, planned.target, replace(links, l1_gb=planned.l1_gb))
+    told = None if links is None else replace(links, l1_gb=planned.l1_gb)
+    tier = tier_of(engine, planned.target, told)
     settings = planned.plugin_settings
     shape = changed(engine.shape, planned.kv_tokens, planned.target, settings, tier)
     for note in planned.notes:
@@ -196,7 +201,8 @@ def _tier_options(parsed: argparse.Namespace, l1_gb: float) -> "TierOptions":
     from loadgen.twin.shape_of import TierOptions
 
     memory = Link.parse(parsed.link) if parsed.link else None
-    return TierOptions(l1_gb, memory, Link.parse(parsed.l2_link) if parsed.l2_link else None)
+    files = Link.parse(parsed.l2_link, "--l2-link") if parsed.l2_link else None
+    return TierOptions(l1_gb, memory, files)
 
 
 def _served(simulation: Simulation, parsed: argparse.Namespace) -> "TwinPrediction":

@@ -27,7 +27,7 @@ class Link:
     latency_s: float = 0.0
 
     @classmethod
-    def parse(cls, text: str) -> "Link":
+    def parse(cls, text: str, option: str = "--link") -> "Link":
         """`25GB/s`, `100Gbit/s`, `nvme=7GB/s`, `lan=1.2GB/s,0.2ms`. Raises UsageError."""
         name, _, figures = text.rpartition("=")
         rate, comma, latency = figures.partition(",")
@@ -35,13 +35,13 @@ class Link:
         waits = _LATENCY.fullmatch(latency.strip()) if comma else None
         if found is None or (comma and waits is None):
             raise UsageError(
-                f"--link {text!r} is no link: write NAME=RATE,LATENCY, as nvme=7GB/s,0.1ms or"
+                f"{option} {text!r} is no link: write NAME=RATE,LATENCY, as nvme=7GB/s,0.1ms or"
                 " 100Gbit/s"
             )
         bits = 1.0 if found[3] == "B/s" else 8.0
         bytes_per_s = float(found[1]) * _SCALES[found[2]] / bits
         if not bytes_per_s:
-            raise UsageError(f"--link {text!r} carries nothing: give a rate above 0")
+            raise UsageError(f"{option} {text!r} carries nothing: give a rate above 0")
         latency_s = float(waits[1]) * _SECONDS[waits[2]] if waits else 0.0
         return cls(name.strip() or rate.strip(), bytes_per_s, latency_s)
 

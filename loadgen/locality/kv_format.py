@@ -78,7 +78,7 @@ def model_path(model: str) -> Path:
         return Path(cached).parent
     raise UsageError(
         f"--model {model}: no config.json there, and no model of that name was loaded before:"
-        " name its folder, its config.json or --bytes-per-token"
+        " name its folder or its config.json"
     )
 
 

@@ -222,7 +222,7 @@ def chains_of(
     """The blocks of each prompt, and in words what they were made from."""
     tokens = TokenIds.from_path_or_name(tokenizer) if tokenizer else _own_tokens(run)
     if tokens is None:
-        reason = "no tokenizer is known here (give --tokenizer)"
+        reason = "no tokenizer is known here (`kvswarm curve --tokenizer` takes one)"
     elif run.options.get("endpoint") == "chat":
         reason = "the host adds a chat template"
     elif made := _made_anew(run, sent, names, tokens):

@@ -44,7 +44,14 @@ CACHE_INFO = "cache_info"
 _FIGURES = (*ENGINE_FIGURES, CACHE_INFO, *CACHE_FIGURES)
 _USUAL_COUNTERS = {"engine": "vllm", "cache": "lmcache"}
 PLATFORMS = ("cpu", "gpu")
-CONDITIONS = (*PLATFORMS, "cpu_without_bfloat16", "kv_tokens", "local_model", "loopback")
+CONDITIONS = (
+    *PLATFORMS,
+    "cpu_without_bfloat16",
+    "kv_tokens",
+    "local_model",
+    "loopback",
+    "routed_by_tokens",
+)
 
 
 def is_port(name: str) -> bool:

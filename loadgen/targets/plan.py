@@ -12,7 +12,13 @@ from loadgen.errors import UsageError
 from loadgen.scratch import PREFIX
 from loadgen.targets.catalog import Addition, Role, ServiceSpec, TargetSpec, fill, ports_in
 from loadgen.targets.hardware import Platform, has_bfloat16_kernels
-from loadgen.targets.settings import LOOPBACK, USUAL_ROUTER, TargetSettings, is_quantized
+from loadgen.targets.settings import (
+    LOOPBACK,
+    ROUTED_BY_TOKENS,
+    USUAL_ROUTER,
+    TargetSettings,
+    is_quantized,
+)
 
 RESERVED_BLOCKS = 1  # vLLM's block pool keeps one null block for itself
 MIN_USABLE_BLOCKS = 2
@@ -182,6 +188,8 @@ def _parts(
         "kv_tokens": settings.kv_tokens is not None,
         "local_model": settings.model_dir is not None,
         "loopback": settings.is_loopback or service is not spec.front,
+        "routed_by_tokens": spec.of_role("router") is not None
+        and (settings.router or USUAL_ROUTER) in ROUTED_BY_TOKENS,
     }
     parts = [Addition(service.argv, service.env)]
     parts += [addition for name, addition in service.when.items() if conditions[name]]

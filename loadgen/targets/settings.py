@@ -23,6 +23,8 @@ ROUTERS: Mapping[str, str] = {
     "haproxy-leastconn": "haproxy",
 }
 """The program of each policy."""
+ROUTED_BY_TOKENS = frozenset({"cache_aware"})
+"""Policies that compare prompts by their token ids, and have engines tell these."""
 USUAL_ROUTER = "cache_aware"
 """vLLM's own router's."""
 MOST_REPLICAS = 64

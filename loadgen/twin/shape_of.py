@@ -161,15 +161,25 @@ def changed(
     return replace(shape, plugin=settings if by_context else None, tier=tier)
 
 
-def tier_of(engine: CalibratedEngine, target: str | None, told: TierOptions) -> TierShape | None:
-    """What a target of that name has behind the engine's cache. Raises UsageError."""
+def tier_of(
+    engine: CalibratedEngine, target: str | None, told: TierOptions | None
+) -> TierShape | None:
+    """What a target of that name has behind the engine's cache; nothing, where no links are told.
+
+    Raises UsageError for another.
+    """
     if target is None:
         return engine.shape.tier
     name = target.removesuffix(CONTEXT)
     if name not in TIERS:
-        if told.memory is not None or told.files is not None:
+        if told is not None and (told.memory is not None or told.files is not None):
             raise UsageError(f"--link is of a tier, which --target {target} has not")
         return None
+    if told is None:
+        raise UsageError(
+            f"--target {target} has a tier, and tiers are tried here beside each cache: give vllm"
+            " or vllm-context"
+        )
     has_files, is_lmcache = TIERS[name]
     if engine.bytes_per_token is None:
         raise UsageError(

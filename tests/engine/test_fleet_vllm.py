@@ -4,6 +4,7 @@ import asyncio
 import shutil
 import sys
 from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from pathlib import Path
 
 import psutil
@@ -28,7 +29,13 @@ pytestmark = [pytest.mark.engine, pytest.mark.asyncio(loop_scope="module")]
 async def target(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[RunningTarget]:
     directory = tmp_path_factory.mktemp("target")
     model = build_model(directory / "tiny", "tiny", ["A text to learn from. " * 20])
-    settings = TargetSettings(str(model), kv_tokens=2560, replicas=2, router="consistent_hash")
+    settings = TargetSettings(
+        str(model),
+        kv_tokens=2560,
+        replicas=2,
+        router="consistent_hash",
+        args=("--enable-scale-out",),  # for another router, of cache_aware
+    )
     async with start_target(load_catalog()["vllm-fleet"], settings, directory / "log") as target:
         yield target
 
@@ -69,28 +76,58 @@ async def test_its_facts_name_every_engine(target: RunningTarget) -> None:
     assert target.url not in {each["metrics_url"] for each in replicas.values()}
 
 
-@pytest.mark.skipif(shutil.which("haproxy") is None, reason="HAProxy is not installed")
-@pytest.mark.parametrize("policy", ["haproxy-hash", "haproxy-leastconn"])
-async def test_haproxy_before_the_same_engines(
-    target: RunningTarget, policy: str, tmp_path: Path
-) -> None:
+@asynccontextmanager
+async def router_before(target: RunningTarget, policy: str, scratch: Path) -> AsyncIterator[str]:
+    """The address of another router of the same engines."""
     assert router_program(policy) is not None
     (port, metrics_port) = free_ports(2)
     urls = ",".join(plan.url for plan in target._group.plans if plan.role == "engine")
     words = ["--policy", policy, "--port", str(port), "--metrics-port", str(metrics_port)]
     router = await asyncio.create_subprocess_exec(
-        sys.executable, "-m", "loadgen.targets.router", *words, "--scratch-dir", tmp_path, urls
+        sys.executable, "-m", "loadgen.targets.router", *words, "--scratch-dir", scratch, urls
     )
     try:
         for _ in range(100):
             if await engine_api.is_ready(f"http://127.0.0.1:{port}/health"):
                 break
             await asyncio.sleep(0.1)
-        sessions = [f"s-{number}" for number in range(12)]
-        first = await served_by(f"http://127.0.0.1:{port}", target.model, sessions)
-        again = await served_by(f"http://127.0.0.1:{port}", target.model, sessions)
+        yield f"http://127.0.0.1:{port}"
     finally:
         router.terminate()
         await router.wait()
+
+
+async def test_cache_aware_keeps_a_context_on_its_engine(
+    target: RunningTarget, tmp_path: Path
+) -> None:
+    contexts = [f"Context {number}. " + f"{number} of these words. " * 12 for number in range(6)]
+
+    async def asked(client: StreamingClient, prompt: str) -> str:
+        exchange = Exchange()
+        await client.stream(prompt, 16, exchange)
+        assert exchange.outcome == "ok", exchange
+        return exchange.served_by
+
+    async with (
+        router_before(target, "cache_aware", tmp_path) as url,
+        StreamingClient(ClientSettings(url=url, model=target.model)) as client,
+    ):
+        rounds = [
+            await asyncio.gather(*(asked(client, each + question) for each in contexts))
+            for question in ("What does it say?", "Where?", "And who said so, and when?")
+        ]
+    assert set(rounds[0]) == {"vllm-1", "vllm-2"}
+    assert rounds[1:] == rounds[:1] * 2
+
+
+@pytest.mark.skipif(shutil.which("haproxy") is None, reason="HAProxy is not installed")
+@pytest.mark.parametrize("policy", ["haproxy-hash", "haproxy-leastconn"])
+async def test_haproxy_before_the_same_engines(
+    target: RunningTarget, policy: str, tmp_path: Path
+) -> None:
+    async with router_before(target, policy, tmp_path) as url:
+        sessions = [f"s-{number}" for number in range(12)]
+        first = await served_by(url, target.model, sessions)
+        again = await served_by(url, target.model, sessions)
     assert set(first) == {"vllm-1", "vllm-2"}
     assert (again == first) or policy == "haproxy-leastconn"

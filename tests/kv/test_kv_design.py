@@ -83,7 +83,7 @@ def test_the_seed_decides_which_documents_are_taken() -> None:
 
 
 def test_short_documents_are_refused() -> None:
-    with pytest.raises(KvError, match="give longer documents or fewer --questions"):
+    with pytest.raises(KvError, match="give longer documents, or fewer questions"):
         cut_sources(sources(tokens=90), DESIGN)
 
 

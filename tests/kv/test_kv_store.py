@@ -5,7 +5,7 @@ import os
 import signal
 import time
 from asyncio.subprocess import Process
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 
 import numpy as np
 import pytest
@@ -309,4 +309,48 @@ async def test_calls_that_wait_for_others_do_not_break_a_node() -> None:
         assert all(isinstance(each, NodeFailure) for each in calls)
         assert not node.breaker.is_open
         assert await node.get(b"a") == b"b"
+        await node.aclose()
+
+
+async def test_chunks_that_move_while_they_are_asked_for_are_told(
+    servers: Servers, chunks: dict[StoreKey, bytes]
+) -> None:
+    """The new node is asked before they are there, the old ones when they have gone."""
+    async with valkey_server() as (added, _):
+        asked, moved = asyncio.Event(), asyncio.Event()
+
+        class HeldNode(StoreNode):
+            async def exists(self, names: Sequence[bytes]) -> list[bool]:
+                if len(names) > 1 and self.address != added:
+                    await moved.wait()
+                found = await super().exists(names)
+                if len(names) > 1 and self.address == added:
+                    asked.set()
+                return found
+
+        store = ShardedStore(addresses(servers), connect=HeldNode)
+        await written(store, chunks, 1)
+        store.set_nodes([*addresses(servers), added])
+        asking = asyncio.create_task(store.has(list(chunks)))
+        await asked.wait()
+        assert await store.move() > 0
+        moved.set()
+        assert all(await asking)
+        await store.aclose()
+
+
+async def test_a_call_that_is_cancelled_ends_so_at_whatever_step() -> None:
+    async with valkey_server() as (address, _):
+        node = StoreNode(address, deadline_s=20.0)
+        for steps in range(20):
+            await node.put(b"a", b"b")  # so that it is connected
+            call = asyncio.create_task(node.get(b"a"))
+            for _ in range(steps):
+                await asyncio.sleep(0)
+            ended = call.done()
+            call.cancel()
+            await asyncio.wait([call])
+            assert call.cancelled() or ended, f"it went on when it was cancelled at step {steps}"
+        assert await node.get(b"a") == b"b"
+        assert not node.breaker.is_open
         await node.aclose()

@@ -336,6 +336,27 @@ async def test_rows_of_groups_and_ranks_have_prefixes_of_their_own(
     adapter.close()
 
 
+async def test_what_is_on_its_way_to_nodes_arrives_when_the_adapter_ends(
+    servers: Servers, objects: Objects, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    adapter = adapter_of(servers, near_bytes=int(2.5 * SIZE))
+    store = adapter._thread.tier._store
+    put = store.put
+
+    async def late(*frame: Any) -> int:
+        await asyncio.sleep(0.3)
+        return int(await put(*frame))
+
+    monkeypatch.setattr(store, "put", late)
+    objects.fill()
+    adapter.submit_store_task(objects.keys, objects.buffers)
+    await asyncio.to_thread(
+        result, adapter.get_store_event_fd(), lambda: adapter.pop_completed_store_tasks() or None
+    )
+    await asyncio.to_thread(adapter.close)
+    assert adapter.report_status()["spilled"] == CHUNKS
+
+
 @pytest.mark.parametrize("eviction", EVICTIONS)
 async def test_what_a_bounded_memory_gives_up_is_on_nodes(servers: Servers, eviction: str) -> None:
     given = settings(servers, near_bytes=int(2.5 * SIZE), eviction=eviction)

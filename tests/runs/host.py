@@ -3,7 +3,8 @@
     python host.py PORT
 
 `/log` tells every prompt that arrived, in order; `/bodies` every request without its prompts,
-`/headers` their headers. With `PORT vllm` it says that it is vLLM.
+`/headers` their headers, and `/listed` who asked for the models. With `PORT vllm` it says that it
+is vLLM.
 """
 
 import asyncio
@@ -25,6 +26,7 @@ MODELS = (
     "endless",
     "malformed",
     "queued",
+    "steady",
     "warming",
     "silent",
     "stalling",
@@ -32,6 +34,8 @@ MODELS = (
 PAUSE_S = 0.005
 SERVICE_S = 0.05
 """Of `queued`, which answers one request after the other."""
+STEADY_S = 0.3
+"""Of `steady`, before the first token: far more than what a busy machine adds."""
 COLD, COLD_S, WARM_S = 40, 2.0, 0.5
 """So many requests of `warming`, the first ones, wait for so long, and then each for less."""
 
@@ -54,11 +58,13 @@ class Host:
         self.prompts: list[str] = []
         self.bodies: list[dict] = []
         self.headers: list[dict] = []
+        self.listed: list[str] = []
         self.served: Counter[str] = Counter()
         self.turn = asyncio.Lock()
         self.begun_s = 0.0
 
     async def models(self, request: web.Request) -> web.Response:
+        self.listed.append(request.headers.get("User-Agent", ""))
         cards = [{"id": name, "owned_by": self.owner} for name in MODELS]
         return web.json_response({"object": "list", "data": cards})
 
@@ -70,6 +76,9 @@ class Host:
 
     async def all_bodies(self, request: web.Request) -> web.Response:
         return web.json_response(self.bodies)
+
+    async def all_listed(self, request: web.Request) -> web.Response:
+        return web.json_response(self.listed)
 
     async def all_headers(self, request: web.Request) -> web.Response:
         return web.json_response(self.headers)
@@ -115,6 +124,8 @@ class Host:
         model, tokens = body["model"], body["max_tokens"]
         if model == "warming":
             await asyncio.sleep(COLD_S if self.served[model] <= COLD else WARM_S)
+        if model == "steady":
+            await asyncio.sleep(STEADY_S)
         if model == "queued":
             async with self.turn:
                 await asyncio.sleep(SERVICE_S)
@@ -142,6 +153,7 @@ def main() -> None:
     app.router.add_get("/log", host.log)
     app.router.add_get("/bodies", host.all_bodies)
     app.router.add_get("/headers", host.all_headers)
+    app.router.add_get("/listed", host.all_listed)
     app.router.add_get("/version", host.version)
     app.router.add_post("/v1/completions", host.complete)
     web.run_app(app, host="127.0.0.1", port=int(sys.argv[1]), print=None, access_log=None)

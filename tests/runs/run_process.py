@@ -35,6 +35,10 @@ class HostProcess:
     def headers(self) -> list[dict[str, str]]:
         return self._ask("headers")
 
+    def listed(self) -> list[str]:
+        """The user agents of those who asked for the models."""
+        return self._ask("listed")
+
     def _ask(self, path: str) -> list[Any]:
         with urllib.request.urlopen(f"{self.url}/{path}", timeout=10) as answer:
             return list(json.load(answer))

@@ -1,6 +1,8 @@
 """Advice: highest rates, what fits on a GPU, what a tier adds; of runs and of planned loads."""
 
+import contextlib
 import json
+import re
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -8,6 +10,7 @@ import pytest
 from test_twin_planned import BATCHES, MODEL, SHAPE, Load, load, twin
 
 from loadgen.cli.advise import advise_command, largest_cache
+from loadgen.cli.main import main
 from loadgen.errors import UsageError
 from loadgen.locality.kv_format import weights_bytes
 from loadgen.twin.advise import AdviceLoad, AdviceOptions, advise, parse_objective
@@ -160,9 +163,58 @@ def test_the_command_advises_on_a_workload(
         (["--price-per-gpu-hour", "-1"], "give more than 0"),
         (["-o", "x.txt"], "is no picture"),
         (["--kv-tokens", "few"], "write whole numbers"),
+        (["--target", "vllm-offload"], "give vllm or vllm-context"),
     ],
 )
 def test_what_advice_cannot_use_is_said(twin: Path, more: Sequence[str], said: str) -> None:
     words = [*BATCHES.split()[:-2], "--twin", str(twin), "--slo", "ttft_ms.p95<=4000"]
     with pytest.raises(UsageError, match=said):
         advise_command([*words, *more])
+
+
+def test_contexts_need_only_fit_the_largest_cache_that_is_tried(
+    twin: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    told = json.loads(twin.read_text())
+    told["engine"]["shape"]["usable_blocks"] = 1280 // told["engine"]["shape"]["block_size"]
+    small = tmp_path / "twin.json"
+    small.write_text(json.dumps(told))
+    words = [*BATCHES.split()[:-2], "--twin", str(small), "--slo", "ttft_ms.p95<=4000"]
+    with pytest.raises(UsageError, match="raise --kv-tokens"):
+        advise_command([*words, "--no-rates"])
+    assert advise_command([*words, "--no-rates", "--kv-tokens", "5120"]) == 0
+    assert "--target vllm --kv-tokens 5120" in capsys.readouterr().out
+
+
+OPTION = re.compile(r"--[a-z][a-z0-9-]+")
+HELD = ["--slo", "ttft_ms.p95<=4000"]
+
+
+@pytest.mark.parametrize(
+    ("command", "words"),
+    [
+        ("advise", [*HELD, "--model", "no/such/folder"]),
+        ("advise", [*HELD, "--gpu-gb", "1"]),
+        ("advise", [*HELD, "--target", "vllm-offload"]),
+        ("advise", [*HELD, "--context-tokens", "9000"]),
+        ("simulate", ["--target", "vllm-offload"]),
+        ("simulate", ["--target", "vllm-tiered", "--link", "1GB/s"]),
+        ("simulate", ["--context-tokens", "9000"]),
+        ("tiers", ["--prefill-rate", "9", "--model", "no/such/folder"]),
+        ("tiers", []),
+        ("curve", ["--plan", "unordered", "--model", "no/such/folder"]),
+        ("curve", ["--plan", "replay"]),
+    ],
+)
+def test_a_message_names_only_options_of_its_command(
+    twin: Path, command: str, words: Sequence[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    planned = command in ("advise", "simulate")
+    before = [*BATCHES.split()[:-2], "--twin", str(twin)] if planned else []
+    assert main([command, *before, *words]) == 2
+    said = re.sub(r"`[^`]*`", "", capsys.readouterr().err)
+    for each in (command, *(["run"] if planned else [])):
+        with contextlib.suppress(SystemExit):
+            main([each, "--help"])
+    assert set(OPTION.findall(said)) <= set(OPTION.findall(capsys.readouterr().out))
+    assert said.count("\n") == 1

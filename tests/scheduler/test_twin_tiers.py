@@ -159,6 +159,7 @@ def test_the_command_knows_targets_with_tiers(
         ("--target vllm-offload", "needs --link RATE"),
         ("--target vllm-tiered --link 1GB/s", "needs --l2-link RATE"),
         ("--target vllm-offload --link fast", "is no link"),
+        ("--target vllm-tiered --link 1GB/s --l2-link fast", "--l2-link 'fast' is no link"),
         ("--target vllm --link 1GB/s", "--link is of a tier"),
         ("--target vllm-offload --link 1GB/s --l1-gb 0.000001", "--l1-gb holds no chunk"),
     ],

@@ -102,11 +102,13 @@ async def test_a_token_has_the_time_of_its_arrival_not_of_its_reading(tls: ssl.S
             written_at.append(time.perf_counter())
             connection.sendall(HEAD + chunk(REPLY[0]))
             time.sleep(2 * ASLEEP_S)
-            connection.sendall(chunk(b"".join((*REPLY[1:], usage(), DONE))) + b"0\r\n\r\n")
+            last = chunk(b"".join((REPLY[-1], usage(completion_tokens=2), DONE)))
+            connection.sendall(last + b"0\r\n\r\n")
 
     with listening(talk) as port:
         exchange, counts = await ask_and_count(f"https://localhost:{port}", asleep_s=ASLEEP_S)
     assert (exchange.outcome, counts.clock) == ("ok", "kernel")
+    assert (counts.tokens, counts.shared, counts.late) == (2, 0, 0), "read late, with its own time"
     assert 0 <= exchange.token_times[0] - written_at[0] < SOON_S
     assert exchange.token_times[-1] - exchange.token_times[0] > ASLEEP_S
 

@@ -5,7 +5,8 @@ from collections.abc import Iterator
 
 import pytest
 
-from kv_tiers.store.eviction import EVICTIONS
+from kv_tiers.store.eviction import EVICTIONS, CostAwareEviction
+from kv_tiers.trials.evicting import Context, TracedChunk, TracedTier
 
 CAPACITY = 100
 
@@ -31,6 +32,7 @@ class CountedTier:
             del self.sizes[victim]
         self.sizes[key] = size
         self.policy.add(key, size, recompute_s)
+        self.policy.use_context([key])
 
     @property
     def rate(self) -> float:
@@ -111,9 +113,58 @@ def test_a_policy_names_only_what_is_there_and_each_once(policy: str) -> None:
     assert {tier.policy.victim() for _ in range(len(left))} == left
 
 
-@pytest.mark.parametrize("policy", ["lru", "arc"])
+@pytest.mark.parametrize("policy", ["lru", "arc", "cost"])
 def test_the_end_of_a_prefix_goes_before_its_beginning(policy: str) -> None:
     tier = CountedTier(policy)
     for n in (*range(10), *reversed(range(10))):
         tier.ask(name(n))
     assert [tier.policy.victim() for _ in range(10)] == [name(n) for n in reversed(range(10))]
+
+
+def context(number: int, chunks: int, size: int = 1, times: float = 1.0) -> Context:
+    """Each later chunk takes longer: attention reads all before it."""
+    return tuple(
+        TracedChunk(b"%d of %d" % (at, number), size, times * (1 + at)) for at in range(chunks)
+    )
+
+
+def of_contexts(policy: str, contexts: list[Context], capacity: int, seed: int) -> TracedTier:
+    rng = random.Random(seed)
+    tier = TracedTier(EVICTIONS[policy](capacity))
+    for _ in range(2000):
+        tier.ask(rng.choice(contexts))
+    return tier
+
+
+def test_of_contexts_the_dear_ones_stay_whole() -> None:
+    contexts = [context(n, 8, size=1 + n % 3, times=8.0 if n % 4 == 0 else 1.0) for n in range(60)]
+    saved = {each: of_contexts(each, contexts, 240, seed=5).saved_share for each in EVICTIONS}
+    assert saved["cost"] > 1.3 * max(saved[other] for other in ("lru", "lfu", "arc"))
+
+
+def test_where_contexts_cost_the_same_cost_is_lru() -> None:
+    contexts = [context(n, 8) for n in range(60)]
+    lru, cost = (of_contexts(each, contexts, 19 * 8, seed=6) for each in ("lru", "cost"))
+    assert 0 < lru.saved_share < 0.5
+    assert (cost.saved_share, cost.byte_hit_share) == (lru.saved_share, lru.byte_hit_share)
+
+
+def test_a_shared_beginning_outlives_what_is_behind_it() -> None:
+    """Also when it was last used in front of something cheap."""
+    policy = CostAwareEviction(CAPACITY)
+    for key, recompute_s in ((b"shared", 1.0), (b"dear", 99.0), (b"cheap", 0.1)):
+        policy.add(key, 1, recompute_s)
+    policy.use_context([b"shared", b"dear"])
+    policy.use_context([b"shared", b"cheap"])
+    assert [policy.victim() for _ in range(3)] == [b"cheap", b"dear", b"shared"]
+
+
+def test_arc_does_not_take_the_context_a_chunk_came_with_for_a_second_use() -> None:
+    hot = [context(n, 4) for n in range(12)]
+    shares = {}
+    for each in ("lru", "arc"):
+        tier, rng = TracedTier(EVICTIONS[each](100)), random.Random(7)
+        for number in range(1500):
+            tier.ask(rng.choice(hot) if number % 3 else context(100 + number, 4))
+        shares[each] = tier.byte_hit_share
+    assert shares["arc"] > shares["lru"] + 0.05

@@ -61,6 +61,19 @@ def test_engines_share_one_lmcache() -> None:
     assert ports == {int(cache.argv[cache.argv.index("--port") + 1])}
 
 
+@pytest.mark.parametrize("policy", [None, "cache_aware", "round_robin", "haproxy-hash"])
+def test_engines_tell_token_ids_to_a_router_that_compares_them(policy: str | None) -> None:
+    *engines, router = planned("vllm-fleet", TargetSettings("org/m", router=policy))
+    for plan in engines:
+        assert ("--enable-scale-out" in plan.argv) == (policy in (None, "cache_aware"))
+    assert "--enable-scale-out" not in router.argv
+    spec = load_catalog()["vllm"]
+    settings = TargetSettings("org/m", router=policy)
+    ports = dict.fromkeys(port_names(spec, settings, "cpu"), 1)
+    (alone,) = plan_services(spec, settings, "cpu", ports)
+    assert "--enable-scale-out" not in alone.argv
+
+
 def test_without_a_router_there_is_one_engine() -> None:
     spec = load_catalog()["vllm"]
     assert fleet_of(spec, TargetSettings("org/m", replicas=3)) is spec
