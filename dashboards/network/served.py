@@ -1,4 +1,4 @@
-"""What real nodes and sockets did: a node's death, clients on one link, loads through it."""
+"""What real nodes and sockets did: a death, clients on one link, loads through it, regions."""
 
 import math
 from collections.abc import Iterator, Sequence
@@ -26,7 +26,7 @@ from dashboards.report.wording import listed
 from dashboards.studies.answer import StudyAnswer, StudyPicture
 from dashboards.studies.wording import count, duration, percent, span, times
 from kv_tiers.link.rate import BYTES_PER_MBIT
-from kv_tiers.trials import NetworkFigures, loading, node_death, sharing
+from kv_tiers.trials import NetworkFigures, loading, node_death, regions, sharing
 from loadgen.locality.break_even import Computing
 
 FAIR = 0.5
@@ -209,6 +209,71 @@ def loading_answer(rows: NetworkFigures) -> StudyAnswer:
                 "loading",
                 _loading_picture(rows, names, settings, computed_s),
                 "Seconds to load the prompt against the link's rate, by codec, and to compute it",
+            ),
+        ),
+    )
+
+
+def regions_answer(rows: NetworkFigures) -> StudyAnswer:
+    """What a regional store saves and keeps, and for how long its region is stale."""
+    stores, ways = (
+        NetworkFigures(tuple(row for row in rows.rows if row.subject in those))
+        for those in (regions.STORES, regions.WAYS)
+    )
+
+    def took(subject: str, setting: str) -> str:
+        return duration(need(rows, subject, setting, "chunk_ms"))
+
+    def stale(way: str, measure: str = "longest_s") -> str:
+        return _seconds(need(rows, way, regions.DELETED, measure))
+
+    def kept(subject: str, lost: str) -> str:
+        return percent(need(rows, subject, lost, "hit_share"))
+
+    again = regions.REGIONAL, regions.AGAIN
+    first = (
+        f"A regional store reads a chunk again in {took(*again)}, the centre alone in"
+        f" {took(regions.CENTRAL, regions.AGAIN)}; a deletion elsewhere is known after"
+        f" {stale(regions.ROUNDS)} at most by rounds of the centre each"
+        f" {stale(regions.ROUNDS, 'period_s')}, by exchanges of each region after up to"
+        f" {stale(regions.EXCHANGES)}."
+    )
+    bullets = (
+        f"Of two regions only one knows for up to {stale(regions.EXCHANGES, 'apart_s')} with"
+        f" exchanges, {stale(regions.PULLS, 'apart_s')} with pulls and"
+        f" {stale(regions.ROUNDS, 'apart_s')} with rounds. Pulls alone take up to"
+        f" {stale(regions.PULLS)}, as long as all others get their writes through at once.",
+        f"Asking the centre first makes it {took(regions.LATEST, regions.AGAIN)} a chunk, with"
+        f" {count(need(rows, regions.LATEST, regions.AGAIN, 'link_bytes'))} bytes over the link"
+        f" instead of {count(need(rows, regions.CENTRAL, regions.AGAIN, 'link_bytes'))}.",
+        f"A write returns after {took(regions.REGIONAL, regions.WRITING)}, at the centre alone"
+        f" after {took(regions.CENTRAL, regions.WRITING)}.",
+        f"Without the centre the region still finds {kept(regions.REGIONAL, regions.CENTRE_LOST)}"
+        f" of the chunks that it has read, without its store the client"
+        f" {kept(regions.REGIONAL, regions.REGION_LOST)} of all at the centre.",
+    )
+    settings = regions.WRITING, regions.FIRST, regions.AGAIN
+    lost = regions.CENTRE_LOST, regions.REGION_LOST
+    measures = (("longest", "longest_s"), ("mean", "mean_s"), ("regions apart", "apart_s"))
+    return StudyAnswer(
+        "What does a store near the engine save, and how stale is it?",
+        (first, *bullets),
+        (
+            pivot(
+                stores,
+                "store",
+                [
+                    *((each, each, "chunk_ms", duration) for each in settings),
+                    *((f"found, {each}", each, "hit_share", percent) for each in lost),
+                ],
+            ),
+            pivot(ways, "synchronised by", [(a, regions.DELETED, m, _seconds) for a, m in measures]),
+        ),
+        (
+            StudyPicture(
+                "regions",
+                bars(stores, settings, "chunk_ms", "a chunk, ms", 1),
+                "Time to write, read and read again a chunk, by store",
             ),
         ),
     )
