@@ -254,7 +254,10 @@ def regions_answer(rows: NetworkFigures) -> StudyAnswer:
     )
     settings = regions.WRITING, regions.FIRST, regions.AGAIN
     lost = regions.CENTRE_LOST, regions.REGION_LOST
-    measures = (("longest", "longest_s"), ("mean", "mean_s"), ("regions apart", "apart_s"))
+    late: list[PivotColumn] = [
+        (title, regions.DELETED, measure, _seconds)
+        for title, measure in (("longest", "longest_s"), ("mean", "mean_s"), ("apart", "apart_s"))
+    ]
     return StudyAnswer(
         "What does a store near the engine save, and how stale is it?",
         (first, *bullets),
@@ -267,7 +270,7 @@ def regions_answer(rows: NetworkFigures) -> StudyAnswer:
                     *((f"found, {each}", each, "hit_share", percent) for each in lost),
                 ],
             ),
-            pivot(ways, "synchronised by", [(a, regions.DELETED, m, _seconds) for a, m in measures]),
+            pivot(ways, "synchronised by", late),
         ),
         (
             StudyPicture(

@@ -1,5 +1,6 @@
-"""Valkey nodes of a target as one service: `python -m` this module, `--port P --nodes P1 P2 …`. With
-`--link P3 --rate-mbit R` the last one is also to be had at P3, behind a link of that rate.
+"""Valkey nodes of a target as one service: `python -m` this module, `--port P --nodes P1 P2 …`.
+
+With `--link P3` the last one is also to be had at P3, behind a link of `--rate-mbit`.
 
 A service is asked over HTTP whether it is ready, for its metrics, and to be emptied; valkey speaks
 none. This process starts the nodes, answers for them, and ends them with itself. A node that dies
