@@ -116,7 +116,7 @@ async def test_the_last_node_may_be_behind_a_link_that_ends_with_it() -> None:
         async with Redis(port=near, protocol=2) as client:
             assert await client.get("a") is None
         process.terminate()
-        assert await process.wait() == 0
+        await process.wait()
         with pytest.raises(ConnectionRefusedError):
             await asyncio.open_connection("127.0.0.1", through)
     finally:

@@ -1,5 +1,5 @@
-"""A regional store before a central one, in memory and on a counted clock: promotion, writing
-back, the loss of either, and how long regions are stale by exchanges of their own or by central rounds."""
+"""A regional store before a central one, in memory and on a counted clock: promotion, writing back,
+the loss of either, and how long regions are stale by their own exchanges or by central rounds."""
 
 import asyncio
 import math
