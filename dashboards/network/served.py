@@ -220,65 +220,64 @@ def regions_answer(rows: NetworkFigures) -> StudyAnswer:
         NetworkFigures(tuple(row for row in rows.rows if row.subject in those))
         for those in (regions.STORES, regions.WAYS)
     )
-
-    def took(subject: str, setting: str) -> str:
-        return duration(need(rows, subject, setting, "chunk_ms"))
-
-    def stale(way: str, measure: str = "longest_s") -> str:
-        return _seconds(need(rows, way, regions.DELETED, measure))
-
-    def kept(subject: str, lost: str) -> str:
-        return percent(need(rows, subject, lost, "hit_share"))
-
-    again = regions.REGIONAL, regions.AGAIN
-    first = (
-        f"A regional store reads a chunk again in {took(*again)}, the centre alone in"
-        f" {took(regions.CENTRAL, regions.AGAIN)}; a deletion elsewhere is known after"
-        f" {stale(regions.ROUNDS)} at most by rounds of the centre each"
-        f" {stale(regions.ROUNDS, 'period_s')}, by exchanges of each region after up to"
-        f" {stale(regions.EXCHANGES)}."
-    )
-    bullets = (
-        f"Of two regions only one knows for up to {stale(regions.EXCHANGES, 'apart_s')} with"
-        f" exchanges, {stale(regions.PULLS, 'apart_s')} with pulls and"
-        f" {stale(regions.ROUNDS, 'apart_s')} with rounds. Pulls alone take up to"
-        f" {stale(regions.PULLS)}, as long as all others get their writes through at once.",
-        f"Asking the centre first makes it {took(regions.LATEST, regions.AGAIN)} a chunk, with"
-        f" {count(need(rows, regions.LATEST, regions.AGAIN, 'link_bytes'))} bytes over the link"
-        f" instead of {count(need(rows, regions.CENTRAL, regions.AGAIN, 'link_bytes'))}.",
-        f"A write returns after {took(regions.REGIONAL, regions.WRITING)}, at the centre alone"
-        f" after {took(regions.CENTRAL, regions.WRITING)}.",
-        f"Without the centre the region still finds {kept(regions.REGIONAL, regions.CENTRE_LOST)}"
-        f" of the chunks that it has read, without its store the client"
-        f" {kept(regions.REGIONAL, regions.REGION_LOST)} of all at the centre.",
-    )
     settings = regions.WRITING, regions.FIRST, regions.AGAIN
     lost = regions.CENTRE_LOST, regions.REGION_LOST
+    columns: list[PivotColumn] = [
+        *((each, each, "chunk_ms", duration) for each in settings),
+        *((f"found, {each}", each, "hit_share", percent) for each in lost),
+    ]
     late: list[PivotColumn] = [
         (title, regions.DELETED, measure, _seconds)
         for title, measure in (("longest", "longest_s"), ("mean", "mean_s"), ("apart", "apart_s"))
     ]
+    picture = bars(stores, settings, "chunk_ms", "a chunk, ms", 1)
+    about = "Time to write, read and read again a chunk, by store"
     return StudyAnswer(
         "What does a store near the engine save, and how stale is it?",
-        (first, *bullets),
-        (
-            pivot(
-                stores,
-                "store",
-                [
-                    *((each, each, "chunk_ms", duration) for each in settings),
-                    *((f"found, {each}", each, "hit_share", percent) for each in lost),
-                ],
-            ),
-            pivot(ways, "synchronised by", late),
-        ),
-        (
-            StudyPicture(
-                "regions",
-                bars(stores, settings, "chunk_ms", "a chunk, ms", 1),
-                "Time to write, read and read again a chunk, by store",
-            ),
-        ),
+        (*_regions_sentences(rows),),
+        (pivot(stores, "store", columns), pivot(ways, "synchronised by", late)),
+        (StudyPicture("regions", picture, about),),
+    )
+
+
+def _regions_sentences(rows: NetworkFigures) -> Iterator[str]:
+    def took(store: str, setting: str) -> str:
+        return duration(need(rows, store, setting, "chunk_ms"))
+
+    def stale(way: str, measure: str = "longest_s") -> str:
+        return _seconds(need(rows, way, regions.DELETED, measure))
+
+    def sent(store: str) -> str:
+        return count(need(rows, store, regions.AGAIN, "link_bytes"))
+
+    def kept(lost: str) -> str:
+        return percent(need(rows, regions.REGIONAL, lost, "hit_share"))
+
+    yield (
+        f"A regional store reads a chunk again in {took(regions.REGIONAL, regions.AGAIN)}, the"
+        f" centre alone in {took(regions.CENTRAL, regions.AGAIN)}. A deletion elsewhere is known"
+        f" after {stale(regions.ROUNDS)} at most with rounds of the centre every"
+        f" {stale(regions.ROUNDS, 'period_s')}, and after up to {stale(regions.EXCHANGES)} with"
+        " exchanges of each region."
+    )
+    yield (
+        f"Of two regions only one knows for up to {stale(regions.EXCHANGES, 'apart_s')} with"
+        f" exchanges, {stale(regions.PULLS, 'apart_s')} with pulls and"
+        f" {stale(regions.ROUNDS, 'apart_s')} with rounds. Pulls alone take up to"
+        f" {stale(regions.PULLS)}, as long as all others get their writes through at once."
+    )
+    yield (
+        f"Asking the centre first makes it {took(regions.LATEST, regions.AGAIN)} a chunk, with"
+        f" {sent(regions.LATEST)} bytes over the link instead of {sent(regions.CENTRAL)}."
+    )
+    yield (
+        f"A write returns after {took(regions.REGIONAL, regions.WRITING)}, at the centre alone"
+        f" after {took(regions.CENTRAL, regions.WRITING)}."
+    )
+    yield (
+        f"Without the centre the region still finds {kept(regions.CENTRE_LOST)} of the chunks that"
+        f" it has read, and without its own store {kept(regions.REGION_LOST)} of those at the"
+        " centre."
     )
 
 

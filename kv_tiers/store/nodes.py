@@ -5,6 +5,7 @@ import time
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
+from typing import Any
 
 from redis.asyncio import BlockingConnectionPool, Redis
 from redis.asyncio.retry import Retry
@@ -146,8 +147,8 @@ class StoreNode:
     async def behind(self, journal: bytes, position: bytes) -> JournalPart:
         """The next entries, at most ENTRIES_AT_ONCE."""
         async with self._call():
-            found = await self._client.xrange(journal, min=position, count=ENTRIES_AT_ONCE + 1)
-        entries = [(bytes(at), bytes(fields.get(b"entry", b""))) for at, fields in found or ()]
+            found: Any = await self._client.xrange(journal, min=position, count=ENTRIES_AT_ONCE + 1)
+        entries = [(at, fields.get(b"entry", b"")) for at, fields in found or ()]
         if entries and entries[0][0] == position:
             return JournalPart(tuple(entries[1:]))
         return JournalPart(tuple(entries), position == JOURNAL_START)

@@ -12,6 +12,7 @@ import time
 from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields
+from functools import partial
 from itertools import takewhile
 from pathlib import Path
 from typing import Any
@@ -112,15 +113,19 @@ class RemoteTier:
         self.load_chunks_per_s: float | None = None
         """Learned from loads."""
         self._coder = _coder(settings)
-        self._store = _sharded(settings, settings.nodes, settings.node_deadline_s)
+        placement = PLACEMENTS[settings.placement]()
+        sharded = partial(ShardedStore, copies=settings.copies, placement=placement)
+        self._store = sharded(settings.nodes, node_deadline_s=settings.node_deadline_s)
         self._stores = [self._store]
         self._regional: RegionalStore | None = None
         if settings.central:
-            central = _sharded(settings, settings.central, settings.central_deadline_s)
+            central = sharded(settings.central, node_deadline_s=settings.central_deadline_s)
             self._stores.append(central)
-            ask_first, every_s = settings.force_latest, settings.exchange_s
             self._regional = RegionalStore(
-                self._store, central, force_latest=ask_first, exchange_s=every_s
+                self._store,
+                central,
+                force_latest=settings.force_latest,
+                exchange_s=settings.exchange_s,
             )
         far = self._regional or self._store
         self._near: SpillingStore | None = None
@@ -296,15 +301,6 @@ class RemoteTier:
             except (OSError, ValueError) as error:
                 _LOG.warning("settings in %s are not taken: %s", path, error)
             await asyncio.sleep(POLL_S)
-
-
-def _sharded(settings: TierSettings, nodes: Sequence[str], deadline_s: float) -> ShardedStore:
-    return ShardedStore(
-        nodes,
-        copies=settings.copies,
-        placement=PLACEMENTS[settings.placement](),
-        node_deadline_s=deadline_s,
-    )
 
 
 def _coder(settings: TierSettings) -> ChunkCoder:

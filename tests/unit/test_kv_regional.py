@@ -278,6 +278,19 @@ async def test_a_region_takes_from_the_centre_what_others_deleted() -> None:
     assert (await finds(other, A), await finds(other, B)) == (False, True)
 
 
+async def test_exchanges_and_rounds_go_on_by_themselves() -> None:
+    for way in ("exchanges", "rounds"):
+        world = World(exchange_s=0.001 if way == "exchanges" else 0.0)
+        world.seed(A)
+        rounds = asyncio.create_task(world.sync.keep(0.001)) if way == "rounds" else None
+        async with world.clients[0] as client, world.clients[1] as other, asyncio.timeout(20):
+            await client.delete(A)
+            while await finds(other, A):  # noqa: ASYNC110
+                await asyncio.sleep(0.001)
+        if rounds is not None:
+            rounds.cancel()
+
+
 async def test_a_deletion_counts_no_more_once_the_chunk_is_put_again() -> None:
     world = World()
     world.seed(A)

@@ -211,9 +211,9 @@ def test_from_which_bandwidth_on_loading_pays() -> None:
 def test_what_a_store_near_the_engine_saves_and_how_stale_it_is() -> None:
     found = answer(apart())
     assert found.sentences[0] == (
-        "A regional store reads a chunk again in 0.8 ms, the centre alone in 31.0 ms; a deletion"
-        " elsewhere is known after 9.90 s at most by rounds of the centre each 10.0 s, by exchanges"
-        " of each region after up to 19.5 s."
+        "A regional store reads a chunk again in 0.8 ms, the centre alone in 31.0 ms. A deletion"
+        " elsewhere is known after 9.90 s at most with rounds of the centre every 10.0 s, and after"
+        " up to 19.5 s with exchanges of each region."
     )
     assert "for up to 9.70 s with exchanges, 8.00 s with pulls and 0.0 ms" in found.sentences[1]
     assert "21.0 ms a chunk, with 4 bytes over the link instead of 262,300." in found.sentences[2]
