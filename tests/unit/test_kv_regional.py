@@ -383,6 +383,24 @@ async def test_entries_that_have_gone_and_foreign_ones_are_seen() -> None:
     assert set(world.near[1].frames) == {B}, "its deletion had gone"
 
 
+async def test_the_centre_is_told_before_regions_which_ask_it_about_what_they_read(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    world = World()
+    world.seed(A)
+    await world.clients[0].delete(A)
+    seen: list[bool] = []
+    delete = world.near[1].delete
+
+    async def noting(name: StoreKey) -> bool:
+        seen.append(A in world.centre.frames)
+        return await delete(name)
+
+    monkeypatch.setattr(world.near[1], "delete", noting)
+    await world.sync.round()
+    assert seen == [False]
+
+
 def test_a_change_comes_back_from_its_entry() -> None:
     for change in (StoreChange(A, 1), StoreChange(StoreKey.alone(b"\0" * 300), 2**60, True)):
         assert StoreChange.of(change.packed) == change
