@@ -303,8 +303,6 @@ class RegionalStore:
 
     async def _promote(self, name: StoreKey, frame: bytes, version: int | None) -> None:
         """Unless it is deleted meanwhile: here, or at the centre, which is told before regions."""
-        if self._latest.get(name.wire) != version:
-            return
         await self._region.put(name, frame)
         (is_there,) = await self._centre.known([name])
         if is_there is False or self._latest.get(name.wire) != version:

@@ -62,7 +62,7 @@ class MemoryStore:
         begin = int(position.partition(b"-")[0])
         first = max(begin, self.first_entry)
         entries = enumerate(self.journal[first:], first + 1)
-        return JournalPart(tuple((b"%d" % at, each) for at, each in entries), first == begin)
+        return JournalPart(tuple((b"%d" % at, each) for at, each in entries), begin in (0, first))
 
 
 class World:
@@ -200,6 +200,28 @@ async def test_a_later_change_takes_the_place_of_one_that_waits() -> None:
     assert world.centre.frames == {A: FRAME}
 
 
+async def test_a_change_that_comes_while_others_are_written_back_counts(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    world = World()
+    client, put, written = world.clients[0], world.centre.put, list[StoreKey]()
+
+    async def slow_put(name: StoreKey, frame: bytes) -> int:
+        written.append(name)
+        if name == A:
+            await client.delete(B)
+        return await put(name, frame)
+
+    monkeypatch.setattr(world.centre, "put", slow_put)
+    await client.put(A, FRAME)
+    await client.put(B, FRAME)
+    assert await client.write_back()
+    assert written == [A], "what waited of the other was for nothing"
+    assert client.waiting == 1
+    assert await client.write_back()
+    assert world.centre.frames == {A: FRAME}
+
+
 async def test_without_its_region_a_client_goes_on_with_the_centre() -> None:
     world = World()
     world.seed(A)
@@ -308,6 +330,32 @@ async def test_a_deletion_counts_no_more_once_the_chunk_is_put_again() -> None:
     assert A in world.near[1].frames
 
 
+async def test_a_deletion_that_a_region_could_not_do_is_too_late_after_a_put() -> None:
+    world = World()
+    world.seed(A)
+    client, other = world.clients
+    await client.delete(A)
+    await client.write_back()
+    world.near[1].lost = True
+    assert not await other.pull()
+    world.near[1].lost = False
+    world.now_s += 1
+    await other.put(A, FRAME)
+    assert await other.pull()
+    assert A in world.near[1].frames
+
+
+async def test_a_write_that_waits_is_void_after_a_later_deletion() -> None:
+    world = World()
+    client, other = world.clients
+    await other.put(A, FRAME)
+    world.now_s += 1
+    await client.delete(A)
+    await client.write_back()
+    assert await other.pull()
+    assert (other.waiting, await finds(other, A)) == (0, False)
+
+
 async def test_a_late_write_does_not_bring_back_what_was_deleted_after_it() -> None:
     world = World()
     client, other = world.clients
@@ -341,6 +389,8 @@ async def test_a_region_that_was_away_is_behind_until_it_has_heard() -> None:
     world = World(regions=3)
     world.seed(A)
     world.near[2].lost = True
+    await world.sync.round()
+    assert world.sync.behind == ["region 2"], "nobody knows what changed there"
     await world.clients[0].delete(A)
     await world.sync.round()
     assert world.sync.behind == ["region 2"]
@@ -381,6 +431,11 @@ async def test_entries_that_have_gone_and_foreign_ones_are_seen() -> None:
     assert await other.pull()
     assert other.journal.gaps == 1
     assert set(world.near[1].frames) == {B}, "its deletion had gone"
+    world.centre.first_entry = 5  # and so have all that were read
+    world.centre.journal += [b"gone"]
+    for _ in range(2):
+        assert await other.pull()
+    assert other.journal.gaps == 2
 
 
 async def test_the_centre_is_told_before_regions_which_ask_it_about_what_they_read(
