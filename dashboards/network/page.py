@@ -5,10 +5,10 @@ from pathlib import Path
 
 from dashboards.figures.style import save_svg
 from dashboards.network.counted import eviction_answer, placement_answer
-from dashboards.network.served import death_answer, link_answer, loading_answer
+from dashboards.network.served import death_answer, link_answer, loading_answer, regions_answer
 from dashboards.studies.answer import StudyAnswer, section
 from dashboards.studies.page import Provenance
-from kv_tiers.trials import NetworkFigures, evicting, loading, node_death, placing, sharing
+from kv_tiers.trials import NetworkFigures, evicting, loading, node_death, placing, regions, sharing
 
 NAME = "network"
 PAGE, CSV = f"{NAME}.md", f"{NAME}.csv"
@@ -18,6 +18,7 @@ ANSWERS: dict[str, Callable[[NetworkFigures], StudyAnswer]] = {
     sharing.QUESTION: link_answer,
     evicting.QUESTION: eviction_answer,
     loading.QUESTION: loading_answer,
+    regions.QUESTION: regions_answer,
 }
 """In the order of the page."""
 

@@ -1,4 +1,4 @@
-"""What real nodes and sockets did: a node's death, clients on one link, loads through it."""
+"""What real nodes and sockets did: a death, clients on one link, loads through it, regions."""
 
 import math
 from collections.abc import Iterator, Sequence
@@ -26,7 +26,7 @@ from dashboards.report.wording import listed
 from dashboards.studies.answer import StudyAnswer, StudyPicture
 from dashboards.studies.wording import count, duration, percent, span, times
 from kv_tiers.link.rate import BYTES_PER_MBIT
-from kv_tiers.trials import NetworkFigures, loading, node_death, sharing
+from kv_tiers.trials import NetworkFigures, loading, node_death, regions, sharing
 from loadgen.locality.break_even import Computing
 
 FAIR = 0.5
@@ -211,6 +211,73 @@ def loading_answer(rows: NetworkFigures) -> StudyAnswer:
                 "Seconds to load the prompt against the link's rate, by codec, and to compute it",
             ),
         ),
+    )
+
+
+def regions_answer(rows: NetworkFigures) -> StudyAnswer:
+    """What a regional store saves and keeps, and for how long its region is stale."""
+    stores, ways = (
+        NetworkFigures(tuple(row for row in rows.rows if row.subject in those))
+        for those in (regions.STORES, regions.WAYS)
+    )
+    settings = regions.WRITING, regions.FIRST, regions.AGAIN
+    lost = regions.CENTRE_LOST, regions.REGION_LOST
+    columns: list[PivotColumn] = [
+        *((each, each, "chunk_ms", duration) for each in settings),
+        *((f"found, {each}", each, "hit_share", percent) for each in lost),
+    ]
+    late: list[PivotColumn] = [
+        (title, regions.DELETED, measure, _seconds)
+        for title, measure in (("longest", "longest_s"), ("mean", "mean_s"), ("apart", "apart_s"))
+    ]
+    picture = bars(stores, settings, "chunk_ms", "a chunk, ms", 1)
+    about = "Time to write, read and read again a chunk, by store"
+    return StudyAnswer(
+        "What does a store near the engine save, and how stale is it?",
+        (*_regions_sentences(rows),),
+        (pivot(stores, "store", columns), pivot(ways, "synchronised by", late)),
+        (StudyPicture("regions", picture, about),),
+    )
+
+
+def _regions_sentences(rows: NetworkFigures) -> Iterator[str]:
+    def took(store: str, setting: str) -> str:
+        return duration(need(rows, store, setting, "chunk_ms"))
+
+    def stale(way: str, measure: str = "longest_s") -> str:
+        return _seconds(need(rows, way, regions.DELETED, measure))
+
+    def sent(store: str) -> str:
+        return count(need(rows, store, regions.AGAIN, "link_bytes"))
+
+    def kept(lost: str) -> str:
+        return percent(need(rows, regions.REGIONAL, lost, "hit_share"))
+
+    yield (
+        f"A regional store reads a chunk again in {took(regions.REGIONAL, regions.AGAIN)}, the"
+        f" centre alone in {took(regions.CENTRAL, regions.AGAIN)}. A deletion elsewhere is known"
+        f" after {stale(regions.ROUNDS)} at most with rounds of the centre every"
+        f" {stale(regions.ROUNDS, 'period_s')}, and after up to {stale(regions.EXCHANGES)} with"
+        " exchanges of each region."
+    )
+    yield (
+        f"Of two regions only one knows for up to {stale(regions.EXCHANGES, 'apart_s')} with"
+        f" exchanges, {stale(regions.PULLS, 'apart_s')} with pulls and"
+        f" {stale(regions.ROUNDS, 'apart_s')} with rounds. Pulls alone take up to"
+        f" {stale(regions.PULLS)}, as long as all others get their writes through at once."
+    )
+    yield (
+        f"Asking the centre first makes it {took(regions.LATEST, regions.AGAIN)} a chunk, with"
+        f" {sent(regions.LATEST)} bytes over the link instead of {sent(regions.CENTRAL)}."
+    )
+    yield (
+        f"A write returns after {took(regions.REGIONAL, regions.WRITING)}, at the centre alone"
+        f" after {took(regions.CENTRAL, regions.WRITING)}."
+    )
+    yield (
+        f"Without the centre the region still finds {kept(regions.CENTRE_LOST)} of the chunks that"
+        f" it has read, and without its own store {kept(regions.REGION_LOST)} of those at the"
+        " centre."
     )
 
 

@@ -7,17 +7,21 @@ async with valkey_servers([None, None, None]) as servers:
     frame = await store.get(names[0])
 """
 
+from kv_tiers.store.central import CentralSync
 from kv_tiers.store.nodes import CircuitBreaker, NodeFailure, StoreNode
 from kv_tiers.store.placement import PLACEMENTS, Modulo, Placement, Rendezvous, StoreKey, in_runs
+from kv_tiers.store.regional import RegionalStore
 from kv_tiers.store.server import ServerError, valkey_server, valkey_servers
 from kv_tiers.store.sharded import ShardedStore, StoreTally
 
 __all__ = [
     "PLACEMENTS",
+    "CentralSync",
     "CircuitBreaker",
     "Modulo",
     "NodeFailure",
     "Placement",
+    "RegionalStore",
     "Rendezvous",
     "ServerError",
     "ShardedStore",

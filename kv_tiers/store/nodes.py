@@ -4,6 +4,8 @@ import asyncio
 import time
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from typing import Any
 
 from redis.asyncio import BlockingConnectionPool, Redis
 from redis.asyncio.retry import Retry
@@ -15,10 +17,23 @@ from kv_tiers.store.placement import PREFIX, WIRE_BYTES
 Clock = Callable[[], float]
 SCAN_COUNT = 200
 DEFAULT_PORT = 6379
+MOST_ENTRIES, ENTRIES_AT_ONCE = 100_000, 1000
+"""Of a journal: about so many are kept, and so many read in one call."""
+JOURNAL_START = b"0-0"
+"""The position before all entries."""
 
 
 class NodeFailure(Exception):
     """A node did not do what it was asked, in time or at all; what it holds is unknown."""
+
+
+@dataclass(frozen=True, slots=True)
+class JournalPart:
+    """Entries behind a position, oldest first, each after its own position; `is_whole` where none
+    between that position and the first of them has gone."""
+
+    entries: tuple[tuple[bytes, bytes], ...]
+    is_whole: bool = True
 
 
 class CircuitBreaker:
@@ -125,6 +140,20 @@ class StoreNode:
             yield [name for name in names if len(name) == WIRE_BYTES]
             if not int(cursor):
                 return
+
+    async def append(self, journal: bytes, entry: bytes) -> None:
+        """Behind the entries that are there; the oldest go where there are too many."""
+        async with self._call():
+            await self._client.xadd(journal, {b"entry": entry}, maxlen=MOST_ENTRIES)
+
+    async def behind(self, journal: bytes, position: bytes) -> JournalPart:
+        """The next entries, at most ENTRIES_AT_ONCE."""
+        async with self._call():
+            found: Any = await self._client.xrange(journal, min=position, count=ENTRIES_AT_ONCE + 1)
+        entries = [(at, fields.get(b"entry", b"")) for at, fields in found or ()]
+        if entries and entries[0][0] == position:
+            return JournalPart(tuple(entries[1:]))
+        return JournalPart(tuple(entries), position == JOURNAL_START)
 
     async def aclose(self) -> None:
         await self._client.aclose(close_connection_pool=True)

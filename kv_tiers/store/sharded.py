@@ -11,11 +11,13 @@ from dataclasses import dataclass
 from itertools import chain
 
 from kv_tiers.codecs.frame import FrameError, checked
-from kv_tiers.store.nodes import NodeFailure, StoreNode
+from kv_tiers.store.nodes import JournalPart, NodeFailure, StoreNode
 from kv_tiers.store.placement import Placement, Rendezvous, StoreKey, place_of
 
 MOST_LACKING = 100_000
 MOST_PASSES = 5
+JOURNAL = b"kvswarm-journal"
+"""On one node, and no frame."""
 _LOG = logging.getLogger(__name__)
 
 
@@ -136,7 +138,11 @@ class ShardedStore:
         return None
 
     async def has(self, names: Sequence[StoreKey]) -> list[bool]:
-        """Of each, whether a node says so. Its frame may still be gone or corrupt.
+        """Of each, whether a node says so. Its frame may still be gone or corrupt."""
+        return [*map(bool, await self.known(names))]
+
+    async def known(self, names: Sequence[StoreKey]) -> list[bool | None]:
+        """As `has`; None where no node has it, and not all that might have it have answered.
 
         As in `get`, what may have moved meanwhile is asked for again.
         """
@@ -149,7 +155,7 @@ class ShardedStore:
                 found[at] = there
         return found
 
-    async def _ask(self, names: Sequence[StoreKey]) -> list[bool]:
+    async def _ask(self, names: Sequence[StoreKey]) -> list[bool | None]:
         wires = [name.wire for name in names]
         asked: dict[str, list[bytes]] = {}
         for wire in dict.fromkeys(wires):
@@ -160,12 +166,32 @@ class ShardedStore:
         holding = {wire: {node for node in asked if answers[node].get(wire)} for wire in wires}
         for wire, nodes in holding.items():
             self._note_lacking(wire, nodes, answers)
-        return [bool(holding[wire]) for wire in wires]
+        silent = {node for node in asked if not answers[node]}
+        unsure = {w for w in wires if silent and silent.intersection(self._candidates(w))}
+        return [bool(holding[w]) or (None if w in unsure else False) for w in wires]
 
-    async def delete(self, name: StoreKey) -> None:
-        """On every node that may have it and answers."""
+    async def delete(self, name: StoreKey) -> bool:
+        """On every node that may have it; whether all have answered."""
         wire = name.wire
-        await asyncio.gather(*(self._drop(node, wire) for node in self._candidates(wire)))
+        nodes = self._candidates(wire)
+        return all(await asyncio.gather(*(self._drop(node, wire) for node in nodes)))
+
+    async def note(self, entry: bytes) -> bool:
+        """Write it behind all others in the journal of this store; whether that was done."""
+        try:
+            await self._node(self._journal_node).append(JOURNAL, entry)
+        except NodeFailure as failure:
+            self._tell(failure)
+            return False
+        return True
+
+    async def notes(self, position: bytes) -> JournalPart | None:
+        """The next entries of the journal; None where its node does not answer."""
+        try:
+            return await self._node(self._journal_node).behind(JOURNAL, position)
+        except NodeFailure as failure:
+            self._tell(failure)
+            return None
 
     async def move(self, pause_s: float = 1.0) -> int:
         """Bring chunks of earlier node lists to where the present one has them, then forget those
@@ -198,6 +224,10 @@ class ShardedStore:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
         await asyncio.gather(*(each.aclose() for each in self._nodes.values()))
+
+    @property
+    def _journal_node(self) -> str:
+        return self._placement.order(JOURNAL, self.nodes)[0]
 
     def _holders(self, wire: bytes, ring: tuple[str, ...] | None = None) -> tuple[str, ...]:
         return self._placement.order(place_of(wire), ring or self.nodes)[: self._copies]
@@ -287,11 +317,13 @@ class ShardedStore:
             self._tell(failure)
             return {}
 
-    async def _drop(self, address: str, wire: bytes) -> None:
+    async def _drop(self, address: str, wire: bytes) -> bool:
         try:
             await self._node(address).delete(wire)
         except NodeFailure as failure:
             self._tell(failure)
+            return False
+        return True
 
     def _tell(self, failure: Exception) -> None:
         self.tally.failures += 1

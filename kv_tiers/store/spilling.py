@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 from kv_tiers.store.eviction import TierEviction
 from kv_tiers.store.placement import StoreKey
+from kv_tiers.store.regional import RegionalStore
 from kv_tiers.store.sharded import ShardedStore
 
 AT_ONCE, MOST_SPILLING = 4, 64
@@ -29,7 +30,7 @@ class SpillingStore:
     """Frames by their StoreKey in at most `eviction.capacity_bytes` of memory, and behind it on
     nodes. It belongs to one event loop; the nodes' store is not ended with it."""
 
-    def __init__(self, far: ShardedStore, eviction: TierEviction) -> None:
+    def __init__(self, far: ShardedStore | RegionalStore, eviction: TierEviction) -> None:
         self.tally = SpillTally()
         self.near_bytes = 0
         self._far, self._eviction = far, eviction

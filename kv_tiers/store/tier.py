@@ -12,6 +12,7 @@ import time
 from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields
+from functools import partial
 from itertools import takewhile
 from pathlib import Path
 from typing import Any
@@ -23,6 +24,7 @@ from kv_tiers.codecs import FrameError
 from kv_tiers.store.coder import ChunkCoder, RawChunk
 from kv_tiers.store.eviction import EVICTIONS
 from kv_tiers.store.placement import PLACEMENTS, WHOLE_CONTEXT, StoreKey, in_runs
+from kv_tiers.store.regional import RegionalStore, RegionalTally
 from kv_tiers.store.sharded import ShardedStore, StoreTally
 from kv_tiers.store.spilling import SpillingStore, SpillTally
 
@@ -59,6 +61,13 @@ class TierSettings:
     near_bytes: int = 0
     """Of memory of our own before the nodes, which get what it gives up."""
     eviction: str = "lru"
+    central: tuple[str, ...] = ()
+    """Nodes of a store for all regions; `nodes` are then those of this region, and asked first."""
+    central_deadline_s: float = 5.0
+    force_latest: bool = False
+    """Ask the centre first what it has; no bytes of it."""
+    exchange_s: float = 0.0
+    """From exchange to exchange with the centre; 0: rounds of the centre tell this region."""
     recompute_chunks_per_s: float = 0.0
     """What the engine computes; where loading is slower, lookups find nothing. 0: not asked."""
 
@@ -69,9 +78,10 @@ class TierSettings:
         if self.eviction not in EVICTIONS:
             known = ", ".join(EVICTIONS)
             raise ValueError(f"unknown eviction {self.eviction!r}: choose one of {known}")
-        if self.near_bytes < 0:
-            raise ValueError(f"near_bytes {self.near_bytes} must be 0 or more")
-        for name in ("node_deadline_s", "load_deadline_s", "at_once"):
+        for name in ("near_bytes", "exchange_s"):
+            if not 0 <= getattr(self, name) < math.inf:
+                raise ValueError(f"{name} {getattr(self, name)!r} must be 0 or more")
+        for name in ("node_deadline_s", "load_deadline_s", "central_deadline_s", "at_once"):
             if not 0 < getattr(self, name) < math.inf:
                 raise ValueError(f"{name} {getattr(self, name)!r} must be more than 0 and finite")
 
@@ -81,11 +91,14 @@ class TierSettings:
         known = [each.name for each in fields(cls)]
         if unknown := sorted(given.keys() - set(known)):
             raise ValueError(f"unknown setting {unknown[0]!r}, known are {', '.join(known)}")
-        nodes = given.get("nodes")
-        if not isinstance(nodes, list | tuple) or not all(isinstance(n, str) for n in nodes):
-            raise ValueError(f"nodes {nodes!r} must be a list of host:port")
+        told: dict[str, Any] = {"nodes": None, "central": (), **given}
+        for name in ("nodes", "central"):
+            nodes = told[name]
+            if not isinstance(nodes, list | tuple) or not all(isinstance(n, str) for n in nodes):
+                raise ValueError(f"{name} {nodes!r} must be a list of host:port")
+            told[name] = tuple(nodes)
         try:
-            return cls(**{**given, "nodes": tuple(nodes)})
+            return cls(**told)
         except TypeError as error:
             raise ValueError(f"a setting has the wrong type: {error}") from error
 
@@ -100,17 +113,26 @@ class RemoteTier:
         self.load_chunks_per_s: float | None = None
         """Learned from loads."""
         self._coder = _coder(settings)
-        self._store = ShardedStore(
-            settings.nodes,
-            copies=settings.copies,
-            placement=PLACEMENTS[settings.placement](),
-            node_deadline_s=settings.node_deadline_s,
-        )
+        placement = PLACEMENTS[settings.placement]()
+        sharded = partial(ShardedStore, copies=settings.copies, placement=placement)
+        self._store = sharded(settings.nodes, node_deadline_s=settings.node_deadline_s)
+        self._stores = [self._store]
+        self._regional: RegionalStore | None = None
+        if settings.central:
+            central = sharded(settings.central, node_deadline_s=settings.central_deadline_s)
+            self._stores.append(central)
+            self._regional = RegionalStore(
+                self._store,
+                central,
+                force_latest=settings.force_latest,
+                exchange_s=settings.exchange_s,
+            )
+        far = self._regional or self._store
         self._near: SpillingStore | None = None
         if settings.near_bytes:
             eviction = EVICTIONS[settings.eviction](settings.near_bytes)
-            self._near = SpillingStore(self._store, eviction)
-        self._frames = self._near or self._store
+            self._near = SpillingStore(far, eviction)
+        self._frames = self._near or far
         self._changes = changes
         self._storing = asyncio.Semaphore(settings.at_once)
         self._declined = 0
@@ -120,6 +142,8 @@ class RemoteTier:
     async def __aenter__(self) -> "RemoteTier":
         if self._changes is not None:
             self._tasks.append(asyncio.create_task(self._follow(self._changes)))
+        if self._regional is not None:
+            await self._regional.__aenter__()
         return self
 
     async def __aexit__(self, *_: object) -> None:
@@ -129,17 +153,19 @@ class RemoteTier:
         try:
             if self._near is not None:
                 await self._spill(self._near)
+            if self._regional is not None:
+                await self._regional.__aexit__()
         finally:
-            await self._store.aclose()
+            for store in self._stores:
+                await store.aclose()
 
     def status(self) -> dict[str, Any]:
         """For people: what is set, and what has happened."""
-        tallies: list[StoreTally | SpillTally] = [self._store.tally]
-        if self._near is not None:
-            tallies.append(self._near.tally)
+        tallies: list[StoreTally | SpillTally | RegionalTally] = [self._store.tally]
+        tallies += [each.tally for each in (self._near, self._regional) if each is not None]
         return {
             "nodes": list(self._store.nodes),
-            "broken_nodes": self._store.broken(),
+            "broken_nodes": [node for store in self._stores for node in store.broken()],
             "is_moving": self._store.is_moving,
             "codec": self.settings.codec,
             "load_chunks_per_s": self.load_chunks_per_s,

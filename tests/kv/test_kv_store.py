@@ -23,6 +23,7 @@ from kv_tiers.store import (
     valkey_server,
     valkey_servers,
 )
+from kv_tiers.store.nodes import JOURNAL_START
 
 CONTEXTS, CHUNKS = 60, 3
 """So many contexts that each of four nodes has some, whatever the ports are."""
@@ -354,3 +355,52 @@ async def test_a_call_that_is_cancelled_ends_so_at_whatever_step() -> None:
         assert await node.get(b"a") == b"b"
         assert not node.breaker.is_open
         await node.aclose()
+
+
+async def test_a_journal_is_read_from_where_one_was_and_tells_what_has_gone(
+    servers: Servers, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("kv_tiers.store.nodes.ENTRIES_AT_ONCE", 2)
+    store, other = opened(servers, 1), opened(servers, 1)
+    for number in range(5):
+        assert await store.note(b"%d" % number)
+    found: list[bytes] = []
+    position = JOURNAL_START
+    while (part := await other.notes(position)) and part.entries:
+        assert part.is_whole
+        found += [entry for _, entry in part.entries]
+        position = part.entries[-1][0]
+    assert found == [b"0", b"1", b"2", b"3", b"4"]
+    journal = next(each for each in servers if each[0] == store._journal_node)
+    host, port = journal[0].split(":")
+    async with Redis(host=host, port=int(port), protocol=2) as client:
+        await client.flushall()
+    await asyncio.sleep(0.005)  # positions are of milliseconds
+    assert await store.note(b"later")
+    part = await other.notes(position)
+    assert part is not None
+    assert ([entry for _, entry in part.entries], part.is_whole) == ([b"later"], False)
+    journal[1].kill()
+    await journal[1].wait()
+    assert not await store.note(b"nobody hears")
+    assert await other.notes(position) is None
+    for each in (store, other):
+        await each.aclose()
+
+
+async def test_what_a_dead_node_might_have_is_not_known(
+    servers: Servers, chunks: dict[StoreKey, bytes]
+) -> None:
+    store = opened(servers, 1)
+    names = list(chunks)
+    await written(store, {name: chunks[name] for name in names[:-1]}, 1)
+    assert await store.known(names) == [True] * (len(names) - 1) + [False]
+    dead, process = servers[0]
+    process.kill()
+    await process.wait()
+    told = await store.known(names)
+    lost = [store._holders(name.wire)[0] == dead for name in names]
+    assert [each is None for each in told] == lost
+    assert await store.has(names) == [each is True for each in told]
+    assert [await store.delete(name) for name in names[:30]] == [not each for each in lost[:30]]
+    await store.aclose()

@@ -176,6 +176,9 @@ async def test_a_file_changes_nodes_and_codec_while_it_serves(
         ({"nodes": ["a:1"], "placement": "ring"}, "unknown placement 'ring'"),
         ({"nodes": ["a:1"], "eviction": "fifo"}, "unknown eviction 'fifo'"),
         ({"nodes": ["a:1"], "near_bytes": -1}, "must be 0 or more"),
+        ({"nodes": ["a:1"], "central": "b:1"}, "central .b:1. must be a list"),
+        ({"nodes": ["a:1"], "central": ["b:x"]}, "give host:port"),
+        ({"nodes": ["a:1"], "exchange_s": -1}, "exchange_s -1 must be 0 or more"),
         ({"nodes": ["a:1"], "load_deadline_s": 0}, "must be more than 0"),
         ({"nodes": ["a:1"], "load_deadline_s": "1"}, "wrong type"),
         ({"nodes": ["a:1"], "codec": "cachegen", "profile": "/none"}, "no profile in /none"),
@@ -388,3 +391,41 @@ async def test_a_memory_without_any_node_goes_on(servers: Servers) -> None:
         found = await loaded(tier)
         assert len(found) == 2
         assert found == {at: content(at) for at in found}
+
+
+async def test_regions_share_what_one_of_them_stored_and_go_on_without_the_centre(
+    servers: Servers,
+) -> None:
+    (region, _), (centre, of_centre) = servers
+    given = {"nodes": [region], "central": [centre], "node_deadline_s": 0.5}
+    async with RemoteTier(TierSettings.of(given)) as tier:
+        await tier.lookup([KEYS])
+        await stored(tier)
+    async with valkey_server() as (elsewhere, _):
+        other = TierSettings.of({**given, "nodes": [elsewhere], "central_deadline_s": 0.5})
+        async with RemoteTier(other) as tier:
+            assert await tier.lookup([KEYS]) == [CHUNKS], "all was written back at the end"
+            assert await loaded(tier) == {at: content(at) for at in range(CHUNKS)}
+            assert tier._regional is not None
+            await tier._regional.settled()
+            assert tier.status()["central_hits"] == CHUNKS
+            of_centre.kill()
+            await of_centre.wait()
+            assert await tier.lookup([KEYS]) == [CHUNKS], "they are near now"
+            assert await loaded(tier) == {at: content(at) for at in range(CHUNKS)}
+            assert tier.status()["regional_hits"] == CHUNKS
+
+
+async def test_without_its_region_a_tier_reads_what_the_centre_has(servers: Servers) -> None:
+    (region, of_region), (centre, _) = servers
+    given = {"nodes": [region], "central": [centre], "node_deadline_s": 0.5, "force_latest": True}
+    async with RemoteTier(TierSettings.of(given)) as tier:
+        assert tier._regional is not None
+        await tier.lookup([KEYS])
+        await stored(tier)
+        assert await tier._regional.write_back()
+        of_region.kill()
+        await of_region.wait()
+        assert await tier.lookup([KEYS]) == [CHUNKS]
+        assert await loaded(tier) == {at: content(at) for at in range(CHUNKS)}
+        assert region in tier.status()["broken_nodes"]

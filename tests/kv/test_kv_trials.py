@@ -22,6 +22,24 @@ from kv_tiers.trials.node_death import (
     subject_of,
 )
 from kv_tiers.trials.placing import UNHASHED, place_keys
+from kv_tiers.trials.regions import (
+    AGAIN,
+    CENTRAL,
+    CENTRE_LOST,
+    DELETED,
+    EXCHANGES,
+    FIRST,
+    LATEST,
+    PULLS,
+    REGION_LOST,
+    REGIONAL,
+    ROUNDS,
+    WAYS,
+    WRITING,
+    RegionsPlan,
+    read_regions,
+    stale_regions,
+)
 from kv_tiers.trials.sharing import (
     COUNTED,
     SOCKET,
@@ -138,3 +156,43 @@ async def test_loads_take_what_the_link_takes(tmp_path: Path) -> None:
         assert (found.value(name, ALONE, "decode_s") or 0) > 0
     slow = {name: found.value(name, "4 Mbit/s", "loaded_s") or 0 for name in ("raw", "int4")}
     assert slow["int4"] < slow["raw"]
+
+
+async def test_a_regional_store_takes_the_link_out_of_what_is_read_again() -> None:
+    plan = RegionsPlan(rate_mbit=100, latency_ms=30, chunks=4, chunk_bytes=64 * 1024)
+    found = await gathered(read_regions(plan))
+
+    def figure(subject: str, setting: str, measure: str = "chunk_ms") -> float:
+        value = found.value(subject, setting, measure)
+        assert value is not None
+        return value
+
+    for subject in (CENTRAL, REGIONAL, LATEST):
+        for setting in (WRITING, FIRST, AGAIN):
+            assert figure(subject, setting, "hit_share") == 1
+        assert figure(subject, FIRST) >= 2 * plan.latency_ms, "there and back"
+        assert figure(subject, FIRST, "link_bytes") > plan.chunk_bytes
+    assert figure(CENTRAL, AGAIN, "link_bytes") > plan.chunk_bytes
+    assert figure(LATEST, AGAIN) >= 2 * plan.latency_ms
+    assert figure(LATEST, AGAIN, "link_bytes") < plan.chunk_bytes / 100
+    assert figure(REGIONAL, AGAIN, "link_bytes") == 0
+    assert figure(CENTRAL, CENTRE_LOST, "hit_share") == 0
+    for subject in (REGIONAL, LATEST):
+        assert figure(subject, CENTRE_LOST, "hit_share") == 1
+        assert figure(subject, REGION_LOST, "hit_share") == 1
+
+
+async def test_rounds_of_the_centre_bound_what_regions_alone_do_not() -> None:
+    plan = RegionsPlan(deletions=30, period_s=10.0)
+    found = await gathered(stale_regions(plan))
+    longest, apart = (
+        {way: found.value(way, DELETED, measure) or 0.0 for way in WAYS}
+        for measure in ("longest_s", "apart_s")
+    )
+    assert 0 < longest[ROUNDS] <= plan.period_s
+    assert 0 < longest[PULLS] <= plan.period_s
+    assert plan.period_s < longest[EXCHANGES] <= 2 * plan.period_s
+    assert apart[ROUNDS] == 0
+    assert 0 < apart[PULLS] <= plan.period_s
+    for way in WAYS:
+        assert 0 < (found.value(way, DELETED, "mean_s") or 0) < longest[way]

@@ -3,6 +3,7 @@
 import asyncio
 import os
 import sys
+import time
 from asyncio.subprocess import Process
 from collections.abc import AsyncIterator
 from dataclasses import dataclass
@@ -43,15 +44,19 @@ async def service() -> AsyncIterator[NodesService]:
     )
     url = f"http://127.0.0.1:{port}"
     try:
-        for _ in range(400):
-            if await engine_api.is_ready(f"{url}/health"):
-                break
-            await asyncio.sleep(0.05)
+        await _until_ready(url)
         yield NodesService(process, url, ports)
     finally:
         if process.returncode is None:
             process.kill()
             await process.wait()
+
+
+async def _until_ready(url: str) -> None:
+    for _ in range(400):
+        if await engine_api.is_ready(f"{url}/health"):
+            return
+        await asyncio.sleep(0.05)
 
 
 async def test_nodes_are_counted_and_emptied_by_who_started_them(service: NodesService) -> None:
@@ -91,3 +96,30 @@ async def test_there_is_nothing_else(service: NodesService) -> None:
         session.get(f"{service.url}/metrics/more") as response,
     ):
         assert response.status == 404
+
+
+async def test_the_last_node_may_be_behind_a_link_that_ends_with_it() -> None:
+    port, near, central, through = free_ports(4)
+    process = await asyncio.create_subprocess_exec(
+        *(sys.executable, "-m", "loadgen.targets.valkey_nodes", "--port", str(port)),
+        *("--nodes", str(near), str(central), "--link", str(through), "--latency-ms", "50"),
+        env={**os.environ, KEY_VARIABLE: KEY},
+    )
+    try:
+        await _until_ready(f"http://127.0.0.1:{port}")
+        async with Redis(port=through, protocol=2) as client:
+            begun_s = time.monotonic()
+            await client.set("a", "x")
+            assert time.monotonic() - begun_s >= 0.1, "there and back"
+        async with Redis(port=central, protocol=2) as client:
+            assert await client.get("a") == b"x"
+        async with Redis(port=near, protocol=2) as client:
+            assert await client.get("a") is None
+        process.terminate()
+        await process.wait()
+        with pytest.raises(ConnectionRefusedError):
+            await asyncio.open_connection("127.0.0.1", through)
+    finally:
+        if process.returncode is None:
+            process.kill()
+            await process.wait()

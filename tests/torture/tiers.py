@@ -34,7 +34,7 @@ LOAD = (
     *("--l1-gb", "0.03", "--drain", "5", "--max-silence", "5"),
 )
 FILES = ("vllm-tiered", "vllm-lmcache-files")
-NODES = ("vllm-lmcache-codec", "vllm-lmcache-sharded")
+NODES = ("vllm-lmcache-codec", "vllm-lmcache-sharded", "vllm-lmcache-regional")
 CACHES = ("vllm-lmcache", "vllm-lmcache-files", *NODES)
 TARGETS = ("vllm-offload", "vllm-lmcache", *FILES, *NODES)
 STARTING_S, LONGEST_S, LEAVING_S = 180.0, 90.0, 20.0
@@ -97,7 +97,7 @@ def damage(trial: TierTrial) -> None:
     for node in trial.nodes():
         port = node.cmdline()[0].rpartition(":")[2]  # valkey names itself by its address
         with redis.Redis(port=int(port), protocol=2) as client:
-            for at, name in enumerate(client.keys("*")[::2]):
+            for at, name in enumerate(client.keys("kvswarm:*")[::2]):
                 frame = client.get(name) or b"x"
                 cut = frame[: len(frame) // 2]
                 client.set(name, cut if at % 2 else frame[:-1] + bytes([frame[-1] ^ 1]))

@@ -20,6 +20,7 @@ from kv_tiers.trials import (
     loading,
     node_death,
     placing,
+    regions,
     sharing,
 )
 from loadgen.cli.main import main
@@ -104,6 +105,41 @@ def loaded(tokens_per_s: float = 1000.0) -> Iterator[NetworkFigure]:
             yield NetworkFigure(loading.QUESTION, name, setting, "loaded_s", loaded_s)
 
 
+def apart(kept: float = 1.0) -> Iterator[NetworkFigure]:
+    for store, again_ms, link_bytes in (
+        (regions.CENTRAL, 31.0, 262_300.0),
+        (regions.REGIONAL, 0.8, 0.0),
+        (regions.LATEST, 21.0, 4.0),
+    ):
+        for setting, took_ms in (
+            (regions.WRITING, again_ms),
+            (regions.FIRST, 32.0),
+            (regions.AGAIN, again_ms),
+            (regions.CENTRE_LOST, again_ms),
+            (regions.REGION_LOST, 32.0),
+        ):
+            if (store, setting) == (regions.CENTRAL, regions.REGION_LOST):
+                continue
+            for measure, value in (
+                ("chunk_ms", took_ms),
+                ("link_bytes", link_bytes),
+                ("hit_share", 0.0 if store == regions.CENTRAL else kept),
+            ):
+                yield NetworkFigure(regions.QUESTION, store, setting, measure, value)
+    for way, longest_s, apart_s in (
+        (regions.ROUNDS, 9.9, 0.0),
+        (regions.PULLS, 9.8, 8.0),
+        (regions.EXCHANGES, 19.5, 9.7),
+    ):
+        for measure, value in (
+            ("longest_s", longest_s),
+            ("mean_s", longest_s / 2),
+            ("apart_s", apart_s),
+            ("period_s", 10.0),
+        ):
+            yield NetworkFigure(regions.QUESTION, way, regions.DELETED, measure, value)
+
+
 def answer(rows: Iterator[NetworkFigure]) -> StudyAnswer:
     ((_, found),) = network_answers(NetworkFigures(tuple(rows)))
     return found
@@ -174,16 +210,32 @@ def test_from_which_bandwidth_on_loading_pays() -> None:
     assert "Decoding alone takes longer here than computing with `int4`" in fast[2]
 
 
+def test_what_a_store_near_the_engine_saves_and_how_stale_it_is() -> None:
+    found = answer(apart())
+    assert found.sentences[0] == (
+        "A regional store reads a chunk again in 0.8 ms, the centre alone in 31.0 ms. A deletion"
+        " elsewhere is known after 9.90 s at most with rounds of the centre every 10.0 s, and after"
+        " up to 19.5 s with exchanges of each region."
+    )
+    assert "for up to 9.70 s with exchanges, 8.00 s with pulls and 0.0 ms" in found.sentences[1]
+    assert "21.0 ms a chunk, with 4 bytes over the link instead of 262,300." in found.sentences[2]
+    assert "still finds 100 % of the chunks" in found.sentences[4]
+    assert "still finds 50 % of the chunks" in answer(apart(kept=0.5)).sentences[4]
+    stores, ways = found.tables
+    assert [line[0] for line in stores.rows] == [f"`{each}`" for each in regions.STORES]
+    assert [line[0] for line in ways.rows] == [f"`{each}`" for each in regions.WAYS]
+
+
 def test_a_page_of_all_questions(tmp_path: Path) -> None:
-    rows = NetworkFigures((*placed(), *died(), *shared(), *evicted(), *loaded()))
+    rows = NetworkFigures((*placed(), *died(), *shared(), *evicted(), *loaded(), *apart()))
     page = write_network_page(rows, MADE, tmp_path).read_text()
     again = NetworkFigures.read(tmp_path / CSV)
     for (_, told), (_, found) in zip(network_answers(rows), network_answers(again), strict=True):
         assert (found.sentences, found.tables) == (told.sentences, told.tables)
-    for name in ("moved", "death", "link", "eviction", "loading"):
+    for name in ("moved", "death", "link", "eviction", "loading", "regions"):
         assert f"(network-{name}.svg)" in page
         assert (tmp_path / f"network-{name}.svg").read_text().startswith("<?xml")
-    assert page.count("\n## ") == 6
+    assert page.count("\n## ") == 7
 
 
 def test_the_command_measures_what_it_is_asked_for(

@@ -17,7 +17,7 @@ def test_the_shipped_targets_are_there_in_order_with_a_description() -> None:
         *("hf-no-cache", "hf-cache", "hf-continuous"),
         *("vllm", "vllm-no-prefix-cache", "vllm-serial", "vllm-queue", "vllm-fp8"),
         *("vllm-fleet", "vllm-lmcache", "vllm-lmcache-files", "vllm-lmcache-fleet"),
-        *("vllm-lmcache-codec", "vllm-lmcache-sharded"),
+        *("vllm-lmcache-codec", "vllm-lmcache-sharded", "vllm-lmcache-regional"),
         *("vllm-context", "vllm-context-fleet", "vllm-lmcache-context"),
         *("vllm-offload", "vllm-offload-context", "vllm-tiered", "vllm-tiered-context"),
     ]

@@ -148,6 +148,17 @@ def test_nodes_come_before_lmcache_which_is_told_their_ports(
         TargetSettings(model, kv_codec="int5")
 
 
+def test_a_region_is_near_and_its_centre_behind_a_link(model: str) -> None:
+    valkey, lmcache, _ = plan("vllm-lmcache-regional", TargetSettings(model))
+    at = valkey.argv.index("--nodes")
+    near, central = valkey.argv[at + 1 : at + 3]
+    assert len({near, central, option(valkey, "--link"), option(valkey, "--port")}) == 4
+    assert float(option(valkey, "--rate-mbit")) > 0
+    adapter = json.loads(option(lmcache, "--l2-adapter"))["adapter_params"]
+    assert adapter["nodes"] == [f"127.0.0.1:{near}"]
+    assert adapter["central"] == [f"127.0.0.1:{option(valkey, '--link')}"]
+
+
 def test_codecs_of_the_command_line_are_those_that_need_no_profile() -> None:
     assert set(CODECS) == set(KV_CODECS)
 
