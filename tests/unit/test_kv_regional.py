@@ -222,6 +222,38 @@ async def test_a_change_that_comes_while_others_are_written_back_counts(
     assert world.centre.frames == {A: FRAME}
 
 
+async def test_what_changes_while_it_is_written_back_waits_on(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    world = World()
+    client, put = world.clients[0], world.centre.put
+
+    async def slow_put(name: StoreKey, frame: bytes) -> int:
+        await client.delete(name)
+        return await put(name, frame)
+
+    monkeypatch.setattr(world.centre, "put", slow_put)
+    await client.put(A, FRAME)
+    assert await client.write_back()
+    assert client.waiting == 1
+    assert await client.write_back()
+    assert world.centre.frames == {}
+
+
+async def test_what_the_centre_did_not_take_is_tried_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("kv_tiers.store.regional.RETRY_S", 0.001)
+    world = World()
+    world.centre.lost = True
+    async with world.clients[0] as client, asyncio.timeout(20):
+        await client.put(A, FRAME)
+        while world.centre.calls.count("put") < 2:  # noqa: ASYNC110
+            await asyncio.sleep(0)
+        world.centre.lost = False
+        while client.waiting:  # noqa: ASYNC110
+            await asyncio.sleep(0)
+    assert world.centre.frames == {A: FRAME}
+
+
 async def test_without_its_region_a_client_goes_on_with_the_centre() -> None:
     world = World()
     world.seed(A)
@@ -403,16 +435,17 @@ async def test_a_region_that_was_away_is_behind_until_it_has_heard() -> None:
 
 
 async def test_without_the_centre_a_round_still_tells_the_regions() -> None:
-    world = World()
+    world = World(most_waiting_bytes=1)
     world.seed(A)
     world.centre.lost = True
     await world.clients[0].delete(A)
+    await world.clients[0].put(B, FRAME)
     await world.sync.round()
     assert world.sync.behind == [CENTRE]
     assert A not in world.near[1].frames
     world.centre.lost = False
     await world.sync.round()
-    assert (world.sync.behind, world.centre.frames) == ([], {})
+    assert (world.sync.behind, world.centre.frames) == ([], {B: FRAME})
 
 
 async def test_entries_that_have_gone_and_foreign_ones_are_seen() -> None:
