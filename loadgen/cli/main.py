@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from importlib import import_module
 
 from loadgen.errors import KvswarmError, OutputError, UsageError
-from rag_store.cli.output import drop_output, fitted, told_output
+from rag_store.cli.output import complaint, drop_output, told_output
 from rag_store.cli.suggestion import nearest
 
 HELP = """\
@@ -94,9 +94,6 @@ COMMANDS = {
 }
 """Module and function of each command but `run` and `ui`."""
 
-MOST_OF_A_NAME = 200
-"""Characters of a path in a message; the system takes 4096."""
-
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run a command; returns its exit code, with one line on stderr for what the user can mend."""
@@ -106,7 +103,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         with told_output(OutputError):
             code = _run(arguments)
     except KvswarmError as error:
-        print(fitted(f"kvswarm: {error}", sys.stderr), file=sys.stderr)
+        print(complaint(error), file=sys.stderr)
         return code or error.exit_code
     except KeyboardInterrupt:
         return 130
@@ -115,16 +112,10 @@ def main(argv: Sequence[str] | None = None) -> int:
     except OSError as error:
         if error.errno != errno.ENAMETOOLONG:  # a fault of ours, which needs its place
             raise
-        print(f"kvswarm: {_unusable(error)}", file=sys.stderr)
+        said = f"{error.filename!r} cannot be used ({error.strerror}): name another"
+        print(complaint(said), file=sys.stderr)
         return UsageError.exit_code
     return code
-
-
-def _unusable(error: OSError) -> str:
-    """On one line, whatever is in the name."""
-    name = repr(error.filename)
-    shown = name if len(name) <= MOST_OF_A_NAME else f"{name[:MOST_OF_A_NAME]}…"
-    return f"{shown} cannot be used ({error.strerror}): name another"
 
 
 def _run(arguments: list[str]) -> int:

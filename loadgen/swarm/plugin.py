@@ -39,7 +39,7 @@ from loadgen.swarm.process import end_forked_workers, is_forked
 from loadgen.swarm.sending.plan import CLOCK, CLOCK_OFFSET, DELTA, DRAIN, DRAINED, PLAN, SPENT
 from loadgen.swarm.sending.stage import Stage
 from loadgen.swarm.user import AsyncUser
-from rag_store.cli.output import fitted
+from rag_store.cli.output import complaint
 
 DASHBOARDS = ("dashboards.live:open_live_tab", "dashboards.exporter:open_exporter")
 """What shows a swarm beside the terminal, each called once with the leader. Named and not imported,
@@ -170,7 +170,7 @@ def _or_exit(environment: Any, step: Callable[[], None]) -> None:
     try:
         step()
     except KvswarmError as error:
-        print(fitted(f"kvswarm: {error}", sys.stderr), file=sys.stderr)  # noqa: T201
+        print(complaint(error), file=sys.stderr)  # noqa: T201
         Engine.close_process()
         end_forked_workers(0)
         sys.exit(error.exit_code)

@@ -10,8 +10,8 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
 from rag_store.cli.options import Parser, add_library_options, settings_of
-from rag_store.cli.output import fitted
-from rag_store.documents import Document, printable
+from rag_store.cli.output import complaint
+from rag_store.documents import Document
 from rag_store.errors import RagError
 from rag_store.ingest import Progress as Told
 from rag_store.library import open_library
@@ -56,7 +56,7 @@ def told_documents(source: Path) -> tuple[Document, ...]:
     """The documents there; what else lies there is named on stderr. Raises CorpusError."""
     documents = read_documents(source)
     if note := unread_note(source):
-        print(fitted(f"kvswarm rag: {printable(note)}", sys.stderr), file=sys.stderr)
+        print(complaint(note, "kvswarm rag"), file=sys.stderr)
     return documents
 
 

@@ -6,7 +6,7 @@ from collections.abc import Callable, Coroutine, Sequence
 from importlib import import_module
 from typing import Any
 
-from rag_store.cli.output import drop_output, fitted, told_output
+from rag_store.cli.output import complaint, drop_output, fitted, told_output
 from rag_store.errors import RagError, RagUsageError
 
 HELP = """\
@@ -42,7 +42,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         with told_output(RagError):
             return _run(arguments)
     except RagError as error:
-        print(fitted(f"kvswarm rag: {error}", sys.stderr), file=sys.stderr)
+        print(complaint(error, "kvswarm rag"), file=sys.stderr)
         return error.exit_code
     except KeyboardInterrupt:
         return 130

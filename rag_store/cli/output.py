@@ -1,11 +1,18 @@
 """Stdout, whose errors are one line for the user, in all of `kvswarm`."""
 
 import os
+import re
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext, redirect_stdout, suppress
 from textwrap import fill
 from typing import Any, TextIO, cast
+
+from rag_store.documents import printable
+
+SHORTENED = 200
+LONG_WORD = re.compile(rf"\S{{{2 * SHORTENED},}}")
+"""No name that a user has typed, and few paths."""
 
 
 class Output:
@@ -108,6 +115,12 @@ def fitted(text: str, stream: Any) -> str:
     if width is None or all(len(line) <= width for line in text.split("\n")):
         return text
     return "\n".join(_broken(line, max(width, 20)) for line in text.split("\n"))
+
+
+def complaint(error: object, program: str = "kvswarm") -> str:
+    """What stderr gets of what a user can mend: one line, whatever was in the words it repeats."""
+    said = LONG_WORD.sub(lambda word: f"{word[0][:SHORTENED]}…", printable(str(error)))
+    return fitted(f"{program}: {said}", sys.stderr)
 
 
 def _broken(line: str, width: int) -> str:

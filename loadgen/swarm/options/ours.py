@@ -9,7 +9,7 @@ from typing import Any
 
 from locust import events
 
-from rag_store.cli.output import fitted
+from rag_store.cli.output import complaint
 from rag_store.cli.suggestion import suggested
 
 
@@ -49,7 +49,7 @@ def leave_out(ours: Collection[str]) -> None:
             own = parser._option_string_actions
             # Whoever imports kvswarm brings the option that we always give.
             said = suggested(message, [*own, *ours]) if "--out" in own else no_users(_file())
-            parser.exit(2, fitted(f"kvswarm: {said}\n", sys.stderr))
+            parser.exit(2, f"{complaint(said)}\n")
 
         parser._config_file_parser = _OthersSettings(parser._config_file_parser, parser, ours)
         parser.error = error
