@@ -2,7 +2,7 @@
 run's rows and their counters."""
 
 import math
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -21,8 +21,10 @@ OF_ENGINE = (
     "peak_running",
     "peak_waiting",
 )
-NOTED_LATE_S = 1.0
-"""A death is noted up to so much later than the first request fails of it, on a busy machine."""
+MOST_LATE_S = 10.0
+"""A death is noted some time after requests fail of it: a large process takes seconds to exit."""
+LAST_BYTES_S = 0.25
+"""A last reply may end a little after others have failed."""
 NO_FAILURES = ("ok", "cancelled", "timeout")
 """Outcomes that no death is blamed for: a living engine lets requests wait too."""
 
@@ -82,34 +84,43 @@ def engine_deaths(
     """`engine_deaths` of a summary, of engines with the second of the run at which the death of
     each was noted and its reason, in the order of time.
 
-    A request `failed` because of a death where it ended as none of `NO_FAILURES`, after this death
-    and before the next, and no living engine answered it: the dead one did, or the router for it.
-    The first of these is the death, `at_s`, where it came before the death was noted.
-    `served_again_s` is from the death to the end of the first `ok` request that ended after the
-    last of these, or after the death where there are none. None is not known, or that there is
-    none.
+    A request `failed` because of a death where it ended as none of `NO_FAILURES`, after the last
+    `ok` reply of that engine and before that of the next one to die, and no living engine answered
+    it: the dead one did, or the router for it. The first of these is the death, `at_s`, where it
+    came before the death was noted. `served_again_s` is from the death to the end of the first `ok`
+    request that ended after the last of these, or after the death where there are none. None is not
+    known, or that there is none.
     """
-    ends_s = [*(at_s for _, at_s, _ in deaths[1:]), math.inf]
-    dead = [engine for engine, _, _ in deaths]
+    if requests is None:
+        costs = [{"at_s": at_s, "failed": None, "served_again_s": None} for _, at_s, _ in deaths]
+    else:
+        costs = [*_costs(requests, [(engine, at_s) for engine, at_s, _ in deaths])]
     return [
-        {"engine": engine, "reason": reason}
-        | _outage(requests, dead[: number + 1], at_s, ends_s[number])
-        for number, (engine, at_s, reason) in enumerate(deaths)
+        {"engine": engine, "reason": reason, **cost}
+        for (engine, _, reason), cost in zip(deaths, costs, strict=True)
     ]
 
 
-def _outage(
-    requests: Requests | None, dead: Collection[str], noted_s: float, next_s: float
-) -> dict[str, Any]:
-    if requests is None:
-        return {"at_s": noted_s, "failed": None, "served_again_s": None}
-    end_s = requests.end_s
-    fails = (end_s >= noted_s - NOTED_LATE_S) & (end_s < next_s - NOTED_LATE_S)
-    fails &= ~requests.text("outcome").among(*NO_FAILURES)
-    fails &= requests.text("engine").among("", *dead)
-    failed_s = end_s[fails]
-    at_s = float(failed_s.min(initial=noted_s))
-    last_s = float(failed_s.max(initial=at_s))
-    served_s = end_s[requests.ok & (end_s > last_s)]
-    again_s = float(served_s.min()) - at_s if len(served_s) else None
-    return {"at_s": at_s, "failed": len(failed_s), "served_again_s": again_s}
+def _costs(requests: Requests, deaths: Sequence[tuple[str, float]]) -> Iterator[dict[str, Any]]:
+    end_s, engine = requests.end_s, requests.text("engine")
+    fails = ~requests.text("outcome").among(*NO_FAILURES)
+    before_s = (-math.inf, *(noted_s for _, noted_s in deaths))
+    begin_s = [
+        max(_lived_s(requests, *death), at_s)
+        for death, at_s in zip(deaths, before_s, strict=False)
+    ]
+    for number, (_, noted_s) in enumerate(deaths):
+        dead = [name for name, _ in deaths[: number + 1]]
+        is_then = (end_s >= begin_s[number]) & (end_s < [*begin_s, math.inf][number + 1])
+        failed_s = end_s[is_then & fails & engine.among("", *dead)]
+        at_s = float(failed_s.min(initial=noted_s))
+        served_s = end_s[requests.ok & (end_s > failed_s.max(initial=at_s))]
+        again_s = float(served_s.min()) - at_s if len(served_s) else None
+        yield {"at_s": at_s, "failed": len(failed_s), "served_again_s": again_s}
+
+
+def _lived_s(requests: Requests, engine: str, noted_s: float) -> float:
+    """Until when it certainly lived."""
+    served = requests.ok & requests.text("engine").among(engine)
+    last_s = requests.end_s[served].max(initial=noted_s - MOST_LATE_S)
+    return min(float(last_s) - LAST_BYTES_S, noted_s)

@@ -103,6 +103,15 @@ def test_a_death_was_before_the_first_request_that_failed_of_it(tmp_path: Path) 
     assert (told["at_s"], told["failed"], told["served_again_s"]) == (9.75, 2, 0.25)
 
 
+def test_a_death_that_is_noted_late_is_blamed_for_what_failed_since_its_last_reply(
+    tmp_path: Path,
+) -> None:
+    gone, served = [(7.5, "truncated", "e-1"), (7.75, "http_error", "")], (7.875, "ok", "e-2")
+    rows = [(3.0, "http_error", ""), (7.0, "ok", "e-1"), (7.25, "ok", "e-2"), *gone, served]
+    (told,) = engine_deaths(ended(tmp_path, rows), [FIRST])
+    assert (told["at_s"], told["failed"], told["served_again_s"]) == (7.5, 2, 0.375)
+
+
 def test_each_death_is_blamed_for_what_failed_until_the_next(tmp_path: Path) -> None:
     rows = [(10.5, "http_error", ""), (15.0, "ok", "e-2"), (30.5, "http_error", ""), (31, "ok", "")]
     first, second = engine_deaths(ended(tmp_path, rows), [FIRST, ("e-2", 30.0, "has exited")])
