@@ -106,8 +106,8 @@ def _costs(requests: Requests, deaths: Sequence[tuple[str, float]]) -> Iterator[
     fails = ~requests.text("outcome").among(*NO_FAILURES)
     before_s = (-math.inf, *(noted_s for _, noted_s in deaths))
     begin_s = [
-        max(_lived_s(requests, *death), at_s)
-        for death, at_s in zip(deaths, before_s, strict=False)
+        max(_lived_s(requests, *death), earlier_s)
+        for death, earlier_s in zip(deaths, before_s, strict=False)
     ]
     for number, (_, noted_s) in enumerate(deaths):
         dead = [name for name, _ in deaths[: number + 1]]
