@@ -127,7 +127,6 @@ def test_any_other_fault_keeps_its_place(monkeypatch: pytest.MonkeyPatch) -> Non
         (["compare", "a\nb", "c"], "a b"),
         (["curve", "x" * 5_000], f"{'x' * 150}"),
         (["run", "--host", "http://127.0.0.1:9", "--quantum", "7" * 5_000], "7…"),
-        (["saturate", "--host", "http://127.0.0.1:9", "--slo", "y" * 5_000], "y…"),
     ],
 )
 def test_a_complaint_is_one_short_line_whatever_was_given(

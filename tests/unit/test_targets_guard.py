@@ -66,7 +66,7 @@ def executed(guard: Guard) -> psutil.Process:
     """The service, once it is no longer the guard's fork."""
     (service,) = tree(guard.pid, 1)
     deadline = time.monotonic() + 20
-    while SLEEP not in service.cmdline() and time.monotonic() < deadline:
+    while service.cmdline() != [sys.executable, "-c", SLEEP] and time.monotonic() < deadline:
         time.sleep(0.05)
     return service
 
