@@ -1,11 +1,14 @@
 """`make bench-noise`: its models, one trial of it, and what it counts as met."""
 
+import sys
 from dataclasses import replace
+from pathlib import Path
 
+import noise_bench
 import numpy as np
 import pytest
-from noise_bench import MOST_ALARMS, NoiseRow, trial
-from noise_models import MODELS, RUN_S, SERVICE_S, USERS, closed, drift, single_server
+from noise_bench import MOST_ALARMS, NoiseRow, main, trial
+from noise_models import RUN_S, SERVICE_S, USERS, closed, drift, single_server
 
 MET = NoiseRow("m", "ttft_ms.mean", 200, 8, 2, 0.15, 195, 0.99, 0)
 
@@ -35,11 +38,23 @@ def test_a_drift_has_its_deviation_and_remembers_for_its_time() -> None:
 
 
 def test_a_trial_finds_a_slow_side_and_not_an_equal_one() -> None:
-    found = trial(MODELS[0], 0)
+    found = trial(0, 0)
     (alike, verdict), (slower, worse) = found.alike[0], found.slower[0]
     assert (verdict, worse) == ("no evidence", "worse")
     assert abs(alike) < 0.1 < slower < 0.2
     assert (found.gate_alarm, found.gate_found) == (False, True)
+
+
+def test_every_model_is_tried_and_stands_on_the_page(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    models = noise_bench.MODELS[:3]
+    monkeypatch.setattr(noise_bench, "MODELS", models)
+    command = ["noise_bench.py", "--trials", "2", "--processes", "1", "--report", str(tmp_path)]
+    monkeypatch.setattr(sys, "argv", command)
+    main()
+    text = (tmp_path / "noise.md").read_text()
+    assert [text.count(f"| {model.name} |") for model in models] == [2, 2, 2]
 
 
 @pytest.mark.parametrize(
