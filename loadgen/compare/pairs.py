@@ -6,7 +6,7 @@ so pairs are put into blocks in the order of the stream: the batches of a batche
 consecutive parts. Each block gives one difference, and their spread says how far the whole is off.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -21,7 +21,7 @@ from loadgen.compare.estimate import (
 from loadgen.compare.interval import Interval, RunSpread, Scale, on_scale, quantile_of_t
 from loadgen.compare.metrics import Statistic
 from loadgen.compare.run import ComparedRun
-from loadgen.compare.series import Ratio, RequestMarks, Series
+from loadgen.compare.series import Ratio, RequestMarks, Series, Values
 from loadgen.runs.columns import Floats, Indices
 
 LEAST_COMMON = 0.9
@@ -107,15 +107,44 @@ def paired_blocks(
     blocks = list(_batches(batch) if is_batched else _parts(len(common), statistic))
     if len(blocks) < (LEAST_BATCHES if is_batched else LEAST_BLOCKS):
         return None
-    sides = (base, at_base), (new, at_new)
-    figures = [[_figure(side.taken(at[each]), statistic) for each in blocks] for side, at in sides]
-    whole = [_figure(side, statistic) for side, _ in sides]
-    if scale == "log" and min(*whole, *figures[0], *figures[1]) <= 0:
+    whole = [_figure(side, statistic) for side in (base, new)]
+    if scale == "log" and min(whole) <= 0:
         return None
-    before, after = (np.asarray([on_scale(each, scale) for each in side]) for side in figures)
     first, last = (on_scale(each, scale) for each in whole)
+    sides = (base, at_base), (new, at_new)
+    if is_batched or statistic.quantile is None:
+        before, after = (_of_blocks(side, at, blocks, statistic, scale) for side, at in sides)
+    else:
+        before, after = (_pulls(side, at, blocks, statistic.quantile, scale) for side, at in sides)
+        before, after = before + first, after + last
+    if not np.isfinite(before).all() or not np.isfinite(after).all():
+        return None
     unit = "batches" if is_batched else "parts"
     return PairedBlocks(after - before, last - first, len(common), unit)
+
+
+def _of_blocks(
+    series: Series, at: Indices, blocks: Sequence[Indices], statistic: Statistic, scale: Scale
+) -> Floats:
+    """The figure of each block."""
+    figures = (_figure(series.taken(at[each]), statistic) for each in blocks)
+    return np.asarray([on_scale(each, scale) for each in figures])
+
+
+def _pulls(
+    series: Series, at: Indices, blocks: Sequence[Indices], quantile: float, scale: Scale
+) -> Floats:
+    """How far each block pulls a percentile of the whole, linearised (Bahadur 1966): a block's own
+    percentile is another figure where few requests, such as those of one queue, make the tail."""
+    assert isinstance(series, Values)
+    value = series.value
+    reach = min(min(quantile, 1 - quantile) / 2, 1 / np.sqrt(len(value)))
+    low, high = (
+        on_scale(float(np.quantile(value, quantile + step)), scale) for step in (-reach, reach)
+    )
+    below = (value <= np.quantile(value, quantile)).astype(np.float64)
+    share = np.asarray([below[at[each]].mean() for each in blocks])
+    return np.asarray((below.mean() - share) * (high - low) / (2 * reach))
 
 
 def _common(base: RequestMarks, new: RequestMarks) -> tuple[Floats, Indices, Indices]:
@@ -143,8 +172,7 @@ def _batches(batch: Indices) -> Iterator[Indices]:
 
 
 def _parts(pairs: int, statistic: Statistic) -> Iterator[Indices]:
-    """A percentile needs parts that reach beyond it."""
-    count = min(batch_count(pairs), pairs)
-    if (quantile := statistic.quantile) is not None:
-        count = min(count, int(pairs * min(quantile, 1 - quantile)))
-    yield from np.array_split(np.arange(pairs), max(count, 1))
+    """None of a percentile that too few pairs reach beyond."""
+    quantile = statistic.quantile
+    if quantile is None or pairs * min(quantile, 1 - quantile) >= LEAST_BLOCKS:
+        yield from np.array_split(np.arange(pairs), min(batch_count(pairs), pairs))
