@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
-from scipy.stats import binomtest, bootstrap
+from scipy.stats import binomtest, bootstrap, mannwhitneyu
 
 from rag_store.decision import lost_at_most
 from rag_store.documents import Query
@@ -193,12 +193,11 @@ class Evaluation:
     @property
     def auroc(self) -> float:
         """The chance that an answerable query scores above an unanswerable one; ties count half."""
-        no = np.array([each.label.score for each in self.unanswerable])
-        chances = [
-            float(np.mean(no < each.label.score) + np.mean(no == each.label.score) / 2)
-            for each in self.answerable
-        ]
-        return _mean(chances) if len(no) else 0.0
+        yes, no = (
+            [each.label.score for each in part] for part in (self.answerable, self.unanswerable)
+        )
+        pairs = len(yes) * len(no)
+        return float(mannwhitneyu(yes, no).statistic) / pairs if pairs else 0.0
 
     @property
     def confusions(self) -> dict[tuple[str, str], int]:

@@ -2,14 +2,17 @@
 
 import json
 import os
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from typing import Any, TypeVar
 from urllib.parse import SplitResult, urlsplit
 
 import aiohttp
 
 from rag_store.documents import printable
 from rag_store.errors import RagError, RagUsageError
+
+Value = TypeVar("Value")
 
 CONNECT_S = 10.0
 _LATER = (408, 425, 429)
@@ -95,6 +98,19 @@ def _message_of(answer: bytes) -> str:
     except (ValueError, AttributeError, RecursionError):
         said = None
     return line_of(str(said)) if said else line_of(answer) or "no message"
+
+
+def of_each(
+    answer: bytes, name: str, count: int, value: Callable[[dict[str, Any]], Value]
+) -> list[Value] | None:
+    """The value of each of `count` items that were sent, from the list `name` of the answer, whose
+    items bear their `index`; None where not each is there once."""
+    try:
+        items: Any = json.loads(answer)[name]
+        found = {each["index"]: value(each) for each in items}
+        return [found[at] for at in range(count)] if len(items) == count else None
+    except (ValueError, KeyError, TypeError, OverflowError, RecursionError):
+        return None
 
 
 def line_of(text: str | bytes) -> str:

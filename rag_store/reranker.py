@@ -4,17 +4,15 @@ It is asked by `/v1/rerank`, as Jina and Cohere defined it and vLLM serves it.
 """
 
 import asyncio
-import json
 import math
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
-from typing import Any
 
 import aiohttp
 
 from rag_store.errors import RagUsageError, RerankerError, RerankerRefusal
-from rag_store.model_server import Failures, ask, line_of, open_session, parsed_url
+from rag_store.model_server import Failures, ask, line_of, of_each, open_session, parsed_url
 
 AT_ONCE = 8
 """So many questions are with the server; the others wait here, where no timeout runs."""
@@ -86,14 +84,9 @@ class Reranker:
 
 
 def _scores(answer: bytes, count: int, route: str) -> list[float]:
-    try:
-        results: Any = json.loads(answer)["results"]
-        found = {each["index"]: float(each["relevance_score"]) for each in results}
-        if len(results) != count:
-            raise ValueError("a text was scored twice, or one that was not sent")
-        scores = [found[at] for at in range(count)]
-    except (ValueError, KeyError, TypeError, OverflowError, RecursionError):
-        raise RerankerError(f"{route} did not score {count} texts: {line_of(answer)}") from None
+    scores = of_each(answer, "results", count, lambda each: float(each["relevance_score"]))
+    if scores is None:
+        raise RerankerError(f"{route} did not score {count} texts: {line_of(answer)}")
     if not all(map(math.isfinite, scores)):
         raise RerankerError(f"{route} gave scores that are not finite")
     return scores

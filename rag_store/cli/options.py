@@ -3,6 +3,7 @@
 import argparse
 import sys
 from collections.abc import Callable
+from dataclasses import fields
 from typing import Any, NoReturn
 
 from rag_store.chunking import Chunker
@@ -14,7 +15,6 @@ from rag_store.reranker import RerankerSpec
 from rag_store.settings import RETRIEVERS, Settings
 
 _SETTINGS, _EMBEDDER, _CHUNKER, _RERANKER = Settings(), EmbedderSpec(), Chunker(), RerankerSpec()
-_KEY = "environment variable with the server's key"
 
 
 class Parser(argparse.ArgumentParser):
@@ -74,10 +74,10 @@ def _add_embedder_options(to: argparse._ArgumentGroup) -> None:
     cut = "where the hf kinds cut a text off"
     repeated = "what a chunk repeats of the one before"
     dim, tokens = number(int, 1, 16_384), number(int, 1, 1_000_000)
-    add_option(to, "--embedder", _EMBEDDER.kind, "which kind", choices=KINDS)
+    add_option(to, "--embedder", _EMBEDDER.kind, "which kind", choices=KINDS, dest="embedder_kind")
     add_option(to, "--embedder-model", "", "folder or name; hf kinds and openai")
     add_option(to, "--embedder-url", "", "the server of openai")
-    add_option(to, "--embedder-key-env", _EMBEDDER.api_key_env, _KEY)
+    _add_key_option(to, "embedder", _EMBEDDER.api_key_env)
     add_option(to, "--embedder-dim", _EMBEDDER.dim, "dimensions of hashing", type=dim)
     add_option(to, "--embedder-max-tokens", _EMBEDDER.max_tokens, cut, type=tokens)
     add_option(to, "--chunk-tokens", _CHUNKER.size_tokens, "size of a chunk")
@@ -98,9 +98,15 @@ def _add_search_options(to: argparse._ArgumentGroup) -> None:
 def _add_reranker_options(to: argparse._ArgumentGroup) -> None:
     add_option(to, "--reranker-url", "", "a server with /v1/rerank, as vLLM's; none: nobody")
     add_option(to, "--reranker-model", "", "the model's name there")
-    add_option(to, "--reranker-key-env", _RERANKER.api_key_env, _KEY)
-    add_option(to, "--rerank", _RERANKER.documents, "documents it puts in order")
-    add_option(to, "--rerank-chunks", _RERANKER.chunks, "chunks of each document that it reads")
+    _add_key_option(to, "reranker", _RERANKER.api_key_env)
+    first, read = "documents it puts in order", "chunks of each document that it reads"
+    add_option(to, "--rerank", _RERANKER.documents, first, dest="reranker_documents", metavar="N")
+    add_option(to, "--rerank-chunks", _RERANKER.chunks, read, dest="reranker_chunks", metavar="N")
+
+
+def _add_key_option(to: argparse._ArgumentGroup, server: str, variable: str) -> None:
+    told, dest = "environment variable with the server's key", f"{server}_api_key_env"
+    add_option(to, f"--{server}-key-env", variable, told, dest=dest, metavar="NAME")
 
 
 def settings_of(parsed: argparse.Namespace) -> Settings:
@@ -109,30 +115,15 @@ def settings_of(parsed: argparse.Namespace) -> Settings:
         chunker = Chunker(parsed.chunk_tokens, parsed.overlap_tokens)
     except ValueError as error:
         raise RagUsageError(f"--chunk-tokens and --overlap-tokens: {error}") from error
+    own = {each.name for each in fields(Settings)} & vars(parsed).keys()
     return Settings(
-        path=parsed.path,
-        chroma_url=parsed.chroma_url,
-        collection=parsed.collection,
-        embedder=EmbedderSpec(
-            parsed.embedder,
-            parsed.embedder_model,
-            parsed.embedder_url,
-            parsed.embedder_key_env,
-            parsed.embedder_dim,
-            parsed.embedder_max_tokens,
-        ),
+        **{name: getattr(parsed, name) for name in own},
+        embedder=EmbedderSpec(**_given(parsed, "embedder_")),
         chunker=chunker,
-        retriever=parsed.retriever,
-        candidates=parsed.candidates,
-        exact_chunks=parsed.exact_chunks,
-        threads=parsed.threads,
-        max_query_chars=parsed.max_query_chars,
-        kept_queries=parsed.kept_queries,
-        reranker=RerankerSpec(
-            parsed.reranker_url,
-            parsed.reranker_model,
-            parsed.reranker_key_env,
-            parsed.rerank,
-            parsed.rerank_chunks,
-        ),
+        reranker=RerankerSpec(**_given(parsed, "reranker_")),
     )
+
+
+def _given(parsed: argparse.Namespace, prefix: str) -> dict[str, Any]:
+    values = vars(parsed).items()
+    return {name.removeprefix(prefix): each for name, each in values if name.startswith(prefix)}

@@ -1,15 +1,13 @@
 """Vectors from any server with OpenAI's /v1/embeddings."""
 
 import asyncio
-import json
 from collections.abc import Sequence
-from typing import Any
 
 import numpy as np
 
 from rag_store.embedders.protocol import Embedding, Identity, unit
 from rag_store.errors import EmbedderError, EmbedderRefusal, VectorError
-from rag_store.model_server import Failures, ask, line_of, open_session, parsed_url
+from rag_store.model_server import Failures, ask, line_of, of_each, open_session, parsed_url
 
 _BATCH_ROWS = 64
 _FAILURES = Failures(EmbedderError, EmbedderRefusal, "have it do less else meanwhile")
@@ -51,13 +49,7 @@ class OpenAIEmbedder:
 
 
 def _rows(answer: bytes, count: int, route: str) -> list[list[float]]:
-    try:
-        items: Any = json.loads(answer)["data"]
-        found = {each["index"]: [float(x) for x in each["embedding"]] for each in items}
-        rows = [found[at] for at in range(count)]
-        if len(items) != count or not all(rows):
-            raise ValueError("a vector without numbers, or one of a text that was not sent")
-    except (ValueError, KeyError, TypeError, OverflowError, RecursionError):
-        told = f"{route} did not answer with {count} embeddings: {line_of(answer)}"
-        raise VectorError(told) from None
+    rows = of_each(answer, "data", count, lambda each: [float(x) for x in each["embedding"]])
+    if rows is None or not all(rows):
+        raise VectorError(f"{route} did not answer with {count} embeddings: {line_of(answer)}")
     return rows

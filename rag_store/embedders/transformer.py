@@ -77,12 +77,8 @@ class TransformerEmbedder:
     def _forward(self, rows: list[_Tokens]) -> list[Embedding]:
         import torch
 
-        longest = max(len(row.ids) for row in rows)
-        ids = torch.full((len(rows), longest), int(self._tokenizer.pad_token_id))
-        mask = torch.zeros((len(rows), longest), dtype=torch.long)
-        for at, row in enumerate(rows):
-            ids[at, : len(row.ids)] = torch.tensor(row.ids)
-            mask[at, : len(row.ids)] = 1
+        padded = self._tokenizer.pad({"input_ids": [row.ids for row in rows]}, return_tensors="pt")
+        ids, mask = padded["input_ids"], padded["attention_mask"]
         with torch.inference_mode():
             hidden = self._model(input_ids=ids, attention_mask=mask).last_hidden_state
             weights = mask[..., None].to(hidden.dtype)

@@ -130,10 +130,8 @@ def beir_queries(folder: Path, split: str) -> Iterator[tuple[str, Query]]:
 def squad_documents(path: Path) -> Iterator[tuple[str, Document]]:
     """The paragraphs, with ids `<title>-<number>`. Raises CorpusError."""
     for paragraph, title, doc_id in _paragraphs(path):
-        yield (
-            paragraph.at,
-            Document(doc_id, title, check_text(paragraph.text("context"), paragraph.at)),
-        )
+        text = check_text(paragraph.text("context"), paragraph.at)
+        yield paragraph.at, Document(doc_id, title, text)
 
 
 def squad_queries(path: Path) -> Iterator[tuple[str, Query]]:
