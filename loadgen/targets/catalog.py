@@ -34,6 +34,7 @@ KNOWN = (
     "scratch_dir",
     "routes_key",
     "engine_urls",
+    "event_ports",
     "router",
 )
 Role = Literal["engine", "cache", "router", "service"]
@@ -51,6 +52,7 @@ CONDITIONS = (
     "local_model",
     "loopback",
     "routed_by_tokens",
+    "routed_by_events",
 )
 
 
