@@ -34,7 +34,7 @@ import psutil
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "runs"))
 from run_process import HostProcess, Ran, arguments, host_process
-from starts import StartTrials
+from starts import SIGNALS, StartTrials
 
 from loadgen.targets.catalog import load_catalog
 
@@ -281,6 +281,9 @@ def main() -> int:
     parser.add_argument("--seed", type=int, default=int(time.time()) % 100_000 * 8)
     parser.add_argument("--at-once", type=int, default=2)
     parsed = parser.parse_args()
+    for number in SIGNALS:  # a shell's job in the background ignores some, and children with it
+        if signal.getsignal(number) is signal.SIG_IGN:
+            signal.signal(number, signal.SIG_DFL)
     print(f"seeds from {parsed.seed}", flush=True)
     return int(run_all(list(cases_of(parsed)), parsed.at_once) > 0)
 
