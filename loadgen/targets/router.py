@@ -47,14 +47,10 @@ def command(policy: str, host: str, port: int, metrics_port: int, urls: Sequence
     return [*words, "--worker-urls", *urls]
 
 
-def event_words(
-    urls: Sequence[str], ports: Sequence[str], block_size: str, model: str
-) -> list[str]:
+def event_sources(urls: Sequence[str], ports: Sequence[str]) -> list[str]:
     """More arguments of vLLM's router: where each engine tells which KV blocks it has."""
-    words = ["--kv-event-block-size", block_size, "--kv-event-model", model]
-    for url, port in zip(urls, ports, strict=True):
-        words += ["--kv-event-source", f"{url}=tcp://127.0.0.1:{port}"]
-    return words
+    both = zip(urls, ports, strict=True)
+    return [f"--kv-event-source={url}=tcp://127.0.0.1:{port}" for url, port in both]
 
 
 def haproxy_config(policy: str, host: str, port: int, urls: Sequence[str]) -> str:
@@ -75,11 +71,9 @@ def main() -> None:
     parser.add_argument("--port", type=int, required=True)
     parser.add_argument("--metrics-port", type=int, required=True)
     parser.add_argument("--scratch-dir", type=Path, required=True)
-    parser.add_argument("--event-ports", default="", help="of the engines, with commas between")
-    parser.add_argument("--block-size", help="tokens of a KV block, of engines that tell events")
-    parser.add_argument("--model", help="what requests to these engines call their model")
+    parser.add_argument("--event-ports", default="", help="on which engines tell their blocks")
     parser.add_argument("urls", help="the engines, with commas between")
-    given = parser.parse_args()
+    given, more = parser.parse_known_args()
     urls, program = given.urls.split(","), router_program(given.policy)
     if program is None:
         parser.error(f"{ROUTERS[given.policy]} is not installed")
@@ -89,8 +83,7 @@ def main() -> None:
         words = ["-f", str(path)]
     else:
         words = command(given.policy, given.host, given.port, given.metrics_port, urls)
-        if given.event_ports:
-            words += event_words(urls, given.event_ports.split(","), given.block_size, given.model)
+        words += [*more, *event_sources(urls, given.event_ports.split(","))] if more else []
     os.execv(program, [str(program), *words])
 
 

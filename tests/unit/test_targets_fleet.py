@@ -14,7 +14,7 @@ from loadgen.targets.catalog import load_catalog
 from loadgen.targets.fleet import fleet_of, require_router
 from loadgen.targets.own_routes import NAME_VARIABLE
 from loadgen.targets.plan import ServicePlan, plan_services, port_names
-from loadgen.targets.router import command, event_words, haproxy_config
+from loadgen.targets.router import command, event_sources, haproxy_config
 from loadgen.targets.settings import ROUTERS, TargetSettings
 
 URLS = ["http://127.0.0.1:9001", "http://127.0.0.1:9002"]
@@ -83,19 +83,20 @@ def test_a_router_that_goes_by_blocks_hears_each_engine_on_loopback() -> None:
     heads, ports = zip(*(each["endpoint"].rsplit(":", 1) for each in configs), strict=True)
     assert set(heads) == {"tcp://[::ffff:127.0.0.1]"}
     assert len({*ports, *(plan.url.rpartition(":")[2] for plan in engines)}) == 4
-    told = dict(zip(router.argv[-6::2], router.argv[-5::2], strict=True))
-    assert told == {"--event-ports": ",".join(ports), "--block-size": "128", "--model": "org/m"}
-    words = event_words(URLS, ports, "128", "org/m")
-    assert f"{URLS[1]}=tcp://127.0.0.1:{ports[1]}" in words
+    assert router.argv[-6:-4] == ("--event-ports", ",".join(ports))
+    assert router.argv[-4:] == ("--kv-event-block-size", "128", "--kv-event-model", "org/m")
+    assert event_sources(URLS, ports)[1] == (
+        f"--kv-event-source={URLS[1]}=tcp://127.0.0.1:{ports[1]}"
+    )
     for plan in engines:
         sizes = [plan.argv[at + 1] for at, word in enumerate(plan.argv) if word == "--block-size"]
         assert set(sizes) == {"128"}
 
 
 def test_a_label_that_keeps_a_router_from_its_work_is_refused() -> None:
-    with pytest.raises(UsageError, match="--router kv_aware looks for no blocks .*--labels none"):
+    with pytest.raises(UsageError, match=r"--router kv_aware is blind .*--labels none"):
         check_labels("oracle", {}, "kv_aware")
-    with pytest.raises(UsageError, match="looks for no blocks"):
+    with pytest.raises(UsageError, match="is blind to requests with vllm_xargs"):
         check_labels("none", {"vllm_xargs": {"a": 1}}, "kv_aware")
     check_labels("none", {}, "kv_aware")
     check_labels("oracle", {}, "cache_aware")

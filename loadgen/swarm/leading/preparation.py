@@ -118,9 +118,8 @@ def check_offline(
     corpus = load_corpus(options.corpus, options.questions)
     replay = check_replay(options, batched)
     pacer_of(options)
-    check_labels(
-        options.labels, extra_body(options, supervisor.body), supervisor.facts.get("router")
-    )
+    router = supervisor.facts.get("router")
+    check_labels(options.labels, extra_body(options, supervisor.body), router)
     check_arm(options, corpus, batched)
     request_headers(options)
     check_users(values)

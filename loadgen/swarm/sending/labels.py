@@ -48,14 +48,11 @@ class Labels:
 
 
 def check_labels(labels: str, extra_body: Mapping[str, Any], router: str | None = None) -> None:
-    """Raise UsageError where `--extra-body` holds what labels would overwrite, or where these would
-    keep the target's router from its work."""
+    """Raise UsageError where `--extra-body` holds what labels would overwrite, or where the
+    `router` of the target looks for no blocks of a request that has such."""
     xargs = extra_body.get(XARGS)
     if router in ROUTED_BY_EVENTS and (labels != "none" or xargs is not None):
-        raise UsageError(
-            f"--router {router} looks for no blocks of a request that has {XARGS}, as labels do:"
-            " add --labels none"
-        )
+        raise UsageError(f"--router {router} is blind to requests with {XARGS}: add --labels none")
     if labels == "none" or xargs is None:
         return
     if not isinstance(xargs, dict) or CONTEXT in xargs:
