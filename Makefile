@@ -7,7 +7,7 @@ help:
 	@echo "make test   lint, types and all tests of the product"
 	@echo "make test-bench       the tests of the benchmarks themselves"
 	@echo "make torture-tiers    engines and tiers killed, hung, their files damaged, in 12 minutes"
-	@echo "make torture-starts   20 starts of engines interrupted: no process and no folder left, 30 minutes"
+	@echo "make torture-starts   20 starts of every target interrupted: no process and no folder left, 90 minutes"
 	@echo "make torture          100 kills and 60 faults at random moments: nothing lost, left or wrong"
 	@echo "make bench-client     the load engine against bare loops and other load generators"
 	@echo "make bench-peers      installs those in environments of their own, for bench-client"
@@ -45,7 +45,7 @@ torture-tiers: setup
 	@.venv/bin/python tests/torture/tiers.py $(TORTURE)
 
 torture-starts: setup
-	@.venv/bin/python tests/torture/torture.py --starts 10 --targets vllm,vllm-fleet --at-once 1 $(TORTURE)
+	@.venv/bin/python tests/torture/torture.py --starts 20 --at-once 1 $(TORTURE)
 
 torture: setup
 	@.venv/bin/python tests/torture/torture.py --kills 100 --faults 60 $(TORTURE)

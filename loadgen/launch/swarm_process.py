@@ -34,9 +34,10 @@ async def check_swarm(target_run: TargetRun, folder: Path, interruption: Interru
 
 def planned_facts(target_run: TargetRun) -> dict[str, Any]:
     """What a check has to know of a target that is not started yet."""
-    settings = target_run.settings
+    settings, spec = target_run.settings, target_run.spec
     return {
-        "body": dict(target_run.spec.body),
+        "router": settings.router if spec.of_role("router") else None,
+        "body": dict(spec.body),
         "tokenizer": tokenizer_of(settings),
         "usable_tokens": settings.kv_tokens,
         "max_model_len": _planned_window(settings),

@@ -19,22 +19,9 @@ from loadgen.targets.toml_table import TomlTable
 
 PLACEHOLDER = re.compile(r"\{([a-z][a-z0-9_]*(?:\.[a-z0-9_]+)?)\}")
 KNOWN = (
-    "python",
-    "model",
-    "served_model_name",
-    "host",
-    "max_model_len",
-    "block_size",
-    "blocks",
-    "l1_gb",
-    "l1_bytes",
-    "l2_dir",
-    "kv_codec",
-    "context_scheduler",
-    "scratch_dir",
-    "routes_key",
-    "engine_urls",
-    "router",
+    *("python", "model", "served_model_name", "host", "max_model_len", "block_size", "blocks"),
+    *("l1_gb", "l1_bytes", "l2_dir", "kv_codec", "context_scheduler", "scratch_dir", "routes_key"),
+    *("engine_urls", "event_ports", "router"),
 )
 Role = Literal["engine", "cache", "router", "service"]
 ROLES: tuple[Role, ...] = get_args(Role)
@@ -45,12 +32,8 @@ _FIGURES = (*ENGINE_FIGURES, CACHE_INFO, *CACHE_FIGURES)
 _USUAL_COUNTERS = {"engine": "vllm", "cache": "lmcache"}
 PLATFORMS = ("cpu", "gpu")
 CONDITIONS = (
-    *PLATFORMS,
-    "cpu_without_bfloat16",
-    "kv_tokens",
-    "local_model",
-    "loopback",
-    "routed_by_tokens",
+    *(*PLATFORMS, "cpu_without_bfloat16", "kv_tokens", "local_model", "loopback"),
+    *("routed_by_tokens", "routed_by_events"),
 )
 
 

@@ -14,6 +14,7 @@ from loadgen.targets.catalog import Addition, Role, ServiceSpec, TargetSpec, fil
 from loadgen.targets.hardware import Platform, has_bfloat16_kernels
 from loadgen.targets.settings import (
     LOOPBACK,
+    ROUTED_BY_EVENTS,
     ROUTED_BY_TOKENS,
     USUAL_ROUTER,
     TargetSettings,
@@ -162,23 +163,29 @@ def _values(
         "l1_bytes": str(round(settings.l1_gb * BYTES_PER_GB)),
         "kv_codec": settings.kv_codec,
         "context_scheduler": settings.context_scheduler.json,
-        "engine_urls": ",".join(
-            f"http://{LOOPBACK}:{ports[f'{each.name}.port']}"
-            for each in spec.services
-            if each.role == "engine"
-        ),
+        "engine_urls": ",".join(f"http://{LOOPBACK}:{port}" for port in _ports_of(spec, ports)),
+        "event_ports": ",".join(_ports_of(spec, ports, "events_port")),
         "router": settings.router or USUAL_ROUTER,
         **{name: str(port) for name, port in ports.items()},
     }
+    if platform in spec.engine.block_size:
+        values["block_size"] = str(spec.engine.block_size[platform])
     if capacity is not None:
-        values |= {"block_size": str(capacity.block_size), "blocks": str(capacity.blocks)}
+        values["blocks"] = str(capacity.blocks)
     return values
+
+
+def _ports_of(spec: TargetSpec, ports: Ports, kind: str = "port") -> list[str]:
+    """Those of the engines."""
+    names = (f"{each.name}.{kind}" for each in spec.services if each.role == "engine")
+    return [str(ports[name]) for name in names if name in ports]
 
 
 def _parts(
     service: ServiceSpec, spec: TargetSpec, settings: TargetSettings, platform: Platform
 ) -> list[Addition]:
     """The command line in its parts; of an option given twice, programs take the last."""
+    router = (settings.router or USUAL_ROUTER) if spec.of_role("router") else None
     conditions = {
         "cpu": platform == "cpu",
         "gpu": platform == "gpu",
@@ -188,8 +195,8 @@ def _parts(
         "kv_tokens": settings.kv_tokens is not None,
         "local_model": settings.model_dir is not None,
         "loopback": settings.is_loopback or service is not spec.front,
-        "routed_by_tokens": spec.of_role("router") is not None
-        and (settings.router or USUAL_ROUTER) in ROUTED_BY_TOKENS,
+        "routed_by_tokens": router in ROUTED_BY_TOKENS,
+        "routed_by_events": router in ROUTED_BY_EVENTS,
     }
     parts = [Addition(service.argv, service.env)]
     parts += [addition for name, addition in service.when.items() if conditions[name]]

@@ -47,6 +47,12 @@ def command(policy: str, host: str, port: int, metrics_port: int, urls: Sequence
     return [*words, "--worker-urls", *urls]
 
 
+def event_sources(urls: Sequence[str], ports: Sequence[str]) -> list[str]:
+    """More arguments of vLLM's router: where each engine tells which KV blocks it has."""
+    both = zip(urls, ports, strict=True)
+    return [f"--kv-event-source={url}=tcp://127.0.0.1:{port}" for url, port in both]
+
+
 def haproxy_config(policy: str, host: str, port: int, urls: Sequence[str]) -> str:
     """The file of HAProxy: a frontend that says how it is, and a backend of engines it checks."""
     servers = [
@@ -65,8 +71,9 @@ def main() -> None:
     parser.add_argument("--port", type=int, required=True)
     parser.add_argument("--metrics-port", type=int, required=True)
     parser.add_argument("--scratch-dir", type=Path, required=True)
+    parser.add_argument("--event-ports", default="", help="on which engines tell their blocks")
     parser.add_argument("urls", help="the engines, with commas between")
-    given = parser.parse_args()
+    given, more = parser.parse_known_args()
     urls, program = given.urls.split(","), router_program(given.policy)
     if program is None:
         parser.error(f"{ROUTERS[given.policy]} is not installed")
@@ -76,6 +83,7 @@ def main() -> None:
         words = ["-f", str(path)]
     else:
         words = command(given.policy, given.host, given.port, given.metrics_port, urls)
+        words += [*more, *event_sources(urls, given.event_ports.split(","))] if more else []
     os.execv(program, [str(program), *words])
 
 

@@ -19,11 +19,14 @@ ROUTERS: Mapping[str, str] = {
     "random": "vllm-router",
     "power_of_two": "vllm-router",
     "consistent_hash": "vllm-router",
+    "kv_aware": "vllm-router",
     "haproxy-hash": "haproxy",
     "haproxy-leastconn": "haproxy",
 }
 """The program of each policy."""
-ROUTED_BY_TOKENS = frozenset({"cache_aware"})
+ROUTED_BY_EVENTS = frozenset({"kv_aware"})
+"""Policies that go by the KV blocks that engines tell to have stored and removed."""
+ROUTED_BY_TOKENS = frozenset({"cache_aware"}) | ROUTED_BY_EVENTS
 """Policies that compare prompts by their token ids, and have engines tell these."""
 USUAL_ROUTER = "cache_aware"
 """vLLM's own router's."""

@@ -29,13 +29,7 @@ pytestmark = [pytest.mark.engine, pytest.mark.asyncio(loop_scope="module")]
 async def target(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[RunningTarget]:
     directory = tmp_path_factory.mktemp("target")
     model = build_model(directory / "tiny", "tiny", ["A text to learn from. " * 20])
-    settings = TargetSettings(
-        str(model),
-        kv_tokens=2560,
-        replicas=2,
-        router="consistent_hash",
-        args=("--enable-scale-out",),  # for another router, of cache_aware
-    )
+    settings = TargetSettings(str(model), kv_tokens=2560, replicas=2, router="kv_aware")
     async with start_target(load_catalog()["vllm-fleet"], settings, directory / "log") as target:
         yield target
 
@@ -51,11 +45,29 @@ async def served_by(url: str, model: str, sessions: list[str]) -> list[str]:
     return [each.served_by for each in exchanges]
 
 
-async def test_a_session_keeps_its_engine_and_each_engine_has_some(target: RunningTarget) -> None:
+async def test_a_session_keeps_its_engine_and_each_engine_has_some(
+    target: RunningTarget, tmp_path: Path
+) -> None:
     sessions = [f"s-{number}" for number in range(12)]
-    first = await served_by(target.url, target.model, sessions)
-    assert await served_by(target.url, target.model, sessions) == first
+    async with router_before(target, "consistent_hash", tmp_path) as url:
+        first = await served_by(url, target.model, sessions)
+        assert await served_by(url, target.model, sessions) == first
     assert set(first) == {"vllm-1", "vllm-2"}
+
+
+async def test_kv_aware_finds_the_engine_that_has_the_blocks(target: RunningTarget) -> None:
+    async def served(url: str, prompt: str) -> str:
+        exchange = Exchange()
+        async with StreamingClient(ClientSettings(url=url, model=target.model)) as client:
+            await client.stream(prompt, 2, exchange)
+        return exchange.served_by
+
+    engines = [plan for plan in target._group.plans if plan.role == "engine"]
+    for number, plan in enumerate(engines * 3):
+        prompt = f"{number} is what this text is about. " + f"{number} of these words. " * 60
+        assert await served(plan.url, prompt) == plan.name
+        await asyncio.sleep(1.0)  # the router hears of its blocks beside the reply
+        assert await served(target.url, prompt) == plan.name
 
 
 async def test_cold_means_every_engine(target: RunningTarget) -> None:
@@ -69,7 +81,7 @@ async def test_cold_means_every_engine(target: RunningTarget) -> None:
 
 async def test_its_facts_name_every_engine(target: RunningTarget) -> None:
     facts = target.facts()
-    assert (facts["replicas"], facts["router"]) == (2, "consistent_hash")
+    assert (facts["replicas"], facts["router"]) == (2, "kv_aware")
     replicas = facts["sources"]["engine"]["replicas"]
     assert list(replicas) == ["vllm-1", "vllm-2"]
     assert all(psutil.pid_exists(each["pid"]) for each in replicas.values())

@@ -12,7 +12,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -28,14 +28,18 @@ LOAD = (
     *("--output-tokens", "2", "--drain", "2", "--max-lag-ms", "60000"),
 )
 SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
-LONGEST_S, LEAVING_S = 120.0, 30.0
-"""From the signal to the end of the command, and then until the last process has left."""
+MOMENTS = ("command", "log", "log", "command", "log", "later log", "log", "command", "log", "load")
+"""What a start has come to before the time until its signal is drawn. They come in turn: ten starts
+have met them all, and few of them wait for a whole start."""
+BEFORE_ENGINES_S, TOGETHER_S = 1.5, 1.0
+STARTING_S, LONGEST_S, LEAVING_S = 300.0, 120.0, 30.0
+"""Until load, from the signal to the end of the command, and then until no process is left."""
 
 
 @dataclass(frozen=True)
 class StartTrials:
     """How starts of a target are interrupted: `words` stand behind `kvswarm run --target NAME`, the
-    signal comes within `within_s` of the start."""
+    signal comes within `within_s` of its moment."""
 
     target: str
     words: str
@@ -48,7 +52,10 @@ class StartTrials:
         with tempfile.TemporaryDirectory(prefix="torture-") as folder:
             start = InterruptedStart.begin(Path(folder), self.target, shlex.split(self.words))
             try:
-                time.sleep(chance.uniform(0.0, self.within_s))
+                moment = MOMENTS[seed % len(MOMENTS)]
+                start.reach(moment)
+                most_s = BEFORE_ENGINES_S if moment == "command" else self.within_s
+                time.sleep(chance.uniform(0.0, most_s))
                 phase = start.phase
                 for _ in range(chance.choice((1, 1, 2))):
                     start.send(number, to_all)
@@ -88,15 +95,40 @@ class InterruptedStart:
             )
         return cls(process, place)
 
+    def reach(self, moment: str) -> None:
+        """Wait until its first service has a log, a later one has, or load has begun."""
+        if moment == "command":
+            return
+        self._until(lambda: bool(self.services))
+        if moment != "log":
+            time.sleep(TOGETHER_S)
+            first = len(self.services)
+            self._until(lambda: moment == "later log" and len(self.services) > first)
+
+    def _until(self, holds: Callable[[], bool]) -> None:
+        deadline = time.monotonic() + STARTING_S
+        while self.process.poll() is None and time.monotonic() < deadline:
+            if self.has_load or holds():
+                return
+            time.sleep(0.05)
+
+    @property
+    def services(self) -> list[str]:
+        """Those that have been started, by name."""
+        return sorted(path.stem for path in (self.place / "run" / "engine").glob("*.log"))
+
+    @property
+    def has_load(self) -> bool:
+        return (self.place / "run" / "requests.csv").is_file()
+
     @property
     def phase(self) -> str:
         """How far it has come."""
         if self.process.poll() is not None:
             return "after its end"
-        if (self.place / "run" / "requests.csv").is_file():
+        if self.has_load:
             return "under load"
-        has_engines = (self.place / "run" / "engine").is_dir()
-        return "while engines start" if has_engines else "before any engine"
+        return f"while it starts {'+'.join(self.services) or 'nothing yet'}"
 
     def send(self, number: signal.Signals, to_all: bool) -> None:
         """The signal, to the command or to its process group."""

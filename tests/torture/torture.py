@@ -1,10 +1,10 @@
 """Kills and faults at random moments of small runs: nothing may be lost, left or wrong.
 
     python tests/torture/torture.py [--kills N] [--faults N] [--seed N] [--at-once N]
-    python tests/torture/torture.py --starts N --targets vllm,vllm-fleet [--within S] [--words TEXT]
+    python tests/torture/torture.py --starts N [--targets A,B] [--within S] [--words TEXT]
 
-The second interrupts N starts of each target. More `--words` of `kvswarm run` say which model and
-which cache.
+The second interrupts N starts of each target, of all without `--targets`. More `--words` of
+`kvswarm run` say which model and which cache.
 
 Each case is made from its seed alone. One that breaks an invariant is printed with the command that
 replays it, and the exit code is then 1.
@@ -34,7 +34,9 @@ import psutil
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "runs"))
 from run_process import HostProcess, Ran, arguments, host_process
-from starts import StartTrials
+from starts import SIGNALS, StartTrials
+
+from loadgen.targets.catalog import load_catalog
 
 LOAD = ("-u", 6, "-r", 6, "-t", "3s", "--output-tokens", 4, "--drain", 2, "--max-silence", 2)
 LONGEST_S = 90.0
@@ -237,9 +239,12 @@ def cases_of(parsed: argparse.Namespace) -> Iterator[Case]:
     for kind, count in (("kill", parsed.kills), ("fault", parsed.faults)):
         for number in range(count):
             yield Case(kind, parsed.seed + number, partial(one, kind))
-    for target in parsed.targets.split(","):
-        trials = StartTrials(target, parsed.words, parsed.within)
-        told = ("--targets", target, "--within", f"{parsed.within:g}", f"--words={parsed.words}")
+    catalog = load_catalog()
+    for target in parsed.targets.split(",") if parsed.targets else catalog:
+        has_size = target in catalog and catalog[target].engine.block_size
+        words = parsed.words if parsed.words is not None else "--kv-tokens 2560" if has_size else ""
+        trials = StartTrials(target, words, parsed.within)
+        told = ("--targets", target, "--within", f"{parsed.within:g}", f"--words={words}")
         for number in range(parsed.starts):
             yield Case("start", parsed.seed + number, trials.one, f" {shlex.join(told)}")
 
@@ -270,12 +275,15 @@ def main() -> int:
     parser.add_argument("--kills", type=int, default=0)
     parser.add_argument("--faults", type=int, default=0)
     parser.add_argument("--starts", type=int, default=0)
-    parser.add_argument("--targets", default="vllm", help="of --starts, with commas between")
-    parser.add_argument("--within", type=float, default=30.0, help="seconds until the signal")
-    parser.add_argument("--words", default="--kv-tokens 2560", help="more of `kvswarm run`")
+    parser.add_argument("--targets", help="of --starts, with commas between")
+    parser.add_argument("--within", type=float, default=12.0, help="most seconds from the moment")
+    parser.add_argument("--words", help="more of `kvswarm run`, instead of a small cache")
     parser.add_argument("--seed", type=int, default=int(time.time()) % 100_000 * 8)
     parser.add_argument("--at-once", type=int, default=2)
     parsed = parser.parse_args()
+    for number in SIGNALS:  # a shell's job in the background ignores some, and children with it
+        if signal.getsignal(number) is signal.SIG_IGN:
+            signal.signal(number, signal.SIG_DFL)
     print(f"seeds from {parsed.seed}", flush=True)
     return int(run_all(list(cases_of(parsed)), parsed.at_once) > 0)
 

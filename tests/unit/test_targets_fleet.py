@@ -8,12 +8,13 @@ import pytest
 from loadgen.errors import UsageError
 from loadgen.launch.arguments import parse_run
 from loadgen.launch.target_run import choose_targets
+from loadgen.swarm.sending.labels import check_labels
 from loadgen.targets import fleet
 from loadgen.targets.catalog import load_catalog
 from loadgen.targets.fleet import fleet_of, require_router
 from loadgen.targets.own_routes import NAME_VARIABLE
 from loadgen.targets.plan import ServicePlan, plan_services, port_names
-from loadgen.targets.router import command, haproxy_config
+from loadgen.targets.router import command, event_sources, haproxy_config
 from loadgen.targets.settings import ROUTERS, TargetSettings
 
 URLS = ["http://127.0.0.1:9001", "http://127.0.0.1:9002"]
@@ -61,17 +62,44 @@ def test_engines_share_one_lmcache() -> None:
     assert ports == {int(cache.argv[cache.argv.index("--port") + 1])}
 
 
-@pytest.mark.parametrize("policy", [None, "cache_aware", "round_robin", "haproxy-hash"])
+@pytest.mark.parametrize("policy", [None, "cache_aware", "kv_aware", "round_robin", "haproxy-hash"])
 def test_engines_tell_token_ids_to_a_router_that_compares_them(policy: str | None) -> None:
     *engines, router = planned("vllm-fleet", TargetSettings("org/m", router=policy))
     for plan in engines:
-        assert ("--enable-scale-out" in plan.argv) == (policy in (None, "cache_aware"))
+        assert ("--enable-scale-out" in plan.argv) == (policy in (None, "cache_aware", "kv_aware"))
+        assert ("--kv-events-config" in plan.argv) == (policy == "kv_aware")
     assert "--enable-scale-out" not in router.argv
     spec = load_catalog()["vllm"]
     settings = TargetSettings("org/m", router=policy)
     ports = dict.fromkeys(port_names(spec, settings, "cpu"), 1)
     (alone,) = plan_services(spec, settings, "cpu", ports)
     assert "--enable-scale-out" not in alone.argv
+
+
+def test_a_router_that_goes_by_blocks_hears_each_engine_on_loopback() -> None:
+    settings = TargetSettings("org/m", router="kv_aware", kv_tokens=1280)
+    *engines, router = planned("vllm-fleet", settings)
+    configs = [json.loads(p.argv[p.argv.index("--kv-events-config") + 1]) for p in engines]
+    heads, ports = zip(*(each["endpoint"].rsplit(":", 1) for each in configs), strict=True)
+    assert set(heads) == {"tcp://[::ffff:127.0.0.1]"}
+    assert len({*ports, *(plan.url.rpartition(":")[2] for plan in engines)}) == 4
+    assert router.argv[-6:-4] == ("--event-ports", ",".join(ports))
+    assert router.argv[-4:] == ("--kv-event-block-size", "128", "--kv-event-model", "org/m")
+    assert event_sources(URLS, ports)[1] == (
+        f"--kv-event-source={URLS[1]}=tcp://127.0.0.1:{ports[1]}"
+    )
+    for plan in engines:
+        sizes = [plan.argv[at + 1] for at, word in enumerate(plan.argv) if word == "--block-size"]
+        assert set(sizes) == {"128"}
+
+
+def test_a_label_that_keeps_a_router_from_its_work_is_refused() -> None:
+    with pytest.raises(UsageError, match=r"--router kv_aware is blind .*--labels none"):
+        check_labels("oracle", {}, "kv_aware")
+    with pytest.raises(UsageError, match="is blind to requests with vllm_xargs"):
+        check_labels("none", {"vllm_xargs": {"a": 1}}, "kv_aware")
+    check_labels("none", {}, "kv_aware")
+    check_labels("oracle", {}, "cache_aware")
 
 
 def test_without_a_router_there_is_one_engine() -> None:

@@ -5,6 +5,7 @@ from typing import Any
 
 from loadgen.context import Request
 from loadgen.errors import UsageError
+from loadgen.targets.settings import ROUTED_BY_EVENTS
 
 XARGS = "vllm_xargs"
 CONTEXT = "context"
@@ -46,9 +47,12 @@ class Labels:
         return found or request.context_id
 
 
-def check_labels(labels: str, extra_body: Mapping[str, Any]) -> None:
-    """Raise UsageError where `--extra-body` holds what labels would overwrite."""
+def check_labels(labels: str, extra_body: Mapping[str, Any], router: str | None = None) -> None:
+    """Raise UsageError where `--extra-body` holds what labels would overwrite, or where the
+    `router` of the target looks for no blocks of a request that has such."""
     xargs = extra_body.get(XARGS)
+    if router in ROUTED_BY_EVENTS and (labels != "none" or xargs is not None):
+        raise UsageError(f"--router {router} is blind to requests with {XARGS}: add --labels none")
     if labels == "none" or xargs is None:
         return
     if not isinstance(xargs, dict) or CONTEXT in xargs:
