@@ -9,6 +9,7 @@ import time
 import uuid
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any, Self
 
 import numpy as np
@@ -54,6 +55,14 @@ def extra_config(chunks: int, spec: str = "HostOffloadingSpec", **more: Any) -> 
     """The connector's settings for so many chunks of host memory."""
     named = {"spec_name": spec, "spec_module_path": "kv_tiers.spec"}
     return {**named, "cpu_bytes_to_use": chunks * CHUNK_BYTES, **more}
+
+
+def tier(kind: str, chunks: int, folder: Path, **more: Any) -> dict[str, Any]:
+    """Those settings, with or without files behind the memory."""
+    if kind == "host":
+        return extra_config(chunks, **more)
+    disk = {"type": "fs", "root_dir": str(folder), "n_read_threads": 1, "n_write_threads": 1}
+    return extra_config(chunks, "HostTieringSpec", secondary_tiers=[disk], **more)
 
 
 @dataclass(slots=True)

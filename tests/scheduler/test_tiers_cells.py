@@ -9,14 +9,12 @@ from typing import Any
 
 import pytest
 from ask import Ask
-from digest_engine import BLOCK_BYTES, DigestEngine, extra_config
-from tier_soak import TierSoak
+from digest_engine import BLOCK_BYTES, DigestEngine, tier
+from tier_soak import DEADLINE_S, TierSoak
 from virtual_load import tokens
 
 CONTEXTS, CONTEXT_TOKENS = 8, 150
 ALL_CHUNKS = CONTEXTS * (CONTEXT_TOKENS // 16 + 3)
-DEADLINE_S = 10.0
-"""Of the counted time, for a request among six at once."""
 
 
 def ask(number: int, context: int, output_tokens: int = 2) -> Ask:
@@ -58,13 +56,6 @@ class Mixture:
             if self.dice.random() < 0.1:
                 self.engine.reset(connector=self.dice.random() < 0.5)
         self.engine.run()
-
-
-def tier(kind: str, chunks: int, folder: Path, **more: Any) -> dict[str, Any]:
-    if kind == "host":
-        return extra_config(chunks, **more)
-    disk = {"type": "fs", "root_dir": str(folder), "n_read_threads": 1, "n_write_threads": 1}
-    return extra_config(chunks, "HostTieringSpec", secondary_tiers=[disk], **more)
 
 
 @pytest.mark.parametrize("kind", ["host", "disk"])

@@ -12,6 +12,8 @@ from virtual_load import tokens
 
 STEP_S, BETWEEN_S = 0.05, 30.0
 """Of a step, and the mean between two moments at which some requests come at once."""
+DEADLINE_S = 10.0
+"""Of the counted time, for a request among six at once."""
 CONTEXTS, SHARED_TOKENS = 60, 150
 GOES_AWAY, EMPTIED, SPOILT = 0.05, 0.01, 0.1
 """How often that happens, for each of these moments."""
