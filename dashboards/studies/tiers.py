@@ -1,12 +1,13 @@
 """Where KV lives: tiers behind the engine's cache at equal bytes, and controls without a gain."""
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 
 from dashboards.report.wording import listed
 from dashboards.studies.answer import MarkdownTable, StudyAnswer, StudyPicture, cell_table
 from dashboards.studies.cell import COMPUTED, FIRST, OFFLOAD, PLAIN, Cells
-from dashboards.studies.contrast import Contrast, Contrasts, contrast
+from dashboards.studies.contrast import Contrasts, contrast
 from dashboards.studies.pictures import Bar, Line, against, bars, cost_panels, line_of
 from dashboards.studies.study import StudyQuestion
 from dashboards.studies.task1.caches import MOST_POINTS
@@ -61,17 +62,12 @@ def small_and_large(cells: Cells) -> tuple[Cells, Cells]:
     return alone[0][1], alone[-1][1]
 
 
-def pays(cells: Cells) -> StudyAnswer:
+def pays(
+    cells: Cells,
+    name: str = "pays",
+    question: str = "Does a tier behind a cache that is too small pay, and which?",
+) -> StudyAnswer:
     """Each tier against the engine alone, and against the same bytes of the other kind."""
-    return _paying(cells, "pays", "Does a tier behind a cache that is too small pay, and which?")
-
-
-def long(cells: Cells) -> StudyAnswer:
-    """The same, of a few long prompts that come again and again."""
-    return _paying(cells, "long", "And for a few long prompts that are sent again and again?")
-
-
-def _paying(cells: Cells, name: str, question: str) -> StudyAnswer:
     small, large = small_and_large(cells)
     names = "without a tier, mean TTFT", "with it, mean TTFT"
     found = Contrasts(
@@ -80,12 +76,16 @@ def _paying(cells: Cells, name: str, question: str) -> StudyAnswer:
     )
     size = count(float(small.values("kv_tokens")[0]))
     said = found.said("With a tier behind that cache")
-    rows = [Arm("no tier", small), *arms(cells), Arm("all in the engine's cache", large)]
+    none, figures = Arm("no tier", small), (COMPUTED, FIRST)
+    rows = [none, *arms(cells), Arm("all in the engine's cache", large)]
     picture = StudyPicture(
         name,
         bars(
             (("Computed", "prompt tokens in a run"), ("Time to first token", "mean, ms")),
-            [_bar(arm, arm.cells is small) for arm in rows],
+            [
+                Bar(each.name, tuple(map(each.cells.figures, figures)), each is none)
+                for each in rows
+            ],
         ),
         "computed prompt tokens and time to first token without a tier and with each",
     )
@@ -95,10 +95,6 @@ def _paying(cells: Cells, name: str, question: str) -> StudyAnswer:
         (found.table, cell_table(cells, ("target", "kv_tokens", "l1_gb"), COLUMNS)),
         (picture,),
     )
-
-
-def _bar(arm: Arm, stands_out: bool) -> Bar:
-    return Bar(arm.name, (arm.cells.figures(COMPUTED), arm.cells.figures(FIRST)), stands_out)
 
 
 def _computed(size: str, small: Cells, cells: Cells, large: Cells) -> Iterator[str]:
@@ -324,56 +320,44 @@ def controls(cells: Cells) -> StudyAnswer:
     to first token and that of a further one.
     """
     sentences, tables = list[str](), list[MarkdownTable]()
-    tokens, first_times, later_times = list[bool](), list[bool](), list[bool]()
+    gains: dict[str, list[bool]] = {COMPUTED: [], MEAN: [], TOKEN: []}
     for part, said in CONTROLS.items():
         own = cells.of(part)
         alone = own.where(target=PLAIN)
         if not len(alone):
             continue
-        made = arms(own)
         least = alone.by_repeat(COMPUTED)
-        saved = {arm.name: [*_saved(arm.cells, least)] for arm in made}
-        tokens += [each for repeats in saved.values() for each in repeats]
-        found = Contrasts("behind it", tuple(_without_and_with(alone, made, "TTFT", MEAN)))
-        first_times += _gains(found.found)
-        later_times += _gains(_without_and_with(alone, made, "time of a token", TOKEN))
+        saved = {arm.name: [*_saved(arm.cells, least)] for arm in arms(own)}
+        gains[COMPUTED] += [each for repeats in saved.values() for each in repeats]
+        for metric in (TOKEN, MEAN):
+            names = "without a tier, mean TTFT", "with it, mean TTFT"
+            found = [(arm.name, contrast(alone, arm.cells, names, metric)) for arm in arms(own)]
+            known = (each.verdict for _, each in found)
+            gains[metric] += [each == "better" for each in known if each in DECIDED]
+        contrasts = Contrasts("behind it", tuple(found))
+        sentences.append(contrasts.said(said))
         fewer = [name for name, repeats in saved.items() if repeats and all(repeats)]
-        sentences.append(found.said(said))
         sentences.append(
             f"{said}, fewer tokens are computed with {listed(fewer)}."
             if fewer
             else f"{said}, no tier saves a token."
         )
-        tables.append(found.table)
+        tables.append(contrasts.table)
+    first = _false_gains(*gains.values())
     return StudyAnswer(
-        "Is a gain seen where there can be none?",
-        (_false_gains(tokens, first_times, later_times), *sentences, STARTED_ONCE),
-        tuple(tables),
+        "Is a gain seen where there can be none?", (first, *sentences, STARTED_ONCE), tuple(tables)
     )
-
-
-def _without_and_with(
-    alone: Cells, made: Sequence[Arm], said: str, metric: str
-) -> Iterator[tuple[str, Contrast]]:
-    names = f"without a tier, mean {said}", f"with it, mean {said}"
-    return ((arm.name, contrast(alone, arm.cells, names, metric)) for arm in made)
-
-
-def _gains(found: Iterable[tuple[str, Contrast]]) -> list[bool]:
-    """Of each that could be decided whether it is one."""
-    return [each.verdict == "better" for _, each in found if each.verdict in DECIDED]
 
 
 def _false_gains(tokens: list[bool], first: list[bool], later: list[bool]) -> str:
     made, gains = len(tokens + first + later), sum(tokens + first + later)
-    limit = f"the {100 * MOST_FALSE:g} % that may be false"
-    held = f"within {limit}" if made >= LEAST_MADE else f"of too few to hold against {limit}"
+    held = "within" if made >= LEAST_MADE else "of too few to hold against"
     return (
         f"In {made} comparisons in which no tier can be worth anything, a gain is seen in {gains},"
-        f" {held if gains <= MOST_FALSE * made else f'more than {limit}'}: fewer tokens in"
-        f" {sum(tokens)} of {len(tokens)} pairs of runs, and over all repeats less time to first"
-        f" token in {sum(first)} of {len(first)} and less time for a further token in {sum(later)}"
-        f" of {len(later)}."
+        f" {held if gains <= MOST_FALSE * made else 'more than'} the {100 * MOST_FALSE:g} % that"
+        f" may be false: fewer tokens in {sum(tokens)} of {len(tokens)} pairs of runs, and over all"
+        f" repeats less time to first token in {sum(first)} of {len(first)} and for a further token"
+        f" in {sum(later)} of {len(later)}."
     )
 
 
@@ -398,10 +382,11 @@ CONTROLS = {
     "unique": "Where no context comes again",
 }
 
+LONG = "And for a few long prompts that are sent again and again?"
 QUESTIONS = (
     StudyQuestion("pays", ("equal",), pays),
     StudyQuestion("enough", ("equal",), enough),
-    StudyQuestion("long", ("long",), long),
+    StudyQuestion("long", ("long",), partial(pays, name="long", question=LONG)),
     StudyQuestion("hit", ("equal",), hit),
     StudyQuestion("predicted", ("equal",), predicted),
     StudyQuestion("controls", ("fits", "unique"), controls),
