@@ -10,6 +10,7 @@ the exit code is then 1. On two cores a trial takes a minute: one runs after the
 """
 
 import argparse
+import logging
 import os
 import random
 import signal
@@ -201,7 +202,7 @@ def _end(trial: TierTrial) -> None:
 
 def soak(hours: float, seed: int) -> bool:
     """So many on the counted clock, with memory and with files; whether all was as it should."""
-    os.environ.setdefault("VLLM_LOGGING_LEVEL", "CRITICAL")
+    logging.getLogger("vllm").setLevel(logging.CRITICAL)
     from digest_engine import BLOCK_BYTES, DigestEngine, tier
     from tier_soak import DEADLINE_S, TierSoak
 
