@@ -36,6 +36,14 @@ class ServerSample:
     """KV copied out."""
     offload_loaded_bytes: float | None = None
     """KV copied back."""
+    kv_blocks_evicted: float | None = None
+    """Blocks of the engine's cache that were given up, of those it watches."""
+    kv_block_idle_s: float | None = None
+    """Seconds since their last use, summed."""
+    kv_block_reuses: float | None = None
+    """Their uses after a first one, of each the last three."""
+    kv_block_reuse_gap_s: float | None = None
+    """Seconds between uses, summed."""
     generation_tokens: float | None = None
     """Output tokens."""
     prefix_cache_queries: float | None = None
@@ -110,28 +118,21 @@ OFFLOAD = (
     "offload_loaded_bytes",
 )
 """Of vLLM's own offload, in the samples and in the summary."""
+PROMPT_SOURCES = ("computed_prompt_tokens", "cached_prompt_tokens", "external_prompt_tokens")
 _COUNTERS = (
     "prompt_tokens",
-    "computed_prompt_tokens",
-    "cached_prompt_tokens",
-    "external_prompt_tokens",
+    *PROMPT_SOURCES,
     *OFFLOAD,
+    *("kv_blocks_evicted", "kv_block_idle_s", "kv_block_reuses", "kv_block_reuse_gap_s"),
     "generation_tokens",
     "prefix_cache_hits",
     "external_prefix_cache_hits",
     "request_success",
     "num_preemptions",
 )
-PROMPT_SOURCES = ("computed_prompt_tokens", "cached_prompt_tokens", "external_prompt_tokens")
 PROMPT_HITS, EXTERNAL_HITS = ("prompt_tokens", "prefix_cache_hits"), "external_prefix_cache_hits"
 """What tells the same where an engine has no counters by source."""
-PROMPT_FIGURES = (
-    "computed_prompt_tokens",
-    "cached_prompt_tokens",
-    "external_prompt_tokens",
-    "hit_rate",
-    "external_hit_rate",
-)
+PROMPT_FIGURES = (*PROMPT_SOURCES, "hit_rate", "external_hit_rate")
 _PEAKS = {
     "peak_running": "running",
     "peak_waiting": "waiting",
@@ -233,6 +234,11 @@ class ServerCourse:
         return {
             **_prompt_figures(rise),
             **{name: rise[name] for name in OFFLOAD},
+            "kv_blocks_evicted": rise["kv_blocks_evicted"],
+            "kv_block_idle_mean_s": _over(rise["kv_block_idle_s"], rise["kv_blocks_evicted"]),
+            "kv_block_reuse_gap_mean_s": _over(
+                rise["kv_block_reuse_gap_s"], rise["kv_block_reuses"]
+            ),
             "generation_tokens": rise["generation_tokens"],
             "num_preemptions": rise["num_preemptions"],
             **{name: self._peaks.get(name) for name in _PEAKS},
@@ -260,6 +266,10 @@ def _prompt_figures(rise: dict[str, float | None]) -> Figures:
     total = computed + cached + external
     rates = (cached / total, external / total) if total else (None, None)
     return dict(zip(PROMPT_FIGURES, (*sources, *rates), strict=True))
+
+
+def _over(total: float | None, number: float | None) -> float | None:
+    return total / number if total is not None and number else None
 
 
 def _cpu_ms_per_token(
@@ -301,6 +311,9 @@ FIGURES: Mapping[str, str] = {
     "disk_prompt_tokens": "and from files",
     "offload_stored_bytes": "KV copied out",
     "offload_loaded_bytes": "KV copied back",
+    "kv_blocks_evicted": "blocks of its cache that the engine gave up, of those it watches",
+    "kv_block_idle_mean_s": "mean time since their last use: what comes again later is gone",
+    "kv_block_reuse_gap_mean_s": "mean time between their uses, of blocks used twice and more",
     "generation_tokens": "output tokens",
     "num_preemptions": "requests set back for want of cache",
     "peak_running": "most requests at work",

@@ -61,10 +61,6 @@ class SizeTried:
         """Whether the run that is expected does."""
         return self.value <= limit.bound
 
-    def surely_keeps(self, limit: Limit) -> bool:
-        """Whether nine of ten such runs do."""
-        return self.interval[1] <= limit.bound
-
     def is_open(self, limit: Limit) -> bool:
         """Whether runs here differ by more than decides it."""
         return self.interval[0] <= limit.bound < self.interval[1]

@@ -1,8 +1,7 @@
 """What is asked of the virtual engine, what happened in a run of it, and what follows from it."""
 
 from array import array
-from bisect import bisect_left, insort
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, fields
 
 from loadgen.twin.step_time import StepWork
@@ -172,23 +171,3 @@ class EngineLedger:
         """Arrival to last token of every finished request."""
         arrival = {ask.name: ask.arrival_s for ask in self.arrived}
         return {name: end - arrival[name] for name, end in self.finished_s.items()}
-
-    def overtakes(self) -> dict[str, int]:
-        """How many younger requests were admitted before each admitted one."""
-        rank = {name: place for place, name in enumerate(self.order)}
-        younger: list[int] = []
-        counts = {}
-        for ask in reversed(self.arrived):
-            place = rank.get(ask.name)
-            if place is not None:
-                counts[ask.name] = bisect_left(younger, place)
-                insort(younger, place)
-        return counts
-
-    def admissions_waited(self) -> Mapping[str, int]:
-        """Admissions from each request's arrival to its own, itself included.
-
-        That is its first-come position where the order is first come, first served.
-        """
-        overtakes = self.overtakes()
-        return {name: self.waiting_ahead[name] + 1 + count for name, count in overtakes.items()}

@@ -9,7 +9,7 @@ from ask import Ask
 from computed_bound import lower_bound
 from engine_shape import EngineShape, settings
 from scheduler_rows import VirtualBatchRow
-from virtual_engine import VirtualEngine
+from virtual_engine import VirtualEngine, overtakes
 from virtual_load import Mix, family, shuffled, unlabelled
 
 CACHE_BLOCKS = (20, 40, 80, 158)
@@ -101,7 +101,7 @@ def _run(kind: Batch | FamilyBatch, seed: int, plugin: dict[str, Any] | None) ->
         bound_tokens=lower_bound([ask.prompt for ask in asks], shape.block_size),
         computed_tokens=ledger.computed_tokens,
         total_s=engine.now_s,
-        overtakes=max(ledger.overtakes().values()),
+        overtakes=max(overtakes(ledger).values()),
     )
 
 

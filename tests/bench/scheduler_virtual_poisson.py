@@ -9,7 +9,7 @@ from engine_shape import EngineShape
 from figures import percentile
 from scheduler_rows import VirtualPoissonRow, VirtualStarvationRow
 from scheduler_virtual_batches import POLICIES, shape_of
-from virtual_engine import VirtualEngine
+from virtual_engine import VirtualEngine, overtakes
 from virtual_load import Mix, poisson
 
 from loadgen.twin.ledger import EngineLedger
@@ -46,16 +46,16 @@ def over_bound(ledger: EngineLedger, plugin: dict[str, Any] | None) -> int:
     The bound is max_overtakes + quantum x (older waiting contexts + 1); of policy reuse
     max_overtakes, or the most that waited at once if these were more.
     """
-    overtakes = ledger.overtakes()
+    counts = overtakes(ledger)
     if plugin is None:
-        return max(overtakes.values())
+        return max(counts.values())
     chosen = OrderSettings(**plugin)
     if chosen.policy == "reuse":
         most_waiting = max(ledger.waiting_ahead.values()) + 1
-        return max(overtakes.values()) - max(chosen.max_overtakes, most_waiting)
+        return max(counts.values()) - max(chosen.max_overtakes, most_waiting)
     return max(
         count - chosen.max_overtakes - chosen.quantum * (ledger.contexts_ahead[name] + 1)
-        for name, count in overtakes.items()
+        for name, count in counts.items()
     )
 
 
@@ -66,7 +66,7 @@ def latency(ledger: EngineLedger, plugin: dict[str, Any] | None) -> Latency:
         mean_s=fmean(times),
         p99_s=percentile(times, 0.99),
         computed_tokens=ledger.computed_tokens,
-        overtakes=max(ledger.overtakes().values()),
+        overtakes=max(overtakes(ledger).values()),
         over_bound=over_bound(ledger, plugin),
     )
 
@@ -136,13 +136,13 @@ def starvation_rows() -> list[VirtualStarvationRow]:
 def _starvation_row(
     policy: str, plugin: dict[str, Any] | None, ledger: EngineLedger
 ) -> VirtualStarvationRow:
-    times, overtakes = ledger.latencies_s(), ledger.overtakes()
+    times, counts = ledger.latencies_s(), overtakes(ledger)
     cold = [name for name in times if not name.startswith("c0-")]
     return VirtualStarvationRow(
         policy=policy,
         cold_mean_s=fmean(times[name] for name in cold),
         cold_worst_s=max(times[name] for name in cold),
         hot_mean_s=fmean(time for name, time in times.items() if name.startswith("c0-")),
-        cold_overtakes=max(overtakes[name] for name in cold),
+        cold_overtakes=max(counts[name] for name in cold),
         over_bound=over_bound(ledger, plugin),
     )

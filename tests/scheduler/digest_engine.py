@@ -9,6 +9,7 @@ import time
 import uuid
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any, Self
 
 import numpy as np
@@ -35,6 +36,7 @@ LAYERS = ("layer.0", "layer.1")
 TOKEN = 7
 PAUSE_S, STALLED_S = 0.0005, 20.0
 CHUNK_BYTES = 4096  # a page of memory: what a small chunk takes
+BLOCK_BYTES = len(LAYERS) * BLOCK_TOKENS * HEADS * 8  # what is copied of one
 
 SPEC = FullAttentionSpec(
     block_size=BLOCK_TOKENS, num_kv_heads=HEADS, head_size=2, dtype=torch.bfloat16
@@ -55,6 +57,14 @@ def extra_config(chunks: int, spec: str = "HostOffloadingSpec", **more: Any) -> 
     return {**named, "cpu_bytes_to_use": chunks * CHUNK_BYTES, **more}
 
 
+def tier(kind: str, chunks: int, folder: Path, **more: Any) -> dict[str, Any]:
+    """Those settings, with or without files behind the memory."""
+    if kind == "host":
+        return extra_config(chunks, **more)
+    disk = {"type": "fs", "root_dir": str(folder), "n_read_threads": 1, "n_write_threads": 1}
+    return extra_config(chunks, "HostTieringSpec", secondary_tiers=[disk], **more)
+
+
 @dataclass(slots=True)
 class Row:
     """A request as the worker knows it."""
@@ -69,7 +79,7 @@ class DigestEngine:
     def __init__(self, usable_blocks: int, extra: Mapping[str, Any]) -> None:
         self.checked = self.wrong = 0
         self.computed_tokens = 0
-        self.loaded_bytes = 0
+        self.loaded_bytes = self.stored_bytes = 0
         config = _config(usable_blocks, dict(extra))
         group = KVCacheGroupSpec(list(LAYERS), SPEC)
         cache = KVCacheConfig(
@@ -103,6 +113,11 @@ class DigestEngine:
     def worker(self) -> Any:
         """What is tested."""
         return self.connector.connector_worker.worker
+
+    @property
+    def free_blocks(self) -> int:
+        """Of the engine's cache, those that no request holds."""
+        return int(self.scheduler.kv_cache_manager.block_pool.get_num_free_blocks())
 
     def submit(self, ask: Ask) -> None:
         """Queue one request."""
@@ -142,6 +157,8 @@ class DigestEngine:
         self.connector.bind_connector_metadata(meta)
         if output.has_sync_kv_loads:
             self.connector.start_load_kv(None)
+        for name in output.finished_req_ids:
+            self._rows.pop(name, None)
         self._forward(output)
         if not output.has_sync_kv_loads:
             self.connector.start_load_kv(None)
@@ -154,7 +171,9 @@ class DigestEngine:
             kv_connector_worker_meta=self.connector.build_connector_worker_meta(),
         )
         if transfers.kv_connector_worker_meta is not None:
-            self.loaded_bytes += transfers.kv_connector_worker_meta.transfer_stats.load.bytes
+            stats = transfers.kv_connector_worker_meta.transfer_stats
+            self.loaded_bytes += stats.load.bytes
+            self.stored_bytes += stats.store.bytes
         self.connector.clear_connector_metadata()
         self.scheduler.update_from_output(output, self._result(output, transfers))
         return bool(output.num_scheduled_tokens)

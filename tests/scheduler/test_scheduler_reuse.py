@@ -8,7 +8,7 @@ from ask import Ask
 from computed_bound import lower_bound
 from engine_shape import EngineShape, settings
 from queue_invariants import all_done
-from virtual_engine import VirtualEngine
+from virtual_engine import VirtualEngine, overtakes
 from virtual_load import Mix, shuffled, tokens
 
 from loadgen.twin.ledger import EngineLedger
@@ -88,7 +88,7 @@ def test_where_all_fits_the_order_is_stock_decision_for_decision(seats: int) -> 
         asks.append(Ask(f"r{number}", context, prompt, arrival_s=now_s))
     ours = serve(asks, shape)
     assert ours.steps == stock(asks, shape).steps
-    assert max(ours.overtakes().values()) == 0
+    assert max(overtakes(ours).values()) == 0
 
 
 def cold_among_hot() -> tuple[Ask, list[Ask]]:

@@ -9,7 +9,8 @@ from typing import Any
 
 import pytest
 from ask import Ask
-from digest_engine import DigestEngine, extra_config
+from digest_engine import BLOCK_BYTES, DigestEngine, tier
+from tier_soak import DEADLINE_S, TierSoak
 from virtual_load import tokens
 
 CONTEXTS, CONTEXT_TOKENS = 8, 150
@@ -55,13 +56,6 @@ class Mixture:
             if self.dice.random() < 0.1:
                 self.engine.reset(connector=self.dice.random() < 0.5)
         self.engine.run()
-
-
-def tier(kind: str, chunks: int, folder: Path, **more: Any) -> dict[str, Any]:
-    if kind == "host":
-        return extra_config(chunks, **more)
-    disk = {"type": "fs", "root_dir": str(folder), "n_read_threads": 1, "n_write_threads": 1}
-    return extra_config(chunks, "HostTieringSpec", secondary_tiers=[disk], **more)
 
 
 @pytest.mark.parametrize("kind", ["host", "disk"])
@@ -201,3 +195,29 @@ def test_a_full_disk_costs_its_hits_and_nothing_else(tmp_path: Path) -> None:
             resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
         assert engine.wrong == 0
         assert not [path for path in tmp_path.rglob("*.bin") if path.stat().st_size]
+
+
+def test_a_hundred_turnovers_in_hours_leave_a_tier_as_good_as_new(tmp_path: Path) -> None:
+    blocks, extra = 30, tier("host", 40, tmp_path)
+    with DigestEngine(blocks, extra) as new, DigestEngine(blocks, extra) as old:
+        soak = TierSoak(old, seed=7)
+        soak.run(hours=3.5)
+        assert old.stored_bytes >= 100 * 40 * BLOCK_BYTES
+        assert old.loaded_bytes > 0
+        assert old.reset(connector=True)
+        computed = old.computed_tokens
+        one_by_one(new)
+        one_by_one(old)
+        assert old.computed_tokens - computed == new.computed_tokens
+        assert (old.wrong, old.free_blocks) == (0, blocks)
+        assert soak.longest_s < DEADLINE_S
+
+
+def test_hours_of_files_that_are_cut_or_vanish_under_a_live_engine(tmp_path: Path) -> None:
+    with DigestEngine(30, tier("disk", 40, tmp_path)) as engine:
+        soak = TierSoak(engine, seed=8, files=tmp_path)
+        soak.run(hours=2)
+        assert soak.spoilt > 40
+        assert engine.loaded_bytes > engine.stored_bytes > 0
+        assert (engine.wrong, engine.free_blocks) == (0, 30)
+        assert soak.longest_s < DEADLINE_S

@@ -1,12 +1,14 @@
 """The virtual engine with grammars that take their time and a connector that has faults."""
 
+from bisect import bisect_left, insort
+
 from ask import Ask, make_request
 from vllm.v1.outputs import KVConnectorOutput
 from vllm.v1.request import Request
 
 from loadgen.twin.engine import EngineShape, OnStep
 from loadgen.twin.engine import VirtualEngine as PlainEngine
-from loadgen.twin.ledger import TwinRequest
+from loadgen.twin.ledger import EngineLedger, TwinRequest
 from loadgen.twin.step_time import StepTime
 
 
@@ -58,3 +60,16 @@ class VirtualEngine(PlainEngine):
             if ready_s <= self.now_s:
                 request.structured_output_request.grammar = ReadyGrammar()
                 del self._grammars[name]
+
+
+def overtakes(ledger: EngineLedger) -> dict[str, int]:
+    """How many younger requests were admitted before each admitted one."""
+    rank = {name: place for place, name in enumerate(ledger.order)}
+    younger: list[int] = []
+    counts = {}
+    for ask in reversed(ledger.arrived):
+        place = rank.get(ask.name)
+        if place is not None:
+            counts[ask.name] = bisect_left(younger, place)
+            insort(younger, place)
+    return counts

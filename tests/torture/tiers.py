@@ -1,14 +1,16 @@
 """Kills, hangs and damaged files under real engines with a tier of KV: nothing lost, left or hung.
 
-    python tests/torture/tiers.py [--trials N] [--seed N]
+    python tests/torture/tiers.py [--trials N] [--seed N] [--soak-hours H]
 
-Each trial is a `kvswarm run` of some seconds on an engine that it starts, disturbed at a random
-moment. It must end in time with an exit code that tells what happened, whole rows and no process
-left. One that does not is printed with its seed, and the exit code is then 1. On two cores a trial
-takes a minute: one runs after the other.
+First comes a soak of so many counted hours on vLLM's scheduler alone, with memory and with files:
+every cell that is read must be of its tokens. Then each trial is a `kvswarm run` of some seconds on
+an engine that it starts, disturbed at a random moment. It must end in time with an exit code that
+tells what happened, whole rows and no process left. One that does not is printed with its seed, and
+the exit code is then 1. On two cores a trial takes a minute: one runs after the other.
 """
 
 import argparse
+import logging
 import os
 import random
 import signal
@@ -26,6 +28,7 @@ import psutil
 import redis
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "runs"))
+sys.path.insert(0, str(Path(__file__).parents[1] / "scheduler"))
 from run_process import KVSWARM, Ran
 
 LOAD = (
@@ -37,6 +40,7 @@ FILES = ("vllm-tiered", "vllm-lmcache-files")
 NODES = ("vllm-lmcache-codec", "vllm-lmcache-sharded", "vllm-lmcache-regional")
 CACHES = ("vllm-lmcache", "vllm-lmcache-files", *NODES)
 TARGETS = ("vllm-offload", "vllm-lmcache", *FILES, *NODES)
+FULL_BYTES = 1 << 18  # less than a chunk, more than a log
 STARTING_S, LONGEST_S, LEAVING_S = 180.0, 90.0, 20.0
 """Until the first row, from then on, and for the processes to leave."""
 
@@ -86,6 +90,13 @@ def truncate(trial: TierTrial) -> None:
             os.truncate(path, path.stat().st_size // 2)
 
 
+def fill(trial: TierTrial) -> None:
+    """Every write of a chunk fails from now on, as on a full disk."""
+    for pid in (pid for name in ("vllm", "lmcache") for pid in trial.pids.get(name, [])):
+        with suppress(psutil.NoSuchProcess):
+            psutil.Process(pid).rlimit(psutil.RLIMIT_FSIZE, (FULL_BYTES, FULL_BYTES))
+
+
 def remove(trial: TierTrial) -> None:
     """Every second file is gone."""
     for path in list(trial.stored())[::2]:
@@ -113,6 +124,7 @@ FAULTS: dict[str, tuple[Callable[[TierTrial], None], tuple[str, ...], set[int]]]
     "node killed": (lambda t: t.nodes()[0].kill(), NODES, {0}),
     "node hangs": (lambda t: t.nodes()[0].suspend(), NODES, {0}),
     "frames damaged": (damage, NODES, {0}),
+    "disk full": (fill, FILES, {0}),
 }
 """What is done, on which targets, and how such a run may end."""
 
@@ -188,13 +200,42 @@ def _end(trial: TierTrial) -> None:
     trial.process.wait()
 
 
+def soak(hours: float, seed: int) -> bool:
+    """So many on the counted clock, with memory and with files; whether all was as it should."""
+    logging.getLogger("vllm").setLevel(logging.CRITICAL)
+    from digest_engine import BLOCK_BYTES, DigestEngine, tier
+    from tier_soak import DEADLINE_S, TierSoak
+
+    broken, blocks, chunks = False, 30, 40
+    for kind in ("host", "disk"):
+        with (
+            tempfile.TemporaryDirectory(prefix="torture-soak-") as folder,
+            DigestEngine(blocks, tier(kind, chunks, Path(folder))) as engine,
+        ):
+            run = TierSoak(engine, seed, Path(folder) if kind == "disk" else None)
+            run.run(hours)
+            lost = blocks - engine.free_blocks
+            broken |= bool(engine.wrong or lost or run.longest_s > DEADLINE_S)
+            print(
+                f"soak, {kind}: {hours:g} h, {run.sent} requests,"
+                f" {engine.stored_bytes / chunks / BLOCK_BYTES:.0f} turnovers, {run.spoilt} files"
+                f" spoilt: {engine.wrong} of {engine.checked} cells wrong, {lost} blocks lost, the"
+                f" longest request took {run.longest_s:.1f} s",
+                flush=True,
+            )
+    return not broken
+
+
 def main() -> int:
     """All trials; 1 where one broke something."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else "")
     parser.add_argument("--trials", type=int, default=12)
     parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--soak-hours", type=float, default=24.0)
     parsed = parser.parse_args()
     begun_s, done, broken = time.monotonic(), Counter[str](), 0
+    if parsed.soak_hours:
+        broken += not soak(parsed.soak_hours, parsed.seed)
     for seed in range(parsed.seed, parsed.seed + parsed.trials):
         what, wrong = one(seed)
         done[what] += 1

@@ -23,6 +23,7 @@ class Made:
     repeats: Sequence[bool] = ()
     right: Sequence[bool] = ()
     retrieval_ms: Sequence[float] = ()
+    tpot_ms: Sequence[float] = ()
 
 
 def noisy(middle_ms: float, spread: float, seed: int, count: int = 60) -> list[float]:
@@ -87,6 +88,7 @@ def _write(file: Path, made: Made) -> None:
                     "ttft_ms": made.ttft_ms[at],
                     "e2e_ms": made.ttft_ms[at] + 100,
                     "itl_mean_ms": 10,
+                    "tpot_ms": made.tpot_ms[at] if made.tpot_ms else "",
                     "prompt_tokens": made.prompt_tokens[at] if made.prompt_tokens else 1000,
                     "cached_tokens": made.cached_tokens[at] if made.cached_tokens else 0,
                     "retrieval_ms": made.retrieval_ms[at] if made.retrieval_ms else "",

@@ -58,6 +58,16 @@ def test_tokens_and_bytes_of_each_tier_are_told_though_bytes_begin_to_be_counted
     assert (figures["offload_stored_bytes"], figures["offload_loaded_bytes"]) == (8192, None)
 
 
+def test_times_of_evicted_blocks_are_means_over_those_of_the_run() -> None:
+    first = replace(FIRST, kv_blocks_evicted=10, kv_block_idle_s=50.0, kv_block_reuses=0)
+    last = replace(LAST, kv_blocks_evicted=14, kv_block_idle_s=52.0, kv_block_reuses=0)
+    figures = server_figures(
+        replace(first, kv_block_reuse_gap_s=0.0), replace(last, kv_block_reuse_gap_s=0.0)
+    )
+    assert (figures["kv_blocks_evicted"], figures["kv_block_idle_mean_s"]) == (4, 0.5)
+    assert figures["kv_block_reuse_gap_mean_s"] is None, "no block was used again"
+
+
 def test_peaks_are_over_all_samples() -> None:
     figures = server_figures(FIRST, LAST, [MIDDLE, SILENT])
     assert (figures["peak_running"], figures["peak_waiting"]) == (7, 9)
