@@ -4,10 +4,11 @@ from collections import defaultdict
 from collections.abc import Iterable, Iterator
 from typing import Any
 
-from virtual_engine import Flight, VirtualEngine
+from virtual_engine import VirtualEngine
 from vllm.v1.core.sched.request_queue import RequestQueue
 from vllm.v1.request import Request
 
+from loadgen.twin.engine import StepInFlight
 from scheduler_plugin.residency import Residency
 
 FCFS_ABOVE = 128
@@ -133,6 +134,6 @@ class QueueEngine(VirtualEngine):
         super().__init__(*args, **kwargs)
         self._queue = self.scheduler.waiting = kind(self.scheduler)
 
-    def _schedule(self) -> Flight:
+    def _schedule(self) -> StepInFlight:
         self._queue.begin_step()
         return super()._schedule()
