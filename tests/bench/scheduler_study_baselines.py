@@ -1,7 +1,7 @@
 """Two orders that SGLang describes, as waiting queues of vLLM's scheduler: lpm and dfs-weight."""
 
 from collections import defaultdict
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
 from virtual_engine import VirtualEngine
@@ -23,6 +23,7 @@ class SortedQueue(RequestQueue):
 
     def __init__(self, scheduler: Any) -> None:
         self._residency = Residency(scheduler)
+        self.block_size = int(scheduler.block_size)
         self._by_priority = scheduler.policy.value == "priority"
         self._waiting: dict[Request, int] = {}
         self._first: list[Request] = []
@@ -127,10 +128,31 @@ class DfsWeightQueue(SortedQueue):
         return {request: float(place) for place, request in enumerate(line)}
 
 
+class FewestLeftQueue(SortedQueue):
+    """The fewest prompt tokens to compute first."""
+
+    def ranks(self, waiting: list[Request]) -> dict[Request, float]:
+        return {
+            r: r.num_prompt_tokens - self._residency.blocks(r.block_hashes) * self.block_size
+            for r in waiting
+        }
+
+
+class RankedQueue(SortedQueue):
+    """By a place that each request was given beforehand."""
+
+    def __init__(self, places: Mapping[str, float], scheduler: Any) -> None:
+        super().__init__(scheduler)
+        self._places = places
+
+    def ranks(self, waiting: list[Request]) -> dict[Request, float]:
+        return {request: self._places[request.request_id] for request in waiting}
+
+
 class QueueEngine(VirtualEngine):
     """A virtual engine with one of these queues in place of vLLM's."""
 
-    def __init__(self, kind: type[SortedQueue], *args: Any, **kwargs: Any) -> None:
+    def __init__(self, kind: Callable[[Any], SortedQueue], *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         self._queue = self.scheduler.waiting = kind(self.scheduler)
 
