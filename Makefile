@@ -67,7 +67,7 @@ bench-peers: setup
 	@.venv/bin/python tests/bench/client_peers.py
 
 bench-scheduler: setup
-	@.venv/bin/python tests/bench/scheduler_study.py || echo "the study misses a must: see docs/measurements/scheduler-study.md"
+	@.venv/bin/python tests/bench/scheduler_study.py || { test $$? -eq 3 && echo "the study misses a must: see docs/measurements/scheduler-study.md"; }
 	@.venv/bin/python tests/bench/scheduler_bench.py
 
 bench-rag: setup

@@ -1,13 +1,14 @@
 """Two orders that SGLang describes, as waiting queues of vLLM's scheduler: lpm and dfs-weight."""
 
 from collections import defaultdict
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
-from virtual_engine import Flight, VirtualEngine
+from virtual_engine import VirtualEngine
 from vllm.v1.core.sched.request_queue import RequestQueue
 from vllm.v1.request import Request
 
+from loadgen.twin.engine import StepInFlight
 from scheduler_plugin.residency import Residency
 
 FCFS_ABOVE = 128
@@ -22,6 +23,7 @@ class SortedQueue(RequestQueue):
 
     def __init__(self, scheduler: Any) -> None:
         self._residency = Residency(scheduler)
+        self.block_size = int(scheduler.block_size)
         self._by_priority = scheduler.policy.value == "priority"
         self._waiting: dict[Request, int] = {}
         self._first: list[Request] = []
@@ -126,13 +128,34 @@ class DfsWeightQueue(SortedQueue):
         return {request: float(place) for place, request in enumerate(line)}
 
 
+class FewestLeftQueue(SortedQueue):
+    """The fewest prompt tokens to compute first."""
+
+    def ranks(self, waiting: list[Request]) -> dict[Request, float]:
+        return {
+            r: r.num_prompt_tokens - self._residency.blocks(r.block_hashes) * self.block_size
+            for r in waiting
+        }
+
+
+class RankedQueue(SortedQueue):
+    """By a place that each request was given beforehand."""
+
+    def __init__(self, places: Mapping[str, float], scheduler: Any) -> None:
+        super().__init__(scheduler)
+        self._places = places
+
+    def ranks(self, waiting: list[Request]) -> dict[Request, float]:
+        return {request: self._places[request.request_id] for request in waiting}
+
+
 class QueueEngine(VirtualEngine):
     """A virtual engine with one of these queues in place of vLLM's."""
 
-    def __init__(self, kind: type[SortedQueue], *args: Any, **kwargs: Any) -> None:
+    def __init__(self, kind: Callable[[Any], SortedQueue], *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         self._queue = self.scheduler.waiting = kind(self.scheduler)
 
-    def _schedule(self) -> Flight:
+    def _schedule(self) -> StepInFlight:
         self._queue.begin_step()
         return super()._schedule()

@@ -1,5 +1,7 @@
 """The stated bounds: how long a request can be passed over."""
 
+from statistics import fmean
+
 import pytest
 from engine_shape import EngineShape, settings
 from virtual_engine import VirtualEngine, overtakes
@@ -109,6 +111,17 @@ def test_max_wait_makes_the_oldest_overdue_at_once() -> None:
     hurried = serve(asks, blocks=40, policy="lpm", quantum=4, max_wait_s=1e-9)
     by_age = serve(asks, blocks=40, policy="prefix-group", quantum=4)
     assert hurried.order == by_age.order
+
+
+def test_cold_contexts_do_not_pay_for_a_hot_one() -> None:
+    asks = hot_and_cold(0, count=200)
+    ours, stock = serve(asks, policy="reuse"), serve(asks, policy="fcfs")
+    cold_s, stock_s = (
+        fmean(s for name, s in each.latencies_s().items() if not name.startswith("c0-"))
+        for each in (ours, stock)
+    )
+    assert cold_s <= 1.1 * stock_s
+    assert ours.order != stock.order
 
 
 @pytest.mark.parametrize("max_overtakes", [0, 8, 64])

@@ -71,6 +71,17 @@ def test_the_random_mixtures_do_preempt() -> None:
     assert preempted > 20
 
 
+def test_with_preemptions_reuse_computes_no_more_than_stock() -> None:
+    ours_tokens = stock_tokens = 0
+    for seed in range(5):
+        asks, shape = rough(seed)
+        ledgers = both(asks, replace(shape, pending_lookups=None))
+        stock, ours = (each.computed_tokens + each.replayed_tokens for each in ledgers)
+        assert ours <= stock, seed
+        ours_tokens, stock_tokens = ours_tokens + ours, stock_tokens + stock
+    assert ours_tokens < 0.9 * stock_tokens
+
+
 @pytest.mark.parametrize("seed", range(4))
 def test_fcfs_with_priorities_is_stock(seed: int) -> None:
     asks, shape = rough(seed)
