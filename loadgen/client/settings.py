@@ -88,7 +88,8 @@ def parse_header_name(text: str) -> str:
 def parse_extra_body(text: str) -> dict[str, Any]:
     """The JSON object of `--extra-body`.
 
-    Raises UsageError, which repeats no key, when it is no object, or holds a field that decides what is measured.
+    Raises UsageError, which repeats no key, when it is no object, or holds a field that decides
+    what is measured.
     """
     try:
         body = orjson.loads(text)

@@ -242,7 +242,11 @@ ESCAPED_SECRET = "sk-Ab/9+z_" + 20 * "q" + "=="
     [
         urllib.parse.quote(ESCAPED_SECRET, safe=""),
         urllib.parse.quote_plus(f"Bearer {ESCAPED_SECRET}"),
-        *(ESCAPED_SECRET.lower(), ESCAPED_SECRET.replace("/", "\\/"), f"\\u0073{ESCAPED_SECRET[1:]}"),
+        *(
+            ESCAPED_SECRET.lower(),
+            ESCAPED_SECRET.replace("/", "\\/"),
+            f"\\u0073{ESCAPED_SECRET[1:]}",
+        ),
         *(ESCAPED_SECRET.replace("+", "&#43;"), f"{ESCAPED_SECRET[:9]}\n{ESCAPED_SECRET[9:]}"),
     ],
 )

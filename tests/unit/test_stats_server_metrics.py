@@ -153,9 +153,7 @@ async def test_a_host_without_metrics_is_reachable_and_unknown(
     assert got == ServerSample(12.5, reachable=True)
 
 
-async def test_why_there_is_no_page_is_known(
-    serve: Serve, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_why_there_is_no_page_is_known(serve: Serve, monkeypatch: pytest.MonkeyPatch) -> None:
     async def hang(request: web.Request) -> web.StreamResponse:
         await asyncio.sleep(30)
         return web.Response()
