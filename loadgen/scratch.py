@@ -3,6 +3,7 @@
 A folder holds a locked file for as long as its owner lives, whoever can see its process id.
 """
 
+import errno
 import fcntl
 import os
 import shutil
@@ -14,6 +15,16 @@ from pathlib import Path
 PREFIX = "kvswarm-"
 OWNER = ".owner"
 """The locked file; it names what else has to go with the folder."""
+
+
+def without_device(path: Path) -> Path:
+    """The path of a file to be read, unless a device lies there, which may never end.
+
+    Raises OSError.
+    """
+    if path.is_char_device():
+        raise OSError(errno.EINVAL, "it is a device, and no file", str(path))
+    return path
 
 
 @contextmanager

@@ -124,7 +124,9 @@ def _cache_format(parsed: argparse.Namespace) -> tuple[ToldFigure, ToldFigure]:
         block_size, bytes_per_token = _planned_format(parsed)
     else:
         block_size = run_block_size(parsed.run)
-        bytes_per_token = run_told_bytes(parsed.run, parsed.model and model_path(parsed.model))
+        bytes_per_token = run_told_bytes(
+            parsed.run, None if parsed.model is None else model_path(parsed.model)
+        )
     if parsed.block_size is not None:
         block_size = ToldFigure(parsed.block_size, "--block-size")
     if parsed.bytes_per_token is not None:

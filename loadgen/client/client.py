@@ -247,7 +247,7 @@ class StreamingClient:
         self._settings = settings
         self._stack = contextlib.AsyncExitStack()
         self._transport = transport
-        self._secrets = secrets_of(settings.headers)
+        self._secrets = secrets_of(settings.headers, settings.extra_body)
         self._under_way: dict[Exchange | ListExchange, None] = {}
         self._heard_at: float | None = None
         self._last_words_s = LINGER_S

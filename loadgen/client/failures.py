@@ -13,8 +13,10 @@ What a host said is made safe for one line of a table. Texts are bounded by `one
 """
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from html import unescape
 from typing import Any, ClassVar
+from urllib.parse import unquote
 
 import orjson
 
@@ -29,7 +31,13 @@ _FAILED = re.compile(
     re.IGNORECASE,
 )
 _TITLE = re.compile(r"<title[^>]*>(.*?)</title>", re.IGNORECASE | re.DOTALL)
+KEY_NAME = re.compile(
+    r"key|token|secret|passw|auth|credential|cookie|bearer|signature", re.IGNORECASE
+)
 _TAG = re.compile(r"<[^>]*>")
+_JSON_ESCAPE = re.compile(r"\\u([0-9a-fA-F]{4})")
+_BREAKS = re.compile(r"[\s\u200b+\\]")
+ESCAPED_KEY = "the host's words repeat a key or a header's value in another spelling: left out"
 
 
 class StreamFailure(Exception):
@@ -184,14 +192,33 @@ def _is_error_status(value: object) -> bool:
     return type(value) is int and value >= 400
 
 
-def secrets_of(headers: Mapping[str, str]) -> tuple[str, ...]:
-    """What must not be repeated: the headers' values, and their last words such as bearer keys."""
+def secrets_of(headers: Mapping[str, str], body: Any = None) -> tuple[str, ...]:
+    """What must not be repeated: the headers' values, and their last words such as bearer keys,
+    and the texts of a request's body that are called keys."""
     values = [part for value in headers.values() for part in (value, value.rpartition(" ")[2])]
-    return tuple(value for value in values if len(value) >= MIN_SECRET_CHARS)
+    return tuple(v for v in (*values, *_keys_in(body)) if len(v) >= MIN_SECRET_CHARS)
+
+
+def _keys_in(value: Any, is_key: bool = False) -> Iterator[str]:
+    if isinstance(value, str) and is_key:
+        yield value
+    elif isinstance(value, Mapping):
+        for name, each in value.items():
+            yield from _keys_in(each, is_key or KEY_NAME.search(name) is not None)
+    elif isinstance(value, list):
+        for each in value:
+            yield from _keys_in(each, is_key)
 
 
 def redacted(text: str, secrets: Iterable[str]) -> str:
-    """`text` with every secret replaced by `***`."""
+    """`text` with every secret replaced by `***`; no text that has one as URLs, HTML or JSON do."""
     for secret in secrets:
         text = text.replace(secret, "***")
-    return text
+    bare = _bare(text)
+    return ESCAPED_KEY if any(_bare(secret) in bare for secret in secrets) else text
+
+
+def _bare(text: str) -> str:
+    """What is left of `text` without escapes, case and breaks of its lines."""
+    text = _JSON_ESCAPE.sub(lambda found: chr(int(found[1], 16)), text)
+    return _BREAKS.sub("", unescape(unquote(text))).casefold()

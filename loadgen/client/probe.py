@@ -10,7 +10,7 @@ from loadgen.client.host import Host
 from loadgen.client.settings import API_KEY_VARIABLES
 from loadgen.errors import HostError
 
-MAX_LISTED_MODELS = 10
+MAX_LISTED_MODELS, MOST_CHARS = 10, 60
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,7 +110,7 @@ async def _model_cards(host: Host) -> dict[str, dict[str, Any]]:
 
 
 def _choose(url: str, served: tuple[str, ...], model: str | None) -> str:
-    listed = ", ".join(served[:MAX_LISTED_MODELS])
+    listed = ", ".join(one_line(name, MOST_CHARS) for name in served[:MAX_LISTED_MODELS])
     if len(served) > MAX_LISTED_MODELS:
         listed += f", and {len(served) - MAX_LISTED_MODELS} more"
     if model is None and len(served) == 1:

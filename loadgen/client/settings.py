@@ -88,14 +88,15 @@ def parse_header_name(text: str) -> str:
 def parse_extra_body(text: str) -> dict[str, Any]:
     """The JSON object of `--extra-body`.
 
-    Raises UsageError when it is no object, or holds a field that decides what is measured.
+    Raises UsageError, which repeats no key, when it is no object, or holds a field that decides
+    what is measured.
     """
     try:
         body = orjson.loads(text)
     except orjson.JSONDecodeError as error:
-        raise UsageError(f"extra body {text[:80]!r} is not JSON: {error}") from None
+        raise UsageError(f"the extra body is not JSON: {error}") from None
     if not isinstance(body, dict):
-        raise UsageError(f'extra body {text[:80]!r} is not a JSON object: write {{"name": value}}')
+        raise UsageError('the extra body is not a JSON object: write {"name": value}')
     for name in our_fields(body):
         raise UsageError(f"extra body sets {name!r}, which the client sets itself: leave it out")
     return body

@@ -9,6 +9,7 @@ from typing import Any, Literal
 
 from loadgen.compare.metrics import Statistic, parse_statistic
 from loadgen.errors import UsageError
+from loadgen.scratch import without_device
 
 PASSED = 0
 """No limit is broken, or there is no gate."""
@@ -86,7 +87,7 @@ def _kind(statistic: Statistic, sign: str, percent: str, text: str) -> Kind:
 def _read_toml(path: Path) -> list[str]:
     """A table `[gate]` of metric to limit, such as `"ttft_ms.p95" = "<=+10%"`."""
     try:
-        content = tomllib.loads(path.read_text(encoding="utf-8"))
+        content = tomllib.loads(without_device(path).read_text(encoding="utf-8"))
     except OSError as error:
         raise UsageError(f"--gate {path} cannot be read ({error.strerror})") from None
     except (UnicodeDecodeError, tomllib.TOMLDecodeError, RecursionError) as error:

@@ -24,6 +24,7 @@ from loadgen.compare.metrics import MEAN, METRICS, Statistic
 from loadgen.compare.run import ComparedRun
 from loadgen.errors import UsageError
 from loadgen.runs.json_file import write_json
+from loadgen.scratch import without_device
 
 LEAST_RUNS = 3
 _OF_VALUES = (MEAN, "p50", "p90", "p95", "p99")
@@ -152,7 +153,7 @@ def _require_free(path: Path) -> None:
 def read_noise(path: Path) -> Noise:
     """What `write_noise` wrote. Raises UsageError."""
     try:
-        return _noise_of(json.loads(path.read_text(encoding="utf-8")))
+        return _noise_of(json.loads(without_device(path).read_text(encoding="utf-8")))
     except OSError as error:
         raise UsageError(
             f"{path} cannot be read ({error.strerror}): name a file of `kvswarm noise`"

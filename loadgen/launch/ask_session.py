@@ -3,7 +3,7 @@
 import asyncio
 from collections.abc import Mapping
 from contextlib import AsyncExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -26,7 +26,7 @@ from loadgen.targets.demo_model import is_complete
 from loadgen.targets.service_group import ServiceGroup
 from loadgen.targets.settings import TargetSettings
 from loadgen.targets.target import RunningTarget, check_target, start_target
-from loadgen.targets.trained_model import is_made
+from loadgen.targets.trained_model import TRAINED, is_made
 
 DEATH_WAIT_S = 10.0
 """A service that broke off an answer may take so long until it is known to be dead."""
@@ -104,7 +104,8 @@ class AskSession:
         if len(names) > 1:
             raise UsageError(f"`kvswarm ask` asks one target, not {len(names)}")
         (spec,) = choose_targets(names, arguments)
-        return spec, target_settings(arguments)
+        # Processors round bfloat16 differently, and so small a model then says something else.
+        return spec, replace(target_settings(arguments), is_exact=arguments.model == TRAINED)
 
     async def _pipeline(self, facts: HostFacts, rag_url: str) -> Pipeline:
         arguments = self._arguments

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from loadgen.errors import UsageError
+from loadgen.scratch import without_device
 
 CONFIG_FILES = ("~/.locust.conf", "locust.conf", "pyproject.toml")
 """Where Locust looks, the last one first; `--config` comes before them."""
@@ -78,7 +79,7 @@ def as_words(settings: Settings, parser: argparse.ArgumentParser) -> list[str]:
 
 def _settings(path: Path) -> Settings:
     try:
-        text = path.read_text(encoding="utf-8")
+        text = without_device(path).read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
         reason = getattr(error, "strerror", None) or "it is not UTF-8"
         raise UsageError(f"--config {path} cannot be read: {reason}") from None

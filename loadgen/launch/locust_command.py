@@ -49,7 +49,7 @@ def _load(locust: Any, merge: Callable[[Any], tuple[Any, ...]], files: list[str]
         found = merge(files)
     except KvswarmError:
         raise
-    except Exception as error:
+    except (Exception, SystemExit) as error:  # who leaves while imported has not run either
         raise UsageError(_broken(files, error)) from error
     classes = sorted(found[0])
     for name in locust.get_parser().parse_args().user_classes or ():
@@ -58,7 +58,7 @@ def _load(locust: Any, merge: Callable[[Any], tuple[Any, ...]], files: list[str]
     return found
 
 
-def _broken(files: Sequence[str], error: Exception) -> str:
+def _broken(files: Sequence[str], error: BaseException) -> str:
     """The last place in the user's own file, and what happened there."""
     frames = traceback.extract_tb(error.__traceback__)
     at = [f"{each.filename}, line {each.lineno}" for each in frames if each.filename in files]

@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -73,9 +74,10 @@ def model_path(model: str) -> Path:
     from huggingface_hub import try_to_load_from_cache
 
     is_name = not path.exists() and not model.startswith((".", "/", "~")) and model.count("/") < 2
-    cached = try_to_load_from_cache(model, CONFIG_JSON) if is_name and model else None
-    if isinstance(cached, str):
-        return Path(cached).parent
+    with suppress(ValueError):  # what no model of the hub can be called
+        cached = try_to_load_from_cache(model, CONFIG_JSON) if is_name and model else None
+        if isinstance(cached, str):
+            return Path(cached).parent
     raise UsageError(
         f"--model {model}: no config.json there, and no model of that name was loaded before:"
         " name its folder or its config.json"

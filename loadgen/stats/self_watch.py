@@ -5,6 +5,7 @@ import math
 import time
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass, field, fields
 
 import psutil
@@ -106,7 +107,7 @@ class LoopWatch:
         self._sends = self._late_sends = 0
         self._lag_ms = Sketch()
         self._late_ms = Sketch()
-        self._psutil = psutil.Process()
+        self._psutil, self._rss_mb = psutil.Process(), 0.0
         self._wall_s, self._cpu_s = time.perf_counter(), time.process_time()
 
     async def run(self) -> None:
@@ -153,7 +154,7 @@ class LoopWatch:
             loop_lag_max_ms=lag_ms.max or 0.0,
             send_lateness_p99_ms=late_ms.quantile(0.99),
             cpu_share=self._cpu_share(),
-            rss_mb=self._psutil.memory_info().rss / MB,
+            rss_mb=self._rss_mb_now(),
             elapsed_s=elapsed_s,
             sends=sends,
             late_sends=late_sends,
@@ -166,6 +167,11 @@ class LoopWatch:
             full_reads=times.full_reads,
             late_looks=times.late_looks,
         )
+
+    def _rss_mb_now(self) -> float:
+        with suppress(OSError):  # no descriptor is left to ask the system with
+            self._rss_mb = self._psutil.memory_info().rss / MB
+        return self._rss_mb
 
     def _cpu_share(self) -> float:
         wall_s, cpu_s = time.perf_counter(), time.process_time()

@@ -81,6 +81,7 @@ class MetricsScraper:
         }
         self._cache = _Service(sources.cache, CACHE_FIGURES)
         self.replicas: dict[str, ServerSample] = {}
+        self.lack = ""
         self._cpu_s: dict[int, float] = {}
         self._lifetime = AsyncExitStack()
 
@@ -102,12 +103,13 @@ class MetricsScraper:
         """Ask engines, cache and the operating system at once; never raises for what they do.
 
         Processes are read in the loop's default executor. Afterwards `replicas` has a sample of
-        each of several engines.
+        each of several engines, and `lack` says why one told no page, if so.
         """
         engines = asyncio.gather(*(_page(each.client) for each in self._engines.values()))
         pages, cache, processes = await asyncio.gather(
             engines, _page(self._cache.client), self._processes()
         )
+        self.lack = next((page.lack for page in pages if page.lack), "")
         each = {
             name: ServerSample(
                 at_s, page.reachable, **service.figures(page.text), counter_resets=service.resets
@@ -204,8 +206,11 @@ class _Service:
 
 
 class _Page(NamedTuple):
+    """`lack` says why there is none."""
+
     reachable: bool | None
     text: bytes = b""
+    lack: str = ""
 
 
 async def _page(client: ControlClient | None) -> _Page:
@@ -214,12 +219,16 @@ async def _page(client: ControlClient | None) -> _Page:
     try:
         answer = await client.ask("GET", "")
     except ConnectFailed:
-        return _Page(False)
+        return _Page(False, lack="cannot be reached")
     except TooLong:
-        return _Page(True)
-    except (StreamFailure, TimeoutError):
-        return _Page(None)
-    return _Page(True, answer.body if answer.status == 200 else b"")
+        return _Page(True, lack="answers without end")
+    except TimeoutError:
+        return _Page(None, lack=f"does not answer within {_TIMEOUT_S:g} s")
+    except StreamFailure:
+        return _Page(None, lack="breaks off, or does not speak HTTP")
+    if answer.status != 200:
+        return _Page(True, lack=f"answers HTTP {answer.status}")
+    return _Page(True, answer.body)
 
 
 def _gauge(name: str, samples: Sequence[Sample]) -> float | None:

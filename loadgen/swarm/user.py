@@ -86,7 +86,7 @@ class AsyncUser(User):
             if _cancelled_from_outside():
                 raise
             await self._survive(error)
-        except Exception as error:
+        except (Exception, SystemExit) as error:  # a user's end is not the swarm's
             await self._survive(error)
         await self.wait()
 

@@ -10,6 +10,7 @@ from typing import Any, TypeAlias
 
 from loadgen.errors import UsageError
 from loadgen.runs.machine import hide_headers, hide_keys
+from loadgen.scratch import without_device
 from loadgen.targets.toml_table import TomlTable
 
 Scalar: TypeAlias = str | int | float | bool
@@ -173,7 +174,7 @@ class Definition:
 def read_definition(path: Path) -> Definition:
     """The sweep in a TOML file. Raises UsageError naming file, table and key."""
     try:
-        values = tomllib.loads(path.read_text(encoding="utf-8"))
+        values = tomllib.loads(without_device(path).read_text(encoding="utf-8"))
     except OSError as error:
         raise UsageError(f"cannot read the sweep {path}: {error.strerror}") from None
     except RecursionError:

@@ -13,6 +13,7 @@ from typing import Any, Literal, get_args
 
 from loadgen.client.settings import our_fields
 from loadgen.errors import UsageError
+from loadgen.scratch import without_device
 from loadgen.stats.prometheus import MetricSeries
 from loadgen.stats.server_counters import CACHE_FIGURES, ENGINE_FIGURES
 from loadgen.targets.toml_table import TomlTable
@@ -187,7 +188,7 @@ def _shipped() -> TomlTable:
 
 def _read(path: Path) -> str:
     try:
-        return path.read_text(encoding="utf-8")
+        return without_device(path).read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
         reason = error.strerror if isinstance(error, OSError) else "it is not UTF-8 text"
         raise UsageError(f"cannot read the targets file {path}: {reason}") from error

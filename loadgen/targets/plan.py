@@ -190,7 +190,7 @@ def _parts(
         "cpu": platform == "cpu",
         "gpu": platform == "gpu",
         "cpu_without_bfloat16": platform == "cpu"
-        and not has_bfloat16_kernels()
+        and (settings.is_exact or not has_bfloat16_kernels())
         and not is_quantized(settings.model),
         "kv_tokens": settings.kv_tokens is not None,
         "local_model": settings.model_dir is not None,

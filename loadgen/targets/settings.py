@@ -67,8 +67,9 @@ class TargetSettings:
     nodes behind a network; `port` is the engine's
     (None: a free one); `args` go to the engine last; a service gets `stop_grace_s` between SIGTERM
     and SIGKILL; `context_scheduler` means something to targets with that scheduler only, `replicas`
-    of the engine, and the policy of the `router` before them, to those with a router. Raises
-    UsageError for what cannot be.
+    of the engine, and the policy of the `router` before them, to those with a router; with
+    `is_exact` a CPU never computes in bfloat16 unless `args` say so. Raises UsageError for what
+    cannot be.
     """
 
     model: str
@@ -85,6 +86,7 @@ class TargetSettings:
     context_scheduler: ContextSchedulerSettings = field(default_factory=ContextSchedulerSettings)
     replicas: int | None = None
     router: str | None = None
+    is_exact: bool = False
 
     def __post_init__(self) -> None:
         if not 0 < self.l1_gb < math.inf:

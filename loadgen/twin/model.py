@@ -11,6 +11,7 @@ from scipy.stats import t as student
 
 from loadgen.errors import UsageError
 from loadgen.runs.json_file import write_json
+from loadgen.scratch import without_device
 from loadgen.twin.step_time import StepTime
 
 VERSION = 1
@@ -64,7 +65,7 @@ class TwinModel:
     def read(cls, path: Path) -> Self:
         """What `write` kept. Raises UsageError."""
         try:
-            content = json.loads(path.read_text(encoding="utf-8"))
+            content = json.loads(without_device(path).read_text(encoding="utf-8"))
             return cls._of(content)
         except OSError as error:
             raise UsageError(

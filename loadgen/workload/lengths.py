@@ -7,6 +7,7 @@ from threading import Thread
 from typing import TYPE_CHECKING, Protocol, Self
 
 from loadgen.errors import UsageError
+from loadgen.scratch import without_device
 
 if TYPE_CHECKING:
     from tokenizers import Tokenizer
@@ -54,7 +55,7 @@ class TokenizerTokens:
         try:
             if path.exists() or not _HUB_NAME.fullmatch(source):
                 file = path / TOKENIZER_JSON if path.is_dir() else path
-                return cls(Tokenizer.from_file(str(file)))
+                return cls(Tokenizer.from_file(str(without_device(file))))
             cached = _loaded_before(source)
             return cls(Tokenizer.from_file(cached) if cached else Tokenizer.from_pretrained(source))
         except Exception as error:  # the library raises nothing more precise

@@ -11,6 +11,7 @@ from typing import Any, TextIO, cast
 from rag_store.documents import printable
 
 SHORTENED = 200
+LONGEST = 800
 LONG_WORD = re.compile(rf"\S{{{2 * SHORTENED},}}")
 """No name that a user has typed, and few paths."""
 
@@ -120,6 +121,7 @@ def fitted(text: str, stream: Any) -> str:
 def complaint(error: object, program: str = "kvswarm") -> str:
     """What stderr gets of what a user can mend: one line, whatever was in the words it repeats."""
     said = LONG_WORD.sub(lambda word: f"{word[0][:SHORTENED]}…", printable(str(error)))
+    said = said if len(said) <= LONGEST else f"{said[:LONGEST]}…"
     return fitted(f"{program}: {said}", sys.stderr)
 
 

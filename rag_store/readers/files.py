@@ -57,6 +57,8 @@ def listing(folder: Path) -> list[Path]:
 
 def read_text(path: Path) -> str:
     """The file's text, decoded as UTF-8. Raises CorpusError."""
+    if path.is_char_device():
+        raise CorpusError(f"{path} is a device, which may never end: name a file")
     try:
         content = path.read_bytes()
     except OSError as error:

@@ -29,6 +29,16 @@ def test_a_failing_host_fails_the_run(run: Run, model: str, outcome: str) -> Non
     assert len(ran.rows) <= 20, "users whose requests fail at once back off"
 
 
+def test_a_task_that_leaves_python_ends_no_swarm(run: Run, tmp_path: Path) -> None:
+    leaving = "    @task\n    async def leave(self):\n        raise SystemExit('bye')\n"
+    head = "from locust import task\nfrom kvswarm import ContextUser\nclass Leaving(ContextUser):\n"
+    (tmp_path / "leaving.py").write_text(head + leaving)
+    ran = run(*small("--model", "normal"), file=str(tmp_path / "leaving.py"))
+    assert ran.code == 1
+    assert re.search(r"^\d+ x exception in a user: bye$", ran.output, re.M)
+    assert ran.json("summary.json")["outcomes"] == {"ok": 0}
+
+
 def test_an_open_loop_does_not_back_off(run: Run) -> None:
     ran = run("--model", "storm", "--arrivals", "constant", "--rate", 40, "-u", 0, "-t", "2s")
     assert len(ran.rows) >= 60

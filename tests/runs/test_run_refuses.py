@@ -12,6 +12,7 @@ BROKEN = {
     "no module": ("import nosuchmodule", "broken.py, line 1: ModuleNotFoundError: No module named"),
     "no syntax": ("\ndef users(:", "broken.py, line 2: SyntaxError: invalid syntax"),
     "raises": ("import os\nos.environ['NOBODY']", "broken.py, line 2: KeyError: 'NOBODY'"),
+    "leaves": ("import sys\nsys.exit(0)", "broken.py, line 2: SystemExit: 0"),
 }
 """Locustfiles that cannot be imported."""
 WRONG = {

@@ -126,6 +126,14 @@ def test_any_other_fault_keeps_its_place(monkeypatch: pytest.MonkeyPatch) -> Non
     [
         (["compare", "a\nb", "c"], "a b"),
         (["curve", "x" * 5_000], f"{'x' * 150}"),
+        (["many words " * 500], "many words many words"),
+        (["targets", "--targets", "/dev/zero"], "it is a device, and no file"),
+        (["sweep", "/dev/zero"], "it is a device, and no file"),
+        (["curve", "--plan", "unordered", "--tokenizer", "/dev/zero"], "it is a device"),
+        *(
+            (["curve", "--plan", "unordered", "--model", x], "no config.json")
+            for x in ("é", "", "-1")
+        ),
         (["run", "--host", "http://127.0.0.1:9", "--quantum", "7" * 5_000], "7…"),
     ],
 )

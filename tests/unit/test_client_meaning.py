@@ -3,6 +3,7 @@
 import asyncio
 import json
 import time
+import urllib.parse
 from typing import Any
 
 import pytest
@@ -231,6 +232,35 @@ def test_a_key_inside_unexpected_data_is_masked_whole(before: int) -> None:
     exchange = said(body, headers={"Authorization": f"Bearer {SECRET}"})
     assert exchange.outcome == "malformed"
     assert SECRET[:7] not in exchange.error
+
+
+ESCAPED_SECRET = "sk-Ab/9+z_" + 20 * "q" + "=="
+
+
+@pytest.mark.parametrize(
+    "spelt",
+    [
+        urllib.parse.quote(ESCAPED_SECRET, safe=""),
+        urllib.parse.quote_plus(f"Bearer {ESCAPED_SECRET}"),
+        *(
+            ESCAPED_SECRET.lower(),
+            ESCAPED_SECRET.replace("/", "\\/"),
+            f"\\u0073{ESCAPED_SECRET[1:]}",
+        ),
+        *(ESCAPED_SECRET.replace("+", "&#43;"), f"{ESCAPED_SECRET[:9]}\n{ESCAPED_SECRET[9:]}"),
+    ],
+)
+def test_a_key_in_another_spelling_is_not_repeated(spelt: str) -> None:
+    error = event(error={"message": f"no such key: {spelt}"})
+    exchange = said(REPLY[0], error, headers={"Authorization": f"Bearer {ESCAPED_SECRET}"})
+    assert (exchange.outcome, "qqq" in exchange.error.lower()) == ("malformed", False)
+    assert "repeat a key" in exchange.error
+
+
+def test_a_key_of_the_extra_body_is_not_repeated() -> None:
+    body = {"metadata": [{"api_token": {"value": SECRET}}], "user": "somebody"}
+    exchange = said(event(error={"message": f"somebody has no {SECRET}"}), extra_body=body)
+    assert "somebody has no ***" in exchange.error
 
 
 BODIES: dict[str, tuple[str, str]] = {

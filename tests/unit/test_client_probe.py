@@ -142,6 +142,14 @@ async def test_at_most_ten_models_are_listed() -> None:
     assert "m10" not in line
 
 
+async def test_names_of_models_are_shortened() -> None:
+    async with serve(FakeHost(models("x" * 5_000, "a\nb")).like_vllm()) as url:
+        line = await refusal(url, None)
+    assert f"{'x' * 50}" in line
+    assert "a b" in line
+    assert len(line) < 200
+
+
 async def test_one_of_several_models_must_be_chosen() -> None:
     async with serve(FakeHost(models("a", "b")).like_vllm()) as url:
         assert "serves a, b: choose one with --model" in await refusal(url)

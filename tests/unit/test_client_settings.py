@@ -59,6 +59,8 @@ def test_an_extra_body_is_an_object() -> None:
     ("text", "said"),
     [
         ("{top_p: 1}", "is not JSON"),
+        ('{"api_key": "sk-secret"', "is not JSON"),
+        ('"sk-secret"', "is not a JSON object"),
         ("", "is not JSON"),
         ("[1]", "is not a JSON object"),
         ('{"stream": false}', "'stream'"),
@@ -71,6 +73,7 @@ def test_an_extra_body_that_makes_no_sense_is_refused(text: str, said: str) -> N
         parse_extra_body(text)
     assert said in str(caught.value)
     assert "\n" not in str(caught.value)
+    assert "sk-secret" not in str(caught.value)
 
 
 @pytest.mark.parametrize(

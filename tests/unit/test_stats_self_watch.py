@@ -1,5 +1,7 @@
 import asyncio
 import contextlib
+import resource
+import socket
 import time
 from collections.abc import AsyncIterator
 from dataclasses import asdict
@@ -38,6 +40,19 @@ async def test_ticks_a_stall_swallowed_count_with_their_own_lateness() -> None:
     assert stalled.loop_lag_p99_ms == pytest.approx(490, rel=0.01)
     assert stalled.loop_lag_p50_ms == pytest.approx(250, rel=0.01)
     assert fine.loop_lag_max_ms == pytest.approx(5)
+
+
+async def test_without_a_free_descriptor_the_memory_is_that_of_before() -> None:
+    watch = LoopWatch("w1")
+    before_mb = watch.sample(1.0).rss_mb
+    limits = resource.getrlimit(resource.RLIMIT_NOFILE)
+    with socket.socket() as highest:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (highest.fileno(), limits[1]))
+        try:
+            sample = watch.sample(2.0)
+        finally:
+            resource.setrlimit(resource.RLIMIT_NOFILE, limits)
+    assert sample.rss_mb == before_mb > 0
 
 
 async def test_the_watch_sees_a_blocked_loop() -> None:

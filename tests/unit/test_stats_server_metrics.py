@@ -153,6 +153,22 @@ async def test_a_host_without_metrics_is_reachable_and_unknown(
     assert got == ServerSample(12.5, reachable=True)
 
 
+async def test_why_there_is_no_page_is_known(serve: Serve, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def hang(request: web.Request) -> web.StreamResponse:
+        await asyncio.sleep(30)
+        return web.Response()
+
+    async def lack(handler: Handler) -> str:
+        async with MetricsScraper(engine(await serve(handler))) as scraper:
+            await scraper.scrape(0.0)
+            return scraper.lack
+
+    monkeypatch.setattr(server_metrics, "_TIMEOUT_S", 0.5)
+    assert await lack(hang) == "does not answer within 0.5 s"
+    assert await lack(page("moved", 302)) == "answers HTTP 302"
+    assert await lack(page("other_counters 1")) == ""
+
+
 async def test_a_value_that_is_no_number_is_unknown(serve: Serve) -> None:
     got = await sample(engine(await serve(page("vllm:num_requests_running NaN"))))
     assert got.running is None

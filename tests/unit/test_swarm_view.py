@@ -1,12 +1,13 @@
 """What the terminal says of a run."""
 
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from loadgen.stats.summary import summarize
 from loadgen.stats.tally import Tally
-from loadgen.swarm.showing.summary_words import steady_lines, summary_lines
+from loadgen.swarm.showing.summary_words import error_lines, steady_lines, summary_lines
 from loadgen.swarm.showing.view import LiveFigures, live_lines
 
 RESTARTED = {"hit_rate": None, "counter_reset": True}
@@ -33,6 +34,24 @@ def test_the_cache_is_told_by_the_engine_else_by_the_replies(
     told = {"cached_share": cached_share, "stats_reset_s": None, "lost_workers": 0}
     (line,) = [each for each in summary_lines(summary | told) if each.startswith("prompt tokens")]
     assert said in line
+
+
+def test_a_run_that_sent_nothing_says_so() -> None:
+    summary = summarize(
+        Tally(), duration_s=1.0, diversity=None, server=None, client_saturated=False
+    )
+    told = {"cached_share": None, "stats_reset_s": None, "lost_workers": 0}
+    assert "none was sent" in summary_lines(summary | told)[0]
+
+
+def test_failures_and_exceptions_are_lines_and_none_is_left_out_unsaid() -> None:
+    errors = {n: SimpleNamespace(occurrences=n, error=f"HTTP 500: {n}") for n in range(1, 9)}
+    raised = {1: {"count": 2, "msg": "a\nb" + "c" * 5_000}}
+    *failures, more, exception = error_lines(SimpleNamespace(errors=errors, exceptions=raised))
+    assert failures == [f"{n} x HTTP 500: {n}" for n in (8, 7, 6, 5, 4)]
+    assert more == "and 3 more kinds of failures"
+    assert exception.startswith("2 x exception in a user: a bccc")
+    assert len(exception) < 400
 
 
 STEADY: dict[str, Any] = {

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from kv_tiers.codecs import CODECS
+from loadgen.cli.ask import ask_command
 from loadgen.errors import UsageError
 from loadgen.targets import context_scheduler
 from loadgen.targets.catalog import TargetSpec, load_catalog
@@ -74,6 +75,25 @@ def test_a_cpu_without_kernels_for_bfloat16_computes_in_float32_unless_told_othe
     monkeypatch.setattr("loadgen.targets.plan.has_bfloat16_kernels", lambda: fast)
     (vllm,) = plan("vllm", TargetSettings(model, args=args), platform)
     assert [value for name, value in pairwise(vllm.argv) if name == "--dtype"] == dtypes
+
+
+@pytest.mark.parametrize(("name", "dtypes"), [("trained", ["float32"]), ("another", [])])
+def test_the_trained_model_is_asked_in_float32_on_every_cpu(
+    name: str, dtypes: list[str], model: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[TargetSettings] = []
+
+    def checked(_: TargetSpec, settings: TargetSettings) -> None:
+        asked.append(settings)
+        raise UsageError("nothing is started")
+
+    monkeypatch.setattr("loadgen.launch.ask_session.check_target", checked)
+    monkeypatch.setattr("loadgen.launch.target_run.model_named", lambda _: model)
+    monkeypatch.setattr("loadgen.targets.plan.has_bfloat16_kernels", lambda: True)
+    with pytest.raises(UsageError, match="nothing is started"):
+        ask_command(["who?", "--model", name])
+    (vllm,) = plan("vllm", asked[0])
+    assert [value for option, value in pairwise(vllm.argv) if option == "--dtype"] == dtypes
 
 
 @pytest.mark.parametrize(

@@ -237,6 +237,12 @@ def test_a_pipe_in_a_folder_is_refused_and_not_waited_for(folder: Path) -> None:
         load_corpus(folder, None)
 
 
+def test_a_device_is_not_read_until_it_ends(folder: Path) -> None:
+    for place in ((Path("/dev/zero"), None), (folder, Path("/dev/zero"))):
+        with pytest.raises(CorpusError, match="/dev/zero is a device"):
+            load_corpus(*place)
+
+
 def test_a_path_that_cannot_be_looked_at(folder: Path) -> None:
     with pytest.raises(CorpusError, match="too long"):
         load_corpus(Path("a" * 5000), None)

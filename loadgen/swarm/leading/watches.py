@@ -91,6 +91,8 @@ class ServerWatch:
             return None
         if not asked.series:
             return "no figures of the engine: its target names no metrics"
+        if self._scraper is not None and (lack := self._scraper.lack):
+            return f"no figures of the engine: {asked.metrics_url} {lack}"
         example = next(iter(asked.series.values()))
         return (
             f"no figures of the engine: {asked.metrics_url} tells no {example}, nor any other"
@@ -168,6 +170,11 @@ class Scraper:
     def models(self) -> frozenset[str]:
         """Those whose figures are added up."""
         return self._pages.models
+
+    @property
+    def lack(self) -> str:
+        """Why the last page of metrics is not there, empty where it is."""
+        return self._pages.lack
 
     @contextlib.asynccontextmanager
     async def running(self) -> AsyncIterator["Scraper"]:

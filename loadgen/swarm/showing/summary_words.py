@@ -2,6 +2,7 @@
 
 from typing import TYPE_CHECKING, Any
 
+from loadgen.client.failures import one_line
 from loadgen.stats.metrics import summarized
 
 if TYPE_CHECKING:  # rich comes when a table is drawn: the first request does not wait for it
@@ -52,6 +53,8 @@ def summary_table(summary: dict[str, Any]) -> "Table":
 def summary_lines(summary: dict[str, Any]) -> list[str]:
     """The rest of a summary in words."""
     outcomes = ", ".join(f"{count} {name}" for name, count in summary["outcomes"].items())
+    if not sum(summary["outcomes"].values()):
+        outcomes = "none was sent, so that this measured nothing,"
     lines = [
         f"requests: {outcomes} in {summary['duration_s']:.1f} s",
         f"throughput: {_rate(summary['requests_per_s'])} requests/s,"
@@ -155,10 +158,15 @@ def token_time_lines(times: Mapping[str, Any]) -> list[str]:
 def error_lines(runner: Any) -> list[str]:
     """The most frequent failures and the exceptions of users, a line each."""
     failures = sorted(runner.errors.values(), key=lambda failure: -failure.occurrences)
-    lines = [f"{failure.occurrences} x {failure.error}" for failure in failures[:MOST_ERRORS]]
+    told = [f"{failure.occurrences} x {failure.error}" for failure in failures]
     raised = runner.exceptions.values()
-    lines += [f"{row['count']} x exception in a user: {row['msg']}" for row in raised]
-    return lines
+    said = [f"{row['count']} x exception in a user: {one_line(str(row['msg']))}" for row in raised]
+    return [*_first(told, "failures"), *_first(said, "exceptions")]
+
+
+def _first(lines: list[str], kind: str) -> list[str]:
+    more = len(lines) - MOST_ERRORS
+    return lines[:MOST_ERRORS] + ([f"and {more} more kinds of {kind}"] if more > 0 else [])
 
 
 def _rate(value: float | None) -> str:

@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import Any, TextIO
 
 from loadgen.errors import UsageError
+from loadgen.scratch import without_device
 
 MAX_TOKENS = 10_000_000
 BLOCK_TOKENS = 512
@@ -333,7 +334,7 @@ def read_trace(path: Path, changes: TraceChanges | None = None) -> Iterator[Trac
     What is left out is counted in `changes`. Raises UsageError, which names file, line and field.
     """
     try:
-        with path.open(encoding="utf-8-sig", newline="") as file:
+        with without_device(path).open(encoding="utf-8-sig", newline="") as file:
             first = file.readline(HEAD_CHARACTERS).lstrip()
             file.seek(0)
             if '"input_length"' in first:
