@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from kv_tiers.codecs import CODECS
+from kv_tiers.store.adaptive import ADAPTIVE
 from loadgen.errors import UsageError
 from loadgen.targets import context_scheduler
 from loadgen.targets.catalog import TargetSpec, load_catalog
@@ -160,7 +161,7 @@ def test_a_region_is_near_and_its_centre_behind_a_link(model: str) -> None:
 
 
 def test_codecs_of_the_command_line_are_those_that_need_no_profile() -> None:
-    assert set(CODECS) == set(KV_CODECS)
+    assert {*CODECS, ADAPTIVE} == set(KV_CODECS)
 
 
 def offload(plan: ServicePlan) -> dict[str, Any]:
