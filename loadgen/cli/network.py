@@ -142,7 +142,7 @@ async def _of_kv(
             yield row
         return
     if question == streaming.PARTS_QUESTION:
-        tokens = plan.tokens // (15 if parsed.quick else 2)
+        tokens = 64 if parsed.quick else 512  # a quarter of which are whole groups
         for row in streaming.send_parts(prompt[:, :, :tokens], CacheGenProfile.fitted([other])):
             yield row
         return
