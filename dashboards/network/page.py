@@ -6,9 +6,19 @@ from pathlib import Path
 from dashboards.figures.style import save_svg
 from dashboards.network.counted import eviction_answer, placement_answer
 from dashboards.network.served import death_answer, link_answer, loading_answer, regions_answer
+from dashboards.network.streamed import levels_answer, parts_answer
 from dashboards.studies.answer import StudyAnswer, section
 from dashboards.studies.page import Provenance
-from kv_tiers.trials import NetworkFigures, evicting, loading, node_death, placing, regions, sharing
+from kv_tiers.trials import (
+    NetworkFigures,
+    evicting,
+    loading,
+    node_death,
+    placing,
+    regions,
+    sharing,
+    streaming,
+)
 
 NAME = "network"
 PAGE, CSV = f"{NAME}.md", f"{NAME}.csv"
@@ -18,6 +28,8 @@ ANSWERS: dict[str, Callable[[NetworkFigures], StudyAnswer]] = {
     sharing.QUESTION: link_answer,
     evicting.QUESTION: eviction_answer,
     loading.QUESTION: loading_answer,
+    streaming.LEVELS_QUESTION: levels_answer,
+    streaming.PARTS_QUESTION: parts_answer,
     regions.QUESTION: regions_answer,
 }
 """In the order of the page."""
@@ -37,9 +49,10 @@ def write_network_page(rows: NetworkFigures, made: Provenance, folder: Path) -> 
 
 def _blocks(answers: Sequence[tuple[str, StudyAnswer]], made: Provenance) -> Iterator[str]:
     yield (
-        "# Behind the network: placed, lost, shared, given up, loaded\n\nEach part of a store of KV"
-        " on several nodes, measured against not having it, without an engine. Nodes are real"
-        " valkey servers; what is counted, and not timed, says so.\n\n<!-- needs: model -->\n"
+        "# Behind the network: placed, lost, shared, given up, loaded, streamed\n\nEach part of a"
+        " store of KV on several nodes, measured against not having it, without an engine. Nodes"
+        " are real valkey servers; what is counted, and not timed, says so. In `levels` and `parts`"
+        " the link's clock is counted.\n\n<!-- needs: model -->\n"
         f"```sh\n{made.command}\n```\n\nMeasured {made.when} on {made.machine}, {made.versions}."
         f" Sentences are made from the figures by rules; all figures are in [{CSV}]({CSV})."
     )

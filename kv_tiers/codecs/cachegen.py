@@ -97,17 +97,26 @@ class CacheGen(KvCodec):
     def __init__(self, profile: CacheGenProfile, level: int = 1) -> None:
         if not 0 <= level < len(BINS):
             raise ValueError(f"level {level}: give 0 to {len(BINS) - 1}")
-        self._profile, self.level = profile, level
+        self.level, self.deltas, self._mean = level, profile.deltas, profile.mean[:, :, None]
+        layers = len(profile.deltas)
+        thirds = np.minimum(2, 3 * np.arange(layers) // max(1, layers))
+        width = (BINS[level] * np.array(DEPTH))[thirds, None, None]
+        self._step = (profile.spread * width.astype(np.float32))[:, :, None]
+        """Of a bin."""
+        scale = (1 / width).astype(np.float32)
+        self.scale: Floats32 = np.broadcast_to(scale, profile.spread.shape)
+        """Of the symbols' distribution, by layer, kind and channel."""
+        self._anchor_step = profile.most[:, :, None] / _ANCHOR_LIMIT
 
     def encode(self, bits: Bits) -> bytes:
         """The first tokens, the lengths of all streams, and a stream of each layer and kind."""
-        values = finite(from_bits(bits))
+        anchors, symbols = self.quantized(bits)
+        coded, streams = self.coded(bits.shape[2]), []
+        for at in np.ndindex(self.deltas.shape):
+            own = symbols[at][coded[at]]
+            head = anchors[at].tobytes() if self.deltas[at] else b""
+            streams.append(head + encoded(own, np.broadcast_to(self.scale[at], own.shape)))
         first = np.ascontiguousarray(bits[:, :, :FIRST]).astype("<u2").tobytes()
-        streams = [
-            self._stream(values[layer, kind], layer, kind)
-            for layer in range(bits.shape[0])
-            for kind in range(2)
-        ]
         lengths = np.array([len(each) for each in streams], dtype="<u4")
         return first + lengths.tobytes() + b"".join(streams)
 
@@ -121,77 +130,72 @@ class CacheGen(KvCodec):
         lengths = np.frombuffer(payload[begin:head], dtype="<u4")
         if head + int(lengths.sum()) != len(payload):
             raise ValueError("its streams are not as long as it says")
-        edges = head + np.concatenate([[0], np.cumsum(lengths)])
-        found = np.empty(shape, dtype=np.float32)
-        for place in range(count):
-            stream = payload[int(edges[place]) : int(edges[place + 1])]
-            found[place // 2, place % 2] = self._values(stream, shape, place // 2, place % 2)
-        bits = to_bits(found)
+        anchors = np.zeros((layers, kinds, -(-tokens // GROUP), channels), dtype=np.int8)
+        symbols, coded = np.zeros(shape, dtype=np.int32), self.coded(tokens)
+        for at, length in zip(np.ndindex(layers, kinds), lengths.tolist(), strict=True):
+            stream, head = payload[head : head + length], head + length
+            size = anchors[at].size if self.deltas[at] else 0
+            if len(stream) < size:
+                raise ValueError("a stream ends too early")
+            if size:
+                anchors[at] = np.frombuffer(stream[:size], dtype=np.int8).reshape(-1, channels)
+            scales = np.broadcast_to(self.scale[at], (int(coded[at].sum()), channels))
+            symbols[at][coded[at]] = decoded(stream[size:], scales)
+        bits = self.restored(anchors, symbols)
         first = np.frombuffer(payload[:begin], dtype="<u2")
         bits[:, :, :FIRST] = first.reshape(layers, kinds, kept, channels)
         return bits
 
-    def _stream(self, values: Floats32, layer: int, kind: int) -> bytes:
-        centred = values - self._profile.mean[layer, kind]
-        anchors = self._anchors(centred, layer, kind)
-        coded = centred - self._restored(anchors, len(values), layer, kind)
-        step, scale = self._bins(layer, kind)
-        reach = LIMIT * step
-        symbols = np.rint(coded.clip(-reach, reach) / step).astype(np.int32)
-        symbols = symbols[self._inside(len(values), layer, kind)]
-        coder = constriction.stream.stack.AnsCoder()
-        if symbols.size:
-            scales = np.broadcast_to(scale, symbols.shape).reshape(-1).astype(np.float64)
-            coder.encode_reverse(symbols.reshape(-1), _FAMILY, np.zeros(symbols.size), scales)
-        words: NDArray[np.uint32] = coder.get_compressed()
-        return anchors.tobytes() + words.astype("<u4").tobytes()
+    def quantized(self, bits: Bits) -> tuple[NDArray[np.int8], NDArray[np.int32]]:
+        """Anchors of all groups in 8 bits, 0 where differences do not pay, and symbols of all
+        tokens. The anchor of the first group is the first token that is not kept as it is."""
+        centred = finite(from_bits(bits)) - self._mean
+        tokens = bits.shape[2]
+        places = np.arange(0, tokens, GROUP)
+        places[:1] = min(FIRST, max(0, tokens - 1))
+        wide = np.rint(centred[:, :, places] / self._anchor_step)
+        wide[~self.deltas] = 0
+        anchors = wide.clip(-_ANCHOR_LIMIT, _ANCHOR_LIMIT).astype(np.int8)
+        differences = centred - self._origins(anchors, tokens)
+        reach = LIMIT * self._step
+        return anchors, np.rint(differences.clip(-reach, reach) / self._step).astype(np.int32)
 
-    def _values(self, stream: bytes, shape: Shape, layer: int, kind: int) -> Floats32:
-        tokens, channels = shape[2], shape[3]
-        kept = -(-tokens // GROUP) * channels if self._profile.deltas[layer, kind] else 0
-        if len(stream) < kept or (len(stream) - kept) % 4:
-            raise ValueError("a stream ends too early")
-        anchors = np.frombuffer(stream[:kept], dtype=np.int8).reshape(-1, channels)
-        inside = self._inside(tokens, layer, kind)
-        step, scale = self._bins(layer, kind)
-        found = self._restored(anchors, tokens, layer, kind)
-        count = int(inside.sum())
-        if count:
-            words = np.frombuffer(stream[kept:], dtype="<u4").astype(np.uint32)
-            scales = np.broadcast_to(scale, (count, channels)).reshape(-1).astype(np.float64)
-            coder = constriction.stream.stack.AnsCoder(words)
-            symbols = coder.decode(_FAMILY, np.zeros(count * channels), scales)
-            found[inside] += symbols.reshape(count, channels) * step
-        values: Floats32 = found + self._profile.mean[layer, kind]
-        return values.astype(np.float32)
+    def restored(self, anchors: NDArray[np.int8], symbols: NDArray[np.int32]) -> Bits:
+        """The tokens of these symbols, the first of which is the first of a group."""
+        found = self._origins(anchors, symbols.shape[2]) + symbols * self._step
+        return to_bits(found.astype(np.float32) + self._mean)
 
-    def _inside(self, tokens: int, layer: int, kind: int) -> NDArray[np.bool_]:
-        """Which tokens have symbols: all but the first, and with differences but the anchors."""
+    def coded(self, tokens: int) -> NDArray[np.bool_]:
+        """By layer, kind and token whether there are symbols: of all but the first tokens, and with
+        differences but the anchors."""
         places = np.arange(tokens)
-        is_coded = places >= FIRST
-        return is_coded & (places % GROUP != 0) if self._profile.deltas[layer, kind] else is_coded
+        found: NDArray[np.bool_] = (places % GROUP != 0) | ~self.deltas[:, :, None]
+        return found & (places >= FIRST)
 
-    def _anchors(self, centred: Floats32, layer: int, kind: int) -> NDArray[np.int8]:
-        """The first token of each group in 8 bits, of the first group the first that is not kept as
-        it is; none where differences do not pay."""
-        if not self._profile.deltas[layer, kind]:
-            return np.empty((0, centred.shape[1]), dtype=np.int8)
-        step = self._profile.most[layer, kind] / _ANCHOR_LIMIT
-        places = np.arange(0, len(centred), GROUP)
-        places[:1] = min(FIRST, max(0, len(centred) - 1))
-        anchors: Floats32 = np.rint(centred[places] / step)
-        return anchors.clip(-_ANCHOR_LIMIT, _ANCHOR_LIMIT).astype(np.int8)
-
-    def _restored(self, anchors: NDArray[np.int8], tokens: int, layer: int, kind: int) -> Floats32:
+    def _origins(self, anchors: NDArray[np.int8], tokens: int) -> Floats32:
         """What each token differs from: its anchor, or nothing."""
-        if not len(anchors):
-            return np.zeros((tokens, self._profile.mean.shape[-1]), dtype=np.float32)
-        step = self._profile.most[layer, kind] / _ANCHOR_LIMIT
-        return np.repeat(anchors * step, GROUP, axis=0)[:tokens].astype(np.float32)
+        found = (anchors * self._anchor_step).astype(np.float32)
+        return np.repeat(found, GROUP, axis=2)[:, :, :tokens]
 
-    def _bins(self, layer: int, kind: int) -> tuple[Floats32, Floats32]:
-        """The width of a bin by channel, and the scale of the symbols' distribution."""
-        third = min(2, 3 * layer // max(1, len(self._profile.deltas)))
-        width = BINS[self.level] * DEPTH[third]
-        step = (self._profile.spread[layer, kind] * width).astype(np.float32)
-        return step, np.full_like(step, 1 / width)
+
+def encoded(symbols: NDArray[np.int32], scales: Floats32) -> bytes:
+    """Symbols by an entropy coder whose table is of a scale for each."""
+    coder = constriction.stream.stack.AnsCoder()
+    if symbols.size:
+        wide = scales.reshape(-1).astype(np.float64)
+        coder.encode_reverse(symbols.reshape(-1), _FAMILY, np.zeros(symbols.size), wide)
+    words: NDArray[np.uint32] = coder.get_compressed()
+    return words.astype("<u4").tobytes()
+
+
+def decoded(content: bytes, scales: Floats32) -> NDArray[np.int32]:
+    """What was encoded with these scales, in their shape. Raises ValueError."""
+    if len(content) % 4:
+        raise ValueError("a stream ends too early")
+    if not scales.size:
+        return np.zeros(scales.shape, dtype=np.int32)
+    words = np.frombuffer(content, dtype="<u4").astype(np.uint32)
+    wide = scales.reshape(-1).astype(np.float64)
+    coder = constriction.stream.stack.AnsCoder(words)
+    symbols: NDArray[np.int32] = coder.decode(_FAMILY, np.zeros(scales.size), wide)
+    return symbols.reshape(scales.shape)

@@ -10,7 +10,7 @@ import logging
 import math
 import time
 from collections import OrderedDict
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, fields
 from functools import partial
 from itertools import takewhile
@@ -21,6 +21,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from kv_tiers.codecs import FrameError
+from kv_tiers.store.adaptive import ADAPTIVE, LEVELS, AdaptiveLoader, level_key
 from kv_tiers.store.coder import ChunkCoder, RawChunk
 from kv_tiers.store.eviction import EVICTIONS
 from kv_tiers.store.placement import PLACEMENTS, WHOLE_CONTEXT, StoreKey, in_runs
@@ -38,6 +39,7 @@ RATE_WEIGHT = 0.3
 _LOG = logging.getLogger(__name__)
 CHANGING = ("nodes", "load_deadline_s", "recompute_chunks_per_s", "codec", "level")
 """What the file of settings may change while the tier serves."""
+Keep = Callable[[int, NDArray[np.uint8] | None], None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,7 +114,9 @@ class RemoteTier:
         self.settings = settings
         self.load_chunks_per_s: float | None = None
         """Learned from loads."""
-        self._coder = _coder(settings)
+        self._coders = _coders(settings)
+        """Of each level: several where the codec is adaptive."""
+        self._adaptive = AdaptiveLoader()
         placement = PLACEMENTS[settings.placement]()
         sharded = partial(ShardedStore, copies=settings.copies, placement=placement)
         self._store = sharded(settings.nodes, node_deadline_s=settings.node_deadline_s)
@@ -169,6 +173,8 @@ class RemoteTier:
             "is_moving": self._store.is_moving,
             "codec": self.settings.codec,
             "load_chunks_per_s": self.load_chunks_per_s,
+            "load_bytes_per_s": self._adaptive.bytes_per_s,
+            "adaptive_chunks": self._adaptive.loaded,
             **{each.name: getattr(of, each.name) for of in tallies for each in fields(of)},
         }
 
@@ -192,27 +198,20 @@ class RemoteTier:
     ) -> None:
         """Call `take` with the index and bytes of each chunk that comes whole before the deadline,
         the first ones first; it is not called once this has returned."""
-        begun = time.monotonic()
-        window, taken = asyncio.Semaphore(self.settings.at_once), 0
+        begun, taken = time.monotonic(), 0
 
-        async def one(at: int) -> None:
+        def keep(at: int, content: NDArray[np.uint8] | None) -> None:
             nonlocal taken
-            async with window:
-                content = await self._content(keys[at], like[at])
             if content is not None:
                 take(at, content)
                 taken += 1
 
-        tasks = [asyncio.create_task(one(at)) for at in range(len(keys))]
+        load = self._load_all if len(self._coders) == 1 else self._load_in_order
         try:
             async with asyncio.timeout(self.settings.load_deadline_s):
-                await asyncio.gather(*tasks)
+                await load(keys, like, keep)
         except TimeoutError:
             _LOG.debug("a load ends at its deadline with %d of %d chunks", taken, len(keys))
-        finally:
-            for task in tasks:
-                task.cancel()
-            await asyncio.gather(*tasks, return_exceptions=True)
         self._note_use(keys)
         self._learn(taken, time.monotonic() - begun)
 
@@ -222,12 +221,40 @@ class RemoteTier:
             raise ValueError(f"{unknown[0]!r} cannot change here, only {', '.join(CHANGING)} can")
         whole = {each.name: getattr(self.settings, each.name) for each in fields(TierSettings)}
         settings = TierSettings.of({**whole, **changes})
-        coder = _coder(settings)
+        coders = _coders(settings)
         if settings.nodes != self.settings.nodes:
             self._store.set_nodes(settings.nodes)
             self._tasks = [task for task in self._tasks if not task.done()]
             self._tasks.append(asyncio.create_task(self._store.move()))
-        self.settings, self._coder = settings, coder
+        self.settings, self._coders = settings, coders
+
+    async def _load_all(self, keys: Sequence[bytes], like: Sequence[RawChunk], keep: Keep) -> None:
+        window, coder = asyncio.Semaphore(self.settings.at_once), self._coders[0]
+
+        async def one(at: int) -> None:
+            async with window:
+                frame = await self._frames.get(self._named(keys[at]))
+                if frame is not None:
+                    keep(at, await self._content(coder, frame, keys[at], like[at]))
+
+        async with asyncio.TaskGroup() as group:
+            for at in range(len(keys)):
+                group.create_task(one(at))
+
+    async def _load_in_order(
+        self, keys: Sequence[bytes], like: Sequence[RawChunk], keep: Keep
+    ) -> None:
+        coders = self._coders
+
+        def fetch(at: int, level: int) -> Awaitable[bytes | None]:
+            return self._frames.get(self._named(keys[at], level))
+
+        async def decode(at: int, level: int, frame: bytes) -> None:
+            key = level_key(keys[at], level)
+            keep(at, await self._content(coders[level], frame, key, like[at]))
+
+        sizes = [len(each.content) for each in like]
+        await self._adaptive.load(sizes, fetch, decode, self.settings.load_deadline_s)
 
     async def _spill(self, near: SpillingStore) -> None:
         try:
@@ -261,24 +288,29 @@ class RemoteTier:
         if self._near is not None:
             self._near.use([*map(self._named, keys)])
 
-    def _named(self, key: bytes) -> StoreKey:
-        return self._names.get(key) or StoreKey.alone(key)
+    def _named(self, key: bytes, level: int = 0) -> StoreKey:
+        name = self._names.get(key) or StoreKey.alone(key)
+        return StoreKey(level_key(key, level), name.place)
 
     async def _store_one(self, key: bytes, chunk: RawChunk) -> int:
+        """The finest level last: lookups ask for it, and find the others there."""
+        sizes = [0]
         async with self._storing:
-            try:
-                frame = await asyncio.to_thread(self._coder.frame, chunk, key)
-            except ValueError as error:
-                _LOG.warning("a chunk was not kept: %s", error)
-                return 0
-            return len(frame) if await self._frames.put(self._named(key), frame) else 0
+            for level, coder in reversed([*enumerate(self._coders)]):
+                name = self._named(key, level)
+                try:
+                    frame = await asyncio.to_thread(coder.frame, chunk, name.key)
+                except ValueError as error:
+                    _LOG.warning("a chunk was not kept: %s", error)
+                    return 0
+                sizes.append(len(frame) if await self._frames.put(name, frame) else 0)
+        return sum(sizes) if sizes[-1] else 0
 
-    async def _content(self, key: bytes, like: RawChunk) -> NDArray[np.uint8] | None:
-        frame = await self._frames.get(self._named(key))
-        if frame is None:
-            return None
+    async def _content(
+        self, coder: ChunkCoder, frame: bytes, key: bytes, like: RawChunk
+    ) -> NDArray[np.uint8] | None:
         try:
-            return await asyncio.to_thread(self._coder.content, frame, key, like)
+            return await asyncio.to_thread(coder.content, frame, key, like)
         except FrameError as error:
             # Whole, but of a codec or size that is not ours: for others it may be right.
             _LOG.warning("a chunk was not loaded: %s", error)
@@ -311,10 +343,11 @@ class RemoteTier:
             await asyncio.sleep(POLL_S)
 
 
-def _coder(settings: TierSettings) -> ChunkCoder:
+def _coders(settings: TierSettings) -> tuple[ChunkCoder, ...]:
     profile = None if settings.profile is None else Path(settings.profile)
+    names = LEVELS if settings.codec == ADAPTIVE else (settings.codec,)
     try:
-        return ChunkCoder(settings.codec, settings.level, profile)
+        return tuple(ChunkCoder(name, settings.level, profile) for name in names)
     except (OSError, KeyError) as error:
         raise ValueError(f"no profile in {profile}: {error}") from error
 

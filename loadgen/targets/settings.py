@@ -32,8 +32,8 @@ USUAL_ROUTER = "cache_aware"
 """vLLM's own router's."""
 MOST_REPLICAS = 64
 """More engines than that on one machine are a slip of the pen."""
-KV_CODECS = ("raw", "lossless", "int8", "int4")
-"""Those of `kv_tiers.codecs` that need no profile of a model; its packages may be missing here."""
+KV_CODECS = ("raw", "lossless", "int8", "int4", "adaptive")
+"""Those of `kv_tiers` that need no profile of a model; its packages may be missing here."""
 
 
 def model_window_tokens(model: str) -> int | None:

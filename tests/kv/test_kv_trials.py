@@ -6,7 +6,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from kv_tiers.codecs import CacheGenProfile, to_bits
+from kv_tiers.codecs import Bits, CacheGenProfile, to_bits
 from kv_tiers.trials import NetworkFigure, NetworkFigures
 from kv_tiers.trials.evicting import SCAN, SIZES, EvictionPlan, evict
 from kv_tiers.trials.loading import ALONE, LoadingPlan, load_kv
@@ -47,6 +47,18 @@ from kv_tiers.trials.sharing import (
     SharingPlan,
     share_counted,
     share_sockets,
+)
+from kv_tiers.trials.streaming import (
+    ANCHORS_FIRST,
+    ANCHORS_LAST,
+    BESIDE,
+    FALLING,
+    ORDERS,
+    RATES_MBIT,
+    WHOLE,
+    links,
+    send_parts,
+    stream_levels,
 )
 
 
@@ -156,6 +168,56 @@ async def test_loads_take_what_the_link_takes(tmp_path: Path) -> None:
         assert (found.value(name, ALONE, "decode_s") or 0) > 0
     slow = {name: found.value(name, "4 Mbit/s", "loaded_s") or 0 for name in ("raw", "int4")}
     assert slow["int4"] < slow["raw"]
+
+
+def kv(tokens: int) -> Bits:
+    rng = np.random.default_rng(0)
+    return to_bits(rng.normal(size=(4, 2, tokens, 64)).astype(np.float32))
+
+
+async def test_levels_bring_what_one_codec_brings_and_finer_chunks_where_there_is_time() -> None:
+    plan = LoadingPlan(chunks=6, chunk_tokens=16)
+    deadline_s = 0.04  # of 98 kB before coding 50 kB come at 10 Mbit/s
+    found = await gathered(stream_levels(plan, kv(plan.tokens), plan.tokens / deadline_s))
+
+    def share(subject: str, rate: int, measure: str = "came") -> float:
+        value = found.value(subject, f"{rate} Mbit/s", measure)
+        assert value is not None
+        return value
+
+    for rate in RATES_MBIT:
+        came = sum(share("adaptive", rate, level) for level in ("lossless", "int8", "int4"))
+        assert came == pytest.approx(share("adaptive", rate))
+        assert share("int4", rate, "lossless") == 0
+    assert share("adaptive", 1000) == share("adaptive", 1000, "lossless") == 1
+    assert share("lossless", 10) < share("adaptive", 10) == share("int4", 10) == 1
+    assert share("adaptive", 10, "lossless") < share("lossless", 10)
+    for subject in found.subjects():
+        for setting in links(1.0):
+            value = found.value(subject, setting, "ttft_s")
+            assert value is not None
+            assert 0 < value <= 2 * deadline_s
+
+
+def test_anchors_that_travel_apart_do_not_come_to_use_before_whole_groups_do() -> None:
+    bits = kv(64)
+    found = NetworkFigures(tuple(send_parts(bits, CacheGenProfile.fitted([bits], deltas=True))))
+
+    def seconds(order: str, measure: str, setting: str = "10 Mbit/s") -> float:
+        value = found.value(order, setting, f"link_{measure}")
+        assert value is not None
+        return value
+
+    for setting in (FALLING, *(f"{rate} Mbit/s" for rate in RATES_MBIT)):
+        first, mean, every = (
+            {order: seconds(order, measure, setting) for order in ORDERS}
+            for measure in ("first_s", "mean_s", "all_s")
+        )
+        assert min(first.values()) >= 0.99 * first[WHOLE], "a group of four is a quarter"
+        assert max(first.values()) == first[ANCHORS_LAST]
+        assert min(mean.values()) == mean[BESIDE] < min(mean[WHOLE], mean[ANCHORS_FIRST])
+        assert max(every.values()) == pytest.approx(min(every.values()), rel=1e-6)
+    assert 0 < (found.value(WHOLE, "alone", "anchor_share") or 0) < 0.5
 
 
 async def test_a_regional_store_takes_the_link_out_of_what_is_read_again() -> None:

@@ -22,6 +22,7 @@ from kv_tiers.trials import (
     placing,
     regions,
     sharing,
+    streaming,
 )
 from loadgen.cli.main import main
 
@@ -140,6 +141,50 @@ def apart(kept: float = 1.0) -> Iterator[NetworkFigure]:
             yield NetworkFigure(regions.QUESTION, way, regions.DELETED, measure, value)
 
 
+def levelled(ttft_s: float = 0.9) -> Iterator[NetworkFigure]:
+    question = streaming.LEVELS_QUESTION
+    yield NetworkFigure(question, "adaptive", streaming.ALONE, "deadline_s", 0.5)
+    for name, came, exact in (
+        ("adaptive", 0.8, 0.4),
+        ("lossless", 0.4, 0.4),
+        ("int8", 0.6, 0.0),
+        ("int4", 0.9, 0.0),
+    ):
+        for setting, share in (("10 Mbit/s", 0.5), (streaming.FALLING, 1.0)):
+            for measure, value in (
+                ("ttft_s", ttft_s if share < 1 else 0.45),
+                ("came", came * share),
+                ("lossless", exact * share),
+                ("int8", 0.0),
+                ("int4", (came - exact) * share),
+            ):
+                yield NetworkFigure(question, name, setting, measure, value)
+
+
+def parted(last_all_s: float = 2.0) -> Iterator[NetworkFigure]:
+    """Each anchor before its deltas is best for the mean token, and nothing for the rest."""
+    question = streaming.PARTS_QUESTION
+    for measure, value in (
+        ("tokens", 400.0),
+        ("anchor_share", 0.1),
+        ("bytes_per_token", 8024.0),
+        ("frame_bytes_per_token", 7992.0),
+    ):
+        yield NetworkFigure(question, streaming.WHOLE, streaming.ALONE, measure, value)
+    for order, first_s, mean_s, all_s in (
+        (streaming.WHOLE, 0.6, 1.2, 2.0),
+        (streaming.BESIDE, 0.6, 1.0, 2.0),
+        (streaming.ANCHORS_FIRST, 0.7, 1.2, 2.0),
+        (streaming.ANCHORS_LAST, 1.9, 1.9, last_all_s),
+    ):
+        for setting in ("10 Mbit/s", streaming.FALLING):
+            for prefix in ("", "link_"):
+                times = {"first_s": first_s, "mean_s": mean_s, "all_s": all_s}
+                for measure, value in times.items():
+                    each = 2.0 if prefix and measure == "all_s" else value
+                    yield NetworkFigure(question, order, setting, prefix + measure, each)
+
+
 def answer(rows: Iterator[NetworkFigure]) -> StudyAnswer:
     ((_, found),) = network_answers(NetworkFigures(tuple(rows)))
     return found
@@ -226,16 +271,48 @@ def test_what_a_store_near_the_engine_saves_and_how_stale_it_is() -> None:
     assert [line[0] for line in ways.rows] == [f"`{each}`" for each in regions.WAYS]
 
 
+def test_what_levels_bring_before_a_deadline() -> None:
+    found = answer(levelled()).sentences
+    assert found[0] == (
+        "By a deadline of 500 ms, in which all could be computed, `adaptive` brings 60 % of the"
+        " chunks on average over 2 links, 30 % as they were; `int4` brings 68 %, none as it was,"
+        " and `lossless` 30 %."
+    )
+    assert found[1].startswith("With the rest computed, the first token takes 1.00 times as long")
+    assert found[2].startswith("Computing all is faster over 10 Mbit/s:")
+    assert len(answer(levelled(ttft_s=0.4)).sentences) == 2
+
+
+def test_which_order_of_parts_wins_where() -> None:
+    found = answer(parted())
+    beside = "`each anchor before its deltas` wins for the mean token over all 2 links"
+    assert found.sentences[0] == (
+        f"`whole groups` wins nowhere; {beside}; `all anchors first` wins nowhere;"
+        " `all anchors last` wins nowhere."
+    )
+    assert found.sentences[2] == (
+        "Anchors are 10 % of the bytes. In parts a token takes 8,024 bytes, in one frame 7,992."
+    )
+    assert [table.rows[0][0] for table in found.tables] == ["10 Mbit/s"] * 3
+    soon = answer(parted(last_all_s=1.9)).sentences
+    assert soon[0].endswith("`all anchors last` wins for all tokens over all 2 links.")
+    assert soon[1].startswith("Where decoding takes no time, `whole groups` wins nowhere")
+    assert soon[1].endswith("`all anchors last` wins nowhere.")
+
+
 def test_a_page_of_all_questions(tmp_path: Path) -> None:
-    rows = NetworkFigures((*placed(), *died(), *shared(), *evicted(), *loaded(), *apart()))
+    streamed = (*levelled(), *parted())
+    rows = NetworkFigures(
+        (*placed(), *died(), *shared(), *evicted(), *loaded(), *streamed, *apart())
+    )
     page = write_network_page(rows, MADE, tmp_path).read_text()
     again = NetworkFigures.read(tmp_path / CSV)
     for (_, told), (_, found) in zip(network_answers(rows), network_answers(again), strict=True):
         assert (found.sentences, found.tables) == (told.sentences, told.tables)
-    for name in ("moved", "death", "link", "eviction", "loading", "regions"):
+    for name in ("moved", "death", "link", "eviction", "loading", "levels", "parts", "regions"):
         assert f"(network-{name}.svg)" in page
         assert (tmp_path / f"network-{name}.svg").read_text().startswith("<?xml")
-    assert page.count("\n## ") == 7
+    assert page.count("\n## ") == 9
 
 
 def test_the_command_measures_what_it_is_asked_for(

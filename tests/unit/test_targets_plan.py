@@ -10,6 +10,7 @@ import pytest
 
 from kv_tiers.codecs import CODECS
 from loadgen.cli.ask import ask_command
+from kv_tiers.store.adaptive import ADAPTIVE
 from loadgen.errors import UsageError
 from loadgen.targets import context_scheduler
 from loadgen.targets.catalog import TargetSpec, load_catalog
@@ -180,7 +181,7 @@ def test_a_region_is_near_and_its_centre_behind_a_link(model: str) -> None:
 
 
 def test_codecs_of_the_command_line_are_those_that_need_no_profile() -> None:
-    assert set(CODECS) == set(KV_CODECS)
+    assert {*CODECS, ADAPTIVE} == set(KV_CODECS)
 
 
 def offload(plan: ServicePlan) -> dict[str, Any]:

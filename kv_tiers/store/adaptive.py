@@ -1,0 +1,85 @@
+"""A context's chunks in order, each in the finest encoding for which link and deadline leave time.
+
+After CacheGen (Liu et al., 2024): the bandwidth is that of the chunk before. Where not even the
+coarsest encoding of the next chunk would come in time the load ends, and the rest is computed.
+"""
+
+import asyncio
+import time
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
+
+ADAPTIVE = "adaptive"
+LEVELS = ("lossless", "int8", "int4")
+"""Codecs of one chunk that are all kept, from the finest on."""
+FIRST_SHARES = (0.7, 0.57, 0.32)
+"""Bytes of an encoding over those of the chunk, until one has been seen."""
+FIRST_LEVEL = 1
+"""Over a link of which nothing is known."""
+COARSEST = len(LEVELS) - 1
+SPARE = 0.1
+"""Of the time until the deadline: for decoding the last chunk, and for a link that falls."""
+
+Fetch = Callable[[int, int], Awaitable[bytes | None]]
+"""The frame of the chunk at this place and level."""
+Decode = Callable[[int, int, bytes], Coroutine[None, None, None]]
+
+
+def level_key(key: bytes, level: int) -> bytes:
+    """The finest lies under the chunk's own key, where those look who have one codec."""
+    return key + b"/" + LEVELS[level].encode() if level else key
+
+
+class AdaptiveLoader:
+    """Learns sizes of levels and the rate of the link from each chunk that comes."""
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        self.bytes_per_s: float | None = None
+        """Of the latest chunk, with what decoding the one before it held up."""
+        self.loaded = dict.fromkeys(LEVELS, 0)
+        """Chunks by level."""
+        self._shares = [*FIRST_SHARES]
+        self._clock = clock
+
+    def level(self, sizes: Sequence[int], left_s: float, spare_s: float) -> int | None:
+        """At which all chunks of these sizes, before coding, come in time with some to spare; the
+        coarsest where only the next one does, and None where none does."""
+        if self.bytes_per_s is None:
+            return FIRST_LEVEL
+        possible = self.bytes_per_s * (left_s - spare_s)
+        for level, share in enumerate(self._shares):
+            if share * sum(sizes) <= possible:
+                return level
+        next_s = self._shares[COARSEST] * sizes[0] / self.bytes_per_s
+        return COARSEST if next_s <= left_s else None
+
+    async def load(
+        self, sizes: Sequence[int], fetch: Fetch, decode: Decode, deadline_s: float
+    ) -> None:
+        """One chunk after the other, and each decoded while the next one comes. The first one is
+        always asked for: nothing else tells that a slow link has become faster."""
+        begun_s = self._clock()
+        async with asyncio.TaskGroup() as group:
+            decoding: asyncio.Task[None] | None = None
+            for at in range(len(sizes)):
+                since_s = self._clock()
+                left_s = begun_s + deadline_s - since_s
+                level = self.level(sizes[at:], left_s, SPARE * deadline_s)
+                if level is None and at:
+                    return
+                level, frame = await _fetched(at, COARSEST if level is None else level, fetch)
+                if decoding is not None:
+                    await decoding
+                if frame is not None:
+                    self._learn(level, sizes[at], len(frame), self._clock() - since_s)
+                    decoding = group.create_task(decode(at, level, frame))
+
+    def _learn(self, level: int, size: int, frame_bytes: int, elapsed_s: float) -> None:
+        self.bytes_per_s = frame_bytes / max(elapsed_s, 1e-6)
+        self._shares[level] = frame_bytes / max(size, 1)
+        self.loaded[LEVELS[level]] += 1
+
+
+async def _fetched(at: int, level: int, fetch: Fetch) -> tuple[int, bytes | None]:
+    """A level that a node has given up, or that was never written, is had as the finest."""
+    frame = await fetch(at, level)
+    return (level, frame) if frame is not None or not level else (0, await fetch(at, 0))
