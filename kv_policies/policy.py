@@ -80,6 +80,11 @@ class Traffic:
             self.seconds + other.seconds,
         )
 
+    @property
+    def block_ms(self) -> float | None:
+        """Of one block, None where none was fetched."""
+        return 1000 * self.seconds / self.blocks if self.blocks else None
+
     def since(self, earlier: "Traffic") -> "Traffic":
         """What came after an earlier count."""
         return self + Traffic(-earlier.blocks, -earlier.moved_bytes, -earlier.seconds)
@@ -121,6 +126,16 @@ class KvLayer(CacheLayerMixin):
 
     @property
     def traffic(self) -> Traffic:
+        return Traffic()
+
+    @property
+    def disk_bytes(self) -> int:
+        """What is in a file, in neither tier."""
+        return 0
+
+    @property
+    def disk_traffic(self) -> Traffic:
+        """As `traffic`, from the file."""
         return Traffic()
 
     def attended(self, sums: Tensor) -> None:
@@ -192,6 +207,16 @@ class PolicyCache(Cache):
     def traffic(self) -> Traffic:
         """Of all layers."""
         return sum((layer.traffic for layer in self.layers), start=Traffic())
+
+    @property
+    def disk_bytes(self) -> int:
+        """Of all layers."""
+        return sum(layer.disk_bytes for layer in self.layers)
+
+    @property
+    def disk_traffic(self) -> Traffic:
+        """Of all layers."""
+        return sum((layer.disk_traffic for layer in self.layers), start=Traffic())
 
     def fetched(self, layer: int, query: Tensor) -> KeysValues | None:
         """See `KvLayer.fetched`."""
