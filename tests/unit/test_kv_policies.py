@@ -22,6 +22,7 @@ from kv_policies.checks import (
 )
 from kv_policies.coding import Part
 from kv_policies.eviction import HeldTokens
+from kv_policies.policies.kvpress import PRESSES
 from kv_policies.policies.minicache import MergedSide, merged
 from kv_policies.policies.quantized import PackedIntegers
 from kv_policies.policy import ModelShape
@@ -29,6 +30,7 @@ from kv_policies.policy import ModelShape
 PROMPT, LONG, STEPS = 96, 224, 8
 SMALL = {
     "full": "full",
+    "hqq": "hqq:4",
     "heavy-hitters": "heavy-hitters:20+12",
     "l2-norm": "l2-norm:20+12",
     "layer-budget": "layer-budget:16+16",
@@ -47,7 +49,8 @@ TOKEN_BYTES = 2 * LAYERS * HEADS * DIM * 4
 
 
 def small(name: str) -> KvPolicy:
-    return policy_named(SMALL.get(name, f"{name}:4+16"))
+    fitting = name if name in PRESSES else f"{name}:4+16"
+    return policy_named(SMALL.get(name, fitting))
 
 
 NAMES = sorted(known_policies())
@@ -214,6 +217,40 @@ def test_a_cache_works_in_transformers_own_generation(llama: Any) -> None:
     said = llama.generate(tokens, past_key_values=cache, **told)
     assert said.shape == full.shape
     assert [layer.held_tokens for layer in cache.layers] == [32] * LAYERS
+
+
+@pytest.mark.parametrize(("bits", "most"), [(8, 0.01), (4, 0.1), (2, 0.5)])
+def test_bytes_of_hqq_are_packed_and_read_again(bits: int, most: float) -> None:
+    """Scales and zero points of a channel of 32 tokens, or of a token, are 4 bytes."""
+    pytest.importorskip("hqq")
+    torch.manual_seed(8)
+    states, policy = torch.randn(2, 3, 64, 16), policy_named(f"hqq:{bits}")
+    for is_keys, groups in ((True, 2 * 16), (False, 64)):
+        coded = policy.encode(states, Part(is_keys, 0, None))  # type: ignore[attr-defined]
+        assert (coded.decoded() - states).norm() / states.norm() < most
+        held = sum(each.nbytes for each in coded.held())
+        assert held == 2 * 3 * (64 * 16 * bits // 8 + 4 * groups)
+
+
+@pytest.mark.parametrize("press", PRESSES)
+def test_a_press_keeps_its_share_of_the_prompt(llama: Any, press: str) -> None:
+    pytest.importorskip("kvpress")
+    _, cache = led(llama, policy_named(f"{press}:25"), text(), [PROMPT, *[1] * STEPS])
+    assert cache.held_bytes == 2 * (PROMPT // 4 + STEPS) * TOKEN_BYTES
+    assert cache.get_seq_length() == PROMPT + STEPS
+
+
+@pytest.mark.parametrize(
+    ("name", "package"), [("hqq:4", "hqq"), ("SnapKVPress", "kvpress"), ("TOVAPress:50", "kvpress")]
+)
+def test_a_package_that_is_not_there_is_a_line(
+    name: str, package: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("kv_policies.catalog.find_spec", lambda name: None)
+    with pytest.raises(PolicyError, match=f"needs {package}: pip install --no-deps {package}$"):
+        policy_named(name)
+    assert name.partition(":")[0] not in known_policies()
+    assert "full" in known_policies()
 
 
 @pytest.mark.parametrize(
