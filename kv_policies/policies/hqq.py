@@ -1,5 +1,5 @@
-"""Integers of hqq (half-quadratic quantization, by Mobius Labs), which looks for the zero point that
-fits a group best. Keys in groups of a channel, values in groups of a token, as `intN-mixed`."""
+"""Integers of hqq (half-quadratic quantization), which looks for the zero point that fits a group
+best. Keys in groups of a channel, values in groups of a token, as `intN-mixed`."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass
