@@ -52,7 +52,7 @@ def test_twice_the_tokens_are_set_against_the_same_memory(
         " cache (foretold 51 %), in 16 bits 25 %."
     )
     text = " ".join(answer.sentences)
-    assert "A token takes 4.1 kB in 16 bits and 2.0 kB in eight." in text
+    assert "A token takes 4,096 bytes in 16 bits and 2,048 in eight." in text
     assert "Over 6 runs the prediction is at most 1.0 points of hit rate off" in text
     assert "2.0 times as fast with 4,096 tokens" in text
     assert "16,384" not in text, "it has no other side"
