@@ -1,6 +1,6 @@
 """The page about KV cache policies: what each holds, what it keeps of meaning, what it costs."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -171,15 +171,19 @@ def _recall(row: PolicyRow) -> str:
     return "recall not measured" if row.recall is None else f"recall {percent(row.recall.mean)}"
 
 
-TWO_TIERS = (
-    ("slow tier", "slow_kv_bytes", lambda value: _megabytes(value)),
-    ("fetched a token", "moved_bytes_per_token", lambda value: _megabytes(value)),
-    ("time of a block", "miss_ms", lambda value: f"{1000 * value:.3g} µs"),
-)
+def _tiers(rows: Sequence[PolicyRow]) -> Iterator[tuple[str, str, Callable[[float], str]]]:
+    """Columns of what is behind the fast tier of a policy."""
+    for place, held, moved, miss in (
+        ("slow tier", "slow_kv_bytes", "moved_bytes_per_token", "miss_ms"),
+        ("file", "disk_kv_bytes", "disk_bytes_per_token", "disk_miss_ms"),
+    ):
+        if any((found := getattr(row, held)) is not None and found.high for row in rows):
+            yield place, held, _megabytes
+            yield f"{place}, fetched a token", moved, _megabytes
+            yield f"{place}, time of a block", miss, _milliseconds
 
 
 def _table(rows: Sequence[PolicyRow]) -> MarkdownTable:
-    has_tiers = any(row.slow_kv_bytes is not None and row.slow_kv_bytes.high for row in rows)
     columns = (
         ("bytes", "kv_share", percent),
         ("KV", "kv_bytes", _megabytes),
@@ -192,7 +196,7 @@ def _table(rows: Sequence[PolicyRow]) -> MarkdownTable:
         ("TTFT", "ttft_ms", duration),
         ("prefill a token", "prefill_ms_per_token", _milliseconds),
         ("decode a token", "decode_ms_per_token", _milliseconds),
-        *(TWO_TIERS if has_tiers else ()),
+        *_tiers(rows),
     )
     return MarkdownTable(
         ("policy", *(title for title, _, _ in columns)),

@@ -5,7 +5,7 @@ in what they hold; all of it comes before the pass, so that the mask follows fro
 """
 
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from typing import Any
 
 import torch
@@ -49,17 +49,21 @@ def read(
     """
     asked: dict[str, Any] = {"observe": cache.attended} if policy.sees_attention else {}
     asked |= {"fetch": cache.fetched} if policy.fetches else {}
-    is_split = policy.fetches and cache.get_seq_length() > 0
-    parts = [
-        model(
-            input_ids=part,
-            past_key_values=cache,
-            use_cache=True,
-            logits_to_keep=0 if is_split else last,
-            **asked,
-        ).logits
-        for part in (torch.split(tokens, 1, dim=1) if is_split else [tokens])
-    ]
+    is_first = cache.get_seq_length() == 0
+    is_split = policy.fetches and not is_first
+    around = policy.first_pass(model, tokens.shape[1]) if is_first else nullcontext({})
+    with around as more:
+        parts = [
+            model(
+                input_ids=part,
+                past_key_values=cache,
+                use_cache=True,
+                logits_to_keep=0 if is_split else last,
+                **asked,
+                **more,
+            ).logits
+            for part in (torch.split(tokens, 1, dim=1) if is_split else [tokens])
+        ]
     return torch.cat(parts, dim=1)[:, -last:] if is_split else parts[0]
 
 
@@ -69,6 +73,7 @@ def attend(
     key: Tensor,
     value: Tensor,
     attention_mask: Tensor | None,
+    dropout: float = 0.0,
     *,
     scaling: float | None = None,
     observe: Observe | None = None,

@@ -10,6 +10,7 @@ from difflib import get_close_matches
 from functools import cache
 from hashlib import sha256
 from importlib import import_module
+from importlib.util import find_spec
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -37,9 +38,18 @@ class CatalogEntry:
         return self.policy.summary
 
 
-@cache
 def known_policies() -> dict[str, CatalogEntry]:
-    """All policies there are, in the order of their names."""
+    """All policies that can be had here, in the order of their names."""
+    return {name: each for name, each in _all_policies().items() if not _missing(each.policy)}
+
+
+def _missing(policy: type[KvPolicy]) -> str:
+    """The package that a policy needs and that is not installed, empty where there is none."""
+    return "" if not policy.needs or find_spec(policy.needs) else policy.needs
+
+
+@cache
+def _all_policies() -> dict[str, CatalogEntry]:
     found: list[CatalogEntry] = []
     for module in pkgutil.iter_modules(policies.__path__):
         found += _entries(import_module(f"{policies.__name__}.{module.name}"))
@@ -54,12 +64,14 @@ def policy_named(name: str) -> KvPolicy:
         class_name, _, numbers = rest.partition(":")
         return _made(name, _of_file(Path(f"{file}.py"), class_name), {}, numbers)
     family, _, numbers = name.partition(":")
-    known = known_policies()
+    known = _all_policies()
     if family not in known:
         near = get_close_matches(family, known, 1)
         hint = f"did you mean {near[0]!r}?" if near else f"choose of {', '.join(known)}"
         raise PolicyError(f"no policy {family!r}: {hint}")
     entry = known[family]
+    if package := _missing(entry.policy):
+        raise PolicyError(f"policy {family} needs {package}: pip install --no-deps {package}")
     return _made(name, entry.policy, dict(entry.fixed), numbers)
 
 

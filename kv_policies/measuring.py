@@ -62,8 +62,9 @@ class PolicyMeasurement:
     after it; KL (nats a token, from the full cache's distribution to this one's) and agreement of
     the most probable token are over the latter. `recalled` of `asked` facts were said again.
     `kv_bytes` are held after the last token, without `slow_kv_bytes` of a slower tier, from which
-    a decode step fetches `moved_bytes_per_token`, a block of one head in `miss_ms`. A decode step
-    gives each text of the batch a token."""
+    a decode step fetches `moved_bytes_per_token`, a block of one head in `miss_ms`, and without
+    `disk_kv_bytes` of a file, with figures of the same kind. A decode step gives each text of the
+    batch a token."""
 
     perplexity_prefill: float | None
     perplexity_decode: float | None
@@ -75,6 +76,9 @@ class PolicyMeasurement:
     slow_kv_bytes: int
     moved_bytes_per_token: float
     miss_ms: float | None
+    disk_kv_bytes: int
+    disk_bytes_per_token: float
+    disk_miss_ms: float | None
     peak_memory_bytes: int | None
     ttft_ms: float
     prefill_ms_per_token: float
@@ -99,7 +103,9 @@ class ForcedText:
     logits: Tensor
     kv_bytes: int
     slow_bytes: int
+    disk_bytes: int
     decode_traffic: Traffic
+    disk_traffic: Traffic
     decode_s: float
 
 
@@ -112,7 +118,7 @@ def forced(subject: Subject, policy: KvPolicy, text: Tensor, plan: PolicyPlan) -
     prefill_nats = _nats(prefill[:, :-1], prompt[:, 1:])
     del prefill
     logits = []
-    before, since = cache.traffic, clock_s(subject.device)
+    before, since = (cache.traffic, cache.disk_traffic), clock_s(subject.device)
     for at in range(plan.prompt_tokens, plan.prompt_tokens + plan.generate_tokens):
         logits.append(subject.read(text[:, at : at + 1], cache, policy, last=1))
     decode_s = clock_s(subject.device) - since
@@ -124,7 +130,9 @@ def forced(subject: Subject, policy: KvPolicy, text: Tensor, plan: PolicyPlan) -
         logits=said,
         kv_bytes=cache.held_bytes,
         slow_bytes=cache.slow_bytes,
-        decode_traffic=cache.traffic.since(before),
+        disk_bytes=cache.disk_bytes,
+        decode_traffic=cache.traffic.since(before[0]),
+        disk_traffic=cache.disk_traffic.since(before[1]),
         decode_s=decode_s,
     )
 
@@ -190,7 +198,7 @@ def measured(
         raise PolicyError(f"policy {policy.label}: what the model says is no number any more")
     prefill_s, peak = _speed(subject, policy, text, plan)
     recalled = sum(each.is_recalled(policy) for each in needles)
-    has_meaning, moved = bool(needles), found.decode_traffic
+    has_meaning, moved, disk = bool(needles), found.decode_traffic, found.disk_traffic
     return PolicyMeasurement(
         perplexity_prefill=perplexity(found.prefill_nats) if has_meaning else None,
         perplexity_decode=perplexity(found.decode_nats) if has_meaning else None,
@@ -201,7 +209,10 @@ def measured(
         kv_bytes=found.kv_bytes,
         slow_kv_bytes=found.slow_bytes,
         moved_bytes_per_token=moved.moved_bytes / plan.generate_tokens,
-        miss_ms=1000 * moved.seconds / moved.blocks if moved.blocks else None,
+        miss_ms=moved.block_ms,
+        disk_kv_bytes=found.disk_bytes,
+        disk_bytes_per_token=disk.moved_bytes / plan.generate_tokens,
+        disk_miss_ms=disk.block_ms,
         peak_memory_bytes=peak,
         ttft_ms=1000 * prefill_s,
         prefill_ms_per_token=1000 * prefill_s / (plan.batch * plan.prompt_tokens),

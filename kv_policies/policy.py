@@ -2,12 +2,13 @@
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Mapping
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, fields, is_dataclass
 from typing import Any, ClassVar, NamedTuple
 
 import torch
 from torch import Tensor
-from transformers import Cache, PretrainedConfig
+from transformers import Cache, PretrainedConfig, PreTrainedModel
 from transformers.cache_utils import CacheLayerMixin
 
 
@@ -80,6 +81,11 @@ class Traffic:
             self.seconds + other.seconds,
         )
 
+    @property
+    def block_ms(self) -> float | None:
+        """Of one block, None where none was fetched."""
+        return 1000 * self.seconds / self.blocks if self.blocks else None
+
     def since(self, earlier: "Traffic") -> "Traffic":
         """What came after an earlier count."""
         return self + Traffic(-earlier.blocks, -earlier.moved_bytes, -earlier.seconds)
@@ -121,6 +127,16 @@ class KvLayer(CacheLayerMixin):
 
     @property
     def traffic(self) -> Traffic:
+        return Traffic()
+
+    @property
+    def disk_bytes(self) -> int:
+        """What is in a file, in neither tier."""
+        return 0
+
+    @property
+    def disk_traffic(self) -> Traffic:
+        """As `traffic`, from the file."""
         return Traffic()
 
     def attended(self, sums: Tensor) -> None:
@@ -193,6 +209,16 @@ class PolicyCache(Cache):
         """Of all layers."""
         return sum((layer.traffic for layer in self.layers), start=Traffic())
 
+    @property
+    def disk_bytes(self) -> int:
+        """Of all layers."""
+        return sum(layer.disk_bytes for layer in self.layers)
+
+    @property
+    def disk_traffic(self) -> Traffic:
+        """Of all layers."""
+        return sum((layer.disk_traffic for layer in self.layers), start=Traffic())
+
     def fetched(self, layer: int, query: Tensor) -> KeysValues | None:
         """See `KvLayer.fetched`."""
         return self.layers[layer].fetched(query)
@@ -213,6 +239,8 @@ class KvPolicy(ABC):
     computed by hand, block by block, which takes longer."""
     fetches: ClassVar[bool] = False
     """Whether `fetched` is to be asked, with the query of each token after the first pass."""
+    needs: ClassVar[str] = ""
+    """A package that is not of kvswarm, without which the policy is not in the catalogue."""
     is_exact_in_pass: ClassVar[bool] = False
     """Whether a pass reads its own tokens as the full cache would, so that what a prompt computed
     in one pass leaves is what the full cache has, and can be taken from there."""
@@ -236,6 +264,12 @@ class KvPolicy(ABC):
         for index in range(shape.layers):
             layers.append(self.layer(index, shape, layers))
         return PolicyCache(layers)
+
+    def first_pass(
+        self, model: PreTrainedModel, tokens: int
+    ) -> AbstractContextManager[Mapping[str, Any]]:
+        """Entered around the first pass of so many tokens; gives arguments for the model."""
+        return nullcontext({})
 
     @classmethod
     def variants(cls) -> Mapping[str, Mapping[str, Any]]:

@@ -47,6 +47,9 @@ class PolicyRow:
     slow_kv_bytes: RepeatSpread | None
     moved_bytes_per_token: RepeatSpread | None
     miss_ms: RepeatSpread | None
+    disk_kv_bytes: RepeatSpread | None
+    disk_bytes_per_token: RepeatSpread | None
+    disk_miss_ms: RepeatSpread | None
     peak_memory_bytes: RepeatSpread | None
     ttft_ms: RepeatSpread | None
     prefill_ms_per_token: RepeatSpread | None

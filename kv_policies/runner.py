@@ -102,6 +102,7 @@ def usual_policies(model: str | Path, plan: PolicyPlan, is_quick: bool = False) 
             "int2-mixed",
             "int2-mixed:0+0",
             "low-rank",
+            f"three-tier:{quarter // 2}+{max(1, quarter // 2 // 32 - 1)}+{max(1, half // 32)}",
         ]
     return [name for name in names if _suits(name, shape)]
 

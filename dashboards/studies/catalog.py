@@ -2,6 +2,7 @@
 
 from dashboards.studies.engines import LADDER_QUESTIONS
 from dashboards.studies.fleet import QUESTIONS as FLEET_QUESTIONS
+from dashboards.studies.halved import HALVED_QUESTIONS
 from dashboards.studies.study import Study, StudyQuestion
 from dashboards.studies.task1.caches import enough
 from dashboards.studies.task1.diversity import diversity, old_requests
@@ -123,4 +124,12 @@ FLEET = Study(
     FLEET_QUESTIONS,
 )
 
-STUDIES = {study.name: study for study in (TASK1, TASK2, TASK3, TIERS, ENGINES, FLEET)}
+FP8 = Study(
+    "fp8",
+    "KV in eight bits: memory saved is capacity gained",
+    "The same requests, one after the other, to vLLM with KV of 16 bits and with KV of eight"
+    " (`--kv-cache-dtype fp8`), whose cache has twice as many tokens in the same bytes.",
+    HALVED_QUESTIONS,
+)
+
+STUDIES = {study.name: study for study in (TASK1, TASK2, TASK3, TIERS, ENGINES, FLEET, FP8)}

@@ -9,7 +9,7 @@ host memory; on a CPU both are, and a move is a copy.
 """
 
 import time
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
 import torch
@@ -28,6 +28,7 @@ from kv_policies.policy import (
 )
 
 SLOW = torch.device("cpu")
+Places = tuple[Tensor, ...]
 
 
 @dataclass(frozen=True)
@@ -46,10 +47,10 @@ class TwoTier(KvPolicy):
         at_least(1, self, "window_tokens", "fetched_blocks")
 
     def layer(self, index: int, shape: ModelShape, earlier: list[KvLayer]) -> KvLayer:
-        return _TwoTierLayer(self.window_tokens, self.fetched_blocks)
+        return TwoTierLayer(self.window_tokens, self.fetched_blocks)
 
 
-class _TwoTierLayer(KvLayer):
+class TwoTierLayer(KvLayer):
     """`_slow` is [batch, KV heads, blocks, block tokens, head dim] of keys and of values, `_fast`
     the same with a place for each block that is there, `_there` [batch, KV heads, places] their
     numbers. `_high` and `_low` are [batch, KV heads, blocks, head dim]."""
@@ -115,9 +116,8 @@ class _TwoTierLayer(KvLayer):
         self._high = _joined(self._high, keys.amax(3))
         self._low = _joined(self._low, keys.amin(3))
         slow = KeysValues(keys.to(SLOW), values.to(SLOW))
-        if self._slow is not None:
-            slow = KeysValues(*(_joined(*each) for each in zip(self._slow, slow, strict=True)))
-        self._slow = slow
+        before = self._slow or (None, None)
+        self._slow = KeysValues(*(_joined(*each) for each in zip(before, slow, strict=True)))
 
     def _wanted(self, query: Tensor) -> Tensor:
         """[batch, KV heads, places]: blocks by the most that any of their keys can be worth to
@@ -133,22 +133,35 @@ class _TwoTierLayer(KvLayer):
 
     def _fetch(self, wanted: Tensor) -> None:
         """Into places whose block is not wanted, those that are wanted and not there."""
-        assert self._slow is not None
         there = self._made_room(wanted)
         is_same = wanted.unsqueeze(-1) == there.unsqueeze(-2)
         missing, free = ~is_same.any(-1), ~is_same.any(-2)
-        blocks = int(missing.sum())
-        if not blocks:
-            return
-        since = time.perf_counter()
         texts, heads, _ = missing.nonzero(as_tuple=True)
-        place = tuple(each.to(SLOW) for each in (texts, heads, wanted[missing]))
-        assert self._fast is not None
-        for fast, slow in zip(self._fast, self._slow, strict=True):
-            fast[free] = slow[place].to(fast.device)
+        if not len(texts):
+            return
+        blocks = tuple(each.to(SLOW) for each in (texts, heads, wanted[missing]))
+        self._move_in(blocks, free.nonzero(as_tuple=True))
         there[free] = wanted[missing]
-        each_bytes = sum(each[0, 0, 0].nbytes for each in self._slow)
-        self._traffic += Traffic(blocks, blocks * each_bytes, time.perf_counter() - since)
+
+    def _move_in(self, blocks: Places, places: Places) -> None:
+        """Into places of the fast tier, each given by text, head and number, as many blocks."""
+        self._traffic += self._moved(self._slowly, blocks, places)
+
+    def _moved(
+        self, read: Callable[[Places], KeysValues], blocks: Places, places: Places
+    ) -> Traffic:
+        since = time.perf_counter()
+        assert self._fast is not None
+        states = read(blocks)
+        for fast, state in zip(self._fast, states, strict=True):
+            fast[places] = state.to(fast.device)
+        moved_bytes = sum(each.nbytes for each in states)
+        return Traffic(len(blocks[0]), moved_bytes, time.perf_counter() - since)
+
+    def _slowly(self, blocks: Places) -> KeysValues:
+        """[blocks, block tokens, head dim] of the slow tier."""
+        assert self._slow is not None
+        return KeysValues(*(each[blocks] for each in self._slow))
 
     def _made_room(self, wanted: Tensor) -> Tensor:
         """The numbers of the blocks that are there, -1 in places that are empty."""

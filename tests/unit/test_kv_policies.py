@@ -1,6 +1,8 @@
 """Each policy on a tiny model with random weights: bytes, positions, equality, misuse."""
 
 from collections.abc import Callable
+from copy import deepcopy
+from functools import partial
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -20,6 +22,7 @@ from kv_policies.checks import (
 )
 from kv_policies.coding import Part
 from kv_policies.eviction import HeldTokens
+from kv_policies.policies.kvpress import PRESSES
 from kv_policies.policies.minicache import MergedSide, merged
 from kv_policies.policies.quantized import PackedIntegers
 from kv_policies.policy import ModelShape
@@ -27,6 +30,7 @@ from kv_policies.policy import ModelShape
 PROMPT, LONG, STEPS = 96, 224, 8
 SMALL = {
     "full": "full",
+    "hqq": "hqq:4",
     "heavy-hitters": "heavy-hitters:20+12",
     "l2-norm": "l2-norm:20+12",
     "layer-budget": "layer-budget:16+16",
@@ -34,6 +38,7 @@ SMALL = {
     "mean-heads": "mean-heads:2",
     "minicache": "minicache:2+16",
     "two-tier": "two-tier:16+2",
+    "three-tier": "three-tier:16+2+2",
     "sink-window": "sink-window:4+28",
     "window": "window:32",
 }
@@ -44,7 +49,8 @@ TOKEN_BYTES = 2 * LAYERS * HEADS * DIM * 4
 
 
 def small(name: str) -> KvPolicy:
-    return policy_named(SMALL.get(name, f"{name}:4+16"))
+    fitting = name if name in PRESSES else f"{name}:4+16"
+    return policy_named(SMALL.get(name, fitting))
 
 
 NAMES = sorted(known_policies())
@@ -213,6 +219,40 @@ def test_a_cache_works_in_transformers_own_generation(llama: Any) -> None:
     assert [layer.held_tokens for layer in cache.layers] == [32] * LAYERS
 
 
+@pytest.mark.parametrize(("bits", "most"), [(8, 0.01), (4, 0.1), (2, 0.5)])
+def test_bytes_of_hqq_are_packed_and_read_again(bits: int, most: float) -> None:
+    """Scales and zero points of a channel of 32 tokens, or of a token, are 4 bytes."""
+    pytest.importorskip("hqq")
+    torch.manual_seed(8)
+    states, policy = torch.randn(2, 3, 64, 16), policy_named(f"hqq:{bits}")
+    for is_keys, groups in ((True, 2 * 16), (False, 64)):
+        coded = policy.encode(states, Part(is_keys, 0, None))  # type: ignore[attr-defined]
+        assert (coded.decoded() - states).norm() / states.norm() < most
+        held = sum(each.nbytes for each in coded.held())
+        assert held == 2 * 3 * (64 * 16 * bits // 8 + 4 * groups)
+
+
+@pytest.mark.parametrize("press", PRESSES)
+def test_a_press_keeps_its_share_of_the_prompt(llama: Any, press: str) -> None:
+    pytest.importorskip("kvpress")
+    _, cache = led(llama, policy_named(f"{press}:25"), text(), [PROMPT, *[1] * STEPS])
+    assert cache.held_bytes == 2 * (PROMPT // 4 + STEPS) * TOKEN_BYTES
+    assert cache.get_seq_length() == PROMPT + STEPS
+
+
+@pytest.mark.parametrize(
+    ("name", "package"), [("hqq:4", "hqq"), ("SnapKVPress", "kvpress"), ("TOVAPress:50", "kvpress")]
+)
+def test_a_package_that_is_not_there_is_a_line(
+    name: str, package: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("kv_policies.catalog.find_spec", lambda name: None)
+    with pytest.raises(PolicyError, match=f"needs {package}: pip install --no-deps {package}$"):
+        policy_named(name)
+    assert name.partition(":")[0] not in known_policies()
+    assert "full" in known_policies()
+
+
 @pytest.mark.parametrize(
     ("name", "tokens"),
     [
@@ -333,6 +373,41 @@ def test_two_tiers_with_room_for_all_blocks_are_the_full_cache(model: Any) -> No
     assert cache.traffic.blocks == 2 * LAYERS * HEADS * blocks
 
 
+def test_what_the_slow_tier_has_no_room_for_is_read_from_a_file(model: Any) -> None:
+    """With places for all blocks it is the full cache, and each tier moves each of its own once."""
+    tokens = text(LONG + STEPS)
+    logits, cache = led(model, policy_named("three-tier:16+9+2"), tokens, [LONG, 4, *[1] * 4])
+    torch.testing.assert_close(logits, reference(model, tokens), rtol=1e-3, atol=1e-3)
+    blocks = (LONG - 16) // 32 - 1
+    assert cache.slow_bytes == 2 * 2 * 32 * TOKEN_BYTES
+    assert cache.disk_bytes == 2 * (blocks - 2) * 32 * TOKEN_BYTES
+    assert cache.traffic.moved_bytes == cache.slow_bytes
+    assert cache.disk_traffic.moved_bytes == cache.disk_bytes
+    assert cache.disk_traffic.blocks == 2 * LAYERS * HEADS * (blocks - 2)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_where_a_block_lies_changes_no_logit(model: Any, dtype: torch.dtype) -> None:
+    """Blocks that are fetched again and again, in passes that spill one after the other."""
+    tokens, passes = text(LONG + 80), [LONG, *[1] * 80]
+    model = deepcopy(model).to(dtype)
+    two, held = led(model, policy_named("two-tier:16+2"), tokens, passes)
+    three, spilled = led(model, policy_named("three-tier:16+2+1"), tokens, passes)
+    assert torch.equal(two, three)
+    assert spilled.held_bytes == held.held_bytes
+    assert spilled.slow_bytes + spilled.disk_bytes == held.slow_bytes
+    both = spilled.traffic + spilled.disk_traffic
+    assert (both.blocks, both.moved_bytes) == (held.traffic.blocks, held.traffic.moved_bytes)
+    assert spilled.traffic.blocks > 0
+
+
+def test_a_full_disk_is_a_line(model: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    full = partial(open, "/dev/full", "wb")
+    monkeypatch.setattr("kv_policies.policies.three_tier.TemporaryFile", full)
+    with pytest.raises(PolicyError, match=r"cannot be written \(No space left on device\): set"):
+        led(model, policy_named("three-tier:16+2+1"), text(LONG), [LONG - 1, 1])
+
+
 def test_a_query_fetches_the_block_that_holds_its_key() -> None:
     """And what is there from the pass before is not moved again."""
     torch.manual_seed(7)
@@ -416,6 +491,7 @@ def test_layers_share_a_budget() -> None:
         ("low-rank:0+0+0", "0 energy percent: give 1 or more"),
         ("two-tier:0+3", "0 window tokens: give 1 or more"),
         ("two-tier:8+0", "0 fetched blocks: give 1 or more"),
+        ("three-tier:8+1+0", "0 slow blocks: give 1 or more"),
         ("mean-heads:0", "0 groups: give 1 or more"),
         ("none.py:Mine", "there is no file none.py"),
     ],

@@ -194,15 +194,25 @@ def test_a_batch_holds_so_many_times_the_bytes(
 
 
 def test_what_is_fetched_from_a_slower_tier_is_counted(model: Path, tmp_path: Path) -> None:
-    full, tiers = run(model, tmp_path, ["full", "two-tier:16+1"])
+    full, tiers, three = run(model, tmp_path, ["full", "two-tier:16+1", "three-tier:16+1+1"])
     assert full.moved_bytes_per_token == full.slow_kv_bytes == RepeatSpread(0.0, 0.0, 0.0)
     assert full.miss_ms is None
     assert tiers.moved_bytes_per_token is not None
     assert tiers.moved_bytes_per_token.low > 0
     assert tiers.slow_kv_bytes == RepeatSpread(*[2 * 32 * 2 * 4 * 2 * 8 * 4] * 3)
     assert tiers.miss_ms is not None
+    assert tiers.disk_kv_bytes == RepeatSpread(0.0, 0.0, 0.0)
+    assert three.disk_kv_bytes == three.slow_kv_bytes == RepeatSpread(*[32 * 512] * 3)
+    assert three.disk_miss_ms is not None
+    assert three.moved_bytes_per_token is not None
+    assert three.disk_bytes_per_token is not None
+    both = three.moved_bytes_per_token.mean + three.disk_bytes_per_token.mean
+    assert both == tiers.moved_bytes_per_token.mean
     page = write_policies_page([full, tiers], "", Provenance("", "", "", ""), tmp_path)
-    assert "| fetched a token |" in page.read_text()
+    assert "| slow tier, fetched a token |" in page.read_text()
+    assert "| file |" not in page.read_text()
+    page = write_policies_page([full, three], "", Provenance("", "", "", ""), tmp_path)
+    assert "| file, fetched a token |" in page.read_text()
 
 
 def test_facts_are_made_up_at_every_depth() -> None:
@@ -232,6 +242,7 @@ def test_recall_is_exact(said: str, is_recalled: bool) -> None:
 def test_perplexities_of_texts_have_the_mean_of_their_tokens() -> None:
     told = {"kl_nats": 0.1, "top1_agreement": 1.0, "recalled": 1, "asked": 2, "kv_bytes": 10}
     told |= {"slow_kv_bytes": 0, "moved_bytes_per_token": 0.0, "miss_ms": None}
+    told |= {"disk_kv_bytes": 0, "disk_bytes_per_token": 0.0, "disk_miss_ms": None}
     times = {"ttft_ms": 1.0, "prefill_ms_per_token": 1.0, "decode_ms_per_token": 1.0}
     made = [
         PolicyMeasurement.parsed(
