@@ -1,14 +1,20 @@
-"""Embedders behind one small protocol, and the choice between them."""
+"""Embedders behind one small protocol, and the choice between them; a server's is here too."""
 
+import asyncio
+from collections.abc import Sequence
 from dataclasses import dataclass
 
+import numpy as np
+
 from rag_store.embedders.hashing import HashingEmbedder
-from rag_store.embedders.openai import OpenAIEmbedder
-from rag_store.embedders.protocol import Embedder
+from rag_store.embedders.protocol import Embedder, Embedding, Identity, unit
 from rag_store.embedders.transformer import MAX_TOKENS, TransformerEmbedder, open_minilm
-from rag_store.errors import RagUsageError
+from rag_store.errors import EmbedderError, EmbedderRefusal, RagUsageError, VectorError
+from rag_store.model_server import Failures, ask, line_of, of_each, open_session, parsed_url
 
 KINDS = ("minilm", "hf-encoder", "hf-causal-mean", "openai", "hashing")
+_BATCH_ROWS = 64
+_FAILURES = Failures(EmbedderError, EmbedderRefusal, "have it do less else meanwhile")
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,3 +51,45 @@ def _needed(spec: EmbedderSpec, field: str) -> str:
     if not value:
         raise RagUsageError(f"embedder {spec.kind!r} needs --embedder-{field}")
     return value
+
+
+class OpenAIEmbedder:
+    """Asks `<url>/v1/embeddings`; which weights answer there cannot be seen, only their name.
+
+    For a thread without an event loop: each call has one of its own.
+    """
+
+    def __init__(self, url: str, model: str, api_key_env: str, timeout_s: float = 60.0) -> None:
+        """Ask once for the dimension. Raises RagUsageError and EmbedderError."""
+        parsed_url(url, "the embedder's url")
+        self._route = f"{url.rstrip('/').removesuffix('/v1')}/v1/embeddings"
+        self._model = model
+        self._key_env = api_key_env
+        self._timeout_s = timeout_s
+        [row] = asyncio.run(self._ask(["dimension"]))
+        self.identity = Identity("openai", model, len(row), "the server's")
+
+    def embed(self, texts: Sequence[str]) -> list[Embedding]:
+        """One embedding for each text, without states. Raises EmbedderError."""
+        rows = asyncio.run(self._ask(texts))
+        if any(len(row) != self.identity.dim for row in rows):
+            raise VectorError(f"{self._route} gave vectors of another dimension than before")
+        vectors = unit(np.array(rows, dtype=np.float64).reshape(-1, self.identity.dim))
+        return [Embedding(vector) for vector in vectors]
+
+    async def _ask(self, texts: Sequence[str]) -> list[list[float]]:
+        rows: list[list[float]] = []
+        async with open_session(self._key_env, self._timeout_s) as session:
+            for start in range(0, len(texts), _BATCH_ROWS):
+                part = list(texts[start : start + _BATCH_ROWS])
+                body = {"model": self._model, "input": part, "encoding_format": "float"}
+                content = await ask(session, self._route, body, _FAILURES)
+                rows += _rows(content, len(part), self._route)
+        return rows
+
+
+def _rows(answer: bytes, count: int, route: str) -> list[list[float]]:
+    rows = of_each(answer, "data", count, lambda each: [float(x) for x in each["embedding"]])
+    if rows is None or not all(rows):
+        raise VectorError(f"{route} did not answer with {count} embeddings: {line_of(answer)}")
+    return rows

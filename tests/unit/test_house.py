@@ -57,8 +57,8 @@ FEWEST_LINES = 60
 """A shorter module with one importer is part of that importer."""
 MOST_LINES_OF_A_FUNCTION = 60
 MOST_POSITIONAL = 5
-MOST_TRACKED_BYTES = 7_950_000
-MOST_LINES = {"": 67_000, "rag_store.": 6_200}
+MOST_TRACKED_BYTES = 8_100_000
+MOST_LINES = {"": 68_300, "rag_store.": 6_200}
 """Of all modules whose names begin so: what there is, with some room. Each step names what it can
 remove before it raises them."""
 MODULE_IN_TEXT = re.compile(r"[a-z_]+(\.[a-z_0-9]+)+(?=(:\w+)?$)")

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from kv_tiers.codecs import CODECS
-from loadgen.cli.ask import ask_command
 from kv_tiers.store.adaptive import ADAPTIVE
+from loadgen.cli.ask import ask_command
 from loadgen.errors import UsageError
 from loadgen.targets import context_scheduler
 from loadgen.targets.catalog import TargetSpec, load_catalog
