@@ -37,13 +37,13 @@ class ServerSample:
     offload_loaded_bytes: float | None = None
     """KV copied back."""
     kv_blocks_evicted: float | None = None
-    """Blocks of the engine's cache that were given up, of those it watches."""
+    """Blocks evicted from the engine's cache."""
     kv_block_idle_s: float | None = None
-    """Seconds since their last use, summed."""
+    """Seconds since their last use."""
     kv_block_reuses: float | None = None
-    """Their uses after a first one, of each the last three."""
+    """Their repeated uses."""
     kv_block_reuse_gap_s: float | None = None
-    """Seconds between uses, summed."""
+    """Seconds between these."""
     generation_tokens: float | None = None
     """Output tokens."""
     prefix_cache_queries: float | None = None
@@ -311,9 +311,9 @@ FIGURES: Mapping[str, str] = {
     "disk_prompt_tokens": "and from files",
     "offload_stored_bytes": "KV copied out",
     "offload_loaded_bytes": "KV copied back",
-    "kv_blocks_evicted": "blocks of its cache that the engine gave up, of those it watches",
-    "kv_block_idle_mean_s": "mean time since their last use: what comes again later is gone",
-    "kv_block_reuse_gap_mean_s": "mean time between their uses, of blocks used twice and more",
+    "kv_blocks_evicted": "blocks evicted from its cache",
+    "kv_block_idle_mean_s": "mean time since their last use",
+    "kv_block_reuse_gap_mean_s": "and between uses",
     "generation_tokens": "output tokens",
     "num_preemptions": "requests set back for want of cache",
     "peak_running": "most requests at work",
