@@ -67,7 +67,7 @@ def policy_named(name: str) -> KvPolicy:
     known = _all_policies()
     if family not in known:
         near = get_close_matches(family, known, 1)
-        hint = f"did you mean {near[0]!r}?" if near else f"choose of {', '.join(known)}"
+        hint = f"did you mean {near[0]!r}?" if near else f"choose of {', '.join(known_policies())}"
         raise PolicyError(f"no policy {family!r}: {hint}")
     entry = known[family]
     if package := _missing(entry.policy):
