@@ -37,8 +37,8 @@ def limits(rows: Sequence[StudyRow]) -> str:
             _fewer_tokens(cases, tried),
             _tokens_table(tried),
             "The bound lets no order be idle at other moments than vLLM's, computes each block once"
-            " between two such moments, and forgets what the cache cannot hold over them. Between the"
-            " bound and the best of the orders tried nothing is known.",
+            " between two such moments, and forgets what the cache cannot hold over them. Between"
+            " the bound and the best of the orders tried nothing is known.",
             "## Musts that exclude each other: lpm's mean and vLLM's order",
             _excluded(cases),
             _passing_table(tried),
