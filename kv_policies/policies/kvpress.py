@@ -61,6 +61,9 @@ class Pressed(KvPolicy):
 class _PressedLayer(KvLayer):
     """`keys` and `values`, which a press sets."""
 
+    keys: Tensor
+    values: Tensor
+
     def append(self, new: KeysValues) -> KeysValues:
         if self.seen_tokens:
             new = KeysValues(self.keys, self.values).then(new)

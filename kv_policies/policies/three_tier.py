@@ -96,7 +96,7 @@ class _BlockFile:
         both = torch.stack(tuple(states)).permute(3, 1, 2, 0, 4, 5).contiguous()
         self._sizes, self._dtype = both.shape[1:], both.dtype
         try:
-            self._file.write(both.view(torch.uint8).numpy())
+            self._file.write(both.view(torch.uint8).numpy().data)
             self._file.flush()
         except OSError as error:
             raise PolicyError(
