@@ -8,12 +8,14 @@ loop, a deque plus one async watcher towards the hub. What is logged off the hub
 
 import asyncio
 import contextlib
-import functools
+import inspect
 import logging
 import os
 import sys
 from collections import deque
 from collections.abc import Callable, Coroutine, Iterator
+from functools import cache, partial
+from pathlib import Path
 from typing import Any, ClassVar, Generic, TypeVar
 
 import gevent
@@ -21,6 +23,9 @@ import uvloop
 from gevent._hub_local import get_hub_if_exists
 from gevent.event import Event
 from gevent.monkey import get_original
+from greenlet import getcurrent
+
+from loadgen.errors import KvswarmError
 
 _start_native_thread = get_original("_thread", "start_new_thread")
 _native_thread_id = get_original("_thread", "get_ident")
@@ -34,8 +39,20 @@ SWITCH_S = 0.0005
 Python's own 5 ms would be seen in each time that is taken meanwhile.
 """
 
+HELD_S = 5.0
+"""A loop that takes longer for a word is held by a task that blocks instead of awaiting."""
+BLOCKS = "blocks the event loop, and with it all users of this process: await there"
+STILL_HELD_S = 0.5
+"""The same of a loop that was found so."""
+
+NO_USERS_CODE = (sys.prefix, sys.base_prefix, str(Path(__file__).parents[1]))
+
 T = TypeVar("T")
 logger = logging.getLogger(__name__)
+
+
+class LoopHeld(KvswarmError):
+    """A task blocks the loop of its process: none of its users can send, read or end."""
 
 
 class NativeLoop(uvloop.Loop):
@@ -101,6 +118,11 @@ class Flight(Generic[T]):
         """Block this greenlet until the coroutine has ended; False when the time ran out."""
         return bool(self._landed.wait(timeout_s))
 
+    def drop(self) -> None:
+        """Nobody waits for it any more; one that the loop has not begun never will be."""
+        if inspect.getcoroutinestate(self._coroutine) == inspect.CORO_CREATED:
+            self._coroutine.close()
+
     def result(self) -> T:
         """Block until it has ended; its value, or its exception with the true traceback."""
         self._landed.wait()
@@ -158,6 +180,8 @@ class Engine:
         self._inbox: deque[Callable[[], object]] = deque()
         self._handover_due = False
         self.hub_thread = _native_thread_id()
+        self._patience_s = HELD_S
+        self._loop_thread: tuple[int, Any] = (0, None)
         self._ready = Event()
         self._closing = False
         self._stopped = False
@@ -176,13 +200,39 @@ class Engine:
         return flight
 
     def run(self, coroutine: Coroutine[Any, Any, T]) -> T:
-        """Run a coroutine on the loop and block this greenlet (not the hub) until it ended."""
+        """Run a coroutine on the loop and block this greenlet (not the hub) until it ended.
+
+        Raises LoopHeld where the loop does not come to it.
+        """
         flight = self.start(coroutine)
         try:
+            while not flight.join(self._patience_s):
+                if (place := self.held_at()) is not None:
+                    flight.drop()
+                    raise LoopHeld(f"{place} {BLOCKS}")
             return flight.result()
         except gevent.GreenletExit:
             flight.cancel()
             raise
+
+    def end(self, coroutine: Coroutine[Any, Any, object]) -> LoopHeld | None:
+        """As `run`, at an end that has to come: a loop that is held is returned, not raised."""
+        try:
+            self.run(coroutine)
+        except LoopHeld as held:
+            return held
+        return None
+
+    def held_at(self) -> str | None:
+        """Where a task blocks the loop, None where the loop still answers; blocks till it does.
+
+        Waits are counted on the hub, which stands still with the loop where the process does.
+        """
+        answered = Event()
+        self.call(partial(self.post, answered.set, urgent=True))
+        is_held = not answered.wait(self._patience_s)
+        self._patience_s = STILL_HELD_S if is_held else HELD_S
+        return self._place() if is_held else None
 
     def call(self, function: Callable[[], object]) -> None:
         """Call a function in the loop's thread, soon."""
@@ -231,7 +281,20 @@ class Engine:
                 self._ready.set()
                 gevent.get_hub().handle_system_error(KeyboardInterrupt, interrupt)
 
+    def _place(self) -> str:
+        """The line of a user's own file that the loop's thread is at."""
+        thread, greenlet = self._loop_thread
+        # A call that gevent has patched waits in a hub of this thread's own, beside that line.
+        frame = greenlet.gr_frame or sys._current_frames().get(thread)
+        while frame is not None:
+            name = frame.f_code.co_filename
+            if not name.startswith(NO_USERS_CODE):
+                return f"{frame.f_code.co_name} ({name}:{frame.f_lineno})"
+            frame = frame.f_back
+        return "a task"
+
     def _run_loop(self) -> None:
+        self._loop_thread = _native_thread_id(), getcurrent()
         while not self._stopped:
             # sys.exit() in a task breaks out of the loop; it is for that task's flight to report.
             with contextlib.suppress(SystemExit, KeyboardInterrupt):
@@ -249,7 +312,7 @@ class Engine:
         self.loop.stop()
 
 
-@functools.cache
+@cache
 def _log_on_hub() -> None:
     """Have what other threads log handled on the hub, once per process.
 
@@ -263,7 +326,7 @@ def _log_on_hub() -> None:
         if engine is None or engine.hub_thread == _native_thread_id():
             call_handlers(log, record)
         else:
-            engine.post(functools.partial(call_handlers, log, record), urgent=True)
+            engine.post(partial(call_handlers, log, record), urgent=True)
 
     logging.Logger.callHandlers = post_handlers  # type: ignore[assignment]
     logging._lock = get_original("threading", "RLock")()  # type: ignore[attr-defined]

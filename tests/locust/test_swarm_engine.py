@@ -304,3 +304,33 @@ def test_jobs_in_threads_return_raise_and_leave_nothing_open(tmp_path: Path) -> 
         "invalid literal for int() with base 10: 'no number'",
         "True",
     ]
+
+
+def test_a_loop_that_is_held_is_told_with_the_line_that_holds_it(tmp_path: Path) -> None:
+    script = """
+        import loadgen.swarm.engine as module
+
+        module.HELD_S = engine._patience_s = 0.3
+
+        async def block():
+            time.sleep(4)
+
+        async def numbers():
+            return 7
+
+        engine.run(asyncio.sleep(0.7))
+        print(engine.held_at())
+        flight = engine.start(block())
+        try:
+            engine.run(numbers())
+        except module.LoopHeld as held:
+            print(held)
+        print(engine.end(numbers()) is not None)
+        flight.result()
+        print(engine.run(numbers()), engine.held_at())
+        """
+    first, held, *last = lines(tmp_path, script)
+    assert first == "None"
+    assert held.startswith(f"block ({tmp_path / 'script.py'}:")
+    assert "blocks the event loop" in held
+    assert last == ["True", "7 None"]

@@ -39,6 +39,55 @@ def test_a_task_that_leaves_python_ends_no_swarm(run: Run, tmp_path: Path) -> No
     assert ran.json("summary.json")["outcomes"] == {"ok": 0}
 
 
+BLOCKING = """
+import time
+from locust import task
+from kvswarm import ContextUser
+
+class Blocking(ContextUser):
+    @task
+    async def send_once_and_block(self):
+        await self.send(await self.next_turn())
+        {blocks}
+"""
+
+
+@pytest.mark.parametrize(
+    ("blocks", "ended_by", "processes"),
+    [
+        ("time.sleep(3600)", "time", ()),
+        ("time.sleep(3600)", "SIGTERM", ("--processes", "2")),
+        ("while True: pass", "SIGINT", ()),
+    ],
+)
+def test_a_task_that_blocks_the_loop_ends_with_the_run_which_has_failed(
+    host: HostProcess, tmp_path: Path, blocks: str, ended_by: str, processes: tuple[str, ...]
+) -> None:
+    (tmp_path / "blocking.py").write_text(BLOCKING.format(blocks=blocks))
+    ends = ("-t", "3s") if ended_by == "time" else ()
+    load = ("--model", "normal", "-u", 2, "-r", 2, *ends, *processes)
+    out = tmp_path / "run"
+    command = arguments(host.url, out, *load, file=str(tmp_path / "blocking.py"))
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+    try:
+        wait_until(lambda: bool(host.prompts()))
+        time.sleep(1)
+        if ended_by != "time":
+            process.send_signal(signal.Signals[ended_by])
+        output, _ = process.communicate(timeout=TIMEOUT_S)
+    finally:
+        process.kill()
+    ran = Ran(process.returncode, output, out)
+    assert ran.code == 1, output
+    line = BLOCKING.splitlines().index("        {blocks}") + 1
+    assert (
+        f"send_once_and_block ({tmp_path / 'blocking.py'}:{line}) blocks the event loop" in output
+    )
+    assert "Traceback" not in output
+    assert "ok" in {row["outcome"] for row in ran.rows}
+    assert len(ran.rows) == ran.json("summary.json")["requests"]
+
+
 def test_an_open_loop_does_not_back_off(run: Run) -> None:
     ran = run("--model", "storm", "--arrivals", "constant", "--rate", 40, "-u", 0, "-t", "2s")
     assert len(ran.rows) >= 60

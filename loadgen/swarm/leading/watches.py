@@ -102,7 +102,7 @@ class ServerWatch:
     def close(self) -> None:
         """Take the last sample; may be called again."""
         engine = Engine.of_process()
-        engine.run(self._lifetime.aclose())
+        engine.end(self._lifetime.aclose())
         engine.drain()
 
     def _take(self, sample: ServerSample, replicas: Mapping[str, ServerSample]) -> None:
@@ -228,7 +228,7 @@ class RagWatch:
 
     def close(self) -> None:
         """Ask no more; may be called again."""
-        Engine.of_process().run(self._lifetime.aclose())
+        Engine.of_process().end(self._lifetime.aclose())
 
     async def _begin(self, url: str) -> None:
         opened = Host.opened(url, {}, ANSWER_TIMEOUT_S)

@@ -2,6 +2,7 @@
 
 import contextlib
 import itertools
+import logging
 import math
 import random
 import time
@@ -10,6 +11,7 @@ from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any, TypeVar
 
+import gevent
 from locust import constant
 from locust.exception import StopUser
 from locust.runners import STATE_CLEANUP
@@ -24,7 +26,7 @@ from loadgen.stats.clock import RunClock
 from loadgen.stats.self_watch import ClientSample
 from loadgen.stats.silence import HostContact
 from loadgen.stats.slo import CutOffRule
-from loadgen.swarm.engine import Engine, brisk_switching
+from loadgen.swarm.engine import BLOCKS, Engine, brisk_switching
 from loadgen.swarm.options.flags import SERVICE_LABELS
 from loadgen.swarm.options.replay import pacer_of, trace_workload
 from loadgen.swarm.options.swarm_options import SwarmOptions, extra_body, request_headers
@@ -44,9 +46,12 @@ from loadgen.workload.workload import Workload
 
 WARM_BUDGET_S = 0.1
 """Contexts made before the first request cost nothing while requests are timed."""
+LOOK_S = 1.0
+"""How often the hub asks whether the loop still answers."""
 ENDPOINT_NAMES = {"completions": "/v1/completions", "chat": "/v1/chat/completions"}
 
 T = TypeVar("T")
+logger = logging.getLogger(__name__)
 
 LEAST_STOP_S = 0.001
 """0 would tell Locust to kill its users at once."""
@@ -66,6 +71,7 @@ class Stage:
         self._events = RequestEvents(environment, "")
         self._drain_s = 0.0
         self._cut_offs = CutOffRule()
+        self._looking: gevent.Greenlet | None = None
 
     def open(
         self, plan: Plan, ledger: Ledger, client_id: str, on_spent: Callable[[], None]
@@ -102,6 +108,7 @@ class Stage:
         self._lifetime.enter_context(calm_collector())
         self._lifetime.enter_context(brisk_switching())
         Engine.of_process().run(self._lifetime.enter_async_context(self.session.running()))
+        self._looking = gevent.spawn(_look_at_loop)
 
     def next_name(self, user_class: type) -> str:
         """A name for a user of this swarm, unique in its process."""
@@ -118,11 +125,15 @@ class Stage:
             drain(self._environment, self.session)
 
     def close(self) -> None:
-        """Close the client and pass on the last records."""
+        """Close the client and pass on the last records. Where a task blocks the loop this fails
+        the run, and requests in flight are not recorded."""
         if self._lifetime is None:
             return
+        if self._looking is not None:
+            self._looking.kill()
         engine = Engine.of_process()
-        engine.run(self._lifetime.aclose())
+        if (held := engine.end(self._lifetime.aclose())) is not None:
+            self._report_fault(held)
         engine.drain()
         self._lifetime, self.session = None, None
         self._hand_over()
@@ -205,6 +216,17 @@ class Stage:
             log_batches(self._environment.stats, batches)
 
 
+def _look_at_loop() -> None:
+    """Say where a task blocks the loop, once for each time."""
+    engine = Engine.of_process()
+    while True:
+        gevent.sleep(LOOK_S)
+        if (place := engine.held_at()) is not None:
+            logger.warning("%s %s", place, BLOCKS)
+            while engine.held_at() is not None:
+                pass
+
+
 def _emptied(queue: deque[T]) -> list[T]:
     taken = []
     while queue:
@@ -282,7 +304,7 @@ def drain(environment: Any, session: Session) -> None:
     _begin_cleanup(environment.runner)
     timeout_s = environment.stop_timeout or 0.0
     end_s = time.monotonic() + timeout_s
-    Engine.of_process().run(session.drain(timeout_s))
+    Engine.of_process().end(session.drain(timeout_s))
     if timeout_s:
         environment.stop_timeout = max(LEAST_STOP_S, end_s - time.monotonic())
 
