@@ -11,6 +11,7 @@ from loadgen.cli.made_by import measured_now, on_device, told
 from loadgen.launch.arguments import CommandParser
 from loadgen.launch.target_run import model_named
 from loadgen.launch.terminal import say, tell
+from loadgen.runs.directory import require_writable
 from loadgen.targets.trained_model import TRAINED
 from loadgen.workload.corpus import load_documents
 
@@ -27,6 +28,7 @@ QUICK_STEPS = 40
 def attention_command(arguments: Sequence[str]) -> int:
     """Measure attention three ways and write a page. Raises UsageError and PolicyError."""
     parsed = _attention_parser().parse_args(arguments)
+    require_writable(parsed.out)
     from transformers import AutoTokenizer
 
     from dashboards.attention_pages import write_attention_page
@@ -56,6 +58,7 @@ def attention_command(arguments: Sequence[str]) -> int:
 def train_gqa_command(arguments: Sequence[str]) -> int:
     """Train a small model with fewer and fewer KV heads. Raises UsageError and PolicyError."""
     parsed = _gqa_parser().parse_args(arguments)
+    require_writable(parsed.out)
     from dashboards.attention_pages import gqa_findings, write_gqa_page
     from dashboards.studies.corpora import library_texts
     from kv_policies.device import device_name, device_named

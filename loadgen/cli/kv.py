@@ -20,6 +20,7 @@ from loadgen.launch.arguments import (
 )
 from loadgen.launch.target_run import model_named
 from loadgen.launch.terminal import interruptible, say
+from loadgen.runs.directory import require_writable
 from loadgen.targets.hardware import require_free
 from loadgen.targets.settings import LOOPBACK
 from loadgen.targets.trained_model import TRAINED
@@ -97,6 +98,7 @@ def _serve(parsed: argparse.Namespace) -> int:
 
 
 def _codecs(parsed: argparse.Namespace) -> int:
+    require_writable(parsed.out)
     with needs("trained,report,codecs"):
         from dashboards.kv_codecs_page import codec_findings, write_codecs_page
         from dashboards.studies.corpora import library_texts

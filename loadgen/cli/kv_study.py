@@ -12,6 +12,7 @@ from loadgen.cli.made_by import measured_now, told, without_folders
 from loadgen.errors import UsageError
 from loadgen.launch.arguments import CommandParser, add_target_options, needs, target_arguments
 from loadgen.launch.terminal import say
+from loadgen.runs.directory import require_writable
 from loadgen.runs.json_file import write_json
 
 if TYPE_CHECKING:
@@ -53,6 +54,8 @@ def _study(parsed: argparse.Namespace, arguments: list[str]) -> int:
     since_s = time.monotonic()
     out: Path = parsed.out or Path("runs") / f"study-task4{'-quick' if parsed.quick else ''}"
     recording = out / RECORDING
+    require_writable(out)
+    require_writable(parsed.page or out, "--page")
     if code := _record(parsed, recording):
         return code
     _check_model(parsed.model, recording)

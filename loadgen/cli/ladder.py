@@ -14,6 +14,7 @@ from loadgen.errors import UsageError
 from loadgen.launch.arguments import CommandParser, needs
 from loadgen.launch.target_run import demo_model, model_named
 from loadgen.launch.terminal import say, tell
+from loadgen.runs.directory import require_writable
 from loadgen.workload.corpus import load_documents
 
 if TYPE_CHECKING:
@@ -37,6 +38,8 @@ T = TypeVar("T", "GenerationRow", "BatchRow")
 def ladder_command(arguments: list[str]) -> int:
     """Measure, print a sentence of each table, write page, picture and CSV. Raises UsageError."""
     parsed = _parser().parse_args(arguments)
+    folder: Path = parsed.page or parsed.out
+    require_writable(folder, "--out" if parsed.page is None else "--page")
     with needs("trained,report"), told_refusals():
         from dashboards.ladder_page import ladder_findings, write_ladder_page
         from kv_policies.device import device_name, device_named
@@ -44,7 +47,6 @@ def ladder_command(arguments: list[str]) -> int:
         ladder = _measured(parsed)
         made = measured_now(shlex.join(["kvswarm", "ladder", *told(arguments)]), NAMED)
         made = on_device(made, device_name(device_named()))
-        folder: Path = parsed.page or parsed.out
         folder.mkdir(parents=True, exist_ok=True)
         page = write_ladder_page(ladder, made, folder)
         tell("\n".join(ladder_findings(ladder).values()))

@@ -16,7 +16,7 @@ from loadgen.errors import UsageError
 from loadgen.launch.arguments import CommandParser, needs
 from loadgen.launch.target_run import model_named
 from loadgen.launch.terminal import interruptible, say, tell
-from loadgen.runs.directory import check_directory
+from loadgen.runs.directory import check_directory, require_writable
 from loadgen.targets.trained_model import TRAINED
 
 if TYPE_CHECKING:
@@ -43,6 +43,7 @@ def network_study(arguments: list[str]) -> int:
         raise UsageError(f"--prefill-rate {parsed.prefill_rate:g} must be more than 0 and finite")
     out = parsed.out or Path("runs") / f"study-network{'-quick' if parsed.quick else ''}"
     check_directory(out)
+    require_writable(parsed.page or out, "--page")
     with needs("network,report,codecs,trained"):
         from dashboards.network.page import network_findings, write_network_page
         from kv_tiers.trials import NetworkFigures

@@ -15,6 +15,7 @@ from loadgen.errors import UsageError
 from loadgen.launch.arguments import CommandParser, needs
 from loadgen.launch.target_run import model_named
 from loadgen.launch.terminal import say, tell
+from loadgen.runs.directory import require_writable
 from loadgen.targets.trained_model import TRAINED
 from loadgen.workload.corpus import load_documents
 
@@ -80,6 +81,9 @@ def _measure(
     from kv_policies import ROWS_CSV, device_of, note_of, run_policies, usual_policies, write_csv
 
     plan = _plan(parsed)
+    folder: Path = parsed.page or parsed.out
+    for place, option in ((parsed.out, "--out"), (folder, "--page")):
+        require_writable(place, option)
     model = Path(model_named(parsed.model) or "")
     names = parsed.policy or usual_policies(model, plan, parsed.quick)
     texts = [each.text for each in load_documents(parsed.corpus)]
@@ -92,7 +96,6 @@ def _measure(
     rows = run_policies(model, texts, names, parsed.out, plan=plan, progress=progress)
     note = note_of(parsed.out)
     made = measured_now(shlex.join(["kvswarm", *command, *told(arguments)]), NAMED)
-    folder: Path = parsed.page or parsed.out
     folder.mkdir(parents=True, exist_ok=True)
     write_csv(rows, folder / ROWS_CSV)
     page = write_policies_page(rows, note, on_device(made, device_of(parsed.out)), folder)

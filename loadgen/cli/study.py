@@ -13,6 +13,7 @@ from loadgen.cli.policies import policies_study
 from loadgen.errors import UsageError
 from loadgen.launch.arguments import CommandParser, needs
 from loadgen.launch.terminal import say
+from loadgen.runs.directory import check_directory, require_writable
 
 if TYPE_CHECKING:
     from dashboards.studies.study import StudyPlan
@@ -48,6 +49,7 @@ def _measure(parsed: argparse.Namespace) -> int:
     import_module("dashboards.studies.page")  # must not be missing when all is measured
     plan = _plan(parsed.study, parsed.quick)
     out: Path = parsed.out or Path("runs") / f"study-{plan.name}"
+    require_writable(parsed.page or out, "--page")
     _keep(out, plan)
     definition = plan.merged(out / CORPORA)
     if any("corpus" in cell for cell in definition.cells):
@@ -86,7 +88,6 @@ def _plan(name: str, quick: bool) -> "StudyPlan":
 
 def _keep(out: Path, plan: "StudyPlan") -> None:
     """Note which study it is; UsageError where the directory holds something else."""
-    from loadgen.runs.directory import check_directory
     from loadgen.runs.json_file import read_object, write_json
     from loadgen.sweep.folder import SWEEP_JSON
 
@@ -106,6 +107,7 @@ def _publish(plan: "StudyPlan", out: Path, page: Path | None) -> None:
     from loadgen.sweep.table import read_cells
 
     folder = page or out
+    require_writable(folder, "--page")
     folder.mkdir(parents=True, exist_ok=True)
     measured = read_cells(out)
     command = _command(plan, out)

@@ -103,13 +103,19 @@ def check_directory(path: Path) -> None:
     """Raise UsageError where no run can be written; nothing is left behind."""
     if (path / RUN_JSON).exists():
         raise UsageError(f"--out {path} already holds a run: name another directory")
+    require_writable(path)
+
+
+def require_writable(path: Path, option: str = "--out") -> None:
+    """Raise UsageError where no such folder can be made or written into, before anything is
+    measured for it; nothing is left behind."""
     nearest = path
-    while not nearest.exists() and nearest != nearest.parent:
+    while not (nearest.exists() or nearest.is_symlink() or nearest == nearest.parent):
         nearest = nearest.parent
     try:
         Path(tempfile.mkdtemp(dir=nearest)).rmdir()
     except OSError as error:
-        raise _unwritable(path, error) from None
+        raise _unwritable(path, error, option) from None
 
 
 def open_directory(path: Path, batched: bool = False) -> RunDirectory:
@@ -122,9 +128,9 @@ def open_directory(path: Path, batched: bool = False) -> RunDirectory:
         raise _unwritable(path, error) from None
 
 
-def _unwritable(path: Path, error: OSError) -> UsageError:
+def _unwritable(path: Path, error: OSError, option: str = "--out") -> UsageError:
     return UsageError(
-        f"--out {path} cannot be written ({reason_of(error)}): name another directory"
+        f"{option} {path} cannot be written ({reason_of(error)}): name another directory"
     )
 
 
