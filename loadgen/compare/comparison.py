@@ -221,7 +221,10 @@ def _remarks(sides: Sides, shown: Sequence[Statistic]) -> Iterator[str]:
     if len({run.machine for run in sides.runs if run.machine}) > 1:
         yield "the runs come from different machines"
     if sides.send_the_same:
-        yield "both sides sent the same requests: they are compared pair by pair"
+        base, new = (len(run.prompts) for run in sides.runs)
+        both = len(sides.base[0].prompts.keys() & sides.new[0].prompts.keys())
+        which = "the same requests: they" if both == base == new else f"{both:,} requests: these"
+        yield f"both sides sent {which} are compared pair by pair"
     yield from _on_spread(sides, shown)
 
 

@@ -24,8 +24,9 @@ from loadgen.compare.run import ComparedRun
 from loadgen.compare.series import Ratio, RequestMarks, Series, Values
 from loadgen.runs.columns import Floats, Indices
 
-LEAST_COMMON = 0.9
-"""Of the larger side's requests, that must be on both."""
+LEAST_COMMON, NEARLY_ALL = 0.5, 0.9
+"""Of the larger side's requests, that must be on both. Users who wait for replies send fewer to a
+slower server: where not nearly all are on both sides, a change is that of those that are."""
 LEAST_BATCHES, LEAST_BLOCKS, MOST_BLOCKS = 3, 5, 30
 
 
@@ -101,6 +102,9 @@ def paired_blocks(
     if len(common) < LEAST_COMMON * max(len(base.marks.number), len(new.marks.number), 1):
         return None
     batch = base.marks.batch[at_base]
+    if len(common) < NEARLY_ALL * max(len(base.marks.number), len(new.marks.number)):
+        base, new = base.taken(at_base), new.taken(at_new)
+        at_base = at_new = np.arange(len(common))
     is_batched = len(np.unique(batch)) > 1
     if not is_batched and len(common) < LEAST_SAMPLES:
         return None

@@ -59,6 +59,34 @@ def test_what_is_not_proven_to_be_the_same_is_not_paired(what: str) -> None:
     assert not Sides((base,), (new,)).send_the_same
 
 
+@pytest.mark.parametrize("share", [0.7, 0.4])
+def test_a_slower_side_that_sent_fewer_is_paired_on_those_it_sent(share: float) -> None:
+    """The requests behind them are shorter, and would make the base look faster than it is."""
+    rng, count = np.random.default_rng(5), 200
+    sent = int(share * count)
+    demand = np.where(np.arange(count) < sent, 400.0, 40.0) * np.exp(rng.standard_normal(count))
+    prompts = {str(float(n)): ("document", f"question {n}", 100.0) for n in range(count)}
+
+    def side(values: Floats) -> ComparedRun:
+        place = np.arange(len(values))
+        marks = RequestMarks(place.astype(np.float64), np.zeros(len(values), dtype=np.int64))
+        own = dict(list(prompts.items())[: len(values)])
+        return replace(run_of(), series={"ttft_ms": Values(values, marks)}, prompts=own)
+
+    slower = 1.15 * demand[:sent] * np.exp(0.05 * rng.standard_normal(sent))
+    sides = Sides((side(demand),), (side(slower),))
+    found = compare(sides, [parse_statistic("ttft_ms.mean")])
+    (row,) = found.rows
+    assert row.change is not None
+    if share < 0.5:
+        assert not sides.send_the_same
+        assert row.change.estimate > 0.5
+        return
+    assert row.verdict == "worse"
+    assert row.change.estimate == pytest.approx(0.15, abs=0.02)
+    assert "both sides sent 140 requests: these are compared pair by pair" in found.remarks
+
+
 def test_a_gate_does_not_pass_on_data_that_could_see_nothing() -> None:
     rng = np.random.default_rng(2)
     noisy, clear = (100 * np.exp(sigma * rng.standard_normal((2, 40))) for sigma in (1.5, 0.02))
