@@ -7,10 +7,12 @@ the command that replays it, and the exit code is then 1. `--share 10` tries eac
 """
 
 import argparse
+import json
 import os
 import re
 import resource
 import shlex
+import signal
 import subprocess
 import sys
 import tempfile
@@ -39,25 +41,47 @@ ABSURD = (
     *("http://", "::", "--help-me", "<=", "ttft_ms<=nan", "1h-", "-1s", "99999999h"),
 )
 LONGEST_S = 60.0
+SERVED_S = 8.0
+"""What serves until Ctrl-C is then sent one."""
 MEMORY_BYTES = 12 << 30
 """Of address space, most of which Python's libraries only map."""
 WIDEST = 1_000
 """Characters of a refusal; more is a value thrown back at its user."""
 USAGE = 2
-CODES = frozenset(range(7))
+CODES = frozenset({*range(7), 130})
 OPTION = re.compile(r"^  (?:-\w(?: [^-\s]\S*)?, )?(--[a-z][\w-]*)(?:[ =]([A-Z\[{]\S*))", re.M)
 SKIPPED = {
     "run": {"--target", "--targets", "--host", "--web-port", "--master-host", "--master-port"},
     "saturate": {"--target", "--targets", "--host"},
     "sweep": {"--target", "--targets", "--host"},
+    "serve": {"--targets"},
 }
 """Those that say what is loaded: any name is as good as another, and some would be asked for."""
+SERVING = frozenset({"serve", "kv link", "kv serve", "rag serve"})
+ENGINE = Path(__file__).parents[1] / "unit" / "fake_engine.py"
+CATALOG = """
+[services.engine]
+argv = ["{python}", "ENGINE", "--port", "{port}", "--window", "4096"]
+ready = "/health"
+reset = "/reset"
+block_size = { cpu = 16, gpu = 16 }
+
+[targets.sound]
+services = ["engine"]
+"""
+QUESTIONS = ("what is paged?", "who leads the cluster?", "how does bread rise?", "why is it cold?")
+DOCUMENTS = (
+    "Blocks of the cache are paged.",
+    "A leader leads the cluster.",
+    "Yeast makes it rise.",
+)
 
 
 @dataclass(frozen=True, slots=True)
 class OptionCase:
-    """`base` is a call that is right without the option."""
+    """`base` is a call of `command` that is right without the option."""
 
+    command: str
     base: tuple[str, ...]
     option: str
     value: str
@@ -77,6 +101,59 @@ def make_twin(folder: Path) -> Path:
     step, front = StepTime(0.02, 2e-4, 8e-8, 1e-3, 4e-7), FrontTime(0.003, 2e-6, 0.002)
     TwinModel(step, front, 0.02, 3, 0.01, {}, engine=engine.to_json()).write(folder / "twin.json")
     return folder / "twin.json"
+
+
+def make_library(folder: Path) -> None:
+    """Documents and questions about them, indexed by hashes."""
+    for number, text in enumerate(DOCUMENTS):
+        (folder / "texts").mkdir(exist_ok=True)
+        (folder / "texts" / f"d{number}.txt").write_text(text)
+    for name in ("known", "strange"):
+        rows = [
+            {"qid": f"q{at}", "question": text, "doc_id": f"d{at % len(DOCUMENTS)}"}
+            for at, text in enumerate(QUESTIONS)
+        ]
+        (folder / f"{name}.jsonl").write_text("".join(f"{json.dumps(row)}\n" for row in rows))
+    command = [*KVSWARM, "rag", "index", str(folder / "texts"), *library(folder)]
+    subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
+
+
+def library(folder: Path) -> tuple[str, ...]:
+    return ("--path", str(folder / "library"), "--embedder", "hashing")
+
+
+def rag_bases(folder: Path) -> dict[str, tuple[str, ...]]:
+    """Of the service that finds documents."""
+    texts, known, strange = (str(folder / n) for n in ("texts", "known.jsonl", "strange.jsonl"))
+    calls = {
+        "index": (texts,),
+        "label": (QUESTIONS[0],),
+        "explain": (QUESTIONS[0],),
+        "eval": ("--questions", known),
+        "fit-threshold": (known, strange),
+        "serve": ("--port", "0"),
+    }
+    return {f"rag {name}": ("rag", name, *words, *library(folder)) for name, words in calls.items()}
+
+
+def other_bases(folder: Path) -> dict[str, tuple[str, ...]]:
+    """Of what loads nothing and needs no engine of a real kind."""
+    catalog = folder / "targets.toml"
+    catalog.write_text(CATALOG.replace("ENGINE", str(ENGINE)))
+    model, texts = str(folder / "model"), str(folder / "texts")
+    short = ("--prompt-tokens", "64", "--generate", "4", "--needles", "2", "--repeats", "1")
+    once = ("--generated", "4", "--prompts", "8", "--batches", "1", "--profile-tokens", "8")
+    own = ("--model", model, "--corpus", texts)
+    return {
+        "serve": ("serve", "sound", "--targets", str(catalog), "--model", "m"),
+        "model build": ("model", "build", model),
+        "ladder": ("ladder", "--quick", *own, *once),
+        "policies": ("policies", "--quick", "--policy", "full", *own, *short),
+        "kv link": ("kv", "link", "--listen", "0", "--to", "127.0.0.1:9", "--rate-mbit", "8"),
+        "kv serve": ("kv", "serve", "--model", model, "--port", "0"),
+        "kv codecs": ("kv", "codecs", *own, "--texts", "2", "--prompt-tokens", "64"),
+        "kv extract": ("kv", "extract", texts),
+    }
 
 
 def bases(url: str, run: Path, twin: Path) -> dict[str, tuple[str, ...]]:
@@ -101,7 +178,11 @@ def bases(url: str, run: Path, twin: Path) -> dict[str, tuple[str, ...]]:
 def options_of(command: str) -> list[str]:
     """The flags of its help that take a value."""
     shown = subprocess.run(
-        [*KVSWARM, command, "--help"], capture_output=True, text=True, check=True, timeout=LONGEST_S
+        [*KVSWARM, *command.split(), "--help"],
+        capture_output=True,
+        text=True,
+        check=True,
+        timeout=LONGEST_S,
     )
     found = dict.fromkeys(match[1] for match in OPTION.finditer(shown.stdout))
     return [flag for flag in found if flag not in SKIPPED.get(command, ())]
@@ -116,7 +197,7 @@ def cases_of(known: dict[str, tuple[str, ...]], only: argparse.Namespace) -> Ite
             if only.option and option not in only.option:
                 continue
             for value in ABSURD:
-                yield OptionCase(base, option, value)
+                yield OptionCase(command, base, option, value)
 
 
 def try_case(case: OptionCase) -> list[str]:
@@ -135,12 +216,22 @@ def try_case(case: OptionCase) -> list[str]:
             preexec_fn=partial(resource.setrlimit, resource.RLIMIT_AS, (MEMORY_BYTES,) * 2),
         )
         try:
-            out, err = process.communicate(timeout=LONGEST_S)
+            out, err = ended(process, case.command in SERVING)
         except subprocess.TimeoutExpired:
             os.killpg(process.pid, 9)
             process.communicate()
             return [f"not ended after {LONGEST_S:.0f} s"]
     return list(faults(process.returncode, out, err))
+
+
+def ended(process: "subprocess.Popen[str]", is_serving: bool) -> tuple[str, str]:
+    """What it has said by its end, or by Ctrl-C where it serves."""
+    if is_serving:
+        try:
+            return process.communicate(timeout=SERVED_S)
+        except subprocess.TimeoutExpired:
+            process.send_signal(signal.SIGINT)
+    return process.communicate(timeout=LONGEST_S)
 
 
 def faults(code: int, out: str, err: str) -> Iterator[str]:
@@ -162,7 +253,7 @@ def run_all(cases: Sequence[OptionCase], at_once: int) -> int:
     tried: Counter[str] = Counter()
     with ThreadPoolExecutor(at_once) as threads:
         for case, wrong in zip(cases, threads.map(try_case, cases), strict=True):
-            tried[case.base[0]] += 1
+            tried[case.command] += 1
             if wrong:
                 broken += 1
                 print(f"BROKEN {'; '.join(wrong)}\n  replay: {shlex.join(case.words)[:600]}")
@@ -185,6 +276,8 @@ def main() -> int:
         run = Path(folder) / "run"
         run_swarm(host.url, run, "-u", 2, "-r", 2, "-t", "2s", "--output-tokens", 4)
         known = bases(host.url, run, make_twin(Path(folder)))
+        make_library(Path(folder))
+        known |= rag_bases(Path(folder)) | other_bases(Path(folder))
         cases = list(cases_of(known, parsed))[:: parsed.share]
         return int(run_all(cases, parsed.at_once) > 0)
 
