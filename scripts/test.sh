@@ -4,5 +4,5 @@ set -euo pipefail
 cd "$(dirname "$0")/.."
 # Threads of torch that wait for each other on cores that others keep busy take many times the work.
 export OMP_NUM_THREADS="${OMP_NUM_THREADS:-1}"
-[ $# -gt 0 ] || set -- -n 3 --no-loadscope-reorder --ignore=tests/bench tests
+[ $# -gt 0 ] || set -- -n 3 --no-loadscope-reorder --durations=40 --ignore=tests/bench tests
 exec .venv/bin/pytest "$@"
