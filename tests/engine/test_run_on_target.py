@@ -265,19 +265,6 @@ def test_serve_keeps_an_engine_until_ctrl_c(tmp_path: Path, temporary: Path) -> 
     assert not any(temporary.iterdir()), "the files of the metrics went with the engine"
 
 
-def test_an_engine_that_cannot_start_says_why(tmp_path: Path) -> None:
-    done = subprocess.run(
-        command(tmp_path / "run", "--engine-arg=--no-such-flag", "-t", "2s"),
-        capture_output=True,
-        text=True,
-        timeout=START_TIMEOUT_S,
-        check=False,
-    )
-    assert done.returncode == 3
-    assert "--no-such-flag" in done.stderr
-    assert "Traceback" not in done.stderr
-
-
 def test_a_context_that_cannot_fit_is_refused_before_the_start(tmp_path: Path) -> None:
     done = subprocess.run(
         command(tmp_path / "run", "--context-tokens", 3000, "-t", "2s"),
