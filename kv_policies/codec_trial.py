@@ -5,7 +5,7 @@ Half of the texts fit the profile of CacheGen, the other half are reported.
 
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from functools import partial
 from pathlib import Path
 from statistics import fmean, median
@@ -16,7 +16,7 @@ from torch import Tensor
 from torch.nn.functional import kl_div
 from transformers import DynamicCache, PreTrainedModel
 
-from kv_policies.policy import PolicyError
+from kv_policies.policy import PolicyError, require_size
 from kv_policies.subject import subject_of
 from kv_tiers.codecs import (
     CODECS,
@@ -45,8 +45,9 @@ class CodecPlan:
 
     def check(self) -> None:
         """Raise PolicyError for what cannot be tried."""
-        if self.texts < 2 or self.prompt_tokens < 32 or self.read_tokens < 1:
-            raise PolicyError("give two texts or more, of 32 tokens or more, and tokens to read")
+        least = {"texts": 2, "prompt_tokens": 32}
+        for name, value in asdict(self).items():
+            require_size(name.replace("_", " "), value, least.get(name, 1))
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,7 +136,8 @@ def try_codecs(
 
 
 def prompt_kv(model: Path, texts: Sequence[str], prompt_tokens: int) -> tuple[Bits, Bits, float]:
-    """KV of two prompts of other texts, and prompt tokens computed a second. Raises
+    """KV of two prompts of other texts, and prompt tokens computed a second: in the model's own
+    type or in float32, as processors without kernels for that type take many times as long. Raises
     PolicyError."""
     plan = CodecPlan(texts=2, prompt_tokens=prompt_tokens, read_tokens=1)
     plan.check()
@@ -143,7 +145,9 @@ def prompt_kv(model: Path, texts: Sequence[str], prompt_tokens: int) -> tuple[Bi
         tokens = _cut([subject.tokens(text) for text in texts], plan)
         subject.model.set_attn_implementation("sdpa")
         one, other = (_read(subject.model, each, plan) for each in tokens)
-    return one.bits, other.bits, prompt_tokens / other.prefill_s
+        subject.model.float()
+        wide = _read(subject.model, tokens[1], plan)
+    return one.bits, other.bits, prompt_tokens / min(other.prefill_s, wide.prefill_s)
 
 
 Levels = Mapping[int, Callable[[int], KvCodec]]

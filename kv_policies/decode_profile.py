@@ -17,7 +17,7 @@ from torch.profiler import ProfilerActivity, profile
 from transformers import DynamicCache, PreTrainedModel
 
 from kv_policies.generation import random_tokens
-from kv_policies.policy import PolicyError
+from kv_policies.policy import require_size
 
 PRODUCTS = {"aten::mm": 0, "aten::addmm": 1, "aten::bmm": 0}
 """Products of matrices: which of the inputs is the one on the left."""
@@ -50,10 +50,9 @@ class KernelRow:
 def profile_step(model: PreTrainedModel, tokens: int) -> Iterator[KernelRow]:
     """Kernels of the step after `tokens` - 1 tokens, each by the rows it takes, the longest first.
 
-    Raises PolicyError for less than two tokens.
+    Raises PolicyError for less than two tokens, or for very many.
     """
-    if tokens < 2:
-        raise PolicyError("a decode step is profiled from 2 tokens on")
+    require_size("profile tokens", tokens, 2)
     ids = random_tokens(model, 1, tokens)
     with torch.inference_mode():
         for has_cache in (True, False):

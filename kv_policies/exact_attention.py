@@ -16,7 +16,7 @@ from torch.nn.functional import scaled_dot_product_attention
 
 from kv_policies.attention import visible
 from kv_policies.device import device_named, peak_of, seconds_of
-from kv_policies.policy import ModelShape, PolicyError
+from kv_policies.policy import ModelShape, PolicyError, require_size
 
 TILE = 128
 """Queries and tokens of a tile of the blockwise one."""
@@ -90,8 +90,8 @@ def measure_attention(
     device: str | None = None,
 ) -> Iterator[AttentionRow]:
     """Every kernel at every length, with the head sizes of a model. Raises PolicyError."""
-    if not lengths or min(lengths) < 2 or repeats < 1:
-        raise PolicyError("attention is measured for lengths from 2 on, once or more often")
+    for tokens in lengths:
+        require_size("a length of", tokens, 2)
     on = device_named(device)
     dtype = torch.bfloat16 if on.type == "cuda" else torch.float32
     for tokens in lengths:

@@ -14,7 +14,7 @@ from torch import Tensor
 from transformers import DynamicCache, PreTrainedModel
 
 from kv_policies.device import clock_s, peak_of
-from kv_policies.policy import PolicyError
+from kv_policies.policy import PolicyError, require_size
 
 LAST_STEPS = 8
 """A step's time at a length is the median of so many before it."""
@@ -34,11 +34,13 @@ class GenerationPlan:
     repeats: int = 2
 
     def __post_init__(self) -> None:
-        lengths = (*self.generated, *self.prompts, *self.batches, self.batch_prompt)
-        if not (self.generated and self.prompts and self.batches) or min(lengths) < 1:
-            raise PolicyError("a ladder takes one length of each kind at least, from 1 token on")
-        if self.batch_generated < 2 or min(self.generated) < 2 or self.repeats < 1:
-            raise PolicyError("a ladder generates 2 tokens or more, once or more often")
+        if not (self.generated and self.prompts and self.batches):
+            raise PolicyError("a ladder takes one length of each kind at least")
+        for value in (*self.prompts, *self.batches, self.batch_prompt):
+            require_size("a length or batch of", value)
+        for value in (*self.generated, self.batch_generated):
+            require_size("a generated length of", value, 2)
+        require_size("repeats", self.repeats)
 
     @property
     def pairs(self) -> Iterator[tuple[int, tuple[int, ...]]]:

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from kv_policies.device import clock_s, device_name, device_named
-from kv_policies.policy import PolicyError
+from kv_policies.policy import PolicyError, require_size
 from kv_policies.rows import read_object, write_object
 from kv_policies.toy_transformer import ToyCache, ToyShape, ToyTransformer, averaged_heads
 
@@ -44,8 +44,7 @@ class GqaPlan:
         """Raise PolicyError for what cannot be trained."""
         for name in ("steps", "batch", "tokens", "seeds"):
             least = 10 if name == "steps" else 2 if name == "tokens" else 1
-            if getattr(self, name) < least:
-                raise PolicyError(f"{getattr(self, name)} {name}: give {least} or more")
+            require_size(name, getattr(self, name), least)
         if not 0 < self.rate < 1:
             raise PolicyError(f"a learning rate of {self.rate:g}: give one above 0 and below 1")
 

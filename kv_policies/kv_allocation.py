@@ -16,7 +16,7 @@ import torch
 from transformers import DynamicCache, PretrainedConfig, StaticCache
 
 from kv_policies.generation import held_bytes
-from kv_policies.policy import ModelShape, PolicyError
+from kv_policies.policy import ModelShape, PolicyError, require_size
 
 Way = Literal["one piece", "growing", "blocks"]
 MOST_BATCH = 4096
@@ -178,8 +178,8 @@ def in_blocks(need: KvNeed, block_tokens: int, batch: int) -> tuple[int, int]:
 
 
 def _ways(blocks: Sequence[int]) -> list[tuple[Way, int]]:
-    if not blocks or min(blocks) < 1:
-        raise PolicyError("blocks are of one token or more: give one size at least")
+    for block in blocks:
+        require_size("a block of", block)
     return [("one piece", 0), ("growing", 0), *(("blocks", block) for block in blocks)]
 
 

@@ -13,7 +13,7 @@ from torch.nn.functional import cross_entropy, kl_div
 from kv_policies.device import clock_s, peak_bytes, reset_peak
 from kv_policies.needle import Needle, planted
 from kv_policies.policies.full import Full, FullLayer
-from kv_policies.policy import KeysValues, KvPolicy, PolicyCache, PolicyError, Traffic
+from kv_policies.policy import KeysValues, KvPolicy, PolicyCache, PolicyError, Traffic, require_size
 from kv_policies.subject import Subject
 
 SPEED_STEPS = 8
@@ -40,11 +40,12 @@ class PolicyPlan:
     seed: int = 0
 
     def __post_init__(self) -> None:
-        least = {"prefill_chunk": 0, "seed": 0, "prompt_tokens": LEAST_PROMPT_TOKENS}
+        least = {"prefill_chunk": 0, "prompt_tokens": LEAST_PROMPT_TOKENS}
         for name, value in asdict(self).items():
-            if value < least.get(name, 1):
-                said = name.replace("_", " ")
-                raise PolicyError(f"{said} {value}: give {least.get(name, 1)} or more")
+            if name != "seed":
+                require_size(name.replace("_", " "), value, least.get(name, 1))
+        if self.seed < 0:
+            raise PolicyError(f"seed {self.seed}: give 0 or more")
         if self.needles < self.repeats:
             raise PolicyError(
                 f"{self.needles} needles for {self.repeats} repeats: give one for each"

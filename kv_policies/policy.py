@@ -16,6 +16,18 @@ class PolicyError(ValueError):
     """A policy, or what it is asked to do, is not as it must be; `str(error)` is one line."""
 
 
+MOST = 1_000_000
+"""Nothing that is measured takes more tokens, texts, steps or repeats."""
+
+
+def require_size(name: str, value: int, least: int = 1) -> None:
+    """Raise PolicyError for a number of something of which nothing can be measured."""
+    if value < least:
+        raise PolicyError(f"{name} {value}: give {least} or more")
+    if value > MOST:
+        raise PolicyError(f"{name} {value}: give {MOST:,} or less")
+
+
 class KeysValues(NamedTuple):
     """Keys and values, each of shape [batch, KV heads, tokens, head dim]."""
 

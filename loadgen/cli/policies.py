@@ -115,6 +115,10 @@ def told_refusals() -> Iterator[None]:
         yield
     except PolicyError as error:
         raise UsageError(str(error)) from error
+    except (MemoryError, RuntimeError) as error:
+        if "allocate" not in str(error) and not isinstance(error, MemoryError):
+            raise
+        raise UsageError("this takes more memory than there is: give fewer or less") from error
 
 
 def _plan(parsed: argparse.Namespace) -> "PolicyPlan":

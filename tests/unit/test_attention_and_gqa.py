@@ -51,7 +51,7 @@ def test_rows_have_all_kernels_at_all_lengths() -> None:
         (tokens, kernel) for tokens in (64, 256) for kernel in KERNELS
     ]
     assert all(row.ms > 0 and row.error < 1e-4 for row in rows)
-    with pytest.raises(PolicyError, match="lengths from 2 on"):
+    with pytest.raises(PolicyError, match="give 2 or more"):
         list(measure_attention(ModelShape(1, 2, 16), 2, [1]))
 
 
@@ -167,7 +167,7 @@ def test_what_is_said_of_heads() -> None:
     [
         (["train-gqa", "--steps", "0"], "give 10 or more"),
         (["train-gqa", "--rate", "0"], "above 0 and below 1"),
-        (["train-gqa", "--text-bytes", "90000000"], "too few for texts"),
+        (["train-gqa", "--text-bytes", "900000"], "too few for texts"),
         (["attention", "--tokens", "1", "--model", "."], "holds no model"),
     ],
 )

@@ -289,6 +289,7 @@ def test_what_cannot_be_run_is_a_line(
         ({"repeats": 0}, "repeats 0: give 1 or more"),
         ({"needles": 1}, "1 needles for 2 repeats"),
         ({"prefill_chunk": -1}, "prefill chunk -1: give 0 or more"),
+        ({"needles": 10**9}, "needles 1000000000: give 1,000,000 or less"),
     ],
 )
 def test_an_absurd_plan_is_a_line(more: dict[str, Any], said: str) -> None:

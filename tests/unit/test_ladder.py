@@ -97,7 +97,7 @@ def test_a_cached_step_multiplies_single_rows(model: PreTrainedModel) -> None:
     assert single.flops_per_byte is not None
     assert many.flops_per_byte > 8 * single.flops_per_byte
     assert single.flops_per_byte < 1
-    with pytest.raises(PolicyError, match="from 2 tokens on"):
+    with pytest.raises(PolicyError, match="profile tokens 1: give 2 or more"):
         next(profile_step(model, 1))
 
 
@@ -164,13 +164,13 @@ def test_replies_are_of_lengths_nobody_knows() -> None:
 def test_what_cannot_be_measured_is_refused() -> None:
     with pytest.raises(PolicyError, match="one length of each kind"):
         replace(PLAN, prompts=())
-    with pytest.raises(PolicyError, match="2 tokens or more"):
+    with pytest.raises(PolicyError, match="repeats 0: give 1 or more"):
         replace(PLAN, repeats=0)
     with pytest.raises(PolicyError, match="the longest has 101"):
         need(101)
     with pytest.raises(PolicyError, match="holds no token"):
         need(10, budget_bytes=9)
-    with pytest.raises(PolicyError, match="blocks are of one token"):
+    with pytest.raises(PolicyError, match="a block of 0: give 1 or more"):
         list(measure_allocation(need(10), [1], [0]))
 
 
@@ -248,8 +248,11 @@ def test_the_command_writes_a_page_with_every_figure(
         (["--budget-gb", "nan"], "give more than 0"),
         (["--budget-gb", "1e-9"], "holds no token"),
         (["--budget-gb", "1e6"], "GB are free here, give less"),
-        (["--block", "0"], "blocks are of one token"),
-        (["--generated", "0"], "from 1 token on"),
+        (["--block", "0"], "a block of 0: give 1 or more"),
+        (["--block", "9" * 30], "9: give 1,000,000 or less"),
+        (["--generated", "0"], "a generated length of 0: give 2 or more"),
+        (["--repeats", "9" * 30], "9: give 1,000,000 or less"),
+        (["--out", "/dev/null/here"], "--out /dev/null/here cannot be written"),
         (["--model", "."], "holds no model"),
     ],
 )
