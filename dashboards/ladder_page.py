@@ -178,11 +178,16 @@ def _of_kernels(rows: Sequence[KernelRow]) -> str:
     )
 
 
+def _two_digits(value: float) -> str:
+    """110 and not 1.1e+02."""
+    return f"{float(f'{value:.2g}'):,g}"
+
+
 def _named(row: KernelRow) -> str:
     if row.rows is None or row.flops_per_byte is None:
         return f"`{row.kernel}`"
     shape = "vectors (one row)" if row.rows == 1 else f"matrices of {count(row.rows)} rows"
-    return f"`{row.kernel}` over {shape}, {row.flops_per_byte:,.2g} operations a byte"
+    return f"`{row.kernel}` over {shape}, {_two_digits(row.flops_per_byte)} operations a byte"
 
 
 def _total_ms(rows: Iterable[KernelRow], has_cache: bool) -> float:
@@ -268,7 +273,7 @@ def _kernel_table(rows: Sequence[KernelRow]) -> MarkdownTable:
                 "" if row.rows is None else count(row.rows),
                 duration(row.ms),
                 percent(row.share),
-                "" if row.flops_per_byte is None else f"{row.flops_per_byte:,.2g}",
+                "" if row.flops_per_byte is None else _two_digits(row.flops_per_byte),
             )
             for row in shown
         ),
