@@ -50,17 +50,18 @@ def send_the_same(base: ComparedRun, new: ComparedRun) -> bool:
 @dataclass(frozen=True, slots=True)
 class PairedBlocks:
     """One difference, new less base, for each block of pairs, on the scale of the contrast;
-    `estimate` is that of all."""
+    `estimate` is that of all, and `freedom` is in degrees that of the differences' variance."""
 
     differences: Floats
     estimate: float
     pairs: int
     unit: str
     """`batches`, or `parts` of the run."""
+    freedom: float
 
     def interval(self, level: float, spread: RunSpread | None = None) -> Interval:
         """By Student's t; `spread` adds what runs differ by beyond what happens inside them."""
-        t = quantile_of_t(level, len(self.differences) - 1)
+        t = quantile_of_t(level, self.freedom)
         square = t * t * variance_of_mean(self.differences)
         if spread is not None:
             square += 2 * (quantile_of_t(level, spread.freedom) * spread.deviation) ** 2
@@ -116,15 +117,17 @@ def paired_blocks(
         return None
     first, last = (on_scale(each, scale) for each in whole)
     sides = (base, at_base), (new, at_new)
+    freedom = len(blocks) - 1.0
     if is_batched or statistic.quantile is None:
         before, after = (_of_blocks(side, at, blocks, statistic, scale) for side, at in sides)
     else:
         before, after = (_pulls(side, at, blocks, statistic.quantile, scale) for side, at in sides)
         before, after = before + first, after + last
+        freedom = min(freedom, *(_clusters(side, statistic.quantile) - 1 for side, _ in sides))
     if not np.isfinite(before).all() or not np.isfinite(after).all():
         return None
     unit = "batches" if is_batched else "parts"
-    return PairedBlocks(after - before, last - first, len(common), unit)
+    return PairedBlocks(after - before, last - first, len(common), unit, max(1.0, freedom))
 
 
 def _of_blocks(
@@ -149,6 +152,16 @@ def _pulls(
     below = (value <= np.quantile(value, quantile)).astype(np.float64)
     share = np.asarray([below[at[each]].mean() for each in blocks])
     return np.asarray((below.mean() - share) * (high - low) / (2 * reach))
+
+
+def _clusters(series: Series, quantile: float) -> int:
+    """How many times the run went beyond its percentile, into the smaller side of it: once for all
+    that follow each other closer than they would by chance (the runs estimator, Smith and Weissman
+    1994). One queue is one."""
+    assert isinstance(series, Values)
+    beyond = series.value > np.quantile(series.value, quantile)
+    places = np.flatnonzero(beyond if quantile >= 0.5 else ~beyond)
+    return 1 + int((np.diff(places) > 1 / min(quantile, 1 - quantile)).sum())
 
 
 def _common(base: RequestMarks, new: RequestMarks) -> tuple[Floats, Indices, Indices]:

@@ -11,6 +11,7 @@ from loadgen.compare import wording
 from loadgen.compare.comparison import compare
 from loadgen.compare.gate import parse_gate
 from loadgen.compare.metrics import parse_statistic
+from loadgen.compare.pairs import paired_blocks
 from loadgen.compare.run import ComparedRun, Prompt
 from loadgen.compare.series import Ratio, RequestMarks, Values
 from loadgen.compare.sides import Sides
@@ -85,6 +86,24 @@ def test_a_slower_side_that_sent_fewer_is_paired_on_those_it_sent(share: float) 
     assert row.verdict == "worse"
     assert row.change.estimate == pytest.approx(0.15, abs=0.02)
     assert "both sides sent 140 requests: these are compared pair by pair" in found.remarks
+
+
+def test_a_percentile_that_one_queue_makes_is_less_sure_than_one_of_many_moments() -> None:
+    rng, count = np.random.default_rng(6), 240
+    marks = RequestMarks(np.arange(float(count)), np.zeros(count, dtype=np.int64))
+
+    def freedom(slow: slice) -> float:
+        sides = []
+        for _ in range(2):
+            values = 100 * np.exp(0.05 * rng.standard_normal(count))
+            values[slow] *= 5
+            sides.append(Values(values, marks))
+        blocks = paired_blocks(*sides, parse_statistic("ttft_ms.p95"), "log")
+        assert blocks is not None
+        return blocks.freedom
+
+    assert freedom(slice(100, 112)) == 1
+    assert freedom(slice(5, None, 21)) > 8
 
 
 def test_a_gate_does_not_pass_on_data_that_could_see_nothing() -> None:
