@@ -119,7 +119,8 @@ def bound_socket(bind: str, port: int) -> socket.socket:
     found.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     try:
         found.bind((bind, port))
-    except (OSError, OverflowError) as error:
+    # UnicodeError: a name with an empty part, or one longer than names have.
+    except (OSError, OverflowError, UnicodeError) as error:
         found.close()
         reason = getattr(error, "strerror", None) or error
         raise KvError(

@@ -46,9 +46,11 @@ def require_free(host: str, port: int, options: str = "--bind or --port") -> int
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
             sock.bind((host, port))
-        except OSError as error:
+        # UnicodeError: a name with an empty part, or one longer than names have.
+        except (OSError, OverflowError, UnicodeError) as error:
+            reason = getattr(error, "strerror", None) or error
             raise UsageError(
-                f"cannot listen on {host}:{port}: {error.strerror}; choose another {options}"
+                f"cannot listen on {host:.100}:{port}: {reason}; choose another {options}"
             ) from error
     return port
 

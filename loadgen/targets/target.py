@@ -80,7 +80,9 @@ def _plan(
 
 def _ports(spec: TargetSpec, settings: TargetSettings, platform: Platform) -> dict[str, int]:
     *others, front = port_names(spec, settings, platform)
-    own = None if settings.port is None else require_free(settings.host, settings.port)
+    # 0 only tries the address: an engine with a name that leads nowhere would be waited for.
+    require_free(settings.host, settings.port or 0)
+    own = settings.port
     *free, last = free_ports(len(others) + 1)
     return {**dict(zip(others, free, strict=True)), front: own or last}
 
