@@ -136,9 +136,8 @@ def try_codecs(
 
 
 def prompt_kv(model: Path, texts: Sequence[str], prompt_tokens: int) -> tuple[Bits, Bits, float]:
-    """KV of two prompts of other texts, and prompt tokens computed a second: in the model's own
-    type or in float32, as processors without kernels for that type take many times as long. Raises
-    PolicyError."""
+    """KV of two prompts of other texts, and prompt tokens computed a second, in float32 where the
+    processor has no kernels for the model's own type. Raises PolicyError."""
     plan = CodecPlan(texts=2, prompt_tokens=prompt_tokens, read_tokens=1)
     plan.check()
     with subject_of(model, "cpu") as subject:

@@ -40,12 +40,9 @@ class PolicyPlan:
     seed: int = 0
 
     def __post_init__(self) -> None:
-        least = {"prefill_chunk": 0, "prompt_tokens": LEAST_PROMPT_TOKENS}
-        for name, value in asdict(self).items():
-            if name != "seed":
-                require_size(name.replace("_", " "), value, least.get(name, 1))
-        if self.seed < 0:
-            raise PolicyError(f"seed {self.seed}: give 0 or more")
+        least = {"prefill_chunk": 0, "seed": 0, "prompt_tokens": LEAST_PROMPT_TOKENS}
+        for name, value in (asdict(self) | {"seed": min(self.seed, 0)}).items():
+            require_size(name.replace("_", " "), value, least.get(name, 1))
         if self.needles < self.repeats:
             raise PolicyError(
                 f"{self.needles} needles for {self.repeats} repeats: give one for each"

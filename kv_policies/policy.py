@@ -22,10 +22,9 @@ MOST = 1_000_000
 
 def require_size(name: str, value: int, least: int = 1) -> None:
     """Raise PolicyError for a number of something of which nothing can be measured."""
-    if value < least:
-        raise PolicyError(f"{name} {value}: give {least} or more")
-    if value > MOST:
-        raise PolicyError(f"{name} {value}: give {MOST:,} or less")
+    if not least <= value <= MOST:
+        wanted = f"{least} or more" if value < least else f"{MOST:,} or less"
+        raise PolicyError(f"{name} {value}: give {wanted}")
 
 
 class KeysValues(NamedTuple):

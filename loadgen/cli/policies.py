@@ -82,8 +82,8 @@ def _measure(
 
     plan = _plan(parsed)
     folder: Path = parsed.page or parsed.out
-    for place, option in ((parsed.out, "--out"), (folder, "--page")):
-        require_writable(place, option)
+    require_writable(parsed.out)
+    require_writable(folder, "--page")
     model = Path(model_named(parsed.model) or "")
     names = parsed.policy or usual_policies(model, plan, parsed.quick)
     texts = [each.text for each in load_documents(parsed.corpus)]

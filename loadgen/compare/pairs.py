@@ -155,9 +155,8 @@ def _pulls(
 
 
 def _clusters(series: Series, quantile: float) -> int:
-    """How many times the run went beyond its percentile, into the smaller side of it: once for all
-    that follow each other closer than they would by chance (the runs estimator, Smith and Weissman
-    1994). One queue is one."""
+    """How often the run went beyond its percentile; what follows closer than by chance, as in one
+    queue, is once (the runs estimator, Smith and Weissman 1994)."""
     assert isinstance(series, Values)
     beyond = series.value > np.quantile(series.value, quantile)
     places = np.flatnonzero(beyond if quantile >= 0.5 else ~beyond)

@@ -118,11 +118,6 @@ class Flight(Generic[T]):
         """Block this greenlet until the coroutine has ended; False when the time ran out."""
         return bool(self._landed.wait(timeout_s))
 
-    def drop(self) -> None:
-        """Nobody waits for it any more; one that the loop has not begun never will be."""
-        if inspect.getcoroutinestate(self._coroutine) == inspect.CORO_CREATED:
-            self._coroutine.close()
-
     def result(self) -> T:
         """Block until it has ended; its value, or its exception with the true traceback."""
         self._landed.wait()
@@ -208,7 +203,8 @@ class Engine:
         try:
             while not flight.join(self._patience_s):
                 if (place := self.held_at()) is not None:
-                    flight.drop()
+                    if inspect.getcoroutinestate(coroutine) == inspect.CORO_CREATED:
+                        coroutine.close()  # it was never begun
                     raise LoopHeld(f"{place} {BLOCKS}")
             return flight.result()
         except gevent.GreenletExit:
@@ -224,10 +220,7 @@ class Engine:
         return None
 
     def held_at(self) -> str | None:
-        """Where a task blocks the loop, None where the loop still answers; blocks till it does.
-
-        Waits are counted on the hub, which stands still with the loop where the process does.
-        """
+        """Where a task blocks the loop, None where the loop still answers; blocks till it does."""
         answered = Event()
         self.call(partial(self.post, answered.set, urgent=True))
         is_held = not answered.wait(self._patience_s)
