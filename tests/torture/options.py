@@ -25,6 +25,8 @@ from functools import partial
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "runs"))
+sys.path.insert(0, str(Path(__file__).parents[1] / "unit"))
+from fake_engine import CATALOG
 from run_process import KVSWARM, host_process, run_swarm
 
 from loadgen.targets.demo_model import build_model
@@ -58,17 +60,6 @@ SKIPPED = {
 }
 """Those that say what is loaded: any name is as good as another, and some would be asked for."""
 SERVING = frozenset({"serve", "kv link", "kv serve", "rag serve"})
-ENGINE = Path(__file__).parents[1] / "unit" / "fake_engine.py"
-CATALOG = """
-[services.engine]
-argv = ["{python}", "ENGINE", "--port", "{port}", "--window", "4096"]
-ready = "/health"
-reset = "/reset"
-block_size = { cpu = 16, gpu = 16 }
-
-[targets.sound]
-services = ["engine"]
-"""
 QUESTIONS = ("what is paged?", "who leads the cluster?", "how does bread rise?", "why is it cold?")
 DOCUMENTS = (
     "Blocks of the cache are paged.",
@@ -139,7 +130,7 @@ def rag_bases(folder: Path) -> dict[str, tuple[str, ...]]:
 def other_bases(folder: Path) -> dict[str, tuple[str, ...]]:
     """Of what loads nothing and needs no engine of a real kind."""
     catalog = folder / "targets.toml"
-    catalog.write_text(CATALOG.replace("ENGINE", str(ENGINE)))
+    catalog.write_text(CATALOG)
     model, texts = str(folder / "model"), str(folder / "texts")
     short = ("--prompt-tokens", "64", "--generate", "4", "--needles", "2", "--repeats", "1")
     once = ("--generated", "4", "--prompts", "8", "--batches", "1", "--profile-tokens", "8")

@@ -12,6 +12,17 @@ from pathlib import Path
 from typing import Any
 
 BLOCK_TOKENS = 16
+CATALOG = """
+[services.engine]
+argv = ["{python}", "ENGINE", "--port", "{port}", "--window", "4096"]
+ready = "/health"
+reset = "/reset"
+block_size = { cpu = 16, gpu = 16 }
+
+[targets.sound]
+services = ["engine"]
+""".replace("ENGINE", __file__)
+"""A file for `--targets`: the target `sound` is this program."""
 
 
 def main() -> None:

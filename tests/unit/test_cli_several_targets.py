@@ -12,21 +12,12 @@ from typing import Any
 
 import psutil
 import pytest
+from fake_engine import CATALOG
 
 from loadgen.launch.supervised import worst
 from loadgen.runs.exit_code import DONE, FAILED, SATURATED, TARGET_DIED, WRONG_USE
 
-ENGINE = Path(__file__).with_name("fake_engine.py")
-CATALOG = """
-[services.engine]
-argv = ["{python}", "ENGINE", "--port", "{port}", "--window", "4096"]
-ready = "/health"
-reset = "/reset"
-block_size = { cpu = 16, gpu = 16 }
-
-[targets.sound]
-services = ["engine"]
-
+TARGETS = f"""{CATALOG}
 [targets.sick]
 extends = "sound"
 args = ["--sick"]
@@ -44,7 +35,7 @@ ALL = ("sick", "stillborn", "mortal", "sound")
 
 def command(folder: Path, targets: str, *more: object) -> list[str]:
     catalog = folder / "targets.toml"
-    catalog.write_text(CATALOG.replace("ENGINE", str(ENGINE)))
+    catalog.write_text(TARGETS)
     kvswarm = [sys.executable, "-m", "loadgen.cli.main", "run", "unordered", "--model", "m"]
     target = ["--targets", catalog, "--target", targets, "--out", folder / "run"]
     small = ["--contexts", 2, "--context-tokens", 50, "--output-tokens", 2, "-u", 1]

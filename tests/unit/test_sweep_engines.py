@@ -6,17 +6,9 @@ import subprocess
 import sys
 from pathlib import Path
 
-ENGINE = Path(__file__).with_name("fake_engine.py")
-CATALOG = """
-[services.engine]
-argv = ["{python}", "ENGINE", "--port", "{port}", "--window", "4096"]
-ready = "/health"
-reset = "/reset"
-block_size = { cpu = 16, gpu = 16 }
+from fake_engine import CATALOG
 
-[targets.sound]
-services = ["engine"]
-
+TARGETS = f"""{CATALOG}
 [targets.mortal]
 extends = "sound"
 args = ["--lives", "0"]
@@ -41,7 +33,7 @@ contexts = 3
 
 
 def test_cells_share_an_engine_that_is_cold_for_each(tmp_path: Path) -> None:
-    (tmp_path / "targets.toml").write_text(CATALOG.replace("ENGINE", str(ENGINE)))
+    (tmp_path / "targets.toml").write_text(TARGETS)
     (tmp_path / "sweep.toml").write_text(SWEEP.replace("CATALOG", str(tmp_path / "targets.toml")))
     command = [sys.executable, "-m", "loadgen.cli.main", "sweep", str(tmp_path / "sweep.toml")]
     command += ["--out", str(tmp_path / "out")]
