@@ -45,7 +45,7 @@ def require_free(host: str, port: int, options: str = "--bind or --port") -> int
     with socket.socket(family) as sock:
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
-            sock.bind((host, port))
+            sock.bind((host.strip() or ".", port))  # a blank would be all addresses
         # UnicodeError: a name with an empty part, or one longer than names have.
         except (OSError, OverflowError, UnicodeError) as error:
             reason = getattr(error, "strerror", None) or error
