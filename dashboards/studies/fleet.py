@@ -1,15 +1,14 @@
 """Which router keeps the caches of several engines warm, and when it should not."""
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 
 from dashboards.report.wording import listed
-from dashboards.studies.answer import MarkdownTable, StudyAnswer, StudyPicture, cell_table
+from dashboards.studies.answer import StudyAnswer, StudyPicture, cell_table
 from dashboards.studies.cell import COMPUTED, FIRST, PLAIN, Cells, StudyCell
 from dashboards.studies.contrast import Contrasts, contrast
 from dashboards.studies.pictures import Bar, bars
 from dashboards.studies.study import StudyQuestion
-from dashboards.studies.task1.caches import MOST_POINTS
+from dashboards.studies.task1.caches import HitPrediction, hit_table, most_off
 from dashboards.studies.wording import count, percent, times
 from loadgen.locality.curve import predict
 from loadgen.locality.trace_sources import engines_of, recorded_run, trace_of_run
@@ -164,52 +163,24 @@ def three(cells: Cells) -> StudyAnswer:
     )
 
 
-@dataclass(frozen=True, slots=True)
-class RoutedPrediction:
-    """Shares of the prompt tokens of a run, 0 to 1, that come from the caches of its engines."""
-
-    router: str
-    repeat: int
-    predicted: float
-    measured: float
-
-    @property
-    def points_off(self) -> float:
-        """The prediction less what was measured."""
-        return 100 * (self.predicted - self.measured)
-
-
 def predicted(cells: Cells) -> StudyAnswer:
     """The curve of what was routed to each engine, at the size of its cache."""
     found = [each for cell in cells.counted for each in _predictions(cell)]
-    off = [abs(each.points_off) for each in found]
-    if off:
-        good = "" if max(off) <= MOST_POINTS else f", more than the {MOST_POINTS:g} it may be"
+    first = "Not measured."
+    if found:
+        off, too_far = most_off(found)
         first = (
             f"From the order of requests at each engine the share of tokens from its cache is told"
-            f" to {max(off):.1f} points in {len(off)} runs{good}."
+            f" to {off:.1f} points in {len(found)} runs{too_far}."
         )
-    else:
-        first = "Not measured."
-    rows = tuple(
-        (
-            each.router,
-            str(each.repeat),
-            percent(each.predicted),
-            percent(each.measured),
-            f"{each.points_off:+.1f}",
-        )
-        for each in found
-    )
-    header = ("router", "repeat", "predicted", "measured", "points off")
     return StudyAnswer(
         "Can the hits be predicted from where requests went?",
         (first, "It is `kvswarm curve RUN --engine NAME` for each engine; nothing was fitted."),
-        (MarkdownTable(header, rows),),
+        (hit_table("router", found),),
     )
 
 
-def _predictions(cell: StudyCell) -> Iterator[RoutedPrediction]:
+def _predictions(cell: StudyCell) -> Iterator[HitPrediction]:
     run = recorded_run(cell.run)
     tokens, measured = run.target.get("usable_tokens"), cell.figure("hit_rate")
     if tokens is None or measured is None or len(engines := engines_of(run)) < 2:
@@ -218,7 +189,7 @@ def _predictions(cell: StudyCell) -> Iterator[RoutedPrediction]:
     points = [(curve.at(int(tokens)), curve.prompt_tokens) for curve in curves]
     hits = sum(point.hit_rate * prompts for point, prompts in points)
     share = hits / sum(prompts for _, prompts in points)
-    yield RoutedPrediction(cell.settings["router"], cell.repeat, share, measured)
+    yield HitPrediction(cell.settings["router"], cell.repeat, share, measured)
 
 
 QUESTIONS = (

@@ -10,7 +10,7 @@ from dashboards.studies.cell import COMPUTED, FIRST, OFFLOAD, PLAIN, Cells
 from dashboards.studies.contrast import Contrasts, contrast
 from dashboards.studies.pictures import Bar, Line, against, bars, cost_panels, line_of
 from dashboards.studies.study import StudyQuestion
-from dashboards.studies.task1.caches import MOST_POINTS
+from dashboards.studies.task1.caches import HitPrediction, hit_table, most_off
 from dashboards.studies.wording import count, duration, memory, percent
 from loadgen.locality.curve import predict
 from loadgen.locality.measured import run_bytes_per_token
@@ -240,41 +240,14 @@ def _ledger(cells: Cells) -> Iterator[str]:
             )
 
 
-@dataclass(frozen=True, slots=True)
-class TierPrediction:
-    """Shares of the prompt tokens, 0 to 1, that come from the engine's cache or the tier."""
-
-    target: str
-    size_gb: str
-    repeat: int
-    predicted: float
-    measured: float
-
-    @property
-    def points_off(self) -> float:
-        """The prediction less what was measured."""
-        return 100 * (self.predicted - self.measured)
-
-
 def predicted(cells: Cells) -> StudyAnswer:
     """The curve of the order of requests, read at the size of the tier: what lies in the engine's
     cache lies in the tier, too. Where there is no bound behind it, it is read at its end."""
     found = list(_predictions(cells.counted))
-    rows = tuple(
-        (
-            f"{memory(1e9 * float(each.size_gb))} of {KINDS[each.target]}",
-            str(each.repeat),
-            percent(each.predicted),
-            percent(each.measured),
-            f"{each.points_off:+.1f}",
-        )
-        for each in found
-    )
-    header = ("behind it", "repeat", "predicted", "measured", "points off")
     return StudyAnswer(
         "Can its hits be predicted from the order of requests alone?",
         (*how_far_off(found), READ_AT),
-        (MarkdownTable(header, rows),),
+        (hit_table("behind it", found),),
     )
 
 
@@ -284,21 +257,20 @@ READ_AT = (
 )
 
 
-def how_far_off(found: Sequence[TierPrediction]) -> Iterator[str]:
-    """The worst of each kind of tier, and whether that is within `MOST_POINTS`."""
-    for target, name in KINDS.items():
-        off = [abs(each.points_off) for each in found if each.target == target]
-        if off:
-            good = "" if max(off) <= MOST_POINTS else f", more than the {MOST_POINTS:g} it may be"
-            runs = "1 run" if len(off) == 1 else f"{len(off)} runs"
+def how_far_off(found: Sequence[HitPrediction]) -> Iterator[str]:
+    """The worst of each kind of tier, and whether that is within what it may be."""
+    for name in KINDS.values():
+        if own := [each for each in found if each.kind == name]:
+            off, too_far = most_off(own)
+            runs = "1 run" if len(own) == 1 else f"{len(own)} runs"
             yield (
                 f"For {name} the predicted share of tokens that need no computing is at most"
-                f" {max(off):.1f} points off in {runs}{good}."
+                f" {off:.1f} points off in {runs}{too_far}."
             )
 
 
-def _predictions(cells: Cells) -> Iterator[TierPrediction]:
-    for target in KINDS:
+def _predictions(cells: Cells) -> Iterator[HitPrediction]:
+    for target, kind in KINDS.items():
         for cell in cells.where(target=target):
             known = [cell.figure(name) for name in ("cached_prompt_tokens", EXTERNAL, COMPUTED)]
             told = [value for value in known if value is not None]
@@ -310,7 +282,8 @@ def _predictions(cells: Cells) -> Iterator[TierPrediction]:
             tokens = int(1e9 * float(size_gb) / each)
             share = curve.bound if target in UNBOUNDED else curve.at(tokens).hit_rate
             measured = (cached + taken) / (cached + taken + computed)
-            yield TierPrediction(target, size_gb, cell.repeat, share, measured)
+            by = f"{memory(1e9 * float(size_gb))} of {kind}"
+            yield HitPrediction(by, cell.repeat, share, measured, kind)
 
 
 def controls(cells: Cells) -> StudyAnswer:

@@ -22,8 +22,36 @@ REQUESTS_CSV, BATCHES_CSV, SUMMARY_JSON = "requests.csv", "batches.csv", "summar
 SERVER_CSV, CLIENT_CSV = "server_metrics.csv", "client_metrics.csv"
 
 
+class DescribedRun:
+    """What is read from the `description` of a run, that of `run.json`."""
+
+    @property
+    def description(self) -> Mapping[str, Any]:
+        """The whole of it."""
+        raise NotImplementedError
+
+    @property
+    def options(self) -> Mapping[str, Any]:
+        """Those of the run, by name."""
+        found = self.description.get("options")
+        return found if isinstance(found, Mapping) else {}
+
+    @property
+    def target(self) -> Mapping[str, Any]:
+        """What kvswarm started for it, empty for a host of others."""
+        found = self.description.get("target")
+        return found if isinstance(found, Mapping) else {}
+
+    @property
+    def engine_argv(self) -> list[str]:
+        """The words of the command lines of all services that kvswarm started."""
+        argv = self.target.get("argv")
+        services = argv.values() if isinstance(argv, Mapping) else ()
+        return [str(word) for words in services for word in words]
+
+
 @dataclass
-class RecordedRun:
+class RecordedRun(DescribedRun):
     """Each part is read when it is first asked for, and has what was wrong with it in `problems`.
 
     Where `is_strict`, a part that is not as kvswarm writes it raises UsageError: who decides
@@ -47,25 +75,6 @@ class RecordedRun:
     def summary(self) -> Mapping[str, Any]:
         """`summary.json`, empty where there is none."""
         return self._object(SUMMARY_JSON, SUMMARY)
-
-    @property
-    def options(self) -> Mapping[str, Any]:
-        """Those of the run, by name."""
-        found = self.description.get("options")
-        return found if isinstance(found, Mapping) else {}
-
-    @property
-    def target(self) -> Mapping[str, Any]:
-        """What kvswarm started for it, empty for a host of others."""
-        found = self.description.get("target")
-        return found if isinstance(found, Mapping) else {}
-
-    @property
-    def engine_argv(self) -> list[str]:
-        """The words of the command lines of all services that kvswarm started."""
-        argv = self.target.get("argv")
-        services = argv.values() if isinstance(argv, Mapping) else ()
-        return [str(word) for words in services for word in words]
 
     @property
     def is_batched(self) -> bool:

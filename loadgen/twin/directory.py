@@ -15,7 +15,7 @@ from loadgen.record import COLUMNS, Outcome, RequestRecord, batch_record
 from loadgen.runs.csv_log import with_formula
 from loadgen.runs.directory import RunDirectory, open_directory
 from loadgen.runs.exit_code import DONE
-from loadgen.runs.recorded import REQUESTS_CSV, RecordedRun
+from loadgen.runs.recorded import REQUESTS_CSV, DescribedRun, RecordedRun
 from loadgen.runs.requests import Requests, read_requests
 from loadgen.stats.counts import Counts
 from loadgen.stats.server_counters import NO_FIGURES
@@ -39,12 +39,12 @@ _values = attrgetter(*COLUMNS)
 
 
 @dataclass(frozen=True, slots=True)
-class SimulatedRun:
+class SimulatedRun(DescribedRun):
     """What is written of a simulation beside its requests: as in `run.json` of the run whose
     requests, or whose workload, it has. `user_class` names the users of a load that nobody has
     sent. `note` says where the requests are from."""
 
-    description: Mapping[str, Any]
+    description: Mapping[str, Any] = field()  # else the property above were its default
     shape: EngineShape
     command: Sequence[str]
     note: str
@@ -56,25 +56,6 @@ class SimulatedRun:
     def with_replicas(self, count: int) -> Self:
         """On so many engines."""
         return replace(self, replicas=count)
-
-    @property
-    def options(self) -> Mapping[str, Any]:
-        """Those of the run, by name."""
-        found = self.description.get("options")
-        return found if isinstance(found, Mapping) else {}
-
-    @property
-    def target(self) -> Mapping[str, Any]:
-        """That of the run, or of the one that the twin was made of."""
-        found = self.description.get("target")
-        return found if isinstance(found, Mapping) else {}
-
-    @property
-    def engine_argv(self) -> list[str]:
-        """The words of its engine's command line."""
-        argv = self.target.get("argv")
-        services = argv.values() if isinstance(argv, Mapping) else ()
-        return [str(word) for words in services for word in words]
 
 
 def simulated_run(run: RecordedRun, shape: EngineShape, command: Sequence[str]) -> SimulatedRun:

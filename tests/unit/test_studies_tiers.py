@@ -9,7 +9,8 @@ from dashboards.studies.answer import StudyAnswer
 from dashboards.studies.catalog import TIERS
 from dashboards.studies.cell import Cells, StudyCell
 from dashboards.studies.study import read_plan
-from dashboards.studies.tiers import TierPrediction, controls, enough, hit, how_far_off, pays
+from dashboards.studies.task1.caches import HitPrediction
+from dashboards.studies.tiers import controls, enough, hit, how_far_off, pays
 
 SMALL, LARGE = 3072, 20480
 REPEATS = (1, 2, 3)
@@ -110,9 +111,9 @@ def test_the_ledger_of_loads_closes_or_is_told_not_to(
 
 def test_predictions_beyond_three_points_are_told_to_be() -> None:
     found = [
-        TierPrediction("vllm-offload", "0.03", 1, 0.52, 0.50),
-        TierPrediction("vllm-offload", "0.06", 1, 0.70, 0.70),
-        TierPrediction("vllm-lmcache", "0.03", 1, 0.50, 0.55),
+        HitPrediction("30 MB", 1, 0.52, 0.50, "vLLM's own"),
+        HitPrediction("60 MB", 1, 0.70, 0.70, "vLLM's own"),
+        HitPrediction("30 MB", 1, 0.50, 0.55, "LMCache's"),
     ]
     own, lmcache = how_far_off(found)
     assert "vLLM's own the predicted share" in own

@@ -1,6 +1,7 @@
 """Which cache is enough for an order of requests."""
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 from dashboards.figures.cache_curve import draw_orders
 from dashboards.studies.answer import MarkdownTable, StudyAnswer, StudyPicture
@@ -94,3 +95,41 @@ def _prediction_table(measured: Sequence[tuple[int, MeasuredRun]]) -> MarkdownTa
     )
     header = ("cache, tokens", "repeat", "requests", "predicted", "measured", "points off")
     return MarkdownTable(header, rows)
+
+
+@dataclass(frozen=True, slots=True)
+class HitPrediction:
+    """Shares of the prompt tokens of a run, 0 to 1, that need no computing; `by` is what keeps
+    them, of some `kind`."""
+
+    by: str
+    repeat: int
+    predicted: float
+    measured: float
+    kind: str = ""
+
+    @property
+    def points_off(self) -> float:
+        """The prediction less what was measured."""
+        return 100 * (self.predicted - self.measured)
+
+
+def most_off(found: Sequence[HitPrediction]) -> tuple[float, str]:
+    """The worst in points, and words behind it where that is more than `MOST_POINTS`."""
+    off = max(abs(each.points_off) for each in found)
+    return off, "" if off <= MOST_POINTS else f", more than the {MOST_POINTS:g} it may be"
+
+
+def hit_table(by: str, found: Sequence[HitPrediction]) -> MarkdownTable:
+    """A row for each run; `by` heads the first column."""
+    rows = tuple(
+        (
+            each.by,
+            str(each.repeat),
+            percent(each.predicted),
+            percent(each.measured),
+            f"{each.points_off:+.1f}",
+        )
+        for each in found
+    )
+    return MarkdownTable((by, "repeat", "predicted", "measured", "points off"), rows)
