@@ -76,7 +76,7 @@ def _living(processes: list[psutil.Process]) -> list[psutil.Process]:
 def runs(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The same finished run on vLLM in its own order and context by context.
 
-    As many requests on a slow machine as on a fast one: they come at a rate, and all are awaited."""
+    A slow machine has as many requests as a fast one: they come at a rate and all are awaited."""
     runs = tmp_path_factory.mktemp("runs") / "runs"
     open_loop = ["--arrivals", "constant", "--rate", 1.2, "-u", 0, "-t", "8s", "--drain", 300]
     done = subprocess.run(
