@@ -56,6 +56,8 @@ COLUMNS: dict[str, Column] = {
     "retrieval_p50_ms": ("retrieval p50", duration),
     "retrieval_mean_ms": ("retrieval mean", duration),
     "retrieval_share": ("of TTFT", percent),
+    "goodput_share": ("within the objective", percent),
+    "rejected_share": ("rejected", percent),
 }
 """What a summary's figure is called in a table, and how it is written."""
 LATENCY = ("requests", "ttft_p50_ms", FIRST, "ttft_p95_ms")

@@ -1,15 +1,17 @@
 """The ladder: what each idea of an engine buys, by number of users and length of prompts."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
+from statistics import median
 
 from dashboards.report.wording import listed
-from dashboards.studies.answer import StudyAnswer, StudyPicture, cell_table
+from dashboards.studies.answer import LATENCY, StudyAnswer, StudyPicture, cell_table
 from dashboards.studies.cell import NO_REUSE, PLAIN, Cells
 from dashboards.studies.pictures import Line, against, line_of
 from dashboards.studies.study import StudyQuestion
 from dashboards.studies.wording import count, crowd, duration, percent, times
 
 NO_CACHE, CACHE, CONTINUOUS, SERIAL = "hf-no-cache", "hf-cache", "hf-continuous", "vllm-serial"
+EIGHT_BITS, OFFLOADED, BOUNDED = "vllm-fp8", "vllm-offload", "vllm-queue"
 RUNGS = {
     NO_CACHE: "transformers without a KV cache",
     CACHE: "transformers with one",
@@ -17,6 +19,8 @@ RUNGS = {
     SERIAL: "vLLM one at a time",
     NO_REUSE: "vLLM without a prefix cache",
     PLAIN: "vLLM",
+    EIGHT_BITS: "vLLM with KV in eight bits",
+    OFFLOADED: "vLLM with its own offload",
 }
 """From the lowest upwards, by target."""
 STEPS = {
@@ -24,13 +28,18 @@ STEPS = {
     CONTINUOUS: (CACHE, "Continuous batching over paged KV"),
     NO_REUSE: (SERIAL, "vLLM's batching"),
     PLAIN: (NO_REUSE, "Its prefix cache"),
+    EIGHT_BITS: (PLAIN, "KV in eight bits"),
+    OFFLOADED: (PLAIN, "Offload to memory, where the engine's own cache holds everything,"),
 }
 """What a rung adds to another."""
 RATE, FIRST_P50 = "output_tokens_per_s", "ttft_p50_ms"
 CPU = "server_cpu_ms_per_token"
 COLUMNS = ("requests", RATE, FIRST_P50, "tpot_p50_ms", "hit_rate", "peak_engine_rss_mb", CPU)
+QUEUES = {PLAIN: "all wait", BOUNDED: "sixteen wait"}
+GOOD, REJECTED = "goodput_share", "rejected_share"
 FLAT = 1.25
 """Up to so many times the tokens a second is flat: a queue hides the gaps between requests."""
+NOTHING = "Not measured."
 NEARLY = 0.9
 """From such a share of the most tokens a second on, more users bring little."""
 
@@ -65,7 +74,7 @@ def by_step(cells: Cells) -> StudyAnswer:
         for target, (below, said) in STEPS.items()
         if (told := _ratios(cells, below, target))
     )
-    return StudyAnswer("What does each idea buy?", sentences or ("Not measured.",))
+    return StudyAnswer("What does each idea buy?", sentences or (NOTHING,))
 
 
 def by_length(cells: Cells) -> StudyAnswer:
@@ -87,7 +96,7 @@ def by_length(cells: Cells) -> StudyAnswer:
     first = (
         f"Output tokens a second with a KV cache are those without it {listed(said)}."
         if said
-        else "Not measured."
+        else NOTHING
     )
     return StudyAnswer(
         "What does the lack of a KV cache cost as the text grows?",
@@ -95,6 +104,56 @@ def by_length(cells: Cells) -> StudyAnswer:
         (cell_table(cells, ("target", "context_tokens"), COLUMNS),),
         (picture,),
     )
+
+
+def by_load(cells: Cells) -> StudyAnswer:
+    """Requests within the objective against those that come, with and without a bounded queue."""
+    goods, rejected, told = [], [], []
+    for target, name in QUEUES.items():
+        if rates := _good(part := cells.where(target=target)):
+            goods.append(Line(name, tuple(rates.items())))
+            rejected.append(line_of(name, part, "rate", REJECTED, 100))
+            told.append(f"{_kept(rates)} where {name}")
+    picture = StudyPicture(
+        "load",
+        against(
+            [
+                ("Within the objective", "requests/s", goods),
+                ("Rejected", "% of the requests", rejected),
+            ],
+            "requests offered a second",
+        ),
+        "requests within the objective and the rejected share against the load, by queue",
+    )
+    return StudyAnswer(
+        "Does goodput hold when load passes capacity?",
+        (
+            f"Requests a second within their objective: {'; '.join(told)}." if told else NOTHING,
+            *_turned_away(cells),
+        ),
+        (cell_table(cells, ("target", "rate"), ("requests", GOOD, REJECTED, *LATENCY[1:])),),
+        (picture,),
+    )
+
+
+def _good(part: Cells) -> dict[float, tuple[float, ...]]:
+    """Requests a second within the objective, of each repeat, by those offered."""
+    found = {float(rate): same.figures(GOOD) for rate, same in part.by("rate")}
+    return {rate: tuple(rate * each for each in goods) for rate, goods in found.items() if goods}
+
+
+def _kept(rates: Mapping[float, Sequence[float]]) -> str:
+    """The most, and what the highest load leaves of it."""
+    middles = {rate: median(goods) for rate, goods in rates.items()}
+    best, last = max(middles, key=lambda rate: middles[rate]), max(middles)
+    return f"{middles[best]:.3g} of {best:g} offered and {middles[last]:.3g} of {last:g}"
+
+
+def _turned_away(cells: Cells) -> Iterator[str]:
+    shares = cells.where(target=BOUNDED).medians("rate", REJECTED)
+    if shares:
+        told = [f"{percent(share)} of {float(rate):g}" for rate, share in shares.items()]
+        yield f"Where sixteen wait, rejected at once are {listed(told)} a second (503)."
 
 
 def _rungs(cells: Cells) -> Iterator[tuple[str, Cells]]:
@@ -115,7 +174,7 @@ def _most(cells: Cells) -> str:
         if rates := _rates(part):
             users = max(rates, key=lambda each: rates[each])
             told.append(f"{rates[users]:.3g} from {name} ({crowd(users)})")
-    return f"The most output tokens a second are {listed(told)}." if told else "Not measured."
+    return f"The most output tokens a second are {listed(told)}." if told else NOTHING
 
 
 def _saturation(cells: Cells) -> Iterator[str]:
@@ -199,4 +258,5 @@ LADDER_QUESTIONS = (
     StudyQuestion("users", ("users",), by_users),
     StudyQuestion("steps", ("users",), by_step),
     StudyQuestion("length", ("length",), by_length),
+    StudyQuestion("load", ("load",), by_load),
 )

@@ -10,7 +10,7 @@ from study_cells import Made, cell
 
 from dashboards.studies.answer import StudyAnswer
 from dashboards.studies.cell import Cells
-from dashboards.studies.engines import by_length, by_step, by_users
+from dashboards.studies.engines import by_length, by_load, by_step, by_users
 
 RATES: Mapping[str, Mapping[int, float]] = {
     "hf-no-cache": {1: 10.0, 4: 11.0},
@@ -113,3 +113,31 @@ def test_the_cpu_of_a_token_is_told_of_rungs_that_have_it(tmp_path: Path) -> Non
     )
     assert "CPU of a token" in answer.tables[0].header
     assert "CPU" not in said(by_users(served(tmp_path)))
+
+
+def test_goodput_past_capacity_is_told_of_each_queue(tmp_path: Path) -> None:
+    shares = {
+        ("vllm", 4): (1.0, 0.0),
+        ("vllm", 16): (0.25, 0.0),
+        ("vllm-queue", 4): (1.0, 0.0),
+        ("vllm-queue", 16): (0.5, 0.45),
+    }
+    cells = [
+        cell(
+            tmp_path,
+            "load",
+            Made([1000.0] * 10),
+            figures={"goodput_share": good, "rejected_share": rejected},
+            target=target,
+            rate=rate,
+        )
+        for (target, rate), (good, rejected) in shares.items()
+    ]
+    answer = by_load(Cells(tuple(cells)))
+    assert "4 of 4 offered and 4 of 16 where all wait" in answer.short
+    assert "8 of 16 offered and 8 of 16 where sixteen wait" in answer.short
+    assert "rejected at once are 0 % of 4 and 45 % of 16 a second" in said(answer)
+    assert answer.tables[0].rows[-1][:6] == ("vllm-queue", "16", "1", "10", "50 %", "45 %")
+    titles = [axes.get_title("left") for axes in answer.pictures[0].figure.axes]
+    assert titles == ["Within the objective", "Rejected"]
+    assert by_load(Cells(())).short == "Not measured."
