@@ -13,7 +13,7 @@ from matplotlib.artist import Artist
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.text import Text
-from matplotlib.ticker import StrMethodFormatter
+from matplotlib.ticker import LogLocator, NullFormatter, StrMethodFormatter
 
 CONTEXT_COLOURS: tuple[str, ...] = (
     "#3876ee",
@@ -112,8 +112,8 @@ def new_axes(
 
 
 def finish(axes: Axes) -> None:
-    """What most axes end with: from 0 upwards, faint lines across, and a word where nothing was
-    drawn."""
+    """What most axes end with: from 0 upwards, faint lines across, numbers that are written out,
+    and a word where nothing was drawn."""
     if not axes.has_data():
         axes.text(0.5, 0.5, "no data", transform=axes.transAxes, ha="center", color=INK)
         axes.set_xticks([])
@@ -122,6 +122,10 @@ def finish(axes: Axes) -> None:
     axes.grid(axis="y", color=GRID, alpha=0.25)
     for axis in (axes.xaxis, axes.yaxis):
         axis.set_major_formatter(StrMethodFormatter("{x:,.6g}"))
+        axis.set_minor_formatter(NullFormatter())
+        low, high = axis.get_view_interval()
+        if getattr(axis.get_transform(), "base", None) == 10 and high < 1000 * low:
+            axis.set_major_locator(LogLocator(subs=(1, 2, 5)))
     if axes.get_yscale() == "linear":
         axes.set_ylim(bottom=0)
 

@@ -3,6 +3,7 @@
 import argparse
 import logging
 import sys
+from functools import partial
 from pathlib import Path
 
 from rag_store.cli.index import told_documents
@@ -21,16 +22,10 @@ async def serve_command(arguments: list[str]) -> int:
     """Answer over HTTP until SIGTERM or Ctrl-C; requests in flight are finished."""
     parsed = _parser().parse_args(arguments)
     _log_to_stderr()
-    if not is_loopback(parsed.bind):
-        print(
-            f"kvswarm rag: whoever reaches {parsed.bind} can read and change the library:"
-            " there is no password",
-            file=sys.stderr,
-        )
     batch = min(parsed.batch, parsed.queue)
     limits = Limits(parsed.queue, batch, body_bytes=parsed.body_bytes)
     options = ServerOptions(parsed.bind, parsed.port, parsed.drain, limits)
-    await serve(settings_of(parsed), options, _filling(parsed), _announce)
+    await serve(settings_of(parsed), options, _filling(parsed), partial(_announce, parsed.bind))
     return 0
 
 
@@ -50,7 +45,13 @@ def _log_to_stderr() -> None:
     logging.getLogger("aiohttp.server").setLevel(logging.CRITICAL)
 
 
-def _announce(url: str, library: Library) -> None:
+def _announce(bind: str, url: str, library: Library) -> None:
+    if not is_loopback(bind):
+        print(
+            f"kvswarm rag: whoever reaches {bind} can read and change the library:"
+            " there is no password",
+            file=sys.stderr,
+        )
     size = library.size
     print(fitted(f"serving {size} at {url} until Ctrl-C", sys.stdout), flush=True)
     if not size.documents:

@@ -393,6 +393,7 @@ def test_wrong_use_is_one_line(
     error = capsys.readouterr().err
     last = error.splitlines()[-1]
     assert last.startswith("kvswarm rag: ")
+    assert error.count("kvswarm rag: ") == 1
     assert said in last
     assert "Traceback" not in error
     assert list(tmp_path.iterdir()) == []

@@ -18,7 +18,14 @@ from dashboards.figures.requests import (
     renumbered,
 )
 from dashboards.figures.server import ServerSeries, hit_rates
-from dashboards.figures.style import colour_of, new_axes, new_figure, save_svg, svg_text
+from dashboards.figures.style import (
+    colour_of,
+    finish,
+    new_axes,
+    new_figure,
+    save_svg,
+    svg_text,
+)
 from dashboards.figures.timeline import MOST_ROWS, ROW_CELLS, described, most_rows, timeline
 
 RNG = np.random.default_rng(0)
@@ -205,3 +212,22 @@ def test_changes_by_chance_are_the_mean_over_random_orders() -> None:
     order = np.repeat(np.arange(4), (3, 5, 8, 14))
     shuffled = [context_changes(RNG.permutation(order)) for _ in range(4000)]
     assert changes_by_chance(order) == pytest.approx(np.mean(shuffled), abs=0.15)
+
+
+@pytest.mark.parametrize(
+    ("ends", "wanted"),
+    [((3, 70), ["5", "10", "20", "50"]), ((16, 23), ["16", "18", "20", "22"]), ((1, 9000), ["10"])],
+)
+def test_numbers_of_a_logarithmic_axis_are_written_out(
+    ends: tuple[float, float], wanted: list[str]
+) -> None:
+    axes = new_axes(figure := new_figure())
+    axes.plot(ends, ends)
+    axes.set_yscale("log")
+    finish(axes)
+    text = svg_text(figure)
+    assert "mathdefault" not in text
+    assert "times" not in text
+    labels = {label.get_text() for label in axes.yaxis.get_majorticklabels()}
+    assert labels > set(wanted)
+    assert {label.get_text() for label in axes.yaxis.get_minorticklabels()} <= {""}
