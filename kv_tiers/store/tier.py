@@ -184,6 +184,11 @@ class RemoteTier:
         found = await asyncio.gather(*(self._leading(row) for row in rows))
         return found if any(found) and self._is_worth_loading() else [0] * len(rows)
 
+    async def there(self, keys: Sequence[bytes]) -> list[bool]:
+        """Which of these chunks, each placed by itself, are there and worth loading."""
+        found = await self._frames.has([*map(StoreKey.alone, keys)])
+        return [*found] if any(found) and self._is_worth_loading() else [False] * len(keys)
+
     async def store(self, keys: Sequence[bytes], chunks: Sequence[RawChunk]) -> list[int]:
         """The bytes kept of each chunk, 0 of one that could not be."""
         kept = await asyncio.gather(*map(self._store_one, keys, chunks))

@@ -7,7 +7,7 @@ would read, and writes those that it would write.
 
 import time
 import uuid
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Self
@@ -57,10 +57,16 @@ def extra_config(chunks: int, spec: str = "HostOffloadingSpec", **more: Any) -> 
     return {**named, "cpu_bytes_to_use": chunks * CHUNK_BYTES, **more}
 
 
-def tier(kind: str, chunks: int, folder: Path, **more: Any) -> dict[str, Any]:
-    """Those settings, with or without files behind the memory."""
+def tier(
+    kind: str, chunks: int, folder: Path, nodes: Sequence[str] = (), **more: Any
+) -> dict[str, Any]:
+    """Those settings, with nothing, files or nodes of a store behind the memory."""
     if kind == "host":
         return extra_config(chunks, **more)
+    if kind == "nodes":
+        store = {"type": "StoreTier", "module_path": "kv_tiers.vllm_tier", "nodes": [*nodes]}
+        store |= {"copies": min(len(nodes), 2), "node_deadline_s": 0.5, "codec": "lossless"}
+        return extra_config(chunks, "HostTieringSpec", secondary_tiers=[store], **more)
     disk = {"type": "fs", "root_dir": str(folder), "n_read_threads": 1, "n_write_threads": 1}
     return extra_config(chunks, "HostTieringSpec", secondary_tiers=[disk], **more)
 

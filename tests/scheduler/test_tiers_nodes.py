@@ -1,0 +1,115 @@
+"""Valkey nodes behind vLLM's own offload, without a model: what they give back is right, or not."""
+
+import asyncio
+import signal
+from asyncio.subprocess import Process
+from collections.abc import AsyncIterator, Callable
+from pathlib import Path
+
+import pytest
+import pytest_asyncio
+from digest_engine import DigestEngine, tier
+from redis import Redis
+from test_tiers_cells import CONTEXTS, Mixture, ask, one_by_one
+
+from kv_tiers.store import valkey_servers
+
+Servers = list[tuple[str, Process]]
+TAILS = sum((len(ask(n, n).prompt) - 5) % 16 + 5 for n in range(CONTEXTS))
+"""What lies behind the full blocks of a context, when each has been asked once."""
+LEAST = TAILS + CONTEXTS
+"""With the second token of each reply."""
+
+
+@pytest_asyncio.fixture
+async def servers() -> AsyncIterator[Servers]:
+    async with valkey_servers([None] * 2) as running:
+        yield running
+
+
+def addresses(servers: Servers) -> list[str]:
+    return [address for address, _ in servers]
+
+
+def client(address: str) -> "Redis[bytes]":
+    return Redis(host="127.0.0.1", port=int(address.split(":")[1]))
+
+
+def left_behind() -> list[Path]:
+    return [*Path("/dev/shm").glob("vllm_offload_digest-*")]
+
+
+@pytest.mark.parametrize(("chunks", "blocks_per_chunk"), [(30, 1), (14, 3)])
+async def test_no_cell_that_comes_from_a_node_is_of_other_tokens(
+    servers: Servers, chunks: int, blocks_per_chunk: int, tmp_path: Path
+) -> None:
+    nodes = addresses(servers)
+    extra = tier("nodes", chunks, tmp_path, nodes, blocks_per_chunk=blocks_per_chunk)
+    with DigestEngine(40, extra) as engine:
+        Mixture(chunks, engine).run()
+        assert engine.loaded_bytes > 0, "nothing came from the tier"
+        assert (engine.wrong, engine.checked > 50_000) == (0, True)
+
+
+async def test_nodes_are_read_by_the_next_engine_and_hold_what_memory_cannot(
+    servers: Servers, tmp_path: Path
+) -> None:
+    extra = tier("nodes", 16, tmp_path, addresses(servers))
+    with DigestEngine(24, extra) as engine:
+        one_by_one(engine, rounds=1)
+    with DigestEngine(24, extra) as engine:
+        one_by_one(engine, rounds=1)
+        assert (engine.wrong, engine.computed_tokens) == (0, LEAST)
+    assert not left_behind()
+
+
+def kill(process: Process) -> None:
+    process.kill()
+
+
+def hang(process: Process) -> None:
+    process.send_signal(signal.SIGSTOP)
+
+
+@pytest.mark.parametrize("stop", [kill, hang])
+@pytest.mark.parametrize("lost", [1, 2])
+async def test_nodes_that_die_cost_their_hits_and_nothing_else(
+    servers: Servers, stop: Callable[[Process], None], lost: int, tmp_path: Path
+) -> None:
+    """With two copies one of two nodes is as good as both."""
+    extra = tier("nodes", 16, tmp_path, addresses(servers))
+    with DigestEngine(24, extra) as engine:
+        one_by_one(engine, rounds=1)
+        first = engine.computed_tokens
+        for _, process in servers[:lost]:
+            stop(process)
+        one_by_one(engine, rounds=1)
+        again = engine.computed_tokens - first
+        assert engine.wrong == 0
+        assert (again == LEAST) is (lost == 1)
+        assert again == (LEAST if lost == 1 else first)
+
+
+async def test_a_frame_with_a_wrong_byte_is_computed_again(
+    servers: Servers, tmp_path: Path
+) -> None:
+    extra = tier("nodes", 16, tmp_path, addresses(servers)[:1])
+    with DigestEngine(24, extra) as engine:
+        one_by_one(engine, rounds=1)
+        first = engine.computed_tokens
+        with client(servers[0][0]) as node:
+            names = [*node.scan_iter()]
+            assert names
+            for name in names:
+                whole = node.get(name)
+                assert isinstance(whole, bytes)
+                node.set(name, whole[:-9] + bytes([whole[-9] ^ 1]) + whole[-8:])
+        one_by_one(engine, rounds=1)
+        assert (engine.wrong, engine.computed_tokens - first) == (0, first)
+
+
+async def test_settings_that_cannot_be_are_refused(tmp_path: Path) -> None:
+    extra = tier("nodes", 16, tmp_path, ["127.0.0.1:1"])
+    extra["secondary_tiers"][0]["codec"] = "zip"
+    with pytest.raises(ValueError, match="unknown codec 'zip'"):
+        await asyncio.to_thread(DigestEngine, 24, extra)
