@@ -20,7 +20,7 @@ def test_the_shipped_targets_are_there_in_order_with_a_description() -> None:
         *("vllm-lmcache-codec", "vllm-lmcache-sharded", "vllm-lmcache-regional"),
         *("vllm-context", "vllm-context-fleet", "vllm-lmcache-context"),
         *("vllm-offload", "vllm-offload-context", "vllm-tiered", "vllm-tiered-context"),
-            *("vllm-offload-sharded", "vllm-offload-regional"),
+        *("vllm-offload-sharded", "vllm-offload-regional"),
     ]
     assert all(target.description for target in catalog.values())
     assert [service.name for service in catalog["vllm-lmcache"].services] == ["lmcache", "vllm"]
