@@ -60,6 +60,21 @@ KNOWN: dict[str, dict[str, str]] = {
         "TieringOffloadingSpec.get_manager": "ee58491bd18424aa",
         "TieringOffloadingSpec.create_worker": "daa231a86eb821d0",
     },
+    "v1/kv_offload/tiering/base.py": {
+        "JobResult": "19e8ebbddbcb0ef4",
+        "SecondaryTierManager": "60b61226ddb40934",
+        "TransferJob": "b35139312d138cb3",
+    },
+    "v1/kv_offload/tiering/async_lookup.py": {
+        "AsyncLookupManager": "e00a0f4b256321d7",
+    },
+    "v1/kv_offload/tiering/factory.py": {
+        "SecondaryTierFactory.create_secondary_tier": "56b650d922a87f97",
+        "SecondaryTierFactory.get_tier_class": "b53135a4de0301f9",
+    },
+    "v1/kv_offload/file_mapper.py": {
+        "FileMapper": "cff50a147b98f3b5",
+    },
     "v1/kv_offload/tiering/fs/manager.py": {
         "FileSystemTierManager.__init__": "8d1d3835905a87c8",
     },
