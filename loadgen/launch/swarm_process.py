@@ -204,16 +204,22 @@ async def _locust(
 async def _end_with(needed: ServiceGroup | None, process: asyncio.subprocess.Process) -> None:
     if needed is not None:
         await needed.wait_died()
-        with suppress(ProcessLookupError):
-            process.terminate()
+        _send(process, signal.SIGTERM)
 
 
 def _pass_on(process: asyncio.subprocess.Process, number: int) -> None:
     """Hand a signal to the swarm; Ctrl-C in a terminal has reached it already."""
     if number == signal.SIGINT and sys.stdin is not None and sys.stdin.isatty():
         return
-    with suppress(ProcessLookupError):
-        process.send_signal(number)
+    _send(process, number)
+
+
+def _send(process: asyncio.subprocess.Process, number: int) -> None:
+    """Not by the methods of the process, which look first whether it has just ended: they would
+    take its exit code, and asyncio, which then finds none, says 255."""
+    if process.returncode is None:
+        with suppress(ProcessLookupError):
+            os.kill(process.pid, number)
 
 
 class TargetKeeper:

@@ -2,15 +2,19 @@
 
 import asyncio
 import json
+import signal
+import sys
+import time
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
+import psutil
 import pytest
 
 from loadgen.errors import TargetError, UsageError
 from loadgen.launch.arguments import parse_run
 from loadgen.launch.locust_command import locust_argv
-from loadgen.launch.swarm_process import _without_processes, control_line
+from loadgen.launch.swarm_process import _pass_on, _without_processes, control_line
 from loadgen.swarm.leading.supervisor import ENVIRONMENT_VARIABLE, Supervisor
 from loadgen.targets.fleet import EngineDeath
 
@@ -154,3 +158,22 @@ def test_workers_of_one_run_meet_on_a_port_of_their_own() -> None:
 def test_a_late_locustfile_is_refused() -> None:
     with pytest.raises(UsageError, match="first argument"):
         parse_run("run", ["-u", "2", "mine.py", "--host", "http://h"])
+
+
+def has_ended(pid: int) -> bool:
+    try:
+        return psutil.Process(pid).status() == psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:
+        return True
+
+
+async def test_a_signal_to_a_swarm_that_has_just_ended_leaves_its_exit_code() -> None:
+    """To a group the signal comes to both: the swarm is gone when it is handed on."""
+    process = await asyncio.create_subprocess_exec(sys.executable, "-c", "raise SystemExit(7)")
+    proc = cast(Any, process)._transport._proc
+    proc.poll = lambda: pytest.fail("asyncio would not find the exit code")
+    deadline = time.monotonic() + 20
+    while not has_ended(process.pid):  # and the loop stands
+        assert time.monotonic() < deadline
+    _pass_on(process, signal.SIGHUP)
+    assert await process.wait() == 7
