@@ -337,16 +337,17 @@ class _Catalog:
             for condition, addition in base.when.items():
                 when[condition] = addition.then(when.get(condition, Addition()))
         description = table.text("description") or (base.description if base else "")
-        return TargetSpec(
-            name, description, self._observed(services, table), extra, when, body, kv_lives
-        )
+        found = self._observed(services, table, base.engine if base else None)
+        return TargetSpec(name, description, found, extra, when, body, kv_lives)
 
     def _observed(
-        self, services: tuple[ServiceSpec, ...], table: TomlTable
+        self, services: tuple[ServiceSpec, ...], table: TomlTable, extended: ServiceSpec | None
     ) -> tuple[ServiceSpec, ...]:
-        """The services with their roles and counters, the engine's reset route and what is added
-        to the cache's command."""
+        """The services with their roles and counters, the engine's reset route, by default that of
+        the same engine in what is extended, and what is added to the cache's command."""
         reset, cache_args = table.text("reset"), tuple(table.texts("cache_args"))
+        if reset is None and extended and extended.name in {each.name for each in services}:
+            reset = extended.reset
         found = []
         for each in _with_roles(services, table):
             counters = each.counters or _USUAL_COUNTERS.get(str(each.role), "")

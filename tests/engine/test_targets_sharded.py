@@ -1,4 +1,4 @@
-"""Targets with nodes behind LMCache: real vLLM, LMCache and valkey; a node dies, texts stay."""
+"""Targets with nodes of a store: real vLLM, LMCache and valkey; a node dies, texts stay."""
 
 import asyncio
 import json
@@ -81,8 +81,9 @@ async def kept(target: RunningTarget, chunks: int, copies: int = COPIES) -> None
 
 async def empty_memory(target: RunningTarget) -> None:
     """All but the nodes."""
-    for role in ("engine", "cache"):
-        plan = plans(target)[role]
+    for role, plan in plans(target).items():
+        if role == "service":
+            continue
         assert plan.reset_url is not None
         for _ in range(engine_api.RESET_TRIES):
             done = await engine_api.reset(plan.reset_url, plan.env[KEY_VARIABLE])
@@ -177,3 +178,30 @@ async def test_a_regional_target_goes_on_with_the_centre_when_its_node_dies(
                 near.kill()
                 near.wait(10)
         target.check()
+
+
+async def test_nodes_behind_vllms_own_offload_give_back_what_they_were_given(
+    tmp_path: Path,
+) -> None:
+    model = build_model(tmp_path / "tiny", "tiny", ["A text to learn from. " * 20])
+    settings = TargetSettings(str(model), kv_tokens=2560, l1_gb=0.25)
+    spec = load_catalog()["vllm-offload-sharded"]
+    source = "vllm:external_prefix_cache_hits_total"
+    async with start_target(spec, settings, tmp_path / "log") as target:
+        assert await target.make_cold() == "cold"
+        computed, cached = await reply(target), await reply(target)
+        await kept(target, CHUNKS)
+        for node in psutil.Process(target.facts()["pids"]["valkey3"][0]).children()[:2]:
+            await empty_memory(target)
+            before = await counted(target, "engine", source)
+            assert await reply(target) == cached
+            assert await counted(target, "engine", source) - before == CHUNKS * CHUNK_TOKENS
+            node.kill()
+            node.wait(10)
+        await empty_memory(target)
+        assert await reply(target) in (computed, cached)
+        target.check()
+        assert await target.make_cold() == "cold"
+        before = await counted(target, "engine", source)
+        assert await reply(target) == computed
+        assert await counted(target, "engine", source) == before, "the nodes are empty too"

@@ -37,8 +37,9 @@ LOAD = (
     *("--l1-gb", "0.03", "--drain", "5", "--max-silence", "5"),
 )
 FILES = ("vllm-tiered", "vllm-lmcache-files")
-NODES = ("vllm-lmcache-codec", "vllm-lmcache-sharded", "vllm-lmcache-regional")
-CACHES = ("vllm-lmcache", "vllm-lmcache-files", *NODES)
+CACHE_NODES = ("vllm-lmcache-codec", "vllm-lmcache-sharded", "vllm-lmcache-regional")
+NODES = (*CACHE_NODES, "vllm-offload-sharded", "vllm-offload-regional")
+CACHES = ("vllm-lmcache", "vllm-lmcache-files", *CACHE_NODES)
 TARGETS = ("vllm-offload", "vllm-lmcache", *FILES, *NODES)
 FULL_BYTES = 1 << 18  # less than a chunk, more than a log
 STARTING_S, LONGEST_S, LEAVING_S = 180.0, 90.0, 20.0

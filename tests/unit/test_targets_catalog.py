@@ -27,6 +27,14 @@ def test_the_shipped_targets_are_there_in_order_with_a_description() -> None:
     assert catalog["vllm-lmcache"].engine.name == "vllm"
 
 
+def test_the_reset_route_of_an_engine_is_kept_beside_other_services() -> None:
+    catalog = load_catalog()
+    route = "/reset_prefix_cache?reset_external=true"
+    for name in ("vllm-offload", "vllm-offload-sharded", "vllm-offload-regional", "vllm-tiered"):
+        assert catalog[name].engine.reset == route, "else a tier is never empty"
+    assert catalog["vllm-fleet"].engine.reset == catalog["vllm"].engine.reset
+
+
 def test_an_own_target_extends_a_shipped_one(own: Path) -> None:
     own.write_text(
         '[targets.fp8]\nextends = "vllm-no-prefix-cache"\nargs = ["--kv-cache-dtype", "fp8"]\n'
