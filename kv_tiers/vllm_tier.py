@@ -35,6 +35,7 @@ from vllm.v1.kv_offload.tiering.base import JobResult, SecondaryTierManager, Tra
 from kv_tiers.spec import instruction_set
 from kv_tiers.store.coder import RawChunk
 from kv_tiers.store.loop_thread import LoopThread
+from kv_tiers.store.placement import WHOLE_CONTEXT
 from kv_tiers.store.tier import RemoteTier, TierSettings
 
 _LOG = logging.getLogger(__name__)
@@ -90,6 +91,8 @@ class StoreTier(SecondaryTierManager):
         """Raises ValueError for settings that cannot be."""
         super().__init__(offloading_spec, primary_kv_view, tier_type, backpressure_detector)
         told = TierSettings.of(settings)
+        if told.run_chunks != WHOLE_CONTEXT:
+            raise ValueError("run_chunks cannot be set here: vLLM asks for each chunk by itself")
         self._rows = np.asarray(primary_kv_view).view(np.uint8)
         self._layout = ChunkLayout.of(offloading_spec, self._rows.shape[1])
         root = instruction_set() if current_platform.is_cpu() else current_platform.device_name

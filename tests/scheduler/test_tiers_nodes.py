@@ -1,6 +1,5 @@
 """Valkey nodes behind vLLM's own offload, without a model: what they give back is right, or not."""
 
-import asyncio
 import signal
 from asyncio.subprocess import Process
 from collections.abc import AsyncIterator, Callable
@@ -108,8 +107,19 @@ async def test_a_frame_with_a_wrong_byte_is_computed_again(
         assert (engine.wrong, engine.computed_tokens - first) == (0, first)
 
 
-async def test_settings_that_cannot_be_are_refused(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("wrong", "said"),
+    [
+        ({"codec": "zip"}, "unknown codec 'zip'"),
+        ({"run_chunks": 2}, "asks for each chunk by itself"),
+        ({"speed": 1}, "unknown setting 'speed'"),
+        ({"nodes": "here"}, "must be a list of host:port"),
+    ],
+)
+def test_settings_that_cannot_be_are_refused(
+    wrong: dict[str, object], said: str, tmp_path: Path
+) -> None:
     extra = tier("nodes", 16, tmp_path, ["127.0.0.1:1"])
-    extra["secondary_tiers"][0]["codec"] = "zip"
-    with pytest.raises(ValueError, match="unknown codec 'zip'"):
-        await asyncio.to_thread(DigestEngine, 24, extra)
+    extra["secondary_tiers"][0] |= wrong
+    with pytest.raises(ValueError, match=said):
+        DigestEngine(24, extra)
