@@ -20,7 +20,7 @@ CORPORA = "{corpora}"
 """In a definition: the folder where corpora of several sizes lie."""
 QUICK, EVERY = "quick", "every"
 """The file of a study with what `--quick` makes less, and its table for all parts."""
-ENGINE = ("target", "router", "replicas", "kv-tokens", "l1-gb", "corpus")
+ENGINE = ("target", "router", "replicas", "kv-tokens", "l1-gb", "engine-arg", "corpus")
 """Options for which another engine is started; so it is with and without a RAG service."""
 SHARED = ("locustfile", "repeats", "seed", "keep_cache", "engine_starts")
 """What the parts of a study must have alike, to be measured as one sweep."""
