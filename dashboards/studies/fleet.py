@@ -1,17 +1,17 @@
 """Which router keeps the caches of several engines warm, and when it should not."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 
 from dashboards.report.wording import listed
 from dashboards.studies.answer import StudyAnswer, StudyPicture, cell_table
 from dashboards.studies.cell import COMPUTED, FIRST, PLAIN, Cells, StudyCell
 from dashboards.studies.contrast import Contrasts, contrast
-from dashboards.studies.pictures import Bar, bars
+from dashboards.studies.pictures import Bar, against, bars, line_of
 from dashboards.studies.study import StudyQuestion
 from dashboards.studies.task1.caches import HitPrediction, hit_table, most_off
-from dashboards.studies.wording import count, percent, times
+from dashboards.studies.wording import count, crowd, percent, times
 from loadgen.locality.curve import predict
-from loadgen.locality.trace_sources import engines_of, recorded_run, trace_of_run
+from loadgen.locality.trace_sources import busy_engines, recorded_run, trace_of_run
 
 FLEET, IN_CONTEXT, SHARED = "vllm-fleet", "vllm-context-fleet", "vllm-lmcache-fleet"
 IN_TURN, USUAL = "round_robin", "cache_aware"
@@ -75,7 +75,7 @@ def _one_engine(cells: Cells, alone: Cells) -> Iterator[str]:
         yield f"One engine with the {size} tokens of both computes {count(tokens)}."
 
 
-def _faster(cells: Cells) -> str:
+def _faster(cells: Cells, when: str = "Against engines that take turns") -> str:
     """Every router against turns, in time."""
     base = cells.where(router=IN_TURN)
     names = "in turn, mean TTFT", "routed, mean TTFT"
@@ -84,28 +84,78 @@ def _faster(cells: Cells) -> str:
         for name, part in routers(cells)
         if name != IN_TURN
     ]
-    return Contrasts("", tuple(found)).said("Against engines that take turns")
+    return Contrasts("", tuple(found)).said(when)
 
 
 def hot(cells: Cells) -> StudyAnswer:
     """One context has nearly all requests."""
-    sentences = []
+    return StudyAnswer(
+        "And where one context has nearly all requests?",
+        (*_served(cells, "nearly all requests are of one context"), _faster(cells)),
+        (cell_table(cells, ("router",), COLUMNS),),
+    )
+
+
+def seats(cells: Cells) -> StudyAnswer:
+    """One context has nearly all requests, of which an engine serves but a few at a time."""
+    return StudyAnswer(
+        "And where the engine of that one context is full?",
+        (
+            *_served(cells, "answers are long too and engines serve two requests at a time"),
+            _faster(cells),
+        ),
+        (cell_table(cells, ("router",), COLUMNS),),
+    )
+
+
+def _served(cells: Cells, where: str) -> Iterator[str]:
+    """Requests a second of each router, the most first, and where they went."""
     rates = [(part.median(RATE), name) for name, part in routers(cells)]
     found = sorted(((rate, name) for rate, name in rates if rate is not None), reverse=True)
     if found:
-        told = [f"{rate:.1f} with {name}" for rate, name in found]
-        sentences.append(
-            f"Where nearly all requests are of one context, most requests a second are answered"
-            f" with {found[0][1]}: {listed(told)}."
-        )
+        told, best = [f"{rate:.1f} with {name}" for rate, name in found], found[0][1]
+        yield f"Where {where}, most requests a second are answered with {best}: {listed(told)}."
+    yield from _true(cells)
+
+
+def _true(cells: Cells) -> Iterator[str]:
+    """How many requests each router sent where the others of their context went."""
     shares = [(part.median(AFFINITY), name) for name, part in routers(cells)]
     kept = [f"{percent(share)} with {name}" for share, name in shares if share is not None]
     if kept:
-        sentences.append(f"To the usual engine of their context went {listed(kept)}.")
+        yield f"To the usual engine of their context went {listed(kept)}."
+
+
+def system(cells: Cells) -> StudyAnswer:
+    """All contexts have a beginning in common, by which a router may not tell them apart."""
     return StudyAnswer(
-        "And where one context has nearly all requests?",
-        (*sentences, _faster(cells)),
+        "And where all prompts begin with the same system prompt?",
+        (*_computed(cells), *_true(cells), _faster(cells)),
         (cell_table(cells, ("router",), COLUMNS),),
+    )
+
+
+def by_load(cells: Cells) -> StudyAnswer:
+    """The same contexts, asked about by more users at once."""
+    kept = {IN_TURN, *cells.of("load").values("router")}
+    told = [(name, part) for name, part in routers(cells) if name in kept]
+    lines = [[line_of(name, part, "users", each) for name, part in told] for each in (FIRST, RATE)]
+    titles = ("Time to first token", "mean, ms"), ("Throughput", "requests/s")
+    panels = [(*title, each) for title, each in zip(titles, lines, strict=True)]
+    picture = StudyPicture(
+        "load",
+        against(panels, "users"),
+        "time to first token and requests a second by router against the users",
+    )
+    sentences = tuple(
+        _faster(part, f"Of {crowd(users)}, against engines that take turns")
+        for users, part in Cells(tuple(cell for _, part in told for cell in part)).by("users")
+    )
+    return StudyAnswer(
+        "How much does it depend on the load?",
+        (_by(told, "users", crowd), *sentences),
+        (cell_table(cells.of("load"), ("router", "users"), COLUMNS),),
+        (picture,),
     )
 
 
@@ -146,21 +196,23 @@ def shared(cells: Cells) -> StudyAnswer:
 
 def three(cells: Cells) -> StudyAnswer:
     """One engine more, of the same size."""
-    found = [
-        (name, {each: kept.median(COMPUTED) for each, kept in part.by("replicas")})
-        for name, part in routers(cells)
-    ]
-    told = [
-        f"{listed([f'{count(tokens)} with {each} engines' for each, tokens in sizes.items()])}"
-        f" ({name})"
-        for name, known in found
-        if len(sizes := {each: t for each, t in known.items() if t is not None}) > 1
-    ]
     return StudyAnswer(
         "What does another engine change?",
-        (f"Prompt tokens computed: {'; '.join(told)}." if told else "Not measured.",),
+        (_by(routers(cells), "replicas", lambda each: f"{each} engines"),),
         (cell_table(cells, ("router", "replicas"), COLUMNS),),
     )
+
+
+def _by(told: Sequence[tuple[str, Cells]], axis: str, named: Callable[[str], str]) -> str:
+    """What each router computes by a setting that has several values."""
+    found = []
+    for name, part in told:
+        known = [(each, kept.median(COMPUTED)) for each, kept in part.by(axis)]
+        sizes = [
+            f"{count(tokens)} with {named(each)}" for each, tokens in known if tokens is not None
+        ]
+        found += [f"{listed(sizes)} ({name})"] if len(sizes) > 1 else []
+    return f"Prompt tokens computed: {'; '.join(found)}." if found else "Not measured."
 
 
 def predicted(cells: Cells) -> StudyAnswer:
@@ -183,7 +235,7 @@ def predicted(cells: Cells) -> StudyAnswer:
 def _predictions(cell: StudyCell) -> Iterator[HitPrediction]:
     run = recorded_run(cell.run)
     tokens, measured = run.target.get("usable_tokens"), cell.figure("hit_rate")
-    if tokens is None or measured is None or len(engines := engines_of(run)) < 2:
+    if tokens is None or measured is None or not any(engines := busy_engines(run)):
         return
     curves = [predict(trace_of_run(cell.run, engine=name)) for name in engines]
     points = [(curve.at(int(tokens)), curve.prompt_tokens) for curve in curves]
@@ -194,9 +246,12 @@ def _predictions(cell: StudyCell) -> Iterator[HitPrediction]:
 
 QUESTIONS = (
     StudyQuestion("policy", ("policy",), policy),
+    StudyQuestion("load", ("policy", "load"), by_load),
     StudyQuestion("hot", ("hot",), hot),
+    StudyQuestion("seats", ("seats",), seats),
+    StudyQuestion("system", ("system",), system),
     StudyQuestion("fits", ("fits",), fits),
     StudyQuestion("shared", ("shared",), shared),
     StudyQuestion("three", ("three", "policy"), three),
-    StudyQuestion("predicted", ("policy", "three"), predicted),
+    StudyQuestion("predicted", ("policy", "system", "three"), predicted),
 )

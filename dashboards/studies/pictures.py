@@ -17,6 +17,7 @@ from dashboards.figures.style import (
     legend_below,
     new_axes,
     new_figure,
+    plain,
 )
 from dashboards.studies.cell import FIRST, Cells
 from dashboards.studies.wording import count, crowd
@@ -162,7 +163,7 @@ def bars(panels: Sequence[tuple[str, str]], rows: Sequence[Bar]) -> Figure:
             if values:
                 _bar(axes, row, values, SERIES_COLOURS[0] if each.stands_out else NO_CONTEXT_COLOUR)
         names = [each.name for each in rows] if place == 1 else [""] * len(rows)
-        axes.set_yticks(range(len(rows)), names)
+        axes.set_yticks(range(len(rows)), [*map(plain, names)])
         axes.set_ylim(len(rows) - 0.4, -0.6)
         axes.set_xlim(left=0)
         axes.grid(axis="x", alpha=0.3)

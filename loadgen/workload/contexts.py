@@ -33,6 +33,9 @@ CACHED_CHARACTERS = 16_000_000
 SAMPLED_DOCUMENTS = 64
 QUESTION_SOURCES = 8
 UNLIMITED = sys.maxsize
+SYSTEM_OPENING = "Answer from the text that follows these instructions."
+SYSTEM_INDEX = -1
+"""Of no context: what the passages of the system prompt are chosen by."""
 
 
 def join_prompt(context: str, question: str) -> str:
@@ -147,6 +150,13 @@ class ContextSource:
         self._pages[index] = page
         return page
 
+    def system_prompt(self) -> str:
+        """What all prompts begin with, `system_tokens` long; empty where there is none."""
+        pieces = chain(
+            [self._opening(SYSTEM_OPENING, 0)], map(self._piece, self._shuffled(SYSTEM_INDEX))
+        )
+        return self._join(pieces, self._settings.system_tokens)[0]
+
     def warm(self, budget_s: float) -> None:
         """Make the first contexts beforehand, for at most about `budget_s` seconds."""
         end_s = monotonic() + budget_s
@@ -188,7 +198,8 @@ class ContextSource:
         target = self.drawn_tokens(index)
         if target is not None:
             pieces = chain(pieces, self._others(index))
-        context, _ = self._join(index, pieces, target or UNLIMITED)
+        text, total, _ = self._join(pieces, target or UNLIMITED)
+        context = Context(document.doc_id, text, total)
         return QuestionedContext(context, self._questions([index]))
 
     def _compose(self, index: int) -> QuestionedContext:
@@ -199,15 +210,14 @@ class ContextSource:
             [self._opening(text, first.document_index)],
             map(self._piece, chain([first], passages)),
         )
-        context, sources = self._join(index, pieces, self.drawn_tokens(index) or self._mean())
+        text, total, sources = self._join(pieces, self.drawn_tokens(index) or self._mean())
+        context = Context(self.context_id(index), text, total)
         return QuestionedContext(context, self._questions(sources))
 
-    def _join(
-        self, index: int, pieces: Iterable[Piece], target: int
-    ) -> tuple[Context, dict[int, None]]:
+    def _join(self, pieces: Iterable[Piece], target: int) -> tuple[str, int, dict[int, None]]:
         """Take pieces until `target` tokens are reached, never more, the last one cut.
 
-        Returns the documents they come from, too.
+        Returns the text, its tokens and the documents that the pieces come from.
         """
         texts: list[str] = []
         sources: dict[int, None] = {}
@@ -226,7 +236,7 @@ class ContextSource:
             gap = piece.break_tokens
             if not fits:
                 break
-        return Context(self.context_id(index), PARAGRAPH_BREAK.join(texts), total), sources
+        return PARAGRAPH_BREAK.join(texts), total, sources
 
     def _piece(self, passage: Passage) -> Piece:
         tokens = self._lengths.paragraph_tokens(passage.text)
@@ -270,7 +280,7 @@ class ContextSource:
 
     def _whole_tokens(self, index: int) -> int:
         pieces = map(self._piece, passages_of(self.corpus.documents[index], index))
-        return self._join(index, pieces, UNLIMITED)[0].tokens
+        return self._join(pieces, UNLIMITED)[1]
 
 
 def _unused_prefix(documents: Iterable[Document]) -> str:

@@ -59,9 +59,9 @@ class WorkloadSettings:
 
     `zipf` is the exponent of the contexts' popularity (0: all equal), `stickiness` the
     probability that the next request keeps the context, `repeat` the probability that an old
-    request returns unchanged. Without `context_tokens` a document is used whole. Raises
-    UsageError for what is out of range. `repeat` stays below 1, where the first prompt would be
-    the only one.
+    request returns unchanged. Without `context_tokens` a document is used whole. All prompts begin
+    with the same `system_tokens`. Raises UsageError for what is out of range. `repeat` stays below
+    1, where the first prompt would be the only one.
     """
 
     seed: int = 0
@@ -71,12 +71,15 @@ class WorkloadSettings:
     repeat: float = 0.0
     context_tokens: Span | None = None
     output_tokens: Span = Span(16, 16)
+    system_tokens: int = 0
 
     def __post_init__(self) -> None:
         _require("--contexts", self.contexts, 1 <= self.contexts <= MAX_CONTEXTS, _CONTEXTS)
         _require("--zipf", self.zipf, 0 <= self.zipf < math.inf, "from 0 on")
         _require("--stickiness", self.stickiness, 0 <= self.stickiness <= 1, "from 0 to 1")
         _require("--repeat", self.repeat, 0 <= self.repeat < 1, "from 0 to below 1")
+        system = self.system_tokens
+        _require("--system-tokens", system, 0 <= system <= MAX_TOKENS, f"from 0 to {MAX_TOKENS}")
         self.output_tokens.check("--output-tokens", least=1)
         if self.context_tokens is not None:
             self.context_tokens.check("--context-tokens", least=MIN_CONTEXT_TOKENS)

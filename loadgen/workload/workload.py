@@ -14,6 +14,7 @@ from loadgen.workload.contexts import (
 )
 from loadgen.workload.corpus import Corpus
 from loadgen.workload.lengths import Tokens
+from loadgen.workload.passages import PARAGRAPH_BREAK
 from loadgen.workload.settings import MIN_CONTEXT_TOKENS, WorkloadSettings, random_bits
 from loadgen.workload.stream import Stream
 
@@ -72,10 +73,11 @@ def _bounds(max_model_len: int, cache_tokens: int | None) -> str:
     return window if cache_tokens is None else f"{window} and the KV cache holds {cache_tokens}"
 
 
-def _remedy(room: int, needed: int, cache_tokens: int | None) -> str:
+def _remedy(room: int, needed: int, cache_tokens: int | None, system: int) -> str:
     shorter = f"give --context-tokens {room} or less" if room >= MIN_CONTEXT_TOKENS else ""
+    lower = "lower --system-tokens" if system else ""
     larger = "raise --kv-tokens" if cache_tokens is not None and cache_tokens < needed else ""
-    return " or ".join(filter(None, (shorter or "lower --output-tokens", larger)))
+    return " or ".join(filter(None, (shorter or lower or "lower --output-tokens", larger)))
 
 
 class Workload:
@@ -103,6 +105,8 @@ class Workload:
         self.stream = Stream(settings, worker_index, workers)
         self.contexts = ContextSource(corpus, settings, tokens)
         self._tokens = tokens
+        system = self.contexts.system_prompt()
+        self._preamble = f"{system}{PARAGRAPH_BREAK}" if system else ""
 
     def requests(self) -> Iterator[Request]:
         """The requests this worker is to send, without an end."""
@@ -123,7 +127,7 @@ class Workload:
             context_id=page.context.context_id,
             question_id=question_id,
             question=question,
-            prompt=join_prompt(page.context.text, question),
+            prompt=self._preamble + join_prompt(page.context.text, question),
             label=self._label(draw),
             max_tokens=self._max_tokens(draw.root),
         )
@@ -134,9 +138,10 @@ class Workload:
         Behind `text` where the corpus has no such document; None is no document.
         """
         if doc_id is None:
-            return bare_prompt(question)
+            return self._preamble + bare_prompt(question)
         index = self.contexts.index_of(doc_id)
-        return join_prompt(text if index is None else self.contexts.context(index).text, question)
+        known = text if index is None else self.contexts.context(index).text
+        return self._preamble + join_prompt(known, question)
 
     def mistake(self, request: Request, share: float) -> str | None:
         """The wrong context that this request gets on purpose, as a `share` of all requests do.
@@ -155,7 +160,7 @@ class Workload:
     def check_fit(
         self, max_model_len: int, cache_tokens: int | None, template_tokens: int = 0
     ) -> None:
-        """Raise ContextTooLong when context, question and reply of some request do not fit.
+        """Raise ContextTooLong when all that some request has, and its reply, do not fit.
 
         All in tokens: the model's window, what the engine's own KV cache holds (None: not known),
         and what the host's chat template adds to a prompt.
@@ -163,16 +168,18 @@ class Workload:
         limit = max_model_len if cache_tokens is None else min(max_model_len, cache_tokens)
         question = _longest_question(self.contexts, self._tokens) + template_tokens
         reply = self.settings.output_tokens.high
-        room = limit - question - reply
+        system = self._tokens.count(self._preamble) if self._preamble else 0
+        room = limit - system - question - reply
         found = _too_long(self.contexts, self.settings, room)
         if found is None:
             return
         context_id, length = found
-        needed = length + question + reply
+        needed = length + system + question + reply
+        before = f"system prompt ({system}), " if system else ""
         raise ContextTooLong(
-            f"context {context_id!r} has {length} tokens, with question ({question}) and reply "
-            f"({reply}) {needed}, but {_bounds(max_model_len, cache_tokens)}: "
-            f"{_remedy(room, needed, cache_tokens)}"
+            f"context {context_id!r} has {length} tokens, with {before}question ({question}) and"
+            f" reply ({reply}) {needed}, but {_bounds(max_model_len, cache_tokens)}: "
+            f"{_remedy(room, needed, cache_tokens, system)}"
         )
 
     def _label(self, draw: Draw) -> str:

@@ -9,7 +9,17 @@ from study_cells import Made, cell, noisy
 from dashboards.studies.answer import StudyAnswer
 from dashboards.studies.catalog import FLEET
 from dashboards.studies.cell import Cells, StudyCell
-from dashboards.studies.fleet import fits, hot, policy, predicted, shared, three
+from dashboards.studies.fleet import (
+    by_load,
+    fits,
+    hot,
+    policy,
+    predicted,
+    seats,
+    shared,
+    system,
+    three,
+)
 from dashboards.studies.study import read_plan
 from loadgen.targets.settings import ROUTERS
 
@@ -67,6 +77,52 @@ def test_where_turns_win_they_are_said_to(tmp_path: Path) -> None:
     assert "answered with round_robin: 20.0 with round_robin and 11.0 with consistent" in text
     assert "50 % with round_robin and 100 % with consistent_hash" in text
     assert "takes 1.9 times as long with consistent_hash" in text
+
+
+def test_a_full_engine_is_told_by_requests_a_second(tmp_path: Path) -> None:
+    cells = Cells(
+        (
+            *made(tmp_path, "seats", "round_robin", 500, 9_000, rate=4.5, affinity=0.5),
+            *made(tmp_path, "seats", "cache_aware", 900, 8_000, rate=2.5),
+        )
+    )
+    answer = seats(cells)
+    assert "answered with round_robin: 4.5 with round_robin and 2.5 with cache" in answer.short
+    assert "takes 1.8 times as long with cache_aware" in said(answer)
+
+
+def test_with_a_system_prompt_it_is_told_where_contexts_went(tmp_path: Path) -> None:
+    cells = Cells(
+        (
+            *made(tmp_path, "system", "round_robin", 500, 60_000, affinity=0.5),
+            *made(tmp_path, "system", "cache_aware", 500, 90_000, affinity=0.75),
+        )
+    )
+    text = said(system(cells))
+    assert "round_robin computes least and cache_aware most" in text
+    assert "50 % with round_robin and 75 % with cache_aware" in text
+
+
+def test_routers_are_told_by_load_beside_the_cells_of_another_part(tmp_path: Path) -> None:
+    cells = Cells(
+        (
+            *made(tmp_path, "policy", "round_robin", 400, 60_000, users=8),
+            *made(tmp_path, "policy", "cache_aware", 200, 30_000, users=8),
+            *made(tmp_path, "policy", "random", 400, 50_000, users=8),
+            *made(tmp_path, "load", "round_robin", 900, 61_000, users=32),
+            *made(tmp_path, "load", "cache_aware", 900, 31_000, users=32),
+        )
+    )
+    answer = by_load(cells)
+    assert answer.short == (
+        "Prompt tokens computed: 60,000 with 8 users at once and 61,000 with 32 users at once"
+        " (round_robin); 30,000 with 8 users at once and 31,000 with 32 users at once"
+        " (cache_aware)."
+    )
+    text = said(answer)
+    assert "Of 8 users at once, against engines that take turns, the first token comes" in text
+    assert "Of 32 users at once, against engines that take turns: there is no evidence" in text
+    assert "random" not in text
 
 
 def test_a_shared_tier_stands_beside_engines_as_they_are(tmp_path: Path) -> None:

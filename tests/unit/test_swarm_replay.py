@@ -65,6 +65,7 @@ def test_a_trace_may_be_replayed(trace: Path) -> None:
         (("--trace", "{trace}", "--trace-limit", -1), "--trace-limit -1 is out of range"),
         (("--trace", "{trace}", "--trace-max-tokens", 9), "leaves no request to replay"),
         (("--trace", "{trace}", "--labels", "shuffled"), "--labels shuffled has no meaning"),
+        (("--trace", "{trace}", "--system-tokens", "9"), "--system-tokens has no meaning"),
     ],
 )
 def test_what_cannot_be_replayed_is_refused(

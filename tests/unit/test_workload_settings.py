@@ -48,6 +48,7 @@ def test_a_bad_span_names_option_and_value(text: str) -> None:
         ("repeat", [-0.1, 1.0, 2.0, math.nan, -math.inf]),
         ("context_tokens", [Span(0, 10), Span(15, 20), Span(800, 200), Span(16, 10_000_001)]),
         ("output_tokens", [Span(0, 0), Span(-1, 5), Span(5, 4)]),
+        ("system_tokens", [-1, 10_000_001]),
     ],
 )
 def test_out_of_range_names_option_and_value(option: str, values: list[Any]) -> None:

@@ -71,6 +71,29 @@ def test_context_first_and_unchanged_and_question_last() -> None:
         assert (request.context_id, request.question_id) == (context.context_id, question_id)
 
 
+def test_all_prompts_begin_with_the_same_system_prompt() -> None:
+    load = workload(WorkloadSettings(contexts=9, system_tokens=700))
+    (system,) = {load.contexts.system_prompt()}
+    assert 690 <= EstimatedTokens().count(system) <= 700
+    plain = workload(WorkloadSettings(contexts=9))
+    for request, bare in islice(zip(load.requests(), plain.requests(), strict=True), 50):
+        assert request.prompt == f"{system}\n\n{bare.prompt}"
+    assert load.prompt_behind(None, "", "Why?") == f"{system}\n\nQuestion: Why?"
+    assert load.prompt_behind("doc-400", "", "Why?").startswith(f"{system}\n\n")
+
+
+def test_the_system_prompt_takes_room() -> None:
+    chosen = WorkloadSettings(system_tokens=200)
+    message = refusal(chosen, 600, None)
+    assert "with system prompt (2" in message
+    needed = re.search(r" (\d+), but", message)
+    assert needed
+    assert int(needed[1]) >= needed_tokens() + 190
+    workload(chosen).check_fit(int(needed[1]), None)
+    refusal(chosen, int(needed[1]) - 1, None)
+    assert refusal(chosen, 200, None).endswith(": lower --system-tokens")
+
+
 def test_workers_share_one_run() -> None:
     chosen = WorkloadSettings(seed=3, contexts=9, repeat=0.2, output_tokens=Span(1, 50))
     alone = workload(chosen)

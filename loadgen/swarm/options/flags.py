@@ -55,6 +55,7 @@ def _add_workload_options(parser: Any) -> None:
     add("--stickiness", type=float, default=0.0, help="P(next request keeps the context), 0 to 1")
     add("--repeat", type=float, default=0.0, help="P(an old request returns unchanged), 0 to <1")
     add("--context-tokens", default="", help="N or min-max; empty = the documents as they are")
+    add("--system-tokens", type=int, default=0, help="N: all prompts begin with the same; 0 = none")
     add("--output-tokens", default="16", help="N or min-max: length of each reply")
     add("--seed", type=int, default=0, help="same seed, same requests in the same order")
     add("--corpus", default="", help="folder of .txt/.md or a .jsonl; empty = the demo corpus")

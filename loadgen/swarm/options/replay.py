@@ -61,6 +61,8 @@ def check_replay(options: SwarmOptions, batched: bool) -> Replay | None:
         raise UsageError("--trace is for single requests: run the locustfile replay")
     if options.labels in ("rag", "kv", "shuffled"):
         raise UsageError(f"--labels {options.labels} has no meaning for a trace: give oracle, none")
+    if options.workload.system_tokens:
+        raise UsageError("--system-tokens has no meaning for a trace: its prompts have their own")
     found = survey(selection)
     if options.arrivals == "trace" and not found.has_times:
         raise UsageError(f"{selection.path}: {NO_TIMES}")

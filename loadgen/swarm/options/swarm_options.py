@@ -176,6 +176,7 @@ def _workload(values: Mapping[str, Any]) -> WorkloadSettings:
         repeat=given.number(values, "repeat", 0.0),
         context_tokens=Span.parse(context_tokens, "--context-tokens") if context_tokens else None,
         output_tokens=Span.parse(given.text(values, "output_tokens") or "16", "--output-tokens"),
+        system_tokens=given.whole(values, "system_tokens", 0),
     )
 
 
