@@ -25,11 +25,14 @@ from lmcache.v1.memory_management import MemoryObj
 from lmcache.v1.platform import create_event_notifier
 from numpy.typing import NDArray
 
+from kv_tiers.machine import instruction_set
 from kv_tiers.store.coder import RawChunk
 from kv_tiers.store.loop_thread import LoopThread
 from kv_tiers.store.tier import RemoteTier, TierSettings
 
 _LOG = logging.getLogger(__name__)
+PACKED = 3
+"""Sizes of a chunk whose bytes lie as the engine's CPU likes them."""
 _Result = TypeVar("_Result")
 
 
@@ -186,4 +189,5 @@ def _row(key: ObjectKey) -> tuple[object, ...]:
 def _raw_chunk(source: MemoryObj) -> RawChunk:
     dtype = str(source.get_dtype()).removeprefix("torch.")
     content = memoryview(source.byte_array).cast("B")
-    return RawChunk(content, dtype, tuple(source.get_shape()))
+    shape = tuple(source.get_shape())
+    return RawChunk(content, dtype, shape, instruction_set() if len(shape) == PACKED else "")

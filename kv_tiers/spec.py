@@ -5,11 +5,9 @@ vLLM's own.
 """
 
 import math
-import platform
 from pathlib import Path
 from typing import Any
 
-import torch
 from vllm.platforms import current_platform
 from vllm.v1.kv_offload.base import CanonicalKVCaches, OffloadingManager, OffloadingWorker
 from vllm.v1.kv_offload.config import OffloadingConfig
@@ -17,6 +15,7 @@ from vllm.v1.kv_offload.cpu.shared_offload_region import SharedOffloadRegion
 from vllm.v1.kv_offload.cpu.spec import CPUOffloadingSpec
 from vllm.v1.kv_offload.tiering.spec import TieringOffloadingSpec
 
+from kv_tiers.machine import instruction_set
 from kv_tiers.worker import HostCopyWorker
 
 
@@ -100,13 +99,6 @@ class HostTieringSpec(TieringOffloadingSpec):
         finally:
             if both and current_platform.is_cpu():
                 path.unlink(missing_ok=True)
-
-
-def instruction_set() -> str:
-    """What the layout of KV in a CPU's memory depends on."""
-    level = torch.backends.cpu.get_cpu_capability()
-    amx = "-amx" if torch.cpu._is_amx_tile_supported() else ""
-    return f"{platform.machine()}-{level}{amx}".lower().replace(" ", "-")
 
 
 def _by_cpu(tier: dict[str, Any]) -> dict[str, Any]:

@@ -32,7 +32,7 @@ from vllm.v1.kv_offload.file_mapper import FileMapper
 from vllm.v1.kv_offload.tiering.async_lookup import AsyncLookupManager
 from vllm.v1.kv_offload.tiering.base import JobResult, SecondaryTierManager, TransferJob
 
-from kv_tiers.spec import instruction_set
+from kv_tiers.machine import instruction_set
 from kv_tiers.store.coder import RawChunk
 from kv_tiers.store.loop_thread import LoopThread
 from kv_tiers.store.placement import WHOLE_CONTEXT

@@ -11,6 +11,7 @@ than all others.
 import json
 from collections.abc import Sequence
 from dataclasses import dataclass
+from hashlib import sha256
 from pathlib import Path
 
 import constriction
@@ -28,6 +29,7 @@ BINS = (0.15, 0.3, 0.5, 0.8, 1.2)
 DEPTH = (0.6, 0.8, 1.0)
 """By thirds of the layers, from the first: errors of early ones go through all later ones."""
 LIMIT = 127
+DIGEST_BYTES = 8
 _FAMILY = constriction.stream.model.QuantizedLaplace(-LIMIT, LIMIT)
 _ANCHOR_LIMIT = 127
 
@@ -65,6 +67,12 @@ class CacheGenProfile:
             most=np.maximum(np.abs(whole - mean[:, :, None]).max(axis=2), 1e-6).astype(np.float32),
         )
 
+    @property
+    def digest(self) -> bytes:
+        """What tells its frames from those of another profile."""
+        parts = (self.deltas, self.mean, self.spread, self.most)
+        return sha256(b"".join(each.tobytes() for each in parts)).digest()[:DIGEST_BYTES]
+
     def write(self, path: Path) -> None:
         """Keep it as JSON."""
         told = {
@@ -98,6 +106,7 @@ class CacheGen(KvCodec):
         if not 0 <= level < len(BINS):
             raise ValueError(f"level {level}: give 0 to {len(BINS) - 1}")
         self.level, self.deltas, self._mean = level, profile.deltas, profile.mean[:, :, None]
+        self._digest = profile.digest
         layers = len(profile.deltas)
         thirds = np.minimum(2, 3 * np.arange(layers) // max(1, layers))
         width = (BINS[level] * np.array(DEPTH))[thirds, None, None]
@@ -109,7 +118,8 @@ class CacheGen(KvCodec):
         self._anchor_step = profile.most[:, :, None] / _ANCHOR_LIMIT
 
     def encode(self, bits: Bits) -> bytes:
-        """The first tokens, the lengths of all streams, and a stream of each layer and kind."""
+        """The profile's digest, the first tokens, the lengths of all streams, and a stream of each
+        layer and kind."""
         anchors, symbols = self.quantized(bits)
         coded, streams = self.coded(bits.shape[2]), []
         for at in np.ndindex(self.deltas.shape):
@@ -118,9 +128,12 @@ class CacheGen(KvCodec):
             streams.append(head + encoded(own, np.broadcast_to(self.scale[at], own.shape)))
         first = np.ascontiguousarray(bits[:, :, :FIRST]).astype("<u2").tobytes()
         lengths = np.array([len(each) for each in streams], dtype="<u4")
-        return first + lengths.tobytes() + b"".join(streams)
+        return self._digest + first + lengths.tobytes() + b"".join(streams)
 
     def decode(self, payload: bytes, shape: Shape) -> Bits:
+        if payload[:DIGEST_BYTES] != self._digest:
+            raise ValueError("it is of another profile")
+        payload = payload[DIGEST_BYTES:]
         layers, kinds, tokens, channels = shape
         count, kept = kinds * layers, min(FIRST, tokens)
         begin = 2 * count * kept * channels

@@ -8,10 +8,10 @@ from hashlib import sha256
 from kv_tiers.codecs.catalog import CODECS
 from kv_tiers.codecs.codec import Bits, KvCodec
 
-MAGIC, VERSION = b"KVFR", 1
-_HEADER = struct.Struct("<4sBBBx4I16sI")
-"""Magic, version, codec, level, the four sizes, digest of the key, length of what follows; a CRC of
-all before it, and the payload, end the frame."""
+MAGIC, VERSION = b"KVFR", 2
+_HEADER = struct.Struct("<4sBBBx4I16s8sI")
+"""Magic, version, codec, level, the four sizes, digests of the key and of the layout, length of
+what follows; a CRC of all before it, and the payload, end the frame."""
 _CRC = struct.Struct("<I")
 MOST_VALUES = 1 << 31
 
@@ -20,13 +20,14 @@ class FrameError(ValueError):
     """Bytes that are no whole frame of this chunk: as if it were not there."""
 
 
-def pack(codec: KvCodec, bits: Bits, key: bytes) -> bytes:
-    """A chunk of [layers, 2, tokens, channels] under its key."""
+def pack(codec: KvCodec, bits: Bits, key: bytes, layout: str = "") -> bytes:
+    """A chunk of [layers, 2, tokens, channels] under its key; `layout` says what its bytes mean."""
     if bits.ndim != 4 or bits.shape[1] != 2:
         raise ValueError(f"a chunk of shape {bits.shape}: give [layers, 2, tokens, channels]")
     payload = codec.encode(bits)
     head = _HEADER.pack(
-        MAGIC, VERSION, codec.number, codec.level, *bits.shape, _digest(key), len(payload)
+        *(MAGIC, VERSION, codec.number, codec.level, *bits.shape),
+        *(_digest(key), _of_layout(layout), len(payload)),
     )
     return head + _CRC.pack(zlib.crc32(payload, zlib.crc32(head))) + payload
 
@@ -35,10 +36,13 @@ def unpack(
     frame: bytes | memoryview,
     key: bytes,
     codecs: Mapping[int, Callable[[int], KvCodec]] | None = None,
+    layout: str = "",
 ) -> Bits:
     """The chunk under this key. `codecs` has by number what makes a codec of a level, beside those
-    that need nothing. Raises FrameError for any other bytes."""
+    that need nothing. Raises FrameError for any other bytes, also of another `layout`."""
     number, level, shape, payload = checked(frame, key)
+    if _HEADER.unpack_from(frame)[-2] != _of_layout(layout):
+        raise FrameError(f"its bytes are laid out otherwise than {layout!r}")
     codec = _codec(number, level, codecs or {})
     layers, kinds, tokens, channels = shape
     if kinds != 2 or layers * kinds * tokens * channels > MOST_VALUES:
@@ -58,7 +62,7 @@ def checked(
     start = _HEADER.size + _CRC.size
     if len(whole) < start:
         raise FrameError(f"{len(whole)} bytes are no frame")
-    magic, version, number, level, *shape, digest, length = _HEADER.unpack_from(whole)
+    magic, version, number, level, *shape, digest, _, length = _HEADER.unpack_from(whole)
     if magic != MAGIC or version != VERSION:
         raise FrameError("no frame of this version")
     if len(whole) - start != length:
@@ -78,6 +82,10 @@ def _codec(number: int, level: int, more: Mapping[int, Callable[[int], KvCodec]]
     if number not in more:
         raise FrameError(f"codec {number} is not known here")
     return more[number](level)
+
+
+def _of_layout(layout: str) -> bytes:
+    return _digest(layout.encode())[:8]
 
 
 def _digest(key: bytes) -> bytes:

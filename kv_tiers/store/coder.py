@@ -26,11 +26,18 @@ BFLOAT16, FLOAT32 = "bfloat16", "float32"
 @dataclass(frozen=True, slots=True)
 class RawChunk:
     """Bytes of KV; `shape` as LMCache tells it: [2, layers, tokens, channels] with keys and values
-    apart, or [layers, tokens, channels] of an engine that packs them in an order of its own."""
+    apart, or [layers, tokens, channels] of an engine that packs them in an order of its own, which
+    depends on its `machine`."""
 
     content: bytes | memoryview
     dtype: str
     shape: tuple[int, ...]
+    machine: str = ""
+
+    @property
+    def layout(self) -> str:
+        """What these bytes mean beside their shape: others' bytes of the same shape may not."""
+        return f"{self.dtype} {self.machine}"
 
 
 class ChunkCoder:
@@ -57,12 +64,13 @@ class ChunkCoder:
 
     def frame(self, chunk: RawChunk, key: bytes) -> bytes:
         """Raises ValueError for what this codec cannot take."""
-        return pack(self._codec, self._bits(chunk), key)
+        return pack(self._codec, self._bits(chunk), key, chunk.layout)
 
     def content(self, frame: bytes, key: bytes, like: RawChunk) -> NDArray[np.uint8]:
         """The bytes for a buffer of this type and shape, whose content does not count: as many as
-        it has, or fewer where its shape says nothing. Raises FrameError for any other number."""
-        bits = unpack(frame, key, self._others)
+        it has, or fewer where its shape says nothing. Raises FrameError for any other number, and
+        for bytes that were laid out otherwise."""
+        bits = unpack(frame, key, self._others, like.layout)
         size = len(like.content)
         flat = _flat(bits, like.shape)
         if not _is_known(like.shape):

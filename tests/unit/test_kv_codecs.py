@@ -45,7 +45,7 @@ OTHERS = {CacheGen.number: lambda level: CacheGen(PROFILE, level)}
 
 
 def back(codec: KvCodec, bits: Bits) -> Bits:
-    return unpack(pack(codec, bits, KEY), KEY, OTHERS)
+    return unpack(pack(codec, bits, KEY), KEY, OTHERS | {CacheGen.number: lambda _: codec})
 
 
 def off(codec: KvCodec, bits: Bits) -> tuple[float, float]:
@@ -95,7 +95,7 @@ def test_fewer_bytes_in_this_order() -> None:
 def test_a_profile_chooses_differences_where_they_pay() -> None:
     assert PROFILE.deltas[:, 0].all()
     assert not PROFILE.deltas[:, 1].any()
-    bits = chunk(256)
+    bits = chunk(128)
     size = len(CacheGen(PROFILE, 1).encode(bits))
     for forced in (True, False):
         other = CacheGenProfile.fitted([chunk(200, seed) for seed in range(1, 4)], deltas=forced)

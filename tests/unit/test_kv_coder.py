@@ -2,6 +2,7 @@
 
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -72,9 +73,11 @@ def test_a_frame_of_another_size_is_no_chunk() -> None:
     for shape in ((3, 64, 64), (2, 64, 32), (2, 3, 64, 8)):
         with pytest.raises(FrameError, match="for a buffer of"):
             ChunkCoder().content(frame, KEY, chunk("bfloat16", shape))
-    text = pack(ChunkCoder()._codec, np.zeros((1, 2, 1, 4), dtype=np.uint16), KEY)
+    bytes_of_any = RawChunk(bytes(100), "uint8", (100,))
+    zeros = np.zeros((1, 2, 1, 4), dtype=np.uint16)
+    text = pack(ChunkCoder()._codec, zeros, KEY, bytes_of_any.layout)
     with pytest.raises(FrameError, match="no end"):
-        ChunkCoder().content(text, KEY, RawChunk(bytes(100), "uint8", (100,)))
+        ChunkCoder().content(text, KEY, bytes_of_any)
 
 
 def test_cachegen_with_the_profile_of_a_model(tmp_path: Path) -> None:
@@ -90,6 +93,21 @@ def test_cachegen_with_the_profile_of_a_model(tmp_path: Path) -> None:
     assert 0 < off.std() < 0.6
     with pytest.raises(FrameError, match="codec 4 is not known"):
         ChunkCoder("int8").content(fine.frame(given, KEY), KEY, given)
+    wider = CacheGenProfile(profile.deltas, profile.mean, 2 * profile.spread, profile.most)
+    wider.write(tmp_path / "other.json")
+    other = ChunkCoder("cachegen", 0, tmp_path / "other.json")
+    with pytest.raises(FrameError, match="of another profile"):
+        other.content(fine.frame(given, KEY), KEY, given)
+
+
+@pytest.mark.parametrize("codec", EXACT)
+@pytest.mark.parametrize("change", [{"dtype": "float16"}, {"machine": "x86_64-avx512-amx"}])
+def test_bytes_that_mean_something_else_are_no_chunk(codec: str, change: dict[str, str]) -> None:
+    given = replace(chunk("bfloat16", SHAPES["packed"]), machine="x86_64-avx2")
+    frame = ChunkCoder(codec).frame(given, KEY)
+    assert ChunkCoder().content(frame, KEY, given).tobytes() == given.content
+    with pytest.raises(FrameError, match="laid out otherwise"):
+        ChunkCoder().content(frame, KEY, replace(given, **change))
 
 
 def test_the_store_and_the_link_need_no_engine() -> None:
