@@ -15,6 +15,7 @@ from dataclasses import dataclass, fields
 from functools import partial
 from itertools import takewhile
 from pathlib import Path
+from types import NoneType
 from typing import Any
 
 import numpy as np
@@ -34,6 +35,8 @@ MOST_PLACES = 200_000
 PROBE_EVERY = 8
 """Of lookups that loading would not pay for, one in so many is answered: the link may be faster
 now."""
+LONG = 0.9
+"""Of a deadline: a load that took as long was ended by it."""
 RATE_WEIGHT = 0.3
 """Of the latest load in the learned rate."""
 _LOG = logging.getLogger(__name__)
@@ -74,13 +77,18 @@ class TierSettings:
     """What the engine computes; where loading is slower, lookups find nothing. 0: not asked."""
 
     def __post_init__(self) -> None:
+        for kinds, names in _KINDS.items():
+            for name in names:
+                value = getattr(self, name)
+                if not isinstance(value, kinds) or (isinstance(value, bool) and bool not in kinds):
+                    raise ValueError(f"{name} {value!r} has the wrong type")
         if self.placement not in PLACEMENTS:
             known = ", ".join(PLACEMENTS)
             raise ValueError(f"unknown placement {self.placement!r}: choose one of {known}")
         if self.eviction not in EVICTIONS:
             known = ", ".join(EVICTIONS)
             raise ValueError(f"unknown eviction {self.eviction!r}: choose one of {known}")
-        for name in ("near_bytes", "exchange_s"):
+        for name in ("near_bytes", "exchange_s", "recompute_chunks_per_s", "run_chunks"):
             if not 0 <= getattr(self, name) < math.inf:
                 raise ValueError(f"{name} {getattr(self, name)!r} must be 0 or more")
         for name in ("node_deadline_s", "load_deadline_s", "central_deadline_s", "at_once"):
@@ -103,6 +111,18 @@ class TierSettings:
             return cls(**told)
         except TypeError as error:
             raise ValueError(f"a setting has the wrong type: {error}") from error
+
+
+_KINDS: Mapping[tuple[type, ...], Sequence[str]] = {
+    (str,): ("placement", "codec", "eviction"),
+    (str, NoneType): ("profile",),
+    (bool,): ("force_latest",),
+    (int,): ("copies", "run_chunks", "level", "at_once"),
+    (int, float): (
+        *("node_deadline_s", "load_deadline_s", "central_deadline_s", "exchange_s"),
+        *("near_bytes", "recompute_chunks_per_s"),
+    ),
+}
 
 
 class RemoteTier:
@@ -190,10 +210,13 @@ class RemoteTier:
         return [*found] if any(found) and self._is_worth_loading() else [False] * len(keys)
 
     async def store(self, keys: Sequence[bytes], chunks: Sequence[RawChunk]) -> list[int]:
-        """The bytes kept of each chunk, 0 of one that could not be."""
-        kept = await asyncio.gather(*map(self._store_one, keys, chunks))
+        """The bytes kept of each chunk, 0 of one that could not be. No chunk is put once this has
+        returned or raised: its memory may be another's then."""
+        async with asyncio.TaskGroup() as group:
+            pairs = zip(keys, chunks, strict=True)
+            storing = [group.create_task(self._store_one(*each)) for each in pairs]
         self._note_use(keys)
-        return kept
+        return [each.result() for each in storing]
 
     async def load(
         self,
@@ -321,6 +344,10 @@ class RemoteTier:
             _LOG.warning("a chunk was not loaded: %s", error)
             return None
 
+    @property
+    def _deadlines_s(self) -> tuple[float, float]:
+        return self.settings.node_deadline_s, self.settings.load_deadline_s
+
     def _is_worth_loading(self) -> bool:
         load, recompute = self.load_chunks_per_s, self.settings.recompute_chunks_per_s
         if load is None or load >= recompute:
@@ -329,7 +356,8 @@ class RemoteTier:
         return self._declined % PROBE_EVERY == 0
 
     def _learn(self, chunks: int, elapsed_s: float) -> None:
-        if not chunks:
+        """Where nothing came at once, nothing was there; a link that brings nothing takes long."""
+        if not chunks and elapsed_s < min(LONG * each for each in self._deadlines_s):
             return
         rate, before = chunks / max(elapsed_s, 1e-6), self.load_chunks_per_s
         self.load_chunks_per_s = rate if before is None else before + RATE_WEIGHT * (rate - before)
