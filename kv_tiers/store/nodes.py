@@ -1,6 +1,7 @@
 """One node of the store: a server that speaks redis' protocol, with a deadline and a breaker."""
 
 import asyncio
+import socket
 import time
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
@@ -70,6 +71,12 @@ class CircuitBreaker:
         self._next_trial_s = self._clock() + self._pause_s
 
 
+def _user_timeout(seconds: float) -> dict[int, int]:
+    """How long bytes may stay unacknowledged or unsent, where the system knows such a time."""
+    option = getattr(socket, "TCP_USER_TIMEOUT", None)
+    return {} if option is None else {option: max(1, round(1000 * seconds))}
+
+
 class StoreNode:
     """Bytes by name on the server at `host:port`. Every method raises NodeFailure, at the latest
     after `deadline_s`."""
@@ -96,6 +103,10 @@ class StoreNode:
             # A call has its deadline already, and the client's own timeout of writing is an
             # `asyncio.wait_for`, which may lose a cancellation before Python 3.12.
             socket_timeout=None,
+            # A connection that was given up with bytes unsent is closed once they are gone, which
+            # a host that hangs would never let happen.
+            socket_keepalive=True,
+            socket_keepalive_options=_user_timeout(deadline_s),
             # A retry would outlive the deadline; a failed call is the breaker's to judge.
             retry=Retry(NoBackoff(), 0),
             protocol=2,

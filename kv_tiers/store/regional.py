@@ -271,6 +271,9 @@ class RegionalStore:
         """Whether it waits now. Where there are too many bytes, the oldest frame goes first, and a
         deletion only where nothing else waits."""
         wire = write.change.name.wire
+        before = self._waiting.get(wire)
+        if before is not None and before.change.version > write.change.version:
+            return True  # a later one was faster
         self._forget(wire)
         self._waiting[wire] = write
         self.waiting_bytes += write.size

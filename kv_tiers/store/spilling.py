@@ -38,7 +38,7 @@ class SpillingStore:
         self._spilling: dict[bytes, bytes] = {}
         """Given up, and not yet on a node: still found."""
         self._on_nodes: set[bytes] = set()
-        """Of what is in memory, that which need not be written again."""
+        """Of what is in memory, that which came from a node or went to one: it may be there."""
         self._window = asyncio.Semaphore(AT_ONCE)
         self._tasks: set[asyncio.Task[None]] = set()
 
@@ -90,7 +90,7 @@ class SpillingStore:
     async def spill(self) -> None:
         """Have all of the memory on nodes, as before an end."""
         for name, frame in [*self._near.values()]:
-            if name.wire not in self._on_nodes and await self._far.put(name, frame):
+            if not await self._is_far(name) and await self._far.put(name, frame):
                 self._on_nodes.add(name.wire)
                 self.tally.spilled += 1
         await self.settled()
@@ -124,21 +124,28 @@ class SpillingStore:
     def _give_up(self, wire: bytes) -> None:
         name, frame = self._near.pop(wire)
         self.near_bytes -= len(frame)
-        if wire in self._on_nodes:
-            self._on_nodes.remove(wire)
-        elif len(self._spilling) >= MOST_SPILLING:
-            self.tally.dropped += 1
+        if len(self._spilling) >= MOST_SPILLING:
+            self.tally.dropped += wire not in self._on_nodes
+            self._on_nodes.discard(wire)
         else:
             self._spilling[wire] = frame
             task = asyncio.create_task(self._spill_one(name, frame))
             self._tasks.add(task)
             task.add_done_callback(self._tasks.discard)
 
+    async def _is_far(self, name: StoreKey) -> bool:
+        """Whether a node still has it: what is used here is never asked for there, where it is
+        given up for that."""
+        return name.wire in self._on_nodes and (await self._far.has([name]))[0]
+
     async def _spill_one(self, name: StoreKey, frame: bytes) -> None:
         try:
             async with self._window:
+                if await self._is_far(name):
+                    return
                 kept = await self._far.put(name, frame)
         finally:
+            self._on_nodes.discard(name.wire)
             if self._spilling.get(name.wire) is frame:  # and not one that was given up after it
                 del self._spilling[name.wire]
         if kept:

@@ -72,3 +72,26 @@ async def test_a_frame_that_leaves_twice_is_found_until_it_has_arrived() -> None
     assert await store.has([A]) == [True]
     assert await store.get(A) == b"3" * SIZE
     await store.aclose()
+
+
+async def test_what_nodes_have_lost_since_it_was_read_is_written_again() -> None:
+    far, store = spilling(1)
+    frames = {A.wire: b"1" * SIZE}
+
+    async def get(name: StoreKey) -> bytes | None:
+        return frames.get(name.wire)
+
+    far.get = get  # type: ignore[method-assign]
+    far.kept.add(A.wire)
+    for is_there in (True, False):
+        assert await store.get(A) == frames[A.wire]
+        if not is_there:
+            far.kept.clear()
+        await store.put(B, bytes(SIZE))  # A is given up
+        await all_waiting(far, 0 if is_there else 2)
+        for _, copies in far.waiting:
+            if not copies.done():
+                copies.set_result(1)
+        await store.settled()
+        assert [name for name, _ in far.waiting].count(A) == (0 if is_there else 1)
+    assert store.tally.dropped == 0
