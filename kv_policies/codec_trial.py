@@ -16,7 +16,7 @@ from torch import Tensor
 from torch.nn.functional import kl_div
 from transformers import DynamicCache, PreTrainedModel
 
-from kv_policies.policy import PolicyError, require_size
+from kv_policies.policy import ModelShape, PolicyError, require_size
 from kv_policies.subject import subject_of
 from kv_tiers.codecs import (
     CODECS,
@@ -188,7 +188,7 @@ def _read(model: PreTrainedModel, tokens: Tensor, plan: CodecPlan) -> _TextRead:
 def _said(model: PreTrainedModel, bits: Bits, after: Tensor) -> Tensor:
     """Log-probabilities of each next token, read after this KV: [tokens, vocabulary]."""
     layers, _, tokens, _ = bits.shape
-    head_dim = model.config.hidden_size // model.config.num_attention_heads
+    head_dim = ModelShape.of(model.config).head_dim
     states = torch.from_numpy(bits).view(torch.bfloat16).view(layers, 2, 1, tokens, -1, head_dim)
     cache = DynamicCache()
     for layer, pair in enumerate(states.transpose(3, 4).to(model.dtype)):

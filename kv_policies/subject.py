@@ -58,12 +58,17 @@ def subject_of(model: Path, device: str | None = None) -> Iterator[Subject]:
     """Load a model's folder. Raises PolicyError for one that holds no causal language model."""
     chosen = device_named(device)
     loaded = loaded_model(model, chosen)
-    with _refused(model):
-        tokenizer = AutoTokenizer.from_pretrained(model)
+    tokenizer = tokenizer_of(model)
     with ExitStack() as stack:
         stack.enter_context(policies_attend(loaded))
         stack.enter_context(torch.inference_mode())
         yield Subject(loaded, tokenizer, chosen)
+
+
+def tokenizer_of(model: Path) -> Any:
+    """That of a model's folder. Raises PolicyError."""
+    with _refused(model):
+        return AutoTokenizer.from_pretrained(model)
 
 
 def loaded_model(

@@ -29,22 +29,20 @@ def attention_command(arguments: Sequence[str]) -> int:
     """Measure attention three ways and write a page. Raises UsageError and PolicyError."""
     parsed = _attention_parser().parse_args(arguments)
     require_writable(parsed.out)
-    from transformers import AutoTokenizer
-
     from dashboards.attention_pages import write_attention_page
     from kv_policies.device import device_name, device_named
     from kv_policies.exact_attention import measure_attention, reserved_tokens
     from kv_policies.policy import ModelShape
-    from kv_policies.subject import config_of
+    from kv_policies.subject import config_of, tokenizer_of
 
     model = Path(model_named(parsed.model) or "")
     config = config_of(model).get_text_config(decoder=True)
+    tokenizer = tokenizer_of(model)
     lengths = parsed.tokens or (QUICK_LENGTHS if parsed.quick else LENGTHS)
     rows = []
     for row in measure_attention(ModelShape.of(config), config.num_attention_heads, lengths):
         say(f"{row.tokens:,} tokens, {row.kernel}: {row.ms:.3g} ms")
         rows.append(row)
-    tokenizer = AutoTokenizer.from_pretrained(model)
     texts = [each.text for each in load_documents(parsed.corpus)]
     prompts = [len(each) for each in tokenizer(texts)["input_ids"]]
     most = max(getattr(config, "max_position_embeddings", 0), *prompts)

@@ -113,9 +113,9 @@ def _budget_bytes(given_gb: float, free: int | None) -> int:
 
 def _prompt_tokens(model: Path, corpus: Path | None) -> list[int]:
     """Of the texts of a corpus."""
-    from transformers import AutoTokenizer
+    from kv_policies.subject import tokenizer_of
 
-    tokenizer = AutoTokenizer.from_pretrained(model)
+    tokenizer = tokenizer_of(model)
     texts = [each.text for each in load_documents(corpus)]
     return [len(each) for each in tokenizer(texts)["input_ids"]]
 
