@@ -22,8 +22,9 @@ SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
 def say(text: str) -> None:
-    """One line on stderr, at once."""
-    print(fitted(f"kvswarm: {text}", sys.stderr), file=sys.stderr, flush=True)
+    """One line on stderr, at once; nothing ends for want of a reader."""
+    with contextlib.suppress(OSError):
+        print(fitted(f"kvswarm: {text}", sys.stderr), file=sys.stderr, flush=True)
 
 
 def tell(text: str) -> None:

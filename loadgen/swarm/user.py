@@ -125,10 +125,14 @@ class AsyncUser(User):
         except (GreenletExit, StopUser):
             pass
         except StopTest as stop:
-            logger.error("%s", stop)
-            if isinstance(stop, NoTask):  # as in Locust an exception, so that the run fails
-                self._show(stop)
-            ask_to_stop_test(self.environment)
+            self._end_test(stop)
+
+    def _end_test(self, stop: StopTest) -> None:
+        """A task has asked for the end of the test, or there is none; on the hub."""
+        logger.error("%s", stop)
+        if isinstance(stop, NoTask):  # as in Locust an exception, so that the run fails
+            self._show(stop)
+        ask_to_stop_test(self.environment)
 
     def _fly(self) -> None:
         flight: Flight[None] = Engine.of_process().start(self._live())

@@ -1,5 +1,6 @@
 """Open loop: requests go out when they are due, and latency counts from then."""
 
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -32,6 +33,35 @@ def test_requests_due_but_never_sent_are_recorded(run: Run) -> None:
     assert {row["outcome"] for row in unsent} == {"cancelled"}
     assert len(ran.rows) >= 20 * 2, "all that were due are accounted for"
     assert ran.code == 0, "what was cut off is no failure"
+
+
+STOPPING = """
+from locust import task
+from locust.exception import StopTest
+
+from kvswarm import ContextUser
+
+
+class Stopper(ContextUser):
+    @task
+    async def ask(self):
+        turn = await self.next_turn()
+        if turn.request.index == 3:
+            raise StopTest("enough")
+        await self.send(turn)
+"""
+
+
+def test_a_task_may_end_the_test_of_an_open_loop_without_a_cap(run: Run, tmp_path: Path) -> None:
+    (tmp_path / "stopping.py").write_text(STOPPING)
+    ran = run(
+        *("--model", "normal", "-t", "60s", "--output-tokens", 2),
+        *("--arrivals", "constant", "--rate", 5),
+        file=str(tmp_path / "stopping.py"),
+    )
+    assert "enough" in ran.output
+    assert len(ran.rows) < 30
+    assert ran.json("summary.json")["requests"] >= 3
 
 
 def test_an_open_loop_sends_for_the_whole_run_time(run: Run) -> None:

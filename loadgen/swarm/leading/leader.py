@@ -150,11 +150,13 @@ class Leader:
         return True
 
     def _report(self, run: SwarmRun) -> None:
-        self.view.close()
         # Imported here: no swarm waits at its start for what is needed at its end.
         from loadgen.swarm.leading.closing import close_run
 
-        close_run(run, self.view)
+        try:
+            self.view.close()
+        finally:
+            close_run(run, self.view)
 
 
 def own_hosts(environment: Any) -> Iterator[str]:

@@ -214,10 +214,10 @@ class SwarmRun:
 
     def _end_now(self, happening: str) -> None:
         """Nothing is worth waiting for any more."""
-        self._say(f"{happening}: ending the run")
         environment = self.environment
         environment.stop_timeout = min(environment.stop_timeout or 0.0, CUT_TIMEOUT_S)
         end_swarm(environment)
+        self._say(f"{happening}: ending the run")
 
 
 def end_swarm(environment: Any) -> None:

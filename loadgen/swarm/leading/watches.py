@@ -301,6 +301,8 @@ async def _answer(host: Host) -> str:
     try:
         await host.ask("GET", "/health")
     except HostError as error:
+        if getattr(error.__cause__, "is_own", False):
+            return "silence"
         if isinstance(error.__cause__, ConnectFailed | Truncated):
             return "refusal"
         return "answer" if error.__cause__ else "silence"

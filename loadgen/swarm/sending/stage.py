@@ -13,7 +13,7 @@ from typing import Any, TypeVar
 
 import gevent
 from locust import constant
-from locust.exception import StopUser
+from locust.exception import StopTest, StopUser
 from locust.runners import STATE_CLEANUP
 
 from loadgen.client.client import StreamingClient
@@ -149,8 +149,12 @@ class Stage:
 
         async def solo() -> None:
             (user,) = random.choices(users, weights)
-            with contextlib.suppress(StopUser):
+            try:
                 await user.one_task()
+            except StopUser:
+                pass
+            except StopTest as stop:
+                Engine.of_process().post(partial(user._end_test, stop))
 
         return solo
 

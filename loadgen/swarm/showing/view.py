@@ -109,7 +109,8 @@ class View:
             self._greenlet.kill()
             self._greenlet = None
         if self._live is not None:
-            self._live.stop()
+            with contextlib.suppress(OSError):  # the terminal has been closed
+                self._live.stop()
             self._live = None
 
     def report(self, run: "SwarmRun", summary: dict[str, Any], still_waiting: int = 0) -> None:
@@ -154,8 +155,10 @@ class View:
 
 
 def _tell(line: str) -> None:
-    # While there is a live line, rich stands in for stderr and writes above it.
-    print(fitted(line, sys.stderr), file=sys.stderr, flush=True)  # noqa: T201
+    # While there is a live line, rich stands in for stderr and writes above it. A run does not end
+    # with who reads of it.
+    with contextlib.suppress(OSError):
+        print(fitted(line, sys.stderr), file=sys.stderr, flush=True)  # noqa: T201
 
 
 def _live_display() -> "Live":
