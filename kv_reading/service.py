@@ -118,7 +118,7 @@ def bound_socket(bind: str, port: int) -> socket.socket:
     found = socket.socket(family)
     found.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     try:
-        found.bind((bind, port))
+        found.bind((bind.strip() or ".", port))  # a blank would be all addresses
     # UnicodeError: a name with an empty part, or one longer than names have.
     except (OSError, OverflowError, UnicodeError) as error:
         found.close()

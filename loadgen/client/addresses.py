@@ -42,9 +42,12 @@ class Addresses:
             self._looking.cancel()
 
     async def _look_up(self) -> list[str]:
-        infos = await asyncio.get_running_loop().getaddrinfo(
-            self._host, self._port, type=socket.SOCK_STREAM, flags=socket.AI_ADDRCONFIG
-        )
+        try:
+            infos = await asyncio.get_running_loop().getaddrinfo(
+                self._host, self._port, type=socket.SOCK_STREAM, flags=socket.AI_ADDRCONFIG
+            )
+        except UnicodeError as error:  # an empty part, or one longer than names have
+            raise socket.gaierror(socket.EAI_NONAME, str(error)) from error
         return list(dict.fromkeys(str(info[4][0]) for info in infos))
 
     def _forget_failure(self, looking: "asyncio.Task[list[str]]") -> None:

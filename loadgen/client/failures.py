@@ -26,8 +26,8 @@ MAX_CHARS = 300
 MIN_SECRET_CHARS = 6
 _WORDS = ("error", "message", "detail", "msg", "error_message", "error_msg", "errors")
 _FAILED = re.compile(
-    rb"error|fail|exception|fault\b|abort|cancel|timed?[ _-]?out|overload|traceback|panic|killed"
-    rb"|out of memory|unavailable|refused|denied|bad gateway|^\s*<(?:html|!doctype)",
+    rb"error|fail|exception|\b(?:seg)?fault\b|abort|cancel|timed?[ _-]?out|overload|traceback"
+    rb"|panic|killed|out of memory|unavailable|refused|denied|bad gateway|^\s*<(?:html|!doctype)",
     re.IGNORECASE,
 )
 _TITLE = re.compile(r"<title[^>]*>(.*?)</title>", re.IGNORECASE | re.DOTALL)
@@ -47,7 +47,10 @@ class StreamFailure(Exception):
 
 
 class ConnectFailed(StreamFailure):
-    """The host could not be reached or hung up before any header."""
+    """The host could not be reached or hung up before any header. `is_own` says that the reason
+    lies on this side: no descriptor or port was left."""
+
+    is_own = False
 
     outcome = "connect_error"
 

@@ -58,6 +58,7 @@ def _split(url: str) -> SplitResult:
     try:
         parts = urlsplit(url)
         hostname, _ = parts.hostname, parts.port
+        URL(url)  # it knows more of names
     except ValueError as error:
         raise HostError(f"host {_shown(url)!r} is not a URL: {error}") from None
     if parts.scheme not in ("http", "https"):

@@ -8,7 +8,7 @@ import ssl
 from collections.abc import Mapping
 from typing import NamedTuple, Protocol
 
-from loadgen.client.failures import one_line
+from loadgen.client.failures import ConnectFailed, one_line
 from loadgen.errors import UsageError
 
 KEEPALIVE_S = 4.0
@@ -111,6 +111,13 @@ def tls_context() -> ssl.SSLContext:
     context = ssl.create_default_context()
     context.set_alpn_protocols(["http/1.1"])
     return context
+
+
+def connect_failure(error: Exception, host: str) -> ConnectFailed:
+    """What came of asking `host`."""
+    failure = ConnectFailed(describe_connect_error(error, host))
+    failure.is_own = getattr(getattr(error, "os_error", None) or error, "errno", None) in _LIMITS
+    return failure
 
 
 def describe_connect_error(error: Exception, host: str) -> str:

@@ -11,7 +11,6 @@ from yarl import URL
 
 from loadgen.client.addresses import Addresses
 from loadgen.client.deadlines import Deadlines
-from loadgen.client.failures import ConnectFailed
 from loadgen.client.stamped_transport import STAMPS, Arrivals, connect
 from loadgen.client.tls_layer import connect_by_tls
 from loadgen.client.token_times import LOOK_S, ReadLog
@@ -20,7 +19,7 @@ from loadgen.client.transport import (
     RACE_S,
     SETTLE_S,
     Sink,
-    describe_connect_error,
+    connect_failure,
     request_headers,
     tls_context,
 )
@@ -198,7 +197,7 @@ class WireTransport:
             # One that the system reports, and not a timer of ours, has a number.
             if isinstance(error, TimeoutError) and error.errno is None and left_s == limit_s:
                 raise
-            raise ConnectFailed(describe_connect_error(error, self._host)) from error
+            raise connect_failure(error, self._host) from error
 
     async def _connect(self, limit_s: float) -> WireConnection:
         """By the first address that answers; each has its share of the time."""

@@ -218,8 +218,8 @@ async def _page(client: ControlClient | None) -> _Page:
         return _Page(None)
     try:
         answer = await client.ask("GET", "")
-    except ConnectFailed:
-        return _Page(False, lack="cannot be reached")
+    except ConnectFailed as failure:
+        return _Page(None if failure.is_own else False, lack="cannot be reached")
     except TooLong:
         return _Page(True, lack="answers without end")
     except TimeoutError:

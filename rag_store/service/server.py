@@ -142,7 +142,8 @@ async def _fill(library: Library, filling: Filling, stop: asyncio.Event) -> None
 
 
 async def _listen(runner: web.AppRunner, options: ServerOptions) -> str:
-    site = web.TCPSite(runner, options.bind, options.port)
+    # A blank would be all addresses.
+    site = web.TCPSite(runner, options.bind.strip() or ".", options.port)
     try:
         await site.start()
     # UnicodeError: a name with an empty part, or one longer than names have.

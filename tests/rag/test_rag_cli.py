@@ -377,6 +377,8 @@ def test_fit_threshold(corpus: Path, questions: Path, strangers: Path, tmp_path:
         (["serve", "--port", "70000"], "from 0 to 65535"),
         (["serve", "--bind", "256.0.0.1"], "cannot listen on 256.0.0.1"),
         (["serve", "--bind", "a..b"], "cannot listen on a..b"),
+        (["serve", "--bind", ""], "cannot listen on :"),
+        (["serve", "--bind", " "], "cannot listen on  :"),
         (["serve", "--bind", "a" * 70], "choose another --bind or --port"),
     ],
 )

@@ -22,7 +22,7 @@ from loadgen.client.client import StreamingClient
 from loadgen.client.exchange import Exchange
 from loadgen.client.failures import ConnectFailed
 from loadgen.client.settings import ClientSettings
-from loadgen.client.transport import Head, Sink, describe_connect_error
+from loadgen.client.transport import Head, Sink, connect_failure, describe_connect_error
 
 
 @pytest.fixture
@@ -185,6 +185,8 @@ def test_a_limit_of_the_own_machine_is_not_told_of_the_host(number: int) -> None
     said = describe_connect_error(OSError(number, "x"), "gpu-box:80")
     assert "left" in said
     assert "ulimit" in said or "machines" in said
+    assert connect_failure(OSError(number, "x"), "gpu-box:80").is_own
+    assert not connect_failure(OSError(errno.ECONNREFUSED, "x"), "gpu-box:80").is_own
 
 
 def resolve_by(monkeypatch: pytest.MonkeyPatch, resolve: Any) -> None:

@@ -159,6 +159,12 @@ def test_lines_may_end_and_begin_as_the_standard_has_it(start: bytes, line_end: 
     assert (exchange.outcome, exchange.output_tokens, len(exchange.token_times)) == ("ok", 3, 3)
 
 
+def test_an_event_with_a_harmless_name_is_read_like_any_other() -> None:
+    named = (b"event: default\n" + each for each in REPLY)
+    exchange = said(*named, token("", "stop"), usage(), DONE)
+    assert (exchange.outcome, len(exchange.token_times)) == ("ok", 3)
+
+
 ERROR = json.dumps({"message": WORDS, "code": 500})
 TOLD: dict[str, str] = {
     "event": f"event: error\ndata: {ERROR}\n\n",

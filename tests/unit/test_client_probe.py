@@ -84,6 +84,15 @@ async def refusal(url: str, model: str | None = None, **options: Any) -> str:
     return line
 
 
+@pytest.mark.parametrize(
+    "name", ["gpu..box", "a" * 64, "gpu\u200bbox", "gpu_box..", "[::1", "xn--"]
+)
+async def test_what_is_no_name_of_a_host_is_one_line(name: str) -> None:
+    assert "gpu" in await refusal(f"http://{name}:8000") or name[:3] in await refusal(
+        f"http://{name}:8000"
+    )
+
+
 async def test_vllm_is_recognised_with_all_it_offers() -> None:
     host = FakeHost(models("demo")).like_vllm()
     async with serve(host) as url:
