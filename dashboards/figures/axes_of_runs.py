@@ -13,6 +13,7 @@ from dashboards.figures.style import (
     legend_below,
     new_axes,
     new_figure,
+    plain,
     shortened,
 )
 
@@ -38,7 +39,7 @@ def over_axis(axis: str, values: Sequence[str], panels: Mapping[str, Sequence[Ax
             _draw(axes, line, places, SERIES_COLOURS[index % len(SERIES_COLOURS)])
         finish(axes)
         if not is_numeric(values):
-            axes.set_xticks(list(places.values()), [shortened(value) for value in values])
+            axes.set_xticks(list(places.values()), [plain(shortened(value)) for value in values])
             axes.margins(x=0.15)
     legend_below(figure)
     return figure

@@ -16,6 +16,7 @@ from dashboards.figures.style import (
     legend_below,
     new_axes,
     new_figure,
+    plain,
     shortened,
 )
 from loadgen.runs.columns import Flags, Floats, Indices
@@ -142,7 +143,7 @@ def _bars(axes: Axes, rows: list[tuple[str, Mapping[str, int]]]) -> None:
             axes.barh(range(len(rows)), counts, left=left, height=0.7, color=colour, label=kind)
             left = left + counts
     finish(axes)
-    axes.set_yticks(range(len(rows)), [name for name, _ in rows])
+    axes.set_yticks(range(len(rows)), [plain(name) for name, _ in rows])
     axes.set_ylim(len(rows) - 0.4, -0.6)
     axes.grid(visible=False, axis="y")
 

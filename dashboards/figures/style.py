@@ -210,6 +210,11 @@ def _dress(figure: Figure) -> None:
             text.set_parse_math(False)
 
 
+def plain(name: str) -> str:
+    """A name beside a tick; a dollar sign in it is no formula."""
+    return name.replace("$", r"\$")
+
+
 def _texts(axes: Axes) -> Iterator[Text]:
     """Names may come from outside: a dollar sign in them is no formula."""
     yield from (axes._left_title, axes._right_title)  # type: ignore[attr-defined]

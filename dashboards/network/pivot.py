@@ -11,6 +11,7 @@ from dashboards.figures.style import (
     legend_below,
     new_axes,
     new_figure,
+    plain,
 )
 from dashboards.studies.answer import MarkdownTable
 from kv_tiers.trials import NetworkFigures
@@ -73,7 +74,7 @@ def bars(
         axes.bar(places, values, width * 0.9, color=SERIES_COLOURS[at], label=subject)
     finish(axes)
     letters = LETTERS_ACROSS // len(settings)
-    axes.set_xticks(range(len(settings)), [fill(each, letters) for each in settings])
+    axes.set_xticks(range(len(settings)), [plain(fill(each, letters)) for each in settings])
     legend_below(figure)
     return figure
 
