@@ -8,6 +8,7 @@ from loadgen.cli.curve_formats import FORMATS, Prediction, formatted
 from loadgen.errors import UsageError
 from loadgen.launch.arguments import CommandParser, needs
 from loadgen.launch.target_run import model_named
+from loadgen.locality.break_even import check_bytes_per_token
 from loadgen.locality.curve import predict
 from loadgen.locality.kv_format import (
     PlannedEngine,
@@ -31,7 +32,7 @@ PLANNED_OPTIONS = frozenset(
     f"--{name}"
     for name in (
         *("contexts", "zipf", "stickiness", "repeat", "context-tokens", "output-tokens", "seed"),
-        *("corpus", "questions", "tokenizer", "batch-size", "order"),
+        *("system-tokens", "corpus", "questions", "tokenizer", "batch-size", "order"),
     )
 )
 """Those of `kvswarm run` that say which prompts come in which order."""
@@ -63,8 +64,7 @@ def _check(parsed: argparse.Namespace) -> None:
         )
     if parsed.out is not None:
         check_picture(parsed.out)
-    if parsed.bytes_per_token is not None and parsed.bytes_per_token < 1:
-        raise UsageError(f"--bytes-per-token {parsed.bytes_per_token}: give 1 or more")
+    check_bytes_per_token(parsed.bytes_per_token)
 
 
 def check_picture(path: Path) -> None:

@@ -12,6 +12,8 @@ from dataclasses import dataclass
 
 from loadgen.errors import UsageError
 
+MOST = 1e12
+"""Bytes or tokens, of one or in a second, of whatever is set against each other here."""
 _RATE = re.compile(r"(\d+\.?\d*|\.\d+)\s*([kMGT]?)(B/s|bit/s|bps|b/s)")
 _LATENCY = re.compile(r"(\d+\.?\d*|\.\d+)\s*(us|µs|ms|s)")
 _SCALES = {"": 1.0, "k": 1e3, "M": 1e6, "G": 1e9, "T": 1e12}
@@ -40,10 +42,19 @@ class Link:
             )
         bits = 1.0 if found[3] == "B/s" else 8.0
         bytes_per_s = float(found[1]) * _SCALES[found[2]] / bits
-        if not bytes_per_s:
-            raise UsageError(f"{option} {text!r} carries nothing: give a rate above 0")
         latency_s = float(waits[1]) * _SECONDS[waits[2]] if waits else 0.0
+        if not 0 < bytes_per_s <= MOST * 1000 or latency_s > MOST:
+            raise UsageError(
+                f"{option} {text!r}: give a rate above 0 and up to {MOST / 1e9:g} TB/s, and a"
+                " latency that somebody waits"
+            )
         return cls(name.strip() or rate.strip(), bytes_per_s, latency_s)
+
+
+def check_bytes_per_token(given: int | None) -> None:
+    """Raise UsageError for what no token of KV has."""
+    if given is not None and not 1 <= given <= MOST:
+        raise UsageError(f"--bytes-per-token {str(given)[:20]}: give a number from 1 to {MOST:g}")
 
 
 USUAL_LINKS = (

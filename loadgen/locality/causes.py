@@ -11,12 +11,13 @@ from loadgen.locality.trace import BlockNames, Chain
 from loadgen.locality.trace_sources import (
     USUAL_BLOCK_SIZE,
     all_requests,
+    busy_engines,
     chains_of,
-    engines_of,
     recorded_run,
     trace_of_run,
 )
 from loadgen.runs.recorded import RecordedRun
+from loadgen.runs.requests import Requests
 
 SAME_STEP_S = 0.002
 """Replies that begin as close together were computed in the same step."""
@@ -35,13 +36,15 @@ CURABLE = ("order", "evicted", "replica", "together", "off")
 
 @dataclass(frozen=True, slots=True)
 class ServedPrompt:
-    """One request as the engine served it; times are of the run's clock."""
+    """One request as the engine served it; times are of the run's clock. One that does not `count`,
+    as of a warm-up, is only what was there before others."""
 
     chain: Chain
     sent_s: float
     first_token_s: float
     cached_tokens: int
     engine: str = ""
+    counts: bool = True
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,10 +117,10 @@ def causes_of_run(path: Path) -> ComputedCauses:
     has_cache = "--no-enable-prefix-caching" not in run.engine_argv
     size = int(run.target.get("block_size") or USUAL_BLOCK_SIZE)
     known = (run.summary.get("server") or {}).get("computed_prompt_tokens")
-    curves = [predict(trace_of_run(path, engine=name)) for name in engines_of(run) or [""]]
+    curves = [predict(trace_of_run(path, engine=name)) for name in busy_engines(run)]
     return ComputedCauses(
         tokens=causes(prompts, size, has_cache),
-        prompts=len(prompts),
+        prompts=sum(each.counts for each in prompts),
         engine=None if known is None else int(known),
         cache_tokens=run.target.get("usable_tokens"),
         enough_tokens=max(curve.knee.enough_tokens for curve in curves),
@@ -135,15 +138,17 @@ def causes(prompts: Sequence[ServedPrompt], block_size: int, has_cache: bool) ->
         blocks = prompt.chain.blocks
         hits = min(prompt.cached_tokens // block_size, len(blocks))
         rest = prompt.chain.prompt_tokens - len(blocks) * block_size
-        for place, block in enumerate(blocks[hits:], hits):
+        inside = prompt.cached_tokens - hits * block_size  # where the host counts so
+        for place, block in enumerate(blocks[hits:] if prompt.counts else (), hits):
             before = last_user.get((prompt.engine, block))
             # Something must be computed to go on from: of a whole hit the last block is.
             is_end = not rest and place == hits == len(blocks) - 1 and before is not None
             cause = "tail" if is_end else _cause(prompt, before, has_cache)
             is_elsewhere = cause == "first" and has_cache and block in anywhere
-            tokens["replica" if is_elsewhere else cause] += block_size
-        # A hit may end inside a block where the host counts so.
-        tokens["tail"] += rest - max(0, prompt.cached_tokens - hits * block_size)
+            computed = block_size - (inside if place == hits else 0)
+            tokens["replica" if is_elsewhere else cause] += computed
+        if prompt.counts:
+            tokens["tail"] += max(0, rest - inside) if hits == len(blocks) else rest
         last_user.update(dict.fromkeys(((prompt.engine, block) for block in blocks), prompt))
         anywhere.update(blocks)
     return tokens
@@ -163,27 +168,24 @@ def _served(run: RecordedRun) -> tuple[list[ServedPrompt], str]:
     sent = all_requests(run)
     names = BlockNames(int(run.target.get("block_size") or USUAL_BLOCK_SIZE))
     chains, source = chains_of(run, sent, names)
-    requests = run.requests.sent
+    requests = Requests.of(run.rows)
     told = zip(
         requests.number("request_id").tolist(),
         requests.number("first_token_s").tolist(),
-        requests.number("cached_tokens").tolist(),
+        requests.told_cached_tokens.tolist(),
         strict=True,
     )
-    known = {int(number): (first_s, cached) for number, first_s, cached in told}
+    known = {number: (first_s, cached) for number, first_s, cached in told}
+    counting = set(run.requests.sent.number("request_id").tolist())
     prompts = [
-        ServedPrompt(chain, each.sent_s, *_told(known[each.index]), each.engine)
+        ServedPrompt(chain, each.sent_s, first_s, int(cached), each.engine, each.index in counting)
         for each, chain in zip(sent, chains, strict=True)
-        if not any(map(math.isnan, known.get(each.index, (math.nan,))))
+        for first_s, cached in [known[each.index]]
+        if not math.isnan(first_s) and not math.isnan(cached)
     ]
-    if not prompts:
+    if not any(each.counts for each in prompts):
         raise UsageError(
             f"{run.path}: its host did not tell which tokens were cached (vLLM does with"
             " --enable-prompt-tokens-details): nothing to explain"
         )
     return prompts, source
-
-
-def _told(known: tuple[float, float]) -> tuple[float, int]:
-    first_token_s, cached_tokens = known
-    return first_token_s, int(cached_tokens)

@@ -146,7 +146,22 @@ def sent_requests(run: RecordedRun, engine: str = "") -> list[SentRequest]:
             if engines
             else f"{run.path} names no engine {engine}: it had but one"
         )
-    return [each for each in all_requests(run) if each.engine == engine or not engines]
+    found = [each for each in all_requests(run) if each.engine == engine or not engines]
+    if not found:
+        raise UsageError(f"{run.path}: {engine} answered no request: choose another engine")
+    return found
+
+
+def busy_engines(run: RecordedRun) -> list[str]:
+    """Of several engines those that answered a request; of one alone its name, which is empty.
+    Raises UsageError, also where no request tells its engine."""
+    if not (engines := engines_of(run)):
+        return [""]
+    answered = {each.engine for each in all_requests(run)}
+    found = [name for name in engines if name in answered]
+    if not found:
+        raise UsageError(f"{run.path}: no request says which of its {len(engines)} engines it was")
+    return found
 
 
 def all_requests(run: RecordedRun) -> list[SentRequest]:
@@ -175,6 +190,11 @@ def _sent(run: RecordedRun) -> list[SentRequest]:
     requests = Requests.of(rows.sound())
     is_told = ~np.isnan(requests.number("prompt_tokens"))
     requests = requests.taken(~np.isnan(requests.number("sent_s")) & is_told)
+    if np.isnan(requests.number("request_id")).any():
+        raise UsageError(
+            f"{run.path / REQUESTS_CSV} is not as kvswarm writes it (a request_id is no number):"
+            " restore it"
+        )
     index, sent_s, prompt_tokens = (
         requests.number(name).tolist() for name in ("request_id", "sent_s", "prompt_tokens")
     )
@@ -230,10 +250,16 @@ def chains_of(
     else:
         reason = "the prompts do not come out as the engine counted them"
     return (
-        shared_prefix_chains(sent, names.block_size),
+        shared_prefix_chains(sent, names.block_size, _system_tokens(run) // names.block_size),
         f"context ids and prompt lengths, as {reason}: a shared prefix may be taken for longer than"
         " it is by the shortest question",
     )
+
+
+def _system_tokens(run: RecordedRun) -> int:
+    """What all prompts of a run have in common; 0 where that is not told as a number."""
+    told = run.options.get("system_tokens")
+    return max(told, 0) if isinstance(told, int) else 0
 
 
 def _own_tokens(run: RecordedRun) -> TokenIds | None:
@@ -287,6 +313,7 @@ def _settings(options: Mapping[str, Any]) -> WorkloadSettings:
         repeat=float(options["repeat"]),
         context_tokens=Span.parse(context_tokens, "--context-tokens") if context_tokens else None,
         output_tokens=Span.parse(str(options["output_tokens"]), "--output-tokens"),
+        system_tokens=int(options.get("system_tokens") or 0),
     )
 
 
@@ -303,17 +330,21 @@ def _remarks(run: RecordedRun) -> Iterator[str]:
         yield "the engine orders its queue itself; this is first come, first served"
 
 
-def shared_prefix_chains(requests: Sequence[SentRequest], block_size: int) -> tuple[Chain, ...]:
+def shared_prefix_chains(
+    requests: Sequence[SentRequest], block_size: int, system_blocks: int = 0
+) -> tuple[Chain, ...]:
     """One chain for each request. All prompts of a context share what its shortest prompt has, so
-    the prefix is too long by that prompt's question; the same question is the same prompt."""
+    the prefix is too long by that prompt's question; the same question is the same prompt. So many
+    `system_blocks` at the start are the same in all."""
     shared = _shortest(requests)
     names: dict[tuple[str, str, int], int] = {}
     chains = []
     for each in requests:
         common = shared[each.context] // block_size if each.context else 0
         keys = chain(
-            ((each.context, "", place) for place in range(common)),
-            ((each.context, each.question, place) for place in count(common)),
+            (("", "", place) for place in range(system_blocks)),
+            ((each.context, "", place) for place in range(system_blocks, common)),
+            ((each.context, each.question, place) for place in count(max(common, system_blocks))),
         )
         blocks = (names.setdefault(key, len(names) + 1) for key in keys)
         chains.append(_cut(blocks, each, block_size))

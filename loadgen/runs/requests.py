@@ -185,6 +185,11 @@ class Requests:
         return np.nan_to_num(cached) if told.any() else np.full(len(self), np.nan)
 
     @property
+    def told_cached_tokens(self) -> Floats:
+        """The same, and of other requests what was told; NaN where nothing was."""
+        return np.where(self.ok, self.cached_tokens, self.number("cached_tokens"))
+
+    @property
     def cached_share(self) -> Floats:
         """Cached over prompt tokens of each request, 0 to 1; NaN where the host does not tell."""
         with np.errstate(divide="ignore", invalid="ignore"):

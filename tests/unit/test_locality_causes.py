@@ -12,6 +12,7 @@ from loadgen.cli.why import why_command
 from loadgen.errors import UsageError
 from loadgen.locality.causes import CAUSES, ComputedCauses, ServedPrompt, causes
 from loadgen.locality.trace import Chain
+from loadgen.locality.trace_sources import trace_of_run
 from loadgen.record import COLUMNS
 
 BLOCK = 16
@@ -75,6 +76,11 @@ INJECTED: dict[str, tuple[list[ServedPrompt], bool, dict[str, int]]] = {
         True,
         {"first": 3, "tail": 8},
     ),
+    "a hit inside a block that others follow": (
+        [prompt(A, 1), ServedPrompt(Chain(A, 53, 4), 1.9, 2.0, 26)],
+        True,
+        {"first": 3, "evicted": 22 / BLOCK, "tail": 10},
+    ),
     "served in another order than sent": (
         [prompt(A, 5, waited_s=4.5), prompt(A, 4)],
         True,
@@ -109,7 +115,14 @@ def test_the_cheapest_cure_is_named(tokens: dict[str, int], said: str) -> None:
     assert said in " ".join(found.sentences())
 
 
-def write_run(path: Path, cached: str) -> Path:
+def test_a_warm_up_is_history_and_not_counted() -> None:
+    prompts = [replace(prompt(A, 1), counts=False), prompt(A, 2), prompt(B, 3)]
+    found = causes(prompts, BLOCK, has_cache=True)
+    told = {name: tokens for name, tokens in found.items() if tokens}
+    assert told == {"first": 3 * BLOCK, "evicted": 3 * BLOCK, "tail": 10}
+
+
+def write_run(path: Path, *cached: str, **told: object) -> Path:
     path.mkdir()
     with (path / "requests.csv").open("w", newline="") as file:
         writer = csv.DictWriter(file, COLUMNS, restval="")
@@ -124,14 +137,16 @@ def write_run(path: Path, cached: str) -> Path:
                     "question_id": f"q{number}",
                     "first_token_s": number + 0.2,
                     "prompt_tokens": 330,
-                    "cached_tokens": cached,
+                    "cached_tokens": cached[number % len(cached)],
+                    "engine": "e-1" if "replicas" in told else "",
                     "output_tokens": 4,
                     "outcome": "ok",
                 }
             )
     facts = {"options": {}, "target": {"block_size": 16, "usable_tokens": 480}, "exit_code": 0}
     (path / "run.json").write_text(json.dumps(facts))
-    (path / "summary.json").write_text(json.dumps({"server": {"computed_prompt_tokens": 2000}}))
+    summary = {"server": {"computed_prompt_tokens": 2000}, **told}
+    (path / "summary.json").write_text(json.dumps(summary))
     return path
 
 
@@ -145,6 +160,33 @@ def test_the_command_adds_up(tmp_path: Path, capsys: pytest.CaptureFixture[str])
     assert why_command([str(run), "--format", "json"]) == 0
     told = json.loads(capsys.readouterr().out)
     assert sum(told["tokens"].values()) == 1980
+
+
+def test_a_reply_without_cached_tokens_took_none_where_others_tell(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert why_command([str(write_run(tmp_path / "run", "", "", "320"))]) == 0
+    assert "1,340 prompt tokens computed for 6 requests" in capsys.readouterr().out
+
+
+def test_requests_of_the_warm_up_are_left_out(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run = write_run(tmp_path / "run", "0", warmup={"seconds": 1.5})
+    assert why_command([str(run), "--format", "json"]) == 0
+    told = json.loads(capsys.readouterr().out)
+    assert told["tokens"]["first"] == 0
+    assert sum(told["tokens"].values()) == 4 * 330
+
+
+def test_an_engine_that_answered_nothing_is_no_part_of_it(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run = write_run(tmp_path / "run", "0", replicas={"engines": {"e-1": {}, "e-2": {}}})
+    assert why_command([str(run)]) == 0
+    assert "1,980 prompt tokens computed for 6 requests" in capsys.readouterr().out
+    with pytest.raises(UsageError, match="e-2 answered no request"):
+        trace_of_run(run, engine="e-2")
 
 
 def test_a_host_that_told_no_cached_tokens_is_refused(tmp_path: Path) -> None:

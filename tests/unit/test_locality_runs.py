@@ -4,6 +4,7 @@ import csv
 import json
 from collections import Counter
 from collections.abc import Sequence
+from dataclasses import replace
 from itertools import islice, pairwise
 from pathlib import Path
 from typing import Any
@@ -16,7 +17,12 @@ from loadgen.errors import UsageError
 from loadgen.locality.curve import predict
 from loadgen.locality.measured import kv_bytes_per_token, measured_run, run_bytes_per_token
 from loadgen.locality.trace import Chain, TokenIds, Trace
-from loadgen.locality.trace_sources import trace_of_plan, trace_of_run
+from loadgen.locality.trace_sources import (
+    SentRequest,
+    shared_prefix_chains,
+    trace_of_plan,
+    trace_of_run,
+)
 from loadgen.record import COLUMNS
 from loadgen.workload.batches import Batching
 from loadgen.workload.corpus import load_corpus
@@ -65,15 +71,18 @@ def tokenizer(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def planned(tokenizer: Path, batching: Batching | None = None) -> Trace:
+def planned(
+    tokenizer: Path, batching: Batching | None = None, settings: WorkloadSettings = SETTINGS
+) -> Trace:
     tokens = TokenIds.from_path_or_name(str(tokenizer))
-    return trace_of_plan(load_corpus(None, None), SETTINGS, tokens, REQUESTS, 16, batching=batching)
+    return trace_of_plan(load_corpus(None, None), settings, tokens, REQUESTS, 16, batching=batching)
 
 
 def write_run(path: Path, tokenizer: Path, **changes: Any) -> Path:
     """The run of the plan, as an engine would have left it; rows stand in reverse."""
     tokens = TokenIds.from_path_or_name(str(tokenizer))
-    requests = islice(Workload(load_corpus(None, None), SETTINGS, tokens).requests(), REQUESTS)
+    settings = changes.get("settings", SETTINGS)
+    requests = islice(Workload(load_corpus(None, None), settings, tokens).requests(), REQUESTS)
     path.mkdir(parents=True)
     with (path / "requests.csv").open("w", newline="") as file:
         rows = csv.DictWriter(file, COLUMNS)
@@ -118,6 +127,50 @@ def test_a_finished_run_gives_the_trace_that_was_planned(tmp_path: Path, tokeniz
     assert not found.remarks
 
 
+def test_a_system_prompt_is_of_the_prompts_made_anew(tmp_path: Path, tokenizer: Path) -> None:
+    settings = replace(SETTINGS, system_tokens=600)
+    description = {"options": {**OPTIONS, "system_tokens": 600}}
+    run = write_run(tmp_path / "run", tokenizer, settings=settings, description=description)
+    assert not trace_of_run(run).source.startswith("context ids")
+    (run / "run.json").write_text((run / "run.json").read_text().replace(str(tokenizer), "/gone"))
+    expected = planned(tokenizer, settings=settings)
+    shared = expected.chains[0].blocks[:36]
+    assert all(each.blocks[:36] == shared for each in expected.chains)
+    assert len({each.blocks[:44] for each in expected.chains}) == 4
+    rough = trace_of_run(run)
+    assert rough.source.startswith("context ids")
+    assert predict(rough).bound == pytest.approx(predict(expected).bound, abs=0.05)
+
+
+def test_a_request_without_a_number_is_told_in_a_line(tmp_path: Path, tokenizer: Path) -> None:
+    run = write_run(tmp_path / "run", tokenizer)
+    with (run / "requests.csv").open("a") as file:
+        file.write(
+            ",".join(
+                {
+                    "request_id": "x",
+                    "sent_s": "1",
+                    "end_s": "2",
+                    "prompt_tokens": "9",
+                    "outcome": "ok",
+                }.get(name, "")
+                for name in COLUMNS
+            )
+            + "\n"
+        )
+    with pytest.raises(UsageError, match="a request_id is no number"):
+        trace_of_run(run)
+
+
+def test_what_all_prompts_share_is_shared_by_length_too() -> None:
+    def sent(context: str, question: str) -> SentRequest:
+        return SentRequest(0, context, question, "", 0.0, 1.0, 80, 4)
+
+    one, other, bare = shared_prefix_chains([sent("a", "1"), sent("b", "2"), sent("", "3")], 16, 2)
+    assert one.blocks[:2] == other.blocks[:2] == bare.blocks[:2]
+    assert len({*one.blocks, *other.blocks, *bare.blocks}) == 2 + 3 * 3
+
+
 def test_a_spreadsheets_mark_before_the_header_is_read_over(
     tmp_path: Path, tokenizer: Path
 ) -> None:
@@ -144,6 +197,7 @@ def test_two_that_overlap_were_in_flight_together(tmp_path: Path, tokenizer: Pat
         ({"description": {"target": {"tokenizer": "/nowhere/model"}}}, "no tokenizer is known"),
         ({"description": {"options": {**OPTIONS, "endpoint": "chat"}}}, "chat template"),
         ({"description": {"options": {}}}, "do not come out"),
+        ({"description": {"options": {**OPTIONS, "system_tokens": "x"}}}, "do not come out"),
     ],
 )
 def test_prompts_that_cannot_be_made_anew_are_known_by_context_and_length(
