@@ -1,10 +1,9 @@
 """`kvswarm advise`: the cache, order, rate and tier that keep an objective, by a twin."""
 
 import argparse
+import asyncio
 import math
 import shlex
-import subprocess
-import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -16,10 +15,13 @@ from loadgen.cli.curve import check_picture, save_picture
 from loadgen.cli.simulate import planned_simulation, run_words
 from loadgen.cli.twin import TWIN_JSON, aligned, with_vllm
 from loadgen.errors import UsageError
-from loadgen.launch.arguments import CommandParser, needs
+from loadgen.launch.arguments import CommandParser, needs, run_again
+from loadgen.launch.swarm_process import command_run
 from loadgen.launch.target_run import model_named
+from loadgen.launch.terminal import interruptible
 from loadgen.locality.kv_format import model_path, weights_bytes
 from loadgen.locality.measured import argv_bytes_per_token
+from loadgen.locality.trace_sources import recorded_run
 from loadgen.runs.directory import check_directory
 from loadgen.sweep.table import WHOLE
 from loadgen.targets.plan import BYTES_PER_GB
@@ -30,6 +32,9 @@ if TYPE_CHECKING:
     from loadgen.twin.model import TwinModel
     from loadgen.twin.shape_of import CalibratedEngine
 
+TARGETS = {False: "vllm", True: "vllm-context"}
+"""By whether the order is by context."""
+MOST_GPU_GB = 1e6
 GPU_SHARE = 0.92
 """Of a GPU's memory, that vLLM takes unless told otherwise."""
 
@@ -51,19 +56,38 @@ def advise_command(arguments: list[str]) -> int:
         limit = parse_objective(parsed.slo)
         model = TwinModel.read(parsed.twin)
         about = _about(model, parsed, words)
+        if parsed.verify is not None and run_again(about.command, TARGETS[False], 0) is None:
+            raise UsageError(
+                f"--verify: {parsed.run} was not made by `kvswarm run`: give FILE and the options"
+                " of such a run in its place"
+            )
         advice = advise(model, about, limit, _options(parsed, about.engine))
     print("\n".join(advice.sentences()))
     print()
     print("\n".join(aligned(list(_rows(advice)))))
+    runs = _overturning(advice, about.command)
     print("\nwhat could overturn it:")
-    runs = list(advice.commands())
-    print("\n".join(f"  {shlex.join(each)}" for _, each in runs) or "  nothing was found")
+    if runs is None:
+        print(f"  such runs of {parsed.run}, which `kvswarm run` has not made")
+    else:
+        print("\n".join(f"  {shlex.join(each)}" for _, each in runs) or "  nothing was found")
     if parsed.output is not None:
         _draw(advice, parsed.output)
-    if parsed.verify is not None:
-        for tried, each in runs:
-            _verify(advice, tried, each, parsed.verify)
-    return 0
+    return 0 if parsed.verify is None else _verify_all(advice, runs or [], parsed.verify)
+
+
+def _overturning(
+    advice: "Advice", recorded: Sequence[str]
+) -> "list[tuple[SizeTried, list[str]]] | None":
+    """The runs that could overturn the answer, behind what each would show; None where the command
+    that sent the load is none of `kvswarm run`. Raises UsageError."""
+    found = []
+    for tried in advice.answers:
+        words = run_again(recorded, TARGETS[tried.by_context], tried.kv_tokens)
+        if words is None:
+            return None
+        found.append((tried, words))
+    return found
 
 
 def _about(
@@ -112,8 +136,8 @@ def _options(parsed: argparse.Namespace, engine: "CalibratedEngine") -> "AdviceO
 def largest_cache(gpu_gb: float, model: Path, bytes_per_token: int) -> int:
     """Tokens of KV that fit on a GPU beside the model's weights, of the share that vLLM takes.
     Raises UsageError where none do."""
-    if not 0 < gpu_gb < math.inf:
-        raise UsageError(f"--gpu-gb {gpu_gb:g}: give more than 0")
+    if not 0 < gpu_gb <= MOST_GPU_GB:
+        raise UsageError(f"--gpu-gb {gpu_gb:g}: give more than 0, and {MOST_GPU_GB:g} at most")
     weights = weights_bytes(model)
     if weights is None:
         raise UsageError(f"--model {model} has neither weights nor a config that tells their size")
@@ -154,25 +178,43 @@ def _draw(advice: "Advice", path: Path) -> None:
     save_picture(draw_frontier(advice), path)
 
 
-def _verify(advice: "Advice", tried: "SizeTried", words: Sequence[str], folder: Path) -> None:
-    """Make one of these runs, and say how far its prediction was off. Raises UsageError."""
+def _verify_all(
+    advice: "Advice", runs: "Sequence[tuple[SizeTried, list[str]]]", folder: Path
+) -> int:
+    """Make these runs until a signal comes; the exit code. Raises UsageError."""
+    outs = [
+        folder / f"{tried.kv_tokens}-{'context' if tried.by_context else 'first-come'}"
+        for tried, _ in runs
+    ]
+    for out in outs:
+        check_directory(out)
+    for (tried, words), out in zip(runs, outs, strict=True):
+        code, signal_number = asyncio.run(_made([*words[1:], "--out", str(out)]))
+        if signal_number:
+            return 128 + signal_number
+        if code not in WHOLE:
+            raise UsageError(f"{shlex.join(words)} ended with exit code {code}: see {out}")
+        _verify(advice, tried, out)
+    return 0
+
+
+async def _made(words: Sequence[str]) -> tuple[int, int]:
+    """The exit code of a run, and the signal that came meanwhile."""
+    code = 0
+    with interruptible() as interruption:
+        code = await command_run(words, interruption)
+    return code, interruption.signal_number
+
+
+def _verify(advice: "Advice", tried: "SizeTried", out: Path) -> None:
+    """Say how far the prediction of this run was off. Raises UsageError."""
     from loadgen.twin.advice import ORDERS
     from loadgen.twin.advise import value_of
-    from loadgen.twin.load import recorded_load
-    from loadgen.twin.shape_of import shape_of_run
 
-    out = folder / f"{tried.kv_tokens}-{'context' if tried.by_context else 'first-come'}"
-    check_directory(out)
-    command = [sys.executable, "-m", "kvswarm", *words[1:], "--out", str(out)]
-    code = subprocess.run(command, stdout=subprocess.DEVNULL, check=False).returncode
-    if code not in WHOLE:
-        raise UsageError(f"{shlex.join(words)} ended with exit code {code}: see {out}")
-    load = recorded_load(out, shape_of_run(out).block_size)
-    value = value_of(
-        advice.limit,
-        np.array([each.ttft_s for each in load.measured.values()]),
-        np.array([each.e2e_s for each in load.measured.values()]),
-    )
+    times_ms = recorded_run(out).requests.latency(advice.limit.statistic.metric.name)
+    if np.isnan(times_ms).all():
+        raise UsageError(f"{out} has no reply to its end: nothing to verify")
+    value = value_of(advice.limit, times_ms[~np.isnan(times_ms)])
     kept = "keeps" if value <= advice.limit.bound else "misses"
     print(
         f"measured: {tried.kv_tokens:,} tokens, {ORDERS[tried.by_context]}: {value:,.0f} ms, which"

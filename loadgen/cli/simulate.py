@@ -2,6 +2,7 @@
 
 import argparse
 import json
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
@@ -16,7 +17,6 @@ from loadgen.runs.directory import RUN_JSON, check_directory
 if TYPE_CHECKING:
     from loadgen.twin.directory import SimulatedRun
     from loadgen.twin.engine import EngineShape
-    from loadgen.twin.ledger import TwinRequest
     from loadgen.twin.model import TwinModel
     from loadgen.twin.predict import TwinPrediction
     from loadgen.twin.serve import OfferedLoad
@@ -63,7 +63,7 @@ def simulate_command(arguments: list[str]) -> int:
         simulation = _of_run(parsed, command) if words is None else _of_plan(parsed, words, command)
         prediction = _served(simulation, parsed)
     if parsed.format == "json":
-        print(json.dumps(_json(simulation, prediction), indent=2))
+        print(json.dumps(_json(simulation, prediction), indent=2, allow_nan=False))
         return 0
     print("\n".join(_lines(simulation, prediction)))
     return 0
@@ -105,6 +105,7 @@ def _of_run(parsed: argparse.Namespace, command: Sequence[str]) -> Simulation:
     from loadgen.twin.load import recorded_load
     from loadgen.twin.model import TwinModel
     from loadgen.twin.predict import measured_figures
+    from loadgen.twin.serve import cached_most, require_room
     from loadgen.twin.shape_of import CalibratedEngine, changed, tier_of
 
     model = TwinModel.read(parsed.twin)
@@ -113,7 +114,7 @@ def _of_run(parsed: argparse.Namespace, command: Sequence[str]) -> Simulation:
     tier = tier_of(engine, parsed.target, _tier_options(parsed, parsed.l1_gb))
     shape = changed(recorded, parsed.kv_tokens, parsed.target, tier=tier)
     load = recorded_load(parsed.run, recorded.block_size)
-    _require_room(load.requests, shape)
+    require_room(max(load.requests, key=cached_most), shape)
     run = recorded_run(parsed.run)
     is_as_recorded = shape == recorded and parsed.replicas == 1
     first_s, last_s = run.requests.sent.span_s
@@ -126,17 +127,6 @@ def _of_run(parsed: argparse.Namespace, command: Sequence[str]) -> Simulation:
         batched=run.is_batched,
         measured=measured_figures(load, last_s - first_s) if is_as_recorded else None,
     )
-
-
-def _require_room(requests: Sequence["TwinRequest"], shape: "EngineShape") -> None:
-    """Raise UsageError where a request would wait for ever."""
-    room = shape.usable_blocks * shape.block_size
-    longest = max(len(each.prompt) + each.output_tokens - 1 for each in requests)
-    if longest > room:
-        raise UsageError(
-            f"the longest request needs {longest:,} tokens of cache, and there are {room:,}: raise"
-            " --kv-tokens"
-        )
 
 
 def _of_plan(
@@ -242,7 +232,10 @@ def _json(simulation: Simulation, prediction: "TwinPrediction") -> dict[str, Any
         "simulated": True,
         "shape": asdict(simulation.shape),
         "figures": dict(prediction.figures),
-        "intervals": dict(prediction.intervals),
+        "intervals": {
+            name: [end if math.isfinite(end) else None for end in ends]
+            for name, ends in prediction.intervals.items()
+        },
         "measured": simulation.measured,
     }
 

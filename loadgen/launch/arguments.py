@@ -35,6 +35,8 @@ ENGINE_GROUPS = (
     "of these, targets that serve context by context",
 )
 """Titles of the options that mean nothing where a host is named that runs."""
+OF_ANY_ENGINE = ("model", "size", "engine_arg", "start_timeout")
+"""Options that mean the same for all that we start."""
 SHARED_FILES = ("--csv", "--html", "--json-file", "--logfile")
 """Locust's options that name a file, which the runs on several targets would overwrite."""
 
@@ -219,6 +221,23 @@ def parse_run(command: str, arguments: list[str]) -> RunArguments:
     )
     _refuse_for_targets(command, run)
     return run
+
+
+def run_again(recorded: Sequence[str], target: str, kv_tokens: int) -> list[str] | None:
+    """The command of a recorded run on another engine, without what belongs to its own; None where
+    it was no `kvswarm run`. Raises UsageError for one that cannot be read."""
+    if list(recorded[1:2]) != ["run"]:
+        return None
+    words = list(recorded[2:])
+    file = [words.pop(0)] if words and not words[0].startswith("-") else []
+    parser = run_parser("run")
+    parsed, rest = parser.parse_known_args(words)
+    ordering = [each.name for each in fields(ContextSchedulerSettings)]
+    kept = [*OF_ANY_ENGINE, *(ordering if target.endswith("-context") else ())]
+    told = {name.replace("_", "-"): getattr(parsed, name) for name in kept}
+    own = as_words({name: value for name, value in told.items() if value is not None}, parser)
+    engine = ["--target", target, "--kv-tokens", str(kv_tokens)]
+    return ["kvswarm", "run", *file, *own, *rest, *engine]
 
 
 def is_given(words: Sequence[str], *flags: str) -> bool:

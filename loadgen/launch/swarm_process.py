@@ -5,7 +5,7 @@ import json
 import os
 import signal
 import sys
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager, nullcontext, suppress
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
@@ -191,12 +191,28 @@ async def _locust(
             stdout=output,
             stderr=output,
         )
-    interruption.handler = lambda number: _pass_on(process, number)
     watch = asyncio.create_task(_end_with(needed, process))
+    try:
+        return await _ended(process, interruption)
+    finally:
+        watch.cancel()
+
+
+async def command_run(words: Sequence[str], interruption: Interruption) -> int:
+    """Have `kvswarm` do this in a process of its own, whose results nobody reads. Returns its exit
+    code."""
+    process = await asyncio.create_subprocess_exec(
+        *(sys.executable, "-m", "loadgen.cli.main", *words), stdout=asyncio.subprocess.DEVNULL
+    )
+    return await _ended(process, interruption)
+
+
+async def _ended(process: asyncio.subprocess.Process, interruption: Interruption) -> int:
+    """Wait for a process, which gets our signals; its exit code as a shell has it."""
+    interruption.handler = lambda number: _send(process, number)
     try:
         code = await process.wait()
     finally:
-        watch.cancel()
         interruption.handler = None
     return code if code >= 0 else 128 - code
 
@@ -207,15 +223,9 @@ async def _end_with(needed: ServiceGroup | None, process: asyncio.subprocess.Pro
         _send(process, signal.SIGTERM)
 
 
-def _pass_on(process: asyncio.subprocess.Process, number: int) -> None:
-    """Hand a signal to the swarm; Ctrl-C in a terminal has reached it already."""
-    if number == signal.SIGINT and sys.stdin is not None and sys.stdin.isatty():
-        return
-    _send(process, number)
-
-
 def _send(process: asyncio.subprocess.Process, number: int) -> None:
-    """Not by the methods of the process, which look first whether it has just ended: they would
+    """Hand a signal to the swarm, which passes over a second one: a Ctrl-C in a terminal reaches
+    both. Not by the methods of the process, which look first whether it has just ended: they would
     take its exit code, and asyncio, which then finds none, says 255."""
     if process.returncode is None:
         with suppress(ProcessLookupError):

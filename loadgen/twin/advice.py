@@ -1,7 +1,7 @@
 """What was tried for an objective, and the advice in sentences: size, order, rate and tier."""
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 from loadgen.compare.gate import Limit
@@ -9,7 +9,6 @@ from loadgen.twin.highest_rate import HighestRate
 from loadgen.twin.predict import TwinPrediction
 
 ORDERS = {False: "first come, first served", True: "by context"}
-REPLACED = ("--target", "--kv-tokens", "--out", "--host", "-H")
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,7 +70,6 @@ class Advice:
     """All candidates, small first, for one limit on one load. `most_tokens` is the largest cache
     that fits, None where nobody asks."""
 
-    command: Sequence[str]
     limit: Limit
     candidates: tuple[SizeTried, ...]
     reuse: Reuse | None = None
@@ -115,11 +113,10 @@ class Advice:
                 " rely on it."
             )
 
-    def commands(self) -> Iterator[tuple[SizeTried, list[str]]]:
-        """The runs that could overturn the answer, behind what each would show."""
-        for order in ORDERS:
-            if (found := self.smallest(order)) is not None:
-                yield found, _command(self.command, found)
+    @property
+    def answers(self) -> list[SizeTried]:
+        """The smallest in each order; a run on one could overturn the answer."""
+        return [found for order in ORDERS if (found := self.smallest(order)) is not None]
 
     def _of(self, by_context: bool) -> list[SizeTried]:
         return [each for each in self.candidates if each.by_context == by_context]
@@ -208,20 +205,6 @@ class Advice:
             f"{each.kv_tokens:,} tokens, {ORDERS[each.by_context]} ({each.value:,.0f}"
             f" ms{_within(each.interval)})"
         )
-
-
-def _command(recorded: Sequence[str], tried: SizeTried) -> list[str]:
-    """The recorded command with another engine, and without what belongs to that run alone."""
-    words = ["kvswarm", "run"]
-    rest = iter(recorded[2:] if recorded[:2] == words else ())
-    for word in rest:
-        name, equals, _ = word.partition("=")
-        if name not in REPLACED:
-            words.append(word)
-        elif not equals:
-            next(rest, None)
-    target = "vllm-context" if tried.by_context else "vllm"
-    return [*words, "--target", target, "--kv-tokens", str(tried.kv_tokens)]
 
 
 def _within(interval: tuple[float, float]) -> str:

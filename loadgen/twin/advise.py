@@ -21,8 +21,8 @@ from loadgen.twin.engine import EngineShape
 from loadgen.twin.highest_rate import find_rate
 from loadgen.twin.load import recorded_load
 from loadgen.twin.model import TwinModel
-from loadgen.twin.predict import predict_load
-from loadgen.twin.serve import OfferedLoad, ServedRequest
+from loadgen.twin.predict import TwinPrediction, predict_load
+from loadgen.twin.serve import OfferedLoad, ServedRequest, cached_most
 from loadgen.twin.shape_of import CalibratedEngine
 from loadgen.twin.tier import TierShape
 
@@ -38,8 +38,8 @@ TIER_LATENCY_S = 1e-4
 
 @dataclass(frozen=True, slots=True)
 class AdviceLoad:
-    """What advice is about: a load, the engine it is served on, the words of `kvswarm run` that
-    send it."""
+    """What advice is about: a load, the engine it is served on, and the command that sent it or
+    would."""
 
     load: OfferedLoad
     engine: CalibratedEngine
@@ -78,12 +78,12 @@ def advise(
     knee = predict(trace).knee
     found = [
         _candidate(model, about, blocks, order, limit)
-        for blocks in _sizes_tried(trace.block_size, knee, options)
+        for blocks in _sizes_tried(trace.block_size, knee, options, seen.longest_tokens)
         for order in ORDERS
     ]
     if options.with_rates:
         found = list(_rated(model, about, found, limit))
-    advice = Advice(about.command, limit, tuple(found), None, None, options.most_tokens)
+    advice = Advice(limit, tuple(found), None, None, options.most_tokens)
     chosen = advice.smallest(False) or advice.smallest(True) or found[-1]
     return replace(
         advice,
@@ -102,13 +102,16 @@ def _below(found: Sequence[SizeTried], limit: Limit) -> SizeTried:
 
 @dataclass
 class _Seen:
-    """The prompts of a load as chains of blocks, in the order of sending."""
+    """The first prompts of a load as chains of blocks, in the order of sending; `longest_tokens` is
+    what the longest of all requests needs in the cache."""
 
     names: BlockNames
     in_flight: int = 1
+    longest_tokens: int = 0
     _by_turn: dict[int, Chain] = field(default_factory=dict)
 
     def take(self, each: ServedRequest) -> None:
+        self.longest_tokens = max(self.longest_tokens, cached_most(each.request))
         if len(self._by_turn) < MOST_SEEN:
             chain = self.names.chain(each.request.prompt, each.request.output_tokens)
             self._by_turn[each.turn] = chain
@@ -123,28 +126,29 @@ def _seen(model: TwinModel, about: AdviceLoad) -> _Seen:
     shape = replace(about.engine.shape, tier=None)
     prediction = predict_load(model, about.load, shape, on_served=found.take)
     found.in_flight = max(1, prediction.ledger.peak_running)
+    never_sent = (each for outgoing in prediction.unsent for each in outgoing.unit.requests)
+    found.longest_tokens = max([found.longest_tokens, *map(cached_most, never_sent)])
     return found
 
 
-def _sizes_tried(size: int, knee: Knee, options: AdviceOptions) -> list[int]:
+def _sizes_tried(size: int, knee: Knee, options: AdviceOptions, longest_tokens: int) -> list[int]:
     """Blocks, evenly spread on a scale of factors, with the knee. Raises UsageError where not even
     the longest request fits."""
     most = math.inf if options.most_tokens is None else options.most_tokens // size
-    least = knee.least_tokens // size
-    found = {tokens // size for tokens in options.sizes} or _grid(size, knee, most)
+    least = max(knee.least_tokens // size, math.ceil(longest_tokens / size))
+    found = {tokens // size for tokens in options.sizes} or _grid(size, knee, least, most)
     fitting = sorted(blocks for blocks in found if least <= blocks <= most)
     if not fitting:
         fits = "" if math.isinf(most) else f", and {options.most_tokens:,} tokens fit"
         raise UsageError(
-            f"the longest request needs {knee.least_tokens:,} tokens of cache{fits}: give larger"
+            f"the longest request needs {least * size:,} tokens of cache{fits}: give larger"
             " --kv-tokens, or a larger --gpu-gb"
         )
     return fitting
 
 
-def _grid(size: int, knee: Knee, most: float) -> set[int]:
-    least, all_of_it = knee.least_tokens // size, knee.working_set_tokens // size
-    most = min(max(all_of_it, least + 1), most)
+def _grid(size: int, knee: Knee, least: int, most: float) -> set[int]:
+    most = min(max(knee.working_set_tokens // size, least + 1), most)
     even = np.geomspace(least, max(most, least), SIZES)
     return {round(blocks) for blocks in even} | {min(knee.enough_tokens // size, int(most))}
 
@@ -172,7 +176,7 @@ def _rated(
 
         def value(load: OfferedLoad, shape: EngineShape = shape) -> tuple[float, int]:
             told = predict_load(model, load, shape)
-            return value_of(limit, told.ttft_s, told.e2e_s), told.cut + len(told.unsent)
+            return predicted_value(limit, told), told.cut + len(told.unsent)
 
         rate = find_rate(about.load, value, limit.bound, begin[each.by_context], about.seed)
         begin[each.by_context] = rate.per_s or begin[each.by_context]
@@ -203,7 +207,7 @@ def _tiers(
         tier = TierShape("a tier", tokens, each, link, None, size, about.engine.is_on_cpu)
         shape = replace(_shape(about, below.kv_tokens // size, False), tier=tier)
         prediction = predict_load(model, about.load, shape)
-        value = value_of(limit, prediction.ttft_s, prediction.e2e_s)
+        value = predicted_value(limit, prediction)
         interval = model.interval(value)
         tried.append(TierTried(tokens, link.bytes_per_s, prediction, value, interval))
     return TierAdvice(
@@ -227,11 +231,19 @@ def parse_objective(text: str) -> Limit:
     return limit
 
 
-def value_of(limit: Limit, ttft_s: Floats, e2e_s: Floats) -> float:
-    """What is limited, in ms, of replies that took so long."""
-    values = 1000 * (ttft_s if limit.statistic.metric.name == "ttft_ms" else e2e_s)
+def predicted_value(limit: Limit, told: TwinPrediction) -> float:
+    """What is limited, in ms. Of requests without an end those count that had waited beyond the
+    limit; the others might have been good."""
+    is_first = limit.statistic.metric.name == "ttft_ms"
+    served_s = told.ttft_s if is_first else told.e2e_s
+    open_ms = 1000 * (told.open_ttft_s if is_first else told.open_e2e_s)
+    return value_of(limit, np.concatenate((1000 * served_s, open_ms[open_ms > limit.bound])))
+
+
+def value_of(limit: Limit, values_ms: Floats) -> float:
+    """What is limited of such times, in ms."""
     quantile = limit.statistic.quantile
-    return float(values.mean() if quantile is None else np.quantile(values, quantile))
+    return float(values_ms.mean() if quantile is None else np.quantile(values_ms, quantile))
 
 
 def _shape(about: AdviceLoad, blocks: int, by_context: bool) -> EngineShape:
@@ -245,6 +257,6 @@ def _candidate(
 ) -> SizeTried:
     shape = _shape(about, blocks, by_context)
     prediction = predict_load(model, about.load, shape)
-    value = value_of(limit, prediction.ttft_s, prediction.e2e_s)
+    value = predicted_value(limit, prediction)
     tokens = blocks * shape.block_size
     return SizeTried(tokens, by_context, prediction, value, model.interval(value))

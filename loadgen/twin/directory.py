@@ -60,7 +60,7 @@ class SimulatedRun(DescribedRun):
 
 def simulated_run(run: RecordedRun, shape: EngineShape, command: Sequence[str]) -> SimulatedRun:
     """Of the requests of a recorded run."""
-    with (run.path / REQUESTS_CSV).open(newline="", encoding="utf-8") as file:
+    with (run.path / REQUESTS_CSV).open(newline="", encoding="utf-8-sig") as file:
         known = {row["request_id"]: _facts_of(row) for row in csv.DictReader(file)}
     note = f"the requests are those of {run.path}"
     return SimulatedRun(run.description, shape, command, note, known=known)
@@ -91,6 +91,7 @@ class SimulatedDirectory:
     def __init__(self, out: Path, run: SimulatedRun, batched: bool) -> None:
         self._run = run
         self._directory: RunDirectory = open_directory(out, batched)
+        self._directory.describe(_facts(run))
         self._counts = Counts()
         self._rows: list[tuple[RequestRecord, list[float]]] = []
         self._open: dict[str, list[RequestRecord]] = defaultdict(list)
@@ -116,7 +117,7 @@ class SimulatedDirectory:
         """Nothing more comes: the rest of the files. Raises UsageError."""
         self._flush()
         directory = self._directory
-        directory.describe(_facts(self._run, ledger))
+        directory.describe({"exit_code": DONE})
         directory.close()
         if directory.fault:
             raise UsageError(directory.fault)
@@ -216,7 +217,8 @@ def _unsent(name: str, facts: RequestFacts, due_s: float, end_s: float) -> Reque
     return RequestRecord(**{**known, **told})  # type: ignore[arg-type]
 
 
-def _facts(run: SimulatedRun, ledger: EngineLedger) -> dict[str, Any]:
+def _facts(run: SimulatedRun) -> dict[str, Any]:
+    """All but the exit code, without which a run did not come to its end."""
     described, shape = run.description, run.shape
     by_context = shape.plugin is not None
     name = "vllm" if shape.tier is None else shape.tier.target
@@ -244,7 +246,6 @@ def _facts(run: SimulatedRun, ledger: EngineLedger) -> dict[str, Any]:
         "cache_state": SIMULATED,
         "notes": [NOTE, run.note],
         "machine": described.get("machine"),
-        "exit_code": DONE,
         "user_errors": 0,
         "host_died": False,
         "interrupted": False,

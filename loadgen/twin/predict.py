@@ -25,13 +25,16 @@ class TwinPrediction:
     """Figures by name, as in a sweep's table, with what a run may differ by from a time.
 
     `ttft_s` and `e2e_s` are of the requests that were served to their end; `cut` others were cut
-    off, and `unsent` is what was due and never sent. `ledger` is that of all `replicas` together.
+    off, and `unsent` is what was due and never sent: `open_ttft_s` and `open_e2e_s` are what both
+    had waited at least. `ledger` is that of all `replicas` together.
     """
 
     figures: Mapping[str, float]
     intervals: Mapping[str, tuple[float, float]]
     ttft_s: Floats
     e2e_s: Floats
+    open_ttft_s: Floats
+    open_e2e_s: Floats
     cut: int
     unsent: Sequence[Outgoing]
     ledger: EngineLedger
@@ -45,6 +48,7 @@ class _Collector:
     def __init__(self, on_served: OnServed | None) -> None:
         self._on_served = on_served
         self._ttft_s, self._e2e_s = array("d"), array("d")
+        self._open_ttft_s, self._open_e2e_s = array("d"), array("d")
         self.first_s, self.last_s = math.inf, -math.inf
         self.cut = 0
 
@@ -53,11 +57,25 @@ class _Collector:
         self.last_s = max(self.last_s, each.end_s)
         if each.is_cut:
             self.cut += 1
+            has_begun = not math.isnan(each.first_token_s)
+            self._open_ttft_s.append(each.ttft_s if has_begun else each.e2e_s)
+            self._open_e2e_s.append(each.e2e_s)
         else:
             self._ttft_s.append(each.ttft_s)
             self._e2e_s.append(each.e2e_s)
         if self._on_served is not None:
             self._on_served(each)
+
+    def never_sent(self, outgoing: Outgoing, end_s: float) -> None:
+        """What was still due at the end."""
+        waited_s = [end_s - outgoing.scheduled_s] * len(outgoing.unit.requests)
+        self._open_ttft_s.extend(waited_s)
+        self._open_e2e_s.extend(waited_s)
+
+    @property
+    def open_s(self) -> tuple[Floats, Floats]:
+        """What those waited that had no end, for TTFT and E2E."""
+        return np.array(self._open_ttft_s), np.array(self._open_e2e_s)
 
     def times_s(self) -> tuple[Floats, Floats]:
         """TTFT and E2E. Raises UsageError where nothing was served."""
@@ -84,7 +102,10 @@ def predict_load(
     )
     collector = _Collector(on_served)
     server.serve_each(collector.take)
+    for outgoing in server.unsent:
+        collector.never_sent(outgoing, load.pace.end_s)
     ttft_s, e2e_s = collector.times_s()
+    open_ttft_s, open_e2e_s = collector.open_s
     duration_s = collector.last_s - collector.first_s
     ledger = EngineLedger.merged(server.ledgers)
     figures = figures_of(ttft_s, e2e_s, duration_s)
@@ -97,6 +118,8 @@ def predict_load(
         intervals=intervals,
         ttft_s=ttft_s,
         e2e_s=e2e_s,
+        open_ttft_s=open_ttft_s,
+        open_e2e_s=open_e2e_s,
         cut=collector.cut,
         unsent=server.unsent,
         ledger=ledger,

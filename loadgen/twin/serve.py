@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Protocol
 
+from loadgen.errors import UsageError
 from loadgen.twin.decoding import LeanEngine
 from loadgen.twin.engine import STEPS_WITHOUT_TOKENS, EngineShape, VirtualEngine
 from loadgen.twin.ledger import EngineLedger, ServedTokens, TwinRequest
@@ -78,6 +79,21 @@ class ServedLoad:
         return max(each.end_s for each in self.requests) - first_s
 
 
+def cached_most(request: TwinRequest) -> int:
+    """Tokens that a request has in the cache at its end; its last one is never read again."""
+    return len(request.prompt) + request.output_tokens - 1
+
+
+def require_room(request: TwinRequest, shape: EngineShape) -> None:
+    """Raise UsageError where a request would wait for ever."""
+    room = shape.usable_blocks * shape.block_size
+    if cached_most(request) > room:
+        raise UsageError(
+            f"the longest request needs {cached_most(request):,} tokens of cache, and there are"
+            f" {room:,}: raise --kv-tokens"
+        )
+
+
 class _Replica:
     """An engine with the front end before it, which works through one request after the other."""
 
@@ -89,6 +105,7 @@ class _Replica:
             LeanEngine(shape, step) if lean else VirtualEngine(shape, step, is_whole=is_whole)
         )
         self.open_requests = 0
+        self._shape = shape
         self._front = front
         self._coming: list[tuple[float, int, TwinRequest]] = []
         self._free_s = 0.0
@@ -96,7 +113,9 @@ class _Replica:
         self._work_tokens = self._idle = 0
 
     def take(self, request: TwinRequest, sent_s: float, turn: int) -> "_FrontWork":
-        """What is before it in the front end is waited for."""
+        """What is before it in the front end is waited for. Raises UsageError where there is no
+        room for it."""
+        require_room(request, self._shape)
         tokens = len(request.prompt)
         while self._work and self._work[0][0] <= sent_s:
             self._work_tokens -= self._work.popleft()[1]

@@ -20,6 +20,7 @@ from loadgen.runs.recorded import RecordedRun
 from loadgen.targets.settings import ROUTERS as FLEET_ROUTERS
 from loadgen.twin.advise import AdviceLoad, AdviceOptions, advise, parse_objective
 from loadgen.twin.calibrate import calibrate
+from loadgen.twin.directory import SimulatedDirectory
 from loadgen.twin.engine import EngineShape
 from loadgen.twin.load import RecordedLoad, recorded_load
 from loadgen.twin.model import FrontTime, TwinModel
@@ -93,7 +94,7 @@ def write_run(
             "argv": {"vllm": list(argv)},
             "sources": {"engine": {"name": "vllm"}},
         },
-        "command_line": ["kvswarm", "run", "batched", "--target=vllm", "-u", "4", "--out", "x"],
+        "command_line": ["bin/kvswarm", "run", "batched", "--target=vllm", "-u", "4", "--out", "x"],
         "cache_state": "cold",
         "exit_code": 0,
     }
@@ -217,6 +218,27 @@ def test_the_commands_tell_what_a_user_can_use(
     told = json.loads(capsys.readouterr().out)
     assert told["simulated"] is True
     assert told["intervals"]["ttft_mean_ms"][0] < told["figures"]["ttft_mean_ms"]
+    assert calibrate_command([str(runs[0]), "-o", twin]) == 0
+    capsys.readouterr()
+    assert simulate_command([*command, "--format", "json"]) == 0
+    assert json.loads(capsys.readouterr().out)["intervals"]["ttft_mean_ms"] == [0.0, None]
+
+
+def test_a_simulation_that_was_stopped_is_no_run_that_came_to_its_end(
+    runs: list[Path], model: TwinModel, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model.write(tmp_path / "twin.json")
+
+    def stopped(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(SimulatedDirectory, "close", stopped)
+    out = tmp_path / "simulated"
+    with pytest.raises(KeyboardInterrupt):
+        simulate_command([str(runs[0]), "--twin", str(tmp_path / "twin.json"), "--out", str(out)])
+    described = json.loads((out / "run.json").read_text())
+    assert described["cache_state"] == "simulated"
+    assert "exit_code" not in described
 
 
 def test_a_router_that_keeps_contexts_together_computes_less(
@@ -298,19 +320,28 @@ def test_advice_is_the_smallest_cache_that_keeps_the_objective(
     assert found is not None
     assert found.kv_tokens == 8192
     assert f"8,192 tokens of cache keep ttft_ms.p95<={bound:.0f}" in " ".join(advice.sentences())
-    ran = "kvswarm run batched -u 4 --target vllm --kv-tokens 8192"
-    assert ran in [" ".join(words) for _, words in advice.commands()]
+    assert found in advice.answers
     nothing = advise(model, about, parse_objective("ttft_ms.p95<=1"), options)
     assert next(nothing.sentences()).startswith("No size that was tried keeps")
     model.write(tmp_path / "twin.json")
     words = [str(runs[0]), "--twin", str(tmp_path / "twin.json"), "--slo", "e2e_ms.mean<=1000000"]
     words += ["--no-rates"]
     assert advise_command(words) == 0
-    assert "(the least that was tried) keep" in capsys.readouterr().out
+    told = capsys.readouterr().out
+    assert "(the least that was tried) keep" in told
+    assert "  kvswarm run batched -u 4 --target vllm --kv-tokens " in told
+    assert "  kvswarm run batched -u 4 --target vllm-context --kv-tokens " in told
     with pytest.raises(UsageError, match="the twin tells ttft_ms and e2e_ms"):
         parse_objective("errors<=1%")
     with pytest.raises(UsageError, match="write whole numbers"):
         advise_command([*words, "--kv-tokens", "many"])
+    facts = json.loads((runs[0] / "run.json").read_text())
+    (runs[0] / "run.json").write_text(json.dumps({**facts, "command_line": ["locust", "-f", "x"]}))
+    assert advise_command(words) == 0
+    assert "which `kvswarm run` has not made" in capsys.readouterr().out
+    with pytest.raises(UsageError, match="was not made by `kvswarm run`"):
+        advise_command([*words, "--verify", str(tmp_path / "made")])
+    (runs[0] / "run.json").write_text(json.dumps(facts))
 
 
 def test_what_the_twin_cannot_do_is_refused_in_a_line(runs: list[Path], tmp_path: Path) -> None:
@@ -320,11 +351,29 @@ def test_what_the_twin_cannot_do_is_refused_in_a_line(runs: list[Path], tmp_path
     twin.write_text("{}")
     with pytest.raises(UsageError, match="no twin of this version"):
         simulate_command([str(runs[0]), "--twin", str(twin)])
+    TwinModel(STEP, FRONT, 0.0, 1, 0.0, {}).write(twin)
+    whole = json.loads(twin.read_text())
+    for name, value in (
+        ("runs", "2"),
+        ("speed_sd", -1.0),
+        ("step", {**whole["step"], "step_s": "x"}),
+    ):
+        twin.write_text(json.dumps({**whole, name: value}))
+        with pytest.raises(UsageError, match="no twin of this version"):
+            TwinModel.read(twin)
+    for output in ("", ".", str(tmp_path)):
+        with pytest.raises(UsageError, match="is a directory: name a file"):
+            calibrate_command([str(runs[0]), "-o", output])
     tiered = write_run(tmp_path / "tiered", argv=[*ARGV, "--kv-transfer-config", "{}"])
     with pytest.raises(
         UsageError, match="--kv-transfer-config, which the twin does not model from"
     ):
         calibrate([tiered])
+    twice = write_run(tmp_path / "twice")
+    rows = (twice / "requests.csv").read_text()
+    (twice / "requests.csv").write_text(rows.replace("\n1,", "\n0,", 1))
+    with pytest.raises(UsageError, match="of the same request_id"):
+        calibrate([twice])
     found = write_run(tmp_path / "rag", labels="rag")
     with pytest.raises(UsageError, match="--labels rag"):
         calibrate([found])

@@ -4,8 +4,10 @@ import contextlib
 import json
 import re
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import pytest
 from test_twin_planned import BATCHES, MODEL, SHAPE, Load, load, twin
 
@@ -13,7 +15,13 @@ from loadgen.cli.advise import advise_command, largest_cache
 from loadgen.cli.main import main
 from loadgen.errors import UsageError
 from loadgen.locality.kv_format import weights_bytes
-from loadgen.twin.advise import AdviceLoad, AdviceOptions, advise, parse_objective
+from loadgen.twin.advise import (
+    AdviceLoad,
+    AdviceOptions,
+    advise,
+    parse_objective,
+    predicted_value,
+)
 from loadgen.twin.highest_rate import RatedLoad, find_rate
 from loadgen.twin.predict import predict_load
 from loadgen.twin.sending import Pace
@@ -108,6 +116,33 @@ def test_a_tier_adds_where_its_link_is_faster_than_computing() -> None:
     assert fast.value < even.value < slow.value
     assert fast.value < advice.tier.without < slow.value
     assert "a tier of" in " ".join(advice.sentences())
+
+
+def test_requests_that_had_waited_beyond_the_limit_count_though_they_had_no_end() -> None:
+    paced = load(80, starts_s=(0.0, 0.0, 0.0, 0.0), end_s=1.0, cut_s=1.0)
+    found = AdviceLoad(paced, CalibratedEngine(SHAPE, (), None, None), ["kvswarm"])
+    told = predict_load(MODEL, paced, SHAPE)
+    assert told.cut or told.unsent
+    longest_ms = 1000 * float(max(told.open_e2e_s))
+    strict = parse_objective(f"e2e_ms.p99<={0.9 * longest_ms:.0f}")
+    assert predicted_value(strict, told) > strict.bound
+    easy = parse_objective(f"e2e_ms.p99<={2 * longest_ms:.0f}")
+    assert predicted_value(easy, told) == pytest.approx(1000 * np.quantile(told.e2e_s, 0.99))
+    assert not any(each.keeps(strict) for each in advise(MODEL, found, strict).candidates)
+
+
+def test_a_long_request_behind_all_by_which_sizes_are_chosen_still_fits(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("loadgen.twin.advise.MOST_SEEN", 10)
+    plain = reusing()
+    last = plain.units[-1]
+    (request,) = last.requests
+    long = replace(request, prompt=request.prompt + (7,) * 200)
+    units = [*plain.units[:-1], replace(last, requests=(long,))]
+    found = AdviceLoad(Load(plain.pace, units), CalibratedEngine(SHAPE, (), None, None), ["x"])
+    advice = advise(MODEL, found, parse_objective("ttft_ms.p95<=90000"))
+    assert min(each.kv_tokens for each in advice.candidates) >= len(long.prompt)
 
 
 def test_no_cache_is_offered_that_does_not_fit() -> None:

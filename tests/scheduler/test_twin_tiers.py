@@ -162,11 +162,23 @@ def test_the_command_knows_targets_with_tiers(
         ("--target vllm-tiered --link 1GB/s --l2-link fast", "--l2-link 'fast' is no link"),
         ("--target vllm --link 1GB/s", "--link is of a tier"),
         ("--target vllm-offload --link 1GB/s --l1-gb 0.000001", "--l1-gb holds no chunk"),
+        ("--target vllm-offload --link 0GB/s", "give a rate above 0"),
     ],
 )
 def test_what_a_tier_lacks_is_said(twin: Path, more: str, said: str) -> None:
     with pytest.raises(UsageError, match=said):
         simulate_command([*BATCHES.split(), "--twin", str(twin), *more.split()])
+
+
+@pytest.mark.parametrize("size", ["nan", "inf", "1e300", "-1", "0"])
+def test_a_tier_of_no_size_is_refused_for_a_recorded_run(
+    twin: Path, tmp_path: Path, size: str
+) -> None:
+    run = tmp_path / "run"
+    assert simulate_command([*BATCHES.split(), "--twin", str(twin), "--out", str(run)]) == 0
+    words = [str(run), "--twin", str(twin), "--target", "vllm-offload", "--link", "1GB/s"]
+    with pytest.raises(UsageError, match="--l1-gb"):
+        simulate_command([*words, "--l1-gb", size])
 
 
 def test_the_time_of_a_byte_is_calibrated(tmp_path: Path) -> None:

@@ -12,7 +12,7 @@ import pytest
 from loadgen.cli.ask import _parse
 from loadgen.cli.main import main
 from loadgen.errors import UsageError
-from loadgen.launch.arguments import add_target_options, parse_run, run_parser
+from loadgen.launch.arguments import add_target_options, parse_run, run_again, run_parser
 from loadgen.launch.target_run import choose_targets
 from loadgen.swarm.options.flags import add_options
 from loadgen.targets.context_scheduler import ContextSchedulerSettings
@@ -44,6 +44,25 @@ class Collector:
 
     def add_argument(self, *flags: str, **_: object) -> None:
         self.flags.update(flags)
+
+
+@pytest.mark.parametrize("called", ["kvswarm", ".venv/bin/kvswarm", "/x/kvswarm/__main__.py"])
+def test_a_recorded_run_is_made_again_on_another_engine(called: str) -> None:
+    words = "run batched --target=vllm-lmcache-context --l1-gb 2 -u 4 -t 9s --model trained"
+    words += " --kv-tokens 99 --out runs/a --quantum 3 --engine-arg=--max-num-seqs=4 --zipf 1"
+    again = run_again([called, *words.split()], "vllm", 512)
+    kept = "--model=trained --engine-arg=--max-num-seqs=4"
+    plain = f"kvswarm run batched {kept} -u 4 -t 9s --zipf 1 --target vllm --kv-tokens 512"
+    assert again == plain.split()
+    ordered = run_again([called, *words.split()], "vllm-context", 512)
+    assert ordered is not None
+    assert "--quantum=3" in ordered
+    assert parse_run("run", ordered[2:]).target_arguments.context_scheduler.quantum == 3
+
+
+@pytest.mark.parametrize("words", ["kvswarm demo", "locust -f x.py", "kvswarm", ""])
+def test_what_was_no_run_is_not_made_again(words: str) -> None:
+    assert run_again(words.split(), "vllm", 512) is None
 
 
 def test_no_option_of_ours_hides_one_of_the_swarm() -> None:

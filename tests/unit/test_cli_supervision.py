@@ -14,7 +14,7 @@ import pytest
 from loadgen.errors import TargetError, UsageError
 from loadgen.launch.arguments import parse_run
 from loadgen.launch.locust_command import locust_argv
-from loadgen.launch.swarm_process import _pass_on, _without_processes, control_line
+from loadgen.launch.swarm_process import _send, _without_processes, control_line
 from loadgen.swarm.leading.supervisor import ENVIRONMENT_VARIABLE, Supervisor
 from loadgen.targets.fleet import EngineDeath
 
@@ -175,5 +175,5 @@ async def test_a_signal_to_a_swarm_that_has_just_ended_leaves_its_exit_code() ->
     deadline = time.monotonic() + 20
     while not has_ended(process.pid):  # and the loop stands
         assert time.monotonic() < deadline
-    _pass_on(process, signal.SIGHUP)
+    _send(process, signal.SIGHUP)
     assert await process.wait() == 7
