@@ -57,6 +57,8 @@ def _parser() -> argparse.ArgumentParser:
 def _parse(arguments: list[str]) -> AskArguments:
     parser = _parser()
     parsed = parser.parse_args(arguments)
+    if parsed.host == "":
+        raise UsageError("--host is empty: name a server, or leave it out")
     if parsed.host and parsed.target:
         raise UsageError("give either --host URL or --target NAME")
     if parsed.host:  # a service of ours may be started beside it

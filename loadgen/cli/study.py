@@ -70,7 +70,7 @@ def _report(parsed: argparse.Namespace) -> int:
     if out is None:
         raise UsageError("name the directory of a study: kvswarm study report DIR")
     kept = read_object(out / STUDY_JSON)
-    if kept.get("study") == KV_STUDY:
+    if kept.get("study") == KV_STUDY and isinstance(kept.get("arguments"), list):
         page = [] if parsed.page is None else ["--page", str(parsed.page)]
         return study_command([KV_STUDY, *kept["arguments"], "--out", str(out), *page])
     if kept.get("study") not in STUDIES:
@@ -106,6 +106,8 @@ def _publish(plan: "StudyPlan", out: Path, page: Path | None) -> None:
     from dashboards.studies.page import measured_by, write_page
     from loadgen.sweep.table import read_cells
 
+    if not (out / CELLS_CSV).is_file():
+        raise UsageError(f"{out} has no {CELLS_CSV}: nothing of study {plan.name} was measured")
     folder = page or out
     require_writable(folder, "--page")
     folder.mkdir(parents=True, exist_ok=True)

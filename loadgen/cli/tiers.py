@@ -10,7 +10,13 @@ from typing import Any
 from loadgen.errors import UsageError
 from loadgen.launch.arguments import CommandParser, needs
 from loadgen.launch.target_run import demo_model, model_named
-from loadgen.locality.break_even import USUAL_LINKS, Computing, Link
+from loadgen.locality.break_even import (
+    MOST,
+    USUAL_LINKS,
+    Computing,
+    Link,
+    check_bytes_per_token,
+)
 from loadgen.locality.kv_format import PlannedEngine, ToldFigure, model_path, run_told_bytes
 
 CONTEXT_TOKENS = 8000
@@ -44,10 +50,9 @@ def _check(parsed: argparse.Namespace) -> None:
         ("prefill-rate", parsed.prefill_rate),
         ("context-tokens", parsed.context_tokens),
     ):
-        if value is not None and not 0 < value < math.inf:
-            raise UsageError(f"--{name} {value:g}: give a number above 0")
-    if parsed.bytes_per_token is not None and parsed.bytes_per_token < 1:
-        raise UsageError(f"--bytes-per-token {parsed.bytes_per_token}: give 1 or more")
+        if value is not None and not 1 / MOST <= value <= MOST:
+            raise UsageError(f"--{name} {value:g}: give a number above 0, and {MOST:g} at most")
+    check_bytes_per_token(parsed.bytes_per_token)
 
 
 def _bytes(parsed: argparse.Namespace) -> ToldFigure:

@@ -8,7 +8,9 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from loadgen.errors import UsageError
 from loadgen.launch.arguments import CommandParser, needs
+from loadgen.runs.directory import require_writable
 
 if TYPE_CHECKING:
     from loadgen.twin.model import TwinModel
@@ -20,6 +22,9 @@ UNITS = {"s": (1.0, "s"), "ms": (1e3, "ms"), "us": (1e6, "µs"), "ns": (1e9, "ns
 def calibrate_command(arguments: list[str]) -> int:
     """Fit the times of a server's steps to runs, and keep them. Raises UsageError."""
     parsed = _calibrate_parser().parse_args(arguments)
+    if not parsed.output.name or parsed.output.is_dir():
+        raise UsageError(f"-o {parsed.output} is a directory: name a file, such as {TWIN_JSON}")
+    require_writable(parsed.output.parent, "-o")
     with with_vllm():
         from loadgen.twin.calibrate import calibrate, shown_times
 

@@ -15,6 +15,8 @@ import numpy as np
 
 from loadgen.errors import UsageError
 from loadgen.runs.columns import Columns
+from loadgen.runs.directory import RUN_JSON
+from loadgen.runs.json_file import malformed
 from loadgen.runs.recorded import RecordedRun
 
 VERSION = "0.2.1"
@@ -35,7 +37,7 @@ Content = dict[str, Any]
 def benchmark_report(path: Path) -> Content:
     """The report of a finished run. Raises UsageError for anything else."""
     run = RecordedRun(path, is_strict=True)
-    if not run.description or not run.summary:
+    if not run.description or not {"metrics", "requests"} <= run.summary.keys():
         raise UsageError(f"{path} is no finished run: name a directory with run.json, summary.json")
     return {
         "version": VERSION,
@@ -56,8 +58,11 @@ def _run(run: RecordedRun) -> Content:
         "description": " ".join(map(str, run.description.get("command_line") or ())),
     }
     if start_s is not None and duration_s is not None:
-        start = datetime.fromtimestamp(start_s, UTC)
-        end = start + timedelta(seconds=duration_s)
+        try:
+            start = datetime.fromtimestamp(start_s, UTC)
+            end = start + timedelta(seconds=duration_s)
+        except (ValueError, OverflowError, OSError):
+            raise malformed(run.path / RUN_JSON, f"start_unix_s is {start_s}") from None
         iso = {"start": start.isoformat(), "end": end.isoformat()}
         told["time"] = {**iso, "duration": f"PT{duration_s:.3f}S"}
     return told
@@ -134,7 +139,7 @@ def _performance(summary: Mapping[str, Any]) -> Content:
 
 def _statistics(found: Mapping[str, Any] | None, unit: str) -> Content | None:
     """Of a metric of the summary; None where nothing was counted."""
-    if not found or not found.get("count"):
+    if not isinstance(found, Mapping) or not found.get("count") or "mean" not in found:
         return None
     return {"units": unit, "mean": found["mean"], **_known({n: found.get(n) for n in STATISTICS})}
 

@@ -2,6 +2,7 @@
 
 import contextlib
 import json
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -37,7 +38,8 @@ def parse_object(path: Path) -> tuple[dict[str, Any], list[FileProblem]]:
     """A JSON object, an empty one where there is none, and why."""
     broken = f"{path.name} is broken"
     try:
-        value = json.loads(path.read_text(encoding="utf-8"))
+        text = path.read_text(encoding="utf-8")
+        value = json.loads(text, parse_float=_finite, parse_constant=_finite)
     except FileNotFoundError:
         return {}, [FileProblem(f"there is no {path.name}")]
     except OSError as error:
@@ -47,6 +49,13 @@ def parse_object(path: Path) -> tuple[dict[str, Any], list[FileProblem]]:
     if not isinstance(value, dict):
         return {}, [FileProblem(broken, str(malformed(path, "it holds no JSON object")))]
     return value, []
+
+
+def _finite(text: str) -> float:
+    """No other number is ever written. Raises ValueError."""
+    if not math.isfinite(number := float(text)):
+        raise ValueError(f"it holds the number {text}")
+    return number
 
 
 def read_object(path: Path) -> dict[str, Any]:

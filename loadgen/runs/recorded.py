@@ -12,7 +12,7 @@ import numpy as np
 from loadgen.record import BatchRecord
 from loadgen.runs.columns import MOST, Columns, Floats, kinds_of, read_columns
 from loadgen.runs.directory import RUN_JSON
-from loadgen.runs.json_file import FileProblem, malformed, parse_object, refuse
+from loadgen.runs.json_file import FileProblem, malformed, parse_object, refuse, value_at
 from loadgen.runs.requests import Requests, read_requests
 from loadgen.stats.self_watch import ClientSample
 from loadgen.stats.server_counters import ServerSample
@@ -47,7 +47,8 @@ class DescribedRun:
         """The words of the command lines of all services that kvswarm started."""
         argv = self.target.get("argv")
         services = argv.values() if isinstance(argv, Mapping) else ()
-        return [str(word) for words in services for word in words]
+        told = (words for words in services if isinstance(words, list))
+        return [str(word) for words in told for word in words]
 
 
 @dataclass
@@ -184,16 +185,18 @@ class RecordedRun(DescribedRun):
         odd = [
             key
             for key, form in forms.items()
-            if content.get(key) is not None and not _is_as_written(content[key], form)
+            if (told := value_at(content, key)) is not None and not _is_as_written(told, form)
         ]
         for key in odd:
             remark = f"{name}: {key} is not as kvswarm writes it"
-            refusal = str(malformed(self.path / name, f"{key} is {str(content[key])[:40]!r}"))
+            told = str(value_at(content, key))[:40]
+            refusal = str(malformed(self.path / name, f"{key} is {told!r}"))
             problems.append(FileProblem(remark, refusal))
         self.problems += problems
         if self.is_strict:
             refuse(problems)
-        return {key: value for key, value in content.items() if key not in odd}
+        left_out = {key.partition(".")[0] for key in odd}
+        return {key: value for key, value in content.items() if key not in left_out}
 
 
 def argument(argv: Sequence[str], flag: str) -> str | None:
@@ -211,6 +214,10 @@ def argument(argv: Sequence[str], flag: str) -> str | None:
 
 _NUMBER = (int, float)
 DESCRIPTION: Mapping[str, Any] = {
+    **dict.fromkeys(("target.argv", "target.sources", "target.simulated"), dict),
+    **dict.fromkeys(("target.block_size", "target.usable_blocks", "target.usable_tokens"), int),
+    "target.max_model_len": int,
+    "target.tokenizer": str,
     "command_line": list,
     "options": dict,
     "target": dict,
@@ -229,6 +236,9 @@ SUMMARY: Mapping[str, Any] = {
     "outcomes": dict,
     "metrics": dict,
     "server": dict,
+    "replicas": dict,
+    "requests": int,
+    "duration_s": _NUMBER,
     "engine_deaths": list,
     "stats_reset_s": _NUMBER,
     "client_saturated": bool,

@@ -48,6 +48,11 @@ def recorded_load(path: Path, block_size: int) -> RecordedLoad:
     run = recorded_run(path)
     _require_modelled(run)
     sent = sent_requests(run)
+    if len({each.index for each in sent}) < len(sent):
+        raise UsageError(
+            f"{path} has requests of the same request_id, which the twin cannot tell apart: give"
+            " another run"
+        )
     chains, source = chains_of(run, sent, BlockNames(block_size))
     labelled = run.options.get("labels") != "none"
     made = [
@@ -149,6 +154,6 @@ def _measured(requests: Requests) -> dict[str, MeasuredTimes]:
 
 
 def _computed(requests: Requests) -> int | None:
-    prompt, cached = requests.number("prompt_tokens"), requests.number("cached_tokens")
+    prompt, cached = requests.number("prompt_tokens"), requests.told_cached_tokens
     known = ~np.isnan(prompt) & ~np.isnan(cached)
     return int((prompt - cached)[known].sum()) if known.any() else None

@@ -81,9 +81,25 @@ class TwinModel:
     def _of(cls, content: Mapping[str, Any]) -> Self:
         if content["twin"] != VERSION:
             raise ValueError(f"version {content['twin']}")
+        for name in ("speed_sd", "runs", "error_share"):
+            _require_time(name, content[name])
         kept = {each.name: content[each.name] for each in fields(cls) if each.name != "engine"}
         kept["engine"] = content.get("engine", {})
         kept["step"], kept["front"] = StepTime(**kept["step"]), FrontTime(**kept["front"])
         kept["intervals"] = {name: tuple(each) for name, each in kept["intervals"].items()}
         kept["open_questions"] = tuple(kept["open_questions"])
+        told = {**asdict(kept["step"]), **asdict(kept["front"])}
+        told |= {
+            f"{name}, {n}": end
+            for name, ends in kept["intervals"].items()
+            for n, end in enumerate(ends)
+        }
+        for name, value in told.items():
+            _require_time(name, value)
         return cls(**kept)
+
+
+def _require_time(name: str, value: object) -> None:
+    """Raise ValueError for anything but a finite number from 0 on."""
+    if not isinstance(value, int | float) or not 0 <= value < math.inf:
+        raise ValueError(f"{name} is {str(value)[:40]!r}")

@@ -82,6 +82,10 @@ class CalibratedEngine:
         return "--kv-cache-memory-bytes" in self.argv or HOST_SPECS in " ".join(self.argv)
 
 
+MOST_GB = 1e9
+"""No machine has more."""
+
+
 @dataclass(frozen=True, slots=True)
 class TierOptions:
     """How much memory a tier has, and the links to it and to its files; None where not told."""
@@ -180,6 +184,8 @@ def tier_of(
             f"--target {target} has a tier, and tiers are tried here beside each cache: give vllm"
             " or vllm-context"
         )
+    if not 0 < told.l1_gb <= MOST_GB:
+        raise UsageError(f"--l1-gb {told.l1_gb:g}: give more than 0, and {MOST_GB:g} at most")
     has_files, is_lmcache = TIERS[name]
     if engine.bytes_per_token is None:
         raise UsageError(

@@ -9,6 +9,7 @@ from llmd_benchmark_report.schema_v0_2 import BenchmarkReportV02
 from report_runs import write_report_run
 
 from loadgen.cli.main import main
+from loadgen.errors import UsageError
 from loadgen.runs.benchmark_report import benchmark_report
 from loadgen.runs.json_file import write_json
 
@@ -76,6 +77,37 @@ def test_what_a_run_does_not_know_is_left_out(run: Path) -> None:
     assert (load["rate_qps"], "concurrency" in load) == (2.5, False)
     changed(run, "run.json", options={"arrivals": "poisson", "rate": "2:30,4"})
     assert "rate_qps" not in benchmark_report(run)["scenario"]["load"]["standardized"]
+
+
+@pytest.mark.parametrize(
+    ("name", "changes", "said"),
+    [
+        ("run.json", {"start_unix_s": 1.75e12}, "start_unix_s is 17500"),
+        ("summary.json", {"duration_s": "long"}, "duration_s is 'long'"),
+        ("summary.json", {"replicas": [1]}, "replicas is"),
+        ("summary.json", {"metrics": None}, "is no finished run"),
+        ("run.json", {"target": {"block_size": "x"}}, "target.block_size is 'x'"),
+    ],
+)
+def test_a_run_that_is_not_as_written_is_one_line(
+    run: Path, name: str, changes: dict[str, Any], said: str
+) -> None:
+    found = json.loads((run / name).read_text()) | changes
+    kept = {key: value for key, value in found.items() if value is not None}
+    (run / name).write_text(json.dumps(kept))
+    with pytest.raises(UsageError, match=said) as error:
+        benchmark_report(run)
+    assert "\n" not in str(error.value)
+
+
+@pytest.mark.parametrize("number", ["NaN", "-Infinity", "1e999"])
+def test_a_number_that_is_none_breaks_a_file(run: Path, number: str) -> None:
+    text = (run / "summary.json").read_text()
+    (run / "summary.json").write_text(
+        text.replace('"requests":', f'"odd": {number}, "requests":', 1)
+    )
+    with pytest.raises(UsageError, match="it holds the number"):
+        benchmark_report(run)
 
 
 def test_the_command_writes_and_renews_it_and_leaves_others_files_alone(
