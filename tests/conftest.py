@@ -6,6 +6,7 @@ All that start a vLLM are one share, so that there is one engine at a time.
 import signal
 
 import pytest
+from hypothesis import settings
 from xdist.remote import Producer
 from xdist.scheduler import LoadFileScheduling
 
@@ -21,6 +22,10 @@ class EngineSharing(LoadFileScheduling):
 @pytest.hookimpl(optionalhook=True)  # absent with `-p no:xdist`
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Producer) -> EngineSharing:
     return EngineSharing(config, log)
+
+
+settings.register_profile("any machine", deadline=None)  # no test depends on a machine's speed
+settings.load_profile("any machine")
 
 
 def pytest_configure() -> None:
