@@ -12,14 +12,14 @@ class Overtakes:
     """
 
     def __init__(self, limit: int = 10_000) -> None:
-        self._limit = limit
+        self.limit = limit
         self._ahead: list[int] = []
 
     def admitted(self, seq: int) -> None:
         """A request was admitted."""
         insort(self._ahead, seq)
-        if len(self._ahead) > 2 * self._limit:
-            del self._ahead[: -self._limit]  # the highest have overtaken all that the others have
+        if len(self._ahead) > 2 * self.limit:
+            del self._ahead[: -self.limit]  # the highest have overtaken all that the others have
 
     def forget_before(self, oldest_seq: int | None) -> None:
         """The oldest waiting request is now this one, None when nobody waits."""

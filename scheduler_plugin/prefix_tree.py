@@ -1,7 +1,7 @@
 """Which waiting contexts share a prefix: a compressed tree over chained block hashes."""
 
 from collections.abc import Sequence
-from typing import Generic, TypeVar
+from typing import Generic, Protocol, TypeVar
 
 T = TypeVar("T")
 
@@ -98,7 +98,13 @@ class PrefixTree(Generic[T]):
         return middle
 
 
-def agreement(one: Sequence[object], other: Sequence[object], low: int, high: int) -> int:
+class Places(Protocol):
+    """What has a block at each place."""
+
+    def __getitem__(self, place: int, /) -> object: ...
+
+
+def agreement(one: Places, other: Places, low: int, high: int) -> int:
     """How many blocks agree, known to be from `low` to `high`."""
     while low < high:
         middle = (low + high + 1) // 2

@@ -108,7 +108,8 @@ class ReuseChoice(Generic[R]):
 
     def _overdue(self, entry: Waiting[R]) -> Reason | None:
         settings = self._settings
-        if self._overtakes.of(entry.seq) >= max(settings.max_overtakes, self._most_waiting):
+        crowd = min(self._most_waiting, self._overtakes.limit)
+        if self._overtakes.of(entry.seq) >= max(settings.max_overtakes, crowd):
             return "overtakes"
         if settings.max_wait_s is None:
             return None

@@ -8,6 +8,26 @@ from scheduler_plugin.group import R, Waiting
 from scheduler_plugin.prefix_tree import agreement
 
 
+class ServedBlocks:
+    """The blocks of a chain from `start` on, by their places in the whole chain: those before are
+    another stretch's, and are not kept twice."""
+
+    __slots__ = ("_blocks", "start")
+
+    def __init__(self, chain: Sequence[object], start: int) -> None:
+        self._blocks, self.start = tuple(chain[start:]), start
+
+    def __getitem__(self, place: int) -> object:
+        return self._blocks[place - self.start]
+
+    def __len__(self) -> int:
+        return self.start + len(self._blocks)
+
+    def between(self, start: int, end: int) -> Sequence[object]:
+        """Those from one place up to another."""
+        return self._blocks[start - self.start : end - self.start]
+
+
 class ServedStretch(Generic[R]):
     """Blocks `parent.end` up to `end` of `chain`, served together and parted by no prompt yet.
 
@@ -16,10 +36,12 @@ class ServedStretch(Generic[R]):
     stretch was served last, as a count of servings.
     """
 
-    __slots__ = ("_line", "below", "chain", "children", "end", "parent", "served", "waiting")
+    __slots__ = (
+        *("_count", "_line", "below", "chain", "children", "end", "parent", "served", "waiting"),
+    )
 
     def __init__(
-        self, chain: Sequence[object], end: int, parent: "ServedStretch[R] | None", served: int
+        self, chain: ServedBlocks, end: int, parent: "ServedStretch[R] | None", served: int
     ) -> None:
         self.chain = chain
         self.end = end
@@ -29,11 +51,12 @@ class ServedStretch(Generic[R]):
         self.children: dict[object, ServedStretch[R]] = {}
         self.waiting: dict[object, dict[Waiting[R], None]] = {}
         self._line: list[tuple[int, Waiting[R]]] = []
+        self._count = 0
 
     @property
     def blocks(self) -> Sequence[object]:
         """The hashes of its own blocks."""
-        return self.chain[self._start : self.end]
+        return self.chain.between(self._start, self.end)
 
     def __len__(self) -> int:
         return self.end - self._start
@@ -49,6 +72,7 @@ class ServedStretch(Generic[R]):
     def add(self, entry: Waiting[R], next_block: object) -> None:
         """One more whose served blocks end here."""
         self.waiting.setdefault(next_block, {})[entry] = None
+        self._count += 1
         heappush(self._line, (entry.seq, entry))
 
     def add_all(self, entries: Sequence[Waiting[R]], next_blocks: Iterable[object]) -> None:
@@ -58,6 +82,7 @@ class ServedStretch(Generic[R]):
             if same is None:
                 same = self.waiting[block] = {}
             same[entry] = None
+        self._count += len(entries)
         self._line += [(entry.seq, entry) for entry in entries]
         heapify(self._line)
 
@@ -67,6 +92,20 @@ class ServedStretch(Generic[R]):
         del same[entry]
         if not same:
             del self.waiting[next_block]
+        self._forget(1)
+
+    def take(self, next_block: object) -> list[Waiting[R]]:
+        """All that need this block next are here no more."""
+        taken = list(self.waiting.pop(next_block, ()))
+        self._forget(len(taken))
+        return taken
+
+    def _forget(self, gone: int) -> None:
+        """Nothing may hold requests that wait no more: an engine has no end."""
+        self._count -= gone
+        if len(self._line) > 2 * self._count:
+            self._line = [(entry.seq, entry) for same in self.waiting.values() for entry in same]
+            heapify(self._line)
 
     def oldest(self, at: dict[Waiting[R], "ServedStretch[R]"]) -> Waiting[R] | None:
         """The oldest that is here, which `at` knows; None where nobody is."""
@@ -88,7 +127,7 @@ class ServedTree(Generic[R]):
 
     def __init__(self, most_blocks: int) -> None:
         self._most_blocks = most_blocks
-        self._root: ServedStretch[R] = ServedStretch((), 0, None, 0)
+        self._root: ServedStretch[R] = ServedStretch(ServedBlocks((), 0), 0, None, 0)
         self._of_block: dict[object, ServedStretch[R]] = {}
         self._at: dict[Waiting[R], ServedStretch[R]] = {}
         self._chains: dict[Waiting[R], Sequence[object]] = {}
@@ -191,13 +230,12 @@ class ServedTree(Generic[R]):
 
     def _grow(self, node: ServedStretch[R], chain: Sequence[object]) -> ServedStretch[R]:
         """New blocks behind `node`; those who wait for the first of them move there."""
-        chain = tuple(chain)
-        edge = chain[node.end]
-        new = node.children[edge] = ServedStretch(chain, len(chain), node, self._servings)
+        edge, blocks = chain[node.end], ServedBlocks(chain, node.end)
+        new = node.children[edge] = ServedStretch(blocks, len(chain), node, self._servings)
         for block in new.blocks:
             self._of_block[block] = new
         self._open_blocks -= self._open(node, edge)
-        self._move(list(node.waiting.pop(edge, ())), node, new)
+        self._move(node.take(edge), node, new)
         return new
 
     def _move(
@@ -298,7 +336,7 @@ def _next_block(chain: Sequence[object], node: ServedStretch[R]) -> object:
     return chain[node.end] if node.end < len(chain) else None
 
 
-def _parts_at(chain: Sequence[object], other: Sequence[object], end: int) -> bool:
+def _parts_at(chain: Sequence[object], other: ServedBlocks, end: int) -> bool:
     """Whether two chains agree up to `end` blocks and no further."""
     if end > len(chain) or end > len(other) or chain[end - 1] != other[end - 1]:
         return False

@@ -1,13 +1,20 @@
 """The tree of served prompts against sets of prefixes, whatever is served and waits in between."""
 
+from gc import collect
 from itertools import count
+from types import SimpleNamespace
+from typing import Any
+from weakref import ref
 
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
 from scheduler_plugin.group import Waiting
+from scheduler_plugin.overtakes import Overtakes
+from scheduler_plugin.reuse import ReuseChoice
 from scheduler_plugin.served_tree import ServedTree
+from scheduler_plugin.settings import OrderSettings
 
 TOKENS = st.lists(st.sampled_from("ab"), max_size=6)
 
@@ -108,3 +115,53 @@ def test_what_was_served_longest_ago_is_forgotten_and_who_waits_for_it_moves_up(
     assert (len(tree), tree.open_blocks, tree.wanted_blocks) == (1, 4, 4)
     tree.leaves(first)
     assert (len(tree), tree.open_blocks, tree.wanted_blocks) == (0, 0, 0)
+
+
+class Request:
+    """Of which it can be seen whether somebody still holds it."""
+
+
+def test_nobody_is_held_who_waits_no_more() -> None:
+    """Whatever it waited for: nothing that was served, a beginning that all share, or a text."""
+    tree: ServedTree[Request] = ServedTree(most_blocks=100)
+    start = ("s0", "s1")
+    staying = [Waiting(Request(), n, 0.0) for n in range(3)]
+    for entry, chain in zip(staying, [(), start, (*start, "x")], strict=True):
+        tree.waits(entry, chain)
+    gone = []
+    for number in range(500):
+        chain = [("n",), (*start, f"{number % 4}"), (*start, f"{number % 4}", f"{number}")][
+            number % 3
+        ]
+        entry = Waiting(Request(), 10 + number, 0.0)
+        gone.append(ref(entry.request))
+        tree.waits(entry, chain)
+        if number % 5:
+            tree.serve(chain)
+        tree.leaves(entry)
+        del entry
+    collect()
+    assert sum(each() is not None for each in gone) <= len(staying)
+
+
+def test_what_prompts_have_in_common_is_kept_once() -> None:
+    tree: ServedTree[int] = ServedTree(most_blocks=100_000)
+    context = tuple(f"c{n}" for n in range(2000))
+    ends = [tree.serve((*context, *(f"{n}.{m}" for m in range(8)))) for n in range(50)]
+    stretches = {each for end in ends for each in end.path}
+    kept = {id(each.chain): len(each.chain) - each.chain.start for each in stretches}
+    assert sum(kept.values()) == 2000 + 50 * 8
+
+
+def test_a_crowd_beyond_what_is_counted_bounds_overtaking_all_the_same() -> None:
+    overtakes, crowd = Overtakes(limit=100), 1000
+    engine: Any = SimpleNamespace(
+        cache_blocks=lambda: 10, chain_of=lambda _: (), running_requests=list
+    )
+    choice: ReuseChoice[int] = ReuseChoice(OrderSettings(policy="reuse"), engine, overtakes)
+    entries = [Waiting(n, n, 0.0) for n in range(crowd)]
+    for entry in entries:
+        choice.waits(entry)
+    for number in range(crowd, crowd + 5000):
+        overtakes.admitted(number)
+    assert choice.next(entries[0]) == (entries[0], "overtakes")
