@@ -179,18 +179,21 @@ def _most(cells: Cells) -> str:
 
 def _saturation(cells: Cells) -> Iterator[str]:
     """Which rungs are flat, and from how many users on more bring little."""
-    flat, growing = [], []
+    flat, growing, falling = [], [], []
     for name, part in _rungs(cells):
         rates = _rates(part)
-        if len(rates) < 2:
+        if len(rates) < 2 or float(next(iter(rates))) != 1:
             continue
         values = [*rates.values()]
-        most = max(values)
-        if most <= FLAT * values[0]:
+        most, least = max(values), min(values)
+        if most <= FLAT * values[0] and least >= values[0] / FLAT:
             flat.append(name)
             continue
         users = next(each for each, rate in rates.items() if rate >= NEARLY * most)
         growing.append(f"{name} at {crowd(users)} ({times(most / values[0])} the rate of one)")
+        if values[-1] < most / FLAT:
+            share = percent(values[-1] / most)
+            falling.append(f"{name} to {share} of its most with {crowd([*rates][-1])}")
     if flat:
         yield (
             f"More users bring nothing to {listed(flat)}: the rate stays within"
@@ -198,6 +201,8 @@ def _saturation(cells: Cells) -> Iterator[str]:
         )
     if growing:
         yield f"The rate reaches nearly its most with {listed(growing)}."
+    if falling:
+        yield f"Beyond that it falls: {listed(falling)}."
 
 
 def _waiting(cells: Cells) -> Iterator[str]:
