@@ -61,6 +61,9 @@ def _computed(cells: Cells) -> Iterator[str]:
         return
     told = [f"{count(tokens)} with {name}" for tokens, name in found]
     least, most = found[0][0], found[-1][0]
+    if least == most:
+        yield f"Prompt tokens computed: {listed(told)}."
+        return
     yield (
         f"{found[0][1]} computes least and {found[-1][1]} most, {times(most / max(least, 1))} as"
         f" many prompt tokens: {listed(told)}."

@@ -1,6 +1,6 @@
 """Where KV lives: tiers behind the engine's cache at equal bytes, and controls without a gain."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 
@@ -15,6 +15,7 @@ from dashboards.studies.wording import count, duration, memory, percent
 from loadgen.locality.curve import predict
 from loadgen.locality.measured import run_bytes_per_token
 from loadgen.locality.trace_sources import trace_of_run
+from loadgen.targets.plan import BYTES_PER_GB
 
 NATIVE, TIERED, FILES = "vllm-offload", "vllm-tiered", "vllm-lmcache-files"
 NODE = "vllm-lmcache-codec"
@@ -46,10 +47,15 @@ class Arm:
     cells: Cells
 
 
+def size_of(l1_gb: str | float) -> str:
+    """Of so much `--l1-gb`, in bytes."""
+    return memory(BYTES_PER_GB * float(l1_gb))
+
+
 def arms(cells: Cells) -> list[Arm]:
     """Every tier of every size, in the order of `KINDS`."""
     return [
-        Arm(f"{memory(1e9 * float(size))} of {said}", part)
+        Arm(f"{size_of(size)} of {said}", part)
         for target, said in KINDS.items()
         for size, part in cells.where(target=target).by("l1_gb")
         if len(part)
@@ -111,7 +117,7 @@ def _computed(size: str, small: Cells, cells: Cells, large: Cells) -> Iterator[s
 def _by_size(cells: Cells, target: str, name: str) -> str:
     """`34,840 and 17,072 with 30 MB and 60 MB of vLLM's own`."""
     found = cells.where(target=target).medians("l1_gb", COMPUTED)
-    sizes = [memory(1e9 * float(size)) for size in found]
+    sizes = [size_of(size) for size in found]
     return (
         f"{listed([*map(count, found.values())])} with {listed(sizes)} of {name}" if found else ""
     )
@@ -122,7 +128,7 @@ def _against(cells: Cells) -> Iterator[str]:
     names = "LMCache, mean TTFT", "vLLM's own, mean TTFT"
     other = dict(cells.where(target=OFFLOAD).by("l1_gb"))
     both = [
-        (memory(1e9 * float(size)), contrast(other[size], part, names, MEAN))
+        (size_of(size), contrast(other[size], part, names, MEAN))
         for size, part in cells.where(target=NATIVE).by("l1_gb")
         if size in other
     ]
@@ -144,13 +150,11 @@ def enough(cells: Cells) -> StudyAnswer:
         tried = [float(each) for each in cells.where(target=target).values("l1_gb")]
         if sizes:
             sentences.append(
-                f"{memory(1e9 * min(sizes))} of {said} are enough: no more is computed than with"
+                f"{size_of(min(sizes))} of {said} are enough: no more is computed than with"
                 " everything in the engine's cache."
             )
         elif tried:
-            sentences.append(
-                f"No size of {said} that was tried is, up to {memory(1e9 * max(tried))}."
-            )
+            sentences.append(f"No size of {said} that was tried is, up to {size_of(max(tried))}.")
 
     def lines(figure: str) -> list[Line]:
         return [
@@ -182,7 +186,8 @@ def _working_set(cells: Cells) -> Iterator[str]:
     sizes = cells.where(target=NATIVE).by("l1_gb")
     stored = sizes[-1][1].median(STORED) if sizes else None
     each = _bytes_per_token(cells)
-    if stored is not None and each is not None:
+    least = small_and_large(cells)[1].by_repeat(COMPUTED)
+    if stored is not None and each is not None and _as_few(sizes[-1][1], least):
         yield (
             f"A token of KV takes {count(each)} bytes here; {memory(stored)} were stored in a run"
             " where everything found room."
@@ -202,11 +207,12 @@ def hit(cells: Cells) -> StudyAnswer:
         rows += [Arm(KINDS[target], part) for _, part in parts[-1:] if _mostly_hits(part)]
     known = [(arm, arm.cells.median(P50)) for arm in rows]
     told = [(arm, middle) for arm, middle in known if middle is not None]
-    said = listed([f"{duration(middle)} from {arm.name}" for arm, middle in told[1:]])
+    said = listed([f"{duration(middle)} from {arm.name}" for arm, middle in told if arm != rows[0]])
+    computing = known[0][1]
     first = (
-        f"The first token comes after {duration(told[0][1])} where the context is computed, and"
+        f"The first token comes after {duration(computing)} where the context is computed, and"
         f" after {said}: medians of runs in which most contexts came from there."
-        if told
+        if computing is not None and said
         else "Not measured."
     )
     return StudyAnswer(
@@ -233,7 +239,7 @@ def _ledger(cells: Cells) -> Iterator[str]:
             stored, loaded, computed, taken = told
             closes = "closes" if abs(loaded / (taken * each) - 1) < SAME - 1 else "does not close"
             yield (
-                f"{memory(1e9 * float(size))} of {KINDS[target]}: {memory(stored)} were stored,"
+                f"{size_of(size)} of {KINDS[target]}: {memory(stored)} were stored,"
                 f" {percent(stored / (computed * each))} of what was computed, and {memory(loaded)}"
                 f" loaded, {count(loaded / taken)} bytes for each of {count(taken)} tokens. At"
                 f" {count(each)} bytes a token the ledger of loads {closes}."
@@ -279,10 +285,10 @@ def _predictions(cells: Cells) -> Iterator[HitPrediction]:
                 continue
             cached, taken, computed = told
             curve, size_gb = predict(trace_of_run(cell.run)), cell.settings["l1_gb"]
-            tokens = int(1e9 * float(size_gb) / each)
+            tokens = int(BYTES_PER_GB * float(size_gb)) // each
             share = curve.bound if target in UNBOUNDED else curve.at(tokens).hit_rate
             measured = (cached + taken) / (cached + taken + computed)
-            by = f"{memory(1e9 * float(size_gb))} of {kind}"
+            by = f"{size_of(size_gb)} of {kind}"
             yield HitPrediction(by, cell.repeat, share, measured, kind)
 
 
@@ -309,17 +315,24 @@ def controls(cells: Cells) -> StudyAnswer:
             gains[metric] += [each == "better" for each in known if each in DECIDED]
         contrasts = Contrasts("behind it", tuple(found))
         sentences.append(contrasts.said(said))
-        fewer = [name for name, repeats in saved.items() if repeats and all(repeats)]
-        sentences.append(
-            f"{said}, fewer tokens are computed with {listed(fewer)}."
-            if fewer
-            else f"{said}, no tier saves a token."
-        )
+        sentences.append(f"{said}, {_saving(saved)}.")
         tables.append(contrasts.table)
     first = _false_gains(*gains.values())
     return StudyAnswer(
         "Is a gain seen where there can be none?", (first, *sentences, STARTED_ONCE), tuple(tables)
     )
+
+
+def _saving(saved: Mapping[str, Sequence[bool]]) -> str:
+    """With which arms fewer tokens were computed, in how many repeats."""
+    if not any(saved.values()):
+        return "tokens were not counted"
+    fewer = [
+        f"{name} ({sum(repeats)} of {len(repeats)} runs)"
+        for name, repeats in saved.items()
+        if any(repeats)
+    ]
+    return f"fewer tokens are computed with {listed(fewer)}" if fewer else "no tier saves a token"
 
 
 def _false_gains(tokens: list[bool], first: list[bool], later: list[bool]) -> str:

@@ -18,6 +18,7 @@ from loadgen.locality.break_even import (
     check_bytes_per_token,
 )
 from loadgen.locality.kv_format import PlannedEngine, ToldFigure, model_path, run_told_bytes
+from loadgen.targets.plan import BYTES_PER_GB
 
 CONTEXT_TOKENS = 8000
 SIZES_GB = (1.0, 100.0)
@@ -86,7 +87,9 @@ def _lines(
         f"break-even bandwidth: {_bandwidth(computing.break_even_bytes_per_s)}; over a slower link"
         " KV is computed sooner than it is loaded"
     )
-    yield "; ".join(f"{size:g} GB hold {1e9 * size / each:,.0f} tokens" for size in SIZES_GB)
+    yield "; ".join(
+        f"{size:g} GB hold {BYTES_PER_GB * size / each:,.0f} tokens" for size in SIZES_GB
+    )
     yield ""
     yield from _table(computing, links, tokens)
     yield ""

@@ -84,7 +84,7 @@ def test_the_table_tells_break_even_and_each_link(capsys: pytest.CaptureFixture[
     assert main(["tiers", *words, "--link", "a=1GB/s,10ms", "--link", "b=100MB/s"]) == 0
     told = capsys.readouterr().out
     assert "break-even bandwidth: 500 MB/s" in told
-    assert "1 GB hold 10,000 tokens" in told
+    assert "1 GB hold 10,737 tokens" in told
     rows = {line.split("  ")[0]: line for line in told.splitlines()}
     assert rows["a"].split()[1:4] == ["1", "GB/s", "110"]
     assert rows["a"].endswith("1.82 times as fast  from 100 tokens on")

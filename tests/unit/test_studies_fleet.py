@@ -146,7 +146,7 @@ def test_another_engine_and_room_for_everything(tmp_path: Path) -> None:
     more = made(tmp_path, "three", "round_robin", 300, 70_000, replicas=3)
     answer = three(Cells((*two, *more)))
     assert "60,000 with 2 engines and 70,000 with 3 engines (round_robin)" in answer.short
-    assert "round_robin computes least" in fits(Cells(tuple(two))).short
+    assert "Prompt tokens computed: 60,000 with round_robin." in fits(Cells(tuple(two))).short
 
 
 def test_hits_are_predicted_engine_by_engine(tmp_path: Path) -> None:

@@ -66,25 +66,25 @@ def equal(folder: Path, offload_ms: float = 100.0, computed: float = 15_000.0) -
 def test_a_tier_that_pays_is_told_with_counts_first_and_against_the_other(tmp_path: Path) -> None:
     answer = pays(equal(tmp_path))
     assert "3,072 tokens a run computes 50,000 prompt tokens without a tier" in answer.short
-    assert "40,000 and 15,000 with 30 MB and 120 MB of vLLM's own" in answer.short
-    assert "20,000 with 30 MB of LMCache's and valkey" in answer.short
+    assert "40,000 and 15,000 with 32 MB and 129 MB of vLLM's own" in answer.short
+    assert "20,000 with 32 MB of LMCache's and valkey" in answer.short
     assert "15,000 with all in the engine's cache" in answer.short
     text = said(answer)
-    assert "comes 1.3, 4.0, 2.0 and 2.5 times as fast with 30 MB of vLLM's own" in text
-    assert "instead of LMCache's, the first token comes 2.0 times as fast with 120 MB" in text
+    assert "comes 1.3, 4.0, 2.0 and 2.5 times as fast with 32 MB of vLLM's own" in text
+    assert "instead of LMCache's, the first token comes 2.0 times as fast with 129 MB" in text
 
 
 def test_a_tier_that_costs_is_told_to(tmp_path: Path) -> None:
     text = said(pays(equal(tmp_path, offload_ms=800.0)))
-    assert "takes 2.0 times as long with 120 MB of vLLM's own" in text
+    assert "takes 2.0 times as long with 129 MB of vLLM's own" in text
 
 
 def test_the_size_that_is_enough_computes_no_more_than_one_large_cache(tmp_path: Path) -> None:
     text = said(enough(equal(tmp_path / "a")))
-    assert "120 MB of vLLM's own are enough" in text
-    assert "120 MB of LMCache's are enough" in text
+    assert "129 MB of vLLM's own are enough" in text
+    assert "129 MB of LMCache's are enough" in text
     text = said(enough(equal(tmp_path / "b", computed=16_000)))
-    assert "No size of vLLM's own that was tried is, up to 120 MB." in text
+    assert "No size of vLLM's own that was tried is, up to 129 MB." in text
 
 
 def test_a_hit_is_told_beside_computing_and_only_of_tiers_that_gave_most(tmp_path: Path) -> None:

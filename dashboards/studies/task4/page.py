@@ -209,9 +209,14 @@ def _use_sentences(findings: Findings) -> Iterator[str]:
     arm = SHORT if findings.row(SHORT) is not None else MAIN
     ours, rag = findings.row(arm), findings.row(f"{RAG}:{arm}")
     if ours is not None and ours.right is not None and rag is not None and rag.right is not None:
-        better = "KV" if ours.right > rag.right else "retrieval"
+        is_more = "KV" if ours.right > rag.right else "retrieval"
+        better = (
+            "both are as often right"
+            if ours.right == rag.right
+            else f"{is_more} is right more often"
+        )
         yield (
-            f"As a label for order or prefetching, {better} is right more often here: the nearest"
+            f"As a label for order or prefetching, {better} here: the nearest"
             f" KV centroid {_right(ours)}, RAG {_right(rag)} of {ours.score.requests} questions."
         )
     yield (
