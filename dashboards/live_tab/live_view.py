@@ -96,7 +96,7 @@ class LiveView:
             self._clear()
         self._end_greenlet()
         if self.leader.current is not None and self.sampler is not None:
-            self._greenlet = gevent.spawn(self._sample_for_ever, self.sampler)
+            self._greenlet = gevent.spawn(self._sample_for_ever)
 
     def _stop(self) -> None:
         self._end_greenlet()
@@ -116,10 +116,11 @@ class LiveView:
         self._last_table: list[list[Any]] = []
         self._table_at_s = -math.inf
 
-    def _sample_for_ever(self, sampler: Sampler) -> None:
+    def _sample_for_ever(self) -> None:
         while True:
             self._take_in()
-            self.series.add(sampler.take())
+            if self.sampler is not None:  # after a reset another one
+                self.series.add(self.sampler.take())
             gevent.sleep(1.0)
 
     def _take_in(self) -> None:

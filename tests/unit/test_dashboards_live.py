@@ -17,7 +17,7 @@ from flask.testing import FlaskClient
 
 from dashboards.live_tab import locust_page, pages
 from dashboards.live_tab.live_view import LiveView
-from dashboards.live_tab.sampler import WINDOW_S, Reading, Window
+from dashboards.live_tab.sampler import WINDOW_S, Reading, Sampler, Window
 from dashboards.live_tab.series import COLUMNS, LiveSeries
 from dashboards.live_tab.served import ContextTable, Served, Timeline, served
 from loadgen.compare.run_gate import judge_run, parse_run_gate
@@ -414,6 +414,28 @@ def test_reset_and_restart_begin_anew_and_the_end_keeps_the_last_figures(site: S
     third = site.live()
     assert list(third["names"].values()) == ["c"]
     assert len({first, second["epoch"], third["epoch"]}) == 3
+
+
+def test_after_a_reset_another_sampler_reads_the_swarm(
+    site: Site, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    site.start()
+    site.events.test_start.fire()
+    taken: list[Sampler] = []
+    monkeypatch.setattr(Sampler, "take", lambda sampler: taken.append(sampler))
+    monkeypatch.setattr(LiveSeries, "add", lambda *_: None)
+    before = site.view.sampler
+
+    def sleep(_: float) -> None:
+        if len(taken) == 2:
+            raise StopIteration
+        site.events.reset_stats.fire()
+
+    monkeypatch.setattr("dashboards.live_tab.live_view.gevent.sleep", sleep)
+    with pytest.raises(StopIteration):
+        site.view._sample_for_ever()
+    assert taken[0] is before
+    assert taken[1] is site.view.sampler is not before
 
 
 @pytest.mark.parametrize("name", ["epoch", "step_s", "since", "mark"])

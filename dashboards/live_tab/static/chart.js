@@ -132,6 +132,7 @@ export class Chart {
     if (!this.held || !this.shown) return;
     const { times } = this.shown, { left, top, width } = this.plot.getBoundingClientRect();
     let { at = 0, clientX, clientY } = this.held;
+    at = Math.min(at, times.length - 1);
     if (clientX === undefined) [clientX, clientY] = [left + this.x(times[at]), top + TOP];
     const x = Math.min(Math.max(clientX - left, LEFT), width - RIGHT);
     times.forEach((time, index) => {
