@@ -49,7 +49,7 @@ def read_requests(folder: Path) -> list[KvRequest]:
     """Raises KvError for a folder without them, or with a damaged file."""
     path = folder / REQUESTS_JSONL
     try:
-        lines = path.read_text(encoding="utf-8").splitlines()
+        lines = path.read_text(encoding="utf-8").split("\n")
         return [_request(json.loads(line)) for line in lines if line]
     except OSError as error:
         raise KvError(
@@ -108,7 +108,7 @@ def read_library(folder: Path) -> list[LibraryDocument]:
     """The documents of a recording. Raises KvError."""
     path = folder / LIBRARY_JSONL
     try:
-        lines = path.read_text(encoding="utf-8").splitlines()
+        lines = path.read_text(encoding="utf-8").split("\n")
         return [LibraryDocument(**json.loads(line)) for line in lines if line]
     except (OSError, ValueError, TypeError) as error:
         raise KvError(f"cannot read {path} ({error}): record again") from error

@@ -16,7 +16,7 @@ from kv_reading.labelling import FEATURES, KvLabel, KvLabeller
 from rag_store.documents import clean
 from rag_store.service.body import read_body, usable_text
 from rag_store.service.foreign import is_loopback
-from rag_store.service.refusal import Gate, guarded, refusing
+from rag_store.service.refusal import Gate, Refusal, guarded, or_refusal, refusing
 
 QUEUE, BATCH, MAX_CHARS = 512, 256, 20_000
 """Questions in work, questions in one request, characters of one."""
@@ -58,16 +58,23 @@ class KvService:
         """Which document each question is about. Raises Refusal."""
         body = await read_body(request)
         queries, many = body.one_or_many("query", "queries", BATCH)
-        texts = [
-            clean(usable_text(query, f"queries[{at}]" if many else "query", MAX_CHARS))
+        checked = [
+            or_refusal(usable_text, query, f"queries[{at}]" if many else "query", MAX_CHARS)
             for at, query in enumerate(queries)
         ]
-        with self._gate.entered(len(texts)):
-            labels = [await self._label(text) for text in texts]
+        if not many and isinstance(checked[0], Refusal):
+            raise checked[0]
+        with self._gate.entered(len(checked)):
+            labels = [await self._label_or_error(each) for each in checked]
         if not many:
             return web.json_response(labels[0])
         data = [{"index": at, **label} for at, label in enumerate(labels)]
         return web.json_response({"object": "list", "data": data})
+
+    async def _label_or_error(self, text: str | Refusal) -> dict[str, Any]:
+        if isinstance(text, Refusal):
+            return {"error": text.as_json()}
+        return await self._label(clean(text))
 
     async def _label(self, text: str) -> dict[str, Any]:
         since_s = time.perf_counter()

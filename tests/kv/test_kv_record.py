@@ -5,11 +5,18 @@ from pathlib import Path
 
 import pytest
 
-from kv_reading.recording import KV_JSON, RunFacts
+from kv_reading.recording import (
+    KV_JSON,
+    KvRequest,
+    RunFacts,
+    read_library,
+    read_requests,
+    write_requests,
+)
 from loadgen.cli.made_by import told
 from loadgen.cli.main import main
 from loadgen.errors import UsageError
-from loadgen.launch.kv_record import chunk_tokens_of, with_fs_tier
+from loadgen.launch.kv_record import _write_library, chunk_tokens_of, with_fs_tier
 from loadgen.targets.catalog import load_catalog
 
 
@@ -26,6 +33,18 @@ def test_lmcache_writes_files_and_nothing_else_changes(name: str, tmp_path: Path
         assert flag == "--l2-adapter"
         assert json.loads(adapter) == {"type": "fs", "base_path": str(tmp_path)}
     assert changed.extra == spec.extra
+
+
+def test_a_recording_is_read_with_whatever_characters_it_holds(tmp_path: Path) -> None:
+    odd = "One\u2028two\u2029three\x85four\x0bfive"
+    asked = [
+        KvRequest("own", "q1", "a", "a", 3, (1, 2), odd),
+        KvRequest("own", "q2", "a", "a", 3, (), "b"),
+    ]
+    write_requests(tmp_path, asked)
+    assert read_requests(tmp_path) == asked
+    _write_library(tmp_path, [{"doc_id": "a", "title": odd, "text": odd, "whole": odd}])
+    assert [each.whole for each in read_library(tmp_path)] == [odd]
 
 
 def test_a_target_without_lmcache_is_refused(tmp_path: Path) -> None:

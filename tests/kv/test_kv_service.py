@@ -159,7 +159,6 @@ def test_it_tells_what_it_labels_by(url: str) -> None:
         ({"query": 3}, 422, "'query' is 3: give a text"),
         ({"query": " "}, 422, "'query' is empty"),
         ({"query": "x" * 20_001}, 413, "send at most 20000"),
-        ({"queries": ["ok", None]}, 422, "'queries[1]' is null"),
         ([], 400, "send a JSON object"),
     ],
 )
@@ -169,6 +168,17 @@ def test_what_cannot_be_labelled_is_one_sentence(
     found, answer = ask(url, "/v1/label", body)
     assert found == status
     assert said in answer["error"]["message"]
+
+
+def test_one_question_that_cannot_be_labelled_leaves_the_others(url: str) -> None:
+    status, answer = ask(url, "/v1/label", {"queries": ["ok", None, " "]})
+    assert status == 200
+    good, null, empty = answer["data"]
+    assert good["index"] == 0
+    assert "doc_id" in good
+    assert (null["index"], empty["index"]) == (1, 2)
+    assert "'queries[1]' is null" in null["error"]["message"]
+    assert "is empty" in empty["error"]["message"]
 
 
 def test_a_signal_ends_it(model: Path, questions: Path) -> None:
@@ -190,6 +200,7 @@ def test_wrong_use_is_one_line(
         ("has no question of the split 'odd'", {"split": "odd"}),
         ("about 1 document(s)", {"split": "test"}),
         ("cannot listen on 127.0.0.1", {"port": url.rpartition(":")[2]}),
+        ("cannot listen on :0", {"bind": ""}),
     ]
     for said, wrong in cases:
         options = {"model": model, "questions": questions, "port": 0, **wrong}
