@@ -3,7 +3,7 @@
 import fcntl
 import os
 import shutil
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import IO, Any
@@ -15,6 +15,8 @@ from rag_store.extras import install_command
 from rag_store.model_server import line_of, parsed_url
 
 _ANSWER_S = 5.0
+_WORK_S = 60.0
+"""For any one call: a change has few rows."""
 
 
 def open_client(chroma_url: str, path: Path) -> Any:
@@ -30,7 +32,10 @@ def open_client(chroma_url: str, path: Path) -> Any:
     host, port, secure = _address(chroma_url)
     try:
         require_answer(chroma_url)
-        return chromadb.HttpClient(host, port, ssl=secure, settings=quiet)
+        client: Any = chromadb.HttpClient(host, port, ssl=secure, settings=quiet)
+        with suppress(AttributeError):  # else it waits for ever
+            client._server._session.timeout = _WORK_S
+        return client
     # Whatever answers there; the constructor asks who we are and for our database.
     except Exception as error:
         raise StoreError(

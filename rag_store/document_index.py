@@ -39,6 +39,8 @@ class DocumentIndex:
         self.store = ChunkStore(settings, self.fingerprint, rebuild)
         files = (settings.path, settings.collection, self.fingerprint, self.store.read_only)
         states = StateFiles(*files) if identity.states else None
+        if states is not None and rebuild:
+            states.drop_others()
         self.writer = Writer(self.store, states, embedder, settings.chunker)
         self._unsound: set[str] | None = None
         self.entries = {
@@ -136,13 +138,16 @@ class DocumentIndex:
         # Also rows that are not known here: of a change that failed, or of another process.
         self.store.delete_documents(doc_ids)
         for doc_id in doc_ids:
-            self._forget(self.entries.pop(doc_id))
+            if (entry := self.entries.pop(doc_id, None)) is not None:
+                self._forget(entry)
             self._is_stale = True
 
     def _replace(self, entry: Entry) -> None:
+        """A change that was given up and repeated comes twice: what it wrote stays."""
         before = self.entries.get(entry.doc_id)
-        if before is not None:
-            self.store.delete(before.row_ids)
+        if before is not None and before.digest != entry.digest:
+            kept = set(entry.row_ids)
+            self.store.delete([each for each in before.row_ids if each not in kept])
             self._forget(before)
         self.entries[entry.doc_id] = entry
         self._is_stale = True

@@ -8,6 +8,8 @@ mapped and not read: the memory that it takes may be given back.
 import hashlib
 import mmap
 import os
+import re
+import shutil
 import time
 from collections.abc import Collection, Iterable, Sequence
 from contextlib import suppress
@@ -26,6 +28,7 @@ ABANDONED_S = 3600.0
 _MAPPED_BYTES = 1 << 18
 _BLOCK_SENTENCES = 1024
 _COUNT = np.dtype("<i4")
+_MAKE = re.compile("[0-9a-f]{16}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,6 +111,14 @@ class StateFiles:
         for path in self._folder.iterdir():
             if _is_left_over(path) or (path.suffix == ".states" and path.stem not in digests):
                 path.unlink(missing_ok=True)
+
+    def drop_others(self) -> None:
+        """Remove the folders of the same collection under other fingerprints: it was made anew."""
+        name = self._folder.name.rpartition("-")[0]
+        for folder in self._folder.parent.iterdir():
+            other, _, make = folder.name.rpartition("-")
+            if other == name and _MAKE.fullmatch(make) and folder != self._folder:
+                shutil.rmtree(folder, ignore_errors=True)
 
     def _path(self, digest: str) -> Path:
         return self._folder / f"{digest}.states"

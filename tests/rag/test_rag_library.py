@@ -3,10 +3,11 @@
 import asyncio
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -20,6 +21,7 @@ from rag_store.embedders.protocol import Embedding
 from rag_store.embedders.queue import EmbeddingQueue
 from rag_store.errors import EmbedderError, EmbedderRefusal, QueryError, RagError, RagUsageError
 from rag_store.evaluation import evaluate
+from rag_store.ingest import Writer
 from rag_store.label import Label
 from rag_store.library import open_library
 from rag_store.settings import Settings
@@ -120,6 +122,33 @@ async def test_an_index_that_was_overtaken_by_a_change_is_not_kept(
         assert (await early).doc_id == "bread"
         await removing
         assert (await library.label("levain flour")).doc_id != "bread"
+
+
+async def test_a_change_that_is_given_up_and_repeated_is_kept(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    changed = replace(DOCUMENTS[1], text="Levain and flour, levain and flour.")
+    async with open_library(settings(tmp_path)) as library:
+        await library.ingest(DOCUMENTS)
+        begun, may_go_on = threading.Event(), threading.Event()
+        write = Writer.write
+
+        def held(writer: Writer, *given: Any) -> Iterator[Entry]:
+            begun.set()
+            may_go_on.wait(30)
+            return write(writer, *given)
+
+        monkeypatch.setattr(Writer, "write", held)
+        first = asyncio.create_task(library.put(changed))
+        await asyncio.to_thread(begun.wait, 30)
+        first.cancel()
+        again = asyncio.create_task(library.put(changed))
+        await asyncio.sleep(0.05)
+        may_go_on.set()
+        await again
+    async with open_library(settings(tmp_path)) as library:
+        assert library.doc_ids == ("bees", "bread", "tides")
+        assert library.document("tides") == changed
 
 
 async def test_what_was_stored_before_an_ingest_failed_is_found(tmp_path: Path) -> None:

@@ -421,6 +421,17 @@ async def test_ingest_goes_on_after_kill_9(tmp_path: Path) -> None:
         assert sum(len(rows) for rows, _ in library._index.store.pages()) == chunks
 
 
+def test_a_collection_that_is_made_anew_leaves_no_states_of_before(tmp_path: Path) -> None:
+    other = "shared-0123456789abcdef"
+    for name in (f"{other}-0123456789abcdef", other, "shared-mine", "others-0123456789abcdef"):
+        (tmp_path / "states" / name).mkdir(parents=True)
+    StateFiles(tmp_path, "shared", MAKE).drop_others()
+    left = {path.name for path in (tmp_path / "states").iterdir()}
+    assert other not in left
+    assert {f"{other}-0123456789abcdef", "shared-mine", "others-0123456789abcdef"} < left
+    assert len(left) == 4
+
+
 def test_a_state_file_that_another_service_writes_is_left_alone(tmp_path: Path) -> None:
     files = StateFiles(tmp_path, "shared", MAKE)
     (folder,) = (tmp_path / "states").iterdir()
