@@ -69,6 +69,8 @@ class ContextOrder(Generic[R]):
             self._reuse = ReuseChoice(settings, engine, self._overtakes)
         self._offer: Offer[R] | None = None
         self._popped: Offer[R] | None = None
+        self._has_skipped = False
+        """The last popped request, and nothing has happened since."""
         self._turn: Group[R] | None = None
         self._turn_admitted = 0
         self._everyone: Group[R] = Group()
@@ -113,7 +115,7 @@ class ContextOrder(Generic[R]):
     def give_back(self, requests: Iterable[R]) -> None:
         """Take back skipped requests, the first of them last; a strange one goes to the front."""
         self._settle()
-        self._offer = None
+        self._offer, self._has_skipped = None, False
         for request in requests:
             entry = self._skipped.pop(request, None)
             if entry is None:
@@ -131,7 +133,7 @@ class ContextOrder(Generic[R]):
     def remove(self, requests: Iterable[R]) -> None:
         """Forget requests; those that are not here are passed over."""
         self._settle()
-        self._offer = None
+        self._offer, self._has_skipped = None, False
         for request in requests:
             entry = self._held.pop(request, None)
             if entry is not None:
@@ -184,6 +186,7 @@ class ContextOrder(Generic[R]):
     def _enter(self, request: R) -> Waiting[R]:
         """A place for a request; any that it still has is given up."""
         self._settle(request)
+        self._has_skipped = False
         if request in self._held or request in self._skipped:
             self.remove([request])
         entry = Waiting(request, next(self._seq), self._engine.now_s())
@@ -192,6 +195,7 @@ class ContextOrder(Generic[R]):
 
     def _conclude(self, offer: Offer[R], is_admitted: bool) -> None:
         entry = offer.entry
+        self._has_skipped = not is_admitted
         if not is_admitted:
             if not self._skipped or entry.seq < self._oldest_skipped:
                 self._oldest_skipped = entry.seq
@@ -263,7 +267,8 @@ class ContextOrder(Generic[R]):
 
     def _choose_anew(self) -> Offer[R]:
         if self._reuse is not None and not self._choice.is_calm():
-            return Offer(*self._reuse.next(_head(self._everyone)))
+            after_skip, self._has_skipped = self._has_skipped, False
+            return Offer(*self._reuse.next(_head(self._everyone), after_skip))
         group, reason = self._choice.next_group()
         return Offer(_head(group), reason)
 

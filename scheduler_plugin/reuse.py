@@ -55,6 +55,7 @@ class ReuseChoice(Generic[R]):
         self._last: ServedStretch[R] | None = None
         self._turn: PrefixTurn[R] | None = None
         self._was_admitted = False
+        self._freed: Freed[R] | None = None
         self._waiting = self._most_waiting = 0
 
     @property
@@ -64,6 +65,7 @@ class ReuseChoice(Generic[R]):
 
     def waits(self, entry: Waiting[R]) -> None:
         """A request came, or came back."""
+        self._freed = None
         self._waiting += 1
         self._most_waiting = max(self._most_waiting, self._waiting)
         hashes = self._engine.chain_of(entry.request)
@@ -91,8 +93,15 @@ class ReuseChoice(Generic[R]):
             running = set(running)
             self._running = {r: at for r, at in self._running.items() if r in running}
 
-    def next(self, oldest: Waiting[R]) -> tuple[Waiting[R], Reason | None]:
-        """The next of those that wait, and why; no reason where it goes on from the last."""
+    def next(
+        self, oldest: Waiting[R], after_skip: bool = False
+    ) -> tuple[Waiting[R], Reason | None]:
+        """The next of those that wait, and why; no reason where it goes on from the last.
+
+        Where the last one was only skipped, no block was given or freed since.
+        """
+        if not after_skip:
+            self._freed = None
         overdue = self._overdue(oldest)
         if overdue is not None:
             return oldest, overdue
@@ -131,7 +140,9 @@ class ReuseChoice(Generic[R]):
     def _chosen(self, oldest: Waiting[R]) -> Waiting[R]:
         if not len(self._tree):
             return oldest
-        freed = Freed(self._engine, self._tree, self._running)
+        if self._freed is None:
+            self._freed = Freed(self._engine, self._tree, self._running)
+        freed = self._freed
         at = self._tree.where(oldest)
         resident = self._engine.resident_blocks(oldest.request, 0) if at.end else 0
         lost = self._lost(oldest, resident, freed, None)
@@ -167,7 +178,7 @@ class ReuseChoice(Generic[R]):
                 return lost
             if stretch in path:
                 continue
-            if stretch is not None:
+            if stretch is not None and stretch.below:
                 taken = min(left, blocks)
                 lost[stretch] = lost.get(stretch, 0) + taken
                 counted += taken

@@ -130,6 +130,22 @@ def test_skipped_requests_regain_their_places_and_do_not_hold_the_turn() -> None
     assert bench.engine.admitted == [b1, b2, a1, a2, a3]
 
 
+def test_a_step_that_skips_many_looks_once_at_what_would_be_freed(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    bench = Bench(OrderSettings("reuse"))
+    bench.contexts("ab")
+    bench.serve()
+    waiting = bench.contexts("cdab" * 20)
+    looks: list[int] = []
+    look = bench.engine.next_freed
+    monkeypatch.setattr(bench.engine, "next_freed", lambda: looks.append(0) or look())
+    assert len(bench.serve(1, *waiting[:60])) == 1
+    assert len(looks) == 1
+    bench.serve(2, *waiting[:60])
+    assert 2 <= len(looks) <= 4, "anew in each step, and behind each that was admitted"
+
+
 def test_a_skipped_request_keeps_its_group_alive() -> None:
     bench = Bench(OrderSettings("prefix-group", window=1))
     (a1,) = bench.arrive(unlabelled("a"))
