@@ -83,7 +83,11 @@ def _made(name: str, policy: type[KvPolicy], fixed: dict[str, Any], numbers: str
         raise PolicyError(f"policy {name!r} has {len(given)} parameters: give {asked}")
     try:
         return policy(**fixed, **dict(zip(wanted, given, strict=False)))
-    except TypeError as error:
+    except PolicyError:
+        raise
+    except Exception as error:
+        if not isinstance(error, TypeError) and policy.__module__.startswith("kv_policies."):
+            raise
         raise PolicyError(f"policy {name!r} cannot be made: {error}") from error
 
 

@@ -7,6 +7,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from functools import partial
+from math import isfinite
 from pathlib import Path
 from statistics import fmean, median
 
@@ -17,7 +18,7 @@ from torch.nn.functional import kl_div
 from transformers import DynamicCache, PreTrainedModel
 
 from kv_policies.policy import ModelShape, PolicyError, require_size
-from kv_policies.subject import subject_of
+from kv_policies.subject import Subject, subject_of
 from kv_tiers.codecs import (
     CODECS,
     Bits,
@@ -111,7 +112,7 @@ def try_codecs(
     plan = plan or CodecPlan()
     plan.check()
     with subject_of(model, "cpu") as subject:
-        tokens = _cut([subject.tokens(text) for text in texts], plan)
+        tokens = _cut(subject, texts, plan)
         subject.model.set_attn_implementation("sdpa")
         read = []
         for number, each in enumerate(tokens, 1):
@@ -141,7 +142,7 @@ def prompt_kv(model: Path, texts: Sequence[str], prompt_tokens: int) -> tuple[Bi
     plan = CodecPlan(texts=2, prompt_tokens=prompt_tokens, read_tokens=1)
     plan.check()
     with subject_of(model, "cpu") as subject:
-        tokens = _cut([subject.tokens(text) for text in texts], plan)
+        tokens = _cut(subject, texts, plan)
         subject.model.set_attn_implementation("sdpa")
         one, other = (_read(subject.model, each, plan) for each in tokens)
         subject.model.float()
@@ -161,10 +162,16 @@ def _codecs(profiles: Mapping[str, CacheGenProfile]) -> Iterator[tuple[KvCodec, 
             yield made(level), deltas, {CacheGen.number: made}
 
 
-def _cut(tokens: Sequence[list[int]], plan: CodecPlan) -> list[Tensor]:
+def _cut(subject: Subject, texts: Sequence[str], plan: CodecPlan) -> list[Tensor]:
     """Texts of the length that the plan wants, from all of them one after the other."""
     length = plan.prompt_tokens + plan.read_tokens
-    flat = [token for each in tokens for token in each]
+    most = getattr(subject.model.config, "max_position_embeddings", None)
+    if most and length > most:
+        raise PolicyError(
+            f"{plan.prompt_tokens} prompt and {plan.read_tokens} read tokens: the model has {most}"
+            " positions: give fewer"
+        )
+    flat = [token for text in texts for token in subject.tokens(text)]
     if len(flat) < plan.texts * length:
         raise PolicyError(
             f"{len(flat):,} tokens are too few for {plan.texts} texts of {length}: give more texts,"
@@ -213,6 +220,8 @@ def _row(
         said = _said(model, back, each.after)
         kls.append(float(kl_div(said, each.logits, reduction="sum", log_target=True)) / len(said))
         agreed.append(float((said.argmax(-1) == each.logits.argmax(-1)).float().mean()))
+    if not isfinite(sum(kls)):
+        raise PolicyError(f"codec {codec.name}: what the model says is no number any more")
     tokens, plain = read[0].bits.shape[2], read[0].bits.nbytes
     return CodecRow(
         codec=f"{codec.name} {codec.level}" if deltas else codec.name,

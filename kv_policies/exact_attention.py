@@ -128,8 +128,8 @@ def moved_bytes(kernel: str, tokens: int, heads: int, head_dim: int, value_bytes
     rows = heads * tokens * head_dim * value_bytes
     if kernel == "naive":
         return 4 * rows + 4 * heads * tokens * tokens * value_bytes
-    tiles = -(-tokens // TILE)
-    return 2 * rows + 2 * heads * head_dim * value_bytes * TILE * tiles * (tiles + 1) // 2
+    before = sum(min(start + TILE, tokens) for start in range(0, tokens, TILE))
+    return 2 * rows + 2 * heads * head_dim * value_bytes * before
 
 
 def reserved_tokens(lengths: Sequence[int], most: int, block: int) -> tuple[int, int]:

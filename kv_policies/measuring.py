@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import cross_entropy, kl_div
 
-from kv_policies.device import clock_s, peak_bytes, reset_peak
+from kv_policies.device import clock_s, peak_of
 from kv_policies.needle import Needle, planted
 from kv_policies.policies.full import Full, FullLayer
 from kv_policies.policy import KeysValues, KvPolicy, PolicyCache, PolicyError, Traffic, require_size
@@ -62,7 +62,7 @@ class PolicyMeasurement:
     `kv_bytes` are held after the last token, without `slow_kv_bytes` of a slower tier, from which
     a decode step fetches `moved_bytes_per_token`, a block of one head in `miss_ms`, and without
     `disk_kv_bytes` of a file, with figures of the same kind. A decode step gives each text of the
-    batch a token."""
+    batch a token. `peak_memory_bytes` are those beside what was held before, such as weights."""
 
     perplexity_prefill: float | None
     perplexity_decode: float | None
@@ -167,16 +167,17 @@ class NeedlePrompt:
             _prefill(self._subject, policy, cache, self._context, self._plan, keep=1)
         else:
             for layer, kv in zip(cache.layers, self._recorded, strict=True):
-                layer.update(*kv)
+                layer.update(*(each.to(self._subject.device) for each in kv))
         return cache
 
     @cached_property
     def _recorded(self) -> list[KeysValues]:
+        """In the host's memory: those of all facts are held at once."""
         full = Full()
         cache = self._subject.cache(full)
         _prefill(self._subject, full, cache, self._context, self._plan, keep=1)
         layers = (layer for layer in cache.layers if isinstance(layer, FullLayer))
-        return [layer.kv for layer in layers if layer.kv is not None]
+        return [KeysValues(*(each.cpu() for each in layer.kv)) for layer in layers if layer.kv]
 
 
 def measured(
@@ -241,14 +242,17 @@ def _speed(
 ) -> tuple[float, int | None]:
     """Seconds to the first token, and the peak of memory with some decode steps after it."""
     prompt = text[:, : plan.prompt_tokens]
-    reset_peak(subject.device)
-    cache = subject.cache(policy)
-    since = clock_s(subject.device)
-    ahead = _prefill(subject, policy, cache, prompt, plan, keep=1)[:, -1:].argmax(-1)
-    prefill_s = clock_s(subject.device) - since
-    for _ in range(SPEED_STEPS):
-        ahead = subject.read(ahead, cache, policy, last=1).argmax(-1)
-    return prefill_s, peak_bytes(subject.device)
+
+    def first_tokens() -> float:
+        cache = subject.cache(policy)
+        since = clock_s(subject.device)
+        ahead = _prefill(subject, policy, cache, prompt, plan, keep=1)[:, -1:].argmax(-1)
+        prefill_s = clock_s(subject.device) - since
+        for _ in range(SPEED_STEPS):
+            ahead = subject.read(ahead, cache, policy, last=1).argmax(-1)
+        return prefill_s
+
+    return peak_of(subject.device, first_tokens)
 
 
 def _nats(logits: Tensor, tokens: Tensor) -> float:

@@ -68,6 +68,11 @@ class ModelShape:
         if kinds - {"full_attention"}:
             named = ", ".join(sorted(kinds))
             raise PolicyError(f"the model's layers are {named}: give one of full attention only")
+        if not kinds and getattr(text, "sliding_window", None):
+            raise PolicyError(
+                f"the model's layers see a window of {text.sliding_window:,} tokens: give one of"
+                " full attention only"
+            )
         heads = text.num_attention_heads
         return cls(
             layers=text.num_hidden_layers,
@@ -252,6 +257,8 @@ class KvPolicy(ABC):
     """Whether `fetched` is to be asked, with the query of each token after the first pass."""
     needs: ClassVar[str] = ""
     """A package that is not of kvswarm, without which the policy is not in the catalogue."""
+    needs_whole_prompt: ClassVar[bool] = False
+    """Whether it acts once, on a first pass that has the whole prompt."""
     is_exact_in_pass: ClassVar[bool] = False
     """Whether a pass reads its own tokens as the full cache would, so that what a prompt computed
     in one pass leaves is what the full cache has, and can be taken from there."""

@@ -63,6 +63,10 @@ def run_policies(
     with subject_of(Path(model), device) as subject:
         for policy in chosen.values():
             subject.cache(policy)  # refuses what the model cannot have, before anything is measured
+            if plan.prefill_chunk and policy.needs_whole_prompt:
+                raise PolicyError(
+                    f"policy {policy.label} acts once, on the whole prompt: give no --prefill-chunk"
+                )
         tokens = _texts(subject, texts, plan)
         run = _Run(subject, plan, tokens, chosen, folder)
         run.begin(str(Path(model).resolve()))
@@ -220,7 +224,7 @@ class _Run:
         self, name: str, text: Tensor, facts: Sequence[NeedlePrompt], reference: ForcedText
     ) -> PolicyMeasurement:
         policy = self._policies[name]
-        with _told(name, policy):
+        with told_failure(name, policy):
             return measured(
                 self._subject, policy, text, facts, plan=self._plan, reference=reference
             )
@@ -289,8 +293,8 @@ def _measurements(told: dict[str, Any], file: Path) -> dict[int, PolicyMeasureme
 
 
 @contextmanager
-def _told(name: str, policy: KvPolicy) -> Iterator[None]:
-    """What fails in a user's own policy is a line; what fails in ours shows its place."""
+def told_failure(name: str, policy: KvPolicy) -> Iterator[None]:
+    """What fails in a user's own policy is a PolicyError; what fails in ours shows its place."""
     try:
         yield
     except PolicyError:

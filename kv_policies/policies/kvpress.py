@@ -24,6 +24,7 @@ WHOLE_TOKENS = 64
 class Pressed(KvPolicy):
     summary = "of kvpress: so many percent of the prompt stay"
     needs = "kvpress"
+    needs_whole_prompt = True
 
     kept_percent: int = 25
     press: str = field(default=PRESSES[0], kw_only=True)

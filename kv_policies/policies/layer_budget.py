@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from torch import Tensor, inf
 
 from kv_policies.eviction import EvictionPolicy, HeldTokens, check_window
-from kv_policies.policy import at_least
+from kv_policies.policy import ModelShape, PolicyError, at_least
 
 STEEPNESS = 0.75
 """The first layer's window is longer than the mean by this share, the last one's shorter."""
@@ -23,6 +23,14 @@ class LayerBudget(EvictionPolicy):
     def __post_init__(self) -> None:
         at_least(0, self, "sink_tokens")
         check_window(self)
+
+    def check(self, shape: ModelShape) -> None:
+        layers = range(shape.layers)
+        if min(self.budget_tokens(each, shape.layers) for each in layers) <= self.sink_tokens:
+            raise PolicyError(
+                f"{self.label}: no window is left in late layers of {shape.layers}: give more"
+                " tokens"
+            )
 
     def budget_tokens(self, layer: int, layers: int) -> int:
         return self.sink_tokens + self._until(layer + 1, layers) - self._until(layer, layers)

@@ -65,12 +65,14 @@ def _check(names: Sequence[str]) -> int:
     """Try policies on a tiny model. Raises UsageError for the first broken promise."""
     from kv_policies import known_policies, policy_named
     from kv_policies.checks import broken_promises, what_it_does
+    from kv_policies.runner import told_failure
 
     for name in names or known_policies():
         policy = policy_named(name)
-        if broken := next(broken_promises(policy), ""):
-            raise UsageError(f"policy {policy.label} is not to be used: {broken}")
-        tell(f"{policy.label}: {what_it_does(policy)}")
+        with told_failure(policy.label, policy):
+            if broken := next(broken_promises(policy), ""):
+                raise UsageError(f"policy {policy.label} is not to be used: {broken}")
+            tell(f"{policy.label}: {what_it_does(policy)}")
     return 0
 
 

@@ -60,6 +60,8 @@ def test_tiles_move_far_fewer_bytes_and_grow_slower() -> None:
     whole = moved_bytes("naive", 4096, 9, 64, 2)
     assert whole == 4 * 9 * 4096 * 64 * 2 + 4 * 9 * 4096 * 4096 * 2
     assert few < many < whole / 5
+    short = moved_bytes("fused", 2, 9, 64, 4)
+    assert short == 4 * 9 * 2 * 64 * 4 < moved_bytes("naive", 2, 9, 64, 4), "a part of a tile"
 
 
 def test_blocks_reserve_what_is_used() -> None:

@@ -9,7 +9,14 @@ from typing import Any
 
 import pytest
 import torch
-from transformers import DynamicCache, LlamaConfig, LlamaForCausalLM, Qwen2Config, Qwen2ForCausalLM
+from transformers import (
+    DynamicCache,
+    LlamaConfig,
+    LlamaForCausalLM,
+    MistralConfig,
+    Qwen2Config,
+    Qwen2ForCausalLM,
+)
 
 from kv_policies import KvPolicy, PolicyError, known_policies, policy_named
 from kv_policies.attention import attended, policies_attend, visible
@@ -509,6 +516,7 @@ def test_absurd_parameters_are_a_line(name: str, said: str) -> None:
         ("mean-heads:1", 1, "has one KV head, there is nothing to average"),
         ("mean-heads:3", 4, "4 KV heads give 1, 2 groups"),
         ("mean-heads:4", 4, "4 KV heads give 1, 2 groups"),
+        ("layer-budget:4+2", 4, "no window is left in late layers of 5: give more tokens"),
         ("minicache:4+8", 4, "has 5 layers, and two are merged: give 3 or less"),
     ],
 )
@@ -521,6 +529,12 @@ def test_models_with_sliding_layers_are_refused() -> None:
     config = Qwen2Config(num_hidden_layers=2, layer_types=["full_attention", "sliding_attention"])
     with pytest.raises(PolicyError, match="give one of full attention only"):
         policy_named("full").cache(config)
+
+
+def test_a_model_whose_layers_all_see_a_window_is_refused() -> None:
+    with pytest.raises(PolicyError, match="see a window of 512 tokens: give one of full"):
+        policy_named("full").cache(MistralConfig(num_hidden_layers=2, sliding_window=512))
+    policy_named("full").cache(MistralConfig(num_hidden_layers=2, sliding_window=None))
 
 
 MINE = '''
