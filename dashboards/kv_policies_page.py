@@ -1,5 +1,6 @@
 """The page about KV cache policies: what each holds, what it keeps of meaning, what it costs."""
 
+import re
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -24,9 +25,11 @@ PAGE, CSV = "policies.md", "policies.csv"
 FRONTIER, COSTS = "policies-frontier.svg", "policies-time.svg"
 FULL = "full"
 HALF, QUARTER = 0.55, 0.30
-"""What counts as half and as a quarter of the bytes: with what a policy needs beside."""
+"""Half and a quarter of the bytes, with what a policy needs beside."""
 KEPT = 1.05
 """Up to so many times the full cache's perplexity, meaning is kept, if facts are found as well."""
+CODED = re.compile(r"(int|hqq)\d")
+"""Families whose numbers are first tokens and recent ones."""
 MARKERS = "os^DvP*X"
 
 
@@ -69,22 +72,22 @@ def findings(rows: Sequence[PolicyRow]) -> Iterator[str]:
     full = known.get(FULL)
     if full is not None and full.perplexity_decode is not None:
         others = [row for row in rows if row is not full and row.perplexity_decode is not None]
-        yield from _kept("half", HALF, others, full)
-        yield from _kept("a quarter", QUARTER, others, full)
+        yield from _kept(HALF, others, full)
+        yield from _kept(QUARTER, others, full)
         yield from _broken(others, full)
     yield from _sink(rows)
     yield from _first_and_recent(rows)
     yield from _outliers(rows)
 
 
-def _kept(said: str, most: float, rows: Sequence[PolicyRow], full: PolicyRow) -> Iterator[str]:
+def _kept(most: float, rows: Sequence[PolicyRow], full: PolicyRow) -> Iterator[str]:
     able = [row for row in rows if row.kv_share is not None and row.kv_share.mean <= most]
     if not able:
         return
     kept = [f"`{row.policy}`" for row in able if keeps_meaning(row, full)]
     names = listed(kept) if kept else "none"
     yield (
-        f"At {said} of the bytes or less, {names} of {len(able)} policies measured"
+        f"At {percent(most)} of the bytes or less, {names} of {len(able)} policies measured"
         f" {'keep' if len(kept) > 1 else 'keeps'} perplexity within {percent(KEPT - 1)} of the full"
         " cache's, with no evidence of fewer facts found."
     )
@@ -122,12 +125,17 @@ def _sink(rows: Sequence[PolicyRow]) -> Iterator[str]:
         if not row.policy.startswith("sink-window:"):
             continue
         sinks, window = (int(each) for each in row.policy.split(":")[1].split("+"))
-        alone = alone_of.get(f"window:{sinks + window}")
-        if alone is not None and alone.perplexity_decode is not None:
-            worth = times(_perplexity(alone) / _perplexity(row))
+        alone = alone_of.get(f"window:{sinks + window}") if sinks else None
+        if alone is None or alone.perplexity_decode is None:
+            continue
+        worth = _perplexity(alone) / _perplexity(row)
+        if worth <= 1:
+            yield f"`{alone.policy}` loses nothing without the first tokens of `{row.policy}`."
+        else:
             yield (
-                f"The first {sinks} tokens are worth {worth}: so much higher is the perplexity of"
-                f" `{alone.policy}` than that of `{row.policy}`, which holds as many tokens."
+                f"The first {sinks} tokens are worth {times(worth)}: so much higher is the"
+                f" perplexity of `{alone.policy}` than that of `{row.policy}`, which holds as many"
+                " tokens."
             )
 
 
@@ -135,8 +143,9 @@ def _first_and_recent(rows: Sequence[PolicyRow]) -> Iterator[str]:
     """`NAME:0+0` against the same with first and recent tokens kept in full."""
     for row in rows:
         family, _, numbers = row.policy.partition(":")
-        fuller = [each for each in rows if each.policy.startswith(f"{family}:") and each is not row]
-        if numbers != "0+0" or not fuller or row.kl_nats is None:
+        whole = re.compile(rf"{re.escape(family)}:[1-9]\d*\+[1-9]\d*")
+        fuller = [each for each in rows if whole.fullmatch(each.policy)]
+        if not CODED.match(family) or numbers != "0+0" or not fuller or row.kl_nats is None:
             continue
         other = fuller[0]
         assert other.kl_nats is not None
@@ -154,7 +163,7 @@ def _outliers(rows: Sequence[PolicyRow]) -> Iterator[str]:
         other = known.get(row.policy.replace("-token:", "-mixed:"))
         if other is None or other is row or row.kl_nats is None or not other.kl_nats:
             continue
-        if other.kl_nats.mean > 0:
+        if row.kl_nats.mean > other.kl_nats.mean > 0:
             yield (
                 f"Outlier channels of keys cost {times(row.kl_nats.mean / other.kl_nats.mean)}: so"
                 f" much higher is the KL of `{row.policy}`, with a scale for each token, than of"
