@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from zipfile import BadZipFile
 
 import numpy as np
 import numpy.typing as npt
@@ -94,7 +95,9 @@ def write_features(path: Path, sets: Sequence[FeatureSet]) -> None:
         for field in ("pooled", "question_ids", "topics", "contexts", "texts"):
             arrays[f"{each.arm}:{field}"] = getattr(each, field)
         arrays[f"{each.arm}:source"] = np.array(each.source)
-    np.savez_compressed(path, **arrays)  # type: ignore[arg-type]
+    partial = path.with_name(f".{path.name}.partial.npz")
+    np.savez_compressed(partial, **arrays)  # type: ignore[arg-type]
+    partial.replace(path)
 
 
 def read_features(path: Path) -> dict[str, FeatureSet]:
@@ -103,7 +106,7 @@ def read_features(path: Path) -> dict[str, FeatureSet]:
         with np.load(path, allow_pickle=False) as file:
             arms = [name.removesuffix(":pooled") for name in file if name.endswith(":pooled")]
             return {arm: _feature_set(arm, file) for arm in arms}
-    except (OSError, ValueError, KeyError) as error:
+    except (OSError, ValueError, KeyError, BadZipFile) as error:
         raise KvError(f"cannot read {path} ({error}): make it by `kvswarm kv extract`") from error
 
 

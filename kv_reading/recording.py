@@ -151,6 +151,11 @@ def cut_sources(sources: Sequence[Source], design: Design) -> list[Cut]:
             "give at least --questions 2 and --chunks 1: one question has no other beside it"
         )
     order = random.Random(design.seed).sample(list(sources), len(sources))
+    if design.documents is not None and design.documents <= design.questions:
+        raise KvError(
+            f"{design.documents} documents with {design.questions} questions of each: more"
+            " documents than questions are needed"
+        )
     seen: set[Ids] = set()
     cuts = [found for source in order if (found := _cut(source, design, seen)) is not None]
     cuts = cuts[: design.documents]

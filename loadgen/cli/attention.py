@@ -37,14 +37,13 @@ def attention_command(arguments: Sequence[str]) -> int:
 
     model = Path(model_named(parsed.model) or "")
     config = config_of(model).get_text_config(decoder=True)
-    tokenizer = tokenizer_of(model)
+    texts = [each.text for each in load_documents(parsed.corpus)]
+    prompts = [len(each) for each in tokenizer_of(model)(texts)["input_ids"]]
     lengths = parsed.tokens or (QUICK_LENGTHS if parsed.quick else LENGTHS)
     rows = []
     for row in measure_attention(ModelShape.of(config), config.num_attention_heads, lengths):
         say(f"{row.tokens:,} tokens, {row.kernel}: {row.ms:.3g} ms")
         rows.append(row)
-    texts = [each.text for each in load_documents(parsed.corpus)]
-    prompts = [len(each) for each in tokenizer(texts)["input_ids"]]
     most = max(getattr(config, "max_position_embeddings", 0), *prompts)
     paged = {block: reserved_tokens(prompts, most, block) for block in BLOCKS}
     made = _made("attention", arguments, device_name(device_named()))

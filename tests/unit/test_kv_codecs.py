@@ -205,6 +205,7 @@ def test_a_trial_on_a_model_tells_bytes_errors_and_speed(tmp_path: Path) -> None
     shares = [float(rows[f"cachegen {level}", "chosen"]["share"]) for level in range(5)]
     assert shares == sorted(shares, reverse=True)
     page = (tmp_path / "out/kv-codecs.md").read_text()
-    assert "kvswarm kv codecs --texts=4 --prompt-tokens=64 --read-tokens=8" in page
+    told = "--model model --texts 4 --prompt-tokens 64 --read-tokens 8 --corpus texts"
+    assert f"kvswarm kv codecs {told}\n" in page
     assert main(["kv", "codecs", "--model", str(tiny_model), "--texts", "1", *places]) == 2
     assert main(["kv", "codecs", "--model", str(tiny_model), "--texts", "900", *places]) == 2

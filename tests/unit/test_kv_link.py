@@ -353,6 +353,12 @@ async def test_the_command_tells_what_clients_had_when_it_is_interrupted(
     ("words", "told"),
     [
         (["--to", "here", "--rate-mbit", "1"], "--to here is no address: give HOST:PORT"),
+        (["--to", "h:²", "--rate-mbit", "1"], "is no address"),
+        (["--to", "h:99999", "--rate-mbit", "1"], "is no address"),
+        (
+            ["--to", "h:1", "--rate-mbit", "1", *["--listen", "9"] * 2],
+            "--listen 9: each port is one",
+        ),
         (["--to", "h:1"], "either --rate-mbit or --schedule"),
         (["--to", "h:1", "--rate-mbit", "1", "--schedule", "x"], "either --rate-mbit or"),
         (["--to", "h:1", "--schedule", "/none"], "cannot read the schedule /none"),

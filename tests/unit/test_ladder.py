@@ -251,6 +251,8 @@ def test_the_command_writes_a_page_with_every_figure(
         (["--block", "0"], "a block of 0: give 1 or more"),
         (["--block", "9" * 30], "9: give 1,000,000 or less"),
         (["--generated", "0"], "a generated length of 0: give 2 or more"),
+        (["--profile-tokens", "0"], "--profile-tokens 0: give 2 or more"),
+        (["--profile-tokens", "1"], "--profile-tokens 1: give 2 or more"),
         (["--repeats", "9" * 30], "9: give 1,000,000 or less"),
         (["--out", "/dev/null/here"], "--out /dev/null/here cannot be written"),
         (["--model", "."], "holds no model"),
