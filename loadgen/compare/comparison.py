@@ -240,11 +240,12 @@ def _on_new_alone(sides: Sides, limits: Sequence[Limit]) -> Iterator[str]:
 
 
 def _on_spread(sides: Sides, shown: Sequence[Statistic]) -> Iterator[str]:
-    if not sides.is_single_pair or not any(sides.has_data(statistic) for statistic in shown):
+    if sides.shows_spread or not any(sides.has_data(statistic) for statistic in shown):
         return
     if sides.noise is None:
+        few = "one run on each side" if sides.is_single_pair else "too few repeats"
         yield (
-            "one run on each side: how much identical runs differ here is not known and not in the"
+            f"{few}: how much identical runs differ here is not known and not in the"
             " intervals; measure it with `kvswarm noise`, or give repeats"
         )
         return

@@ -122,6 +122,13 @@ def between_repeats(
     return Interval(difference, difference - half, difference + half)
 
 
+def degrees_left(seeds: tuple[Sequence[str], Sequence[str]]) -> int:
+    """Of the model of `between_repeats`: 0 where repeats show nothing of how runs differ."""
+    base, new = seeds
+    names = [*base, *new]
+    return len(names) - int(_design(len(base), len(new), names).shape[1])
+
+
 def _design(base: int, new: int, names: Sequence[str]) -> Floats:
     side = [0.0] * base + [1.0] * new
     columns = [[float(name == seed) for name in names] for seed in sorted(set(names))]

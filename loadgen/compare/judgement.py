@@ -75,6 +75,8 @@ def _of_data(sides: Sides, limit: Limit, level: float, needs_proof: bool) -> Lim
             limit, None, "undecided", f"{least} usable samples, {LEAST_SAMPLES} needed"
         )
     interval = _interval(sides, limit, level)
+    if interval is None and _is_of_nothing(sides, limit):
+        return LimitJudgement(limit, None, "broken", "nothing of it is there in the new runs")
     if interval is None:
         return LimitJudgement(
             limit, None, "undecided", "a run has too few samples, or a figure of 0"
@@ -83,6 +85,17 @@ def _of_data(sides: Sides, limit: Limit, level: float, needs_proof: bool) -> Lim
     seen = SEEN_NINE_TIMES_OF_TEN * _between(sides, limit, interval.estimate, _far(limit, interval))
     size = seen if scale_of(statistic) == "plain" else exponential(seen) - 1
     return LimitJudgement(limit, interval, outcome, reason, size, _wanted(sides, limit, interval))
+
+
+def _is_of_nothing(sides: Sides, limit: Limit) -> bool:
+    """Whether a figure of 0, which has no logarithm, is below the limit in all new runs."""
+    base, new = sides.figures(limit.statistic)
+    if limit.at_most or new != 0 or min(sides.samples(limit.statistic)) < LEAST_SAMPLES:
+        return False
+    if limit.kind == "value":
+        return limit.bound > 0
+    least = -1.0 if limit.kind == "relative" else -(base or 0.0)
+    return bool(base) and limit.bound > least
 
 
 def _interval(sides: Sides, limit: Limit, level: float) -> Interval | None:
@@ -157,7 +170,7 @@ def _wanted(sides: Sides, limit: Limit, interval: Interval) -> float:
 def knows_spread(sides: Sides, statistic: Statistic) -> bool:
     """Whether anything tells how identical runs differ in it, or it is a share, for which there is
     no usual spread."""
-    if not sides.is_single_pair or scale_of(statistic) == "plain":
+    if sides.shows_spread or scale_of(statistic) == "plain":
         return True
     return sides.noise is not None and sides.noise.spread(statistic, "log") is not None
 

@@ -28,6 +28,8 @@ LEAST_COMMON, NEARLY_ALL = 0.5, 0.9
 """Of the larger side's requests, that must be on both. Users who wait for replies send fewer to a
 slower server: where not nearly all are on both sides, a change is that of those that are."""
 LEAST_BATCHES, LEAST_BLOCKS, MOST_BLOCKS = 3, 5, 30
+MEDIAN = 0.5
+"""That of a batch is near that of all; a batch's p95 is its highest of a few, another figure."""
 
 
 def send_the_same(base: ComparedRun, new: ComparedRun) -> bool:
@@ -109,7 +111,11 @@ def paired_blocks(
     is_batched = len(np.unique(batch)) > 1
     if not is_batched and len(common) < LEAST_SAMPLES:
         return None
-    blocks = list(_batches(batch) if is_batched else _parts(len(common), statistic))
+    if _is_rare(statistic, len(common)):
+        return None
+    parts = min(batch_count(len(common)), len(common))
+    places = np.array_split(np.arange(len(common)), parts)
+    blocks = list(_batches(batch)) if is_batched else places
     if len(blocks) < (LEAST_BATCHES if is_batched else LEAST_BLOCKS):
         return None
     whole = [_figure(side, statistic) for side in (base, new)]
@@ -118,7 +124,7 @@ def paired_blocks(
     first, last = (on_scale(each, scale) for each in whole)
     sides = (base, at_base), (new, at_new)
     freedom = len(blocks) - 1.0
-    if is_batched or statistic.quantile is None:
+    if statistic.quantile is None or (is_batched and statistic.quantile == MEDIAN):
         before, after = (_of_blocks(side, at, blocks, statistic, scale) for side, at in sides)
     else:
         before, after = (_pulls(side, at, blocks, statistic.quantile, scale) for side, at in sides)
@@ -187,8 +193,7 @@ def _batches(batch: Indices) -> Iterator[Indices]:
         yield np.flatnonzero(np.isin(batch, some))
 
 
-def _parts(pairs: int, statistic: Statistic) -> Iterator[Indices]:
-    """None of a percentile that too few pairs reach beyond."""
+def _is_rare(statistic: Statistic, pairs: int) -> bool:
+    """Whether it is a percentile that too few pairs reach beyond."""
     quantile = statistic.quantile
-    if quantile is None or pairs * min(quantile, 1 - quantile) >= LEAST_BLOCKS:
-        yield from np.array_split(np.arange(pairs), min(batch_count(pairs), pairs))
+    return quantile is not None and pairs * min(quantile, 1 - quantile) < LEAST_BLOCKS

@@ -95,7 +95,7 @@ def _seconds(requests: Requests) -> Floats:
 
 
 def _rate(done: Floats, seconds: Floats, marks: RequestMarks) -> Ratio:
-    known = int((done > 0).sum())
+    known = int((~np.isnan(done)).sum())
     rate = Ratio(np.nan_to_num(done), seconds, known, marks=marks)
     return rate if seconds.sum() > 0 else NO_RATIO
 

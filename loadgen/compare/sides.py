@@ -20,6 +20,7 @@ from loadgen.compare.interval import (
     RunSpread,
     Scale,
     between_repeats,
+    degrees_left,
     mean_of_repeats,
     on_scale,
     within_runs,
@@ -52,8 +53,18 @@ class Sides:
 
     @property
     def is_single_pair(self) -> bool:
-        """Whether nothing shows how runs differ from each other."""
+        """Whether each side is one run."""
         return len(self.runs) == 2
+
+    @property
+    def seeds(self) -> tuple[list[str], list[str]]:
+        """Of the base's runs, and of the new ones."""
+        return [run.seed for run in self.base], [run.seed for run in self.new]
+
+    @property
+    def shows_spread(self) -> bool:
+        """Whether repeats tell how runs differ from each other."""
+        return degrees_left(self.seeds) > 0
 
     @cached_property
     def send_the_same(self) -> bool:
@@ -73,7 +84,7 @@ class Sides:
         if self.is_single_pair:
             blocks = self.paired(statistic, scale)
             return None if blocks is None else blocks.agreement
-        seeds = [run.seed for run in self.base], [run.seed for run in self.new]
+        seeds = self.seeds
         if any(len(set(side)) < len(side) for side in seeds) or set(seeds[0]) != set(seeds[1]):
             return None
         figures = [
@@ -122,10 +133,9 @@ class Sides:
             return None
         figures = [on_scale(each.value, scale) for each in estimates]
         base, new = figures[: len(self.base)], figures[len(self.base) :]
-        seeds = [run.seed for run in self.base], [run.seed for run in self.new]
-        spread = self._noise(statistic, scale) if self.is_single_pair else None
+        spread = None if self.shows_spread else self._noise(statistic, scale)
         within = within_runs(estimates, weights, level, scale, spread)
-        return _of_repeats(within, between_repeats(base, new, seeds, level), estimates)
+        return _of_repeats(within, between_repeats(base, new, self.seeds, level), estimates)
 
     def new_alone(self, statistic: Statistic, level: float) -> Interval | None:
         """The new side's figure, in the metric's unit. The repeats of the base show how far a

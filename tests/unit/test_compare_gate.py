@@ -1,6 +1,7 @@
 """Limits as users write them, and what becomes of them."""
 
 import re
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -13,6 +14,7 @@ from loadgen.compare.gate import parse_gate, parse_limit
 from loadgen.compare.interval import Interval
 from loadgen.compare.metrics import METRICS, parse_statistic
 from loadgen.compare.run import ComparedRun
+from loadgen.compare.series import Ratio
 from loadgen.compare.sides import Sides
 from loadgen.errors import UsageError
 
@@ -121,6 +123,19 @@ def test_a_broken_limit_weighs_more_than_an_undecided_one() -> None:
 @pytest.mark.parametrize(("failed", "code"), [(0, 0), (1, 4), (60, 1)])
 def test_errors(failed: int, code: int) -> None:
     assert gate(run_of(), run_of(failed=failed), "errors<=0.1%").exit_code == code
+
+
+@pytest.mark.parametrize(("done", "code"), [(600, 0), (28, 1), (0, 1)])
+def test_a_rate_that_collapses_is_decided(done: int, code: int) -> None:
+    def served(ok: int) -> ComparedRun:
+        parts = np.zeros(600)
+        parts[np.arange(ok) * 600 // max(ok, 1)] = 1.0
+        rate = Ratio(parts, np.full(600, 0.1), 600)
+        return replace(run_of(), series={"requests_per_s": rate})
+
+    for limit in ("requests_per_s>=-20%", "requests_per_s>=5", "requests_per_s>=-2"):
+        assert gate(served(600), served(done), limit).exit_code == code
+    assert gate(served(600), served(0), "requests_per_s<=5").exit_code == 4
 
 
 def test_totals_have_no_interval() -> None:

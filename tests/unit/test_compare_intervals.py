@@ -1,12 +1,16 @@
 """Intervals against known truth: seeded series whose true difference is 0, or is not."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from compare_runs import ar1, run_of
 from scipy.stats import binom
 
+from loadgen.compare.comparison import compare
 from loadgen.compare.estimate import QuantileEstimate
 from loadgen.compare.interval import between_repeats
+from loadgen.compare.judgement import knows_spread
 from loadgen.compare.metrics import parse_statistic
 from loadgen.compare.noise import measure_noise
 from loadgen.compare.run import ComparedRun
@@ -188,6 +192,20 @@ def test_the_noise_of_the_machine_stands_for_a_single_new_run() -> None:
     assert noisy is not None
     assert noisy.high / noisy.low > 2 * alone.high / alone.low
     assert beside_five == noisy
+
+
+def test_a_third_run_of_one_side_that_leaves_no_freedom_tells_no_spread() -> None:
+    rng = np.random.default_rng(12)
+    base = tuple(run_of(latencies(rng, 0.3, 300), seed=seed) for seed in (1, 2))
+    sides = Sides(base, (run_of(1.02 * latencies(rng, 0.3, 300), seed=1),))
+    repeated = replace(sides, new=(*sides.new, run_of(latencies(rng, 0.3, 300), seed=2)))
+    assert not sides.shows_spread
+    assert repeated.shows_spread
+    statistic = parse_statistic("ttft_ms.mean")
+    assert not knows_spread(sides, statistic)
+    assert "too few repeats: how much identical runs differ" in " ".join(
+        compare(sides, [statistic], vary=["seed"]).remarks
+    )
 
 
 def test_runs_without_noise_have_none() -> None:

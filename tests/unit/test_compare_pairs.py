@@ -106,6 +106,31 @@ def test_a_percentile_that_one_queue_makes_is_less_sure_than_one_of_many_moments
     assert freedom(slice(5, None, 21)) > 8
 
 
+def independent(rng: np.random.Generator, batches: int, size: int) -> Values:
+    count = batches * size
+    marks = RequestMarks(np.arange(float(count)), np.arange(count) // size)
+    return Values(100 * np.exp(0.5 * rng.standard_normal(count)), marks)
+
+
+@pytest.mark.parametrize(("statistic", "size"), [("p95", 8), ("p99", 20), ("p50", 8)])
+def test_percentiles_of_identical_batched_runs_rarely_differ(statistic: str, size: int) -> None:
+    rng, wanted, misses = np.random.default_rng(7), parse_statistic(f"ttft_ms.{statistic}"), 0
+    for _ in range(200):
+        sides = independent(rng, 30, size), independent(rng, 30, size)
+        blocks = paired_blocks(*sides, wanted, "log")
+        assert blocks is not None
+        interval = blocks.interval(0.95)
+        misses += not interval.low <= 0 <= interval.high
+    assert misses <= 20, "10 are expected, and 40 or more where a batch's own p99 is taken"
+
+
+def test_a_percentile_that_few_requests_of_batches_reach_is_not_paired() -> None:
+    rng, wanted = np.random.default_rng(8), parse_statistic("ttft_ms.p99")
+    few, enough = ([independent(rng, 30, size) for _ in range(2)] for size in (8, 20))
+    assert paired_blocks(*few, wanted, "log") is None
+    assert paired_blocks(*enough, wanted, "log") is not None
+
+
 def test_a_gate_does_not_pass_on_data_that_could_see_nothing() -> None:
     rng = np.random.default_rng(2)
     noisy, clear = (100 * np.exp(sigma * rng.standard_normal((2, 40))) for sigma in (1.5, 0.02))
