@@ -8,13 +8,13 @@ from typing import TYPE_CHECKING
 
 from loadgen.errors import UsageError
 from loadgen.launch.arguments import (
-    DEFAULT_FILE,
     SHARED_FILES,
     CommandParser,
     is_given,
     needs,
     parse_run,
 )
+from loadgen.runs.directory import DEFAULT_FILE
 
 if TYPE_CHECKING:
     from loadgen.saturate.course import SearchPlan

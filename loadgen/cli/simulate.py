@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Any
 
 from loadgen.cli.twin import TWIN_JSON, aligned, with_vllm
 from loadgen.errors import UsageError
-from loadgen.launch.arguments import DEFAULT_FILE, CommandParser
+from loadgen.launch.arguments import CommandParser
 from loadgen.launch.terminal import say
-from loadgen.runs.directory import RUN_JSON, check_directory
+from loadgen.runs.directory import DEFAULT_FILE, RUN_JSON, check_directory
 
 if TYPE_CHECKING:
     from loadgen.twin.directory import SimulatedRun

@@ -3,9 +3,10 @@
 import json
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from itertools import pairwise
 from pathlib import Path
 from typing import Any
+
+from loadgen.runs.directory import DEFAULT_FILE
 
 NOT_OF_THE_WORKLOAD = frozenset(
     (
@@ -30,8 +31,14 @@ CORPUS_PATHS = ("corpus", "questions")
 """Options that say where the texts are, which the digest makes needless."""
 SIZES = ("block_size", "usable_tokens", "max_model_len", "l1_gb")
 OF_THE_MOMENT = frozenset(
-    ("--port", "--http-port", "--host", "--http-host", "PROMETHEUS_MULTIPROC_DIR")
+    (
+        *("--host", "--http-host", "--nodes", "--link", "--scratch-dir"),
+        *("PROMETHEUS_MULTIPROC_DIR", "HF_HUB_CACHE"),
+    )
 )
+"""Flags and variables of addresses and folders that were drawn for one start."""
+DRAWN = re.compile(r'(?<=127\.0\.0\.1:)\d+|(?<=\]:)\d+|(?<=port":)\d+|(?<=kvswarm-)[0-9a-f]{16}')
+"""Ports and names of folders in what stands behind another flag."""
 
 
 def facts_of(description: Mapping[str, Any], batched: bool = False) -> dict[str, str] | None:
@@ -72,7 +79,7 @@ def _locustfile(command_line: Sequence[str]) -> str:
         return Path(words[words.index("-f") + 1]).stem
     command = words.index("run") + 1 if "run" in words else len(words)
     named = words[command] if command < len(words) else ""
-    return "" if named.startswith("-") else Path(named).stem
+    return Path(DEFAULT_FILE if "run" in words and named[:1] in ("", "-") else named).stem
 
 
 def _library(rag: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
@@ -85,15 +92,14 @@ def _target_arguments(target: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
     for name in SIZES:
         if target.get(name) is not None:
             yield f"{ARGUMENTS}.{name}", target[name]
-    ports = _ports(target)
     for service, argv in _mapping(target, "argv").items():
         for flag, value in _flags(argv):
-            if flag not in OF_THE_MOMENT:
-                yield f"{ARGUMENTS}.{service}.{flag}", _without(ports, value)
+            if flag not in OF_THE_MOMENT and not flag.endswith(("port", "ports")):
+                yield f"{ARGUMENTS}.{service}.{flag}", DRAWN.sub("DRAWN", value)
     for service, variables in _mapping(target, "env").items():
         for name, value in variables.items():
             if name not in OF_THE_MOMENT:
-                yield f"{ARGUMENTS}.{service}.{name}", _without(ports, str(value))
+                yield f"{ARGUMENTS}.{service}.{name}", DRAWN.sub("DRAWN", str(value))
 
 
 def _flags(argv: Sequence[str]) -> Iterator[tuple[str, str]]:
@@ -107,16 +113,6 @@ def _flags(argv: Sequence[str]) -> Iterator[tuple[str, str]]:
             values = [value] if value else []
         else:
             values.append(word)
-
-
-def _ports(target: Mapping[str, Any]) -> frozenset[str]:
-    """Free ports were drawn for this run alone."""
-    argv = [word for words in _mapping(target, "argv").values() for word in words]
-    return frozenset(value for flag, value in pairwise(argv) if flag in ("--port", "--http-port"))
-
-
-def _without(ports: frozenset[str], value: str) -> str:
-    return re.sub(r"\d+", lambda found: "PORT" if found[0] in ports else found[0], value)
 
 
 def _text(value: Any) -> str:

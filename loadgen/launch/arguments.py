@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING
 
 from loadgen.errors import UsageError
 from loadgen.launch.configured import as_words, is_on, setting, settings_of
+from loadgen.runs.directory import DEFAULT_FILE
 from loadgen.targets.context_scheduler import KEYS, POLICIES, ContextSchedulerSettings
 from loadgen.targets.settings import KV_CODECS, ROUTERS
 from rag_store.cli.output import fitted
@@ -26,7 +27,6 @@ from rag_store.extras import install_command
 if TYPE_CHECKING:  # it brings a tokenizer, and a run against a host must start fast
     from loadgen.targets.demo_model import Size
 
-DEFAULT_FILE = "unordered"
 AS_THE_MASTER = "http://the-master-says"
 """The host of a worker, until its master has told it."""
 ENGINE_GROUPS = (

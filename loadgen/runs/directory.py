@@ -14,6 +14,8 @@ from loadgen.stats.self_watch import COLUMNS as CLIENT_COLUMNS
 from loadgen.stats.server_metrics import COLUMNS as SERVER_COLUMNS
 
 RUN_JSON = "run.json"
+DEFAULT_FILE = "unordered"
+"""The locustfile of a command that names none."""
 RUN_FIELDS: Mapping[str, str] = {
     "command_line": "of the Locust process, header values hidden; what concerns the engine is in"
     " `target`",

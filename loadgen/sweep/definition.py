@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any, TypeAlias
 
 from loadgen.errors import UsageError
+from loadgen.runs.directory import DEFAULT_FILE
 from loadgen.runs.machine import hide_headers, hide_keys
 from loadgen.scratch import without_device
 from loadgen.targets.toml_table import TomlTable
@@ -78,7 +79,7 @@ class Definition:
     """
 
     name: str
-    locustfile: str = "unordered"
+    locustfile: str = DEFAULT_FILE
     repeats: int = 1
     seed: int = 0
     keep_cache: bool = False

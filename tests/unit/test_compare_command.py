@@ -86,6 +86,33 @@ def test_what_is_under_test_may_differ(
     assert call(capsys, base, new, *vary)[0] == 0
 
 
+def started(port: int, folder: str, *run: str) -> dict[str, Any]:
+    """What a start of a fleet with files behind it drew for itself."""
+    router = ["python", "-m", "router", "--policy", "random", "--port", str(port + 1)]
+    router += ["--metrics-port", str(port + 2), "--scratch-dir", f"/tmp/kvswarm-{folder}"]
+    adapter = f'{{"path":"/data/kvswarm-{folder}","nodes":["127.0.0.1:{port + 3}"]}}'
+    events = f'{{"endpoint":"tcp://[::ffff:127.0.0.1]:{port + 4}"}}'
+    engine = argv("--l2-adapter", adapter, "--kv-events-config", events, port=str(port))
+    nodes = ["python", "--nodes", str(port + 3), "--rate-mbit", "200"]
+    variables = {"router": {"HF_HUB_CACHE": f"/tmp/kvswarm-{folder}"}}
+    services = {"vllm-1": engine, "router": router, "valkey": nodes}
+    target = {"name": "fleet", "usable_tokens": 5120, "argv": services, "env": variables}
+    return {"target": target, "command_line": ["kvswarm", "run", *run]}
+
+
+def test_what_each_start_draws_for_itself_is_no_difference(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    base = write_run(tmp_path / "a", STEADY, **started(40000, "0" * 16, "--target", "fleet"))
+    same = started(50000, "f" * 16, "unordered", "--target", "fleet")
+    new = write_run(tmp_path / "b", STEADY, **same)
+    assert call(capsys, base, new, "--vary", "seed")[0] == 0
+    same["target"]["argv"]["valkey"][-1] = "100"
+    other = write_run(tmp_path / "c", STEADY, **same)
+    code, _, err = call(capsys, base, other, "--vary", "seed")
+    assert (code, "--rate-mbit '200' against '100'" in err) == (2, True)
+
+
 def test_another_target_is_refused_where_something_else_is_under_test(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
