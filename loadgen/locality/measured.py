@@ -46,6 +46,12 @@ def measured_run(run: Path, tokenizer: str | None = None) -> MeasuredRun:
         raise UsageError(f"{run} was measured on an engine without a prefix cache: leave it out")
     if hit_rate is None:
         raise UsageError(f"{run} has no hit rate of the engine in its summary.json: run it again")
+    for cause, begun_s in (
+        ("a warm-up", (recorded.summary.get("warmup") or {}).get("given")),
+        ("a reset of the statistics", recorded.summary.get("stats_reset_s")),
+    ):
+        if begun_s:
+            raise UsageError(f"{run} has {cause}, which its hit rate leaves out: run it without")
     trace = trace_of_run(run, tokenizer)
     predicted = predict(trace, [int(tokens)]).points[0].hit_rate
     return MeasuredRun(

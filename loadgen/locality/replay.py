@@ -8,9 +8,6 @@ from itertools import count, islice
 from loadgen.locality.trace import Chain, Trace
 
 UNNAMED = 0
-STEP_TOKENS = 2048
-"""Tokens that vLLM computes in one step unless told otherwise."""
-MOST_RUNNING = 128
 
 
 class BlockPool:
@@ -116,9 +113,10 @@ class CacheReplay:
     """What vLLM's scheduler does with a trace, without times: a step is the clock.
 
     In each step the requests at work go on, first those admitted first, then waiting ones are
-    admitted in their order, until the step has `step_tokens`. The blocks of a prompt are known as
-    soon as they are scheduled. Where a running request needs a block and none is left, the last
-    admitted one is set back. A client's next request waits in the step after its last reply.
+    admitted in their order, until the step has the trace's `step_tokens`. The blocks of a prompt
+    are known as soon as they are scheduled. Where a running request needs a block and none is left,
+    the last admitted one is set back. A client's next request waits in the step after its last
+    reply.
 
     Against vLLM's scheduler without a model this is exact but for one case: a request that is set
     back finds the reply of another with the same prompt. What a real engine has beside it is time:
@@ -126,10 +124,10 @@ class CacheReplay:
     moment; both change who ends first.
     """
 
-    def __init__(self, trace: Trace, blocks: int, step_tokens: int = STEP_TOKENS) -> None:
+    def __init__(self, trace: Trace, blocks: int) -> None:
         self._block_size = trace.block_size
         self._pool = BlockPool(blocks)
-        self._step_tokens = step_tokens
+        self._step_tokens, self._most_running = trace.step_tokens, trace.most_running
         self._coming = iter(trace.chains)
         self._batch_size = trace.batch_size
         self._groups: dict[int, int] = {}
@@ -196,7 +194,7 @@ class CacheReplay:
 
     def _admit(self, budget: int) -> list[Running]:
         admitted: list[Running] = []
-        while self._waiting and budget and len(self._running) < MOST_RUNNING:
+        while self._waiting and budget and len(self._running) < self._most_running:
             request = self._waiting[0]
             found = self._pool.find(self._reusable(request))
             needed = -(-request.known_tokens // self._block_size) - len(found)

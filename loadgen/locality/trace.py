@@ -7,6 +7,8 @@ from loadgen.errors import UsageError
 from loadgen.workload.lengths import TokenizerTokens
 
 MAX_BLOCK_SIZE = 65536
+STEP_TOKENS, MOST_RUNNING = 2048, 128
+"""What vLLM computes in one step, and how many requests run at once, unless told otherwise."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,6 +34,7 @@ class Trace:
     `users` clients each keep `batch_size` requests in flight and send the next ones when the last
     reply is complete: 1 and 1 is one request after the other. `source` says in words what the
     chains were made from, `remarks` what the order sent does not tell about the order of service.
+    The engine computes `step_tokens` in a step, of `most_running` requests.
     """
 
     chains: tuple[Chain, ...]
@@ -40,6 +43,8 @@ class Trace:
     batch_size: int = 1
     source: str = ""
     remarks: tuple[str, ...] = ()
+    step_tokens: int = STEP_TOKENS
+    most_running: int = MOST_RUNNING
 
     @property
     def in_flight(self) -> int:

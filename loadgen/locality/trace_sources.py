@@ -13,9 +13,16 @@ import numpy as np
 
 from loadgen.context import Draw, Request
 from loadgen.errors import UsageError
-from loadgen.locality.trace import BlockNames, Chain, TokenIds, Trace
+from loadgen.locality.trace import (
+    MOST_RUNNING,
+    STEP_TOKENS,
+    BlockNames,
+    Chain,
+    TokenIds,
+    Trace,
+)
 from loadgen.runs.directory import RUN_JSON
-from loadgen.runs.recorded import REQUESTS_CSV, RecordedRun
+from loadgen.runs.recorded import REQUESTS_CSV, RecordedRun, argument
 from loadgen.runs.requests import Requests, read_requests
 from loadgen.workload.batches import Batching
 from loadgen.workload.corpus import Corpus, load_corpus
@@ -99,16 +106,21 @@ def trace_of_run(
     known_size = run.target.get("block_size") or USUAL_BLOCK_SIZE
     names = BlockNames(known_size if block_size is None else block_size)
     chains, source = chains_of(run, sent, names, tokenizer)
-    batched = any(each.batch for each in sent)
+    is_closed = run.options.get("arrivals") in (None, "closed")
+    by_batch = is_closed and not engine and any(each.batch for each in sent)
+    told = (
+        argument(run.engine_argv, flag) for flag in ("--max-num-batched-tokens", "--max-num-seqs")
+    )
+    step_tokens, most_running = (int(each) if each and each.isdecimal() else 0 for each in told)
     return Trace(
         chains=chains,
         block_size=names.block_size,
-        users=_in_flight(sent)
-        if engine or not batched
-        else max(int(run.description.get("users") or 1), 1),
-        batch_size=int(run.options.get("batch_size") or 1) if batched else 1,
+        users=max(int(run.description.get("users") or 1), 1) if by_batch else _in_flight(sent),
+        batch_size=int(run.options.get("batch_size") or 1) if by_batch else 1,
         source=source,
         remarks=tuple(_remarks(run)),
+        step_tokens=step_tokens or STEP_TOKENS,
+        most_running=most_running or MOST_RUNNING,
     )
 
 

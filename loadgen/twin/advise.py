@@ -74,7 +74,14 @@ def advise(
     """Serve the load on every candidate. Raises UsageError."""
     options = options or AdviceOptions()
     seen = _seen(model, about)
-    trace = Trace(seen.chains, about.engine.shape.block_size, users=seen.in_flight)
+    shape = about.engine.shape
+    trace = Trace(
+        seen.chains,
+        shape.block_size,
+        users=seen.in_flight,
+        step_tokens=shape.max_num_batched_tokens,
+        most_running=shape.max_num_seqs,
+    )
     knee = predict(trace).knee
     found = [
         _candidate(model, about, blocks, order, limit)

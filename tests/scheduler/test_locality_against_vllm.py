@@ -1,6 +1,7 @@
 """The predicted hits against vLLM's own scheduler and KV cache manager."""
 
 from collections.abc import Sequence
+from dataclasses import replace
 from random import Random
 
 import pytest
@@ -126,6 +127,6 @@ def test_a_prompt_longer_than_a_step_hits_the_same() -> None:
     trace = trace_of(sent, 16, users=3)
     shape = EngineShape(trace.least_blocks + 20, 16, max_num_seqs=16, max_num_batched_tokens=64)
     real = Clients(sent, shape, users=3).serve()
-    assert sum(CacheReplay(trace, trace.least_blocks + 20, step_tokens=64).run().cached) == sum(
-        real
-    )
+    assert sum(
+        CacheReplay(replace(trace, step_tokens=64), trace.least_blocks + 20).run().cached
+    ) == sum(real)

@@ -1,5 +1,6 @@
 """The cache curve from traces alone: distances, replay, bound and knee."""
 
+from dataclasses import replace
 from itertools import pairwise
 
 import pytest
@@ -126,7 +127,7 @@ def test_one_that_outgrows_the_cache_beside_others_is_set_back_and_still_served(
 
 def test_a_prompt_longer_than_a_step_is_computed_in_pieces() -> None:
     trace = trace_of(["a" * 40 + "?", "a" * 40 + "!"], output_tokens=3)
-    assert CacheReplay(trace, 20, step_tokens=7).run().cached == [0, 40]
+    assert CacheReplay(replace(trace, step_tokens=7), 20).run().cached == [0, 40]
 
 
 @pytest.mark.parametrize(

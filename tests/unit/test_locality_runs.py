@@ -16,6 +16,7 @@ from loadgen.cli.main import main
 from loadgen.errors import UsageError
 from loadgen.locality.curve import predict
 from loadgen.locality.measured import kv_bytes_per_token, measured_run, run_bytes_per_token
+from loadgen.locality.replay import CacheReplay
 from loadgen.locality.trace import Chain, TokenIds, Trace
 from loadgen.locality.trace_sources import (
     SentRequest,
@@ -245,6 +246,52 @@ def test_list_calls_of_a_grouped_run_stand_in_the_order_of_the_batch(
     found = trace_of_run(run)
     assert found.chains == planned(tokenizer, Batching(10, "grouped")).chains
     assert (found.users, found.batch_size) == (1, 10)
+
+
+@pytest.mark.parametrize(
+    ("arrivals", "users", "batch_size"), [("closed", 1, 10), ("poisson", 5, 1)]
+)
+def test_what_comes_by_a_rate_is_in_flight_as_the_times_say(
+    arrivals: str, users: int, batch_size: int, tmp_path: Path, tokenizer: Path
+) -> None:
+    run = write_run(tmp_path / "run", tokenizer)
+    rows = list(csv.DictReader((run / "requests.csv").open(newline="")))
+    for at, row in enumerate(rows):
+        row |= {"batch_id": str(at // 10), "sent_s": str(at), "end_s": str(at + 4.5)}
+    with (run / "requests.csv").open("w", newline="") as file:
+        writer = csv.DictWriter(file, COLUMNS)
+        writer.writeheader()
+        writer.writerows(rows)
+    description = json.loads((run / "run.json").read_text())
+    description["options"] = {**OPTIONS, "batch_size": 10, "arrivals": arrivals}
+    description["users"] = 0
+    (run / "run.json").write_text(json.dumps(description))
+    found = trace_of_run(run)
+    assert (found.users, found.batch_size) == (users, batch_size)
+
+
+def test_the_engines_own_limits_are_replayed(tmp_path: Path, tokenizer: Path) -> None:
+    run = write_run(tmp_path / "run", tokenizer)
+    description = json.loads((run / "run.json").read_text())
+    description["target"]["argv"]["vllm"] += ["--max-num-seqs=1", "--max-num-batched-tokens", "512"]
+    (run / "run.json").write_text(json.dumps(description))
+    found = trace_of_run(run)
+    assert (found.most_running, found.step_tokens) == (1, 512)
+    waiting, running = replace(found, users=8), replace(found, users=8, most_running=8)
+    blocks = found.least_blocks + 40
+    one, eight = (CacheReplay(each, blocks).run().cached for each in (waiting, running))
+    assert one == CacheReplay(replace(found, users=1), blocks).run().cached != eight
+
+
+@pytest.mark.parametrize("left_out", [{"warmup": {"given": True}}, {"stats_reset_s": 4.0}])
+def test_a_hit_rate_of_a_part_of_the_run_is_not_set_against_that_of_all(
+    left_out: dict[str, Any], tmp_path: Path, tokenizer: Path
+) -> None:
+    run = write_run(tmp_path / "run", tokenizer)
+    summary = json.loads((run / "summary.json").read_text())
+    (run / "summary.json").write_text(json.dumps(summary | left_out))
+    with pytest.raises(UsageError, match="which its hit rate leaves out: run it without"):
+        measured_run(run)
 
 
 def test_a_measured_run_stands_beside_its_own_prediction(tmp_path: Path, tokenizer: Path) -> None:
