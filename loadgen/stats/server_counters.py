@@ -99,6 +99,7 @@ ENGINE_FIGURES: tuple[str, ...] = tuple(
 )
 GAUGES = ("running", "waiting", "kv_cache_usage", "l1_memory_usage_bytes")
 """Those that are of a moment; all others are counters."""
+ENGINE_COUNTERS = tuple(name for name in ENGINE_FIGURES if name not in GAUGES)
 CACHE_FIGURES: tuple[str, ...] = tuple(
     field.name.removeprefix(CACHE_PREFIX)
     for field in fields(ServerSample)

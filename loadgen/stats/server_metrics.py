@@ -22,6 +22,7 @@ from loadgen.stats.server_counters import (
     CACHE_FIGURES,
     CACHE_PREFIX,
     COLUMNS,
+    ENGINE_COUNTERS,
     ENGINE_FIGURES,
     GAUGES,
     ServerSample,
@@ -121,6 +122,9 @@ class MetricsScraper:
         kept = _since_zero(self._cache.figures(cache.text))
         of_cache = {f"{CACHE_PREFIX}{name}": value for name, value in kept.items()}
         rest: dict[str, Any] = {**of_cache, **processes}
+        waited = zip(self._engines.values(), pages, strict=True)
+        if not all(service.has_told or page.reachable is False for service, page in waited):
+            rest = dict.fromkeys(ENGINE_COUNTERS) | rest
         return replace(sum_of_replicas(list(each.values())), **rest)
 
     async def _processes(self) -> dict[str, float | None]:
@@ -168,6 +172,12 @@ class _Service:
         self._endless = {name.removesuffix(TOTAL): name for name in names if name.endswith(TOTAL)}
         self._reader = MetricReader(names | {*map(created_name, names), *self._endless})
         self._totals = CounterTotals()
+
+    @property
+    def has_told(self) -> bool:
+        """False for one of several that told no counter yet: its first ones would look like work of
+        that moment in the sum."""
+        return not self._keeps or bool(self._last)
 
     def figures(self, page: bytes) -> dict[str, float | None]:
         """Gauges as they are, counters by `CounterTotals`; None is not told."""

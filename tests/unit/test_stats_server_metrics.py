@@ -11,6 +11,7 @@ from aiohttp.test_utils import TestServer
 from loadgen.client import host
 from loadgen.stats import server_metrics
 from loadgen.stats.memory import TreeUse
+from loadgen.stats.server_counters import server_figures
 from loadgen.stats.server_metrics import (
     COLUMNS,
     MetricsScraper,
@@ -268,6 +269,25 @@ async def test_an_engine_that_tells_nothing_for_a_while_takes_nothing_from_the_s
     async with MetricsScraper(replicas(*urls)) as scraper:
         sums = [(await scraper.scrape(float(at))).prompt_tokens for at in range(3)]
     assert sums == [2 * 27978] * 3
+
+
+async def test_an_engine_that_answers_late_brings_no_earlier_work_into_the_sum(
+    serve: Serve,
+) -> None:
+    answers = iter([500, 200, 200])
+
+    async def late(request: web.Request) -> web.Response:
+        return web.Response(text=ENGINE_PAGE, status=next(answers))
+
+    urls = [await serve(page(ENGINE_PAGE)), await serve(late)]
+    async with MetricsScraper(replicas(*urls)) as scraper:
+        samples = [await scraper.scrape(float(at)) for at in range(3)]
+        own = scraper.replicas["e-1"].prompt_tokens
+    assert [each.prompt_tokens for each in samples] == [None, 2 * 27978, 2 * 27978]
+    assert own == 27978
+    assert samples[0].running == 4, "what is of the moment stays"
+    figures = server_figures(samples[0], samples[2], samples[1:2])
+    assert figures["computed_prompt_tokens"] is None, "where the rise began is not known"
 
 
 async def test_a_fleet_is_reachable_where_any_engine_is(serve: Serve) -> None:
