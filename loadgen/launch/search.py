@@ -32,12 +32,12 @@ def search(plan: SearchPlan, out: Path, own: Sequence[str] = ()) -> int:
 
     `own` are flags that are not those of a run.
     """
-    folder = SearchFolder(out)
-    folder.check(plan)
     course = SearchState(plan)
     first = course.next(1)
     assert first is not None
-    checked = check_run([*trial_words(plan, first), f"--out={folder.path}"], own)
+    checked = check_run([*trial_words(plan, first), f"--out={out}"], own)
+    folder = SearchFolder(out, checked.engine.label)
+    folder.check(plan)
     with locked(folder.path, "search"):
         folder.open(plan)
         return SaturationSearch(plan, folder, course, checked).make()

@@ -59,6 +59,7 @@ class SweepRun:
         checked = check_cells(definition, cells, out)
         engines = {cell_id: cell.engine for cell_id, cell in checked.items()}
         order = stretches(definition, cells, lambda cell: engines[cell.cell_id])
+        folder.check_places(order)
         return cls(definition, folder, cells, checked, order)
 
     async def make(self) -> int:

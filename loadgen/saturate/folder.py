@@ -121,9 +121,10 @@ SATURATE_JSON, TRIALS, TRIALS_CSV, TRIAL_JSON = (
 
 @dataclass(frozen=True, slots=True)
 class SearchFolder:
-    """`path` need not exist."""
+    """`path` need not exist. `place` is the host or the target, whoever named it."""
 
     path: Path
+    place: str = ""
 
     def check(self, plan: SearchPlan) -> None:
         """Raise UsageError where something else is kept, or nothing can be written."""
@@ -131,7 +132,7 @@ class SearchFolder:
         kept = read_object(self.path / SATURATE_JSON)
         if not kept and (self.path / TRIALS).exists():
             raise malformed(self.path / SATURATE_JSON, "it is missing beside trials")
-        difference = _difference(kept.get("definition"), definition_of(plan))
+        difference = _difference(kept.get("definition"), self._definition(plan))
         if self.finished and difference:
             raise UsageError(f"{self.path} holds another search ({difference}): give another --out")
 
@@ -139,7 +140,7 @@ class SearchFolder:
         """Note what is being looked for."""
         (self.path / TRIALS).mkdir(parents=True, exist_ok=True)
         if not self.finished:
-            write_json(self.path / SATURATE_JSON, {"definition": definition_of(plan)})
+            write_json(self.path / SATURATE_JSON, {"definition": self._definition(plan)})
 
     @property
     def finished(self) -> list[tuple[TrialStep, Path]]:
@@ -162,6 +163,10 @@ class SearchFolder:
         """The trial came to its end."""
         write_json(self.run(step) / TRIAL_JSON, asdict(step))
 
+    def _definition(self, plan: SearchPlan) -> dict[str, Any]:
+        """What tells one search from another; values of headers are hidden."""
+        return {**plan.as_json, "command": without_secrets(plan.words), "place": self.place}
+
     def write_table(self, course: SearchState) -> None:
         """`trials.csv`, replaced in one step."""
         temporary = self.path / f"{TRIALS_CSV}.tmp"
@@ -172,7 +177,7 @@ class SearchFolder:
         """`saturate.json`."""
         bracket = course.bracket
         content = {
-            "definition": definition_of(course.plan),
+            "definition": self._definition(course.plan),
             "result": {
                 "by": course.plan.space.by,
                 "met": bracket.below.load if bracket.below else None,
@@ -185,11 +190,6 @@ class SearchFolder:
             "machine": machine(),
         }
         write_json(self.path / SATURATE_JSON, content)
-
-
-def definition_of(plan: SearchPlan) -> dict[str, Any]:
-    """What tells one search from another; values of headers are hidden."""
-    return {**plan.as_json, "command": without_secrets(plan.words)}
 
 
 def _difference(kept: Any, wanted: Mapping[str, Any]) -> str:

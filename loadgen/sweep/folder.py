@@ -61,6 +61,17 @@ class SweepFolder:
                 f" {definition.command(Path(f'{self.path}-2'))}"
             )
 
+    def check_places(self, order: Sequence[Stretch]) -> None:
+        """Raise UsageError where a cell was made elsewhere: the environment and Locust's files say
+        where too."""
+        kept = read_object(self.path / SWEEP_JSON).get("places") or {}
+        for cell_id, place in _places(order).items():
+            if (was := kept.get(cell_id, place)) != place:
+                raise UsageError(
+                    f"{self.path} holds {cell_id} of {was}, which is of {place} now: give another"
+                    " --out"
+                )
+
     @property
     def changed_versions(self) -> str:
         """Packages that are not those the sweep was made with so far, empty where all are."""
@@ -79,6 +90,7 @@ class SweepFolder:
         (self.path / CELLS).mkdir(parents=True, exist_ok=True)
         facts = {
             **describe(definition, cells),
+            "places": _places(order),
             "order": [[step.name for step in stretch.steps] for stretch in order],
             "versions": versions(),
             "machine": machine(),
@@ -121,6 +133,10 @@ def describe(definition: Definition, cells: Sequence[CellPlan]) -> dict[str, Any
             for cell in cells
         },
     }
+
+
+def _places(order: Sequence[Stretch]) -> dict[str, str]:
+    return {step.cell.cell_id: each.engine.label for each in order for step in each.steps}
 
 
 def _difference(kept: Mapping[str, Any], wanted: Mapping[str, Any]) -> str:

@@ -103,6 +103,15 @@ def names(definition: Definition = SWEEP) -> list[str]:
     return [step.name for stretch in order(definition) for step in stretch.steps]
 
 
+def test_a_cell_that_is_of_another_host_now_is_refused(tmp_path: Path) -> None:
+    make(tmp_path, Bench())
+    SweepFolder(tmp_path).check_places(order(SWEEP))
+    elsewhere = CellEngine("http://b:8000", False, "http://b:8000")
+    moved = stretches(SWEEP, cells_of(SWEEP), lambda cell: elsewhere)
+    with pytest.raises(UsageError, match="which is of http://b:8000 now: give another --out"):
+        SweepFolder(tmp_path).check_places(moved)
+
+
 def test_all_are_made_in_order_on_as_few_starts_as_planned(tmp_path: Path) -> None:
     bench = make(tmp_path, Bench())
     assert bench.made == names()
