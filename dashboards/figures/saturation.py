@@ -21,7 +21,7 @@ from loadgen.saturate.search import Space
 
 LINES = {"p50_ms": "p50", "p95_ms": "p95", "p99_ms": "p99"}
 VERDICTS = {"met": "o", "undecided": "d", "missed": "x"}
-LOAD = {"rate": "offered load (requests/s)", "users": "users"}
+LOAD = {"rate": "offered load (requests or batches/s)", "users": "users"}
 MOST_LINEAR = 20.0
 """By which factor latencies may differ and be seen on a linear scale."""
 Ends = tuple[float | None, ...]
@@ -42,8 +42,8 @@ def draw(points: Sequence[Point], limit: Limit | None, space: Space, ends: Ends)
     _series(lower, points, "ok_per_s", "answered", SERIES_COLOURS[3])
     _series(lower, points, "goodput_per_s", "within the limits", SERIES_COLOURS[4])
     if space.by == "rate":
-        most = max(point.load for point in points)
-        lower.plot([0, most], [0, most], ":", color=NO_CONTEXT_COLOUR, lw=1, label="offered")
+        offered = sorted((point.load, point.offered_per_s) for point in points)
+        lower.plot(*zip(*offered, strict=True), ":", color=NO_CONTEXT_COLOUR, lw=1, label="offered")
     if _spread(points) > MOST_LINEAR:
         upper.set_yscale("log")
     for axes in (upper, lower):

@@ -58,6 +58,9 @@ def axes_of(cells: Sequence[Cell]) -> dict[str, list[str]]:
     found: dict[str, list[str]] = {}
     for axis in dict.fromkeys(name for cell in cells for name in cell.axes if name != "seed"):
         values = list(dict.fromkeys(cell.axes.get(axis, "") for cell in cells))
+        given = [value for value in values if value]
+        if len(given) > 1 and is_numeric(given):
+            values = given  # cells without the option have no place between its numbers
         if len(values) > 1:
             found[axis] = sorted(values, key=float if is_numeric(values) else str)
     return found
@@ -67,15 +70,17 @@ def _others(cell: Cell, axis: str) -> tuple[tuple[str, str], ...]:
     return tuple((key, text) for key, text in cell.axes.items() if key not in (axis, "seed"))
 
 
+def _alike(cell: Cell, axis: str) -> tuple[int, tuple[tuple[str, str], ...]]:
+    return cell.repeat, _others(cell, axis)
+
+
 def sentences(axis: str, cells: Sequence[Cell]) -> Iterator[str]:
     """What the values of an axis did to each of the main figures: medians of the runs that differ
     from those of other values in it alone."""
     values = axes_of(cells)[axis]
-    has = {
-        value: {_others(c, axis) for c in cells if c.axes.get(axis) == value} for value in values
-    }
+    has = {value: {_alike(c, axis) for c in cells if c.axes.get(axis) == value} for value in values}
     common = set.intersection(*has.values())
-    alike = [cell for cell in cells if _others(cell, axis) in common]
+    alike = [cell for cell in cells if _alike(cell, axis) in common]
     for name in SAID:
         medians = {value: _median(alike, axis, value, name) for value in values}
         known = {value: each for value, each in medians.items() if each is not None}

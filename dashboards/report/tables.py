@@ -241,7 +241,10 @@ def steady_table(runs: Sequence[ReportedRun], figures: Mapping[str, RunFigures])
         steady = run.steady_state
         if steady is not None and is_notable(steady.to_json()):
             rows += _rows(run.name if len(runs) > 1 else "", steady, figures[run.name])
-    note = "Latencies of ok requests, all of them and those due after the warm-up that was found."
+    note = (
+        "Latencies of all requests, late ones too, and of ok requests that were due after the"
+        " warm-up that was found."
+    )
     return Table("Warm-up", ("", *_OF_WARMUP), tuple(rows), note=note) if rows else None
 
 

@@ -1,6 +1,7 @@
 """The pages of sweeps and of searches, against the files they are made of."""
 
 import json
+import shutil
 from collections.abc import Mapping
 from dataclasses import astuple, fields, replace
 from pathlib import Path
@@ -10,13 +11,13 @@ import pytest
 from report_runs import Page
 
 from dashboards.report.saturation_page import read_points, saturation_page
-from dashboards.report.sweep_page import sweep_page
+from dashboards.report.sweep_page import axes_of, sweep_page
 from loadgen.cli.main import main
 from loadgen.errors import UsageError
 from loadgen.runs.csv_log import to_csv
 from loadgen.runs.json_file import write_json
 from loadgen.saturate.folder import SATURATE_JSON, TRIALS_CSV, Point
-from loadgen.sweep.table import MadeCell
+from loadgen.sweep.table import MadeCell, read_cells
 
 CELLS = [(target, users) for target in ("vllm", "vllm-context") for users in ("1", "2", "10")]
 
@@ -73,6 +74,18 @@ def test_only_what_differs_in_an_axis_alone_is_set_against_each_other(sweep: Pat
     write_cell(sweep, {"target": "vllm", "users": "500"}, 1, 9000.0)
     said = " ".join(Page(sweep_page(sweep)).texts("p"))
     assert "by target: 122 at vllm and 62 at vllm-context" in said
+
+
+def test_a_value_with_fewer_repeats_is_set_against_the_same_ones(sweep: Path) -> None:
+    for repeat in (2, 3):
+        shutil.rmtree(sweep / "cells" / f"vllm_10-r{repeat}")
+    said = " ".join(Page(sweep_page(sweep)).texts("p"))
+    assert "by target: 121 at vllm and 61 at vllm-context" in said
+
+
+def test_cells_without_an_option_do_not_change_the_order_of_its_numbers(sweep: Path) -> None:
+    write_cell(sweep, {"target": "vllm"}, 1, 100.0)
+    assert axes_of(read_cells(sweep))["users"] == ["1", "2", "10"]
 
 
 def test_a_run_that_decides_nothing_is_named_and_left_out(sweep: Path) -> None:
