@@ -79,11 +79,15 @@ class ReuseChoice(Generic[R]):
         self._tree.leaves(entry)
         self._waiting -= 1
 
+    def emptied(self) -> None:
+        """Nobody waits any more."""
+        self._most_waiting = 0
+
     def admitted(self, entry: Waiting[R]) -> None:
         """Its blocks are in the cache now, or will be."""
         self._was_admitted = True
         if not self._waiting:
-            self._most_waiting = 0
+            self.emptied()
         hashes = self._engine.chain_of(entry.request)
         if not hashes:
             return

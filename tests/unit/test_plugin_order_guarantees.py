@@ -4,7 +4,15 @@ from collections import Counter, deque
 from collections.abc import Callable
 from dataclasses import replace
 
-from fake_kv_engine import FakeKvEngine, FakeRequest, arrive, labelled, short, unlabelled
+from fake_kv_engine import (
+    FakeKvEngine,
+    FakeRequest,
+    arrive,
+    chain_of,
+    labelled,
+    short,
+    unlabelled,
+)
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import (
@@ -320,3 +328,26 @@ def test_reuse_is_first_come_first_served_where_nothing_is_cached(
         assert all(other in watched.older_skipped[request] for other in older)
 
     run_steps(chosen, "nothing", steps, check)
+
+
+def test_a_crowd_that_gave_up_lets_nobody_be_overtaken_more_often() -> None:
+    engine, chosen = FakeKvEngine(blocks=20), OrderSettings("reuse")
+    order: ContextOrder[FakeRequest] = ContextOrder(chosen, engine)
+    arrive(order, unlabelled("a", 1))
+    engine.admit(order.pop())
+    crowd = [unlabelled(f"crowd {number}") for number in range(10 * chosen.max_overtakes)]
+    for request in crowd:
+        arrive(order, request)
+    order.remove(crowd)
+    arrive(order, cold := FakeRequest("cold", None, chain_of("cold", 14)))
+    arrive(order, unlabelled("a", 1), unlabelled("a", 1))
+    overtaken = 0
+    while len(order) < 10 * chosen.max_overtakes:
+        arrive(order, unlabelled("a", 1))
+        admitted = order.pop()
+        engine.admit(admitted)
+        engine.finish(admitted)
+        if admitted is cold:
+            break
+        overtaken += 1
+    assert 0 < overtaken <= chosen.max_overtakes
