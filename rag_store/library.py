@@ -23,7 +23,7 @@ from rag_store.ingest import IngestReport, Progress
 from rag_store.label import Label
 from rag_store.reranker import Reranker, open_reranker
 from rag_store.search import Answer, Found, Neighbours, Searcher, compare
-from rag_store.settings import Settings
+from rag_store.settings import HYBRID, Settings
 
 Result = TypeVar("Result")
 
@@ -94,9 +94,17 @@ class Library:
         self._searching = searching
         self._reranker = reranker
         self._changing = asyncio.Lock()
-        stored = index.store.note("threshold")
+        stored = index.store.note(self._threshold_note)
         fitted = Threshold.from_json(stored) if stored else None
-        self.threshold = fitted or shipped(self.fingerprint.embedder)
+        is_known = settings.retriever == HYBRID
+        usual = shipped(self.fingerprint.embedder) if is_known else Threshold(0.0)
+        self.threshold = fitted or usual
+
+    @property
+    def _threshold_note(self) -> str:
+        """Scores of vectors or of words alone are other quantities than those of both."""
+        retriever = self.settings.retriever
+        return "threshold" if retriever == HYBRID else f"threshold-{retriever}"
 
     @property
     def size(self) -> Size:
@@ -232,7 +240,7 @@ class Library:
             raise RagUsageError("fit the threshold on a filled library and answerable queries")
         scores = [(await self.ask(query)).label.score for query in answerable]
         fitted = fit(scores, len(unanswerable), keep)
-        await self._in_thread(self._index.store.set_note, "threshold", fitted.as_json())
+        await self._in_thread(self._index.store.set_note, self._threshold_note, fitted.as_json())
         self.threshold = fitted
         return fitted
 

@@ -9,7 +9,8 @@ from rag_store.embedders import EmbedderSpec
 from rag_store.errors import RagUsageError
 from rag_store.reranker import RerankerSpec
 
-RETRIEVERS = ("hybrid", "dense", "bm25")
+HYBRID = "hybrid"
+RETRIEVERS = (HYBRID, "dense", "bm25")
 CANDIDATES_EACH = 6
 """So many documents are candidates by their vectors, and as many by their words."""
 
@@ -31,7 +32,7 @@ class Settings:
     collection: str = "default"
     embedder: EmbedderSpec = field(default_factory=EmbedderSpec)
     chunker: Chunker = field(default_factory=Chunker)
-    retriever: str = "hybrid"
+    retriever: str = HYBRID
     candidates: int = 5
     exact_chunks: int = 30_000
     threads: int = 4
@@ -62,7 +63,7 @@ class Settings:
         return self.chroma_url or str(self.path)
 
     def _check_reranker(self) -> None:
-        most = CANDIDATES_EACH * (2 if self.retriever == "hybrid" else 1)
+        most = CANDIDATES_EACH * (2 if self.retriever == HYBRID else 1)
         if self.reranker.url and self.reranker.documents > most:
             raise RagUsageError(
                 f"--rerank is {self.reranker.documents}: with --retriever {self.retriever}"

@@ -57,9 +57,9 @@ def listing(folder: Path) -> list[Path]:
 
 def read_text(path: Path) -> str:
     """The file's text, decoded as UTF-8. Raises CorpusError."""
-    if path.is_char_device():
-        raise CorpusError(f"{path} is a device, which may never end: name a file")
     try:
+        if path.is_char_device():
+            raise CorpusError(f"{path} is a device, which may never end: name a file")
         content = path.read_bytes()
     except OSError as error:
         raise CorpusError(f"cannot read {path}: {error.strerror}") from error

@@ -55,7 +55,7 @@ class Body:
         if value is None:
             return choices[0]
         if value not in choices:
-            raise invalid(f"{name!r} is {_shown(value)}: give {' or '.join(choices)}", name)
+            raise invalid(f"{name!r} is {shown(value)}: give {' or '.join(choices)}", name)
         return str(value)
 
 
@@ -72,14 +72,14 @@ async def read_body(request: web.Request) -> Body:
     except (ValueError, RecursionError):
         raise _malformed("the body is not JSON: send a JSON object in UTF-8") from None
     if not isinstance(value, dict):
-        raise _malformed(f"the body is {_shown(value)}: send a JSON object")
+        raise _malformed(f"the body is {shown(value)}: send a JSON object")
     return Body(value)
 
 
 def usable_text(value: object, param: str, max_chars: int) -> str:
     """The value as clean text, where it says something. Raises Refusal (413, 422)."""
     if not isinstance(value, str):
-        raise invalid(f"{param!r} is {_shown(value)}: give a text", param, "wrong_type")
+        raise invalid(f"{param!r} is {shown(value)}: give a text", param, "wrong_type")
     if len(value) > max_chars:
         message = f"{param!r} has {len(value)} characters: send at most {max_chars}"
         raise Refusal(413, message, "too_long", param)
@@ -91,11 +91,11 @@ def usable_text(value: object, param: str, max_chars: int) -> str:
 def document_of(value: object, param: str) -> Document:
     """A document from its JSON object; title and questions may be missing. Raises Refusal."""
     if not isinstance(value, dict):
-        raise invalid(f"{param!r} is {_shown(value)}: give an object", param, "wrong_type")
+        raise invalid(f"{param!r} is {shown(value)}: give an object", param, "wrong_type")
     fields = {"title": "", **value}
     for name in ("doc_id", "title", "text"):
         if not isinstance(fields.get(name), str):
-            problem = f"{_shown(fields[name])}: give a text" if name in fields else "missing"
+            problem = f"{shown(fields[name])}: give a text" if name in fields else "missing"
             code = "wrong_type" if name in fields else "missing_field"
             raise invalid(f"{name!r} is {problem}", f"{param}.{name}", code)
     _check_names(fields, param)
@@ -116,7 +116,7 @@ def _check_names(fields: dict[str, Any], param: str) -> None:
 
 def _questions(value: object, param: str) -> tuple[str, ...]:
     if not isinstance(value, list) or not all(isinstance(each, str) for each in value):
-        raise invalid(f"'questions' is {_shown(value)}: give a list of texts", param, "wrong_type")
+        raise invalid(f"'questions' is {shown(value)}: give a list of texts", param, "wrong_type")
     return tuple(value)
 
 
@@ -128,7 +128,7 @@ def _no_constant(name: str) -> NoReturn:
     raise ValueError(f"{name} is not JSON")
 
 
-def _shown(value: object) -> str:
+def shown(value: object) -> str:
     try:
         text = json.dumps(value)
     except RecursionError:

@@ -14,7 +14,7 @@ from rag_store.catalog import Entry
 from rag_store.documents import Document
 from rag_store.errors import RagError
 from rag_store.label import Label
-from rag_store.service.body import Body, document_of, read_body, usable_text
+from rag_store.service.body import Body, document_of, read_body, shown, usable_text
 from rag_store.service.refusal import Refusal, invalid, or_refusal, refusal_of
 from rag_store.service.state import State
 
@@ -97,15 +97,15 @@ class Queries:
             if document is None:
                 message = f"the document {label.doc_id!a} was removed meanwhile: ask again"
                 raise Refusal(503, message, "document_removed")
-            shown = {"doc_id": document.doc_id, "title": document.title, "text": document.text}
-            found["document"] = shown
+            whole = {"doc_id": document.doc_id, "title": document.title, "text": document.text}
+            found["document"] = whole
         return {**found, "label": label.as_json()}
 
 
 def _check_served(body: Body, field: str, served: str, code: str) -> None:
     wanted = body.fields.get(field)
     if wanted not in (None, served):
-        message = f"the {field} {wanted!a} is not served here, only {served!a}"
+        message = f"the {field} {shown(wanted)} is not served here, only {served!a}"
         raise Refusal(404, message, code, field)
 
 
@@ -114,8 +114,8 @@ def _refused(result: Label | RagError) -> Label | Refusal:
 
 
 def _item(result: Label | Refusal, shape: Shape) -> dict[str, Any]:
-    shown = result if isinstance(result, Refusal) else or_refusal(shape, result)
-    return {"error": shown.as_json()} if isinstance(shown, Refusal) else shown
+    told = result if isinstance(result, Refusal) else or_refusal(shape, result)
+    return {"error": told.as_json()} if isinstance(told, Refusal) else told
 
 
 def _coded(vector: np.ndarray[Any, np.dtype[np.float32]]) -> str:

@@ -14,6 +14,7 @@ import pytest
 from service_process import wait_until
 
 from rag_store.catalog import Entry
+from rag_store.decision import Threshold
 from rag_store.documents import Document, Query
 from rag_store.embedders import EmbedderSpec
 from rag_store.embedders.hashing import HashingEmbedder
@@ -290,6 +291,20 @@ async def test_a_fitted_threshold_refuses_and_stays(tmp_path: Path) -> None:
         assert (await library.label(yes[0].text)).doc_id == "bees"
     async with open_library(settings(tmp_path)) as library:
         assert library.threshold == fitted
+
+
+async def test_a_threshold_is_of_the_scores_it_was_fitted_to(tmp_path: Path) -> None:
+    queries = [Query(str(at), each.text) for at, each in enumerate(DOCUMENTS)]
+    words = replace(settings(tmp_path), retriever="bm25")
+    async with open_library(settings(tmp_path)) as library:
+        await library.ingest(DOCUMENTS)
+        both = await library.fit_threshold(queries, [])
+    async with open_library(words) as library:
+        assert library.threshold == Threshold(0.0), "nothing is known of words alone"
+        alone = await library.fit_threshold(queries, [])
+    for chosen, kept in ((settings(tmp_path), both), (words, alone)):
+        async with open_library(chosen) as library:
+            assert library.threshold == kept
 
 
 async def test_evaluation_labels_all_queries(tmp_path: Path) -> None:

@@ -158,6 +158,8 @@ def test_embeddings_have_openais_form(served: Service) -> None:
         ("label", {"queries": ["a"] * 9}, 422, "queries", "too_many_items"),
         ("label", {"query": "a", "collection": "other"}, 404, "collection", "unknown_collection"),
         ("retrieve", {"query": "a", "collection": {}}, 404, "collection", "unknown_collection"),
+        ("label", {"query": "a", "collection": "o" * 9000}, 404, "collection",
+         "unknown_collection"),
         ("embeddings", {}, 422, "input", "wrong_type"),
         ("embeddings", {"input": [1, 2]}, 422, "input[0]", "wrong_type"),
         ("embeddings", {"input": ["a", ""]}, 422, "input[1]", "empty"),
@@ -183,6 +185,7 @@ def test_a_wrong_field_is_refused_in_one_sentence(
     reply = served.post(f"/v1/{route}", body)
     assert (reply.status, reply.error["param"], reply.error["code"]) == (status, param, code)
     assert reply.error["type"] == "invalid_request_error"
+    assert len(reply.error["message"]) < 500
     assert "\n" not in reply.error["message"]
 
 
