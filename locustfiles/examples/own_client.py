@@ -3,7 +3,8 @@
     locust -f locustfiles/examples/own_client.py --host http://127.0.0.1:8000 --headless -u 4 -t 30s
 
 An `AsyncUser` knows nothing of LLMs. Its tasks and hooks are coroutines, and it tells Locust of
-what it did by `fire_request`, which takes what `events.request.fire` takes.
+what it did by `fire_request`, which takes what `events.request.fire` takes. This one needs
+`pip install aiohttp`.
 """
 
 import time

@@ -11,6 +11,7 @@ from scripts.reference.text import Row, bracketed, code, listing, page
 
 COMMANDS = (
     *("run", "ui", "ask", "demo", "serve", "kv record", "kv extract", "kv link", "kv serve"),
+    "kv codecs",
     *(
         "compare",
         "noise",
@@ -19,6 +20,7 @@ COMMANDS = (
         "saturate",
         "study",
         "study network",
+        "study task4",
         "curve",
         "tiers",
         "why",

@@ -50,6 +50,7 @@ COMMANDS = (
     ["kv", "record"],
     ["kv", "extract"],
     ["kv", "link"],
+    ["kv", "codecs"],
     ["kv", "serve"],
     ["curve"],
     ["tiers"],
