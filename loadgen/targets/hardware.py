@@ -1,8 +1,9 @@
 """What there is on this machine: the engine's build, packages, free ports, a folder of ours."""
 
 import os
+import random
 import socket
-from contextlib import ExitStack
+from contextlib import suppress
 from importlib.metadata import PackageNotFoundError, version
 from importlib.util import find_spec
 from pathlib import Path
@@ -15,6 +16,7 @@ from rag_store.extras import install_command
 
 Platform = Literal["cpu", "gpu"]
 CPUINFO = Path("/proc/cpuinfo")
+PORT_RANGE, FIRST_PORT = Path("/proc/sys/net/ipv4/ip_local_port_range"), 10_000
 _FLAGS = ("flags", "Features")
 _BFLOAT16 = {"avx512bw", "avx_ne_convert", "bf16"}
 _FP8 = {"avx512f", "amx_tile"}
@@ -30,13 +32,27 @@ def home() -> Path:
 
 
 def free_ports(count: int) -> list[int]:
-    """Distinct loopback ports that nobody listened on a moment ago."""
-    with ExitStack() as stack:
-        sockets = [stack.enter_context(socket.socket()) for _ in range(count)]
-        # All are held at once, or the system could hand out one port twice.
-        for sock in sockets:
-            sock.bind((LOOPBACK, 0))
-        return [sock.getsockname()[1] for sock in sockets]
+    """Distinct loopback ports that nobody listened on a moment ago, and that the system gives to no
+    connection before whoever gets them listens, which takes an engine a minute."""
+    found: list[int] = []
+    ports = never_given()
+    for port in random.SystemRandom().sample(ports, len(ports)):
+        with suppress(OSError), socket.socket() as sock:
+            sock.bind((LOOPBACK, port))
+            found.append(port)
+        if len(found) == count:
+            return found
+    raise UsageError(f"fewer than {count} ports are free on {LOOPBACK}: end what listens on them")
+
+
+def never_given() -> range:
+    """The wider part of the ports that are not among those of outgoing connections."""
+    try:
+        low, high = map(int, PORT_RANGE.read_text().split())
+    except (OSError, ValueError):
+        low, high = 32_768, 65_535
+    below, above = range(FIRST_PORT, low), range(high + 1, 65_536)
+    return max(below, above, key=len) or range(FIRST_PORT, 65_536)
 
 
 def require_free(host: str, port: int, options: str = "--bind or --port") -> int:

@@ -15,7 +15,7 @@ from loadgen.errors import UsageError
 from loadgen.targets import context_scheduler
 from loadgen.targets.catalog import TargetSpec, load_catalog
 from loadgen.targets.context_scheduler import ContextSchedulerSettings
-from loadgen.targets.hardware import free_ports, require_free
+from loadgen.targets.hardware import free_ports, never_given, require_free
 from loadgen.targets.own_routes import KEY_VARIABLE
 from loadgen.targets.plan import ServicePlan, plan_services, port_names, uses
 from loadgen.targets.settings import KV_CODECS, TargetSettings
@@ -398,8 +398,26 @@ def test_settings_that_cannot_be_are_refused(settings: dict[str, object], messag
         TargetSettings(**settings)  # type: ignore[arg-type]
 
 
+@pytest.mark.parametrize(
+    ("told", "ports"),
+    [
+        ("32768 60999", range(10_000, 32_768)),
+        ("1024 40000", range(40_001, 65_536)),
+        ("1024 65535", range(10_000, 65_536)),
+        ("", range(10_000, 32_768)),
+    ],
+)
+def test_ports_of_services_are_none_that_connections_get(
+    told: str, ports: range, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "range").write_text(told)
+    monkeypatch.setattr("loadgen.targets.hardware.PORT_RANGE", tmp_path / "range")
+    assert never_given() == ports
+
+
 def test_free_ports_differ_and_a_taken_one_is_named() -> None:
     assert len(set(free_ports(20))) == 20
+    assert set(free_ports(20)) <= set(never_given())
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
         taken.listen()
