@@ -118,7 +118,7 @@ class WireConnection(asyncio.Protocol):
         on_drained: "Callable[[WireConnection], None]" = lambda _: None,
     ) -> None:
         """`host` is how error texts name it; `on_drained` is called when it is no longer draining,
-        usable again or not."""
+        usable again or not, unless `ask` has yet to return."""
         self._host, self._on_drained = host, on_drained
         self._deadlines = deadlines
         self._loop = asyncio.get_running_loop()
@@ -306,7 +306,8 @@ class WireConnection(asyncio.Protocol):
         if self._draining:
             self._draining = False
             self._deadlines.drop(self)
-            self._on_drained(self)
+            if self._sink is None:
+                self._on_drained(self)
 
     def on_headers_complete(self) -> None:
         """Called by the parser."""

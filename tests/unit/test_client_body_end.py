@@ -105,6 +105,27 @@ async def test_a_host_whose_bodies_end_late_is_known_until_they_no_longer_do() -
             await ask(client)
 
 
+class SilentHost(LateHost):
+    """Says nothing itself."""
+
+    async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await self.end_bodies.wait()
+        writer.close()
+
+
+async def test_a_body_that_ends_before_its_reader_is_woken_frees_its_connection_once() -> None:
+    async with asking(SilentHost(())) as client:
+        await transport(client).warm(1)
+        (kept,), exchange = idle(client), Exchange()
+        transport(client)._ends_late = True
+        asked = asyncio.ensure_future(client.stream("hi", 3, exchange))
+        await until(lambda: not idle(client))
+        for data in (HEAD + b"".join(map(chunk, REPLIES["done"])), END):
+            kept.receive(data, time.perf_counter())
+        await asked
+        assert (exchange.outcome, idle(client)) == ("ok", [kept])
+
+
 @pytest.mark.parametrize("rest", [END + HEAD, b"nonsense\r\n", chunk(b": x\n\n" * 20_000)])
 async def test_what_is_no_end_of_a_body_costs_the_connection(rest: bytes) -> None:
     host = LateHost(REPLIES["done"], rest)
