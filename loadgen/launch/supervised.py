@@ -43,6 +43,7 @@ def worst(codes: Sequence[int]) -> int:
 
 
 async def _supervise(command: str, run: RunArguments, target_runs: Sequence[TargetRun]) -> int:
+    codes: list[int] = []
     with scratch_folder() as folder:
         with interruptible() as interruption:
             # One check is for all: their swarms differ in nothing but the directory.
@@ -54,12 +55,11 @@ async def _supervise(command: str, run: RunArguments, target_runs: Sequence[Targ
                 return 128 + interruption.signal_number
             async with AsyncExitStack() as stack:
                 rag = await _label_service(folder, run, target_runs[0], stack)
-                codes: list[int] = []
                 while len(codes) < len(target_runs) and not interruption.signal_number:
                     target = target_runs[len(codes)]
-                    codes.append(await _run_on(target, command, rag, folder, interruption))
-            if len(codes) == len(target_runs):
-                return worst(codes)
+                    await _run_on(target, command, rag, folder, interruption, codes)
+        if len(codes) == len(target_runs):
+            return worst(codes)
         return 128 + interruption.signal_number
 
 
@@ -79,17 +79,19 @@ async def _run_on(
     rag: ServiceGroup | None,
     folder: Path,
     interruption: Interruption,
-) -> int:
-    """Start the target, run its swarm, stop it; a service that fails is told, not raised."""
+    codes: list[int],
+) -> None:
+    """Start the target, run its swarm, stop it; a service that fails is told, not raised. The
+    exit code is added to `codes`, and stays there whatever interrupts the stop."""
     try:
         if rag is not None:
             rag.check()
         say(f"starting {target_run.spec.name} …")
         async with started_target(target_run, folder, target_run.logs, rag) as started:
-            return await started.run(command, target_run.run, interruption)
+            codes.append(await started.run(command, target_run.run, interruption))
     except TargetError as error:
         say(str(error))
-        return error.exit_code
+        codes.append(error.exit_code)
 
 
 def print_comparison(runs: Mapping[str, Path]) -> None:

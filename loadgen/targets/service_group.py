@@ -56,7 +56,12 @@ class ServiceGroup:
         return self
 
     async def __aexit__(self, *_: object) -> None:
-        await self.stop()
+        stopping = asyncio.create_task(self.stop())
+        try:
+            await asyncio.shield(stopping)
+        except asyncio.CancelledError:  # heard of once nothing runs any more
+            await asyncio.wait([stopping])
+            raise
 
     async def start(self) -> None:
         """Start each service once the one before it is ready, several engines at once.

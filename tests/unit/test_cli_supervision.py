@@ -2,16 +2,21 @@
 
 import asyncio
 import json
+import os
 import signal
 import sys
 import time
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, cast
 
 import psutil
 import pytest
 
 from loadgen.errors import TargetError, UsageError
+from loadgen.launch import supervised
 from loadgen.launch.arguments import parse_run
 from loadgen.launch.locust_command import locust_argv
 from loadgen.launch.swarm_process import _send, _without_processes, control_line
@@ -158,6 +163,39 @@ def test_workers_of_one_run_meet_on_a_port_of_their_own() -> None:
 def test_a_late_locustfile_is_refused() -> None:
     with pytest.raises(UsageError, match="first argument"):
         parse_run("run", ["-u", "2", "mine.py", "--host", "http://h"])
+
+
+class Swarm:
+    """One that has ended by itself, with this exit code."""
+
+    async def run(self, *_: object) -> int:
+        return 3
+
+
+@asynccontextmanager
+async def interrupted_stop(*_: object) -> AsyncIterator[Swarm]:
+    yield Swarm()
+    os.kill(os.getpid(), signal.SIGINT)
+    await asyncio.sleep(600)
+
+
+@pytest.mark.parametrize(("targets", "code"), [(1, 3), (2, 130)])
+def test_ctrl_c_while_the_engine_stops_leaves_the_code_of_the_swarm(
+    monkeypatch: pytest.MonkeyPatch, targets: int, code: int
+) -> None:
+    async def checked(*_: object) -> int:
+        return 0
+
+    for name, stand_in in {
+        "check_swarm": checked,
+        "was_checked": lambda _: True,
+        "checked_labels": lambda _: None,
+        "started_target": interrupted_stop,
+    }.items():
+        monkeypatch.setattr(supervised, name, stand_in)
+    target = SimpleNamespace(spec=SimpleNamespace(name="x"), logs=Path(), run=None)
+    runs = cast(Any, [target] * targets)
+    assert asyncio.run(supervised._supervise("run", cast(Any, None), runs)) == code
 
 
 def has_ended(pid: int) -> bool:

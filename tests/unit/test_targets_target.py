@@ -236,6 +236,21 @@ async def test_cancelling_the_user_of_a_target_leaves_nothing_running(start: Sta
     assert not alive(running.result())
 
 
+async def test_who_is_cancelled_during_the_stop_goes_on_when_nothing_runs(start: Start) -> None:
+    running: asyncio.Future[list[psutil.Process]] = asyncio.get_running_loop().create_future()
+
+    async def use() -> None:
+        async with start("--deaf", name="pair") as target:
+            running.set_result(processes(target))
+
+    task = asyncio.create_task(use())
+    await running
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    assert not alive(running.result())
+
+
 @pytest.mark.parametrize("args", [(), ("--busy", "2")])
 async def test_a_reset_makes_cold_without_a_restart(start: Start, args: tuple[str, ...]) -> None:
     async with start(*args) as target:
