@@ -239,6 +239,7 @@ class TargetKeeper:
     def __init__(self, target: RunningTarget) -> None:
         self._target = target
         self._touched = False
+        self._emptying = asyncio.Lock()
 
     async def answer(self, question: dict[str, Any]) -> dict[str, Any]:
         """`{"op": "cold"}` empties the caches, `{"op": "warm"}` keeps them, `{"op": "deaths"}` asks
@@ -247,7 +248,8 @@ class TargetKeeper:
             return self._deaths()
         try:
             if question.get("op") == "cold":
-                state = await self._target.make_cold(self._touched)
+                async with self._emptying:  # one restart at a time
+                    state = await self._target.make_cold(self._touched)
             else:
                 self._target.check_whole()
                 state = "warm" if self._touched else "cold"
@@ -269,8 +271,9 @@ class TargetKeeper:
 
 @asynccontextmanager
 async def control_line(target: RunningTarget, path: Path) -> AsyncIterator[Path]:
-    """Answer on a Unix socket at `path` until the exit."""
+    """Answer on a Unix socket at `path` until the exit, at which what is not answered ends."""
     keeper = TargetKeeper(target)
+    answering: set[asyncio.Task[None]] = set()
 
     async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         answer = await keeper.answer(json.loads(await reader.readline() or b"{}"))
@@ -278,8 +281,16 @@ async def control_line(target: RunningTarget, path: Path) -> AsyncIterator[Path]
         await writer.drain()
         writer.close()
 
-    server = await asyncio.start_unix_server(serve, str(path))
+    def begin(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        task = asyncio.create_task(serve(reader, writer))
+        answering.add(task)
+        task.add_done_callback(answering.discard)
+
+    server = await asyncio.start_unix_server(begin, str(path))
     try:
         yield path
     finally:
         server.close()
+        for task in answering:
+            task.cancel()
+        await asyncio.gather(*answering, return_exceptions=True)

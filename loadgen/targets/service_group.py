@@ -83,9 +83,10 @@ class ServiceGroup:
         """Stop the last first: an engine would wait for a cache server that is gone."""
         self._is_up = False
         while self._processes:
-            await self._processes[-1].stop()
-            self._processes.pop()
-        await asyncio.gather(*self._watchers)
+            last = self._processes[-1]
+            await last.stop()
+            self._processes = [each for each in self._processes if each is not last]
+        await asyncio.shield(asyncio.gather(*self._watchers))
         self._watchers.clear()
 
     def check(self) -> None:

@@ -98,6 +98,33 @@ def test_an_engine_that_cannot_be_cold_is_an_error(tmp_path: Path) -> None:
         ask(Target(broken=True), tmp_path / "control", False)
 
 
+class Restarting(Target):
+    """Takes for ever to be made cold."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.begun = asyncio.Event()
+
+    async def make_cold(self, touched: bool) -> str:
+        self.begun.set()
+        try:
+            await asyncio.sleep(600)
+        finally:
+            self.deaths.append(EngineDeath("e", 0.0, "was cancelled"))
+        return "cold"
+
+
+async def test_no_restart_outlives_the_line_to_the_swarm(tmp_path: Path) -> None:
+    """It would start an engine behind the stop."""
+    target = Restarting()
+    async with control_line(target, tmp_path / "control") as path:  # type: ignore[arg-type]
+        _, writer = await asyncio.open_unix_connection(path)
+        writer.write(b'{"op": "cold"}\n')
+        await target.begun.wait()
+    assert target.deaths
+    writer.close()
+
+
 def test_a_swarm_is_told_which_engines_have_died(tmp_path: Path) -> None:
     target, path = Target(), tmp_path / "control"
     one, other = (EngineDeath(f"e-{number}", 5.0 * number, "has exited") for number in (1, 2))
