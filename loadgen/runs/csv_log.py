@@ -80,10 +80,10 @@ class CsvLog:
     """
 
     def __init__(self, path: Path, columns: Sequence[str]) -> None:
-        """Raises OSError."""
+        """Raises OSError, also for a file that is there."""
         self.path = path
         self.error: OSError | None = None
-        self._file = path.open("wb", buffering=0)
+        self._file = path.open("xb", buffering=0)
         self._waiting: list[str] = []
         self.append([columns])
         self.flush()

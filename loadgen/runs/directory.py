@@ -14,6 +14,7 @@ from loadgen.stats.self_watch import COLUMNS as CLIENT_COLUMNS
 from loadgen.stats.server_metrics import COLUMNS as SERVER_COLUMNS
 
 RUN_JSON = "run.json"
+CSV_NAMES = ("requests.csv", "server_metrics.csv", "client_metrics.csv", "batches.csv")
 DEFAULT_FILE = "unordered"
 """The locustfile of a command that names none."""
 RUN_FIELDS: Mapping[str, str] = {
@@ -103,8 +104,10 @@ class RunDirectory:
 
 def check_directory(path: Path) -> None:
     """Raise UsageError where no run can be written; nothing is left behind."""
-    if (path / RUN_JSON).exists():
-        raise UsageError(f"--out {path} already holds a run: name another directory")
+    for name in (RUN_JSON, *CSV_NAMES):
+        if (path / name).exists():
+            held = "a run" if name == RUN_JSON else name
+            raise UsageError(f"--out {path} already holds {held}: name another directory")
     require_writable(path)
 
 

@@ -30,6 +30,16 @@ def test_a_run_is_not_overwritten(tmp_path: Path) -> None:
         open_directory(tmp_path / "run")
 
 
+@pytest.mark.parametrize("name", ["requests.csv", "client_metrics.csv", "batches.csv"])
+def test_no_file_of_others_is_overwritten(tmp_path: Path, name: str) -> None:
+    (tmp_path / name).write_text("mine")
+    with pytest.raises(UsageError, match=f"already holds {name}: name another directory"):
+        open_directory(tmp_path)
+    with pytest.raises(FileExistsError):
+        CsvLog(tmp_path / name, ["a"])
+    assert [(each.name, each.read_text()) for each in tmp_path.iterdir()] == [(name, "mine")]
+
+
 def test_a_file_is_no_place_for_a_run(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(UsageError, match="cannot be written"):
