@@ -18,7 +18,6 @@ T = TypeVar("T")
 
 TELL_EVERY_S = 10.0
 """How often a user who waits for an engine is told something."""
-SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
 def say(text: str) -> None:
@@ -91,7 +90,10 @@ def interruptible() -> Iterator[Interruption]:
         elif is_first:  # a second signal must not cut the stopping short
             task.cancel()
 
-    for number in SIGNALS:
+    numbers = [signal.SIGINT, signal.SIGTERM]
+    if signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:  # as under nohup
+        numbers.append(signal.SIGHUP)
+    for number in numbers:
         loop.add_signal_handler(number, on_signal, number)
     try:
         yield interruption
@@ -100,5 +102,5 @@ def interruptible() -> Iterator[Interruption]:
             raise
         task.uncancel()
     finally:
-        for number in SIGNALS:
+        for number in numbers:
             loop.remove_signal_handler(number)

@@ -115,6 +115,25 @@ def test_a_signal_to_all_processes_of_a_run_loses_no_row(
         assert not any(worker.is_running() for worker in workers)
 
 
+@pytest.mark.parametrize("workers", [("-u", 4, "-r", 4), WORKERS])
+def test_under_nohup_a_hangup_to_all_processes_of_a_run_ends_none(
+    host: HostProcess, tmp_path: Path, workers: tuple[object, ...]
+) -> None:
+    out = tmp_path / "run"
+    command = ["nohup", *arguments(host.url, out, "--model", "normal", *workers, "-t", "4s")]
+    nowhere = subprocess.DEVNULL
+    process = subprocess.Popen(
+        command, stdin=nowhere, stdout=nowhere, stderr=nowhere, start_new_session=True
+    )
+    try:
+        wait_until(lambda: bool(workers_with_rows(out, 10)))
+        os.killpg(process.pid, signal.SIGHUP)
+        code = process.wait(TIMEOUT_S)
+    finally:
+        end_group(process)
+    assert (code, Ran(code, "", out).json("run.json")["interrupted"]) == (0, False)
+
+
 def test_ctrl_c_while_the_replies_of_workers_are_waited_for_loses_no_row(
     host: HostProcess, tmp_path: Path
 ) -> None:

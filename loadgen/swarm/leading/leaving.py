@@ -64,7 +64,8 @@ class Leaving:
 
 
 def interrupt_main_greenlet() -> None:
-    """Have SIGINT and SIGHUP raise KeyboardInterrupt in the main greenlet alone.
+    """Have SIGINT and SIGHUP, unless nohup has it ignored, raise KeyboardInterrupt in the main
+    greenlet alone.
 
     Python would raise it in whatever greenlet runs at that moment, which then dies with a
     traceback while Locust goes on. A second signal while the first is dealt with does nothing.
@@ -78,7 +79,8 @@ def interrupt_main_greenlet() -> None:
             gevent.kill(main, KeyboardInterrupt())
 
     for number in (signal.SIGINT, signal.SIGHUP):
-        gevent.signal_handler(number, partial(on_signal, number))
+        if number == signal.SIGINT or signal.getsignal(number) is not signal.SIG_IGN:
+            gevent.signal_handler(number, partial(on_signal, number))
 
 
 def leave_without_workers(leader: Leader, count: int) -> None:
