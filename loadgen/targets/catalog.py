@@ -215,9 +215,9 @@ def _service(table: TomlTable, name: str) -> ServiceSpec:
         argv=own.args,
         env=own.env,
         requires=table.texts("requires"),
-        ready=table.required_text("ready"),
-        metrics=table.text("metrics"),
-        reset=table.text("reset"),
+        ready=table.route("ready") or table.required_text("ready"),
+        metrics=table.route("metrics"),
+        reset=table.route("reset"),
         empty_metric=table.text("empty_metric"),
         role=table.choice("role", ROLES),
         counters=table.text("counters"),
@@ -274,6 +274,7 @@ def _body(table: TomlTable) -> dict[str, Any]:
     body = table.table("body")
     for name in our_fields(body.values):
         raise body.error(name, "is set by the client itself, leave it out")
+    body.require_json()
     return dict(body.values)
 
 
@@ -345,7 +346,7 @@ class _Catalog:
     ) -> tuple[ServiceSpec, ...]:
         """The services with their roles and counters, the engine's reset route, by default that of
         the same engine in what is extended, and what is added to the cache's command."""
-        reset, cache_args = table.text("reset"), tuple(table.texts("cache_args"))
+        reset, cache_args = table.route("reset"), tuple(table.texts("cache_args"))
         if reset is None and extended and extended.name in {each.name for each in services}:
             reset = extended.reset
         found = []
@@ -391,4 +392,6 @@ class _Catalog:
             if name not in self._services:
                 known = ", ".join(self._services)
                 raise table.error("services", f"unknown service {name!r}, known are {known}")
+            if names.count(name) > 1:
+                raise table.error("services", f"{name!r} is there twice, name it once")
         return tuple(self._services[name] for name in names)

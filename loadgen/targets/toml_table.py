@@ -1,12 +1,17 @@
 """A TOML table that is read key by key; whatever is wrong is said with file, table and key."""
 
+import json
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
+import orjson
+
 from loadgen.errors import UsageError
 
 T = TypeVar("T", bound=str)
+ROUTE = re.compile(r"/[!-~]*")
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,6 +54,22 @@ class TomlTable:
         if value is None:
             raise self.error(key, "is missing, give a string")
         return value
+
+    def route(self, key: str) -> str | None:
+        """A path on a service's URL, None when absent."""
+        path = self.text(key)
+        if path is not None and not ROUTE.fullmatch(path):
+            raise self.error(key, f"must be a path such as /health, not {path!r}")
+        return path
+
+    def require_json(self) -> None:
+        """Refuse what JSON has not: dates, numbers that are not finite or too large."""
+        for key, value in self.values.items():
+            try:
+                orjson.dumps(json.loads(json.dumps(value, allow_nan=False)))
+            except (TypeError, ValueError) as error:
+                problem = f"cannot be sent ({error}), give a string or a finite number"
+                raise self.error(key, problem) from None
 
     def texts(self, key: str) -> tuple[str, ...]:
         """A list of strings, empty when absent."""

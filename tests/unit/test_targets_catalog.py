@@ -112,12 +112,40 @@ BAD = {
         '[targets.x]\nextends = "vllm"\nkv_lives = "ever"',
         "[targets.x] kv_lives: unknown kv_lives 'ever', choose one of request, process",
     ),
+    "a date in a body": (
+        '[targets.x]\nextends = "vllm"\nbody = {when = 2024-01-01}',
+        "[targets.x.body] when: cannot be sent (Object of type date is not JSON",
+    ),
+    "no number in a body": (
+        '[targets.x]\nextends = "vllm"\nbody = {top_p = nan}',
+        "[targets.x.body] top_p: cannot be sent (Out of range float",
+    ),
+    "too large a number in a body": (
+        '[targets.x]\nextends = "vllm"\nbody = {seed = 18446744073709551616}',
+        "[targets.x.body] seed: cannot be sent (Integer exceeds 64-bit",
+    ),
     "no services": ('[targets.x]\nargs = ["--x"]', "[targets.x] services: is missing"),
     "an unknown base": (
         '[targets.x]\nextends = "vlm"',
         "[targets.x] extends: unknown target 'vlm'",
     ),
     "an unknown service": ('[targets.x]\nservices = ["y"]', "[targets.x] services: unknown"),
+    "a service twice": (
+        '[targets.x]\nservices = ["valkey", "valkey", "vllm"]',
+        "[targets.x] services: 'valkey' is there twice",
+    ),
+    "a route without a slash": (
+        '[services.x]\nargv = ["a"]\nready = "health"',
+        "[services.x] ready: must be a path such as /health, not 'health'",
+    ),
+    "a route with a space": (
+        '[services.x]\nargv = ["a"]\nready = "/"\nmetrics = "/my metrics"',
+        "[services.x] metrics: must be a path",
+    ),
+    "a target's route without a slash": (
+        '[targets.x]\nextends = "vllm"\nreset = "reset"',
+        "[targets.x] reset: must be a path",
+    ),
     "a circle": (
         '[targets.x]\nextends = "y"\n[targets.y]\nextends = "x"',
         "[targets.x] extends: leads back",
