@@ -124,10 +124,17 @@ def _flags(cpuinfo: Path) -> set[str]:
 def require_packages(spec: TargetSpec, platform: Platform) -> None:
     """UsageError with the command to type when a module the target runs is not installed."""
     needed = (module for service in spec.services for module in service.requires)
-    missing = sorted({module for module in needed if find_spec(module) is None})
+    missing = sorted({module for module in needed if not _is_installed(module)})
     if missing:
         extras = [f"engine-{platform}"] if not NETWORK.issuperset(missing) else []
         extras += [] if NETWORK.isdisjoint(missing) else ["network"]
         raise UsageError(
             f"target {spec.name} needs {' and '.join(missing)}: {install_command(','.join(extras))}"
         )
+
+
+def _is_installed(module: str) -> bool:
+    try:
+        return find_spec(module) is not None
+    except (ImportError, ValueError):  # of a package that is not there; of no name
+        return False

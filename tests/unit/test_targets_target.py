@@ -182,11 +182,14 @@ async def test_a_command_that_is_not_there_is_named(tmp_path: Path) -> None:
             pass
 
 
-async def test_a_missing_package_is_named_before_anything_starts(tmp_path: Path) -> None:
+@pytest.mark.parametrize("module", ["no_such_module", "no_such_package.module"])
+async def test_a_missing_package_is_named_before_anything_starts(
+    tmp_path: Path, module: str
+) -> None:
     file = tmp_path / "targets.toml"
-    service = '[services.x]\nrequires = ["no_such_module"]\nargv = ["x"]\nready = "/"\n'
+    service = f'[services.x]\nrequires = ["{module}"]\nargv = ["x"]\nready = "/"\n'
     file.write_text(service + '[targets.x]\nservices = ["x"]')
-    with pytest.raises(UsageError, match="target x needs no_such_module: pip install '") as raised:
+    with pytest.raises(UsageError, match=f"target x needs {module}: pip install '") as raised:
         async with start_target(load_catalog(file)["x"], TargetSettings("m"), tmp_path / "log"):
             pass
     assert str(raised.value).split(": ", 1)[1] in map(install_command, ("engine-cpu", "engine-gpu"))
