@@ -27,6 +27,14 @@ def without_device(path: Path) -> Path:
     return path
 
 
+def expanded(path: str | Path) -> Path:
+    """With `~` replaced; as it is, where no file can be, for a user that the system has not."""
+    try:
+        return Path(path).expanduser()
+    except RuntimeError:
+        return Path(path)
+
+
 @contextmanager
 def scratch_folder(
     *with_it: Path, place: Path | None = None, prefix: str = PREFIX

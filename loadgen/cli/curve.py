@@ -20,6 +20,7 @@ from loadgen.locality.kv_format import (
 from loadgen.locality.measured import measured_run
 from loadgen.locality.trace import TokenIds, Trace
 from loadgen.locality.trace_sources import trace_of_plan, trace_of_run
+from loadgen.scratch import expanded
 from loadgen.swarm.options.flags import add_options
 from loadgen.swarm.options.swarm_options import SwarmOptions
 from loadgen.targets.demo_model import default_model_dir, is_complete
@@ -138,7 +139,7 @@ def _planned_format(parsed: argparse.Namespace) -> tuple[ToldFigure, ToldFigure]
     if parsed.model is not None and parsed.bytes_per_token is None:
         model = model_path(parsed.model)
     else:
-        model = Path(_tokenizer(parsed.tokenizer or None)).expanduser()
+        model = expanded(_tokenizer(parsed.tokenizer or None))
     engine = PlannedEngine.of_this_machine(model)
     return engine.told_block_size(), engine.told_bytes(model)
 

@@ -20,6 +20,7 @@ from loadgen.launch.arguments import (
 from loadgen.launch.target_run import model_named
 from loadgen.launch.terminal import interruptible, say
 from loadgen.runs.directory import require_writable
+from loadgen.scratch import expanded
 from loadgen.targets.hardware import require_free
 from loadgen.targets.settings import LOOPBACK
 from loadgen.targets.trained_model import TRAINED
@@ -83,7 +84,7 @@ def _serve(parsed: argparse.Namespace) -> int:
     from loadgen.launch.label_service import earlier_questions
     from loadgen.launch.target_run import demo_model
 
-    model = Path(model_named(parsed.model) or demo_model("tiny")).expanduser().resolve()
+    model = expanded(model_named(parsed.model) or demo_model("tiny")).resolve()
     with bound_socket(parsed.bind, parsed.port) as listener:
         earlier = read_earlier(parsed.questions or earlier_questions(None, None), parsed.split)
         service = KvService(KvLabeller(model, earlier), parsed.name or model.name)

@@ -14,6 +14,7 @@ from loadgen.launch.arguments import CommandParser, add_target_options, needs, t
 from loadgen.launch.terminal import say
 from loadgen.runs.directory import require_writable
 from loadgen.runs.json_file import read_object, write_json
+from loadgen.scratch import expanded
 
 if TYPE_CHECKING:
     from loadgen.sweep.definition import Definition
@@ -145,7 +146,7 @@ def _check_model(model: str | None, recording: Path) -> None:
     from loadgen.launch.target_run import model_named
 
     recorded, named = read_facts(recording).model, model_named(model)
-    if named is not None and Path(named).expanduser().resolve() != Path(recorded):
+    if named is not None and expanded(named).resolve() != Path(recorded):
         raise UsageError(f"{recording} was recorded with {recorded}: give another --out")
 
 

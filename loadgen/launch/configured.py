@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from loadgen.errors import UsageError
-from loadgen.scratch import without_device
+from loadgen.scratch import expanded, without_device
 
 CONFIG_FILES = ("~/.locust.conf", "locust.conf", "pyproject.toml")
 """Where Locust looks, the last one first; `--config` comes before them."""
@@ -38,7 +38,7 @@ def settings_of(words: Sequence[str]) -> Iterator[tuple[str, Settings]]:
     named = [after for before, after in pairwise([*words, ""]) if before == "--config" and after]
     named += [word.partition("=")[2] for word in words if word.startswith("--config=")]
     for name in (*reversed(named), *reversed(CONFIG_FILES)):
-        path = Path(name).expanduser()
+        path = expanded(name)
         if name in named or path.is_file():
             yield name, _settings(path)
 

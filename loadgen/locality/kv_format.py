@@ -11,6 +11,7 @@ from loadgen.errors import UsageError
 from loadgen.locality.measured import DTYPE_BYTES, argv_bytes_per_token
 from loadgen.locality.trace_sources import USUAL_BLOCK_SIZE, recorded_run
 from loadgen.runs.recorded import argument
+from loadgen.scratch import expanded
 from loadgen.targets.catalog import find_target, load_catalog
 from loadgen.targets.hardware import Platform, detect_platform
 from loadgen.targets.plan import plan_services, port_names
@@ -68,7 +69,7 @@ def model_path(model: str) -> Path:
 
     Raises UsageError.
     """
-    path = Path(model).expanduser()
+    path = expanded(model)
     if path.is_file() or (path / CONFIG_JSON).is_file():
         return path
     from huggingface_hub import try_to_load_from_cache

@@ -24,6 +24,7 @@ from loadgen.locality.trace import (
 from loadgen.runs.directory import RUN_JSON
 from loadgen.runs.recorded import REQUESTS_CSV, RecordedRun, argument
 from loadgen.runs.requests import Requests, read_requests
+from loadgen.scratch import expanded
 from loadgen.workload.batches import Batching
 from loadgen.workload.corpus import Corpus, load_corpus
 from loadgen.workload.settings import Span, WorkloadSettings
@@ -308,7 +309,7 @@ def _draws(settings: WorkloadSettings, indexes: set[int]) -> dict[int, Draw]:
 def _workload(options: Mapping[str, Any], tokens: TokenIds) -> Workload | None:
     with suppress(KeyError, TypeError, ValueError, UsageError):
         corpus, questions = (
-            Path(options[name]).expanduser() if options.get(name) else None
+            expanded(options[name]) if options.get(name) else None
             for name in ("corpus", "questions")
         )
         return Workload(load_corpus(corpus, questions), _settings(options), tokens)

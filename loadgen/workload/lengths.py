@@ -2,12 +2,11 @@
 
 import re
 from collections.abc import Mapping
-from pathlib import Path
 from threading import Thread
 from typing import TYPE_CHECKING, Protocol, Self
 
 from loadgen.errors import UsageError
-from loadgen.scratch import without_device
+from loadgen.scratch import expanded, without_device
 
 if TYPE_CHECKING:
     from tokenizers import Tokenizer
@@ -51,7 +50,7 @@ class TokenizerTokens:
         """
         from tokenizers import Tokenizer  # not for runs that estimate: they must start fast
 
-        path = Path(source).expanduser()
+        path = expanded(source)
         try:
             if path.exists() or not _HUB_NAME.fullmatch(source):
                 file = path / TOKENIZER_JSON if path.is_dir() else path

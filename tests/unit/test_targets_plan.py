@@ -390,6 +390,7 @@ def test_an_engine_without_a_block_size_takes_no_capacity(tmp_path: Path) -> Non
         ({"model": "m", "l1_gb": 0}, "--l1-gb 0"),
         ({"model": "m", "l1_gb": float("nan")}, "--l1-gb nan"),
         ({"model": "m", "port": 70000}, "--port 70000"),
+        ({"model": "~nosuchuser/m"}, r"no model at ~nosuchuser/m"),
         ({"model": "./nowhere"}, r"no model at \./nowhere.*kvswarm model build"),
     ],
 )

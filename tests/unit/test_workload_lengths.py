@@ -161,7 +161,9 @@ def test_a_tokenizer_that_cannot_be_loaded_is_named_in_one_line(
         assert "\n" not in str(error.value)
 
 
-@pytest.mark.parametrize("source", ["", "./none", "/none/at/all", "~/none", "models/none/x"])
+@pytest.mark.parametrize(
+    "source", ["", "./none", "/none/at/all", "~/none", "~nosuchuser/none", "models/none/x"]
+)
 def test_a_path_that_does_not_exist_is_not_asked_from_the_hub(
     source: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from loadgen.errors import UsageError
+from loadgen.scratch import expanded
 
 
 def text(values: Mapping[str, Any], name: str) -> str | None:
@@ -17,7 +18,7 @@ def text(values: Mapping[str, Any], name: str) -> str | None:
 def path(values: Mapping[str, Any], name: str) -> Path | None:
     """A path with `~` replaced; None where it is missing or empty."""
     given = text(values, name)
-    return Path(given).expanduser() if given else None
+    return expanded(given) if given else None
 
 
 def flag(values: Mapping[str, Any], name: str) -> bool:
