@@ -3,7 +3,7 @@
 import os
 import platform
 import re
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from importlib import metadata
 from pathlib import Path
 from typing import Any
@@ -17,6 +17,11 @@ PACKAGES = ("kvswarm", "locust", "gevent", "httptools", "uvloop", "vllm", "vllm-
 CPUINFO = Path("/proc/cpuinfo")
 _MODEL_NAME = re.compile(r"^model name\s*: *(\S.*?) *$", re.MULTILINE)
 HIDDEN = "***"
+ENGINE_ARG = "--engine-arg"
+_SECRET_NAME = re.compile(
+    r"(?:^|[-_])(?:api)?(?:key|token|secret|pass|password|passwd|auth|credentials)$", re.IGNORECASE
+)
+"""As the last word of an option's or a variable's: `--kv-tokens` is none."""
 _VERSION = re.compile(r"^Version: *(\S+)", re.MULTILINE)
 
 
@@ -57,17 +62,26 @@ def _cpu(cpuinfo: Path) -> str | None:
 
 
 def without_secrets(command_line: Iterable[str]) -> list[str]:
-    """A command line with the values of headers, and of keys in `--extra-body`, hidden."""
+    """A command line with the values of headers, of keys in `--extra-body`, and of options such as
+    `--hf-token`, an engine's included, hidden."""
     hidden: list[str] = []
+    before: Callable[[str], str] | None = None
     for argument in command_line:
-        flag, equals, value = argument.partition("=")
-        before, now = _hider(hidden[-1] if hidden else ""), _hider(flag)
-        if before is not None:
-            argument = before(argument)
-        elif equals and now is not None:
-            argument = f"{flag}={now(value)}"
-        hidden.append(argument)
+        word = shown = argument.removeprefix(f"{ENGINE_ARG}=")
+        flag, equals, value = word.partition("=")
+        now = _hider(flag)
+        if before is not None and not word.startswith("-"):
+            shown, before = before(word), None
+        elif word != ENGINE_ARG:  # behind which the value may stand
+            shown = f"{flag}={now(value)}" if equals and now else word
+            before = None if equals else now
+        hidden.append(argument.removesuffix(word) + shown)
     return hidden
+
+
+def hide_variables(variables: Mapping[str, str]) -> dict[str, str]:
+    """An environment with the values hidden whose names say that they are secret."""
+    return {n: HIDDEN if _SECRET_NAME.search(n) else value for n, value in variables.items()}
 
 
 def hide_headers(headers: Iterable[str]) -> list[str]:
@@ -97,7 +111,10 @@ def _hider(flag: str) -> Callable[[str], str] | None:
     """What hides the value of this option, which argparse takes abbreviated too."""
     if len(flag) > 3 and "--header".startswith(flag):
         return _without_value
-    return hide_keys if len(flag) > 3 and "--extra-body".startswith(flag) else None
+    if len(flag) > 3 and "--extra-body".startswith(flag):
+        return hide_keys
+    is_secret = flag.startswith("--") and _SECRET_NAME.search(flag)
+    return (lambda _: HIDDEN) if is_secret else None
 
 
 def _without_value(header: str) -> str:

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from loadgen.errors import TargetError
+from loadgen.runs.machine import hide_variables, without_secrets
 from loadgen.targets import engine_api
 from loadgen.targets.catalog import CACHE_INFO, TargetSpec
 from loadgen.targets.engine_api import ApiError, CacheReset, EngineCache
@@ -146,7 +147,7 @@ class RunningTarget:
         return self._facts.max_model_len
 
     def facts(self) -> dict[str, Any]:
-        """What `run.json` keeps about the target."""
+        """What `run.json` keeps about the target, without secrets."""
         cache = self._facts.cache
         usable = cache.blocks - RESERVED_BLOCKS if cache else None
         sources = self._sources()
@@ -154,9 +155,9 @@ class RunningTarget:
             "name": self._spec.name,
             "url": self.url,
             "model": self.model,
-            "argv": {plan.name: list(plan.argv) for plan in self._group.plans},
+            "argv": {plan.name: without_secrets(plan.argv) for plan in self._group.plans},
             "env": {
-                plan.name: {name: value for name, value in plan.env.items() if name != KEY_VARIABLE}
+                plan.name: hide_variables({k: v for k, v in plan.env.items() if k != KEY_VARIABLE})
                 for plan in self._group.plans
             },
             "pids": self._group.pids(),

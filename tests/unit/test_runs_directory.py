@@ -14,7 +14,7 @@ from loadgen.launch.supervised import side_by_side
 from loadgen.runs.csv_log import CsvLog, to_csv
 from loadgen.runs.directory import check_directory, open_directory
 from loadgen.runs.json_file import read_json, write_json
-from loadgen.runs.machine import machine, without_secrets
+from loadgen.runs.machine import hide_variables, machine, without_secrets
 
 
 def test_checking_leaves_nothing_behind(tmp_path: Path) -> None:
@@ -123,6 +123,38 @@ def test_header_values_are_hidden() -> None:
     hidden = without_secrets([*line, "--headless", "run"])
     assert "secret" not in json.dumps(hidden)
     assert hidden[-2:] == ["--headless", "run"]
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("--engine-arg=--hf-token=secret",),
+        ("--engine-arg", "--hf-token=secret"),
+        ("--engine-arg=--api-key", "--engine-arg=secret"),
+        ("--engine-arg=--api-key", "--engine-arg", "secret"),
+        ("--api-key", "secret"),
+        ("--redis_password=secret",),
+    ],
+)
+def test_secrets_of_an_engine_are_hidden(words: tuple[str, ...]) -> None:
+    hidden = without_secrets(["kvswarm", "run", *words, "-u", "2"])
+    assert "secret" not in json.dumps(hidden)
+    assert len(hidden) == 4 + len(words)
+    assert [word.split("=")[0] for word in hidden[:2]] + hidden[-2:] == [
+        "kvswarm",
+        "run",
+        "-u",
+        "2",
+    ]
+
+
+def test_what_only_sounds_like_a_secret_is_recorded() -> None:
+    words = ["--kv-tokens", "64", "--max-num-batched-tokens=9", "--engine-arg=--context-tokens=5"]
+    words += ["--tokenizer", "m", "--key-host", "h", "--sort-key", "--seed", "1", "--by-key", "-u"]
+    assert without_secrets(words) == words
+    variables = {"TOKENIZERS_PARALLELISM": "false", "HF_TOKEN": "secret", "KEY": "secret"}
+    hidden = {"HF_TOKEN": "***", "KEY": "***"}
+    assert hide_variables(variables) == {**variables, **hidden}
 
 
 @pytest.mark.parametrize(
