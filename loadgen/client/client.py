@@ -353,16 +353,15 @@ class StreamingClient:
                     raise
                 await asyncio.sleep(pause_s)
                 exchange.retries += 1
+                exchange.status, exchange.served_by = None, ""  # those were the refusal's
             else:
                 return
 
     async def _converse(
         self, body: bytes, own_headers: bytes, exchange: Exchange | ListExchange, timeout_s: float
     ) -> None:
-        transport, reception = (
-            self._opened(),
-            ReplySink(exchange, self._last_words_s, self._patterns),
-        )
+        transport = self._opened()
+        reception = ReplySink(exchange, self._last_words_s, self._patterns)
         if timeout_s <= 0:
             raise TimeoutError
         exchange.sent_at = exchange.sent_at or time.perf_counter()

@@ -1,5 +1,6 @@
 """A host that takes no more now: told apart from other failures, and tried again where asked."""
 
+import asyncio
 import time
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
@@ -21,15 +22,20 @@ GOOD = (*REPLY, usage(), DONE)
 
 @asynccontextmanager
 async def host(*answers: tuple[int, Any], retry_after: str = "0") -> AsyncIterator[list[float]]:
-    """Gives the answers in turn, the last for good: a status with JSON, or 200 with events. What it
-    yields holds the times of requests, behind the port."""
+    """Gives the answers in turn, the last for good: a status with JSON, 200 with events, or with 0
+    none. What it yields holds the times of requests, behind the port."""
     log: list[float] = []
 
     async def answer(request: web.Request) -> web.StreamResponse:
         log.append(time.perf_counter())
         status, content = answers[min(len(log) - 2, len(answers) - 1)]
+        if not status:
+            await asyncio.sleep(600)
         if status != 200:
-            headers = {"Retry-After": retry_after} if retry_after else {}
+            headers = {
+                "X-Served-By": "one",
+                **({"Retry-After": retry_after} if retry_after else {}),
+            }
             return web.json_response(content, status=status, headers=headers)
         response = web.StreamResponse(headers={"Content-Type": "text/event-stream"})
         await response.prepare(request)
@@ -90,6 +96,13 @@ async def test_a_rejected_request_is_tried_again_and_its_time_runs_on() -> None:
     assert (exchange.retries, len(log) - 1, exchange.output_tokens) == (2, 3, 3)
     assert exchange.sent_at is not None
     assert exchange.token_times[0] - exchange.sent_at >= 2.0
+
+
+async def test_what_answered_a_rejected_attempt_is_not_said_of_the_next() -> None:
+    async with host((503, BUSY), (0, None)) as log:
+        exchange = await ask(log, retries=1, timeout_s=1.0)
+    assert (exchange.outcome, exchange.retries, len(log) - 1) == ("timeout", 1, 2)
+    assert (exchange.status, exchange.served_by) == (None, "")
 
 
 async def test_nothing_is_tried_again_unasked_or_more_often_than_asked() -> None:
