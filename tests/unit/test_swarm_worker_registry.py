@@ -109,8 +109,9 @@ def test_a_worker_that_never_asks_does_not_stop_the_start(monkeypatch: pytest.Mo
     assert not swarm.said
 
 
-EARLIER_RUN = """
+LEADER = """
 from types import SimpleNamespace
+from loadgen.swarm.leading import leader as module
 from loadgen.swarm.leading.leader import Leader
 options = SimpleNamespace(host="http://127.0.0.1:1", key_host=None)
 environment = SimpleNamespace(
@@ -119,6 +120,8 @@ environment = SimpleNamespace(
 )
 leader = Leader(environment, None)
 merged = []
+"""
+EARLIER_RUN = """
 ledger, plan = SimpleNamespace(merge=merged.append), SimpleNamespace(start_unix_s=2.0)
 late, current = ({"run": start_unix_s} for start_unix_s in (1.0, 2.0))
 for is_over in (False, True):
@@ -131,4 +134,28 @@ assert merged == [current]
 
 def test_what_a_worker_tells_of_an_earlier_run_is_not_counted() -> None:
     # Locust patches the process that imports it.
-    subprocess.run([sys.executable, "-c", EARLIER_RUN], check=True, timeout=60)
+    subprocess.run([sys.executable, "-c", LEADER + EARLIER_RUN], check=True, timeout=60)
+
+
+NO_DIRECTORY = """
+module.make_plan = lambda *_: None
+leader._check_shares = lambda *_: None
+options.stop_timeout = 1
+leader.earlier = SimpleNamespace(merge=merged.append)
+leader.run = SimpleNamespace(ledger=SimpleNamespace(tally="of the last"))
+def refuse(*_):
+    raise OSError("no directory")
+leader._run = refuse
+for _ in range(2):
+    leader._ready = SimpleNamespace()
+    try:
+        leader.start()
+    except OSError:
+        continue
+    raise AssertionError
+assert merged == []
+"""
+
+
+def test_the_requests_of_the_last_swarm_count_once_where_the_next_cannot_start() -> None:
+    subprocess.run([sys.executable, "-c", LEADER + NO_DIRECTORY], check=True, timeout=60)

@@ -78,9 +78,10 @@ class Leader:
         self._check_shares(ready, plan)
         asked_s = self.environment.parsed_options.stop_timeout
         self.environment.stop_timeout = float(asked_s or ready.options.drain_s)
+        run = self._run(ready, plan)
         if self.run is not None:
             self.earlier.merge(self.run.ledger.tally)
-        self.run = self._run(ready, plan)
+        self.run = run
         self.run.open()
         self.view.open(self.run)
 
