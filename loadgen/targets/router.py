@@ -16,6 +16,8 @@ from loadgen.targets.settings import ROUTERS
 
 SESSION_HEADER = "X-Session-ID"
 """What both routers hash by."""
+NO_ORIGIN = "http://127.0.0.1:0"
+"""No page's: without one every page may read what vLLM's router answers."""
 BALANCE = {
     "haproxy-hash": f"balance hdr({SESSION_HEADER})\n    hash-type consistent",
     "haproxy-leastconn": "balance leastconn",
@@ -44,6 +46,7 @@ def command(policy: str, host: str, port: int, metrics_port: int, urls: Sequence
     words = ["--policy", policy, "--host", host, "--port", str(port)]
     words += ["--prometheus-port", str(metrics_port), "--disable-retries", "--log-level", "warning"]
     words += ["--max-concurrent-requests", "20000", "--request-timeout-secs", "3600"]
+    words += ["--cors-allowed-origins", NO_ORIGIN]
     return [*words, "--worker-urls", *urls]
 
 

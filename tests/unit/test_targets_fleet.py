@@ -149,6 +149,12 @@ def test_vllms_router_hides_no_rejection() -> None:
     assert "--disable-retries" in words
 
 
+def test_no_web_page_reads_what_vllms_router_answers() -> None:
+    words = command("random", "127.0.0.1", 8000, 8001, URLS)
+    origin = words[words.index("--cors-allowed-origins") + 1]
+    assert origin == "http://127.0.0.1:0", "empty would be every page"
+
+
 @pytest.mark.parametrize(
     ("policy", "balance"),
     [("haproxy-hash", "balance hdr(X-Session-ID)"), ("haproxy-leastconn", "balance leastconn")],
