@@ -67,7 +67,7 @@ class Downloads:
         run = self._view.leader.run
         directory = run.directory if run is not None else None
         return {
-            "directory": str(directory.path) if directory is not None else "",
+            "directory": _utf8(str(directory.path)) if directory is not None else "",
             "report": self._unfinished(),
         }
 
@@ -142,8 +142,13 @@ def _attachment(
     content: Iterator[bytes] | Iterator[str], filename: str, kind: str = "text/csv"
 ) -> Response:
     response = Response(content, mimetype=kind)
-    response.headers.set("Content-Disposition", "attachment", filename=filename)
+    response.headers.set("Content-Disposition", "attachment", filename=_utf8(filename))
     return response
+
+
+def _utf8(name: str) -> str:
+    """A folder's name need not be UTF-8, which pages are."""
+    return name.encode(errors="replace").decode()
 
 
 def _refusal(sentence: str) -> Response:

@@ -3,6 +3,7 @@
 import csv
 import io
 import json
+import os
 import re
 from collections.abc import Callable, Iterator
 from dataclasses import replace
@@ -533,6 +534,18 @@ def test_a_report_is_made_of_a_finished_swarm_that_keeps_files(site: Site, tmp_p
     assert (refusal.status_code, "is no report of kvswarm" in refusal.text) == (404, True)
     site.leader.run.directory = None
     assert "--out DIR" in refused()
+
+
+def test_a_folder_whose_name_is_no_utf8_is_told_and_downloaded_from(tmp_path: Path) -> None:
+    folder = tmp_path / os.fsdecode(b"r\xff")
+    folder.mkdir()
+    site = Site(folder)
+    site.start()
+    told = site.client().get("/kvswarm/finished")
+    assert (told.status_code, dict(told.json or {})["directory"]) == (200, f"{tmp_path}/r?")
+    answer = site.client().get("/kvswarm/csv/requests.csv")
+    assert "r?_requests.csv" in answer.headers["Content-Disposition"]
+    site.directory.close()
 
 
 def test_tables_are_downloaded_whole_while_the_run_goes_on_and_hold_no_formula(
