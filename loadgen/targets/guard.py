@@ -48,8 +48,12 @@ def main() -> int:
     # A TMPDIR of the service's own, so that sockets and files it leaves behind go with it.
     folders = arguments.scratch_dir
     with scratch_folder(*folders) as tmpdir, contextlib.ExitStack() as stack:
-        for path in folders:
+        for path in map(Path.resolve, folders):
             stack.enter_context(_scratch(path))
+            if path.parent != tmpdir.parent.resolve():
+                # For the sweep of the next start there; some file systems know no locks.
+                with contextlib.suppress(OSError):
+                    stack.enter_context(scratch_folder(path, place=path.parent))
         service = _spawn(arguments.command, str(tmpdir), yields=arguments.yields)
         ended = _end_of(service)
         while not (stop.is_set() or _is_over(service, arguments.parent)):

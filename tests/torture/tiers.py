@@ -31,6 +31,8 @@ sys.path.insert(0, str(Path(__file__).parents[1] / "runs"))
 sys.path.insert(0, str(Path(__file__).parents[1] / "scheduler"))
 from run_process import KVSWARM, Ran
 
+from loadgen.scratch import OWNER
+
 LOAD = (
     *("batched", "--batch-size", "1", "--batches", "0", "-u", "2", "-r", "2", "-t", "20s"),
     *("--contexts", "6", "--context-tokens", "1200", "--output-tokens", "4", "--kv-tokens", "2560"),
@@ -81,7 +83,8 @@ class TierTrial:
 
     def stored(self) -> Iterator[Path]:
         """The files of its tier."""
-        return (path for path in self.files.rglob("*") if path.is_file())
+        found = (path for path in self.files.rglob("*") if path.is_file())
+        return (path for path in found if path.name != OWNER)
 
 
 def truncate(trial: TierTrial) -> None:

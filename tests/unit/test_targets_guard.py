@@ -186,6 +186,22 @@ def test_a_scratch_directory_goes_even_when_kvswarm_is_killed(
     assert not scratch.exists()
 
 
+def test_a_scratch_directory_elsewhere_is_swept_at_the_next_start_there(
+    started: list[Guard], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    left, other = Path("kvswarm-left"), tmp_path / "kvswarm-other"
+    code = f"open('kvswarm-left/file', 'w'); {SLEEP}"
+    guard = start(started, code, "--scratch-dir", str(left))
+    while not (left / "file").exists():
+        time.sleep(0.05)
+    guard.kill()  # as a loss of power would
+    guard.wait(20)
+    assert left.exists()
+    assert start(started, "exit(0)", "--scratch-dir", str(other)).wait(20) == 0
+    assert list(tmp_path.iterdir()) == []
+
+
 def test_a_scratch_directory_that_is_there_already_is_refused_and_kept(
     started: list[Guard], tmp_path: Path
 ) -> None:
