@@ -289,7 +289,8 @@ def _additions(table: TomlTable) -> dict[str, Addition]:
 
 def _addition(table: TomlTable, key: str) -> Addition:
     addition = Addition(table.texts(key), table.mapping("env"))
-    for place, texts in ((key, addition.args), ("env", addition.env.values())):
+    model = table.text("model") or ""
+    for place, texts in ((key, addition.args), ("env", addition.env.values()), ("model", [model])):
         for name in filter(None, map(unknown, texts)):
             known = ", ".join(f"{{{name}}}" for name in (*KNOWN, "port"))
             raise table.error(place, f"unknown placeholder {{{name}}}, known are {known}")

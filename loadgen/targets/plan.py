@@ -226,6 +226,7 @@ def _plan(
     try:
         argv = [fill(arg, service.name, values) for part in parts for arg in part.args]
         env = {k: fill(v, service.name, values) for part in parts for k, v in part.env.items()}
+        model = fill(service.model, service.name, values)
     except KeyError as error:
         name = error.args[0]
         raise UsageError(
@@ -247,7 +248,7 @@ def _plan(
         role=service.role or "service",
         counters=service.counters,
         series=service.series,
-        model=fill(service.model, service.name, values),
+        model=model,
     )
 
 

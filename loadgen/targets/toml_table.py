@@ -74,7 +74,7 @@ class TomlTable:
     def texts(self, key: str) -> tuple[str, ...]:
         """A list of strings, empty when absent."""
         value = self.values.get(key, [])
-        if not isinstance(value, list) or not all(isinstance(item, str) for item in value):
+        if not isinstance(value, list) or not all(map(_is_text, value)):
             raise self.error(key, f"must be a list of strings, not {value!r}")
         return tuple(value)
 
@@ -82,8 +82,10 @@ class TomlTable:
         """A table of strings, empty when absent; numbers are taken as written."""
         table = self.table(key)
         for name, value in table.values.items():
-            if not isinstance(value, str | int | float) or isinstance(value, bool):
+            if not _is_text(value) and type(value) not in (int, float):
                 raise table.error(name, f"must be a string, not {value!r}")
+            if not name or set(name) & {"=", "\0"}:
+                raise table.error(name, "is no name of a variable")
         return {name: str(value) for name, value in table.values.items()}
 
     def table(self, key: str) -> "TomlTable":
@@ -97,3 +99,8 @@ class TomlTable:
         """The tables inside a table, by name."""
         outer = self.table(key)
         return {name: outer.table(name) for name in outer.values}
+
+
+def _is_text(value: object) -> bool:
+    """Whether a program can be given it."""
+    return isinstance(value, str) and "\0" not in value

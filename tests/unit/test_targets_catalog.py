@@ -160,6 +160,18 @@ BAD = {
         '[services.x]\nargv = ["{modle}"]\nready = "/"',
         "[services.x] argv: unknown placeholder {modle}",
     ),
+    "a stray placeholder of a model": (
+        '[services.x]\nargv = ["a"]\nready = "/"\nmodel = "{modle}"',
+        "[services.x] model: unknown placeholder {modle}",
+    ),
+    "an argument that no program takes": (
+        '[services.x]\nargv = ["a\\u0000b"]\nready = "/"',
+        "[services.x] argv: must be a list of strings",
+    ),
+    "a variable without a name": (
+        '[targets.x]\nextends = "vllm"\nenv = {"A=B" = "c"}',
+        "[targets.x.env] A=B: is no name of a variable",
+    ),
     "no block size": (
         '[services.x]\nargv = ["a"]\nready = "/"\nblock_size = {cpu = 0}',
         "[services.x.block_size] cpu: must be a number of tokens",
