@@ -10,7 +10,7 @@ from typing import Any, TypeAlias
 
 from loadgen.errors import UsageError
 from loadgen.runs.directory import DEFAULT_FILE
-from loadgen.runs.machine import hide_headers, hide_keys
+from loadgen.runs.machine import hide_headers, hide_keys, without_secrets
 from loadgen.scratch import without_device
 from loadgen.targets.toml_table import TomlTable
 
@@ -39,7 +39,10 @@ def as_words(key: str, value: Value) -> tuple[str, ...]:
 
 
 def text_of(key: str, value: Value) -> str:
-    """The value as it stands in tables and folder names; those of headers are hidden."""
+    """The value as it stands in tables and folder names; secrets are hidden."""
+    if key == "engine-arg":
+        words = value if isinstance(value, list | tuple) else [value]
+        return " ".join(without_secrets(map(str, words)))
     if isinstance(value, list | tuple):
         return " ".join(text_of(key, each) for each in value)
     if isinstance(value, bool):

@@ -132,6 +132,15 @@ def test_a_cell_has_the_same_folder_whatever_other_cells_there_are() -> None:
     assert all(len(name) < 100 and "/" not in name and ":" not in name for name in together)
 
 
+def test_secrets_of_an_engine_are_written_nowhere() -> None:
+    keys = ["--hf-token=secret", "--api-key", "secret", "--seed=1"]
+    definition = sweep(options={"engine-arg": keys})
+    cell = cells_of(definition)[0]
+    assert "secret" not in f"{definition.as_json}{cell.fixed}{cell.title}"
+    assert cell.fixed["engine-arg"] == "--hf-token=*** --api-key *** --seed=1"
+    assert "--engine-arg=--hf-token=secret" in cell.words(0)
+
+
 def test_keys_in_headers_are_written_nowhere() -> None:
     definition = sweep(options={"header": ["Authorization: Bearer secret"]})
     (cell, *_) = cells_of(definition)
