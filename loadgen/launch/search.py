@@ -103,7 +103,7 @@ class SaturationSearch:
                 except TargetError as error:
                     self.fault, self.code = str(error), error.exit_code
                     ending = "target"
-            if interruption.signal_number:
+            if interruption.signal_number and self._next is not None:
                 self.code = 128 + interruption.signal_number
                 ending = "stopped"
         return ending

@@ -75,7 +75,7 @@ class SweepRun:
                 except TargetError as error:
                     say(f"{error}; once that is mended, continue with {command}")
                     return error.exit_code
-            if interruption.signal_number:
+            if interruption.signal_number and left_of(self.order, self.folder):
                 say(f"stopped: what was recorded is kept, continue with {command}")
                 return 128 + interruption.signal_number
         return DONE

@@ -16,7 +16,7 @@ import psutil
 import pytest
 
 from loadgen.errors import TargetError, UsageError
-from loadgen.launch import supervised
+from loadgen.launch import supervised, sweep_run
 from loadgen.launch.arguments import parse_run
 from loadgen.launch.locust_command import locust_argv
 from loadgen.launch.swarm_process import _send, _without_processes, control_line
@@ -223,6 +223,23 @@ def test_ctrl_c_while_the_engine_stops_leaves_the_code_of_the_swarm(
     target = SimpleNamespace(spec=SimpleNamespace(name="x"), logs=Path(), run=None)
     runs = cast(Any, [target] * targets)
     assert asyncio.run(supervised._supervise("run", cast(Any, None), runs)) == code
+
+
+@pytest.mark.parametrize(("left", "code"), [([], 0), (["a stretch"], 130)])
+def test_ctrl_c_while_the_last_engine_stops_leaves_a_sweep_that_is_made(
+    monkeypatch: pytest.MonkeyPatch, left: list[Any], code: int
+) -> None:
+    async def interrupted(*_: object) -> None:
+        os.kill(os.getpid(), signal.SIGINT)
+        await asyncio.sleep(600)
+
+    monkeypatch.setattr(sweep_run, "run_sweep", interrupted)
+    monkeypatch.setattr(sweep_run, "left_of", lambda *_: left)
+    monkeypatch.setattr(sweep_run.SweepRun, "_plan_line", lambda _: "")
+    monkeypatch.setattr(sweep_run.SweepRun, "_durations", lambda _: None)
+    definition = cast(Any, SimpleNamespace(command=str))
+    sweep = sweep_run.SweepRun(definition, cast(Any, SimpleNamespace(path=Path())), (), {}, ())
+    assert asyncio.run(sweep.make()) == code
 
 
 def has_ended(pid: int) -> bool:

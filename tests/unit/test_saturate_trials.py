@@ -1,7 +1,11 @@
 """Trials judged: queues whose waiting times are known, engines that cannot keep up, objectives."""
 
+import asyncio
 import math
-from collections.abc import Sequence
+import os
+import signal
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any, cast
 
@@ -214,6 +218,29 @@ def test_a_host_that_is_gone_later_is_no_wrong_use(tmp_path: Path) -> None:
     assert search._fault(WRONG_USE, tmp_path) == "target"
     assert "no host at" in search.fault
     assert search.code == TARGET_DIED
+
+
+@pytest.mark.parametrize(
+    ("is_over", "ending", "code"), [(True, "found", 0), (False, "stopped", 130)]
+)
+def test_ctrl_c_while_the_engine_stops_leaves_a_search_that_is_over(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_over: bool, ending: str, code: int
+) -> None:
+    async def found(*_: object) -> str:
+        return "found"
+
+    @asynccontextmanager
+    async def interrupted_stop(*_: object) -> AsyncIterator[None]:
+        yield
+        os.kill(os.getpid(), signal.SIGINT)
+        await asyncio.sleep(600)
+
+    monkeypatch.setattr("loadgen.launch.search.run_series", interrupted_stop)
+    monkeypatch.setattr(SaturationSearch, "_trials", found)
+    monkeypatch.setattr(SaturationSearch, "_next", None if is_over else "a step")
+    course = SearchState(plan("ttft_ms.p95<=500"))
+    search = SaturationSearch(course.plan, SearchFolder(tmp_path), course, cast(Any, None))
+    assert (asyncio.run(search._search()), search.code) == (ending, code)
 
 
 def test_what_comes_before_the_warm_up_ends_is_left_out(tmp_path: Path) -> None:
