@@ -1,6 +1,7 @@
 """The frozen values a workload is made of: documents, questions, contexts and requests."""
 
 from dataclasses import dataclass
+from typing import ClassVar
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,3 +72,4 @@ class Batch:
 
     index: int
     requests: tuple[Request, ...]
+    session_id: ClassVar[str] = ""

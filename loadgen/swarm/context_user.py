@@ -12,7 +12,7 @@ from loadgen.swarm.sending.batch_sender import BatchTurn
 from loadgen.swarm.sending.dispenser import SessionOver
 from loadgen.swarm.sending.request_sender import Turn
 from loadgen.swarm.sending.session import Session
-from loadgen.swarm.user import AsyncUser
+from loadgen.swarm.user import AsyncTask, AsyncUser
 
 GOOD = ("ok", "cancelled")
 PAUSE_S = 0.1
@@ -77,6 +77,13 @@ class ContextUser(AsyncUser):
         failed = record.outcome == "failed"
         await self._back_off(turn.due_at, began_at, not failed, failed)
         return record
+
+    async def _play(self, task: AsyncTask) -> None:
+        try:
+            await super()._play(task)
+        finally:  # what it took and did not send holds up nobody
+            if self._stage.session is not None:
+                self._stage.session.give_up()
 
     async def _back_off(
         self, due_at: float | None, began_at: float, good: bool, at_once: bool

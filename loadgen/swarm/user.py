@@ -74,7 +74,7 @@ class AsyncUser(User):
     async def one_task(self) -> None:
         """Pick a task by weight, run it and wait as `wait_time` says."""
         try:
-            await self._pick_task()(self)
+            await self._play(self._pick_task())
         except (RescheduleTaskImmediately, InterruptTaskSet):
             await asyncio.sleep(0)
             return
@@ -174,6 +174,9 @@ class AsyncUser(User):
             raise NoTask(f"{type(self).__name__} has no task: decorate an `async def` with @task")
         chosen: AsyncTask = random.choice(self.tasks)
         return chosen
+
+    async def _play(self, task: AsyncTask) -> None:
+        await task(self)
 
     async def _sleep(self, wait_s: float) -> None:
         loop = asyncio.get_running_loop()

@@ -73,6 +73,24 @@ def test_turns_of_a_conversation_wait_for_each_other(
     assert len(ran.rows) == 12
 
 
+def test_a_task_may_leave_turns_out(run: Run, tmp_path: Path) -> None:
+    path = kept(tmp_path / "talks.jsonl", CONVERSATIONS)
+    locustfile = tmp_path / "choosy.py"
+    locustfile.write_text(
+        "from locust import task\n"
+        "from kvswarm import ContextUser\n"
+        "class Choosy(ContextUser):\n"
+        "    @task\n"
+        "    async def ask(self):\n"
+        "        turn = await self.next_turn()\n"
+        "        if turn.request.index % 2:\n"
+        "            await self.send(turn)\n"
+    )
+    ran = run("--model", "normal", "--trace", path, "-u", 2, "-r", 2, file=locustfile)
+    assert ran.code == 0, ran.output
+    assert {int(row["request_id"]) for row in ran.rows} == {1, 3, 5, 7, 9, 11}
+
+
 def test_a_history_grows_by_what_was_said(run: Run, host: object, tmp_path: Path) -> None:
     path = kept(tmp_path / "talks.jsonl", CONVERSATIONS[:1])
     ran = run("--model", "normal", "--trace", path, "--arrivals", "closed", "-u", 1, file="replay")

@@ -1,18 +1,15 @@
 """What is checked of a trace before anything is sent, and how its turns keep their order."""
 
 import argparse
-import asyncio
 import json
 from pathlib import Path
 
 import pytest
 
-from loadgen.context import Request
 from loadgen.errors import UsageError
 from loadgen.swarm.options.flags import add_options
 from loadgen.swarm.options.replay import Replay, check_replay, check_trace_fit, pacer_of
 from loadgen.swarm.options.swarm_options import SwarmOptions
-from loadgen.swarm.sending.session import TurnGate
 
 
 @pytest.fixture
@@ -91,37 +88,3 @@ def test_the_longest_request_has_to_fit(trace: Path) -> None:
     check_trace_fit(replay, 1609, None)
     with pytest.raises(UsageError, match="give --trace-max-tokens 1608"):
         check_trace_fit(replay, 4096, 1608)
-
-
-def turn(index: int, session_id: str = "talk") -> Request:
-    return Request(index, index, "c", "q", "", "p", "", 1, session_id)
-
-
-async def test_turns_go_one_after_another_and_sessions_do_not_wait() -> None:
-    gate, went = TurnGate(), list[int]()
-
-    async def go(request: Request) -> None:
-        await gate.enter(request)
-        went.append(request.index)
-
-    waiting = [asyncio.create_task(go(turn(at))) for at in range(3)]
-    await asyncio.sleep(0)
-    await go(turn(7, "other"))
-    await go(turn(8, ""))
-    assert went == [0, 7, 8]
-    for at in range(3):
-        gate.leave(turn(at))
-        await asyncio.gather(*waiting[: at + 2])
-    assert went == [0, 7, 8, 1, 2]
-
-
-async def test_a_turn_that_is_given_up_does_not_hold_up_the_next() -> None:
-    gate = TurnGate()
-    await gate.enter(turn(0))
-    waiting = asyncio.create_task(gate.enter(turn(1)))
-    after = asyncio.create_task(gate.enter(turn(2)))
-    await asyncio.sleep(0)
-    waiting.cancel()
-    await asyncio.gather(waiting, return_exceptions=True)
-    gate.leave(turn(1))
-    assert await asyncio.wait_for(after, 1) is not None

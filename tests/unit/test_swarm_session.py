@@ -2,16 +2,19 @@
 
 import asyncio
 import time
+from collections.abc import Iterator
 from typing import Any
 
+import pytest
 import uvloop
 
 from loadgen.client.exchange import Exchange
 from loadgen.client.token_times import ReadLog
+from loadgen.context import Request
 from loadgen.record import RequestRecord
 from loadgen.stats.clock import RunClock
 from loadgen.swarm.sending.dispenser import SessionOver
-from loadgen.swarm.sending.session import NEVER_SENT, Hooks, Session
+from loadgen.swarm.sending.session import NEVER_SENT, TURN_NOT_COME, Hooks, Session
 from loadgen.workload.arrivals import ConstantPacer, Rate
 from loadgen.workload.corpus import load_corpus
 from loadgen.workload.lengths import EstimatedTokens
@@ -26,6 +29,7 @@ class InstantClient:
         self.log = ReadLog()
         self.free = asyncio.Event()
         self.free.set()
+        self.sent: list[str] = []
 
     async def __aenter__(self) -> "InstantClient":
         return self
@@ -37,24 +41,45 @@ class InstantClient:
         self, prompt: str, max_tokens: int, exchange: Exchange, extra: Any, *more: Any
     ) -> None:
         exchange.sent_at = time.perf_counter()
+        self.sent.append(prompt)
         await self.free.wait()
         exchange.token_times.append(time.perf_counter())
         exchange.end_at = time.perf_counter()
         exchange.outcome = "ok"
 
 
-def make_session(rows: list[RequestRecord], **more: Any) -> tuple[Session, InstantClient]:
+class Talks:
+    """The turns of conversations, one conversation behind the other."""
+
+    def __init__(self, *names: str, turns: int) -> None:
+        self._turns = [f"{name}{turn}" for name in names for turn in range(turns)]
+
+    def requests(self) -> Iterator[Request]:
+        for index, turn in enumerate(self._turns):
+            yield Request(index, index, "c", "q", "", turn, "", 1, turn[0])
+
+
+def make_session(
+    rows: list[RequestRecord], workload: Any = None, spent: Any = lambda: None, **more: Any
+) -> tuple[Session, InstantClient]:
     client = InstantClient()
-    workload = Workload(load_corpus(), WorkloadSettings(), EstimatedTokens())
     session = Session(
-        workload=workload,
+        workload=workload or Workload(load_corpus(), WorkloadSettings(), EstimatedTokens()),
         client=client,  # type: ignore[arg-type]
         clock=RunClock(time.time()),
         worker="0",
-        hooks=Hooks(row=lambda record, gaps_ms: rows.append(record), sample=lambda sample: None),
+        hooks=Hooks(lambda record, gaps_ms: rows.append(record), lambda sample: None, spent=spent),
         **more,
     )
     return session, client
+
+
+async def ask_until_over(session: Session) -> None:
+    try:
+        while True:
+            await session.send(await session.next_turn(), "user")
+    except SessionOver:
+        return
 
 
 def test_a_timer_that_fires_early_makes_no_negative_latency() -> None:
@@ -152,3 +177,90 @@ def test_the_drain_leaves_a_user_that_is_too_slow_to_locust() -> None:
 
     uvloop.run(swarm())
     assert [row.outcome for row in rows] == ["ok"]
+
+
+def test_users_do_not_wait_behind_a_turn_that_cannot_go() -> None:
+    async def swarm() -> list[str]:
+        session, client = make_session([], Talks("a", "b", "c", "d", turns=10))
+        async with session.running():
+            client.free.clear()
+            users = [asyncio.create_task(ask_until_over(session)) for _ in range(3)]
+            await asyncio.sleep(0.01)
+            assert client.sent == ["a0", "b0", "c0"]
+            client.free.set()
+            await asyncio.wait(users, return_when=asyncio.FIRST_COMPLETED)
+            session.stop()
+            await asyncio.gather(*users)
+        return client.sent
+
+    sent = uvloop.run(swarm())
+    assert len(sent) == 40
+    for name in "abcd":
+        assert [turn for turn in sent if turn[0] == name] == [f"{name}{at}" for at in range(10)]
+
+
+@pytest.mark.parametrize("stops", [False, True])
+def test_turns_that_cannot_go_take_no_user_of_a_capped_open_loop(stops: bool) -> None:
+    rows: list[RequestRecord] = []
+
+    async def swarm() -> None:
+        pacer = ConstantPacer(Rate.parse("1000"))
+        session, client = make_session(rows, Talks("a", "b", turns=3), pacer=pacer)
+        async with session.running():
+            client.free.clear()
+            users = [asyncio.create_task(ask_until_over(session)) for _ in range(2)]
+            await asyncio.sleep(0.05)
+            assert client.sent == ["a0", "b0"]
+            if stops:
+                session.stop()
+            client.free.set()
+            await asyncio.sleep(0.05)
+            session.stop()
+            await asyncio.gather(*users)
+
+    uvloop.run(swarm())
+    assert len(rows) == 6
+    assert sum(row.error == TURN_NOT_COME for row in rows) == (4 if stops else 0)
+    ended_s = {row.request_id: row.end_s for row in rows}
+    later = [row for row in rows if row.outcome == "ok" and row.request_id not in ("0", "3")]
+    assert all(row.scheduled_s >= ended_s[str(int(row.request_id) - 1)] for row in later)
+
+
+def test_a_turn_that_is_not_sent_holds_up_neither_its_conversation_nor_the_end() -> None:
+    ends: list[None] = []
+
+    async def skip(session: Session, indexes: range) -> None:
+        for _ in indexes:
+            await session.next_turn()
+
+    async def swarm() -> list[str]:
+        talks = Talks("a", turns=6)
+        session, client = make_session([], talks, lambda: ends.append(None), share=6)
+        async with session.running():
+            await skip(session, range(2))
+            await session.send(await session.next_turn(), "user")
+            await skip(session, range(2))
+            turn = await session.next_turn()
+            await asyncio.gather(*(session.send(turn, "user") for _ in range(2)))
+            assert len(ends) == 1
+        return client.sent
+
+    assert uvloop.run(swarm()) == ["a2", "a5", "a5"]
+
+
+def test_what_is_being_sent_is_not_given_up() -> None:
+    async def swarm() -> list[str]:
+        session, client = make_session([], Talks("a", turns=2))
+        async with session.running():
+            client.free.clear()
+            sending = asyncio.create_task(session.send(await session.next_turn(), "user"))
+            await asyncio.sleep(0)
+            session.give_up()
+            second = asyncio.create_task(session.next_turn())
+            await asyncio.sleep(0.01)
+            assert not second.done()
+            client.free.set()
+            await asyncio.gather(sending, second)
+        return client.sent
+
+    assert uvloop.run(swarm()) == ["a0"]

@@ -2,11 +2,15 @@
 
 import asyncio
 import time
-from collections.abc import Callable, Iterator
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator
 from typing import Generic, Protocol, TypeVar
 
 from loadgen.stats.clock import RunClock
 from loadgen.workload.arrivals import Pacer
+
+MOST_HELD = 10_000
+"""So many turns of a closed loop may wait for the ones before them; each holds its prompt."""
 
 
 class Unit(Protocol):
@@ -15,6 +19,10 @@ class Unit(Protocol):
     @property
     def index(self) -> int:
         """Its place, from 0."""
+
+    @property
+    def session_id(self) -> str:
+        """The conversation that it is a turn of; empty for none."""
 
 
 U = TypeVar("U", bound=Unit)
@@ -27,7 +35,8 @@ class SessionOver(Exception):
 class Dispenser(Generic[U]):
     """The next unit for whoever is free; in an open loop a queue of those that are due.
 
-    `on_release` is told, in an open loop, how many ms late a unit was released.
+    A turn of a conversation is held back until the one before it has ended, and nobody waits for
+    it meanwhile. `on_release` is told, in an open loop, how many ms late a unit was released.
     """
 
     def __init__(
@@ -41,42 +50,53 @@ class Dispenser(Generic[U]):
         self._clock = clock
         self._pacer = pacer
         self._on_release = on_release
-        self._due: asyncio.Queue[tuple[U, float] | None] = asyncio.Queue()
+        self._ready: asyncio.Queue[tuple[U, float | None] | None] = asyncio.Queue()
+        self._held: dict[str, deque[tuple[U, float | None]]] = {}
+        self._count_held = 0
         self._waiting = 0
         self._over = False
 
     async def next(self) -> tuple[U, float | None]:
         """A unit and when it was due (`time.perf_counter()` seconds; None in the closed loop).
 
-        In an open loop this waits until one is due. Raises SessionOver.
+        This waits until one may go. Raises SessionOver.
         """
         if self._over:
             raise SessionOver
-        if self._pacer is None:
-            unit = next(self._units, None)
-            if unit is None:
-                raise SessionOver
-            return unit, None
+        if self._pacer is None and self._ready.empty():
+            self._draw()
         self._waiting += 1
         try:
-            due = await self._due.get()
+            ready = await self._ready.get()
         finally:
             self._waiting -= 1
-        if due is None:
+        if ready is None:
             raise SessionOver
-        return due
+        return ready
 
-    def stop(self) -> list[tuple[U, float]]:
-        """Hand out nothing from now on; returns what was due and nobody took."""
+    def end(self, unit: U) -> None:
+        """A unit has ended, or will not be sent: the next turn of its conversation may go."""
+        held = self._held.get(unit.session_id)
+        if not held:
+            self._held.pop(unit.session_id, None)
+            return
+        turn, due_at = held.popleft()
+        self._count_held -= 1
+        now = time.perf_counter()
+        self._ready.put_nowait((turn, None if due_at is None else max(due_at, now)))
+
+    def stop(self) -> tuple[list[tuple[U, float]], list[tuple[U, float]]]:
+        """Hand out nothing from now on; returns what was due and nobody took, and then the turns
+        that were due before the ones before them had ended."""
         self._over = True
         left = []
-        while not self._due.empty():
-            due = self._due.get_nowait()
-            if due is not None:
-                left.append(due)
+        while not self._ready.empty():
+            left.append(self._ready.get_nowait())
+        held = [each for turns in self._held.values() for each in turns]
+        self._held.clear()
         for _ in range(self._waiting):
-            self._due.put_nowait(None)
-        return left
+            self._ready.put_nowait(None)
+        return _due(left), _due(held)
 
     async def pace(self) -> None:
         """Release units when they are due; returns at once in the closed loop."""
@@ -92,5 +112,29 @@ class Dispenser(Generic[U]):
             await asyncio.sleep(max(0.0, due_at - time.perf_counter()))
             if self._over:
                 return
-            self._due.put_nowait((unit, due_at))
+            self._put(unit, due_at)
             self._on_release(max(0.0, time.perf_counter() - due_at) * 1000)
+
+    def _draw(self) -> None:
+        """Have the next unit ready that may go; at the end nobody has anything to wait for."""
+        while self._ready.empty() and self._count_held < MOST_HELD:
+            unit = next(self._units, None)
+            if unit is None:
+                break
+            self._put(unit, None)
+        if self._ready.empty() and not self._count_held:
+            raise SessionOver
+
+    def _put(self, unit: U, due_at: float | None) -> None:
+        """Ready, or held back behind the turns of its conversation."""
+        if unit.session_id in self._held:
+            self._held[unit.session_id].append((unit, due_at))
+            self._count_held += 1
+            return
+        if unit.session_id:
+            self._held[unit.session_id] = deque()
+        self._ready.put_nowait((unit, due_at))
+
+
+def _due(units: Iterable[tuple[U, float | None] | None]) -> list[tuple[U, float]]:
+    return [(unit[0], unit[1]) for unit in units if unit is not None and unit[1] is not None]

@@ -6,6 +6,7 @@ import time
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
 from dataclasses import dataclass
 from typing import Any, TypeVar
+from weakref import WeakKeyDictionary
 
 from loadgen.client.client import StreamingClient
 from loadgen.client.exchange import Exchange
@@ -15,7 +16,7 @@ from loadgen.stats.clock import RunClock
 from loadgen.stats.self_watch import MAX_LAG_MS, ClientSample, LoopWatch
 from loadgen.stats.silence import HostContact
 from loadgen.swarm.sending.batch_sender import BatchForm, BatchSender, BatchTurn
-from loadgen.swarm.sending.dispenser import Dispenser, SessionOver
+from loadgen.swarm.sending.dispenser import Dispenser
 from loadgen.swarm.sending.labels import Labels
 from loadgen.swarm.sending.request_sender import RequestSender, Turn
 from loadgen.swarm.sending.retriever import Retriever
@@ -82,8 +83,9 @@ class Session:
         self._retriever = retriever
         self._left = share
         self._connections = connections
-        self._gate = TurnGate()
-        self._over = False
+        self._unsent: dict[int, Request | Batch] = {}
+        """What was taken and is not begun, by index."""
+        self._taken: WeakKeyDictionary[asyncio.Task[Any], int] = WeakKeyDictionary()
         self._soloists: set[asyncio.Task[None]] = set()
         self._in_flight = InFlight()
         self._watch = LoopWatch(process=worker, max_lag_ms=max_lag_ms)
@@ -144,11 +146,7 @@ class Session:
         """
         if self._requests is None:
             raise RuntimeError("this swarm sends batches: take `next_batch()` in every user class")
-        request, due_at = await self._requests.next()
-        turn = Turn(request, due_at)
-        if not request.session_id:
-            return turn
-        return await self._in_order(turn)
+        return Turn(*await self._take(self._requests))
 
     async def next_batch(self) -> BatchTurn:
         """The next batch of this process; in an open loop it waits until one is due.
@@ -157,37 +155,37 @@ class Session:
         """
         if self._batches is None:
             raise RuntimeError("batches are sent by user classes with `sends_batches = True`")
-        return BatchTurn(*await self._batches.next())
+        return BatchTurn(*await self._take(self._batches))
 
     async def send(
         self, turn: Turn, user: str, body_extra: dict[str, Any] | None = None
     ) -> Exchange:
         """Send one request, stream its reply and record it, also when it is cut off."""
-        self._in_flight.enter()
-        try:
+        with self._sending(turn.request.index):
             return await self._sender.send(turn, user, body_extra)
-        finally:
-            self._gate.leave(turn.request)
-            self._in_flight.leave()
-            self._count_down()
 
     async def send_batch(self, turn: BatchTurn, user: str) -> BatchRecord:
         """Send one batch and record it and its members, also when it is cut off."""
-        self._in_flight.enter()
-        try:
+        with self._sending(turn.batch.index):
             return await self._batch_sender.send(turn, user)
-        finally:
-            self._in_flight.leave()
-            self._count_down()
+
+    def give_up(self) -> None:
+        """What the running task took last and did not begin to send holds up nobody."""
+        task = asyncio.current_task()
+        index = None if task is None else self._taken.pop(task, None)
+        if index is not None:
+            self._end(self._unsent.pop(index, None))
 
     def stop(self) -> None:
         """Send nothing new from now on; what was due and never sent is recorded as cancelled."""
-        self._over = True
         if self._requests is not None:
-            for request, due_at in self._requests.stop():
+            due, held = self._requests.stop()
+            for request, due_at in due:
                 self._sender.record_unsent(Turn(request, due_at), NEVER_SENT)
+            for request, due_at in held:
+                self._sender.record_unsent(Turn(request, due_at), TURN_NOT_COME)
         if self._batches is not None:
-            for batch, due_at in self._batches.stop():
+            for batch, due_at in self._batches.stop()[0]:
                 self._batch_sender.record_unsent(BatchTurn(batch, due_at), NEVER_SENT)
 
     async def drain(self, timeout_s: float) -> None:
@@ -220,20 +218,30 @@ class Session:
         except Exception as error:
             self._hooks.failed(error)
 
-    async def _in_order(self, turn: Turn) -> Turn:
-        """The turn once its conversation has come so far; before that it cannot be due."""
+    async def _take(self, dispenser: Dispenser[U]) -> tuple[U, float | None]:
+        self.give_up()
+        unit, due_at = await dispenser.next()
+        self._unsent[unit.index] = unit
+        if (task := asyncio.current_task()) is not None:
+            self._taken[task] = unit.index
+        return unit, due_at
+
+    @contextlib.contextmanager
+    def _sending(self, index: int) -> Iterator[None]:
+        unit = self._unsent.pop(index, None)
+        self._in_flight.enter()
         try:
-            freed_at = await self._gate.enter(turn.request)
-            if self._over:
-                raise SessionOver
-        except (asyncio.CancelledError, SessionOver):
-            self._gate.leave(turn.request)
-            self._sender.record_unsent(turn, TURN_NOT_COME)
+            yield
+        finally:
+            self._in_flight.leave()
+            self._end(unit)
+
+    def _end(self, unit: Request | Batch | None) -> None:
+        """None where it has been sent or given up before."""
+        if isinstance(unit, Request) and self._requests is not None:
+            self._requests.end(unit)
+        if unit is not None:
             self._count_down()
-            raise
-        if freed_at is None or turn.due_at is None:
-            return turn
-        return Turn(turn.request, max(turn.due_at, freed_at))
 
     def _count_down(self) -> None:
         if self._left is None:
@@ -286,33 +294,3 @@ class InFlight:
         while self._count:
             self._none.clear()
             await self._none.wait()
-
-
-class TurnGate:
-    """A turn waits until the one before it has ended; other requests never wait.
-
-    `enter` has to be called in the order of the turns. Lives on the loop.
-    """
-
-    def __init__(self) -> None:
-        self._latest: dict[str, asyncio.Future[float]] = {}
-        self._open: dict[int, asyncio.Future[float]] = {}
-
-    async def enter(self, request: Request) -> float | None:
-        """When the turn before this one ended (`time.perf_counter()` seconds), None without one."""
-        if not request.session_id:
-            return None
-        before = self._latest.get(request.session_id)
-        turn: asyncio.Future[float] = asyncio.get_running_loop().create_future()
-        self._latest[request.session_id] = self._open[request.index] = turn
-        # Shielded: whoever gives up waiting must not end the turn that others wait for, too.
-        return None if before is None else await asyncio.shield(before)
-
-    def leave(self, request: Request) -> None:
-        """The turn has ended, or will not be taken."""
-        turn = self._open.pop(request.index, None)
-        if turn is None:
-            return
-        turn.set_result(time.perf_counter())
-        if self._latest.get(request.session_id) is turn:
-            del self._latest[request.session_id]
