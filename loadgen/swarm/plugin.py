@@ -36,7 +36,7 @@ from loadgen.swarm.options.flags import add_options
 from loadgen.swarm.options.ours import no_users
 from loadgen.swarm.options.swarm_options import default_users, own_options
 from loadgen.swarm.process import end_forked_workers, is_forked
-from loadgen.swarm.sending.plan import CLOCK, CLOCK_OFFSET, DELTA, DRAIN, DRAINED, PLAN, SPENT
+from loadgen.swarm.sending import plan as message
 from loadgen.swarm.sending.stage import Stage
 from loadgen.swarm.user import AsyncUser
 from rag_store.cli.output import complaint
@@ -82,9 +82,9 @@ def _follow(environment: Any, runner: Any) -> None:
         interrupt_main_greenlet()
         environment.events.quitting.add_listener(lambda **_: _quit_worker(environment))
     follower = Follower(environment, environment.kvswarm_stage)
-    runner.register_message(PLAN, follower.take_plan)
-    runner.register_message(CLOCK, follower.take_time)
-    runner.register_message(DRAIN, follower.take_drain, concurrent=True)
+    runner.register_message(message.PLAN, follower.take_plan)
+    runner.register_message(message.CLOCK, follower.take_time)
+    runner.register_message(message.DRAIN, follower.take_drain, concurrent=True)
     environment.events.test_stopping.add_listener(lambda **_: follower.stopping())
     environment.events.test_stop.add_listener(lambda **_: follower.stopped())
 
@@ -142,14 +142,14 @@ def _hear_workers(runner: Any, leader: Leader, registry: WorkerRegistry) -> None
 
         return act_on
 
-    runner.register_message(DELTA, leader.take_delta)
-    runner.register_message(SPENT, lambda msg, **_: leader.worker_spent(msg.node_id))
-    runner.register_message(DRAINED, tell(lambda workers, msg: workers.drained(msg.node_id)))
-    runner.register_message(CLOCK, lambda msg, **_: registry.tell_time(msg.node_id, msg.data))
-    runner.register_message(
-        CLOCK_OFFSET,
-        tell(lambda workers, msg: workers.corrected(msg.node_id, ClockOffset(**msg.data))),
-    )
+    hear = runner.register_message
+    hear(message.DELTA, leader.take_delta)
+    hear(message.SPENT, lambda msg, **_: leader.worker_spent(msg.node_id))
+    hear(message.DRAINED, tell(lambda workers, msg: workers.drained(msg.node_id)))
+    hear(message.FAILED, tell(lambda workers, msg: workers.failed(msg.node_id, **msg.data)))
+    hear(message.CLOCK, lambda msg, **_: registry.tell_time(msg.node_id, msg.data))
+    offset = tell(lambda workers, msg: workers.corrected(msg.node_id, ClockOffset(**msg.data)))
+    hear(message.CLOCK_OFFSET, offset)
     joined = tell(lambda workers, client_id: workers.joined(client_id))
     leader.environment.events.worker_connect.add_listener(lambda client_id, **_: joined(client_id))
 

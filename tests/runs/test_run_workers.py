@@ -5,11 +5,15 @@ import subprocess
 from pathlib import Path
 
 import psutil
+import pytest
 from run_process import (
+    KVSWARM,
+    TIMEOUT_S,
     HostProcess,
     Ran,
     Run,
     arguments,
+    free_port,
     run_until,
     wait_until,
     workers_with_rows,
@@ -85,3 +89,50 @@ def test_two_runs_with_workers_at_once(host: HostProcess, tmp_path: Path) -> Non
     )
     assert [ran.code for ran in runs] == [0, 0], runs
     assert sum(len(ran.rows) for ran in runs) == len(host.prompts())
+
+
+OTHER_USERS = """
+from kvswarm import ContextUser
+from locustfiles.unordered import UnorderedUser
+
+class Own(UnorderedUser):
+    pass
+"""
+
+
+@pytest.mark.parametrize(
+    ("file", "text", "said"),
+    [
+        ("unordered", None, "corpus does not exist"),
+        ("unordered", "Something else.", "corpus has other texts there"),
+        ("own.py", "A text.", "it has no user class Own"),
+    ],
+)
+def test_a_worker_that_cannot_do_its_part_ends_the_run(
+    host: HostProcess, tmp_path: Path, file: str, text: str | None, said: str
+) -> None:
+    here, there, port = tmp_path / "here", tmp_path / "there", str(free_port())
+    for folder, words in ((here, "A text."), (there, text)):
+        folder.mkdir()
+        if words:
+            (folder / "corpus").mkdir()
+            (folder / "corpus" / "text.txt").write_text(words)
+    (here / "own.py").write_text(OTHER_USERS)
+    load = ("--model", "normal", "-u", 1, "-r", 1, "--corpus", "corpus", "--master")
+    bind = ("--master-bind-host", "127.0.0.1", "--master-bind-port", port, "--expect-workers", 1)
+    join = [*KVSWARM, "run", "--worker", "--master-host", "127.0.0.1", "--master-port", port]
+    command = arguments(host.url, tmp_path / "run", *load, *bind, file=file)
+    with subprocess.Popen(join, cwd=there) as worker:
+        try:
+            master = subprocess.run(
+                command, cwd=here, capture_output=True, text=True, timeout=TIMEOUT_S, check=False
+            )
+        finally:
+            worker.kill()
+    output = master.stdout + master.stderr
+    assert master.returncode == 1, output
+    (line,) = [line for line in output.splitlines() if "ending the run" in line]
+    assert "cannot do its part" in line
+    assert said in line
+    assert Ran(1, output, tmp_path / "run").json("summary.json")["lost_workers"] == 1
+    assert host.prompts() == []

@@ -68,6 +68,21 @@ def test_a_worker_that_was_silent_for_long_takes_part_again() -> None:
     assert not swarm.workers.all_spent
 
 
+def test_a_worker_that_cannot_do_its_part_is_lost_for_good() -> None:
+    swarm = Swarm()
+    assert swarm.workers.fault is None
+    swarm.workers.failed("b", "the corpus is gone")
+    swarm.workers.failed("c", "so is mine")
+    swarm.workers.look()
+    assert (swarm.workers.lost, swarm.workers.lost_share, swarm.said) == (2, 0.5, [])
+    fault = swarm.workers.fault or ""
+    assert fault.startswith("worker 1 ")
+    assert fault.endswith(" cannot do its part: the corpus is gone")
+    for name in "ad":
+        swarm.workers.spent(name)
+    assert swarm.workers.all_spent, "nobody waits for those that failed"
+
+
 @pytest.mark.parametrize(
     ("offset", "said"),
     [

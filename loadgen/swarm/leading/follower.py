@@ -1,5 +1,6 @@
 """A worker's part: follow the master's plan, send it rows and statistics, say when drained."""
 
+import logging
 from contextlib import suppress
 from dataclasses import asdict, replace
 from typing import Any
@@ -7,11 +8,16 @@ from typing import Any
 import gevent
 from locust.exception import RPCError
 
+from loadgen.errors import KvswarmError, UsageError
 from loadgen.swarm.leading.clock_offset import ClockAsker
 from loadgen.swarm.options.swarm_options import SwarmOptions
+from loadgen.swarm.process import is_forked
 from loadgen.swarm.sending.ledger import WorkerLedger
-from loadgen.swarm.sending.plan import CLOCK, CLOCK_OFFSET, DELTA, DRAINED, SPENT, Plan
+from loadgen.swarm.sending.plan import CLOCK, CLOCK_OFFSET, DELTA, DRAINED, FAILED, SPENT, Plan
 from loadgen.swarm.sending.stage import Stage
+from loadgen.workload.corpus import load_corpus
+
+logger = logging.getLogger(__name__)
 
 SEND_INTERVAL_S = 0.5
 
@@ -29,20 +35,39 @@ class Follower:
 
     def take_plan(self, environment: Any, msg: Any) -> None:
         """The master starts a swarm; its order to spawn users comes after this message."""
-        plan = Plan.from_wire(msg.data)
+        try:
+            plan = Plan.from_wire(msg.data)
+            if self.environment.runner.client_id in plan.workers:  # else it came after the plan
+                self._follow(plan)
+        except Exception as error:  # Locust would log it here, and the master would wait
+            reason = str(error) if isinstance(error, KvswarmError) else repr(error)
+            logger.error("this worker cannot do its part: %s", reason)
+            self.environment.runner.send_message(FAILED, {"reason": reason})
+
+    def _follow(self, plan: Plan) -> None:
+        options = SwarmOptions.read(plan.options)
+        self._check(plan, options)
         runner = self.environment.runner
-        if runner.client_id not in plan.workers:
-            return  # joined between the plan and its sending: the master says so
         run = plan.start_unix_s
         plan = self._by_own_clock(plan)
         self._ledger = WorkerLedger(
-            lambda delta: runner.send_message(DELTA, {**delta, "run": run}),
-            SwarmOptions.read(plan.options).warmup_s,
+            lambda delta: runner.send_message(DELTA, {**delta, "run": run}), options.warmup_s
         )
         self.stage.open(
             plan, self._ledger, runner.client_id, lambda: runner.send_message(SPENT, {})
         )
         self._sender = gevent.spawn(self._send_for_ever)
+
+    def _check(self, plan: Plan, options: SwarmOptions) -> None:
+        """Raise UsageError where this host has other users or texts than the master's."""
+        own = {each.__name__ for each in self.environment.user_classes}
+        if missing := ", ".join(sorted(plan.user_classes.keys() - own)):
+            raise UsageError(f"it has no user class {missing}: start it with the same locustfile")
+        if is_forked():
+            return
+        corpus = load_corpus(options.corpus, options.questions)
+        if corpus.sha256 != plan.corpus_sha256:
+            raise UsageError(f"{corpus.source} has other texts there: copy the master's corpus")
 
     def take_time(self, environment: Any, msg: Any) -> None:
         """The master says what time it is."""

@@ -33,6 +33,8 @@ def make_plan(environment: Any, registry: WorkerRegistry | None, ready: Preparat
         batched=ready.batched,
         trace=trace,
         body=ready.body,
+        corpus_sha256=ready.corpus_sha256,
+        user_classes={each.__name__: each.weight for each in environment.user_classes},
     )
 
 

@@ -183,7 +183,10 @@ class SwarmRun:
             forget_seconds(self.environment.stats)
             if self.workers is not None and not self.is_stopping:
                 self.workers.look()
-                self.end_when_spent()
+                if self.workers.fault is not None:
+                    self._end_now(self.workers.fault)
+                else:
+                    self.end_when_spent()
 
     def _take_sample(self, sample: ServerSample) -> None:
         if self.directory is not None:

@@ -62,12 +62,15 @@ class RunWorkers:
 
     def __init__(self, registry: WorkerRegistry, plan: Plan, say: Callable[[str], None]) -> None:
         self.lost = 0
+        self.fault: str | None = None
+        """Why one of them cannot do its part."""
         self._registry = registry
         self._plan = plan
         self._say = say
         self._taking_part = set(plan.workers)
         self._draining: set[str] = set()
         self._spent: set[str] = set()
+        self._failed: set[str] = set()
 
     def send_plan(self) -> None:
         """Let every worker know its share; Locust's orders to spawn users come after it."""
@@ -76,6 +79,15 @@ class RunWorkers:
     def spent(self, client_id: str) -> None:
         """A worker has sent its share of a limited number of batches."""
         self._spent.add(client_id)
+
+    def failed(self, client_id: str, reason: str) -> None:
+        """A worker cannot do its part: it sends nothing."""
+        if client_id in self._taking_part:
+            self._taking_part.discard(client_id)
+            self._failed.add(client_id)
+            self.lost += 1
+            who = f"worker {self._plan.workers[client_id]} on {client_id.rpartition('_')[0]}"
+            self.fault = self.fault or f"{who} cannot do its part: {reason}"
 
     @property
     def all_spent(self) -> bool:
@@ -99,7 +111,7 @@ class RunWorkers:
 
     def _welcome(self) -> None:
         """A worker that was silent for long goes on sending: the end has to wait for it, too."""
-        known = set(self._plan.workers) if self._taking_part else set()
+        known = set(self._plan.workers) - self._failed if self._taking_part else set()
         back = (known - self._taking_part) & set(self._registry.present())
         if back:
             self._taking_part |= back

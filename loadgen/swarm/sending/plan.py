@@ -9,6 +9,8 @@ DELTA = "kvswarm_delta"
 DRAIN = "kvswarm_drain"
 SPENT = "kvswarm_spent"
 DRAINED = "kvswarm_drained"
+FAILED = "kvswarm_failed"
+"""A worker cannot do its part."""
 CLOCK = "kvswarm_clock"
 """A worker asks for the master's time, and gets it."""
 CLOCK_OFFSET = "kvswarm_clock_offset"
@@ -22,6 +24,7 @@ class Plan:
     are owned by index modulo the number of workers. `lengths` is the serialised measure of text
     lengths. `uncapped` is an open loop without a limit on what is in flight. `trace` is empty
     without one, else `Replay.to_wire`. `body` are fields that the target asks of every request.
+    `user_classes` are weights by name.
     """
 
     start_unix_s: float
@@ -35,6 +38,8 @@ class Plan:
     batched: bool
     trace: Mapping[str, Sequence[int]] = field(default_factory=dict)
     body: Mapping[str, Any] = field(default_factory=dict)
+    corpus_sha256: str = ""
+    user_classes: Mapping[str, float] = field(default_factory=dict)
 
     def to_wire(self) -> dict[str, Any]:
         """A dict that Locust's messages can carry."""
