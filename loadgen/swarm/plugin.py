@@ -221,8 +221,8 @@ def _set_size(environment: Any) -> None:
         return
     if options.num_users is None:
         options.num_users = default_users(options.arrivals)
-    if options.spawn_rate is None:
-        options.spawn_rate = 1
+    if options.spawn_rate is None:  # the cap of an open loop is there from its first arrival
+        options.spawn_rate = 1 if options.arrivals == "closed" else max(1, options.num_users)
 
 
 def _quit_worker(environment: Any) -> None:

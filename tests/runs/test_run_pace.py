@@ -23,6 +23,17 @@ def test_latency_counts_from_the_intended_time(run: Run) -> None:
     assert float(last["ttft_ms"]) >= 1000 * waited_s
 
 
+def test_the_cap_of_an_open_loop_is_there_from_its_start(run: Run) -> None:
+    ran = run(
+        *("--model", "slow", "-u", 20, "-t", "2s", "--output-tokens", 2),
+        *("--arrivals", "constant", "--rate", 20),
+    )
+    assert ran.code == 0, ran.output
+    early = [row for row in ran.rows if float(row["scheduled_s"]) < 1]
+    assert len(early) == 20
+    assert max(float(row["sent_s"]) - float(row["scheduled_s"]) for row in early) < 0.2
+
+
 def test_requests_due_but_never_sent_are_recorded(run: Run) -> None:
     ran = run(
         *("--model", "slow", "-u", 1, "-t", "3s", "--output-tokens", 2),
