@@ -75,6 +75,54 @@ def test_a_task_may_end_the_test_of_an_open_loop_without_a_cap(run: Run, tmp_pat
     assert ran.json("summary.json")["requests"] >= 3
 
 
+MIXED = """
+from locust import User, task
+
+from kvswarm import ContextUser
+
+def note(*words):
+    with open({notes!r}, "a") as notes:
+        print(*words, file=notes)
+
+
+class Ours(ContextUser):
+    async def on_start(self):
+        self.extra = {{"stop": ["x"]}}
+        note("started")
+
+    def on_stop(self):
+        note("stopped")
+
+    @task
+    async def ask(self):
+        await self.send(await self.next_turn(), self.extra)
+
+
+class Stranger(User):
+    weight = 9
+
+    @task
+    def look(self):
+        note("looked")
+"""
+
+
+@pytest.mark.parametrize("more", [(), ("--processes", 1)], ids=["one", "worker"])
+def test_an_open_loop_without_a_cap_plays_our_users_from_their_start_to_their_stop(
+    run: Run, tmp_path: Path, more: tuple[Any, ...]
+) -> None:
+    (tmp_path / "mixed.py").write_text(MIXED.format(notes=str(tmp_path / "notes")))
+    ran = run(
+        *("--model", "normal", "-t", "2s", "--output-tokens", 2),
+        *("--arrivals", "constant", "--rate", 20, *more),
+        file=str(tmp_path / "mixed.py"),
+    )
+    assert ran.code == 0, ran.output
+    assert (tmp_path / "notes").read_text().split() == ["started", "stopped"]
+    assert len(ran.rows) >= 20 * 2 - 2
+    assert {row["outcome"] for row in ran.rows} == {"ok"}
+
+
 def test_an_open_loop_sends_for_the_whole_run_time(run: Run) -> None:
     """Its first request is due half a second after the start, which is not taken off `-t`."""
     ran = run(

@@ -1,5 +1,6 @@
 """A load-generating process in one swarm, seen from the hub: single process or worker."""
 
+import asyncio
 import contextlib
 import itertools
 import logging
@@ -21,6 +22,7 @@ from loadgen.client.probe import HostFacts
 from loadgen.client.retrieval import LABEL_ROUTE, ROUTE, RetrievalClient
 from loadgen.client.settings import ClientSettings
 from loadgen.client.transport import KEEPALIVE_S
+from loadgen.errors import UsageError
 from loadgen.record import BatchRecord, RequestRecord
 from loadgen.stats.clock import RunClock
 from loadgen.stats.self_watch import ClientSample
@@ -40,6 +42,7 @@ from loadgen.swarm.sending.retriever import Labeller, Retriever
 from loadgen.swarm.sending.session import TURN_NOT_COME, Hooks, Session
 from loadgen.swarm.showing.request_events import RequestEvents
 from loadgen.swarm.showing.stats_rows import log_batches, log_records
+from loadgen.swarm.user import CANCEL_GRACE_S
 from loadgen.workload.corpus import load_corpus
 from loadgen.workload.trace.workload import TraceWorkload
 from loadgen.workload.workload import Workload
@@ -53,6 +56,8 @@ ENDPOINT_NAMES = {"completions": "/v1/completions", "chat": "/v1/chat/completion
 T = TypeVar("T")
 logger = logging.getLogger(__name__)
 
+SENDS = "sends_batches"
+"""What user classes of ours have."""
 LEAST_STOP_S = 0.001
 """0 would tell Locust to kill its users at once."""
 
@@ -72,6 +77,8 @@ class Stage:
         self._drain_s = 0.0
         self._cut_offs = CutOffRule()
         self._looking: gevent.Greenlet | None = None
+        self._solos: list[Any] = []
+        """They play for all users of an open loop without a cap, one for each class of ours."""
 
     def open(
         self, plan: Plan, ledger: Ledger, client_id: str, on_spent: Callable[[], None]
@@ -95,7 +102,7 @@ class Stage:
             worker=str(index),
             hooks=self._hooks(on_spent),
             pacer=pacer_of(options),
-            solo=self._make_solo() if plan.uncapped else None,
+            solo=self._make_solo(plan) if plan.uncapped else None,
             labels=_labels(plan, options),
             retriever=_retriever(options, workload),
             batching=options.batching if plan.batched else None,
@@ -132,6 +139,7 @@ class Stage:
         if self._looking is not None:
             self._looking.kill()
         engine = Engine.of_process()
+        self._end_solos()
         if (held := engine.end(self._lifetime.aclose())) is not None:
             self._report_fault(held)
         engine.drain()
@@ -140,12 +148,17 @@ class Stage:
         if self._ledger is not None:
             self._ledger.flush()
 
-    def _make_solo(self) -> Any:
-        classes = self._environment.user_classes
-        users = [user_class(self._environment) for user_class in classes]
-        weights = [user_class.weight for user_class in classes]
+    def _make_solo(self, plan: Plan) -> Any:
+        classes = [each for each in self._environment.user_classes if hasattr(each, SENDS)]
+        named = [each for each in classes if each.__name__ in plan.user_classes]
+        weights = [plan.user_classes[each.__name__] for each in named]
+        users = self._solos = [each(self._environment) for each in named]
+        if not users:
+            raise UsageError("no user takes requests of the workload: give -u 1 or more")
         for user in users:
             user.wait_time = constant(0).__get__(user)  # arrivals say when, and one user plays all
+            user._run_plain(user.on_start)
+            Engine.of_process().run(user._run_async(user.on_start))
 
         async def solo() -> None:
             (user,) = random.choices(users, weights)
@@ -157,6 +170,16 @@ class Stage:
                 Engine.of_process().post(partial(user._end_test, stop))
 
         return solo
+
+    def _end_solos(self) -> None:
+        for user in self._solos:
+            last = asyncio.wait_for(user._run_async(user.on_stop), CANCEL_GRACE_S)
+            try:
+                Engine.of_process().run(last)
+                user._run_plain(user.on_stop)
+            except Exception as error:
+                user._report(error)
+        self._solos = []
 
     def _hooks(self, on_spent: Callable[[], None]) -> Hooks:
         def spent() -> None:
@@ -317,8 +340,7 @@ def _has_strangers(environment: Any) -> bool:
     """Whether there are users who send nothing of ours, and would go on meanwhile."""
     users = environment.runner.user_classes_count
     return any(
-        users.get(each.__name__) and not hasattr(each, "sends_batches")
-        for each in environment.user_classes
+        users.get(each.__name__) and not hasattr(each, SENDS) for each in environment.user_classes
     )
 
 
