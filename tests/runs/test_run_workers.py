@@ -2,6 +2,7 @@
 
 import csv
 import subprocess
+from contextlib import ExitStack
 from pathlib import Path
 
 import psutil
@@ -89,6 +90,31 @@ def test_two_runs_with_workers_at_once(host: HostProcess, tmp_path: Path) -> Non
     )
     assert [ran.code for ran in runs] == [0, 0], runs
     assert sum(len(ran.rows) for ran in runs) == len(host.prompts())
+
+
+def test_a_worker_that_joins_late_takes_no_user_away(host: HostProcess, tmp_path: Path) -> None:
+    port, out, told = str(free_port()), tmp_path / "run", tmp_path / "told"
+    bind = ("--master-bind-host", "127.0.0.1", "--master-bind-port", port, "--expect-workers", 1)
+    join = [*KVSWARM, "run", "--worker", "--master-host", "127.0.0.1", "--master-port", port]
+    load = ("--model", "normal", "-u", 4, "-r", 4, "-t", "15s", "--master")
+    with ExitStack() as started:
+
+        def start(command: list[str]) -> subprocess.Popen[bytes]:
+            output = started.enter_context(told.open("ab"))
+            process = subprocess.Popen(command, stdout=output, stderr=output)
+            started.callback(process.kill)
+            return process
+
+        master = start(arguments(host.url, out, *load, *bind))
+        start(join)
+        wait_until(lambda: workers_with_rows(out, 8) == {"0"})
+        start(join)
+        wait_until(lambda: "it takes no part in this run" in told.read_text())
+        assert master.wait(TIMEOUT_S) == 0, told.read_text()
+    rows = Ran(0, "", out).rows
+    last_s = max(float(row["end_s"]) for row in rows)
+    late = {row["user"] for row in rows if float(row["sent_s"]) > last_s - 1}
+    assert len(late) == 4, told.read_text()
 
 
 OTHER_USERS = """

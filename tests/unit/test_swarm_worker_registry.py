@@ -147,6 +147,29 @@ assert merged == [current]
 """
 
 
+LATE_WORKER = """
+from locust import User
+from locust.runners import WorkerNode
+from loadgen.swarm.leading.leader import RunDispatcher
+
+here, late = WorkerNode("host_a"), WorkerNode("host_b")
+dispatcher = RunDispatcher(lambda client_id: client_id == "host_a", [here], [User])
+dispatcher.new_dispatch(4, 100)
+assert list(dispatcher)[-1] == {"host_a": {"User": 4}}
+for change in (dispatcher.add_worker, dispatcher.remove_worker):
+    change(late)
+    dispatcher.new_dispatch(6, 100)
+    assert list(dispatcher)[-1] == {"host_a": {"User": 6}}
+again = RunDispatcher(lambda client_id: client_id == "host_a", [late, here], [User])
+again.new_dispatch(4, 100)
+assert list(again)[-1] == {"host_a": {"User": 4}}
+"""
+
+
+def test_users_are_not_moved_to_a_worker_that_came_too_late() -> None:
+    subprocess.run([sys.executable, "-c", LATE_WORKER], check=True, timeout=60)
+
+
 def test_what_a_worker_tells_of_an_earlier_run_is_not_counted() -> None:
     # Locust patches the process that imports it.
     subprocess.run([sys.executable, "-c", LEADER + EARLIER_RUN], check=True, timeout=60)

@@ -1,9 +1,11 @@
 """The process that owns swarms: the single process, or the master of workers."""
 
 import logging
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from functools import partial
 from typing import Any
 
+from locust.dispatch import UsersDispatcher
 from locust.runners import MasterRunner
 from yarl import URL
 
@@ -39,6 +41,8 @@ class Leader:
         """Counted in earlier swarms of this process and before the last reset."""
         is_master = isinstance(environment.runner, MasterRunner)
         self.registry = WorkerRegistry(environment.runner) if is_master else None
+        if is_master:
+            environment.dispatcher_class = partial(RunDispatcher, self._takes_part)
         self._stage = stage
         # Now, as the web UI writes what its form says into the same options.
         self._own_hosts = frozenset(map(_address, own_hosts(environment)))
@@ -136,6 +140,10 @@ class Leader:
             say=self.view.say,
         )
 
+    def _takes_part(self, client_id: str) -> bool:
+        """Whether a worker has a share of the run in progress, or may have one of the next."""
+        return self.current is None or client_id in self.current.plan.workers
+
     def _check_shares(self, ready: Preparation, plan: Plan) -> None:
         """Workers may have come since it was prepared. A shape does not end as it begins."""
         if self.environment.shape_class is None:
@@ -158,6 +166,25 @@ class Leader:
             self.view.close()
         finally:
             close_run(run, self.view)
+
+
+class RunDispatcher(UsersDispatcher):  # type: ignore[misc]
+    """Locust's, which would move users of a run to a worker that has no share of it."""
+
+    def __init__(
+        self, takes_part: Callable[[str], bool], worker_nodes: list[Any], user_classes: list[Any]
+    ) -> None:
+        self._takes_part = takes_part
+        ours = [node for node in worker_nodes if takes_part(node.id)]
+        super().__init__(ours or worker_nodes, user_classes)
+
+    def add_worker(self, worker_node: Any) -> None:
+        if self._takes_part(worker_node.id):
+            super().add_worker(worker_node)
+
+    def remove_worker(self, worker_node: Any) -> None:
+        if self._takes_part(worker_node.id):
+            super().remove_worker(worker_node)
 
 
 def own_hosts(environment: Any) -> Iterator[str]:

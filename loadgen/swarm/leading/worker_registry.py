@@ -108,6 +108,8 @@ class RunWorkers:
             self._taking_part -= gone
             self.lost += len(gone)
             self._say(self._loss(gone))
+            if not self._taking_part:
+                self.fault = self.fault or "no worker of this run is left"
 
     def _welcome(self) -> None:
         """A worker that was silent for long goes on sending: the end has to wait for it, too."""
