@@ -55,6 +55,21 @@ def test_a_lost_worker_fails_the_run(host: HostProcess, tmp_path: Path) -> None:
     assert {row["outcome"] for row in ran.rows} == {"ok"}
 
 
+def test_a_run_whose_workers_are_all_gone_ends(host: HostProcess, tmp_path: Path) -> None:
+    out = tmp_path / "run"
+    command = arguments(host.url, out, "--model", "normal", "-u", 2, "-r", 2, "--processes", 2)
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+    try:
+        wait_until(lambda: len(host.prompts()) >= 4)
+        for worker in psutil.Process(process.pid).children():
+            worker.kill()
+        output, _ = process.communicate(timeout=60)
+    finally:
+        process.kill()
+    assert process.returncode == 1, output
+    assert Ran(1, output, out).json("summary.json")["lost_workers"] == 2
+
+
 STARVED = """
 import gevent
 from gevent.monkey import get_original

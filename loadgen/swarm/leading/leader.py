@@ -105,6 +105,8 @@ class Leader:
         """Locust's `test_stop`: every process has drained."""
         if self.current is not None:
             self.current.close(self._report)
+        if self.registry is not None and not self.registry.present():
+            end_swarm(self.environment)  # Locust would wait for other workers
 
     def take_delta(self, environment: Any, msg: Any) -> None:
         """A worker's rows and statistics; those of a run that is closed come too late."""
