@@ -203,6 +203,13 @@ class ServerCourse:
         self._reset = False
         self._resets: float | None = None
 
+    def restart(self) -> None:
+        """What was sampled so far counts only as the state before the rest."""
+        count, last = self.count, self._last
+        self._clear()
+        if count:
+            self.add(last)
+
     def add(self, sample: ServerSample) -> None:
         """Take in the next sample."""
         # A scrape that told nothing is no state to count from, where an earlier one told something.

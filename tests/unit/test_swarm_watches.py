@@ -9,7 +9,7 @@ from aiohttp.test_utils import TestServer
 
 from loadgen.stats.clock import RunClock
 from loadgen.stats.server_metrics import ServerSample
-from loadgen.swarm.leading.watches import Scraper, sources_of
+from loadgen.swarm.leading.watches import Scraper, ServerWatch, sources_of
 
 KEY = {"Authorization": "Bearer secret"}
 
@@ -27,6 +27,33 @@ def test_an_engine_without_metrics_is_not_read_as_another() -> None:
     engine = sources_of("http://host:8000", told).engine
     assert (engine.metrics_url, engine.series) == ("http://host:8000/metrics", {})
     assert sources_of("http://host:8000", {}).engine.series
+
+
+def test_after_a_reset_engine_and_replicas_count_from_the_last_sample() -> None:
+    watch = ServerWatch(lambda sample: None, lambda: None)
+
+    def take(at_s: float, computed: int, cached: int, running: int) -> None:
+        sample = ServerSample(
+            at_s,
+            prompt_tokens=computed + cached,
+            computed_prompt_tokens=computed,
+            cached_prompt_tokens=cached,
+            external_prompt_tokens=0,
+            running=running,
+        )
+        watch._take(sample, {"one": sample})
+
+    watch.reset()
+    take(0.0, 0, 0, 0)
+    take(1.0, 900, 0, 9)
+    take(2.0, 1000, 0, 2)
+    watch.reset()
+    take(3.0, 1100, 300, 1)
+    for course in (watch.course, watch.replicas["one"]):
+        figures = course.figures()
+        assert (figures["computed_prompt_tokens"], figures["hit_rate"]) == (100, 0.75)
+        assert (course.count, figures["peak_running"]) == (2, 2)
+    assert watch.whole.figures()["computed_prompt_tokens"] == 1100
 
 
 async def test_the_load_does_not_wait_for_metrics_that_hang() -> None:

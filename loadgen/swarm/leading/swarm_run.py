@@ -160,6 +160,7 @@ class SwarmRun:
     def reset(self) -> None:
         """Locust's statistics were reset: the summary says from when it counts."""
         self.stats_reset_s = self.now_s
+        self.server.reset()
 
     def end_when_spent(self) -> None:
         """End once all `--batches` are sent; a lost worker may have been the last to wait for."""

@@ -44,7 +44,8 @@ ANSWER_TIMEOUT_S = 5.0
 class ServerWatch:
     """Watches one host during one run; both callbacks are called on the hub.
 
-    `course` counts from the last sample of the warm-up on, `whole` from the first sample.
+    `course` counts from the last sample of the warm-up on, or before the last reset, `whole` from
+    the first sample.
     """
 
     def __init__(
@@ -104,6 +105,11 @@ class ServerWatch:
         engine = Engine.of_process()
         engine.end(self._lifetime.aclose())
         engine.drain()
+
+    def reset(self) -> None:
+        """Count anew; what is sampled goes on."""
+        for course in (self.course, *self.replicas.values()):
+            course.restart()
 
     def _take(self, sample: ServerSample, replicas: Mapping[str, ServerSample]) -> None:
         for course in (self.whole, self.course):
