@@ -4,35 +4,21 @@ import asyncio
 import time
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
-from typing import Generic, Protocol, TypeVar
 
+from loadgen.context import Batch, Request
 from loadgen.stats.clock import RunClock
 from loadgen.workload.arrivals import Pacer
 
+Unit = Request | Batch
 MOST_HELD = 10_000
 """So many turns of a closed loop may wait for the ones before them; each holds its prompt."""
-
-
-class Unit(Protocol):
-    """A request or a batch: it has a place in the swarm's sequence of such."""
-
-    @property
-    def index(self) -> int:
-        """Its place, from 0."""
-
-    @property
-    def session_id(self) -> str:
-        """The conversation that it is a turn of; empty for none."""
-
-
-U = TypeVar("U", bound=Unit)
 
 
 class SessionOver(Exception):
     """Nothing new may be sent: the swarm is stopping, or has sent all it was to send."""
 
 
-class Dispenser(Generic[U]):
+class Dispenser:
     """The next unit for whoever is free; in an open loop a queue of those that are due.
 
     A turn of a conversation is held back until the one before it has ended, and nobody waits for
@@ -41,7 +27,7 @@ class Dispenser(Generic[U]):
 
     def __init__(
         self,
-        units: Iterator[U],
+        units: Iterator[Unit],
         clock: RunClock,
         pacer: Pacer | None,
         on_release: Callable[[float], None],
@@ -50,13 +36,13 @@ class Dispenser(Generic[U]):
         self._clock = clock
         self._pacer = pacer
         self._on_release = on_release
-        self._ready: asyncio.Queue[tuple[U, float | None] | None] = asyncio.Queue()
-        self._held: dict[str, deque[tuple[U, float | None]]] = {}
+        self._ready: asyncio.Queue[tuple[Unit, float | None] | None] = asyncio.Queue()
+        self._held: dict[str, deque[tuple[Unit, float | None]]] = {}
         self._count_held = 0
         self._waiting = 0
         self._over = False
 
-    async def next(self) -> tuple[U, float | None]:
+    async def next(self) -> tuple[Unit, float | None]:
         """A unit and when it was due (`time.perf_counter()` seconds; None in the closed loop).
 
         This waits until one may go. Raises SessionOver.
@@ -74,7 +60,7 @@ class Dispenser(Generic[U]):
             raise SessionOver
         return ready
 
-    def end(self, unit: U) -> None:
+    def end(self, unit: Unit) -> None:
         """A unit has ended, or will not be sent: the next turn of its conversation may go."""
         held = self._held.get(unit.session_id)
         if not held:
@@ -85,7 +71,7 @@ class Dispenser(Generic[U]):
         now = time.perf_counter()
         self._ready.put_nowait((turn, None if due_at is None else max(due_at, now)))
 
-    def stop(self) -> tuple[list[tuple[U, float]], list[tuple[U, float]]]:
+    def stop(self) -> tuple[list[tuple[Unit, float]], list[tuple[Unit, float]]]:
         """Hand out nothing from now on; returns what was due and nobody took, and then the turns
         that were due before the ones before them had ended."""
         self._over = True
@@ -125,7 +111,7 @@ class Dispenser(Generic[U]):
         if self._ready.empty() and not self._count_held:
             raise SessionOver
 
-    def _put(self, unit: U, due_at: float | None) -> None:
+    def _put(self, unit: Unit, due_at: float | None) -> None:
         """Ready, or held back behind the turns of its conversation."""
         if unit.session_id in self._held:
             self._held[unit.session_id].append((unit, due_at))
@@ -136,5 +122,5 @@ class Dispenser(Generic[U]):
         self._ready.put_nowait((unit, due_at))
 
 
-def _due(units: Iterable[tuple[U, float | None] | None]) -> list[tuple[U, float]]:
+def _due(units: Iterable[tuple[Unit, float | None] | None]) -> list[tuple[Unit, float]]:
     return [(unit[0], unit[1]) for unit in units if unit is not None and unit[1] is not None]

@@ -5,7 +5,7 @@ import contextlib
 import time
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
 from dataclasses import dataclass
-from typing import Any, TypeVar
+from typing import Any
 from weakref import WeakKeyDictionary
 
 from loadgen.client.client import StreamingClient
@@ -16,7 +16,7 @@ from loadgen.stats.clock import RunClock
 from loadgen.stats.self_watch import MAX_LAG_MS, ClientSample, LoopWatch
 from loadgen.stats.silence import HostContact
 from loadgen.swarm.sending.batch_sender import BatchForm, BatchSender, BatchTurn
-from loadgen.swarm.sending.dispenser import Dispenser
+from loadgen.swarm.sending.dispenser import Dispenser, Unit
 from loadgen.swarm.sending.labels import Labels
 from loadgen.swarm.sending.request_sender import RequestSender, Turn
 from loadgen.swarm.sending.retriever import Retriever
@@ -28,8 +28,6 @@ from loadgen.workload.workload import Workload
 NEVER_SENT = "due before the end of the run, but every user was busy"
 WARM_CONNECTIONS_S = 0.2
 TURN_NOT_COME = "a turn of a conversation whose last reply had not ended"
-
-U = TypeVar("U", Request, Batch)
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,22 +81,17 @@ class Session:
         self._retriever = retriever
         self._left = share
         self._connections = connections
-        self._unsent: dict[int, Request | Batch] = {}
+        self._unsent: dict[int, Unit] = {}
         """What was taken and is not begun, by index."""
         self._taken: WeakKeyDictionary[asyncio.Task[Any], int] = WeakKeyDictionary()
         self._soloists: set[asyncio.Task[None]] = set()
         self._in_flight = InFlight()
         self._watch = LoopWatch(process=worker, max_lag_ms=max_lag_ms)
-        self._requests: Dispenser[Request] | None = None
-        self._batches: Dispenser[Batch] | None = None
-        if batching is None or isinstance(workload, TraceWorkload):
-            self._requests = Dispenser(
-                self._guarded(workload.requests()), clock, pacer, self._released
-            )
-        else:
-            self._batches = Dispenser(
-                self._guarded(workload.batches(batching)), clock, pacer, self._released
-            )
+        units: Iterator[Unit] = workload.requests()
+        self._is_batched = False
+        if batching is not None and not isinstance(workload, TraceWorkload):
+            self._is_batched, units = True, workload.batches(batching)
+        self._dispenser = Dispenser(self._guarded(units), clock, pacer, self._released)
         labels = labels or Labels(False, {})
         self._sender = RequestSender(
             client=client,
@@ -144,18 +137,22 @@ class Session:
 
         Raises SessionOver once the swarm stops.
         """
-        if self._requests is None:
+        if self._is_batched:
             raise RuntimeError("this swarm sends batches: take `next_batch()` in every user class")
-        return Turn(*await self._take(self._requests))
+        request, due_at = await self._take()
+        assert isinstance(request, Request)
+        return Turn(request, due_at)
 
     async def next_batch(self) -> BatchTurn:
         """The next batch of this process; in an open loop it waits until one is due.
 
         Raises SessionOver once the swarm stops or has sent all its batches.
         """
-        if self._batches is None:
+        if not self._is_batched:
             raise RuntimeError("batches are sent by user classes with `sends_batches = True`")
-        return BatchTurn(*await self._take(self._batches))
+        batch, due_at = await self._take()
+        assert isinstance(batch, Batch)
+        return BatchTurn(batch, due_at)
 
     async def send(
         self, turn: Turn, user: str, body_extra: dict[str, Any] | None = None
@@ -178,15 +175,13 @@ class Session:
 
     def stop(self) -> None:
         """Send nothing new from now on; what was due and never sent is recorded as cancelled."""
-        if self._requests is not None:
-            due, held = self._requests.stop()
-            for request, due_at in due:
-                self._sender.record_unsent(Turn(request, due_at), NEVER_SENT)
-            for request, due_at in held:
-                self._sender.record_unsent(Turn(request, due_at), TURN_NOT_COME)
-        if self._batches is not None:
-            for batch, due_at in self._batches.stop()[0]:
-                self._batch_sender.record_unsent(BatchTurn(batch, due_at), NEVER_SENT)
+        due, held = self._dispenser.stop()
+        for units, error in ((due, NEVER_SENT), (held, TURN_NOT_COME)):
+            for unit, due_at in units:
+                if isinstance(unit, Batch):
+                    self._batch_sender.record_unsent(BatchTurn(unit, due_at), error)
+                else:
+                    self._sender.record_unsent(Turn(unit, due_at), error)
 
     async def drain(self, timeout_s: float) -> None:
         """After `stop`: let what is in flight finish. What no user waits for is cut off after
@@ -200,13 +195,7 @@ class Session:
             task.cancel()
         await asyncio.gather(*self._soloists, return_exceptions=True)
 
-    @property
-    def _dispenser(self) -> Dispenser[Request] | Dispenser[Batch]:
-        dispenser = self._requests or self._batches
-        assert dispenser is not None
-        return dispenser
-
-    def _guarded(self, units: Iterator[U]) -> Iterator[U]:
+    def _guarded(self, units: Iterator[Unit]) -> Iterator[Unit]:
         try:
             yield from units
         except Exception as error:
@@ -218,9 +207,9 @@ class Session:
         except Exception as error:
             self._hooks.failed(error)
 
-    async def _take(self, dispenser: Dispenser[U]) -> tuple[U, float | None]:
+    async def _take(self) -> tuple[Unit, float | None]:
         self.give_up()
-        unit, due_at = await dispenser.next()
+        unit, due_at = await self._dispenser.next()
         self._unsent[unit.index] = unit
         if (task := asyncio.current_task()) is not None:
             self._taken[task] = unit.index
@@ -236,19 +225,15 @@ class Session:
             self._in_flight.leave()
             self._end(unit)
 
-    def _end(self, unit: Request | Batch | None) -> None:
+    def _end(self, unit: Unit | None) -> None:
         """None where it has been sent or given up before."""
-        if isinstance(unit, Request) and self._requests is not None:
-            self._requests.end(unit)
-        if unit is not None:
-            self._count_down()
-
-    def _count_down(self) -> None:
-        if self._left is None:
+        if unit is None:
             return
-        self._left -= 1
-        if self._left == 0:
-            self._hooks.spent()
+        self._dispenser.end(unit)
+        if self._left is not None:
+            self._left -= 1
+            if self._left == 0:
+                self._hooks.spent()
 
     def _released(self, late_ms: float) -> None:
         self._watch.send_late(late_ms)
