@@ -57,6 +57,7 @@ def test_a_trace_may_be_replayed(trace: Path) -> None:
     [
         (("--trace", "/nowhere"), "/nowhere cannot be read"),
         (("--arrivals", "trace"), "give --trace FILE"),
+        (("--session-by", "conversation"), "--session-by conversation needs a trace"),
         (("--trace", "{trace}", "--arrivals", "trace", "--rate", 5), "--trace-speed"),
         (("--trace", "{trace}", "--trace-speed", 0), "--trace-speed 0 is out of range"),
         (("--trace", "{trace}", "--trace-limit", -1), "--trace-limit -1 is out of range"),

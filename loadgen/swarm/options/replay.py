@@ -56,6 +56,8 @@ def check_replay(options: SwarmOptions, batched: bool) -> Replay | None:
     if selection is None:
         if options.arrivals == "trace":
             raise UsageError("--arrivals trace needs a trace: give --trace FILE")
+        if options.session_by == "conversation":
+            raise UsageError("--session-by conversation needs a trace: give --trace FILE")
         return None
     if batched:
         raise UsageError("--trace is for single requests: run the locustfile replay")
