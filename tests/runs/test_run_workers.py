@@ -34,6 +34,19 @@ def test_locusts_statistics_have_every_request_of_every_worker(run: Run) -> None
     assert rows["ITL (ms)"] == 3 * len(ran.rows)
 
 
+def test_users_of_several_workers_are_sessions_of_their_own(run: Run, host: HostProcess) -> None:
+    ran = run(
+        *("--model", "normal", "-u", 4, "-r", 4, "-t", "2s", "--processes", 2),
+        *("--session-header", "x-session", "--session-by", "user"),
+    )
+    assert ran.code == 0, ran.output
+    sessions = {name: {row["user"] for row in ran.rows if row["worker"] == name} for name in "01"}
+    assert [len(users) for users in sessions.values()] == [2, 2]
+    told = {value for sent in host.headers() for key, value in sent.items() if key == "x-session"}
+    assert told == sessions["0"] | sessions["1"]
+    assert len(told) == 4
+
+
 def test_a_lost_worker_fails_the_run(host: HostProcess, tmp_path: Path) -> None:
     out = tmp_path / "run"
     command = arguments(host.url, out, "--model", "normal", "-u", 2, "-r", 2, "-t", "12s")

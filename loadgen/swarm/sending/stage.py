@@ -8,7 +8,7 @@ import math
 import random
 import time
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 from typing import Any, TypeVar
 
@@ -72,7 +72,7 @@ class Stage:
         self._batches: deque[BatchRecord] = deque()
         self._lifetime: contextlib.AsyncExitStack | None = None
         self._ledger: Ledger | None = None
-        self._names: itertools.count[int] = itertools.count()
+        self._names: Iterator[str] = map(str, itertools.count())
         self._events = RequestEvents(environment, "")
         self._drain_s = 0.0
         self._cut_offs = CutOffRule()
@@ -92,7 +92,8 @@ class Stage:
         self._ledger, self._drain_s = ledger, options.drain_s
         self._cut_offs = CutOffRule.of(options.drain_s, options.max_silence_s, options.slo)
         self._events = RequestEvents(self._environment, ENDPOINT_NAMES[options.endpoint])
-        self._names = itertools.count()
+        worker = f"{index}." if len(plan.workers) > 1 else ""
+        self._names = (f"{worker}{number}" for number in itertools.count())
         workload = _workload(plan, options, index)
         workload.warm(WARM_BUDGET_S)
         self.session = Session(
@@ -118,7 +119,7 @@ class Stage:
         self._looking = gevent.spawn(_look_at_loop)
 
     def next_name(self, user_class: type) -> str:
-        """A name for a user of this swarm, unique in its process."""
+        """A name for a user, unique in this swarm: of several workers it tells its own, too."""
         return f"{user_class.__name__}-{next(self._names)}"
 
     def stop_sending(self) -> None:
