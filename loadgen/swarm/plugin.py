@@ -40,6 +40,7 @@ from loadgen.swarm.sending import plan as message
 from loadgen.swarm.sending.stage import Stage
 from loadgen.swarm.user import AsyncUser
 from rag_store.cli.output import complaint
+from rag_store.cli.suggestion import nearest
 
 DASHBOARDS = ("dashboards.live:open_live_tab", "dashboards.exporter:open_exporter")
 """What shows a swarm beside the terminal, each called once with the leader. Named and not imported,
@@ -54,7 +55,16 @@ def stage_of(environment: Any) -> Stage:
 
 def set_defaults(**values: Any) -> None:
     """Other defaults of kvswarm's options, for the locustfile that says so: `labels="rag"`."""
-    events.init_command_line_parser.add_listener(lambda parser, **_: parser.set_defaults(**values))
+
+    def change(parser: Any, **_: Any) -> None:
+        known = {action.dest for action in parser._actions}
+        for name in sorted(values.keys() - known):
+            meant = nearest(name, known)
+            mend = f"did you mean {meant}?" if meant else "see --help"
+            parser.error(f"set_defaults names no option {name!r}: {mend}")
+        parser.set_defaults(**values)
+
+    events.init_command_line_parser.add_listener(change)
 
 
 @events.init_command_line_parser.add_listener

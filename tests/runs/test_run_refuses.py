@@ -182,6 +182,16 @@ def test_a_broken_locustfile_is_one_line(name: str, more: tuple[str, ...], tmp_p
     is_refused(told, more[0], str(tmp_path / "broken.py"), *more[1:])
 
 
+@pytest.mark.parametrize(
+    ("name", "mend"), [("label", "did you mean labels?"), ("xyz", "see --help")]
+)
+def test_a_default_of_no_option_is_one_line(name: str, mend: str, tmp_path: Path) -> None:
+    text = f"from kvswarm import ContextUser, set_defaults\nset_defaults({name}='rag')\n"
+    (tmp_path / "users.py").write_text(text)
+    told = f"set_defaults names no option '{name}': {mend}"
+    is_refused(told, "run", str(tmp_path / "users.py"))
+
+
 @pytest.mark.parametrize("more", [("run",), ("ui",), ("run", "--worker"), ("run", "--processes=2")])
 def test_an_unknown_user_class_is_one_line(more: tuple[str, ...]) -> None:
     is_refused("no user class 'NoSuchUser' in", more[0], "unordered", *more[1:], "NoSuchUser")
