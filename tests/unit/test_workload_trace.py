@@ -11,7 +11,7 @@ from loadgen.targets.demo_model import write_tokenizer
 from loadgen.workload.corpus import load_corpus
 from loadgen.workload.lengths import EstimatedTokens, TokenizerTokens, Tokens
 from loadgen.workload.trace import reader
-from loadgen.workload.trace.reader import TraceEntry, read_trace
+from loadgen.workload.trace.reader import TraceChanges, TraceEntry, read_trace
 from loadgen.workload.trace.selection import Selection, survey
 from loadgen.workload.trace.workload import TracePacer, TraceWorkload
 
@@ -102,6 +102,15 @@ def test_conversations_grow_by_their_own_replies(tmp_path: Path, text: str) -> N
     assert second.prompt == f"{first.prompt}\n\nSome tokens' keys and values.\n\nHow many?"
     assert (second.session_id, second.reply) == ("a", "Often 16.")
     assert (third.session_id, third.prompt) == ("conversation-3", "Hi [1, {2")
+
+
+def test_a_last_question_without_a_reply_is_left_out_and_counted(tmp_path: Path) -> None:
+    talk = [{"from": "human", "value": "One?"}, {"from": "gpt", "value": "1."}]
+    path = tmp_path / "trace"
+    path.write_text(json.dumps([{"conversations": [*talk, {"from": "human", "value": "Two?"}]}]))
+    changes = TraceChanges()
+    (only,) = read_trace(path, changes)
+    assert (only.prompt, changes.empty) == ("One?", 1)
 
 
 @pytest.mark.parametrize(

@@ -275,7 +275,7 @@ def _turns(
 
 
 def _exchanges(place: TracePlace, item: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
-    """What was asked and what was replied, turn by turn; texts of others are asked, too."""
+    """What was asked and what was replied, nothing at the end; texts of others are asked, too."""
     turns = item.get("conversations")
     if not isinstance(turns, list):
         raise place.wrong("there is no list `conversations`", MEND)
@@ -289,6 +289,8 @@ def _exchanges(place: TracePlace, item: Mapping[str, Any]) -> Iterator[tuple[str
             asked = []
         else:
             asked.append(text)
+    if asked:
+        yield sendable(TURN_BREAK.join(asked)), ""
 
 
 def _items(path: Path, file: TextIO) -> Iterator[dict[str, Any]]:
