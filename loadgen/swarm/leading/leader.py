@@ -54,13 +54,18 @@ class Leader:
         """The run in progress, None between two."""
         return self.run if self.run is not None and not self.run.is_over else None
 
-    def prepare(self, values: Mapping[str, Any] | None = None, host: str | None = None) -> None:
+    def prepare(
+        self,
+        values: Mapping[str, Any] | None = None,
+        host: str | None = None,
+        user_classes: list[type] | None = None,
+    ) -> None:
         """Check everything a swarm needs and make caches cold, before it starts.
 
-        Raises KvswarmError; blocks only the calling greenlet.
+        `user_classes` are those it will have. Raises KvswarmError; only the calling greenlet waits.
         """
         options = vars(self.environment.parsed_options) | dict(values or {})
-        batched = sends_batches(self.environment.user_classes)
+        batched = sends_batches(user_classes or self.environment.user_classes)
         if self.registry is not None:  # more may be there than were expected
             options["expect_workers"] = max(options["expect_workers"], len(self.registry.present()))
         host = host or self.environment.host

@@ -92,7 +92,16 @@ class SwarmDoor:
             raise UsageError("the last swarm is still starting or stopping: wait for it")
         self._busy = True
         after_this_request(self._leave)
-        self._leader.prepare(values, host)
+        self._leader.prepare(values, host, self._picked())
+
+    def _picked(self) -> list[type] | None:
+        """The user classes of the form, which Locust takes up afterwards; None without a picker."""
+        environment = self._leader.environment
+        if not environment.parsed_options.class_picker:
+            return None
+        names = request.form.getlist("user_classes")
+        known = environment.available_user_classes
+        return [each for name, each in known.items() if not names or name in names]
 
     def _leave(self, response: Any) -> Any:
         self._busy = False
