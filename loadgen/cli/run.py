@@ -44,7 +44,7 @@ def require_page_port(run: RunArguments) -> None:
     """Raise UsageError where Locust's page cannot have its port."""
     port = value_of(run.rest, "web-port", "-P") or WEB_PORT
     host = value_of(run.rest, "web-host") or LOOPBACK
-    if port.isdecimal() and 0 < int(port) < 65536:
+    if port.isdecimal() and int(port):
         require_free("0.0.0.0" if host == "*" else host, int(port), "--web-host or --web-port")
 
 

@@ -97,6 +97,7 @@ def test_a_run_is_never_overwritten(run: Run, host: HostProcess) -> None:
         (["frobnicate"], "frobnicate"),
         (["serve", "nonsense"], "vllm-lmcache"),
         (["run", "--target", "vllm", "--kv-tokens", "much"], "--kv-tokens"),
+        (["ui", "--host", "http://127.0.0.1:9", "--web-port", "99999"], "--web-port"),
         (["run", "--target", "vllm", "--zipf", "-1", "--out", "x"], "--zipf"),
         (["run", "--target", "vllm", "--model", "./nowhere"], "./nowhere"),
     ],
