@@ -85,7 +85,8 @@ class Session:
         """What was taken and is not begun, by index."""
         self._taken: WeakKeyDictionary[asyncio.Task[Any], int] = WeakKeyDictionary()
         self._soloists: set[asyncio.Task[None]] = set()
-        self._in_flight = InFlight()
+        self._in_flight = 0
+        self._none_in_flight = asyncio.Event()
         self._watch = LoopWatch(process=worker, max_lag_ms=max_lag_ms)
         units: Iterator[Unit] = workload.requests()
         self._is_batched = False
@@ -190,7 +191,9 @@ class Session:
             async with asyncio.timeout(timeout_s):
                 if self._soloists:
                     await asyncio.wait(self._soloists)
-                await self._in_flight.none()
+                while self._in_flight:
+                    self._none_in_flight.clear()
+                    await self._none_in_flight.wait()
         for task in self._soloists:
             task.cancel()
         await asyncio.gather(*self._soloists, return_exceptions=True)
@@ -218,11 +221,13 @@ class Session:
     @contextlib.contextmanager
     def _sending(self, index: int) -> Iterator[None]:
         unit = self._unsent.pop(index, None)
-        self._in_flight.enter()
+        self._in_flight += 1
         try:
             yield
         finally:
-            self._in_flight.leave()
+            self._in_flight -= 1
+            if not self._in_flight:
+                self._none_in_flight.set()
             self._end(unit)
 
     def _end(self, unit: Unit | None) -> None:
@@ -255,27 +260,3 @@ class Session:
         heard_at = self._client.heard_at(time.perf_counter() - 1.0)
         heard_s = None if heard_at is None else self._clock.to_run_s(heard_at)
         return HostContact(self._worker, heard_s, self._client.is_waiting)
-
-
-class InFlight:
-    """A count; lives on the loop."""
-
-    def __init__(self) -> None:
-        self._count = 0
-        self._none = asyncio.Event()
-
-    def enter(self) -> None:
-        """One more."""
-        self._count += 1
-
-    def leave(self) -> None:
-        """One less."""
-        self._count -= 1
-        if not self._count:
-            self._none.set()
-
-    async def none(self) -> None:
-        """Return once there is none."""
-        while self._count:
-            self._none.clear()
-            await self._none.wait()
