@@ -1,9 +1,12 @@
 """`ContextUser`: an AsyncUser that sends the requests or batches of kvswarm's workload."""
 
+import asyncio
 import time
-from typing import Any, ClassVar
+from collections.abc import Awaitable, Callable
+from typing import Any, ClassVar, TypeVar
 
 from locust.exception import StopUser
+from locust.user.task import LOCUST_STATE_STOPPING
 
 from loadgen.client.exchange import Exchange
 from loadgen.record import BatchRecord
@@ -14,6 +17,7 @@ from loadgen.swarm.sending.request_sender import Turn
 from loadgen.swarm.sending.session import Session
 from loadgen.swarm.user import AsyncTask, AsyncUser
 
+T = TypeVar("T")
 GOOD = ("ok", "cancelled")
 PAUSE_S = 0.1
 LONGEST_PAUSE_S = 2.0
@@ -29,6 +33,8 @@ class ContextUser(AsyncUser):
 
     abstract = True
     sends_batches: ClassVar[bool] = False
+    _idle: asyncio.Timeout | None = None
+    """While it waits for what is to be sent; ends when the user is to leave."""
 
     def __init__(self, environment: Any) -> None:
         super().__init__(environment)
@@ -39,22 +45,16 @@ class ContextUser(AsyncUser):
     async def next_turn(self) -> Turn:
         """The next request; in an open loop this waits until it is due.
 
-        Raises StopUser once the swarm is stopping.
+        Raises StopUser once the swarm or this user is stopping.
         """
-        try:
-            return await self._session().next_turn()
-        except SessionOver:
-            raise StopUser from None
+        return await self._next(Session.next_turn)
 
     async def next_batch(self) -> BatchTurn:
         """The next batch; in an open loop this waits until it is due.
 
-        Raises StopUser once the swarm is stopping or has sent all its `--batches`.
+        Raises StopUser once the swarm or this user is stopping, or all `--batches` are sent.
         """
-        try:
-            return await self._session().next_batch()
-        except SessionOver:
-            raise StopUser from None
+        return await self._next(Session.next_batch)
 
     async def send(self, turn: Turn, body_extra: dict[str, Any] | None = None) -> Exchange:
         """Send it, stream the reply, record it. Raises only when the user is killed.
@@ -77,6 +77,22 @@ class ContextUser(AsyncUser):
         failed = record.outcome == "failed"
         await self._back_off(turn.due_at, began_at, not failed, failed)
         return record
+
+    async def _next(self, take: Callable[[Session], Awaitable[T]]) -> T:
+        try:
+            async with asyncio.timeout(None) as self._idle:
+                if self._state != LOCUST_STATE_STOPPING:
+                    return await take(self._session())
+        except (SessionOver, TimeoutError):
+            pass
+        finally:
+            self._idle = None
+        raise StopUser
+
+    def _wake(self) -> None:
+        super()._wake()
+        if self._state == LOCUST_STATE_STOPPING and self._idle and not self._idle.expired():
+            self._idle.reschedule(0)
 
     async def _play(self, task: AsyncTask) -> None:
         try:

@@ -105,8 +105,7 @@ class AsyncUser(User):
         if force or self._state is None:
             return bool(super().stop(force))
         self._state = LOCUST_STATE_STOPPING
-        if self._pause is not None:  # who begins one later sees the state first
-            Engine.of_process().call(self._wake)
+        Engine.of_process().call(self._wake)  # who begins a pause later sees the state first
         return False
 
     def run(self) -> None:  # type: ignore[misc]  # final in Locust; this is its asyncio twin

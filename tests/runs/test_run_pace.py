@@ -123,6 +123,52 @@ def test_an_open_loop_without_a_cap_plays_our_users_from_their_start_to_their_st
     assert {row["outcome"] for row in ran.rows} == {"ok"}
 
 
+FALLING = """
+import time
+from locust import LoadTestShape, task
+from kvswarm import ContextUser
+
+
+class Leaver(ContextUser):
+    def on_stop(self):
+        with open({notes!r}, "a") as notes:
+            print(time.monotonic(), file=notes)
+
+    @task
+    async def ask(self):
+        await self.send(await self.next_turn())
+
+
+class Falling(LoadTestShape):
+    def tick(self):
+        run_s = self.get_run_time()
+        return (4, 4) if run_s < 2 else (1, 4) if run_s < 8 else None
+"""
+
+
+def test_users_with_nothing_to_send_leave_an_open_loop_when_they_are_told_to(
+    run: Run, tmp_path: Path
+) -> None:
+    (tmp_path / "falling.py").write_text(FALLING.format(notes=str(tmp_path / "notes")))
+    ran = run(
+        *(
+            "--model",
+            "normal",
+            "--output-tokens",
+            2,
+            "--arrivals",
+            "constant",
+            "--rate",
+            "1:1,0.05",
+        ),
+        file=str(tmp_path / "falling.py"),
+    )
+    assert ran.code == 0, ran.output
+    *early, last = map(float, (tmp_path / "notes").read_text().split())
+    assert len(early) == 3
+    assert last - max(early) > 3
+
+
 def test_an_open_loop_sends_for_the_whole_run_time(run: Run) -> None:
     """Its first request is due half a second after the start, which is not taken off `-t`."""
     ran = run(
