@@ -83,6 +83,19 @@ def test_batches_and_traces_without_times_are_refused(trace: Path, tmp_path: Pat
         checked("--trace", untimed, "--arrivals", "trace")
 
 
+def test_lengths_of_texts_are_told_to_be_estimates(trace: Path, tmp_path: Path) -> None:
+    talk = [{"from": "human", "value": "a" * 400}, {"from": "gpt", "value": "b" * 40}]
+    texts = tmp_path / "texts.json"
+    texts.write_text(json.dumps([{"conversations": talk}]))
+    replay, plain = checked("--trace", texts), checked("--trace", trace)
+    assert replay is not None
+    assert plain is not None
+    assert any("estimated, at 4 characters a token" in each for each in replay.changes)
+    assert list(plain.changes) == []
+    with pytest.raises(UsageError, match="has about 110 tokens"):
+        check_trace_fit(replay, 100, None)
+
+
 def test_the_longest_request_has_to_fit(trace: Path) -> None:
     replay = checked("--trace", trace)
     assert replay is not None

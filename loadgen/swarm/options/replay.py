@@ -39,6 +39,11 @@ class Replay:
                 f" {changes.most_back_s:.3g} s: these requests are due with the one before them;"
                 " sort the trace by time, or replay each of its logs alone"
             )
+        if found.has_texts:
+            yield (
+                "lengths of its texts are estimated, at 4 characters a token, where they are held"
+                " against --trace-max-tokens and the model's window"
+            )
         if changes.empty:
             yield f"{changes.empty} requests of the trace have no prompt or no reply: left out"
 
@@ -75,11 +80,12 @@ def check_trace_fit(replay: Replay, window_tokens: int, cache_tokens: int | None
     """Raise ContextTooLong when the longest request does not fit in model and KV cache."""
     limit = window_tokens if cache_tokens is None else min(window_tokens, cache_tokens)
     longest = replay.survey.longest_tokens
+    about = "about " if replay.survey.has_texts else ""
     if longest > limit:
         raise ContextTooLong(
-            f"the longest request of the trace has {longest} tokens with its reply, but {limit}"
-            f" is the most that fits: give --trace-max-tokens {limit} to leave longer ones out,"
-            " or a smaller --trace-length-scale"
+            f"the longest request of the trace has {about}{longest} tokens with its reply, but"
+            f" {limit} is the most that fits: give --trace-max-tokens {limit} to leave longer ones"
+            " out, or a smaller --trace-length-scale"
         )
 
 

@@ -73,7 +73,7 @@ class Survey:
     """What a whole selection adds up to, found before any of it is sent.
 
     `common` are the blocks that more than half of the entries share, as a system prompt; `changes`
-    is how it differs from the trace.
+    is how it differs from the trace. Where it `has_texts`, tokens are estimates.
     """
 
     entries: int
@@ -82,16 +82,18 @@ class Survey:
     longest_tokens: int
     common: frozenset[int]
     changes: TraceChanges = field(default_factory=TraceChanges)
+    has_texts: bool = False
 
 
 def survey(selection: Selection) -> Survey:
     """Read all of it once. Raises UsageError for a broken trace or one of which nothing is left."""
-    count, untimed, last_s, longest = 0, 0, 0.0, 0
+    count, untimed, texts, last_s, longest = 0, 0, 0, 0.0, 0
     seen: Counter[int] = Counter()
     changes = TraceChanges()
     for entry in selection.entries(changes):
         count += 1
         untimed += entry.at_s is None
+        texts += bool(entry.prompt)
         last_s = entry.at_s or last_s
         longest = max(longest, entry.input_tokens + entry.output_tokens)
         seen.update(set(entry.block_ids))
@@ -107,4 +109,4 @@ def survey(selection: Selection) -> Survey:
         )
     common = frozenset(block for block, times in seen.items() if times > COMMON_SHARE * count)
     shared = common if count > 1 else frozenset[int]()
-    return Survey(count, not untimed, last_s, longest, shared, changes)
+    return Survey(count, not untimed, last_s, longest, shared, changes, texts > 0)
