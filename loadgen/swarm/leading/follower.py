@@ -11,7 +11,6 @@ from locust.exception import RPCError
 from loadgen.errors import KvswarmError, UsageError
 from loadgen.swarm.leading.clock_offset import ClockAsker
 from loadgen.swarm.options.swarm_options import SwarmOptions
-from loadgen.swarm.process import is_forked
 from loadgen.swarm.sending.ledger import WorkerLedger
 from loadgen.swarm.sending.plan import CLOCK, CLOCK_OFFSET, DELTA, DRAINED, FAILED, SPENT, Plan
 from loadgen.swarm.sending.stage import Stage
@@ -63,8 +62,6 @@ class Follower:
         own = {each.__name__ for each in self.environment.user_classes}
         if missing := ", ".join(sorted(plan.user_classes.keys() - own)):
             raise UsageError(f"it has no user class {missing}: start it with the same locustfile")
-        if is_forked():
-            return
         corpus = load_corpus(options.corpus, options.questions)
         if corpus.sha256 != plan.corpus_sha256:
             raise UsageError(f"{corpus.source} has other texts there: copy the master's corpus")
