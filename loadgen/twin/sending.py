@@ -2,7 +2,7 @@
 
 As a swarm does it: in a closed loop each user takes what is next, waits for its replies and then as
 long as it thinks; in an open one what is due goes out, to free users where their number is a cap. A
-turn of a conversation waits for the one before it.
+turn of a conversation is held back until the one before it has ended, and no user waits with it.
 """
 
 import heapq
@@ -10,7 +10,7 @@ import math
 from collections import deque
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field, replace
-from itertools import count, cycle
+from itertools import chain, count, cycle
 
 from loadgen.twin.ledger import TwinRequest
 
@@ -92,11 +92,10 @@ class UnitSender:
         self._turns = count()
         self._awake = [(at_s, next(self._turns), n) for n, at_s in enumerate(self.pace.starts_s)]
         heapq.heapify(self._awake)
-        self._is_capped = self.pace.is_open and bool(self.pace.starts_s)
+        self._is_uncapped = self.pace.is_open and not self.pace.starts_s
         self._idle: deque[int] = deque()
         self._due: deque[SendUnit] = deque()
-        self._latest: dict[str, int] = {}
-        self._behind: dict[int, Outgoing] = {}
+        self._held: dict[str, deque[SendUnit]] = {}
 
     @property
     def next_s(self) -> float:
@@ -107,37 +106,33 @@ class UnitSender:
     def take(self) -> Outgoing | None:
         """What goes out at `next_s`; None where it is not to go yet."""
         if self._due_s <= self._user_s:
-            return self._release()
+            at_s = self._due_s
+            self._pull()
+            return self._out(at_s)
         at_s, _, user = heapq.heappop(self._awake)
-        if not self.pace.is_open:
-            return self._gated(Outgoing(self._pulled(), user, at_s, at_s))
-        if self._due:
-            unit = self._due.popleft()
-            return self._gated(Outgoing(unit, user, unit.due_s, at_s))
+        while not self.pace.is_open and not self._due and self._ahead is not None:
+            self._pull()
         self._idle.append(user)
-        return None
+        return self._out(at_s)
 
     def ended(self, sent: Outgoing, at_s: float) -> Outgoing | None:
         """The last reply of a unit came; what goes out because of it, at this moment."""
         if sent.user != NO_USER:
             waits_s = at_s + next(self._gaps)
             heapq.heappush(self._awake, (waits_s, next(self._turns), sent.user))
-        session, number = sent.unit.session, sent.unit.number
-        if session and self._latest.get(session) == number:
-            del self._latest[session]
-        behind = self._behind.pop(number, None)
-        if behind is None:
+        held = self._held.get(sent.unit.session)
+        if not held:
+            self._held.pop(sent.unit.session, None)
             return None
-        if at_s >= self.pace.end_s:
-            self.unsent.append(behind)
-            return None
-        return replace(behind, scheduled_s=max(behind.scheduled_s, at_s), sent_s=at_s)
+        turn = held.popleft()
+        self._due.append(replace(turn, due_s=max(turn.due_s, at_s)))
+        return self._out(at_s) if at_s < self.pace.end_s else None
 
     def close(self) -> None:
         """Nothing goes out any more: what was due is `unsent`."""
-        self.unsent += self._behind.values()
-        self.unsent += [Outgoing(each, NO_USER, each.due_s, math.nan) for each in self._due]
-        self._behind, self._due = {}, deque()
+        left = chain(self._due, *self._held.values()) if self.pace.is_open else ()
+        self.unsent += [Outgoing(each, NO_USER, each.due_s, math.nan) for each in left]
+        self._held, self._due = {}, deque()
 
     @property
     def _due_s(self) -> float:
@@ -151,28 +146,22 @@ class UnitSender:
             return math.inf
         return self._awake[0][0]
 
-    def _release(self) -> Outgoing | None:
-        unit = self._pulled()
-        if not self._is_capped:
-            return self._gated(Outgoing(unit, NO_USER, unit.due_s, unit.due_s))
-        if not self._idle:
-            self._due.append(unit)
-            return None
-        return self._gated(Outgoing(unit, self._idle.popleft(), unit.due_s, unit.due_s))
-
-    def _pulled(self) -> SendUnit:
+    def _pull(self) -> None:
+        """The next one is due, or held back behind the turns of its conversation."""
         unit, self._ahead = self._ahead, next(self._left, None)
         assert unit is not None
-        return unit
+        if unit.session in self._held:
+            self._held[unit.session].append(unit)
+            return
+        if unit.session:
+            self._held[unit.session] = deque()
+        self._due.append(unit)
 
-    def _gated(self, outgoing: Outgoing) -> Outgoing | None:
-        """A turn of a conversation waits for the one before it."""
-        session, number = outgoing.unit.session, outgoing.unit.number
-        if not session:
-            return outgoing
-        before = self._latest.get(session)
-        self._latest[session] = number
-        if before is None:
-            return outgoing
-        self._behind[before] = outgoing
-        return None
+    def _out(self, at_s: float) -> Outgoing | None:
+        """The first that is due, where somebody is free to send it."""
+        if not self._due or not (self._is_uncapped or self._idle):
+            return None
+        unit = self._due.popleft()
+        user = NO_USER if self._is_uncapped else self._idle.popleft()
+        sent_s = max(at_s, unit.due_s)
+        return Outgoing(unit, user, unit.due_s if self.pace.is_open else sent_s, sent_s)

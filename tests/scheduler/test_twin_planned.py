@@ -91,6 +91,27 @@ def test_a_turn_of_a_conversation_waits_for_the_one_before_it() -> None:
         assert later.scheduled_s == later.sent_s
 
 
+def test_no_user_waits_with_a_turn_that_cannot_go() -> None:
+    talks = load(20, starts_s=(0.0, 0.0))
+    units = [replace(each, session="ab"[each.number // 10]) for each in talks.units]
+    served, _ = serve(Load(talks.pace, units))
+    assert len(served) == 20
+    assert [each.request.name for each in served if each.sent_s == 0.0] == ["0", "10"]
+    for talk in ("a", "b"):
+        own = [each for each in served if each.unit.session == talk]
+        assert [each.unit.number for each in own] == sorted(each.unit.number for each in own)
+        assert all(later.sent_s >= earlier.end_s for earlier, later in pairwise(own))
+
+
+def test_turns_that_cannot_go_take_no_user_of_a_cap() -> None:
+    talk = load(4, session="s", is_open=True, starts_s=(0.0, 0.0), end_s=0.3)
+    single = replace(load(5).units[4], due_s=0.01)
+    served, server = serve(Load(talk.pace, [*talk.units, single]))
+    (alone,) = [each for each in served if each.unit.number == 4]
+    assert alone.sent_s == 0.01
+    assert len(served) + len(server.unsent) == 5
+
+
 def test_what_is_under_way_too_long_after_the_end_is_cut_off() -> None:
     served, _ = serve(load(60, every_s=0.001, is_open=True, end_s=0.06, cut_s=0.4))
     cut = [each for each in served if each.is_cut]
