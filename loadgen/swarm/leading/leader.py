@@ -175,7 +175,7 @@ class Leader:
             close_run(run, self.view)
 
 
-class RunDispatcher(UsersDispatcher):  # type: ignore[misc]
+class RunDispatcher(UsersDispatcher):
     """Locust's, which would move users of a run to a worker that has no share of it."""
 
     def __init__(
