@@ -187,8 +187,8 @@ def test_a_broken_locustfile_is_one_line(name: str, more: tuple[str, ...], tmp_p
     ("name", "mend"), [("label", "did you mean labels?"), ("xyz", "see --help")]
 )
 def test_a_default_of_no_option_is_one_line(name: str, mend: str, tmp_path: Path) -> None:
-    text = f"from kvswarm import ContextUser, set_defaults\nset_defaults({name}='rag')\n"
-    (tmp_path / "users.py").write_text(text)
+    users = "from kvswarm import set_defaults\nfrom locustfiles.unordered import UnorderedUser\n"
+    (tmp_path / "users.py").write_text(f"{users}set_defaults({name}='rag')\n")
     told = f"set_defaults names no option '{name}': {mend}"
     is_refused(told, "run", str(tmp_path / "users.py"))
 

@@ -42,7 +42,8 @@ def test_users_of_several_workers_are_sessions_of_their_own(run: Run, host: Host
     assert ran.code == 0, ran.output
     sessions = {name: {row["user"] for row in ran.rows if row["worker"] == name} for name in "01"}
     assert [len(users) for users in sessions.values()] == [2, 2]
-    told = {value for sent in host.headers() for key, value in sent.items() if key == "x-session"}
+    sent = [(key.lower(), value) for headers in host.headers() for key, value in headers.items()]
+    told = {value for key, value in sent if key == "x-session"}
     assert told == sessions["0"] | sessions["1"]
     assert len(told) == 4
 
@@ -145,8 +146,8 @@ def test_a_worker_that_joins_late_takes_no_user_away(host: HostProcess, tmp_path
     assert len(late) == 4, told.read_text()
 
 
+QUESTION = '{"qid": "1", "question": "What is it?", "doc_id": "text"}'
 OTHER_USERS = """
-from kvswarm import ContextUser
 from locustfiles.unordered import UnorderedUser
 
 class Own(UnorderedUser):
@@ -171,6 +172,7 @@ def test_a_worker_that_cannot_do_its_part_ends_the_run(
         if words:
             (folder / "corpus").mkdir()
             (folder / "corpus" / "text.txt").write_text(words)
+            (folder / "corpus" / "questions.jsonl").write_text(QUESTION)
     (here / "own.py").write_text(OTHER_USERS)
     load = ("--model", "normal", "-u", 1, "-r", 1, "--corpus", "corpus", "--master")
     bind = ("--master-bind-host", "127.0.0.1", "--master-bind-port", port, "--expect-workers", 1)
