@@ -181,9 +181,10 @@ def _rated(
     for each in found:
         shape = _shape(about, each.kv_tokens // about.engine.shape.block_size, each.by_context)
 
-        def value(load: OfferedLoad, shape: EngineShape = shape) -> tuple[float, int]:
+        def value(load: OfferedLoad, shape: EngineShape = shape) -> tuple[float, int, float]:
             told = predict_load(model, load, shape)
-            return predicted_value(limit, told), told.cut + len(told.unsent)
+            lost, per_s = told.cut + len(told.unsent), told.figures["requests_per_s"]
+            return predicted_value(limit, told), lost, per_s
 
         rate = find_rate(about.load, value, limit.bound, begin[each.by_context], about.seed)
         begin[each.by_context] = rate.per_s or begin[each.by_context]

@@ -14,9 +14,12 @@ UNITS = 300
 """Of the load, the first ones: so many come at each rate that is tried, as a Poisson process."""
 EXACT = 1.05
 """Factor between a rate that keeps the limit and one that does not, at which a search ends."""
-MOST_FACTOR = 2.0**12
-Judge = Callable[[OfferedLoad], tuple[float, int]]
-"""The limited value of a load, and how many requests had no end."""
+LEAST_SHARE = 2.0**-12
+"""Of the rate at which a search begins, below which none is tried."""
+BURST_PER_S = 1e6
+"""All of them at once: what is served of it a second is what can be served."""
+Judge = Callable[[OfferedLoad], tuple[float, int, float]]
+"""The limited value of a load, how many requests had no end, and how many were served a second."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,20 +63,24 @@ def find_rate(
 ) -> HighestRate:
     """In requests a second, searched from `begin_per_s` on: doubled or halved until it is passed,
     then halved between. Where more never helps, which queues do not promise at a few requests, it
-    is the highest."""
+    is the highest. None is above what can be served: so few requests end before a queue that grows
+    is as long as a loose limit allows."""
     size = _requests_per_unit(load)
+    *_, most_per_s = judge(RatedLoad(load, BURST_PER_S, seed))
 
     def keeps(per_s: float) -> bool:
-        value, lost = judge(RatedLoad(load, per_s / size, seed))
+        if per_s > most_per_s:
+            return False
+        value, lost, _ = judge(RatedLoad(load, per_s / size, seed))
         return value <= bound and not lost
 
     high = low = max(begin_per_s, 1e-3)
     if keeps(low):
-        while keeps(high := low * 2) and high < begin_per_s * MOST_FACTOR:
+        while keeps(high := low * 2):
             low = high
     else:
         while not keeps(low := high / 2):
-            if low < begin_per_s / MOST_FACTOR:
+            if low < begin_per_s * LEAST_SHARE:
                 return HighestRate(0.0)
             high = low
     while high / low > EXACT:

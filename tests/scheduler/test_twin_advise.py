@@ -45,16 +45,42 @@ BYTES_PER_TOKEN = 2 * 4 * 2 * 64 * 2
 def test_the_highest_rate_is_found_from_anywhere(truth: float, begin: float) -> None:
     asked: list[float] = []
 
-    def judge(offered: object) -> tuple[float, int]:
+    def judge(offered: object) -> tuple[float, int, float]:
         assert isinstance(offered, RatedLoad)
         asked.append(offered.units_per_s)
-        return offered.units_per_s, 0
+        return offered.units_per_s, 0, 1000.0
 
     found = find_rate(load(10), judge, truth, begin, seed=1).per_s
     assert truth / 1.06 < found <= truth
     assert len(asked) < 20
-    assert find_rate(load(10), lambda _: (9.0, 0), 1.0, begin, seed=1).per_s == 0.0
-    assert find_rate(load(10), lambda _: (0.0, 1), 1.0, begin, seed=1).per_s == 0.0
+    assert find_rate(load(10), lambda _: (9.0, 0, 1e3), 1.0, begin, seed=1).per_s == 0.0
+    assert find_rate(load(10), lambda _: (0.0, 1, 1e3), 1.0, begin, seed=1).per_s == 0.0
+
+
+@pytest.mark.parametrize("begin", [0.5, 9.0, 400.0])
+@pytest.mark.parametrize("bound_s", [5.0, 30.0])
+def test_no_rate_is_found_above_what_can_be_served(bound_s: float, begin: float) -> None:
+    """One after the other at 10 a second: of so few requests none waits for long."""
+
+    def judge(offered: object) -> tuple[float, int, float]:
+        assert isinstance(offered, RatedLoad)
+        waits_s = max(0.0, 300 * (1 / 10 - 1 / offered.units_per_s))
+        return waits_s, 0, min(10.0, offered.units_per_s)
+
+    assert 10 / 1.06 < find_rate(load(10), judge, bound_s, begin, seed=1).per_s <= 10
+
+
+def test_a_loose_limit_gives_no_rate_above_that_of_a_burst() -> None:
+    advice = advise(
+        MODEL,
+        about(),
+        parse_objective("ttft_ms.p95<=90000"),
+        AdviceOptions((1600,), with_rates=True),
+    )
+    burst = predict_load(MODEL, RatedLoad(reusing(), 1e6, 0), replace(SHAPE, usable_blocks=100))
+    found = advice.candidates[0].rate
+    assert found is not None
+    assert burst.figures["requests_per_s"] / 1.06 < found.per_s <= burst.figures["requests_per_s"]
 
 
 def test_a_rated_load_is_a_poisson_process_of_the_same_requests() -> None:
