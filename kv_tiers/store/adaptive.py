@@ -6,7 +6,7 @@ coarsest encoding of the next chunk would come in time the load ends, and the re
 
 import asyncio
 import time
-from collections.abc import Awaitable, Callable, Coroutine, Sequence
+from collections.abc import Awaitable, Callable, Collection, Coroutine, Sequence
 
 ADAPTIVE = "adaptive"
 LEVELS = ("lossless", "int8", "int4")
@@ -53,10 +53,16 @@ class AdaptiveLoader:
         return COARSEST if next_s <= left_s else None
 
     async def load(
-        self, sizes: Sequence[int], fetch: Fetch, decode: Decode, deadline_s: float
+        self,
+        sizes: Sequence[int],
+        fetch: Fetch,
+        decode: Decode,
+        deadline_s: float,
+        near: Collection[int] = (),
     ) -> None:
         """One chunk after the other, and each decoded while the next one comes. The first one is
-        always asked for: nothing else tells that a slow link has become faster."""
+        always asked for: nothing else tells that a slow link has become faster. Those that were
+        `near` by the time they have come tell nothing of it."""
         begun_s = self._clock()
         async with asyncio.TaskGroup() as group:
             decoding: asyncio.Task[None] | None = None
@@ -70,13 +76,11 @@ class AdaptiveLoader:
                 if decoding is not None:
                     await decoding
                 if frame is not None:
-                    self._learn(level, sizes[at], len(frame), self._clock() - since_s)
+                    if at not in near:
+                        self.bytes_per_s = len(frame) / max(self._clock() - since_s, 1e-6)
+                    self._shares[level] = len(frame) / max(sizes[at], 1)
+                    self.loaded[LEVELS[level]] += 1
                     decoding = group.create_task(decode(at, level, frame))
-
-    def _learn(self, level: int, size: int, frame_bytes: int, elapsed_s: float) -> None:
-        self.bytes_per_s = frame_bytes / max(elapsed_s, 1e-6)
-        self._shares[level] = frame_bytes / max(size, 1)
-        self.loaded[LEVELS[level]] += 1
 
 
 async def _fetched(at: int, level: int, fetch: Fetch) -> tuple[int, bytes | None]:

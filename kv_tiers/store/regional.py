@@ -142,6 +142,8 @@ class RegionalStore:
         self._waiting: dict[bytes, WaitingWrite] = {}
         self._latest: dict[bytes, int] = {}
         """Versions of chunks that changed lately."""
+        self._here: dict[bytes, bool] = {}
+        """Whether the region had a chunk when it was last asked or told."""
         self._owed: dict[bytes, StoreChange] = {}
         """Deletions of others that the region has not done yet."""
         self._last_version = 0
@@ -177,6 +179,7 @@ class RegionalStore:
         """The copies in the region, and one more where it waits for the centre."""
         change = self._change(name, is_deletion=False)
         copies = await self._region.put(name, frame)
+        remember(self._here, name.wire, copies > 0)
         if copies:
             await self._region.note(change.packed)
         return copies + self._wait(WaitingWrite(change, frame))
@@ -191,7 +194,9 @@ class RegionalStore:
             self.tally.unconfirmed += is_there is None
             if is_there is False:
                 return None
-        if (frame := await self._region.get(name)) is not None:
+        frame = await self._region.get(name)
+        remember(self._here, wire, frame is not None)
+        if frame is not None:
             self.tally.regional_hits += 1
             return frame
         version = self._latest.get(wire)
@@ -207,16 +212,22 @@ class RegionalStore:
         where it answers."""
         writes = [self._waiting.get(name.wire) for name in names]
         found = [None if each is None else each.frame is not None for each in writes]
-        order = (self._centre, self._region) if self._force_latest else (self._region, self._centre)
-        for store in order:
-            asked = [at for at, each in enumerate(found) if each is None]
-            told = await store.known([names[at] for at in asked])
-            for at, is_there in zip(asked, told, strict=True):
-                # That the region lacks it says nothing: the centre may have it.
-                found[at] = is_there if is_there or store is self._centre else None
-            if self._force_latest and store is self._centre:
-                self.tally.unconfirmed += told.count(None)
+        asked = [at for at, each in enumerate(found) if each is None]
+        here = await self._region.known([names[at] for at in asked])
+        for at, is_here in zip(asked, here, strict=True):
+            remember(self._here, names[at].wire, bool(is_here))
+            found[at] = is_here
+        # That the region lacks it says nothing: the centre may have it.
+        far = [at for at in asked if self._force_latest or not found[at]]
+        told = await self._centre.known([names[at] for at in far])
+        for at, is_there in zip(far, told, strict=True):
+            found[at] = found[at] if is_there is None else is_there
+        self.tally.unconfirmed += told.count(None) if self._force_latest else 0
         return [*map(bool, found)]
+
+    def is_near(self, name: StoreKey) -> bool:
+        """Whether it needs no centre, as far as is known without asking."""
+        return name.wire in self._waiting or self._here.get(name.wire, False)
 
     async def delete(self, name: StoreKey) -> bool:
         """In the region now, at the centre and in other regions later."""
@@ -306,7 +317,7 @@ class RegionalStore:
 
     async def _promote(self, name: StoreKey, frame: bytes, version: int | None) -> None:
         """Unless it is deleted meanwhile: here, or at the centre, which is told before regions."""
-        await self._region.put(name, frame)
+        remember(self._here, name.wire, await self._region.put(name, frame) > 0)
         (is_there,) = await self._centre.known([name])
         if is_there is False or self._latest.get(name.wire) != version:
             await self._region.delete(name)

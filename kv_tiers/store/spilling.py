@@ -76,6 +76,11 @@ class SpillingStore:
                 found[at] = there
         return found
 
+    def is_near(self, name: StoreKey) -> bool:
+        """Whether it needs no far link, as far as is known without asking."""
+        wire = name.wire
+        return wire in self._near or wire in self._spilling or self._far.is_near(name)
+
     def use(self, context: Sequence[StoreKey]) -> None:
         """Chunks of one context were used together: the first ones are given up last."""
         self._eviction.use_context([name.wire for name in context if name.wire in self._near])

@@ -5,7 +5,6 @@ It knows neither engine nor cache server: chunks are bytes under keys of whole p
 
 import asyncio
 import contextlib
-import json
 import logging
 import math
 import time
@@ -13,7 +12,7 @@ from collections import OrderedDict
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, fields
 from functools import partial
-from itertools import takewhile
+from itertools import chain, islice, takewhile
 from pathlib import Path
 from types import NoneType
 from typing import Any
@@ -25,12 +24,13 @@ from kv_tiers.codecs import FrameError
 from kv_tiers.store.adaptive import ADAPTIVE, LEVELS, AdaptiveLoader, level_key
 from kv_tiers.store.coder import ChunkCoder, RawChunk
 from kv_tiers.store.eviction import EVICTIONS
+from kv_tiers.store.follow import follow
 from kv_tiers.store.placement import PLACEMENTS, WHOLE_CONTEXT, StoreKey, in_runs
 from kv_tiers.store.regional import RegionalStore, RegionalTally
 from kv_tiers.store.sharded import ShardedStore, StoreTally
 from kv_tiers.store.spilling import SpillingStore, SpillTally
 
-POLL_S, SPILL_TIMEOUT_S = 0.25, 5.0
+SPILL_TIMEOUT_S = 5.0
 MOST_PLACES = 200_000
 PROBE_EVERY = 8
 """Of lookups that loading would not pay for, one in so many is answered: the link may be faster
@@ -74,7 +74,8 @@ class TierSettings:
     exchange_s: float = 0.0
     """From exchange to exchange with the centre; 0: rounds of the centre tell this region."""
     recompute_chunks_per_s: float = 0.0
-    """What the engine computes; where loading is slower, lookups find nothing. 0: not asked."""
+    """What the engine computes; where loads from afar are slower, lookups find what is near alone.
+    0: not asked."""
 
     def __post_init__(self) -> None:
         for kinds, names in _KINDS.items():
@@ -133,7 +134,7 @@ class RemoteTier:
         """Raises ValueError."""
         self.settings = settings
         self.load_chunks_per_s: float | None = None
-        """Learned from loads."""
+        """Learned from what came from afar."""
         self._coders = _coders(settings)
         """Of each level: several where the codec is adaptive."""
         self._adaptive = AdaptiveLoader()
@@ -165,7 +166,7 @@ class RemoteTier:
 
     async def __aenter__(self) -> "RemoteTier":
         if self._changes is not None:
-            self._tasks.append(asyncio.create_task(self._follow(self._changes)))
+            self._tasks.append(asyncio.create_task(follow(self._changes, self.change)))
         if self._regional is not None:
             await self._regional.__aenter__()
         return self
@@ -201,13 +202,20 @@ class RemoteTier:
     async def lookup(self, rows: Sequence[Sequence[bytes]]) -> list[int]:
         """Of each row, all chunks of a context in their order: how many from its start are there,
         and worth loading."""
-        found = await asyncio.gather(*(self._leading(row) for row in rows))
-        return found if any(found) and self._is_worth_loading() else [0] * len(rows)
+        there = iter(await self.held(rows))
+        return [sum(takewhile(bool, [*islice(there, len(row))])) for row in rows]
+
+    async def held(self, rows: Sequence[Sequence[bytes]]) -> list[bool]:
+        """Of each chunk of these rows, one row after the other, whether it is there, and worth
+        loading."""
+        found = await asyncio.gather(*map(self._there, rows))
+        names = map(self._named, chain.from_iterable(rows))
+        return self._worth_loading([*names], [*chain.from_iterable(found)])
 
     async def there(self, keys: Sequence[bytes]) -> list[bool]:
         """Which of these chunks, each placed by itself, are there and worth loading."""
-        found = await self._frames.has([*map(StoreKey.alone, keys)])
-        return [*found] if any(found) and self._is_worth_loading() else [False] * len(keys)
+        names = [*map(StoreKey.alone, keys)]
+        return self._worth_loading(names, await self._frames.has(names))
 
     async def store(self, keys: Sequence[bytes], chunks: Sequence[RawChunk]) -> list[int]:
         """The bytes kept of each chunk, 0 of one that could not be. No chunk is put once this has
@@ -226,22 +234,22 @@ class RemoteTier:
     ) -> None:
         """Call `take` with the index and bytes of each chunk that comes whole before the deadline,
         the first ones first; it is not called once this has returned."""
-        begun, taken = time.monotonic(), 0
+        begun, near, taken = time.monotonic(), set[int](), set[int]()
 
         def keep(at: int, content: NDArray[np.uint8] | None) -> None:
-            nonlocal taken
             if content is not None:
                 take(at, content)
-                taken += 1
+                taken.add(at)
 
         load = self._load_all if len(self._coders) == 1 else self._load_in_order
         try:
             async with asyncio.timeout(self.settings.load_deadline_s):
-                await load(keys, like, keep)
+                await load(keys, like, keep, near)
         except TimeoutError:
-            _LOG.debug("a load ends at its deadline with %d of %d chunks", taken, len(keys))
+            _LOG.debug("a load ends at its deadline with %d of %d chunks", len(taken), len(keys))
         self._note_use(keys)
-        self._learn(taken, time.monotonic() - begun)
+        if len(near) < len(keys):
+            self._learn(len(taken - near), time.monotonic() - begun)
 
     def change(self, changes: Mapping[str, Any]) -> None:
         """Have these settings from now on. Raises ValueError, and changes nothing."""
@@ -256,12 +264,14 @@ class RemoteTier:
             self._tasks.append(asyncio.create_task(self._store.move()))
         self.settings, self._coders = settings, coders
 
-    async def _load_all(self, keys: Sequence[bytes], like: Sequence[RawChunk], keep: Keep) -> None:
+    async def _load_all(
+        self, keys: Sequence[bytes], like: Sequence[RawChunk], keep: Keep, near: set[int]
+    ) -> None:
         window, coder = asyncio.Semaphore(self.settings.at_once), self._coders[0]
 
         async def one(at: int) -> None:
             async with window:
-                frame = await self._frames.get(self._named(keys[at]))
+                frame = await self._fetched(self._named(keys[at]), at, near)
                 if frame is not None:
                     keep(at, await self._content(coder, frame, keys[at], like[at]))
 
@@ -270,19 +280,24 @@ class RemoteTier:
                 group.create_task(one(at))
 
     async def _load_in_order(
-        self, keys: Sequence[bytes], like: Sequence[RawChunk], keep: Keep
+        self, keys: Sequence[bytes], like: Sequence[RawChunk], keep: Keep, near: set[int]
     ) -> None:
         coders = self._coders
 
         def fetch(at: int, level: int) -> Awaitable[bytes | None]:
-            return self._frames.get(self._named(keys[at], level))
+            return self._fetched(self._named(keys[at], level), at, near)
 
         async def decode(at: int, level: int, frame: bytes) -> None:
             key = level_key(keys[at], level)
             keep(at, await self._content(coders[level], frame, key, like[at]))
 
         sizes = [len(each.content) for each in like]
-        await self._adaptive.load(sizes, fetch, decode, self.settings.load_deadline_s)
+        await self._adaptive.load(sizes, fetch, decode, self.settings.load_deadline_s, near)
+
+    def _fetched(self, name: StoreKey, at: int, near: set[int]) -> Awaitable[bytes | None]:
+        """With whether the chunk at this place was near before."""
+        (near.add if self._frames.is_near(name) else near.discard)(at)
+        return self._frames.get(name)
 
     async def _spill(self, near: SpillingStore) -> None:
         try:
@@ -292,7 +307,7 @@ class RemoteTier:
         finally:
             await near.aclose()
 
-    async def _leading(self, row: Sequence[bytes]) -> int:
+    async def _there(self, row: Sequence[bytes]) -> list[bool]:
         """Chunks that were kept before their run was known lie by themselves."""
         names = in_runs(row, self.settings.run_chunks)
         there = await self._frames.has(names)
@@ -304,7 +319,7 @@ class RemoteTier:
                     names[at], there[at] = name, True
         for name in names:
             self._remember(name)
-        return sum(1 for _ in takewhile(bool, there))
+        return there
 
     def _remember(self, name: StoreKey) -> None:
         self._names[name.key] = name
@@ -348,6 +363,11 @@ class RemoteTier:
     def _deadlines_s(self) -> tuple[float, float]:
         return self.settings.node_deadline_s, self.settings.load_deadline_s
 
+    def _worth_loading(self, names: Sequence[StoreKey], found: list[bool]) -> list[bool]:
+        """What is near always is."""
+        near = [has and self._frames.is_near(name) for name, has in zip(names, found, strict=True)]
+        return found if near == found or self._is_worth_loading() else near
+
     def _is_worth_loading(self) -> bool:
         load, recompute = self.load_chunks_per_s, self.settings.recompute_chunks_per_s
         if load is None or load >= recompute:
@@ -362,19 +382,6 @@ class RemoteTier:
         rate, before = chunks / max(elapsed_s, 1e-6), self.load_chunks_per_s
         self.load_chunks_per_s = rate if before is None else before + RATE_WEIGHT * (rate - before)
 
-    async def _follow(self, path: Path) -> None:
-        """A file that cannot be read, or says what cannot be, changes nothing."""
-        seen: str | None = None
-        while True:
-            try:
-                text = await asyncio.to_thread(path.read_text, encoding="utf-8")
-                if text != seen:
-                    seen = text
-                    self.change(_json_object(text))
-            except (OSError, ValueError) as error:
-                _LOG.warning("settings in %s are not taken: %s", path, error)
-            await asyncio.sleep(POLL_S)
-
 
 def _coders(settings: TierSettings) -> tuple[ChunkCoder, ...]:
     profile = None if settings.profile is None else Path(settings.profile)
@@ -383,10 +390,3 @@ def _coders(settings: TierSettings) -> tuple[ChunkCoder, ...]:
         return tuple(ChunkCoder(name, settings.level, profile) for name in names)
     except (OSError, KeyError) as error:
         raise ValueError(f"no profile in {profile}: {error}") from error
-
-
-def _json_object(text: str) -> dict[str, Any]:
-    found = json.loads(text)
-    if not isinstance(found, dict):
-        raise ValueError("it is no JSON object")
-    return found

@@ -1,12 +1,14 @@
 """What a tier on nodes is told, what it learns of its links, and what becomes of a broken store."""
 
 import asyncio
+from collections.abc import Sequence
 from typing import Any
 
 import pytest
 
 from kv_tiers.store.coder import RawChunk
 from kv_tiers.store.placement import StoreKey
+from kv_tiers.store.sharded import ShardedStore
 from kv_tiers.store.tier import PROBE_EVERY, RemoteTier, TierSettings
 
 NODES = {"nodes": ["127.0.0.1:1"]}
@@ -81,3 +83,69 @@ async def test_no_chunk_is_put_once_a_store_has_failed(monkeypatch: pytest.Monke
         await tier.store(keys, chunks)
     await asyncio.sleep(0.05)
     assert put == [b"0"]
+
+
+class SlowNodes:
+    """What nodes hold behind a link that takes so long for each chunk."""
+
+    def __init__(
+        self, monkeypatch: pytest.MonkeyPatch, store: ShardedStore, chunk_s: float
+    ) -> None:
+        self.frames: dict[bytes, bytes] = {}
+        self._chunk_s = chunk_s
+        for name in ("put", "get", "known", "note"):
+            monkeypatch.setattr(store, name, getattr(self, name))
+
+    async def put(self, name: StoreKey, frame: bytes) -> int:
+        self.frames[name.wire] = frame
+        return 1
+
+    async def get(self, name: StoreKey) -> bytes | None:
+        await asyncio.sleep(self._chunk_s)
+        return self.frames.get(name.wire)
+
+    async def known(self, names: Sequence[StoreKey]) -> list[bool | None]:
+        return [name.wire in self.frames for name in names]
+
+    async def note(self, entry: bytes) -> bool:
+        return True
+
+
+NEAR, FAR = [[f"{where} {at}".encode() for at in range(4)] for where in ("near", "far")]
+AGAIN = [f"far too {at}".encode() for at in range(4)]
+LIKE = [RawChunk(bytes(4096), "bfloat16", (2, 16, 64))] * 4
+SLOW = {**NODES, "at_once": 1, "recompute_chunks_per_s": 100}
+
+
+async def load(tier: RemoteTier, keys: Sequence[bytes]) -> int:
+    found: list[int] = []
+    await tier.load(keys, LIKE, lambda at, _: found.append(at))
+    return len(found)
+
+
+@pytest.mark.parametrize("codec", ["raw", "adaptive"])
+@pytest.mark.parametrize("before", ["memory", "region"])
+async def test_only_what_comes_from_afar_teaches_how_fast_that_is(
+    before: str, codec: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    more = {"near_bytes": 1_000_000} if before == "memory" else {"central": ["127.0.0.1:2"]}
+    tier = RemoteTier(TierSettings.of({**SLOW, "codec": codec, **more}))
+    if before == "region":
+        SlowNodes(monkeypatch, tier._stores[0], 0.0)
+    far = SlowNodes(monkeypatch, tier._stores[-1], 0.05)
+    other = RemoteTier(TierSettings.of({**SLOW, "codec": codec}))
+    monkeypatch.setattr(other, "_frames", tier._stores[-1])
+    await other.store(FAR, LIKE)
+    await other.store(AGAIN, LIKE)
+    await tier.store(NEAR, LIKE)
+    assert far.frames
+    for _ in range(3):
+        assert await tier.lookup([NEAR]) == [4]
+        assert await load(tier, NEAR) == 4
+    assert tier.status()["load_chunks_per_s"] is tier.status()["load_bytes_per_s"] is None
+    assert await tier.lookup([FAR]) == [4], "nothing is known of the link"
+    assert await load(tier, FAR) == 4
+    assert 0 < (tier.load_chunks_per_s or 0) < 100
+    mixed = [*NEAR[:2], *AGAIN[:2]]
+    assert await tier.lookup([NEAR, AGAIN, mixed]) == [4, 0, 2], "computing is faster than the link"
+    assert await tier.there(mixed) == [True, True, False, False]
