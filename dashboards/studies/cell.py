@@ -14,6 +14,8 @@ ORDERED, OFFLOAD = "vllm-context", "vllm-lmcache"
 COLD = "cold"
 FIRST = "ttft_mean_ms"
 COMPUTED = "computed_prompt_tokens"
+SAME = 1.01
+"""Up to so many times the tokens is as few: single blocks come and go with the moment."""
 EACH_COMPUTED = "computed_tokens_a_request"
 """Not of the sweep: runs of a fixed time answer more or fewer requests."""
 COUNTED = frozenset(

@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterator, Sequence
 
 from dashboards.report.wording import listed
 from dashboards.studies.answer import StudyAnswer, StudyPicture, cell_table
-from dashboards.studies.cell import COMPUTED, FIRST, PLAIN, Cells, StudyCell
+from dashboards.studies.cell import COMPUTED, FIRST, PLAIN, SAME, Cells, StudyCell
 from dashboards.studies.contrast import Contrasts, contrast
 from dashboards.studies.pictures import Bar, against, bars, line_of
 from dashboards.studies.study import StudyQuestion
@@ -53,7 +53,7 @@ def _values(part: Cells) -> tuple[list[float], list[float]]:
 
 
 def _computed(cells: Cells) -> Iterator[str]:
-    """By the engines' own counts, the least first."""
+    """By the engines' own counts, the least first, with all that compute as few or as many."""
     known = [(part.median(COMPUTED), name) for name, part in routers(cells)]
     found = sorted((tokens, name) for tokens, name in known if tokens is not None)
     if not found:
@@ -61,12 +61,14 @@ def _computed(cells: Cells) -> Iterator[str]:
         return
     told = [f"{count(tokens)} with {name}" for tokens, name in found]
     least, most = found[0][0], found[-1][0]
-    if least == most:
+    if most <= SAME * least:
         yield f"Prompt tokens computed: {listed(told)}."
         return
+    few = [name for tokens, name in found if tokens <= SAME * least]
+    many = [name for tokens, name in found if most <= SAME * tokens]
     yield (
-        f"{found[0][1]} computes least and {found[-1][1]} most, {times(most / max(least, 1))} as"
-        f" many prompt tokens: {listed(told)}."
+        f"{listed(few)} {'computes' if len(few) == 1 else 'compute'} least and {listed(many)} most,"
+        f" {times(most / max(least, 1))} as many prompt tokens: {listed(told)}."
     )
 
 
@@ -112,13 +114,26 @@ def seats(cells: Cells) -> StudyAnswer:
 
 
 def _served(cells: Cells, where: str) -> Iterator[str]:
-    """Requests a second of each router, the most first, and where they went."""
+    """Requests a second of each router, the most first, whether that is more than with the next,
+    and where they went."""
     rates = [(part.median(RATE), name) for name, part in routers(cells)]
     found = sorted(((rate, name) for rate, name in rates if rate is not None), reverse=True)
     if found:
-        told, best = [f"{rate:.1f} with {name}" for rate, name in found], found[0][1]
-        yield f"Where {where}, most requests a second are answered with {best}: {listed(told)}."
+        told = listed([f"{rate:.1f} with {name}" for rate, name in found])
+        best, *others = [name for _, name in found]
+        yield f"Where {where}, requests a second are {told}{_most(cells, best, others)}."
     yield from _true(cells)
+
+
+def _most(cells: Cells, best: str, others: Sequence[str]) -> str:
+    if not others:
+        return ""
+    sides = [cells.where(router=name) for name in (others[0], best)]
+    found = contrast(sides[0], sides[1], (others[0], best), RATE)
+    if found.verdict == "better":
+        return f"; most are answered with {best}"
+    why = "there is no evidence" if found.verdict == "no evidence" else f"{found.verdict} to say"
+    return f"; {why} that {best} answers more than {others[0]}"
 
 
 def _true(cells: Cells) -> Iterator[str]:

@@ -6,7 +6,7 @@ from functools import partial
 
 from dashboards.report.wording import listed
 from dashboards.studies.answer import MarkdownTable, StudyAnswer, StudyPicture, cell_table
-from dashboards.studies.cell import COMPUTED, FIRST, OFFLOAD, PLAIN, Cells
+from dashboards.studies.cell import COMPUTED, FIRST, OFFLOAD, PLAIN, SAME, Cells
 from dashboards.studies.contrast import Contrasts, contrast
 from dashboards.studies.pictures import Bar, Line, against, bars, cost_panels, line_of
 from dashboards.studies.study import StudyQuestion
@@ -29,8 +29,6 @@ KINDS = {
 """Tiers by the target that has them."""
 UNBOUNDED = (TIERED, FILES, NODE)
 """Those of whose memory nothing is lost: what is behind it has no bound."""
-SAME = 1.01
-"""Up to so many times the tokens is as few: single blocks come and go with the moment."""
 MEAN = "ttft_ms.mean"
 P50 = "ttft_p50_ms"
 TOKEN = "tpot_ms.mean"

@@ -24,6 +24,8 @@ class Made:
     right: Sequence[bool] = ()
     retrieval_ms: Sequence[float] = ()
     tpot_ms: Sequence[float] = ()
+    every_s: float = 1.0
+    """From request to request."""
 
 
 def noisy(middle_ms: float, spread: float, seed: int, count: int = 60) -> list[float]:
@@ -73,7 +75,8 @@ def _write(file: Path, made: Made) -> None:
         writer = csv.DictWriter(out, COLUMNS, restval="")
         writer.writeheader()
         for at in range(count):
-            first_s = at + made.ttft_ms[at] / 1000
+            sent_s = made.every_s * at
+            first_s = sent_s + made.ttft_ms[at] / 1000
             writer.writerow(
                 {
                     "request_id": at,
@@ -81,8 +84,8 @@ def _write(file: Path, made: Made) -> None:
                     "label_correct": str(made.right[at]).lower() if made.right else "",
                     "context_id": made.contexts[at] if made.contexts else "one",
                     "repeat": str(bool(made.repeats and made.repeats[at])).lower(),
-                    "scheduled_s": at,
-                    "sent_s": at,
+                    "scheduled_s": sent_s,
+                    "sent_s": sent_s,
                     "first_token_s": first_s,
                     "end_s": first_s + 0.1,
                     "ttft_ms": made.ttft_ms[at],

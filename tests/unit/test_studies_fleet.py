@@ -40,7 +40,7 @@ def made(
         cell(
             folder,
             part,
-            Made(noisy(ttft_ms, 0.02, seed)),
+            Made(noisy(ttft_ms, 0.02, seed), every_s=1 / float(str(rate))),
             seed,
             figures={**figures, "requests_per_s": rate},  # type: ignore[dict-item]
             **{"router": router, "target": target, "kv_tokens": 6144, "replicas": 2, **settings},
@@ -74,7 +74,8 @@ def test_where_turns_win_they_are_said_to(tmp_path: Path) -> None:
         )
     )
     text = said(hot(cells))
-    assert "answered with round_robin: 20.0 with round_robin and 11.0 with consistent" in text
+    assert "are 20.0 with round_robin and 11.0 with consistent_hash; most are answered" in text
+    assert "answered with round_robin." in text
     assert "50 % with round_robin and 100 % with consistent_hash" in text
     assert "takes 1.9 times as long with consistent_hash" in text
 
@@ -87,8 +88,33 @@ def test_a_full_engine_is_told_by_requests_a_second(tmp_path: Path) -> None:
         )
     )
     answer = seats(cells)
-    assert "answered with round_robin: 4.5 with round_robin and 2.5 with cache" in answer.short
+    assert "4.5 with round_robin and 2.5 with cache_aware; most are answered" in answer.short
     assert "takes 1.8 times as long with cache_aware" in said(answer)
+
+
+def test_of_rates_that_are_as_high_none_is_called_the_highest(tmp_path: Path) -> None:
+    cells = Cells(
+        (
+            *made(tmp_path, "seats", "round_robin", 500, 9_000, rate=4.5),
+            *made(tmp_path, "seats", "cache_aware", 500, 8_000, rate=4.5),
+        )
+    )
+    short = seats(cells).short
+    assert "there is no evidence that round_robin answers more than cache_aware." in short
+    assert "most" not in short
+    one = seats(Cells(tuple(made(tmp_path, "seats", "round_robin", 500, 9_000)[:1]))).short
+    assert one.endswith("requests a second are 10.0 with round_robin.")
+
+
+def test_all_routers_that_compute_as_few_or_as_many_tokens_are_named(tmp_path: Path) -> None:
+    tokens = {"cache_aware": 30_000, "consistent_hash": 30_100, "random": 60_000}
+    cells = [each for name in tokens for each in made(tmp_path, "fits", name, 400, tokens[name])]
+    short = fits(Cells(tuple(cells))).short
+    assert short.startswith("cache_aware and consistent_hash compute least and random most, 2.0")
+    level = fits(Cells(tuple(cells[:6]))).short
+    assert level == (
+        "Prompt tokens computed: 30,000 with cache_aware and 30,100 with consistent_hash."
+    )
 
 
 def test_with_a_system_prompt_it_is_told_where_contexts_went(tmp_path: Path) -> None:
