@@ -2,6 +2,7 @@
 
 import ast
 import json
+import re
 import sysconfig
 from collections.abc import Iterable, Iterator
 from itertools import islice
@@ -57,8 +58,9 @@ def _docstrings(module: str, path: Path) -> Iterator[tuple[str, str]]:
 
 
 def without_places(text: str, corpora: Iterable[str]) -> str:
-    """Without the folders in which these corpora lie: as paths, and as they stand in the names of
-    cells, which may be cut off."""
+    """Without the folders in which logs and these corpora lie: as paths, and as they stand in the
+    names of cells, which may be cut off."""
+    text = re.sub(r" \(log: [^)\n]*\)", "", text)
     for place in {str(Path(corpus).parent) for corpus in corpora}:
         text = text.replace(place, CORPORA)
         named = UNSAFE.sub("-", place).strip("-.")

@@ -177,6 +177,19 @@ def test_a_page_does_not_tell_where_its_study_lies(tmp_path: Path) -> None:
 
 
 @pytest.mark.usefixtures("_words_only")
+def test_a_page_does_not_tell_where_logs_lie(tmp_path: Path) -> None:
+    made_study(tmp_path, "task2")
+    run = min((tmp_path / "cells").glob("*"))
+    made = json.loads((run / "cell.json").read_text())
+    error = "router exited with code 1: no port (log: /home/me/x y/router.log)"
+    (run / "cell.json").write_text(json.dumps({**made, "error": error}))
+    (tmp_path / "cells.csv").write_text(f"run,fault\ncells/{run.name},{error}\n")
+    assert study_command(["report", str(tmp_path)]) == 0
+    assert "router exited with code 1: no port\n" in (tmp_path / "task2.md").read_text()
+    assert "no port\n" in (tmp_path / "task2-cells.csv").read_text()
+
+
+@pytest.mark.usefixtures("_words_only")
 def test_what_was_not_measured_is_said(tmp_path: Path) -> None:
     made_study(tmp_path, "task2")
     for run in (tmp_path / "cells").glob("*users-16*"):
