@@ -296,8 +296,10 @@ class ShardedStore:
         return True
 
     async def _leave_unused(self) -> None:
-        for address in [each for each in self._nodes if each not in self.nodes]:
-            await self._nodes.pop(address).aclose()
+        for address in [*self._nodes]:
+            # While another one closed it may have been taken back.
+            if address not in self.nodes and (node := self._nodes.pop(address, None)) is not None:
+                await node.aclose()
 
     def _node(self, address: str) -> StoreNode:
         """Raises NodeFailure for one that was left while somebody read."""
