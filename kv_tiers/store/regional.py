@@ -140,8 +140,8 @@ class RegionalStore:
         self._exchange_s, self._clock = exchange_s, clock
         self._most_waiting_bytes = most_waiting_bytes
         self._waiting: dict[bytes, WaitingWrite] = {}
-        self._latest: dict[bytes, int] = {}
-        """Versions of chunks that changed lately."""
+        self._latest: dict[bytes, tuple[int, bool]] = {}
+        """Versions of chunks that changed lately, and whether they were deleted."""
         self._here: dict[bytes, bool] = {}
         """Whether the region had a chunk when it was last asked or told."""
         self._owed: dict[bytes, StoreChange] = {}
@@ -199,10 +199,10 @@ class RegionalStore:
         if frame is not None:
             self.tally.regional_hits += 1
             return frame
-        version = self._latest.get(wire)
+        before = self._latest.get(wire)
         if (frame := await self._centre.get(name)) is not None:
             self.tally.central_hits += 1
-            task = asyncio.create_task(self._promote(name, frame, version))
+            task = asyncio.create_task(self._promote(name, frame, before))
             self._promotions.add(task)
             task.add_done_callback(self._promotions.discard)
         return frame
@@ -249,16 +249,16 @@ class RegionalStore:
         changes = await self.journal.new()
         for change in changes or ():
             wire = change.name.wire
-            if change.version < self._latest.get(wire, 0):
+            if change.version < self._version(wire):
                 continue
-            remember(self._latest, wire, change.version)
+            remember(self._latest, wire, (change.version, change.is_deletion))
             if change.is_deletion:
                 remember(self._owed, wire, change)
             write = self._waiting.get(wire)
             if write is not None and write.change.version < change.version:
                 self._forget(wire)
         for wire, change in [*self._owed.items()]:
-            is_old = change.version < self._latest.get(wire, 0)
+            is_old = change.version < self._version(wire)
             if is_old or await self._region.delete(change.name):
                 self._owed.pop(wire, None)
         return changes is not None and not self._owed
@@ -275,8 +275,11 @@ class RegionalStore:
 
     def _change(self, name: StoreKey, *, is_deletion: bool) -> StoreChange:
         self._last_version = max(self._last_version + 1, int(1e9 * self._clock()))
-        remember(self._latest, name.wire, self._last_version)
+        remember(self._latest, name.wire, (self._last_version, is_deletion))
         return StoreChange(name, self._last_version, is_deletion)
+
+    def _version(self, wire: bytes) -> int:
+        return self._latest.get(wire, (0, False))[0]
 
     def _wait(self, write: WaitingWrite) -> bool:
         """Whether it waits now. Where there are too many bytes, the oldest frame goes first, and a
@@ -315,11 +318,13 @@ class RegionalStore:
             self._forget(wire)
         return True
 
-    async def _promote(self, name: StoreKey, frame: bytes, version: int | None) -> None:
-        """Unless it is deleted meanwhile: here, or at the centre, which is told before regions."""
+    async def _promote(self, name: StoreKey, frame: bytes, before: tuple[int, bool] | None) -> None:
+        """Unless it is deleted meanwhile: here, or at the centre, which is told before regions. One
+        that was put meanwhile stays."""
         remember(self._here, name.wire, await self._region.put(name, frame) > 0)
         (is_there,) = await self._centre.known([name])
-        if is_there is False or self._latest.get(name.wire) != version:
+        latest = self._latest.get(name.wire)
+        if is_there is False if latest is None or latest == before else latest[1]:
             await self._region.delete(name)
 
     async def _keep_writing(self) -> None:

@@ -317,6 +317,22 @@ async def test_what_was_deleted_while_it_was_read_does_not_come_back() -> None:
         assert world.near[0].frames == {}
 
 
+async def test_what_was_put_while_it_was_read_stays() -> None:
+    for late in ("here", "here and deleted at the centre before", "elsewhere"):
+        world = World()
+        world.centre.frames[A] = FRAME
+        client, other = world.clients
+        assert await client.get(A) == FRAME
+        await (other if late == "elsewhere" else client).put(A, FRAME)
+        if late == "elsewhere":
+            await other.write_back()
+            await client.pull()
+        elif "deleted" in late:
+            del world.centre.frames[A]
+        await client.settled()
+        assert world.near[0].frames == {A: FRAME}
+
+
 async def test_a_region_takes_from_the_centre_what_others_deleted() -> None:
     world = World()
     world.seed(A, B)
