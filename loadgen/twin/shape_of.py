@@ -79,7 +79,15 @@ class CalibratedEngine:
     @property
     def is_on_cpu(self) -> bool:
         """Whether kvswarm started it on a CPU, where copies are part of the engine's step."""
-        return "--kv-cache-memory-bytes" in self.argv or HOST_SPECS in " ".join(self.argv)
+        return _is_on_cpu(self.argv)
+
+
+def _is_on_cpu(argv: Sequence[str]) -> bool:
+    return "--kv-cache-memory-bytes" in argv or HOST_SPECS in " ".join(argv)
+
+
+GPU_SEQS = 256
+"""That vLLM's server runs at once on a GPU of less than 70 GiB unless told otherwise."""
 
 
 MOST_GB = 1e9
@@ -110,8 +118,12 @@ def _shape_of_json(told: Mapping[str, Any]) -> EngineShape:
 
 
 def shape_of_run(path: Path) -> EngineShape:
-    """From `run.json`, with vLLM's defaults on this platform where it is silent. Raises UsageError
-    for an engine that kvswarm did not start, or that has what is not modelled."""
+    """From `run.json`, with the defaults of vLLM's server on a CPU or a GPU where it is silent.
+
+    On GPUs of 70 GiB or more, of whose memory no run tells, they are larger than these: such an
+    engine must be told `--max-num-seqs` and `--max-num-batched-tokens`. Raises UsageError for an
+    engine that kvswarm did not start, or that has what is not modelled.
+    """
     run = recorded_run(path)
     if SIMULATED in run.target:
         return _shape_of_json(run.target[SIMULATED])
@@ -122,12 +134,15 @@ def shape_of_run(path: Path) -> EngineShape:
         )
     _require_modelled(path, run.engine_argv)
     argv = run.engine_argv
+    is_on_gpu = bool(argv) and not _is_on_cpu(argv)
+    is_async = "--async-scheduling" in argv or is_on_gpu
     shape = EngineShape(
         usable_blocks=int(blocks),
         block_size=int(size),
         max_model_len=int(run.target.get("max_model_len") or EngineShape().max_model_len),
         prefix_caching="--no-enable-prefix-caching" not in argv,
-        async_scheduling="--async-scheduling" in argv,
+        max_num_seqs=GPU_SEQS if is_on_gpu else EngineShape().max_num_seqs,
+        async_scheduling=is_async and "--no-async-scheduling" not in argv,
         plugin=_plugin(argv),
         tier=_recorded_tier(path, argv, int(size)),
     )

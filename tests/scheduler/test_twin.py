@@ -33,7 +33,8 @@ from loadgen.twin.step_time import StepTime
 STEP = StepTime(0.02, 2.0e-4, 8.0e-8, 1.0e-3, 4.0e-7)
 FRONT = FrontTime(0.003, 2.0e-6, 0.002)
 BLOCKS, BLOCK = 40, 128
-ARGV = ["python", "-m", "vllm", "--block-size", "128"]
+ARGV = ["python", "-m", "vllm", "--block-size", "128", "--kv-cache-memory-bytes", "1G"]
+"""As on a CPU."""
 CONTEXTS, REQUESTS = 5, 60
 
 
@@ -123,6 +124,24 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
 @pytest.fixture(scope="module")
 def model(runs: list[Path]) -> TwinModel:
     return calibrate(runs)
+
+
+@pytest.mark.parametrize(
+    ("argv", "limits"),
+    [
+        (ARGV, (128, 2048, False)),
+        ([*ARGV, "--async-scheduling"], (128, 2048, True)),
+        (ARGV[:5], (256, 2048, True)),
+        ([*ARGV[:5], "--no-async-scheduling"], (256, 2048, False)),
+        ([*ARGV[:5], "--max-num-seqs=9", "--max-num-batched-tokens", "64"], (9, 64, True)),
+        ([], (128, 2048, False)),
+    ],
+)
+def test_where_its_command_is_silent_an_engine_has_the_limits_of_its_platform(
+    argv: Sequence[str], limits: tuple[int, int, bool], tmp_path: Path
+) -> None:
+    shape = shape_of_run(write_run(tmp_path / "run", argv=argv))
+    assert (shape.max_num_seqs, shape.max_num_batched_tokens, shape.async_scheduling) == limits
 
 
 def test_times_are_found_from_what_clients_recorded(model: TwinModel) -> None:
