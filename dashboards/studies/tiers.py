@@ -34,6 +34,7 @@ P50 = "ttft_p50_ms"
 TOKEN = "tpot_ms.mean"
 EXTERNAL, DISK = "external_prompt_tokens", "disk_prompt_tokens"
 STORED, LOADED = "offload_stored_bytes", "offload_loaded_bytes"
+NOT_MEASURED = ("Not measured.",)
 COLUMNS = (P50, FIRST, COMPUTED, "cached_prompt_tokens", EXTERNAL, DISK, STORED, LOADED)
 
 
@@ -61,9 +62,17 @@ def arms(cells: Cells) -> list[Arm]:
 
 
 def small_and_large(cells: Cells) -> tuple[Cells, Cells]:
-    """The engine alone, with the smallest and with the largest cache."""
-    alone = cells.where(target=PLAIN).by("kv_tokens")
-    return alone[0][1], alone[-1][1]
+    """The engine alone, with the cache that tiers lie behind and with the largest; none of what was
+    not measured."""
+    alone = cells.where(target=PLAIN)
+    behind = [size for arm in arms(cells) for size in arm.cells.values("kv_tokens")]
+    larger = [
+        each for each in alone.values("kv_tokens") if behind and float(each) > float(behind[0])
+    ]
+    small, large = (
+        alone.where(kv_tokens=each[-1]) if each else Cells(()) for each in (behind, larger)
+    )
+    return small, large
 
 
 def pays(
@@ -73,6 +82,8 @@ def pays(
 ) -> StudyAnswer:
     """Each tier against the engine alone, and against the same bytes of the other kind."""
     small, large = small_and_large(cells)
+    if not small or not large:
+        return StudyAnswer(question, NOT_MEASURED)
     names = "without a tier, mean TTFT", "with it, mean TTFT"
     found = Contrasts(
         "behind it",
@@ -136,7 +147,10 @@ def _against(cells: Cells) -> Iterator[str]:
 
 def enough(cells: Cells) -> StudyAnswer:
     """The smallest tier of each kind that computes no more than the engine with room for all."""
-    _, large = small_and_large(cells)
+    question = "How much of it is enough?"
+    small, large = small_and_large(cells)
+    if not small or not large:
+        return StudyAnswer(question, NOT_MEASURED)
     least = large.by_repeat(COMPUTED)
     sentences = []
     for target, said in KINDS.items():
@@ -167,9 +181,7 @@ def enough(cells: Cells) -> StudyAnswer:
         against(panels, "memory of the tier, GB"),
         "computed prompt tokens and time to first token against the memory of the tier",
     )
-    return StudyAnswer(
-        "How much of it is enough?", (*sentences, *_working_set(cells)), (), (picture,)
-    )
+    return StudyAnswer(question, (*sentences, *_working_set(cells)), (), (picture,))
 
 
 def _as_few(part: Cells, least: dict[int, float]) -> bool:
@@ -198,7 +210,10 @@ def _bytes_per_token(cells: Cells) -> int | None:
 
 def hit(cells: Cells) -> StudyAnswer:
     """What a prompt costs that comes from a tier: medians, of runs in which most requests do."""
+    question = "What does a hit from a tier cost, against computing?"
     small, large = small_and_large(cells)
+    if not small or not large:
+        return StudyAnswer(question, NOT_MEASURED)
     rows = [Arm("computing it again", small), Arm("the engine's cache", large)]
     for target in KINDS:
         parts = cells.where(target=target).by("l1_gb")
@@ -211,10 +226,10 @@ def hit(cells: Cells) -> StudyAnswer:
         f"The first token comes after {duration(computing)} where the context is computed, and"
         f" after {said}: medians of runs in which most contexts came from there."
         if computing is not None and said
-        else "Not measured."
+        else NOT_MEASURED[0]
     )
     return StudyAnswer(
-        "What does a hit from a tier cost, against computing?",
+        question,
         (first, *_ledger(cells)),
         (MarkdownTable(("from", "TTFT p50"), tuple((a.name, duration(m)) for a, m in told)),),
     )

@@ -74,6 +74,24 @@ def test_a_tier_that_pays_is_told_with_counts_first_and_against_the_other(tmp_pa
     assert "instead of LMCache's, the first token comes 2.0 times as fast with 129 MB" in text
 
 
+@pytest.mark.parametrize(
+    "kept",
+    [
+        {"target": "vllm"},
+        {"kv_tokens": SMALL},
+        {"kv_tokens": LARGE},
+        {"l1_gb": 0.12},
+        {"l1_gb": ""},
+    ],
+)
+def test_of_a_study_that_was_stopped_nothing_wrong_is_said(
+    kept: dict[str, object], tmp_path: Path
+) -> None:
+    part = equal(tmp_path).where(**kept)
+    for question in (pays, enough, hit):
+        assert question(part).sentences == ("Not measured.",)
+
+
 def test_a_tier_that_costs_is_told_to(tmp_path: Path) -> None:
     text = said(pays(equal(tmp_path, offload_ms=800.0)))
     assert "takes 2.0 times as long with 129 MB of vLLM's own" in text
