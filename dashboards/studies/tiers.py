@@ -32,10 +32,11 @@ UNBOUNDED = (TIERED, FILES, NODE)
 MEAN = "ttft_ms.mean"
 P50 = "ttft_p50_ms"
 TOKEN = "tpot_ms.mean"
+CACHED = "cached_prompt_tokens"
 EXTERNAL, DISK = "external_prompt_tokens", "disk_prompt_tokens"
 STORED, LOADED = "offload_stored_bytes", "offload_loaded_bytes"
 NOT_MEASURED = ("Not measured.",)
-COLUMNS = (P50, FIRST, COMPUTED, "cached_prompt_tokens", EXTERNAL, DISK, STORED, LOADED)
+COLUMNS = (P50, FIRST, COMPUTED, CACHED, EXTERNAL, DISK, STORED, LOADED)
 
 
 @dataclass(frozen=True, slots=True)
@@ -209,7 +210,7 @@ def _bytes_per_token(cells: Cells) -> int | None:
 
 
 def hit(cells: Cells) -> StudyAnswer:
-    """What a prompt costs that comes from a tier: medians, of runs in which most requests do."""
+    """What a prompt costs that comes from a tier, by runs in which most tokens do."""
     question = "What does a hit from a tier cost, against computing?"
     small, large = small_and_large(cells)
     if not small or not large:
@@ -224,7 +225,7 @@ def hit(cells: Cells) -> StudyAnswer:
     computing = known[0][1]
     first = (
         f"The first token comes after {duration(computing)} where the context is computed, and"
-        f" after {said}: medians of runs in which most contexts came from there."
+        f" after {said}: medians, of a tier over runs in which most prompt tokens came from it."
         if computing is not None and said
         else NOT_MEASURED[0]
     )
@@ -237,7 +238,8 @@ def hit(cells: Cells) -> StudyAnswer:
 
 def _mostly_hits(part: Cells) -> bool:
     computed, taken = part.median(COMPUTED), part.median(EXTERNAL)
-    return computed is not None and taken is not None and taken > computed
+    others = (computed or 0) + (part.median(CACHED) or 0)
+    return computed is not None and taken is not None and taken > others
 
 
 def _ledger(cells: Cells) -> Iterator[str]:
@@ -291,7 +293,7 @@ def how_far_off(found: Sequence[HitPrediction]) -> Iterator[str]:
 def _predictions(cells: Cells) -> Iterator[HitPrediction]:
     for target, kind in KINDS.items():
         for cell in cells.where(target=target):
-            known = [cell.figure(name) for name in ("cached_prompt_tokens", EXTERNAL, COMPUTED)]
+            known = [cell.figure(name) for name in (CACHED, EXTERNAL, COMPUTED)]
             told = [value for value in known if value is not None]
             each = run_bytes_per_token(cell.run)
             if len(told) < len(known) or each is None:

@@ -28,6 +28,7 @@ def made(
     figures = {
         "computed_prompt_tokens": computed,
         "external_prompt_tokens": taken,
+        "cached_prompt_tokens": float(str(settings.get("cached", 0))),
         "offload_stored_bytes": 4096 * computed if target == "vllm-offload" else None,
         "offload_loaded_bytes": 4096 * taken if target == "vllm-offload" else None,
     }
@@ -113,6 +114,15 @@ def test_a_hit_is_told_beside_computing_and_only_of_tiers_that_gave_most(tmp_pat
     few = hit(equal(tmp_path / "few", computed=45_000)).short
     assert "from vLLM's own" not in few
     assert "from LMCache's" in few
+
+
+def test_of_a_tier_that_gave_less_than_all_else_no_hit_is_told(tmp_path: Path) -> None:
+    """25,000 computed, 35,000 from the tier, and as many from the engine's own cache."""
+    cells = equal(tmp_path)
+    more = made(tmp_path, "equal", "vllm-lmcache", 200.0, 25_000, l1_gb=0.24, cached=35_000)
+    short = hit(Cells((*cells, *more))).short
+    assert "from vLLM's own and 160 ms from LMCache's and valkey:" in short
+    assert short.count("LMCache's") == 1
 
 
 @pytest.mark.parametrize(("bytes_per_token", "closes"), [(4096, True), (8192, False)])
