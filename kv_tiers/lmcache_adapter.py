@@ -102,16 +102,15 @@ class StoreAdapter(L2AdapterInterface):
     def submit_lookup_and_lock_task(
         self, keys: list[ObjectKey], group_layout_descs: Mapping[int, object]
     ) -> int:
-        """Nothing is locked: a chunk that a node evicts before it is loaded is computed again."""
+        """Nothing is locked: a chunk that a node evicts before it is loaded is computed again. What
+        lies behind a gap is told too, as LMCache's own memory may fill it."""
 
         async def lookup() -> Bitmap:
             rows = [[*row] for _, row in itertools.groupby(keys, _row)]
-            found = await self._thread.tier.lookup([[*map(key_bytes, row)] for row in rows])
-            bits, start = Bitmap(len(keys)), 0
-            for row, leading in zip(rows, found, strict=True):
-                for at in range(start, start + leading):
-                    bits.set(at)
-                start += len(row)
+            found = await self._thread.tier.held([[*map(key_bytes, row)] for row in rows])
+            bits = Bitmap(len(keys))
+            for at in (at for at, is_there in enumerate(found) if is_there):
+                bits.set(at)
             return bits
 
         return self._submit(lookup(), self._looked_up, Bitmap(len(keys)))

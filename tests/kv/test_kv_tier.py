@@ -283,6 +283,35 @@ async def test_the_adapter_stores_looks_up_and_loads(
     adapter.close()
 
 
+async def test_the_adapter_finds_and_loads_what_lies_behind_a_gap(
+    servers: Servers, objects: Objects
+) -> None:
+    """LMCache's own memory may fill it: then it asks for the others alone."""
+    adapter = adapter_of(servers)
+    objects.fill()
+    held = [1, 3, 4]
+    keys, buffers = ([each[at] for at in held] for each in (objects.keys, objects.buffers))
+    adapter.submit_store_task(keys, buffers)
+    await asyncio.to_thread(
+        result, adapter.get_store_event_fd(), lambda: adapter.pop_completed_store_tasks() or None
+    )
+    task = adapter.submit_lookup_and_lock_task(objects.keys, {})
+    found = await asyncio.to_thread(
+        result,
+        adapter.get_lookup_and_lock_event_fd(),
+        lambda: adapter.query_lookup_and_lock_result(task),
+    )
+    assert bits(found) == held
+    empty = Objects()
+    task = adapter.submit_load_task(objects.keys[3:5], empty.buffers[3:5])
+    found = await asyncio.to_thread(
+        result, adapter.get_load_event_fd(), lambda: adapter.query_load_result(task)
+    )
+    assert [at for at in range(2) if found.test(at)] == [0, 1]
+    assert empty.contents[3:5] == objects.contents[3:5]
+    adapter.close()
+
+
 async def test_every_task_of_the_adapter_ends_whatever_happens(
     servers: Servers, objects: Objects
 ) -> None:
