@@ -217,7 +217,7 @@ class Carrier:
         self, proxy: LinkProxy, direction: LinkDirection, figures: ClientFigures, *, is_up: bool
     ) -> None:
         self._proxy, self._direction, self._figures = proxy, direction, figures
-        self._is_up = is_up
+        self._is_up, self._is_over = is_up, False
         self._waiting_bytes = 0
         self._room, self._arrived = asyncio.Event(), asyncio.Event()
         self._room.set()
@@ -234,6 +234,9 @@ class Carrier:
             await deliver
         finally:
             deliver.cancel()
+            self._is_over = True
+            left_bytes = self._waiting_bytes + sum(len(content) for _, content in self._due)
+            self._figures.gone(self._proxy.clock(), left_bytes)
 
     def _queue(self, content: bytes) -> None:
         """An empty piece is the end: it comes after all others."""
@@ -245,6 +248,8 @@ class Carrier:
         self._direction.add(self._figures.name, content, self._through)
 
     def _through(self, content: bytes, at_s: float) -> None:
+        if self._is_over:
+            return
         due_s = at_s + self._proxy.delay_s()
         if self._due:
             due_s = max(due_s, self._due[-1][0])

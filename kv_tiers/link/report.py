@@ -35,14 +35,18 @@ class ClientFigures:
 
     def delivered(self, at_s: float, size: int, is_up: bool) -> None:
         """Bytes have left it."""
-        self._under_way -= size
-        if self._under_way == 0:
-            self.wanted_s += at_s - self._since_s
+        self.gone(at_s, size)
         if is_up:
             self.up_bytes += size
         else:
             self.down_bytes += size
             self._last_s = at_s
+
+    def gone(self, at_s: float, size: int) -> None:
+        """Bytes are no longer on their way, whether they have arrived or nobody waits for them."""
+        self._under_way -= size
+        if size and self._under_way == 0:
+            self.wanted_s += at_s - self._since_s
 
     def times_s(self) -> list[float]:
         """Of all exchanges, the last one too, sorted."""

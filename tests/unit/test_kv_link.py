@@ -320,6 +320,21 @@ async def test_a_client_that_leaves_and_a_store_that_is_gone_end_their_connectio
         writer.close()
 
 
+async def test_what_a_connection_that_is_cut_still_had_is_wanted_no_more() -> None:
+    """All connections to a port are one client: the time of the others counts on."""
+    async with sender() as port, opened(port, 8, SCHEDULERS["drr"], ports=2) as proxy:
+        reader, writer = await asyncio.open_connection("127.0.0.1", proxy.ports[0])
+        writer.write(b"100000\n")
+        await reader.read(1)
+        writer.transport.abort()
+        await asyncio.gather(*(fetched(each, 400_000) for each in proxy.ports))
+        report = proxy.report()
+    for each in report.clients:
+        assert (each.up_bytes + each.down_bytes) / each.wanted_s < 1.1e6, "the rate of the link"
+    assert report.jain is not None
+    assert report.jain > 0.8
+
+
 def test_a_latency_that_cannot_be_is_told() -> None:
     with pytest.raises(ValueError, match="latency_ms -1"):
         LinkSettings(RateSchedule.fixed(1), SCHEDULERS["fifo"], latency_ms=-1)
