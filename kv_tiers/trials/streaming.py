@@ -91,7 +91,7 @@ async def _streamed(
     deadline_s: float,
 ) -> tuple[list[int], float]:
     """Of a second load, which knows what the first one saw: levels of the chunks that were decoded
-    by the deadline, and its end."""
+    by the deadline, one after the other, and its end."""
     now_s = 0.0
     ready: dict[int, tuple[float, int]] = {}
 
@@ -99,7 +99,8 @@ async def _streamed(
         nonlocal now_s
         size, decode_s = weights[level][at]
         now_s = schedule.through_s(now_s, size)
-        ready[at] = now_s + decode_s, level
+        decoded_s = max((end_s for end_s, _ in ready.values()), default=0.0)
+        ready[at] = max(now_s, decoded_s) + decode_s, level
         return bytes(size)
 
     async def decode(at: int, level: int, frame: bytes) -> None:

@@ -199,6 +199,14 @@ async def test_levels_bring_what_one_codec_brings_and_finer_chunks_where_there_i
             assert 0 < value <= 2 * deadline_s
 
 
+async def test_chunks_are_decoded_one_after_the_other(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("kv_tiers.trials.streaming._weight", lambda name, chunk: (10, 1.0))
+    plan, deadline_s = LoadingPlan(chunks=4, chunk_tokens=16), 2.5
+    found = await gathered(stream_levels(plan, kv(plan.tokens), plan.tokens / deadline_s))
+    for subject in ("lossless", "int8", "int4"):
+        assert found.value(subject, "1000 Mbit/s", "came") == 2 / 4
+
+
 def test_anchors_that_travel_apart_do_not_come_to_use_before_whole_groups_do() -> None:
     bits = kv(64)
     found = NetworkFigures(tuple(send_parts(bits, CacheGenProfile.fitted([bits], deltas=True))))
