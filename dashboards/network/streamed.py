@@ -1,6 +1,6 @@
 """What comes when, of streamed KV: chunks in levels, and parts of a chunk in several orders."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from statistics import fmean
 
 from dashboards.network.pivot import bars, by_setting, need
@@ -30,14 +30,9 @@ def levels_answer(rows: NetworkFigures) -> StudyAnswer:
     )
     own, other = (rows.each(settings, name, "ttft_s") for name in (ADAPTIVE, coarsest))
     ratios = [one / two for one, two in zip(own, other, strict=True)]
-    slower = [each for each, ttft_s in zip(settings, own, strict=True) if ttft_s > deadline_s]
     told = f"With the rest computed, the first token takes {span(ratios, times)} as long as with"
     bullets = [f"{told} `{coarsest}`: time that is left goes into finer chunks."]
-    if slower:
-        bullets.append(
-            f"Computing all is faster over {listed(slower)}: there lookups should find nothing,"
-            " which `recompute_chunks_per_s` is for."
-        )
+    bullets += _slower_than_computing(rows, settings, deadline_s)
     return StudyAnswer(
         "What do chunks in several levels bring before a deadline?",
         (first, *bullets),
@@ -54,6 +49,24 @@ def levels_answer(rows: NetworkFigures) -> StudyAnswer:
             ),
         ),
     )
+
+
+def _slower_than_computing(
+    rows: NetworkFigures, settings: Sequence[str], deadline_s: float
+) -> Iterator[str]:
+    """Of each subject over which links; links over which all are need no loads."""
+    slower = {
+        name: [each for each in settings if need(rows, name, each, "ttft_s") > deadline_s]
+        for name in rows.subjects()
+    }
+    told = [f"`{name}` over {listed(over)}" for name, over in slower.items() if over]
+    if told:
+        yield f"Computing all is faster than {'; than '.join(told)}."
+    if every := [each for each in settings if all(each in over for over in slower.values())]:
+        yield (
+            f"Over {listed(every)} it is faster than any of them: there lookups should find"
+            " nothing, which `recompute_chunks_per_s` is for."
+        )
 
 
 def parts_answer(rows: NetworkFigures) -> StudyAnswer:

@@ -141,7 +141,7 @@ def apart(kept: float = 1.0) -> Iterator[NetworkFigure]:
             yield NetworkFigure(regions.QUESTION, way, regions.DELETED, measure, value)
 
 
-def levelled(ttft_s: float = 0.9) -> Iterator[NetworkFigure]:
+def levelled(ttft_s: float = 0.9, coarsest_s: float | None = None) -> Iterator[NetworkFigure]:
     question = streaming.LEVELS_QUESTION
     yield NetworkFigure(question, "adaptive", streaming.ALONE, "deadline_s", 0.5)
     for name, came, exact in (
@@ -151,8 +151,9 @@ def levelled(ttft_s: float = 0.9) -> Iterator[NetworkFigure]:
         ("int4", 0.9, 0.0),
     ):
         for setting, share in (("10 Mbit/s", 0.5), (streaming.FALLING, 1.0)):
+            slow_s = ttft_s if coarsest_s is None or name != "int4" else coarsest_s
             for measure, value in (
-                ("ttft_s", ttft_s if share < 1 else 0.45),
+                ("ttft_s", slow_s if share < 1 else 0.45),
                 ("came", came * share),
                 ("lossless", exact * share),
                 ("int8", 0.0),
@@ -279,7 +280,13 @@ def test_what_levels_bring_before_a_deadline() -> None:
         " and `lossless` 30 %."
     )
     assert found[1].startswith("With the rest computed, the first token takes 1.00 times as long")
-    assert found[2].startswith("Computing all is faster over 10 Mbit/s:")
+    assert found[2].startswith("Computing all is faster than `adaptive` over 10 Mbit/s; than `loss")
+    assert found[3].startswith("Over 10 Mbit/s it is faster than any of them: there lookups should")
+    *_, last = answer(levelled(coarsest_s=0.4)).sentences
+    assert last == (
+        "Computing all is faster than `adaptive` over 10 Mbit/s; than `lossless` over 10 Mbit/s;"
+        " than `int8` over 10 Mbit/s."
+    )
     assert len(answer(levelled(ttft_s=0.4)).sentences) == 2
 
 
