@@ -106,12 +106,15 @@ def _of_run(parsed: argparse.Namespace, command: Sequence[str]) -> Simulation:
     from loadgen.twin.model import TwinModel
     from loadgen.twin.predict import measured_figures
     from loadgen.twin.serve import cached_most, require_room
-    from loadgen.twin.shape_of import CalibratedEngine, changed, tier_of
+    from loadgen.twin.shape_of import CONTEXT, TIERS, CalibratedEngine, changed, tier_of
 
     model = TwinModel.read(parsed.twin)
     engine = CalibratedEngine.of_run(parsed.run)
     recorded = engine.shape
-    tier = tier_of(engine, parsed.target, _tier_options(parsed, parsed.l1_gb))
+    if parsed.l1_gb is not None and (parsed.target or "").removesuffix(CONTEXT) not in TIERS:
+        raise UsageError("--l1-gb is of a tier: name a --target with one")
+    l1_gb = 1.0 if parsed.l1_gb is None else parsed.l1_gb
+    tier = tier_of(engine, parsed.target, _tier_options(parsed, l1_gb))
     shape = changed(recorded, parsed.kv_tokens, parsed.target, tier=tier)
     load = recorded_load(parsed.run, recorded.block_size)
     require_room(max(load.requests, key=cached_most), shape)
@@ -294,7 +297,7 @@ def _recorded_parser() -> argparse.ArgumentParser:
     add("run", type=Path, metavar="RUN", help="the run directory whose requests are sent")
     add("--kv-tokens", type=int, help="tokens of the engine's KV cache (default: as recorded)")
     add("--target", help="vllm, vllm-offload, vllm-lmcache …, -context (default: as recorded)")
-    add("--l1-gb", type=float, default=1.0, help="GB of memory of a tier (default: 1.0)")
+    add("--l1-gb", type=float, help="GB of memory of a tier (default: 1.0)")
     _add_options(parser)
     return parser
 

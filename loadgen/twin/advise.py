@@ -140,15 +140,17 @@ def _seen(model: TwinModel, about: AdviceLoad) -> _Seen:
 
 def _sizes_tried(size: int, knee: Knee, options: AdviceOptions, longest_tokens: int) -> list[int]:
     """Blocks, evenly spread on a scale of factors, with the knee. Raises UsageError where not even
-    the longest request fits."""
+    the longest request fits, or not in one that was asked for."""
     most = math.inf if options.most_tokens is None else options.most_tokens // size
     least = max(knee.least_tokens // size, math.ceil(longest_tokens / size))
     found = {tokens // size for tokens in options.sizes} or _grid(size, knee, least, most)
     fitting = sorted(blocks for blocks in found if least <= blocks <= most)
-    if not fitting:
+    left_out = [f"{each:,}" for each in options.sizes if each // size not in fitting]
+    if left_out or not fitting:
+        named = f"--kv-tokens {', '.join(left_out)}: " if left_out else ""
         fits = "" if math.isinf(most) else f", and {options.most_tokens:,} tokens fit"
         raise UsageError(
-            f"the longest request needs {least * size:,} tokens of cache{fits}: give larger"
+            f"{named}the longest request needs {least * size:,} tokens of cache{fits}: give other"
             " --kv-tokens, or a larger --gpu-gb"
         )
     return fitting

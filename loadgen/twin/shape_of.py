@@ -187,13 +187,12 @@ def tier_of(
 
     Raises UsageError for another.
     """
-    if target is None:
-        return engine.shape.tier
-    name = target.removesuffix(CONTEXT)
+    name = (target or "").removesuffix(CONTEXT)
     if name not in TIERS:
         if told is not None and (told.memory is not None or told.files is not None):
-            raise UsageError(f"--link is of a tier, which --target {target} has not")
-        return None
+            whose = "name a --target with one" if target is None else f"--target {target} has none"
+            raise UsageError(f"--link is of a tier: {whose}")
+        return engine.shape.tier if target is None else None
     if told is None:
         raise UsageError(
             f"--target {target} has a tier, and tiers are tried here beside each cache: give vllm"
@@ -211,6 +210,8 @@ def tier_of(
         raise UsageError(
             f"--target {target} needs --link RATE,LATENCY of its memory, as 25GB/s,20us"
         )
+    if told.files is not None and not has_files:
+        raise UsageError(f"--l2-link is of files: --target {target} has none, leave it out")
     if has_files and told.files is None:
         raise UsageError(f"--target {target} needs --l2-link RATE,LATENCY of its files, as 7GB/s")
     size = engine.shape.block_size

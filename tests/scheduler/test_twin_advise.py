@@ -178,6 +178,8 @@ def test_no_cache_is_offered_that_does_not_fit() -> None:
     assert "640 tokens fit on the GPU" in " ".join(advice.sentences())
     with pytest.raises(UsageError, match="the longest request needs"):
         advise(MODEL, about(), limit, AdviceOptions(most_tokens=32))
+    with pytest.raises(UsageError, match="--kv-tokens 100, 1,600: the longest request needs"):
+        advise(MODEL, about(), limit, AdviceOptions((100, 480, 1600), most_tokens=640))
 
 
 def model_folder(path: Path) -> Path:

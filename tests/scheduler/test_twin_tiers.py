@@ -160,7 +160,9 @@ def test_the_command_knows_targets_with_tiers(
         ("--target vllm-tiered --link 1GB/s", "needs --l2-link RATE"),
         ("--target vllm-offload --link fast", "is no link"),
         ("--target vllm-tiered --link 1GB/s --l2-link fast", "--l2-link 'fast' is no link"),
-        ("--target vllm --link 1GB/s", "--link is of a tier"),
+        ("--target vllm --link 1GB/s", "--link is of a tier: --target vllm has none"),
+        ("--l2-link 1GB/s", "--link is of a tier: --target vllm has none"),
+        ("--target vllm-offload --link 1GB/s --l2-link 1GB/s", "--l2-link is of files: --target"),
         ("--target vllm-offload --link 1GB/s --l1-gb 0.000001", "--l1-gb holds no chunk"),
         ("--target vllm-offload --link 0GB/s", "give a rate above 0"),
     ],
@@ -168,6 +170,17 @@ def test_the_command_knows_targets_with_tiers(
 def test_what_a_tier_lacks_is_said(twin: Path, more: str, said: str) -> None:
     with pytest.raises(UsageError, match=said):
         simulate_command([*BATCHES.split(), "--twin", str(twin), *more.split()])
+
+
+@pytest.mark.parametrize("more", ["--link 1GB/s", "--l2-link 1GB/s", "--l1-gb 2"])
+def test_what_is_of_a_tier_needs_one_for_a_recorded_run_too(
+    twin: Path, tmp_path: Path, more: str
+) -> None:
+    run = tmp_path / "run"
+    assert simulate_command([*BATCHES.split(), "--twin", str(twin), "--out", str(run)]) == 0
+    for target in ((), ("--target", "vllm")):
+        with pytest.raises(UsageError, match="is of a tier: "):
+            simulate_command([str(run), "--twin", str(twin), *more.split(), *target])
 
 
 @pytest.mark.parametrize("size", ["nan", "inf", "1e300", "-1", "0"])
