@@ -62,7 +62,7 @@ def advise_command(arguments: list[str]) -> int:
                 " of such a run in its place"
             )
         advice = advise(model, about, limit, _options(parsed, about.engine))
-    print("\n".join(advice.sentences()))
+    print("\n".join([*advice.sentences(), *advice.candidates[0].prediction.outside]))
     print()
     print("\n".join(aligned(list(_rows(advice)))))
     runs = _overturning(advice, about.command)

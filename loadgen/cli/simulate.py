@@ -240,6 +240,7 @@ def _json(simulation: Simulation, prediction: "TwinPrediction") -> dict[str, Any
             for name, ends in prediction.intervals.items()
         },
         "measured": simulation.measured,
+        "outside": prediction.outside,
     }
 
 
@@ -256,8 +257,9 @@ def _lines(simulation: Simulation, prediction: "TwinPrediction") -> Iterator[str
         unsent = sum(len(each.unit.requests) for each in prediction.unsent)
         yield (
             f"{prediction.cut:,} more were cut off at the end of the run, {unsent:,} were due and"
-            " never sent"
+            f" never sent; the longest had waited {1000 * max(prediction.open_e2e_s):,.0f} ms"
         )
+    yield from prediction.outside
     yield from _table(prediction, simulation.measured)
     if tier is not None:
         yield f"prompt tokens from the tier: {prediction.ledger.reported_external_tokens:,}"

@@ -19,7 +19,7 @@ from loadgen.runs.columns import Floats
 from loadgen.twin.engine import EngineShape
 from loadgen.twin.ledger import EngineLedger
 from loadgen.twin.load import RecordedLoad, recorded_load
-from loadgen.twin.model import FrontTime, TwinModel
+from loadgen.twin.model import FrontTime, TwinModel, add_lengths
 from loadgen.twin.serve import ServedLoad, TwinServer
 from loadgen.twin.shape_of import CalibratedEngine, shape_of_run
 from loadgen.twin.step_time import StepTime, parts
@@ -76,6 +76,9 @@ def calibrate(paths: Sequence[Path]) -> TwinModel:
     step, front = _times(factor * found)
     errors = [_error(run, run.serve(step, front)) for run in runs]
     speeds = np.array([speed for speed, _ in errors])
+    lengths: dict[str, tuple[int, int]] = {}
+    for request in (each for run in runs for each in run.load.requests):
+        add_lengths(lengths, request)
     return TwinModel(
         step=step,
         front=front,
@@ -86,6 +89,7 @@ def calibrate(paths: Sequence[Path]) -> TwinModel:
         open_questions=tuple(_open(rows, found)),
         machine=str(recorded_run(paths[0]).description.get("machine", "")),
         engine=CalibratedEngine.of_run(paths[0]).to_json(),
+        lengths=lengths,
     )
 
 

@@ -2,7 +2,7 @@
 
 import json
 import math
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
 from typing import Any, Self
@@ -12,6 +12,7 @@ from scipy.stats import t as student
 from loadgen.errors import UsageError
 from loadgen.runs.json_file import write_json
 from loadgen.scratch import without_device
+from loadgen.twin.ledger import TwinRequest
 from loadgen.twin.step_time import StepTime
 
 VERSION = 1
@@ -45,6 +46,18 @@ class TwinModel:
     machine: str = ""
     engine: Mapping[str, Any] = field(default_factory=dict)
     """The engine that the runs were made on, as `CalibratedEngine` has it; empty in older files."""
+    lengths: Mapping[str, tuple[int, int]] = field(default_factory=dict)
+    """Least and most tokens of their prompts and replies; empty in older files."""
+
+    def outside(self, lengths: Mapping[str, tuple[int, int]]) -> Iterator[str]:
+        """In words, which of these the twin was not made from."""
+        for name, (low, high) in lengths.items():
+            least, most = self.lengths.get(name, (low, high))
+            if low < least or high > most:
+                yield (
+                    f"{name} of {low:,} to {high:,} tokens: outside what the twin was made from,"
+                    f" {least:,} to {most:,}"
+                )
 
     def interval(self, value: float) -> tuple[float, float]:
         """Where a run's time would lie, as far as runs here differ from the twin."""
@@ -83,8 +96,12 @@ class TwinModel:
             raise ValueError(f"version {content['twin']}")
         for name in ("speed_sd", "runs", "error_share"):
             _require_time(name, content[name])
-        kept = {each.name: content[each.name] for each in fields(cls) if each.name != "engine"}
-        kept["engine"] = content.get("engine", {})
+        later = {"engine": content.get("engine", {}), "lengths": content.get("lengths", {})}
+        kept = {each.name: content[each.name] for each in fields(cls) if each.name not in later}
+        kept["engine"] = later["engine"]
+        kept["lengths"] = {
+            name: (int(low), int(high)) for name, (low, high) in later["lengths"].items()
+        }
         kept["step"], kept["front"] = StepTime(**kept["step"]), FrontTime(**kept["front"])
         kept["intervals"] = {name: tuple(each) for name, each in kept["intervals"].items()}
         kept["open_questions"] = tuple(kept["open_questions"])
@@ -97,6 +114,13 @@ class TwinModel:
         for name, value in told.items():
             _require_time(name, value)
         return cls(**kept)
+
+
+def add_lengths(known: dict[str, tuple[int, int]], request: TwinRequest) -> None:
+    """With those of another request."""
+    for name, tokens in (("prompts", len(request.prompt)), ("replies", request.output_tokens)):
+        low, high = known.get(name, (tokens, tokens))
+        known[name] = min(low, tokens), max(high, tokens)
 
 
 def _require_time(name: str, value: object) -> None:

@@ -12,7 +12,7 @@ from loadgen.runs.columns import Floats
 from loadgen.twin.engine import EngineShape
 from loadgen.twin.ledger import EngineLedger
 from loadgen.twin.load import RecordedLoad
-from loadgen.twin.model import TwinModel
+from loadgen.twin.model import TwinModel, add_lengths
 from loadgen.twin.routing import ROUTERS
 from loadgen.twin.sending import Outgoing
 from loadgen.twin.serve import OfferedLoad, OnServed, ServedRequest, TwinServer
@@ -26,7 +26,8 @@ class TwinPrediction:
 
     `ttft_s` and `e2e_s` are of the requests that were served to their end; `cut` others were cut
     off, and `unsent` is what was due and never sent: `open_ttft_s` and `open_e2e_s` are what both
-    had waited at least. `ledger` is that of all `replicas` together.
+    had waited at least. `ledger` is that of all `replicas` together. `outside` says in words which
+    lengths of requests the twin was not made from.
     """
 
     figures: Mapping[str, float]
@@ -40,6 +41,7 @@ class TwinPrediction:
     ledger: EngineLedger
     replicas: tuple[EngineLedger, ...]
     duration_s: float
+    outside: tuple[str, ...]
 
 
 class _Collector:
@@ -51,10 +53,12 @@ class _Collector:
         self._open_ttft_s, self._open_e2e_s = array("d"), array("d")
         self.first_s, self.last_s = math.inf, -math.inf
         self.cut = 0
+        self.lengths: dict[str, tuple[int, int]] = {}
 
     def take(self, each: ServedRequest) -> None:
         self.first_s = min(self.first_s, each.sent_s)
         self.last_s = max(self.last_s, each.end_s)
+        add_lengths(self.lengths, each.request)
         if each.is_cut:
             self.cut += 1
             has_begun = not math.isnan(each.first_token_s)
@@ -125,6 +129,7 @@ def predict_load(
         ledger=ledger,
         replicas=tuple(server.ledgers),
         duration_s=duration_s,
+        outside=tuple(model.outside(collector.lengths)),
     )
 
 

@@ -146,6 +146,11 @@ def test_where_its_command_is_silent_an_engine_has_the_limits_of_its_platform(
 
 def test_times_are_found_from_what_clients_recorded(model: TwinModel) -> None:
     assert model.step.prefill_token_s == pytest.approx(STEP.prefill_token_s, rel=0.05)
+    prompts, replies = zip(*map(lengths, range(REQUESTS)), strict=True)
+    assert model.lengths == {
+        "prompts": (min(prompts), max(prompts)),
+        "replies": (min(replies), max(replies)),
+    }
     assert model.step.step_s == pytest.approx(STEP.step_s, rel=0.1)
     assert model.step.decode_s == pytest.approx(STEP.decode_s, rel=0.25)
     assert model.error_share < 0.02

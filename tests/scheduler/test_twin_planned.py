@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from loadgen.cli.advise import advise_command
 from loadgen.cli.simulate import simulate_command
 from loadgen.errors import UsageError
 from loadgen.targets.demo_model import build_model
@@ -153,6 +154,30 @@ def twin(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def rows_of(out: Path) -> list[dict[str, str]]:
     with (out / "requests.csv").open(newline="") as file:
         return list(csv.DictReader(file))
+
+
+def test_lengths_that_the_twin_was_not_made_from_are_told(
+    twin: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    model, made = TwinModel.read(twin), tmp_path / "twin.json"
+    assert model.lengths == {}, "an older file"
+    for lengths, count in (({"prompts": (1, 200), "replies": (1, 9999)}, 1), ({}, 0)):
+        replace(model, lengths=lengths).write(made)
+        assert simulate_command([*BATCHES.split(), "--twin", str(made)]) == 0
+        said = capsys.readouterr().out
+        assert said.count("tokens: outside what the twin was made from, 1 to 200\n") == count
+        assert said.count("outside") == count
+        words = [*BATCHES.split()[:-2], "--twin", str(made), "--slo", "ttft_ms.p95<=4000"]
+        assert advise_command([*words, "--no-rates"]) == 0
+        assert capsys.readouterr().out.count("outside") == count
+
+
+def test_of_requests_without_an_end_it_is_told_how_long_they_had_waited(
+    twin: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    words = "unordered -t 2s -u 64 -r 64 --output-tokens 200"
+    assert simulate_command([*words.split(), "--twin", str(twin)]) == 0
+    assert "never sent; the longest had waited " in capsys.readouterr().out
 
 
 def test_a_workload_without_a_run_gives_a_run_directory(
