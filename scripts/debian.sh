@@ -15,7 +15,13 @@ command -v haproxy >/dev/null || [ -x /usr/sbin/haproxy ] || missing+=(haproxy)
 
 if [ ${#missing[@]} = 0 ]; then exit 0; fi
 if [ "$(id -u)" = 0 ] && command -v apt-get >/dev/null; then
-  apt-get update -qq && apt-get install -y -qq "${missing[@]}" >/dev/null
-else
-  echo "not installed: ${missing[*]}; their tests need it, e.g. apt-get install ${missing[*]}" >&2
+  export DEBIAN_FRONTEND=noninteractive
+  apt-get update -qq || true
+  left=()
+  for package in "${missing[@]}"; do
+    apt-get install -y -qq "$package" >/dev/null || left+=("$package")
+  done
+  if [ ${#left[@]} = 0 ]; then exit 0; fi
+  missing=("${left[@]}")
 fi
+echo "not installed: ${missing[*]}; their tests need it, e.g. apt-get install ${missing[*]}" >&2
