@@ -19,8 +19,9 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("plugin")
     ignored = shutil.ignore_patterns("__pycache__", "build", "*.egg-info")
     source = shutil.copytree(ROOT / "scheduler_plugin", folder / "source", ignore=ignored)
-    build = [sys.executable, "-m", "build", "-q", "--wheel", "--outdir", folder / "dist", source]
-    done = subprocess.run(build, capture_output=True, text=True, timeout=240, check=False)
+    build = [sys.executable, "-m", "build", "-q", "--wheel", "--no-isolation"]
+    command = [*build, "--outdir", folder / "dist", source]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=240, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
     (wheel,) = (folder / "dist").glob("*.whl")
     return wheel
