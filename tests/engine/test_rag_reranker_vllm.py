@@ -2,7 +2,6 @@
 
 import asyncio
 import os
-import signal
 import subprocess
 import sys
 import time
@@ -49,18 +48,21 @@ def url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
         *("--kv-cache-memory-bytes", "100M"),
         *("--host", "127.0.0.1", "--port", str(port)),
     ]
+    # So that the sockets, files and shared memory that it makes go with it.
+    guard = ["loadgen.targets.guard", "--parent", str(os.getpid()), "--grace-s", "10"]
+    guarded = [sys.executable, "-m", *guard, "--", *command]
     log = tmp_path_factory.mktemp("vllm") / "log"
     with log.open("w") as file:
         process = subprocess.Popen(
-            command, stdout=file, stderr=file, env={**os.environ, **ENV}, start_new_session=True
+            guarded, stdin=subprocess.PIPE, stdout=file, stderr=file, env={**os.environ, **ENV}
         )
     try:
         address = f"http://127.0.0.1:{port}"
         wait_until_ready(process, address, log)
         yield address
     finally:
-        os.killpg(process.pid, signal.SIGKILL)
-        process.wait()
+        process.terminate()
+        process.communicate()
 
 
 def wait_until_ready(process: subprocess.Popen[bytes], address: str, log: Path) -> None:
