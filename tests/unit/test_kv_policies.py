@@ -229,7 +229,7 @@ def test_a_cache_works_in_transformers_own_generation(llama: Any) -> None:
 @pytest.mark.parametrize(("bits", "most"), [(8, 0.01), (4, 0.1), (2, 0.5)])
 def test_bytes_of_hqq_are_packed_and_read_again(bits: int, most: float) -> None:
     """Scales and zero points of a channel of 32 tokens, or of a token, are 4 bytes."""
-    pytest.importorskip("hqq")
+    pytest.importorskip("hqq", reason="pip install --no-deps hqq")
     torch.manual_seed(8)
     states, policy = torch.randn(2, 3, 64, 16), policy_named(f"hqq:{bits}")
     for is_keys, groups in ((True, 2 * 16), (False, 64)):
@@ -241,7 +241,7 @@ def test_bytes_of_hqq_are_packed_and_read_again(bits: int, most: float) -> None:
 
 @pytest.mark.parametrize("press", PRESSES)
 def test_a_press_keeps_its_share_of_the_prompt(llama: Any, press: str) -> None:
-    pytest.importorskip("kvpress")
+    pytest.importorskip("kvpress", reason="pip install --no-deps kvpress")
     _, cache = led(llama, policy_named(f"{press}:25"), text(), [PROMPT, *[1] * STEPS])
     assert cache.held_bytes == 2 * (PROMPT // 4 + STEPS) * TOKEN_BYTES
     assert cache.get_seq_length() == PROMPT + STEPS
