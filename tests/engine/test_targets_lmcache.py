@@ -15,7 +15,11 @@ from loadgen.targets.demo_model import build_model
 from loadgen.targets.own_routes import KEY_VARIABLE
 from loadgen.targets.target import RunningTarget, TargetSettings, start_target
 
-pytestmark = [pytest.mark.engine, pytest.mark.asyncio(loop_scope="module")]
+pytestmark = [
+    pytest.mark.engine,
+    pytest.mark.timeout(1300),
+    pytest.mark.asyncio(loop_scope="module"),
+]
 
 PROMPT_TOKENS = 1300  # ten full blocks
 
