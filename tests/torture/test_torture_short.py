@@ -4,7 +4,10 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 sys.path.insert(0, str(Path(__file__).parents[1] / "unit"))
+import tiers
 from fake_router import fleet_catalog
 
 
@@ -28,3 +31,13 @@ def test_starts_that_are_interrupted_leave_nothing(tmp_path: Path) -> None:
         *("--starts", 3, "--targets", "single,pair", "--within", 4, words, "--seed", 909)
     )
     assert "6 starts, 0 broke an invariant" in printed
+
+
+@pytest.mark.parametrize("seed", range(len(tiers.FAULTS)))
+def test_a_run_without_records_is_told_and_the_series_goes_on(
+    seed: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tiers, "KVSWARM", ("true",))
+    _, broken = tiers.one(seed)
+    assert any("run.json" in each for each in broken)
+    assert any("requests.csv" in each for each in broken)

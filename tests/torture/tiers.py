@@ -20,7 +20,7 @@ import tempfile
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -62,6 +62,14 @@ class TierTrial:
         """Note what should not be."""
         if not holds:
             self.broken.append(what)
+
+    @contextmanager
+    def whatever_goes_wrong(self) -> Iterator[None]:
+        """Note what is not there that should be, as a file of a run that ended at its start."""
+        try:
+            yield
+        except (OSError, ValueError, LookupError, psutil.Error, redis.RedisError) as error:
+            self.expect(False, f"{type(error).__name__}: {error}")
 
     def is_under_load(self) -> bool:
         """Whether some requests have come to their end."""
@@ -154,8 +162,10 @@ def one(seed: int) -> tuple[str, list[str]]:
             )
         trial = TierTrial(process, place / "run", place / "files")
         try:
-            _disturb(trial, act, chance)
-            _check(trial, place, codes)
+            with trial.whatever_goes_wrong():
+                _disturb(trial, act, chance)
+            with trial.whatever_goes_wrong():
+                _check(trial, place, codes)
         finally:
             _end(trial)
     return f"{kind}: {target}", trial.broken
