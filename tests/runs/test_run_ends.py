@@ -64,7 +64,7 @@ def test_a_task_that_blocks_the_loop_ends_with_the_run_which_has_failed(
     host: HostProcess, tmp_path: Path, blocks: str, ended_by: str, processes: tuple[str, ...]
 ) -> None:
     (tmp_path / "blocking.py").write_text(BLOCKING.format(blocks=blocks))
-    ends = ("-t", "3s") if ended_by == "time" else ()
+    ends = ("-t", "3s", "--drain", 2) if ended_by == "time" else ()
     load = ("--model", "normal", "-u", 2, "-r", 2, *ends, *processes)
     out = tmp_path / "run"
     command = arguments(host.url, out, *load, file=str(tmp_path / "blocking.py"))

@@ -33,7 +33,7 @@ def url() -> Iterator[str]:
 
 def command(url: str, out: Path, *more: str) -> list[str]:
     fixed = ["--model", "queued", "--tokenizer=", "--output-tokens", "2", "--max-lag-ms", "60000"]
-    search = ["--slo", "ttft_ms.p50<=1000", "--arrivals", "constant", "--trial", "10s"]
+    search = ["--slo", "ttft_ms.p50<=1000", "--arrivals", "constant", "--trial", "6s"]
     return [*KVSWARM, "saturate", "--host", url, "--out", str(out), *fixed, *search, *more]
 
 
