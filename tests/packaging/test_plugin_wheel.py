@@ -20,7 +20,7 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
     ignored = shutil.ignore_patterns("__pycache__", "build", "*.egg-info")
     source = shutil.copytree(ROOT / "scheduler_plugin", folder / "source", ignore=ignored)
     build = [sys.executable, "-m", "build", "-q", "--wheel", "--no-isolation"]
-    command = [*build, "--outdir", folder / "dist", source]
+    command = [*build, "--outdir", str(folder / "dist"), str(source)]
     done = subprocess.run(command, capture_output=True, text=True, timeout=240, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
     (wheel,) = (folder / "dist").glob("*.whl")
