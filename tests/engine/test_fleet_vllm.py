@@ -1,11 +1,19 @@
-"""The target `vllm-fleet`: two real vLLMs behind vLLM's own router, then behind HAProxy."""
+"""The target `vllm-fleet`: two real vLLMs behind vLLM's own router, then behind HAProxy.
+
+In the end one of them is killed in mid-run.
+"""
 
 import asyncio
-import shutil
+import csv
+import json
+import os
+import signal
 import sys
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import psutil
 import pytest
@@ -14,6 +22,11 @@ import pytest_asyncio
 from loadgen.client.client import StreamingClient
 from loadgen.client.exchange import Exchange
 from loadgen.client.settings import ClientSettings
+from loadgen.launch.arguments import parse_run
+from loadgen.launch.swarm_process import StartedTarget, control_line
+from loadgen.launch.terminal import Interruption
+from loadgen.runs.exit_code import TARGET_DIED
+from loadgen.scratch import scratch_folder
 from loadgen.targets import engine_api
 from loadgen.targets.catalog import load_catalog
 from loadgen.targets.demo_model import build_model
@@ -22,7 +35,14 @@ from loadgen.targets.hardware import free_ports
 from loadgen.targets.router import SESSION_HEADER
 from loadgen.targets.target import RunningTarget, TargetSettings, start_target
 
-pytestmark = [pytest.mark.engine, pytest.mark.asyncio(loop_scope="module")]
+pytestmark = [
+    pytest.mark.engine,
+    pytest.mark.timeout(1300),
+    pytest.mark.asyncio(loop_scope="module"),
+]
+
+LONGEST_S = 300.0
+"""Until both engines have served, and for a run of seconds, however busy the machine is."""
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
@@ -132,7 +152,7 @@ async def test_cache_aware_keeps_a_context_on_its_engine(
     assert rounds[1:] == rounds[:1] * 2
 
 
-@pytest.mark.skipif(shutil.which("haproxy") is None, reason="HAProxy is not installed")
+@pytest.mark.skipif(router_program("haproxy-hash") is None, reason="HAProxy is not installed")
 @pytest.mark.parametrize("policy", ["haproxy-hash", "haproxy-leastconn"])
 async def test_haproxy_before_the_same_engines(
     target: RunningTarget, policy: str, tmp_path: Path
@@ -143,3 +163,63 @@ async def test_haproxy_before_the_same_engines(
         again = await served_by(url, target.model, sessions)
     assert set(first) == {"vllm-1", "vllm-2"}
     assert (again == first) or policy == "haproxy-leastconn"
+
+
+def rows(out: Path) -> list[dict[str, str]]:
+    path = out / "requests.csv"
+    if not path.is_file():
+        return []
+    with path.open(newline="") as file:
+        return list(csv.DictReader(file))
+
+
+def told(out: Path, name: str) -> dict[str, Any]:
+    return dict(json.loads((out / name).read_text()))
+
+
+async def run_on(target: RunningTarget, out: Path) -> int:
+    """What `kvswarm run --target vllm-fleet` does once the fleet is up; the run's exit code."""
+    small = ["--contexts", 3, "--context-tokens", 400, "--output-tokens", 8]
+    load = [*small, "-u", 4, "-r", 4, "-t", "20s", "--max-lag-ms", 60_000]
+    words = ["unordered", "--target", "vllm-fleet", "--out", out, *load]
+    run = parse_run("run", list(map(str, words)))
+    with scratch_folder() as folder:
+        async with control_line(target, folder / "control") as control:
+            started = StartedTarget(target, target._settings, control, None)
+            return await started.run("run", run, Interruption())
+
+
+async def test_the_other_engine_serves_on_and_the_outage_is_told(
+    target: RunningTarget,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capfd: pytest.CaptureFixture[str],
+) -> None:
+    """The last here: it leaves one engine."""
+    out = tmp_path / "run"
+    async with router_before(target, "round_robin", tmp_path) as url, asyncio.timeout(LONGEST_S):
+        monkeypatch.setattr(target, "url", url)
+        monkeypatch.setattr(target, "_settings", replace(target._settings, router="round_robin"))
+        run = asyncio.create_task(run_on(target, out))
+        while not {"vllm-1", "vllm-2"} <= {row["engine"] for row in rows(out)}:
+            assert not run.done(), capfd.readouterr()
+            await asyncio.sleep(0.2)
+        os.kill(told(out, "run.json")["target"]["pids"]["vllm-2"][0], signal.SIGKILL)
+        code = await run
+    printed, said = capfd.readouterr()
+    assert code == TARGET_DIED, said
+    assert "vllm-2 has died: the run goes on with the other engines" in said
+    assert "ENGINE DIED: vllm-2 was ended by SIGKILL at " in printed
+    summary = told(out, "summary.json")
+    (death,) = summary["engine_deaths"]
+    every = rows(out)
+    failed = [row for row in every if row["outcome"] not in ("ok", "cancelled")]
+    assert len(every) == summary["requests"]
+    assert death["failed"] == len(failed) > 0
+    assert all(row["error"] for row in failed)
+    assert death["served_again_s"] > 0
+    last_s = max(float(row["end_s"]) for row in failed)
+    later = [row for row in every if row["outcome"] == "ok" and float(row["sent_s"]) > last_s]
+    assert {row["engine"] for row in later} == {"vllm-1"}
+    assert summary["replicas"]["engines"]["vllm-2"]["computed_prompt_tokens"] is not None
+    assert summary["server"]["server_cpu_ms_per_token"] > 0
