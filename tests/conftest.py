@@ -1,6 +1,7 @@
 """How the workers of pytest-xdist share the tests: by file, the slow ones first.
 
-All that start a vLLM are one share, so that there is one engine at a time.
+Those that start a vLLM are two shares of about the same time, so that there are engines of two
+tests at a time.
 """
 
 import signal
@@ -11,11 +12,18 @@ from xdist.remote import Producer
 from xdist.scheduler import LoadFileScheduling
 
 ENGINE = ("tests/engine/", "tests/browser/test_browser_vllm.py")
+ONE_HALF = tuple(
+    f"tests/engine/test_{name}.py"
+    for name in ("fleet_vllm", "run_on_target", "targets_lmcache", "targets_transformers")
+)
+"""One share; the others of `ENGINE` are the other."""
 SLOW = (*ENGINE, "tests/packaging/", "tests/runs/", "tests/browser/", "tests/rag/", "tests/locust/")
 
 
 class EngineSharing(LoadFileScheduling):
     def _split_scope(self, nodeid: str) -> str:
+        if nodeid.startswith(ONE_HALF):
+            return ONE_HALF[0]
         return ENGINE[0] if nodeid.startswith(ENGINE) else str(super()._split_scope(nodeid))
 
 
