@@ -270,6 +270,8 @@ def test_the_context_scheduler_gets_what_was_given_as_json(model: str, name: str
             "strict": True,
         }
     }
+    (plain,) = plan("vllm", TargetSettings(model, context_scheduler=given))
+    assert "--additional-config" not in plain.argv
 
 
 def test_the_plugin_keeps_its_own_defaults(model: str) -> None:
