@@ -28,7 +28,8 @@ from numpy.typing import NDArray
 from kv_tiers.machine import instruction_set
 from kv_tiers.store.coder import RawChunk
 from kv_tiers.store.loop_thread import LoopThread
-from kv_tiers.store.tier import RemoteTier, TierSettings
+from kv_tiers.store.settings import TierSettings
+from kv_tiers.store.tier import RemoteTier
 
 _LOG = logging.getLogger(__name__)
 PACKED = 3

@@ -36,7 +36,8 @@ from kv_tiers.machine import instruction_set
 from kv_tiers.store.coder import RawChunk
 from kv_tiers.store.loop_thread import LoopThread
 from kv_tiers.store.placement import WHOLE_CONTEXT
-from kv_tiers.store.tier import RemoteTier, TierSettings
+from kv_tiers.store.settings import TierSettings
+from kv_tiers.store.tier import RemoteTier
 
 _LOG = logging.getLogger(__name__)
 

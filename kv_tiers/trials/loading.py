@@ -16,7 +16,8 @@ from kv_tiers.link.proxy import HOST
 from kv_tiers.store import ServerError, ShardedStore, StoreKey, valkey_server
 from kv_tiers.store.coder import BFLOAT16, ChunkCoder, RawChunk
 from kv_tiers.store.nodes import split_address
-from kv_tiers.store.tier import RemoteTier, TierSettings
+from kv_tiers.store.settings import TierSettings
+from kv_tiers.store.tier import RemoteTier
 from kv_tiers.trials.figures import NetworkFigure
 
 QUESTION = "loading"

@@ -12,7 +12,8 @@ from kv_tiers.store import valkey_server
 from kv_tiers.store.adaptive import FIRST_SHARES, LEVELS, AdaptiveLoader, level_key
 from kv_tiers.store.coder import ChunkCoder, RawChunk
 from kv_tiers.store.nodes import split_address
-from kv_tiers.store.tier import RemoteTier, TierSettings
+from kv_tiers.store.settings import TierSettings
+from kv_tiers.store.tier import RemoteTier
 
 SIZE, CHUNKS = 1_000_000, 8
 FINE, MIDDLE, COARSE = range(3)

@@ -19,7 +19,8 @@ from kv_tiers.link import SCHEDULERS, LinkProxy, LinkSettings, RateSchedule
 from kv_tiers.store import valkey_server, valkey_servers
 from kv_tiers.store.coder import RawChunk
 from kv_tiers.store.eviction import EVICTIONS
-from kv_tiers.store.tier import PROBE_EVERY, RemoteTier, TierSettings
+from kv_tiers.store.settings import TierSettings
+from kv_tiers.store.tier import PROBE_EVERY, RemoteTier
 
 SHAPE, CHUNKS = (2, 16, 64), 6
 SIZE = 2 * 2 * 16 * 64

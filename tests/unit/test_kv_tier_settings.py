@@ -8,8 +8,9 @@ import pytest
 
 from kv_tiers.store.coder import RawChunk
 from kv_tiers.store.placement import StoreKey
+from kv_tiers.store.settings import TierSettings
 from kv_tiers.store.sharded import ShardedStore
-from kv_tiers.store.tier import PROBE_EVERY, RemoteTier, TierSettings
+from kv_tiers.store.tier import PROBE_EVERY, RemoteTier
 
 NODES = {"nodes": ["127.0.0.1:1"]}
 
