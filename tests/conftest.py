@@ -37,10 +37,14 @@ settings.load_profile("any machine")
 
 
 def pytest_configure() -> None:
-    """A shell has what it runs in the background ignore SIGINT, and so would all that tests start
-    and interrupt."""
-    if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:
-        signal.signal(signal.SIGINT, signal.default_int_handler)
+    """A shell has what it runs in the background ignore SIGINT, and nohup SIGHUP, and so would all
+    that tests start and interrupt."""
+    for number, usual in (
+        (signal.SIGINT, signal.default_int_handler),
+        (signal.SIGHUP, signal.SIG_DFL),
+    ):
+        if signal.getsignal(number) == signal.SIG_IGN:
+            signal.signal(number, usual)
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
