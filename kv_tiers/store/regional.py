@@ -324,7 +324,8 @@ class RegionalStore:
         remember(self._here, name.wire, await self._region.put(name, frame) > 0)
         (is_there,) = await self._centre.known([name])
         latest = self._latest.get(name.wire)
-        if is_there is False if latest is None or latest == before else latest[1]:
+        was_deleted = latest[1] if latest is not None and latest != before else is_there is False
+        if was_deleted:
             await self._region.delete(name)
 
     async def _keep_writing(self) -> None:

@@ -122,8 +122,8 @@ class MetricsScraper:
         kept = _since_zero(self._cache.figures(cache.text))
         of_cache = {f"{CACHE_PREFIX}{name}": value for name, value in kept.items()}
         rest: dict[str, Any] = {**of_cache, **processes}
-        waited = zip(self._engines.values(), pages, strict=True)
-        if not all(service.has_told or page.reachable is False for service, page in waited):
+        answers = zip(self._engines.values(), pages, strict=True)
+        if not all(service.has_told or page.reachable is False for service, page in answers):
             rest = dict.fromkeys(ENGINE_COUNTERS) | rest
         return replace(sum_of_replicas(list(each.values())), **rest)
 

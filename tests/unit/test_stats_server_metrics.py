@@ -257,15 +257,20 @@ async def test_engines_behind_a_router_are_added_up_and_told_apart(serve: Serve)
     assert [each[name].prompt_tokens for name in ("e-1", "e-2")] == [27978, 100]
 
 
+def answering(*statuses: int) -> Handler:
+    """The engine's page with these statuses, one after the other."""
+    left = iter(statuses)
+
+    async def answer(request: web.Request) -> web.Response:
+        return web.Response(text=ENGINE_PAGE, status=next(left))
+
+    return answer
+
+
 async def test_an_engine_that_tells_nothing_for_a_while_takes_nothing_from_the_sum(
     serve: Serve,
 ) -> None:
-    answers = iter([200, 500, 200])
-
-    async def flaky(request: web.Request) -> web.Response:
-        return web.Response(text=ENGINE_PAGE, status=next(answers))
-
-    urls = [await serve(page(ENGINE_PAGE)), await serve(flaky)]
+    urls = [await serve(page(ENGINE_PAGE)), await serve(answering(200, 500, 200))]
     async with MetricsScraper(replicas(*urls)) as scraper:
         sums = [(await scraper.scrape(float(at))).prompt_tokens for at in range(3)]
     assert sums == [2 * 27978] * 3
@@ -274,12 +279,7 @@ async def test_an_engine_that_tells_nothing_for_a_while_takes_nothing_from_the_s
 async def test_an_engine_that_answers_late_brings_no_earlier_work_into_the_sum(
     serve: Serve,
 ) -> None:
-    answers = iter([500, 200, 200])
-
-    async def late(request: web.Request) -> web.Response:
-        return web.Response(text=ENGINE_PAGE, status=next(answers))
-
-    urls = [await serve(page(ENGINE_PAGE)), await serve(late)]
+    urls = [await serve(page(ENGINE_PAGE)), await serve(answering(500, 200, 200))]
     async with MetricsScraper(replicas(*urls)) as scraper:
         samples = [await scraper.scrape(float(at)) for at in range(3)]
         own = scraper.replicas["e-1"].prompt_tokens
