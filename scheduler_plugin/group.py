@@ -1,5 +1,6 @@
 """Requests that wait, and the groups of those that share a context."""
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Generic, TypeVar
 
@@ -50,12 +51,13 @@ class Group(Generic[R]):
         self.members += 1
         self._insert(entry, None)
 
-    def give_back(self, entry: Waiting[R]) -> None:
-        """Put a taken one back to its place."""
+    def give_back(self, entries: Iterable[Waiting[R]]) -> None:
+        """Put taken ones back to their places, all in one walk."""
         later = self.head
-        while later is not None and later.seq < entry.seq:
-            later = later.later
-        self._insert(entry, later)
+        for entry in sorted(entries, key=lambda entry: entry.seq):
+            while later is not None and later.seq < entry.seq:
+                later = later.later
+            self._insert(entry, later)
 
     def take(self, entry: Waiting[R]) -> None:
         """Take out one that is here; it stays a member until it is admitted or given up."""

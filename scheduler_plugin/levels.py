@@ -53,8 +53,11 @@ class PriorityLevels(Generic[R]):
     def give_back(self, requests: Iterable[R]) -> None:
         """Take back skipped requests, the first of them last."""
         self._offering = None
+        by_order: dict[ContextOrder[R], list[R]] = {}
         for request in requests:
-            self._enter(request).give_back([request])
+            by_order.setdefault(self._enter(request), []).append(request)
+        for order, those in by_order.items():
+            order.give_back(those)
 
     def remove(self, requests: Iterable[R]) -> None:
         """Forget requests; those that are not here are passed over."""

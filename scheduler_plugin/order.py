@@ -116,6 +116,7 @@ class ContextOrder(Generic[R]):
         """Take back skipped requests, the first of them last; a strange one goes to the front."""
         self._settle()
         self._offer, self._has_skipped = None, False
+        by_group: dict[Group[R], list[Waiting[R]]] = {}
         for request in requests:
             entry = self._skipped.pop(request, None)
             if entry is None:
@@ -125,10 +126,9 @@ class ContextOrder(Generic[R]):
             if entry.group is None:
                 self._first.appendleft(entry)
             else:
-                entry.group.give_back(entry)
-                self._line.file(entry.group)
-                if self._reuse is not None:
-                    self._reuse.waits(entry)
+                by_group.setdefault(entry.group, []).append(entry)
+        for group, entries in by_group.items():
+            self._join_again(group, entries)
 
     def remove(self, requests: Iterable[R]) -> None:
         """Forget requests; those that are not here are passed over."""
@@ -216,6 +216,13 @@ class ContextOrder(Generic[R]):
         self._overtakes.forget_before(oldest)
         most = 0 if oldest is None else self._overtakes.of(oldest)
         self._observer.admitted(entry.request, self._engine.now_s() - entry.arrived_s, most)
+
+    def _join_again(self, group: Group[R], entries: Sequence[Waiting[R]]) -> None:
+        group.give_back(entries)
+        self._line.file(group)
+        if self._reuse is not None:
+            for entry in entries:
+                self._reuse.waits(entry)
 
     def _take_away(self, entry: Waiting[R]) -> None:
         """Take a held one out of the lines."""

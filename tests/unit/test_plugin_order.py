@@ -4,6 +4,7 @@ import gc
 import weakref
 from collections import deque
 from dataclasses import replace
+from itertools import count
 
 import pytest
 from fake_kv_engine import (
@@ -144,6 +145,28 @@ def test_a_step_that_skips_many_looks_once_at_what_would_be_freed(
     assert len(looks) == 1
     bench.serve(2, *waiting[:60])
     assert 2 <= len(looks) <= 4, "anew in each step, and behind each that was admitted"
+
+
+class Counted(int):
+    """A place that counts its comparisons."""
+
+    seen = 0
+
+    def __lt__(self, other: int) -> bool:
+        Counted.seen += 1
+        return int(self) < int(other)
+
+
+def test_skipped_requests_come_back_in_one_walk() -> None:
+    bench = Bench(OrderSettings("reuse"))
+    bench.order._seq = map(Counted, count())  # type: ignore[assignment]
+    waiting = bench.contexts("a" * 800)
+    while len(bench.order):
+        bench.order.pop()
+    Counted.seen = 0
+    bench.order.give_back(waiting)
+    assert list(bench.order) == waiting
+    assert Counted.seen < 800 * 40
 
 
 def test_a_skipped_request_keeps_its_group_alive() -> None:
