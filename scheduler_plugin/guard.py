@@ -125,8 +125,10 @@ def check_queue(scheduler: Any) -> None:
     _require(scheduler.running == [], "requests are running already")
     prefills = list(scheduler._inflight_prefills)
     _require(prefills == [], "prompts are being computed already")
-    seats = scheduler.max_num_running_reqs
+    seats = scheduler.max_num_active_reqs
     _require(isinstance(seats, int) and seats > 0, f"vLLM runs at most {seats!r} requests")
+    paused = scheduler.num_waiting_for_streaming_input
+    _require(paused == 0, f"{paused!r} sessions wait for input already")
 
 
 def check_cache(scheduler: Any) -> None:

@@ -66,8 +66,10 @@ class SchedulerView:
         )
 
     def free_seats(self) -> int:
-        """How many more requests may run."""
-        return int(self._scheduler.max_num_running_reqs) - len(self._scheduler.running)
+        """How many more requests may run. A session that waits for its client's next part keeps
+        its seat."""
+        s = self._scheduler
+        return int(s.max_num_active_reqs) - len(s.running) - s.num_waiting_for_streaming_input
 
     def running_requests(self) -> Collection[Request]:
         """The requests that run."""

@@ -42,6 +42,18 @@ def test_a_request_that_passes_by_the_cache_counts_as_cold() -> None:
     assert view.resident_blocks(later, 0) == 0
 
 
+def test_a_seat_is_one_that_vllm_would_give() -> None:
+    scheduler = build_scheduler(EngineShape(plugin=settings(policy="reuse"), max_num_seqs=8))
+    view = SchedulerView(scheduler)
+    assert view.free_seats() == 8
+    scheduler.max_num_active_reqs = 3  # as with --max-num-active-seqs
+    assert view.free_seats() == 3
+    scheduler.add_request(make_request(Ask("first", "a", CONTEXT), 128))
+    scheduler.schedule()
+    scheduler.num_waiting_for_streaming_input = 1
+    assert view.free_seats() == 1
+
+
 def test_the_label_of_a_request() -> None:
     request = make_request(Ask("one", "a", CONTEXT), 128)
     assert label_of(request) == "context:a"
