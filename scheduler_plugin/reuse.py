@@ -40,8 +40,8 @@ class ReuseChoice(Generic[R]):
     Then one of those others goes first: the one with the longest prefix in the cache, if its own
     admission evicts fewer such blocks. What the others will take that find a seat at once counts
     too, so that no more contexts are begun than the cache can hold until they are done. So a
-    request is overtaken only for tokens that would be computed again otherwise; where all fits,
-    the order is first come, first served.
+    request is overtaken only for tokens that would be computed again otherwise; where nothing
+    that somebody waits for would be evicted, the order is first come, first served.
     """
 
     def __init__(
