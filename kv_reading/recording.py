@@ -59,7 +59,9 @@ def read_requests(folder: Path) -> list[KvRequest]:
         raise KvError(f"{path} is damaged ({error}): record again") from error
 
 
-def _request(found: dict[str, object]) -> KvRequest:
+def _request(found: object) -> KvRequest:
+    if not isinstance(found, dict):
+        raise ValueError("a line is no object")
     ids = found.pop("token_ids")
     if not isinstance(ids, list) or not all(isinstance(each, int) for each in ids):
         raise ValueError("token_ids are no list of numbers")

@@ -115,9 +115,10 @@ def test_chunks_that_say_something_else_are_refused(run: Path) -> None:
 
 
 def test_a_damaged_recording_is_told(run: Path, tmp_path: Path) -> None:
-    (run / "requests.jsonl").write_text('{"prompt": "own", "token_ids": "none"}\n')
-    with pytest.raises(KvError, match=r"requests\.jsonl is damaged"):
-        extract(run)
+    for line in ('{"prompt": "own", "token_ids": "none"}', "5"):
+        (run / "requests.jsonl").write_text(f"{line}\n")
+        with pytest.raises(KvError, match=r"requests\.jsonl is damaged"):
+            extract(run)
     (run / KV_JSON).unlink()
     with pytest.raises(KvError, match="holds no complete recording"):
         extract(run)
