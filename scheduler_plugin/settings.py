@@ -5,7 +5,7 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from difflib import get_close_matches
-from typing import Any, Literal, cast, get_args
+from typing import Any, Literal, get_args
 
 Policy = Literal["fcfs", "reuse", "lpm", "prefix-group"]
 Key = Literal["auto", "label", "prefix"]
@@ -183,8 +183,9 @@ def _whole(value: Any) -> Any:
 
 
 def _is_number(value: object) -> bool:
-    is_real = isinstance(value, int | float) and not isinstance(value, bool)
-    return is_real and math.isfinite(cast(float, value))
+    if isinstance(value, bool):
+        return False
+    return isinstance(value, int) or (isinstance(value, float) and math.isfinite(value))
 
 
 def _one_of(choices: tuple[str, ...]) -> str:

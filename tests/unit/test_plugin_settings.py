@@ -69,6 +69,10 @@ def test_no_longest_wait_in_the_environment() -> None:
     assert read(CONTEXT_SCHEDULER_MAX_WAIT_S="null").max_wait_s is None
 
 
+def test_a_wait_longer_than_any_float_is_a_wait() -> None:
+    assert read(CONTEXT_SCHEDULER_MAX_WAIT_S="1" + "0" * 400).max_wait_s == 10**400
+
+
 def test_a_whole_float_is_a_whole_number() -> None:
     quantum = read(section(quantum=32.0)).quantum
     assert quantum == 32
