@@ -1,7 +1,7 @@
 """What an engine's cache did in a finished run, beside what is predicted for that run."""
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -11,6 +11,11 @@ from loadgen.locality.curve import predict
 from loadgen.locality.trace_sources import recorded_run, trace_of_run
 from loadgen.runs.recorded import argument
 
+OTHER_ATTENTION = (
+    *("kv_lora_rank", "full_attention_interval", "hybrid_override_pattern"),
+    *("mamba_d_state", "attn_layer_period", "attention_chunk_size"),
+)
+"""What config.json says of layers that keep something else than keys and values of each token."""
 DTYPE_BYTES = {"float32": 4, "float": 4, "bfloat16": 2, "float16": 2, "half": 2, "fp8": 1}
 
 
@@ -92,8 +97,17 @@ def kv_bytes_per_token(model: Path, kv_dtype: str = "auto") -> int | None:
         return None
 
 
+def _keeps_all_tokens(config: Mapping[str, Any]) -> bool:
+    """Whether every layer keeps keys and values of every token, as far as can be told."""
+    if any(config.get(name) for name in OTHER_ATTENTION):
+        return False
+    if set(config.get("layer_types") or ()) - {"full_attention", "attention"}:
+        return False
+    return not (config.get("sliding_window") and config.get("use_sliding_window", True))
+
+
 def _bytes(config: dict[str, Any], kv_dtype: str) -> int | None:
-    if "kv_lora_rank" in config:
+    if not _keeps_all_tokens(config):
         return None
     heads = config["num_attention_heads"]
     kv_heads = config.get("num_key_value_heads") or heads
