@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator, Mapping, Sequence
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
 from statistics import median
 
@@ -147,12 +148,18 @@ def _lines(axis: str, cells: Sequence[Cell]) -> tuple[dict[str, list[Cell]], boo
     kept = others
     while kept:
         named: dict[str, list[Cell]] = {}
-        for cell in sorted(cells, key=lambda c: [values[n].index(c.axes.get(n, "")) for n in kept]):
+        ordered = {name: ["", *filter(None, values[name])] for name in kept}
+        for cell in sorted(cells, key=partial(_place, ordered)):
             named.setdefault(_name(cell, kept), []).append(cell)
         if len(named) <= MOST_LINES:
             return named, kept == others
         kept = kept[:-1]
     return {"": list(cells)}, not others
+
+
+def _place(ordered: Mapping[str, list[str]], cell: Cell) -> list[int]:
+    """Where it stands among others: without an option, before all of its values."""
+    return [values.index(cell.axes.get(name, "")) for name, values in ordered.items()]
 
 
 def _name(cell: Cell, names: Sequence[str]) -> str:

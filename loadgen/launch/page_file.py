@@ -14,7 +14,7 @@ FILE_NAME = "report.html"
 
 def draw_series(folder: Path) -> None:
     """Write the page of a sweep or a search into its folder, and tell where; only say so where
-    the packages are missing or the page cannot be written."""
+    there is none: the runs are made, and how they ended is the exit code."""
     try:
         if page := page_of_series(folder):
             tell(f"Page: {write_page(folder / FILE_NAME, page)}")
@@ -25,6 +25,8 @@ def draw_series(folder: Path) -> None:
         )
     except UsageError as error:
         say(f"no page: {error}")
+    except Exception as error:  # a fault of our own, which must not pass for one of the runs
+        say(f"no page: {error!r}. `kvswarm report {folder}` shows where that comes from")
 
 
 def page_of_series(folder: Path) -> str:

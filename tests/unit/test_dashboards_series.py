@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 from report_runs import Page
 
+from dashboards.report import sweep_page as sweep_module
 from dashboards.report.saturation_page import read_points, saturation_page
 from dashboards.report.sweep_page import axes_of, sweep_page
 from loadgen.cli.main import main
@@ -86,6 +87,28 @@ def test_a_value_with_fewer_repeats_is_set_against_the_same_ones(sweep: Path) ->
 def test_cells_without_an_option_do_not_change_the_order_of_its_numbers(sweep: Path) -> None:
     write_cell(sweep, {"target": "vllm"}, 1, 100.0)
     assert axes_of(read_cells(sweep))["users"] == ["1", "2", "10"]
+
+
+def test_cells_without_a_numeric_option_stand_before_those_that_have_it(tmp_path: Path) -> None:
+    write_json(tmp_path / "sweep.json", {"definition": {"name": "caches"}})
+    for target, size, ttft_ms in (("vllm", "", 100.0), ("vllm-lmcache", "1", 90.0)):
+        write_cell(tmp_path, {"target": target, "l1-gb": size}, 1, ttft_ms)
+    write_cell(tmp_path, {"target": "vllm-lmcache", "l1-gb": "2"}, 1, 80.0)
+    markup = sweep_page(tmp_path)
+    assert markup.index(">l1-gb -<") < markup.index(">l1-gb 1<") < markup.index(">l1-gb 2<")
+
+
+def test_a_page_that_cannot_be_drawn_leaves_a_sweep_its_exit_code(
+    sweep: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def fail(folder: Path) -> str:
+        raise KeyError("elsewhere")
+
+    monkeypatch.setattr(sweep_module, "sweep_page", fail)
+    assert main(["sweep", "--table", str(sweep)]) == 0
+    said = capsys.readouterr().err
+    assert "no page: KeyError('elsewhere')" in said
+    assert f"`kvswarm report {sweep}`" in said
 
 
 def test_a_run_that_decides_nothing_is_named_and_left_out(sweep: Path) -> None:
