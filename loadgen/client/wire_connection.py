@@ -318,7 +318,7 @@ class WireConnection(asyncio.Protocol):
         coding = headers.get(b"transfer-encoding", b"").lower()
         self._chunked = coding.endswith(b"chunked")
         self._until_close = b"content-length" not in headers and not self._chunked
-        texts = (headers.get(name, b"").decode("utf-8", "surrogateescape") for name in HEAD_FIELDS)
+        texts = (headers.get(name, b"").decode("utf-8", "replace") for name in HEAD_FIELDS)
         self._head = Head(status, *texts)
 
     def on_message_begin(self) -> None:

@@ -195,6 +195,14 @@ async def test_what_is_no_reply_is_told_apart(name: str) -> None:
     assert host.connections == 1
 
 
+async def test_an_engine_whose_name_is_no_utf_8_has_one_that_can_be_sent() -> None:
+    named = PLAIN.replace(STREAM, STREAM + b"X-Served-By: caf\xe9-1\r\n")
+    (exchange,), _ = await ask(says(named))
+    assert_whole(exchange)
+    assert exchange.served_by == "caf\ufffd-1"
+    assert exchange.served_by.encode().decode() == exchange.served_by
+
+
 async def test_a_chunk_of_no_size_ends_the_reply() -> None:
     """At once, not when the time of the request is over."""
     (exchange,), _ = await ask(says(CHUNKED + b"\r\n" + chunked(*REPLY)[:-5] + b"zz\r\n"))

@@ -4,6 +4,7 @@ Both ledgers take the same calls. `RunLedger` keeps the tally of the whole swarm
 run directory; `WorkerLedger` sends rows as CSV text and the tally's growth twice a second.
 """
 
+from collections import deque
 from collections.abc import Callable, Mapping
 from dataclasses import astuple
 from operator import attrgetter
@@ -119,6 +120,7 @@ class WorkerLedger:
         self._batches: list[str] = []
         self._samples: list[list[Any]] = []
         self._contacts: list[list[Any]] = []
+        self._unsent: deque[dict[str, Any]] = deque()
 
     def add(self, rows: list[Row]) -> None:
         self._rows.append(to_csv(_values(record) for record, _ in rows))
@@ -136,8 +138,18 @@ class WorkerLedger:
         self._contacts.append(list(astuple(contact)))
 
     def flush(self) -> None:
-        if not self._rows and not self._batches and not self._samples:
-            return
+        """What could not be sent is kept for the next call."""
+        if self._rows or self._batches or self._samples:
+            self._unsent.append(self._message())
+        while self._unsent:
+            message = self._unsent.popleft()  # others may flush while this one is sent
+            try:
+                self._send(message)
+            except Exception:
+                self._unsent.appendleft(message)
+                raise
+
+    def _message(self) -> dict[str, Any]:
         message = {
             "rows": "".join(self._rows),
             "batches": "".join(self._batches),
@@ -146,4 +158,4 @@ class WorkerLedger:
             "contacts": self._contacts,
         }
         self._rows, self._batches, self._samples, self._contacts = [], [], [], []
-        self._send(message)
+        return message
