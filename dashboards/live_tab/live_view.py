@@ -1,8 +1,10 @@
 """What the tab shows of the leader's swarm; kept on the hub, where nothing runs at once."""
 
+import csv
 import math
 import time
 from collections.abc import Iterator
+from contextlib import suppress
 from itertools import count
 from typing import TYPE_CHECKING, Any
 
@@ -126,9 +128,10 @@ class LiveView:
     def _take_in(self) -> None:
         unread, self._unread = self._unread, []
         for rows in unread:
-            for request in served(rows):
-                self.timeline.add(request)
-                self.contexts.add(request)
+            with suppress(csv.Error, IndexError, ValueError):  # of a worker, and not readable
+                for request in served(rows):
+                    self.timeline.add(request)
+                    self.contexts.add(request)
 
     def _recent_table(self) -> list[list[Any]]:
         now_s = time.monotonic()

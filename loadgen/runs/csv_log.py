@@ -44,8 +44,8 @@ def _text(value: str) -> str:
 def _odd_text(value: str) -> str:
     """Most texts of a run come again and again: contexts, questions, users."""
     text = io.StringIO()
-    csv.writer(text, lineterminator="\n").writerow([without_formula(value), ""])
-    return text.getvalue()[: -len(",\n")]
+    csv.writer(text).writerow([without_formula(value), ""])  # by its line end it quotes \r and \n
+    return text.getvalue()[: -len(",\r\n")]
 
 
 def _float(value: float) -> str:

@@ -134,6 +134,7 @@ FAILURES: dict[str, tuple[Any, str, str]] = {
     "no json": (says("<html>"), "malformed", "no answer to /v1/retrieve: <html>"),
     "no label": (says({"doc_id": None}), "malformed", "no answer to"),
     "no score": (says(NO_SCORE), "malformed", "no answer to"),
+    "an id of two lines": (says({**FOUND, "doc_id": "ra\rft"}), "malformed", "no answer to"),
     "no text": (says({**FOUND, "document": {"text": 7}}), "malformed", "no answer to"),
     "a list": (says([FOUND]), "malformed", "no answer to"),
     "hangs up": (hang_up, "connect_error", "closed the connection"),

@@ -399,6 +399,14 @@ def test_a_page_gets_only_what_it_has_not_seen(site: Site) -> None:
     assert [row[:3] for row in first["contexts"]] == [["a", 0, 2], ["b", 1, 1]]
 
 
+def test_rows_of_a_worker_that_cannot_be_read_leave_those_of_others(site: Site) -> None:
+    site.start()
+    for text in ("a\rb,c\n", "a,b\n", to_csv([["x"] * 40])):
+        site.leader.listener(text)
+    site.leader.run.ledger.add(rows("a"))
+    assert list(site.live()["names"].values()) == ["a"]
+
+
 def test_reset_and_restart_begin_anew_and_the_end_keeps_the_last_figures(site: Site) -> None:
     site.start()
     site.leader.run.ledger.add(rows("a"))
