@@ -158,7 +158,7 @@ class Timeline:
             self._numbers[request.context_id],
             round(served_s, 4),
             None if request.ttft_ms is None else round(request.ttft_ms, 1),
-            None if share is None else round(share, 3),
+            None if share is None else round(share, 4),
             request.request_id,
         )
         return mark if request.outcome == "ok" else (*mark, request.outcome, request.error)

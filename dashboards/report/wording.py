@@ -26,9 +26,11 @@ def milliseconds(value: Any) -> str:
 
 
 def percent(value: Any) -> str:
-    """A share, 0 to 1, in percent."""
+    """A share, 0 to 1, in percent; only the whole is 100 %."""
     if not isinstance(value, int | float) or not math.isfinite(value):
         return NOTHING
+    if 0.9995 <= value < 1:
+        return f"{min(100 * value, 99.99):.4g} %"
     return f"{100 * value:.1f} %" if 0.0005 < value < 0.9995 else f"{100 * value:.3g} %"
 
 

@@ -21,8 +21,10 @@ def factor(ratio: float) -> str:
 
 
 def percent(share: float) -> str:
-    """A share of 0 to 1 as percent."""
-    return f"{100 * share:.1f} %" if 0 < abs(share) < 0.0995 else f"{100 * share:.0f} %"
+    """A share of 0 to 1 as percent; only the whole is 100 %."""
+    if 0 < abs(share) < 0.0995 or 0.995 <= abs(share) < 1:
+        return f"{max(-99.9, min(100 * share, 99.9)):.1f} %"
+    return f"{100 * share:.0f} %"
 
 
 def change(part: float) -> str:

@@ -115,6 +115,8 @@ async def test_a_swarm_is_seen_while_it_runs_after_it_and_until_the_next(
     for fact in (f"Host\n{host.url}", "Model\ndemo", "KV cache\nsize not known"):
         await expect(tab.area.locator(".kv-about")).to_contain_text(fact, use_inner_text=True)
     await check_themes(tab)
+    script = f"{ui.url}/kvswarm/static/elements.js"
+    assert await page.evaluate(FIGURES, script) == ["99.9", "99.96", "99.99", "100"]
 
     await page.get_by_role("button", name="Reset").click()
     await page.wait_for_function(FEWER_POINTS, arg=points)
@@ -192,6 +194,7 @@ async def check_themes(tab: LiveTab) -> None:
     assert light[1] == dark[1]
 
 
+FIGURES = "async url => [99.94, 99.96, 99.999, 100].map((await import(url)).figure)"
 COLOURS = """() => [
     getComputedStyle(document.querySelector('#kvswarm-live svg text')).fill.match(/\\d+/g)
         .slice(0, 3).map(Number),

@@ -20,6 +20,7 @@ from dashboards.report import page
 from dashboards.report.figures_of import METRICS
 from dashboards.report.page import make_page
 from dashboards.report.tables import MOST_CONTEXTS, MOST_ERRORS
+from dashboards.report.wording import percent
 from loadgen.cli.main import main
 from loadgen.cli.report import MOST_RUNS
 from loadgen.client.token_times import TokenTimes
@@ -535,3 +536,11 @@ def test_engines_without_counters_by_source_have_a_picture_of_their_hits() -> No
     assert rates["prefix cache"] == pytest.approx(np.full(20, 0.6))
     assert not rates["external"].any()
     assert not tells_hits(ServerSeries(at_s, {"prompt_tokens": 100 * at_s}))
+
+
+@pytest.mark.parametrize(
+    ("share", "said"),
+    [(1, "100 %"), (1.0, "100 %"), (0.99999, "99.99 %"), (0.9996, "99.96 %"), (0.9994, "99.9 %")],
+)
+def test_only_the_whole_is_100_percent(share: float, said: str) -> None:
+    assert percent(share) == said

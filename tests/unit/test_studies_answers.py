@@ -14,7 +14,7 @@ from dashboards.studies.task1.diversity import diversity, old_requests
 from dashboards.studies.task1.length import by_length, with_and_without
 from dashboards.studies.task2 import Gain, why
 from dashboards.studies.task3 import documents, order_by_label, retrieval
-from dashboards.studies.wording import times
+from dashboards.studies.wording import percent, times
 from loadgen.locality.curve import CacheCurve, predict
 from loadgen.locality.measured import MeasuredRun
 from loadgen.locality.trace import Chain, Trace
@@ -534,6 +534,11 @@ def test_accuracy_is_compared_question_by_question(tmp_path: Path) -> None:
     )
     assert "10 were right more often with 6 documents and 0 with 24" in text(10, 0)
     assert "no evidence that accuracy differs" in text(6, 4)
+
+
+def test_only_the_whole_is_100_percent() -> None:
+    said = [percent(share) for share in (0.994, 0.996, 0.9999, 1, -0.996)]
+    assert said == ["99 %", "99.6 %", "99.9 %", "100 %", "-99.6 %"]
 
 
 def test_retrieval_share_is_told_for_each_crowd(tmp_path: Path) -> None:

@@ -36,6 +36,16 @@ def test_the_cache_is_told_by_the_engine_else_by_the_replies(
     assert said in line
 
 
+@pytest.mark.parametrize(("share", "said"), [(1.0, "100.0%"), (0.9996, "99.96%"), (0.9, "90.0%")])
+def test_a_goodput_short_of_the_whole_is_not_told_as_all(share: float, said: str) -> None:
+    summary = summarize(
+        Tally(), duration_s=1.0, diversity=None, server=None, client_saturated=False
+    )
+    told = {"cached_share": None, "stats_reset_s": None, "lost_workers": 0}
+    lines = summary_lines(summary | told | {"goodput_share": share, "goodput_per_s": 2.0})
+    assert f"goodput: {said} of requests within the objective, 2.0 requests/s" in lines
+
+
 def test_a_run_that_sent_nothing_says_so() -> None:
     summary = summarize(
         Tally(), duration_s=1.0, diversity=None, server=None, client_saturated=False

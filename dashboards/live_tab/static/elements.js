@@ -36,7 +36,9 @@ export function nameOf(number) {
 export function figure(value) {
   if (value === null || value === undefined) return "–";
   if (value >= 100) return String(Math.round(value));
-  return String(+value.toPrecision(3));
+  const short = +value.toPrecision(3);
+  // A share short of the whole is not told as all.
+  return String(short < 100 ? short : Math.min(+value.toFixed(2), 99.99));
 }
 
 export function clock(at_s) {

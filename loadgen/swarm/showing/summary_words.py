@@ -72,7 +72,7 @@ def summary_lines(summary: dict[str, Any]) -> list[str]:
         )
     if summary["goodput_share"] is not None:
         lines.append(
-            f"goodput: {summary['goodput_share']:.1%} of requests within the objective,"
+            f"goodput: {_percent(summary['goodput_share'])} of requests within the objective,"
             f" {_rate(summary['goodput_per_s'])} requests/s"
         )
     if summary["resends"]:
@@ -111,7 +111,7 @@ def _replica_lines(replicas: Mapping[str, Any] | None) -> Iterator[str]:
         if told["contexts"] is not None:
             parts.append(f"{told['contexts']} contexts")
         if told["hit_rate"] is not None:
-            parts.append(f"hit rate {told['hit_rate']:.1%}")
+            parts.append(f"hit rate {_percent(told['hit_rate'])}")
         if told["computed_prompt_tokens"] is not None:
             parts.append(f"{told['computed_prompt_tokens']:,.0f} prompt tokens computed")
         yield f"{name}: {', '.join(parts) or 'nothing known'}"
@@ -169,6 +169,11 @@ def _first(lines: list[str], kind: str) -> list[str]:
     return lines[:MOST_ERRORS] + ([f"and {more} more kinds of {kind}"] if more > 0 else [])
 
 
+def _percent(share: float) -> str:
+    """To a tenth; only the whole is 100 %."""
+    return f"{min(share, 0.9999):.2%}" if 0.9995 <= share < 1 else f"{share:.1%}"
+
+
 def _rate(value: float | None) -> str:
     return "-" if value is None else f"{value:.1f}"
 
@@ -184,16 +189,18 @@ def _cache_line(summary: dict[str, Any]) -> str:
         started_again = bool(server and server.get("counter_reset"))
         if told is not None:
             lack = "an engine started again" if started_again else "no counters of the engine"
-            return f"prompt tokens: {told:.1%} from cache, by the replies of the host ({lack})"
+            return (
+                f"prompt tokens: {_percent(told)} from cache, by the replies of the host ({lack})"
+            )
         if started_again:
             return "prompt tokens: unknown, as an engine started again, and its counters with it"
         return "prompt tokens: the host tells nothing about its cache"
     line = (
         f"prompt tokens: {server['computed_prompt_tokens']:.0f} computed,"
-        f" {server['cached_prompt_tokens']:.0f} from cache, hit rate {server['hit_rate']:.1%}"
+        f" {server['cached_prompt_tokens']:.0f} from cache, hit rate {_percent(server['hit_rate'])}"
     )
     if server.get("external_prompt_tokens"):
-        line += f", {server['external_hit_rate']:.1%} from offload{_tiers(server)}"
+        line += f", {_percent(server['external_hit_rate'])} from offload{_tiers(server)}"
     return line
 
 
@@ -207,8 +214,8 @@ def _tiers(server: dict[str, Any]) -> str:
 def _retrieval_line(summary: dict[str, Any]) -> str:
     share = summary["retrieval_share"]
     return (
-        f"retrieval: {summary['label_accuracy']:.1%} of the labels right,"
-        f" {summary['refused_share']:.1%} refused"
+        f"retrieval: {_percent(summary['label_accuracy'])} of the labels right,"
+        f" {_percent(summary['refused_share'])} refused"
         + ("" if share is None else f", {share:.1%} of TTFT")
     )
 
