@@ -112,21 +112,17 @@ class Sampler:
         run, window, at_s = self._run, self._window, self._run.now_s
         window.add(Reading.take(run.ledger.tally, at_s))
         self.saturated = run.ledger.clients.verdict().reason
-        return tuple(
-            _rounded(value)
-            for value in (
-                at_s,
-                run.users,
-                window.per_s("ok"),
-                window.per_s("failed"),
-                window.per_s("output_tokens"),
-                window.share("goodput_share"),
-                *window.quantiles("ttft_ms"),
-                *window.quantiles("itl_ms"),
-                *self._cache(),
-                *self._load_generator(),
-            )
+        measured = (
+            window.per_s("ok"),
+            window.per_s("failed"),
+            window.per_s("output_tokens"),
+            window.share("goodput_share"),
+            *window.quantiles("ttft_ms"),
+            *window.quantiles("itl_ms"),
+            *self._cache(),
+            *self._load_generator(),
         )
+        return (round(at_s, 1), run.users, *map(_rounded, measured))
 
     @property
     def engine_note(self) -> str | None:

@@ -447,6 +447,12 @@ def test_after_a_reset_another_sampler_reads_the_swarm(
     assert taken[1] is site.view.sampler is not before
 
 
+def test_the_seconds_and_users_of_a_long_and_large_swarm_are_whole(site: Site) -> None:
+    site.start()
+    site.leader.run.now_s, site.leader.run.users = 20_003.2, 12_345
+    assert Sampler(site.leader.run).take()[:2] == (20_003.2, 12_345)
+
+
 @pytest.mark.parametrize("name", ["epoch", "step_s", "since", "mark"])
 def test_nonsense_is_refused_with_a_sentence(site: Site, name: str) -> None:
     for text in ("-1", "1.5", "x", "", "٣", "9" * 16, "1e3"):
