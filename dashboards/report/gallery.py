@@ -96,7 +96,7 @@ def _thinning(runs: Runs) -> str:
 
 def _fits(runs: Runs) -> Iterator[str]:
     for name, run in runs.items():
-        found = [(f"mostly {each.kind} prompts", each.fit) for each in clouds(run)]
+        found = [(_prompts(each.kind), each.fit) for each in clouds(run)]
         whole = computed_cloud(run)
         found.append(("computed tokens", whole.fit if whole is not None else None))
         told = [
@@ -104,6 +104,10 @@ def _fits(runs: Runs) -> Iterator[str]:
         ]
         words = "; ".join(told) or "no slope that could be told from 0"
         yield f"{name}: {words}." if len(runs) > 1 else f"{words[0].upper()}{words[1:]}."
+
+
+def _prompts(kind: str) -> str:
+    return "all prompts" if kind == "all" else f"mostly {kind} prompts"
 
 
 def _slope(fit: LineFit) -> str:

@@ -18,7 +18,9 @@ from dashboards.figures.server import ServerSeries, hit_rates, tells_hits
 from dashboards.figures.timeline import MOST_ROWS, ROW_CELLS
 from dashboards.report import page
 from dashboards.report.figures_of import METRICS
+from dashboards.report.gallery import pictures
 from dashboards.report.page import make_page
+from dashboards.report.run_files import read_files
 from dashboards.report.tables import MOST_CONTEXTS, MOST_ERRORS
 from dashboards.report.wording import percent
 from loadgen.cli.main import main
@@ -520,6 +522,14 @@ def test_a_host_that_leaves_zeros_out_has_one_cached_share_on_all_of_the_page(
     assert shown.row("b")[3] == "0 %"
     (run / "summary.json").unlink()
     assert "By the replies 22.5 % of the prompt tokens were cached." in page_of(run).body
+
+
+def test_prompts_of_a_host_that_tells_no_cached_tokens_are_told_as_all(tmp_path: Path) -> None:
+    records = [record(each, cached_tokens=None, ttft_ms=50.0 + each % 50) for each in range(200)]
+    shown = pictures([read_files(write_report_run(tmp_path / "run", records), "run")])
+    (said,) = [each.caption for each in shown if each.name == "prompt-length"]
+    assert "All prompts: 100 ms per 1,000 tokens" in said
+    assert "ostly" not in said
 
 
 def test_engines_without_counters_by_source_have_a_picture_of_their_hits() -> None:
