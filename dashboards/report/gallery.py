@@ -35,16 +35,23 @@ class Picture:
 
 def pictures(runs: Sequence[ReportedRun]) -> list[Picture]:
     """All that can be drawn of the runs."""
-    asked = {run.name: run.drawn for run in runs if len(run.drawn)}
+    named = {_label(run.name): run for run in runs}
+    asked = {name: run.drawn for name, run in named.items() if len(run.drawn)}
     served = {name: run for name, run in asked.items() if len(run.service_order)}
-    servers = {run.name: run.server_series for run in runs if run.server_series is not None}
+    series = {name: run.server_series for name, run in named.items()}
+    servers = {name: each for name, each in series.items() if each is not None}
     return [
         *_of_service(served),
         *_of_caches(served, servers),
         *_of_servers(servers),
-        *_of_labels({run.name: found_of(run) for run in runs if run.name in asked}),
+        *_of_labels({name: found_of(named[name]) for name in asked}),
         *_of_outcomes(asked),
     ]
+
+
+def _label(name: str) -> str:
+    """Matplotlib keeps names that begin with `_` out of legends; a space before it is not seen."""
+    return f" {name}" if name.startswith("_") else name
 
 
 def _of_service(runs: Runs) -> Iterator[Picture]:

@@ -340,6 +340,14 @@ def test_comparison_has_the_verdicts_of_compare(tmp_path: Path) -> None:
     assert "new: 400 requests" in strips
 
 
+def test_a_run_whose_name_begins_with_an_underscore_is_in_the_legends(tmp_path: Path) -> None:
+    names = ("_first", "second")
+    runs = [read_files(write_report_run(tmp_path / name), name) for name in names]
+    drawn = {each.name: each.svg for each in pictures(runs)}
+    for name in ("throughput", "distribution", "over-time", "hit-rate", "kv-usage", "memory"):
+        assert all(run in drawn[name] for run in names), name
+
+
 @pytest.mark.usefixtures("_words_only")
 def test_runs_that_cannot_be_compared_are_shown_with_the_reason(tmp_path: Path) -> None:
     base = write_report_run(tmp_path / "base")
