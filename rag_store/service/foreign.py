@@ -9,6 +9,7 @@ import ipaddress
 import re
 import socket
 from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import cache
 from typing import Any
@@ -181,8 +182,13 @@ def _place(authority: str, scheme: str) -> tuple[str, int] | None:
 
 
 def _name(host: str) -> str:
-    """In one spelling: addresses without brackets, names without the dot of the root."""
-    return host.lower().strip("[]").removesuffix(".")
+    """In one spelling: addresses in their short form and, where no port follows, without brackets;
+    names without the dot of the root."""
+    address, _, port = host.lower().partition("]")
+    name = address.lstrip("[").removesuffix(".")
+    with suppress(ValueError):
+        name = str(ipaddress.ip_address(name))
+    return f"[{name}]{port}" if port else name
 
 
 @cache

@@ -75,6 +75,9 @@ def test_where_it_listens_is_own() -> None:
     assert refusal(OwnNames("192.0.2.7"), f"192.0.2.7:{PORT}") is None
     assert refusal(OwnNames("load.example"), f"LOAD.example:{PORT}") is None
     assert refusal(OwnNames("2001:db8::1"), f"[2001:db8::1]:{PORT}") is None
+    long_form = OwnNames("FD00:0:0::0001")
+    assert refusal(long_form, f"[fd00::1]:{PORT}", f"http://[fd00::1]:{PORT}") is None
+    assert refusal(OwnNames("0:0:0:0:0:0:0:0"), f"[::]:{PORT}") is None
     everywhere = OwnNames("")
     assert refusal(everywhere, f"{socket.gethostname()}:{PORT}") is None
     assert refusal(everywhere, f"0.0.0.0:{PORT}", f"http://0.0.0.0:{PORT}") is None
@@ -154,6 +157,10 @@ def test_allowed_names() -> None:
     assert refusal(names, "load.example:1234") is None
     assert refusal(names, "other.example:8443", "https://other.example:8443") is None
     assert refusal(names, "other.example") == "foreign_host"
+    addresses = OwnNames("127.0.0.1", ("fd00:0::1", "[fd00:0::2]:8443"))
+    assert refusal(addresses, "[fd00::1]:1234") is None
+    assert refusal(addresses, "[fd00::2]:8443") is None
+    assert refusal(addresses, "[fd00::2]:1234") == "foreign_host"
     # A proxy asks by our address for a page under its own name.
     assert refusal(names, "127.0.0.1:8089", "https://load.example") is None
     assert refusal(names, "127.0.0.1:8089", "https://load.example:9999") == "foreign_origin"
