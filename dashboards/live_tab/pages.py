@@ -92,10 +92,11 @@ class Downloads:
             return ""
         if run.directory is None:
             return NO_FILES
+        if name == "batches" and run.directory.batches is None:
+            return "this swarm has no batches.csv: its users send no batches"
         run.ledger.flush()
-        if not self._path(name).exists():
-            return f"this swarm has no {name}.csv: its users send no batches"
-        return ""
+        path = self._path(name)
+        return "" if path.exists() else f"{_utf8(str(path))} is no longer there"
 
     def _has_no_rows(self, name: str) -> str:
         if name == "contexts":

@@ -496,7 +496,7 @@ def test_a_gate_is_told_with_its_limits_and_at_the_end_with_what_became_of_each(
     assert site.live()["warnings"] == ["Gate failed: 0 of 2 met."]
 
 
-def test_what_cannot_be_downloaded_says_why(site: Site) -> None:
+def test_what_cannot_be_downloaded_says_why(site: Site, tmp_path: Path) -> None:
     def said(name: str) -> str:
         answer = site.client().get(f"/kvswarm/csv/{name}.csv")
         assert answer.status_code == 404
@@ -505,6 +505,10 @@ def test_what_cannot_be_downloaded_says_why(site: Site) -> None:
     assert "no swarm has run yet" in said("requests")
     assert "there is no table 'run'" in said("run")
     site.start()
+    assert "send no batches" in said("batches")
+    for path in tmp_path.glob("*.csv"):
+        path.unlink()
+    assert said("requests").strip() == f"{tmp_path / 'requests.csv'} is no longer there"
     assert "send no batches" in said("batches")
     site.leader.run.directory = None
     assert "--out DIR" in said("requests")
