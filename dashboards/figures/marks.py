@@ -25,7 +25,8 @@ def time_edges(first_s: float, last_s: float) -> Floats:
         (each for each in _WIDTHS_S if span_s / each <= MOST_BINS), span_s / (MOST_BINS - 1)
     )
     start_s = np.floor(first_s / width_s) * width_s
-    return np.asarray(start_s + np.arange(np.ceil((last_s - start_s) / width_s) + 1) * width_s)
+    bins = max(np.ceil((last_s - start_s) / width_s), 1)
+    return np.asarray(start_s + np.arange(bins + 1) * width_s)
 
 
 def in_bins(at_s: Floats, edges: Floats) -> Indices:

@@ -40,7 +40,8 @@ def throughput(runs: Runs, width_in: float = 5.5, height_in: float = 3.0) -> Fig
 
 def _rate(axes: Axes, run: DrawnRequests, amount: Floats, colour: str, label: str) -> None:
     ok = run.ok & ~np.isnan(run.end_s)
-    if not ok.any() or not amount[ok].any():
+    first_s, last_s = run.span_s
+    if not ok.any() or not amount[ok].any() or first_s == last_s:
         return
     edges = time_edges(*run.span_s)
     per_s = _sums(run, ok, amount, edges) / np.maximum(covered_s(edges, *run.span_s), 1e-9)

@@ -11,6 +11,7 @@ from dashboards.figures import line_fit, marks
 from dashboards.figures.latency import latency_by_number, latency_over_time
 from dashboards.figures.line_fit import fit_line
 from dashboards.figures.prompt_length import clouds, prompt_length
+from dashboards.figures.rates import throughput
 from dashboards.figures.requests import (
     DrawnRequests,
     changes_by_chance,
@@ -104,6 +105,14 @@ def test_bins_cover_the_span_and_are_few(span_s: float) -> None:
     assert len(edges) - 1 <= marks.MOST_BINS + 1
     covered = marks.covered_s(edges, -0.5, span_s - 0.5)
     assert covered.sum() == pytest.approx(span_s)
+
+
+def test_a_run_of_one_moment_has_one_bin_and_no_rate() -> None:
+    assert len(marks.time_edges(3.0, 3.0)) == 2
+    moment = np.asarray([3.0])
+    run = requests(1, at_s=moment, first_token_s=moment, end_s=moment)
+    assert latency_over_time({"a": run}).axes[0].has_data()
+    assert throughput({"a": run}).axes[0].texts[0].get_text() == "no data"
 
 
 def test_quantiles_of_bins_are_those_of_their_values() -> None:
