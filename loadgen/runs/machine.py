@@ -22,6 +22,8 @@ _SECRET_NAME = re.compile(
     r"(?:^|[-_])(?:api)?(?:key|token|secret|pass|password|passwd|auth|credentials)$", re.IGNORECASE
 )
 """As the last word of an option's or a variable's: `--kv-tokens` is none."""
+CONTEXT_KEYS = ("auto", "label", "prefix")
+"""What our own `--key` says of contexts, which is no secret."""
 _VERSION = re.compile(r"^Version: *(\S+)", re.MULTILINE)
 
 
@@ -113,6 +115,8 @@ def _hider(flag: str) -> Callable[[str], str] | None:
         return _without_value
     if len(flag) > 3 and "--extra-body".startswith(flag):
         return hide_keys
+    if flag == "--key":
+        return lambda value: value if value in CONTEXT_KEYS else HIDDEN
     is_secret = flag.startswith("--") and _SECRET_NAME.search(flag)
     return (lambda _: HIDDEN) if is_secret else None
 

@@ -14,6 +14,7 @@ from loadgen.cli.main import main
 from loadgen.errors import UsageError
 from loadgen.launch.arguments import add_target_options, parse_run, run_again, run_parser
 from loadgen.launch.target_run import choose_targets
+from loadgen.runs.machine import without_secrets
 from loadgen.swarm.options.flags import add_options
 from loadgen.targets.context_scheduler import ContextSchedulerSettings
 
@@ -57,6 +58,8 @@ def test_a_recorded_run_is_made_again_on_another_engine(called: str) -> None:
     ordered = run_again([called, *words.split()], "vllm-context", 512)
     assert ordered is not None
     assert "--quantum=3" in ordered
+    recorded = without_secrets([called, *words.split(), "--key", "prefix"])
+    assert "--key=prefix" in (run_again(recorded, "vllm-context", 512) or [])
     assert parse_run("run", ordered[2:]).target_arguments.context_scheduler.quantum == 3
 
 

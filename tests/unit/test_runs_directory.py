@@ -14,7 +14,8 @@ from loadgen.launch.supervised import side_by_side
 from loadgen.runs.csv_log import CsvLog, to_csv
 from loadgen.runs.directory import check_directory, open_directory
 from loadgen.runs.json_file import read_json, write_json
-from loadgen.runs.machine import hide_variables, machine, without_secrets
+from loadgen.runs.machine import CONTEXT_KEYS, hide_variables, machine, without_secrets
+from loadgen.targets.context_scheduler import KEYS
 
 
 def test_checking_leaves_nothing_behind(tmp_path: Path) -> None:
@@ -133,6 +134,8 @@ def test_header_values_are_hidden() -> None:
         ("--engine-arg=--api-key", "--engine-arg=secret"),
         ("--engine-arg=--api-key", "--engine-arg", "secret"),
         ("--api-key", "secret"),
+        ("--engine-arg=--key=secret",),
+        ("--key", "secret"),
         ("--redis_password=secret",),
     ],
 )
@@ -151,6 +154,8 @@ def test_secrets_of_an_engine_are_hidden(words: tuple[str, ...]) -> None:
 def test_what_only_sounds_like_a_secret_is_recorded() -> None:
     words = ["--kv-tokens", "64", "--max-num-batched-tokens=9", "--engine-arg=--context-tokens=5"]
     words += ["--tokenizer", "m", "--key-host", "h", "--sort-key", "--seed", "1", "--by-key", "-u"]
+    words += ["--key", "prefix", *(f"--key={each}" for each in KEYS)]
+    assert CONTEXT_KEYS == KEYS
     assert without_secrets(words) == words
     variables = {"TOKENIZERS_PARALLELISM": "false", "HF_TOKEN": "secret", "KEY": "secret"}
     hidden = {"HF_TOKEN": "***", "KEY": "***"}

@@ -297,7 +297,7 @@ def test_a_file_without_due_times_is_refused(tmp_path: Path) -> None:
 
 
 def test_a_search_is_told_from_another_and_keys_are_written_nowhere(tmp_path: Path) -> None:
-    words = ("unordered", "--contexts=3", "--header", "Authorization: Bearer key-1")
+    words = ("unordered", "--contexts=3", "--key=label", "--header", "Authorization: Bearer key-1")
     folder = SearchFolder(tmp_path, "http://a:8000")
     ours = plan("ttft_ms.p90<=600", words=words)
     folder.open(ours)
@@ -313,5 +313,7 @@ def test_a_search_is_told_from_another_and_keys_are_written_nowhere(tmp_path: Pa
     folder.check(plan("ttft_ms.p90<=600", words=words, most_trials=3))
     with pytest.raises(UsageError, match=r"another search \(objective was"):
         folder.check(plan("ttft_ms.p90<=500", words=words))
+    with pytest.raises(UsageError, match=r"another search \(command was"):
+        folder.check(plan("ttft_ms.p90<=600", words=[*words[:2], "--key=prefix", *words[3:]]))
     with pytest.raises(UsageError, match=r"another search \(place was http://a:8000, is vllm"):
         SearchFolder(tmp_path, "vllm").check(ours)
