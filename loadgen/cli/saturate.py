@@ -24,8 +24,6 @@ OURS = {
     "--rate": "the search sets it",
     "--run-time": "give --trial",
     "-t": "give --trial",
-    "--batches": "a run ends by its time",
-    "--trace": "a trace has its own times",
     **dict.fromkeys(SHARED_FILES, "each trial would overwrite it"),
 }
 """Options of `kvswarm run` that are not for a search, and why."""

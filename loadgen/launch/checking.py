@@ -32,12 +32,14 @@ from loadgen.targets.settings import TargetSettings
 @dataclass(frozen=True, slots=True)
 class CheckedRun:
     """A run that may begin. `target_run` is None on a host that is not ours, `labels` where no
-    service of ours is asked for them, `run_time_s` without a `--run-time`."""
+    service of ours is asked for them, `run_time_s` without a `--run-time`. `options` are those that
+    the swarm will see, whoever names them."""
 
     run: RunArguments
     target_run: TargetRun | None
     labels: ServiceLabels | None
     run_time_s: float | None
+    options: Mapping[str, Any]
 
     @property
     def engine(self) -> CellEngine:
@@ -182,7 +184,7 @@ def _checked(
     labels = labels_in(options)
     if target_run is None and labels is not None:
         raise UsageError(f"--labels {labels.kind} on a host needs --rag-url: say which service")
-    return CheckedRun(run, target_run, labels, options.get("run_time") or None)
+    return CheckedRun(run, target_run, labels, options.get("run_time") or None, options)
 
 
 def _refusal(definition: Definition, cell: CellPlan, said: str) -> UsageError:

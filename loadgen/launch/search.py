@@ -1,9 +1,10 @@
 """A search for the highest load that meets an objective: its trials, one after the other."""
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from loadgen.compare.run import faults_of
 from loadgen.errors import TargetError, UsageError
@@ -25,6 +26,8 @@ from loadgen.sweep.table import SWARM_LOG
 from rag_store.extras import install_command
 
 SUMMARY_JSON, PICTURE = "summary.json", "saturation.svg"
+OTHER_ENDS = {"batches": "a run ends by its time", "trace": "a trace has its own times"}
+"""Options with which a trial would not be of the load that the search sets, and why."""
 
 
 def search(plan: SearchPlan, out: Path, own: Sequence[str] = ()) -> int:
@@ -36,11 +39,24 @@ def search(plan: SearchPlan, out: Path, own: Sequence[str] = ()) -> int:
     first = course.next(1)
     assert first is not None
     checked = check_run([*trial_words(plan, first), f"--out={out}"], own)
+    _require_searched(plan, checked.options)
     folder = SearchFolder(out, checked.engine.label)
     folder.check(plan)
     with locked(folder.path, "search"):
         folder.open(plan)
         return SaturationSearch(plan, folder, course, checked).make()
+
+
+def _require_searched(plan: SearchPlan, options: Mapping[str, Any]) -> None:
+    """Raise UsageError for what a search cannot have, whether a word, a file, the environment or
+    the locustfile asks for it."""
+    for name, reason in OTHER_ENDS.items():
+        if options.get(name):
+            raise UsageError(f"--{name} {options[name]} is not for a search: {reason}")
+    if plan.space.by == "users" and options["arrivals"] != "closed":
+        raise UsageError(
+            f"--arrivals {options['arrivals']} is not for --by users: each user waits for its reply"
+        )
 
 
 def trial_words(plan: SearchPlan, step: TrialStep) -> list[str]:

@@ -18,11 +18,14 @@ WRONG = {
     "no objective": ([], "no objective: give --slo"),
     "an objective of nothing": (["--slo", "fast"], "--slo: 'fast' is no limit"),
     "its own option": (["--slo", "ttft_ms.p95<=9", "--rate", "3"], "--rate is not for a search"),
+    "an end of its own": (["--slo", "ttft_ms.p95<=9", "--batches", "3"], "--batches 3 is not for"),
     "users twice": (["--slo", "ttft_ms.p95<=9", "--by", "users", "-u5"], "-u is not for a search"),
     "an end below the start": (["--slo", "ttft_ms.p95<=9", "--to", "0.5"], "--to 0.5"),
     "an option nobody has": (["--slo", "ttft_ms.p95<=9", "--contexs", "3"], "--contexs"),
     "a host that is none": (["--slo", "ttft_ms.p95<=9"], "refused the connection"),
 }
+
+OPEN_LOOP = Path(__file__).parents[2] / "locustfiles" / "examples" / "open_loop.py"
 
 
 @pytest.fixture(scope="module")
@@ -52,6 +55,34 @@ def test_what_is_wrong_is_said_in_a_line(
     line = capfd.readouterr().err.splitlines()[-1]
     assert line.startswith("kvswarm: ")
     assert said in line
+
+
+@pytest.mark.parametrize(
+    ("file", "variables", "by", "said"),
+    [
+        (str(OPEN_LOOP), {}, "users", "--arrivals poisson is not for --by users"),
+        ("unordered", {"ARRIVALS": "constant", "RATE": "5"}, "users", "--arrivals constant is not"),
+        ("unordered", {"BATCHES": "3"}, "rate", "--batches 3 is not for a search"),
+        ("unordered", {"TRACE": "TRACE"}, "rate", "trace.jsonl is not for a search"),
+    ],
+)
+def test_what_no_search_can_have_is_refused_whoever_asks_for_it(
+    file: str,
+    variables: dict[str, str],
+    by: str,
+    said: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capfd: pytest.CaptureFixture[str],
+) -> None:
+    trace = tmp_path / "trace.jsonl"
+    trace.write_text('{"timestamp": 0, "input_length": 5, "output_length": 5}\n')
+    for name, value in variables.items():
+        monkeypatch.setenv(f"LOCUST_{name}", value.replace("TRACE", str(trace)))
+    words = ["--host", "http://127.0.0.1:9", "--out", str(tmp_path / "out")]
+    words += ["--slo", "ttft_ms.p95<=9", "--by", by]
+    assert main(["saturate", file, *words]) == 2
+    assert said in capfd.readouterr().err.splitlines()[-1]
 
 
 def test_the_capacity_is_found_and_the_search_goes_on_where_it_was_stopped(
