@@ -28,6 +28,9 @@ from loadgen.sweep.matrix import CellEngine, CellPlan
 from loadgen.targets.plan import uses_l1
 from loadgen.targets.settings import TargetSettings
 
+LOAD = {"num_users": "--users", "spawn_rate": "--spawn-rate", "run_time": "--run-time"}
+"""Options in whose place a load shape says how many users there are and when."""
+
 
 @dataclass(frozen=True, slots=True)
 class CheckedRun:
@@ -165,11 +168,21 @@ def _checked_cell(
 ) -> CheckedRun:
     try:
         checked = _checked(run, target_run, result)
-        if checked.run_time_s is None and not result["options"].get("batches"):
-            raise UsageError("it would never end: give run-time (or batches)")
+        _check_end(checked.options)
     except UsageError as error:
         raise _refusal(definition, cell, str(error)) from None
     return checked
+
+
+def _check_end(options: Mapping[str, Any]) -> None:
+    """Raise UsageError for a cell without an end, or whose load shape takes no notice of it."""
+    swarm = options["swarm"]
+    shape = None if swarm["shape_hears"] else swarm["load_shape"]
+    for name, flag in LOAD.items():
+        if shape and options.get(name) is not None:
+            raise UsageError(f"{flag} means nothing to load shape {shape}: leave one of them out")
+    if not shape and not options.get("run_time") and not options.get("batches"):
+        raise UsageError("it would never end: give run-time (or batches)")
 
 
 def _checked(

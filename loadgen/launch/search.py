@@ -57,6 +57,10 @@ def _require_searched(plan: SearchPlan, options: Mapping[str, Any]) -> None:
         raise UsageError(
             f"--arrivals {options['arrivals']} is not for --by users: each user waits for its reply"
         )
+    if shape := options["swarm"]["load_shape"]:
+        raise UsageError(
+            f"load shape {shape} is not for a search, which sets users and rate: leave it out"
+        )
 
 
 def trial_words(plan: SearchPlan, step: TrialStep) -> list[str]:

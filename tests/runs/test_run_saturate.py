@@ -25,7 +25,7 @@ WRONG = {
     "a host that is none": (["--slo", "ttft_ms.p95<=9"], "refused the connection"),
 }
 
-OPEN_LOOP = Path(__file__).parents[2] / "locustfiles" / "examples" / "open_loop.py"
+EXAMPLES = Path(__file__).parents[2] / "locustfiles" / "examples"
 
 
 @pytest.fixture(scope="module")
@@ -60,7 +60,9 @@ def test_what_is_wrong_is_said_in_a_line(
 @pytest.mark.parametrize(
     ("file", "variables", "by", "said"),
     [
-        (str(OPEN_LOOP), {}, "users", "--arrivals poisson is not for --by users"),
+        (str(EXAMPLES / "open_loop.py"), {}, "users", "--arrivals poisson is not for --by users"),
+        (str(EXAMPLES / "load_shape.py"), {}, "rate", "load shape Morning is not for a search"),
+        (str(EXAMPLES / "load_shape.py"), {}, "users", "load shape Morning is not for a search"),
         ("unordered", {"ARRIVALS": "constant", "RATE": "5"}, "users", "--arrivals constant is not"),
         ("unordered", {"BATCHES": "3"}, "rate", "--batches 3 is not for a search"),
         ("unordered", {"TRACE": "TRACE"}, "rate", "trace.jsonl is not for a search"),

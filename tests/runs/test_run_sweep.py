@@ -73,6 +73,41 @@ def test_what_a_run_would_refuse_is_found_before_anything_is_made(
     assert not (tmp_path / "out").exists()
 
 
+SHAPED = """
+name = "shaped"
+locustfile = "FILE"
+[options]
+host = "http://127.0.0.1:9"
+"""
+LOAD_SHAPE = Path(__file__).parents[2] / "locustfiles" / "examples" / "load_shape.py"
+HEARING = "class Morning(LoadTestShape):\n    use_common_options = True\n"
+
+
+@pytest.mark.parametrize(
+    ("more", "said"),
+    [
+        ('run-time = "1s"', "[options] run-time = 1s: --run-time means nothing to load shape Mor"),
+        ("[axes]\nusers = [2, 4]", "[axes] users = 2: --users means nothing to load shape Morning"),
+        ("[axes]\nzipf = [0, 1]", ""),
+    ],
+)
+def test_a_load_shape_takes_the_place_of_users_and_times(
+    tmp_path: Path, more: str, said: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file, out = tmp_path / "sweep.toml", str(tmp_path / "out")
+    file.write_text(SHAPED.replace("FILE", str(LOAD_SHAPE)) + more)
+    assert main(["sweep", str(file), "--out", out, "--dry-run"]) == (2 if said else 0)
+    assert said in capsys.readouterr().err
+
+
+def test_a_load_shape_that_reads_users_and_times_may_have_them(tmp_path: Path) -> None:
+    shape, file = tmp_path / "hearing.py", tmp_path / "sweep.toml"
+    text = LOAD_SHAPE.read_text()
+    shape.write_text(text.replace("class Morning(LoadTestShape):\n", HEARING))
+    file.write_text(SHAPED.replace("FILE", str(shape)) + 'run-time = "1s"\nusers = 2\n')
+    assert main(["sweep", str(file), "--out", str(tmp_path / "out"), "--dry-run"]) == 0
+
+
 def test_a_dry_run_makes_nothing(
     url: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -74,14 +74,15 @@ def sends_batches(user_classes: Iterable[type]) -> bool | None:
 
 
 def described_users(environment: Any, seed: int) -> dict[str, Any]:
-    """What the users of a swarm do, for who simulates them: whether it is `batched`, the
-    `load_shape` that says how many there are (None without one), and `classes`, of each user class
-    its `name`, whether it `is_ours`, and `waits_s`, pauses between its tasks (empty: only a living
-    user knows)."""
+    """What the users of a swarm do, for who simulates or checks them: whether it is `batched`, the
+    `load_shape` that says how many there are (None without one), whether the `shape_hears` `-u`,
+    `-r` and `-t`, and `classes`, of each user class its `name`, whether it `is_ours`, and
+    `waits_s`, pauses between its tasks (empty: only a living user knows)."""
     shape = environment.shape_class
     return {
         "batched": bool(sends_batches(environment.user_classes)),
         "load_shape": None if shape is None else type(shape).__name__,
+        "shape_hears": bool(getattr(shape, "use_common_options", False)),
         "classes": [
             {
                 "name": each.__name__,
