@@ -11,6 +11,7 @@ from loadgen.launch.sweep_run import SweepRun, make_sweep
 from loadgen.launch.terminal import tell
 from loadgen.runs.directory import require_writable
 from loadgen.runs.exit_code import DONE
+from loadgen.scratch import expanded
 from loadgen.sweep.definition import read_definition
 from loadgen.sweep.table import CELLS, CELLS_CSV, write_table
 
@@ -24,7 +25,7 @@ def sweep_command(arguments: list[str]) -> int:
         raise UsageError("no sweep to make: give FILE.toml, see `kvswarm sweep --help`")
     definition = read_definition(parsed.file)
     heard = setting((), "out")
-    out = parsed.out or (Path(heard) if heard else Path("runs") / definition.name)
+    out = parsed.out or (expanded(heard) if heard else Path("runs") / definition.name)
     if not parsed.dry_run:
         return make_sweep(definition, out)
     SweepRun.plan(definition, out).show()

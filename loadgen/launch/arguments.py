@@ -13,11 +13,12 @@ from dataclasses import dataclass, fields
 from importlib.util import find_spec
 from itertools import pairwise
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from loadgen.errors import UsageError
 from loadgen.launch.configured import as_words, is_on, setting, settings_of
 from loadgen.runs.directory import DEFAULT_FILE
+from loadgen.scratch import expanded
 from loadgen.targets.context_scheduler import KEYS, POLICIES, ContextSchedulerSettings
 from loadgen.targets.settings import KV_CODECS, ROUTERS
 from rag_store.cli.output import fitted
@@ -79,6 +80,10 @@ class RunArguments:
 
 
 class CommandParser(argparse.ArgumentParser):
+    def __init__(self, *args: Any, **settings: Any) -> None:
+        super().__init__(*args, **settings)
+        self.register("type", Path, expanded)
+
     def format_help(self) -> str:
         return fitted(super().format_help(), sys.stdout)
 
@@ -216,7 +221,7 @@ def parse_run(command: str, arguments: list[str]) -> RunArguments:
         host=parsed.host,
         targets=targets,
         target_arguments=target_arguments(parsed),
-        out=Path(parsed.out) if parsed.out else _default_out("+".join(targets) or "host"),
+        out=expanded(parsed.out) if parsed.out else _default_out("+".join(targets) or "host"),
         rest=tuple(rest),
     )
     _refuse_for_targets(command, run)

@@ -9,7 +9,7 @@ import pytest
 from loadgen.cli.main import main
 from loadgen.cli.saturate import parse_search
 from loadgen.errors import UsageError
-from loadgen.launch.arguments import parse_run
+from loadgen.launch.arguments import CommandParser, parse_run
 
 HOST, OTHER = "http://127.0.0.1:9", "http://127.0.0.1:8"
 CONF, PYPROJECT = "locust.conf", "pyproject.toml"
@@ -75,6 +75,25 @@ def test_a_search_hears_it_too(folder: Path) -> None:
     assert out == Path("found")
 
 
+def test_a_path_may_begin_at_home(folder: Path) -> None:
+    assert parse_run("run", ["--host", HOST, "--out=~/x"]).out == folder / "x"
+    paths = ["--targets=~/t.toml", "--l2-dir=~/l2"]
+    engine = parse_run("run", ["--target", "vllm", *paths]).target_arguments
+    assert (engine.catalog, engine.l2_dir) == (folder / "t.toml", folder / "l2")
+    (folder / CONF).write_text(f"host = {HOST}\nout = ~/kept\n")
+    assert parse_run("run", []).out == folder / "kept"
+    slo = ["--slo", "ttft_ms.p95<=500"]
+    assert parse_search(slo)[1] == folder / "kept"
+    assert parse_search([*slo, "--out=~/x"])[1] == folder / "x"
+
+
+def test_so_may_the_path_of_any_command(folder: Path) -> None:
+    parser = CommandParser(prog="kvswarm")
+    command = parser.add_subparsers().add_parser("some")
+    command.add_argument_group("paths").add_argument("--page", type=Path)
+    assert parser.parse_args(["some", "--page=~/p"]).page == folder / "p"
+
+
 @pytest.mark.parametrize(
     ("text", "said"),
     [
@@ -103,13 +122,15 @@ def test_locust_passes_over_what_is_ours_and_nothing_else(folder: Path, word: st
     assert ("refused the connection" in done.stderr) is (word == "target = vllm"), done.stderr
 
 
-def test_a_sweep_hears_it_too(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    (folder / CONF).write_text(f"host = {HOST}\nout = swept\n")
+@pytest.mark.parametrize("out", ["swept", "~/swept"])
+def test_a_sweep_hears_it_too(folder: Path, out: str, capsys: pytest.CaptureFixture[str]) -> None:
+    (folder / CONF).write_text(f"host = {HOST}\nout = {out}\n")
     (folder / "swept").touch()
     text = 'name = "s"\n[options]\nrun-time = "1s"\n[axes]\ncontexts = [2]\n'
     (folder / "s.toml").write_text(text)
     assert main(["sweep", "s.toml", "--dry-run"]) == 2
     assert "swept" in capsys.readouterr().err
+    assert main(["sweep", "s.toml", "--dry-run", "--out=~/swept"]) == 2
     (folder / "swept").unlink()
     assert main(["sweep", "s.toml", "--dry-run"]) == 0
     assert HOST in capsys.readouterr().out
