@@ -14,6 +14,7 @@ from loadgen.launch.arguments import (
     needs,
     parse_run,
 )
+from loadgen.launch.configured import setting
 from loadgen.runs.directory import DEFAULT_FILE
 
 if TYPE_CHECKING:
@@ -77,10 +78,18 @@ def _parse(arguments: list[str]) -> tuple[argparse.Namespace, list[str]]:
         if is_given(rest, flag):
             raise UsageError(f"{flag} is not for a search: {reason}")
     if parsed.by == "rate":
-        return parsed, [file, *rest, f"--arrivals={parsed.arrivals or ARRIVALS[0]}"]
+        return parsed, [file, *rest, f"--arrivals={_arrivals(parsed, rest)}"]
     if parsed.arrivals is not None:
         raise UsageError("--arrivals is not for --by users: each user waits for its reply")
     return parsed, [file, *rest]
+
+
+def _arrivals(parsed: argparse.Namespace, rest: Sequence[str]) -> str:
+    """What is given, else what a file or the environment says. Raises UsageError."""
+    arrivals = parsed.arrivals or setting(rest, "arrivals") or ARRIVALS[0]
+    if arrivals not in ARRIVALS:
+        raise UsageError(f"--arrivals {arrivals} has no rate: give {', '.join(ARRIVALS)}")
+    return str(arrivals)
 
 
 def _of(pattern: "re.Pattern[str]", text: str, kind: str) -> "re.Match[str]":

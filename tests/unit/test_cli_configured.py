@@ -10,9 +10,12 @@ from loadgen.cli.main import main
 from loadgen.cli.saturate import parse_search
 from loadgen.errors import UsageError
 from loadgen.launch.arguments import CommandParser, parse_run
+from loadgen.launch.search import trial_words
+from loadgen.saturate.course import TrialStep
 
 HOST, OTHER = "http://127.0.0.1:9", "http://127.0.0.1:8"
 CONF, PYPROJECT = "locust.conf", "pyproject.toml"
+SLO = ["--slo", "ttft_ms.p95<=500"]
 
 
 @pytest.fixture(autouse=True)
@@ -71,8 +74,31 @@ def test_a_worker_by_environment_loads_what_its_master_says(
 
 def test_a_search_hears_it_too(folder: Path) -> None:
     (folder / CONF).write_text(f"host = {HOST}\nout = found\n")
-    _, out = parse_search(["--slo", "ttft_ms.p95<=500"])
+    _, out = parse_search(SLO)
     assert out == Path("found")
+
+
+def test_a_search_hears_of_users_and_arrivals(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (folder / CONF).write_text(f"host = {HOST}\n")
+    assert {"--arrivals=poisson", "--users=0"} <= set(first_trial(SLO))
+    monkeypatch.setenv("LOCUST_USERS", "64")
+    monkeypatch.setenv("LOCUST_ARRIVALS", "constant")
+    words = first_trial(SLO)
+    assert "--arrivals=constant" in words
+    assert not any(word.startswith("--users") for word in words)
+    assert "--arrivals=gamma" in first_trial([*SLO, "--arrivals", "gamma"])
+    (folder / CONF).write_text(f"host = {HOST}\nspawn-rate = 3\n")
+    assert not any(word.startswith("--spawn") for word in first_trial([*SLO, "--by", "users"]))
+    monkeypatch.setenv("LOCUST_ARRIVALS", "closed")
+    with pytest.raises(UsageError, match="--arrivals closed has no rate: give poisson"):
+        first_trial(SLO)
+
+
+def first_trial(words: list[str]) -> list[str]:
+    plan, _ = parse_search(words)
+    return trial_words(plan, TrialStep(number=1, load=2.0, repeat=1, seed=0, seconds=30))
 
 
 def test_a_path_may_begin_at_home(folder: Path) -> None:
@@ -82,9 +108,8 @@ def test_a_path_may_begin_at_home(folder: Path) -> None:
     assert (engine.catalog, engine.l2_dir) == (folder / "t.toml", folder / "l2")
     (folder / CONF).write_text(f"host = {HOST}\nout = ~/kept\n")
     assert parse_run("run", []).out == folder / "kept"
-    slo = ["--slo", "ttft_ms.p95<=500"]
-    assert parse_search(slo)[1] == folder / "kept"
-    assert parse_search([*slo, "--out=~/x"])[1] == folder / "x"
+    assert parse_search(SLO)[1] == folder / "kept"
+    assert parse_search([*SLO, "--out=~/x"])[1] == folder / "x"
 
 
 def test_so_may_the_path_of_any_command(folder: Path) -> None:
