@@ -6,6 +6,7 @@ KvswarmError            exit code 1
 │   ├── HostError       the host is unknown, refuses, or does not serve the model
 │   └── ContextTooLong  a context cannot fit in the model's window or the engine's cache
 ├── OutputError         exit code 1, or that of what was to be printed
+├── RecordError         exit code 6: what was measured cannot be written
 └── TargetError         exit code 3: an engine of ours could not be started, or died
 """
 
@@ -36,6 +37,12 @@ class ContextTooLong(UsageError):
 
 class OutputError(KvswarmError):
     """What was to be printed cannot be written."""
+
+
+class RecordError(KvswarmError):
+    """What was measured cannot be written, as on a full disk or where its folder was deleted."""
+
+    exit_code = 6
 
 
 class TargetError(KvswarmError):

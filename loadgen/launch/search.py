@@ -14,8 +14,8 @@ from loadgen.launch.configured import setting
 from loadgen.launch.page_file import draw_series
 from loadgen.launch.run_series import RunSeries, run_series
 from loadgen.launch.terminal import interruptible, say, tell
-from loadgen.runs.directory import RUN_JSON
-from loadgen.runs.exit_code import DONE, FAILED, SATURATED, TARGET_DIED, WRONG_USE
+from loadgen.runs.directory import RUN_JSON, recording, unrecorded
+from loadgen.runs.exit_code import DONE, FAILED, SATURATED, TARGET_DIED, UNRECORDED, WRONG_USE
 from loadgen.runs.json_file import read_object
 from loadgen.runs.lock import locked
 from loadgen.saturate.course import Ending, SearchPlan, SearchState, TrialStep
@@ -32,7 +32,8 @@ OTHER_ENDS = {"batches": "a run ends by its time", "trace": "a trace has its own
 
 
 def search(plan: SearchPlan, out: Path, own: Sequence[str] = ()) -> int:
-    """Search, or continue a search; returns its exit code. Raises UsageError, TargetError.
+    """Search, or continue a search; returns its exit code. Raises UsageError, TargetError, and
+    RecordError where trials can be recorded no more.
 
     `own` are flags that are not those of a run.
     """
@@ -102,9 +103,10 @@ class SaturationSearch:
         if self._next is not None:
             say(plan_line(self.plan))
             ending = asyncio.run(self._search())
-        self.folder.write_table(self.course)
         lines = list(result_lines(self.course, ending))
-        self.folder.write_result(self.course, ending, lines)
+        with recording(self.folder.path):
+            self.folder.write_table(self.course)
+            self.folder.write_result(self.course, ending, lines)
         tell("\n".join(lines))
         if self.fault:
             tell(self.fault)
@@ -135,23 +137,28 @@ class SaturationSearch:
         """Until the search is over or cannot go on."""
         while (step := self._next) is not None:
             words, run = trial_words(self.plan, step), self.folder.run(step)
-            run.mkdir(parents=True)
-            (run / "engine").symlink_to(Path("..", "..", "engine"))
+            with recording(run):
+                run.mkdir(parents=True)
+                (run / "engine").symlink_to(Path("..", "..", "engine"))
             code = await series.run([*words, f"--out={run}"], run)
             if series.interruption.signal_number:
                 return "stopped"
             if (ending := self._fault(code, run)) is not None:
                 return ending
-            self.folder.note(step)
+            with recording(run):
+                self.folder.note(step)
             self._take(step, run)
             self._tell(step)
         return self.course.ending
 
     def _fault(self, code: int, run: Path) -> Ending | None:
-        """Why the search cannot go on after a run, None where it can."""
+        """Why the search cannot go on after a run, None where it can. Raises RecordError."""
+        if code == UNRECORDED:
+            raise unrecorded(run)
         summary = read_object(run / SUMMARY_JSON)
         if code == WRONG_USE or not summary:
-            said = last_line((run / SWARM_LOG).read_text(encoding="utf-8", errors="replace"))
+            with recording(run):
+                said = last_line((run / SWARM_LOG).read_text(encoding="utf-8", errors="replace"))
             if not self.course.trials:
                 raise UsageError(said)
             self.fault, self.code = f"{run}: {said}", TARGET_DIED  # the options were right before
@@ -171,7 +178,8 @@ class SaturationSearch:
     def _tell(self, step: TrialStep) -> None:
         _, trial = self.course.trials[-1]
         say(trial_line(step, trial, self.course.judgements[step.load], self.plan))
-        self.folder.write_table(self.course)
+        with recording(self.folder.path):
+            self.folder.write_table(self.course)
 
     def _draw(self) -> None:
         if not self.course.trials:

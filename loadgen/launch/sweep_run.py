@@ -11,6 +11,7 @@ from loadgen.launch.page_file import draw_series
 from loadgen.launch.run_series import CellEngines
 from loadgen.launch.supervised import worst
 from loadgen.launch.terminal import interruptible, say, tell
+from loadgen.runs.directory import recording
 from loadgen.runs.exit_code import DONE
 from loadgen.runs.lock import locked
 from loadgen.scratch import scratch_folder
@@ -25,7 +26,7 @@ def make_sweep(definition: Definition, out: Path) -> int:
     """Make what is missing of a sweep in `out`.
 
     Returns the worst exit code of its cells, or 128 and the number of the signal that ended it.
-    Raises UsageError before anything is started.
+    Raises UsageError before anything is started, RecordError where runs can be recorded no more.
     """
     sweep = SweepRun.plan(definition, out)
     with locked(sweep.folder.path, "sweep"):
@@ -33,7 +34,8 @@ def make_sweep(definition: Definition, out: Path) -> int:
             say(f"cells made so far and those to come are not of the same versions: {changed}")
         sweep.folder.open(definition, sweep.cells, sweep.order)
         code = asyncio.run(sweep.make())
-        made = write_table(out)
+        with recording(out):
+            made = write_table(out)
     count = sum(len(stretch.steps) for stretch in sweep.order)
     tell(f"{len(made)} of {count} runs: {out / CELLS_CSV}")
     if made:

@@ -6,7 +6,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from loadgen.errors import UsageError
+from loadgen.errors import RecordError, UsageError
 from loadgen.record import BATCH_COLUMNS, COLUMNS
 from loadgen.runs.csv_log import CsvLog
 from loadgen.runs.json_file import write_json
@@ -131,6 +131,22 @@ def open_directory(path: Path, batched: bool = False) -> RunDirectory:
         return RunDirectory(path, batched)
     except OSError as error:
         raise _unwritable(path, error) from None
+
+
+def unrecorded(path: Path, reason: str = "its disk is full, or it was deleted") -> RecordError:
+    """The error for a folder that can be written no more while something is measured for it."""
+    return RecordError(
+        f"{path} could be written no more ({reason}): mend that, then give the same command again"
+    )
+
+
+@contextmanager
+def recording(path: Path) -> Iterator[None]:
+    """Raise RecordError for what cannot be written inside the block, which is in this folder."""
+    try:
+        yield
+    except OSError as error:
+        raise unrecorded(path, reason_of(error)) from None
 
 
 def _unwritable(path: Path, error: OSError, option: str = "--out") -> UsageError:

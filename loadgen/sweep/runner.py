@@ -9,6 +9,8 @@ from pathlib import Path
 from typing import Protocol
 
 from loadgen.errors import TargetError
+from loadgen.runs.directory import recording, unrecorded
+from loadgen.runs.exit_code import UNRECORDED
 from loadgen.sweep.folder import SweepFolder
 from loadgen.sweep.matrix import CellEngine, Stretch, SweepStep
 from loadgen.sweep.table import WHOLE, Cell, MadeCell, write_table
@@ -149,7 +151,7 @@ async def run_sweep(
 
     Whatever becomes of one run, the next is made, if need be on a new engine. Ends early where
     `watch` is stopped: the run at work then is no finished cell. Raises TargetError after three
-    runs in a row that came to nothing.
+    runs in a row that came to nothing, and RecordError where nothing can be written any more.
     """
     runner = _Runner(order, folder, bench, durations, watch)
     while runner.left and not watch.is_stopped():
@@ -225,12 +227,15 @@ class _Runner:
         return code in WHOLE
 
     def _new_run(self, step: SweepStep, logs: Path) -> Path:
-        if kept := self._folder.set_aside(step):
-            self._watch.say(f"{step.name} did not come to its end: kept in {kept}, made again")
-        return self._folder.new_run(step, logs)
+        with recording(self._folder.path):
+            if kept := self._folder.set_aside(step):
+                self._watch.say(f"{step.name} did not come to its end: kept in {kept}, made again")
+            return self._folder.new_run(step, logs)
 
     def _note(self, steps: list[SweepStep], out: Path, outcome: RunOutcome) -> None:
-        """Keep what became of the first step, which then is made."""
+        """Keep what became of the first step, which then is made. Raises RecordError."""
+        if outcome.exit_code == UNRECORDED:
+            raise unrecorded(out)
         step = steps.pop(0)
         self._position += 1
         self._deaths = 0 if outcome.exit_code in WHOLE else self._deaths + 1
@@ -247,15 +252,16 @@ class _Runner:
             run_time_s=self._durations.run_times_s.get(step.cell.cell_id),
             error=outcome.error,
         )
-        made.write(out)
         self._durations.add(made)
-        self._tell(steps, out)
+        with recording(out):
+            made.write(out)
+            cells = {cell.run: cell for cell in write_table(self._folder.path)}
+        self._tell(steps, cells[out])
 
-    def _tell(self, steps: list[SweepStep], out: Path) -> None:
-        cells = {cell.run: cell for cell in write_table(self._folder.path)}
+    def _tell(self, steps: list[SweepStep], cell: Cell) -> None:
         others = [step for stretch in self.left[1:] for step in stretch.steps]
         starts = sum(stretch.engine.is_ours for stretch in self.left[1:])
         left = [*steps, *others]
         place = f"[{self._steps - len(left)}/{self._steps}]"
         left_s = self._durations.left_s(left, starts)
-        self._watch.say(f"{place} {made_line(cells[out])}; left: {spoken(left_s)}")
+        self._watch.say(f"{place} {made_line(cell)}; left: {spoken(left_s)}")

@@ -12,10 +12,10 @@ from typing import Any, cast
 import numpy as np
 import pytest
 
-from loadgen.errors import UsageError
+from loadgen.errors import RecordError, UsageError
 from loadgen.launch.search import SaturationSearch
 from loadgen.runs.csv_log import to_csv
-from loadgen.runs.exit_code import TARGET_DIED, WRONG_USE
+from loadgen.runs.exit_code import TARGET_DIED, UNRECORDED, WRONG_USE
 from loadgen.saturate.course import SearchPlan, SearchState
 from loadgen.saturate.folder import SearchFolder
 from loadgen.saturate.judge import judge
@@ -218,6 +218,20 @@ def test_a_host_that_is_gone_later_is_no_wrong_use(tmp_path: Path) -> None:
     assert search._fault(WRONG_USE, tmp_path) == "target"
     assert "no host at" in search.fault
     assert search.code == TARGET_DIED
+
+
+def test_a_search_ends_where_its_trials_can_be_recorded_no_more(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    course, gone = SearchState(plan("ttft_ms.p95<=500")), tmp_path / "gone"
+    search = SaturationSearch(course.plan, SearchFolder(gone), course, cast(Any, None))
+    for code in (UNRECORDED, TARGET_DIED):
+        with pytest.raises(RecordError, match="gone could be written no more") as raised:
+            search._fault(code, gone)
+        assert raised.value.exit_code == UNRECORDED
+    monkeypatch.setattr(SaturationSearch, "_next", None)
+    with pytest.raises(RecordError, match="gone could be written no more"):
+        search.make()
 
 
 @pytest.mark.parametrize(

@@ -3,6 +3,7 @@
 import asyncio
 import csv
 import json
+import shutil
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import replace
@@ -11,7 +12,8 @@ from typing import Any
 
 import pytest
 
-from loadgen.errors import TargetError, UsageError
+from loadgen.errors import RecordError, TargetError, UsageError
+from loadgen.runs.exit_code import DONE, UNRECORDED
 from loadgen.runs.lock import locked
 from loadgen.sweep.definition import Definition
 from loadgen.sweep.folder import SweepFolder
@@ -27,10 +29,13 @@ FIRST_TTFT_MS = 100.0
 
 class Bench:
     """Writes a run for each step. `ends` tells what becomes of a run by its name: an exit code, or
-    a text that the engine dies with; `stop_at` is the run during which somebody stops the sweep."""
+    a text that the engine dies with; `stop_at` is the run during which somebody stops the sweep,
+    `delete_at` the one whose directory is deleted."""
 
-    def __init__(self, ends: dict[str, int | str] | None = None, stop_at: str = "") -> None:
-        self.ends, self.stop_at = ends or {}, stop_at
+    def __init__(
+        self, ends: dict[str, int | str] | None = None, stop_at: str = "", delete_at: str = ""
+    ) -> None:
+        self.ends, self.stop_at, self.delete_at = ends or {}, stop_at, delete_at
         self.started: list[str] = []
         self.made: list[str] = []
         self.said: list[str] = []
@@ -61,6 +66,8 @@ class Bench:
             self.is_stopped = True
         write(out / "run.json", {**started, "exit_code": end, "target": {"usable_tokens": 2560}})
         write(out / "summary.json", summary(FIRST_TTFT_MS + len(self.made)))
+        if step.name == self.delete_at:
+            shutil.rmtree(out)
         return end
 
 
@@ -180,6 +187,22 @@ def test_a_killed_swarm_does_not_end_the_sweep(tmp_path: Path) -> None:
 def test_a_swarm_that_did_not_begin_tells_why(tmp_path: Path) -> None:
     make(tmp_path, Bench({names()[1]: 2}))
     assert "kvswarm: the host refused" in read_cells(tmp_path)[1].fault
+
+
+@pytest.mark.parametrize("code", [DONE, UNRECORDED])
+def test_a_sweep_ends_where_its_runs_can_be_recorded_no_more(tmp_path: Path, code: int) -> None:
+    second = names()[1]
+    bench = Bench({second: code}, delete_at=second)
+    with pytest.raises(RecordError, match=f"{second} could be written no more") as raised:
+        make(tmp_path, bench)
+    assert (raised.value.exit_code, bench.made) == (UNRECORDED, names()[:2])
+    assert make(tmp_path, Bench()).made == names()[1:]
+
+
+def test_a_full_disk_ends_it_too(tmp_path: Path) -> None:
+    with pytest.raises(RecordError):
+        make(tmp_path, Bench({names()[1]: UNRECORDED}))
+    assert [cell.exit_code for cell in read_cells(tmp_path)] == [DONE]
 
 
 def test_three_in_a_row_are_given_up(tmp_path: Path) -> None:
