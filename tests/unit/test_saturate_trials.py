@@ -296,6 +296,8 @@ def test_objectives_are_read(text: str, said: str) -> None:
         ("ttft_ms<=500", "add goodput>=95%"),
         ("ttft.p95<=500", "--slo: unknown metric 'ttft'"),
         ("errors<=1%,errors<=2%", "limits errors twice"),
+        ("ttft_ms.p95<=500,errors<=150%", "errors<=150% is more than the whole"),
+        ("ttft_ms<=500,goodput>=250%", "goodput>=250% is more than the whole"),
     ],
 )
 def test_what_is_no_objective_is_said(text: str, said: str) -> None:
