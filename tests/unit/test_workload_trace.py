@@ -1,6 +1,7 @@
 """Traces of each form: what is read, what is refused, and what is sent for them."""
 
 import json
+import os
 from pathlib import Path
 from typing import Any
 
@@ -83,6 +84,7 @@ def test_mooncake_has_times_lengths_and_shared_blocks(mooncake: Path) -> None:
         (AZURE, 4.314579, [(374, 44), (396, 109)]),
         (AZURE_2024, 60.0, [(2162, 5), (2399, 6)]),
         ("\ufeff" + BURSTGPT, 113.0, [(472, 18), (417, 276)]),
+        ("\n \n" + BURSTGPT, 113.0, [(472, 18), (417, 276)]),
     ],
 )
 def test_csvs_have_times_and_lengths_and_failed_requests_are_left_out(
@@ -93,6 +95,12 @@ def test_csvs_have_times_and_lengths_and_failed_requests_are_left_out(
     assert first.at_s is not None
     assert second.at_s is not None
     assert second.at_s - first.at_s == pytest.approx(gap_s, abs=1e-5)
+
+
+def test_blank_lines_before_the_first_entry_are_passed_over(tmp_path: Path) -> None:
+    assert [each.input_tokens for each in entries(tmp_path, "\n \n" + jsonl(MOONCAKE[:1]))] == [
+        1100
+    ]
 
 
 @pytest.mark.parametrize("text", [json.dumps(SHAREGPT, indent=1), jsonl(SHAREGPT)])
@@ -126,6 +134,9 @@ def test_a_last_question_without_a_reply_is_left_out_and_counted(tmp_path: Path)
         (jsonl([{**MOONCAKE[0], "timestamp": -1}]), "line 1: timestamp is -1"),
         (jsonl([{**MOONCAKE[0], "hash_ids": [1, 2, 3, 4]}]), "hash_ids names 4 blocks"),
         (jsonl([{**MOONCAKE[0], "hash_ids": [1.5]}]), "hash_ids is '[1.5]'"),
+        (jsonl([{**MOONCAKE[0], "hash_ids": [2**64]}]), "whole numbers of 64 bits"),
+        (jsonl([{**MOONCAKE[0], "hash_ids": [-(2**64)]}]), "whole numbers of 64 bits"),
+        (" \n" + AZURE + "yesterday,1,1\n", "line 5: TIMESTAMP is 'yesterday'"),
         (AZURE + "yesterday,1,1\n", "line 4: TIMESTAMP is 'yesterday'"),
         (AZURE + "2023-11-16 18:15:51,1.5,1\n", "line 4: ContextTokens is '1.5'"),
         (BURSTGPT + "inf,GPT-4,1,1,2,API log\n", "line 5: Timestamp is 'inf'"),
@@ -200,6 +211,9 @@ def test_texts_and_names_can_be_sent_whatever_json_allows(tmp_path: Path) -> Non
 def test_a_missing_or_binary_trace_is_said(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="cannot be read"):
         list(read_trace(tmp_path / "nowhere"))
+    os.mkfifo(tmp_path / "pipe")
+    with pytest.raises(UsageError, match="pipe is a pipe, and a trace is read several times: give"):
+        list(read_trace(tmp_path / "pipe"))
     (tmp_path / "binary").write_bytes(b"\xff\xfe\x00")
     with pytest.raises(UsageError, match="not UTF-8"):
         list(read_trace(tmp_path / "binary"))

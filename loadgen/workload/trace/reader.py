@@ -24,6 +24,8 @@ from loadgen.scratch import without_device
 
 MAX_TOKENS = 10_000_000
 BLOCK_TOKENS = 512
+MIN_ID, MAX_ID = -(1 << 63), (1 << 64) - 1
+"""Of a block, so that workers can be told of it."""
 READ_CHARACTERS = 1 << 20
 MAX_ITEM_CHARACTERS = 1 << 28
 ASKING, ANSWERING = ("human", "user"), ("gpt", "assistant", "chatgpt", "bing", "bard")
@@ -160,10 +162,12 @@ def _block_ids(place: TracePlace, fields: dict[str, Any], tokens: int) -> tuple[
     """As many as the prompt has blocks; a trace may name fewer, and the rest is its own."""
     given = fields.get("hash_ids") or []
     whole = isinstance(given, list) and all(
-        isinstance(each, int) and not isinstance(each, bool) for each in given
+        isinstance(each, int) and not isinstance(each, bool) and MIN_ID <= each <= MAX_ID
+        for each in given
     )
     if not whole:
-        raise place.wrong(f"hash_ids is {str(given)[:40]!r}", "write a list of whole numbers")
+        mend = "write a list of whole numbers of 64 bits"
+        raise place.wrong(f"hash_ids is {repr(given)[:40]!r}", mend)
     if len(given) > -(-tokens // BLOCK_TOKENS):
         raise place.wrong(
             f"hash_ids names {len(given)} blocks of {BLOCK_TOKENS} tokens, but input_length"
@@ -203,6 +207,7 @@ def read_lengths(
     """An entry for each row with a reply. Raises UsageError, at the line concerned."""
     rows = csv.DictReader(lines)
     try:
+        rows.fieldnames = next((row for row in rows.reader if any(map(str.strip, row))), [])
         for row in rows:
             entry = _row_entry(TracePlace(path, rows.line_num), row, columns)
             if entry is None:
@@ -330,14 +335,24 @@ def _is_broken(error: ValueError) -> bool:
     return not is_string and error.pos < len(error.doc) - UNFINISHED
 
 
+def _head(file: TextIO) -> str:
+    """The beginning of the first line that is not blank; empty where there is none."""
+    while line := file.readline(HEAD_CHARACTERS):
+        if head := line.lstrip():
+            return head
+    return ""
+
+
 def read_trace(path: Path, changes: TraceChanges | None = None) -> Iterator[TraceEntry]:
     """The entries of a trace in their order, one line at a time; the form is seen by the content.
 
     What is left out is counted in `changes`. Raises UsageError, which names file, line and field.
     """
     try:
+        if path.is_fifo():
+            raise UsageError(f"{path} is a pipe, and a trace is read several times: give a file")
         with without_device(path).open(encoding="utf-8-sig", newline="") as file:
-            first = file.readline(HEAD_CHARACTERS).lstrip()
+            first = _head(file)
             file.seek(0)
             if '"input_length"' in first:
                 yield from read_mooncake(path, file)
