@@ -3,6 +3,7 @@
 import asyncio
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
@@ -71,7 +72,7 @@ def trial_words(plan: SearchPlan, step: TrialStep) -> list[str]:
         users = f"{step.load:.0f}"
         load = [f"--users={users}", *_unless(plan.words, "--spawn-rate", "-r", users)]
     else:
-        load = [f"--rate={step.load:g}", *_unless(plan.words, "--users", "-u", "0")]
+        load = [f"--rate={Decimal(f'{step.load:g}'):f}", *_unless(plan.words, "--users", "-u", "0")]
     ours = [f"--run-time={step.seconds}s", f"--seed={step.seed}", "--max-failures=100"]
     return [*plan.words, *load, *ours]
 

@@ -13,16 +13,17 @@ import numpy as np
 import pytest
 
 from loadgen.errors import RecordError, UsageError
-from loadgen.launch.search import SaturationSearch
+from loadgen.launch.search import SaturationSearch, trial_words
 from loadgen.runs.csv_log import to_csv
 from loadgen.runs.exit_code import TARGET_DIED, UNRECORDED, WRONG_USE
-from loadgen.saturate.course import SearchPlan, SearchState
+from loadgen.saturate.course import SearchPlan, SearchState, TrialStep
 from loadgen.saturate.folder import SearchFolder
 from loadgen.saturate.judge import judge
 from loadgen.saturate.objective import Objective
 from loadgen.saturate.search import Space
 from loadgen.saturate.trial import Trial, read_trial
 from loadgen.saturate.wording import result_lines
+from loadgen.workload.arrivals import Rate
 
 HEADER = (
     *("request_id", "scheduled_s", "sent_s", "end_s", "ttft_ms", "e2e_ms", "tpot_ms"),
@@ -264,6 +265,15 @@ def test_what_comes_before_the_warm_up_ends_is_left_out(tmp_path: Path) -> None:
     found = read_trial(write(tmp_path, rows), 20.0, 20.0, is_open=True)
     assert 2.9 <= found.warm_up_s <= 5
     assert found.values("ttft_ms").max() == 100.0
+
+
+@pytest.mark.parametrize(
+    ("load", "word"), [(5e-05, "--rate=0.00005"), (6.2, "--rate=6.2"), (1e6, "--rate=1000000")]
+)
+def test_the_rate_of_a_trial_is_one_that_a_run_takes(load: float, word: str) -> None:
+    step = TrialStep(number=1, load=load, repeat=1, seed=0, seconds=30)
+    assert word in trial_words(plan("ttft_ms.p95<=500"), step)
+    assert Rate.parse(word.removeprefix("--rate=")).phases[0].first == load
 
 
 def test_low_loads_have_longer_trials() -> None:
