@@ -1,5 +1,6 @@
 import json
 import os
+import re
 import sys
 from pathlib import Path
 
@@ -179,6 +180,17 @@ def test_a_folder_without_texts_or_without_questions(tmp_path: Path) -> None:
     assert f"{tmp_path} holds no document" in refusal(tmp_path)
     (tmp_path / "a.md").write_text("Text.")
     assert f"{tmp_path} holds no question" in refusal(tmp_path)
+
+
+def test_a_folder_as_the_first_page_has_it_is_read(tmp_path: Path) -> None:
+    page = Path(__file__).parents[2] / "docs" / "start" / "first-run.md"
+    (said,) = re.findall(r"^- `--corpus texts/`: (.*)$", page.read_text(), re.M)
+    text, markdown, questions, *fields = re.findall(r"`([\w.]+)`", said)
+    assert fields == list(QUESTION)
+    (tmp_path / f"a{markdown}").write_text("Text.")
+    (tmp_path / f"b{text}").write_text("More text.")
+    write_lines(tmp_path / questions, QUESTION)
+    assert [each.doc_id for each in load_corpus(tmp_path).documents] == ["a", "b"]
 
 
 def test_an_empty_file_and_one_that_is_not_utf8(folder: Path) -> None:
