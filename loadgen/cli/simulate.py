@@ -174,6 +174,7 @@ def planned_simulation(
         "seed": planned.options.get("seed"),
         "users": planned.options.get("num_users"),
         "corpus_sha256": planned.corpus_sha256,
+        "trace_sha256": planned.trace_sha256,
         "workers": 1,
         "target": {"argv": {"vllm": list(engine.argv)}, "tokenizer": engine.tokenizer},
     }

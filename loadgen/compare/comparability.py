@@ -3,7 +3,7 @@
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from loadgen.compare.facts import ARGUMENTS, CORPUS_PATHS, CORPUS_SHA256, SIZES, TARGET
+from loadgen.compare.facts import ARGUMENTS, DIGESTS, SIZES, TARGET
 from loadgen.compare.run import ComparedRun, Stream
 from loadgen.errors import UsageError
 
@@ -31,11 +31,13 @@ def _value(value: str | None) -> str:
 def differences(base: Mapping[str, str], new: Mapping[str, str]) -> list[Difference]:
     """All facts that are not alike. The flags of two targets are what tells them apart, so of
     targets with different names only the sizes that both have are set against each other. A corpus
-    is known by its digest, or by its path where a run is too old to have one."""
+    or a trace is known by its digest, or by its path where a run is too old to have one."""
     other_target = base.get(TARGET) != new.get(TARGET)
-    same_texts = (
-        CORPUS_PATHS if CORPUS_SHA256 in base and CORPUS_SHA256 in new else (CORPUS_SHA256,)
-    )
+    same_texts = [
+        name
+        for digest, paths in DIGESTS.items()
+        for name in (paths if digest in base and digest in new else (digest,))
+    ]
     return [
         Difference(name, base.get(name), new.get(name))
         for name in sorted({*base, *new} - {*same_texts})

@@ -26,9 +26,11 @@ NOT_OF_THE_WORKLOAD = frozenset(
 )
 """Options that do not change what is sent, or that stand under a better name."""
 TARGET, ARGUMENTS = "target", "target_arguments"
-CORPUS_SHA256 = "corpus.sha256"
-CORPUS_PATHS = ("corpus", "questions")
-"""Options that say where the texts are, which the digest makes needless."""
+DIGESTS: Mapping[str, tuple[str, ...]] = {
+    "corpus.sha256": ("corpus", "questions"),
+    "trace.sha256": ("trace",),
+}
+"""Each with the options that say where the texts are, which the digest makes needless."""
 SIZES = ("block_size", "usable_tokens", "max_model_len", "l1_gb")
 OF_THE_MOMENT = frozenset(
     (
@@ -46,7 +48,7 @@ def facts_of(description: Mapping[str, Any], batched: bool = False) -> dict[str,
     ValueError for one that is not as kvswarm writes it.
 
     The names: `target`, `target_arguments.*`, `model`, `seed`, `cache_state`, `corpus.sha256`,
-    `locustfile`, `batched`, and every option of the workload under its own.
+    `trace.sha256`, `locustfile`, `batched`, and every option of the workload under its own.
     """
     if not description:
         return None
@@ -54,8 +56,9 @@ def facts_of(description: Mapping[str, Any], batched: bool = False) -> dict[str,
     facts = {name: value for name, value in options.items() if name not in NOT_OF_THE_WORKLOAD}
     for name in ("model", "seed", "cache_state"):
         facts[name] = description.get(name)
-    if description.get("corpus_sha256"):
-        facts[CORPUS_SHA256] = description["corpus_sha256"]
+    for name in DIGESTS:
+        if digest := description.get(name.replace(".", "_")):
+            facts[name] = digest
     facts["locustfile"] = _locustfile(description.get("command_line") or [])
     facts["batched"] = batched
     target = _mapping(description, "target")

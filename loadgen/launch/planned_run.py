@@ -49,6 +49,7 @@ class PlannedRun:
     rule: CutOffRule
     user_class: str
     corpus_sha256: str
+    trace_sha256: str | None
     notes: tuple[str, ...]
 
     @property
@@ -141,6 +142,7 @@ def _planned(
         rule=CutOffRule.of(options.drain_s, options.max_silence_s, options.slo),
         user_class=user["name"],
         corpus_sha256=corpus.sha256,
+        trace_sha256=options.trace.sha256 if options.trace else None,
         notes=tuple(_notes(run, options, user["name"])),
     )
 

@@ -20,10 +20,11 @@ DEFAULT_FILE = "unordered"
 RUN_FIELDS: Mapping[str, str] = {
     "command_line": "of the Locust process, header values hidden; what concerns the engine is in"
     " `target`",
-    "options": "every option of kvswarm with its value, and `num_users`, `spawn_rate`, `run_time`",
+    "options": "every option with its value, and `num_users`, `spawn_rate`, `run_time`",
     "seed": "of the workload",
     "users": "at the start",
     "corpus_sha256": "of documents and questions",
+    "trace_sha256": "of the trace",
     "host": "the URL that was loaded",
     "model": "the served model",
     "host_facts": "what the host says of itself",
@@ -35,7 +36,7 @@ RUN_FIELDS: Mapping[str, str] = {
     " size, usable blocks and tokens, `max_model_len`, versions, process ids",
     "cache_state": "`cold`: the caches were shown to be empty; `warm`: with `--keep-cache`, after"
     " an earlier swarm; `unknown`: kvswarm did not start this host",
-    "notes": "what was announced at the start, such as estimated lengths",
+    "notes": "what was announced, such as estimated lengths",
     "workers": "processes that generated the load",
     "versions": "of the packages",
     "machine": "that generated the load",

@@ -34,7 +34,10 @@ NOTE = "simulated, not measured: no server answered"
 CUT_OFF = "cut off at the end of the run"
 NEVER_SENT = "due before the end of the run, but every user was busy"
 FLUSHED_ROWS = 1000
-_PASSED_ON = ("seed", "users", "corpus_sha256", "model", "workers", "versions", "start_unix_s")
+_PASSED_ON = (
+    *("seed", "users", "corpus_sha256", "trace_sha256"),
+    *("model", "workers", "versions", "start_unix_s"),
+)
 _values = attrgetter(*COLUMNS)
 
 

@@ -1,5 +1,6 @@
 """Recorded traffic is sent as it was recorded, and the run ends with it."""
 
+import hashlib
 import json
 import re
 from collections import defaultdict
@@ -55,6 +56,8 @@ def test_a_trace_is_sent_at_its_times_and_ends_the_run(
     assert [row["output_tokens"] for row in rows] == ["5", "9", "2", "4"]
     assert [row["context_id"] for row in rows] == ["block-7", "block-7", "block-12", "block-3"]
     assert {row["outcome"] for row in rows} == {"ok"}
+    digest = hashlib.sha256(trace.read_bytes()).hexdigest()
+    assert ran.json("run.json")["trace_sha256"] == digest
 
 
 @pytest.mark.parametrize("more", [(), ("--processes", 2)], ids=["one", "workers"])

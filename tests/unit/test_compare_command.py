@@ -217,6 +217,33 @@ def test_corpora_are_compared_by_their_texts(
     assert call(capsys, *pair, "--vary", "corpus")[0] == 0
 
 
+@pytest.mark.parametrize(
+    ("base", "new", "named"),
+    [
+        (("/a", "1f"), ("/b", "1f"), None),
+        (("/a", "1f"), ("/a", "2e"), "trace.sha256 '1f' against '2e'"),
+        (("/a", "1f"), ("/a", ""), None),
+        (("/a", ""), ("/b", "2e"), "trace '/a' against '/b'"),
+        (("", ""), ("/b", "2e"), "trace '' against '/b'"),
+    ],
+)
+def test_traces_are_compared_by_what_is_in_them(
+    base: tuple[str, str],
+    new: tuple[str, str],
+    named: str | None,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    pair = [
+        write_run(tmp_path / name, STEADY, options={"trace": path}, trace_sha256=digest or None)
+        for name, (path, digest) in (("a", base), ("b", new))
+    ]
+    code, _, err = call(capsys, *pair)
+    assert code == (2 if named else 0)
+    assert (named or "") in err
+    assert call(capsys, *pair, "--vary", "trace")[0] == 0
+
+
 def bare(file: Path, asked: str, first: int = 0) -> Path:
     """A requests.csv whose n-th request, of the stream's number `first` + n, is about asked[n]."""
     header = "request_id,sent_s,end_s,ttft_ms,e2e_ms,output_tokens,outcome,context_id,question_id"

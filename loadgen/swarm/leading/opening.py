@@ -59,6 +59,7 @@ def describe_run(
         "options": options,
         "seed": ready.options.workload.seed,
         "corpus_sha256": ready.corpus_sha256,
+        "trace_sha256": ready.trace_sha256,
         "users": users,
         "host": plan.url,
         "model": plan.model,

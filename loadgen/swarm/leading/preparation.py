@@ -58,6 +58,7 @@ class Preparation:
     replay: Replay | None = None
     gate: tuple[Limit, ...] = ()
     body: Mapping[str, Any] = field(default_factory=dict)
+    trace_sha256: str | None = None
 
 
 def sends_batches(user_classes: Iterable[type]) -> bool | None:
@@ -247,6 +248,7 @@ def prepare(
         replay=replay,
         gate=gate_of(options, bool(batched)),
         body=supervisor.body,
+        trace_sha256=options.trace.sha256 if options.trace else None,
     )
 
 

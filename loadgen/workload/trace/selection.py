@@ -1,5 +1,6 @@
 """Which entries of a trace are replayed, how fast and how long."""
 
+import hashlib
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
@@ -34,6 +35,12 @@ class Selection:
                 raise UsageError(
                     f"--trace-{name} {count} is out of range: give 1 or more, 0 for all"
                 )
+
+    @property
+    def sha256(self) -> str:
+        """Of the whole trace, whatever is replayed of it."""
+        with self.path.open("rb") as file:
+            return hashlib.file_digest(file, "sha256").hexdigest()
 
     def entries(self, changes: TraceChanges | None = None) -> Iterator[TraceEntry]:
         """The entries in their order; times begin at 0 and never go back, which is counted in
