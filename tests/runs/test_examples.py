@@ -151,14 +151,17 @@ def test_ci_workflow(host: HostProcess, tmp_path: Path) -> None:
     assert script.count(many) == 2
     # Both sides are one host, but on a busy machine one may be slower than the other.
     script = script.replace("+10%", "+900%")
-    done = subprocess.run(
-        ["bash", "-euc", script],
-        capture_output=True,
-        text=True,
-        timeout=TIMEOUT_S,
-        check=False,
-        cwd=tmp_path,
-        env={**os.environ, "PYTHONPATH": str(ROOT), **of_run},
-    )
-    assert done.returncode == 0, done.stdout + done.stderr
-    assert "| **passed** |" in done.stdout
+    for _ in range(2):  # the second job finds what the first has left
+        done = subprocess.run(
+            ["bash", "-euc", script],
+            capture_output=True,
+            text=True,
+            timeout=TIMEOUT_S,
+            check=False,
+            cwd=tmp_path,
+            env={**os.environ, "PYTHONPATH": str(ROOT), **of_run},
+        )
+        assert done.returncode == 0, done.stdout + done.stderr
+        assert "| **passed** |" in done.stdout
+        assert sorted(each.name for each in tmp_path.glob("old?")) == ["old1"]
+        (tmp_path / "old1").rename(tmp_path / "old4")
