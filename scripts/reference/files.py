@@ -1,5 +1,6 @@
 """columns.md and exit-codes.md: what a run leaves behind."""
 
+import signal
 from dataclasses import fields
 from importlib import import_module
 from types import ModuleType
@@ -55,6 +56,8 @@ def columns() -> str:
 
 def exit_codes() -> str:
     from loadgen.compare import gate
+    from loadgen.errors import TargetError
+    from loadgen.launch.terminal import Interruption
     from loadgen.runs import exit_code
 
     def codes(module: ModuleType) -> list[Row]:
@@ -63,24 +66,24 @@ def exit_codes() -> str:
         return [(code(value), phrase(said[name])) for name, value in found.items()]
 
     wrong = ("`2`", "wrong use, or runs that are not comparable")
-    fault = ("`70`", "a fault of `kvswarm compare` itself, or its output could not be written")
+    fault = ("`70`", "a fault of `kvswarm compare` itself, or unwritable output")
     return page(
         "Exit codes",
         "## run, sweep, saturate, study, demo",
         listing(codes(exit_code)),
-        "6 comes before 3, 3 before 1, and 1 before 5. Of several targets or runs the worst counts,"
-        " 6 before 3 before 2 before 1 before 5. `saturate` says 1 where not even the lowest load"
-        " meets the objective."
-        " Before a swarm has started, Ctrl-C or a signal gives 128 and the signal's number.",
+        "6 comes before 3, 3 before 2, 2 before 1, and 1 before 5; of several runs the worst"
+        " counts. `saturate` says 1 where not even the lowest load meets the objective."
+        " Before a swarm has started, Ctrl-C or a signal gives 128 and its number.",
         "## compare",
         listing(sorted([*codes(gate), wrong, fault], key=lambda row: int(row[0].strip("`")))),
         "1 comes before 4.",
         "## All others",
         listing(
             [
-                ("`0`", "done"),
-                ("`1`", "something outside failed: a folder, a file, stdout, a service"),
+                (code(Interruption(signal.SIGINT).exit_code), "done, as a server is by Ctrl-C"),
+                ("`1`", "something outside failed: folder, file, stdout, service"),
                 ("`2`", "wrong use"),
+                (code(TargetError.exit_code), "an engine did not start, or died"),
                 ("`130`", "ended by Ctrl-C"),
             ]
         ),

@@ -2,6 +2,7 @@
 
 import json
 import re
+import signal
 import subprocess
 import sys
 from contextlib import suppress
@@ -13,6 +14,8 @@ from typing import Any, cast
 import pytest
 
 from loadgen.cli.main import HELP, main
+from loadgen.errors import TargetError
+from loadgen.launch.terminal import Interruption
 from loadgen.record import BATCH_OUTCOMES, OUTCOMES
 from loadgen.stats.counts import Counts
 from loadgen.stats.metrics import figures
@@ -173,6 +176,14 @@ def test_the_reference_is_what_the_code_says() -> None:
         command, cwd=ROOT, capture_output=True, text=True, timeout=120, check=False
     )
     assert (done.returncode, done.stderr) == (0, "")
+
+
+def test_exit_codes_of_servers_and_engines_are_described() -> None:
+    listed = section(DOCS / "reference" / "exit-codes.md", "## All others")
+    said = dict(re.findall(r"^- `(\d+)`: (.*)$", listed, re.MULTILINE))
+    assert "Ctrl-C" in said[str(Interruption(signal.SIGINT).exit_code)]
+    assert "engine" in said[str(TargetError.exit_code)]
+    assert said.keys() == {"0", "1", "2", "3", "130"}
 
 
 def test_every_field_of_a_summary_is_described() -> None:
