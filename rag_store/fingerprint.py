@@ -37,22 +37,18 @@ class Fingerprint:
 
         Raises FingerprintError where it is none.
         """
-        if not isinstance(stored, str):
-            raise FingerprintError(
-                f"the collection {collection!r} was not made by kvswarm:"
-                " choose another name with --collection"
-            )
-        if stored == self.as_json():
+        known = require_ours(stored, collection)
+        if known == self.as_json():
             return
         anew = "or make it anew with kvswarm rag index --rebuild"
-        if json.loads(stored).get("schema") != SCHEMA:
+        if json.loads(known).get("schema") != SCHEMA:
             raise OtherSettings(
                 f"the collection {collection!r} was made by another version of kvswarm:"
                 f" choose another --collection, {anew}"
             )
         raise OtherSettings(
             f"the collection {collection!r} was made with other settings"
-            f" ({self._differences(stored)}): use those, choose another --collection, {anew}"
+            f" ({self._differences(known)}): use those, choose another --collection, {anew}"
         )
 
     def _differences(self, stored: str) -> str:
@@ -62,6 +58,16 @@ class Fingerprint:
             for name, value in ours.items()
             if theirs.get(name) != value
         )
+
+
+def require_ours(stored: object, collection: str) -> str:
+    """A collection's fingerprint. Raises FingerprintError for the collection of others."""
+    if isinstance(stored, str):
+        return stored
+    raise FingerprintError(
+        f"the collection {collection!r} was not made by kvswarm:"
+        " choose another name with --collection"
+    )
 
 
 def _short(value: object) -> str:

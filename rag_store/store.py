@@ -18,7 +18,7 @@ from rag_store.chroma import LibraryFolder, open_client, reason_of, require_answ
 from rag_store.chunking import passage
 from rag_store.embedders.protocol import Vectors
 from rag_store.errors import FingerprintError, RagError, RagUsageError, StoreError
-from rag_store.fingerprint import Fingerprint
+from rag_store.fingerprint import Fingerprint, require_ours
 from rag_store.settings import Settings
 
 # Chroma refuses more than 5461 rows at once.
@@ -77,10 +77,10 @@ class ChunkStore:
     """
 
     def __init__(self, settings: Settings, fingerprint: Fingerprint, rebuild: bool = False) -> None:
-        """Open the collection, or create it. With `rebuild` what is there is dropped.
+        """Open the collection, or create it. With `rebuild` what is there of ours is dropped.
 
         Raises RagUsageError, StoreError, and FingerprintError where it was made with something
-        else.
+        else, or by others.
         """
         self._server = settings.chroma_url
         self._folder = None if self._server else LibraryFolder(settings.path, settings.create)
@@ -191,12 +191,15 @@ class ChunkStore:
     def _open(self, settings: Settings, fingerprint: Fingerprint, rebuild: bool) -> Any:
         name = settings.collection
         there = name in {collection.name for collection in self._client.list_collections()}
-        if there and rebuild:
-            self._client.delete_collection(name)
-        if not there or rebuild:
+        if not there:
             return self._created(settings, fingerprint)
         collection = self._client.get_collection(name, embedding_function=None)
-        fingerprint.check((collection.metadata or {}).get(_FINGERPRINT), name)
+        made_with = (collection.metadata or {}).get(_FINGERPRINT)
+        if rebuild:
+            require_ours(made_with, name)
+            self._client.delete_collection(name)
+            return self._created(settings, fingerprint)
+        fingerprint.check(made_with, name)
         return _with_cosine(collection)
 
     def _created(self, settings: Settings, fingerprint: Fingerprint) -> Any:

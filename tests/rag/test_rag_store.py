@@ -140,10 +140,12 @@ def test_collections_of_others_are_refused(tmp_path: Path) -> None:
     client.create_collection("theirs", embedding_function=None)
     note = {"kvswarm_fingerprint": MAKE.as_json()}
     client.create_collection("euclid", metadata=note, embedding_function=None)
-    with pytest.raises(FingerprintError, match="not made by kvswarm") as refused:
-        ChunkStore(settings(tmp_path, collection="theirs"), MAKE)
-    # What --renew drops is of this kind alone.
-    assert not isinstance(refused.value, OtherSettings)
+    for rebuild in (False, True):
+        with pytest.raises(FingerprintError, match="not made by kvswarm") as refused:
+            ChunkStore(settings(tmp_path, collection="theirs"), MAKE, rebuild)
+        # What --renew drops is of this kind alone.
+        assert not isinstance(refused.value, OtherSettings)
+    assert "theirs" in {each.name for each in client.list_collections()}
     with pytest.raises(FingerprintError, match="measures by l2, not cosine"):
         ChunkStore(settings(tmp_path, collection="euclid"), MAKE)
 
