@@ -175,8 +175,8 @@ def _children(row: JsonRow, name: str) -> Iterator[JsonRow]:
 def read_qrels(path: Path) -> dict[str, tuple[str, ...]]:
     """The relevant documents of each query, in the file's order.
 
-    Lines are `query iteration document relevance` or `query document relevance`, split at
-    whitespace; only a relevance above 0 counts. Raises CorpusError.
+    Lines are `query iteration document relevance` or `query document relevance`, split at tabs,
+    else at whitespace; only a relevance above 0 counts. Raises CorpusError.
     """
     found: dict[str, list[str]] = {}
     for query_id, doc_id, relevance in _judgements(path):
@@ -190,7 +190,7 @@ def read_qrels(path: Path) -> dict[str, tuple[str, ...]]:
 
 def _judgements(path: Path) -> Iterator[tuple[str, str, int]]:
     for line, text in enumerate(read_text(path).split("\n"), start=1):
-        fields = text.split()
+        fields = _columns(text)
         if not fields or fields[0] == "query-id":
             continue
         if len(fields) not in (3, 4):
@@ -199,6 +199,12 @@ def _judgements(path: Path) -> Iterator[tuple[str, str, int]]:
                 " or query, iteration, document, relevance"
             )
         yield fields[0], fields[-2], _relevance(fields[-1], f"{path}:{line}")
+
+
+def _columns(text: str) -> list[str]:
+    """Of BEIR's lines those between tabs: ids may hold spaces."""
+    columns = [each.strip() for each in text.strip().split("\t")]
+    return columns if len(columns) in (3, 4) and all(columns) else text.split()
 
 
 def _relevance(text: str, at: str) -> int:

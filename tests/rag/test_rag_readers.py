@@ -115,6 +115,14 @@ def test_trec_judgements_count_above_zero(tmp_path: Path) -> None:
     assert read_qrels(path) == {"q1": ("d1", "d2"), "q2": ()}
 
 
+def test_judgements_between_tabs_have_spaces_in_their_ids(tmp_path: Path) -> None:
+    path = tmp_path / "test.tsv"
+    path.write_text("query-id\tcorpus-id\tscore\nq1\tAbout Raft\t1\nq 2\t0\td2\t1\n")
+    assert read_qrels(path) == {"q1": ("About Raft",), "q 2": ("d2",)}
+    path.write_text("q1\t\td1\t1\t\nq1 0 d2\t1\n")
+    assert read_qrels(path) == {"q1": ("d1", "d2")}
+
+
 @pytest.mark.parametrize("kind", ["tsv", "jsonl", "beir"])
 def test_judgements_of_their_own_file_say_which_documents_answer(tmp_path: Path, kind: str) -> None:
     (tmp_path / "x.tsv").write_text("q1\tone?\r\n\nq2\ttwo\tparts?\nq3\tthree?\n")
