@@ -31,10 +31,10 @@ class Threshold:
 
     @classmethod
     def from_json(cls, text: str) -> "Threshold":
-        """What `as_json` gave."""
+        """What `as_json` gave. Raises ValueError, TypeError or KeyError for anything else."""
         kept = json.loads(text)
         answerable, unanswerable = kept["fitted_on"]
-        return cls(kept["threshold"], (answerable, unanswerable))
+        return cls(float(kept["threshold"]), (int(answerable), int(unanswerable)))
 
 
 # Keeps 95 % of half of the questions of nine collections on average, without the demo corpus's.

@@ -18,7 +18,7 @@ from rag_store.documents import Document, Query, clean
 from rag_store.embedders import open_embedder
 from rag_store.embedders.protocol import Vectors
 from rag_store.embedders.queue import Embedded, EmbeddingQueue, LentEmbedder
-from rag_store.errors import REFUSALS, QueryError, RagError, RagUsageError
+from rag_store.errors import REFUSALS, QueryError, RagError, RagUsageError, StoreError
 from rag_store.ingest import IngestReport, Progress
 from rag_store.label import Label
 from rag_store.reranker import Reranker, open_reranker
@@ -29,8 +29,12 @@ Result = TypeVar("Result")
 
 
 @asynccontextmanager
-async def open_library(settings: Settings, rebuild: bool = False) -> AsyncIterator["Library"]:
+async def open_library(
+    settings: Settings, rebuild: bool = False, refit: bool = False
+) -> AsyncIterator["Library"]:
     """Load the embedder and open the collection; takes seconds. `rebuild` drops what it holds.
+
+    `refit` leaves out the threshold that was fitted: another will be.
 
     Raises RagUsageError, FingerprintError, EmbedderError and StoreError.
     """
@@ -49,19 +53,22 @@ async def open_library(settings: Settings, rebuild: bool = False) -> AsyncIterat
             # A change that nobody awaits any more ends before its folder is unlocked.
             with ThreadPoolExecutor(1, "rag-change") as changing:
                 async with open_reranker(settings.reranker) as reranker:
-                    yield Library(settings, index, queue, changing, searching, reranker)
+                    library = Library(settings, index, queue, changing, searching, reranker)
+                    if not refit:
+                        library.restore_threshold()
+                    yield library
         finally:
             await queue.close()
             index.store.close()
 
 
 @asynccontextmanager
-async def filled_library(settings: Settings) -> AsyncIterator["Library"]:
+async def filled_library(settings: Settings, refit: bool = False) -> AsyncIterator["Library"]:
     """As `open_library`, for commands that only ask: nothing is made.
 
     Raises RagUsageError too where there is no library, or no document in it.
     """
-    async with open_library(replace(settings, create=False)) as library:
+    async with open_library(replace(settings, create=False), refit=refit) as library:
         if not library.doc_ids:
             raise RagUsageError(
                 f"the collection {settings.collection!r} in {settings.place} holds no document:"
@@ -94,17 +101,25 @@ class Library:
         self._searching = searching
         self._reranker = reranker
         self._changing = asyncio.Lock()
-        stored = index.store.note(self._threshold_note)
-        fitted = Threshold.from_json(stored) if stored else None
         is_known = settings.retriever == HYBRID
-        usual = shipped(self.fingerprint.embedder) if is_known else Threshold(0.0)
-        self.threshold = fitted or usual
+        self.threshold = shipped(self.fingerprint.embedder) if is_known else Threshold(0.0)
 
     @property
     def _threshold_note(self) -> str:
         """Scores of vectors or of words alone are other quantities than those of both."""
         retriever = self.settings.retriever
         return "threshold" if retriever == HYBRID else f"threshold-{retriever}"
+
+    def restore_threshold(self) -> None:
+        """Decide as was fitted before, if ever. Raises StoreError."""
+        stored = self._index.store.note(self._threshold_note)
+        try:
+            self.threshold = Threshold.from_json(stored) if stored else self.threshold
+        except (ValueError, TypeError, KeyError) as error:
+            raise StoreError(
+                f"the threshold of the collection {self.settings.collection!r} cannot be read:"
+                " fit it again with kvswarm rag fit-threshold"
+            ) from error
 
     @property
     def size(self) -> Size:

@@ -9,7 +9,7 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
-from typing import Any
+from typing import Any, get_type_hints
 
 import numpy as np
 import numpy.typing as npt
@@ -55,6 +55,18 @@ class Row:
         """Another version of a document has other ids, so it never overwrites the one before."""
         return f"{self.doc_id}#{self.digest[:16]}#{self.ordinal}"
 
+    @classmethod
+    def parsed(cls, row_id: str, metadata: Mapping[str, Any] | None, text: str | None) -> "Row":
+        """From what Chroma keeps. Raises StoreError for a damaged row, and for one of others."""
+        kept: dict[str, Any] = {"is_question": False, **(metadata or {}), "text": text}
+        is_ours = kept.keys() == _KINDS.keys()
+        if not is_ours or not all(isinstance(kept[name], of) for name, of in _KINDS.items()):
+            raise StoreError(
+                f"Chroma's row {row_id!a} is damaged, or was not written by kvswarm: delete it, or"
+                " make the collection anew with kvswarm rag index --rebuild"
+            )
+        return cls(**kept)
+
     @staticmethod
     def doc_id_of(row_id: str) -> str:
         """The document of the row with this id."""
@@ -68,6 +80,9 @@ class Row:
     def metadata(self) -> dict[str, str | int]:
         """All but the text, as Chroma stores it."""
         return {name: value for name, value in asdict(self).items() if name != "text"}
+
+
+_KINDS = get_type_hints(Row)
 
 
 class ChunkStore:
@@ -184,8 +199,8 @@ class ChunkStore:
         with _translated("cannot read from"):
             page = self._collection.get(include=["documents", "metadatas", "embeddings"], **which)
         if page["ids"]:
-            texts = zip(page["metadatas"], page["documents"], strict=True)
-            rows = [Row(**metadata, text=text) for metadata, text in texts]
+            kept = zip(page["ids"], page["metadatas"], page["documents"], strict=True)
+            rows = [Row.parsed(*each) for each in kept]
             yield rows, np.asarray(page["embeddings"], np.float32)
 
     def _open(self, settings: Settings, fingerprint: Fingerprint, rebuild: bool) -> Any:

@@ -59,7 +59,7 @@ async def fit_threshold_command(arguments: list[str]) -> int:
     judged = read_judged(parsed.answerable, parsed.split, parsed.qrels)
     answerable = [query for query in judged if query.doc_ids]
     unanswerable = _strangers([parsed.unanswerable], parsed.split)
-    async with filled_library(settings) as library:
+    async with filled_library(settings, refit=True) as library:
         made = await library.fit_threshold(answerable, unanswerable, parsed.keep)
         point = (await evaluate(library, answerable, unanswerable)).at_threshold(made.threshold)
     print(

@@ -20,7 +20,14 @@ from rag_store.embedders import EmbedderSpec
 from rag_store.embedders.hashing import HashingEmbedder
 from rag_store.embedders.protocol import Embedding
 from rag_store.embedders.queue import EmbeddingQueue
-from rag_store.errors import EmbedderError, EmbedderRefusal, QueryError, RagError, RagUsageError
+from rag_store.errors import (
+    EmbedderError,
+    EmbedderRefusal,
+    QueryError,
+    RagError,
+    RagUsageError,
+    StoreError,
+)
 from rag_store.evaluation import evaluate
 from rag_store.ingest import Writer
 from rag_store.label import Label
@@ -289,6 +296,20 @@ async def test_a_fitted_threshold_refuses_and_stays(tmp_path: Path) -> None:
         assert refused.score < refused.threshold
         assert refused.best is not None
         assert (await library.label(yes[0].text)).doc_id == "bees"
+    async with open_library(settings(tmp_path)) as library:
+        assert library.threshold == fitted
+
+
+@pytest.mark.parametrize("kept", ["no JSON", "[]", '{"threshold": "high", "fitted_on": [1, 2]}'])
+async def test_a_threshold_that_cannot_be_read_is_fitted_again(tmp_path: Path, kept: str) -> None:
+    async with open_library(settings(tmp_path)) as library:
+        await library.ingest(DOCUMENTS)
+        library._index.store.set_note("threshold", kept)
+    with pytest.raises(StoreError, match="cannot be read: fit it again with kvswarm rag fit-thre"):
+        async with open_library(settings(tmp_path)):
+            pass
+    async with open_library(settings(tmp_path), refit=True) as library:
+        fitted = await library.fit_threshold([Query("1", DOCUMENTS[0].text)], [])
     async with open_library(settings(tmp_path)) as library:
         assert library.threshold == fitted
 

@@ -86,6 +86,22 @@ def test_more_rows_than_a_batch(store: ChunkStore, monkeypatch: pytest.MonkeyPat
     assert list(store.pages()) == []
 
 
+@pytest.mark.parametrize(
+    ("changes", "text"),
+    [({"theirs": 1}, "text"), ({"ordinal": "first"}, "text"), ({}, None), (None, "text")],
+)
+def test_a_damaged_row_and_one_of_others_are_named(
+    store: ChunkStore, changes: dict[str, Any] | None, text: str | None
+) -> None:
+    store.write([row(0)], np.eye(3, dtype=np.float32)[:1])
+    kept = None if changes is None else {**row(1).metadata(), **changes}
+    store._collection.add(
+        ids=["odd\nrow"], embeddings=[[0.0, 1.0, 0.0]], metadatas=[kept], documents=[text]
+    )
+    with pytest.raises(StoreError, match=r"^Chroma's row 'odd\\nrow' is damaged, or was not wri"):
+        list(store.pages())
+
+
 def test_distances_are_cosines_and_hnsw_keeps_its_recall(tmp_path: Path) -> None:
     store = ChunkStore(settings(tmp_path), replace(MAKE, dim=32))
     vectors = np.random.default_rng(0).standard_normal((1500, 32)).astype(np.float32)
