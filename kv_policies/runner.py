@@ -30,7 +30,7 @@ from kv_policies.measuring import (
 from kv_policies.needle import needles
 from kv_policies.policy import KvPolicy, ModelShape, PolicyError
 from kv_policies.rows import PolicyRow, read_object, write_csv, write_object
-from kv_policies.subject import Subject, config_of, subject_of
+from kv_policies.subject import Subject, config_of, subject_of, weights_sha256
 
 FULL = "full"
 RUN_JSON, ROWS_CSV = "run.json", "policies.csv"
@@ -69,7 +69,7 @@ def run_policies(
                 )
         tokens = _texts(subject, texts, plan)
         run = _Run(subject, plan, tokens, chosen, folder)
-        run.begin(str(Path(model).resolve()))
+        run.begin(Path(model).resolve())
         run.measure(progress or (lambda done, total, name: None))
     rows = run.rows()
     write_csv(rows, folder / ROWS_CSV)
@@ -147,10 +147,11 @@ class _Run:
         self._sources = {name: source_sha256(policy) for name, policy in policies.items()}
         self._about: dict[str, Any] = {}
 
-    def begin(self, model: str) -> None:
+    def begin(self, model: Path) -> None:
         """Read what is there. Raises PolicyError for a folder of another run."""
         self._about = {
-            "model": model,
+            "model": str(model),
+            "weights_sha256": weights_sha256(model),
             "device": device_name(self._subject.device),
             "texts_sha256": sha256(self._texts.numpy().tobytes()).hexdigest(),
             "plan": asdict(self._plan),
@@ -160,8 +161,10 @@ class _Run:
         except OSError as error:
             raise PolicyError(f"{self._folder} cannot be written ({error.strerror})") from error
         known = read_object(self._folder / RUN_JSON)
+        # Folders made before have none.
+        found = {"weights_sha256": self._about["weights_sha256"], **known}
         for key, value in self._about.items():
-            if known and known.get(key) != value:
+            if known and found.get(key) != value:
                 raise PolicyError(
                     f"{self._folder} holds a run with another {key}: name another --out"
                 )

@@ -3,6 +3,7 @@
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, redirect_stderr
 from dataclasses import dataclass
+from hashlib import file_digest, sha256
 from io import StringIO
 from pathlib import Path
 from typing import Any
@@ -63,6 +64,17 @@ def subject_of(model: Path, device: str | None = None) -> Iterator[Subject]:
         stack.enter_context(policies_attend(loaded))
         stack.enter_context(torch.inference_mode())
         yield Subject(loaded, tokenizer, chosen)
+
+
+def weights_sha256(model: Path) -> str:
+    """Of a folder's config and weights, with their names."""
+    digest = sha256()
+    for pattern in ("config.json", "*.safetensors", "*.bin"):
+        for file in sorted(model.glob(pattern)):
+            digest.update(file.name.encode())
+            with file.open("rb") as stream:
+                digest.update(file_digest(stream, "sha256").digest())
+    return digest.hexdigest()
 
 
 def tokenizer_of(model: Path) -> Any:

@@ -311,6 +311,18 @@ def test_a_folder_of_another_run_is_left_alone(
         run(model, made[0], plan=replace(PLAN, seed=1))
 
 
+def test_other_weights_at_the_same_place_are_another_run(tmp_path: Path) -> None:
+    model, out = tmp_path / "model", tmp_path / "out"
+    (before,) = run(write_tiny_llama(model), out, ["full"])
+    about = json.loads((out / "run.json").read_text())
+    del about["weights_sha256"]
+    (out / "run.json").write_text(json.dumps(about))
+    assert run(model, out, ["full"]) == [before], "a folder made before weights were told"
+    write_tiny_llama(model, seed=1)
+    with pytest.raises(PolicyError, match="holds a run with another weights_sha256: name"):
+        run(model, out, ["full"])
+
+
 def test_a_broken_file_is_a_line(model: Path, tmp_path: Path) -> None:
     told = {"source_sha256": "", "repeats": {"0": {}}}
     (tmp_path / "policy-full.json").write_text(json.dumps(told))
