@@ -11,7 +11,7 @@ from torch import Tensor
 from torch.nn.functional import cross_entropy, kl_div
 
 from kv_policies.device import clock_s, peak_of
-from kv_policies.needle import Needle, planted
+from kv_policies.needle import Needle, needles, planted
 from kv_policies.policies.full import Full, FullLayer
 from kv_policies.policy import KeysValues, KvPolicy, PolicyCache, PolicyError, Traffic, require_size
 from kv_policies.subject import Subject
@@ -135,6 +135,21 @@ def forced(subject: Subject, policy: KvPolicy, text: Tensor, plan: PolicyPlan) -
     )
 
 
+def answer_tokens(subject: Subject, needle: Needle) -> int:
+    """So many are read of what a model answers."""
+    return len(subject.tokens(f" {needle.answer}")) + SPARE_TOKENS
+
+
+def tokens_after_prompt(subject: Subject, plan: PolicyPlan) -> int:
+    """How many follow a prompt at most: of its text, while it is timed, or of a question with its
+    answer."""
+    asked = (
+        len(subject.tokens(each.question)) + answer_tokens(subject, each)
+        for each in needles(plan.needles, plan.seed)
+    )
+    return max(plan.generate_tokens + 1, SPEED_STEPS, *asked)
+
+
 class NeedlePrompt:
     """A context with a fact in it, and the question after it."""
 
@@ -146,7 +161,7 @@ class NeedlePrompt:
         context = planted(haystack, fact, plan.prompt_tokens, needle.depth)
         self._context = torch.tensor([context])
         self._question = torch.tensor([subject.tokens(needle.question)])
-        self._answer_tokens = len(subject.tokens(f" {needle.answer}")) + SPARE_TOKENS
+        self._answer_tokens = answer_tokens(subject, needle)
 
     def is_recalled(self, policy: KvPolicy) -> bool:
         """Whether the fact is said again, greedily, by a model that was asked after the policy has

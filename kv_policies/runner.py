@@ -26,6 +26,7 @@ from kv_policies.measuring import (
     forced,
     measured,
     perplexity,
+    tokens_after_prompt,
 )
 from kv_policies.needle import needles
 from kv_policies.policy import KvPolicy, ModelShape, PolicyError
@@ -270,10 +271,11 @@ def _chosen(names: Sequence[str]) -> dict[str, KvPolicy]:
 def _texts(subject: Subject, texts: Sequence[str], plan: PolicyPlan) -> Tensor:
     """[repeats · batch, tokens of a text], no token in two of them. Raises PolicyError."""
     most = getattr(subject.model.config, "max_position_embeddings", None)
-    if most and plan.text_tokens > most:
+    after = tokens_after_prompt(subject, plan)
+    if most and plan.prompt_tokens + after > most:
         raise PolicyError(
-            f"{plan.prompt_tokens} prompt and {plan.generate_tokens} generated tokens: the model"
-            f" has {most} positions: give fewer"
+            f"{plan.prompt_tokens} prompt tokens and {after} after them (generated, timed, or of a"
+            f" question): the model has {most} positions: give fewer"
         )
     rows, wanted = plan.repeats * plan.batch, plan.repeats * plan.batch * plan.text_tokens
     tokens: list[int] = []

@@ -279,6 +279,10 @@ def test_intervals_of_shares_hold_at_the_ends() -> None:
         ({"names": []}, "no policy is named"),
         ({"names": ["window:32", "window:32"]}, "policy window:32 is named twice"),
         ({"plan": replace(PLAN, generate_tokens=900)}, "the model has 512 positions"),
+        (
+            {"plan": replace(PLAN, prompt_tokens=509, generate_tokens=2, repeats=1)},
+            "509 prompt tokens and .* after them .*: the model has 512 positions",
+        ),
         ({"plan": replace(PLAN, repeats=20, needles=20)}, "give more text, or fewer tokens"),
     ],
 )
