@@ -34,15 +34,16 @@ def clock_s(device: torch.device) -> float:
     return time.perf_counter()
 
 
-def reset_peak(device: torch.device) -> None:
-    """Begin a new high-water mark of memory, where the system can."""
+def reset_peak(device: torch.device) -> bool:
+    """Begin a new high-water mark of memory; False where the system cannot."""
     if device.type == "cuda":
         torch.cuda.reset_peak_memory_stats(device)
-        return
+        return True
     try:
         CLEAR_REFS.write_text(RESET_PEAK)
     except OSError:
-        return
+        return False
+    return True
 
 
 def peak_bytes(device: torch.device) -> int | None:
@@ -69,13 +70,14 @@ def free_bytes(device: torch.device) -> int | None:
 
 
 def peak_of(device: torch.device, call: Callable[[], T]) -> tuple[T, int | None]:
-    """What the call returns, and the bytes that it took beside those held before."""
+    """What the call returns, and the bytes that it took beside those held before; None where
+    nobody counts them from then on."""
     _give_back(device)
     before = used_bytes(device)
-    reset_peak(device)
+    is_counted = reset_peak(device)
     found = call()
     clock_s(device)
-    most = peak_bytes(device)
+    most = peak_bytes(device) if is_counted else None
     return found, None if before is None or most is None else max(0, most - before)
 
 

@@ -16,6 +16,7 @@ from transformers import LlamaConfig
 from dashboards.kv_policies_page import findings, write_policies_page
 from dashboards.studies.page import Provenance
 from kv_policies import PolicyError, PolicyPlan, note_of, policy_named, run_policies, usual_policies
+from kv_policies import device as device_module
 from kv_policies import runner as runner_module
 from kv_policies.measuring import NeedlePrompt, PolicyMeasurement
 from kv_policies.needle import Needle, needles, planted
@@ -88,6 +89,14 @@ def test_peak_memory_is_beside_what_was_held_before(model: Path, tmp_path: Path)
     (row,) = run(model, tmp_path, ["full"])
     assert row.peak_memory_bytes is not None
     assert row.peak_memory_bytes.high < held.nbytes / 2
+
+
+def test_a_peak_that_cannot_begin_anew_is_left_out(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert device_module.peak_of(torch.device("cpu"), lambda: 7)[1] is not None
+    monkeypatch.setattr(device_module, "CLEAR_REFS", tmp_path / "none" / "clear_refs")
+    assert device_module.peak_of(torch.device("cpu"), lambda: 7) == (7, None)
 
 
 def test_times_and_memory_are_measured(made: tuple[Path, list[PolicyRow]]) -> None:
