@@ -3,12 +3,13 @@
 import csv
 import json
 import os
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, fields
 from math import sqrt
 from pathlib import Path
 from statistics import fmean, geometric_mean
-from typing import Any
+from typing import Any, TextIO
 
 from kv_policies.measuring import PolicyMeasurement
 from kv_policies.policy import PolicyError
@@ -104,25 +105,35 @@ def wilson(hits: int, asked: int) -> RepeatSpread:
 
 
 def write_csv(rows: Iterable[PolicyRow], path: Path) -> None:
-    """All rows; readers never see half a file."""
+    """All rows; readers never see half a file. Raises PolicyError."""
     cells = [row.cells() for row in rows]
-    temporary = path.with_suffix(".csv.tmp")
-    with temporary.open("w", newline="", encoding="utf-8") as file:
+    with _written(path) as file:
         writer = csv.DictWriter(file, [*cells[0]] if cells else [])
         writer.writeheader()
         writer.writerows(cells)
-    temporary.replace(path)
 
 
 def write_object(path: Path, value: Mapping[str, Any]) -> None:
-    """JSON; readers never see half a file."""
-    temporary = path.with_suffix(".json.tmp")
+    """JSON; readers never see half a file. Raises PolicyError."""
     text = json.dumps(value, indent=2, ensure_ascii=False, allow_nan=False)
-    with temporary.open("w", encoding="utf-8") as file:
+    with _written(path) as file:
         file.write(f"{text}\n")
-        file.flush()
-        os.fsync(file.fileno())
-    temporary.replace(path)
+
+
+@contextmanager
+def _written(path: Path) -> Iterator[TextIO]:
+    """A file that takes the path's place once all of it is on the disk."""
+    temporary = path.with_suffix(f"{path.suffix}.tmp")
+    try:
+        with temporary.open("w", newline="", encoding="utf-8") as file:
+            yield file
+            file.flush()
+            os.fsync(file.fileno())
+        temporary.replace(path)
+    except OSError as error:
+        raise PolicyError(
+            f"{path} cannot be written ({error.strerror}): make room, and the same command goes on"
+        ) from error
 
 
 def read_object(path: Path) -> dict[str, Any]:

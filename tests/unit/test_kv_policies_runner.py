@@ -362,6 +362,16 @@ def test_a_folder_that_cannot_be_made_is_a_line(model: Path, tmp_path: Path) -> 
         run(model, tmp_path / "file", ["full"])
 
 
+@pytest.mark.parametrize("name", ["run.json", "policy-full.json", "policies.csv"])
+def test_a_full_disk_is_a_line_and_the_run_goes_on(model: Path, tmp_path: Path, name: str) -> None:
+    beside = tmp_path / f"{name}.tmp"
+    beside.symlink_to("/dev/full")
+    with pytest.raises(PolicyError, match=rf"{name} cannot be written \(No space left on device"):
+        run(model, tmp_path, ["full"])
+    beside.unlink()
+    assert [row.policy for row in run(model, tmp_path, ["full"])] == ["full"]
+
+
 def test_a_folder_without_a_model_is_a_line(tmp_path: Path) -> None:
     with pytest.raises(PolicyError, match="holds no model: give a folder"):
         run(tmp_path, tmp_path / "out")
