@@ -66,5 +66,5 @@ def lost_at_most(keep: float, count: int) -> int:
 
 
 def shipped(embedder: str) -> Threshold:
-    """The threshold that comes along for an embedder, or one that refuses nothing."""
+    """The threshold that comes along for an embedder, or one that refuses no score."""
     return _SHIPPED.get(embedder, Threshold(0.0))

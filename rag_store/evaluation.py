@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 from scipy.stats import binomtest, bootstrap, mannwhitneyu
 
-from rag_store.decision import lost_at_most
+from rag_store.decision import lost_at_most, says_something
 from rag_store.documents import Query
 from rag_store.label import Label
 from rag_store.library import Library
@@ -88,7 +88,7 @@ class Paired:
 
 @dataclass(frozen=True, slots=True)
 class OperatingPoint:
-    """What happens when queries that score below `threshold` are refused.
+    """What happens when queries that score below `threshold`, or say nothing, are refused.
 
     `kept` is the share of answerable queries that are labelled, `right` the share of those that
     are labelled with a true document, `refused` the share of unanswerable ones refused.
@@ -113,6 +113,11 @@ class Outcome:
         """Where the first true document stands, from 1; None where it is not among them."""
         places = (at for at, doc_id in enumerate(self.ranked, 1) if doc_id in self.query.doc_ids)
         return next(places, None)
+
+    def refused(self, threshold: float) -> bool:
+        """Whether the threshold leaves it without a document, as `Label` says."""
+        is_asked = bool(self.ranked) and says_something(self.query.text)
+        return not is_asked or self.label.score < threshold
 
     @property
     def right(self) -> bool:
@@ -160,14 +165,12 @@ class Evaluation:
         return _shares([(each.query.doc_ids[0], each.right) for each in self.answerable])
 
     def refused(self, threshold: float) -> Share:
-        """How many of the unanswerable queries score below the threshold."""
-        return Share.of([each.label.score < threshold for each in self.unanswerable])
+        """How many of the unanswerable queries are refused with the threshold."""
+        return Share.of([each.refused(threshold) for each in self.unanswerable])
 
     def refused_by_kind(self, threshold: float) -> dict[str, Share]:
         """The same for each kind of them."""
-        return _shares(
-            [(each.query.kind, each.label.score < threshold) for each in self.unanswerable]
-        )
+        return _shares([(each.query.kind, each.refused(threshold)) for each in self.unanswerable])
 
     @property
     def agreeing(self) -> tuple[Share, Share]:
@@ -177,7 +180,7 @@ class Evaluation:
 
     def at_threshold(self, threshold: float) -> OperatingPoint:
         """What the threshold does."""
-        kept = [each for each in self.answerable if each.label.score >= threshold]
+        kept = [each for each in self.answerable if not each.refused(threshold)]
         return OperatingPoint(
             threshold,
             len(kept) / len(self.answerable) if self.answerable else 0.0,

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from rag_store.cli.options import Parser, add_library_options, settings_of
 from rag_store.cli.output import fitted
-from rag_store.decision import Threshold
+from rag_store.decision import Threshold, says_something
 from rag_store.documents import printable
 from rag_store.errors import RagError, RagUsageError
 from rag_store.label import Candidate, Label
@@ -47,7 +47,7 @@ async def explain_command(arguments: list[str]) -> int:
         reasons = {"chunk_text": answer.chunk_text, "terms": terms}
         print(json.dumps({**answer.label.as_json(), **reasons}))
     else:
-        text = "\n".join(map(printable, _explained(answer, threshold)))
+        text = "\n".join(map(printable, _explained(parsed.text, answer, threshold)))
         print(fitted(text, sys.stdout))
     return 0
 
@@ -102,14 +102,15 @@ def _as_json(query: str, label: Label) -> str:
     return json.dumps({"query": query, **label.as_json()})
 
 
-def _explained(answer: Answer, threshold: Threshold) -> Iterator[str]:
+def _explained(query: str, answer: Answer, threshold: Threshold) -> Iterator[str]:
     label, best = answer.label, answer.label.best
     if best is None:
         yield "no document: none holds a word of the question"
         return
-    sign, verdict = ("below", "refused") if label.doc_id is None else ("reaches", label.doc_id)
+    refused = "refused" if says_something(query) else "refused: the question says nothing"
+    sign = "below" if label.score < label.threshold else "reaches"
     terms = sorted(answer.terms, key=lambda term: -term.weight)
-    yield f"label       {verdict}"
+    yield f"label       {label.doc_id or refused}"
     yield f"score       {label.score:.3f} {sign} the threshold {label.threshold:.3f}"
     yield f"threshold   {_origin(threshold)}"
     yield f"best        {_scores(best)}"
@@ -127,7 +128,7 @@ def _origin(threshold: Threshold) -> str:
     yes, no = threshold.fitted_on
     if yes or no:
         return f"fitted on {yes} answerable and {no} unanswerable queries"
-    return "as shipped" if threshold.threshold else "not fitted: nothing is refused"
+    return "as shipped" if threshold.threshold else "not fitted: no score is refused"
 
 
 def _scores(candidate: Candidate) -> str:

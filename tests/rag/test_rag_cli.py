@@ -234,6 +234,13 @@ def test_explain(library: tuple[str, ...]) -> None:
     assert reasons["terms"]["bread"] == 0
 
 
+def test_explain_says_that_the_question_says_nothing(library: tuple[str, ...]) -> None:
+    said = rag("explain", "42?", *library).stdout
+    assert "label       refused: the question says nothing\n" in said
+    assert "score       0.000 reaches the threshold 0.000\n" in said
+    assert "not fitted: no score is refused" in said
+
+
 def test_explain_shows_nothing_that_a_terminal_obeys(tmp_path: Path) -> None:
     rows: list[dict[str, object]] = [
         {"doc_id": "a", "text": "Bread\x9b2J rises\u202e."},

@@ -194,9 +194,9 @@ def test_what_has_no_letter_or_is_one_stop_word_says_nothing(query: str, said: b
     assert says_something(query) is said
 
 
-def outcome(gold: str, *ranked: str, score: float = 1.0) -> Outcome:
+def outcome(gold: str, *ranked: str, score: float = 1.0, text: str = "bees?") -> Outcome:
     label = Label(None, score, 0.0, 0.0, True, (), Timings(1, 2, 3, 4))
-    return Outcome(Query("q", "?", tuple(gold)), label, ranked)
+    return Outcome(Query("q", text, tuple(gold)), label, ranked)
 
 
 def test_the_figures_of_an_evaluation() -> None:
@@ -220,6 +220,16 @@ def test_the_figures_of_an_evaluation() -> None:
     assert evaluation.keeping(0.75).threshold == 0.6
     assert evaluation.auroc == (1 + 0.5 + 0.5 + 1) / 4
     assert evaluation.latency_ms()["total_ms"][50] == 10
+
+
+def test_what_says_nothing_is_refused_at_any_threshold() -> None:
+    evaluation = Evaluation(
+        (outcome("a", "a", score=0.0), outcome("a", "a", score=0.0, text="42?")),
+        (outcome("", "a", score=0.0, text="?"), outcome("", score=0.0), outcome("", "a")),
+    )
+    point = evaluation.at_threshold(0.0)
+    assert (point.kept, point.right) == (0.5, 1)
+    assert point.refused == evaluation.refused(0.0).value == pytest.approx(2 / 3)
 
 
 def test_wilsons_interval() -> None:
