@@ -4,9 +4,12 @@ import re
 from bisect import bisect_left, bisect_right
 from dataclasses import dataclass
 
+from rag_store.terms import UNSPACED
+
 # A word counts one token for each started five letters, which is close to what WordPiece and BPE
-# make of prose and of identifiers; every other sign counts one. Endless words are cut at 40.
-_WORD = re.compile(r"[^\W_]{1,40}|[^\w\s]|_")
+# make of prose and of identifiers; every other sign counts one, so does each of Chinese and
+# Japanese. Endless words are cut at 40.
+_WORD = re.compile(rf"[{UNSPACED}]|[^\W_{UNSPACED}]{{1,40}}|[^\w\s]|_")
 _LETTERS_PER_TOKEN = 5
 _SENTENCE_END = re.compile(r"(?<=[.!?;])\s+(?=[A-Z0-9\"'(])|\n+")
 # Longer ones, such as tables and code, are cut into parts of so many tokens.

@@ -7,7 +7,7 @@ from rag_store.chunking import Chunker
 from rag_store.embedders.protocol import Identity
 from rag_store.errors import FingerprintError, OtherSettings
 
-SCHEMA = 4
+SCHEMA = 5
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,9 +2,17 @@
 
 import re
 from functools import lru_cache
+from itertools import pairwise
 from unicodedata import normalize
 
 # Letters with digits inside, and identifiers such as `max_model_len` or `torch.nn` in one piece.
+UNSPACED = (
+    r"\u3005-\u3007\u3041-\u3096\u309d-\u309f\u30a1-\u30fa\u30fc-\u30ff\u3400-\u4dbf\u4e00-\u9fff"
+    r"\uf900-\ufaff\uff66-\uff9f\U00020000-\U0003ffff"
+)
+"""Chinese and Japanese signs, between whose words is no space; for a class of an expression."""
+_RUN = re.compile(f"[{UNSPACED}]+|[^{UNSPACED}]+")
+_SIGN = re.compile(f"[{UNSPACED}]")
 _WORD = re.compile(r"[^\W_]+(?:[._-][^\W_]+)*")
 _PART = re.compile(r"[^\W_]+")
 _HUMP = re.compile(r"[A-Z]?[a-z]+|[A-Z]+(?![a-z])|\d+")
@@ -27,7 +35,10 @@ STOPWORDS = frozenset(_SMALL_WORDS.split())
 
 
 def terms(text: str) -> list[str]:
-    """The text's terms in order, repeats included; empty for a text of stop words alone."""
+    """The text's terms in order, repeats included; empty for a text of stop words alone.
+
+    Of Chinese and Japanese they are all pairs of neighbouring signs.
+    """
     found: list[str] = []
     # Letters typed as a letter and its accent are two characters, of which one ends a word.
     for match in _WORD.finditer(normalize("NFC", text)):
@@ -48,6 +59,17 @@ def pieces(text: str) -> list[str]:
 
 
 def _of_part(part: str) -> list[str]:
+    if part.isascii() or not _SIGN.search(part):
+        return _of_word(part)
+    found: list[str] = []
+    for run in _RUN.findall(part):
+        # Each sign with the next: which of them are words, only a dictionary knows.
+        pairs = [first + second for first, second in pairwise(run)]
+        found += pairs if _SIGN.match(run) else _of_word(run)
+    return found
+
+
+def _of_word(part: str) -> list[str]:
     humps = _HUMP.findall(part) if part[1:] != part[1:].lower() else []
     whole = part.lower()
     return [whole, *(hump.lower() for hump in humps)] if len(humps) > 1 else [whole]

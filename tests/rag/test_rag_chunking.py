@@ -23,6 +23,25 @@ def test_chunks_overlap_and_keep_their_size() -> None:
     assert all(before[-32:] == after[:32] for before, after in pairwise(words))
 
 
+def test_each_sign_of_chinese_and_japanese_is_a_token() -> None:
+    chunks = Chunker(128, 32).cut("数据库" * 2000)
+    assert {len(each.text) for each in chunks[:-1]} == {128}
+    assert [each.text for each in Chunker(4, 0).cut("ログを複製GPU内存")] == [
+        "ログを複",
+        "製GPU内存",
+    ]
+
+
+def test_other_texts_are_cut_as_their_words_are_long() -> None:
+    text = "Prefix caching saves 98% of max_model_len's time, naïvely: Привет, 한국어!"
+    assert [each.text for each in Chunker(8, 2).cut(text)] == [
+        "Prefix caching saves 98% of ",
+        "% of max_model_len'",
+        "len's time, naïvely: ",
+        ": Привет, 한국어!",
+    ]
+
+
 def test_a_word_without_end_is_cut_too() -> None:
     assert len(Chunker(128, 32).cut("a" * 5000)) > 5
 

@@ -55,6 +55,18 @@ def test_terms_lose_inflection_and_identifiers_their_joints() -> None:
     assert terms("of the and") == []
 
 
+def test_terms_of_chinese_and_japanese_are_pairs_of_signs() -> None:
+    assert terms("数据库复制日志。") == ["数据", "据库", "库复", "复制", "制日", "日志"]
+    assert set(terms("数据库复制日志")) & set(terms("日志复制")) == {"日志", "复制"}
+    assert terms("GPU内存はデータ") == ["gpu", "内存", "存は", "はデ", "デー", "ータ"]
+
+
+def test_terms_of_other_scripts_are_words() -> None:
+    text = "Prefix caching saves 98% of max_model_len's time, naïvely: Привет, 한국어!"
+    words = "prefix cach save 98 maxmodellen max model len time naïvely привет 한국어"
+    assert terms(text) == words.split()
+
+
 def test_terms_are_those_of_composed_letters() -> None:
     text = "Čeština_naïve in the café, 1 Ångström; 한국어"
     assert "café" in terms(text)
