@@ -98,7 +98,7 @@ class ReplySink:
         self._head = head
         if head.status != 200 or not head.content_type.lower().startswith("text/event-stream"):
             self._other_body = bytearray()
-        elif head.content_encoding.lower() not in ("", "identity"):
+        elif head.is_compressed:
             raise Malformed(f"compressed by {head.content_encoding} although identity was asked")
 
     def feed(self, chunk: bytes, received_at: float) -> bool:

@@ -34,6 +34,9 @@ _LIMITS = {
 }
 """Of the client's own machine: the host is not to blame."""
 
+_CODINGS = {"gzip", "x-gzip", "deflate", "br", "zstd", "compress", "x-compress"}
+"""By which a body is no plain text (RFC 9110, 8.4.1; RFC 7932; RFC 8878)."""
+
 _NAME = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
 _VALUE = re.compile(r"[\t\x20-\x7e]*")
 
@@ -47,6 +50,11 @@ class Head(NamedTuple):
     content_encoding: str = ""
     location: str = ""
     served_by: str = ""
+
+    @property
+    def is_compressed(self) -> bool:
+        """Whether the body has a coding: some hosts name none, or a charset, in that header."""
+        return not _CODINGS.isdisjoint(self.content_encoding.lower().replace(",", " ").split())
 
 
 class Sink(Protocol):

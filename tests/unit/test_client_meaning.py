@@ -291,6 +291,18 @@ def test_a_body_that_is_no_stream_is_read(kind: str, is_broken: bool) -> None:
     assert words in exchange.error
 
 
+@pytest.mark.parametrize(
+    ("coding", "outcome"),
+    [
+        *((name, "ok") for name in ("none", "utf-8", "null", "identity, identity")),
+        *((name, "malformed") for name in ("gzip", "identity, BR", "x-gzip,identity")),
+    ],
+)
+def test_only_a_coding_that_hides_the_text_is_refused(coding: str, outcome: str) -> None:
+    head = STREAM._replace(content_encoding=coding)
+    assert said(*REPLY, usage(), DONE, head=head).outcome == outcome
+
+
 BENIGN = (
     event(type="ping"),
     event(choices=[], prompt_filter_results=[{"index": 0}]),
