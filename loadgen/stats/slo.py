@@ -5,6 +5,7 @@ import re
 from dataclasses import dataclass
 from typing import Self
 
+from loadgen.client.failures import TIME_LIMITS
 from loadgen.errors import UsageError
 from loadgen.record import BETWEEN_TOKENS, RequestRecord
 from loadgen.stats.metrics import limited
@@ -81,10 +82,11 @@ TOO_LONG = "it had waited longer than"
 class CutOffRule:
     """Which requests that were cut off had waited too long, so that their waiting counts.
 
-    One whose own time was over had. The end of the run excuses what could still have been good.
+    One whose own time was over had. The end of the run excuses what could still have been good,
+    and a 408 or 504 may come at once.
 
-    One is late where the host had sent it nothing for longer than `patience_s`, which is the drain
-    time, or where it was beyond a limit of the objective.
+    One of these is late where the host had sent it nothing for longer than `patience_s`, which is
+    the drain time, or where it was beyond a limit of the objective.
     """
 
     patience_s: float = USUAL_DRAIN_S
@@ -97,7 +99,8 @@ class CutOffRule:
 
     def judge_ended(self, record: RequestRecord, gaps_ms: list[float]) -> None:
         """Of a record of a request that the end of the run did not touch."""
-        if record.outcome == "timeout":
+        is_told = record.status in TIME_LIMITS
+        if record.outcome == "timeout" and (not is_told or self._outwaited(record, gaps_ms)):
             record.late = True
             count_open_gap(record, gaps_ms)
         if self.slo is not None and record.outcome != "cancelled":
@@ -105,16 +108,19 @@ class CutOffRule:
 
     def judge(self, record: RequestRecord, gaps_ms: list[float]) -> None:
         """Call a record of a request that the end of the run cut off a late one, where it is."""
-        stalled_s = record.end_s - last_sign_s(record, gaps_ms)
-        limit = self.slo.outwaited(record, stalled_s * 1000) if self.slo is not None else ""
-        if not limit and stalled_s > self.patience_s:
-            limit = f"{self.patience_s:g} s"
+        limit = self._outwaited(record, gaps_ms)
         if limit:
             record.outcome, record.late = "timeout", True
             record.error = f"{record.error}: {TOO_LONG} {limit}"
             count_open_gap(record, gaps_ms)
         if limit or (self.slo is not None and self.slo.is_missed(record)):
             record.slo_met = None if self.slo is None else False
+
+    def _outwaited(self, record: RequestRecord, gaps_ms: list[float]) -> str:
+        """The limit beyond which the request was still waiting at its end, else empty."""
+        stalled_s = record.end_s - last_sign_s(record, gaps_ms)
+        limit = self.slo.outwaited(record, stalled_s * 1000) if self.slo is not None else ""
+        return limit or (f"{self.patience_s:g} s" if stalled_s > self.patience_s else "")
 
 
 def _limit(part: str, name: str, text: str) -> tuple[str, float]:

@@ -135,6 +135,22 @@ def test_what_was_cut_off_is_late_when_it_had_waited_too_long(
     assert ("it had waited longer than" in record.error) is bool(late)
 
 
+@pytest.mark.parametrize("status", [408, 504])
+@pytest.mark.parametrize(
+    ("waited_s", "slo", "late"),
+    [(0.003, "", None), (60.0, "", True), (1.0, "ttft_ms<=500", True)],
+)
+def test_a_time_limit_of_the_host_s_side_is_late_only_where_it_came_late(
+    status: int, waited_s: float, slo: str, late: bool | None
+) -> None:
+    times = {"end_s": waited_s, "e2e_ms": 1000 * waited_s}
+    record = replace(RECORD, **SILENT, **times, outcome="timeout", status=status)
+    CutOffRule.of(30.0, 0.0, Slo.parse(slo) if slo else None).judge_ended(record, [])
+    tally = Tally()
+    tally.add(record, [])
+    assert (record.late, tally.sketches["ttft_ms"].count) == (late, 1 if late else 0)
+
+
 @pytest.mark.parametrize("at_the_end", [True, False])
 def test_the_gap_that_was_open_when_a_late_request_was_cut_off_is_one_of_its_gaps(
     at_the_end: bool,
