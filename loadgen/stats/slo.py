@@ -37,8 +37,9 @@ class Slo:
     def is_met(self, record: RequestRecord) -> bool:
         """Whether the request ended `ok` and within every limit.
 
-        An unknown figure keeps no limit: TPOT where the host counts no tokens. One that there
-        cannot be does: TPOT of a single token, retrieval without a service.
+        An unknown figure keeps no limit: TPOT where the host counts no tokens, or keeps back all
+        but one that it counts. One that there cannot be does: TPOT of a single token, retrieval
+        without a service.
         """
         if record.outcome != "ok" or record.ttft_ms is None:
             return False
