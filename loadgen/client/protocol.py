@@ -42,6 +42,12 @@ names."""
 MAX_TOKENS = 10**9
 """From here on what a host states is no count."""
 
+_CACHED = ("cached_tokens", "prompt_cache_hit_tokens", "cache_read_input_tokens")
+_PROMPT_DETAILS = ("prompt_tokens_details", "input_tokens_details")
+_OUTPUT_DETAILS = ("completion_tokens_details", "output_tokens_details")
+_BESIDE_INPUT = ("cache_read_input_tokens", "cache_creation_input_tokens")
+"""Anthropic's counts of prompt tokens that `input_tokens` lacks."""
+
 _HIDDEN = re.compile("encrypted|redacted")
 """In the types of parts that nobody can read."""
 
@@ -237,11 +243,11 @@ def usage_of(event: dict[str, Any]) -> Usage | None:
         usage = _elsewhere(event)
     if not isinstance(usage, dict):
         return None
-    prompt = _told(usage, "prompt_tokens", "input_tokens")
+    prompt = _prompt(usage)
     output = _told(usage, "completion_tokens", "output_tokens")
     return Usage(
         prompt_tokens=prompt,
-        cached_tokens=_cached(usage),
+        cached_tokens=_detail(usage, _PROMPT_DETAILS, *_CACHED),
         output_tokens=output,
         reasoning_tokens=_reasoning(usage, prompt, output),
     )
@@ -255,28 +261,32 @@ def _elsewhere(event: dict[str, Any]) -> object:
     return groq.get("usage") if isinstance(groq, dict) else None
 
 
-def _cached(usage: dict[str, Any]) -> int | None:
-    details = usage.get("prompt_tokens_details")
-    if isinstance(details, dict):
-        return _count(details.get("cached_tokens"))
-    return _count(usage.get("prompt_cache_hit_tokens", usage.get("cached_tokens")))
+def _prompt(usage: dict[str, Any]) -> int | None:
+    if usage.get("prompt_tokens") is not None:
+        return _told(usage, "prompt_tokens")
+    told = _told(usage, "input_tokens")
+    return None if told is None else told + sum(_told(usage, each) or 0 for each in _BESIDE_INPUT)
 
 
 def _reasoning(usage: dict[str, Any], prompt: int | None, output: int | None) -> int:
-    details = usage.get("completion_tokens_details")
-    if details is None and "reasoning_tokens" not in usage:
-        return 0
-    told = details if isinstance(details, dict) else usage
-    reasoning = _told(told, "reasoning_tokens") or 0
-    reasoning += _told(told, "rejected_prediction_tokens") or 0
+    reasoning = _detail(usage, _OUTPUT_DETAILS, "reasoning_tokens") or 0
+    reasoning += _detail(usage, _OUTPUT_DETAILS, "rejected_prediction_tokens") or 0
     # Some hosts count it beside the completion, which only their total tells.
     is_beside = _told(usage, "total_tokens") == (prompt or 0) + (output or 0) + reasoning
     return 0 if is_beside else reasoning
 
 
+def _detail(usage: dict[str, Any], places: tuple[str, ...], *names: str) -> int | None:
+    """As `_told`, of the first of these places that tells it, else beside them."""
+    for told in (*map(usage.get, places), usage):
+        if isinstance(told, dict) and (count := _told(told, *names)) is not None:
+            return count
+    return None
+
+
 def _told(counts: dict[str, Any], *names: str) -> int | None:
-    """As `_count`, of the first of these that is there; it may stand in quotes."""
-    value = next((counts[name] for name in names if name in counts), None)
+    """As `_count`, of the first of these that is there and not null; it may stand in quotes."""
+    value = next((counts[name] for name in names if counts.get(name) is not None), None)
     if isinstance(value, str) and (integer := _INTEGER.fullmatch(value)) is not None:
         value = int(integer[1][:20])
     return _count(value)

@@ -404,6 +404,7 @@ COUNTS: list[tuple[bytes, tuple[int | None, int | None]]] = [
     (counts(prompt_tokens="7.0", completion_tokens=" 3 "), (7, 3)),
     (counts(prompt_tokens=10**30, completion_tokens=2**63), (None, None)),
     (counts(prompt_tokens="9" * 40, completion_tokens="-3"), (None, None)),
+    (counts(prompt_tokens=None, input_tokens=7, completion_tokens=None, output_tokens=3), (7, 3)),
 ]
 
 
@@ -416,9 +417,44 @@ def test_counts_are_read_where_they_are_whole(
     assert exchange.outcome == "ok"
 
 
-@pytest.mark.parametrize("told", [{"prompt_cache_hit_tokens": 5}, {"cached_tokens": 5}])
-def test_cached_tokens_may_stand_beside_the_others(told: dict[str, int]) -> None:
-    assert said(*REPLY, usage(**told), DONE).cached_tokens == 5
+@pytest.mark.parametrize(
+    "told",
+    [
+        {"prompt_cache_hit_tokens": 5},
+        {"cached_tokens": 5},
+        {"cached_tokens": "5"},
+        {"prompt_tokens_details": {"cached_tokens": "5"}},
+        {"prompt_tokens_details": {"audio_tokens": 0}, "cached_tokens": 5},
+        {"prompt_tokens_details": {"cached_tokens": None}, "prompt_cache_hit_tokens": 5},
+        {"prompt_cache_hit_tokens": None, "cached_tokens": 5},
+        {"input_tokens_details": {"cached_tokens": 5}},
+        {"cache_read_input_tokens": 5, "cache_creation_input_tokens": 1},
+    ],
+)
+def test_cached_tokens_may_stand_in_many_places(told: dict[str, Any]) -> None:
+    exchange = said(*REPLY, usage(**told), DONE)
+    assert (exchange.prompt_tokens, exchange.cached_tokens) == (7, 5)
+
+
+def test_prompt_tokens_that_are_counted_apart_are_added_up() -> None:
+    told = {"input_tokens": 32, "cache_read_input_tokens": 64, "cache_creation_input_tokens": 4}
+    exchange = said(*REPLY, counts(**told, output_tokens=3), DONE)
+    assert (exchange.prompt_tokens, exchange.cached_tokens, exchange.error) == (100, 64, "")
+
+
+@pytest.mark.parametrize(
+    "told",
+    [
+        {"reasoning_tokens": 100},
+        {"completion_tokens_details": {}, "reasoning_tokens": "100"},
+        {"completion_tokens_details": {"reasoning_tokens": None}, "reasoning_tokens": 100},
+        {"output_tokens_details": {"reasoning_tokens": 100}},
+        {"completion_tokens_details": None, "output_tokens_details": {"reasoning_tokens": 100}},
+    ],
+)
+def test_hidden_reasoning_may_be_counted_in_many_places(told: dict[str, Any]) -> None:
+    exchange = said(*REPLY, usage(completion_tokens=103, **told), DONE)
+    assert (exchange.reasoning_tokens, exchange.streamed_tokens) == (100, 3)
 
 
 def test_more_cached_tokens_than_the_prompt_has_are_left_out_and_told() -> None:
