@@ -97,7 +97,7 @@ class ReplySink:
         self._exchange.status, self._exchange.served_by = head.status, head.served_by
         self._head = head
         if head.status != 200 or not head.content_type.lower().startswith("text/event-stream"):
-            self._other_body = bytearray()
+            self._other_body, self.patience_s = bytearray(), LINGER_S
         elif head.is_compressed:
             raise Malformed(f"compressed by {head.content_encoding} although identity was asked")
 
@@ -105,7 +105,6 @@ class ReplySink:
         """See Sink; true once `[DONE]` came."""
         if self._other_body is not None:
             self._other_body += chunk
-            self.patience_s = LINGER_S
             if len(self._other_body) >= MAX_ERROR_BODY_BYTES:
                 self.require_stream()
             return False

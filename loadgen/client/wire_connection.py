@@ -258,6 +258,8 @@ class WireConnection(asyncio.Protocol):
                 self._parts.clear()
                 self._end(error)
                 return
+            if (patience_s := self._sink.patience_s) != math.inf:
+                self._over(max(patience_s, self._settle_s))
         parts = self._parts
         if not parts:
             return

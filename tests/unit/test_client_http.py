@@ -182,6 +182,16 @@ FAULTS: dict[str, tuple[Talk, str, str]] = {
         "malformed",
         "compressed by gzip",
     ),
+    "a refusal whose body never comes": (
+        says(b"HTTP/1.1 503 Busy\r\nContent-Length: 5\r\n\r\n"),
+        "rejected",
+        "HTTP 503: no message",
+    ),
+    "a page whose body never comes": (
+        says(b"HTTP/1.1 200 OK\r\nContent-Type: text/html\r\nContent-Length: 5\r\n\r\n"),
+        "malformed",
+        "not an event stream but text/html",
+    ),
     "nothing to read": (says(b"HTTP/1.1 204 No\r\n\r\n", hang_up=True), "http_error", "HTTP 204"),
 }
 
