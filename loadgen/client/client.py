@@ -351,8 +351,7 @@ class StreamingClient:
                 if exchange.retries >= self._settings.retries or has_begun or pause_s >= left_s:
                     raise
                 await asyncio.sleep(pause_s)
-                exchange.retries += 1
-                exchange.status, exchange.served_by = None, ""  # those were the refusal's
+                exchange.begin_again()
             else:
                 return
 

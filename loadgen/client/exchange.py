@@ -160,6 +160,14 @@ class Exchange:
             if self.finish_reason is not None:
                 self.close(received_at)
 
+    def begin_again(self) -> None:
+        """The reply was a rejection without output; what it said is no part of the next one."""
+        self.retries += 1
+        self.status, self.served_by = None, ""
+        self.finish_reason, self.ended_well, self.end_at = None, False, None
+        self.prompt_tokens = self.cached_tokens = self.output_tokens = None
+        self.reasoning_tokens = self._counted_events = 0
+
     @property
     def is_given_up(self) -> bool:
         """Whether the engine said that it gave the request up; a later word changes nothing."""
@@ -275,6 +283,14 @@ class ListExchange:
         if event.usage is not None:
             self.usage = event.usage
             self.end_at = received_at
+
+    def begin_again(self) -> None:
+        """As an Exchange does, with each member."""
+        for member in self.members:
+            member.begin_again()
+        self.retries += 1
+        self.status, self.served_by = None, ""
+        self.usage = self.end_at = None
 
     def close(self, received_at: float) -> None:
         """`[DONE]` arrived."""

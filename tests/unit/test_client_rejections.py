@@ -105,6 +105,15 @@ async def test_what_answered_a_rejected_attempt_is_not_said_of_the_next() -> Non
     assert (exchange.status, exchange.served_by) == (None, "")
 
 
+async def test_what_a_rejected_reply_said_is_no_part_of_the_next() -> None:
+    refusal = (token("", "error"), usage(9, 8, reasoning_tokens=8), event(**BUSY))
+    async with host((200, refusal), (200, (*REPLY, DONE))) as log:
+        exchange = await ask(log, retries=2)
+    assert (exchange.outcome, exchange.error, exchange.retries) == ("ok", "", 1)
+    assert (exchange.prompt_tokens, exchange.output_tokens, exchange.tpot_ms) == (None, None, None)
+    assert (exchange.finish_reason, exchange.reasoning_tokens) == ("length", 0)
+
+
 async def test_nothing_is_tried_again_unasked_or_more_often_than_asked() -> None:
     async with host((503, BUSY)) as log:
         assert (await ask(log)).outcome == "rejected"
@@ -136,7 +145,8 @@ async def test_a_list_of_prompts_is_tried_again_as_a_whole() -> None:
     choices = [
         event(choices=[{"index": at, "text": "x", "finish_reason": "length"}]) for at in (0, 1)
     ]
-    async with host((503, BUSY), (200, (*choices, usage(), DONE))) as log:
+    odd = event(choices=[{"index": 1, "text": "", "finish_reason": "error"}])
+    async with host((200, (odd, event(**BUSY))), (200, (*choices, usage(), DONE))) as log:
         url = f"http://127.0.0.1:{int(log[0])}"
         async with StreamingClient(ClientSettings(url=url, model="demo", retries=1)) as client:
             await client.stream(["a", "b"], 1, both)
