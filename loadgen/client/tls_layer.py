@@ -51,14 +51,17 @@ class TlsLayer(asyncio.Transport):
         self._shake_hands()
 
     def receive(self, data: bytes, received_at: float) -> None:
-        """See Receiver. Raises ssl.SSLError, which ends the connection."""
+        """See Receiver. Raises ssl.SSLError, which ends the connection, behind what came before."""
         self._incoming.write(data)
         if not self.opened.done() and not self._shake_hands():
             return
-        plain = b"".join(self._deciphered())
-        self._flush()
-        if plain:
-            self._receiver.receive(plain, received_at)
+        pieces: list[bytes] = []
+        try:
+            pieces.extend(self._deciphered())
+        finally:
+            self._flush()
+            if pieces:
+                self._receiver.receive(b"".join(pieces), received_at)
 
     def connection_lost(self, error: Exception | None) -> None:
         """See Receiver."""

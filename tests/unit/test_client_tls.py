@@ -17,6 +17,8 @@ from behaviours import DONE, REPLY, usage
 from test_client_http import FRAMINGS, PLAIN, ask_at, assert_whole, hosting, says
 from test_client_stamps import ASLEEP_S, HEAD, SOON_S, ask_and_count, chunk
 
+from loadgen.client.tls_layer import TlsLayer
+
 DATA = Path(__file__).parents[1] / "data" / "tls"
 
 
@@ -127,6 +129,44 @@ async def test_a_record_that_was_changed_on_its_way_ends_the_reply(tls: ssl.SSLC
         (exchange,) = await ask_at(f"https://localhost:{port}")
     assert exchange.outcome in ("truncated", "malformed")
     assert len(exchange.token_times) == 1
+
+
+class Kept:
+    """Keeps what a TLS layer writes and what it hands on."""
+
+    def __init__(self) -> None:
+        self.written = self.received = b""
+
+    def connection_made(self, transport: object) -> None:
+        return
+
+    def connection_lost(self, error: Exception | None) -> None:
+        return
+
+    def receive(self, data: bytes, received_at: float) -> None:
+        self.received += data
+
+    def write(self, data: bytes) -> None:
+        self.written += data
+
+
+async def test_what_came_before_a_changed_record_counts_though_it_was_read_with_it(
+    tls: ssl.SSLContext,
+) -> None:
+    kept, incoming, outgoing = Kept(), ssl.MemoryBIO(), ssl.MemoryBIO()
+    host = tls.wrap_bio(incoming, outgoing, server_side=True)
+    layer = TlsLayer(kept, ssl.create_default_context(), "localhost")
+    layer.connection_made(kept)
+    for _ in range(3):
+        incoming.write(kept.written)
+        kept.written = b""
+        with contextlib.suppress(ssl.SSLWantReadError):
+            host.do_handshake()
+        layer.receive(outgoing.read(), 0.0)
+    host.write(DONE)
+    with pytest.raises(ssl.SSLError):
+        layer.receive(outgoing.read() + b"\x17\x03\x03\x00\x20" + b"?" * 32, 1.0)
+    assert kept.received == DONE
 
 
 async def test_a_host_that_hangs_up_in_the_handshake_is_a_connect_error() -> None:
