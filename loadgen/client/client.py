@@ -389,7 +389,7 @@ def pause_before_retry_s(retry_after: str, retries: int) -> float:
     else a second, and twice as long each time."""
     if retry_after.strip().isdecimal():
         return float(retry_after)
-    with contextlib.suppress(ValueError):
+    with contextlib.suppress(ValueError, OverflowError):
         return max(0.0, parsedate_to_datetime(retry_after).timestamp() - time.time())
     return FIRST_PAUSE_S * 2.0**retries
 

@@ -115,8 +115,10 @@ def _code_of(error: object, depth: int = 8) -> int | None:
         return None
     for name in _CODES:
         value = error.get(name)
-        if type(value) is int or (isinstance(value, str) and value.isdecimal()):
-            return int(value)
+        if isinstance(value, str) and value.isdecimal():
+            value = int(value[:9])  # longer ones are no code of HTTP
+        if type(value) is int:
+            return value
     found = (_code_of(error.get(key), depth - 1) for key in _WORDS)
     return next((code for code in found if code is not None), None)
 

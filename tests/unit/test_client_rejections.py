@@ -10,11 +10,13 @@ from typing import Any
 import pytest
 from aiohttp import web
 from behaviours import DONE, REPLY, event, serving, token, usage
+from test_client_meaning import said
 
 from loadgen.client.client import StreamingClient, pause_before_retry_s
 from loadgen.client.exchange import Exchange, ListExchange
 from loadgen.client.failures import failure_in_stream
 from loadgen.client.settings import ClientSettings
+from loadgen.client.transport import Head
 
 BUSY = {"error": {"message": "engine is currently busy", "type": "Unavailable", "code": 503}}
 GOOD = (*REPLY, usage(), DONE)
@@ -162,3 +164,12 @@ def test_the_pause_is_what_the_host_asks_for() -> None:
     assert pause_before_retry_s("Wed, 21 Oct 2015 07:28:00 GMT", 0) == 0.0
     for odd in ("", "soon"):
         assert [pause_before_retry_s(odd, retries) for retries in (0, 1, 2)] == [1.0, 2.0, 4.0]
+
+
+def test_numbers_of_any_size_are_the_host_s_fault() -> None:
+    far = "Mon, 01 Jan 2024 00:00:00 +99999999999999999999"
+    assert pause_before_retry_s(far, 0) == 1.0
+    busy = said(b"busy", head=Head(503, "text/plain", far))
+    assert (busy.outcome, busy.error) == ("rejected", "HTTP 503: busy")
+    failed = said(REPLY[0], event(error={"message": "overload", "code": "9" * 5000}))
+    assert (failed.outcome, failed.error) == ("malformed", "error inside the stream: overload")
