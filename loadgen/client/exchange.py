@@ -141,7 +141,8 @@ class Exchange:
     def absorb(self, event: Event, received_at: float) -> None:
         """Take in one event that arrived at `received_at`.
 
-        An event of a choice whose running usage has grown brought tokens, even without text.
+        An event of a choice whose running usage has grown brought tokens, even without text. A
+        whole message behind tokens only repeats them.
         """
         if self._reasoning_since is not None and event.content and not event.is_reasoning:
             self._reasoning_events += len(self.token_times) - self._reasoning_since
@@ -149,6 +150,8 @@ class Exchange:
         if event is TOKEN:
             self.token_times.append(received_at)
             return
+        if event.is_whole and self.token_times:
+            event = event._replace(content=False)
         if event.is_reasoning and self._reasoning_since is None:
             self._reasoning_since = len(self.token_times)
         if event.content or self._has_grown(event):

@@ -33,7 +33,8 @@ _REASONING = ("reason", "think", "thought")
 _LABEL = re.compile(
     r"role|id|type|index|object|format|model|provider|created|timestamp|status|channel|recipient|phase"
     r"|usage|context|annotations|citations|references|documents|sources|stopping_word"
-    r"|metadata|(?:extra|matched|prompt|provider)_.*|.*_(?:id|ids|at|results|ratings|metadata)"
+    r"|metadata|(?:extra|finish|matched|prompt|provider)_.*|stop_sequence"
+    r"|.*_(?:id|ids|at|results?|ratings|metadata)"
     r"|.*(?:finish|stop)_?reason|.*(?:logprobs|signature|fingerprint|encrypted|opaque|cache_control).*"
 )
 """Fields that describe output, or hide it, and are none. All others may be: hosts keep inventing
@@ -72,7 +73,7 @@ class Event(NamedTuple):
 
     `content` is true when it carries output the user could see or token ids. `in_choice` tells a
     running usage, which comes with a choice, from the closing one, and from that of an event which
-    names the role and brings nothing.
+    names the role and brings nothing. `is_whole` is true of a whole message at the end.
     """
 
     content: bool
@@ -80,6 +81,7 @@ class Event(NamedTuple):
     finish_reason: str | None = None
     usage: Usage | None = None
     is_reasoning: bool = False
+    is_whole: bool = False
 
 
 TOKEN = Event(content=True, in_choice=True)
@@ -136,7 +138,11 @@ def interpret(payload: bytes) -> Event:
         return Event(content=False, usage=usage_of(event))
     if not isinstance(choices, list) or not isinstance(choices[0], dict):
         raise Malformed(f"an event has no list of choices: {excerpt(payload)}")
-    return choice_event(choices[0], usage_of(event))
+    choice, told = choices[0], choice_event(choices[0], usage_of(event))
+    if told.finish_reason is not None and event.get("object") == "chat.completion":
+        is_message = not (choice.get("delta") or choice.get("text"))
+        return told._replace(is_whole=is_message)
+    return told
 
 
 def decode(payload: bytes) -> dict[str, Any]:

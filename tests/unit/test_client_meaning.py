@@ -359,6 +359,8 @@ NO_OUTPUT: list[dict[str, Any]] = [
     {"role": "assistant", "context": {"citations": [{"content": "x"}], "intent": "y"}},
     {"content": "", "search_results": [{"title": "x"}], "citations": ["x"]},
     {"audio": {"id": "a1", "expires_at": 9}},
+    {"finish_details": {"type": "stop", "stop": "<|fim|>"}, "stop_sequence": "###"},
+    {"content_filter_result": {"error": {"code": "x", "message": "not filtered"}}},
 ]
 
 
@@ -388,6 +390,14 @@ def test_output_may_stand_in_the_choice(brought: dict[str, Any], events: int) ->
     first = event(choices=[{"index": 0, "finish_reason": None, **brought}])
     exchange = said(first, token("", "stop"), DONE)
     assert (exchange.outcome, len(exchange.token_times)) == ("ok", events)
+
+
+@pytest.mark.parametrize("before", [0, 1, 3])
+def test_a_whole_message_at_the_end_is_no_further_token(before: int) -> None:
+    whole = {"index": 0, "finish_reason": "stop", "message": {"content": "a" * before or "a"}}
+    last = event(object="chat.completion", choices=[whole], usage={"completion_tokens": 3})
+    exchange = said(*(delta(content="a") for _ in range(before)), last, DONE)
+    assert (exchange.outcome, len(exchange.token_times)) == ("ok", before or 1)
 
 
 COUNTS: list[tuple[bytes, tuple[int | None, int | None]]] = [
