@@ -154,9 +154,9 @@ def server_figures(
     add up to all prompt tokens; `hit_rate` and `external_hit_rate` are the latter two over all.
     They are of finished prefills; what a preempted request computes again is not in them.
 
-    All is None where the host has no `/metrics`. `counter_reset` is True when a counter went
-    down on the way (the engine was restarted): figures made of counters are then None, peaks
-    stand.
+    Where the last samples told no counters they end at the one before. All is None where the host
+    has no `/metrics`. `counter_reset` is True when a counter went down on the way (the engine was
+    restarted): figures made of counters are then None, peaks stand.
     """
     course = ServerCourse()
     for sample in (first, *between, last):
@@ -197,7 +197,8 @@ class ServerCourse:
     def _clear(self) -> None:
         self.count = 0
         self.told = False
-        self._first = self._last = ServerSample(0.0)
+        self._first = self._last = self._counted = ServerSample(0.0)
+        self._counts = 0
         self._known: dict[str, float] = {}
         self._peaks: dict[str, float] = {}
         self._reset = False
@@ -220,6 +221,9 @@ class ServerCourse:
             self._first = sample
         self._last = sample
         self.count += 1
+        if sample.prompt_tokens is not None:
+            self._counted = sample
+            self._counts += 1
         self.told |= any(getattr(sample, name) is not None for name in ENGINE_FIGURES)
         resets = sample.counter_resets or 0
         self._reset |= self._resets is not None and resets > self._resets
@@ -234,10 +238,21 @@ class ServerCourse:
             if value is not None:
                 self._peaks[name] = max(self._peaks.get(name, value), value)
 
+    @property
+    def begins_uncounted(self) -> bool:
+        """Whether the first sample told no counters and later ones did: then all are unknown."""
+        return self._first.prompt_tokens is None and self._counts > 0
+
+    @property
+    def end_s(self) -> float | None:
+        """When the counters end, where the last samples told none; else None."""
+        is_cut = self._counts > 0 and self._last.prompt_tokens is None
+        return self._counted.at_s if is_cut else None
+
     def figures(self) -> Figures:
         """As `server_figures` of all samples."""
-        first, last, reset = self._first, self._last, self._reset
-        known = first.prompt_tokens is not None and last.prompt_tokens is not None
+        first, last, reset = self._first, self._counted, self._reset
+        known = first.prompt_tokens is not None and self._counts > 1
         rise = _rises(first, last) if known and not reset else dict.fromkeys(_COUNTERS)
         return {
             **_prompt_figures(rise),

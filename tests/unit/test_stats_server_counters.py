@@ -104,13 +104,26 @@ def test_a_counter_that_went_down_marks_the_run(
     assert figures["peak_engine_rss_mb"] is not None
 
 
-@pytest.mark.parametrize(("first", "last"), [(SILENT, LAST), (FIRST, SILENT)])
-def test_a_missing_end_leaves_the_counters_unknown_and_the_peaks_known(
-    first: ServerSample, last: ServerSample
+@pytest.mark.parametrize(
+    ("first", "between", "last"), [(SILENT, [MIDDLE], LAST), (FIRST, [], SILENT)]
+)
+def test_a_missing_start_leaves_the_counters_unknown_and_the_peaks_known(
+    first: ServerSample, between: list[ServerSample], last: ServerSample
 ) -> None:
-    figures = server_figures(first, last, [MIDDLE])
+    figures = server_figures(first, last, between)
     assert (figures["hit_rate"], figures["generation_tokens"]) == (None, None)
-    assert (figures["peak_running"], figures["counter_reset"]) == (7, None)
+    assert figures["peak_running"] == (7 if between else 0)
+    assert figures["counter_reset"] is None
+
+
+def test_counters_end_at_the_last_sample_that_told_them() -> None:
+    course = ServerCourse()
+    for sample in (FIRST, MIDDLE, LAST):
+        course.add(sample)
+        assert course.end_s is None
+    course.add(replace(SILENT, at_s=11.0, engine_cpu_s=9.0))
+    assert course.figures() == server_figures(FIRST, LAST, [MIDDLE])
+    assert (course.end_s, course.begins_uncounted) == (10.0, False)
 
 
 def test_an_engine_without_counters_by_source_is_read_by_its_hits() -> None:

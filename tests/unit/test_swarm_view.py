@@ -17,7 +17,7 @@ SERVER = {"computed_prompt_tokens": 25, "cached_prompt_tokens": 75, "hit_rate": 
 @pytest.mark.parametrize(
     ("server", "cached_share", "said"),
     [
-        (None, None, "the host tells nothing about its cache"),
+        (None, None, "nothing is known of the host's cache"),
         (None, 0.6, "60.0% from cache, by the replies of the host (no counters of the engine)"),
         (None, 0.0, "0.0% from cache, by the replies"),
         (RESTARTED, 0.6, "60.0% from cache, by the replies of the host (an engine started again)"),

@@ -56,6 +56,24 @@ def test_after_a_reset_engine_and_replicas_count_from_the_last_sample() -> None:
     assert watch.whole.figures()["computed_prompt_tokens"] == 1100
 
 
+def test_figures_that_end_before_the_run_are_told_with_their_end() -> None:
+    watch = ServerWatch(lambda sample: None, lambda: None)
+    for at_s, tokens in ((0.0, 0), (59.0, 900), (61.0, None)):
+        assert watch.note is None
+        watch._take(ServerSample(at_s, prompt_tokens=tokens), {})
+    assert watch.note is not None
+    assert "figures of the engine end at 59.0 s" in watch.note
+
+
+def test_figures_that_begin_behind_the_start_are_told_to_be_unknown() -> None:
+    watch = ServerWatch(lambda sample: None, lambda: None)
+    watch._take(ServerSample(0.0), {})
+    watch._take(ServerSample(1.0, prompt_tokens=900), {})
+    watch._take(ServerSample(2.0, prompt_tokens=990), {})
+    assert watch.note is not None
+    assert "told none at the start" in watch.note
+
+
 async def test_the_load_does_not_wait_for_metrics_that_hang() -> None:
     async def hang(request: web.Request) -> web.Response:
         await asyncio.sleep(30)

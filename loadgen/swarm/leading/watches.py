@@ -79,7 +79,7 @@ class ServerWatch:
 
     @property
     def note(self) -> str | None:
-        """Why there are no figures of the engine, or that they are of several models."""
+        """Why figures of the engine are missing, end early or are of several models."""
         asked = self._engine
         models = self._scraper.models if self._scraper is not None else frozenset[str]()
         if len(models) > 1:
@@ -88,11 +88,17 @@ class ServerWatch:
                 f"figures of the engine are of all {len(models)} models of {asked.metrics_url}"
                 f" ({named}): --model chooses one that it names"
             )
+        lack = self._scraper.lack if self._scraper is not None else ""
+        if self.course.begins_uncounted:
+            return f"no counters of the engine: {asked.metrics_url} told none at the start"
+        if (end_s := self.course.end_s) is not None:
+            said = lack or "tells none any more"
+            return f"figures of the engine end at {end_s:.1f} s: {asked.metrics_url} {said}"
         if self.whole.told or not self.whole.count:
             return None
         if not asked.series:
             return "no figures of the engine: its target names no metrics"
-        if self._scraper is not None and (lack := self._scraper.lack):
+        if lack:
             return f"no figures of the engine: {asked.metrics_url} {lack}"
         example = next(iter(asked.series.values()))
         return (

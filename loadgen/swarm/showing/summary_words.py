@@ -194,7 +194,7 @@ def _cache_line(summary: dict[str, Any]) -> str:
             )
         if started_again:
             return "prompt tokens: unknown, as an engine started again, and its counters with it"
-        return "prompt tokens: the host tells nothing about its cache"
+        return "prompt tokens: nothing is known of the host's cache"
     line = (
         f"prompt tokens: {server['computed_prompt_tokens']:.0f} computed,"
         f" {server['cached_prompt_tokens']:.0f} from cache, hit rate {_percent(server['hit_rate'])}"
