@@ -114,6 +114,8 @@ def _options(parsed: argparse.Namespace, engine: "CalibratedEngine") -> "AdviceO
 
     if parsed.price_per_gpu_hour is not None and not 0 < parsed.price_per_gpu_hour < math.inf:
         raise UsageError(f"--price-per-gpu-hour {parsed.price_per_gpu_hour:g}: give more than 0")
+    if parsed.price_per_gpu_hour is not None and parsed.no_rates:
+        raise UsageError("--price-per-gpu-hour needs the highest rates: leave out --no-rates")
     most = each = None
     if parsed.model_dir is not None:
         path = model_path(str(model_named(parsed.model_dir)))

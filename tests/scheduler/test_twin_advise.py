@@ -224,6 +224,7 @@ def test_the_command_advises_on_a_workload(
         (["--gpu-gb", "1"], "--gpu-gb needs the --model"),
         (["--model", "nowhere/x/y"], "no config.json there"),
         (["--price-per-gpu-hour", "-1"], "give more than 0"),
+        (["--price-per-gpu-hour", "2", "--no-rates"], "leave out --no-rates"),
         (["-o", "x.txt"], "is no picture"),
         (["--kv-tokens", "few"], "write whole numbers"),
         (["--target", "vllm-offload"], "give vllm or vllm-context"),
