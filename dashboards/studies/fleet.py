@@ -65,7 +65,7 @@ def _computed(cells: Cells) -> Iterator[str]:
         yield f"Prompt tokens computed: {listed(told)}."
         return
     few = [name for tokens, name in found if tokens <= SAME * least]
-    many = [name for tokens, name in found if most <= SAME * tokens]
+    many = [name for tokens, name in found if most <= SAME * tokens and name not in few]
     yield (
         f"{listed(few)} {'computes' if len(few) == 1 else 'compute'} least and {listed(many)} most,"
         f" {times(most / max(least, 1))} as many prompt tokens: {listed(told)}."

@@ -66,6 +66,13 @@ def test_routers_are_told_by_what_is_computed_and_against_turns(tmp_path: Path) 
     assert "comes 2.0 times as fast with cache_aware" in said(answer)
 
 
+def test_no_router_computes_both_least_and_most(tmp_path: Path) -> None:
+    computed = {"round_robin": 10_000, "cache_aware": 10_050, "consistent_hash": 10_150}
+    cells = [each for name in computed for each in made(tmp_path, "fits", name, 9, computed[name])]
+    short = fits(Cells(tuple(cells))).short
+    assert short.startswith("round_robin and cache_aware compute least and consistent_hash most")
+
+
 def test_where_turns_win_they_are_said_to(tmp_path: Path) -> None:
     cells = Cells(
         (
