@@ -86,11 +86,19 @@ class Advice:
             found = each
         return found
 
+    def contrary(self, by_context: bool) -> list[SizeTried]:
+        """Where the largest of this order misses the limit: the largest that keeps it and the next
+        larger one, which does not. Else nothing."""
+        tried = sorted(self._of(by_context), key=lambda each: each.kv_tokens)
+        keep = [place for place, each in enumerate(tried) if each.keeps(self.limit)]
+        if not keep or keep[-1] == len(tried) - 1:
+            return []
+        return tried[keep[-1] : keep[-1] + 2]
+
     def sentences(self) -> Iterator[str]:
         """The answer, what the order adds, and what could overturn it."""
         best = {order: self.smallest(order) for order in ORDERS}
-        plain, ordered = best[False], best[True]
-        if plain is None and ordered is None:
+        if not any(each.keeps(self.limit) for each in self.candidates):
             nearest = min(self.candidates, key=lambda each: each.value)
             yield (
                 f"No size that was tried keeps {self.limit.text}: the nearest is"
@@ -101,7 +109,8 @@ class Advice:
             yield from self._fitting()
             return
         yield " ".join(self._told(order, each) for order, each in best.items())
-        yield self._order(plain, ordered)
+        if not any(map(self.contrary, ORDERS)):
+            yield self._order(best[False], best[True])
         yield from self._rates()
         yield from self._reuse()
         yield from self._tier()
@@ -115,14 +124,24 @@ class Advice:
 
     @property
     def answers(self) -> list[SizeTried]:
-        """The smallest in each order; a run on one could overturn the answer."""
-        return [found for order in ORDERS if (found := self.smallest(order)) is not None]
+        """The smallest in each order, or the two that contradict each other; a run on one could
+        overturn the answer."""
+        best = {order: self.smallest(order) for order in ORDERS}
+        told = [self.contrary(order) if each is None else [each] for order, each in best.items()]
+        return [each for several in told for each in several]
 
     def _of(self, by_context: bool) -> list[SizeTried]:
         return [each for each in self.candidates if each.by_context == by_context]
 
     def _told(self, order: bool, found: SizeTried | None) -> str:
         said = ORDERS[order][0].upper() + ORDERS[order][1:]
+        if contrary := self.contrary(order):
+            kept, missing = contrary
+            return (
+                f"{said}, {kept.kv_tokens:,} tokens of cache keep {self.limit.text}"
+                f" ({kept.value:,.0f} ms), but {missing.kv_tokens:,} do not"
+                f" ({missing.value:,.0f} ms): measure both."
+            )
         if found is None:
             most = max(each.kv_tokens for each in self._of(order))
             return f"{said}, no cache up to {most:,} tokens keeps {self.limit.text}."

@@ -15,6 +15,7 @@ from loadgen.cli.advise import advise_command, largest_cache
 from loadgen.cli.main import main
 from loadgen.errors import UsageError
 from loadgen.locality.kv_format import weights_bytes
+from loadgen.twin.advice import Advice, SizeTried
 from loadgen.twin.advise import (
     AdviceLoad,
     AdviceOptions,
@@ -131,6 +132,30 @@ def test_a_larger_cache_holds_a_higher_rate_and_the_reason_is_told() -> None:
     assert f"The highest rate that keeps it is {max(rates.values()):.3g} requests/s" in said
     assert "of reused tokens come back within" in said
     assert "give --model" in said
+
+
+def advice_of(times_ms: dict[tuple[int, bool], float]) -> Advice:
+    """By size and order, for a limit of 500 ms."""
+    served = predict_load(MODEL, load(2, starts_s=(0.0,)), SHAPE)
+    tried = [
+        SizeTried(size, order, served, value, (value, value))
+        for (size, order), value in times_ms.items()
+    ]
+    return Advice(parse_objective("ttft_ms.p95<=500"), tuple(tried))
+
+
+@pytest.mark.parametrize("first_come", [480.0, 900.0])
+def test_a_size_that_keeps_below_one_that_does_not_is_told_with_it(first_come: float) -> None:
+    times = {(5120, False): first_come, (5120, True): 470.0, (10_240, True): 501.0}
+    advice = advice_of({**times, (10_240, False): 503.0 if first_come < 500 else 480.0})
+    said = " ".join(advice.sentences())
+    assert "By context, 5,120 tokens of cache keep ttft_ms.p95<=500 (470 ms)" in said
+    assert "but 10,240 do not (501 ms): measure both." in said
+    for wrong in ("No size", "no cache", "The order"):
+        assert wrong not in said
+    told = {(each.kv_tokens, each.by_context) for each in advice.answers}
+    assert told >= {(5120, True), (10_240, True)}
+    assert ((5120, False) in told) == (first_come < 500)
 
 
 def test_a_tier_adds_where_its_link_is_faster_than_computing() -> None:
