@@ -5,7 +5,7 @@ from bisect import bisect_right
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from itertools import chain, count, islice
+from itertools import chain, count, islice, repeat
 from pathlib import Path
 from typing import Any
 
@@ -41,7 +41,7 @@ USUAL_BLOCK_SIZE = 16
 @dataclass(frozen=True, slots=True)
 class SentRequest:
     """A row of `requests.csv` that was sent; `context` is the one before the question, empty where
-    there was none."""
+    there was none. `label` is what the engine was told, None where the file does not say."""
 
     index: int
     context: str
@@ -52,6 +52,7 @@ class SentRequest:
     prompt_tokens: int
     output_tokens: int
     engine: str = ""
+    label: str | None = None
 
 
 def trace_of_plan(
@@ -215,6 +216,8 @@ def _sent(run: RecordedRun) -> list[SentRequest]:
         requests.text(name).as_list()
         for name in ("context_id", "question_id", "batch_id", "engine")
     )
+    has_labels = rows.has(("label",))
+    labels: Iterable[str | None] = requests.text("label").as_list() if has_labels else repeat(None)
     output_tokens = np.nan_to_num(requests.number("output_tokens"), nan=1).tolist()
     told = zip(
         map(int, index),
@@ -228,7 +231,7 @@ def _sent(run: RecordedRun) -> list[SentRequest]:
         engine,
         strict=True,
     )
-    return [SentRequest(*each) for each in told]
+    return [SentRequest(*each, label) for each, label in zip(told, labels, strict=False)]
 
 
 def _in_order(rows: Sequence[SentRequest], options: Mapping[str, Any]) -> list[SentRequest]:

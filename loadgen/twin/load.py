@@ -56,7 +56,7 @@ def recorded_load(path: Path, block_size: int) -> RecordedLoad:
     chains, source = chains_of(run, sent, BlockNames(block_size))
     labelled = run.options.get("labels") != "none"
     made = [
-        _request(each, chain, block_size, labelled)
+        _request(each, chain, block_size, _label(each, labelled))
         for each, chain in zip(sent, chains, strict=True)
     ]
     requests = run.requests.sent
@@ -79,7 +79,12 @@ def _require_modelled(run: RecordedRun) -> None:
         )
 
 
-def _request(sent: SentRequest, chain: Chain, block_size: int, labelled: bool) -> TwinRequest:
+def _label(sent: SentRequest, labelled: bool) -> str:
+    """What the engine was told; by files without that column the context, where `labelled`."""
+    return sent.label if sent.label is not None else sent.context if labelled else ""
+
+
+def _request(sent: SentRequest, chain: Chain, block_size: int, label: str) -> TwinRequest:
     """With token ids that are alike where the blocks are, and nobody else's behind them."""
     ids: list[int] = []
     for name in chain.blocks:
@@ -91,7 +96,8 @@ def _request(sent: SentRequest, chain: Chain, block_size: int, labelled: bool) -
         prompt=tuple(ids),
         arrival_s=sent.sent_s,
         output_tokens=max(1, chain.output_tokens),
-        labelled=labelled and bool(sent.context),
+        labelled=bool(label),
+        label=label,
     )
 
 

@@ -2,7 +2,7 @@
 
 import csv
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -50,6 +50,7 @@ def write_run(
     batch: int = 0,
     users: int = 4,
     argv: Sequence[str] = ARGV,
+    target: Mapping[str, Any] | None = None,
     **options: Any,
 ) -> Path:
     """A run directory with the times of `served`, without it with some that will be replaced."""
@@ -71,6 +72,7 @@ def write_run(
                     "worker": 0,
                     "user": f"U-{number // batch % users if batch else number % users}",
                     "context_id": f"c{number * 7 % CONTEXTS}",
+                    "label": f"c{number * 7 % CONTEXTS}",
                     "question_id": f"q{number}",
                     "scheduled_s": sent_s,
                     "sent_s": sent_s,
@@ -79,6 +81,7 @@ def write_run(
                     "ttft_ms": 1000 * (first_s - sent_s),
                     "e2e_ms": 1000 * (end_s - sent_s),
                     "prompt_tokens": prompt,
+                    "cached_tokens": known.tokens.cached if known else "",
                     "output_tokens": output,
                     "outcome": "ok",
                     "batch_id": number // batch if batch else "",
@@ -91,9 +94,11 @@ def write_run(
             "name": "vllm",
             "usable_blocks": BLOCKS,
             "block_size": BLOCK,
+            "usable_tokens": BLOCKS * BLOCK,
             "max_model_len": 4096,
             "argv": {"vllm": list(argv)},
             "sources": {"engine": {"name": "vllm"}},
+            **(target or {}),
         },
         "command_line": ["bin/kvswarm", "run", "batched", "--target=vllm", "-u", "4", "--out", "x"],
         "cache_state": "cold",
