@@ -119,16 +119,18 @@ def _of_run(parsed: argparse.Namespace, command: Sequence[str]) -> Simulation:
     load = recorded_load(parsed.run, recorded.block_size)
     require_room(max(load.requests, key=cached_most), shape)
     run = recorded_run(parsed.run)
-    is_as_recorded = shape == recorded and parsed.replicas == 1
+    is_as_recorded = shape == recorded
     first_s, last_s = run.requests.sent.span_s
     return Simulation(
         model=model,
         load=load,
         shape=shape,
-        run=simulated_run(run, shape, command),
+        run=simulated_run(run, shape, command, is_as_recorded),
         source=f"of {parsed.run} ({load.source})",
         batched=run.is_batched,
-        measured=measured_figures(load, last_s - first_s) if is_as_recorded else None,
+        measured=measured_figures(load, last_s - first_s)
+        if is_as_recorded and parsed.replicas == 1
+        else None,
     )
 
 

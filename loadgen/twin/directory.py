@@ -45,7 +45,8 @@ _values = attrgetter(*COLUMNS)
 class SimulatedRun(DescribedRun):
     """What is written of a simulation beside its requests: as in `run.json` of the run whose
     requests, or whose workload, it has. `user_class` names the users of a load that nobody has
-    sent. `note` says where the requests are from."""
+    sent. `note` says where the requests are from. `is_as_recorded` where the engine is that of the
+    description, unchanged."""
 
     description: Mapping[str, Any] = field()  # else the property above were its default
     shape: EngineShape
@@ -54,6 +55,7 @@ class SimulatedRun(DescribedRun):
     replicas: int = 1
     rule: CutOffRule = field(default_factory=CutOffRule)
     user_class: str = "User"
+    is_as_recorded: bool = False
     known: Mapping[str, RequestFacts] = field(default_factory=dict)
 
     def with_replicas(self, count: int) -> Self:
@@ -61,12 +63,16 @@ class SimulatedRun(DescribedRun):
         return replace(self, replicas=count)
 
 
-def simulated_run(run: RecordedRun, shape: EngineShape, command: Sequence[str]) -> SimulatedRun:
+def simulated_run(
+    run: RecordedRun, shape: EngineShape, command: Sequence[str], is_as_recorded: bool
+) -> SimulatedRun:
     """Of the requests of a recorded run."""
     with (run.path / REQUESTS_CSV).open(newline="", encoding="utf-8-sig") as file:
         known = {row["request_id"]: _facts_of(row) for row in csv.DictReader(file)}
     note = f"the requests are those of {run.path}"
-    return SimulatedRun(run.description, shape, command, note, known=known)
+    return SimulatedRun(
+        run.description, shape, command, note, is_as_recorded=is_as_recorded, known=known
+    )
 
 
 def _facts_of(row: Mapping[str, str]) -> RequestFacts:
@@ -223,16 +229,14 @@ def _unsent(name: str, facts: RequestFacts, due_s: float, end_s: float) -> Reque
 def _facts(run: SimulatedRun) -> dict[str, Any]:
     """All but the exit code, without which a run did not come to its end."""
     described, shape = run.description, run.shape
-    by_context = shape.plugin is not None
-    name = "vllm" if shape.tier is None else shape.tier.target
     target = {
-        "name": f"{name}-context" if by_context else name,
-        "argv": {"vllm": list(_argv(run.engine_argv, shape))},
+        **_services(run),
         "block_size": shape.block_size,
         "usable_blocks": shape.usable_blocks,
         "usable_tokens": shape.usable_blocks * shape.block_size,
         "max_model_len": shape.max_model_len,
         "tokenizer": run.target.get("tokenizer"),
+        "versions": run.target.get("versions"),
         "sources": {"engine": {"name": "vllm"}},
         SIMULATED: {
             "command_line": list(run.command),
@@ -252,6 +256,20 @@ def _facts(run: SimulatedRun) -> dict[str, Any]:
         "user_errors": 0,
         "host_died": False,
         "interrupted": False,
+    }
+
+
+def _services(run: SimulatedRun) -> dict[str, Any]:
+    """Name, variables and command lines: as recorded where the engine is."""
+    told, shape = run.target, run.shape
+    if run.is_as_recorded and told.get("name"):
+        return {name: told.get(name) for name in ("name", "argv", "env", "l1_gb")}
+    name = "vllm" if shape.tier is None else shape.tier.target
+    services = told.get("argv") or {"vllm": []}
+    return {
+        "name": name if shape.plugin is None else f"{name}-context",
+        "argv": {each: list(_argv(words, shape)) for each, words in services.items()},
+        "env": told.get("env"),
     }
 
 

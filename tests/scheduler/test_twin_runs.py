@@ -4,9 +4,23 @@ import csv
 from pathlib import Path
 
 import pytest
-from test_twin import BLOCK, write_run
+from test_twin import ARGV, BLOCK, FRONT, STEP, served_run, write_run
 
+from loadgen.cli.compare import compare_command
+from loadgen.cli.simulate import simulate_command
 from loadgen.twin.load import recorded_load
+from loadgen.twin.model import TwinModel
+from loadgen.twin.shape_of import shape_of_run
+
+OFFLINE = {"env": {"vllm": {"HF_HUB_OFFLINE": "1"}}}
+
+
+@pytest.fixture
+def twin(tmp_path: Path) -> str:
+    """That of the server of `served_run`."""
+    path = tmp_path / "twin.json"
+    TwinModel(STEP, FRONT, 0.0, 1, 0.0, {}).write(path)
+    return str(path)
 
 
 def rewritten(run: Path, **cells: str) -> Path:
@@ -33,3 +47,21 @@ def test_a_file_without_labels_has_those_of_its_contexts(tmp_path: Path) -> None
     rows = (run / "requests.csv").read_text()
     (run / "requests.csv").write_text(rows.replace(",label,", ",formerly,", 1))
     assert all(each.sent_label == each.context for each in recorded_load(run, BLOCK).requests)
+
+
+PLUGIN = ["--scheduler-cls", "scheduler_plugin.ContextScheduler", "--additional-config"]
+
+
+@pytest.mark.parametrize("more", [[], [*PLUGIN, '{"context_scheduler": {"policy": "lpm"}}']])
+def test_a_run_compares_with_its_simulation(tmp_path: Path, twin: str, more: list[str]) -> None:
+    target = {**OFFLINE, "name": "vllm-context" if more else "vllm", "l1_gb": 2.0}
+    run = served_run(tmp_path / "run", argv=[*ARGV, *more], target=target)
+    out = tmp_path / "out"
+    assert simulate_command([str(run), "--twin", twin, "--out", str(out)]) == 0
+    assert compare_command([str(run), str(out), "--vary", "cache_state"]) == 0
+    assert shape_of_run(out) == shape_of_run(run)
+    other = tmp_path / "other"
+    words = [str(run), "--twin", twin, "--kv-tokens", "2560", "--out", str(other)]
+    assert simulate_command(words) == 0
+    vary = "cache_state,target_arguments"
+    assert compare_command([str(run), str(other), "--vary", vary]) == 0
