@@ -37,7 +37,8 @@ FIGURES: Mapping[str, tuple[str, str]] = {
 @dataclass(frozen=True, slots=True)
 class Simulation:
     """What is simulated: a load on an engine. `measured` are the figures of the run that it is
-    of, where nothing is changed; `source` says in words whose requests they are."""
+    of, where nothing is changed; `counted` names the requests that count, None for all. `source`
+    says in words whose requests they are."""
 
     model: "TwinModel"
     load: "OfferedLoad"
@@ -46,6 +47,7 @@ class Simulation:
     source: str
     batched: bool
     measured: Mapping[str, float] | None = None
+    counted: frozenset[str] | None = None
 
 
 def simulate_command(arguments: list[str]) -> int:
@@ -131,6 +133,7 @@ def _of_run(parsed: argparse.Namespace, command: Sequence[str]) -> Simulation:
         measured=measured_figures(load, last_s - first_s)
         if is_as_recorded and parsed.replicas == 1
         else None,
+        counted=frozenset(load.measured) or None,
     )
 
 
@@ -214,6 +217,7 @@ def _served(simulation: Simulation, parsed: argparse.Namespace) -> "TwinPredicti
         parsed.replicas,
         parsed.router,
         on_served=directory.add if directory else None,
+        counted=simulation.counted,
     )
     if directory:
         for outgoing in prediction.unsent:
@@ -256,6 +260,9 @@ def _lines(simulation: Simulation, prediction: "TwinPrediction") -> Iterator[str
     tier = shape.tier
     behind = "" if tier is None else f", {tier.tokens:,} tokens of {tier.target} behind it"
     yield f"on {tokens:,} tokens of cache{behind}, {order}"
+    uncounted = prediction.ledger.requests - served
+    if simulation.counted is not None and uncounted:
+        yield f"{uncounted:,} more were served and do not count, as in the run itself"
     if prediction.cut or prediction.unsent:
         unsent = sum(len(each.unit.requests) for each in prediction.unsent)
         yield (

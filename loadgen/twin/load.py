@@ -28,8 +28,9 @@ class MeasuredTimes:
 
 @dataclass(frozen=True, slots=True)
 class RecordedLoad:
-    """`units` in the order of the stream, which go out as `pace` says. `measured` is by a request's
-    name. `source` says what prompts were made from."""
+    """`units` in the order of the stream, which go out as `pace` says. `measured` is by the name of
+    each request that counts, and `computed_tokens` of the same. `source` says what prompts were
+    made from."""
 
     units: tuple[SendUnit, ...]
     pace: Pace
@@ -60,12 +61,13 @@ def recorded_load(path: Path, block_size: int) -> RecordedLoad:
         for each, chain in zip(sent, chains, strict=True)
     ]
     requests = run.requests.sent
+    counted = _counted(requests, sent)
     is_open = run.options.get("arrivals", "closed") != "closed"
     return RecordedLoad(
         units=tuple(_units(sent, made)),
         pace=Pace(is_open=True) if is_open else _users(requests),
-        measured=_measured(requests),
-        computed_tokens=_computed(requests),
+        measured=_measured(counted),
+        computed_tokens=_computed(counted),
         source=source,
     )
 
@@ -143,19 +145,23 @@ def _users(requests: Requests) -> Pace:
     return Pace(starts_s=starts_s, gaps_s=(float(np.median(gaps_s)) if gaps_s else 0.0,))
 
 
-def _measured(requests: Requests) -> dict[str, MeasuredTimes]:
-    ok = requests.taken(requests.ok)
+def _counted(requests: Requests, sent: Sequence[SentRequest]) -> Requests:
+    """Those with a whole reply, of the ones that the twin serves."""
+    is_served = np.isin(requests.number("request_id"), [each.index for each in sent])
+    return requests.taken(requests.ok & is_served & ~np.isnan(requests.number("first_token_s")))
+
+
+def _measured(counted: Requests) -> dict[str, MeasuredTimes]:
     told = zip(
-        ok.number("request_id").tolist(),
-        ok.at_s.tolist(),
-        ok.number("first_token_s").tolist(),
-        ok.end_s.tolist(),
+        counted.number("request_id").tolist(),
+        counted.at_s.tolist(),
+        counted.number("first_token_s").tolist(),
+        counted.end_s.tolist(),
         strict=True,
     )
     return {
         str(int(number)): MeasuredTimes(first_s - at_s, end_s - at_s)
         for number, at_s, first_s, end_s in told
-        if first_s == first_s
     }
 
 

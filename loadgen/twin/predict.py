@@ -2,7 +2,7 @@
 
 import math
 from array import array
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -45,20 +45,27 @@ class TwinPrediction:
 
 
 class _Collector:
-    """Takes the times of what is served, and passes it on."""
+    """Takes the times of what is served and counts, and passes all of it on."""
 
-    def __init__(self, on_served: OnServed | None) -> None:
-        self._on_served = on_served
+    def __init__(self, on_served: OnServed | None, counted: Collection[str] | None) -> None:
+        self._on_served, self._counted = on_served, counted
         self._ttft_s, self._e2e_s = array("d"), array("d")
         self._open_ttft_s, self._open_e2e_s = array("d"), array("d")
         self.first_s, self.last_s = math.inf, -math.inf
-        self.cut = 0
+        self.cut = self.computed_tokens = 0
         self.lengths: dict[str, tuple[int, int]] = {}
 
     def take(self, each: ServedRequest) -> None:
+        add_lengths(self.lengths, each.request)
+        if self._counted is None or each.request.name in self._counted:
+            self._count(each)
+        if self._on_served is not None:
+            self._on_served(each)
+
+    def _count(self, each: ServedRequest) -> None:
         self.first_s = min(self.first_s, each.sent_s)
         self.last_s = max(self.last_s, each.end_s)
-        add_lengths(self.lengths, each.request)
+        self.computed_tokens += len(each.request.prompt) - (each.tokens.cached or 0)
         if each.is_cut:
             self.cut += 1
             has_begun = not math.isnan(each.first_token_s)
@@ -67,8 +74,6 @@ class _Collector:
         else:
             self._ttft_s.append(each.ttft_s)
             self._e2e_s.append(each.e2e_s)
-        if self._on_served is not None:
-            self._on_served(each)
 
     def never_sent(self, outgoing: Outgoing, end_s: float) -> None:
         """What was still due at the end."""
@@ -96,15 +101,16 @@ def predict_load(
     router: str = "",
     *,
     on_served: OnServed | None = None,
+    counted: Collection[str] | None = None,
 ) -> TwinPrediction:
     """Serve the load on the twin of an engine of this shape, or of so many behind a router of
-    `ROUTERS`. `on_served` is told each request, in the order of their ends. Raises UsageError where
-    nothing comes of it."""
+    `ROUTERS`. `on_served` is told each request, in the order of their ends. Figures are of those
+    that are `counted`, by name, of all without. Raises UsageError where nothing comes of it."""
     chosen = ROUTERS[router]() if router else None
     server = TwinServer(
         load, shape, model.step, model.front, replicas=replicas, router=chosen, is_whole=False
     )
-    collector = _Collector(on_served)
+    collector = _Collector(on_served, counted)
     server.serve_each(collector.take)
     for outgoing in server.unsent:
         collector.never_sent(outgoing, load.pace.end_s)
@@ -113,7 +119,8 @@ def predict_load(
     duration_s = collector.last_s - collector.first_s
     ledger = EngineLedger.merged(server.ledgers)
     figures = figures_of(ttft_s, e2e_s, duration_s)
-    figures["computed_prompt_tokens"] = float(ledger.computed_tokens)
+    computed = ledger.computed_tokens if counted is None else collector.computed_tokens
+    figures["computed_prompt_tokens"] = float(computed)
     intervals = {name: model.interval(figures[name]) for name in TIMES}
     if not load.pace.is_open:
         intervals["requests_per_s"] = model.interval(figures["requests_per_s"])

@@ -1,6 +1,7 @@
 """Recorded runs as a twin takes them: their labels, engines, and the requests that count."""
 
 import csv
+import json
 from pathlib import Path
 
 import pytest
@@ -10,6 +11,8 @@ from loadgen.cli.compare import compare_command
 from loadgen.cli.simulate import simulate_command
 from loadgen.twin.load import recorded_load
 from loadgen.twin.model import TwinModel
+from loadgen.twin.predict import predict_load
+from loadgen.twin.serve import ServedRequest
 from loadgen.twin.shape_of import shape_of_run
 
 OFFLINE = {"env": {"vllm": {"HF_HUB_OFFLINE": "1"}}}
@@ -65,3 +68,24 @@ def test_a_run_compares_with_its_simulation(tmp_path: Path, twin: str, more: lis
     assert simulate_command(words) == 0
     vary = "cache_state,target_arguments"
     assert compare_command([str(run), str(other), "--vary", vary]) == 0
+
+
+def test_of_a_run_with_a_warm_up_both_columns_are_of_the_same_requests(
+    tmp_path: Path, twin: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run = served_run(tmp_path / "run", warmup="4")
+    load = recorded_load(run, BLOCK)
+    assert 20 < len(load.measured) < len(load.requests)
+    assert simulate_command([str(run), "--twin", twin, "--format", "json"]) == 0
+    told = json.loads(capsys.readouterr().out)
+    assert told["figures"] == pytest.approx(told["measured"], rel=0.02)
+    assert simulate_command([str(run), "--twin", twin]) == 0
+    more = len(load.requests) - len(load.measured)
+    assert f"{more} more were served and do not count" in capsys.readouterr().out
+    served: list[ServedRequest] = []
+    model, shape = TwinModel.read(Path(twin)), shape_of_run(run)
+    found = predict_load(model, load, shape, on_served=served.append, counted=load.measured)
+    assert len(served) == len(load.requests)
+    assert sorted(found.e2e_s) == sorted(
+        each.e2e_s for each in served if each.request.name in load.measured
+    )
