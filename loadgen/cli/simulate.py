@@ -122,6 +122,7 @@ def _of_run(parsed: argparse.Namespace, command: Sequence[str]) -> Simulation:
     require_room(max(load.requests, key=cached_most), shape)
     run = recorded_run(parsed.run)
     is_as_recorded = shape == recorded
+    has_figures = is_as_recorded and parsed.replicas == 1 and load.measured
     first_s, last_s = run.requests.sent.span_s
     return Simulation(
         model=model,
@@ -130,9 +131,7 @@ def _of_run(parsed: argparse.Namespace, command: Sequence[str]) -> Simulation:
         run=simulated_run(run, shape, command, is_as_recorded),
         source=f"of {parsed.run} ({load.source})",
         batched=run.is_batched,
-        measured=measured_figures(load, last_s - first_s)
-        if is_as_recorded and parsed.replicas == 1
-        else None,
+        measured=measured_figures(load, last_s - first_s) if has_figures else None,
         counted=frozenset(load.measured) or None,
     )
 

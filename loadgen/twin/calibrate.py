@@ -53,7 +53,10 @@ class CalibrationRun:
     def read(cls, path: Path) -> "CalibrationRun":
         """Raises UsageError."""
         shape = shape_of_run(path)
-        return cls(path, recorded_load(path, shape.block_size), shape)
+        load = recorded_load(path, shape.block_size)
+        if not load.measured:
+            raise UsageError(f"{path} has no reply that counts: leave it out")
+        return cls(path, load, shape)
 
     def serve(self, step: StepTime, front: FrontTime) -> ServedLoad:
         """Its requests on its twin."""

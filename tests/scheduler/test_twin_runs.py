@@ -9,6 +9,8 @@ from test_twin import ARGV, BLOCK, FRONT, STEP, served_run, write_run
 
 from loadgen.cli.compare import compare_command
 from loadgen.cli.simulate import simulate_command
+from loadgen.errors import UsageError
+from loadgen.twin.calibrate import calibrate
 from loadgen.twin.load import recorded_load
 from loadgen.twin.model import TwinModel
 from loadgen.twin.predict import predict_load
@@ -89,3 +91,22 @@ def test_of_a_run_with_a_warm_up_both_columns_are_of_the_same_requests(
     assert sorted(found.e2e_s) == sorted(
         each.e2e_s for each in served if each.request.name in load.measured
     )
+
+
+@pytest.mark.parametrize(
+    ("warmup", "cells"), [("0", {"outcome": "timeout", "first_token_s": ""}), ("99999", {})]
+)
+def test_a_run_without_a_reply_that_counts_is_left_out(
+    tmp_path: Path,
+    twin: str,
+    warmup: str,
+    cells: dict[str, str],
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    bad = rewritten(write_run(tmp_path / "bad", warmup=warmup), **cells)
+    with pytest.raises(UsageError, match="bad has no reply that counts: leave it out"):
+        calibrate([served_run(tmp_path / "good"), bad])
+    assert simulate_command([str(bad), "--twin", twin]) == 0
+    said = capsys.readouterr().out
+    assert "simulated, 60 requests" in said
+    assert "measured" not in said
