@@ -60,12 +60,11 @@ def recorded_load(path: Path, block_size: int) -> RecordedLoad:
         _request(each, chain, block_size, _label(each, labelled))
         for each, chain in zip(sent, chains, strict=True)
     ]
-    requests = run.requests.sent
-    counted = _counted(requests, sent)
+    counted = _counted(run.requests.sent, sent)
     is_open = run.options.get("arrivals", "closed") != "closed"
     return RecordedLoad(
         units=tuple(_units(sent, made)),
-        pace=Pace(is_open=True) if is_open else _users(requests),
+        pace=Pace(is_open=True) if is_open else _users(Requests.of(run.rows).sent),
         measured=_measured(counted),
         computed_tokens=_computed(counted),
         source=source,
