@@ -202,14 +202,21 @@ class RecordedRun(DescribedRun):
 def argument(argv: Sequence[str], flag: str) -> str | None:
     """What stands behind a flag the last time it is given, None where it is not.
 
-    Engines take the last one too.
+    Engines take the last one too, and underscores in a flag's name for dashes.
     """
     found = None
     for word, after in zip(argv, [*argv[1:], None], strict=False):
-        name, equals, value = word.partition("=")
-        if name == flag and (equals or after is not None):
+        _, equals, value = word.partition("=")
+        if flag_of(word) == flag and (equals or after is not None):
             found = value if equals else after
     return found
+
+
+def flag_of(word: str) -> str:
+    """The flag that a word of a command line is, in the spelling with dashes; other words up to
+    their first equals sign."""
+    name = word.partition("=")[0]
+    return name.replace("_", "-") if name.startswith("--") else name
 
 
 _NUMBER = (int, float)

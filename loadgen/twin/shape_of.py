@@ -1,6 +1,7 @@
 """The sizes of the engine that a recorded run was made on."""
 
 import json
+import re
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass, fields, replace
@@ -11,6 +12,8 @@ from loadgen.errors import UsageError
 from loadgen.locality.break_even import Link
 from loadgen.locality.kv_format import run_told_bytes
 from loadgen.locality.trace_sources import recorded_run
+from loadgen.runs.recorded import RecordedRun, argument, flag_of
+from loadgen.targets.hardware import platform_of
 from loadgen.targets.plan import BYTES_PER_GB
 from loadgen.twin.engine import PLUGIN, EngineShape
 from loadgen.twin.tier import TierShape
@@ -31,18 +34,37 @@ LMCACHE_CHUNKS = {True: 128, False: 256}
 """Tokens of LMCache's chunk on a CPU and on a GPU, as the catalogue starts it."""
 HOST_SPECS = "kv_tiers.spec"
 SIMULATED = "simulated"
-UNMODELLED = ("--speculative-config", "--enable-lora")
+GPU_SEQS = 256
+"""That vLLM's server runs at once on a GPU of less than 70 GiB unless told otherwise."""
+MOST_GB = 1e9
+"""No machine has more."""
+UNMODELLED: Mapping[str, str] = {
+    **dict.fromkeys(("--speculative-config", "-sc", "--spec-method", "--enable-lora"), ""),
+    **dict.fromkeys(("--max-num-active-seqs", "--max-num-scheduled-tokens"), ""),
+    **dict.fromkeys(("--max-num-queued-reqs", "--max-num-queued-tokens"), ""),
+    **dict.fromkeys(("--no-enable-chunked-prefill", "--kv-offloading-size"), ""),
+    **dict.fromkeys(("--data-parallel-size", "-dp", "--pipeline-parallel-size", "-pp"), "1"),
+    "--long-prefill-token-threshold": "0",
+    "--scheduling-policy": "fcfs",
+    "--scheduler-cls": PLUGIN,
+}
+"""Flags that would change what is scheduled, and the value with which each is taken, "" for
+none."""
+COUNT = re.compile(r"(\d+)([KMGT]?)|(\d+(?:\.\d+)?)([kmgt])")
+"""A number as vLLM takes it: K is 1,024, k is 1,000, and only such has a fraction."""
 
 
 @dataclass(frozen=True, slots=True)
 class CalibratedEngine:
     """What a twin keeps of the engine that it was made of. `argv` is its command line, `tokenizer`
-    the folder of its model's; `bytes_per_token` of its KV cache, None where not known."""
+    the folder of its model's; `bytes_per_token` of its KV cache, None where not known; `on_cpu` by
+    the vLLM that was started, None where only `argv` says."""
 
     shape: EngineShape
     argv: tuple[str, ...] = ()
     tokenizer: str | None = None
     bytes_per_token: int | None = None
+    on_cpu: bool | None = None
 
     @classmethod
     def of_run(cls, path: Path) -> Self:
@@ -53,19 +75,16 @@ class CalibratedEngine:
             tuple(run.engine_argv),
             run.target.get("tokenizer"),
             run_told_bytes(path, None).value,
+            _told_on_cpu(run),
         )
 
     @classmethod
     def of_twin(cls, engine: Mapping[str, Any]) -> Self:
         """What `to_json` made. Raises UsageError for a twin of an older version."""
         try:
-            told = dict(engine["shape"])
-            plugin = told.pop("plugin", None)
-            names = {each.name for each in fields(EngineShape)}
-            shape = EngineShape(**{name: told[name] for name in told if name in names})
-            if plugin is not None:
-                shape = replace(shape, plugin=tuple((name, value) for name, value in plugin))
-            return cls(shape, tuple(engine["argv"]), engine["tokenizer"], engine["bytes_per_token"])
+            shape, argv = _shape_of_json(engine["shape"]), tuple(engine["argv"])
+            on_cpu = engine.get("on_cpu")
+            return cls(shape, argv, engine["tokenizer"], engine["bytes_per_token"], on_cpu)
         except (KeyError, TypeError, ValueError):
             raise UsageError(
                 "the twin does not tell its engine: make it anew with `kvswarm calibrate RUN`, or"
@@ -79,19 +98,19 @@ class CalibratedEngine:
     @property
     def is_on_cpu(self) -> bool:
         """Whether kvswarm started it on a CPU, where copies are part of the engine's step."""
-        return _is_on_cpu(self.argv)
+        return _is_on_cpu(self.argv) if self.on_cpu is None else self.on_cpu
+
+
+def _told_on_cpu(run: RecordedRun) -> bool | None:
+    """By the vLLM that the run started; None where it does not say."""
+    versions = run.target.get("versions")
+    platform = platform_of(versions) if isinstance(versions, Mapping) else None
+    return None if platform is None else platform == "cpu"
 
 
 def _is_on_cpu(argv: Sequence[str]) -> bool:
-    return "--kv-cache-memory-bytes" in argv or HOST_SPECS in " ".join(argv)
-
-
-GPU_SEQS = 256
-"""That vLLM's server runs at once on a GPU of less than 70 GiB unless told otherwise."""
-
-
-MOST_GB = 1e9
-"""No machine has more."""
+    """By what kvswarm's own targets are started with there."""
+    return "--kv-cache-memory-bytes" in map(flag_of, argv) or HOST_SPECS in " ".join(argv)
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,25 +151,25 @@ def shape_of_run(path: Path) -> EngineShape:
         raise UsageError(
             f"{path} does not tell the engine's blocks: give a run of `kvswarm run --target vllm`"
         )
-    _require_modelled(path, run.engine_argv)
     argv = run.engine_argv
-    is_on_gpu = bool(argv) and not _is_on_cpu(argv)
-    is_async = "--async-scheduling" in argv or is_on_gpu
-    shape = EngineShape(
+    _require_modelled(path, argv)
+    on_cpu, flags = _told_on_cpu(run), set(map(flag_of, argv))
+    is_on_gpu = bool(argv) and not (_is_on_cpu(argv) if on_cpu is None else on_cpu)
+    is_async = "--async-scheduling" in flags or is_on_gpu
+    usual = EngineShape(max_num_seqs=GPU_SEQS) if is_on_gpu else EngineShape()
+    return EngineShape(
         usable_blocks=int(blocks),
         block_size=int(size),
-        max_model_len=int(run.target.get("max_model_len") or EngineShape().max_model_len),
-        prefix_caching="--no-enable-prefix-caching" not in argv,
-        max_num_seqs=GPU_SEQS if is_on_gpu else EngineShape().max_num_seqs,
-        async_scheduling=is_async and "--no-async-scheduling" not in argv,
-        plugin=_plugin(argv),
+        max_model_len=int(run.target.get("max_model_len") or usual.max_model_len),
+        prefix_caching="--no-enable-prefix-caching" not in flags,
+        max_num_seqs=_count(path, argv, "--max-num-seqs", usual.max_num_seqs),
+        max_num_batched_tokens=_count(
+            path, argv, "--max-num-batched-tokens", usual.max_num_batched_tokens
+        ),
+        async_scheduling=is_async and "--no-async-scheduling" not in flags,
+        plugin=_plugin(path, argv),
         tier=_recorded_tier(path, argv, int(size)),
     )
-    if told := _value(argv, "--max-num-seqs"):
-        shape = replace(shape, max_num_seqs=int(told))
-    if told := _value(argv, "--max-num-batched-tokens"):
-        shape = replace(shape, max_num_batched_tokens=int(told))
-    return shape
 
 
 def changed(
@@ -231,7 +250,7 @@ def tier_of(
 def _recorded_tier(path: Path, argv: Sequence[str], block_size: int) -> TierShape | None:
     """vLLM's own offload to memory, whose time of a byte is calibrated. Raises UsageError for other
     connectors."""
-    told = _value(argv, "--kv-transfer-config")
+    told = argument(argv, "--kv-transfer-config")
     if not told:
         return None
     with suppress(ValueError, KeyError, TypeError, AttributeError):
@@ -255,24 +274,33 @@ def _recorded_tier(path: Path, argv: Sequence[str], block_size: int) -> TierShap
 
 
 def _require_modelled(path: Path, argv: Sequence[str]) -> None:
-    for flag in UNMODELLED:
-        if flag in argv:
-            raise UsageError(f"{path}: its engine has {flag}, which the twin does not model")
+    for flag in filter(UNMODELLED.__contains__, map(flag_of, argv)):
+        told = argument(argv, flag)
+        if not UNMODELLED[flag] or told != UNMODELLED[flag]:
+            named = f"{flag} {told}" if UNMODELLED[flag] else flag
+            raise UsageError(f"{path}: its engine has {named}, which the twin does not model")
 
 
-def _plugin(argv: Sequence[str]) -> tuple[tuple[str, object], ...] | None:
-    if _value(argv, "--scheduler-cls") != PLUGIN:
+def _plugin(path: Path, argv: Sequence[str]) -> tuple[tuple[str, object], ...] | None:
+    if argument(argv, "--scheduler-cls") != PLUGIN:
         return None
-    told = json.loads(_value(argv, "--additional-config") or "{}").get("context_scheduler", {})
-    return tuple(sorted(told.items()))
+    with suppress(ValueError, AttributeError):
+        told = json.loads(argument(argv, "--additional-config") or "{}")
+        return tuple(sorted(told.get("context_scheduler", {}).items()))
+    raise UsageError(
+        f"{path}: its engine's --additional-config is no JSON object: restore its run.json"
+    )
 
 
-def _value(argv: Sequence[str], flag: str) -> str:
-    """Behind a flag, the last of several, empty without it."""
-    found = ""
-    for place, word in enumerate(argv):
-        if word == flag and place + 1 < len(argv):
-            found = argv[place + 1]
-        elif word.startswith(f"{flag}="):
-            found = word.partition("=")[2]
-    return found
+def _count(path: Path, argv: Sequence[str], flag: str, usual: int) -> int:
+    """Behind a flag, with the suffixes that vLLM takes; what is usual without it."""
+    told = argument(argv, flag)
+    if told is None:
+        return usual
+    found = COUNT.fullmatch(told)
+    if found is None:
+        raise UsageError(f"{path}: its engine's {flag} {told} is no number: restore its run.json")
+    whole, binary, decimal, factor = found.groups()
+    if decimal is not None:
+        return int(float(decimal) * 1000 ** " kmgt".index(factor))
+    return int(whole) * int(1024 ** " KMGT".index(binary or " "))

@@ -15,7 +15,7 @@ from loadgen.twin.load import recorded_load
 from loadgen.twin.model import TwinModel
 from loadgen.twin.predict import predict_load
 from loadgen.twin.serve import ServedRequest
-from loadgen.twin.shape_of import shape_of_run
+from loadgen.twin.shape_of import CalibratedEngine, shape_of_run
 
 OFFLINE = {"env": {"vllm": {"HF_HUB_OFFLINE": "1"}}}
 
@@ -111,3 +111,59 @@ def test_a_run_without_a_reply_that_counts_is_left_out(
     said = capsys.readouterr().out
     assert "simulated, 60 requests" in said
     assert "measured" not in said
+
+
+GPU, CPU = {"vllm": "0.29.0"}, {"vllm": "0.29.0+cpu"}
+
+
+@pytest.mark.parametrize(
+    ("versions", "more", "is_on_cpu"),
+    [(GPU, "--kv-cache-memory-bytes 8G", False), (CPU, "", True), (None, "", False)],
+)
+def test_what_an_engine_ran_on_is_told_by_its_vllm(
+    tmp_path: Path, versions: object, more: str, is_on_cpu: bool
+) -> None:
+    argv, target = [*ARGV[:3], *more.split()], {"versions": versions}
+    run = write_run(tmp_path / "run", argv=argv, target=target)
+    assert shape_of_run(run).max_num_seqs == (128 if is_on_cpu else 256)
+    engine = CalibratedEngine.of_run(run)
+    assert engine.is_on_cpu == CalibratedEngine.of_twin(engine.to_json()).is_on_cpu == is_on_cpu
+
+
+@pytest.mark.parametrize(
+    ("more", "limits"),
+    [
+        ("--max_num_seqs 4", (4, 2048)),
+        ("--max_num_seqs=4 --max-num-batched-tokens 8k", (4, 8000)),
+        ("--max-num-batched-tokens=2K", (128, 2048)),
+        ("--max-num-batched-tokens 1.5k", (128, 1500)),
+        ("--scheduling-policy fcfs --data-parallel-size=1", (128, 2048)),
+    ],
+)
+def test_an_engine_s_limits_are_read_as_vllm_reads_them(
+    tmp_path: Path, more: str, limits: tuple[int, int]
+) -> None:
+    shape = shape_of_run(write_run(tmp_path / "run", argv=[*ARGV, *more.split()]))
+    assert (shape.max_num_seqs, shape.max_num_batched_tokens) == limits
+
+
+@pytest.mark.parametrize(
+    ("more", "said"),
+    [
+        ("--max-num-active-seqs 4", "--max-num-active-seqs, which the twin does not model"),
+        ("--max-num-queued-reqs=9", "--max-num-queued-reqs, which"),
+        ("--scheduling-policy priority", "--scheduling-policy priority, which"),
+        ("--scheduling_policy=priority", "--scheduling-policy priority, which"),
+        ("--data-parallel-size 2", "--data-parallel-size 2, which"),
+        ("-dp 2", "-dp 2, which"),
+        ('--speculative-config={"method":"ngram"}', "--speculative-config, which"),
+        ("--max-num-batched-tokens many", "--max-num-batched-tokens many is no number"),
+        ("--max-num-batched-tokens 1.5K", "1.5K is no number"),
+        (" ".join([*PLUGIN, "{"]), "--additional-config is no JSON object"),
+        (" ".join([*PLUGIN, "[1]"]), "--additional-config is no JSON object"),
+    ],
+)
+def test_an_engine_that_is_not_modelled_is_refused(tmp_path: Path, more: str, said: str) -> None:
+    run = write_run(tmp_path / "run", argv=[*ARGV, *more.split()])
+    with pytest.raises(UsageError, match=said):
+        shape_of_run(run)
