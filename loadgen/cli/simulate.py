@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from loadgen.twin.engine import EngineShape
     from loadgen.twin.model import TwinModel
     from loadgen.twin.predict import TwinPrediction
-    from loadgen.twin.serve import OfferedLoad
+    from loadgen.twin.serve import OfferedLoad, ServedRequest
     from loadgen.twin.shape_of import TierOptions
 
 MOST_REPLICAS = 64
@@ -37,8 +37,8 @@ FIGURES: Mapping[str, tuple[str, str]] = {
 @dataclass(frozen=True, slots=True)
 class Simulation:
     """What is simulated: a load on an engine. `measured` are the figures of the run that it is
-    of, where nothing is changed; `counted` names the requests that count, None for all. `source`
-    says in words whose requests they are."""
+    of, where nothing is changed; `counted` names the requests that count, None for all. A run
+    would give requests up after `timeout_s`. `source` says in words whose requests they are."""
 
     model: "TwinModel"
     load: "OfferedLoad"
@@ -48,6 +48,7 @@ class Simulation:
     batched: bool
     measured: Mapping[str, float] | None = None
     counted: frozenset[str] | None = None
+    timeout_s: float = math.inf
 
 
 def simulate_command(arguments: list[str]) -> int:
@@ -191,7 +192,15 @@ def planned_simulation(
         user_class=planned.user_class,
     )
     batched = planned.load.batching is not None
-    return Simulation(model, planned.load, shape, run, f"of `{planned.source}`", batched)
+    return Simulation(
+        model=model,
+        load=planned.load,
+        shape=shape,
+        run=run,
+        source=f"of `{planned.source}`",
+        batched=batched,
+        timeout_s=planned.timeout_s,
+    )
 
 
 def _tier_options(parsed: argparse.Namespace, l1_gb: float) -> "TierOptions":
@@ -209,15 +218,28 @@ def _served(simulation: Simulation, parsed: argparse.Namespace) -> "TwinPredicti
 
     run = simulation.run.with_replicas(parsed.replicas)
     directory = parsed.out and SimulatedDirectory(parsed.out, run, simulation.batched)
+    given_up = 0
+
+    def take(each: "ServedRequest") -> None:
+        nonlocal given_up
+        given_up += each.end_s - each.sent_s > simulation.timeout_s
+        if directory:
+            directory.add(each)
+
     prediction = predict_load(
         simulation.model,
         simulation.load,
         simulation.shape,
         parsed.replicas,
         parsed.router,
-        on_served=directory.add if directory else None,
+        on_served=take,
         counted=simulation.counted,
     )
+    if given_up:
+        raise UsageError(
+            f"--timeout {simulation.timeout_s:g} is not modelled, and {given_up:,} requests took"
+            " longer: give more"
+        )
     if directory:
         for outgoing in prediction.unsent:
             directory.add_unsent(outgoing, simulation.load.pace.end_s)

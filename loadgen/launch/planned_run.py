@@ -37,7 +37,8 @@ UNMODELLED: Mapping[str, tuple[Any, str]] = {
 @dataclass(frozen=True, slots=True)
 class PlannedRun:
     """A run that was checked and not made. `words` are those behind `kvswarm run`, `options` its
-    options by name, `targets` and `context_scheduler` the engine that they ask for."""
+    options by name, `targets` and `context_scheduler` the engine that they ask for. Requests are
+    given up after `timeout_s`."""
 
     load: PlannedLoad
     words: tuple[str, ...]
@@ -47,6 +48,7 @@ class PlannedRun:
     l1_gb: float
     context_scheduler: ContextSchedulerSettings
     rule: CutOffRule
+    timeout_s: float
     user_class: str
     corpus_sha256: str
     trace_sha256: str | None
@@ -140,6 +142,7 @@ def _planned(
         l1_gb=run.target_arguments.l1_gb,
         context_scheduler=run.target_arguments.context_scheduler,
         rule=CutOffRule.of(options.drain_s, options.max_silence_s, options.slo),
+        timeout_s=options.timeout_s,
         user_class=user["name"],
         corpus_sha256=corpus.sha256,
         trace_sha256=options.trace.sha256 if options.trace else None,

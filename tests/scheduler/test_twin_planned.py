@@ -247,6 +247,13 @@ def test_what_is_not_modelled_is_refused_by_name(twin: Path, words: str, said: s
         simulate_command([*words.split(), "--twin", str(twin)])
 
 
+def test_replies_that_a_run_would_give_up_are_no_simulation_of_it(twin: Path) -> None:
+    words = ["unordered", "-t", "3s", "-u", "4", "-r", "4", "--twin", str(twin), "--timeout"]
+    with pytest.raises(UsageError, match=r"--timeout 0.01 is not modelled, and \d+ requests took"):
+        simulate_command([*words, "0.01"])
+    assert simulate_command([*words, "60"]) == 0
+
+
 def test_an_older_twin_asks_for_a_new_one(twin: Path, tmp_path: Path) -> None:
     content = json.loads(twin.read_text())
     del content["engine"]
