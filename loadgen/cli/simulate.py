@@ -123,7 +123,8 @@ def _of_run(parsed: argparse.Namespace, command: Sequence[str]) -> Simulation:
     require_room(max(load.requests, key=cached_most), shape)
     run = recorded_run(parsed.run)
     is_as_recorded = shape == recorded
-    has_figures = is_as_recorded and parsed.replicas == 1 and load.measured
+    is_alike = is_as_recorded and parsed.replicas == 1
+    has_figures = is_alike and load.measured and not run.is_simulated
     first_s, last_s = run.requests.sent.span_s
     return Simulation(
         model=model,

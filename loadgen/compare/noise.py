@@ -24,6 +24,7 @@ from loadgen.compare.metrics import MEAN, METRICS, Statistic
 from loadgen.compare.run import ComparedRun
 from loadgen.errors import UsageError
 from loadgen.runs.json_file import write_json
+from loadgen.runs.recorded import SIMULATED
 from loadgen.scratch import without_device
 
 LEAST_RUNS = 3
@@ -81,6 +82,8 @@ def _require_identical(runs: Sequence[ComparedRun]) -> None:
     for run in runs:
         if run.facts is None:
             raise UsageError(f"{run.name} does not say how it was made: give run directories")
+        if run.facts.get("cache_state") == SIMULATED:
+            raise UsageError(f"{run.name} is simulated, and no server differs in it: leave it out")
         found = differences(runs[0].facts or {}, run.facts)
         if found or run.machine != runs[0].machine:
             named = "; ".join(map(str, found[:4])) or "machine"

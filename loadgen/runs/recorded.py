@@ -20,6 +20,9 @@ from loadgen.stats.steady_state import SteadyState
 
 REQUESTS_CSV, BATCHES_CSV, SUMMARY_JSON = "requests.csv", "batches.csv", "summary.json"
 SERVER_CSV, CLIENT_CSV = "server_metrics.csv", "client_metrics.csv"
+SIMULATED = "simulated"
+"""The `cache_state` of a run that no server answered, in which it differs from every real one, and
+what its target tells of the engine that is simulated."""
 
 
 class DescribedRun:
@@ -41,6 +44,11 @@ class DescribedRun:
         """What kvswarm started for it, empty for a host of others."""
         found = self.description.get("target")
         return found if isinstance(found, Mapping) else {}
+
+    @property
+    def is_simulated(self) -> bool:
+        """Whether no server answered."""
+        return SIMULATED in self.target
 
     @property
     def engine_argv(self) -> list[str]:

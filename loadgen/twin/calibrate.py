@@ -52,6 +52,8 @@ class CalibrationRun:
     @classmethod
     def read(cls, path: Path) -> "CalibrationRun":
         """Raises UsageError."""
+        if recorded_run(path).is_simulated:
+            raise UsageError(f"{path} is simulated, which tells nothing of a server: leave it out")
         shape = shape_of_run(path)
         load = recorded_load(path, shape.block_size)
         if not load.measured:

@@ -15,7 +15,7 @@ from loadgen.record import COLUMNS, Outcome, RequestRecord, batch_record
 from loadgen.runs.csv_log import with_formula
 from loadgen.runs.directory import RunDirectory, open_directory
 from loadgen.runs.exit_code import DONE
-from loadgen.runs.recorded import REQUESTS_CSV, DescribedRun, RecordedRun
+from loadgen.runs.recorded import REQUESTS_CSV, SIMULATED, DescribedRun, RecordedRun
 from loadgen.runs.requests import Requests, read_requests
 from loadgen.stats.counts import Counts
 from loadgen.stats.server_counters import NO_FIGURES
@@ -28,8 +28,6 @@ from loadgen.twin.sending import NO_USER, Outgoing, RequestFacts
 from loadgen.twin.serve import ServedRequest
 from loadgen.workload.diversity import measure_diversity
 
-SIMULATED = "simulated"
-"""The `cache_state` of such a run, in which it differs from every real one."""
 NOTE = "simulated, not measured: no server answered"
 CUT_OFF = "cut off at the end of the run"
 NEVER_SENT = "due before the end of the run, but every user was busy"

@@ -12,7 +12,7 @@ from loadgen.errors import UsageError
 from loadgen.locality.break_even import Link
 from loadgen.locality.kv_format import run_told_bytes
 from loadgen.locality.trace_sources import recorded_run
-from loadgen.runs.recorded import RecordedRun, argument, flag_of
+from loadgen.runs.recorded import SIMULATED, RecordedRun, argument, flag_of
 from loadgen.targets.hardware import platform_of
 from loadgen.targets.plan import BYTES_PER_GB
 from loadgen.twin.engine import PLUGIN, EngineShape
@@ -33,7 +33,6 @@ TARGETS = ("vllm", "vllm-context", *TIERS, *(f"{name}{CONTEXT}" for name in tupl
 LMCACHE_CHUNKS = {True: 128, False: 256}
 """Tokens of LMCache's chunk on a CPU and on a GPU, as the catalogue starts it."""
 HOST_SPECS = "kv_tiers.spec"
-SIMULATED = "simulated"
 GPU_SEQS = 256
 """That vLLM's server runs at once on a GPU of less than 70 GiB unless told otherwise."""
 MOST_GB = 1e9
@@ -144,7 +143,7 @@ def shape_of_run(path: Path) -> EngineShape:
     engine that kvswarm did not start, or that has what is not modelled.
     """
     run = recorded_run(path)
-    if SIMULATED in run.target:
+    if run.is_simulated:
         return _shape_of_json(run.target[SIMULATED])
     blocks, size = run.target.get("usable_blocks"), run.target.get("block_size")
     if not blocks or not size:

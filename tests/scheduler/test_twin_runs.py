@@ -167,3 +167,15 @@ def test_an_engine_that_is_not_modelled_is_refused(tmp_path: Path, more: str, sa
     run = write_run(tmp_path / "run", argv=[*ARGV, *more.split()])
     with pytest.raises(UsageError, match=said):
         shape_of_run(run)
+
+
+def test_a_simulation_is_no_witness_of_a_server(
+    tmp_path: Path, twin: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run, out = served_run(tmp_path / "run"), tmp_path / "out"
+    assert simulate_command([str(run), "--twin", twin, "--out", str(out)]) == 0
+    assert "measured" in capsys.readouterr().out
+    assert simulate_command([str(out), "--twin", twin]) == 0
+    assert "measured" not in capsys.readouterr().out
+    with pytest.raises(UsageError, match="out is simulated, which tells nothing of a server"):
+        calibrate([run, out])

@@ -16,6 +16,7 @@ from loadgen.compare.noise import measure_noise
 from loadgen.compare.run import ComparedRun
 from loadgen.compare.series import Ratio, Values
 from loadgen.compare.sides import Sides, scale_of
+from loadgen.errors import UsageError
 from loadgen.runs.columns import Floats
 
 PAIRS, LEVEL = 200, 0.99
@@ -212,6 +213,13 @@ def test_runs_without_noise_have_none() -> None:
     rng = np.random.default_rng(9)
     noise = measure_noise([run_of(latencies(rng, 0.3, 100)) for _ in range(12)])
     assert noise.deviations["ttft_ms.mean"]["log"] < 0.5 * noise.totals["ttft_ms.mean"]
+
+
+def test_simulated_runs_have_no_noise() -> None:
+    rng = np.random.default_rng(9)
+    runs = [run_of(latencies(rng, 0.3, 100), cache_state="simulated") for _ in range(3)]
+    with pytest.raises(UsageError, match="run is simulated, and no server differs in it"):
+        measure_noise(runs)
 
 
 def test_repeats_whose_seeds_only_one_side_has_are_compared_without_them() -> None:
