@@ -16,6 +16,7 @@ from scipy.optimize import nnls
 from loadgen.errors import UsageError
 from loadgen.locality.trace_sources import recorded_run
 from loadgen.runs.columns import Floats
+from loadgen.runs.recorded import argument
 from loadgen.twin.engine import EngineShape
 from loadgen.twin.ledger import EngineLedger
 from loadgen.twin.load import RecordedLoad, recorded_load
@@ -31,6 +32,8 @@ LEAST_REQUESTS = 20
 NAMES = tuple(f"step.{each.name}" for each in fields(StepTime)) + tuple(
     f"front.{each.name}" for each in fields(FrontTime)
 )
+OF_THE_SERVER = ("--model", "--dtype")
+"""Flags of an engine by which the times of its steps differ."""
 WHAT_TELLS = {
     "step.prefill_token_s": "prompts that are computed (more contexts than the cache holds)",
     "step.attended_s": "prompts of very different lengths (--context-tokens 300-8000)",
@@ -67,6 +70,7 @@ class CalibrationRun:
 
 def calibrate(paths: Sequence[Path]) -> TwinModel:
     """The twin of the server that these runs were made on. Raises UsageError."""
+    _require_same_server(paths)
     runs = [CalibrationRun.read(path) for path in paths]
     known = sum(len(run.load.measured) for run in runs)
     if known < LEAST_REQUESTS:
@@ -96,6 +100,23 @@ def calibrate(paths: Sequence[Path]) -> TwinModel:
         engine=CalibratedEngine.of_run(paths[0]).to_json(),
         lengths=lengths,
     )
+
+
+def _require_same_server(paths: Sequence[Path]) -> None:
+    """Raise UsageError for a run that is given twice, and for runs of unlike machines or models, as
+    far as they tell them. The sizes of their engines may differ."""
+    known: dict[str, tuple[Path, object]] = {}
+    for number, path in enumerate(paths):
+        if path.resolve() in {other.resolve() for other in paths[:number]}:
+            raise UsageError(f"{path} is given twice: name each run once")
+        run = recorded_run(path)
+        told = {flag: argument(run.engine_argv, flag) for flag in OF_THE_SERVER}
+        for name, value in {"machine": run.description.get("machine"), **told}.items():
+            other, usual = known.setdefault(name, (path, value)) if value else (path, value)
+            if value != usual:
+                raise UsageError(
+                    f"{other} and {path} are not of the same server: their {name} differs"
+                )
 
 
 def _mean_slowness(runs: Sequence[CalibrationRun], step: StepTime, front: FrontTime) -> float:

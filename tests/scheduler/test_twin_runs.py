@@ -3,6 +3,7 @@
 import csv
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 from test_twin import ARGV, BLOCK, FRONT, STEP, served_run, write_run
@@ -179,3 +180,33 @@ def test_a_simulation_is_no_witness_of_a_server(
     assert "measured" not in capsys.readouterr().out
     with pytest.raises(UsageError, match="out is simulated, which tells nothing of a server"):
         calibrate([run, out])
+
+
+@pytest.mark.parametrize(
+    ("other", "said"),
+    [
+        ({"argv": [*ARGV, "--model", "large"]}, "--model"),
+        ({"argv": [*ARGV, "--model", "small", "--dtype=half"]}, "--dtype"),
+        ({"machine": {"cpus": 64}}, "machine"),
+    ],
+)
+def test_runs_of_unlike_servers_are_not_fitted_together(
+    tmp_path: Path, other: dict[str, Any], said: str
+) -> None:
+    small = [*ARGV, "--model", "small", "--dtype", "float32"]
+    runs = []
+    cases: dict[str, dict[str, Any]] = {"one": {}, "two": other}
+    for name, how in cases.items():
+        run = write_run(tmp_path / name, argv=how.get("argv", small))
+        facts = json.loads((run / "run.json").read_text())
+        machine = how.get("machine", {"cpus": 2})
+        (run / "run.json").write_text(json.dumps({**facts, "machine": machine}))
+        runs.append(run)
+    with pytest.raises(UsageError, match=f"two are not of the same server: their {said} differs"):
+        calibrate(runs)
+
+
+def test_a_run_that_is_given_twice_is_not_two(tmp_path: Path) -> None:
+    run = write_run(tmp_path / "run")
+    with pytest.raises(UsageError, match="is given twice: name each run once"):
+        calibrate([run, tmp_path / "x" / ".." / "run"])
