@@ -2,6 +2,8 @@
 
 import csv
 import json
+from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +14,7 @@ from loadgen.cli.compare import compare_command
 from loadgen.cli.simulate import simulate_command
 from loadgen.errors import UsageError
 from loadgen.twin.calibrate import calibrate
+from loadgen.twin.ledger import EngineLedger
 from loadgen.twin.load import recorded_load
 from loadgen.twin.model import TwinModel
 from loadgen.twin.predict import predict_load
@@ -210,3 +213,19 @@ def test_a_run_that_is_given_twice_is_not_two(tmp_path: Path) -> None:
     run = write_run(tmp_path / "run")
     with pytest.raises(UsageError, match="is given twice: name each run once"):
         calibrate([run, tmp_path / "x" / ".." / "run"])
+
+
+def test_engines_have_no_more_at_work_than_users_have_sent(
+    tmp_path: Path, twin: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    merged = EngineLedger.merged
+
+    def with_peaks_apart(ledgers: Sequence[EngineLedger]) -> EngineLedger:
+        return replace(merged(ledgers), peak_running=16)
+
+    monkeypatch.setattr(EngineLedger, "merged", with_peaks_apart)
+    run, out = served_run(tmp_path / "run", users=8), tmp_path / "out"
+    words = [str(run), "--twin", twin, "--replicas", "2", "--out", str(out)]
+    assert simulate_command(words) == 0
+    summary = json.loads((out / "summary.json").read_text())
+    assert summary["server"]["peak_running"] == summary["peak_concurrency"] <= 8
