@@ -128,7 +128,7 @@ def port_names(spec: TargetSpec, settings: TargetSettings, platform: Platform) -
         parts = _parts(service, spec, settings, platform)
         texts = [text for part in parts for text in part.texts]
         names |= ports_in(texts, service.name) | {f"{service.name}.port"}
-    foreign = {n for n in names if n.partition(".")[0] not in {s.name for s in spec.services}}
+    foreign = {n for n in names if n.rpartition(".")[0] not in {s.name for s in spec.services}}
     if foreign:
         raise UsageError(
             f"target {spec.name}: {{{min(foreign)}}} names a service that it does not start"

@@ -4,6 +4,8 @@ import pytest
 
 from loadgen.errors import UsageError
 from loadgen.targets.catalog import fill, find_target, load_catalog, ports_in
+from loadgen.targets.plan import plan_services, port_names
+from loadgen.targets.settings import TargetSettings
 
 
 @pytest.fixture
@@ -205,3 +207,12 @@ def test_placeholders_are_filled_and_the_braces_of_json_stay() -> None:
     values = {"other.mq_port": "1", "me.port": "2"}
     assert fill(text, "me", values) == '{"a":{"port":1},"b":{}} 2'
     assert ports_in([text], "me") == {"other.mq_port", "me.port"}
+
+
+def test_a_service_may_have_a_dot_in_its_name(own: Path) -> None:
+    service = '[services."engine-0.6"]\nargv = ["engine", "{port}"]\nready = "/"\n'
+    own.write_text(service + '[targets.own]\nservices = ["engine-0.6"]')
+    spec, settings = load_catalog(own)["own"], TargetSettings("m")
+    assert port_names(spec, settings, "cpu") == ["engine-0.6.port"]
+    (plan,) = plan_services(spec, settings, "cpu", {"engine-0.6.port": 1})
+    assert plan.argv == ("engine", "1")
