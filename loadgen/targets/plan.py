@@ -143,7 +143,7 @@ def plan_services(
     """What to start, in order. Raises UsageError where a placeholder has no value."""
     values = _values(spec, settings, platform, ports)
     return [
-        _plan(service, _parts(service, spec, settings, platform), values, settings, spec)
+        _plan(service, _parts(service, spec, settings, platform), values, settings, spec, platform)
         for service in spec.services
     ]
 
@@ -212,6 +212,7 @@ def _plan(
     values: Mapping[str, str],
     settings: TargetSettings,
     spec: TargetSpec,
+    platform: Platform,
 ) -> ServicePlan:
     is_front = service is spec.front
     scratch_dir = _fresh_path() if any(part.names("scratch_dir") for part in parts) else None
@@ -229,9 +230,10 @@ def _plan(
         model = fill(service.model, service.name, values)
     except KeyError as error:
         name = error.args[0]
-        raise UsageError(
-            f"target {spec.name}: {{{name}}} has a value only with --kv-tokens"
-        ) from None
+        needs = "has a value only with --kv-tokens"
+        if name == "block_size":
+            needs = f"needs block_size.{platform} of its engine in the catalog"
+        raise UsageError(f"target {spec.name}: {{{name}}} {needs}") from None
     host = settings.own_host if is_front else LOOPBACK
     url = f"http://{host}:{values[f'{service.name}.port']}"
     return ServicePlan(

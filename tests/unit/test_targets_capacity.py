@@ -6,8 +6,18 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from loadgen.errors import UsageError
-from loadgen.targets.plan import KvCapacity
-from loadgen.targets.settings import model_window_tokens
+from loadgen.targets.catalog import load_catalog
+from loadgen.targets.hardware import Platform
+from loadgen.targets.plan import KvCapacity, plan_services
+from loadgen.targets.settings import TargetSettings, model_window_tokens
+
+OWN = """
+[services.engine]
+argv = ["engine", "{block_size}"]
+ready = "/"
+[targets.own]
+services = ["engine"]
+"""
 
 
 @given(st.integers(2049, 10**9), st.sampled_from([16, 32, 128, 1024]))
@@ -50,3 +60,14 @@ def test_a_window_that_is_not_there_is_unknown(tmp_path: Path, text: str) -> Non
 def test_the_window_is_read_from_a_local_model(tmp_path: Path) -> None:
     (tmp_path / "config.json").write_text(json.dumps({"max_position_embeddings": 4096}))
     assert model_window_tokens(str(tmp_path)) == 4096
+
+
+@pytest.mark.parametrize("platform", ["cpu", "gpu"])
+def test_a_placeholder_of_the_block_size_needs_one_in_the_catalog(
+    platform: Platform, tmp_path: Path
+) -> None:
+    (tmp_path / "own.toml").write_text(OWN)
+    spec = load_catalog(tmp_path / "own.toml")["own"]
+    needs = rf"own: \{{block_size\}} needs block_size\.{platform} of its engine in the catalog"
+    with pytest.raises(UsageError, match=needs):
+        plan_services(spec, TargetSettings("m"), platform, {"engine.port": 1})
