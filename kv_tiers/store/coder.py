@@ -36,8 +36,10 @@ class RawChunk:
 
     @property
     def layout(self) -> str:
-        """What these bytes mean beside their shape: others' bytes of the same shape may not."""
-        return f"{self.dtype} {self.machine}"
+        """What these bytes mean beside their shape, and whether it says something: others' bytes
+        of the same number may mean something else."""
+        kind = "" if _is_known(self.shape) else " flat"
+        return f"{self.dtype} {self.machine}{kind}"
 
 
 class ChunkCoder:

@@ -110,6 +110,17 @@ def test_bytes_that_mean_something_else_are_no_chunk(codec: str, change: dict[st
         ChunkCoder().content(frame, KEY, replace(given, **change))
 
 
+@pytest.mark.parametrize("codec", EXACT)
+def test_bytes_whose_shape_is_known_are_no_chunk_where_it_is_not(codec: str) -> None:
+    content = bytes(4095) + b"\x01"
+    given = RawChunk(content, "bfloat16", (2, 16, 64))
+    flat = RawChunk(content, "bfloat16", (len(content),))
+    for one, other in ((given, flat), (flat, given)):
+        frame = ChunkCoder(codec).frame(one, KEY)
+        with pytest.raises(FrameError, match="laid out otherwise"):
+            ChunkCoder().content(frame, KEY, other)
+
+
 def test_the_store_and_the_link_need_no_engine() -> None:
     code = (
         "import sys, kv_tiers.link, kv_tiers.store.tier;"
