@@ -51,19 +51,27 @@ class ChunkLayout:
     size: int
     dtype: str
     shape: tuple[int, ...]
+    machine: str
+    """On which the order of its bytes depends, with the layout of the engine's cache."""
 
     @classmethod
     def of(cls, spec: OffloadingSpec, row_bytes: int) -> "ChunkLayout":
         """Of all workers together, whose parts of a chunk stand one after the other."""
         config, dtype = spec.config, spec.config.model.dtype.removeprefix("torch.")
         size = config.worker_kv_bytes_per_block * spec.blocks_per_chunk
+        machine = instruction_set() if current_platform.is_cpu() else current_platform.device_name
+        machine = f"{machine} {config.kv_cache_layout or ''}".rstrip()
         if config.parallel.world_size > 1 or len(config.groups) > 1:
-            return cls(row_bytes, dtype, (row_bytes,))
+            return cls(row_bytes, dtype, (row_bytes,), machine)
         (group,) = config.groups
         pages = len(group.layer_names) * spec.blocks_per_chunk
         item_bytes = 4 if dtype == "float32" else 2
         channels = size // (pages * group.tokens_per_block * item_bytes)
-        return cls(size, dtype, (pages, group.tokens_per_block, channels))
+        return cls(size, dtype, (pages, group.tokens_per_block, channels), machine)
+
+    def chunk(self, content: bytes | memoryview) -> RawChunk:
+        """With these bytes."""
+        return RawChunk(content, self.dtype, self.shape, self.machine)
 
 
 class StoreLookups(AsyncLookupManager):
@@ -96,9 +104,11 @@ class StoreTier(SecondaryTierManager):
             raise ValueError("run_chunks cannot be set here: vLLM asks for each chunk by itself")
         self._rows = np.asarray(primary_kv_view).view(np.uint8)
         self._layout = ChunkLayout.of(offloading_spec, self._rows.shape[1])
-        root = instruction_set() if current_platform.is_cpu() else current_platform.device_name
         self._names = FileMapper.from_offloading_spec(
-            root, offloading_spec, offloading_spec.blocks_per_chunk, parallel_agnostic=True
+            self._layout.chunk(b"").layout,
+            offloading_spec,
+            offloading_spec.blocks_per_chunk,
+            parallel_agnostic=True,
         )
         self._loads: dict[int, tuple[OffloadKey, ...]] = {}
         self._finished: list[JobResult] = []
@@ -213,5 +223,4 @@ class StoreTier(SecondaryTierManager):
         return str(self._names.get_file_name(key)).encode()
 
     def _chunk(self, number: int) -> RawChunk:
-        row = self._rows[number, : self._layout.size]
-        return RawChunk(row.data, self._layout.dtype, self._layout.shape)
+        return self._layout.chunk(self._rows[number, : self._layout.size].data)

@@ -2,22 +2,68 @@
 
 import signal
 from asyncio.subprocess import Process
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 import pytest_asyncio
 from digest_engine import DigestEngine, tier
 from redis import Redis
 from test_tiers_cells import CONTEXTS, Mixture, ask, one_by_one
+from vllm.v1.kv_offload.base import make_offload_key
+from vllm.v1.kv_offload.config import (
+    OffloadingCacheConfig,
+    OffloadingConfig,
+    OffloadingGroupConfig,
+    OffloadingModelConfig,
+    OffloadingParallelConfig,
+)
 
 from kv_tiers.store import valkey_servers
+from kv_tiers.vllm_tier import StoreTier
 
 Servers = list[tuple[str, Process]]
 TAILS = sum((len(ask(n, n).prompt) - 5) % 16 + 5 for n in range(CONTEXTS))
 """What lies behind the full blocks of a context, when each has been asked once."""
 LEAST = TAILS + CONTEXTS
 """With the second token of each reply."""
+CONFIG = OffloadingConfig(
+    groups=(OffloadingGroupConfig(16, ("layer.0",), 0),),
+    worker_kv_bytes_per_block=4096,
+    enable_kv_cache_events=False,
+    extra_config={},
+    engine_id="engine",
+    model=OffloadingModelConfig("model", "bfloat16"),
+    cache=OffloadingCacheConfig(tokens_per_hash=16, blocks_per_chunk=1),
+    parallel=OffloadingParallelConfig(
+        rank=0,
+        world_size=1,
+        tp_size=1,
+        pp_size=1,
+        pcp_size=1,
+        dcp_size=1,
+        data_parallel_index=0,
+        data_parallel_size=1,
+        data_parallel_rank_local=None,
+        is_parallelism_agnostic=True,
+    ),
+)
+OF_TWO = replace(CONFIG.parallel, world_size=2, tp_size=2)
+
+
+@contextmanager
+def store_tier(rows: memoryview, **changes: Any) -> Iterator[StoreTier]:
+    """Before nodes that nobody asks."""
+    spec = SimpleNamespace(config=replace(CONFIG, **changes), blocks_per_chunk=1)
+    tier = StoreTier(spec, rows, "StoreTier", nodes=["127.0.0.1:1"])  # type: ignore[arg-type]
+    try:
+        yield tier
+    finally:
+        tier.shutdown()
 
 
 @pytest_asyncio.fixture
@@ -123,3 +169,19 @@ def test_settings_that_cannot_be_are_refused(
     extra["secondary_tiers"][0] |= wrong
     with pytest.raises(ValueError, match=said):
         DigestEngine(24, extra)
+
+
+@pytest.mark.parametrize(
+    "changes", [{"kv_cache_layout": "LBHNC"}, {"parallel": OF_TWO}], ids=["layout", "of two"]
+)
+def test_chunks_that_are_laid_out_otherwise_have_other_names_and_frames(
+    changes: dict[str, Any],
+) -> None:
+    rows = memoryview(bytearray(2 * 4096)).cast("B", (2, 4096))
+    key = make_offload_key(b"a hash of its tokens", 0)
+    usual: dict[str, Any] = {"kv_cache_layout": "LBNHC"}
+    with store_tier(rows, **usual) as one, store_tier(rows, **(usual | changes)) as other:
+        assert one._name(key) != other._name(key)
+        assert one._chunk(0).layout != other._chunk(0).layout
+    with store_tier(rows, **usual) as one, store_tier(rows, **usual) as other:
+        assert one._name(key) == other._name(key)
