@@ -192,9 +192,10 @@ class StoreTier(SecondaryTierManager):
             self._changed.wait_for(lambda: not self._open)
 
     def shutdown(self) -> None:
-        """End the threads; a job that is under way fails."""
+        """End the threads; a job that is under way fails. The first tier's memory is let go."""
         self._lookups.shutdown()
         self._thread.close()
+        self._rows = np.empty((0, 0), np.uint8)
 
     def _begin(self, job_id: int, work: Coroutine[Any, Any, JobResult]) -> None:
         async def done() -> None:

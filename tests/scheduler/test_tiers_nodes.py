@@ -1,5 +1,6 @@
 """Valkey nodes behind vLLM's own offload, without a model: what they give back is right, or not."""
 
+import mmap
 import signal
 from asyncio.subprocess import Process
 from collections.abc import AsyncIterator, Callable, Iterator
@@ -185,3 +186,12 @@ def test_chunks_that_are_laid_out_otherwise_have_other_names_and_frames(
         assert one._chunk(0).layout != other._chunk(0).layout
     with store_tier(rows, **usual) as one, store_tier(rows, **usual) as other:
         assert one._name(key) == other._name(key)
+
+
+def test_a_tier_that_has_ended_holds_no_memory_of_the_engine() -> None:
+    memory = mmap.mmap(-1, 2 * 4096)
+    rows = memoryview(memory).cast("B", (2, 4096))
+    with store_tier(rows) as tier:
+        assert len(tier._chunk(1).content) == 4096
+    rows.release()
+    memory.close()
