@@ -85,12 +85,19 @@ class JournalReader:
         return None
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class WaitingWrite:
     """A change on its way to the centre; a deletion has no frame."""
 
     change: StoreChange
     frame: bytes | None
+    is_done: bool = False
+    """At the centre, whose journal has not heard of it yet."""
+
+    @property
+    def is_lost(self) -> bool:
+        """Once it waits no more: of a deletion other regions must hear."""
+        return self.frame is None or not self.is_done
 
     @property
     def size(self) -> int:
@@ -167,8 +174,8 @@ class RegionalStore:
         with suppress(TimeoutError):
             async with asyncio.timeout(CLOSE_S):
                 await self.write_back()
-        self.tally.dropped_writes += len(self._waiting)
-        self._waiting.clear()
+        for wire in [*self._waiting]:
+            self._drop(wire)
 
     @property
     def waiting(self) -> int:
@@ -293,8 +300,7 @@ class RegionalStore:
         self.waiting_bytes += write.size
         while self.waiting_bytes > self._most_waiting_bytes:
             frames = (wire for wire, each in self._waiting.items() if each.frame is not None)
-            self._forget(next(frames, next(iter(self._waiting))))
-            self.tally.dropped_writes += 1
+            self._drop(next(frames, next(iter(self._waiting))))
         self._something.set()
         return wire in self._waiting
 
@@ -302,16 +308,20 @@ class RegionalStore:
         if (write := self._waiting.pop(wire, None)) is not None:
             self.waiting_bytes -= write.size
 
+    def _drop(self, wire: bytes) -> None:
+        self.tally.dropped_writes += self._waiting[wire].is_lost
+        self._forget(wire)
+
     async def _write_one(self, write: WaitingWrite) -> bool:
         change, wire = write.change, write.change.name.wire
         async with self._window:
             if self._waiting.get(wire) is not write:
                 return True  # a later change has its place
-            if write.frame is None:
-                is_done = await self._centre.delete(change.name)
-            else:
-                is_done = await self._centre.put(change.name, write.frame) > 0
-            if not is_done or not await self._centre.note(change.packed):
+            if not write.is_done and write.frame is None:
+                write.is_done = await self._centre.delete(change.name)
+            elif not write.is_done and write.frame is not None:
+                write.is_done = await self._centre.put(change.name, write.frame) > 0
+            if not write.is_done or not await self._centre.note(change.packed):
                 return False
         self.tally.written_back += 1
         if self._waiting.get(wire) is write:

@@ -1,0 +1,68 @@
+"""Changes that come late to the centre, whose journal does not answer."""
+
+import pytest
+from test_kv_regional import FRAME, A, B, World
+
+
+class Journal:
+    """Of a centre that takes frames: while it is `lost` it takes no entries."""
+
+    def __init__(self, world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.lost = True
+        self._note = world.centre.note
+        monkeypatch.setattr(world.centre, "note", self.note)
+
+    async def note(self, entry: bytes) -> bool:
+        return not self.lost and await self._note(entry)
+
+
+async def test_a_frame_goes_to_the_centre_once_however_late_its_journal_answers(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    world = World()
+    journal, client = Journal(world, monkeypatch), world.clients[0]
+    await client.put(A, FRAME)
+    for _ in range(2):
+        assert not await client.write_back()
+    assert world.centre.calls.count("put") == 1
+    assert (client.waiting, client.tally.written_back) == (1, 0)
+    journal.lost = False
+    assert await client.write_back()
+    assert world.centre.calls.count("put") == 1
+    assert len(world.centre.journal) == 1
+    assert (client.waiting, client.waiting_bytes, client.tally.written_back) == (0, 0, 1)
+
+
+async def test_a_deletion_whose_entry_is_late_takes_no_later_write(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    world = World()
+    world.seed(A)
+    journal, (client, other) = Journal(world, monkeypatch), world.clients
+    await client.delete(A)
+    assert not await client.write_back()
+    await other.put(A, FRAME)
+    assert not await other.write_back()
+    journal.lost = False
+    assert await client.write_back()
+    assert world.centre.frames == {A: FRAME}
+
+
+@pytest.mark.parametrize("change", ["put", "delete", "too many puts"])
+async def test_what_the_centre_has_is_not_dropped_and_what_others_do_not_know_is(
+    change: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("kv_tiers.store.regional.RETRY_S", 0.001)
+    world = World(most_waiting_bytes=2 * len(FRAME))
+    world.seed(B)
+    Journal(world, monkeypatch)
+    client = world.clients[0]
+    await (client.delete(B) if change == "delete" else client.put(A, FRAME))
+    assert not await client.write_back()
+    if change == "too many puts":
+        await client.put(B, FRAME)
+    async with client:
+        pass
+    assert client.waiting == 0
+    assert client.tally.dropped_writes == (1 if change == "delete" else 0)
+    assert (B in world.centre.frames) is (change != "delete")
