@@ -59,8 +59,9 @@ class CentralSync:
                 remember(self._latest, wire, change)
                 self._owe(change, source)
                 new += 1
-            elif known.is_deletion and change.version < known.version:
-                # A late write must not bring back what was deleted after it was made.
+            elif known.is_deletion != change.is_deletion and change.version < known.version:
+                # A late write must not bring back what was deleted after it was made, nor a late
+                # deletion take away what was written after it.
                 remember(self._owed[source], wire, (known, source))
         return new
 
@@ -86,5 +87,7 @@ class CentralSync:
         (is_there,) = await store.known([change.name])
         if is_there is not False:
             return is_there is True
-        frame = await self._stores[source].get(change.name)
-        return frame is None or await store.put(change.name, frame) > 0
+        for place in dict.fromkeys((source, *self._stores)):
+            if (frame := await self._stores[place].get(change.name)) is not None:
+                return await store.put(change.name, frame) > 0
+        return True

@@ -173,7 +173,7 @@ class RegionalStore:
         await asyncio.gather(*tasks, return_exceptions=True)
         with suppress(TimeoutError):
             async with asyncio.timeout(CLOSE_S):
-                await self.write_back()
+                await self._send()
         for wire in [*self._waiting]:
             self._drop(wire)
 
@@ -270,10 +270,11 @@ class RegionalStore:
                 self._owed.pop(wire, None)
         return changes is not None and not self._owed
 
-    async def exchange(self) -> None:
-        """Give the centre what changed here, and take what changed elsewhere."""
-        await self.write_back()
+    async def exchange(self) -> bool:
+        """Take what changed elsewhere, then write back what changed here and is not older: a
+        deletion must not take away what another region wrote after it."""
         await self.pull()
+        return await self.write_back()
 
     async def settled(self) -> None:
         """Return when what was read from the centre is in the region."""
@@ -312,6 +313,10 @@ class RegionalStore:
         self.tally.dropped_writes += self._waiting[wire].is_lost
         self._forget(wire)
 
+    async def _send(self) -> bool:
+        deletes = any(each.frame is None for each in self._waiting.values())
+        return await (self.exchange() if deletes else self.write_back())
+
     async def _write_one(self, write: WaitingWrite) -> bool:
         change, wire = write.change, write.change.name.wire
         async with self._window:
@@ -342,7 +347,7 @@ class RegionalStore:
         while True:
             await self._something.wait()
             self._something.clear()
-            if not await self.write_back():
+            if not await self._send():
                 await asyncio.sleep(RETRY_S)
                 self._something.set()
 

@@ -1,7 +1,9 @@
-"""Changes that come late to the centre, whose journal does not answer."""
+"""Changes that come late to the centre: its journal does not answer, or others were there first."""
+
+import asyncio
 
 import pytest
-from test_kv_regional import FRAME, A, B, World
+from test_kv_regional import FRAME, A, B, World, finds
 
 
 class Journal:
@@ -66,3 +68,31 @@ async def test_what_the_centre_has_is_not_dropped_and_what_others_do_not_know_is
     assert client.waiting == 0
     assert client.tally.dropped_writes == (1 if change == "delete" else 0)
     assert (B in world.centre.frames) is (change != "delete")
+
+
+@pytest.mark.parametrize("way", ["an exchange", "by itself", "at the end", "a round"])
+async def test_a_later_write_stays_though_a_deletion_before_it_comes_late(way: str) -> None:
+    """The first region deletes while it cannot reach the centre, and another one writes."""
+    world = World()
+    world.seed(A)
+    client, other = world.clients
+    world.now_s = 10.0
+    await client.delete(A)
+    world.now_s = 20.0
+    await other.put(A, FRAME)
+    assert await other.write_back()
+    if way == "a round":
+        await world.sync.round()
+        assert await client.write_back(), "without a look at what others did"
+        assert world.centre.frames == {}
+        assert await world.sync.round() == 0
+        assert world.sync.behind == []
+    elif way == "an exchange":
+        await client.exchange()
+    else:
+        async with client, asyncio.timeout(5):
+            while client.waiting and way == "by itself":  # noqa: ASYNC110
+                await asyncio.sleep(0)
+    assert (client.waiting, world.centre.frames) == (0, {A: FRAME})
+    assert await finds(client, A)
+    assert await finds(other, A)
