@@ -3,7 +3,7 @@
 import asyncio
 import json
 import logging
-import math
+import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields
 from pathlib import Path
@@ -62,10 +62,10 @@ class TierSettings:
             known = ", ".join(EVICTIONS)
             raise ValueError(f"unknown eviction {self.eviction!r}: choose one of {known}")
         for name in ("near_bytes", "exchange_s", "recompute_chunks_per_s", "run_chunks"):
-            if not 0 <= getattr(self, name) < math.inf:
-                raise ValueError(f"{name} {getattr(self, name)!r} must be 0 or more")
+            if not 0 <= getattr(self, name) <= sys.float_info.max:
+                raise ValueError(f"{name} {getattr(self, name)!r} must be 0 or more and finite")
         for name in ("node_deadline_s", "load_deadline_s", "central_deadline_s", "at_once"):
-            if not 0 < getattr(self, name) < math.inf:
+            if not 0 < getattr(self, name) <= sys.float_info.max:
                 raise ValueError(f"{name} {getattr(self, name)!r} must be more than 0 and finite")
 
     @classmethod
@@ -99,16 +99,21 @@ _KINDS: Mapping[tuple[type, ...], Sequence[str]] = {
 
 
 async def follow(path: Path, change: Callable[[Mapping[str, Any]], None]) -> None:
-    """Until cancelled. A file that cannot be read, or says what cannot be, changes nothing."""
+    """Until cancelled. A file that cannot be read, or says what cannot be, changes nothing, and is
+    told once."""
     seen: str | None = None
+    told = ""
     while True:
         try:
             text = await asyncio.to_thread(path.read_text, encoding="utf-8")
             if text != seen:
                 seen = text
                 change(_json_object(text))
-        except (OSError, ValueError) as error:
-            _LOG.warning("settings in %s are not taken: %s", path, error)
+            told = ""
+        except (OSError, ValueError, RecursionError) as error:
+            if told != str(error):
+                told = str(error)
+                _LOG.warning("settings in %s are not taken: %s", path, told)
         await asyncio.sleep(POLL_S)
 
 

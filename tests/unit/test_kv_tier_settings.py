@@ -1,14 +1,15 @@
 """What a tier on nodes is told, what it learns of its links, and what becomes of a broken store."""
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from kv_tiers.store.coder import RawChunk
 from kv_tiers.store.placement import StoreKey
-from kv_tiers.store.settings import TierSettings
+from kv_tiers.store.settings import TierSettings, follow
 from kv_tiers.store.sharded import ShardedStore
 from kv_tiers.store.tier import PROBE_EVERY, RemoteTier
 
@@ -31,6 +32,8 @@ NODES = {"nodes": ["127.0.0.1:1"]}
         ("recompute_chunks_per_s", -1),
         ("load_deadline_s", "5"),
         ("load_deadline_s", None),
+        ("load_deadline_s", 10**400),
+        ("exchange_s", 10**400),
         ("near_bytes", float("nan")),
         ("placement", {}),
         ("eviction", 3),
@@ -50,6 +53,29 @@ def test_what_changes_is_checked_alike_and_changes_nothing() -> None:
         with pytest.raises(ValueError, match=next(iter(changes))):
             tier.change(changes)
     assert tier.settings == TierSettings.of(NODES)
+
+
+async def until(condition: Callable[[], bool]) -> None:
+    async with asyncio.timeout(20):
+        while not condition():  # noqa: ASYNC110
+            await asyncio.sleep(0.001)
+
+
+async def test_a_file_that_cannot_be_taken_is_told_once_and_taken_once_it_can(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr("kv_tiers.store.settings.POLL_S", 0.001)
+    file, taken = tmp_path / "settings.json", list[object]()
+    following = asyncio.create_task(follow(file, taken.append))
+    await asyncio.sleep(0.1)
+    assert len(caplog.records) == 1
+    assert "No such file" in caplog.text
+    file.write_text("[" * 100_000)
+    await until(lambda: "recursion" in caplog.text)
+    file.write_text('{"codec": "int8"}')
+    await until(lambda: bool(taken))
+    following.cancel()
+    assert taken == [{"codec": "int8"}]
 
 
 async def test_a_link_that_brings_nothing_is_not_worth_waiting_for() -> None:
