@@ -78,6 +78,7 @@ class RemoteTier:
         self._changes = changes
         self._storing = asyncio.Semaphore(settings.at_once)
         self._declined = 0
+        self._is_coarse_told = False
         self._names: OrderedDict[bytes, StoreKey] = OrderedDict()
         self._tasks: list[asyncio.Task[Any]] = []
 
@@ -261,10 +262,19 @@ class RemoteTier:
                 try:
                     frame = await asyncio.to_thread(coder.frame, chunk, name.key)
                 except ValueError as error:
+                    if level:
+                        self._tell_coarse(error)
+                        continue
                     _LOG.warning("a chunk was not kept: %s", error)
                     return 0
                 sizes.append(len(frame) if await self._frames.put(name, frame) else 0)
         return sum(sizes) if sizes[-1] else 0
+
+    def _tell_coarse(self, error: ValueError) -> None:
+        """Once: it is so for all chunks of an engine, which are read at the finest level."""
+        if not self._is_coarse_told:
+            self._is_coarse_told = True
+            _LOG.warning("chunks are not kept at every level: %s", error)
 
     async def _content(
         self, coder: ChunkCoder, frame: bytes, key: bytes, like: RawChunk

@@ -176,3 +176,17 @@ async def test_only_what_comes_from_afar_teaches_how_fast_that_is(
     mixed = [*NEAR[:2], *AGAIN[:2]]
     assert await tier.lookup([NEAR, AGAIN, mixed]) == [4, 0, 2], "computing is faster than the link"
     assert await tier.there(mixed) == [True, True, False, False]
+
+
+async def test_what_only_lossless_can_code_is_kept_by_an_adaptive_tier_too(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    tier = RemoteTier(TierSettings.of({**NODES, "codec": "adaptive"}))
+    nodes = SlowNodes(monkeypatch, tier._store, 0.0)
+    halves = [RawChunk(bytes([at]) * 4096, "float16", (2, 16, 64)) for at in range(4)]
+    assert all(await tier.store(NEAR, halves))
+    assert len(nodes.frames) == len(NEAR)
+    assert len(caplog.records) == 1, "and not one for each chunk and level"
+    found: dict[int, bytes] = {}
+    await tier.load(NEAR, halves, lambda at, got: found.update({at: got.tobytes()}))
+    assert found == {at: each.content for at, each in enumerate(halves)}
