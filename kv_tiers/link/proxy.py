@@ -219,17 +219,19 @@ class Carrier:
         self._proxy, self._direction, self._figures = proxy, direction, figures
         self._is_up, self._is_over = is_up, False
         self._waiting_bytes = 0
-        self._room, self._arrived = asyncio.Event(), asyncio.Event()
+        self._room, self._taken, self._arrived = (asyncio.Event() for _ in range(3))
         self._room.set()
+        self._taken.set()
         self._due: deque[tuple[float, bytes]] = deque()
 
     async def carry(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         """Until the end of what is read has arrived."""
         deliver = asyncio.create_task(self._deliver(writer))
         try:
-            while content := await reader.read(PIECE_BYTES):
+            while not deliver.done() and (content := await reader.read(PIECE_BYTES)):
                 self._queue(content)
                 await self._room.wait()
+                await self._taken.wait()
             self._queue(b"")
             await deliver
         finally:
@@ -273,7 +275,11 @@ class Carrier:
                 return
             writer.write(content)
             self._figures.delivered(self._proxy.clock(), len(content), self._is_up)
-            await writer.drain()
+            self._taken.clear()  # where the receiver reads, it is set again before anybody looks
+            try:
+                await writer.drain()
+            finally:
+                self._taken.set()
 
 
 async def _sleep_until(at_s: float, clock: Callable[[], float]) -> None:

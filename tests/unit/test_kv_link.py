@@ -335,6 +335,17 @@ async def test_what_a_connection_that_is_cut_still_had_is_wanted_no_more() -> No
     assert report.jain > 0.8
 
 
+async def test_what_a_receiver_does_not_read_stays_with_its_sender() -> None:
+    async with sender() as port, opened(port, 10_000, SCHEDULERS["fifo"]) as proxy:
+        reader, writer = await asyncio.open_connection("127.0.0.1", proxy.ports[0])
+        writer.write(b"1000000\n" * 40)
+        writer.write_eof()
+        await asyncio.sleep(0.5)
+        assert 0 < proxy.report().clients[0]._under_way < 2 * proxy_module.MOST_WAITING_BYTES
+        assert len(await reader.read()) == 40_000_000
+        writer.close()
+
+
 def test_a_latency_that_cannot_be_is_told() -> None:
     with pytest.raises(ValueError, match="latency_ms -1"):
         LinkSettings(RateSchedule.fixed(1), SCHEDULERS["fifo"], latency_ms=-1)
