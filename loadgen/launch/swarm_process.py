@@ -109,7 +109,9 @@ class StartedTarget:
         code = await _locust(
             command,
             replace(run, host=self.target.url, rest=rest),
-            _environment(self.control.parent, facts, self.control, log),
+            _environment(
+                self.control.parent, facts, self.control, log, start_s=self.target.longest_start_s
+            ),
             interruption,
             needed=self.rag if command == "run" else None,
             log=log,
@@ -161,13 +163,19 @@ def _planned_window(settings: TargetSettings) -> int | None:
 
 
 def _environment(
-    folder: Path, facts: Mapping[str, Any], control: Path | None, log: SwarmLog | None = None
+    folder: Path,
+    facts: Mapping[str, Any],
+    control: Path | None,
+    log: SwarmLog | None = None,
+    *,
+    start_s: float = 0.0,
 ) -> dict[str, str]:
     path = folder / "target.json"
     wire = {
         "facts": dict(facts),
         "control": str(control) if control else None,
         "command_line": log.command_line if log else sys.argv,
+        "start_s": start_s,
     }
     path.write_text(json.dumps(wire), encoding="utf-8")
     view = {"KVSWARM_VIEW": ""} if log else {}

@@ -146,6 +146,11 @@ class RunningTarget:
         """The longest request in tokens, reply included, by the engine's own word."""
         return self._facts.max_model_len
 
+    @property
+    def longest_start_s(self) -> float:
+        """Of its services one after the other, where each takes the time it has."""
+        return len(self._group.plans) * self._settings.start_timeout_s
+
     def facts(self) -> dict[str, Any]:
         """What `run.json` keeps about the target, without secrets."""
         cache = self._facts.cache

@@ -4,6 +4,7 @@ import asyncio
 import json
 import os
 import signal
+import socket
 import sys
 import time
 from collections.abc import AsyncIterator
@@ -19,7 +20,7 @@ from loadgen.errors import TargetError, UsageError
 from loadgen.launch import supervised, sweep_run
 from loadgen.launch.arguments import parse_run
 from loadgen.launch.locust_command import locust_argv
-from loadgen.launch.swarm_process import _send, _without_processes, control_line
+from loadgen.launch.swarm_process import _environment, _send, _without_processes, control_line
 from loadgen.swarm.leading.supervisor import ENVIRONMENT_VARIABLE, Supervisor
 from loadgen.targets.fleet import EngineDeath
 
@@ -96,6 +97,30 @@ def test_an_engine_is_untouched_until_its_first_swarm(tmp_path: Path) -> None:
 def test_an_engine_that_cannot_be_cold_is_an_error(tmp_path: Path) -> None:
     with pytest.raises(TargetError, match="it is not cold"):
         ask(Target(broken=True), tmp_path / "control", False)
+
+
+def test_an_engine_that_is_not_cold_in_time_is_an_error(tmp_path: Path) -> None:
+    path = str(tmp_path / "control")
+    supervisor = Supervisor({}, path, [], cold_timeout_s=0.05)
+    with socket.socket(socket.AF_UNIX) as silent:
+        silent.bind(path)
+        silent.listen()
+        with pytest.raises(TargetError, match=r"not cold again within 0\.05 s"):
+            supervisor.make_cold(keep=False)
+    with pytest.raises(TargetError, match=r"does not answer: .*refused"):
+        supervisor.make_cold(keep=False)
+
+
+@pytest.mark.parametrize("start_s", [3600.0, 1e300])
+def test_a_swarm_waits_as_long_as_its_target_may_take_to_start(
+    start_s: float, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    environment = _environment(tmp_path, {}, tmp_path / "control", start_s=start_s)
+    monkeypatch.setenv(ENVIRONMENT_VARIABLE, environment[ENVIRONMENT_VARIABLE])
+    timeout_s = Supervisor.of_process()._cold_timeout_s
+    assert timeout_s > 3600
+    with socket.socket() as line:
+        line.settimeout(timeout_s)
 
 
 class Restarting(Target):

@@ -118,6 +118,7 @@ async def test_services_start_in_order_and_all_of_them_stop(start: Start, tmp_pa
         running = processes(target)
         first, second = (psutil.Process(facts["pids"][name][0]) for name in ("cache", "engine"))
         assert first.create_time() < second.create_time()
+        assert target.longest_start_s == 120.0
         assert facts["env"]["engine"]["TOLD"] in facts["argv"]["cache"]
         assert second.environ()["TOLD"] == facts["env"]["engine"]["TOLD"]
         assert {file.name for file in (tmp_path / "log").iterdir()} == {"cache.log", "engine.log"}

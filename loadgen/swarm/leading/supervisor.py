@@ -12,6 +12,7 @@ import socket
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from threading import TIMEOUT_MAX
 from typing import Any
 
 from loadgen.errors import TargetError, UsageError
@@ -24,6 +25,7 @@ CHECK_VARIABLE = "KVSWARM_CHECK"
 It names the file into which the options go, as the swarm will see them.
 """
 COLD_TIMEOUT_S, DEATHS_TIMEOUT_S = 900.0, 5.0
+"""The first is for all but the start of services, which the process above tells of."""
 
 
 class Supervisor:
@@ -35,11 +37,13 @@ class Supervisor:
         control: str | None,
         command_line: Sequence[str],
         folder: Path | None = None,
+        cold_timeout_s: float = COLD_TIMEOUT_S,
     ) -> None:
         self.facts = facts
         self.command_line = command_line
         self._control = control
         self._folder = folder
+        self._cold_timeout_s = cold_timeout_s
 
     @classmethod
     def of_process(cls) -> "Supervisor":
@@ -48,7 +52,10 @@ class Supervisor:
         if not path:
             return cls({}, None, sys.argv)
         wire = json.loads(Path(path).read_text(encoding="utf-8"))
-        return cls(wire["facts"], wire["control"], wire["command_line"], Path(path).parent)
+        cold_timeout_s = min(COLD_TIMEOUT_S + wire.get("start_s", 0.0), TIMEOUT_MAX)
+        return cls(
+            wire["facts"], wire["control"], wire["command_line"], Path(path).parent, cold_timeout_s
+        )
 
     def check_host(self, host: str) -> None:
         """Raise UsageError for another host than the target: its facts would be wrong there."""
@@ -97,7 +104,15 @@ class Supervisor:
         """
         if self._control is None:
             return "unknown"
-        answer = self._ask({"op": "warm" if keep else "cold"})
+        timeout_s = self._cold_timeout_s
+        try:
+            answer = self._ask({"op": "warm" if keep else "cold"}, timeout_s)
+        except TimeoutError:
+            raise TargetError(f"the engine was not cold again within {timeout_s:g} s") from None
+        except OSError as error:
+            raise TargetError(
+                f"the process that runs the engine does not answer: {error}"
+            ) from None
         if "error" in answer:
             raise TargetError(str(answer["error"]))
         self.facts = {**self.facts, **answer["facts"]}
@@ -116,7 +131,7 @@ class Supervisor:
         answer = self._ask({"op": "deaths"}, DEATHS_TIMEOUT_S)
         return [EngineDeath(**each) for each in answer.get("deaths", [])], answer.get("fault")
 
-    def _ask(self, question: dict[str, Any], timeout_s: float = COLD_TIMEOUT_S) -> dict[str, Any]:
+    def _ask(self, question: dict[str, Any], timeout_s: float) -> dict[str, Any]:
         with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as line:
             line.settimeout(timeout_s)
             line.connect(self._control or "")
