@@ -16,6 +16,7 @@ from loadgen.launch.arguments import RunArguments
 from loadgen.launch.label_service import ServiceLabels
 from loadgen.launch.target_run import TargetRun, swarm_facts, tokenizer_of
 from loadgen.launch.terminal import Interruption, awaited
+from loadgen.targets.hardware import CONTROL
 from loadgen.targets.service_group import ServiceGroup
 from loadgen.targets.settings import TargetSettings, model_window_tokens
 from loadgen.targets.target import RunningTarget, start_target
@@ -135,7 +136,7 @@ async def started_target(
         awaited(
             start_target(target_run.spec, settings, logs), target_run.spec.name, logs
         ) as target,
-        control_line(target, scratch / "control") as control,
+        control_line(target, scratch / CONTROL) as control,
     ):
         yield StartedTarget(target, settings, control, rag)
 

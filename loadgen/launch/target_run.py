@@ -11,6 +11,7 @@ from loadgen.launch.terminal import say
 from loadgen.runs.directory import check_directory
 from loadgen.targets.catalog import TargetSpec, find_target, load_catalog
 from loadgen.targets.demo_model import Size, build_model, default_model_dir
+from loadgen.targets.hardware import CONTROL, require_short_tmpdir
 from loadgen.targets.plan import uses
 from loadgen.targets.settings import TargetSettings
 from loadgen.targets.target import RunningTarget, check_target
@@ -39,6 +40,7 @@ def plan_target_runs(run: RunArguments) -> list[TargetRun]:
     them.
     """
     find_locustfile(run.file)
+    require_short_tmpdir(CONTROL)
     specs = choose_targets(run.targets, run.target_arguments)
     settings = target_settings(run.target_arguments)
     planned = []

