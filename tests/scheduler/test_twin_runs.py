@@ -79,9 +79,9 @@ def test_a_run_compares_with_its_simulation(tmp_path: Path, twin: str, more: lis
 def test_of_a_run_with_a_warm_up_both_columns_are_of_the_same_requests(
     tmp_path: Path, twin: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    run = served_run(tmp_path / "run", warmup="4")
+    run = served_run(tmp_path / "run", users=1, warmup="4")
     load = recorded_load(run, BLOCK)
-    assert load.pace.starts_s == (0.0, 0.5, 1.0, 1.5)
+    assert load.pace.starts_s == (0.0,)
     assert 20 < len(load.measured) < len(load.requests)
     assert simulate_command([str(run), "--twin", twin, "--format", "json"]) == 0
     told = json.loads(capsys.readouterr().out)
