@@ -65,7 +65,7 @@ def _request(found: object) -> KvRequest:
     ids = found.pop("token_ids")
     if not isinstance(ids, list) or not all(isinstance(each, int) for each in ids):
         raise ValueError("token_ids are no list of numbers")
-    return KvRequest(**found, token_ids=tuple(ids))  # type: ignore[arg-type]
+    return KvRequest(**found, token_ids=tuple(ids))
 
 
 @dataclass(frozen=True, slots=True)

@@ -69,7 +69,7 @@ class SchedulerView:
         """How many more requests may run. A session that waits for its client's next part keeps
         its seat."""
         s = self._scheduler
-        return int(s.max_num_active_reqs) - len(s.running) - s.num_waiting_for_streaming_input
+        return int(s.max_num_active_reqs - len(s.running) - s.num_waiting_for_streaming_input)
 
     def running_requests(self) -> Collection[Request]:
         """The requests that run."""

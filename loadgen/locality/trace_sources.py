@@ -5,7 +5,7 @@ from bisect import bisect_right
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from itertools import chain, count, islice, repeat
+from itertools import chain, count, islice
 from pathlib import Path
 from typing import Any
 
@@ -217,7 +217,7 @@ def _sent(run: RecordedRun) -> list[SentRequest]:
         for name in ("context_id", "question_id", "batch_id", "engine")
     )
     has_labels = rows.has(("label",))
-    labels: Iterable[str | None] = requests.text("label").as_list() if has_labels else repeat(None)
+    labels = requests.text("label").as_list() if has_labels else [None] * len(index)
     output_tokens = np.nan_to_num(requests.number("output_tokens"), nan=1).tolist()
     told = zip(
         map(int, index),
@@ -229,9 +229,10 @@ def _sent(run: RecordedRun) -> list[SentRequest]:
         map(int, prompt_tokens),
         map(int, output_tokens),
         engine,
+        labels,
         strict=True,
     )
-    return [SentRequest(*each, label) for each, label in zip(told, labels, strict=False)]
+    return [SentRequest(*each) for each in told]
 
 
 def _in_order(rows: Sequence[SentRequest], options: Mapping[str, Any]) -> list[SentRequest]:
