@@ -68,7 +68,7 @@ class LineMachine(RuleBasedStateMachine):
     def give_back(self, data: st.DataObject) -> None:
         entry = self.taken.pop(data.draw(st.integers(0, len(self.taken) - 1)))
         assert entry.group is not None
-        entry.group.give_back(entry)
+        entry.group.give_back([entry])
         self.here[entry.group].append(entry)
         self.here[entry.group].sort(key=lambda entry: entry.seq)
         self.line.file(entry.group)

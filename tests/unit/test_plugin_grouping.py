@@ -85,7 +85,7 @@ def test_a_group_with_a_skipped_member_is_kept(label: str | None) -> None:
     grouping.drop_if_empty(group)
     assert join(grouping, label, chain_of("x", 4)) is group
     assert group.head is not entry
-    group.give_back(entry)
+    group.give_back([entry])
     assert group.head is entry
 
 

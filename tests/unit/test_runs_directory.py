@@ -92,7 +92,8 @@ def test_cells() -> None:
     [
         ("=cmd|' /C calc'!A0", "'=cmd|' /C calc'!A0"),
         ("'=a", "''=a"),
-        *((f"{first}a", f"'{first}a") for first in "=+-@\t\r"),
+        *((f"{first}a", f"'{first}a") for first in "=+-@\t"),
+        ("\ra", '"\'\ra"'),
         *((text, text) for text in ("mix-1", "o'neill", "'a", "'", "", "a=b")),
     ],
 )
