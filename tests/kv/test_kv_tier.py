@@ -35,7 +35,7 @@ async def servers() -> AsyncIterator[Servers]:
 
 
 def settings(servers: Servers, **more: Any) -> TierSettings:
-    given = {"nodes": [address for address, _ in servers], "node_deadline_s": 0.5, **more}
+    given = {"nodes": [address for address, _ in servers], "node_deadline_s": 5, **more}
     return TierSettings.of(given)
 
 
@@ -242,7 +242,7 @@ def adapter_of(servers: Servers, **more: Any) -> Any:
     from kv_tiers.lmcache_adapter import StoreAdapter
 
     nodes = [address for address, _ in servers]
-    return StoreAdapter({"nodes": nodes, "node_deadline_s": 0.5, **more})
+    return StoreAdapter({"nodes": nodes, "node_deadline_s": 5, **more})
 
 
 @pytest.mark.parametrize("codec", ["raw", "int8"])
