@@ -4,6 +4,7 @@ The tests that start a target of their own come first: the module's would run be
 """
 
 import asyncio
+import contextlib
 import json
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
@@ -15,6 +16,7 @@ import pytest
 import pytest_asyncio
 from redis.asyncio import Redis
 
+from kv_tiers.store import valkey_servers
 from loadgen.targets import engine_api
 from loadgen.targets.catalog import load_catalog
 from loadgen.targets.demo_model import build_model
@@ -133,37 +135,66 @@ async def replies(target: RunningTarget) -> tuple[list[dict[str, Any]], list[dic
     return computed, cached
 
 
-async def test_a_regional_target_goes_on_with_the_centre_when_its_node_dies(
+@contextlib.asynccontextmanager
+async def of_another_region(
+    target: RunningTarget, settings: TargetSettings, directory: Path
+) -> AsyncIterator[tuple[RunningTarget, psutil.Process]]:
+    """vLLM and LMCache with the centre of `target` behind the same link, and the node near them."""
+    service = plans(target)["service"].argv
+    centre = f"127.0.0.1:{service[service.index('--link') + 1]}"
+    async with valkey_servers([None]) as ((near, node),):
+        params = {"nodes": [near], "central": [centre], "codec": settings.kv_codec}
+        module = {"module_path": "kv_tiers.lmcache_adapter", "class_name": "StoreAdapter"}
+        adapter = json.dumps({"type": "plugin", **module, "adapter_params": params})
+        file = directory / "west.toml"
+        arguments = f"cache_args = ['--l2-adapter', '{adapter}']"
+        file.write_text(f"[targets.west]\nextends = 'vllm-lmcache'\n{arguments}\n")
+        spec = load_catalog(file)["west"]
+        async with start_target(spec, settings, directory / "west") as west:
+            yield west, psutil.Process(node.pid)
+
+
+async def test_two_regions_share_a_centre_behind_a_link_and_go_on_when_a_node_dies(
     tmp_path: Path,
 ) -> None:
-    """Its nodes hold the same values in a codec: a byte each, and scales of groups."""
+    """Their nodes hold the same values in a codec: a byte each, and scales of groups."""
     model = build_model(tmp_path / "tiny", "tiny", ["A text to learn from. " * 20])
     config = json.loads((model / "config.json").read_text())
     heads, hidden = config["num_attention_heads"], config["hidden_size"]
     token_values = 2 * config["num_hidden_layers"] * config["num_key_value_heads"] * hidden // heads
     settings = TargetSettings(str(model), kv_tokens=2560, l1_gb=0.25, kv_codec="int8")
     spec = load_catalog()["vllm-lmcache-regional"]
-    async with start_target(spec, settings, tmp_path / "log") as target:
-        await reply(target)
-        await kept(target, CHUNKS + 1)  # on both nodes, each with a journal
-        service = plans(target)["service"].argv
+    async with start_target(spec, settings, tmp_path / "log") as east:
+        await reply(east)
+        await kept(east, CHUNKS + 1)  # on both nodes, each with a journal
+        service = plans(east)["service"].argv
         for port in service[service.index("--nodes") + 1 :][:2]:
             per_value = await value_bytes(port) / (CHUNKS * CHUNK_TOKENS * token_values)
             assert 1 < per_value < 1.2
-        nodes = psutil.Process(target.facts()["pids"]["valkey_regional"][0]).children()
-        near = min(nodes, key=psutil.Process.create_time)
-        found = []
-        for is_near in (True, False):
-            await empty_memory(target)
-            before = await hits(target)
-            found.append(await reply(target))
-            assert await hits(target) - before == CHUNKS * CHUNK_TOKENS
-            if is_near:
+        async with of_another_region(east, settings, tmp_path) as (west, wests):
+            both = (east, west)
+            await empty_memory(east)
+            found = [*(await from_nodes(east)), *(await from_nodes(west))]
+            nodes = psutil.Process(east.facts()["pids"]["valkey_regional"][0]).children()
+            for near in (min(nodes, key=psutil.Process.create_time), wests):
                 near.kill()
-                near.wait(10)
-        assert found[0] == found[1]
-        assert len(found[0]["tokens"]) == 8
-        target.check()
+            await asyncio.gather(*map(empty_memory, both))
+            found += await from_nodes(*both)
+            assert [each["tokens"] for each in found] == [found[0]["tokens"]] * 4
+            assert len(found[0]["tokens"]) == 8
+            for each in both:
+                each.check()
+
+
+async def from_nodes(*targets: RunningTarget) -> list[dict[str, Any]]:
+    """What they reply, all at once, with every chunk from nodes."""
+    before = [await hits(each) for each in targets]
+    found = await asyncio.gather(*map(reply, targets))
+    after = [await hits(each) for each in targets]
+    assert [new - old for new, old in zip(after, before, strict=True)] == (
+        [CHUNKS * CHUNK_TOKENS] * len(targets)
+    )
+    return found
 
 
 async def test_nodes_behind_vllms_own_offload_give_back_what_they_were_given(
