@@ -15,7 +15,10 @@ from loadgen.locality.kv_format import ToldFigure
 from loadgen.locality.measured import MeasuredRun
 
 FORMATS = ("table", "json", "csv")
-COLUMNS = ("kv_tokens", "blocks", "kv_mb", "hit_rate", "cached_tokens", "computed_tokens")
+COLUMNS = (
+    *("kv_tokens", "blocks", "kv_mb", "hit_rate", "cached_tokens", "computed_tokens"),
+    "tier_tokens",
+)
 MB = 1e6
 WIDTH = 80
 
@@ -38,7 +41,8 @@ class Prediction:
         """Values of COLUMNS."""
         for point in self.curve.points:
             sizes = point.tokens, point.blocks, self.mb(point.tokens)
-            yield *sizes, point.hit_rate, point.cached_tokens, point.computed_tokens
+            tokens = point.cached_tokens, point.computed_tokens, point.tier_tokens
+            yield *sizes, point.hit_rate, *tokens
 
 
 def formatted(prediction: Prediction, form: str) -> str:
@@ -108,13 +112,15 @@ def _head(prediction: Prediction) -> str:
 
 def _points(prediction: Prediction) -> Table:
     table = Table(box=None, pad_edge=False)
-    for title in ("KV tokens", "blocks", "MB", "hit rate", "computed tokens", ""):
+    tier = ["from the tier"] if any(each.tier_tokens for each in prediction.curve.points) else []
+    for title in ("KV tokens", "blocks", "MB", "hit rate", "computed tokens", *tier, ""):
         table.add_column(title, justify="right")
     knee = prediction.curve.knee
-    for tokens, blocks, mb, hit_rate, _, computed in prediction.rows():
+    for tokens, blocks, mb, hit_rate, _, *counts in prediction.rows():
         mark = "enough" if tokens == knee.enough_tokens else ""
         size = "" if mb is None else f"{mb:.1f}"
-        table.add_row(f"{tokens}", f"{blocks}", size, f"{hit_rate:.1%}", f"{computed}", mark)
+        shown = map(str, counts[: 1 + len(tier)])
+        table.add_row(f"{tokens}", f"{blocks}", size, f"{hit_rate:.1%}", *shown, mark)
     return table
 
 

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from loadgen.errors import UsageError
 from loadgen.locality.lru_stack import LruStack
 from loadgen.locality.replay import CacheReplay
+from loadgen.locality.tier_replay import TierHits, TierReplay
 from loadgen.locality.trace import Trace
 
 ENOUGH = 0.99
@@ -17,13 +18,15 @@ GRID_POINTS = 16
 @dataclass(frozen=True, slots=True)
 class CurvePoint:
     """What a cache of this size does for the whole trace: `hit_rate` is the share, 0 to 1, of
-    prompt tokens that are taken from it, `computed_tokens` are the others."""
+    prompt tokens that are taken from it or from the tier behind it, `computed_tokens` are the
+    others. `tier_tokens` of the cached ones are from the tier."""
 
     tokens: int
     blocks: int
     hit_rate: float
     cached_tokens: int
     computed_tokens: int
+    tier_tokens: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,23 +68,29 @@ class CacheCurve:
         return self._at(tokens)
 
 
-def predict(trace: Trace, capacities_tokens: Sequence[int] = ()) -> CacheCurve:
+def predict(
+    trace: Trace, capacities_tokens: Sequence[int] = (), *, tier_tokens: int | None = None
+) -> CacheCurve:
     """The curve at these sizes, or at some from the least to the working set.
 
     One request after the other it is what vLLM's block pool does but for second copies of a block
     (see LruStack); with requests side by side it is an estimate (see CacheReplay). Sizes are
-    rounded up to whole blocks. Raises UsageError for an empty trace or a size that cannot serve it.
+    rounded up to whole blocks. With `tier_tokens` the points are those of caches with so much of
+    vLLM's own host memory behind them (see TierReplay); bound and knee are of the cache alone.
+
+    Raises UsageError for an empty trace, or a size that cannot serve it.
     """
     if not trace.chains:
         raise UsageError("no request was sent: a cache curve needs at least one")
-    return _Curve(trace).drawn(capacities_tokens)
+    return _Curve(trace, tier_tokens).drawn(capacities_tokens)
 
 
 class _Curve:
     """Cached tokens by cache size, each size computed once."""
 
-    def __init__(self, trace: Trace) -> None:
+    def __init__(self, trace: Trace, tier_tokens: int | None) -> None:
         self._trace = trace
+        self._tier_tokens = tier_tokens
         self._stack = LruStack(trace)
         self._known: dict[int, int] = {}
         self._most_blocks = self._sufficient()
@@ -106,10 +115,22 @@ class _Curve:
                 f"a cache of {tokens} tokens does not hold the longest request:"
                 f" give at least {least * size}"
             )
-        cached, prompt_tokens = self._cached(blocks), self._trace.prompt_tokens
+        hits = self._hits(blocks)
+        cached, prompt_tokens = hits.engine_tokens + hits.tier_tokens, self._trace.prompt_tokens
         return CurvePoint(
-            blocks * size, blocks, cached / prompt_tokens, cached, prompt_tokens - cached
+            tokens=blocks * size,
+            blocks=blocks,
+            hit_rate=cached / prompt_tokens,
+            cached_tokens=cached,
+            computed_tokens=prompt_tokens - cached,
+            tier_tokens=hits.tier_tokens,
         )
+
+    def _hits(self, blocks: int) -> TierHits:
+        if self._tier_tokens is None:
+            return TierHits(self._cached(blocks), 0)
+        tier_blocks = self._tier_tokens // self._trace.block_size
+        return TierReplay(self._trace, blocks, tier_blocks).run()
 
     def _cached(self, blocks: int) -> int:
         blocks = min(blocks, self._most_blocks)

@@ -31,7 +31,7 @@ from vllm.v1.outputs import KVConnectorOutput, ModelRunnerOutput
 from vllm.v1.request import RequestStatus
 from vllm.v1.structured_output import StructuredOutputManager
 
-BLOCK_TOKENS, HEADS = 16, 2
+BLOCK_TOKENS, STEP_TOKENS, HEADS = 16, 256, 2
 LAYERS = ("layer.0", "layer.1")
 TOKEN = 7
 PAUSE_S, STALLED_S = 0.0005, 20.0
@@ -237,7 +237,7 @@ def _config(usable_blocks: int, extra: dict[str, Any]) -> VllmConfig:
             max_model_len=WINDOW_TOKENS,
             is_encoder_decoder=False,
             max_num_seqs=8,
-            max_num_batched_tokens=256,
+            max_num_batched_tokens=STEP_TOKENS,
             async_scheduling=False,
         ),
         cache_config=CacheConfig(block_size=BLOCK_TOKENS, enable_prefix_caching=True),

@@ -414,6 +414,25 @@ def test_json_and_csv_have_the_same_points(
     assert content["knee"]["enough_tokens"] == curve.knee.enough_tokens
 
 
+def test_a_tier_gives_what_the_cache_has_lost(
+    tmp_path: Path, tokenizer: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run = write_run(tmp_path / "run", tokenizer)
+    sizes = "--kv-tokens", 2048, "--tier-tokens"
+    code, out, _ = call(capsys, run, *sizes, 10**6, "--format", "json")
+    (point,) = json.loads(out)["points"]
+    alone = predict(planned(tokenizer), [2048])
+    assert code == 0
+    assert point["tier_tokens"] > 0
+    assert point["cached_tokens"] - point["tier_tokens"] == alone.points[0].cached_tokens
+    assert point["hit_rate"] == pytest.approx(alone.bound)
+    assert "from the tier" in call(capsys, run, *sizes, 10**6)[1]
+    assert "from the tier" not in call(capsys, run, *sizes[:2])[1]
+    code, _, said = call(capsys, run, *sizes, 0)
+    assert code == 2
+    assert "--tier-tokens 0: a tier holds 1 token or more" in said
+
+
 def test_the_picture_is_drawn_with_the_measured_points(
     tmp_path: Path, tokenizer: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -1,0 +1,115 @@
+"""A trace served by an engine with vLLM's own tier of host memory behind its cache."""
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from itertools import chain, count, islice
+
+from loadgen.errors import UsageError
+from loadgen.locality.replay import BlockPool
+from loadgen.locality.trace import Chain, Trace
+
+
+@dataclass(frozen=True, slots=True)
+class TierHits:
+    """Prompt tokens that were taken from the engine's cache, and from the tier behind it."""
+
+    engine_tokens: int
+    tier_tokens: int
+
+
+class HostTier:
+    """Names of blocks, the least recently used first (vllm/v1/kv_offload/cpu, policy `lru`)."""
+
+    def __init__(self, blocks: int) -> None:
+        self._blocks = blocks
+        self._names: dict[int, None] = {}
+
+    def leading(self, names: Iterable[int]) -> int:
+        """How many of them it has, up to the first that it has not."""
+        known = 0
+        for name in names:
+            if name not in self._names:
+                break
+            known += 1
+        return known
+
+    def store(self, offered: Sequence[int]) -> bool:
+        """Take those it has not, all or none; what is offered is not evicted for them."""
+        new = [name for name in offered if name not in self._names]
+        protected = set(offered)
+        idle = (name for name in self._names if name not in protected)
+        too_many = max(0, len(self._names) + len(new) - self._blocks)
+        evicted = [*islice(idle, too_many)]
+        if len(evicted) < too_many:
+            return False
+        for name in evicted:
+            del self._names[name]
+        self._names |= dict.fromkeys(new)
+        return True
+
+    def used(self, names: Sequence[int]) -> None:
+        """A request has ended; of its blocks the first is the most recently used."""
+        for name in reversed(names):
+            if name in self._names:
+                del self._names[name]
+                self._names[name] = None
+
+
+class TierReplay:
+    """One request after the other, as vLLM 0.32 serves them with its OffloadingConnector.
+
+    The tier gives what follows the blocks that the engine has; the last token of a prompt is always
+    computed. It is offered the prompt's full blocks, as each step has computed them; those that it
+    gave are not offered, and may be evicted for the rest of their own prompt. What found no room is
+    offered again with the next step's. Blocks that replies fill are not kept in it.
+    """
+
+    def __init__(self, trace: Trace, engine_blocks: int, tier_blocks: int) -> None:
+        """Raises UsageError for requests side by side, of which it knows nothing."""
+        if not trace.is_sequential:
+            raise UsageError(
+                f"a tier is predicted for one request after the other: here {trace.in_flight} are"
+                " in flight"
+            )
+        self._trace = trace
+        self._pool = BlockPool(engine_blocks)
+        self._tier = HostTier(tier_blocks)
+        self._reply_names = count(-1, -1)  # no prompt has a name below 0
+        self._engine_tokens = self._tier_tokens = 0
+
+    def run(self) -> TierHits:
+        """To the last reply; the engine's cache holds the longest request."""
+        for request in self._trace.chains:
+            self._serve(request)
+        return TierHits(self._engine_tokens, self._tier_tokens)
+
+    def _serve(self, request: Chain) -> None:
+        size, names = self._trace.block_size, request.blocks
+        found = self._pool.find(names[: (request.prompt_tokens - 1) // size])
+        loaded = self._tier.leading(names[len(found) :])
+        self._engine_tokens += len(found) * size
+        self._tier_tokens += min(loaded * size, request.prompt_tokens - 1 - len(found) * size)
+        self._compute(request, found)
+        first = len(found) if loaded else 0
+        start = first + loaded
+        for end in self._step_ends(request, len(found) + loaded):
+            if self._tier.store(names[start:end]):
+                start = end
+        self._tier.used(names[first:])
+
+    def _compute(self, request: Chain, found: list[int]) -> None:
+        self._pool.hold(found)
+        held = -(-request.kept_tokens // self._trace.block_size)
+        blocks = [*found, *self._pool.take(held - len(found))]
+        filled = request.kept_tokens // self._trace.block_size
+        names = chain(request.blocks, self._reply_names)
+        for block, name in islice(zip(blocks, names, strict=False), len(found), filled):
+            self._pool.name(block, name)
+        self._pool.give_back(blocks)
+
+    def _step_ends(self, request: Chain, known: int) -> Iterator[int]:
+        """How many full blocks there are after each step."""
+        size, step = self._trace.block_size, self._trace.step_tokens
+        for end in range(known * size + step, request.prompt_tokens, step):
+            yield end // size
+        yield request.prompt_tokens // size
