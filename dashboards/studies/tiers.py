@@ -3,6 +3,7 @@
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
+from pathlib import Path
 
 from dashboards.report.wording import listed
 from dashboards.studies.answer import MarkdownTable, StudyAnswer, StudyPicture, cell_table
@@ -14,7 +15,7 @@ from dashboards.studies.task1.caches import HitPrediction, hit_table, most_off
 from dashboards.studies.wording import count, duration, memory, percent
 from loadgen.locality.curve import predict
 from loadgen.locality.measured import run_bytes_per_token
-from loadgen.locality.trace_sources import trace_of_run
+from loadgen.locality.trace_sources import recorded_run, trace_of_run
 from loadgen.targets.plan import BYTES_PER_GB
 
 NATIVE, TIERED, FILES = "vllm-offload", "vllm-tiered", "vllm-lmcache-files"
@@ -262,8 +263,9 @@ def _ledger(cells: Cells) -> Iterator[str]:
 
 
 def predicted(cells: Cells) -> StudyAnswer:
-    """The curve of the order of requests, read at the size of the tier: what lies in the engine's
-    cache lies in the tier, too. Where there is no bound behind it, it is read at its end."""
+    """vLLM's own tier replayed behind the engine's cache. Of others the curve of the order of
+    requests, read at the size of the tier: what lies in the engine's cache lies in the tier, too.
+    Where there is no bound behind it, it is read at its end."""
     found = list(_predictions(cells.counted))
     return StudyAnswer(
         "Can its hits be predicted from the order of requests alone?",
@@ -273,8 +275,9 @@ def predicted(cells: Cells) -> StudyAnswer:
 
 
 READ_AT = (
-    "The prediction is `kvswarm curve` of the run, read at the size of the tier instead of that of"
-    " the engine's cache; nothing was fitted to these runs."
+    "The prediction for vLLM's own is `kvswarm curve RUN --tier-tokens N`; for others it is the"
+    " curve read at the size of the tier instead of that of the engine's cache. Nothing was fitted"
+    " to these runs."
 )
 
 
@@ -299,12 +302,22 @@ def _predictions(cells: Cells) -> Iterator[HitPrediction]:
             if len(told) < len(known) or each is None:
                 continue
             cached, taken, computed = told
-            curve, size_gb = predict(trace_of_run(cell.run)), cell.settings["l1_gb"]
+            size_gb = cell.settings["l1_gb"]
             tokens = int(BYTES_PER_GB * float(size_gb)) // each
-            share = curve.bound if target in UNBOUNDED else curve.at(tokens).hit_rate
+            share = _share(cell.run, target, tokens)
             measured = (cached + taken) / (cached + taken + computed)
             by = f"{size_of(size_gb)} of {kind}"
             yield HitPrediction(by, cell.repeat, share, measured, kind)
+
+
+def _share(run: Path, target: str, tier_tokens: int) -> float:
+    """Of prompt tokens that a cache of this run, with such a tier behind it, need not compute."""
+    trace = trace_of_run(run)
+    if target == NATIVE:
+        own = recorded_run(run).target["usable_tokens"]
+        return predict(trace, [own], tier_tokens=tier_tokens).points[0].hit_rate
+    curve = predict(trace)
+    return curve.bound if target in UNBOUNDED else curve.at(tier_tokens).hit_rate
 
 
 def controls(cells: Cells) -> StudyAnswer:
