@@ -66,8 +66,6 @@ def _check(parsed: argparse.Namespace) -> None:
     if parsed.out is not None:
         check_picture(parsed.out)
     check_bytes_per_token(parsed.bytes_per_token)
-    if parsed.tier_tokens is not None and parsed.tier_tokens < 1:
-        raise UsageError(f"--tier-tokens {parsed.tier_tokens}: a tier holds 1 token or more")
 
 
 def check_picture(path: Path) -> None:
@@ -193,7 +191,12 @@ def _parser() -> argparse.ArgumentParser:
     add("--requests", type=int, default=1000, help="plan: how many it sends (default: 1000)")
     add("-u", "--users", type=int, default=1, help="plan: users, each with one request or batch")
     add("--kv-tokens", default="", metavar="N,N…", help="sizes (default: up to the working set)")
-    add("--tier-tokens", type=int, metavar="N", help="so much of vLLM's own host memory behind it")
+    add(
+        "--tier-tokens",
+        type=int,
+        metavar="N",
+        help="vLLM's own host memory behind it; for one request after the other",
+    )
     add(
         "--model",
         help="its folder, config.json or name, for tokens and bytes (default: the run's, else the"

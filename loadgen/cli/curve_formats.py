@@ -129,11 +129,13 @@ def verdict(prediction: Prediction) -> str:
     curve, knee = prediction.curve, prediction.curve.knee
     if curve.bound == 0:
         return "No cache helps this workload, because no prompt begins with a block of another."
+    enough = curve.at(knee.enough_tokens)
+    of_cache = (enough.cached_tokens - enough.tier_tokens) / curve.prompt_tokens
     return (
         f"{_size(prediction, knee.enough_tokens)} are enough for this workload, because"
         f" {ENOUGH:.0%} of what is used again comes back before {knee.reuse_tokens} tokens of other"
-        f" blocks: {curve.at(knee.enough_tokens).hit_rate:.1%} of prompt tokens then come from the"
-        f" cache, and no cache gives more than {curve.bound:.1%}, which takes"
+        f" blocks: {of_cache:.1%} of prompt tokens then come from the cache, and no cache gives"
+        f" more than {curve.bound:.1%}, which takes"
         f" {_size(prediction, knee.working_set_tokens)}. The longest request alone needs"
         f" {knee.least_tokens} tokens."
     )

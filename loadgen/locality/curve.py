@@ -75,8 +75,9 @@ def predict(
 
     One request after the other it is what vLLM's block pool does but for second copies of a block
     (see LruStack); with requests side by side it is an estimate (see CacheReplay). Sizes are
-    rounded up to whole blocks. With `tier_tokens` the points are those of caches with so much of
-    vLLM's own host memory behind them (see TierReplay); bound and knee are of the cache alone.
+    rounded up to whole blocks. With `tier_tokens`, rounded down, the points are those of caches
+    with so much of vLLM's own host memory behind them (see TierReplay), for one request after the
+    other; bound and knee are of the cache alone.
 
     Raises UsageError for an empty trace, or a size that cannot serve it.
     """
@@ -129,8 +130,13 @@ class _Curve:
     def _hits(self, blocks: int) -> TierHits:
         if self._tier_tokens is None:
             return TierHits(self._cached(blocks), 0)
-        tier_blocks = self._tier_tokens // self._trace.block_size
-        return TierReplay(self._trace, blocks, tier_blocks).run()
+        size = self._trace.block_size
+        if self._tier_tokens < size:
+            raise UsageError(
+                f"a tier of {self._tier_tokens} tokens holds no block: give {size} or more"
+            )
+        enough = sum(-(-chain.kept_tokens // size) for chain in self._trace.chains)
+        return TierReplay(self._trace, min(blocks, enough), self._tier_tokens // size).run()
 
     def _cached(self, blocks: int) -> int:
         blocks = min(blocks, self._most_blocks)

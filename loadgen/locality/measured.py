@@ -1,6 +1,7 @@
 """What an engine's cache did in a finished run, beside what is predicted for that run."""
 
 import json
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -103,7 +104,10 @@ def _keeps_all_tokens(config: Mapping[str, Any]) -> bool:
         return False
     if set(config.get("layer_types") or ()) - {"full_attention", "attention"}:
         return False
-    return not (config.get("sliding_window") and config.get("use_sliding_window", True))
+    if not config.get("use_sliding_window", True):
+        return True
+    longest = config.get("max_position_embeddings") or math.inf
+    return (config.get("sliding_window") or math.inf) >= longest
 
 
 def _bytes(config: dict[str, Any], kv_dtype: str) -> int | None:

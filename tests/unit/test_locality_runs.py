@@ -368,6 +368,7 @@ def test_bytes_of_a_token_are_those_of_the_type_the_engine_was_told(
         ({"sliding_window": 128, "use_sliding_window": True}, None),
         ({"sliding_window": 128, "use_sliding_window": False}, 2 * 8 * 2 * 64 * 2),
         ({"sliding_window": None}, 2 * 8 * 2 * 64 * 2),
+        ({"sliding_window": 9000, "max_position_embeddings": 8192}, 2 * 8 * 2 * 64 * 2),
     ],
 )
 def test_bytes_of_a_token_follow_from_the_models_shape(
@@ -426,11 +427,17 @@ def test_a_tier_gives_what_the_cache_has_lost(
     assert point["tier_tokens"] > 0
     assert point["cached_tokens"] - point["tier_tokens"] == alone.points[0].cached_tokens
     assert point["hit_rate"] == pytest.approx(alone.bound)
-    assert "from the tier" in call(capsys, run, *sizes, 10**6)[1]
+    with_tier = call(capsys, run, *sizes, 10**6)[1]
+    assert "from the tier" in with_tier
+    alone_says, tier_says = (
+        " ".join(text.split()).partition("are enough")[2]
+        for text in (call(capsys, run, *sizes[:2])[1], with_tier)
+    )
+    assert alone_says == tier_says
     assert "from the tier" not in call(capsys, run, *sizes[:2])[1]
-    code, _, said = call(capsys, run, *sizes, 0)
+    code, _, said = call(capsys, run, *sizes, 15)
     assert code == 2
-    assert "--tier-tokens 0: a tier holds 1 token or more" in said
+    assert "a tier of 15 tokens holds no block: give 16 or more" in said
 
 
 def test_the_picture_is_drawn_with_the_measured_points(
