@@ -88,6 +88,8 @@ class ServerSample:
 
 CACHE_PREFIX = "lmcache_"
 """Before the figures of whatever service is the cache, in the names of the columns."""
+MOST_CUT_S = 10.0
+"""Counters that end longer than this before the last sample are not those of the run."""
 
 OF_MACHINE = ("engine_rss_mb", "engine_cpu_s", "lmcache_rss_mb", "gpu_memory_mb")
 """What no service tells of itself."""
@@ -154,9 +156,10 @@ def server_figures(
     add up to all prompt tokens; `hit_rate` and `external_hit_rate` are the latter two over all.
     They are of finished prefills; what a preempted request computes again is not in them.
 
-    Where the last samples told no counters they end at the one before. All is None where the host
-    has no `/metrics`. `counter_reset` is True when a counter went down on the way (the engine was
-    restarted): figures made of counters are then None, peaks stand.
+    Where the last samples told no counters they end at the one before, and are None where that is
+    more than `MOST_CUT_S` ago. All is None where the host has no `/metrics`. `counter_reset` is
+    True when a counter went down on the way (the engine was restarted): figures made of counters
+    are then None, peaks stand.
     """
     course = ServerCourse()
     for sample in (first, *between, last):
@@ -249,10 +252,15 @@ class ServerCourse:
         is_cut = self._counts > 0 and self._last.prompt_tokens is None
         return self._counted.at_s if is_cut else None
 
+    @property
+    def ends_early(self) -> bool:
+        """Whether the counters, if there are any, end too early: then all are unknown."""
+        return self._last.at_s - self._counted.at_s > MOST_CUT_S
+
     def figures(self) -> Figures:
         """As `server_figures` of all samples."""
         first, last, reset = self._first, self._counted, self._reset
-        known = first.prompt_tokens is not None and self._counts > 1
+        known = first.prompt_tokens is not None and self._counts > 1 and not self.ends_early
         rise = _rises(first, last) if known and not reset else dict.fromkeys(_COUNTERS)
         return {
             **_prompt_figures(rise),

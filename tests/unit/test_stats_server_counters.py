@@ -126,6 +126,15 @@ def test_counters_end_at_the_last_sample_that_told_them() -> None:
     assert (course.end_s, course.begins_uncounted) == (10.0, False)
 
 
+@pytest.mark.parametrize(("end_s", "hit_rate"), [(20.0, 0.5), (20.1, None), (600.0, None)])
+def test_counters_that_end_long_before_the_run_are_not_those_of_it(
+    end_s: float, hit_rate: float | None
+) -> None:
+    figures = server_figures(FIRST, replace(SILENT, at_s=end_s), [MIDDLE, LAST])
+    assert (figures["hit_rate"], figures["peak_waiting"]) == (hit_rate, 9)
+    assert figures["counter_reset"] is (None if hit_rate is None else False)
+
+
 def test_an_engine_without_counters_by_source_is_read_by_its_hits() -> None:
     first = ServerSample(0.0, prompt_tokens=100, prefix_cache_hits=10)
     last = ServerSample(9.0, prompt_tokens=500, prefix_cache_hits=110)

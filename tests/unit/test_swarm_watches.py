@@ -63,6 +63,8 @@ def test_figures_that_end_before_the_run_are_told_with_their_end() -> None:
         watch._take(ServerSample(at_s, prompt_tokens=tokens), {})
     assert watch.note is not None
     assert "figures of the engine end at 59.0 s" in watch.note
+    watch._take(ServerSample(600.0), {})
+    assert "no counters of the engine after 59.0 s" in watch.note
 
 
 def test_figures_that_begin_behind_the_start_are_told_to_be_unknown() -> None:

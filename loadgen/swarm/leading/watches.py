@@ -93,6 +93,8 @@ class ServerWatch:
             return f"no counters of the engine: {asked.metrics_url} told none at the start"
         if (end_s := self.course.end_s) is not None:
             said = lack or "tells none any more"
+            if self.course.ends_early:
+                return f"no counters of the engine after {end_s:.1f} s: {asked.metrics_url} {said}"
             return f"figures of the engine end at {end_s:.1f} s: {asked.metrics_url} {said}"
         if self.whole.told or not self.whole.count:
             return None
