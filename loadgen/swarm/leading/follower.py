@@ -86,10 +86,10 @@ class Follower:
 
     def stopped(self) -> None:
         """Locust's `test_stop` on this worker."""
-        self.stage.close()
         if self._sender is not None:
-            self._sender.kill()
+            self._sender.kill()  # what it was sending goes with the last records
             self._sender = None
+        self.stage.close()
         # Locust sleeps for the stop timeout before it calls a stopped worker ready again; this
         # one has drained, and the next order to spawn brings the timeout anew.
         self.environment.stop_timeout = 0.0

@@ -145,7 +145,7 @@ class WorkerLedger:
             message = self._unsent.popleft()  # others may flush while this one is sent
             try:
                 self._send(message)
-            except Exception:
+            except BaseException:  # whoever sends may be killed at it
                 self._unsent.appendleft(message)
                 raise
 
