@@ -76,6 +76,8 @@ def _keeps(record: RequestRecord, name: str, most_ms: float) -> bool:
 
 
 USUAL_DRAIN_S = 30.0
+AT_ONCE_S = 1.0
+"""A 408 or 504 that comes sooner says nothing of how long a reply takes."""
 TOO_LONG = "it had waited longer than"
 
 
@@ -84,7 +86,7 @@ class CutOffRule:
     """Which requests that were cut off had waited too long, so that their waiting counts.
 
     One whose own time was over had. The end of the run excuses what could still have been good,
-    and a 408 or 504 may come at once.
+    and a 408 or 504 may come at once, which is within `AT_ONCE_S`.
 
     One of these is late where the host had sent it nothing for longer than `patience_s`, which is
     the drain time, or where it was beyond a limit of the objective.
@@ -101,7 +103,8 @@ class CutOffRule:
     def judge_ended(self, record: RequestRecord, gaps_ms: list[float]) -> None:
         """Of a record of a request that the end of the run did not touch."""
         is_told = record.status in TIME_LIMITS
-        if record.outcome == "timeout" and (not is_told or self._outwaited(record, gaps_ms)):
+        has_waited = not is_told or self._outwaited(record, gaps_ms, AT_ONCE_S)
+        if record.outcome == "timeout" and has_waited:
             record.late = True
             count_open_gap(record, gaps_ms)
         if self.slo is not None and record.outcome != "cancelled":
@@ -109,7 +112,7 @@ class CutOffRule:
 
     def judge(self, record: RequestRecord, gaps_ms: list[float]) -> None:
         """Call a record of a request that the end of the run cut off a late one, where it is."""
-        limit = self._outwaited(record, gaps_ms)
+        limit = self._outwaited(record, gaps_ms, self.patience_s)
         if limit:
             record.outcome, record.late = "timeout", True
             record.error = f"{record.error}: {TOO_LONG} {limit}"
@@ -117,11 +120,11 @@ class CutOffRule:
         if limit or (self.slo is not None and self.slo.is_missed(record)):
             record.slo_met = None if self.slo is None else False
 
-    def _outwaited(self, record: RequestRecord, gaps_ms: list[float]) -> str:
+    def _outwaited(self, record: RequestRecord, gaps_ms: list[float], patience_s: float) -> str:
         """The limit beyond which the request was still waiting at its end, else empty."""
         stalled_s = record.end_s - last_sign_s(record, gaps_ms)
         limit = self.slo.outwaited(record, stalled_s * 1000) if self.slo is not None else ""
-        return limit or (f"{self.patience_s:g} s" if stalled_s > self.patience_s else "")
+        return limit or (f"{patience_s:g} s" if stalled_s > patience_s else "")
 
 
 def _limit(part: str, name: str, text: str) -> tuple[str, float]:

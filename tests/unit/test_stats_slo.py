@@ -138,7 +138,14 @@ def test_what_was_cut_off_is_late_when_it_had_waited_too_long(
 @pytest.mark.parametrize("status", [408, 504])
 @pytest.mark.parametrize(
     ("waited_s", "slo", "late"),
-    [(0.003, "", None), (60.0, "", True), (1.0, "ttft_ms<=500", True)],
+    [
+        (0.003, "", None),
+        (1.0, "", None),
+        (1.1, "", True),
+        (29.0, "", True),
+        (60.0, "", True),
+        (1.0, "ttft_ms<=500", True),
+    ],
 )
 def test_a_time_limit_of_the_host_s_side_is_late_only_where_it_came_late(
     status: int, waited_s: float, slo: str, late: bool | None
