@@ -66,7 +66,8 @@ def _of_part(part: str) -> list[str]:
         # Each sign with the next: which of them are words, only a dictionary knows.
         pairs = [first + second for first, second in pairwise(run)]
         found += pairs if _SIGN.match(run) else _of_word(run)
-    return found
+    # A single sign is no pair: with one letter or digit it is a word, as 第3章.
+    return found if any(len(each) > 1 for each in found) else [part.lower()]
 
 
 def _of_word(part: str) -> list[str]:

@@ -61,6 +61,11 @@ def test_terms_of_chinese_and_japanese_are_pairs_of_signs() -> None:
     assert terms("GPU内存はデータ") == ["gpu", "内存", "存は", "はデ", "デー", "ータ"]
 
 
+@pytest.mark.parametrize("word", ["第3章", "B型", "X線", "3月"])
+def test_a_sign_beside_one_letter_or_digit_is_a_term_with_it(word: str) -> None:
+    assert terms(f"{word} 人") == [word.lower()]
+
+
 def test_terms_of_other_scripts_are_words() -> None:
     text = "Prefix caching saves 98% of max_model_len's time, naïvely: Привет, 한국어!"
     words = "prefix cach save 98 maxmodellen max model len time naïvely привет 한국어"
