@@ -140,9 +140,15 @@ def interpret(payload: bytes) -> Event:
         raise Malformed(f"an event has no list of choices: {excerpt(payload)}")
     choice, told = choices[0], choice_event(choices[0], usage_of(event))
     if told.finish_reason is not None and event.get("object") == "chat.completion":
-        is_message = not (choice.get("delta") or choice.get("text"))
-        return told._replace(is_whole=is_message)
+        return told._replace(is_whole=_is_message(choice))
     return told
+
+
+def _is_message(choice: dict[str, Any]) -> bool:
+    """Whether it is a whole message: the last of those that come in pieces has no role."""
+    message = choice.get("message")
+    is_whole = isinstance(message, dict) and bool(message.get("role"))
+    return is_whole and not (choice.get("delta") or choice.get("text"))
 
 
 def decode(payload: bytes) -> dict[str, Any]:

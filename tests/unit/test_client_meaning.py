@@ -394,10 +394,18 @@ def test_output_may_stand_in_the_choice(brought: dict[str, Any], events: int) ->
 
 @pytest.mark.parametrize("before", [0, 1, 3])
 def test_a_whole_message_at_the_end_is_no_further_token(before: int) -> None:
-    whole = {"index": 0, "finish_reason": "stop", "message": {"content": "a" * before or "a"}}
+    message = {"role": "assistant", "content": "a" * before or "a"}
+    whole = {"index": 0, "finish_reason": "stop", "message": message}
     last = event(object="chat.completion", choices=[whole], usage={"completion_tokens": 3})
     exchange = said(*(delta(content="a") for _ in range(before)), last, DONE)
     assert (exchange.outcome, len(exchange.token_times)) == ("ok", before or 1)
+
+
+def test_the_last_of_messages_that_come_in_pieces_is_a_token() -> None:
+    pieces = [{"message": {"content": "a"}, "finish_reason": end} for end in (None, None, "stop")]
+    events = [event(object="chat.completion", choices=[each]) for each in pieces]
+    exchange = said(*events, DONE)
+    assert (exchange.outcome, len(exchange.token_times)) == ("ok", 3)
 
 
 COUNTS: list[tuple[bytes, tuple[int | None, int | None]]] = [
