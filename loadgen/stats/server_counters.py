@@ -209,7 +209,8 @@ class ServerCourse:
 
     def restart(self) -> None:
         """What was sampled so far counts only as the state before the rest."""
-        count, last = self.count, self._last
+        # Not from a scrape that told nothing, as at the end of the warm-up.
+        count, last = self.count, self._counted if self._counts else self._last
         self._clear()
         if count:
             self.add(last)

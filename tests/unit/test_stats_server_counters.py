@@ -135,6 +135,16 @@ def test_counters_that_end_long_before_the_run_are_not_those_of_it(
     assert figures["counter_reset"] is (None if hit_rate is None else False)
 
 
+def test_after_a_reset_counters_go_on_from_the_last_sample_that_told_them() -> None:
+    course = ServerCourse()
+    for sample in (replace(FIRST, at_s=-1.0, prompt_tokens=1), FIRST, SILENT):
+        course.add(sample)
+    course.restart()
+    course.add(LAST)
+    assert not course.begins_uncounted
+    assert course.figures() == server_figures(FIRST, LAST)
+
+
 def test_an_engine_without_counters_by_source_is_read_by_its_hits() -> None:
     first = ServerSample(0.0, prompt_tokens=100, prefix_cache_hits=10)
     last = ServerSample(9.0, prompt_tokens=500, prefix_cache_hits=110)

@@ -47,7 +47,9 @@ def test_after_a_reset_engine_and_replicas_count_from_the_last_sample() -> None:
     take(0.0, 0, 0, 0)
     take(1.0, 900, 0, 9)
     take(2.0, 1000, 0, 2)
+    watch._take(ServerSample(2.5), {"one": ServerSample(2.5)})
     watch.reset()
+    assert watch.note is None
     take(3.0, 1100, 300, 1)
     for course in (watch.course, watch.replicas["one"]):
         figures = course.figures()
