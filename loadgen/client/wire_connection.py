@@ -86,6 +86,7 @@ class WireConnection(asyncio.Protocol):
         "_chunked",
         "_deadlines",
         "_draining",
+        "_due_at",
         "_ended",
         "_failure",
         "_head",
@@ -152,7 +153,7 @@ class WireConnection(asyncio.Protocol):
 
         Raises as Transport.post does, and Unanswered.
         """
-        self._sink, self._settle_s = sink, settle_s
+        self._sink, self._due_at, self._settle_s = sink, due_at, settle_s
         self._head: Head | None = None
         self._begun = self._ended = self._keep = self._until_close = False
         self._chunked = self._between = False
@@ -281,12 +282,15 @@ class WireConnection(asyncio.Protocol):
             self._over(max(sink.patience_s, self._settle_s))
 
     def _over(self, patience_s: float) -> None:
-        """The body may go on for so long, then whoever waits for the reply is woken."""
+        """The body may go on for so long, but not beyond the time of the request.
+
+        Then whoever waits for the reply is woken.
+        """
         self._over_at = time.perf_counter()
         if self._ended:
             return
         if patience_s > 0:
-            self._deadlines.set(self, self._over_at + patience_s)
+            self._deadlines.set(self, min(self._due_at, self._over_at + patience_s))
         else:
             self._end(None)
 

@@ -205,6 +205,15 @@ async def test_what_is_no_reply_is_told_apart(name: str) -> None:
     assert host.connections == 1
 
 
+async def test_a_refusal_without_its_body_ends_with_the_time_of_the_request() -> None:
+    talk, outcome, said = FAULTS["a refusal whose body never comes"]
+    (exchange,), _ = await ask(talk, timeout_s=0.3)
+    assert (exchange.outcome, exchange.error) == (outcome, said)
+    assert exchange.sent_at is not None
+    assert exchange.end_at is not None
+    assert exchange.end_at - exchange.sent_at < 0.8
+
+
 async def test_an_engine_whose_name_is_no_utf_8_has_one_that_can_be_sent() -> None:
     named = PLAIN.replace(STREAM, STREAM + b"X-Served-By: caf\xe9-1\r\n")
     (exchange,), _ = await ask(says(named))
