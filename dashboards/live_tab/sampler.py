@@ -8,7 +8,7 @@ from itertools import pairwise
 from operator import attrgetter
 from typing import TYPE_CHECKING, Any
 
-from dashboards.live_tab.series import Figures
+from dashboards.live_tab.series import Figures, short_of_whole
 from loadgen.stats.metrics import CATALOG, figure_of
 from loadgen.stats.self_watch import ClientSample
 from loadgen.stats.server_counters import ENGINE_FIGURES, server_figures
@@ -116,7 +116,7 @@ class Sampler:
             window.per_s("ok"),
             window.per_s("failed"),
             window.per_s("output_tokens"),
-            window.share("goodput_share"),
+            short_of_whole(window.share("goodput_share")),
             *window.quantiles("ttft_ms"),
             *window.quantiles("itl_ms"),
             *self._cache(),
@@ -148,14 +148,13 @@ class Sampler:
         age_s = self._run.now_s - news.at_s
         self.engine_age_s = round(age_s) if NEWS_S < age_s < math.inf else None
         last = news if age_s <= NEWS_S else ServerSample(0.0)
-        return (
+        shares = (
             gained["hit_rate"],
             gained["external_hit_rate"],
             self._window.share("cached_share"),
             last.kv_cache_usage,
-            last.running,
-            last.waiting,
         )
+        return (*map(short_of_whole, shares), last.running, last.waiting)
 
     def _load_generator(self) -> Figures:
         """The worst process by its last samples: those of a second may come in the next one."""

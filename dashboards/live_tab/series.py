@@ -76,6 +76,11 @@ class LiveSeries:
         self.step_s *= 2
 
 
+def short_of_whole(share: float | None) -> float | None:
+    """The share as it is shown: only the whole is told as 1, however it is rounded."""
+    return share if share is None or share >= 1 else min(share, 0.9999)
+
+
 def _merged(rows: Sequence[Figures]) -> Figures:
     if len(rows) == 1:
         return rows[0]

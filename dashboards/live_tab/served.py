@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, NamedTuple
 
+from dashboards.live_tab.series import short_of_whole
 from loadgen.record import COLUMNS
 from loadgen.runs.csv_log import with_formula
 from loadgen.stats.metrics import CATALOG, figure_of
@@ -153,7 +154,7 @@ class Timeline:
 
     def _mark(self, request: Served) -> tuple[Any, ...]:
         served_s = request.end_s if request.first_token_s is None else request.first_token_s
-        share = request.cached_share(self._host_tells)
+        share = short_of_whole(request.cached_share(self._host_tells))
         mark = (
             self._numbers[request.context_id],
             round(served_s, 4),

@@ -237,6 +237,14 @@ def test_a_reply_that_does_not_say_took_nothing_from_a_cache_where_the_host_told
     assert silent.cached_share(silent.top(1)[0][0][1]) is None
 
 
+@pytest.mark.parametrize(("cached", "share"), [(100_000, 1.0), (99_999, 0.9999), (64_000, 0.64)])
+def test_only_a_prompt_that_was_cached_whole_is_told_as_such(cached: int, share: float) -> None:
+    timeline = Timeline()
+    (request,) = requests(1, contexts=1)
+    timeline.add(replace(request, prompt_tokens=100_000, cached_tokens=cached))
+    assert timeline.since(0).marks[0][3] == share
+
+
 # ---- routes ------------------------------------------------------------------------------------
 
 
@@ -622,6 +630,24 @@ def test_the_engine_is_told_of_or_the_reason_why_not(site: Site) -> None:
     told = dict(zip(answer["columns"], answer["rows"][-1], strict=True))
     assert (told["hit_rate"], told["external_hit_rate"]) == (0.5, 0.25)
     assert (told["kv_cache_usage"], told["running"], told["waiting"]) == (0.5, 2, 7)
+
+
+def test_shares_short_of_the_whole_are_not_told_as_all(site: Site) -> None:
+    site.start()
+    site.events.test_start.fire()
+    busy = [
+        replace(
+            sample(at_s, 1),
+            computed_prompt_tokens=at_s,
+            cached_prompt_tokens=1e5 * at_s,
+            external_prompt_tokens=0,
+            kv_cache_usage=0.99996,
+        )
+        for at_s in (0.0, 1.0)
+    ]
+    watched(site, *busy)
+    row = dict(zip(COLUMNS, site.view.sampler.take(), strict=True))
+    assert (row["hit_rate"], row["kv_cache_usage"], row["running"]) == (0.9999, 0.9999, 2)
 
 
 GAUGES = ("kv_cache_usage", "running", "waiting")

@@ -7,7 +7,12 @@ import pytest
 
 from loadgen.stats.summary import summarize
 from loadgen.stats.tally import Tally
-from loadgen.swarm.showing.summary_words import error_lines, steady_lines, summary_lines
+from loadgen.swarm.showing.summary_words import (
+    error_lines,
+    in_percent,
+    steady_lines,
+    summary_lines,
+)
 from loadgen.swarm.showing.view import LiveFigures, live_lines
 
 RESTARTED = {"hit_rate": None, "counter_reset": True}
@@ -44,6 +49,11 @@ def test_a_goodput_short_of_the_whole_is_not_told_as_all(share: float, said: str
     told = {"cached_share": None, "stats_reset_s": None, "lost_workers": 0}
     lines = summary_lines(summary | told | {"goodput_share": share, "goodput_per_s": 2.0})
     assert f"goodput: {said} of requests within the objective, 2.0 requests/s" in lines
+
+
+@pytest.mark.parametrize(("share", "said"), [(1.0, "100%"), (0.996, "99%"), (0.5, "50%")])
+def test_only_the_whole_is_told_as_all_without_decimals(share: float, said: str) -> None:
+    assert in_percent(share) == said
 
 
 def test_a_run_that_sent_nothing_says_so() -> None:
@@ -132,3 +142,5 @@ def test_the_run_so_far_stands_beside_the_last_second_within_80_columns() -> Non
     full = live_lines(LiveFigures(**now | {"hit_rate": 0.5, "goodput_share": 0.25}))
     assert full[-1].startswith("  hit rate 50%, 25% in objective, retrieval 123457/")
     assert max(map(len, full)) <= 80
+    almost = live_lines(LiveFigures(**now | {"hit_rate": 0.996, "goodput_share": 0.999}))
+    assert almost[-1].startswith("  hit rate 99%, 99% in objective, ")

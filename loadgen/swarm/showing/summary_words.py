@@ -107,7 +107,7 @@ def _replica_lines(replicas: Mapping[str, Any] | None) -> Iterator[str]:
     if replicas is None:
         return
     for name, told in replicas["engines"].items():
-        parts = [] if told["share"] is None else [f"{told['share']:.0%} of requests"]
+        parts = [] if told["share"] is None else [f"{in_percent(told['share'])} of requests"]
         if told["contexts"] is not None:
             parts.append(f"{told['contexts']} contexts")
         if told["hit_rate"] is not None:
@@ -116,8 +116,8 @@ def _replica_lines(replicas: Mapping[str, Any] | None) -> Iterator[str]:
             parts.append(f"{told['computed_prompt_tokens']:,.0f} prompt tokens computed")
         yield f"{name}: {', '.join(parts) or 'nothing known'}"
     if replicas["context_affinity"] is not None:
-        share = replicas["context_affinity"]
-        yield f"affinity: {share:.0%} of requests went to the usual engine of their context"
+        share = in_percent(replicas["context_affinity"])
+        yield f"affinity: {share} of requests went to the usual engine of their context"
 
 
 def _lacks(summary: dict[str, Any]) -> Iterator[str]:
@@ -233,6 +233,11 @@ def in_ms(value: float | None) -> str:
     if value is None:
         return "-"
     return f"{value:.0f}" if value >= 100 else f"{value:.3g}"
+
+
+def in_percent(share: float) -> str:
+    """Without decimals; only the whole is 100 %."""
+    return f"{min(share, 0.99) if share < 1 else 1:.0%}"
 
 
 def steady_lines(summary: Mapping[str, Any]) -> list[str]:

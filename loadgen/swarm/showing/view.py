@@ -12,7 +12,13 @@ import gevent
 
 from loadgen.compare.run_gate import gate_lines
 from loadgen.errors import OutputError
-from loadgen.swarm.showing.summary_words import error_lines, in_ms, summary_lines, summary_table
+from loadgen.swarm.showing.summary_words import (
+    error_lines,
+    in_ms,
+    in_percent,
+    summary_lines,
+    summary_table,
+)
 from rag_store.cli.output import fitted
 
 if TYPE_CHECKING:  # rich comes when a table is drawn: the first request does not wait for it
@@ -181,9 +187,9 @@ def live_lines(now: LiveFigures) -> list[str]:
     ]
     more = []
     if now.hit_rate is not None:
-        more.append(f"hit rate {now.hit_rate:.0%}")
+        more.append(f"hit rate {in_percent(now.hit_rate)}")
     if now.goodput_share is not None:
-        more.append(f"{now.goodput_share:.0%} in objective")
+        more.append(f"{in_percent(now.goodput_share)} in objective")
     if now.retrieval_p50_ms is not None:
         more.append(f"retrieval {_pair(now.retrieval_p50_ms, now.retrieval_p95_ms)}")
     if more:
