@@ -176,7 +176,8 @@ def read_qrels(path: Path) -> dict[str, tuple[str, ...]]:
     """The relevant documents of each query, in the file's order.
 
     Lines are `query iteration document relevance` or `query document relevance`, split at tabs,
-    else at whitespace; only a relevance above 0 counts. Raises CorpusError.
+    else at whitespace; four words of which the iteration is 0 or Q0 at both. Only a relevance above
+    0 counts. Raises CorpusError.
     """
     found: dict[str, list[str]] = {}
     for query_id, doc_id, relevance in _judgements(path):
@@ -202,9 +203,12 @@ def _judgements(path: Path) -> Iterator[tuple[str, str, int]]:
 
 
 def _columns(text: str) -> list[str]:
-    """Of BEIR's lines those between tabs: ids may hold spaces."""
+    """Of TREC's lines the words, of BEIR's those between tabs: ids may hold spaces."""
+    words = text.split()
+    if len(words) == 4 and words[1] in ("0", "Q0"):
+        return words
     columns = [each.strip() for each in text.strip().split("\t")]
-    return columns if len(columns) in (3, 4) and all(columns) else text.split()
+    return columns if len(columns) in (3, 4) and all(columns) else words
 
 
 def _relevance(text: str, at: str) -> int:

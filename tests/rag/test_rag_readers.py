@@ -115,6 +115,12 @@ def test_trec_judgements_count_above_zero(tmp_path: Path) -> None:
     assert read_qrels(path) == {"q1": ("d1", "d2"), "q2": ()}
 
 
+def test_trec_judgements_may_have_tabs_and_spaces_between_them(tmp_path: Path) -> None:
+    path = tmp_path / "qrels.txt"
+    path.write_text("q1 0\td1\t1\nq1\tQ0 d2\t1\nq1 0\td3 1\n")
+    assert read_qrels(path) == {"q1": ("d1", "d2", "d3")}
+
+
 def test_judgements_between_tabs_have_spaces_in_their_ids(tmp_path: Path) -> None:
     path = tmp_path / "test.tsv"
     path.write_text("query-id\tcorpus-id\tscore\nq1\tAbout Raft\t1\nq 2\t0\td2\t1\n")
