@@ -58,7 +58,7 @@ class Row:
     @classmethod
     def parsed(cls, row_id: str, metadata: Mapping[str, Any] | None, text: str | None) -> "Row":
         """From what Chroma keeps. Raises StoreError for a damaged row, and for one of others."""
-        kept: dict[str, Any] = {"is_question": False, **(metadata or {}), "text": text}
+        kept: dict[str, Any] = {**(metadata or {}), "text": text}
         is_ours = kept.keys() == _KINDS.keys()
         if not is_ours or not all(isinstance(kept[name], of) for name, of in _KINDS.items()):
             raise StoreError(

@@ -5,7 +5,6 @@ from functools import lru_cache
 from itertools import pairwise
 from unicodedata import normalize
 
-# Letters with digits inside, and identifiers such as `max_model_len` or `torch.nn` in one piece.
 UNSPACED = (
     r"\u3005-\u3007\u3041-\u3096\u309d-\u309f\u30a1-\u30fa\u30fc-\u30ff\u3400-\u4dbf\u4e00-\u9fff"
     r"\uf900-\ufaff\uff66-\uff9f\U00020000-\U0003ffff"
@@ -13,6 +12,7 @@ UNSPACED = (
 """Chinese and Japanese signs, between whose words is no space; for a class of an expression."""
 _RUN = re.compile(f"[{UNSPACED}]+|[^{UNSPACED}]+")
 _SIGN = re.compile(f"[{UNSPACED}]")
+# Letters with digits inside, and identifiers such as `max_model_len` or `torch.nn` in one piece.
 _WORD = re.compile(r"[^\W_]+(?:[._-][^\W_]+)*")
 _PART = re.compile(r"[^\W_]+")
 _HUMP = re.compile(r"[A-Z]?[a-z]+|[A-Z]+(?![a-z])|\d+")
