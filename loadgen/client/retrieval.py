@@ -123,7 +123,7 @@ def _retrieval(answer: bytes, began_at: float, route: str) -> Retrieval:
         doc_id, label = fields["doc_id"], fields["label"] if whole else fields
         text = _text(fields["document"]["text"]) if whole and doc_id is not None else ""
         return Retrieval(
-            doc_id=None if doc_id is None else _id(doc_id),
+            doc_id=None if doc_id is None else _text(doc_id),
             text=text,
             score=float(label["score"]),
             timings_ms={name: float(value) for name, value in label["timings"].items()},
@@ -131,14 +131,6 @@ def _retrieval(answer: bytes, began_at: float, route: str) -> Retrieval:
         )
     except (ValueError, KeyError, TypeError, AttributeError):
         raise Malformed(f"this is no answer to {route}: {excerpt(answer)}") from None
-
-
-def _id(value: Any) -> str:
-    """One that is fit for a table cell, as those of a corpus are."""
-    text = _text(value)
-    if not text.isprintable():
-        raise ValueError
-    return text
 
 
 def _text(value: Any) -> str:
