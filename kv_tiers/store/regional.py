@@ -69,19 +69,21 @@ class JournalReader:
         self.gaps = 0
         """Entries had gone before they were read: deletions among them are not known."""
         self._store, self._position = store, JOURNAL_START
+        self._untold: list[StoreChange] = []
+        """Read before the store ceased to answer, or before the reading was cancelled."""
 
     async def new(self) -> list[StoreChange] | None:
         """All changes since the last time, in their order; None where the store does not answer."""
-        found: list[StoreChange] = []
-        position = self._position
-        while (part := await self._store.notes(position)) is not None:
+        while (part := await self._store.notes(self._position)) is not None:
             self.gaps += not part.is_whole
             if not part.entries:
-                self._position = position if part.is_whole else JOURNAL_START
+                if not part.is_whole:
+                    self._position = JOURNAL_START
+                found, self._untold = self._untold, []
                 return found
-            position = part.entries[-1][0]
+            self._position = part.entries[-1][0]
             changes = (StoreChange.of(entry) for _, entry in part.entries)
-            found += [change for change in changes if change is not None]
+            self._untold += [change for change in changes if change is not None]
         return None
 
 
@@ -125,7 +127,8 @@ class RegionalStore:
 
     Writes are in the region at once, and at the centre later. `async with` writes them back as soon
     as the centre takes them, and exchanges changes with it every `exchange_s` (0: the centre tells
-    the region). Its end takes CLOSE_S at most for what still waits, and leaves both stores open.
+    the region, which looks for itself only before it deletes at the centre). Its end takes CLOSE_S
+    at most for what still waits, and leaves both stores open.
     """
 
     def __init__(
@@ -246,9 +249,7 @@ class RegionalStore:
 
     async def write_back(self) -> bool:
         """Bring what waits to the centre; False where it did not take something, which waits on."""
-        async with self._writing:
-            done = await asyncio.gather(*map(self._write_one, [*self._waiting.values()]))
-        return all(done)
+        return await self._write([*self._waiting.values()])
 
     async def pull(self) -> bool:
         """Delete here what the centre was told since the last time; False where it, or the region,
@@ -314,8 +315,18 @@ class RegionalStore:
         self._forget(wire)
 
     async def _send(self) -> bool:
-        deletes = any(each.frame is None for each in self._waiting.values())
-        return await (self.exchange() if deletes else self.write_back())
+        """Frames first: the look at what changed elsewhere, before a deletion, may take long."""
+        is_done = await self._write(
+            [each for each in self._waiting.values() if each.frame is not None]
+        )
+        if deletions := [each for each in self._waiting.values() if each.frame is None]:
+            await self.pull()
+            is_done &= await self._write(deletions)
+        return is_done
+
+    async def _write(self, writes: Sequence[WaitingWrite]) -> bool:
+        async with self._writing:
+            return all(await asyncio.gather(*map(self._write_one, writes)))
 
     async def _write_one(self, write: WaitingWrite) -> bool:
         change, wire = write.change, write.change.name.wire

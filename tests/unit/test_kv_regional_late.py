@@ -3,19 +3,26 @@
 import asyncio
 
 import pytest
-from test_kv_regional import FRAME, A, B, World, finds
+from test_kv_regional import FRAME, A, B, MemoryStore, World, finds
+
+from kv_tiers.store.nodes import JournalPart
+from kv_tiers.store.regional import JournalReader, StoreChange
 
 
 class Journal:
-    """Of a centre that takes frames: while it is `lost` it takes no entries."""
+    """Of a centre that takes frames: while it is `lost` it neither takes nor tells entries."""
 
     def __init__(self, world: World, monkeypatch: pytest.MonkeyPatch) -> None:
         self.lost = True
-        self._note = world.centre.note
+        self._note, self._notes = world.centre.note, world.centre.notes
         monkeypatch.setattr(world.centre, "note", self.note)
+        monkeypatch.setattr(world.centre, "notes", self.notes)
 
     async def note(self, entry: bytes) -> bool:
         return not self.lost and await self._note(entry)
+
+    async def notes(self, position: bytes) -> JournalPart | None:
+        return None if self.lost else await self._notes(position)
 
 
 async def test_a_frame_goes_to_the_centre_once_however_late_its_journal_answers(
@@ -96,3 +103,40 @@ async def test_a_later_write_stays_though_a_deletion_before_it_comes_late(way: s
     assert (client.waiting, world.centre.frames) == (0, {A: FRAME})
     assert await finds(client, A)
     assert await finds(other, A)
+
+
+async def test_at_the_end_a_long_journal_keeps_no_frame_from_the_centre(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("kv_tiers.store.regional.CLOSE_S", 0.05)
+    world = World()
+    client = world.clients[0]
+
+    async def hang(_: bytes) -> None:
+        await asyncio.Event().wait()
+
+    monkeypatch.setattr(world.centre, "notes", hang)
+    await client.delete(B)
+    await client.put(A, FRAME)
+    async with client:
+        pass
+    assert world.centre.frames == {A: FRAME}
+    assert client.tally.dropped_writes == 1, "the deletion alone"
+
+
+async def test_a_journal_is_read_on_where_it_ceased_to_answer(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """It gives an entry at a time, and every third call fails."""
+    changes = [StoreChange(A, version, is_deletion=version % 2 == 0) for version in range(4)]
+    store, calls = MemoryStore(journal=[each.packed for each in changes]), list[bytes]()
+    whole = store.notes
+
+    async def notes(position: bytes) -> JournalPart | None:
+        calls.append(position)
+        part = await whole(position)
+        return JournalPart(part.entries[:1]) if part and len(calls) % 3 else None
+
+    monkeypatch.setattr(store, "notes", notes)
+    reader = JournalReader(store)
+    assert [await reader.new() for _ in range(4)] == [None, None, changes, []]
