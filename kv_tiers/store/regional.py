@@ -263,7 +263,7 @@ class RegionalStore:
             if change.is_deletion:
                 remember(self._owed, wire, change)
             write = self._waiting.get(wire)
-            if write is not None and write.change.version < change.version:
+            if write is not None and not write.is_done and write.change.version < change.version:
                 self._forget(wire)
         for wire, change in [*self._owed.items()]:
             is_old = change.version < self._version(wire)

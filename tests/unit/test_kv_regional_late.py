@@ -140,3 +140,28 @@ async def test_a_journal_is_read_on_where_it_ceased_to_answer(
     monkeypatch.setattr(store, "notes", notes)
     reader = JournalReader(store)
     assert [await reader.new() for _ in range(4)] == [None, None, changes, []]
+
+
+@pytest.mark.parametrize("is_exchanged", [False, True])
+async def test_a_later_write_comes_back_where_an_earlier_deletion_was_done_and_not_noted(
+    is_exchanged: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Rounds have seen the write, and only the entry tells them of the deletion after it."""
+    world = World()
+    world.seed(A)
+    client, other = world.clients
+    world.now_s = 10.0
+    await client.delete(A)
+    world.now_s = 20.0
+    await other.put(A, FRAME)
+    assert await other.write_back()
+    for _ in range(2):
+        await world.sync.round()
+    journal = Journal(world, monkeypatch)
+    assert not await client.exchange()
+    assert world.centre.frames == {}
+    journal.lost = False
+    assert await (client.exchange() if is_exchanged else client.write_back())
+    for _ in range(2):
+        await world.sync.round()
+    assert (client.waiting, world.centre.frames) == (0, {A: FRAME})
