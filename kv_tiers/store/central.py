@@ -87,7 +87,9 @@ class CentralSync:
         (is_there,) = await store.known([change.name])
         if is_there is not False:
             return is_there is True
-        for place in dict.fromkeys((source, *self._stores)):
+        places = dict.fromkeys((source, *self._stores))
+        del places[CENTRE]
+        for place in places:
             if (frame := await self._stores[place].get(change.name)) is not None:
                 return await store.put(change.name, frame) > 0
         return True

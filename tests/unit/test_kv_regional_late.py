@@ -165,3 +165,14 @@ async def test_a_later_write_comes_back_where_an_earlier_deletion_was_done_and_n
     for _ in range(2):
         await world.sync.round()
     assert (client.waiting, world.centre.frames) == (0, {A: FRAME})
+
+
+async def test_a_frame_that_the_centre_lacks_is_asked_of_regions_alone() -> None:
+    world = World()
+    await world.clients[0].put(A, FRAME)
+    for near in world.near:
+        near.frames.clear()
+        near.calls.clear()
+    await world.sync.round()
+    assert [near.calls for near in world.near] == [["get"], ["get"]]
+    assert world.centre.calls == ["known"]
