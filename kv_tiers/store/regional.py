@@ -333,10 +333,10 @@ class RegionalStore:
         async with self._window:
             if self._waiting.get(wire) is not write:
                 return True  # a later change has its place
-            if not write.is_done and write.frame is None:
-                write.is_done = await self._centre.delete(change.name)
-            elif not write.is_done and write.frame is not None:
-                write.is_done = await self._centre.put(change.name, write.frame) > 0
+            if not write.is_done:
+                name, frame, centre = change.name, write.frame, self._centre
+                work = centre.delete(name) if frame is None else centre.put(name, frame)
+                write.is_done = await work > 0
             if not write.is_done or not await self._centre.note(change.packed):
                 return False
         self.tally.written_back += 1
