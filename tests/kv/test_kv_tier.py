@@ -427,12 +427,12 @@ async def test_regions_share_what_one_of_them_stored_and_go_on_without_the_centr
     servers: Servers,
 ) -> None:
     (region, _), (centre, of_centre) = servers
-    given = {"nodes": [region], "central": [centre], "node_deadline_s": 0.5}
+    given = {"nodes": [region], "central": [centre], "node_deadline_s": 5}
     async with RemoteTier(TierSettings.of(given)) as tier:
         await tier.lookup([KEYS])
         await stored(tier)
     async with valkey_server() as (elsewhere, _):
-        other = TierSettings.of({**given, "nodes": [elsewhere], "central_deadline_s": 0.5})
+        other = TierSettings.of({**given, "nodes": [elsewhere], "central_deadline_s": 5})
         async with RemoteTier(other) as tier:
             assert await tier.lookup([KEYS]) == [CHUNKS], "all was written back at the end"
             assert await loaded(tier) == {at: content(at) for at in range(CHUNKS)}
@@ -448,7 +448,7 @@ async def test_regions_share_what_one_of_them_stored_and_go_on_without_the_centr
 
 async def test_without_its_region_a_tier_reads_what_the_centre_has(servers: Servers) -> None:
     (region, of_region), (centre, _) = servers
-    given = {"nodes": [region], "central": [centre], "node_deadline_s": 0.5, "force_latest": True}
+    given = {"nodes": [region], "central": [centre], "node_deadline_s": 5, "force_latest": True}
     async with RemoteTier(TierSettings.of(given)) as tier:
         assert tier._regional is not None
         await tier.lookup([KEYS])
