@@ -40,17 +40,21 @@ class AdaptiveLoader:
         self._shares = [*FIRST_SHARES]
         self._clock = clock
 
-    def level(self, sizes: Sequence[int], left_s: float, spare_s: float) -> int | None:
+    def level(
+        self, sizes: Sequence[int], left_s: float, spare_s: float, missing: Collection[int] = ()
+    ) -> int | None:
         """At which all chunks of these sizes, before coding, come in time with some to spare; the
-        coarsest where only the next one does, and None where none does."""
+        coarsest where only the next one does, and None where none does. Of levels that are
+        `missing` the finest comes."""
         if self.bytes_per_s is None:
-            return FIRST_LEVEL
+            return 0 if FIRST_LEVEL in missing else FIRST_LEVEL
         possible = self.bytes_per_s * (left_s - spare_s)
-        for level, share in enumerate(self._shares):
-            if share * sum(sizes) <= possible:
+        kept = [level for level in range(len(LEVELS)) if level not in missing]
+        for level in kept:
+            if self._shares[level] * sum(sizes) <= possible:
                 return level
-        next_s = self._shares[COARSEST] * sizes[0] / self.bytes_per_s
-        return COARSEST if next_s <= left_s else None
+        next_s = self._shares[kept[-1]] * sizes[0] / self.bytes_per_s
+        return kept[-1] if next_s <= left_s else None
 
     async def load(
         self,
@@ -62,20 +66,24 @@ class AdaptiveLoader:
     ) -> None:
         """One chunk after the other, and each decoded while the next one comes. The first one is
         always asked for: nothing else tells that a slow link has become faster. Those that were
-        `near` by the time they have come tell nothing of it."""
+        `near` by the time they have come tell nothing of it. A level that was not there once is not
+        asked for again: not all chunks can be kept at all levels."""
         begun_s = self._clock()
+        missing: set[int] = set()
         async with asyncio.TaskGroup() as group:
             decoding: asyncio.Task[None] | None = None
             for at in range(len(sizes)):
                 since_s = self._clock()
                 left_s = begun_s + deadline_s - since_s
-                level = self.level(sizes[at:], left_s, SPARE * deadline_s)
-                if level is None and at:
+                asked = self.level(sizes[at:], left_s, SPARE * deadline_s, missing)
+                if asked is None and at:
                     return
-                level, frame = await _fetched(at, COARSEST if level is None else level, fetch)
+                asked = COARSEST if asked is None else asked
+                level, frame = await _fetched(at, asked, fetch)
                 if decoding is not None:
                     await decoding
                 if frame is not None:
+                    missing |= {asked} - {level}
                     if at not in near:
                         self.bytes_per_s = len(frame) / max(self._clock() - since_s, 1e-6)
                     self._shares[level] = len(frame) / max(sizes[at], 1)

@@ -1,6 +1,7 @@
 """Chunks of several levels over links that are fast, slow and change: which come, and by when."""
 
 import asyncio
+from collections.abc import Collection
 from typing import Any
 
 import numpy as np
@@ -35,7 +36,9 @@ class SimulatedLink:
         self.loader = AdaptiveLoader(lambda: self._now_s)
         self.loader.bytes_per_s = known_bytes_per_s
 
-    async def load(self, deadline_s: float, chunks: int = CHUNKS) -> list[int]:
+    async def load(
+        self, deadline_s: float, chunks: int = CHUNKS, near: Collection[int] = ()
+    ) -> list[int]:
         """Levels of what came."""
 
         async def fetch(at: int, level: int) -> bytes | None:
@@ -50,7 +53,7 @@ class SimulatedLink:
         async def decode(at: int, level: int, frame: bytes) -> None:
             self.came.append((at, level))
 
-        await self.loader.load([SIZE] * chunks, fetch, decode, deadline_s)
+        await self.loader.load([SIZE] * chunks, fetch, decode, deadline_s, near)
         assert self.came == sorted(self.came)
         return [level for _, level in self.came]
 
@@ -116,6 +119,26 @@ async def test_a_level_that_is_gone_is_had_as_the_finest_and_a_chunk_that_is_gon
     await link.load(deadline_s=1.4)
     assert link.asked[:2] == [(0, MIDDLE), (0, FINE)]
     assert [at for at, _ in link.came] == [0, 1, *range(3, CHUNKS)]
+
+
+async def test_a_slow_load_asks_for_each_level_that_is_not_kept_once_and_ends_in_time() -> None:
+    link = SimulatedLink((0, 15))
+    link.missing = {(at, level) for at in range(CHUNKS) for level in (MIDDLE, COARSE)}
+    ended_s = 0.0
+    for asked in ([MIDDLE, FINE, COARSE, FINE, FINE], [COARSE, FINE, MIDDLE, FINE, FINE]):
+        link.came.clear()
+        link.asked.clear()
+        assert await link.load(deadline_s=1.3) == [FINE] * 3
+        assert [level for _, level in link.asked] == asked
+        assert link.seconds[-1] - ended_s <= 1.3
+        ended_s = link.seconds[-1]
+
+
+async def test_a_level_that_is_not_kept_is_asked_for_once_where_all_chunks_are_near() -> None:
+    link = SimulatedLink((0, 15))
+    link.missing = {(at, MIDDLE) for at in range(CHUNKS)}
+    assert await link.load(deadline_s=1.3, near=range(CHUNKS)) == [FINE] * CHUNKS
+    assert link.asked.count((0, MIDDLE)) == len(link.asked) - CHUNKS == 1
 
 
 SHAPE = (2, 16, 512)
