@@ -11,7 +11,7 @@ from torch import Tensor
 from torch.nn.functional import cross_entropy, kl_div
 
 from kv_policies.device import clock_s, peak_of
-from kv_policies.needle import Needle, needles, planted
+from kv_policies.needle import Needle, planted
 from kv_policies.policies.full import Full, FullLayer
 from kv_policies.policy import KeysValues, KvPolicy, PolicyCache, PolicyError, Traffic, require_size
 from kv_policies.subject import Subject
@@ -140,14 +140,17 @@ def answer_tokens(subject: Subject, needle: Needle) -> int:
     return len(subject.tokens(f" {needle.answer}")) + SPARE_TOKENS
 
 
-def tokens_after_prompt(subject: Subject, plan: PolicyPlan) -> int:
-    """How many follow a prompt at most: of its text, while it is timed, or of a question with its
-    answer."""
-    asked = (
-        len(subject.tokens(each.question)) + answer_tokens(subject, each)
-        for each in needles(plan.needles, plan.seed)
+def tokens_after_prompt(plan: PolicyPlan) -> int:
+    """How many follow a prompt at most: of its text, or while it is timed."""
+    return max(plan.generate_tokens + 1, SPEED_STEPS)
+
+
+def tokens_asked(subject: Subject, needles: Sequence[Needle]) -> int:
+    """How many follow a prompt at most where its fact is asked for: of a question and its answer,
+    the last token of which is only foretold."""
+    return max(
+        len(subject.tokens(each.question)) + answer_tokens(subject, each) - 1 for each in needles
     )
-    return max(plan.generate_tokens + 1, SPEED_STEPS, *asked)
 
 
 class NeedlePrompt:

@@ -18,7 +18,7 @@ from dashboards.studies.page import Provenance
 from kv_policies import PolicyError, PolicyPlan, note_of, policy_named, run_policies, usual_policies
 from kv_policies import device as device_module
 from kv_policies import runner as runner_module
-from kv_policies.measuring import NeedlePrompt, PolicyMeasurement
+from kv_policies.measuring import NeedlePrompt, PolicyMeasurement, tokens_asked
 from kv_policies.needle import Needle, needles, planted
 from kv_policies.rows import PolicyRow, RepeatSpread, wilson
 from kv_policies.subject import subject_of
@@ -300,6 +300,36 @@ def test_what_cannot_be_run_is_a_line(
 ) -> None:
     with pytest.raises(PolicyError, match=said):
         run(model, tmp_path, **more)
+
+
+def test_a_question_needs_positions_only_where_it_is_asked(
+    model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    plan = replace(PLAN, prompt_tokens=504, repeats=1)
+    (row,) = run(model, tmp_path / "guesses", ["full"], plan=plan)
+    assert row.recall is None
+    monkeypatch.setattr(runner_module, "GUESSING", 1e9)
+    said = r"504 prompt tokens and \d+ after them \(a question .*\): the model has 512 positions"
+    with pytest.raises(PolicyError, match=said):
+        run(model, tmp_path / "knows", ["full"], plan=plan)
+    measured = run(model, tmp_path / "measured", ["full"])
+    monkeypatch.setattr(runner_module, "tokens_asked", lambda *_: 10**6)
+    assert run(model, tmp_path / "measured", ["full"]) == measured, "nobody asks again"
+
+
+def test_a_question_needs_as_many_positions_as_are_read(
+    model: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with subject_of(model) as subject:
+        (needle,) = needles(1, 0)
+        prompt = NeedlePrompt(subject, subject.tokens("".join(TEXTS)), needle, PLAN)
+        policy = policy_named("full")
+        cache = prompt.read(policy)
+        before = cache.held_bytes
+        monkeypatch.setattr(prompt, "read", lambda _: cache)
+        prompt.is_recalled(policy)
+        read_bytes = cache.held_bytes - before
+        assert read_bytes * PLAN.prompt_tokens == before * tokens_asked(subject, [needle])
 
 
 @pytest.mark.parametrize(
