@@ -6,6 +6,7 @@ import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, fields
+from errno import EDQUOT, ENOSPC
 from math import sqrt
 from pathlib import Path
 from statistics import fmean, geometric_mean
@@ -131,9 +132,9 @@ def _written(path: Path) -> Iterator[TextIO]:
             os.fsync(file.fileno())
         temporary.replace(path)
     except OSError as error:
-        raise PolicyError(
-            f"{path} cannot be written ({error.strerror}): make room, and the same command goes on"
-        ) from error
+        is_full = error.errno in (ENOSPC, EDQUOT)
+        advice = ": make room, and the same command goes on" if is_full else ""
+        raise PolicyError(f"{path} cannot be written ({error.strerror}){advice}") from error
 
 
 def read_object(path: Path) -> dict[str, Any]:

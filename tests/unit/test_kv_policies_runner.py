@@ -20,7 +20,7 @@ from kv_policies import device as device_module
 from kv_policies import runner as runner_module
 from kv_policies.measuring import NeedlePrompt, PolicyMeasurement, tokens_asked
 from kv_policies.needle import Needle, needles, planted
-from kv_policies.rows import PolicyRow, RepeatSpread, wilson
+from kv_policies.rows import PolicyRow, RepeatSpread, wilson, write_object
 from kv_policies.subject import subject_of
 from loadgen.cli.main import main
 
@@ -396,10 +396,17 @@ def test_a_folder_that_cannot_be_made_is_a_line(model: Path, tmp_path: Path) -> 
 def test_a_full_disk_is_a_line_and_the_run_goes_on(model: Path, tmp_path: Path, name: str) -> None:
     beside = tmp_path / f"{name}.tmp"
     beside.symlink_to("/dev/full")
-    with pytest.raises(PolicyError, match=rf"{name} cannot be written \(No space left on device"):
+    said = rf"{name} cannot be written \(No space left on device\): make room"
+    with pytest.raises(PolicyError, match=said):
         run(model, tmp_path, ["full"])
     beside.unlink()
     assert [row.policy for row in run(model, tmp_path, ["full"])] == ["full"]
+
+
+def test_room_is_asked_for_only_where_there_is_none(tmp_path: Path) -> None:
+    (tmp_path / "run.json.tmp").mkdir()
+    with pytest.raises(PolicyError, match=r"run\.json cannot be written \(Is a directory\)$"):
+        write_object(tmp_path / "run.json", {})
 
 
 def test_a_folder_without_a_model_is_a_line(tmp_path: Path) -> None:
