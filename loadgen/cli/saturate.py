@@ -78,10 +78,18 @@ def _parse(arguments: list[str]) -> tuple[argparse.Namespace, list[str]]:
         if is_given(rest, flag):
             raise UsageError(f"{flag} is not for a search: {reason}")
     if parsed.by == "rate":
-        return parsed, [file, *rest, f"--arrivals={_arrivals(parsed, rest)}"]
+        arrivals = f"--arrivals={_arrivals(parsed, rest)}"
+        return parsed, [file, *rest, arrivals, *_configured(rest, "users", "-u")]
     if parsed.arrivals is not None:
         raise UsageError("--arrivals is not for --by users: each user waits for its reply")
-    return parsed, [file, *rest]
+    return parsed, [file, *rest, *_configured(rest, "spawn-rate", "-r")]
+
+
+def _configured(rest: Sequence[str], name: str, short: str) -> list[str]:
+    """An option that only a file or the environment says, as a word: another value of it is another
+    search."""
+    told = None if is_given(rest, f"--{name}", short) else setting(rest, name)
+    return [] if told is None else [f"--{name}={told}"]
 
 
 def _arrivals(parsed: argparse.Namespace, rest: Sequence[str]) -> str:

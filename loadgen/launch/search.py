@@ -11,7 +11,6 @@ from loadgen.compare.run import faults_of
 from loadgen.errors import TargetError, UsageError
 from loadgen.launch.arguments import is_given
 from loadgen.launch.checking import CheckedRun, check_run, last_line
-from loadgen.launch.configured import setting
 from loadgen.launch.page_file import draw_series
 from loadgen.launch.run_series import RunSeries, run_series
 from loadgen.launch.terminal import interruptible, say, tell
@@ -79,8 +78,7 @@ def trial_words(plan: SearchPlan, step: TrialStep) -> list[str]:
 
 def _unless(words: Sequence[str], long: str, short: str, value: str) -> list[str]:
     """The option, where nothing else says it."""
-    is_said = is_given(words, long, short) or setting(words, long.removeprefix("--"))
-    return [] if is_said else [f"{long}={value}"]
+    return [] if is_given(words, long, short) else [f"{long}={value}"]
 
 
 @dataclass(slots=True)

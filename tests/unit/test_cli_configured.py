@@ -12,6 +12,7 @@ from loadgen.errors import UsageError
 from loadgen.launch.arguments import CommandParser, parse_run
 from loadgen.launch.search import trial_words
 from loadgen.saturate.course import TrialStep
+from loadgen.saturate.folder import SearchFolder
 
 HOST, OTHER = "http://127.0.0.1:9", "http://127.0.0.1:8"
 CONF, PYPROJECT = "locust.conf", "pyproject.toml"
@@ -87,13 +88,38 @@ def test_a_search_hears_of_users_and_arrivals(
     monkeypatch.setenv("LOCUST_ARRIVALS", "constant")
     words = first_trial(SLO)
     assert "--arrivals=constant" in words
-    assert not any(word.startswith("--users") for word in words)
+    assert users_in(words) == ["--users=64"]
+    assert users_in(first_trial([*SLO, "-u", "8"])) == ["-u"]
     assert "--arrivals=gamma" in first_trial([*SLO, "--arrivals", "gamma"])
     (folder / CONF).write_text(f"host = {HOST}\nspawn-rate = 3\n")
-    assert not any(word.startswith("--spawn") for word in first_trial([*SLO, "--by", "users"]))
+    words = first_trial([*SLO, "--by", "users"])
+    assert [word for word in words if word.startswith("--spawn")] == ["--spawn-rate=3"]
     monkeypatch.setenv("LOCUST_ARRIVALS", "closed")
     with pytest.raises(UsageError, match="--arrivals closed has no rate: give poisson"):
         first_trial(SLO)
+
+
+@pytest.mark.parametrize(
+    ("variable", "by", "said"),
+    [("LOCUST_USERS", "rate", "--users=4"), ("LOCUST_SPAWN_RATE", "users", "--spawn-rate=4")],
+)
+def test_a_search_with_other_users_in_the_environment_is_another(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, variable: str, by: str, said: str
+) -> None:
+    words, kept = [*SLO, "--by", by, "--host", HOST], SearchFolder(folder / "out", HOST)
+    first, _ = parse_search(words)
+    kept.open(first)
+    step = TrialStep(number=1, load=2.0, repeat=1, seed=0, seconds=30)
+    kept.run(step).mkdir()
+    kept.note(step)
+    kept.check(first)
+    monkeypatch.setenv(variable, "4")
+    with pytest.raises(UsageError, match=rf"another search \(command was .*{said}"):
+        kept.check(parse_search(words)[0])
+
+
+def users_in(words: list[str]) -> list[str]:
+    return [word for word in words if word.startswith(("--users", "-u"))]
 
 
 def first_trial(words: list[str]) -> list[str]:
