@@ -133,7 +133,7 @@ def test_a_last_question_without_a_reply_is_left_out_and_counted(tmp_path: Path)
         (jsonl([{"input_length": 5, "output_length": True}]), "output_length is True"),
         (jsonl([{**MOONCAKE[0], "timestamp": -1}]), "line 1: timestamp is -1"),
         (jsonl([{**MOONCAKE[0], "hash_ids": [1, 2, 3, 4]}]), "hash_ids names 4 blocks"),
-        (jsonl([{**MOONCAKE[0], "hash_ids": [1.5]}]), "hash_ids is '[1.5]'"),
+        (jsonl([{**MOONCAKE[0], "hash_ids": [1.5]}]), "hash_ids is [1.5]: "),
         (jsonl([{**MOONCAKE[0], "hash_ids": [2**64]}]), "whole numbers of 64 bits"),
         (jsonl([{**MOONCAKE[0], "hash_ids": [-(2**64)]}]), "whole numbers of 64 bits"),
         (" \n" + AZURE + "yesterday,1,1\n", "line 5: TIMESTAMP is 'yesterday'"),

@@ -167,7 +167,7 @@ def _block_ids(place: TracePlace, fields: dict[str, Any], tokens: int) -> tuple[
     )
     if not whole:
         mend = "write a list of whole numbers of 64 bits"
-        raise place.wrong(f"hash_ids is {repr(given)[:40]!r}", mend)
+        raise place.wrong(f"hash_ids is {repr(given)[:40]}", mend)
     if len(given) > -(-tokens // BLOCK_TOKENS):
         raise place.wrong(
             f"hash_ids names {len(given)} blocks of {BLOCK_TOKENS} tokens, but input_length"
