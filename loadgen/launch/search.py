@@ -103,10 +103,10 @@ class SaturationSearch:
             say(plan_line(self.plan))
             ending = asyncio.run(self._search())
         lines = list(result_lines(self.course, ending))
+        tell("\n".join(lines))
         with recording(self.folder.path):
             self.folder.write_table(self.course)
             self.folder.write_result(self.course, ending, lines)
-        tell("\n".join(lines))
         if self.fault:
             tell(self.fault)
         self._draw()

@@ -222,7 +222,7 @@ def test_a_host_that_is_gone_later_is_no_wrong_use(tmp_path: Path) -> None:
 
 
 def test_a_search_ends_where_its_trials_can_be_recorded_no_more(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     course, gone = SearchState(plan("ttft_ms.p95<=500")), tmp_path / "gone"
     search = SaturationSearch(course.plan, SearchFolder(gone), course, cast(Any, None))
@@ -233,6 +233,7 @@ def test_a_search_ends_where_its_trials_can_be_recorded_no_more(
     monkeypatch.setattr(SaturationSearch, "_next", None)
     with pytest.raises(RecordError, match="gone could be written no more"):
         search.make()
+    assert capsys.readouterr().out.splitlines() == list(result_lines(course, course.ending))
 
 
 @pytest.mark.parametrize(
