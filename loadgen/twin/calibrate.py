@@ -16,7 +16,7 @@ from scipy.optimize import nnls
 from loadgen.errors import UsageError
 from loadgen.locality.trace_sources import recorded_run
 from loadgen.runs.columns import Floats
-from loadgen.runs.recorded import argument
+from loadgen.runs.recorded import RecordedRun, argument
 from loadgen.twin.engine import EngineShape
 from loadgen.twin.ledger import EngineLedger
 from loadgen.twin.load import RecordedLoad, recorded_load
@@ -34,6 +34,8 @@ NAMES = tuple(f"step.{each.name}" for each in fields(StepTime)) + tuple(
 )
 OF_THE_SERVER = ("--model", "--dtype")
 """Flags of an engine by which the times of its steps differ."""
+OF_THE_MACHINE = ("cpu", "cpus", "memory_gb")
+"""What a machine keeps when its system is brought up to date."""
 WHAT_TELLS = {
     "step.prefill_token_s": "prompts that are computed (more contexts than the cache holds)",
     "step.attended_s": "prompts of very different lengths (--context-tokens 300-8000)",
@@ -110,13 +112,19 @@ def _require_same_server(paths: Sequence[Path]) -> None:
         if path.resolve() in {other.resolve() for other in paths[:number]}:
             raise UsageError(f"{path} is given twice: name each run once")
         run = recorded_run(path)
-        told = {flag: argument(run.engine_argv, flag) for flag in OF_THE_SERVER}
-        for name, value in {"machine": run.description.get("machine"), **told}.items():
+        told: dict[str, object] = {"machine": _machine(run)}
+        told |= {flag: argument(run.engine_argv, flag) for flag in OF_THE_SERVER}
+        for name, value in told.items():
             other, usual = known.setdefault(name, (path, value)) if value else (path, value)
             if value != usual:
                 raise UsageError(
                     f"{other} and {path} are not of the same server: their {name} differs"
                 )
+
+
+def _machine(run: RecordedRun) -> dict[str, object]:
+    told = run.description.get("machine") or {}
+    return {name: told[name] for name in OF_THE_MACHINE if name in told}
 
 
 def _mean_slowness(runs: Sequence[CalibrationRun], step: StepTime, front: FrontTime) -> float:

@@ -209,6 +209,15 @@ def test_runs_of_unlike_servers_are_not_fitted_together(
         calibrate(runs)
 
 
+def test_a_server_stays_the_same_when_its_system_is_brought_up_to_date(tmp_path: Path) -> None:
+    runs = [served_run(tmp_path / name) for name in ("before", "after")]
+    for run in runs:
+        facts = json.loads((run / "run.json").read_text())
+        machine = {"platform": f"Linux-{run.name}", "cpu": "X", "cpus": 2, "memory_gb": 7.6}
+        (run / "run.json").write_text(json.dumps({**facts, "machine": machine}))
+    assert calibrate(runs).runs == 2
+
+
 def test_a_run_that_is_given_twice_is_not_two(tmp_path: Path) -> None:
     run = write_run(tmp_path / "run")
     with pytest.raises(UsageError, match="is given twice: name each run once"):
