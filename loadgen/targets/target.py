@@ -1,5 +1,6 @@
 """A target of ours between its start and its stop."""
 
+import os
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
@@ -38,6 +39,8 @@ from loadgen.targets.settings import USUAL_ROUTER, TargetSettings
 
 __all__ = ["RunningTarget", "TargetSettings", "check_target", "start_target"]
 
+SOCKET_VARIABLE = "VLLM_RPC_BASE_PATH"
+"""Names another folder than TMPDIR for vLLM's sockets."""
 GREETING = "Hi"  # too short to fill a block: the first completion leaves the cache empty
 
 
@@ -73,7 +76,8 @@ def _plan(
     spec: TargetSpec, settings: TargetSettings
 ) -> tuple[KvCapacity | None, list[ServicePlan]]:
     platform = detect_platform()
-    if any("vllm" in service.requires for service in spec.services):
+    has_vllm = any("vllm" in service.requires for service in spec.services)
+    if has_vllm and SOCKET_VARIABLE not in os.environ:
         require_short_tmpdir(VLLM_SOCKET)
     require_packages(spec, platform)
     require_fp8_kernels(spec, platform)

@@ -81,9 +81,26 @@ def test_the_longest_tmpdir_is_the_longest_in_which_sockets_can_be_made(
 def test_a_tmpdir_that_is_too_long_is_refused_before_anything_starts(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    monkeypatch.delenv("VLLM_RPC_BASE_PATH", raising=False)
     monkeypatch.setattr("tempfile.tempdir", "/" + 89 * "t")
     for name in ("vllm", "vllm-fleet", "vllm-lmcache"):
         with pytest.raises(UsageError, match="TMPDIR is too long for sockets"):
             check_target(load_catalog()[name], TargetSettings("m"))
     with pytest.raises(UsageError, match="TMPDIR is too long for sockets"):
         plan_target_runs(parse_run("run", ["unordered", "--target", "hf-cache"]))
+
+
+def test_vllm_s_sockets_may_be_in_another_folder_than_a_long_tmpdir(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def next_check(*_: object) -> None:
+        raise UsageError("the next check")
+
+    monkeypatch.setattr("tempfile.tempdir", "/" + 60 * "t")
+    monkeypatch.setattr("loadgen.targets.target.require_packages", next_check)
+    monkeypatch.setenv("VLLM_RPC_BASE_PATH", "/run")
+    with pytest.raises(UsageError, match="the next check"):
+        check_target(load_catalog()["vllm"], TargetSettings("m"))
+    monkeypatch.delenv("VLLM_RPC_BASE_PATH")
+    with pytest.raises(UsageError, match="TMPDIR is too long for sockets"):
+        check_target(load_catalog()["vllm"], TargetSettings("m"))
