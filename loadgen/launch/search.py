@@ -59,7 +59,8 @@ def _require_searched(plan: SearchPlan, options: Mapping[str, Any]) -> None:
         raise UsageError(
             f"--arrivals {options['arrivals']} is not for --by users: each user waits for its reply"
         )
-    if shape := options["swarm"]["load_shape"]:
+    swarm = options["swarm"]
+    if (shape := swarm["load_shape"]) and not swarm["shape_hears"]:
         raise UsageError(
             f"load shape {shape} is not for a search, which sets users and rate: leave it out"
         )

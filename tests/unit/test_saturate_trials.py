@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 from loadgen.errors import RecordError, UsageError
-from loadgen.launch.search import SaturationSearch, trial_words
+from loadgen.launch.search import SaturationSearch, _require_searched, trial_words
 from loadgen.runs.csv_log import to_csv
 from loadgen.runs.exit_code import TARGET_DIED, UNRECORDED, WRONG_USE
 from loadgen.saturate.course import SearchPlan, SearchState, TrialStep
@@ -275,6 +275,13 @@ def test_the_rate_of_a_trial_is_one_that_a_run_takes(load: float, word: str) -> 
     step = TrialStep(number=1, load=load, repeat=1, seed=0, seconds=30)
     assert word in trial_words(plan("ttft_ms.p95<=500"), step)
     assert Rate.parse(word.removeprefix("--rate=")).phases[0].first == load
+
+
+def test_a_load_shape_that_reads_its_users_may_be_searched() -> None:
+    swarm = {"load_shape": "Morning", "shape_hears": True}
+    _require_searched(plan("ttft_ms.p95<=500"), {"swarm": swarm})
+    with pytest.raises(UsageError, match="load shape Morning is not for a search"):
+        _require_searched(plan("ttft_ms.p95<=500"), {"swarm": {**swarm, "shape_hears": False}})
 
 
 def test_low_loads_have_longer_trials() -> None:
