@@ -28,8 +28,8 @@ from loadgen.sweep.matrix import CellEngine, CellPlan
 from loadgen.targets.plan import uses_l1
 from loadgen.targets.settings import TargetSettings
 
-LOAD = {"num_users": "--users", "spawn_rate": "--spawn-rate", "run_time": "--run-time"}
-"""Options in whose place a load shape says how many users there are and when."""
+LOAD = {"num_users": "--users", "spawn_rate": "--spawn-rate"}
+"""Options in whose place a load shape says how many users there are."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -175,7 +175,7 @@ def _checked_cell(
 
 
 def _check_end(options: Mapping[str, Any]) -> None:
-    """Raise UsageError for a cell without an end, or whose load shape takes no notice of it."""
+    """Raise UsageError for a cell without an end, or whose load shape does not hear its users."""
     swarm = options["swarm"]
     shape = None if swarm["shape_hears"] else swarm["load_shape"]
     for name, flag in LOAD.items():

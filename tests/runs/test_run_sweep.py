@@ -86,12 +86,13 @@ HEARING = "class Morning(LoadTestShape):\n    use_common_options = True\n"
 @pytest.mark.parametrize(
     ("more", "said"),
     [
-        ('run-time = "1s"', "[options] run-time = 1s: --run-time means nothing to load shape Mor"),
+        ('run-time = "1s"', ""),
+        ("spawn-rate = 2", "[options] spawn-rate = 2: --spawn-rate means nothing to load shape"),
         ("[axes]\nusers = [2, 4]", "[axes] users = 2: --users means nothing to load shape Morning"),
         ("[axes]\nzipf = [0, 1]", ""),
     ],
 )
-def test_a_load_shape_takes_the_place_of_users_and_times(
+def test_a_load_shape_takes_the_place_of_users(
     tmp_path: Path, more: str, said: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     file, out = tmp_path / "sweep.toml", str(tmp_path / "out")
