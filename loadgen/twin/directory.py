@@ -32,6 +32,8 @@ NOTE = "simulated, not measured: no server answered"
 CUT_OFF = "cut off at the end of the run"
 NEVER_SENT = "due before the end of the run, but every user was busy"
 FLUSHED_ROWS = 1000
+FLEET = "-fleet"
+"""Behind the name of a target of several engines."""
 _PASSED_ON = (
     *("seed", "users", "corpus_sha256", "trace_sha256"),
     *("model", "workers", "versions", "start_unix_s"),
@@ -261,18 +263,28 @@ def _services(run: SimulatedRun) -> dict[str, Any]:
     """Name, variables and command lines: as recorded where the engine is."""
     told, shape = run.target, run.shape
     if run.is_as_recorded and told.get("name"):
-        return {name: told.get(name) for name in ("name", "argv", "env", "l1_gb")}
+        known = {name: told.get(name) for name in ("argv", "env", "l1_gb")}
+        return {"name": _name(str(told["name"]), run.replicas), **known}
     name = "vllm" if shape.tier is None else shape.tier.target
     services = told.get("argv") or {"vllm": []}
     return {
-        "name": name if shape.plugin is None else f"{name}-context",
-        "argv": {each: list(_argv(words, shape)) for each, words in services.items()},
+        "name": _name(name if shape.plugin is None else f"{name}-context", run.replicas),
+        "argv": {
+            each: list(_argv(words, shape, len(services) == 1 or "--model" in words))
+            for each, words in services.items()
+        },
         "env": told.get("env"),
     }
 
 
-def _argv(recorded: Sequence[str], shape: EngineShape) -> Iterator[str]:
-    """The recorded engine's command line with the simulated order and number of blocks."""
+def _name(name: str, replicas: int) -> str:
+    """As the catalogue calls a target of one engine, or of several behind a router."""
+    alone = name.removesuffix(FLEET)
+    return f"{alone}{FLEET}" if replicas > 1 else alone
+
+
+def _argv(recorded: Sequence[str], shape: EngineShape, is_engine: bool) -> Iterator[str]:
+    """A recorded command line, that of the engine with the simulated order and blocks."""
     replaced = {"--num-gpu-blocks-override": str(shape.usable_blocks + 1)}
     dropped = {"--scheduler-cls", "--additional-config", "--kv-transfer-config"}
     words = iter(recorded)
@@ -284,7 +296,7 @@ def _argv(recorded: Sequence[str], shape: EngineShape) -> Iterator[str]:
             yield from (word, replaced[word])
         else:
             yield word
-    if shape.plugin is not None:
+    if is_engine and shape.plugin is not None:
         yield from ("--scheduler-cls", PLUGIN)
 
 

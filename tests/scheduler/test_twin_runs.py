@@ -224,6 +224,26 @@ def test_a_run_that_is_given_twice_is_not_two(tmp_path: Path) -> None:
         calibrate([run, tmp_path / "x" / ".." / "run"])
 
 
+@pytest.mark.parametrize(
+    ("words", "name"),
+    [
+        ("--replicas 2", "vllm-fleet"),
+        ("--replicas 2 --target vllm-context", "vllm-context-fleet"),
+        ("--target vllm-context", "vllm-context"),
+    ],
+)
+def test_a_simulated_target_has_the_name_and_the_words_of_a_real_one(
+    tmp_path: Path, twin: str, words: str, name: str
+) -> None:
+    argv = {"vllm": [*ARGV, "--model", "m"], "cache": ["python", "-m", "cache"]}
+    run, out = served_run(tmp_path / "run", target={"argv": argv}), tmp_path / "out"
+    assert simulate_command([str(run), "--twin", twin, *words.split(), "--out", str(out)]) == 0
+    target = json.loads((out / "run.json").read_text())["target"]
+    assert target["name"] == name
+    assert ("--scheduler-cls" in target["argv"]["vllm"]) is ("context" in words)
+    assert target["argv"]["cache"] == argv["cache"]
+
+
 def test_engines_have_no_more_at_work_than_users_have_sent(
     tmp_path: Path, twin: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
