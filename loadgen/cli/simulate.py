@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 from loadgen.cli.twin import TWIN_JSON, aligned, with_vllm
 from loadgen.errors import UsageError
 from loadgen.launch.arguments import CommandParser
+from loadgen.launch.configured import value_of
 from loadgen.launch.terminal import say
 from loadgen.runs.directory import DEFAULT_FILE, RUN_JSON, check_directory
 
@@ -49,6 +50,7 @@ class Simulation:
     measured: Mapping[str, float] | None = None
     counted: frozenset[str] | None = None
     timeout_s: float = math.inf
+    is_timeout_given: bool = False
 
 
 def simulate_command(arguments: list[str]) -> int:
@@ -201,6 +203,7 @@ def planned_simulation(
         source=f"of `{planned.source}`",
         batched=batched,
         timeout_s=planned.timeout_s,
+        is_timeout_given=value_of(planned.words, "timeout") is not None,
     )
 
 
@@ -227,25 +230,36 @@ def _served(simulation: Simulation, parsed: argparse.Namespace) -> "TwinPredicti
         if directory:
             directory.add(each)
 
-    prediction = predict_load(
-        simulation.model,
-        simulation.load,
-        simulation.shape,
-        parsed.replicas,
-        parsed.router,
-        on_served=take,
-        counted=simulation.counted,
-    )
-    if given_up:
-        raise UsageError(
-            f"--timeout {simulation.timeout_s:g} is not modelled, and {given_up:,} requests took"
-            " longer: give more"
+    try:
+        prediction = predict_load(
+            simulation.model,
+            simulation.load,
+            simulation.shape,
+            parsed.replicas,
+            parsed.router,
+            on_served=take,
+            counted=simulation.counted,
         )
+        _require_patience(simulation, given_up)
+    except UsageError:
+        if directory:
+            directory.discard()
+        raise
     if directory:
         for outgoing in prediction.unsent:
             directory.add_unsent(outgoing, simulation.load.pace.end_s)
         directory.close(prediction.ledger)
     return prediction
+
+
+def _require_patience(simulation: Simulation, given_up: int) -> None:
+    """Raise UsageError where a run would have given requests up."""
+    if given_up:
+        usual = "" if simulation.is_timeout_given else " (the default)"
+        raise UsageError(
+            f"--timeout {simulation.timeout_s:g}{usual} is not modelled, and {given_up:,} requests"
+            " took longer: give more"
+        )
 
 
 def _check_replicas(replicas: int, router: str) -> None:

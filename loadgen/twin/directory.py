@@ -13,7 +13,7 @@ from typing import Any, Self
 from loadgen.errors import UsageError
 from loadgen.record import COLUMNS, Outcome, RequestRecord, batch_record
 from loadgen.runs.csv_log import with_formula
-from loadgen.runs.directory import RunDirectory, open_directory
+from loadgen.runs.directory import CSV_NAMES, RUN_JSON, RunDirectory, open_directory
 from loadgen.runs.exit_code import DONE
 from loadgen.runs.recorded import REQUESTS_CSV, SIMULATED, DescribedRun, RecordedRun
 from loadgen.runs.requests import Requests, read_requests
@@ -132,6 +132,12 @@ class SimulatedDirectory:
             raise UsageError(directory.fault)
         requests = Requests.of(read_requests(directory.requests.path))
         write_summary(directory.path, _summary(self._counts, requests, self._run, ledger))
+
+    def discard(self) -> None:
+        """Nothing came of it: its files go, and the folder is free for another run."""
+        self._directory.close()
+        for name in (RUN_JSON, *CSV_NAMES):
+            (self._directory.path / name).unlink(missing_ok=True)
 
     def _user(self, number: int, facts: RequestFacts) -> str:
         return facts.user or f"{self._run.user_class}-{max(number, NO_USER + 1)}"

@@ -247,11 +247,28 @@ def test_what_is_not_modelled_is_refused_by_name(twin: Path, words: str, said: s
         simulate_command([*words.split(), "--twin", str(twin)])
 
 
-def test_replies_that_a_run_would_give_up_are_no_simulation_of_it(twin: Path) -> None:
-    words = ["unordered", "-t", "3s", "-u", "4", "-r", "4", "--twin", str(twin), "--timeout"]
+def test_replies_that_a_run_would_give_up_are_no_simulation_of_it(
+    twin: Path, tmp_path: Path
+) -> None:
+    words = ["unordered", "-t", "3s", "-u", "4", "-r", "4", "--twin", str(twin)]
+    words += ["--out", str(tmp_path / "out"), "--timeout"]
     with pytest.raises(UsageError, match=r"--timeout 0.01 is not modelled, and \d+ requests took"):
         simulate_command([*words, "0.01"])
+    assert not list((tmp_path / "out").iterdir())
     assert simulate_command([*words, "60"]) == 0
+
+
+def test_a_timeout_that_nobody_gave_is_told_as_the_default(
+    twin: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    slow = replace(TwinModel.read(twin), front=FrontTime(0.003, 2.0e-6, 700.0))
+    slow.write(tmp_path / "slow.json")
+    words = ["batched", "--batches", "1", "-u", "1", "--twin", str(tmp_path / "slow.json")]
+    with pytest.raises(UsageError, match=r"--timeout 600 \(the default\) is not modelled"):
+        simulate_command(words)
+    monkeypatch.setenv("LOCUST_TIMEOUT", "600")
+    with pytest.raises(UsageError, match="--timeout 600 is not modelled"):
+        simulate_command(words)
 
 
 def test_an_older_twin_asks_for_a_new_one(twin: Path, tmp_path: Path) -> None:
