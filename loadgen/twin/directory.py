@@ -46,7 +46,7 @@ class SimulatedRun(DescribedRun):
     """What is written of a simulation beside its requests: as in `run.json` of the run whose
     requests, or whose workload, it has. `user_class` names the users of a load that nobody has
     sent. `note` says where the requests are from. `is_as_recorded` where the engine is that of the
-    description, unchanged."""
+    description, unchanged. What is due in the first `warmup_s` seconds does not count."""
 
     description: Mapping[str, Any] = field()  # else the property above were its default
     shape: EngineShape
@@ -57,6 +57,7 @@ class SimulatedRun(DescribedRun):
     user_class: str = "User"
     is_as_recorded: bool = False
     known: Mapping[str, RequestFacts] = field(default_factory=dict)
+    warmup_s: float = 0.0
 
     def with_replicas(self, count: int) -> Self:
         """On so many engines."""
@@ -71,7 +72,13 @@ def simulated_run(
         known = {row["request_id"]: _facts_of(row) for row in csv.DictReader(file)}
     note = f"the requests are those of {run.path}"
     return SimulatedRun(
-        run.description, shape, command, note, is_as_recorded=is_as_recorded, known=known
+        description=run.description,
+        shape=shape,
+        command=command,
+        note=note,
+        is_as_recorded=is_as_recorded,
+        known=known,
+        warmup_s=run.own_warmup_s,
     )
 
 
@@ -101,7 +108,7 @@ class SimulatedDirectory:
         self._run = run
         self._directory: RunDirectory = open_directory(out, batched)
         self._directory.describe(_facts(run))
-        self._counts = Counts()
+        self._counts = Counts(run.warmup_s)
         self._rows: list[tuple[RequestRecord, list[float]]] = []
         self._open: dict[str, list[RequestRecord]] = defaultdict(list)
 
@@ -130,7 +137,8 @@ class SimulatedDirectory:
         directory.close()
         if directory.fault:
             raise UsageError(directory.fault)
-        requests = Requests.of(read_requests(directory.requests.path))
+        rows = read_requests(directory.requests.path)
+        requests = Requests.of(rows, warmup_s=self._run.warmup_s)
         write_summary(directory.path, _summary(self._counts, requests, self._run, ledger))
 
     def discard(self) -> None:
@@ -326,10 +334,19 @@ def _summary(
         "stats_reset_s": None,
         "lost_workers": 0,
         "lost_share": 0.0,
-        "warmup": None,
+        "warmup": _left_out(counts),
         "steady_state": None if steady_state is None else steady_state.to_json(),
         "gate": None,
     }
+
+
+def _left_out(counts: Counts) -> dict[str, Any] | None:
+    """As a run tells it. The server's figures are of the whole run, as where it was found."""
+    if not counts.warmup_s:
+        return None
+    early = counts.warmup
+    told = {"seconds": counts.warmup_s, "requests": early.requests, "failed": early.failed}
+    return {**told, "given": False}
 
 
 def _server(ledger: EngineLedger, most_sent: int) -> dict[str, Any]:

@@ -8,11 +8,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from test_twin import ARGV, BLOCK, FRONT, STEP, served_run, write_run
+from test_twin import ARGV, BLOCK, FRONT, REQUESTS, STEP, served_run, write_run
 
 from loadgen.cli.compare import compare_command
 from loadgen.cli.simulate import simulate_command
 from loadgen.errors import UsageError
+from loadgen.runs.recorded import RecordedRun
 from loadgen.twin.calibrate import calibrate
 from loadgen.twin.ledger import EngineLedger
 from loadgen.twin.load import recorded_load
@@ -96,6 +97,19 @@ def test_of_a_run_with_a_warm_up_both_columns_are_of_the_same_requests(
     assert sorted(found.e2e_s) == sorted(
         each.e2e_s for each in served if each.request.name in load.measured
     )
+
+
+def test_a_simulation_leaves_out_the_warm_up_of_its_run(tmp_path: Path, twin: str) -> None:
+    run, out = served_run(tmp_path / "run", users=1, warmup="4"), tmp_path / "out"
+    assert simulate_command([str(run), "--twin", twin, "--out", str(out)]) == 0
+    made = RecordedRun(out, is_strict=True)
+    assert made.missing == ""
+    assert 20 < made.summary["requests"] == len(made.requests) < REQUESTS
+    first_s, last_s = made.requests.span_s
+    assert made.summary["duration_s"] == pytest.approx(last_s - first_s)
+    told = made.summary["warmup"]
+    assert told["seconds"] == 4
+    assert told["requests"] == REQUESTS - len(made.requests)
 
 
 @pytest.mark.parametrize(
