@@ -127,7 +127,6 @@ def _of_run(parsed: argparse.Namespace, command: Sequence[str]) -> Simulation:
     is_as_recorded = shape == recorded
     is_alike = is_as_recorded and parsed.replicas == 1
     has_figures = is_alike and load.measured and not run.is_simulated
-    first_s, last_s = run.requests.sent.span_s
     return Simulation(
         model=model,
         load=load,
@@ -135,7 +134,7 @@ def _of_run(parsed: argparse.Namespace, command: Sequence[str]) -> Simulation:
         run=simulated_run(run, shape, command, is_as_recorded),
         source=f"of {parsed.run} ({load.source})",
         batched=run.is_batched,
-        measured=measured_figures(load, last_s - first_s) if has_figures else None,
+        measured=measured_figures(load) if has_figures else None,
         counted=frozenset(load.measured) or None,
     )
 

@@ -29,13 +29,14 @@ class MeasuredTimes:
 @dataclass(frozen=True, slots=True)
 class RecordedLoad:
     """`units` in the order of the stream, which go out as `pace` says. `measured` is by the name of
-    each request that counts, and `computed_tokens` of the same. `source` says what prompts were
-    made from."""
+    each request that counts, and `computed_tokens` of the same; `duration_s` is from their first
+    send to their last end. `source` says what prompts were made from."""
 
     units: tuple[SendUnit, ...]
     pace: Pace
     measured: dict[str, MeasuredTimes]
     computed_tokens: int | None
+    duration_s: float
     source: str
 
     @property
@@ -61,12 +62,14 @@ def recorded_load(path: Path, block_size: int) -> RecordedLoad:
         for each, chain in zip(sent, chains, strict=True)
     ]
     counted = _counted(run.requests.sent, sent)
+    first_s, last_s = counted.span_s
     is_open = run.options.get("arrivals", "closed") != "closed"
     return RecordedLoad(
         units=tuple(_units(sent, made)),
         pace=Pace(is_open=True) if is_open else _users(Requests.of(run.rows).sent),
         measured=_measured(counted),
         computed_tokens=_computed(counted),
+        duration_s=last_s - first_s,
         source=source,
     )
 

@@ -152,13 +152,13 @@ def figures_of(ttft_s: Floats, e2e_s: Floats, duration_s: float) -> dict[str, fl
     }
 
 
-def measured_figures(load: RecordedLoad, duration_s: float) -> dict[str, float]:
+def measured_figures(load: RecordedLoad) -> dict[str, float]:
     """The same of what the run recorded."""
     known = list(load.measured.values())
     figures = figures_of(
         np.array([each.ttft_s for each in known]),
         np.array([each.e2e_s for each in known]),
-        duration_s,
+        load.duration_s,
     )
     if load.computed_tokens is not None:
         figures["computed_prompt_tokens"] = float(load.computed_tokens)

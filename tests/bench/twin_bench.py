@@ -112,7 +112,7 @@ def held_out(model: TwinModel, runs: Sequence[tuple[MadeCell, Path]]) -> HeldOut
         shape = shape_of_run(path)
         load = recorded_load(path, shape.block_size)
         prediction = predict_load(model, load, shape)
-        measured = measured_figures(load, duration_s(path))
+        measured = measured_figures(load)
         for name in FIGURES:
             told[name].append(prediction.figures[name])
             real[name].append(measured[name])
@@ -126,14 +126,6 @@ def held_out(model: TwinModel, runs: Sequence[tuple[MadeCell, Path]]) -> HeldOut
         covered=covered,
         intervals=intervals,
     )
-
-
-def duration_s(path: Path) -> float:
-    """From the first send to the last end."""
-    from loadgen.runs.recorded import RecordedRun
-
-    first_s, last_s = RecordedRun(path).requests.sent.span_s
-    return last_s - first_s
 
 
 def half_width(values: Sequence[float]) -> float:

@@ -33,10 +33,12 @@ def twin(tmp_path: Path) -> str:
     return str(path)
 
 
-def rewritten(run: Path, **cells: str) -> Path:
-    """With other cells in all rows."""
+def rewritten(run: Path, which: slice = slice(None), /, **cells: str) -> Path:
+    """With other cells in all rows, or in some."""
     with (run / "requests.csv").open(newline="") as file:
-        rows = [{**row, **cells} for row in csv.DictReader(file)]
+        rows = list(csv.DictReader(file))
+    for row in rows[which]:
+        row.update(cells)
     with (run / "requests.csv").open("w", newline="") as file:
         writer = csv.DictWriter(file, list(rows[0]))
         writer.writeheader()
@@ -97,6 +99,17 @@ def test_of_a_run_with_a_warm_up_both_columns_are_of_the_same_requests(
     assert sorted(found.e2e_s) == sorted(
         each.e2e_s for each in served if each.request.name in load.measured
     )
+
+
+def test_the_rate_that_was_measured_is_of_the_requests_that_count(
+    tmp_path: Path, twin: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    failed = {"outcome": "timeout", "first_token_s": "", "end_s": "9999"}
+    run = rewritten(served_run(tmp_path / "run"), slice(-1, None), **failed)
+    assert simulate_command([str(run), "--twin", twin, "--format", "json"]) == 0
+    told = json.loads(capsys.readouterr().out)
+    rate = told["figures"]["requests_per_s"]
+    assert told["measured"]["requests_per_s"] == pytest.approx(rate, rel=0.1)
 
 
 def test_a_simulation_leaves_out_the_warm_up_of_its_run(tmp_path: Path, twin: str) -> None:
