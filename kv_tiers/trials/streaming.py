@@ -6,7 +6,7 @@ is counted.
 """
 
 import time
-from collections.abc import AsyncIterator, Iterator, Sequence
+from collections.abc import AsyncIterator, Collection, Iterator, Sequence
 from itertools import takewhile
 
 from kv_tiers.codecs import Bits, CacheGen, CacheGenProfile, pack
@@ -50,7 +50,9 @@ class _OneLevel(AdaptiveLoader):
 
     only = 0
 
-    def level(self, sizes: Sequence[int], left_s: float, spare_s: float) -> int | None:
+    def level(
+        self, sizes: Sequence[int], left_s: float, spare_s: float, missing: Collection[int] = ()
+    ) -> int | None:
         return self.only if left_s > 0 else None
 
 
