@@ -1,6 +1,5 @@
 """The row of a request, the percentiles of its gaps, and a worker's rows on their way."""
 
-from types import SimpleNamespace
 from typing import Any
 
 import gevent
@@ -13,7 +12,6 @@ from loadgen.record import COLUMNS, RequestRecord
 from loadgen.stats.clock import RunClock
 from loadgen.stats.counts import Counts
 from loadgen.stats.token_gaps import percentiles, spread
-from loadgen.swarm.leading.follower import Follower
 from loadgen.swarm.sending.ledger import WorkerLedger
 from loadgen.swarm.sending.recording import to_record
 
@@ -65,22 +63,3 @@ def test_a_worker_keeps_what_could_not_be_sent_and_sends_it_once(
     assert [row[COLUMNS.index("resends")] for row in rows] == ["1", "2"]
     counts = [Counts.from_wire(message["counts"]).whole for message in sent]
     assert [each.requests for each in counts] == [1, 1]
-
-
-def test_rows_whose_sending_the_end_of_the_run_interrupts_go_with_the_last_ones() -> None:
-    sent: list[str] = []
-    pauses_s = [60.0]
-
-    def send(message: dict[str, Any]) -> None:
-        gevent.sleep(pauses_s.pop() if pauses_s else 0.0)
-        sent.append(message["rows"])
-
-    ledger = WorkerLedger(send)
-    ledger.add([recorded(Exchange(sent_at=7.0, end_at=8.0))])
-    runner: Any = SimpleNamespace(greenlet=SimpleNamespace(spawn=lambda ask: None))
-    stage: Any = SimpleNamespace(close=ledger.flush)
-    follower = Follower(SimpleNamespace(runner=runner), stage)
-    follower._sender = gevent.spawn(ledger.flush)
-    gevent.sleep(0)
-    follower.stopped()
-    assert len(sent) == 1
