@@ -342,7 +342,7 @@ def _remarks(run: RecordedRun) -> Iterator[str]:
     if "--no-enable-prefix-caching" in run.engine_argv:
         yield "the engine had no prefix cache; this is what one would have done"
     if "--kv-transfer-config" in run.engine_argv:
-        yield "this is the engine's own cache; what a KV connector adds to it is not in it"
+        yield "of a KV connector nothing is told but of vLLM's own host memory, with --tier-tokens"
     if "--scheduler-cls" in run.engine_argv:
         yield "the engine orders its queue itself; this is first come, first served"
 
