@@ -77,9 +77,8 @@ async def test_what_the_centre_has_is_not_dropped_and_what_others_do_not_know_is
     assert (B in world.centre.frames) is (change != "delete")
 
 
-@pytest.mark.parametrize("way", ["an exchange", "by itself", "at the end", "a round"])
-async def test_a_later_write_stays_though_a_deletion_before_it_comes_late(way: str) -> None:
-    """The first region deletes while it cannot reach the centre, and another one writes."""
+async def deleted_then_written() -> World:
+    """The first region cannot tell the centre of its deletion, the second has told of its write."""
     world = World()
     world.seed(A)
     client, other = world.clients
@@ -88,6 +87,14 @@ async def test_a_later_write_stays_though_a_deletion_before_it_comes_late(way: s
     world.now_s = 20.0
     await other.put(A, FRAME)
     assert await other.write_back()
+    return world
+
+
+@pytest.mark.parametrize("way", ["an exchange", "by itself", "at the end", "a round"])
+async def test_a_later_write_stays_though_a_deletion_before_it_comes_late(way: str) -> None:
+    """The first region deletes while it cannot reach the centre, and another one writes."""
+    world = await deleted_then_written()
+    client, other = world.clients
     if way == "a round":
         await world.sync.round()
         assert await client.write_back(), "without a look at what others did"
@@ -147,14 +154,8 @@ async def test_a_later_write_comes_back_where_an_earlier_deletion_was_done_and_n
     is_exchanged: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Rounds have seen the write, and only the entry tells them of the deletion after it."""
-    world = World()
-    world.seed(A)
-    client, other = world.clients
-    world.now_s = 10.0
-    await client.delete(A)
-    world.now_s = 20.0
-    await other.put(A, FRAME)
-    assert await other.write_back()
+    world = await deleted_then_written()
+    client, _ = world.clients
     for _ in range(2):
         await world.sync.round()
     journal = Journal(world, monkeypatch)
