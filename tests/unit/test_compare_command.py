@@ -190,58 +190,34 @@ def test_an_interrupted_run_decides_nothing_where_it_had_an_end(
     assert f"{base}: it was" not in out
 
 
+@pytest.mark.parametrize("option", ["corpus", "trace"])
 @pytest.mark.parametrize(
     ("base", "new", "named"),
     [
         (("/a", "1f"), ("/b", "1f"), None),
-        (("/a", "1f"), ("/a", "2e"), "corpus.sha256 '1f' against '2e'"),
+        (("/a", "1f"), ("/a", "2e"), "{}.sha256 '1f' against '2e'"),
         (("/a", "1f"), ("/a", ""), None),
-        (("/a", ""), ("/b", "2e"), "corpus '/a' against '/b'"),
+        (("/a", ""), ("/b", "2e"), "{} '/a' against '/b'"),
+        (("", ""), ("/b", "2e"), "{} '' against '/b'"),
     ],
 )
-def test_corpora_are_compared_by_their_texts(
+def test_corpora_and_traces_are_compared_by_what_is_in_them(
     base: tuple[str, str],
     new: tuple[str, str],
     named: str | None,
+    option: str,
     tmp_path: Path,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     def run(name: str, path: str, digest: str) -> Path:
-        told = {"corpus_sha256": digest} if digest else {}
-        return write_run(tmp_path / name, STEADY, options={"corpus": path}, **told)
+        told = {f"{option}_sha256": digest} if digest else {}
+        return write_run(tmp_path / name, STEADY, options={option: path}, **told)
 
     pair = run("a", *base), run("b", *new)
     code, _, err = call(capsys, *pair)
     assert code == (2 if named else 0)
-    assert (named or "") in err
-    assert call(capsys, *pair, "--vary", "corpus")[0] == 0
-
-
-@pytest.mark.parametrize(
-    ("base", "new", "named"),
-    [
-        (("/a", "1f"), ("/b", "1f"), None),
-        (("/a", "1f"), ("/a", "2e"), "trace.sha256 '1f' against '2e'"),
-        (("/a", "1f"), ("/a", ""), None),
-        (("/a", ""), ("/b", "2e"), "trace '/a' against '/b'"),
-        (("", ""), ("/b", "2e"), "trace '' against '/b'"),
-    ],
-)
-def test_traces_are_compared_by_what_is_in_them(
-    base: tuple[str, str],
-    new: tuple[str, str],
-    named: str | None,
-    tmp_path: Path,
-    capsys: pytest.CaptureFixture[str],
-) -> None:
-    pair = [
-        write_run(tmp_path / name, STEADY, options={"trace": path}, trace_sha256=digest or None)
-        for name, (path, digest) in (("a", base), ("b", new))
-    ]
-    code, _, err = call(capsys, *pair)
-    assert code == (2 if named else 0)
-    assert (named or "") in err
-    assert call(capsys, *pair, "--vary", "trace")[0] == 0
+    assert (named or "").format(option) in err
+    assert call(capsys, *pair, "--vary", option)[0] == 0
 
 
 def bare(file: Path, asked: str, first: int = 0) -> Path:
