@@ -78,6 +78,8 @@ def findings(rows: Sequence[PolicyRow]) -> Iterator[str]:
     yield from _sink(rows)
     yield from _first_and_recent(rows)
     yield from _outliers(rows)
+    if full is not None:
+        yield from _time_costs(rows, full)
 
 
 def _kept(most: float, rows: Sequence[PolicyRow], full: PolicyRow) -> Iterator[str]:
@@ -169,6 +171,31 @@ def _outliers(rows: Sequence[PolicyRow]) -> Iterator[str]:
                 f" much higher is the KL of `{row.policy}`, with a scale for each token, than of"
                 f" `{other.policy}`, whose keys have a scale for each channel."
             )
+
+
+def _time_costs(rows: Sequence[PolicyRow], full: PolicyRow) -> Iterator[str]:
+    """Against the full cache: longer or shorter where all repeats are, which says most of one."""
+    for name, what, write in (
+        ("decode_ms_per_token", "A decoded token", _milliseconds),
+        ("ttft_ms", "The first token", duration),
+    ):
+        own: RepeatSpread | None = getattr(full, name)
+        known = {row.policy: getattr(row, name) for row in rows if row is not full}
+        others = {policy: value for policy, value in known.items() if value is not None}
+        if own is None or not others:
+            continue
+        ratios = {policy: times(value.mean / own.mean) for policy, value in others.items()}
+        said = [f"{what} takes {write(own.mean)} with the full cache"]
+        for apart, those in (
+            ("longer in all repeats", [each for each, it in others.items() if it.low > own.high]),
+            ("less in all repeats", [each for each, it in others.items() if it.high < own.low]),
+        ):
+            if those:
+                with_these = listed([f"`{each}` ({ratios.pop(each)})" for each in those])
+                said.append(f"{apart} with {with_these}")
+        if ratios:
+            said.append(f"no evidence of a difference with {len(ratios)} of {len(others)} policies")
+        yield "; ".join(said) + "."
 
 
 def _perplexity(row: PolicyRow) -> float:

@@ -42,15 +42,15 @@ def _split(word: str) -> list[str]:
     return [flag, value] if equals and flag in (*PAGE, *FOLDERS) else [word]
 
 
-def measured_now(command: str, packages: Iterable[str]) -> "Provenance":
-    """What was made by this command, here and now."""
+def measured_now(command: str, packages: Iterable[str], at_s: float | None = None) -> "Provenance":
+    """What was made by this command, here and now, or at this time since the epoch."""
     from dashboards.studies.page import Provenance, machine_words
 
     found = versions(packages)
     known = [f"{name} {found[name]}" for name in packages if name in found]
     return Provenance(
         command=command,
-        when=time.strftime("on %Y-%m-%d at %H:%M UTC", time.gmtime()),
+        when=time.strftime("on %Y-%m-%d at %H:%M UTC", time.gmtime(at_s)),
         machine=machine_words(machine()),
         versions=", ".join(known) or "unknown versions",
     )

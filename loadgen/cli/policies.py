@@ -80,7 +80,15 @@ def _measure(
     parsed: argparse.Namespace, arguments: list[str], command: Sequence[str] = ("policies",)
 ) -> int:
     from dashboards.kv_policies_page import write_policies_page
-    from kv_policies import ROWS_CSV, device_of, note_of, run_policies, usual_policies, write_csv
+    from kv_policies import (
+        ROWS_CSV,
+        device_of,
+        measured_at_s,
+        note_of,
+        run_policies,
+        usual_policies,
+        write_csv,
+    )
 
     plan = _plan(parsed)
     folder: Path = parsed.page or parsed.out
@@ -97,7 +105,8 @@ def _measure(
 
     rows = run_policies(model, texts, names, parsed.out, plan=plan, progress=progress)
     note = note_of(parsed.out)
-    made = measured_now(shlex.join(["kvswarm", *command, *told(arguments)]), NAMED)
+    words = ["kvswarm", *command, *told(arguments)]
+    made = measured_now(shlex.join(words), NAMED, measured_at_s(parsed.out))
     folder.mkdir(parents=True, exist_ok=True)
     write_csv(rows, folder / ROWS_CSV)
     page = write_policies_page(rows, note, on_device(made, device_of(parsed.out)), folder)
