@@ -1,5 +1,6 @@
 """Where KV lives: tiers behind the engine's cache at equal bytes, and controls without a gain."""
 
+import statistics
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -14,8 +15,9 @@ from dashboards.studies.study import StudyQuestion
 from dashboards.studies.task1.caches import HitPrediction, hit_table, most_off
 from dashboards.studies.wording import count, duration, memory, percent
 from loadgen.locality.curve import predict
+from loadgen.locality.lmcache_replay import LmcacheReplay, LmcacheTier, ServedAt
 from loadgen.locality.measured import run_bytes_per_token
-from loadgen.locality.trace_sources import recorded_run, trace_of_run
+from loadgen.locality.trace_sources import recorded_run, sent_requests, trace_of_run
 from loadgen.targets.plan import BYTES_PER_GB
 
 NATIVE, TIERED, FILES = "vllm-offload", "vllm-tiered", "vllm-lmcache-files"
@@ -28,8 +30,9 @@ KINDS = {
     NODE: "LMCache's and valkey",
 }
 """Tiers by the target that has them."""
-UNBOUNDED = (TIERED, FILES, NODE)
-"""Those of whose memory nothing is lost: what is behind it has no bound."""
+LMCACHE = (OFFLOAD, FILES, NODE)
+BACKED = (FILES, NODE)
+"""LMCache's with a tier behind its memory that has no bound."""
 MEAN = "ttft_ms.mean"
 P50 = "ttft_p50_ms"
 TOKEN = "tpot_ms.mean"
@@ -263,9 +266,8 @@ def _ledger(cells: Cells) -> Iterator[str]:
 
 
 def predicted(cells: Cells) -> StudyAnswer:
-    """vLLM's own tier replayed behind the engine's cache. Of others the curve of the order of
-    requests, read at the size of the tier: what lies in the engine's cache lies in the tier, too.
-    Where there is no bound behind it, it is read at its end."""
+    """vLLM's own tier replayed behind the engine's cache, with files at the end of the curve.
+    LMCache's is replayed with each moment at which its loop may begin."""
     found = list(_predictions(cells.counted))
     return StudyAnswer(
         "Can its hits be predicted from the order of requests alone?",
@@ -275,9 +277,9 @@ def predicted(cells: Cells) -> StudyAnswer:
 
 
 READ_AT = (
-    "The prediction for vLLM's own is `kvswarm curve RUN --tier-tokens N`; for others it is the"
-    " curve read at the size of the tier instead of that of the engine's cache. Nothing was fitted"
-    " to these runs."
+    "The prediction for vLLM's own is `kvswarm curve RUN --tier-tokens N`. LMCache frees memory in"
+    " a loop, once a second; its prediction follows its rules and the times of the requests, and is"
+    " the mean over moments at which that loop may begin. Nothing was fitted to these runs."
 )
 
 
@@ -291,6 +293,20 @@ def how_far_off(found: Sequence[HitPrediction]) -> Iterator[str]:
                 f"For {name} the predicted share of tokens that need no computing is at most"
                 f" {off:.1f} points off in {runs}{too_far}."
             )
+            yield from _by_the_loop(name, own)
+
+
+def _by_the_loop(name: str, found: Sequence[HitPrediction]) -> Iterator[str]:
+    spans = [(each, each.span) for each in found if each.span is not None]
+    widest = max((high - low for _, (low, high) in spans), default=0.0)
+    if not widest:
+        return
+    within = sum(low <= each.measured <= high for each, (low, high) in spans)
+    yield (
+        f"When LMCache's loop runs is worth up to {100 * widest:.1f} points of {name}, for the same"
+        f" requests at the same times; what was measured lies between in {within} of {len(spans)}"
+        " runs."
+    )
 
 
 def _predictions(cells: Cells) -> Iterator[HitPrediction]:
@@ -304,20 +320,27 @@ def _predictions(cells: Cells) -> Iterator[HitPrediction]:
             cached, taken, computed = told
             size_gb = cell.settings["l1_gb"]
             tokens = int(BYTES_PER_GB * float(size_gb)) // each
-            share = _share(cell.run, target, tokens)
+            shares = _shares(cell.run, target, tokens)
+            share, span = statistics.mean(shares), (min(shares), max(shares))
             measured = (cached + taken) / (cached + taken + computed)
             by = f"{size_of(size_gb)} of {kind}"
-            yield HitPrediction(by, cell.repeat, share, measured, kind)
+            told_span = span if target in LMCACHE else None
+            yield HitPrediction(by, cell.repeat, share, measured, kind, told_span)
 
 
-def _share(run: Path, target: str, tier_tokens: int) -> float:
-    """Of prompt tokens that a cache of this run, with such a tier behind it, need not compute."""
-    trace = trace_of_run(run)
+def _shares(run: Path, target: str, tier_tokens: int) -> list[float]:
+    """Of prompt tokens that a cache of this run, with such a tier behind it, need not compute;
+    several where that is not settled."""
+    trace, recorded = trace_of_run(run), recorded_run(run)
+    own = recorded.target["usable_tokens"]
     if target == NATIVE:
-        own = recorded_run(run).target["usable_tokens"]
-        return predict(trace, [own], tier_tokens=tier_tokens).points[0].hit_rate
-    curve = predict(trace)
-    return curve.bound if target in UNBOUNDED else curve.at(tier_tokens).hit_rate
+        return [predict(trace, [own], tier_tokens=tier_tokens).points[0].hit_rate]
+    if target not in LMCACHE:
+        return [predict(trace).bound]
+    size = trace.block_size
+    tier = LmcacheTier(tier_tokens // size, is_backed=target in BACKED)
+    times = [ServedAt(each.sent_s, each.first_token_s) for each in sent_requests(recorded)]
+    return LmcacheReplay(trace, times, own // size, tier).shares()
 
 
 def controls(cells: Cells) -> StudyAnswer:

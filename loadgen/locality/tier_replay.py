@@ -1,8 +1,8 @@
 """A trace served by an engine with vLLM's own tier of host memory behind its cache."""
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Container, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from itertools import chain, count, islice
+from itertools import chain, count, islice, takewhile
 
 from loadgen.errors import UsageError
 from loadgen.locality.replay import BlockPool
@@ -17,6 +17,11 @@ class TierHits:
     tier_tokens: int
 
 
+def leading(names: Iterable[int], known: Container[int]) -> int:
+    """How many of the names are known, up to the first that is not."""
+    return sum(1 for _ in takewhile(known.__contains__, names))
+
+
 class HostTier:
     """Names of blocks, the least recently used first (vllm/v1/kv_offload/cpu, policy `lru`)."""
 
@@ -26,12 +31,7 @@ class HostTier:
 
     def leading(self, names: Iterable[int]) -> int:
         """How many of them it has, up to the first that it has not."""
-        known = 0
-        for name in names:
-            if name not in self._names:
-                break
-            known += 1
-        return known
+        return leading(names, self._names)
 
     def store(self, offered: Sequence[int]) -> bool:
         """Take those it has not, all or none; what is offered is not evicted for them."""
@@ -55,6 +55,36 @@ class HostTier:
                 self._names[name] = None
 
 
+class EngineCache:
+    """vLLM's own prefix cache, one request after the other."""
+
+    def __init__(self, trace: Trace, blocks: int) -> None:
+        """Raises UsageError for requests side by side."""
+        if not trace.is_sequential:
+            raise UsageError(
+                f"a tier is predicted for one request after the other: here {trace.in_flight} are"
+                " in flight"
+            )
+        self._size = trace.block_size
+        self._pool = BlockPool(blocks)
+        self._reply_names = count(-1, -1)  # no prompt has a name below 0
+
+    def find(self, request: Chain) -> list[int]:
+        """The blocks it has from the start of a prompt, whose last token is always computed."""
+        return self._pool.find(request.blocks[: (request.prompt_tokens - 1) // self._size])
+
+    def serve(self, request: Chain, found: list[int]) -> None:
+        """To its end, with these blocks from the cache."""
+        self._pool.hold(found)
+        held = -(-request.kept_tokens // self._size)
+        blocks = [*found, *self._pool.take(held - len(found))]
+        filled = request.kept_tokens // self._size
+        names = chain(request.blocks, self._reply_names)
+        for block, name in islice(zip(blocks, names, strict=False), len(found), filled):
+            self._pool.name(block, name)
+        self._pool.give_back(blocks)
+
+
 class TierReplay:
     """One request after the other, as vLLM 0.32 serves them with its OffloadingConnector.
 
@@ -66,15 +96,9 @@ class TierReplay:
 
     def __init__(self, trace: Trace, engine_blocks: int, tier_blocks: int) -> None:
         """Raises UsageError for requests side by side, of which it knows nothing."""
-        if not trace.is_sequential:
-            raise UsageError(
-                f"a tier is predicted for one request after the other: here {trace.in_flight} are"
-                " in flight"
-            )
         self._trace = trace
-        self._pool = BlockPool(engine_blocks)
+        self._cache = EngineCache(trace, engine_blocks)
         self._tier = HostTier(tier_blocks)
-        self._reply_names = count(-1, -1)  # no prompt has a name below 0
         self._engine_tokens = self._tier_tokens = 0
 
     def run(self) -> TierHits:
@@ -85,27 +109,17 @@ class TierReplay:
 
     def _serve(self, request: Chain) -> None:
         size, names = self._trace.block_size, request.blocks
-        found = self._pool.find(names[: (request.prompt_tokens - 1) // size])
+        found = self._cache.find(request)
         loaded = self._tier.leading(names[len(found) :])
         self._engine_tokens += len(found) * size
         self._tier_tokens += min(loaded * size, request.prompt_tokens - 1 - len(found) * size)
-        self._compute(request, found)
+        self._cache.serve(request, found)
         first = len(found) if loaded else 0
         start = first + loaded
         for end in self._step_ends(request, len(found) + loaded):
             if self._tier.store(names[start:end]):
                 start = end
         self._tier.used(names[first:])
-
-    def _compute(self, request: Chain, found: list[int]) -> None:
-        self._pool.hold(found)
-        held = -(-request.kept_tokens // self._trace.block_size)
-        blocks = [*found, *self._pool.take(held - len(found))]
-        filled = request.kept_tokens // self._trace.block_size
-        names = chain(request.blocks, self._reply_names)
-        for block, name in islice(zip(blocks, names, strict=False), len(found), filled):
-            self._pool.name(block, name)
-        self._pool.give_back(blocks)
 
     def _step_ends(self, request: Chain, known: int) -> Iterator[int]:
         """How many full blocks there are after each step."""

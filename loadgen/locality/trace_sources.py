@@ -1,5 +1,6 @@
 """The trace of a run: of one that nobody has sent yet, or of a finished one by its directory."""
 
+import math
 import statistics
 from bisect import bisect_right
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -53,6 +54,7 @@ class SentRequest:
     output_tokens: int
     engine: str = ""
     label: str | None = None
+    first_token_s: float = math.nan
 
 
 def trace_of_plan(
@@ -230,6 +232,7 @@ def _sent(run: RecordedRun) -> list[SentRequest]:
         map(int, output_tokens),
         engine,
         labels,
+        requests.number("first_token_s").tolist(),
         strict=True,
     )
     return [SentRequest(*each) for each in told]

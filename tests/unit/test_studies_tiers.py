@@ -9,7 +9,7 @@ from dashboards.studies.answer import StudyAnswer
 from dashboards.studies.catalog import TIERS
 from dashboards.studies.cell import Cells, StudyCell
 from dashboards.studies.study import read_plan
-from dashboards.studies.task1.caches import HitPrediction
+from dashboards.studies.task1.caches import HitPrediction, hit_table
 from dashboards.studies.tiers import controls, enough, hit, how_far_off, pays
 
 SMALL, LARGE = 3072, 20480
@@ -147,6 +147,23 @@ def test_predictions_beyond_three_points_are_told_to_be() -> None:
     assert "vLLM's own the predicted share" in own
     assert own.endswith("at most 2.0 points off in 2 runs.")
     assert lmcache.endswith("at most 5.0 points off in 1 run, more than the 3 it may be.")
+
+
+def test_what_the_moment_of_lmcaches_loop_is_worth_is_told() -> None:
+    found = [
+        HitPrediction("30 MB", 1, 0.52, 0.50, "LMCache's", (0.45, 0.57)),
+        HitPrediction("30 MB", 2, 0.52, 0.60, "LMCache's", (0.50, 0.55)),
+        HitPrediction("60 MB", 1, 0.70, 0.70, "LMCache's", (0.70, 0.70)),
+    ]
+    _, loop = how_far_off(found)
+    assert "is worth up to 12.0 points of LMCache's, for the same requests" in loop
+    assert loop.endswith("what was measured lies between in 2 of 3 runs.")
+    assert [row[2] for row in hit_table("", found).rows] == [
+        "52 % (45 % to 57 %)",
+        "52 % (50 % to 55 %)",
+        "70 %",
+    ]
+    assert len(list(how_far_off(found[2:]))) == 1
 
 
 def alone_and_with(folder: Path, ms: float, token_ms: float, computed: float) -> Cells:

@@ -107,6 +107,8 @@ class HitPrediction:
     predicted: float
     measured: float
     kind: str = ""
+    span: tuple[float, float] | None = None
+    """From the lowest on, where the order of requests does not settle it."""
 
     @property
     def points_off(self) -> float:
@@ -122,14 +124,22 @@ def most_off(found: Sequence[HitPrediction]) -> tuple[float, str]:
 
 def hit_table(by: str, found: Sequence[HitPrediction]) -> MarkdownTable:
     """A row for each run; `by` heads the first column."""
+    header = (by, "repeat", "predicted", "measured", "points off")
     rows = tuple(
         (
             each.by,
             str(each.repeat),
-            percent(each.predicted),
+            percent(each.predicted) + _span(each),
             percent(each.measured),
             f"{each.points_off:+.1f}",
         )
         for each in found
     )
-    return MarkdownTable((by, "repeat", "predicted", "measured", "points off"), rows)
+    return MarkdownTable(header, rows)
+
+
+def _span(found: HitPrediction) -> str:
+    if found.span is None or found.span[0] == found.span[1]:
+        return ""
+    low, high = map(percent, found.span)
+    return f" ({low} to {high})"

@@ -1,0 +1,150 @@
+"""Hits behind LMCache's memory against its own manager, eviction policy and loop."""
+
+import time
+from collections.abc import Iterator, Sequence
+from random import Random
+
+import pytest
+import torch
+from lmcache.v1.distributed.api import MemoryLayoutDesc, ObjectKey
+from lmcache.v1.distributed.config import (
+    EvictionConfig,
+    L1ManagerConfig,
+    L1MemoryManagerConfig,
+)
+from lmcache.v1.distributed.error import L1Error
+from lmcache.v1.distributed.l1_manager import L1Manager
+from lmcache.v1.distributed.storage_controllers.eviction_controller import L1EvictionController
+
+from loadgen.errors import UsageError
+from loadgen.locality.lmcache_replay import (
+    PERIOD_S,
+    PHASES,
+    LmcacheReplay,
+    LmcacheTier,
+    ServedAt,
+)
+from loadgen.locality.trace import Chain, Trace
+
+BLOCK, CHUNK_BYTES = 8, 4096
+LAYOUT = MemoryLayoutDesc([torch.Size([CHUNK_BYTES])], [torch.uint8])
+
+
+class OneRound:
+    """In the place of the loop's flag: it ends after one round."""
+
+    def __init__(self) -> None:
+        self._rounds = iter((False, True))
+
+    def is_set(self) -> bool:
+        return next(self._rounds)
+
+
+class RealMemory:
+    """LMCache's, with what its server and its connector for vLLM ask of it."""
+
+    def __init__(self, chunks: int) -> None:
+        memory = L1MemoryManagerConfig(chunks * CHUNK_BYTES, use_lazy=False, shm_name="")
+        self._manager = L1Manager(L1ManagerConfig(memory))
+        self._controller = L1EvictionController(self._manager, EvictionConfig("LRU"))
+
+    def run_loop(self) -> None:
+        self._controller._stop_flag = OneRound()
+        self._controller.eviction_loop()
+
+    def leading(self, names: Sequence[int]) -> int:
+        keys = [*map(key, names)]
+        read = self._manager.reserve_read(keys)
+        there = [each for each in keys if read[each][0] == L1Error.SUCCESS]
+        known = next((at for at, each in enumerate(keys) if each not in there), len(keys))
+        self._manager.finish_read(there)
+        self._manager.touch_keys(keys[:known])
+        return known
+
+    def store(self, names: Sequence[int]) -> None:
+        keys = [*map(key, names)]
+        made = self._manager.reserve_write(keys, [False] * len(keys), LAYOUT)
+        self._manager.finish_write([each for each in keys if made[each][0] == L1Error.SUCCESS])
+
+    def close(self) -> None:
+        self._manager.close()
+
+
+def key(name: int) -> ObjectKey:
+    return ObjectKey(name.to_bytes(8, "big"), "model", 0)
+
+
+def trace_of(contexts: Sequence[int], blocks: int) -> Trace:
+    """One request after the other, each of so many whole blocks of its own context."""
+    return Trace(tuple(request(context, blocks) for context in contexts), BLOCK)
+
+
+def request(context: int, blocks: int) -> Chain:
+    """No block is named 0."""
+    first = 1000 * (context + 1)
+    return Chain(tuple(range(first, first + blocks)), blocks * BLOCK + 1, 1)
+
+
+def every(step_s: float, requests: int) -> list[ServedAt]:
+    return [ServedAt(step_s * at, step_s * (at + 0.5)) for at in range(requests)]
+
+
+@pytest.fixture(autouse=True)
+def _no_waiting(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    monkeypatch.setattr(time, "sleep", lambda _: None)
+    return
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_each_hit_is_one_of_lmcaches(seed: int) -> None:
+    rng = Random(seed)
+    trace = trace_of([rng.randrange(6) for _ in range(60)], 4)
+    times = every(0.3, len(trace.chains))
+    replay = LmcacheReplay(trace, times, trace.least_blocks, LmcacheTier(chunks := 14))
+    found = []
+    for phase in range(PHASES):
+        memory, next_s, cached = RealMemory(chunks), PERIOD_S * phase / PHASES, 0
+        before: Chain | None = None
+        for sent, at in zip(trace.chains, times, strict=True):
+            while next_s <= at.sent_s:
+                memory.run_loop()
+                next_s += PERIOD_S
+            known = memory.leading(sent.blocks)
+            own = len(sent.blocks) if sent == before else 0
+            cached += max(known, own) * BLOCK
+            while next_s <= at.first_token_s:
+                memory.run_loop()
+                next_s += PERIOD_S
+            memory.store(sent.blocks[known:])
+            before = sent
+        memory.close()
+        found.append(cached / trace.prompt_tokens)
+    assert replay.shares() == pytest.approx(sorted(found))
+    assert max(found) - min(found) > 0, "the moment of the loop decides something here"
+
+
+def test_with_room_for_all_the_loop_decides_nothing() -> None:
+    trace = trace_of([0, 1, 2, 0, 1, 2], 4)
+    shares = LmcacheReplay(trace, every(0.3, 6), 5, LmcacheTier(16)).shares()
+    assert shares == pytest.approx([12 * BLOCK / trace.prompt_tokens] * PHASES)
+
+
+def test_what_lies_behind_is_loaded_where_the_memory_has_room_for_it() -> None:
+    """Eight chunks fill it, of which one round of the loop drops the last of the first request."""
+    first, second, filler = request(0, 4), request(1, 4), request(2, 1)
+    for between, is_backed, hits in (
+        ([], False, 3),
+        ([], True, 4),
+        ([filler], True, 3),
+    ):
+        trace = Trace((first, second, *between, first), BLOCK)
+        once_between = [ServedAt(1.3, 1.304) for _ in between]
+        times = [ServedAt(0.0, 0.1), ServedAt(0.2, 0.3), *once_between, ServedAt(1.31, 1.4)]
+        shares = LmcacheReplay(trace, times, 5, LmcacheTier(8, is_backed)).shares()
+        assert shares == pytest.approx([hits * BLOCK / trace.prompt_tokens] * PHASES)
+
+
+def test_requests_side_by_side_are_refused() -> None:
+    trace = Trace((Chain((1,), BLOCK, 1),), BLOCK, users=2)
+    with pytest.raises(UsageError, match="one request after the other: here 2"):
+        LmcacheReplay(trace, every(1, 1), 2, LmcacheTier(4)).shares()
