@@ -111,6 +111,7 @@ class RemoteTier:
             "broken_nodes": [node for store in self._stores for node in store.broken()],
             "is_moving": self._store.is_moving,
             "codec": self.settings.codec,
+            "load_deadline_s": self.settings.load_deadline_s,
             "load_chunks_per_s": self.load_chunks_per_s,
             "load_bytes_per_s": self._adaptive.bytes_per_s,
             "adaptive_chunks": self._adaptive.loaded,

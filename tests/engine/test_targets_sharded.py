@@ -1,29 +1,41 @@
-"""Targets with nodes of a store: real vLLM, LMCache and valkey; a node dies, texts stay.
+"""Two engines through the same nodes of a store: real vLLM, LMCache and valkey.
 
-The tests that start a target of their own come first: the module's would run beside it.
+KV moves behind a scarce link and back, and a node dies; texts stay.
 """
 
 import asyncio
-import contextlib
-import json
-from collections.abc import AsyncIterator, Iterator
+from collections import Counter
+from collections.abc import AsyncIterator, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import aiohttp
 import psutil
 import pytest
 import pytest_asyncio
 from redis.asyncio import Redis
+from store_engines import (
+    CHUNK_TOKENS,
+    CHUNKS,
+    NO_DEADLINE_S,
+    Engine,
+    counted,
+    empty_memory,
+    from_nodes,
+    hits,
+    kept,
+    reply,
+    started,
+)
 
+from kv_tiers.link import SCHEDULERS, LinkProxy, LinkSettings, RateSchedule
+from kv_tiers.link.schedulers import LinkScheduler, WaitingBytes
 from kv_tiers.store import valkey_servers
-from loadgen.targets import engine_api
-from loadgen.targets.catalog import load_catalog
+from kv_tiers.store.adaptive import LEVELS
+from kv_tiers.store.nodes import split_address
 from loadgen.targets.demo_model import build_model
-from loadgen.targets.own_routes import KEY_VARIABLE
-from loadgen.targets.plan import ServicePlan
-from loadgen.targets.target import RunningTarget, TargetSettings, start_target
-from loadgen.targets.valkey_nodes import BYTES, KEYS
+from loadgen.targets.target import RunningTarget
+from loadgen.targets.valkey_nodes import BYTES
 
 pytestmark = [
     pytest.mark.engine,
@@ -31,95 +43,89 @@ pytestmark = [
     pytest.mark.asyncio(loop_scope="module"),
 ]
 
-PROMPT_TOKENS, CHUNKS, CHUNK_TOKENS = 1300, 10, 128
-COPIES, PROMPTS = 2, range(4)
+PROMPTS = range(4)
+LINK_MBIT, SHORT_DEADLINE_S = 50.0, 0.8
+TOKEN_BYTES = 4096
+"""Of the tiny model: 8 layers of keys and values of 2 heads of 64, two bytes each."""
 
 
-@pytest.fixture(scope="module", autouse=True)
-def not_compiled() -> Iterator[None]:
-    """At the first reply with `logprobs` vLLM compiles what counts ranks, for half a minute."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("TORCHDYNAMO_DISABLE", "1")
-        yield
+class Switched(LinkScheduler):
+    """Whichever is set at the time, of both directions of a link."""
+
+    name = "fifo"
+
+    def __init__(self) -> None:
+        self._each = {name: make() for name, make in SCHEDULERS.items()}
+
+    def choose(self, waiting: Mapping[str, WaitingBytes]) -> str:
+        return self._each[Switched.name].choose(waiting)
+
+
+@dataclass(frozen=True, slots=True)
+class BehindLink:
+    """What tests of it need: replies to PROMPTS from the engine's own cache, the node, and those
+    where all was before."""
+
+    link: LinkProxy
+    cached: list[dict[str, Any]]
+    node: str
+    before: list[str]
+
+    def down_bytes(self) -> list[int]:
+        """Of each engine."""
+        by_name = {each.name: each.down_bytes for each in self.link.report().clients}
+        return [by_name.get(f"port {port}", 0) for port in self.link.ports]
+
+    async def keys(self) -> int:
+        async with Redis.from_url(f"redis://{self.node}", protocol=2) as client:
+            return int(await client.dbsize())
+
+    async def holds(self, keys: int) -> None:
+        """Return once it does: they are written behind the reply."""
+        for _ in range(1200):
+            if await self.keys() >= keys:
+                return
+            await asyncio.sleep(0.05)
+        raise AssertionError(f"{await self.keys()} of {keys} keys")
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return build_model(tmp_path_factory.mktemp("model"), "tiny", ["A text to learn from. " * 20])
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
-async def target(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[RunningTarget]:
-    directory = tmp_path_factory.mktemp("target")
-    model = build_model(directory / "tiny", "tiny", ["A text to learn from. " * 20])
-    settings = TargetSettings(str(model), kv_tokens=2560, l1_gb=0.25)
-    spec = load_catalog()["vllm-lmcache-sharded"]
-    async with start_target(spec, settings, directory / "log") as target:
-        yield target
+async def east(
+    not_compiled: None, model: Path, tmp_path_factory: pytest.TempPathFactory
+) -> AsyncIterator[Engine]:
+    async with started(model, tmp_path_factory.mktemp("east")) as engine:
+        yield engine
 
 
-def plans(target: RunningTarget) -> dict[str, ServicePlan]:
-    return {plan.role: plan for plan in target._group.plans}
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def west(
+    east: Engine, model: Path, tmp_path_factory: pytest.TempPathFactory
+) -> AsyncIterator[Engine]:
+    """A second engine with its own LMCache, and the nodes of the first."""
+    nodes = (await east.status())["nodes"]
+    async with started(model, tmp_path_factory.mktemp("west"), nodes) as engine:
+        yield engine
 
 
-async def reply(
-    target: RunningTarget, start: int = 0, tokens: int = PROMPT_TOKENS
-) -> dict[str, Any]:
-    """The text and the most likely tokens of a prompt that begins in its own way."""
-    prompt = [100 + start, *engine_api.fixed_prompt(tokens)]
-    body = {"model": target.model, "prompt": prompt, "max_tokens": 8, "temperature": 0}
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def behind_link(east: Engine, west: Engine) -> AsyncIterator[BehindLink]:
+    """All KV moves to one node behind a link. Each engine has a port of the link for itself, and so
+    is one client of it."""
+    _, cached = await replies(east.target)
+    nodes = (await east.status())["nodes"]
+    settings = LinkSettings(RateSchedule.fixed(LINK_MBIT), Switched, latency_ms=1)
     async with (
-        aiohttp.ClientSession() as session,
-        session.post(f"{target.url}/v1/completions", json={**body, "logprobs": 1}) as response,
+        valkey_servers([None]) as ((node, _),),
+        LinkProxy(settings, [0, 0], *split_address(node)) as link,
     ):
-        (choice,) = (await response.json())["choices"]
-    return {"text": choice["text"], "tokens": choice["logprobs"]["tokens"]}
-
-
-async def after_own_prefix(target: RunningTarget, chunks: int) -> dict[str, Any]:
-    """The reply with so many chunks in the engine's own cache. In bfloat16 it depends on where the
-    computing begins: what came from elsewhere can only be held against the same number."""
-    assert await target.make_cold() == "cold"
-    if chunks:
-        await reply(target, tokens=chunks * CHUNK_TOKENS)
-    return await reply(target)
-
-
-async def counted(target: RunningTarget, role: str, name: str) -> float:
-    url = plans(target)[role].metrics_url
-    assert url is not None
-    return await engine_api.metric(url, name) or 0.0
-
-
-async def hits(target: RunningTarget) -> float:
-    """Tokens that came from nodes."""
-    return await counted(target, "cache", "lmcache_mp_lookup_hit_l2_tokens_total")
-
-
-async def value_bytes(port: str) -> int:
-    """Of all chunks that a node has."""
-    async with Redis(port=int(port), protocol=2) as client:
-        return sum([await client.strlen(name) for name in await client.keys("kvswarm:*")])
-
-
-async def kept(target: RunningTarget, chunks: int) -> None:
-    """Return once so many chunks are on nodes: they are written behind the reply."""
-    for _ in range(200):
-        if await counted(target, "service", KEYS) >= chunks * COPIES:
-            return
-        await asyncio.sleep(0.05)
-    raise AssertionError(f"{await counted(target, 'service', KEYS)} keys of {chunks} chunks")
-
-
-async def empty_memory(target: RunningTarget) -> None:
-    """All but the nodes."""
-    for role, plan in plans(target).items():
-        if role == "service":
-            continue
-        assert plan.reset_url is not None
-        for _ in range(engine_api.RESET_TRIES):
-            done = await engine_api.reset(plan.reset_url, plan.env[KEY_VARIABLE])
-            used = 0.0 if role == "engine" else await counted(target, role, str(plan.empty_metric))
-            if done and not used:
-                break
-            await asyncio.sleep(engine_api.RESET_PAUSE_S)
-        else:
-            raise AssertionError(f"the {role} did not reset")
+        ends = [[f"127.0.0.1:{port}"] for port in link.ports]
+        await asyncio.gather(east.change(nodes=ends[0]), west.change(nodes=ends[1]))
+        yield BehindLink(link, cached, node, nodes)
 
 
 async def replies(target: RunningTarget) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
@@ -135,99 +141,8 @@ async def replies(target: RunningTarget) -> tuple[list[dict[str, Any]], list[dic
     return computed, cached
 
 
-@contextlib.asynccontextmanager
-async def of_another_region(
-    target: RunningTarget, settings: TargetSettings, directory: Path
-) -> AsyncIterator[tuple[RunningTarget, psutil.Process]]:
-    """vLLM and LMCache with the centre of `target` behind the same link, and the node near them."""
-    service = plans(target)["service"].argv
-    centre = f"127.0.0.1:{service[service.index('--link') + 1]}"
-    async with valkey_servers([None]) as ((near, node),):
-        params = {"nodes": [near], "central": [centre], "codec": settings.kv_codec}
-        module = {"module_path": "kv_tiers.lmcache_adapter", "class_name": "StoreAdapter"}
-        adapter = json.dumps({"type": "plugin", **module, "adapter_params": params})
-        file = directory / "west.toml"
-        arguments = f"cache_args = ['--l2-adapter', '{adapter}']"
-        file.write_text(f"[targets.west]\nextends = 'vllm-lmcache'\n{arguments}\n")
-        spec = load_catalog(file)["west"]
-        async with start_target(spec, settings, directory / "west") as west:
-            yield west, psutil.Process(node.pid)
-
-
-async def test_two_regions_share_a_centre_behind_a_link_and_go_on_when_a_node_dies(
-    tmp_path: Path,
-) -> None:
-    """Their nodes hold the same values in a codec: a byte each, and scales of groups."""
-    model = build_model(tmp_path / "tiny", "tiny", ["A text to learn from. " * 20])
-    config = json.loads((model / "config.json").read_text())
-    heads, hidden = config["num_attention_heads"], config["hidden_size"]
-    token_values = 2 * config["num_hidden_layers"] * config["num_key_value_heads"] * hidden // heads
-    settings = TargetSettings(str(model), kv_tokens=2560, l1_gb=0.25, kv_codec="int8")
-    spec = load_catalog()["vllm-lmcache-regional"]
-    async with start_target(spec, settings, tmp_path / "log") as east:
-        await reply(east)
-        await kept(east, CHUNKS + 1)  # on both nodes, each with a journal
-        service = plans(east)["service"].argv
-        for port in service[service.index("--nodes") + 1 :][:2]:
-            per_value = await value_bytes(port) / (CHUNKS * CHUNK_TOKENS * token_values)
-            assert 1 < per_value < 1.2
-        async with of_another_region(east, settings, tmp_path) as (west, wests):
-            both = (east, west)
-            await empty_memory(east)
-            found = [*(await from_nodes(east)), *(await from_nodes(west))]
-            nodes = psutil.Process(east.facts()["pids"]["valkey_regional"][0]).children()
-            for near in (min(nodes, key=psutil.Process.create_time), wests):
-                near.kill()
-            await asyncio.gather(*map(empty_memory, both))
-            found += await from_nodes(*both)
-            assert [each["tokens"] for each in found] == [found[0]["tokens"]] * 4
-            assert len(found[0]["tokens"]) == 8
-            for each in both:
-                each.check()
-
-
-async def from_nodes(*targets: RunningTarget) -> list[dict[str, Any]]:
-    """What they reply, all at once, with every chunk from nodes."""
-    before = [await hits(each) for each in targets]
-    found = await asyncio.gather(*map(reply, targets))
-    after = [await hits(each) for each in targets]
-    assert [new - old for new, old in zip(after, before, strict=True)] == (
-        [CHUNKS * CHUNK_TOKENS] * len(targets)
-    )
-    return found
-
-
-async def test_nodes_behind_vllms_own_offload_give_back_what_they_were_given(
-    tmp_path: Path,
-) -> None:
-    model = build_model(tmp_path / "tiny", "tiny", ["A text to learn from. " * 20])
-    settings = TargetSettings(str(model), kv_tokens=2560, l1_gb=0.25)
-    spec = load_catalog()["vllm-offload-sharded"]
-    source = "vllm:external_prefix_cache_hits_total"
-    async with start_target(spec, settings, tmp_path / "log") as target:
-        assert await target.make_cold() == "cold"
-        computed, cached = await reply(target), await reply(target)
-        await kept(target, CHUNKS)
-        for node in psutil.Process(target.facts()["pids"]["valkey3"][0]).children()[:2]:
-            await empty_memory(target)
-            before = await counted(target, "engine", source)
-            assert await reply(target) == cached
-            assert await counted(target, "engine", source) - before == CHUNKS * CHUNK_TOKENS
-            node.kill()
-            node.wait(10)
-        await empty_memory(target)
-        before = await counted(target, "engine", source)
-        found = await reply(target)
-        chunks = (await counted(target, "engine", source) - before) / CHUNK_TOKENS
-        target.check()
-        assert found == await after_own_prefix(target, int(chunks))
-        assert await target.make_cold() == "cold"
-        before = await counted(target, "engine", source)
-        assert await reply(target) == computed
-        assert await counted(target, "engine", source) == before, "the nodes are empty too"
-
-
-async def test_prompts_come_back_from_the_nodes_as_they_were(target: RunningTarget) -> None:
+async def test_prompts_come_back_from_the_nodes_as_they_were(east: Engine) -> None:
+    target = east.target
     computed, cached = await replies(target)
     assert await counted(target, "service", BYTES) > 0
     before = await hits(target)
@@ -239,21 +154,86 @@ async def test_prompts_come_back_from_the_nodes_as_they_were(target: RunningTarg
     assert await hits(target) == before, "cold means that the nodes are empty too"
 
 
-async def test_one_dead_node_costs_nothing_and_two_only_hits(target: RunningTarget) -> None:
-    computed, cached = await replies(target)
-    nodes = psutil.Process(target.facts()["pids"]["valkey3"][0]).children()
+@pytest.mark.parametrize("scheduler", SCHEDULERS)
+async def test_over_a_scarce_link_all_comes_whole_whoever_is_next(
+    east: Engine,
+    west: Engine,
+    behind_link: BehindLink,
+    scheduler: str,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """To a heavy client of two contexts, and to a light one of one."""
+    monkeypatch.setattr(Switched, "name", scheduler)
+    await asyncio.gather(empty_memory(east.target), empty_memory(west.target))
+    before = behind_link.down_bytes()
+    asked = (east.target, 0), (east.target, 1), (west.target, 1)
+    first, second = behind_link.cached[:2]
+    assert await from_nodes(*asked) == [first, second, second]
+    grown = [new - old for new, old in zip(behind_link.down_bytes(), before, strict=True)]
+    context_bytes = CHUNKS * CHUNK_TOKENS * TOKEN_BYTES
+    assert grown[0] > 2 * context_bytes
+    assert grown[1] > context_bytes
+
+
+async def test_the_adaptive_codec_fits_two_engines_into_their_link_and_deadline(
+    east: Engine, west: Engine, behind_link: BehindLink
+) -> None:
+    both, start = (east, west), 7
+    asked = [(each.target, start) for each in both]
+    await asyncio.gather(*(each.change(codec="adaptive") for each in both))
+    before = await behind_link.keys()
+    await reply(east.target, start)
+    cached = await reply(east.target, start)
+    await behind_link.holds(before + CHUNKS * len(LEVELS))
+    for _ in range(2):  # the first time tells how fast the link is
+        await asyncio.gather(*(empty_memory(each.target) for each in both))
+        levels = [await loaded(each) for each in both]
+        found = await from_nodes(*asked)
+    assert found == [cached, cached]
+    for each, before_it in zip(both, levels, strict=True):
+        assert await loaded(each) - before_it == {"lossless": CHUNKS}
+    await asyncio.gather(*(each.change(load_deadline_s=SHORT_DEADLINE_S) for each in both))
+    await asyncio.gather(*(empty_memory(each.target) for each in both))
+    levels = [await loaded(each) for each in both]
+    found = await asyncio.gather(*(reply(*each) for each in asked))
+    assert [len(each["tokens"]) for each in found] == [8, 8]
+    for each, before_it in zip(both, levels, strict=True):
+        new = await loaded(each) - before_it
+        assert 0 < new["int4"] + new["int8"] <= new.total() <= CHUNKS
+        each.target.check()
+    await asyncio.gather(*(each.change(load_deadline_s=NO_DEADLINE_S) for each in both))
+
+
+async def loaded(engine: Engine) -> Counter[str]:
+    """Chunks by level."""
+    return Counter((await engine.status())["adaptive_chunks"])
+
+
+async def test_one_dead_node_costs_neither_engine_anything_and_two_only_hits(
+    east: Engine, west: Engine, behind_link: BehindLink
+) -> None:
+    """All has moved back before."""
+    both = (east, west)
+    await asyncio.gather(*(each.change(nodes=behind_link.before, codec="raw") for each in both))
+    await asyncio.gather(*(empty_memory(each.target) for each in both))
+    cached = behind_link.cached[0]
+    assert await from_nodes(*((each.target, 0) for each in both)) == [cached, cached]
+    computed, all_cached = await replies(east.target)
+    nodes = psutil.Process(east.target.facts()["pids"]["valkey3"][0]).children()
     assert len(nodes) == 3
-    for at, node in enumerate(nodes[:2]):
-        node.kill()
-        node.wait(10)
-        await empty_memory(target)
-        before = await hits(target)
-        found = [await reply(target, start) for start in PROMPTS]
-        whole = (await hits(target) - before) / (CHUNKS * CHUNK_TOKENS)
-        if at == 0:
-            assert (found, whole) == (cached, len(PROMPTS))
-        else:
-            assert 0 <= whole <= len(PROMPTS)
-            assert all(text in those for text, *those in zip(found, computed, cached, strict=True))
-    target.check()
-    assert await target.make_cold() == "cold"
+    nodes[0].kill()
+    nodes[0].wait(10)
+    await asyncio.gather(*(empty_memory(each.target) for each in both))
+    for start in PROMPTS:
+        found = await from_nodes((east.target, start), (west.target, start))
+        assert found == [all_cached[start]] * 2
+    nodes[1].kill()
+    nodes[1].wait(10)
+    await empty_memory(east.target)
+    before = await hits(east.target)
+    found = [await reply(east.target, start) for start in PROMPTS]
+    assert 0 <= await hits(east.target) - before <= len(PROMPTS) * CHUNKS * CHUNK_TOKENS
+    assert all(text in those for text, *those in zip(found, computed, all_cached, strict=True))
+    for each in both:
+        each.target.check()
+    assert await east.target.make_cold() == "cold"

@@ -24,16 +24,15 @@ SOURCES = ("device", "host", "disk")
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
-async def target(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[RunningTarget]:
+async def target(
+    not_compiled: None, tmp_path_factory: pytest.TempPathFactory
+) -> AsyncIterator[RunningTarget]:
     directory = tmp_path_factory.mktemp("target")
     model = build_model(directory / "tiny", "tiny", ["A text to learn from. " * 20])
     settings = TargetSettings(str(model), kv_tokens=2560, l1_gb=0.1, l2_dir=directory)
-    with pytest.MonkeyPatch.context() as patch:
-        # At the first reply with `logprobs` vLLM compiles what counts ranks, for half a minute.
-        patch.setenv("TORCHDYNAMO_DISABLE", "1")
-        spec = load_catalog()["vllm-tiered"]
-        async with start_target(spec, settings, directory / "log") as target:
-            yield target
+    spec = load_catalog()["vllm-tiered"]
+    async with start_target(spec, settings, directory / "log") as target:
+        yield target
     assert not list(directory.glob("kvswarm-*")), "its files go with it"
 
 
