@@ -15,7 +15,7 @@ from dashboards.studies.study import StudyQuestion
 from dashboards.studies.task1.caches import HitPrediction, hit_table, most_off
 from dashboards.studies.wording import count, duration, memory, percent
 from loadgen.locality.curve import predict
-from loadgen.locality.lmcache_replay import LmcacheReplay, LmcacheTier, ServedAt
+from loadgen.locality.lmcache_replay import LmcacheReplay, LmcacheTier
 from loadgen.locality.measured import run_bytes_per_token
 from loadgen.locality.trace_sources import recorded_run, sent_requests, trace_of_run
 from loadgen.targets.plan import BYTES_PER_GB
@@ -321,11 +321,10 @@ def _predictions(cells: Cells) -> Iterator[HitPrediction]:
             size_gb = cell.settings["l1_gb"]
             tokens = int(BYTES_PER_GB * float(size_gb)) // each
             shares = _shares(cell.run, target, tokens)
-            share, span = statistics.mean(shares), (min(shares), max(shares))
+            span = (min(shares), max(shares)) if target in LMCACHE else None
             measured = (cached + taken) / (cached + taken + computed)
             by = f"{size_of(size_gb)} of {kind}"
-            told_span = span if target in LMCACHE else None
-            yield HitPrediction(by, cell.repeat, share, measured, kind, told_span)
+            yield HitPrediction(by, cell.repeat, statistics.mean(shares), measured, kind, span)
 
 
 def _shares(run: Path, target: str, tier_tokens: int) -> list[float]:
@@ -339,8 +338,8 @@ def _shares(run: Path, target: str, tier_tokens: int) -> list[float]:
         return [predict(trace).bound]
     size = trace.block_size
     tier = LmcacheTier(tier_tokens // size, is_backed=target in BACKED)
-    times = [ServedAt(each.sent_s, each.first_token_s) for each in sent_requests(recorded)]
-    return LmcacheReplay(trace, times, own // size, tier).shares()
+    times_s = [(each.sent_s, each.first_token_s) for each in sent_requests(recorded)]
+    return LmcacheReplay(trace, times_s, own // size, tier).shares()
 
 
 def controls(cells: Cells) -> StudyAnswer:

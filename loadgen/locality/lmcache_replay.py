@@ -11,20 +11,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import islice
 
-from loadgen.locality.tier_replay import EngineCache, leading
+from loadgen.locality.tier_replay import EnginePrefixCache, leading
 from loadgen.locality.trace import Chain, Trace
 
 TRIGGER, RATIO, PERIOD_S = 0.8, 0.2, 1.0
 PHASES = 50
 """Moments of the first round of the loop that are tried, evenly over a period."""
-
-
-@dataclass(frozen=True, slots=True)
-class ServedAt:
-    """When a request was sent, and when its first token came and its prompt was computed."""
-
-    sent_s: float
-    first_token_s: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,10 +32,15 @@ class LmcacheReplay:
     """One request after the other. Chunks that a second tier gave are not kept in memory."""
 
     def __init__(
-        self, trace: Trace, times: Sequence[ServedAt], engine_blocks: int, tier: LmcacheTier
+        self,
+        trace: Trace,
+        times_s: Sequence[tuple[float, float]],
+        engine_blocks: int,
+        tier: LmcacheTier,
     ) -> None:
-        """With the times of the trace's requests. Raises UsageError for requests side by side."""
-        self._requests = [*zip(trace.chains, times, strict=True)]
+        """`times_s` are of each request when it was sent, and when its first token came and its
+        prompt was computed. Raises UsageError for requests side by side."""
+        self._requests = [*zip(trace.chains, times_s, strict=True)]
         self._trace, self._engine_blocks, self._tier = trace, engine_blocks, tier
 
     def shares(self) -> list[float]:
@@ -52,18 +49,17 @@ class LmcacheReplay:
         return sorted(self._share(PERIOD_S * phase / PHASES) for phase in range(PHASES))
 
     def _share(self, first_s: float) -> float:
-        cache = EngineCache(self._trace, self._engine_blocks)
+        cache = EnginePrefixCache(self._trace, self._engine_blocks)
         memory = _Memory(self._tier, first_s)
         cached = 0
-        for request, at in self._requests:
-            memory.run_loop(at.sent_s)
+        for request, (sent_s, first_token_s) in self._requests:
+            memory.run_loop(sent_s)
             found = cache.find(request)
             known = memory.leading(request)
-            cached += min(
-                max(len(found), known) * self._trace.block_size, request.prompt_tokens - 1
-            )
+            had_tokens = max(len(found), known) * self._trace.block_size
+            cached += min(had_tokens, request.prompt_tokens - 1)
             cache.serve(request, found)
-            memory.run_loop(at.first_token_s)
+            memory.run_loop(first_token_s)
             memory.store(request.blocks[known:])
         return cached / self._trace.prompt_tokens
 

@@ -55,7 +55,7 @@ class HostTier:
                 self._names[name] = None
 
 
-class EngineCache:
+class EnginePrefixCache:
     """vLLM's own prefix cache, one request after the other."""
 
     def __init__(self, trace: Trace, blocks: int) -> None:
@@ -97,7 +97,7 @@ class TierReplay:
     def __init__(self, trace: Trace, engine_blocks: int, tier_blocks: int) -> None:
         """Raises UsageError for requests side by side, of which it knows nothing."""
         self._trace = trace
-        self._cache = EngineCache(trace, engine_blocks)
+        self._cache = EnginePrefixCache(trace, engine_blocks)
         self._tier = HostTier(tier_blocks)
         self._engine_tokens = self._tier_tokens = 0
 

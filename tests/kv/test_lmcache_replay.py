@@ -22,7 +22,6 @@ from loadgen.locality.lmcache_replay import (
     PHASES,
     LmcacheReplay,
     LmcacheTier,
-    ServedAt,
 )
 from loadgen.locality.trace import Chain, Trace
 
@@ -85,8 +84,8 @@ def request(context: int, blocks: int) -> Chain:
     return Chain(tuple(range(first, first + blocks)), blocks * BLOCK + 1, 1)
 
 
-def every(step_s: float, requests: int) -> list[ServedAt]:
-    return [ServedAt(step_s * at, step_s * (at + 0.5)) for at in range(requests)]
+def every(step_s: float, requests: int) -> list[tuple[float, float]]:
+    return [(step_s * at, step_s * (at + 0.5)) for at in range(requests)]
 
 
 @pytest.fixture(autouse=True)
@@ -105,14 +104,14 @@ def test_each_hit_is_one_of_lmcaches(seed: int) -> None:
     for phase in range(PHASES):
         memory, next_s, cached = RealMemory(chunks), PERIOD_S * phase / PHASES, 0
         before: Chain | None = None
-        for sent, at in zip(trace.chains, times, strict=True):
-            while next_s <= at.sent_s:
+        for sent, (sent_s, first_token_s) in zip(trace.chains, times, strict=True):
+            while next_s <= sent_s:
                 memory.run_loop()
                 next_s += PERIOD_S
             known = memory.leading(sent.blocks)
             own = len(sent.blocks) if sent == before else 0
             cached += max(known, own) * BLOCK
-            while next_s <= at.first_token_s:
+            while next_s <= first_token_s:
                 memory.run_loop()
                 next_s += PERIOD_S
             memory.store(sent.blocks[known:])
@@ -138,8 +137,8 @@ def test_what_lies_behind_is_loaded_where_the_memory_has_room_for_it() -> None:
         ([filler], True, 3),
     ):
         trace = Trace((first, second, *between, first), BLOCK)
-        once_between = [ServedAt(1.3, 1.304) for _ in between]
-        times = [ServedAt(0.0, 0.1), ServedAt(0.2, 0.3), *once_between, ServedAt(1.31, 1.4)]
+        once_between = [(1.3, 1.304) for _ in between]
+        times = [(0.0, 0.1), (0.2, 0.3), *once_between, (1.31, 1.4)]
         shares = LmcacheReplay(trace, times, 5, LmcacheTier(8, is_backed)).shares()
         assert shares == pytest.approx([hits * BLOCK / trace.prompt_tokens] * PHASES)
 
