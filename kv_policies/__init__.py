@@ -15,14 +15,7 @@ from kv_policies.eviction import EvictionPolicy, HeldTokens
 from kv_policies.measuring import PolicyPlan
 from kv_policies.policy import KvPolicy, PolicyCache, PolicyError
 from kv_policies.rows import PolicyRow, write_csv
-from kv_policies.runner import (
-    ROWS_CSV,
-    device_of,
-    measured_at_s,
-    note_of,
-    run_policies,
-    usual_policies,
-)
+from kv_policies.runner import ROWS_CSV, device_of, note_of, run_policies, usual_policies
 
 __all__ = [
     "ROWS_CSV",
@@ -37,7 +30,6 @@ __all__ = [
     "PolicyRow",
     "device_of",
     "known_policies",
-    "measured_at_s",
     "note_of",
     "policy_named",
     "run_policies",

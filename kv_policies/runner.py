@@ -126,11 +126,6 @@ def note_of(out: str | Path) -> str:
     return str(read_object(Path(out) / RUN_JSON).get("note") or "")
 
 
-def measured_at_s(out: str | Path) -> float:
-    """When the latest figure of a folder was measured, in seconds since the epoch."""
-    return max(each.stat().st_mtime for each in Path(out).glob("policy-*.json"))
-
-
 def device_of(out: str | Path) -> str:
     """What the figures of a folder were computed on: `cpu`, or the name of a GPU."""
     return str(read_object(Path(out) / RUN_JSON).get("device") or "")

@@ -5,7 +5,7 @@ import shlex
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import fields
+from dataclasses import asdict, fields
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -20,9 +20,10 @@ from loadgen.targets.trained_model import TRAINED
 from loadgen.workload.corpus import load_documents
 
 if TYPE_CHECKING:
+    from dashboards.studies.page import Provenance
     from kv_policies import PolicyPlan, PolicyRow
 
-DEFAULT_OUT = Path("runs") / "policies"
+DEFAULT_OUT, MEASURED = Path("runs") / "policies", "measured.json"
 QUICK = {"prompt_tokens": 512, "generate_tokens": 96, "repeats": 2, "needles": 12}
 BELOW = {"attention": attention_command, "train-gqa": train_gqa_command}
 """Commands of their own behind `kvswarm policies`."""
@@ -80,15 +81,7 @@ def _measure(
     parsed: argparse.Namespace, arguments: list[str], command: Sequence[str] = ("policies",)
 ) -> int:
     from dashboards.kv_policies_page import write_policies_page
-    from kv_policies import (
-        ROWS_CSV,
-        device_of,
-        measured_at_s,
-        note_of,
-        run_policies,
-        usual_policies,
-        write_csv,
-    )
+    from kv_policies import ROWS_CSV, note_of, run_policies, usual_policies, write_csv
 
     plan = _plan(parsed)
     folder: Path = parsed.page or parsed.out
@@ -97,24 +90,38 @@ def _measure(
     model = Path(model_named(parsed.model) or "")
     names = parsed.policy or usual_policies(model, plan, parsed.quick)
     texts = [each.text for each in load_documents(parsed.corpus)]
-    since_s = time.monotonic()
+    since_s, new = time.monotonic(), set[str]()
 
     def progress(done: int, total: int, name: str) -> None:
         if name:
+            new.add(name)
             say(f"{done} of {total} measured after {time.monotonic() - since_s:.0f} s: {name} …")
 
     rows = run_policies(model, texts, names, parsed.out, plan=plan, progress=progress)
     note = note_of(parsed.out)
-    words = ["kvswarm", *command, *told(arguments)]
-    made = measured_now(shlex.join(words), NAMED, measured_at_s(parsed.out))
+    made = _made(shlex.join(["kvswarm", *command, *told(arguments)]), parsed.out, is_new=bool(new))
     folder.mkdir(parents=True, exist_ok=True)
     write_csv(rows, folder / ROWS_CSV)
-    page = write_policies_page(rows, note, on_device(made, device_of(parsed.out)), folder)
+    page = write_policies_page(rows, note, made, folder)
     tell("\n".join(_table(rows)))
     if note:
         tell(note)
     tell(str(page))
     return 0
+
+
+def _made(command: str, out: Path, *, is_new: bool) -> "Provenance":
+    """As noted when the latest figure of a folder was measured; noted now where one is new."""
+    from dashboards.studies.page import Provenance
+    from kv_policies import device_of
+    from kv_policies.rows import read_object, write_object
+
+    noted = read_object(out / MEASURED)
+    if is_new or noted.keys() != {each.name for each in fields(Provenance)}:
+        at_s = max(each.stat().st_mtime for each in out.glob("policy-*.json"))
+        noted = asdict(on_device(measured_now("", NAMED, at_s), device_of(out)))
+        write_object(out / MEASURED, noted)
+    return Provenance(**noted | {"command": command})
 
 
 @contextmanager

@@ -2,7 +2,6 @@
 
 import csv
 import json
-import os
 import re
 from collections.abc import Sequence
 from dataclasses import fields, replace
@@ -506,22 +505,27 @@ def test_nothing_is_said_that_the_rows_do_not_show() -> None:
     assert "Outlier channels" not in said
 
 
-def test_what_a_policy_costs_in_time_is_said_where_no_repeat_says_otherwise() -> None:
+def test_what_a_policy_costs_in_time_is_said_where_repeats_and_a_tenth_tell_it() -> None:
+    def timed(policy: str, *decode_ms: float) -> PolicyRow:
+        known = replace(row(policy, 0.5, 10.0, 38), repeats=3)
+        return replace(known, decode_ms_per_token=RepeatSpread(*decode_ms) if decode_ms else None)
+
     rows = [
-        replace(row("full", 1.0, 10.0, 38), decode_ms_per_token=RepeatSpread(50.0, 45.0, 55.0)),
-        replace(row("a", 0.5, 10.0, 38), decode_ms_per_token=RepeatSpread(100.0, 56.0, 150.0)),
-        replace(row("b", 0.5, 10.0, 38), decode_ms_per_token=RepeatSpread(40.0, 30.0, 44.0)),
-        replace(row("c", 0.5, 10.0, 38), decode_ms_per_token=RepeatSpread(100.0, 50.0, 150.0)),
-        row("d", 0.5, 10.0, 38),
+        timed("full", 50.0, 45.0, 52.0),
+        timed("a", 100.0, 56.0, 150.0),
+        timed("b", 40.0, 30.0, 44.0),
+        timed("c", 100.0, 50.0, 150.0),
+        timed("d", 54.0, 53.0, 55.0),
+        timed("e"),
     ]
     decoded, first = [each for each in findings(rows) if "token takes" in each]
     assert decoded == (
-        "A decoded token takes 50 ms with the full cache; longer in all repeats with `a` (2.0"
-        " times); less in all repeats with `b` (0.80 times); no evidence of a difference with 1 of"
-        " 3 policies."
+        "A decoded token takes 50 ms with the full cache; longer with `a` (2.0 times); less with"
+        " `b` (0.80 times); 2 of 4 other policies are not told apart from it by a tenth."
     )
-    assert first.endswith("; no evidence of a difference with 4 of 4 policies.")
-    assert not [each for each in findings(rows[:1]) if "token takes" in each]
+    assert first.endswith("; 5 of 5 other policies are not told apart from it by a tenth.")
+    for few in (rows[:1], [replace(each, repeats=2) for each in rows]):
+        assert not [each for each in findings(few) if "token takes" in each]
 
 
 def test_a_page_is_written_with_its_pictures(tmp_path: Path) -> None:
@@ -552,14 +556,15 @@ def test_the_command_lists_and_measures(
     assert "guesses, as random weights do" in said.out
     assert (tmp_path / "out" / "policies.md").is_file()
     assert "0 of 4 measured" in said.err
-    for each in (tmp_path / "out").glob("policy-*.json"):
-        os.utime(each, (86_400, 86_400))
+    noted = tmp_path / "out" / "measured.json"
+    told = json.loads(noted.read_text()) | {"when": "on a Friday", "machine": "another machine"}
+    noted.write_text(json.dumps(told))
     study = ["study", "policies", *words, *sizes, "--out", str(tmp_path / "out")]
     assert main([*study, "--page", str(tmp_path / "docs")]) == 0
     assert "0 of 4 measured" not in capsys.readouterr().err
     page = (tmp_path / "docs" / "policies.md").read_text()
     assert "kvswarm study policies --model" in page
-    assert "Measured on 1970-01-02 at 00:00 UTC" in page, "not when the page was made"
+    assert "Measured on a Friday on another machine" in page, "not where the page was made"
     assert {"policies.csv", "policies-time.svg"} <= {e.name for e in (tmp_path / "docs").iterdir()}
 
 
