@@ -15,9 +15,10 @@ from dashboards.studies.study import StudyQuestion
 from dashboards.studies.task1.caches import HitPrediction, hit_table, most_off
 from dashboards.studies.wording import count, duration, memory, percent
 from loadgen.locality.curve import predict
-from loadgen.locality.lmcache_replay import LmcacheReplay, LmcacheTier
+from loadgen.locality.lmcache_replay import LmcacheReplay, LmcacheTier, ServedAt
 from loadgen.locality.measured import run_bytes_per_token
 from loadgen.locality.trace_sources import recorded_run, sent_requests, trace_of_run
+from loadgen.runs.recorded import argument
 from loadgen.targets.plan import BYTES_PER_GB
 
 NATIVE, TIERED, FILES = "vllm-offload", "vllm-tiered", "vllm-lmcache-files"
@@ -278,35 +279,40 @@ def predicted(cells: Cells) -> StudyAnswer:
 
 READ_AT = (
     "The prediction for vLLM's own is `kvswarm curve RUN --tier-tokens N`. LMCache frees memory in"
-    " a loop, once a second; its prediction follows its rules and the times of the requests, and is"
-    " the mean over moments at which that loop may begin. Nothing was fitted to these runs."
+    " a loop, once a second, so that the order of requests does not settle its hits. Its share is"
+    " worked out afterwards, from the times in the same run and LMCache's rules: the mean over"
+    " moments at which the loop may have begun, with their range. Nothing was fitted."
 )
 
 
 def how_far_off(found: Sequence[HitPrediction]) -> Iterator[str]:
     """The worst of each kind of tier, and whether that is within what it may be."""
     for name in KINDS.values():
-        if own := [each for each in found if each.kind == name]:
-            off, too_far = most_off(own)
-            runs = "1 run" if len(own) == 1 else f"{len(own)} runs"
+        own = [each for each in found if each.kind == name]
+        settled = [each for each in own if each.span is None or each.span[0] == each.span[1]]
+        if settled:
+            off, too_far = most_off(settled)
             yield (
                 f"For {name} the predicted share of tokens that need no computing is at most"
-                f" {off:.1f} points off in {runs}{too_far}."
+                f" {off:.1f} points off in {_runs(settled)}{too_far}."
             )
-            yield from _by_the_loop(name, own)
+        if open_ones := [each for each in own if each not in settled]:
+            yield _left_open(name, open_ones)
 
 
-def _by_the_loop(name: str, found: Sequence[HitPrediction]) -> Iterator[str]:
-    spans = [(each, each.span) for each in found if each.span is not None]
-    widest = max((high - low for _, (low, high) in spans), default=0.0)
-    if not widest:
-        return
-    within = sum(low <= each.measured <= high for each, (low, high) in spans)
-    yield (
-        f"When LMCache's loop runs is worth up to {100 * widest:.1f} points of {name}, for the same"
-        f" requests at the same times; what was measured lies between in {within} of {len(spans)}"
-        " runs."
+def _left_open(name: str, found: Sequence[HitPrediction]) -> str:
+    spans = [(each.measured, *each.span) for each in found if each.span is not None]
+    widest = 100 * max(high - low for _, low, high in spans)
+    within = sum(low <= measured <= high for measured, low, high in spans)
+    return (
+        f"For {name} the order does not tell it in {_runs(found)}: the moment of LMCache's loop is"
+        f" worth up to {widest:.1f} points. The measured share is in that range in {within} of"
+        f" {len(spans)}, and at most {most_off(found)[0]:.1f} points from its mean."
     )
+
+
+def _runs(found: Sequence[HitPrediction]) -> str:
+    return "1 run" if len(found) == 1 else f"{len(found)} runs"
 
 
 def _predictions(cells: Cells) -> Iterator[HitPrediction]:
@@ -319,27 +325,27 @@ def _predictions(cells: Cells) -> Iterator[HitPrediction]:
                 continue
             cached, taken, computed = told
             size_gb = cell.settings["l1_gb"]
-            tokens = int(BYTES_PER_GB * float(size_gb)) // each
-            shares = _shares(cell.run, target, tokens)
+            shares = _shares(cell.run, target, int(BYTES_PER_GB * float(size_gb)), each)
             span = (min(shares), max(shares)) if target in LMCACHE else None
             measured = (cached + taken) / (cached + taken + computed)
             by = f"{size_of(size_gb)} of {kind}"
             yield HitPrediction(by, cell.repeat, statistics.mean(shares), measured, kind, span)
 
 
-def _shares(run: Path, target: str, tier_tokens: int) -> list[float]:
+def _shares(run: Path, target: str, memory_bytes: int, token_bytes: int) -> list[float]:
     """Of prompt tokens that a cache of this run, with such a tier behind it, need not compute;
     several where that is not settled."""
     trace, recorded = trace_of_run(run), recorded_run(run)
     own = recorded.target["usable_tokens"]
     if target == NATIVE:
-        return [predict(trace, [own], tier_tokens=tier_tokens).points[0].hit_rate]
+        return [predict(trace, [own], tier_tokens=memory_bytes // token_bytes).points[0].hit_rate]
     if target not in LMCACHE:
         return [predict(trace).bound]
-    size = trace.block_size
-    tier = LmcacheTier(tier_tokens // size, is_backed=target in BACKED)
-    times_s = [(each.sent_s, each.first_token_s) for each in sent_requests(recorded)]
-    return LmcacheReplay(trace, times_s, own // size, tier).shares()
+    chunk_tokens = int(argument(recorded.target["argv"]["lmcache"], "--chunk-size") or 0)
+    tier = LmcacheTier(memory_bytes, chunk_tokens * token_bytes, chunk_tokens, target in BACKED)
+    sent = sent_requests(recorded)
+    times = [ServedAt(each.sent_s, each.first_token_s, each.end_s) for each in sent]
+    return LmcacheReplay(trace, times, own // trace.block_size, tier).shares()
 
 
 def controls(cells: Cells) -> StudyAnswer:

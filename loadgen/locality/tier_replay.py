@@ -85,6 +85,12 @@ class EnginePrefixCache:
         self._pool.give_back(blocks)
 
 
+def computed_after_steps(trace: Trace, request: Chain, known_tokens: int) -> Iterator[int]:
+    """How many tokens of a prompt have KV after each step."""
+    yield from range(known_tokens + trace.step_tokens, request.prompt_tokens, trace.step_tokens)
+    yield request.prompt_tokens
+
+
 class TierReplay:
     """One request after the other, as vLLM 0.32 serves them with its OffloadingConnector.
 
@@ -116,14 +122,8 @@ class TierReplay:
         self._cache.serve(request, found)
         first = len(found) if loaded else 0
         start = first + loaded
-        for end in self._step_ends(request, len(found) + loaded):
+        for tokens in computed_after_steps(self._trace, request, (len(found) + loaded) * size):
+            end = tokens // size
             if self._tier.store(names[start:end]):
                 start = end
         self._tier.used(names[first:])
-
-    def _step_ends(self, request: Chain, known: int) -> Iterator[int]:
-        """How many full blocks there are after each step."""
-        size, step = self._trace.block_size, self._trace.step_tokens
-        for end in range(known * size + step, request.prompt_tokens, step):
-            yield end // size
-        yield request.prompt_tokens // size

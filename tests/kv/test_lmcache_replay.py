@@ -2,9 +2,12 @@
 
 import time
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from random import Random
 
 import pytest
+
+pytest.importorskip("lmcache")
 import torch
 from lmcache.v1.distributed.api import MemoryLayoutDesc, ObjectKey
 from lmcache.v1.distributed.config import (
@@ -22,6 +25,7 @@ from loadgen.locality.lmcache_replay import (
     PHASES,
     LmcacheReplay,
     LmcacheTier,
+    ServedAt,
 )
 from loadgen.locality.trace import Chain, Trace
 
@@ -65,6 +69,10 @@ class RealMemory:
         made = self._manager.reserve_write(keys, [False] * len(keys), LAYOUT)
         self._manager.finish_write([each for each in keys if made[each][0] == L1Error.SUCCESS])
 
+    def end(self, names: Sequence[int]) -> None:
+        """As its server's `end_session` does."""
+        self._manager.touch_keys([*map(key, names)])
+
     def close(self) -> None:
         self._manager.close()
 
@@ -84,8 +92,12 @@ def request(context: int, blocks: int) -> Chain:
     return Chain(tuple(range(first, first + blocks)), blocks * BLOCK + 1, 1)
 
 
-def every(step_s: float, requests: int) -> list[tuple[float, float]]:
-    return [(step_s * at, step_s * (at + 0.5)) for at in range(requests)]
+def every(step_s: float, requests: int) -> list[ServedAt]:
+    return [ServedAt(*(step_s * (at + part) for part in (0, 0.5, 0.8))) for at in range(requests)]
+
+
+def memory_of(chunks: int, *, is_backed: bool = False) -> LmcacheTier:
+    return LmcacheTier(chunks * CHUNK_BYTES, CHUNK_BYTES, BLOCK, is_backed)
 
 
 @pytest.fixture(autouse=True)
@@ -94,38 +106,60 @@ def _no_waiting(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     return
 
 
-@pytest.mark.parametrize("seed", range(6))
-def test_each_hit_is_one_of_lmcaches(seed: int) -> None:
+@pytest.mark.parametrize(("seed", "chunks"), [*((seed, 14) for seed in range(5)), (5, 4)])
+def test_each_hit_is_one_of_lmcaches(seed: int, chunks: int) -> None:
     rng = Random(seed)
     trace = trace_of([rng.randrange(6) for _ in range(60)], 4)
     times = every(0.3, len(trace.chains))
-    replay = LmcacheReplay(trace, times, trace.least_blocks, LmcacheTier(chunks := 14))
-    found = []
-    for phase in range(PHASES):
-        memory, next_s, cached = RealMemory(chunks), PERIOD_S * phase / PHASES, 0
-        before: Chain | None = None
-        for sent, (sent_s, first_token_s) in zip(trace.chains, times, strict=True):
-            while next_s <= sent_s:
-                memory.run_loop()
-                next_s += PERIOD_S
-            known = memory.leading(sent.blocks)
-            own = len(sent.blocks) if sent == before else 0
-            cached += max(known, own) * BLOCK
-            while next_s <= first_token_s:
-                memory.run_loop()
-                next_s += PERIOD_S
-            memory.store(sent.blocks[known:])
-            before = sent
-        memory.close()
-        found.append(cached / trace.prompt_tokens)
-    assert replay.shares() == pytest.approx(sorted(found))
-    assert max(found) - min(found) > 0, "the moment of the loop decides something here"
+    found = [real_share(trace, times, PERIOD_S * at / PHASES, chunks) for at in range(PHASES)]
+    shares = LmcacheReplay(trace, times, trace.least_blocks, memory_of(chunks)).shares()
+    assert shares == pytest.approx(sorted(found))
+    if chunks > 4:
+        assert max(found) - min(found) > 0, "the moment of the loop decides something here"
+
+
+def real_share(trace: Trace, times: Sequence[ServedAt], next_s: float, chunks: int) -> float:
+    """With an engine's cache of one request."""
+    memory, cached, before = RealMemory(chunks), 0, None
+
+    def run_loop(until_s: float) -> None:
+        nonlocal next_s
+        while next_s <= until_s:
+            memory.run_loop()
+            next_s += PERIOD_S
+
+    for sent, at in zip(trace.chains, times, strict=True):
+        run_loop(at.sent_s)
+        known = memory.leading(sent.blocks)
+        cached += max(known, len(sent.blocks) if sent == before else 0) * BLOCK
+        run_loop(at.first_token_s)
+        memory.store(sent.blocks[known:])
+        run_loop(at.end_s)
+        memory.end(sent.blocks)
+        before = sent
+    memory.close()
+    return cached / trace.prompt_tokens
 
 
 def test_with_room_for_all_the_loop_decides_nothing() -> None:
     trace = trace_of([0, 1, 2, 0, 1, 2], 4)
-    shares = LmcacheReplay(trace, every(0.3, 6), 5, LmcacheTier(16)).shares()
+    shares = LmcacheReplay(trace, every(0.3, 6), 5, memory_of(16)).shares()
     assert shares == pytest.approx([12 * BLOCK / trace.prompt_tokens] * PHASES)
+
+
+def test_a_prompt_is_stored_step_by_step_and_each_step_whole_or_not() -> None:
+    """Of eight chunks the first step's four find room, and the second's do not."""
+    trace = replace(trace_of([0, 1, 0], 8), step_tokens=4 * BLOCK)
+    for chunks, hits in ((7, 4), (3, 0)):
+        shares = LmcacheReplay(trace, every(0.001, 3), 9, memory_of(chunks)).shares()
+        assert shares[-1] == pytest.approx(hits * BLOCK / trace.prompt_tokens)
+
+
+def test_chunks_of_several_blocks_are_had_whole() -> None:
+    trace = trace_of([0, 1, 0], 7)
+    tier = LmcacheTier(100 * CHUNK_BYTES, CHUNK_BYTES, 2 * BLOCK)
+    shares = LmcacheReplay(trace, every(0.3, 3), 8, tier).shares()
+    assert shares == pytest.approx([6 * BLOCK / trace.prompt_tokens] * PHASES)
 
 
 def test_what_lies_behind_is_loaded_where_the_memory_has_room_for_it() -> None:
@@ -137,13 +171,14 @@ def test_what_lies_behind_is_loaded_where_the_memory_has_room_for_it() -> None:
         ([filler], True, 3),
     ):
         trace = Trace((first, second, *between, first), BLOCK)
-        once_between = [(1.3, 1.304) for _ in between]
-        times = [(0.0, 0.1), (0.2, 0.3), *once_between, (1.31, 1.4)]
-        shares = LmcacheReplay(trace, times, 5, LmcacheTier(8, is_backed)).shares()
+        once_between = [ServedAt(1.3, 1.304, 1.305) for _ in between]
+        times = [ServedAt(0.0, 0.1, 0.15), ServedAt(0.2, 0.3, 0.3), *once_between]
+        times.append(ServedAt(1.31, 1.4, 1.5))
+        shares = LmcacheReplay(trace, times, 5, memory_of(8, is_backed=is_backed)).shares()
         assert shares == pytest.approx([hits * BLOCK / trace.prompt_tokens] * PHASES)
 
 
 def test_requests_side_by_side_are_refused() -> None:
     trace = Trace((Chain((1,), BLOCK, 1),), BLOCK, users=2)
     with pytest.raises(UsageError, match="one request after the other: here 2"):
-        LmcacheReplay(trace, every(1, 1), 2, LmcacheTier(4)).shares()
+        LmcacheReplay(trace, every(1, 1), 2, memory_of(4)).shares()
