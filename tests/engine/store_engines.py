@@ -64,7 +64,7 @@ def adapters(said: object) -> list[dict[str, Any]]:
 async def started(model: Path, directory: Path, nodes: Sequence[str] = ()) -> AsyncIterator[Engine]:
     """`vllm-lmcache-sharded` whose store has no deadline, and a file; before other nodes than its
     own where there are any. Keys have the model's path in them."""
-    settings = TargetSettings(str(model), kv_tokens=2560, l1_gb=0.25, kv_codec="raw")
+    settings = TargetSettings(str(model), kv_tokens=2560, l1_gb=0.25)
     file = directory / "settings.json"
     file.write_text("{}")
     changed = {"node_deadline_s": 30, "load_deadline_s": NO_DEADLINE_S, "file": str(file)}

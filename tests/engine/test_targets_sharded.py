@@ -44,20 +44,25 @@ pytestmark = [
 ]
 
 PROMPTS = range(4)
-LINK_MBIT, SHORT_DEADLINE_S = 50.0, 0.8
-TOKEN_BYTES = 4096
-"""Of the tiny model: 8 layers of keys and values of 2 heads of 64, two bytes each."""
+LINK_MBIT, SHORT_DEADLINE_S = 50.0, 0.5
+"""In that time the link carries no whole context without loss, not even for one engine alone."""
+LEAST_CONTEXT_BYTES = CHUNKS * CHUNK_TOKENS * 2048
+"""Half of what the tiny model's take: 8 layers of keys and values of 2 heads of 64, two bytes
+each. The codec loses nothing."""
 
 
 class Switched(LinkScheduler):
     """Whichever is set at the time, of both directions of a link."""
 
     name = "fifo"
+    choices = 0
+    """With several clients waiting."""
 
     def __init__(self) -> None:
         self._each = {name: make() for name, make in SCHEDULERS.items()}
 
     def choose(self, waiting: Mapping[str, WaitingBytes]) -> str:
+        Switched.choices += len(waiting) > 1
         return self._each[Switched.name].choose(waiting)
 
 
@@ -162,17 +167,18 @@ async def test_over_a_scarce_link_all_comes_whole_whoever_is_next(
     scheduler: str,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """To a heavy client of two contexts, and to a light one of one."""
+    """To a heavy client of two contexts, and to a light one of one. The cache of an engine has no
+    room for two, so that none is computed in a batch with another."""
     monkeypatch.setattr(Switched, "name", scheduler)
     await asyncio.gather(empty_memory(east.target), empty_memory(west.target))
-    before = behind_link.down_bytes()
+    before, choices = behind_link.down_bytes(), Switched.choices
     asked = (east.target, 0), (east.target, 1), (west.target, 1)
     first, second = behind_link.cached[:2]
     assert await from_nodes(*asked) == [first, second, second]
     grown = [new - old for new, old in zip(behind_link.down_bytes(), before, strict=True)]
-    context_bytes = CHUNKS * CHUNK_TOKENS * TOKEN_BYTES
-    assert grown[0] > 2 * context_bytes
-    assert grown[1] > context_bytes
+    assert grown[0] > 2 * LEAST_CONTEXT_BYTES
+    assert grown[1] > LEAST_CONTEXT_BYTES
+    assert Switched.choices > choices, "it had to choose"
 
 
 async def test_the_adaptive_codec_fits_two_engines_into_their_link_and_deadline(
@@ -196,12 +202,12 @@ async def test_the_adaptive_codec_fits_two_engines_into_their_link_and_deadline(
     await asyncio.gather(*(empty_memory(each.target) for each in both))
     levels = [await loaded(each) for each in both]
     found = await asyncio.gather(*(reply(*each) for each in asked))
+    await asyncio.gather(*(each.change(load_deadline_s=NO_DEADLINE_S) for each in both))
     assert [len(each["tokens"]) for each in found] == [8, 8]
     for each, before_it in zip(both, levels, strict=True):
         new = await loaded(each) - before_it
-        assert 0 < new["int4"] + new["int8"] <= new.total() <= CHUNKS
+        assert 1 < new["int4"] + new["int8"] <= new.total() <= CHUNKS
         each.target.check()
-    await asyncio.gather(*(each.change(load_deadline_s=NO_DEADLINE_S) for each in both))
 
 
 async def loaded(engine: Engine) -> Counter[str]:
@@ -214,7 +220,9 @@ async def test_one_dead_node_costs_neither_engine_anything_and_two_only_hits(
 ) -> None:
     """All has moved back before."""
     both = (east, west)
-    await asyncio.gather(*(each.change(nodes=behind_link.before, codec="raw") for each in both))
+    await asyncio.gather(
+        *(each.change(nodes=behind_link.before, codec="lossless") for each in both)
+    )
     await asyncio.gather(*(empty_memory(each.target) for each in both))
     cached = behind_link.cached[0]
     assert await from_nodes(*((each.target, 0) for each in both)) == [cached, cached]
@@ -229,11 +237,14 @@ async def test_one_dead_node_costs_neither_engine_anything_and_two_only_hits(
         assert found == [all_cached[start]] * 2
     nodes[1].kill()
     nodes[1].wait(10)
-    await empty_memory(east.target)
-    before = await hits(east.target)
-    found = [await reply(east.target, start) for start in PROMPTS]
-    assert 0 <= await hits(east.target) - before <= len(PROMPTS) * CHUNKS * CHUNK_TOKENS
-    assert all(text in those for text, *those in zip(found, computed, all_cached, strict=True))
+    for target in (each.target for each in both):
+        await empty_memory(target)
+        for start in PROMPTS:
+            before = await hits(target)
+            found = [await reply(target, start)]
+            tokens = await hits(target) - before
+            assert tokens in (0, CHUNKS * CHUNK_TOKENS), "a context lies on a node whole"
+            assert found == [(all_cached if tokens else computed)[start]]
     for each in both:
         each.target.check()
     assert await east.target.make_cold() == "cold"
