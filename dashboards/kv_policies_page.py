@@ -85,7 +85,7 @@ def findings(rows: Sequence[PolicyRow]) -> Iterator[str]:
 
 
 def _kept(most: float, rows: Sequence[PolicyRow], full: PolicyRow) -> Iterator[str]:
-    able = [row for row in rows if row.kv_share is not None and row.kv_share.mean <= most]
+    able = [row for row in rows if row.kv_share is not None and round(row.kv_share.mean, 2) <= most]
     if not able:
         return
     kept = [f"`{row.policy}`" for row in able if keeps_meaning(row, full)]

@@ -76,17 +76,18 @@ TASK2 = Study(
 TASK3 = Study(
     "task3",
     "Task 3: contexts that have to be found",
-    "Users ask questions without a context. A RAG service finds the document, which is put before"
-    " the question and is the label by which the engine may order. Labels can also be true"
-    " (`oracle`), left out (`none`) or wrong (`shuffled`), and a share of the retrieved ones can be"
-    " made wrong (`--rag-wrong`).",
+    "Users ask questions without a context. A RAG service ranks the documents by the cosine of the"
+    " best passage, BM25 and the question's words near each other, and refuses a question that no"
+    " document answers; the first document is put before the question and is its label. Contexts"
+    " can also be given: with true labels (`oracle`), none, or wrong ones (`shuffled`). A share of"
+    " the found contexts can be made wrong (`--rag-wrong`).",
     (
         StudyQuestion("documents", ("documents",), documents),
         StudyQuestion("retrieval", ("users",), retrieval),
         StudyQuestion("labels", ("labels",), order_by_label),
         Gain(
             "size",
-            "What is order by found labels worth, on a cache of which size?",
+            "What is serving found contexts in order worth, on a cache of which size?",
             "kv_tokens",
             "tokens of cache",
             "cache of the engine, tokens",

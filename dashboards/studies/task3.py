@@ -1,5 +1,6 @@
 """Task 3: contexts that have to be found, and an order that goes by what was found."""
 
+import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
@@ -13,26 +14,36 @@ from dashboards.studies.corpora import all_documents
 from dashboards.studies.pictures import Bar, against, bars, line_of
 from dashboards.studies.requests import paired, share_right, without_retrieval
 from dashboards.studies.wording import count, crowd, duration, percent
+from loadgen.compare.estimate import estimate
+from loadgen.compare.interval import between_repeats
+from loadgen.compare.metrics import parse_statistic
+from loadgen.compare.run import ComparedRun
+from loadgen.compare.run_reader import read_run
 
 RETRIEVAL = "retrieval_mean_ms"
 LABEL_COLUMNS = ("requests", FIRST, RETRIEVAL, "requests_per_s", "label_accuracy", "hit_rate")
 LABELS = {
-    "oracle": "the true label",
+    "oracle": "true labels",
     "shuffled": "wrong labels",
-    "none": "the prompts alone",
-    "rag": "the label that was found",
+    "none": "no labels",
+    "rag": "contexts that were found",
 }
-FIRST_COME = {"oracle": "first come, true contexts", "rag": "first come, found contexts"}
+FIRST_COME = {"oracle": "first come, given contexts", "rag": "first come, found contexts"}
+NOT_ASKED = (
+    "The plugin's default policy, which served here, goes by the prompts alone and asks no label:"
+    " true ones, wrong ones and none are the same order."
+)
 SIDES = "first come, mean TTFT", "ordered, mean TTFT"
 APART = ", retrieval left out"
 KEPT = 0.9
-"""The share of the true label's gain that counts as keeping it."""
+"""The share of the gain with given contexts that counts as keeping it."""
+TTFT = parse_statistic("ttft_ms.mean")
 
 
 @dataclass(frozen=True, slots=True)
 class OrderedArm:
-    """One way to order, with first come, first served on the same prompts as its base. Where the
-    label `is_found`, the time to first token has the retrieval in it, in both orders."""
+    """Prompts served by context, with first come, first served on the same ones as its base. Where
+    the context `is_found`, the time to first token has the retrieval in it, in both orders."""
 
     name: str
     ordered: Cells
@@ -45,26 +56,48 @@ class OrderedArm:
         """By name: of what users wait for, and of that without the retrieval."""
         yield self.name, contrast(self.first_come, self.ordered, SIDES, "ttft_ms.mean")
         if self.is_found:
-            sides = self.first_come, self.ordered
-            base, new = ([without_retrieval(cell.run) for cell in side.sound] for side in sides)
-            found = contrast_runs(base, new, SIDES, "ttft_ms.mean", max(map(len, sides)))
+            made = max(len(self.first_come), len(self.ordered))
+            found = contrast_runs(*self.runs, SIDES, "ttft_ms.mean", made)
             yield f"{self.name}{APART}", found
+
+    @property
+    def runs(self) -> tuple[list[ComparedRun], list[ComparedRun]]:
+        """Of both orders, without the time of retrieval."""
+        read = without_retrieval if self.is_found else read_run
+        first_come, ordered = (
+            [read(cell.run) for cell in side.sound] for side in (self.first_come, self.ordered)
+        )
+        return first_come, ordered
+
+    @property
+    def log_factors(self) -> dict[str, float]:
+        """By seed: of the time to first token over that of first come, first served."""
+        base, new = (
+            {
+                run.seed: math.log(estimate(data, TTFT, 1).value)
+                for run in side
+                if (data := run.data(TTFT)) is not None and data.samples
+            }
+            for side in self.runs
+        )
+        return {seed: new[seed] - base[seed] for seed in sorted(base.keys() & new.keys())}
 
 
 def order_by_label(cells: Cells) -> StudyAnswer:
     """Every kind of label; what was retrieved is set against first come with retrieval."""
     arms = list(_arms(cells))
-    found = Contrasts("ordered by", tuple(pair for arm in arms for pair in arm.contrasts))
+    found = Contrasts("by context, with", tuple(pair for arm in arms for pair in arm.contrasts))
     picture = StudyPicture(
         "labels",
         _bars(arms),
         "time to first token, retrieval and hit rate for each kind of label",
     )
     return StudyAnswer(
-        "Does order by the label that retrieval found keep the gain of the true one?",
+        "Does serving by context keep its gain where the context has to be found?",
         (
-            *_kept(dict(found.found)),
-            *(f"Ordered by {name}: {_said(each)}." for name, each in found.found),
+            *_kept(dict(found.found), {arm.name: arm for arm in arms}),
+            *(f"By context, with {name}: {_said(each)}." for name, each in found.found),
+            NOT_ASKED,
         ),
         (found.table, cell_table(cells, ("target", "labels", "rag_wrong"), LABEL_COLUMNS)),
         (picture,),
@@ -75,7 +108,7 @@ def _bars(arms: Sequence[OrderedArm]) -> Figure:
     """Each base once, then every arm."""
     bases = {arm.base_name: arm.first_come for arm in arms}
     rows = [_bar_of(name, side, stands_out=False) for name, side in bases.items()]
-    rows += [_bar_of(f"by {arm.name}", arm.ordered, stands_out=True) for arm in arms]
+    rows += [_bar_of(f"by context, {arm.name}", arm.ordered, stands_out=True) for arm in arms]
     panels = (
         ("Time to first token", "mean, ms"),
         ("Retrieval, part of it", "mean, ms"),
@@ -109,34 +142,42 @@ def _arms(cells: Cells) -> Iterator[OrderedArm]:
             yield OrderedArm(f"{name}{more}", ordered, base, FIRST_COME[sent], sent == "rag")
 
 
-def _kept(found: dict[str, Contrast]) -> Iterator[str]:
-    """What of the true label's gain is left with the found one, in what the engine does: retrieval
-    takes its time whatever the order."""
+def _kept(found: dict[str, Contrast], arms: dict[str, OrderedArm]) -> Iterator[str]:
+    """What of the gain with given contexts is left with found ones, in what the engine does:
+    retrieval takes its time whatever the order."""
     true, rag = found.get(LABELS["oracle"]), found.get(f"{LABELS['rag']}{APART}")
     if true is None or rag is None or not true.factor or not rag.factor:
-        yield "Not measured with both kinds of label."
+        yield "Not measured with both given and found contexts."
         return
     if true.verdict != "better":
-        yield f"Even the true label shows no gain here ({true.verdict}), so that none can be kept."
+        yield f"Even given contexts show no gain here ({true.verdict}), so that none can be kept."
         return
     if rag.verdict != "better":
-        yield f"The true label gains, the found one does not ({rag.verdict})."
+        yield f"With given contexts there is a gain, with found ones there is not ({rag.verdict})."
         return
     share = (1 - rag.factor) / (1 - true.factor)
-    less = "loses a part of" if _surely_more(rag, true) else "shows no clear loss of"
-    kept = "keeps" if share >= KEPT else less
+    is_less, told = gain_lost(arms[LABELS["oracle"]].log_factors, arms[LABELS["rag"]].log_factors)
+    kept = "keeps a part of" if is_less else "keeps"
     yield (
-        f"The found label {kept} the gain: retrieval left out, the first token takes"
+        f"Serving by context {kept if is_less or share >= KEPT else 'shows no clear loss of'} its"
+        " gain where contexts are found: retrieval left out, the first token takes"
         f" {percent(rag.factor)} of the time of first come, first served, and"
-        f" {percent(true.factor)} with the true label."
+        f" {percent(true.factor)} where they are given{told}."
     )
 
 
-def _surely_more(one: Contrast, other: Contrast) -> bool:
-    """Whether the intervals of both changes lie apart."""
-    changes = [each.row.change if each.row is not None else None for each in (one, other)]
-    first, second = changes
-    return first is not None and second is not None and first.low > second.high
+def gain_lost(given: dict[str, float], found: dict[str, float]) -> tuple[bool, str]:
+    """Whether the time with found contexts is surely the longer part of first come's, by the seeds
+    that both have; and how much."""
+    seeds = sorted(given.keys() & found.keys())
+    base, new = ([each[seed] for seed in seeds] for each in (given, found))
+    lost = between_repeats(base, new, (seeds, seeds), LEVEL) if len(seeds) > 2 else None
+    if lost is None:
+        return False, ""
+    low, middle, high = (f"{math.exp(each):.2f}" for each in (lost.low, lost.estimate, lost.high))
+    more = sum(found[seed] > given[seed] for seed in seeds)
+    told = f" ({middle} times the share, {low} to {high}; more in {more} of {len(seeds)} runs)"
+    return lost.low > 0, told
 
 
 RETRIEVAL_COLUMNS = (
@@ -243,7 +284,9 @@ def retrieval(cells: Cells) -> StudyAnswer:
     return StudyAnswer(
         "How much of the time to first token is retrieval?",
         (
-            f"Retrieval's share of it is {listed(said)}." if said else "Not measured.",
+            f"Of all time to first token of a run, retrievals are {listed(said)}."
+            if said
+            else "Not measured.",
             *([f"A retrieval takes (median) {listed(took)}."] if took else ()),
         ),
         (cell_table(cells, ("users", "target"), RETRIEVAL_COLUMNS),),

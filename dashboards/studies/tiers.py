@@ -112,10 +112,15 @@ def pays(
     )
     return StudyAnswer(
         question,
-        (*_computed(size, small, cells, large), said, *_against(cells)),
+        (*_computed(size, small, cells, large), said, *_against(cells), OWN_MEDIANS),
         (found.table, cell_table(cells, ("target", "kv_tokens", "l1_gb"), COLUMNS)),
         (picture,),
     )
+
+
+OWN_MEDIANS = (
+    "Each figure of the table is a median of its own, so that tokens of a row do not add up."
+)
 
 
 def _computed(size: str, small: Cells, cells: Cells, large: Cells) -> Iterator[str]:
@@ -167,12 +172,15 @@ def enough(cells: Cells) -> StudyAnswer:
         ]
         tried = [float(each) for each in cells.where(target=target).values("l1_gb")]
         if sizes:
+            rest = ", which take the rest," if target in (TIERED, *BACKED) else ""
             sentences.append(
-                f"{size_of(min(sizes))} of {said} are enough: no more is computed than with"
+                f"{size_of(min(sizes))} of {said}{rest} are enough: no more is computed than with"
                 " everything in the engine's cache."
             )
-        elif tried:
+        elif len(tried) > 1:
             sentences.append(f"No size of {said} that was tried is, up to {size_of(max(tried))}.")
+        elif tried:
+            sentences.append(f"{size_of(tried[0])} of {said}, all that was tried, are not.")
 
     def lines(figure: str) -> list[Line]:
         return [
@@ -236,7 +244,7 @@ def hit(cells: Cells) -> StudyAnswer:
     )
     return StudyAnswer(
         question,
-        (first, *_ledger(cells)),
+        (first, NO_FINDING, *_ledger(cells)),
         (MarkdownTable(("from", "TTFT p50"), tuple((a.name, duration(m)) for a, m in told)),),
     )
 
@@ -356,6 +364,7 @@ def controls(cells: Cells) -> StudyAnswer:
     """
     sentences, tables = list[str](), list[MarkdownTable]()
     gains: dict[str, list[bool]] = {COMPUTED: [], MEAN: [], TOKEN: []}
+    longer: list[bool] = []
     for part, said in CONTROLS.items():
         own = cells.of(part)
         alone = own.where(target=PLAIN)
@@ -369,13 +378,17 @@ def controls(cells: Cells) -> StudyAnswer:
             found = [(arm.name, contrast(alone, arm.cells, names, metric)) for arm in arms(own)]
             known = (each.verdict for _, each in found)
             gains[metric] += [each == "better" for each in known if each in DECIDED]
+        longer += [each.verdict == "worse" for _, each in found if each.verdict in DECIDED]
         contrasts = Contrasts("behind it", tuple(found))
         sentences.append(contrasts.said(said))
         sentences.append(f"{said}, {_saving(saved)}.")
         tables.append(contrasts.table)
-    first = _false_gains(*gains.values())
+    first = (
+        f"{_false_gains(*gains.values())} A cost in time to first token is seen in {sum(longer)} of"
+        f" {len(longer)}."
+    )
     return StudyAnswer(
-        "Is a gain seen where there can be none?", (first, *sentences, STARTED_ONCE), tuple(tables)
+        "Is a gain seen where there can be none?", (first, *sentences, NO_FINDING), tuple(tables)
     )
 
 
@@ -406,10 +419,10 @@ def _false_gains(tokens: list[bool], first: list[bool], later: list[bool]) -> st
 DECIDED = ("better", "worse", "no evidence")
 MOST_FALSE, LEAST_MADE = 0.05, 40
 """Of gains in controls, and the comparisons that tell it."""
-STARTED_ONCE = (
+NO_FINDING = (
     "Each engine was started once for all its repeats. Engines that were started alike differ in"
-    " speed by some percent, of which these intervals know nothing: a change of less than a tenth"
-    " in time is no finding here."
+    " speed by some percent, of which no interval here knows: a difference of less than a tenth in"
+    " time is no finding."
 )
 
 

@@ -5,7 +5,7 @@ import shlex
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict, fields
+from dataclasses import asdict, fields, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -100,6 +100,8 @@ def _measure(
     rows = run_policies(model, texts, names, parsed.out, plan=plan, progress=progress)
     note = note_of(parsed.out)
     made = _made(shlex.join(["kvswarm", *command, *told(arguments)]), parsed.out, is_new=bool(new))
+    sizes = f"{plan.prompt_tokens} tokens of prompt and {plan.generate_tokens} behind it"
+    made = replace(made, versions=f"{made.versions}, model {model.name}, texts of {sizes}")
     folder.mkdir(parents=True, exist_ok=True)
     write_csv(rows, folder / ROWS_CSV)
     page = write_policies_page(rows, note, made, folder)

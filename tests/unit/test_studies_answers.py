@@ -1,5 +1,6 @@
 """The rules by which studies answer: what they say follows the figures, also where those turn."""
 
+import math
 from pathlib import Path
 
 import numpy as np
@@ -13,7 +14,7 @@ from dashboards.studies.task1.caches import error, knee
 from dashboards.studies.task1.diversity import diversity, old_requests
 from dashboards.studies.task1.length import by_length, with_and_without
 from dashboards.studies.task2 import Gain, why
-from dashboards.studies.task3 import documents, order_by_label, retrieval
+from dashboards.studies.task3 import documents, gain_lost, order_by_label, retrieval
 from dashboards.studies.wording import percent, times
 from loadgen.locality.curve import CacheCurve, predict
 from loadgen.locality.measured import MeasuredRun
@@ -451,12 +452,24 @@ def arms(folder: Path, spread: float = 0.05, **ms: float) -> StudyAnswer:
 
 
 def test_found_labels_keep_lose_or_have_no_gain(tmp_path: Path) -> None:
-    assert "keeps the gain" in arms(tmp_path, oracle=200, rag=225).short
-    assert "loses a part of the gain" in arms(tmp_path, oracle=200, rag=350).short
-    assert "shows no clear loss of the gain" in arms(tmp_path, 0.3, oracle=200, rag=255).short
-    assert "the found one does not" in arms(tmp_path, oracle=200, rag=450).short
-    assert "Even the true label shows no gain" in arms(tmp_path, oracle=400, rag=200).short
+    assert "keeps its gain" in arms(tmp_path, oracle=200, rag=225).short
+    assert "shows no clear loss of its gain" in arms(tmp_path, 0.3, oracle=200, rag=255).short
+    assert "with found ones there is not" in arms(tmp_path, oracle=200, rag=450).short
+    assert "Even given contexts show no gain" in arms(tmp_path, oracle=400, rag=200).short
     assert "Not measured" in arms(tmp_path, oracle=200).short
+
+
+def test_a_part_of_the_gain_is_lost_where_runs_of_the_same_seeds_say_so() -> None:
+    given = {str(seed): math.log(0.6 + 0.01 * seed) for seed in range(4)}
+    worse = {seed: value + math.log(1.2) for seed, value in given.items()}
+    is_less, told = gain_lost(given, worse)
+    assert is_less
+    assert told == " (1.20 times the share, 1.20 to 1.20; more in 4 of 4 runs)"
+    mixed = worse | {"0": given["0"] - 0.4}
+    is_less, told = gain_lost(given, mixed)
+    assert not is_less
+    assert "more in 3 of 4 runs" in told
+    assert gain_lost(given, {seed: worse[seed] for seed in "01"}) == (False, "")
 
 
 def test_retrieval_does_not_hide_what_the_found_label_keeps(tmp_path: Path) -> None:
@@ -477,17 +490,19 @@ def test_retrieval_does_not_hide_what_the_found_label_keeps(tmp_path: Path) -> N
             )
         )
     )
-    assert answer.short.startswith("The found label keeps the gain: retrieval left out, the first")
-    assert "Ordered by the label that was found: the first token comes 1.2 times" in said(answer)
-    assert "that was found, retrieval left out: the first token comes 2.0 times" in said(answer)
+    assert answer.short.startswith("Serving by context keeps its gain where contexts are found")
+    text = said(answer)
+    assert "By context, with contexts that were found: the first token comes 1.2 times" in text
+    assert "that were found, retrieval left out: the first token comes 2.0 times" in text
+    assert "asks no label" in text
 
 
 def test_what_is_not_known_of_an_order_is_said_in_words(tmp_path: Path) -> None:
     text = said(arms(tmp_path, oracle=400))
-    assert "Ordered by the true label: there is no evidence of a difference" in text
+    assert "By context, with true labels: there is no evidence of a difference" in text
     cells = (cell(tmp_path, "labels", Made([100.0] * 5), target=ORDERED, labels="oracle"),)
     text = said(order_by_label(Cells(cells)))
-    assert "Ordered by the true label: not measured, so that" in text
+    assert "By context, with true labels: not measured, so that" in text
 
 
 def test_accuracy_by_documents_has_an_interval(tmp_path: Path) -> None:
@@ -547,5 +562,6 @@ def test_retrieval_share_is_told_for_each_crowd(tmp_path: Path) -> None:
         for users, s in ((1, 0.4), (24, 0.1))
     )
     assert retrieval(Cells(cells)).short == (
-        "Retrieval's share of it is 40 % with one user and 10 % with 24 users at once."
+        "Of all time to first token of a run, retrievals are 40 % with one user and 10 % with 24"
+        " users at once."
     )

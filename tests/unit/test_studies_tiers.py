@@ -184,6 +184,7 @@ def alone_and_with(folder: Path, ms: float, token_ms: float, computed: float) ->
         (50.0, 10.0, 15_000, "seen in 1, more than the 5 %", (0, 1, 0)),
         (100.0, 5.0, 15_000, "seen in 1, more than the 5 %", (0, 0, 1)),
         (100.0, 10.0, 12_000, "seen in 3, more than the 5 %", (3, 0, 0)),
+        (200.0, 10.0, 15_000, "seen in 0, of too few to hold against the 5 %", (0, 0, 0)),
     ],
 )
 def test_a_gain_where_there_can_be_none_is_called_false(
@@ -200,7 +201,8 @@ def test_a_gain_where_there_can_be_none_is_called_false(
     tokens, first, later = seen
     assert f"fewer tokens in {tokens} of 3 pairs of runs" in answer.short
     assert f"less time to first token in {first} of 1 and" in answer.short
-    assert answer.short.endswith(f"and for a further token in {later} of 1.")
+    assert f"and for a further token in {later} of 1. A cost in time to" in answer.short
+    assert answer.short.endswith(f"is seen in {int(ms > 100)} of 1.")
     assert ("no tier saves a token" in said(answer)) is not tokens
 
 
