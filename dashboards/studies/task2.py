@@ -113,7 +113,8 @@ def _contrast(cells: Cells) -> Contrast:
 def why(cells: Cells) -> StudyAnswer:
     """How often the engine turns to another context, and what it computes for that, on the
     smallest cache."""
-    cells = cells.where(kv_tokens=cells.values("kv_tokens")[0])
+    smallest = cells.values("kv_tokens")[0]
+    cells = cells.where(kv_tokens=smallest)
     served = {
         name: runs
         for target, name in ORDERS.items()
@@ -141,7 +142,10 @@ def why(cells: Cells) -> StudyAnswer:
     header = ("order", "runs", "contexts taken up", "fewest possible", "computed tokens")
     return StudyAnswer(
         "Why does the order of contexts matter?",
-        tuple(_sentences(taken, *computed.values())),
+        (
+            *_sentences(taken, *computed.values()),
+            f"This is with the smallest cache of these cells, {count(float(smallest))} tokens.",
+        ),
         (MarkdownTable(header, tuple(rows)),),
         (picture,),
     )
