@@ -8,7 +8,7 @@ from dashboards.studies.answer import LATENCY, StudyAnswer, StudyPicture, cell_t
 from dashboards.studies.cell import NO_REUSE, PLAIN, Cells
 from dashboards.studies.pictures import Line, against, line_of
 from dashboards.studies.study import StudyQuestion
-from dashboards.studies.wording import count, crowd, duration, percent, times
+from dashboards.studies.wording import count, crowd, duration, factor, percent, times
 
 NO_CACHE, CACHE, CONTINUOUS, SERIAL = "hf-no-cache", "hf-cache", "hf-continuous", "vllm-serial"
 EIGHT_BITS, OFFLOADED, BOUNDED = "vllm-fp8", "vllm-offload", "vllm-queue"
@@ -74,7 +74,7 @@ def by_step(cells: Cells) -> StudyAnswer:
         for target, (below, said) in STEPS.items()
         if (told := _ratios(cells, below, target))
     )
-    return StudyAnswer("What does each idea buy?", sentences or (NOTHING,))
+    return StudyAnswer("What does each idea buy?", (*sentences, APART) if sentences else (NOTHING,))
 
 
 def by_length(cells: Cells) -> StudyAnswer:
@@ -233,16 +233,32 @@ def _cpu(cells: Cells) -> Iterator[str]:
 
 def _ratios(cells: Cells, below: str, target: str) -> str:
     """At the fewest and the most users that both had."""
-    base, rates = (_rates(cells.where(target=each)) for each in (below, target))
-    both = [users for users in rates if base.get(users)]
+    base, new = (
+        {users: part.figures(RATE) for users, part in cells.where(target=each).by("users")}
+        for each in (below, target)
+    )
+    both = [users for users, rates in new.items() if rates and min(base.get(users) or [0]) > 0]
     if not both:
         return ""
     first, *others = (
-        (times(rates[users] / base[users]), crowd(users))
+        (_ratio(base[users], new[users]), crowd(users))
         for users in dict.fromkeys((both[0], both[-1]))
     )
     told = f"{first[0]} the output tokens a second of `{below}` with {first[1]}"
     return listed([told, *(f"{ratio} with {users}" for ratio, users in others)])
+
+
+def _ratio(base: Sequence[float], new: Sequence[float]) -> str:
+    """Of the medians, and of what is farthest apart."""
+    middle = times(median(new) / median(base))
+    low, high = factor(min(new) / max(base)), factor(max(new) / min(base))
+    return middle if low == high else f"{middle} ({low} to {high})"
+
+
+APART = (
+    "In brackets is the slowest run over the fastest, and the reverse. Engines that were started"
+    " alike differ, too, of which that knows nothing: a ratio near 1 is no finding."
+)
 
 
 def _lost(cells: Cells) -> Iterator[str]:
