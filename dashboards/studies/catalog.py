@@ -76,11 +76,11 @@ TASK2 = Study(
 TASK3 = Study(
     "task3",
     "Task 3: contexts that have to be found",
-    "Users ask questions without a context. A RAG service ranks the documents by the cosine of the"
-    " best passage, BM25 and the question's words near each other, and refuses a question that no"
-    " document answers; the first document is put before the question and is its label. Contexts"
-    " can also be given: with true labels (`oracle`), none, or wrong ones (`shuffled`). A share of"
-    " the found contexts can be made wrong (`--rag-wrong`).",
+    "Users ask questions without a context. A RAG service ranks documents by cosine, BM25 and"
+    " the question's words in the nearest sentences, and refuses a question whose best score is"
+    " low. The first document is put before the question and is its label. Contexts can also be"
+    " given: with true labels (`oracle`), none, or wrong ones (`shuffled`). A share of the found"
+    " contexts can be made wrong (`--rag-wrong`).",
     (
         StudyQuestion("documents", ("documents",), documents),
         StudyQuestion("retrieval", ("users",), retrieval),
