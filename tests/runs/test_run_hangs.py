@@ -6,7 +6,8 @@ import time
 from pathlib import Path
 from typing import Any
 
-from run_process import TIMEOUT_S, HostProcess, Ran, Run, arguments, wait_until
+import psutil
+from run_process import KVSWARM, TIMEOUT_S, HostProcess, Ran, Run, arguments, wait_until
 
 OPEN = ("--arrivals", "constant", "--rate", 40, "-u", 40, "--processes", 2, "--slo", "ttft_ms<=500")
 ENDS = ("--drain", 1, "-t", "3s", "--max-silence", 2)
@@ -69,6 +70,55 @@ def test_a_host_that_answers_nothing_at_all_ends_the_run(host: HostProcess, tmp_
     assert len(ran.rows) == ran.json("summary.json")["requests"]
     assert [row["outcome"] for row in ran.rows if row["late"]] == ["timeout"] * 4
     assert "Traceback" not in ran.output
+
+
+TARGETS = """
+[services.engine]
+argv = ["{python}", "ENGINE", "--port", "{port}", "--window", "4096"]
+ready = "/health"
+reset = "/reset"
+
+[services.kept]
+role = "cache"
+argv = ["{python}", "ENGINE", "--port", "{port}"]
+ready = "/health"
+metrics = "/metrics"
+reset = "/reset"
+counters = "lmcache"
+
+[targets.two]
+services = ["kept", "engine"]
+"""
+
+
+def test_a_cache_behind_an_engine_that_answers_no_more_ends_the_run(tmp_path: Path) -> None:
+    """Its engine goes on, but is no longer what was asked for."""
+    engine, targets = Path(__file__).parents[1] / "unit" / "fake_engine.py", tmp_path / "a.toml"
+    targets.write_text(TARGETS.replace("ENGINE", str(engine)))
+    out = tmp_path / "run"
+    load = ("--model", "m", "--contexts", 1, "--output-tokens", 2, "-u", 1, "-t", "10m")
+    command = ("run", "unordered", "--target", "two", "--targets", targets, "--out", out, *load)
+    process = subprocess.Popen(
+        [*KVSWARM, *map(str, command), "--max-silence", "2", "--max-lag-ms", "60000"],
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+    )
+    cache = None
+    try:
+        wait_until(lambda: (out / "requests.csv").is_file() and len(Ran(0, "", out).rows) > 5)
+        (pid,) = Ran(0, "", out).json("run.json")["target"]["pids"]["kept"]
+        cache = psutil.Process(pid)
+        cache.suspend()
+        output, _ = process.communicate(timeout=TIMEOUT_S)
+    finally:
+        process.kill()
+    assert process.returncode == 3, output
+    said = "the cache behind the engine is not answering: nothing for 2 s: ending the run\n"
+    assert said in output
+    assert len(Ran(3, output, out).rows) == Ran(3, output, out).json("summary.json")["requests"]
+    assert not cache.is_running()
 
 
 def stopped(host: HostProcess, out: Path, *more: object) -> Ran:

@@ -7,6 +7,7 @@ from typing import Any
 
 import gevent
 from gevent.event import Event
+from yarl import URL
 
 from loadgen.compare.run_gate import RunGate
 from loadgen.runs.directory import open_directory
@@ -16,7 +17,7 @@ from loadgen.stats.server_metrics import ServerSample
 from loadgen.swarm.leading.opening import describe_run
 from loadgen.swarm.leading.preparation import Preparation
 from loadgen.swarm.leading.supervisor import Supervisor
-from loadgen.swarm.leading.watches import FleetWatch, RagWatch, ServerWatch, sources_of
+from loadgen.swarm.leading.watches import FleetWatch, ServerWatch, ServiceWatch, sources_of
 from loadgen.swarm.leading.worker_registry import RunWorkers
 from loadgen.swarm.options.swarm_options import request_headers
 from loadgen.swarm.sending.ledger import Listener, RunLedger
@@ -73,7 +74,8 @@ class SwarmRun:
         self.exit_code: int | None = None
         self.gate: RunGate | None = None
         """What became of it, once the run is over; None without one."""
-        self._rag = RagWatch(self._rag_is_gone, options.max_silence_s)
+        self._rag = ServiceWatch(self._rag_is_gone, options.max_silence_s)
+        self._cache = ServiceWatch(self._cache_is_gone, options.max_silence_s)
         self._stage = stage
         self._say = say
         self._csv: LocustCsv | None = None
@@ -113,6 +115,9 @@ class SwarmRun:
         self.fleet.open()
         if self.preparation.rag is not None:
             self._rag.open(self.preparation.rag.url)
+        if sources.cache.metrics_url:
+            asked = URL(sources.cache.metrics_url)
+            self._cache.open(str(asked.origin()), asked.path)
         if self.workers is not None:
             self.workers.send_plan()
         else:
@@ -171,6 +176,7 @@ class SwarmRun:
         self.server.close()
         self.fleet.close()
         self._rag.close()
+        self._cache.close()
         if self._flusher is not None:
             self._flusher.kill()
 
@@ -207,6 +213,11 @@ class SwarmRun:
         if self.is_stopping or service is None:
             return  # a service of ours may go while the last requests are finished
         self._end_for(f"the {self.preparation.options.labels.upper()} service {service.url} {said}")
+
+    def _cache_is_gone(self, said: str) -> None:
+        """Replies may go on without it, which are not those of this target."""
+        if not self.is_stopping:
+            self._end_for(f"the cache behind the engine {said}")
 
     def _engine_died(self, death: EngineDeath) -> None:
         self._say(f"{death.engine} has died: the run goes on with the other engines")

@@ -224,7 +224,7 @@ class Scraper:
         self._on_death()
 
 
-class RagWatch:
+class ServiceWatch:
     """Asks one service each second during one run; `on_death` is called once, on the hub, and told
     what became of it.
 
@@ -236,25 +236,25 @@ class RagWatch:
         self._max_silence_s = max_silence_s or math.inf
         self._lifetime = contextlib.AsyncExitStack()
 
-    def open(self, url: str) -> None:
-        """Begin to ask."""
-        Engine.of_process().run(self._begin(url))
+    def open(self, url: str, path: str = "/health") -> None:
+        """Begin to ask; any answer is one."""
+        Engine.of_process().run(self._begin(url, path))
 
     def close(self) -> None:
         """Ask no more; may be called again."""
         Engine.of_process().end(self._lifetime.aclose())
 
-    async def _begin(self, url: str) -> None:
+    async def _begin(self, url: str, path: str) -> None:
         opened = Host.opened(url, {}, ANSWER_TIMEOUT_S)
         host = await self._lifetime.enter_async_context(opened)
-        watch = asyncio.create_task(self._watch(host))
+        watch = asyncio.create_task(self._watch(host, path))
         self._lifetime.push_async_callback(_end, watch)
 
-    async def _watch(self, host: Host) -> None:
+    async def _watch(self, host: Host, path: str) -> None:
         refusals, silent_s = 0, 0.0
         while refusals < REFUSALS_UNTIL_DEAD and silent_s < self._max_silence_s:
             await asyncio.sleep(PAUSE_S)
-            answer = await _answer(host)
+            answer = await _answer(host, path)
             refusals = refusals + 1 if answer == "refusal" else 0
             silent_s = silent_s + PAUSE_S + ANSWER_TIMEOUT_S if answer == "silence" else 0.0
         limit = f"is not answering: nothing for {self._max_silence_s:g} s"
@@ -311,9 +311,9 @@ class FleetWatch:
         return None
 
 
-async def _answer(host: Host) -> str:
+async def _answer(host: Host, path: str) -> str:
     try:
-        await host.ask("GET", "/health")
+        await host.ask("GET", path)
     except HostError as error:
         if getattr(error.__cause__, "is_own", False):
             return "silence"
