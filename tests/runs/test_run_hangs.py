@@ -72,6 +72,35 @@ def test_a_host_that_answers_nothing_at_all_ends_the_run(host: HostProcess, tmp_
     assert "Traceback" not in ran.output
 
 
+def test_whoever_ends_the_process_waits_for_the_run_to_be_closed(
+    host: HostProcess, tmp_path: Path
+) -> None:
+    """As `-t` may as well: the last look at a silent host takes two seconds."""
+    load = ("--model", "normal", "-u", 4, "-r", 4, "-t", "10m", "--max-silence", 2)
+    process = subprocess.Popen(
+        arguments(host.url, tmp_path / "run", *load),
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+    )
+    assert process.stdout is not None
+    try:
+        wait_until(lambda: len(host.prompts()) >= 40)
+        host.process.send_signal(signal.SIGSTOP)
+        said = ""
+        while "ending the run" not in said and (line := process.stdout.readline()):
+            said += line
+        time.sleep(2)  # what is in flight is cut off first
+        process.send_signal(signal.SIGTERM)
+        said += process.communicate(timeout=TIMEOUT_S)[0]
+    finally:
+        process.kill()
+    ran = Ran(process.returncode, said, tmp_path / "run")
+    assert "Error" not in said
+    assert ran.code == 3, said
+    assert len(ran.rows) == ran.json("summary.json")["requests"] >= 40
+
+
 TARGETS = """
 [services.engine]
 argv = ["{python}", "ENGINE", "--port", "{port}", "--window", "4096"]

@@ -12,7 +12,7 @@ from typing import Any
 import gevent
 from gevent.event import Event
 from gevent.pool import Group
-from locust.runners import MasterRunner
+from locust.runners import STATE_STOPPED, MasterRunner
 
 from loadgen.errors import KvswarmError
 from loadgen.swarm.leading.leader import Leader
@@ -50,7 +50,7 @@ class Leaving:
         run.interrupted = True
         environment = self._environment
         environment.stop_timeout = min(environment.stop_timeout or 0.0, CUT_TIMEOUT_S)
-        if run.is_stopping and run.workers is not None:
+        if run.is_stopping and (run.workers or environment.runner.state == STATE_STOPPED):
             # Locust would not stop a second time, but quit under the greenlet that closes the run.
             run.stop_sending()
             run.await_close()
