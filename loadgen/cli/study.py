@@ -119,7 +119,9 @@ def _publish(plan: "StudyPlan", out: Path, page: Path | None) -> None:
         (path, path),
         (out / CELLS_CSV, folder / f"{plan.study.name}-{CELLS_CSV}"),
     ):
-        text = source.read_text(encoding="utf-8").replace(f"{out}/", "")
+        text = source.read_text(encoding="utf-8")
+        for place in (out.resolve(), out):  # it may be asked for from elsewhere than it was run
+            text = text.replace(f"{place}/", "")
         file.write_text(without_places(text, corpora), encoding="utf-8")
     if page is not None:
         write_overview(folder, (*STUDIES, KV_STUDY))

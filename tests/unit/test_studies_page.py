@@ -164,16 +164,23 @@ def test_runs_with_a_late_client_are_named_and_if_many_remarked(tmp_path: Path) 
 
 
 @pytest.mark.usefixtures("_words_only")
-def test_a_page_does_not_tell_where_its_study_lies(tmp_path: Path) -> None:
+@pytest.mark.parametrize("is_asked_from_there", [False, True])
+def test_a_page_does_not_tell_where_its_study_lies(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_asked_from_there: bool
+) -> None:
     made_study(tmp_path, "task3")
     named = next(run for run in (tmp_path / "cells").glob("*-r1") if "_tmp-" in run.name)
     (named / "run.json").write_text(json.dumps({"exit_code": 3}))
     (tmp_path / "cells.csv").write_text(f"corpus,run\n{tmp_path}/corpora/6,cells/{named.name}\n")
-    assert study_command(["report", str(tmp_path)]) == 0
+    if is_asked_from_there:
+        monkeypatch.chdir(tmp_path.parent)
+    folder = tmp_path.name if is_asked_from_there else str(tmp_path)
+    assert study_command(["report", folder]) == 0
     for name in ("task3.md", "task3-cells.csv"):
         text = (tmp_path / name).read_text()
         assert "_corpora" in text
         assert "pytest-of" not in text
+        assert f"{tmp_path.parent}" not in text
 
 
 @pytest.mark.usefixtures("_words_only")
