@@ -11,8 +11,10 @@ from kv_tiers.codecs.cachegen import CacheGen, CacheGenProfile
 from kv_tiers.codecs.catalog import CODECS
 from kv_tiers.codecs.codec import Bits, KvCodec, from_bits, to_bits
 from kv_tiers.codecs.frame import FrameError, pack, unpack
-from kv_tiers.codecs.plain import Lossless, Raw
-from kv_tiers.codecs.quantized import Int4, Int8
+from kv_tiers.codecs.int4 import Int4
+from kv_tiers.codecs.int8 import Int8
+from kv_tiers.codecs.lossless import Lossless
+from kv_tiers.codecs.raw import Raw
 
 __all__ = [
     "CODECS",

@@ -3,8 +3,10 @@
 from collections.abc import Callable, Mapping
 
 from kv_tiers.codecs.codec import KvCodec
-from kv_tiers.codecs.plain import Lossless, Raw
-from kv_tiers.codecs.quantized import Int4, Int8
+from kv_tiers.codecs.int4 import Int4
+from kv_tiers.codecs.int8 import Int8
+from kv_tiers.codecs.lossless import Lossless
+from kv_tiers.codecs.raw import Raw
 
 CODECS: Mapping[str, Callable[[], KvCodec]] = {
     each.name: each for each in (Raw, Lossless, Int8, Int4)

@@ -4,6 +4,7 @@ Groups are of keys by channel and of values by token: keys have channels that ar
 others, values have not (KIVI, Liu et al., 2024).
 """
 
+from abc import abstractmethod
 from typing import ClassVar
 
 import numpy as np
@@ -47,7 +48,7 @@ class QuantizedCodec(KvCodec):
         low, step = np.split(finite(from_bits(scales)), 2, axis=-1)
         safe = np.where((step > 0) & np.isfinite(step), step, 1.0)
         codes = np.rint(groups / safe - low / safe).clip(0, 2**self.width - 1).astype(np.uint8)
-        return scales.astype("<u2").tobytes() + self._packed(codes.reshape(-1))
+        return scales.astype("<u2").tobytes() + self.packed(codes.reshape(-1)).tobytes()
 
     def _decoded(
         self, payload: memoryview, shape: tuple[int, int, int]
@@ -59,7 +60,7 @@ class QuantizedCodec(KvCodec):
             raise ValueError("it ends too early")
         told = np.frombuffer(payload[:scales_bytes], dtype="<u2").astype(np.uint16)
         scales = finite(from_bits(told)).reshape(rows, groups, 2)
-        codes = self._unpacked(
+        codes = self.unpacked(
             np.frombuffer(payload[scales_bytes : scales_bytes + codes_bytes], dtype=np.uint8)
         )
         groups_of = codes.reshape(rows, groups, GROUP).astype(np.float32)
@@ -68,23 +69,13 @@ class QuantizedCodec(KvCodec):
         whole = finite(found.astype(np.float32)).reshape(rows, groups * GROUP)[:, :length]
         return whole.reshape(shape), payload[scales_bytes + codes_bytes :]
 
-    def _packed(self, codes: NDArray[np.uint8]) -> bytes:
-        if self.width == 8:
-            return codes.tobytes()
-        return (codes[::2] | codes[1::2] << 4).astype(np.uint8).tobytes()
+    @abstractmethod
+    def packed(self, codes: NDArray[np.uint8]) -> NDArray[np.uint8]:
+        """Codes of a byte each, an even number of them, in as few bytes as they need."""
 
-    def _unpacked(self, packed: NDArray[np.uint8]) -> NDArray[np.uint8]:
-        if self.width == 8:
-            return packed
-        return np.stack((packed & 15, packed >> 4), axis=-1).reshape(-1)
-
-
-class Int8(QuantizedCodec):
-    name, number, width = "int8", 2, 8
-
-
-class Int4(QuantizedCodec):
-    name, number, width = "int4", 3, 4
+    @abstractmethod
+    def unpacked(self, packed: NDArray[np.uint8]) -> NDArray[np.uint8]:
+        """What `packed` was given."""
 
 
 def _keys(values: Floats32) -> Floats32:

@@ -3,7 +3,8 @@
 from kv_tiers.link.proxy import LinkProxy, LinkSettings
 from kv_tiers.link.rate import RateSchedule, TokenBucket
 from kv_tiers.link.report import ClientFigures, LinkReport, jain_index
-from kv_tiers.link.schedulers import SCHEDULERS, LinkScheduler, WaitingBytes
+from kv_tiers.link.schedulers import SCHEDULERS
+from kv_tiers.link.schedulers.scheduler import LinkScheduler, WaitingBytes
 
 __all__ = [
     "SCHEDULERS",

@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 
 from kv_tiers.link.rate import RateSchedule, TokenBucket
 from kv_tiers.link.report import ClientFigures, LinkReport
-from kv_tiers.link.schedulers import LinkScheduler, WaitingBytes
+from kv_tiers.link.schedulers.scheduler import LinkScheduler, WaitingBytes
 
 PIECE_BYTES = 16_384
 MOST_WAITING_BYTES = 1 << 20

@@ -9,7 +9,10 @@ async with valkey_servers([None, None, None]) as servers:
 
 from kv_tiers.store.central import CentralSync
 from kv_tiers.store.nodes import CircuitBreaker, NodeFailure, StoreNode
-from kv_tiers.store.placement import PLACEMENTS, Modulo, Placement, Rendezvous, StoreKey, in_runs
+from kv_tiers.store.placement import Placement, StoreKey, in_runs
+from kv_tiers.store.placements import PLACEMENTS
+from kv_tiers.store.placements.modulo import Modulo
+from kv_tiers.store.placements.rendezvous import Rendezvous
 from kv_tiers.store.regional import RegionalStore
 from kv_tiers.store.server import ServerError, valkey_server, valkey_servers
 from kv_tiers.store.sharded import ShardedStore, StoreTally

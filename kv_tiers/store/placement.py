@@ -6,9 +6,9 @@ whole on a node, only those of that node are lost.
 """
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from hashlib import blake2b, sha256
+from hashlib import blake2b
 from typing import ClassVar
 
 WHOLE_CONTEXT = 0
@@ -27,42 +27,6 @@ class Placement(ABC):
     def order(self, place: bytes, nodes: Sequence[str]) -> tuple[str, ...]:
         """All nodes, the one that should hold `place` first. It does not depend on the order in
         which they are given."""
-
-
-class Rendezvous(Placement):
-    """The highest of a hash of node and place (Thaler and Ravishankar, 1998).
-
-    When a node comes or goes, only what it holds moves.
-    """
-
-    name = "rendezvous"
-
-    def order(self, place: bytes, nodes: Sequence[str]) -> tuple[str, ...]:
-        def weight(node: str) -> bytes:
-            return blake2b(place + node.encode(), digest_size=16).digest()
-
-        return tuple(sorted(set(nodes), key=weight, reverse=True))
-
-
-class Modulo(Placement):
-    """The hash of the place modulo the number of nodes, and those that follow by name.
-
-    When N becomes N + 1, all but one in N + 1 move, whether N is prime or not.
-    """
-
-    name = "modulo"
-
-    def order(self, place: bytes, nodes: Sequence[str]) -> tuple[str, ...]:
-        ring = sorted(set(nodes))
-        if not ring:
-            return ()
-        first = int.from_bytes(sha256(place).digest()) % len(ring)
-        return (*ring[first:], *ring[:first])
-
-
-PLACEMENTS: Mapping[str, Callable[[], Placement]] = {
-    each.name: each for each in (Rendezvous, Modulo)
-}
 
 
 @dataclass(frozen=True, slots=True)

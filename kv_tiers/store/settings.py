@@ -10,8 +10,9 @@ from pathlib import Path
 from types import NoneType
 from typing import Any
 
-from kv_tiers.store.eviction import EVICTIONS
-from kv_tiers.store.placement import PLACEMENTS, WHOLE_CONTEXT
+from kv_tiers.store.evictions import EVICTIONS
+from kv_tiers.store.placement import WHOLE_CONTEXT
+from kv_tiers.store.placements import PLACEMENTS
 
 POLL_S = 0.25
 _LOG = logging.getLogger(__name__)

@@ -12,7 +12,8 @@ from itertools import chain
 
 from kv_tiers.codecs.frame import FrameError, checked
 from kv_tiers.store.nodes import JournalPart, NodeFailure, StoreNode
-from kv_tiers.store.placement import Placement, Rendezvous, StoreKey, place_of
+from kv_tiers.store.placement import Placement, StoreKey, place_of
+from kv_tiers.store.placements.rendezvous import Rendezvous
 
 MOST_LACKING = 100_000
 MOST_PASSES = 5

@@ -4,7 +4,7 @@ import asyncio
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from kv_tiers.store.eviction import TierEviction
+from kv_tiers.store.evictions.eviction import TierEviction
 from kv_tiers.store.placement import StoreKey
 from kv_tiers.store.regional import RegionalStore
 from kv_tiers.store.sharded import ShardedStore

@@ -21,8 +21,9 @@ from numpy.typing import NDArray
 from kv_tiers.codecs import FrameError
 from kv_tiers.store.adaptive import ADAPTIVE, LEVELS, AdaptiveLoader, level_key
 from kv_tiers.store.coder import ChunkCoder, RawChunk
-from kv_tiers.store.eviction import EVICTIONS
-from kv_tiers.store.placement import PLACEMENTS, StoreKey, in_runs
+from kv_tiers.store.evictions import EVICTIONS
+from kv_tiers.store.placement import StoreKey, in_runs
+from kv_tiers.store.placements import PLACEMENTS
 from kv_tiers.store.regional import RegionalStore, RegionalTally
 from kv_tiers.store.settings import TierSettings, follow
 from kv_tiers.store.sharded import ShardedStore, StoreTally

@@ -9,7 +9,8 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import product
 
-from kv_tiers.store.eviction import EVICTIONS, TierEviction
+from kv_tiers.store.evictions import EVICTIONS
+from kv_tiers.store.evictions.eviction import TierEviction
 from kv_tiers.trials.figures import NetworkFigure
 
 QUESTION = "eviction"

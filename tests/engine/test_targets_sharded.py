@@ -29,7 +29,7 @@ from store_engines import (
 )
 
 from kv_tiers.link import SCHEDULERS, LinkProxy, LinkSettings, RateSchedule
-from kv_tiers.link.schedulers import LinkScheduler, WaitingBytes
+from kv_tiers.link.schedulers.scheduler import LinkScheduler, WaitingBytes
 from kv_tiers.store import valkey_servers
 from kv_tiers.store.adaptive import LEVELS
 from kv_tiers.store.nodes import split_address

@@ -18,7 +18,7 @@ from kv_tiers.codecs import to_bits
 from kv_tiers.link import SCHEDULERS, LinkProxy, LinkSettings, RateSchedule
 from kv_tiers.store import valkey_server, valkey_servers
 from kv_tiers.store.coder import RawChunk
-from kv_tiers.store.eviction import EVICTIONS
+from kv_tiers.store.evictions import EVICTIONS
 from kv_tiers.store.settings import TierSettings
 from kv_tiers.store.tier import PROBE_EVERY, RemoteTier
 

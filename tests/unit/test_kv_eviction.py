@@ -5,7 +5,8 @@ from collections.abc import Iterator
 
 import pytest
 
-from kv_tiers.store.eviction import EVICTIONS, CostAwareEviction
+from kv_tiers.store.evictions import EVICTIONS
+from kv_tiers.store.evictions.cost import CostAwareEviction
 from kv_tiers.trials.evicting import Context, TracedChunk, TracedTier
 
 CAPACITY = 100

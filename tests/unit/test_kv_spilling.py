@@ -4,7 +4,7 @@ import asyncio
 from collections.abc import Sequence
 
 from kv_tiers.store import ShardedStore, StoreKey
-from kv_tiers.store.eviction import LruEviction
+from kv_tiers.store.evictions.lru import LruEviction
 from kv_tiers.store.spilling import SpillingStore
 
 SIZE = 10
