@@ -21,13 +21,15 @@ from dashboards.studies.wording import percent
 from kv_policies.codec_trial import CHOSEN, COMPARED, CodecRow, CodecTrial
 
 PAGE, CSV, SVG = "kv-codecs.md", "kv-codecs.csv", "kv-codecs.svg"
+PROFILE = "cachegen.json"
 KEPT_NATS = 0.01
 """KL a token up to which the model says the same, as far as one would notice."""
 FAMILIES = ("lossless", "int8", "int4", "cachegen")
 
 
 def write_codecs_page(trial: CodecTrial, made: Provenance, folder: Path) -> Path:
-    """Page, picture and CSV into a folder that is there."""
+    """Page, picture, CSV and the profile of CacheGen, for use, into a folder that is there."""
+    trial.profile.write(folder / PROFILE)
     save_svg(_picture(trial), folder / SVG)
     with (folder / CSV).open("w", newline="", encoding="utf-8") as file:
         rows = [asdict(row) for row in trial.rows]

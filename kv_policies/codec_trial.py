@@ -73,9 +73,10 @@ class CodecRow:
 @dataclass(frozen=True, slots=True)
 class CodecTrial:
     """All rows; `delta_layers` of how many `layers` code differences, of keys and of values;
-    `prefill_tokens_per_s` what the model computes."""
+    `prefill_tokens_per_s` what the model computes; `profile` is CacheGen's, of its choice."""
 
     rows: tuple[CodecRow, ...]
+    profile: CacheGenProfile
     layers: int
     delta_layers: tuple[int, int]
     prefill_tokens_per_s: float
@@ -118,8 +119,10 @@ def try_codecs(
         for number, each in enumerate(tokens, 1):
             say(f"text {number} of {len(tokens)}")
             read.append(_read(subject.model, each, plan))
+        heads = ModelShape.of(subject.model.config).kv_heads
+        fitted = partial(CacheGenProfile.fitted, [each.bits for each in read[::2]], heads=heads)
         profiles = {
-            name: CacheGenProfile.fitted([each.bits for each in read[::2]], deltas=forced)
+            name: fitted(deltas=forced)
             for name, forced in ((CHOSEN, None), ("always", True), ("never", False))
         }
         rows = []
@@ -130,6 +133,7 @@ def try_codecs(
     chosen = profiles[CHOSEN].deltas.sum(axis=0)
     return CodecTrial(
         rows=tuple(rows),
+        profile=profiles[CHOSEN],
         layers=len(profiles[CHOSEN].deltas),
         delta_layers=(int(chosen[0]), int(chosen[1])),
         prefill_tokens_per_s=plan.prompt_tokens / median(each.prefill_s for each in read),

@@ -1,22 +1,14 @@
-"""How an engine lays keys and values out inside a stored chunk.
+"""What a stored chunk's bytes mean: found by a forward pass of the model."""
 
-vLLM's CPU kernels pack a block's keys and values for the instructions of the machine. LMCache
-copies blocks as they are, so what a chunk's bytes mean depends on the machine that made them.
-"""
-
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from itertools import product
 
 import numpy as np
 
 from kv_reading import KvError
 from kv_reading.kv import Floats, Kv, KvShape, joined
+from kv_tiers.packing import EnginePacking, possible_packings
 
-TILE = 16
-"""Tokens or dimensions side by side in AMX's packing."""
-BLOCK_TOKENS = (128, 64, 32, 16, 256)
-"""Commonest on a CPU first."""
 PLANES = "planes"
 """Engines that keep keys and values apart: [2, layers, tokens, heads, dim]."""
 WIDTH_BYTES = {"bfloat16": 2, "float16": 2, "float32": 4}
@@ -27,7 +19,7 @@ bfloat16 costs under 0.01 here; a wrong layout leaves under 0.5."""
 
 @dataclass(frozen=True, slots=True)
 class Layout:
-    """`packing` is a key of PACKINGS; `dtype` bfloat16, float16 or float32; `block_tokens` the
+    """`packing` is PLANES or the name of an EnginePacking; `dtype` bfloat16, float16 or float32; `block_tokens` the
     engine's block, of which a chunk holds one or several."""
 
     packing: str
@@ -35,61 +27,27 @@ class Layout:
     block_tokens: int
 
 
-def _amx(block: Floats) -> Floats:
-    """Pairs for 16-bit products: keys [tokens/16, dim/2, 16 tokens, 2 dims], values
-    [dim/16, tokens/2, 16 dims, 2 tokens]."""
-    layers, heads, blocks, _, tokens, dim = block.shape
-    lead = (layers, heads, blocks)
-    keys = block[:, :, :, 0].reshape(*lead, tokens // TILE, dim // 2, TILE, 2)
-    keys = keys.transpose(0, 1, 2, 3, 5, 4, 6).reshape(*lead, tokens, dim)
-    values = block[:, :, :, 1].reshape(*lead, dim // TILE, tokens // 2, TILE, 2)
-    values = values.transpose(0, 1, 2, 4, 6, 3, 5).reshape(*lead, tokens, dim)
-    return np.stack((keys, values), axis=3)
-
-
-def _vec(block: Floats) -> Floats:
-    """Vectors: keys [dim, tokens], values [tokens, dim]."""
-    layers, heads, blocks, _, tokens, dim = block.shape
-    keys = block[:, :, :, 0].reshape(layers, heads, blocks, dim, tokens).swapaxes(3, 4)
-    return np.stack((keys, block[:, :, :, 1]), axis=3)
-
-
-def _rows(block: Floats) -> Floats:
-    return block
-
-
-PACKINGS: dict[str, Callable[[Floats], Floats]] = {"amx": _amx, "vec": _vec, "rows": _rows}
-"""From a block [layers, heads, blocks, 2, tokens, dim] as it lies to one in plain order."""
-
-
 def possible_layouts(shape: KvShape, chunk_tokens: int, chunk_bytes: int) -> list[Layout]:
     """Those that a chunk of this size can have; none where the size does not fit the model."""
     each, rest = divmod(chunk_bytes, shape.values_per_token * chunk_tokens)
     dtypes = [] if rest else [name for name, width in WIDTH_BYTES.items() if width == each]
-    blocks = [size for size in BLOCK_TOKENS if chunk_tokens % size == 0]
-    found = [Layout(*each) for each in product(PACKINGS, dtypes, blocks) if _fits(each[0], shape)]
+    packings = possible_packings(shape.heads, chunk_tokens, shape.heads * shape.head_dim)
+    rows = [each for each in packings if each.by_token]  # LMCache's
+    found = [Layout(each.name, dtype, each.block_tokens) for dtype in dtypes for each in rows]
     return [*found, *(Layout(PLANES, dtype, chunk_tokens) for dtype in dtypes)]
 
 
 def decode(content: bytes, shape: KvShape, layout: Layout) -> Kv:
     """Keys and values of one chunk. `content` must have a whole number of blocks."""
     flat = _floats(content, layout.dtype)
-    if layout.packing == PLANES:
-        planes = flat.reshape(2, shape.layers, -1, shape.heads, shape.head_dim)
-        keys, values = planes.transpose(0, 1, 3, 2, 4)
-        return Kv(np.ascontiguousarray(keys), np.ascontiguousarray(values))
-    # By token as LMCache writes it; a head's share of all tokens of a block is that block.
-    rows = flat.reshape(shape.layers, -1, shape.heads, 2 * shape.head_dim).transpose(0, 2, 1, 3)
-    block = rows.reshape(shape.layers, shape.heads, -1, 2, layout.block_tokens, shape.head_dim)
-    plain = PACKINGS[layout.packing](block)
-    merged = plain.transpose(3, 0, 1, 2, 4, 5).reshape(
-        2, shape.layers, shape.heads, -1, shape.head_dim
-    )
-    return Kv(merged[0], merged[1])
-
-
-def _fits(packing: str, shape: KvShape) -> bool:
-    return packing != "amx" or shape.head_dim % TILE == 0
+    tokens = len(flat) // shape.values_per_token
+    if layout.packing != PLANES:
+        packing = EnginePacking(layout.packing, shape.heads, layout.block_tokens)
+        places = packing.places(tokens, shape.heads * shape.head_dim)
+        flat = flat.reshape(shape.layers, -1)[:, places].swapaxes(0, 1)
+    planes = flat.reshape(2, shape.layers, tokens, shape.heads, shape.head_dim)
+    keys, values = planes.transpose(0, 1, 3, 2, 4)
+    return Kv(np.ascontiguousarray(keys), np.ascontiguousarray(values))
 
 
 def _floats(content: bytes, dtype: str) -> Floats:

@@ -10,7 +10,7 @@ keys are 0, values 1, channels are KV heads times head size.
 from kv_tiers.codecs.cachegen import CacheGen, CacheGenProfile
 from kv_tiers.codecs.catalog import CODECS
 from kv_tiers.codecs.codec import Bits, KvCodec, from_bits, to_bits
-from kv_tiers.codecs.frame import FrameError, pack, unpack
+from kv_tiers.codecs.frame import FrameError, layout_among, pack, unpack
 from kv_tiers.codecs.int4 import Int4
 from kv_tiers.codecs.int8 import Int8
 from kv_tiers.codecs.lossless import Lossless
@@ -28,6 +28,7 @@ __all__ = [
     "Lossless",
     "Raw",
     "from_bits",
+    "layout_among",
     "pack",
     "to_bits",
     "unpack",

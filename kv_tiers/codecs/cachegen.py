@@ -37,15 +37,19 @@ _ANCHOR_LIMIT = 127
 @dataclass(frozen=True, slots=True)
 class CacheGenProfile:
     """By layer and kind: whether differences are coded (`deltas`); by channel too the `mean` of
-    values, the `spread` (mean absolute size) of what is coded, and the `most` of an anchor."""
+    values, the `spread` (mean absolute size) of what is coded, and the `most` of an anchor. The
+    channels are of so many `heads`."""
 
     deltas: NDArray[np.bool_]
     mean: Floats32
     spread: Floats32
     most: Floats32
+    heads: int = 1
 
     @classmethod
-    def fitted(cls, chunks: Sequence[Bits], *, deltas: bool | None = None) -> "CacheGenProfile":
+    def fitted(
+        cls, chunks: Sequence[Bits], *, heads: int = 1, deltas: bool | None = None
+    ) -> "CacheGenProfile":
         """Of chunks of one model, some texts long. `deltas` decides for all, None by layer and
         kind, whichever spreads less. Raises ValueError without any chunk."""
         if not chunks:
@@ -65,6 +69,7 @@ class CacheGenProfile:
             mean=mean.astype(np.float32),
             spread=np.maximum(spread, 1e-6).astype(np.float32),
             most=np.maximum(np.abs(whole - mean[:, :, None]).max(axis=2), 1e-6).astype(np.float32),
+            heads=heads,
         )
 
     @property
@@ -73,9 +78,16 @@ class CacheGenProfile:
         parts = (self.deltas, self.mean, self.spread, self.most)
         return sha256(b"".join(each.tobytes() for each in parts)).digest()[:DIGEST_BYTES]
 
+    def agreement(self, bits: Bits, layers: NDArray[np.intp]) -> float:
+        """The correlation of channel means with its own, of keys or of values, whichever is less;
+        `bits` are of these layers. 0 where means do not differ."""
+        found = finite(from_bits(bits[:, :, FIRST:])).mean(axis=2, dtype=np.float64)
+        return min(_correlation(found[:, kind], self.mean[layers, kind]) for kind in (0, 1))
+
     def write(self, path: Path) -> None:
         """Keep it as JSON."""
         told = {
+            "heads": self.heads,
             "deltas": self.deltas.tolist(),
             **{name: getattr(self, name).tolist() for name in ("mean", "spread", "most")},
         }
@@ -83,10 +95,33 @@ class CacheGenProfile:
 
     @classmethod
     def read(cls, path: Path) -> "CacheGenProfile":
-        """What `write` kept. Raises ValueError, OSError or KeyError."""
-        told = json.loads(path.read_text(encoding="utf-8"))
-        floats = (np.array(told[name], dtype=np.float32) for name in ("mean", "spread", "most"))
-        return cls(np.array(told["deltas"], dtype=np.bool_), *floats)
+        """What `write` kept. Raises OSError, and ValueError for what it cannot have written."""
+        try:
+            told = json.loads(path.read_text(encoding="utf-8"))
+            mean, spread, most = (
+                np.array(told[name], dtype=np.float32) for name in ("mean", "spread", "most")
+            )
+            deltas, heads = np.array(told["deltas"], dtype=np.bool_), int(told["heads"])
+            layers, kinds, channels = mean.shape
+            is_whole = kinds == 2 and channels % heads == 0
+        except (LookupError, TypeError, ValueError, ArithmeticError, RecursionError) as error:
+            raise ValueError(
+                f"{path} is no profile of CacheGen: make one with `kvswarm kv codecs`"
+            ) from error
+        alike = spread.shape == most.shape == mean.shape and deltas.shape == (layers, kinds)
+        if not is_whole or not alike or heads < 1:
+            raise ValueError(f"{path} is no profile of CacheGen: its sizes differ")
+        usual = np.isfinite(mean).all() and (np.isfinite(spread) & (spread > 0)).all()
+        if not usual or not (np.isfinite(most) & (most > 0)).all():
+            raise ValueError(f"{path} is no profile of CacheGen: it has values that none has")
+        return cls(deltas, mean, spread, most, heads)
+
+
+def _correlation(one: NDArray[np.float64], other: Floats32) -> float:
+    """Of two tables, the mean of each row left out."""
+    first, second = (each - each.mean(axis=1, keepdims=True) for each in (one, other))
+    lengths = float(np.sqrt((first**2).sum() * (second**2).sum()))
+    return float((first * second).sum()) / lengths if lengths > 0 else 0.0
 
 
 def _differences(values: Floats32) -> Floats32:

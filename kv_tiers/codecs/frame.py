@@ -2,7 +2,7 @@
 
 import struct
 import zlib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from hashlib import sha256
 
 from kv_tiers.codecs.catalog import CODECS
@@ -51,6 +51,14 @@ def unpack(
         return codec.decode(bytes(payload), (layers, kinds, tokens, channels))
     except ValueError as error:
         raise FrameError(str(error)) from error
+
+
+def layout_among(frame: bytes | memoryview, layouts: Iterable[str]) -> str | None:
+    """Which of these the frame's bytes have, None for none of them, and where it is no frame."""
+    if len(frame) < _HEADER.size:
+        return None
+    digest = _HEADER.unpack_from(frame)[-2]
+    return next((each for each in layouts if _of_layout(each) == digest), None)
 
 
 def checked(

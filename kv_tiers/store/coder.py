@@ -1,6 +1,8 @@
 """From a chunk's bytes, as an engine lays them out, to a frame and back."""
 
+from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -14,10 +16,13 @@ from kv_tiers.codecs import (
     FrameError,
     KvCodec,
     from_bits,
+    layout_among,
     pack,
     to_bits,
     unpack,
 )
+from kv_tiers.packing import EnginePacking
+from kv_tiers.store.plain_order import PlainOrder, in_packing, in_plain_order
 
 CODEC_NAMES = (*CODECS, CacheGen.name)
 BFLOAT16, FLOAT32 = "bfloat16", "float32"
@@ -41,40 +46,53 @@ class RawChunk:
         kind = "" if _is_known(self.shape) else " flat"
         return f"{self.dtype} {self.machine}{kind}"
 
+    def layout_in(self, packing: EnginePacking) -> str:
+        """That of values in plain order, which lay so."""
+        return f"{self.layout} {packing}"
+
 
 class ChunkCoder:
     """Frames of one codec are written, those of any codec are read.
 
     What is packed is taken in the order of its bytes: on the CPUs that pack, values beside each
-    other are of one channel, or of one token, so that groups of them share a scale well.
+    other are of one channel, or of one token, so that groups of them share a scale well. CacheGen
+    needs the plain order, which its profile tells, and the frame says from which packing.
     """
 
     def __init__(self, codec: str = "raw", level: int = 1, profile: Path | None = None) -> None:
-        """`profile` is of CacheGen alone, and needed by it. Raises ValueError."""
-        known = CacheGenProfile.read(profile) if profile is not None else None
-        self._others = (
-            {} if known is None else {CacheGen.number: lambda level: CacheGen(known, level)}
-        )
+        """`profile` is of CacheGen alone, and needed by it. Raises ValueError and OSError."""
+        self._profile = CacheGenProfile.read(profile) if profile is not None else None
+        self._order = PlainOrder(self._profile) if self._profile is not None else None
         if codec in CODECS:
             self._codec: KvCodec = CODECS[codec]()
         elif codec != CacheGen.name:
             raise ValueError(f"unknown codec {codec!r}: choose one of {', '.join(CODEC_NAMES)}")
-        elif known is None:
+        elif self._profile is None:
             raise ValueError("codec cachegen needs the profile of a model: give its file")
         else:
-            self._codec = CacheGen(known, level)
+            self._codec = CacheGen(self._profile, level)
 
     def frame(self, chunk: RawChunk, key: bytes) -> bytes:
         """Raises ValueError for what this codec cannot take."""
-        return pack(self._codec, self._bits(chunk), key, chunk.layout)
+        is_plain = not _is_packed(chunk.shape) or not isinstance(self._codec, CacheGen)
+        if is_plain or self._order is None:
+            return pack(self._codec, self._bits(chunk), key, chunk.layout)
+        flat = self._rounded(chunk)
+        packing = self._order.packing(flat, chunk.shape)
+        bits = in_plain_order(flat, chunk.shape, packing)
+        return pack(self._codec, bits, key, chunk.layout_in(packing))
 
     def content(self, frame: bytes, key: bytes, like: RawChunk) -> NDArray[np.uint8]:
         """The bytes for a buffer of this type and shape, whose content does not count: as many as
         it has, or fewer where its shape says nothing. Raises FrameError for any other number, and
         for bytes that were laid out otherwise."""
-        bits = unpack(frame, key, self._others, like.layout)
+        packings = {}
+        if self._order is not None and _is_packed(like.shape):
+            packings = {like.layout_in(each): each for each in self._order.possible(like.shape)}
+        layout = layout_among(frame, packings) or like.layout
+        bits = unpack(frame, key, self._others, layout)
         size = len(like.content)
-        flat = _flat(bits, like.shape)
+        flat = _flat(bits, like.shape, packings.get(layout))
         if not _is_known(like.shape):
             found = _unpadded(flat.view(np.uint8))
             if len(found) <= size:
@@ -84,6 +102,11 @@ class ChunkCoder:
         elif like.dtype == FLOAT32 and 2 * bits.nbytes == size:
             return from_bits(flat).view(np.uint8)
         raise FrameError(f"{bits.nbytes} bytes for a buffer of {size}")
+
+    @property
+    def _others(self) -> dict[int, Callable[[int], KvCodec]]:
+        """Codecs that need more than a frame."""
+        return {} if self._profile is None else {CacheGen.number: partial(CacheGen, self._profile)}
 
     def _bits(self, chunk: RawChunk) -> Bits:
         if not self._codec.is_exact:
@@ -116,8 +139,12 @@ def _unpadded(padded: NDArray[np.uint8]) -> NDArray[np.uint8]:
     return padded[:-added]
 
 
+def _is_packed(shape: tuple[int, ...]) -> bool:
+    return len(shape) == 3
+
+
 def _is_known(shape: tuple[int, ...]) -> bool:
-    return len(shape) == 3 or (len(shape) == 4 and shape[0] == 2)
+    return _is_packed(shape) or (len(shape) == 4 and shape[0] == 2)
 
 
 def _shaped(flat: Bits, shape: tuple[int, ...]) -> Bits:
@@ -136,10 +163,12 @@ def _shaped(flat: Bits, shape: tuple[int, ...]) -> Bits:
     return np.stack((first, second), axis=1)
 
 
-def _flat(bits: Bits, shape: tuple[int, ...]) -> Bits:
-    """What `_shaped` was given."""
+def _flat(bits: Bits, shape: tuple[int, ...], packing: EnginePacking | None) -> Bits:
+    """What `_shaped`, or `in_plain_order`, was given. Raises FrameError."""
     if not _is_known(shape):
         return bits.reshape(-1)
+    if packing is not None:
+        return in_packing(bits, shape, packing)
     if len(shape) == 4:
         return np.ascontiguousarray(bits.transpose(1, 0, 2, 3)).reshape(-1)
     layers = bits.shape[0]

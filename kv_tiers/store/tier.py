@@ -41,6 +41,8 @@ RATE_WEIGHT = 0.3
 _LOG = logging.getLogger(__name__)
 CHANGING = ("nodes", "load_deadline_s", "recompute_chunks_per_s", "codec", "level")
 """What the file of settings may change while the tier serves."""
+OF_CODERS = ("codec", "level")
+MOST_TOLD = 100
 Keep = Callable[[int, NDArray[np.uint8] | None], None]
 
 
@@ -79,7 +81,7 @@ class RemoteTier:
         self._changes = changes
         self._storing = asyncio.Semaphore(settings.at_once)
         self._declined = 0
-        self._is_coarse_told = False
+        self._told: set[str] = set()
         self._names: OrderedDict[bytes, StoreKey] = OrderedDict()
         self._tasks: list[asyncio.Task[Any]] = []
 
@@ -177,7 +179,8 @@ class RemoteTier:
             raise ValueError(f"{unknown[0]!r} cannot change here, only {', '.join(CHANGING)} can")
         whole = {each.name: getattr(self.settings, each.name) for each in fields(TierSettings)}
         settings = TierSettings.of({**whole, **changes})
-        coders = _coders(settings)
+        same = all(getattr(settings, each) == getattr(self.settings, each) for each in OF_CODERS)
+        coders = self._coders if same else _coders(settings)
         if settings.nodes != self.settings.nodes:
             self._store.set_nodes(settings.nodes)
             self._tasks = [task for task in self._tasks if not task.done()]
@@ -264,19 +267,19 @@ class RemoteTier:
                 try:
                     frame = await asyncio.to_thread(coder.frame, chunk, name.key)
                 except ValueError as error:
+                    at_level = " at every level" if level else ""
+                    self._tell_once(f"chunks are not kept{at_level}: {error}")
                     if level:
-                        self._tell_coarse(error)
                         continue
-                    _LOG.warning("a chunk was not kept: %s", error)
                     return 0
                 sizes.append(len(frame) if await self._frames.put(name, frame) else 0)
         return sum(sizes) if sizes[-1] else 0
 
-    def _tell_coarse(self, error: ValueError) -> None:
-        """Once: it is so for all chunks of an engine, which are read at the finest level."""
-        if not self._is_coarse_told:
-            self._is_coarse_told = True
-            _LOG.warning("chunks are not kept at every level: %s", error)
+    def _tell_once(self, said: str) -> None:
+        """It is mostly so for all chunks of an engine."""
+        if said not in self._told and len(self._told) < MOST_TOLD:
+            self._told.add(said)
+            _LOG.warning("%s", said)
 
     async def _content(
         self, coder: ChunkCoder, frame: bytes, key: bytes, like: RawChunk
@@ -313,9 +316,9 @@ class RemoteTier:
 
 
 def _coders(settings: TierSettings) -> tuple[ChunkCoder, ...]:
-    profile = None if settings.profile is None else Path(settings.profile)
+    profile = Path(settings.profile) if settings.profile else None
     names = LEVELS if settings.codec == ADAPTIVE else (settings.codec,)
     try:
         return tuple(ChunkCoder(name, settings.level, profile) for name in names)
-    except (OSError, KeyError) as error:
+    except OSError as error:
         raise ValueError(f"no profile in {profile}: {error}") from error

@@ -101,7 +101,7 @@ def _serve(parsed: argparse.Namespace) -> int:
 def _codecs(parsed: argparse.Namespace) -> int:
     require_writable(parsed.out)
     with needs("trained,report,codecs"):
-        from dashboards.kv_codecs_page import codec_findings, write_codecs_page
+        from dashboards.kv_codecs_page import PROFILE, codec_findings, write_codecs_page
         from dashboards.studies.corpora import library_texts
         from kv_policies import PolicyError
         from kv_policies.codec_trial import CodecPlan, try_codecs
@@ -118,7 +118,7 @@ def _codecs(parsed: argparse.Namespace) -> int:
         parsed.out.mkdir(parents=True, exist_ok=True)
         command = shlex.join(["kvswarm", "kv", *without_folders(told(parsed.arguments))])
         page = write_codecs_page(trial, measured_now(command, NAMED), parsed.out)
-    print("\n".join((*codec_findings(trial), str(page))))
+    print("\n".join((*codec_findings(trial), str(page), str(page.with_name(PROFILE)))))
     return 0
 
 
@@ -200,7 +200,7 @@ def _parser() -> argparse.ArgumentParser:
     add("--texts", type=int, default=16, metavar="N", help="half of them fit the profile")
     add("--prompt-tokens", type=int, default=512, metavar="N", help="whose KV is encoded")
     add("--read-tokens", type=int, default=64, metavar="N", help="read by the model after them")
-    add("--out", type=Path, default=Path("runs/kv-codecs"), metavar="DIR", help="for the page")
+    add("--out", type=Path, default=Path("runs/kv-codecs"), metavar="DIR", help="for page and profile")
     _add_link(commands.add_parser("link", help="a scarce link between clients and a store"))
     serve = commands.add_parser("serve", help="label questions by their KV over HTTP")
     add = serve.add_argument

@@ -20,7 +20,7 @@ from loadgen.launch.configured import as_words, is_on, setting, settings_of
 from loadgen.runs.directory import DEFAULT_FILE
 from loadgen.scratch import expanded
 from loadgen.targets.context_scheduler import KEYS, POLICIES, ContextSchedulerSettings
-from loadgen.targets.settings import KV_CODECS, ROUTERS
+from loadgen.targets.settings import KV_CODECS, PROFILED_CODEC, ROUTERS
 from rag_store.cli.output import fitted
 from rag_store.cli.suggestion import suggested
 from rag_store.extras import install_command
@@ -140,7 +140,8 @@ def add_target_options(parser: argparse.ArgumentParser) -> None:
     add("--kv-tokens", type=int, help="usable tokens of the engine's KV cache")
     add("--l1-gb", type=float, help="GB of memory behind the engine's cache (default: 1.0)")
     add("--l2-dir", type=Path, help="where a tier on disk makes its folder (default: /tmp)")
-    add("--kv-codec", help=f"of KV behind a network: {', '.join(KV_CODECS)} (default: lossless)")
+    codecs = ", ".join((*KV_CODECS, f"{PROFILED_CODEC}:FILE"))
+    add("--kv-codec", help=f"of KV behind a network: {codecs} (default: lossless)")
     add("--engine-arg", action="append", help="--engine-arg=--FLAG")
     add("--start-timeout", type=float, help="seconds to get ready (default: 600)")
     add = parser.add_argument_group(ENGINE_GROUPS[1]).add_argument

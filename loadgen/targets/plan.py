@@ -1,5 +1,6 @@
 """From a target and the user's settings to command lines, environments and URLs. Nothing runs."""
 
+import json
 import secrets
 import sys
 import tempfile
@@ -9,7 +10,7 @@ from pathlib import Path
 from typing import Self
 
 from loadgen.errors import UsageError
-from loadgen.scratch import PREFIX
+from loadgen.scratch import PREFIX, without_device
 from loadgen.targets.catalog import Addition, Role, ServiceSpec, TargetSpec, fill, ports_in
 from loadgen.targets.hardware import Platform, has_bfloat16_kernels
 from loadgen.targets.settings import (
@@ -20,6 +21,7 @@ from loadgen.targets.settings import (
     TargetSettings,
     is_quantized,
 )
+from rag_store.extras import install_command
 
 RESERVED_BLOCKS = 1  # vLLM's block pool keeps one null block for itself
 MIN_USABLE_BLOCKS = 2
@@ -116,6 +118,30 @@ def uses(spec: TargetSpec, placeholder: str) -> bool:
     return any(part.names(placeholder) for part in parts)
 
 
+def require_profile(settings: TargetSettings) -> None:
+    """Raise UsageError for a codec's profile that is none, or not of the shape of a model that is
+    there."""
+    try:
+        from kv_reading import KvError
+        from kv_reading.kv import KvShape, read_shape
+        from kv_tiers.codecs import CacheGenProfile
+    except ModuleNotFoundError as error:
+        raise UsageError(
+            f"--kv-codec {settings.kv_codec} needs {error.name}: {install_command('codecs')}"
+        ) from error
+    try:
+        profile = CacheGenProfile.read(without_device(Path(settings.kv_profile)))
+        shape = read_shape(settings.model_dir) if settings.model_dir else None
+    except (OSError, ValueError, KvError) as error:
+        raise UsageError(f"--kv-codec: {error}") from error
+    layers, _, channels = profile.mean.shape
+    if shape not in (None, KvShape(layers, profile.heads, channels // profile.heads)):
+        raise UsageError(
+            f"--kv-codec: {settings.kv_profile} is the profile of another model than"
+            f" {settings.model}: make one with `kvswarm kv codecs --model DIR`"
+        )
+
+
 def uses_l1(spec: TargetSpec) -> bool:
     """Whether there is memory behind the engine's cache, of a size that can be chosen."""
     return uses(spec, "l1_gb") or uses(spec, "l1_bytes")
@@ -161,7 +187,8 @@ def _values(
         "max_model_len": str(capacity.max_model_len(window)) if capacity and window else "auto",
         "l1_gb": f"{settings.l1_gb:g}",
         "l1_bytes": str(round(settings.l1_gb * BYTES_PER_GB)),
-        "kv_codec": settings.kv_codec,
+        "kv_codec": settings.kv_codec.partition(":")[0],
+        "kv_profile": json.dumps(settings.kv_profile)[1:-1],
         "context_scheduler": settings.context_scheduler.json,
         "engine_urls": ",".join(f"http://{LOOPBACK}:{port}" for port in _ports_of(spec, ports)),
         "event_ports": ",".join(_ports_of(spec, ports, "events_port")),

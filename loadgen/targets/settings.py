@@ -35,6 +35,7 @@ MOST_REPLICAS = 64
 """More engines than that on one machine are a slip of the pen."""
 KV_CODECS = ("raw", "lossless", "int8", "int4", "adaptive")
 """Those of `kv_tiers` that need no profile of a model; its packages may be missing here."""
+PROFILED_CODEC = "cachegen"
 
 
 def model_window_tokens(model: str) -> int | None:
@@ -65,12 +66,12 @@ class TargetSettings:
     """`model` is a directory or a Hugging Face name; `kv_tokens` the usable size of the engine's
     own cache in tokens (None: the engine decides); `l1_gb` the memory behind it; in `l2_dir` a
     target with a tier on disk makes a folder (None: with temporary files); `kv_codec` is for KV on
-    nodes behind a network; `port` is the engine's
-    (None: a free one); `args` go to the engine last; a service gets `stop_grace_s` between SIGTERM
-    and SIGKILL; `context_scheduler` means something to targets with that scheduler only, `replicas`
-    of the engine, and the policy of the `router` before them, to those with a router; with
-    `is_exact` a CPU never computes in bfloat16 unless `args` say so. Raises UsageError for what
-    cannot be.
+    nodes behind a network, with the file of a profile after a colon where it needs one; `port` is
+    the engine's (None: a free one); `args` go to the engine last; a service gets `stop_grace_s`
+    between SIGTERM and SIGKILL; `context_scheduler` means something to targets with that scheduler
+    only, `replicas` of the engine, and the policy of the `router` before them, to those with a
+    router; with `is_exact` a CPU never computes in bfloat16 unless `args` say so. Raises UsageError
+    for what cannot be.
     """
 
     model: str
@@ -96,9 +97,10 @@ class TargetSettings:
             raise UsageError(f"--l2-dir {self.l2_dir} is not a folder that can be written")
         if self.replicas is not None and not 0 < self.replicas <= MOST_REPLICAS:
             raise UsageError(f"--replicas {self.replicas} is not between 1 and {MOST_REPLICAS}")
-        if self.kv_codec not in KV_CODECS:
+        if self.kv_codec not in KV_CODECS and not self.kv_profile:
             raise UsageError(
-                f"unknown --kv-codec {self.kv_codec!r}: choose one of {', '.join(KV_CODECS)}"
+                f"unknown --kv-codec {self.kv_codec!r}: choose one of {', '.join(KV_CODECS)}, or"
+                f" {PROFILED_CODEC}:FILE with what `kvswarm kv codecs` wrote for the model"
             )
         if self.port is not None and not 0 < self.port < 65536:
             raise UsageError(f"--port {self.port} is not between 1 and 65535")
@@ -113,6 +115,12 @@ class TargetSettings:
         """The model's directory where it is local."""
         path = expanded(self.model)
         return path.resolve() if (path / "config.json").is_file() else None
+
+    @property
+    def kv_profile(self) -> str:
+        """The file of the codec's profile, empty where it has none."""
+        codec, _, file = self.kv_codec.partition(":")
+        return str(expanded(file).resolve()) if codec == PROFILED_CODEC and file else ""
 
     @property
     def name(self) -> str:

@@ -32,6 +32,8 @@ from loadgen.targets.plan import (
     plan_capacity,
     plan_services,
     port_names,
+    require_profile,
+    uses,
     uses_l1,
 )
 from loadgen.targets.service_group import ServiceGroup
@@ -82,6 +84,8 @@ def _plan(
     require_packages(spec, platform)
     require_fp8_kernels(spec, platform)
     require_router(spec, settings)
+    if uses(spec, "kv_profile") and settings.kv_profile:
+        require_profile(settings)
     capacity = plan_capacity(spec, settings, platform)
     ports = _ports(spec, settings, platform)
     return capacity, plan_services(spec, settings, platform, ports)

@@ -61,13 +61,17 @@ def adapters(said: object) -> list[dict[str, Any]]:
 
 
 @contextlib.asynccontextmanager
-async def started(model: Path, directory: Path, nodes: Sequence[str] = ()) -> AsyncIterator[Engine]:
+async def started(
+    model: Path, directory: Path, nodes: Sequence[str] = (), profile: Path | None = None
+) -> AsyncIterator[Engine]:
     """`vllm-lmcache-sharded` whose store has no deadline, and a file; before other nodes than its
     own where there are any. Keys have the model's path in them."""
     settings = TargetSettings(str(model), kv_tokens=2560, l1_gb=0.25)
     file = directory / "settings.json"
     file.write_text("{}")
     changed = {"node_deadline_s": 30, "load_deadline_s": NO_DEADLINE_S, "file": str(file)}
+    if profile is not None:
+        changed["profile"] = str(profile)
     spec = load_catalog()["vllm-lmcache-sharded"]
     services = [each for each in spec.services if each.role != "service" or not nodes]
     if nodes:
@@ -101,6 +105,19 @@ async def reply(
     ):
         (choice,) = (await response.json())["choices"]
     return {"text": choice["text"], "tokens": choice["logprobs"]["tokens"]}
+
+
+async def first_logprobs(target: RunningTarget, start: int) -> dict[str, float]:
+    """Of the most likely tokens after a prompt of `reply`'s."""
+    prompt = [100 + start, *engine_api.fixed_prompt(PROMPT_TOKENS)]
+    body = {"model": target.model, "prompt": prompt, "max_tokens": 1, "temperature": 0}
+    async with (
+        aiohttp.ClientSession() as session,
+        session.post(f"{target.url}/v1/completions", json={**body, "logprobs": 20}) as response,
+    ):
+        (choice,) = (await response.json())["choices"]
+    (found,) = choice["logprobs"]["top_logprobs"]
+    return dict(found)
 
 
 async def after_own_prefix(target: RunningTarget, chunks: int) -> dict[str, Any]:

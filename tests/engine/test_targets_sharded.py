@@ -21,11 +21,13 @@ from store_engines import (
     Engine,
     counted,
     empty_memory,
+    first_logprobs,
     from_nodes,
     hits,
     kept,
     reply,
     started,
+    value_bytes,
 )
 
 from kv_tiers.link import SCHEDULERS, LinkProxy, LinkSettings, RateSchedule
@@ -33,6 +35,7 @@ from kv_tiers.link.schedulers.scheduler import LinkScheduler, WaitingBytes
 from kv_tiers.store import valkey_servers
 from kv_tiers.store.adaptive import LEVELS
 from kv_tiers.store.nodes import split_address
+from loadgen.cli.main import main
 from loadgen.targets.demo_model import build_model
 from loadgen.targets.target import RunningTarget
 from loadgen.targets.valkey_nodes import BYTES
@@ -46,9 +49,10 @@ pytestmark = [
 PROMPTS = range(4)
 LINK_MBIT, SHORT_DEADLINE_S = 50.0, 0.5
 """In that time the link carries no whole context without loss, not even for one engine alone."""
-LEAST_CONTEXT_BYTES = CHUNKS * CHUNK_TOKENS * 2048
-"""Half of what the tiny model's take: 8 layers of keys and values of 2 heads of 64, two bytes
-each. The codec loses nothing."""
+EXACT_TOKEN_BYTES = 4096
+"""8 layers of keys and values of 2 heads of 64, two bytes each."""
+LEAST_CONTEXT_BYTES = CHUNKS * CHUNK_TOKENS * EXACT_TOKEN_BYTES // 2
+"""The codec loses nothing."""
 
 
 class Switched(LinkScheduler):
@@ -81,6 +85,11 @@ class BehindLink:
         by_name = {each.name: each.down_bytes for each in self.link.report().clients}
         return [by_name.get(f"port {port}", 0) for port in self.link.ports]
 
+    @property
+    def port(self) -> str:
+        """The node's."""
+        return self.node.rpartition(":")[2]
+
     async def keys(self) -> int:
         async with Redis.from_url(f"redis://{self.node}", protocol=2) as client:
             return int(await client.dbsize())
@@ -99,21 +108,30 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return build_model(tmp_path_factory.mktemp("model"), "tiny", ["A text to learn from. " * 20])
 
 
+@pytest.fixture(scope="module")
+def profile(model: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Of the model's KV, as `kvswarm kv codecs` writes it."""
+    out = tmp_path_factory.mktemp("codecs")
+    words = ["--texts", "2", "--prompt-tokens", "256", "--read-tokens", "1", "--out", str(out)]
+    assert main(["kv", "codecs", "--model", str(model), *words]) == 0
+    return out / "cachegen.json"
+
+
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
 async def east(
-    not_compiled: None, model: Path, tmp_path_factory: pytest.TempPathFactory
+    not_compiled: None, model: Path, profile: Path, tmp_path_factory: pytest.TempPathFactory
 ) -> AsyncIterator[Engine]:
-    async with started(model, tmp_path_factory.mktemp("east")) as engine:
+    async with started(model, tmp_path_factory.mktemp("east"), profile=profile) as engine:
         yield engine
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
 async def west(
-    east: Engine, model: Path, tmp_path_factory: pytest.TempPathFactory
+    east: Engine, model: Path, profile: Path, tmp_path_factory: pytest.TempPathFactory
 ) -> AsyncIterator[Engine]:
     """A second engine with its own LMCache, and the nodes of the first."""
     nodes = (await east.status())["nodes"]
-    async with started(model, tmp_path_factory.mktemp("west"), nodes) as engine:
+    async with started(model, tmp_path_factory.mktemp("west"), nodes, profile) as engine:
         yield engine
 
 
@@ -213,6 +231,27 @@ async def test_the_adaptive_codec_fits_two_engines_into_their_link_and_deadline(
 async def loaded(engine: Engine) -> Counter[str]:
     """Chunks by level."""
     return Counter((await engine.status())["adaptive_chunks"])
+
+
+async def test_both_engines_read_what_one_wrote_in_cachegen(
+    east: Engine, west: Engine, behind_link: BehindLink
+) -> None:
+    """From the profile of a forward pass, and the engine's KV as its CPU packs it."""
+    both, start = (east, west), 11
+    await asyncio.gather(*(each.change(codec="cachegen") for each in both))
+    before, before_bytes = await behind_link.keys(), await value_bytes(behind_link.port)
+    await reply(east.target, start)
+    exact = await first_logprobs(east.target, start)
+    await behind_link.holds(before + CHUNKS)
+    new_bytes = await value_bytes(behind_link.port) - before_bytes
+    assert new_bytes < CHUNKS * CHUNK_TOKENS * EXACT_TOKEN_BYTES / 2
+    await asyncio.gather(*(empty_memory(each.target) for each in both))
+    counted_before = [await hits(each.target) for each in both]
+    found = [await first_logprobs(each.target, start) for each in both]
+    for each, hit_before in zip(both, counted_before, strict=True):
+        assert await hits(each.target) - hit_before == CHUNKS * CHUNK_TOKENS
+    print("LOGPROBS", exact, found, new_bytes)  # noqa: T201
+    assert found[0] == found[1]
 
 
 async def test_one_dead_node_costs_neither_engine_anything_and_two_only_hits(

@@ -53,6 +53,17 @@ def packed(kv: Kv, packing: str, block_tokens: int) -> Floats:
     return out.reshape(layers, tokens, -1)
 
 
+def by_head(kv: Kv, packing: str) -> Floats:
+    """[layers, values], a block of all tokens as it lies in vLLM's cache: head after head."""
+    layers, heads = kv.keys.shape[:2]
+    return np.stack(
+        [
+            np.concatenate([_block(kv, layer, head, *PLACES[packing]) for head in range(heads)])
+            for layer in range(layers)
+        ]
+    )
+
+
 def planes(kv: Kv) -> Floats:
     """[2, layers, tokens, heads * dim], of engines that keep keys and values apart."""
     both = np.stack((kv.keys, kv.values)).transpose(0, 1, 3, 2, 4)

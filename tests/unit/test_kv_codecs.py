@@ -1,6 +1,7 @@
 """Codecs of KV chunks: what comes back, how far off, in how many bytes; damaged frames."""
 
 import csv
+import json
 from pathlib import Path
 
 import numpy as np
@@ -204,8 +205,38 @@ def test_a_trial_on_a_model_tells_bytes_errors_and_speed(tmp_path: Path) -> None
     assert float(rows["int8", ""]["key_error"]) < float(rows["int4", ""]["key_error"]) < 0.2
     shares = [float(rows[f"cachegen {level}", "chosen"]["share"]) for level in range(5)]
     assert shares == sorted(shares, reverse=True)
+    profile = CacheGenProfile.read(tmp_path / "out/cachegen.json")
+    assert (profile.heads, *profile.mean.shape) == (2, 4, 2, 16)
     page = (tmp_path / "out/kv-codecs.md").read_text()
     told = "--model model --texts 4 --prompt-tokens 64 --read-tokens 8 --corpus texts"
     assert f"kvswarm kv codecs {told}\n" in page
     assert main(["kv", "codecs", "--model", str(tiny_model), "--texts", "1", *places]) == 2
     assert main(["kv", "codecs", "--model", str(tiny_model), "--texts", "900", *places]) == 2
+
+
+def test_a_profile_comes_back_as_it_was_and_nothing_else_is_one(tmp_path: Path) -> None:
+    file = tmp_path / "cachegen.json"
+    CacheGenProfile.fitted([chunk(200)], heads=4).write(file)
+    found = CacheGenProfile.read(file)
+    assert (found.heads, found.digest) == (4, CacheGenProfile.fitted([chunk(200)]).digest)
+    told = json.loads(file.read_text())
+    wrong: list[object] = [
+        *([], {}, 3, "no", None),
+        {**told, "heads": 0},
+        {**told, "heads": 5},
+        {**told, "heads": -4},
+        {**told, "spread": np.zeros_like(told["spread"]).tolist()},
+        {**told, "most": np.full_like(told["most"], np.nan).tolist()},
+        {**told, "mean": told["mean"][:1]},
+        {**told, "spread": 1},
+        {**told, "most": [["a"]]},
+        {**told, "deltas": [[True]]},
+    ]
+    for each in wrong:
+        file.write_text(json.dumps(each))
+        with pytest.raises(ValueError, match="is no profile of CacheGen"):
+            CacheGenProfile.read(file)
+    for text in ("{", "[" * 100_000):
+        file.write_text(text)
+        with pytest.raises(ValueError, match="is no profile of CacheGen"):
+            CacheGenProfile.read(file)

@@ -163,10 +163,20 @@ def test_nodes_come_before_lmcache_which_is_told_their_ports(
     ports = valkey.argv[at + 1 : at + 1 + nodes]
     assert len(set(ports)) == nodes
     assert adapter.pop("nodes") == [f"127.0.0.1:{port}" for port in ports]
-    assert adapter == {"codec": "int8", **({"copies": 2} if nodes == 3 else {})}
+    assert adapter == {"codec": "int8", "profile": "", **({"copies": 2} if nodes == 3 else {})}
     assert valkey.reset_url == f"http://127.0.0.1:{option(valkey, '--port')}/flush"
     with pytest.raises(UsageError, match="unknown --kv-codec 'int5': choose one of raw, lossless"):
         TargetSettings(model, kv_codec="int5")
+    with pytest.raises(UsageError, match="cachegen:FILE with what `kvswarm kv codecs` wrote"):
+        TargetSettings(model, kv_codec="cachegen")
+
+
+@pytest.mark.parametrize("name", ["vllm-lmcache-codec", "vllm-lmcache-regional"])
+def test_lmcache_is_told_the_file_of_a_profile(name: str, model: str, tmp_path: Path) -> None:
+    file = tmp_path / 'a "quoted" name.json'
+    _, lmcache, _ = plan(name, TargetSettings(model, kv_codec=f"cachegen:{file}"))
+    adapter = json.loads(option(lmcache, "--l2-adapter"))["adapter_params"]
+    assert (adapter["codec"], adapter["profile"]) == ("cachegen", str(file))
 
 
 def test_a_region_is_near_and_its_centre_behind_a_link(model: str) -> None:
