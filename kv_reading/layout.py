@@ -19,8 +19,8 @@ bfloat16 costs under 0.01 here; a wrong layout leaves under 0.5."""
 
 @dataclass(frozen=True, slots=True)
 class Layout:
-    """`packing` is PLANES or the name of an EnginePacking; `dtype` bfloat16, float16 or float32; `block_tokens` the
-    engine's block, of which a chunk holds one or several."""
+    """`packing` is PLANES or the name of an EnginePacking; `dtype` bfloat16, float16 or float32;
+    `block_tokens` the engine's block, of which a chunk holds one or several."""
 
     packing: str
     dtype: str

@@ -200,7 +200,13 @@ def _parser() -> argparse.ArgumentParser:
     add("--texts", type=int, default=16, metavar="N", help="half of them fit the profile")
     add("--prompt-tokens", type=int, default=512, metavar="N", help="whose KV is encoded")
     add("--read-tokens", type=int, default=64, metavar="N", help="read by the model after them")
-    add("--out", type=Path, default=Path("runs/kv-codecs"), metavar="DIR", help="for page and profile")
+    add(
+        "--out",
+        type=Path,
+        default=Path("runs/kv-codecs"),
+        metavar="DIR",
+        help="for page and profile",
+    )
     _add_link(commands.add_parser("link", help="a scarce link between clients and a store"))
     serve = commands.add_parser("serve", help="label questions by their KV over HTTP")
     add = serve.add_argument

@@ -305,6 +305,10 @@ def test_which_order_of_parts_wins_where() -> None:
     assert soon[0].endswith("`all anchors last` wins for all tokens over all 2 links.")
     assert soon[1].startswith("Where decoding takes no time, `whole groups` wins nowhere")
     assert soon[1].endswith("`all anchors last` wins nowhere.")
+    assert soon[3] == (
+        "Engines take whole chunks: no order has one there more than 5.0 % sooner than"
+        " `whole groups`, and no store here keeps parts."
+    )
 
 
 def test_a_page_of_all_questions(tmp_path: Path) -> None:
