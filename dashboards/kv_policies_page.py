@@ -77,6 +77,7 @@ def findings(rows: Sequence[PolicyRow]) -> Iterator[str]:
         yield from _kept(HALF, others, full)
         yield from _kept(QUARTER, others, full)
         yield from _broken(others, full)
+        yield from _averaged(others, full)
     yield from _sink(rows)
     yield from _first_and_recent(rows)
     yield from _outliers(rows)
@@ -120,6 +121,17 @@ def _broken(rows: Sequence[PolicyRow], full: PolicyRow) -> Iterator[str]:
             f"Most is lost by {listed(said)}: perplexity is so many times the full cache's,"
             f" which has {_recall(full)}."
         )
+
+
+def _averaged(rows: Sequence[PolicyRow], full: PolicyRow) -> Iterator[str]:
+    for row in rows:
+        if row.policy.startswith("mean-heads:"):
+            works = "works" if keeps_meaning(row, full) else "does not work"
+            yield (
+                f"Averaging heads without training {works}: `{row.policy}` has"
+                f" {times(_perplexity(row) / _perplexity(full))} the full cache's perplexity. What"
+                " a tenth of the training mends, `kvswarm policies train-gqa` measures."
+            )
 
 
 def _sink(rows: Sequence[PolicyRow]) -> Iterator[str]:

@@ -10,8 +10,8 @@ from kv_tiers.packing import EnginePacking, possible_packings
 LEAST_AGREEMENT = 0.25
 """Of channel means with those of the profile. Seen in the right order: .55 to .96; in any other
 one keys or values have .1 at most."""
-MOST_TRIES = 8
-"""Chunks of a shape that agree in no order, until none is looked at any more."""
+MOST_TRIES, TRIED_OF = 8, 64
+"""Chunks of a shape that agree in no order, until only one of so many is looked at."""
 LAYERS_LOOKED_AT = 3
 
 Shape = tuple[int, ...]
@@ -47,7 +47,8 @@ class PlainOrder:
                 f" {shape[0]} layers or blocks and {shape[2] // 2} channels"
             )
         best, packing = 0.0, None
-        if self._failed.get(shape, 0) < MOST_TRIES:
+        failed = self._failed.get(shape, 0)
+        if failed < MOST_TRIES or failed % TRIED_OF == 0:
             at = np.unique(np.linspace(0, layers - 1, LAYERS_LOOKED_AT).astype(int))
             some = flat.reshape(layers, -1)[at]
             for each in self.possible(shape):
@@ -56,7 +57,7 @@ class PlainOrder:
                 if agreement > best:
                     best, packing = agreement, each
         if packing is None or best < LEAST_AGREEMENT:
-            self._failed[shape] = self._failed.get(shape, 0) + 1
+            self._failed[shape] = failed + 1
             raise ValueError("the profile agrees with the engine's KV in no known order")
         return packing
 

@@ -107,9 +107,8 @@ async def reply(
     return {"text": choice["text"], "tokens": choice["logprobs"]["tokens"]}
 
 
-async def first_logprobs(target: RunningTarget, start: int) -> dict[str, float]:
-    """Of the most likely tokens after a prompt of `reply`'s."""
-    prompt = [100 + start, *engine_api.fixed_prompt(PROMPT_TOKENS)]
+async def first_logprobs(target: RunningTarget, prompt: list[int]) -> dict[str, float]:
+    """Of the most likely tokens after it."""
     body = {"model": target.model, "prompt": prompt, "max_tokens": 1, "temperature": 0}
     async with (
         aiohttp.ClientSession() as session,

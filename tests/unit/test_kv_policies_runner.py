@@ -484,6 +484,9 @@ def test_the_page_says_what_the_rows_say() -> None:
     assert "`int2-token:0+0` (90 times, recall 0 %)" in said
     assert "Outlier channels of keys cost 3.0 times" in said
     assert "The first 4 tokens are worth 49 times" in said
+    assert "Averaging heads" not in said
+    averaged = " ".join(findings([*ROWS, row("mean-heads:1", 0.33, 3000.0, 0)]))
+    assert "without training does not work: `mean-heads:1` has 300 times the full" in averaged
     assert "`int2-token` has a KL of 4 nats a token, with them (`int2-token:4+64`) of 1.5" in said
 
 
