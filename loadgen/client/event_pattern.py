@@ -12,11 +12,13 @@ MAX_LESSONS = 64
 """Events of a client that are looked at; a host that sends ever new forms gets no more time."""
 
 _SCALAR = re.compile(rb'"(?:[^"\\]|\\.)*"(\s*:)?|-?[0-9][0-9.eE+-]*')
+_PLAIN = rb'[^"\\\x00-\x1f]*+'
 # Halves of a pair of surrogates are left to the parser.
-_CHARACTERS = rb'(?:[^"\\\x00-\x1f]++|\\(?:["\\/bfnrt]|u(?![dD][89a-fA-F])[0-9a-fA-F]{4}))'
+_ESCAPED = rb'\\(?:["\\/bfnrt]|u(?![dD][89a-fA-F])[0-9a-fA-F]{4})'
+_CHARACTERS = rb"%b(?:%b%b)*+" % (_PLAIN, _ESCAPED, _PLAIN)
 _FORMS = {
-    "text": rb'"%b*+"' % _CHARACTERS,
-    "some text": rb'"%b++"' % _CHARACTERS,
+    "text": rb'"%b"' % _CHARACTERS,
+    "some text": rb'"(?!")%b"' % _CHARACTERS,
     "number": rb"-?(?:0|[1-9][0-9]*+)(?:\.[0-9]++)?(?:[eE][+-]?[0-9]++)?",
 }
 _COUNT = rb"0|[1-9][0-9]{0,8}+"

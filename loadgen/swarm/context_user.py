@@ -47,14 +47,14 @@ class ContextUser(AsyncUser):
 
         Raises StopUser once the swarm or this user is stopping.
         """
-        return await self._next(Session.next_turn)
+        return await self._next(Session.turn_now, Session.next_turn)
 
     async def next_batch(self) -> BatchTurn:
         """The next batch; in an open loop this waits until it is due.
 
         Raises StopUser once the swarm or this user is stopping, or all `--batches` are sent.
         """
-        return await self._next(Session.next_batch)
+        return await self._next(Session.batch_now, Session.next_batch)
 
     async def send(self, turn: Turn, body_extra: dict[str, Any] | None = None) -> Exchange:
         """Send it, stream the reply, record it. Raises only when the user is killed.
@@ -78,16 +78,23 @@ class ContextUser(AsyncUser):
         await self._back_off(turn.due_at, began_at, not failed, failed)
         return record
 
-    async def _next(self, take: Callable[[Session], Awaitable[T]]) -> T:
+    async def _next(
+        self, now: Callable[[Session], T | None], wait: Callable[[Session], Awaitable[T]]
+    ) -> T:
         try:
-            async with asyncio.timeout(None) as self._idle:
-                if self._state != LOCUST_STATE_STOPPING:
-                    return await take(self._session())
+            if self._state != LOCUST_STATE_STOPPING:
+                turn = now(self._session())
+                return await self._waited(wait) if turn is None else turn
         except (SessionOver, TimeoutError):
             pass
+        raise StopUser
+
+    async def _waited(self, wait: Callable[[Session], Awaitable[T]]) -> T:
+        try:
+            async with asyncio.timeout(None) as self._idle:
+                return await wait(self._session())
         finally:
             self._idle = None
-        raise StopUser
 
     def _wake(self) -> None:
         super()._wake()

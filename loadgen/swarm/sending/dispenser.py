@@ -10,6 +10,8 @@ from loadgen.stats.clock import RunClock
 from loadgen.workload.arrivals import Pacer
 
 Unit = Request | Batch
+Taken = tuple[Unit, float | None]
+"""With when it was due: `time.perf_counter()` seconds, None in the closed loop."""
 MOST_HELD = 10_000
 """So many turns of a closed loop may wait for the ones before them; each holds its prompt."""
 
@@ -36,29 +38,29 @@ class Dispenser:
         self._clock = clock
         self._pacer = pacer
         self._on_release = on_release
-        self._ready: asyncio.Queue[tuple[Unit, float | None] | None] = asyncio.Queue()
-        self._held: dict[str, deque[tuple[Unit, float | None]]] = {}
+        self._ready: asyncio.Queue[Taken | None] = asyncio.Queue()
+        self._held: dict[str, deque[Taken]] = {}
         self._count_held = 0
         self._waiting = 0
         self._over = False
 
-    async def next(self) -> tuple[Unit, float | None]:
-        """A unit and when it was due (`time.perf_counter()` seconds; None in the closed loop).
-
-        This waits until one may go. Raises SessionOver.
-        """
+    def take(self) -> Taken | None:
+        """A unit that may go now, None where one has to be waited for. Raises SessionOver."""
         if self._over:
             raise SessionOver
         if self._pacer is None and self._ready.empty():
             self._draw()
+        return None if self._ready.empty() else _or_over(self._ready.get_nowait())
+
+    async def next(self) -> Taken:
+        """The same, and this waits for it. Raises SessionOver."""
+        if (taken := self.take()) is not None:
+            return taken
         self._waiting += 1
         try:
-            ready = await self._ready.get()
+            return _or_over(await self._ready.get())
         finally:
             self._waiting -= 1
-        if ready is None:
-            raise SessionOver
-        return ready
 
     def end(self, unit: Unit) -> None:
         """A unit has ended, or will not be sent: the next turn of its conversation may go."""
@@ -122,5 +124,11 @@ class Dispenser:
         self._ready.put_nowait((unit, due_at))
 
 
-def _due(units: Iterable[tuple[Unit, float | None] | None]) -> list[tuple[Unit, float]]:
+def _or_over(ready: Taken | None) -> Taken:
+    if ready is None:
+        raise SessionOver
+    return ready
+
+
+def _due(units: Iterable[Taken | None]) -> list[tuple[Unit, float]]:
     return [(unit[0], unit[1]) for unit in units if unit is not None and unit[1] is not None]

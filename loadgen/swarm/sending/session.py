@@ -6,7 +6,6 @@ import time
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
 from dataclasses import dataclass
 from typing import Any
-from weakref import WeakKeyDictionary
 
 from loadgen.client.client import StreamingClient
 from loadgen.client.exchange import Exchange
@@ -16,7 +15,7 @@ from loadgen.stats.clock import RunClock
 from loadgen.stats.self_watch import MAX_LAG_MS, ClientSample, LoopWatch
 from loadgen.stats.silence import HostContact
 from loadgen.swarm.sending.batch_sender import BatchForm, BatchSender, BatchTurn
-from loadgen.swarm.sending.dispenser import Dispenser, Unit
+from loadgen.swarm.sending.dispenser import Dispenser, Taken, Unit
 from loadgen.swarm.sending.labels import Labels
 from loadgen.swarm.sending.request_sender import RequestSender, Turn
 from loadgen.swarm.sending.retriever import Retriever
@@ -81,9 +80,10 @@ class Session:
         self._retriever = retriever
         self._left = share
         self._connections = connections
-        self._unsent: dict[int, Unit] = {}
-        """What was taken and is not begun, by index."""
-        self._taken: WeakKeyDictionary[asyncio.Task[Any], int] = WeakKeyDictionary()
+        self._unsent: dict[int, tuple[Unit, asyncio.Task[Any] | None]] = {}
+        """What was taken and is not begun, by index, and by whom."""
+        self._loop: asyncio.AbstractEventLoop | None = None
+        """Where it runs: to ask for it is a system call."""
         self._soloists: set[asyncio.Task[None]] = set()
         self._in_flight = 0
         self._none_in_flight = asyncio.Event()
@@ -115,6 +115,7 @@ class Session:
     @contextlib.asynccontextmanager
     async def running(self) -> AsyncIterator["Session"]:
         """Open the clients and keep the pacing and the self-watch going until the exit."""
+        self._loop = asyncio.get_running_loop()
         async with self._client, self._retriever or contextlib.nullcontext():
             if self._connections:
                 await self._client.warm(self._connections, WARM_CONNECTIONS_S)
@@ -133,46 +134,62 @@ class Session:
                 await asyncio.gather(*keepers, return_exceptions=True)
                 self._take_sample()  # a pause may have been the last thing that happened
 
-    async def next_turn(self) -> Turn:
-        """The next request of this process; in an open loop it waits until one is due.
+    def turn_now(self) -> Turn | None:
+        """The next request of this process, None where it has to be waited for.
 
         Raises SessionOver once the swarm stops.
         """
         if self._is_batched:
             raise RuntimeError("this swarm sends batches: take `next_batch()` in every user class")
-        request, due_at = await self._take()
-        assert isinstance(request, Request)
-        return Turn(request, due_at)
+        taken = self._take()
+        return None if taken is None else _turn(taken)
 
-    async def next_batch(self) -> BatchTurn:
-        """The next batch of this process; in an open loop it waits until one is due.
+    async def next_turn(self) -> Turn:
+        """The same, and this waits for it. Raises SessionOver."""
+        return self.turn_now() or _turn(self._noted(await self._dispenser.next()))
+
+    def batch_now(self) -> BatchTurn | None:
+        """The next batch of this process, None where it has to be waited for.
 
         Raises SessionOver once the swarm stops or has sent all its batches.
         """
         if not self._is_batched:
             raise RuntimeError("batches are sent by user classes with `sends_batches = True`")
-        batch, due_at = await self._take()
-        assert isinstance(batch, Batch)
-        return BatchTurn(batch, due_at)
+        taken = self._take()
+        return None if taken is None else _batch_turn(taken)
+
+    async def next_batch(self) -> BatchTurn:
+        """The same, and this waits for it. Raises SessionOver."""
+        return self.batch_now() or _batch_turn(self._noted(await self._dispenser.next()))
 
     async def send(
         self, turn: Turn, user: str, body_extra: dict[str, Any] | None = None
     ) -> Exchange:
         """Send one request, stream its reply and record it, also when it is cut off."""
-        with self._sending(turn.request.index):
+        unit = self._begun(turn.request.index)
+        try:
             return await self._sender.send(turn, user, body_extra)
+        finally:
+            self._ended(unit)
 
     async def send_batch(self, turn: BatchTurn, user: str) -> BatchRecord:
         """Send one batch and record it and its members, also when it is cut off."""
-        with self._sending(turn.batch.index):
+        unit = self._begun(turn.batch.index)
+        try:
             return await self._batch_sender.send(turn, user)
+        finally:
+            self._ended(unit)
 
     def give_up(self) -> None:
         """What the running task took last and did not begin to send holds up nobody."""
-        task = asyncio.current_task()
-        index = None if task is None else self._taken.pop(task, None)
-        if index is not None:
-            self._end(self._unsent.pop(index, None))
+        if not self._unsent:  # as nearly always
+            return
+        task = asyncio.current_task(self._loop)
+        for index, (unit, taker) in self._unsent.items():
+            if taker is task:
+                del self._unsent[index]
+                self._end(unit)
+                return
 
     def stop(self) -> None:
         """Send nothing new from now on; what was due and never sent is recorded as cancelled."""
@@ -210,25 +227,26 @@ class Session:
         except Exception as error:
             self._hooks.failed(error)
 
-    async def _take(self) -> tuple[Unit, float | None]:
+    def _take(self) -> Taken | None:
         self.give_up()
-        unit, due_at = await self._dispenser.next()
-        self._unsent[unit.index] = unit
-        if (task := asyncio.current_task()) is not None:
-            self._taken[task] = unit.index
-        return unit, due_at
+        taken = self._dispenser.take()
+        return None if taken is None else self._noted(taken)
 
-    @contextlib.contextmanager
-    def _sending(self, index: int) -> Iterator[None]:
-        unit = self._unsent.pop(index, None)
+    def _noted(self, taken: Taken) -> Taken:
+        unit, _ = taken
+        self._unsent[unit.index] = unit, asyncio.current_task(self._loop)
+        return taken
+
+    def _begun(self, index: int) -> Unit | None:
+        unit, _ = self._unsent.pop(index, (None, None))
         self._in_flight += 1
-        try:
-            yield
-        finally:
-            self._in_flight -= 1
-            if not self._in_flight:
-                self._none_in_flight.set()
-            self._end(unit)
+        return unit
+
+    def _ended(self, unit: Unit | None) -> None:
+        self._in_flight -= 1
+        if not self._in_flight:
+            self._none_in_flight.set()
+        self._end(unit)
 
     def _end(self, unit: Unit | None) -> None:
         """None where it has been sent or given up before."""
@@ -260,3 +278,15 @@ class Session:
         heard_at = self._client.heard_at(time.perf_counter() - 1.0)
         heard_s = None if heard_at is None else self._clock.to_run_s(heard_at)
         return HostContact(self._worker, heard_s, self._client.is_waiting)
+
+
+def _turn(taken: Taken) -> Turn:
+    request, due_at = taken
+    assert isinstance(request, Request)
+    return Turn(request, due_at)
+
+
+def _batch_turn(taken: Taken) -> BatchTurn:
+    batch, due_at = taken
+    assert isinstance(batch, Batch)
+    return BatchTurn(batch, due_at)
