@@ -267,19 +267,19 @@ class RemoteTier:
                 try:
                     frame = await asyncio.to_thread(coder.frame, chunk, name.key)
                 except ValueError as error:
-                    at_level = " at every level" if level else ""
-                    self._tell_once(f"chunks are not kept{at_level}: {error}")
                     if level:
+                        self._tell_once("chunks are not kept at every level", error)
                         continue
+                    self._tell_once(f"chunks are not kept: {error}")
                     return 0
                 sizes.append(len(frame) if await self._frames.put(name, frame) else 0)
         return sum(sizes) if sizes[-1] else 0
 
-    def _tell_once(self, said: str) -> None:
+    def _tell_once(self, said: str, error: ValueError | None = None) -> None:
         """It is mostly so for all chunks of an engine."""
         if said not in self._told and len(self._told) < MOST_TOLD:
             self._told.add(said)
-            _LOG.warning("%s", said)
+            _LOG.warning("%s", said if error is None else f"{said}: {error}")
 
     async def _content(
         self, coder: ChunkCoder, frame: bytes, key: bytes, like: RawChunk
