@@ -51,8 +51,9 @@ pytestmark = [
 ]
 
 PROMPTS = range(4)
-LINK_MBIT, SHORT_DEADLINE_S = 50.0, 0.5
-"""In that time the link carries no whole context without loss, not even for one engine alone."""
+LINK_MBIT, SHORT_DEADLINES_S = 50.0, (0.5, 0.7, 0.9)
+"""In the first the link carries no whole context without loss, not even for one engine alone; in
+none it does so for two. On a busy machine decoding takes part of it."""
 EXACT_TOKEN_BYTES = 4096
 """8 layers of keys and values of 2 heads of 64, two bytes each."""
 LEAST_CONTEXT_BYTES = CHUNKS * CHUNK_TOKENS * EXACT_TOKEN_BYTES // 2
@@ -222,15 +223,21 @@ async def test_the_adaptive_codec_fits_two_engines_into_their_link_and_deadline(
     assert found == [cached, cached]
     for each, before_it in zip(both, levels, strict=True):
         assert await loaded(each) - before_it == {"lossless": CHUNKS}
-    await asyncio.gather(*(each.change(load_deadline_s=SHORT_DEADLINE_S) for each in both))
-    await asyncio.gather(*(empty_memory(each.target) for each in both))
-    levels = [await loaded(each) for each in both]
-    found = await asyncio.gather(*(reply(*each) for each in asked))
+    for deadline_s in SHORT_DEADLINES_S:
+        await asyncio.gather(*(each.change(load_deadline_s=deadline_s) for each in both))
+        await asyncio.gather(*(empty_memory(each.target) for each in both))
+        levels = [await loaded(each) for each in both]
+        found = await asyncio.gather(*(reply(*each) for each in asked))
+        assert [len(each["tokens"]) for each in found] == [8, 8]
+        pairs = zip(both, levels, strict=True)
+        new = [await loaded(each) - before_it for each, before_it in pairs]
+        assert all(each.total() <= CHUNKS for each in new)
+        coarse = [each["int4"] + each["int8"] for each in new]
+        if min(coarse) > 1:
+            break
     await asyncio.gather(*(each.change(load_deadline_s=NO_DEADLINE_S) for each in both))
-    assert [len(each["tokens"]) for each in found] == [8, 8]
-    for each, before_it in zip(both, levels, strict=True):
-        new = await loaded(each) - before_it
-        assert 1 < new["int4"] + new["int8"] <= new.total() <= CHUNKS
+    assert min(coarse) > 1, coarse
+    for each in both:
         each.target.check()
 
 

@@ -50,7 +50,8 @@ def test_a_warmup_that_is_found_can_be_left_out(run: Run) -> None:
     rows = [row for row in ran.rows if row["sent_s"]]  # one may be due as the run ends
     cold = [float(row["scheduled_s"]) for row in rows if float(row["ttft_ms"]) >= 2000]
     assert len(cold) >= 40
-    assert sorted(cold)[39] < found["seconds"] < 2.5
+    # The host's warm-up ends before 2 s; on a busy machine other requests are slow after it.
+    assert sorted(cold)[39] < found["seconds"] < 3.5
     early = [row for row in rows if float(row["scheduled_s"]) < found["seconds"]]
     assert (found["given"], found["requests"]) == (False, len(early))
     assert summary["requests"] == len(ran.rows) - len(early)
