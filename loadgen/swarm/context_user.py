@@ -43,7 +43,8 @@ class ContextUser(AsyncUser):
         self._failures = 0
 
     async def next_turn(self) -> Turn:
-        """The next request; in an open loop this waits until it is due.
+        """The next request; in an open loop this waits until it is due. Send it in the task that
+        took it: what that took and has not begun to send is given up with the next, or at its end.
 
         Raises StopUser once the swarm or this user is stopping.
         """

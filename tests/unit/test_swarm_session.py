@@ -264,3 +264,27 @@ def test_what_is_being_sent_is_not_given_up() -> None:
         return client.sent
 
     assert uvloop.run(swarm()) == ["a0"]
+
+
+def test_what_another_task_has_taken_is_not_given_up() -> None:
+    async def swarm() -> list[str]:
+        session, client = make_session([], Talks("a", turns=2))
+        go = asyncio.Event()
+
+        async def slow_user() -> None:
+            turn = await session.next_turn()
+            await go.wait()
+            await session.send(turn, "slow")
+
+        async with session.running():
+            slow = asyncio.create_task(slow_user())
+            await asyncio.sleep(0)
+            session.give_up()
+            second = asyncio.create_task(session.next_turn())
+            await asyncio.sleep(0.01)
+            assert not second.done(), "the first turn of the conversation is still to come"
+            go.set()
+            await asyncio.gather(slow, second)
+        return client.sent
+
+    assert uvloop.run(swarm()) == ["a0"]

@@ -82,6 +82,8 @@ class Session:
         self._connections = connections
         self._unsent: dict[int, tuple[Unit, asyncio.Task[Any] | None]] = {}
         """What was taken and is not begun, by index, and by whom."""
+        self._takers: dict[asyncio.Task[Any] | None, int] = {}
+        """What each of them took."""
         self._loop: asyncio.AbstractEventLoop | None = None
         """Where it runs: to ask for it is a system call."""
         self._soloists: set[asyncio.Task[None]] = set()
@@ -182,14 +184,12 @@ class Session:
 
     def give_up(self) -> None:
         """What the running task took last and did not begin to send holds up nobody."""
-        if not self._unsent:  # as nearly always
+        if not self._takers:  # as nearly always
             return
-        task = asyncio.current_task(self._loop)
-        for index, (unit, taker) in self._unsent.items():
-            if taker is task:
-                del self._unsent[index]
-                self._end(unit)
-                return
+        index = self._takers.pop(asyncio.current_task(self._loop), None)
+        if index is not None:
+            unit, _ = self._unsent.pop(index)
+            self._end(unit)
 
     def stop(self) -> None:
         """Send nothing new from now on; what was due and never sent is recorded as cancelled."""
@@ -234,11 +234,14 @@ class Session:
 
     def _noted(self, taken: Taken) -> Taken:
         unit, _ = taken
-        self._unsent[unit.index] = unit, asyncio.current_task(self._loop)
+        taker = asyncio.current_task(self._loop)
+        self._unsent[unit.index], self._takers[taker] = (unit, taker), unit.index
         return taken
 
     def _begun(self, index: int) -> Unit | None:
-        unit, _ = self._unsent.pop(index, (None, None))
+        unit, taker = self._unsent.pop(index, (None, None))
+        if self._takers.get(taker) == index:
+            del self._takers[taker]
         self._in_flight += 1
         return unit
 
