@@ -11,10 +11,15 @@ from loadgen.locality.trace import Chain, Trace
 
 @dataclass(frozen=True, slots=True)
 class TierHits:
-    """Prompt tokens that were taken from the engine's cache, and from the tier behind it."""
+    """Prompt tokens that were taken from the engine's cache, and from the tier behind it; of those
+    that the tier stored, how many were never taken while it had them, and how many it has at the
+    end."""
 
     engine_tokens: int
     tier_tokens: int
+    stored_tokens: int = 0
+    unread_tokens: int = 0
+    kept_tokens: int = 0
 
 
 def leading(names: Iterable[int], known: Container[int]) -> int:
@@ -28,6 +33,12 @@ class HostTier:
     def __init__(self, blocks: int) -> None:
         self._blocks = blocks
         self._names: dict[int, None] = {}
+        self._unread: set[int] = set()
+        self.stored_blocks = self.read_blocks = 0
+        """Those that were read while they were stored count once each time they are stored."""
+
+    def __len__(self) -> int:
+        return len(self._names)
 
     def leading(self, names: Iterable[int]) -> int:
         """How many of them it has, up to the first that it has not."""
@@ -44,8 +55,17 @@ class HostTier:
             return False
         for name in evicted:
             del self._names[name]
+        self._unread.difference_update(evicted)
         self._names |= dict.fromkeys(new)
+        self._unread.update(new)
+        self.stored_blocks += len(new)
         return True
+
+    def read(self, names: Iterable[int]) -> None:
+        """These are loaded, all of which it has."""
+        first_time = self._unread.intersection(names)
+        self.read_blocks += len(first_time)
+        self._unread -= first_time
 
     def used(self, names: Sequence[int]) -> None:
         """A request has ended; of its blocks the first is the most recently used."""
@@ -111,12 +131,16 @@ class TierReplay:
         """To the last reply; the engine's cache holds the longest request."""
         for request in self._trace.chains:
             self._serve(request)
-        return TierHits(self._engine_tokens, self._tier_tokens)
+        tier, size = self._tier, self._trace.block_size
+        unread = tier.stored_blocks - tier.read_blocks
+        stored = [blocks * size for blocks in (tier.stored_blocks, unread, len(tier))]
+        return TierHits(self._engine_tokens, self._tier_tokens, *stored)
 
     def _serve(self, request: Chain) -> None:
         size, names = self._trace.block_size, request.blocks
         found = self._cache.find(request)
         loaded = self._tier.leading(names[len(found) :])
+        self._tier.read(names[len(found) : len(found) + loaded])
         self._engine_tokens += len(found) * size
         self._tier_tokens += min(loaded * size, request.prompt_tokens - 1 - len(found) * size)
         self._cache.serve(request, found)

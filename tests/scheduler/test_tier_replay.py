@@ -34,10 +34,32 @@ def test_each_hit_is_one_of_vllms(seed: int, tmp_path: Path) -> None:
         blocks = trace.least_blocks + rng.randrange(12)
         with DigestEngine(blocks, tier("host", chunks, tmp_path)) as engine:
             cached = cached_tokens(engine, sent)
-            loaded = engine.loaded_bytes // BLOCK_BYTES * BLOCK_TOKENS
+            loaded, stored = (
+                each // BLOCK_BYTES * BLOCK_TOKENS
+                for each in (engine.loaded_bytes, engine.stored_bytes)
+            )
         hits = TierReplay(trace, blocks, chunks).run()
         assert hits.engine_tokens + hits.tier_tokens == cached
         assert 0 <= loaded - hits.tier_tokens <= whole, "but for the last token of a prompt"
+        assert hits.stored_tokens == stored
+        assert 0 <= stored - hits.unread_tokens <= loaded
+
+
+def test_what_is_stored_and_not_read_while_it_is_there_is_counted_each_time() -> None:
+    """The engine holds one prompt of five blocks, the tier two."""
+    prompts = [tuple(range(c * 100, c * 100 + 40)) for c in range(4)]
+
+    def hits(*order: int) -> tuple[int, int]:
+        """Tokens stored, and of them never read."""
+        trace = trace_of([(prompts[at], 1) for at in order], 8)
+        found = TierReplay(trace, trace.least_blocks, 10).run()
+        assert found.kept_tokens == 80
+        return found.stored_tokens, found.unread_tokens
+
+    assert hits(0, 1, 2) == (120, 120)
+    assert hits(0, 1, 0, 1) == (80, 0)
+    assert hits(0, 1, 2, 0) == (160, 160), "gone when it is wanted"
+    assert hits(0, 1, 0, 2, 3, 0) == (200, 160), "read once, stored anew and not read again"
 
 
 def test_a_point_of_the_curve_counts_both() -> None:
