@@ -99,9 +99,10 @@ TIERS = Study(
     "tiers",
     "Where KV lives: tiers behind the engine's cache",
     "The same requests, one after the other by one user, to a vLLM whose own cache is too small,"
-    " with tiers of equal bytes behind it: vLLM's own offload to host memory, with a folder of"
-    " files behind that, and LMCache's memory, with files or a valkey node behind that. Beside them"
-    " stand a cache that holds everything, and controls in which no tier can save anything.",
+    " with tiers of equal memory behind it: vLLM's own offload to host memory, with a folder of"
+    " files behind that, and LMCache's memory, with files or a valkey node behind that; what lies"
+    " behind memory has room for all. Beside them stand a cache that holds everything, and controls"
+    " in which no tier can save anything.",
     QUESTIONS,
 )
 

@@ -1,10 +1,7 @@
 """Where KV lives: tiers behind the engine's cache at equal bytes, and controls without a gain."""
 
-import statistics
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from functools import partial
-from pathlib import Path
 
 from dashboards.report.wording import listed
 from dashboards.studies.answer import MarkdownTable, StudyAnswer, StudyPicture, cell_table
@@ -12,73 +9,29 @@ from dashboards.studies.cell import COMPUTED, FIRST, OFFLOAD, PLAIN, SAME, Cells
 from dashboards.studies.contrast import Contrasts, contrast
 from dashboards.studies.pictures import Bar, Line, against, bars, cost_panels, line_of
 from dashboards.studies.study import StudyQuestion
-from dashboards.studies.task1.caches import HitPrediction, hit_table, most_off
-from dashboards.studies.wording import count, duration, memory, percent
-from loadgen.locality.curve import predict
-from loadgen.locality.lmcache_replay import LmcacheReplay, LmcacheTier, ServedAt
-from loadgen.locality.measured import run_bytes_per_token
-from loadgen.locality.trace_sources import recorded_run, sent_requests, trace_of_run
-from loadgen.runs.recorded import argument
-from loadgen.targets.plan import BYTES_PER_GB
+from dashboards.studies.tier_arms import (
+    BACKED,
+    CACHED,
+    EXTERNAL,
+    KINDS,
+    LOADED,
+    NATIVE,
+    NO_FINDING,
+    NOT_MEASURED,
+    P50,
+    STORED,
+    TIERED,
+    Arm,
+    arms,
+    bytes_per_token,
+    size_of,
+    small_and_large,
+)
+from dashboards.studies.tier_hits import hit, predicted
+from dashboards.studies.wording import count, memory, percent
 
-NATIVE, TIERED, FILES = "vllm-offload", "vllm-tiered", "vllm-lmcache-files"
-NODE = "vllm-lmcache-codec"
-KINDS = {
-    NATIVE: "vLLM's own",
-    TIERED: "vLLM's own and files",
-    OFFLOAD: "LMCache's",
-    FILES: "LMCache's and files",
-    NODE: "LMCache's and valkey",
-}
-"""Tiers by the target that has them."""
-LMCACHE = (OFFLOAD, FILES, NODE)
-BACKED = (FILES, NODE)
-"""LMCache's with a tier behind its memory that has no bound."""
-MEAN = "ttft_ms.mean"
-P50 = "ttft_p50_ms"
-TOKEN = "tpot_ms.mean"
-CACHED = "cached_prompt_tokens"
-EXTERNAL, DISK = "external_prompt_tokens", "disk_prompt_tokens"
-STORED, LOADED = "offload_stored_bytes", "offload_loaded_bytes"
-NOT_MEASURED = ("Not measured.",)
-COLUMNS = (P50, FIRST, COMPUTED, CACHED, EXTERNAL, DISK, STORED, LOADED)
-
-
-@dataclass(frozen=True, slots=True)
-class Arm:
-    """Runs of one target with one size of a tier; `name` as it stands in a sentence."""
-
-    name: str
-    cells: Cells
-
-
-def size_of(l1_gb: str | float) -> str:
-    """Of so much `--l1-gb`, in bytes."""
-    return memory(BYTES_PER_GB * float(l1_gb))
-
-
-def arms(cells: Cells) -> list[Arm]:
-    """Every tier of every size, in the order of `KINDS`."""
-    return [
-        Arm(f"{size_of(size)} of {said}", part)
-        for target, said in KINDS.items()
-        for size, part in cells.where(target=target).by("l1_gb")
-        if len(part)
-    ]
-
-
-def small_and_large(cells: Cells) -> tuple[Cells, Cells]:
-    """The engine alone, with the cache that tiers lie behind and with the largest; none of what was
-    not measured."""
-    alone = cells.where(target=PLAIN)
-    behind = [size for arm in arms(cells) for size in arm.cells.values("kv_tokens")]
-    larger = [
-        each for each in alone.values("kv_tokens") if behind and float(each) > float(behind[0])
-    ]
-    small, large = (
-        alone.where(kv_tokens=each[-1]) if each else Cells(()) for each in (behind, larger)
-    )
-    return small, large
+MEAN, TOKEN = "ttft_ms.mean", "tpot_ms.mean"
+COLUMNS = (P50, FIRST, COMPUTED, CACHED, EXTERNAL, "disk_prompt_tokens", STORED, LOADED)
 
 
 def pays(
@@ -112,7 +65,13 @@ def pays(
     )
     return StudyAnswer(
         question,
-        (*_computed(size, small, cells, large), said, *_against(cells), OWN_MEDIANS),
+        (
+            *_share_saved(small, cells, large),
+            *_computed(size, small, cells, large),
+            said,
+            *_against(cells),
+            OWN_MEDIANS,
+        ),
         (found.table, cell_table(cells, ("target", "kv_tokens", "l1_gb"), COLUMNS)),
         (picture,),
     )
@@ -121,6 +80,24 @@ def pays(
 OWN_MEDIANS = (
     "Each figure of the table is a median of its own, so that tokens of a row do not add up."
 )
+
+
+def _share_saved(small: Cells, cells: Cells, large: Cells) -> Iterator[str]:
+    """Of what the small cache computes again, the share that each tier saves, the most first."""
+    alone, least = small.median(COMPUTED), large.median(COMPUTED)
+    if alone is None or least is None or alone <= least:
+        return
+    by_share: dict[str, list[str]] = {}
+    known = [(arm.cells.median(COMPUTED), arm.name) for arm in arms(cells)]
+    for tokens, name in sorted((tokens, name) for tokens, name in known if tokens is not None):
+        share = percent(min(max((alone - tokens) / (alone - least), 0), 1))
+        by_share.setdefault(share, []).append(name)
+    told = [f"{share} with {listed(names)}" for share, names in by_share.items()]
+    if told:
+        yield (
+            "Of the prompt tokens that are computed only because the cache is too small, a tier"
+            f" saves {'; '.join(told)}."
+        )
 
 
 def _computed(size: str, small: Cells, cells: Cells, large: Cells) -> Iterator[str]:
@@ -209,151 +186,13 @@ def _working_set(cells: Cells) -> Iterator[str]:
     """What vLLM stored where the tier was largest."""
     sizes = cells.where(target=NATIVE).by("l1_gb")
     stored = sizes[-1][1].median(STORED) if sizes else None
-    each = _bytes_per_token(cells)
+    each = bytes_per_token(cells)
     least = small_and_large(cells)[1].by_repeat(COMPUTED)
     if stored is not None and each is not None and _as_few(sizes[-1][1], least):
         yield (
             f"A token of KV takes {count(each)} bytes here; {memory(stored)} were stored in a run"
             " where everything found room."
         )
-
-
-def _bytes_per_token(cells: Cells) -> int | None:
-    return run_bytes_per_token(cells.all[0].run) if len(cells) else None
-
-
-def hit(cells: Cells) -> StudyAnswer:
-    """What a prompt costs that comes from a tier, by runs in which most tokens do."""
-    question = "What does a hit from a tier cost, against computing?"
-    small, large = small_and_large(cells)
-    if not small or not large:
-        return StudyAnswer(question, NOT_MEASURED)
-    rows = [Arm("computing it again", small), Arm("the engine's cache", large)]
-    for target in KINDS:
-        parts = cells.where(target=target).by("l1_gb")
-        rows += [Arm(KINDS[target], part) for _, part in parts[-1:] if _mostly_hits(part)]
-    known = [(arm, arm.cells.median(P50)) for arm in rows]
-    told = [(arm, middle) for arm, middle in known if middle is not None]
-    said = listed([f"{duration(middle)} from {arm.name}" for arm, middle in told if arm != rows[0]])
-    computing = known[0][1]
-    first = (
-        f"The first token comes after {duration(computing)} where the context is computed, and"
-        f" after {said}: medians, of a tier over runs in which most prompt tokens came from it."
-        if computing is not None and said
-        else NOT_MEASURED[0]
-    )
-    return StudyAnswer(
-        question,
-        (first, NO_FINDING, *_ledger(cells)),
-        (MarkdownTable(("from", "TTFT p50"), tuple((a.name, duration(m)) for a, m in told)),),
-    )
-
-
-def _mostly_hits(part: Cells) -> bool:
-    computed, taken = part.median(COMPUTED), part.median(EXTERNAL)
-    others = (computed or 0) + (part.median(CACHED) or 0)
-    return computed is not None and taken is not None and taken > others
-
-
-def _ledger(cells: Cells) -> Iterator[str]:
-    """Bytes by vLLM's own counters against tokens by another of its counters."""
-    for target in (NATIVE, TIERED):
-        for size, part in cells.where(target=target).by("l1_gb"):
-            known = [part.median(name) for name in (STORED, LOADED, COMPUTED, EXTERNAL)]
-            each = _bytes_per_token(part)
-            told = [value for value in known if value is not None]
-            if each is None or len(told) < len(known) or not told[-1]:
-                continue
-            stored, loaded, computed, taken = told
-            closes = "closes" if abs(loaded / (taken * each) - 1) < SAME - 1 else "does not close"
-            yield (
-                f"{size_of(size)} of {KINDS[target]}: {memory(stored)} were stored,"
-                f" {percent(stored / (computed * each))} of what was computed, and {memory(loaded)}"
-                f" loaded, {count(loaded / taken)} bytes for each of {count(taken)} tokens. At"
-                f" {count(each)} bytes a token the ledger of loads {closes}."
-            )
-
-
-def predicted(cells: Cells) -> StudyAnswer:
-    """vLLM's own tier replayed behind the engine's cache, with files at the end of the curve.
-    LMCache's is replayed with each moment at which its loop may begin."""
-    found = list(_predictions(cells.counted))
-    return StudyAnswer(
-        "Can its hits be predicted from the order of requests alone?",
-        (*how_far_off(found), READ_AT),
-        (hit_table("behind it", found),),
-    )
-
-
-READ_AT = (
-    "The prediction for vLLM's own is `kvswarm curve RUN --tier-tokens N`. LMCache frees memory in"
-    " a loop, once a second, so that the order of requests does not settle its hits. Its share is"
-    " worked out afterwards, from the times in the same run and LMCache's rules: the mean over"
-    " moments at which the loop may have begun, with their range. Nothing was fitted."
-)
-
-
-def how_far_off(found: Sequence[HitPrediction]) -> Iterator[str]:
-    """The worst of each kind of tier, and whether that is within what it may be."""
-    for name in KINDS.values():
-        own = [each for each in found if each.kind == name]
-        settled = [each for each in own if each.span is None or each.span[0] == each.span[1]]
-        if settled:
-            off, too_far = most_off(settled)
-            yield (
-                f"For {name} the predicted share of tokens that need no computing is at most"
-                f" {off:.1f} points off in {_runs(settled)}{too_far}."
-            )
-        if open_ones := [each for each in own if each not in settled]:
-            yield _left_open(name, open_ones)
-
-
-def _left_open(name: str, found: Sequence[HitPrediction]) -> str:
-    spans = [(each.measured, *each.span) for each in found if each.span is not None]
-    widest = 100 * max(high - low for _, low, high in spans)
-    within = sum(low <= measured <= high for measured, low, high in spans)
-    return (
-        f"For {name} the order does not tell it in {_runs(found)}: the moment of LMCache's loop is"
-        f" worth up to {widest:.1f} points. The measured share is in that range in {within} of"
-        f" {len(spans)}, and at most {most_off(found)[0]:.1f} points from its mean."
-    )
-
-
-def _runs(found: Sequence[HitPrediction]) -> str:
-    return "1 run" if len(found) == 1 else f"{len(found)} runs"
-
-
-def _predictions(cells: Cells) -> Iterator[HitPrediction]:
-    for target, kind in KINDS.items():
-        for cell in cells.where(target=target):
-            known = [cell.figure(name) for name in (CACHED, EXTERNAL, COMPUTED)]
-            told = [value for value in known if value is not None]
-            each = run_bytes_per_token(cell.run)
-            if len(told) < len(known) or each is None:
-                continue
-            cached, taken, computed = told
-            size_gb = cell.settings["l1_gb"]
-            shares = _shares(cell.run, target, int(BYTES_PER_GB * float(size_gb)), each)
-            span = (min(shares), max(shares)) if target in LMCACHE else None
-            measured = (cached + taken) / (cached + taken + computed)
-            by = f"{size_of(size_gb)} of {kind}"
-            yield HitPrediction(by, cell.repeat, statistics.mean(shares), measured, kind, span)
-
-
-def _shares(run: Path, target: str, memory_bytes: int, token_bytes: int) -> list[float]:
-    """Of prompt tokens that a cache of this run, with such a tier behind it, need not compute;
-    several where that is not settled."""
-    trace, recorded = trace_of_run(run), recorded_run(run)
-    own = recorded.target["usable_tokens"]
-    if target == NATIVE:
-        return [predict(trace, [own], tier_tokens=memory_bytes // token_bytes).points[0].hit_rate]
-    if target not in LMCACHE:
-        return [predict(trace).bound]
-    chunk_tokens = int(argument(recorded.target["argv"]["lmcache"], "--chunk-size") or 0)
-    tier = LmcacheTier(memory_bytes, chunk_tokens * token_bytes, chunk_tokens, target in BACKED)
-    sent = sent_requests(recorded)
-    times = [ServedAt(each.sent_s, each.first_token_s, each.end_s) for each in sent]
-    return LmcacheReplay(trace, times, own // trace.block_size, tier).shares()
 
 
 def controls(cells: Cells) -> StudyAnswer:
@@ -419,11 +258,6 @@ def _false_gains(tokens: list[bool], first: list[bool], later: list[bool]) -> st
 DECIDED = ("better", "worse", "no evidence")
 MOST_FALSE, LEAST_MADE = 0.05, 40
 """Of gains in controls, and the comparisons that tell it."""
-NO_FINDING = (
-    "Each engine was started once for all its repeats. Engines that were started alike differ in"
-    " speed by some percent, of which no interval here knows: a difference of less than a tenth in"
-    " time is no finding."
-)
 
 
 def _saved(part: Cells, least: dict[int, float]) -> Iterator[bool]:

@@ -10,7 +10,8 @@ from dashboards.studies.catalog import TIERS
 from dashboards.studies.cell import Cells, StudyCell
 from dashboards.studies.study import read_plan
 from dashboards.studies.task1.caches import HitPrediction, hit_table
-from dashboards.studies.tiers import controls, enough, hit, how_far_off, pays
+from dashboards.studies.tier_hits import hit, how_far_off
+from dashboards.studies.tiers import controls, enough, pays
 
 SMALL, LARGE = 3072, 20480
 REPEATS = (1, 2, 3)
@@ -66,11 +67,16 @@ def equal(folder: Path, offload_ms: float = 100.0, computed: float = 15_000.0) -
 
 def test_a_tier_that_pays_is_told_with_counts_first_and_against_the_other(tmp_path: Path) -> None:
     answer = pays(equal(tmp_path))
-    assert "3,072 tokens a run computes 50,000 prompt tokens without a tier" in answer.short
-    assert "40,000 and 15,000 with 32 MB and 129 MB of vLLM's own" in answer.short
-    assert "20,000 with 32 MB of LMCache's and valkey" in answer.short
-    assert "15,000 with all in the engine's cache" in answer.short
+    assert answer.short == (
+        "Of the prompt tokens that are computed only because the cache is too small, a tier saves"
+        " 100 % with 129 MB of LMCache's and 129 MB of vLLM's own; 86 % with 32 MB of LMCache's and"
+        " valkey; 29 % with 32 MB of vLLM's own."
+    )
     text = said(answer)
+    assert "3,072 tokens a run computes 50,000 prompt tokens without a tier" in text
+    assert "40,000 and 15,000 with 32 MB and 129 MB of vLLM's own" in text
+    assert "20,000 with 32 MB of LMCache's and valkey" in text
+    assert "15,000 with all in the engine's cache" in text
     assert "comes 1.3, 4.0, 2.0 and 2.5 times as fast with 32 MB of vLLM's own" in text
     assert "instead of LMCache's, the first token comes 2.0 times as fast with 129 MB" in text
 
@@ -129,12 +135,36 @@ def test_of_a_tier_that_gave_less_than_all_else_no_hit_is_told(tmp_path: Path) -
 def test_the_ledger_of_loads_closes_or_is_told_not_to(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, bytes_per_token: int, closes: bool
 ) -> None:
-    name = "dashboards.studies.tiers.run_bytes_per_token"
+    name = "dashboards.studies.tier_arms.run_bytes_per_token"
     monkeypatch.setattr(name, lambda _: bytes_per_token)
     text = said(hit(equal(tmp_path)))
     assert "4,096 bytes for each of 45,000 tokens" in text
     assert ("ledger of loads closes" in text) is closes
     assert ("ledger of loads does not close" in text) is not closes
+
+
+def test_what_a_hit_spares_tells_from_which_bandwidth_on_loading_pays(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("dashboards.studies.tier_arms.run_bytes_per_token", lambda _: 4096)
+    hits = [0.0, *[1000.0] * 19]
+    made_of = Made([90.0] * 20, cached_tokens=hits), Made([490.0] * 20)
+    large, small = (
+        cell(tmp_path, "equal", each, target="vllm", kv_tokens=size)
+        for each, size in zip(made_of, (LARGE, SMALL), strict=True)
+    )
+    tier = made(tmp_path, "equal", "vllm-offload", 95.0, 15_000, l1_gb=0.12)
+    answer = hit(Cells((small, large, *tier)))
+    assert answer.sentences[1] == (
+        "A hit spares 1,000 tokens, which are 4 MB of KV, and 400 ms: loading them pays from 10 MB"
+        " a second on."
+    )
+    rows = [row[:3] for row in answer.tables[0].rows]
+    assert rows[:2] == [
+        ("computing it again", "490 ms", "+400 ms"),
+        ("the engine's cache", "90.0 ms", "+0 ms"),
+    ]
+    assert rows[2][0] == "vLLM's own"
 
 
 def test_predictions_beyond_three_points_are_told_to_be() -> None:

@@ -1,0 +1,234 @@
+"""What a hit from a tier costs, whether its bytes add up, and whether it was foretold."""
+
+import statistics
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+from dashboards.report.wording import listed
+from dashboards.studies.answer import MarkdownTable, StudyAnswer
+from dashboards.studies.cell import COMPUTED, OFFLOAD, SAME, Cells
+from dashboards.studies.requests import answered
+from dashboards.studies.task1.caches import HitPrediction, hit_table, most_off
+from dashboards.studies.tier_arms import (
+    BACKED,
+    CACHED,
+    EXTERNAL,
+    KINDS,
+    LOADED,
+    NATIVE,
+    NO_FINDING,
+    NOT_MEASURED,
+    P50,
+    STORED,
+    TIERED,
+    Arm,
+    bytes_per_token,
+    size_of,
+    small_and_large,
+)
+from dashboards.studies.wording import count, duration, memory, percent, span
+from loadgen.locality.curve import predict
+from loadgen.locality.lmcache_replay import LmcacheReplay, LmcacheTier, ServedAt
+from loadgen.locality.measured import run_bytes_per_token
+from loadgen.locality.tier_replay import TierReplay
+from loadgen.locality.trace_sources import recorded_run, sent_requests, trace_of_run
+from loadgen.runs.recorded import argument
+from loadgen.targets.plan import BYTES_PER_GB
+
+LMCACHE = (OFFLOAD, *BACKED)
+
+
+def hit(cells: Cells) -> StudyAnswer:
+    """What a prompt costs that comes from a tier, by runs in which most tokens do."""
+    question = "What does a hit from a tier cost, against computing?"
+    small, large = small_and_large(cells)
+    if not small or not large:
+        return StudyAnswer(question, NOT_MEASURED)
+    rows = [Arm("computing it again", small), Arm("the engine's cache", large)]
+    for target in KINDS:
+        parts = cells.where(target=target).by("l1_gb")
+        rows += [Arm(KINDS[target], part) for _, part in parts[-1:] if _mostly_hits(part)]
+    known = [(arm, arm.cells.median(P50)) for arm in rows]
+    told = [(arm, middle) for arm, middle in known if middle is not None]
+    said = listed([f"{duration(middle)} from {arm.name}" for arm, middle in told if arm != rows[0]])
+    computing = known[0][1]
+    first = (
+        f"The first token comes after {duration(computing)} where the context is computed, and"
+        f" after {said}: medians, of a tier over runs in which most prompt tokens came from it."
+        if computing is not None and said
+        else NOT_MEASURED[0]
+    )
+    return StudyAnswer(
+        question,
+        (first, *_break_even(small, large), NO_FINDING, *_ledger(cells)),
+        (_hit_table(told, large.median(P50)),),
+    )
+
+
+def _break_even(small: Cells, large: Cells) -> Iterator[str]:
+    """How fast a tier has to load what a hit spares, so that it is no slower than computing."""
+    computing, known, each = small.median(P50), large.median(P50), bytes_per_token(large)
+    cached = [
+        tokens
+        for cell in large.counted
+        for tokens in answered(cell.run).number("cached_tokens").tolist()
+        if tokens > 0
+    ]
+    if computing is None or known is None or each is None or not cached or computing <= known:
+        return
+    tokens, spared_s = statistics.median(cached), (computing - known) / 1000
+    yield (
+        f"A hit spares {count(tokens)} tokens, which are {memory(tokens * each)} of KV, and"
+        f" {duration(1000 * spared_s)}: loading them pays from {memory(tokens * each / spared_s)} a"
+        " second on."
+    )
+
+
+def _hit_table(told: Sequence[tuple[Arm, float]], known: float | None) -> MarkdownTable:
+    header = "from", "TTFT p50", "beyond the engine's cache", "memory of the engine", "of LMCache"
+    rows = [
+        (
+            arm.name,
+            duration(middle),
+            "" if known is None else f"{middle - known:+.0f} ms",
+            *(_peak(arm.cells, name) for name in ("peak_engine_rss_mb", "peak_lmcache_rss_mb")),
+        )
+        for arm, middle in told
+    ]
+    return MarkdownTable(header, tuple(rows))
+
+
+def _peak(cells: Cells, name: str) -> str:
+    middle = cells.median(name)
+    return "" if middle is None else memory(1e6 * middle)
+
+
+def _mostly_hits(part: Cells) -> bool:
+    computed, taken = part.median(COMPUTED), part.median(EXTERNAL)
+    others = (computed or 0) + (part.median(CACHED) or 0)
+    return computed is not None and taken is not None and taken > others
+
+
+def _ledger(cells: Cells) -> Iterator[str]:
+    """Bytes by vLLM's own counters against tokens by another of its counters."""
+    for target in (NATIVE, TIERED):
+        for size, part in cells.where(target=target).by("l1_gb"):
+            known = [part.median(name) for name in (STORED, LOADED, COMPUTED, EXTERNAL)]
+            each = bytes_per_token(part)
+            told = [value for value in known if value is not None]
+            if each is None or len(told) < len(known) or not told[-1]:
+                continue
+            stored, loaded, computed, taken = told
+            closes = "closes" if abs(loaded / (taken * each) - 1) < SAME - 1 else "does not close"
+            yield (
+                f"{size_of(size)} of {KINDS[target]}: {memory(stored)} were stored,"
+                f" {percent(stored / (computed * each))} of what was computed, and {memory(loaded)}"
+                f" loaded, {count(loaded / taken)} bytes for each of {count(taken)} tokens. At"
+                f" {count(each)} bytes a token the ledger of loads {closes}.{_unread(part, each)}"
+            )
+
+
+def _unread(part: Cells, token_bytes: int) -> str:
+    """How much of what was stored no request took, and what was kept, which vLLM does not tell: by
+    a replay that stores as much."""
+    unread, kept = list[float](), list[float]()
+    for cell in part.counted:
+        own, stored = recorded_run(cell.run).target.get("usable_tokens"), cell.figure(STORED)
+        if cell.settings["target"] != NATIVE or own is None or not stored:
+            return ""
+        trace = trace_of_run(cell.run)
+        tier_tokens = int(BYTES_PER_GB * float(cell.settings["l1_gb"])) // token_bytes
+        blocks = (own // trace.block_size, tier_tokens // trace.block_size)
+        replay = TierReplay(trace, *blocks).run()
+        if abs(replay.stored_tokens * token_bytes / stored - 1) >= SAME - 1:
+            return ""
+        unread.append(replay.unread_tokens / replay.stored_tokens)
+        kept.append(replay.kept_tokens / replay.stored_tokens)
+    if not unread:
+        return ""
+    return (
+        f" By the replay, {span(unread, percent)} of what was stored was never loaded;"
+        f" {span(kept, percent)} was kept to the end, the rest evicted."
+    )
+
+
+def predicted(cells: Cells) -> StudyAnswer:
+    """vLLM's own tier replayed behind the engine's cache, with files at the end of the curve.
+    LMCache's is replayed with each moment at which its loop may begin."""
+    found = list(_predictions(cells.counted))
+    return StudyAnswer(
+        "Can its hits be predicted from the order of requests alone?",
+        (*how_far_off(found), READ_AT),
+        (hit_table("behind it", found),),
+    )
+
+
+READ_AT = (
+    "The prediction for vLLM's own is `kvswarm curve RUN --tier-tokens N`. LMCache frees memory in"
+    " a loop, once a second, so that the order of requests does not settle its hits. Its share is"
+    " worked out afterwards, from the times in the same run and LMCache's rules: the mean over"
+    " moments at which the loop may have begun, with their range. Nothing was fitted."
+)
+
+
+def how_far_off(found: Sequence[HitPrediction]) -> Iterator[str]:
+    """The worst of each kind of tier, and whether that is within what it may be."""
+    for name in KINDS.values():
+        own = [each for each in found if each.kind == name]
+        settled = [each for each in own if each.span is None or each.span[0] == each.span[1]]
+        if settled:
+            off, too_far = most_off(settled)
+            yield (
+                f"For {name} the predicted share of tokens that need no computing is at most"
+                f" {off:.1f} points off in {_runs(settled)}{too_far}."
+            )
+        if open_ones := [each for each in own if each not in settled]:
+            yield _left_open(name, open_ones)
+
+
+def _left_open(name: str, found: Sequence[HitPrediction]) -> str:
+    spans = [(each.measured, *each.span) for each in found if each.span is not None]
+    widest = 100 * max(high - low for _, low, high in spans)
+    within = sum(low <= measured <= high for measured, low, high in spans)
+    return (
+        f"For {name} the order does not tell it in {_runs(found)}: the moment of LMCache's loop is"
+        f" worth up to {widest:.1f} points. The measured share is in that range in {within} of"
+        f" {len(spans)}, and at most {most_off(found)[0]:.1f} points from its mean."
+    )
+
+
+def _runs(found: Sequence[HitPrediction]) -> str:
+    return "1 run" if len(found) == 1 else f"{len(found)} runs"
+
+
+def _predictions(cells: Cells) -> Iterator[HitPrediction]:
+    for target, kind in KINDS.items():
+        for cell in cells.where(target=target):
+            known = [cell.figure(name) for name in (CACHED, EXTERNAL, COMPUTED)]
+            told = [value for value in known if value is not None]
+            each = run_bytes_per_token(cell.run)
+            if len(told) < len(known) or each is None:
+                continue
+            cached, taken, computed = told
+            size_gb = cell.settings["l1_gb"]
+            shares = _shares(cell.run, target, int(BYTES_PER_GB * float(size_gb)), each)
+            span = (min(shares), max(shares)) if target in LMCACHE else None
+            measured = (cached + taken) / (cached + taken + computed)
+            by = f"{size_of(size_gb)} of {kind}"
+            yield HitPrediction(by, cell.repeat, statistics.mean(shares), measured, kind, span)
+
+
+def _shares(run: Path, target: str, memory_bytes: int, token_bytes: int) -> list[float]:
+    """Of prompt tokens that a cache of this run, with such a tier behind it, need not compute;
+    several where that is not settled."""
+    trace, recorded = trace_of_run(run), recorded_run(run)
+    own = recorded.target["usable_tokens"]
+    if target == NATIVE:
+        return [predict(trace, [own], tier_tokens=memory_bytes // token_bytes).points[0].hit_rate]
+    if target not in LMCACHE:
+        return [predict(trace).bound]
+    chunk_tokens = int(argument(recorded.target["argv"]["lmcache"], "--chunk-size") or 0)
+    tier = LmcacheTier(memory_bytes, chunk_tokens * token_bytes, chunk_tokens, target in BACKED)
+    sent = sent_requests(recorded)
+    times = [ServedAt(each.sent_s, each.first_token_s, each.end_s) for each in sent]
+    return LmcacheReplay(trace, times, own // trace.block_size, tier).shares()
