@@ -171,10 +171,29 @@ def by_load(cells: Cells) -> StudyAnswer:
     )
     return StudyAnswer(
         "How much does it depend on the load?",
-        (_by(told, "users", crowd), *sentences),
+        (*_load_or_router(told), _by(told, "users", crowd), *sentences),
         (cell_table(cells.of("load"), ("router", "users"), COLUMNS),),
         (picture,),
     )
+
+
+def _load_or_router(told: Sequence[tuple[str, Cells]]) -> Iterator[str]:
+    """Whether what is computed hangs more on the users or on the router."""
+    by_router = [part.medians("users", COMPUTED) for _, part in told] or [{}]
+    loads = [users for users in by_router[0] if all(users in each for each in by_router)]
+    if len(loads) < 2 or len(by_router) < 2:
+        return
+    of_load = max(_ratio([each[users] for users in loads]) for each in by_router)
+    of_router = min(_ratio([each[users] for each in by_router]) for users in loads)
+    yield (
+        f"{'Less' if of_load < of_router else 'No less'} than on the router: from {crowd(loads[0])}"
+        f" to {crowd(loads[-1])}, what one router has computed varies by {times(of_load)} at most,"
+        f" between routers it varies by {times(of_router)} at least."
+    )
+
+
+def _ratio(values: Sequence[float]) -> float:
+    return max(values) / max(min(values), 1)
 
 
 def fits(cells: Cells) -> StudyAnswer:
@@ -188,15 +207,18 @@ def fits(cells: Cells) -> StudyAnswer:
 
 def shared(cells: Cells) -> StudyAnswer:
     """What order or a tier in common leaves for a router to do."""
-    sentences = []
+    sentences, left = [], []
     for target, said in KINDS.items():
         part = cells.where(target=target)
         turns, usual = (part.where(router=name).median(COMPUTED) for name in (IN_TURN, USUAL))
         if turns is not None and usual is not None:
+            left.append(f"{_fewer(turns, usual)} with {said}")
             sentences.append(
                 f"With {said}, {count(turns)} prompt tokens are computed in turn and"
                 f" {count(usual)} with {USUAL}."
             )
+    if left:
+        sentences.insert(0, f"Against turns, {USUAL} computes {listed(left)}.")
     for target in (IN_CONTEXT, SHARED):
         names = "vLLM as it is, mean TTFT", "with it, mean TTFT"
         found = tuple(
@@ -212,11 +234,28 @@ def shared(cells: Cells) -> StudyAnswer:
     )
 
 
+def _fewer(before: float, after: float) -> str:
+    """`42 % fewer prompt tokens`."""
+    if before == after:
+        return "as many prompt tokens"
+    less = after < before
+    return f"{percent(abs(after / max(before, 1) - 1))} {'fewer' if less else 'more'} prompt tokens"
+
+
 def three(cells: Cells) -> StudyAnswer:
     """One engine more, of the same size."""
+    changes = []
+    for name, part in routers(cells):
+        sizes = list(part.medians("replicas", COMPUTED).items())
+        if len(sizes) > 1:
+            (few, before), (many, after) = sizes[0], sizes[-1]
+            changes.append(
+                f"{name} computes {_fewer(before, after)} with {many} engines instead of {few}"
+            )
+    first = (f"{listed(changes)}.",) if changes else ()
     return StudyAnswer(
         "What does another engine change?",
-        (_by(routers(cells), "replicas", lambda each: f"{each} engines"),),
+        (*first, _by(routers(cells), "replicas", lambda each: f"{each} engines")),
         (cell_table(cells, ("router", "replicas"), COLUMNS),),
     )
 

@@ -148,6 +148,10 @@ def test_routers_are_told_by_load_beside_the_cells_of_another_part(tmp_path: Pat
     )
     answer = by_load(cells)
     assert answer.short == (
+        "Less than on the router: from 8 users at once to 32 users at once, what one router has"
+        " computed varies by 1.03 times at most, between routers it varies by 2.0 times at least."
+    )
+    assert answer.sentences[1] == (
         "Prompt tokens computed: 60,000 with 8 users at once and 61,000 with 32 users at once"
         " (round_robin); 30,000 with 8 users at once and 31,000 with 32 users at once"
         " (cache_aware)."
@@ -156,6 +160,20 @@ def test_routers_are_told_by_load_beside_the_cells_of_another_part(tmp_path: Pat
     assert "Of 8 users at once, against engines that take turns, the first token comes" in text
     assert "Of 32 users at once, against engines that take turns: there is no evidence" in text
     assert "random" not in text
+
+
+def test_where_the_load_counts_for_more_than_the_router_that_is_said(tmp_path: Path) -> None:
+    cells = Cells(
+        (
+            *made(tmp_path, "policy", "round_robin", 400, 60_000, users=8),
+            *made(tmp_path, "policy", "cache_aware", 400, 50_000, users=8),
+            *made(tmp_path, "load", "round_robin", 900, 99_000, users=32),
+            *made(tmp_path, "load", "cache_aware", 900, 90_000, users=32),
+        )
+    )
+    assert by_load(cells).short.startswith("No less than on the router")
+    alone = Cells(tuple(made(tmp_path, "load", "round_robin", 900, 99_000, users=32)))
+    assert by_load(alone).short == "Not measured."
 
 
 def test_a_shared_tier_stands_beside_engines_as_they_are(tmp_path: Path) -> None:
@@ -169,6 +187,10 @@ def test_a_shared_tier_stands_beside_engines_as_they_are(tmp_path: Path) -> None
             )
         )
     )
+    assert shared(cells).short == (
+        "Against turns, cache_aware computes 50 % fewer prompt tokens with vLLM as it is and 50 %"
+        " fewer prompt tokens with one LMCache behind both."
+    )
     text = said(shared(cells))
     assert "With one LMCache behind both, 20,000 prompt tokens are computed in turn" in text
     assert "With one LMCache behind both, the first token comes 3.0 and 3.0 times as fast" in text
@@ -178,7 +200,10 @@ def test_another_engine_and_room_for_everything(tmp_path: Path) -> None:
     two = made(tmp_path, "policy", "round_robin", 400, 60_000)
     more = made(tmp_path, "three", "round_robin", 300, 70_000, replicas=3)
     answer = three(Cells((*two, *more)))
-    assert "60,000 with 2 engines and 70,000 with 3 engines (round_robin)" in answer.short
+    assert (
+        answer.short == "round_robin computes 17 % more prompt tokens with 3 engines instead of 2."
+    )
+    assert "60,000 with 2 engines and 70,000 with 3 engines (round_robin)" in said(answer)
     assert "Prompt tokens computed: 60,000 with round_robin." in fits(Cells(tuple(two))).short
 
 
