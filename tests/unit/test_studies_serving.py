@@ -90,4 +90,5 @@ def test_all_arms_have_the_same_requests_and_model() -> None:
     plans = [plan.options for plan in cells_of(definition)]
     assert [plan["labels"] for plan in plans] == ["oracle", "oracle", "none", "rag", "kv"]
     assert {(plan["model"], plan["contexts"]) for plan in plans} == {("m", 3)}
+    assert [plan.get("policy") for plan in plans] == [None, *["lpm"] * 4], "which goes by labels"
     assert definition.repeats == 1 < serving_definition({}, quick=False).repeats

@@ -1,6 +1,6 @@
 """Task 4: plain answers about what stored KV knows, made by rules, and their page."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from dashboards.studies.answer import StudyAnswer, StudyPicture, section
@@ -29,6 +29,7 @@ from kv_reading.arms import (
     WHOLE,
     WORDS,
     ArmScore,
+    LayerScore,
 )
 from kv_reading.scores import Score
 
@@ -169,6 +170,7 @@ def _layers(findings: Findings) -> StudyAnswer:
     sentences = (
         f"Of the question alone from {within(worst.score.ari)} ({worst.part} of layer"
         f" {worst.layer}) to {within(best.score.ari)} ({best.part} of layer {best.layer}).",
+        *_by_centroid(alone),
         "The best of so many is chosen on the same requests and flatters itself; the picture is to"
         " be read as a whole.",
         "Layer 0 has seen no other token: its values are the words' own, so what it scores needs no"
@@ -178,6 +180,17 @@ def _layers(findings: Findings) -> StudyAnswer:
         "layers", layer_profile(findings.layers), "ARI of each layer's keys and values"
     )
     return StudyAnswer("Which layers know it?", sentences, (layer_table(findings),), (picture,))
+
+
+def _by_centroid(layers: Sequence[LayerScore]) -> Iterator[str]:
+    """The fewest and the most right labels that a layer gives by its nearest centroid."""
+    known = [(each.score.centroid, each) for each in layers if each.score.centroid is not None]
+    if known:
+        told = [
+            f"{percent(share)} ({each.part} of layer {each.layer})"
+            for share, each in (pick(known, key=lambda each: each[0]) for pick in (min, max))
+        ]
+        yield f"By the nearest centroid the share of right labels goes from {' to '.join(told)}."
 
 
 def _methods(findings: Findings) -> StudyAnswer:

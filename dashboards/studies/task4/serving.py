@@ -56,6 +56,7 @@ def serving_sentences(cells: Cells, random_weights: bool) -> Iterator[str]:
     found = {label: cells.where(target=ORDERED, labels=label) for label in FOUND}
     yield from _right(found)
     yield from _took(found)
+    yield "The order is by policy `lpm`, which goes by labels; the default one asks for none."
     for name, each in _contrasts(cells).found:
         if each.row is not None:
             yield f"Ordered by {name}: {each.words}."
