@@ -144,7 +144,7 @@ def check_cache(scheduler: Any) -> None:
     if groups:
         _require(lookup(b"no such block", [0]) is None, "vLLM's get_cached_block finds anything")
     managers = manager.coordinator.single_type_managers if groups else ()
-    sizes = [scheduler.hash_block_size, *(each.block_size for each in managers)]
+    sizes = [scheduler.block_size, scheduler.hash_block_size, *(m.block_size for m in managers)]
     blocks = manager.block_pool.num_gpu_blocks
     _require(isinstance(blocks, int), f"vLLM's KV cache counts {blocks!r} blocks")
     free = list(islice(manager.block_pool.free_block_queue.iter_blocks_after(None), 2))
@@ -169,7 +169,8 @@ def check_request(_: Any) -> None:
     _require(not request.skip_reading_prefix_cache, "a request of vLLM passes by its cache unasked")
     counts = [request.priority, request.num_computed_tokens]
     _require(counts == [0, 0], f"a new request of vLLM has counts of {counts}")
-    _require(request.num_prompt_tokens == 1, "a request of vLLM counts its prompt in another way")
+    tokens = [request.num_tokens, request.num_prompt_tokens]
+    _require(tokens == [1, 1], f"a request of vLLM with one token counts {tokens}")
 
 
 def rehearse(scheduler: Any) -> None:

@@ -157,6 +157,20 @@ def no_prefills(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Scheduler, "__init__", without)
 
 
+def no_block_size(monkeypatch: pytest.MonkeyPatch) -> None:
+    build = Scheduler.__init__
+
+    def without(self: Any, *args: Any, **kwargs: Any) -> None:
+        build(self, *args, **kwargs)
+        del self.block_size
+
+    monkeypatch.setattr(Scheduler, "__init__", without)
+
+
+def other_count_of_tokens(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Request, "num_tokens", property(lambda _: 0))
+
+
 CHANGES: list[tuple[Callable[[pytest.MonkeyPatch], None], str]] = [
     (new_method, "new are ['requeue_request']"),
     (other_parameters, "RequestQueue.add_request takes"),
@@ -167,6 +181,8 @@ CHANGES: list[tuple[Callable[[pytest.MonkeyPatch], None], str]] = [
     (no_session, "session_id"),
     (no_free_blocks, "iter_blocks_after"),
     (no_prefills, "_inflight_prefills"),
+    (no_block_size, "block_size"),
+    (other_count_of_tokens, "with one token counts [0, 1]"),
 ]
 
 
