@@ -39,6 +39,7 @@ from scheduler_study_rows import (
     asks_of,
     geometric_mean,
     ratios,
+    served,
     share_above,
     study_row,
 )
@@ -86,7 +87,7 @@ def run_case(family: str, seed: int, is_reported: bool) -> list[StudyRow]:
     logging.disable(logging.WARNING)
     case = study_case(family, seed)
     asks = asks_of(case)
-    ledgers = {order: make(case).run(asks) for order, make in ENGINES.items()}
+    ledgers = {order: served(make(case), asks) for order, make in ENGINES.items()}
     rows = [study_row(case, order, each, ledgers[STOCK]) for order, each in ledgers.items()]
     return rows + (hindsight_rows(case, asks, ledgers) if is_reported else [])
 

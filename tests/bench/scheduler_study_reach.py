@@ -12,7 +12,7 @@ from ask import Ask
 from engine_shape import settings
 from scheduler_study_baselines import FewestLeftQueue, QueueEngine, RankedQueue
 from scheduler_study_cases import StudyCase
-from scheduler_study_rows import SGLANG, STOCK, WORSE, StudyRow, study_row
+from scheduler_study_rows import SGLANG, STOCK, WORSE, StudyRow, served, study_row
 from virtual_engine import VirtualEngine
 
 from loadgen.twin.ledger import EngineLedger
@@ -55,8 +55,10 @@ class PassingChoice(ReuseChoice[Any]):
         if entry is self._passing:
             self._passed.update(each for each in self._entries if each.seq < entry.seq)
 
-    def next(self, oldest: Waiting[Any]) -> tuple[Waiting[Any], Reason | None]:
-        entry, reason = super().next(oldest)
+    def next(
+        self, oldest: Waiting[Any], after_skip: bool = False
+    ) -> tuple[Waiting[Any], Reason | None]:
+        entry, reason = super().next(oldest, after_skip)
         self._passing = None
         if entry is not oldest or reason in ("overtakes", "wait"):
             return entry, reason
@@ -99,7 +101,7 @@ def hindsight_rows(case: StudyCase, asks: Sequence[Ask], known: Orders) -> list[
     engines = {name: passing_engine(case, passes) for name, passes in PASSES.items()}
     if not case.fits:
         engines |= _other_engines(case, asks)
-    ledgers = {name: engine.run(asks) for name, engine in engines.items()}
+    ledgers = {name: served(engine, asks) for name, engine in engines.items()}
     if not case.fits:
         ledgers |= _searched(case, asks, {**known, **ledgers})
     return [study_row(case, order, each, known[STOCK]) for order, each in ledgers.items()]

@@ -12,6 +12,7 @@ from scheduler_study_cases import StudyCase, study_case
 from virtual_engine import VirtualEngine
 
 from loadgen.twin.ledger import EngineLedger
+from scheduler_plugin.safe_queue import SafeQueue
 
 STOCK, OURS, SGLANG = "stock", "reuse", "SGLang's lpm"
 METRICS = ("tokens", "mean_s", "p99_s")
@@ -52,6 +53,16 @@ def _rate(family: str, seed: int) -> float | None:
     engine = VirtualEngine(case.shape)
     engine.run(case.asks(None))
     return case.load * len(case.prompts) / engine.now_s
+
+
+def served(engine: VirtualEngine, asks: Sequence[Ask]) -> EngineLedger:
+    """What it did with them. Raises RuntimeError where the plugin is off or failed: figures of
+    vLLM's own queue would stand under its name."""
+    ledger = engine.run(asks)
+    waiting = engine.scheduler.waiting
+    if engine.shape.plugin is not None and not isinstance(waiting, SafeQueue):
+        raise RuntimeError(f"the plugin is off: {type(waiting).__name__} served")
+    return ledger
 
 
 def study_row(case: StudyCase, order: str, ledger: EngineLedger, stock: EngineLedger) -> StudyRow:

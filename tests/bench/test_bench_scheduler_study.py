@@ -4,6 +4,7 @@ import csv
 from dataclasses import asdict, replace
 from pathlib import Path
 
+import pytest
 from scheduler_study import FAMILIES, measure, run_case
 from scheduler_study_cases import Prompt, StudyCase
 from scheduler_study_limits import limits
@@ -61,6 +62,15 @@ def test_a_small_burst_in_all_orders_and_none_below_its_bound() -> None:
     assert rows[0].load is None
     assert {OURS, SGLANG, *PASSES, "fewest tokens left"} <= {row.order for row in rows}
     assert min(row.tokens for row in rows) >= rows[0].bound_tokens > 0
+
+
+def test_a_plugin_that_fails_ends_the_study(monkeypatch: pytest.MonkeyPatch) -> None:
+    def broken(*_: object) -> None:
+        raise ValueError("broken")
+
+    monkeypatch.setattr("scheduler_plugin.reuse.ReuseChoice.next", broken)
+    with pytest.raises(RuntimeError, match="the plugin is off: FCFSRequestQueue served"):
+        run_case("near_cache_size", 8, False)
 
 
 def test_musts_that_exclude_each_other_are_counted_where_all_fits() -> None:
