@@ -21,7 +21,9 @@ class Question:
 class Batch:
     """`per_context` questions on each of `contexts` contexts, all sent at once in shuffled order.
 
-    Lengths are in tokens, as the engine counts them.
+    Lengths are in tokens, as the engine counts them. Before each context stand the same
+    `system_tokens`. With `asked` contexts have so many questions each instead. With `by_session` a
+    request names no context but a session, which asks each context once.
     """
 
     contexts: int = 6
@@ -30,24 +32,36 @@ class Batch:
     question_tokens: int = 30
     output_tokens: int = 8
     seed: int = 0
+    system_tokens: int = 0
+    asked: tuple[int, ...] = ()
+    by_session: bool = False
+
+    @property
+    def counts(self) -> tuple[int, ...]:
+        """Questions on each context."""
+        return self.asked or (self.per_context,) * self.contexts
 
     @property
     def requests(self) -> int:
         """How many requests there are."""
-        return self.contexts * self.per_context
+        return sum(self.counts)
 
     @property
     def bound_tokens(self) -> int:
         """The fewest prompt tokens any order can compute; see `bound_tokens`."""
-        counts = [self.per_context] * self.contexts
-        return bound_tokens(counts, self.context_tokens, self.question_tokens)
+        opening = self.system_tokens + self.context_tokens
+        found_again = (len(self.counts) - 1) * (self.system_tokens // BLOCK_TOKENS * BLOCK_TOKENS)
+        return bound_tokens(self.counts, opening, self.question_tokens) - found_again
 
     def questions(self, order: int = 0) -> list[Question]:
         """The requests in the order in which they are sent; `order` draws another one."""
         questions = [
-            Question(f"context-{context}", self._prompt(context, number))
-            for context in range(self.contexts)
-            for number in range(self.per_context)
+            Question(
+                f"session-{number}" if self.by_session else f"context-{context}",
+                self._prompt(context, number),
+            )
+            for context, count in enumerate(self.counts)
+            for number in range(count)
         ]
         random.Random(f"order-{self.seed}-{order}").shuffle(questions)
         return questions
@@ -56,11 +70,12 @@ class Batch:
         """Each context once, without a question."""
         return [
             Question(f"context-{context}", self._opening(context))
-            for context in range(self.contexts)
+            for context in range(len(self.counts))
         ]
 
     def _opening(self, context: int) -> tuple[int, ...]:
-        return draw_ids(self.context_tokens, "context", self.seed, context)
+        system = draw_ids(self.system_tokens, "system", self.seed)
+        return system + draw_ids(self.context_tokens, "context", self.seed, context)
 
     def _prompt(self, context: int, number: int) -> tuple[int, ...]:
         question = draw_ids(self.question_tokens, "question", self.seed, context, number)

@@ -106,8 +106,10 @@ def one_engine_cases(quick: bool = False) -> list[OneEngineCase]:
 
 
 def side_cases() -> list[OneEngineCase]:
-    """Where it gains less, more or nothing."""
+    """Where it gains less, more or nothing, and what other traffic looks like."""
     long = Batch(contexts=4, per_context=4, context_tokens=4000)
+    system = Batch(system_tokens=512, context_tokens=1088)
+    hot = Batch(asked=(32, 1, 1, 1, 1))
     cases = [
         OneEngineCase("batches of 12", 20, SIDE_REPEATS, Batch(per_context=2)),
         OneEngineCase("batches of 72", 20, SIDE_REPEATS, Batch(per_context=12)),
@@ -115,6 +117,9 @@ def side_cases() -> list[OneEngineCase]:
         OneEngineCase("at most 4 running", 20, SIDE_REPEATS, max_num_seqs=4),
         OneEngineCase("4 contexts of 4000 tokens, 40 blocks", 40, SIDE_REPEATS, long),
         OneEngineCase("all fits: 300 blocks", 300, SIDE_REPEATS),
+        OneEngineCase("system prompt of 512 tokens", 20, SIDE_REPEATS, system),
+        OneEngineCase("32 of 36 on one context", 20, SIDE_REPEATS, hot),
+        OneEngineCase("labels name sessions, 40 blocks", 40, SIDE_REPEATS, Batch(by_session=True)),
     ]
     return [replace(case, arms=TWO_ARMS) for case in cases]
 

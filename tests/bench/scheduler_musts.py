@@ -1,6 +1,6 @@
 """What the plugin must reach, decided from the rows of a run."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import median
@@ -74,7 +74,8 @@ def musts(rows: Rows) -> list[Must]:
         *(_mean(rows, load) for load in MEAN_RATIOS),
         *(_p99(rows, load) for load in MEAN_RATIOS),
         _overtakes(rows),
-        _admission(rows),
+        _cost(rows, "cost of an admission / stock, {} waiting", lambda row: row.admission_ratio),
+        _cost(rows, "cost of a step / stock, {} who cannot run", lambda row: row.scan_ratio),
     ]
 
 
@@ -126,14 +127,14 @@ def _overtakes(rows: Rows) -> Must:
     return _worst("overtakes of any request beyond its bound", 0, over)
 
 
-def _admission(rows: Rows) -> Must:
+def _cost(rows: Rows, measure: str, ratio: Callable[[AdmissionRow], float]) -> Must:
     ratios = {
-        f"{row.policy}, {row.contexts} contexts": row.admission_ratio
+        f"{row.policy}, {row.contexts} contexts": ratio(row)
         for row in rows.admission
         if row.policy != STOCK
     }
     waiting = max((row.waiting for row in rows.admission), default=0)
-    return _worst(f"cost of an admission / stock, {waiting:,} waiting", ADMISSION_RATIO, ratios)
+    return _worst(measure.format(f"{waiting:,}"), ADMISSION_RATIO, ratios)
 
 
 def _worst(measure: str, limit: float, values: Mapping[str, float]) -> Must:

@@ -31,7 +31,7 @@ os.environ |= {
 from cpu_watch import CpuWatch
 from scheduler_batches import BLOCK_TOKENS, Question
 from scheduler_cases import Arm, OneEngineCase, one_engine_cases
-from scheduler_rows import OneEngineRow, write_rows
+from scheduler_rows import OneEngineRow, read_rows, write_rows
 from scheduler_servers import STOCK
 from vllm import SamplingParams
 from vllm.engine.arg_utils import EngineArgs
@@ -134,10 +134,13 @@ def _count_tokens(scheduler: Any) -> list[int]:
 
 
 def measure(out: Path, quick: bool) -> None:
-    """All cases; what was measured is on disk after each batch."""
-    engine, rows = OneEngine(), list[OneEngineRow]()
+    """All cases but those on disk, where each batch is when it was measured."""
+    engine, rows = OneEngine(), read_rows(OneEngineRow, out)
+    made = {(row.case, row.arm, row.repeat) for row in rows}
     for case in one_engine_cases(quick):
         for repeat, arm in case.turns():
+            if (case.title, arm.name, repeat) in made:
+                continue
             row = engine.serve(case, arm, repeat)
             rows.append(row)
             write_rows(rows, out)

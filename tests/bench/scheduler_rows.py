@@ -144,8 +144,8 @@ class VirtualStarvationRow:
 class AdmissionRow:
     """CPU time of one request with `waiting` requests of `contexts` in the queue, medians.
 
-    `admission_us` is all of schedule() and update_from_output() for it, `arrival_us` add_request();
-    ratios are to stock in the same repeat.
+    `admission_us` is all of schedule() and update_from_output() for it, `arrival_us` add_request(),
+    `scan_ms` a schedule() in which all wait for a grammar; ratios are to stock in the same repeat.
     """
 
     FILE: ClassVar[str] = "virtual_admission.csv"
@@ -156,6 +156,8 @@ class AdmissionRow:
     admission_ratio: float
     arrival_us: float
     arrival_ratio: float
+    scan_ms: float
+    scan_ratio: float
 
 
 Row = TypeVar(

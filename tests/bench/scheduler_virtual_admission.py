@@ -1,9 +1,11 @@
-"""CPU time per admission with a long queue: the plugin against stock, on the real scheduler.
+"""CPU time per admission with a long queue, and of a step in which none of it can run: the plugin
+against stock, on the real scheduler.
 
 This measures the machine it runs on; compare policies within one call only.
 """
 
 import gc
+import math
 import random
 import time
 from dataclasses import dataclass
@@ -25,12 +27,15 @@ ADMISSIONS = 512
 REPEATS = 5
 CONTEXT_TOKENS = 256
 TOKEN = 7
+SCANS = 4
+"""Steps of a queue of which no request can run: the first finds that out, the others know."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Cost:
     admission_us: float
     arrival_us: float
+    scan_ms: float
 
 
 def admission_rows(repeats: int) -> list[AdmissionRow]:
@@ -56,10 +61,12 @@ def _row(policy: str, contexts: int, costs: dict[str, list[_Cost]]) -> Admission
         admission_ratio=median(c.admission_us / s.admission_us for c, s in pairs),
         arrival_us=median(cost.arrival_us for cost in costs[policy]),
         arrival_ratio=median(c.arrival_us / s.arrival_us for c, s in pairs),
+        scan_ms=median(cost.scan_ms for cost in costs[policy]),
+        scan_ratio=median(c.scan_ms / s.scan_ms for c, s in pairs),
     )
 
 
-def _requests(contexts: int, count: int) -> list[Request]:
+def _requests(contexts: int, count: int, grammar_s: float | None = None) -> list[Request]:
     """Requests of two full blocks and a question, giving one token, in a random order."""
     dice = random.Random(contexts)
     order = [number % contexts for number in range(count)]
@@ -71,6 +78,7 @@ def _requests(contexts: int, count: int) -> list[Request]:
                 f"c{context}",
                 tokens(CONTEXT_TOKENS, "cost", context) + tokens(8, "cost-end", number % 500),
                 output_tokens=1,
+                grammar_s=grammar_s,
             ),
             128,
         )
@@ -79,21 +87,36 @@ def _requests(contexts: int, count: int) -> list[Request]:
 
 
 def _measure(plugin: dict[str, Any] | None, contexts: int) -> _Cost:
-    shape = EngineShape(usable_blocks=200, max_num_batched_tokens=8192)
-    scheduler = build_scheduler(shape_of(shape, plugin))
     requests = _requests(contexts, WAITING + ADMISSIONS)
-    for request in requests[:WAITING]:
-        scheduler.add_request(request)
+    ready = _scheduler(plugin, requests[:WAITING])
+    unready = _scheduler(plugin, _requests(contexts, WAITING, grammar_s=math.inf))
     gc.collect()
     gc.disable()
     try:
-        return _serve(scheduler, requests[WAITING:])
+        return _Cost(*_serve(ready, requests[WAITING:]), _scan_ms(unready))
     finally:
         gc.enable()
 
 
-def _serve(scheduler: Scheduler, coming: list[Request]) -> _Cost:
-    """Admit as many as come, so that the queue keeps its length."""
+def _scheduler(plugin: dict[str, Any] | None, waiting: list[Request]) -> Scheduler:
+    shape = EngineShape(usable_blocks=200, max_num_batched_tokens=8192)
+    scheduler = build_scheduler(shape_of(shape, plugin))
+    for request in waiting:
+        scheduler.add_request(request)
+    return scheduler
+
+
+def _scan_ms(scheduler: Scheduler) -> float:
+    """A step in which no grammar is ready, on average."""
+    began_ns = time.process_time_ns()
+    for _ in range(SCANS):
+        assert not scheduler.schedule().num_scheduled_tokens
+    return (time.process_time_ns() - began_ns) / SCANS / 1e6
+
+
+def _serve(scheduler: Scheduler, coming: list[Request]) -> tuple[float, float]:
+    """Admit as many as come, so that the queue keeps its length: us of an admission, of an
+    arrival."""
     admission_ns = arrival_ns = admitted = added = 0
     while admitted < ADMISSIONS:
         began_ns = time.process_time_ns()
@@ -108,7 +131,7 @@ def _serve(scheduler: Scheduler, coming: list[Request]) -> _Cost:
             scheduler.add_request(request)
         arrival_ns += time.process_time_ns() - began_ns
         added += len(batch)
-    return _Cost(admission_ns / admitted / 1000, arrival_ns / max(added, 1) / 1000)
+    return admission_ns / admitted / 1000, arrival_ns / max(added, 1) / 1000
 
 
 def _tokens(scheduled: dict[str, int], scheduler: Scheduler) -> ModelRunnerOutput:

@@ -22,7 +22,8 @@ STARVATION_NOTE = """\
 Overload of 1.5x capacity: one hot context gets 97 % of the arrivals, 15 cold ones the rest."""
 ADMISSION_NOTE = """\
 CPU time per request with a long queue. Admission is all of `schedule()` and
-`update_from_output()`, arrival is `add_request()`."""
+`update_from_output()`, arrival is `add_request()`; in the last columns all wait for a grammar,
+and a step looks at each in vain."""
 
 
 def virtual_tables(directory: Path) -> list[str]:
@@ -85,7 +86,8 @@ def _starvation(directory: Path) -> str:
 
 
 def _admission(directory: Path) -> str:
-    head = ("order", "waiting", "contexts", "admission, us", "x stock", "arrival, us", "x stock")
+    costs = ("admission, us", "x stock", "arrival, us", "x stock", "none can run, ms", "x stock")
+    head = ("order", "waiting", "contexts", *costs)
     lines = [
         (
             row.policy,
@@ -95,6 +97,8 @@ def _admission(directory: Path) -> str:
             f"{row.admission_ratio:.2f}",
             f"{row.arrival_us:.1f}",
             f"{row.arrival_ratio:.2f}",
+            f"{row.scan_ms:.1f}",
+            f"{row.scan_ratio:.2f}",
         )
         for row in read_rows(AdmissionRow, directory)
     ]

@@ -109,6 +109,22 @@ def test_a_batch_is_the_same_for_the_same_seed_and_only_reordered_by_order() -> 
     assert replace(batch, seed=1).questions() != batch.questions()
 
 
+def test_a_batch_may_have_a_system_prompt_a_hot_context_or_sessions() -> None:
+    """The bound of the first counts its four blocks once, not once for each context."""
+    system = Batch(system_tokens=512, context_tokens=1088)
+    assert system.bound_tokens == 1630 + 5 * (1630 - 512) + 30 * (1630 - 12 * 128)
+    assert len({question.prompt[:512] for question in system.questions()}) == 1
+    assert len({question.prompt[:640] for question in system.questions()}) == 6
+    hot = Batch(asked=(32, 1, 1, 1, 1))
+    assert (hot.requests, hot.bound_tokens) == (36, 5 * 1630 + 31 * (1630 - 12 * 128))
+    sessions = Batch(by_session=True)
+    assert {question.prompt for question in sessions.questions()} == {
+        question.prompt for question in Batch().questions()
+    }
+    begun = {(question.context, question.prompt[:1600]) for question in sessions.questions()}
+    assert len(begun) == 36, "each session asks each context"
+
+
 def test_every_arm_is_first_in_some_repeat() -> None:
     turns = Case("any", EngineSetup(20), arms=ALL_ARMS, repeats=4).turns()
     assert [arm.name for _, arm in turns[:: len(ALL_ARMS)]] == [arm.name for arm in ALL_ARMS]
@@ -121,8 +137,9 @@ def test_cases_have_titles_of_their_own_and_fit_in_their_cache() -> None:
     for cases in (one, servers):
         assert len({case.title for case in cases}) == len(cases)
     for case, blocks in sized:
-        longest = case.batch.context_tokens + case.batch.question_tokens + case.batch.output_tokens
-        assert longest <= blocks * 128
+        batch = case.batch
+        opening = batch.system_tokens + batch.context_tokens
+        assert opening + batch.question_tokens + batch.output_tokens <= blocks * 128
     assert [case.blocks for case in one_engine_cases(quick=True)] == [20, 158]
 
 
@@ -163,9 +180,10 @@ def test_latency_is_that_of_the_default_policy_at_that_load() -> None:
 
 
 def test_cost_is_the_worst_over_all_numbers_of_contexts() -> None:
-    row = AdmissionRow("lpm", 1, 10_000, 60.0, 1.1, 5.0, 1.8)
+    row = AdmissionRow("lpm", 1, 10_000, 60.0, 1.1, 5.0, 1.8, 30.0, 1.4)
     stock = replace(row, policy="stock", admission_ratio=9.0)
     rows = Rows(admission=(row, replace(row, contexts=10_000, admission_ratio=1.6), stock))
+    assert found(rows, "cost of a step / stock, 10,000 who cannot run").met
     must = found(rows, "cost of an admission")
     assert (must.measured, must.worst) == (1.6, "lpm, 10000 contexts")
 
