@@ -16,8 +16,8 @@ PASSED = 0
 BROKEN = 1
 """A limit is broken: the whole interval lies beyond it."""
 UNDECIDED = 4
-"""Cannot decide: too few samples, no interval, an interval that holds the limit, or a run that is
-not sound."""
+"""Cannot decide: too few samples, no interval, one that is too wide to tell, or a run that is not
+sound."""
 """Exit codes of a gate; wrong use is 2."""
 Kind = Literal["relative", "difference", "value"]
 _LIMIT = re.compile(r"\s*([\w.]+)\s*(<=|>=)\s*([+-]?)(\d+(?:\.\d+)?|\.\d+)\s*(%?)\s*")
