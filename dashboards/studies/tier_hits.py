@@ -146,9 +146,10 @@ def _unread(part: Cells, token_bytes: int) -> str:
         kept.append(replay.kept_tokens / replay.stored_tokens)
     if not unread:
         return ""
+    end = "all" if min(kept) == 1 else f"{span(kept, percent)}, without what was evicted,"
     return (
-        f" By the replay, {span(unread, percent)} of what was stored was never loaded;"
-        f" {span(kept, percent)} was kept to the end, the rest evicted."
+        f" By the replay, {span(unread, percent)} of what was stored was never loaded; {end} was"
+        " kept to the end."
     )
 
 
