@@ -245,6 +245,14 @@ def test_a_server_stays_the_same_when_its_system_is_brought_up_to_date(tmp_path:
     assert calibrate(runs).runs == 2
 
 
+def test_a_run_of_several_engines_is_refused_with_what_helps(tmp_path: Path) -> None:
+    run = write_run(tmp_path / "run")
+    replicas = {"engines": {"e-1": {}, "e-2": {}}}
+    (run / "summary.json").write_text(json.dumps({"replicas": replicas}))
+    with pytest.raises(UsageError, match="2 engines, each with a cache of its own: give a run of"):
+        calibrate([run])
+
+
 def test_a_run_that_is_given_twice_is_not_two(tmp_path: Path) -> None:
     run = write_run(tmp_path / "run")
     with pytest.raises(UsageError, match="is given twice: name each run once"):
