@@ -10,7 +10,8 @@ from typing import Any, Self
 
 from loadgen.errors import UsageError
 from loadgen.locality.break_even import Link
-from loadgen.locality.kv_format import run_told_bytes
+from loadgen.locality.kv_format import model_path, run_told_bytes
+from loadgen.locality.measured import other_attention
 from loadgen.locality.trace_sources import recorded_run
 from loadgen.runs.recorded import SIMULATED, RecordedRun, argument, flag_of
 from loadgen.targets.hardware import platform_of
@@ -44,6 +45,7 @@ UNMODELLED: Mapping[str, str] = {
     **dict.fromkeys(("--no-enable-chunked-prefill", "--kv-offloading-size"), ""),
     **dict.fromkeys(("--data-parallel-size", "-dp", "--pipeline-parallel-size", "-pp"), "1"),
     "--long-prefill-token-threshold": "0",
+    "--stream-interval": "1",
     "--scheduling-policy": "fcfs",
     "--scheduler-cls": PLUGIN,
 }
@@ -151,7 +153,7 @@ def shape_of_run(path: Path) -> EngineShape:
             f"{path} does not tell the engine's blocks: give a run of `kvswarm run --target vllm`"
         )
     argv = run.engine_argv
-    _require_modelled(path, argv)
+    _require_modelled(run)
     on_cpu, flags = _told_on_cpu(run), set(map(flag_of, argv))
     is_on_gpu = bool(argv) and not (_is_on_cpu(argv) if on_cpu is None else on_cpu)
     is_async = "--async-scheduling" in flags or is_on_gpu
@@ -272,12 +274,22 @@ def _recorded_tier(path: Path, argv: Sequence[str], block_size: int) -> TierShap
     )
 
 
-def _require_modelled(path: Path, argv: Sequence[str]) -> None:
+def _require_modelled(run: RecordedRun) -> None:
+    argv = run.engine_argv
     for flag in filter(UNMODELLED.__contains__, map(flag_of, argv)):
         told = argument(argv, flag)
         if not UNMODELLED[flag] or told != UNMODELLED[flag]:
             named = f"{flag} {told}" if UNMODELLED[flag] else flag
-            raise UsageError(f"{path}: its engine has {named}, which the twin does not model")
+            raise UsageError(f"{run.path}: its engine has {named}, which the twin does not model")
+    for model in filter(None, (argument(argv, "--model"), run.target.get("tokenizer"))):
+        found = None
+        with suppress(UsageError):
+            found = other_attention(model_path(model), run.target.get("max_model_len"))
+        if found is not None:
+            raise UsageError(
+                f"{run.path}: its model has {found} (config.json of {model}), which the twin does"
+                " not model: layers there do not attend to all tokens"
+            )
 
 
 def _plugin(path: Path, argv: Sequence[str]) -> tuple[tuple[str, object], ...] | None:

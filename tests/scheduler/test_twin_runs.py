@@ -168,7 +168,7 @@ def test_what_an_engine_ran_on_is_told_by_its_vllm(
         ("--max_num_seqs=4 --max-num-batched-tokens 8k", (4, 8000)),
         ("--max-num-batched-tokens=2K", (128, 2048)),
         ("--max-num-batched-tokens 1.5k", (128, 1500)),
-        ("--scheduling-policy fcfs --data-parallel-size=1", (128, 2048)),
+        ("--scheduling-policy fcfs --data-parallel-size=1 --stream-interval 1", (128, 2048)),
     ],
 )
 def test_an_engine_s_limits_are_read_as_vllm_reads_them(
@@ -187,6 +187,7 @@ def test_an_engine_s_limits_are_read_as_vllm_reads_them(
         ("--scheduling_policy=priority", "--scheduling-policy priority, which"),
         ("--data-parallel-size 2", "--data-parallel-size 2, which"),
         ("-dp 2", "-dp 2, which"),
+        ("--stream-interval 8", "--stream-interval 8, which"),
         ('--speculative-config={"method":"ngram"}', "--speculative-config, which"),
         ("--max-num-batched-tokens many", "--max-num-batched-tokens many is no number"),
         ("--max-num-batched-tokens 1.5K", "1.5K is no number"),
@@ -197,6 +198,36 @@ def test_an_engine_s_limits_are_read_as_vllm_reads_them(
 def test_an_engine_that_is_not_modelled_is_refused(tmp_path: Path, more: str, said: str) -> None:
     run = write_run(tmp_path / "run", argv=[*ARGV, *more.split()])
     with pytest.raises(UsageError, match=said):
+        shape_of_run(run)
+
+
+@pytest.mark.parametrize("where", ["--model", "tokenizer"])
+@pytest.mark.parametrize(
+    ("config", "said"),
+    [
+        ({"sliding_window": 1024}, "its model has sliding_window 1024 "),
+        ({"attention_chunk_size": 2048}, "its model has attention_chunk_size 2048 "),
+        ({"text_config": {"sliding_window": 512}}, "its model has sliding_window 512 "),
+        ({"layer_types": ["mamba", "attention"]}, "its model has layer_types mamba "),
+        ({"mamba_d_state": 128}, "its model has mamba_d_state "),
+        ({"sliding_window": 1024, "use_sliding_window": False}, ""),
+        ({"sliding_window": 4096, "max_position_embeddings": 8192}, ""),
+        ({"kv_lora_rank": 512, "layer_types": ["full_attention"]}, ""),
+        ({"layer_types": 1}, ""),
+    ],
+)
+def test_a_model_whose_layers_do_not_attend_to_all_is_refused(
+    tmp_path: Path, where: str, config: dict[str, Any], said: str
+) -> None:
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    here, elsewhere = str(tmp_path), str(tmp_path / "elsewhere")
+    argv = [*ARGV, "--model", here if where == "--model" else elsewhere]
+    target = {"tokenizer": here if where == "tokenizer" else elsewhere}
+    run = write_run(tmp_path / "run", argv=argv, target=target)
+    if not said:
+        assert shape_of_run(run).usable_blocks == 40
+        return
+    with pytest.raises(UsageError, match=f"run: {said}.*, which the twin does not model"):
         shape_of_run(run)
 
 
