@@ -62,8 +62,8 @@ def advise_command(arguments: list[str]) -> int:
                 " of such a run in its place"
             )
         advice = advise(model, about, limit, _options(parsed, about.engine))
-    print("\n".join([*advice.sentences(), *advice.candidates[0].prediction.outside]))
-    print()
+    outside = advice.candidates[0].prediction.outside
+    print("\n".join([*advice.sentences(), *outside, *about.engine.assumed, ""]))
     print("\n".join(aligned(list(_rows(advice)))))
     runs = _overturning(advice, about.command)
     print("\nwhat could overturn it:")

@@ -27,13 +27,16 @@ def calibrate_command(arguments: list[str]) -> int:
     require_writable(parsed.output.parent, "-o")
     with with_vllm():
         from loadgen.twin.calibrate import calibrate, shown_times
+        from loadgen.twin.shape_of import CalibratedEngine
 
         model = calibrate(parsed.runs)
+        engines = map(CalibratedEngine.of_run, parsed.runs)
     model.write(parsed.output)
     width = max(len(name) for name, *_ in shown_times(model))
     for name, value, (low, high) in shown_times(model):
         print(f"{name:{width}}  {_seconds(value):>10}  ({_seconds(low)} to {_seconds(high)})")
-    print("\n".join(_words(model, parsed.output)))
+    assumed = dict.fromkeys(line for engine in engines for line in engine.assumed)
+    print("\n".join([*assumed, *_words(model, parsed.output)]))
     return 0
 
 

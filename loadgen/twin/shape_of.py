@@ -101,6 +101,23 @@ class CalibratedEngine:
         """Whether kvswarm started it on a CPU, where copies are part of the engine's step."""
         return _is_on_cpu(self.argv) if self.on_cpu is None else self.on_cpu
 
+    @property
+    def assumed(self) -> list[str]:
+        """One line on limits of an engine on a GPU that its command leaves open, else none: from
+        70 GiB on, of which no run tells, vLLM's own are larger than those of `shape`."""
+        shape = self.shape
+        limits = {"seqs": shape.max_num_seqs, "batched-tokens": shape.max_num_batched_tokens}
+        told = {f"--max-num-{name}": limit for name, limit in limits.items()}
+        silent = [flag for flag in told if argument(self.argv, flag) is None]
+        if not silent or not self.argv or self.is_on_cpu:
+            return []
+        taken = " and ".join(f"{flag} {told[flag]}" for flag in silent)
+        words = " ".join(f"--engine-arg={flag}=N" for flag in silent)
+        return [
+            f"taken for granted: {taken}, vLLM's own on a GPU of less than 70 GiB; on others they"
+            f" are larger: make runs there with `{words}`"
+        ]
+
 
 def _told_on_cpu(run: RecordedRun) -> bool | None:
     """By the vLLM that the run started; None where it does not say."""
@@ -140,9 +157,7 @@ def _shape_of_json(told: Mapping[str, Any]) -> EngineShape:
 def shape_of_run(path: Path) -> EngineShape:
     """From `run.json`, with the defaults of vLLM's server on a CPU or a GPU where it is silent.
 
-    On GPUs of 70 GiB or more, of whose memory no run tells, they are larger than these: such an
-    engine must be told `--max-num-seqs` and `--max-num-batched-tokens`. Raises UsageError for an
-    engine that kvswarm did not start, or that has what is not modelled.
+    Raises UsageError for an engine that kvswarm did not start, or that has what is not modelled.
     """
     run = recorded_run(path)
     if run.is_simulated:

@@ -10,8 +10,10 @@ from typing import Any
 import pytest
 from test_twin import ARGV, BLOCK, FRONT, REQUESTS, STEP, served_run, write_run
 
+from loadgen.cli.advise import advise_command
 from loadgen.cli.compare import compare_command
 from loadgen.cli.simulate import simulate_command
+from loadgen.cli.twin import calibrate_command
 from loadgen.errors import UsageError
 from loadgen.runs.recorded import RecordedRun
 from loadgen.twin.calibrate import calibrate
@@ -159,6 +161,38 @@ def test_what_an_engine_ran_on_is_told_by_its_vllm(
     assert shape_of_run(run).max_num_seqs == (128 if is_on_cpu else 256)
     engine = CalibratedEngine.of_run(run)
     assert engine.is_on_cpu == CalibratedEngine.of_twin(engine.to_json()).is_on_cpu == is_on_cpu
+
+
+@pytest.mark.parametrize(
+    ("versions", "more", "assumed"),
+    [
+        (GPU, "", "--max-num-seqs 256 and --max-num-batched-tokens 2048, vLLM's own"),
+        (GPU, "--max_num_seqs=9", "taken for granted: --max-num-batched-tokens 2048, vLLM's own"),
+        (GPU, "--max-num-seqs 9 --max-num-batched-tokens 8k", ""),
+        (CPU, "", ""),
+    ],
+)
+def test_limits_of_a_gpu_that_nobody_told_are_said(
+    tmp_path: Path,
+    twin: str,
+    versions: object,
+    more: str,
+    assumed: str,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    argv = [*ARGV[:5], *more.split()]
+    run = str(served_run(tmp_path / "run", argv=argv, target={"versions": versions}))
+    told = [run, "--twin", twin]
+    for command, words in (
+        (calibrate_command, [run, "-o", str(tmp_path / "made.json")]),
+        (simulate_command, told),
+        (simulate_command, [*told, "--format", "json"]),
+        (advise_command, [*told, "--slo", "ttft_ms.p95<=9", "--no-rates", "--kv-tokens", "5120"]),
+    ):
+        assert command(words) == 0
+        said = capsys.readouterr().out
+        assert assumed in said
+        assert said.count("taken for granted") == bool(assumed)
 
 
 @pytest.mark.parametrize(
