@@ -352,6 +352,7 @@ def test_advice_is_the_smallest_cache_that_keeps_the_objective(
     assert found in advice.answers
     nothing = advise(model, about, parse_objective("ttft_ms.p95<=1"), options)
     assert next(nothing.sentences()).startswith("No size that was tried keeps")
+    assert [each.kv_tokens for each in nothing.answers] == [16_384, 16_384]
     model.write(tmp_path / "twin.json")
     words = [str(runs[0]), "--twin", str(tmp_path / "twin.json"), "--slo", "e2e_ms.mean<=1000000"]
     words += ["--no-rates"]
