@@ -4,6 +4,7 @@ import csv
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -372,6 +373,37 @@ def test_advice_is_the_smallest_cache_that_keeps_the_objective(
     with pytest.raises(UsageError, match="was not made by `kvswarm run`"):
         advise_command([*words, "--verify", str(tmp_path / "made")])
     (runs[0] / "run.json").write_text(json.dumps(facts))
+
+
+@pytest.mark.parametrize("code", [0, 3])
+def test_the_runs_that_could_overturn_advice_are_made_and_compared(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], code: int
+) -> None:
+    run, folder = served_run(tmp_path / "run"), tmp_path / "made"
+    TwinModel(STEP, FRONT, 0.0, 1, 0.0, {}).write(tmp_path / "twin.json")
+
+    async def made(words: Sequence[str], _: object) -> int:
+        told = dict(pairwise(words))
+        shape = changed(shape_of_run(run), int(told["--kv-tokens"]), told["--target"])
+        served = TwinServer(recorded_load(run, BLOCK), shape, STEP, FRONT).serve()
+        write_run(Path(told["--out"]), served)
+        return code
+
+    monkeypatch.setattr("loadgen.cli.advise.command_run", made)
+    words = [str(run), "--twin", str(tmp_path / "twin.json"), "--slo", "ttft_ms.p95<=100000"]
+    words += ["--no-rates", "--kv-tokens", "2048,4096", "--verify", str(folder)]
+    if code:
+        with pytest.raises(UsageError, match="--kv-tokens 2048 ended with exit code 3: see"):
+            advise_command(words)
+        return
+    assert advise_command(words) == 0
+    said = [line for line in capsys.readouterr().out.splitlines() if line.startswith("measured: ")]
+    orders = ("first come, first served", "by context")
+    for order, line in zip(orders, said, strict=True):
+        assert line.startswith(f"measured: 2,048 tokens, {order}: ")
+        assert "ms, which keeps ttft_ms.p95<=100000; the twin was " in line
+        assert line.rsplit(" ", 2)[1] in ("+0%", "-0%")
+    assert {each.name for each in folder.iterdir()} == {"2048-first-come", "2048-context"}
 
 
 def test_what_the_twin_cannot_do_is_refused_in_a_line(runs: list[Path], tmp_path: Path) -> None:
