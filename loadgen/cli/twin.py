@@ -58,8 +58,11 @@ def _words(model: "TwinModel", output: Path) -> Iterator[str]:
             " predictions have intervals that hold it"
         )
     else:
-        yield "how much runs differ from each other one run does not tell: predictions are without"
-        yield "intervals; give two or more"
+        yield (
+            f"in {model.windows} windows of its time its speed differs by {model.speed_sd:.1%}"
+            " (standard deviation): predictions have intervals that hold it, but not how much other"
+            " runs differ; give two or more"
+        )
     yield from (f"open: {each}" for each in model.open_questions)
     yield f"twin: {output}"
 

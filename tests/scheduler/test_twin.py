@@ -221,12 +221,36 @@ def test_users_wait_for_their_replies_and_an_open_loop_does_not(tmp_path: Path) 
     assert [each.sent_s for each in slow.requests] == [0.5 * n for n in range(REQUESTS)]
 
 
-def test_one_run_alone_gives_no_interval(runs: list[Path], tmp_path: Path) -> None:
-    alone = calibrate(runs[:1])
-    alone.write(tmp_path / "twin.json")
-    read = TwinModel.read(tmp_path / "twin.json")
-    assert read == alone
-    assert read.interval(100.0) == (0.0, float("inf"))
+def test_one_run_alone_has_the_interval_of_its_own_speed_over_time(
+    runs: list[Path], tmp_path: Path
+) -> None:
+    alone, path = calibrate(runs[:1]), tmp_path / "twin.json"
+    alone.write(path)
+    assert TwinModel.read(path) == alone
+    low, high = alone.interval(100.0)
+    assert 90 < low < 100 < high < 110
+    slower = calibrate([slower_from(served_run(tmp_path / "slower"), REQUESTS // 2)])
+    assert (slower.runs, slower.windows) == (1, REQUESTS // 10)
+    assert slower.speed_sd > 0.1
+    assert slower.interval(100.0)[1] > 120
+    assert "other runs may differ by more" in " ".join(slower.outside({}))
+    older = {name: told for name, told in json.loads(path.read_text()).items() if name != "windows"}
+    path.write_text(json.dumps(older))
+    assert TwinModel.read(path).interval(100.0) == (0.0, float("inf"))
+
+
+def slower_from(run: Path, number: int) -> Path:
+    """With half as much time again for each reply from this one on."""
+    with (run / "requests.csv").open(newline="") as file:
+        rows = list(csv.DictReader(file))
+    for row in rows[number:]:
+        for name in ("first_token_s", "end_s"):
+            row[name] = str(float(row["sent_s"]) + 1.5 * (float(row[name]) - float(row["sent_s"])))
+    with (run / "requests.csv").open("w", newline="") as file:
+        writer = csv.DictWriter(file, list(rows[0]))
+        writer.writeheader()
+        writer.writerows(rows)
+    return run
 
 
 def test_the_commands_tell_what_a_user_can_use(
@@ -249,9 +273,12 @@ def test_the_commands_tell_what_a_user_can_use(
     assert told["simulated"] is True
     assert told["intervals"]["ttft_mean_ms"][0] < told["figures"]["ttft_mean_ms"]
     assert calibrate_command([str(runs[0]), "-o", twin]) == 0
-    capsys.readouterr()
+    assert "in 6 windows of its time its speed differs by" in capsys.readouterr().out
     assert simulate_command([*command, "--format", "json"]) == 0
-    assert json.loads(capsys.readouterr().out)["intervals"]["ttft_mean_ms"] == [0.0, None]
+    told = json.loads(capsys.readouterr().out)
+    low, high = told["intervals"]["ttft_mean_ms"]
+    assert low < told["figures"]["ttft_mean_ms"] < high
+    assert "intervals are of one run's own speed in 6 windows" in told["outside"][0]
 
 
 def test_a_simulation_that_was_stopped_is_no_run_that_came_to_its_end(
