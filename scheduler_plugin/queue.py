@@ -1,7 +1,7 @@
 """What vLLM says of its waiting requests and asks about them, told to the order of ours."""
 
 import time
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from typing import Any
 
 from vllm.v1.core.kv_cache_utils import get_block_hash
@@ -90,7 +90,10 @@ class SchedulerView:
         """Whether vLLM has taken the popped request, and not skipped it."""
         return request.status not in STILL_WAITING
 
-    now_s = staticmethod(time.monotonic)
+    def now_s(self) -> float:
+        """A monotonic clock: the scheduler's `clock_s`, where who made it counts time himself."""
+        clock_s: Callable[[], float] = getattr(self._scheduler, "clock_s", time.monotonic)
+        return clock_s()
 
 
 class ContextQueue:

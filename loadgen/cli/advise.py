@@ -34,6 +34,7 @@ if TYPE_CHECKING:
 
 TARGETS = {False: "vllm", True: "vllm-context"}
 """By whether the order is by context."""
+TIER_TARGET = "vllm-offload"
 MOST_GPU_GB = 1e6
 GPU_SHARE = 0.92
 """Of a GPU's memory, that vLLM takes unless told otherwise."""
@@ -62,30 +63,34 @@ def advise_command(arguments: list[str]) -> int:
                 " of such a run in its place"
             )
         advice = advise(model, about, limit, _options(parsed, about.engine))
-    print("\n".join([*advice.sentences(), *advice.candidates[0].prediction.outside]))
-    print()
+    outside = advice.candidates[0].prediction.outside
+    print("\n".join([*advice.sentences(), *outside, *about.engine.assumed, ""]))
     print("\n".join(aligned(list(_rows(advice)))))
-    runs = _overturning(advice, about.command)
+    runs = overturning(advice, about.command)
     print("\nwhat could overturn it:")
     if runs is None:
         print(f"  such runs of {parsed.run}, which `kvswarm run` has not made")
     else:
-        print("\n".join(f"  {shlex.join(each)}" for _, each in runs) or "  nothing was found")
+        print("\n".join(f"  {shlex.join(each)}" for _, each in runs))
     if parsed.output is not None:
         _draw(advice, parsed.output)
     return 0 if parsed.verify is None else _verify_all(advice, runs or [], parsed.verify)
 
 
-def _overturning(
+def overturning(
     advice: "Advice", recorded: Sequence[str]
 ) -> "list[tuple[SizeTried, list[str]]] | None":
     """The runs that could overturn the answer, behind what each would show; None where the command
     that sent the load is none of `kvswarm run`. Raises UsageError."""
     found = []
     for tried in advice.answers:
-        words = run_again(recorded, TARGETS[tried.by_context], tried.kv_tokens)
+        target = TIER_TARGET if tried.tier_tokens else TARGETS[tried.by_context]
+        words = run_again(recorded, target, tried.kv_tokens)
         if words is None:
             return None
+        if tried.tier_tokens and advice.tier is not None:
+            size_gb = tried.tier_tokens * advice.tier.bytes_per_token / BYTES_PER_GB
+            words += ["--l1-gb", f"{math.ceil(1000 * size_gb) / 1000:g}"]
         found.append((tried, words))
     return found
 
@@ -168,8 +173,8 @@ def _rows(advice: "Advice") -> Iterator[Sequence[str]]:
         yield (*row, "" if cost is None else f"{cost:,.2f}") if has_cost else row
     for tier in advice.tier.tried if advice.tier else ():
         computed = tier.prediction.figures["computed_prompt_tokens"]
-        kept = "✓" if tier.value <= advice.limit.bound else "✗"
-        name = f"+ tier of {tier.tokens:,}", f"at {tier.bytes_per_s / 1e9:.3g} GB/s"
+        kept = "✓" if tier.keeps(advice.limit) else "✗"
+        name = f"+ tier of {tier.tier_tokens:,}", f"at {tier.bytes_per_s / 1e9:.3g} GB/s"
         row = (*name, f"{tier.value:,.0f} ms", kept, f"{computed:,.0f}", "")
         yield (*row, "") if has_cost else row
 
@@ -184,8 +189,9 @@ def _verify_all(
     advice: "Advice", runs: "Sequence[tuple[SizeTried, list[str]]]", folder: Path
 ) -> int:
     """Make these runs until a signal comes; the exit code. Raises UsageError."""
+    names = {False: "first-come", True: "context"}
     outs = [
-        folder / f"{tried.kv_tokens}-{'context' if tried.by_context else 'first-come'}"
+        folder / f"{tried.kv_tokens}-{'tier' if tried.tier_tokens else names[tried.by_context]}"
         for tried, _ in runs
     ]
     for out in outs:
@@ -210,7 +216,6 @@ async def _made(words: Sequence[str]) -> tuple[int, int]:
 
 def _verify(advice: "Advice", tried: "SizeTried", out: Path) -> None:
     """Say how far the prediction of this run was off. Raises UsageError."""
-    from loadgen.twin.advice import ORDERS
     from loadgen.twin.advise import value_of
 
     times_ms = recorded_run(out).requests.latency(advice.limit.statistic.metric.name)
@@ -219,8 +224,8 @@ def _verify(advice: "Advice", tried: "SizeTried", out: Path) -> None:
     value = value_of(advice.limit, times_ms[~np.isnan(times_ms)])
     kept = "keeps" if value <= advice.limit.bound else "misses"
     print(
-        f"measured: {tried.kv_tokens:,} tokens, {ORDERS[tried.by_context]}: {value:,.0f} ms, which"
-        f" {kept} {advice.limit.text}; the twin was {tried.value / value - 1:+.0%} off"
+        f"measured: {tried.words}: {value:,.0f} ms, which {kept} {advice.limit.text}; the twin was"
+        f" {tried.value / value - 1:+.0%} off"
     )
 
 

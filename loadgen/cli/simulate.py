@@ -39,7 +39,8 @@ FIGURES: Mapping[str, tuple[str, str]] = {
 class Simulation:
     """What is simulated: a load on an engine. `measured` are the figures of the run that it is
     of, where nothing is changed; `counted` names the requests that count, None for all. A run
-    would give requests up after `timeout_s`. `source` says in words whose requests they are."""
+    would give requests up after `timeout_s`. `source` says in words whose requests they are, and
+    `assumed` what of the engine nobody told."""
 
     model: "TwinModel"
     load: "OfferedLoad"
@@ -51,6 +52,7 @@ class Simulation:
     counted: frozenset[str] | None = None
     timeout_s: float = math.inf
     is_timeout_given: bool = False
+    assumed: Sequence[str] = ()
 
 
 def simulate_command(arguments: list[str]) -> int:
@@ -136,6 +138,7 @@ def _of_run(parsed: argparse.Namespace, command: Sequence[str]) -> Simulation:
         batched=run.is_batched,
         measured=measured_figures(load) if has_figures else None,
         counted=frozenset(load.measured) or None,
+        assumed=engine.assumed,
     )
 
 
@@ -203,6 +206,7 @@ def planned_simulation(
         batched=batched,
         timeout_s=planned.timeout_s,
         is_timeout_given=value_of(planned.words, "timeout") is not None,
+        assumed=engine.assumed,
     )
 
 
@@ -283,6 +287,7 @@ def _json(simulation: Simulation, prediction: "TwinPrediction") -> dict[str, Any
         },
         "measured": simulation.measured,
         "outside": prediction.outside,
+        "assumed": simulation.assumed,
     }
 
 
@@ -304,7 +309,7 @@ def _lines(simulation: Simulation, prediction: "TwinPrediction") -> Iterator[str
             f"{prediction.cut:,} more were cut off at the end of the run, {unsent:,} were due and"
             f" never sent; the longest had waited {1000 * max(prediction.open_e2e_s):,.0f} ms"
         )
-    yield from prediction.outside
+    yield from (*prediction.outside, *simulation.assumed)
     yield from _table(prediction, simulation.measured)
     if tier is not None:
         yield f"prompt tokens from the tier: {prediction.ledger.reported_external_tokens:,}"

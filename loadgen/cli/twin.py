@@ -27,13 +27,16 @@ def calibrate_command(arguments: list[str]) -> int:
     require_writable(parsed.output.parent, "-o")
     with with_vllm():
         from loadgen.twin.calibrate import calibrate, shown_times
+        from loadgen.twin.shape_of import CalibratedEngine
 
         model = calibrate(parsed.runs)
+        engines = map(CalibratedEngine.of_run, parsed.runs)
     model.write(parsed.output)
     width = max(len(name) for name, *_ in shown_times(model))
     for name, value, (low, high) in shown_times(model):
         print(f"{name:{width}}  {_seconds(value):>10}  ({_seconds(low)} to {_seconds(high)})")
-    print("\n".join(_words(model, parsed.output)))
+    assumed = dict.fromkeys(line for engine in engines for line in engine.assumed)
+    print("\n".join([*assumed, *_words(model, parsed.output)]))
     return 0
 
 
@@ -55,8 +58,11 @@ def _words(model: "TwinModel", output: Path) -> Iterator[str]:
             " predictions have intervals that hold it"
         )
     else:
-        yield "how much runs differ from each other one run does not tell: predictions are without"
-        yield "intervals; give two or more"
+        yield (
+            f"in {model.windows} windows of its time its speed differs by {model.speed_sd:.1%}"
+            " (standard deviation): predictions have intervals that hold it, but not how much other"
+            " runs differ; give two or more"
+        )
     yield from (f"open: {each}" for each in model.open_questions)
     yield f"twin: {output}"
 

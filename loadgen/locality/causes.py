@@ -1,13 +1,18 @@
 """Where each computed prompt token of a run could have been a hit, and what would make it one."""
 
 import math
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import accumulate
+from operator import attrgetter
 from pathlib import Path
+from statistics import median
 
 from loadgen.errors import UsageError
 from loadgen.locality.curve import predict
-from loadgen.locality.trace import BlockNames, Chain
+from loadgen.locality.lru_stack import LruStack
+from loadgen.locality.trace import BlockNames, Chain, Trace
 from loadgen.locality.trace_sources import (
     USUAL_BLOCK_SIZE,
     all_requests,
@@ -31,6 +36,8 @@ CAUSES: Mapping[str, str] = {
     "tail": "behind the last full block of a prompt",
 }
 """Of computed tokens; each has one."""
+TURN = attrgetter("first_token_s")
+"""In the order of which prompts were served."""
 CURABLE = ("order", "evicted", "replica", "together", "off")
 
 
@@ -45,13 +52,18 @@ class ServedPrompt:
     cached_tokens: int
     engine: str = ""
     counts: bool = True
+    context: str = ""
+
+
+Late = dict[int, tuple[ServedPrompt, ServedPrompt, int]]
+"""Prompts of which blocks were evicted: each, who used the last of these before, and its place."""
 
 
 @dataclass(frozen=True, slots=True)
 class ComputedCauses:
     """Tokens by cause, which add up to `computed`. `engine` is the engine's own count of these,
     None where it was not told. `enough_tokens` is a cache that would keep all but 1 % of what is
-    used again."""
+    used again, `evicted` a sentence on what came too late."""
 
     tokens: Mapping[str, int]
     prompts: int
@@ -59,6 +71,7 @@ class ComputedCauses:
     cache_tokens: int | None
     enough_tokens: int
     source: str
+    evicted: str = ""
 
     @property
     def computed(self) -> int:
@@ -77,6 +90,8 @@ class ComputedCauses:
             )
             return
         yield self._cure(most)
+        if self.evicted:
+            yield self.evicted
         if lost["order"] and most != "order":
             yield f"An order by context (--target vllm-context) would save {self._said('order')}."
 
@@ -118,23 +133,27 @@ def causes_of_run(path: Path) -> ComputedCauses:
     size = int(run.target.get("block_size") or USUAL_BLOCK_SIZE)
     known = (run.summary.get("server") or {}).get("computed_prompt_tokens")
     curves = [predict(trace_of_run(path, engine=name)) for name in busy_engines(run)]
+    late: Late = {}
     return ComputedCauses(
-        tokens=causes(prompts, size, has_cache),
+        tokens=causes(prompts, size, has_cache, late),
         prompts=sum(each.counts for each in prompts),
         engine=None if known is None else int(known),
         cache_tokens=run.target.get("usable_tokens"),
         enough_tokens=max(curve.knee.enough_tokens for curve in curves),
         source=source,
+        evicted=evictions(prompts, late, size, (run.target.get("usable_tokens") or 0) // size),
     )
 
 
-def causes(prompts: Sequence[ServedPrompt], block_size: int, has_cache: bool) -> dict[str, int]:
+def causes(
+    prompts: Sequence[ServedPrompt], block_size: int, has_cache: bool, late: Late | None = None
+) -> dict[str, int]:
     """Tokens by cause. Prompts are taken in the order in which their replies began; each engine
-    has a cache of its own."""
+    has a cache of its own. Those of which blocks were evicted are noted in `late`."""
     tokens = dict.fromkeys(CAUSES, 0)
     last_user: dict[tuple[str, int], ServedPrompt] = {}
     anywhere: set[int] = set()
-    for prompt in sorted(prompts, key=lambda each: each.first_token_s):
+    for prompt in sorted(prompts, key=TURN):
         blocks = prompt.chain.blocks
         hits = min(prompt.cached_tokens // block_size, len(blocks))
         rest = prompt.chain.prompt_tokens - len(blocks) * block_size
@@ -145,6 +164,8 @@ def causes(prompts: Sequence[ServedPrompt], block_size: int, has_cache: bool) ->
             is_end = not rest and place == hits == len(blocks) - 1 and before is not None
             cause = "tail" if is_end else _cause(prompt, before, has_cache)
             is_elsewhere = cause == "first" and has_cache and block in anywhere
+            if before is not None and cause == "evicted" and late is not None:
+                late[id(prompt)] = prompt, before, place
             computed = block_size - (inside if place == hits else 0)
             tokens["replica" if is_elsewhere else cause] += computed
         if prompt.counts:
@@ -152,6 +173,36 @@ def causes(prompts: Sequence[ServedPrompt], block_size: int, has_cache: bool) ->
         last_user.update(dict.fromkeys(((prompt.engine, block) for block in blocks), prompt))
         anywhere.update(blocks)
     return tokens
+
+
+def evictions(
+    prompts: Sequence[ServedPrompt], late: Late, block_size: int, cache_blocks: int
+) -> str:
+    """By how many blocks the cache (0: not known) was too small for `late` ones of these prompts,
+    in the order served, and whose requests computed most of what came in between; "" for none."""
+    needed, between = [], Counter[str]()
+    for engine in sorted({prompt.engine for prompt, *_ in late.values()}):
+        served = [each for each in sorted(prompts, key=TURN) if each.engine == engine]
+        visits = LruStack(Trace(tuple(each.chain for each in served), block_size)).visits
+        turns = {id(each): turn for turn, each in enumerate(served)}
+        begun = [0] * (len(served) + 1)
+        for prompt, before, place in late.values():
+            if prompt.engine == engine:
+                depths = visits[turns[id(prompt)]].depths
+                needed.append(depths[min(place, len(depths) - 1)] + 2)  # with one not full yet
+                begun[turns[id(before)] + 1] += 1
+                begun[turns[id(prompt)]] -= 1
+        for each, times in zip(served, accumulate(begun), strict=False):
+            held = -(-each.chain.kept_tokens // block_size)
+            between[each.context] += times * (held - each.cached_tokens // block_size)
+    said, shares = [], [(name, n / between.total()) for name, n in between.most_common(3) if n]
+    if needed and cache_blocks:
+        short = [max(1, blocks - cache_blocks) for blocks in needed]
+        said = [f"lacked a median of {median(short):.0f} and at most {max(short)} blocks of cache"]
+    if shares:
+        named = ", ".join(f"{name or 'no context'} ({share:.0%})" for name, share in shares)
+        said.append(f"made room for requests of {named}")
+    return f"What was evicted {', and '.join(said)}." if said else ""
 
 
 def _cause(prompt: ServedPrompt, before: ServedPrompt | None, has_cache: bool) -> str:
@@ -178,8 +229,9 @@ def _served(run: RecordedRun) -> tuple[list[ServedPrompt], str]:
     known = {number: (first_s, cached) for number, first_s, cached in told}
     counting = set(run.requests.sent.number("request_id").tolist())
     prompts = [
-        ServedPrompt(chain, each.sent_s, first_s, int(cached), each.engine, each.index in counting)
+        ServedPrompt(chain, each.sent_s, first_s, int(cached), *facts)
         for each, chain in zip(sent, chains, strict=True)
+        for facts in [(each.engine, each.index in counting, each.context)]
         for first_s, cached in [known[each.index]]
         if not math.isnan(first_s) and not math.isnan(cached)
     ]

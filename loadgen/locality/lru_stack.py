@@ -37,21 +37,21 @@ class LruStack:
         self._recency = Recency()
         self._newest: dict[int, int] = {}
         self._fresh = count()
-        self._visits = [self._visit(request) for request in trace.chains]
+        self.visits = [self._visit(request) for request in trace.chains]
 
     @property
     def deepest(self) -> int:
         """The largest distance at which a block is used again, in blocks; -1 without reuse."""
-        return max((visit.depths[-1] for visit in self._visits if visit.depths), default=-1)
+        return max((visit.depths[-1] for visit in self.visits if visit.depths), default=-1)
 
     def reuse_distance(self, share: float) -> int:
         """The distance in blocks up to which this share of all uses but the first lies."""
-        distances = sorted(chain.from_iterable(visit.depths for visit in self._visits))
+        distances = sorted(chain.from_iterable(visit.depths for visit in self.visits))
         return distances[math.ceil(share * len(distances)) - 1] if distances else 0
 
     def share_within(self, blocks: int) -> float | None:
         """The share of all uses but the first that lie within so many blocks; None without any."""
-        distances = [each for visit in self._visits for each in visit.depths]
+        distances = [each for visit in self.visits for each in visit.depths]
         near = sum(each < blocks for each in distances)
         return near / len(distances) if distances else None
 
@@ -61,7 +61,7 @@ class LruStack:
         The cache is empty at first, and holds the longest request.
         """
         known = hits = 0
-        for visit in self._visits:
+        for visit in self.visits:
             found = len(visit.depths) if blocks is None else bisect_left(visit.depths, known)
             hits += found
             if blocks is not None:

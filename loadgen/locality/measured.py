@@ -2,7 +2,8 @@
 
 import json
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -13,10 +14,12 @@ from loadgen.locality.trace_sources import recorded_run, trace_of_run
 from loadgen.runs.recorded import argument
 
 OTHER_ATTENTION = (
-    *("kv_lora_rank", "full_attention_interval", "hybrid_override_pattern"),
-    *("mamba_d_state", "attn_layer_period", "attention_chunk_size"),
+    *("full_attention_interval", "hybrid_override_pattern", "layers_block_type"),
+    *("mamba_d_state", "state_size", "linear_attn_config", "attn_layer_period"),
 )
-"""What config.json says of layers that keep something else than keys and values of each token."""
+"""What config.json says of layers that keep something else than each token."""
+WINDOWS = ("sliding_window", "attention_chunk_size")
+"""Tokens before one that some layers attend to."""
 DTYPE_BYTES = {"float32": 4, "float": 4, "bfloat16": 2, "float16": 2, "half": 2, "fp8": 1}
 
 
@@ -90,28 +93,38 @@ def kv_bytes_per_token(model: Path, kv_dtype: str = "auto") -> int | None:
     `kv_dtype` is vLLM's `--kv-cache-dtype`; `model` a folder or a `config.json`. None where there
     is none, or one of an attention that keeps something else.
     """
+    with suppress(OSError, ValueError, KeyError, TypeError, AttributeError):
+        return _bytes(_config(model), kv_dtype)
+    return None
+
+
+def other_attention(model: Path, longest_tokens: int | None = None) -> str | None:
+    """What the model's config.json says of layers that do not attend to all of so many tokens, by
+    default of as many as it takes; None where it says nothing of them, or is not there."""
+    with suppress(OSError, ValueError, TypeError, AttributeError):
+        return next(_other_attention(_config(model), longest_tokens), None)
+    return None
+
+
+def _config(model: Path) -> dict[str, Any]:
+    """That of the text where a model has several kinds of input."""
     file = model if model.is_file() else model / "config.json"
-    try:
-        config = json.loads(file.read_text(encoding="utf-8"))
-        return _bytes(config, kv_dtype)
-    except (OSError, ValueError, KeyError, TypeError, AttributeError):
-        return None
+    config = json.loads(file.read_text(encoding="utf-8"))
+    return {**config, **(config.get("text_config") or {})}
 
 
-def _keeps_all_tokens(config: Mapping[str, Any]) -> bool:
-    """Whether every layer keeps keys and values of every token, as far as can be told."""
-    if any(config.get(name) for name in OTHER_ATTENTION):
-        return False
-    if set(config.get("layer_types") or ()) - {"full_attention", "attention"}:
-        return False
-    if not config.get("use_sliding_window", True):
-        return True
-    longest = config.get("max_position_embeddings") or math.inf
-    return (config.get("sliding_window") or math.inf) >= longest
+def _other_attention(config: Mapping[str, Any], longest_tokens: int | None) -> Iterator[str]:
+    yield from (name for name in OTHER_ATTENTION if config.get(name))
+    for each in sorted({*(config.get("layer_types") or ())} - {"full_attention", "attention"}):
+        yield f"layer_types {each}"
+    longest = longest_tokens or config.get("max_position_embeddings") or math.inf
+    for name in WINDOWS if config.get("use_sliding_window", True) else WINDOWS[1:]:
+        if (config.get(name) or math.inf) < longest:
+            yield f"{name} {config[name]}"
 
 
 def _bytes(config: dict[str, Any], kv_dtype: str) -> int | None:
-    if not _keeps_all_tokens(config):
+    if config.get("kv_lora_rank") or any(_other_attention(config, None)):
         return None
     heads = config["num_attention_heads"]
     kv_heads = config.get("num_key_value_heads") or heads

@@ -157,8 +157,8 @@ def sent_requests(run: RecordedRun, engine: str = "") -> list[SentRequest]:
     engines = engines_of(run)
     if engine not in (engines or [""]):
         raise UsageError(
-            f"{run.path} has requests of {len(engines)} engines, each with a cache of its own:"
-            f" choose one of {', '.join(engines)} (kvswarm curve --engine)"
+            f"{run.path} has requests of {len(engines)} engines, each with a cache of its own: give"
+            f" a run of one engine (`kvswarm curve --engine` takes one of {', '.join(engines)})"
             if engines
             else f"{run.path} names no engine {engine}: it had but one"
         )

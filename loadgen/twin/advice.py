@@ -11,28 +11,8 @@ from loadgen.twin.predict import TwinPrediction
 ORDERS = {False: "first come, first served", True: "by context"}
 
 
-@dataclass(frozen=True, slots=True)
-class TierTried:
-    """A tier that holds all that is used again, on a link of so many bytes a second."""
-
-    tokens: int
-    bytes_per_s: float
-    prediction: TwinPrediction
-    value: float
-    interval: tuple[float, float]
-
-
-@dataclass(frozen=True, slots=True)
-class TierAdvice:
-    """From which bandwidth on loading is faster than computing, with its interval, and what tiers
-    around it give to a cache of `kv_tokens`, whose value alone is `without`."""
-
-    bytes_per_token: int
-    break_even: float
-    interval: tuple[float, float]
-    kv_tokens: int
-    without: float
-    tried: tuple[TierTried, ...]
+MOST_ANSWERS = 4
+"""Runs that are named to overturn the advice."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,7 +27,8 @@ class Reuse:
 
 @dataclass(frozen=True, slots=True)
 class SizeTried:
-    """One size and order with what it would give; `value` is of the limit's statistic."""
+    """One size and order with what it would give; `value` is of the limit's statistic. With
+    `tier_tokens` all that is used again lies behind it, on a link of so many bytes a second."""
 
     kv_tokens: int
     by_context: bool
@@ -55,6 +36,14 @@ class SizeTried:
     value: float
     interval: tuple[float, float]
     rate: HighestRate | None = None
+    tier_tokens: int = 0
+    bytes_per_s: float = 0.0
+
+    @property
+    def words(self) -> str:
+        """What was tried."""
+        tier = " and a tier" if self.tier_tokens else ""
+        return f"{self.kv_tokens:,} tokens{tier}, {ORDERS[self.by_context]}"
 
     def keeps(self, limit: Limit) -> bool:
         """Whether the run that is expected does."""
@@ -63,6 +52,23 @@ class SizeTried:
     def is_open(self, limit: Limit) -> bool:
         """Whether runs here differ by more than decides it."""
         return self.interval[0] <= limit.bound < self.interval[1]
+
+
+@dataclass(frozen=True, slots=True)
+class TierAdvice:
+    """From which bandwidth on loading is faster than computing, with its interval, and what tiers
+    around it give to a cache that is `below`."""
+
+    bytes_per_token: int
+    break_even: float
+    interval: tuple[float, float]
+    below: SizeTried
+    tried: tuple[SizeTried, ...]
+
+    @property
+    def best(self) -> SizeTried:
+        """The one that gives most."""
+        return min(self.tried, key=lambda each: each.value)
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,11 +130,16 @@ class Advice:
 
     @property
     def answers(self) -> list[SizeTried]:
-        """The smallest in each order, or the two that contradict each other; a run on one could
-        overturn the answer."""
-        best = {order: self.smallest(order) for order in ORDERS}
-        told = [self.contrary(order) if each is None else [each] for order, each in best.items()]
-        return [each for several in told for each in several]
+        """Of each order the smallest, the two that contradict each other, or the largest; a tier
+        that keeps what the cache before it misses. A run on one could overturn the answer."""
+        told: list[SizeTried] = []
+        for order in ORDERS:
+            best, largest = self.smallest(order), max(self._of(order), key=lambda e: e.kv_tokens)
+            told += [best] if best else self.contrary(order) or [largest]
+        tier = self.tier
+        if tier and tier.best.keeps(self.limit) and not tier.below.keeps(self.limit):
+            told.append(tier.best)
+        return told[:MOST_ANSWERS]
 
     def _of(self, by_context: bool) -> list[SizeTried]:
         return [each for each in self.candidates if each.by_context == by_context]
@@ -199,16 +210,16 @@ class Advice:
             f"Loading KV is faster than computing it from {tier.break_even / 1e9:.3g} GB/s on"
             f" ({low / 1e9:.3g} to {high / 1e9:.3g}), at {tier.bytes_per_token:,} bytes a token."
         )
-        best = min(tier.tried, key=lambda each: each.value)
-        if best.value >= tier.without:
-            yield f"A tier adds nothing to {tier.kv_tokens:,} tokens of cache here."
+        best, alone = tier.best, tier.below.value
+        if best.value >= alone:
+            yield f"A tier adds nothing to {best.kv_tokens:,} tokens of cache here."
             return
-        kept = "keeps" if best.value <= self.limit.bound else "does not keep"
-        size_gb = best.tokens * tier.bytes_per_token / 2**30
+        kept = "keeps" if best.keeps(self.limit) else "does not keep"
+        size_gb = best.tier_tokens * tier.bytes_per_token / 2**30
         yield (
-            f"Behind {tier.kv_tokens:,} tokens of cache a tier of {size_gb:.3g} GB"
-            f" ({best.tokens:,} tokens) at {best.bytes_per_s / 1e9:.3g} GB/s gives"
-            f" {best.value:,.0f} ms{_within(best.interval)} instead of {tier.without:,.0f} ms,"
+            f"Behind {best.kv_tokens:,} tokens of cache a tier of {size_gb:.3g} GB"
+            f" ({best.tier_tokens:,} tokens) at {best.bytes_per_s / 1e9:.3g} GB/s gives"
+            f" {best.value:,.0f} ms{_within(best.interval)} instead of {alone:,.0f} ms,"
             f" which {kept} {self.limit.text}."
         )
 
@@ -220,10 +231,7 @@ class Advice:
             )
 
     def _named(self, each: SizeTried) -> str:
-        return (
-            f"{each.kv_tokens:,} tokens, {ORDERS[each.by_context]} ({each.value:,.0f}"
-            f" ms{_within(each.interval)})"
-        )
+        return f"{each.words} ({each.value:,.0f} ms{_within(each.interval)})"
 
 
 def _within(interval: tuple[float, float]) -> str:

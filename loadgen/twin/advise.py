@@ -16,7 +16,7 @@ from loadgen.locality.trace import BlockNames, Chain, Trace
 from loadgen.locality.trace_sources import recorded_run
 from loadgen.runs.columns import Floats
 from loadgen.saturate.objective import slo_limit
-from loadgen.twin.advice import ORDERS, Advice, Reuse, SizeTried, TierAdvice, TierTried
+from loadgen.twin.advice import ORDERS, Advice, Reuse, SizeTried, TierAdvice
 from loadgen.twin.engine import EngineShape
 from loadgen.twin.highest_rate import find_rate
 from loadgen.twin.load import recorded_load
@@ -215,17 +215,13 @@ def _tiers(
     for factor in TIER_BANDWIDTHS:
         link = Link("tier", factor * computing.break_even_bytes_per_s, TIER_LATENCY_S)
         tier = TierShape("a tier", tokens, each, link, None, size, about.engine.is_on_cpu)
-        shape = replace(_shape(about, below.kv_tokens // size, False), tier=tier)
-        prediction = predict_load(model, about.load, shape)
-        value = predicted_value(limit, prediction)
-        interval = model.interval(value)
-        tried.append(TierTried(tokens, link.bytes_per_s, prediction, value, interval))
+        found = _candidate(model, about, below.kv_tokens // size, False, limit, tier)
+        tried.append(replace(found, tier_tokens=tokens, bytes_per_s=link.bytes_per_s))
     return TierAdvice(
         bytes_per_token=each,
         break_even=computing.break_even_bytes_per_s,
         interval=(each / high if high else 0.0, each / low if low else math.inf),
-        kv_tokens=below.kv_tokens,
-        without=below.value,
+        below=below,
         tried=tuple(tried),
     )
 
@@ -263,9 +259,14 @@ def _shape(about: AdviceLoad, blocks: int, by_context: bool) -> EngineShape:
 
 
 def _candidate(
-    model: TwinModel, about: AdviceLoad, blocks: int, by_context: bool, limit: Limit
+    model: TwinModel,
+    about: AdviceLoad,
+    blocks: int,
+    by_context: bool,
+    limit: Limit,
+    tier: TierShape | None = None,
 ) -> SizeTried:
-    shape = _shape(about, blocks, by_context)
+    shape = replace(_shape(about, blocks, by_context), tier=tier)
     prediction = predict_load(model, about.load, shape)
     value = predicted_value(limit, prediction)
     tokens = blocks * shape.block_size

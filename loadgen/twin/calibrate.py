@@ -29,6 +29,8 @@ ROUNDS, RESAMPLES = 5, 60
 FAR = 2.5
 """Residuals, in their median size, from which on they count less."""
 LEAST_REQUESTS = 20
+WINDOWS, WINDOW_REPLIES = 8, 10
+"""Of a single run's time at most so many, in the order of sending, of so many replies or more."""
 NAMES = tuple(f"step.{each.name}" for each in fields(StepTime)) + tuple(
     f"front.{each.name}" for each in fields(FrontTime)
 )
@@ -85,17 +87,20 @@ def calibrate(paths: Sequence[Path]) -> TwinModel:
         step, front = _times(found)
     factor = _mean_slowness(runs, step, front)
     step, front = _times(factor * found)
-    errors = [_error(run, run.serve(step, front)) for run in runs]
-    speeds = np.array([speed for speed, _ in errors])
+    times_s = [_times_s(run, run.serve(step, front)) for run in runs]
+    samples = times_s if len(runs) > 1 else _windows(*times_s[0])
+    speeds = np.array([_slowness(*each) for each in samples])
+    errors = np.concatenate([np.abs(twin / measured - 1) for measured, twin in times_s])
     lengths: dict[str, tuple[int, int]] = {}
     for request in (each for run in runs for each in run.load.requests):
         add_lengths(lengths, request)
     return TwinModel(
         step=step,
         front=front,
-        speed_sd=float(speeds.std(ddof=1)) if len(speeds) > 1 else 0.0,
+        speed_sd=float(speeds.std(ddof=1)),
         runs=len(runs),
-        error_share=float(np.median(np.concatenate([each for _, each in errors]))),
+        windows=len(samples) if len(runs) == 1 else 0,
+        error_share=float(np.median(errors)),
         intervals=_intervals(rows, factor),
         open_questions=tuple(_open(rows, found)),
         machine=str(recorded_run(paths[0]).description.get("machine", "")),
@@ -130,7 +135,7 @@ def _machine(run: RecordedRun) -> dict[str, object]:
 def _mean_slowness(runs: Sequence[CalibrationRun], step: StepTime, front: FrontTime) -> float:
     """By how much whole runs were slower than these times: the fit leans to the faster replies, as
     slow ones lie far out."""
-    speeds = [_error(run, run.serve(step, front))[0] for run in runs]
+    speeds = [_slowness(*_times_s(run, run.serve(step, front))) for run in runs]
     return float(np.exp(np.mean(speeds)))
 
 
@@ -193,16 +198,26 @@ def _fitted(x: Floats, y: Floats) -> Floats:
     return found
 
 
-def _error(run: CalibrationRun, served: ServedLoad) -> tuple[float, Floats]:
-    """The logarithm of how much slower the run was than its twin, and each reply's relative
-    error."""
+def _times_s(run: CalibrationRun, served: ServedLoad) -> tuple[Floats, Floats]:
+    """Of each reply, as measured and on the twin, in the order of sending."""
     pairs = [
         (run.load.measured[each.request.name].e2e_s, each.e2e_s)
         for each in served.requests
         if each.request.name in run.load.measured
     ]
     measured, twin = np.array(pairs).T
-    return float(np.log(measured.mean() / twin.mean())), np.abs(twin / measured - 1)
+    return measured, twin
+
+
+def _slowness(measured: Floats, twin: Floats) -> float:
+    """The logarithm of how much slower these were than on the twin."""
+    return float(np.log(measured.mean() / twin.mean()))
+
+
+def _windows(measured: Floats, twin: Floats) -> list[tuple[Floats, Floats]]:
+    """The same, apart by windows of time."""
+    count = min(WINDOWS, len(measured) // WINDOW_REPLIES)
+    return list(zip(np.array_split(measured, count), np.array_split(twin, count), strict=True))
 
 
 def _intervals(

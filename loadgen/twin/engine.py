@@ -228,10 +228,12 @@ class VirtualEngine:
         is_whole: bool = True,
     ) -> None:
         self.shape = shape
+        self.now_s = 0.0
         self.scheduler = build_scheduler(shape)
+        if shape.plugin is not None:
+            self.scheduler.clock_s = lambda: self.now_s
         self.ledger = EngineLedger(is_whole)
         self.finished: list[str] = []
-        self.now_s = 0.0
         self._cost = cost or StepTime()
         self.tier = TierTransfers.of(shape.tier, self._cost.loaded_byte_s)
         self._on_step = on_step

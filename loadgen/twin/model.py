@@ -33,8 +33,9 @@ class FrontTime:
 @dataclass(frozen=True, slots=True)
 class TwinModel:
     """`speed_sd` is how much the logarithm of whole runs' times differs from what it says, over
-    `runs` runs, `error_share` the median error of single requests. `intervals` by the names of the
-    two times' fields; `open_questions` what these runs leave open."""
+    `runs` runs, or of one run's over `windows` of its time; `error_share` the median error of
+    single requests. `intervals` by the names of the two times' fields; `open_questions` what these
+    runs leave open."""
 
     step: StepTime
     front: FrontTime
@@ -48,9 +49,17 @@ class TwinModel:
     """The engine that the runs were made on, as `CalibratedEngine` has it; empty in older files."""
     lengths: Mapping[str, tuple[int, int]] = field(default_factory=dict)
     """Least and most tokens of their prompts and replies; empty in older files."""
+    windows: int = 0
+    """0 for several runs, and in older files."""
 
     def outside(self, lengths: Mapping[str, tuple[int, int]]) -> Iterator[str]:
-        """In words, which of these the twin was not made from."""
+        """In words, what the intervals do not hold, and which of these lengths the twin was not
+        made from."""
+        if self.runs == 1 and self.windows:
+            yield (
+                f"intervals are of one run's own speed in {self.windows} windows of its time:"
+                " other runs may differ by more"
+            )
         for name, (low, high) in lengths.items():
             least, most = self.lengths.get(name, (low, high))
             if low < least or high > most:
@@ -60,11 +69,12 @@ class TwinModel:
                 )
 
     def interval(self, value: float) -> tuple[float, float]:
-        """Where a run's time would lie, as far as runs here differ from the twin."""
-        if self.runs < 2:
+        """Where a run's time would lie, as far as runs here, or windows of one, differ from it."""
+        count = self.windows if self.runs == 1 else self.runs
+        if count < 2:
             return 0.0, math.inf
-        reach = float(student.ppf((1 + LEVEL) / 2, self.runs - 1))
-        factor = math.exp(reach * self.speed_sd * math.sqrt(1 + 1 / self.runs))
+        reach = float(student.ppf((1 + LEVEL) / 2, count - 1))
+        factor = math.exp(reach * self.speed_sd * math.sqrt(1 + 1 / count))
         return value / factor, value * factor
 
     def write(self, path: Path) -> None:
@@ -94,13 +104,14 @@ class TwinModel:
     def _of(cls, content: Mapping[str, Any]) -> Self:
         if content["twin"] != VERSION:
             raise ValueError(f"version {content['twin']}")
-        for name in ("speed_sd", "runs", "error_share"):
-            _require_time(name, content[name])
-        later = {"engine": content.get("engine", {}), "lengths": content.get("lengths", {})}
+        later: dict[str, Any] = {"engine": {}, "lengths": {}, "windows": 0}
+        later |= {name: content[name] for name in later if name in content}
         kept = {each.name: content[each.name] for each in fields(cls) if each.name not in later}
-        kept["engine"] = later["engine"]
+        kept |= later
+        for name in ("speed_sd", "runs", "windows", "error_share"):
+            _require_time(name, kept[name])
         kept["lengths"] = {
-            name: (int(low), int(high)) for name, (low, high) in later["lengths"].items()
+            name: (int(low), int(high)) for name, (low, high) in kept["lengths"].items()
         }
         kept["step"], kept["front"] = StepTime(**kept["step"]), FrontTime(**kept["front"])
         kept["intervals"] = {name: tuple(each) for name, each in kept["intervals"].items()}

@@ -10,7 +10,8 @@ from typing import Any, Self
 
 from loadgen.errors import UsageError
 from loadgen.locality.break_even import Link
-from loadgen.locality.kv_format import run_told_bytes
+from loadgen.locality.kv_format import model_path, run_told_bytes
+from loadgen.locality.measured import other_attention
 from loadgen.locality.trace_sources import recorded_run
 from loadgen.runs.recorded import SIMULATED, RecordedRun, argument, flag_of
 from loadgen.targets.hardware import platform_of
@@ -44,6 +45,7 @@ UNMODELLED: Mapping[str, str] = {
     **dict.fromkeys(("--no-enable-chunked-prefill", "--kv-offloading-size"), ""),
     **dict.fromkeys(("--data-parallel-size", "-dp", "--pipeline-parallel-size", "-pp"), "1"),
     "--long-prefill-token-threshold": "0",
+    "--stream-interval": "1",
     "--scheduling-policy": "fcfs",
     "--scheduler-cls": PLUGIN,
 }
@@ -99,6 +101,23 @@ class CalibratedEngine:
         """Whether kvswarm started it on a CPU, where copies are part of the engine's step."""
         return _is_on_cpu(self.argv) if self.on_cpu is None else self.on_cpu
 
+    @property
+    def assumed(self) -> list[str]:
+        """One line on limits of an engine on a GPU that its command leaves open, else none: from
+        70 GiB on, of which no run tells, vLLM's own are larger than those of `shape`."""
+        shape = self.shape
+        limits = {"seqs": shape.max_num_seqs, "batched-tokens": shape.max_num_batched_tokens}
+        told = {f"--max-num-{name}": limit for name, limit in limits.items()}
+        silent = [flag for flag in told if argument(self.argv, flag) is None]
+        if not silent or not self.argv or self.is_on_cpu:
+            return []
+        taken = " and ".join(f"{flag} {told[flag]}" for flag in silent)
+        words = " ".join(f"--engine-arg={flag}=N" for flag in silent)
+        return [
+            f"taken for granted: {taken}, vLLM's own on a GPU of less than 70 GiB; on others they"
+            f" are larger: make runs there with `{words}`"
+        ]
+
 
 def _told_on_cpu(run: RecordedRun) -> bool | None:
     """By the vLLM that the run started; None where it does not say."""
@@ -138,9 +157,7 @@ def _shape_of_json(told: Mapping[str, Any]) -> EngineShape:
 def shape_of_run(path: Path) -> EngineShape:
     """From `run.json`, with the defaults of vLLM's server on a CPU or a GPU where it is silent.
 
-    On GPUs of 70 GiB or more, of whose memory no run tells, they are larger than these: such an
-    engine must be told `--max-num-seqs` and `--max-num-batched-tokens`. Raises UsageError for an
-    engine that kvswarm did not start, or that has what is not modelled.
+    Raises UsageError for an engine that kvswarm did not start, or that has what is not modelled.
     """
     run = recorded_run(path)
     if run.is_simulated:
@@ -151,7 +168,7 @@ def shape_of_run(path: Path) -> EngineShape:
             f"{path} does not tell the engine's blocks: give a run of `kvswarm run --target vllm`"
         )
     argv = run.engine_argv
-    _require_modelled(path, argv)
+    _require_modelled(run)
     on_cpu, flags = _told_on_cpu(run), set(map(flag_of, argv))
     is_on_gpu = bool(argv) and not (_is_on_cpu(argv) if on_cpu is None else on_cpu)
     is_async = "--async-scheduling" in flags or is_on_gpu
@@ -272,12 +289,22 @@ def _recorded_tier(path: Path, argv: Sequence[str], block_size: int) -> TierShap
     )
 
 
-def _require_modelled(path: Path, argv: Sequence[str]) -> None:
+def _require_modelled(run: RecordedRun) -> None:
+    argv = run.engine_argv
     for flag in filter(UNMODELLED.__contains__, map(flag_of, argv)):
         told = argument(argv, flag)
         if not UNMODELLED[flag] or told != UNMODELLED[flag]:
             named = f"{flag} {told}" if UNMODELLED[flag] else flag
-            raise UsageError(f"{path}: its engine has {named}, which the twin does not model")
+            raise UsageError(f"{run.path}: its engine has {named}, which the twin does not model")
+    for model in filter(None, (argument(argv, "--model"), run.target.get("tokenizer"))):
+        found = None
+        with suppress(UsageError):
+            found = other_attention(model_path(model), run.target.get("max_model_len"))
+        if found is not None:
+            raise UsageError(
+                f"{run.path}: its model has {found} (config.json of {model}), which the twin does"
+                " not model: layers there do not attend to all tokens"
+            )
 
 
 def _plugin(path: Path, argv: Sequence[str]) -> tuple[tuple[str, object], ...] | None:

@@ -4,6 +4,7 @@ import csv
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -220,12 +221,36 @@ def test_users_wait_for_their_replies_and_an_open_loop_does_not(tmp_path: Path) 
     assert [each.sent_s for each in slow.requests] == [0.5 * n for n in range(REQUESTS)]
 
 
-def test_one_run_alone_gives_no_interval(runs: list[Path], tmp_path: Path) -> None:
-    alone = calibrate(runs[:1])
-    alone.write(tmp_path / "twin.json")
-    read = TwinModel.read(tmp_path / "twin.json")
-    assert read == alone
-    assert read.interval(100.0) == (0.0, float("inf"))
+def test_one_run_alone_has_the_interval_of_its_own_speed_over_time(
+    runs: list[Path], tmp_path: Path
+) -> None:
+    alone, path = calibrate(runs[:1]), tmp_path / "twin.json"
+    alone.write(path)
+    assert TwinModel.read(path) == alone
+    low, high = alone.interval(100.0)
+    assert 90 < low < 100 < high < 110
+    slower = calibrate([slower_from(served_run(tmp_path / "slower"), REQUESTS // 2)])
+    assert (slower.runs, slower.windows) == (1, REQUESTS // 10)
+    assert slower.speed_sd > 0.1
+    assert slower.interval(100.0)[1] > 120
+    assert "other runs may differ by more" in " ".join(slower.outside({}))
+    older = {name: told for name, told in json.loads(path.read_text()).items() if name != "windows"}
+    path.write_text(json.dumps(older))
+    assert TwinModel.read(path).interval(100.0) == (0.0, float("inf"))
+
+
+def slower_from(run: Path, number: int) -> Path:
+    """With half as much time again for each reply from this one on."""
+    with (run / "requests.csv").open(newline="") as file:
+        rows = list(csv.DictReader(file))
+    for row in rows[number:]:
+        for name in ("first_token_s", "end_s"):
+            row[name] = str(float(row["sent_s"]) + 1.5 * (float(row[name]) - float(row["sent_s"])))
+    with (run / "requests.csv").open("w", newline="") as file:
+        writer = csv.DictWriter(file, list(rows[0]))
+        writer.writeheader()
+        writer.writerows(rows)
+    return run
 
 
 def test_the_commands_tell_what_a_user_can_use(
@@ -248,9 +273,12 @@ def test_the_commands_tell_what_a_user_can_use(
     assert told["simulated"] is True
     assert told["intervals"]["ttft_mean_ms"][0] < told["figures"]["ttft_mean_ms"]
     assert calibrate_command([str(runs[0]), "-o", twin]) == 0
-    capsys.readouterr()
+    assert "in 6 windows of its time its speed differs by" in capsys.readouterr().out
     assert simulate_command([*command, "--format", "json"]) == 0
-    assert json.loads(capsys.readouterr().out)["intervals"]["ttft_mean_ms"] == [0.0, None]
+    told = json.loads(capsys.readouterr().out)
+    low, high = told["intervals"]["ttft_mean_ms"]
+    assert low < told["figures"]["ttft_mean_ms"] < high
+    assert "intervals are of one run's own speed in 6 windows" in told["outside"][0]
 
 
 def test_a_simulation_that_was_stopped_is_no_run_that_came_to_its_end(
@@ -352,6 +380,7 @@ def test_advice_is_the_smallest_cache_that_keeps_the_objective(
     assert found in advice.answers
     nothing = advise(model, about, parse_objective("ttft_ms.p95<=1"), options)
     assert next(nothing.sentences()).startswith("No size that was tried keeps")
+    assert [each.kv_tokens for each in nothing.answers] == [16_384, 16_384]
     model.write(tmp_path / "twin.json")
     words = [str(runs[0]), "--twin", str(tmp_path / "twin.json"), "--slo", "e2e_ms.mean<=1000000"]
     words += ["--no-rates"]
@@ -371,6 +400,37 @@ def test_advice_is_the_smallest_cache_that_keeps_the_objective(
     with pytest.raises(UsageError, match="was not made by `kvswarm run`"):
         advise_command([*words, "--verify", str(tmp_path / "made")])
     (runs[0] / "run.json").write_text(json.dumps(facts))
+
+
+@pytest.mark.parametrize("code", [0, 3])
+def test_the_runs_that_could_overturn_advice_are_made_and_compared(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], code: int
+) -> None:
+    run, folder = served_run(tmp_path / "run"), tmp_path / "made"
+    TwinModel(STEP, FRONT, 0.0, 1, 0.0, {}).write(tmp_path / "twin.json")
+
+    async def made(words: Sequence[str], _: object) -> int:
+        told = dict(pairwise(words))
+        shape = changed(shape_of_run(run), int(told["--kv-tokens"]), told["--target"])
+        served = TwinServer(recorded_load(run, BLOCK), shape, STEP, FRONT).serve()
+        write_run(Path(told["--out"]), served)
+        return code
+
+    monkeypatch.setattr("loadgen.cli.advise.command_run", made)
+    words = [str(run), "--twin", str(tmp_path / "twin.json"), "--slo", "ttft_ms.p95<=100000"]
+    words += ["--no-rates", "--kv-tokens", "2048,4096", "--verify", str(folder)]
+    if code:
+        with pytest.raises(UsageError, match="--kv-tokens 2048 ended with exit code 3: see"):
+            advise_command(words)
+        return
+    assert advise_command(words) == 0
+    said = [line for line in capsys.readouterr().out.splitlines() if line.startswith("measured: ")]
+    orders = ("first come, first served", "by context")
+    for order, line in zip(orders, said, strict=True):
+        assert line.startswith(f"measured: 2,048 tokens, {order}: ")
+        assert "ms, which keeps ttft_ms.p95<=100000; the twin was " in line
+        assert line.rsplit(" ", 2)[1] in ("+0%", "-0%")
+    assert {each.name for each in folder.iterdir()} == {"2048-first-come", "2048-context"}
 
 
 def test_what_the_twin_cannot_do_is_refused_in_a_line(runs: list[Path], tmp_path: Path) -> None:

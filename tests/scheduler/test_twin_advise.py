@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from test_twin_planned import BATCHES, MODEL, SHAPE, Load, load, twin
 
-from loadgen.cli.advise import advise_command, largest_cache
+from loadgen.cli.advise import advise_command, largest_cache, overturning
 from loadgen.cli.main import main
 from loadgen.errors import UsageError
 from loadgen.locality.kv_format import weights_bytes
@@ -165,8 +165,34 @@ def test_a_tier_adds_where_its_link_is_faster_than_computing() -> None:
     assert advice.tier.break_even == pytest.approx(1000 / MODEL.step.prefill_token_s)
     fast, even, slow = advice.tier.tried
     assert fast.value < even.value < slow.value
-    assert fast.value < advice.tier.without < slow.value
+    assert fast.value < advice.tier.below.value < slow.value
     assert "a tier of" in " ".join(advice.sentences())
+    assert not any(each.tier_tokens for each in advice.answers), "it keeps no limit"
+
+
+def test_a_tier_that_keeps_what_a_cache_misses_is_a_run_to_make() -> None:
+    strict, options = parse_objective("ttft_ms.mean<=1"), AdviceOptions((480,))
+    tried = advise(MODEL, about(1000), strict, options)
+    assert tried.tier is not None
+    between = (tried.tier.best.value + tried.tier.below.value) / 2
+    advice = advise(MODEL, about(1000), parse_objective(f"ttft_ms.mean<={between:.3f}"), options)
+    found = overturning(advice, ["kvswarm", "run", "batched", "--l1-gb=9", "--seed", "7"])
+    assert found is not None
+    behind = [words for each, words in found if each.tier_tokens]
+    *words, flag, size_gb = behind[0]
+    said = "kvswarm run batched --seed 7 --target vllm-offload --kv-tokens 480"
+    assert [" ".join(words), flag, len(behind)] == [said, "--l1-gb", 1]
+    assert float(size_gb) * 2**30 >= tried.tier.best.tier_tokens * 1000
+
+
+@pytest.mark.parametrize("by_context", [False, True])
+def test_where_an_order_keeps_nothing_its_largest_size_could_overturn_that(
+    by_context: bool,
+) -> None:
+    times = {(size, order): 900.0 for size in (5120, 10_240) for order in (False, True)}
+    advice = advice_of(times | ({(5120, True): 400.0, (10_240, True): 400.0} if by_context else {}))
+    told = [(each.kv_tokens, each.by_context) for each in advice.answers]
+    assert told == [(10_240, False), (5120 if by_context else 10_240, True)]
 
 
 def test_requests_that_had_waited_beyond_the_limit_count_though_they_had_no_end() -> None:

@@ -10,8 +10,10 @@ from typing import Any
 import pytest
 from test_twin import ARGV, BLOCK, FRONT, REQUESTS, STEP, served_run, write_run
 
+from loadgen.cli.advise import advise_command
 from loadgen.cli.compare import compare_command
 from loadgen.cli.simulate import simulate_command
+from loadgen.cli.twin import calibrate_command
 from loadgen.errors import UsageError
 from loadgen.runs.recorded import RecordedRun
 from loadgen.twin.calibrate import calibrate
@@ -162,13 +164,45 @@ def test_what_an_engine_ran_on_is_told_by_its_vllm(
 
 
 @pytest.mark.parametrize(
+    ("versions", "more", "assumed"),
+    [
+        (GPU, "", "--max-num-seqs 256 and --max-num-batched-tokens 2048, vLLM's own"),
+        (GPU, "--max_num_seqs=9", "taken for granted: --max-num-batched-tokens 2048, vLLM's own"),
+        (GPU, "--max-num-seqs 9 --max-num-batched-tokens 8k", ""),
+        (CPU, "", ""),
+    ],
+)
+def test_limits_of_a_gpu_that_nobody_told_are_said(
+    tmp_path: Path,
+    twin: str,
+    versions: object,
+    more: str,
+    assumed: str,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    argv = [*ARGV[:5], *more.split()]
+    run = str(served_run(tmp_path / "run", argv=argv, target={"versions": versions}))
+    told = [run, "--twin", twin]
+    for command, words in (
+        (calibrate_command, [run, "-o", str(tmp_path / "made.json")]),
+        (simulate_command, told),
+        (simulate_command, [*told, "--format", "json"]),
+        (advise_command, [*told, "--slo", "ttft_ms.p95<=9", "--no-rates", "--kv-tokens", "5120"]),
+    ):
+        assert command(words) == 0
+        said = capsys.readouterr().out
+        assert assumed in said
+        assert said.count("taken for granted") == bool(assumed)
+
+
+@pytest.mark.parametrize(
     ("more", "limits"),
     [
         ("--max_num_seqs 4", (4, 2048)),
         ("--max_num_seqs=4 --max-num-batched-tokens 8k", (4, 8000)),
         ("--max-num-batched-tokens=2K", (128, 2048)),
         ("--max-num-batched-tokens 1.5k", (128, 1500)),
-        ("--scheduling-policy fcfs --data-parallel-size=1", (128, 2048)),
+        ("--scheduling-policy fcfs --data-parallel-size=1 --stream-interval 1", (128, 2048)),
     ],
 )
 def test_an_engine_s_limits_are_read_as_vllm_reads_them(
@@ -187,6 +221,7 @@ def test_an_engine_s_limits_are_read_as_vllm_reads_them(
         ("--scheduling_policy=priority", "--scheduling-policy priority, which"),
         ("--data-parallel-size 2", "--data-parallel-size 2, which"),
         ("-dp 2", "-dp 2, which"),
+        ("--stream-interval 8", "--stream-interval 8, which"),
         ('--speculative-config={"method":"ngram"}', "--speculative-config, which"),
         ("--max-num-batched-tokens many", "--max-num-batched-tokens many is no number"),
         ("--max-num-batched-tokens 1.5K", "1.5K is no number"),
@@ -197,6 +232,36 @@ def test_an_engine_s_limits_are_read_as_vllm_reads_them(
 def test_an_engine_that_is_not_modelled_is_refused(tmp_path: Path, more: str, said: str) -> None:
     run = write_run(tmp_path / "run", argv=[*ARGV, *more.split()])
     with pytest.raises(UsageError, match=said):
+        shape_of_run(run)
+
+
+@pytest.mark.parametrize("where", ["--model", "tokenizer"])
+@pytest.mark.parametrize(
+    ("config", "said"),
+    [
+        ({"sliding_window": 1024}, "its model has sliding_window 1024 "),
+        ({"attention_chunk_size": 2048}, "its model has attention_chunk_size 2048 "),
+        ({"text_config": {"sliding_window": 512}}, "its model has sliding_window 512 "),
+        ({"layer_types": ["mamba", "attention"]}, "its model has layer_types mamba "),
+        ({"mamba_d_state": 128}, "its model has mamba_d_state "),
+        ({"sliding_window": 1024, "use_sliding_window": False}, ""),
+        ({"sliding_window": 4096, "max_position_embeddings": 8192}, ""),
+        ({"kv_lora_rank": 512, "layer_types": ["full_attention"]}, ""),
+        ({"layer_types": 1}, ""),
+    ],
+)
+def test_a_model_whose_layers_do_not_attend_to_all_is_refused(
+    tmp_path: Path, where: str, config: dict[str, Any], said: str
+) -> None:
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    here, elsewhere = str(tmp_path), str(tmp_path / "elsewhere")
+    argv = [*ARGV, "--model", here if where == "--model" else elsewhere]
+    target = {"tokenizer": here if where == "tokenizer" else elsewhere}
+    run = write_run(tmp_path / "run", argv=argv, target=target)
+    if not said:
+        assert shape_of_run(run).usable_blocks == 40
+        return
+    with pytest.raises(UsageError, match=f"run: {said}.*, which the twin does not model"):
         shape_of_run(run)
 
 
@@ -243,6 +308,14 @@ def test_a_server_stays_the_same_when_its_system_is_brought_up_to_date(tmp_path:
         machine = {"platform": f"Linux-{run.name}", "cpu": "X", "cpus": 2, "memory_gb": 7.6}
         (run / "run.json").write_text(json.dumps({**facts, "machine": machine}))
     assert calibrate(runs).runs == 2
+
+
+def test_a_run_of_several_engines_is_refused_with_what_helps(tmp_path: Path) -> None:
+    run = write_run(tmp_path / "run")
+    replicas = {"engines": {"e-1": {}, "e-2": {}}}
+    (run / "summary.json").write_text(json.dumps({"replicas": replicas}))
+    with pytest.raises(UsageError, match="2 engines, each with a cache of its own: give a run of"):
+        calibrate([run])
 
 
 def test_a_run_that_is_given_twice_is_not_two(tmp_path: Path) -> None:

@@ -10,8 +10,16 @@ import pytest
 
 from loadgen.cli.why import why_command
 from loadgen.errors import UsageError
-from loadgen.locality.causes import CAUSES, ComputedCauses, ServedPrompt, causes
-from loadgen.locality.trace import Chain
+from loadgen.locality.causes import (
+    CAUSES,
+    ComputedCauses,
+    Late,
+    ServedPrompt,
+    causes,
+    evictions,
+)
+from loadgen.locality.lru_stack import LruStack
+from loadgen.locality.trace import Chain, Trace
 from loadgen.locality.trace_sources import trace_of_run
 from loadgen.record import COLUMNS
 
@@ -115,6 +123,30 @@ def test_the_cheapest_cure_is_named(tokens: dict[str, int], said: str) -> None:
     assert said in " ".join(found.sentences())
 
 
+@pytest.mark.parametrize("blocks", [4, 6])
+def test_what_was_evicted_says_how_much_was_missing_and_what_took_its_place(blocks: int) -> None:
+    """Twice evicted: behind one other prompt, and behind two."""
+    told = [(A, "a"), (B, "b"), (A, "a"), (B, "b"), ((21, 22), "c"), (A, "a")]
+    prompts = [
+        replace(prompt(chain, turn), context=context) for turn, (chain, context) in enumerate(told)
+    ]
+    late: Late = {}
+    found = causes(prompts, BLOCK, has_cache=True, late=late)
+    assert sum(found.values()) == sum(each.chain.prompt_tokens for each in prompts)
+    assert found["evicted"] == 9 * BLOCK
+    # 7 blocks hold two prompts of 3 and the one that is not full of a third, 9 those of c too.
+    assert evictions(prompts, late, BLOCK, blocks) == (
+        f"What was evicted lacked a median of {7 - blocks} and at most {9 - blocks} blocks of"
+        " cache, and made room for requests of b (53%), a (27%), c (20%)."
+    )
+    stack = LruStack(Trace(tuple(each.chain for each in prompts), BLOCK))
+    kept = [stack.cached_tokens(size) // BLOCK for size in (6, 7, 8, 9)]
+    assert kept == [4, 7, 8, 9]
+    unknown = evictions(prompts, late, BLOCK, 0)
+    assert unknown == "What was evicted made room for requests of b (53%), a (27%), c (20%)."
+    assert evictions(prompts, {}, BLOCK, blocks) == ""
+
+
 def test_a_warm_up_is_history_and_not_counted() -> None:
     prompts = [replace(prompt(A, 1), counts=False), prompt(A, 2), prompt(B, 3)]
     found = causes(prompts, BLOCK, has_cache=True)
@@ -160,6 +192,7 @@ def test_the_command_adds_up(tmp_path: Path, capsys: pytest.CaptureFixture[str])
     assert why_command([str(run), "--format", "json"]) == 0
     told = json.loads(capsys.readouterr().out)
     assert sum(told["tokens"].values()) == 1980
+    assert "What was evicted lacked" in told["sentences"][1]
 
 
 def test_a_reply_without_cached_tokens_took_none_where_others_tell(
