@@ -35,7 +35,6 @@ def made(monkeypatch: pytest.MonkeyPatch) -> None:
                 "a",
             ),
         ),
-        (("eval", *KIND, "--embedder-model", "a/b"), ("eval", *KIND, "--embedder-model", "a/b")),
     ],
 )
 def test_the_folder_stands_for_the_name(given: tuple[str, ...], passed_on: tuple[str, ...]) -> None:
