@@ -18,7 +18,7 @@ from loadgen.errors import UsageError
 from loadgen.launch.arguments import CommandParser, needs, run_again
 from loadgen.launch.swarm_process import command_run
 from loadgen.launch.target_run import model_named
-from loadgen.launch.terminal import interruptible
+from loadgen.launch.terminal import command_line, interruptible, tell
 from loadgen.locality.kv_format import model_path, weights_bytes
 from loadgen.locality.measured import argv_bytes_per_token
 from loadgen.locality.trace_sources import recorded_run
@@ -64,14 +64,13 @@ def advise_command(arguments: list[str]) -> int:
             )
         advice = advise(model, about, limit, _options(parsed, about.engine))
     outside = advice.candidates[0].prediction.outside
-    print("\n".join([*advice.sentences(), *outside, *about.engine.assumed, ""]))
-    print("\n".join(aligned(list(_rows(advice)))))
+    tell("\n".join([*advice.sentences(), *outside, *about.engine.assumed, ""]))
+    tell("\n".join([*aligned(list(_rows(advice))), "", "what could overturn it:"]))
     runs = overturning(advice, about.command)
-    print("\nwhat could overturn it:")
     if runs is None:
-        print(f"  such runs of {parsed.run}, which `kvswarm run` has not made")
+        tell(f"  such runs of {parsed.run}, which `kvswarm run` has not made")
     else:
-        print("\n".join(f"  {shlex.join(each)}" for _, each in runs))
+        tell("\n".join(command_line(each) for _, each in runs) or "  nothing was found")
     if parsed.output is not None:
         _draw(advice, parsed.output)
     return 0 if parsed.verify is None else _verify_all(advice, runs or [], parsed.verify)
@@ -165,8 +164,8 @@ def _rows(advice: "Advice") -> Iterator[Sequence[str]]:
     yield (*head, "per million") if has_cost else head
     for each in advice.candidates:
         computed = each.prediction.figures["computed_prompt_tokens"]
-        kept = "✓" if each.keeps(advice.limit) else "✗"
-        shown = (f"{each.kv_tokens:,}", ORDERS[each.by_context], f"{each.value:,.0f} ms", kept)
+        kept, order = "✓" if each.keeps(advice.limit) else "✗", ORDERS[each.by_context]
+        shown = (f"{each.kv_tokens:,}", order.split(",")[0], f"{each.value:,.0f} ms", kept)
         rate = "" if each.rate is None else f"{each.rate.per_s:.3g}"
         row = (*shown, f"{computed:,.0f}", rate)
         cost = advice.cost(each)
@@ -223,7 +222,7 @@ def _verify(advice: "Advice", tried: "SizeTried", out: Path) -> None:
         raise UsageError(f"{out} has no reply to its end: nothing to verify")
     value = value_of(advice.limit, times_ms[~np.isnan(times_ms)])
     kept = "keeps" if value <= advice.limit.bound else "misses"
-    print(
+    tell(
         f"measured: {tried.words}: {value:,.0f} ms, which {kept} {advice.limit.text}; the twin was"
         f" {tried.value / value - 1:+.0%} off"
     )

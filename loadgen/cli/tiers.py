@@ -4,19 +4,16 @@ import argparse
 import json
 import math
 from collections.abc import Iterator, Sequence
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
+from loadgen.cli.twin import aligned
 from loadgen.errors import UsageError
 from loadgen.launch.arguments import CommandParser, needs
 from loadgen.launch.target_run import demo_model, model_named
-from loadgen.locality.break_even import (
-    MOST,
-    USUAL_LINKS,
-    Computing,
-    Link,
-    check_bytes_per_token,
-)
+from loadgen.launch.terminal import tell
+from loadgen.locality.break_even import MOST, USUAL_LINKS, Computing, Link, check_bytes_per_token
 from loadgen.locality.kv_format import PlannedEngine, ToldFigure, model_path, run_told_bytes
 from loadgen.targets.plan import BYTES_PER_GB
 
@@ -37,7 +34,7 @@ def tiers_command(arguments: list[str]) -> int:
     if parsed.format == "json":
         print(json.dumps(_object(computing, links, parsed.context_tokens), indent=2))
         return 0
-    print("\n".join(_lines(computing, links, parsed.context_tokens, told_bytes, told_rate[1])))
+    tell("\n".join(_lines(computing, links, parsed.context_tokens, told_bytes, told_rate[1])))
     return 0
 
 
@@ -101,23 +98,13 @@ def _lines(
 
 def _table(computing: Computing, links: Sequence[Link], tokens: float) -> Iterator[str]:
     computed_s = computing.computed_s(tokens)
-    rows = [("link", "bandwidth", f"{tokens:,.0f} tokens", "against computing", "pays")]
+    rows = [("link", "bandwidth", f"{tokens:,.0f} tokens", "against computing", "pays from")]
     rows.append(("computing", "", _time(computed_s), "", ""))
     for link in links:
-        loaded_s = computing.loaded_s(link, tokens)
-        rows.append(
-            (
-                link.name,
-                _bandwidth(link.bytes_per_s),
-                _time(loaded_s),
-                _factor(computed_s / loaded_s),
-                _from(computing.pays_from_tokens(link)),
-            )
-        )
-    widths = [max(len(row[at]) for row in rows) for at in range(len(rows[0]))]
-    for row in rows:
-        first, *others = (cell.ljust(width) for cell, width in zip(row, widths, strict=True))
-        yield "  ".join((first, *others)).rstrip()
+        loaded_s, rate = computing.loaded_s(link, tokens), _bandwidth(link.bytes_per_s)
+        ratio, pays = _factor(computed_s / loaded_s), _from(computing.pays_from_tokens(link))
+        rows.append((link.name, rate, _time(loaded_s), ratio, pays))
+    yield from aligned(rows)
 
 
 def _factor(ratio: float) -> str:
@@ -129,7 +116,7 @@ def _factor(ratio: float) -> str:
 def _from(tokens: float | None) -> str:
     if tokens is None:
         return "never"
-    return "at any length" if tokens < 1 else f"from {math.ceil(tokens):,} tokens on"
+    return "any length" if tokens < 1 else f"{math.ceil(tokens):,} tokens"
 
 
 def _bandwidth(bytes_per_s: float) -> str:
@@ -152,9 +139,7 @@ def _object(computing: Computing, links: Sequence[Link], tokens: float) -> dict[
         "computed_s": computing.computed_s(tokens),
         "links": [
             {
-                "name": link.name,
-                "bytes_per_s": link.bytes_per_s,
-                "latency_s": link.latency_s,
+                **asdict(link),
                 "loaded_s": computing.loaded_s(link, tokens),
                 "pays_from_tokens": computing.pays_from_tokens(link),
             }
@@ -173,12 +158,8 @@ def _parser() -> argparse.ArgumentParser:
     )
     add = parser.add_argument
     add("run", nargs="?", type=Path, metavar="RUN", help="a run of one user, for model and rate")
-    add(
-        "--prefill-rate",
-        type=float,
-        metavar="TOKENS/S",
-        help="prompt tokens computed a second (default: the run's)",
-    )
+    rate = "prompt tokens computed a second (default: the run's)"
+    add("--prefill-rate", type=float, metavar="TOKENS/S", help=rate)
     add("--model", help="its folder, config.json or name (default: the run's, else the demo model)")
     add("--bytes-per-token", type=int, help="of the KV cache (default: by model and engine)")
     add(
@@ -188,12 +169,7 @@ def _parser() -> argparse.ArgumentParser:
         metavar="NAME=RATE,LATENCY",
         help="as nvme=7GB/s,0.1ms or 100Gbit/s; again for more (default: usual ones)",
     )
-    add(
-        "--context-tokens",
-        type=float,
-        default=CONTEXT_TOKENS,
-        metavar="N",
-        help=f"of the contexts in the table (default: {CONTEXT_TOKENS})",
-    )
+    told = f"of the contexts in the table (default: {CONTEXT_TOKENS})"
+    add("--context-tokens", type=float, default=CONTEXT_TOKENS, metavar="N", help=told)
     add("--format", choices=("table", "json"), default="table", help="default: table")
     return parser

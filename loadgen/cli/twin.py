@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 from loadgen.errors import UsageError
 from loadgen.launch.arguments import CommandParser, needs
+from loadgen.launch.terminal import tell
 from loadgen.runs.directory import require_writable
 
 if TYPE_CHECKING:
@@ -34,9 +35,9 @@ def calibrate_command(arguments: list[str]) -> int:
     model.write(parsed.output)
     width = max(len(name) for name, *_ in shown_times(model))
     for name, value, (low, high) in shown_times(model):
-        print(f"{name:{width}}  {_seconds(value):>10}  ({_seconds(low)} to {_seconds(high)})")
+        tell(f"{name:{width}}  {_seconds(value):>10}  ({_seconds(low)} to {_seconds(high)})")
     assumed = dict.fromkeys(line for engine in engines for line in engine.assumed)
-    print("\n".join([*assumed, *_words(model, parsed.output)]))
+    tell("\n".join([*assumed, *_words(model, parsed.output)]))
     return 0
 
 

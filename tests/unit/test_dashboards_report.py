@@ -207,6 +207,10 @@ def test_what_makes_a_run_invalid_stands_at_the_top(
         (TokenTimes(tokens=100, shared=4, reads=96), "kernel's clock; 4.0 % are those"),
         (TokenTimes(tokens=100), "event loop's clock; 0 % are those"),
         (TokenTimes(tokens=100, late=9, late_ms=360.0, reads=9), "9.0 % are not their own"),
+        (
+            TokenTimes(tokens=100, reads=200, unstamped_reads=24, full_reads=3),
+            "token before; 12.0 % of reads without the kernel's time; 1.5 % of reads of 16 KB, the",
+        ),
     ],
 )
 def test_page_says_whose_the_times_of_tokens_are(
@@ -332,8 +336,12 @@ def test_comparison_has_the_verdicts_of_compare(tmp_path: Path) -> None:
     assert first.startswith("new against base: better in ")
     assert all(row.statistic.name in first for row in better)
     latency = next(row for row in better if row.statistic.metric.form == "values")
-    said = f"{latency.statistic.name} ({wording.change(latency)[1:]} shorter, interval"
+    said = f"{latency.statistic.name} ({wording.change(latency)[1:]} shorter, "
     assert said in first
+    unsure = next(row for row in expected.rows if row.verdict == "no evidence")
+    (told,) = [each for each in shown.texts("p") if each.endswith(": no evidence of a difference.")]
+    assert told.startswith(f"{unsure.statistic.name} ({wording.change(unsure)[1:]}")
+    assert f"interval {wording.bounds(unsure)})" in told
     assert shown.row("target") == ["vllm", "vllm-context"]
     strips = shown.all("svg")[0].attributes["aria-label"]
     assert strips.startswith("base: 400 requests")
