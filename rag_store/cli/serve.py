@@ -12,8 +12,8 @@ from rag_store.cli.output import fitted
 from rag_store.errors import RagUsageError
 from rag_store.library import Library
 from rag_store.service.foreign import is_loopback
+from rag_store.service.handlers import Limits
 from rag_store.service.server import Filling, ServerOptions, serve
-from rag_store.service.state import Limits
 
 _OPTIONS, _LIMITS = ServerOptions(), Limits()
 

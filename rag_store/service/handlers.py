@@ -3,7 +3,7 @@
 import asyncio
 import base64
 from collections.abc import Callable
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from typing import Any
 
 import numpy as np
@@ -11,17 +11,51 @@ from aiohttp import web
 from prometheus_client import CONTENT_TYPE_LATEST
 
 from rag_store.catalog import Entry
+from rag_store.document_index import Size
 from rag_store.documents import Document
 from rag_store.errors import RagError
 from rag_store.label import Label
+from rag_store.library import Library
 from rag_store.service.body import Body, document_of, read_body, shown, usable_text
-from rag_store.service.refusal import Refusal, invalid, or_refusal, refusal_of
-from rag_store.service.state import State
+from rag_store.service.metrics import Metrics
+from rag_store.service.refusal import Gate, Refusal, invalid, or_refusal, refusal_of
 
 Shape = Callable[[Label], dict[str, Any]]
 
 _PAGE = 1000
 _PING_TIMEOUT_S = 5
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """How much is let in: queries at once, items in a batch, changes at once, bytes in a body."""
+
+    queue: int = 512
+    batch: int = 256
+    changes: int = 16
+    body_bytes: int = 4_000_000
+
+
+class State:
+    """What all handlers share, for as long as the service lives; belongs to its event loop."""
+
+    def __init__(self, limits: Limits) -> None:
+        self.limits = limits
+        self.queries = Gate(limits.queue)
+        self.changes = Gate(limits.changes)
+        self.metrics = Metrics(self._size, lambda: self.queries.inside)
+        self.opened: Library | None = None
+
+    @property
+    def library(self) -> Library:
+        """The library. Raises Refusal (503) until it is open."""
+        if self.opened is None:
+            message = "the library is being opened: ask again in a second"
+            raise Refusal(503, message, "opening")
+        return self.opened
+
+    def _size(self) -> Size:
+        return self.opened.size if self.opened else Size(0, 0)
 
 
 class Queries:

@@ -15,9 +15,8 @@ from rag_store.documents import Document
 from rag_store.errors import OtherSettings, RagError, RagUsageError
 from rag_store.library import Library, open_library
 from rag_store.service.foreign import is_loopback
-from rag_store.service.handlers import Queries, Shelving, Watch
+from rag_store.service.handlers import Limits, Queries, Shelving, State, Watch
 from rag_store.service.refusal import Handler, guarded, refusing
-from rag_store.service.state import Limits, State
 from rag_store.settings import Settings
 
 # After the drain, for threads that are in the middle of something.

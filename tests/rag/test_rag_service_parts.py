@@ -9,9 +9,8 @@ from aiohttp.test_utils import make_mocked_request
 
 from rag_store.document_index import Size
 from rag_store.service.body import Body
-from rag_store.service.handlers import Shelving
+from rag_store.service.handlers import Shelving, State
 from rag_store.service.metrics import Metrics
-from rag_store.service.state import State
 
 
 def test_texts_are_clean_and_in_order() -> None:
