@@ -40,23 +40,18 @@ class Fingerprint:
         known = require_ours(stored, collection)
         if known == self.as_json():
             return
-        anew = "or make it anew with kvswarm rag index --rebuild"
-        if json.loads(known).get("schema") != SCHEMA:
-            raise OtherSettings(
-                f"the collection {collection!r} was made by another version of kvswarm:"
-                f" choose another --collection, {anew}"
-            )
-        raise OtherSettings(
-            f"the collection {collection!r} was made with other settings"
-            f" ({self._differences(known)}): use those, choose another --collection, {anew}"
-        )
-
-    def _differences(self, stored: str) -> str:
-        ours, theirs = asdict(self), json.loads(stored)
-        return ", ".join(
+        theirs = json.loads(known)
+        differences = ", ".join(
             f"{name} {_short(theirs.get(name))}, not {_short(value)}"
-            for name, value in ours.items()
+            for name, value in asdict(self).items()
             if theirs.get(name) != value
+        )
+        other = f"with other settings ({differences}): use those,"
+        if theirs.get("schema") != SCHEMA:
+            other = "by another version of kvswarm:"
+        raise OtherSettings(
+            f"the collection {collection!r} was made {other} choose another --collection,"
+            " or make it anew with kvswarm rag index --rebuild"
         )
 
 

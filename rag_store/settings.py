@@ -55,17 +55,14 @@ class Settings:
             least, value = (0 if name == "kept_queries" else 1), getattr(self, name)
             if value < least:
                 raise RagUsageError(f"{name} is {value}: give at least {least}")
-        self._check_reranker()
-
-    @property
-    def place(self) -> str:
-        """Where the chunks lie."""
-        return self.chroma_url or str(self.path)
-
-    def _check_reranker(self) -> None:
         most = CANDIDATES_EACH * (2 if self.retriever == HYBRID else 1)
         if self.reranker.url and self.reranker.documents > most:
             raise RagUsageError(
                 f"--rerank is {self.reranker.documents}: with --retriever {self.retriever}"
                 f" a question has at most {most} candidates"
             )
+
+    @property
+    def place(self) -> str:
+        """Where the chunks lie."""
+        return self.chroma_url or str(self.path)
