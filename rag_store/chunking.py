@@ -72,18 +72,13 @@ def sentences(text: str) -> tuple[Chunk, ...]:
     found: list[Chunk] = []
     begin = 0
     for stop in [*(match.end() for match in _SENTENCE_END.finditer(text)), len(text)]:
-        found += [
-            Chunk(len(found) + at, begin + part.start, part.text.strip())
-            for at, part in enumerate(_parts(text[begin:stop]))
-        ]
+        whole = Chunk(0, 0, text[begin:stop])
+        is_long = len(whole.text) > _SENTENCE_LETTERS
+        for part in Chunker(_SENTENCE_TOKENS, 0).cut(whole.text) if is_long else (whole,):
+            if said := part.text.strip():
+                found.append(Chunk(len(found), begin + part.start, said))
         begin = stop
     return tuple(found)
-
-
-def _parts(sentence: str) -> list[Chunk]:
-    whole = len(sentence) <= _SENTENCE_LETTERS
-    parts = [Chunk(0, 0, sentence)] if whole else Chunker(_SENTENCE_TOKENS, 0).cut(sentence)
-    return [part for part in parts if part.text.strip()]
 
 
 def join(chunks: tuple[Chunk, ...]) -> str:

@@ -142,7 +142,9 @@ class Found:
         # Of as many as were compared in the same way.
         deciding = self.relevances or self.ranking.scores.tolist()
         margin = deciding[0] - deciding[1] if len(deciding) > 1 else abs(deciding[0])
-        agree = _agree(self.ranking)
+        # Whether vectors alone and words alone put the best candidate first too.
+        alone = self.ranking.cosines, self.ranking.bm25
+        agree = bool(alone[1][0]) and all(int(np.argmax(each)) == 0 for each in alone)
         return Label(doc_id, score, threshold, margin, agree, candidates, self.timings)
 
     def _candidate(self, at: int) -> Candidate:
@@ -158,13 +160,6 @@ class Found:
             row.text if row.is_question else None,
             self.relevances[at] if at < len(self.relevances) else None,
         )
-
-
-def _agree(ranking: Ranking) -> bool:
-    """Whether vectors alone and words alone put the best candidate first too."""
-    if ranking.bm25[0] == 0:
-        return False
-    return int(np.argmax(ranking.cosines)) == 0 == int(np.argmax(ranking.bm25))
 
 
 def excerpt(entry: Entry, query: Vectors, shares: Scores, count: int) -> str:
