@@ -72,9 +72,10 @@ def sentences(text: str) -> tuple[Chunk, ...]:
     found: list[Chunk] = []
     begin = 0
     for stop in [*(match.end() for match in _SENTENCE_END.finditer(text)), len(text)]:
-        whole = Chunk(0, 0, text[begin:stop])
-        is_long = len(whole.text) > _SENTENCE_LETTERS
-        for part in Chunker(_SENTENCE_TOKENS, 0).cut(whole.text) if is_long else (whole,):
+        sentence = text[begin:stop]
+        is_long = len(sentence) > _SENTENCE_LETTERS
+        parts = Chunker(_SENTENCE_TOKENS, 0).cut(sentence) if is_long else [Chunk(0, 0, sentence)]
+        for part in parts:
             if said := part.text.strip():
                 found.append(Chunk(len(found), begin + part.start, said))
         begin = stop

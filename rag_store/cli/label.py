@@ -33,7 +33,8 @@ async def label_command(arguments: list[str]) -> int:
                     print(f"kvswarm rag: {query[:40]!a}: {result}", file=sys.stderr)
                     code = result.exit_code
                 else:
-                    print(_as_json(query, result) if parsed.json else _plain(query, result))
+                    told = json.dumps({"query": query, **result.as_json()})
+                    print(told if parsed.json else _plain(query, result))
     return code
 
 
@@ -96,10 +97,6 @@ def _stdin(unasked: bool) -> str:
 
 def _plain(query: str, label: Label) -> str:
     return f"{label.doc_id or '-'}\t{label.score:.3f}\t{printable(query)}"
-
-
-def _as_json(query: str, label: Label) -> str:
-    return json.dumps({"query": query, **label.as_json()})
 
 
 def _explained(query: str, answer: Answer, threshold: Threshold) -> Iterator[str]:

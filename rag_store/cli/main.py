@@ -55,12 +55,9 @@ def _run(arguments: list[str]) -> int:
     if not arguments or arguments[0] in ("-h", "--help", "help"):
         print(fitted(HELP, sys.stdout), end="")
         return 0 if arguments else 2
-    return asyncio.run(_command(arguments[0])(arguments[1:]))
-
-
-def _command(name: str) -> Command:
+    name = arguments[0]
     if name not in _COMMANDS:
         raise RagUsageError(f"unknown command {name!r}: try `kvswarm rag --help`")
     module, _, function = _COMMANDS[name].partition(":")
     command: Command = getattr(import_module(module), function)
-    return command
+    return asyncio.run(command(arguments[1:]))

@@ -71,18 +71,12 @@ def _parser() -> Parser:
     add_option(parser, "--drain", _OPTIONS.drain_s, drain, type=drain_s, metavar="SECONDS")
     add_option(parser, "--queue", _LIMITS.queue, "queries in work; more are told 429", type=many)
     add_option(parser, "--batch", _LIMITS.batch, "items in one request", type=many)
-    larger = "larger bodies are told 413"
+    larger, first = "larger bodies are told 413", "index these documents first, as `index` does"
+    other = "make a library anew that was made with other settings"
     add_option(parser, "--body-bytes", _LIMITS.body_bytes, larger, type=many)
-    parser.add_argument(
-        "--corpus", type=Path, metavar="PATH", help="index these documents first, as `index` does"
-    )
-    parser.add_argument(
-        "--prune", action="store_true", help="remove documents that are not in --corpus"
-    )
-    parser.add_argument(
-        "--renew",
-        action="store_true",
-        help="make a library anew that was made with other settings",
-    )
+    add_option(parser, "--corpus", None, first, type=Path, metavar="PATH")
+    add = parser.add_argument
+    add("--prune", action="store_true", help="remove documents that are not in --corpus")
+    add("--renew", action="store_true", help=other)
     add_library_options(parser)
     return parser
