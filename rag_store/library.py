@@ -101,18 +101,14 @@ class Library:
         self._searching = searching
         self._reranker = reranker
         self._changing = asyncio.Lock()
-        is_known = settings.retriever == HYBRID
-        self.threshold = shipped(self.fingerprint.embedder) if is_known else Threshold(0.0)
-
-    @property
-    def _threshold_note(self) -> str:
-        """Scores of vectors or of words alone are other quantities than those of both."""
-        retriever = self.settings.retriever
-        return "threshold" if retriever == HYBRID else f"threshold-{retriever}"
+        # Scores of vectors or of words alone are other quantities than those of both.
+        is_hybrid = settings.retriever == HYBRID
+        self._note = "threshold" if is_hybrid else f"threshold-{settings.retriever}"
+        self.threshold = shipped(self.fingerprint.embedder) if is_hybrid else Threshold(0.0)
 
     def restore_threshold(self) -> None:
         """Decide as was fitted before, if ever. Raises StoreError."""
-        stored = self._index.store.note(self._threshold_note)
+        stored = self._index.store.note(self._note)
         try:
             self.threshold = Threshold.from_json(stored) if stored else self.threshold
         except (ValueError, TypeError, KeyError) as error:
@@ -255,7 +251,7 @@ class Library:
             raise RagUsageError("fit the threshold on a filled library and answerable queries")
         scores = [(await self.ask(query)).label.score for query in answerable]
         fitted = fit(scores, len(unanswerable), keep)
-        await self._in_thread(self._index.store.set_note, self._threshold_note, fitted.as_json())
+        await self._in_thread(self._index.store.set_note, self._note, fitted.as_json())
         self.threshold = fitted
         return fitted
 

@@ -1,6 +1,5 @@
 """`kvswarm rag serve`."""
 
-import argparse
 import logging
 import sys
 from functools import partial
@@ -25,15 +24,13 @@ async def serve_command(arguments: list[str]) -> int:
     batch = min(parsed.batch, parsed.queue)
     limits = Limits(parsed.queue, batch, body_bytes=parsed.body_bytes)
     options = ServerOptions(parsed.bind, parsed.port, parsed.drain, limits)
-    await serve(settings_of(parsed), options, _filling(parsed), partial(_announce, parsed.bind))
-    return 0
-
-
-def _filling(parsed: argparse.Namespace) -> Filling:
+    settings = settings_of(parsed)
     if parsed.corpus is None and (parsed.prune or parsed.renew):
         raise RagUsageError("--prune and --renew say how --corpus is put in: give that too")
     documents = () if parsed.corpus is None else told_documents(parsed.corpus)
-    return Filling(documents, parsed.prune, parsed.renew)
+    filling = Filling(documents, parsed.prune, parsed.renew)
+    await serve(settings, options, filling, partial(_announce, parsed.bind))
+    return 0
 
 
 def _log_to_stderr() -> None:
