@@ -33,10 +33,7 @@ class Fingerprint:
         return json.dumps(asdict(self), sort_keys=True)
 
     def check(self, stored: object, collection: str) -> None:
-        """Raise OtherSettings where `stored`, an `as_json` of before, is of another make.
-
-        Raises FingerprintError where it is none.
-        """
+        """Raise OtherSettings for another make's `as_json`, FingerprintError for anything else."""
         known = require_ours(stored, collection)
         if known == self.as_json():
             return

@@ -34,10 +34,9 @@ _FINGERPRINT = "kvswarm_fingerprint"
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """One chunk or question as it is stored.
+    """One chunk or question as it is stored; the questions of a document come after its chunks.
 
-    `digest` is its document's, `count` how many rows that has. The questions come after the
-    chunks.
+    `digest` is its document's, `count` how many rows that has.
     """
 
     doc_id: str

@@ -48,10 +48,7 @@ class SizeFigures:
 
 @dataclass(frozen=True, slots=True)
 class Figures:
-    """One evaluation or, with distractors, several; the last is with all documents.
-
-    `baselines` are with all documents.
-    """
+    """One evaluation or, with distractors, several; the last and `baselines` have all documents."""
 
     sizes: tuple[SizeFigures, ...]
     threshold: float

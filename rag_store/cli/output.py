@@ -103,10 +103,7 @@ def width_of(stream: Any) -> int | None:
 
 
 def fitted(text: str, stream: Any) -> str:
-    """The text with lines that are too wide for a terminal broken between words.
-
-    A word that is wider, as a path, stays whole.
-    """
+    """The text with lines too wide for a terminal broken between words, which stay whole."""
     width = width_of(stream)
     if width is None or all(len(line) <= width for line in text.split("\n")):
         return text

@@ -24,10 +24,8 @@ WEIGHTS = "53aa51172d142c89d9012cce15ae4d6cc0ca6895895114379cacb4fab128d9db"
 
 @dataclass(frozen=True, slots=True)
 class _Tokens:
-    """A text's token ids, and the word each is a piece of; None for marks such as [CLS].
-
-    There are no words where no states are wanted.
-    """
+    """Token ids, and the word each is a piece of, None for a mark such as [CLS]; no words where no
+    states are wanted."""
 
     ids: list[int]
     words: list[str | None]
