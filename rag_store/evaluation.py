@@ -8,9 +8,8 @@ from dataclasses import dataclass
 import numpy as np
 from scipy.stats import binomtest, bootstrap, mannwhitneyu
 
-from rag_store.decision import lost_at_most, says_something
 from rag_store.documents import Query
-from rag_store.label import Label
+from rag_store.label import Label, lost_at_most, says_something
 from rag_store.library import Library
 
 PERCENTILES = (50, 95, 99)
@@ -226,10 +225,7 @@ def percentiles(values: Sequence[float]) -> dict[int, float]:
 async def evaluate(
     library: Library, queries: Sequence[Query], unanswerable: Sequence[Query] = ()
 ) -> Evaluation:
-    """Label all queries one after another; those without a document count as unanswerable.
-
-    Raises as `Library.ask`.
-    """
+    """Label queries in turn; those without a document are unanswerable. Raises as `Library.ask`."""
     found = []
     for query in (*queries, *unanswerable):
         answer = await library.ask(query)

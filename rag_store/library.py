@@ -12,7 +12,6 @@ import numpy as np
 from threadpoolctl import threadpool_limits
 
 from rag_store.catalog import Entry
-from rag_store.decision import KEEP, Threshold, fit, shipped
 from rag_store.document_index import DocumentIndex, Size
 from rag_store.documents import Document, Query, clean
 from rag_store.embedders import open_embedder
@@ -20,7 +19,7 @@ from rag_store.embedders.protocol import Vectors
 from rag_store.embedders.queue import Embedded, EmbeddingQueue, LentEmbedder
 from rag_store.errors import REFUSALS, QueryError, RagError, RagUsageError, StoreError
 from rag_store.ingest import IngestReport, Progress
-from rag_store.label import Label
+from rag_store.label import KEEP, Label, Threshold, fit, shipped
 from rag_store.reranker import Reranker, open_reranker
 from rag_store.search import Answer, Found, Neighbours, Searcher, compare
 from rag_store.settings import HYBRID, Settings
@@ -34,9 +33,8 @@ async def open_library(
 ) -> AsyncIterator["Library"]:
     """Load the embedder and open the collection; takes seconds. `rebuild` drops what it holds.
 
-    `refit` leaves out the threshold that was fitted: another will be.
-
-    Raises RagUsageError, FingerprintError, EmbedderError and StoreError.
+    `refit` leaves out the threshold that was fitted: another will be. Raises RagUsageError,
+    FingerprintError, EmbedderError and StoreError.
     """
     loop = asyncio.get_running_loop()
     with (
@@ -188,10 +186,7 @@ class Library:
             return True
 
     async def label(self, text: str) -> Label:
-        """Which document the query is about.
-
-        Raises QueryError, EmbedderError, RerankerError and StoreError.
-        """
+        """The query's document. Raises QueryError, EmbedderError, RerankerError and StoreError."""
         return (await self.explain(text)).label
 
     async def label_many(self, texts: Sequence[str]) -> list[Label | RagError]:

@@ -8,10 +8,9 @@ import numpy as np
 
 from rag_store.catalog import Entry
 from rag_store.chunking import passage
-from rag_store.decision import Threshold, says_something
 from rag_store.embedders.protocol import Embedding, Vectors
 from rag_store.embedders.queue import Embedded
-from rag_store.label import Candidate, Label, Timings
+from rag_store.label import Candidate, Label, Threshold, Timings, says_something
 from rag_store.ranking import (
     BM25_WEIGHT,
     NEAREST_ROWS,

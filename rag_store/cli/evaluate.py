@@ -14,10 +14,10 @@ from rag_store.cli.figures import Baseline, Figures, SizeFigures, as_json, as_ta
 from rag_store.cli.index import shown_progress, told_documents
 from rag_store.cli.options import Parser, add_library_options, add_option, settings_of
 from rag_store.cli.output import fitted
-from rag_store.decision import KEEP
 from rag_store.documents import Document, Query
 from rag_store.errors import RagUsageError
 from rag_store.evaluation import Evaluation, Share, evaluate
+from rag_store.label import KEEP
 from rag_store.library import Library, filled_library, open_library
 from rag_store.readers import read_judged, read_queries
 from rag_store.reranker import RerankerSpec

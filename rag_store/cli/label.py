@@ -7,10 +7,9 @@ from pathlib import Path
 
 from rag_store.cli.options import Parser, add_library_options, settings_of
 from rag_store.cli.output import fitted
-from rag_store.decision import Threshold, says_something
 from rag_store.documents import printable
 from rag_store.errors import RagError, RagUsageError
-from rag_store.label import Candidate, Label
+from rag_store.label import Candidate, Label, Threshold, says_something
 from rag_store.library import filled_library
 from rag_store.readers.files import read_text
 from rag_store.search import Answer
