@@ -94,9 +94,7 @@ class Entry:
         return Document(self.doc_id, self.title, text, tuple(row.text for row in asked))
 
 
-def sort_out(
-    pages: Iterable[tuple[list[Row], Vectors]],
-) -> tuple[dict[str, Entry], list[str]]:
+def sort_out(pages: Iterable[tuple[list[Row], Vectors]]) -> tuple[dict[str, Entry], list[str]]:
     """The whole documents by id, and the ids of the rows that belong to none of them."""
     versions: dict[tuple[str, str], list[tuple[Row, Vectors]]] = {}
     for rows, vectors in pages:

@@ -39,10 +39,7 @@ class Term:
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """A label and its reasons: the best candidate's chunk, and the terms.
-
-    `ranked` are the ids of all that were candidates, best first.
-    """
+    """A label and its reasons: all candidates' ids, best first, the best one's chunk, the terms."""
 
     label: Label
     ranked: tuple[str, ...]
@@ -74,7 +71,7 @@ class Searcher:
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """A query's candidates. `relevances` are the reranker's, of the first of them.
+    """A query's candidates; `relevances` are of the first of them, which a reranker has read.
 
     `is_question` is False for a query that says nothing.
     """

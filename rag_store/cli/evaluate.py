@@ -120,10 +120,7 @@ def _read(parsed: argparse.Namespace) -> Material:
 
 
 def _strangers(paths: Sequence[Path], split: str) -> tuple[Query, ...]:
-    """Queries of all files, as ones that no document answers. Raises CorpusError.
-
-    One without a kind is of the kind that its file is named after.
-    """
+    """Queries that no document answers; one without a kind is of its file's. Raises CorpusError."""
     return tuple(
         replace(query, doc_ids=(), kind=query.kind or path.stem)
         for path in paths

@@ -120,20 +120,19 @@ def read_judged(source: Path, split: str = "", qrels: Path | None = None) -> tup
     With `qrels`, a file of judgements, those that it judges, with the documents that it calls
     relevant; of a BEIR folder then all queries may be judged. Raises CorpusError.
     """
-    queries = read_queries(source, split) if qrels is None else _joined(source, split, qrels)
+    if qrels is None:
+        queries = read_queries(source, split)
+    else:
+        gold = formats.read_qrels(qrels)
+        is_beir = place_of(source) is Place.FOLDER and formats.is_beir(source)
+        asked = read_queries(source / "queries.jsonl" if is_beir else source, split)
+        judged = [each for each in asked if each.query_id in gold]
+        if not judged:
+            raise CorpusError(f"{qrels} judges no question of {source}: give the one made for it")
+        queries = tuple(replace(each, doc_ids=gold[each.query_id]) for each in judged)
     if not any(query.doc_ids for query in queries):
         raise CorpusError(
             f"no question of {source} has a document: give judgements with --qrels, or each"
             " question its doc_id"
         )
     return queries
-
-
-def _joined(source: Path, split: str, qrels: Path) -> tuple[Query, ...]:
-    gold = formats.read_qrels(qrels)
-    beir = place_of(source) is Place.FOLDER and formats.is_beir(source)
-    asked = read_queries(source / "queries.jsonl" if beir else source, split)
-    judged = [each for each in asked if each.query_id in gold]
-    if not judged:
-        raise CorpusError(f"{qrels} judges no question of {source}: give the one made for it")
-    return tuple(replace(each, doc_ids=gold[each.query_id]) for each in judged)
