@@ -22,7 +22,7 @@ import numpy.typing as npt
 
 from rag_store.embedders.protocol import States, Vectors, unit
 from rag_store.errors import RagUsageError, StoreError
-from rag_store.fingerprint import Fingerprint
+from rag_store.settings import Fingerprint
 
 ABANDONED_S = 3600.0
 _MAPPED_BYTES = 1 << 18

@@ -18,8 +18,7 @@ from rag_store.chroma import open_client, open_folder, reason_of, require_answer
 from rag_store.chunking import passage
 from rag_store.embedders.protocol import Vectors
 from rag_store.errors import FingerprintError, RagError, RagUsageError, StoreError
-from rag_store.fingerprint import Fingerprint, require_ours
-from rag_store.settings import Settings
+from rag_store.settings import Fingerprint, Settings, require_ours
 
 # Chroma refuses more than 5461 rows at once.
 BATCH_ROWS = 4096
