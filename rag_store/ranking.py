@@ -109,11 +109,11 @@ def _joined(retriever: str, cosines: Scores, shares: Scores, words: Scores | Non
 
 
 def _candidates(snapshot: Snapshot, found: RowScores, retriever: str) -> Indices:
-    chosen: set[int] = set()
+    chosen, starts = set[int](), snapshot.first_rows[:-1]
     if retriever != "bm25":
-        chosen |= _leading(snapshot.best_by_document(found.cosines), above=-1)
+        chosen |= _leading(_best(found.cosines, starts), above=-1)
     if retriever != "dense":
-        chosen |= _leading(snapshot.best_by_document(found.bm25), above=0)
+        chosen |= _leading(_best(found.bm25, starts), above=0)
     return np.array(sorted(chosen), np.int64)
 
 
@@ -155,4 +155,5 @@ def _best_words(query: Embedding, states: WordStates) -> Scores:
 
 
 def _best(values: Scores, starts: Indices) -> Scores:
+    """The highest of each document's values: shape [rows] becomes [documents]."""
     return np.maximum.reduceat(values, starts) if len(starts) else values[:0]
