@@ -105,7 +105,7 @@ def width_of(stream: Any) -> int | None:
 def fitted(text: str, stream: Any) -> str:
     """The text with lines too wide for a terminal broken between words, which stay whole."""
     width = width_of(stream)
-    if width is None or all(len(line) <= width for line in text.split("\n")):
+    if width is None:
         return text
     return "\n".join(_broken(line, max(width, 20)) for line in text.split("\n"))
 
