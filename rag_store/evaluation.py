@@ -147,8 +147,6 @@ class Evaluation:
 
     def against(self, other: "Evaluation") -> Paired:
         """Which label is right where the other's is not; both of the same queries in order."""
-        rows = zip(self.answerable, other.answerable, strict=True)
-        assert all(ours.query.query_id == theirs.query.query_id for ours, theirs in rows)
         return Paired.of(
             [each.right for each in self.answerable], [each.right for each in other.answerable]
         )
@@ -195,9 +193,8 @@ class Evaluation:
     @property
     def auroc(self) -> float:
         """The chance that an answerable query scores above an unanswerable one; ties count half."""
-        yes, no = (
-            [each.label.score for each in part] for part in (self.answerable, self.unanswerable)
-        )
+        yes = [each.label.score for each in self.answerable]
+        no = [each.label.score for each in self.unanswerable]
         pairs = len(yes) * len(no)
         return float(mannwhitneyu(yes, no).statistic) / pairs if pairs else 0.0
 

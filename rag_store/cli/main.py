@@ -2,9 +2,8 @@
 
 import asyncio
 import sys
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Sequence
 from importlib import import_module
-from typing import Any
 
 from rag_store.cli.output import complaint, drop_output, fitted, told_output
 from rag_store.errors import RagError, RagUsageError
@@ -23,7 +22,6 @@ kvswarm rag: which document is a question about?
 `kvswarm rag COMMAND --help` tells more.
 """
 
-Command = Callable[[list[str]], Coroutine[Any, Any, int]]
 _COMMANDS = {
     "index": "rag_store.cli.index:index_command",
     "serve": "rag_store.cli.serve:serve_command",
@@ -59,5 +57,5 @@ def _run(arguments: list[str]) -> int:
     if name not in _COMMANDS:
         raise RagUsageError(f"unknown command {name!r}: try `kvswarm rag --help`")
     module, _, function = _COMMANDS[name].partition(":")
-    command: Command = getattr(import_module(module), function)
-    return asyncio.run(command(arguments[1:]))
+    code: int = asyncio.run(getattr(import_module(module), function)(arguments[1:]))
+    return code
