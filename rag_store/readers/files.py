@@ -131,8 +131,7 @@ class JsonRow:
 
     def identifiers(self, *names: str) -> tuple[str, ...]:
         """The first of the fields that is there, as ids; none where absent. Raises CorpusError."""
-        name = self._present(names)
-        value = self.fields.get(name)
+        name, value = self._first(names)
         if value is None:
             return ()
         values = value if isinstance(value, list) else [value]
@@ -152,12 +151,12 @@ class JsonRow:
             raise CorpusError(f"{self.at}: field {name!r} holds more than strings: give only these")
         return texts
 
-    def _present(self, names: tuple[str, ...]) -> str:
-        return next((name for name in names if name in self.fields), names[0])
+    def _first(self, names: tuple[str, ...]) -> tuple[str, object]:
+        name = next((name for name in names if name in self.fields), names[0])
+        return name, self.fields.get(name)
 
     def _string(self, names: tuple[str, ...]) -> tuple[str, str]:
-        name = self._present(names)
-        value = self.fields.get(name)
+        name, value = self._first(names)
         if isinstance(value, str):
             return name, value
         problem = "is not a string" if name in self.fields else "is missing"
