@@ -92,7 +92,7 @@ def document_of(value: object, param: str) -> Document:
     """A document from its JSON object; title and questions may be missing. Raises Refusal."""
     if not isinstance(value, dict):
         raise invalid(f"{param!r} is {shown(value)}: give an object", param, "wrong_type")
-    fields = {"title": "", "questions": [], **value}
+    fields: dict[str, Any] = {"title": "", "questions": [], **value}
     for name in ("doc_id", "title", "text"):
         if not isinstance(fields.get(name), str):
             problem = f"{shown(fields[name])}: give a text" if name in fields else "missing"
