@@ -104,8 +104,7 @@ def sort_out(pages: Iterable[tuple[list[Row], Vectors]]) -> tuple[dict[str, Entr
     strays: list[str] = []
     for parts in sorted(versions.values(), key=lambda parts: parts[0][0].written_ns):
         parts.sort(key=lambda part: part[0].ordinal)
-        rows = tuple(row for row, _ in parts)
-        entry = Entry(rows, np.stack([vector for _, vector in parts]))
+        entry = Entry(tuple(row for row, _ in parts), np.stack([vector for _, vector in parts]))
         if not entry.is_whole:
             strays += entry.row_ids
             continue
