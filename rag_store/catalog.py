@@ -50,6 +50,13 @@ class Entry:
         """The ids of its rows."""
         return [row.row_id for row in self.rows]
 
+    @property
+    def is_whole(self) -> bool:
+        """Whether no row is missing, or of another version."""
+        ordinals = [row.ordinal for row in self.rows]
+        are_all = ordinals == list(range(self.rows[0].count))
+        return are_all and self.document().digest == self.digest
+
     @cached_property
     def chunk_count(self) -> int:
         """How many of the rows are chunks; the others are questions."""
@@ -87,9 +94,7 @@ class Entry:
         return Document(self.doc_id, self.title, text, tuple(row.text for row in asked))
 
 
-def sort_out(
-    pages: Iterable[tuple[list[Row], Vectors]],
-) -> tuple[dict[str, Entry], list[str]]:
+def sort_out(pages: Iterable[tuple[list[Row], Vectors]]) -> tuple[dict[str, Entry], list[str]]:
     """The whole documents by id, and the ids of the rows that belong to none of them."""
     versions: dict[tuple[str, str], list[tuple[Row, Vectors]]] = {}
     for rows, vectors in pages:
@@ -98,24 +103,12 @@ def sort_out(
     entries: dict[str, Entry] = {}
     strays: list[str] = []
     for parts in sorted(versions.values(), key=lambda parts: parts[0][0].written_ns):
-        entry = _entry(parts)
-        if not _is_whole(entry):
+        parts.sort(key=lambda part: part[0].ordinal)
+        entry = Entry(tuple(row for row, _ in parts), np.stack([vector for _, vector in parts]))
+        if not entry.is_whole:
             strays += entry.row_ids
             continue
         if entry.doc_id in entries:
             strays += entries[entry.doc_id].row_ids
         entries[entry.doc_id] = entry
     return entries, strays
-
-
-def _entry(parts: list[tuple[Row, Vectors]]) -> Entry:
-    parts.sort(key=lambda part: part[0].ordinal)
-    rows = tuple(row for row, _ in parts)
-    return Entry(rows, np.stack([vector for _, vector in parts]))
-
-
-def _is_whole(entry: Entry) -> bool:
-    ordinals = [row.ordinal for row in entry.rows]
-    if ordinals != list(range(entry.rows[0].count)):
-        return False
-    return entry.document().digest == entry.digest

@@ -66,34 +66,27 @@ def _address(chroma_url: str) -> tuple[str, int, bool]:
     return url.hostname or "", url.port or (443 if secure else 8000), secure
 
 
-class LibraryFolder:
-    """A library's folder, locked until it is closed; `path` is where Chroma may open it.
+def open_folder(folder: Path, create: bool, held: ExitStack) -> tuple[Path, bool]:
+    """Where Chroma may open a library's folder until `held` is closed, and whether that is a copy.
 
-    One that cannot be written is shared by all who read it, each of whom opens a copy: Chroma
-    writes also where it is only asked.
+    The folder is locked. One that cannot be written is shared by all who read it, each of whom
+    opens a copy: Chroma writes also where it is only asked. Without `create` it must be there.
+    Raises RagUsageError and StoreError.
     """
-
-    def __init__(self, folder: Path, create: bool) -> None:
-        """Without `create` it must be there. Raises RagUsageError and StoreError."""
-        if not create and not os.path.isfile(folder / "chroma.sqlite3"):  # noqa: PTH113, no OSError
-            raise RagUsageError(
-                f"there is no library in {folder}: name another --path, or make one with kvswarm"
-                " rag index"
-            )
-        self.read_only = not create and not os.access(folder, os.W_OK)
-        with ExitStack() as stack:
-            self.path = _copied(folder, stack) if self.read_only else _locked(folder, stack)
-            self._held = stack.pop_all()
-
-    def close(self) -> None:
-        """Let another process open it. Idempotent."""
-        self._held.close()
+    if not create and not os.path.isfile(folder / "chroma.sqlite3"):  # noqa: PTH113, no OSError
+        raise RagUsageError(
+            f"there is no library in {folder}: name another --path, or make one with kvswarm"
+            " rag index"
+        )
+    if create or os.access(folder, os.W_OK):
+        return _locked(folder, held), False
+    return _copied(folder, held), True
 
 
-def _locked(folder: Path, stack: ExitStack) -> Path:
+def _locked(folder: Path, held: ExitStack) -> Path:
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        file = stack.enter_context((folder / "lock").open("w"))
+        file = held.enter_context((folder / "lock").open("w"))
     except OSError as error:
         raise RagUsageError(
             f"cannot write to {folder} ({error.strerror}): name another --path"
@@ -103,11 +96,11 @@ def _locked(folder: Path, stack: ExitStack) -> Path:
     return folder
 
 
-def _copied(folder: Path, stack: ExitStack) -> Path:
+def _copied(folder: Path, held: ExitStack) -> Path:
     try:
         if (folder / "lock").exists():
-            _lock(stack.enter_context((folder / "lock").open()), fcntl.LOCK_SH, folder)
-        copy = Path(stack.enter_context(TemporaryDirectory(prefix="kvswarm-library-")))
+            _lock(held.enter_context((folder / "lock").open()), fcntl.LOCK_SH, folder)
+        copy = Path(held.enter_context(TemporaryDirectory(prefix="kvswarm-library-")))
         for path in folder.rglob("*"):
             own = path.relative_to(folder)
             if path.is_file() and own.parts[0] != "states":

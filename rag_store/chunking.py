@@ -72,18 +72,14 @@ def sentences(text: str) -> tuple[Chunk, ...]:
     found: list[Chunk] = []
     begin = 0
     for stop in [*(match.end() for match in _SENTENCE_END.finditer(text)), len(text)]:
-        found += [
-            Chunk(len(found) + at, begin + part.start, part.text.strip())
-            for at, part in enumerate(_parts(text[begin:stop]))
-        ]
+        sentence = text[begin:stop]
+        is_long = len(sentence) > _SENTENCE_LETTERS
+        parts = Chunker(_SENTENCE_TOKENS, 0).cut(sentence) if is_long else [Chunk(0, 0, sentence)]
+        for part in parts:
+            if said := part.text.strip():
+                found.append(Chunk(len(found), begin + part.start, said))
         begin = stop
     return tuple(found)
-
-
-def _parts(sentence: str) -> list[Chunk]:
-    whole = len(sentence) <= _SENTENCE_LETTERS
-    parts = [Chunk(0, 0, sentence)] if whole else Chunker(_SENTENCE_TOKENS, 0).cut(sentence)
-    return [part for part in parts if part.text.strip()]
 
 
 def join(chunks: tuple[Chunk, ...]) -> str:

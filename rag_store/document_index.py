@@ -8,9 +8,8 @@ from rag_store.catalog import Entry, sort_out
 from rag_store.documents import Document, sha256_32
 from rag_store.embedders.protocol import Embedder
 from rag_store.errors import RagUsageError
-from rag_store.fingerprint import Fingerprint
 from rag_store.ingest import Progress, Writer
-from rag_store.settings import Settings
+from rag_store.settings import Fingerprint, Settings
 from rag_store.snapshot import Snapshot
 from rag_store.state_files import StateFiles
 from rag_store.store import ChunkStore, Row

@@ -8,9 +8,8 @@ from dataclasses import dataclass
 import numpy as np
 from scipy.stats import binomtest, bootstrap, mannwhitneyu
 
-from rag_store.decision import lost_at_most, says_something
 from rag_store.documents import Query
-from rag_store.label import Label
+from rag_store.label import Label, lost_at_most, says_something
 from rag_store.library import Library
 
 PERCENTILES = (50, 95, 99)
@@ -148,8 +147,6 @@ class Evaluation:
 
     def against(self, other: "Evaluation") -> Paired:
         """Which label is right where the other's is not; both of the same queries in order."""
-        rows = zip(self.answerable, other.answerable, strict=True)
-        assert all(ours.query.query_id == theirs.query.query_id for ours, theirs in rows)
         return Paired.of(
             [each.right for each in self.answerable], [each.right for each in other.answerable]
         )
@@ -196,9 +193,8 @@ class Evaluation:
     @property
     def auroc(self) -> float:
         """The chance that an answerable query scores above an unanswerable one; ties count half."""
-        yes, no = (
-            [each.label.score for each in part] for part in (self.answerable, self.unanswerable)
-        )
+        yes = [each.label.score for each in self.answerable]
+        no = [each.label.score for each in self.unanswerable]
         pairs = len(yes) * len(no)
         return float(mannwhitneyu(yes, no).statistic) / pairs if pairs else 0.0
 
@@ -226,10 +222,7 @@ def percentiles(values: Sequence[float]) -> dict[int, float]:
 async def evaluate(
     library: Library, queries: Sequence[Query], unanswerable: Sequence[Query] = ()
 ) -> Evaluation:
-    """Label all queries one after another; those without a document count as unanswerable.
-
-    Raises as `Library.ask`.
-    """
+    """Label queries in turn; those without a document are unanswerable. Raises as `Library.ask`."""
     found = []
     for query in (*queries, *unanswerable):
         answer = await library.ask(query)

@@ -26,10 +26,6 @@ _CHUNKS_AT_ONCE = 256
 _TEXTS_AT_ONCE = 16
 
 
-def _no_check() -> None:
-    """Nothing is to end it."""
-
-
 @dataclass(frozen=True, slots=True)
 class IngestReport:
     """How many documents were new, changed, the same as before, and taken out."""
@@ -49,7 +45,7 @@ class Writer:
     embedder: Embedder
     chunker: Chunker
 
-    def write(self, documents: Sequence[Document], check: Check = _no_check) -> Iterator[Entry]:
+    def write(self, documents: Sequence[Document], check: Check = lambda: None) -> Iterator[Entry]:
         """Store the documents, and give each one's entry once it is stored.
 
         `check` is called often, and ends this by what it raises. Raises RagUsageError,
@@ -71,7 +67,7 @@ class Writer:
         kept = self.states.load(entry.digest, entry.state_count)
         if kept is None:
             texts = ((entry.doc_id, text) for text in entry.state_passages)
-            made = self._embeddings(texts, _no_check)
+            made = self._embeddings(texts, lambda: None)
             kept = self.states.keep(entry.digest, (each.states for each in made), entry.state_count)
         return replace(entry, states=kept)
 
@@ -127,17 +123,14 @@ class Writer:
         """Those of texts, each given behind its document's id, in their order."""
         texts = iter(texts)
         while part := list(islice(texts, _CHUNKS_AT_ONCE)):
-            yield from self._part(part, check)
-
-    def _part(self, texts: Sequence[tuple[str, str]], check: Check) -> Iterator[Embedding]:
-        # A transformer pads a batch to its longest text.
-        order = sorted(range(len(texts)), key=lambda at: len(texts[at][1]))
-        made: dict[int, Embedding] = {}
-        for start in range(0, len(order), _TEXTS_AT_ONCE):
-            check()
-            part = order[start : start + _TEXTS_AT_ONCE]
-            made |= zip(part, self._together([texts[at] for at in part]), strict=True)
-        return (made[at] for at in range(len(texts)))
+            # A transformer pads a batch to its longest text.
+            order = sorted(range(len(part)), key=lambda at: len(part[at][1]))
+            made: dict[int, Embedding] = {}
+            for start in range(0, len(order), _TEXTS_AT_ONCE):
+                check()
+                few = order[start : start + _TEXTS_AT_ONCE]
+                made |= zip(few, self._together([part[at] for at in few]), strict=True)
+            yield from (made[at] for at in range(len(part)))
 
     def _together(self, texts: Sequence[tuple[str, str]]) -> list[Embedding]:
         found = []

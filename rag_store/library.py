@@ -12,7 +12,6 @@ import numpy as np
 from threadpoolctl import threadpool_limits
 
 from rag_store.catalog import Entry
-from rag_store.decision import KEEP, Threshold, fit, shipped
 from rag_store.document_index import DocumentIndex, Size
 from rag_store.documents import Document, Query, clean
 from rag_store.embedders import open_embedder
@@ -20,7 +19,7 @@ from rag_store.embedders.protocol import Vectors
 from rag_store.embedders.queue import Embedded, EmbeddingQueue, LentEmbedder
 from rag_store.errors import REFUSALS, QueryError, RagError, RagUsageError, StoreError
 from rag_store.ingest import IngestReport, Progress
-from rag_store.label import Label
+from rag_store.label import KEEP, Label, Threshold, fit, shipped
 from rag_store.reranker import Reranker, open_reranker
 from rag_store.search import Answer, Found, Neighbours, Searcher, compare
 from rag_store.settings import HYBRID, Settings
@@ -34,9 +33,8 @@ async def open_library(
 ) -> AsyncIterator["Library"]:
     """Load the embedder and open the collection; takes seconds. `rebuild` drops what it holds.
 
-    `refit` leaves out the threshold that was fitted: another will be.
-
-    Raises RagUsageError, FingerprintError, EmbedderError and StoreError.
+    `refit` leaves out the threshold that was fitted: another will be. Raises RagUsageError,
+    FingerprintError, EmbedderError and StoreError.
     """
     loop = asyncio.get_running_loop()
     with (
@@ -101,18 +99,14 @@ class Library:
         self._searching = searching
         self._reranker = reranker
         self._changing = asyncio.Lock()
-        is_known = settings.retriever == HYBRID
-        self.threshold = shipped(self.fingerprint.embedder) if is_known else Threshold(0.0)
-
-    @property
-    def _threshold_note(self) -> str:
-        """Scores of vectors or of words alone are other quantities than those of both."""
-        retriever = self.settings.retriever
-        return "threshold" if retriever == HYBRID else f"threshold-{retriever}"
+        # Scores of vectors or of words alone are other quantities than those of both.
+        is_hybrid = settings.retriever == HYBRID
+        self._note = "threshold" if is_hybrid else f"threshold-{settings.retriever}"
+        self.threshold = shipped(self.fingerprint.embedder) if is_hybrid else Threshold(0.0)
 
     def restore_threshold(self) -> None:
         """Decide as was fitted before, if ever. Raises StoreError."""
-        stored = self._index.store.note(self._threshold_note)
+        stored = self._index.store.note(self._note)
         try:
             self.threshold = Threshold.from_json(stored) if stored else self.threshold
         except (ValueError, TypeError, KeyError) as error:
@@ -192,10 +186,7 @@ class Library:
             return True
 
     async def label(self, text: str) -> Label:
-        """Which document the query is about.
-
-        Raises QueryError, EmbedderError, RerankerError and StoreError.
-        """
+        """The query's document. Raises QueryError, EmbedderError, RerankerError and StoreError."""
         return (await self.explain(text)).label
 
     async def label_many(self, texts: Sequence[str]) -> list[Label | RagError]:
@@ -255,7 +246,7 @@ class Library:
             raise RagUsageError("fit the threshold on a filled library and answerable queries")
         scores = [(await self.ask(query)).label.score for query in answerable]
         fitted = fit(scores, len(unanswerable), keep)
-        await self._in_thread(self._index.store.set_note, self._threshold_note, fitted.as_json())
+        await self._in_thread(self._index.store.set_note, self._note, fitted.as_json())
         self.threshold = fitted
         return fitted
 

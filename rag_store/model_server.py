@@ -20,10 +20,7 @@ _LATER = (408, 425, 429)
 
 @dataclass(frozen=True, slots=True)
 class Failures:
-    """What is raised: `final` where asking again is in vain, else `later`.
-
-    `if_slow` says what helps against a timeout.
-    """
+    """`final` is raised where asking again is in vain, else `later`; `if_slow` helps a timeout."""
 
     later: type[RagError]
     final: type[RagError]

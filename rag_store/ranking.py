@@ -81,7 +81,9 @@ def rank(snapshot: Snapshot, query: Embedding, found: RowScores, retriever: str)
     """The candidates in order. `retriever` is hybrid, dense or bm25."""
     documents = _candidates(snapshot, found, retriever)
     rows, owners, starts = _rows_of(snapshot, documents)
-    cosines, bm25, most = _cosines(snapshot, query, found, rows), found.bm25[rows], found.most or 1
+    cosines, bm25, most = found.cosines[rows], found.bm25[rows], found.most or 1
+    missing = cosines == _NOT_COMPARED
+    cosines[missing] = snapshot.vectors[rows[missing]] @ query.vector
     best_first = np.lexsort((-_joined(retriever, cosines, bm25 / most), owners))
     best_cosines, best_bm25 = _best(cosines, starts), _best(bm25, starts)
     words = _words_met(snapshot, query, documents)
@@ -107,11 +109,11 @@ def _joined(retriever: str, cosines: Scores, shares: Scores, words: Scores | Non
 
 
 def _candidates(snapshot: Snapshot, found: RowScores, retriever: str) -> Indices:
-    chosen: set[int] = set()
+    chosen, starts = set[int](), snapshot.first_rows[:-1]
     if retriever != "bm25":
-        chosen |= _leading(snapshot.best_by_document(found.cosines), above=-1)
+        chosen |= _leading(_best(found.cosines, starts), above=-1)
     if retriever != "dense":
-        chosen |= _leading(snapshot.best_by_document(found.bm25), above=0)
+        chosen |= _leading(_best(found.bm25, starts), above=0)
     return np.array(sorted(chosen), np.int64)
 
 
@@ -119,13 +121,6 @@ def _leading(scores: Scores, above: float) -> set[int]:
     count = min(CANDIDATES_EACH, len(scores))
     top = np.argpartition(-scores, count - 1)[:count] if count else np.zeros(0, np.int64)
     return {int(at) for at in top if scores[at] > above}
-
-
-def _cosines(snapshot: Snapshot, query: Embedding, found: RowScores, rows: Indices) -> Scores:
-    cosines = found.cosines[rows]
-    missing = cosines == _NOT_COMPARED
-    cosines[missing] = snapshot.vectors[rows[missing]] @ query.vector
-    return cosines
 
 
 def _rows_of(snapshot: Snapshot, documents: Indices) -> tuple[Indices, Indices, Indices]:
@@ -160,4 +155,5 @@ def _best_words(query: Embedding, states: WordStates) -> Scores:
 
 
 def _best(values: Scores, starts: Indices) -> Scores:
+    """The highest of each document's values: shape [rows] becomes [documents]."""
     return np.maximum.reduceat(values, starts) if len(starts) else values[:0]

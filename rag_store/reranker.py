@@ -77,16 +77,13 @@ class Reranker:
         The numbers are the model's own, often from 0 to 1. Raises RerankerError, as
         RerankerRefusal where asking again would not help.
         """
+        route, count = self._spec.route, len(passages)
         body = {"model": self._spec.model, "query": query, "documents": list(passages)}
         async with self._free:
-            content = await ask(self._session, self._spec.route, body, _FAILURES)
-        return _scores(content, len(passages), self._spec.route)
-
-
-def _scores(answer: bytes, count: int, route: str) -> list[float]:
-    scores = of_each(answer, "results", count, lambda each: float(each["relevance_score"]))
-    if scores is None:
-        raise RerankerError(f"{route} did not score {count} texts: {line_of(answer)}")
-    if not all(map(math.isfinite, scores)):
-        raise RerankerError(f"{route} gave scores that are not finite")
-    return scores
+            answer = await ask(self._session, route, body, _FAILURES)
+        scores = of_each(answer, "results", count, lambda each: float(each["relevance_score"]))
+        if scores is None:
+            raise RerankerError(f"{route} did not score {count} texts: {line_of(answer)}")
+        if not all(map(math.isfinite, scores)):
+            raise RerankerError(f"{route} gave scores that are not finite")
+        return scores

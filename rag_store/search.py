@@ -8,10 +8,9 @@ import numpy as np
 
 from rag_store.catalog import Entry
 from rag_store.chunking import passage
-from rag_store.decision import Threshold, says_something
 from rag_store.embedders.protocol import Embedding, Vectors
 from rag_store.embedders.queue import Embedded
-from rag_store.label import Candidate, Label, Timings
+from rag_store.label import Candidate, Label, Threshold, Timings, says_something
 from rag_store.ranking import (
     BM25_WEIGHT,
     NEAREST_ROWS,
@@ -40,10 +39,7 @@ class Term:
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """A label and its reasons: the best candidate's chunk, and the terms.
-
-    `ranked` are the ids of all that were candidates, best first.
-    """
+    """A label and its reasons: all candidates' ids, best first, the best one's chunk, the terms."""
 
     label: Label
     ranked: tuple[str, ...]
@@ -75,7 +71,7 @@ class Searcher:
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """A query's candidates. `relevances` are the reranker's, of the first of them.
+    """A query's candidates; `relevances` are of the first of them, which a reranker has read.
 
     `is_question` is False for a query that says nothing.
     """
@@ -142,7 +138,9 @@ class Found:
         # Of as many as were compared in the same way.
         deciding = self.relevances or self.ranking.scores.tolist()
         margin = deciding[0] - deciding[1] if len(deciding) > 1 else abs(deciding[0])
-        agree = _agree(self.ranking)
+        # Whether vectors alone and words alone put the best candidate first too.
+        alone = self.ranking.cosines, self.ranking.bm25
+        agree = bool(alone[1][0]) and all(int(np.argmax(each)) == 0 for each in alone)
         return Label(doc_id, score, threshold, margin, agree, candidates, self.timings)
 
     def _candidate(self, at: int) -> Candidate:
@@ -158,13 +156,6 @@ class Found:
             row.text if row.is_question else None,
             self.relevances[at] if at < len(self.relevances) else None,
         )
-
-
-def _agree(ranking: Ranking) -> bool:
-    """Whether vectors alone and words alone put the best candidate first too."""
-    if ranking.bm25[0] == 0:
-        return False
-    return int(np.argmax(ranking.cosines)) == 0 == int(np.argmax(ranking.bm25))
 
 
 def excerpt(entry: Entry, query: Vectors, shares: Scores, count: int) -> str:

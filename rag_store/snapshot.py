@@ -117,9 +117,3 @@ class Snapshot:
                 pieces(text) for entry in ordered if entry.states for text in entry.state_passages
             ),
         )
-
-    def best_by_document(self, row_scores: Scores) -> Scores:
-        """The highest of each document's row scores: shape [rows] becomes [documents]."""
-        if not self.entries:
-            return row_scores[:0]
-        return np.maximum.reduceat(row_scores, self.first_rows[:-1])

@@ -22,7 +22,7 @@ import numpy.typing as npt
 
 from rag_store.embedders.protocol import States, Vectors, unit
 from rag_store.errors import RagUsageError, StoreError
-from rag_store.fingerprint import Fingerprint
+from rag_store.settings import Fingerprint
 
 ABANDONED_S = 3600.0
 _MAPPED_BYTES = 1 << 18
@@ -67,13 +67,6 @@ class StateFiles:
         """Write the states of a document's passages, and read them again. Raises StoreError."""
         if self._read_only:
             return states_in_memory(list(states))
-        self._write(digest, states)
-        kept = self.load(digest, passages)
-        if kept is None:
-            raise StoreError(f"{self._path(digest)} was changed while it was written")
-        return kept
-
-    def _write(self, digest: str, states: Iterable[States]) -> None:
         path = self._path(digest)
         # Renamed when whole: a kill -9 leaves no half of a file under the name that is read.
         partial = path.with_suffix(f".{os.getpid()}.partial")
@@ -87,6 +80,10 @@ class StateFiles:
             partial.replace(path)
         except OSError as error:
             raise StoreError(f"cannot write {path}: {error.strerror}") from error
+        kept = self.load(digest, passages)
+        if kept is None:
+            raise StoreError(f"{path} was changed while it was written")
+        return kept
 
     def load(self, digest: str, passages: int) -> WordStates | None:
         """A document's states, of so many passages; None where there is no usable file."""

@@ -7,19 +7,18 @@ and vectors are checked before they get here.
 
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import asdict, dataclass
 from typing import Any, get_type_hints
 
 import numpy as np
 import numpy.typing as npt
 
-from rag_store.chroma import LibraryFolder, open_client, reason_of, require_answer
+from rag_store.chroma import open_client, open_folder, reason_of, require_answer
 from rag_store.chunking import passage
 from rag_store.embedders.protocol import Vectors
 from rag_store.errors import FingerprintError, RagError, RagUsageError, StoreError
-from rag_store.fingerprint import Fingerprint, require_ours
-from rag_store.settings import Settings
+from rag_store.settings import Fingerprint, Settings, require_ours
 
 # Chroma refuses more than 5461 rows at once.
 BATCH_ROWS = 4096
@@ -34,10 +33,9 @@ _FINGERPRINT = "kvswarm_fingerprint"
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """One chunk or question as it is stored.
+    """One chunk or question as it is stored; the questions of a document come after its chunks.
 
-    `digest` is its document's, `count` how many rows that has. The questions come after the
-    chunks.
+    `digest` is its document's, `count` how many rows that has.
     """
 
     doc_id: str
@@ -98,10 +96,11 @@ class ChunkStore:
         else, or by others.
         """
         self._server = settings.chroma_url
-        self._folder = None if self._server else LibraryFolder(settings.path, settings.create)
-        self.read_only = self._folder is not None and self._folder.read_only
-        path = self._folder.path if self._folder else settings.path
+        self._held = ExitStack()
+        path, self.read_only = settings.path, False
         try:
+            if not self._server:
+                path, self.read_only = open_folder(path, settings.create, self._held)
             with _translated("cannot open"):
                 self._client = open_client(settings.chroma_url, path)
                 self._collection = self._open(settings, fingerprint, rebuild)
@@ -111,8 +110,7 @@ class ChunkStore:
 
     def close(self) -> None:
         """Let another process open the same path. Idempotent."""
-        if self._folder is not None:
-            self._folder.close()
+        self._held.close()
 
     def write(self, rows: Sequence[Row], vectors: Vectors) -> None:
         """Add the rows, or overwrite those with the same id. Raises StoreError."""
@@ -205,26 +203,21 @@ class ChunkStore:
 
     def _open(self, settings: Settings, fingerprint: Fingerprint, rebuild: bool) -> Any:
         name = settings.collection
-        there = name in {collection.name for collection in self._client.list_collections()}
-        if not there:
-            return self._created(settings, fingerprint)
-        collection = self._client.get_collection(name, embedding_function=None)
-        made_with = (collection.metadata or {}).get(_FINGERPRINT)
-        if rebuild:
+        if name in {collection.name for collection in self._client.list_collections()}:
+            collection = self._client.get_collection(name, embedding_function=None)
+            made_with = (collection.metadata or {}).get(_FINGERPRINT)
+            if not rebuild:
+                fingerprint.check(made_with, name)
+                return _with_cosine(collection)
             require_ours(made_with, name)
             self._client.delete_collection(name)
-            return self._created(settings, fingerprint)
-        fingerprint.check(made_with, name)
-        return _with_cosine(collection)
-
-    def _created(self, settings: Settings, fingerprint: Fingerprint) -> Any:
         if not settings.create:
             raise RagUsageError(
-                f"there is no collection {settings.collection!r} in {settings.place}: name another"
-                " with --collection, or make it with kvswarm rag index"
+                f"there is no collection {name!r} in {settings.place}: name another with"
+                " --collection, or make it with kvswarm rag index"
             )
         return self._client.create_collection(
-            settings.collection,
+            name,
             configuration={"hnsw": HNSW},
             metadata={_FINGERPRINT: fingerprint.as_json()},
             embedding_function=None,

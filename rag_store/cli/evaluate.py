@@ -12,12 +12,12 @@ from pathlib import Path
 from rag_store.chunking import Chunker
 from rag_store.cli.figures import Baseline, Figures, SizeFigures, as_json, as_table
 from rag_store.cli.index import shown_progress, told_documents
-from rag_store.cli.options import Parser, add_library_options, settings_of
+from rag_store.cli.options import Parser, add_library_options, add_option, settings_of
 from rag_store.cli.output import fitted
-from rag_store.decision import KEEP
 from rag_store.documents import Document, Query
 from rag_store.errors import RagUsageError
 from rag_store.evaluation import Evaluation, Share, evaluate
+from rag_store.label import KEEP
 from rag_store.library import Library, filled_library, open_library
 from rag_store.readers import read_judged, read_queries
 from rag_store.reranker import RerankerSpec
@@ -72,20 +72,14 @@ async def fit_threshold_command(arguments: list[str]) -> int:
 
 def _eval_parser() -> Parser:
     parser = Parser("eval", "how often labels are right, strangers are refused, and how fast")
-    parser.add_argument("--questions", type=Path, required=True, help="with their true documents")
+    add = parser.add_argument
+    add("--questions", type=Path, required=True, help="with their true documents")
     _add_question_options(parser)
-    parser.add_argument(
-        "--unanswerable",
-        type=Path,
-        action="append",
-        metavar="FILE",
-        help="questions no document answers; may be given several times",
-    )
-    parser.add_argument("--corpus", type=Path, help="use these documents, not those in the library")
-    parser.add_argument(
-        "--distractors", type=Path, help="documents nobody asks for, added to --corpus in steps"
-    )
-    parser.add_argument("--json", action="store_true", help="one JSON object")
+    strangers = "questions no document answers; may be given several times"
+    add("--unanswerable", type=Path, action="append", metavar="FILE", help=strangers)
+    add("--corpus", type=Path, help="use these documents, not those in the library")
+    add("--distractors", type=Path, help="documents nobody asks for, added to --corpus in steps")
+    add("--json", action="store_true", help="one JSON object")
     add_library_options(parser)
     return parser
 
@@ -95,23 +89,16 @@ def _fit_parser() -> Parser:
     parser.add_argument("answerable", type=Path, help="questions that documents answer")
     parser.add_argument("unanswerable", type=Path, help="questions that none answers")
     _add_question_options(parser)
-    parser.add_argument(
-        "--keep", type=float, default=KEEP, help="share of the answerable ones to be labelled"
-    )
+    add_option(parser, "--keep", KEEP, "share of the answerable ones to be labelled")
     add_library_options(parser)
     return parser
 
 
 def _add_question_options(parser: Parser) -> None:
-    parser.add_argument(
-        "--qrels",
-        type=Path,
-        metavar="FILE",
-        help="judgements of the questions, as TREC's or BEIR's; only what is judged is asked",
-    )
-    parser.add_argument(
-        "--split", default="", help="only questions with this in their field split, as dev or test"
-    )
+    judged = "judgements of the questions, as TREC's or BEIR's; only what is judged is asked"
+    split = "only questions with this in their field split, as dev or test"
+    add_option(parser, "--qrels", None, judged, type=Path, metavar="FILE")
+    add_option(parser, "--split", "", split)
 
 
 def _read(parsed: argparse.Namespace) -> Material:
@@ -123,7 +110,8 @@ def _read(parsed: argparse.Namespace) -> Material:
         told_documents(parsed.corpus) if parsed.corpus else (),
         told_documents(parsed.distractors) if parsed.distractors else (),
     )
-    if both := sorted(_ids(material.corpus) & _ids(material.distractors)):
+    known = {each.doc_id for each in material.corpus}
+    if both := sorted(each.doc_id for each in material.distractors if each.doc_id in known):
         raise RagUsageError(
             f"{parsed.distractors} and {parsed.corpus} both have a document {both[0]!a}, and one"
             " would take the other's place: rename it in --distractors, or leave it out"
@@ -132,19 +120,12 @@ def _read(parsed: argparse.Namespace) -> Material:
 
 
 def _strangers(paths: Sequence[Path], split: str) -> tuple[Query, ...]:
-    """Queries of all files, as ones that no document answers. Raises CorpusError.
-
-    One without a kind is of the kind that its file is named after.
-    """
+    """Queries that no document answers; one without a kind is of its file's. Raises CorpusError."""
     return tuple(
         replace(query, doc_ids=(), kind=query.kind or path.stem)
         for path in paths
         for query in read_queries(path, split)
     )
-
-
-def _ids(documents: Sequence[Document]) -> set[str]:
-    return {document.doc_id for document in documents}
 
 
 async def _measure(settings: Settings, material: Material, folder: Path) -> Figures:
@@ -155,7 +136,10 @@ async def _measure(settings: Settings, material: Material, folder: Path) -> Figu
     for documents in _steps(material):
         # Opened anew each time: an open library keeps embeddings, and they are timed too.
         async with _filled(used, documents) as library:
-            sizes.append(await _sized(library, material))
+            _check_known(material.queries, library)
+            evaluation = await evaluate(library, material.queries, material.unanswerable)
+            asked = [await library.neighbours(each.text) for each in material.queries[:_COMPARED]]
+            sizes.append(SizeFigures(library.size, evaluation, tuple(asked)))
             threshold = library.threshold.threshold
             found = [library.document(doc_id) for doc_id in library.doc_ids]
     held = [document for document in found if document]
@@ -178,13 +162,6 @@ async def _filled(settings: Settings, documents: Sequence[Document]) -> AsyncIte
             with shown_progress("indexing") as told:
                 await library.ingest(documents, told)
         yield library
-
-
-async def _sized(library: Library, material: Material) -> SizeFigures:
-    _check_known(material.queries, library)
-    evaluation = await evaluate(library, material.queries, material.unanswerable)
-    compared = [await library.neighbours(each.text) for each in material.queries[:_COMPARED]]
-    return SizeFigures(library.size, evaluation, tuple(compared))
 
 
 def _check_known(queries: Sequence[Query], library: Library) -> None:

@@ -1,19 +1,11 @@
 """The figures of an evaluation, as one JSON object and as tables for people."""
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, astuple, dataclass
 from typing import Any
 
 from rag_store.document_index import Size
-from rag_store.evaluation import (
-    PERCENTILES,
-    Evaluation,
-    Mean,
-    OperatingPoint,
-    Paired,
-    Share,
-    percentiles,
-)
+from rag_store.evaluation import PERCENTILES, Evaluation, Mean, Paired, Share, percentiles
 from rag_store.search import Neighbours
 
 COVERAGES = (1.0, 0.95, 0.9, 0.8)
@@ -38,10 +30,10 @@ class SizeFigures:
     neighbours: tuple[Neighbours, ...] = ()
 
     @property
-    def recall(self) -> float | None:
-        """Of the index, the mean over queries; None where it was not asked."""
-        found = [each.recall for each in self.neighbours]
-        return sum(found) / len(found) if found else None
+    def recall(self) -> float:
+        """Of the index, the mean over queries."""
+        found = [each.recall for each in self.neighbours] or [0.0]
+        return sum(found) / len(found)
 
     @property
     def exact_ms(self) -> dict[int, float]:
@@ -56,10 +48,7 @@ class SizeFigures:
 
 @dataclass(frozen=True, slots=True)
 class Figures:
-    """One evaluation or, with distractors, several; the last is with all documents.
-
-    `baselines` are with all documents.
-    """
+    """One evaluation or, with distractors, several; the last and `baselines` have all documents."""
 
     sizes: tuple[SizeFigures, ...]
     threshold: float
@@ -87,7 +76,7 @@ def as_json(figures: Figures) -> dict[str, Any]:
         "agree": agree.value,
         "right_when_agree": right_when_agree.value,
         "baselines": {name: _baseline(each) for name, each in figures.baselines.items()},
-        "coverage": [_point(found.keeping(share), found) for share in COVERAGES],
+        "coverage": [_point(found, share) for share in COVERAGES],
         "by_kind": _shares(found.by_kind, "top1"),
         "by_document": _shares(found.by_document, "top1"),
         "confusions": [
@@ -121,25 +110,21 @@ def _baseline(each: Baseline) -> dict[str, Any]:
     }
 
 
-def _point(point: OperatingPoint, found: Evaluation) -> dict[str, float | None]:
-    return {
-        "threshold": point.threshold,
-        "kept": point.kept,
-        "right": point.right,
-        "reject": point.refused if found.unanswerable else None,
-    }
+def _point(found: Evaluation, kept: float) -> dict[str, float | None]:
+    told = asdict(found.keeping(kept))
+    refused = told.pop("refused")
+    return {**told, "reject": refused if found.unanswerable else None}
 
 
 def _size(each: SizeFigures) -> dict[str, Any]:
-    asked = bool(each.neighbours)
     return {
         "documents": each.size.documents,
         "chunks": each.size.chunks,
         "top1": each.evaluation.top(1).value,
         "search_ms": _named(each.evaluation.latency_ms()["search_ms"]),
         "hnsw_recall": each.recall,
-        "exact_ms": _named(each.exact_ms) if asked else None,
-        "hnsw_ms": _named(each.hnsw_ms) if asked else None,
+        "exact_ms": _named(each.exact_ms),
+        "hnsw_ms": _named(each.hnsw_ms),
     }
 
 
@@ -165,7 +150,7 @@ def as_table(figures: Figures) -> str:
     blocks = [
         _accuracy_lines(found),
         _baseline_lines(figures.baselines, found.top(1)),
-        _kind_lines(found),
+        _share_lines(("kind", "top-1"), found.by_kind),
         _refusing_lines(found, figures.threshold),
         _time_lines(found),
         _size_lines(figures.sizes),
@@ -200,26 +185,23 @@ def _paired(each: Baseline, ours: Share) -> tuple[str, str, str]:
     return str(pairs.only_first), str(pairs.only_second), f"{p}, {verdict}"
 
 
-def _kind_lines(found: Evaluation) -> Iterator[str]:
-    rows = [(name, *_share(each), str(each.count)) for name, each in found.by_kind.items()]
-    return _columns([("kind", "top-1", "95 % interval", "questions"), *rows] if rows else [])
+def _share_lines(head: tuple[str, str], shares: Mapping[str, Share]) -> Iterator[str]:
+    rows = [(name, *_share(each), str(each.count)) for name, each in shares.items()]
+    return _columns([(*head, "95 % interval", "questions"), *rows] if rows else [])
 
 
 def _refusing_lines(found: Evaluation, threshold: float) -> Iterator[str]:
-    strangers = {**found.refused_by_kind(threshold), "all of them": found.refused(threshold)}
     if found.unanswerable:
-        rows = [(name, *_share(each), str(each.count)) for name, each in strangers.items()]
-        yield from _columns([("strangers", "refused", "95 % interval", "questions"), *rows])
+        strangers = {**found.refused_by_kind(threshold), "all of them": found.refused(threshold)}
+        yield from _share_lines(("strangers", "refused"), strangers)
         yield f"a question scores above a stranger with a chance of {found.auroc:.3f} (AUROC)"
         yield ""
-    points = [("as set", found.at_threshold(threshold))]
-    points += [(f"keeping {share:.0%}", found.keeping(share)) for share in COVERAGES]
+    points = {"as set": found.at_threshold(threshold)}
+    points |= {f"keeping {share:.0%}": found.keeping(share) for share in COVERAGES}
     head = ("threshold", "", "labelled", "right of these", "strangers refused")
-    lines = [head] + [
-        (name, *_cells(at.threshold, at.kept, at.right, at.refused)) for name, at in points
-    ]
+    lines = [(name, *(f"{value:.3f}" for value in astuple(at))) for name, at in points.items()]
     columns = len(head) if found.unanswerable else len(head) - 1
-    yield from _columns(line[:columns] for line in lines)
+    yield from _columns(line[:columns] for line in (head, *lines))
 
 
 def _time_lines(found: Evaluation) -> Iterator[str]:
@@ -233,17 +215,13 @@ def _time_lines(found: Evaluation) -> Iterator[str]:
 
 
 def _size_lines(sizes: Sequence[SizeFigures]) -> Iterator[str]:
-    head = ("documents", "chunks", "top-1", "HNSW recall@10")
-    times = [f"{way} {at} ms" for way in ("exact", "HNSW") for at in ("p50", "p99")]
-    return _columns([(*head, *times), *map(_size_line, sizes)])
-
-
-def _size_line(each: SizeFigures) -> tuple[str, ...]:
-    exact, hnsw = each.exact_ms, each.hnsw_ms
-    recall = "" if each.recall is None else f"{each.recall:.3f}"
-    times = (exact[50], exact[99], hnsw[50], hnsw[99])
-    counts = str(each.size.documents), str(each.size.chunks)
-    return (*counts, *_cells(each.evaluation.top(1).value), recall, *(f"{at:.2f}" for at in times))
+    head = ["documents", "chunks", "top-1", "HNSW recall@10"]
+    rows = [head + [f"{way} {at} ms" for way in ("exact", "HNSW") for at in ("p50", "p99")]]
+    for each in sizes:
+        times = [f"{way[at]:.2f}" for way in (each.exact_ms, each.hnsw_ms) for at in (50, 99)]
+        shares = [f"{share:.3f}" for share in (each.evaluation.top(1).value, each.recall)]
+        rows.append([str(each.size.documents), str(each.size.chunks), *shares, *times])
+    return _columns(rows)
 
 
 def _confusion_lines(found: Evaluation) -> Iterator[str]:
@@ -256,10 +234,6 @@ def _confusion_lines(found: Evaluation) -> Iterator[str]:
 
 def _share(of: Share | Mean) -> tuple[str, str]:
     return f"{of.value:.3f}", f"{of.low:.3f} to {of.high:.3f}"
-
-
-def _cells(*values: float) -> tuple[str, ...]:
-    return tuple(f"{value:.3f}" for value in values)
 
 
 def _columns(rows: Iterable[Sequence[str]]) -> Iterator[str]:

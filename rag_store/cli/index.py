@@ -36,18 +36,11 @@ async def index_command(arguments: list[str]) -> int:
 
 def _parser() -> Parser:
     parser = Parser("index", "put documents into the library; what is there unchanged is left")
-    parser.add_argument(
-        "source",
-        type=Path,
-        metavar="PATH",
-        help="a folder of .txt and .md, a .jsonl file, a BEIR folder, SQuAD-style .json",
-    )
-    parser.add_argument(
-        "--rebuild", action="store_true", help="drop the collection and make it anew"
-    )
-    parser.add_argument(
-        "--prune", action="store_true", help="remove documents that are not at PATH"
-    )
+    add = parser.add_argument
+    formats = "a folder of .txt and .md, a .jsonl file, a BEIR folder, SQuAD-style .json"
+    add("source", type=Path, metavar="PATH", help=formats)
+    add("--rebuild", action="store_true", help="drop the collection and make it anew")
+    add("--prune", action="store_true", help="remove documents that are not at PATH")
     add_library_options(parser)
     return parser
 

@@ -7,10 +7,9 @@ from pathlib import Path
 
 from rag_store.cli.options import Parser, add_library_options, settings_of
 from rag_store.cli.output import fitted
-from rag_store.decision import Threshold, says_something
 from rag_store.documents import printable
 from rag_store.errors import RagError, RagUsageError
-from rag_store.label import Candidate, Label
+from rag_store.label import Candidate, Threshold, says_something
 from rag_store.library import filled_library
 from rag_store.readers.files import read_text
 from rag_store.search import Answer
@@ -32,8 +31,10 @@ async def label_command(arguments: list[str]) -> int:
                 if isinstance(result, RagError):
                     print(f"kvswarm rag: {query[:40]!a}: {result}", file=sys.stderr)
                     code = result.exit_code
+                elif parsed.json:
+                    print(json.dumps({"query": query, **result.as_json()}))
                 else:
-                    print(_as_json(query, result) if parsed.json else _plain(query, result))
+                    print(f"{result.doc_id or '-'}\t{result.score:.3f}\t{printable(query)}")
     return code
 
 
@@ -92,14 +93,6 @@ def _stdin(unasked: bool) -> str:
     except OSError as error:
         raise RagUsageError(f"cannot read stdin: {error.strerror}: give --file") from error
     return read
-
-
-def _plain(query: str, label: Label) -> str:
-    return f"{label.doc_id or '-'}\t{label.score:.3f}\t{printable(query)}"
-
-
-def _as_json(query: str, label: Label) -> str:
-    return json.dumps({"query": query, **label.as_json()})
 
 
 def _explained(query: str, answer: Answer, threshold: Threshold) -> Iterator[str]:

@@ -2,9 +2,8 @@
 
 import asyncio
 import sys
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Sequence
 from importlib import import_module
-from typing import Any
 
 from rag_store.cli.output import complaint, drop_output, fitted, told_output
 from rag_store.errors import RagError, RagUsageError
@@ -23,7 +22,6 @@ kvswarm rag: which document is a question about?
 `kvswarm rag COMMAND --help` tells more.
 """
 
-Command = Callable[[list[str]], Coroutine[Any, Any, int]]
 _COMMANDS = {
     "index": "rag_store.cli.index:index_command",
     "serve": "rag_store.cli.serve:serve_command",
@@ -55,12 +53,9 @@ def _run(arguments: list[str]) -> int:
     if not arguments or arguments[0] in ("-h", "--help", "help"):
         print(fitted(HELP, sys.stdout), end="")
         return 0 if arguments else 2
-    return asyncio.run(_command(arguments[0])(arguments[1:]))
-
-
-def _command(name: str) -> Command:
+    name = arguments[0]
     if name not in _COMMANDS:
         raise RagUsageError(f"unknown command {name!r}: try `kvswarm rag --help`")
     module, _, function = _COMMANDS[name].partition(":")
-    command: Command = getattr(import_module(module), function)
-    return command
+    code: int = asyncio.run(getattr(import_module(module), function)(arguments[1:]))
+    return code

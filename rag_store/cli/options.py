@@ -3,6 +3,7 @@
 import argparse
 import sys
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import fields
 from typing import Any, NoReturn
 
@@ -40,13 +41,11 @@ def number(kind: type[int] | type[float], low: int, high: int) -> Callable[[str]
     """The type of an option that takes a number from `low` to `high`."""
 
     def parse(text: str) -> float:
-        try:
+        with suppress(ValueError):
             value = kind(text)
-        except ValueError:
-            value = kind(low - 1)
-        if not low <= value <= high:
-            raise argparse.ArgumentTypeError(f"{text!r}: give a number from {low} to {high}")
-        return value
+            if low <= value <= high:
+                return value
+        raise argparse.ArgumentTypeError(f"{text!r}: give a number from {low} to {high}")
 
     return parse
 

@@ -37,7 +37,9 @@ class Output:
             try:
                 return self._stream.write(text)
             except UnicodeEncodeError:
-                return self._stream.write(self._escaped(text))
+                encoding = self._stream.encoding
+                escaped = text.encode(encoding, "backslashreplace").decode(encoding)
+                return self._stream.write(escaped)
 
     def flush(self) -> None:
         """As of any stream. Raises `fails` and BrokenPipeError."""
@@ -51,9 +53,6 @@ class Output:
         except (self._fails, BrokenPipeError):
             drop_output(self._stream)
             raise
-
-    def _escaped(self, text: str) -> str:
-        return text.encode(self._stream.encoding, "backslashreplace").decode(self._stream.encoding)
 
     @contextmanager
     def _told(self) -> Iterator[None]:
@@ -83,15 +82,11 @@ def told_output(fails: type[Exception]) -> Iterator[None]:
         with redirect_stdout(cast(TextIO, output)):
             yield
     except BaseException as error:
-        with nullcontext() if _is_success(error) else suppress(fails, BrokenPipeError):
+        is_success = isinstance(error, SystemExit) and not error.code  # as of `--help`
+        with nullcontext() if is_success else suppress(fails, BrokenPipeError):
             output.finish()
         raise
     output.finish()
-
-
-def _is_success(error: BaseException) -> bool:
-    """Whether it ends the program well, as `--help` does."""
-    return isinstance(error, SystemExit) and not error.code
 
 
 def width_of(stream: Any) -> int | None:
@@ -108,12 +103,9 @@ def width_of(stream: Any) -> int | None:
 
 
 def fitted(text: str, stream: Any) -> str:
-    """The text with lines that are too wide for a terminal broken between words.
-
-    A word that is wider, as a path, stays whole.
-    """
+    """The text with lines too wide for a terminal broken between words, which stay whole."""
     width = width_of(stream)
-    if width is None or all(len(line) <= width for line in text.split("\n")):
+    if width is None:
         return text
     return "\n".join(_broken(line, max(width, 20)) for line in text.split("\n"))
 

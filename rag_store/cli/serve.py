@@ -1,6 +1,5 @@
 """`kvswarm rag serve`."""
 
-import argparse
 import logging
 import sys
 from functools import partial
@@ -12,8 +11,8 @@ from rag_store.cli.output import fitted
 from rag_store.errors import RagUsageError
 from rag_store.library import Library
 from rag_store.service.foreign import is_loopback
+from rag_store.service.handlers import Limits
 from rag_store.service.server import Filling, ServerOptions, serve
-from rag_store.service.state import Limits
 
 _OPTIONS, _LIMITS = ServerOptions(), Limits()
 
@@ -25,15 +24,13 @@ async def serve_command(arguments: list[str]) -> int:
     batch = min(parsed.batch, parsed.queue)
     limits = Limits(parsed.queue, batch, body_bytes=parsed.body_bytes)
     options = ServerOptions(parsed.bind, parsed.port, parsed.drain, limits)
-    await serve(settings_of(parsed), options, _filling(parsed), partial(_announce, parsed.bind))
-    return 0
-
-
-def _filling(parsed: argparse.Namespace) -> Filling:
+    settings = settings_of(parsed)
     if parsed.corpus is None and (parsed.prune or parsed.renew):
         raise RagUsageError("--prune and --renew say how --corpus is put in: give that too")
     documents = () if parsed.corpus is None else told_documents(parsed.corpus)
-    return Filling(documents, parsed.prune, parsed.renew)
+    filling = Filling(documents, parsed.prune, parsed.renew)
+    await serve(settings, options, filling, partial(_announce, parsed.bind))
+    return 0
 
 
 def _log_to_stderr() -> None:
@@ -71,18 +68,12 @@ def _parser() -> Parser:
     add_option(parser, "--drain", _OPTIONS.drain_s, drain, type=drain_s, metavar="SECONDS")
     add_option(parser, "--queue", _LIMITS.queue, "queries in work; more are told 429", type=many)
     add_option(parser, "--batch", _LIMITS.batch, "items in one request", type=many)
-    larger = "larger bodies are told 413"
+    larger, first = "larger bodies are told 413", "index these documents first, as `index` does"
+    other = "make a library anew that was made with other settings"
     add_option(parser, "--body-bytes", _LIMITS.body_bytes, larger, type=many)
-    parser.add_argument(
-        "--corpus", type=Path, metavar="PATH", help="index these documents first, as `index` does"
-    )
-    parser.add_argument(
-        "--prune", action="store_true", help="remove documents that are not in --corpus"
-    )
-    parser.add_argument(
-        "--renew",
-        action="store_true",
-        help="make a library anew that was made with other settings",
-    )
+    add_option(parser, "--corpus", None, first, type=Path, metavar="PATH")
+    add = parser.add_argument
+    add("--prune", action="store_true", help="remove documents that are not in --corpus")
+    add("--renew", action="store_true", help=other)
     add_library_options(parser)
     return parser

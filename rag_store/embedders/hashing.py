@@ -2,7 +2,7 @@
 
 import hashlib
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from functools import lru_cache
 
 import numpy as np
@@ -32,15 +32,10 @@ class HashingEmbedder:
 
 @lru_cache(maxsize=1 << 14)
 def _hashed(word: str, dim: int) -> Vectors:
+    padded = f"^{word}$"
+    triples = (f"#{padded[start : start + 3]}" for start in range(len(padded) - 2))
     row = np.zeros(dim, np.float32)
-    for feature, weight in _features(word):
+    for feature, weight in ((word, 1.0), *((each, _TRIPLE_WEIGHT) for each in triples)):
         digest = int.from_bytes(hashlib.blake2b(feature.encode(), digest_size=8).digest())
         row[(digest >> 1) % dim] += weight if digest & 1 else -weight
     return row
-
-
-def _features(word: str) -> Iterator[tuple[str, float]]:
-    yield word, 1.0
-    padded = f"^{word}$"
-    for start in range(len(padded) - 2):
-        yield f"#{padded[start : start + 3]}", _TRIPLE_WEIGHT

@@ -36,9 +36,8 @@ class Embedded:
     embed_ms: float
 
 
-@dataclass(slots=True)
+@dataclass(frozen=True, slots=True)
 class _Waiting:
-    text: str
     since_s: float
     done: asyncio.Future[Embedded]
 
@@ -64,14 +63,14 @@ class EmbeddingQueue:
         if kept is not None:
             self._kept.move_to_end(text)
             return Embedded(kept, 0.0, 0.0)
-        waiting = self._waiting.get(text)
-        if waiting is None:
+        if text not in self._waiting:
             future = asyncio.get_running_loop().create_future()
-            waiting = self._waiting[text] = _Waiting(text, time.perf_counter(), future)
+            self._waiting[text] = _Waiting(time.perf_counter(), future)
+        done = self._waiting[text].done
         if self._runner is None or self._runner.done():
             self._runner = asyncio.create_task(self._run())
         # Shielded: one caller that gives up must not cancel the others' vector.
-        return await asyncio.shield(waiting.done)
+        return await asyncio.shield(done)
 
     async def embed_many(self, texts: Sequence[str]) -> list[Embedded]:
         """The texts' embeddings in order. Raises EmbedderError."""
@@ -89,44 +88,33 @@ class EmbeddingQueue:
         # Texts that come in the same turn of the loop share the pass; later ones the next.
         await asyncio.sleep(0)
         while self._waiting:
-            batch = list(self._waiting.values())[: self._batch_rows]
-            for waiting in batch:
-                del self._waiting[waiting.text]
-            await self._pass(batch)
+            texts = list(self._waiting)[: self._batch_rows]
+            await self._pass(texts, [self._waiting.pop(text) for text in texts])
 
-    async def _pass(self, batch: list[_Waiting]) -> None:
-        texts, loop = [waiting.text for waiting in batch], asyncio.get_running_loop()
+    async def _pass(self, texts: list[str], batch: list[_Waiting]) -> None:
+        loop = asyncio.get_running_loop()
         try:
             found = await loop.run_in_executor(self._executor, _timed, self._embedder, texts)
         except BaseException:  # the queue is closed
             _give_up(batch)
             raise
         begun_s, embeddings, ended_s = found
-        for waiting, each in zip(batch, embeddings, strict=True):
+        for text, waiting, each in zip(texts, batch, embeddings, strict=True):
             if isinstance(each, RagError):
-                _fail(waiting, each)
+                waiting.done.set_exception(each)
+                # A caller that gave up does not fetch it, and asyncio would complain.
+                waiting.done.exception()
                 continue
-            self._keep(waiting.text, each)
-            if not waiting.done.done():
-                queue_ms = (begun_s - waiting.since_s) * 1000
-                waiting.done.set_result(Embedded(each, queue_ms, (ended_s - begun_s) * 1000))
-
-    def _keep(self, text: str, embedding: Embedding) -> None:
-        self._kept[text] = embedding
-        if len(self._kept) > self._kept_texts:
-            self._kept.popitem(last=False)
+            self._kept[text] = each
+            if len(self._kept) > self._kept_texts:
+                self._kept.popitem(last=False)
+            queue_ms = (begun_s - waiting.since_s) * 1000
+            waiting.done.set_result(Embedded(each, queue_ms, (ended_s - begun_s) * 1000))
 
 
 def _give_up(batch: Iterable[_Waiting]) -> None:
     for waiting in batch:
         waiting.done.cancel()
-
-
-def _fail(waiting: _Waiting, error: RagError) -> None:
-    if not waiting.done.done():
-        waiting.done.set_exception(error)
-        # A caller that gave up does not fetch it, and asyncio would complain.
-        waiting.done.exception()
 
 
 def _timed(embedder: Embedder, texts: list[str]) -> tuple[float, list[Embedding | RagError], float]:

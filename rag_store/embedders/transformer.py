@@ -24,10 +24,8 @@ WEIGHTS = "53aa51172d142c89d9012cce15ae4d6cc0ca6895895114379cacb4fab128d9db"
 
 @dataclass(frozen=True, slots=True)
 class _Tokens:
-    """A text's token ids, and the word each is a piece of; None for marks such as [CLS].
-
-    There are no words where no states are wanted.
-    """
+    """Token ids, and the word each is a piece of, None for a mark such as [CLS]; no words where no
+    states are wanted."""
 
     ids: list[int]
     words: list[str | None]
@@ -46,7 +44,10 @@ class TransformerEmbedder:
         self._tokenizer, self._model = _load(model)
         _libraries()[0].set_num_threads(1)
         dim = int(self._model.config.hidden_size)
-        self._max_tokens = min(max_tokens, *_windows(self._tokenizer, self._model))
+        # A tokenizer may say 10^30, and a model nothing.
+        window = getattr(self._model.config, "max_position_embeddings", 0)
+        stated = (max_tokens, self._tokenizer.model_max_length, window)
+        self._max_tokens = int(min(each for each in stated if each and each > 0))
         # A slow tokenizer does not say which word a token is a piece of.
         states = states and bool(self._tokenizer.is_fast)
         pooling = POOLING if max_tokens == MAX_TOKENS else f"{POOLING} of {max_tokens} tokens"
@@ -132,12 +133,6 @@ def _load(model: str) -> tuple[Any, Any]:
         raise EmbedderError(f"cannot load the model {model!r}: {reason}") from error
 
 
-def _windows(tokenizer: Any, model: Any) -> list[int]:
-    """How many tokens the model takes, as far as it is known; a tokenizer may say 10^30."""
-    stated = tokenizer.model_max_length, getattr(model.config, "max_position_embeddings", 0)
-    return [int(each) for each in stated if each and each > 0]
-
-
 def _states(row: _Tokens, hidden: Any) -> tuple[States, tuple[str, ...]]:
     """The states of the words, and the words; of a text without words those of its marks."""
     kept = [at for at, word in enumerate(row.words) if word] or list(range(len(row.ids)))
@@ -167,8 +162,7 @@ def weights_digest(model: str) -> str:
     digest = hashlib.sha256()
     for path in paths:
         with path.open("rb") as file:
-            while block := file.read(1 << 20):
-                digest.update(block)
+            hashlib.file_digest(file, lambda: digest)
     return digest.hexdigest()
 
 

@@ -8,22 +8,11 @@ from typing import TypeVar
 
 from rag_store.documents import Document, Query
 from rag_store.errors import CorpusError
+from rag_store.readers import formats
 from rag_store.readers.files import Place, file_at, listing, place_of, read_text
-from rag_store.readers.formats import (
-    beir_queries,
-    folder_documents,
-    has_corpus,
-    is_beir,
-    jsonl_documents,
-    jsonl_queries,
-    passed_over,
-    read_qrels,
-    squad_documents,
-    squad_queries,
-    tsv_queries,
-)
 
 Item = TypeVar("Item", Document, Query)
+_QUESTIONS = ("questions*.jsonl", "unanswerable*.jsonl")
 _NAMED = 10
 
 
@@ -33,19 +22,30 @@ def read_documents(source: Path) -> tuple[Document, ...]:
     A folder of .txt and .md files, a BEIR folder, a JSONL file of doc_id, title and text, or
     SQuAD-style JSON. Raises CorpusError.
     """
-    if _is_folder(source):
-        beir = has_corpus(source)
-        rows = jsonl_documents(source / "corpus.jsonl") if beir else folder_documents(source)
+    if not _is_folder(source):
+        read = formats.squad_documents if _is_squad(source) else formats.jsonl_documents
+        rows = read(source)
+    elif formats.has_corpus(source):
+        rows = formats.jsonl_documents(source / "corpus.jsonl")
     else:
-        rows = squad_documents(source) if _is_squad(source) else jsonl_documents(source)
+        rows = formats.folder_documents(source)
     return _unique(rows, lambda each: each.doc_id, "doc_id", f"{source} holds no document")
 
 
 def unread_note(source: Path) -> str:
-    """A sentence that names what in a folder of texts is no document, or "". Raises CorpusError."""
-    if not _is_folder(source) or has_corpus(source):
+    """A sentence that names what in a folder of texts is read as nothing, folders with `/`, or "".
+
+    Hidden names are left out. Raises CorpusError.
+    """
+    if not _is_folder(source) or formats.has_corpus(source):
         return ""
-    names = passed_over(source)
+    names = [
+        f"{path.name}/" if path.is_dir() else path.name
+        for path in listing(source)
+        if not path.name.startswith(".")
+        and path.suffix.lower() not in formats.TEXT_SUFFIXES
+        and not any(map(path.match, _QUESTIONS))
+    ]
     more = f" and {len(names) - _NAMED} more" if len(names) > _NAMED else ""
     listed = f"{', '.join(names[:_NAMED])}{more}"
     return f"passed over in {source}, as only .md and .txt are read: {listed}" if names else ""
@@ -61,11 +61,7 @@ def read_queries(source: Path, split: str = "") -> tuple[Query, ...]:
     """
     rows = each_query(source, split or "test")
     queries = _unique(rows, lambda each: each.query_id, "qid", f"{source} holds no question")
-    return _of_split(queries, split, source) if split else queries
-
-
-def _of_split(queries: tuple[Query, ...], split: str, source: Path) -> tuple[Query, ...]:
-    chosen = tuple(query for query in queries if query.split == split)
+    chosen = tuple(query for query in queries if not split or query.split == split)
     if not chosen:
         there = ", ".join(sorted({query.split for query in queries} - {""}))
         known = f"its splits are {there}" if there else "its rows have no field 'split'"
@@ -76,14 +72,14 @@ def _of_split(queries: tuple[Query, ...], split: str, source: Path) -> tuple[Que
 def each_query(source: Path, beir_split: str = "test") -> Iterator[tuple[str, Query]]:
     """Where each query of `read_queries` stands, and the query. Raises CorpusError."""
     if not _is_folder(source):
-        squad = squad_queries if _is_squad(source) else jsonl_queries
-        yield from (tsv_queries if source.suffix == ".tsv" else squad)(source)
-    elif is_beir(source):
-        yield from beir_queries(source, beir_split)
+        squad = formats.squad_queries if _is_squad(source) else formats.jsonl_queries
+        yield from (formats.tsv_queries if source.suffix == ".tsv" else squad)(source)
+    elif formats.is_beir(source):
+        yield from formats.beir_queries(source, beir_split)
     else:
         for path in listing(source):
             if path.match("questions*.jsonl"):
-                yield from jsonl_queries(file_at(path))
+                yield from formats.jsonl_queries(file_at(path))
 
 
 def _is_squad(source: Path) -> bool:
@@ -124,20 +120,19 @@ def read_judged(source: Path, split: str = "", qrels: Path | None = None) -> tup
     With `qrels`, a file of judgements, those that it judges, with the documents that it calls
     relevant; of a BEIR folder then all queries may be judged. Raises CorpusError.
     """
-    queries = read_queries(source, split) if qrels is None else _joined(source, split, qrels)
+    if qrels is None:
+        queries = read_queries(source, split)
+    else:
+        gold = formats.read_qrels(qrels)
+        is_beir = place_of(source) is Place.FOLDER and formats.is_beir(source)
+        asked = read_queries(source / "queries.jsonl" if is_beir else source, split)
+        judged = [each for each in asked if each.query_id in gold]
+        if not judged:
+            raise CorpusError(f"{qrels} judges no question of {source}: give the one made for it")
+        queries = tuple(replace(each, doc_ids=gold[each.query_id]) for each in judged)
     if not any(query.doc_ids for query in queries):
         raise CorpusError(
             f"no question of {source} has a document: give judgements with --qrels, or each"
             " question its doc_id"
         )
     return queries
-
-
-def _joined(source: Path, split: str, qrels: Path) -> tuple[Query, ...]:
-    gold = read_qrels(qrels)
-    beir = place_of(source) is Place.FOLDER and is_beir(source)
-    asked = read_queries(source / "queries.jsonl" if beir else source, split)
-    judged = [each for each in asked if each.query_id in gold]
-    if not judged:
-        raise CorpusError(f"{qrels} judges no question of {source}: give the one made for it")
-    return tuple(replace(each, doc_ids=gold[each.query_id]) for each in judged)

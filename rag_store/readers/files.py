@@ -70,6 +70,14 @@ def read_text(path: Path) -> str:
         raise CorpusError(f"{path}:{line}: not UTF-8: convert the file to UTF-8") from error
 
 
+def read_lines(path: Path) -> Iterator[tuple[str, str]]:
+    """The lines that are not blank, each behind its place, `file:line`. Raises CorpusError."""
+    # Not splitlines(): JSON strings may hold U+2028 and other characters it would split at.
+    for number, line in enumerate(read_text(path).split("\n"), start=1):
+        if line.strip():
+            yield f"{path}:{number}", line
+
+
 def check_id(value: str, at: str) -> str:
     """The id, where it is fit for a table cell and a URL. Raises CorpusError."""
     if len(value) > _ID_CHARS:
@@ -105,7 +113,8 @@ class JsonRow:
 
     def identifier(self, *names: str) -> str:
         """The first of the fields that is there, as an id. Raises CorpusError."""
-        return check_id(self._string(names), f"{self.at}: field {self._present(names)!r}")
+        name, value = self._string(names)
+        return check_id(value, f"{self.at}: field {name!r}")
 
     def text(self, *names: str, may_be_empty: bool = False) -> str:
         """The first of the fields that is there, as clean text. Raises CorpusError.
@@ -114,15 +123,15 @@ class JsonRow:
         """
         if may_be_empty and not any(name in self.fields for name in names):
             return ""
-        name, value = self._present(names), clean(self._string(names))
+        name, value = self._string(names)
+        value = clean(value)
         if not value and not may_be_empty:
             raise CorpusError(f"{self.at}: field {name!r} is empty: fill it or drop the line")
         return check_title(value, f"{self.at}: field {name!r}") if name == "title" else value
 
     def identifiers(self, *names: str) -> tuple[str, ...]:
         """The first of the fields that is there, as ids; none where absent. Raises CorpusError."""
-        name = self._present(names)
-        value = self.fields.get(name)
+        name, value = self._first(names)
         if value is None:
             return ()
         values = value if isinstance(value, list) else [value]
@@ -142,31 +151,25 @@ class JsonRow:
             raise CorpusError(f"{self.at}: field {name!r} holds more than strings: give only these")
         return texts
 
-    def _present(self, names: tuple[str, ...]) -> str:
-        return next((name for name in names if name in self.fields), names[0])
+    def _first(self, names: tuple[str, ...]) -> tuple[str, object]:
+        name = next((name for name in names if name in self.fields), names[0])
+        return name, self.fields.get(name)
 
-    def _string(self, names: tuple[str, ...]) -> str:
-        name = self._present(names)
-        value = self.fields.get(name)
+    def _string(self, names: tuple[str, ...]) -> tuple[str, str]:
+        name, value = self._first(names)
         if isinstance(value, str):
-            return value
+            return name, value
         problem = "is not a string" if name in self.fields else "is missing"
         raise CorpusError(f"{self.at}: field {name!r} {problem}: give it as a string")
 
 
 def read_rows(path: Path) -> Iterator[JsonRow]:
     """The file's JSON objects, one a line; blank lines are skipped. Raises CorpusError."""
-    # Not splitlines(): JSON strings may hold U+2028 and other characters it would split at.
-    for line, text in enumerate(read_text(path).split("\n"), start=1):
-        if text.strip():
-            yield JsonRow(f"{path}:{line}", _parsed(text, f"{path}:{line}"))
-
-
-def _parsed(text: str, at: str) -> dict[str, object]:
-    try:
-        value = json.loads(text)
-    except (ValueError, RecursionError) as error:
-        raise CorpusError(f"{at}: not JSON: write one JSON object a line") from error
-    if not isinstance(value, dict):
-        raise CorpusError(f"{at}: not a JSON object: write one JSON object a line")
-    return value
+    for at, line in read_lines(path):
+        try:
+            value = json.loads(line)
+        except (ValueError, RecursionError) as error:
+            raise CorpusError(f"{at}: not JSON: write one JSON object a line") from error
+        if not isinstance(value, dict):
+            raise CorpusError(f"{at}: not a JSON object: write one JSON object a line")
+        yield JsonRow(at, value)

@@ -20,26 +20,12 @@ from rag_store.readers.files import (
     file_at,
     listing,
     place_of,
+    read_lines,
     read_rows,
     read_text,
 )
 
 TEXT_SUFFIXES = (".md", ".txt")
-_QUESTIONS = ("questions*.jsonl", "unanswerable*.jsonl")
-
-
-def passed_over(folder: Path) -> tuple[str, ...]:
-    """What in a folder of texts is read neither as a document nor as questions, folders with `/`.
-
-    Sorted; hidden names are left out. Raises CorpusError.
-    """
-    return tuple(
-        f"{path.name}/" if path.is_dir() else path.name
-        for path in listing(folder)
-        if not path.name.startswith(".")
-        and path.suffix.lower() not in TEXT_SUFFIXES
-        and not any(map(path.match, _QUESTIONS))
-    )
 
 
 def folder_documents(folder: Path) -> Iterator[tuple[str, Document]]:
@@ -49,17 +35,15 @@ def folder_documents(folder: Path) -> Iterator[tuple[str, Document]]:
     CorpusError.
     """
     for path in listing(folder):
-        if path.suffix.lower() in TEXT_SUFFIXES and not path.name.startswith("."):
-            yield str(path), _text_document(file_at(path))
-
-
-def _text_document(path: Path) -> Document:
-    doc_id = check_id(path.stem, f"{path.parent}: a file's name")
-    text = check_text(clean(read_text(path)), str(path))
-    if not text:
-        raise CorpusError(f"{path} is empty: fill it or remove it")
-    headings = (line[2:].strip() for line in text.split("\n") if line.startswith("# "))
-    return Document(doc_id, check_title(next(headings, "") or doc_id, str(path)), text)
+        if path.suffix.lower() not in TEXT_SUFFIXES or path.name.startswith("."):
+            continue
+        doc_id = check_id(file_at(path).stem, f"{folder}: a file's name")
+        text = check_text(clean(read_text(path)), str(path))
+        if not text:
+            raise CorpusError(f"{path} is empty: fill it or remove it")
+        headings = (line[2:].strip() for line in text.split("\n") if line.startswith("# "))
+        title = check_title(next(headings, "") or doc_id, str(path))
+        yield str(path), Document(doc_id, title, text)
 
 
 def jsonl_documents(path: Path) -> Iterator[tuple[str, Document]]:
@@ -72,15 +56,10 @@ def jsonl_documents(path: Path) -> Iterator[tuple[str, Document]]:
         doc_id = row.identifier("doc_id", "_id")
         title = " ".join(row.text("title", may_be_empty=True).split())
         questions = distinct(row.texts("questions"))
-        if text := check_text(_text(row, title), row.at):
+        # The title where a line of BEIR has no more: its corpora hold such, and nobody mends them.
+        is_beir = "doc_id" not in row.fields and "text" in row.fields
+        if text := check_text(row.text("text", may_be_empty=is_beir) or title, row.at):
             yield row.at, Document(doc_id, title or doc_id, text, questions)
-
-
-def _text(row: JsonRow, title: str) -> str:
-    """The title where a line of BEIR has no more: its corpora hold such, and nobody mends them."""
-    if "doc_id" in row.fields or "text" not in row.fields:
-        return row.text("text")
-    return row.text("text", may_be_empty=True) or title
 
 
 def jsonl_queries(path: Path) -> Iterator[tuple[str, Query]]:
@@ -96,14 +75,12 @@ def jsonl_queries(path: Path) -> Iterator[tuple[str, Query]]:
 
 def tsv_queries(path: Path) -> Iterator[tuple[str, Query]]:
     """Lines of an id, a tab and the question; blank lines are skipped. Raises CorpusError."""
-    for number, line in enumerate(read_text(path).split("\n"), start=1):
-        at = f"{path}:{number}"
+    for at, line in read_lines(path):
         query_id, _, question = line.partition("\t")
         text = " ".join(clean(question).split())
-        if text:
-            yield at, Query(check_id(query_id.strip(), f"{at}: the first column"), text)
-        elif line.strip():
+        if not text:
             raise CorpusError(f"{at}: no question: write its id, a tab and the question")
+        yield at, Query(check_id(query_id.strip(), f"{at}: the first column"), text)
 
 
 def has_corpus(folder: Path) -> bool:
@@ -144,21 +121,17 @@ def squad_queries(path: Path) -> Iterator[tuple[str, Query]]:
 
 
 def _paragraphs(path: Path) -> Iterator[tuple[JsonRow, str, str]]:
-    for article in _children(_load(path), "data"):
-        title = " ".join(article.text("title").split())
-        for number, paragraph in enumerate(_children(article, "paragraphs")):
-            doc_id = f"{title.replace(' ', '_')}-{number}"
-            yield paragraph, title, check_id(doc_id, f"{article.at}: field 'title'")
-
-
-def _load(path: Path) -> JsonRow:
     try:
         value = json.loads(read_text(path))
     except (ValueError, RecursionError) as error:
         raise CorpusError(f"{path}: not JSON: {error}") from error
     if not isinstance(value, dict):
         raise CorpusError(f"{path}: not a JSON object: SQuAD files hold one with the field 'data'")
-    return JsonRow(f"{path}:", value)
+    for article in _children(JsonRow(f"{path}:", value), "data"):
+        title = " ".join(article.text("title").split())
+        for number, paragraph in enumerate(_children(article, "paragraphs")):
+            doc_id = f"{title.replace(' ', '_')}-{number}"
+            yield paragraph, title, check_id(doc_id, f"{article.at}: field 'title'")
 
 
 def _children(row: JsonRow, name: str) -> Iterator[JsonRow]:
@@ -180,26 +153,21 @@ def read_qrels(path: Path) -> dict[str, tuple[str, ...]]:
     0 counts. Raises CorpusError.
     """
     found: dict[str, list[str]] = {}
-    for query_id, doc_id, relevance in _judgements(path):
-        gold = found.setdefault(query_id, [])
-        if relevance > 0 and doc_id not in gold:
+    for at, line in read_lines(path):
+        fields = _columns(line)
+        if fields[0] == "query-id":
+            continue
+        if len(fields) not in (3, 4):
+            raise CorpusError(
+                f"{at}: {len(fields)} fields: write query, document, relevance,"
+                " or query, iteration, document, relevance"
+            )
+        doc_id, gold = fields[-2], found.setdefault(fields[0], [])
+        if _relevance(fields[-1], at) > 0 and doc_id not in gold:
             gold.append(doc_id)
     if not found:
         raise CorpusError(f"{path} holds no judgement: give lines of query, document, relevance")
     return {query_id: tuple(gold) for query_id, gold in found.items()}
-
-
-def _judgements(path: Path) -> Iterator[tuple[str, str, int]]:
-    for line, text in enumerate(read_text(path).split("\n"), start=1):
-        fields = _columns(text)
-        if not fields or fields[0] == "query-id":
-            continue
-        if len(fields) not in (3, 4):
-            raise CorpusError(
-                f"{path}:{line}: {len(fields)} fields: write query, document, relevance,"
-                " or query, iteration, document, relevance"
-            )
-        yield fields[0], fields[-2], _relevance(fields[-1], f"{path}:{line}")
 
 
 def _columns(text: str) -> list[str]:

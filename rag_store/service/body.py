@@ -92,7 +92,7 @@ def document_of(value: object, param: str) -> Document:
     """A document from its JSON object; title and questions may be missing. Raises Refusal."""
     if not isinstance(value, dict):
         raise invalid(f"{param!r} is {shown(value)}: give an object", param, "wrong_type")
-    fields = {"title": "", **value}
+    fields: dict[str, Any] = {"title": "", "questions": [], **value}
     for name in ("doc_id", "title", "text"):
         if not isinstance(fields.get(name), str):
             problem = f"{shown(fields[name])}: give a text" if name in fields else "missing"
@@ -101,8 +101,11 @@ def document_of(value: object, param: str) -> Document:
     _check_names(fields, param)
     if not clean(fields["text"]):
         raise invalid("'text' is empty: send a text", f"{param}.text", "empty")
-    questions = _questions(fields.get("questions", []), f"{param}.questions")
-    return Document(fields["doc_id"], fields["title"], fields["text"], questions)
+    questions = fields["questions"]
+    if not isinstance(questions, list) or not all(isinstance(each, str) for each in questions):
+        message = f"'questions' is {shown(questions)}: give a list of texts"
+        raise invalid(message, f"{param}.questions", "wrong_type")
+    return Document(fields["doc_id"], fields["title"], fields["text"], tuple(questions))
 
 
 def _check_names(fields: dict[str, Any], param: str) -> None:
@@ -112,12 +115,6 @@ def _check_names(fields: dict[str, Any], param: str) -> None:
             check(fields[name], repr(name))
         except CorpusError as error:
             raise invalid(str(error), f"{param}.{name}") from None
-
-
-def _questions(value: object, param: str) -> tuple[str, ...]:
-    if not isinstance(value, list) or not all(isinstance(each, str) for each in value):
-        raise invalid(f"'questions' is {shown(value)}: give a list of texts", param, "wrong_type")
-    return tuple(value)
 
 
 def _malformed(message: str) -> Refusal:

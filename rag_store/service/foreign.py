@@ -112,13 +112,10 @@ class OwnNames:
         found = _ADDRESS.fullmatch(origin)
         if found is None:
             return False
+        # Behind a proxy that asks us under another name, pages still have the proxy's.
+        ours = (_place(each, found[1]) for each in (host, *(self._allowed - {ANY})))
         page = _place(found[2], found[1])
-        own = _place(host, found[1])
-        return page is not None and (page == own or page in self._places(found[1]))
-
-    def _places(self, scheme: str) -> list[tuple[str, int] | None]:
-        """Behind a proxy that asks us under another name, pages still have the proxy's."""
-        return [_place(each, scheme) for each in self._allowed if each != ANY]
+        return page is not None and page in ours
 
 
 def is_loopback(name: str) -> bool:

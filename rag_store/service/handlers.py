@@ -3,20 +3,21 @@
 import asyncio
 import base64
 from collections.abc import Callable
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from typing import Any
 
-import numpy as np
 from aiohttp import web
 from prometheus_client import CONTENT_TYPE_LATEST
 
 from rag_store.catalog import Entry
+from rag_store.document_index import Size
 from rag_store.documents import Document
 from rag_store.errors import RagError
 from rag_store.label import Label
+from rag_store.library import Library
 from rag_store.service.body import Body, document_of, read_body, shown, usable_text
-from rag_store.service.refusal import Refusal, invalid, or_refusal, refusal_of
-from rag_store.service.state import State
+from rag_store.service.metrics import Metrics
+from rag_store.service.refusal import Gate, Refusal, invalid, or_refusal, refusal_of
 
 Shape = Callable[[Label], dict[str, Any]]
 
@@ -24,8 +25,40 @@ _PAGE = 1000
 _PING_TIMEOUT_S = 5
 
 
-class Queries:
-    """`/v1/label`, `/v1/retrieve` and `/v1/embeddings`."""
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """How much is let in: queries at once, items in a batch, changes at once, bytes in a body."""
+
+    queue: int = 512
+    batch: int = 256
+    changes: int = 16
+    body_bytes: int = 4_000_000
+
+
+class State:
+    """What all handlers share, for as long as the service lives; belongs to its event loop."""
+
+    def __init__(self, limits: Limits) -> None:
+        self.limits = limits
+        self.queries = Gate(limits.queue)
+        self.changes = Gate(limits.changes)
+        self.metrics = Metrics(self._size, lambda: self.queries.inside)
+        self.opened: Library | None = None
+
+    @property
+    def library(self) -> Library:
+        """The library. Raises Refusal (503) until it is open."""
+        if self.opened is None:
+            message = "the library is being opened: ask again in a second"
+            raise Refusal(503, message, "opening")
+        return self.opened
+
+    def _size(self) -> Size:
+        return self.opened.size if self.opened else Size(0, 0)
+
+
+class Handlers:
+    """A method for each route."""
 
     def __init__(self, state: State) -> None:
         self._state = state
@@ -35,7 +68,7 @@ class Queries:
         return await self._answer(request, Label.as_json)
 
     async def retrieve(self, request: web.Request) -> web.Response:
-        """The same, with the document itself."""
+        """Which document each query is about, with the document itself."""
         return await self._answer(request, self._retrieved)
 
     async def embed(self, request: web.Request) -> web.Response:
@@ -51,7 +84,10 @@ class Queries:
         texts = body.texts("input", limits.batch, library.settings.max_query_chars)
         with self._state.queries.entered(len(texts)):
             vectors = await library.embed(texts)
-        rows = [_coded(vector) if coded else vector.tolist() for vector in vectors]
+        rows = [
+            base64.b64encode(vector.tobytes()).decode() if coded else vector.tolist()
+            for vector in vectors.astype("<f4")
+        ]
         data = [
             {"object": "embedding", "index": at, "embedding": row} for at, row in enumerate(rows)
         ]
@@ -82,12 +118,11 @@ class Queries:
         ]
         texts = [each for each in checked if isinstance(each, str)]
         found = iter(await self._state.library.label_many(texts))
-        results = [each if isinstance(each, Refusal) else _refused(next(found)) for each in checked]
-        for result in results:
-            if isinstance(result, Refusal):
-                self._state.metrics.label_failed()
-            else:
-                self._state.metrics.label(result)
+        results: list[Label | Refusal] = []
+        for each in checked:
+            result = each if isinstance(each, Refusal) else next(found)
+            self._state.metrics.label(result if isinstance(result, Label) else None)
+            results.append(refusal_of(result) if isinstance(result, RagError) else result)
         return results
 
     def _retrieved(self, label: Label) -> dict[str, Any]:
@@ -97,41 +132,13 @@ class Queries:
             if document is None:
                 message = f"the document {label.doc_id!a} was removed meanwhile: ask again"
                 raise Refusal(503, message, "document_removed")
-            whole = {"doc_id": document.doc_id, "title": document.title, "text": document.text}
-            found["document"] = whole
+            names = ("doc_id", "title", "text")
+            found["document"] = {name: getattr(document, name) for name in names}
         return {**found, "label": label.as_json()}
-
-
-def _check_served(body: Body, field: str, served: str, code: str) -> None:
-    wanted = body.fields.get(field)
-    if wanted not in (None, served):
-        message = f"the {field} {shown(wanted)} is not served here, only {served!a}"
-        raise Refusal(404, message, code, field)
-
-
-def _refused(result: Label | RagError) -> Label | Refusal:
-    return refusal_of(result) if isinstance(result, RagError) else result
-
-
-def _item(result: Label | Refusal, shape: Shape) -> dict[str, Any]:
-    told = result if isinstance(result, Refusal) else or_refusal(shape, result)
-    return {"error": told.as_json()} if isinstance(told, Refusal) else told
-
-
-def _coded(vector: np.ndarray[Any, np.dtype[np.float32]]) -> str:
-    return base64.b64encode(vector.astype("<f4").tobytes()).decode()
-
-
-class Shelving:
-    """`/v1/documents`: add, update, list, read and remove."""
-
-    def __init__(self, state: State) -> None:
-        self._state = state
 
     async def put(self, request: web.Request) -> web.Response:
         """Add or update one document (its own fields) or many (`documents`)."""
-        library = self._state.library
-        body = await read_body(request)
+        library, body = self._state.library, await read_body(request)
         if "documents" in body.fields:
             return await self._put_many(body.items("documents", self._state.limits.batch))
         document = document_of(body.fields, "document")
@@ -186,6 +193,46 @@ class Shelving:
         data = [{"index": at, **each} for at, each in enumerate(told)]
         return web.json_response({"object": "list", **counts, "data": data})
 
+    async def health(self, request: web.Request) -> web.Response:
+        """The process lives and its event loop turns."""
+        return web.json_response({"status": "ok"})
+
+    async def ready(self, request: web.Request) -> web.Response:
+        """The library is open and Chroma answers."""
+        library = self._state.library
+        try:
+            await asyncio.wait_for(library.ping(), _PING_TIMEOUT_S)
+        except TimeoutError:
+            message = f"Chroma has not answered in {_PING_TIMEOUT_S} s"
+            raise Refusal(503, message, "store_unavailable") from None
+        return web.json_response(
+            {
+                "status": "ready",
+                "collection": library.settings.collection,
+                "embedder": library.fingerprint.embedder,
+                **asdict(library.size),
+                "corpus_digest": await library.corpus_digest(),
+                "threshold": library.threshold.threshold,
+            }
+        )
+
+    async def metrics(self, request: web.Request) -> web.Response:
+        """Prometheus' text."""
+        page, headers = self._state.metrics.page(), {"Content-Type": CONTENT_TYPE_LATEST}
+        return web.Response(body=page, headers=headers)
+
+
+def _check_served(body: Body, field: str, served: str, code: str) -> None:
+    wanted = body.fields.get(field)
+    if wanted not in (None, served):
+        message = f"the {field} {shown(wanted)} is not served here, only {served!a}"
+        raise Refusal(404, message, code, field)
+
+
+def _item(result: Label | Refusal, shape: Shape) -> dict[str, Any]:
+    told = result if isinstance(result, Refusal) else or_refusal(shape, result)
+    return {"error": told.as_json()} if isinstance(told, Refusal) else told
+
 
 def _listed(entries: list[Entry]) -> list[dict[str, str]]:
     """Blocks where a text's digest was not asked for before."""
@@ -215,38 +262,3 @@ def _limit(text: str) -> int:
 
 def _unknown(doc_id: str) -> Refusal:
     return Refusal(404, f"there is no document {doc_id!a}", "unknown_document", "doc_id")
-
-
-class Watch:
-    """Handlers for those who watch over the service."""
-
-    def __init__(self, state: State) -> None:
-        self._state = state
-
-    async def health(self, request: web.Request) -> web.Response:
-        """The process lives and its event loop turns."""
-        return web.json_response({"status": "ok"})
-
-    async def ready(self, request: web.Request) -> web.Response:
-        """The library is open and Chroma answers."""
-        library = self._state.library
-        try:
-            await asyncio.wait_for(library.ping(), _PING_TIMEOUT_S)
-        except TimeoutError:
-            message = f"Chroma has not answered in {_PING_TIMEOUT_S} s"
-            raise Refusal(503, message, "store_unavailable") from None
-        return web.json_response(
-            {
-                "status": "ready",
-                "collection": library.settings.collection,
-                "embedder": library.fingerprint.embedder,
-                **asdict(library.size),
-                "corpus_digest": await library.corpus_digest(),
-                "threshold": library.threshold.threshold,
-            }
-        )
-
-    async def metrics(self, request: web.Request) -> web.Response:
-        """Prometheus' text."""
-        page, headers = self._state.metrics.page(), {"Content-Type": CONTENT_TYPE_LATEST}
-        return web.Response(body=page, headers=headers)

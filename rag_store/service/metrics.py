@@ -1,13 +1,16 @@
 """What the service counts, in Prometheus' text format."""
 
 import asyncio
+import time
 from collections.abc import Callable
 from typing import Any
 
+from aiohttp import web
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
 
 from rag_store.document_index import Size
 from rag_store.label import Label
+from rag_store.service.refusal import Handler
 
 _SECONDS = (0.0005, 0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1, 2, 5, 10, 60)
 _LAG_EVERY_S = 0.05
@@ -26,30 +29,34 @@ class Metrics:
         self._stage_s = Histogram("label_stage_seconds", "stages of a label", ("stage",), **seconds)
         self._labels = Counter("labels", "queries answered, refused or failed", ("result",), **of)
         self._lag_s = Histogram("loop_lag_seconds", "how late the event loop is", **seconds)
-        depth_gauge = Gauge("queue_depth", "queries that wait or are worked on", **of)
-        depth_gauge.set_function(depth)
+        Gauge("queue_depth", "queries that wait or are worked on", **of).set_function(depth)
         self._size = size
         self._documents = Gauge("documents", "documents in the library", **of)
         self._chunks = Gauge("chunks", "chunks in the library", **of)
         for result in ("answered", "refused", "failed"):
             self._labels.labels(result)
 
-    def request(self, route: str, status: int, took_s: float) -> None:
-        """A request was answered; `route` is a pattern, not a path."""
-        self._requests.labels(route, str(status)).inc()
-        self._request_s.labels(route).observe(took_s)
+    @web.middleware
+    async def counting(self, request: web.Request, handler: Handler) -> web.StreamResponse:
+        """Count requests by the pattern of their route, and time them."""
+        since_s = time.perf_counter()
+        response = await handler(request)
+        resource = request.match_info.route.resource
+        route = resource.canonical if resource else "unknown"
+        self._requests.labels(route, str(response.status)).inc()
+        self._request_s.labels(route).observe(time.perf_counter() - since_s)
+        return response
 
-    def label(self, label: Label) -> None:
-        """A query was labelled, or refused."""
+    def label(self, label: Label | None) -> None:
+        """A query was labelled or refused; None where it got neither."""
+        if label is None:
+            self._labels.labels("failed").inc()
+            return
         self._labels.labels("refused" if label.doc_id is None else "answered").inc()
         timings = label.timings
         stages = ("queue", "embed", "search", "fuse", *(["rerank"] if timings.rerank_ms else []))
         for stage in stages:
             self._stage_s.labels(stage).observe(getattr(timings, f"{stage}_ms") / 1000)
-
-    def label_failed(self) -> None:
-        """A query got neither a label nor a refusal."""
-        self._labels.labels("failed").inc()
 
     def page(self) -> bytes:
         """All of it as text."""

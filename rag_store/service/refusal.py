@@ -7,16 +7,7 @@ from typing import TypeVar
 
 from aiohttp import web
 
-from rag_store.errors import (
-    EmbedderError,
-    EmbedderRefusal,
-    QueryError,
-    RagError,
-    RagUsageError,
-    RerankerError,
-    RerankerRefusal,
-    StoreError,
-)
+from rag_store import errors
 from rag_store.service.foreign import ANY, OwnNames, RequestSource
 
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
@@ -24,15 +15,15 @@ Result = TypeVar("Result")
 
 _TYPES = {429: "rate_limit_error", **dict.fromkeys((500, 502, 503), "server_error")}
 # The first that an error is an instance of says what it becomes.
-_STATUS_AND_CODE: tuple[tuple[type[RagError], int, str], ...] = (
-    (QueryError, 422, "invalid_query"),
-    (RagUsageError, 422, "invalid_value"),
-    (EmbedderRefusal, 502, "embedder_refused"),
-    (EmbedderError, 503, "embedder_unavailable"),
-    (RerankerRefusal, 502, "reranker_refused"),
-    (RerankerError, 503, "reranker_unavailable"),
-    (StoreError, 503, "store_unavailable"),
-    (RagError, 500, "internal_error"),
+_STATUS_AND_CODE: tuple[tuple[type[errors.RagError], int, str], ...] = (
+    (errors.QueryError, 422, "invalid_query"),
+    (errors.RagUsageError, 422, "invalid_value"),
+    (errors.EmbedderRefusal, 502, "embedder_refused"),
+    (errors.EmbedderError, 503, "embedder_unavailable"),
+    (errors.RerankerRefusal, 502, "reranker_refused"),
+    (errors.RerankerError, 503, "reranker_unavailable"),
+    (errors.StoreError, 503, "store_unavailable"),
+    (errors.RagError, 500, "internal_error"),
 )
 _log = logging.getLogger(__name__)
 
@@ -58,7 +49,7 @@ def invalid(message: str, param: str | None, code: str = "invalid_value") -> Ref
     return Refusal(422, message, code, param)
 
 
-def refusal_of(error: RagError) -> Refusal:
+def refusal_of(error: errors.RagError) -> Refusal:
     """The library's error as the service says it."""
     _, status, code = next(row for row in _STATUS_AND_CODE if isinstance(error, row[0]))
     return Refusal(status, str(error), code)
@@ -79,7 +70,7 @@ async def refusing(request: web.Request, handler: Handler) -> web.StreamResponse
         return await handler(request)
     except Refusal as error:
         refusal = error
-    except RagError as error:
+    except errors.RagError as error:
         refusal = refusal_of(error)
     except web.HTTPException as error:
         refusal = _of_http(request, error)

@@ -4,8 +4,7 @@ import asyncio
 import os
 import signal
 import threading
-import time
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Callable, Iterator
 from contextlib import AsyncExitStack, contextmanager
 from dataclasses import dataclass, field
 
@@ -15,9 +14,8 @@ from rag_store.documents import Document
 from rag_store.errors import OtherSettings, RagError, RagUsageError
 from rag_store.library import Library, open_library
 from rag_store.service.foreign import is_loopback
-from rag_store.service.handlers import Queries, Shelving, Watch
-from rag_store.service.refusal import Handler, guarded, refusing
-from rag_store.service.state import Limits, State
+from rag_store.service.handlers import Handlers, Limits, State
+from rag_store.service.refusal import guarded, refusing
 from rag_store.settings import Settings
 
 # After the drain, for threads that are in the middle of something.
@@ -48,37 +46,22 @@ class Filling:
 
 def make_app(state: State, loopback: bool = True) -> web.Application:
     """All routes of the service; with `loopback` it is to be called by such names alone."""
-    queries, shelving, watch = Queries(state), Shelving(state), Watch(state)
+    answer = Handlers(state)
     app = web.Application(
-        middlewares=[counted(state), refusing, guarded(loopback)],
+        middlewares=[state.metrics.counting, refusing, guarded(loopback)],
         client_max_size=state.limits.body_bytes,
     )
-    app.router.add_post("/v1/label", queries.label)
-    app.router.add_post("/v1/retrieve", queries.retrieve)
-    app.router.add_post("/v1/embeddings", queries.embed)
-    app.router.add_post("/v1/documents", shelving.put)
-    app.router.add_get("/v1/documents", shelving.list_all)
-    app.router.add_get("/v1/documents/{doc_id:.+}", shelving.get)
-    app.router.add_delete("/v1/documents/{doc_id:.+}", shelving.delete)
-    app.router.add_get("/health", watch.health)
-    app.router.add_get("/ready", watch.ready)
-    app.router.add_get("/metrics", watch.metrics)
+    app.router.add_post("/v1/label", answer.label)
+    app.router.add_post("/v1/retrieve", answer.retrieve)
+    app.router.add_post("/v1/embeddings", answer.embed)
+    app.router.add_post("/v1/documents", answer.put)
+    app.router.add_get("/v1/documents", answer.list_all)
+    app.router.add_get("/v1/documents/{doc_id:.+}", answer.get)
+    app.router.add_delete("/v1/documents/{doc_id:.+}", answer.delete)
+    app.router.add_get("/health", answer.health)
+    app.router.add_get("/ready", answer.ready)
+    app.router.add_get("/metrics", answer.metrics)
     return app
-
-
-def counted(state: State) -> Callable[..., Awaitable[web.StreamResponse]]:
-    """A middleware that counts requests by the pattern of their route, and times them."""
-
-    @web.middleware
-    async def count(request: web.Request, handler: Handler) -> web.StreamResponse:
-        since_s = time.perf_counter()
-        response = await handler(request)
-        resource = request.match_info.route.resource
-        route = resource.canonical if resource else "unknown"
-        state.metrics.request(route, response.status, time.perf_counter() - since_s)
-        return response
-
-    return count
 
 
 async def serve(

@@ -18,8 +18,7 @@ from rag_store.cli.output import Output
 from rag_store.embedders.hashing import HashingEmbedder
 from rag_store.errors import RagError
 from rag_store.extras import install_command
-from rag_store.fingerprint import Fingerprint
-from rag_store.settings import Settings
+from rag_store.settings import Fingerprint, Settings
 from rag_store.store import ChunkStore
 
 TEXTS = {

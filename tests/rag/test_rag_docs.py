@@ -6,8 +6,8 @@ from pathlib import Path
 from rag_store.cli.figures import Figures, SizeFigures, as_json
 from rag_store.document_index import Size
 from rag_store.evaluation import Evaluation
+from rag_store.service.handlers import Limits, State
 from rag_store.service.server import make_app
-from rag_store.service.state import Limits, State
 
 PAGE = (Path(__file__).parents[2] / "docs" / "reference" / "retrieval.md").read_text()
 

@@ -14,7 +14,6 @@ import pytest
 from service_process import wait_until
 
 from rag_store.catalog import Entry
-from rag_store.decision import Threshold
 from rag_store.documents import Document, Query
 from rag_store.embedders import EmbedderSpec
 from rag_store.embedders.hashing import HashingEmbedder
@@ -30,7 +29,7 @@ from rag_store.errors import (
 )
 from rag_store.evaluation import evaluate
 from rag_store.ingest import Writer
-from rag_store.label import Label
+from rag_store.label import Label, Threshold
 from rag_store.library import open_library
 from rag_store.settings import Settings
 from rag_store.snapshot import Snapshot

@@ -9,12 +9,11 @@ import pytest
 
 from rag_store.catalog import Entry
 from rag_store.chunking import Chunker
-from rag_store.decision import Threshold, fit, says_something
 from rag_store.documents import Document, Query
 from rag_store.embedders.hashing import HashingEmbedder
 from rag_store.evaluation import Evaluation, Outcome, Share
 from rag_store.ingest import Writer
-from rag_store.label import Label, Timings
+from rag_store.label import Label, Threshold, Timings, fit, says_something
 from rag_store.ranking import Ranking, RowScores, rank, score_rows
 from rag_store.settings import RETRIEVERS
 from rag_store.snapshot import LexicalIndex, Snapshot

@@ -9,8 +9,8 @@ from aiohttp.test_utils import TestClient, TestServer
 from service_process import service
 
 from rag_store.service.foreign import is_loopback
+from rag_store.service.handlers import Limits, State
 from rag_store.service.server import make_app
-from rag_store.service.state import Limits, State
 
 Client = TestClient[web.Request, web.Application]
 

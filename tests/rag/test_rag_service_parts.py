@@ -9,9 +9,8 @@ from aiohttp.test_utils import make_mocked_request
 
 from rag_store.document_index import Size
 from rag_store.service.body import Body
-from rag_store.service.handlers import Shelving
+from rag_store.service.handlers import Handlers, State
 from rag_store.service.metrics import Metrics
-from rag_store.service.state import State
 
 
 def test_texts_are_clean_and_in_order() -> None:
@@ -41,8 +40,8 @@ class TellingEntry:
 
 async def test_digests_of_a_list_are_not_made_on_the_loop() -> None:
     library = SimpleNamespace(doc_ids=("a",), entry=lambda _: TellingEntry(), size=Size(1, 1))
-    shelving = Shelving(cast(State, SimpleNamespace(library=library)))
-    reply = await shelving.list_all(make_mocked_request("GET", "/v1/documents"))
+    handlers = Handlers(cast(State, SimpleNamespace(library=library)))
+    reply = await handlers.list_all(make_mocked_request("GET", "/v1/documents"))
     data: list[Any] = json.loads(cast(bytes, reply.body))["data"]
     assert data[0]["text_digest"].isdigit()
     assert data[0]["text_digest"] != str(threading.get_ident())

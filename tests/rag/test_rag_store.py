@@ -32,9 +32,8 @@ from rag_store.errors import (
     RagUsageError,
     StoreError,
 )
-from rag_store.fingerprint import Fingerprint
 from rag_store.library import open_library
-from rag_store.settings import Settings
+from rag_store.settings import Fingerprint, Settings
 from rag_store.state_files import StateFiles, states_in_memory
 from rag_store.store import ChunkStore, Row
 
