@@ -155,7 +155,7 @@ def parse_options() -> argparse.Namespace:
         "--causal-model",
         default="",
         metavar="MODEL",
-        help="folder or name, such as Qwen/Qwen2.5-0.5B, in place of the demo model",
+        help="folder, `trained`, or a name such as Qwen/Qwen2.5-0.5B (default: the demo model)",
     )
     parser.add_argument("--report", type=Path, metavar="DIR", help="report on an earlier run")
     parser.add_argument("--out", type=Path, help="folder for CSV files, logs and report.md")

@@ -12,7 +12,7 @@ from rag_corpus import DATA, DEMO, made_documents, write_documents
 from rag_rows import EmbedderRow, SizeRow
 from scheduler_engine_run import say
 
-from loadgen.launch.target_run import demo_model
+from loadgen.launch.target_run import demo_model, model_named
 
 CORPORA = ("mixed", "manual")
 SIZED, OTHERS = "mixed", (DATA / "manual.jsonl", DEMO)
@@ -28,8 +28,8 @@ class Embedder:
 
 
 def embedders(causal_model: str) -> list[Embedder]:
-    """The default, the causal model ("": the demo model), and no model at all."""
-    model = causal_model or str(demo_model("tiny"))
+    """The default, the causal model ("": the demo model, `trained`), and no model at all."""
+    model = str(model_named(causal_model) or demo_model("tiny"))
     name = causal_model or "the demo model, random weights"
     causal = ("--embedder", "hf-causal-mean", "--embedder-model", model)
     return [

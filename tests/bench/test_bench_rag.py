@@ -9,6 +9,7 @@ import pytest
 pytest.importorskip("bm25s", reason="needs the extra rag")
 
 
+import rag_evals
 from rag_bench import endless, keep
 from rag_corpus import made_documents, queries, split_sentences
 from rag_made_embedder import MadeEmbedder
@@ -44,6 +45,13 @@ ROW = LabelRow(
     lag_p99_ms=4.5,
     others_cpu=0.01,
 )
+
+
+def test_the_trained_model_embeds_by_its_name(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(rag_evals, "model_named", "/models/{}".format)
+    (_, causal, _) = rag_evals.embedders("trained")
+    assert causal.name == "hf-causal-mean: trained"
+    assert causal.options[-1] == "/models/trained"
 
 
 def test_made_documents_have_exactly_the_chunks_and_begin_alike() -> None:
