@@ -104,10 +104,12 @@ def jain_index(rates: Sequence[float]) -> float | None:
 
 
 def percentile(ordered: Sequence[float], share: float) -> float:
-    """The least value that so large a share does not exceed; NaN of none."""
+    """As `numpy.quantile` has it, between neighbours; NaN of none."""
     if not ordered:
         return math.nan
-    return ordered[max(0, math.ceil(share * len(ordered)) - 1)]
+    rank = share * (len(ordered) - 1)
+    low, high = ordered[math.floor(rank)], ordered[math.ceil(rank)]
+    return low + (rank - math.floor(rank)) * (high - low)
 
 
 def _line(client: ClientFigures) -> str:

@@ -1,9 +1,11 @@
 """How diverse a run's contexts really were, computed from what was sent."""
 
 import math
+from bisect import bisect_right
 from collections import Counter
 from collections.abc import Hashable, Iterable, Mapping
 from dataclasses import dataclass
+from itertools import accumulate
 
 SPARE_SLOTS = 64
 
@@ -73,15 +75,15 @@ class Bucket:
 @dataclass(frozen=True, slots=True)
 class ReuseDistance:
     """Distinct other contexts between two uses of one: an LRU cache that holds more than that
-    many contexts still has it. Percentiles are nearest-rank, None where nothing was reused.
+    many contexts still has it. Percentiles are between neighbours, None where nothing was reused.
     """
 
     count: int
     first_uses: int
     mean: float | None
-    p50: int | None
-    p90: int | None
-    p99: int | None
+    p50: float | None
+    p90: float | None
+    p99: float | None
     max: int | None
     histogram: tuple[Bucket, ...]
 
@@ -152,13 +154,15 @@ def _summary(distances: Mapping[int, int], first_uses: int) -> ReuseDistance:
     )
 
 
-def _percentile(distances: Mapping[int, int], count: int, percent: int) -> int | None:
-    rank = -(-count * percent // 100)
-    for distance in sorted(distances):
-        rank -= distances[distance]
-        if rank <= 0:
-            return distance
-    return None
+def _percentile(distances: Mapping[int, int], count: int, percent: int) -> float | None:
+    """As `numpy.percentile` has it of all `count` of them."""
+    if not count:
+        return None
+    ordered = sorted(distances)
+    ends = list(accumulate(distances[each] for each in ordered))
+    rank, part = divmod(percent * (count - 1), 100)
+    low, high = (ordered[bisect_right(ends, min(at, count - 1))] for at in (rank, rank + 1))
+    return low + (high - low) * part / 100
 
 
 def _histogram(distances: Mapping[int, int]) -> tuple[Bucket, ...]:
