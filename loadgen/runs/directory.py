@@ -47,7 +47,8 @@ RUN_FIELDS: Mapping[str, str] = {
     "host_died": "whether the host, or the service for labels, died during the run",
     "interrupted": "whether Ctrl-C or a signal ended it",
 }
-"""What the fields of `run.json` are. No API keys are in it; what `--extra-body` has is."""
+"""What the fields of `run.json` are. No API keys are in it, nor texts of `--extra-body` whose names
+sound like keys; all else of it is."""
 
 
 class RunDirectory:
