@@ -46,8 +46,7 @@ def _blocks(trial: CodecTrial, made: Provenance) -> Iterator[str]:
         "# Codecs of KV: bytes, error, speed\n\nWhat a chunk of KV takes on its way to a slower"
         " tier, and what the model says after reading it back. Profiles were fitted to other texts"
         f" than those reported.\n\n<!-- needs: model -->\n```sh\n{made.command}\n```\n\n"
-        f"Measured {made.when} on {made.machine}, {made.versions}. All figures are in"
-        f" [{CSV}]({CSV})."
+        f"{made.words} All figures are in [{CSV}]({CSV})."
     )
     yield "## In short\n\n" + "\n".join(f"- {each}" for each in codec_findings(trial))
     yield f"![KL of what the model says against the bytes of a token, by codec]({SVG})"

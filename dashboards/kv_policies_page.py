@@ -50,8 +50,7 @@ def _blocks(rows: Sequence[PolicyRow], note: str, measured: Provenance) -> Itera
     yield (
         "# KV cache policies: meaning, memory and time\n\nWhat a cache may drop or round of the"
         " keys and values it holds, and what a model can still do then.\n\n```sh\n"
-        f"{measured.command}\n```\n\nMeasured {measured.when} on {measured.machine},"
-        f" {measured.versions}. All figures are in [{CSV}]({CSV})."
+        f"{measured.command}\n```\n\n{measured.words} All figures are in [{CSV}]({CSV})."
     )
     if note:
         yield f"**{note}**"

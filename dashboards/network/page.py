@@ -54,7 +54,7 @@ def _blocks(answers: Sequence[tuple[str, StudyAnswer]], made: Provenance) -> Ite
         " are real valkey servers; what is counted, and not timed, says so. In `levels` and `parts`"
         " the link's clock is counted. What codecs lose of a model's KV, and of what it says then,"
         " `kvswarm kv codecs` measures.\n\n<!-- needs: model -->\n"
-        f"```sh\n{made.command}\n```\n\nMeasured {made.when} on {made.machine}, {made.versions}."
+        f"```sh\n{made.command}\n```\n\n{made.words}"
         f" Sentences are made from the figures by rules; all figures are in [{CSV}]({CSV})."
     )
     yield "## In short\n\n" + "\n".join(

@@ -30,13 +30,18 @@ class Provenance:
     machine: str
     versions: str
 
+    @property
+    def words(self) -> str:
+        """When and where, and where it was a trial that it was one."""
+        trial = " It was made with `--quick`, which is for trying: fewer cases, less sure."
+        said = f"Measured {self.when} on {self.machine}, {self.versions}."
+        return said + (trial if "--quick" in self.command.split() else "")
+
 
 def page_head(title: str, said: str, made: Provenance) -> str:
     """How a page begins whose command needs a model."""
-    return (
-        f"# {title}\n\n{said}\n\n<!-- needs: model -->\n```sh\n{made.command}\n```\n\n"
-        f"Measured {made.when} on {made.machine}, {made.versions}."
-    )
+    needs = "<!-- needs: model -->"
+    return f"# {title}\n\n{said}\n\n{needs}\n```sh\n{made.command}\n```\n\n{made.words}"
 
 
 def measured_by(command: str, cells: Sequence[SweepCell]) -> Provenance:
@@ -140,10 +145,8 @@ def publish(
 
 def beginning(study: Study, measured: Provenance) -> str:
     """Title, introduction, and what was measured when and where."""
-    return (
-        f"# {study.title}\n\n{study.introduction}\n\n```sh\n{measured.command}\n```\n\n"
-        f"Measured {measured.when} on {measured.machine}, {measured.versions}."
-    )
+    head = f"# {study.title}\n\n{study.introduction}"
+    return f"{head}\n\n```sh\n{measured.command}\n```\n\n{measured.words}"
 
 
 def _page(

@@ -532,10 +532,11 @@ def test_what_a_policy_costs_in_time_is_said_where_repeats_and_a_tenth_tell_it()
 
 
 def test_a_page_is_written_with_its_pictures(tmp_path: Path) -> None:
-    measured = Provenance("kvswarm policies", "today", "a machine", "versions")
+    measured = Provenance("kvswarm policies --quick", "today", "a machine", "versions")
     page = write_policies_page(ROWS, "A note.", measured, tmp_path)
     text = page.read_text()
     assert "**A note.**" in text
+    assert "a machine, versions. It was made with `--quick`, which is for trying" in text
     assert text.count("\n| `") == len(ROWS)
     assert {each.name for each in tmp_path.iterdir()} == {
         "policies.md",

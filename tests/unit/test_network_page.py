@@ -5,6 +5,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -324,6 +325,9 @@ def test_a_page_of_all_questions(tmp_path: Path) -> None:
         assert f"(network-{name}.svg)" in page
         assert (tmp_path / f"network-{name}.svg").read_text().startswith("<?xml")
     assert page.count("\n## ") == 9
+    assert "for trying" not in page
+    quick = replace(MADE, command=f"{MADE.command} --quick")
+    assert "for trying" in write_network_page(rows, quick, tmp_path).read_text()
 
 
 def test_the_command_measures_what_it_is_asked_for(

@@ -137,6 +137,7 @@ def test_the_page_answers_every_question(
     assert "times as fast with 5,120 and 40,960 tokens of cache" in text
     assert "Not all of it was measured" not in text
     assert "Each cell was run 3 times" in text
+    assert "It was made with `--quick`, which is for trying" in text
     assert "an unknown machine, unknown versions" in text
     pictures = re.findall(r"!\[[^]]+\]\(([^)]+)\)", text)
     assert len(pictures) == len(plan.study.questions)
