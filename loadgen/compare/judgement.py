@@ -5,7 +5,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from typing import Literal
 
-from loadgen.compare.estimate import LEAST_SAMPLES
+from loadgen.compare.estimate import LEAST_BATCHES, LEAST_SAMPLES
 from loadgen.compare.gate import BROKEN, PASSED, UNDECIDED, Limit
 from loadgen.compare.interval import Interval
 from loadgen.compare.metrics import Statistic
@@ -20,6 +20,8 @@ SEEN_NINE_TIMES_OF_TEN = 1.65
 """A change of so many half intervals is seen: (1.96 + 1.28) / 1.96."""
 SMALLEST_OF_INTEREST = 0.05
 """A limit of no change at all is asked about in steps of 5 %."""
+MOST_SEEN = 100.0
+"""What sees only larger changes, of 10,000 %, sees none."""
 Outcome = Literal["passed", "broken", "undecided"]
 
 
@@ -27,7 +29,8 @@ Outcome = Literal["passed", "broken", "undecided"]
 class LimitJudgement:
     """`interval` is of what the limit is about, None where there is none. `seen` is the smallest
     change that this comparison would see nine times of ten, 0.1 being 10 % or ten points; `wanted`
-    that of the limit, for which runs must be `times` as long, or so many repeats made."""
+    that of the limit, for which runs must be `times` as long, or so many repeats made. Where none
+    is seen, that is for seeing any; 1 is enough as it is, None not known."""
 
     limit: Limit
     interval: Interval | None
@@ -35,13 +38,7 @@ class LimitJudgement:
     reason: str
     seen: float | None = None
     wanted: float = 0.0
-
-    @property
-    def times(self) -> int | None:
-        """1 where it is enough as it is, None where nothing is known of it."""
-        if self.seen is None or not self.wanted or math.isinf(self.seen):
-            return None
-        return max(1, math.ceil((self.seen / self.wanted) ** 2))
+    times: int | None = None
 
 
 def relative_change(sides: Sides, statistic: Statistic, level: float) -> Interval | None:
@@ -66,25 +63,50 @@ def judge(sides: Sides, limit: Limit, level: float, needs_proof: bool = False) -
 
 
 def _of_data(sides: Sides, limit: Limit, level: float, needs_proof: bool) -> LimitJudgement:
-    statistic = limit.statistic
-    if not sides.has_data(statistic):
-        return LimitJudgement(limit, None, "undecided", "totals alone have no interval")
-    least = min(sides.samples(statistic))
-    if least < LEAST_SAMPLES and sides.paired(statistic, scale_of(statistic)) is None:
-        return LimitJudgement(
-            limit, None, "undecided", f"{least} usable samples, {LEAST_SAMPLES} needed"
-        )
-    interval = _interval(sides, limit, level)
-    if interval is None and _is_of_nothing(sides, limit):
-        return LimitJudgement(limit, None, "broken", "nothing of it is there in the new runs")
+    statistic, scale = limit.statistic, scale_of(limit.statistic)
+    has_some = sides.has_data(statistic) and (
+        min(sides.samples(statistic)) >= LEAST_SAMPLES or sides.paired(statistic, scale) is not None
+    )
+    interval = _interval(sides, limit, level) if has_some else None
     if interval is None:
-        return LimitJudgement(
-            limit, None, "undecided", "a run has too few samples, or a figure of 0"
-        )
+        return _without_interval(sides, limit, level)
     outcome, reason = _decide(sides, limit, interval, needs_proof)
     seen = SEEN_NINE_TIMES_OF_TEN * _between(sides, limit, interval.estimate, _far(limit, interval))
-    size = seen if scale_of(statistic) == "plain" else exponential(seen) - 1
-    return LimitJudgement(limit, interval, outcome, reason, size, _wanted(sides, limit, interval))
+    size = seen if scale == "plain" else exponential(seen) - 1
+    wanted, times = _wanted(sides, limit, interval), _times_for_any(sides, statistic, level)
+    if size <= MOST_SEEN:
+        times = max(1, math.ceil((size / wanted) ** 2))
+    return LimitJudgement(limit, interval, outcome, reason, size, wanted, times)
+
+
+def _without_interval(sides: Sides, limit: Limit, level: float) -> LimitJudgement:
+    """Why there is none, and what it would take."""
+    if not sides.has_data(limit.statistic):
+        reason = "totals alone have no interval, however long the runs: give single requests"
+        return LimitJudgement(limit, None, "undecided", reason)
+    if _is_of_nothing(sides, limit):
+        return LimitJudgement(limit, None, "broken", "nothing of it is there in the new runs")
+    if sides.is_enough(limit.statistic):
+        reason = "no figure is a number of times 0, however long the runs"
+        return LimitJudgement(limit, None, "undecided", reason)
+    least = min(sides.samples(limit.statistic))
+    reason = f"{least} usable samples, {LEAST_SAMPLES} needed"
+    if least >= LEAST_SAMPLES:
+        reason = f"each run needs {LEAST_BATCHES} usable samples"
+    times = _times_for_any(sides, limit.statistic, level)
+    return LimitJudgement(limit, None, "undecided", reason, math.inf, times=times)
+
+
+def _times_for_any(sides: Sides, statistic: Statistic, level: float) -> int | None:
+    """How many times as long runs must be for an interval with two ends, which a percentile has
+    where values lie beyond it."""
+    inside = max(statistic.quantile or 0.5, 1 - (statistic.quantile or 0.5))
+    needed = max(LEAST_SAMPLES, math.log((1 - level) / 2) / math.log(inside))
+    fewest = min(run.samples(statistic) for run in sides.runs)
+    if not fewest:
+        return None
+    times = max(needed / min(sides.samples(statistic)), LEAST_BATCHES / fewest)
+    return math.ceil(times) if times > 1 else None
 
 
 def _is_of_nothing(sides: Sides, limit: Limit) -> bool:

@@ -7,13 +7,12 @@ from collections.abc import Sequence
 from loadgen.compare.comparison import ComparedMetric, ExactCount
 from loadgen.compare.gate import Limit
 from loadgen.compare.interval import Interval
-from loadgen.compare.judgement import LimitJudgement, single_runs
+from loadgen.compare.judgement import MOST_SEEN, LimitJudgement, single_runs
 from loadgen.compare.metrics import Statistic
 from loadgen.runs.csv_log import without_formula
 
 NOTHING = "-"
 LEAST_FACTOR = 1.095
-MOST_SEEN = 100.0
 MOST_SHOWN = 10_000
 """A change by this factor or more is only said to be so: what lies beyond is no measurement."""
 
@@ -132,20 +131,18 @@ def finding(judgement: LimitJudgement) -> str:
 
 
 def _seen(judgement: LimitJudgement) -> str:
-    """`sees changes from 12 % on, for 10 % give 2 times the length or 2 repeats`."""
+    """`sees changes from 12 % on: for 10 % make runs 2 times as long, or as many repeats`."""
     if judgement.seen is None:
         return ""
+    longer = f"make runs {judgement.times or 1:,} times as long, or as many repeats"
     if judgement.seen > MOST_SEEN:
-        return "sees no change of any size: make longer runs"
+        return f"sees no change of any size: {longer if judgement.times else 'make longer runs'}"
     unit = "points" if judgement.limit.statistic.metric.form == "share" else "%"
     sizes = (judgement.seen, judgement.wanted)
     seen, wanted = (_digits(float(f"{100 * each:.2g}")) for each in sizes)
     if not judgement.times or judgement.times == 1:
         return f"sees changes from {seen} {unit} on"
-    return (
-        f"sees changes from {seen} {unit} on: for {wanted} {unit} make runs {judgement.times:,}"
-        " times as long, or as many repeats"
-    )
+    return f"sees changes from {seen} {unit} on: for {wanted} {unit} {longer}"
 
 
 def _found(limit: Limit, interval: Interval) -> str:

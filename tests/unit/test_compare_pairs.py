@@ -143,6 +143,44 @@ def test_a_gate_does_not_pass_on_data_that_could_see_nothing() -> None:
     assert "sees changes from" in wording.finding(passed)
 
 
+@pytest.mark.parametrize(
+    ("samples", "limit", "said"),
+    [
+        (
+            12,
+            "ttft_ms.mean<=+10%",
+            "12 usable samples, 30 needed; sees no change of any size: make",
+        ),
+        (12, "ttft_ms.mean<=+10%", "make runs 3 times as long, or as many repeats"),
+        (12, "ttft_ms.p95<=+10%", "make runs 9 times as long, or as many repeats"),
+        (60, "ttft_ms.p95<=+10%", "sees no change of any size: make runs 2 times as long"),
+        (0, "ttft_ms.mean<=+10%", "0 usable samples, 30 needed; sees no change of any size"),
+    ],
+)
+def test_too_few_samples_see_nothing_and_tell_how_many_would(
+    samples: int, limit: str, said: str
+) -> None:
+    values = 100 + np.arange(60.0)
+    sides = Sides((run_of(values),), (run_of(values[:samples]),))
+    (judged,) = compare(sides, limits=parse_gate(limit)).judgements
+    assert judged.outcome == "undecided"
+    assert said in wording.finding(judged)
+
+
+def test_of_totals_and_of_a_figure_of_0_no_length_is_said_to_help() -> None:
+    total = ComparedRun("run", {}, totals={"ttft_ms.mean": (100.0, 400)})
+    (judged,) = compare(
+        Sides((total,), (total,)), limits=parse_gate("ttft_ms.mean<=+1%")
+    ).judgements
+    assert (judged.outcome, judged.seen, judged.times) == ("undecided", None, None)
+    assert "totals alone have no interval, however long the runs" in wording.finding(judged)
+    nothing = run_of(np.zeros(400)), run_of(np.ones(400))
+    (judged,) = compare(
+        Sides(nothing[:1], nothing[1:]), limits=parse_gate("ttft_ms.mean<=+1%")
+    ).judgements
+    assert "no figure is a number of times 0" in wording.finding(judged)
+
+
 def test_a_proof_needs_the_whole_interval() -> None:
     values = 100 * np.exp(0.2 * np.random.default_rng(3).standard_normal(200))
     sides = Sides((run_of(values),), (run_of(np.roll(values, 100)),))
