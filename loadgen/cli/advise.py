@@ -18,7 +18,7 @@ from loadgen.errors import UsageError
 from loadgen.launch.arguments import CommandParser, needs, run_again
 from loadgen.launch.swarm_process import command_run
 from loadgen.launch.target_run import model_named
-from loadgen.launch.terminal import interruptible
+from loadgen.launch.terminal import command_line, interruptible, tell
 from loadgen.locality.kv_format import model_path, weights_bytes
 from loadgen.locality.measured import argv_bytes_per_token
 from loadgen.locality.trace_sources import recorded_run
@@ -62,15 +62,13 @@ def advise_command(arguments: list[str]) -> int:
                 " of such a run in its place"
             )
         advice = advise(model, about, limit, _options(parsed, about.engine))
-    print("\n".join([*advice.sentences(), *advice.candidates[0].prediction.outside]))
-    print()
-    print("\n".join(aligned(list(_rows(advice)))))
+    tell("\n".join([*advice.sentences(), *advice.candidates[0].prediction.outside, ""]))
+    tell("\n".join([*aligned(list(_rows(advice))), "", "what could overturn it:"]))
     runs = _overturning(advice, about.command)
-    print("\nwhat could overturn it:")
     if runs is None:
-        print(f"  such runs of {parsed.run}, which `kvswarm run` has not made")
+        tell(f"  such runs of {parsed.run}, which `kvswarm run` has not made")
     else:
-        print("\n".join(f"  {shlex.join(each)}" for _, each in runs) or "  nothing was found")
+        tell("\n".join(command_line(each) for _, each in runs) or "  nothing was found")
     if parsed.output is not None:
         _draw(advice, parsed.output)
     return 0 if parsed.verify is None else _verify_all(advice, runs or [], parsed.verify)
@@ -161,7 +159,12 @@ def _rows(advice: "Advice") -> Iterator[Sequence[str]]:
     for each in advice.candidates:
         computed = each.prediction.figures["computed_prompt_tokens"]
         kept = "✓" if each.keeps(advice.limit) else "✗"
-        shown = (f"{each.kv_tokens:,}", ORDERS[each.by_context], f"{each.value:,.0f} ms", kept)
+        shown = (
+            f"{each.kv_tokens:,}",
+            ORDERS[each.by_context].split(",")[0],
+            f"{each.value:,.0f} ms",
+            kept,
+        )
         rate = "" if each.rate is None else f"{each.rate.per_s:.3g}"
         row = (*shown, f"{computed:,.0f}", rate)
         cost = advice.cost(each)
@@ -218,7 +221,7 @@ def _verify(advice: "Advice", tried: "SizeTried", out: Path) -> None:
         raise UsageError(f"{out} has no reply to its end: nothing to verify")
     value = value_of(advice.limit, times_ms[~np.isnan(times_ms)])
     kept = "keeps" if value <= advice.limit.bound else "misses"
-    print(
+    tell(
         f"measured: {tried.kv_tokens:,} tokens, {ORDERS[tried.by_context]}: {value:,.0f} ms, which"
         f" {kept} {advice.limit.text}; the twin was {tried.value / value - 1:+.0%} off"
     )

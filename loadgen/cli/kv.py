@@ -18,7 +18,7 @@ from loadgen.launch.arguments import (
     target_names,
 )
 from loadgen.launch.target_run import model_named
-from loadgen.launch.terminal import interruptible, say
+from loadgen.launch.terminal import interruptible, say, tell
 from loadgen.runs.directory import require_writable
 from loadgen.scratch import expanded
 from loadgen.targets.hardware import require_free
@@ -74,7 +74,7 @@ def _extract(parsed: argparse.Namespace) -> int:
     require_writable(parsed.run, "RUN")
     moved = model_named(parsed.model)
     report = extract(parsed.run, Path(moved) if moved else None, parsed.reference)
-    print("\n".join((*report.lines, str(report.path))))
+    tell("\n".join((*report.lines, str(report.path))))
     return 0
 
 
@@ -94,7 +94,7 @@ def _serve(parsed: argparse.Namespace) -> int:
             f"labelling by the KV of {facts.model}, {facts.questions} earlier questions about"
             f" {facts.documents} documents, at http://{address} until Ctrl-C"
         )
-        serve(service, listener, lambda: print(said, flush=True))
+        serve(service, listener, lambda: tell(said))
     return 0
 
 
@@ -118,7 +118,7 @@ def _codecs(parsed: argparse.Namespace) -> int:
         parsed.out.mkdir(parents=True, exist_ok=True)
         command = shlex.join(["kvswarm", "kv", *without_folders(told(parsed.arguments))])
         page = write_codecs_page(trial, measured_now(command, NAMED), parsed.out)
-    print("\n".join((*codec_findings(trial), str(page), str(page.with_name(PROFILE)))))
+    tell("\n".join((*codec_findings(trial), str(page), str(page.with_name(PROFILE)))))
     return 0
 
 
@@ -153,9 +153,9 @@ def _link(parsed: argparse.Namespace) -> int:
 async def _carry(proxy: "LinkProxy", said: str) -> int:
     with interruptible() as interruption:
         async with proxy:
-            print(f"a link from port {' and '.join(map(str, proxy.ports))} {said}", flush=True)
+            tell(f"a link from port {' and '.join(map(str, proxy.ports))} {said}")
             await asyncio.Event().wait()
-    print("\n".join(proxy.report().lines))
+    tell("\n".join(proxy.report().lines))
     return interruption.exit_code
 
 

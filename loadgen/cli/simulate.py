@@ -12,7 +12,7 @@ from loadgen.cli.twin import TWIN_JSON, aligned, with_vllm
 from loadgen.errors import UsageError
 from loadgen.launch.arguments import CommandParser
 from loadgen.launch.configured import value_of
-from loadgen.launch.terminal import say
+from loadgen.launch.terminal import say, tell
 from loadgen.runs.directory import DEFAULT_FILE, RUN_JSON, check_directory
 
 if TYPE_CHECKING:
@@ -70,7 +70,7 @@ def simulate_command(arguments: list[str]) -> int:
     if parsed.format == "json":
         print(json.dumps(_json(simulation, prediction), indent=2, allow_nan=False))
         return 0
-    print("\n".join(_lines(simulation, prediction)))
+    tell("\n".join(_lines(simulation, prediction)))
     return 0
 
 

@@ -10,6 +10,7 @@ from typing import Any
 from loadgen.errors import UsageError
 from loadgen.launch.arguments import CommandParser, needs
 from loadgen.launch.target_run import demo_model, model_named
+from loadgen.launch.terminal import tell
 from loadgen.locality.break_even import (
     MOST,
     USUAL_LINKS,
@@ -37,7 +38,7 @@ def tiers_command(arguments: list[str]) -> int:
     if parsed.format == "json":
         print(json.dumps(_object(computing, links, parsed.context_tokens), indent=2))
         return 0
-    print("\n".join(_lines(computing, links, parsed.context_tokens, told_bytes, told_rate[1])))
+    tell("\n".join(_lines(computing, links, parsed.context_tokens, told_bytes, told_rate[1])))
     return 0
 
 
@@ -101,7 +102,7 @@ def _lines(
 
 def _table(computing: Computing, links: Sequence[Link], tokens: float) -> Iterator[str]:
     computed_s = computing.computed_s(tokens)
-    rows = [("link", "bandwidth", f"{tokens:,.0f} tokens", "against computing", "pays")]
+    rows = [("link", "bandwidth", f"{tokens:,.0f} tokens", "against computing", "pays from")]
     rows.append(("computing", "", _time(computed_s), "", ""))
     for link in links:
         loaded_s = computing.loaded_s(link, tokens)
@@ -129,7 +130,7 @@ def _factor(ratio: float) -> str:
 def _from(tokens: float | None) -> str:
     if tokens is None:
         return "never"
-    return "at any length" if tokens < 1 else f"from {math.ceil(tokens):,} tokens on"
+    return "any length" if tokens < 1 else f"{math.ceil(tokens):,} tokens"
 
 
 def _bandwidth(bytes_per_s: float) -> str:

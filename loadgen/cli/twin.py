@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 from loadgen.errors import UsageError
 from loadgen.launch.arguments import CommandParser, needs
+from loadgen.launch.terminal import tell
 from loadgen.runs.directory import require_writable
 
 if TYPE_CHECKING:
@@ -32,8 +33,8 @@ def calibrate_command(arguments: list[str]) -> int:
     model.write(parsed.output)
     width = max(len(name) for name, *_ in shown_times(model))
     for name, value, (low, high) in shown_times(model):
-        print(f"{name:{width}}  {_seconds(value):>10}  ({_seconds(low)} to {_seconds(high)})")
-    print("\n".join(_words(model, parsed.output)))
+        tell(f"{name:{width}}  {_seconds(value):>10}  ({_seconds(low)} to {_seconds(high)})")
+    tell("\n".join(_words(model, parsed.output)))
     return 0
 
 
@@ -55,8 +56,10 @@ def _words(model: "TwinModel", output: Path) -> Iterator[str]:
             " predictions have intervals that hold it"
         )
     else:
-        yield "how much runs differ from each other one run does not tell: predictions are without"
-        yield "intervals; give two or more"
+        yield (
+            "how much runs differ from each other one run does not tell: predictions are without"
+            " intervals; give two or more"
+        )
     yield from (f"open: {each}" for each in model.open_questions)
     yield f"twin: {output}"
 

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from loadgen.launch.arguments import CommandParser
+from loadgen.launch.terminal import tell
 
 if TYPE_CHECKING:
     from loadgen.locality.causes import ComputedCauses
@@ -23,7 +24,7 @@ def why_command(arguments: list[str]) -> int:
         content = {**asdict(found), "sentences": list(found.sentences())}
         print(json.dumps(content, indent=2))
         return 0
-    print("\n".join(_lines(found)))
+    tell("\n".join(_lines(found)))
     return 0
 
 

@@ -3,16 +3,17 @@ as the end of a `with` block, so that what was started is stopped."""
 
 import asyncio
 import contextlib
+import shlex
 import signal
 import sys
 import time
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeVar
 
-from rag_store.cli.output import fitted
+from rag_store.cli.output import fitted, width_of
 
 T = TypeVar("T")
 
@@ -29,6 +30,17 @@ def say(text: str) -> None:
 def tell(text: str) -> None:
     """A result on stdout, at once."""
     print(fitted(text, sys.stdout), flush=True)
+
+
+def command_line(words: Sequence[str]) -> str:
+    """A command to copy from stdout; on a terminal it is broken as shells read it."""
+    width, lines = width_of(sys.stdout), [" "]
+    for word in map(shlex.quote, words):
+        if width is not None and len(lines[-1]) + len(word) + 3 > width and lines[-1].strip():
+            lines[-1] += " \\"
+            lines.append("   ")
+        lines[-1] += f" {word}"
+    return "\n".join(lines)
 
 
 def printable(text: str) -> str:

@@ -58,8 +58,8 @@ def check_bytes_per_token(given: int | None) -> None:
 
 
 USUAL_LINKS = (
-    Link("host memory, PCIe 5.0 x16", 50e9, 2e-5),
-    Link("host memory, PCIe 4.0 x16", 25e9, 2e-5),
+    Link("memory, PCIe 5.0 x16", 50e9, 2e-5),
+    Link("memory, PCIe 4.0 x16", 25e9, 2e-5),
     Link("100 Gbit/s network", 12.5e9, 5e-5),
     Link("NVMe SSD, PCIe 4.0 x4", 7e9, 1e-4),
     Link("25 Gbit/s network", 3.125e9, 1e-4),

@@ -2,6 +2,7 @@
 
 import csv
 import json
+import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -226,6 +227,23 @@ def test_one_run_alone_gives_no_interval(runs: list[Path], tmp_path: Path) -> No
     read = TwinModel.read(tmp_path / "twin.json")
     assert read == alone
     assert read.interval(100.0) == (0.0, float("inf"))
+
+
+def test_nothing_on_a_terminal_is_wider_than_it(
+    runs: list[Path],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+    monkeypatch.setattr(type(sys.stdout), "isatty", lambda self: True)
+    twin = ["--twin", str(tmp_path / "twin.json")]
+    assert calibrate_command([str(runs[0]), "-o", twin[1]]) == 0
+    assert simulate_command([str(runs[0]), *twin]) == 0
+    assert advise_command([str(runs[0]), *twin, "--slo", "e2e_ms.mean<=1000000", "--no-rates"]) == 0
+    told = capsys.readouterr().out
+    assert "kvswarm run batched" in told
+    assert [line for line in told.splitlines() if len(line) > 80 and len(line.split()) > 1] == []
 
 
 def test_the_commands_tell_what_a_user_can_use(

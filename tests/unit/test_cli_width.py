@@ -4,17 +4,21 @@ import contextlib
 import io
 import json
 import os
+import shlex
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from compare_runs import write_run
 
+from loadgen.cli import ladder
 from loadgen.cli import main as cli
 from loadgen.cli.compare import compare_command
 from loadgen.launch import terminal
 from loadgen.launch.supervised import print_comparison
+from loadgen.locality import causes
 from loadgen.stats.summary import summarize
 from loadgen.stats.tally import Tally
 from loadgen.swarm.showing.summary_words import summary_lines, summary_table
@@ -25,6 +29,8 @@ HELPS = (
     *("run", "ui", "ask", "demo", "serve", "compare", "noise", "report", "sweep", "saturate"),
     *("study", "curve", "model build", "kv record", "kv extract", "kv serve", "rag index"),
     *("rag serve", "rag label", "rag explain", "rag eval", "rag fit-threshold", "rag", ""),
+    *("why", "tiers", "calibrate", "simulate", "advise", "policies", "ladder", "model trained"),
+    *("kv codecs", "kv link"),
 )
 
 
@@ -108,6 +114,70 @@ def test_lines_for_whoever_waits(capsys: pytest.CaptureFixture[str]) -> None:
     assert too_wide(out + err) == []
     assert err.startswith("kvswarm: cells made so far")
     assert err.splitlines()[1].startswith("  ")
+
+
+LONG = "a sentence about a figure, of what it is made, and what it means to whoever reads it: " * 2
+
+
+def test_where_kv_should_live(capsys: pytest.CaptureFixture[str]) -> None:
+    for rate, size in (("1000", "4096"), ("900000", "200000")):
+        told = said(capsys, "tiers", "--prefill-rate", rate, "--bytes-per-token", size)
+        assert "break-even bandwidth" in told
+        assert too_wide(told) == []
+    rows = [line for line in told.splitlines() if line.startswith(("memory", "NVMe"))]
+    assert all(
+        "times as" in row and row.split()[-1] in ("tokens", "never", "length") for row in rows
+    )
+
+
+def test_why_tokens_were_computed(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    known = dict.fromkeys(causes.CAUSES, 1_000_000)
+    found = causes.ComputedCauses(known, 10, 9, 1024, 4096, "cached tokens of each reply")
+    monkeypatch.setattr(causes, "causes_of_run", lambda run: found)
+    told = said(capsys, "why", "runs/one")
+    assert "the engine itself counted" in told
+    assert too_wide(told) == []
+
+
+def test_what_was_made_of_a_recording(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    report = SimpleNamespace(lines=(LONG,), path=tmp_path)
+    made = SimpleNamespace(extract=lambda *_: report)
+    monkeypatch.setitem(sys.modules, "kv_reading.extract", made)  # type: ignore[arg-type]
+    told = said(capsys, "kv", "extract", tmp_path)
+    assert "what it means" in told
+    assert too_wide(told) == []
+
+
+def test_policies_there_are(capsys: pytest.CaptureFixture[str]) -> None:
+    told = said(capsys, "policies", "--list")
+    assert "sink-window" in told
+    assert too_wide(told) == []
+
+
+def test_what_a_ladder_found(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    page = pytest.importorskip("dashboards.ladder_page")
+    monkeypatch.setattr(ladder, "_measured", lambda parsed: None)
+    monkeypatch.setattr(page, "ladder_findings", lambda found: {"generation": LONG})
+    monkeypatch.setattr(page, "write_ladder_page", lambda *_: tmp_path / "ladder.md")
+    told = said(capsys, "ladder", "--out", tmp_path)
+    assert "what it means" in told
+    assert too_wide(told) == []
+
+
+def test_a_command_to_copy_goes_on_as_shells_read_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    words = ["kvswarm", "run", "batched", *("--header", "a b"), *("--corpus", "a/folder/of/it") * 3]
+    shown = terminal.command_line(words)
+    assert too_wide(shown) == []
+    assert shown.count(" \\\n") == shown.count("\n") == 1
+    assert shlex.split(shown.replace("\\\n", "")) == words
+    monkeypatch.setattr(type(sys.stdout), "isatty", lambda self: False)
+    assert terminal.command_line(words) == f"  {shlex.join(words)}"
 
 
 @pytest.mark.parametrize("columns", ["80", ""])
