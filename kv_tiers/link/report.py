@@ -4,6 +4,8 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
+import numpy as np
+
 MOST_EXCHANGES = 100_000
 """Of a client: of more, the first ones count."""
 
@@ -103,13 +105,9 @@ def jain_index(rates: Sequence[float]) -> float | None:
     return sum(rates) ** 2 / squares if squares else None
 
 
-def percentile(ordered: Sequence[float], share: float) -> float:
-    """As `numpy.quantile` has it, between neighbours; NaN of none."""
-    if not ordered:
-        return math.nan
-    rank = share * (len(ordered) - 1)
-    low, high = ordered[math.floor(rank)], ordered[math.ceil(rank)]
-    return low + (rank - math.floor(rank)) * (high - low)
+def percentile(values: Sequence[float], share: float) -> float:
+    """Between neighbours, by numpy's rule; NaN of none."""
+    return float(np.quantile(values, share)) if values else math.nan
 
 
 def _line(client: ClientFigures) -> str:
