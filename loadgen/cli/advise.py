@@ -158,13 +158,8 @@ def _rows(advice: "Advice") -> Iterator[Sequence[str]]:
     yield (*head, "per million") if has_cost else head
     for each in advice.candidates:
         computed = each.prediction.figures["computed_prompt_tokens"]
-        kept = "✓" if each.keeps(advice.limit) else "✗"
-        shown = (
-            f"{each.kv_tokens:,}",
-            ORDERS[each.by_context].split(",")[0],
-            f"{each.value:,.0f} ms",
-            kept,
-        )
+        kept, order = "✓" if each.keeps(advice.limit) else "✗", ORDERS[each.by_context]
+        shown = (f"{each.kv_tokens:,}", order.split(",")[0], f"{each.value:,.0f} ms", kept)
         rate = "" if each.rate is None else f"{each.rate.per_s:.3g}"
         row = (*shown, f"{computed:,.0f}", rate)
         cost = advice.cost(each)

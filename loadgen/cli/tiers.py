@@ -4,9 +4,11 @@ import argparse
 import json
 import math
 from collections.abc import Iterator, Sequence
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
+from loadgen.cli.twin import aligned
 from loadgen.errors import UsageError
 from loadgen.launch.arguments import CommandParser, needs
 from loadgen.launch.target_run import demo_model, model_named
@@ -105,20 +107,10 @@ def _table(computing: Computing, links: Sequence[Link], tokens: float) -> Iterat
     rows = [("link", "bandwidth", f"{tokens:,.0f} tokens", "against computing", "pays from")]
     rows.append(("computing", "", _time(computed_s), "", ""))
     for link in links:
-        loaded_s = computing.loaded_s(link, tokens)
-        rows.append(
-            (
-                link.name,
-                _bandwidth(link.bytes_per_s),
-                _time(loaded_s),
-                _factor(computed_s / loaded_s),
-                _from(computing.pays_from_tokens(link)),
-            )
-        )
-    widths = [max(len(row[at]) for row in rows) for at in range(len(rows[0]))]
-    for row in rows:
-        first, *others = (cell.ljust(width) for cell, width in zip(row, widths, strict=True))
-        yield "  ".join((first, *others)).rstrip()
+        loaded_s, rate = computing.loaded_s(link, tokens), _bandwidth(link.bytes_per_s)
+        ratio, pays = _factor(computed_s / loaded_s), _from(computing.pays_from_tokens(link))
+        rows.append((link.name, rate, _time(loaded_s), ratio, pays))
+    yield from aligned(rows)
 
 
 def _factor(ratio: float) -> str:
@@ -153,9 +145,7 @@ def _object(computing: Computing, links: Sequence[Link], tokens: float) -> dict[
         "computed_s": computing.computed_s(tokens),
         "links": [
             {
-                "name": link.name,
-                "bytes_per_s": link.bytes_per_s,
-                "latency_s": link.latency_s,
+                **asdict(link),
                 "loaded_s": computing.loaded_s(link, tokens),
                 "pays_from_tokens": computing.pays_from_tokens(link),
             }
@@ -174,12 +164,8 @@ def _parser() -> argparse.ArgumentParser:
     )
     add = parser.add_argument
     add("run", nargs="?", type=Path, metavar="RUN", help="a run of one user, for model and rate")
-    add(
-        "--prefill-rate",
-        type=float,
-        metavar="TOKENS/S",
-        help="prompt tokens computed a second (default: the run's)",
-    )
+    rate = "prompt tokens computed a second (default: the run's)"
+    add("--prefill-rate", type=float, metavar="TOKENS/S", help=rate)
     add("--model", help="its folder, config.json or name (default: the run's, else the demo model)")
     add("--bytes-per-token", type=int, help="of the KV cache (default: by model and engine)")
     add(
@@ -189,12 +175,7 @@ def _parser() -> argparse.ArgumentParser:
         metavar="NAME=RATE,LATENCY",
         help="as nvme=7GB/s,0.1ms or 100Gbit/s; again for more (default: usual ones)",
     )
-    add(
-        "--context-tokens",
-        type=float,
-        default=CONTEXT_TOKENS,
-        metavar="N",
-        help=f"of the contexts in the table (default: {CONTEXT_TOKENS})",
-    )
+    told = f"of the contexts in the table (default: {CONTEXT_TOKENS})"
+    add("--context-tokens", type=float, default=CONTEXT_TOKENS, metavar="N", help=told)
     add("--format", choices=("table", "json"), default="table", help="default: table")
     return parser
