@@ -1,7 +1,8 @@
 """Which routes of a service that we start are for everybody: all others take a key of ours.
 
 vLLM's development mode, without which no cache can be emptied, opens routes to whatever page is in
-a browser of this machine: they empty the cache or call any method of the workers. So do LMCache's.
+a browser of this machine: they empty the cache or call any method of the workers. LMCache and
+transformers always have such.
 vLLM takes ASGI middleware by `--middleware`; this is such a class, imported in its process.
 """
 

@@ -14,6 +14,7 @@ import pytest
 
 from loadgen.targets.catalog import load_catalog
 from loadgen.targets.demo_model import build_model
+from loadgen.targets.engine_api import ApiError, reset
 from loadgen.targets.target import TargetSettings, start_target
 
 pytestmark = [pytest.mark.engine, pytest.mark.timeout(700)]
@@ -94,6 +95,8 @@ async def test_paged_blocks_are_gone_after_a_restart(tmp_path: Path) -> None:
         before = target.facts()["engine_pid"]
         assert await target.make_cold(touched=False) == "cold"
         assert target.facts()["engine_pid"] == before
+        with pytest.raises(ApiError, match="answered 403"):
+            await reset(f"{target.url}/reset")
         assert await target.make_cold() == "cold"
         assert target.facts()["engine_pid"] != before
         target.check()

@@ -1,5 +1,6 @@
 """Routes of an engine that only the kvswarm that started it may use, over ASGI."""
 
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -56,6 +57,26 @@ async def test_all_others_take_the_key(path: str, monkeypatch: pytest.MonkeyPatc
     assert await status(monkeypatch, path, **{name: KEY + "x"}) == 403
     assert await status(monkeypatch, path, **{name: KEY}) == 200
     assert await status(monkeypatch, path, "websocket") == 1008
+
+
+def test_transformers_gives_no_model_up_for_a_page_in_a_browser(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    pytest.importorskip("transformers.cli.serving")
+    from loadgen.targets.guarded_transformers import guarded
+
+    given_up: list[str] = []
+    manager = SimpleNamespace(shutdown=lambda: given_up.append("/reset"), get_gen_models=list)
+    monkeypatch.setenv(KEY_VARIABLE, KEY)
+    app = guarded(manager, *4 * (None,), SimpleNamespace(is_cb_alive=lambda: True))
+    asked = pytest.importorskip("starlette.testclient").TestClient(app)
+    foreign = {"Origin": "http://evil.example", "Content-Type": "text/plain"}
+    assert asked.post("/reset", headers=foreign).status_code == 403
+    assert asked.post("/load_model", headers=foreign).status_code == 403
+    assert given_up == []
+    assert asked.get("/health").status_code == asked.get("/v1/models").status_code == 200
+    assert asked.post("/reset", headers={KEY_HEADER: KEY}).status_code == 200
+    assert given_up == ["/reset"]
 
 
 def test_without_a_key_the_engine_does_not_start(monkeypatch: pytest.MonkeyPatch) -> None:
