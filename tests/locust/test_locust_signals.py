@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 from locust_process import running_locust, running_web
+from test_swarm_engine import lines
 
 LOCUSTFILE = """
 class Plain(AsyncUser):
@@ -105,3 +106,20 @@ def test_ctrl_c_leaves_tasks_in_flight_the_stop_timeout(tmp_path: Path) -> None:
         locust.process.send_signal(signal.SIGINT)
         assert locust.wait() == 0
         assert locust.count("ends") == locust.count("begins")
+
+
+def test_a_user_that_has_left_is_none_of_those_that_locust_stops(tmp_path: Path) -> None:
+    """It would say of each that it has no proper args."""
+    script = """
+        from loadgen.swarm.leading.leaving import LivingUsers
+
+        users = LivingUsers()
+        left, stays = users.spawn(lambda: None), users.spawn(gevent.sleep, 60)
+
+        def look():  # before the hub has told the end of the first
+            print(left.dead, left in users.greenlets, list(users) == [stays])
+
+        gevent.spawn(look).join()
+        users.kill()
+        """
+    assert lines(tmp_path, script) == ["True True True"]

@@ -29,6 +29,19 @@ def test_a_failing_host_fails_the_run(run: Run, model: str, outcome: str) -> Non
     assert len(ran.rows) <= 20, "users whose requests fail at once back off"
 
 
+@pytest.mark.parametrize("processes", [(), ("--processes", 2)])
+def test_a_good_run_that_its_time_ends_prints_no_error(
+    run: Run, processes: tuple[object, ...]
+) -> None:
+    """Locust took users that had left meanwhile for broken, and said so for each."""
+    many = ("-u", 300, "-r", 300, "-t", "3s", "--output-tokens", 2, *processes)
+    ran = run("--model", "normal", *many)
+    assert ran.code == 0, ran.output
+    assert len(ran.rows) > 300
+    assert "ERROR" not in ran.output
+    assert "proper args" not in ran.output
+
+
 def test_a_task_that_leaves_python_ends_no_swarm(run: Run, tmp_path: Path) -> None:
     leaving = "    @task\n    async def leave(self):\n        raise SystemExit('bye')\n"
     head = "from locust import task\nfrom kvswarm import ContextUser\nclass Leaving(ContextUser):\n"
