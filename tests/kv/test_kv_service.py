@@ -9,14 +9,17 @@ import urllib.request
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
 
 import numpy as np
 import pytest
+from aiohttp.test_utils import TestClient, TestServer
 
 from kv_reading.features import pooled
 from kv_reading.kv import ReferenceModel
-from kv_reading.labelling import Centroids
+from kv_reading.labelling import Centroids, KvLabeller
+from kv_reading.service import KvService
 from loadgen.cli.main import main
 from loadgen.client.label_probe import probe_kv
 from loadgen.client.retrieval import LABEL_ROUTE, RetrievalClient
@@ -74,6 +77,18 @@ def ask(url: str, path: str, body: object = None) -> tuple[int, Any]:
     except urllib.error.HTTPError as error:
         with error:
             return error.code, json.loads(error.read())
+
+
+@pytest.mark.parametrize("path", ["/v1/label", "/health", "/ready", "/metrics"])
+@pytest.mark.parametrize("foreign", [{"Origin": "http://evil.example"}, {"Host": "evil.example"}])
+async def test_a_foreign_page_is_refused(path: str, foreign: dict[str, str]) -> None:
+    labeller = cast(KvLabeller, SimpleNamespace(doc_ids=("raft",), questions=3))
+    async with TestClient(TestServer(KvService(labeller, "m").app())) as client:
+        method = "POST" if path == "/v1/label" else "GET"
+        async with client.request(method, path, json={"query": "x"}, headers=foreign) as answer:
+            assert answer.status == 403
+        async with client.get("/health") as answer:
+            assert answer.status == 200
 
 
 def expected(model: Path, question: str) -> list[str]:

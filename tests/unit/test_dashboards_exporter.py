@@ -16,6 +16,7 @@ from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.parser import text_string_to_metric_families
 from prometheus_client.samples import Sample
 
+from dashboards import exporter
 from dashboards.exporter import MetricsAddress, targets
 from dashboards.swarm_collector import BUCKETS_S, SwarmCollector
 from loadgen.errors import UsageError
@@ -216,6 +217,21 @@ def test_addresses(values: dict[str, Any], netloc: str | None) -> None:
 def test_what_is_no_port_is_refused(port: int) -> None:
     with pytest.raises(UsageError, match=f"--metrics-port {port} is no port"):
         MetricsAddress.read({"metrics_port": port})
+
+
+@pytest.mark.parametrize("path", ["/metrics", "/targets"])
+def test_a_foreign_page_is_refused(path: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    opened: list[Any] = []
+    monkeypatch.setattr(exporter, "_listen", lambda address, app: opened.append(app) or 9646)
+    swarm = leader(record(9.0))
+    swarm.environment.parsed_options = SimpleNamespace(metrics_port=9646)
+    swarm.view = SimpleNamespace(say=lambda text: None)
+    exporter.open_exporter(swarm)
+    own = {"REQUEST_METHOD": "GET", "PATH_INFO": path, "HTTP_HOST": "127.0.0.1:9646"}
+    told: list[str] = []
+    for foreign in ({}, {"HTTP_ORIGIN": "http://evil.example"}, {"HTTP_HOST": "evil.example:9646"}):
+        opened[0](own | foreign, lambda status, headers, *error: told.append(status))
+    assert [status[:3] for status in told] == ["200", "403", "403"]
 
 
 def test_targets_are_what_the_swarm_loads() -> None:
