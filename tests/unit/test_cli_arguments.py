@@ -9,10 +9,17 @@ from pathlib import Path
 
 import pytest
 
+from loadgen.cli import demo
 from loadgen.cli.ask import _parse
 from loadgen.cli.main import main
 from loadgen.errors import UsageError
-from loadgen.launch.arguments import add_target_options, parse_run, run_again, run_parser
+from loadgen.launch.arguments import (
+    RunArguments,
+    add_target_options,
+    parse_run,
+    run_again,
+    run_parser,
+)
 from loadgen.launch.target_run import choose_targets
 from loadgen.runs.machine import without_secrets
 from loadgen.swarm.options.flags import add_options
@@ -30,6 +37,27 @@ def test_options_of_the_scheduler_are_ours_and_the_rest_is_locusts() -> None:
     assert run.target_arguments.context_scheduler == ContextSchedulerSettings(
         "lpm", "label", 8, 0, 1.5, 16, 0.5
     )
+
+
+def test_the_trained_model_answers_unless_another_is_named() -> None:
+    asked = _parse(["What is a block?"])
+    assert (asked.target_arguments.model, asked.endpoint) == ("trained", "chat")
+    for other in (["--size", "tiny"], ["--model", "a/folder"], ["--host", "http://h"]):
+        asked = _parse(["What is a block?", *other])
+        assert asked.target_arguments.model != "trained"
+        assert asked.endpoint == "completions"
+
+
+def test_the_demo_says_that_its_model_has_random_weights(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    ran: list[RunArguments] = []
+    monkeypatch.setattr(demo, "run_supervised", lambda name, run: ran.append(run) or 0)
+    assert main(["demo", "--out", str(tmp_path)]) == 0
+    assert ran[0].target_arguments.model is None, "the fast one"
+    assert "random weights: its times mean something, its words do not" in capsys.readouterr().out
+    assert main(["demo", "--out", str(tmp_path), "--model", "a/folder"]) == 0
+    assert "The model is a/folder." in capsys.readouterr().out
 
 
 def test_only_what_was_given_is_passed_on() -> None:
