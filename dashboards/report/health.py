@@ -166,6 +166,9 @@ def _token_times(run: ReportedRun) -> Iterator[Check]:
         return
     late, shared = (times.get(name) or 0.0 for name in ("late_share", "shared_share"))
     said = f"by the {times['clock']}'s clock; {percent(shared)} are those of the token before"
+    reads = {"unstamped_share": "without the kernel's time", "full_share": "of 16 KB, the most"}
+    told = [(times.get(name) or 0.0, kind) for name, kind in reads.items()]
+    said += "".join(f"; {percent(share)} of reads {kind}" for share, kind in told if share)
     state: State = "good"
     if late >= NOTABLE_SHARE:
         late_by = milliseconds(times["late_mean_ms"])

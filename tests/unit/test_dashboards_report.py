@@ -207,6 +207,10 @@ def test_what_makes_a_run_invalid_stands_at_the_top(
         (TokenTimes(tokens=100, shared=4, reads=96), "kernel's clock; 4.0 % are those"),
         (TokenTimes(tokens=100), "event loop's clock; 0 % are those"),
         (TokenTimes(tokens=100, late=9, late_ms=360.0, reads=9), "9.0 % are not their own"),
+        (
+            TokenTimes(tokens=100, reads=200, unstamped_reads=24, full_reads=3),
+            "token before; 12.0 % of reads without the kernel's time; 1.5 % of reads of 16 KB, the",
+        ),
     ],
 )
 def test_page_says_whose_the_times_of_tokens_are(
