@@ -68,28 +68,26 @@ def _pair(
 
 
 _OPEN = {
-    "single runs": "No more than single runs may differ by in",
-    "no evidence": "No evidence of a difference in",
-    "too little data": "Too little data to tell in",
+    "single runs": "no more than single runs may differ by",
+    "no evidence": "no evidence of a difference",
+    "too little data": "too few data for an interval",
 }
 
 
 def verdict(pair: Pair) -> Iterator[str]:
-    """In words: better in what, worse in what, and where nothing can be said."""
+    """In words: better in what, worse in what, and what is not decided; the figures come first."""
     if pair.comparison is None:
         yield f"{pair.new} cannot be compared with {pair.base}: {pair.refusal}."
         return
     said = {
-        word: [_with_change(row) for row in pair.comparison.rows if row.verdict == word]
-        for word in ("better", "worse")
+        word: listed([_with_change(row) for row in pair.comparison.rows if row.verdict == word])
+        for word in ("better", "worse", *_OPEN)
     }
-    told = [f"{word} in {listed(rows)}" for word, rows in said.items() if rows]
-    start = f"{pair.new} against {pair.base}: "
-    yield start + ("; ".join(told) if told else "no difference that the data prove") + "."
-    for word, start in _OPEN.items():
-        names = [_with_change(row) for row in pair.comparison.rows if row.verdict == word]
-        if names:
-            yield f"{start} {listed(names)}."
+    decided = "; ".join(f"{word} in {said[word]}" for word in ("better", "worse") if said[word])
+    unsure = [f"{said[word]}: {why}" for word, why in _OPEN.items() if said[word]]
+    first, *others = [*filter(None, [decided]), *unsure] or ["no figure has an interval"]
+    yield f"{pair.new} against {pair.base}: {first}."
+    yield from (f"{each}." for each in others)
     if counted := wording.counts(pair.comparison.counts):
         yield f"{counted[0].upper()}{counted[1:]}."
     if pair.faulty:
@@ -102,13 +100,17 @@ _WORDS = {"values": ("shorter", "longer"), "rate": ("less", "more"), "share": ("
 
 
 def _with_change(row: Compared) -> str:
-    return f"{row.statistic.name} ({_in_words(row)}, interval {wording.bounds(row)})"
+    """`ttft_ms.p50 (57.0 % shorter, lower in 3 of 3 runs, interval -86.0 % to +34.0 %)`."""
+    within = wording.bounds(row)
+    between = "" if within == wording.NOTHING else f"interval {within}"
+    told = filter(None, (_in_words(row), wording.agreement(row), between))
+    return f"{row.statistic.name} ({', '.join(told)})"
 
 
 def _in_words(row: Compared) -> str:
     """`57.0 % shorter`; a change too large to be said stays as it is."""
     change = wording.change(row)
-    if change[:1] not in "+-" or change[1:2] == "∞":
+    if change[:1] not in "+-" or change[1:2] in ("", "∞"):
         return change
     return f"{change[1:]} {_WORDS[row.statistic.metric.form][change[0] == '+']}"
 

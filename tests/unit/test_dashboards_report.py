@@ -336,8 +336,12 @@ def test_comparison_has_the_verdicts_of_compare(tmp_path: Path) -> None:
     assert first.startswith("new against base: better in ")
     assert all(row.statistic.name in first for row in better)
     latency = next(row for row in better if row.statistic.metric.form == "values")
-    said = f"{latency.statistic.name} ({wording.change(latency)[1:]} shorter, interval"
+    said = f"{latency.statistic.name} ({wording.change(latency)[1:]} shorter, "
     assert said in first
+    unsure = next(row for row in expected.rows if row.verdict == "no evidence")
+    (told,) = [each for each in shown.texts("p") if each.endswith(": no evidence of a difference.")]
+    assert told.startswith(f"{unsure.statistic.name} ({wording.change(unsure)[1:]}")
+    assert f"interval {wording.bounds(unsure)})" in told
     assert shown.row("target") == ["vllm", "vllm-context"]
     strips = shown.all("svg")[0].attributes["aria-label"]
     assert strips.startswith("base: 400 requests")
