@@ -195,15 +195,15 @@ class Contrasts:
         worse: str = "takes {} times as long",
         nothing: str = "a difference in time to first token",
     ) -> str:
-        """`WHEN, WHAT comes 2.4 and 1.8 times as fast with A and B …; there is no evidence of …
-        with C …`, ending in a full stop. `better` and `worse` have a `{}` for factors from 1 on.
+        """`WHEN, WHAT comes 2.4 and 1.8 times as fast with A and B …; with C … (-2 %, …) there is
+        no evidence of …`, ending in a full stop. `better` and `worse` have a `{}` for factors.
         """
         surely = [self._factors("better", better), self._factors("worse", worse)]
         shown = "; it ".join(part for part in surely if part)
         unseen = self._values("no evidence")
         parts = [f"{when}, {what} {shown}" if shown else ""]
         told = self._estimates("no evidence")
-        parts.append(f"there is no evidence of {nothing} with {unseen}{told}" if unseen else "")
+        parts.append(f"with {unseen}{told} there is no evidence of {nothing}" if unseen else "")
         for verdict, said in _UNKNOWN.items():
             values, told = self._values(verdict), self._estimates(verdict)
             parts.append(f"{said} with {values}{told}" if values else "")

@@ -154,7 +154,7 @@ def test_routers_are_told_by_load_beside_the_cells_of_another_part(tmp_path: Pat
     )
     text = said(answer)
     assert "Of 8 users at once, against engines that take turns, the first token comes" in text
-    assert "Of 32 users at once, against engines that take turns: there is no evidence" in text
+    assert "Of 32 users at once, against engines that take turns: with cache_aware (" in text
     assert "random" not in text
 
 
