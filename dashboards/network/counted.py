@@ -5,13 +5,7 @@ from collections.abc import Iterator, Sequence
 
 from matplotlib.figure import Figure
 
-from dashboards.figures.style import (
-    SERIES_COLOURS,
-    finish,
-    legend_below,
-    new_axes,
-    new_figure,
-)
+from dashboards.figures.style import SERIES_COLOURS, finish, legend_below, new_axes, new_figure
 from dashboards.network.pivot import bars, by_setting, need, three_digits
 from dashboards.report.wording import listed
 from dashboards.studies.answer import StudyAnswer, StudyPicture

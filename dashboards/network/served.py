@@ -6,22 +6,8 @@ from itertools import pairwise
 
 from matplotlib.figure import Figure
 
-from dashboards.figures.style import (
-    SERIES_COLOURS,
-    finish,
-    legend_below,
-    new_axes,
-    new_figure,
-)
-from dashboards.network.pivot import (
-    PivotColumn,
-    Write,
-    bars,
-    need,
-    pivot,
-    rows_of,
-    three_digits,
-)
+from dashboards.figures.style import SERIES_COLOURS, finish, legend_below, new_axes, new_figure
+from dashboards.network.pivot import PivotColumn, Write, bars, need, pivot, rows_of, three_digits
 from dashboards.report.wording import listed
 from dashboards.studies.answer import StudyAnswer, StudyPicture
 from dashboards.studies.wording import count, duration, percent, span, times

@@ -7,13 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from loadgen.errors import UsageError
-from loadgen.launch.arguments import (
-    SHARED_FILES,
-    CommandParser,
-    is_given,
-    needs,
-    parse_run,
-)
+from loadgen.launch.arguments import SHARED_FILES, CommandParser, is_given, needs, parse_run
 from loadgen.launch.configured import setting
 from loadgen.runs.directory import DEFAULT_FILE
 

@@ -13,13 +13,7 @@ from loadgen.errors import UsageError
 from loadgen.launch.arguments import CommandParser, needs
 from loadgen.launch.target_run import demo_model, model_named
 from loadgen.launch.terminal import tell
-from loadgen.locality.break_even import (
-    MOST,
-    USUAL_LINKS,
-    Computing,
-    Link,
-    check_bytes_per_token,
-)
+from loadgen.locality.break_even import MOST, USUAL_LINKS, Computing, Link, check_bytes_per_token
 from loadgen.locality.kv_format import PlannedEngine, ToldFigure, model_path, run_told_bytes
 from loadgen.targets.plan import BYTES_PER_GB
 

@@ -14,14 +14,7 @@ import numpy as np
 
 from loadgen.context import Draw, Request
 from loadgen.errors import UsageError
-from loadgen.locality.trace import (
-    MOST_RUNNING,
-    STEP_TOKENS,
-    BlockNames,
-    Chain,
-    TokenIds,
-    Trace,
-)
+from loadgen.locality.trace import MOST_RUNNING, STEP_TOKENS, BlockNames, Chain, TokenIds, Trace
 from loadgen.runs.directory import RUN_JSON
 from loadgen.runs.recorded import REQUESTS_CSV, RecordedRun, argument
 from loadgen.runs.requests import Requests, read_requests
