@@ -9,9 +9,10 @@ import pytest
 sys.path.insert(0, str(Path(__file__).parents[1] / "unit"))
 import tiers
 from fake_router import fleet_catalog
+from torture import FAULTS
 
 
-def torture(*words: object) -> str:
+def played(*words: object) -> str:
     script = str(Path(__file__).with_name("torture.py"))
     command = [sys.executable, script, *map(str, words)]
     done = subprocess.run(command, capture_output=True, text=True, timeout=280, check=False)
@@ -19,15 +20,15 @@ def torture(*words: object) -> str:
     return done.stdout
 
 
-def test_kills_and_faults_leave_whole_runs() -> None:
-    assert "4 kills, 4 faults, 0 broke an invariant" in torture(
-        *("--kills", 4, "--faults", 4, "--seed", 808)
-    )
+def test_kills_and_each_kind_of_fault_leave_whole_runs() -> None:
+    printed = played("--kills", 4, "--faults", len(FAULTS), "--seed", 808)
+    assert "4 kills, 8 faults, 0 broke an invariant" in printed
+    assert [kind for kind in FAULTS if f" fault: {kind}" not in printed] == []
 
 
 def test_starts_that_are_interrupted_leave_nothing(tmp_path: Path) -> None:
     words = f"--words=--targets {fleet_catalog(tmp_path)} --model m"
-    printed = torture(
+    printed = played(
         *("--starts", 3, "--targets", "single,pair", "--within", 4, words, "--seed", 909)
     )
     assert "6 starts, 0 broke an invariant" in printed
