@@ -62,7 +62,9 @@ async def test_all_others_take_the_key(path: str, monkeypatch: pytest.MonkeyPatc
 def test_transformers_gives_no_model_up_for_a_page_in_a_browser(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    guarded = pytest.importorskip("loadgen.targets.guarded_transformers").guarded
+    pytest.importorskip("transformers.cli.serving")
+    from loadgen.targets.guarded_transformers import guarded
+
     given_up: list[str] = []
     manager = SimpleNamespace(shutdown=lambda: given_up.append("/reset"), get_gen_models=list)
     monkeypatch.setenv(KEY_VARIABLE, KEY)

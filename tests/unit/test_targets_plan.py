@@ -250,6 +250,12 @@ def test_what_the_user_adds_comes_last_and_only_to_the_engine(model: str) -> Non
     assert "--enable-prefix-caching" not in lmcache.argv
 
 
+def test_transformers_has_a_guard_and_its_key(model: str) -> None:
+    (served,) = plan("hf-continuous", TargetSettings(model))
+    assert "loadgen.targets.guarded_transformers" in served.argv
+    assert len(served.env[KEY_VARIABLE]) >= 32
+
+
 def test_development_routes_are_open_on_loopback_only(model: str) -> None:
     (near,) = plan("vllm", TargetSettings(model))
     (far,) = plan("vllm", TargetSettings(model, host="0.0.0.0"))
