@@ -11,7 +11,7 @@ help:
 	@echo "make torture          100 kills and 60 faults at random moments: nothing lost, left or wrong"
 	@echo "make bench-client     the load engine against bare loops and other load generators"
 	@echo "make bench-peers      installs those in environments of their own, for bench-client"
-	@echo "make bench-scheduler  vLLM's order against the context scheduler's, in 30 minutes"
+	@echo "make bench-scheduler  vLLM's order against the context scheduler's, in two hours"
 	@echo "make bench-rag        how long a label takes, by chunks and beside vLLM, in 30 minutes"
 	@echo "make bench-gate       false alarms and misses of kvswarm compare, in 30 minutes"
 	@echo "make bench-noise      the same under simulated models of noise, in five minutes"
