@@ -86,7 +86,8 @@ class ComputedCauses:
         if share < 0.01:
             yield (
                 f"No cache and no order would save much: {self._part('first')} of what is computed"
-                " is used for the first time."
+                f" is used for the first time, {self._part('tail')} stands behind the last full"
+                " block."
             )
             return
         yield self._cure(most)

@@ -16,6 +16,7 @@ from loadgen.runs.csv_log import with_formula
 from loadgen.runs.directory import CSV_NAMES, RUN_JSON, RunDirectory, open_directory
 from loadgen.runs.exit_code import DONE
 from loadgen.runs.recorded import REQUESTS_CSV, SIMULATED, DescribedRun, RecordedRun
+from loadgen.runs.replicas import replica_figures
 from loadgen.runs.requests import Requests, read_requests
 from loadgen.stats.counts import Counts
 from loadgen.stats.server_counters import NO_FIGURES
@@ -214,6 +215,7 @@ def _record(
         retrieval_ms=0.0 if facts.is_retrieved else None,
         resends=0,
         retries=0,
+        engine=each.engine,
     )
     return record, gaps_ms
 
@@ -329,7 +331,7 @@ def _summary(
     return summary | {
         "peak_concurrency": requests.peak_concurrency,
         "server_note": NOTE,
-        "replicas": None,
+        "replicas": replica_figures(requests, {}),
         "token_times": {"clock": SIMULATED},
         "stats_reset_s": None,
         "lost_workers": 0,

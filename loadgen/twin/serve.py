@@ -35,7 +35,8 @@ class ServedRequest:
 
     `turn` counts requests in the order of sending. `front_requests` and `front_tokens` are what the
     front end worked through from its sending on, itself included. One that `is_cut` had no end of
-    its own; `first_token_s` is then NaN where no token had come.
+    its own; `first_token_s` is then NaN where no token had come. `engine` is which of several
+    replicas answered.
     """
 
     request: TwinRequest
@@ -52,6 +53,7 @@ class ServedRequest:
     front_requests: int
     front_tokens: int
     is_cut: bool = False
+    engine: str = ""
 
     @property
     def ttft_s(self) -> float:
@@ -283,4 +285,10 @@ class TwinServer:
             front_requests=sending.front.requests,
             front_tokens=sending.front.tokens,
             is_cut=is_cut,
+            engine=self._name_of(sending.replica),
         )
+
+    def _name_of(self, replica: _Replica) -> str:
+        """As a fleet's engines are called."""
+        several = len(self._replicas) > 1
+        return f"vllm-{self._replicas.index(replica) + 1}" if several else ""

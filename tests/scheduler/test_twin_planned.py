@@ -142,7 +142,10 @@ def test_a_whole_ledger_says_the_same() -> None:
 
 @pytest.fixture(scope="module")
 def twin(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("twin")
+    return write_twin(tmp_path_factory.mktemp("twin"))
+
+
+def write_twin(folder: Path) -> Path:
     texts = [document.text for document in load_corpus().documents]
     tokenizer = str(build_model(folder / "tiny", "tiny", texts))
     shape = EngineShape(usable_blocks=40, max_model_len=4096)
