@@ -19,16 +19,28 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from children import SERVER_CORE, mock_server, pin
-from client_musts import CHAT, HTTPS, HTTPS_STREAMS, LOAD, all_met, judgement, paced
+from client_musts import (
+    CHAT,
+    HTTPS,
+    HTTPS_STREAMS,
+    LOAD,
+    OPEN_LOOP,
+    OPEN_LOOP_RATE,
+    all_met,
+    judgement,
+    paced,
+)
 from client_peers import peers, versions_of_others
-from clients import BARE, FASTHTTP, FLOOR, KVSWARM, SATURATED, Client, Job
-from figures import error_figures, load_figures
+from clients import BARE, FASTHTTP, FLOOR, KVSWARM, SATURATED, Client, Job, kvswarm_client
+from figures import error_figures, load_figures, pace_figures
 from table import Results, markdown, write_csv
 
 from loadgen.client.settings import Endpoint
 
 TOKENS, PACED_TOKENS, PACED_GAP_MS = 16, 32, 20.0
 CONCURRENCY, STREAMS = 32, (64, 256, 1000)
+OPEN_LOOP_USERS = 2000
+"""More than are ever in flight."""
 EXIT_CODE = "exit_code"
 REQUESTS_PER_S = 2500
 """What clients are given to do who want a number of requests and not a time."""
@@ -63,6 +75,15 @@ def measure_error(
         return {**figures, EXIT_CODE: float(metered.exit_code)}
 
 
+def measure_pace(client: Client, options: argparse.Namespace) -> dict[str, float]:
+    """One run of an open loop, whose replies come at once."""
+    with mock_server(1, 0.0) as server, tempfile.TemporaryDirectory() as folder:
+        job = Job(server.url, OPEN_LOOP_USERS, 1, options.seconds, Path(folder))
+        exit_code = client.run(job).exit_code
+        figures = pace_figures(job.folder / "run" / "requests.csv", OPEN_LOOP_RATE)
+        return {**figures, EXIT_CODE: float(exit_code)}
+
+
 def in_turn(clients: list[Client], repeats: int) -> Iterator[Client]:
     """Each client as often as there are repeats, a slow one once; every other time backwards."""
     for repeat in range(repeats):
@@ -95,6 +116,10 @@ def measure(clients: list[Client], options: argparse.Namespace) -> Results:
     run(LOAD, options.repeats, lambda client: measure_load(client, options))
     our_loops = [client for client in clients if client in (KVSWARM, BARE)]
     run(CHAT, options.repeats, lambda client: measure_load(client, options, "chat"), our_loops)
+    if KVSWARM in clients:
+        rate = ("--arrivals", "poisson", "--rate", f"{OPEN_LOOP_RATE:g}")
+        open_loop = [kvswarm_client(KVSWARM.name, rate)]
+        run(OPEN_LOOP, options.error_repeats, lambda c: measure_pace(c, options), open_loop)
     for streams in options.streams:
         run(
             paced(streams),

@@ -20,6 +20,8 @@ def paced(streams: int) -> str:
 
 HTTPS_STREAMS = 1000
 HTTPS = f"{paced(HTTPS_STREAMS)}, https"
+OPEN_LOOP_RATE = 5000.0
+OPEN_LOOP = f"open loop, {OPEN_LOOP_RATE:,.0f}/s"
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,6 +68,7 @@ MUSTS = (
     Must(CHAT, "requests_per_s", 1.2, to_bare=True, at_least=True),
     Must(CHAT, "cpu_s_per_1000", 0.8, to_bare=True),
     Must(LOAD, "start_s", 0.4),
+    Must(OPEN_LOOP, "dispersion", 1.5),
     Must(paced(64), "ttft_error_mean_ms", 1.7),
     Must(paced(64), "ttft_error_p99_ms", 3.2),
     Must(paced(256), "ttft_error_mean_ms", 6.0),

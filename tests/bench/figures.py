@@ -1,7 +1,10 @@
 """What one run amounts to, from the server's notes, the meter and what the client reported."""
 
+import csv
 import statistics
+from collections import Counter
 from collections.abc import Iterable
+from pathlib import Path
 from typing import Any
 
 from children import Metered
@@ -10,6 +13,7 @@ from client_replies import Reported, p99_gap_ms, percentile
 START_S, END_S = 1.0, 0.5
 """Left out of the steady part: users are still being started, and the first ones have ended."""
 LEAST_ERRORS = 20
+WINDOW_ARRIVALS, LEAST_WINDOWS = 20, 50
 
 
 def load_figures(metered: Metered, log: dict[str, Any]) -> dict[str, float]:
@@ -33,6 +37,30 @@ def load_figures(metered: Metered, log: dict[str, Any]) -> dict[str, float]:
         "start_s": first - metered.started_at,
         "start_cpu_s": metered.cpu_at(first),
         "peak_rss_mb": metered.peak_rss_mb,
+    }
+
+
+def pace_figures(requests: Path, rate_per_s: float) -> dict[str, float]:
+    """How an open loop's sends of a requests.csv are spread, and how late they were.
+
+    `dispersion` is the variance over the mean of their number in windows in which `WINDOW_ARRIVALS`
+    are due: 1 for Poisson arrivals, more where they go in bunches (Cox and Lewis, 1966).
+    """
+    with requests.open(newline="", encoding="utf-8") as file:
+        sent = [row for row in csv.DictReader(file) if row["sent_s"]]
+    rows = [(float(row["scheduled_s"]), float(row["sent_s"])) for row in sent]
+    sent_s = [sent for _, sent in rows]
+    late_ms = sorted(1000 * (sent - due) for due, sent in rows)
+    begin_s, end_s = min(sent_s) + START_S, max(sent_s) - END_S
+    windows = int((end_s - begin_s) * rate_per_s / WINDOW_ARRIVALS)
+    if windows < LEAST_WINDOWS:
+        raise RuntimeError("too few requests to tell their pace: give more --seconds")
+    counts = Counter(int((at - begin_s) * rate_per_s / WINDOW_ARRIVALS) for at in sent_s)
+    numbers = [counts[window] for window in range(windows)]
+    return {
+        "dispersion": statistics.variance(numbers) / statistics.fmean(numbers),
+        "late_p99_ms": percentile(late_ms, 0.99),
+        "requests_per_s": sum(numbers) * rate_per_s / (windows * WINDOW_ARRIVALS),
     }
 
 

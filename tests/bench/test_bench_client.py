@@ -5,6 +5,7 @@ import json
 import re
 from collections.abc import Sequence
 from pathlib import Path
+from random import Random
 
 import pytest
 from children import Metered
@@ -17,7 +18,7 @@ from client_replies import (
     replies_of_guidellm,
     replies_of_vllm,
 )
-from figures import error_figures, load_figures
+from figures import error_figures, load_figures, pace_figures
 from mock_server import Script
 from table import REFERENCE, Results, markdown
 
@@ -212,3 +213,26 @@ def test_the_table_has_medians_ratios_and_gaps() -> None:
     text = markdown(results)
     assert "| 64 paced streams | TTFT error mean, ms | 4 (2.00) | 2 (1.00) |" in text
     assert "| 256 paced streams | TTFT error mean, ms | - | 3 (1.00) |" in text
+
+
+@pytest.mark.parametrize(
+    ("times_s", "low", "high"),
+    [
+        ([n / 1000 for n in range(6000)], 0.0, 0.1),
+        ([(n // 100) / 10 for n in range(6000)], 20.0, 100.0),
+        (list(itertools.accumulate(map(Random(7).expovariate, [1000.0] * 6000))), 0.8, 1.2),
+    ],
+    ids=["even", "in bunches", "Poisson"],
+)
+def test_the_dispersion_of_sends_tells_bunches(
+    times_s: list[float], low: float, high: float, tmp_path: Path
+) -> None:
+    file = tmp_path / "requests.csv"
+    rows = "".join(f"{at},{at + 0.002}\n" for at in times_s)
+    file.write_text(f"scheduled_s,sent_s\n{rows}")
+    figures = pace_figures(file, 1000.0)
+    assert low <= figures["dispersion"] <= high
+    assert figures["late_p99_ms"] == pytest.approx(2.0)
+    assert figures["requests_per_s"] == pytest.approx(1000, rel=0.05)
+    with pytest.raises(RuntimeError, match="give more --seconds"):
+        pace_figures(file, 100.0)
