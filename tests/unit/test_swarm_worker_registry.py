@@ -53,6 +53,15 @@ def test_the_share_of_lost_workers_is_told_once_for_each_loss() -> None:
     assert (swarm.workers.lost, swarm.workers.lost_share) == (3, 0.75)
 
 
+def test_workers_that_were_told_to_end_before_the_start_are_not_lost() -> None:
+    swarm = Swarm()
+    swarm.workers.let_go()
+    swarm.lose("a", "b")
+    swarm.workers.drain(0.1)
+    swarm.lose("c", "d")
+    assert (swarm.workers.lost, swarm.said, swarm.workers.fault) == (0, [], None)
+
+
 def test_a_worker_that_was_silent_for_long_takes_part_again() -> None:
     swarm = Swarm()
     everybody = swarm.clients.ready

@@ -39,6 +39,8 @@ class Leader:
         """Hears of the requests of every swarm that starts from now on."""
         self.earlier = Tally()
         """Counted in earlier swarms of this process and before the last reset."""
+        self.is_leaving = False
+        """The process is about to end, and so are its workers."""
         is_master = isinstance(environment.runner, MasterRunner)
         self.registry = WorkerRegistry(environment.runner) if is_master else None
         if is_master:
@@ -90,6 +92,8 @@ class Leader:
         run = self._run(ready, plan)
         if self.run is not None:
             self.earlier.merge(self.run.ledger.tally)
+        if run.workers is not None and self.is_leaving:
+            run.workers.let_go()
         self.run = run
         self.run.open()
         self.view.open(self.run)

@@ -12,7 +12,7 @@ from typing import Any
 import gevent
 from gevent.event import Event
 from gevent.pool import Group
-from locust.runners import STATE_STOPPED, MasterRunner
+from locust.runners import STATE_INIT, STATE_STOPPED, MasterRunner
 
 from loadgen.errors import KvswarmError
 from loadgen.swarm.leading.leader import Leader
@@ -36,6 +36,7 @@ class Leaving:
         self._first: gevent.Greenlet | None = None
 
     def __call__(self, **_: Any) -> None:
+        self._leader.is_leaving = True
         if self._first is None:
             self._first = gevent.getcurrent()
             self._end_swarm()
@@ -50,7 +51,10 @@ class Leaving:
         run.interrupted = True
         environment = self._environment
         environment.stop_timeout = min(environment.stop_timeout or 0.0, CUT_TIMEOUT_S)
-        if run.is_stopping and (run.workers or environment.runner.state == STATE_STOPPED):
+        state = environment.runner.state
+        if run.workers is not None and not run.is_stopping and state in (STATE_INIT, STATE_STOPPED):
+            run.workers.let_go()  # nobody was told to spawn users yet
+        if run.is_stopping and (run.workers or state == STATE_STOPPED):
             # Locust would not stop a second time, but quit under the greenlet that closes the run.
             run.stop_sending()
             run.await_close()

@@ -76,6 +76,10 @@ class RunWorkers:
         """Let every worker know its share; Locust's orders to spawn users come after it."""
         self._registry.runner.send_message(PLAN, self._plan.to_wire())
 
+    def let_go(self) -> None:
+        """They are told to end before they send anything: none is lost."""
+        self._taking_part = set()
+
     def spent(self, client_id: str) -> None:
         """A worker has sent its share of a limited number of batches."""
         self._spent.add(client_id)
