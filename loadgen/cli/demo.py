@@ -12,7 +12,7 @@ from loadgen.launch.arguments import (
     target_arguments,
 )
 from loadgen.launch.supervised import run_supervised
-from loadgen.launch.terminal import tell
+from loadgen.launch.terminal import command_line, tell
 from loadgen.runs.exit_code import DONE, SATURATED
 
 TARGETS = ("vllm", "vllm-context")
@@ -42,7 +42,9 @@ def demo_command(arguments: list[str]) -> int:
             " that holds all of them (try --kv-tokens 20480) leaves nothing to gain: both compute"
             " the same tokens."
             f"\n\nCSVs to keep: {run.out}/*/requests.csv, batches.csv, summary.csv and more"
+            "\nHow sure the difference is:"
         )
+        tell(command_line(["kvswarm", "compare", *(str(run.out / name) for name in TARGETS)]))
     # A demonstration is no gate: a busy machine is said above, and does not make it fail.
     return DONE if finished and code == SATURATED else code
 

@@ -2,6 +2,7 @@
 
 import argparse
 import json
+import shlex
 import subprocess
 import sys
 from dataclasses import fields
@@ -58,6 +59,21 @@ def test_the_demo_says_that_its_model_has_random_weights(
     assert "random weights: its times mean something, its words do not" in capsys.readouterr().out
     assert main(["demo", "--out", str(tmp_path), "--model", "a/folder"]) == 0
     assert "The model is a/folder." in capsys.readouterr().out
+
+
+def test_the_demo_names_the_command_that_tells_how_sure_it_is(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def run(*_: object) -> int:
+        for name in demo.TARGETS:
+            (tmp_path / name).mkdir()
+            (tmp_path / name / "summary.json").write_text("{}")
+        return 0
+
+    monkeypatch.setattr(demo, "run_supervised", run)
+    assert main(["demo", "--out", str(tmp_path)]) == 0
+    runs = [str(tmp_path / name) for name in ("vllm", "vllm-context")]
+    assert shlex.join(["kvswarm", "compare", *runs]) in capsys.readouterr().out
 
 
 def test_only_what_was_given_is_passed_on() -> None:
