@@ -133,38 +133,23 @@ def new_state(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("vllm.v1.request.RequestStatus", States())
 
 
-def no_session(monkeypatch: pytest.MonkeyPatch) -> None:
-    build = Request.__init__
+def without(kind: type, name: str) -> Callable[[pytest.MonkeyPatch], None]:
+    """A vLLM whose instances of `kind` have no attribute of that name."""
 
-    def without(self: Any, *args: Any, **kwargs: Any) -> None:
-        build(self, *args, **kwargs)
-        del self.session_id
+    def change(monkeypatch: pytest.MonkeyPatch) -> None:
+        build = kind.__init__  # type: ignore[misc]
 
-    monkeypatch.setattr(Request, "__init__", without)
+        def bare(self: Any, *args: Any, **kwargs: Any) -> None:
+            build(self, *args, **kwargs)
+            delattr(self, name)
+
+        monkeypatch.setattr(kind, "__init__", bare)
+
+    return change
 
 
 def no_free_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delattr(FreeKVCacheBlockQueue, "iter_blocks_after")
-
-
-def no_prefills(monkeypatch: pytest.MonkeyPatch) -> None:
-    build = Scheduler.__init__
-
-    def without(self: Any, *args: Any, **kwargs: Any) -> None:
-        build(self, *args, **kwargs)
-        del self._inflight_prefills
-
-    monkeypatch.setattr(Scheduler, "__init__", without)
-
-
-def no_block_size(monkeypatch: pytest.MonkeyPatch) -> None:
-    build = Scheduler.__init__
-
-    def without(self: Any, *args: Any, **kwargs: Any) -> None:
-        build(self, *args, **kwargs)
-        del self.block_size
-
-    monkeypatch.setattr(Scheduler, "__init__", without)
 
 
 def other_count_of_tokens(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -178,10 +163,10 @@ CHANGES: list[tuple[Callable[[pytest.MonkeyPatch], None], str]] = [
     (other_lookup, "get_cached_block takes"),
     (no_usage, "usage"),
     (new_state, "new are ['WAITING_FOR_GODOT']"),
-    (no_session, "session_id"),
+    (without(Request, "session_id"), "session_id"),
     (no_free_blocks, "iter_blocks_after"),
-    (no_prefills, "_inflight_prefills"),
-    (no_block_size, "block_size"),
+    (without(Scheduler, "_inflight_prefills"), "_inflight_prefills"),
+    (without(Scheduler, "block_size"), "block_size"),
     (other_count_of_tokens, "with one token counts [0, 1]"),
 ]
 
