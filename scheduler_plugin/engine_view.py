@@ -40,6 +40,9 @@ class EngineView(Protocol[R]):
     def free_seats(self) -> int:
         """How many more requests may run."""
 
+    def is_blocked(self, request: R) -> bool:
+        """Whether it cannot run, whatever there is room for: something of it is not ready."""
+
     def is_admitted(self, request: R) -> bool:
         """Whether a request that was popped has been given KV blocks, and not been skipped."""
 

@@ -47,9 +47,13 @@ class Group(Generic[R]):
 
     def add(self, entry: Waiting[R]) -> None:
         """Append the newest."""
+        self.expect(entry)
+        self._insert(entry, None)
+
+    def expect(self, entry: Waiting[R]) -> None:
+        """One that is given back later for the first time becomes a member."""
         entry.group = self
         self.members += 1
-        self._insert(entry, None)
 
     def give_back(self, entries: Iterable[Waiting[R]]) -> None:
         """Put taken ones back to their places, all in one walk."""

@@ -15,7 +15,7 @@ class PriorityLevels(Generic[R]):
     """One order per priority value; it takes the calls of a `ContextOrder`.
 
     A request that goes first does so within its priority. `_listed` has, sorted, every level at
-    which someone waits.
+    which someone waits, but for those where nobody can run in this step: they are `_quiet`.
     """
 
     def __init__(
@@ -25,6 +25,8 @@ class PriorityLevels(Generic[R]):
         self._priority_of = priority_of
         self._orders: dict[int, ContextOrder[R]] = {}
         self._listed: list[int] = []
+        self._quiet: list[int] = []
+        self._looked: dict[ContextOrder[R], None] = {}
         self._held: set[R] = set()
         self._offering: ContextOrder[R] | None = None
         self._popped_from: ContextOrder[R] | None = None
@@ -40,6 +42,11 @@ class PriorityLevels(Generic[R]):
     def contexts(self) -> int:
         """How many groups wait, those of each priority on their own."""
         return sum(order.contexts for order in self._orders.values())
+
+    @property
+    def is_open(self) -> bool:
+        """Whether `peek` may show one that can run."""
+        return any(self._orders[level].is_open for level in self._listed)
 
     def add(self, request: R, label: str | None, chain: Sequence[object]) -> None:
         """Take in a new request with its label and the chained hashes of its full blocks."""
@@ -58,6 +65,17 @@ class PriorityLevels(Generic[R]):
             by_order.setdefault(self._enter(request), []).append(request)
         for order, those in by_order.items():
             order.give_back(those)
+        self.look_again()
+
+    def look_again(self) -> None:
+        """A step of the engine is over: what was blocked may run in the next."""
+        looked, self._looked = self._looked, {}
+        for order in looked:
+            order.look_again()
+        quiet, self._quiet = self._quiet, []
+        for level in quiet:
+            if level in self._orders:
+                self._list(level)
 
     def remove(self, requests: Iterable[R]) -> None:
         """Forget requests; those that are not here are passed over."""
@@ -72,7 +90,7 @@ class PriorityLevels(Generic[R]):
                 self._unlist(level)
 
     def peek(self) -> R:
-        """The next request. Raises IndexError when nobody waits."""
+        """The next request; a blocked one where all are. Raises IndexError when nobody waits."""
         self._settle()
         self._offering = self._first_order()
         return self._offering.peek()
@@ -99,20 +117,33 @@ class PriorityLevels(Generic[R]):
         level = self._priority_of(request)
         if level not in self._orders:
             self._orders[level] = self._make_order()
-        place = bisect_left(self._listed, level)
-        if self._listed[place : place + 1] != [level]:
-            self._listed.insert(place, level)
+        self._list(level)
         self._held.add(request)
         return self._orders[level]
 
     def _first_order(self) -> ContextOrder[R]:
-        """The most urgent order that has someone; those without are taken off the list."""
+        """The most urgent order of which someone can run, else one that has someone.
+
+        The others before it are taken off the list.
+        """
         while self._listed:
-            order = self._orders[self._listed[0]]
-            if len(order):
+            level = self._listed[0]
+            order = self._orders[level]
+            self._looked[order] = None
+            if order.has_ready:
                 return order
-            self._unlist(self._listed[0])
+            if len(order):
+                self._quiet.append(level)
+            self._unlist(level)
+        for quiet in map(self._orders.get, self._quiet):
+            if quiet is not None and len(quiet):
+                return quiet
         raise IndexError("no request is waiting")
+
+    def _list(self, level: int) -> None:
+        place = bisect_left(self._listed, level)
+        if self._listed[place : place + 1] != [level]:
+            self._listed.insert(place, level)
 
     def _unlist(self, level: int) -> None:
         """Nobody waits there any more; the order itself is kept while someone may come back."""

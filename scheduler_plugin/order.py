@@ -34,6 +34,9 @@ class ContextOrder(Generic[R]):
     comes (`EngineView.is_admitted`): only then is it counted. A skipped one is `give_back` to its
     place. While one context has its turn its requests follow each other; a turn ends after
     `quantum` requests or when none of the context is left; whose turn is next, `Choice` knows.
+
+    What could not run whatever there is room for (`EngineView.is_blocked`) keeps its place and is
+    passed over: once a step (`look_again`) it is looked at whether it still is so.
     """
 
     def __init__(
@@ -54,6 +57,10 @@ class ContextOrder(Generic[R]):
         self._held: dict[R, Waiting[R]] = {}
         self._skipped: dict[R, Waiting[R]] = {}
         self._oldest_skipped = 0
+        self._blocked: dict[R, Waiting[R]] = {}
+        self._oldest_blocked = 0
+        self._has_looked = False
+        """At those that are blocked, in this step."""
         self._overtakes = Overtakes(limit=max(settings.max_overtakes, 10_000))
         roots = Roots() if roots is None else roots
         self._choice = Choice(
@@ -77,12 +84,13 @@ class ContextOrder(Generic[R]):
 
     def __len__(self) -> int:
         self._settle()
-        return len(self._held)
+        return len(self._held) + len(self._blocked)
 
     def __iter__(self) -> Iterator[R]:
         """Those that go before all others, then the rest, first come first."""
         self._settle()
-        rest = (entry for entry in self._held.values() if entry.group is not None)
+        here = (*self._held.values(), *self._blocked.values())
+        rest = (entry for entry in here if entry.group is not None)
         line = [*self._first, *sorted(rest, key=lambda entry: entry.seq)]
         return (entry.request for entry in line)
 
@@ -90,6 +98,18 @@ class ContextOrder(Generic[R]):
     def is_idle(self) -> bool:
         """Whether nobody waits and nobody can be given back."""
         return not (len(self) or self._skipped)
+
+    @property
+    def is_open(self) -> bool:
+        """Whether `peek` may show one that can run."""
+        return bool(self._held) or (bool(self._blocked) and not self._has_looked)
+
+    @property
+    def has_ready(self) -> bool:
+        """Whether `peek` shows one that can run."""
+        if self._blocked and not self._has_looked:
+            self._look()
+        return bool(self._held)
 
     @property
     def contexts(self) -> int:
@@ -101,6 +121,11 @@ class ContextOrder(Generic[R]):
         entry = self._enter(request)
         entry.root = chain[0] if chain else None
         group = self._group_of(label, chain)
+        if self._engine.is_blocked(request):
+            group.expect(entry)
+            self._block(entry)
+            return
+        self._held[request] = entry
         group.add(entry)
         self._line.file(group)
         if self._reuse is not None:
@@ -109,26 +134,31 @@ class ContextOrder(Generic[R]):
     def add_first(self, request: R) -> None:
         """Take in a request that goes before all others: a preempted one."""
         self._offer = None
-        entry = self._enter(request)
+        entry = self._held[request] = self._enter(request)
         self._first.appendleft(entry)
 
     def give_back(self, requests: Iterable[R]) -> None:
         """Take back skipped requests, the first of them last; a strange one goes to the front."""
         self._settle()
         self._offer, self._has_skipped = None, False
-        by_group: dict[Group[R], list[Waiting[R]]] = {}
+        joining: list[Waiting[R]] = []
         for request in requests:
             entry = self._skipped.pop(request, None)
             if entry is None:
                 self.add_first(request)
-                continue
-            self._held[request] = entry
-            if entry.group is None:
+            elif entry.group is None:
+                self._held[request] = entry
                 self._first.appendleft(entry)
+            elif self._engine.is_blocked(request):
+                self._block(entry)
             else:
-                by_group.setdefault(entry.group, []).append(entry)
-        for group, entries in by_group.items():
-            self._join_again(group, entries)
+                joining.append(entry)
+        self._join_again(joining)
+        self.look_again()
+
+    def look_again(self) -> None:
+        """A step of the engine is over: what was blocked may run in the next."""
+        self._has_looked = False
 
     def remove(self, requests: Iterable[R]) -> None:
         """Forget requests; those that are not here are passed over."""
@@ -139,22 +169,28 @@ class ContextOrder(Generic[R]):
             if entry is not None:
                 self._take_away(entry)
             else:
-                entry = self._skipped.pop(request, None)
+                entry = self._skipped.pop(request, None) or self._blocked.pop(request, None)
             if entry is not None and entry.group is not None:
                 self._leave(entry.group)
         if any(entry.is_gone for entry in self._first):
             self._first = deque(entry for entry in self._first if not entry.is_gone)
         self._overtakes.forget_before(self._oldest_place())
-        if self._reuse is not None and not self._held and not self._skipped:
+        if self._reuse is not None and not (self._held or self._skipped or self._blocked):
             self._reuse.emptied()
 
     def peek(self) -> R:
-        """The next request, chosen anew at each call. Raises IndexError when nobody waits."""
+        """The next request, chosen anew at each call; a blocked one where all are.
+
+        Raises IndexError when nobody waits.
+        """
         if self._popped is not None:
             self._settle()
-        if not self._held:
+        if self.has_ready:
+            self._offer = self._choose()
+        elif self._blocked:
+            self._offer = Offer(next(iter(self._blocked.values())), "oldest")
+        else:
             raise IndexError("no request is waiting")
-        self._offer = self._choose()
         return self._offer.entry.request
 
     def pop(self) -> R:
@@ -167,11 +203,12 @@ class ContextOrder(Generic[R]):
         offer, self._offer = self._offer, None
         assert offer is not None
         entry = offer.entry
-        if entry.group is None:
-            self._first.popleft()
-        else:
-            self._take(entry, entry.group)
-        del self._held[entry.request]
+        if self._blocked.pop(entry.request, None) is None:
+            if entry.group is None:
+                self._first.popleft()
+            else:
+                self._take(entry, entry.group)
+            del self._held[entry.request]
         self._popped = offer
         return entry.request
 
@@ -189,11 +226,9 @@ class ContextOrder(Generic[R]):
         """A place for a request; any that it still has is given up."""
         self._settle(request)
         self._has_skipped = False
-        if request in self._held or request in self._skipped:
+        if request in self._held or request in self._skipped or request in self._blocked:
             self.remove([request])
-        entry = Waiting(request, next(self._seq), self._engine.now_s())
-        self._held[request] = entry
-        return entry
+        return Waiting(request, next(self._seq), self._engine.now_s())
 
     def _conclude(self, offer: Offer[R], is_admitted: bool) -> None:
         entry = offer.entry
@@ -217,9 +252,32 @@ class ContextOrder(Generic[R]):
         most = 0 if oldest is None else self._overtakes.of(oldest)
         self._observer.admitted(entry.request, self._engine.now_s() - entry.arrived_s, most)
 
-    def _join_again(self, group: Group[R], entries: Sequence[Waiting[R]]) -> None:
-        group.give_back(entries)
-        self._line.file(group)
+    def _block(self, entry: Waiting[R]) -> None:
+        if not self._blocked or entry.seq < self._oldest_blocked:
+            self._oldest_blocked = entry.seq
+        self._blocked[entry.request] = entry
+
+    def _look(self) -> None:
+        """Whoever can run now joins the others, at the place of his arrival."""
+        self._has_looked = True
+        is_blocked = self._engine.is_blocked
+        ready = [entry for request, entry in self._blocked.items() if not is_blocked(request)]
+        if not ready:
+            return
+        for entry in ready:
+            del self._blocked[entry.request]
+        self._oldest_blocked = min((entry.seq for entry in self._blocked.values()), default=0)
+        self._join_again(ready)
+
+    def _join_again(self, entries: Sequence[Waiting[R]]) -> None:
+        by_group: dict[Group[R], list[Waiting[R]]] = {}
+        for entry in entries:
+            self._held[entry.request] = entry
+            assert entry.group is not None
+            by_group.setdefault(entry.group, []).append(entry)
+        for group, those in by_group.items():
+            group.give_back(those)
+            self._line.file(group)
         if self._reuse is not None:
             for entry in entries:
                 self._reuse.waits(entry)
@@ -243,11 +301,14 @@ class ContextOrder(Generic[R]):
             self._grouping.drop_if_empty(group)
 
     def _oldest_place(self) -> int | None:
-        """The place of the oldest that waits or was skipped, or below it if that was removed."""
+        """The place of the oldest that waits, is blocked or was skipped, or below it if that was
+        removed."""
         place = self._line.oldest_place
-        if not self._skipped:
-            return place
-        return self._oldest_skipped if place is None else min(place, self._oldest_skipped)
+        if self._skipped and (place is None or self._oldest_skipped < place):
+            place = self._oldest_skipped
+        if self._blocked and (place is None or self._oldest_blocked < place):
+            place = self._oldest_blocked
+        return place
 
     def _count_turn(self, group: Group[R], reason: Reason | None) -> None:
         if reason is not None:

@@ -86,6 +86,14 @@ class SchedulerView:
         """The share of KV blocks that requests hold."""
         return float(self._manager.usage)
 
+    def is_blocked(self, request: Request) -> bool:
+        """Whether its grammar is not made yet, or its session waits for its client's next part."""
+        status = request.status
+        if status is RequestStatus.WAITING_FOR_STRUCTURED_OUTPUT_GRAMMAR:
+            output = request.structured_output_request
+            return output is None or output.grammar is None
+        return status is RequestStatus.WAITING_FOR_STREAMING_REQ
+
     def is_admitted(self, request: Request) -> bool:
         """Whether vLLM has taken the popped request, and not skipped it."""
         return request.status not in STILL_WAITING
@@ -116,7 +124,7 @@ class ContextQueue:
         return self.order.pop()
 
     def peek_request(self) -> Request:
-        """The request that is next. Raises IndexError."""
+        """The request that is next; one that cannot run where none can. Raises IndexError."""
         return self.order.peek()
 
     def prepend_request(self, request: Request) -> None:
@@ -131,7 +139,13 @@ class ContextQueue:
         """Forget requests; some may be elsewhere."""
         self.order.remove(requests)
 
+    def __bool__(self) -> bool:
+        """Whether to look for one that can run: not a second time in a step that has found none."""
+        return self.order.is_open
+
     def __len__(self) -> int:
+        """How many wait. vLLM asks in each step, when it has admitted whom it could."""
+        self.order.look_again()
         requests = len(self.order)
         self._watcher.looked(requests, self.order)
         return requests

@@ -106,7 +106,12 @@ class SafeQueue(RequestQueue):
             self._fall_back()
 
     def __bool__(self) -> bool:
-        return bool(self._held)
+        """Whether to look for one that can run."""
+        try:
+            return bool(self._held) and bool(self._queue)
+        except Exception:
+            self._fall_back()
+        return bool(self._queue)
 
     def __len__(self) -> int:
         held = len(self._held)

@@ -57,6 +57,7 @@ class FakeKvEngine:
         self.usage = 1.0
         self.admitted: list[FakeRequest] = []
         self.running: dict[FakeRequest, None] = {}
+        self.blocked: set[FakeRequest] = set()
         self._ever_cached: set[object] = set()
         self._taken: set[FakeRequest] = set()
         self.residency: Callable[[FakeRequest], int] | None = None
@@ -102,6 +103,9 @@ class FakeKvEngine:
 
     def kv_usage(self) -> float:
         return self.usage
+
+    def is_blocked(self, request: FakeRequest) -> bool:
+        return request in self.blocked
 
     def is_admitted(self, request: FakeRequest) -> bool:
         return request in self._taken
