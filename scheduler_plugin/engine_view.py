@@ -28,6 +28,9 @@ class EngineView(Protocol[R]):
     def cache_blocks(self) -> int:
         """How many blocks the KV cache has."""
 
+    def free_blocks(self) -> int:
+        """How many blocks nobody holds."""
+
     def next_freed(self) -> Iterator[object]:
         """The hashes of the blocks that nobody holds, next to be given first; None without one."""
 

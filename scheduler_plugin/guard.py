@@ -148,7 +148,9 @@ def check_cache(scheduler: Any) -> None:
     blocks = manager.block_pool.num_gpu_blocks
     _require(isinstance(blocks, int), f"vLLM's KV cache counts {blocks!r} blocks")
     free = list(islice(manager.block_pool.free_block_queue.iter_blocks_after(None), 2))
+    count = manager.block_pool.get_num_free_blocks()
     _require(bool(free), "vLLM's KV cache tells no free blocks")
+    _require(count >= len(free), f"vLLM's KV cache counts {count!r} free blocks")
     _require(all(each.block_hash is None for each in free), "unused blocks of vLLM have hashes")
     is_size = all(isinstance(size, int) and size > 0 for size in sizes)
     _require(is_size, f"vLLM's block sizes are {sizes}")

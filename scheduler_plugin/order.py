@@ -127,8 +127,9 @@ class ContextOrder(Generic[R]):
             return
         self._held[request] = entry
         group.add(entry)
-        self._line.file(group)
-        if self._reuse is not None:
+        if self._reuse is None:
+            self._line.file(group)
+        else:
             self._reuse.waits(entry)
 
     def add_first(self, request: R) -> None:
@@ -159,6 +160,8 @@ class ContextOrder(Generic[R]):
     def look_again(self) -> None:
         """A step of the engine is over: what was blocked may run in the next."""
         self._has_looked = False
+        if self._reuse is not None:
+            self._reuse.step_ended()
 
     def remove(self, requests: Iterable[R]) -> None:
         """Forget requests; those that are not here are passed over."""
@@ -185,7 +188,7 @@ class ContextOrder(Generic[R]):
         """
         if self._popped is not None:
             self._settle()
-        if self.has_ready:
+        if self._held if not self._blocked else self.has_ready:
             self._offer = self._choose()
         elif self._blocked:
             self._offer = Offer(next(iter(self._blocked.values())), "oldest")
@@ -203,12 +206,14 @@ class ContextOrder(Generic[R]):
         offer, self._offer = self._offer, None
         assert offer is not None
         entry = offer.entry
-        if self._blocked.pop(entry.request, None) is None:
+        if entry.request in self._blocked:
+            del self._blocked[entry.request]
+        else:
+            del self._held[entry.request]
             if entry.group is None:
                 self._first.popleft()
             else:
                 self._take(entry, entry.group)
-            del self._held[entry.request]
         self._popped = offer
         return entry.request
 
@@ -241,8 +246,9 @@ class ContextOrder(Generic[R]):
         if entry.group is None:
             return  # it was admitted before, and counted then
         oldest = self._oldest_place()
-        self._choice.admitted(entry)
-        if self._reuse is not None:
+        if self._reuse is None:
+            self._choice.admitted(entry)
+        else:
             self._reuse.admitted(entry)
         self._count_turn(entry.group, offer.reason)
         if oldest is not None and oldest < entry.seq:
@@ -277,7 +283,8 @@ class ContextOrder(Generic[R]):
             by_group.setdefault(entry.group, []).append(entry)
         for group, those in by_group.items():
             group.give_back(those)
-            self._line.file(group)
+            if self._reuse is None:
+                self._line.file(group)
         if self._reuse is not None:
             for entry in entries:
                 self._reuse.waits(entry)
@@ -291,8 +298,9 @@ class ContextOrder(Generic[R]):
 
     def _take(self, entry: Waiting[R], group: Group[R]) -> None:
         group.take(entry)
-        self._line.file(group)
-        if self._reuse is not None:
+        if self._reuse is None:
+            self._line.file(group)
+        else:
             self._reuse.leaves(entry)
 
     def _leave(self, group: Group[R]) -> None:
@@ -303,7 +311,8 @@ class ContextOrder(Generic[R]):
     def _oldest_place(self) -> int | None:
         """The place of the oldest that waits, is blocked or was skipped, or below it if that was
         removed."""
-        place = self._line.oldest_place
+        head = self._everyone.head
+        place = self._line.oldest_place if head is None else head.seq
         if self._skipped and (place is None or self._oldest_skipped < place):
             place = self._oldest_skipped
         if self._blocked and (place is None or self._oldest_blocked < place):
@@ -320,7 +329,7 @@ class ContextOrder(Generic[R]):
         self._turn_admitted += 1
 
     def _group_of(self, label: str | None, chain: Sequence[object]) -> Group[R]:
-        if self._settings.policy in ("fcfs", "reuse"):
+        if self._reuse is not None or self._settings.policy == "fcfs":
             return self._everyone
         return self._grouping.group_of(label, chain)
 
@@ -336,9 +345,12 @@ class ContextOrder(Generic[R]):
         return offer
 
     def _choose_anew(self) -> Offer[R]:
-        if self._reuse is not None and not self._choice.is_calm():
+        if self._reuse is not None:
+            oldest = _head(self._everyone)
+            if self._choice.is_calm():
+                return Offer(oldest, "oldest")
             after_skip, self._has_skipped = self._has_skipped, False
-            return Offer(*self._reuse.next(_head(self._everyone), after_skip))
+            return Offer(*self._reuse.next(oldest, after_skip))
         group, reason = self._choice.next_group()
         return Offer(_head(group), reason)
 

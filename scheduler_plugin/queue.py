@@ -51,6 +51,10 @@ class SchedulerView:
         """How many blocks the KV cache has."""
         return int(self._manager.block_pool.num_gpu_blocks)
 
+    def free_blocks(self) -> int:
+        """How many blocks nobody holds."""
+        return int(self._manager.block_pool.get_num_free_blocks())
+
     def next_freed(self) -> Iterator[object]:
         """The hashes of the blocks that nobody holds, next to be given first; None without one."""
         for block in self._manager.block_pool.free_block_queue.iter_blocks_after(None):
@@ -59,10 +63,13 @@ class SchedulerView:
 
     def reserved_blocks(self) -> int:
         """How many blocks running requests have still to be given for their prompts."""
+        prefills = self._scheduler._inflight_prefills
+        if not prefills:
+            return 0
         size = self._scheduler.block_size
         return sum(
             max(0, request.num_tokens // size - (request.num_computed_tokens - 1) // size)
-            for request in self._scheduler._inflight_prefills
+            for request in prefills
         )
 
     def free_seats(self) -> int:

@@ -8,7 +8,8 @@ from typing import Generic, NamedTuple
 from scheduler_plugin.engine_view import EngineView, Reason
 from scheduler_plugin.group import R, Waiting
 from scheduler_plugin.overtakes import Overtakes
-from scheduler_plugin.served_tree import ServedStretch, ServedTree
+from scheduler_plugin.served_stretch import ServedStretch
+from scheduler_plugin.served_tree import ServedTree
 from scheduler_plugin.settings import OrderSettings
 
 TRIED = 8
@@ -17,6 +18,8 @@ GOES_ON = 8
 """After a choice so many more of the same prefix may follow before it is thought over."""
 AHEAD_BLOCKS = 256
 """Of what others will take so many blocks are looked at."""
+SPARE_BLOCKS = 128
+"""So many blocks more than are needed are looked at, to know how many admissions are safe."""
 RUN_BLOCKS = 64
 """Longer runs of blocks are read in parts."""
 
@@ -56,6 +59,7 @@ class ReuseChoice(Generic[R]):
         self._turn: PrefixTurn[R] | None = None
         self._was_admitted = False
         self._freed: Freed[R] | None = None
+        self._spare_blocks = self._were_free = 0
         self._waiting = self._most_waiting = 0
 
     @property
@@ -66,6 +70,7 @@ class ReuseChoice(Generic[R]):
     def waits(self, entry: Waiting[R]) -> None:
         """A request came, or came back."""
         self._freed = None
+        self._spare_blocks = 0
         self._waiting += 1
         self._most_waiting = max(self._most_waiting, self._waiting)
         hashes = self._engine.chain_of(entry.request)
@@ -78,6 +83,10 @@ class ReuseChoice(Generic[R]):
         """It waits no more: it was taken, or is given up."""
         self._tree.leaves(entry)
         self._waiting -= 1
+
+    def step_ended(self) -> None:
+        """Blocks are given and freed that no admission tells of."""
+        self._spare_blocks = 0
 
     def emptied(self) -> None:
         """Nobody waits any more."""
@@ -142,7 +151,7 @@ class ReuseChoice(Generic[R]):
         return last is not None and at.parent is not None and at in last.path
 
     def _chosen(self, oldest: Waiting[R]) -> Waiting[R]:
-        if not len(self._tree):
+        if not len(self._tree) or self._is_spare(oldest):
             return oldest
         if self._freed is None:
             self._freed = Freed(self._engine, self._tree, self._running)
@@ -150,7 +159,23 @@ class ReuseChoice(Generic[R]):
         at = self._tree.where(oldest)
         resident = self._engine.resident_blocks(oldest.request, 0) if at.end else 0
         lost = self._lost(oldest, resident, freed, None)
-        return (self._saved(lost, freed) if lost else None) or oldest
+        if lost:
+            return self._saved(lost, freed) or oldest
+        self._spare_blocks = freed.spare_blocks(self._most_taken(oldest) + SPARE_BLOCKS)
+        self._were_free = self._engine.free_blocks()
+        return oldest
+
+    def _is_spare(self, entry: Waiting[R]) -> bool:
+        """Whether nobody waits for any of the blocks that its admission could take."""
+        if not self._spare_blocks:
+            return False
+        taken = self._were_free - self._engine.free_blocks()
+        return self._most_taken(entry) <= self._spare_blocks - taken
+
+    def _most_taken(self, entry: Waiting[R]) -> int:
+        """No more blocks than these are looked at for an admission."""
+        engine = self._engine
+        return engine.blocks_of(entry.request) + engine.reserved_blocks() + self._come()
 
     def _saved(self, lost: Lost[R], freed: "Freed[R]") -> Waiting[R] | None:
         """The one that would lose most, if it can go without the same loss to others."""
@@ -194,12 +219,15 @@ class ReuseChoice(Generic[R]):
 
         What of the `path` of a request nobody else waits for will be room for them.
         """
+        come = self._come()
+        room = sum(len(stretch) for stretch in path if stretch.below == 1)
+        return max(0, come - room)
+
+    def _come(self) -> int:
         waiting, seats = len(self._tree), self._engine.free_seats() - 1
         if not waiting or seats <= 0:
             return 0
-        come = self._tree.open_blocks * min(seats, waiting) // waiting
-        room = sum(len(stretch) for stretch in path if stretch.below == 1)
-        return max(0, min(come, AHEAD_BLOCKS) - room)
+        return min(self._tree.open_blocks * min(seats, waiting) // waiting, AHEAD_BLOCKS)
 
 
 class Freed(Generic[R]):
@@ -226,6 +254,15 @@ class Freed(Generic[R]):
             self._runs.append(run)
             yield run
 
+    def spare_blocks(self, enough: int) -> int:
+        """How many are given before the first that somebody waits for; `enough` need be known."""
+        count = 0
+        for stretch, blocks in self.runs():
+            if count >= enough or (stretch is not None and stretch.below):
+                break
+            count += blocks
+        return count
+
     def _free(self) -> Iterator[Run[R]]:
         stretch_of = self._tree.stretch_of
         of, count = None, 0
@@ -233,7 +270,7 @@ class Freed(Generic[R]):
             stretch = stretch_of(block)
             if stretch is not None and not stretch.below:
                 stretch = None
-            if stretch is not of or count == RUN_BLOCKS:
+            if stretch is not of or count >= RUN_BLOCKS:
                 yield of, count
                 of, count = stretch, 0
             count += 1

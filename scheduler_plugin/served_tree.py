@@ -1,121 +1,11 @@
 """Who waits for which blocks that were served: a tree over chained block hashes."""
 
-from collections.abc import Iterable, Iterator, Sequence
-from heapq import heapify, heappop, heappush
+from collections.abc import Sequence
 from typing import Generic
 
 from scheduler_plugin.group import R, Waiting
 from scheduler_plugin.prefix_tree import agreement
-
-
-class ServedBlocks:
-    """The blocks of a chain from `start` on, by their places in the whole chain: those before are
-    another stretch's, and are not kept twice."""
-
-    __slots__ = ("_blocks", "start")
-
-    def __init__(self, chain: Sequence[object], start: int) -> None:
-        self._blocks, self.start = tuple(chain[start:]), start
-
-    def __getitem__(self, place: int) -> object:
-        return self._blocks[place - self.start]
-
-    def __len__(self) -> int:
-        return self.start + len(self._blocks)
-
-    def between(self, start: int, end: int) -> Sequence[object]:
-        """Those from one place up to another."""
-        return self._blocks[start - self.start : end - self.start]
-
-
-class ServedStretch(Generic[R]):
-    """Blocks `parent.end` up to `end` of `chain`, served together and parted by no prompt yet.
-
-    `waiting` are the requests whose served blocks end here, by the block they need next (None where
-    they end here altogether); `below` counts these and all further down. `served` is when the
-    stretch was served last, as a count of servings.
-    """
-
-    __slots__ = (
-        *("_count", "_line", "below", "chain", "children", "end", "parent", "served", "waiting"),
-    )
-
-    def __init__(
-        self, chain: ServedBlocks, end: int, parent: "ServedStretch[R] | None", served: int
-    ) -> None:
-        self.chain = chain
-        self.end = end
-        self.parent = parent
-        self.served = served
-        self.below = 0
-        self.children: dict[object, ServedStretch[R]] = {}
-        self.waiting: dict[object, dict[Waiting[R], None]] = {}
-        self._line: list[tuple[int, Waiting[R]]] = []
-        self._count = 0
-
-    @property
-    def blocks(self) -> Sequence[object]:
-        """The hashes of its own blocks."""
-        return self.chain.between(self._start, self.end)
-
-    def __len__(self) -> int:
-        return self.end - self._start
-
-    @property
-    def path(self) -> Iterator["ServedStretch[R]"]:
-        """This one and all above it, without the root."""
-        node = self
-        while node.parent is not None:
-            yield node
-            node = node.parent
-
-    def add(self, entry: Waiting[R], next_block: object) -> None:
-        """One more whose served blocks end here."""
-        self.waiting.setdefault(next_block, {})[entry] = None
-        self._count += 1
-        heappush(self._line, (entry.seq, entry))
-
-    def add_all(self, entries: Sequence[Waiting[R]], next_blocks: Iterable[object]) -> None:
-        """The same of many, and of the block that each needs next."""
-        for entry, block in zip(entries, next_blocks, strict=True):
-            same = self.waiting.get(block)
-            if same is None:
-                same = self.waiting[block] = {}
-            same[entry] = None
-        self._count += len(entries)
-        self._line += [(entry.seq, entry) for entry in entries]
-        heapify(self._line)
-
-    def discard(self, entry: Waiting[R], next_block: object) -> None:
-        """One of them is not here any more."""
-        same = self.waiting[next_block]
-        del same[entry]
-        if not same:
-            del self.waiting[next_block]
-        self._forget(1)
-
-    def take(self, next_block: object) -> list[Waiting[R]]:
-        """All that need this block next are here no more."""
-        taken = list(self.waiting.pop(next_block, ()))
-        self._forget(len(taken))
-        return taken
-
-    def _forget(self, gone: int) -> None:
-        """Nothing may hold requests that wait no more: an engine has no end."""
-        self._count -= gone
-        if len(self._line) > 2 * self._count:
-            self._line = [(entry.seq, entry) for same in self.waiting.values() for entry in same]
-            heapify(self._line)
-
-    def oldest(self, at: dict[Waiting[R], "ServedStretch[R]"]) -> Waiting[R] | None:
-        """The oldest that is here, which `at` knows; None where nobody is."""
-        while self._line and at.get(self._line[0][1]) is not self:
-            heappop(self._line)
-        return self._line[0][1] if self._line else None
-
-    @property
-    def _start(self) -> int:
-        return 0 if self.parent is None else self.parent.end
+from scheduler_plugin.served_stretch import Alike, ServedBlocks, ServedStretch
 
 
 class ServedTree(Generic[R]):
@@ -129,8 +19,10 @@ class ServedTree(Generic[R]):
         self._most_blocks = most_blocks
         self._root: ServedStretch[R] = ServedStretch(ServedBlocks((), 0), 0, None, 0)
         self._of_block: dict[object, ServedStretch[R]] = {}
-        self._at: dict[Waiting[R], ServedStretch[R]] = {}
-        self._chains: dict[Waiting[R], Sequence[object]] = {}
+        self._by_last_block: dict[object, Alike[R]] = {}
+        self._alike: dict[Waiting[R], Alike[R]] = {}
+        self.stretch_of = self._of_block.get
+        """Where a served block is, None for one that is not known."""
         self._servings = 0
         self._filed_below = 0
         self._open_blocks = 0
@@ -153,26 +45,36 @@ class ServedTree(Generic[R]):
     @property
     def contexts(self) -> int:
         """How many groups of requests begin alike as far as was served."""
-        return len({id(stretch) for stretch in self._at.values()})
-
-    def stretch_of(self, block: object) -> ServedStretch[R] | None:
-        """Where a served block is, None for one that is not known."""
-        return self._of_block.get(block)
+        return len({id(alike.at) for alike in self._by_last_block.values()})
 
     def where(self, entry: Waiting[R]) -> ServedStretch[R]:
         """Where a waiting request is filed. Raises KeyError for a strange one."""
-        return self._at[entry]
+        return self._alike[entry].at
 
     def waits(self, entry: Waiting[R], chain: Sequence[object]) -> None:
         """File a waiting request with the chained hashes of its prompt's full blocks."""
-        self._chains[entry] = chain
-        self._file(entry, chain)
+        last = chain[-1] if chain else None
+        alike = self._by_last_block.get(last)
+        if alike is None:
+            alike = self._by_last_block[last] = Alike(entry, chain)
+            self._file(alike)
+        else:
+            alike.add(entry, chain)
+            self._recount(alike, 1)
+            if alike.oldest is entry:
+                alike.at.has_older(alike)
+        self._alike[entry] = alike
 
     def leaves(self, entry: Waiting[R]) -> Sequence[object]:
         """It waits no more; its chain."""
-        chain = self._chains[entry]
-        self._unfile(entry, chain)
-        del self._chains[entry]
+        alike = self._alike.pop(entry)
+        if len(alike) > 1:
+            chain = alike.discard(entry)
+            self._recount(alike, -1)
+            return chain
+        self._unfile(alike)
+        chain = alike.discard(entry)
+        del self._by_last_block[chain[-1] if chain else None]
         return chain
 
     def serve(self, chain: Sequence[object]) -> ServedStretch[R]:
@@ -191,29 +93,45 @@ class ServedTree(Generic[R]):
         """The oldest filed here, else one from further down."""
         node: ServedStretch[R] | None = stretch
         while node is not None:
-            entry = node.oldest(self._at)
+            entry = node.oldest()
             if entry is not None:
                 return entry
             node = next((child for child in node.children.values() if child.below), None)
         return None
 
-    def _file(self, entry: Waiting[R], chain: Sequence[object]) -> None:
-        node = self._at[entry] = self._descend(chain)
-        block = _next_block(chain, node)
-        self._open_blocks -= self._open(node, block)
-        node.add(entry, block)
-        self._open_blocks += self._open(node, block)
-        self._filed_below += node is not self._root
-        self._count(node, 1)
+    def _file(self, alike: Alike[R]) -> None:
+        node = self._descend(alike.chain)
+        if node is self._root:
+            node.add([alike])
+            return
+        block = alike.next_block_of(node)
+        self._open_blocks -= node.open_blocks(block)
+        node.add([alike])
+        self._counted(node, block, len(alike))
 
-    def _unfile(self, entry: Waiting[R], chain: Sequence[object]) -> None:
-        node = self._at.pop(entry)
-        block = _next_block(chain, node)
-        self._open_blocks -= self._open(node, block)
-        node.discard(entry, block)
-        self._open_blocks += self._open(node, block)
-        self._filed_below -= node is not self._root
-        self._count(node, -1)
+    def _unfile(self, alike: Alike[R]) -> None:
+        node = alike.at
+        if node is self._root:
+            node.discard(alike)
+            return
+        block = alike.next_block
+        self._open_blocks -= node.open_blocks(block)
+        node.discard(alike)
+        self._counted(node, block, -len(alike))
+
+    def _recount(self, alike: Alike[R], more: int) -> None:
+        """Those that are alike are so many more."""
+        node = alike.at
+        node.recount(alike, more)
+        if node is not self._root:
+            self._open_blocks += more
+            self._filed_below += more
+            self._count(node, more)
+
+    def _counted(self, node: ServedStretch[R], block: object, more: int) -> None:
+        self._open_blocks += node.open_blocks(block)
+        self._filed_below += more
+        self._count(node, more)
 
     def _count(
         self, node: ServedStretch[R], more: int, above: ServedStretch[R] | None = None
@@ -234,22 +152,21 @@ class ServedTree(Generic[R]):
         new = node.children[edge] = ServedStretch(blocks, len(chain), node, self._servings)
         for block in new.blocks:
             self._of_block[block] = new
-        self._open_blocks -= self._open(node, edge)
-        self._move(node.take(edge), node, new)
+        if edge in node.waiting:
+            self._open_blocks -= node.open_blocks(edge)
+            self._move(node.take(edge), node, new)
         return new
 
-    def _move(
-        self, entries: list[Waiting[R]], above: ServedStretch[R], new: ServedStretch[R]
-    ) -> None:
+    def _move(self, movers: list[Alike[R]], above: ServedStretch[R], new: ServedStretch[R]) -> None:
         """File requests that share the first block of `new`, and how much more is to be seen."""
-        ends: dict[int, list[Waiting[R]]] = {}
-        other, chains = new.chain, self._chains
+        ends: dict[int, list[Alike[R]]] = {}
+        other = new.chain
         end, first, last = above.end + 1, above.end + 1, len(other)
-        for entry in entries:
-            chain = chains[entry]
+        for alike in movers:
+            chain = alike.chain
             if not _parts_at(chain, other, end):  # most part where the one before did
                 end = agreement(chain, other, first, min(len(chain), last))
-            ends.setdefault(end, []).append(entry)
+            ends.setdefault(end, []).append(alike)
         node = new
         for end, same in sorted(ends.items(), reverse=True):
             if end < node.end:
@@ -257,27 +174,17 @@ class ServedTree(Generic[R]):
             self._move_all(same, above, node)
 
     def _move_all(
-        self, same: list[Waiting[R]], above: ServedStretch[R], node: ServedStretch[R]
+        self, same: list[Alike[R]], above: ServedStretch[R], node: ServedStretch[R]
     ) -> None:
         """File requests that part here."""
-        blocks = [_next_block(self._chains[entry], node) for entry in same]
-        self._open_blocks -= sum(self._open(node, block) for block in set(blocks))
-        node.add_all(same, blocks)
-        self._open_blocks += sum(self._open(node, block) for block in set(blocks))
-        self._at.update(dict.fromkeys(same, node))
-        self._count(node, len(same), above)
+        blocks = {alike.next_block_of(node) for alike in same}
+        self._open_blocks -= sum(map(node.open_blocks, blocks))
+        node.add(same)
+        self._open_blocks += sum(map(node.open_blocks, blocks))
+        moved = sum(map(len, same))
+        self._count(node, moved, above)
         if above is self._root:
-            self._filed_below += len(same)
-
-    def _open(self, node: ServedStretch[R], block: object) -> int:
-        """How many blocks those will take at least who need this one next, or None's.
-
-        All that one of them needs, and of each its last: more may be shared.
-        """
-        same = node.waiting.get(block)
-        if not same or node is self._root:
-            return 0
-        return len(self._chains[next(iter(same))]) - node.end + len(same)
+            self._filed_below += moved
 
     def _descend(self, chain: Sequence[object]) -> ServedStretch[R]:
         """The end of what is shared with anything served, where a stretch is parted if need be."""
@@ -320,20 +227,15 @@ class ServedTree(Generic[R]):
                 node = parent
 
     def _forget(self, leaf: ServedStretch[R], parent: ServedStretch[R]) -> None:
-        movers = [entry for same in leaf.waiting.values() for entry in same]
-        for entry in movers:
-            self._unfile(entry, self._chains[entry])
+        movers = [alike for edge in leaf.waiting.values() for alike in edge.alike]
+        for alike in movers:
+            self._unfile(alike)
         del parent.children[leaf.chain[parent.end]]
         for block in leaf.blocks:
             self._of_block.pop(block, None)
         leaf.parent = None
-        for entry in movers:
-            self._file(entry, self._chains[entry])
-
-
-def _next_block(chain: Sequence[object], node: ServedStretch[R]) -> object:
-    """The first block behind what was served, None where there is none."""
-    return chain[node.end] if node.end < len(chain) else None
+        for alike in movers:
+            self._file(alike)
 
 
 def _parts_at(chain: Sequence[object], other: ServedBlocks, end: int) -> bool:

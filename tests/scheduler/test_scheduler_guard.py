@@ -152,6 +152,10 @@ def no_free_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delattr(FreeKVCacheBlockQueue, "iter_blocks_after")
 
 
+def no_count_of_free_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delattr(block_pool.BlockPool, "get_num_free_blocks")
+
+
 def other_count_of_tokens(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Request, "num_tokens", property(lambda _: 0))
 
@@ -165,6 +169,7 @@ CHANGES: list[tuple[Callable[[pytest.MonkeyPatch], None], str]] = [
     (new_state, "new are ['WAITING_FOR_GODOT']"),
     (without(Request, "session_id"), "session_id"),
     (no_free_blocks, "iter_blocks_after"),
+    (no_count_of_free_blocks, "get_num_free_blocks"),
     (without(Scheduler, "_inflight_prefills"), "_inflight_prefills"),
     (without(Scheduler, "block_size"), "block_size"),
     (other_count_of_tokens, "with one token counts [0, 1]"),

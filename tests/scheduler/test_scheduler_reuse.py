@@ -10,8 +10,11 @@ from engine_shape import EngineShape, settings
 from queue_invariants import all_done
 from virtual_engine import VirtualEngine, overtakes
 from virtual_load import Mix, shuffled, tokens
+from vllm.v1.request import Request
 
 from loadgen.twin.ledger import EngineLedger
+from scheduler_plugin.group import Waiting
+from scheduler_plugin.reuse import Freed, ReuseChoice
 
 
 def serve(asks: list[Ask], shape: EngineShape, **plugin: object) -> EngineLedger:
@@ -141,3 +144,29 @@ def test_batches_are_at_the_lower_bound_from_any_order() -> None:
         asks = shuffled(Mix(seed=seed))
         for blocks in (20, 40, 80):
             assert serve(asks, EngineShape(usable_blocks=blocks)).computed_tokens == bound(asks)
+
+
+@pytest.mark.parametrize("labels", [6, 40])
+def test_whom_it_admits_without_a_look_loses_nobody_anything(
+    labels: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Within a step it knows how many blocks nobody waits for, and counts those that are given."""
+    admitted = 0
+    original = ReuseChoice._is_spare
+
+    def checked(choice: ReuseChoice[Request], entry: Waiting[Request]) -> bool:
+        nonlocal admitted
+        is_spare = original(choice, entry)
+        if is_spare:
+            admitted += 1
+            freed = Freed(choice._engine, choice._tree, choice._running)
+            resident = choice._engine.resident_blocks(entry.request, 0)
+            assert choice._lost(entry, resident, freed, None) == {}
+        return is_spare
+
+    monkeypatch.setattr(ReuseChoice, "_is_spare", checked)
+    shape = EngineShape(usable_blocks=120, max_num_seqs=64, max_num_batched_tokens=4096)
+    for seed in range(3):
+        mix = Mix(contexts=labels, per_context=12, context_tokens=600, seed=seed)
+        serve(shuffled(mix), shape)
+    assert admitted > 50

@@ -88,9 +88,15 @@ class FakeKvEngine:
     def cache_blocks(self) -> int:
         return self._blocks
 
+    def free_blocks(self) -> int:
+        return self._blocks - sum(1 for _ in self._held())
+
     def next_freed(self) -> Iterator[object]:
-        held = {block for request in self.running for block in request.chain}
+        held = self._held()
         return (block for block in self._cache if block not in held)
+
+    def _held(self) -> set[object]:
+        return {block for request in self.running for block in request.chain}
 
     def reserved_blocks(self) -> int:
         return 0
