@@ -143,7 +143,7 @@ class ReuseChoice(Generic[R]):
         turn, self._turn = self._turn, None
         if turn is None or not (self._was_admitted and turn.left and turn.oldest is oldest):
             return None
-        self._turn = turn._replace(left=turn.left - 1)
+        self._turn = PrefixTurn(turn.stretch, turn.oldest, turn.left - 1)
         return self._tree.oldest_at_or_below(turn.stretch)
 
     def _goes_on(self, entry: Waiting[R]) -> bool:
@@ -151,7 +151,7 @@ class ReuseChoice(Generic[R]):
         return last is not None and at.parent is not None and at in last.path
 
     def _chosen(self, oldest: Waiting[R]) -> Waiting[R]:
-        if not len(self._tree) or self._is_spare(oldest):
+        if not self._tree.sharers or self._is_spare(oldest):
             return oldest
         if self._freed is None:
             self._freed = Freed(self._engine, self._tree, self._running)
@@ -224,8 +224,9 @@ class ReuseChoice(Generic[R]):
         return max(0, come - room)
 
     def _come(self) -> int:
-        waiting, seats = len(self._tree), self._engine.free_seats() - 1
-        if not waiting or seats <= 0:
+        waiting = self._tree.sharers
+        seats = self._engine.free_seats() - 1 if waiting else 0
+        if seats <= 0:
             return 0
         return min(self._tree.open_blocks * min(seats, waiting) // waiting, AHEAD_BLOCKS)
 

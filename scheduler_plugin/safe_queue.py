@@ -108,7 +108,7 @@ class SafeQueue(RequestQueue):
     def __bool__(self) -> bool:
         """Whether to look for one that can run."""
         try:
-            return bool(self._held) and bool(self._queue)
+            return bool(self._held and self._queue)
         except Exception:
             self._fall_back()
         return bool(self._queue)

@@ -30,11 +30,12 @@ class ServedBlocks:
 
 class Alike(Generic[R]):
     """Waiting requests whose prompts have the same full blocks, `chain`; so all are filed `at` the
-    same stretch, once a stretch has taken them in."""
+    same `edge` of it, once a stretch has taken them in."""
 
-    __slots__ = ("_chains", "_line", "at", "chain")
+    __slots__ = ("_chains", "_line", "at", "chain", "edge")
 
     at: "ServedStretch[R]"
+    edge: "Edge[R]"
 
     def __init__(self, entry: Waiting[R], chain: Sequence[object]) -> None:
         self.chain = chain
@@ -66,10 +67,15 @@ class Alike(Generic[R]):
         self._chains[entry] = chain
         heappush(self._line, (entry.seq, entry))
 
+    def clear(self) -> None:
+        """Nobody of them waits any more."""
+        self._chains.clear()
+        self._line.clear()
+
     def discard(self, entry: Waiting[R]) -> Sequence[object]:
-        """One of them waits no more; its chain."""
+        """One of several waits no more; its chain."""
         chain = self._chains.pop(entry)
-        if chain is self.chain and self._chains:
+        if chain is self.chain:
             self.chain = next(iter(self._chains.values()))  # the other goes on with its request
         if len(self._line) > 2 * len(self._chains):
             self._line = [(entry.seq, entry) for entry in self._chains]
@@ -139,8 +145,11 @@ class ServedStretch(Generic[R]):
     def add(self, several: Sequence[Alike[R]]) -> None:
         """More whose served blocks end here."""
         for alike in several:
-            alike.at = self
-            edge = self.waiting.setdefault(alike.next_block, Edge())
+            block = alike.next_block_of(self)
+            edge = self.waiting.get(block)
+            if edge is None:
+                edge = self.waiting[block] = Edge()
+            alike.at, alike.edge = self, edge
             edge.alike[alike] = None
             edge.count += len(alike)
         self._alike += len(several)
@@ -150,10 +159,6 @@ class ServedStretch(Generic[R]):
             self._line += map(_standing, several)
             heapify(self._line)
 
-    def recount(self, alike: Alike[R], more: int) -> None:
-        """Those that are filed here are so many more."""
-        self.waiting[alike.next_block].count += more
-
     def has_older(self, alike: Alike[R]) -> None:
         """Of those that are filed here a new one came before the others."""
         heappush(self._line, _standing(alike))
@@ -161,11 +166,11 @@ class ServedStretch(Generic[R]):
 
     def discard(self, alike: Alike[R]) -> None:
         """Those are not here any more."""
-        edge = self.waiting[alike.next_block]
+        edge = alike.edge
         del edge.alike[alike]
         edge.count -= len(alike)
         if not edge.alike:
-            del self.waiting[alike.next_block]
+            del self.waiting[alike.next_block_of(self)]
         self._alike -= 1
         self._tidy()
 

@@ -24,23 +24,12 @@ class ServedTree(Generic[R]):
         self.stretch_of = self._of_block.get
         """Where a served block is, None for one that is not known."""
         self._servings = 0
-        self._filed_below = 0
-        self._open_blocks = 0
-        self._wanted_blocks = 0
-
-    def __len__(self) -> int:
+        self.sharers = 0
         """How many requests wait for a block that was served."""
-        return self._filed_below
-
-    @property
-    def open_blocks(self) -> int:
+        self.open_blocks = 0
         """How many blocks they need at least beyond those that were served."""
-        return self._open_blocks
-
-    @property
-    def wanted_blocks(self) -> int:
+        self.wanted_blocks = 0
         """How many served blocks somebody waits for, in the cache or not."""
-        return self._wanted_blocks
 
     @property
     def contexts(self) -> int:
@@ -73,7 +62,8 @@ class ServedTree(Generic[R]):
             self._recount(alike, -1)
             return chain
         self._unfile(alike)
-        chain = alike.discard(entry)
+        chain = alike.chain
+        alike.clear()
         del self._by_last_block[chain[-1] if chain else None]
         return chain
 
@@ -105,7 +95,7 @@ class ServedTree(Generic[R]):
             node.add([alike])
             return
         block = alike.next_block_of(node)
-        self._open_blocks -= node.open_blocks(block)
+        self.open_blocks -= node.open_blocks(block)
         node.add([alike])
         self._counted(node, block, len(alike))
 
@@ -115,36 +105,35 @@ class ServedTree(Generic[R]):
             node.discard(alike)
             return
         block = alike.next_block
-        self._open_blocks -= node.open_blocks(block)
+        self.open_blocks -= node.open_blocks(block)
         node.discard(alike)
         self._counted(node, block, -len(alike))
 
     def _recount(self, alike: Alike[R], more: int) -> None:
         """Those that are alike are so many more."""
         node = alike.at
-        node.recount(alike, more)
+        alike.edge.count += more
         if node is not self._root:
-            self._open_blocks += more
-            self._filed_below += more
+            self.open_blocks += more
+            self.sharers += more
             self._count(node, more)
 
     def _counted(self, node: ServedStretch[R], block: object, more: int) -> None:
-        self._open_blocks += node.open_blocks(block)
-        self._filed_below += more
+        self.open_blocks += node.open_blocks(block)
+        self.sharers += more
         self._count(node, more)
 
     def _count(
         self, node: ServedStretch[R], more: int, above: ServedStretch[R] | None = None
     ) -> None:
         """So many more wait for this stretch and those up to `above`."""
-        for stretch in node.path:
-            if stretch is above:
-                return
-            if not stretch.below:
-                self._wanted_blocks += len(stretch)
-            stretch.below += more
-            if not stretch.below:
-                self._wanted_blocks -= len(stretch)
+        while node is not above and node.parent is not None:
+            if not node.below:
+                self.wanted_blocks += len(node)
+            node.below += more
+            if not node.below:
+                self.wanted_blocks -= len(node)
+            node = node.parent
 
     def _grow(self, node: ServedStretch[R], chain: Sequence[object]) -> ServedStretch[R]:
         """New blocks behind `node`; those who wait for the first of them move there."""
@@ -153,7 +142,7 @@ class ServedTree(Generic[R]):
         for block in new.blocks:
             self._of_block[block] = new
         if edge in node.waiting:
-            self._open_blocks -= node.open_blocks(edge)
+            self.open_blocks -= node.open_blocks(edge)
             self._move(node.take(edge), node, new)
         return new
 
@@ -178,13 +167,13 @@ class ServedTree(Generic[R]):
     ) -> None:
         """File requests that part here."""
         blocks = {alike.next_block_of(node) for alike in same}
-        self._open_blocks -= sum(map(node.open_blocks, blocks))
+        self.open_blocks -= sum(map(node.open_blocks, blocks))
         node.add(same)
-        self._open_blocks += sum(map(node.open_blocks, blocks))
+        self.open_blocks += sum(map(node.open_blocks, blocks))
         moved = sum(map(len, same))
         self._count(node, moved, above)
         if above is self._root:
-            self._filed_below += moved
+            self.sharers += moved
 
     def _descend(self, chain: Sequence[object]) -> ServedStretch[R]:
         """The end of what is shared with anything served, where a stretch is parted if need be."""

@@ -78,7 +78,7 @@ class TreeMachine(RuleBasedStateMachine):
     @invariant()
     def counts_those_that_wait_for_something_served(self) -> None:
         shared = [(len(chain), self.shared(chain)) for chain in self.waiting.values()]
-        assert len(self.tree) == sum(bool(end) for _, end in shared)
+        assert self.tree.sharers == sum(bool(end) for _, end in shared)
         most = sum(length - end + 1 for length, end in shared if end)
         assert sum(bool(end) for _, end in shared) <= self.tree.open_blocks <= most
 
@@ -112,9 +112,9 @@ def test_what_was_served_longest_ago_is_forgotten_and_who_waits_for_it_moves_up(
     assert tree.stretch_of("7c") is not None
     assert tree.stretch_of("0c") is None
     assert tree.where(first).end == 4
-    assert (len(tree), tree.open_blocks, tree.wanted_blocks) == (1, 4, 4)
+    assert (tree.sharers, tree.open_blocks, tree.wanted_blocks) == (1, 4, 4)
     tree.leaves(first)
-    assert (len(tree), tree.open_blocks, tree.wanted_blocks) == (0, 0, 0)
+    assert (tree.sharers, tree.open_blocks, tree.wanted_blocks) == (0, 0, 0)
 
 
 class Request:
