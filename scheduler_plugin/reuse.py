@@ -169,7 +169,7 @@ class ReuseChoice(Generic[R]):
         """Whether nobody waits for any of the blocks that its admission could take."""
         if not self._spare_blocks:
             return False
-        taken = self._were_free - self._engine.free_blocks()
+        taken = max(0, self._were_free - self._engine.free_blocks())
         return self._most_taken(entry) <= self._spare_blocks - taken
 
     def _most_taken(self, entry: Waiting[R]) -> int:
