@@ -124,7 +124,7 @@ def _serving(parsed: argparse.Namespace, recording: Path, out: Path) -> "Definit
         if (path := getattr(parsed, name)) is not None:
             more[name] = str(path)
     more["contexts"] = min(CONTEXTS, len(load_documents(parsed.corpus)))
-    asked = out / ASKED_JSONL
+    asked = (out / ASKED_JSONL).resolve()
     if write_asked(earlier_questions(parsed.corpus, None), asked):
         more["questions"] = str(asked)
     return serving_definition(more, parsed.quick)

@@ -5,8 +5,10 @@ import json
 import re
 import shutil
 import tomllib
+from argparse import Namespace
 from importlib.resources import files
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from study_cells import Made, noisy, write_run
@@ -251,3 +253,16 @@ def test_another_study_is_not_mixed_in(tmp_path: Path) -> None:
     made_study(tmp_path, "task2")
     with pytest.raises(UsageError, match="holds something else"):
         study_command(["task1", "--quick", "--out", str(tmp_path)])
+
+
+def test_a_study_is_the_same_one_from_wherever_it_is_asked_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its page is written anew with its runs on an engine, not without them."""
+    monkeypatch.setattr("kv_reading.recording.read_facts", lambda _: SimpleNamespace(model="m"))
+    parsed = Namespace(model=None, corpus=None, targets=None, quick=False)
+    out = tmp_path / "out"
+    out.mkdir()
+    there = kv_study._serving(parsed, out / "recording", out)
+    monkeypatch.chdir(tmp_path)
+    assert kv_study._serving(parsed, Path("out/recording"), Path("out")) == there
