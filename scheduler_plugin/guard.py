@@ -165,6 +165,7 @@ def check_request(_: Any) -> None:
     request = _probe()
     _require(request.status == RequestStatus.WAITING, "a new request of vLLM is not WAITING")
     _require(list(request.block_hashes) == [], "a request of vLLM has block hashes of another kind")
+    _require(request.structured_output_request is None, "vLLM gives requests a grammar unasked")
     _require(request.session_id is None, "a request of vLLM has a session of its own")
     _require(request.sampling_params.extra_args is None, "vLLM gives requests extra_args unasked")
     _require(request.arrival_time > 0, "a request of vLLM does not know when it came")
@@ -193,7 +194,7 @@ def _lead_through(queue: Any, request: Any) -> None:
     queue.prepend_requests([request])
     is_back = list(queue) == [request]
     queue.remove_requests([request])
-    _require(is_same and is_back and not queue, "a request did not come through the queue")
+    _require(is_same and is_back and not len(queue), "a request did not come through the queue")
 
 
 CHECKS: tuple[Callable[[Any], None], ...] = (

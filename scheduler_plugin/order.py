@@ -268,8 +268,6 @@ class ContextOrder(Generic[R]):
         self._has_looked = True
         is_blocked = self._engine.is_blocked
         ready = [entry for request, entry in self._blocked.items() if not is_blocked(request)]
-        if not ready:
-            return
         for entry in ready:
             del self._blocked[entry.request]
         self._oldest_blocked = min((entry.seq for entry in self._blocked.values()), default=0)

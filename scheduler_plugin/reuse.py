@@ -19,7 +19,7 @@ GOES_ON = 8
 AHEAD_BLOCKS = 256
 """Of what others will take so many blocks are looked at."""
 SPARE_BLOCKS = 128
-"""So many blocks more than are needed are looked at, to know how many admissions are safe."""
+"""So many blocks more than a choice needed are looked at, to know how many admissions are safe."""
 RUN_BLOCKS = 64
 """Longer runs of blocks are read in parts."""
 
@@ -161,7 +161,7 @@ class ReuseChoice(Generic[R]):
         lost = self._lost(oldest, resident, freed, None)
         if lost:
             return self._saved(lost, freed) or oldest
-        self._spare_blocks = freed.spare_blocks(self._most_taken(oldest) + SPARE_BLOCKS)
+        self._spare_blocks = freed.spare_blocks(self._most_taken(oldest))
         self._were_free = self._engine.free_blocks()
         return oldest
 
@@ -255,11 +255,14 @@ class Freed(Generic[R]):
             self._runs.append(run)
             yield run
 
-    def spare_blocks(self, enough: int) -> int:
-        """How many are given before the first that somebody waits for; `enough` need be known."""
-        count = 0
+    def spare_blocks(self, least: int) -> int:
+        """How many are given before the first that somebody waits for, as far as is known with a
+        few more; 0 where that cannot be as many as `least`."""
+        known, count = SPARE_BLOCKS + sum(blocks for _, blocks in self._runs), 0
+        if known < least:
+            return 0
         for stretch, blocks in self.runs():
-            if count >= enough or (stretch is not None and stretch.below):
+            if count >= known or (stretch is not None and stretch.below):
                 break
             count += blocks
         return count

@@ -76,7 +76,7 @@ class Alike(Generic[R]):
         """One of several waits no more; its chain."""
         chain = self._chains.pop(entry)
         if chain is self.chain:
-            self.chain = next(iter(self._chains.values()))  # the other goes on with its request
+            self.chain = next(reversed(self._chains.values()))  # the other goes on with its request
         if len(self._line) > 2 * len(self._chains):
             self._line = [(entry.seq, entry) for entry in self._chains]
             heapify(self._line)

@@ -168,6 +168,7 @@ CHANGES: list[tuple[Callable[[pytest.MonkeyPatch], None], str]] = [
     (no_usage, "usage"),
     (new_state, "new are ['WAITING_FOR_GODOT']"),
     (without(Request, "session_id"), "session_id"),
+    (without(Request, "structured_output_request"), "structured_output_request"),
     (no_free_blocks, "iter_blocks_after"),
     (no_count_of_free_blocks, "get_num_free_blocks"),
     (without(Scheduler, "_inflight_prefills"), "_inflight_prefills"),

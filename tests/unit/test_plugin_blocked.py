@@ -8,6 +8,7 @@ from fake_kv_engine import FakeKvEngine, FakeRequest, arrive, labelled, unlabell
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from scheduler_plugin.engine_view import Nobody
 from scheduler_plugin.levels import PriorityLevels
 from scheduler_plugin.order import ContextOrder
 from scheduler_plugin.settings import OrderSettings, Policy
@@ -164,3 +165,25 @@ def test_turns_by_label_hold_who_comes_to_be_ready() -> None:
     assert contexts(step(order, engine, most=1)[0]) == "a"
     engine.blocked = set()
     assert contexts(step(order, engine)[0]) == "abb"
+
+
+def test_what_overtook_one_that_gave_up_is_forgotten() -> None:
+    """Of those that wait the oldest is told, though it is blocked and nobody can run yet."""
+    told: list[int] = []
+
+    class Told(Nobody):
+        def admitted(self, request: object, waited_s: float, overtakes_max: int) -> None:
+            told.append(overtakes_max)
+
+    engine = FakeKvEngine()
+    order = ContextOrder(OrderSettings("reuse"), engine, Told())
+    first, second = labelled("a"), labelled("b")
+    engine.blocked = {first, second}
+    arrive(order, first, *(labelled("c") for _ in range(30)))
+    step(order, engine)
+    arrive(order, second)
+    order.remove([first])
+    arrive(order, *(labelled("c") for _ in range(3)))
+    step(order, engine)
+    assert len(order) == 1
+    assert told[-1] <= 3
