@@ -81,6 +81,12 @@ def client(address: str) -> "Redis[bytes]":
     return Redis(host="127.0.0.1", port=int(address.split(":")[1]))
 
 
+def patient(extra: dict[str, Any]) -> dict[str, Any]:
+    """A busy machine makes no node late: what is late is computed, as if it were not there."""
+    extra["secondary_tiers"][0] |= {"node_deadline_s": 5.0, "load_deadline_s": 30.0}
+    return extra
+
+
 def left_behind() -> list[Path]:
     return [*Path("/dev/shm").glob("vllm_offload_digest-*")]
 
@@ -100,7 +106,7 @@ async def test_no_cell_that_comes_from_a_node_is_of_other_tokens(
 async def test_nodes_are_read_by_the_next_engine_and_hold_what_memory_cannot(
     servers: Servers, tmp_path: Path
 ) -> None:
-    extra = tier("nodes", 16, tmp_path, addresses(servers))
+    extra = patient(tier("nodes", 16, tmp_path, addresses(servers)))
     with DigestEngine(24, extra) as engine:
         one_by_one(engine, rounds=1)
     with DigestEngine(24, extra) as engine:
@@ -123,7 +129,7 @@ async def test_nodes_that_die_cost_their_hits_and_nothing_else(
     servers: Servers, stop: Callable[[Process], None], lost: int, tmp_path: Path
 ) -> None:
     """With two copies one of two nodes is as good as both."""
-    extra = tier("nodes", 16, tmp_path, addresses(servers))
+    extra = patient(tier("nodes", 16, tmp_path, addresses(servers)))
     with DigestEngine(24, extra) as engine:
         one_by_one(engine, rounds=1)
         first = engine.computed_tokens
