@@ -32,10 +32,30 @@ class ServerSample:
     """Of these from memory."""
     disk_prompt_tokens: float | None = None
     """Of these from files."""
+    other_prompt_tokens: float | None = None
+    """Of these from elsewhere: LMCache, or a store of ours."""
     offload_stored_bytes: float | None = None
     """KV copied out."""
     offload_loaded_bytes: float | None = None
     """KV copied back."""
+    offload_load_s: float | None = None
+    """Seconds of copies back."""
+    offload_loads: float | None = None
+    """Copies back."""
+    offload_wait_s: float | None = None
+    """Seconds that requests waited for files or stores."""
+    offload_waits: float | None = None
+    """Requests that did."""
+    offload_failures: float | None = None
+    """Copies out without room."""
+    tier_written_bytes: float | None = None
+    """KV from memory into files or stores."""
+    tier_read_bytes: float | None = None
+    """And back."""
+    tier_write_failures: float | None = None
+    """Failed writes."""
+    tier_read_failures: float | None = None
+    """Failed reads."""
     kv_blocks_evicted: float | None = None
     """Blocks evicted from the engine's cache."""
     kv_block_idle_s: float | None = None
@@ -114,18 +134,26 @@ COLUMNS: tuple[str, ...] = tuple(field.name for field in fields(ServerSample))
 
 Figures = dict[str, float | bool | None]
 
+_STORED_BYTES, _LOADED_BYTES = "offload_stored_bytes", "offload_loaded_bytes"
+_FAILURES = ("offload_failures", "tier_write_failures", "tier_read_failures")
 OFFLOAD = (
-    "host_prompt_tokens",
-    "disk_prompt_tokens",
-    "offload_stored_bytes",
-    "offload_loaded_bytes",
+    *("host_prompt_tokens", "disk_prompt_tokens", "other_prompt_tokens"),
+    *(_STORED_BYTES, _LOADED_BYTES, "tier_written_bytes", "tier_read_bytes", *_FAILURES),
 )
 """Of vLLM's own offload, in the samples and in the summary."""
+OFFLOAD_TIMES = (
+    "offload_load_s",
+    "offload_loads",
+    "offload_wait_s",
+    "offload_waits",
+)
+_LATE = (*OFFLOAD, *OFFLOAD_TIMES)
+"""vLLM shows most of these only once there is something to count."""
 PROMPT_SOURCES = ("computed_prompt_tokens", "cached_prompt_tokens", "external_prompt_tokens")
 _COUNTERS = (
     "prompt_tokens",
     *PROMPT_SOURCES,
-    *OFFLOAD,
+    *_LATE,
     *("kv_blocks_evicted", "kv_block_idle_s", "kv_block_reuses", "kv_block_reuse_gap_s"),
     "generation_tokens",
     "prefix_cache_hits",
@@ -266,6 +294,8 @@ class ServerCourse:
         return {
             **_prompt_figures(rise),
             **{name: rise[name] for name in OFFLOAD},
+            "offload_load_mean_s": _over(rise["offload_load_s"], rise["offload_loads"]),
+            "offload_wait_mean_s": _over(rise["offload_wait_s"], rise["offload_waits"]),
             "kv_blocks_evicted": rise["kv_blocks_evicted"],
             "kv_block_idle_mean_s": _over(rise["kv_block_idle_s"], rise["kv_blocks_evicted"]),
             "kv_block_reuse_gap_mean_s": _over(
@@ -281,9 +311,16 @@ class ServerCourse:
 
 def _rises(first: ServerSample, last: ServerSample) -> dict[str, float | None]:
     rises = {name: _minus(getattr(last, name), getattr(first, name)) for name in _COUNTERS}
-    # vLLM shows bytes of its offload only once there are some.
-    started = {name: getattr(last, name) for name in OFFLOAD if getattr(first, name) is None}
-    return rises | started
+    started = {name: getattr(last, name) for name in _LATE if getattr(first, name) is None}
+    rises |= started
+    if any(rises[name] is not None for name in (_STORED_BYTES, _LOADED_BYTES)):
+        # There is an offload, and what it has not shown by then did not happen.
+        rises |= {name: rises[name] or 0.0 for name in (_STORED_BYTES, _LOADED_BYTES, *_FAILURES)}
+    if rises["other_prompt_tokens"]:  # its tiers do not tell memory and files apart
+        rises |= {
+            name: rises[name] or None for name in ("host_prompt_tokens", "disk_prompt_tokens")
+        }
+    return rises
 
 
 def _minus(last: float | None, first: float | None) -> float | None:
@@ -341,8 +378,16 @@ FIGURES: Mapping[str, str] = {
     "external_hit_rate": "external over all three",
     "host_prompt_tokens": "of these from the memory of vLLM's offload",
     "disk_prompt_tokens": "and from files",
+    "other_prompt_tokens": "and from elsewhere, as LMCache; all three also of aborted requests",
     "offload_stored_bytes": "KV copied out",
     "offload_loaded_bytes": "KV copied back",
+    "tier_written_bytes": "KV from memory into files or stores",
+    "tier_read_bytes": "and back",
+    "offload_failures": "copies out without room",
+    "tier_write_failures": "failed writes",
+    "tier_read_failures": "and reads",
+    "offload_load_mean_s": "mean seconds of a copy back",
+    "offload_wait_mean_s": "mean wait for files or stores",
     "kv_blocks_evicted": "blocks evicted from its cache",
     "kv_block_idle_mean_s": "mean time since their last use",
     "kv_block_reuse_gap_mean_s": "and between uses",

@@ -114,6 +114,7 @@ FIGURES: Mapping[str, str] = {
         for name in (
             *PROMPT_FIGURES,
             *OFFLOAD,
+            *("offload_load_mean_s", "offload_wait_mean_s"),
             *("kv_blocks_evicted", "kv_block_idle_mean_s", "kv_block_reuse_gap_mean_s"),
             *("num_preemptions", "peak_running", "peak_waiting", "peak_kv_cache_usage"),
             *("peak_engine_rss_mb", "peak_lmcache_rss_mb", "peak_lmcache_l1_bytes"),

@@ -55,7 +55,29 @@ def test_tokens_and_bytes_of_each_tier_are_told_though_bytes_begin_to_be_counted
     tiers = {"host_prompt_tokens": 410, "disk_prompt_tokens": 100, "offload_stored_bytes": 8192}
     figures = server_figures(first, replace(LAST, **tiers))
     assert (figures["host_prompt_tokens"], figures["disk_prompt_tokens"]) == (400, 100)
-    assert (figures["offload_stored_bytes"], figures["offload_loaded_bytes"]) == (8192, None)
+    assert (figures["offload_stored_bytes"], figures["offload_loaded_bytes"]) == (8192, 0)
+    assert (figures["offload_failures"], figures["tier_read_failures"]) == (0, 0)
+    without = server_figures(first, LAST)
+    assert without["offload_loaded_bytes"] is None
+    assert without["offload_failures"] is None
+
+
+def test_where_vllm_does_not_tell_a_tier_it_is_not_told_as_none() -> None:
+    first = replace(FIRST, host_prompt_tokens=0, disk_prompt_tokens=0, other_prompt_tokens=0)
+    figures = server_figures(first, replace(LAST, other_prompt_tokens=500))
+    tiers = ("host_prompt_tokens", "disk_prompt_tokens", "other_prompt_tokens")
+    assert [figures[name] for name in tiers] == [None, None, 500]
+    figures = server_figures(first, replace(LAST, host_prompt_tokens=500, disk_prompt_tokens=0))
+    assert [figures[name] for name in tiers[:2]] == [500, 0]
+
+
+def test_times_of_an_offload_are_means_over_its_copies_and_waits() -> None:
+    first = replace(FIRST, offload_load_s=1.0, offload_loads=10)
+    last = replace(LAST, offload_load_s=1.5, offload_loads=15, offload_wait_s=0.2, offload_waits=4)
+    figures = server_figures(first, last)
+    assert figures["offload_load_mean_s"] == pytest.approx(0.1)
+    assert figures["offload_wait_mean_s"] == pytest.approx(0.05)
+    assert server_figures(first, LAST)["offload_load_mean_s"] is None
 
 
 def test_times_of_evicted_blocks_are_means_over_those_of_the_run() -> None:

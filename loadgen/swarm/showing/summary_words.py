@@ -206,8 +206,15 @@ def _cache_line(summary: dict[str, Any]) -> str:
 
 def _tiers(server: dict[str, Any]) -> str:
     """Of what is from offload the part of each tier, where the engine tells them apart."""
-    tiers = {"memory": "host_prompt_tokens", "disk": "disk_prompt_tokens"}
-    parts = [f"{server[key]:.0f} {name}" for name, key in tiers.items() if server.get(key)]
+    tiers = {
+        "memory": "host_prompt_tokens",
+        "disk": "disk_prompt_tokens",
+        "elsewhere": "other_prompt_tokens",
+    }
+    known = [name for name, key in tiers.items() if server.get(key)]
+    if known == ["elsewhere"]:
+        return ""
+    parts = [f"{server[tiers[name]]:.0f} {name}" for name in known]
     return f" ({', '.join(parts)})" if parts else ""
 
 
