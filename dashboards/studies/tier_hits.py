@@ -36,6 +36,7 @@ from loadgen.runs.recorded import argument
 from loadgen.targets.plan import BYTES_PER_GB
 
 LMCACHE = (OFFLOAD, *BACKED)
+FROM_FILES = "disk_prompt_tokens"
 
 
 def hit(cells: Cells) -> StudyAnswer:
@@ -47,7 +48,8 @@ def hit(cells: Cells) -> StudyAnswer:
     rows = [Arm("computing it again", small), Arm("the engine's cache", large)]
     for target in KINDS:
         parts = cells.where(target=target).by("l1_gb")
-        rows += [Arm(KINDS[target], part) for _, part in parts[-1:] if _mostly_hits(part)]
+        source = FROM_FILES if target == TIERED else EXTERNAL
+        rows += [Arm(KINDS[target], part) for _, part in parts[-1:] if _mostly_hits(part, source)]
     known = [(arm, arm.cells.median(P50)) for arm in rows]
     told = [(arm, middle) for arm, middle in known if middle is not None]
     said = listed([f"{duration(middle)} from {arm.name}" for arm, middle in told if arm != rows[0]])
@@ -103,10 +105,13 @@ def _peak(cells: Cells, name: str) -> str:
     return "" if middle is None else memory(1e6 * middle)
 
 
-def _mostly_hits(part: Cells) -> bool:
-    computed, taken = part.median(COMPUTED), part.median(EXTERNAL)
-    others = (computed or 0) + (part.median(CACHED) or 0)
-    return computed is not None and taken is not None and taken > others
+def _mostly_hits(part: Cells, source: str) -> bool:
+    """Whether most prompt tokens came from there: of memory with files behind it, from files."""
+    computed, external = part.median(COMPUTED), part.median(EXTERNAL)
+    cached, taken = part.median(CACHED) or 0, part.median(source)
+    if computed is None or external is None or taken is None:
+        return False
+    return taken > (computed + cached + external) / 2
 
 
 def _ledger(cells: Cells) -> Iterator[str]:
@@ -119,13 +124,24 @@ def _ledger(cells: Cells) -> Iterator[str]:
             if each is None or len(told) < len(known) or not told[-1]:
                 continue
             stored, loaded, computed, taken = told
-            closes = "closes" if abs(loaded / (taken * each) - 1) < SAME - 1 else "does not close"
+            closes = "closes" if _closes(part, each) else "does not close"
+            where = " between engine and memory" if target == TIERED else ""
             yield (
                 f"{size_of(size)} of {KINDS[target]}: {memory(stored)} were stored,"
                 f" {percent(stored / (computed * each))} of what was computed, and {memory(loaded)}"
                 f" loaded, {count(loaded / taken)} bytes for each of {count(taken)} tokens. At"
-                f" {count(each)} bytes a token the ledger of loads {closes}.{_unread(part, each)}"
+                f" {count(each)} bytes a token the ledger of loads{where} {closes}."
+                f"{_unread(part, each)}"
             )
+
+
+def _closes(part: Cells, token_bytes: int) -> bool:
+    """Whether each run loaded the bytes of the tokens that came from its tier."""
+    told = [(cell.figure(LOADED), cell.figure(EXTERNAL)) for cell in part.counted]
+    known = [
+        (loaded, taken * token_bytes) for loaded, taken in told if taken and loaded is not None
+    ]
+    return bool(known) and all(abs(loaded / due - 1) < SAME - 1 for loaded, due in known)
 
 
 def _unread(part: Cells, token_bytes: int) -> str:

@@ -27,11 +27,11 @@ from dashboards.studies.tier_arms import (
     size_of,
     small_and_large,
 )
-from dashboards.studies.tier_hits import hit, predicted
+from dashboards.studies.tier_hits import FROM_FILES, hit, predicted
 from dashboards.studies.wording import count, memory, percent
 
 MEAN, TOKEN = "ttft_ms.mean", "tpot_ms.mean"
-COLUMNS = (P50, FIRST, COMPUTED, CACHED, EXTERNAL, "disk_prompt_tokens", STORED, LOADED)
+COLUMNS = (P50, FIRST, COMPUTED, CACHED, EXTERNAL, FROM_FILES, STORED, LOADED)
 
 
 def pays(

@@ -85,7 +85,7 @@ def _lines(
         " KV is computed sooner than it is loaded"
     )
     yield "; ".join(
-        f"{size:g} GB hold {BYTES_PER_GB * size / each:,.0f} tokens" for size in SIZES_GB
+        f"--l1-gb {size:g} holds {BYTES_PER_GB * size / each:,.0f} tokens" for size in SIZES_GB
     )
     yield ""
     yield from _table(computing, links, tokens)
@@ -109,8 +109,7 @@ def _table(computing: Computing, links: Sequence[Link], tokens: float) -> Iterat
 
 def _factor(ratio: float) -> str:
     said = max(ratio, 1 / ratio)
-    shown = f"{said:,.0f}" if said >= 100 else f"{said:.3g}"
-    return f"{shown} times as {'fast' if ratio >= 1 else 'long'}"
+    return f"{_three(said)} times as {'fast' if ratio >= 1 else 'long'}"
 
 
 def _from(tokens: float | None) -> str:
@@ -122,12 +121,17 @@ def _from(tokens: float | None) -> str:
 def _bandwidth(bytes_per_s: float) -> str:
     for unit, size in (("GB/s", 1e9), ("MB/s", 1e6), ("kB/s", 1e3)):
         if bytes_per_s >= size:
-            return f"{bytes_per_s / size:.3g} {unit}"
-    return f"{bytes_per_s:.3g} B/s"
+            return f"{_three(bytes_per_s / size)} {unit}"
+    return f"{_three(bytes_per_s)} B/s"
 
 
 def _time(seconds: float) -> str:
-    return f"{1000 * seconds:.3g} ms" if seconds < 1 else f"{seconds:.3g} s"
+    return f"{_three(1000 * seconds)} ms" if seconds < 1 else f"{_three(seconds)} s"
+
+
+def _three(value: float) -> str:
+    """With three digits or all before the point."""
+    return f"{value:,.0f}" if value >= 99.95 else f"{value:.3g}"
 
 
 def _object(computing: Computing, links: Sequence[Link], tokens: float) -> dict[str, Any]:

@@ -84,7 +84,7 @@ def test_the_table_tells_break_even_and_each_link(capsys: pytest.CaptureFixture[
     assert main(["tiers", *words, "--link", "a=1GB/s,10ms", "--link", "b=100MB/s"]) == 0
     told = capsys.readouterr().out
     assert "break-even bandwidth: 500 MB/s" in told
-    assert "1 GB hold 10,737 tokens" in told
+    assert "--l1-gb 1 holds 10,737 tokens" in told
     rows = {line.split("  ")[0]: line for line in told.splitlines()}
     assert rows["a"].split()[1:4] == ["1", "GB/s", "110"]
     assert rows["a"].endswith("1.82 times as fast  100 tokens")
@@ -93,6 +93,15 @@ def test_the_table_tells_break_even_and_each_link(capsys: pytest.CaptureFixture[
     found = json.loads(capsys.readouterr().out)
     assert found["break_even_bytes_per_s"] == 500e6
     assert len(found["links"]) > 3
+
+
+def test_large_figures_are_written_out(capsys: pytest.CaptureFixture[str]) -> None:
+    words = ["--bytes-per-token", "327680", "--prefill-rate", "500", "--context-tokens", "1000000"]
+    assert main(["tiers", *words, "--link", "a=999.9MB/s"]) == 0
+    told = capsys.readouterr().out
+    assert "2,000 s" in told
+    assert "1,000 MB/s" in told
+    assert "e+" not in told
 
 
 def test_the_rate_of_a_run_is_the_slope_of_its_first_tokens(tmp_path: Path) -> None:
