@@ -39,9 +39,13 @@ def _lines(found: "ComputedCauses") -> Iterator[str]:
         if tokens := found.tokens[name]:
             yield f"  {tokens:{width},}  {tokens / found.computed:4.0%}  {said}"
     if found.engine is not None and found.engine != found.computed:
-        yield (
-            f"the engine itself counted {found.engine:,}: other requests, or failed ones, are in it"
+        why = (
+            "other requests, or failed ones, are in it"
+            if found.engine > found.computed
+            else "not all of it was asked, or its statistics began later"
         )
+        yield f"the engine itself counted {found.engine:,}: {why}"
+    yield from found.remarks
     yield from found.sentences()
 
 

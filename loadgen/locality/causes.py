@@ -21,7 +21,7 @@ from loadgen.locality.trace_sources import (
     recorded_run,
     trace_of_run,
 )
-from loadgen.runs.recorded import RecordedRun
+from loadgen.runs.recorded import RecordedRun, argument, flag_of
 from loadgen.runs.requests import Requests
 
 SAME_STEP_S = 0.002
@@ -38,6 +38,8 @@ CAUSES: Mapping[str, str] = {
 """Of computed tokens; each has one."""
 TURN = attrgetter("first_token_s")
 """In the order of which prompts were served."""
+AFFINE = ("cache_aware", "consistent_hash", "haproxy-hash", "kv_aware")
+"""Routers that keep requests of one context on one engine."""
 CURABLE = ("order", "evicted", "replica", "together", "off")
 
 
@@ -53,6 +55,32 @@ class ServedPrompt:
     engine: str = ""
     counts: bool = True
     context: str = ""
+    end_s: float = math.nan
+
+    @property
+    def held_until_s(self) -> float:
+        """Nobody else is given its blocks before; by its first token where its end is not known."""
+        return max(self.first_token_s, self.end_s)
+
+
+@dataclass(frozen=True, slots=True)
+class EngineAtHand:
+    """What an engine had already: an order by context, something behind its cache, a router that
+    keeps contexts together (its policy, "" without)."""
+
+    by_context: bool = False
+    tier: bool = False
+    affine_router: str = ""
+
+    @classmethod
+    def of_run(cls, run: RecordedRun) -> "EngineAtHand":
+        """By its command lines."""
+        argv, router = run.engine_argv, str(run.target.get("router") or "")
+        return cls(
+            argument(argv, "--scheduler-cls") is not None,
+            argument(argv, "--kv-transfer-config") is not None,
+            router if router in AFFINE else "",
+        )
 
 
 Late = dict[int, tuple[ServedPrompt, ServedPrompt, int]]
@@ -63,7 +91,8 @@ Late = dict[int, tuple[ServedPrompt, ServedPrompt, int]]
 class ComputedCauses:
     """Tokens by cause, which add up to `computed`. `engine` is the engine's own count of these,
     None where it was not told. `enough_tokens` is a cache that would keep all but 1 % of what is
-    used again, `evicted` a sentence on what came too late."""
+    used again, or all of it where the run had that much; `evicted` a sentence on what came too
+    late, `remarks` what may make the causes wrong."""
 
     tokens: Mapping[str, int]
     prompts: int
@@ -72,6 +101,8 @@ class ComputedCauses:
     enough_tokens: int
     source: str
     evicted: str = ""
+    at_hand: EngineAtHand = EngineAtHand()
+    remarks: tuple[str, ...] = ()
 
     @property
     def computed(self) -> int:
@@ -93,21 +124,37 @@ class ComputedCauses:
         yield self._cure(most)
         if self.evicted:
             yield self.evicted
-        if lost["order"] and most != "order":
+        if lost["order"] and most != "order" and not self.at_hand.by_context:
             yield f"An order by context (--target vllm-context) would save {self._said('order')}."
 
     def _cure(self, cause: str) -> str:
-        saved = self._said(cause)
+        saved, at_hand = self._said(cause), self.at_hand
+        if cause == "order" and at_hand.by_context:
+            return (
+                "Though the order is by context, others went before what was waiting: a larger"
+                f" cache would keep up to {saved}."
+            )
         if cause == "order":
             return (
                 "Serve what waits by context (--target vllm-context): up to"
                 f" {saved}, without a larger cache."
             )
         if cause == "evicted":
+            tier = "" if at_hand.tier else ", or a tier behind it,"
             size = f" instead of {self.cache_tokens:,}" if self.cache_tokens else ""
+            if self.cache_tokens and self.enough_tokens <= self.cache_tokens:
+                return (
+                    "All that is used again fits into the cache, but not beside what runs: fewer"
+                    f" requests at once{tier} would keep up to {saved}."
+                )
             return (
-                f"A cache of {self.enough_tokens:,} tokens{size}, or a tier behind it, would keep"
-                f" what is used again: up to {saved}."
+                f"A cache of {self.enough_tokens:,} tokens{size}{tier} would keep what is used"
+                f" again: up to {saved}."
+            )
+        if cause == "replica" and at_hand.affine_router:
+            return (
+                f"Router {at_hand.affine_router} sent contexts to another engine than before:"
+                f" {saved}, of engines that were full or of new ones."
             )
         if cause == "replica":
             return (
@@ -130,20 +177,42 @@ def causes_of_run(path: Path) -> ComputedCauses:
     tokens were cached."""
     run = recorded_run(path)
     prompts, source = _served(run)
-    has_cache = "--no-enable-prefix-caching" not in run.engine_argv
+    has_cache = "--no-enable-prefix-caching" not in set(map(flag_of, run.engine_argv))
+    usable, at_hand = run.target.get("usable_tokens"), EngineAtHand.of_run(run)
     size = int(run.target.get("block_size") or USUAL_BLOCK_SIZE)
     known = (run.summary.get("server") or {}).get("computed_prompt_tokens")
-    curves = [predict(trace_of_run(path, engine=name)) for name in busy_engines(run)]
+    knees = [predict(trace_of_run(path, engine=name)).knee for name in busy_engines(run)]
+    enough = max(knee.enough_tokens for knee in knees)
+    if usable and enough <= usable:
+        enough = max(knee.working_set_tokens for knee in knees)
     late: Late = {}
     return ComputedCauses(
         tokens=causes(prompts, size, has_cache, late),
         prompts=sum(each.counts for each in prompts),
         engine=None if known is None else int(known),
-        cache_tokens=run.target.get("usable_tokens"),
-        enough_tokens=max(curve.knee.enough_tokens for curve in curves),
+        cache_tokens=usable,
+        enough_tokens=enough,
         source=source,
-        evicted=evictions(prompts, late, size, (run.target.get("usable_tokens") or 0) // size),
+        evicted=evictions(prompts, late, size, 0 if at_hand.tier else (usable or 0) // size),
+        at_hand=at_hand,
+        remarks=tuple(_remarks(run, prompts)),
     )
+
+
+def _remarks(run: RecordedRun, prompts: Sequence[ServedPrompt]) -> Iterator[str]:
+    """What may make the causes wrong."""
+    if run.description.get("cache_state") == "warm":
+        yield (
+            "the run began with caches that held something: what was evicted of that counts as a"
+            " first use"
+        )
+    if run.description.get("trace_sha256"):
+        yield (
+            "the run replayed a trace: which blocks its prompts share is not in the run, and is"
+            " taken from their contexts and lengths"
+        )
+    if not run.engine_argv and not any(each.cached_tokens for each in prompts):
+        yield "no request took anything from a cache: is the engine's prefix cache on?"
 
 
 def causes(
@@ -198,7 +267,10 @@ def evictions(
             between[each.context] += times * (held - each.cached_tokens // block_size)
     said, shares = [], [(name, n / between.total()) for name, n in between.most_common(3) if n]
     if needed and cache_blocks:
-        short = [max(1, blocks - cache_blocks) for blocks in needed]
+        short = [blocks - cache_blocks for blocks in needed if blocks > cache_blocks]
+    else:
+        short = []
+    if short:
         said = [f"lacked a median of {median(short):.0f} and at most {max(short)} blocks of cache"]
     if shares:
         named = ", ".join(f"{name or 'no context'} ({share:.0%})" for name, share in shares)
@@ -213,7 +285,7 @@ def _cause(prompt: ServedPrompt, before: ServedPrompt | None, has_cache: bool) -
         return "off"
     if prompt.first_token_s - before.first_token_s < SAME_STEP_S:
         return "together"
-    return "order" if prompt.sent_s < before.first_token_s else "evicted"
+    return "order" if prompt.sent_s < before.held_until_s else "evicted"
 
 
 def _served(run: RecordedRun) -> tuple[list[ServedPrompt], str]:
@@ -232,7 +304,7 @@ def _served(run: RecordedRun) -> tuple[list[ServedPrompt], str]:
     prompts = [
         ServedPrompt(chain, each.sent_s, first_s, int(cached), *facts)
         for each, chain in zip(sent, chains, strict=True)
-        for facts in [(each.engine, each.index in counting, each.context)]
+        for facts in [(each.engine, each.index in counting, each.context, each.end_s)]
         for first_s, cached in [known[each.index]]
         if not math.isnan(first_s) and not math.isnan(cached)
     ]

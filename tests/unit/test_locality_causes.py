@@ -13,6 +13,7 @@ from loadgen.errors import UsageError
 from loadgen.locality.causes import (
     CAUSES,
     ComputedCauses,
+    EngineAtHand,
     Late,
     ServedPrompt,
     causes,
@@ -123,6 +124,41 @@ def test_the_cheapest_cure_is_named(tokens: dict[str, int], said: str) -> None:
     assert said in " ".join(found.sentences())
 
 
+@pytest.mark.parametrize(
+    ("tokens", "at_hand", "said"),
+    [
+        ({"order": 900}, EngineAtHand(by_context=True), "Though the order is by context"),
+        ({"evicted": 900}, EngineAtHand(tier=True), "4,096 tokens instead of 1,024 would keep"),
+        ({"replica": 900}, EngineAtHand(affine_router="cache_aware"), "Router cache_aware sent"),
+    ],
+)
+def test_no_cure_is_named_that_the_run_had(
+    tokens: dict[str, int], at_hand: EngineAtHand, said: str
+) -> None:
+    known = dict.fromkeys(CAUSES, 0) | tokens
+    found = ComputedCauses(known, 10, None, 1024, 4096, "made", at_hand=at_hand)
+    told = " ".join(found.sentences())
+    assert said in told
+    assert "--target vllm-context" not in told
+    assert "--router consistent_hash" not in told
+
+
+def test_a_cache_that_is_large_enough_is_not_advised_again() -> None:
+    known = dict.fromkeys(CAUSES, 0) | {"evicted": 900}
+    found = ComputedCauses(known, 10, None, 8192, 4096, "made")
+    assert "fewer requests at once, or a tier behind it, would keep" in " ".join(found.sentences())
+
+
+def test_who_comes_while_the_last_one_still_runs_was_waiting_when_it_was_evicted() -> None:
+    """The blocks of a long reply are held to its end."""
+    long = replace(prompt(A, 1), end_s=30.0)
+    late = prompt(A, 60, waited_s=58)
+    found = causes([long, prompt(B, 40), late], BLOCK, has_cache=True)
+    assert found["order"] == BLOCK * 3
+    found = causes([replace(long, end_s=1.5), prompt(B, 40), late], BLOCK, has_cache=True)
+    assert found["evicted"] == BLOCK * 3
+
+
 @pytest.mark.parametrize("blocks", [4, 6])
 def test_what_was_evicted_says_how_much_was_missing_and_what_took_its_place(blocks: int) -> None:
     """Twice evicted: behind one other prompt, and behind two."""
@@ -200,6 +236,26 @@ def test_a_reply_without_cached_tokens_took_none_where_others_tell(
 ) -> None:
     assert why_command([str(write_run(tmp_path / "run", "", "", "320"))]) == 0
     assert "1,340 prompt tokens computed for 6 requests" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("facts", "said"),
+    [
+        ({"cache_state": "warm"}, "began with caches that held something"),
+        ({"trace_sha256": "0"}, "replayed a trace"),
+    ],
+)
+def test_what_may_make_the_causes_wrong_is_said(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], facts: dict[str, str], said: str
+) -> None:
+    run = write_run(tmp_path / "run", "0")
+    told = json.loads((run / "run.json").read_text())
+    assert why_command([str(run)]) == 0
+    assert "is the engine's prefix cache on?" in (plain := capsys.readouterr().out)
+    assert said not in plain
+    (run / "run.json").write_text(json.dumps(told | facts))
+    assert why_command([str(run)]) == 0
+    assert said in capsys.readouterr().out
 
 
 def test_requests_of_the_warm_up_are_left_out(
