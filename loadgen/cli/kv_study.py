@@ -49,10 +49,13 @@ def kv_study_command(arguments: list[str]) -> int:
 
 
 def _study(parsed: argparse.Namespace, arguments: list[str]) -> int:
+    from dashboards.studies.catalog import IN_OVERVIEW
+    from dashboards.studies.overview import write_overview
     from dashboards.studies.task4.findings import QUICK_SEEDS, SEEDS, find
     from dashboards.studies.task4.page import write_page
     from dashboards.studies.task4.serving import serving_cells
     from kv_reading.extract import extract
+    from kv_reading.recording import KV_JSON
 
     since_s = time.monotonic()
     out: Path = parsed.out or Path("runs") / f"study-task4{'-quick' if parsed.quick else ''}"
@@ -76,7 +79,10 @@ def _study(parsed: argparse.Namespace, arguments: list[str]) -> int:
     folder: Path = parsed.page or out
     folder.mkdir(parents=True, exist_ok=True)
     command = shlex.join(["kvswarm", "study", "task4", *told(arguments)])
-    page = write_page(findings, measured_now(command, NAMED), folder)
+    recorded_s = (recording / KV_JSON).stat().st_mtime
+    page = write_page(findings, measured_now(command, NAMED, recorded_s), folder)
+    if parsed.page is not None:
+        write_overview(folder, IN_OVERVIEW)
     say(f"done after {time.monotonic() - since_s:.0f} s")
     print(page)
     return 0

@@ -101,6 +101,7 @@ def _keep(out: Path, plan: "StudyPlan") -> None:
 
 def _publish(plan: "StudyPlan", out: Path, page: Path | None) -> None:
     """Write the page where it was asked for, else beside the runs, and say where it is."""
+    from dashboards.studies.catalog import IN_OVERVIEW
     from dashboards.studies.corpora import without_places
     from dashboards.studies.overview import write_overview
     from dashboards.studies.page import measured_by, write_page
@@ -124,7 +125,7 @@ def _publish(plan: "StudyPlan", out: Path, page: Path | None) -> None:
             text = text.replace(f"{place}/", "")
         file.write_text(without_places(text, corpora), encoding="utf-8")
     if page is not None:
-        write_overview(folder, (*STUDIES, KV_STUDY))
+        write_overview(folder, IN_OVERVIEW)
     print(path)
 
 

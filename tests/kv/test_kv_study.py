@@ -96,6 +96,10 @@ def test_a_trained_model_that_knows_is_told_so(tmp_path: Path) -> None:
     text = page(findings(9.0, random_weights=False), tmp_path)
     assert "By the KV of the question alone: mostly" in text
     assert "weights are random" not in text
+    assert text.startswith("# Task 4 with trained weights")
+    assert "(task4-trained-layers.svg)" in text
+    assert {each.suffix for each in tmp_path.glob("task4-trained*")} == {".md", ".json", ".svg"}
+    assert not (tmp_path / "task4.md").exists()  # of random ones, which stays beside it
     # Only the second layer knows it.
     layers = text[text.index("| layer |") :].splitlines()[2:4]
     first, second = (float(line.split("|")[2].split()[0]) for line in layers)

@@ -1,6 +1,7 @@
 """Task 4: plain answers about what stored KV knows, made by rules, and their page."""
 
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 from dashboards.studies.answer import StudyAnswer, StudyPicture, section
@@ -261,18 +262,26 @@ STUDY = Study(
     " standardised, reduced by PCA to 90 % of the variance.",
     (),
 )
+TRAINED = replace(
+    STUDY, name="task4-trained", title="Task 4 with trained weights: what KV caches know"
+)
 
 
 def write_page(findings: Findings, measured: Provenance, folder: Path) -> Path:
-    """Write page, pictures and summary into a folder that is there; returns the page."""
+    """Write page, pictures and summary into a folder that is there; returns the page, which has
+    another name where the weights of the model are trained."""
+    study = STUDY if findings.facts.random_weights else TRAINED
     found = answers(findings)
-    return publish(STUDY, measured, found, _page(findings, measured, found), folder)
+    return publish(study, measured, found, _page(study, findings, measured, found), folder)
 
 
 def _page(
-    findings: Findings, measured: Provenance, found: tuple[tuple[str, StudyAnswer], ...]
+    study: Study,
+    findings: Findings,
+    measured: Provenance,
+    found: tuple[tuple[str, StudyAnswer], ...],
 ) -> Iterator[str]:
-    yield beginning(STUDY, measured)
+    yield beginning(study, measured)
     yield (
         f"The command makes every figure below. Intervals hold 95 % of {findings.seeds} seeds, of"
         " which each leaves out a fifth of the requests and starts the clustering anew; they know"
@@ -291,4 +300,4 @@ def _page(
     yield "## In short"
     yield "\n".join(f"- [{each.question}](#{key}) {each.short}" for key, each in found)
     for key, answer in found:
-        yield from section(key, answer, STUDY.name)
+        yield from section(key, answer, study.name)
