@@ -80,9 +80,11 @@ bench-noise: setup
 	@.venv/bin/python tests/bench/noise_bench.py --report docs/measurements
 
 bench-twin: setup
-	@.venv/bin/kvswarm study task1
-	@.venv/bin/kvswarm study task2
-	@.venv/bin/python tests/bench/twin_bench.py runs/study-task1 runs/study-task2 --report docs/measurements
+	@.venv/bin/kvswarm sweep tests/bench/twin_cells.toml --out runs/bench-twin
+	@test -d runs/bench-twin-calibration || .venv/bin/kvswarm run calibrate --target vllm \
+		--kv-tokens 3584 --context-tokens 100-1300 --out runs/bench-twin-calibration
+	@.venv/bin/python tests/bench/twin_bench.py runs/bench-twin \
+		--calibration runs/bench-twin-calibration --report docs/measurements
 
 bench-tiers: setup
 	@.venv/bin/python tests/bench/tiers_bench.py --report docs/measurements
