@@ -14,7 +14,7 @@ import numpy as np
 from loadgen.cli.curve import check_picture, save_picture
 from loadgen.cli.simulate import planned_simulation, run_words
 from loadgen.cli.twin import TWIN_JSON, aligned, with_vllm
-from loadgen.errors import UsageError
+from loadgen.errors import TargetError, UsageError
 from loadgen.launch.arguments import CommandParser, needs, run_again
 from loadgen.launch.swarm_process import command_run
 from loadgen.launch.target_run import model_named
@@ -22,7 +22,8 @@ from loadgen.launch.terminal import command_line, interruptible, tell
 from loadgen.locality.kv_format import model_path, weights_bytes
 from loadgen.locality.measured import argv_bytes_per_token
 from loadgen.locality.trace_sources import recorded_run
-from loadgen.runs.directory import check_directory
+from loadgen.runs.directory import RUN_JSON, check_directory
+from loadgen.runs.recorded import argument
 from loadgen.sweep.table import WHOLE
 from loadgen.targets.plan import BYTES_PER_GB
 
@@ -50,9 +51,12 @@ def advise_command(arguments: list[str]) -> int:
     )
     if parsed.output is not None:
         check_picture(parsed.output)
+    if parsed.verify is not None and any(parsed.verify.glob(f"*/{RUN_JSON}")):
+        raise UsageError(f"--verify {parsed.verify} holds runs already: name another folder")
     with with_vllm():
         from loadgen.twin.advise import advise, parse_objective
         from loadgen.twin.model import TwinModel
+        from loadgen.twin.shape_of import unlike_servers
 
         limit = parse_objective(parsed.slo)
         model = TwinModel.read(parsed.twin)
@@ -64,7 +68,8 @@ def advise_command(arguments: list[str]) -> int:
             )
         advice = advise(model, about, limit, _options(parsed, about.engine))
     outside = advice.candidates[0].prediction.outside
-    tell("\n".join([*advice.sentences(), *outside, *about.engine.assumed, ""]))
+    assumed = [*about.engine.assumed, *unlike_servers(model, about.engine.argv)]
+    tell("\n".join([*advice.sentences(), *outside, *assumed, ""]))
     tell("\n".join([*aligned(list(_rows(advice))), "", "what could overturn it:"]))
     runs = overturning(advice, about.command)
     if runs is None:
@@ -127,7 +132,7 @@ def _options(parsed: argparse.Namespace, engine: "CalibratedEngine") -> "AdviceO
         if each is None:
             raise UsageError(f"--model {path}: the bytes of a token of KV are not told by it")
         if parsed.gpu_gb is not None:
-            most = largest_cache(parsed.gpu_gb, path, each)
+            most = largest_cache(parsed.gpu_gb, path, each, _gpus(engine), _gpu_share(engine))
     elif parsed.gpu_gb is not None:
         raise UsageError("--gpu-gb needs the --model that lies beside the cache")
     return AdviceOptions(
@@ -135,19 +140,38 @@ def _options(parsed: argparse.Namespace, engine: "CalibratedEngine") -> "AdviceO
         most_tokens=most,
         with_rates=not parsed.no_rates,
         bytes_per_token=each,
-        price=parsed.price_per_gpu_hour,
+        price=parsed.price_per_gpu_hour and parsed.price_per_gpu_hour * _gpus(engine),
     )
 
 
-def largest_cache(gpu_gb: float, model: Path, bytes_per_token: int) -> int:
-    """Tokens of KV that fit on a GPU beside the model's weights, of the share that vLLM takes.
-    Raises UsageError where none do."""
+def _gpus(engine: "CalibratedEngine") -> int:
+    """How many the engine is spread over."""
+    told = (argument(engine.argv, flag) for flag in ("--tensor-parallel-size", "-tp"))
+    found = next((each for each in told if each), "1")
+    return int(found) if found.isdecimal() else 1
+
+
+def _gpu_share(engine: "CalibratedEngine") -> float:
+    """Of a GPU's memory, that the engine takes."""
+    told = argument(engine.argv, "--gpu-memory-utilization")
+    try:
+        share = float(told or GPU_SHARE)
+    except ValueError:
+        return GPU_SHARE
+    return share if 0 < share <= 1 else GPU_SHARE
+
+
+def largest_cache(
+    gpu_gb: float, model: Path, bytes_per_token: int, gpus: int = 1, share: float = GPU_SHARE
+) -> int:
+    """Tokens of KV that fit on so many GPUs beside the model's weights, of the share that vLLM
+    takes. Raises UsageError where none do."""
     if not 0 < gpu_gb <= MOST_GPU_GB:
         raise UsageError(f"--gpu-gb {gpu_gb:g}: give more than 0, and {MOST_GPU_GB:g} at most")
     weights = weights_bytes(model)
     if weights is None:
         raise UsageError(f"--model {model} has neither weights nor a config that tells their size")
-    left = GPU_SHARE * gpu_gb * BYTES_PER_GB - weights
+    left = share * gpus * gpu_gb * BYTES_PER_GB - weights
     if left < bytes_per_token:
         raise UsageError(
             f"--gpu-gb {gpu_gb:g} does not hold the weights of --model {model}"
@@ -200,7 +224,8 @@ def _verify_all(
         if signal_number:
             return 128 + signal_number
         if code not in WHOLE:
-            raise UsageError(f"{shlex.join(words)} ended with exit code {code}: see {out}")
+            failed = TargetError if code == TargetError.exit_code else UsageError
+            raise failed(f"{shlex.join(words)} ended with exit code {code}: see {out}")
         _verify(advice, tried, out)
     return 0
 
@@ -222,10 +247,10 @@ def _verify(advice: "Advice", tried: "SizeTried", out: Path) -> None:
         raise UsageError(f"{out} has no reply to its end: nothing to verify")
     value = value_of(advice.limit, times_ms[~np.isnan(times_ms)])
     kept = "keeps" if value <= advice.limit.bound else "misses"
-    tell(
-        f"measured: {tried.words}: {value:,.0f} ms, which {kept} {advice.limit.text}; the twin was"
-        f" {tried.value / value - 1:+.0%} off"
-    )
+    off = f"the twin was {tried.value / value - 1:+.0%} off"
+    if tried.tier_tokens:
+        off = f"foretold were {tried.value:,.0f} ms, of a link that may not be this machine's"
+    tell(f"measured: {tried.words}: {value:,.0f} ms, which {kept} {advice.limit.text}; {off}")
 
 
 def _sizes(text: str) -> list[int]:

@@ -68,14 +68,14 @@ def _check(parsed: argparse.Namespace) -> None:
     check_bytes_per_token(parsed.bytes_per_token)
 
 
-def check_picture(path: Path) -> None:
+def check_picture(path: Path, flag: str = "-o") -> None:
     """Raise UsageError for a file that no picture can be saved in."""
     if path.suffix not in SUFFIXES:
-        raise UsageError(f"-o {path} is no picture: end its name in {' or '.join(SUFFIXES)}")
+        raise UsageError(f"{flag} {path} is no picture: end its name in {' or '.join(SUFFIXES)}")
     if not path.parent.is_dir():
-        raise UsageError(f"-o {path}: {path.parent} is no directory: make it or name another")
+        raise UsageError(f"{flag} {path}: {path.parent} is no directory: make it or name another")
     if path.is_dir():
-        raise UsageError(f"-o {path} is a directory: name a file, such as {path / 'curve.svg'}")
+        raise UsageError(f"{flag} {path} is a directory: name a file, such as {path / 'curve.svg'}")
 
 
 def _sizes(text: str) -> tuple[int, ...]:
@@ -151,7 +151,7 @@ def _drawn(prediction: Prediction) -> "Figure":
     return draw(prediction.curve, points, prediction.bytes_per_token.value)
 
 
-def save_picture(figure: "Figure", path: Path) -> None:
+def save_picture(figure: "Figure", path: Path, flag: str = "-o") -> None:
     """As its name ends. Raises UsageError."""
     from dashboards.figures.style import save_svg
 
@@ -161,7 +161,7 @@ def save_picture(figure: "Figure", path: Path) -> None:
         else:
             figure.savefig(path, dpi=150, facecolor="white")
     except OSError as error:
-        raise UsageError(f"-o {path} cannot be written ({error.strerror})") from None
+        raise UsageError(f"{flag} {path} cannot be written ({error.strerror})") from None
 
 
 class _Options:

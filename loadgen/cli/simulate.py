@@ -20,10 +20,10 @@ if TYPE_CHECKING:
     from loadgen.twin.engine import EngineShape
     from loadgen.twin.model import TwinModel
     from loadgen.twin.predict import TwinPrediction
+    from loadgen.twin.routing import AsRecorded, Fleet
     from loadgen.twin.serve import OfferedLoad, ServedRequest
     from loadgen.twin.shape_of import TierOptions
 
-MOST_REPLICAS = 64
 FIGURES: Mapping[str, tuple[str, str]] = {
     "computed_prompt_tokens": ("prompt tokens computed", "{:,.0f}"),
     "ttft_mean_ms": ("TTFT mean", "{:,.0f} ms"),
@@ -39,8 +39,8 @@ FIGURES: Mapping[str, tuple[str, str]] = {
 class Simulation:
     """What is simulated: a load on an engine. `measured` are the figures of the run that it is
     of, where nothing is changed; `counted` names the requests that count, None for all. A run
-    would give requests up after `timeout_s`. `source` says in words whose requests they are, and
-    `assumed` what of the engine nobody told."""
+    would give requests up after `timeout_s`. `router` sends requests to the engines that had them.
+    `source` says in words whose requests they are, and `assumed` what of the engine nobody told."""
 
     model: "TwinModel"
     load: "OfferedLoad"
@@ -52,6 +52,7 @@ class Simulation:
     counted: frozenset[str] | None = None
     timeout_s: float = math.inf
     is_timeout_given: bool = False
+    router: "AsRecorded | None" = None
     assumed: Sequence[str] = ()
 
 
@@ -63,7 +64,6 @@ def simulate_command(arguments: list[str]) -> int:
     else:
         parsed, _ = _planned_parser().parse_known_args(arguments)
     with with_vllm():
-        _check_replicas(parsed.replicas, parsed.router)
         if parsed.out is not None:
             check_directory(parsed.out)
         command = ["kvswarm", "simulate", *arguments]
@@ -112,8 +112,16 @@ def _of_run(parsed: argparse.Namespace, command: Sequence[str]) -> Simulation:
     from loadgen.twin.load import recorded_load
     from loadgen.twin.model import TwinModel
     from loadgen.twin.predict import measured_figures
+    from loadgen.twin.routing import HASHED, AsRecorded, Fleet
     from loadgen.twin.serve import cached_most, require_room
-    from loadgen.twin.shape_of import CONTEXT, TIERS, CalibratedEngine, changed, tier_of
+    from loadgen.twin.shape_of import (
+        CONTEXT,
+        TIERS,
+        CalibratedEngine,
+        changed,
+        tier_of,
+        unlike_servers,
+    )
 
     model = TwinModel.read(parsed.twin)
     engine = CalibratedEngine.of_run(parsed.run)
@@ -126,19 +134,25 @@ def _of_run(parsed: argparse.Namespace, command: Sequence[str]) -> Simulation:
     load = recorded_load(parsed.run, recorded.block_size)
     require_room(max(load.requests, key=cached_most), shape)
     run = recorded_run(parsed.run)
-    is_as_recorded = shape == recorded
-    is_alike = is_as_recorded and parsed.replicas == 1
-    has_figures = is_alike and load.measured and not run.is_simulated
+    if run.summary.get("engine_deaths"):
+        raise UsageError(f"{run.path}: an engine died, which is not modelled: give another run")
+    recorded_fleet = Fleet.of_run(run)
+    fleet = _fleet(parsed, recorded_fleet)
+    is_same_fleet = fleet == recorded_fleet
+    is_as_recorded = is_same_fleet and shape == recorded
+    has_figures = is_as_recorded and load.measured and not run.is_simulated
+    is_hashed = is_same_fleet and fleet.router in HASHED and load.places
     return Simulation(
         model=model,
         load=load,
         shape=shape,
-        run=simulated_run(run, shape, command, is_as_recorded),
+        run=simulated_run(run, shape, command, is_as_recorded).on_fleet(fleet),
         source=f"of {parsed.run} ({load.source})",
         batched=run.is_batched,
         measured=measured_figures(load) if has_figures else None,
         counted=frozenset(load.measured) or None,
-        assumed=engine.assumed,
+        router=AsRecorded(load.places) if is_hashed else None,
+        assumed=[*engine.assumed, *unlike_servers(model, engine.argv)],
     )
 
 
@@ -149,7 +163,8 @@ def _of_plan(
 
     model = TwinModel.read(parsed.twin)
     out = [] if parsed.out is None else ["--out", str(parsed.out)]
-    return planned_simulation(model, [*words, *out], command, _tier_options(parsed, 1.0))
+    words, links = [*words, *out], _tier_options(parsed, 1.0)
+    return planned_simulation(model, words, command, links, _fleet(parsed))
 
 
 def planned_simulation(
@@ -157,11 +172,13 @@ def planned_simulation(
     words: Sequence[str],
     command: Sequence[str],
     links: "TierOptions | None" = None,
+    fleet: "Fleet | None" = None,
 ) -> Simulation:
     """Of what `kvswarm run` would send by these words, with links to tiers, or to an engine without
-    any. Raises UsageError."""
+    any, on one engine or on several. Raises UsageError."""
     from loadgen.launch.planned_run import plan_run
     from loadgen.twin.directory import SimulatedRun
+    from loadgen.twin.routing import ONE_ENGINE
     from loadgen.twin.shape_of import CalibratedEngine, changed, tier_of
 
     engine = CalibratedEngine.of_twin(model.engine)
@@ -193,6 +210,7 @@ def planned_simulation(
         shape=shape,
         command=command,
         note=f"the requests are those of `{planned.source}`",
+        fleet=fleet or ONE_ENGINE,
         rule=planned.rule,
         user_class=planned.user_class,
     )
@@ -221,9 +239,9 @@ def _tier_options(parsed: argparse.Namespace, l1_gb: float) -> "TierOptions":
 
 def _served(simulation: Simulation, parsed: argparse.Namespace) -> "TwinPrediction":
     from loadgen.twin.directory import SimulatedDirectory
-    from loadgen.twin.predict import predict_load
+    from loadgen.twin.predict import predict_load, with_edges
 
-    run = simulation.run.with_replicas(parsed.replicas)
+    run = simulation.run
     directory = parsed.out and SimulatedDirectory(parsed.out, run, simulation.batched)
     given_up = 0
 
@@ -238,12 +256,18 @@ def _served(simulation: Simulation, parsed: argparse.Namespace) -> "TwinPredicti
             simulation.model,
             simulation.load,
             simulation.shape,
-            parsed.replicas,
-            parsed.router,
+            run.fleet,
+            router=simulation.router,
             on_served=take,
             counted=simulation.counted,
         )
         _require_patience(simulation, given_up)
+        prediction = with_edges(
+            prediction,
+            *(simulation.model, simulation.load, simulation.shape, run.fleet),
+            router=simulation.router,
+            counted=simulation.counted,
+        )
     except UsageError:
         if directory:
             directory.discard()
@@ -265,21 +289,22 @@ def _require_patience(simulation: Simulation, given_up: int) -> None:
         )
 
 
-def _check_replicas(replicas: int, router: str) -> None:
-    from loadgen.twin.routing import ROUTERS
+def _fleet(parsed: argparse.Namespace, recorded: "Fleet | None" = None) -> "Fleet":
+    """What is asked for, else what was recorded. Raises UsageError."""
+    from loadgen.twin.routing import ONE_ENGINE, Fleet
 
-    if not 1 <= replicas <= MOST_REPLICAS:
-        raise UsageError(f"--replicas {replicas} is out of range: give 1 to {MOST_REPLICAS}")
-    if router and router not in ROUTERS:
-        raise UsageError(f"--router {router} is not modelled: choose one of {', '.join(ROUTERS)}")
-    if router and replicas == 1:
-        raise UsageError("--router needs more than one engine: give --replicas 2")
+    known = recorded or ONE_ENGINE
+    replicas = known.replicas if parsed.replicas is None else parsed.replicas
+    fleet = Fleet(replicas, parsed.router or (known.router if replicas > 1 else ""))
+    fleet.require_modelled()
+    return fleet
 
 
 def _json(simulation: Simulation, prediction: "TwinPrediction") -> dict[str, Any]:
     return {
         "simulated": True,
         "shape": asdict(simulation.shape),
+        "fleet": asdict(simulation.run.fleet),
         "figures": dict(prediction.figures),
         "intervals": {
             name: [end if math.isfinite(end) else None for end in ends]
@@ -299,7 +324,9 @@ def _lines(simulation: Simulation, prediction: "TwinPrediction") -> Iterator[str
     yield f"simulated, {served:,} requests {simulation.source}"
     tier = shape.tier
     behind = "" if tier is None else f", {tier.tokens:,} tokens of {tier.target} behind it"
-    yield f"on {tokens:,} tokens of cache{behind}, {order}"
+    fleet = simulation.run.fleet
+    each = f"{fleet.words}, each with" if fleet.replicas > 1 else "on"
+    yield f"{each} {tokens:,} tokens of cache{behind}, {order}"
     uncounted = prediction.ledger.requests - served
     if simulation.counted is not None and uncounted:
         yield f"{uncounted:,} more were served and do not count, as in the run itself"
@@ -363,13 +390,13 @@ def _planned_parser() -> argparse.ArgumentParser:
 def _add_options(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
     add("--twin", type=Path, default=Path(TWIN_JSON), help="the server, by `kvswarm calibrate`")
-    add("--replicas", type=int, default=1, metavar="N", help="engines of this size (default: 1)")
+    add("--replicas", type=int, metavar="N", help="engines of this size (default: as recorded, 1)")
     add(
         "--router",
         default="",
         metavar="POLICY",
-        help="before them: round_robin (default), cache_aware, consistent_hash, haproxy-hash or"
-        " haproxy-leastconn",
+        help="before them: round_robin (usual), cache_aware, consistent_hash, haproxy-hash or"
+        " haproxy-leastconn (default: as recorded)",
     )
     add("--link", metavar="LINK", help="to a tier's memory: RATE or RATE,LATENCY, as 25GB/s,20us")
     add("--l2-link", metavar="LINK", help="to a tier's files, likewise")

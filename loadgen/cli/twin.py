@@ -8,14 +8,17 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from loadgen.cli.curve import check_picture, save_picture
 from loadgen.errors import UsageError
 from loadgen.launch.arguments import CommandParser, needs
 from loadgen.launch.terminal import tell
 from loadgen.runs.directory import require_writable
 
 if TYPE_CHECKING:
+    from loadgen.twin.calibrate import RunResiduals
     from loadgen.twin.model import TwinModel
 
+PICTURE = "--picture"
 TWIN_JSON = "twin.json"
 UNITS = {"s": (1.0, "s"), "ms": (1e3, "ms"), "us": (1e6, "µs"), "ns": (1e9, "ns")}
 
@@ -26,18 +29,26 @@ def calibrate_command(arguments: list[str]) -> int:
     if not parsed.output.name or parsed.output.is_dir():
         raise UsageError(f"-o {parsed.output} is a directory: name a file, such as {TWIN_JSON}")
     require_writable(parsed.output.parent, "-o")
+    if parsed.picture is not None:
+        check_picture(parsed.picture, PICTURE)
     with with_vllm():
-        from loadgen.twin.calibrate import calibrate, shown_times
+        from loadgen.locality.trace_sources import recorded_run
+        from loadgen.twin.calibrate import calibrate, residuals_of, shown_times
         from loadgen.twin.shape_of import CalibratedEngine
 
         model = calibrate(parsed.runs)
         engines = map(CalibratedEngine.of_run, parsed.runs)
+        commands = [recorded_run(run).description.get("command_line") or [] for run in parsed.runs]
+        residuals = [] if parsed.picture is None else residuals_of(model, parsed.runs)
     model.write(parsed.output)
+    if parsed.picture is not None:
+        _draw(residuals, parsed.picture)
     width = max(len(name) for name, *_ in shown_times(model))
     for name, value, (low, high) in shown_times(model):
         tell(f"{name:{width}}  {_seconds(value):>10}  ({_seconds(low)} to {_seconds(high)})")
     assumed = dict.fromkeys(line for engine in engines for line in engine.assumed)
-    tell("\n".join([*assumed, *_words(model, parsed.output)]))
+    is_calibration = any("calibrate" in command[:3] for command in commands)
+    tell("\n".join([*assumed, *_words(model, parsed.output, is_calibration)]))
     return 0
 
 
@@ -50,7 +61,13 @@ def with_vllm() -> Iterator[None]:
         yield
 
 
-def _words(model: "TwinModel", output: Path) -> Iterator[str]:
+def _draw(residuals: "Sequence[RunResiduals]", path: Path) -> None:
+    with needs("report", "drawing"):
+        from dashboards.figures.residuals import draw_residuals
+    save_picture(draw_residuals(residuals), path, PICTURE)
+
+
+def _words(model: "TwinModel", output: Path, is_calibration: bool) -> Iterator[str]:
     runs = "1 run" if model.runs == 1 else f"{model.runs} runs"
     yield f"median error of a reply's time: {model.error_share:.1%}, over {runs}"
     if model.runs > 1:
@@ -65,6 +82,8 @@ def _words(model: "TwinModel", output: Path) -> Iterator[str]:
             " runs differ; give two or more"
         )
     yield from (f"open: {each}" for each in model.open_questions)
+    if model.open_questions and not is_calibration:
+        yield "`kvswarm run calibrate` sends requests that tell most of it, in two minutes"
     yield f"twin: {output}"
 
 
@@ -93,4 +112,5 @@ def _calibrate_parser() -> argparse.ArgumentParser:
     add = parser.add_argument
     add("runs", nargs="+", type=Path, metavar="RUN", help="run directories of the same server")
     add("-o", "--output", type=Path, default=Path(TWIN_JSON), metavar="FILE", help="the twin")
+    add(PICTURE, type=Path, metavar="FILE", help="draw how far replies are off: .svg or .png")
     return parser

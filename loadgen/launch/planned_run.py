@@ -32,6 +32,12 @@ UNMODELLED: Mapping[str, tuple[Any, str]] = {
     "keep_cache": (False, "a twin's cache is empty at the start"),
 }
 """Options that would change a run and not its simulation: what they may be, and why."""
+REFUSED: Mapping[str, str] = {
+    "--processes": "a simulation sends as one process does",
+    "--kv-codec": "no tier of a twin packs its KV",
+    **dict.fromkeys(("--replicas", "--router"), "advice is about one engine, try several by hand"),
+}
+"""Options that are none of a simulation's, and why."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,8 +111,9 @@ def _parsed(words: Sequence[str]) -> RunArguments:
         flag = "--" + name.replace("_", "-")
         if is_given(words, flag):
             raise UsageError(f"{flag} is the engine's, which the twin knows: leave it out")
-    if is_given(words, "--processes"):
-        raise UsageError("--processes is not modelled: a simulation sends as one process does")
+    for flag, reason in REFUSED.items():
+        if is_given(words, flag):
+            raise UsageError(f"{flag} is not modelled: {reason}")
     return run
 
 

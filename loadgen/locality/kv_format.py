@@ -109,9 +109,10 @@ def weights_bytes(model: Path) -> int | None:
     feed-forward layers; None where neither tells."""
     folder = model if model.is_dir() else model.parent
     for ending in ("*.safetensors", "*.bin"):
-        sizes = [file.stat().st_size for file in folder.glob(ending)]
-        if sizes:
-            return sum(sizes)
+        sizes = {file.name: file.stat().st_size for file in folder.glob(ending)}
+        parts = [size for name, size in sizes.items() if not name.startswith("consolidated")]
+        if sizes:  # a folder may hold all of them once more in one file
+            return sum(parts or sizes.values())
     file = model if model.is_file() else model / CONFIG_JSON
     try:
         return _weights_of(json.loads(file.read_text(encoding="utf-8")))

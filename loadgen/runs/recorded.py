@@ -233,6 +233,8 @@ DESCRIPTION: Mapping[str, Any] = {
     **dict.fromkeys(("target.block_size", "target.usable_blocks", "target.usable_tokens"), int),
     "target.max_model_len": int,
     "target.tokenizer": str,
+    "target.replicas": int,
+    "target.router": str,
     "command_line": list,
     "options": dict,
     "target": dict,

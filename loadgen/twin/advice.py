@@ -42,7 +42,8 @@ class SizeTried:
     @property
     def words(self) -> str:
         """What was tried."""
-        tier = " and a tier" if self.tier_tokens else ""
+        link = f"{self.bytes_per_s / 1e9:.3g} GB/s"
+        tier = f" and a tier at {link}" if self.tier_tokens else ""
         return f"{self.kv_tokens:,} tokens{tier}, {ORDERS[self.by_context]}"
 
     def keeps(self, limit: Limit) -> bool:
@@ -108,9 +109,10 @@ class Advice:
             nearest = min(self.candidates, key=lambda each: each.value)
             yield (
                 f"No size that was tried keeps {self.limit.text}: the nearest is"
-                f" {self._named(nearest)}. Fewer users, shorter prompts or a faster engine would."
+                f" {self._named(nearest)}. Fewer users, a lower rate, shorter prompts or a faster"
+                f" engine {'might, or a tier' if self._has_tier else 'would'}."
             )
-            yield from self._reuse()
+            yield from self._rates()
             yield from self._tier()
             yield from self._fitting()
             return
@@ -137,9 +139,13 @@ class Advice:
             best, largest = self.smallest(order), max(self._of(order), key=lambda e: e.kv_tokens)
             told += [best] if best else self.contrary(order) or [largest]
         tier = self.tier
-        if tier and tier.best.keeps(self.limit) and not tier.below.keeps(self.limit):
+        if tier and self._has_tier and not tier.below.keeps(self.limit):
             told.append(tier.best)
         return told[:MOST_ANSWERS]
+
+    @property
+    def _has_tier(self) -> bool:
+        return self.tier is not None and self.tier.best.keeps(self.limit)
 
     def _of(self, by_context: bool) -> list[SizeTried]:
         return [each for each in self.candidates if each.by_context == by_context]

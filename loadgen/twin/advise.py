@@ -3,6 +3,7 @@
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import chain, islice
 from pathlib import Path
 
 import numpy as np
@@ -18,12 +19,13 @@ from loadgen.runs.columns import Floats
 from loadgen.saturate.objective import slo_limit
 from loadgen.twin.advice import ORDERS, Advice, Reuse, SizeTried, TierAdvice
 from loadgen.twin.engine import EngineShape
-from loadgen.twin.highest_rate import find_rate
+from loadgen.twin.highest_rate import UNITS, find_rate
 from loadgen.twin.load import recorded_load
 from loadgen.twin.model import TwinModel
 from loadgen.twin.predict import TwinPrediction, predict_load
+from loadgen.twin.routing import ONE_ENGINE, Fleet
 from loadgen.twin.serve import OfferedLoad, ServedRequest, cached_most
-from loadgen.twin.shape_of import CalibratedEngine
+from loadgen.twin.shape_of import MOST_BLOCKS, CalibratedEngine
 from loadgen.twin.tier import TierShape
 
 SIZES = 6
@@ -34,25 +36,44 @@ NEARLY_ALL = 0.95
 TIER_BANDWIDTHS = (4.0, 1.0, 0.25)
 """Of tiers that are tried, over the break-even one."""
 TIER_LATENCY_S = 1e-4
+FIGURES = {
+    "ttft_ms.mean": "ttft_mean_ms",
+    "ttft_ms.p50": "ttft_p50_ms",
+    "ttft_ms.p95": "ttft_p95_ms",
+    "e2e_ms.mean": "e2e_mean_ms",
+}
+"""What a twin knows the errors of, by the statistic that is limited."""
 
 
 @dataclass(frozen=True, slots=True)
 class AdviceLoad:
     """What advice is about: a load, the engine it is served on, and the command that sent it or
-    would."""
+    would. `counted` names the requests that count, None for all. Raises UsageError for an engine
+    of which no cache could be advised."""
 
     load: OfferedLoad
     engine: CalibratedEngine
     command: Sequence[str]
     seed: int = 0
+    counted: frozenset[str] | None = None
+
+    def __post_init__(self) -> None:
+        if not self.engine.shape.prefix_caching:
+            raise UsageError(
+                "the engine has no prefix cache, so no size of it is better than another: give a"
+                " run or a twin of one that has"
+            )
 
     @classmethod
     def of_run(cls, path: Path) -> "AdviceLoad":
         """The requests of a recorded run. Raises UsageError."""
         engine, run = CalibratedEngine.of_run(path), recorded_run(path)
+        if Fleet.of_run(run) != ONE_ENGINE:
+            raise UsageError(f"{path} is of several engines: advice is about one, give such a run")
         load = recorded_load(path, engine.shape.block_size)
         seed = int(run.description.get("seed") or 0)
-        return cls(load, engine, run.description.get("command_line") or [], seed)
+        command = run.description.get("command_line") or []
+        return cls(load, engine, command, seed, frozenset(load.measured) or None)
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,8 +154,10 @@ def _seen(model: TwinModel, about: AdviceLoad) -> _Seen:
     shape = replace(about.engine.shape, tier=None)
     prediction = predict_load(model, about.load, shape, on_served=found.take)
     found.in_flight = max(1, prediction.ledger.peak_running)
-    never_sent = (each for outgoing in prediction.unsent for each in outgoing.unit.requests)
-    found.longest_tokens = max([found.longest_tokens, *map(cached_most, never_sent)])
+    never_sent = (outgoing.unit for outgoing in prediction.unsent)
+    ahead = chain(never_sent, islice(about.load.units, UNITS))  # which the search for a rate sends
+    longest = (cached_most(each) for unit in ahead for each in unit.requests)
+    found.longest_tokens = max(found.longest_tokens, *longest)
     return found
 
 
@@ -142,7 +165,12 @@ def _sizes_tried(size: int, knee: Knee, options: AdviceOptions, longest_tokens: 
     """Blocks, evenly spread on a scale of factors, with the knee. Raises UsageError where not even
     the longest request fits, or not in one that was asked for."""
     most = math.inf if options.most_tokens is None else options.most_tokens // size
-    least = max(knee.least_tokens // size, math.ceil(longest_tokens / size))
+    least = max(2, knee.least_tokens // size, math.ceil(longest_tokens / size))
+    if any(tokens // size > MOST_BLOCKS for tokens in options.sizes):
+        raise UsageError(
+            f"--kv-tokens {max(options.sizes):,} is out of range: give at most"
+            f" {MOST_BLOCKS * size:,}"
+        )
     found = {tokens // size for tokens in options.sizes} or _grid(size, knee, least, most)
     fitting = sorted(blocks for blocks in found if least <= blocks <= most)
     left_out = [f"{each:,}" for each in options.sizes if each // size not in fitting]
@@ -267,7 +295,36 @@ def _candidate(
     tier: TierShape | None = None,
 ) -> SizeTried:
     shape = replace(_shape(about, blocks, by_context), tier=tier)
-    prediction = predict_load(model, about.load, shape)
+    prediction = predict_load(model, about.load, shape, counted=about.counted)
     value = predicted_value(limit, prediction)
     tokens = blocks * shape.block_size
-    return SizeTried(tokens, by_context, prediction, value, model.interval(value))
+    interval = _interval(model, about, shape, limit, value)
+    return SizeTried(tokens, by_context, prediction, value, interval)
+
+
+def _interval(
+    model: TwinModel, about: AdviceLoad, shape: EngineShape, limit: Limit, value: float
+) -> tuple[float, float]:
+    """Of what is limited; of an open loop also on a server faster or slower by what runs differ."""
+    low, high = model.interval(value, _figure(model, limit))
+    factor = model.speed_factor
+    if not about.load.pace.is_open or factor == math.inf:
+        return low, high
+    for each in (1 / factor, factor):
+        try:
+            told = predicted_value(
+                limit,
+                predict_load(model.slower(each), about.load, shape, counted=about.counted),
+            )
+        except UsageError:  # nothing is served to its end
+            told = math.inf
+        low, high = min(low, told), max(high, told)
+    return low, high
+
+
+def _figure(model: TwinModel, limit: Limit) -> str:
+    """What the twin knows the error of that is limited, or of the same metric what is off most."""
+    name = FIGURES.get(limit.statistic.name, "")
+    of_metric = limit.statistic.metric.name.removesuffix("ms")
+    alike = [each for each in model.figure_sd if each.startswith(of_metric)]
+    return name or max(alike, key=lambda each: model.figure_sd[each], default="")

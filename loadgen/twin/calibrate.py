@@ -6,6 +6,7 @@ times, which least squares without negative parts (Lawson and Hanson 1974) fit; 
 it is simulated again, until they stay. Residuals far out count less.
 """
 
+import math
 from collections.abc import Sequence
 from dataclasses import astuple, dataclass, fields
 from pathlib import Path
@@ -13,6 +14,7 @@ from pathlib import Path
 import numpy as np
 from scipy.optimize import nnls
 
+from loadgen.compare.run import faults_of
 from loadgen.errors import UsageError
 from loadgen.locality.trace_sources import recorded_run
 from loadgen.runs.columns import Floats
@@ -21,8 +23,10 @@ from loadgen.twin.engine import EngineShape
 from loadgen.twin.ledger import EngineLedger
 from loadgen.twin.load import RecordedLoad, recorded_load
 from loadgen.twin.model import FrontTime, TwinModel, add_lengths
-from loadgen.twin.serve import ServedLoad, TwinServer
-from loadgen.twin.shape_of import CalibratedEngine, shape_of_run
+from loadgen.twin.predict import RATE, TIMES, figures_of
+from loadgen.twin.routing import AsRecorded, Fleet
+from loadgen.twin.serve import ServedLoad, ServedRequest, TwinServer
+from loadgen.twin.shape_of import OF_THE_SERVER, CalibratedEngine, shape_of_run
 from loadgen.twin.step_time import StepTime, parts
 
 ROUNDS, RESAMPLES = 5, 60
@@ -34,8 +38,8 @@ WINDOWS, WINDOW_REPLIES = 8, 10
 NAMES = tuple(f"step.{each.name}" for each in fields(StepTime)) + tuple(
     f"front.{each.name}" for each in fields(FrontTime)
 )
-OF_THE_SERVER = ("--model", "--dtype")
-"""Flags of an engine by which the times of its steps differ."""
+LEAST_LEFT_OUT = 4
+"""Of so many runs that tell the speed each is foretold from the others."""
 OF_THE_MACHINE = ("cpu", "cpus", "memory_gb")
 """What a machine keeps when its system is brought up to date."""
 WHAT_TELLS = {
@@ -50,26 +54,40 @@ WHAT_TELLS = {
 
 @dataclass(frozen=True, slots=True)
 class CalibrationRun:
-    """A run with its requests and the engine it was made on."""
+    """A run with its requests and the engines it was made on."""
 
     path: Path
     load: RecordedLoad
     shape: EngineShape
+    fleet: Fleet
 
     @classmethod
     def read(cls, path: Path) -> "CalibrationRun":
         """Raises UsageError."""
-        if recorded_run(path).is_simulated:
+        run = recorded_run(path)
+        if run.is_simulated:
             raise UsageError(f"{path} is simulated, which tells nothing of a server: leave it out")
+        for fault in faults_of(run.description, run.summary):
+            raise UsageError(f"{path} is no witness of a server, {fault}: leave it out")
         shape = shape_of_run(path)
         load = recorded_load(path, shape.block_size)
         if not load.measured:
             raise UsageError(f"{path} has no reply that counts: leave it out")
-        return cls(path, load, shape)
+        fleet = Fleet.of_run(run)
+        if fleet.replicas > 1 and not load.places:
+            raise UsageError(f"{path} does not tell which engine answered what: leave it out")
+        return cls(path, load, shape, fleet)
 
     def serve(self, step: StepTime, front: FrontTime) -> ServedLoad:
         """Its requests on its twin."""
-        return TwinServer(self.load, self.shape, step, front).serve()
+        router = AsRecorded(self.load.places) if self.fleet.replicas > 1 else None
+        return TwinServer(
+            self.load, self.shape, step, front, fleet=self.fleet, router=router
+        ).serve()
+
+    def counted(self, served: ServedLoad) -> list[ServedRequest]:
+        """Those of which there is a measured time."""
+        return [each for each in served.requests if each.request.name in self.load.measured]
 
 
 def calibrate(paths: Sequence[Path]) -> TwinModel:
@@ -80,15 +98,17 @@ def calibrate(paths: Sequence[Path]) -> TwinModel:
     if known < LEAST_REQUESTS:
         raise UsageError(f"{known} replies tell too little: give runs of {LEAST_REQUESTS} or more")
     step, front = StepTime(), FrontTime()
-    rows: list[tuple[Floats, Floats]] = []
+    rows: list[ReplyParts] = []
     for _ in range(ROUNDS):
-        rows = [_rows(run, run.serve(step, front)) for run in runs]
-        found = _fitted(np.concatenate([x for x, _ in rows]), np.concatenate([y for _, y in rows]))
+        rows = [_parts_of(run, run.serve(step, front)) for run in runs]
+        found = _fitted(np.concatenate([each.parts for each in rows]))
         step, front = _times(found)
-    factor = _mean_slowness(runs, step, front)
+    steady = _steady(runs)
+    factor = _mean_slowness([runs[at] for at in steady], step, front)
     step, front = _times(factor * found)
-    times_s = [_times_s(run, run.serve(step, front)) for run in runs]
-    samples = times_s if len(runs) > 1 else _windows(*times_s[0])
+    served = [run.serve(step, front) for run in runs]
+    times_s = [_times_s(*each) for each in zip(runs, served, strict=True)]
+    samples = [times_s[at] for at in steady] if len(runs) > 1 else _windows(*times_s[0])
     speeds = np.array([_slowness(*each) for each in samples])
     errors = np.concatenate([np.abs(twin / measured - 1) for measured, twin in times_s])
     lengths: dict[str, tuple[int, int]] = {}
@@ -100,6 +120,9 @@ def calibrate(paths: Sequence[Path]) -> TwinModel:
         speed_sd=float(speeds.std(ddof=1)),
         runs=len(runs),
         windows=len(samples) if len(runs) == 1 else 0,
+        steady_runs=len(steady),
+        figure_sd=_figure_sd(rows, steady, factor),
+        replicas=runs[0].fleet.replicas,
         error_share=float(np.median(errors)),
         intervals=_intervals(rows, factor),
         open_questions=tuple(_open(rows, found)),
@@ -107,6 +130,44 @@ def calibrate(paths: Sequence[Path]) -> TwinModel:
         engine=CalibratedEngine.of_run(paths[0]).to_json(),
         lengths=lengths,
     )
+
+
+@dataclass(frozen=True, slots=True)
+class RunResiduals:
+    """Of the replies of a run, in the order of sending: when each was sent, what its first and its
+    last token took, and the same on the twin."""
+
+    name: str
+    sent_s: Floats
+    ttft_s: Floats
+    e2e_s: Floats
+    twin_ttft_s: Floats
+    twin_e2e_s: Floats
+
+
+def residuals_of(model: TwinModel, paths: Sequence[Path]) -> list[RunResiduals]:
+    """Of each run, one of those that the twin was made of or another. Raises UsageError."""
+    found = []
+    for run in map(CalibrationRun.read, paths):
+        known = run.counted(run.serve(model.step, model.front))
+        measured = [run.load.measured[each.request.name] for each in known]
+        told = (
+            [each.sent_s for each in measured],
+            [each.ttft_s for each in measured],
+            [each.e2e_s for each in measured],
+            [each.ttft_s for each in known],
+            [each.e2e_s for each in known],
+        )
+        order = np.argsort(told[0], kind="stable")
+        found.append(RunResiduals(str(run.path), *(np.array(each)[order] for each in told)))
+    return found
+
+
+def _steady(runs: Sequence[CalibrationRun]) -> list[int]:
+    """The places of the runs that tell how fast the server was: those whose users wait for replies,
+    if there are two. In an open loop a little speed may be a long queue."""
+    found = [at for at, run in enumerate(runs) if not run.load.pace.is_open]
+    return found if len(found) > 1 else list(range(len(runs)))
 
 
 def _require_same_server(paths: Sequence[Path]) -> None:
@@ -118,6 +179,7 @@ def _require_same_server(paths: Sequence[Path]) -> None:
             raise UsageError(f"{path} is given twice: name each run once")
         run = recorded_run(path)
         told: dict[str, object] = {"machine": _machine(run)}
+        told["number of engines"] = Fleet.of_run(run).replicas
         told |= {flag: argument(run.engine_argv, flag) for flag in OF_THE_SERVER}
         for name, value in told.items():
             other, usual = known.setdefault(name, (path, value)) if value else (path, value)
@@ -144,24 +206,32 @@ def _times(found: Floats) -> tuple[StepTime, FrontTime]:
     return StepTime(*map(float, found[:count])), FrontTime(*map(float, found[count:]))
 
 
-def _rows(run: CalibrationRun, served: ServedLoad) -> tuple[Floats, Floats]:
-    """For each reply two rows, of its first and of its last token: what lay before it, and the
-    seconds it took; both divided by the seconds, so that errors are relative."""
-    work = _Work(served.ledger)
-    x, y = [], []
-    for each in served.requests:
-        measured = run.load.measured.get(each.request.name)
-        if measured is None:
-            continue
+@dataclass(frozen=True, slots=True)
+class ReplyParts:
+    """Of a run: for each reply two rows, of its first and of its last token. `took_s` are the
+    seconds until then, `parts` what lay before it, divided by them, so that errors are relative:
+    by the times that are looked for they are to be 1."""
+
+    parts: Floats
+    took_s: Floats
+
+
+def _parts_of(run: CalibrationRun, served: ServedLoad) -> ReplyParts:
+    work = [_Work(each) if each.steps else None for each in served.replicas]
+    x, seconds = [], []
+    for each in run.counted(served):
+        measured = run.load.measured[each.request.name]
         front = (each.front_requests, each.front_tokens, 1.0)
         late_s = each.end_s - served.ledger.finished_s[each.request.name]
         for end_s, took_s in (
             (each.first_token_s - late_s, measured.ttft_s),
             (each.end_s - late_s, measured.e2e_s),
         ):
-            x.append(np.append(work.between(each.queued_s, end_s), front) / took_s)
-            y.append(1.0)
-    return np.array(x), np.array(y)
+            done = work[each.replica]
+            assert done is not None, "an engine answered in no step"
+            x.append(np.append(done.between(each.queued_s, end_s), front) / took_s)
+            seconds.append(took_s)
+    return ReplyParts(np.array(x), np.array(seconds))
 
 
 class _Work:
@@ -184,15 +254,16 @@ class _Work:
         return np.array([end - begin for begin, end in found])
 
 
-def _fitted(x: Floats, y: Floats) -> Floats:
-    """Times without negative ones; residuals that are far out are taken less seriously."""
-    weight = np.ones(len(y))
+def _fitted(x: Floats) -> Floats:
+    """Times without negative ones by which all rows are 1; residuals that are far out are taken
+    less seriously."""
+    weight = np.ones(len(x))
     found = np.zeros(x.shape[1])
     scale = np.maximum(np.abs(x).max(axis=0), 1e-12)
     for _ in range(4):
         root = np.sqrt(weight)
-        found = nnls(x / scale * root[:, None], y * root)[0] / scale
-        residual = np.abs(x @ found - y)
+        found = nnls(x / scale * root[:, None], root)[0] / scale
+        residual = np.abs(x @ found - 1)
         middle = max(float(np.median(residual)), 1e-6)
         weight = np.minimum(1.0, FAR * middle / np.maximum(residual, 1e-12))
     return found
@@ -201,9 +272,7 @@ def _fitted(x: Floats, y: Floats) -> Floats:
 def _times_s(run: CalibrationRun, served: ServedLoad) -> tuple[Floats, Floats]:
     """Of each reply, as measured and on the twin, in the order of sending."""
     pairs = [
-        (run.load.measured[each.request.name].e2e_s, each.e2e_s)
-        for each in served.requests
-        if each.request.name in run.load.measured
+        (run.load.measured[each.request.name].e2e_s, each.e2e_s) for each in run.counted(served)
     ]
     measured, twin = np.array(pairs).T
     return measured, twin
@@ -214,27 +283,43 @@ def _slowness(measured: Floats, twin: Floats) -> float:
     return float(np.log(measured.mean() / twin.mean()))
 
 
+def _figure_sd(
+    rows: Sequence[ReplyParts], steady: Sequence[int], factor: float
+) -> dict[str, float]:
+    """How far each figure of a run is off as the other runs foretell it: the root of the mean
+    square of the logarithm. Empty for fewer than `LEAST_LEFT_OUT` runs. What is computed in which
+    step is taken as known."""
+    if len(steady) < LEAST_LEFT_OUT:
+        return {}
+    off: dict[str, list[float]] = {name: [] for name in TIMES}
+    for number in steady:
+        others = [each.parts for place, each in enumerate(rows) if place != number]
+        took_s = rows[number].took_s
+        told_s = took_s * (rows[number].parts @ _fitted(np.concatenate(others))) * factor
+        real, told = (figures_of(each[::2], each[1::2], 1.0) for each in (took_s, told_s))
+        for name, each in off.items():
+            each.append(math.log(told[name] / real[name]))
+    found = {name: float(np.sqrt(np.sum(np.square(v)) / (len(v) - 1))) for name, v in off.items()}
+    return found | {RATE: found["e2e_mean_ms"]}
+
+
 def _windows(measured: Floats, twin: Floats) -> list[tuple[Floats, Floats]]:
     """The same, apart by windows of time."""
     count = min(WINDOWS, len(measured) // WINDOW_REPLIES)
     return list(zip(np.array_split(measured, count), np.array_split(twin, count), strict=True))
 
 
-def _intervals(
-    rows: Sequence[tuple[Floats, Floats]], factor: float
-) -> dict[str, tuple[float, float]]:
+def _intervals(rows: Sequence[ReplyParts], factor: float) -> dict[str, tuple[float, float]]:
     """90 % of each time, by bootstrap: over runs where there are several, else over replies."""
     rng = np.random.default_rng(0)
     found = []
     for _ in range(RESAMPLES):
         if len(rows) > 2:
-            taken = [rows[at] for at in rng.integers(len(rows), size=len(rows))]
-            x, y = (np.concatenate(side) for side in zip(*taken, strict=True))
+            x = np.concatenate([rows[at].parts for at in rng.integers(len(rows), size=len(rows))])
         else:
-            x, y = (np.concatenate(side) for side in zip(*rows, strict=True))
-            which = rng.integers(len(y), size=len(y))
-            x, y = x[which], y[which]
-        found.append(_fitted(x, y))
+            x = np.concatenate([each.parts for each in rows])
+            x = x[rng.integers(len(x), size=len(x))]
+        found.append(_fitted(x))
     low, high = factor * np.quantile(found, (0.05, 0.95), axis=0)
     return {
         name: (float(at_least), float(at_most))
@@ -242,9 +327,9 @@ def _intervals(
     }
 
 
-def _open(rows: Sequence[tuple[Floats, Floats]], found: Floats) -> list[str]:
+def _open(rows: Sequence[ReplyParts], found: Floats) -> list[str]:
     """What these runs cannot tell: a part that hardly any of their time goes to."""
-    share = np.concatenate([x for x, _ in rows]).mean(axis=0) * found
+    share = np.concatenate([each.parts for each in rows]).mean(axis=0) * found
     return [
         f"{name}: {WHAT_TELLS[name]} would tell it"
         for name, each in zip(NAMES, share, strict=True)

@@ -25,6 +25,7 @@ from loadgen.stats.summary import summarize, write_summary
 from loadgen.stats.token_gaps import spread
 from loadgen.twin.engine import PLUGIN, EngineShape
 from loadgen.twin.ledger import EngineLedger
+from loadgen.twin.routing import ONE_ENGINE, Fleet
 from loadgen.twin.sending import NO_USER, Outgoing, RequestFacts
 from loadgen.twin.serve import ServedRequest
 from loadgen.workload.diversity import measure_diversity
@@ -33,7 +34,7 @@ NOTE = "simulated, not measured: no server answered"
 CUT_OFF = "cut off at the end of the run"
 NEVER_SENT = "due before the end of the run, but every user was busy"
 FLUSHED_ROWS = 1000
-FLEET = "-fleet"
+OF_SEVERAL = "-fleet"
 """Behind the name of a target of several engines."""
 _PASSED_ON = (
     *("seed", "users", "corpus_sha256", "trace_sha256"),
@@ -53,16 +54,16 @@ class SimulatedRun(DescribedRun):
     shape: EngineShape
     command: Sequence[str]
     note: str
-    replicas: int = 1
+    fleet: Fleet = ONE_ENGINE
     rule: CutOffRule = field(default_factory=CutOffRule)
     user_class: str = "User"
     is_as_recorded: bool = False
     known: Mapping[str, RequestFacts] = field(default_factory=dict)
     warmup_s: float = 0.0
 
-    def with_replicas(self, count: int) -> Self:
+    def on_fleet(self, fleet: Fleet) -> Self:
         """On so many engines."""
-        return replace(self, replicas=count)
+        return replace(self, fleet=fleet)
 
 
 def simulated_run(
@@ -256,7 +257,7 @@ def _facts(run: SimulatedRun) -> dict[str, Any]:
         "sources": {"engine": {"name": "vllm"}},
         SIMULATED: {
             "command_line": list(run.command),
-            "replicas": run.replicas,
+            **asdict(run.fleet),
             **asdict(shape),
         },
     }
@@ -280,11 +281,11 @@ def _services(run: SimulatedRun) -> dict[str, Any]:
     told, shape = run.target, run.shape
     if run.is_as_recorded and told.get("name"):
         known = {name: told.get(name) for name in ("argv", "env", "l1_gb")}
-        return {"name": _name(str(told["name"]), run.replicas), **known}
+        return {"name": _name(str(told["name"]), run.fleet), **known}
     name = "vllm" if shape.tier is None else shape.tier.target
     services = told.get("argv") or {"vllm": []}
     return {
-        "name": _name(name if shape.plugin is None else f"{name}-context", run.replicas),
+        "name": _name(name if shape.plugin is None else f"{name}-context", run.fleet),
         "argv": {
             each: list(_argv(words, shape, len(services) == 1 or "--model" in words))
             for each, words in services.items()
@@ -293,10 +294,10 @@ def _services(run: SimulatedRun) -> dict[str, Any]:
     }
 
 
-def _name(name: str, replicas: int) -> str:
+def _name(name: str, fleet: Fleet) -> str:
     """As the catalogue calls a target of one engine, or of several behind a router."""
-    alone = name.removesuffix(FLEET)
-    return f"{alone}{FLEET}" if replicas > 1 else alone
+    alone = name.removesuffix(OF_SEVERAL)
+    return f"{alone}{OF_SEVERAL}" if fleet.replicas > 1 else alone
 
 
 def _argv(recorded: Sequence[str], shape: EngineShape, is_engine: bool) -> Iterator[str]:

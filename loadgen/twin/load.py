@@ -1,6 +1,6 @@
 """The requests of a recorded run, and when each of them is sent if replies come at other times."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
 from pathlib import Path
@@ -9,28 +9,37 @@ import numpy as np
 
 from loadgen.errors import UsageError
 from loadgen.locality.trace import BlockNames, Chain
-from loadgen.locality.trace_sources import SentRequest, chains_of, recorded_run, sent_requests
+from loadgen.locality.trace_sources import (
+    SentRequest,
+    all_requests,
+    chains_of,
+    engines_of,
+    recorded_run,
+)
 from loadgen.runs.recorded import RecordedRun
 from loadgen.runs.requests import Requests
 from loadgen.twin.ledger import TwinRequest
 from loadgen.twin.sending import Pace, SendUnit
 
 VOCABULARY = 30_000
+WARM = "warm"
 
 
 @dataclass(frozen=True, slots=True)
 class MeasuredTimes:
-    """Of one request that ended `ok`, in seconds from its sending."""
+    """Of one request that ended `ok`, in seconds from its sending, which was at `sent_s`."""
 
     ttft_s: float
     e2e_s: float
+    sent_s: float
 
 
 @dataclass(frozen=True, slots=True)
 class RecordedLoad:
     """`units` in the order of the stream, which go out as `pace` says. `measured` is by the name of
     each request that counts, and `computed_tokens` of the same; `duration_s` is from their first
-    send to their last end. `source` says what prompts were made from."""
+    send to their last end. `source` says what prompts were made from. `places` tells, of a run of
+    several engines, which one answered a request."""
 
     units: tuple[SendUnit, ...]
     pace: Pace
@@ -38,6 +47,7 @@ class RecordedLoad:
     computed_tokens: int | None
     duration_s: float
     source: str
+    places: Mapping[str, int]
 
     @property
     def requests(self) -> list[TwinRequest]:
@@ -46,10 +56,11 @@ class RecordedLoad:
 
 
 def recorded_load(path: Path, block_size: int) -> RecordedLoad:
-    """The load of a run directory. Raises UsageError for one that cannot be told again."""
+    """The load of a run directory, on however many engines. Raises UsageError for one that cannot
+    be told again."""
     run = recorded_run(path)
     _require_modelled(run)
-    sent = sent_requests(run)
+    sent = all_requests(run)
     if len({each.index for each in sent}) < len(sent):
         raise UsageError(
             f"{path} has requests of the same request_id, which the twin cannot tell apart: give"
@@ -71,6 +82,7 @@ def recorded_load(path: Path, block_size: int) -> RecordedLoad:
         computed_tokens=_computed(counted),
         duration_s=last_s - first_s,
         source=source,
+        places=_places(engines_of(run), sent),
     )
 
 
@@ -81,6 +93,17 @@ def _require_modelled(run: RecordedRun) -> None:
             f"{run.path} was made with --labels {named[0]}, which the twin does not model: give a"
             " run with other labels"
         )
+    if run.description.get("cache_state") == WARM:
+        raise UsageError(
+            f"{run.path} began with caches that held something (--keep-cache), and a twin's are"
+            " empty: give another run"
+        )
+
+
+def _places(engines: Sequence[str], sent: Sequence[SentRequest]) -> dict[str, int]:
+    """Of those that an engine answered, by its place among the names."""
+    known = {name: place for place, name in enumerate(engines)}
+    return {str(each.index): known[each.engine] for each in sent if each.engine in known}
 
 
 def _label(sent: SentRequest, labelled: bool) -> str:
@@ -162,7 +185,7 @@ def _measured(counted: Requests) -> dict[str, MeasuredTimes]:
         strict=True,
     )
     return {
-        str(int(number)): MeasuredTimes(first_s - at_s, end_s - at_s)
+        str(int(number)): MeasuredTimes(first_s - at_s, end_s - at_s, at_s)
         for number, at_s, first_s, end_s in told
     }
 

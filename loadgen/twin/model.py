@@ -3,7 +3,7 @@
 import json
 import math
 from collections.abc import Iterator, Mapping
-from dataclasses import asdict, dataclass, field, fields
+from dataclasses import asdict, astuple, dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any, Self
 
@@ -33,9 +33,10 @@ class FrontTime:
 @dataclass(frozen=True, slots=True)
 class TwinModel:
     """`speed_sd` is how much the logarithm of whole runs' times differs from what it says, over
-    `runs` runs, or of one run's over `windows` of its time; `error_share` the median error of
-    single requests. `intervals` by the names of the two times' fields; `open_questions` what these
-    runs leave open."""
+    `steady_runs` of `runs`, or of one run's over `windows` of its time, and `figure_sd` how much
+    that of each figure does; `error_share` the median error of single requests. `intervals`
+    by the names of the two times' fields; `open_questions` what these runs leave open. Each run was
+    made on so many `replicas`."""
 
     step: StepTime
     front: FrontTime
@@ -51,10 +52,32 @@ class TwinModel:
     """Least and most tokens of their prompts and replies; empty in older files."""
     windows: int = 0
     """0 for several runs, and in older files."""
+    figure_sd: Mapping[str, float] = field(default_factory=dict)
+    """Of several runs; empty in older files."""
+    steady_runs: int = 0
+    """0 in older files: all."""
+    replicas: int = 1
 
-    def outside(self, lengths: Mapping[str, tuple[int, int]]) -> Iterator[str]:
-        """In words, what the intervals do not hold, and which of these lengths the twin was not
-        made from."""
+    @property
+    def speed_factor(self) -> float:
+        """By which a run may be slower or faster than it says, infinite where that is not known."""
+        return self._factor(self.speed_sd)
+
+    def slower(self, factor: float) -> Self:
+        """Where everything takes so many times as long."""
+        step = StepTime(*(factor * each for each in astuple(self.step)))
+        front = FrontTime(*(factor * each for each in astuple(self.front)))
+        return replace(self, step=step, front=front)
+
+    def outside(self, lengths: Mapping[str, tuple[int, int]], replicas: int = 1) -> Iterator[str]:
+        """In words, what the intervals do not hold, which of these lengths the twin was not made
+        from, and whether of so many engines."""
+        if replicas != self.replicas:
+            yield (
+                f"the twin was made from runs of {self.replicas} engine"
+                f"{'s' if self.replicas > 1 else ''}, not of {replicas}: engines that share a"
+                " machine slow each other, which is not in these figures"
+            )
         if self.runs == 1 and self.windows:
             yield (
                 f"intervals are of one run's own speed in {self.windows} windows of its time:"
@@ -68,14 +91,18 @@ class TwinModel:
                     f" {least:,} to {most:,}"
                 )
 
-    def interval(self, value: float) -> tuple[float, float]:
-        """Where a run's time would lie, as far as runs here, or windows of one, differ from it."""
-        count = self.windows if self.runs == 1 else self.runs
+    def interval(self, value: float, figure: str = "") -> tuple[float, float]:
+        """Where that figure of a run, or any time, would lie, as far as runs here, or windows of
+        one, differ from it."""
+        factor = self._factor(max(self.speed_sd, self.figure_sd.get(figure, 0.0)))
+        return (value / factor, value * factor) if factor < math.inf else (0.0, math.inf)
+
+    def _factor(self, sd: float) -> float:
+        count = self.windows if self.runs == 1 else self.steady_runs or self.runs
         if count < 2:
-            return 0.0, math.inf
+            return math.inf
         reach = float(student.ppf((1 + LEVEL) / 2, count - 1))
-        factor = math.exp(reach * self.speed_sd * math.sqrt(1 + 1 / count))
-        return value / factor, value * factor
+        return math.exp(reach * sd * math.sqrt(1 + 1 / count))
 
     def write(self, path: Path) -> None:
         """Keep it. Raises UsageError."""
@@ -105,11 +132,16 @@ class TwinModel:
         if content["twin"] != VERSION:
             raise ValueError(f"version {content['twin']}")
         later: dict[str, Any] = {"engine": {}, "lengths": {}, "windows": 0}
+        later |= {"figure_sd": {}, "steady_runs": 0, "replicas": 1}
         later |= {name: content[name] for name in later if name in content}
         kept = {each.name: content[each.name] for each in fields(cls) if each.name not in later}
         kept |= later
-        for name in ("speed_sd", "runs", "windows", "error_share"):
+        for name in ("speed_sd", "runs", "windows", "error_share", "steady_runs"):
             _require_time(name, kept[name])
+        for name, value in kept["figure_sd"].items():
+            _require_time(name, value)
+        if not isinstance(kept["replicas"], int) or kept["replicas"] < 1:
+            raise ValueError(f"replicas is {kept['replicas']}")
         kept["lengths"] = {
             name: (int(low), int(high)) for name, (low, high) in kept["lengths"].items()
         }

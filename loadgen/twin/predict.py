@@ -3,7 +3,7 @@
 import math
 from array import array
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -13,11 +13,15 @@ from loadgen.twin.engine import EngineShape
 from loadgen.twin.ledger import EngineLedger
 from loadgen.twin.load import RecordedLoad
 from loadgen.twin.model import TwinModel, add_lengths
-from loadgen.twin.routing import ROUTERS
+from loadgen.twin.routing import ONE_ENGINE, AsRecorded, Fleet
 from loadgen.twin.sending import Outgoing
 from loadgen.twin.serve import OfferedLoad, OnServed, ServedRequest, TwinServer
 
 TIMES = ("ttft_mean_ms", "ttft_p50_ms", "ttft_p95_ms", "e2e_mean_ms")
+RATE = "requests_per_s"
+EDGE = 2.0
+"""From so many times on that a figure grows by on a server slower by what runs differ, the load is
+at the edge of what the server holds."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,7 +31,7 @@ class TwinPrediction:
     `ttft_s` and `e2e_s` are of the requests that were served to their end; `cut` others were cut
     off, and `unsent` is what was due and never sent: `open_ttft_s` and `open_e2e_s` are what both
     had waited at least. `ledger` is that of all `replicas` together. `outside` says in words which
-    lengths of requests the twin was not made from.
+    lengths of requests the twin was not made from, and more that intervals do not hold.
     """
 
     figures: Mapping[str, float]
@@ -42,6 +46,7 @@ class TwinPrediction:
     replicas: tuple[EngineLedger, ...]
     duration_s: float
     outside: tuple[str, ...]
+    is_at_edge: bool = False
 
 
 class _Collector:
@@ -97,18 +102,18 @@ def predict_load(
     model: TwinModel,
     load: OfferedLoad,
     shape: EngineShape,
-    replicas: int = 1,
-    router: str = "",
+    fleet: Fleet = ONE_ENGINE,
     *,
+    router: AsRecorded | None = None,
     on_served: OnServed | None = None,
     counted: Collection[str] | None = None,
 ) -> TwinPrediction:
-    """Serve the load on the twin of an engine of this shape, or of so many behind a router of
-    `ROUTERS`. `on_served` is told each request, in the order of their ends. Figures are of those
-    that are `counted`, by name, of all without. Raises UsageError where nothing comes of it."""
-    chosen = ROUTERS[router]() if router else None
+    """Serve the load on the twin of an engine of this shape, or of a fleet of them, behind this
+    router or its own. `on_served` is told each request, in the order of their ends. Figures are of
+    those that are `counted`, by name, of all without. Raises UsageError where nothing comes of it.
+    """
     server = TwinServer(
-        load, shape, model.step, model.front, replicas=replicas, router=chosen, is_whole=False
+        load, shape, model.step, model.front, fleet=fleet, router=router, is_whole=False
     )
     collector = _Collector(on_served, counted)
     server.serve_each(collector.take)
@@ -121,9 +126,8 @@ def predict_load(
     figures = figures_of(ttft_s, e2e_s, duration_s)
     computed = ledger.computed_tokens if counted is None else collector.computed_tokens
     figures["computed_prompt_tokens"] = float(computed)
-    intervals = {name: model.interval(figures[name]) for name in TIMES}
-    if not load.pace.is_open:
-        intervals["requests_per_s"] = model.interval(figures["requests_per_s"])
+    names = TIMES if load.pace.is_open else (*TIMES, RATE)
+    intervals = {name: model.interval(figures[name], name) for name in names}
     return TwinPrediction(
         figures=figures,
         intervals=intervals,
@@ -136,8 +140,59 @@ def predict_load(
         ledger=ledger,
         replicas=tuple(server.ledgers),
         duration_s=duration_s,
-        outside=tuple(model.outside(collector.lengths)),
+        outside=tuple(model.outside(collector.lengths, fleet.replicas)),
     )
+
+
+def with_edges(
+    prediction: TwinPrediction,
+    model: TwinModel,
+    load: OfferedLoad,
+    shape: EngineShape,
+    fleet: Fleet = ONE_ENGINE,
+    *,
+    router: AsRecorded | None = None,
+    counted: Collection[str] | None = None,
+) -> TwinPrediction:
+    """The same of an open loop, with intervals that also hold what comes of it on a server that is
+    faster or slower by what nine of ten runs differ by. Near its capacity a little speed is a long
+    queue: then `outside` says so. Of a closed loop as it is."""
+    factor = model.speed_factor
+    if not load.pace.is_open or factor == math.inf:
+        return prediction
+    fast, slow = (
+        _figures(model.slower(each), load, shape, fleet, router, counted)
+        for each in (1 / factor, factor)
+    )
+    intervals = {
+        name: (min(low, fast.get(name, 0.0)), max(high, slow.get(name, math.inf)))
+        for name, (low, high) in prediction.intervals.items()
+    }
+    mean = "ttft_mean_ms"
+    grows = slow.get(mean, math.inf) / prediction.figures[mean]
+    found = replace(prediction, intervals=intervals)
+    if grows < max(EDGE, factor * factor):
+        return found
+    words = (
+        f"at the edge of what it holds: on a server slower by {factor - 1:.0%}, as one of twenty"
+        f" runs may be, the mean TTFT is {grows:.1f} times as long"
+    )
+    return replace(found, is_at_edge=True, outside=(*found.outside, words))
+
+
+def _figures(
+    model: TwinModel,
+    load: OfferedLoad,
+    shape: EngineShape,
+    fleet: Fleet,
+    router: AsRecorded | None,
+    counted: Collection[str] | None,
+) -> Mapping[str, float]:
+    """None where nothing is served to its end."""
+    try:
+        return predict_load(model, load, shape, fleet, router=router, counted=counted).figures
+    except UsageError:
+        return {}
 
 
 def figures_of(ttft_s: Floats, e2e_s: Floats, duration_s: float) -> dict[str, float]:
@@ -148,7 +203,7 @@ def figures_of(ttft_s: Floats, e2e_s: Floats, duration_s: float) -> dict[str, fl
         "ttft_p50_ms": 1000 * float(p50),
         "ttft_p95_ms": 1000 * float(p95),
         "e2e_mean_ms": 1000 * float(e2e_s.mean()),
-        "requests_per_s": len(ttft_s) / duration_s,
+        RATE: len(ttft_s) / duration_s,
     }
 
 

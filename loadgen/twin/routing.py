@@ -1,11 +1,17 @@
 """What a router in front of replicas decides, a policy each."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from hashlib import sha256
 from itertools import count, takewhile
-from typing import Protocol
+from typing import Protocol, Self
 
+from loadgen.errors import UsageError
+from loadgen.locality.trace_sources import engines_of
+from loadgen.runs.recorded import SIMULATED, RecordedRun
 from loadgen.twin.ledger import TwinRequest
+
+MOST_REPLICAS = 64
 
 
 class Router(Protocol):
@@ -26,10 +32,20 @@ class RoundRobin:
 
 
 class LeastConnections:
-    """Where the fewest are open, the first of several; HAProxy's `leastconn` without weights."""
+    """Where the fewest are open, of several the one that was chosen longest ago; HAProxy's
+    `leastconn` without weights."""
+
+    def __init__(self) -> None:
+        self._turn = count()
+        self._chosen: dict[int, int] = {}
 
     def choose(self, request: TwinRequest, open_requests: Sequence[int]) -> int:
-        return min(range(len(open_requests)), key=open_requests.__getitem__)
+        place = min(
+            range(len(open_requests)),
+            key=lambda place: (open_requests[place], self._chosen.get(place, -1)),
+        )
+        self._chosen[place] = next(self._turn)
+        return place
 
 
 class ContextHash:
@@ -38,6 +54,18 @@ class ContextHash:
     def choose(self, request: TwinRequest, open_requests: Sequence[int]) -> int:
         digest = sha256(request.context.encode()).digest()
         return int.from_bytes(digest[:8], "big") % len(open_requests)
+
+
+class AsRecorded:
+    """Each request to the replica that answered it in a run, by `places`; one that none answered
+    where the fewest are open."""
+
+    def __init__(self, places: Mapping[str, int]) -> None:
+        self._places = places
+
+    def choose(self, request: TwinRequest, open_requests: Sequence[int]) -> int:
+        usual = min(range(len(open_requests)), key=open_requests.__getitem__)
+        return self._places.get(request.name, usual)
 
 
 class CacheAware:
@@ -105,3 +133,52 @@ ROUTERS: Mapping[str, Callable[[], Router]] = {
     "haproxy-leastconn": LeastConnections,
 }
 """By the names of `--router` of targets with several engines; the others are not modelled."""
+HASHED = ("consistent_hash", "haproxy-hash")
+"""Of these nobody knows which context goes where but the router itself."""
+
+
+@dataclass(frozen=True, slots=True)
+class Fleet:
+    """So many engines of one shape, and the policy of the router before several; "" is in turn."""
+
+    replicas: int = 1
+    router: str = ""
+
+    @classmethod
+    def of_run(cls, run: RecordedRun) -> Self:
+        """That a run was made on, or simulated on; its policy need not be modelled. Raises
+        UsageError where a run of several engines does not tell it."""
+        told = run.target[SIMULATED] if run.is_simulated else run.target
+        count, router = told.get("replicas", 1), told.get("router")
+        if not isinstance(count, int) or (max(count, len(engines_of(run))) > 1 and router is None):
+            raise UsageError(
+                f"{run.path} has requests of several engines and does not tell their router: give a"
+                " run of one engine"
+            )
+        return cls(count, str(router)) if count > 1 else cls()
+
+    @property
+    def words(self) -> str:
+        """As in `on 2 engines behind cache_aware`."""
+        behind = self.router or "round_robin"
+        return f"{self.replicas} engines behind {behind}" if self.replicas > 1 else "one engine"
+
+    def require_modelled(self) -> None:
+        """Raise UsageError for what cannot be simulated."""
+        if not 1 <= self.replicas <= MOST_REPLICAS:
+            raise UsageError(
+                f"--replicas {self.replicas} is out of range: give 1 to {MOST_REPLICAS}"
+            )
+        if self.router and self.router not in ROUTERS:
+            raise UsageError(
+                f"--router {self.router} is not modelled: choose one of {', '.join(ROUTERS)}"
+            )
+        if self.router and self.replicas == 1:
+            raise UsageError("--router needs more than one engine: give --replicas 2")
+
+    def new_router(self) -> Router:
+        """Of one run."""
+        return ROUTERS[self.router]() if self.router else RoundRobin()
+
+
+ONE_ENGINE = Fleet()

@@ -38,7 +38,7 @@ class RequestFacts:
 class SendUnit:
     """Requests that are sent together, a single one or a batch; `offsets_s` are from the first.
 
-    `number` counts the units of a load from 0. `due_s` means something in an open loop. `session`
+    `number` counts the units of a load from 0. `due_s` means nothing in a closed loop. `session`
     is that of a conversation. `facts` are there of a load that nobody has sent yet.
     """
 
@@ -163,5 +163,6 @@ class UnitSender:
             return None
         unit = self._due.popleft()
         user = NO_USER if self._is_uncapped else self._idle.popleft()
-        sent_s = max(at_s, unit.due_s)
-        return Outgoing(unit, user, unit.due_s if self.pace.is_open else sent_s, sent_s)
+        if not self.pace.is_open:
+            return Outgoing(unit, user, at_s, at_s)
+        return Outgoing(unit, user, unit.due_s, max(at_s, unit.due_s))

@@ -12,7 +12,7 @@ from loadgen.twin.decoding import LeanEngine
 from loadgen.twin.engine import STEPS_WITHOUT_TOKENS, EngineShape, VirtualEngine
 from loadgen.twin.ledger import EngineLedger, ServedTokens, TwinRequest
 from loadgen.twin.model import FrontTime
-from loadgen.twin.routing import RoundRobin, Router
+from loadgen.twin.routing import ONE_ENGINE, Fleet, Router
 from loadgen.twin.sending import Outgoing, Pace, RequestFacts, SendUnit, UnitSender
 from loadgen.twin.step_time import StepTime
 
@@ -35,8 +35,8 @@ class ServedRequest:
 
     `turn` counts requests in the order of sending. `front_requests` and `front_tokens` are what the
     front end worked through from its sending on, itself included. One that `is_cut` had no end of
-    its own; `first_token_s` is then NaN where no token had come. `engine` is which of several
-    replicas answered.
+    its own; `first_token_s` is then NaN where no token had come. `replica` is the place of the
+    engine that answered, and `engine` its name where there are several.
     """
 
     request: TwinRequest
@@ -53,6 +53,7 @@ class ServedRequest:
     front_requests: int
     front_tokens: int
     is_cut: bool = False
+    replica: int = 0
     engine: str = ""
 
     @property
@@ -185,7 +186,8 @@ OnServed = Callable[[ServedRequest], None]
 class TwinServer:
     """One load on one engine, or on several of one shape behind a router; used once.
 
-    One that is not `is_whole` forgets requests once they are served: its memory does not grow.
+    A `router` takes the place of the fleet's own. One that is not `is_whole` forgets requests once
+    they are served: its memory does not grow.
     """
 
     def __init__(
@@ -195,7 +197,7 @@ class TwinServer:
         step: StepTime,
         front: FrontTime,
         *,
-        replicas: int = 1,
+        fleet: Fleet = ONE_ENGINE,
         router: Router | None = None,
         is_whole: bool = True,
     ) -> None:
@@ -203,8 +205,8 @@ class TwinServer:
         self._cut_s = load.pace.cut_s
         self._late_s = front.output_s
         self._sender = UnitSender(load.units, load.pace)
-        self._replicas = [_Replica(shape, step, front, is_whole) for _ in range(replicas)]
-        self._router = router or RoundRobin()
+        self._replicas = [_Replica(shape, step, front, is_whole) for _ in range(fleet.replicas)]
+        self._router = router or fleet.new_router()
         self._under_way: dict[str, _Sending] = {}
         self._turns = 0
 
@@ -270,6 +272,7 @@ class TwinServer:
         outgoing = sending.part.outgoing
         request = outgoing.unit.requests[sending.place]
         tokens = sending.replica.engine.ledger.take(request.name)
+        place = self._replicas.index(sending.replica)
         return ServedRequest(
             request=request,
             facts=outgoing.unit.facts[sending.place] if outgoing.unit.facts else None,
@@ -285,10 +288,6 @@ class TwinServer:
             front_requests=sending.front.requests,
             front_tokens=sending.front.tokens,
             is_cut=is_cut,
-            engine=self._name_of(sending.replica),
+            replica=place,
+            engine=f"vllm-{place + 1}" if len(self._replicas) > 1 else "",
         )
-
-    def _name_of(self, replica: _Replica) -> str:
-        """As a fleet's engines are called."""
-        several = len(self._replicas) > 1
-        return f"vllm-{self._replicas.index(replica) + 1}" if several else ""

@@ -17,6 +17,7 @@ from loadgen.runs.recorded import SIMULATED, RecordedRun, argument, flag_of
 from loadgen.targets.hardware import platform_of
 from loadgen.targets.plan import BYTES_PER_GB
 from loadgen.twin.engine import PLUGIN, EngineShape
+from loadgen.twin.model import TwinModel
 from loadgen.twin.tier import TierShape
 
 CONTEXT = "-context"
@@ -36,6 +37,8 @@ LMCACHE_CHUNKS = {True: 128, False: 256}
 HOST_SPECS = "kv_tiers.spec"
 GPU_SEQS = 256
 """That vLLM's server runs at once on a GPU of less than 70 GiB unless told otherwise."""
+MOST_BLOCKS = 4_000_000
+"""Of a cache that is simulated: each is an object of vLLM's."""
 MOST_GB = 1e9
 """No machine has more."""
 UNMODELLED: Mapping[str, str] = {
@@ -51,6 +54,11 @@ UNMODELLED: Mapping[str, str] = {
 }
 """Flags that would change what is scheduled, and the value with which each is taken, "" for
 none."""
+OF_THE_SERVER = (
+    *("--model", "--dtype", "--kv-cache-dtype", "--quantization", "--attention-backend"),
+    *("--tensor-parallel-size", "--enforce-eager"),
+)
+"""Flags of an engine by which the times of its steps differ."""
 COUNT = re.compile(r"(\d+)([KMGT]?)|(\d+(?:\.\d+)?)([kmgt])")
 """A number as vLLM takes it: K is 1,024, k is 1,000, and only such has a fraction."""
 
@@ -117,6 +125,19 @@ class CalibratedEngine:
             f"taken for granted: {taken}, vLLM's own on a GPU of less than 70 GiB; on others they"
             f" are larger: make runs there with `{words}`"
         ]
+
+
+def unlike_servers(model: TwinModel, argv: Sequence[str]) -> list[str]:
+    """One line where the engine of a run is not the one that the twin has the times of, as far as
+    both tell it; else none."""
+    known = model.engine.get("argv") or []
+    differ = [flag for flag in OF_THE_SERVER if argument(known, flag) != argument(argv, flag)]
+    if not (known and argv and differ):
+        return []
+    return [
+        f"the run is of another engine than the twin, by {' and '.join(differ)}: its requests are"
+        " served in the twin's times"
+    ]
 
 
 def _told_on_cpu(run: RecordedRun) -> bool | None:
@@ -202,6 +223,11 @@ def changed(
         if blocks < 2:
             raise UsageError(
                 f"--kv-tokens {kv_tokens} is less than two blocks of {shape.block_size}: give more"
+            )
+        if blocks > MOST_BLOCKS:
+            raise UsageError(
+                f"--kv-tokens {kv_tokens} is out of range: give at most"
+                f" {MOST_BLOCKS * shape.block_size:,}"
             )
         shape = replace(shape, usable_blocks=blocks)
     if target is None:

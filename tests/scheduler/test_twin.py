@@ -17,6 +17,7 @@ from loadgen.cli.report import report_command
 from loadgen.cli.simulate import simulate_command
 from loadgen.cli.twin import calibrate_command
 from loadgen.errors import UsageError
+from loadgen.locality.trace_sources import recorded_run
 from loadgen.record import COLUMNS
 from loadgen.runs.recorded import RecordedRun
 from loadgen.targets.settings import ROUTERS as FLEET_ROUTERS
@@ -27,7 +28,7 @@ from loadgen.twin.engine import EngineShape
 from loadgen.twin.load import RecordedLoad, recorded_load
 from loadgen.twin.model import FrontTime, TwinModel
 from loadgen.twin.predict import predict_load
-from loadgen.twin.routing import ROUTERS
+from loadgen.twin.routing import ROUTERS, Fleet
 from loadgen.twin.serve import ServedLoad, TwinServer
 from loadgen.twin.shape_of import changed, shape_of_run
 from loadgen.twin.step_time import StepTime
@@ -87,6 +88,7 @@ def write_run(
                     "output_tokens": output,
                     "outcome": "ok",
                     "batch_id": number // batch if batch else "",
+                    "engine": known.engine if known else "",
                 }
             )
     facts = {
@@ -107,14 +109,17 @@ def write_run(
         "exit_code": 0,
     }
     (path / "run.json").write_text(json.dumps(facts))
+    if several := (target or {}).get("replicas"):
+        engines = {f"vllm-{number}": {} for number in range(1, several + 1)}
+        (path / "summary.json").write_text(json.dumps({"replicas": {"engines": engines}}))
     return path
 
 
 def served_run(path: Path, **how: Any) -> Path:
     """A run of a server whose times are `STEP` and `FRONT`."""
     write_run(path, **how)
-    shape = shape_of_run(path)
-    served = TwinServer(recorded_load(path, BLOCK), shape, STEP, FRONT).serve()
+    shape, fleet = shape_of_run(path), Fleet.of_run(recorded_run(path))
+    served = TwinServer(recorded_load(path, BLOCK), shape, STEP, FRONT, fleet=fleet).serve()
     return write_run(path, served, **how)
 
 
@@ -320,7 +325,7 @@ def test_a_router_that_keeps_contexts_together_computes_less(
     runs: list[Path], model: TwinModel, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     load, shape = recorded_load(runs[0], BLOCK), shape_of_run(runs[0])
-    computed = {router: predict_load(model, load, shape, 2, router) for router in ROUTERS}
+    computed = {name: predict_load(model, load, shape, Fleet(2, name)) for name in ROUTERS}
     tokens = {name: served.ledger.computed_tokens for name, served in computed.items()}
     assert tokens["consistent_hash"] < tokens["round_robin"]
     assert tokens["cache_aware"] < tokens["round_robin"]

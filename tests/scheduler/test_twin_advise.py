@@ -24,8 +24,10 @@ from loadgen.twin.advise import (
     predicted_value,
 )
 from loadgen.twin.highest_rate import RatedLoad, find_rate
+from loadgen.twin.model import TwinModel
 from loadgen.twin.predict import predict_load
 from loadgen.twin.sending import Pace
+from loadgen.twin.serve import OfferedLoad
 from loadgen.twin.shape_of import CalibratedEngine
 
 __all__ = ["twin"]
@@ -185,6 +187,26 @@ def test_a_tier_that_keeps_what_a_cache_misses_is_a_run_to_make() -> None:
     assert float(size_gb) * 2**30 >= tried.tier.best.tier_tokens * 1000
 
 
+def test_advice_has_the_intervals_of_the_limited_figure_and_of_a_queue() -> None:
+    sure = replace(MODEL, speed_sd=0.02, runs=8, windows=0, intervals={})
+    unsure = replace(sure, figure_sd={"ttft_p95_ms": 0.3})
+    limit = parse_objective("ttft_ms.p95<=900")
+
+    def spread(model: TwinModel, offered: OfferedLoad) -> float:
+        found = AdviceLoad(offered, CalibratedEngine(SHAPE, (), None, None), ["kvswarm"])
+        options = AdviceOptions(sizes=(SHAPE.usable_blocks * SHAPE.block_size,))
+        (each, *_) = advise(model, found, limit, options).candidates
+        assert each.interval[0] <= each.value <= each.interval[1]
+        return each.interval[1] / each.value
+
+    closed = reusing()
+    assert spread(sure, closed) < 1.1 < 1.5 < spread(unsure, closed)
+    burst = predict_load(MODEL, RatedLoad(closed, 1e6, 0), SHAPE)
+    holds_per_s = burst.figures["requests_per_s"]
+    assert spread(sure, RatedLoad(closed, 0.97 * holds_per_s, 0)) > 1.12
+    assert spread(sure, RatedLoad(closed, 0.2 * holds_per_s, 0)) < 1.08
+
+
 @pytest.mark.parametrize("by_context", [False, True])
 def test_where_an_order_keeps_nothing_its_largest_size_could_overturn_that(
     by_context: bool,
@@ -279,6 +301,8 @@ def test_the_command_advises_on_a_workload(
         (["-o", "x.txt"], "is no picture"),
         (["--kv-tokens", "few"], "write whole numbers"),
         (["--target", "vllm-offload"], "give vllm or vllm-context"),
+        (["--replicas", "4"], "--replicas is not modelled: advice is about one engine"),
+        (["--router", "cache_aware"], "--router is not modelled"),
     ],
 )
 def test_what_advice_cannot_use_is_said(twin: Path, more: Sequence[str], said: str) -> None:

@@ -103,6 +103,20 @@ def test_of_a_run_with_a_warm_up_both_columns_are_of_the_same_requests(
     )
 
 
+@pytest.mark.parametrize("how", [{"users": 2}, {"users": 1, "batch": 12}])
+def test_users_of_a_faster_server_send_sooner_than_they_did(
+    tmp_path: Path, how: dict[str, int]
+) -> None:
+    """They wait for replies and for no moment of the recording."""
+    run = served_run(tmp_path / "run", **how)
+    load, shape = recorded_load(run, BLOCK), shape_of_run(run)
+    load = replace(load, pace=replace(load.pace, gaps_s=(0.0,)))
+    model = TwinModel(STEP, FRONT, 0.0, 1, 0.0, {})
+    same, fast = (predict_load(each, load, shape).figures for each in (model, model.slower(1 / 3)))
+    assert fast["requests_per_s"] == pytest.approx(3 * same["requests_per_s"], rel=0.15)
+    assert fast["e2e_mean_ms"] == pytest.approx(same["e2e_mean_ms"] / 3, rel=0.15)
+
+
 def test_the_rate_that_was_measured_is_of_the_requests_that_count(
     tmp_path: Path, twin: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -310,11 +324,11 @@ def test_a_server_stays_the_same_when_its_system_is_brought_up_to_date(tmp_path:
     assert calibrate(runs).runs == 2
 
 
-def test_a_run_of_several_engines_is_refused_with_what_helps(tmp_path: Path) -> None:
+def test_a_run_behind_an_unknown_router_is_refused_with_what_helps(tmp_path: Path) -> None:
     run = write_run(tmp_path / "run")
     replicas = {"engines": {"e-1": {}, "e-2": {}}}
     (run / "summary.json").write_text(json.dumps({"replicas": replicas}))
-    with pytest.raises(UsageError, match="2 engines, each with a cache of its own: give a run of"):
+    with pytest.raises(UsageError, match="several engines and does not tell their router: give a"):
         calibrate([run])
 
 
