@@ -16,7 +16,7 @@ from loadgen.cli.compare import compare_command
 from loadgen.cli.report import report_command
 from loadgen.cli.simulate import simulate_command
 from loadgen.cli.twin import calibrate_command
-from loadgen.errors import UsageError
+from loadgen.errors import TargetError, UsageError
 from loadgen.locality.trace_sources import recorded_run
 from loadgen.record import COLUMNS
 from loadgen.runs.recorded import RecordedRun
@@ -425,7 +425,7 @@ def test_advice_is_the_smallest_cache_that_keeps_the_objective(
     (runs[0] / "run.json").write_text(json.dumps(facts))
 
 
-@pytest.mark.parametrize("code", [0, 3])
+@pytest.mark.parametrize("code", [0, 2, 3])
 def test_the_runs_that_could_overturn_advice_are_made_and_compared(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], code: int
 ) -> None:
@@ -443,7 +443,10 @@ def test_the_runs_that_could_overturn_advice_are_made_and_compared(
     words = [str(run), "--twin", str(tmp_path / "twin.json"), "--slo", "ttft_ms.p95<=100000"]
     words += ["--no-rates", "--kv-tokens", "2048,4096", "--verify", str(folder)]
     if code:
-        with pytest.raises(UsageError, match="--kv-tokens 2048 ended with exit code 3: see"):
+        failed = TargetError if code == 3 else UsageError
+        with pytest.raises(failed, match=f"--kv-tokens 2048 ended with exit code {code}: see"):
+            advise_command(words)
+        with pytest.raises(UsageError, match="holds runs already: name another folder"):
             advise_command(words)
         return
     assert advise_command(words) == 0
