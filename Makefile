@@ -79,12 +79,15 @@ bench-gate: setup
 bench-noise: setup
 	@.venv/bin/python tests/bench/noise_bench.py --report docs/measurements
 
+TWIN = runs/bench-twin
+CALIBRATE = .venv/bin/kvswarm run calibrate --target vllm --kv-tokens 3584 --context-tokens 100-1300
+
 bench-twin: setup
-	@.venv/bin/kvswarm sweep tests/bench/twin_cells.toml --out runs/bench-twin
-	@test -d runs/bench-twin-calibration || .venv/bin/kvswarm run calibrate --target vllm \
-		--kv-tokens 3584 --context-tokens 100-1300 --out runs/bench-twin-calibration
-	@.venv/bin/python tests/bench/twin_bench.py runs/bench-twin \
-		--calibration runs/bench-twin-calibration --report docs/measurements
+	@test -d $(TWIN)-calibration || $(CALIBRATE) --out $(TWIN)-calibration
+	@.venv/bin/kvswarm sweep tests/bench/twin_cells.toml --out $(TWIN)
+	@test -d $(TWIN)-calibration-2 || $(CALIBRATE) --out $(TWIN)-calibration-2
+	@.venv/bin/python tests/bench/twin_bench.py $(TWIN) \
+		--calibration $(TWIN)-calibration $(TWIN)-calibration-2 --report docs/measurements
 
 bench-tiers: setup
 	@.venv/bin/python tests/bench/tiers_bench.py --report docs/measurements

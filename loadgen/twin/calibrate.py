@@ -2,13 +2,14 @@
 
 Whatever the times of steps are, the scheduler says which steps lie between the arrival of a request
 and its first or last token. For given times it is simulated; the latencies are then a line in the
-times, which least squares without negative parts (Lawson and Hanson 1974) fit; with the times found
-it is simulated again, until they stay. Residuals far out count less.
+times, which least squares without negative parts (Lawson and Hanson 1974) fit; half way to the
+times found it is simulated again, until they stay: in full steps, times that are too short and
+queues that are too long take turns. Residuals far out count less.
 """
 
 import math
 from collections.abc import Sequence
-from dataclasses import astuple, dataclass, fields
+from dataclasses import astuple, dataclass, fields, replace
 from pathlib import Path
 
 import numpy as np
@@ -29,7 +30,7 @@ from loadgen.twin.serve import ServedLoad, ServedRequest, TwinServer
 from loadgen.twin.shape_of import OF_THE_SERVER, CalibratedEngine, shape_of_run
 from loadgen.twin.step_time import StepTime, parts
 
-ROUNDS, RESAMPLES = 5, 60
+ROUNDS, RESAMPLES = 10, 60
 FAR = 2.5
 """Residuals, in their median size, from which on they count less."""
 LEAST_REQUESTS = 20
@@ -79,11 +80,11 @@ class CalibrationRun:
         return cls(path, load, shape, fleet)
 
     def serve(self, step: StepTime, front: FrontTime) -> ServedLoad:
-        """Its requests on its twin."""
+        """Its requests on its twin, none sooner than it was sent: by times that are too short, ever
+        fewer would be under way at once, and the times be fitted to another load than the run's."""
+        load = replace(self.load, pace=replace(self.load.pace, keeps_due=True))
         router = AsRecorded(self.load.places) if self.fleet.replicas > 1 else None
-        return TwinServer(
-            self.load, self.shape, step, front, fleet=self.fleet, router=router
-        ).serve()
+        return TwinServer(load, self.shape, step, front, fleet=self.fleet, router=router).serve()
 
     def counted(self, served: ServedLoad) -> list[ServedRequest]:
         """Those of which there is a measured time."""
@@ -97,12 +98,12 @@ def calibrate(paths: Sequence[Path]) -> TwinModel:
     known = sum(len(run.load.measured) for run in runs)
     if known < LEAST_REQUESTS:
         raise UsageError(f"{known} replies tell too little: give runs of {LEAST_REQUESTS} or more")
-    step, front = StepTime(), FrontTime()
+    found = np.array([*astuple(StepTime()), *astuple(FrontTime())])
     rows: list[ReplyParts] = []
     for _ in range(ROUNDS):
-        rows = [_parts_of(run, run.serve(step, front)) for run in runs]
-        found = _fitted(np.concatenate([each.parts for each in rows]))
-        step, front = _times(found)
+        rows = [_parts_of(run, run.serve(*_times(found))) for run in runs]
+        found = (found + _fitted(np.concatenate([each.parts for each in rows]))) / 2
+    step, front = _times(found)
     steady = _steady(runs)
     factor = _mean_slowness([runs[at] for at in steady], step, front)
     step, front = _times(factor * found)

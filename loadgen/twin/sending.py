@@ -38,8 +38,9 @@ class RequestFacts:
 class SendUnit:
     """Requests that are sent together, a single one or a batch; `offsets_s` are from the first.
 
-    `number` counts the units of a load from 0. `due_s` means nothing in a closed loop. `session`
-    is that of a conversation. `facts` are there of a load that nobody has sent yet.
+    `number` counts the units of a load from 0. `due_s` means something in an open loop, or where
+    the pace keeps it. `session` is that of a conversation. `facts` are there of a load that nobody
+    has sent yet.
     """
 
     number: int
@@ -55,13 +56,15 @@ class Pace:
     """When units go out: `starts_s` is when each user begins, `gaps_s` how long users pause after
     a reply, one after the other and again.
 
-    In an open loop users are a cap on what is under way; without any there is none. Nothing goes
-    out from `end_s` on, and what is under way at `cut_s` is cut off.
+    In an open loop users are a cap on what is under way; without any there is none. Users of a
+    closed loop that `keeps_due` send nothing sooner than it was sent in a run. Nothing goes out
+    from `end_s` on, and what is under way at `cut_s` is cut off.
     """
 
     is_open: bool = False
     starts_s: tuple[float, ...] = ()
     gaps_s: tuple[float, ...] = (0.0,)
+    keeps_due: bool = False
     end_s: float = math.inf
     cut_s: float = math.inf
 
@@ -163,6 +166,5 @@ class UnitSender:
             return None
         unit = self._due.popleft()
         user = NO_USER if self._is_uncapped else self._idle.popleft()
-        if not self.pace.is_open:
-            return Outgoing(unit, user, at_s, at_s)
-        return Outgoing(unit, user, unit.due_s, max(at_s, unit.due_s))
+        sent_s = max(at_s, unit.due_s) if self.pace.is_open or self.pace.keeps_due else at_s
+        return Outgoing(unit, user, unit.due_s if self.pace.is_open else sent_s, sent_s)

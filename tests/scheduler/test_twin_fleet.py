@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 import pytest
-from test_twin import ARGV, FRONT, STEP, served_run
+from test_twin import ARGV, BLOCK, FRONT, STEP, served_run, write_run
 
 from loadgen.cli.advise import advise_command
 from loadgen.cli.simulate import simulate_command
@@ -17,12 +17,15 @@ from loadgen.errors import UsageError
 from loadgen.locality.trace_sources import all_requests, recorded_run
 from loadgen.runs.recorded import RecordedRun
 from loadgen.twin.calibrate import calibrate, residuals_of
+from loadgen.twin.engine import EngineShape
 from loadgen.twin.ledger import TwinRequest
+from loadgen.twin.load import recorded_load
 from loadgen.twin.model import TwinModel
 from loadgen.twin.predict import predict_load, with_edges
 from loadgen.twin.routing import ROUTERS, Fleet
 from loadgen.twin.sending import Pace, SendUnit
-from loadgen.twin.shape_of import EngineShape
+from loadgen.twin.serve import TwinServer
+from loadgen.twin.shape_of import shape_of_run
 
 HASHED = {"name": "vllm-fleet", "replicas": 2, "router": "consistent_hash"}
 TURNS = {**HASHED, "router": "round_robin"}
@@ -266,3 +269,13 @@ def test_intervals_hold_how_far_each_figure_of_whole_runs_was_off() -> None:
     assert model.interval(100.0) == model.interval(100.0, "ttft_mean_ms") == sure.interval(100.0)
     low, high = model.interval(100.0, "ttft_p95_ms")
     assert low < 70 < 140 < high
+
+
+def test_times_are_found_of_a_server_far_slower_than_the_first_guess(tmp_path: Path) -> None:
+    """By users of whom most wait: then the guess has no queue, and the run little else."""
+    slow = TwinModel(STEP, FRONT, 0.0, 1, 0.0, {}).slower(6)
+    run = write_run(tmp_path / "run", users=12)
+    served = TwinServer(recorded_load(run, BLOCK), shape_of_run(run), slow.step, slow.front).serve()
+    model = calibrate([write_run(tmp_path / "run", served, users=12)])
+    assert model.error_share < 0.2
+    assert model.step.prefill_token_s == pytest.approx(slow.step.prefill_token_s, rel=0.1)
