@@ -15,7 +15,7 @@ help:
 	@echo "make bench-rag        how long a label takes, by chunks and beside vLLM, in 30 minutes"
 	@echo "make bench-gate       false alarms and misses of kvswarm compare, in 30 minutes"
 	@echo "make bench-noise      the same under simulated models of noise, in five minutes"
-	@echo "make bench-twin       what a twin predicts against cells that it has not seen, in 90 minutes"
+	@echo "make bench-twin       what a twin predicts against cells that it has not seen, in an hour"
 	@echo "make bench-tiers      from which bandwidth on loading KV pays: calculated and measured"
 	@echo "make bench-soak       a thousand streams for 20 minutes: nothing lost, memory flat"
 	@echo "make bench-workers    one process, one worker and two workers on the same cores"

@@ -125,7 +125,7 @@ def calibrate(paths: Sequence[Path]) -> TwinModel:
         figure_sd=_figure_sd(rows, steady, factor),
         replicas=runs[0].fleet.replicas,
         error_share=float(np.median(errors)),
-        intervals=_intervals(rows, factor),
+        intervals=_intervals(rows, found, factor),
         open_questions=tuple(_open(rows, found)),
         machine=str(recorded_run(paths[0]).description.get("machine", "")),
         engine=CalibratedEngine.of_run(paths[0]).to_json(),
@@ -310,7 +310,9 @@ def _windows(measured: Floats, twin: Floats) -> list[tuple[Floats, Floats]]:
     return list(zip(np.array_split(measured, count), np.array_split(twin, count), strict=True))
 
 
-def _intervals(rows: Sequence[ReplyParts], factor: float) -> dict[str, tuple[float, float]]:
+def _intervals(
+    rows: Sequence[ReplyParts], times: Floats, factor: float
+) -> dict[str, tuple[float, float]]:
     """90 % of each time, by bootstrap: over runs where there are several, else over replies."""
     rng = np.random.default_rng(0)
     found = []
@@ -321,7 +323,8 @@ def _intervals(rows: Sequence[ReplyParts], factor: float) -> dict[str, tuple[flo
             x = np.concatenate([each.parts for each in rows])
             x = x[rng.integers(len(x), size=len(x))]
         found.append(_fitted(x))
-    low, high = factor * np.quantile(found, (0.05, 0.95), axis=0)
+    low, high = np.quantile(found, (0.05, 0.95), axis=0)
+    low, high = factor * np.minimum(low, times), factor * np.maximum(high, times)
     return {
         name: (float(at_least), float(at_most))
         for name, at_least, at_most in zip(NAMES, low, high, strict=True)

@@ -188,7 +188,7 @@ def _figures(
     router: AsRecorded | None,
     counted: Collection[str] | None,
 ) -> Mapping[str, float]:
-    """None where nothing is served to its end."""
+    """Empty where nothing is served to its end."""
     try:
         return predict_load(model, load, shape, fleet, router=router, counted=counted).figures
     except UsageError:

@@ -168,7 +168,7 @@ def test_times_are_found_from_what_clients_recorded(model: TwinModel) -> None:
     assert model.error_share < 0.02
     assert model.speed_sd < 0.02
     low, high = model.intervals["step.prefill_token_s"]
-    assert 0.999 * low <= model.step.prefill_token_s <= 1.001 * high
+    assert low <= model.step.prefill_token_s <= high
 
 
 @pytest.mark.parametrize("kv_tokens", [2560, 20_480])
@@ -234,7 +234,7 @@ def test_one_run_alone_has_the_interval_of_its_own_speed_over_time(
     alone.write(path)
     assert TwinModel.read(path) == alone
     low, high = alone.interval(100.0)
-    assert 80 < low < 100 < high < 120
+    assert 90 < low < 100 < high < 110
     slower = calibrate([slower_from(served_run(tmp_path / "slower"), REQUESTS // 2)])
     assert (slower.runs, slower.windows) == (1, REQUESTS // 10)
     assert slower.speed_sd > 0.1
