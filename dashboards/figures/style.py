@@ -77,6 +77,8 @@ _REFERENCE = re.compile(r'(?:url\(#|href="#)([^")]+)')
 _ASIDE = re.compile(r"<metadata>.*?</metadata>\s*|<style.*?</style>\s*", re.S)
 """The style would hold for the whole page."""
 _ID = re.compile(r' id="([^"]+)"')
+_PLACES = re.compile(r' (?:d|x|y)="[^"]*"|(?:translate|rotate)\([^)]*\)')
+_DECIMALS = re.compile(r"\d+\.\d{3,}")
 
 
 def colour_of(index: int) -> str:
@@ -164,8 +166,6 @@ def svg_text(figure: Figure, label: str = "", salt: str = "kvswarm") -> str:
     markup = _ASIDE.sub("", markup[markup.index("<svg") :])
     markup = re.sub(r' (?:width|height)="[\d.]+pt"', "", markup, count=2)
     markup = markup.replace(INK, "currentColor")
-    used = set(_REFERENCE.findall(markup))
-    markup = _ID.sub(lambda found: found[0] if found[1] in used else "", markup)
     described = f' role="img" aria-label="{escape(label)}"' if label else ""
     joins = ' style="stroke-linejoin:round;stroke-linecap:butt"'
     return markup.replace("<svg", f"<svg{described}{joins}", 1)
@@ -183,7 +183,19 @@ def _drawn(figure: Figure, background: str, salt: str) -> str:
         # Text stays text: whoever shows the SVG has the letters that our font has not.
         warnings.filterwarnings("ignore", "Glyph .* missing from font")
         figure.savefig(target, format="svg", facecolor=background, metadata={"Date": None})
-    return target.getvalue()
+    return _slim(target.getvalue())
+
+
+def _slim(markup: str) -> str:
+    """Without what nobody sees or refers to."""
+    used = set(_REFERENCE.findall(markup))
+    markup = _ID.sub(lambda found: found[0] if found[1] in used else "", markup)
+    return _PLACES.sub(lambda found: _DECIMALS.sub(_to_hundredths, found[0]), markup)
+
+
+def _to_hundredths(number: re.Match[str]) -> str:
+    """Of a point, which nobody sees."""
+    return f"{float(number[0]):.2f}".rstrip("0").rstrip(".")
 
 
 def _dress(figure: Figure) -> None:
