@@ -16,9 +16,10 @@ from loadgen.cli.simulate import planned_simulation, run_words
 from loadgen.cli.twin import TWIN_JSON, aligned, with_vllm
 from loadgen.errors import TargetError, UsageError
 from loadgen.launch.arguments import CommandParser, needs, run_again
+from loadgen.launch.supervised import worst
 from loadgen.launch.swarm_process import command_run
 from loadgen.launch.target_run import model_named
-from loadgen.launch.terminal import command_line, interruptible, tell
+from loadgen.launch.terminal import command_line, interruptible, say, tell
 from loadgen.locality.kv_format import model_path, weights_bytes
 from loadgen.locality.measured import argv_bytes_per_token
 from loadgen.locality.trace_sources import recorded_run
@@ -36,6 +37,8 @@ if TYPE_CHECKING:
 TARGETS = {False: "vllm", True: "vllm-context"}
 """By whether the order is by context."""
 TIER_TARGET = "vllm-offload"
+OF_A_TARGET = ("--kv-cache-dtype", "--max-num-seqs", "--max-num-batched-tokens")
+"""Flags with which another target than these starts an engine."""
 MOST_GPU_GB = 1e6
 GPU_SHARE = 0.92
 """Of a GPU's memory, that vLLM takes unless told otherwise."""
@@ -71,7 +74,7 @@ def advise_command(arguments: list[str]) -> int:
     assumed = [*about.engine.assumed, *unlike_servers(model, about.engine.argv)]
     tell("\n".join([*advice.sentences(), *outside, *assumed, ""]))
     tell("\n".join([*aligned(list(_rows(advice))), "", "what could overturn it:"]))
-    runs = overturning(advice, about.command)
+    runs = overturning(advice, about.command, about.engine.argv)
     if runs is None:
         tell(f"  such runs of {parsed.run}, which `kvswarm run` has not made")
     else:
@@ -82,10 +85,11 @@ def advise_command(arguments: list[str]) -> int:
 
 
 def overturning(
-    advice: "Advice", recorded: Sequence[str]
+    advice: "Advice", recorded: Sequence[str], engine_argv: Sequence[str] = ()
 ) -> "list[tuple[SizeTried, list[str]]] | None":
-    """The runs that could overturn the answer, behind what each would show; None where the command
-    that sent the load is none of `kvswarm run`. Raises UsageError."""
+    """The runs that could overturn the answer, behind what each would show, on engines with the
+    flags of `engine_argv`; None where the command that sent the load is none of `kvswarm run`.
+    Raises UsageError."""
     found = []
     for tried in advice.answers:
         target = TIER_TARGET if tried.tier_tokens else TARGETS[tried.by_context]
@@ -95,8 +99,16 @@ def overturning(
         if tried.tier_tokens and advice.tier is not None:
             size_gb = tried.tier_tokens * advice.tier.bytes_per_token / BYTES_PER_GB
             words += ["--l1-gb", f"{math.ceil(1000 * size_gb) / 1000:g}"]
-        found.append((tried, words))
+        found.append((tried, [*words, *_engine_words(engine_argv, words)]))
     return found
+
+
+def _engine_words(argv: Sequence[str], words: Sequence[str]) -> Iterator[str]:
+    """Options that give an engine the flags of this one which `words` leave out."""
+    for flag in OF_A_TARGET:
+        value = argument(argv, flag)
+        if value is not None and not any(flag in word.replace("_", "-") for word in words):
+            yield f"--engine-arg={flag}={value}"
 
 
 def _about(
@@ -211,7 +223,7 @@ def _draw(advice: "Advice", path: Path) -> None:
 def _verify_all(
     advice: "Advice", runs: "Sequence[tuple[SizeTried, list[str]]]", folder: Path
 ) -> int:
-    """Make these runs until a signal comes; the exit code. Raises UsageError."""
+    """Make these runs until a signal comes; the worst exit code. Raises UsageError."""
     names = {False: "first-come", True: "context"}
     outs = [
         folder / f"{tried.kv_tokens}-{'tier' if tried.tier_tokens else names[tried.by_context]}"
@@ -219,6 +231,7 @@ def _verify_all(
     ]
     for out in outs:
         check_directory(out)
+    codes = [0]
     for (tried, words), out in zip(runs, outs, strict=True):
         code, signal_number = asyncio.run(_made([*words[1:], "--out", str(out)]))
         if signal_number:
@@ -227,7 +240,10 @@ def _verify_all(
             failed = TargetError if code == TargetError.exit_code else UsageError
             raise failed(f"{shlex.join(words)} ended with exit code {code}: see {out}")
         _verify(advice, tried, out)
-    return 0
+        if code:
+            say(f"{out} ended with exit code {code}: what was measured may not be the engine's")
+        codes.append(code)
+    return worst(codes)
 
 
 async def _made(words: Sequence[str]) -> tuple[int, int]:

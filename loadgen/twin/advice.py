@@ -129,11 +129,17 @@ class Advice:
                 f"{self._named(each)} is within what runs here differ by: measure it before you"
                 " rely on it."
             )
+        for each in self._perhaps():
+            yield (
+                f"{self._named(each)} misses it by less than runs here differ by, and is smaller:"
+                " measure it, too."
+            )
 
     @property
     def answers(self) -> list[SizeTried]:
         """Of each order the smallest, the two that contradict each other, or the largest; a tier
-        that keeps what the cache before it misses. A run on one could overturn the answer."""
+        that keeps what the cache before it misses; smaller sizes that nearly keep it. A run on one
+        could overturn the answer."""
         told: list[SizeTried] = []
         for order in ORDERS:
             best, largest = self.smallest(order), max(self._of(order), key=lambda e: e.kv_tokens)
@@ -141,7 +147,16 @@ class Advice:
         tier = self.tier
         if tier and self._has_tier and not tier.below.keeps(self.limit):
             told.append(tier.best)
-        return told[:MOST_ANSWERS]
+        return [*told, *self._perhaps()][:MOST_ANSWERS]
+
+    def _perhaps(self) -> Iterator[SizeTried]:
+        """Of each order the next smaller size than the answer, where runs differ by more than what
+        it misses the limit by."""
+        for order in ORDERS:
+            tried = sorted(self._of(order), key=lambda each: each.kv_tokens)
+            best = self.smallest(order)
+            smaller = tried[: tried.index(best)][-1:] if best is not None else []
+            yield from (each for each in smaller if each.is_open(self.limit))
 
     @property
     def _has_tier(self) -> bool:

@@ -187,6 +187,18 @@ def test_a_tier_that_keeps_what_a_cache_misses_is_a_run_to_make() -> None:
     assert float(size_gb) * 2**30 >= tried.tier.best.tier_tokens * 1000
 
 
+def test_runs_to_make_have_the_flags_of_the_engine_that_was_recorded() -> None:
+    advice = advice_of({(5120, False): 400.0, (5120, True): 900.0})
+    argv = ["vllm", "serve", "--kv-cache-dtype", "fp8", "--max-num-seqs", "4", "--port", "1"]
+    recorded = ["kvswarm", "run", "batched", "--engine-arg=--max_num_seqs=4"]
+    found = overturning(advice, recorded, argv)
+    assert found is not None
+    for _, words in found:
+        assert "--engine-arg=--kv-cache-dtype=fp8" in words
+        assert sum("seqs" in word for word in words) == 1
+        assert not any("port" in word for word in words)
+
+
 def test_advice_has_the_intervals_of_the_limited_figure_and_of_a_queue() -> None:
     sure = replace(MODEL, speed_sd=0.02, runs=8, windows=0, intervals={})
     unsure = replace(sure, figure_sd={"ttft_p95_ms": 0.3})
@@ -215,6 +227,20 @@ def test_where_an_order_keeps_nothing_its_largest_size_could_overturn_that(
     advice = advice_of(times | ({(5120, True): 400.0, (10_240, True): 400.0} if by_context else {}))
     told = [(each.kv_tokens, each.by_context) for each in advice.answers]
     assert told == [(10_240, False), (5120 if by_context else 10_240, True)]
+
+
+@pytest.mark.parametrize(("lowest", "is_told"), [(480.0, True), (510.0, False)])
+def test_a_smaller_size_that_nearly_keeps_it_is_told_and_a_run_to_make(
+    lowest: float, is_told: bool
+) -> None:
+    times = {(5120, False): 530.0, (10_240, False): 400.0}
+    plain = advice_of({**times, (5120, True): 400.0, (10_240, True): 400.0})
+    first, *others = plain.candidates
+    advice = replace(plain, candidates=(replace(first, interval=(lowest, 590.0)), *others))
+    said = "5,120 tokens, first come, first served (530 ms"
+    assert any(each.startswith(said) for each in advice.sentences()) == is_told
+    told = [(each.kv_tokens, each.by_context) for each in advice.answers]
+    assert told == [(10_240, False), (5120, True), *([(5120, False)] if is_told else [])]
 
 
 def test_requests_that_had_waited_beyond_the_limit_count_though_they_had_no_end() -> None:
