@@ -76,7 +76,10 @@ KNOWN: dict[str, dict[str, str]] = {
         "FileMapper": "cff50a147b98f3b5",
     },
     "v1/kv_offload/tiering/fs/manager.py": {
-        "FileSystemTierManager.__init__": "8d1d3835905a87c8",
+        "FileSystemTierManager": "a1274af39ca5cd74",
+    },
+    "v1/kv_offload/tiering/fs/thread_pool.py": {
+        "DualQueueThreadPool": "1cb293595b16ba7a",
     },
     "distributed/kv_transfer/kv_connector/v1/offloading/worker.py": {
         "OffloadingConnectorWorker": "c9fa0badcd4415a7",

@@ -2,19 +2,17 @@
 
 import asyncio
 import json
-import select
 import signal
 import time
 from asyncio.subprocess import Process
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 import pytest_asyncio
+from lmcache_objects import CHUNKS, SHAPE, SIZE, Objects, bits, content, result
 
-from kv_tiers.codecs import to_bits
 from kv_tiers.link import SCHEDULERS, LinkProxy, LinkSettings, RateSchedule
 from kv_tiers.store import valkey_server, valkey_servers
 from kv_tiers.store.coder import RawChunk
@@ -22,8 +20,6 @@ from kv_tiers.store.evictions import EVICTIONS
 from kv_tiers.store.settings import TierSettings
 from kv_tiers.store.tier import PROBE_EVERY, RemoteTier
 
-SHAPE, CHUNKS = (2, 16, 64), 6
-SIZE = 2 * 2 * 16 * 64
 KEYS = [f"prefix {n}".encode() for n in range(CHUNKS)]
 Servers = list[tuple[str, Process]]
 
@@ -37,11 +33,6 @@ async def servers() -> AsyncIterator[Servers]:
 def settings(servers: Servers, **more: Any) -> TierSettings:
     given = {"nodes": [address for address, _ in servers], "node_deadline_s": 5, **more}
     return TierSettings.of(given)
-
-
-def content(seed: int) -> bytes:
-    values = np.random.default_rng(seed).normal(size=SHAPE).astype(np.float32)
-    return to_bits(values).tobytes()
 
 
 def raw(seed: int | None = None) -> RawChunk:
@@ -188,48 +179,6 @@ async def test_a_file_changes_nodes_and_codec_while_it_serves(
 async def test_settings_that_cannot_be_are_told(given: dict[str, Any], told: str) -> None:
     with pytest.raises(ValueError, match=told):
         RemoteTier(TierSettings.of(given))
-
-
-class Objects:
-    """Memory of LMCache's own kind, and keys of one context."""
-
-    def __init__(self) -> None:
-        import torch
-        from lmcache.v1.distributed.api import ObjectKey
-        from lmcache.v1.memory_management import MemoryObjMetadata, TensorMemoryObj
-
-        shape = torch.Size(SHAPE)
-        self.keys = [ObjectKey(bytes([at]) * 32, "model", 0) for at in range(CHUNKS)]
-        self.buffers = [
-            TensorMemoryObj(
-                torch.zeros(SIZE, dtype=torch.uint8),
-                MemoryObjMetadata(shape, torch.bfloat16, 0, SIZE, 1),
-                None,
-            )
-            for _ in range(CHUNKS)
-        ]
-
-    def fill(self) -> None:
-        for at, buffer in enumerate(self.buffers):
-            memoryview(buffer.byte_array).cast("B")[:] = content(at)
-
-    @property
-    def contents(self) -> list[bytes]:
-        return [bytes(buffer.byte_array) for buffer in self.buffers]
-
-
-def result(descriptor: int, query: Callable[[], Any]) -> Any:
-    """What LMCache's controllers do: wait for the notice, then ask."""
-    poller = select.poll()
-    poller.register(descriptor, select.POLLIN)
-    assert poller.poll(20_000), "no notice"
-    found = query()
-    assert found is not None
-    return found
-
-
-def bits(bitmap: Any) -> list[int]:
-    return [at for at in range(CHUNKS) if bitmap.test(at)]
 
 
 @pytest.fixture

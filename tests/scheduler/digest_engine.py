@@ -60,14 +60,17 @@ def extra_config(chunks: int, spec: str = "HostOffloadingSpec", **more: Any) -> 
 def tier(
     kind: str, chunks: int, folder: Path, nodes: Sequence[str] = (), **more: Any
 ) -> dict[str, Any]:
-    """Those settings, with nothing, files or nodes of a store behind the memory."""
+    """Those settings, with nothing, files (vLLM's own or with checksums) or nodes of a store
+    behind the memory."""
     if kind == "host":
         return extra_config(chunks, **more)
     if kind == "nodes":
         store = {"type": "StoreTier", "module_path": "kv_tiers.vllm_tier", "nodes": [*nodes]}
         store |= {"copies": min(len(nodes), 2), "node_deadline_s": 0.5, "codec": "lossless"}
         return extra_config(chunks, "HostTieringSpec", secondary_tiers=[store], **more)
-    disk = {"type": "fs", "root_dir": str(folder), "n_read_threads": 1, "n_write_threads": 1}
+    disk = {"root_dir": str(folder), "n_read_threads": 1, "n_write_threads": 1}
+    own = {"type": "CheckedFiles", "module_path": "kv_tiers.vllm_files"}
+    disk |= own if kind == "checked" else {"type": "fs"}
     return extra_config(chunks, "HostTieringSpec", secondary_tiers=[disk], **more)
 
 

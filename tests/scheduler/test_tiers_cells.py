@@ -2,7 +2,7 @@
 
 import random
 import resource
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from ask import Ask
 from digest_engine import BLOCK_BYTES, DigestEngine, tier
-from tier_soak import DEADLINE_S, TierSoak
+from tier_soak import DEADLINE_S, FAULTS, OF_CHECKED_FILES, TierSoak, flip
 from virtual_load import tokens
 
 CONTEXTS, CONTEXT_TOKENS = 8, 150
@@ -58,7 +58,7 @@ class Mixture:
         self.engine.run()
 
 
-@pytest.mark.parametrize("kind", ["host", "disk"])
+@pytest.mark.parametrize("kind", ["host", "disk", "checked"])
 @pytest.mark.parametrize(
     ("chunks", "more"),
     [(ALL_CHUNKS, {}), (30, {"eviction_policy": "arc"}), (14, {"blocks_per_chunk": 3})],
@@ -87,8 +87,11 @@ def test_memory_for_all_contexts_leaves_the_least_to_compute(tmp_path: Path) -> 
     assert computed[4] == sum(map(len, prompts)) + len(prompts)
 
 
-def test_a_folder_is_read_by_the_next_engine_and_holds_what_memory_cannot(tmp_path: Path) -> None:
-    extra = tier("disk", 16, tmp_path)
+@pytest.mark.parametrize("kind", ["disk", "checked"])
+def test_a_folder_is_read_by_the_next_engine_and_holds_what_memory_cannot(
+    kind: str, tmp_path: Path
+) -> None:
+    extra = tier(kind, 16, tmp_path)
     with DigestEngine(24, extra) as engine:
         one_by_one(engine, rounds=1)
     with DigestEngine(24, extra) as engine:
@@ -137,10 +140,12 @@ def flip_after_load(engine: DigestEngine, folder: Path) -> None:
 
 
 def flip_a_byte_of_each_file(engine: DigestEngine, folder: Path) -> None:
+    flip_each_file(folder)
+
+
+def flip_each_file(folder: Path) -> None:
     for path in folder.rglob("*.bin"):
-        content = bytearray(path.read_bytes())
-        content[17] ^= 1
-        path.write_bytes(content)
+        flip(path)
 
 
 @pytest.mark.parametrize("corrupt", [flip_after_load, flip_a_byte_of_each_file])
@@ -170,11 +175,26 @@ def remove_each_file(folder: Path) -> None:
         path.unlink()
 
 
-@pytest.mark.parametrize("spoil", [cut_each_file, empty_each_file, remove_each_file])
+def exchange_files(folder: Path) -> None:
+    """Each has what another had."""
+    contents = {path: path.read_bytes() for path in sorted(folder.rglob("*.bin"))}
+    for path, content in zip(contents, [*contents.values()][::-1], strict=True):
+        path.write_bytes(content)
+
+
+@pytest.mark.parametrize(
+    ("kind", "spoil"),
+    [
+        *((kind, cut_each_file) for kind in ("disk", "checked")),
+        *((kind, empty_each_file) for kind in ("disk", "checked")),
+        *((kind, remove_each_file) for kind in ("disk", "checked")),
+        *(("checked", spoil) for spoil in (flip_each_file, exchange_files)),
+    ],
+)
 def test_files_that_are_not_whole_are_computed_again(
-    spoil: Callable[[Path], None], tmp_path: Path
+    kind: str, spoil: Callable[[Path], None], tmp_path: Path
 ) -> None:
-    extra, computed = tier("disk", 16, tmp_path), list[int]()
+    extra, computed = tier(kind, 16, tmp_path), list[int]()
     for _ in range(2):
         with DigestEngine(24, extra) as engine:
             one_by_one(engine, rounds=1)
@@ -184,9 +204,10 @@ def test_files_that_are_not_whole_are_computed_again(
     assert computed[0] == computed[1]
 
 
-def test_a_full_disk_costs_its_hits_and_nothing_else(tmp_path: Path) -> None:
+@pytest.mark.parametrize("kind", ["disk", "checked"])
+def test_a_full_disk_costs_its_hits_and_nothing_else(kind: str, tmp_path: Path) -> None:
     """A limit on the size of files stands in for it: every write fails."""
-    with DigestEngine(24, tier("disk", 16, tmp_path)) as engine:
+    with DigestEngine(24, tier(kind, 16, tmp_path)) as engine:
         soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
         resource.setrlimit(resource.RLIMIT_FSIZE, (1024, hard))
         try:
@@ -213,9 +234,12 @@ def test_a_hundred_turnovers_in_hours_leave_a_tier_as_good_as_new(tmp_path: Path
         assert soak.longest_s < DEADLINE_S
 
 
-def test_hours_of_files_that_are_cut_or_vanish_under_a_live_engine(tmp_path: Path) -> None:
-    with DigestEngine(30, tier("disk", 40, tmp_path)) as engine:
-        soak = TierSoak(engine, seed=8, files=tmp_path)
+@pytest.mark.parametrize(("kind", "faults"), [("disk", FAULTS), ("checked", OF_CHECKED_FILES)])
+def test_hours_of_files_that_are_damaged_or_vanish_under_a_live_engine(
+    kind: str, faults: Sequence[Callable[[Path], None]], tmp_path: Path
+) -> None:
+    with DigestEngine(30, tier(kind, 40, tmp_path)) as engine:
+        soak = TierSoak(engine, seed=8, files=tmp_path, faults=faults)
         soak.run(hours=2)
         assert soak.spoilt > 40
         assert engine.loaded_bytes > engine.stored_bytes > 0

@@ -2,7 +2,7 @@
 
 import random
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from pathlib import Path
 
@@ -24,16 +24,31 @@ def cut(path: Path) -> None:
     path.write_bytes(path.read_bytes()[:-8])
 
 
+def flip(path: Path) -> None:
+    """As a bad disk gives it back."""
+    content = bytearray(path.read_bytes())
+    content[len(content) // 3] ^= 1
+    path.write_bytes(content)
+
+
 FAULTS: tuple[Callable[[Path], None], ...] = (cut, Path.unlink)
+OF_CHECKED_FILES = (*FAULTS, flip)
+"""What files with a checksum bear."""
 
 
 class TierSoak:
     """Some contexts are asked for often and most hardly ever. Clients go away, operators empty
-    caches, and below `files` some files are cut or removed. `longest_s` is the longest that a
+    caches, and below `files` one of `faults` befalls some files. `longest_s` is the longest that a
     request took of the counted time, which stands while a tier's own threads are waited for."""
 
-    def __init__(self, engine: DigestEngine, seed: int, files: Path | None = None) -> None:
-        self._engine, self._files = engine, files
+    def __init__(
+        self,
+        engine: DigestEngine,
+        seed: int,
+        files: Path | None = None,
+        faults: Sequence[Callable[[Path], None]] = FAULTS,
+    ) -> None:
+        self._engine, self._files, self._faults = engine, files, faults
         self._dice = random.Random(seed)
         self._arrived_s: dict[str, float] = {}
         self.sent = self.spoilt = 0
@@ -74,7 +89,7 @@ class TierSoak:
         found = sorted(folder.rglob("*.bin"))
         for path in self._dice.sample(found, min(5, len(found))):
             with suppress(OSError):
-                self._dice.choice(FAULTS)(path)
+                self._dice.choice(self._faults)(path)
                 self.spoilt += 1
 
     def _step(self) -> None:

@@ -102,6 +102,15 @@ def truncate(trial: TierTrial) -> None:
             os.truncate(path, path.stat().st_size // 2)
 
 
+def flip(trial: TierTrial) -> None:
+    """Every second file has another byte, at its size."""
+    for path in list(trial.stored())[::2]:
+        with suppress(OSError):
+            content = bytearray(path.read_bytes())
+            content[len(content) // 3] ^= 1
+            path.write_bytes(content)
+
+
 def fill(trial: TierTrial) -> None:
     """Every write of a chunk fails from now on, as on a full disk."""
     for pid in (pid for name in ("vllm", "lmcache") for pid in trial.pids.get(name, [])):
@@ -133,6 +142,7 @@ FAULTS: dict[str, tuple[Callable[[TierTrial], None], tuple[str, ...], set[int]]]
     "cache hangs": (lambda t: t.send(signal.SIGSTOP, "lmcache"), CACHES, {1, 3}),
     "files cut": (truncate, FILES, {0}),
     "files gone": (remove, FILES, {0}),
+    "files damaged": (flip, FILES, {0}),
     "node killed": (lambda t: t.nodes()[0].kill(), NODES, {0}),
     "node hangs": (lambda t: t.nodes()[0].suspend(), NODES, {0}),
     "frames damaged": (damage, NODES, {0}),
@@ -218,15 +228,16 @@ def soak(hours: float, seed: int) -> bool:
     """So many on the counted clock, with memory and with files; whether all was as it should."""
     logging.getLogger("vllm").setLevel(logging.CRITICAL)
     from digest_engine import BLOCK_BYTES, DigestEngine, tier
-    from tier_soak import DEADLINE_S, TierSoak
+    from tier_soak import DEADLINE_S, OF_CHECKED_FILES, TierSoak
 
     broken, blocks, chunks = False, 30, 40
-    for kind in ("host", "disk"):
+    for kind in ("host", "checked"):
         with (
             tempfile.TemporaryDirectory(prefix="torture-soak-") as folder,
             DigestEngine(blocks, tier(kind, chunks, Path(folder))) as engine,
         ):
-            run = TierSoak(engine, seed, Path(folder) if kind == "disk" else None)
+            files = Path(folder) if kind == "checked" else None
+            run = TierSoak(engine, seed, files, OF_CHECKED_FILES)
             run.run(hours)
             lost = blocks - engine.free_blocks
             broken |= bool(engine.wrong or lost or run.longest_s > DEADLINE_S)

@@ -225,7 +225,8 @@ def test_a_tier_on_disk_has_a_folder_of_this_start_alone(
     settings = TargetSettings(model, l2_dir=tmp_path)
     (first,), (second,) = (plan(name, settings, platform) for _ in range(2))
     (tier,) = offload(first)["secondary_tiers"]
-    assert tier == {"type": "fs", "root_dir": str(first.l2_dir)}
+    files = {"type": "CheckedFiles", "module_path": "kv_tiers.vllm_files"}
+    assert tier == {**files, "root_dir": str(first.l2_dir)}
     assert first.l2_dir is not None
     assert (first.l2_dir.parent, first.l2_dir.exists()) == (tmp_path, False)
     assert first.l2_dir != second.l2_dir

@@ -1,0 +1,73 @@
+"""LMCache's own tier of files with a checksum in each: an adapter for `lmcache server` 0.5.6.
+
+    --l2-adapter '{"type": "plugin", "module_path": "kv_tiers.lmcache_files",
+      "class_name": "CheckedFilesAdapter", "config_class_name": "FSL2AdapterConfig",
+      "adapter_params": {"base_path": "/var/cache/kv"}}'
+
+LMCache's `fs` takes a damaged file of the right size for good. Here it is a miss, and is computed
+again. Lookups and deletions are those of `fs`.
+"""
+
+import asyncio
+import logging
+from collections.abc import Sequence
+from typing import Any
+
+from lmcache.lmcache_native import Bitmap
+from lmcache.v1.distributed.api import ObjectKey
+from lmcache.v1.distributed.internal_api import L2StoreResult
+from lmcache.v1.distributed.l2_adapters.fs_l2_adapter import FSL2Adapter, FSL2AdapterConfig
+from lmcache.v1.memory_management import MemoryObj
+
+from kv_tiers.checked_file import read_checked, write_checked
+
+__all__ = ["CheckedFilesAdapter", "FSL2AdapterConfig"]
+_LOG = logging.getLogger(__name__)
+
+
+class CheckedFilesAdapter(FSL2Adapter):
+    """Of the settings of `fs` it heeds `base_path`."""
+
+    def __init__(self, config: FSL2AdapterConfig, l1_memory_desc: object = None) -> None:
+        """Raises OSError where nothing can be written."""
+        super().__init__(config)
+
+    async def _execute_store(
+        self, keys: Sequence[ObjectKey], objects: Sequence[MemoryObj], task_id: int
+    ) -> None:
+        failed, sizes = 0, dict[ObjectKey, int]()
+        for key, each in zip(keys, objects, strict=True):
+            content = _bytes(each)
+            try:
+                if await asyncio.to_thread(write_checked, self._key_to_path(key), content):
+                    sizes[key] = len(content)
+            except Exception:
+                failed += 1
+                _LOG.exception("a chunk was not written")
+        if sizes:
+            self._notify_keys_stored([*sizes], [*sizes.values()])
+        with self._lock:
+            self._completed_store_tasks[task_id] = L2StoreResult(not failed, sum(sizes.values()))
+        self._store_efd.notify()
+
+    async def _execute_load(
+        self, keys: Sequence[ObjectKey], objects: Sequence[MemoryObj], task_id: int
+    ) -> None:
+        bits, loaded = Bitmap(len(keys)), list[ObjectKey]()
+        for at, (key, each) in enumerate(zip(keys, objects, strict=True)):
+            try:
+                if await asyncio.to_thread(read_checked, self._key_to_path(key), _bytes(each)):
+                    bits.set(at)
+                    loaded.append(key)
+            except Exception:
+                _LOG.exception("a chunk was not read")
+        if loaded:
+            self._notify_keys_accessed(loaded)
+        with self._lock:
+            self._completed_load_tasks[task_id] = bits
+        self._load_efd.notify()
+
+
+def _bytes(each: MemoryObj) -> memoryview:
+    content: Any = each.byte_array
+    return memoryview(content).cast("B")

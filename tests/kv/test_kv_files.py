@@ -1,0 +1,149 @@
+"""Files of KV with a checksum: what is damaged is a miss, in a file alone and in LMCache's tier."""
+
+import resource
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from lmcache_objects import CHUNKS, SIZE, Objects, bits, content, result
+
+from kv_tiers.checked_file import read_checked, write_checked
+
+
+def flip(path: Path) -> None:
+    whole = bytearray(path.read_bytes())
+    whole[SIZE // 3] ^= 1
+    path.write_bytes(whole)
+
+
+def flip_the_sum(path: Path) -> None:
+    whole = bytearray(path.read_bytes())
+    whole[-1] ^= 1
+    path.write_bytes(whole)
+
+
+def cut(path: Path) -> None:
+    path.write_bytes(path.read_bytes()[:-1])
+
+
+def cut_to_the_content(path: Path) -> None:
+    """As a tier without checksums writes it."""
+    path.write_bytes(path.read_bytes()[:SIZE])
+
+
+def add(path: Path) -> None:
+    path.write_bytes(path.read_bytes() + b"0")
+
+
+def empty(path: Path) -> None:
+    path.write_bytes(b"")
+
+
+def another(path: Path) -> None:
+    """The file of another chunk under this name."""
+    other = path.with_name("other.bin")
+    write_checked(other, memoryview(content(9)))
+    other.rename(path)
+
+
+DAMAGE = (flip, flip_the_sum, cut, cut_to_the_content, add, empty, another)
+
+
+def test_a_file_comes_back_and_is_written_once(tmp_path: Path) -> None:
+    path, buffer = tmp_path / "deep" / "a.bin", memoryview(bytearray(SIZE))
+    assert not read_checked(path, buffer)
+    assert write_checked(path, memoryview(content(1)))
+    assert not write_checked(path, memoryview(content(2)))
+    assert read_checked(path, buffer)
+    assert bytes(buffer) == content(1)
+    assert [each.name for each in path.parent.iterdir()] == ["a.bin"]
+
+
+@pytest.mark.parametrize("spoil", DAMAGE)
+def test_a_damaged_file_is_not_there_and_can_be_written_anew(
+    spoil: Callable[[Path], None], tmp_path: Path
+) -> None:
+    path, buffer = tmp_path / "a.bin", memoryview(bytearray(SIZE))
+    write_checked(path, memoryview(content(1)))
+    spoil(path)
+    assert not read_checked(path, buffer)
+    assert not path.exists()
+    assert write_checked(path, memoryview(content(1)))
+    assert read_checked(path, buffer)
+
+
+@pytest.mark.parametrize("most_bytes", [0, SIZE // 2, SIZE + 1])
+def test_what_a_full_disk_cannot_take_leaves_nothing(most_bytes: int, tmp_path: Path) -> None:
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (most_bytes, hard))
+    try:
+        with pytest.raises(OSError, match=r"too large|took not all"):
+            write_checked(tmp_path / "a.bin", memoryview(content(1)))
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.fixture
+def adapter(tmp_path: Path) -> Any:
+    pytest.importorskip("lmcache")
+    from kv_tiers.lmcache_files import CheckedFilesAdapter, FSL2AdapterConfig
+
+    made = CheckedFilesAdapter(FSL2AdapterConfig.from_dict({"base_path": str(tmp_path)}))
+    yield made
+    made.close()
+
+
+def stored(adapter: Any, objects: Objects) -> Any:
+    adapter.submit_store_task(objects.keys, objects.buffers)
+    (kept,) = result(
+        adapter.get_store_event_fd(), lambda: adapter.pop_completed_store_tasks().values()
+    )
+    return kept
+
+
+def loaded(adapter: Any, objects: Objects) -> list[int]:
+    task = adapter.submit_load_task(objects.keys, objects.buffers)
+    return bits(result(adapter.get_load_event_fd(), lambda: adapter.query_load_result(task)))
+
+
+def looked_up(adapter: Any, objects: Objects) -> list[int]:
+    task = adapter.submit_lookup_and_lock_task(objects.keys, {})
+    descriptor = adapter.get_lookup_and_lock_event_fd()
+    return bits(result(descriptor, lambda: adapter.query_lookup_and_lock_result(task)))
+
+
+def test_lmcache_gets_back_what_is_whole_and_nothing_else(adapter: Any, tmp_path: Path) -> None:
+    objects, again = Objects(), Objects()
+    objects.fill()
+    kept = stored(adapter, objects)
+    assert (kept.is_successful(), kept.bytes_transferred()) == (True, CHUNKS * SIZE)
+    assert stored(adapter, objects).bytes_transferred() == 0, "they are there"
+    assert looked_up(adapter, objects) == loaded(adapter, again) == [*range(CHUNKS)]
+    assert again.contents == objects.contents
+
+    for path in sorted(tmp_path.glob("*.data"))[::2]:
+        flip(path)
+    fresh = Objects()
+    whole = loaded(adapter, fresh)
+    assert whole == [*range(1, CHUNKS, 2)]
+    assert [fresh.contents[at] for at in whole] == [objects.contents[at] for at in whole]
+    assert looked_up(adapter, objects) == whole, "a damaged file is gone"
+    assert stored(adapter, objects).bytes_transferred() == CHUNKS // 2 * SIZE
+
+
+def test_every_task_of_lmcaches_ends_where_nothing_can_be_written(
+    adapter: Any, tmp_path: Path
+) -> None:
+    objects = Objects()
+    objects.fill()
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (SIZE // 2, hard))
+    try:
+        kept = stored(adapter, objects)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+    assert (kept.is_successful(), kept.bytes_transferred()) == (False, 0)
+    assert not list(tmp_path.iterdir())
+    assert loaded(adapter, objects) == []
