@@ -1,5 +1,5 @@
 # `make demo` and `make test` set everything up from nothing; a second call starts at once.
-.PHONY: help setup demo ui test test-bench torture torture-tiers torture-starts lint docs reference bench-client bench-peers bench-scheduler bench-rag bench-gate bench-noise bench-tiers bench-twin bench-soak bench-workers clean
+.PHONY: help setup demo ui test test-bench torture torture-tiers torture-starts lint docs reference bench-client bench-peers bench-scheduler bench-rag bench-gate bench-noise bench-tiers bench-twin bench-advise sizing bench-soak bench-workers clean
 
 help:
 	@echo "make demo   the same batches on a real vLLM: first come, first served, then by context"
@@ -16,6 +16,8 @@ help:
 	@echo "make bench-gate       false alarms and misses of kvswarm compare, in 30 minutes"
 	@echo "make bench-noise      the same under simulated models of noise, in five minutes"
 	@echo "make bench-twin       what a twin predicts against cells that it has not seen, in an hour"
+	@echo "make bench-advise     what advice picks against a sweep of every size, in 50 minutes"
+	@echo "make sizing           the guide's example: from a run to advice to verification, in ten minutes"
 	@echo "make bench-tiers      from which bandwidth on loading KV pays: calculated and measured"
 	@echo "make bench-soak       a thousand streams for 20 minutes: nothing lost, memory flat"
 	@echo "make bench-workers    one process, one worker and two workers on the same cores"
@@ -88,6 +90,20 @@ bench-twin: setup
 	@test -d $(TWIN)-calibration-2 || $(CALIBRATE) --out $(TWIN)-calibration-2
 	@.venv/bin/python tests/bench/twin_bench.py $(TWIN) \
 		--calibration $(TWIN)-calibration $(TWIN)-calibration-2 --report docs/measurements
+
+ADVISE = runs/bench-advise
+ADVISE_BENCH = .venv/bin/python tests/bench/advise_bench.py
+
+bench-advise: setup
+	@test -d $(ADVISE)-calibration || .venv/bin/kvswarm run calibrate --target vllm --kv-tokens 2816 \
+		--context-tokens 100-1300 --out $(ADVISE)-calibration
+	@$(ADVISE_BENCH) cells $(ADVISE).toml $(ADVISE)-given.toml
+	@.venv/bin/kvswarm sweep $(ADVISE)-given.toml --out $(ADVISE)-given
+	@.venv/bin/kvswarm sweep $(ADVISE).toml --out $(ADVISE)
+	@$(ADVISE_BENCH) judge $(ADVISE) $(ADVISE)-given $(ADVISE)-calibration --report docs/measurements
+
+sizing: setup
+	@.venv/bin/python tests/bench/sizing_example.py runs/sizing --report docs/measurements
 
 bench-tiers: setup
 	@.venv/bin/python tests/bench/tiers_bench.py --report docs/measurements

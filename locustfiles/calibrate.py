@@ -13,7 +13,7 @@ from locust import LoadTestShape, task
 
 from kvswarm import ContextUser, set_defaults
 
-set_defaults(contexts=200, zipf=1.0, repeat=0.1, context_tokens="300-4000", output_tokens="1-64")
+set_defaults(contexts=200, zipf=1.0, repeat=0.1, context_tokens="200-2000", output_tokens="1-64")
 
 
 class CalibratingUser(ContextUser):
