@@ -1,5 +1,5 @@
 # `make demo` and `make test` set everything up from nothing; a second call starts at once.
-.PHONY: help setup demo ui test test-bench torture torture-tiers torture-starts lint docs reference bench-client bench-peers bench-scheduler bench-rag bench-gate bench-noise bench-tiers bench-twin bench-advise sizing bench-soak bench-workers clean
+.PHONY: help setup demo ui test test-bench torture torture-tiers torture-starts lint docs reference bench-client bench-peers bench-scheduler bench-rag bench-gate bench-noise bench-tiers bench-twin bench-twin-speed bench-advise sizing bench-soak bench-workers clean
 
 help:
 	@echo "make demo   the same batches on a real vLLM: first come, first served, then by context"
@@ -16,6 +16,7 @@ help:
 	@echo "make bench-gate       false alarms and misses of kvswarm compare, in 30 minutes"
 	@echo "make bench-noise      the same under simulated models of noise, in five minutes"
 	@echo "make bench-twin       what a twin predicts against cells that it has not seen, in an hour"
+	@echo "make bench-twin-speed  how long a simulation of an hour of traffic takes"
 	@echo "make bench-advise     what advice picks against a sweep of every size, in 50 minutes"
 	@echo "make sizing           the guide's example: from a run to advice to verification, in ten minutes"
 	@echo "make bench-tiers      from which bandwidth on loading KV pays: calculated and measured"
@@ -90,6 +91,9 @@ bench-twin: setup
 	@test -d $(TWIN)-calibration-2 || $(CALIBRATE) --out $(TWIN)-calibration-2
 	@.venv/bin/python tests/bench/twin_bench.py $(TWIN) \
 		--calibration $(TWIN)-calibration $(TWIN)-calibration-2 --report docs/measurements
+
+bench-twin-speed: setup
+	@.venv/bin/python tests/bench/twin_speed.py --report docs/measurements
 
 ADVISE = runs/bench-advise
 ADVISE_BENCH = .venv/bin/python tests/bench/advise_bench.py

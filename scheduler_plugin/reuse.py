@@ -118,6 +118,9 @@ class ReuseChoice(Generic[R]):
         overdue = self._overdue(oldest)
         if overdue is not None:
             return oldest, overdue
+        if not self._tree.sharers:  # nobody waits for anything that was served
+            self._turn, self._was_admitted = None, False
+            return oldest, "oldest"
         entry = self._follower(oldest)
         if entry is None:
             entry = self._chosen(oldest)
@@ -151,7 +154,7 @@ class ReuseChoice(Generic[R]):
         return last is not None and at.parent is not None and at in last.path
 
     def _chosen(self, oldest: Waiting[R]) -> Waiting[R]:
-        if not self._tree.sharers or self._is_spare(oldest):
+        if self._is_spare(oldest):
             return oldest
         if self._freed is None:
             self._freed = Freed(self._engine, self._tree, self._running)

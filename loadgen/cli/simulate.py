@@ -142,6 +142,8 @@ def _of_run(parsed: argparse.Namespace, command: Sequence[str]) -> Simulation:
     is_as_recorded = is_same_fleet and shape == recorded
     has_figures = is_as_recorded and load.measured and not run.is_simulated
     is_hashed = is_same_fleet and fleet.router in HASHED and load.places
+    if not is_hashed:
+        _require_by_context(fleet, run.options)
     return Simulation(
         model=model,
         load=load,
@@ -191,6 +193,8 @@ def planned_simulation(
     )
     told = None if links is None else replace(links, l1_gb=planned.l1_gb)
     tier = tier_of(engine, planned.target, told)
+    fleet = fleet or ONE_ENGINE
+    _require_by_context(fleet, planned.options)
     settings = planned.plugin_settings
     shape = changed(engine.shape, planned.kv_tokens, planned.target, settings, tier)
     for note in planned.notes:
@@ -210,7 +214,7 @@ def planned_simulation(
         shape=shape,
         command=command,
         note=f"the requests are those of `{planned.source}`",
-        fleet=fleet or ONE_ENGINE,
+        fleet=fleet,
         rule=planned.rule,
         user_class=planned.user_class,
     )
@@ -298,6 +302,18 @@ def _fleet(parsed: argparse.Namespace, recorded: "Fleet | None" = None) -> "Flee
     fleet = Fleet(replicas, parsed.router or (known.router if replicas > 1 else ""))
     fleet.require_modelled()
     return fleet
+
+
+def _require_by_context(fleet: "Fleet", options: Mapping[str, Any]) -> None:
+    """Raise UsageError where a router would keep something else than contexts on one engine."""
+    from loadgen.twin.routing import HASHED
+
+    session = options.get("session_by") or "context"
+    if fleet.router in HASHED and session != "context":
+        raise UsageError(
+            f"--session-by {session} is not modelled behind --router {fleet.router}, which is taken"
+            " to keep a context on one engine"
+        )
 
 
 def _json(simulation: Simulation, prediction: "TwinPrediction") -> dict[str, Any]:

@@ -279,3 +279,16 @@ def test_times_are_found_of_a_server_far_slower_than_the_first_guess(tmp_path: P
     model = calibrate([write_run(tmp_path / "run", served, users=12)])
     assert model.error_share < 0.2
     assert model.step.prefill_token_s == pytest.approx(slow.step.prefill_token_s, rel=0.1)
+
+
+def test_sessions_other_than_contexts_are_not_hashed_in_silence(tmp_path: Path) -> None:
+    TwinModel(STEP, FRONT, 0.0, 1, 0.0, {}, replicas=2).write(tmp_path / "twin.json")
+    run = served_run(tmp_path / "run", users=6, target=HASHED)
+    facts = json.loads((run / "run.json").read_text())
+    facts["options"] = {**facts.get("options", {}), "session_by": "user"}
+    (run / "run.json").write_text(json.dumps(facts))
+    words = [str(run), "--twin", str(tmp_path / "twin.json")]
+    assert simulate_command(words) == 0, "each goes where it went"
+    with pytest.raises(UsageError, match="--session-by user is not modelled behind --router"):
+        simulate_command([*words, "--replicas", "3"])
+    assert simulate_command([*words, "--replicas", "3", "--router", "cache_aware"]) == 0
