@@ -9,40 +9,57 @@ from pathlib import Path
 SUM_BYTES = 4
 
 
-def write_checked(path: Path, content: memoryview) -> bool:
-    """Put a file in place, whole or not at all; False where one is there, which is left. Raises
-    OSError."""
-    if path.exists():
-        return False
+def checksum(name: str, content: bytes | memoryview) -> bytes:
+    """By CRC-32, as of the name and the content behind each other."""
+    return zlib.crc32(content, zlib.crc32(name.encode())).to_bytes(SUM_BYTES, "little")
+
+
+def write_whole(path: Path, *parts: bytes | memoryview) -> None:
+    """Put a file in place, whole or not at all. Raises OSError."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    under_way = path.with_suffix(f".{secrets.token_hex(8)}.tmp")
+    under_way = path.with_name(f".{secrets.token_hex(8)}.tmp")
     try:
         with under_way.open("xb", buffering=0) as file:
-            if os.writev(file.fileno(), [content, _sum(path, content)]) < len(content) + SUM_BYTES:
-                raise OSError(f"{under_way} took not all that was written")
+            for part in parts:
+                left = memoryview(part)
+                while left:
+                    left = left[file.write(left) :]
         under_way.replace(path)
     except BaseException:
         with suppress(OSError):
             under_way.unlink()
         raise
+
+
+def write_checked(path: Path, content: memoryview) -> bool:
+    """Put a file in place with its checksum; False where one is there, which is left. Raises
+    OSError."""
+    if path.exists():
+        return False
+    write_whole(path, content, checksum(path.name, content))
     return True
 
 
-def read_checked(path: Path, buffer: memoryview) -> bool:
-    """Fill a buffer; False where there is no such file, and for one that is not whole, which is
+def read_checked(path: Path, buffer: memoryview) -> bool | None:
+    """Fill a buffer; None where there is no such file, False for one that is not whole, which is
     removed. The buffer may hold anything then. Raises OSError for one that cannot be read."""
-    told = bytearray(SUM_BYTES + 1)
     try:
         with path.open("rb", buffering=0) as file:
-            count = os.readv(file.fileno(), [buffer, told])
+            is_full = _fill(file.fileno(), buffer)
+            told = file.read(SUM_BYTES + 1)
     except FileNotFoundError:
-        return False
-    if count == len(buffer) + SUM_BYTES and told[:SUM_BYTES] == _sum(path, buffer):
+        return None
+    if is_full and told == checksum(path.name, buffer):
         return True
     path.unlink(missing_ok=True)
     return False
 
 
-def _sum(path: Path, content: memoryview) -> bytes:
-    """By CRC-32, as of the name and the content behind each other."""
-    return zlib.crc32(content, zlib.crc32(path.name.encode())).to_bytes(SUM_BYTES, "little")
+def _fill(descriptor: int, buffer: memoryview) -> bool:
+    """Whether there was as much to read."""
+    while buffer:
+        count = os.readv(descriptor, [buffer])
+        if not count:
+            return False
+        buffer = buffer[count:]
+    return True

@@ -19,7 +19,7 @@ from lmcache.v1.distributed.internal_api import L2StoreResult
 from lmcache.v1.distributed.l2_adapters.fs_l2_adapter import FSL2Adapter, FSL2AdapterConfig
 from lmcache.v1.memory_management import MemoryObj
 
-from kv_tiers.checked_file import read_checked, write_checked
+from kv_tiers.checked_file import SUM_BYTES, read_checked, write_checked
 
 __all__ = ["CheckedFilesAdapter", "FSL2AdapterConfig"]
 _LOG = logging.getLogger(__name__)
@@ -37,10 +37,10 @@ class CheckedFilesAdapter(FSL2Adapter):
     ) -> None:
         failed, sizes = 0, dict[ObjectKey, int]()
         for key, each in zip(keys, objects, strict=True):
-            content = _bytes(each)
             try:
+                content = _bytes(each)
                 if await asyncio.to_thread(write_checked, self._key_to_path(key), content):
-                    sizes[key] = len(content)
+                    sizes[key] = len(content) + SUM_BYTES
             except Exception:
                 failed += 1
                 _LOG.exception("a chunk was not written")
@@ -55,17 +55,26 @@ class CheckedFilesAdapter(FSL2Adapter):
     ) -> None:
         bits, loaded = Bitmap(len(keys)), list[ObjectKey]()
         for at, (key, each) in enumerate(zip(keys, objects, strict=True)):
-            try:
-                if await asyncio.to_thread(read_checked, self._key_to_path(key), _bytes(each)):
-                    bits.set(at)
-                    loaded.append(key)
-            except Exception:
-                _LOG.exception("a chunk was not read")
+            if await self._is_read(key, each):
+                bits.set(at)
+                loaded.append(key)
         if loaded:
             self._notify_keys_accessed(loaded)
         with self._lock:
             self._completed_load_tasks[task_id] = bits
         self._load_efd.notify()
+
+    async def _is_read(self, key: ObjectKey, into: MemoryObj) -> bool:
+        try:
+            buffer = _bytes(into)
+            is_whole = await asyncio.to_thread(read_checked, self._key_to_path(key), buffer)
+        except Exception:
+            _LOG.exception("a chunk was not read")
+            return False
+        if is_whole is False:
+            _LOG.warning("a damaged chunk was removed: it is computed again")
+            self._notify_keys_deleted([key], [len(buffer) + SUM_BYTES])
+        return bool(is_whole)
 
 
 def _bytes(each: MemoryObj) -> memoryview:

@@ -78,6 +78,10 @@ KNOWN: dict[str, dict[str, str]] = {
     "v1/kv_offload/tiering/fs/manager.py": {
         "FileSystemTierManager": "a1274af39ca5cd74",
     },
+    "v1/kv_offload/tiering/fs/io.py": {
+        "batch_store_block": "17b60b9acfc53d7b",
+        "batch_load_block": "e8dc6d26d4a96429",
+    },
     "v1/kv_offload/tiering/fs/thread_pool.py": {
         "DualQueueThreadPool": "1cb293595b16ba7a",
     },

@@ -37,8 +37,11 @@ if TYPE_CHECKING:
 TARGETS = {False: "vllm", True: "vllm-context"}
 """By whether the order is by context."""
 TIER_TARGET = "vllm-offload"
-OF_A_TARGET = ("--kv-cache-dtype", "--max-num-seqs", "--max-num-batched-tokens")
-"""Flags with which another target than these starts an engine."""
+OF_A_TARGET = (
+    *("--kv-cache-dtype", "--quantization", "--attention-backend", "--tensor-parallel-size"),
+    *("--max-num-seqs", "--max-num-batched-tokens"),
+)
+"""Flags with which another target than these may start an engine."""
 MOST_GPU_GB = 1e6
 GPU_SHARE = 0.92
 """Of a GPU's memory, that vLLM takes unless told otherwise."""

@@ -18,6 +18,8 @@ from loadgen.targets.plan import ServicePlan
 PROBE_IDS = range(100, 200)
 REQUEST_TIMEOUT_S, STATUS_TIMEOUT_S = 300.0, 10.0
 RESET_TRIES, RESET_PAUSE_S = 40, 0.25
+KEPT_FILES = (".bin", ".sum", ".data")
+"""How the names of files end in which vLLM and LMCache keep KV."""
 PROOF_TRIES = 3
 NO_HEADERS: Mapping[str, str] = {}
 PROBE_TOKENS = 513  # longer than two blocks or chunks of up to 256 tokens
@@ -137,8 +139,9 @@ async def _answer(
 
 def _remove_files(folder: Path) -> None:
     """Remove what a tier on disk keeps; its folders stay, as it may be making files in them."""
-    for path in folder.rglob("*.bin"):
-        path.unlink(missing_ok=True)
+    for path in folder.rglob("*"):
+        if path.suffix in KEPT_FILES:
+            path.unlink(missing_ok=True)
 
 
 def _shown(page: bytes) -> str:

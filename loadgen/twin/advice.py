@@ -115,6 +115,7 @@ class Advice:
             yield from self._rates()
             yield from self._tier()
             yield from self._fitting()
+            yield from self._doubts()
             return
         yield " ".join(self._told(order, each) for order, each in best.items())
         if not any(map(self.contrary, ORDERS)):
@@ -123,16 +124,20 @@ class Advice:
         yield from self._reuse()
         yield from self._tier()
         yield from self._fitting()
-        doubtful = [each for each in best.values() if each is not None and each.is_open(self.limit)]
-        for each in doubtful:
+        yield from self._doubts()
+
+    def _doubts(self) -> Iterator[str]:
+        """What runs that differ could turn."""
+        best = [self.smallest(order) for order in ORDERS]
+        for each in best:
+            if each is not None and each.is_open(self.limit):
+                yield (
+                    f"{self._named(each)} is within what runs here differ by: measure it before you"
+                    " rely on it."
+                )
+        for each in self.nearly:
             yield (
-                f"{self._named(each)} is within what runs here differ by: measure it before you"
-                " rely on it."
-            )
-        for each in self._perhaps():
-            yield (
-                f"{self._named(each)} misses it by less than runs here differ by, and is smaller:"
-                " measure it, too."
+                f"{self._named(each)} misses it by less than runs here differ by: measure it, too."
             )
 
     @property
@@ -147,16 +152,23 @@ class Advice:
         tier = self.tier
         if tier and self._has_tier and not tier.below.keeps(self.limit):
             told.append(tier.best)
-        return [*told, *self._perhaps()][:MOST_ANSWERS]
+        near = [each for each in self.nearly if not any(each is other for other in told)]
+        return [*told, *near][:MOST_ANSWERS]
 
-    def _perhaps(self) -> Iterator[SizeTried]:
-        """Of each order the next smaller size than the answer, where runs differ by more than what
-        it misses the limit by."""
+    @property
+    def nearly(self) -> list[SizeTried]:
+        """Of each order the next smaller size than the answer, or the largest where none keeps the
+        limit, if runs differ by more than what it misses the limit by."""
+        found = []
         for order in ORDERS:
             tried = sorted(self._of(order), key=lambda each: each.kv_tokens)
             best = self.smallest(order)
-            smaller = tried[: tried.index(best)][-1:] if best is not None else []
-            yield from (each for each in smaller if each.is_open(self.limit))
+            if best is not None:
+                tried = tried[: tried.index(best)]
+            elif self.contrary(order):
+                continue
+            found += [each for each in tried[-1:] if each.is_open(self.limit)]
+        return found
 
     @property
     def _has_tier(self) -> bool:

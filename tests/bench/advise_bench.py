@@ -112,7 +112,7 @@ def workload_of(axes: Mapping[str, str]) -> str:
 class Question:
     """Of one workload in one order: a limit, the size that a sweep finds and the one advised, None
     where advice knows none; `flagged` whether the advice itself says that runs differ by more than
-    decides between the two."""
+    decides it, of its pick or of what is right."""
 
     workload: str
     by_context: bool
@@ -162,10 +162,9 @@ def asked(
 ) -> Question:
     """Beside what is right."""
     right, best = smallest(by_size, limit), advice.smallest(by_context)
-    own = {each.kv_tokens: each for each in advice.candidates if each.by_context == by_context}
-    at_right = own[right].interval
     is_open = best is not None and best.is_open(limit)
-    flagged = is_open or at_right[0] <= limit.bound < at_right[1]
+    doubted = {(each.kv_tokens, each.by_context) for each in advice.nearly}
+    flagged = is_open or (right, by_context) in doubted
     return Question(workload, by_context, limit, right, best and best.kv_tokens, flagged)
 
 
@@ -199,9 +198,11 @@ def engine_time_s(*folders: Path) -> float:
     return sum(cell.wall_s + (cell.engine_start_s or 0) for runs in cells for cell, _ in runs)
 
 
-def run_time_s(path: Path) -> float:
-    """From its first request to its last reply."""
-    return float(recorded_run(path).summary["duration_s"])
+def run_time_s(path: Path, sweep: Path) -> float:
+    """Of a run, from its first request to its last reply, and of a start as the sweep has them."""
+    cells = [cell for runs in cells_of(sweep)[0].values() for cell, _ in runs]
+    start_s = median(cell.engine_start_s for cell in cells if cell.engine_start_s)
+    return float(recorded_run(path).summary["duration_s"]) + start_s
 
 
 def verdicts(found: Sequence[Question], share: float) -> Iterator[tuple[str, bool]]:
@@ -264,7 +265,7 @@ def page(
 def judge(sweep: Path, given: Path, calibration: Path, report: Path | None) -> int:
     """Write what was found; 1 where a goal is missed."""
     found, faults, without = questions(sweep, given, calibration)
-    share = (engine_time_s(given) + run_time_s(calibration)) / engine_time_s(sweep)
+    share = (engine_time_s(given) + run_time_s(calibration, sweep)) / engine_time_s(sweep)
     paths = [path for runs in cells_of(sweep)[0].values() for _, path in runs]
     begun_s = min(recorded_run(path).description["start_unix_s"] for path in paths)
     date = f"{datetime.fromtimestamp(begun_s, UTC):%Y-%m-%d from %H:%M UTC}"
@@ -272,7 +273,7 @@ def judge(sweep: Path, given: Path, calibration: Path, report: Path | None) -> i
     sys.stdout.write(text)
     if report is not None:
         (report / PAGE).write_text(text, encoding="utf-8")
-    return 0 if all(reached for _, reached in verdicts(found, share)) else 1
+    return 0 if found and all(reached for _, reached in verdicts(found, share)) else 1
 
 
 def main() -> int:

@@ -20,6 +20,7 @@ import numpy as np
 from table import machine_line
 
 from loadgen.locality.trace_sources import recorded_run
+from loadgen.sweep.table import WHOLE
 
 KVSWARM = (sys.executable, "-m", "loadgen.cli.main")
 CALIBRATION = "run calibrate --target vllm --kv-tokens 5120 --out runs/calibration"
@@ -45,15 +46,16 @@ class Made:
 
 
 def made(command: str, folder: Path) -> Made:
-    """Run it there. Raises CalledProcessError."""
+    """Run it there. Exits with what it said where it has nothing to show."""
     done = subprocess.run(
         [*KVSWARM, *shlex.split(command)],
         cwd=folder,
         env={**os.environ, "PYTHONPATH": str(Path.cwd()), "COLUMNS": "100"},
         stdout=subprocess.PIPE,
         text=True,
-        check=True,
     )
+    if done.returncode not in WHOLE:
+        sys.exit(f"{done.stdout}kvswarm {command} ended with exit code {done.returncode}")
     return Made(command, done.stdout.strip())
 
 
@@ -85,7 +87,10 @@ def main() -> int:
     parser.add_argument("folder", type=Path, help="that does not exist yet")
     parser.add_argument("--report", type=Path, help="folder of the page")
     parsed = parser.parse_args()
-    parsed.folder.mkdir(parents=True)
+    try:
+        parsed.folder.mkdir(parents=True)
+    except OSError as error:
+        sys.exit(f"{parsed.folder} cannot be made ({error.strerror}): name a new folder")
     runs = [made(command, parsed.folder) for command in (CALIBRATION, TRAFFIC)]
     twin = made(TWIN, parsed.folder)
     bound = half_of_p95_ms(parsed.folder / "runs" / "a")

@@ -243,6 +243,20 @@ def test_a_smaller_size_that_nearly_keeps_it_is_told_and_a_run_to_make(
     assert told == [(10_240, False), (5120, True), *([(5120, False)] if is_told else [])]
 
 
+def test_where_no_size_keeps_it_one_that_nearly_does_is_told() -> None:
+    times = {(size, order): 900.0 for size in (5120, 10_240) for order in (False, True)}
+    plain = advice_of({**times, (10_240, False): 510.0})
+    near = [replace(e, interval=(450.0, 560.0)) if e.value == 510 else e for e in plain.candidates]
+    advice = replace(plain, candidates=tuple(near))
+    said = [*advice.sentences()]
+    assert said[0].startswith("No size that was tried keeps")
+    assert said[-1].startswith("10,240 tokens, first come, first served (510 ms")
+    assert [(e.kv_tokens, e.by_context) for e in advice.answers] == [
+        (10_240, False),
+        (10_240, True),
+    ]
+
+
 def test_requests_that_had_waited_beyond_the_limit_count_though_they_had_no_end() -> None:
     paced = load(80, starts_s=(0.0, 0.0, 0.0, 0.0), end_s=1.0, cut_s=1.0)
     found = AdviceLoad(paced, CalibratedEngine(SHAPE, (), None, None), ["kvswarm"])
