@@ -16,13 +16,14 @@ from loadgen.launch.terminal import say, tell
 from loadgen.runs.directory import DEFAULT_FILE, RUN_JSON, check_directory
 
 if TYPE_CHECKING:
+    from loadgen.launch.planned_run import PlannedRun
     from loadgen.twin.directory import SimulatedRun
     from loadgen.twin.engine import EngineShape
     from loadgen.twin.model import TwinModel
     from loadgen.twin.predict import TwinPrediction
     from loadgen.twin.routing import AsRecorded, Fleet
     from loadgen.twin.serve import OfferedLoad, ServedRequest
-    from loadgen.twin.shape_of import TierOptions
+    from loadgen.twin.shape_of import CalibratedEngine, TierOptions
 
 FIGURES: Mapping[str, tuple[str, str]] = {
     "computed_prompt_tokens": ("prompt tokens computed", "{:,.0f}"),
@@ -199,18 +200,8 @@ def planned_simulation(
     shape = changed(engine.shape, planned.kv_tokens, planned.target, settings, tier)
     for note in planned.notes:
         say(note)
-    description = {
-        "command_line": ["kvswarm", "run", *planned.words],
-        "options": planned.options,
-        "seed": planned.options.get("seed"),
-        "users": planned.options.get("num_users"),
-        "corpus_sha256": planned.corpus_sha256,
-        "trace_sha256": planned.trace_sha256,
-        "workers": 1,
-        "target": {"argv": {"vllm": list(engine.argv)}, "tokenizer": engine.tokenizer},
-    }
     run = SimulatedRun(
-        description=description,
+        description=_description(planned, engine),
         shape=shape,
         command=command,
         note=f"the requests are those of `{planned.source}`",
@@ -230,6 +221,20 @@ def planned_simulation(
         is_timeout_given=value_of(planned.words, "timeout") is not None,
         assumed=engine.assumed,
     )
+
+
+def _description(planned: "PlannedRun", engine: "CalibratedEngine") -> dict[str, Any]:
+    """As a run's `run.json` has it."""
+    return {
+        "command_line": ["kvswarm", "run", *planned.words],
+        "options": planned.options,
+        "seed": planned.options.get("seed"),
+        "users": planned.options.get("num_users"),
+        "corpus_sha256": planned.corpus_sha256,
+        "trace_sha256": planned.trace_sha256,
+        "workers": 1,
+        "target": {"argv": {"vllm": list(engine.argv)}, "tokenizer": engine.tokenizer},
+    }
 
 
 def _tier_options(parsed: argparse.Namespace, l1_gb: float) -> "TierOptions":

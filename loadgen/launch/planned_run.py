@@ -129,12 +129,13 @@ def _planned(
         raise UsageError("no tokenizer is known: give --tokenizer PATH|NAME, the model's own")
     tokens = TokenIds.from_path_or_name(told)
     (user,) = swarm["classes"]
-    workload, is_trace = _workload(options, corpus, tokens), options.trace is not None
+    workload = _workload(options, corpus, tokens)
+    has_end = options.trace is not None or (swarm["batched"] and bool(options.batching.limit))
     load = PlannedLoad(
         workload=workload,
         ids=PromptIds(tokens).ids,
         make_pacer=partial(pacer_of, options),
-        pace=_pace(options, raw, user["waits_s"], is_trace or bool(options.batching.limit)),
+        pace=_pace(options, raw, user["waits_s"], has_end),
         batching=options.batching if swarm["batched"] else None,
         as_list=options.batch_as == "list",
         labels=options.labels,

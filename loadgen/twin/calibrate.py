@@ -23,7 +23,7 @@ from loadgen.runs.recorded import RecordedRun, argument
 from loadgen.twin.engine import EngineShape
 from loadgen.twin.ledger import EngineLedger
 from loadgen.twin.load import RecordedLoad, recorded_load
-from loadgen.twin.model import FrontTime, TwinModel, add_lengths
+from loadgen.twin.model import LEAST_LEFT_OUT, FrontTime, TwinModel, add_lengths
 from loadgen.twin.predict import RATE, TIMES, figures_of
 from loadgen.twin.routing import AsRecorded, Fleet
 from loadgen.twin.serve import ServedLoad, ServedRequest, TwinServer
@@ -39,8 +39,6 @@ WINDOWS, WINDOW_REPLIES = 8, 10
 NAMES = tuple(f"step.{each.name}" for each in fields(StepTime)) + tuple(
     f"front.{each.name}" for each in fields(FrontTime)
 )
-LEAST_LEFT_OUT = 4
-"""Of so many runs that tell the speed each is foretold from the others."""
 OF_THE_MACHINE = ("cpu", "cpus", "memory_gb")
 """What a machine keeps when its system is brought up to date."""
 WHAT_TELLS = {

@@ -129,6 +129,7 @@ class SimulatedDirectory:
         unit = outgoing.unit
         for request, facts in zip(unit.requests, unit.facts, strict=True):
             record = _unsent(request.name, facts, outgoing.scheduled_s, end_s)
+            self._run.rule.judge(record, [])
             self._take(record, [], len(unit.requests))
 
     def close(self, ledger: EngineLedger) -> None:

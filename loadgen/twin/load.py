@@ -23,6 +23,9 @@ from loadgen.twin.sending import Pace, SendUnit
 
 VOCABULARY = 30_000
 WARM = "warm"
+HELD_S, MOST_HELD = 0.1, 0.02
+"""A request of an open loop that went out so late had waited for a free user; up to this share may
+have."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,7 +79,7 @@ def recorded_load(path: Path, block_size: int) -> RecordedLoad:
     first_s, last_s = counted.span_s
     is_open = run.options.get("arrivals", "closed") != "closed"
     return RecordedLoad(
-        units=tuple(_units(sent, made)),
+        units=tuple(_units(sent, made, run.options.get("batch_as") == "list")),
         pace=Pace(is_open=True) if is_open else _users(Requests.of(run.rows).sent),
         measured=_measured(counted),
         computed_tokens=_computed(counted),
@@ -93,11 +96,31 @@ def _require_modelled(run: RecordedRun) -> None:
             f"{run.path} was made with --labels {named[0]}, which the twin does not model: give a"
             " run with other labels"
         )
+    if run.description.get("trace_sha256"):
+        raise UsageError(
+            f"{run.path} replayed a trace, and which beginnings its prompts share is not in the"
+            " run: give another, or `kvswarm simulate replay --trace FILE`"
+        )
+    if held := _held_back(run):
+        raise UsageError(
+            f"{run.path}: {held:,} requests that were due waited for a free user, which the twin"
+            " does not tell again: give a run with more users, or -u 0"
+        )
     if run.description.get("cache_state") == WARM:
         raise UsageError(
             f"{run.path} began with caches that held something (--keep-cache), and a twin's are"
             " empty: give another run"
         )
+
+
+def _held_back(run: RecordedRun) -> int:
+    """How many requests of an open loop went out late, where those are more than a few."""
+    if run.options.get("arrivals", "closed") == "closed" or not run.options.get("num_users"):
+        return 0
+    requests = Requests.of(run.rows).sent
+    late_s = requests.number("sent_s") - requests.number("scheduled_s")
+    held = int((late_s > HELD_S).sum())
+    return held if held > MOST_HELD * len(requests) else 0
 
 
 def _places(engines: Sequence[str], sent: Sequence[SentRequest]) -> dict[str, int]:
@@ -135,7 +158,9 @@ def _tokens(name: int, count: int) -> list[int]:
     return (head + [0] * count)[:count]
 
 
-def _units(sent: Sequence[SentRequest], made: Sequence[TwinRequest]) -> list[SendUnit]:
+def _units(
+    sent: Sequence[SentRequest], made: Sequence[TwinRequest], is_list: bool
+) -> list[SendUnit]:
     together: dict[str, list[tuple[SentRequest, TwinRequest]]] = {}
     for each, request in zip(sent, made, strict=True):
         together.setdefault(each.batch or f"request {each.index}", []).append((each, request))
@@ -143,7 +168,8 @@ def _units(sent: Sequence[SentRequest], made: Sequence[TwinRequest]) -> list[Sen
     for members in together.values():
         first_s = min(each.sent_s for each, _ in members)
         offsets = tuple(each.sent_s - first_s for each, _ in members)
-        units.append(SendUnit(0, tuple(request for _, request in members), offsets, first_s))
+        requests = tuple(request for _, request in members)
+        units.append(SendUnit(0, requests, offsets, first_s, is_one_call=is_list))
     ordered = sorted(units, key=lambda unit: unit.due_s)
     return [replace(unit, number=number) for number, unit in enumerate(ordered)]
 

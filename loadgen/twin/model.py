@@ -16,6 +16,8 @@ from loadgen.twin.ledger import TwinRequest
 from loadgen.twin.step_time import StepTime
 
 VERSION = 1
+LEAST_LEFT_OUT = 4
+"""Of so many runs that tell the speed each is foretold from the others."""
 LEVEL = 0.9
 """Of the intervals of predictions."""
 
@@ -82,6 +84,11 @@ class TwinModel:
             yield (
                 f"intervals are of one run's own speed in {self.windows} windows of its time:"
                 " other runs may differ by more"
+            )
+        if 1 < self.runs < LEAST_LEFT_OUT:
+            yield (
+                f"intervals are of {self.runs} runs, too few to leave one out: other workloads may"
+                " differ by more"
             )
         for name, (low, high) in lengths.items():
             least, most = self.lengths.get(name, (low, high))

@@ -47,6 +47,7 @@ class PlannedLoad:
                 due_s=pacer.next_s() if pacer is not None else 0.0,
                 session="" if batch else requests[0].session_id,
                 facts=tuple(facts for _, facts in made),
+                is_one_call=bool(batch) and self.as_list,
             )
 
     def _together(self) -> Iterator[tuple[str, tuple[Request, ...]]]:

@@ -40,7 +40,7 @@ class SendUnit:
 
     `number` counts the units of a load from 0. `due_s` means something in an open loop, or where
     the pace keeps it. `session` is that of a conversation. `facts` are there of a load that nobody
-    has sent yet.
+    has sent yet. Those of `is_one_call` go to the same engine.
     """
 
     number: int
@@ -49,6 +49,7 @@ class SendUnit:
     due_s: float = 0.0
     session: str = ""
     facts: tuple[RequestFacts, ...] = ()
+    is_one_call: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -237,6 +237,8 @@ class TwinServer:
                     self._follow(name, on_served)
             else:
                 break
+        for replica in self._replicas:
+            replica.engine.abort(*self._under_way)  # what was told of them until then is in it
         for name in list(self._under_way):
             on_served(self._served(self._under_way.pop(name), self._cut_s, is_cut=True))
         sender.close()
@@ -246,16 +248,21 @@ class TwinServer:
         """A unit of the stream goes out."""
         unit = outgoing.unit
         part = _Parts(outgoing, len(unit.requests))
+        replica = self._chosen(unit.requests[0]) if unit.is_one_call else None
         for place, (request, offset_s) in enumerate(
             zip(unit.requests, unit.offsets_s, strict=True)
         ):
-            counts = [each.open_requests for each in self._replicas]
-            replica = self._replicas[self._router.choose(request, counts)]
+            replica = replica if unit.is_one_call and replica else self._chosen(request)
             sent_s = outgoing.sent_s + offset_s
             front = replica.take(request, sent_s, self._turns)
             sending = _Sending(part, place, replica, self._turns, sent_s, front)
             self._under_way[request.name] = sending
             self._turns += 1
+
+    def _chosen(self, request: TwinRequest) -> _Replica:
+        """By the router."""
+        counts = [each.open_requests for each in self._replicas]
+        return self._replicas[self._router.choose(request, counts)]
 
     def _follow(self, name: str, on_served: OnServed) -> None:
         """A reply is complete; with the last one of a unit others may go out."""

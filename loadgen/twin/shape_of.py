@@ -16,6 +16,7 @@ from loadgen.locality.trace_sources import recorded_run
 from loadgen.runs.recorded import SIMULATED, RecordedRun, argument, flag_of
 from loadgen.targets.hardware import platform_of
 from loadgen.targets.plan import BYTES_PER_GB
+from loadgen.targets.settings import model_window_tokens
 from loadgen.twin.engine import PLUGIN, EngineShape
 from loadgen.twin.model import TwinModel
 from loadgen.twin.tier import TierShape
@@ -46,6 +47,8 @@ UNMODELLED: Mapping[str, str] = {
     **dict.fromkeys(("--max-num-active-seqs", "--max-num-scheduled-tokens"), ""),
     **dict.fromkeys(("--max-num-queued-reqs", "--max-num-queued-tokens"), ""),
     **dict.fromkeys(("--no-enable-chunked-prefill", "--kv-offloading-size"), ""),
+    **dict.fromkeys(("--watermark", "--watermark-config", "--performance-mode"), ""),
+    "--no-scheduler-reserve-full-isl": "",
     **dict.fromkeys(("--data-parallel-size", "-dp", "--pipeline-parallel-size", "-pp"), "1"),
     "--long-prefill-token-threshold": "0",
     "--stream-interval": "1",
@@ -192,21 +195,29 @@ def shape_of_run(path: Path) -> EngineShape:
     _require_modelled(run)
     on_cpu, flags = _told_on_cpu(run), set(map(flag_of, argv))
     is_on_gpu = bool(argv) and not (_is_on_cpu(argv) if on_cpu is None else on_cpu)
-    is_async = "--async-scheduling" in flags or is_on_gpu
     usual = EngineShape(max_num_seqs=GPU_SEQS) if is_on_gpu else EngineShape()
+    batched = _count(path, argv, "--max-num-batched-tokens", usual.max_num_batched_tokens)
     return EngineShape(
         usable_blocks=int(blocks),
         block_size=int(size),
-        max_model_len=int(run.target.get("max_model_len") or usual.max_model_len),
+        max_model_len=_window_tokens(run, int(blocks) * int(size)) or usual.max_model_len,
         prefix_caching="--no-enable-prefix-caching" not in flags,
-        max_num_seqs=_count(path, argv, "--max-num-seqs", usual.max_num_seqs),
-        max_num_batched_tokens=_count(
-            path, argv, "--max-num-batched-tokens", usual.max_num_batched_tokens
-        ),
-        async_scheduling=is_async and "--no-async-scheduling" not in flags,
+        max_num_seqs=_count(path, argv, "--max-num-seqs", min(usual.max_num_seqs, batched)),
+        max_num_batched_tokens=batched,
+        async_scheduling=is_on_gpu and "--no-async-scheduling" not in flags,  # never on a CPU
         plugin=_plugin(path, argv),
         tier=_recorded_tier(path, argv, int(size)),
     )
+
+
+def _window_tokens(run: RecordedRun, usable_tokens: int) -> int | None:
+    """The longest request in tokens. Where the cache of the run was what bounded it, in a larger
+    one the model's own window does."""
+    told = run.target.get("max_model_len")
+    if not told or told < usable_tokens:
+        return None if not told else int(told)
+    model = argument(run.engine_argv, "--model") or ""
+    return max(int(told), model_window_tokens(model) or 0)
 
 
 def changed(
@@ -266,7 +277,8 @@ def tier_of(
         raise UsageError(
             f"--target {target}: the bytes of a token of KV are not known of this twin"
         )
-    known = engine.shape.tier is not None and not is_lmcache
+    recorded = engine.shape.tier
+    known = recorded is not None and recorded.is_in_step and not is_lmcache
     if told.memory is None and not known:
         raise UsageError(
             f"--target {target} needs --link RATE,LATENCY of its memory, as 25GB/s,20us"
@@ -300,6 +312,11 @@ def _recorded_tier(path: Path, argv: Sequence[str], block_size: int) -> TierShap
         extra = config["kv_connector_extra_config"]
         is_ours = config["kv_connector"] == "OffloadingConnector"
         bytes_per_token = run_told_bytes(path, None).value
+        if is_ours and extra.get("spec_module_path") != HOST_SPECS:
+            raise UsageError(
+                f"{path}: what loads take from memory to a GPU is not told by a run: give one"
+                " without offload, and `kvswarm simulate --target --link`"
+            )
         if is_ours and bytes_per_token and not extra.get("secondary_tiers"):
             return TierShape(
                 target="vllm-offload",
@@ -307,7 +324,7 @@ def _recorded_tier(path: Path, argv: Sequence[str], block_size: int) -> TierShap
                 bytes_per_token=bytes_per_token,
                 memory=None,
                 chunk_tokens=block_size,
-                is_in_step=extra.get("spec_module_path") == HOST_SPECS,
+                is_in_step=True,
             )
     raise UsageError(
         f"{path}: its engine has a --kv-transfer-config, which the twin does not model from a run:"

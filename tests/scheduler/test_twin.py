@@ -142,7 +142,8 @@ def model(runs: list[Path]) -> TwinModel:
     ("argv", "limits"),
     [
         (ARGV, (128, 2048, False)),
-        ([*ARGV, "--async-scheduling"], (128, 2048, True)),
+        ([*ARGV, "--async-scheduling"], (128, 2048, False)),
+        ([*ARGV, "--max-num-batched-tokens=64"], (64, 64, False)),
         (ARGV[:5], (256, 2048, True)),
         ([*ARGV[:5], "--no-async-scheduling"], (256, 2048, False)),
         ([*ARGV[:5], "--max-num-seqs=9", "--max-num-batched-tokens", "64"], (9, 64, True)),

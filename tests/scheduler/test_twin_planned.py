@@ -17,6 +17,7 @@ from loadgen.twin.engine import EngineShape
 from loadgen.twin.ledger import TwinRequest
 from loadgen.twin.model import FrontTime, TwinModel
 from loadgen.twin.predict import predict_load
+from loadgen.twin.routing import Fleet
 from loadgen.twin.sending import Pace, SendUnit
 from loadgen.twin.serve import ServedRequest, TwinServer
 from loadgen.twin.shape_of import CalibratedEngine, shape_of_run
@@ -281,3 +282,31 @@ def test_an_older_twin_asks_for_a_new_one(twin: Path, tmp_path: Path) -> None:
     (tmp_path / "old.json").write_text(json.dumps(content))
     with pytest.raises(UsageError, match="does not tell its engine"):
         simulate_command(["unordered", "-t", "3s", "--twin", str(tmp_path / "old.json")])
+
+
+def test_what_a_reply_had_when_it_was_cut_off_is_known() -> None:
+    (whole,), _ = serve(load(1, starts_s=(0.0,)))
+    times_s = whole.tokens.times_s
+    cut_s = (times_s[4] + times_s[5]) / 2 + FRONT.output_s
+    (cut,), _ = serve(load(1, starts_s=(0.0,), end_s=100.0, cut_s=cut_s))
+    assert cut.is_cut
+    assert cut.tokens.times_s == times_s[: len(cut.tokens.times_s)]
+    assert len(cut.tokens.times_s) in (5, 6)
+
+
+def test_one_call_goes_to_one_engine() -> None:
+    single = load(4, starts_s=(0.0,))
+    requests = tuple(each.requests[0] for each in single.units)
+    call = SendUnit(0, requests, (0.0,) * 4, is_one_call=True)
+    for unit, places in ((call, {0}), (replace(call, is_one_call=False), {0, 1})):
+        served: list[ServedRequest] = []
+        server = TwinServer(
+            Load(single.pace, [unit]), SHAPE, STEP, FRONT, is_whole=False, fleet=Fleet(2)
+        )
+        server.serve_each(served.append)
+        assert {each.replica for each in served} == places
+
+
+def test_batches_of_a_file_that_sends_none_are_no_end(twin: Path) -> None:
+    with pytest.raises(UsageError, match="would never end"):
+        simulate_command(["unordered", "-u", "2", "--batches", "3", "--twin", str(twin)])

@@ -372,3 +372,50 @@ def test_engines_have_no_more_at_work_than_users_have_sent(
     assert simulate_command(words) == 0
     summary = json.loads((out / "summary.json").read_text())
     assert summary["server"]["peak_running"] == summary["peak_concurrency"] <= 8
+
+
+def test_a_replayed_trace_is_not_served_by_lengths_alone(tmp_path: Path, twin: str) -> None:
+    run = write_run(tmp_path / "run")
+    facts = json.loads((run / "run.json").read_text())
+    (run / "run.json").write_text(json.dumps({**facts, "trace_sha256": "0" * 64}))
+    with pytest.raises(UsageError, match=r"replayed a trace, .*simulate replay --trace FILE"):
+        simulate_command([str(run), "--twin", twin])
+    with pytest.raises(UsageError, match="replayed a trace"):
+        calibrate([run])
+
+
+@pytest.mark.parametrize(("rows", "is_told"), [(slice(None), True), (slice(0, 1), False)])
+def test_an_open_loop_that_waited_for_its_users_is_not_told_again(
+    rows: slice, is_told: bool, tmp_path: Path
+) -> None:
+    run = write_run(tmp_path / "run", arrivals="poisson", num_users=2)
+    rewritten(run, rows, scheduled_s="-1")
+    if not is_told:
+        assert recorded_load(run, BLOCK).units
+        return
+    with pytest.raises(UsageError, match=rf"{REQUESTS} requests that were due waited for a free"):
+        recorded_load(run, BLOCK)
+    facts = json.loads((run / "run.json").read_text())
+    facts["options"]["num_users"] = 0
+    (run / "run.json").write_text(json.dumps(facts))
+    assert recorded_load(run, BLOCK).units
+
+
+def test_a_cache_that_was_smaller_than_the_model_s_window_bounds_no_larger_one(
+    tmp_path: Path,
+) -> None:
+    model = tmp_path / "model"
+    model.mkdir()
+    (model / "config.json").write_text('{"max_position_embeddings": 32768}')
+    argv = [*ARGV, "--model", str(model)]
+    small = write_run(tmp_path / "small", argv=argv, target={"max_model_len": 40 * BLOCK})
+    assert shape_of_run(small).max_model_len == 32_768
+    told = write_run(tmp_path / "told", argv=argv, target={"max_model_len": 2048})
+    assert shape_of_run(told).max_model_len == 2048, "somebody said so"
+
+
+def test_offload_to_a_gpu_has_no_time_in_a_run(tmp_path: Path) -> None:
+    config = {"kv_connector": "OffloadingConnector", "kv_connector_extra_config": {}}
+    argv = [*ARGV[:5], "--kv-transfer-config", json.dumps(config)]
+    with pytest.raises(UsageError, match="what loads take from memory to a GPU is not told"):
+        shape_of_run(write_run(tmp_path / "run", argv=argv))
