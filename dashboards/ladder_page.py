@@ -52,11 +52,11 @@ class Ladder:
 
 def write_ladder_page(ladder: Ladder, made: Provenance, folder: Path) -> Path:
     """Page, picture and CSV into a folder that is there."""
-    save_svg(_picture(ladder), folder / SVG)
     with (folder / CSV).open("w", newline="", encoding="utf-8") as file:
         writer = csv.DictWriter(file, COLUMNS)
         writer.writeheader()
         writer.writerows(long_rows(ladder))
+    save_svg(_picture(ladder), folder / SVG)
     page = folder / PAGE
     page.write_text("\n\n".join(_blocks(ladder, made)) + "\n", encoding="utf-8")
     return page

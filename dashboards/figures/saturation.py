@@ -39,7 +39,7 @@ def draw(points: Sequence[Point], limit: Limit | None, space: Space, ends: Ends)
     if limit is not None:
         text = f"objective: {limit.text}"
         upper.axhline(limit.bound, color=OUTCOME_COLOURS["http_error"], lw=1, label=text)
-    _series(lower, points, "ok_per_s", "answered", SERIES_COLOURS[3])
+    _series(lower, points, "ok_per_s", "due and answered", SERIES_COLOURS[3])
     _series(lower, points, "goodput_per_s", "within the limits", SERIES_COLOURS[4])
     if space.by == "rate":
         offered = sorted((point.load, point.offered_per_s) for point in points)

@@ -89,7 +89,17 @@ def _value(text: str, kind: Any) -> Any:
 
 def trials_table(points: Sequence[Point], space: Space) -> Table:
     """A row for each trial, in the order of load."""
-    columns = ("load", "verdict", "requests", "answered/s", "p50", "p95", "p99", "goodput", "why")
+    columns = (
+        "load",
+        "verdict",
+        "requests",
+        "due and answered/s",
+        "p50",
+        "p95",
+        "p99",
+        "goodput",
+        "why",
+    )
     rows = []
     for each in sorted(points, key=lambda point: (point.load, point.trial)):
         cells = (

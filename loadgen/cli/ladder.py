@@ -14,7 +14,7 @@ from loadgen.errors import UsageError
 from loadgen.launch.arguments import CommandParser, needs
 from loadgen.launch.target_run import demo_model, model_named
 from loadgen.launch.terminal import say, tell
-from loadgen.runs.directory import require_writable
+from loadgen.runs.directory import recording, require_writable
 from loadgen.workload.corpus import load_documents
 
 if TYPE_CHECKING:
@@ -47,9 +47,10 @@ def ladder_command(arguments: list[str]) -> int:
         ladder = _measured(parsed)
         made = measured_now(shlex.join(["kvswarm", "ladder", *told(arguments)]), NAMED)
         made = on_device(made, device_name(device_named()))
-        folder.mkdir(parents=True, exist_ok=True)
-        page = write_ladder_page(ladder, made, folder)
         tell("\n".join(ladder_findings(ladder).values()))
+        with recording(folder):
+            folder.mkdir(parents=True, exist_ok=True)
+            page = write_ladder_page(ladder, made, folder)
         tell(str(page))
     return 0
 

@@ -9,7 +9,7 @@ from loadgen.launch.configured import setting
 from loadgen.launch.page_file import draw_series
 from loadgen.launch.sweep_run import SweepRun, make_sweep
 from loadgen.launch.terminal import tell
-from loadgen.runs.directory import require_writable
+from loadgen.runs.directory import recording, require_writable
 from loadgen.runs.exit_code import DONE
 from loadgen.scratch import expanded
 from loadgen.sweep.definition import read_definition
@@ -36,7 +36,9 @@ def _rebuild(directory: Path) -> int:
     if not (directory / CELLS).is_dir():
         raise UsageError(f"{directory} holds no sweep: name the directory that has cells in it")
     require_writable(directory, "--table")
-    tell(f"{len(write_table(directory))} runs: {directory / CELLS_CSV}")
+    with recording(directory):
+        cells = write_table(directory)
+    tell(f"{len(cells)} runs: {directory / CELLS_CSV}")
     draw_series(directory)
     return DONE
 

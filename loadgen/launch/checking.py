@@ -28,6 +28,12 @@ from loadgen.sweep.matrix import CellEngine, CellPlan
 from loadgen.targets.plan import uses_l1
 from loadgen.targets.settings import TargetSettings
 
+NOT_OF_THE_LOAD = frozenset(
+    {
+        *("out", "seed", "swarm", "header", "extra_body", "keep_cache", "foreign_host", "key_host"),
+        *("metrics_port", "metrics_host", "web_allowed_host", "gate", "slo", "max_failures"),
+    }
+)
 LOAD = {"num_users": "--users", "spawn_rate": "--spawn-rate"}
 """Options in whose place a load shape says how many users there are."""
 
@@ -43,6 +49,13 @@ class CheckedRun:
     labels: ServiceLabels | None
     run_time_s: float | None
     options: Mapping[str, Any]
+
+    def heard(self, said: Iterable[str]) -> dict[str, str]:
+        """Options of the load beside those of a command or a file, as text: what a locustfile, the
+        environment or Locust's files may say."""
+        own = {name.replace("-", "_") for name in said} | NOT_OF_THE_LOAD
+        own |= {"num_users"} if "users" in own else set()
+        return {name: str(value) for name, value in self.options.items() if name not in own}
 
     @property
     def engine(self) -> CellEngine:
@@ -181,7 +194,8 @@ def _check_end(options: Mapping[str, Any]) -> None:
     for name, flag in LOAD.items():
         if shape and options.get(name) is not None:
             raise UsageError(f"{flag} means nothing to load shape {shape}: leave one of them out")
-    if not shape and not options.get("run_time") and not options.get("batches"):
+    has_end = options.get("run_time") or options.get("trace")
+    if not shape and not has_end and not (swarm["batched"] and options.get("batches")):
         raise UsageError("it would never end: give run-time (or batches)")
 
 

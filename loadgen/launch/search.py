@@ -18,6 +18,7 @@ from loadgen.runs.directory import RUN_JSON, recording, unrecorded
 from loadgen.runs.exit_code import DONE, FAILED, SATURATED, TARGET_DIED, UNRECORDED, WRONG_USE
 from loadgen.runs.json_file import read_object
 from loadgen.runs.lock import locked
+from loadgen.runs.recorded import SUMMARY_JSON
 from loadgen.saturate.course import Ending, SearchPlan, SearchState, TrialStep
 from loadgen.saturate.folder import SearchFolder, points_of
 from loadgen.saturate.trial import read_trial
@@ -26,7 +27,8 @@ from loadgen.scratch import scratch_folder
 from loadgen.sweep.table import SWARM_LOG
 from rag_store.extras import install_command
 
-SUMMARY_JSON, PICTURE = "summary.json", "saturation.svg"
+PICTURE = "saturation.svg"
+SET_BY_THE_SEARCH = ("users", "rate", "spawn-rate", "run-time")
 OTHER_ENDS = {"batches": "a run ends by its time", "trace": "a trace has its own times"}
 """Options with which a trial would not be of the load that the search sets, and why."""
 
@@ -42,10 +44,11 @@ def search(plan: SearchPlan, out: Path, own: Sequence[str] = ()) -> int:
     assert first is not None
     checked = check_run([*trial_words(plan, first), f"--out={out}"], own)
     _require_searched(plan, checked.options)
-    folder = SearchFolder(out, checked.engine.label)
+    folder = SearchFolder(out, checked.engine.label, checked.heard(SET_BY_THE_SEARCH))
     folder.check(plan)
     with locked(folder.path, "search"):
-        folder.open(plan)
+        with recording(folder.path):
+            folder.open(plan)
         return SaturationSearch(plan, folder, course, checked).make()
 
 
@@ -196,6 +199,7 @@ class SaturationSearch:
         bracket = self.course.bracket
         ends = tuple(end.load if end else None for end in (bracket.below, bracket.above))
         figure = draw(points_of(self.course), self.plan.objective.latency, self.plan.space, ends)
-        save_svg(figure, self.folder.path / PICTURE)
+        with recording(self.folder.path):
+            save_svg(figure, self.folder.path / PICTURE)
         tell(f"Table: {self.folder.path / 'trials.csv'}, picture: {self.folder.path / PICTURE}")
         draw_series(self.folder.path)

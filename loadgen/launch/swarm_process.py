@@ -16,6 +16,7 @@ from loadgen.launch.arguments import RunArguments
 from loadgen.launch.label_service import ServiceLabels
 from loadgen.launch.target_run import TargetRun, swarm_facts, tokenizer_of
 from loadgen.launch.terminal import Interruption, awaited
+from loadgen.runs.directory import recording
 from loadgen.targets.hardware import CONTROL
 from loadgen.targets.service_group import ServiceGroup
 from loadgen.targets.settings import TargetSettings, model_window_tokens
@@ -178,7 +179,8 @@ def _environment(
         "command_line": log.command_line if log else sys.argv,
         "start_s": start_s,
     }
-    path.write_text(json.dumps(wire), encoding="utf-8")
+    with recording(folder):
+        path.write_text(json.dumps(wire), encoding="utf-8")
     view = {"KVSWARM_VIEW": ""} if log else {}
     return {**os.environ, **view, "KVSWARM_TARGET": str(path)}
 

@@ -32,7 +32,8 @@ def make_sweep(definition: Definition, out: Path) -> int:
     with locked(sweep.folder.path, "sweep"):
         if changed := sweep.folder.changed_versions:
             say(f"cells made so far and those to come are not of the same versions: {changed}")
-        sweep.folder.open(definition, sweep.cells, sweep.order)
+        with recording(out):
+            sweep.folder.open(definition, sweep.cells, sweep.order, sweep.heard)
         code = asyncio.run(sweep.make())
         with recording(out):
             made = write_table(out)
@@ -62,7 +63,15 @@ class SweepRun:
         engines = {cell_id: cell.engine for cell_id, cell in checked.items()}
         order = stretches(definition, cells, lambda cell: engines[cell.cell_id])
         folder.check_places(order)
-        return cls(definition, folder, cells, checked, order)
+        run = cls(definition, folder, cells, checked, order)
+        folder.check_heard(run.heard)
+        return run
+
+    @property
+    def heard(self) -> dict[str, str]:
+        """What is said of the load beside the definition, alike for all cells."""
+        said = {key for cell in self.cells for key in cell.options}
+        return next(iter(self.checked.values())).heard(said)
 
     async def make(self) -> int:
         """0 when all is made, else why it ended early."""

@@ -23,6 +23,7 @@ ENOUGH = 1.5
 LONGEST = 4
 """Times `trial_s` a run may take for them."""
 LEAST_TRIAL_S = 2.0
+MOST_TRIALS = 10_000
 OVERHEAD_S = 6.0
 """Of a run beyond its `--run-time`: its process, cold caches, the last replies."""
 
@@ -45,6 +46,8 @@ class SearchPlan:
             raise UsageError(f"--trial {self.trial_s:g}: give {LEAST_TRIAL_S:g} seconds or more")
         if self.most_trials < 1:
             raise UsageError(f"--max-trials {self.most_trials} makes no run: give 1 or more")
+        if self.most_trials > MOST_TRIALS:
+            raise UsageError(f"--max-trials: give at most {MOST_TRIALS:,}")
         if self.warm_up_s is not None and not 0 <= self.warm_up_s < self.trial_s:
             raise UsageError(
                 f"--warm-up {self.warm_up_s:g}: give seconds below those of --trial"

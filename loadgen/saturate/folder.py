@@ -1,12 +1,13 @@
 """The directory of a search: what it is, its trials, its table and its result."""
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from loadgen.compare.gate import Limit
 from loadgen.compare.interval import Interval
 from loadgen.errors import UsageError
 from loadgen.runs.csv_log import to_csv
@@ -75,7 +76,7 @@ def request_limits(objective: Objective) -> Slo | None:
 def _point(course: SearchState, step: TrialStep, trial: Trial) -> Point:
     objective = course.plan.objective
     column = objective.latency.statistic.metric.column if objective.latency else USUAL_COLUMN
-    p50_ms, p95_ms, p99_ms = _percentiles(trial, column)
+    p50_ms, p95_ms, p99_ms = _percentiles(trial, column, objective.latency)
     slo = request_limits(objective)
     goodput = trial.goodput(slo) if slo else None
     seconds, outcomes = step.seconds - trial.warm_up_s, trial.outcomes
@@ -104,8 +105,9 @@ def _point(course: SearchState, step: TrialStep, trial: Trial) -> Point:
     )
 
 
-def _percentiles(trial: Trial, column: str) -> list[float | None]:
-    values = trial.values(column)
+def _percentiles(trial: Trial, column: str, limit: Limit | None) -> list[float | None]:
+    """Of what the limit is judged by: with what was cut off beyond it."""
+    values = trial.values(column) if limit is None else trial.latency(column, limit.bound).value
     if not len(values):
         return [None, None, None]
     return [float(each) for each in np.quantile(values, (0.5, 0.95, 0.99))]
@@ -121,10 +123,12 @@ SATURATE_JSON, TRIALS, TRIALS_CSV, TRIAL_JSON = (
 
 @dataclass(frozen=True, slots=True)
 class SearchFolder:
-    """`path` need not exist. `place` is the host or the target, whoever named it."""
+    """`path` need not exist. `place` is the host or the target, whoever named it; `heard` is all
+    else that is said of the load."""
 
     path: Path
     place: str = ""
+    heard: Mapping[str, str] = field(default_factory=dict)
 
     def check(self, plan: SearchPlan) -> None:
         """Raise UsageError where something else is kept, or nothing can be written."""
@@ -133,14 +137,19 @@ class SearchFolder:
         if not kept and (self.path / TRIALS).exists():
             raise malformed(self.path / SATURATE_JSON, "it is missing beside trials")
         difference = _difference(kept.get("definition"), self._definition(plan))
+        known = kept.get("heard") or {}
+        now = {name: value for name, value in self.heard.items() if name in known}
+        difference = difference or _difference(known, now)
         if self.finished and difference:
             raise UsageError(f"{self.path} holds another search ({difference}): give another --out")
 
     def open(self, plan: SearchPlan) -> None:
         """Note what is being looked for."""
-        (self.path / TRIALS).mkdir(parents=True, exist_ok=True)
+        self.path.mkdir(parents=True, exist_ok=True)
         if not self.finished:
-            write_json(self.path / SATURATE_JSON, {"definition": self._definition(plan)})
+            content = {"definition": self._definition(plan), "heard": dict(self.heard)}
+            write_json(self.path / SATURATE_JSON, content)
+        (self.path / TRIALS).mkdir(exist_ok=True)  # last: trials without the search are refused
 
     @property
     def finished(self) -> list[tuple[TrialStep, Path]]:
@@ -178,6 +187,7 @@ class SearchFolder:
         bracket = course.bracket
         content = {
             "definition": self._definition(course.plan),
+            "heard": dict(self.heard),
             "result": {
                 "by": course.plan.space.by,
                 "met": bracket.below.load if bracket.below else None,

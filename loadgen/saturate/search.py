@@ -10,6 +10,7 @@ from loadgen.errors import UsageError
 By = Literal["rate", "users"]
 DIGITS = 3
 """Of a rate, so that what is shown is what was sent."""
+LEAST_TOLERANCE = 0.0001
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,8 +29,11 @@ class Space:
             raise UsageError(f"--from {self.first:g}: give a load above 0")
         if self.last is not None and not self.first < self.last < math.inf:
             raise UsageError(f"--to {self.last:g}: give more than --from, {self.first:g}")
-        if not 0 < self.tolerance < 1:
-            raise UsageError(f"--tolerance {100 * self.tolerance:g}%: give more than 0, below 100")
+        if not LEAST_TOLERANCE <= self.tolerance < 1:
+            raise UsageError(
+                f"--tolerance {100 * self.tolerance:g}%: give {100 * LEAST_TOLERANCE:g} or more,"
+                " below 100"
+            )
         for name, load in (("--from", self.first), ("--to", self.last)):
             if self.by == "users" and load is not None and load != round(load):
                 raise UsageError(f"{name} {load:g}: give whole users")

@@ -117,7 +117,7 @@ class Trial:
             return self._goodput(objective.request)
         if limit.statistic.metric.name == ERRORS:
             return self._errors()
-        return self._latency(limit.statistic.metric.column, limit.bound)
+        return self.latency(limit.statistic.metric.column, limit.bound)
 
     def goodput(self, slo: Slo) -> float | None:
         """Share of requests within it, 0 to 1."""
@@ -129,7 +129,7 @@ class Trial:
         failed = failed[~np.isnan(failed)]
         return Ratio(failed, np.ones_like(failed), len(failed), counts=True)
 
-    def _latency(self, column: str, most_ms: float) -> Values:
+    def latency(self, column: str, most_ms: float) -> Values:
         """A request that was cut off after more than the limit was beyond it, by at least that."""
         values = np.where(self.requests.ok, self.requests.number(column), np.nan)
         values = np.where(self._late(column, most_ms), self.requests.at_least_ms(column), values)

@@ -30,7 +30,7 @@ from locust.util.load_locustfile import load_locustfile
 from loadgen.scratch import scratch_folder
 from loadgen.swarm.leading.supervisor import CHECK_VARIABLE, ENVIRONMENT_VARIABLE
 from loadgen.swarm.options.ours import leave_out
-from loadgen.swarm.process import die_with_parent
+from loadgen.swarm.process import end_with_parent
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,7 +44,7 @@ class Checked:
 
 def main(job: Path, answer: Path) -> None:
     """Do the job and write the answer."""
-    die_with_parent()
+    end_with_parent()
     wanted = json.loads(job.read_text(encoding="utf-8"))
     leave_out(wanted["ours"])
     with scratch_folder() as folder:
@@ -96,6 +96,7 @@ def _leave_after(work: Callable[[], None], said: int) -> None:
     """Never returns into the process that was forked."""
     code = 1
     try:
+        end_with_parent()
         os.dup2(said, 1)
         os.dup2(said, 2)
         work()

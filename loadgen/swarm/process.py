@@ -42,11 +42,15 @@ def calm_collector() -> Iterator[None]:
 
 
 def die_with_parent() -> None:
-    """Ask Linux for SIGTERM when the parent dies; elsewhere nothing happens.
+    """End with the parent, but only where a parent of ours said so in the environment: a shell's
+    death is not ours."""
+    if os.environ.get("KVSWARM_TARGET") is not None:
+        end_with_parent()
 
-    Only where a parent of ours said so in the environment: a shell's death is not ours.
-    """
-    if os.environ.get("KVSWARM_TARGET") is not None and sys.platform.startswith("linux"):
+
+def end_with_parent() -> None:
+    """Ask Linux for SIGTERM when the parent dies; elsewhere nothing happens."""
+    if sys.platform.startswith("linux"):
         ctypes.CDLL(None, use_errno=True).prctl(PR_SET_PDEATHSIG, signal.SIGTERM)
 
 

@@ -53,6 +53,7 @@ def text_of(key: str, value: Value) -> str:
 
 
 ENGINE_STARTS = ("per-repeat", "once")
+MOST_REPEATS = 10_000
 OURS = {
     "out": "the sweep names the run directories",
     "keep-cache": "say keep_cache = true at the top of the file",
@@ -135,6 +136,8 @@ class Definition:
             raise self.error("", "name", f"{self.name!r} is no name for a folder: use letters")
         if self.repeats < 1:
             raise self.error("", "repeats", f"{self.repeats} makes no run: give 1 or more")
+        if self.repeats > MOST_REPEATS:
+            raise self.error("", "repeats", f"more than {MOST_REPEATS:,}: give fewer")
         if self.engine_starts not in ENGINE_STARTS:
             choices = " or ".join(ENGINE_STARTS)
             raise self.error("", "engine_starts", f"{self.engine_starts!r}: give {choices}")

@@ -72,6 +72,18 @@ class SweepFolder:
                     " --out"
                 )
 
+    def check_heard(self, heard: Mapping[str, str]) -> None:
+        """Raise UsageError where what is said of the load beside the definition has changed."""
+        kept = read_object(self.path / SWEEP_JSON).get("heard") or {}
+        for name, value in heard.items():
+            if (was := kept.get(name, value)) != value:
+                flag = f"--{name.replace('_', '-')}"
+                raise UsageError(
+                    f"{self.path} holds cells with {flag} {was or 'unset'}, which is"
+                    f" {value or 'unset'} now, by the environment or a configuration file: set it"
+                    " as it was, or give another --out"
+                )
+
     @property
     def changed_versions(self) -> str:
         """Packages that are not those the sweep was made with so far, empty where all are."""
@@ -83,20 +95,26 @@ class SweepFolder:
         )
 
     def open(
-        self, definition: Definition, cells: Sequence[CellPlan], order: Sequence[Stretch]
+        self,
+        definition: Definition,
+        cells: Sequence[CellPlan],
+        order: Sequence[Stretch],
+        heard: Mapping[str, str],
     ) -> None:
-        """Note what is being made."""
+        """Note what is being made, and what is `heard` of the load beside its definition."""
         kept = read_object(self.path / SWEEP_JSON)
-        (self.path / CELLS).mkdir(parents=True, exist_ok=True)
+        self.path.mkdir(parents=True, exist_ok=True)
         facts = {
             **describe(definition, cells),
             "places": _places(order),
+            "heard": dict(heard),
             "order": [[step.name for step in stretch.steps] for stretch in order],
             "versions": versions(),
             "machine": machine(),
             "begun_unix_s": kept.get("begun_unix_s", time.time()),
         }
         write_json(self.path / SWEEP_JSON, facts)
+        (self.path / CELLS).mkdir(exist_ok=True)  # last: cells without the sweep are refused
 
     def set_aside(self, step: SweepStep) -> Path | None:
         """Move what there is of a run that is made again; where it is now, None for nothing."""

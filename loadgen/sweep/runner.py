@@ -8,9 +8,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Protocol
 
-from loadgen.errors import TargetError
+from loadgen.errors import TargetError, UsageError
 from loadgen.runs.directory import recording, unrecorded
 from loadgen.runs.exit_code import UNRECORDED
+from loadgen.runs.recorded import SUMMARY_JSON
 from loadgen.sweep.folder import SweepFolder
 from loadgen.sweep.matrix import CellEngine, Stretch, SweepStep
 from loadgen.sweep.table import WHOLE, Cell, MadeCell, write_table
@@ -197,15 +198,17 @@ class _Runner:
     async def _run_steps(self, engine: CellEngine, steps: list[SweepStep]) -> None:
         """Take steps off the list as they are made."""
         logs = self._folder.new_logs(engine)
-        begun_s = time.monotonic()
+        begun_s, is_started = time.monotonic(), False
         try:
             async with self._bench.start(engine, tuple(steps), logs) as running:
                 start_s = time.monotonic() - begun_s if engine.is_ours else None
-                is_sound = True
+                is_sound = is_started = True
                 while is_sound and steps and not self._watch.is_stopped():
                     is_sound = await self._make(running, steps, logs, start_s)
                     start_s = None
-        except TargetError as error:
+        except (TargetError, UsageError) as error:
+            if isinstance(error, UsageError) and is_started:
+                raise
             if steps and not self._watch.is_stopped():
                 out = self._new_run(steps[0], logs)
                 wall_s = time.monotonic() - begun_s
@@ -223,8 +226,10 @@ class _Runner:
             code, error = problem.exit_code, str(problem)
         if self._watch.is_stopped():
             return False
+        if code in WHOLE and not error and not (out / SUMMARY_JSON).is_file():
+            error = "no summary came of it"
         self._note(steps, out, RunOutcome(code, time.monotonic() - begun_s, start_s, error))
-        return code in WHOLE
+        return code in WHOLE and not error
 
     def _new_run(self, step: SweepStep, logs: Path) -> Path:
         with recording(self._folder.path):
@@ -238,7 +243,6 @@ class _Runner:
             raise unrecorded(out)
         step = steps.pop(0)
         self._position += 1
-        self._deaths = 0 if outcome.exit_code in WHOLE else self._deaths + 1
         made = MadeCell(
             cell_id=step.cell.cell_id,
             axes=step.cell.axes,
@@ -252,6 +256,7 @@ class _Runner:
             run_time_s=self._durations.run_times_s.get(step.cell.cell_id),
             error=outcome.error,
         )
+        self._deaths = 0 if made.is_whole else self._deaths + 1
         self._durations.add(made)
         with recording(out):
             made.write(out)

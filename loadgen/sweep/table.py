@@ -1,5 +1,6 @@
 """All cells of a sweep as one table, from nothing but the run directories."""
 
+import os
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
@@ -10,6 +11,7 @@ from loadgen.runs.csv_log import to_csv
 from loadgen.runs.directory import RUN_JSON
 from loadgen.runs.exit_code import DONE, FAILED, SATURATED
 from loadgen.runs.json_file import malformed, read_object, value_at, write_json
+from loadgen.runs.recorded import SUMMARY_JSON
 from loadgen.stats.metrics import figures, summarized
 from loadgen.stats.server_counters import OFFLOAD, PROMPT_FIGURES
 
@@ -29,7 +31,7 @@ class MadeCell:
     """A run that came to its end. `position` counts the runs of the sweep in the order in which
     they ended, from 1. `wall_s` is all the run took, `engine_start_s` the start of its engine
     before it, None where that was running already. `run_time_s` is what `--run-time` asked for.
-    `error` is what ended the engine."""
+    `error` is what ended the engine, or kept a run from coming of it."""
 
     cell_id: str
     axes: Mapping[str, str]
@@ -46,7 +48,7 @@ class MadeCell:
     @property
     def is_whole(self) -> bool:
         """Whether the run was made to its end; any other is made again."""
-        return self.exit_code in WHOLE
+        return self.exit_code in WHOLE and not self.error
 
     def write(self, run: Path) -> None:
         """Note it in the directory of the run."""
@@ -133,7 +135,7 @@ FIGURES: Mapping[str, str] = {
 
 
 CELLS, CELLS_CSV = "cells", "cells.csv"
-SUMMARY_JSON, SWARM_LOG = "summary.json", "swarm.log"
+SWARM_LOG = "swarm.log"
 
 
 @dataclass(frozen=True, slots=True)
@@ -175,7 +177,7 @@ def read_cells(directory: Path) -> list[Cell]:
 def write_table(directory: Path) -> list[Cell]:
     """Write `cells.csv`, replaced in one step; returns the cells. Raises UsageError."""
     cells = read_cells(directory)
-    temporary = directory / f"{CELLS_CSV}.tmp"
+    temporary = directory / f"{CELLS_CSV}.{os.getpid()}.tmp"
     temporary.write_text(to_csv(_rows(directory, cells)), encoding="utf-8")
     temporary.replace(directory / CELLS_CSV)
     return cells

@@ -129,6 +129,7 @@ def test_too_few_requests_are_more_runs_and_not_a_lower_load() -> None:
         ("rate", 0.0, None, 0.05, "--from 0"),
         ("rate", 5.0, 5.0, 0.05, "--to 5"),
         ("rate", 1.0, None, 0.0, "--tolerance 0%"),
+        ("rate", 1.0, 10.0, 1e-17, "--tolerance 1e-15%"),
         ("users", 1.5, None, 0.05, "--from 1.5: give whole users"),
     ],
 )

@@ -6,6 +6,7 @@ import os
 import signal
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, cast
 
@@ -332,7 +333,7 @@ def test_a_file_without_due_times_is_refused(tmp_path: Path) -> None:
 
 def test_a_search_is_told_from_another_and_keys_are_written_nowhere(tmp_path: Path) -> None:
     words = ("unordered", "--contexts=3", "--key=label", "--header", "Authorization: Bearer key-1")
-    folder = SearchFolder(tmp_path, "http://a:8000")
+    folder = SearchFolder(tmp_path, "http://a:8000", {"output_tokens": "16"})
     ours = plan("ttft_ms.p90<=600", words=words)
     folder.open(ours)
     course = run(SearchState(ours), folder.path / "trials", seed=0)
@@ -351,3 +352,6 @@ def test_a_search_is_told_from_another_and_keys_are_written_nowhere(tmp_path: Pa
         folder.check(plan("ttft_ms.p90<=600", words=[*words[:2], "--key=prefix", *words[3:]]))
     with pytest.raises(UsageError, match=r"another search \(place was http://a:8000, is vllm"):
         SearchFolder(tmp_path, "vllm").check(ours)
+    with pytest.raises(UsageError, match=r"another search \(output_tokens was 16, is 256\)"):
+        replace(folder, heard={"output_tokens": "256"}).check(ours)
+    replace(folder, heard={"of_a_later_version": "1"}).check(ours)

@@ -22,6 +22,7 @@ WRONG = {
     "a number too long": (f"a = {'1' * 5000}", "is not valid TOML"),
     "repeats as text": ('name = "x"\nrepeats = "3"', "repeats: must be a whole number, not '3'"),
     "repeats as bool": ('name = "x"\nrepeats = true', "repeats: must be a whole number, not True"),
+    "absurd repeats": ('name = "x"\nrepeats = 1000000000', "repeats: more than 10,000"),
     "no repeats": ('name = "x"\nrepeats = 0', "repeats: 0 makes no run"),
     "engine starts": ('name = "x"\nengine_starts = "never"', "engine_starts: 'never'"),
     "options no table": ('name = "x"\noptions = 3', "options: must be a table"),

@@ -1,6 +1,7 @@
 """Making a sweep on a bench that starts nothing: what is kept, made again, given up."""
 
 import asyncio
+import contextlib
 import csv
 import json
 import shutil
@@ -25,6 +26,7 @@ SWEEP = Definition(
     name="x", repeats=2, options={"users": 1}, axes={"target": ["a", "b"], "zipf": [0, 1]}
 )
 FIRST_TTFT_MS = 100.0
+HEARD = {"output_tokens": "16", "model": ""}
 
 
 class Bench:
@@ -36,6 +38,10 @@ class Bench:
         self, ends: dict[str, int | str] | None = None, stop_at: str = "", delete_at: str = ""
     ) -> None:
         self.ends, self.stop_at, self.delete_at = ends or {}, stop_at, delete_at
+        self.bare: set[str] = set()
+        """Runs that end before they have a summary."""
+        self.unmade: set[str] = set()
+        """Engines that lack something which is found only when they are started."""
         self.started: list[str] = []
         self.made: list[str] = []
         self.said: list[str] = []
@@ -46,6 +52,8 @@ class Bench:
         self, engine: CellEngine, steps: Sequence[SweepStep], logs: Path
     ) -> AsyncIterator["Bench"]:
         self.started.append(engine.label)
+        if engine.label in self.unmade:
+            raise UsageError(f"{engine.label} needs what is not installed")
         if f"start {engine.label}" in self.ends:
             raise TargetError(f"{engine.label} was not ready")
         logs.mkdir(parents=True)  # noqa: ASYNC240
@@ -65,7 +73,8 @@ class Bench:
         if step.name == self.stop_at:
             self.is_stopped = True
         write(out / "run.json", {**started, "exit_code": end, "target": {"usable_tokens": 2560}})
-        write(out / "summary.json", summary(FIRST_TTFT_MS + len(self.made)))
+        if step.name not in self.bare:
+            write(out / "summary.json", summary(FIRST_TTFT_MS + len(self.made)))
         if step.name == self.delete_at:
             shutil.rmtree(out)
         return end
@@ -99,7 +108,7 @@ def order(definition: Definition) -> list[Stretch]:
 def make(out: Path, bench: Bench, definition: Definition = SWEEP) -> Bench:
     folder, cells = SweepFolder(out), cells_of(definition)
     folder.check(definition, cells)
-    folder.open(definition, cells, order(definition))
+    folder.open(definition, cells, order(definition), HEARD)
     watch = SweepWatch(bench.said.append, lambda: bench.is_stopped)
     asyncio.run(run_sweep(order(definition), folder, bench, Durations({}), watch))
     return bench
@@ -117,6 +126,17 @@ def test_a_cell_that_is_of_another_host_now_is_refused(tmp_path: Path) -> None:
     moved = stretches(SWEEP, cells_of(SWEEP), lambda cell: elsewhere)
     with pytest.raises(UsageError, match="which is of http://b:8000 now: give another --out"):
         SweepFolder(tmp_path).check_places(moved)
+
+
+def test_a_load_that_the_environment_has_changed_is_refused(tmp_path: Path) -> None:
+    make(tmp_path, Bench())
+    folder = SweepFolder(tmp_path)
+    folder.check_heard(HEARD)
+    folder.check_heard({**HEARD, "of_a_later_version": "1"})
+    for name, was, value in (("output_tokens", "16", "256"), ("model", "unset", "trained")):
+        flag = name.replace("_", "-")
+        with pytest.raises(UsageError, match=f"cells with --{flag} {was}, which is {value} now"):
+            folder.check_heard({**HEARD, name: value})
 
 
 def test_all_are_made_in_order_on_as_few_starts_as_planned(tmp_path: Path) -> None:
@@ -187,6 +207,31 @@ def test_a_killed_swarm_does_not_end_the_sweep(tmp_path: Path) -> None:
 def test_a_swarm_that_did_not_begin_tells_why(tmp_path: Path) -> None:
     make(tmp_path, Bench({names()[1]: 2}))
     assert "kvswarm: the host refused" in read_cells(tmp_path)[1].fault
+
+
+@pytest.mark.parametrize("code", [0, 1])
+def test_a_run_without_a_summary_is_made_again_and_counts_as_dead(
+    tmp_path: Path, code: int
+) -> None:
+    bench, bare = Bench(dict.fromkeys(names()[1:4], code)), names()[1:4]
+    bench.bare |= set(bare)
+    with pytest.raises(TargetError, match="3 runs in a row"):
+        make(tmp_path, bench)
+    assert [cell.valid for cell in read_cells(tmp_path)] == [True, False, False, False]
+    again = make(tmp_path, Bench())
+    assert sorted(again.made) == sorted(names()[1:])
+
+
+def test_what_is_wrong_with_one_engine_does_not_end_the_others(tmp_path: Path) -> None:
+    first = order(SWEEP)[0].engine.label
+    bench, own = Bench(), [name for name in names() if name.startswith(first)]
+    bench.unmade.add(first)
+    with contextlib.suppress(TargetError):  # where the last ones are three in a row
+        make(tmp_path, bench)
+    made = {cell.run.name: cell for cell in read_cells(tmp_path)}
+    assert any(name not in own and cell.valid for name, cell in made.items())
+    told = {cell.fault for name, cell in made.items() if name in own}
+    assert told == {f"{first} needs what is not installed"}
 
 
 @pytest.mark.parametrize("code", [DONE, UNRECORDED])
@@ -275,6 +320,19 @@ def test_cells_without_their_sweep_are_not_taken_for_a_new_one(tmp_path: Path) -
     (tmp_path / "sweep.json").unlink()
     with pytest.raises(UsageError, match=r"sweep\.json"):
         make(tmp_path, Bench())
+
+
+def test_a_kill_while_a_sweep_is_opened_leaves_nothing_that_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def killed(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patched:
+        patched.setattr("loadgen.sweep.folder.write_json", killed)
+        with pytest.raises(KeyboardInterrupt):
+            make(tmp_path, Bench())
+    assert make(tmp_path, Bench()).made == names()
 
 
 def test_two_sweeps_do_not_share_a_directory(tmp_path: Path) -> None:
