@@ -1,5 +1,6 @@
 """Limits on what a new run may be: `ttft_ms.p95<=+10%, errors<=0.1%`, or the same as TOML."""
 
+import math
 import re
 import tomllib
 from collections.abc import Iterator, Mapping
@@ -63,6 +64,8 @@ def parse_limit(text: str) -> Limit:
     name, operator, sign, number, percent = found.groups()
     statistic = parse_statistic(name)
     bound = float(sign + number)
+    if not math.isfinite(bound):
+        raise UsageError(f"--gate: {name}: a limit of {len(number)} digits is no limit")
     kind = _kind(statistic, sign, percent, text)
     if percent:
         bound /= 100

@@ -132,7 +132,9 @@ def _of_rows(
     odd = tuple(each.remark for each in requests.columns.problems if each.is_of_rows)
     if path.name != REQUESTS_CSV or not (path.parent / SUMMARY_JSON).is_file():
         return (), odd
-    return tuple(_losses(RecordedRun(path.parent, given_warmup_s=warmup_s))), odd
+    run = RecordedRun(path.parent, given_warmup_s=warmup_s)
+    ended = faults_of(run.description, run.summary) if run.description else ()
+    return (*ended, *_losses(run)), odd
 
 
 def _end_of_warmup_s(found: SteadyState | None) -> float:

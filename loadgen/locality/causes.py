@@ -20,6 +20,7 @@ from loadgen.locality.trace_sources import (
     chains_of,
     recorded_run,
     trace_of_run,
+    unfinished,
 )
 from loadgen.runs.recorded import RecordedRun, argument, flag_of
 from loadgen.runs.requests import Requests
@@ -201,6 +202,7 @@ def causes_of_run(path: Path) -> ComputedCauses:
 
 def _remarks(run: RecordedRun, prompts: Sequence[ServedPrompt]) -> Iterator[str]:
     """What may make the causes wrong."""
+    yield from unfinished(run)
     if run.description.get("cache_state") == "warm":
         yield (
             "the run began with caches that held something: what was evicted of that counts as a"

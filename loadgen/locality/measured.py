@@ -10,7 +10,7 @@ from typing import Any
 
 from loadgen.errors import UsageError
 from loadgen.locality.curve import predict
-from loadgen.locality.trace_sources import recorded_run, trace_of_run
+from loadgen.locality.trace_sources import recorded_run, trace_of_run, unfinished
 from loadgen.runs.recorded import argument
 
 OTHER_ATTENTION = (
@@ -55,6 +55,8 @@ def measured_run(run: Path, tokenizer: str | None = None) -> MeasuredRun:
         raise UsageError(f"{run} was measured on an engine without a prefix cache: leave it out")
     if hit_rate is None:
         raise UsageError(f"{run} has no hit rate of the engine in its summary.json: run it again")
+    for fault in unfinished(recorded):
+        raise UsageError(f"{run}: {fault}: give a whole run")
     for cause, begun_s in (
         ("a warm-up", (recorded.summary.get("warmup") or {}).get("given")),
         ("a reset of the statistics", recorded.summary.get("stats_reset_s")),

@@ -330,7 +330,16 @@ def _settings(options: Mapping[str, Any]) -> WorkloadSettings:
     )
 
 
+def unfinished(run: RecordedRun) -> Iterator[str]:
+    """In words, what of a run's requests is not there."""
+    if "exit_code" not in run.description and not run.is_simulated:
+        yield "the run did not come to its end: these are its requests so far"
+    if isinstance(run.summary.get("requests"), int) and run.missing:
+        yield run.missing
+
+
 def _remarks(run: RecordedRun) -> Iterator[str]:
+    yield from unfinished(run)
     if run.description.get("cache_state") != "cold":
         yield "what the cache held at the start is not known; it is taken for empty"
     if not run.target.get("block_size"):

@@ -246,6 +246,14 @@ def test_what_a_run_says_of_itself(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("name", ["", "requests.csv"])
+def test_what_a_run_cannot_decide_neither_can_its_rows(name: str, tmp_path: Path) -> None:
+    run = write_run(tmp_path / "run", [100.0] * 40, exit_code=5)
+    (run / "summary.json").write_text(json.dumps({"requests": 40, "client_saturated": True}))
+    (fault,) = read_run(run / name).faults
+    assert "the client was saturated" in str(fault)
+
+
+@pytest.mark.parametrize("name", ["", "requests.csv"])
 def test_a_file_with_fewer_rows_than_the_summary_beside_it_counts_decides_nothing(
     name: str, tmp_path: Path
 ) -> None:

@@ -47,6 +47,7 @@ def test_limits(text: str, at_most: bool, bound: float, kind: str) -> None:
         ("", "no limit"),
         ("errors<=0.1%,", "no limit"),
         ("ttft_ms.p95<=1e3", "no limit"),
+        (f"ttft_ms.p95<={'9' * 310}", "a limit of 310 digits is no limit"),
         ("ttft_ms.p95<=10%", "say \\+N% or -N%"),
         ("errors<=0.1", "add a %"),
         ("speed.p95<=+1%", "unknown metric 'speed'"),

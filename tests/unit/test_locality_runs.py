@@ -107,7 +107,8 @@ def write_run(path: Path, tokenizer: Path, **changes: Any) -> Path:
         "tokenizer": str(tokenizer),
         "argv": {"vllm": ["python", "--model", str(tokenizer)]},
     }
-    description = {"options": OPTIONS, "users": 1, "cache_state": "cold", "target": target}
+    told = {"cache_state": "cold", "target": target, "exit_code": 0}
+    description = {"options": OPTIONS, "users": 1, **told}
     (path / "run.json").write_text(json.dumps({**description, **changes.get("description", {})}))
     summary = {"server": {"hit_rate": 0.5}}
     (path / "summary.json").write_text(json.dumps(summary))
@@ -320,6 +321,18 @@ def test_what_the_engine_does_otherwise_is_remarked(
     if flag == "--no-enable-prefix-caching":
         with pytest.raises(UsageError, match="without a prefix cache"):
             measured_run(run)
+
+
+def test_a_run_that_is_not_whole_is_remarked_and_measures_nothing(
+    tmp_path: Path, tokenizer: Path
+) -> None:
+    run = write_run(tmp_path / "run", tokenizer)
+    description = json.loads((run / "run.json").read_text())
+    del description["exit_code"]
+    (run / "run.json").write_text(json.dumps(description))
+    assert trace_of_run(run).remarks[0].startswith("the run did not come to its end")
+    with pytest.raises(UsageError, match="give a whole run"):
+        measured_run(run)
 
 
 def test_a_run_on_a_host_says_nothing_of_its_cache(tmp_path: Path, tokenizer: Path) -> None:
