@@ -38,7 +38,7 @@ class ServerSeries:
         return None if found is None or np.isnan(found).all() else found
 
 
-Servers = Mapping[str, ServerSeries]
+Servers = Mapping[str, ServerSeries | None]
 
 
 def tells_hits(series: ServerSeries) -> bool:
@@ -92,7 +92,7 @@ def hit_rate(servers: Servers, width_in: float = 5.5, height_in: float = 3.0) ->
     axes = new_axes(figure, "Prompt tokens from a cache", "time (s)", "share")
     styles = {"prefix cache": "-", "external": "--"}
     for number, (name, series) in enumerate(servers.items()):
-        if len(series.at_s) < 2:
+        if series is None or len(series.at_s) < 2:
             continue
         edges, rates = hit_rates(series)
         for tier, values in rates.items():
@@ -118,6 +118,8 @@ def kv_usage(servers: Servers, width_in: float = 5.5, height_in: float = 3.0) ->
     upper = new_axes(figure, "KV cache and queue of the engine", "", "KV in use", (2, 1, 1))
     lower = new_axes(figure, "", "time (s)", "requests", (2, 1, 2))
     for number, (name, series) in enumerate(servers.items()):
+        if series is None:
+            continue
         colour = SERIES_COLOURS[number % len(SERIES_COLOURS)]
         several = len(servers) > 1
         _line(upper, series, "kv_cache_usage", colour, "-", name if several else "")
@@ -138,6 +140,8 @@ def memory(servers: Servers, width_in: float = 5.5, height_in: float = 3.0) -> F
     figure = new_figure(width_in, height_in)
     axes = new_axes(figure, "Memory of engine and cache", "time (s)", "MB")
     for number, (name, series) in enumerate(servers.items()):
+        if series is None:
+            continue
         for place, (column, (said, style, scale)) in enumerate(_MEMORY.items()):
             several = len(servers) > 1
             colour = SERIES_COLOURS[(number if several else place) % len(SERIES_COLOURS)]

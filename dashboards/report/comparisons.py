@@ -129,7 +129,7 @@ def pair_table(pair: Pair) -> Table | None:
                 wording.figure(row.statistic, row.new),
                 wording.change(row),
                 wording.bounds(row),
-                row.verdict,
+                wording.verdict(row),
             ),
         )
         for row in pair.comparison.rows

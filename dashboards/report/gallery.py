@@ -13,7 +13,7 @@ from dashboards.figures.prompt_length import clouds, computed_cloud, prompt_leng
 from dashboards.figures.rates import cached_share, outcomes, throughput
 from dashboards.figures.requests import DrawnRequests
 from dashboards.figures.retrieval import RetrievalSeries, labels, retrieval
-from dashboards.figures.server import ServerSeries, hit_rate, kv_usage, memory, tells_hits
+from dashboards.figures.server import Servers, ServerSeries, hit_rate, kv_usage, memory, tells_hits
 from dashboards.figures.style import svg_text
 from dashboards.figures.timeline import described, most_rows, timeline
 from dashboards.report.run_files import ReportedRun
@@ -38,8 +38,7 @@ def pictures(runs: Sequence[ReportedRun]) -> list[Picture]:
     named = {_label(run.name): run for run in runs}
     asked = {name: run.drawn for name, run in named.items() if len(run.drawn)}
     served = {name: run for name, run in asked.items() if len(run.service_order)}
-    series = {name: run.server_series for name, run in named.items()}
-    servers = {name: each for name, each in series.items() if each is not None}
+    servers = {name: run.server_series for name, run in named.items()}
     return [
         *_of_service(served),
         *_of_caches(served, servers),
@@ -122,39 +121,40 @@ def _slope(fit: LineFit) -> str:
     return f"{slope} ms per 1,000 tokens (95 % interval {low} to {high})"
 
 
-def _of_caches(runs: Runs, servers: Mapping[str, ServerSeries]) -> Iterator[Picture]:
+def _of_caches(runs: Runs, servers: Servers) -> Iterator[Picture]:
     """By the engine's counters; where no host has any, by what replies say of themselves."""
-    counted = {name: each for name, each in servers.items() if tells_hits(each)}
-    told = {name: run for name, run in runs.items() if not np.isnan(run.cached_tokens).all()}
-    if counted:
+    counted = {
+        name: each if each is not None and tells_hits(each) else None
+        for name, each in servers.items()
+    }
+    if any(each is not None for each in counted.values()):
         caption = "Where prompt tokens came from in each span of time, by the engine's counters."
         yield picture("hit-rate", hit_rate(counted), caption)
-    elif told:
+    elif any(not np.isnan(run.cached_tokens).all() for run in runs.values()):
         caption = "By the replies that ended in each span of time."
-        yield picture("hit-rate", cached_share(told), caption)
+        yield picture("hit-rate", cached_share(runs), caption)
 
 
-def _of_servers(servers: Mapping[str, ServerSeries]) -> Iterator[Picture]:
-    used = {name: each for name, each in servers.items() if _known(each, ("kv_cache_usage",))}
-    if used:
-        dotted = "; waiting is dotted" if len(used) > 1 else ""
+def _of_servers(servers: Servers) -> Iterator[Picture]:
+    """Runs without them keep their colours: they stand in other pictures."""
+    known = [each for each in servers.values() if each is not None]
+    if any(_known(each, ("kv_cache_usage",)) for each in known):
+        dotted = "; waiting is dotted" if len(servers) > 1 else ""
         caption = f"Share of the KV cache in use, and requests running and waiting{dotted}."
-        yield picture("kv-usage", kv_usage(used), caption)
-    weighed = {name: each for name, each in servers.items() if _known(each, _MEMORY)}
-    if weighed:
-        caption = "Resident memory of the processes that kvswarm started."
-        yield picture("memory", memory(weighed), caption)
+        yield picture("kv-usage", kv_usage(servers), caption)
+    if any(_known(each, _MEMORY) for each in known):
+        caption = "Resident memory of what kvswarm started; GPUs with all who use them."
+        yield picture("memory", memory(servers), caption)
 
 
 def _of_labels(runs: Mapping[str, RetrievalSeries]) -> Iterator[Picture]:
     """Of runs that looked for a document, or that had wrong labels."""
-    retrieved = {name: run for name, run in runs.items() if run.is_retrieved}
-    if retrieved:
+    if any(run.is_retrieved for run in runs.values()):
         caption = (
             "Each retrieval by the moment its request was sent; below it the part of the time to"
             " first token that it took, in spans of time."
         )
-        yield picture("retrieval", retrieval(retrieved), caption)
+        yield picture("retrieval", retrieval(runs), caption)
     judged = {name: run for name, run in runs.items() if run.is_retrieved or run.has_wrong}
     if judged:
         caption = "Requests about each document by their label, the most wrong ones first."

@@ -111,7 +111,7 @@ def _failures(run: ReportedRun, figures: RunFigures) -> Check:
     if cut:
         said += f"; {cut:,} were cut off or never sent"
     if late := int(run.requests.is_late.sum()):
-        said += f"; {late:,} of them were cut off late: TTFT and E2E have what they waited at least"
+        said += f"; {late:,} of the failed were cut off late: they had waited TTFT and E2E at least"
     if resends := run.summary.get("resends"):
         said += f"; {resends:,} were sent again, as the host had closed their connection"
     state: State = "doubt" if figures.failed or cut > 0.05 * figures.requests else "good"
@@ -123,7 +123,7 @@ def _ramp(run: ReportedRun, figures: RunFigures) -> Iterator[Check]:
     users, per_s = (_above_0(run.options.get(name)) for name in ("num_users", "spawn_rate"))
     if users is None or run.options.get("arrivals") != "closed":
         return
-    ramp_s = (users - 1) / (per_s or 1.0)
+    ramp_s = (users - 1) / (per_s or 1.0) - run.warmup_s
     if ramp_s > MOST_RAMP * figures.duration_s:
         said = f"users were added for {number(ramp_s, 's')} of {number(figures.duration_s, 's')}"
         yield Check("load", "doubt", f"{said}: the figures are of a growing load (-r adds faster)")
@@ -264,7 +264,8 @@ def _left_out(run: ReportedRun) -> str:
     requests = told.get("requests")
     said = "" if requests is None else f", {counted(requests, 'request')}"
     failed = f", of which {told['failed']:,} failed" if told.get("failed") else ""
-    return f"the first {number(run.warmup_s, 's')} are left out (--warmup){said}{failed}"
+    server = "; what the server counted is of the whole run" if told.get("given") is False else ""
+    return f"the first {number(run.warmup_s, 's')} are left out (--warmup){said}{failed}{server}"
 
 
 def _state(steady: SteadyState) -> Check:

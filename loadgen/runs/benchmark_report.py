@@ -6,7 +6,7 @@ load's `native.config`.
 
 import hashlib
 import math
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -54,7 +54,7 @@ def _run(run: RecordedRun) -> Content:
     start_s, duration_s = run.description.get("start_unix_s"), run.summary.get("duration_s")
     told: Content = {
         "uid": _digest(start_s, run.description.get("command_line"), run.path.resolve()),
-        "keywords": [KEYWORD],
+        "keywords": [KEYWORD, *_doubts(run)],
         "description": " ".join(map(str, run.description.get("command_line") or ())),
     }
     if start_s is not None and duration_s is not None:
@@ -66,6 +66,16 @@ def _run(run: RecordedRun) -> Content:
         iso = {"start": start.isoformat(), "end": end.isoformat()}
         told["time"] = {**iso, "duration": f"PT{duration_s:.3f}S"}
     return told
+
+
+def _doubts(run: RecordedRun) -> Iterator[str]:
+    """What keeps its figures from being a server's."""
+    if run.is_simulated:
+        yield "simulated"
+    if run.summary.get("client_saturated"):
+        yield "the client was saturated"
+    if code := run.description.get("exit_code"):
+        yield f"exit code {code}"
 
 
 def _digest(*parts: object) -> str:
