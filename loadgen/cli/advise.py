@@ -15,7 +15,7 @@ from loadgen.cli.curve import check_picture, save_picture
 from loadgen.cli.simulate import planned_simulation, run_words
 from loadgen.cli.twin import TWIN_JSON, aligned, with_vllm
 from loadgen.errors import TargetError, UsageError
-from loadgen.launch.arguments import CommandParser, needs, run_again
+from loadgen.launch.arguments import CommandParser, is_given, needs, run_again
 from loadgen.launch.supervised import worst
 from loadgen.launch.swarm_process import command_run
 from loadgen.launch.target_run import model_named
@@ -75,9 +75,11 @@ def advise_command(arguments: list[str]) -> int:
         advice = advise(model, about, limit, _options(parsed, about.engine))
     outside = advice.candidates[0].prediction.outside
     assumed = [*about.engine.assumed, *unlike_servers(model, about.engine.argv)]
+    assumed += _other_model(parsed.model_dir, about.engine)
     tell("\n".join([*advice.sentences(), *outside, *assumed, ""]))
     tell("\n".join([*aligned(list(_rows(advice))), "", "what could overturn it:"]))
-    runs = overturning(advice, about.command, about.engine.argv)
+    model_words = [] if words is None else list(_model_words(about.engine.argv, about.command))
+    runs = overturning(advice, [*about.command, *model_words], about.engine.argv)
     if runs is None:
         tell(f"  such runs of {parsed.run}, which `kvswarm run` has not made")
     else:
@@ -112,6 +114,13 @@ def _engine_words(argv: Sequence[str], words: Sequence[str]) -> Iterator[str]:
         value = argument(argv, flag)
         if value is not None and not any(flag in word.replace("_", "-") for word in words):
             yield f"--engine-arg={flag}={value}"
+
+
+def _model_words(argv: Sequence[str], words: Sequence[str]) -> Iterator[str]:
+    """The option that names the model of the twin's engine, where nobody named one."""
+    model = argument(argv, "--model")
+    if model is not None and not is_given(words, "--model", "--size"):
+        yield f"--model={model}"
 
 
 def _about(
@@ -157,6 +166,14 @@ def _options(parsed: argparse.Namespace, engine: "CalibratedEngine") -> "AdviceO
         bytes_per_token=each,
         price=parsed.price_per_gpu_hour and parsed.price_per_gpu_hour * _gpus(engine),
     )
+
+
+def _other_model(named: str | None, engine: "CalibratedEngine") -> list[str]:
+    """One line where bytes are those of another model than the times; else none."""
+    served = argument(engine.argv, "--model")
+    if named is None or served is None or str(model_path(str(model_named(named)))) == served:
+        return []
+    return [f"bytes of a token are those of --model {named}, times those of {served}"]
 
 
 def _gpus(engine: "CalibratedEngine") -> int:

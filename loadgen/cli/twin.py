@@ -13,6 +13,7 @@ from loadgen.errors import UsageError
 from loadgen.launch.arguments import CommandParser, needs
 from loadgen.launch.terminal import tell
 from loadgen.runs.directory import require_writable
+from loadgen.targets.hardware import detect_platform
 
 if TYPE_CHECKING:
     from loadgen.twin.calibrate import RunResiduals
@@ -57,7 +58,9 @@ def with_vllm() -> Iterator[None]:
     """With vLLM's scheduler at hand, which has nothing to say here. Raises UsageError without."""
     os.environ.setdefault("VLLM_LOGGING_LEVEL", "ERROR")
     logging.getLogger("vllm").setLevel(logging.ERROR)  # speaks before it has read its own level
-    with needs("compare,engine-cpu"):
+    with needs("compare"):
+        import scipy  # noqa: F401
+    with needs(f"engine-{detect_platform()}"):
         yield
 
 
