@@ -6,10 +6,10 @@
     python tests/bench/advise_bench.py judge runs/bench-advise runs/bench-advise-given CALIBRATION
 
 Of each workload one short run is given, on one size and with other requests than those of the
-sweep; from these and the run of `kvswarm run calibrate` a twin is made. A question is a workload,
-an order and a limit, which lies half way, as a factor, between what the smallest and the largest
-cache give. Right is the smallest size that keeps it in the sweep, with all larger ones. Exit code
-1 where a goal is missed.
+sweep; from these and the run of `kvswarm run calibrate` a twin is made. A question is the traffic
+of one run of the sweep, on that size and first come, an order and a limit, which lies half way, as
+a factor, between what the smallest and the largest cache give to the same requests. Right is the
+smallest size that keeps it, with all larger ones. Exit code 1 where a goal is missed.
 """
 
 import argparse
@@ -26,7 +26,7 @@ from statistics import median
 
 import numpy as np
 from table import machine_line
-from twin_bench import Runs, cells_of
+from twin_bench import cells_of
 
 from loadgen.compare.gate import Limit
 from loadgen.errors import UsageError
@@ -108,13 +108,18 @@ def workload_of(axes: Mapping[str, str]) -> str:
     )
 
 
+Traffic = tuple[str, int, bool]
+"""The workload, the seed of its requests, and whether the order is by context."""
+
+
 @dataclass(frozen=True, slots=True)
 class Question:
-    """Of one workload in one order: a limit, the size that a sweep finds and the one advised, None
-    where advice knows none; `flagged` whether the advice itself says that runs differ by more than
-    decides it, of its pick or of what is right."""
+    """Of the requests of one seed of a workload, in one order: a limit, the size that a sweep finds
+    and the one advised, None where advice knows none; `flagged` whether the advice itself says that
+    runs differ by more than decides it, of its pick or of what is right."""
 
     workload: str
+    seed: int
     by_context: bool
     limit: Limit
     right: int
@@ -129,16 +134,13 @@ class Question:
         return SIZES.index(self.picked) - SIZES.index(self.right)
 
 
-def measured(runs: Runs, limit: Limit) -> float:
-    """The median over the repeats of what is limited, in ms."""
-    values = []
-    for _, path in runs:
-        times_ms = recorded_run(path).requests.latency(limit.statistic.metric.name)
-        values.append(value_of(limit, times_ms[~np.isnan(times_ms)]))
-    return median(values)
+def measured(run: Path, limit: Limit) -> float:
+    """What is limited, in ms."""
+    times_ms = recorded_run(run).requests.latency(limit.statistic.metric.name)
+    return value_of(limit, times_ms[~np.isnan(times_ms)])
 
 
-def limit_between(by_size: Mapping[int, Runs], statistic: str) -> Limit | None:
+def limit_between(by_size: Mapping[int, Path], statistic: str) -> Limit | None:
     """Half way between the smallest and the largest; None where they hardly differ."""
     any_limit = parse_objective(f"{statistic}<=1")
     small, large = (measured(by_size[size], any_limit) for size in (SIZES[0], SIZES[-1]))
@@ -147,7 +149,7 @@ def limit_between(by_size: Mapping[int, Runs], statistic: str) -> Limit | None:
     return parse_objective(f"{statistic}<={math.sqrt(small * large):.0f}")
 
 
-def smallest(by_size: Mapping[int, Runs], limit: Limit) -> int:
+def smallest(by_size: Mapping[int, Path], limit: Limit) -> int:
     """That keeps the limit, with all larger ones."""
     found = SIZES[-1]
     for size in reversed(SIZES):
@@ -157,15 +159,14 @@ def smallest(by_size: Mapping[int, Runs], limit: Limit) -> int:
     return found
 
 
-def asked(
-    workload: str, by_context: bool, by_size: Mapping[int, Runs], limit: Limit, advice: Advice
-) -> Question:
+def asked(of: Traffic, by_size: Mapping[int, Path], limit: Limit, advice: Advice) -> Question:
     """Beside what is right."""
+    workload, seed, by_context = of
     right, best = smallest(by_size, limit), advice.smallest(by_context)
     is_open = best is not None and best.is_open(limit)
     doubted = {(each.kv_tokens, each.by_context) for each in advice.nearly}
     flagged = is_open or (right, by_context) in doubted
-    return Question(workload, by_context, limit, right, best and best.kv_tokens, flagged)
+    return Question(workload, seed, by_context, limit, right, best and best.kv_tokens, flagged)
 
 
 def questions(sweep: Path, given: Path, calibration: Path) -> tuple[list[Question], list[str], int]:
@@ -174,21 +175,20 @@ def questions(sweep: Path, given: Path, calibration: Path) -> tuple[list[Questio
     told, given_faults = cells_of(given)
     runs = {workload_of(made[0][0].axes): made[0][1] for made in told.values()}
     model = calibrate([calibration, *runs.values()])
-    by_load: dict[tuple[str, bool], dict[int, Runs]] = {}
-    for made in cells.values():
-        axes = made[0][0].axes
-        order = axes["target"] == TARGETS[True]
-        by_load.setdefault((workload_of(axes), order), {})[int(axes["kv-tokens"])] = made
+    by_load: dict[Traffic, dict[int, Path]] = {}
+    for cell, path in (each for made in cells.values() for each in made):
+        order, size = cell.axes["target"] == TARGETS[True], int(cell.axes["kv-tokens"])
+        by_load.setdefault((workload_of(cell.axes), cell.seed, order), {})[size] = path
     found, without = [], 0
-    for (workload, order), by_size in sorted(by_load.items()):
-        about = AdviceLoad.of_run(runs[workload])
+    for traffic, by_size in sorted(by_load.items()):
+        about = AdviceLoad.of_run(by_load[*traffic[:2], False][GIVEN_SIZE])
         for statistic in STATISTICS:
             limit = limit_between(by_size, statistic)
             if limit is None:
                 without += 1
                 continue
             advice = advise(model, about, limit, AdviceOptions(sizes=SIZES))
-            found.append(asked(workload, order, by_size, limit, advice))
+            found.append(asked(traffic, by_size, limit, advice))
     return found, [*faults, *given_faults], without
 
 
@@ -240,32 +240,41 @@ def page(
     for said, reached in verdicts(found, share):
         yield f"- {'Reached' if reached else 'Missed'}: {said}."
     yield (
-        f"- {len(found)} questions: a workload, an order and a limit. In {without} more the largest"
-        f" cache was less than {LEAST_RANGE - 1:.0%} better than the smallest: no question."
+        f"- {len(found)} questions: some traffic, an order and a limit. In {without} more the"
+        f" largest cache was less than {LEAST_RANGE - 1:.0%} better than the smallest: no question."
     )
     yield from (f"- Left out: {each}." for each in faults)
     yield "\n## The questions\n"
     yield (
-        "The twin saw a run of `kvswarm run calibrate` and one run of each workload, with other"
-        f" requests, on {GIVEN_SIZE:,} tokens of cache, first come. Sizes are {SIZES[0]:,} to"
-        f" {SIZES[-1]:,} tokens, each about half as large again as the one before. A limit is half"
-        " way, as a factor, between the medians of the smallest and the largest.\n"
+        "The twin saw a run of `kvswarm run calibrate` and one run of each workload with other"
+        f" requests, and advice the run of the same requests on {GIVEN_SIZE:,} tokens of cache,"
+        f" first come. Sizes are {SIZES[0]:,} to {SIZES[-1]:,} tokens, each about half as large"
+        " again as the one before. A limit is half way, as a factor, between what the smallest and"
+        " the largest give. Each size was measured once for the same requests: an engine that was"
+        " slow in that minute moves what is right.\n"
     )
-    yield "| workload | order | limit | right | advised | steps | the advice doubts it |"
-    yield "| --- | --- | --- | ---: | ---: | ---: | --- |"
+    yield "| workload | seed | order | limit | right | advised | steps | the advice doubts it |"
+    yield "| --- | ---: | --- | --- | ---: | ---: | ---: | --- |"
     for each in found:
         picked = "none" if each.picked is None else f"{each.picked:,}"
         steps = "" if each.picked is None else f"{each.steps:+.0f}" if each.steps else "0"
         yield (
-            f"| {each.workload} | {ORDERS[each.by_context]} | {each.limit.text} | {each.right:,}"
-            f" | {picked} | {steps} | {'yes' if each.flagged else 'no'} |"
+            f"| {each.workload} | {each.seed} | {ORDERS[each.by_context]} | {each.limit.text}"
+            f" | {each.right:,} | {picked} | {steps} | {'yes' if each.flagged else 'no'} |"
         )
 
 
 def judge(sweep: Path, given: Path, calibration: Path, report: Path | None) -> int:
     """Write what was found; 1 where a goal is missed."""
     found, faults, without = questions(sweep, given, calibration)
-    share = (engine_time_s(given) + run_time_s(calibration, sweep)) / engine_time_s(sweep)
+    asked_s = sum(
+        cell.wall_s
+        for runs in cells_of(sweep)[0].values()
+        for cell, _ in runs
+        if cell.axes["target"] == TARGETS[False] and cell.axes["kv-tokens"] == str(GIVEN_SIZE)
+    )
+    needed_s = engine_time_s(given) + run_time_s(calibration, sweep) + asked_s
+    share = needed_s / engine_time_s(sweep)
     paths = [path for runs in cells_of(sweep)[0].values() for _, path in runs]
     begun_s = min(recorded_run(path).description["start_unix_s"] for path in paths)
     date = f"{datetime.fromtimestamp(begun_s, UTC):%Y-%m-%d from %H:%M UTC}"

@@ -21,7 +21,6 @@ from advise_bench import (
     verdicts,
     workload_of,
 )
-from twin_bench import Runs
 
 from loadgen.sweep.definition import read_definition
 from loadgen.sweep.matrix import cells_of
@@ -29,13 +28,13 @@ from loadgen.twin.advice import Advice, SizeTried
 from loadgen.twin.advise import parse_objective
 
 LIMIT = parse_objective("ttft_ms.mean<=100")
+TRAFFIC = ("a", 0, False)
 
 
-def by_size(monkeypatch: pytest.MonkeyPatch, *values: float) -> Mapping[int, Runs]:
+def by_size(monkeypatch: pytest.MonkeyPatch, *values: float) -> Mapping[int, Path]:
     """As if these had been measured."""
-    runs: dict[int, Any] = {size: [value] for size, value in zip(SIZES, values, strict=True)}
-    monkeypatch.setattr(advise_bench, "measured", lambda runs, limit: runs[0])
-    return runs
+    monkeypatch.setattr(advise_bench, "measured", lambda run, limit: float(run.name))
+    return {size: Path(str(value)) for size, value in zip(SIZES, values, strict=True)}
 
 
 def test_the_sweep_has_every_size_and_the_given_runs_other_requests(tmp_path: Path) -> None:
@@ -78,16 +77,16 @@ def test_a_wrong_pick_is_flagged_only_where_an_interval_holds_the_limit(
         size: (0.9 * value, value, 1.1 * value)
         for size, value in zip(SIZES, (200.0, 120.0, 70.0, 60.0, 50.0, 40.0), strict=True)
     }
-    said = asked("a", False, found, LIMIT, advice_of(sure))
+    said = asked(TRAFFIC, found, LIMIT, advice_of(sure))
     assert (said.right, said.picked, said.steps, said.flagged) == (SIZES[1], SIZES[2], 1, False)
     doubtful = {**sure, SIZES[1]: (95.0, 120.0, 140.0)}
-    assert asked("a", False, found, LIMIT, advice_of(doubtful)).flagged
+    assert asked(TRAFFIC, found, LIMIT, advice_of(doubtful)).flagged
     never = dict.fromkeys(SIZES, (200.0, 210.0, 220.0))
-    assert asked("a", False, found, LIMIT, advice_of(never)).picked is None
+    assert asked(TRAFFIC, found, LIMIT, advice_of(never)).picked is None
 
 
 def test_goals_are_counted_as_they_are_told() -> None:
-    right = Question("a", False, LIMIT, SIZES[1], SIZES[1], False)
+    right = Question("a", 0, False, LIMIT, SIZES[1], SIZES[1], False)
     near, far = replace(right, picked=SIZES[2], flagged=True), replace(right, picked=SIZES[4])
     none = replace(right, picked=None)
     assert [reached for _, reached in verdicts([right] * 9 + [near], 0.1)] == [True] * 3
