@@ -47,10 +47,13 @@ class Objects:
 
 
 def result(descriptor: int, query: Callable[[], Any]) -> Any:
-    """What LMCache's controllers do: wait for the notice, then ask."""
+    """What LMCache's controllers do: wait for the notice, take it, then ask."""
+    from lmcache.v1.platform import consume_fd
+
     poller = select.poll()
     poller.register(descriptor, select.POLLIN)
     assert poller.poll(20_000), "no notice"
+    consume_fd(descriptor)
     found = query()
     assert found is not None
     return found
