@@ -27,7 +27,7 @@ def cut(path: Path) -> None:
 def flip(path: Path) -> None:
     """As a bad disk gives it back."""
     content = bytearray(path.read_bytes())
-    content[len(content) // 3] ^= 1
+    content[17] ^= 1
     path.write_bytes(content)
 
 
