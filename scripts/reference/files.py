@@ -69,7 +69,7 @@ def exit_codes() -> str:
     fault = ("`70`", "a fault of `kvswarm compare` itself, or unwritable output")
     return page(
         "Exit codes",
-        "## run, sweep, saturate, study, demo",
+        "## run, sweep, saturate, study, demo, advise --verify",
         listing(codes(exit_code)),
         "6 comes before 3, 3 before 2, 2 before 1, and 1 before 5; of several runs the worst"
         " counts. `saturate` says 1 where not even the lowest load meets the objective."
