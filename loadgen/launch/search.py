@@ -105,6 +105,8 @@ class SaturationSearch:
         ending: Ending = self.course.ending
         if self._next is not None:
             say(plan_line(self.plan))
+            if self.checked.target_run is None:
+                say("a host keeps what it has cached from trial to trial: rates may be too high")
             ending = asyncio.run(self._search())
         lines = list(result_lines(self.course, ending))
         tell("\n".join(lines))
