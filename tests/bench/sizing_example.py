@@ -40,7 +40,7 @@ class Made:
     @property
     def markdown(self) -> Iterator[str]:
         """The command, then what it said."""
-        yield f"```sh\nkvswarm {self.command}\n```\n"
+        yield f"<!-- needs: engine -->\n```sh\nkvswarm {self.command}\n```\n"
         if self.said:
             yield f"```text\n{self.said}\n```\n"
 
