@@ -30,4 +30,5 @@ class Overtakes:
 
     def of(self, seq: int) -> int:
         """How often the waiting request at this place was overtaken."""
-        return len(self._ahead) - bisect_right(self._ahead, seq)
+        ahead = self._ahead
+        return len(ahead) - bisect_right(ahead, seq) if ahead else 0

@@ -2,9 +2,10 @@
 
 import time
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from functools import cached_property
 from typing import Any
 
-from vllm.v1.core.kv_cache_utils import get_block_hash
+from vllm.v1.core.kv_cache_utils import KVCacheBlock, get_block_hash
 from vllm.v1.request import Request, RequestStatus
 
 from scheduler_plugin.engine_view import Watcher
@@ -35,7 +36,15 @@ class SchedulerView:
     def __init__(self, scheduler: Any) -> None:
         self._scheduler = scheduler
         self._manager = scheduler.kv_cache_manager
+        self._size = int(scheduler.block_size)
         self._residency = Residency(scheduler)
+        pool = scheduler.kv_cache_manager.block_pool
+        # Asked at each admission: vLLM's own methods, without one of ours around them.
+        self.free_blocks: Callable[[], int] = pool.get_num_free_blocks
+        """How many blocks nobody holds."""
+        self._given_next: Callable[[None], Iterator[KVCacheBlock]] = (
+            pool.free_block_queue.iter_blocks_after
+        )
 
     def chain_of(self, request: Request) -> Sequence[object]:
         """The chained hashes of the full blocks of a request."""
@@ -45,32 +54,23 @@ class SchedulerView:
 
     def blocks_of(self, request: Request) -> int:
         """How many blocks a request takes, with its next token."""
-        return int(request.num_tokens // self._scheduler.block_size) + 1
+        return int(request.num_tokens // self._size) + 1
 
     def cache_blocks(self) -> int:
         """How many blocks the KV cache has."""
         return int(self._manager.block_pool.num_gpu_blocks)
 
-    def free_blocks(self) -> int:
-        """How many blocks nobody holds."""
-        return int(self._manager.block_pool.get_num_free_blocks())
-
     def next_freed(self) -> Iterator[object]:
         """The hashes of the blocks that nobody holds, next to be given first; None without one."""
-        for block in self._manager.block_pool.free_block_queue.iter_blocks_after(None):
-            key = block.block_hash
-            yield None if key is None else get_block_hash(key)
+        return map(_hash_of, self._given_next(None))
 
     def reserved_blocks(self) -> int:
         """How many blocks running requests have still to be given for their prompts."""
-        prefills = self._scheduler._inflight_prefills
-        if not prefills:
-            return 0
-        size = self._scheduler.block_size
-        return sum(
-            max(0, request.num_tokens // size - (request.num_computed_tokens - 1) // size)
-            for request in prefills
-        )
+        size, missing = self._size, 0
+        for request in self._scheduler._inflight_prefills:
+            blocks = request.num_tokens // size - (request.num_computed_tokens - 1) // size
+            missing += max(0, blocks)
+        return missing
 
     def free_seats(self) -> int:
         """How many more requests may run. A session that waits for its client's next part keeps
@@ -107,8 +107,13 @@ class SchedulerView:
 
     def now_s(self) -> float:
         """A monotonic clock: the scheduler's `clock_s`, where who made it counts time himself."""
+        return self._clock_s()
+
+    @cached_property
+    def _clock_s(self) -> Callable[[], float]:
+        """Looked up when it is first asked, as it is set on a scheduler that is made."""
         clock_s: Callable[[], float] = getattr(self._scheduler, "clock_s", time.monotonic)
-        return clock_s()
+        return clock_s
 
 
 class ContextQueue:
@@ -174,6 +179,11 @@ def make_queue(
         levels = PriorityLevels(make_order, lambda request: request.priority)
         return ContextQueue(levels, watcher)
     return ContextQueue(make_order(), watcher)
+
+
+def _hash_of(block: KVCacheBlock) -> object:
+    key = block.block_hash
+    return None if key is None else get_block_hash(key)
 
 
 def label_of(request: Request) -> str | None:

@@ -133,9 +133,11 @@ class ReuseChoice(Generic[R]):
 
     def _overdue(self, entry: Waiting[R]) -> Reason | None:
         settings = self._settings
-        crowd = min(self._most_waiting, self._overtakes.limit)
-        if self._overtakes.of(entry.seq) >= max(settings.max_overtakes, crowd):
-            return "overtakes"
+        overtaken = self._overtakes.of(entry.seq)
+        if overtaken:
+            crowd = min(self._most_waiting, self._overtakes.limit)
+            if overtaken >= max(settings.max_overtakes, crowd):
+                return "overtakes"
         if settings.max_wait_s is None:
             return None
         waited_s = self._engine.now_s() - entry.arrived_s
@@ -172,8 +174,10 @@ class ReuseChoice(Generic[R]):
         """Whether nobody waits for any of the blocks that its admission could take."""
         if not self._spare_blocks:
             return False
-        taken = max(0, self._were_free - self._engine.free_blocks())
-        return self._most_taken(entry) <= self._spare_blocks - taken
+        engine = self._engine
+        left = self._spare_blocks - max(0, self._were_free - engine.free_blocks())
+        left -= engine.blocks_of(entry.request) + engine.reserved_blocks()
+        return self._tree.open_blocks <= left or self._come() <= left
 
     def _most_taken(self, entry: Waiting[R]) -> int:
         """No more blocks than these are looked at for an admission."""
@@ -227,11 +231,11 @@ class ReuseChoice(Generic[R]):
         return max(0, come - room)
 
     def _come(self) -> int:
-        waiting = self._tree.sharers
+        waiting, blocks = self._tree.sharers, self._tree.open_blocks
         seats = self._engine.free_seats() - 1 if waiting else 0
-        if seats <= 0:
-            return 0
-        return min(self._tree.open_blocks * min(seats, waiting) // waiting, AHEAD_BLOCKS)
+        if seats < waiting:
+            blocks = blocks * seats // waiting if seats > 0 else 0
+        return min(blocks, AHEAD_BLOCKS)
 
 
 class Freed(Generic[R]):
@@ -271,13 +275,11 @@ class Freed(Generic[R]):
         return count
 
     def _free(self) -> Iterator[Run[R]]:
-        stretch_of = self._tree.stretch_of
         of, count = None, 0
-        for block in self._engine.next_freed():
-            stretch = stretch_of(block)
+        for stretch in map(self._tree.stretch_of, self._engine.next_freed()):
             if stretch is not None and not stretch.below:
                 stretch = None
-            if stretch is not of or count >= RUN_BLOCKS:
+            if stretch is not of or count == RUN_BLOCKS:
                 yield of, count
                 of, count = stretch, 0
             count += 1

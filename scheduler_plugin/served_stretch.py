@@ -12,20 +12,20 @@ class ServedBlocks:
     """The blocks of a chain from `start` on, by their places in the whole chain: those before are
     another stretch's, and are not kept twice."""
 
-    __slots__ = ("_blocks", "start")
+    __slots__ = ("kept", "start")
 
     def __init__(self, chain: Sequence[object], start: int) -> None:
-        self._blocks, self.start = tuple(chain[start:]), start
+        self.kept, self.start = tuple(chain[start:]), start
 
     def __getitem__(self, place: int) -> object:
-        return self._blocks[place - self.start]
+        return self.kept[place - self.start]
 
     def __len__(self) -> int:
-        return self.start + len(self._blocks)
+        return self.start + len(self.kept)
 
     def between(self, start: int, end: int) -> Sequence[object]:
         """Those from one place up to another."""
-        return self._blocks[start - self.start : end - self.start]
+        return self.kept[start - self.start : end - self.start]
 
 
 class Alike(Generic[R]):

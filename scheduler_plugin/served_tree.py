@@ -72,9 +72,11 @@ class ServedTree(Generic[R]):
         node = self._descend(chain)
         if node.end < len(chain):
             node = self._grow(node, chain)
-        self._servings += 1
-        for stretch in node.path:
-            stretch.served = self._servings
+        served = self._servings = self._servings + 1
+        stretch = node
+        while stretch.parent is not None:
+            stretch.served = served
+            stretch = stretch.parent
         if len(self._of_block) > 2 * self._most_blocks:
             self._trim()
         return node
@@ -139,8 +141,7 @@ class ServedTree(Generic[R]):
         """New blocks behind `node`; those who wait for the first of them move there."""
         edge, blocks = chain[node.end], ServedBlocks(chain, node.end)
         new = node.children[edge] = ServedStretch(blocks, len(chain), node, self._servings)
-        for block in new.blocks:
-            self._of_block[block] = new
+        self._of_block.update(dict.fromkeys(blocks.kept, new))
         if edge in node.waiting:
             self.open_blocks -= node.open_blocks(edge)
             self._move(node.take(edge), node, new)
