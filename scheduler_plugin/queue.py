@@ -2,10 +2,11 @@
 
 import time
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
-from functools import cached_property
+from functools import cached_property, lru_cache
+from operator import attrgetter
 from typing import Any
 
-from vllm.v1.core.kv_cache_utils import KVCacheBlock, get_block_hash
+from vllm.v1.core.kv_cache_utils import BlockHashWithGroupId, KVCacheBlock, get_block_hash
 from vllm.v1.request import Request, RequestStatus
 
 from scheduler_plugin.engine_view import Watcher
@@ -62,7 +63,7 @@ class SchedulerView:
 
     def next_freed(self) -> Iterator[object]:
         """The hashes of the blocks that nobody holds, next to be given first; None without one."""
-        return map(_hash_of, self._given_next(None))
+        return map(_hash_in, map(_key_of, self._given_next(None)))
 
     def reserved_blocks(self) -> int:
         """How many blocks running requests have still to be given for their prompts."""
@@ -181,8 +182,12 @@ def make_queue(
     return ContextQueue(make_order(), watcher)
 
 
-def _hash_of(block: KVCacheBlock) -> object:
-    key = block.block_hash
+_key_of = attrgetter("block_hash")
+
+
+@lru_cache(1 << 14)
+def _hash_in(key: BlockHashWithGroupId | None) -> object:
+    """Kept, as the blocks that are given next are looked at again and again."""
     return None if key is None else get_block_hash(key)
 
 
