@@ -56,9 +56,8 @@ class SweepRun:
 
     @classmethod
     def plan(cls, definition: Definition, out: Path) -> "SweepRun":
-        cells = cells_of(definition)
         folder = SweepFolder(out)
-        folder.check(definition, cells)
+        cells = folder.checked(definition, cells_of(definition))
         checked = check_cells(definition, cells, out)
         engines = {cell_id: cell.engine for cell_id, cell in checked.items()}
         order = stretches(definition, cells, lambda cell: engines[cell.cell_id])

@@ -5,7 +5,7 @@ import itertools
 import json
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -42,16 +42,18 @@ class SweepFolder:
         found = (read_made_cell(run) for run in sorted((self.path / CELLS).glob("*/")))
         return [made for made in found if made is not None]
 
-    def check(self, definition: Definition, cells: Sequence[CellPlan]) -> None:
-        """Raise UsageError where another sweep is kept, or nothing can be written. More repeats,
-        and more cells beside the same ones, are the same sweep."""
+    def checked(self, definition: Definition, cells: Sequence[CellPlan]) -> list[CellPlan]:
+        """Those cells, by the names that they have here. Raises UsageError where another sweep is
+        kept, or nothing can be written. More repeats, and more cells beside the same ones, are the
+        same sweep."""
         check_directory(self.path)
         kept = read_object(self.path / SWEEP_JSON)
         if not kept:
             if (self.path / CELLS).exists():
                 raise malformed(self.path / SWEEP_JSON, "it is missing beside cells")
-            return
+            return list(cells)
         try:
+            cells = _by_kept_names(kept["cells"], cells)
             difference = _difference(kept, describe(definition, cells))
         except (KeyError, TypeError, AttributeError) as error:
             raise malformed(self.path / SWEEP_JSON, f"{error} is missing or wrong") from None
@@ -60,6 +62,7 @@ class SweepFolder:
                 f"{self.path} holds another sweep ({difference}): keep it and begin anew with"
                 f" {definition.command(Path(f'{self.path}-2'))}"
             )
+        return cells
 
     def check_places(self, order: Sequence[Stretch]) -> None:
         """Raise UsageError where a cell was made elsewhere: the environment and Locust's files say
@@ -146,11 +149,23 @@ def describe(definition: Definition, cells: Sequence[CellPlan]) -> dict[str, Any
     return {
         "definition": content,
         "fingerprint": hashlib.sha256(text.encode()).hexdigest()[:16],
-        "cells": {
-            cell.cell_id: {key: text_of(key, value) for key, value in cell.options.items()}
-            for cell in cells
-        },
+        "cells": {cell.cell_id: _texts(cell) for cell in cells},
     }
+
+
+def _texts(cell: CellPlan) -> dict[str, str]:
+    return {key: text_of(key, value) for key, value in cell.options.items()}
+
+
+def _by_kept_names(
+    kept: Mapping[str, Mapping[str, str]], cells: Sequence[CellPlan]
+) -> list[CellPlan]:
+    """One cell more may have another option tell cells apart, and so in their names."""
+    names = {frozenset(texts.items()): name for name, texts in kept.items()}
+    return [
+        replace(cell, cell_id=names.get(frozenset(_texts(cell).items()), cell.cell_id))
+        for cell in cells
+    ]
 
 
 def _places(order: Sequence[Stretch]) -> dict[str, str]:

@@ -2,7 +2,7 @@
 
 import os
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
 from typing import Any
 
@@ -171,7 +171,18 @@ def read_cells(directory: Path) -> list[Cell]:
         made = read_made_cell(run)
         if made is not None:
             cells.append(_cell(run, made))
-    return sorted(cells, key=lambda cell: (cell.position, cell.run.name))
+    return sorted(_of_alike_axes(cells), key=lambda cell: (cell.position, cell.run.name))
+
+
+def _of_alike_axes(cells: Sequence[Cell]) -> Iterator[Cell]:
+    """With what a later one differs in: it was an option of all of those before it."""
+    names = dict.fromkeys(name for cell in cells for name in cell.axes)
+    for cell in cells:
+        yield replace(
+            cell,
+            axes={name: cell.axes.get(name, cell.options.get(name, "")) for name in names},
+            options={name: text for name, text in cell.options.items() if name not in names},
+        )
 
 
 def write_table(directory: Path) -> list[Cell]:

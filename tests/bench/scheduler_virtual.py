@@ -21,7 +21,7 @@ SEEDS, QUICK_SEEDS = range(10), range(3)
 
 
 def measure(out: Path, quick: bool) -> None:
-    """All rows into their files; takes two minutes, `quick` a quarter of that."""
+    """All rows into their files; takes up to eight minutes, `quick` a quarter of that."""
     seeds = QUICK_SEEDS if quick else SEEDS
     write_rows(batch_rows(seeds), out)
     write_rows(poisson_rows(seeds), out)

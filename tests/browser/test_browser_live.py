@@ -84,6 +84,18 @@ class LiveTab:
             return list(csv.DictReader(file))
 
 
+async def check_untold(tab: LiveTab, host: OpenAiHost) -> None:
+    """A reply that does not say what came from the cache looks like none that does."""
+    timeline = tab.chart("timeline")
+    drawn = timeline.locator('path.kv-untold[d^="M"]').first
+    await expect(timeline.locator('path.kv-cached[d^="M"]').first).to_be_attached()
+    await expect(drawn).not_to_be_attached()
+    host.tells_cached = False
+    await expect(drawn).to_be_attached()
+    await expect(timeline).to_contain_text("not told")
+    host.tells_cached = True
+
+
 async def test_a_swarm_is_seen_while_it_runs_after_it_and_until_the_next(
     swarm: SwarmPage, host: OpenAiHost, ui: UiProcess, tmp_path: Path
 ) -> None:
@@ -114,6 +126,7 @@ async def test_a_swarm_is_seen_while_it_runs_after_it_and_until_the_next(
     await page.wait_for_function(MORE_POINTS, arg=points)
     for fact in (f"Host\n{host.url}", "Model\ndemo", "KV cache\nsize not known"):
         await expect(tab.area.locator(".kv-about")).to_contain_text(fact, use_inner_text=True)
+    await check_untold(tab, host)
     await check_themes(tab)
     script = f"{ui.url}/kvswarm/static/elements.js"
     assert await page.evaluate(FIGURES, script) == ["99.9", "99.96", "99.99", "100"]

@@ -98,19 +98,20 @@ def summary(ttft_ms: float) -> dict[str, Any]:
     }
 
 
-def order(definition: Definition) -> list[Stretch]:
+def order(definition: Definition, cells: Sequence[CellPlan] | None = None) -> list[Stretch]:
     def engine(cell: CellPlan) -> CellEngine:
         return CellEngine(cell.axes["target"], True, cell.axes["target"])
 
-    return stretches(definition, cells_of(definition), engine)
+    return stretches(definition, cells or cells_of(definition), engine)
 
 
 def make(out: Path, bench: Bench, definition: Definition = SWEEP) -> Bench:
-    folder, cells = SweepFolder(out), cells_of(definition)
-    folder.check(definition, cells)
-    folder.open(definition, cells, order(definition), HEARD)
+    folder = SweepFolder(out)
+    cells = folder.checked(definition, cells_of(definition))
+    planned = order(definition, cells)
+    folder.open(definition, cells, planned, HEARD)
     watch = SweepWatch(bench.said.append, lambda: bench.is_stopped)
-    asyncio.run(run_sweep(order(definition), folder, bench, Durations({}), watch))
+    asyncio.run(run_sweep(planned, folder, bench, Durations({}), watch))
     return bench
 
 
@@ -282,6 +283,21 @@ def test_a_sweep_can_grow(tmp_path: Path, name: str) -> None:
     bench = make(tmp_path, Bench(), grown)
     assert set(bench.made) == set(names(grown)) - set(names())
     assert len(read_cells(tmp_path)) == len(names(grown))
+
+
+def test_a_cell_that_sets_what_all_had_alike_is_one_more(tmp_path: Path) -> None:
+    make(tmp_path, Bench())
+    users = ({"target": "a", "zipf": 0, "users": 4},)
+    bench = make(tmp_path, Bench(), replace(SWEEP, cells=users))
+    assert bench.made == ["a_zipf-0_users-4-r1", "a_zipf-0_users-4-r2"]
+    cells = read_cells(tmp_path)
+    assert len(cells) == 10
+    assert {(cell.axes["users"], "users" in cell.options) for cell in cells} == {
+        ("1", False),
+        ("4", False),
+    }
+    again = make(tmp_path, Bench(), replace(SWEEP, cells=users))
+    assert again.made == []
 
 
 CHANGED = {

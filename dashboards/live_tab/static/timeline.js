@@ -54,7 +54,8 @@ export class Timeline {
 
   drawKeys() {
     this.key.append(el("span", {}, "A box is a request:"));
-    if (this.shown.every((mark) => mark[3] === null)) {
+    const untold = this.shown.filter((mark) => mark[3] === null && !mark[5]).length;
+    if (untold && this.shown.every((mark) => mark[3] === null)) {
       this.key.append("the host does not tell what came from its cache");
       return;
     }
@@ -63,6 +64,7 @@ export class Timeline {
     for (const [share, text] of told) {
       this.key.append(el("span", { class: "kv-key" }, glyph(share), text));
     }
+    if (untold) this.key.append(el("span", { class: "kv-key" }, glyph(null), "not told"));
   }
 
   drawNames() {
@@ -91,27 +93,29 @@ export class Timeline {
       svg.append(el("text", { x: GUTTER - 6, y, "text-anchor": "end" },
         clock(this.shown[at][1])));
     }
-    for (const [number, { count, computed, cached }] of this.outlines()) {
+    for (const [number, { count, computed, cached, untold }] of this.outlines()) {
       const fill = colourOf(number);
       svg.append(el("path", { class: "kv-mark kv-computed", d: computed, fill, stroke: fill,
         "data-context": nameOf(number), "data-count": count }));
       svg.append(el("path", { class: "kv-cached", d: cached, fill }));
+      svg.append(el("path", { class: "kv-untold", d: untold, fill }));
     }
     svg.append(el("path", { class: "kv-failed", d: this.crosses() }));
     this.plot.append(svg);
   }
 
-  /** Of each context by its number: how many boxes, their outlines, and what is filled of them. */
+  /** Of each context by its number: how many boxes, their outlines, what is filled of them, and
+   *  those of which nobody knows. */
   outlines() {
     const shapes = new Map();
     this.shown.forEach((mark, at) => {
       const [number, , , share, , outcome] = mark;
-      const shape = shapes.get(number) || { count: 0, computed: "", cached: "" };
-      const [x, y, width] = this.place(at);
-      const high = CELL_HEIGHT * (share === null ? Number(!outcome) : share);
+      const shape = shapes.get(number) || { count: 0, computed: "", cached: "", untold: "" };
+      const [x, y, width] = this.place(at), high = CELL_HEIGHT * share;
       shape.count += 1;
       shape.computed += box(x, y, width, CELL_HEIGHT);
       if (high > 0) shape.cached += box(x, y + CELL_HEIGHT - high, width, high);
+      if (share === null && !outcome) shape.untold += box(x, y, width, CELL_HEIGHT);
       shapes.set(number, shape);
     });
     return shapes;
@@ -152,12 +156,13 @@ export class Timeline {
   }
 }
 
-/** A box as in the timeline, filled as far as `share`. */
+/** A box as in the timeline, filled as far as `share`, which may be unknown. */
 function glyph(share) {
   const svg = el("svg", { width: 16, height: 16, class: "kv-glyph" });
   svg.append(
     el("path", { class: "kv-computed", stroke: "currentColor", d: box(1, 1, 14, 14) }),
-    el("path", { d: box(1, 15 - 14 * share, 14, 14 * share) }));
+    share === null ? el("path", { class: "kv-untold", d: box(1, 1, 14, 14) })
+      : el("path", { d: box(1, 15 - 14 * share, 14, 14 * share) }));
   return svg;
 }
 
