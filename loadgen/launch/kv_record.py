@@ -28,6 +28,7 @@ from loadgen.launch.target_run import choose_targets, target_settings, tokenizer
 from loadgen.launch.terminal import awaited, interruptible, say
 from loadgen.runs.directory import check_directory
 from loadgen.runs.json_file import write_json
+from loadgen.runs.lock import locked
 from loadgen.targets.catalog import ServiceSpec, TargetSpec
 from loadgen.targets.demo_model import MARK
 from loadgen.targets.engine_api import ApiError, complete
@@ -70,10 +71,10 @@ async def record(recording: KvRecording) -> int:
     spec = with_fs_tier(spec, chunks)
     chunk_tokens = chunk_tokens_of(spec)
     requests, library = _prompts(recording, settings, chunk_tokens)
-    chunks.mkdir(parents=True, exist_ok=True)
-    write_requests(recording.out, requests)
-    _write_library(recording.out, library)
-    with interruptible() as interruption:
+    with locked(recording.out, "recording"), interruptible() as interruption:
+        chunks.mkdir(exist_ok=True)
+        write_requests(recording.out, requests)
+        _write_library(recording.out, library)
         say(f"starting {spec.name} …")
         logs = recording.out / "engine"
         async with awaited(start_target(spec, settings, logs), spec.name, logs) as target:

@@ -20,6 +20,7 @@ from loadgen.cli.made_by import told
 from loadgen.cli.main import main
 from loadgen.errors import UsageError
 from loadgen.launch.kv_record import _write_library, chunk_tokens_of, with_fs_tier
+from loadgen.runs.lock import locked
 from loadgen.targets.catalog import load_catalog
 
 
@@ -103,3 +104,15 @@ def test_wrong_use_is_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[str
     assert main(["kv", "record", "--target", "vllm", "--out", str(tmp_path / "new")]) == 2
     assert "stores no KV outside the engine" in capsys.readouterr().err
     assert not (tmp_path / "new").exists()
+
+
+def test_two_recordings_do_not_share_a_directory(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("loadgen.launch.kv_record._prompts", lambda *_: ([], []))
+    words = ["kv", "record", "--target", "vllm-lmcache", "--model", str(tmp_path)]
+    (tmp_path / "config.json").write_text("{}")
+    with locked(tmp_path / "out", "recording"):
+        assert main([*words, "--out", str(tmp_path / "out")]) == 2
+    assert "another recording works in" in capsys.readouterr().err
+    assert not (tmp_path / "out" / "requests.jsonl").exists()
