@@ -70,8 +70,8 @@ bench-peers: setup
 	@.venv/bin/python tests/bench/client_peers.py
 
 bench-scheduler: setup
-	@.venv/bin/python tests/bench/scheduler_study.py || { test $$? -eq 3 && echo "the study misses a must: see docs/measurements/scheduler-study.md"; }
-	@.venv/bin/python tests/bench/scheduler_bench.py
+	@.venv/bin/python tests/bench/scheduler_study.py; study=$$?; test $$study -eq 0 -o $$study -eq 3 || exit $$study; \
+	.venv/bin/python tests/bench/scheduler_bench.py && exit $$study
 
 bench-rag: setup
 	@.venv/bin/python tests/bench/rag_bench.py

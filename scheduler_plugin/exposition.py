@@ -42,7 +42,10 @@ class Exposition:
     def open(self) -> None:
         """Make what only an active queue has, so that all of it begins at 0."""
         self._requests = self._gauge("waiting_requests", "Requests that wait.")
-        self._contexts = self._gauge("waiting_contexts", "Contexts of the requests that wait.")
+        self._contexts = self._gauge(
+            "waiting_contexts",
+            "Groups of waiting requests that begin alike, as far as the policy knows.",
+        )
         self._overtakes = self._gauge(
             "overtakes_max", "How often any request was overtaken by younger ones, since the start."
         )

@@ -13,7 +13,7 @@ class Waiting(Generic[R]):
 
     `root` is the hash of its first block, None without a full one. `group` is None for one that
     goes before all others: it has run, or held KV, before. `earlier` and `later` are its neighbours
-    in its group.
+    in its group. `crowd` is how many waited when it came, itself included, 0 until that is known.
     """
 
     request: R
@@ -24,6 +24,7 @@ class Waiting(Generic[R]):
     is_gone: bool = False
     earlier: "Waiting[R] | None" = None
     later: "Waiting[R] | None" = None
+    crowd: int = 0
 
 
 class Group(Generic[R]):

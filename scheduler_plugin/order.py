@@ -178,8 +178,6 @@ class ContextOrder(Generic[R]):
         if any(entry.is_gone for entry in self._first):
             self._first = deque(entry for entry in self._first if not entry.is_gone)
         self._overtakes.forget_before(self._oldest_place())
-        if self._reuse is not None and not (self._held or self._skipped or self._blocked):
-            self._reuse.emptied()
 
     def peek(self) -> R:
         """The next request, chosen anew at each call; a blocked one where all are.

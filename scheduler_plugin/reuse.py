@@ -12,6 +12,9 @@ from scheduler_plugin.served_stretch import ServedStretch
 from scheduler_plugin.served_tree import ServedTree
 from scheduler_plugin.settings import OrderSettings
 
+OVERTAKEN_SHARE = 0.5
+"""Of as many as waited when a request came, it may be overtaken by so many younger ones, if these
+are more than `max_overtakes`."""
 TRIED = 8
 """So many candidates are looked at for one that evicts less than the oldest would."""
 GOES_ON = 8
@@ -60,7 +63,8 @@ class ReuseChoice(Generic[R]):
         self._was_admitted = False
         self._freed: Freed[R] | None = None
         self._spare_blocks = self._were_free = 0
-        self._waiting = self._most_waiting = 0
+        self._waiting = 0
+        self._came: list[Waiting[R]] = []
 
     @property
     def contexts(self) -> int:
@@ -72,7 +76,8 @@ class ReuseChoice(Generic[R]):
         self._freed = None
         self._spare_blocks = 0
         self._waiting += 1
-        self._most_waiting = max(self._most_waiting, self._waiting)
+        if not entry.crowd:
+            self._came.append(entry)
         hashes = self._engine.chain_of(entry.request)
         resident = self._engine.resident_blocks(entry.request, 0) if hashes else 0
         if resident and self._tree.stretch_of(hashes[resident - 1]) is None:
@@ -81,22 +86,24 @@ class ReuseChoice(Generic[R]):
 
     def leaves(self, entry: Waiting[R]) -> None:
         """It waits no more: it was taken, or is given up."""
+        self._note_crowd()
         self._tree.leaves(entry)
         self._waiting -= 1
+
+    def _note_crowd(self) -> None:
+        """Those who came since somebody was chosen or left came together."""
+        if self._came:
+            for each in self._came:
+                each.crowd = self._waiting
+            self._came.clear()
 
     def step_ended(self) -> None:
         """Blocks are given and freed that no admission tells of."""
         self._spare_blocks = 0
 
-    def emptied(self) -> None:
-        """Nobody waits any more."""
-        self._most_waiting = 0
-
     def admitted(self, entry: Waiting[R]) -> None:
         """Its blocks are in the cache now, or will be."""
         self._was_admitted = True
-        if not self._waiting:
-            self.emptied()
         hashes = self._engine.chain_of(entry.request)
         if not hashes:
             return
@@ -115,6 +122,7 @@ class ReuseChoice(Generic[R]):
         """
         if not after_skip:
             self._freed = None
+        self._note_crowd()
         overdue = self._overdue(oldest)
         if overdue is not None:
             return oldest, overdue
@@ -135,7 +143,7 @@ class ReuseChoice(Generic[R]):
         settings = self._settings
         overtaken = self._overtakes.of(entry.seq)
         if overtaken:
-            crowd = min(self._most_waiting, self._overtakes.limit)
+            crowd = min(OVERTAKEN_SHARE * entry.crowd, self._overtakes.limit)
             if overtaken >= max(settings.max_overtakes, crowd):
                 return "overtakes"
         if settings.max_wait_s is None:

@@ -22,6 +22,7 @@ VIRTUAL_BATCH = "6 x 6"
 TOTAL_RATIOS = {20: 0.40, 40: 0.50, 80: 0.85, 158: 1.02}
 MEAN_RATIOS = {0.95: 0.75, 1.5: 0.25}
 P99_RATIO = 1.0
+COLD_RATIO = 1.1
 ADMISSION_RATIO = 1.5
 
 
@@ -73,6 +74,7 @@ def musts(rows: Rows) -> list[Must]:
         *(_total(rows, blocks) for blocks in CACHE_SIZES),
         *(_mean(rows, load) for load in MEAN_RATIOS),
         *(_p99(rows, load) for load in MEAN_RATIOS),
+        _cold(rows),
         _overtakes(rows),
         _cost(rows, "cost of an admission / stock, {} waiting", lambda row: row.admission_ratio),
         _cost(rows, "cost of a step / stock, {} who cannot run", lambda row: row.scan_ratio),
@@ -116,6 +118,12 @@ def _p99(rows: Rows, load: float) -> Must:
     ratios = {r.policy: r.p99_ratio for r in rows.poisson if r.load == load}
     measure = f"p99 latency / stock, Poisson at {load:g}x capacity"
     return Must(measure, P99_RATIO, ratios.get(DEFAULT), DEFAULT)
+
+
+def _cold(rows: Rows) -> Must:
+    means = {row.policy: row.cold_mean_s for row in rows.starvation}
+    ratio = means[DEFAULT] / means[STOCK] if means.keys() >= {DEFAULT, STOCK} else None
+    return Must("mean latency of cold contexts / stock, hot stream", COLD_RATIO, ratio, DEFAULT)
 
 
 def _overtakes(rows: Rows) -> Must:

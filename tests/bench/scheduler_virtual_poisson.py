@@ -44,7 +44,7 @@ def over_bound(ledger: EngineLedger, plugin: dict[str, Any] | None) -> int:
     """How far the worst request was past its bound of overtakes, which is 0 without a plugin.
 
     The bound is max_overtakes + quantum x (older waiting contexts + 1); of policy reuse
-    max_overtakes, or the most that waited at once if these were more.
+    max_overtakes, or half of the most that waited at once if these were more.
     """
     counts = overtakes(ledger)
     if plugin is None:
@@ -52,7 +52,7 @@ def over_bound(ledger: EngineLedger, plugin: dict[str, Any] | None) -> int:
     chosen = OrderSettings(**plugin)
     if chosen.policy == "reuse":
         most_waiting = max(ledger.waiting_ahead.values()) + 1
-        return max(counts.values()) - max(chosen.max_overtakes, most_waiting)
+        return max(counts.values()) - max(chosen.max_overtakes, (most_waiting + 1) // 2)
     return max(
         count - chosen.max_overtakes - chosen.quantum * (ledger.contexts_ahead[name] + 1)
         for name, count in counts.items()
