@@ -122,7 +122,7 @@ def page(rows: Sequence[StudyRow], chosen_on: Sequence[StudyRow]) -> str:
             "Made by `make bench-scheduler`, from nothing but seeds: "
             f"{cases} cases of {len(FAMILIES)} families, seeds {min(seeds)} to {max(seeds)}. Each"
             " is run by vLLM's own scheduler object on a virtual clock, once in each order. The"
-            " policy was chosen on other seeds, whose figures stand at the end.",
+            " policy was chosen on as many other seeds, whose figures stand at the end.",
             f"![Ratio to stock of each case, sorted](../images/{PICTURE.name})",
             "## Musts",
             table(("must", "at most", "found", ""), [must.cells for must in study_musts(rows)]),
