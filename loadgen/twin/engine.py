@@ -13,7 +13,7 @@ import tempfile
 from collections import deque
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
-from functools import cache, lru_cache
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -27,9 +27,7 @@ from vllm.config import (
     VllmConfig,
 )
 from vllm.sampling_params import SamplingParams
-from vllm.utils.hashing import get_hash_fn_by_name
 from vllm.utils.import_utils import resolve_obj_by_qualname
-from vllm.v1.core.kv_cache_utils import get_request_block_hasher, init_none_hash
 from vllm.v1.core.sched.async_scheduler import AsyncScheduler
 from vllm.v1.core.sched.output import SchedulerOutput
 from vllm.v1.core.sched.scheduler import Scheduler
@@ -39,6 +37,7 @@ from vllm.v1.outputs import KVConnectorOutput, ModelRunnerOutput
 from vllm.v1.request import Request, RequestStatus
 from vllm.v1.structured_output import StructuredOutputManager
 
+from loadgen.twin.block_hashes import context_hashes
 from loadgen.twin.ledger import Admission, EngineLedger, Step, TwinRequest
 from loadgen.twin.step_time import StepTime, StepWork
 from loadgen.twin.tier import TierShape, TierTransfers
@@ -61,7 +60,6 @@ KV_HEADS, HEAD_SIZE = 2, 64
 KV_BYTES = 2 * KV_HEADS * HEAD_SIZE * 2
 """Of a token of it."""
 TOKEN = 7
-KNOWN_HASHES = 1 << 16
 LONGEST_WAIT_S = 0.005
 """Of a step that computes nothing, as all wait for a load."""
 STEPS_WITHOUT_TOKENS = 10_000
@@ -172,16 +170,6 @@ def _scheduler_class(shape: EngineShape) -> Any:
     return AsyncScheduler if shape.async_scheduling else Scheduler
 
 
-@cache
-def block_hasher(block_size: int) -> Callable[[Request], list[Any]]:
-    """vLLM's own, with a hash that is the same in every process."""
-    hash_fn = get_hash_fn_by_name("sha256")
-    init_none_hash(hash_fn)
-    hash_fn = lru_cache(KNOWN_HASHES)(hash_fn)
-    hasher: Callable[[Request], list[Any]] = get_request_block_hasher(block_size, hash_fn)
-    return hasher
-
-
 def make_request(request: TwinRequest, block_size: int) -> Request:
     """The request EngineCore would hand to its scheduler, with real block hashes."""
     sampling = SamplingParams(
@@ -197,7 +185,7 @@ def make_request(request: TwinRequest, block_size: int) -> Request:
         pooling_params=None,
         arrival_time=request.arrival_s,
         priority=request.priority,
-        block_hasher=block_hasher(block_size),
+        block_hasher=context_hashes(block_size).of(request.context),
     )
 
 

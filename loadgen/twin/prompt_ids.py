@@ -9,8 +9,9 @@ from loadgen.workload.contexts import QUESTION_MARKER
 
 KEPT_CHARACTERS = 16_000_000
 """Of contexts whose ids are kept, those used last."""
-NEAR_CHARACTERS = 400
-"""Of the end of a context that are encoded again, at most; the cut lies where a word begins."""
+NEAR_CHARACTERS = (60, 400)
+"""Of the end of a context that are encoded again, at most: the fewest that hold the beginning of a
+word, where the cut lies."""
 _WORD = re.compile(r" (?=[A-Za-z])")
 
 
@@ -57,7 +58,8 @@ class PromptIds:
 
     def _cut(self, context: str, prompt: str, whole: tuple[int, ...]) -> _Shared:
         """Before the first word of the last characters."""
-        found = _WORD.search(context, max(0, len(context) - NEAR_CHARACTERS))
+        starts = (max(0, len(context) - near) for near in NEAR_CHARACTERS)
+        found = next(filter(None, (_WORD.search(context, start) for start in starts)), None)
         if found is None:
             return _Shared()
         rest = self._tokens.plain_ids(prompt[found.start() :])

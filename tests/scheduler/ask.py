@@ -6,7 +6,7 @@ from vllm.lora.request import LoRARequest
 from vllm.sampling_params import SamplingParams, StructuredOutputsParams
 from vllm.v1.request import Request
 
-from loadgen.twin.engine import block_hasher
+from loadgen.twin.block_hashes import block_hasher
 from loadgen.twin.ledger import TwinRequest
 
 

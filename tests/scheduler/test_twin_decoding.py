@@ -6,7 +6,10 @@ from typing import Any
 
 import pytest
 from test_twin import STEP
+from vllm.sampling_params import SamplingParams
+from vllm.v1.request import Request
 
+from loadgen.twin.block_hashes import ContextHashes, block_hasher
 from loadgen.twin.decoding import LeanEngine
 from loadgen.twin.engine import EngineShape, VirtualEngine
 from loadgen.twin.ledger import ServedTokens, TwinRequest
@@ -103,3 +106,25 @@ def test_a_tokenizer_that_sees_the_whole_gets_it() -> None:
     odd = Ids(True)
     made = PromptIds(odd)  # type: ignore[arg-type]
     assert [list(made.ids(each)) for each in prompts] == [Ids(True).ids(each) for each in prompts]
+
+
+def test_hashes_are_those_of_each_prompt_alone() -> None:
+    size, shared = 16, ContextHashes(16)
+    prompts = [(name, tuple(range(n)) + (9,) * 40) for n in (100, 37, 3, 164, 100) for name in "ab"]
+    prompts += [("a", (5,)), ("a", ()), ("b", tuple(range(90)))]
+    for name, prompt in prompts:
+        one, other = (
+            Request(
+                request_id="r",
+                prompt_token_ids=[*prompt],
+                sampling_params=SamplingParams(max_tokens=40),
+                pooling_params=None,
+                block_hasher=hasher,
+            )
+            for hasher in (shared.of(name), block_hasher(size))
+        )
+        for _ in range(2):
+            assert one.block_hashes == other.block_hashes
+            assert len(one.block_hashes) == one.num_tokens // size
+            one.append_output_token_ids([7] * 20)
+            other.append_output_token_ids([7] * 20)
