@@ -26,7 +26,9 @@ from scheduler_plugin.order import ContextOrder
 from scheduler_plugin.overtakes import Overtakes
 from scheduler_plugin.prefix_tree import PrefixTree
 from scheduler_plugin.queue import SchedulerView
+from scheduler_plugin.reuse import ReuseChoice
 from scheduler_plugin.safe_queue import SafeQueue
+from scheduler_plugin.served_tree import ServedTree
 
 CALLS = ("add", "add_first", "give_back", "remove", "peek", "pop", "__len__", "__iter__")
 PLACES = [
@@ -43,6 +45,11 @@ PLACES = [
     (SchedulerView, "resident_blocks"),
     (SchedulerView, "is_admitted"),
 ]
+OF_REUSE = [
+    *((ReuseChoice, name) for name in ("next", "waits", "leaves", "admitted", "step_ended")),
+    *((ServedTree, name) for name in ("serve", "waits", "leaves", "where", "_grow", "_descend")),
+]
+"""What only policy `reuse` has."""
 
 
 class Failures(Nobody):
@@ -78,17 +85,20 @@ def breaking(call: Callable[..., Any], at: int, is_done: bool) -> Callable[..., 
     return broken
 
 
-@pytest.mark.parametrize(("kind", "name"), PLACES, ids=lambda of: getattr(of, "__name__", of))
+@pytest.mark.parametrize(
+    ("kind", "name"), [*PLACES, *OF_REUSE], ids=lambda of: getattr(of, "__name__", of)
+)
 def test_a_bug_anywhere_in_the_order_loses_nobody(
     kind: type, name: str, monkeypatch: pytest.MonkeyPatch, failures: Failures, log: Any
 ) -> None:
     """It strikes at a random call of a random run, of which every step is checked."""
     original, dice = getattr(kind, name), random.Random(name)
     policy = "priority" if kind is PriorityLevels else "fcfs"
+    own = "reuse" if (kind, name) in OF_REUSE else "lpm"
     for seed in range(20):
         if failures.count == 3:
             break
-        plugin = settings(policy="lpm", key=dice.choice(["auto", "prefix"]), quantum=2)
+        plugin = settings(policy=own, key=dice.choice(["auto", "prefix"]), quantum=2)
         chaos = Chaos(seed, 25, usable_blocks=24, vllm_policy=policy, plugin=plugin)
         scheduler = chaos.engine.scheduler
         monkeypatch.setattr(kind, name, breaking(original, dice.randint(1, 9), seed % 2 > 0))
