@@ -3,12 +3,13 @@
 import re
 from collections import OrderedDict
 from dataclasses import dataclass
+from functools import lru_cache
 
 from loadgen.locality.trace import TokenIds
 from loadgen.workload.contexts import QUESTION_MARKER
 
-KEPT_CHARACTERS = 16_000_000
-"""Of contexts whose ids are kept, those used last."""
+KEPT_CHARACTERS, KEPT_ENDS = 16_000_000, 1 << 14
+"""Of contexts whose ids are kept, and how many ends of prompts, those used last."""
 NEAR_CHARACTERS = (60, 400)
 """Of the end of a context that are encoded again, at most: the fewest that hold the beginning of a
 word, where the cut lies."""
@@ -32,6 +33,7 @@ class PromptIds:
 
     def __init__(self, tokens: TokenIds) -> None:
         self._tokens = tokens
+        self._end_ids = lru_cache(KEPT_ENDS)(tokens.plain_ids)
         self._shared: OrderedDict[str, _Shared] = OrderedDict()
         self._characters = 0
 
@@ -46,7 +48,7 @@ class PromptIds:
         self._shared.move_to_end(context)
         if not shared.until:
             return tuple(self._tokens.ids(prompt))
-        return (*shared.ids, *self._tokens.plain_ids(prompt[shared.until :]))
+        return (*shared.ids, *self._end_ids(prompt[shared.until :]))
 
     def _first(self, context: str, prompt: str) -> tuple[int, ...]:
         whole = tuple(self._tokens.ids(prompt))
@@ -62,7 +64,7 @@ class PromptIds:
         found = next(filter(None, (_WORD.search(context, start) for start in starts)), None)
         if found is None:
             return _Shared()
-        rest = self._tokens.plain_ids(prompt[found.start() :])
+        rest = self._end_ids(prompt[found.start() :])
         ids = whole[: len(whole) - len(rest)]
         is_whole = (*ids, *rest) == whole
         return _Shared(ids, found.start()) if is_whole and ids else _Shared()
