@@ -13,7 +13,7 @@ import tempfile
 from collections import deque
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
-from functools import cache
+from functools import cache, lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -172,20 +172,26 @@ def _scheduler_class(shape: EngineShape) -> Any:
 
 def make_request(request: TwinRequest, block_size: int) -> Request:
     """The request EngineCore would hand to its scheduler, with real block hashes."""
-    sampling = SamplingParams(
-        max_tokens=request.output_tokens,
-        ignore_eos=True,
-        temperature=0.0,
-        extra_args={"context": request.sent_label} if request.labelled else None,
-    )
+    label = request.sent_label if request.labelled else None
     return Request(
         request_id=request.name,
         prompt_token_ids=list(request.prompt),
-        sampling_params=sampling,
+        sampling_params=_sampling(request.output_tokens, label),
         pooling_params=None,
         arrival_time=request.arrival_s,
         priority=request.priority,
         block_hasher=context_hashes(block_size).of(request.context),
+    )
+
+
+@lru_cache(1 << 12)
+def _sampling(output_tokens: int, label: str | None) -> SamplingParams:
+    """Requests that are alike share it: vLLM's scheduler only reads it."""
+    return SamplingParams(
+        max_tokens=output_tokens,
+        ignore_eos=True,
+        temperature=0.0,
+        extra_args={"context": label} if label is not None else None,
     )
 
 
