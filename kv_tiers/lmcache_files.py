@@ -5,12 +5,15 @@
       "adapter_params": {"base_path": "/var/cache/kv"}}'
 
 LMCache's `fs` takes a damaged file of the right size for good. Here it is a miss, and is computed
-again. Lookups and deletions are those of `fs`.
+again. Files lie below the CPU's instruction set, on which the order of their bytes depends. Lookups
+and deletions are those of `fs`.
 """
 
 import asyncio
 import logging
 from collections.abc import Sequence
+from copy import copy
+from pathlib import Path
 from typing import Any
 
 from lmcache.lmcache_native import Bitmap
@@ -20,6 +23,7 @@ from lmcache.v1.distributed.l2_adapters.fs_l2_adapter import FSL2Adapter, FSL2Ad
 from lmcache.v1.memory_management import MemoryObj
 
 from kv_tiers.checked_file import SUM_BYTES, read_checked, write_checked
+from kv_tiers.machine import instruction_set
 
 __all__ = ["CheckedFilesAdapter", "FSL2AdapterConfig"]
 _LOG = logging.getLogger(__name__)
@@ -30,7 +34,9 @@ class CheckedFilesAdapter(FSL2Adapter):
 
     def __init__(self, config: FSL2AdapterConfig, l1_memory_desc: object = None) -> None:
         """Raises OSError where nothing can be written."""
-        super().__init__(config)
+        below = copy(config)
+        below.base_path = str(Path(config.base_path) / instruction_set())
+        super().__init__(below)
 
     async def _execute_store(
         self, keys: Sequence[ObjectKey], objects: Sequence[MemoryObj], task_id: int
