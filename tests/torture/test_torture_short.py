@@ -42,6 +42,14 @@ def ended_trial(folder: Path) -> tiers.TierTrial:
     return tiers.TierTrial(process, "vllm-tiered", folder, folder)
 
 
+def test_a_soak_of_too_few_turnovers_has_not_passed() -> None:
+    pytest.importorskip("vllm")
+    command = [sys.executable, tiers.__file__, "--trials", "0", "--soak-hours", "0.02"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=280, check=False)
+    assert done.returncode == 1
+    assert "0 trials, 1 broke something" in done.stdout
+
+
 def test_trials_of_tiers_walk_through_all_faults_and_begin_with_what_is_stored() -> None:
     assert len(tiers.PAIRS) == sum(len(targets) for _, targets, _ in tiers.FAULTS.values())
     first = tiers.PAIRS[: tiers.TRIALS]

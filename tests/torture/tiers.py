@@ -3,11 +3,11 @@
     python tests/torture/tiers.py [--trials N] [--seed N] [--soak-hours H]
 
 First comes a soak of so many counted hours on vLLM's scheduler alone, with memory and with files:
-every cell that is read must be of its tokens. Then each trial is a `kvswarm run` of some seconds on
-an engine that it starts, disturbed at a random moment. It must end in time with an exit code that
-tells what happened, whole rows and no process left. One that does not is printed with its seed, and
-the exit code is then 1. Seeds walk through all pairs of a fault and a target. On two cores a trial
-takes a minute: one runs after the other.
+every cell that is read must be of its tokens, over 100 turnovers of the memory or more. Then each
+trial is a `kvswarm run` of some seconds on an engine that it starts, disturbed at a random moment.
+It must end in time with an exit code that tells what happened, whole rows and no process left. One
+that does not is printed with its seed, and the exit code is then 1. Seeds walk through all pairs of
+a fault and a target. On two cores a trial takes a minute: one runs after the other.
 """
 
 import argparse
@@ -44,6 +44,7 @@ NODES = (*CACHE_NODES, "vllm-offload-sharded", "vllm-offload-regional")
 CACHES = ("vllm-lmcache", "vllm-lmcache-files", *CACHE_NODES)
 TARGETS = ("vllm-offload", "vllm-lmcache", *FILES, *NODES)
 CHUNK_SUFFIXES = (".bin", ".data")
+TURNOVERS = 100
 FULL_BYTES = 1 << 18  # less than a chunk, more than a log
 STARTING_S, LONGEST_S, LEAVING_S = 180.0, 90.0, 20.0
 """Until the first row, from then on, and for the processes to leave."""
@@ -243,7 +244,8 @@ def _end(trial: TierTrial) -> None:
 
 
 def soak(hours: float, seed: int) -> bool:
-    """So many on the counted clock, with memory and with files; whether all was as it should."""
+    """So many on the counted clock, with memory and with files; whether all was as it should, and
+    enough to tell."""
     logging.getLogger("vllm").setLevel(logging.CRITICAL)
     from digest_engine import BLOCK_BYTES, DigestEngine, tier
     from tier_soak import DEADLINE_S, OF_CHECKED_FILES, TierSoak
@@ -258,10 +260,12 @@ def soak(hours: float, seed: int) -> bool:
             run = TierSoak(engine, seed, files, OF_CHECKED_FILES)
             run.run(hours)
             lost = blocks - engine.free_blocks
+            turnovers = engine.stored_bytes / chunks / BLOCK_BYTES
             broken |= bool(engine.wrong or lost or run.longest_s > DEADLINE_S)
+            broken |= turnovers < TURNOVERS or (files is not None and not run.spoilt)
             print(
                 f"soak, {kind}: {hours:g} h, {run.sent} requests,"
-                f" {engine.stored_bytes / chunks / BLOCK_BYTES:.0f} turnovers, {run.spoilt} files"
+                f" {turnovers:.0f} of at least {TURNOVERS} turnovers, {run.spoilt} files"
                 f" spoilt: {engine.wrong} of {engine.checked} cells wrong, {lost} blocks lost, the"
                 f" longest request took {run.longest_s:.1f} s",
                 flush=True,
