@@ -8,6 +8,7 @@ its file, so that no file is without one.
 """
 
 from collections.abc import Sequence
+from contextlib import suppress
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -67,10 +68,17 @@ class CheckedFiles(FileSystemTierManager):
 
     def _store(self, keys: Sequence[OffloadKey], chunks: Sequence[int]) -> None:
         paths = [*map(self._path, keys)]
-        for path, chunk in zip(paths, chunks, strict=True):
-            if not path.exists():
-                write_whole(_sum_path(path), self._sum(path, chunk))
-        batch_store_block(*self._transfer(paths, chunks))
+        try:
+            for path, chunk in zip(paths, chunks, strict=True):
+                if not path.exists():
+                    write_whole(_sum_path(path), self._sum(path, chunk))
+            batch_store_block(*self._transfer(paths, chunks))
+        except OSError:
+            for path in paths:
+                with suppress(OSError):
+                    if not path.exists():
+                        _sum_path(path).unlink()
+            raise
 
     def _load(self, job_id: int, keys: Sequence[OffloadKey], chunks: Sequence[int]) -> None:
         paths, wrong = [*map(self._path, keys)], None
