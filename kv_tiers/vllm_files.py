@@ -104,14 +104,19 @@ class CheckedFiles(FileSystemTierManager):
         return named, self._primary_kv_view, offsets, self._block_size, self._use_o_direct
 
     def _is_whole(self, path: Path, chunk: int) -> bool:
-        """Whether what was read of a file is what was written; one that is not is removed."""
+        """Whether what was read of a file is what was written; one that is not is removed, but not
+        one whose checksum cannot be read."""
         try:
-            if _sum_path(path).read_bytes() == self._sum(path, chunk):
-                return True
+            told = _sum_path(path).read_bytes()
         except FileNotFoundError:
-            pass
+            told = b""
+        except OSError:
+            return False
+        if told == self._sum(path, chunk):
+            return True
         for each in (path, _sum_path(path)):
-            each.unlink(missing_ok=True)
+            with suppress(OSError):
+                each.unlink()
         return False
 
     def _path(self, key: OffloadKey) -> Path:

@@ -12,6 +12,7 @@ from ask import Ask
 from digest_engine import BLOCK_BYTES, DigestEngine, tier
 from tier_soak import DEADLINE_S, FAULTS, OF_CHECKED_FILES, TierSoak, flip
 from virtual_load import tokens
+from vllm.v1.kv_offload.base import make_offload_key
 
 CONTEXTS, CONTEXT_TOKENS = 8, 150
 ALL_CHUNKS = CONTEXTS * (CONTEXT_TOKENS // 16 + 3)
@@ -217,6 +218,22 @@ def test_a_full_disk_costs_its_hits_and_nothing_else(kind: str, tmp_path: Path) 
         assert engine.wrong == 0
         files = [path for path in tmp_path.rglob("*") if path.is_file()]
         assert {path.name for path in files if path.stat().st_size} <= {"config.json"}
+
+
+def test_chunks_before_one_that_cannot_be_checked_are_kept(tmp_path: Path) -> None:
+    with DigestEngine(24, tier("checked", 16, tmp_path)) as engine:
+        (files,) = engine.scheduler.connector.connector_scheduler.manager.secondary_tiers
+        keys = [make_offload_key(bytes([at]) * 32, 0) for at in range(3)]
+        files._store(keys, range(3))
+        path = files._path(keys[2])
+        files._load(1, keys, range(3))
+        assert 1 not in files._load_progress, "all are whole"
+        path.with_suffix(".sum").unlink()
+        path.with_suffix(".sum").mkdir()
+        with pytest.raises(OSError, match="is not what was written"):
+            files._load(1, keys, range(3))
+        assert files._load_progress[1] == 2
+        assert path.exists(), "it may be whole"
 
 
 def test_a_hundred_turnovers_in_hours_leave_a_tier_as_good_as_new(tmp_path: Path) -> None:
