@@ -93,7 +93,10 @@ class CheckedFiles(FileSystemTierManager):
                 break
         if wrong is not None:
             self._load_progress[job_id] = whole
-            raise wrong
+            try:
+                raise wrong
+            finally:
+                del wrong  # or it and this frame keep each other, and views of the memory
 
     def _transfer(
         self, paths: Sequence[Path], chunks: Sequence[int]

@@ -1,7 +1,9 @@
 """Offload without a model: whatever the tiers give back is the KV of the tokens it stands for."""
 
+import gc
 import random
 import resource
+import weakref
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from types import SimpleNamespace
@@ -234,6 +236,30 @@ def test_chunks_before_one_that_cannot_be_checked_are_kept(tmp_path: Path) -> No
             files._load(1, keys, range(3))
         assert files._load_progress[1] == 2
         assert path.exists(), "it may be whole"
+
+
+class Failed(OSError):
+    """One that can be watched."""
+
+
+def test_a_load_that_failed_keeps_nothing_of_the_memory(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*_: object) -> None:
+        raise Failed
+
+    monkeypatch.setattr("kv_tiers.vllm_files.batch_load_block", fail)
+    with DigestEngine(24, tier("checked", 16, tmp_path)) as engine:
+        (files,) = engine.scheduler.connector.connector_scheduler.manager.secondary_tiers
+        gc.disable()
+        try:
+            try:
+                files._load(1, [], [])
+            except Failed as error:
+                watched = weakref.ref(error)
+            assert watched() is None
+        finally:
+            gc.enable()
 
 
 def test_a_hundred_turnovers_in_hours_leave_a_tier_as_good_as_new(tmp_path: Path) -> None:
