@@ -3,6 +3,7 @@
 import resource
 from collections.abc import Callable
 from pathlib import Path
+from threading import Event, Thread
 from types import SimpleNamespace
 from typing import Any
 
@@ -159,6 +160,32 @@ def test_kv_of_another_kind_of_cpu_is_not_found(
         assert stored(other, objects).bytes_transferred() == CHUNKS * FILE_BYTES
     finally:
         other.close()
+
+
+@pytest.mark.parametrize(("what", "submit"), [("read", "load"), ("write", "store")])
+def test_no_thread_uses_the_memory_once_the_tier_is_closed(
+    what: str, submit: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    begun, may_end, ended, objects = Event(), Event(), Event(), Objects()
+
+    def slow(path: Path, content: memoryview) -> bool:
+        begun.set()
+        may_end.wait(20)
+        ended.set()
+        return True
+
+    adapter = adapter_in(tmp_path)
+    monkeypatch.setattr(f"kv_tiers.lmcache_files.{what}_checked", slow)
+    getattr(adapter, f"submit_{submit}_task")(objects.keys, objects.buffers)
+    assert begun.wait(20)
+    closing = Thread(target=adapter.close)
+    closing.start()
+    closing.join(0.5)
+    assert closing.is_alive(), "it waits for who is at work"
+    may_end.set()
+    closing.join(20)
+    assert ended.is_set()
+    assert not closing.is_alive()
 
 
 def test_names_as_long_as_a_file_system_takes_them(tmp_path: Path) -> None:
