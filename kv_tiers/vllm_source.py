@@ -108,6 +108,17 @@ def changes(vllm: Path | None = None) -> list[str]:
     return found
 
 
+def known(vllm: Path | None = None) -> dict[str, dict[str, str]]:
+    """The table of the vLLM of that folder. Raises LookupError for names that are gone."""
+    root = vllm or installed()
+    table = {file: _digests(root / file, tuple(names)) for file, names in KNOWN.items()}
+    gone = [f"vllm/{file}: {name}" for file in KNOWN for name in KNOWN[file].keys() - table[file]]
+    if gone:
+        told = "\n".join(sorted(gone))
+        raise LookupError(f"{told}\nThese are gone: name what stands for them in KNOWN, or nothing")
+    return table
+
+
 def installed() -> Path:
     """vLLM's folder. Raises ModuleNotFoundError."""
     spec = find_spec("vllm")
@@ -140,8 +151,10 @@ def _digest(node: ast.AST) -> str:
 
 def _main() -> None:
     if "--known" in sys.argv:
-        table = {file: _digests(installed() / file, tuple(names)) for file, names in KNOWN.items()}
-        sys.stdout.write(f"KNOWN = {table!r}\n")
+        try:
+            sys.stdout.write(f"KNOWN = {known()!r}\n")
+        except LookupError as error:
+            sys.exit(str(error))
     elif said := changes():
         sys.exit("\n".join(said))
 

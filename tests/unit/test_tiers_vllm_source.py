@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from kv_tiers.vllm_source import KNOWN, changes, installed
+from kv_tiers.vllm_source import KNOWN, changes, installed, known
 
 pytestmark = pytest.mark.skipif(find_spec("vllm") is None, reason="there is nothing to check")
 REGION = "v1/kv_offload/cpu/shared_offload_region.py"
@@ -57,6 +57,17 @@ def test_comments_and_docstrings_are_no_change(copy: Path) -> None:
 def test_a_missing_file_is_told_for_all_that_was_in_it(copy: Path) -> None:
     (copy / REGION).unlink()
     assert len(changes(copy)) == len(KNOWN[REGION])
+
+
+def test_a_table_is_made_of_all_names_or_not_at_all(copy: Path) -> None:
+    assert known(copy) == KNOWN
+    edit(copy, "v1/kv_offload/base.py", "class TransferResult:", "class Moved:")
+    (copy / REGION).unlink()
+    with pytest.raises(LookupError, match="These are gone") as told:
+        known(copy)
+    gone = str(told.value).splitlines()[:-1]
+    assert len(gone) == 1 + len(KNOWN[REGION])
+    assert "vllm/v1/kv_offload/base.py: TransferResult" in gone
 
 
 def test_the_check_needs_neither_an_engine_nor_vllm_itself() -> None:
