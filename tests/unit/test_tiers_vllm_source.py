@@ -10,6 +10,7 @@ from kv_tiers.vllm_source import KNOWN, changes, installed, known
 
 pytestmark = pytest.mark.skipif(find_spec("vllm") is None, reason="there is nothing to check")
 REGION = "v1/kv_offload/cpu/shared_offload_region.py"
+MANAGER, FILES = "v1/kv_offload/tiering/manager.py", "v1/kv_offload/tiering/fs"
 
 
 @pytest.fixture
@@ -38,6 +39,8 @@ def test_the_installed_vllm_is_the_one_that_specs_and_worker_were_written_for() 
         ("v1/kv_offload/base.py", "job_ids: set[int]", "job_ids: list[int]", "OffloadingWorker"),
         ("v1/kv_offload/base.py", "class TransferResult:", "class Moved:", "TransferResult is"),
         (REGION, "self._worker_offset = rank * cpu_page_size", "self._worker_offset = 0", "__init"),
+        (MANAGER, "failed_keys = ()", "failed_keys = []", "_complete_promotion"),
+        (f"{FILES}/io.py", "readv(fd, [view_slice])", "readv(fd, [])", "_load_block"),
         ("v1/worker/gpu/kv_connector.py", "self._pending_load_kwargs is not None", "1", "Active"),
     ],
 )
