@@ -4,7 +4,7 @@
 
 vLLM's `fs` takes a damaged file of the right size for good. Here it is a miss, and is computed
 again. Files, threads, lookups, events and settings are those of `fs`. A checksum is written before
-its file, so that no file is without one.
+its file. Several engines on one folder may still leave a file without one: it is a miss, too.
 """
 
 from collections.abc import Sequence
