@@ -6,7 +6,7 @@ help:
 	@echo "make ui     the same from Locust's web UI, at http://127.0.0.1:8089"
 	@echo "make test   lint, types and all tests of the product"
 	@echo "make test-bench       the tests of the benchmarks themselves"
-	@echo "make torture-tiers    engines and tiers killed, hung, their files damaged, in 12 minutes"
+	@echo "make torture-tiers    engines and tiers killed, hung, their files damaged, in 20 minutes"
 	@echo "make torture-starts   20 starts of every target interrupted: no process and no folder left, 90 minutes"
 	@echo "make torture          100 kills and 60 faults at random moments: nothing lost, left or wrong"
 	@echo "make bench-client     the load engine against bare loops and other load generators"

@@ -5,12 +5,15 @@
       "adapter_params": {"base_path": "/var/cache/kv"}}'
 
 LMCache's `fs` takes a damaged file of the right size for good. Here it is a miss, and is computed
-again. Lookups and deletions are those of `fs`.
+again. Files lie below the CPU's instruction set, on which the order of their bytes depends. Lookups
+and deletions are those of `fs`.
 """
 
-import asyncio
 import logging
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from copy import copy
+from pathlib import Path
 from typing import Any
 
 from lmcache.lmcache_native import Bitmap
@@ -20,6 +23,7 @@ from lmcache.v1.distributed.l2_adapters.fs_l2_adapter import FSL2Adapter, FSL2Ad
 from lmcache.v1.memory_management import MemoryObj
 
 from kv_tiers.checked_file import SUM_BYTES, read_checked, write_checked
+from kv_tiers.machine import instruction_set
 
 __all__ = ["CheckedFilesAdapter", "FSL2AdapterConfig"]
 _LOG = logging.getLogger(__name__)
@@ -30,7 +34,15 @@ class CheckedFilesAdapter(FSL2Adapter):
 
     def __init__(self, config: FSL2AdapterConfig, l1_memory_desc: object = None) -> None:
         """Raises OSError where nothing can be written."""
-        super().__init__(config)
+        below = copy(config)
+        below.base_path = str(Path(config.base_path) / instruction_set())
+        self._workers = ThreadPoolExecutor(thread_name_prefix="kv-files")
+        super().__init__(below)
+
+    def close(self) -> None:
+        """From then on no thread uses LMCache's memory."""
+        super().close()
+        self._workers.shutdown(cancel_futures=True)
 
     async def _execute_store(
         self, keys: Sequence[ObjectKey], objects: Sequence[MemoryObj], task_id: int
@@ -39,7 +51,7 @@ class CheckedFilesAdapter(FSL2Adapter):
         for key, each in zip(keys, objects, strict=True):
             try:
                 content = _bytes(each)
-                if await asyncio.to_thread(write_checked, self._key_to_path(key), content):
+                if await self._in_thread(write_checked, self._key_to_path(key), content):
                     sizes[key] = len(content) + SUM_BYTES
             except Exception:
                 failed += 1
@@ -67,7 +79,7 @@ class CheckedFilesAdapter(FSL2Adapter):
     async def _is_read(self, key: ObjectKey, into: MemoryObj) -> bool:
         try:
             buffer = _bytes(into)
-            is_whole = await asyncio.to_thread(read_checked, self._key_to_path(key), buffer)
+            is_whole = await self._in_thread(read_checked, self._key_to_path(key), buffer)
         except Exception:
             _LOG.exception("a chunk was not read")
             return False
@@ -75,6 +87,12 @@ class CheckedFilesAdapter(FSL2Adapter):
             _LOG.warning("a damaged chunk was removed: it is computed again")
             self._notify_keys_deleted([key], [len(buffer) + SUM_BYTES])
         return bool(is_whole)
+
+    async def _in_thread(
+        self, work: Callable[[Path, memoryview], bool | None], path: Path, content: memoryview
+    ) -> bool | None:
+        done: bool | None = await self._loop.run_in_executor(self._workers, work, path, content)
+        return done
 
 
 def _bytes(each: MemoryObj) -> memoryview:

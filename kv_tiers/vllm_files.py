@@ -4,10 +4,11 @@
 
 vLLM's `fs` takes a damaged file of the right size for good. Here it is a miss, and is computed
 again. Files, threads, lookups, events and settings are those of `fs`. A checksum is written before
-its file, so that no file is without one.
+its file. Several engines on one folder may still leave a file without one: it is a miss, too.
 """
 
 from collections.abc import Sequence
+from contextlib import suppress
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -67,10 +68,17 @@ class CheckedFiles(FileSystemTierManager):
 
     def _store(self, keys: Sequence[OffloadKey], chunks: Sequence[int]) -> None:
         paths = [*map(self._path, keys)]
-        for path, chunk in zip(paths, chunks, strict=True):
-            if not path.exists():
-                write_whole(_sum_path(path), self._sum(path, chunk))
-        batch_store_block(*self._transfer(paths, chunks))
+        try:
+            for path, chunk in zip(paths, chunks, strict=True):
+                if not path.exists():
+                    write_whole(_sum_path(path), self._sum(path, chunk))
+            batch_store_block(*self._transfer(paths, chunks))
+        except OSError:
+            for path in paths:
+                with suppress(OSError):
+                    if not path.exists():
+                        _sum_path(path).unlink()
+            raise
 
     def _load(self, job_id: int, keys: Sequence[OffloadKey], chunks: Sequence[int]) -> None:
         paths, wrong = [*map(self._path, keys)], None
@@ -85,7 +93,10 @@ class CheckedFiles(FileSystemTierManager):
                 break
         if wrong is not None:
             self._load_progress[job_id] = whole
-            raise wrong
+            try:
+                raise wrong
+            finally:
+                del wrong  # or it and this frame keep each other, and views of the memory
 
     def _transfer(
         self, paths: Sequence[Path], chunks: Sequence[int]
@@ -96,14 +107,19 @@ class CheckedFiles(FileSystemTierManager):
         return named, self._primary_kv_view, offsets, self._block_size, self._use_o_direct
 
     def _is_whole(self, path: Path, chunk: int) -> bool:
-        """Whether what was read of a file is what was written; one that is not is removed."""
+        """Whether what was read of a file is what was written; one that is not is removed, but not
+        one whose checksum cannot be read."""
         try:
-            if _sum_path(path).read_bytes() == self._sum(path, chunk):
-                return True
+            told = _sum_path(path).read_bytes()
         except FileNotFoundError:
-            pass
+            told = b""
+        except OSError:
+            return False
+        if told == self._sum(path, chunk):
+            return True
         for each in (path, _sum_path(path)):
-            each.unlink(missing_ok=True)
+            with suppress(OSError):
+                each.unlink()
         return False
 
     def _path(self, key: OffloadKey) -> Path:

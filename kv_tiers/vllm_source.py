@@ -24,6 +24,13 @@ KNOWN: dict[str, dict[str, str]] = {
         "TransferResult": "ce64e8b385210b7f",
         "OffloadingWorker": "3e18392e69fdc04a",
         "OffloadingSpec": "d073fcaee6ce34da",
+        "LookupResult": "b950ac70caa2b83c",
+        "ReqContext": "cf8a8b55406952fa",
+        "RequestOffloadingContext": "87d386852dbbff58",
+        "ScheduleEndContext": "02d9b969769fb3e6",
+        "OffloadingManager": "118522026dd687b3",
+        "get_offload_block_hash": "f6774bbc09f7976c",
+        "get_offload_group_idx": "6109a51f178c544f",
     },
     "v1/kv_offload/factory.py": {
         "OffloadingSpecFactory.get_spec_cls": "ea1090da9ffcd038",
@@ -32,6 +39,8 @@ KNOWN: dict[str, dict[str, str]] = {
     "v1/kv_offload/config.py": {
         "OffloadingParallelConfig": "290413e569ed92aa",
         "OffloadingConfig": "1594df62d89821b1",
+        "OffloadingGroupConfig": "95c90edec320de61",
+        "OffloadingModelConfig": "1bf9c8fb425957a5",
     },
     "v1/kv_offload/cpu/spec.py": {
         "CPUOffloadingSpec.__init__": "479171b4182d0b99",
@@ -60,6 +69,12 @@ KNOWN: dict[str, dict[str, str]] = {
         "TieringOffloadingSpec.get_manager": "ee58491bd18424aa",
         "TieringOffloadingSpec.create_worker": "daa231a86eb821d0",
     },
+    "v1/kv_offload/tiering/manager.py": {
+        "TieringOffloadingManager._process_finished_jobs": "b20825004bcf4ebd",
+        "TieringOffloadingManager._complete_promotion": "7c9f4e965a78d651",
+        "TieringOffloadingManager.reset_cache": "2b155e0dd39b38ac",
+        "TieringOffloadingManager.shutdown": "050b7264872f1e19",
+    },
     "v1/kv_offload/tiering/base.py": {
         "JobResult": "19e8ebbddbcb0ef4",
         "SecondaryTierManager": "60b61226ddb40934",
@@ -81,9 +96,13 @@ KNOWN: dict[str, dict[str, str]] = {
     "v1/kv_offload/tiering/fs/io.py": {
         "batch_store_block": "17b60b9acfc53d7b",
         "batch_load_block": "e8dc6d26d4a96429",
+        "_store_block": "baa4a245b16b6b81",
+        "_load_block": "9ced8b78829ebbe5",
+        "_get_tmp_suffix": "bfb91dc3ddc0b1d1",
     },
     "v1/kv_offload/tiering/fs/thread_pool.py": {
         "DualQueueThreadPool": "1cb293595b16ba7a",
+        "JobState": "7efca6fbeb37657d",
     },
     "distributed/kv_transfer/kv_connector/v1/offloading/worker.py": {
         "OffloadingConnectorWorker": "c9fa0badcd4415a7",
@@ -106,6 +125,17 @@ def changes(vllm: Path | None = None) -> list[str]:
                 verb = "has changed" if name in actual else "is gone"
                 found.append(f"vllm/{file}: {name} {verb} since vLLM {KNOWN_VERSION}")
     return found
+
+
+def known(vllm: Path | None = None) -> dict[str, dict[str, str]]:
+    """The table of the vLLM of that folder. Raises LookupError for names that are gone."""
+    root = vllm or installed()
+    table = {file: _digests(root / file, tuple(names)) for file, names in KNOWN.items()}
+    gone = [f"vllm/{file}: {name}" for file in KNOWN for name in KNOWN[file].keys() - table[file]]
+    if gone:
+        told = "\n".join(sorted(gone))
+        raise LookupError(f"{told}\nThese are gone: name what stands for them in KNOWN, or nothing")
+    return table
 
 
 def installed() -> Path:
@@ -140,8 +170,10 @@ def _digest(node: ast.AST) -> str:
 
 def _main() -> None:
     if "--known" in sys.argv:
-        table = {file: _digests(installed() / file, tuple(names)) for file, names in KNOWN.items()}
-        sys.stdout.write(f"KNOWN = {table!r}\n")
+        try:
+            sys.stdout.write(f"KNOWN = {known()!r}\n")
+        except LookupError as error:
+            sys.exit(str(error))
     elif said := changes():
         sys.exit("\n".join(said))
 

@@ -22,6 +22,8 @@ MOST_ENTRIES, ENTRIES_AT_ONCE = 100_000, 1000
 """Of a journal: about so many are kept, and so many read in one call."""
 JOURNAL_START = b"0-0"
 """The position before all entries."""
+GARBAGE = (ValueError, TypeError, LookupError, AttributeError, RecursionError)
+"""What redis' client raises for answers that are not of its protocol, or not of the call."""
 
 
 class NodeFailure(Exception):
@@ -147,7 +149,7 @@ class StoreNode:
                 cursor, found = await self._client.scan(
                     cursor, match=PREFIX + b"*", count=SCAN_COUNT
                 )
-            names = (name for name in found if isinstance(name, bytes))
+                names = [name for name in found if isinstance(name, bytes)]
             yield [name for name in names if len(name) == WIRE_BYTES]
             if not int(cursor):
                 return
@@ -161,7 +163,7 @@ class StoreNode:
         """The next entries, at most ENTRIES_AT_ONCE."""
         async with self._call():
             found: Any = await self._client.xrange(journal, min=position, count=ENTRIES_AT_ONCE + 1)
-        entries = [(at, fields.get(b"entry", b"")) for at, fields in found or ()]
+            entries = [(at, fields.get(b"entry", b"")) for at, fields in found or ()]
         if entries and entries[0][0] == position:
             return JournalPart(tuple(entries[1:]))
         return JournalPart(tuple(entries), position == JOURNAL_START)
@@ -186,6 +188,9 @@ class StoreNode:
                 self.breaker.failed()
             told = str(error) or f"no answer within {self._deadline_s:g} s"
             raise NodeFailure(f"node {self.address}: {told}") from error
+        except GARBAGE as error:
+            self.breaker.failed()
+            raise NodeFailure(f"node {self.address} does not speak as redis: {error}") from error
         self.breaker.succeeded()
 
 

@@ -1,6 +1,8 @@
 """The target `vllm-tiered` with a real vLLM: what its tiers give back is what its cache holds."""
 
+import asyncio
 from collections.abc import AsyncIterator
+from pathlib import Path
 from typing import Any
 
 import aiohttp
@@ -19,7 +21,7 @@ pytestmark = [
     pytest.mark.asyncio(loop_scope="module"),
 ]
 
-PROMPT_TOKENS, FULL_TOKENS = 1300, 1280
+PROMPT_TOKENS, FULL_TOKENS, CHUNK_TOKENS = 1300, 1280, 128
 SOURCES = ("device", "host", "disk")
 
 
@@ -89,6 +91,33 @@ async def test_each_tier_gives_back_what_the_engines_own_cache_holds(
     }
     assert expected["host"] == expected["device"]
     assert expected["disk"] == expected["device"]
+
+
+async def stored_files(target: RunningTarget) -> list[Path]:
+    """All of the fixed prompt's. What a request leaves to be stored goes with the steps of the
+    next."""
+    (engine,) = target._group.plans
+    assert engine.l2_dir is not None
+    for _ in range(20):
+        await log_probabilities(target)
+        files = sorted(engine.l2_dir.rglob("*.bin"))
+        if len(files) >= FULL_TOKENS // CHUNK_TOKENS:
+            return files
+        await asyncio.sleep(0.1)
+    raise AssertionError("the files were not written")
+
+
+async def test_damaged_files_are_computed_again(target: RunningTarget) -> None:
+    assert await target.make_cold() == "cold"
+    computed = await log_probabilities(target)
+    for path in await stored_files(target):
+        content = bytearray(path.read_bytes())
+        content[len(content) // 3] ^= 1
+        path.write_bytes(content)
+    await empty(target, "/reset_prefix_cache?reset_external=true")
+    before = await tokens_by_source(target)
+    assert await log_probabilities(target) == computed
+    assert await tokens_by_source(target) == before
 
 
 async def test_cold_means_that_memory_and_files_are_empty_too(target: RunningTarget) -> None:

@@ -3,6 +3,7 @@
 import resource
 from collections.abc import Callable
 from pathlib import Path
+from threading import Event, Thread
 from types import SimpleNamespace
 from typing import Any
 
@@ -88,12 +89,16 @@ def test_what_a_full_disk_cannot_take_leaves_nothing(most_bytes: int, tmp_path: 
     assert not list(tmp_path.iterdir())
 
 
-@pytest.fixture
-def adapter(tmp_path: Path) -> Any:
+def adapter_in(folder: Path) -> Any:
     pytest.importorskip("lmcache")
     from kv_tiers.lmcache_files import CheckedFilesAdapter, FSL2AdapterConfig
 
-    made = CheckedFilesAdapter(FSL2AdapterConfig.from_dict({"base_path": str(tmp_path)}))
+    return CheckedFilesAdapter(FSL2AdapterConfig.from_dict({"base_path": str(folder)}))
+
+
+@pytest.fixture
+def adapter(tmp_path: Path) -> Any:
+    made = adapter_in(tmp_path)
     yield made
     made.close()
 
@@ -126,7 +131,7 @@ def test_lmcache_gets_back_what_is_whole_and_nothing_else(adapter: Any, tmp_path
     assert looked_up(adapter, objects) == loaded(adapter, again) == [*range(CHUNKS)]
     assert again.contents == objects.contents
 
-    for path in sorted(tmp_path.glob("*.data"))[::2]:
+    for path in sorted(tmp_path.rglob("*.data"))[::2]:
         flip(path)
     fresh = Objects()
     whole = loaded(adapter, fresh)
@@ -137,6 +142,50 @@ def test_lmcache_gets_back_what_is_whole_and_nothing_else(adapter: Any, tmp_path
     assert stored(adapter, objects).bytes_transferred() == CHUNKS // 2 * FILE_BYTES
     adapter.delete(objects.keys)
     assert adapter.get_usage().total_bytes_used == 0
+
+
+def test_kv_of_another_kind_of_cpu_is_not_found(
+    adapter: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from kv_tiers.machine import instruction_set
+
+    objects = Objects()
+    objects.fill()
+    stored(adapter, objects)
+    assert {path.parent.name for path in tmp_path.rglob("*.data")} == {instruction_set()}
+    monkeypatch.setattr("kv_tiers.lmcache_files.instruction_set", lambda: "another")
+    other = adapter_in(tmp_path)
+    try:
+        assert looked_up(other, objects) == loaded(other, objects) == []
+        assert stored(other, objects).bytes_transferred() == CHUNKS * FILE_BYTES
+    finally:
+        other.close()
+
+
+@pytest.mark.parametrize(("what", "submit"), [("read", "load"), ("write", "store")])
+def test_no_thread_uses_the_memory_once_the_tier_is_closed(
+    what: str, submit: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    begun, may_end, ended, objects = Event(), Event(), Event(), Objects()
+
+    def slow(path: Path, content: memoryview) -> bool:
+        begun.set()
+        may_end.wait(20)
+        ended.set()
+        return True
+
+    adapter = adapter_in(tmp_path)
+    monkeypatch.setattr(f"kv_tiers.lmcache_files.{what}_checked", slow)
+    getattr(adapter, f"submit_{submit}_task")(objects.keys, objects.buffers)
+    assert begun.wait(20)
+    closing = Thread(target=adapter.close)
+    closing.start()
+    closing.join(0.5)
+    assert closing.is_alive(), "it waits for who is at work"
+    may_end.set()
+    closing.join(20)
+    assert ended.is_set()
+    assert not closing.is_alive()
 
 
 def test_names_as_long_as_a_file_system_takes_them(tmp_path: Path) -> None:
@@ -157,7 +206,7 @@ def test_every_task_of_lmcaches_ends_where_nothing_can_be_written(
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
     assert (kept.is_successful(), kept.bytes_transferred()) == (False, 0)
-    assert not list(tmp_path.iterdir())
+    assert not [path for path in tmp_path.rglob("*") if path.is_file()]
     assert loaded(adapter, objects) == []
     without_bytes: Any = SimpleNamespace(keys=objects.keys, buffers=[None] * CHUNKS)
     assert not stored(adapter, without_bytes).is_successful()

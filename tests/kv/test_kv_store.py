@@ -286,33 +286,6 @@ async def test_a_server_on_a_port_that_is_taken_says_so() -> None:
         os.kill(pid, 0)
 
 
-async def test_a_node_that_speaks_something_else_fails() -> None:
-    async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        writer.write(b"HTTP/1.1 400 no\r\n\r\n")
-        await writer.drain()
-        writer.close()
-
-    async with await asyncio.start_server(answer, "127.0.0.1", 0) as server:
-        port = server.sockets[0].getsockname()[1]
-        node = StoreNode(f"127.0.0.1:{port}", deadline_s=DEADLINE_S)
-        with pytest.raises(NodeFailure):
-            await node.get(b"a")
-        await node.aclose()
-
-
-async def test_calls_that_wait_for_others_do_not_break_a_node() -> None:
-    async with valkey_server() as (address, process):
-        node = StoreNode(address, deadline_s=DEADLINE_S, connections=1)
-        await node.put(b"a", b"b")
-        process.send_signal(signal.SIGSTOP)
-        calls = await asyncio.gather(*(node.get(b"a") for _ in range(9)), return_exceptions=True)
-        process.send_signal(signal.SIGCONT)
-        assert all(isinstance(each, NodeFailure) for each in calls)
-        assert not node.breaker.is_open
-        assert await node.get(b"a") == b"b"
-        await node.aclose()
-
-
 async def test_chunks_that_move_while_they_are_asked_for_are_told(
     servers: Servers, chunks: dict[StoreKey, bytes]
 ) -> None:
@@ -338,23 +311,6 @@ async def test_chunks_that_move_while_they_are_asked_for_are_told(
         moved.set()
         assert all(await asking)
         await store.aclose()
-
-
-async def test_a_call_that_is_cancelled_ends_so_at_whatever_step() -> None:
-    async with valkey_server() as (address, _):
-        node = StoreNode(address, deadline_s=20.0)
-        for steps in range(20):
-            await node.put(b"a", b"b")  # so that it is connected
-            call = asyncio.create_task(node.get(b"a"))
-            for _ in range(steps):
-                await asyncio.sleep(0)
-            ended = call.done()
-            call.cancel()
-            await asyncio.wait([call])
-            assert call.cancelled() or ended, f"it went on when it was cancelled at step {steps}"
-        assert await node.get(b"a") == b"b"
-        assert not node.breaker.is_open
-        await node.aclose()
 
 
 async def test_a_journal_is_read_from_where_one_was_and_tells_what_has_gone(

@@ -1,7 +1,9 @@
 """Offload without a model: whatever the tiers give back is the KV of the tokens it stands for."""
 
+import gc
 import random
 import resource
+import weakref
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from types import SimpleNamespace
@@ -12,6 +14,7 @@ from ask import Ask
 from digest_engine import BLOCK_BYTES, DigestEngine, tier
 from tier_soak import DEADLINE_S, FAULTS, OF_CHECKED_FILES, TierSoak, flip
 from virtual_load import tokens
+from vllm.v1.kv_offload.base import make_offload_key
 
 CONTEXTS, CONTEXT_TOKENS = 8, 150
 ALL_CHUNKS = CONTEXTS * (CONTEXT_TOKENS // 16 + 3)
@@ -215,7 +218,48 @@ def test_a_full_disk_costs_its_hits_and_nothing_else(kind: str, tmp_path: Path) 
         finally:
             resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
         assert engine.wrong == 0
-        assert not [path for path in tmp_path.rglob("*.bin") if path.stat().st_size]
+        files = [path for path in tmp_path.rglob("*") if path.is_file()]
+        assert {path.name for path in files if path.stat().st_size} <= {"config.json"}
+
+
+def test_chunks_before_one_that_cannot_be_checked_are_kept(tmp_path: Path) -> None:
+    with DigestEngine(24, tier("checked", 16, tmp_path)) as engine:
+        (files,) = engine.scheduler.connector.connector_scheduler.manager.secondary_tiers
+        keys = [make_offload_key(bytes([at]) * 32, 0) for at in range(3)]
+        files._store(keys, range(3))
+        path = files._path(keys[2])
+        files._load(1, keys, range(3))
+        assert 1 not in files._load_progress, "all are whole"
+        path.with_suffix(".sum").unlink()
+        path.with_suffix(".sum").mkdir()
+        with pytest.raises(OSError, match="is not what was written"):
+            files._load(1, keys, range(3))
+        assert files._load_progress[1] == 2
+        assert path.exists(), "it may be whole"
+
+
+class Failed(OSError):
+    """One that can be watched."""
+
+
+def test_a_load_that_failed_keeps_nothing_of_the_memory(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*_: object) -> None:
+        raise Failed
+
+    monkeypatch.setattr("kv_tiers.vllm_files.batch_load_block", fail)
+    with DigestEngine(24, tier("checked", 16, tmp_path)) as engine:
+        (files,) = engine.scheduler.connector.connector_scheduler.manager.secondary_tiers
+        gc.disable()
+        try:
+            try:
+                files._load(1, [], [])
+            except Failed as error:
+                watched = weakref.ref(error)
+            assert watched() is None
+        finally:
+            gc.enable()
 
 
 def test_a_hundred_turnovers_in_hours_leave_a_tier_as_good_as_new(tmp_path: Path) -> None:

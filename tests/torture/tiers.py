@@ -3,10 +3,11 @@
     python tests/torture/tiers.py [--trials N] [--seed N] [--soak-hours H]
 
 First comes a soak of so many counted hours on vLLM's scheduler alone, with memory and with files:
-every cell that is read must be of its tokens. Then each trial is a `kvswarm run` of some seconds on
-an engine that it starts, disturbed at a random moment. It must end in time with an exit code that
-tells what happened, whole rows and no process left. One that does not is printed with its seed, and
-the exit code is then 1. On two cores a trial takes a minute: one runs after the other.
+every cell that is read must be of its tokens, over 100 turnovers of the memory or more. Then each
+trial is a `kvswarm run` of some seconds on an engine that it starts, disturbed at a random moment.
+It must end in time with an exit code that tells what happened, whole rows and no process left. One
+that does not is printed with its seed, and the exit code is then 1. Seeds walk through all pairs of
+a fault and a target. On two cores a trial takes a minute: one runs after the other.
 """
 
 import argparse
@@ -31,18 +32,19 @@ sys.path.insert(0, str(Path(__file__).parents[1] / "runs"))
 sys.path.insert(0, str(Path(__file__).parents[1] / "scheduler"))
 from run_process import KVSWARM, Ran
 
-from loadgen.scratch import OWNER
-
 LOAD = (
     *("batched", "--batch-size", "1", "--batches", "0", "-u", "2", "-r", "2", "-t", "20s"),
-    *("--contexts", "6", "--context-tokens", "1200", "--output-tokens", "4", "--kv-tokens", "2560"),
-    *("--l1-gb", "0.03", "--drain", "5", "--max-silence", "5"),
+    *("--contexts", "12", "--context-tokens", "1200", "--output-tokens", "4"),
+    *("--kv-tokens", "2560", "--l1-gb", "0.03", "--drain", "5", "--max-silence", "5"),
 )
+"""More contexts than the memory holds: most are read from what lies behind it."""
 FILES = ("vllm-tiered", "vllm-lmcache-files")
 CACHE_NODES = ("vllm-lmcache-codec", "vllm-lmcache-sharded", "vllm-lmcache-regional")
 NODES = (*CACHE_NODES, "vllm-offload-sharded", "vllm-offload-regional")
 CACHES = ("vllm-lmcache", "vllm-lmcache-files", *CACHE_NODES)
 TARGETS = ("vllm-offload", "vllm-lmcache", *FILES, *NODES)
+CHUNK_SUFFIXES = (".bin", ".data")
+TURNOVERS = 100
 FULL_BYTES = 1 << 18  # less than a chunk, more than a log
 STARTING_S, LONGEST_S, LEAVING_S = 180.0, 90.0, 20.0
 """Until the first row, from then on, and for the processes to leave."""
@@ -53,6 +55,7 @@ class TierTrial:
     """A run that is under way, with the folder of its tier's files."""
 
     process: subprocess.Popen[str]
+    target: str
     out: Path
     files: Path
     pids: dict[str, list[int]] = field(default_factory=dict)
@@ -89,22 +92,21 @@ class TierTrial:
         found = [psutil.Process(pid) for pid in pids if psutil.pid_exists(pid)]
         return [each for each in found if each.name() == "valkey-server"]
 
-    def stored(self) -> Iterator[Path]:
-        """The files of its tier."""
-        found = (path for path in self.files.rglob("*") if path.is_file())
-        return (path for path in found if path.name != OWNER)
+    def stored(self) -> list[Path]:
+        """The chunks of its tier, without checksums beside them."""
+        return sorted(path for path in self.files.rglob("*") if path.suffix in CHUNK_SUFFIXES)
 
 
 def truncate(trial: TierTrial) -> None:
-    """Every second file is cut to a half."""
-    for path in list(trial.stored())[::2]:
+    """Every second chunk is cut to a half."""
+    for path in trial.stored()[::2]:
         with suppress(OSError):
             os.truncate(path, path.stat().st_size // 2)
 
 
 def flip(trial: TierTrial) -> None:
-    """Every second file has another byte, at its size."""
-    for path in list(trial.stored())[::2]:
+    """Every second chunk has another byte, at its size."""
+    for path in trial.stored()[::2]:
         with suppress(OSError):
             content = bytearray(path.read_bytes())
             content[len(content) // 3] ^= 1
@@ -119,8 +121,8 @@ def fill(trial: TierTrial) -> None:
 
 
 def remove(trial: TierTrial) -> None:
-    """Every second file is gone."""
-    for path in list(trial.stored())[::2]:
+    """Every second chunk is gone."""
+    for path in trial.stored()[::2]:
         path.unlink(missing_ok=True)
 
 
@@ -151,12 +153,27 @@ FAULTS: dict[str, tuple[Callable[[TierTrial], None], tuple[str, ...], set[int]]]
 """What is done, on which targets, and how such a run may end."""
 
 
+def pairs() -> list[tuple[str, str]]:
+    """All faults on all their targets: first those of stored bytes, then each fault in turn."""
+    of_files = [kind for kind, (_, names, _) in FAULTS.items() if names == FILES]
+    stored = [(kind, name) for kind in of_files for name in FILES]
+    in_turn = [
+        (kind, names[(turn + number) % len(names)])
+        for turn in range(len(TARGETS))
+        for number, (kind, (_, names, _)) in enumerate(FAULTS.items())
+    ]
+    return [*dict.fromkeys((*stored, ("frames damaged", "vllm-lmcache-codec"), *in_turn))]
+
+
+PAIRS, TRIALS = pairs(), 16
+"""So many trials are of every fault."""
+
+
 def one(seed: int) -> tuple[str, list[str]]:
     """A trial: what was done in it, and what it broke."""
     chance = random.Random(seed)
-    kind = [*FAULTS][seed % len(FAULTS)]
-    act, targets, codes = FAULTS[kind]
-    target = chance.choice(targets)
+    kind, target = PAIRS[seed % len(PAIRS)]
+    act, _, codes = FAULTS[kind]
     with tempfile.TemporaryDirectory(prefix="torture-tiers-") as folder:
         place = Path(folder)
         (place / "files").mkdir()
@@ -170,7 +187,7 @@ def one(seed: int) -> tuple[str, list[str]]:
                 text=True,
                 start_new_session=True,
             )
-        trial = TierTrial(process, place / "run", place / "files")
+        trial = TierTrial(process, target, place / "run", place / "files")
         try:
             with trial.whatever_goes_wrong():
                 _disturb(trial, act, chance)
@@ -208,6 +225,8 @@ def _check(trial: TierTrial, place: Path, codes: set[int]) -> None:
     trial.expect(summary["requests"] == len(rows), "the summary counts other requests")
     trial.expect(None not in {cell for row in rows for cell in row.values()}, "a torn row")
     trial.expect(summary["outcomes"]["ok"] > 0, "nothing was ok")
+    if trial.target == "vllm-tiered" and codes == {0}:  # LMCache does not tell what files gave
+        trial.expect(bool(summary["server"]["disk_prompt_tokens"]), "no file was read")
 
 
 def _living(trial: TierTrial) -> list[int]:
@@ -225,7 +244,8 @@ def _end(trial: TierTrial) -> None:
 
 
 def soak(hours: float, seed: int) -> bool:
-    """So many on the counted clock, with memory and with files; whether all was as it should."""
+    """So many on the counted clock, with memory and with files; whether all was as it should, and
+    enough to tell."""
     logging.getLogger("vllm").setLevel(logging.CRITICAL)
     from digest_engine import BLOCK_BYTES, DigestEngine, tier
     from tier_soak import DEADLINE_S, OF_CHECKED_FILES, TierSoak
@@ -240,10 +260,12 @@ def soak(hours: float, seed: int) -> bool:
             run = TierSoak(engine, seed, files, OF_CHECKED_FILES)
             run.run(hours)
             lost = blocks - engine.free_blocks
+            turnovers = engine.stored_bytes / chunks / BLOCK_BYTES
             broken |= bool(engine.wrong or lost or run.longest_s > DEADLINE_S)
+            broken |= turnovers < TURNOVERS or (files is not None and not run.spoilt)
             print(
                 f"soak, {kind}: {hours:g} h, {run.sent} requests,"
-                f" {engine.stored_bytes / chunks / BLOCK_BYTES:.0f} turnovers, {run.spoilt} files"
+                f" {turnovers:.0f} of at least {TURNOVERS} turnovers, {run.spoilt} files"
                 f" spoilt: {engine.wrong} of {engine.checked} cells wrong, {lost} blocks lost, the"
                 f" longest request took {run.longest_s:.1f} s",
                 flush=True,
@@ -254,7 +276,7 @@ def soak(hours: float, seed: int) -> bool:
 def main() -> int:
     """All trials; 1 where one broke something."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else "")
-    parser.add_argument("--trials", type=int, default=12)
+    parser.add_argument("--trials", type=int, default=TRIALS)
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--soak-hours", type=float, default=24.0)
     parsed = parser.parse_args()
