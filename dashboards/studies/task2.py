@@ -67,9 +67,9 @@ class Gain:
             plain, ordered = (part.where(target=name).median(EACH_COMPUTED) for name in ORDERS)
             if plain is None or not ordered:
                 continue
-            kind = _kind(part)
+            kind, told = _kind(part)
             size = count(float(value))
-            kinds[kind][size] = f"{count(plain)} against {count(ordered)} with {size}"
+            kinds[kind][size] = f"{count(plain)} against {count(ordered)}{told} with {size}"
         for kind, found in kinds.items():
             if found:
                 unit = unit_of(self.unit, [*found])
@@ -81,6 +81,10 @@ KINDS = {
     " the cache",
     "same": "Both orders compute about the same prompt tokens",
     "fewer": "Serving by context computes more prompt tokens than first come, first served",
+    "some more": "In some runs, and never the other way round, first come, first served computes"
+    " over 5 % more prompt tokens than serving by context",
+    "some fewer": "In some runs, and never the other way round, serving by context computes over"
+    " 5 % more prompt tokens than first come, first served",
     "unpaired": "No run of one order has its counterpart of the other",
     "mixed": "Runs do not agree on which order computes more prompt tokens",
 }
@@ -88,21 +92,28 @@ MORE = 1.05
 """By so much more tokens count as more: single blocks come and go with the moment of arrival."""
 
 
-def _kind(cells: Cells) -> str:
-    """Of `KINDS`, from the runs of both orders with the same requests."""
+def _kind(cells: Cells) -> tuple[str, str]:
+    """Of `KINDS`, from the runs of both orders with the same requests; where only some runs show
+    it, also how many."""
     plain, ordered = (cells.where(target=name).by_repeat(EACH_COMPUTED) for name in ORDERS)
     ratios = [
         tokens / others
         for repeat, tokens in plain.items()
         if tokens and (others := ordered.get(repeat))
     ]
-    if ratios and min(ratios) > MORE:
-        return "more"
-    if ratios and max(ratios) < 1 / MORE:
-        return "fewer"
     if not ratios:
-        return "unpaired"
-    return "same" if all(1 / MORE <= ratio <= MORE for ratio in ratios) else "mixed"
+        return "unpaired", ""
+    more = sum(ratio > MORE for ratio in ratios)
+    fewer = sum(ratio < 1 / MORE for ratio in ratios)
+    if not more and not fewer:
+        return "same", ""
+    if more and fewer:
+        return "mixed", ""
+    kind = "more" if more else "fewer"
+    found = more or fewer
+    if found == len(ratios):
+        return kind, ""
+    return f"some {kind}", f" ({found} of {len(ratios)} runs)"
 
 
 def _contrast(cells: Cells) -> Contrast:
