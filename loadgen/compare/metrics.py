@@ -1,5 +1,6 @@
 """What can be compared: metrics, and the statistics taken of them."""
 
+import math
 import re
 from dataclasses import dataclass
 
@@ -34,6 +35,13 @@ class Statistic:
         """The percentile as a number between 0 and 1, None for anything else."""
         found = _PERCENTILE.fullmatch(self.of_values)
         return float(found[1]) / 100 if found else None
+
+    @property
+    def least_values(self) -> int:
+        """From how many values on a percentile has one beyond it: 20 for `p95`, 100 for `p99`."""
+        if self.quantile is None:
+            return 1
+        return math.ceil(round(1 / min(self.quantile, 1 - self.quantile), 6))
 
 
 def parse_statistic(text: str) -> Statistic:

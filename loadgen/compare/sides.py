@@ -116,8 +116,14 @@ class Sides:
 
     def is_enough(self, statistic: Statistic) -> bool:
         """Whether an interval can be given, as far as the number of samples goes."""
-        least = min(run.samples(statistic) for run in self.runs)
-        return min(self.samples(statistic)) >= LEAST_SAMPLES and least >= LEAST_BATCHES
+        fewest = min(run.samples(statistic) for run in self.runs)
+        least = self.least_of_run(statistic)
+        return min(self.samples(statistic)) >= LEAST_SAMPLES and fewest >= least
+
+    def least_of_run(self, statistic: Statistic) -> int:
+        """Samples that each run must have. Repeats do not show that a percentile of fewer is
+        nearly their largest; the interval of a single pair is open then."""
+        return max(LEAST_BATCHES, 1 if self.is_single_pair else statistic.least_values)
 
     def has_data(self, statistic: Statistic) -> bool:
         """Whether every run has more than a total."""
