@@ -14,6 +14,7 @@ from dashboards.studies.answer import StudyAnswer, section
 from dashboards.studies.cell import COLD, Cells
 from dashboards.studies.overview import Summary, SummaryEntry
 from dashboards.studies.study import QUICK, Study, StudyPlan, StudyQuestion
+from dashboards.studies.wording import NO_FINDING
 from loadgen.runs.recorded import RecordedRun, argument
 from loadgen.sweep.matrix import cells_of
 from loadgen.sweep.table import Cell as SweepCell
@@ -158,6 +159,9 @@ def _page(
     table = f"{plan.study.name}-{CELLS_CSV}"
     yield f"{beginning(plan.study, measured)} Every run is a row of [{table}]({table})."
     yield _how_to_read(cells)
+    told = {sentence for _, answer in found if answer for sentence in answer.sentences}
+    if plan.starts_once and plan.repeats > 1 and NO_FINDING not in told:
+        yield NO_FINDING
     yield from _not_measured(plan, cells)
     yield "## In short"
     yield "\n".join(_in_short(found))
