@@ -7,7 +7,7 @@ from statistics import median
 from dashboards.figures.timeline import timeline
 from dashboards.report.wording import listed
 from dashboards.studies.answer import MarkdownTable, StudyAnswer, StudyPicture, cell_table
-from dashboards.studies.cell import COMPUTED, EACH_COMPUTED, FIRST, ORDERED, PLAIN, Cells
+from dashboards.studies.cell import COMPUTED, EACH_COMPUTED, FIRST, ORDERED, PLAIN, Cells, is_number
 from dashboards.studies.contrast import Contrast, Contrasts, contrast
 from dashboards.studies.pictures import Line, against, cost_panels, line_of
 from dashboards.studies.requests import answered, orders_of_service, turns
@@ -55,10 +55,28 @@ class Gain:
         )
         return StudyAnswer(
             self.question,
-            (contrasts.said("Served by context"), *self._computed(cells)),
+            (
+                " ".join((contrasts.said("Served by context"), *self._besides(cells, contrasts))),
+                *self._computed(cells),
+            ),
             (contrasts.table, cell_table(cells, (self.setting, "target"), COLUMNS)),
             (picture,),
         )
+
+    def _besides(self, cells: Cells, contrasts: Contrasts) -> Iterator[str]:
+        """Where time differs and tokens hardly do, and which cache holds all contexts."""
+        parts = [part for _, part in cells.by(self.setting)]
+        near = [
+            value
+            for (value, each), part in zip(contrasts.found, parts, strict=True)
+            if each.verdict in ("better", "worse") and _is_near(part)
+        ]
+        if near:
+            yield (
+                f"Yet with {listed(near)} {unit_of(self.unit, near)} both orders compute about the"
+                " same prompt tokens, under 10 % apart."
+            )
+        yield from filter(None, map(_held, parts))
 
     def _computed(self, cells: Cells) -> Iterator[str]:
         """Why: what first come, first served computes again."""
@@ -90,6 +108,8 @@ KINDS = {
 }
 MORE = 1.05
 """By so much more tokens count as more: single blocks come and go with the moment of arrival."""
+NEAR = 1.1
+"""Below it a difference in time is not one of tokens."""
 
 
 def _kind(cells: Cells) -> tuple[str, str]:
@@ -116,6 +136,28 @@ def _kind(cells: Cells) -> tuple[str, str]:
     return f"some {kind}", f" ({found} of {len(ratios)} runs)"
 
 
+def _is_near(cells: Cells) -> bool:
+    """Whether the orders compute about the same, by the medians of their runs."""
+    tokens = [cells.where(target=name).median(EACH_COMPUTED) for name in ORDERS]
+    known = [each for each in tokens if each]
+    return len(known) == len(tokens) and max(known) < NEAR * min(known)
+
+
+def _held(cells: Cells) -> str:
+    """Of a cache that has room for all contexts and computes the same in both orders."""
+    names = ("kv_tokens", "contexts", "context_tokens")
+    found = [each for name in names if is_number(each := cells.all[0].settings.get(name, ""))]
+    if len(found) < len(names) or _kind(cells)[0] != "same":
+        return ""
+    cache, contexts, tokens = map(float, found)
+    if contexts * tokens > cache:
+        return ""
+    return (
+        f"A cache of {count(cache)} tokens holds all {count(contexts)} contexts of"
+        f" {count(tokens)} tokens."
+    )
+
+
 def _contrast(cells: Cells) -> Contrast:
     plain, ordered = (cells.where(target=name) for name in ORDERS)
     return contrast(plain, ordered, SIDES, "ttft_ms.mean")
@@ -126,6 +168,7 @@ def why(cells: Cells) -> StudyAnswer:
     smallest cache."""
     smallest = cells.values("kv_tokens")[0]
     cells = cells.where(kv_tokens=smallest)
+    cache = f"{count(float(smallest))} tokens of cache"
     served = {
         name: runs
         for target, name in ORDERS.items()
@@ -153,44 +196,44 @@ def why(cells: Cells) -> StudyAnswer:
     header = ("order", "runs", "contexts taken up", "fewest possible", "computed tokens")
     return StudyAnswer(
         "Why does the order of contexts matter?",
-        (
-            *_sentences(taken, *computed.values()),
-            f"This is with the smallest cache of these cells, {count(float(smallest))} tokens.",
-        ),
+        tuple(_sentences(cache, taken, *computed.values())),
         (MarkdownTable(header, tuple(rows)),),
         (picture,),
     )
 
 
 def _sentences(
-    taken: Mapping[str, tuple[float, float]], plain: float | None, ordered: float | None
+    cache: str,
+    taken: Mapping[str, tuple[float, float]],
+    plain: float | None,
+    ordered: float | None,
 ) -> Iterator[str]:
     if len(taken) < 2:
         yield "Not measured in both orders."
         return
     if plain is not None and ordered:
-        yield _tokens(plain, ordered)
+        yield f"With {cache}, the smallest here, {_tokens(plain, ordered)}"
     said = [
         f"{name} {count(found)} times (at least {count(fewest)} are needed)"
         for name, (found, fewest) in taken.items()
     ]
-    yield f"In a run the engine takes up a context: {'; '.join(said)}."
+    yield f"In a run with {cache} the engine takes up a context: {'; '.join(said)}."
 
 
 def _tokens(plain: float, ordered: float) -> str:
     if plain > MORE * ordered:
         return (
-            "A context that the engine turns back to may have left the cache: first come, first"
+            "a context that the engine turns back to may have left it: first come, first"
             f" served computes {times(plain / ordered)} as many prompt tokens"
             f" ({count(plain)} against {count(ordered)})."
         )
     if ordered > MORE * plain:
         return (
-            "Here it is no gain: serving by context computes more prompt tokens"
+            "it is no gain: serving by context computes more prompt tokens"
             f" ({count(ordered)} against {count(plain)})."
         )
     return (
-        "It does not here: both orders compute about the same prompt tokens"
+        "it does not: both orders compute about the same prompt tokens"
         f" ({count(plain)} and {count(ordered)})."
     )
 
