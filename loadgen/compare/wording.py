@@ -135,7 +135,7 @@ def _seen(judgement: LimitJudgement) -> str:
     if judgement.seen is None:
         return ""
     if judgement.seen > MOST_SEEN:
-        return f"sees no change of any size: make {_more(judgement) or 'longer runs'}"
+        return f"sees no change of any size: make {_more(judgement) or 'longer runs, or more repeats'}"
     unit = "points" if judgement.limit.statistic.metric.form == "share" else "%"
     sizes = (judgement.seen, judgement.wanted)
     seen, wanted = (_digits(float(f"{100 * each:.2g}")) for each in sizes)
