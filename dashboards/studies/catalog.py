@@ -137,5 +137,4 @@ FP8 = Study(
 
 STUDIES = {study.name: study for study in (TASK1, TASK2, TASK3, TIERS, ENGINES, FLEET, FP8)}
 IN_OVERVIEW = (*STUDIES, "task4-trained", "task4")
-"""Studies by name, those of stored KV last, which are made in another way, and of these the one
-of a trained model first."""
+"""Studies by name, those of stored KV last, which are made in another way."""

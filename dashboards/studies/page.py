@@ -159,8 +159,7 @@ def _page(
     table = f"{plan.study.name}-{CELLS_CSV}"
     yield f"{beginning(plan.study, measured)} Every run is a row of [{table}]({table})."
     yield _how_to_read(cells)
-    told = {sentence for _, answer in found if answer for sentence in answer.sentences}
-    if plan.starts_once and plan.repeats > 1 and NO_FINDING not in told:
+    if plan.starts_once and not any(each and NO_FINDING in each.sentences for _, each in found):
         yield NO_FINDING
     yield from _not_measured(plan, cells)
     yield "## In short"

@@ -115,8 +115,8 @@ class StudyPlan:
 
     @property
     def starts_once(self) -> bool:
-        """Whether one engine process serves all repeats of a cell."""
-        return next(iter(self.parts.values())).engine_starts == "once"
+        """Whether one engine process serves several repeats of a cell."""
+        return self.repeats > 1 and next(iter(self.parts.values())).engine_starts == "once"
 
     def _plans(self) -> Iterator[CellPlan]:
         return (plan for part in self.parts.values() for plan in cells_of(part))

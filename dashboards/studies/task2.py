@@ -109,53 +109,39 @@ KINDS = {
 MORE = 1.05
 """By so much more tokens count as more: single blocks come and go with the moment of arrival."""
 NEAR = 1.1
-"""Below it a difference in time is not one of tokens."""
 
 
 def _kind(cells: Cells) -> tuple[str, str]:
-    """Of `KINDS`, from the runs of both orders with the same requests; where only some runs show
-    it, also how many."""
+    """Of `KINDS`, from the runs of both orders with the same requests; how many of them if some."""
     plain, ordered = (cells.where(target=name).by_repeat(EACH_COMPUTED) for name in ORDERS)
     ratios = [
         tokens / others
         for repeat, tokens in plain.items()
         if tokens and (others := ordered.get(repeat))
     ]
-    if not ratios:
-        return "unpaired", ""
     more = sum(ratio > MORE for ratio in ratios)
     fewer = sum(ratio < 1 / MORE for ratio in ratios)
-    if not more and not fewer:
-        return "same", ""
-    if more and fewer:
-        return "mixed", ""
-    kind = "more" if more else "fewer"
-    found = more or fewer
-    if found == len(ratios):
-        return kind, ""
-    return f"some {kind}", f" ({found} of {len(ratios)} runs)"
+    if not ratios or bool(more) == bool(fewer):
+        return "mixed" if more else "same" if ratios else "unpaired", ""
+    kind, found = ("more", more) if more else ("fewer", fewer)
+    told = f" ({found} of {len(ratios)} runs)"
+    return (kind, "") if found == len(ratios) else (f"some {kind}", told)
 
 
 def _is_near(cells: Cells) -> bool:
     """Whether the orders compute about the same, by the medians of their runs."""
-    tokens = [cells.where(target=name).median(EACH_COMPUTED) for name in ORDERS]
-    known = [each for each in tokens if each]
-    return len(known) == len(tokens) and max(known) < NEAR * min(known)
+    tokens = [cells.where(target=name).median(EACH_COMPUTED) or 0.0 for name in ORDERS]
+    return max(tokens) < NEAR * min(tokens)
 
 
 def _held(cells: Cells) -> str:
     """Of a cache that has room for all contexts and computes the same in both orders."""
     names = ("kv_tokens", "contexts", "context_tokens")
     found = [each for name in names if is_number(each := cells.all[0].settings.get(name, ""))]
-    if len(found) < len(names) or _kind(cells)[0] != "same":
+    sizes = [*map(float, found)]
+    if len(sizes) < len(names) or sizes[1] * sizes[2] > sizes[0] or _kind(cells)[0] != "same":
         return ""
-    cache, contexts, tokens = map(float, found)
-    if contexts * tokens > cache:
-        return ""
-    return (
-        f"A cache of {count(cache)} tokens holds all {count(contexts)} contexts of"
-        f" {count(tokens)} tokens."
-    )
+    return "A cache of {} tokens holds all {} contexts of {} tokens.".format(*map(count, sizes))
 
 
 def _contrast(cells: Cells) -> Contrast:
@@ -203,10 +189,7 @@ def why(cells: Cells) -> StudyAnswer:
 
 
 def _sentences(
-    cache: str,
-    taken: Mapping[str, tuple[float, float]],
-    plain: float | None,
-    ordered: float | None,
+    cache: str, taken: Mapping[str, tuple[float, float]], plain: float | None, ordered: float | None
 ) -> Iterator[str]:
     if len(taken) < 2:
         yield "Not measured in both orders."

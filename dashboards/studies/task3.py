@@ -254,14 +254,10 @@ def _retrieval_times(cells: Cells) -> Iterator[str]:
         f"{duration(took_ms)} with {count(float(size))}"
         for size, took_ms in cells.medians("documents", "retrieval_p50_ms").items()
     ]
-    shares = [*cells.medians("documents", "retrieval_share").values()]
-    of_first = (
-        f", which is {listed([*map(percent, shares)])} of the time to first token{_served(cells)}"
-        if len(shares) == len(parts)
-        else ""
-    )
+    shares = listed([*map(percent, cells.medians("documents", "retrieval_share").values())])
+    told = f", which is {shares} of the time to first token{_served(cells)}" if shares else ""
     if parts:
-        yield f"A retrieval takes (median) {listed(parts)} documents to choose from{of_first}."
+        yield f"A retrieval takes (median) {listed(parts)} documents to choose from{told}."
 
 
 def _served(cells: Cells) -> str:
@@ -274,9 +270,8 @@ def _served(cells: Cells) -> str:
 
 def relevance(cells: Cells) -> StudyAnswer:
     """The method, and how often it found nothing that fits."""
-    cells = _counted(cells)
-    refused = cells.medians("documents", "refused_share")
-    told = f"{listed([*map(percent, refused.values())])} of the questions were refused with"
+    refused = _counted(cells).medians("documents", "refused_share")
+    told = f"{listed([*map(percent, refused.values())])} of the questions"
     return StudyAnswer(
         "How is relevance decided?",
         (
@@ -285,7 +280,7 @@ def relevance(cells: Cells) -> StudyAnswer:
             " of the highest possible BM25 that it has.",
             "The document with the highest score is the label; where even that is low, the question"
             " is refused and goes without a context.",
-            *([f"{told} {listed([*refused])} documents."] if refused else ()),
+            *([f"{told} were refused with {listed([*refused])} documents."] if refused else ()),
         ),
     )
 

@@ -32,8 +32,7 @@ class LimitJudgement:
     """`interval` is of what the limit is about, None where there is none. `seen` is the smallest
     change that this comparison would see nine times of ten, 0.1 being 10 % or ten points; `wanted`
     that of the limit, for which runs must be `times` as long, or so many `repeats` made. Where none
-    is seen, that is for seeing any; 1 time is enough as it is, None does not help or is not known.
-    """
+    is seen, that is for seeing any; 1 time is enough as it is, None no help or not known."""
 
     limit: Limit
     interval: Interval | None
@@ -79,8 +78,7 @@ def _of_data(sides: Sides, limit: Limit, level: float, needs_proof: bool) -> Lim
     size = seen if scale == "plain" else exponential(seen) - 1
     wanted, effort = _wanted(sides, limit, interval), _for_any(sides, statistic, level)
     if size <= MOST_SEEN:
-        power = 1 if _is_none_or_all(sides, limit) else 2
-        effort = _effort(sides, math.ceil((size / wanted) ** power))
+        effort = _effort(sides, math.ceil((size / wanted) ** _power(sides, limit)))
     return LimitJudgement(limit, interval, outcome, reason, size, wanted, *effort)
 
 
@@ -98,17 +96,16 @@ def _without_interval(sides: Sides, limit: Limit, level: float) -> LimitJudgemen
     reason = f"{least} usable samples, {LEAST_SAMPLES} needed"
     if least >= LEAST_SAMPLES:
         reason = f"each run needs {sides.least_of_run(limit.statistic)} usable samples"
-    times, repeats = _for_any(sides, limit.statistic, level)
-    return LimitJudgement(limit, None, "undecided", reason, math.inf, times=times, repeats=repeats)
+    effort = _for_any(sides, limit.statistic, level)
+    return LimitJudgement(limit, None, "undecided", reason, math.inf, 0.0, *effort)
 
 
 Effort = tuple[int | None, int | None]
-"""How many times as long runs must be, or how many repeats of each side would do."""
 
 
 def _for_any(sides: Sides, statistic: Statistic, level: float) -> Effort:
-    """What it takes for an interval with two ends, which a percentile of single runs has where
-    values lie beyond it. Repeats do not help where each is too short for it."""
+    """`times` and `repeats` for an interval with two ends, which a percentile of single runs has
+    where values lie beyond it. Repeats do not help where each is too short for it."""
     fewest = min(run.samples(statistic) for run in sides.runs)
     if not fewest:
         return None, None
@@ -132,11 +129,11 @@ def _effort(sides: Sides, factor: int) -> Effort:
     return None if sides.shows_spread else factor, repeats
 
 
-def _is_none_or_all(sides: Sides, limit: Limit) -> bool:
-    """Whether a share is of nothing or of all: its interval shrinks with the samples, not with
-    their root."""
+def _power(sides: Sides, limit: Limit) -> int:
+    """By the root of the data intervals shrink, but that of a share of nothing or all by them."""
     figures = sides.figures(limit.statistic)[1 if limit.kind == "value" else 0 :]
-    return limit.statistic.metric.is_proportion and all(each in (0.0, 1.0) for each in figures)
+    is_none_or_all = all(each in (0.0, 1.0) for each in figures)
+    return 1 if limit.statistic.metric.is_proportion and is_none_or_all else 2
 
 
 def _is_of_nothing(sides: Sides, limit: Limit) -> bool:

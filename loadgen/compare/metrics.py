@@ -39,9 +39,8 @@ class Statistic:
     @property
     def least_values(self) -> int:
         """From how many values on a percentile has one beyond it: 20 for `p95`, 100 for `p99`."""
-        if self.quantile is None:
-            return 1
-        return math.ceil(round(1 / min(self.quantile, 1 - self.quantile), 6))
+        q = self.quantile
+        return 1 if q is None else math.ceil(round(1 / min(q, 1 - q), 6))
 
 
 def parse_statistic(text: str) -> Statistic:

@@ -116,13 +116,12 @@ class Sides:
 
     def is_enough(self, statistic: Statistic) -> bool:
         """Whether an interval can be given, as far as the number of samples goes."""
-        fewest = min(run.samples(statistic) for run in self.runs)
         least = self.least_of_run(statistic)
-        return min(self.samples(statistic)) >= LEAST_SAMPLES and fewest >= least
+        are_long = all(run.samples(statistic) >= least for run in self.runs)
+        return are_long and min(self.samples(statistic)) >= LEAST_SAMPLES
 
     def least_of_run(self, statistic: Statistic) -> int:
-        """Samples that each run must have. Repeats do not show that a percentile of fewer is
-        nearly their largest; the interval of a single pair is open then."""
+        """Repeats do not show that a percentile of fewer is nearly the largest of each."""
         return max(LEAST_BATCHES, 1 if self.is_single_pair else statistic.least_values)
 
     def has_data(self, statistic: Statistic) -> bool:

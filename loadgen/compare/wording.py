@@ -134,21 +134,17 @@ def _seen(judgement: LimitJudgement) -> str:
     """`sees changes from 12 % on: for 10 % make runs 2 times as long, or 5 repeats`."""
     if judgement.seen is None:
         return ""
+    longer = f"runs {judgement.times:,} times as long" if judgement.times else ""
+    repeats = f"{judgement.repeats:,} repeats" if judgement.repeats else ""
+    more = ", or ".join(filter(None, (longer, repeats))) or "more or longer runs"
     if judgement.seen > MOST_SEEN:
-        return f"sees no change of any size: make {_more(judgement) or 'longer runs, or more repeats'}"
+        return f"sees no change of any size: make {more}"
     unit = "points" if judgement.limit.statistic.metric.form == "share" else "%"
     sizes = (judgement.seen, judgement.wanted)
     seen, wanted = (_digits(float(f"{100 * each:.2g}")) for each in sizes)
     if judgement.times == 1:
         return f"sees changes from {seen} {unit} on"
-    return f"sees changes from {seen} {unit} on: for {wanted} {unit} make {_more(judgement)}"
-
-
-def _more(judgement: LimitJudgement) -> str:
-    """What would help."""
-    longer = f"runs {judgement.times:,} times as long" if judgement.times else ""
-    repeats = f"{judgement.repeats:,} repeats" if judgement.repeats else ""
-    return ", or ".join(part for part in (longer, repeats) if part)
+    return f"sees changes from {seen} {unit} on: for {wanted} {unit} make {more}"
 
 
 def _found(limit: Limit, interval: Interval) -> str:

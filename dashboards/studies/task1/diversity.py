@@ -76,11 +76,11 @@ def _more_contexts(cells: Cells) -> Iterator[str]:
 def _hits(users: str, cells: Cells) -> Iterator[str]:
     rates = cells.medians("contexts", "hit_rate")
     if rates:
-        sizes = [count(float(size)) for size in cells.values(SIZE) if size]
-        cache = f"a cache of {listed(sizes)} tokens" if sizes else "the cache"
+        cache = listed([count(float(size)) for size in cells.values(SIZE)])
         yield (
-            f"With {crowd(users)}, {cache} has {listed([*map(percent, rates.values())])} of the"
-            f" prompt tokens where requests draw at random from {listed([*rates])} contexts."
+            f"With {crowd(users)}, a cache of {cache} tokens has"
+            f" {listed([*map(percent, rates.values())])} of the prompt tokens where requests draw"
+            f" at random from {listed([*rates])} contexts."
         )
 
 

@@ -40,8 +40,7 @@ def by_length(cells: Cells) -> StudyAnswer:
         several |= any(len(parts) > 1 for parts in runs.values())
         slopes = {name: _slope(parts) for name, parts in runs.items()}
         panels[crowd(users)] = [_cloud(name, parts, slopes[name]) for name, parts in runs.items()]
-        level_ms = part.where(target=NO_REUSE).median(FIRST)
-        sentences.append(_growth(users, slopes, level_ms))
+        sentences.append(_growth(users, slopes, part.where(target=NO_REUSE).median(FIRST)))
     picture = StudyPicture(
         "length",
         clouds(panels, "prompt (context and question), tokens", "time to first token, ms"),

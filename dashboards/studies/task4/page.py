@@ -52,10 +52,8 @@ def answers(findings: Findings) -> tuple[tuple[str, StudyAnswer], ...]:
 
 
 def _with(weights: str, answer: StudyAnswer) -> StudyAnswer:
-    if not answer.sentences:
-        return answer
-    first, *others = answer.sentences
-    return replace(answer, sentences=(f"With {weights}, {first[0].lower()}{first[1:]}", *others))
+    first = (f"With {weights}, {said[0].lower()}{said[1:]}" for said in answer.sentences[:1])
+    return replace(answer, sentences=(*first, *answer.sentences[1:]))
 
 
 def strength(score: Score) -> str:

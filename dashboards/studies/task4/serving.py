@@ -27,7 +27,6 @@ LABELS = {
 }
 FOUND = ("rag", "kv")
 SAME_PROMPTS, OTHER_PROMPTS = ("oracle", "none", "kv"), ("rag",)
-"""Labels by what they are sent with: the true context, as first come, or the one that was found."""
 OF_OTHERS = (
     "Of other prompts, and so not to be ranked with these: with RAG's label a request carries the"
     " context that was found, with all others the true one, as first come, first served. What"
