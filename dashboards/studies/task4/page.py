@@ -41,14 +41,10 @@ WEAK, STRONG = 0.3, 0.7
 def answers(findings: Findings) -> tuple[tuple[str, StudyAnswer], ...]:
     """Each with the key of its section. The first sentence says of what model it is."""
     weights = "random weights" if findings.facts.random_weights else "a trained model"
-    found = {
-        "cluster": _cluster(findings),
-        "retrieval": _retrieval(findings),
-        "layers": _layers(findings),
-        "methods": _methods(findings),
-        "use": _use(findings),
-    }
-    return tuple((key, _with(weights, answer)) for key, answer in found.items())
+    keys = ("cluster", "retrieval", "layers", "methods", "use")
+    makers = (_cluster, _retrieval, _layers, _methods, _use)
+    found = zip(keys, makers, strict=True)
+    return tuple((key, _with(weights, make(findings))) for key, make in found)
 
 
 def _with(weights: str, answer: StudyAnswer) -> StudyAnswer:
