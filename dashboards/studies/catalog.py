@@ -8,7 +8,7 @@ from dashboards.studies.task1.caches import enough
 from dashboards.studies.task1.diversity import diversity, old_requests
 from dashboards.studies.task1.length import by_length, with_and_without
 from dashboards.studies.task2 import Gain, why
-from dashboards.studies.task3 import documents, order_by_label, retrieval
+from dashboards.studies.task3 import documents, order_by_label, relevance, retrieval
 from dashboards.studies.tiers import QUESTIONS
 
 TASK1 = Study(
@@ -82,6 +82,7 @@ TASK3 = Study(
     " given: with true labels (`oracle`), none, or wrong ones (`shuffled`). A share of the found"
     " contexts can be made wrong (`--rag-wrong`).",
     (
+        StudyQuestion("relevance", ("documents",), relevance),
         StudyQuestion("documents", ("documents",), documents),
         StudyQuestion("retrieval", ("users",), retrieval),
         StudyQuestion("labels", ("labels",), order_by_label),
@@ -135,5 +136,5 @@ FP8 = Study(
 )
 
 STUDIES = {study.name: study for study in (TASK1, TASK2, TASK3, TIERS, ENGINES, FLEET, FP8)}
-IN_OVERVIEW = (*STUDIES, "task4", "task4-trained")
+IN_OVERVIEW = (*STUDIES, "task4-trained", "task4")
 """Studies by name, those of stored KV last, which are made in another way."""

@@ -14,6 +14,7 @@ from dashboards.studies.answer import StudyAnswer, section
 from dashboards.studies.cell import COLD, Cells
 from dashboards.studies.overview import Summary, SummaryEntry
 from dashboards.studies.study import QUICK, Study, StudyPlan, StudyQuestion
+from dashboards.studies.wording import NO_FINDING
 from loadgen.runs.recorded import RecordedRun, argument
 from loadgen.sweep.matrix import cells_of
 from loadgen.sweep.table import Cell as SweepCell
@@ -158,6 +159,8 @@ def _page(
     table = f"{plan.study.name}-{CELLS_CSV}"
     yield f"{beginning(plan.study, measured)} Every run is a row of [{table}]({table})."
     yield _how_to_read(cells)
+    if plan.starts_once and not any(each and NO_FINDING in each.sentences for _, each in found):
+        yield NO_FINDING
     yield from _not_measured(plan, cells)
     yield "## In short"
     yield "\n".join(_in_short(found))

@@ -107,12 +107,16 @@ class StudyPlan:
     @property
     def engine_starts(self) -> int:
         """One for each cache and target, and where the sweep says so for each repeat."""
-        once = next(iter(self.parts.values())).engine_starts == "once"
         engines = {
             (_key(plan.options, ENGINE), plan.options.get("labels") == "rag")
             for plan in self._plans()
         }
-        return len(engines) if once else self.repeats * len(engines)
+        return len(engines) if self.starts_once else self.repeats * len(engines)
+
+    @property
+    def starts_once(self) -> bool:
+        """Whether one engine process serves several repeats of a cell."""
+        return self.repeats > 1 and next(iter(self.parts.values())).engine_starts == "once"
 
     def _plans(self) -> Iterator[CellPlan]:
         return (plan for part in self.parts.values() for plan in cells_of(part))

@@ -7,7 +7,7 @@ from statistics import median
 from dashboards.figures.timeline import timeline
 from dashboards.report.wording import listed
 from dashboards.studies.answer import MarkdownTable, StudyAnswer, StudyPicture, cell_table
-from dashboards.studies.cell import COMPUTED, EACH_COMPUTED, FIRST, ORDERED, PLAIN, Cells
+from dashboards.studies.cell import COMPUTED, EACH_COMPUTED, FIRST, ORDERED, PLAIN, Cells, is_number
 from dashboards.studies.contrast import Contrast, Contrasts, contrast
 from dashboards.studies.pictures import Line, against, cost_panels, line_of
 from dashboards.studies.requests import answered, orders_of_service, turns
@@ -55,10 +55,28 @@ class Gain:
         )
         return StudyAnswer(
             self.question,
-            (contrasts.said("Served by context"), *self._computed(cells)),
+            (
+                " ".join((contrasts.said("Served by context"), *self._besides(cells, contrasts))),
+                *self._computed(cells),
+            ),
             (contrasts.table, cell_table(cells, (self.setting, "target"), COLUMNS)),
             (picture,),
         )
+
+    def _besides(self, cells: Cells, contrasts: Contrasts) -> Iterator[str]:
+        """Where time differs and tokens hardly do, and which cache holds all contexts."""
+        parts = [part for _, part in cells.by(self.setting)]
+        near = [
+            value
+            for (value, each), part in zip(contrasts.found, parts, strict=True)
+            if each.verdict in ("better", "worse") and _is_near(part)
+        ]
+        if near:
+            yield (
+                f"Yet with {listed(near)} {unit_of(self.unit, near)} both orders compute about the"
+                " same prompt tokens, under 10 % apart."
+            )
+        yield from filter(None, map(_held, parts))
 
     def _computed(self, cells: Cells) -> Iterator[str]:
         """Why: what first come, first served computes again."""
@@ -67,9 +85,9 @@ class Gain:
             plain, ordered = (part.where(target=name).median(EACH_COMPUTED) for name in ORDERS)
             if plain is None or not ordered:
                 continue
-            kind = _kind(part)
+            kind, told = _kind(part)
             size = count(float(value))
-            kinds[kind][size] = f"{count(plain)} against {count(ordered)} with {size}"
+            kinds[kind][size] = f"{count(plain)} against {count(ordered)}{told} with {size}"
         for kind, found in kinds.items():
             if found:
                 unit = unit_of(self.unit, [*found])
@@ -81,28 +99,49 @@ KINDS = {
     " the cache",
     "same": "Both orders compute about the same prompt tokens",
     "fewer": "Serving by context computes more prompt tokens than first come, first served",
+    "some more": "In some runs, and never the other way round, first come, first served computes"
+    " over 5 % more prompt tokens than serving by context",
+    "some fewer": "In some runs, and never the other way round, serving by context computes over"
+    " 5 % more prompt tokens than first come, first served",
     "unpaired": "No run of one order has its counterpart of the other",
     "mixed": "Runs do not agree on which order computes more prompt tokens",
 }
 MORE = 1.05
 """By so much more tokens count as more: single blocks come and go with the moment of arrival."""
+NEAR = 1.1
 
 
-def _kind(cells: Cells) -> str:
-    """Of `KINDS`, from the runs of both orders with the same requests."""
+def _kind(cells: Cells) -> tuple[str, str]:
+    """Of `KINDS`, from the runs of both orders with the same requests; how many of them if some."""
     plain, ordered = (cells.where(target=name).by_repeat(EACH_COMPUTED) for name in ORDERS)
     ratios = [
         tokens / others
         for repeat, tokens in plain.items()
         if tokens and (others := ordered.get(repeat))
     ]
-    if ratios and min(ratios) > MORE:
-        return "more"
-    if ratios and max(ratios) < 1 / MORE:
-        return "fewer"
-    if not ratios:
-        return "unpaired"
-    return "same" if all(1 / MORE <= ratio <= MORE for ratio in ratios) else "mixed"
+    more = sum(ratio > MORE for ratio in ratios)
+    fewer = sum(ratio < 1 / MORE for ratio in ratios)
+    if not ratios or bool(more) == bool(fewer):
+        return "mixed" if more else "same" if ratios else "unpaired", ""
+    kind, found = ("more", more) if more else ("fewer", fewer)
+    told = f" ({found} of {len(ratios)} runs)"
+    return (kind, "") if found == len(ratios) else (f"some {kind}", told)
+
+
+def _is_near(cells: Cells) -> bool:
+    """Whether the orders compute about the same, by the medians of their runs."""
+    tokens = [cells.where(target=name).median(EACH_COMPUTED) or 0.0 for name in ORDERS]
+    return max(tokens) < NEAR * min(tokens)
+
+
+def _held(cells: Cells) -> str:
+    """Of a cache that has room for all contexts and computes the same in both orders."""
+    names = ("kv_tokens", "contexts", "context_tokens")
+    found = [each for name in names if is_number(each := cells.all[0].settings.get(name, ""))]
+    sizes = [*map(float, found)]
+    if len(sizes) < len(names) or sizes[1] * sizes[2] > sizes[0] or _kind(cells)[0] != "same":
+        return ""
+    return "A cache of {} tokens holds all {} contexts of {} tokens.".format(*map(count, sizes))
 
 
 def _contrast(cells: Cells) -> Contrast:
@@ -115,6 +154,7 @@ def why(cells: Cells) -> StudyAnswer:
     smallest cache."""
     smallest = cells.values("kv_tokens")[0]
     cells = cells.where(kv_tokens=smallest)
+    cache = f"{count(float(smallest))} tokens of cache"
     served = {
         name: runs
         for target, name in ORDERS.items()
@@ -142,44 +182,41 @@ def why(cells: Cells) -> StudyAnswer:
     header = ("order", "runs", "contexts taken up", "fewest possible", "computed tokens")
     return StudyAnswer(
         "Why does the order of contexts matter?",
-        (
-            *_sentences(taken, *computed.values()),
-            f"This is with the smallest cache of these cells, {count(float(smallest))} tokens.",
-        ),
+        tuple(_sentences(cache, taken, *computed.values())),
         (MarkdownTable(header, tuple(rows)),),
         (picture,),
     )
 
 
 def _sentences(
-    taken: Mapping[str, tuple[float, float]], plain: float | None, ordered: float | None
+    cache: str, taken: Mapping[str, tuple[float, float]], plain: float | None, ordered: float | None
 ) -> Iterator[str]:
     if len(taken) < 2:
         yield "Not measured in both orders."
         return
     if plain is not None and ordered:
-        yield _tokens(plain, ordered)
+        yield f"With {cache}, the smallest here, {_tokens(plain, ordered)}"
     said = [
         f"{name} {count(found)} times (at least {count(fewest)} are needed)"
         for name, (found, fewest) in taken.items()
     ]
-    yield f"In a run the engine takes up a context: {'; '.join(said)}."
+    yield f"In a run with {cache} the engine takes up a context: {'; '.join(said)}."
 
 
 def _tokens(plain: float, ordered: float) -> str:
     if plain > MORE * ordered:
         return (
-            "A context that the engine turns back to may have left the cache: first come, first"
+            "a context that the engine turns back to may have left it: first come, first"
             f" served computes {times(plain / ordered)} as many prompt tokens"
             f" ({count(plain)} against {count(ordered)})."
         )
     if ordered > MORE * plain:
         return (
-            "Here it is no gain: serving by context computes more prompt tokens"
+            "it is no gain: serving by context computes more prompt tokens"
             f" ({count(ordered)} against {count(plain)})."
         )
     return (
-        "It does not here: both orders compute about the same prompt tokens"
+        "it does not: both orders compute about the same prompt tokens"
         f" ({count(plain)} and {count(ordered)})."
     )
 

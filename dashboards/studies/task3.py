@@ -8,11 +8,12 @@ from matplotlib.figure import Figure
 
 from dashboards.report.wording import listed
 from dashboards.studies.answer import StudyAnswer, StudyPicture, cell_table
-from dashboards.studies.cell import FIRST, ORDERED, PLAIN, Cells
+from dashboards.studies.cell import FIRST, ORDERED, PLAIN, Cells, is_number
 from dashboards.studies.contrast import LEVEL, Contrast, Contrasts, contrast, contrast_runs
 from dashboards.studies.corpora import all_documents
 from dashboards.studies.pictures import Bar, against, bars, line_of
 from dashboards.studies.requests import paired, share_right, without_retrieval
+from dashboards.studies.task2 import ORDERS
 from dashboards.studies.wording import count, crowd, duration, percent
 from loadgen.compare.estimate import estimate
 from loadgen.compare.interval import between_repeats
@@ -253,8 +254,35 @@ def _retrieval_times(cells: Cells) -> Iterator[str]:
         f"{duration(took_ms)} with {count(float(size))}"
         for size, took_ms in cells.medians("documents", "retrieval_p50_ms").items()
     ]
+    shares = listed([*map(percent, cells.medians("documents", "retrieval_share").values())])
+    told = f", which is {shares} of the time to first token{_served(cells)}" if shares else ""
     if parts:
-        yield f"A retrieval takes (median) {listed(parts)} documents to choose from."
+        yield f"A retrieval takes (median) {listed(parts)} documents to choose from{told}."
+
+
+def _served(cells: Cells) -> str:
+    """` (by context, 5,120 tokens of cache)`, where all cells are alike in it."""
+    orders, sizes = cells.values("target"), cells.values("kv_tokens")
+    if len(orders) > 1 or len(sizes) > 1 or not is_number(sizes[0]) or orders[0] not in ORDERS:
+        return ""
+    return f" ({ORDERS[orders[0]]}, {count(float(sizes[0]))} tokens of cache)"
+
+
+def relevance(cells: Cells) -> StudyAnswer:
+    """The method, and how often it found nothing that fits."""
+    refused = _counted(cells).medians("documents", "refused_share")
+    told = f"{listed([*map(percent, refused.values())])} of the questions"
+    return StudyAnswer(
+        "How is relevance decided?",
+        (
+            "The score of a document adds up the cosine between the question and its best chunk,"
+            " how well the question's words are met in its nearest sentences, and half of the share"
+            " of the highest possible BM25 that it has.",
+            "The document with the highest score is the label; where even that is low, the question"
+            " is refused and goes without a context.",
+            *([f"{told} were refused with {listed([*refused])} documents."] if refused else ()),
+        ),
+    )
 
 
 def retrieval(cells: Cells) -> StudyAnswer:
@@ -284,7 +312,7 @@ def retrieval(cells: Cells) -> StudyAnswer:
     return StudyAnswer(
         "How much of the time to first token is retrieval?",
         (
-            f"Of all time to first token of a run, retrievals are {listed(said)}."
+            f"Of all time to first token of a run, retrievals are {listed(said)}{_served(cells)}."
             if said
             else "Not measured.",
             *([f"A retrieval takes (median) {listed(took)}."] if took else ()),

@@ -66,10 +66,3 @@ def small_and_large(cells: Cells) -> tuple[Cells, Cells]:
 def bytes_per_token(cells: Cells) -> int | None:
     """Of KV, by what the run says of its engine."""
     return run_bytes_per_token(cells.all[0].run) if len(cells) else None
-
-
-NO_FINDING = (
-    "Each engine was started once for all its repeats. Engines that were started alike differ in"
-    " speed by some percent, of which no interval here knows: a difference of less than a tenth in"
-    " time is no finding."
-)

@@ -16,7 +16,6 @@ from dashboards.studies.tier_arms import (
     KINDS,
     LOADED,
     NATIVE,
-    NO_FINDING,
     NOT_MEASURED,
     P50,
     STORED,
@@ -26,7 +25,7 @@ from dashboards.studies.tier_arms import (
     size_of,
     small_and_large,
 )
-from dashboards.studies.wording import count, duration, memory, percent, span
+from dashboards.studies.wording import NO_FINDING, count, duration, memory, percent, span
 from loadgen.locality.curve import predict
 from loadgen.locality.lmcache_replay import LmcacheReplay, LmcacheTier, ServedAt
 from loadgen.locality.measured import run_bytes_per_token

@@ -16,7 +16,6 @@ from dashboards.studies.tier_arms import (
     KINDS,
     LOADED,
     NATIVE,
-    NO_FINDING,
     NOT_MEASURED,
     P50,
     STORED,
@@ -28,7 +27,7 @@ from dashboards.studies.tier_arms import (
     small_and_large,
 )
 from dashboards.studies.tier_hits import FROM_FILES, hit, predicted
-from dashboards.studies.wording import count, memory, percent
+from dashboards.studies.wording import NO_FINDING, count, memory, percent
 
 MEAN, TOKEN = "ttft_ms.mean", "tpot_ms.mean"
 COLUMNS = (P50, FIRST, COMPUTED, CACHED, EXTERNAL, FROM_FILES, STORED, LOADED)

@@ -2,6 +2,13 @@
 
 from collections.abc import Callable, Sequence
 
+NO_FINDING = (
+    "Each engine was started once for all its repeats. Engines that were started alike differ in"
+    " speed by some percent, of which no interval here knows: a difference of less than a tenth in"
+    " time is no finding."
+)
+"""Of runs that share an engine process."""
+
 
 def count(value: float) -> str:
     """A whole number with commas."""

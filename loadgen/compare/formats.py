@@ -73,6 +73,7 @@ def _judgement(judgement: LimitJudgement) -> dict[str, Any]:
         "reason": judgement.reason,
         "smallest_seen": _number(judgement.seen),
         "times_as_long": judgement.times,
+        "repeats": judgement.repeats,
     }
 
 

@@ -22,6 +22,8 @@ SMALLEST_OF_INTEREST = 0.05
 """A limit of no change at all is asked about in steps of 5 %."""
 MOST_SEEN = 100.0
 """What sees only larger changes, of 10,000 %, sees none."""
+LEAST_REPEATS = 5
+"""Fewer have so few degrees of freedom that they widen the interval of single runs."""
 Outcome = Literal["passed", "broken", "undecided"]
 
 
@@ -29,8 +31,8 @@ Outcome = Literal["passed", "broken", "undecided"]
 class LimitJudgement:
     """`interval` is of what the limit is about, None where there is none. `seen` is the smallest
     change that this comparison would see nine times of ten, 0.1 being 10 % or ten points; `wanted`
-    that of the limit, for which runs must be `times` as long, or so many repeats made. Where none
-    is seen, that is for seeing any; 1 is enough as it is, None not known."""
+    that of the limit, for which runs must be `times` as long, or so many `repeats` made. Where none
+    is seen, that is for seeing any; 1 time is enough as it is, None no help or not known."""
 
     limit: Limit
     interval: Interval | None
@@ -39,6 +41,7 @@ class LimitJudgement:
     seen: float | None = None
     wanted: float = 0.0
     times: int | None = None
+    repeats: int | None = None
 
 
 def relative_change(sides: Sides, statistic: Statistic, level: float) -> Interval | None:
@@ -73,10 +76,10 @@ def _of_data(sides: Sides, limit: Limit, level: float, needs_proof: bool) -> Lim
     outcome, reason = _decide(sides, limit, interval, needs_proof)
     seen = SEEN_NINE_TIMES_OF_TEN * _between(sides, limit, interval.estimate, _far(limit, interval))
     size = seen if scale == "plain" else exponential(seen) - 1
-    wanted, times = _wanted(sides, limit, interval), _times_for_any(sides, statistic, level)
+    wanted, effort = _wanted(sides, limit, interval), _for_any(sides, statistic, level)
     if size <= MOST_SEEN:
-        times = max(1, math.ceil((size / wanted) ** 2))
-    return LimitJudgement(limit, interval, outcome, reason, size, wanted, times)
+        effort = _effort(sides, math.ceil((size / wanted) ** _power(sides, limit)))
+    return LimitJudgement(limit, interval, outcome, reason, size, wanted, *effort)
 
 
 def _without_interval(sides: Sides, limit: Limit, level: float) -> LimitJudgement:
@@ -92,21 +95,45 @@ def _without_interval(sides: Sides, limit: Limit, level: float) -> LimitJudgemen
     least = min(sides.samples(limit.statistic))
     reason = f"{least} usable samples, {LEAST_SAMPLES} needed"
     if least >= LEAST_SAMPLES:
-        reason = f"each run needs {LEAST_BATCHES} usable samples"
-    times = _times_for_any(sides, limit.statistic, level)
-    return LimitJudgement(limit, None, "undecided", reason, math.inf, times=times)
+        reason = f"each run needs {sides.least_of_run(limit.statistic)} usable samples"
+    effort = _for_any(sides, limit.statistic, level)
+    return LimitJudgement(limit, None, "undecided", reason, math.inf, 0.0, *effort)
 
 
-def _times_for_any(sides: Sides, statistic: Statistic, level: float) -> int | None:
-    """How many times as long runs must be for an interval with two ends, which a percentile has
-    where values lie beyond it."""
-    inside = max(statistic.quantile or 0.5, 1 - (statistic.quantile or 0.5))
-    needed = max(LEAST_SAMPLES, math.log((1 - level) / 2) / math.log(inside))
+Effort = tuple[int | None, int | None]
+
+
+def _for_any(sides: Sides, statistic: Statistic, level: float) -> Effort:
+    """`times` and `repeats` for an interval with two ends, which a percentile of single runs has
+    where values lie beyond it. Repeats do not help where each is too short for it."""
     fewest = min(run.samples(statistic) for run in sides.runs)
     if not fewest:
-        return None
-    times = max(needed / min(sides.samples(statistic)), LEAST_BATCHES / fewest)
-    return math.ceil(times) if times > 1 else None
+        return None, None
+    needed = float(LEAST_SAMPLES)
+    if not sides.shows_spread:
+        inside = max(statistic.quantile or 0.5, 1 - (statistic.quantile or 0.5))
+        needed = max(needed, math.log((1 - level) / 2) / math.log(inside))
+    times = max(needed / min(sides.samples(statistic)), sides.least_of_run(statistic) / fewest)
+    if times <= 1:
+        return None, None
+    if fewest < max(LEAST_BATCHES, statistic.least_values):
+        return math.ceil(times), None
+    return _effort(sides, math.ceil(times))
+
+
+def _effort(sides: Sides, factor: int) -> Effort:
+    """For so many times the data. Where repeats tell how runs differ, longer ones do not help."""
+    if factor <= 1:
+        return 1, None
+    repeats = max(LEAST_REPEATS, factor * max(len(sides.base), len(sides.new)))
+    return None if sides.shows_spread else factor, repeats
+
+
+def _power(sides: Sides, limit: Limit) -> int:
+    """By the root of the data intervals shrink, but that of a share of nothing or all by them."""
+    figures = sides.figures(limit.statistic)[1 if limit.kind == "value" else 0 :]
+    is_none_or_all = all(each in (0.0, 1.0) for each in figures)
+    return 1 if limit.statistic.metric.is_proportion and is_none_or_all else 2
 
 
 def _is_of_nothing(sides: Sides, limit: Limit) -> bool:

@@ -1,5 +1,6 @@
 """What can be compared: metrics, and the statistics taken of them."""
 
+import math
 import re
 from dataclasses import dataclass
 
@@ -34,6 +35,12 @@ class Statistic:
         """The percentile as a number between 0 and 1, None for anything else."""
         found = _PERCENTILE.fullmatch(self.of_values)
         return float(found[1]) / 100 if found else None
+
+    @property
+    def least_values(self) -> int:
+        """From how many values on a percentile has one beyond it: 20 for `p95`, 100 for `p99`."""
+        q = self.quantile
+        return 1 if q is None else math.ceil(round(1 / min(q, 1 - q), 6))
 
 
 def parse_statistic(text: str) -> Statistic:

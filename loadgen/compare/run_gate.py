@@ -81,7 +81,11 @@ class LimitFinding:
         shown = figure(self.limit.statistic, self.value)
         if not self.is_met and shown == figure(self.limit.statistic, self.limit.bound):
             shown += " (beyond it by less than is shown)"
-        return shown if self.samples is None else f"{shown} (n={self.samples:,})"
+        if self.samples is None:
+            return shown
+        of, least = self.limit.statistic.of_values, self.limit.statistic.least_values
+        few = f": too few for a {of}, which needs {least:,}" if self.samples < least else ""
+        return f"{shown} (n={self.samples:,}{few})"
 
     def to_json(self) -> dict[str, Any]:
         """Shares as fractions, as everywhere in a summary."""

@@ -116,8 +116,13 @@ class Sides:
 
     def is_enough(self, statistic: Statistic) -> bool:
         """Whether an interval can be given, as far as the number of samples goes."""
-        least = min(run.samples(statistic) for run in self.runs)
-        return min(self.samples(statistic)) >= LEAST_SAMPLES and least >= LEAST_BATCHES
+        least = self.least_of_run(statistic)
+        are_long = all(run.samples(statistic) >= least for run in self.runs)
+        return are_long and min(self.samples(statistic)) >= LEAST_SAMPLES
+
+    def least_of_run(self, statistic: Statistic) -> int:
+        """Repeats do not show that a percentile of fewer is nearly the largest of each."""
+        return max(LEAST_BATCHES, 1 if self.is_single_pair else statistic.least_values)
 
     def has_data(self, statistic: Statistic) -> bool:
         """Whether every run has more than a total."""

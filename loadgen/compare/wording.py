@@ -131,18 +131,20 @@ def finding(judgement: LimitJudgement) -> str:
 
 
 def _seen(judgement: LimitJudgement) -> str:
-    """`sees changes from 12 % on: for 10 % make runs 2 times as long, or as many repeats`."""
+    """`sees changes from 12 % on: for 10 % make runs 2 times as long, or 5 repeats`."""
     if judgement.seen is None:
         return ""
-    longer = f"make runs {judgement.times or 1:,} times as long, or as many repeats"
+    longer = f"runs {judgement.times:,} times as long" if judgement.times else ""
+    repeats = f"{judgement.repeats:,} repeats" if judgement.repeats else ""
+    more = ", or ".join(filter(None, (longer, repeats))) or "more or longer runs"
     if judgement.seen > MOST_SEEN:
-        return f"sees no change of any size: {longer if judgement.times else 'make longer runs'}"
+        return f"sees no change of any size: make {more}"
     unit = "points" if judgement.limit.statistic.metric.form == "share" else "%"
     sizes = (judgement.seen, judgement.wanted)
     seen, wanted = (_digits(float(f"{100 * each:.2g}")) for each in sizes)
-    if not judgement.times or judgement.times == 1:
+    if judgement.times == 1:
         return f"sees changes from {seen} {unit} on"
-    return f"sees changes from {seen} {unit} on: for {wanted} {unit} {longer}"
+    return f"sees changes from {seen} {unit} on: for {wanted} {unit} make {more}"
 
 
 def _found(limit: Limit, interval: Interval) -> str:

@@ -135,14 +135,21 @@ class NoiseRow:
     undecided: int
 
     @property
-    def is_met(self) -> bool:
-        """Alarms are not surely too many; a mean is found where the bound says it can be."""
-        quiet = all(
-            binomtest(count, self.trials, MOST_ALARMS, "greater").pvalue > SURELY
+    def missed(self) -> tuple[str, ...]:
+        """Alarms that are surely too many; a mean that is not found where the bound says it can
+        be."""
+        is_loud = any(
+            binomtest(count, self.trials, MOST_ALARMS, "greater").pvalue <= SURELY
             for count in (self.alarms, self.gate_alarms)
         )
         must_find = self.statistic.endswith("mean") and self.bound >= LEAST_FOUND
-        return quiet and (not must_find or self.found >= LEAST_FOUND * self.trials)
+        is_lost = must_find and self.found < LEAST_FOUND * self.trials
+        return ("alarms",) * is_loud + ("found",) * is_lost
+
+    @property
+    def is_met(self) -> bool:
+        """Whether nothing is missed."""
+        return not self.missed
 
 
 def rows_of(model: NoiseModel, trials: Sequence[Trial]) -> Iterator[NoiseRow]:
@@ -169,8 +176,8 @@ def rows_of(model: NoiseModel, trials: Sequence[Trial]) -> Iterator[NoiseRow]:
 def table(rows: Sequence[NoiseRow]) -> str:
     """In Markdown."""
     lines = [
-        "| noise | metric | alarms | gate's alarms | effect | found | can be found |",
-        "|---|---|---:|---:|---:|---:|---:|",
+        "| noise | metric | alarms | gate's alarms | effect | found | can be found | must |",
+        "|---|---|---:|---:|---:|---:|---:|---|",
     ]
     for row in rows:
         gate = str(row.gate_alarms) if row.statistic.endswith("mean") else ""
@@ -183,6 +190,7 @@ def table(rows: Sequence[NoiseRow]) -> str:
             f"{100 * row.effect:+.0f} %",
             f"{100 * row.found / row.trials:.0f} %{undecided}",
             f"{100 * row.bound:.0f} %",
+            f"**missed**: {', '.join(row.missed)}" if row.missed else "met",
         )
         lines.append(f"| {' | '.join(cells)} |")
     return "\n".join(lines)

@@ -70,4 +70,8 @@ def test_every_model_is_tried_and_stands_on_the_page(
     ],
 )
 def test_what_is_met(changed: dict[str, object], met: bool) -> None:
-    assert replace(MET, **changed).is_met is met  # type: ignore[arg-type]
+    row = replace(MET, **changed)  # type: ignore[arg-type]
+    assert row.is_met is met
+    marked = noise_bench.table([row]).splitlines()[-1]
+    assert marked.endswith("| met |") is met
+    assert ("**missed**: " in marked) is not met

@@ -80,7 +80,9 @@ def page(found: Findings, folder: Path) -> str:
 
 def test_a_model_that_knows_nothing_is_told_so(tmp_path: Path) -> None:
     text = page(findings(0.0), tmp_path)
-    assert "By the KV of the question alone: no better than chance" in text
+    assert "With random weights, by the KV of the question alone: no better than chance" in text
+    assert text.count("\n**With random weights, ") == text.count("<a id=")
+    assert "**With random weights, long questions (LMCache), by adjusted Rand index: KV " in text
     assert "the context counts for more than the question" in text
     assert "KV is worse than RAG label" in text
     assert "**The weights are random.**" in text
@@ -94,9 +96,10 @@ def test_a_model_that_knows_nothing_is_told_so(tmp_path: Path) -> None:
 
 def test_a_trained_model_that_knows_is_told_so(tmp_path: Path) -> None:
     text = page(findings(9.0, random_weights=False), tmp_path)
-    assert "By the KV of the question alone: mostly" in text
+    assert "With a trained model, by the KV of the question alone: mostly; adjusted Rand" in text
+    assert text.count("\n**With a trained model, ") == text.count("<a id=")
     assert "weights are random" not in text
-    assert text.startswith("# Task 4 with trained weights")
+    assert text.startswith("# Task 4 with a trained model")
     assert "(task4-trained-layers.svg)" in text
     assert {each.suffix for each in tmp_path.glob("task4-trained*")} == {".md", ".json", ".svg"}
     assert not (tmp_path / "task4.md").exists()  # of random ones, which stays beside it

@@ -169,6 +169,66 @@ def test_each_interval_that_is_made_makes_all_wider(limits: str, intervals: int)
     assert made.level == pytest.approx(1 - 0.01 / intervals)
 
 
+def repeated(values: int, spread: float = 0.0, runs: int = 3) -> tuple[ComparedRun, ...]:
+    """Repeats of so many TTFTs each, which differ by `spread` beyond that."""
+    rng = np.random.default_rng(1)
+    return tuple(
+        run_of(100 * np.exp(spread * rng.standard_normal() + 0.05 * rng.standard_normal(values)))
+        for _ in range(runs)
+    )
+
+
+def advice(base: tuple[ComparedRun, ...], new: tuple[ComparedRun, ...], text: str) -> str:
+    (judged,) = compare(Sides(base, new), limits=parse_gate(text)).judgements
+    return wording.finding(judged).rpartition("; ")[2]
+
+
+def test_what_single_runs_do_not_see_longer_ones_or_five_repeats_would() -> None:
+    rng = np.random.default_rng(0)
+    sides = [(run_of(100 * np.exp(0.5 * rng.standard_normal(200))),) for _ in range(2)]
+    said = advice(*sides, "ttft_ms.mean<=+10%")
+    assert re.search(r"for 10 % make runs \d+ times as long, or \d+ repeats", said)
+    near = advice((run_of(STEADY),), (run_of(np.roll(STEADY, 200)),), "ttft_ms.mean<=+1%")
+    assert re.search(r"make runs [234] times as long, or 5 repeats$", near)
+
+
+def test_where_repeats_tell_how_runs_differ_only_more_of_them_help() -> None:
+    sides = repeated(100, 0.1), repeated(100, 0.2)
+    said = advice(*sides, "ttft_ms.mean<=+10%")
+    found = re.search(r"for 10 % make ([\d,]+) repeats$", said)
+    assert found
+    assert int(found[1].replace(",", "")) % 3 == 0
+    assert "as long" not in said
+
+
+@pytest.mark.parametrize(("failed", "most"), [(0, 400), (100, 400)])
+def test_a_share_of_nothing_or_of_all_grows_sure_with_the_requests(failed: int, most: int) -> None:
+    """Not with their root."""
+    limit = "errors>=99.9%" if failed else "errors<=0.1%"
+    said = advice((run_of(),), (run_of(failed=failed),), limit)
+    found = re.search(r"make runs (\d+) times as long", said)
+    assert found
+    assert 50 < int(found[1]) < most
+
+
+@pytest.mark.parametrize(
+    ("name", "values", "is_enough"),
+    [("p95", 19, False), ("p95", 20, True), ("p99", 99, False), ("p99", 100, True)],
+)
+def test_repeats_do_not_tell_a_percentile_that_each_has_too_few_values_for(
+    name: str, values: int, is_enough: bool
+) -> None:
+    sides = Sides(repeated(values, 0.01), repeated(values, 0.01))
+    limits = parse_gate(f"ttft_ms.{name}<=+50%")
+    (row,), (judged,) = (made := compare(sides, limits=limits)).rows, made.judgements
+    assert (row.verdict != "too little data") == is_enough
+    assert (judged.outcome != "undecided") == is_enough
+    if not is_enough:
+        told = wording.finding(judged)
+        assert f"each run needs {values + 1} usable samples" in told
+        assert told.endswith("make runs 2 times as long")
+
+
 def verdict(base: ComparedRun, new: ComparedRun, name: str = "ttft_ms.mean") -> str:
     return compare(Sides((base,), (new,)), [parse_statistic(name)]).rows[0].verdict
 

@@ -115,3 +115,22 @@ def test_a_value_just_beyond_its_limit_does_not_look_like_it() -> None:
     found = judged("ttft_ms.mean<=100", tally(3, ttft_ms=100.001)).findings[0]
     assert not found.is_met
     assert "less than is shown" in found.found
+
+
+@pytest.mark.parametrize(
+    ("name", "requests", "said"),
+    [
+        ("p95", 12, "(n=12: too few for a p95, which needs 20)"),
+        ("p95", 20, "(n=20)"),
+        ("p99", 99, "(n=99: too few for a p99, which needs 100)"),
+        ("p99.9", 1000, "(n=1,000)"),
+        ("mean", 1, "(n=1)"),
+    ],
+)
+def test_a_percentile_of_too_few_values_says_from_how_many_on_it_is_one(
+    name: str, requests: int, said: str
+) -> None:
+    gate = judged(f"ttft_ms.{name}<=500", tally(requests))
+    assert gate.is_met
+    assert gate_lines(gate.to_json())[1].endswith(said)
+    assert said in to_junit(gate)

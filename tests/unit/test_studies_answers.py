@@ -15,7 +15,7 @@ from dashboards.studies.task1.caches import error, knee
 from dashboards.studies.task1.diversity import diversity, old_requests
 from dashboards.studies.task1.length import by_length, with_and_without
 from dashboards.studies.task2 import Gain, why
-from dashboards.studies.task3 import documents, gain_lost, order_by_label, retrieval
+from dashboards.studies.task3 import documents, gain_lost, order_by_label, relevance, retrieval
 from dashboards.studies.wording import percent, times
 from loadgen.locality.curve import CacheCurve, predict
 from loadgen.locality.measured import MeasuredRun
@@ -70,12 +70,11 @@ def test_more_tokens_by_context_are_not_about_the_same(tmp_path: Path) -> None:
     assert "about the same" not in text
 
 
-def test_tokens_of_runs_that_do_not_agree_are_no_gain(tmp_path: Path) -> None:
-    """The median of three runs is lower, but not that of every run."""
-    tokens = {PLAIN: (900.0, 910.0, 300.0), ORDERED: (300.0, 310.0, 900.0)}
+def computed(folder: Path, plain: tuple[float, ...], ordered: tuple[float, ...]) -> str:
+    """What is said of runs that compute so many tokens for a request."""
     cells = (
         cell(
-            tmp_path,
+            folder,
             "size",
             Made([100.0] * 40),
             at,
@@ -83,11 +82,65 @@ def test_tokens_of_runs_that_do_not_agree_are_no_gain(tmp_path: Path) -> None:
             target=target,
             kv_tokens=5120,
         )
-        for target, of_runs in tokens.items()
+        for target, of_runs in ((PLAIN, plain), (ORDERED, ordered))
         for at, each in enumerate(of_runs, 1)
     )
-    assert "Runs do not agree on which order computes more" in said(
-        BATCH.answer(Cells(tuple(cells)))
+    return said(BATCH.answer(Cells(tuple(cells))))
+
+
+def test_tokens_of_runs_that_do_not_agree_are_no_gain(tmp_path: Path) -> None:
+    """The median of three runs is lower, but not that of every run."""
+    text = computed(tmp_path, (900.0, 910.0, 300.0), (300.0, 310.0, 900.0))
+    assert "Runs do not agree on which order computes more" in text
+
+
+@pytest.mark.parametrize("is_plain_more", [True, False])
+def test_runs_that_differ_in_one_direction_do_agree(tmp_path: Path, is_plain_more: bool) -> None:
+    """Two of three compute over 5 % more, the third about the same."""
+    sides = (400.0, 330.0, 299.0), (300.0, 300.0, 300.0)
+    text = computed(tmp_path, *(sides if is_plain_more else sides[::-1]))
+    assert "do not agree" not in text
+    more = "first come, first served" if is_plain_more else "serving by context"
+    assert f"never the other way round, {more} computes over 5 % more prompt tokens" in text
+    told = "330 against 300" if is_plain_more else "300 against 330"
+    assert f"for each request, {told} (2 of 3 runs) with 5,120 tokens of cache." in text
+
+
+@pytest.mark.parametrize(
+    ("plain", "ordered_ms", "is_yet"),
+    [(320.0, 200, True), (340.0, 200, False), (320.0, 400, False)],
+)
+def test_a_gain_in_time_alone_is_said_to_be_one(
+    tmp_path: Path, plain: float, ordered_ms: float, is_yet: bool
+) -> None:
+    short = BATCH.answer(both_orders(tmp_path, plain, ordered_ms)).short
+    yet = "Yet with 5,120 tokens of cache both orders compute about the same prompt tokens"
+    assert (yet in short) == is_yet
+
+
+def test_a_cache_that_holds_all_contexts_is_said_to(tmp_path: Path) -> None:
+    def short(tokens: int) -> str:
+        sizes = {"contexts": 6, "context_tokens": tokens}
+        return BATCH.answer(both_orders(tmp_path, 300.0, 400, **sizes)).short
+
+    assert short(800).endswith("A cache of 5,120 tokens holds all 6 contexts of 800 tokens.")
+    assert "holds all" not in short(1500)
+
+
+def both_orders(folder: Path, plain: float, ordered_ms: float, **more: int) -> Cells:
+    """First come takes 400 ms and computes `plain` tokens a request, by context it is 300."""
+    sides = ((PLAIN, 400.0, plain), (ORDERED, ordered_ms, 300.0))
+    return Cells(
+        tuple(
+            cell(
+                *(folder, "size", Made(noisy(ms, 0.1, seed))),
+                figures={"computed_tokens_a_request": tokens},
+                target=target,
+                kv_tokens=5120,
+                **more,
+            )
+            for seed, (target, ms, tokens) in enumerate(sides)
+        )
     )
 
 
@@ -259,7 +312,8 @@ def test_why_counts_turns_and_tokens(tmp_path: Path) -> None:
 
     assert "3.0 times as many prompt tokens" in answer(3000).short
     assert "first come 40 times (at least 2 are needed); by context 2 times" in said(answer(3000))
-    assert "It does not here" in answer(1010).short
+    assert answer(3000).short.startswith("With 5,120 tokens of cache, the smallest here, a context")
+    assert "it does not: both orders" in answer(1010).short
     assert "computes more prompt tokens (1,000 against 300)" in answer(300).short
 
 
@@ -294,7 +348,10 @@ def lengths(folder: Path, cached_ms_per_token: float, computed_ms_per_token: flo
 
 def test_latency_by_length_is_told_for_computed_and_cached(tmp_path: Path) -> None:
     short = lengths(tmp_path, 0.01, 0.1).short
-    assert short.startswith("With one user, each further 1,000 prompt tokens add 100 ms (")
+    assert short.startswith(
+        "With one user, the first token takes 285 ms where prompts are computed"
+    )
+    assert " (mean), and each further 1,000 prompt tokens add 100 ms (" in short
     assert "and 10.1 ms (9.9 ms to 10.3 ms) where" in short
     assert "do not know how much runs differ" in said(lengths(tmp_path, 0.01, 0.1))
     assert "no evidence that they add less" in lengths(tmp_path, 0.0999, 0.1).short
@@ -385,6 +442,7 @@ def test_diversity_is_told_against_the_fewest_contexts(tmp_path: Path) -> None:
             Made(noisy(ms, 0.05, at)),
             figures={"hit_rate": rate},
             contexts=contexts,
+            kv_tokens=10240,
             zipf=0,
             stickiness=sticky,
             users=1,
@@ -396,6 +454,8 @@ def test_diversity_is_told_against_the_fewest_contexts(tmp_path: Path) -> None:
     text = said(diversity(Cells(tuple(cells))))
     assert "3.0 times as long with 48" in text
     assert re.search(r"with 12 .*\(.+ %.*\) there is no evidence of a difference in time", text)
+    assert "With one user, a cache of 10,240 tokens has 90 %, 80 % and 10 % of" in text
+    assert "where requests draw at random from 3, 12 and 48 contexts." in text
     assert "48 contexts and one user: mean TTFT is " in text
     assert "ms with all contexts alike and" in text
     assert "(-6" in text
@@ -559,10 +619,34 @@ def test_only_the_whole_is_100_percent() -> None:
 
 def test_retrieval_share_is_told_for_each_crowd(tmp_path: Path) -> None:
     cells = tuple(
-        cell(tmp_path, "users", Made([100.0] * 40), figures={"retrieval_share": s}, users=users)
-        for users, s in ((1, 0.4), (24, 0.1))
+        cell(
+            *(tmp_path, "users", Made([100.0] * 40)),
+            figures={"retrieval_share": share},
+            users=users,
+            target=PLAIN,
+            kv_tokens=40960,
+        )
+        for users, share in ((1, 0.4), (24, 0.1))
     )
     assert retrieval(Cells(cells)).short == (
         "Of all time to first token of a run, retrievals are 40 % with one user and 10 % with 24"
-        " users at once."
+        " users at once (first come, 40,960 tokens of cache)."
     )
+
+
+def test_how_relevance_is_decided_is_told_with_what_was_refused(tmp_path: Path) -> None:
+    cells = [
+        cell(
+            *(tmp_path, "documents", Made([100.0] * 40)),
+            figures={"refused_share": 0.03, "retrieval_share": 0.04, "retrieval_p50_ms": 90.0},
+            corpus=6,
+            target=ORDERED,
+            kv_tokens=5120,
+        )
+    ]
+    answer = relevance(Cells(tuple(cells)))
+    assert "cosine" in answer.short
+    assert "BM25" in answer.short
+    assert "3.0 % of the questions were refused with" in said(answer)
+    found = said(documents(Cells(tuple(cells))))
+    assert "4.0 % of the time to first token (by context, 5,120 tokens of cache)" in found

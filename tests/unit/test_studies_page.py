@@ -140,6 +140,7 @@ def test_the_page_answers_every_question(
     assert "Not all of it was measured" not in text
     assert "Each cell was run 3 times" in text
     assert "It was made with `--quick`, which is for trying" in text
+    assert text.count("Each engine was started once for all its repeats.") == 1
     assert "an unknown machine, unknown versions" in text
     pictures = re.findall(r"!\[[^]]+\]\(([^)]+)\)", text)
     assert len(pictures) == len(plan.study.questions)

@@ -76,9 +76,21 @@ def test_a_label_that_finds_nothing_is_told_so(tmp_path: Path) -> None:
     assert "KV's label 0 %" in said
     assert "(+3" in next(line for line in said.splitlines() if "Ordered by KV's label:" in line)
     assert "**The weights are random**" in said
-    contrasts, each = serving_tables(cells)
-    assert [row[0] for row in contrasts.rows][:2] == ["the true label", "the prompts alone"]
+    contrasts, others, each = serving_tables(cells)
+    named = [row[0] for row in contrasts.rows]
+    assert named[:3] == ["the true label", "the prompts alone", "KV's label"]
+    assert not any("RAG" in name for name in named), "whose prompts are others"
+    assert others.rows[0][0] == "RAG's label"
     assert len(each.rows) == 5
+
+
+def test_labels_that_go_with_other_prompts_are_not_ranked_with_the_rest(tmp_path: Path) -> None:
+    """With RAG's label a request carries the context that was found."""
+    said = [*serving_sentences(served(tmp_path, 140.0, 1.0), False)]
+    at = next(at for at, line in enumerate(said) if "not to be ranked with these" in line)
+    ordered = [n for n, line in enumerate(said) if line.startswith("Ordered by")]
+    assert {n > at for n in ordered if "RAG" in said[n]} == {True}
+    assert {n > at for n in ordered if "RAG" not in said[n]} == {False}
 
 
 def test_without_a_run_nothing_is_claimed() -> None:

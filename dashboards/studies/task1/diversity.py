@@ -34,7 +34,7 @@ def diversity(cells: Cells) -> StudyAnswer:
     alike = cells.where(**ALIKE)
     picture = StudyPicture(
         "diversity",
-        against(by_users(alike, "contexts"), "contexts that take turns"),
+        against(by_users(alike, "contexts"), "contexts to draw from"),
         "hit rate and time to first token against the number of contexts",
     )
     return StudyAnswer(
@@ -76,9 +76,11 @@ def _more_contexts(cells: Cells) -> Iterator[str]:
 def _hits(users: str, cells: Cells) -> Iterator[str]:
     rates = cells.medians("contexts", "hit_rate")
     if rates:
+        cache = listed([count(float(size)) for size in cells.values(SIZE)])
         yield (
-            f"With {crowd(users)}, the cache has {listed([*map(percent, rates.values())])} of the"
-            f" prompt tokens where {listed([*rates])} contexts take turns."
+            f"With {crowd(users)}, a cache of {cache} tokens has"
+            f" {listed([*map(percent, rates.values())])} of the prompt tokens where requests draw"
+            f" at random from {listed([*rates])} contexts."
         )
 
 

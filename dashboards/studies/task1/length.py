@@ -40,7 +40,7 @@ def by_length(cells: Cells) -> StudyAnswer:
         several |= any(len(parts) > 1 for parts in runs.values())
         slopes = {name: _slope(parts) for name, parts in runs.items()}
         panels[crowd(users)] = [_cloud(name, parts, slopes[name]) for name, parts in runs.items()]
-        sentences.append(_growth(users, slopes))
+        sentences.append(_growth(users, slopes, part.where(target=NO_REUSE).median(FIRST)))
     picture = StudyPicture(
         "length",
         clouds(panels, "prompt (context and question), tokens", "time to first token, ms"),
@@ -93,7 +93,8 @@ def _slope_of_run(run: Requests) -> float | None:
     return float(theilslopes(y, x).slope)
 
 
-def _growth(users: str, slopes: dict[str, Interval | None]) -> str:
+def _growth(users: str, slopes: dict[str, Interval | None], level_ms: float | None) -> str:
+    """The level first: with more users a token may add less to what takes longer as a whole."""
     who, computed, cached = crowd(users), slopes.get(COMPUTED), slopes.get(CACHED)
     if computed is None:
         return f"With {who}: too few requests of different lengths to tell."
@@ -103,9 +104,14 @@ def _growth(users: str, slopes: dict[str, Interval | None]) -> str:
             f"With {who} there is no evidence that the time to first token grows with the prompt"
             f" ({_within(computed)} for each 1,000 tokens){why}."
         )
+    level = ""
+    if level_ms is not None:
+        level = (
+            f"the first token takes {duration(level_ms)} where prompts are computed (mean), and "
+        )
     text = (
-        f"With {who}, each further 1,000 prompt tokens add {_per_thousand(computed)} to the time to"
-        " first token where they are computed"
+        f"With {who}, {level}each further 1,000 prompt tokens add {_per_thousand(computed)} to the"
+        " time to first token where they are computed"
     )
     if cached is None:
         return f"{text}; too few prompts were found in a cache to say the same of those."

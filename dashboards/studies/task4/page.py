@@ -39,14 +39,17 @@ WEAK, STRONG = 0.3, 0.7
 
 
 def answers(findings: Findings) -> tuple[tuple[str, StudyAnswer], ...]:
-    """Each with the key of its section."""
-    return (
-        ("cluster", _cluster(findings)),
-        ("retrieval", _retrieval(findings)),
-        ("layers", _layers(findings)),
-        ("methods", _methods(findings)),
-        ("use", _use(findings)),
-    )
+    """Each with the key of its section. The first sentence says of what model it is."""
+    weights = "random weights" if findings.facts.random_weights else "a trained model"
+    keys = ("cluster", "retrieval", "layers", "methods", "use")
+    makers = (_cluster, _retrieval, _layers, _methods, _use)
+    found = zip(keys, makers, strict=True)
+    return tuple((key, _with(weights, make(findings))) for key, make in found)
+
+
+def _with(weights: str, answer: StudyAnswer) -> StudyAnswer:
+    first = (f"With {weights}, {said[0].lower()}{said[1:]}" for said in answer.sentences[:1])
+    return replace(answer, sentences=(*first, *answer.sentences[1:]))
 
 
 def strength(score: Score) -> str:
@@ -90,8 +93,8 @@ def _cluster_sentences(findings: Findings) -> Iterator[str]:
     main = findings.row(MAIN)
     assert main is not None  # without it there are no findings
     yield (
-        f"By the KV of the question alone: {strength(main.score)}; ARI"
-        f" {within(main.score.ari)}, with mixed labels {within(main.score.permuted)}"
+        f"By the KV of the question alone: {strength(main.score)}; adjusted Rand index"
+        f" (ARI) {within(main.score.ari)}, with mixed labels {within(main.score.permuted)}"
         f" ({main.score.requests} requests about {main.score.labels} documents, KV from"
         f" {main.source})."
     )
@@ -157,7 +160,10 @@ def _compared(findings: Findings, arm: str, name: str) -> Iterator[str]:
         f"KV is worse than {', '.join(better)}" if better else "nothing is clearly better than KV"
     )
     verdict += f", and better than {', '.join(worse)}" if worse else ""
-    yield f"{name} ({ours.source}): KV {within(ours.score.ari)}; {told}. {verdict}."
+    yield (
+        f"{name} ({ours.source}), by adjusted Rand index: KV {within(ours.score.ari)}; {told}."
+        f" {verdict}."
+    )
     yield (
         f"{name} by the share of right labels: KV's nearest centroid {_right(ours)},"
         f" {', '.join(f'{row.source} {_right(row)}' for row in there)}."
@@ -169,8 +175,9 @@ def _layers(findings: Findings) -> StudyAnswer:
     best = max(alone, key=lambda each: each.score.ari.mean)
     worst = min(alone, key=lambda each: each.score.ari.mean)
     sentences = (
-        f"Of the question alone from {within(worst.score.ari)} ({worst.part} of layer"
-        f" {worst.layer}) to {within(best.score.ari)} ({best.part} of layer {best.layer}).",
+        f"The adjusted Rand index of the question alone goes from {within(worst.score.ari)}"
+        f" ({worst.part} of layer {worst.layer}) to {within(best.score.ari)} ({best.part} of layer"
+        f" {best.layer}).",
         *_by_centroid(alone),
         "The best of so many is chosen on the same requests and flatters itself; the picture is to"
         " be read as a whole.",
@@ -198,8 +205,9 @@ def _methods(findings: Findings) -> StudyAnswer:
     best = max(findings.variants, key=lambda each: each.score.ari.mean)
     sentences = (
         f"Of {len(findings.variants)} ways on the question alone, {best.method} on the"
-        f" {best.choice.pool} of {taken(best.choice)} ({best.reduction}) reaches most:"
-        f" {within(best.score.ari)}; chosen on the same requests, so not a fair figure.",
+        f" {best.choice.pool} of {taken(best.choice)} ({best.reduction}) reaches the highest"
+        f" adjusted Rand index: {within(best.score.ari)}; chosen on the same requests, so not a"
+        " fair figure.",
         "HDBSCAN and DBSCAN are not told how many documents there are; what they leave out counts"
         " as one group.",
     )
@@ -253,7 +261,7 @@ def _right(row: ArmScore) -> str:
 
 STUDY = Study(
     "task4",
-    "Task 4: what KV caches know",
+    "Task 4 with random weights: what KV caches know",
     "Can one tell from the KV tensors that LMCache stored, and from nothing else, which document a"
     " request was about? Documents are cut into passages that share no text: one is the context,"
     " the others stand for long questions, each of whole LMCache chunks, so that all their KV is"
@@ -263,7 +271,7 @@ STUDY = Study(
     (),
 )
 TRAINED = replace(
-    STUDY, name="task4-trained", title="Task 4 with trained weights: what KV caches know"
+    STUDY, name="task4-trained", title="Task 4 with a trained model: what KV caches know"
 )
 
 

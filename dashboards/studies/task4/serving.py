@@ -1,6 +1,6 @@
 """Order by labels of KV, measured on an engine beside other labels."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from importlib.resources import files
 from pathlib import Path
@@ -22,10 +22,16 @@ SERVING = "serving"
 LABELS = {
     "oracle": "the true label",
     "none": "the prompts alone",
-    "rag": "RAG's label",
     "kv": "KV's label",
+    "rag": "RAG's label",
 }
 FOUND = ("rag", "kv")
+SAME_PROMPTS, OTHER_PROMPTS = ("oracle", "none", "kv"), ("rag",)
+OF_OTHERS = (
+    "Of other prompts, and so not to be ranked with these: with RAG's label a request carries the"
+    " context that was found, with all others the true one, as first come, first served. What"
+    " follows is therefore not of the order alone."
+)
 COLUMNS = (
     *("requests", "label_accuracy", "retrieval_p50_ms", "retrieval_share"),
     *("ttft_p50_ms", FIRST, EACH_COMPUTED, "hit_rate"),
@@ -47,8 +53,12 @@ def serving_cells(definition: Definition, out: Path) -> Cells:
 
 
 def serving_tables(cells: Cells) -> tuple[MarkdownTable, ...]:
-    """Each order against first come, and what every cell did."""
-    return _contrasts(cells).table, cell_table(cells, ("target", "labels"), COLUMNS)
+    """Each order against first come, apart that of other prompts, and what every cell did."""
+    return (
+        _contrasts(cells, SAME_PROMPTS).table,
+        _contrasts(cells, OTHER_PROMPTS, ", of other prompts").table,
+        cell_table(cells, ("target", "labels"), COLUMNS),
+    )
 
 
 def serving_sentences(cells: Cells, random_weights: bool) -> Iterator[str]:
@@ -57,12 +67,12 @@ def serving_sentences(cells: Cells, random_weights: bool) -> Iterator[str]:
     yield from _right(found)
     yield from _took(found)
     yield "The order is by policy `lpm`, which goes by labels; the default one asks for none."
-    for name, each in _contrasts(cells).found:
-        if each.row is not None:
-            yield f"Ordered by {name}: {each.words}."
+    yield from _ordered(_contrasts(cells, SAME_PROMPTS))
     yield f"Against the order that asks for no label: {_against_prompts(cells).words}."
+    yield OF_OTHERS
+    yield from _ordered(_contrasts(cells, OTHER_PROMPTS))
     yield (
-        "In both tables the time to the label, `retrieval`, is part of the time to first token, and"
+        "In all tables the time to the label, `retrieval`, is part of the time to first token, and"
         " the service that finds it computes on the engine's cores; `retrieval left out` takes the"
         " former away, not the latter."
     )
@@ -73,15 +83,22 @@ def serving_sentences(cells: Cells, random_weights: bool) -> Iterator[str]:
         )
 
 
-def _contrasts(cells: Cells) -> Contrasts:
+def _ordered(contrasts: Contrasts) -> Iterator[str]:
+    for name, each in contrasts.found:
+        if each.row is not None:
+            yield f"Ordered by {name}: {each.words}."
+
+
+def _contrasts(cells: Cells, labels: Sequence[str], more: str = "") -> Contrasts:
     base = cells.where(target=PLAIN)
     arms = (
         OrderedArm(
-            name, cells.where(target=ORDERED, labels=label), base, "first come", label in FOUND
+            *(LABELS[label], cells.where(target=ORDERED, labels=label), base, "first come"),
+            label in FOUND,
         )
-        for label, name in LABELS.items()
+        for label in labels
     )
-    return Contrasts("ordered by", tuple(pair for arm in arms for pair in arm.contrasts))
+    return Contrasts(f"ordered by{more}", tuple(pair for arm in arms for pair in arm.contrasts))
 
 
 def _against_prompts(cells: Cells) -> Contrast:
