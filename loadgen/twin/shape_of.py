@@ -44,12 +44,15 @@ MOST_GB = 1e9
 """No machine has more."""
 UNMODELLED: Mapping[str, str] = {
     **dict.fromkeys(("--speculative-config", "-sc", "--spec-method", "--enable-lora"), ""),
+    **dict.fromkeys(("--spec-model", "--spec-tokens", "--kv-sharing-fast-prefill"), ""),
     **dict.fromkeys(("--max-num-active-seqs", "--max-num-scheduled-tokens"), ""),
     **dict.fromkeys(("--max-num-queued-reqs", "--max-num-queued-tokens"), ""),
     **dict.fromkeys(("--no-enable-chunked-prefill", "--kv-offloading-size"), ""),
     **dict.fromkeys(("--watermark", "--watermark-config", "--performance-mode"), ""),
-    "--no-scheduler-reserve-full-isl": "",
+    **dict.fromkeys(("--no-scheduler-reserve-full-isl", "--config"), ""),
     **dict.fromkeys(("--data-parallel-size", "-dp", "--pipeline-parallel-size", "-pp"), "1"),
+    **dict.fromkeys(("--decode-context-parallel-size", "-dcp"), "1"),
+    **dict.fromkeys(("--prefill-context-parallel-size", "-pcp"), "1"),
     "--long-prefill-token-threshold": "0",
     "--stream-interval": "1",
     "--scheduling-policy": "fcfs",
@@ -57,6 +60,8 @@ UNMODELLED: Mapping[str, str] = {
 }
 """Flags that would change what is scheduled, and the value with which each is taken, "" for
 none."""
+READ_WHOLE = ("--kv-transfer-config", "--additional-config")
+"""What is read of these is one JSON object, not a flag for each part of it."""
 OF_THE_SERVER = (
     *("--model", "--dtype", "--kv-cache-dtype", "--quantization", "--attention-backend"),
     *("--tensor-parallel-size", "--enforce-eager"),
@@ -334,11 +339,14 @@ def _recorded_tier(path: Path, argv: Sequence[str], block_size: int) -> TierShap
 
 def _require_modelled(run: RecordedRun) -> None:
     argv = run.engine_argv
-    for flag in filter(UNMODELLED.__contains__, map(flag_of, argv)):
-        told = argument(argv, flag)
-        if not UNMODELLED[flag] or told != UNMODELLED[flag]:
-            named = f"{flag} {told}" if UNMODELLED[flag] else flag
-            raise UsageError(f"{run.path}: its engine has {named}, which the twin does not model")
+    for named in map(flag_of, argv):
+        flag, dot, _ = named.partition(".")  # vLLM takes parts of a JSON object as --flag.part
+        if dot and flag in READ_WHOLE:
+            raise UsageError(f"{run.path}: its engine has {named}: give {flag} as one JSON object")
+        told, usual = argument(argv, named), UNMODELLED.get(flag)
+        if usual is not None and (not usual or told != usual):
+            said = f"{named} {told}" if usual else named
+            raise UsageError(f"{run.path}: its engine has {said}, which the twin does not model")
     for model in filter(None, (argument(argv, "--model"), run.target.get("tokenizer"))):
         found = None
         with suppress(UsageError):
