@@ -19,7 +19,7 @@ from loadgen.compare.run import faults_of
 from loadgen.errors import UsageError
 from loadgen.locality.trace_sources import recorded_run
 from loadgen.runs.columns import Floats
-from loadgen.runs.recorded import RecordedRun, argument
+from loadgen.runs.recorded import RecordedRun
 from loadgen.twin.engine import EngineShape
 from loadgen.twin.ledger import EngineLedger
 from loadgen.twin.load import RecordedLoad, recorded_load
@@ -27,7 +27,7 @@ from loadgen.twin.model import LEAST_LEFT_OUT, FrontTime, TwinModel, add_lengths
 from loadgen.twin.predict import RATE, TIMES, figures_of
 from loadgen.twin.routing import AsRecorded, Fleet
 from loadgen.twin.serve import ServedLoad, ServedRequest, TwinServer
-from loadgen.twin.shape_of import OF_THE_SERVER, CalibratedEngine, shape_of_run
+from loadgen.twin.shape_of import CalibratedEngine, of_the_server, shape_of_run
 from loadgen.twin.step_time import StepTime, parts
 
 ROUNDS, RESAMPLES = 10, 60
@@ -177,11 +177,11 @@ def _require_same_server(paths: Sequence[Path]) -> None:
         if path.resolve() in {other.resolve() for other in paths[:number]}:
             raise UsageError(f"{path} is given twice: name each run once")
         run = recorded_run(path)
-        told: dict[str, object] = {"machine": _machine(run)}
+        machine = _machine(run)
+        told: dict[str, object] = {"machine": machine} if machine else {}
         told["number of engines"] = Fleet.of_run(run).replicas
-        told |= {flag: argument(run.engine_argv, flag) for flag in OF_THE_SERVER}
-        for name, value in told.items():
-            other, usual = known.setdefault(name, (path, value)) if value else (path, value)
+        for name, value in (told | of_the_server(run.engine_argv)).items():
+            other, usual = known.setdefault(name, (path, value))
             if value != usual:
                 raise UsageError(
                     f"{other} and {path} are not of the same server: their {name} differs"

@@ -62,11 +62,14 @@ UNMODELLED: Mapping[str, str] = {
 none."""
 READ_WHOLE = ("--kv-transfer-config", "--additional-config")
 """What is read of these is one JSON object, not a flag for each part of it."""
-OF_THE_SERVER = (
-    *("--model", "--dtype", "--kv-cache-dtype", "--quantization", "--attention-backend"),
-    *("--tensor-parallel-size", "--enforce-eager"),
-)
-"""Flags of an engine by which the times of its steps differ."""
+OF_THE_SERVER: Mapping[str, str | None] = {
+    **dict.fromkeys(("--model", "--quantization", "--attention-backend")),
+    **dict.fromkeys(("--dtype", "--kv-cache-dtype"), "auto"),
+    "--tensor-parallel-size": "1",
+}
+"""Flags of an engine by which the times of its steps differ, and what each is without it."""
+EAGER = ("--enforce-eager", "--no-enforce-eager")
+SHORT = {"-q": "--quantization", "-tp": "--tensor-parallel-size"}
 COUNT = re.compile(r"(\d+)([KMGT]?)|(\d+(?:\.\d+)?)([kmgt])")
 """A number as vLLM takes it: K is 1,024, k is 1,000, and only such has a fraction."""
 
@@ -135,12 +138,26 @@ class CalibratedEngine:
         ]
 
 
+def of_the_server(argv: Sequence[str]) -> dict[str, str | None]:
+    """By what the times of an engine's steps differ; nothing for one whose command is not known."""
+    if not argv:
+        return {}
+    flags = list(map(flag_of, argv))
+    words = [
+        SHORT[flag] + word.removeprefix(flag) if flag in SHORT else word
+        for flag, word in zip(flags, argv, strict=True)
+    ]
+    told = {flag: argument(words, flag) or usual for flag, usual in OF_THE_SERVER.items()}
+    eager = [flag for flag in flags if flag in EAGER][-1:] == [EAGER[0]]
+    return told | {EAGER[0]: "on" if eager else "off"}
+
+
 def unlike_servers(model: TwinModel, argv: Sequence[str]) -> list[str]:
     """One line where the engine of a run is not the one that the twin has the times of, as far as
     both tell it; else none."""
-    known = model.engine.get("argv") or []
-    differ = [flag for flag in OF_THE_SERVER if argument(known, flag) != argument(argv, flag)]
-    if not (known and argv and differ):
+    known, told = of_the_server(model.engine.get("argv") or []), of_the_server(argv)
+    differ = [flag for flag in known if known[flag] != told.get(flag)]
+    if not (told and differ):
         return []
     return [
         f"the run is of another engine than the twin, by {' and '.join(differ)}: its requests are"

@@ -22,7 +22,7 @@ from loadgen.twin.load import recorded_load
 from loadgen.twin.model import TwinModel
 from loadgen.twin.predict import predict_load
 from loadgen.twin.serve import ServedRequest
-from loadgen.twin.shape_of import CalibratedEngine, shape_of_run
+from loadgen.twin.shape_of import CalibratedEngine, shape_of_run, unlike_servers
 
 OFFLINE = {"env": {"vllm": {"HF_HUB_OFFLINE": "1"}}}
 
@@ -301,28 +301,51 @@ def test_a_simulation_is_no_witness_of_a_server(
         calibrate([run, out])
 
 
+SMALL = [*ARGV, "--model", "small", "--dtype", "float32"]
+
+
 @pytest.mark.parametrize(
     ("other", "said"),
     [
         ({"argv": [*ARGV, "--model", "large"]}, "--model"),
         ({"argv": [*ARGV, "--model", "small", "--dtype=half"]}, "--dtype"),
         ({"machine": {"cpus": 64}}, "machine"),
+        ({"argv": [*ARGV, "--model", "small"]}, "--dtype"),
+        ({"argv": [*SMALL, "-q", "fp8"]}, "--quantization"),
+        ({"argv": [*SMALL, "-tp=2"]}, "--tensor-parallel-size"),
+        ({"argv": [*SMALL, "--enforce-eager"]}, "--enforce-eager"),
     ],
 )
 def test_runs_of_unlike_servers_are_not_fitted_together(
     tmp_path: Path, other: dict[str, Any], said: str
 ) -> None:
-    small = [*ARGV, "--model", "small", "--dtype", "float32"]
     runs = []
     cases: dict[str, dict[str, Any]] = {"one": {}, "two": other}
     for name, how in cases.items():
-        run = write_run(tmp_path / name, argv=how.get("argv", small))
+        run = write_run(tmp_path / name, argv=how.get("argv", SMALL))
         facts = json.loads((run / "run.json").read_text())
         machine = how.get("machine", {"cpus": 2})
         (run / "run.json").write_text(json.dumps({**facts, "machine": machine}))
         runs.append(run)
     with pytest.raises(UsageError, match=f"two are not of the same server: their {said} differs"):
         calibrate(runs)
+
+
+@pytest.mark.parametrize(
+    ("more", "said"),
+    [
+        ("--tensor-parallel-size=1 --kv-cache-dtype auto --no-enforce-eager", ""),
+        ("--tensor-parallel-size 2 -tp 1", ""),
+        ("--enforce-eager --port 1", "--enforce-eager"),
+        ("-tp 2 --quantization fp8", "--quantization and --tensor-parallel-size"),
+    ],
+)
+def test_a_run_of_another_engine_than_the_twin_is_told_by_its_flags(more: str, said: str) -> None:
+    model = TwinModel(STEP, FRONT, 0.0, 1, 0.0, {}, engine={"argv": SMALL})
+    found = unlike_servers(model, [*SMALL, *more.split()])
+    assert bool(found) == bool(said)
+    assert f"by {said}:" in " ".join(found) or not said
+    assert unlike_servers(model, []) == unlike_servers(replace(model, engine={}), SMALL) == []
 
 
 def test_a_server_stays_the_same_when_its_system_is_brought_up_to_date(tmp_path: Path) -> None:
