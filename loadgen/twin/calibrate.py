@@ -39,6 +39,8 @@ WINDOWS, WINDOW_REPLIES = 8, 10
 NAMES = tuple(f"step.{each.name}" for each in fields(StepTime)) + tuple(
     f"front.{each.name}" for each in fields(FrontTime)
 )
+USUAL_OFF, MOST_OFF = 0.02, 0.1
+"""How far computed tokens may be off: unsaid of the run's own, and at all of its prompts'."""
 OF_THE_MACHINE = ("cpu", "cpus", "memory_gb")
 """What a machine keeps when its system is brought up to date."""
 WHAT_TELLS = {
@@ -109,6 +111,7 @@ def calibrate(paths: Sequence[Path]) -> TwinModel:
     times_s = [_times_s(*each) for each in zip(runs, served, strict=True)]
     samples = [times_s[at] for at in steady] if len(runs) > 1 else _windows(*times_s[0])
     speeds = np.array([_slowness(*each) for each in samples])
+    otherwise = [_computed_otherwise(*each) for each in zip(runs, served, strict=True)]
     errors = np.concatenate([np.abs(twin / measured - 1) for measured, twin in times_s])
     lengths: dict[str, tuple[int, int]] = {}
     for request in (each for run in runs for each in run.load.requests):
@@ -128,6 +131,7 @@ def calibrate(paths: Sequence[Path]) -> TwinModel:
         machine=str(recorded_run(paths[0]).description.get("machine", "")),
         engine=CalibratedEngine.of_run(paths[0]).to_json(),
         lengths=lengths,
+        otherwise=tuple(filter(None, otherwise)),
     )
 
 
@@ -300,6 +304,23 @@ def _figure_sd(
             each.append(math.log(told[name] / real[name]))
     found = {name: float(np.sqrt(np.sum(np.square(v)) / (len(v) - 1))) for name, v in off.items()}
     return found | {RATE: found["e2e_mean_ms"]}
+
+
+def _computed_otherwise(run: CalibrationRun, served: ServedLoad) -> str:
+    """In words, that the twin computes other prompt tokens than the engine did, "" where it does
+    not. Raises UsageError for so many that the engine had another cache."""
+    known, real = run.counted(served), run.load.computed_tokens
+    prompts = sum(len(each.request.prompt) for each in known)
+    twin = prompts - sum(each.tokens.cached or 0 for each in known)
+    if real is None or abs(twin - real) <= USUAL_OFF * real:
+        return ""
+    said = f"{run.path}: the twin computes {twin:,} prompt tokens, the engine computed {real:,}"
+    if abs(twin - real) > MOST_OFF * prompts:
+        raise UsageError(
+            f"{said}, as where requests go past the prefix cache (prompt_logprobs), or its blocks"
+            f" are not of {run.shape.block_size} tokens: leave it out"
+        )
+    return said
 
 
 def _windows(measured: Floats, twin: Floats) -> list[tuple[Floats, Floats]]:

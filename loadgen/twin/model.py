@@ -59,6 +59,8 @@ class TwinModel:
     steady_runs: int = 0
     """0 in older files: all."""
     replicas: int = 1
+    otherwise: tuple[str, ...] = ()
+    """Where it computes other prompt tokens than its runs did."""
 
     @property
     def speed_factor(self) -> float:
@@ -139,7 +141,7 @@ class TwinModel:
         if content["twin"] != VERSION:
             raise ValueError(f"version {content['twin']}")
         later: dict[str, Any] = {"engine": {}, "lengths": {}, "windows": 0}
-        later |= {"figure_sd": {}, "steady_runs": 0, "replicas": 1}
+        later |= {"figure_sd": {}, "steady_runs": 0, "replicas": 1, "otherwise": ()}
         later |= {name: content[name] for name in later if name in content}
         kept = {each.name: content[each.name] for each in fields(cls) if each.name not in later}
         kept |= later
@@ -154,7 +156,8 @@ class TwinModel:
         }
         kept["step"], kept["front"] = StepTime(**kept["step"]), FrontTime(**kept["front"])
         kept["intervals"] = {name: tuple(each) for name, each in kept["intervals"].items()}
-        kept["open_questions"] = tuple(kept["open_questions"])
+        for name in ("open_questions", "otherwise"):
+            kept[name] = tuple(kept[name])
         told = {**asdict(kept["step"]), **asdict(kept["front"])}
         told |= {
             f"{name}, {n}": end

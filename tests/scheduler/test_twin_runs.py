@@ -348,6 +348,23 @@ def test_a_run_of_another_engine_than_the_twin_is_told_by_its_flags(more: str, s
     assert unlike_servers(model, []) == unlike_servers(replace(model, engine={}), SMALL) == []
 
 
+def test_a_run_of_another_cache_than_the_twin_s_is_refused(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run, made = served_run(tmp_path / "run", users=1), tmp_path / "made.json"
+    known = recorded_load(run, BLOCK).computed_tokens
+    words = [str(run), "-o", str(made)]
+    assert calibrate_command(words) == 0
+    assert "the twin computes" not in capsys.readouterr().out
+    rewritten(run, slice(0, 3), cached_tokens=str(2 * BLOCK))
+    assert calibrate_command(words) == 0
+    said = f"the twin computes {known:,} prompt tokens, the engine computed {known - 6 * BLOCK:,}"
+    assert said in capsys.readouterr().out
+    assert said in TwinModel.read(made).otherwise[0]
+    with pytest.raises(UsageError, match=r"prompt_logprobs\), or its blocks are not of 128 tokens"):
+        calibrate_command([str(rewritten(run, cached_tokens="0")), "-o", str(made)])
+
+
 def test_a_server_stays_the_same_when_its_system_is_brought_up_to_date(tmp_path: Path) -> None:
     runs = [served_run(tmp_path / name) for name in ("before", "after")]
     for run in runs:
