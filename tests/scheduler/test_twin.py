@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from vllm.platforms.interface import UnspecifiedPlatform
 
 from loadgen.cli.advise import advise_command
 from loadgen.cli.compare import compare_command
@@ -24,7 +25,8 @@ from loadgen.targets.settings import ROUTERS as FLEET_ROUTERS
 from loadgen.twin.advise import AdviceLoad, AdviceOptions, advise, parse_objective
 from loadgen.twin.calibrate import calibrate
 from loadgen.twin.directory import SimulatedDirectory
-from loadgen.twin.engine import EngineShape
+from loadgen.twin.engine import EngineShape, VirtualEngine
+from loadgen.twin.ledger import TwinRequest
 from loadgen.twin.load import RecordedLoad, recorded_load
 from loadgen.twin.model import FrontTime, TwinModel
 from loadgen.twin.predict import predict_load
@@ -187,6 +189,17 @@ def test_another_size_and_order_are_predicted(
     assert told.figures["computed_prompt_tokens"] == pytest.approx(
         truth.ledger.computed_tokens, rel=0.03
     )
+
+
+def test_a_twin_needs_no_device(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As where vLLM is built for a GPU and there is none."""
+    for name, module in list(sys.modules.items()):
+        for each in {"current_platform", "_current_platform"} & set(vars(module)):
+            if name.startswith("vllm."):
+                monkeypatch.setattr(module, each, UnspecifiedPlatform())
+    request = TwinRequest("0", "c", (7,) * 300, 0.0, 4)
+    shape = EngineShape(usable_blocks=77)
+    assert VirtualEngine(shape).run([request]).computed_tokens == 300
 
 
 def test_a_larger_cache_computes_less(runs: list[Path], model: TwinModel) -> None:
