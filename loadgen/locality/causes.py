@@ -25,6 +25,8 @@ from loadgen.locality.trace_sources import (
 from loadgen.runs.recorded import RecordedRun, argument, flag_of
 from loadgen.runs.requests import Requests
 
+LEAST_HITS, LEAST_UNLIKE = 10, 3
+"""Of so many numbers of cached tokens, so many of them unlike, a block's size is told."""
 SAME_STEP_S = 0.002
 """Replies that begin as close together were computed in the same step."""
 CAUSES: Mapping[str, str] = {
@@ -177,12 +179,12 @@ def causes_of_run(path: Path) -> ComputedCauses:
     """What a run's computed tokens are due to. Raises UsageError where the host did not tell which
     tokens were cached."""
     run = recorded_run(path)
-    prompts, source = _served(run)
+    size, assumed = _block_size(run)
+    prompts, source = _served(run, size)
     has_cache = "--no-enable-prefix-caching" not in set(map(flag_of, run.engine_argv))
     usable, at_hand = run.target.get("usable_tokens"), EngineAtHand.of_run(run)
-    size = int(run.target.get("block_size") or USUAL_BLOCK_SIZE)
     known = (run.summary.get("server") or {}).get("computed_prompt_tokens")
-    knees = [predict(trace_of_run(path, engine=name)).knee for name in busy_engines(run)]
+    knees = [predict(trace_of_run(path, None, size, name)).knee for name in busy_engines(run)]
     enough = max(knee.enough_tokens for knee in knees)
     if usable and enough <= usable:
         enough = max(knee.working_set_tokens for knee in knees)
@@ -196,8 +198,24 @@ def causes_of_run(path: Path) -> ComputedCauses:
         source=source,
         evicted=evictions(prompts, late, size, 0 if at_hand.tier else (usable or 0) // size),
         at_hand=at_hand,
-        remarks=tuple(_remarks(run, prompts)),
+        remarks=(*_remarks(run, prompts), *assumed),
     )
+
+
+def _block_size(run: RecordedRun) -> tuple[int, list[str]]:
+    """In tokens; and a line on what it was taken from, where the run does not tell it."""
+    if told := run.target.get("block_size"):
+        return int(told), []
+    cached = Requests.of(run.rows).told_cached_tokens
+    hits = [int(each) for each in cached[cached > 0].tolist()]
+    size, is_told = math.gcd(*hits), len(hits) >= LEAST_HITS and len(set(hits)) >= LEAST_UNLIKE
+    if is_told and size >= USUAL_BLOCK_SIZE:
+        words = f"blocks of {size} tokens: what was cached was always whole ones of these"
+        return size, [f"taken for granted: {words}"]
+    return USUAL_BLOCK_SIZE, [
+        f"taken for granted: blocks of {USUAL_BLOCK_SIZE} tokens, vLLM's own on a GPU: of larger"
+        " ones ends of prompts count as evicted"
+    ]
 
 
 def _remarks(run: RecordedRun, prompts: Sequence[ServedPrompt]) -> Iterator[str]:
@@ -290,10 +308,9 @@ def _cause(prompt: ServedPrompt, before: ServedPrompt | None, has_cache: bool) -
     return "order" if prompt.sent_s < before.held_until_s else "evicted"
 
 
-def _served(run: RecordedRun) -> tuple[list[ServedPrompt], str]:
+def _served(run: RecordedRun, block_size: int) -> tuple[list[ServedPrompt], str]:
     sent = all_requests(run)
-    names = BlockNames(int(run.target.get("block_size") or USUAL_BLOCK_SIZE))
-    chains, source = chains_of(run, sent, names)
+    chains, source = chains_of(run, sent, BlockNames(block_size))
     requests = Requests.of(run.rows)
     told = zip(
         requests.number("request_id").tolist(),

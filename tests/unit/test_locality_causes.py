@@ -190,12 +190,12 @@ def test_a_warm_up_is_history_and_not_counted() -> None:
     assert told == {"first": 3 * BLOCK, "evicted": 3 * BLOCK, "tail": 10}
 
 
-def write_run(path: Path, *cached: str, **told: object) -> Path:
+def write_run(path: Path, *cached: str, rows: int = 6, **told: object) -> Path:
     path.mkdir()
     with (path / "requests.csv").open("w", newline="") as file:
         writer = csv.DictWriter(file, COLUMNS, restval="")
         writer.writeheader()
-        for number in range(6):
+        for number in range(rows):
             times = {"sent_s": number, "scheduled_s": number, "end_s": number + 0.4}
             writer.writerow(
                 {
@@ -256,6 +256,28 @@ def test_what_may_make_the_causes_wrong_is_said(
     (run / "run.json").write_text(json.dumps(told | facts))
     assert why_command([str(run)]) == 0
     assert said in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("early", "size", "evicted"),
+    [(("128", "256"), 128, 384), (("384", "384"), 16, 16 * 112), (("100", "256"), 16, 2204)],
+)
+def test_of_a_host_a_block_is_as_long_as_what_was_cached(
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    early: tuple[str, str],
+    size: int,
+    evicted: int,
+) -> None:
+    """Prompts of 500 tokens: three blocks of 128 tokens each, of which nothing is lacking."""
+    run = write_run(tmp_path / "run", "0", "0", *early, *(14 * ["384"]), rows=18)
+    rows = (run / "requests.csv").read_text()
+    (run / "requests.csv").write_text(rows.replace(",330,", ",500,"))
+    (run / "run.json").write_text(json.dumps({"options": {}, "target": None, "exit_code": 0}))
+    assert why_command([str(run), "--format", "json"]) == 0
+    told = json.loads(capsys.readouterr().out)
+    assert told["tokens"]["evicted"] == evicted
+    assert f"taken for granted: blocks of {size} tokens" in told["remarks"][-1]
 
 
 def test_requests_of_the_warm_up_are_left_out(
