@@ -10,8 +10,7 @@ from typing import Any, Self
 
 from loadgen.errors import UsageError
 from loadgen.locality.break_even import Link
-from loadgen.locality.kv_format import model_path, run_told_bytes
-from loadgen.locality.measured import other_attention
+from loadgen.locality.kv_format import odd_attention, run_told_bytes
 from loadgen.locality.trace_sources import recorded_run
 from loadgen.runs.recorded import SIMULATED, RecordedRun, argument, flag_of
 from loadgen.targets.hardware import platform_of
@@ -63,7 +62,7 @@ none."""
 READ_WHOLE = ("--kv-transfer-config", "--additional-config")
 """What is read of these is one JSON object, not a flag for each part of it."""
 OF_THE_SERVER: Mapping[str, str | None] = {
-    **dict.fromkeys(("--model", "--quantization", "--attention-backend")),
+    **dict.fromkeys(("--quantization", "--attention-backend")),
     **dict.fromkeys(("--dtype", "--kv-cache-dtype"), "auto"),
     "--tensor-parallel-size": "1",
 }
@@ -139,7 +138,8 @@ class CalibratedEngine:
 
 
 def of_the_server(argv: Sequence[str]) -> dict[str, str | None]:
-    """By what the times of an engine's steps differ; nothing for one whose command is not known."""
+    """By what the times of an engine's steps differ, as far as its command is known. Without
+    `--model` it may name its model by place."""
     if not argv:
         return {}
     flags = list(map(flag_of, argv))
@@ -149,15 +149,16 @@ def of_the_server(argv: Sequence[str]) -> dict[str, str | None]:
     ]
     told = {flag: argument(words, flag) or usual for flag, usual in OF_THE_SERVER.items()}
     eager = [flag for flag in flags if flag in EAGER][-1:] == [EAGER[0]]
-    return told | {EAGER[0]: "on" if eager else "off"}
+    model = argument(words, "--model")
+    return told | {EAGER[0]: "on" if eager else "off"} | ({"--model": model} if model else {})
 
 
 def unlike_servers(model: TwinModel, argv: Sequence[str]) -> list[str]:
     """One line where the engine of a run is not the one that the twin has the times of, as far as
     both tell it; else none."""
     known, told = of_the_server(model.engine.get("argv") or []), of_the_server(argv)
-    differ = [flag for flag in known if known[flag] != told.get(flag)]
-    if not (told and differ):
+    differ = [flag for flag in known if known[flag] != told.get(flag, known[flag])]
+    if not differ:
         return []
     return [
         f"the run is of another engine than the twin, by {' and '.join(differ)}: its requests are"
@@ -364,15 +365,11 @@ def _require_modelled(run: RecordedRun) -> None:
         if usual is not None and (not usual or told != usual):
             said = f"{named} {told}" if usual else named
             raise UsageError(f"{run.path}: its engine has {said}, which the twin does not model")
-    for model in filter(None, (argument(argv, "--model"), run.target.get("tokenizer"))):
-        found = None
-        with suppress(UsageError):
-            found = other_attention(model_path(model), run.target.get("max_model_len"))
-        if found is not None:
-            raise UsageError(
-                f"{run.path}: its model has {found} (config.json of {model}), which the twin does"
-                " not model: layers there do not attend to all tokens"
-            )
+    if (found := odd_attention(run)) is not None:
+        raise UsageError(
+            f"{run.path}: its model has {found}, which the twin does not model: layers there do not"
+            " attend to all tokens"
+        )
 
 
 def _plugin(path: Path, argv: Sequence[str]) -> tuple[tuple[str, object], ...] | None:

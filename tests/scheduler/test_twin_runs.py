@@ -307,7 +307,7 @@ SMALL = [*ARGV, "--model", "small", "--dtype", "float32"]
 @pytest.mark.parametrize(
     ("other", "said"),
     [
-        ({"argv": [*ARGV, "--model", "large"]}, "--model"),
+        ({"argv": [*SMALL, "--model", "large"]}, "--model"),
         ({"argv": [*ARGV, "--model", "small", "--dtype=half"]}, "--dtype"),
         ({"machine": {"cpus": 64}}, "machine"),
         ({"argv": [*ARGV, "--model", "small"]}, "--dtype"),
