@@ -177,10 +177,14 @@ def _require_same_server(paths: Sequence[Path]) -> None:
     """Raise UsageError for a run that is given twice, and for runs of unlike machines or models, as
     far as they tell them. The sizes of their engines may differ."""
     known: dict[str, tuple[Path, object]] = {}
+    begun: dict[object, Path] = {}
     for number, path in enumerate(paths):
         if path.resolve() in {other.resolve() for other in paths[:number]}:
             raise UsageError(f"{path} is given twice: name each run once")
         run = recorded_run(path)
+        start_unix_s = run.description.get("start_unix_s")
+        if start_unix_s is not None and begun.setdefault(start_unix_s, path) is not path:
+            raise UsageError(f"{begun[start_unix_s]} and {path} are the same run: name it once")
         machine = _machine(run)
         told: dict[str, object] = {"machine": machine} if machine else {}
         told["number of engines"] = Fleet.of_run(run).replicas

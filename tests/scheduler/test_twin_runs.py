@@ -2,6 +2,7 @@
 
 import csv
 import json
+import shutil
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -386,6 +387,11 @@ def test_a_run_that_is_given_twice_is_not_two(tmp_path: Path) -> None:
     run = write_run(tmp_path / "run")
     with pytest.raises(UsageError, match="is given twice: name each run once"):
         calibrate([run, tmp_path / "x" / ".." / "run"])
+    facts = json.loads((run / "run.json").read_text())
+    (run / "run.json").write_text(json.dumps({**facts, "start_unix_s": 1.5e9}))
+    copied = shutil.copytree(run, tmp_path / "copied")
+    with pytest.raises(UsageError, match=r"run and .*copied are the same run: name it once"):
+        calibrate([run, copied])
 
 
 @pytest.mark.parametrize(
