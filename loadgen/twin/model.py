@@ -87,10 +87,10 @@ class TwinModel:
                 f"intervals are of one run's own speed in {self.windows} windows of its time:"
                 " other runs may differ by more"
             )
-        if 1 < self.runs < LEAST_LEFT_OUT:
+        if 1 < self._told_by < LEAST_LEFT_OUT:
             yield (
-                f"intervals are of {self.runs} runs, too few to leave one out: other workloads may"
-                " differ by more"
+                f"intervals are of {self._told_by} runs, too few to leave one out: other workloads"
+                " may differ by more"
             )
         for name, (low, high) in lengths.items():
             least, most = self.lengths.get(name, (low, high))
@@ -106,8 +106,13 @@ class TwinModel:
         factor = self._factor(max(self.speed_sd, self.figure_sd.get(figure, 0.0)))
         return (value / factor, value * factor) if factor < math.inf else (0.0, math.inf)
 
+    @property
+    def _told_by(self) -> int:
+        """How many runs tell its speed."""
+        return self.steady_runs or self.runs
+
     def _factor(self, sd: float) -> float:
-        count = self.windows if self.runs == 1 else self.steady_runs or self.runs
+        count = self.windows if self.runs == 1 else self._told_by
         if count < 2:
             return math.inf
         reach = float(student.ppf((1 + LEVEL) / 2, count - 1))
