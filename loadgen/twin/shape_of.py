@@ -16,7 +16,7 @@ from loadgen.runs.recorded import SIMULATED, RecordedRun, argument, flag_of
 from loadgen.targets.hardware import platform_of
 from loadgen.targets.plan import BYTES_PER_GB
 from loadgen.targets.settings import model_window_tokens
-from loadgen.twin.engine import PLUGIN, EngineShape
+from loadgen.twin.engine import PLUGIN, WINDOW_TOKENS, EngineShape
 from loadgen.twin.model import TwinModel
 from loadgen.twin.tier import TierShape
 
@@ -50,8 +50,8 @@ UNMODELLED: Mapping[str, str] = {
     **dict.fromkeys(("--watermark", "--watermark-config", "--performance-mode"), ""),
     **dict.fromkeys(("--no-scheduler-reserve-full-isl", "--config"), ""),
     **dict.fromkeys(("--data-parallel-size", "-dp", "--pipeline-parallel-size", "-pp"), "1"),
-    **dict.fromkeys(("--decode-context-parallel-size", "-dcp"), "1"),
-    **dict.fromkeys(("--prefill-context-parallel-size", "-pcp"), "1"),
+    **{f"--{each}-context-parallel-size": "1" for each in ("decode", "prefill")},
+    **dict.fromkeys(("-dcp", "-pcp"), "1"),
     "--long-prefill-token-threshold": "0",
     "--stream-interval": "1",
     "--scheduling-policy": "fcfs",
@@ -138,8 +138,7 @@ class CalibratedEngine:
 
 
 def of_the_server(argv: Sequence[str]) -> dict[str, str | None]:
-    """By what the times of an engine's steps differ, as far as its command is known. Without
-    `--model` it may name its model by place."""
+    """By what the times of an engine's steps differ; one without `--model` may have it by place."""
     if not argv:
         return {}
     flags = list(map(flag_of, argv))
@@ -223,7 +222,7 @@ def shape_of_run(path: Path) -> EngineShape:
     return EngineShape(
         usable_blocks=int(blocks),
         block_size=int(size),
-        max_model_len=_window_tokens(run, int(blocks) * int(size)) or usual.max_model_len,
+        max_model_len=_window_tokens(run, int(blocks) * int(size)),
         prefix_caching="--no-enable-prefix-caching" not in flags,
         max_num_seqs=_count(path, argv, "--max-num-seqs", min(usual.max_num_seqs, batched)),
         max_num_batched_tokens=batched,
@@ -233,12 +232,16 @@ def shape_of_run(path: Path) -> EngineShape:
     )
 
 
-def _window_tokens(run: RecordedRun, usable_tokens: int) -> int | None:
+def _window_tokens(run: RecordedRun, usable_tokens: int) -> int:
     """The longest request in tokens. Where the cache of the run was what bounded it, in a larger
-    one the model's own window does."""
+    one the model's own window does; of a run that does not tell it no request is longer."""
     told = run.target.get("max_model_len")
-    if not told or told < usable_tokens:
-        return None if not told else int(told)
+    if not told:
+        columns = (run.rows.number(name).tolist() for name in ("prompt_tokens", "output_tokens"))
+        longest = (max((each for each in column if each > 0), default=0) for column in columns)
+        return max(WINDOW_TOKENS, int(sum(longest)))
+    if told < usable_tokens:
+        return int(told)
     model = argument(run.engine_argv, "--model") or ""
     return max(int(told), model_window_tokens(model) or 0)
 

@@ -470,6 +470,14 @@ def test_a_cache_that_was_smaller_than_the_model_s_window_bounds_no_larger_one(
     assert shape_of_run(told).max_model_len == 2048, "somebody said so"
 
 
+def test_a_window_that_is_not_told_holds_the_longest_request(tmp_path: Path) -> None:
+    run = write_run(tmp_path / "run", target={"max_model_len": None, "usable_blocks": 200})
+    assert shape_of_run(run).max_model_len == 12_288
+    rewritten(run, slice(1, None), prompt_tokens="", output_tokens="")
+    rewritten(run, slice(0, 1), prompt_tokens="20000", output_tokens="64")
+    assert shape_of_run(run).max_model_len == 20_064
+
+
 def test_offload_to_a_gpu_has_no_time_in_a_run(tmp_path: Path) -> None:
     config = {"kv_connector": "OffloadingConnector", "kv_connector_extra_config": {}}
     argv = [*ARGV[:5], "--kv-transfer-config", json.dumps(config)]
