@@ -224,41 +224,36 @@ class ReplyParts:
 
 
 def _parts_of(run: CalibrationRun, served: ServedLoad) -> ReplyParts:
-    work = [_Work(each) if each.steps else None for each in served.replicas]
-    x, seconds = [], []
-    for each in run.counted(served):
-        measured = run.load.measured[each.request.name]
-        front = (each.front_requests, each.front_tokens, 1.0)
-        late_s = each.end_s - served.ledger.finished_s[each.request.name]
-        for end_s, took_s in (
-            (each.first_token_s - late_s, measured.ttft_s),
-            (each.end_s - late_s, measured.e2e_s),
-        ):
-            done = work[each.replica]
-            assert done is not None, "an engine answered in no step"
-            x.append(np.append(done.between(each.queued_s, end_s), front) / took_s)
-            seconds.append(took_s)
-    return ReplyParts(np.array(x), np.array(seconds))
-
-
-class _Work:
-    """What the engine computed up to any moment, each part of its steps' times by itself."""
-
-    def __init__(self, ledger: EngineLedger) -> None:
-        done = [step for step in ledger.steps if any(parts(step.work))]
-        knots = [edge for step in done for edge in (step.begins_s, step.ends_s)]
-        sums = np.cumsum([parts(step.work) for step in done], axis=0)
-        before = np.vstack((np.zeros(sums.shape[1]), sums[:-1]))
-        self._knots = np.array(knots)
-        self._values = np.stack((before, sums), axis=1).reshape(-1, sums.shape[1])
-
-    def between(self, begin_s: float, end_s: float) -> Floats:
-        """Of the steps between two moments; of one that was under way its share."""
-        found = [
-            np.interp((begin_s, end_s), self._knots, self._values[:, place])
-            for place in range(self._values.shape[1])
+    known = run.counted(served)
+    measured = [run.load.measured[each.request.name] for each in known]
+    late_s = [each.end_s - served.ledger.finished_s[each.request.name] for each in known]
+    moments_s = np.array(
+        [
+            (each.queued_s, each.first_token_s - late, each.end_s - late)
+            for each, late in zip(known, late_s, strict=True)
         ]
-        return np.array([end - begin for begin, end in found])
+    )
+    done = np.zeros((*moments_s.shape, len(fields(StepTime))))
+    replicas = np.array([each.replica for each in known])
+    for place in set(replicas.tolist()):
+        done[replicas == place] = _done_by(served.replicas[place], moments_s[replicas == place])
+    front = np.array([(each.front_requests, each.front_tokens, 1.0) for each in known])
+    took_s = np.array([(each.ttft_s, each.e2e_s) for each in measured])
+    parts_of_both = (done[:, 1:] - done[:, :1], np.repeat(front[:, None], 2, axis=1))
+    x = np.concatenate(parts_of_both, axis=2) / took_s[..., None]
+    return ReplyParts(x.reshape(-1, x.shape[2]), took_s.ravel())
+
+
+def _done_by(ledger: EngineLedger, moments_s: Floats) -> Floats:
+    """What an engine had computed at these moments, with one axis more for the parts of its steps'
+    times; of a step that was under way its share."""
+    done = [step for step in ledger.steps if any(parts(step.work))]
+    assert done, "an engine answered in no step"
+    knots_s = np.array([edge for step in done for edge in (step.begins_s, step.ends_s)])
+    sums = np.cumsum([parts(step.work) for step in done], axis=0)
+    before = np.vstack((np.zeros(sums.shape[1]), sums[:-1]))
+    values = np.stack((before, sums), axis=1).reshape(-1, sums.shape[1])
+    return np.stack([np.interp(moments_s, knots_s, each) for each in values.T], axis=-1)
 
 
 def _fitted(x: Floats) -> Floats:
