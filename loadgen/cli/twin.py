@@ -84,6 +84,7 @@ def _words(model: "TwinModel", output: Path, is_calibration: bool) -> Iterator[s
             " (standard deviation): predictions have intervals that hold it, but not how much other"
             " runs differ; give two or more"
         )
+    yield from model.otherwise
     yield from (f"open: {each}" for each in model.open_questions)
     if model.open_questions and not is_calibration:
         yield "`kvswarm run calibrate` sends requests that tell most of it, in two minutes"

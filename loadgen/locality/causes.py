@@ -1,8 +1,10 @@
 """Where each computed prompt token of a run could have been a hit, and what would make it one."""
 
+import json
 import math
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from itertools import accumulate
 from operator import attrgetter
@@ -11,6 +13,7 @@ from statistics import median
 
 from loadgen.errors import UsageError
 from loadgen.locality.curve import predict
+from loadgen.locality.kv_format import odd_attention
 from loadgen.locality.lru_stack import LruStack
 from loadgen.locality.trace import BlockNames, Chain, Trace
 from loadgen.locality.trace_sources import (
@@ -22,9 +25,11 @@ from loadgen.locality.trace_sources import (
     trace_of_run,
     unfinished,
 )
-from loadgen.runs.recorded import RecordedRun, argument, flag_of
+from loadgen.runs.recorded import SIMULATED, RecordedRun, argument, flag_of
 from loadgen.runs.requests import Requests
 
+LEAST_HITS, LEAST_UNLIKE = 10, 3
+"""Of so many numbers of cached tokens, so many of them unlike, a block's size is told."""
 SAME_STEP_S = 0.002
 """Replies that begin as close together were computed in the same step."""
 CAUSES: Mapping[str, str] = {
@@ -33,7 +38,7 @@ CAUSES: Mapping[str, str] = {
     "order": "evicted while its next user was waiting: another order would have kept it",
     "replica": "computed before by another engine",
     "together": "computed in the same step as another request's",
-    "off": "the engine has no prefix cache",
+    "off": "the engine has no prefix cache, or requests go past it",
     "tail": "behind the last full block of a prompt",
 }
 """Of computed tokens; each has one."""
@@ -67,20 +72,26 @@ class ServedPrompt:
 @dataclass(frozen=True, slots=True)
 class EngineAtHand:
     """What an engine had already: an order by context, something behind its cache, a router that
-    keeps contexts together (its policy, "" without)."""
+    keeps contexts together (its policy, "" without). Requests with `prompt_logprobs` find nothing
+    in its cache."""
 
     by_context: bool = False
     tier: bool = False
     affine_router: str = ""
+    prompt_logprobs: bool = False
 
     @classmethod
     def of_run(cls, run: RecordedRun) -> "EngineAtHand":
-        """By its command lines."""
+        """By its command lines, what was simulated, and the body of its requests."""
         argv, router = run.engine_argv, str(run.target.get("router") or "")
+        tier, body = (run.target.get(SIMULATED) or {}).get("tier"), {}
+        with suppress(ValueError, TypeError):
+            body = json.loads(run.options.get("extra_body") or "{}")
         return cls(
             argument(argv, "--scheduler-cls") is not None,
-            argument(argv, "--kv-transfer-config") is not None,
+            tier is not None or argument(argv, "--kv-transfer-config") is not None,
             router if router in AFFINE else "",
+            isinstance(body, dict) and body.get("prompt_logprobs") is not None,
         )
 
 
@@ -162,6 +173,8 @@ class ComputedCauses:
                 "Keep a context on one engine (--router consistent_hash --session-header"
                 f" X-Session-ID, or cache_aware): up to {saved}."
             )
+        if cause == "off" and at_hand.prompt_logprobs:
+            return f"Leave prompt_logprobs out of --extra-body: up to {saved}."
         if cause == "off":
             return f"Switch the prefix cache on: up to {saved}."
         return f"Requests of one context came at the same moment: {saved} were computed twice."
@@ -177,12 +190,14 @@ def causes_of_run(path: Path) -> ComputedCauses:
     """What a run's computed tokens are due to. Raises UsageError where the host did not tell which
     tokens were cached."""
     run = recorded_run(path)
-    prompts, source = _served(run)
-    has_cache = "--no-enable-prefix-caching" not in set(map(flag_of, run.engine_argv))
+    size, assumed = _block_size(run)
+    prompts, source = _served(run, size)
     usable, at_hand = run.target.get("usable_tokens"), EngineAtHand.of_run(run)
-    size = int(run.target.get("block_size") or USUAL_BLOCK_SIZE)
+    has_hits = any(each.cached_tokens for each in prompts)
+    is_off = "--no-enable-prefix-caching" in set(map(flag_of, run.engine_argv))
+    has_cache = not is_off and (has_hits or not at_hand.prompt_logprobs)
     known = (run.summary.get("server") or {}).get("computed_prompt_tokens")
-    knees = [predict(trace_of_run(path, engine=name)).knee for name in busy_engines(run)]
+    knees = [predict(trace_of_run(path, None, size, name)).knee for name in busy_engines(run)]
     enough = max(knee.enough_tokens for knee in knees)
     if usable and enough <= usable:
         enough = max(knee.working_set_tokens for knee in knees)
@@ -196,24 +211,46 @@ def causes_of_run(path: Path) -> ComputedCauses:
         source=source,
         evicted=evictions(prompts, late, size, 0 if at_hand.tier else (usable or 0) // size),
         at_hand=at_hand,
-        remarks=tuple(_remarks(run, prompts)),
+        remarks=(*_remarks(run, has_cache and not has_hits), *assumed),
     )
 
 
-def _remarks(run: RecordedRun, prompts: Sequence[ServedPrompt]) -> Iterator[str]:
+def _block_size(run: RecordedRun) -> tuple[int, list[str]]:
+    """In tokens; and a line on what it was taken from, where the run does not tell it."""
+    if told := run.target.get("block_size"):
+        return int(told), []
+    cached = Requests.of(run.rows).told_cached_tokens
+    hits = [int(each) for each in cached[cached > 0].tolist()]
+    size, is_told = math.gcd(*hits), len(hits) >= LEAST_HITS and len(set(hits)) >= LEAST_UNLIKE
+    if is_told and size >= USUAL_BLOCK_SIZE:
+        words = f"blocks of {size} tokens: what was cached was always whole ones of these"
+        return size, [f"taken for granted: {words}"]
+    return USUAL_BLOCK_SIZE, [
+        f"taken for granted: blocks of {USUAL_BLOCK_SIZE} tokens, vLLM's own on a GPU: of larger"
+        " ones ends of prompts count as evicted"
+    ]
+
+
+def _remarks(run: RecordedRun, has_no_hits: bool) -> Iterator[str]:
     """What may make the causes wrong."""
     yield from unfinished(run)
-    if run.description.get("cache_state") == "warm":
-        yield (
-            "the run began with caches that held something: what was evicted of that counts as a"
-            " first use"
-        )
+    held = {
+        "warm": "the run began with caches that held something",
+        "unknown": "what the caches held when the run began is not known",
+    }
+    if begun := held.get(run.description.get("cache_state") or ""):
+        yield f"{begun}: what was evicted of that counts as a first use"
     if run.description.get("trace_sha256"):
         yield (
             "the run replayed a trace: which blocks its prompts share is not in the run, and is"
             " taken from their contexts and lengths"
         )
-    if not run.engine_argv and not any(each.cached_tokens for each in prompts):
+    if found := odd_attention(run):
+        yield (
+            f"the model has {found}: what its engine cannot keep of a text counts as evicted, and"
+            " no larger cache would keep it"
+        )
+    if has_no_hits:
         yield "no request took anything from a cache: is the engine's prefix cache on?"
 
 
@@ -290,10 +327,9 @@ def _cause(prompt: ServedPrompt, before: ServedPrompt | None, has_cache: bool) -
     return "order" if prompt.sent_s < before.held_until_s else "evicted"
 
 
-def _served(run: RecordedRun) -> tuple[list[ServedPrompt], str]:
+def _served(run: RecordedRun, block_size: int) -> tuple[list[ServedPrompt], str]:
     sent = all_requests(run)
-    names = BlockNames(int(run.target.get("block_size") or USUAL_BLOCK_SIZE))
-    chains, source = chains_of(run, sent, names)
+    chains, source = chains_of(run, sent, BlockNames(block_size))
     requests = Requests.of(run.rows)
     told = zip(
         requests.number("request_id").tolist(),

@@ -8,9 +8,9 @@ from pathlib import Path
 from typing import Any
 
 from loadgen.errors import UsageError
-from loadgen.locality.measured import DTYPE_BYTES, argv_bytes_per_token
+from loadgen.locality.measured import DTYPE_BYTES, argv_bytes_per_token, other_attention
 from loadgen.locality.trace_sources import USUAL_BLOCK_SIZE, recorded_run
-from loadgen.runs.recorded import argument
+from loadgen.runs.recorded import RecordedRun, argument
 from loadgen.scratch import expanded
 from loadgen.targets.catalog import find_target, load_catalog
 from loadgen.targets.hardware import Platform, detect_platform
@@ -83,6 +83,17 @@ def model_path(model: str) -> Path:
         f"--model {model}: no config.json there, and no model of that name was loaded before:"
         " name its folder or its config.json"
     )
+
+
+def odd_attention(run: RecordedRun) -> str | None:
+    """What a run's model says of layers that do not attend to all tokens, and where; else None."""
+    model = argument(run.engine_argv, "--model")
+    for each in filter(None, (model, run.target.get("tokenizer") or run.options.get("tokenizer"))):
+        with suppress(UsageError):
+            found = other_attention(model_path(each), run.target.get("max_model_len"))
+            if found is not None:
+                return f"{found} (config.json of {each})"
+    return None
 
 
 def run_block_size(run: Path) -> ToldFigure:

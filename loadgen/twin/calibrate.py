@@ -19,7 +19,7 @@ from loadgen.compare.run import faults_of
 from loadgen.errors import UsageError
 from loadgen.locality.trace_sources import recorded_run
 from loadgen.runs.columns import Floats
-from loadgen.runs.recorded import RecordedRun, argument
+from loadgen.runs.recorded import RecordedRun
 from loadgen.twin.engine import EngineShape
 from loadgen.twin.ledger import EngineLedger
 from loadgen.twin.load import RecordedLoad, recorded_load
@@ -27,7 +27,7 @@ from loadgen.twin.model import LEAST_LEFT_OUT, FrontTime, TwinModel, add_lengths
 from loadgen.twin.predict import RATE, TIMES, figures_of
 from loadgen.twin.routing import AsRecorded, Fleet
 from loadgen.twin.serve import ServedLoad, ServedRequest, TwinServer
-from loadgen.twin.shape_of import OF_THE_SERVER, CalibratedEngine, shape_of_run
+from loadgen.twin.shape_of import CalibratedEngine, of_the_server, shape_of_run
 from loadgen.twin.step_time import StepTime, parts
 
 ROUNDS, RESAMPLES = 10, 60
@@ -39,6 +39,8 @@ WINDOWS, WINDOW_REPLIES = 8, 10
 NAMES = tuple(f"step.{each.name}" for each in fields(StepTime)) + tuple(
     f"front.{each.name}" for each in fields(FrontTime)
 )
+USUAL_OFF, MOST_OFF = 0.02, 0.1
+"""How far computed tokens may be off: unsaid of the run's own, and at all of its prompts'."""
 OF_THE_MACHINE = ("cpu", "cpus", "memory_gb")
 """What a machine keeps when its system is brought up to date."""
 WHAT_TELLS = {
@@ -109,6 +111,7 @@ def calibrate(paths: Sequence[Path]) -> TwinModel:
     times_s = [_times_s(*each) for each in zip(runs, served, strict=True)]
     samples = [times_s[at] for at in steady] if len(runs) > 1 else _windows(*times_s[0])
     speeds = np.array([_slowness(*each) for each in samples])
+    otherwise = [_computed_otherwise(*each) for each in zip(runs, served, strict=True)]
     errors = np.concatenate([np.abs(twin / measured - 1) for measured, twin in times_s])
     lengths: dict[str, tuple[int, int]] = {}
     for request in (each for run in runs for each in run.load.requests):
@@ -128,6 +131,7 @@ def calibrate(paths: Sequence[Path]) -> TwinModel:
         machine=str(recorded_run(paths[0]).description.get("machine", "")),
         engine=CalibratedEngine.of_run(paths[0]).to_json(),
         lengths=lengths,
+        otherwise=tuple(filter(None, otherwise)),
     )
 
 
@@ -173,15 +177,19 @@ def _require_same_server(paths: Sequence[Path]) -> None:
     """Raise UsageError for a run that is given twice, and for runs of unlike machines or models, as
     far as they tell them. The sizes of their engines may differ."""
     known: dict[str, tuple[Path, object]] = {}
+    begun: dict[object, Path] = {}
     for number, path in enumerate(paths):
         if path.resolve() in {other.resolve() for other in paths[:number]}:
             raise UsageError(f"{path} is given twice: name each run once")
         run = recorded_run(path)
-        told: dict[str, object] = {"machine": _machine(run)}
+        start_unix_s = run.description.get("start_unix_s")
+        if start_unix_s is not None and begun.setdefault(start_unix_s, path) is not path:
+            raise UsageError(f"{begun[start_unix_s]} and {path} are the same run: name it once")
+        machine = _machine(run)
+        told: dict[str, object] = {"machine": machine} if machine else {}
         told["number of engines"] = Fleet.of_run(run).replicas
-        told |= {flag: argument(run.engine_argv, flag) for flag in OF_THE_SERVER}
-        for name, value in told.items():
-            other, usual = known.setdefault(name, (path, value)) if value else (path, value)
+        for name, value in (told | of_the_server(run.engine_argv)).items():
+            other, usual = known.setdefault(name, (path, value))
             if value != usual:
                 raise UsageError(
                     f"{other} and {path} are not of the same server: their {name} differs"
@@ -216,41 +224,36 @@ class ReplyParts:
 
 
 def _parts_of(run: CalibrationRun, served: ServedLoad) -> ReplyParts:
-    work = [_Work(each) if each.steps else None for each in served.replicas]
-    x, seconds = [], []
-    for each in run.counted(served):
-        measured = run.load.measured[each.request.name]
-        front = (each.front_requests, each.front_tokens, 1.0)
-        late_s = each.end_s - served.ledger.finished_s[each.request.name]
-        for end_s, took_s in (
-            (each.first_token_s - late_s, measured.ttft_s),
-            (each.end_s - late_s, measured.e2e_s),
-        ):
-            done = work[each.replica]
-            assert done is not None, "an engine answered in no step"
-            x.append(np.append(done.between(each.queued_s, end_s), front) / took_s)
-            seconds.append(took_s)
-    return ReplyParts(np.array(x), np.array(seconds))
-
-
-class _Work:
-    """What the engine computed up to any moment, each part of its steps' times by itself."""
-
-    def __init__(self, ledger: EngineLedger) -> None:
-        done = [step for step in ledger.steps if any(parts(step.work))]
-        knots = [edge for step in done for edge in (step.begins_s, step.ends_s)]
-        sums = np.cumsum([parts(step.work) for step in done], axis=0)
-        before = np.vstack((np.zeros(sums.shape[1]), sums[:-1]))
-        self._knots = np.array(knots)
-        self._values = np.stack((before, sums), axis=1).reshape(-1, sums.shape[1])
-
-    def between(self, begin_s: float, end_s: float) -> Floats:
-        """Of the steps between two moments; of one that was under way its share."""
-        found = [
-            np.interp((begin_s, end_s), self._knots, self._values[:, place])
-            for place in range(self._values.shape[1])
+    known = run.counted(served)
+    measured = [run.load.measured[each.request.name] for each in known]
+    late_s = [each.end_s - served.ledger.finished_s[each.request.name] for each in known]
+    moments_s = np.array(
+        [
+            (each.queued_s, each.first_token_s - late, each.end_s - late)
+            for each, late in zip(known, late_s, strict=True)
         ]
-        return np.array([end - begin for begin, end in found])
+    )
+    done = np.zeros((*moments_s.shape, len(fields(StepTime))))
+    replicas = np.array([each.replica for each in known])
+    for place in set(replicas.tolist()):
+        done[replicas == place] = _done_by(served.replicas[place], moments_s[replicas == place])
+    front = np.array([(each.front_requests, each.front_tokens, 1.0) for each in known])
+    took_s = np.array([(each.ttft_s, each.e2e_s) for each in measured])
+    parts_of_both = (done[:, 1:] - done[:, :1], np.repeat(front[:, None], 2, axis=1))
+    x = np.concatenate(parts_of_both, axis=2) / took_s[..., None]
+    return ReplyParts(x.reshape(-1, x.shape[2]), took_s.ravel())
+
+
+def _done_by(ledger: EngineLedger, moments_s: Floats) -> Floats:
+    """What an engine had computed at these moments, with one axis more for the parts of its steps'
+    times; of a step that was under way its share."""
+    done = [step for step in ledger.steps if any(parts(step.work))]
+    assert done, "an engine answered in no step"
+    knots_s = np.array([edge for step in done for edge in (step.begins_s, step.ends_s)])
+    sums = np.cumsum([parts(step.work) for step in done], axis=0)
+    before = np.vstack((np.zeros(sums.shape[1]), sums[:-1]))
+    values = np.stack((before, sums), axis=1).reshape(-1, sums.shape[1])
+    return np.stack([np.interp(moments_s, knots_s, each) for each in values.T], axis=-1)
 
 
 def _fitted(x: Floats) -> Floats:
@@ -300,6 +303,23 @@ def _figure_sd(
             each.append(math.log(told[name] / real[name]))
     found = {name: float(np.sqrt(np.sum(np.square(v)) / (len(v) - 1))) for name, v in off.items()}
     return found | {RATE: found["e2e_mean_ms"]}
+
+
+def _computed_otherwise(run: CalibrationRun, served: ServedLoad) -> str:
+    """In words, that the twin computes other prompt tokens than the engine did, "" where it does
+    not. Raises UsageError for so many that the engine had another cache."""
+    known, real = run.counted(served), run.load.computed_tokens
+    prompts = sum(len(each.request.prompt) for each in known)
+    twin = prompts - sum(each.tokens.cached or 0 for each in known)
+    if real is None or abs(twin - real) <= USUAL_OFF * real:
+        return ""
+    said = f"{run.path}: the twin computes {twin:,} prompt tokens, the engine computed {real:,}"
+    if abs(twin - real) > MOST_OFF * prompts:
+        raise UsageError(
+            f"{said}, as where requests go past the prefix cache (prompt_logprobs), or its blocks"
+            f" are not of {run.shape.block_size} tokens: leave it out"
+        )
+    return said
 
 
 def _windows(measured: Floats, twin: Floats) -> list[tuple[Floats, Floats]]:

@@ -20,6 +20,7 @@ from typing import Any
 import torch
 from vllm.config import (
     CacheConfig,
+    DeviceConfig,
     KVTransferConfig,
     LoRAConfig,
     ModelConfig,
@@ -122,7 +123,7 @@ def _vllm_config(shape: EngineShape) -> VllmConfig:
         max_num_batched_tokens=shape.max_num_batched_tokens,
         async_scheduling=shape.async_scheduling,
         policy=shape.vllm_policy,
-        disable_hybrid_kv_cache_manager=shape.transfer is not None,
+        disable_hybrid_kv_cache_manager=True,
     )
     cache_config = CacheConfig(
         block_size=shape.block_size, enable_prefix_caching=shape.prefix_caching
@@ -132,6 +133,7 @@ def _vllm_config(shape: EngineShape) -> VllmConfig:
         model_config=model_config(shape.max_model_len),
         scheduler_config=scheduler,
         cache_config=cache_config,
+        device_config=DeviceConfig("cpu"),  # vLLM looks for a GPU where it is built for one
         lora_config=shape.lora,
         kv_transfer_config=shape.transfer,
         additional_config=plugin,

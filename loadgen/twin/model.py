@@ -59,6 +59,8 @@ class TwinModel:
     steady_runs: int = 0
     """0 in older files: all."""
     replicas: int = 1
+    otherwise: tuple[str, ...] = ()
+    """Where it computes other prompt tokens than its runs did."""
 
     @property
     def speed_factor(self) -> float:
@@ -85,10 +87,10 @@ class TwinModel:
                 f"intervals are of one run's own speed in {self.windows} windows of its time:"
                 " other runs may differ by more"
             )
-        if 1 < self.runs < LEAST_LEFT_OUT:
+        if 1 < self._told_by < LEAST_LEFT_OUT:
             yield (
-                f"intervals are of {self.runs} runs, too few to leave one out: other workloads may"
-                " differ by more"
+                f"intervals are of {self._told_by} runs, too few to leave one out: other workloads"
+                " may differ by more"
             )
         for name, (low, high) in lengths.items():
             least, most = self.lengths.get(name, (low, high))
@@ -104,8 +106,13 @@ class TwinModel:
         factor = self._factor(max(self.speed_sd, self.figure_sd.get(figure, 0.0)))
         return (value / factor, value * factor) if factor < math.inf else (0.0, math.inf)
 
+    @property
+    def _told_by(self) -> int:
+        """How many runs tell its speed."""
+        return self.steady_runs or self.runs
+
     def _factor(self, sd: float) -> float:
-        count = self.windows if self.runs == 1 else self.steady_runs or self.runs
+        count = self.windows if self.runs == 1 else self._told_by
         if count < 2:
             return math.inf
         reach = float(student.ppf((1 + LEVEL) / 2, count - 1))
@@ -139,7 +146,7 @@ class TwinModel:
         if content["twin"] != VERSION:
             raise ValueError(f"version {content['twin']}")
         later: dict[str, Any] = {"engine": {}, "lengths": {}, "windows": 0}
-        later |= {"figure_sd": {}, "steady_runs": 0, "replicas": 1}
+        later |= {"figure_sd": {}, "steady_runs": 0, "replicas": 1, "otherwise": ()}
         later |= {name: content[name] for name in later if name in content}
         kept = {each.name: content[each.name] for each in fields(cls) if each.name not in later}
         kept |= later
@@ -154,7 +161,8 @@ class TwinModel:
         }
         kept["step"], kept["front"] = StepTime(**kept["step"]), FrontTime(**kept["front"])
         kept["intervals"] = {name: tuple(each) for name, each in kept["intervals"].items()}
-        kept["open_questions"] = tuple(kept["open_questions"])
+        for name in ("open_questions", "otherwise"):
+            kept[name] = tuple(kept[name])
         told = {**asdict(kept["step"]), **asdict(kept["front"])}
         told |= {
             f"{name}, {n}": end

@@ -10,14 +10,13 @@ from typing import Any, Self
 
 from loadgen.errors import UsageError
 from loadgen.locality.break_even import Link
-from loadgen.locality.kv_format import model_path, run_told_bytes
-from loadgen.locality.measured import other_attention
+from loadgen.locality.kv_format import odd_attention, run_told_bytes
 from loadgen.locality.trace_sources import recorded_run
 from loadgen.runs.recorded import SIMULATED, RecordedRun, argument, flag_of
 from loadgen.targets.hardware import platform_of
 from loadgen.targets.plan import BYTES_PER_GB
 from loadgen.targets.settings import model_window_tokens
-from loadgen.twin.engine import PLUGIN, EngineShape
+from loadgen.twin.engine import PLUGIN, WINDOW_TOKENS, EngineShape
 from loadgen.twin.model import TwinModel
 from loadgen.twin.tier import TierShape
 
@@ -44,12 +43,15 @@ MOST_GB = 1e9
 """No machine has more."""
 UNMODELLED: Mapping[str, str] = {
     **dict.fromkeys(("--speculative-config", "-sc", "--spec-method", "--enable-lora"), ""),
+    **dict.fromkeys(("--spec-model", "--spec-tokens", "--kv-sharing-fast-prefill"), ""),
     **dict.fromkeys(("--max-num-active-seqs", "--max-num-scheduled-tokens"), ""),
     **dict.fromkeys(("--max-num-queued-reqs", "--max-num-queued-tokens"), ""),
     **dict.fromkeys(("--no-enable-chunked-prefill", "--kv-offloading-size"), ""),
     **dict.fromkeys(("--watermark", "--watermark-config", "--performance-mode"), ""),
-    "--no-scheduler-reserve-full-isl": "",
+    **dict.fromkeys(("--no-scheduler-reserve-full-isl", "--config"), ""),
     **dict.fromkeys(("--data-parallel-size", "-dp", "--pipeline-parallel-size", "-pp"), "1"),
+    **{f"--{each}-context-parallel-size": "1" for each in ("decode", "prefill")},
+    **dict.fromkeys(("-dcp", "-pcp"), "1"),
     "--long-prefill-token-threshold": "0",
     "--stream-interval": "1",
     "--scheduling-policy": "fcfs",
@@ -57,11 +59,16 @@ UNMODELLED: Mapping[str, str] = {
 }
 """Flags that would change what is scheduled, and the value with which each is taken, "" for
 none."""
-OF_THE_SERVER = (
-    *("--model", "--dtype", "--kv-cache-dtype", "--quantization", "--attention-backend"),
-    *("--tensor-parallel-size", "--enforce-eager"),
-)
-"""Flags of an engine by which the times of its steps differ."""
+READ_WHOLE = ("--kv-transfer-config", "--additional-config")
+"""What is read of these is one JSON object, not a flag for each part of it."""
+OF_THE_SERVER: Mapping[str, str | None] = {
+    **dict.fromkeys(("--quantization", "--attention-backend")),
+    **dict.fromkeys(("--dtype", "--kv-cache-dtype"), "auto"),
+    "--tensor-parallel-size": "1",
+}
+"""Flags of an engine by which the times of its steps differ, and what each is without it."""
+EAGER = ("--enforce-eager", "--no-enforce-eager")
+SHORT = {"-q": "--quantization", "-tp": "--tensor-parallel-size"}
 COUNT = re.compile(r"(\d+)([KMGT]?)|(\d+(?:\.\d+)?)([kmgt])")
 """A number as vLLM takes it: K is 1,024, k is 1,000, and only such has a fraction."""
 
@@ -130,12 +137,27 @@ class CalibratedEngine:
         ]
 
 
+def of_the_server(argv: Sequence[str]) -> dict[str, str | None]:
+    """By what the times of an engine's steps differ; one without `--model` may have it by place."""
+    if not argv:
+        return {}
+    flags = list(map(flag_of, argv))
+    words = [
+        SHORT[flag] + word.removeprefix(flag) if flag in SHORT else word
+        for flag, word in zip(flags, argv, strict=True)
+    ]
+    told = {flag: argument(words, flag) or usual for flag, usual in OF_THE_SERVER.items()}
+    eager = [flag for flag in flags if flag in EAGER][-1:] == [EAGER[0]]
+    model = argument(words, "--model")
+    return told | {EAGER[0]: "on" if eager else "off"} | ({"--model": model} if model else {})
+
+
 def unlike_servers(model: TwinModel, argv: Sequence[str]) -> list[str]:
     """One line where the engine of a run is not the one that the twin has the times of, as far as
     both tell it; else none."""
-    known = model.engine.get("argv") or []
-    differ = [flag for flag in OF_THE_SERVER if argument(known, flag) != argument(argv, flag)]
-    if not (known and argv and differ):
+    known, told = of_the_server(model.engine.get("argv") or []), of_the_server(argv)
+    differ = [flag for flag in known if known[flag] != told.get(flag, known[flag])]
+    if not differ:
         return []
     return [
         f"the run is of another engine than the twin, by {' and '.join(differ)}: its requests are"
@@ -200,7 +222,7 @@ def shape_of_run(path: Path) -> EngineShape:
     return EngineShape(
         usable_blocks=int(blocks),
         block_size=int(size),
-        max_model_len=_window_tokens(run, int(blocks) * int(size)) or usual.max_model_len,
+        max_model_len=_window_tokens(run, int(blocks) * int(size)),
         prefix_caching="--no-enable-prefix-caching" not in flags,
         max_num_seqs=_count(path, argv, "--max-num-seqs", min(usual.max_num_seqs, batched)),
         max_num_batched_tokens=batched,
@@ -210,12 +232,16 @@ def shape_of_run(path: Path) -> EngineShape:
     )
 
 
-def _window_tokens(run: RecordedRun, usable_tokens: int) -> int | None:
+def _window_tokens(run: RecordedRun, usable_tokens: int) -> int:
     """The longest request in tokens. Where the cache of the run was what bounded it, in a larger
-    one the model's own window does."""
+    one the model's own window does; of a run that does not tell it no request is longer."""
     told = run.target.get("max_model_len")
-    if not told or told < usable_tokens:
-        return None if not told else int(told)
+    if not told:
+        columns = (run.rows.number(name).tolist() for name in ("prompt_tokens", "output_tokens"))
+        longest = (max((each for each in column if each > 0), default=0) for column in columns)
+        return max(WINDOW_TOKENS, int(sum(longest)))
+    if told < usable_tokens:
+        return int(told)
     model = argument(run.engine_argv, "--model") or ""
     return max(int(told), model_window_tokens(model) or 0)
 
@@ -334,20 +360,19 @@ def _recorded_tier(path: Path, argv: Sequence[str], block_size: int) -> TierShap
 
 def _require_modelled(run: RecordedRun) -> None:
     argv = run.engine_argv
-    for flag in filter(UNMODELLED.__contains__, map(flag_of, argv)):
-        told = argument(argv, flag)
-        if not UNMODELLED[flag] or told != UNMODELLED[flag]:
-            named = f"{flag} {told}" if UNMODELLED[flag] else flag
-            raise UsageError(f"{run.path}: its engine has {named}, which the twin does not model")
-    for model in filter(None, (argument(argv, "--model"), run.target.get("tokenizer"))):
-        found = None
-        with suppress(UsageError):
-            found = other_attention(model_path(model), run.target.get("max_model_len"))
-        if found is not None:
-            raise UsageError(
-                f"{run.path}: its model has {found} (config.json of {model}), which the twin does"
-                " not model: layers there do not attend to all tokens"
-            )
+    for named in map(flag_of, argv):
+        flag, dot, _ = named.partition(".")  # vLLM takes parts of a JSON object as --flag.part
+        if dot and flag in READ_WHOLE:
+            raise UsageError(f"{run.path}: its engine has {named}: give {flag} as one JSON object")
+        told, usual = argument(argv, named), UNMODELLED.get(flag)
+        if usual is not None and (not usual or told != usual):
+            said = f"{named} {told}" if usual else named
+            raise UsageError(f"{run.path}: its engine has {said}, which the twin does not model")
+    if (found := odd_attention(run)) is not None:
+        raise UsageError(
+            f"{run.path}: its model has {found}, which the twin does not model: layers there do not"
+            " attend to all tokens"
+        )
 
 
 def _plugin(path: Path, argv: Sequence[str]) -> tuple[tuple[str, object], ...] | None:

@@ -9,7 +9,9 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
+from vllm.platforms.interface import UnspecifiedPlatform
 
 from loadgen.cli.advise import advise_command
 from loadgen.cli.compare import compare_command
@@ -22,16 +24,17 @@ from loadgen.record import COLUMNS
 from loadgen.runs.recorded import RecordedRun
 from loadgen.targets.settings import ROUTERS as FLEET_ROUTERS
 from loadgen.twin.advise import AdviceLoad, AdviceOptions, advise, parse_objective
-from loadgen.twin.calibrate import calibrate
+from loadgen.twin.calibrate import CalibrationRun, _parts_of, calibrate
 from loadgen.twin.directory import SimulatedDirectory
-from loadgen.twin.engine import EngineShape
+from loadgen.twin.engine import EngineShape, VirtualEngine
+from loadgen.twin.ledger import TwinRequest
 from loadgen.twin.load import RecordedLoad, recorded_load
 from loadgen.twin.model import FrontTime, TwinModel
 from loadgen.twin.predict import predict_load
 from loadgen.twin.routing import ROUTERS, Fleet
 from loadgen.twin.serve import ServedLoad, TwinServer
 from loadgen.twin.shape_of import changed, shape_of_run
-from loadgen.twin.step_time import StepTime
+from loadgen.twin.step_time import StepTime, parts
 
 STEP = StepTime(0.02, 2.0e-4, 8.0e-8, 1.0e-3, 4.0e-7)
 FRONT = FrontTime(0.003, 2.0e-6, 0.002)
@@ -187,6 +190,34 @@ def test_another_size_and_order_are_predicted(
     assert told.figures["computed_prompt_tokens"] == pytest.approx(
         truth.ledger.computed_tokens, rel=0.03
     )
+
+
+def test_of_each_reply_all_parts_of_the_steps_before_it_are_counted(runs: list[Path]) -> None:
+    run = CalibrationRun.read(runs[1])
+    served = run.serve(STEP, FRONT)
+    found = _parts_of(run, served)
+    rows = iter(found.parts * found.took_s[:, None])
+    for each in run.counted(served):
+        late_s = each.end_s - served.ledger.finished_s[each.request.name]
+        for until_s in (each.first_token_s - late_s, each.end_s - late_s):
+            known = np.zeros(6)
+            for step in served.ledger.steps:
+                begins_s, ends_s = max(step.begins_s, each.queued_s), min(step.ends_s, until_s)
+                share = max(0.0, ends_s - begins_s) / (step.ends_s - step.begins_s)
+                known += share * np.array(parts(step.work))
+            front = (each.front_requests, each.front_tokens, 1.0)
+            assert next(rows) == pytest.approx([*known, *front])
+
+
+def test_a_twin_needs_no_device(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As where vLLM is built for a GPU and there is none."""
+    for name, module in list(sys.modules.items()):
+        for each in {"current_platform", "_current_platform"} & set(vars(module)):
+            if name.startswith("vllm."):
+                monkeypatch.setattr(module, each, UnspecifiedPlatform())
+    request = TwinRequest("0", "c", (7,) * 300, 0.0, 4)
+    shape = EngineShape(usable_blocks=77)
+    assert VirtualEngine(shape).run([request]).computed_tokens == 300
 
 
 def test_a_larger_cache_computes_less(runs: list[Path], model: TwinModel) -> None:

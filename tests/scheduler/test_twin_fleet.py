@@ -207,6 +207,7 @@ def test_an_open_loop_s_queue_does_not_tell_how_fast_the_server_was(tmp_path: Pa
     model = calibrate([*closed, queued])
     assert (model.runs, model.steady_runs) == (3, 2)
     assert model.speed_sd < 0.1
+    assert "intervals are of 2 runs, too few" in " ".join(model.outside({}))
 
 
 def test_one_engine_and_two_are_unlike_servers(fleets: list[Path], tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 import csv
 import json
+import shutil
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -22,7 +23,7 @@ from loadgen.twin.load import recorded_load
 from loadgen.twin.model import TwinModel
 from loadgen.twin.predict import predict_load
 from loadgen.twin.serve import ServedRequest
-from loadgen.twin.shape_of import CalibratedEngine, shape_of_run
+from loadgen.twin.shape_of import CalibratedEngine, shape_of_run, unlike_servers
 
 OFFLINE = {"env": {"vllm": {"HF_HUB_OFFLINE": "1"}}}
 
@@ -216,7 +217,7 @@ def test_limits_of_a_gpu_that_nobody_told_are_said(
         ("--max_num_seqs=4 --max-num-batched-tokens 8k", (4, 8000)),
         ("--max-num-batched-tokens=2K", (128, 2048)),
         ("--max-num-batched-tokens 1.5k", (128, 1500)),
-        ("--scheduling-policy fcfs --data-parallel-size=1 --stream-interval 1", (128, 2048)),
+        ("--scheduling-policy fcfs --data-parallel-size=1 -dcp 1 --stream-interval 1", (128, 2048)),
     ],
 )
 def test_an_engine_s_limits_are_read_as_vllm_reads_them(
@@ -237,6 +238,16 @@ def test_an_engine_s_limits_are_read_as_vllm_reads_them(
         ("-dp 2", "-dp 2, which"),
         ("--stream-interval 8", "--stream-interval 8, which"),
         ('--speculative-config={"method":"ngram"}', "--speculative-config, which"),
+        ("--speculative-config.method=ngram", "--speculative-config.method, which"),
+        ("-sc.method ngram", "-sc.method, which"),
+        ("--kv_transfer_config.kv_connector=X", "give --kv-transfer-config as one JSON object"),
+        ("--additional-config.a.b 1", "give --additional-config as one JSON object"),
+        ("--spec-model m", "--spec-model, which"),
+        ("--spec-tokens=3", "--spec-tokens, which"),
+        ("-dcp 2", "-dcp 2, which"),
+        ("--prefill-context-parallel-size=2", "--prefill-context-parallel-size 2, which"),
+        ("--kv-sharing-fast-prefill", "--kv-sharing-fast-prefill, which"),
+        ("--config engine.yaml", "--config, which"),
         ("--max-num-batched-tokens many", "--max-num-batched-tokens many is no number"),
         ("--max-num-batched-tokens 1.5K", "1.5K is no number"),
         (" ".join([*PLUGIN, "{"]), "--additional-config is no JSON object"),
@@ -291,28 +302,68 @@ def test_a_simulation_is_no_witness_of_a_server(
         calibrate([run, out])
 
 
+SMALL = [*ARGV, "--model", "small", "--dtype", "float32"]
+
+
 @pytest.mark.parametrize(
     ("other", "said"),
     [
-        ({"argv": [*ARGV, "--model", "large"]}, "--model"),
+        ({"argv": [*SMALL, "--model", "large"]}, "--model"),
         ({"argv": [*ARGV, "--model", "small", "--dtype=half"]}, "--dtype"),
         ({"machine": {"cpus": 64}}, "machine"),
+        ({"argv": [*ARGV, "--model", "small"]}, "--dtype"),
+        ({"argv": [*SMALL, "-q", "fp8"]}, "--quantization"),
+        ({"argv": [*SMALL, "-tp=2"]}, "--tensor-parallel-size"),
+        ({"argv": [*SMALL, "--enforce-eager"]}, "--enforce-eager"),
     ],
 )
 def test_runs_of_unlike_servers_are_not_fitted_together(
     tmp_path: Path, other: dict[str, Any], said: str
 ) -> None:
-    small = [*ARGV, "--model", "small", "--dtype", "float32"]
     runs = []
     cases: dict[str, dict[str, Any]] = {"one": {}, "two": other}
     for name, how in cases.items():
-        run = write_run(tmp_path / name, argv=how.get("argv", small))
+        run = write_run(tmp_path / name, argv=how.get("argv", SMALL))
         facts = json.loads((run / "run.json").read_text())
         machine = how.get("machine", {"cpus": 2})
         (run / "run.json").write_text(json.dumps({**facts, "machine": machine}))
         runs.append(run)
     with pytest.raises(UsageError, match=f"two are not of the same server: their {said} differs"):
         calibrate(runs)
+
+
+@pytest.mark.parametrize(
+    ("more", "said"),
+    [
+        ("--tensor-parallel-size=1 --kv-cache-dtype auto --no-enforce-eager", ""),
+        ("--tensor-parallel-size 2 -tp 1", ""),
+        ("--enforce-eager --port 1", "--enforce-eager"),
+        ("-tp 2 --quantization fp8", "--quantization and --tensor-parallel-size"),
+    ],
+)
+def test_a_run_of_another_engine_than_the_twin_is_told_by_its_flags(more: str, said: str) -> None:
+    model = TwinModel(STEP, FRONT, 0.0, 1, 0.0, {}, engine={"argv": SMALL})
+    found = unlike_servers(model, [*SMALL, *more.split()])
+    assert bool(found) == bool(said)
+    assert f"by {said}:" in " ".join(found) or not said
+    assert unlike_servers(model, []) == unlike_servers(replace(model, engine={}), SMALL) == []
+
+
+def test_a_run_of_another_cache_than_the_twin_s_is_refused(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run, made = served_run(tmp_path / "run", users=1), tmp_path / "made.json"
+    known = recorded_load(run, BLOCK).computed_tokens
+    words = [str(run), "-o", str(made)]
+    assert calibrate_command(words) == 0
+    assert "the twin computes" not in capsys.readouterr().out
+    rewritten(run, slice(0, 3), cached_tokens=str(2 * BLOCK))
+    assert calibrate_command(words) == 0
+    said = f"the twin computes {known:,} prompt tokens, the engine computed {known - 6 * BLOCK:,}"
+    assert said in capsys.readouterr().out
+    assert said in TwinModel.read(made).otherwise[0]
+    with pytest.raises(UsageError, match=r"prompt_logprobs\), or its blocks are not of 128 tokens"):
+        calibrate_command([str(rewritten(run, cached_tokens="0")), "-o", str(made)])
 
 
 def test_a_server_stays_the_same_when_its_system_is_brought_up_to_date(tmp_path: Path) -> None:
@@ -336,6 +387,11 @@ def test_a_run_that_is_given_twice_is_not_two(tmp_path: Path) -> None:
     run = write_run(tmp_path / "run")
     with pytest.raises(UsageError, match="is given twice: name each run once"):
         calibrate([run, tmp_path / "x" / ".." / "run"])
+    facts = json.loads((run / "run.json").read_text())
+    (run / "run.json").write_text(json.dumps({**facts, "start_unix_s": 1.5e9}))
+    copied = shutil.copytree(run, tmp_path / "copied")
+    with pytest.raises(UsageError, match=r"run and .*copied are the same run: name it once"):
+        calibrate([run, copied])
 
 
 @pytest.mark.parametrize(
@@ -412,6 +468,14 @@ def test_a_cache_that_was_smaller_than_the_model_s_window_bounds_no_larger_one(
     assert shape_of_run(small).max_model_len == 32_768
     told = write_run(tmp_path / "told", argv=argv, target={"max_model_len": 2048})
     assert shape_of_run(told).max_model_len == 2048, "somebody said so"
+
+
+def test_a_window_that_is_not_told_holds_the_longest_request(tmp_path: Path) -> None:
+    run = write_run(tmp_path / "run", target={"max_model_len": None, "usable_blocks": 200})
+    assert shape_of_run(run).max_model_len == 12_288
+    rewritten(run, slice(1, None), prompt_tokens="", output_tokens="")
+    rewritten(run, slice(0, 1), prompt_tokens="20000", output_tokens="64")
+    assert shape_of_run(run).max_model_len == 20_064
 
 
 def test_offload_to_a_gpu_has_no_time_in_a_run(tmp_path: Path) -> None:

@@ -190,12 +190,15 @@ def test_a_warm_up_is_history_and_not_counted() -> None:
     assert told == {"first": 3 * BLOCK, "evicted": 3 * BLOCK, "tail": 10}
 
 
-def write_run(path: Path, *cached: str, **told: object) -> Path:
+SIZES = {"block_size": 16, "usable_tokens": 480}
+
+
+def write_run(path: Path, *cached: str, rows: int = 6, **told: object) -> Path:
     path.mkdir()
     with (path / "requests.csv").open("w", newline="") as file:
         writer = csv.DictWriter(file, COLUMNS, restval="")
         writer.writeheader()
-        for number in range(6):
+        for number in range(rows):
             times = {"sent_s": number, "scheduled_s": number, "end_s": number + 0.4}
             writer.writerow(
                 {
@@ -211,7 +214,7 @@ def write_run(path: Path, *cached: str, **told: object) -> Path:
                     "outcome": "ok",
                 }
             )
-    facts = {"options": {}, "target": {"block_size": 16, "usable_tokens": 480}, "exit_code": 0}
+    facts = {"options": {}, "target": SIZES, "exit_code": 0}
     (path / "run.json").write_text(json.dumps(facts))
     summary = {"server": {"computed_prompt_tokens": 2000}, **told}
     (path / "summary.json").write_text(json.dumps(summary))
@@ -242,20 +245,49 @@ def test_a_reply_without_cached_tokens_took_none_where_others_tell(
     ("facts", "said"),
     [
         ({"cache_state": "warm"}, "began with caches that held something"),
+        ({"cache_state": "unknown"}, "what the caches held when the run began is not known"),
         ({"trace_sha256": "0"}, "replayed a trace"),
+        ({"options": {"tokenizer": "MODEL"}}, "sliding_window 64 (config.json of "),
+        ({"options": {"extra_body": '{"prompt_logprobs": 0}'}}, "Leave prompt_logprobs out of"),
+        ({"target": {"simulated": {"tier": {}}, **SIZES}}, " tokens instead of 480 would keep"),
     ],
 )
 def test_what_may_make_the_causes_wrong_is_said(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], facts: dict[str, str], said: str
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], facts: dict[str, object], said: str
 ) -> None:
     run = write_run(tmp_path / "run", "0")
+    (tmp_path / "config.json").write_text('{"sliding_window": 64}')
     told = json.loads((run / "run.json").read_text())
     assert why_command([str(run)]) == 0
     assert "is the engine's prefix cache on?" in (plain := capsys.readouterr().out)
     assert said not in plain
-    (run / "run.json").write_text(json.dumps(told | facts))
+    (run / "run.json").write_text(
+        json.dumps(told | facts).replace("MODEL", str(tmp_path / "config.json"))
+    )
     assert why_command([str(run)]) == 0
     assert said in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("early", "size", "evicted"),
+    [(("128", "256"), 128, 384), (("384", "384"), 16, 16 * 112), (("100", "256"), 16, 2204)],
+)
+def test_of_a_host_a_block_is_as_long_as_what_was_cached(
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    early: tuple[str, str],
+    size: int,
+    evicted: int,
+) -> None:
+    """Prompts of 500 tokens: three blocks of 128 tokens each, of which nothing is lacking."""
+    run = write_run(tmp_path / "run", "0", "0", *early, *(14 * ["384"]), rows=18)
+    rows = (run / "requests.csv").read_text()
+    (run / "requests.csv").write_text(rows.replace(",330,", ",500,"))
+    (run / "run.json").write_text(json.dumps({"options": {}, "target": None, "exit_code": 0}))
+    assert why_command([str(run), "--format", "json"]) == 0
+    told = json.loads(capsys.readouterr().out)
+    assert told["tokens"]["evicted"] == evicted
+    assert f"taken for granted: blocks of {size} tokens" in told["remarks"][-1]
 
 
 def test_requests_of_the_warm_up_are_left_out(
