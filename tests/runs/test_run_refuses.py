@@ -198,6 +198,11 @@ def test_an_unknown_user_class_is_one_line(more: tuple[str, ...]) -> None:
     is_refused("no user class 'NoSuchUser' in", more[0], "unordered", *more[1:], "NoSuchUser")
 
 
+@pytest.mark.parametrize("given", ["0", "0s", "99999999999999h", "9" * 400])
+def test_a_run_time_without_an_end_is_one_line(given: str) -> None:
+    is_refused("is no run time: give 20, 20s, 3m or 1h20m", "run", "unordered", "-t", given)
+
+
 def test_wrong_use_that_locust_finds_is_wrong_use() -> None:
     is_refused("Invalid --processes count -3", "run", "unordered", "--processes=-3")
 
