@@ -80,8 +80,8 @@ for given in eval(sys.argv[1]):
 SIZES_SAID: list[tuple[dict[str, Any], str]] = [
     ({"user_count": "2", "spawn_rate": "1.5", "run_time": "20s"}, ""),
     ({"user_count": "", "spawn_rate": "", "run_time": ""}, ""),
-    ({"spawn_rate": "0"}, "--spawn-rate 0: must be > 0"),
-    ({"spawn_rate": "inf"}, "--spawn-rate inf: must be a finite number"),
+    ({"spawn_rate": "0"}, "--spawn-rate: must be > 0"),
+    ({"spawn_rate": "inf"}, "--spawn-rate: must be a finite number"),
     ({"spawn_rate": 0}, "--spawn-rate 0 is out of range"),
     ({"spawn_rate": float("nan")}, "--spawn-rate nan is out of range"),
     ({"user_count": "nan"}, "'nan' users: give a whole number"),

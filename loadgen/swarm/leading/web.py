@@ -153,7 +153,7 @@ def _parsed(text: str, name: str, action: Any) -> Any:
     try:
         return action.type(text) if action.type else text
     except ArgumentTypeError as error:
-        raise UsageError(f"{_flag(name)} {text}: {error}") from None
+        raise UsageError(f"{_flag(name)}: {error}") from None
     except ValueError:
         return text
 
