@@ -13,6 +13,8 @@ from typing import Any
 from loadgen.errors import KvswarmError, UsageError
 from loadgen.launch.arguments import RunArguments, find_locustfile, our_flags
 from loadgen.launch.configured import setting
+from loadgen.launch.terminal import say
+from loadgen.runs.directory import reason_of
 from loadgen.runs.exit_code import WRONG_USE
 
 
@@ -32,14 +34,33 @@ def run_locust(command: str, run: RunArguments) -> int:
     leave_out(our_flags())
     locust: Any = import_module("locust.main")
     locust.merge_locustfiles_content = partial(_load, locust, locust.merge_locustfiles_content)
-    begun: list[bool] = []
-    locust.locust.events.init.add_listener(lambda **_: begun.append(True))
+    begun: list[Any] = []
+    locust.locust.events.init.add_listener(lambda environment, **_: begun.append(environment))
     try:
         locust_main()
     except SystemExit as leave:
         code = leave.code if isinstance(leave.code, int) else int(bool(leave.code))
         return WRONG_USE if code and not begun else code
+    except BrokenPipeError:
+        raise
+    except OSError as error:
+        return _unwritten(error, begun)
     return 0
+
+
+def _unwritten(error: OSError, begun: Sequence[Any]) -> int:
+    """Say which file of its own Locust could not write; returns the exit code of the run, which
+    Locust had not asked for yet. Raises UsageError where there was none."""
+    said = f"{error.filename or 'a file'} cannot be written ({reason_of(error)})"
+    if not begun:
+        raise UsageError(f"{said}: name another") from error
+    (environment,) = begun
+    if environment.process_exit_code is None:
+        environment.events.quitting.fire(environment=environment, reverse=True)
+    if environment.process_exit_code is None:
+        raise error
+    say(said)
+    return int(environment.process_exit_code)
 
 
 def _load(locust: Any, merge: Callable[[Any], tuple[Any, ...]], files: list[str]) -> Any:

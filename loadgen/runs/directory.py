@@ -1,8 +1,10 @@
 """The run directory: what a run leaves behind, and the only interface to whoever reads it."""
 
+import os
 import tempfile
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from errno import EACCES, EISDIR
 from pathlib import Path
 from typing import Any
 
@@ -123,6 +125,22 @@ def require_writable(path: Path, option: str = "--out") -> None:
         Path(tempfile.mkdtemp(dir=nearest)).rmdir()
     except OSError as error:
         raise _unwritable(path, error, option) from None
+
+
+def require_file(path: Path, option: str) -> None:
+    """The same of a file, which may be there."""
+    try:
+        if path.is_dir():
+            raise IsADirectoryError(EISDIR, os.strerror(EISDIR))
+        if path.exists():
+            if not os.access(path, os.W_OK):
+                raise PermissionError(EACCES, os.strerror(EACCES))
+            return
+    except OSError as error:
+        raise UsageError(
+            f"{option} {path} cannot be written ({reason_of(error)}): name another file"
+        ) from None
+    require_writable(path.parent, option)
 
 
 def open_directory(path: Path, batched: bool = False) -> RunDirectory:
