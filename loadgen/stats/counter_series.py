@@ -37,7 +37,6 @@ class CounterTotals:
         self._first_unix_s = math.inf
         self._totals: dict[str, float] = {}
         self._values: dict[tuple[str, _Labels], _Series] = {}
-        self._created_s: dict[tuple[str, _Labels], float] = {}
         self._engines: set[_Labels] = set()
 
     def take(
@@ -48,8 +47,9 @@ class CounterTotals:
     ) -> dict[str, float]:
         """The totals after one more page, of the figures that it tells. `at_unix_s` is its time by
         the clock that `created` goes by, None: by ours."""
-        created_s = _latest(created)
-        told = {figure: _joined(samples) for figure, samples in figures.items() if samples}
+        in_order = sorted(created, key=lambda each: each.value)
+        created_s = {(each.name, _labels(each)): each.value for each in in_order}
+        told = {name: _joined(samples, created_s) for name, samples in figures.items() if samples}
         if told and math.isinf(self._first_unix_s):
             self._first_unix_s = time.time() if at_unix_s is None else at_unix_s
         resets = False
@@ -59,78 +59,55 @@ class CounterTotals:
                 continue
             names = _names_of_engines(figure, told)
             for labels, series in found.items():
-                born_s = created_s.get((created_name(series.name), labels))
                 before = self._values.get((figure, labels))
                 if before is None:
-                    rise = series.value if self._is_young(labels, born_s, names) else 0.0
+                    rise = series.value if self._is_young(labels, series.born_s, names) else 0.0
                 elif series.lines != before.lines:
                     rise = 0.0
-                elif series.value < before.value or self._is_another(series, labels, born_s):
+                elif series.value < before.value or series.born_s > before.born_s + LEAST_LIFE_S:
                     rise, resets = series.value, True
                 else:
                     rise = series.value - before.value
                 self._totals[figure] += rise
-        self._remember(told, created_s)
-        self.resets += resets
-        return {figure: self._totals[figure] for figure in told}
-
-    def _remember(
-        self,
-        told: Mapping[str, Mapping[_Labels, "_Series"]],
-        created_s: Mapping[tuple[str, _Labels], float],
-    ) -> None:
         for figure, found in told.items():
             self._values |= {(figure, labels): series for labels, series in found.items()}
             self._engines |= found.keys()
-        self._created_s.update(created_s)
+        self.resets += resets
+        return {figure: self._totals[figure] for figure in told}
 
-    def _is_another(self, series: "_Series", labels: _Labels, born_s: float | None) -> bool:
-        """Whether it started again and has counted beyond what it had."""
-        before_s = self._created_s.get((created_name(series.name), labels))
-        if born_s is None or before_s is None:
-            return False
-        return born_s > before_s + LEAST_LIFE_S
-
-    def _is_young(self, labels: _Labels, born_s: float | None, names: set[str]) -> bool:
+    def _is_young(self, labels: _Labels, born_s: float, names: set[str]) -> bool:
         """Whether all that a series counts, which was not there before, was counted since."""
         engine = {(name, value) for name, value in labels if name in names}
-        if any(engine <= known for known in self._engines):
-            return True
-        return born_s is not None and born_s >= self._first_unix_s
+        return any(engine <= known for known in self._engines) or born_s >= self._first_unix_s
 
 
 class _Series(NamedTuple):
-    """So many lines of a page that have the same labels, added up."""
+    """So many lines of a page that have the same labels, added up; `born_s` is NaN where it is not
+    told."""
 
-    name: str
     value: float
     lines: int
+    born_s: float
 
 
-def _joined(samples: Sequence[Sample]) -> dict[_Labels, _Series]:
+def _labels(sample: Sample) -> _Labels:
+    return frozenset(sample.labels.items())
+
+
+def _joined(
+    samples: Sequence[Sample], created_s: Mapping[tuple[str, _Labels], float]
+) -> dict[_Labels, _Series]:
     found: dict[_Labels, _Series] = {}
-    for name, labels, value in samples:
-        key = frozenset(labels.items())
-        before = found.get(key, _Series(name, 0.0, 0))
-        found[key] = _Series(name, before.value + value, before.lines + 1)
+    for each in samples:
+        labels = _labels(each)
+        born_s = created_s.get((created_name(each.name), labels), math.nan)
+        value, lines, _ = found.get(labels, (0.0, 0, born_s))
+        found[labels] = _Series(value + each.value, lines + 1, born_s)
     return found
 
 
 def _names_of_engines(figure: str, told: Mapping[str, Mapping[_Labels, _Series]]) -> set[str]:
     """Labels that other figures have, too, tell engines apart, those of one what is counted."""
-    others = {
-        name
-        for other, found in told.items()
-        for labels in found
-        for name, _ in labels
-        if other != figure
-    }
-    return others or set.intersection(*({name for name, _ in labels} for labels in told[figure]))
-
-
-def _latest(created: Iterable[Sample]) -> dict[tuple[str, _Labels], float]:
-    found: dict[tuple[str, _Labels], float] = {}
-    for name, labels, value in created:
-        key = name, frozenset(labels.items())
-        found[key] = max(value, found.get(key, value))
-    return found
+    others = (labels for other, found in told.items() if other != figure for labels in found)
+    named = {name for labels in others for name, _ in labels}
+    return named or set.intersection(*({name for name, _ in labels} for labels in told[figure]))

@@ -90,8 +90,8 @@ SIZES_SAID: list[tuple[dict[str, Any], str]] = [
     ({"run_time": "0"}, "'0' is no run time"),
     ({"run_time": "99999999999999h"}, "'99999999999999h' is no run time"),
     ({"run_time": "9" * 400}, "is no run time"),
-    ({"run_time": 0}, "0 is no run time"),
-    ({"run_time": -1.0}, "-1.0 is no run time"),
+    ({"run_time": 0}, "--run-time 0 is out of range"),
+    ({"run_time": -1.0}, "--run-time -1 is out of range"),
 ]
 
 

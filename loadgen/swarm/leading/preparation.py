@@ -17,7 +17,6 @@ from loadgen.swarm.leading.rag_checks import check_arm, kv_notes, rag_notes, rea
 from loadgen.swarm.leading.supervisor import Supervisor
 from loadgen.swarm.leading.tried_completion import try_completion
 from loadgen.swarm.options import values as given
-from loadgen.swarm.options.ours import run_time_s
 from loadgen.swarm.options.replay import Replay, check_replay, check_trace_fit, pacer_of
 from loadgen.swarm.options.swarm_options import (
     SwarmOptions,
@@ -165,12 +164,10 @@ def check_users(values: Mapping[str, Any]) -> None:
 
 def check_warmup(values: Mapping[str, Any], options: SwarmOptions) -> None:
     """Raise UsageError for a run that ends at once, or whose warm-up lasts as long as it."""
-    if values.get("run_time") is None:
-        return
-    lasts_s = run_time_s(values["run_time"])
-    if options.warmup_s is not None and options.warmup_s >= lasts_s:
+    run_time_s = given.number(values, "run_time", 1.0, above=0.0)
+    if values.get("run_time") and options.warmup_s is not None and options.warmup_s >= run_time_s:
         raise UsageError(
-            f"--warmup {options.warmup_s:g} leaves nothing of -t {lasts_s:g}s to measure:"
+            f"--warmup {options.warmup_s:g} leaves nothing of -t {run_time_s:g}s to measure:"
             " give fewer seconds, or a longer run"
         )
 

@@ -4,15 +4,14 @@ They may stand in Locust's configuration files beside its own, and be what a mis
 """
 
 import argparse
-import math
 import sys
 from collections.abc import Collection, Mapping
+from contextlib import suppress
 from typing import Any
 
 from locust import events
 from locust.util.timespan import parse_timespan
 
-from loadgen.errors import UsageError
 from rag_store.cli.output import complaint
 from rag_store.cli.suggestion import suggested
 
@@ -66,23 +65,13 @@ def leave_out(ours: Collection[str]) -> None:
 def bound_run_time(parser: Any) -> None:
     """Have Locust's parser refuse a `--run-time` for which it would never end, or fail."""
 
-    def parsed(text: str) -> float:
-        try:
-            return run_time_s(text)
-        except UsageError as error:
-            raise argparse.ArgumentTypeError(str(error)) from None
+    def seconds(text: str) -> int:
+        with suppress(ValueError, OverflowError):
+            if 0 < (found := parse_timespan(text)) <= LONGEST_RUN_S:
+                return found
+        said = f"{text!r} is no run time: give 20, 20s, 3m or 1h20m, none for no end"
+        raise argparse.ArgumentTypeError(said)
 
     for action in parser._actions:
         if action.dest == "run_time":
-            action.type = parsed
-
-
-def run_time_s(value: str | float) -> float:
-    """How long a swarm is to go on. Raises UsageError."""
-    try:
-        seconds = parse_timespan(value) if isinstance(value, str) else value
-    except (ValueError, OverflowError):
-        seconds = math.nan
-    if not 0 < seconds <= LONGEST_RUN_S:
-        raise UsageError(f"{value!r} is no run time: give 20, 20s, 3m or 1h20m, none for no end")
-    return seconds
+            action.type = seconds
