@@ -110,7 +110,10 @@ def main(argv: Sequence[str] | None = None) -> int:
     except BrokenPipeError:  # the reader of our output has left, as `head` does
         drop_output(sys.stdout)
     except OSError as error:
-        if error.errno != errno.ENAMETOOLONG:  # a fault of ours, which needs its place
+        if error.errno not in (
+            errno.ENAMETOOLONG,
+            errno.EACCES,
+        ):  # a fault of ours, which needs its place
             raise
         said = f"{error.filename!r} cannot be used ({error.strerror}): name another"
         print(complaint(said), file=sys.stderr)

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 from loadgen.errors import UsageError
 from loadgen.launch.configured import as_words, is_on, setting, settings_of, value_of
-from loadgen.runs.directory import DEFAULT_FILE, require_file
+from loadgen.runs.directory import DEFAULT_FILE, reason_of, require_file
 from loadgen.scratch import expanded
 from loadgen.targets.context_scheduler import KEYS, POLICIES, ContextSchedulerSettings
 from loadgen.targets.settings import KV_CODECS, PROFILED_CODEC, ROUTERS
@@ -336,8 +336,11 @@ def _default_out(name: str) -> Path:
 def find_locustfile(name: str) -> Path:
     """The file at a path, or the shipped one of that name; UsageError lists those there are."""
     path = Path(name)
-    if path.is_file():
-        return path
+    try:
+        if path.is_file():
+            return path
+    except OSError as error:
+        raise UsageError(f"{name} cannot be read ({reason_of(error)}): give another") from None
     found = find_spec("locustfiles")
     folder = Path(found.origin or "").parent if found else Path()
     shipped = folder / f"{name.removesuffix('.py')}.py"

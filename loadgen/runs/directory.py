@@ -108,10 +108,13 @@ class RunDirectory:
 
 def check_directory(path: Path) -> None:
     """Raise UsageError where no run can be written; nothing is left behind."""
-    for name in (RUN_JSON, *CSV_NAMES):
-        if (path / name).exists():
-            held = "a run" if name == RUN_JSON else name
-            raise UsageError(f"--out {path} already holds {held}: name another directory")
+    try:
+        found = next((name for name in (RUN_JSON, *CSV_NAMES) if (path / name).exists()), None)
+    except OSError as error:  # not to be read, or a name too long
+        raise _unwritable(path, error) from None
+    if found is not None:
+        held = "a run" if found == RUN_JSON else found
+        raise UsageError(f"--out {path} already holds {held}: name another directory")
     require_writable(path)
 
 
@@ -119,9 +122,9 @@ def require_writable(path: Path, option: str = "--out") -> None:
     """Raise UsageError where no such folder can be made or written into, before anything is
     measured for it; nothing is left behind."""
     nearest = path
-    while not (nearest.exists() or nearest.is_symlink() or nearest == nearest.parent):
-        nearest = nearest.parent
     try:
+        while not (nearest.exists() or nearest.is_symlink() or nearest == nearest.parent):
+            nearest = nearest.parent
         Path(tempfile.mkdtemp(dir=nearest)).rmdir()
     except OSError as error:
         raise _unwritable(path, error, option) from None
