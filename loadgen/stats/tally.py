@@ -10,12 +10,22 @@ from loadgen.record import BATCH_OUTCOMES, LATENCIES, OUTCOMES, BatchRecord, Req
 from loadgen.stats import metrics
 from loadgen.stats.sketch import Sketch
 
+
+def _cached_tokens(record: RequestRecord) -> int | None:
+    """A part of a prompt that was not counted is left out: it would be one of others."""
+    return None if record.prompt_tokens is None else record.cached_tokens
+
+
+_OWN_READERS = {"cached_tokens": _cached_tokens}
 _SUMMARIZED = metrics.summarized()
 _READERS, _BATCH_READERS = (
-    tuple((each.name, attrgetter(each.column)) for each in _SUMMARIZED if each.source == source)
+    tuple(
+        (each.name, _OWN_READERS.get(each.column) or attrgetter(each.column))
+        for each in _SUMMARIZED
+        if each.source == source
+    )
     for source in ("request", "batch")
 )
-
 _OF_LATE = tuple(
     each.name for each in _SUMMARIZED if each.source == "request" and each.column in LATENCIES
 )
