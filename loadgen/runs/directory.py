@@ -1,10 +1,8 @@
 """The run directory: what a run leaves behind, and the only interface to whoever reads it."""
 
-import os
 import tempfile
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from errno import EACCES, EISDIR
 from pathlib import Path
 from typing import Any
 
@@ -133,17 +131,14 @@ def require_writable(path: Path, option: str = "--out") -> None:
 def require_file(path: Path, option: str) -> None:
     """The same of a file, which may be there."""
     try:
-        if path.is_dir():
-            raise IsADirectoryError(EISDIR, os.strerror(EISDIR))
-        if path.exists():
-            if not os.access(path, os.W_OK):
-                raise PermissionError(EACCES, os.strerror(EACCES))
-            return
+        if path.is_file() or path.is_dir():  # a pipe would wait for its reader
+            path.open("ab").close()
+        is_new = not path.exists()
     except OSError as error:
-        raise UsageError(
-            f"{option} {path} cannot be written ({reason_of(error)}): name another file"
-        ) from None
-    require_writable(path.parent, option)
+        said = f"{option} {path} cannot be written ({reason_of(error)})"
+        raise UsageError(f"{said}: name another file") from None
+    if is_new:
+        require_writable(path.parent, option)
 
 
 def open_directory(path: Path, batched: bool = False) -> RunDirectory:

@@ -125,8 +125,7 @@ class RecordedRun(DescribedRun):
 
     @property
     def missing(self) -> str:
-        """What is said of rows that the summary counted and the file has not, or has beside them,
-        "" for none."""
+        """What is said where the summary counts other rows than the file has, "" for the same."""
         return self._missing(self.requests)
 
     def _missing(self, found: Requests) -> str:

@@ -10,20 +10,9 @@ from loadgen.record import BATCH_OUTCOMES, LATENCIES, OUTCOMES, BatchRecord, Req
 from loadgen.stats import metrics
 from loadgen.stats.sketch import Sketch
 
-
-def _cached_tokens(record: RequestRecord) -> int | None:
-    """A part of a prompt that was not counted is left out: it would be one of others."""
-    return None if record.prompt_tokens is None else record.cached_tokens
-
-
-_OWN_READERS = {"cached_tokens": _cached_tokens}
 _SUMMARIZED = metrics.summarized()
 _READERS, _BATCH_READERS = (
-    tuple(
-        (each.name, _OWN_READERS.get(each.column) or attrgetter(each.column))
-        for each in _SUMMARIZED
-        if each.source == source
-    )
+    tuple((each.name, attrgetter(each.column)) for each in _SUMMARIZED if each.source == source)
     for source in ("request", "batch")
 )
 _OF_LATE = tuple(
@@ -90,8 +79,10 @@ class Tally:
             waited = (record.latency_ms(name) for record, _ in late)
             self.sketches[name].add_many([each for each in waited if each is not None])
         self._labels["odd_counts"] += sum(1 for record, _ in ok if record.error)
+        # Cached ones of a prompt that was not counted would be a part of others.
+        counted = [row for row in ok if row[0].prompt_tokens is not None]
         for name, value in _READERS:
-            values = [value(record) for record, _ in ok]
+            values = [value(each) for each, _ in (counted if name == "cached_tokens" else ok)]
             self.sketches[name].add_many([each for each in values if each is not None])
         gaps_ms = chain.from_iterable(gaps for _, gaps in (*ok, *late))
         self.sketches["itl_ms"].add_many(list(gaps_ms))

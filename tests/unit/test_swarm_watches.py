@@ -12,7 +12,7 @@ from aiohttp.test_utils import TestServer
 
 from loadgen.stats.clock import RunClock
 from loadgen.stats.server_metrics import ServerSample
-from loadgen.swarm.leading.watches import Scraper, ServerWatch, _lives, _never, sources_of
+from loadgen.swarm.leading.watches import Scraper, ServerWatch, _lives, sources_of
 
 KEY = {"Authorization": "Bearer secret"}
 
@@ -95,7 +95,8 @@ async def test_the_load_does_not_wait_for_metrics_that_hang() -> None:
         def take(sample: ServerSample, replicas: Mapping[str, ServerSample]) -> None:
             samples.append(sample)
 
-        scraper = Scraper(sources, RunClock(time.time()), take, lambda: None, _never)
+        dead = partial(_lives, None, lambda: -math.inf)
+        scraper = Scraper(sources, RunClock(time.time()), take, lambda: None, dead)
         begun_s = time.monotonic()
         async with scraper.running():
             assert time.monotonic() - begun_s < 1.5

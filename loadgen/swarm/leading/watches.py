@@ -68,18 +68,16 @@ class ServerWatch:
         self, sources: MetricsSources, clock: RunClock, url: str, heard_s: Callable[[], float]
     ) -> None:
         """Take the sample before anything is sent, where that is quick, and go on each second.
-
-        The host at `url` is asked again before its refusals make it dead, and `heard_s` says when
-        something last came from it.
-        """
+        `heard_s` says when something last came from the host at `url`."""
         self._engine = sources.engine
+        is_host = _origin(sources.engine.metrics_url or url) == _origin(url)
         engine = Engine.of_process()
         scraper = Scraper(
             sources,
             clock,
             on_sample=lambda sample, replicas: engine.post(partial(self._take, sample, replicas)),
             on_death=lambda: engine.post(self._on_death),
-            lives=partial(_lives, url, heard_s) if _is_of(sources, url) else _never,
+            lives=partial(_lives, url if is_host else None, heard_s),
         )
         self._scraper = scraper
         engine.run(self._lifetime.enter_async_context(scraper.running()))
@@ -152,16 +150,15 @@ def sources_of(
         name, series = usual_series("engine")
         engine = replace(engine, counters=name, series=series)
     metrics_url = engine.metrics_url or f"{url.rstrip('/')}/metrics"
-    engine = replace(engine, metrics_url=metrics_url, model=model)
-    if headers and _is_of(MetricsSources(engine), url):
-        engine = replace(engine, headers=headers)
+    is_same = _origin(metrics_url) == _origin(url)
+    own = headers if headers and is_same else {}
+    engine = replace(engine, metrics_url=metrics_url, headers=own, model=model)
     replicas = {name: replace(engine, **place) for name, place in places.items()}
     return MetricsSources(engine, replicas, cache, GpuMemory.open() if target else None)
 
 
-def _is_of(sources: MetricsSources, url: str) -> bool:
-    """Whether it is the host itself that tells its metrics."""
-    return URL(sources.engine.metrics_url or "").origin() == URL(url).origin()
+def _origin(url: str) -> URL:
+    return URL(url).origin()
 
 
 def _source(told: Mapping[str, Any]) -> MetricsSource:
@@ -323,15 +320,11 @@ class FleetWatch:
         return None
 
 
-async def _never(since_s: float) -> bool:
-    """Of an engine behind another address, nothing else is known."""
-    return False
-
-
-async def _lives(url: str, heard_s: Callable[[], float], since_s: float) -> bool:
-    """Whether a host that refuses its metrics sends replies, or answers who asks for its models."""
-    if heard_s() > since_s:
-        return True
+async def _lives(url: str | None, heard_s: Callable[[], float], since_s: float) -> bool:
+    """Whether a host that refuses its metrics sends replies, or answers who asks for its models;
+    not known of an engine behind another address (None)."""
+    if url is None or heard_s() > since_s:
+        return url is not None
     async with Host.opened(url, {}, ANSWER_TIMEOUT_S) as host:
         return await _answer(host, "/v1/models") != "refusal"
 
