@@ -41,8 +41,6 @@ def run_locust(command: str, run: RunArguments) -> int:
     except SystemExit as leave:
         code = leave.code if isinstance(leave.code, int) else int(bool(leave.code))
         return WRONG_USE if code and not begun else code
-    except BrokenPipeError:
-        raise
     except OSError as error:
         return _unwritten(error, begun)
     return 0
@@ -50,17 +48,16 @@ def run_locust(command: str, run: RunArguments) -> int:
 
 def _unwritten(error: OSError, begun: Sequence[Any]) -> int:
     """Say which file of its own Locust could not write; returns the exit code of the run, which
-    Locust had not asked for yet. Raises UsageError where there was none."""
+    Locust may not have asked for yet. Raises UsageError where it was before a run."""
     said = f"{error.filename or 'a file'} cannot be written ({reason_of(error)})"
     if not begun:
         raise UsageError(f"{said}: name another") from error
-    (environment,) = begun
-    if environment.process_exit_code is None:
-        environment.events.quitting.fire(environment=environment, reverse=True)
-    if environment.process_exit_code is None:
+    if begun[0].process_exit_code is None:
+        begun[0].events.quitting.fire(environment=begun[0], reverse=True)
+    if begun[0].process_exit_code is None or isinstance(error, BrokenPipeError):
         raise error
     say(said)
-    return int(environment.process_exit_code)
+    return int(begun[0].process_exit_code)
 
 
 def _load(locust: Any, merge: Callable[[Any], tuple[Any, ...]], files: list[str]) -> Any:

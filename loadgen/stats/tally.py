@@ -15,6 +15,7 @@ _READERS, _BATCH_READERS = (
     tuple((each.name, attrgetter(each.column)) for each in _SUMMARIZED if each.source == source)
     for source in ("request", "batch")
 )
+
 _OF_LATE = tuple(
     each.name for each in _SUMMARIZED if each.source == "request" and each.column in LATENCIES
 )
