@@ -110,8 +110,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     except BrokenPipeError:  # the reader of our output has left, as `head` does
         drop_output(sys.stdout)
     except OSError as error:
-        if error.errno != errno.ENAMETOOLONG:  # a fault of ours, which needs its place
-            raise
+        if error.errno not in (errno.ENAMETOOLONG, errno.EACCES):
+            raise  # a fault of ours, which needs its place
         said = f"{error.filename!r} cannot be used ({error.strerror}): name another"
         print(complaint(said), file=sys.stderr)
         return UsageError.exit_code

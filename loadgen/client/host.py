@@ -80,6 +80,7 @@ class HostAnswer:
     content_type: str
     location: str
     body: bytes
+    date: str = ""
 
     def json(self) -> dict[str, Any]:
         """The JSON object of a 200, else an empty one."""
@@ -122,7 +123,9 @@ class ControlClient:
         sink = WholeReply()
         await self._wire.send(self._request(method, path, body), sink, self.timeout_s)
         head = sink.head
-        return HostAnswer(head.status, head.content_type, head.location, bytes(sink.body))
+        return HostAnswer(
+            head.status, head.content_type, head.location, bytes(sink.body), head.date
+        )
 
     def _request(self, method: str, path: str, body: object) -> bytes:
         content = b"" if body is None else orjson.dumps(body)

@@ -50,6 +50,7 @@ class Head(NamedTuple):
     content_encoding: str = ""
     location: str = ""
     served_by: str = ""
+    date: str = ""
 
     @property
     def is_compressed(self) -> bool:

@@ -28,6 +28,7 @@ HEAD_FIELDS = (
     b"content-encoding",
     b"location",
     b"x-served-by",
+    b"date",
 )
 """Those of a Head, in its order."""
 MAX_SIZE_BYTES = 8

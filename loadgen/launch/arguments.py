@@ -16,8 +16,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from loadgen.errors import UsageError
-from loadgen.launch.configured import as_words, is_on, setting, settings_of
-from loadgen.runs.directory import DEFAULT_FILE
+from loadgen.launch.configured import as_words, is_on, setting, settings_of, value_of
+from loadgen.runs.directory import DEFAULT_FILE, reason_of, require_file
 from loadgen.scratch import expanded
 from loadgen.targets.context_scheduler import KEYS, POLICIES, ContextSchedulerSettings
 from loadgen.targets.settings import KV_CODECS, PROFILED_CODEC, ROUTERS
@@ -38,8 +38,9 @@ ENGINE_GROUPS = (
 """Titles of the options that mean nothing where a host is named that runs."""
 OF_ANY_ENGINE = ("model", "size", "engine_arg", "start_timeout")
 """Options that mean the same for all that we start."""
-SHARED_FILES = ("--csv", "--html", "--json-file", "--logfile")
-"""Locust's options that name a file, which the runs on several targets would overwrite."""
+SHARED_FILES = {"--csv": "_stats.csv", "--html": "", "--json-file": ".json", "--logfile": ""}
+"""Locust's options that name a file, with what Locust adds to its name: the runs on several targets
+would overwrite it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -226,6 +227,7 @@ def parse_run(command: str, arguments: list[str]) -> RunArguments:
         rest=tuple(rest),
     )
     _refuse_for_targets(command, run)
+    _require_files(run.rest)
     return run
 
 
@@ -309,6 +311,15 @@ def _refuse_for_targets(command: str, run: RunArguments) -> None:
             raise UsageError(f"{flag} would be overwritten by each target: see the run directories")
 
 
+def _require_files(rest: Sequence[str]) -> None:
+    """Raise UsageError for a file that Locust could not write: it would say so at the end."""
+    for flag, ending in SHARED_FILES.items():
+        if name := value_of(rest, flag.removeprefix("--")):
+            if flag != "--csv":
+                require_file(Path(name), flag)
+            require_file(Path(f"{name}{ending}"), flag)
+
+
 def _refuse_late_file(rest: list[str]) -> None:
     """Locust would take a late FILE for the name of a user class."""
     for before, argument in pairwise(["", *rest]):
@@ -325,8 +336,11 @@ def _default_out(name: str) -> Path:
 def find_locustfile(name: str) -> Path:
     """The file at a path, or the shipped one of that name; UsageError lists those there are."""
     path = Path(name)
-    if path.is_file():
-        return path
+    try:
+        if path.is_file():
+            return path
+    except OSError as error:
+        raise UsageError(f"{name} cannot be read ({reason_of(error)}): give another") from None
     found = find_spec("locustfiles")
     folder = Path(found.origin or "").parent if found else Path()
     shipped = folder / f"{name.removesuffix('.py')}.py"

@@ -13,6 +13,8 @@ from typing import Any
 from loadgen.errors import KvswarmError, UsageError
 from loadgen.launch.arguments import RunArguments, find_locustfile, our_flags
 from loadgen.launch.configured import setting
+from loadgen.launch.terminal import say
+from loadgen.runs.directory import reason_of
 from loadgen.runs.exit_code import WRONG_USE
 
 
@@ -32,14 +34,30 @@ def run_locust(command: str, run: RunArguments) -> int:
     leave_out(our_flags())
     locust: Any = import_module("locust.main")
     locust.merge_locustfiles_content = partial(_load, locust, locust.merge_locustfiles_content)
-    begun: list[bool] = []
-    locust.locust.events.init.add_listener(lambda **_: begun.append(True))
+    begun: list[Any] = []
+    locust.locust.events.init.add_listener(lambda environment, **_: begun.append(environment))
     try:
         locust_main()
     except SystemExit as leave:
         code = leave.code if isinstance(leave.code, int) else int(bool(leave.code))
         return WRONG_USE if code and not begun else code
+    except OSError as error:
+        return _unwritten(error, begun)
     return 0
+
+
+def _unwritten(error: OSError, begun: Sequence[Any]) -> int:
+    """Say which file of its own Locust could not write; returns the exit code of the run, which
+    Locust may not have asked for yet. Raises UsageError where it was before a run."""
+    said = f"{error.filename or 'a file'} cannot be written ({reason_of(error)})"
+    if not begun:
+        raise UsageError(f"{said}: name another") from error
+    if begun[0].process_exit_code is None:
+        begun[0].events.quitting.fire(environment=begun[0], reverse=True)
+    if begun[0].process_exit_code is None or isinstance(error, BrokenPipeError):
+        raise error
+    say(said)
+    return int(begun[0].process_exit_code)
 
 
 def _load(locust: Any, merge: Callable[[Any], tuple[Any, ...]], files: list[str]) -> Any:

@@ -106,10 +106,13 @@ class RunDirectory:
 
 def check_directory(path: Path) -> None:
     """Raise UsageError where no run can be written; nothing is left behind."""
-    for name in (RUN_JSON, *CSV_NAMES):
-        if (path / name).exists():
-            held = "a run" if name == RUN_JSON else name
-            raise UsageError(f"--out {path} already holds {held}: name another directory")
+    try:
+        found = next((name for name in (RUN_JSON, *CSV_NAMES) if (path / name).exists()), None)
+    except OSError as error:  # not to be read, or a name too long
+        raise _unwritable(path, error) from None
+    if found is not None:
+        held = "a run" if found == RUN_JSON else found
+        raise UsageError(f"--out {path} already holds {held}: name another directory")
     require_writable(path)
 
 
@@ -117,12 +120,25 @@ def require_writable(path: Path, option: str = "--out") -> None:
     """Raise UsageError where no such folder can be made or written into, before anything is
     measured for it; nothing is left behind."""
     nearest = path
-    while not (nearest.exists() or nearest.is_symlink() or nearest == nearest.parent):
-        nearest = nearest.parent
     try:
+        while not (nearest.exists() or nearest.is_symlink() or nearest == nearest.parent):
+            nearest = nearest.parent
         Path(tempfile.mkdtemp(dir=nearest)).rmdir()
     except OSError as error:
         raise _unwritable(path, error, option) from None
+
+
+def require_file(path: Path, option: str) -> None:
+    """The same of a file, which may be there."""
+    try:
+        if path.is_file() or path.is_dir():  # a pipe would wait for its reader
+            path.open("ab").close()
+        is_new = not path.exists()
+    except OSError as error:
+        said = f"{option} {path} cannot be written ({reason_of(error)})"
+        raise UsageError(f"{said}: name another file") from None
+    if is_new:
+        require_writable(path.parent, option)
 
 
 def open_directory(path: Path, batched: bool = False) -> RunDirectory:

@@ -125,20 +125,20 @@ class RecordedRun(DescribedRun):
 
     @property
     def missing(self) -> str:
-        """What is said of rows that the summary counted and the file has not, "" for none."""
+        """What is said where the summary counts other rows than the file has, "" for the same."""
         return self._missing(self.requests)
 
     def _missing(self, found: Requests) -> str:
-        """As after a full disk."""
+        """As after a full disk, or where rows of another run were appended."""
         told = self.summary.get("requests")
         if not isinstance(told, int) or self.reset_s is not None or not len(found):
             return ""
         if self.warmup_s != self.own_warmup_s:
             found = Requests.of(self.rows, None, self.own_warmup_s)
-        if len(found) >= told:
-            return ""
+        if len(found) > told:
+            return f"{REQUESTS_CSV} has {len(found):,} requests, and the summary counts {told:,}"
         held = f"{len(found):,} of the {told:,} requests"
-        return f"{REQUESTS_CSV} has {held} that the summary counts"
+        return f"{REQUESTS_CSV} has {held} that the summary counts" if len(found) < told else ""
 
     @property
     def makespans_s(self) -> Floats:

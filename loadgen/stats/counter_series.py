@@ -4,10 +4,12 @@ import math
 import re
 import time
 from collections.abc import Iterable, Mapping, Sequence
+from typing import NamedTuple
 
 from loadgen.stats.prometheus import Sample
 
-MODEL_LABEL = "model_name"
+MODEL_LABELS = ("model_name", "model", "model_id")
+"""What engines and routers call the label that says of which model a series is."""
 TOTAL, CREATED = "_total", "_created"
 LEAST_LIFE_S = 1.0
 """Series of one engine differ by less in the moment from which they count, wherever it is told."""
@@ -25,69 +27,87 @@ class CounterTotals:
 
     A series that vanishes keeps what it had. One that appears counts from zero where its engine is
     known already, or it is younger than the first page; else it brings its history along. One that
-    starts again counts from zero, and `resets` then says on how many pages that happened.
+    starts again counts from zero, and `resets` then says on how many pages that happened. Series
+    of equal labels, as where a router joins pages, are one; what it rose by is unknown, and taken
+    for nothing, where there are fewer or more of them.
     """
 
     def __init__(self) -> None:
         self.resets = 0
-        self._first_unix_s = time.time()
+        self._first_unix_s = math.inf
         self._totals: dict[str, float] = {}
-        self._values: dict[tuple[str, _Labels], float] = {}
-        self._created_s: dict[tuple[str, _Labels], float] = {}
+        self._values: dict[tuple[str, _Labels], _Series] = {}
         self._engines: set[_Labels] = set()
 
     def take(
-        self, figures: Mapping[str, Sequence[Sample]], created: Iterable[Sample]
-    ) -> dict[str, float]:
-        """The totals after one more page, of the figures that it tells."""
-        created_s = {(each.name, _labels(each)): each.value for each in created}
-        told = [sample for samples in figures.values() for sample in samples]
-        shared = set.intersection(*(set(sample.labels) for sample in told)) if told else set()
-        resets = False
-        for figure, samples in figures.items():
-            if figure not in self._totals and samples:
-                self._totals[figure] = math.fsum(sample.value for sample in samples)
-                continue
-            for sample in samples:
-                born_s = created_s.get((created_name(sample.name), _labels(sample)))
-                before = self._values.get((figure, _labels(sample)))
-                if before is None:
-                    rise = sample.value if self._is_young(sample, born_s, shared) else 0.0
-                elif sample.value < before or self._is_another(sample, born_s):
-                    rise, resets = sample.value, True
-                else:
-                    rise = sample.value - before
-                self._totals[figure] += rise
-        self._remember(figures, created_s)
-        self.resets += resets
-        return {figure: self._totals[figure] for figure, samples in figures.items() if samples}
-
-    def _remember(
         self,
         figures: Mapping[str, Sequence[Sample]],
-        created_s: Mapping[tuple[str, _Labels], float],
-    ) -> None:
-        for figure, samples in figures.items():
-            for sample in samples:
-                self._values[figure, _labels(sample)] = sample.value
-                self._engines.add(_labels(sample))
-        self._created_s.update(created_s)
+        created: Iterable[Sample],
+        at_unix_s: float | None = None,
+    ) -> dict[str, float]:
+        """The totals after one more page, of the figures that it tells. `at_unix_s` is its time by
+        the clock that `created` goes by, None: by ours."""
+        in_order = sorted(created, key=lambda each: each.value)
+        created_s = {(each.name, _labels(each)): each.value for each in in_order}
+        told = {name: _joined(samples, created_s) for name, samples in figures.items() if samples}
+        if told and math.isinf(self._first_unix_s):
+            self._first_unix_s = time.time() if at_unix_s is None else at_unix_s
+        resets = False
+        for figure, found in told.items():
+            if figure not in self._totals:
+                self._totals[figure] = math.fsum(each.value for each in found.values())
+                continue
+            names = _names_of_engines(figure, told)
+            for labels, series in found.items():
+                before = self._values.get((figure, labels))
+                if before is None:
+                    rise = series.value if self._is_young(labels, series.born_s, names) else 0.0
+                elif series.lines != before.lines:
+                    rise = 0.0
+                elif series.value < before.value or series.born_s > before.born_s + LEAST_LIFE_S:
+                    rise, resets = series.value, True
+                else:
+                    rise = series.value - before.value
+                self._totals[figure] += rise
+        for figure, found in told.items():
+            self._values |= {(figure, labels): series for labels, series in found.items()}
+            self._engines |= found.keys()
+        self.resets += resets
+        return {figure: self._totals[figure] for figure in told}
 
-    def _is_another(self, sample: Sample, born_s: float | None) -> bool:
-        """Whether it started again and has counted beyond what it had."""
-        before_s = self._created_s.get((created_name(sample.name), _labels(sample)))
-        if born_s is None or before_s is None:
-            return False
-        return born_s > before_s + LEAST_LIFE_S
-
-    def _is_young(self, sample: Sample, born_s: float | None, shared: set[str]) -> bool:
+    def _is_young(self, labels: _Labels, born_s: float, names: set[str]) -> bool:
         """Whether all that a series counts, which was not there before, was counted since."""
-        if born_s is not None:
-            return born_s >= self._first_unix_s
-        # Labels that all series have tell engines apart, those that some have what is counted.
-        engine = {(name, sample.labels[name]) for name in shared}
-        return any(engine <= known for known in self._engines)
+        engine = {(name, value) for name, value in labels if name in names}
+        return any(engine <= known for known in self._engines) or born_s >= self._first_unix_s
+
+
+class _Series(NamedTuple):
+    """So many lines of a page that have the same labels, added up; `born_s` is NaN where it is not
+    told."""
+
+    value: float
+    lines: int
+    born_s: float
 
 
 def _labels(sample: Sample) -> _Labels:
     return frozenset(sample.labels.items())
+
+
+def _joined(
+    samples: Sequence[Sample], created_s: Mapping[tuple[str, _Labels], float]
+) -> dict[_Labels, _Series]:
+    found: dict[_Labels, _Series] = {}
+    for each in samples:
+        labels = _labels(each)
+        born_s = created_s.get((created_name(each.name), labels), math.nan)
+        value, lines, _ = found.get(labels, (0.0, 0, born_s))
+        found[labels] = _Series(value + each.value, lines + 1, born_s)
+    return found
+
+
+def _names_of_engines(figure: str, told: Mapping[str, Mapping[_Labels, _Series]]) -> set[str]:
+    """Labels that other figures have, too, tell engines apart, those of one what is counted."""
+    others = (labels for other, found in told.items() if other != figure for labels in found)
+    named = {name for labels in others for name, _ in labels}
+    return named or set.intersection(*({name for name, _ in labels} for labels in told[figure]))

@@ -3,15 +3,16 @@
 import asyncio
 import math
 from collections.abc import Mapping, Sequence
-from contextlib import AsyncExitStack
+from contextlib import AsyncExitStack, suppress
 from dataclasses import dataclass, field, replace
+from email.utils import parsedate_to_datetime
 from typing import Any, NamedTuple, Self
 
 from loadgen.client.failures import ConnectFailed, StreamFailure
 from loadgen.client.host import ControlClient, TooLong
 from loadgen.stats.counter_series import (
     CREATED,
-    MODEL_LABEL,
+    MODEL_LABELS,
     TOTAL,
     CounterTotals,
     created_name,
@@ -113,7 +114,10 @@ class MetricsScraper:
         self.lack = next((page.lack for page in pages if page.lack), "")
         each = {
             name: ServerSample(
-                at_s, page.reachable, **service.figures(page.text), counter_resets=service.resets
+                at_s,
+                page.reachable,
+                **service.figures(page.text, page.at_unix_s),
+                counter_resets=service.resets,
             )
             for (name, service), page in zip(self._engines.items(), pages, strict=True)
         }
@@ -179,14 +183,14 @@ class _Service:
         that moment in the sum."""
         return not self._keeps or bool(self._last)
 
-    def figures(self, page: bytes) -> dict[str, float | None]:
+    def figures(self, page: bytes, at_unix_s: float | None = None) -> dict[str, float | None]:
         """Gauges as they are, counters by `CounterTotals`; None is not told."""
         samples = self._of_model(self._named(page)) if self._series else []
-        self.models |= {model for each in samples if (model := each.labels.get(MODEL_LABEL))}
+        self.models |= {model for each in samples for model in _models(each)[:1] if model}
         told = {name: series.among(samples) for name, series in self._series.items()}
         created = (sample for sample in samples if sample.name.endswith(CREATED))
         counters = {name: found for name, found in told.items() if name not in GAUGES}
-        totals = self._totals.take(counters, created)
+        totals = self._totals.take(counters, created, at_unix_s)
         if self._keeps:
             self._last |= totals
             totals = self._last
@@ -204,10 +208,10 @@ class _Service:
         """Those of the model, once the page has told it from others: an adapter's are its base's,
         by whose name they go."""
         model = self._model
-        self._tells_model |= any(each.labels.get(MODEL_LABEL) == model for each in samples)
+        self._tells_model |= any(model in _models(each) for each in samples)
         if model is None or not self._tells_model:
             return samples
-        return [each for each in samples if each.labels.get(MODEL_LABEL, model) == model]
+        return [each for each in samples if model in (_models(each) or [model])]
 
     @property
     def resets(self) -> int | None:
@@ -216,11 +220,12 @@ class _Service:
 
 
 class _Page(NamedTuple):
-    """`lack` says why there is none."""
+    """`lack` says why there is none, `at_unix_s` when it was, by the clock of its host."""
 
     reachable: bool | None
     text: bytes = b""
     lack: str = ""
+    at_unix_s: float | None = None
 
 
 async def _page(client: ControlClient | None) -> _Page:
@@ -238,7 +243,19 @@ async def _page(client: ControlClient | None) -> _Page:
         return _Page(None, lack="breaks off, or does not speak HTTP")
     if answer.status != 200:
         return _Page(True, lack=f"answers HTTP {answer.status}")
-    return _Page(True, answer.body)
+    return _Page(True, answer.body, at_unix_s=_unix_s(answer.date))
+
+
+def _unix_s(date: str) -> float | None:
+    """Of a header."""
+    with suppress(ValueError, OverflowError):
+        return parsedate_to_datetime(date).timestamp()
+    return None
+
+
+def _models(sample: Sample) -> list[str]:
+    """What its labels say of it."""
+    return [sample.labels[name] for name in MODEL_LABELS if name in sample.labels]
 
 
 def _gauge(name: str, samples: Sequence[Sample]) -> float | None:

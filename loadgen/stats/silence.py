@@ -32,10 +32,15 @@ class HostSilence:
         """What a process knows now."""
         self._contacts[contact.worker] = contact
 
+    @property
+    def heard_s(self) -> float:
+        """When any process last heard something, far back for never."""
+        heard = [each.heard_s for each in tuple(self._contacts.values())]
+        return max((each for each in heard if each is not None), default=self._heard_s)
+
     def is_too_long(self, at_s: float, answers_metrics: bool) -> bool:
         """Look again: true once the host has been silent for too long."""
-        heard = [each.heard_s for each in self._contacts.values() if each.heard_s is not None]
-        heard_s = max(heard, default=self._heard_s)
+        heard_s = self.heard_s
         if answers_metrics or heard_s > self._heard_s:
             self._silent_s = 0.0
         elif any(each.is_waited_for for each in self._contacts.values()):

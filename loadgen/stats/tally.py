@@ -80,8 +80,10 @@ class Tally:
             waited = (record.latency_ms(name) for record, _ in late)
             self.sketches[name].add_many([each for each in waited if each is not None])
         self._labels["odd_counts"] += sum(1 for record, _ in ok if record.error)
+        # Cached ones of a prompt that was not counted would be a part of others.
+        counted = [row for row in ok if row[0].prompt_tokens is not None]
         for name, value in _READERS:
-            values = [value(record) for record, _ in ok]
+            values = [value(each) for each, _ in (counted if name == "cached_tokens" else ok)]
             self.sketches[name].add_many([each for each in values if each is not None])
         gaps_ms = chain.from_iterable(gaps for _, gaps in (*ok, *late))
         self.sketches["itl_ms"].add_many(list(gaps_ms))

@@ -33,7 +33,7 @@ from loadgen.swarm.leading.preparation import check_offline, described_users, se
 from loadgen.swarm.leading.supervisor import CHECK_VARIABLE, Supervisor
 from loadgen.swarm.leading.worker_registry import RunWorkers, WorkerRegistry
 from loadgen.swarm.options.flags import add_options
-from loadgen.swarm.options.ours import no_users
+from loadgen.swarm.options.ours import bound_run_time, no_users
 from loadgen.swarm.options.swarm_options import default_users, own_options
 from loadgen.swarm.process import end_forked_workers, is_forked
 from loadgen.swarm.sending import plan as message
@@ -70,6 +70,7 @@ def set_defaults(**values: Any) -> None:
 @events.init_command_line_parser.add_listener
 def _add_options(parser: Any, **_: Any) -> None:
     add_options(parser)
+    bound_run_time(parser)
 
 
 @events.init.add_listener

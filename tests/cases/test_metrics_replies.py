@@ -3,6 +3,8 @@
 import pytest
 from replay_host import ReplayHost, reply
 
+from loadgen.stats.counter_series import CounterTotals
+from loadgen.stats.prometheus import Sample
 from loadgen.stats.server_counters import Figures, ServerCourse
 from loadgen.stats.server_metrics import MetricsScraper, MetricsSource, MetricsSources
 from loadgen.targets.catalog import usual_series
@@ -64,6 +66,11 @@ def page(*engines: tuple[str, int], created: dict[str, float] | None = None) -> 
     return "\n".join(lines) + "\n"
 
 
+def unlabelled(text: str) -> str:
+    """One of the counters adds up over the engines."""
+    return text + 'vllm:generation_tokens_total{model_name="m"} 7\n'
+
+
 OLD_S, LATER_S = 1e9, 9e9
 
 
@@ -93,6 +100,25 @@ OLD_S, LATER_S = 1e9, 9e9
             [page(("0", 100), ("1", 9000)), page(("0", 200)), page(("0", 300), ("1", 9050))],
             250,
             id="is away for a while",
+        ),
+        pytest.param(
+            [
+                unlabelled(page(("0", 100))),
+                unlabelled(page(("0", 200), ("1", 500_000))),
+                unlabelled(page(("0", 300), ("1", 500_150))),
+            ],
+            350,
+            id="appears with a history, and a counter does not name the engine",
+        ),
+        pytest.param(
+            [page(("0", 1000), ("0", 10)), page(("0", 1010), ("0", 20))],
+            20,
+            id="is there twice",
+        ),
+        pytest.param(
+            [page(("0", 1000), ("0", 500)), page(("0", 900)), page(("0", 950))],
+            50,
+            id="is there twice, then once",
         ),
     ],
 )
@@ -162,3 +188,27 @@ async def test_a_reason_that_an_engine_counts_for_the_first_time_counts_from_zer
     async with MetricsScraper(MetricsSources(asked)) as scraper:
         told = [(await scraper.scrape(float(n))).request_success for n in range(2)]
     assert told == [10, 17]
+
+
+@pytest.mark.parametrize("label", ["model", "model_id"])
+async def test_a_model_may_be_told_by_another_label(replays: ReplayHost, label: str) -> None:
+    pages = [
+        each.replace("model_name=", f"{label}=")
+        for each in reply("two-models-on-one-page")["metrics"]
+    ]
+    figures, models = await figures_of(replays, pages, model="m")
+    assert figures["hit_rate"] == pytest.approx(0.6, rel=0.02)
+    assert models == {"m"}
+
+
+def sample(name: str, value: float, **labels: str) -> Sample:
+    return Sample(name, labels, value)
+
+
+def test_what_a_known_engine_counts_anew_is_young_whatever_its_clock_says() -> None:
+    totals = CounterTotals()
+    first = {"a": [sample("a_total", 100, e="0")], "b": [sample("b_total", 5, e="0", reason="x")]}
+    totals.take(first, [])
+    more = first | {"b": [*first["b"], sample("b_total", 7, e="0", reason="y")]}
+    told = totals.take(more, [sample("b_created", 1.0, e="0", reason="y")])
+    assert told == {"a": 100, "b": 12}

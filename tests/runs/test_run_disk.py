@@ -77,3 +77,25 @@ def test_a_run_directory_that_is_deleted_ends_the_run(host: HostProcess, tmp_pat
 
     is_told(ran_on(host, out, then=delete), host, "No such file or directory")
     assert not out.exists()
+
+
+@pytest.mark.parametrize("flag", ["--html", "--json-file"])
+def test_a_file_of_locust_that_cannot_be_written_at_the_end_leaves_the_exit_code(
+    host: HostProcess, tmp_path: Path, flag: str
+) -> None:
+    folder = tmp_path / "gone"
+    folder.mkdir()
+    load = ("--model", "normal", "-u", 2, "-r", 2, "-t", "3s", flag, folder / "page")
+    command = arguments(host.url, tmp_path / "run", *load)
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+    try:
+        wait_until(lambda: bool(host.prompts()))
+        folder.rmdir()
+        folder.write_text("a file")
+        output, _ = process.communicate(timeout=TIMEOUT_S)
+    finally:
+        process.kill()
+    assert process.returncode == 0, output
+    assert output.count("cannot be written") == 1
+    assert "Traceback" not in output
+    assert Ran(0, output, tmp_path / "run").json("run.json")["exit_code"] == 0

@@ -198,6 +198,25 @@ def test_an_unknown_user_class_is_one_line(more: tuple[str, ...]) -> None:
     is_refused("no user class 'NoSuchUser' in", more[0], "unordered", *more[1:], "NoSuchUser")
 
 
+@pytest.mark.parametrize(
+    ("flag", "name", "reason"),
+    [
+        *((flag, ".", "Is a directory") for flag in ("--html", "--json-file", "--logfile")),
+        *((flag, "/dev/null/x", "Not a directory") for flag in ("--html", "--csv", "--logfile")),
+        ("--json-file", "/proc/x", "No such file or directory"),
+    ],
+)
+def test_a_file_of_locust_that_cannot_be_written_is_one_line(
+    flag: str, name: str, reason: str
+) -> None:
+    is_refused(f"cannot be written ({reason})", "run", "unordered", flag, name)
+
+
+@pytest.mark.parametrize("given", ["0", "0s", "99999999999999h", "9" * 400])
+def test_a_run_time_without_an_end_is_one_line(given: str) -> None:
+    is_refused("is no run time: give 20, 20s, 3m or 1h20m", "run", "unordered", "-t", given)
+
+
 def test_wrong_use_that_locust_finds_is_wrong_use() -> None:
     is_refused("Invalid --processes count -3", "run", "unordered", "--processes=-3")
 

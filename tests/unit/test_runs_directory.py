@@ -1,6 +1,7 @@
 """The run directory: claimed once, whole at any time, readable as CSV."""
 
 import csv
+import errno
 import io
 import json
 import os
@@ -9,10 +10,11 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
+from loadgen.cli.main import main
 from loadgen.errors import UsageError
 from loadgen.launch.supervised import side_by_side
 from loadgen.runs.csv_log import CsvLog, to_csv
-from loadgen.runs.directory import check_directory, open_directory
+from loadgen.runs.directory import check_directory, open_directory, require_file, require_writable
 from loadgen.runs.json_file import read_json, write_json
 from loadgen.runs.machine import CONTEXT_KEYS, hide_variables, machine, without_secrets
 from loadgen.targets.context_scheduler import KEYS
@@ -45,6 +47,29 @@ def test_a_file_is_no_place_for_a_run(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(UsageError, match="cannot be written"):
         check_directory(tmp_path / "file" / "run")
+
+
+def test_a_place_that_may_not_be_looked_into_is_one_line(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """To root nothing is closed: the system's answer is made."""
+    stat = Path.stat
+
+    def refuse(path: Path, **settings: bool) -> os.stat_result:
+        if tmp_path in path.parents:
+            raise PermissionError(errno.EACCES, "Permission denied", str(path))
+        return stat(path, **settings)
+
+    monkeypatch.setattr(Path, "stat", refuse)
+    closed = tmp_path / "x.py"
+    host = ("--host", "http://127.0.0.1:9")
+    for check in (check_directory, require_writable, lambda path: require_file(path, "--html")):
+        with pytest.raises(UsageError, match=r"x\.py cannot be written \(Permission denied\)"):
+            check(closed)
+    for words in (("run", str(closed), *host), ("report", str(closed)), ("simulate", str(closed))):
+        assert main(words) == 2
+        (line,) = capsys.readouterr().err.splitlines()
+        assert "Permission denied" in line
 
 
 def test_facts_add_up(tmp_path: Path) -> None:

@@ -117,6 +117,11 @@ def test_rows_that_the_summary_counted_are_missed(tmp_path: Path) -> None:
     assert remarks(run) == ["requests.csv has 3 of the 5 requests that the summary counts"]
 
 
+def test_rows_that_the_summary_did_not_count_are_told(tmp_path: Path) -> None:
+    run = run_of(tmp_path, requests(5), requests=3)
+    assert remarks_of(run) == "requests.csv has 5 requests, and the summary counts 3"
+
+
 @pytest.mark.parametrize("cell", ["fast", "-1", "1e999"])
 def test_a_cell_without_a_number_is_left_out_or_refused(tmp_path: Path, cell: str) -> None:
     text = to_csv([COLUMNS]) + to_csv(map(astuple, requests(2)))

@@ -1,8 +1,10 @@
 import asyncio
 import os
 import socket
+import time
 from collections.abc import AsyncIterator, Awaitable, Callable
 from dataclasses import asdict
+from email.utils import formatdate
 
 import pytest
 from aiohttp import web
@@ -255,6 +257,25 @@ async def test_engines_behind_a_router_are_added_up_and_told_apart(serve: Serve)
     assert (got.reachable, got.prompt_tokens, got.running) == (True, 28078, 8)
     assert got.kv_cache_usage == pytest.approx((0.5 + 0.25) / 2)
     assert [each[name].prompt_tokens for name in ("e-1", "e-2")] == [27978, 100]
+
+
+@pytest.mark.parametrize(("age_s", "told"), [(1800.0, 100), (-1.0, 140)])
+async def test_the_age_of_an_engine_that_appears_is_by_the_clock_of_its_host(
+    serve: Serve, age_s: float, told: int
+) -> None:
+    ahead_s = time.time() + 3600.0
+    first = 'vllm:prompt_tokens_total{engine="0"} 100\n'
+    more = first + first.replace("0", "1", 1).replace("100", "40")
+    born = f'vllm:prompt_tokens_created{{engine="1"}} {ahead_s - age_s}\n'
+    pages = iter([first, more + born])
+
+    async def answer(request: web.Request) -> web.Response:
+        date = formatdate(ahead_s, usegmt=True)
+        return web.Response(text=next(pages), headers={"Date": date})
+
+    async with MetricsScraper(engine(await serve(answer))) as scraper:
+        await scraper.scrape(0.0)
+        assert (await scraper.scrape(1.0)).prompt_tokens == told
 
 
 def answering(*statuses: int) -> Handler:

@@ -129,6 +129,14 @@ def test_the_cached_share_counts_replies_that_left_a_zero_out() -> None:
     assert uncached.figure("cached_share") == 0.0
 
 
+def test_cached_tokens_of_a_prompt_that_was_not_counted_are_left_out() -> None:
+    tally = Tally()
+    tally.add(ended("ok", prompt_tokens=None))
+    assert tally.figure("cached_share") is None
+    tally.add(OK)
+    assert tally.figure("cached_share") == 0.64
+
+
 def test_a_request_that_was_never_sent_moves_only_the_end() -> None:
     tally = Tally()
     tally.add(ended("connect_error", sent_s=None, end_s=9.0))

@@ -54,3 +54,52 @@ def test_loads_that_cannot_be_sent_as_asked(
     )
     assert said in done.stdout
     assert bool(said) == bool(done.stdout.strip())
+
+
+SIZES = """
+import sys
+from loadgen.errors import UsageError
+from loadgen.swarm.leading.preparation import check_users, check_warmup
+from loadgen.swarm.leading.web import form_values
+from loadgen.swarm.options.swarm_options import SwarmOptions
+from locust.argument_parser import get_parser
+import loadgen.swarm.plugin
+
+nan = float("nan")
+parser = get_parser().args_included_in_web_ui
+for given in eval(sys.argv[1]):
+    try:
+        form = {name: value for name, value in given.items() if isinstance(value, str)}
+        values = given | form_values(form, parser)
+        check_users(values)
+        check_warmup(values, SwarmOptions.read({}))
+        print()
+    except UsageError as error:
+        print(error)
+"""
+SIZES_SAID: list[tuple[dict[str, Any], str]] = [
+    ({"user_count": "2", "spawn_rate": "1.5", "run_time": "20s"}, ""),
+    ({"user_count": "", "spawn_rate": "", "run_time": ""}, ""),
+    ({"spawn_rate": "0"}, "--spawn-rate: must be > 0"),
+    ({"spawn_rate": "inf"}, "--spawn-rate: must be a finite number"),
+    ({"spawn_rate": 0}, "--spawn-rate 0 is out of range"),
+    ({"spawn_rate": float("nan")}, "--spawn-rate nan is out of range"),
+    ({"user_count": "nan"}, "'nan' users: give a whole number"),
+    ({"num_users": 1.5}, "1.5 users: give a whole number"),
+    ({"user_count": "-2"}, "-2 users: give 1 or more"),
+    ({"run_time": "0"}, "'0' is no run time"),
+    ({"run_time": "99999999999999h"}, "'99999999999999h' is no run time"),
+    ({"run_time": "9" * 400}, "is no run time"),
+    ({"run_time": 0}, "--run-time 0 is out of range"),
+    ({"run_time": -1.0}, "--run-time -1 is out of range"),
+]
+
+
+def test_sizes_of_a_swarm_that_cannot_be() -> None:
+    """As a form, as text, or a locustfile's `set_defaults`, as numbers, gives them."""
+    given = repr([values for values, _ in SIZES_SAID])
+    words = [sys.executable, "-c", SIZES, given]
+    done = subprocess.run(words, capture_output=True, text=True, timeout=60, check=True)
+    for (values, said), line in zip(SIZES_SAID, done.stdout.splitlines(), strict=True):
+        assert said in line, values
+        assert bool(said) == bool(line), values

@@ -16,6 +16,9 @@ from loadgen.swarm.leading.supervisor import Supervisor
 from loadgen.swarm.leading.tried_completion import try_completion
 
 TOKEN = b'data: {"choices":[{"index":0,"text":"a","finish_reason":null}]}\n\n'
+NO_CHAT = "This is a chat model and not supported in the v1/completions endpoint."
+NO_COMPLETIONS = "The model does not support Completions API"
+NO_DEPLOYMENT = "The API deployment for this resource does not exist"
 END = b'data: {"choices":[{"index":0,"text":"a","finish_reason":"length"}]}\n\ndata: [DONE]\n\n'
 Answer = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
@@ -102,7 +105,18 @@ def tried(completions: Answer, chat: Answer = streaming, as_list: bool = False) 
         (refusing(404, "Not Found"), streaming, "404 for /v1/completions: try --endpoint chat"),
         (refusing(405, "Not Allowed"), streaming, "405 for /v1/completions: try --endpoint chat"),
         (refusing(404, "Not Found"), refusing(404, ""), "is it the address of an inference server"),
+        (
+            refusing(404, NO_CHAT),
+            streaming,
+            r"try --endpoint chat \(HTTP 404: This is a chat model",
+        ),
+        (refusing(400, NO_COMPLETIONS), streaming, "HTTP 400 for /v1/completions: try --endpoint"),
+        (refusing(501, NO_COMPLETIONS), streaming, "HTTP 501 for /v1/completions: try --endpoint"),
+        (refusing(400, NO_COMPLETIONS), refusing(400, ""), "choose --model from m, n"),
+        (refusing(404, NO_DEPLOYMENT), refusing(404, NO_DEPLOYMENT), f"server.*{NO_DEPLOYMENT}"),
+        (refusing(404, NO_DEPLOYMENT), streaming, "try --endpoint chat"),
         (refusing(404, "The model `m` does not exist"), streaming, "choose --model from m, n"),
+        (refusing(404, "No endpoint has the model m"), refusing(404, ""), "choose --model from"),
         (refusing(400, "unknown model"), streaming, "choose --model from m, n"),
         (refusing(401, "no"), streaming, "refuses the API key it was given"),
         (refusing(403, "not secret-12"), streaming, r"\(HTTP 403: not \*\*\*\).*OPENAI_API_KEY"),

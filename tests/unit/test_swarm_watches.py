@@ -1,15 +1,18 @@
 """Whom a run watches, and what it waits for."""
 
 import asyncio
+import math
 import time
 from collections.abc import Mapping
+from functools import partial
 
+import pytest
 from aiohttp import web
 from aiohttp.test_utils import TestServer
 
 from loadgen.stats.clock import RunClock
 from loadgen.stats.server_metrics import ServerSample
-from loadgen.swarm.leading.watches import Scraper, ServerWatch, sources_of
+from loadgen.swarm.leading.watches import Scraper, ServerWatch, _lives, sources_of
 
 KEY = {"Authorization": "Bearer secret"}
 
@@ -92,9 +95,44 @@ async def test_the_load_does_not_wait_for_metrics_that_hang() -> None:
         def take(sample: ServerSample, replicas: Mapping[str, ServerSample]) -> None:
             samples.append(sample)
 
-        scraper = Scraper(sources, RunClock(time.time()), take, lambda: None)
+        dead = partial(_lives, None, lambda: -math.inf)
+        scraper = Scraper(sources, RunClock(time.time()), take, lambda: None, dead)
         begun_s = time.monotonic()
         async with scraper.running():
             assert time.monotonic() - begun_s < 1.5
             assert samples == []
     assert [each.reachable for each in samples] == [None]
+
+
+@pytest.mark.parametrize(
+    ("tells_models", "replies", "dies"),
+    [(True, False, False), (False, True, False), (False, False, True)],
+)
+async def test_a_host_that_only_refuses_its_metrics_is_alive(
+    tells_models: bool, replies: bool, dies: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def hang_up(request: web.Request) -> web.Response:
+        assert request.transport is not None
+        request.transport.abort()
+        return web.Response()
+
+    async def models(request: web.Request) -> web.Response:
+        return web.json_response({"data": []})
+
+    real_sleep = asyncio.sleep
+    monkeypatch.setattr(asyncio, "sleep", lambda seconds: real_sleep(seconds / 20))
+    app = web.Application()
+    app.router.add_get("/metrics", hang_up)
+    app.router.add_get("/v1/models", models if tells_models else hang_up)
+    deaths: list[float] = []
+    clock = RunClock(time.time())
+    async with TestServer(app) as server:
+        url = str(server.make_url(""))
+        lives = partial(_lives, url, clock.now_s if replies else lambda: -math.inf)
+        scraper = Scraper(
+            sources_of(url, {}), clock, lambda *_: None, lambda: deaths.append(clock.now_s()), lives
+        )
+        async with scraper.running():
+            await real_sleep(1.0)
+    assert len(deaths) == dies
+    assert scraper.lack == "cannot be reached"

@@ -5,8 +5,6 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from locust.util.timespan import parse_timespan
-
 from loadgen.client.label_probe import KvFacts, RagFacts
 from loadgen.client.probe import HostFacts, probe
 from loadgen.client.settings import tells_length
@@ -18,6 +16,7 @@ from loadgen.swarm.engine import Engine
 from loadgen.swarm.leading.rag_checks import check_arm, kv_notes, rag_notes, ready_kv, ready_rag
 from loadgen.swarm.leading.supervisor import Supervisor
 from loadgen.swarm.leading.tried_completion import try_completion
+from loadgen.swarm.options import values as given
 from loadgen.swarm.options.replay import Replay, check_replay, check_trace_fit, pacer_of
 from loadgen.swarm.options.swarm_options import (
     SwarmOptions,
@@ -149,9 +148,13 @@ def gate_of(options: SwarmOptions, batched: bool) -> tuple[Limit, ...]:
 
 
 def check_users(values: Mapping[str, Any]) -> None:
-    """Raise UsageError for a number of users that sends nothing."""
+    """Raise UsageError for a number of users that sends nothing, and for a rate at which none
+    comes."""
+    given.number(values, "spawn_rate", 1.0, above=0.0)
     users = values.get("num_users")
     if not isinstance(users, int):
+        if users is not None:
+            raise UsageError(f"{users!r} users: give a whole number")
         return
     if users < 0:
         raise UsageError(f"{users} users: give 1 or more, or 0 for an open loop without a cap")
@@ -160,13 +163,9 @@ def check_users(values: Mapping[str, Any]) -> None:
 
 
 def check_warmup(values: Mapping[str, Any], options: SwarmOptions) -> None:
-    """Raise UsageError for a warm-up that lasts as long as the run."""
-    run_time = values.get("run_time") or 0
-    try:
-        run_time_s = parse_timespan(run_time) if isinstance(run_time, str) else run_time
-    except ValueError:
-        raise UsageError(f"{run_time!r} is no run time: give 20, 20s, 3m or 1h20m") from None
-    if run_time_s and options.warmup_s is not None and options.warmup_s >= run_time_s:
+    """Raise UsageError for a run that ends at once, or whose warm-up lasts as long as it."""
+    run_time_s = given.number(values, "run_time", 1.0, above=0.0)
+    if values.get("run_time") and options.warmup_s is not None and options.warmup_s >= run_time_s:
         raise UsageError(
             f"--warmup {options.warmup_s:g} leaves nothing of -t {run_time_s:g}s to measure:"
             " give fewer seconds, or a longer run"

@@ -111,7 +111,8 @@ class SwarmRun:
         clock = RunClock(self.plan.start_unix_s)
         headers = request_headers(self.preparation.options)
         sources = sources_of(self.plan.url, self.supervisor.facts, headers, self.plan.model)
-        self.server.open(sources, clock)
+        silence = self.ledger.silence
+        self.server.open(sources, clock, self.plan.url, lambda: silence.heard_s)
         self.fleet.open()
         if self.preparation.rag is not None:
             self._rag.open(self.preparation.rag.url)

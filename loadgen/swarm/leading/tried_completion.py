@@ -5,6 +5,7 @@ emptied. Nothing of it is measured.
 """
 
 import asyncio
+import re
 from dataclasses import replace
 
 from loadgen.client.client import StreamingClient
@@ -20,10 +21,14 @@ ANSWER_S = 1.0
 REST_S = 0.5
 POLL_S = 0.01
 NO_ROUTE = frozenset({404, 405})
+NOT_IMPLEMENTED = 501
+WRONG_ROUTE = NO_ROUTE | {400, NOT_IMPLEMENTED}
 NO_KEY = frozenset({401, 403})
 FOR_NOW = frozenset({408, 425, 429})
 """What another request may be spared."""
 MAX_LISTED_MODELS = 10
+_OF_ENDPOINTS = re.compile(r"completions|endpoint|\bchat\b", re.IGNORECASE)
+"""In the words of OpenAI and vLLM for a model that is not for this endpoint."""
 
 
 async def try_completion(
@@ -35,10 +40,9 @@ async def try_completion(
     """
     exchange = await _answered(settings, max_tokens, as_list)
     status = exchange.status or 0
-    if status in NO_ROUTE and not _is_about_model(exchange.error):
-        raise HostError(await _no_route(settings, status))
-    if 400 <= status < 500 and status not in FOR_NOW:
-        raise HostError(_refusal(settings, facts, status, exchange.error))
+    if (400 <= status < 500 and status not in FOR_NOW) or status == NOT_IMPLEMENTED:
+        said = await _other_endpoint(settings, status, exchange.error)
+        raise HostError(said or _refusal(settings, facts, status, exchange.error))
     failed = exchange.outcome != "ok" and exchange.error
     return f"a completion tried before the load failed: {failed}" if failed else ""
 
@@ -64,13 +68,20 @@ async def _answered(
     return exchange
 
 
-async def _no_route(settings: ClientSettings, status: int) -> str:
+async def _other_endpoint(settings: ClientSettings, status: int, error: str) -> str:
+    """What is said of a host whose other endpoint may be meant, "" where it is not."""
+    has_no_route = status in NO_ROUTE and not _is_about_model(error)
+    words = re.sub(rf"(?<!\w){re.escape(settings.model)}(?!\w)", "", error)
+    if not has_no_route and not (status in WRONG_ROUTE and _OF_ENDPOINTS.search(words)):
+        return ""
     other: Endpoint = "chat" if settings.endpoint == "completions" else "completions"
     said = f"host {settings.url} answers HTTP {status} for {ROUTES[settings.endpoint]}"
     tried = await _answered(replace(settings, endpoint=other), 1)
-    if tried.status in NO_ROUTE:
-        return f"{said} and for {ROUTES[other]}: is it the address of an inference server?"
-    return f"{said}: try --endpoint {other}"
+    if tried.status == 200 or (has_no_route and tried.status not in NO_ROUTE):
+        return f"{said}: try --endpoint {other} ({error})"
+    if not has_no_route:
+        return ""
+    return f"{said} and for {ROUTES[other]}: is it the address of an inference server? ({error})"
 
 
 def _refusal(settings: ClientSettings, facts: HostFacts, status: int, error: str) -> str:

@@ -5,7 +5,7 @@ import asyncio
 import contextlib
 import math
 from collections import deque
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from dataclasses import fields, replace
 from functools import partial
 from typing import Any
@@ -64,15 +64,20 @@ class ServerWatch:
         self._scraper: Scraper | None = None
         self._lifetime = contextlib.AsyncExitStack()
 
-    def open(self, sources: MetricsSources, clock: RunClock) -> None:
-        """Take the sample before anything is sent, where that is quick, and go on each second."""
+    def open(
+        self, sources: MetricsSources, clock: RunClock, url: str, heard_s: Callable[[], float]
+    ) -> None:
+        """Take the sample before anything is sent, where that is quick, and go on each second.
+        `heard_s` says when something last came from the host at `url`."""
         self._engine = sources.engine
+        is_host = _origin(sources.engine.metrics_url or url) == _origin(url)
         engine = Engine.of_process()
         scraper = Scraper(
             sources,
             clock,
             on_sample=lambda sample, replicas: engine.post(partial(self._take, sample, replicas)),
             on_death=lambda: engine.post(self._on_death),
+            lives=partial(_lives, url if is_host else None, heard_s),
         )
         self._scraper = scraper
         engine.run(self._lifetime.enter_async_context(scraper.running()))
@@ -163,9 +168,9 @@ def _source(told: Mapping[str, Any]) -> MetricsSource:
 
 class Scraper:
     """`on_sample` gets every sample, with those of the replicas by name; `on_death` is called once
-    when the engine refuses for good.
+    when the engine refuses for good, and `lives` has found nothing else since its first refusal.
 
-    Both are called on the loop.
+    All are called on the loop.
     """
 
     def __init__(
@@ -174,8 +179,10 @@ class Scraper:
         clock: RunClock,
         on_sample: Callable[[ServerSample, Mapping[str, ServerSample]], None],
         on_death: Callable[[], None],
+        lives: Callable[[float], Awaitable[bool]],
     ) -> None:
         self._pages = MetricsScraper(sources)
+        self._lives = lives
         self._clock = clock
         self._on_sample = on_sample
         self._on_death = on_death
@@ -216,11 +223,13 @@ class Scraper:
 
     async def _watch(self, first: "asyncio.Task[ServerSample]") -> None:
         await first
-        refusals = 0
-        while refusals < REFUSALS_UNTIL_DEAD:
+        refused_s: list[float] = []
+        while len(refused_s) < REFUSALS_UNTIL_DEAD:
             await asyncio.sleep(1.0)
             sample = await self.take()
-            refusals = refusals + 1 if sample.reachable is False else 0
+            refused_s = [*refused_s, sample.at_s] if sample.reachable is False else []
+            if len(refused_s) == REFUSALS_UNTIL_DEAD and await self._lives(refused_s[0]):
+                refused_s = []
         self._on_death()
 
 
@@ -309,6 +318,15 @@ class FleetWatch:
             self.deaths, fault = self._supervisor.deaths()
             return fault
         return None
+
+
+async def _lives(url: str | None, heard_s: Callable[[], float], since_s: float) -> bool:
+    """Whether a host that refuses its metrics sends replies, or answers who asks for its models;
+    not known of an engine behind another address (None)."""
+    if url is None or heard_s() > since_s:
+        return url is not None
+    async with Host.opened(url, {}, ANSWER_TIMEOUT_S) as host:
+        return await _answer(host, "/v1/models") != "refusal"
 
 
 async def _answer(host: Host, path: str) -> str:

@@ -1,6 +1,7 @@
 """Locust's web UI: a swarm is prepared before it starts, and a refusal is shown in the form."""
 
 import logging
+from argparse import ArgumentTypeError
 from collections.abc import Iterable, Mapping
 from functools import partial
 from typing import Any
@@ -151,6 +152,8 @@ def _parsed(text: str, name: str, action: Any) -> Any:
         raise UsageError(f"{_flag(name)} is empty: give a number")
     try:
         return action.type(text) if action.type else text
+    except ArgumentTypeError as error:
+        raise UsageError(f"{_flag(name)}: {error}") from None
     except ValueError:
         return text
 

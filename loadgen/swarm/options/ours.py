@@ -3,14 +3,19 @@
 They may stand in Locust's configuration files beside its own, and be what a mistyped one meant.
 """
 
+import argparse
 import sys
 from collections.abc import Collection, Mapping
+from contextlib import suppress
 from typing import Any
 
 from locust import events
+from locust.util.timespan import parse_timespan
 
 from rag_store.cli.output import complaint
 from rag_store.cli.suggestion import suggested
+
+LONGEST_RUN_S = 1e9
 
 
 class _OthersSettings:
@@ -55,3 +60,18 @@ def leave_out(ours: Collection[str]) -> None:
         parser.error = error
 
     events.init_command_line_parser.add_listener(prepare)
+
+
+def bound_run_time(parser: Any) -> None:
+    """Have Locust's parser refuse a `--run-time` for which it would never end, or fail."""
+
+    def seconds(text: str) -> int:
+        with suppress(ValueError, OverflowError):
+            if 0 < (found := parse_timespan(text)) <= LONGEST_RUN_S:
+                return found
+        said = f"{text!r} is no run time: give 20, 20s, 3m or 1h20m, none for no end"
+        raise argparse.ArgumentTypeError(said)
+
+    for action in parser._actions:
+        if action.dest == "run_time":
+            action.type = seconds
