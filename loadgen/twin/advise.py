@@ -48,14 +48,15 @@ FIGURES = {
 @dataclass(frozen=True, slots=True)
 class AdviceLoad:
     """What advice is about: a load, the engine it is served on, and the command that sent it or
-    would. `counted` names the requests that count, None for all. Raises UsageError for an engine
-    of which no cache could be advised."""
+    would. `counted` names the requests that count, None for all; `remarks` are on the run. Raises
+    UsageError for an engine of which no cache could be advised."""
 
     load: OfferedLoad
     engine: CalibratedEngine
     command: Sequence[str]
     seed: int = 0
     counted: frozenset[str] | None = None
+    remarks: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         if not self.engine.shape.prefix_caching:
@@ -73,7 +74,7 @@ class AdviceLoad:
         load = recorded_load(path, engine.shape.block_size)
         seed = int(run.description.get("seed") or 0)
         command = run.description.get("command_line") or []
-        return cls(load, engine, command, seed, frozenset(load.measured) or None)
+        return cls(load, engine, command, seed, frozenset(load.measured) or None, load.remarks)
 
 
 @dataclass(frozen=True, slots=True)
