@@ -102,6 +102,13 @@ class Advice:
             return []
         return tried[keep[-1] : keep[-1] + 2]
 
+    @property
+    def fastest(self) -> SizeTried | None:
+        """With the highest rate, of the smallest cache; None where no rate was found."""
+        rated = [each for each in self.candidates if each.rate is not None and each.rate.per_s]
+        rates = {id(each): each.rate.per_s for each in rated if each.rate is not None}
+        return max(rated, key=lambda each: (rates[id(each)], -each.kv_tokens), default=None)
+
     def sentences(self) -> Iterator[str]:
         """The answer, what the order adds, and what could overturn it."""
         best = {order: self.smallest(order) for order in ORDERS}
@@ -211,11 +218,9 @@ class Advice:
         return self.price / (each.rate.per_s * 3600) * 1e6
 
     def _rates(self) -> Iterator[str]:
-        rated = [each for each in self.candidates if each.rate is not None and each.rate.per_s]
-        if not rated:
+        best = self.fastest
+        if best is None or best.rate is None:
             return
-        best = max(rated, key=lambda each: (each.rate.per_s if each.rate else 0, -each.kv_tokens))
-        assert best.rate is not None
         low, high = best.rate.interval
         within = "" if math.isinf(high) else f" ({low:.3g} to {high:.3g})"
         cost = self.cost(best)

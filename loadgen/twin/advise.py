@@ -19,10 +19,10 @@ from loadgen.runs.columns import Floats
 from loadgen.saturate.objective import slo_limit
 from loadgen.twin.advice import ORDERS, Advice, Reuse, SizeTried, TierAdvice
 from loadgen.twin.engine import EngineShape
-from loadgen.twin.highest_rate import UNITS, find_rate
+from loadgen.twin.highest_rate import UNITS, HighestRate, Judge, find_rate
 from loadgen.twin.load import recorded_load
 from loadgen.twin.model import TwinModel
-from loadgen.twin.predict import TwinPrediction, predict_load
+from loadgen.twin.predict import RATE, TwinPrediction, predict_load
 from loadgen.twin.routing import ONE_ENGINE, Fleet
 from loadgen.twin.serve import OfferedLoad, ServedRequest, cached_most
 from loadgen.twin.shape_of import MOST_BLOCKS, CalibratedEngine
@@ -113,6 +113,9 @@ def advise(
     if options.with_rates:
         found = list(_rated(model, about, found, limit))
     advice = Advice(limit, tuple(found), None, None, options.most_tokens)
+    if (fastest := advice.fastest) is not None:
+        found = [_with_interval(model, about, e, limit) if e is fastest else e for e in found]
+        advice = replace(advice, candidates=tuple(found))
     chosen = advice.smallest(False) or advice.smallest(True) or found[-1]
     return replace(
         advice,
@@ -210,16 +213,44 @@ def _rated(
         for order in {each.by_context for each in found}
     }
     for each in found:
-        shape = _shape(about, each.kv_tokens // about.engine.shape.block_size, each.by_context)
+        judge, begins_per_s = _judge(model, about, each, limit), begin[each.by_context]
+        rate = find_rate(about.load, judge, limit.bound, begins_per_s, about.seed)
+        begin[each.by_context] = rate.per_s or begins_per_s
+        yield replace(each, rate=rate)
 
-        def value(load: OfferedLoad, shape: EngineShape = shape) -> tuple[float, int, float]:
-            told = predict_load(model, load, shape)
-            lost, per_s = told.cut + len(told.unsent), told.figures["requests_per_s"]
-            return predicted_value(limit, told), lost, per_s
 
-        rate = find_rate(about.load, value, limit.bound, begin[each.by_context], about.seed)
-        begin[each.by_context] = rate.per_s or begin[each.by_context]
-        yield replace(each, rate=rate.within(model))
+def _judge(model: TwinModel, about: AdviceLoad, tried: SizeTried, limit: Limit) -> Judge:
+    shape = _shape(about, tried.kv_tokens // about.engine.shape.block_size, tried.by_context)
+
+    def judge(load: OfferedLoad) -> tuple[float, int, float]:
+        told = predict_load(model, load, shape)
+        return predicted_value(limit, told), told.cut + len(told.unsent), told.figures[RATE]
+
+    return judge
+
+
+def _with_interval(
+    model: TwinModel, about: AdviceLoad, tried: SizeTried, limit: Limit
+) -> SizeTried:
+    """With the interval of its rate, by searches on a server faster and on one slower by what runs
+    differ. What the limited figure differs by beyond that makes the limit looser or stricter."""
+    factor = model.speed_factor
+    if tried.rate is None or factor == math.inf:
+        return tried
+    per_s = tried.rate.per_s
+    low, high = model.interval(per_s, RATE)
+    more = model.interval(1.0, _figure(model, limit))[1] / factor
+    rates = [
+        find_rate(
+            about.load,
+            _judge(model.slower(each), about, tried, limit),
+            limit.bound * scale,
+            per_s / each,
+            about.seed,
+        ).per_s
+        for each, scale in ((factor, 1 / more), (1 / factor, more))
+    ]
+    return replace(tried, rate=HighestRate(per_s, (min(low, *rates), max(high, *rates))))
 
 
 def _tiers(

@@ -5,7 +5,6 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from itertools import islice
 
-from loadgen.twin.model import TwinModel
 from loadgen.twin.sending import Pace, SendUnit
 from loadgen.twin.serve import OfferedLoad
 from loadgen.workload.arrivals import GammaPacer, Phase, Rate
@@ -24,16 +23,11 @@ Judge = Callable[[OfferedLoad], tuple[float, int, float]]
 
 @dataclass(frozen=True, slots=True)
 class HighestRate:
-    """Requests a second, 0 where no rate keeps the limit; `interval` holds how much faster or
-    slower runs are."""
+    """Requests a second, 0 where no rate keeps the limit; `interval` is that of servers faster or
+    slower by what runs differ, where it was searched."""
 
     per_s: float
     interval: tuple[float, float] = (0.0, math.inf)
-
-    def within(self, model: TwinModel) -> "HighestRate":
-        """With the interval of a model: a server that is slower by a factor holds less by it."""
-        low, high = model.interval(self.per_s)
-        return replace(self, interval=(low, high)) if self.per_s else self
 
 
 @dataclass(frozen=True, slots=True)

@@ -23,7 +23,7 @@ from loadgen.twin.advise import (
     parse_objective,
     predicted_value,
 )
-from loadgen.twin.highest_rate import RatedLoad, find_rate
+from loadgen.twin.highest_rate import HighestRate, RatedLoad, find_rate
 from loadgen.twin.model import TwinModel
 from loadgen.twin.predict import predict_load
 from loadgen.twin.sending import Pace
@@ -134,6 +134,26 @@ def test_a_larger_cache_holds_a_higher_rate_and_the_reason_is_told() -> None:
     assert f"The highest rate that keeps it is {max(rates.values()):.3g} requests/s" in said
     assert "of reused tokens come back within" in said
     assert "give --model" in said
+
+
+def test_the_interval_of_a_rate_is_what_faster_and_slower_servers_hold() -> None:
+    sure = replace(MODEL, speed_sd=0.05, runs=8, windows=0, intervals={})
+    factor, limit = sure.speed_factor, parse_objective("ttft_ms.p95<=85")
+
+    def rated(model: TwinModel) -> HighestRate:
+        options = AdviceOptions((1600,), with_rates=True)
+        best = advise(model, about(), limit, options).fastest
+        assert best is not None
+        assert best.rate is not None
+        return best.rate
+
+    found = rated(sure)
+    slow, fast = (rated(sure.slower(each)).per_s for each in (factor, 1 / factor))
+    assert slow < found.per_s / factor**1.5, "the limit does not scale with the server"
+    assert found.interval[0] <= slow * 1.05
+    assert found.interval[1] >= fast / 1.05
+    wider = rated(replace(sure, figure_sd={"ttft_p95_ms": 0.1}))
+    assert wider.interval[0] < found.interval[0]
 
 
 def advice_of(times_ms: dict[tuple[int, bool], float]) -> Advice:
