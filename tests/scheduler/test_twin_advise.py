@@ -27,7 +27,7 @@ from loadgen.twin.highest_rate import HighestRate, RatedLoad, find_rate
 from loadgen.twin.model import TwinModel
 from loadgen.twin.predict import predict_load
 from loadgen.twin.sending import Pace
-from loadgen.twin.serve import OfferedLoad
+from loadgen.twin.serve import OfferedLoad, ServedRequest
 from loadgen.twin.shape_of import CalibratedEngine
 
 __all__ = ["twin"]
@@ -94,6 +94,38 @@ def test_a_rated_load_is_a_poisson_process_of_the_same_requests() -> None:
     assert offered.pace.is_open
 
 
+def test_a_load_of_few_units_comes_again_with_prompts_that_share_what_they_shared() -> None:
+    shape = replace(SHAPE, usable_blocks=4000)
+    few = Load(Pace(starts_s=(0.0,)), reusing().units[:8])
+    units = list(RatedLoad(few, 4.0, seed=3).units)
+    requests = [each for unit in units for each in unit.requests]
+    assert len({each.name for each in requests}) == len({unit.number for unit in units}) == 100
+    assert len({each.prompt for each in requests}) == 100
+    assert {each.prompt[:160] for each in requests} == {(n,) * 160 for n in range(1, 5)}
+    ends = predict_load(MODEL, RatedLoad(few, 4.0, 3), shape).figures["computed_prompt_tokens"]
+    assert ends == 4 * 160 + 100 * 20
+    alone = list(RatedLoad(load(1), 4.0, seed=3).units)
+    assert len({unit.requests[0].prompt[:16] for unit in alone}) == 100, "nobody shared it"
+
+
+def test_a_rated_conversation_waits_for_its_turns_and_comes_again_as_another() -> None:
+    turns = [
+        replace(unit, session=str(unit.number % 5), requests=(replace(each, prompt=prompt),))
+        for unit in load(10).units
+        for each in unit.requests
+        for prompt in [(1 + unit.number % 5,) * (80 if unit.number < 5 else 160)]
+    ]
+    offered = RatedLoad(Load(Pace(starts_s=(0.0,)), turns), 500.0, seed=3)
+    served: list[ServedRequest] = []
+    predict_load(MODEL, offered, replace(SHAPE, usable_blocks=4000), on_served=served.append)
+    assert sum(each.tokens.cached or 0 for each in served) == 50 * 80
+    talks: dict[str, list[ServedRequest]] = {}
+    for each in sorted(served, key=lambda each: each.sent_s):
+        talks.setdefault(each.unit.session, []).append(each)
+    assert len(talks) == 50
+    assert all(second.sent_s >= first.end_s for first, second in talks.values())
+
+
 def reusing() -> Load:
     """Four contexts in turn, one user after the other: with room for all of them nothing but the
     questions is computed."""
@@ -138,7 +170,7 @@ def test_a_larger_cache_holds_a_higher_rate_and_the_reason_is_told() -> None:
 
 def test_the_interval_of_a_rate_is_what_faster_and_slower_servers_hold() -> None:
     sure = replace(MODEL, speed_sd=0.05, runs=8, windows=0, intervals={})
-    factor, limit = sure.speed_factor, parse_objective("ttft_ms.p95<=85")
+    factor, limit = sure.speed_factor, parse_objective("ttft_ms.p95<=100")
 
     def rated(model: TwinModel) -> HighestRate:
         options = AdviceOptions((1600,), with_rates=True)
@@ -236,7 +268,7 @@ def test_advice_has_the_intervals_of_the_limited_figure_and_of_a_queue() -> None
     burst = predict_load(MODEL, RatedLoad(closed, 1e6, 0), SHAPE)
     holds_per_s = burst.figures["requests_per_s"]
     assert spread(sure, RatedLoad(closed, 0.97 * holds_per_s, 0)) > 1.12
-    assert spread(sure, RatedLoad(closed, 0.2 * holds_per_s, 0)) < 1.08
+    assert spread(sure, RatedLoad(closed, 0.05 * holds_per_s, 0)) < 1.08
 
 
 @pytest.mark.parametrize("by_context", [False, True])
