@@ -57,10 +57,11 @@ class SizeTried:
 
 @dataclass(frozen=True, slots=True)
 class TierAdvice:
-    """From which bandwidth on loading is faster than computing, with its interval, and what tiers
-    around it give to a cache that is `below`."""
+    """From which bandwidth on loading so many tokens of a prompt, the load's mean, is faster than
+    computing them, with its interval, and what tiers around it give to a cache that is `below`."""
 
     bytes_per_token: int
+    reused_tokens: int
     break_even: float
     interval: tuple[float, float]
     below: SizeTried
@@ -75,7 +76,7 @@ class TierAdvice:
 @dataclass(frozen=True, slots=True)
 class Advice:
     """All candidates, small first, for one limit on one load. `most_tokens` is the largest cache
-    that fits, None where nobody asks."""
+    that fits, None where nobody asks; `has_bytes` is whether those of a token are known."""
 
     limit: Limit
     candidates: tuple[SizeTried, ...]
@@ -83,6 +84,7 @@ class Advice:
     tier: TierAdvice | None = None
     most_tokens: int | None = None
     price: float | None = None
+    has_bytes: bool = False
 
     def smallest(self, by_context: bool) -> SizeTried | None:
         """The smallest that keeps the limit in this order, and of which no larger one misses it."""
@@ -241,12 +243,16 @@ class Advice:
     def _tier(self) -> Iterator[str]:
         tier = self.tier
         if tier is None:
-            yield "What a tier adds needs the bytes of a token of KV: give --model."
+            needs = "the bytes of a token of KV: give --model"
+            if self.has_bytes:
+                needs = "the time of a prompt token, which the twin leaves open: calibrate it anew"
+            yield f"What a tier adds needs {needs}."
             return
         low, high = tier.interval
         yield (
             f"Loading KV is faster than computing it from {tier.break_even / 1e9:.3g} GB/s on"
-            f" ({low / 1e9:.3g} to {high / 1e9:.3g}), at {tier.bytes_per_token:,} bytes a token."
+            f" ({low / 1e9:.3g} to {high / 1e9:.3g}), at {tier.bytes_per_token:,} bytes a token"
+            f" and {tier.reused_tokens:,} reused tokens a prompt."
         )
         best, alone = tier.best, tier.below.value
         if best.value >= alone:

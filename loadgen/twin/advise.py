@@ -121,7 +121,8 @@ def advise(
         advice,
         price=options.price,
         reuse=_reuse(trace, chosen.kv_tokens),
-        tier=_tiers(model, about, _below(found, limit), limit, knee, options.bytes_per_token),
+        tier=_tiers(model, about, _below(found, limit), limit, trace, knee, options),
+        has_bytes=bool(options.bytes_per_token or about.engine.bytes_per_token),
     )
 
 
@@ -258,17 +259,16 @@ def _tiers(
     about: AdviceLoad,
     below: SizeTried,
     limit: Limit,
+    trace: Trace,
     knee: Knee,
-    bytes_per_token: int | None,
+    options: AdviceOptions,
 ) -> TierAdvice | None:
-    """None where the bytes of a token are not known."""
-    each = bytes_per_token or about.engine.bytes_per_token
-    if not each or not model.step.prefill_token_s:
+    """None where the bytes of a token, or its time, are not known."""
+    each, reused_tokens = options.bytes_per_token or about.engine.bytes_per_token, _reused(trace)
+    low, token_s, high = _token_s(model, reused_tokens / 2)
+    if not each or not token_s:
         return None
-    computing = Computing(each, 1 / model.step.prefill_token_s)
-    low, high = model.intervals.get(
-        "step.prefill_token_s", (model.step.prefill_token_s, model.step.prefill_token_s)
-    )
+    computing = Computing(each, 1 / token_s)
     size = about.engine.shape.block_size
     tokens = max(knee.working_set_tokens, size)
     tried = []
@@ -279,11 +279,31 @@ def _tiers(
         tried.append(replace(found, tier_tokens=tokens, bytes_per_s=link.bytes_per_s))
     return TierAdvice(
         bytes_per_token=each,
+        reused_tokens=round(reused_tokens),
         break_even=computing.break_even_bytes_per_s,
         interval=(each / high if high else 0.0, each / low if low else math.inf),
         below=below,
         tried=tuple(tried),
     )
+
+
+def _token_s(model: TwinModel, attended: float) -> tuple[float, float, float]:
+    """Seconds to compute a prompt token that attends to so many, between least and most."""
+    prefill_s, attended_s = model.step.prefill_token_s, model.step.attended_s
+    prefill = model.intervals.get("step.prefill_token_s", (prefill_s, prefill_s))
+    pairs = model.intervals.get("step.attended_s", (attended_s, attended_s))
+    low, high = (one + each * attended for one, each in zip(prefill, pairs, strict=True))
+    return low, prefill_s + attended_s * attended, high
+
+
+def _reused(trace: Trace) -> float:
+    """Tokens at the beginning of a prompt that came before, on average of those with any."""
+    seen: set[int] = set()
+    found = []
+    for each in trace.chains:
+        found.append(trace.block_size * sum(block in seen for block in each.blocks))
+        seen.update(each.blocks)
+    return sum(found) / max(1, np.count_nonzero(found))
 
 
 def parse_objective(text: str) -> Limit:

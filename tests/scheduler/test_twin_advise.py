@@ -216,12 +216,22 @@ def test_a_tier_adds_where_its_link_is_faster_than_computing() -> None:
     limit = parse_objective("ttft_ms.mean<=1")
     advice = advise(MODEL, about(1000), limit, AdviceOptions((480,)))
     assert advice.tier is not None
-    assert advice.tier.break_even == pytest.approx(1000 / MODEL.step.prefill_token_s)
+    token_s = MODEL.step.prefill_token_s + MODEL.step.attended_s * 160 / 2
+    assert advice.tier.break_even == pytest.approx(1000 / token_s)
+    assert "at 1,000 bytes a token and 160 reused tokens a prompt" in " ".join(advice.sentences())
     fast, even, slow = advice.tier.tried
     assert fast.value < even.value < slow.value
     assert fast.value < advice.tier.below.value < slow.value
     assert "a tier of" in " ".join(advice.sentences())
     assert not any(each.tier_tokens for each in advice.answers), "it keeps no limit"
+
+
+def test_a_token_whose_time_is_open_is_no_token_whose_bytes_are() -> None:
+    free = replace(MODEL, step=replace(MODEL.step, prefill_token_s=0.0, attended_s=0.0))
+    limit, options = parse_objective("ttft_ms.mean<=1"), AdviceOptions((480,))
+    said = " ".join(advise(free, about(1000), limit, options).sentences())
+    assert "What a tier adds needs the time of a prompt token, which the twin leaves open" in said
+    assert "--model" not in said
 
 
 def test_a_tier_that_keeps_what_a_cache_misses_is_a_run_to_make() -> None:
