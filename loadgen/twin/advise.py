@@ -350,17 +350,18 @@ def _candidate(
     prediction = predict_load(model, about.load, shape, counted=about.counted)
     value = predicted_value(limit, prediction)
     tokens = blocks * shape.block_size
-    interval = _interval(model, about, shape, limit, value)
+    interval = _interval(model, about, shape, limit, prediction)
     return SizeTried(tokens, by_context, prediction, value, interval)
 
 
 def _interval(
-    model: TwinModel, about: AdviceLoad, shape: EngineShape, limit: Limit, value: float
+    model: TwinModel, about: AdviceLoad, shape: EngineShape, limit: Limit, found: TwinPrediction
 ) -> tuple[float, float]:
-    """Of what is limited; of an open loop also on a server faster or slower by what runs differ."""
-    low, high = model.interval(value, _figure(model, limit))
+    """Of what is limited; where it may queue, also on a server faster or slower by what runs
+    differ."""
+    low, high = model.interval(predicted_value(limit, found), _figure(model, limit))
     factor = model.speed_factor
-    if not about.load.pace.is_open or factor == math.inf:
+    if not found.may_queue(about.load) or factor == math.inf:
         return low, high
     for each in (1 / factor, factor):
         try:

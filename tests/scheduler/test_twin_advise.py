@@ -25,7 +25,7 @@ from loadgen.twin.advise import (
 )
 from loadgen.twin.highest_rate import HighestRate, RatedLoad, find_rate
 from loadgen.twin.model import TwinModel
-from loadgen.twin.predict import predict_load
+from loadgen.twin.predict import predict_load, with_edges
 from loadgen.twin.sending import Pace
 from loadgen.twin.serve import OfferedLoad, ServedRequest
 from loadgen.twin.shape_of import CalibratedEngine
@@ -279,6 +279,27 @@ def test_advice_has_the_intervals_of_the_limited_figure_and_of_a_queue() -> None
     holds_per_s = burst.figures["requests_per_s"]
     assert spread(sure, RatedLoad(closed, 0.97 * holds_per_s, 0)) > 1.12
     assert spread(sure, RatedLoad(closed, 0.05 * holds_per_s, 0)) < 1.08
+
+
+def test_users_who_think_are_tried_on_slower_servers_too() -> None:
+    sure = replace(MODEL, speed_sd=0.05, runs=8, windows=0, intervals={})
+    limit, factor = parse_objective("ttft_ms.p95<=900"), sure.speed_factor
+    plain = reusing()
+    for gap_s in (0.0, 1e-4, 0.35):
+        pace = Pace(starts_s=tuple(0.05 * n for n in range(10)), gaps_s=(gap_s,))
+        offered = Load(pace, plain.units)
+        found = AdviceLoad(offered, CalibratedEngine(SHAPE, (), None, None), ["kvswarm"])
+        (each, *_) = advise(sure, found, limit, AdviceOptions(sizes=(960,))).candidates
+        told = predict_load(sure, offered, SHAPE)
+        edges = with_edges(told, sure, offered, SHAPE)
+        thinks = gap_s > 0.1
+        assert told.may_queue(offered) == thinks
+        assert (each.interval[1] > factor * each.value * 1.01) == thinks
+        grown = edges.intervals["ttft_p95_ms"][1] / told.figures["ttft_p95_ms"]
+        assert (grown > factor * 1.01) == thinks
+        low, high = edges.intervals["requests_per_s"]
+        rate = told.figures["requests_per_s"]
+        assert low <= rate / factor < rate * factor <= high
 
 
 @pytest.mark.parametrize("by_context", [False, True])
