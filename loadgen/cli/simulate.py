@@ -132,7 +132,8 @@ def _of_run(parsed: argparse.Namespace, command: Sequence[str]) -> Simulation:
         raise UsageError("--l1-gb is of a tier: name a --target with one")
     l1_gb = 1.0 if parsed.l1_gb is None else parsed.l1_gb
     tier = tier_of(engine, parsed.target, _tier_options(parsed, l1_gb))
-    shape = changed(recorded, parsed.kv_tokens, parsed.target, tier=tier)
+    plugin = dict(recorded.plugin or ())
+    shape = changed(recorded, parsed.kv_tokens, parsed.target, plugin, tier)
     load = recorded_load(parsed.run, recorded.block_size)
     require_room(max(load.requests, key=cached_most), shape)
     run = recorded_run(parsed.run)

@@ -124,6 +124,9 @@ def test_a_run_compares_with_its_simulation(tmp_path: Path, twin: str, more: lis
     assert simulate_command([str(run), "--twin", twin, "--out", str(out)]) == 0
     assert compare_command([str(run), str(out), "--vary", "cache_state"]) == 0
     assert shape_of_run(out) == shape_of_run(run)
+    named = ["--target", "vllm-context" if more else "vllm", "--out", str(tmp_path / "named")]
+    assert simulate_command([str(run), "--twin", twin, *named]) == 0
+    assert shape_of_run(tmp_path / "named") == shape_of_run(run)
     other = tmp_path / "other"
     words = [str(run), "--twin", twin, "--kv-tokens", "2560", "--out", str(other)]
     assert simulate_command(words) == 0
