@@ -22,11 +22,13 @@ from loadgen.twin.engine import EngineShape
 from loadgen.twin.highest_rate import UNITS, HighestRate, Judge, find_rate
 from loadgen.twin.load import recorded_load
 from loadgen.twin.model import TwinModel
+from loadgen.twin.planned import RETRIEVED, PlannedLoad
 from loadgen.twin.predict import RATE, TwinPrediction, predict_load
 from loadgen.twin.routing import ONE_ENGINE, Fleet
 from loadgen.twin.serve import OfferedLoad, ServedRequest, cached_most
 from loadgen.twin.shape_of import MOST_BLOCKS, CalibratedEngine
 from loadgen.twin.tier import TierShape
+from loadgen.workload.workload import Workload
 
 SIZES = 6
 LIMITED = ("ttft_ms", "e2e_ms")
@@ -162,8 +164,15 @@ def _seen(model: TwinModel, about: AdviceLoad) -> _Seen:
     never_sent = (outgoing.unit for outgoing in prediction.unsent)
     ahead = chain(never_sent, islice(about.load.units, UNITS))  # which the search for a rate sends
     longest = (cached_most(each) for unit in ahead for each in unit.requests)
-    found.longest_tokens = max(found.longest_tokens, *longest)
+    found.longest_tokens = max(found.longest_tokens, _checked_tokens(about.load), *longest)
     return found
+
+
+def _checked_tokens(load: OfferedLoad) -> int:
+    """The least cache with which a run of a workload begins; 0 of another load."""
+    if not isinstance(load, PlannedLoad) or not isinstance(load.workload, Workload):
+        return 0
+    return load.workload.least_cache_tokens(load.labels == RETRIEVED)
 
 
 def _sizes_tried(size: int, knee: Knee, options: AdviceOptions, longest_tokens: int) -> list[int]:

@@ -13,6 +13,7 @@ from test_twin_planned import BATCHES, MODEL, SHAPE, Load, load, twin
 
 from loadgen.cli.advise import advise_command, largest_cache, overturning
 from loadgen.cli.main import main
+from loadgen.cli.simulate import planned_simulation
 from loadgen.errors import UsageError
 from loadgen.locality.kv_format import weights_bytes
 from loadgen.twin.advice import Advice, SizeTried
@@ -25,10 +26,12 @@ from loadgen.twin.advise import (
 )
 from loadgen.twin.highest_rate import HighestRate, RatedLoad, find_rate
 from loadgen.twin.model import TwinModel
+from loadgen.twin.planned import PlannedLoad
 from loadgen.twin.predict import predict_load, with_edges
 from loadgen.twin.sending import Pace
 from loadgen.twin.serve import OfferedLoad, ServedRequest
 from loadgen.twin.shape_of import CalibratedEngine
+from loadgen.workload.workload import Workload
 
 __all__ = ["twin"]
 CONFIG = {
@@ -365,6 +368,24 @@ def test_a_long_request_behind_all_by_which_sizes_are_chosen_still_fits(
     found = AdviceLoad(Load(plain.pace, units), CalibratedEngine(SHAPE, (), None, None), ["x"])
     advice = advise(MODEL, found, parse_objective("ttft_ms.p95<=90000"))
     assert min(each.kv_tokens for each in advice.candidates) >= len(long.prompt)
+
+
+def test_the_least_cache_of_a_workload_is_one_that_its_run_takes(
+    twin: Path,
+) -> None:
+    simulation = planned_simulation(TwinModel.read(twin), BATCHES.split()[:-2], ())
+    assert isinstance(simulation.load, PlannedLoad)
+    workload = simulation.load.workload
+    assert isinstance(workload, Workload)
+    found = AdviceLoad(simulation.load, CalibratedEngine(simulation.shape), ["kvswarm"])
+    advice = advise(MODEL, found, parse_objective("ttft_ms.p95<=90000"))
+    least = min(each.kv_tokens for each in advice.candidates)
+    workload.check_fit(least, least)
+    told = workload.least_cache_tokens()
+    assert told <= least < told + simulation.shape.block_size
+    with pytest.raises(UsageError, match=r"question .* and reply"):
+        workload.check_fit(told - 1, told - 1)
+    assert workload.least_cache_tokens(of_all_documents=True) >= told
 
 
 def test_no_cache_is_offered_that_does_not_fit() -> None:
