@@ -76,7 +76,8 @@ class TierAdvice:
 @dataclass(frozen=True, slots=True)
 class Advice:
     """All candidates, small first, for one limit on one load. `most_tokens` is the largest cache
-    that fits, None where nobody asks; `has_bytes` is whether those of a token are known."""
+    that fits, None where nobody asks; `has_bytes` is whether those of a token are known, and `seen`
+    how many first requests told reuse where not all did."""
 
     limit: Limit
     candidates: tuple[SizeTried, ...]
@@ -85,6 +86,7 @@ class Advice:
     most_tokens: int | None = None
     price: float | None = None
     has_bytes: bool = False
+    seen: int = 0
 
     def smallest(self, by_context: bool) -> SizeTried | None:
         """The smallest that keeps the limit in this order, and of which no larger one misses it."""
@@ -239,6 +241,8 @@ class Advice:
                 f" {self.reuse.within_tokens:,} tokens of others, 95 % within"
                 f" {self.reuse.nearly_all_tokens:,}."
             )
+        if self.seen:
+            yield f"Sizes, reuse and tier are by the first {self.seen:,} requests."
 
     def _tier(self) -> Iterator[str]:
         tier = self.tier

@@ -124,6 +124,7 @@ def advise(
         price=options.price,
         reuse=_reuse(trace, chosen.kv_tokens),
         tier=_tiers(model, about, _below(found, limit), limit, trace, knee, options),
+        seen=len(trace.chains) if len(trace.chains) == MOST_SEEN else 0,
         has_bytes=bool(options.bytes_per_token or about.engine.bytes_per_token),
     )
 

@@ -368,6 +368,7 @@ def test_a_long_request_behind_all_by_which_sizes_are_chosen_still_fits(
     found = AdviceLoad(Load(plain.pace, units), CalibratedEngine(SHAPE, (), None, None), ["x"])
     advice = advise(MODEL, found, parse_objective("ttft_ms.p95<=90000"))
     assert min(each.kv_tokens for each in advice.candidates) >= len(long.prompt)
+    assert "reuse and tier are by the first 10 requests." in " ".join(advice.sentences())
 
 
 def test_the_least_cache_of_a_workload_is_one_that_its_run_takes(
