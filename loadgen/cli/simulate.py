@@ -41,7 +41,8 @@ class Simulation:
     """What is simulated: a load on an engine. `measured` are the figures of the run that it is
     of, where nothing is changed; `counted` names the requests that count, None for all. A run
     would give requests up after `timeout_s`. `router` sends requests to the engines that had them.
-    `source` says in words whose requests they are, and `assumed` what of the engine nobody told."""
+    `source` says in words whose requests they are, and `assumed` what of the engine nobody told,
+    and what is wrong with the run."""
 
     model: "TwinModel"
     load: "OfferedLoad"
@@ -131,12 +132,11 @@ def _of_run(parsed: argparse.Namespace, command: Sequence[str]) -> Simulation:
         raise UsageError("--l1-gb is of a tier: name a --target with one")
     l1_gb = 1.0 if parsed.l1_gb is None else parsed.l1_gb
     tier = tier_of(engine, parsed.target, _tier_options(parsed, l1_gb))
-    shape = changed(recorded, parsed.kv_tokens, parsed.target, tier=tier)
+    plugin = dict(recorded.plugin or ())
+    shape = changed(recorded, parsed.kv_tokens, parsed.target, plugin, tier)
     load = recorded_load(parsed.run, recorded.block_size)
     require_room(max(load.requests, key=cached_most), shape)
     run = recorded_run(parsed.run)
-    if run.summary.get("engine_deaths"):
-        raise UsageError(f"{run.path}: an engine died, which is not modelled: give another run")
     recorded_fleet = Fleet.of_run(run)
     fleet = _fleet(parsed, recorded_fleet)
     is_same_fleet = fleet == recorded_fleet
@@ -155,7 +155,7 @@ def _of_run(parsed: argparse.Namespace, command: Sequence[str]) -> Simulation:
         measured=measured_figures(load) if has_figures else None,
         counted=frozenset(load.measured) or None,
         router=AsRecorded(load.places) if is_hashed else None,
-        assumed=[*engine.assumed, *unlike_servers(model, engine.argv)],
+        assumed=[*load.remarks, *engine.assumed, *unlike_servers(model, engine.argv)],
     )
 
 

@@ -57,10 +57,11 @@ class SizeTried:
 
 @dataclass(frozen=True, slots=True)
 class TierAdvice:
-    """From which bandwidth on loading is faster than computing, with its interval, and what tiers
-    around it give to a cache that is `below`."""
+    """From which bandwidth on loading so many tokens of a prompt, the load's mean, is faster than
+    computing them, with its interval, and what tiers around it give to a cache that is `below`."""
 
     bytes_per_token: int
+    reused_tokens: int
     break_even: float
     interval: tuple[float, float]
     below: SizeTried
@@ -75,7 +76,8 @@ class TierAdvice:
 @dataclass(frozen=True, slots=True)
 class Advice:
     """All candidates, small first, for one limit on one load. `most_tokens` is the largest cache
-    that fits, None where nobody asks."""
+    that fits, None where nobody asks; `has_bytes` is whether those of a token are known, and `seen`
+    how many first requests told reuse where not all did."""
 
     limit: Limit
     candidates: tuple[SizeTried, ...]
@@ -83,6 +85,8 @@ class Advice:
     tier: TierAdvice | None = None
     most_tokens: int | None = None
     price: float | None = None
+    has_bytes: bool = False
+    seen: int = 0
 
     def smallest(self, by_context: bool) -> SizeTried | None:
         """The smallest that keeps the limit in this order, and of which no larger one misses it."""
@@ -101,6 +105,13 @@ class Advice:
         if not keep or keep[-1] == len(tried) - 1:
             return []
         return tried[keep[-1] : keep[-1] + 2]
+
+    @property
+    def fastest(self) -> SizeTried | None:
+        """With the highest rate, of the smallest cache; None where no rate was found."""
+        rated = [each for each in self.candidates if each.rate is not None and each.rate.per_s]
+        rates = {id(each): each.rate.per_s for each in rated if each.rate is not None}
+        return max(rated, key=lambda each: (rates[id(each)], -each.kv_tokens), default=None)
 
     def sentences(self) -> Iterator[str]:
         """The answer, what the order adds, and what could overturn it."""
@@ -211,11 +222,9 @@ class Advice:
         return self.price / (each.rate.per_s * 3600) * 1e6
 
     def _rates(self) -> Iterator[str]:
-        rated = [each for each in self.candidates if each.rate is not None and each.rate.per_s]
-        if not rated:
+        best = self.fastest
+        if best is None or best.rate is None:
             return
-        best = max(rated, key=lambda each: (each.rate.per_s if each.rate else 0, -each.kv_tokens))
-        assert best.rate is not None
         low, high = best.rate.interval
         within = "" if math.isinf(high) else f" ({low:.3g} to {high:.3g})"
         cost = self.cost(best)
@@ -232,16 +241,22 @@ class Advice:
                 f" {self.reuse.within_tokens:,} tokens of others, 95 % within"
                 f" {self.reuse.nearly_all_tokens:,}."
             )
+        if self.seen:
+            yield f"Sizes, reuse and tier are by the first {self.seen:,} requests."
 
     def _tier(self) -> Iterator[str]:
         tier = self.tier
         if tier is None:
-            yield "What a tier adds needs the bytes of a token of KV: give --model."
+            needs = "the bytes of a token of KV: give --model"
+            if self.has_bytes:
+                needs = "the time of a prompt token, which the twin leaves open: calibrate it anew"
+            yield f"What a tier adds needs {needs}."
             return
         low, high = tier.interval
         yield (
             f"Loading KV is faster than computing it from {tier.break_even / 1e9:.3g} GB/s on"
-            f" ({low / 1e9:.3g} to {high / 1e9:.3g}), at {tier.bytes_per_token:,} bytes a token."
+            f" ({low / 1e9:.3g} to {high / 1e9:.3g}), at {tier.bytes_per_token:,} bytes a token"
+            f" and {tier.reused_tokens:,} reused tokens a prompt."
         )
         best, alone = tier.best, tier.below.value
         if best.value >= alone:

@@ -19,14 +19,16 @@ from loadgen.runs.columns import Floats
 from loadgen.saturate.objective import slo_limit
 from loadgen.twin.advice import ORDERS, Advice, Reuse, SizeTried, TierAdvice
 from loadgen.twin.engine import EngineShape
-from loadgen.twin.highest_rate import UNITS, find_rate
+from loadgen.twin.highest_rate import UNITS, HighestRate, Judge, find_rate
 from loadgen.twin.load import recorded_load
 from loadgen.twin.model import TwinModel
-from loadgen.twin.predict import TwinPrediction, predict_load
+from loadgen.twin.planned import RETRIEVED, PlannedLoad
+from loadgen.twin.predict import RATE, TwinPrediction, predict_load
 from loadgen.twin.routing import ONE_ENGINE, Fleet
 from loadgen.twin.serve import OfferedLoad, ServedRequest, cached_most
 from loadgen.twin.shape_of import MOST_BLOCKS, CalibratedEngine
 from loadgen.twin.tier import TierShape
+from loadgen.workload.workload import Workload
 
 SIZES = 6
 LIMITED = ("ttft_ms", "e2e_ms")
@@ -48,14 +50,15 @@ FIGURES = {
 @dataclass(frozen=True, slots=True)
 class AdviceLoad:
     """What advice is about: a load, the engine it is served on, and the command that sent it or
-    would. `counted` names the requests that count, None for all. Raises UsageError for an engine
-    of which no cache could be advised."""
+    would. `counted` names the requests that count, None for all; `remarks` are on the run. Raises
+    UsageError for an engine of which no cache could be advised."""
 
     load: OfferedLoad
     engine: CalibratedEngine
     command: Sequence[str]
     seed: int = 0
     counted: frozenset[str] | None = None
+    remarks: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         if not self.engine.shape.prefix_caching:
@@ -73,7 +76,7 @@ class AdviceLoad:
         load = recorded_load(path, engine.shape.block_size)
         seed = int(run.description.get("seed") or 0)
         command = run.description.get("command_line") or []
-        return cls(load, engine, command, seed, frozenset(load.measured) or None)
+        return cls(load, engine, command, seed, frozenset(load.measured) or None, load.remarks)
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,12 +115,17 @@ def advise(
     if options.with_rates:
         found = list(_rated(model, about, found, limit))
     advice = Advice(limit, tuple(found), None, None, options.most_tokens)
+    if (fastest := advice.fastest) is not None:
+        found = [_with_interval(model, about, e, limit) if e is fastest else e for e in found]
+        advice = replace(advice, candidates=tuple(found))
     chosen = advice.smallest(False) or advice.smallest(True) or found[-1]
     return replace(
         advice,
         price=options.price,
         reuse=_reuse(trace, chosen.kv_tokens),
-        tier=_tiers(model, about, _below(found, limit), limit, knee, options.bytes_per_token),
+        tier=_tiers(model, about, _below(found, limit), limit, trace, knee, options),
+        seen=len(trace.chains) if len(trace.chains) == MOST_SEEN else 0,
+        has_bytes=bool(options.bytes_per_token or about.engine.bytes_per_token),
     )
 
 
@@ -157,8 +165,15 @@ def _seen(model: TwinModel, about: AdviceLoad) -> _Seen:
     never_sent = (outgoing.unit for outgoing in prediction.unsent)
     ahead = chain(never_sent, islice(about.load.units, UNITS))  # which the search for a rate sends
     longest = (cached_most(each) for unit in ahead for each in unit.requests)
-    found.longest_tokens = max(found.longest_tokens, *longest)
+    found.longest_tokens = max(found.longest_tokens, _checked_tokens(about.load), *longest)
     return found
+
+
+def _checked_tokens(load: OfferedLoad) -> int:
+    """The least cache with which a run of a workload begins; 0 of another load."""
+    if not isinstance(load, PlannedLoad) or not isinstance(load.workload, Workload):
+        return 0
+    return load.workload.least_cache_tokens(load.labels == RETRIEVED)
 
 
 def _sizes_tried(size: int, knee: Knee, options: AdviceOptions, longest_tokens: int) -> list[int]:
@@ -209,16 +224,44 @@ def _rated(
         for order in {each.by_context for each in found}
     }
     for each in found:
-        shape = _shape(about, each.kv_tokens // about.engine.shape.block_size, each.by_context)
+        judge, begins_per_s = _judge(model, about, each, limit), begin[each.by_context]
+        rate = find_rate(about.load, judge, limit.bound, begins_per_s, about.seed)
+        begin[each.by_context] = rate.per_s or begins_per_s
+        yield replace(each, rate=rate)
 
-        def value(load: OfferedLoad, shape: EngineShape = shape) -> tuple[float, int, float]:
-            told = predict_load(model, load, shape)
-            lost, per_s = told.cut + len(told.unsent), told.figures["requests_per_s"]
-            return predicted_value(limit, told), lost, per_s
 
-        rate = find_rate(about.load, value, limit.bound, begin[each.by_context], about.seed)
-        begin[each.by_context] = rate.per_s or begin[each.by_context]
-        yield replace(each, rate=rate.within(model))
+def _judge(model: TwinModel, about: AdviceLoad, tried: SizeTried, limit: Limit) -> Judge:
+    shape = _shape(about, tried.kv_tokens // about.engine.shape.block_size, tried.by_context)
+
+    def judge(load: OfferedLoad) -> tuple[float, int, float]:
+        told = predict_load(model, load, shape)
+        return predicted_value(limit, told), told.cut + len(told.unsent), told.figures[RATE]
+
+    return judge
+
+
+def _with_interval(
+    model: TwinModel, about: AdviceLoad, tried: SizeTried, limit: Limit
+) -> SizeTried:
+    """With the interval of its rate, by searches on a server faster and on one slower by what runs
+    differ. What the limited figure differs by beyond that makes the limit looser or stricter."""
+    factor = model.speed_factor
+    if tried.rate is None or factor == math.inf:
+        return tried
+    per_s = tried.rate.per_s
+    low, high = model.interval(per_s, RATE)
+    more = model.interval(1.0, _figure(model, limit))[1] / factor
+    rates = [
+        find_rate(
+            about.load,
+            _judge(model.slower(each), about, tried, limit),
+            limit.bound * scale,
+            per_s / each,
+            about.seed,
+        ).per_s
+        for each, scale in ((factor, 1 / more), (1 / factor, more))
+    ]
+    return replace(tried, rate=HighestRate(per_s, (min(low, *rates), max(high, *rates))))
 
 
 def _tiers(
@@ -226,17 +269,16 @@ def _tiers(
     about: AdviceLoad,
     below: SizeTried,
     limit: Limit,
+    trace: Trace,
     knee: Knee,
-    bytes_per_token: int | None,
+    options: AdviceOptions,
 ) -> TierAdvice | None:
-    """None where the bytes of a token are not known."""
-    each = bytes_per_token or about.engine.bytes_per_token
-    if not each or not model.step.prefill_token_s:
+    """None where the bytes of a token, or its time, are not known."""
+    each, reused_tokens = options.bytes_per_token or about.engine.bytes_per_token, _reused(trace)
+    low, token_s, high = _token_s(model, reused_tokens / 2)
+    if not each or not token_s:
         return None
-    computing = Computing(each, 1 / model.step.prefill_token_s)
-    low, high = model.intervals.get(
-        "step.prefill_token_s", (model.step.prefill_token_s, model.step.prefill_token_s)
-    )
+    computing = Computing(each, 1 / token_s)
     size = about.engine.shape.block_size
     tokens = max(knee.working_set_tokens, size)
     tried = []
@@ -247,11 +289,31 @@ def _tiers(
         tried.append(replace(found, tier_tokens=tokens, bytes_per_s=link.bytes_per_s))
     return TierAdvice(
         bytes_per_token=each,
+        reused_tokens=round(reused_tokens),
         break_even=computing.break_even_bytes_per_s,
         interval=(each / high if high else 0.0, each / low if low else math.inf),
         below=below,
         tried=tuple(tried),
     )
+
+
+def _token_s(model: TwinModel, attended: float) -> tuple[float, float, float]:
+    """Seconds to compute a prompt token that attends to so many, between least and most."""
+    prefill_s, attended_s = model.step.prefill_token_s, model.step.attended_s
+    prefill = model.intervals.get("step.prefill_token_s", (prefill_s, prefill_s))
+    pairs = model.intervals.get("step.attended_s", (attended_s, attended_s))
+    low, high = (one + each * attended for one, each in zip(prefill, pairs, strict=True))
+    return low, prefill_s + attended_s * attended, high
+
+
+def _reused(trace: Trace) -> float:
+    """Tokens at the beginning of a prompt that came before, on average of those with any."""
+    seen: set[int] = set()
+    found = []
+    for each in trace.chains:
+        found.append(trace.block_size * sum(block in seen for block in each.blocks))
+        seen.update(each.blocks)
+    return sum(found) / max(1, np.count_nonzero(found))
 
 
 def parse_objective(text: str) -> Limit:
@@ -298,17 +360,18 @@ def _candidate(
     prediction = predict_load(model, about.load, shape, counted=about.counted)
     value = predicted_value(limit, prediction)
     tokens = blocks * shape.block_size
-    interval = _interval(model, about, shape, limit, value)
+    interval = _interval(model, about, shape, limit, prediction)
     return SizeTried(tokens, by_context, prediction, value, interval)
 
 
 def _interval(
-    model: TwinModel, about: AdviceLoad, shape: EngineShape, limit: Limit, value: float
+    model: TwinModel, about: AdviceLoad, shape: EngineShape, limit: Limit, found: TwinPrediction
 ) -> tuple[float, float]:
-    """Of what is limited; of an open loop also on a server faster or slower by what runs differ."""
-    low, high = model.interval(value, _figure(model, limit))
+    """Of what is limited; where it may queue, also on a server faster or slower by what runs
+    differ."""
+    low, high = model.interval(predicted_value(limit, found), _figure(model, limit))
     factor = model.speed_factor
-    if not about.load.pace.is_open or factor == math.inf:
+    if not found.may_queue(about.load) or factor == math.inf:
         return low, high
     for each in (1 / factor, factor):
         try:

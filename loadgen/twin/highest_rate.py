@@ -1,17 +1,22 @@
 """The highest rate of an open loop that keeps a limit, by simulation and bisection."""
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import islice
 
-from loadgen.twin.model import TwinModel
+from loadgen.locality.trace import BlockNames
+from loadgen.locality.trace_sources import USUAL_BLOCK_SIZE
 from loadgen.twin.sending import Pace, SendUnit
 from loadgen.twin.serve import OfferedLoad
 from loadgen.workload.arrivals import GammaPacer, Phase, Rate
 
 UNITS = 300
 """Of the load, the first ones: so many come at each rate that is tried, as a Poisson process."""
+LEAST_UNITS = 100
+"""Of fewer a rate would be that of a burst: they come again until they are so many."""
+FRESH = 1_000_000
+"""Above all ids of a tokenizer."""
 EXACT = 1.05
 """Factor between a rate that keeps the limit and one that does not, at which a search ends."""
 LEAST_SHARE = 2.0**-12
@@ -24,21 +29,17 @@ Judge = Callable[[OfferedLoad], tuple[float, int, float]]
 
 @dataclass(frozen=True, slots=True)
 class HighestRate:
-    """Requests a second, 0 where no rate keeps the limit; `interval` holds how much faster or
-    slower runs are."""
+    """Requests a second, 0 where no rate keeps the limit; `interval` is that of servers faster or
+    slower by what runs differ, where it was searched."""
 
     per_s: float
     interval: tuple[float, float] = (0.0, math.inf)
 
-    def within(self, model: TwinModel) -> "HighestRate":
-        """With the interval of a model: a server that is slower by a factor holds less by it."""
-        low, high = model.interval(self.per_s)
-        return replace(self, interval=(low, high)) if self.per_s else self
-
 
 @dataclass(frozen=True, slots=True)
 class RatedLoad:
-    """The first units of another load, at so many of them a second."""
+    """The first units of another load, at so many of them a second; a turn of a conversation waits
+    for the one before it."""
 
     load: OfferedLoad
     units_per_s: float
@@ -54,8 +55,52 @@ class RatedLoad:
         """Each at its time."""
         rate = Rate((Phase(self.units_per_s, self.units_per_s, math.inf),))
         pacer = GammaPacer(rate, 1.0, self.seed)
-        for unit in islice(self.load.units, UNITS):
-            yield replace(unit, due_s=pacer.next_s(), session="")
+        for unit in _enough(self.load.units):
+            yield replace(unit, due_s=pacer.next_s())
+
+
+def _enough(units: Iterable[SendUnit]) -> Iterator[SendUnit]:
+    """The first ones; few come again, as other requests and conversations."""
+    known: list[SendUnit] = []
+    count = 0
+    for count, unit in enumerate(islice(units, UNITS), 1):
+        if count < LEAST_UNITS:
+            known.append(unit)
+        yield unit
+    if not 0 < count < LEAST_UNITS:
+        return
+    shared = _shared_tokens(known)
+    for number in range(count, LEAST_UNITS):
+        yield _again(known[number % count], number, number // count, shared)
+
+
+def _shared_tokens(units: Sequence[SendUnit]) -> Mapping[str, int]:
+    """By request, how much of its prompt's beginning others have too, of other conversations."""
+    names = BlockNames(USUAL_BLOCK_SIZE)
+    chains = {
+        each.name: (names.chain(each.prompt, 1).blocks, unit.session or each.name)
+        for unit in units
+        for each in unit.requests
+    }
+    owners: dict[int, set[str]] = {}
+    for blocks, owner in chains.values():
+        for block in blocks:
+            owners.setdefault(block, set()).add(owner)
+    return {
+        name: USUAL_BLOCK_SIZE * sum(len(owners[block]) > 1 for block in blocks)
+        for name, (blocks, _) in chains.items()
+    }
+
+
+def _again(unit: SendUnit, number: int, turn: int, shared: Mapping[str, int]) -> SendUnit:
+    """With other names, and other tokens from where a prompt has nothing in common with others."""
+    requests = []
+    for each in unit.requests:
+        ids, place = list(each.prompt), shared[each.name]
+        ids[place : place + 1] = [token + turn * FRESH for token in ids[place : place + 1]]
+        requests.append(replace(each, name=f"{each.name}~{turn}", prompt=tuple(ids)))
+    session = unit.session and f"{unit.session}~{turn}"
+    return replace(unit, number=number, requests=tuple(requests), session=session)
 
 
 def find_rate(

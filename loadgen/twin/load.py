@@ -1,12 +1,13 @@
 """The requests of a recorded run, and when each of them is sent if replies come at other times."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
 
+from loadgen.compare.run import faults_of
 from loadgen.errors import UsageError
 from loadgen.locality.trace import BlockNames, Chain
 from loadgen.locality.trace_sources import (
@@ -26,6 +27,8 @@ WARM = "warm"
 HELD_S, MOST_HELD = 0.1, 0.02
 """A request of an open loop that went out so late had waited for a free user; up to this share may
 have."""
+MOST_LOST = 0.02
+"""Share of the requests that were sent and not served up to which the others are taken for all."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,7 +45,7 @@ class RecordedLoad:
     """`units` in the order of the stream, which go out as `pace` says. `measured` is by the name of
     each request that counts, and `computed_tokens` of the same; `duration_s` is from their first
     send to their last end. `source` says what prompts were made from. `places` tells, of a run of
-    several engines, which one answered a request."""
+    several engines, which one answered a request. `remarks` say in words what is not in it."""
 
     units: tuple[SendUnit, ...]
     pace: Pace
@@ -51,6 +54,7 @@ class RecordedLoad:
     duration_s: float
     source: str
     places: Mapping[str, int]
+    remarks: tuple[str, ...] = ()
 
     @property
     def requests(self) -> list[TwinRequest]:
@@ -63,6 +67,7 @@ def recorded_load(path: Path, block_size: int) -> RecordedLoad:
     be told again."""
     run = recorded_run(path)
     _require_modelled(run)
+    remarks = tuple(_remarks(run))
     sent = all_requests(run)
     if len({each.index for each in sent}) < len(sent):
         raise UsageError(
@@ -86,10 +91,34 @@ def recorded_load(path: Path, block_size: int) -> RecordedLoad:
         duration_s=last_s - first_s,
         source=source,
         places=_places(engines_of(run), sent),
+        remarks=remarks,
     )
 
 
+def _remarks(run: RecordedRun) -> Iterator[str]:
+    """What went wrong, and which requests were sent and are not in the load. Raises UsageError
+    where those are too many of which nothing came."""
+    yield from (f"of the run: {fault}" for fault in faults_of(run.description, run.summary))
+    if isinstance(run.summary.get("requests"), int) and run.missing:
+        yield run.missing
+    rows = Requests.of(run.rows).sent
+    sent = rows.taken(~np.isnan(rows.number("sent_s")))
+    of_all = f"of {len(sent):,} requests were"
+    left = sent.taken(np.isnan(sent.number("prompt_tokens")))
+    is_refused = left.text("outcome").among("rejected") | (left.number("status") // 100 == 4)
+    is_apart = is_refused | left.is_cancelled
+    if lost := int((~is_apart).sum()):
+        told = f"{lost:,} {of_all} sent and not served (timeouts, lost connections, errors)"
+        if lost > MOST_LOST * len(sent):
+            raise UsageError(f"{run.path}: {told}: give a run in which they were answered")
+        yield f"{told}: the load is without them"
+    if apart := int(is_apart.sum()):
+        yield f"{apart:,} {of_all} rejected or cut off at the end: the load is without them"
+
+
 def _require_modelled(run: RecordedRun) -> None:
+    if run.summary.get("engine_deaths"):
+        raise UsageError(f"{run.path}: an engine died, which is not modelled: give another run")
     named = [name for name in ("rag", "kv") if run.options.get("labels") == name]
     if named:
         raise UsageError(

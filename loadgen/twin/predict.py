@@ -19,6 +19,8 @@ from loadgen.twin.serve import OfferedLoad, OnServed, ServedRequest, TwinServer
 
 TIMES = ("ttft_mean_ms", "ttft_p50_ms", "ttft_p95_ms", "e2e_mean_ms")
 RATE = "requests_per_s"
+THINKS = 0.01
+"""Of what users wait for replies: who thinks for longer in between sends at times of its own."""
 EDGE = 2.0
 """From so many times on that a figure grows by on a server slower by what runs differ, the load is
 at the edge of what the server holds."""
@@ -47,6 +49,13 @@ class TwinPrediction:
     duration_s: float
     outside: tuple[str, ...]
     is_at_edge: bool = False
+
+    def may_queue(self, load: OfferedLoad) -> bool:
+        """Whether a little speed may be a long queue: requests of this load come at times of their
+        own. Users who wait only for replies slow down with a server."""
+        pace = load.pace
+        thinks_ms = 1000 * sum(pace.gaps_s) / len(pace.gaps_s)
+        return pace.is_open or thinks_ms > THINKS * self.figures["e2e_mean_ms"]
 
 
 class _Collector:
@@ -154,20 +163,20 @@ def with_edges(
     router: AsRecorded | None = None,
     counted: Collection[str] | None = None,
 ) -> TwinPrediction:
-    """The same of an open loop, with intervals that also hold what comes of it on a server that is
-    faster or slower by what nine of ten runs differ by. Near its capacity a little speed is a long
-    queue: then `outside` says so. Of a closed loop as it is."""
+    """The same of an open loop, or of users who think, with intervals that also hold what comes of
+    it on a server that is faster or slower by what nine of ten runs differ by. Near its capacity a
+    little speed is a long queue: then `outside` says so. Of another closed loop as it is."""
     factor = model.speed_factor
-    if not load.pace.is_open or factor == math.inf:
+    if not prediction.may_queue(load) or factor == math.inf:
         return prediction
     fast, slow = (
         _figures(model.slower(each), load, shape, fleet, router, counted)
         for each in (1 / factor, factor)
     )
-    intervals = {
-        name: (min(low, fast.get(name, 0.0)), max(high, slow.get(name, math.inf)))
-        for name, (low, high) in prediction.intervals.items()
-    }
+    intervals = {}
+    for name, (low, high) in prediction.intervals.items():
+        least, most = (slow, fast) if name == RATE else (fast, slow)
+        intervals[name] = min(low, least.get(name, 0.0)), max(high, most.get(name, math.inf))
     mean = "ttft_mean_ms"
     grows = slow.get(mean, math.inf) / prediction.figures[mean]
     found = replace(prediction, intervals=intervals)

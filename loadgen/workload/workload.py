@@ -1,6 +1,7 @@
 """Requests, one after the other or in batches: the workload as a user of the swarm sees it."""
 
 from collections.abc import Iterator
+from dataclasses import replace
 
 from loadgen.context import Batch, Draw, Request
 from loadgen.errors import ContextTooLong
@@ -181,6 +182,19 @@ class Workload:
             f" reply ({reply}) {needed}, but {_bounds(max_model_len, cache_tokens)}: "
             f"{_remedy(room, needed, cache_tokens, system)}"
         )
+
+    def least_cache_tokens(self, of_all_documents: bool = False) -> int:
+        """The smallest cache that `check_fit` takes, of a model of any window; where any document
+        may be found, for all of them."""
+        settings = self.settings
+        if of_all_documents:
+            settings = replace(settings, contexts=len(self.contexts.corpus.documents))
+        room = 0
+        while (found := _too_long(self.contexts, settings, room)) is not None:
+            _, room = found
+        system = self._tokens.count(self._preamble) if self._preamble else 0
+        question = _longest_question(self.contexts, self._tokens)
+        return room + system + question + settings.output_tokens.high
 
     def _label(self, draw: Draw) -> str:
         if self._wrong_labels:

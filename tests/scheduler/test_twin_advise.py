@@ -13,6 +13,7 @@ from test_twin_planned import BATCHES, MODEL, SHAPE, Load, load, twin
 
 from loadgen.cli.advise import advise_command, largest_cache, overturning
 from loadgen.cli.main import main
+from loadgen.cli.simulate import planned_simulation
 from loadgen.errors import UsageError
 from loadgen.locality.kv_format import weights_bytes
 from loadgen.twin.advice import Advice, SizeTried
@@ -23,12 +24,14 @@ from loadgen.twin.advise import (
     parse_objective,
     predicted_value,
 )
-from loadgen.twin.highest_rate import RatedLoad, find_rate
+from loadgen.twin.highest_rate import HighestRate, RatedLoad, find_rate
 from loadgen.twin.model import TwinModel
-from loadgen.twin.predict import predict_load
+from loadgen.twin.planned import PlannedLoad
+from loadgen.twin.predict import predict_load, with_edges
 from loadgen.twin.sending import Pace
-from loadgen.twin.serve import OfferedLoad
+from loadgen.twin.serve import OfferedLoad, ServedRequest
 from loadgen.twin.shape_of import CalibratedEngine
+from loadgen.workload.workload import Workload
 
 __all__ = ["twin"]
 CONFIG = {
@@ -94,6 +97,38 @@ def test_a_rated_load_is_a_poisson_process_of_the_same_requests() -> None:
     assert offered.pace.is_open
 
 
+def test_a_load_of_few_units_comes_again_with_prompts_that_share_what_they_shared() -> None:
+    shape = replace(SHAPE, usable_blocks=4000)
+    few = Load(Pace(starts_s=(0.0,)), reusing().units[:8])
+    units = list(RatedLoad(few, 4.0, seed=3).units)
+    requests = [each for unit in units for each in unit.requests]
+    assert len({each.name for each in requests}) == len({unit.number for unit in units}) == 100
+    assert len({each.prompt for each in requests}) == 100
+    assert {each.prompt[:160] for each in requests} == {(n,) * 160 for n in range(1, 5)}
+    ends = predict_load(MODEL, RatedLoad(few, 4.0, 3), shape).figures["computed_prompt_tokens"]
+    assert ends == 4 * 160 + 100 * 20
+    alone = list(RatedLoad(load(1), 4.0, seed=3).units)
+    assert len({unit.requests[0].prompt[:16] for unit in alone}) == 100, "nobody shared it"
+
+
+def test_a_rated_conversation_waits_for_its_turns_and_comes_again_as_another() -> None:
+    turns = [
+        replace(unit, session=str(unit.number % 5), requests=(replace(each, prompt=prompt),))
+        for unit in load(10).units
+        for each in unit.requests
+        for prompt in [(1 + unit.number % 5,) * (80 if unit.number < 5 else 160)]
+    ]
+    offered = RatedLoad(Load(Pace(starts_s=(0.0,)), turns), 500.0, seed=3)
+    served: list[ServedRequest] = []
+    predict_load(MODEL, offered, replace(SHAPE, usable_blocks=4000), on_served=served.append)
+    assert sum(each.tokens.cached or 0 for each in served) == 50 * 80
+    talks: dict[str, list[ServedRequest]] = {}
+    for each in sorted(served, key=lambda each: each.sent_s):
+        talks.setdefault(each.unit.session, []).append(each)
+    assert len(talks) == 50
+    assert all(second.sent_s >= first.end_s for first, second in talks.values())
+
+
 def reusing() -> Load:
     """Four contexts in turn, one user after the other: with room for all of them nothing but the
     questions is computed."""
@@ -136,6 +171,26 @@ def test_a_larger_cache_holds_a_higher_rate_and_the_reason_is_told() -> None:
     assert "give --model" in said
 
 
+def test_the_interval_of_a_rate_is_what_faster_and_slower_servers_hold() -> None:
+    sure = replace(MODEL, speed_sd=0.05, runs=8, windows=0, intervals={})
+    factor, limit = sure.speed_factor, parse_objective("ttft_ms.p95<=100")
+
+    def rated(model: TwinModel) -> HighestRate:
+        options = AdviceOptions((1600,), with_rates=True)
+        best = advise(model, about(), limit, options).fastest
+        assert best is not None
+        assert best.rate is not None
+        return best.rate
+
+    found = rated(sure)
+    slow, fast = (rated(sure.slower(each)).per_s for each in (factor, 1 / factor))
+    assert slow < found.per_s / factor**1.5, "the limit does not scale with the server"
+    assert found.interval[0] <= slow * 1.05
+    assert found.interval[1] >= fast / 1.05
+    wider = rated(replace(sure, figure_sd={"ttft_p95_ms": 0.1}))
+    assert wider.interval[0] < found.interval[0]
+
+
 def advice_of(times_ms: dict[tuple[int, bool], float]) -> Advice:
     """By size and order, for a limit of 500 ms."""
     served = predict_load(MODEL, load(2, starts_s=(0.0,)), SHAPE)
@@ -164,12 +219,22 @@ def test_a_tier_adds_where_its_link_is_faster_than_computing() -> None:
     limit = parse_objective("ttft_ms.mean<=1")
     advice = advise(MODEL, about(1000), limit, AdviceOptions((480,)))
     assert advice.tier is not None
-    assert advice.tier.break_even == pytest.approx(1000 / MODEL.step.prefill_token_s)
+    token_s = MODEL.step.prefill_token_s + MODEL.step.attended_s * 160 / 2
+    assert advice.tier.break_even == pytest.approx(1000 / token_s)
+    assert "at 1,000 bytes a token and 160 reused tokens a prompt" in " ".join(advice.sentences())
     fast, even, slow = advice.tier.tried
     assert fast.value < even.value < slow.value
     assert fast.value < advice.tier.below.value < slow.value
     assert "a tier of" in " ".join(advice.sentences())
     assert not any(each.tier_tokens for each in advice.answers), "it keeps no limit"
+
+
+def test_a_token_whose_time_is_open_is_no_token_whose_bytes_are() -> None:
+    free = replace(MODEL, step=replace(MODEL.step, prefill_token_s=0.0, attended_s=0.0))
+    limit, options = parse_objective("ttft_ms.mean<=1"), AdviceOptions((480,))
+    said = " ".join(advise(free, about(1000), limit, options).sentences())
+    assert "What a tier adds needs the time of a prompt token, which the twin leaves open" in said
+    assert "--model" not in said
 
 
 def test_a_tier_that_keeps_what_a_cache_misses_is_a_run_to_make() -> None:
@@ -216,7 +281,28 @@ def test_advice_has_the_intervals_of_the_limited_figure_and_of_a_queue() -> None
     burst = predict_load(MODEL, RatedLoad(closed, 1e6, 0), SHAPE)
     holds_per_s = burst.figures["requests_per_s"]
     assert spread(sure, RatedLoad(closed, 0.97 * holds_per_s, 0)) > 1.12
-    assert spread(sure, RatedLoad(closed, 0.2 * holds_per_s, 0)) < 1.08
+    assert spread(sure, RatedLoad(closed, 0.05 * holds_per_s, 0)) < 1.08
+
+
+def test_users_who_think_are_tried_on_slower_servers_too() -> None:
+    sure = replace(MODEL, speed_sd=0.05, runs=8, windows=0, intervals={})
+    limit, factor = parse_objective("ttft_ms.p95<=900"), sure.speed_factor
+    plain = reusing()
+    for gap_s in (0.0, 1e-4, 0.35):
+        pace = Pace(starts_s=tuple(0.05 * n for n in range(10)), gaps_s=(gap_s,))
+        offered = Load(pace, plain.units)
+        found = AdviceLoad(offered, CalibratedEngine(SHAPE, (), None, None), ["kvswarm"])
+        (each, *_) = advise(sure, found, limit, AdviceOptions(sizes=(960,))).candidates
+        told = predict_load(sure, offered, SHAPE)
+        edges = with_edges(told, sure, offered, SHAPE)
+        thinks = gap_s > 0.1
+        assert told.may_queue(offered) == thinks
+        assert (each.interval[1] > factor * each.value * 1.01) == thinks
+        grown = edges.intervals["ttft_p95_ms"][1] / told.figures["ttft_p95_ms"]
+        assert (grown > factor * 1.01) == thinks
+        low, high = edges.intervals["requests_per_s"]
+        rate = told.figures["requests_per_s"]
+        assert low <= rate / factor < rate * factor <= high
 
 
 @pytest.mark.parametrize("by_context", [False, True])
@@ -282,6 +368,25 @@ def test_a_long_request_behind_all_by_which_sizes_are_chosen_still_fits(
     found = AdviceLoad(Load(plain.pace, units), CalibratedEngine(SHAPE, (), None, None), ["x"])
     advice = advise(MODEL, found, parse_objective("ttft_ms.p95<=90000"))
     assert min(each.kv_tokens for each in advice.candidates) >= len(long.prompt)
+    assert "reuse and tier are by the first 10 requests." in " ".join(advice.sentences())
+
+
+def test_the_least_cache_of_a_workload_is_one_that_its_run_takes(
+    twin: Path,
+) -> None:
+    simulation = planned_simulation(TwinModel.read(twin), BATCHES.split()[:-2], ())
+    assert isinstance(simulation.load, PlannedLoad)
+    workload = simulation.load.workload
+    assert isinstance(workload, Workload)
+    found = AdviceLoad(simulation.load, CalibratedEngine(simulation.shape), ["kvswarm"])
+    advice = advise(MODEL, found, parse_objective("ttft_ms.p95<=90000"))
+    least = min(each.kv_tokens for each in advice.candidates)
+    workload.check_fit(least, least)
+    told = workload.least_cache_tokens()
+    assert told <= least < told + simulation.shape.block_size
+    with pytest.raises(UsageError, match=r"question .* and reply"):
+        workload.check_fit(told - 1, told - 1)
+    assert workload.least_cache_tokens(of_all_documents=True) >= told
 
 
 def test_no_cache_is_offered_that_does_not_fit() -> None:

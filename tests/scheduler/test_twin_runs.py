@@ -64,6 +64,56 @@ def test_a_file_without_labels_has_those_of_its_contexts(tmp_path: Path) -> None
     assert all(each.sent_label == each.context for each in recorded_load(run, BLOCK).requests)
 
 
+LOST = {"prompt_tokens": "", "output_tokens": "", "first_token_s": "", "cached_tokens": ""}
+
+
+@pytest.mark.parametrize("outcome", ["timeout", "connect_error"])
+def test_a_load_of_the_survivors_alone_is_refused(
+    tmp_path: Path, twin: str, outcome: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run = rewritten(write_run(tmp_path / "run"), slice(-1, None), **LOST, outcome=outcome)
+    said = "1 of 60 requests were sent and not served (timeouts, lost connections, errors)"
+    assert recorded_load(run, BLOCK).remarks == (f"{said}: the load is without them",)
+    told = [str(run), "--twin", twin]
+    for command, words in (
+        (simulate_command, told),
+        (advise_command, [*told, "--slo", "ttft_ms.p95<=9", "--no-rates", "--kv-tokens", "5120"]),
+    ):
+        assert command(words) == 0
+        assert capsys.readouterr().out.count(said) == 1
+    rewritten(run, slice(-2, None), **LOST, outcome=outcome)
+    for refused in (lambda: calibrate([run]), lambda: simulate_command(told)):
+        with pytest.raises(UsageError, match=r"2 of 60 .*: give a run in which they were answered"):
+            refused()
+
+
+@pytest.mark.parametrize(
+    "cells",
+    [
+        {"outcome": "rejected", "status": "503"},
+        {"outcome": "http_error", "status": "400"},
+        {"outcome": "cancelled"},
+    ],
+)
+def test_requests_that_no_engine_had_are_told_apart(tmp_path: Path, cells: dict[str, str]) -> None:
+    run = rewritten(write_run(tmp_path / "run"), slice(-9, None), **LOST, **cells)
+    (said,) = recorded_load(run, BLOCK).remarks
+    assert said.startswith("9 of 60 requests were rejected or cut off at the end")
+
+
+def test_what_went_wrong_in_a_run_is_told(
+    tmp_path: Path, twin: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run = served_run(tmp_path / "run")
+    (run / "summary.json").write_text('{"lost_workers": 1}')
+    told = [str(run), "--twin", twin]
+    assert simulate_command(told) == 0
+    assert "of the run: workers were lost (1)" in capsys.readouterr().out
+    words = ["--slo", "ttft_ms.p95<=9", "--no-rates", "--kv-tokens", "5120"]
+    assert advise_command([*told, *words]) == 0
+    assert "of the run: workers were lost (1)" in capsys.readouterr().out
+
+
 PLUGIN = ["--scheduler-cls", "scheduler_plugin.ContextScheduler", "--additional-config"]
 
 
@@ -75,6 +125,9 @@ def test_a_run_compares_with_its_simulation(tmp_path: Path, twin: str, more: lis
     assert simulate_command([str(run), "--twin", twin, "--out", str(out)]) == 0
     assert compare_command([str(run), str(out), "--vary", "cache_state"]) == 0
     assert shape_of_run(out) == shape_of_run(run)
+    named = ["--target", "vllm-context" if more else "vllm", "--out", str(tmp_path / "named")]
+    assert simulate_command([str(run), "--twin", twin, *named]) == 0
+    assert shape_of_run(tmp_path / "named") == shape_of_run(run)
     other = tmp_path / "other"
     words = [str(run), "--twin", twin, "--kv-tokens", "2560", "--out", str(other)]
     assert simulate_command(words) == 0
