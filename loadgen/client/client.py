@@ -11,8 +11,6 @@ from pathlib import Path
 from typing import Any, Self
 from urllib.parse import quote
 
-import orjson
-
 from loadgen.client.event_pattern import EventPattern, EventPatterns, is_utf8
 from loadgen.client.exchange import Exchange, ListExchange
 from loadgen.client.failures import (
@@ -20,14 +18,12 @@ from loadgen.client.failures import (
     Rejected,
     StreamFailure,
     Truncated,
-    error_message,
     failure_of_status,
     host_message,
     names_failure,
     one_line,
     redacted,
     secrets_of,
-    tells_failure,
 )
 from loadgen.client.host import base_url
 from loadgen.client.protocol import (
@@ -37,6 +33,8 @@ from loadgen.client.protocol import (
     is_done,
     request_body,
     require_no_failure,
+    words_of_body,
+    words_of_event,
 )
 from loadgen.client.settings import ClientSettings
 from loadgen.client.sse import MAX_EVENT_BYTES, EventStream
@@ -64,6 +62,7 @@ class ReplySink:
         "_other_body",
         "_patterns",
         "_single",
+        "_unread",
         "is_done",
         "patience_s",
     )
@@ -87,6 +86,7 @@ class ReplySink:
         self._single = exchange if type(exchange) is Exchange else None
         self._head = Head(200)
         self._other_body: bytearray | None = None
+        self._unread = b""  # the last event that brought nothing
 
     def resend(self) -> None:
         """See Sink."""
@@ -155,6 +155,8 @@ class ReplySink:
             exchange.take_many(event, count, received_at)
             self._before = pattern
             self._current = pattern if event.content and event.finish_reason is None else None
+            if not (event.in_choice or event.usage):
+                self._unread = found[0].rstrip().rpartition(b"data: ")[2]
         if end:
             self._events.has_begun = True
             if exchange.is_over:
@@ -173,6 +175,8 @@ class ReplySink:
             single.absorb(event, received_at)
             self._current = None
             self._patterns.learn(payload, event)
+            if not (event.in_choice or event.usage):
+                self._unread = payload
         if self._exchange.is_over:
             self.patience_s = self._last_words_s
         return False
@@ -186,7 +190,7 @@ class ReplySink:
         """The reply is over. Raises what any status but 200 means, Malformed for no stream."""
         if self._other_body is None:
             return
-        head, words = self._head, _words_of(bytes(self._other_body))
+        head, words = self._head, words_of_body(bytes(self._other_body))
         if 300 <= head.status < 400 and head.location:
             words = f"redirects to {head.location}: use that address"
         if head.status != 200:
@@ -211,18 +215,8 @@ class ReplySink:
             exchange.end_of_body(time.perf_counter())
         if not exchange.complete:
             lack = BROKEN_BODY if is_broken else exchange.lack
-            words = host_message(self._events.stray).strip()
+            words = host_message(self._events.stray).strip() or words_of_event(self._unread)
             raise Truncated(f"{lack}; the host said: {words}" if words else lack)
-
-
-def _words_of(body: bytes) -> str:
-    """What a body that is no stream says of a failure; nothing where it is a whole completion."""
-    try:
-        decoded = orjson.loads(body)
-    except orjson.JSONDecodeError:
-        return host_message(body).strip()
-    is_reply = isinstance(decoded, dict) and "choices" in decoded and not tells_failure(decoded)
-    return "" if is_reply or not decoded else error_message(decoded)
 
 
 class StreamingClient:

@@ -24,12 +24,41 @@ from loadgen.record import Outcome
 
 MAX_CHARS = 300
 MIN_SECRET_CHARS = 6
-_WORDS = ("error", "message", "detail", "msg", "error_message", "error_msg", "errors")
+_STRONG_WORDS = ("message", "detail", "msg", "statusmsg")
+_WEAK_WORDS = ("reason", "title", "failure")
+_INNER = ("data", "status", "baseresp", "resp", "response", "result", "body", "payload")
+_WORDS = (
+    ("error", *_STRONG_WORDS, "errormessage", "errormsg", "errors", "exception"),
+    _WEAK_WORDS,
+    _INNER,
+)
+"""Where a host puts its words: the first of these groups that has any."""
+_MOST_DEEP = 8
 _FAILED = re.compile(
     rb"error|fail|exception|\b(?:seg)?fault\b|abort|cancel|timed?[ _-]?out|overload|traceback"
     rb"|panic|killed|out of memory|unavailable|refused|denied|bad gateway|^\s*<(?:html|!doctype)",
     re.IGNORECASE,
 )
+_FAILING_NAME = re.compile(
+    r"busy|crash|(?:^|[\W_])oom(?:$|[\W_])|out.?of.?memory|fatal|critical|dead|died|shut.?down"
+    r"|terminated|reject|exhausted|exceeded|throttl|limited|disconnected|unhealthy|invalid|broken"
+    r"|forbidden|unauthorized|(?:^|[\W_])(?:lost|down)$",
+    re.IGNORECASE,
+)
+"""What only a name says of a failure, not the words of a text."""
+_HARMLESS = re.compile(
+    r"(?:^|[\W_])(?:ping|pong|heart_?beat|keep_?alive|info|debug|notice|warning|progress|queued?"
+    r"|pending|running|waiting|processing|loading|started|created|ok|success|succeeded|metadata"
+    r"|status|message)(?:$|[\W_])",
+    re.IGNORECASE,
+)
+_NOTHING = re.compile(
+    r"\W*(?:ok|okay|success(?:ful|fully)?|succeeded|none|null|nil|false|no[ _-]?errors?|0+|2\d\d)?"
+    r"\W*",
+    re.IGNORECASE,
+)
+"""Texts that say of a failure that there is none."""
+_FAILING_FIELD = re.compile("error|^err|^exception|^fault|^fail(?!over|safe)|exception$|failure$")
 _TITLE = re.compile(r"<title[^>]*>(.*?)</title>", re.IGNORECASE | re.DOTALL)
 KEY_NAME = re.compile(
     r"key|token|secret|passw|auth|credential|cookie|bearer|signature", re.IGNORECASE
@@ -92,7 +121,9 @@ class Malformed(StreamFailure):
 REJECTIONS, TIME_LIMITS = (429, 503), (408, 504)
 """Status codes (RFC 9110, RFC 6585) by which a host sheds load, and by which one between gives up
 waiting."""
-_CODES = ("code", "status", "status_code", "statuscode")
+_CODES = ("code", "status", "statuscode", "httpcode", "httpstatus", "httpstatuscode", "errorcode")
+_KINDS = ("object", "type", "event", "kind", "state", "status", "level", "severity")
+_SUCCESSES = ("ok", "success", "succeeded", "successful", "issuccess", "issuccessful")
 
 
 def failure_of_status(status: int, words: str, retry_after: str = "") -> StreamFailure:
@@ -110,17 +141,28 @@ def failure_in_stream(error: object) -> StreamFailure:
     return Rejected(said) if _code_of(error) in REJECTIONS else Malformed(said)
 
 
-def _code_of(error: object, depth: int = 8) -> int | None:
+def _code_of(error: object, depth: int = _MOST_DEEP) -> int | None:
     if not isinstance(error, Mapping) or not depth:
         return None
-    for name in _CODES:
-        value = error.get(name)
-        if isinstance(value, str) and value.isdecimal():
-            value = int(value[:9])  # longer ones are no code of HTTP
-        if type(value) is int:
-            return value
-    found = (_code_of(error.get(key), depth - 1) for key in _WORDS)
-    return next((code for code in found if code is not None), None)
+    fields = _fields(error)
+    codes = (_number(fields.get(name)) for name in _CODES)
+    inner = (_code_of(fields.get(name), depth - 1) for group in _WORDS for name in group)
+    return next((code for code in (*codes, *inner) if code is not None), None)
+
+
+def _number(value: object) -> int | None:
+    if isinstance(value, str) and value.isdecimal():
+        value = int(value[:9])  # longer ones are no code of HTTP
+    return value if type(value) is int else None
+
+
+def _fields(event: Mapping[str, Any]) -> dict[str, Any]:
+    """Those that say something, by their names in small letters without what parts words."""
+    return {
+        name.lower().replace("_", "").replace("-", ""): value
+        for name, value in event.items()
+        if value is not None
+    }
 
 
 def one_line(text: str, max_chars: int = MAX_CHARS) -> str:
@@ -145,12 +187,16 @@ def host_message(body: bytes) -> str:
         return title[1] if title else _TAG.sub(" ", text)
 
 
-def error_message(error: object, depth: int = 8) -> str:
+def error_message(error: object, depth: int = _MOST_DEEP) -> str:
     """The messages inside a decoded error, however deep the host put them."""
     if isinstance(error, Mapping) and depth:
-        said = [error[key] for key in _WORDS if error.get(key) and error[key] is not True]
-        if said:
-            return ": ".join(dict.fromkeys(error_message(each, depth - 1) for each in said))
+        fields = _fields(error)
+        for group in _WORDS:
+            said = [fields[name] for name in group if fields.get(name) and fields[name] is not True]
+            if group is _INNER:
+                said = [each for each in said if isinstance(each, Mapping)]
+            if said:
+                return ": ".join(dict.fromkeys(error_message(each, depth - 1) for each in said))
     return error if isinstance(error, str) else _as_json(error)
 
 
@@ -162,39 +208,74 @@ def _as_json(value: object) -> str:
 
 
 def names_failure(text: bytes) -> bool:
-    """Whether a name or a line, of no known form, speaks of a failure."""
+    """Whether a line, of no known form, speaks of a failure."""
     return _FAILED.search(text) is not None
 
 
-def tells_failure(event: Mapping[str, Any]) -> bool:
-    """Whether a JSON object, of a stream or alone, says that the host has failed."""
+def is_failing_name(name: str) -> bool:
+    """Whether the name of an event, a state or a code is one of a failure."""
+    is_failing = names_failure(name.encode("utf-8", "replace"))
+    return is_failing or _FAILING_NAME.search(name) is not None
+
+
+def tells_failure(
+    event: Mapping[str, Any], is_reply: bool | None = None, depth: int = _MOST_DEEP
+) -> bool:
+    """Whether a JSON object, of a stream or alone, says that the host has failed.
+
+    Beside output or usage, which `is_reply` tells of what they do not stand in, words alone say
+    nothing of it.
+    """
     if event.get("error"):
         return True
-    if event.get("choices") or isinstance(event.get("usage"), dict):
-        groq = event.get("x_groq")
-        return isinstance(groq, Mapping) and bool(groq.get("error"))
-    return any(event.get(key) for key in _WORDS) or any(
-        _is_failure(name, value) for name, value in event.items()
+    if not depth:
+        return False
+    if is_reply is None:
+        is_reply = bool(event.get("choices")) or isinstance(event.get("usage"), dict)
+    fields = _fields(event)
+    if any(_is_failure(name, value, is_reply, depth) for name, value in fields.items()):
+        return not _NOTHING.fullmatch(str(fields.get("message") or fields.get("msg") or "x"))
+    return not is_reply and _speaks_of_failure(event)
+
+
+def _is_failure(name: str, value: object, is_reply: bool, depth: int) -> bool:
+    """Whether a field by itself says so, whatever stands beside it."""
+    if name in _KINDS or name in _CODES:
+        is_failing = isinstance(value, str) and is_failing_name(value)
+        if is_failing or (_number(value) or 0) >= 400:
+            return True
+    if name in _SUCCESSES:
+        return value is False
+    if isinstance(value, Mapping) and (name in _INNER or name == "xgroq"):
+        has_words = name == "baseresp" or not (is_reply or name in ("data", "xgroq"))
+        return tells_failure(value, not has_words, depth - 1)
+    is_none = isinstance(value, str) and _NOTHING.fullmatch(value) is not None
+    return _FAILING_FIELD.search(name) is not None and bool(value) and not is_none
+
+
+def is_harmless(event: Mapping[str, Any]) -> bool:
+    """Whether an object calls itself a ping, a note or a success."""
+    fields = _fields(event)
+    if any(fields.get(name) is True for name in _SUCCESSES):
+        return True
+    values = [fields[name] for name in {*_KINDS, *_CODES} if name in fields]
+    numbers = [number for number in map(_number, values) if number is not None]
+    names = [value for value in values if isinstance(value, str)]
+    return any(number == 0 or 200 <= number < 300 for number in numbers) or any(
+        map(_HARMLESS.search, names)
     )
 
 
-def _is_failure(name: str, value: object) -> bool:
-    """Whether a field of an object that brings neither output nor usage says so."""
-    name = name.lower()
-    if name in ("object", "type", "status"):
-        is_named = isinstance(value, str) and names_failure(value.encode("utf-8", "replace"))
-        return is_named or _is_error_status(value)
-    if name in ("code", "statuscode", "status_code"):
-        return _is_error_status(value)
-    if name == "success":
-        return value is False
-    if isinstance(value, Mapping) and ("resp" in name or name == "result"):
-        return tells_failure(value)
-    return name.startswith(("err", "exception", "fault")) and bool(value)
-
-
-def _is_error_status(value: object) -> bool:
-    return type(value) is int and value >= 400
+def _speaks_of_failure(event: Mapping[str, Any]) -> bool:
+    """Whether an object without output or usage does: by words, of which a ping has some too."""
+    fields, is_ping = _fields(event), is_harmless(event)
+    strong, weak = (
+        " ".join(str(fields[name]) for name in names if fields.get(name))
+        for names in (_STRONG_WORDS, _WEAK_WORDS)
+    )
+    if is_ping:
+        return names_failure(strong.encode("utf-8", "replace"))
+    return _NOTHING.fullmatch(strong) is None or is_failing_name(weak)
 
 
 def secrets_of(headers: Mapping[str, str], body: Any = None) -> tuple[str, ...]:

@@ -10,9 +10,11 @@ import orjson
 
 from loadgen.client.failures import (
     Malformed,
+    error_message,
     excerpt,
     failure_in_stream,
     host_message,
+    is_harmless,
     tells_failure,
 )
 from loadgen.client.finish import finish_of, is_good_finish
@@ -42,6 +44,13 @@ names."""
 
 MAX_TOKENS = 10**9
 """From here on what a host states is no count."""
+
+_USUAL = {
+    *("id", "object", "created", "model", "choices", "usage", "error", "system_fingerprint"),
+    *("service_tier", "provider", "kv_transfer_params", "prompt_token_ids"),
+}
+_OBJECTS = (None, "text_completion", "chat.completion.chunk", "chat.completion")
+"""What stands in the usual event, which tells no failure but by its field `error`."""
 
 _CACHED = ("cached_tokens", "prompt_cache_hit_tokens", "cache_read_input_tokens")
 _PROMPT_DETAILS = ("prompt_tokens_details", "input_tokens_details")
@@ -161,7 +170,7 @@ def decode(payload: bytes) -> dict[str, Any]:
         raise Malformed(f"an event is not JSON: {excerpt(payload)}") from None
     if not isinstance(event, dict):
         raise Malformed(f"an event is not a JSON object: {excerpt(payload)}")
-    is_usual = (event.get("choices") or event.get("usage")) and "x_groq" not in event
+    is_usual = event.keys() <= _USUAL and event.get("object") in _OBJECTS and event.get("choices")
     if event.get("error") or (not is_usual and tells_failure(event)):
         raise failure_in_stream(event)
     return event
@@ -181,6 +190,23 @@ def require_no_failure(payload: bytes) -> None:
     with contextlib.suppress(orjson.JSONDecodeError):
         orjson.loads(payload)
         decode(payload)
+
+
+def words_of_body(body: bytes) -> str:
+    """What a body that is no stream says of a failure; nothing where it is a whole completion."""
+    try:
+        decoded = orjson.loads(body)
+    except orjson.JSONDecodeError:
+        return host_message(body).strip()
+    is_reply = isinstance(decoded, dict) and "choices" in decoded and not tells_failure(decoded)
+    return "" if is_reply or not decoded else error_message(decoded)
+
+
+def words_of_event(payload: bytes) -> str:
+    """What an event says that brought nothing; nothing where it is a choice's or a ping."""
+    event = orjson.loads(payload) if payload else {}
+    is_told = "choices" not in event and not is_harmless(event)
+    return error_message(event) if event and is_told else ""
 
 
 def choice_event(choice: dict[str, Any], usage: Usage | None) -> Event:

@@ -2,7 +2,7 @@
 
 import orjson
 
-from loadgen.client.failures import Malformed, names_failure, tells_failure
+from loadgen.client.failures import Malformed, is_failing_name, tells_failure
 
 MAX_EVENT_BYTES = 4 * 1024 * 1024
 MAX_STRAY_BYTES = 4096
@@ -93,7 +93,7 @@ class EventStream:
             self._size += len(line) + 1
             self._data.append(value.removeprefix(b" "))
         elif name == b"event":
-            self._is_failing = names_failure(value)
+            self._is_failing = is_failing_name(value.decode("utf-8", "replace"))
         elif name.strip().lower() == b"error":
             return [FailureData(value)]
         elif _is_failure(line):

@@ -186,12 +186,32 @@ TOLD: dict[str, str] = {
     "error in a delta": f'data: {{"choices":[{{"delta":{{"error":"{WORDS}"}}}}]}}\n\n',
     "last words": f'data: {{"choices":[{{"finish_reason":"error","message":"{WORDS}"}}]}}\n\n',
     "success": f'data: {{"success":false,"reason":"{WORDS}"}}\n\n',
-    "statusCode": f'data: {{"statusCode":503,"reason":"{WORDS}"}}\n\n',
+    "statusCode": f'data: {{"statusCode":500,"reason":"{WORDS}"}}\n\n',
     "status": f'data: {{"status":"failed","reason":"{WORDS}"}}\n\n',
     "fault": f'data: {{"fault":{{"faultstring":"{WORDS}"}}}}\n\n',
     "exception": f'data: {{"exception":"{WORDS}"}}\n\n',
     "response": f'data: {{"type":"response","response":{{"error":"{WORDS}"}}}}\n\n',
     "base_resp": f'data: {{"base_resp":{{"status_code":1004,"status_msg":"{WORDS}"}}}}\n\n',
+    "event named inside": f'data: {{"event":"error","data":{{"message":"{WORDS}"}}}}\n\n',
+    "failure": f'data: {{"failure":{{"message":"{WORDS}"}}}}\n\n',
+    "state": f'data: {{"state":"FAILED","reason":"{WORDS}"}}\n\n',
+    "code as text": f'data: {{"code":"500","reason":"{WORDS}"}}\n\n',
+    "code as a name": f'data: {{"code":"InternalError","reason":"{WORDS}"}}\n\n',
+    "status as text": f'data: {{"status":"500","title":"{WORDS}"}}\n\n',
+    "status as object": f'data: {{"status":{{"code":500,"reason":"{WORDS}"}}}}\n\n',
+    "capital": f'data: {{"Message":"{WORDS}"}}\n\n',
+    "ok": f'data: {{"ok":false,"reason":"{WORDS}"}}\n\n',
+    "reason": f'data: {{"reason":"{WORDS}"}}\n\n',
+    "success of none": f'data: {{"code":200,"message":"{WORDS}"}}\n\n',
+    "object beside": f'data: {{"choices":[{{"delta":{{}}}}],"object":"error",'
+    f'"message":"{WORDS}"}}\n\n',
+    "code beside": f'data: {{"choices":[{{"text":"x"}}],"code":"500","message":"{WORDS}"}}\n\n',
+    "base_resp beside": f'data: {{"choices":[{{"delta":{{}}}}],'
+    f'"base_resp":{{"status_code":1013,"status_msg":"{WORDS}"}}}}\n\n',
+    **{
+        f"event {name}": f'event: {name}\ndata: {{"reason":"{WORDS}"}}\n\n'
+        for name in ("busy", "crash", "oom", "engine_dead")
+    },
     "event cancelled": f'event: cancelled\ndata: {{"reason":"{WORDS}"}}\n\n',
     "text": f"data: {WORDS}\n\n",
     "JSON text": f'data: "{WORDS}"\n\n',
@@ -269,6 +289,39 @@ def test_a_key_of_the_extra_body_is_not_repeated() -> None:
     assert "somebody has no ***" in exchange.error
 
 
+@pytest.mark.parametrize(
+    "odd",
+    [
+        *({"status": "failed"}, {"code": 500}, {"object": "error"}),
+        {"base_resp": {"status_code": 1013}},
+    ],
+)
+def test_a_failure_in_a_form_that_was_good_is_one(odd: dict[str, Any]) -> None:
+    good = {"status": "running", "code": 0, "object": "x", "base_resp": {"status_code": 0}}
+    parts = [event(choices=[{"text": text}], **good) for text in "abcd"]
+    exchange = said(*parts, event(choices=[{"text": "e"}], **(good | odd)), *REPLY, DONE)
+    assert (exchange.outcome, len(exchange.token_times)) == ("malformed", 4)
+
+
+@pytest.mark.parametrize("status", ["503", 503])
+def test_a_rejection_may_be_told_by_any_field_of_a_code(status: Any) -> None:
+    for told in ({"statusCode": status}, {"Status": status}, {"data": {"code": status}}):
+        exchange = said(event(event="error", reason=WORDS, **told), token("", "stop"), DONE)
+        assert (exchange.outcome, exchange.error) == (
+            "rejected",
+            f"error inside the stream: {WORDS}",
+        )
+
+
+def test_what_nobody_can_read_is_told_where_the_reply_is_cut() -> None:
+    odd = event(notice_of_next_year="the engine is gone")
+    for _ in range(2):
+        assert "the engine is gone" in said(REPLY[0], odd).error
+        assert "the engine is gone" in said(REPLY[0] + odd, is_broken=True).error
+    assert "the host said" not in said(delta(role="assistant"), event(type="ping")).error
+    assert said(REPLY[0], odd, *REPLY[1:], usage(), DONE).outcome == "ok"
+
+
 BODIES: dict[str, tuple[str, str]] = {
     "application/json": (f'{{"error":{{"message":"{WORDS}"}}}}', WORDS),
     "application/json; charset=utf-8": (f'{{"detail":"{WORDS}"}}', WORDS),
@@ -309,6 +362,17 @@ BENIGN = (
     event(choices=[], error=None, x_groq={"id": "r", "usage": None}),
     event(type="response.created", response={"status": "in_progress", "error": None}),
     event(success=True, status="queued", code=200, base_resp={"status_code": 0, "status_msg": ""}),
+    event(type="ping", message="keepalive"),
+    event(code=0, msg="success", data={"reason": "none"}),
+    event(code=20000, message="Ok", status=True, errno=0, errmsg="ok"),
+    event(event="queue", data={"message": "you are number 3", "reason": "load"}),
+    event(status="processing", reason="waiting for a GPU"),
+    event(type="metadata", failover="b", usage_tier="x", stats={"reason": "x"}),
+    event(queue_position=3, estimated_s=1.5),
+    event(choices=[{"text": ""}], status="in_progress", code=0, message="", success=True, n=500),
+    event(
+        choices=[{"text": ""}], object="odd", base_resp={"status_code": 0, "status_msg": "success"}
+    ),
     b"event: ping\ndata: {}\n\n",
     b": OPENROUTER PROCESSING\n\n",
     b"event: message\n\n",
