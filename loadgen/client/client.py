@@ -369,8 +369,8 @@ class StreamingClient:
         self._last_words_s = LINGER_S if reception.is_done else 0.0
 
     def _settle(self, exchange: Exchange | ListExchange, outcome: Outcome, error: str) -> None:
-        # A complete reply stays one, whatever ends the wait for its last bytes.
-        if exchange.complete and outcome != "malformed":
+        # A complete reply stays one, whatever ends the wait for its last bytes but an error in it.
+        if exchange.complete and outcome not in ("malformed", "rejected"):
             exchange.succeed()
             return
         exchange.outcome = outcome

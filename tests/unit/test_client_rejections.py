@@ -91,6 +91,14 @@ async def test_the_code_of_an_error_inside_a_200_says_so_too(error: Any, outcome
     assert exchange.error.startswith("error inside the stream: ")
 
 
+@pytest.mark.parametrize("code", [429, 503, 500])
+def test_an_error_behind_the_end_is_one_whatever_its_code(code: int) -> None:
+    error = event(error={"message": "overloaded", "code": code})
+    exchange = said(*REPLY, usage(), error, DONE)
+    assert exchange.outcome == ("malformed" if code == 500 else "rejected")
+    assert exchange.error == "error inside the stream: overloaded"
+
+
 async def test_a_rejected_request_is_tried_again_and_its_time_runs_on() -> None:
     async with host((503, BUSY), (429, BUSY), (200, GOOD), retry_after="1") as log:
         exchange = await ask(log, retries=5)
