@@ -34,10 +34,10 @@ _REASONING = ("reason", "think", "thought")
 
 _LABEL = re.compile(
     r"role|id|type|index|object|format|model|provider|created|timestamp|status|channel|recipient|phase"
-    r"|usage|context|annotations|citations|references|documents|sources|stopping_word"
-    r"|metadata|(?:extra|finish|matched|prompt|provider)_.*|stop_sequence"
+    r"|usage|context|annotations|citations|references|documents|sources|metadata"
+    r"|(?:extra|finish|matched|prompt|provider|end)_.*|(?:stop|done|eos).*"
     r"|.*_(?:id|ids|at|results?|ratings|metadata)"
-    r"|.*(?:finish|stop)_?reason|.*(?:logprobs|signature|fingerprint|encrypted|opaque|cache_control).*"
+    r"|.*(?:finish|end|_)reason|.*(?:logprobs|signature|fingerprint|encrypted|opaque|cache_control).*"
 )
 """Fields that describe output, or hide it, and are none. All others may be: hosts keep inventing
 names."""
@@ -218,9 +218,11 @@ def choice_event(choice: dict[str, Any], usage: Usage | None) -> Event:
     if choice.get("text") and "error" not in choice:
         is_token = finish_reason is None and usage is None
         return TOKEN if is_token else Event(True, True, finish_reason, usage)
-    delta = choice.get("delta") or choice.get("message")
+    delta = choice.get("delta")
+    if delta is None:  # else a message beside it, or other fields, only repeat or label
+        delta = choice.get("message") or choice
     _require_no_error(choice, delta, finish_reason)
-    content, is_reasoning = _delta_output(delta or choice)
+    content, is_reasoning = _delta_output(delta)
     content = content or bool(choice.get("token_ids"))
     if content and finish_reason is None and usage is None:
         return REASONING if is_reasoning else TOKEN

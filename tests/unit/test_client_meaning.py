@@ -456,6 +456,28 @@ def test_output_may_stand_in_the_choice(brought: dict[str, Any], events: int) ->
     assert (exchange.outcome, len(exchange.token_times)) == ("ok", events)
 
 
+EMPTY: list[dict[str, Any]] = [{"delta": {}}, {"delta": {"content": ""}}, {"text": ""}]
+REPEATED = {"message": {"role": "assistant", "content": "abc"}}
+
+
+@pytest.mark.parametrize("place", EMPTY)
+@pytest.mark.parametrize(
+    "label",
+    [
+        *({name: "</s>"} for name in ("stop_str", "stop", "eos_token", "stopReason", "endReason")),
+        *({name: "stop"} for name in ("done_reason", "stop_type", "end_reason", "exit_reason")),
+        {},
+    ],
+)
+def test_an_empty_event_at_the_end_is_no_token(
+    place: dict[str, Any], label: dict[str, Any]
+) -> None:
+    label = label if "text" in place else label | REPEATED
+    last = event(choices=[{**place, **label, "finish_reason": "stop"}])
+    exchange = said(*REPLY[:2], last, usage(), DONE)
+    assert (exchange.outcome, len(exchange.token_times)) == ("ok", 2)
+
+
 @pytest.mark.parametrize("before", [0, 1, 3])
 def test_a_whole_message_at_the_end_is_no_further_token(before: int) -> None:
     message = {"role": "assistant", "content": "a" * before or "a"}
