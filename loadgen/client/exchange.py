@@ -71,15 +71,15 @@ class Exchange:
     def tpot_ms(self) -> float | None:
         """Time per output token after the first: (last - first token) / (tokens - 1).
 
-        None when the host does not state the output tokens, when there are fewer than two, or
-        when all came in one event, where no time between tokens was seen. An event brings a token
-        at least, whatever the host counts.
+        None when the host does not state the output tokens, none for its events included, or when
+        all came in one event, where no time between tokens was seen. An event brings a token at
+        least, whatever the host counts.
         """
-        tokens = self.streamed_tokens
-        if tokens is None or tokens < 2 or len(self.token_times) < 2:
+        tokens, events = self.streamed_tokens, len(self.token_times)
+        if not tokens or events < 2:
             return None
         elapsed_s = self.token_times[-1] - self.token_times[0]
-        return elapsed_s * 1000 / (max(tokens, len(self.token_times)) - 1)
+        return elapsed_s * 1000 / (max(tokens, events) - 1)
 
     @property
     def streamed_tokens(self) -> int | None:
@@ -203,6 +203,8 @@ class Exchange:
     def succeed(self) -> None:
         """The reply is complete. A count that cannot be is left out, and told."""
         self.outcome = "ok"
+        if not self.output_tokens and self.token_times:
+            self.output_tokens = None  # which is told by the summary
         cached, prompt = self.cached_tokens, self.prompt_tokens
         if cached is not None and prompt is not None and cached > prompt:
             self.error = f"{cached} cached of {prompt} prompt tokens by the host: left out"
@@ -313,7 +315,7 @@ class ListExchange:
             member.resends, member.retries = self.resends, self.retries
             member.served_by = self.served_by
             if member.complete:
-                member.outcome = "ok"
+                member.succeed()
             else:
                 member.outcome, member.error, member.end_at = self.outcome, self.error, self.end_at
 

@@ -39,9 +39,17 @@ def test_tpot_counts_tokens_where_events_carry_several() -> None:
     assert absorbed((TOKEN, 1.0), (FINISH, 2.0), (closing(5), 2.0)).tpot_ms == 250.0
 
 
-@pytest.mark.parametrize("output_tokens", [None, 0, 1])
-def test_tpot_needs_two_stated_tokens(output_tokens: int | None) -> None:
-    assert absorbed((TOKEN, 1.0), (FINISH, 2.0), (closing(output_tokens), 2.0)).tpot_ms is None
+@pytest.mark.parametrize("output_tokens", [None, 0])
+def test_tpot_needs_stated_tokens(output_tokens: int | None) -> None:
+    exchange = absorbed((TOKEN, 1.0), (FINISH, 2.0), (closing(output_tokens), 2.0))
+    exchange.succeed()
+    assert (exchange.tpot_ms, exchange.output_tokens, exchange.error) == (None, None, "")
+
+
+def test_fewer_tokens_than_events_are_as_many() -> None:
+    exchange = absorbed((TOKEN, 1.0), (TOKEN, 2.0), (FINISH, 3.0), (closing(1), 3.0))
+    assert exchange.tpot_ms == 1000.0
+    assert absorbed((FINISH, 2.0), (closing(1), 2.0)).tpot_ms is None
 
 
 def test_tpot_of_one_event_is_unknown() -> None:
