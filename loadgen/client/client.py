@@ -275,6 +275,8 @@ class StreamingClient:
         Raises nothing but CancelledError, and that only after the exchange is settled.
         """
         self._under_way[exchange] = None
+        if isinstance(exchange, Exchange):
+            exchange.usage_runs_along = self._settings.continuous_usage
         try:
             body = request_body(self._settings, prompt, max_tokens, body_extra)
             own_headers = self._session_line(session)

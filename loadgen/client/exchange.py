@@ -25,7 +25,8 @@ class Exchange:
     the reply has it.
     `end_at` of a complete reply is the arrival of its last event, else when its end was noticed.
     Token counts are the host's and None where it does not say. `outcome` is pessimistic until the
-    end is known.
+    end is known. `usage_runs_along` says that every event's usage counts its tokens, as asked for
+    or as an event with output has shown.
     """
 
     sent_at: float | None = None
@@ -42,6 +43,7 @@ class Exchange:
     resends: int = 0
     retries: int = 0
     served_by: str = ""
+    usage_runs_along: bool = False
     reasoning_tokens: int = field(default=0, init=False)
     _reasoning_events: int = field(default=0, init=False)
     _reasoning_since: int | None = field(default=None, init=False)
@@ -155,6 +157,10 @@ class Exchange:
         if event.is_reasoning and self._reasoning_since is None:
             self._reasoning_since = len(self.token_times)
         if event.content or self._has_grown(event):
+            if event.usage is not None and event.finish_reason is None:
+                self.usage_runs_along |= (event.usage.output_tokens or 0) > (
+                    self.output_tokens or 0
+                )
             self.token_times.append(received_at)
         if event.finish_reason is not None and not self.is_given_up:
             self.finish_reason = event.finish_reason
@@ -181,7 +187,7 @@ class Exchange:
 
         One that came first or last only, or with some of the tokens, says nothing of its event.
         """
-        if event.usage is None or not event.in_choice:
+        if event.usage is None or not (event.in_choice and self.usage_runs_along):
             return False
         before = self.output_tokens or 0
         is_running = len(self.token_times) == self._counted_events
@@ -257,7 +263,8 @@ class ListExchange:
     @classmethod
     def of(cls, prompts: int, usage_per_choice: bool) -> Self:
         """An exchange for so many prompts."""
-        return cls(tuple(Exchange() for _ in range(prompts)), usage_per_choice)
+        members = (Exchange(usage_runs_along=usage_per_choice) for _ in range(prompts))
+        return cls(tuple(members), usage_per_choice)
 
     @property
     def complete(self) -> bool:

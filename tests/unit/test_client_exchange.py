@@ -6,8 +6,8 @@ from loadgen.client.exchange import Exchange
 from loadgen.client.protocol import TOKEN, Event, Usage
 
 
-def absorbed(*events: tuple[Event, float]) -> Exchange:
-    exchange = Exchange(sent_at=9.0)
+def absorbed(*events: tuple[Event, float], is_asked: bool = False) -> Exchange:
+    exchange = Exchange(sent_at=9.0, usage_runs_along=is_asked)
     for event, received_at in events:
         exchange.absorb(event, received_at)
     return exchange
@@ -77,10 +77,15 @@ def test_a_running_usage_reveals_tokens_without_text() -> None:
     def running(output_tokens: int) -> Event:
         return Event(content=False, in_choice=True, usage=Usage(7, None, output_tokens))
 
-    exchange = absorbed((running(0), 1.0), (running(1), 2.0), (running(1), 3.0), (running(3), 4.0))
+    counts = ((running(0), 1.0), (running(1), 2.0), (running(1), 3.0), (running(3), 4.0))
+    exchange = absorbed(*counts, is_asked=True)
     assert list(exchange.token_times) == [2.0, 4.0]
     assert exchange.output_tokens == 3
     assert not exchange.complete
+    # Unasked, a text has to show first that the usage counts along.
+    text = Event(content=True, in_choice=True, usage=Usage(7, None, 4))
+    assert len(absorbed(*counts).token_times) == 0
+    assert list(absorbed(*counts, (text, 5.0), (running(5), 6.0)).token_times) == [5.0, 6.0]
 
 
 def test_the_closing_usage_is_no_token() -> None:

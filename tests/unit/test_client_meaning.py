@@ -621,6 +621,16 @@ def test_a_usage_that_does_not_run_along_proves_no_token(last: int) -> None:
     assert len(said(role(0), finish, DONE).token_times) == 0
 
 
+@pytest.mark.parametrize(
+    "choice",
+    [{"text": ""}, {"delta": {"content": ""}}, {"delta": {}}, {"delta": {"role": "assistant"}}],
+)
+def test_a_usage_that_comes_once_at_the_start_proves_no_token(choice: dict[str, Any]) -> None:
+    first = event(choices=[{"index": 0, **choice}], usage={"completion_tokens": 1})
+    exchange = said(first, *REPLY, DONE)
+    assert (exchange.outcome, len(exchange.token_times)) == ("ok", 3)
+
+
 PIECES = st.sampled_from(
     [
         *((REPLY[0], token("", "null"), b": x\n\n", usage()), (DONE, token("", "abort"))),
