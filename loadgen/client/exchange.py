@@ -48,6 +48,7 @@ class Exchange:
     _reasoning_events: int = field(default=0, init=False)
     _reasoning_since: int | None = field(default=None, init=False)
     _counted_events: int = field(default=0, init=False)
+    _last_words: str = field(default="", init=False)
 
     @property
     def first_token_at(self) -> float | None:
@@ -119,7 +120,8 @@ class Exchange:
             return "the stream ended without a finish reason"
         if is_good_finish(self.finish_reason):
             return "the stream ended without usage or [DONE]"
-        return finish_words(self.finish_reason)
+        words = f"; the host said: {self._last_words}" if self._last_words else ""
+        return finish_words(self.finish_reason) + words
 
     def take(self, payload: bytes, received_at: float) -> None:
         """Take in one event of the stream. Raises Malformed."""
@@ -163,7 +165,7 @@ class Exchange:
                 )
             self.token_times.append(received_at)
         if event.finish_reason is not None and not self.is_given_up:
-            self.finish_reason = event.finish_reason
+            self.finish_reason, self._last_words = event.finish_reason, event.words
         if event.usage is not None:
             self._count(event.usage)
             if self.finish_reason is not None:
@@ -283,7 +285,7 @@ class ListExchange:
         missing = reasons.count(None)
         if missing:
             return f"the stream ended without a finish reason for {missing} of {len(reasons)}"
-        return finish_words(next(each for each in reasons if not is_good_finish(each)))
+        return next(each.lack for each in self.members if not is_good_finish(each.finish_reason))
 
     def take(self, payload: bytes, received_at: float) -> None:
         """Take in one event of the stream. Raises Malformed."""

@@ -40,6 +40,14 @@ def finish_of(reason: object) -> str | None:
     return None if not reason or _squeezed(str(reason)) in _NO_FINISHES else str(reason)
 
 
+def words_of_reason(reason: object) -> str:
+    """What an object that is a finish reason says beside it."""
+    if not isinstance(reason, Mapping) or not finish_of(reason):
+        return ""
+    words = error_message(reason)
+    return "" if words.startswith("{") or words == finish_of(reason) else words
+
+
 @lru_cache(maxsize=64)
 def is_good_finish(reason: str | None) -> bool:
     """Whether a reply with this finish reason is whole."""

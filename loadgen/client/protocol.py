@@ -17,7 +17,7 @@ from loadgen.client.failures import (
     is_harmless,
     tells_failure,
 )
-from loadgen.client.finish import finish_of, is_good_finish
+from loadgen.client.finish import finish_of, is_good_finish, words_of_reason
 from loadgen.client.settings import ClientSettings, Endpoint, of_length
 from loadgen.client.sse import FailureData
 
@@ -82,7 +82,8 @@ class Event(NamedTuple):
 
     `content` is true when it carries output the user could see or token ids. `in_choice` tells a
     running usage, which comes with a choice, from the closing one, and from that of an event which
-    names the role and brings nothing. `is_whole` is true of a whole message at the end.
+    names the role and brings nothing. `is_whole` is true of a whole message at the end. `words`
+    stand beside a finish reason that is no good one.
     """
 
     content: bool
@@ -91,6 +92,7 @@ class Event(NamedTuple):
     usage: Usage | None = None
     is_reasoning: bool = False
     is_whole: bool = False
+    words: str = ""
 
 
 TOKEN = Event(content=True, in_choice=True)
@@ -215,13 +217,13 @@ def choice_event(choice: dict[str, Any], usage: Usage | None) -> Event:
     Raises what an error means.
     """
     finish_reason = finish_of(choice.get("finish_reason"))
+    if finish_reason is not None and not is_good_finish(finish_reason):
+        return _given_up(choice, finish_reason, usage)
     if choice.get("text") and "error" not in choice:
         is_token = finish_reason is None and usage is None
         return TOKEN if is_token else Event(True, True, finish_reason, usage)
-    delta = choice.get("delta")
-    if delta is None:  # else a message beside it, or other fields, only repeat or label
-        delta = choice.get("message") or choice
-    _require_no_error(choice, delta, finish_reason)
+    delta = _delta_of(choice)
+    _require_no_error(choice, delta)
     content, is_reasoning = _delta_output(delta)
     content = content or bool(choice.get("token_ids"))
     if content and finish_reason is None and usage is None:
@@ -230,14 +232,33 @@ def choice_event(choice: dict[str, Any], usage: Usage | None) -> Event:
     return Event(content, not is_role, finish_reason, usage, is_reasoning)
 
 
-def _require_no_error(choice: dict[str, Any], delta: object, finish_reason: str | None) -> None:
-    """Raises what an error means in a choice, beside its output or as its last words."""
+def _delta_of(choice: dict[str, Any]) -> object:
+    """Where its output stands: a message beside a delta only repeats, and other fields label it."""
+    delta = choice.get("delta")
+    return choice.get("message") or choice if delta is None else delta
+
+
+def _require_no_error(choice: dict[str, Any], delta: object) -> None:
+    """Raises what an error means in a choice, beside its output."""
     error = choice.get("error") or (isinstance(delta, dict) and delta.get("error"))
-    is_given_up = finish_reason is not None and not is_good_finish(finish_reason)
-    if is_given_up and isinstance(delta, str):
-        error = error or delta
     if error:
         raise failure_in_stream(error)
+
+
+def _given_up(choice: dict[str, Any], finish_reason: str, usage: Usage | None) -> Event:
+    """What the last event of a choice says that ends badly: its texts may be output, or the host's
+    last words. Raises what an error means."""
+    delta, text = _delta_of(choice), choice.get("text")
+    _require_no_error(choice, delta)
+    for words in (delta, choice.get("message")):
+        if isinstance(words, str) and words:
+            raise failure_in_stream(words)
+    content, is_reasoning = (True, False) if text else _delta_output(delta)
+    if not text and isinstance(delta, dict):
+        text = delta.get("content")
+    told = (text if isinstance(text, str) else "", words_of_reason(choice["finish_reason"]))
+    words = ": ".join(each.strip() for each in told if each.strip())
+    return Event(content, True, finish_reason, usage, is_reasoning, words=words)
 
 
 def _delta_output(delta: object) -> tuple[bool, bool]:

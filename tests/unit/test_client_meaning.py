@@ -89,6 +89,23 @@ def test_a_word_for_giving_up_is_told_as_such(reason: str) -> None:
     assert said(*REPLY[:2], token("", reason)).error == gave_up
 
 
+@pytest.mark.parametrize(
+    "choice",
+    [
+        {"text": WORDS, "finish_reason": "error"},
+        {"delta": {"content": WORDS}, "finish_reason": "error"},
+        {"delta": {"role": "assistant", "content": WORDS}, "finish_reason": "error"},
+        {"text": "", "finish_reason": {"type": "error", "message": WORDS}},
+        {"delta": {}, "finish_reason": {"reason": "error", "error": {"message": WORDS}}},
+    ],
+)
+@pytest.mark.parametrize("end", [(), (usage(), DONE)])
+def test_words_beside_a_bad_finish_are_told(choice: dict[str, Any], end: tuple[bytes, ...]) -> None:
+    exchange = said(*REPLY[:2], event(choices=[choice]), *end)
+    gave_up = "the engine gave up: finish reason 'error'; the host said: "
+    assert (exchange.outcome, exchange.error) == ("truncated", gave_up + WORDS)
+
+
 @pytest.mark.parametrize("reason", ["SAFETY", "whatever comes next", "7"])
 def test_an_unknown_reason_is_told_and_not_guessed(reason: str) -> None:
     error = said(*REPLY[:2], token("", reason), usage(), DONE).error
