@@ -6,11 +6,11 @@ import math
 import time
 import traceback
 from collections.abc import Mapping, Sequence
-from email.utils import parsedate_to_datetime
 from pathlib import Path
 from typing import Any, Self
 from urllib.parse import quote
 
+from loadgen.client.deadlines import pause_before_retry_s
 from loadgen.client.event_pattern import EventPattern, EventPatterns, is_utf8
 from loadgen.client.exchange import Exchange, ListExchange
 from loadgen.client.failures import (
@@ -45,7 +45,6 @@ from loadgen.record import Outcome
 
 MAX_ERROR_BODY_BYTES = 65_536
 MAX_SINGLE_EVENTS = 4
-FIRST_PAUSE_S = 1.0
 LAST_EVENT = b"data: %b\n\n" % DONE
 
 
@@ -60,9 +59,11 @@ class ReplySink:
         "_head",
         "_last_words_s",
         "_other_body",
+        "_over_events",
         "_patterns",
         "_single",
         "_unread",
+        "goes_on",
         "is_done",
         "patience_s",
     )
@@ -73,8 +74,8 @@ class ReplySink:
         last_words_s: float = LINGER_S,
         patterns: EventPatterns | None = None,
     ) -> None:
-        """`last_words_s` is how long `[DONE]` may take behind a reply that is complete; `patterns`
-        are those of its host."""
+        """`last_words_s` is how long `[DONE]` may take behind a reply that is complete, infinite
+        for a host that calls each of its events the last; `patterns` are those of its host."""
         self._exchange = exchange
         self._last_words_s, self.patience_s, self.is_done = last_words_s, math.inf, False
         self._events = EventStream()
@@ -86,6 +87,8 @@ class ReplySink:
         self._single = exchange if type(exchange) is Exchange else None
         self._head = Head(200)
         self._other_body: bytearray | None = None
+        self._over_events: int | None = None  # how many the reply had when it was complete
+        self.goes_on = False
         self._unread = b""  # the last event that brought nothing
 
     def resend(self) -> None:
@@ -160,7 +163,7 @@ class ReplySink:
         if end:
             self._events.has_begun = True
             if exchange.is_over:
-                self.patience_s = self._last_words_s
+                self._be_patient()
         return end
 
     def _interpret(self, chunk: bytes, received_at: float) -> bool:
@@ -178,8 +181,16 @@ class ReplySink:
             if not (event.in_choice or event.usage):
                 self._unread = payload
         if self._exchange.is_over:
-            self.patience_s = self._last_words_s
+            self._be_patient()
         return False
+
+    def _be_patient(self) -> None:
+        """Wait for the last words alone, until output behind them says that they were not."""
+        events = sum(map(len, self._exchange.times_of_replies))
+        if self._over_events is None:
+            self._over_events, self.patience_s = events, self._last_words_s
+        elif events > self._over_events:
+            self.goes_on, self.patience_s = True, math.inf
 
     def _end(self, received_at: float) -> bool:
         self._exchange.close(received_at)
@@ -368,7 +379,10 @@ class StreamingClient:
         reception.end(is_broken)
         exchange.succeed()
         # Where no [DONE] came, the next reply does not wait for it.
-        self._last_words_s = LINGER_S if reception.is_done else 0.0
+        if reception.goes_on or self._last_words_s == math.inf:
+            self._last_words_s = math.inf
+        else:
+            self._last_words_s = LINGER_S if reception.is_done else 0.0
 
     def _settle(self, exchange: Exchange | ListExchange, outcome: Outcome, error: str) -> None:
         # A complete reply stays one, whatever ends the wait for its last bytes but an error in it.
@@ -378,16 +392,6 @@ class StreamingClient:
         exchange.outcome = outcome
         exchange.error = one_line(redacted(error, self._secrets))
         exchange.end_at = time.perf_counter()
-
-
-def pause_before_retry_s(retry_after: str, retries: int) -> float:
-    """As long as the host asks for by `Retry-After`, in seconds or as a date (RFC 9110, 10.2.3);
-    else a second, and twice as long each time."""
-    if retry_after.strip().isdecimal():
-        return float(retry_after)
-    with contextlib.suppress(ValueError, OverflowError):
-        return max(0.0, parsedate_to_datetime(retry_after).timestamp() - time.time())
-    return FIRST_PAUSE_S * 2.0**retries
 
 
 def _fault(error: Exception) -> str:

@@ -12,7 +12,8 @@ from aiohttp import web
 from behaviours import DONE, REPLY, event, serving, token, usage
 from test_client_meaning import said
 
-from loadgen.client.client import StreamingClient, pause_before_retry_s
+from loadgen.client.client import StreamingClient
+from loadgen.client.deadlines import pause_before_retry_s
 from loadgen.client.exchange import Exchange, ListExchange
 from loadgen.client.failures import failure_in_stream
 from loadgen.client.settings import ClientSettings
