@@ -11,6 +11,9 @@ from loadgen.client.finish import finish_words, is_good_finish
 from loadgen.client.protocol import TOKEN, Event, Usage, choice_event, decode, interpret, usage_of
 from loadgen.record import Outcome
 
+MOSTLY = 0.8
+"""Of all counted tokens, that many events are about all: some bring two."""
+
 
 @dataclass(slots=True, eq=False)
 class Exchange:
@@ -89,7 +92,8 @@ class Exchange:
         """Output tokens that came in events: without reasoning that was counted and kept back.
 
         None where the host counts none, or where it streams a part of its reasoning, as a summary:
-        that has fewer events for its tokens than the rest of the reply.
+        that has fewer events for its tokens than the rest of the reply. Also where events without
+        a name for reasoning are neither as few as the other tokens nor about as many as all.
         """
         if self.output_tokens is None or not self.reasoning_tokens:
             return self.output_tokens
@@ -97,8 +101,10 @@ class Exchange:
         reasoning_events = self._reasoning_events
         if self._reasoning_since is not None:
             reasoning_events += events - self._reasoning_since
-        if not reasoning_events:  # in the text, if there are more events than other tokens
-            return visible if events <= visible else self.output_tokens
+        if not reasoning_events:  # all in the text, or none of it
+            if events <= visible:
+                return visible
+            return self.output_tokens if events >= MOSTLY * self.output_tokens else None
         if self.reasoning_tokens * (events - reasoning_events) > 2 * visible * reasoning_events:
             return None
         return self.output_tokens

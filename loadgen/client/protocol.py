@@ -330,7 +330,7 @@ def _prompt(usage: dict[str, Any]) -> int | None:
 
 
 def _reasoning(usage: dict[str, Any], prompt: int | None, output: int | None) -> int:
-    reasoning = _detail(usage, _OUTPUT_DETAILS, "reasoning_tokens") or 0
+    reasoning = _detail(usage, _OUTPUT_DETAILS, "reasoning_tokens", "thinking_tokens") or 0
     reasoning += _detail(usage, _OUTPUT_DETAILS, "rejected_prediction_tokens") or 0
     # Some hosts count it beside the completion, which only their total tells.
     is_beside = _told(usage, "total_tokens") == (prompt or 0) + (output or 0) + reasoning

@@ -592,6 +592,7 @@ def test_prompt_tokens_that_are_counted_apart_are_added_up() -> None:
         {"completion_tokens_details": {}, "reasoning_tokens": "100"},
         {"completion_tokens_details": {"reasoning_tokens": None}, "reasoning_tokens": 100},
         {"output_tokens_details": {"reasoning_tokens": 100}},
+        {"completion_tokens_details": {"thinking_tokens": 100}},
         {"completion_tokens_details": None, "output_tokens_details": {"reasoning_tokens": 100}},
     ],
 )
@@ -631,6 +632,8 @@ def test_reasoning_that_is_kept_back_is_in_no_time_per_token() -> None:
     assert tpot_of(1000, 40, 10, 1040)[0] is None  # a summary
     assert tpot_of(100, 26, 25, 204)[0] == pytest.approx(20 * 50 / 203)  # four tokens an event
     assert tpot_of(100, 1, 0, 101)[0] is None
+    assert tpot_of(100, 5, 0, 104)[0] is None  # more events than other tokens, and few of all
+    assert tpot_of(100, 103, 0, 104)[0] == pytest.approx(20 * 102 / 103)
     predicted = {"reasoning_tokens": 0, "rejected_prediction_tokens": 50}
     assert tpot_of(0, 4, 0, 54, completion_tokens_details=predicted)[0] == pytest.approx(20)
     assert tpot_of(100, 4, 0, 4, total_tokens=113)[0] == pytest.approx(20)  # counted beside
