@@ -233,17 +233,9 @@ class ReplySink:
 class StreamingClient:
     """A client of one host, for any number of requests at once on one event loop.
 
-    Outcomes it tells apart:
-
-    - ok: a finish reason, and the closing usage or `[DONE]`. What happens to the connection, the
-      clock or the task after that changes nothing. Without output it is ok and has no TTFT.
-    - http_error: any other status but 200, redirects included, with the host's message.
-    - rejected: 429 or 503, or such a code in an error inside a 200, after all `retries`.
-    - timeout: `timeout_s` is over, wherever the request was by then; or 408 or 504.
-    - truncated: a 200 that ended or broke without being complete, or that the engine aborted.
-    - connect_error: no status line: unknown name, refusal, TLS, reset, connection timeout.
-    - cancelled: the task was cancelled before the reply was complete.
-    - malformed: no event stream, bad SSE, bad JSON, or an error object inside a 200.
+    Outcomes are `ok`, `cancelled` and those of `failures`. For `ok` it takes a finish reason, and
+    the closing usage or `[DONE]`: what happens to the connection, the clock or the task after that
+    changes nothing. Without output it is ok and has no TTFT.
     """
 
     def __init__(self, settings: ClientSettings, transport: Transport | None = None) -> None:

@@ -11,8 +11,7 @@ from loadgen.client.finish import finish_words, is_good_finish
 from loadgen.client.protocol import TOKEN, Event, Usage, choice_event, decode, interpret, usage_of
 from loadgen.record import Outcome
 
-MOSTLY = 0.8
-"""Of all counted tokens, that many events are about all: some bring two."""
+MOSTLY = 0.8  # of all counted tokens: some events bring two
 
 
 @dataclass(slots=True, eq=False)
@@ -271,8 +270,8 @@ class ListExchange:
     @classmethod
     def of(cls, prompts: int, usage_per_choice: bool) -> Self:
         """An exchange for so many prompts."""
-        members = (Exchange(usage_runs_along=usage_per_choice) for _ in range(prompts))
-        return cls(tuple(members), usage_per_choice)
+        each = (Exchange(usage_runs_along=usage_per_choice) for _ in range(prompts))
+        return cls(tuple(each), usage_per_choice)
 
     @property
     def complete(self) -> bool:

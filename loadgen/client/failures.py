@@ -26,14 +26,14 @@ from loadgen.record import Outcome
 
 MAX_CHARS = 300
 MIN_SECRET_CHARS, MIN_PART_CHARS = 6, 8
-_STRONG_WORDS = ("message", "detail", "msg", "statusmsg")
-_WEAK_WORDS = ("reason", "title", "failure")
-_INNER = ("data", "status", "baseresp", "resp", "response", "result", "body", "payload")
-_WORDS = (
-    ("error", *_STRONG_WORDS, "errormessage", "errormsg", "errors", "exception"),
-    _WEAK_WORDS,
-    _INNER,
+HIDDEN = "***"
+_STRONG_WORDS, _WEAK_WORDS = (
+    ("message", "detail", "msg", "statusmsg"),
+    ("reason", "title", "failure"),
 )
+_INNER = ("data", "status", "baseresp", "resp", "response", "result", "body", "payload")
+_ERRORS = ("error", *_STRONG_WORDS, "errormessage", "errormsg", "errors", "exception")
+_WORDS = (_ERRORS, _WEAK_WORDS, _INNER)
 """Where a host puts its words: the first of these groups that has any."""
 _MOST_DEEP = 8
 _FAILED = re.compile(
@@ -42,38 +42,32 @@ _FAILED = re.compile(
     re.IGNORECASE,
 )
 _FAILING_NAME = re.compile(
-    r"busy|crash|(?:^|[\W_])oom(?:$|[\W_])|out.?of.?memory|fatal|critical|dead|died|shut.?down"
+    r"(?i)busy|crash|(?:^|[\W_])oom(?:$|[\W_])|out.?of.?memory|fatal|critical|dead|died|shut.?down"
     r"|terminated|reject|exhausted|exceeded|throttl|limited|disconnected|unhealthy|invalid|broken"
-    r"|forbidden|unauthorized|(?:^|[\W_])(?:lost|down)$",
-    re.IGNORECASE,
+    r"|forbidden|unauthorized|(?:^|[\W_])(?:lost|down)$"
 )
 """What only a name says of a failure, not the words of a text."""
 _HARMLESS = re.compile(
-    r"(?:^|[\W_])(?:ping|pong|heart_?beat|keep_?alive|info|debug|notice|warning|progress|queued?"
+    r"(?i)(?:^|[\W_])(?:ping|pong|heart_?beat|keep_?alive|info|debug|notice|warning|progress|queued?"
     r"|pending|running|waiting|processing|loading|started|created|ok|success|succeeded|metadata"
-    r"|status|message)(?:$|[\W_])",
-    re.IGNORECASE,
+    r"|status|message)(?:$|[\W_])|^(?:0|2\d\d)$"
 )
 _NOTHING = re.compile(
-    r"\W*(?:ok|okay|success(?:ful|fully)?|succeeded|none|null|nil|false|no[ _-]?errors?|0+|2\d\d)?"
-    r"\W*",
-    re.IGNORECASE,
+    r"\W*(?:ok(?:ay)?|succe\w+|none|null|nil|false|no.?errors?|0+|2\d\d)?\W*", re.I
 )
 """Texts that say of a failure that there is none."""
-_FAILING_FIELD = re.compile("error|^err|^exception|^fault|^fail(?!over|safe)|exception$|failure$")
+_FAILING_FIELD = re.compile("error|^err|exception|^fault|^fail(?!over|safe)|failure")
 _TITLE = re.compile(r"<title[^>]*>(.*?)</title>", re.IGNORECASE | re.DOTALL)
 _KEY_NAME = re.compile(
-    r"key|token|secret|passw|passphrase|passcode|auth|credential|cookie|bearer|signature|pwd|jwt"
-    r"|(?:^|[\W_])(?:pass|pin|otp|sid)$",
-    re.IGNORECASE,
+    r"(?i)key|token|secret|pass(?:w|phrase|code)|auth|credential|cookie|bearer|signature|pwd|jwt"
+    r"|(?:^|[\W_])(?:pass|pin|otp|sid)$"
 )
 _COUNT_NAME = re.compile(
-    r"tokens|(?:max|min|num|new)_?token|token_?(?:ids?|budget|limit|count)", re.IGNORECASE
+    r"tokens|(?:max|min|num|new)_?token|token_?(?:id|budget|limit|count)", re.I
 )
 """In names of numbers that sound like a key's and are counts."""
 _PARTS = re.compile(r"[\s;,:=]+")
-_FIRST_WORD = re.compile(r"^[\w-]+(?=\s)")
-_NAMES = re.compile(r"[A-Za-z_-]+=(?=[^\s=;,])")
+_NAMES = re.compile(r"^[\w-]+(?=\s)|[A-Za-z_-]+=(?=[^\s=;,])")
 """In a header's value: what says how to read it, and the names of what it consists of."""
 _TAG = re.compile(r"<[^>]*>")
 _JSON_ESCAPE = re.compile(r"\\u([0-9a-fA-F]{4})")
@@ -170,11 +164,8 @@ def _number(value: object) -> int | None:
 
 def _fields(event: Mapping[str, Any]) -> dict[str, Any]:
     """Those that say something, by their names in small letters without what parts words."""
-    return {
-        name.lower().replace("_", "").replace("-", ""): value
-        for name, value in event.items()
-        if value is not None
-    }
+    told = ((name, value) for name, value in event.items() if value is not None)
+    return {name.lower().replace("_", "").replace("-", ""): value for name, value in told}
 
 
 def one_line(text: str, max_chars: int = MAX_CHARS) -> str:
@@ -226,22 +217,16 @@ def names_failure(text: bytes) -> bool:
 
 def is_failing_name(name: str) -> bool:
     """Whether the name of an event, a state or a code is one of a failure."""
-    is_failing = names_failure(name.encode("utf-8", "replace"))
-    return is_failing or _FAILING_NAME.search(name) is not None
+    return names_failure(name.encode("utf-8", "replace")) or bool(_FAILING_NAME.search(name))
 
 
 def tells_failure(
     event: Mapping[str, Any], is_reply: bool | None = None, depth: int = _MOST_DEEP
 ) -> bool:
-    """Whether a JSON object, of a stream or alone, says that the host has failed.
-
-    Beside output or usage, which `is_reply` tells of what they do not stand in, words alone say
-    nothing of it.
-    """
-    if event.get("error"):
-        return True
-    if not depth:
-        return False
+    """Whether a JSON object, of a stream or alone, says that the host has failed. With output or
+    usage, which `is_reply` tells of what stands beside them, words alone do not."""
+    if event.get("error") or not depth:
+        return bool(event.get("error"))
     if is_reply is None:
         is_reply = bool(event.get("choices")) or isinstance(event.get("usage"), dict)
     fields = _fields(event)
@@ -252,50 +237,44 @@ def tells_failure(
 
 def _is_failure(name: str, value: object, is_reply: bool, depth: int) -> bool:
     """Whether a field by itself says so, whatever stands beside it."""
-    if name in _KINDS or name in _CODES:
-        is_failing = isinstance(value, str) and is_failing_name(value)
-        if is_failing or (_number(value) or 0) >= 400:
-            return True
+    is_failing = (isinstance(value, str) and is_failing_name(value)) or (_number(value) or 0) >= 400
+    if is_failing and (name in _KINDS or name in _CODES):
+        return True
     if name in _SUCCESSES:
         return value is False
     if isinstance(value, Mapping) and (name in _INNER or name == "xgroq"):
         has_words = name == "baseresp" or not (is_reply or name in ("data", "xgroq"))
         return tells_failure(value, not has_words, depth - 1)
-    is_none = isinstance(value, str) and _NOTHING.fullmatch(value) is not None
-    return _FAILING_FIELD.search(name) is not None and bool(value) and not is_none
+    is_none = not value or (isinstance(value, str) and _NOTHING.fullmatch(value))
+    return not is_none and _FAILING_FIELD.search(name) is not None
 
 
 def is_harmless(event: Mapping[str, Any]) -> bool:
     """Whether an object calls itself a ping, a note or a success."""
     fields = _fields(event)
-    if any(fields.get(name) is True for name in _SUCCESSES):
-        return True
-    values = [fields[name] for name in {*_KINDS, *_CODES} if name in fields]
-    numbers = [number for number in map(_number, values) if number is not None]
-    names = [value for value in values if isinstance(value, str)]
-    return any(number == 0 or 200 <= number < 300 for number in numbers) or any(
-        map(_HARMLESS.search, names)
+    told = (fields.get(name) for name in (*_KINDS, *_CODES))
+    return any(fields.get(name) is True for name in _SUCCESSES) or any(
+        isinstance(each, str | int) and _HARMLESS.search(str(each)) for each in told
     )
 
 
 def _speaks_of_failure(event: Mapping[str, Any]) -> bool:
     """Whether an object without output or usage does: by words, of which a ping has some too."""
-    fields, is_ping = _fields(event), is_harmless(event)
-    strong, weak = (
-        " ".join(str(fields[name]) for name in names if fields.get(name))
-        for names in (_STRONG_WORDS, _WEAK_WORDS)
-    )
-    if is_ping:
-        return names_failure(strong.encode("utf-8", "replace"))
-    return _NOTHING.fullmatch(strong) is None or is_failing_name(weak)
+    fields = _fields(event)
+    said = " ".join(str(fields[name]) for name in _STRONG_WORDS if fields.get(name))
+    if is_harmless(event):
+        return names_failure(said.encode("utf-8", "replace"))
+    weak = (str(fields.get(name) or "") for name in _WEAK_WORDS)
+    return _NOTHING.fullmatch(said) is None or any(map(is_failing_name, weak))
 
 
 def secrets_of(headers: Mapping[str, str], body: Any = None) -> tuple[str, ...]:
     """What must not be repeated, the longest first: the headers' values and what they consist of,
     such as bearer keys, and what in a request's body is called a key."""
-    found = {part for value in headers.values() for part in _header_parts(value)}
-    found.update(str(key) for key in _keys_in(body))
-    return tuple(sorted((v for v in found if len(v) >= MIN_SECRET_CHARS), key=len, reverse=True))
+    found = [part for value in headers.values() for part in _header_parts(value)]
+    with_keys_hidden(body, found)
+    secrets = {each for each in found if len(each) >= MIN_SECRET_CHARS}
+    return tuple(sorted(secrets, key=len, reverse=True))
 
 
 def _header_parts(value: str) -> Iterator[str]:
@@ -305,39 +284,33 @@ def _header_parts(value: str) -> Iterator[str]:
         with contextlib.suppress(ValueError):
             value = base64.b64decode(last, validate=True).decode()
             yield from (value, value.partition(":")[2])
-    parts = _PARTS.split(_NAMES.sub(" ", _FIRST_WORD.sub("", value)))
+    parts = _PARTS.split(_NAMES.sub(" ", value))
     yield from (part.strip("\"'") for part in parts if len(part) >= MIN_PART_CHARS)
 
 
-def secrecy(name: str) -> int:
-    """What is a key in a field of this name: 0 nothing, 1 texts, 2 numbers too."""
-    if _KEY_NAME.search(name) is None:
-        return 0
-    return 1 if _COUNT_NAME.search(name) else 2
-
-
-def is_secret(value: object, level: int) -> bool:
-    """Whether it is a key in a field of such a `secrecy`."""
-    if isinstance(value, str):
-        return level > 0 and value != ""
-    return level > 1 and isinstance(value, int | float) and not isinstance(value, bool)
-
-
-def _keys_in(value: Any, level: int = 0) -> Iterator[str | int | float]:
-    if isinstance(value, Mapping):
+def with_keys_hidden(value: Any, found: list[str], texts: bool = False, all_: bool = False) -> Any:
+    """A JSON value with `***` for what it calls a key, which is added to `found`: numbers too,
+    where the name is not one of counts."""
+    if isinstance(value, dict):
+        hidden = {}
         for name, each in value.items():
-            yield from _keys_in(each, max(level, secrecy(name)))
-    elif isinstance(value, list):
-        for each in value:
-            yield from _keys_in(each, level)
-    elif is_secret(value, level):
-        yield value
+            is_key = _KEY_NAME.search(name) is not None
+            is_any = all_ or (is_key and _COUNT_NAME.search(name) is None)
+            hidden[name] = with_keys_hidden(each, found, texts or is_key, is_any)
+        return hidden
+    if isinstance(value, list):
+        return [with_keys_hidden(each, found, texts, all_) for each in value]
+    is_number = isinstance(value, int | float) and not isinstance(value, bool)
+    if (all_ and is_number) or (texts and isinstance(value, str) and value):
+        found.append(str(value))
+        return HIDDEN
+    return value
 
 
 def redacted(text: str, secrets: Iterable[str]) -> str:
     """`text` with every secret replaced by `***`; no text that has one as URLs, HTML or JSON do."""
     for secret in secrets:
-        text = text.replace(secret, "***")
+        text = text.replace(secret, HIDDEN)
     bare = _bare(text)
     return ESCAPED_KEY if any(_bare(secret) in bare for secret in secrets) else text
 

@@ -40,12 +40,10 @@ def finish_of(reason: object) -> str | None:
     return None if not reason or _squeezed(str(reason)) in _NO_FINISHES else str(reason)
 
 
-def words_of_reason(reason: object) -> str:
-    """What an object that is a finish reason says beside it."""
-    if not isinstance(reason, Mapping) or not finish_of(reason):
-        return ""
-    words = error_message(reason)
-    return "" if words.startswith("{") or words == finish_of(reason) else words
+def words_beside(reason: object) -> list[str]:
+    """What an object that is a finish reason says in other fields than its name."""
+    fields = reason if isinstance(reason, Mapping) else {}
+    return [error_message(fields[name]) for name in ("message", "error") if fields.get(name)]
 
 
 @lru_cache(maxsize=64)

@@ -17,7 +17,7 @@ from loadgen.client.failures import (
     is_harmless,
     tells_failure,
 )
-from loadgen.client.finish import finish_of, is_good_finish, words_of_reason
+from loadgen.client.finish import finish_of, is_good_finish, words_beside
 from loadgen.client.settings import ClientSettings, Endpoint, of_length
 from loadgen.client.sse import FailureData
 
@@ -196,19 +196,18 @@ def require_no_failure(payload: bytes) -> None:
 
 def words_of_body(body: bytes) -> str:
     """What a body that is no stream says of a failure; nothing where it is a whole completion."""
-    try:
+    with contextlib.suppress(orjson.JSONDecodeError):
         decoded = orjson.loads(body)
-    except orjson.JSONDecodeError:
-        return host_message(body).strip()
-    is_reply = isinstance(decoded, dict) and "choices" in decoded and not tells_failure(decoded)
-    return "" if is_reply or not decoded else error_message(decoded)
+        is_reply = isinstance(decoded, dict) and "choices" in decoded and not tells_failure(decoded)
+        return "" if is_reply or not decoded else error_message(decoded)
+    return host_message(body).strip()
 
 
 def words_of_event(payload: bytes) -> str:
     """What an event says that brought nothing; nothing where it is a choice's or a ping."""
-    event = orjson.loads(payload) if payload else {}
-    is_told = "choices" not in event and not is_harmless(event)
-    return error_message(event) if event and is_told else ""
+    event = orjson.loads(payload or b"{}")
+    is_told = event and "choices" not in event and not is_harmless(event)
+    return error_message(event) if is_told else ""
 
 
 def choice_event(choice: dict[str, Any], usage: Usage | None) -> Event:
@@ -254,11 +253,10 @@ def _given_up(choice: dict[str, Any], finish_reason: str, usage: Usage | None) -
         if isinstance(words, str) and words:
             raise failure_in_stream(words)
     content, is_reasoning = (True, False) if text else _delta_output(delta)
-    if not text and isinstance(delta, dict):
-        text = delta.get("content")
-    told = (text if isinstance(text, str) else "", words_of_reason(choice["finish_reason"]))
-    words = ": ".join(each.strip() for each in told if each.strip())
-    return Event(content, True, finish_reason, usage, is_reasoning, words=words)
+    text = text or (delta.get("content") if isinstance(delta, dict) else "")
+    told = [text, *words_beside(choice["finish_reason"])]
+    said = ": ".join(each.strip() for each in told if isinstance(each, str) and each.strip())
+    return Event(content, True, finish_reason, usage, is_reasoning, words=said)
 
 
 def _delta_output(delta: object) -> tuple[bool, bool]:

@@ -61,8 +61,7 @@ class Sink(Protocol):
     """Takes one reply as it arrives. What it raises ends the request and the connection."""
 
     patience_s: float
-    """How long the body may go on before the reply is over; infinite while anything is missing, or
-    again where it was not over."""
+    """How long the body may go on before the reply is over; infinite while anything is missing."""
 
     def resend(self) -> None:
         """A kept connection was closed without an answer: the request goes out once more."""

