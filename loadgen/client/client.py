@@ -52,20 +52,9 @@ class ReplySink:
     """The sink of a completion's reply; raises what a failure means into the transport."""
 
     __slots__ = (
-        "_before",
-        "_current",
-        "_events",
-        "_exchange",
-        "_head",
-        "_last_words_s",
-        "_other_body",
-        "_over_events",
-        "_patterns",
-        "_single",
-        "_unread",
-        "goes_on",
-        "is_done",
-        "patience_s",
+        *("_before", "_current", "_events", "_exchange", "_head", "_last_words_s"),
+        *("_other_body", "_over_events", "_patterns", "_single", "_unread"),
+        *("goes_on", "is_done", "patience_s"),
     )
 
     def __init__(
@@ -371,10 +360,9 @@ class StreamingClient:
         reception.end(is_broken)
         exchange.succeed()
         # Where no [DONE] came, the next reply does not wait for it.
-        if reception.goes_on or self._last_words_s == math.inf:
-            self._last_words_s = math.inf
-        else:
-            self._last_words_s = LINGER_S if reception.is_done else 0.0
+        if self._last_words_s != math.inf:
+            last_words_s = LINGER_S if reception.is_done else 0.0
+            self._last_words_s = math.inf if reception.goes_on else last_words_s
 
     def _settle(self, exchange: Exchange | ListExchange, outcome: Outcome, error: str) -> None:
         # A complete reply stays one, whatever ends the wait for its last bytes but an error in it.

@@ -90,9 +90,8 @@ class Exchange:
     def streamed_tokens(self) -> int | None:
         """Output tokens that came in events: without reasoning that was counted and kept back.
 
-        None where the host counts none, or where it streams a part of its reasoning, as a summary:
-        that has fewer events for its tokens than the rest of the reply. Also where events without
-        a name for reasoning are neither as few as the other tokens nor about as many as all.
+        None where the host counts none, or streams a part of its reasoning, as a summary: that has
+        fewer events for its tokens than the rest, or events of no name are too many for the rest.
         """
         if self.output_tokens is None or not self.reasoning_tokens:
             return self.output_tokens
@@ -113,10 +112,7 @@ class Exchange:
         """Whether the host finished the reply and closed it by its usage or `[DONE]`."""
         return self.ended_well and is_good_finish(self.finish_reason)
 
-    @property
-    def is_over(self) -> bool:
-        """Whether nothing is missing, although `[DONE]` may follow."""
-        return self.complete
+    is_over = complete
 
     @property
     def lack(self) -> str:

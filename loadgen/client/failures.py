@@ -37,9 +37,8 @@ _WORDS = (_ERRORS, _WEAK_WORDS, _INNER)
 """Where a host puts its words: the first of these groups that has any."""
 _MOST_DEEP = 8
 _FAILED = re.compile(
-    rb"error|fail|exception|\b(?:seg)?fault\b|abort|cancel|timed?[ _-]?out|overload|traceback"
-    rb"|panic|killed|out of memory|unavailable|refused|denied|bad gateway|^\s*<(?:html|!doctype)",
-    re.IGNORECASE,
+    rb"(?i)error|fail|exception|\b(?:seg)?fault\b|abort|cancel|timed?[ _-]?out|overload|traceback"
+    rb"|panic|killed|out of memory|unavailable|refused|denied|bad gateway|^\s*<(?:html|!doctype)"
 )
 _FAILING_NAME = re.compile(
     r"(?i)busy|crash|(?:^|[\W_])oom(?:$|[\W_])|out.?of.?memory|fatal|critical|dead|died|shut.?down"
@@ -52,9 +51,7 @@ _HARMLESS = re.compile(
     r"|pending|running|waiting|processing|loading|started|created|ok|success|succeeded|metadata"
     r"|status|message)(?:$|[\W_])|^(?:0|2\d\d)$"
 )
-_NOTHING = re.compile(
-    r"\W*(?:ok(?:ay)?|succe\w+|none|null|nil|false|no.?errors?|0+|2\d\d)?\W*", re.I
-)
+_NOTHING = re.compile(r"(?i)\W*(?:ok(?:ay)?|succe\w+|none|null|nil|false|no.?errors?|0+|2\d\d)?\W*")
 """Texts that say of a failure that there is none."""
 _FAILING_FIELD = re.compile("error|^err|exception|^fault|^fail(?!over|safe)|failure")
 _TITLE = re.compile(r"<title[^>]*>(.*?)</title>", re.IGNORECASE | re.DOTALL)
@@ -62,9 +59,7 @@ _KEY_NAME = re.compile(
     r"(?i)key|token|secret|pass(?:w|phrase|code)|auth|credential|cookie|bearer|signature|pwd|jwt"
     r"|(?:^|[\W_])(?:pass|pin|otp|sid)$"
 )
-_COUNT_NAME = re.compile(
-    r"tokens|(?:max|min|num|new)_?token|token_?(?:id|budget|limit|count)", re.I
-)
+_COUNT_NAME = re.compile(r"(?i)tokens|(?:max|min|num|new)_?token|token_?(?:id|budget|limit|count)")
 """In names of numbers that sound like a key's and are counts."""
 _PARTS = re.compile(r"[\s;,:=]+")
 _NAMES = re.compile(r"^[\w-]+(?=\s)|[A-Za-z_-]+=(?=[^\s=;,])")
@@ -237,8 +232,9 @@ def tells_failure(
 
 def _is_failure(name: str, value: object, is_reply: bool, depth: int) -> bool:
     """Whether a field by itself says so, whatever stands beside it."""
-    is_failing = (isinstance(value, str) and is_failing_name(value)) or (_number(value) or 0) >= 400
-    if is_failing and (name in _KINDS or name in _CODES):
+    if (name in _KINDS or name in _CODES) and (
+        (isinstance(value, str) and is_failing_name(value)) or (_number(value) or 0) >= 400
+    ):
         return True
     if name in _SUCCESSES:
         return value is False
@@ -291,7 +287,7 @@ def _header_parts(value: str) -> Iterator[str]:
 def with_keys_hidden(value: Any, found: list[str], texts: bool = False, all_: bool = False) -> Any:
     """A JSON value with `***` for what it calls a key, which is added to `found`: numbers too,
     where the name is not one of counts."""
-    if isinstance(value, dict):
+    if isinstance(value, Mapping):
         hidden = {}
         for name, each in value.items():
             is_key = _KEY_NAME.search(name) is not None

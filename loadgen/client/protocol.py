@@ -239,8 +239,7 @@ def _delta_of(choice: dict[str, Any]) -> object:
 
 def _require_no_error(choice: dict[str, Any], delta: object) -> None:
     """Raises what an error means in a choice, beside its output."""
-    error = choice.get("error") or (isinstance(delta, dict) and delta.get("error"))
-    if error:
+    if error := choice.get("error") or (isinstance(delta, dict) and delta.get("error")):
         raise failure_in_stream(error)
 
 

@@ -1,5 +1,7 @@
 """Server-Sent Events, incrementally: bytes in, payloads of events out."""
 
+import contextlib
+
 import orjson
 
 from loadgen.client.failures import Malformed, is_failing_name, tells_failure
@@ -127,10 +129,6 @@ class EventStream:
 
 
 def _is_failure(line: bytes) -> bool:
-    if not line.startswith(b"{"):
-        return False
-    try:
-        event = orjson.loads(line)
-    except orjson.JSONDecodeError:
-        return False
-    return isinstance(event, dict) and tells_failure(event)
+    with contextlib.suppress(orjson.JSONDecodeError):
+        return line.startswith(b"{") and tells_failure(orjson.loads(line))
+    return False
