@@ -31,7 +31,7 @@ _STRONG_WORDS, _WEAK_WORDS = (
     ("message", "detail", "msg", "statusmsg"),
     ("reason", "title", "failure"),
 )
-_INNER = ("data", "status", "baseresp", "resp", "response", "result", "body", "payload")
+_INNER = ("data", "status", "baseresp", "response", "result", "body", "output", "meta", "header")
 _ERRORS = ("error", *_STRONG_WORDS, "errormessage", "errormsg", "errors", "exception")
 _WORDS = (_ERRORS, _WEAK_WORDS, _INNER)
 """Where a host puts its words: the first of these groups that has any."""
@@ -48,12 +48,12 @@ _FAILING_NAME = re.compile(
 """What only a name says of a failure, not the words of a text."""
 _HARMLESS = re.compile(
     r"(?i)(?:^|[\W_])(?:ping|pong|heart_?beat|keep_?alive|info|debug|notice|warning|progress|queued?"
-    r"|pending|running|waiting|processing|loading|started|created|ok|success|succeeded|metadata"
+    r"|pending|running|waiting|processing|loading|start(?:ed)?|created|ok|success|succeeded|metadata"
     r"|status|message)(?:$|[\W_])|^(?:0|2\d\d)$"
 )
 _NOTHING = re.compile(r"(?i)\W*(?:ok(?:ay)?|succe\w+|none|null|nil|false|no.?errors?|0+|2\d\d)?\W*")
 """Texts that say of a failure that there is none."""
-_FAILING_FIELD = re.compile("error|^err|exception|^fault|^fail(?!over|safe)|failure")
+_FAILING_FIELD = re.compile("error|^err|exception|^fault|^fail(?!over|safe)|failure|^exc$|^abort")
 _TITLE = re.compile(r"<title[^>]*>(.*?)</title>", re.IGNORECASE | re.DOTALL)
 _KEY_NAME = re.compile(
     r"(?i)key|token|secret|pass(?:w|phrase|code)|auth|credential|cookie|bearer|signature|pwd|jwt"
@@ -123,7 +123,7 @@ REJECTIONS, TIME_LIMITS = (429, 503), (408, 504)
 """Status codes (RFC 9110, RFC 6585) by which a host sheds load, and by which one between gives up
 waiting."""
 _CODES = ("code", "status", "statuscode", "httpcode", "httpstatus", "httpstatuscode", "errorcode")
-_KINDS = ("object", "type", "event", "kind", "state", "status", "level", "severity")
+_KINDS = ("object", "type", "event", "kind", "state", "status", "level", "outcome")
 _SUCCESSES = ("ok", "success", "succeeded", "successful", "issuccess", "issuccessful")
 
 
@@ -233,13 +233,14 @@ def tells_failure(
 def _is_failure(name: str, value: object, is_reply: bool, depth: int) -> bool:
     """Whether a field by itself says so, whatever stands beside it."""
     if (name in _KINDS or name in _CODES) and (
-        (isinstance(value, str) and is_failing_name(value)) or (_number(value) or 0) >= 400
+        (isinstance(value, str) and is_failing_name(value)) or not 0 <= (_number(value) or 0) < 400
     ):
         return True
     if name in _SUCCESSES:
-        return value is False
+        return value in (False, "false")
     if isinstance(value, Mapping) and (name in _INNER or name == "xgroq"):
-        has_words = name == "baseresp" or not (is_reply or name in ("data", "xgroq"))
+        is_answer = not is_reply and name in ("status", "response", "result")
+        has_words = is_answer or name == "baseresp"
         return tells_failure(value, not has_words, depth - 1)
     is_none = not value or (isinstance(value, str) and _NOTHING.fullmatch(value))
     return not is_none and _FAILING_FIELD.search(name) is not None
@@ -260,8 +261,7 @@ def _speaks_of_failure(event: Mapping[str, Any]) -> bool:
     said = " ".join(str(fields[name]) for name in _STRONG_WORDS if fields.get(name))
     if is_harmless(event):
         return names_failure(said.encode("utf-8", "replace"))
-    weak = (str(fields.get(name) or "") for name in _WEAK_WORDS)
-    return _NOTHING.fullmatch(said) is None or any(map(is_failing_name, weak))
+    return _NOTHING.fullmatch(said) is None or is_failing_name(str(fields.get("reason") or ""))
 
 
 def secrets_of(headers: Mapping[str, str], body: Any = None) -> tuple[str, ...]:

@@ -218,6 +218,10 @@ TOLD: dict[str, str] = {
     "status as object": f'data: {{"status":{{"code":500,"reason":"{WORDS}"}}}}\n\n',
     "capital": f'data: {{"Message":"{WORDS}"}}\n\n',
     "ok": f'data: {{"ok":false,"reason":"{WORDS}"}}\n\n',
+    "success as text": f'data: {{"success":"false","reason":"{WORDS}"}}\n\n',
+    "negative": f'data: {{"code":-1,"reason":"{WORDS}"}}\n\n',
+    "header": f'data: {{"choices":[{{"text":""}}],"header":{{"code":10013,"msg":"{WORDS}"}}}}\n\n',
+    "output": f'data: {{"output":{{"error":"{WORDS}"}}}}\n\n',
     "reason": f'data: {{"reason":"{WORDS}"}}\n\n',
     "success of none": f'data: {{"code":200,"message":"{WORDS}"}}\n\n',
     "object beside": f'data: {{"choices":[{{"delta":{{}}}}],"object":"error",'
@@ -408,6 +412,8 @@ BENIGN = (
     event(status="processing", reason="waiting for a GPU"),
     event(type="metadata", failover="b", usage_tier="x", stats={"reason": "x"}),
     event(queue_position=3, estimated_s=1.5),
+    event(type="search_result", title="How to fail at everything", url="x"),
+    event(event="start", message="it begins"),
     event(choices=[{"text": ""}], status="in_progress", code=0, message="", success=True, n=500),
     event(
         choices=[{"text": ""}], object="odd", base_resp={"status_code": 0, "status_msg": "success"}
