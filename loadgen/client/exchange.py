@@ -45,7 +45,7 @@ class Exchange:
     resends: int = 0
     retries: int = 0
     served_by: str = ""
-    usage_runs_along: bool = False
+    usage_runs_along: bool = field(default=False, init=False)
     reasoning_tokens: int = field(default=0, init=False)
     _reasoning_events: int = field(default=0, init=False)
     _reasoning_since: int | None = field(default=None, init=False)
@@ -266,8 +266,10 @@ class ListExchange:
     @classmethod
     def of(cls, prompts: int, usage_per_choice: bool) -> Self:
         """An exchange for so many prompts."""
-        each = (Exchange(usage_runs_along=usage_per_choice) for _ in range(prompts))
-        return cls(tuple(each), usage_per_choice)
+        members = tuple(Exchange() for _ in range(prompts))
+        for member in members:
+            member.usage_runs_along = usage_per_choice
+        return cls(members, usage_per_choice)
 
     @property
     def complete(self) -> bool:

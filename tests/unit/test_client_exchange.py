@@ -7,7 +7,8 @@ from loadgen.client.protocol import TOKEN, Event, Usage
 
 
 def absorbed(*events: tuple[Event, float], is_asked: bool = False) -> Exchange:
-    exchange = Exchange(sent_at=9.0, usage_runs_along=is_asked)
+    exchange = Exchange(sent_at=9.0)
+    exchange.usage_runs_along = is_asked
     for event, received_at in events:
         exchange.absorb(event, received_at)
     return exchange
