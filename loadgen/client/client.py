@@ -6,13 +6,11 @@ import math
 import time
 import traceback
 from collections.abc import Mapping, Sequence
-from email.utils import parsedate_to_datetime
 from pathlib import Path
 from typing import Any, Self
 from urllib.parse import quote
 
-import orjson
-
+from loadgen.client.deadlines import pause_before_retry_s
 from loadgen.client.event_pattern import EventPattern, EventPatterns, is_utf8
 from loadgen.client.exchange import Exchange, ListExchange
 from loadgen.client.failures import (
@@ -20,14 +18,12 @@ from loadgen.client.failures import (
     Rejected,
     StreamFailure,
     Truncated,
-    error_message,
     failure_of_status,
     host_message,
     names_failure,
     one_line,
     redacted,
     secrets_of,
-    tells_failure,
 )
 from loadgen.client.host import base_url
 from loadgen.client.protocol import (
@@ -37,6 +33,8 @@ from loadgen.client.protocol import (
     is_done,
     request_body,
     require_no_failure,
+    words_of_body,
+    words_of_event,
 )
 from loadgen.client.settings import ClientSettings
 from loadgen.client.sse import MAX_EVENT_BYTES, EventStream
@@ -47,7 +45,6 @@ from loadgen.record import Outcome
 
 MAX_ERROR_BODY_BYTES = 65_536
 MAX_SINGLE_EVENTS = 4
-FIRST_PAUSE_S = 1.0
 LAST_EVENT = b"data: %b\n\n" % DONE
 
 
@@ -55,17 +52,9 @@ class ReplySink:
     """The sink of a completion's reply; raises what a failure means into the transport."""
 
     __slots__ = (
-        "_before",
-        "_current",
-        "_events",
-        "_exchange",
-        "_head",
-        "_last_words_s",
-        "_other_body",
-        "_patterns",
-        "_single",
-        "is_done",
-        "patience_s",
+        *("_before", "_current", "_events", "_exchange", "_head", "_last_words_s"),
+        *("_other_body", "_over_events", "_patterns", "_single", "_unread"),
+        *("goes_on", "is_done", "patience_s"),
     )
 
     def __init__(
@@ -74,8 +63,8 @@ class ReplySink:
         last_words_s: float = LINGER_S,
         patterns: EventPatterns | None = None,
     ) -> None:
-        """`last_words_s` is how long `[DONE]` may take behind a reply that is complete; `patterns`
-        are those of its host."""
+        """`last_words_s` is how long `[DONE]` may take behind a reply that is complete, infinite
+        for a host that calls each of its events the last; `patterns` are those of its host."""
         self._exchange = exchange
         self._last_words_s, self.patience_s, self.is_done = last_words_s, math.inf, False
         self._events = EventStream()
@@ -87,6 +76,9 @@ class ReplySink:
         self._single = exchange if type(exchange) is Exchange else None
         self._head = Head(200)
         self._other_body: bytearray | None = None
+        self._over_events: int | None = None  # how many the reply had when it was complete
+        self.goes_on = False
+        self._unread = b""  # the last event that brought nothing
 
     def resend(self) -> None:
         """See Sink."""
@@ -155,10 +147,12 @@ class ReplySink:
             exchange.take_many(event, count, received_at)
             self._before = pattern
             self._current = pattern if event.content and event.finish_reason is None else None
+            if not (event.in_choice or event.usage):
+                self._unread = found[0].rstrip().rpartition(b"data: ")[2]
         if end:
             self._events.has_begun = True
             if exchange.is_over:
-                self.patience_s = self._last_words_s
+                self._be_patient()
         return end
 
     def _interpret(self, chunk: bytes, received_at: float) -> bool:
@@ -173,9 +167,19 @@ class ReplySink:
             single.absorb(event, received_at)
             self._current = None
             self._patterns.learn(payload, event)
+            if not (event.in_choice or event.usage):
+                self._unread = payload
         if self._exchange.is_over:
-            self.patience_s = self._last_words_s
+            self._be_patient()
         return False
+
+    def _be_patient(self) -> None:
+        """Wait for the last words alone, until output behind them says that they were not."""
+        events = sum(map(len, self._exchange.times_of_replies))
+        if self._over_events is None:
+            self._over_events, self.patience_s = events, self._last_words_s
+        elif events > self._over_events:
+            self.goes_on, self.patience_s = True, math.inf
 
     def _end(self, received_at: float) -> bool:
         self._exchange.close(received_at)
@@ -186,7 +190,7 @@ class ReplySink:
         """The reply is over. Raises what any status but 200 means, Malformed for no stream."""
         if self._other_body is None:
             return
-        head, words = self._head, _words_of(bytes(self._other_body))
+        head, words = self._head, words_of_body(bytes(self._other_body))
         if 300 <= head.status < 400 and head.location:
             words = f"redirects to {head.location}: use that address"
         if head.status != 200:
@@ -211,34 +215,16 @@ class ReplySink:
             exchange.end_of_body(time.perf_counter())
         if not exchange.complete:
             lack = BROKEN_BODY if is_broken else exchange.lack
-            words = host_message(self._events.stray).strip()
+            words = host_message(self._events.stray).strip() or words_of_event(self._unread)
             raise Truncated(f"{lack}; the host said: {words}" if words else lack)
-
-
-def _words_of(body: bytes) -> str:
-    """What a body that is no stream says of a failure; nothing where it is a whole completion."""
-    try:
-        decoded = orjson.loads(body)
-    except orjson.JSONDecodeError:
-        return host_message(body).strip()
-    is_reply = isinstance(decoded, dict) and "choices" in decoded and not tells_failure(decoded)
-    return "" if is_reply or not decoded else error_message(decoded)
 
 
 class StreamingClient:
     """A client of one host, for any number of requests at once on one event loop.
 
-    Outcomes it tells apart:
-
-    - ok: a finish reason, and the closing usage or `[DONE]`. What happens to the connection, the
-      clock or the task after that changes nothing. Without output it is ok and has no TTFT.
-    - http_error: any other status but 200, redirects included, with the host's message.
-    - rejected: 429 or 503, or such a code in an error inside a 200, after all `retries`.
-    - timeout: `timeout_s` is over, wherever the request was by then; or 408 or 504.
-    - truncated: a 200 that ended or broke without being complete, or that the engine aborted.
-    - connect_error: no status line: unknown name, refusal, TLS, reset, connection timeout.
-    - cancelled: the task was cancelled before the reply was complete.
-    - malformed: no event stream, bad SSE, bad JSON, or an error object inside a 200.
+    Outcomes are `ok`, `cancelled` and those of `failures`. For `ok` it takes a finish reason, and
+    the closing usage or `[DONE]`: what happens to the connection, the clock or the task after that
+    changes nothing. Without output it is ok and has no TTFT.
     """
 
     def __init__(self, settings: ClientSettings, transport: Transport | None = None) -> None:
@@ -281,6 +267,8 @@ class StreamingClient:
         Raises nothing but CancelledError, and that only after the exchange is settled.
         """
         self._under_way[exchange] = None
+        if isinstance(exchange, Exchange):
+            exchange.usage_runs_along = self._settings.continuous_usage
         try:
             body = request_body(self._settings, prompt, max_tokens, body_extra)
             own_headers = self._session_line(session)
@@ -372,26 +360,18 @@ class StreamingClient:
         reception.end(is_broken)
         exchange.succeed()
         # Where no [DONE] came, the next reply does not wait for it.
-        self._last_words_s = LINGER_S if reception.is_done else 0.0
+        if self._last_words_s != math.inf:
+            last_words_s = LINGER_S if reception.is_done else 0.0
+            self._last_words_s = math.inf if reception.goes_on else last_words_s
 
     def _settle(self, exchange: Exchange | ListExchange, outcome: Outcome, error: str) -> None:
-        # A complete reply stays one, whatever ends the wait for its last bytes.
-        if exchange.complete and outcome != "malformed":
+        # A complete reply stays one, whatever ends the wait for its last bytes but an error in it.
+        if exchange.complete and outcome not in ("malformed", "rejected"):
             exchange.succeed()
             return
         exchange.outcome = outcome
         exchange.error = one_line(redacted(error, self._secrets))
         exchange.end_at = time.perf_counter()
-
-
-def pause_before_retry_s(retry_after: str, retries: int) -> float:
-    """As long as the host asks for by `Retry-After`, in seconds or as a date (RFC 9110, 10.2.3);
-    else a second, and twice as long each time."""
-    if retry_after.strip().isdecimal():
-        return float(retry_after)
-    with contextlib.suppress(ValueError, OverflowError):
-        return max(0.0, parsedate_to_datetime(retry_after).timestamp() - time.time())
-    return FIRST_PAUSE_S * 2.0**retries
 
 
 def _fault(error: Exception) -> str:

@@ -1,9 +1,13 @@
-"""The deadlines of everything under way, behind one timer."""
+"""The deadlines of everything under way, behind one timer, and pauses between attempts."""
 
 import asyncio
+import contextlib
 import time
 from collections.abc import Callable
+from email.utils import parsedate_to_datetime
 from typing import Generic, Protocol, TypeVar
+
+FIRST_PAUSE_S = 1.0
 
 
 class Expiring(Protocol):
@@ -68,3 +72,13 @@ class Deadlines(Generic[T]):
             what.expire()
         if self._due:
             self._arm(min(self._due.values()))
+
+
+def pause_before_retry_s(retry_after: str, retries: int) -> float:
+    """As long as the host asks for by `Retry-After`, in seconds or as a date (RFC 9110, 10.2.3);
+    else a second, and twice as long each time."""
+    if retry_after.strip().isdecimal():
+        return float(retry_after)
+    with contextlib.suppress(ValueError, OverflowError):
+        return max(0.0, parsedate_to_datetime(retry_after).timestamp() - time.time())
+    return FIRST_PAUSE_S * 2.0**retries

@@ -68,7 +68,7 @@ class EventPattern:
         counts = list(usage)
         for name in self.counted:
             counts[_COUNTED.index(name)] = int(found[name])
-        return Event(event.content, event.in_choice, event.finish_reason, Usage._make(counts))
+        return event._replace(usage=Usage._make(counts))
 
 
 class EventPatterns:

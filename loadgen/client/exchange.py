@@ -11,6 +11,8 @@ from loadgen.client.finish import finish_words, is_good_finish
 from loadgen.client.protocol import TOKEN, Event, Usage, choice_event, decode, interpret, usage_of
 from loadgen.record import Outcome
 
+MOSTLY = 0.8  # of all counted tokens: some events bring two
+
 
 @dataclass(slots=True, eq=False)
 class Exchange:
@@ -25,7 +27,8 @@ class Exchange:
     the reply has it.
     `end_at` of a complete reply is the arrival of its last event, else when its end was noticed.
     Token counts are the host's and None where it does not say. `outcome` is pessimistic until the
-    end is known.
+    end is known. `usage_runs_along` says that every event's usage counts its tokens, as asked for
+    or as an event with output has shown.
     """
 
     sent_at: float | None = None
@@ -42,10 +45,12 @@ class Exchange:
     resends: int = 0
     retries: int = 0
     served_by: str = ""
+    usage_runs_along: bool = field(default=False, init=False)
     reasoning_tokens: int = field(default=0, init=False)
     _reasoning_events: int = field(default=0, init=False)
     _reasoning_since: int | None = field(default=None, init=False)
     _counted_events: int = field(default=0, init=False)
+    _last_words: str = field(default="", init=False)
 
     @property
     def first_token_at(self) -> float | None:
@@ -71,22 +76,22 @@ class Exchange:
     def tpot_ms(self) -> float | None:
         """Time per output token after the first: (last - first token) / (tokens - 1).
 
-        None when the host does not state the output tokens, when there are fewer than two, or
-        when all came in one event, where no time between tokens was seen. An event brings a token
-        at least, whatever the host counts.
+        None when the host does not state the output tokens, none for its events included, or when
+        all came in one event, where no time between tokens was seen. An event brings a token at
+        least, whatever the host counts.
         """
-        tokens = self.streamed_tokens
-        if tokens is None or tokens < 2 or len(self.token_times) < 2:
+        tokens, events = self.streamed_tokens, len(self.token_times)
+        if not tokens or events < 2:
             return None
         elapsed_s = self.token_times[-1] - self.token_times[0]
-        return elapsed_s * 1000 / (max(tokens, len(self.token_times)) - 1)
+        return elapsed_s * 1000 / (max(tokens, events) - 1)
 
     @property
     def streamed_tokens(self) -> int | None:
         """Output tokens that came in events: without reasoning that was counted and kept back.
 
-        None where the host counts none, or where it streams a part of its reasoning, as a summary:
-        that has fewer events for its tokens than the rest of the reply.
+        None where the host counts none, or streams a part of its reasoning, as a summary: that has
+        fewer events for its tokens than the rest, or events of no name are too many for the rest.
         """
         if self.output_tokens is None or not self.reasoning_tokens:
             return self.output_tokens
@@ -94,8 +99,10 @@ class Exchange:
         reasoning_events = self._reasoning_events
         if self._reasoning_since is not None:
             reasoning_events += events - self._reasoning_since
-        if not reasoning_events:  # in the text, if there are more events than other tokens
-            return visible if events <= visible else self.output_tokens
+        if not reasoning_events:  # all in the text, or none of it
+            if events <= visible:
+                return visible
+            return self.output_tokens if events >= MOSTLY * self.output_tokens else None
         if self.reasoning_tokens * (events - reasoning_events) > 2 * visible * reasoning_events:
             return None
         return self.output_tokens
@@ -105,10 +112,7 @@ class Exchange:
         """Whether the host finished the reply and closed it by its usage or `[DONE]`."""
         return self.ended_well and is_good_finish(self.finish_reason)
 
-    @property
-    def is_over(self) -> bool:
-        """Whether nothing is missing, although `[DONE]` may follow."""
-        return self.complete
+    is_over = complete
 
     @property
     def lack(self) -> str:
@@ -117,7 +121,8 @@ class Exchange:
             return "the stream ended without a finish reason"
         if is_good_finish(self.finish_reason):
             return "the stream ended without usage or [DONE]"
-        return finish_words(self.finish_reason)
+        words = f"; the host said: {self._last_words}" if self._last_words else ""
+        return finish_words(self.finish_reason) + words
 
     def take(self, payload: bytes, received_at: float) -> None:
         """Take in one event of the stream. Raises Malformed."""
@@ -155,9 +160,13 @@ class Exchange:
         if event.is_reasoning and self._reasoning_since is None:
             self._reasoning_since = len(self.token_times)
         if event.content or self._has_grown(event):
+            if event.usage is not None and event.finish_reason is None:
+                self.usage_runs_along |= (event.usage.output_tokens or 0) > (
+                    self.output_tokens or 0
+                )
             self.token_times.append(received_at)
         if event.finish_reason is not None and not self.is_given_up:
-            self.finish_reason = event.finish_reason
+            self.finish_reason, self._last_words = event.finish_reason, event.words
         if event.usage is not None:
             self._count(event.usage)
             if self.finish_reason is not None:
@@ -181,7 +190,7 @@ class Exchange:
 
         One that came first or last only, or with some of the tokens, says nothing of its event.
         """
-        if event.usage is None or not event.in_choice:
+        if event.usage is None or not (event.in_choice and self.usage_runs_along):
             return False
         before = self.output_tokens or 0
         is_running = len(self.token_times) == self._counted_events
@@ -203,6 +212,8 @@ class Exchange:
     def succeed(self) -> None:
         """The reply is complete. A count that cannot be is left out, and told."""
         self.outcome = "ok"
+        if not self.output_tokens and self.token_times:
+            self.output_tokens = None  # which is told by the summary
         cached, prompt = self.cached_tokens, self.prompt_tokens
         if cached is not None and prompt is not None and cached > prompt:
             self.error = f"{cached} cached of {prompt} prompt tokens by the host: left out"
@@ -255,7 +266,10 @@ class ListExchange:
     @classmethod
     def of(cls, prompts: int, usage_per_choice: bool) -> Self:
         """An exchange for so many prompts."""
-        return cls(tuple(Exchange() for _ in range(prompts)), usage_per_choice)
+        members = tuple(Exchange() for _ in range(prompts))
+        for member in members:
+            member.usage_runs_along = usage_per_choice
+        return cls(members, usage_per_choice)
 
     @property
     def complete(self) -> bool:
@@ -274,7 +288,7 @@ class ListExchange:
         missing = reasons.count(None)
         if missing:
             return f"the stream ended without a finish reason for {missing} of {len(reasons)}"
-        return finish_words(next(each for each in reasons if not is_good_finish(each)))
+        return next(each.lack for each in self.members if not is_good_finish(each.finish_reason))
 
     def take(self, payload: bytes, received_at: float) -> None:
         """Take in one event of the stream. Raises Malformed."""
@@ -313,7 +327,7 @@ class ListExchange:
             member.resends, member.retries = self.resends, self.retries
             member.served_by = self.served_by
             if member.complete:
-                member.outcome = "ok"
+                member.succeed()
             else:
                 member.outcome, member.error, member.end_at = self.outcome, self.error, self.end_at
 

@@ -12,6 +12,8 @@ What a host said is made safe for one line of a table. Texts are bounded by `one
 `redacted`: a cut through a key would leave half of it.
 """
 
+import base64
+import contextlib
 import re
 from collections.abc import Iterable, Iterator, Mapping
 from html import unescape
@@ -23,17 +25,45 @@ import orjson
 from loadgen.record import Outcome
 
 MAX_CHARS = 300
-MIN_SECRET_CHARS = 6
-_WORDS = ("error", "message", "detail", "msg", "error_message", "error_msg", "errors")
+MIN_SECRET_CHARS, MIN_PART_CHARS = 6, 8
+HIDDEN = "***"
+_STRONG_WORDS, _WEAK_WORDS = (
+    ("message", "detail", "msg", "statusmsg"),
+    ("reason", "title", "failure"),
+)
+_INNER = ("data", "status", "baseresp", "response", "result", "body", "output", "meta", "header")
+_ERRORS = ("error", *_STRONG_WORDS, "errormessage", "errormsg", "errors", "exception")
+_WORDS = (_ERRORS, _WEAK_WORDS, _INNER)
+"""Where a host puts its words: the first of these groups that has any."""
+_MOST_DEEP = 8
 _FAILED = re.compile(
-    rb"error|fail|exception|\b(?:seg)?fault\b|abort|cancel|timed?[ _-]?out|overload|traceback"
-    rb"|panic|killed|out of memory|unavailable|refused|denied|bad gateway|^\s*<(?:html|!doctype)",
-    re.IGNORECASE,
+    rb"(?i)error|fail|exception|\b(?:seg)?fault\b|abort|cancel|timed?[ _-]?out|overload|traceback"
+    rb"|panic|killed|out of memory|unavailable|refused|denied|bad gateway|^\s*<(?:html|!doctype)"
 )
+_FAILING_NAME = re.compile(
+    r"(?i)busy|crash|(?:^|[\W_])oom(?:$|[\W_])|out.?of.?memory|fatal|critical|dead|died|shut.?down"
+    r"|terminated|reject|exhausted|exceeded|throttl|limited|disconnected|unhealthy|invalid|broken"
+    r"|forbidden|unauthorized|(?:^|[\W_])(?:lost|down)$"
+)
+"""What only a name says of a failure, not the words of a text."""
+_HARMLESS = re.compile(
+    r"(?i)(?:^|[\W_])(?:ping|pong|heart_?beat|keep_?alive|info|debug|notice|warning|progress|queued?"
+    r"|pending|running|waiting|processing|loading|start(?:ed)?|created|ok|success|succeeded|metadata"
+    r"|status|message)(?:$|[\W_])|^(?:0|2\d\d)$"
+)
+_NOTHING = re.compile(r"(?i)\W*(?:ok(?:ay)?|succe\w+|none|null|nil|false|no.?errors?|0+|2\d\d)?\W*")
+"""Texts that say of a failure that there is none."""
+_FAILING_FIELD = re.compile("error|^err|exception|^fault|^fail(?!over|safe)|failure|^exc$|^abort")
 _TITLE = re.compile(r"<title[^>]*>(.*?)</title>", re.IGNORECASE | re.DOTALL)
-KEY_NAME = re.compile(
-    r"key|token|secret|passw|auth|credential|cookie|bearer|signature", re.IGNORECASE
+_KEY_NAME = re.compile(
+    r"(?i)key|token|secret|pass(?:w|phrase|code)|auth|credential|cookie|bearer|signature|pwd|jwt"
+    r"|(?:^|[\W_])(?:pass|pin|otp|sid)$"
 )
+_COUNT_NAME = re.compile(r"(?i)tokens|(?:max|min|num|new)_?token|token_?(?:id|budget|limit|count)")
+"""In names of numbers that sound like a key's and are counts."""
+_PARTS = re.compile(r"[\s;,:=]+")
+_NAMES = re.compile(r"^[\w-]+(?=\s)|[A-Za-z_-]+=(?=[^\s=;,])")
+"""In a header's value: what says how to read it, and the names of what it consists of."""
 _TAG = re.compile(r"<[^>]*>")
 _JSON_ESCAPE = re.compile(r"\\u([0-9a-fA-F]{4})")
 _BREAKS = re.compile(r"[\s\u200b+\\]")
@@ -92,7 +122,9 @@ class Malformed(StreamFailure):
 REJECTIONS, TIME_LIMITS = (429, 503), (408, 504)
 """Status codes (RFC 9110, RFC 6585) by which a host sheds load, and by which one between gives up
 waiting."""
-_CODES = ("code", "status", "status_code", "statuscode")
+_CODES = ("code", "status", "statuscode", "httpcode", "httpstatus", "httpstatuscode", "errorcode")
+_KINDS = ("object", "type", "event", "kind", "state", "status", "level", "outcome")
+_SUCCESSES = ("ok", "success", "succeeded", "successful", "issuccess", "issuccessful")
 
 
 def failure_of_status(status: int, words: str, retry_after: str = "") -> StreamFailure:
@@ -110,17 +142,25 @@ def failure_in_stream(error: object) -> StreamFailure:
     return Rejected(said) if _code_of(error) in REJECTIONS else Malformed(said)
 
 
-def _code_of(error: object, depth: int = 8) -> int | None:
+def _code_of(error: object, depth: int = _MOST_DEEP) -> int | None:
     if not isinstance(error, Mapping) or not depth:
         return None
-    for name in _CODES:
-        value = error.get(name)
-        if isinstance(value, str) and value.isdecimal():
-            value = int(value[:9])  # longer ones are no code of HTTP
-        if type(value) is int:
-            return value
-    found = (_code_of(error.get(key), depth - 1) for key in _WORDS)
-    return next((code for code in found if code is not None), None)
+    fields = _fields(error)
+    codes = (_number(fields.get(name)) for name in _CODES)
+    inner = (_code_of(fields.get(name), depth - 1) for group in _WORDS for name in group)
+    return next((code for code in (*codes, *inner) if code is not None), None)
+
+
+def _number(value: object) -> int | None:
+    if isinstance(value, str) and value.isdecimal():
+        value = int(value[:9])  # longer ones are no code of HTTP
+    return value if type(value) is int else None
+
+
+def _fields(event: Mapping[str, Any]) -> dict[str, Any]:
+    """Those that say something, by their names in small letters without what parts words."""
+    told = ((name, value) for name, value in event.items() if value is not None)
+    return {name.lower().replace("_", "").replace("-", ""): value for name, value in told}
 
 
 def one_line(text: str, max_chars: int = MAX_CHARS) -> str:
@@ -145,12 +185,16 @@ def host_message(body: bytes) -> str:
         return title[1] if title else _TAG.sub(" ", text)
 
 
-def error_message(error: object, depth: int = 8) -> str:
+def error_message(error: object, depth: int = _MOST_DEEP) -> str:
     """The messages inside a decoded error, however deep the host put them."""
     if isinstance(error, Mapping) and depth:
-        said = [error[key] for key in _WORDS if error.get(key) and error[key] is not True]
-        if said:
-            return ": ".join(dict.fromkeys(error_message(each, depth - 1) for each in said))
+        fields = _fields(error)
+        for group in _WORDS:
+            said = [fields[name] for name in group if fields.get(name) and fields[name] is not True]
+            if group is _INNER:
+                said = [each for each in said if isinstance(each, Mapping)]
+            if said:
+                return ": ".join(dict.fromkeys(error_message(each, depth - 1) for each in said))
     return error if isinstance(error, str) else _as_json(error)
 
 
@@ -162,63 +206,107 @@ def _as_json(value: object) -> str:
 
 
 def names_failure(text: bytes) -> bool:
-    """Whether a name or a line, of no known form, speaks of a failure."""
+    """Whether a line, of no known form, speaks of a failure."""
     return _FAILED.search(text) is not None
 
 
-def tells_failure(event: Mapping[str, Any]) -> bool:
-    """Whether a JSON object, of a stream or alone, says that the host has failed."""
-    if event.get("error"):
+def is_failing_name(name: str) -> bool:
+    """Whether the name of an event, a state or a code is one of a failure."""
+    return names_failure(name.encode("utf-8", "replace")) or bool(_FAILING_NAME.search(name))
+
+
+def tells_failure(
+    event: Mapping[str, Any], is_reply: bool | None = None, depth: int = _MOST_DEEP
+) -> bool:
+    """Whether a JSON object, of a stream or alone, says that the host has failed. With output or
+    usage, which `is_reply` tells of what stands beside them, words alone do not."""
+    if event.get("error") or not depth:
+        return bool(event.get("error"))
+    if is_reply is None:
+        is_reply = bool(event.get("choices")) or isinstance(event.get("usage"), dict)
+    fields = _fields(event)
+    if any(_is_failure(name, value, is_reply, depth) for name, value in fields.items()):
+        return not _NOTHING.fullmatch(str(fields.get("message") or fields.get("msg") or "x"))
+    return not is_reply and _speaks_of_failure(event)
+
+
+def _is_failure(name: str, value: object, is_reply: bool, depth: int) -> bool:
+    """Whether a field by itself says so, whatever stands beside it."""
+    if (name in _KINDS or name in _CODES) and (
+        (isinstance(value, str) and is_failing_name(value)) or not 0 <= (_number(value) or 0) < 400
+    ):
         return True
-    if event.get("choices") or isinstance(event.get("usage"), dict):
-        groq = event.get("x_groq")
-        return isinstance(groq, Mapping) and bool(groq.get("error"))
-    return any(event.get(key) for key in _WORDS) or any(
-        _is_failure(name, value) for name, value in event.items()
+    if name in _SUCCESSES:
+        return value in (False, "false")
+    if isinstance(value, Mapping) and (name in _INNER or name == "xgroq"):
+        is_answer = not is_reply and name in ("status", "response", "result")
+        has_words = is_answer or name == "baseresp"
+        return tells_failure(value, not has_words, depth - 1)
+    is_none = not value or (isinstance(value, str) and _NOTHING.fullmatch(value))
+    return not is_none and _FAILING_FIELD.search(name) is not None
+
+
+def is_harmless(event: Mapping[str, Any]) -> bool:
+    """Whether an object calls itself a ping, a note or a success."""
+    fields = _fields(event)
+    told = (fields.get(name) for name in (*_KINDS, *_CODES))
+    return any(fields.get(name) is True for name in _SUCCESSES) or any(
+        isinstance(each, str | int) and _HARMLESS.search(str(each)) for each in told
     )
 
 
-def _is_failure(name: str, value: object) -> bool:
-    """Whether a field of an object that brings neither output nor usage says so."""
-    name = name.lower()
-    if name in ("object", "type", "status"):
-        is_named = isinstance(value, str) and names_failure(value.encode("utf-8", "replace"))
-        return is_named or _is_error_status(value)
-    if name in ("code", "statuscode", "status_code"):
-        return _is_error_status(value)
-    if name == "success":
-        return value is False
-    if isinstance(value, Mapping) and ("resp" in name or name == "result"):
-        return tells_failure(value)
-    return name.startswith(("err", "exception", "fault")) and bool(value)
-
-
-def _is_error_status(value: object) -> bool:
-    return type(value) is int and value >= 400
+def _speaks_of_failure(event: Mapping[str, Any]) -> bool:
+    """Whether an object without output or usage does: by words, of which a ping has some too."""
+    fields = _fields(event)
+    said = " ".join(str(fields[name]) for name in _STRONG_WORDS if fields.get(name))
+    if is_harmless(event):
+        return names_failure(said.encode("utf-8", "replace"))
+    return _NOTHING.fullmatch(said) is None or is_failing_name(str(fields.get("reason") or ""))
 
 
 def secrets_of(headers: Mapping[str, str], body: Any = None) -> tuple[str, ...]:
-    """What must not be repeated: the headers' values, and their last words such as bearer keys,
-    and the texts of a request's body that are called keys."""
-    values = [part for value in headers.values() for part in (value, value.rpartition(" ")[2])]
-    return tuple(v for v in (*values, *_keys_in(body)) if len(v) >= MIN_SECRET_CHARS)
+    """What must not be repeated, the longest first: the headers' values and what they consist of,
+    such as bearer keys, and what in a request's body is called a key."""
+    found = [part for value in headers.values() for part in _header_parts(value)]
+    with_keys_hidden(body, found)
+    secrets = {each for each in found if len(each) >= MIN_SECRET_CHARS}
+    return tuple(sorted(secrets, key=len, reverse=True))
 
 
-def _keys_in(value: Any, is_key: bool = False) -> Iterator[str]:
-    if isinstance(value, str) and is_key:
-        yield value
-    elif isinstance(value, Mapping):
+def _header_parts(value: str) -> Iterator[str]:
+    scheme, _, last = value.rpartition(" ")
+    yield from (value, last)
+    if scheme.strip().lower() == "basic":
+        with contextlib.suppress(ValueError):
+            value = base64.b64decode(last, validate=True).decode()
+            yield from (value, value.partition(":")[2])
+    parts = _PARTS.split(_NAMES.sub(" ", value))
+    yield from (part.strip("\"'") for part in parts if len(part) >= MIN_PART_CHARS)
+
+
+def with_keys_hidden(value: Any, found: list[str], texts: bool = False, all_: bool = False) -> Any:
+    """A JSON value with `***` for what it calls a key, which is added to `found`: numbers too,
+    where the name is not one of counts."""
+    if isinstance(value, Mapping):
+        hidden = {}
         for name, each in value.items():
-            yield from _keys_in(each, is_key or KEY_NAME.search(name) is not None)
-    elif isinstance(value, list):
-        for each in value:
-            yield from _keys_in(each, is_key)
+            is_key = _KEY_NAME.search(name) is not None
+            is_any = all_ or (is_key and _COUNT_NAME.search(name) is None)
+            hidden[name] = with_keys_hidden(each, found, texts or is_key, is_any)
+        return hidden
+    if isinstance(value, list):
+        return [with_keys_hidden(each, found, texts, all_) for each in value]
+    is_number = isinstance(value, int | float) and not isinstance(value, bool)
+    if (all_ and is_number) or (texts and isinstance(value, str) and value):
+        found.append(str(value))
+        return HIDDEN
+    return value
 
 
 def redacted(text: str, secrets: Iterable[str]) -> str:
     """`text` with every secret replaced by `***`; no text that has one as URLs, HTML or JSON do."""
     for secret in secrets:
-        text = text.replace(secret, "***")
+        text = text.replace(secret, HIDDEN)
     bare = _bare(text)
     return ESCAPED_KEY if any(_bare(secret) in bare for secret in secrets) else text
 

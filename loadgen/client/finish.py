@@ -40,6 +40,12 @@ def finish_of(reason: object) -> str | None:
     return None if not reason or _squeezed(str(reason)) in _NO_FINISHES else str(reason)
 
 
+def words_beside(reason: object) -> list[str]:
+    """What an object that is a finish reason says in other fields than its name."""
+    fields = reason if isinstance(reason, Mapping) else {}
+    return [error_message(fields[name]) for name in ("message", "error") if fields.get(name)]
+
+
 @lru_cache(maxsize=64)
 def is_good_finish(reason: str | None) -> bool:
     """Whether a reply with this finish reason is whole."""

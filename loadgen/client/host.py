@@ -12,6 +12,7 @@ import orjson
 from yarl import URL
 
 from loadgen.client.failures import (
+    MAX_CHARS,
     ConnectFailed,
     Malformed,
     Truncated,
@@ -208,4 +209,8 @@ class Host:
 
     def quote(self, answer: HostAnswer) -> str:
         """The host's own words in an error answer, short and without our secrets."""
-        return one_line(redacted(host_message(answer.body), self._secrets), 120)
+        return self.safe(host_message(answer.body), 120)
+
+    def safe(self, text: str, max_chars: int = MAX_CHARS) -> str:
+        """Any text of the host, as `quote` has it."""
+        return one_line(redacted(text, self._secrets), max_chars)

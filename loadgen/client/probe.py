@@ -97,7 +97,7 @@ async def _model_cards(host: Host) -> dict[str, dict[str, Any]]:
         )
     if 300 <= answer.status < 400:
         raise HostError(
-            f"host {host.url} redirects to {one_line(answer.location)}: use that address"
+            f"host {host.url} redirects to {host.safe(answer.location)}: use that address"
         )
     entries = answer.json().get("data")
     if not isinstance(entries, list):

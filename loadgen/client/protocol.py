@@ -10,12 +10,14 @@ import orjson
 
 from loadgen.client.failures import (
     Malformed,
+    error_message,
     excerpt,
     failure_in_stream,
     host_message,
+    is_harmless,
     tells_failure,
 )
-from loadgen.client.finish import finish_of, is_good_finish
+from loadgen.client.finish import finish_of, is_good_finish, words_beside
 from loadgen.client.settings import ClientSettings, Endpoint, of_length
 from loadgen.client.sse import FailureData
 
@@ -32,16 +34,23 @@ _REASONING = ("reason", "think", "thought")
 
 _LABEL = re.compile(
     r"role|id|type|index|object|format|model|provider|created|timestamp|status|channel|recipient|phase"
-    r"|usage|context|annotations|citations|references|documents|sources|stopping_word"
-    r"|metadata|(?:extra|finish|matched|prompt|provider)_.*|stop_sequence"
+    r"|usage|context|annotations|citations|references|documents|sources|metadata"
+    r"|(?:extra|finish|matched|prompt|provider|end)_.*|(?:stop|done|eos).*"
     r"|.*_(?:id|ids|at|results?|ratings|metadata)"
-    r"|.*(?:finish|stop)_?reason|.*(?:logprobs|signature|fingerprint|encrypted|opaque|cache_control).*"
+    r"|.*(?:finish|end|_)reason|.*(?:logprobs|signature|fingerprint|encrypted|opaque|cache_control).*"
 )
 """Fields that describe output, or hide it, and are none. All others may be: hosts keep inventing
 names."""
 
 MAX_TOKENS = 10**9
 """From here on what a host states is no count."""
+
+_USUAL = {
+    *("id", "object", "created", "model", "choices", "usage", "error", "system_fingerprint"),
+    *("service_tier", "provider", "kv_transfer_params", "prompt_token_ids"),
+}
+_OBJECTS = (None, "text_completion", "chat.completion.chunk", "chat.completion")
+"""What stands in the usual event, which tells no failure but by its field `error`."""
 
 _CACHED = ("cached_tokens", "prompt_cache_hit_tokens", "cache_read_input_tokens")
 _PROMPT_DETAILS = ("prompt_tokens_details", "input_tokens_details")
@@ -73,7 +82,8 @@ class Event(NamedTuple):
 
     `content` is true when it carries output the user could see or token ids. `in_choice` tells a
     running usage, which comes with a choice, from the closing one, and from that of an event which
-    names the role and brings nothing. `is_whole` is true of a whole message at the end.
+    names the role and brings nothing. `is_whole` is true of a whole message at the end. `words`
+    stand beside a finish reason that is no good one.
     """
 
     content: bool
@@ -82,6 +92,7 @@ class Event(NamedTuple):
     usage: Usage | None = None
     is_reasoning: bool = False
     is_whole: bool = False
+    words: str = ""
 
 
 TOKEN = Event(content=True, in_choice=True)
@@ -161,7 +172,7 @@ def decode(payload: bytes) -> dict[str, Any]:
         raise Malformed(f"an event is not JSON: {excerpt(payload)}") from None
     if not isinstance(event, dict):
         raise Malformed(f"an event is not a JSON object: {excerpt(payload)}")
-    is_usual = (event.get("choices") or event.get("usage")) and "x_groq" not in event
+    is_usual = event.keys() <= _USUAL and event.get("object") in _OBJECTS and event.get("choices")
     if event.get("error") or (not is_usual and tells_failure(event)):
         raise failure_in_stream(event)
     return event
@@ -183,18 +194,36 @@ def require_no_failure(payload: bytes) -> None:
         decode(payload)
 
 
+def words_of_body(body: bytes) -> str:
+    """What a body that is no stream says of a failure; nothing where it is a whole completion."""
+    with contextlib.suppress(orjson.JSONDecodeError):
+        decoded = orjson.loads(body)
+        is_reply = isinstance(decoded, dict) and "choices" in decoded and not tells_failure(decoded)
+        return "" if is_reply or not decoded else error_message(decoded)
+    return host_message(body).strip()
+
+
+def words_of_event(payload: bytes) -> str:
+    """What an event says that brought nothing; nothing where it is a choice's or a ping."""
+    event = orjson.loads(payload or b"{}")
+    is_told = event and "choices" not in event and not is_harmless(event)
+    return error_message(event) if is_told else ""
+
+
 def choice_event(choice: dict[str, Any], usage: Usage | None) -> Event:
     """What an event says about one of its choices, with the usage that came with it or None.
 
     Raises what an error means.
     """
     finish_reason = finish_of(choice.get("finish_reason"))
+    if finish_reason is not None and not is_good_finish(finish_reason):
+        return _given_up(choice, finish_reason, usage)
     if choice.get("text") and "error" not in choice:
         is_token = finish_reason is None and usage is None
         return TOKEN if is_token else Event(True, True, finish_reason, usage)
-    delta = choice.get("delta") or choice.get("message")
-    _require_no_error(choice, delta, finish_reason)
-    content, is_reasoning = _delta_output(delta or choice)
+    delta = _delta_of(choice)
+    _require_no_error(choice, delta)
+    content, is_reasoning = _delta_output(delta)
     content = content or bool(choice.get("token_ids"))
     if content and finish_reason is None and usage is None:
         return REASONING if is_reasoning else TOKEN
@@ -202,14 +231,31 @@ def choice_event(choice: dict[str, Any], usage: Usage | None) -> Event:
     return Event(content, not is_role, finish_reason, usage, is_reasoning)
 
 
-def _require_no_error(choice: dict[str, Any], delta: object, finish_reason: str | None) -> None:
-    """Raises what an error means in a choice, beside its output or as its last words."""
-    error = choice.get("error") or (isinstance(delta, dict) and delta.get("error"))
-    is_given_up = finish_reason is not None and not is_good_finish(finish_reason)
-    if is_given_up and isinstance(delta, str):
-        error = error or delta
-    if error:
+def _delta_of(choice: dict[str, Any]) -> object:
+    """Where its output stands: a message beside a delta only repeats, and other fields label it."""
+    delta = choice.get("delta")
+    return choice.get("message") or choice if delta is None else delta
+
+
+def _require_no_error(choice: dict[str, Any], delta: object) -> None:
+    """Raises what an error means in a choice, beside its output."""
+    if error := choice.get("error") or (isinstance(delta, dict) and delta.get("error")):
         raise failure_in_stream(error)
+
+
+def _given_up(choice: dict[str, Any], finish_reason: str, usage: Usage | None) -> Event:
+    """What the last event of a choice says that ends badly: its texts may be output, or the host's
+    last words. Raises what an error means."""
+    delta, text = _delta_of(choice), choice.get("text")
+    _require_no_error(choice, delta)
+    for words in (delta, choice.get("message")):
+        if isinstance(words, str) and words:
+            raise failure_in_stream(words)
+    content, is_reasoning = (True, False) if text else _delta_output(delta)
+    text = text or (delta.get("content") if isinstance(delta, dict) else "")
+    told = [text, *words_beside(choice["finish_reason"])]
+    said = ": ".join(each.strip() for each in told if isinstance(each, str) and each.strip())
+    return Event(content, True, finish_reason, usage, is_reasoning, words=said)
 
 
 def _delta_output(delta: object) -> tuple[bool, bool]:
@@ -281,7 +327,7 @@ def _prompt(usage: dict[str, Any]) -> int | None:
 
 
 def _reasoning(usage: dict[str, Any], prompt: int | None, output: int | None) -> int:
-    reasoning = _detail(usage, _OUTPUT_DETAILS, "reasoning_tokens") or 0
+    reasoning = _detail(usage, _OUTPUT_DETAILS, "reasoning_tokens", "thinking_tokens") or 0
     reasoning += _detail(usage, _OUTPUT_DETAILS, "rejected_prediction_tokens") or 0
     # Some hosts count it beside the completion, which only their total tells.
     is_beside = _told(usage, "total_tokens") == (prompt or 0) + (output or 0) + reasoning

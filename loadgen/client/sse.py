@@ -1,8 +1,10 @@
 """Server-Sent Events, incrementally: bytes in, payloads of events out."""
 
+import contextlib
+
 import orjson
 
-from loadgen.client.failures import Malformed, names_failure, tells_failure
+from loadgen.client.failures import Malformed, is_failing_name, tells_failure
 
 MAX_EVENT_BYTES = 4 * 1024 * 1024
 MAX_STRAY_BYTES = 4096
@@ -93,7 +95,7 @@ class EventStream:
             self._size += len(line) + 1
             self._data.append(value.removeprefix(b" "))
         elif name == b"event":
-            self._is_failing = names_failure(value)
+            self._is_failing = is_failing_name(value.decode("utf-8", "replace"))
         elif name.strip().lower() == b"error":
             return [FailureData(value)]
         elif _is_failure(line):
@@ -127,10 +129,6 @@ class EventStream:
 
 
 def _is_failure(line: bytes) -> bool:
-    if not line.startswith(b"{"):
-        return False
-    try:
-        event = orjson.loads(line)
-    except orjson.JSONDecodeError:
-        return False
-    return isinstance(event, dict) and tells_failure(event)
+    with contextlib.suppress(orjson.JSONDecodeError):
+        return line.startswith(b"{") and tells_failure(orjson.loads(line))
+    return False

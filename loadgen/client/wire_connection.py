@@ -279,8 +279,12 @@ class WireConnection(asyncio.Protocol):
         if is_enough:
             self._sink = SATISFIED
             self._over(self._settle_s)
-        elif sink.patience_s != math.inf and self._over_at is None:
-            self._over(max(sink.patience_s, self._settle_s))
+        elif sink.patience_s != math.inf:
+            if self._over_at is None:
+                self._over(max(sink.patience_s, self._settle_s))
+        elif self._over_at is not None:  # it goes on behind its end
+            self._over_at = None
+            self._deadlines.set(self, self._due_at)
 
     def _over(self, patience_s: float) -> None:
         """The body may go on for so long, but not beyond the time of the request.

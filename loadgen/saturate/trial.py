@@ -149,7 +149,8 @@ class Trial:
             value = requests.number(name)
             kept = value <= most_ms
             if name in BETWEEN_TOKENS:
-                kept |= np.isnan(value) & (requests.number("output_tokens") < 2)
+                is_alone = np.isnan(requests.number("itl_mean_ms"))
+                kept |= np.isnan(value) & (requests.number("output_tokens") < 2) & is_alone
             elif name == "retrieval_ms":
                 kept |= np.isnan(value)
             good &= kept

@@ -71,7 +71,8 @@ def _keeps(record: RequestRecord, name: str, most_ms: float) -> bool:
     if value is not None:
         return bool(value <= most_ms)
     if name in BETWEEN_TOKENS:
-        return record.output_tokens is not None and record.output_tokens < 2
+        tokens = record.output_tokens
+        return tokens is not None and tokens < 2 and record.itl_mean_ms is None
     return name == "retrieval_ms"
 
 

@@ -8,6 +8,7 @@ from contextlib import asynccontextmanager
 import pytest
 from behaviours import DONE, REPLY, event, token, usage
 
+from loadgen.client import client as client_module
 from loadgen.client import wire, wire_connection
 from loadgen.client.client import StreamingClient
 from loadgen.client.exchange import Exchange
@@ -43,13 +44,16 @@ class LateHost:
                 head = (await reader.readuntil(b"\r\n\r\n")).lower()
                 length = head.partition(b"content-length: ")[2].partition(b"\r\n")[0]
                 await reader.readexactly(int(length))
-                writer.write(HEAD + self._reply)
-                await self.end_bodies.wait()
-                writer.write(self._rest)
+                await self.answer(writer)
         except (asyncio.IncompleteReadError, ConnectionError):
             self.closed += 1
         finally:
             writer.close()
+
+    async def answer(self, writer: asyncio.StreamWriter) -> None:
+        writer.write(HEAD + self._reply)
+        await self.end_bodies.wait()
+        writer.write(self._rest)
 
 
 async def until(holds: Callable[[], bool]) -> None:
@@ -148,6 +152,32 @@ async def test_bodies_without_end_are_bounded(monkeypatch: pytest.MonkeyPatch) -
         await ask(client, times=2)
         await until(lambda: not transport(client)._draining)
         assert not idle(client)
+
+
+class EndlessHost(LateHost):
+    """Calls each of its events the last, and has eight."""
+
+    async def answer(self, writer: asyncio.StreamWriter) -> None:
+        writer.write(HEAD)
+        for at in range(8):
+            told = {"prompt_tokens": 7, "completion_tokens": at + 1}
+            writer.write(chunk(token("a", "stop", usage=told)))
+            await asyncio.sleep(0.06)
+        writer.write(END)
+
+
+@pytest.mark.parametrize("late_body_ends", [False, True])
+async def test_a_reply_that_goes_on_behind_its_end_is_read_whole(
+    late_body_ends: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(client_module, "LINGER_S", 0.15)
+    async with asking(EndlessHost(())) as client:
+        transport(client)._ends_late = late_body_ends
+        for _ in range(3):
+            exchange = Exchange()
+            await client.stream("hi", 8, exchange)
+            assert (exchange.outcome, exchange.output_tokens) == ("ok", 8)
+            assert len(exchange.token_times) == 8
 
 
 async def test_what_follows_done_is_no_part_of_the_reply() -> None:

@@ -61,7 +61,7 @@ SUCCESSES: dict[str, tuple[int, str, int | None, int | None]] = {
 
 @pytest.mark.parametrize("behaviour", SUCCESSES)
 async def test_a_complete_reply_is_ok(server: BehaviourServer, behaviour: str) -> None:
-    exchange = await ask(server, behaviour)
+    exchange = await ask(server, behaviour, continuous_usage=behaviour == "running-usage")
     tokens, finish_reason, output_tokens, cached_tokens = SUCCESSES[behaviour]
     assert (exchange.outcome, exchange.error, exchange.status) == ("ok", "", 200)
     assert len(exchange.token_times) == tokens

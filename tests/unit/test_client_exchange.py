@@ -6,8 +6,9 @@ from loadgen.client.exchange import Exchange
 from loadgen.client.protocol import TOKEN, Event, Usage
 
 
-def absorbed(*events: tuple[Event, float]) -> Exchange:
+def absorbed(*events: tuple[Event, float], is_asked: bool = False) -> Exchange:
     exchange = Exchange(sent_at=9.0)
+    exchange.usage_runs_along = is_asked
     for event, received_at in events:
         exchange.absorb(event, received_at)
     return exchange
@@ -39,9 +40,17 @@ def test_tpot_counts_tokens_where_events_carry_several() -> None:
     assert absorbed((TOKEN, 1.0), (FINISH, 2.0), (closing(5), 2.0)).tpot_ms == 250.0
 
 
-@pytest.mark.parametrize("output_tokens", [None, 0, 1])
-def test_tpot_needs_two_stated_tokens(output_tokens: int | None) -> None:
-    assert absorbed((TOKEN, 1.0), (FINISH, 2.0), (closing(output_tokens), 2.0)).tpot_ms is None
+@pytest.mark.parametrize("output_tokens", [None, 0])
+def test_tpot_needs_stated_tokens(output_tokens: int | None) -> None:
+    exchange = absorbed((TOKEN, 1.0), (FINISH, 2.0), (closing(output_tokens), 2.0))
+    exchange.succeed()
+    assert (exchange.tpot_ms, exchange.output_tokens, exchange.error) == (None, None, "")
+
+
+def test_fewer_tokens_than_events_are_as_many() -> None:
+    exchange = absorbed((TOKEN, 1.0), (TOKEN, 2.0), (FINISH, 3.0), (closing(1), 3.0))
+    assert exchange.tpot_ms == 1000.0
+    assert absorbed((FINISH, 2.0), (closing(1), 2.0)).tpot_ms is None
 
 
 def test_tpot_of_one_event_is_unknown() -> None:
@@ -69,10 +78,15 @@ def test_a_running_usage_reveals_tokens_without_text() -> None:
     def running(output_tokens: int) -> Event:
         return Event(content=False, in_choice=True, usage=Usage(7, None, output_tokens))
 
-    exchange = absorbed((running(0), 1.0), (running(1), 2.0), (running(1), 3.0), (running(3), 4.0))
+    counts = ((running(0), 1.0), (running(1), 2.0), (running(1), 3.0), (running(3), 4.0))
+    exchange = absorbed(*counts, is_asked=True)
     assert list(exchange.token_times) == [2.0, 4.0]
     assert exchange.output_tokens == 3
     assert not exchange.complete
+    # Unasked, a text has to show first that the usage counts along.
+    text = Event(content=True, in_choice=True, usage=Usage(7, None, 4))
+    assert len(absorbed(*counts).token_times) == 0
+    assert list(absorbed(*counts, (text, 5.0), (running(5), 6.0)).token_times) == [5.0, 6.0]
 
 
 def test_the_closing_usage_is_no_token() -> None:

@@ -96,7 +96,7 @@ def meaning(body: bytes) -> dict[str, Any]:
     except Malformed as error:
         failure = error
     if failure is None and exchange.complete:
-        exchange.outcome = "ok"
+        exchange.succeed()
     elif isinstance(failure, Malformed):
         exchange.outcome = "malformed"
     else:

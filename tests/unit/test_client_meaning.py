@@ -89,6 +89,23 @@ def test_a_word_for_giving_up_is_told_as_such(reason: str) -> None:
     assert said(*REPLY[:2], token("", reason)).error == gave_up
 
 
+@pytest.mark.parametrize(
+    "choice",
+    [
+        {"text": WORDS, "finish_reason": "error"},
+        {"delta": {"content": WORDS}, "finish_reason": "error"},
+        {"delta": {"role": "assistant", "content": WORDS}, "finish_reason": "error"},
+        {"text": "", "finish_reason": {"type": "error", "message": WORDS}},
+        {"delta": {}, "finish_reason": {"reason": "error", "error": {"message": WORDS}}},
+    ],
+)
+@pytest.mark.parametrize("end", [(), (usage(), DONE)])
+def test_words_beside_a_bad_finish_are_told(choice: dict[str, Any], end: tuple[bytes, ...]) -> None:
+    exchange = said(*REPLY[:2], event(choices=[choice]), *end)
+    gave_up = "the engine gave up: finish reason 'error'; the host said: "
+    assert (exchange.outcome, exchange.error) == ("truncated", gave_up + WORDS)
+
+
 @pytest.mark.parametrize("reason", ["SAFETY", "whatever comes next", "7"])
 def test_an_unknown_reason_is_told_and_not_guessed(reason: str) -> None:
     error = said(*REPLY[:2], token("", reason), usage(), DONE).error
@@ -186,12 +203,36 @@ TOLD: dict[str, str] = {
     "error in a delta": f'data: {{"choices":[{{"delta":{{"error":"{WORDS}"}}}}]}}\n\n',
     "last words": f'data: {{"choices":[{{"finish_reason":"error","message":"{WORDS}"}}]}}\n\n',
     "success": f'data: {{"success":false,"reason":"{WORDS}"}}\n\n',
-    "statusCode": f'data: {{"statusCode":503,"reason":"{WORDS}"}}\n\n',
+    "statusCode": f'data: {{"statusCode":500,"reason":"{WORDS}"}}\n\n',
     "status": f'data: {{"status":"failed","reason":"{WORDS}"}}\n\n',
     "fault": f'data: {{"fault":{{"faultstring":"{WORDS}"}}}}\n\n',
     "exception": f'data: {{"exception":"{WORDS}"}}\n\n',
     "response": f'data: {{"type":"response","response":{{"error":"{WORDS}"}}}}\n\n',
     "base_resp": f'data: {{"base_resp":{{"status_code":1004,"status_msg":"{WORDS}"}}}}\n\n',
+    "event named inside": f'data: {{"event":"error","data":{{"message":"{WORDS}"}}}}\n\n',
+    "failure": f'data: {{"failure":{{"message":"{WORDS}"}}}}\n\n',
+    "state": f'data: {{"state":"FAILED","reason":"{WORDS}"}}\n\n',
+    "code as text": f'data: {{"code":"500","reason":"{WORDS}"}}\n\n',
+    "code as a name": f'data: {{"code":"InternalError","reason":"{WORDS}"}}\n\n',
+    "status as text": f'data: {{"status":"500","title":"{WORDS}"}}\n\n',
+    "status as object": f'data: {{"status":{{"code":500,"reason":"{WORDS}"}}}}\n\n',
+    "capital": f'data: {{"Message":"{WORDS}"}}\n\n',
+    "ok": f'data: {{"ok":false,"reason":"{WORDS}"}}\n\n',
+    "success as text": f'data: {{"success":"false","reason":"{WORDS}"}}\n\n',
+    "negative": f'data: {{"code":-1,"reason":"{WORDS}"}}\n\n',
+    "header": f'data: {{"choices":[{{"text":""}}],"header":{{"code":10013,"msg":"{WORDS}"}}}}\n\n',
+    "output": f'data: {{"output":{{"error":"{WORDS}"}}}}\n\n',
+    "reason": f'data: {{"reason":"{WORDS}"}}\n\n',
+    "success of none": f'data: {{"code":200,"message":"{WORDS}"}}\n\n',
+    "object beside": f'data: {{"choices":[{{"delta":{{}}}}],"object":"error",'
+    f'"message":"{WORDS}"}}\n\n',
+    "code beside": f'data: {{"choices":[{{"text":"x"}}],"code":"500","message":"{WORDS}"}}\n\n',
+    "base_resp beside": f'data: {{"choices":[{{"delta":{{}}}}],'
+    f'"base_resp":{{"status_code":1013,"status_msg":"{WORDS}"}}}}\n\n',
+    **{
+        f"event {name}": f'event: {name}\ndata: {{"reason":"{WORDS}"}}\n\n'
+        for name in ("busy", "crash", "oom", "engine_dead")
+    },
     "event cancelled": f'event: cancelled\ndata: {{"reason":"{WORDS}"}}\n\n',
     "text": f"data: {WORDS}\n\n",
     "JSON text": f'data: "{WORDS}"\n\n',
@@ -263,10 +304,65 @@ def test_a_key_in_another_spelling_is_not_repeated(spelt: str) -> None:
     assert "repeat a key" in exchange.error
 
 
+@pytest.mark.parametrize(
+    ("header", "echoed"),
+    [
+        ("sid=abcdef123456; theme=dark", "abcdef123456"),
+        ("ApiKey my-id:topsecretvalue", "topsecretvalue"),
+        ("ApiKey my-id:topsecretvalue=", "topsecretvalue"),
+        (
+            "AWS4-HMAC-SHA256 Credential=AKIA1/x, SignedHeaders=host, Signature=fe5f80f77",
+            "fe5f80f77",
+        ),
+        ("Basic dXNlcjpodW50ZXIy", "hunter2"),
+        ('Digest username="somebody1", response="6629fae4"', "6629fae4"),
+    ],
+)
+def test_no_part_of_a_header_is_repeated(header: str, echoed: str) -> None:
+    error = event(error={"message": f"the signature of {echoed} is unknown"})
+    exchange = said(REPLY[0], error, headers={"X": header})
+    assert exchange.error == "error inside the stream: the signature of *** is unknown"
+
+
 def test_a_key_of_the_extra_body_is_not_repeated() -> None:
+    number = said(event(error={"message": "no 123456789"}), extra_body={"api_key": 123456789})
+    assert number.error == "error inside the stream: no ***"
     body = {"metadata": [{"api_token": {"value": SECRET}}], "user": "somebody"}
     exchange = said(event(error={"message": f"somebody has no {SECRET}"}), extra_body=body)
     assert "somebody has no ***" in exchange.error
+
+
+@pytest.mark.parametrize(
+    "odd",
+    [
+        *({"status": "failed"}, {"code": 500}, {"object": "error"}),
+        {"base_resp": {"status_code": 1013}},
+    ],
+)
+def test_a_failure_in_a_form_that_was_good_is_one(odd: dict[str, Any]) -> None:
+    good = {"status": "running", "code": 0, "object": "x", "base_resp": {"status_code": 0}}
+    parts = [event(choices=[{"text": text}], **good) for text in "abcd"]
+    exchange = said(*parts, event(choices=[{"text": "e"}], **(good | odd)), *REPLY, DONE)
+    assert (exchange.outcome, len(exchange.token_times)) == ("malformed", 4)
+
+
+@pytest.mark.parametrize("status", ["503", 503])
+def test_a_rejection_may_be_told_by_any_field_of_a_code(status: Any) -> None:
+    for told in ({"statusCode": status}, {"Status": status}, {"data": {"code": status}}):
+        exchange = said(event(event="error", reason=WORDS, **told), token("", "stop"), DONE)
+        assert (exchange.outcome, exchange.error) == (
+            "rejected",
+            f"error inside the stream: {WORDS}",
+        )
+
+
+def test_what_nobody_can_read_is_told_where_the_reply_is_cut() -> None:
+    odd = event(notice_of_next_year="the engine is gone")
+    for _ in range(2):
+        assert "the engine is gone" in said(REPLY[0], odd).error
+        assert "the engine is gone" in said(REPLY[0] + odd, is_broken=True).error
+    assert "the host said" not in said(delta(role="assistant"), event(type="ping")).error
+    assert said(REPLY[0], odd, *REPLY[1:], usage(), DONE).outcome == "ok"
 
 
 BODIES: dict[str, tuple[str, str]] = {
@@ -309,6 +405,19 @@ BENIGN = (
     event(choices=[], error=None, x_groq={"id": "r", "usage": None}),
     event(type="response.created", response={"status": "in_progress", "error": None}),
     event(success=True, status="queued", code=200, base_resp={"status_code": 0, "status_msg": ""}),
+    event(type="ping", message="keepalive"),
+    event(code=0, msg="success", data={"reason": "none"}),
+    event(code=20000, message="Ok", status=True, errno=0, errmsg="ok"),
+    event(event="queue", data={"message": "you are number 3", "reason": "load"}),
+    event(status="processing", reason="waiting for a GPU"),
+    event(type="metadata", failover="b", usage_tier="x", stats={"reason": "x"}),
+    event(queue_position=3, estimated_s=1.5),
+    event(type="search_result", title="How to fail at everything", url="x"),
+    event(event="start", message="it begins"),
+    event(choices=[{"text": ""}], status="in_progress", code=0, message="", success=True, n=500),
+    event(
+        choices=[{"text": ""}], object="odd", base_resp={"status_code": 0, "status_msg": "success"}
+    ),
     b"event: ping\ndata: {}\n\n",
     b": OPENROUTER PROCESSING\n\n",
     b"event: message\n\n",
@@ -392,6 +501,28 @@ def test_output_may_stand_in_the_choice(brought: dict[str, Any], events: int) ->
     assert (exchange.outcome, len(exchange.token_times)) == ("ok", events)
 
 
+EMPTY: list[dict[str, Any]] = [{"delta": {}}, {"delta": {"content": ""}}, {"text": ""}]
+REPEATED = {"message": {"role": "assistant", "content": "abc"}}
+
+
+@pytest.mark.parametrize("place", EMPTY)
+@pytest.mark.parametrize(
+    "label",
+    [
+        *({name: "</s>"} for name in ("stop_str", "stop", "eos_token", "stopReason", "endReason")),
+        *({name: "stop"} for name in ("done_reason", "stop_type", "end_reason", "exit_reason")),
+        {},
+    ],
+)
+def test_an_empty_event_at_the_end_is_no_token(
+    place: dict[str, Any], label: dict[str, Any]
+) -> None:
+    label = label if "text" in place else label | REPEATED
+    last = event(choices=[{**place, **label, "finish_reason": "stop"}])
+    exchange = said(*REPLY[:2], last, usage(), DONE)
+    assert (exchange.outcome, len(exchange.token_times)) == ("ok", 2)
+
+
 @pytest.mark.parametrize("before", [0, 1, 3])
 def test_a_whole_message_at_the_end_is_no_further_token(before: int) -> None:
     message = {"role": "assistant", "content": "a" * before or "a"}
@@ -467,6 +598,7 @@ def test_prompt_tokens_that_are_counted_apart_are_added_up() -> None:
         {"completion_tokens_details": {}, "reasoning_tokens": "100"},
         {"completion_tokens_details": {"reasoning_tokens": None}, "reasoning_tokens": 100},
         {"output_tokens_details": {"reasoning_tokens": 100}},
+        {"completion_tokens_details": {"thinking_tokens": 100}},
         {"completion_tokens_details": None, "output_tokens_details": {"reasoning_tokens": 100}},
     ],
 )
@@ -506,6 +638,8 @@ def test_reasoning_that_is_kept_back_is_in_no_time_per_token() -> None:
     assert tpot_of(1000, 40, 10, 1040)[0] is None  # a summary
     assert tpot_of(100, 26, 25, 204)[0] == pytest.approx(20 * 50 / 203)  # four tokens an event
     assert tpot_of(100, 1, 0, 101)[0] is None
+    assert tpot_of(100, 5, 0, 104)[0] is None  # more events than other tokens, and few of all
+    assert tpot_of(100, 103, 0, 104)[0] == pytest.approx(20 * 102 / 103)
     predicted = {"reasoning_tokens": 0, "rejected_prediction_tokens": 50}
     assert tpot_of(0, 4, 0, 54, completion_tokens_details=predicted)[0] == pytest.approx(20)
     assert tpot_of(100, 4, 0, 4, total_tokens=113)[0] == pytest.approx(20)  # counted beside
@@ -533,6 +667,16 @@ def test_a_usage_that_does_not_run_along_proves_no_token(last: int) -> None:
     assert len(said(role(0), *tokens, finish, DONE).token_times) == 3
     assert len(said(role(1), *tokens, finish, DONE).token_times) == 3
     assert len(said(role(0), finish, DONE).token_times) == 0
+
+
+@pytest.mark.parametrize(
+    "choice",
+    [{"text": ""}, {"delta": {"content": ""}}, {"delta": {}}, {"delta": {"role": "assistant"}}],
+)
+def test_a_usage_that_comes_once_at_the_start_proves_no_token(choice: dict[str, Any]) -> None:
+    first = event(choices=[{"index": 0, **choice}], usage={"completion_tokens": 1})
+    exchange = said(first, *REPLY, DONE)
+    assert (exchange.outcome, len(exchange.token_times)) == ("ok", 3)
 
 
 PIECES = st.sampled_from(

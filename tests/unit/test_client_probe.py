@@ -210,12 +210,14 @@ async def test_a_key_a_host_echoes_is_not_repeated() -> None:
 
 async def test_a_redirect_is_shown_rather_than_followed() -> None:
     async def moved(request: web.Request) -> web.Response:
-        raise web.HTTPPermanentRedirect("https://elsewhere/v1/models")
+        key = request.headers.get("X-Key", "")
+        raise web.HTTPPermanentRedirect(f"https://elsewhere/v1/models{key and '?key='}{key}")
 
     host = FakeHost(None)
     host.app.router.add_get("/v1/models", moved)
     async with serve(host) as url:
-        assert "redirects to https://elsewhere/v1/models" in await refusal(url)
+        assert "redirects to https://elsewhere/v1/models:" in await refusal(url)
+        assert "v1/models?key=***:" in await refusal(url, headers={"X-Key": SECRET})
 
 
 async def test_a_host_that_does_not_answer_is_refused() -> None:

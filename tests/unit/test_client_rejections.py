@@ -12,7 +12,8 @@ from aiohttp import web
 from behaviours import DONE, REPLY, event, serving, token, usage
 from test_client_meaning import said
 
-from loadgen.client.client import StreamingClient, pause_before_retry_s
+from loadgen.client.client import StreamingClient
+from loadgen.client.deadlines import pause_before_retry_s
 from loadgen.client.exchange import Exchange, ListExchange
 from loadgen.client.failures import failure_in_stream
 from loadgen.client.settings import ClientSettings
@@ -89,6 +90,14 @@ async def test_the_code_of_an_error_inside_a_200_says_so_too(error: Any, outcome
         exchange = await ask(log)
     assert (exchange.outcome, exchange.status) == (outcome, 200)
     assert exchange.error.startswith("error inside the stream: ")
+
+
+@pytest.mark.parametrize("code", [429, 503, 500])
+def test_an_error_behind_the_end_is_one_whatever_its_code(code: int) -> None:
+    error = event(error={"message": "overloaded", "code": code})
+    exchange = said(*REPLY, usage(), error, DONE)
+    assert exchange.outcome == ("malformed" if code == 500 else "rejected")
+    assert exchange.error == "error inside the stream: overloaded"
 
 
 async def test_a_rejected_request_is_tried_again_and_its_time_runs_on() -> None:

@@ -163,6 +163,10 @@ def test_an_unknown_figure_keeps_no_objective(tmp_path: Path) -> None:
     assert judge([trial(tmp_path / "a", unknown)], objective).finding.verdict == "missed"
     single = [[*row[:6], None, 1, "ok"] for row in unknown]
     assert judge([trial(tmp_path / "b", single)], objective).finding.verdict == "met"
+    several = [*HEADER, "itl_mean_ms"], *([*row, 20.0] for row in single)
+    (tmp_path / "b" / "requests.csv").write_text(to_csv(several))
+    of_several = read_trial(tmp_path / "b", 1.0, 10.0, is_open=True, warm_up_s=0.0)
+    assert judge([of_several], objective).finding.verdict == "missed"
     of_values = Objective.parse("tpot_ms.p95<=50")
     assert judge([trial(tmp_path / "c", unknown)], of_values).finding.verdict == "undecided"
 

@@ -73,8 +73,12 @@ def test_a_request_without_a_complete_reply_is_never_good() -> None:
 def test_an_unknown_figure_keeps_no_objective(
     figure: str, output_tokens: int | None, met: bool
 ) -> None:
-    record = replace(RECORD, output_tokens=output_tokens, **{figure: None})
+    of_one = {"itl_mean_ms": None, figure: None}
+    record = replace(RECORD, output_tokens=output_tokens, **of_one)
     assert Slo.parse(f"{figure}<=1e6").is_met(record) is met
+    if figure != "retrieval_ms":
+        several = replace(RECORD, output_tokens=output_tokens, **{figure: None})
+        assert not Slo.parse(f"{figure}<=1e6").is_met(several)
 
 
 @pytest.mark.parametrize(
