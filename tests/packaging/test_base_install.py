@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[2]
-MOST_BYTES = 1_290_000
+MOST_BYTES = 1_310_000
 """Of a wheel: code, pages' styles and the demo corpus, but no weights and no questions of tests."""
 HEAVY = ("torch", "vllm", "lmcache", "chromadb", "transformers", "scipy")
 
