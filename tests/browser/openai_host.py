@@ -20,14 +20,14 @@ class OpenAiHost:
     `models_s` is how long it takes to tell its models, which is asked before a swarm starts,
     `token_s` how long each token takes.
     `refusal` is what it answers with status 500 in place of tokens, as long as it is not empty.
-    Its replies say how much came from its cache where it `tells_cached`.
+    Its replies end with their usage where it `tells_usage`.
     """
 
     url: str = ""
     models_s: float = 0.0
     token_s: float = TOKEN_S
     refusal: str = ""
-    tells_cached: bool = True
+    tells_usage: bool = True
     models_asked: int = 0
     bodies: list[dict[str, Any]] = field(default_factory=list)
     most_in_flight: int = 0
@@ -58,16 +58,17 @@ class OpenAiHost:
             reason = "length" if number == tokens - 1 else None
             choice = {"index": 0, "text": " a", "finish_reason": reason}
             await response.write(_event(choices=[choice]))
-        usage = _usage(tokens, self.tells_cached)
-        await response.write(_event(choices=[], usage=usage) + b"data: [DONE]\n\n")
+        usage = _event(choices=[], usage=_usage(tokens)) if self.tells_usage else b""
+        await response.write(usage + b"data: [DONE]\n\n")
         return response
 
 
-def _usage(tokens: int, tells_cached: bool) -> dict[str, Any]:
-    usage: dict[str, Any] = {"prompt_tokens": PROMPT_TOKENS, "completion_tokens": tokens}
-    if tells_cached:
-        usage["prompt_tokens_details"] = {"cached_tokens": CACHED_TOKENS}
-    return usage
+def _usage(tokens: int) -> dict[str, Any]:
+    return {
+        "prompt_tokens": PROMPT_TOKENS,
+        "completion_tokens": tokens,
+        "prompt_tokens_details": {"cached_tokens": CACHED_TOKENS},
+    }
 
 
 def _event(**fields: Any) -> bytes:

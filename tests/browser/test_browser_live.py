@@ -85,15 +85,15 @@ class LiveTab:
 
 
 async def check_untold(tab: LiveTab, host: OpenAiHost) -> None:
-    """A reply that does not say what came from the cache looks like none that does."""
+    """A reply without usage is not taken for one whose prompt was in the cache, or was not."""
     timeline = tab.chart("timeline")
     drawn = timeline.locator('path.kv-untold[d^="M"]').first
     await expect(timeline.locator('path.kv-cached[d^="M"]').first).to_be_attached()
     await expect(drawn).not_to_be_attached()
-    host.tells_cached = False
+    host.tells_usage = False
     await expect(drawn).to_be_attached()
     await expect(timeline).to_contain_text("not told")
-    host.tells_cached = True
+    host.tells_usage = True
 
 
 async def test_a_swarm_is_seen_while_it_runs_after_it_and_until_the_next(

@@ -54,17 +54,16 @@ export class Timeline {
 
   drawKeys() {
     this.key.append(el("span", {}, "A box is a request:"));
-    const untold = this.shown.filter((mark) => mark[3] === null && !mark[5]).length;
+    const untold = this.shown.some((mark) => mark[3] === null && !mark[5]);
     if (untold && this.shown.every((mark) => mark[3] === null)) {
       this.key.append("the host does not tell what came from its cache");
       return;
     }
     const told = [[0, "prompt computed anew"], [0.5, "half of it from cache"],
-      [1, "all from cache"]];
+      [1, "all from cache"], ...(untold ? [[null, "not told"]] : [])];
     for (const [share, text] of told) {
       this.key.append(el("span", { class: "kv-key" }, glyph(share), text));
     }
-    if (untold) this.key.append(el("span", { class: "kv-key" }, glyph(null), "not told"));
   }
 
   drawNames() {
@@ -104,8 +103,7 @@ export class Timeline {
     this.plot.append(svg);
   }
 
-  /** Of each context by its number: how many boxes, their outlines, what is filled of them, and
-   *  those of which nobody knows. */
+  /** Of each context: how many boxes, their outlines, what is filled, what untold. */
   outlines() {
     const shapes = new Map();
     this.shown.forEach((mark, at) => {
@@ -156,13 +154,13 @@ export class Timeline {
   }
 }
 
-/** A box as in the timeline, filled as far as `share`, which may be unknown. */
+/** A box, filled as far as `share`. */
 function glyph(share) {
   const svg = el("svg", { width: 16, height: 16, class: "kv-glyph" });
   svg.append(
     el("path", { class: "kv-computed", stroke: "currentColor", d: box(1, 1, 14, 14) }),
-    share === null ? el("path", { class: "kv-untold", d: box(1, 1, 14, 14) })
-      : el("path", { d: box(1, 15 - 14 * share, 14, 14 * share) }));
+    el("path", share === null ? { class: "kv-untold", d: box(1, 1, 14, 14) }
+      : { d: box(1, 15 - 14 * share, 14, 14 * share) }));
   return svg;
 }
 
