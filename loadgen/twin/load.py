@@ -106,7 +106,7 @@ def _remarks(run: RecordedRun) -> Iterator[str]:
     of_all = f"of {len(sent):,} requests were"
     left = sent.taken(np.isnan(sent.number("prompt_tokens")))
     is_refused = left.text("outcome").among("rejected") | (left.number("status") // 100 == 4)
-    is_apart = is_refused | left.is_cancelled
+    is_apart = is_refused | left.is_unanswered
     if lost := int((~is_apart).sum()):
         told = f"{lost:,} {of_all} sent and not served (timeouts, lost connections, errors)"
         if lost > MOST_LOST * len(sent):

@@ -93,6 +93,7 @@ def test_a_load_of_the_survivors_alone_is_refused(
         {"outcome": "rejected", "status": "503"},
         {"outcome": "http_error", "status": "400"},
         {"outcome": "cancelled"},
+        {"outcome": "timeout", "late": "true"},
     ],
 )
 def test_requests_that_no_engine_had_are_told_apart(tmp_path: Path, cells: dict[str, str]) -> None:
