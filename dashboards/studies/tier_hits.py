@@ -27,11 +27,17 @@ from dashboards.studies.tier_arms import (
 )
 from dashboards.studies.wording import NO_FINDING, count, duration, memory, percent, span
 from loadgen.locality.curve import predict
-from loadgen.locality.lmcache_replay import LmcacheReplay, LmcacheTier, ServedAt
+from loadgen.locality.lmcache_replay import (
+    LmcacheReplay,
+    LmcacheTier,
+    ServedAt,
+    frees_in_log,
+    rounds_of,
+)
 from loadgen.locality.measured import run_bytes_per_token
 from loadgen.locality.tier_replay import TierReplay
 from loadgen.locality.trace_sources import recorded_run, sent_requests, trace_of_run
-from loadgen.runs.recorded import argument
+from loadgen.runs.recorded import RecordedRun, argument
 from loadgen.targets.plan import BYTES_PER_GB
 
 LMCACHE = (OFFLOAD, *BACKED)
@@ -182,8 +188,9 @@ def predicted(cells: Cells) -> StudyAnswer:
 READ_AT = (
     "The prediction for vLLM's own is `kvswarm curve RUN --tier-tokens N`. LMCache frees memory in"
     " a loop, once a second, so that the order of requests does not settle its hits. Its share is"
-    " worked out afterwards, from the times in the same run and LMCache's rules: the mean over"
-    " moments at which the loop may have begun, with their range. Nothing was fitted."
+    " worked out afterwards, from the times in the same run, the moments of the loop that LMCache's"
+    " log tells, and its rules. Where the log tells none it is the mean over moments at which the"
+    " loop may have begun, with their range. Nothing was fitted."
 )
 
 
@@ -247,4 +254,15 @@ def _shares(run: Path, target: str, memory_bytes: int, token_bytes: int) -> list
     tier = LmcacheTier(memory_bytes, chunk_tokens * token_bytes, chunk_tokens, target in BACKED)
     sent = sent_requests(recorded)
     times = [ServedAt(each.sent_s, each.first_token_s, each.end_s) for each in sent]
-    return LmcacheReplay(trace, times, own // trace.block_size, tier).shares()
+    replay = LmcacheReplay(trace, times, own // trace.block_size, tier)
+    frees = _frees(recorded, times[-1].end_s)
+    return [replay.share(rounds_of(frees))] if frees else replay.shares()
+
+
+def _frees(run: RecordedRun, end_s: float) -> list[float]:
+    """When LMCache freed memory in it, none where its log is not there."""
+    start_unix_s = float(run.description["start_unix_s"])
+    try:
+        return frees_in_log(run.path / "engine" / "lmcache.log", start_unix_s, end_s)
+    except OSError:
+        return []

@@ -4,12 +4,15 @@ LMCache 0.5.6 gives memory up in a loop of its own: once a second, and only from
 on, the least recently used `RATIO` of its chunks goes (L1EvictionController, eviction policy LRU).
 Until then a write that finds no room keeps nothing, and what a second tier has cannot be loaded
 either (L1Manager.reserve_write, PrefetchController). So hits depend on when the loop runs: the
-same requests at the same times have a range of them.
+same requests at the same times have a range of them. Its log tells each time that memory was freed.
 """
 
-from collections.abc import Sequence
+import re
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from itertools import islice
+from datetime import datetime
+from itertools import count, islice, pairwise
+from pathlib import Path
 
 from loadgen.locality.tier_replay import EnginePrefixCache, computed_after_steps, leading
 from loadgen.locality.trace import Chain, Trace
@@ -26,6 +29,29 @@ class ServedAt:
     sent_s: float
     first_token_s: float
     end_s: float
+
+
+_FREES = re.compile(r"\[(\d{4}-\d\d-\d\d \d\d:\d\d:\d\d,\d{3})\] .*triggering eviction")
+
+
+def frees_in_log(log: Path, start_unix_s: float, end_s: float) -> list[float]:
+    """Seconds since a run's start at which memory was freed until its end, from LMCache's log: its
+    times are local ones to a millisecond. Raises OSError."""
+    with log.open(errors="replace") as lines:
+        found = [match[1] for match in map(_FREES.search, lines) if match]
+    at = [datetime.strptime(each, "%Y-%m-%d %H:%M:%S,%f").timestamp() for each in found]
+    return [unix_s - start_unix_s for unix_s in at if 0 <= unix_s - start_unix_s <= end_s]
+
+
+def rounds_of(frees: Sequence[float]) -> Iterator[float]:
+    """All rounds of the loop from a run's start on, without end, by some that freed memory; those
+    between are spread evenly, as each takes a little longer than its period. Raises IndexError for
+    none."""
+    yield from (frees[0] - PERIOD_S * each for each in range(int(frees[0] / PERIOD_S), 0, -1))
+    for one, other in pairwise(frees):
+        parts = max(1, round((other - one) / PERIOD_S))
+        yield from (one + (other - one) * part / parts for part in range(parts))
+    yield from count(frees[-1], PERIOD_S)
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,11 +79,13 @@ class LmcacheReplay:
     def shares(self) -> list[float]:
         """Of the prompt tokens, 0 to 1, those that need no computing, lowest first: one for each
         moment at which the loop may have begun. Raises UsageError for requests side by side."""
-        return sorted(self._share(PERIOD_S * phase / PHASES) for phase in range(PHASES))
+        begins = (PERIOD_S * phase / PHASES for phase in range(PHASES))
+        return sorted(self.share(count(begin, PERIOD_S)) for begin in begins)
 
-    def _share(self, first_s: float) -> float:
+    def share(self, rounds_s: Iterator[float]) -> float:
+        """The same where these are the moments of the loop, without end."""
         cache = EnginePrefixCache(self._trace, self._engine_blocks)
-        memory = _Memory(self._tier, first_s)
+        memory = _Memory(self._tier, rounds_s)
         tokens = sum(self._serve(cache, memory, *each) for each in self._requests)
         return tokens / self._trace.prompt_tokens
 
@@ -84,15 +112,15 @@ class LmcacheReplay:
 class _Memory:
     """Names of chunks, the least recently used first, and of those in the tier behind."""
 
-    def __init__(self, tier: LmcacheTier, first_s: float) -> None:
-        self._tier, self._next_s = tier, first_s
+    def __init__(self, tier: LmcacheTier, rounds_s: Iterator[float]) -> None:
+        self._tier, self._rounds_s, self._next_s = tier, rounds_s, next(rounds_s)
         self._most = tier.memory_bytes // tier.chunk_bytes
         self._names: dict[int, None] = {}
         self._behind: set[int] = set()
 
     def run_loop(self, until_s: float) -> None:
         while self._next_s <= until_s:
-            self._next_s += PERIOD_S
+            self._next_s = next(self._rounds_s)
             if len(self._names) * self._tier.chunk_bytes >= TRIGGER * self._tier.memory_bytes:
                 for name in [*islice(self._names, max(1, int(RATIO * len(self._names))))]:
                     del self._names[name]

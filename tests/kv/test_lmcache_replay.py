@@ -1,14 +1,18 @@
 """Hits behind LMCache's memory against its own manager, eviction policy and loop."""
 
+import logging
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
+from itertools import count, islice
+from pathlib import Path
 from random import Random
 
 import pytest
 
 pytest.importorskip("lmcache")
 import torch
+from lmcache.logging import CustomFormatter
 from lmcache.v1.distributed.api import MemoryLayoutDesc, ObjectKey
 from lmcache.v1.distributed.config import (
     EvictionConfig,
@@ -26,6 +30,8 @@ from loadgen.locality.lmcache_replay import (
     LmcacheReplay,
     LmcacheTier,
     ServedAt,
+    frees_in_log,
+    rounds_of,
 )
 from loadgen.locality.trace import Chain, Trace
 
@@ -182,3 +188,40 @@ def test_requests_side_by_side_are_refused() -> None:
     trace = Trace((Chain((1,), BLOCK, 1),), BLOCK, users=2)
     with pytest.raises(UsageError, match="one request after the other: here 2"):
         LmcacheReplay(trace, every(1, 1), 2, memory_of(4)).shares()
+
+
+def test_lmcaches_log_tells_when_its_loop_freed_memory(tmp_path: Path) -> None:
+    log, memory, start_s = tmp_path / "lmcache.log", RealMemory(10), time.time()
+    handler = logging.FileHandler(log)
+    handler.setFormatter(CustomFormatter())
+    logger = logging.getLogger(L1EvictionController.__module__)
+    logger.addHandler(handler)
+    try:
+        memory.run_loop()
+        memory.store(range(7))
+        memory.run_loop()
+        memory.store([7, 8])
+        memory.run_loop()
+    finally:
+        logger.removeHandler(handler)
+        handler.close()
+        memory.close()
+    assert frees_in_log(log, start_s - 5, 60.0) == pytest.approx([5.0], abs=1.0)
+    assert frees_in_log(log, start_s - 5, 2.0) == []
+    assert frees_in_log(log, start_s + 60, 60.0) == []
+
+
+def test_rounds_between_those_of_the_log_are_spread_evenly() -> None:
+    rounds = islice(rounds_of([2.25, 5.31, 6.31]), 9)
+    assert [*rounds] == pytest.approx([0.25, 1.25, 2.25, 3.27, 4.29, 5.31, 6.31, 7.31, 8.31])
+
+
+def test_known_moments_of_the_loop_settle_the_hits() -> None:
+    rng = Random(3)
+    trace = trace_of([rng.randrange(6) for _ in range(60)], 4)
+    times = every(0.3, len(trace.chains))
+    replay = LmcacheReplay(trace, times, trace.least_blocks, memory_of(14))
+    by_phase = [replay.share(count(PERIOD_S * at / PHASES, PERIOD_S)) for at in range(PHASES)]
+    assert min(by_phase) < max(by_phase)
+    for share, at in zip(by_phase, range(PHASES), strict=True):
+        assert replay.share(rounds_of([7 * PERIOD_S + PERIOD_S * at / PHASES])) == share
