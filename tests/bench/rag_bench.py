@@ -72,7 +72,7 @@ async def measure(out: Path, options: argparse.Namespace) -> bool:
             if options.only in (None, "sizes"):
                 write_rows(await size_rows(QUICK_OTHERS if options.quick else OTHERS, out), out)
             if options.only in (None, "embedders"):
-                write_rows(await embedder_rows(options.causal_model, out), out)
+                write_rows(await embedder_rows(options.causal_models, out), out)
     return not interruption.signal_number
 
 
@@ -153,9 +153,11 @@ def parse_options() -> argparse.Namespace:
     parser.add_argument("--only", choices=PARTS, help="one part")
     parser.add_argument(
         "--causal-model",
-        default="",
+        dest="causal_models",
+        nargs="*",
+        default=["", "trained"],
         metavar="MODEL",
-        help="folder, `trained`, or a name such as Qwen/Qwen2.5-0.5B (default: the demo model)",
+        help="folders, or names such as Qwen/Qwen2.5-0.5B (default: the demo model, and `trained`)",
     )
     parser.add_argument("--report", type=Path, metavar="DIR", help="report on an earlier run")
     parser.add_argument("--out", type=Path, help="folder for CSV files, logs and report.md")

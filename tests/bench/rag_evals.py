@@ -4,6 +4,7 @@ import asyncio
 import json
 import subprocess
 import sys
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -27,23 +28,26 @@ class Embedder:
     options: tuple[str, ...]
 
 
-def embedders(causal_model: str) -> list[Embedder]:
-    """The default, the causal model ("": the demo model, `trained`), and no model at all."""
-    model = str(model_named(causal_model) or demo_model("tiny"))
-    name = causal_model or "the demo model, random weights"
-    causal = ("--embedder", "hf-causal-mean", "--embedder-model", model)
+def embedders(*causal_models: str) -> list[Embedder]:
+    """The default, each causal model ("": the demo model, `trained`), and no model at all."""
     return [
         Embedder("minilm", ("--embedder", "minilm")),
-        Embedder(f"hf-causal-mean: {name}", causal),
+        *map(_causal, causal_models),
         Embedder("hashing: no model", ("--embedder", "hashing")),
     ]
 
 
-async def embedder_rows(causal_model: str, out: Path) -> list[EmbedderRow]:
+def _causal(model: str) -> Embedder:
+    folder = str(model_named(model) or demo_model("tiny"))
+    name = f"hf-causal-mean: {model or 'the demo model, random weights'}"
+    return Embedder(name, ("--embedder", "hf-causal-mean", "--embedder-model", folder))
+
+
+async def embedder_rows(causal_models: Sequence[str], out: Path) -> list[EmbedderRow]:
     """A row for each corpus and embedder. Raises RuntimeError where an evaluation fails."""
     rows = []
     for corpus in CORPORA:
-        for embedder in embedders(causal_model):
+        for embedder in embedders(*causal_models):
             say(f"{corpus} with {embedder.name}")
             found = await asyncio.to_thread(_evaluate, corpus, out, embedder.options)
             rows.append(_embedder_row(corpus, embedder.name, found))

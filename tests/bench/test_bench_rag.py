@@ -48,10 +48,12 @@ ROW = LabelRow(
 
 
 def test_the_trained_model_embeds_by_its_name(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(rag_evals, "model_named", "/models/{}".format)
-    (_, causal, _) = rag_evals.embedders("trained")
+    monkeypatch.setattr(rag_evals, "model_named", lambda name: name and f"/models/{name}")
+    monkeypatch.setattr(rag_evals, "demo_model", "/models/{}".format)
+    (_, demo, causal, _) = rag_evals.embedders("", "trained")
     assert causal.name == "hf-causal-mean: trained"
     assert causal.options[-1] == "/models/trained"
+    assert demo.name == "hf-causal-mean: the demo model, random weights"
 
 
 def test_made_documents_have_exactly_the_chunks_and_begin_alike() -> None:
