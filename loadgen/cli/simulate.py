@@ -397,7 +397,7 @@ def _recorded_parser() -> argparse.ArgumentParser:
     add("run", type=Path, metavar="RUN", help="the run directory whose requests are sent")
     add("--kv-tokens", type=int, help="tokens of the engine's KV cache (default: as recorded)")
     add("--target", help="vllm, vllm-offload, vllm-lmcache …, -context (default: as recorded)")
-    add("--l1-gb", type=float, help="GB of memory of a tier (default: 1.0)")
+    add("--l1-gb", type=float, help="GiB of memory of a tier (default: 1.0)")
     _add_options(parser)
     return parser
 

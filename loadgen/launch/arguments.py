@@ -139,7 +139,7 @@ def add_target_options(parser: argparse.ArgumentParser) -> None:
     add("--targets", type=Path, help="a TOML file with targets of your own")
     add("--size", choices=("tiny", "small"), help="demo model size (default: tiny)")
     add("--kv-tokens", type=int, help="usable tokens of the engine's KV cache")
-    add("--l1-gb", type=float, help="GB of memory behind the engine's cache (default: 1.0)")
+    add("--l1-gb", type=float, help="GiB of memory behind the engine's cache (default: 1.0)")
     add("--l2-dir", type=Path, help="where a tier on disk makes its folder (default: /tmp)")
     codecs = ", ".join((*KV_CODECS, f"{PROFILED_CODEC}:FILE"))
     add("--kv-codec", help=f"of KV behind a network: {codecs} (default: lossless)")
