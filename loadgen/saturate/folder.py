@@ -18,6 +18,7 @@ from loadgen.saturate.course import Ending, SearchPlan, SearchState, TrialStep
 from loadgen.saturate.judge import LoadJudgement
 from loadgen.saturate.objective import Objective
 from loadgen.saturate.trial import Trial
+from loadgen.scratch import write_whole
 from loadgen.stats.metrics import limited
 from loadgen.stats.slo import Slo
 
@@ -178,9 +179,7 @@ class SearchFolder:
 
     def write_table(self, course: SearchState) -> None:
         """`trials.csv`, replaced in one step."""
-        temporary = self.path / f"{TRIALS_CSV}.tmp"
-        temporary.write_text(to_csv(_rows(points_of(course))), encoding="utf-8")
-        temporary.replace(self.path / TRIALS_CSV)
+        write_whole(self.path / TRIALS_CSV, to_csv(_rows(points_of(course))).encode())
 
     def write_result(self, course: SearchState, ending: Ending, said: Sequence[str]) -> None:
         """`saturate.json`."""
