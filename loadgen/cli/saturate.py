@@ -12,7 +12,7 @@ from loadgen.launch.configured import setting
 from loadgen.runs.directory import DEFAULT_FILE
 
 if TYPE_CHECKING:
-    from loadgen.saturate.course import SearchPlan
+    from loadgen.saturate.search_state import SearchPlan
 
 ARRIVALS = ("poisson", "constant", "gamma")
 OURS = {
@@ -53,6 +53,7 @@ def _plan(parsed: argparse.Namespace, words: Sequence[str]) -> "SearchPlan":
         space=Space(parsed.by, parsed.first, parsed.last, parsed.tolerance / 100),
         trial_s=parsed.trial,
         most_trials=parsed.max_trials,
+    from loadgen.saturate.search_state import SearchPlan
         seed=parsed.seed,
         warm_up_s=parsed.warm_up,
         words=words,
