@@ -1,7 +1,8 @@
 """An answer with its tables and pictures, and how it stands on a page."""
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
 from matplotlib.figure import Figure
 
@@ -21,6 +22,12 @@ class MarkdownTable:
         """With the figures set to the right; nothing in a cell ends it."""
         lines = [self.header, ("---", *["---:"] * (len(self.header) - 1)), *self.rows]
         return "\n".join(f"| {' | '.join(map(_escaped, line))} |" for line in lines)
+
+
+def written(page: Path, blocks: Iterable[str]) -> Path:
+    """Write a page of Markdown; returns its path."""
+    page.write_text("\n\n".join(blocks) + "\n", encoding="utf-8")
+    return page
 
 
 def _escaped(text: str) -> str:
