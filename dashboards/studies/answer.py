@@ -7,7 +7,7 @@ from pathlib import Path
 from matplotlib.figure import Figure
 
 from dashboards.studies.cell import COMPUTED, EACH_COMPUTED, FIRST, Cells, StudyCell, is_number
-from dashboards.studies.wording import count, duration, memory, percent
+from dashboards.studies.wording import count, duration, memory, percent, seconds
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,7 +42,7 @@ COLUMNS: dict[str, Column] = {
     "ttft_mean_ms": ("TTFT mean", duration),
     "ttft_p95_ms": ("TTFT p95", duration),
     "e2e_p50_ms": ("whole reply p50", duration),
-    "makespan_p50_s": ("batch p50", lambda value: duration(1000 * value)),
+    "makespan_p50_s": ("batch p50", seconds),
     "requests_per_s": ("requests/s", lambda value: f"{value:.2f}"),
     "context_affinity": ("to the usual engine", percent),
     "output_tokens_per_s": ("output tokens/s", lambda value: f"{value:.3g}"),
