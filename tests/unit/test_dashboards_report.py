@@ -173,7 +173,7 @@ def test_page_stands_alone(healthy: tuple[Path, str]) -> None:
 
 
 @pytest.mark.usefixtures("_words_only")
-@pytest.mark.parametrize("beyond", [10**400, "inf"])
+@pytest.mark.parametrize("beyond", [10**400, "inf"], ids=["huge", "infinite"])
 def test_options_beyond_all_numbers_are_none(tmp_path: Path, beyond: Any) -> None:
     names = ("run_time", "num_users", "max_lag_ms")
     options = {"arrivals": "closed", **dict.fromkeys(names, beyond)}
