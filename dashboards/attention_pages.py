@@ -14,7 +14,7 @@ from dashboards.figures.style import (
     new_figure,
     save_svg,
 )
-from dashboards.studies.answer import MarkdownTable
+from dashboards.studies.answer import MarkdownTable, written
 from dashboards.studies.page import Provenance, page_head
 from dashboards.studies.wording import percent, times
 from kv_policies.exact_attention import AttentionRow
@@ -48,7 +48,7 @@ def write_attention_page(
         " beside queries, keys and values, times are medians. The error is the largest difference"
         " to float32, over the largest output.",
     ]
-    return _written(folder / ATTENTION_PAGE, blocks)
+    return written(folder / ATTENTION_PAGE, blocks)
 
 
 def attention_findings(
@@ -141,7 +141,7 @@ def write_gqa_page(results: Sequence[GqaResult], made: Provenance, folder: Path)
         " equal memory are how many fit where one fits with all heads. A decode step gives each"
         " text of a batch a token.",
     ]
-    return _written(folder / GQA_PAGE, blocks)
+    return written(folder / GQA_PAGE, blocks)
 
 
 def gqa_findings(results: Sequence[GqaResult]) -> Iterator[str]:
@@ -216,8 +216,3 @@ def _losses(results: Sequence[GqaResult]) -> Figure:
     finish(axes)
     legend_below(figure)
     return figure
-
-
-def _written(page: Path, blocks: Sequence[str]) -> Path:
-    page.write_text("\n\n".join(blocks) + "\n", encoding="utf-8")
-    return page

@@ -15,7 +15,7 @@ from dashboards.figures.style import (
     new_figure,
     save_svg,
 )
-from dashboards.studies.answer import MarkdownTable
+from dashboards.studies.answer import MarkdownTable, written
 from dashboards.studies.page import Provenance
 from dashboards.studies.wording import percent
 from kv_policies.codec_trial import CHOSEN, COMPARED, CodecRow, CodecTrial
@@ -36,9 +36,7 @@ def write_codecs_page(trial: CodecTrial, made: Provenance, folder: Path) -> Path
         writer = csv.DictWriter(file, [*rows[0]])
         writer.writeheader()
         writer.writerows(rows)
-    page = folder / PAGE
-    page.write_text("\n\n".join(_blocks(trial, made)) + "\n", encoding="utf-8")
-    return page
+    return written(folder / PAGE, _blocks(trial, made))
 
 
 def _blocks(trial: CodecTrial, made: Provenance) -> Iterator[str]:

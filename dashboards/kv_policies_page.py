@@ -16,7 +16,7 @@ from dashboards.figures.style import (
     save_svg,
 )
 from dashboards.report.wording import listed
-from dashboards.studies.answer import MarkdownTable
+from dashboards.studies.answer import MarkdownTable, written
 from dashboards.studies.page import Provenance
 from dashboards.studies.wording import duration, percent, times
 from kv_policies.rows import PolicyRow, RepeatSpread
@@ -41,9 +41,7 @@ def write_policies_page(
     """Write page and pictures into a folder that is there; returns the page."""
     save_svg(frontier(rows), folder / FRONTIER)
     save_svg(times_taken(rows), folder / COSTS)
-    page = folder / PAGE
-    page.write_text("\n\n".join(_blocks(rows, note, measured)) + "\n", encoding="utf-8")
-    return page
+    return written(folder / PAGE, _blocks(rows, note, measured))
 
 
 def _blocks(rows: Sequence[PolicyRow], note: str, measured: Provenance) -> Iterator[str]:

@@ -18,7 +18,7 @@ from dashboards.figures.style import (
     save_svg,
 )
 from dashboards.report.wording import listed
-from dashboards.studies.answer import MarkdownTable
+from dashboards.studies.answer import MarkdownTable, written
 from dashboards.studies.page import Provenance, page_head
 from dashboards.studies.wording import count, duration, memory, percent, times
 from kv_policies.decode_profile import KernelRow
@@ -57,9 +57,7 @@ def write_ladder_page(ladder: Ladder, made: Provenance, folder: Path) -> Path:
         writer.writeheader()
         writer.writerows(long_rows(ladder))
     save_svg(_picture(ladder), folder / SVG)
-    page = folder / PAGE
-    page.write_text("\n\n".join(_blocks(ladder, made)) + "\n", encoding="utf-8")
-    return page
+    return written(folder / PAGE, _blocks(ladder, made))
 
 
 def ladder_findings(ladder: Ladder) -> dict[str, str]:

@@ -169,12 +169,7 @@ def _codecs(profiles: Mapping[str, CacheGenProfile]) -> Iterator[tuple[KvCodec, 
 def _cut(subject: Subject, texts: Sequence[str], plan: CodecPlan) -> list[Tensor]:
     """Texts of the length that the plan wants, from all of them one after the other."""
     length = plan.prompt_tokens + plan.read_tokens
-    most = getattr(subject.model.config, "max_position_embeddings", None)
-    if most and length > most:
-        raise PolicyError(
-            f"{plan.prompt_tokens} prompt and {plan.read_tokens} read tokens: the model has {most}"
-            " positions: give fewer"
-        )
+    subject.require_positions(plan.prompt_tokens, plan.read_tokens, "read")
     flat = [token for text in texts for token in subject.tokens(text)]
     if len(flat) < plan.texts * length:
         raise PolicyError(

@@ -239,8 +239,8 @@ class _Run:
         return self._texts[repeat * batch : (repeat + 1) * batch]
 
     def _facts(self, repeat: int) -> list[NeedlePrompt]:
-        asked = tokens_asked(self._subject, self._needles)
-        _require_positions(self._subject, self._plan, asked, "a question and its answer")
+        asked, what = tokens_asked(self._subject, self._needles), "a question and its answer"
+        self._subject.require_positions(self._plan.prompt_tokens, asked, what)
         haystack = self._text(repeat)[0].tolist()
         own = self._needles[repeat :: self._plan.repeats]
         return [NeedlePrompt(self._subject, haystack, each, self._plan) for each in own]
@@ -271,18 +271,9 @@ def _chosen(names: Sequence[str]) -> dict[str, KvPolicy]:
     return chosen
 
 
-def _require_positions(subject: Subject, plan: PolicyPlan, after: int, what: str) -> None:
-    most = getattr(subject.model.config, "max_position_embeddings", None)
-    if most and plan.prompt_tokens + after > most:
-        raise PolicyError(
-            f"{plan.prompt_tokens} prompt tokens and {after} after them ({what}): the model has"
-            f" {most} positions: give fewer"
-        )
-
-
 def _texts(subject: Subject, texts: Sequence[str], plan: PolicyPlan) -> Tensor:
     """[repeats · batch, tokens of a text], no token in two of them. Raises PolicyError."""
-    _require_positions(subject, plan, tokens_after_prompt(plan), "generated or timed")
+    subject.require_positions(plan.prompt_tokens, tokens_after_prompt(plan), "generated or timed")
     rows, wanted = plan.repeats * plan.batch, plan.repeats * plan.batch * plan.text_tokens
     tokens: list[int] = []
     for text in texts:

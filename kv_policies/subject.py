@@ -35,6 +35,15 @@ class Subject:
         """Of a text, without marks at its ends."""
         return list(self.tokenizer(text, add_special_tokens=False)["input_ids"])
 
+    def require_positions(self, prompt_tokens: int, after: int, what: str) -> None:
+        """Raises PolicyError for more tokens than the model has positions."""
+        most = getattr(self.model.config, "max_position_embeddings", None)
+        if most and prompt_tokens + after > most:
+            raise PolicyError(
+                f"{prompt_tokens} prompt tokens and {after} after them ({what}): the model has"
+                f" {most} positions: give fewer"
+            )
+
     def cache(self, policy: KvPolicy) -> PolicyCache:
         """An empty one. Raises PolicyError where the policy is not for this model."""
         return policy.cache(self.model.config)

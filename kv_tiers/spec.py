@@ -19,8 +19,8 @@ from kv_tiers.machine import instruction_set
 from kv_tiers.worker import HostCopyWorker
 
 
-class HostOffloadingSpec(CPUOffloadingSpec):
-    """Host memory behind the engine's cache."""
+class _HostWorkerSpec(CPUOffloadingSpec):
+    """What makes its one worker by `_made_worker` where the engine is on the CPU."""
 
     def __init__(self, config: OffloadingConfig) -> None:
         super().__init__(config)
@@ -32,16 +32,26 @@ class HostOffloadingSpec(CPUOffloadingSpec):
         if not current_platform.is_cpu():
             return super().get_worker(kv_caches)
         if self._host_worker is None:
-            self._host_worker = HostCopyWorker(
-                kv_caches,
-                self.blocks_per_chunk,
-                self.num_chunks,
-                load_bytes_per_s=_load_bytes_per_s(self),
-            )
+            self._host_worker = self._made_worker(kv_caches)
         return self._host_worker
 
+    def _made_worker(self, kv_caches: CanonicalKVCaches) -> OffloadingWorker:
+        raise NotImplementedError
 
-class HostTieringSpec(TieringOffloadingSpec):
+
+class HostOffloadingSpec(_HostWorkerSpec):
+    """Host memory behind the engine's cache."""
+
+    def _made_worker(self, kv_caches: CanonicalKVCaches) -> OffloadingWorker:
+        return HostCopyWorker(
+            kv_caches,
+            self.blocks_per_chunk,
+            self.num_chunks,
+            load_bytes_per_s=_load_bytes_per_s(self),
+        )
+
+
+class HostTieringSpec(_HostWorkerSpec, TieringOffloadingSpec):
     """Host memory, and further tiers such as a folder behind it.
 
     A folder tier (`fs`) keeps its files below the name of the CPU's instruction set: the order of
@@ -52,23 +62,11 @@ class HostTieringSpec(TieringOffloadingSpec):
 
     def __init__(self, config: OffloadingConfig) -> None:
         super().__init__(config)
-        self._host_worker: OffloadingWorker | None = None
-        _require_possible(self, config)
         if current_platform.is_cpu():
             self.secondary_tier_configs = [_by_cpu(each) for each in self.secondary_tier_configs]
 
-    def get_worker(self, kv_caches: CanonicalKVCaches) -> OffloadingWorker:
-        """The one worker of the engine."""
-        if not current_platform.is_cpu():
-            return super().get_worker(kv_caches)
-        if self._host_worker is None:
-            self._host_worker = self.create_worker(kv_caches)
-        return self._host_worker
-
-    def create_worker(self, kv_caches: CanonicalKVCaches) -> OffloadingWorker:
+    def _made_worker(self, kv_caches: CanonicalKVCaches) -> OffloadingWorker:
         """A worker on the region that the scheduler's tiers read and write."""
-        if not current_platform.is_cpu():
-            return super().create_worker(kv_caches)
         region = SharedOffloadRegion(
             engine_id=self.config.engine_id,
             num_chunks=self.num_chunks,

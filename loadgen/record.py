@@ -15,6 +15,8 @@ Outcome = Literal[
     "malformed",
 ]
 OUTCOMES: tuple[Outcome, ...] = get_args(Outcome)
+NEVER_SENT = "due before the end of the run, but every user was busy"
+"""The `error` of what was cancelled for that."""
 
 
 @dataclass(slots=True)

@@ -1,4 +1,5 @@
-"""Temporary folders that go with their process, and at the next start where it was killed.
+"""Files that are whole or not there, and temporary folders that go with their process, or at the
+next start where it was killed.
 
 A folder holds a locked file for as long as its owner lives, whoever can see its process id.
 """
@@ -6,6 +7,7 @@ A folder holds a locked file for as long as its owner lives, whoever can see its
 import errno
 import fcntl
 import os
+import secrets
 import shutil
 import tempfile
 from collections.abc import Iterator
@@ -25,6 +27,21 @@ def without_device(path: Path) -> Path:
     if path.is_char_device():
         raise OSError(errno.EINVAL, "it is a device, and no file", str(path))
     return path
+
+
+def write_whole(path: Path, content: bytes) -> None:
+    """Write a file of which no reader sees a part; an earlier one keeps its mode, and what fails
+    leaves it as it was, with nothing beside it. Raises OSError."""
+    partial = path.with_name(f".{secrets.token_hex(8)}.partial")
+    try:
+        partial.write_bytes(content)
+        with suppress(OSError):
+            shutil.copymode(path, partial)
+        partial.replace(path)
+    except BaseException:
+        with suppress(OSError):
+            partial.unlink()
+        raise
 
 
 def expanded(path: str | Path) -> Path:

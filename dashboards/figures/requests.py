@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from loadgen.runs.columns import Flags, Floats, Indices, Texts
-from loadgen.runs.requests import Requests
+from loadgen.runs.requests import Requests, span_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,10 +62,7 @@ class DrawnRequests:
     @property
     def span_s(self) -> tuple[float, float]:
         """From the first send to the last end; (0, 0) without requests."""
-        known = ~np.isnan(self.at_s)
-        if not known.any():
-            return 0.0, 0.0
-        return float(self.at_s[known].min()), float(np.nanmax((self.at_s, self.end_s)))
+        return span_of(self.at_s, self.end_s)
 
 
 def drawn(requests: Requests) -> DrawnRequests:

@@ -7,7 +7,7 @@ from dashboards.figures.style import save_svg
 from dashboards.network.counted import eviction_answer, placement_answer
 from dashboards.network.served import death_answer, link_answer, loading_answer, regions_answer
 from dashboards.network.streamed import levels_answer, parts_answer
-from dashboards.studies.answer import StudyAnswer, section
+from dashboards.studies.answer import StudyAnswer, section, written
 from dashboards.studies.page import Provenance
 from kv_tiers.trials import (
     NetworkFigures,
@@ -42,9 +42,7 @@ def write_network_page(rows: NetworkFigures, made: Provenance, folder: Path) -> 
         for picture in answer.pictures:
             save_svg(picture.figure, folder / f"{NAME}-{picture.name}.svg")
     rows.write(folder / CSV)
-    page = folder / PAGE
-    page.write_text("\n\n".join(_blocks(answers, made)) + "\n", encoding="utf-8")
-    return page
+    return written(folder / PAGE, _blocks(answers, made))
 
 
 def _blocks(answers: Sequence[tuple[str, StudyAnswer]], made: Provenance) -> Iterator[str]:

@@ -10,7 +10,7 @@ from dashboards.figures.style import SERIES_COLOURS, finish, legend_below, new_a
 from dashboards.network.pivot import PivotColumn, Write, bars, need, pivot, rows_of, three_digits
 from dashboards.report.wording import listed
 from dashboards.studies.answer import StudyAnswer, StudyPicture
-from dashboards.studies.wording import count, duration, percent, span, times
+from dashboards.studies.wording import count, duration, percent, seconds, span, times
 from kv_tiers.link.rate import BYTES_PER_MBIT
 from kv_tiers.trials import NetworkFigures, loading, node_death, regions, sharing
 from loadgen.locality.break_even import Computing
@@ -21,31 +21,6 @@ FAIR = 0.5
 
 def death_answer(rows: NetworkFigures) -> StudyAnswer:
     """Prefixes kept, repaired and moved, by placement of chunks and copies."""
-
-    def share(run: int, copies: int, setting: str, measure: str = "prefix_share") -> float:
-        return need(rows, node_death.subject_of(run, copies), setting, measure)
-
-    two = [each for each in rows.subjects() if each.endswith("2 copies")]
-    kept = rows_of(rows, two, node_death.KILLED, "prefix_share")
-    first = (
-        f"When one of {node_death.NODES} nodes is killed, chunks that are each placed alone keep"
-        f" {percent(share(1, 1, node_death.KILLED))} of their prefixes with one copy, whole"
-        f" contexts on a node {percent(share(0, 1, node_death.KILLED))}, and two copies"
-        f" {span(kept, percent)}, however they are placed."
-    )
-    repaired = rows_of(rows, two, node_death.FIRST_PASS, "repaired_copies")
-    computed = rows_of(rows, two, node_death.FIRST_PASS, "computed_chunks")
-    second = rows_of(rows, rows.subjects(), node_death.SECOND_PASS, "prefix_share")
-    adding = rows_of(rows, rows.subjects(), node_death.ADDING, "prefix_share")
-    bullets = (
-        f"Once the node is back, empty, reading with two copies computes {span(computed, count)}"
-        f" chunks again and writes {span(repaired, count)} missing copies. With one copy"
-        f" {count(share(1, 1, node_death.FIRST_PASS, 'computed_chunks'))} chunks are computed"
-        f" where each lies alone, {count(share(0, 1, node_death.FIRST_PASS, 'computed_chunks'))}"
-        " where contexts are whole.",
-        f"The second pass finds {span(second, percent)} of the prefixes.",
-        f"While a fourth node is added, readers find {span(adding, percent)} of them.",
-    )
     settings = (
         node_death.KILLED,
         node_death.FIRST_PASS,
@@ -59,45 +34,45 @@ def death_answer(rows: NetworkFigures) -> StudyAnswer:
         ("copies repaired", node_death.FIRST_PASS, "repaired_copies", count),
         ("copies moved", node_death.ADDING, "moved_copies", count),
     ]
+    picture = bars(rows, settings[:3], "prefix_share", "prefixes found, %", 100)
+    about = "Share of prefixes found after a node was killed, by placement and copies"
     return StudyAnswer(
         "What is left when a node dies?",
-        (first, *bullets),
+        (*_death_sentences(rows),),
         (pivot(rows, "chunks, copies", columns),),
-        (
-            StudyPicture(
-                "death",
-                bars(rows, settings[:3], "prefix_share", "prefixes found, %", 100),
-                "Share of prefixes found after a node was killed, by placement and copies",
-            ),
-        ),
+        (StudyPicture("death", picture, about),),
     )
+
+
+def _death_sentences(rows: NetworkFigures) -> Iterator[str]:
+    def alone(run: int, setting: str, measure: str = "prefix_share") -> float:
+        return need(rows, node_death.subject_of(run, copies=1), setting, measure)
+
+    two = [each for each in rows.subjects() if each.endswith("2 copies")]
+    kept = rows_of(rows, two, node_death.KILLED, "prefix_share")
+    yield (
+        f"When one of {node_death.NODES} nodes is killed, chunks that are each placed alone keep"
+        f" {percent(alone(1, node_death.KILLED))} of their prefixes with one copy, whole"
+        f" contexts on a node {percent(alone(0, node_death.KILLED))}, and two copies"
+        f" {span(kept, percent)}, however they are placed."
+    )
+    repaired = rows_of(rows, two, node_death.FIRST_PASS, "repaired_copies")
+    computed = rows_of(rows, two, node_death.FIRST_PASS, "computed_chunks")
+    yield (
+        f"Once the node is back, empty, reading with two copies computes {span(computed, count)}"
+        f" chunks again and writes {span(repaired, count)} missing copies. With one copy"
+        f" {count(alone(1, node_death.FIRST_PASS, 'computed_chunks'))} chunks are computed"
+        f" where each lies alone, {count(alone(0, node_death.FIRST_PASS, 'computed_chunks'))}"
+        " where contexts are whole."
+    )
+    second = rows_of(rows, rows.subjects(), node_death.SECOND_PASS, "prefix_share")
+    yield f"The second pass finds {span(second, percent)} of the prefixes."
+    adding = rows_of(rows, rows.subjects(), node_death.ADDING, "prefix_share")
+    yield f"While a fourth node is added, readers find {span(adding, percent)} of them."
 
 
 def link_answer(rows: NetworkFigures) -> StudyAnswer:
     """Schedulers by a light client's p99, of those that starve nobody."""
-    timed = sharing.SOCKET if sharing.SOCKET in rows.settings() else sharing.COUNTED
-    names = [name for name in rows.subjects() if rows.value(name, timed, "jain") is not None]
-    p99 = {name: need(rows, name, timed, "light_p99_ms") for name in names}
-    fair = {name: need(rows, name, sharing.STREAM, "fair_share") for name in names}
-    best = min((name for name in names if fair[name] >= FAIR), key=lambda name: p99[name])
-    first = (
-        f"`{best}` is best: beside heavy clients a light one has a p99 of {duration(p99[best])},"
-        f" with `fifo` of {duration(p99['fifo'])}, and a heavy one beside many light ones keeps"
-        f" {percent(fair[best])} of an even share."
-    )
-    jain = rows_of(rows, names, timed, "jain")
-    used = rows_of(rows, names, timed, "utilisation")
-    bullets = [
-        *(
-            f"`{name}` starves: a heavy client beside many light ones has {percent(fair[name])} of"
-            f" an even share. Its light client's p99 is {duration(p99[name])}."
-            for name in names
-            if fair[name] < FAIR
-        ),
-        *_lottery(rows, p99, best),
-        f"Jain's index is {span(jain, three_digits)}, highest with"
-        f" `{names[jain.index(max(jain))]}`; the link is used {span(used, percent)} of the time.",
-    ]
     measures: tuple[tuple[str, str, Write], ...] = (
         ("light p50", "light_p50_ms", duration),
         ("light p99", "light_p99_ms", duration),
@@ -111,20 +86,38 @@ def link_answer(rows: NetworkFigures) -> StudyAnswer:
         pivot(rows, each, [(title, each, measure, write) for title, measure, write in measures])
         for each in kinds
     ]
+    shares = pivot(rows, "scheduler", [(sharing.STREAM, sharing.STREAM, "fair_share", percent)])
+    picture = bars(rows, kinds, "light_p99_ms", "p99 of a light client, ms", 1)
+    about = "p99 of a light client beside heavy ones, by scheduler"
     return StudyAnswer(
         "Which scheduler shares a scarce link best?",
-        (first, *bullets),
-        (
-            *tables,
-            pivot(rows, "scheduler", [(sharing.STREAM, sharing.STREAM, "fair_share", percent)]),
-        ),
-        (
-            StudyPicture(
-                "link",
-                bars(rows, kinds, "light_p99_ms", "p99 of a light client, ms", 1),
-                "p99 of a light client beside heavy ones, by scheduler",
-            ),
-        ),
+        (*_link_sentences(rows, kinds[-1]),),
+        (*tables, shares),
+        (StudyPicture("link", picture, about),),
+    )
+
+
+def _link_sentences(rows: NetworkFigures, timed: str) -> Iterator[str]:
+    names = [name for name in rows.subjects() if rows.value(name, timed, "jain") is not None]
+    p99 = {name: need(rows, name, timed, "light_p99_ms") for name in names}
+    fair = {name: need(rows, name, sharing.STREAM, "fair_share") for name in names}
+    best = min((name for name in names if fair[name] >= FAIR), key=lambda name: p99[name])
+    yield (
+        f"`{best}` is best: beside heavy clients a light one has a p99 of {duration(p99[best])},"
+        f" with `fifo` of {duration(p99['fifo'])}, and a heavy one beside many light ones keeps"
+        f" {percent(fair[best])} of an even share."
+    )
+    for name in (each for each in names if fair[each] < FAIR):
+        yield (
+            f"`{name}` starves: a heavy client beside many light ones has {percent(fair[name])} of"
+            f" an even share. Its light client's p99 is {duration(p99[name])}."
+        )
+    yield from _lottery(rows, p99, best)
+    jain = rows_of(rows, names, timed, "jain")
+    used = rows_of(rows, names, timed, "utilisation")
+    yield (
+        f"Jain's index is {span(jain, three_digits)}, highest with"
+        f" `{names[jain.index(max(jain))]}`; the link is used {span(used, percent)} of the time."
     )
 
 
@@ -147,57 +140,50 @@ def _lottery(rows: NetworkFigures, p99: dict[str, float], best: str) -> Iterator
 
 def loading_answer(rows: NetworkFigures) -> StudyAnswer:
     """Codecs by the bandwidth from which on they pay."""
-    tokens, rate, chunks = (
-        need(rows, loading.COMPUTING, loading.ALONE, name)
-        for name in ("tokens", "tokens_per_s", "chunks")
-    )
     names = [name for name in rows.subjects() if name != loading.COMPUTING]
-    computed_s = tokens / rate
-    found = {name: crossing_mbit(rows, name, computed_s) for name in names}
+    settings = [each for each in rows.settings() if each.endswith("Mbit/s")]
+    columns: list[PivotColumn] = [
+        ("bytes a token", loading.ALONE, "bytes_per_token", count),
+        ("decoding", loading.ALONE, "decode_s", seconds),
+        *((each, each, "loaded_s", seconds) for each in settings),
+    ]
+    about = "Seconds to load the prompt against the link's rate, by codec, and to compute it"
+    return StudyAnswer(
+        "From which bandwidth on is loading faster than computing?",
+        (*_loading_sentences(rows, names, settings),),
+        (pivot(rows, "codec", columns),),
+        (StudyPicture("loading", _loading_picture(rows, names, settings), about),),
+    )
+
+
+def _loading_sentences(
+    rows: NetworkFigures, names: Sequence[str], settings: Sequence[str]
+) -> Iterator[str]:
+    tokens, rate = _computing(rows)
+    found = {name: crossing_mbit(rows, name, tokens / rate) for name in names}
     able = {name: at for name, at in found.items() if at is not None}
     told = (
         f"A prompt of {count(tokens)} tokens, computed at {count(rate)} a second in"
-        f" {duration(1000 * computed_s)},"
+        f" {seconds(tokens / rate)},"
     )
     if able:
         best = min(able, key=able.__getitem__)
         raw = f", and as it is from {_mbit(able['raw'])}" if "raw" in able and best != "raw" else ""
-        first = f"{told} is loaded sooner from {_mbit(able[best])} on with `{best}`{raw}."
+        yield f"{told} is loaded sooner from {_mbit(able[best])} on with `{best}`{raw}."
     else:
-        first = f"{told} is loaded sooner with no codec at any of the rates measured."
-    never = [f"`{name}`" for name in names if predicted_mbit(rows, name) is None]
-    pairs = [
-        f"`{name}` {_mbit(predicted_mbit(rows, name))} and {_mbit(found[name])}" for name in names
-    ]
-    bullets = [
+        yield f"{told} is loaded sooner with no codec at any of the rates measured."
+    predicted = {name: predicted_mbit(rows, name) for name in names}
+    pairs = (f"`{name}` {_mbit(predicted[name])} and {_mbit(found[name])}" for name in names)
+    yield (
         "Predicted from bytes and the rate of computing, and measured, at the lowest rate or"
-        " between two of them:"
-        f" {', '.join(pairs)}."
-    ]
-    if never:
-        bullets.append(
+        f" between two of them: {', '.join(pairs)}."
+    )
+    if never := [f"`{name}`" for name in names if predicted[name] is None]:
+        yield (
             f"Decoding alone takes longer here than computing with {listed(never)}: no link is fast"
             " enough."
         )
-    settings = [each for each in rows.settings() if each.endswith("Mbit/s")]
-    bullets.append(_off(rows, names, settings, chunks))
-    columns: list[PivotColumn] = [
-        ("bytes a token", loading.ALONE, "bytes_per_token", count),
-        ("decoding", loading.ALONE, "decode_s", _seconds),
-        *((each, each, "loaded_s", _seconds) for each in settings),
-    ]
-    return StudyAnswer(
-        "From which bandwidth on is loading faster than computing?",
-        (first, *bullets),
-        (pivot(rows, "codec", columns),),
-        (
-            StudyPicture(
-                "loading",
-                _loading_picture(rows, names, settings, computed_s),
-                "Seconds to load the prompt against the link's rate, by codec, and to compute it",
-            ),
-        ),
-    )
+    yield _off(rows, names, settings)
 
 
 def regions_answer(rows: NetworkFigures) -> StudyAnswer:
@@ -213,7 +199,7 @@ def regions_answer(rows: NetworkFigures) -> StudyAnswer:
         *((f"found, {each}", each, "hit_share", percent) for each in lost),
     ]
     late: list[PivotColumn] = [
-        (title, regions.DELETED, measure, _seconds)
+        (title, regions.DELETED, measure, seconds)
         for title, measure in (("longest", "longest_s"), ("mean", "mean_s"), ("apart", "apart_s"))
     ]
     picture = bars(stores, settings, "chunk_ms", "a chunk, ms", 1)
@@ -231,7 +217,7 @@ def _regions_sentences(rows: NetworkFigures) -> Iterator[str]:
         return duration(need(rows, store, setting, "chunk_ms"))
 
     def stale(way: str, measure: str = "longest_s") -> str:
-        return _seconds(need(rows, way, regions.DELETED, measure))
+        return seconds(need(rows, way, regions.DELETED, measure))
 
     def sent(store: str) -> str:
         return count(need(rows, store, regions.AGAIN, "link_bytes"))
@@ -267,11 +253,15 @@ def _regions_sentences(rows: NetworkFigures) -> Iterator[str]:
     )
 
 
+def _computing(rows: NetworkFigures) -> tuple[float, float]:
+    """Tokens of the prompt, and how many a second are computed."""
+    alone = (loading.COMPUTING, loading.ALONE)
+    return need(rows, *alone, "tokens"), need(rows, *alone, "tokens_per_s")
+
+
 def predicted_mbit(rows: NetworkFigures, name: str) -> float | None:
     """From bytes and the rate of computing; None where decoding alone takes longer."""
-    tokens, rate = (
-        need(rows, loading.COMPUTING, loading.ALONE, each) for each in ("tokens", "tokens_per_s")
-    )
+    tokens, rate = _computing(rows)
     if need(rows, name, loading.ALONE, "decode_s") >= tokens / rate:
         return None
     each_bytes = need(rows, name, loading.ALONE, "bytes_per_token")
@@ -295,9 +285,11 @@ def crossing_mbit(rows: NetworkFigures, name: str, computed_s: float) -> float |
     return None
 
 
-def _off(rows: NetworkFigures, names: Sequence[str], settings: Sequence[str], chunks: float) -> str:
+def _off(rows: NetworkFigures, names: Sequence[str], settings: Sequence[str]) -> str:
     """How far loads were from what bytes, rate and decoding say."""
-    tokens = need(rows, loading.COMPUTING, loading.ALONE, "tokens")
+    tokens, chunks = (
+        need(rows, loading.COMPUTING, loading.ALONE, name) for name in ("tokens", "chunks")
+    )
     ratios = []
     for name in names:
         decode_s = need(rows, name, loading.ALONE, "decode_s")
@@ -311,16 +303,15 @@ def _off(rows: NetworkFigures, names: Sequence[str], settings: Sequence[str], ch
     )
 
 
-def _loading_picture(
-    rows: NetworkFigures, names: Sequence[str], settings: Sequence[str], computed_s: float
-) -> Figure:
+def _loading_picture(rows: NetworkFigures, names: Sequence[str], settings: Sequence[str]) -> Figure:
+    tokens, rate = _computing(rows)
     figure = new_figure(8.0, 4.2)
     axes = new_axes(figure, "seconds to have the prompt's KV", "link, Mbit/s")
     rates = [float(each.split()[0]) for each in settings]
     for at, name in enumerate(names):
         values = [need(rows, name, each, "loaded_s") for each in settings]
         axes.plot(rates, values, marker="o", color=SERIES_COLOURS[at], label=name)
-    axes.axhline(computed_s, linestyle="--", color=SERIES_COLOURS[-1], label="computed")
+    axes.axhline(tokens / rate, linestyle="--", color=SERIES_COLOURS[-1], label="computed")
     axes.set_xscale("log")
     axes.set_yscale("log")
     finish(axes)
@@ -330,7 +321,3 @@ def _loading_picture(
 
 def _mbit(rate: float | None) -> str:
     return "never" if rate is None else f"{rate:,.3g} Mbit/s"
-
-
-def _seconds(value: float) -> str:
-    return duration(1000 * value)

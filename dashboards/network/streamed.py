@@ -6,7 +6,7 @@ from statistics import fmean
 from dashboards.network.pivot import bars, by_setting, need
 from dashboards.report.wording import listed
 from dashboards.studies.answer import StudyAnswer, StudyPicture
-from dashboards.studies.wording import count, duration, percent, span, times
+from dashboards.studies.wording import count, percent, seconds, span, times
 from kv_tiers.store.adaptive import ADAPTIVE, LEVELS
 from kv_tiers.trials import NetworkFigures, streaming
 
@@ -23,7 +23,7 @@ def levels_answer(rows: NetworkFigures) -> StudyAnswer:
     came = {name: fmean(rows.each(settings, name, "came")) for name in subjects}
     exact = fmean(rows.each(settings, ADAPTIVE, finest))
     first = (
-        f"By a deadline of {_seconds(deadline_s)}, in which all could be computed, `{ADAPTIVE}`"
+        f"By a deadline of {seconds(deadline_s)}, in which all could be computed, `{ADAPTIVE}`"
         f" brings {percent(came[ADAPTIVE])} of the chunks on average over {len(settings)} links,"
         f" {percent(exact)} as they were; `{coarsest}` brings {percent(came[coarsest])}, none as it"
         f" was, and `{finest}` {percent(came[finest])}."
@@ -37,7 +37,7 @@ def levels_answer(rows: NetworkFigures) -> StudyAnswer:
         "What do chunks in several levels bring before a deadline?",
         (first, *bullets),
         (
-            by_setting(rows, "first token", settings, "ttft_s", _seconds),
+            by_setting(rows, "first token", settings, "ttft_s", seconds),
             by_setting(rows, "chunks that came", settings, "came", percent),
             by_setting(rows, "as they were", settings, finest, percent),
         ),
@@ -88,7 +88,7 @@ def parts_answer(rows: NetworkFigures) -> StudyAnswer:
             " store here keeps parts.",
         ),
         tuple(
-            by_setting(rows, f"{told}, usable after", settings, measure, _seconds)
+            by_setting(rows, f"{told}, usable after", settings, measure, seconds)
             for measure, told in MEASURES.items()
         ),
         (
@@ -132,7 +132,3 @@ def _soonest_gain(rows: NetworkFigures, settings: Sequence[str]) -> float:
 
 def _links(rows: NetworkFigures) -> list[str]:
     return [each for each in rows.settings() if each != streaming.ALONE]
-
-
-def _seconds(value: float) -> str:
-    return duration(1000 * value)

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Literal
 from urllib.parse import urlsplit
 
 import numpy as np
@@ -13,6 +13,7 @@ from dashboards.report.wording import counted, milliseconds, number, percent
 from loadgen.compare.estimate import LEAST_SAMPLES
 from loadgen.compare.run import faults_of
 from loadgen.runs.columns import Columns
+from loadgen.runs.recorded import above_0
 from loadgen.stats.steady_state import SteadyState, is_notable
 
 State = Literal["good", "doubt", "bad", "unknown", "note"]
@@ -47,19 +48,12 @@ def faults(run: ReportedRun) -> list[str]:
 
 def _cut_short(run: ReportedRun) -> Iterator[str]:
     """A run with a time that ended well before it was over, as the client's own clock tells."""
-    asked_s = _above_0(run.options.get("run_time"))
-    if asked_s is None or run.options.get("batches") or not run.client.rows:
+    asked_s = above_0(run.options.get("run_time"))
+    if not asked_s or run.options.get("batches") or not run.client.rows:
         return
     lasted_s = np.nan_to_num(run.client.number("at_s")).max()
     if lasted_s < 0.95 * asked_s - 3:
         yield f"it was interrupted: {lasted_s:.0f} s of the {asked_s:.0f} s asked for"
-
-
-def _above_0(value: Any) -> float | None:
-    try:
-        return float(value) if float(value) > 0 else None
-    except (TypeError, ValueError):
-        return None
 
 
 def checks(run: ReportedRun, figures: RunFigures) -> list[Check]:
@@ -120,8 +114,8 @@ def _failures(run: ReportedRun, figures: RunFigures) -> Check:
 
 def _ramp(run: ReportedRun, figures: RunFigures) -> Iterator[Check]:
     """In the closed loop the load grows until the last user has come."""
-    users, per_s = (_above_0(run.options.get(name)) for name in ("num_users", "spawn_rate"))
-    if users is None or run.options.get("arrivals") != "closed":
+    users, per_s = (above_0(run.options.get(name)) for name in ("num_users", "spawn_rate"))
+    if not users or run.options.get("arrivals") != "closed":
         return
     ramp_s = (users - 1) / (per_s or 1.0) - run.warmup_s
     if ramp_s > MOST_RAMP * figures.duration_s:
@@ -133,7 +127,7 @@ def _client(run: ReportedRun) -> Iterator[Check]:
     if not run.client.rows:
         yield Check("client", "unknown", "the load generator's own lag was not recorded")
         return
-    most_ms = _above_0(run.options.get("max_lag_ms")) or MAX_LAG_MS
+    most_ms = above_0(run.options.get("max_lag_ms")) or MAX_LAG_MS
     yield _late(run, "event loop lag", "loop_lag_p99_ms", most_ms)
     if not np.isnan(run.client.number("send_lateness_p99_ms")).all():
         yield _late(run, "late sends", "send_lateness_p99_ms", most_ms)

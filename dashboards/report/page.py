@@ -2,7 +2,6 @@
 
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
-from datetime import UTC, datetime
 from pathlib import Path
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
@@ -27,6 +26,7 @@ from dashboards.report.tables import (
     steady_table,
 )
 from dashboards.report.verdict import sentences
+from dashboards.report.wording import utc
 from loadgen.compare.noise import Noise
 
 MARK = '<meta name="generator" content="kvswarm report">'
@@ -123,20 +123,12 @@ def _section(run: ReportedRun, figures: RunFigures) -> Section:
     return Section(
         run.name,
         str(run.path),
-        _started(run),
+        utc(run.description.get("start_unix_s")),
         tuple(faults(run)),
         tuple(sentences(run, figures, found)),
         tuple(found),
         tuple(command_lines(run)),
     )
-
-
-def _started(run: ReportedRun) -> str:
-    start_s = run.description.get("start_unix_s")
-    try:
-        return "" if start_s is None else f"{datetime.fromtimestamp(start_s, UTC):%F %T} UTC"
-    except (OverflowError, ValueError, OSError):
-        return ""
 
 
 def _marked(found: Sequence[Picture]) -> list[dict[str, object]]:

@@ -1,7 +1,6 @@
 """The page of a sweep: its figures over each of its axes, in words, pictures and tables."""
 
 from collections.abc import Iterator, Mapping, Sequence
-from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
 from statistics import median
@@ -10,7 +9,7 @@ from dashboards.figures.axes_of_runs import AxisLine, is_numeric, over_axis
 from dashboards.report.gallery import Picture, picture
 from dashboards.report.page import PageContent, Section, render
 from dashboards.report.tables import Table, TableRow
-from dashboards.report.wording import counted, listed, number, percent
+from dashboards.report.wording import counted, listed, number, percent, utc
 from loadgen.errors import UsageError
 from loadgen.runs.json_file import read_object
 from loadgen.sweep.folder import SWEEP_JSON
@@ -119,8 +118,8 @@ def _counted(cells: Sequence[Cell], usable: Sequence[Cell]) -> Iterator[str]:
 
 
 def _begun(cells: Sequence[Cell]) -> str:
-    known = [cell.started_unix_s for cell in cells if cell.started_unix_s is not None]
-    return f"{datetime.fromtimestamp(min(known), UTC):%F %T} UTC" if known else ""
+    known = (cell.started_unix_s for cell in cells)
+    return utc(min((each for each in known if isinstance(each, int | float)), default=None))
 
 
 def _picture(axis: str, values: Sequence[str], cells: Sequence[Cell]) -> Picture:

@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Sequence
+from datetime import UTC, datetime
 from typing import Any
 
 NOTHING = "-"
@@ -39,6 +40,14 @@ def megabytes(value: Any) -> str:
     if isinstance(value, int | float) and value >= 1000:
         return f"{value / 1000:.3g} GB"
     return number(value, "MB")
+
+
+def utc(start_s: Any) -> str:
+    """A moment in seconds since 1970; empty for what is none."""
+    try:
+        return f"{datetime.fromtimestamp(start_s, UTC):%F %T} UTC"
+    except (TypeError, OverflowError, ValueError, OSError):
+        return ""
 
 
 def counted(count: int, one: str, more: str = "") -> str:

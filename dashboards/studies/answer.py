@@ -1,12 +1,13 @@
 """An answer with its tables and pictures, and how it stands on a page."""
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
 from matplotlib.figure import Figure
 
 from dashboards.studies.cell import COMPUTED, EACH_COMPUTED, FIRST, Cells, StudyCell, is_number
-from dashboards.studies.wording import count, duration, memory, percent
+from dashboards.studies.wording import count, duration, memory, percent, seconds
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,6 +24,12 @@ class MarkdownTable:
         return "\n".join(f"| {' | '.join(map(_escaped, line))} |" for line in lines)
 
 
+def written(page: Path, blocks: Iterable[str]) -> Path:
+    """Write a page of Markdown; returns its path."""
+    page.write_text("\n\n".join(blocks) + "\n", encoding="utf-8")
+    return page
+
+
 def _escaped(text: str) -> str:
     return " ".join(text.replace("|", "\\|").replace("<", "&lt;").split())
 
@@ -35,7 +42,7 @@ COLUMNS: dict[str, Column] = {
     "ttft_mean_ms": ("TTFT mean", duration),
     "ttft_p95_ms": ("TTFT p95", duration),
     "e2e_p50_ms": ("whole reply p50", duration),
-    "makespan_p50_s": ("batch p50", lambda value: duration(1000 * value)),
+    "makespan_p50_s": ("batch p50", seconds),
     "requests_per_s": ("requests/s", lambda value: f"{value:.2f}"),
     "context_affinity": ("to the usual engine", percent),
     "output_tokens_per_s": ("output tokens/s", lambda value: f"{value:.3g}"),

@@ -68,12 +68,9 @@ class Contrast:
     def estimated(self) -> str:
         """`-40 %, lower in 3 of 3 runs, 95 % interval -67 % to +6 %`; empty where not known."""
         row = self.row
-        if row is None or row.change is None:
+        if row is None or not self._changes:
             return ""
-        low, middle, high = (
-            _changed(row.statistic, part)
-            for part in (row.change.low, row.change.estimate, row.change.high)
-        )
+        low, middle, high = self._changes
         is_known = self.verdict not in ("too little data", "no interval")
         parts = [middle, agreement(row), f"95 % interval {low} to {high}" if is_known else ""]
         return ", ".join(part for part in parts if part)
@@ -85,14 +82,20 @@ class Contrast:
         if row is None or row.base is None or row.new is None:
             return "", "", "", "", self.verdict
         base, new = (_shown(row.statistic, value) for value in (row.base, row.new))
-        if row.change is None:
+        if not self._changes:
             return base, new, "", "", self.verdict
-        low, middle, high = (
-            _changed(row.statistic, part)
-            for part in (row.change.low, row.change.estimate, row.change.high)
-        )
+        low, middle, high = self._changes
         known = self.verdict in ("better", "worse", "no evidence")
         return base, new, middle, f"{low} to {high}" if known else "", self.verdict
+
+    @property
+    def _changes(self) -> list[str]:
+        """The interval's low end, the estimate and the high end; empty where not known."""
+        row = self.row
+        if row is None or row.change is None:
+            return []
+        ends = row.change.low, row.change.estimate, row.change.high
+        return [_changed(row.statistic, part) for part in ends]
 
 
 def contrast(base: Cells, new: Cells, names: tuple[str, str], metric: str) -> Contrast:

@@ -9,7 +9,7 @@ from itertools import islice
 from pathlib import Path
 
 from loadgen.sweep.matrix import UNSAFE
-from loadgen.workload.corpus import Corpus, load_corpus
+from loadgen.workload.corpus import Corpus, load_corpus, load_documents
 
 CORPORA = "corpora"
 """What stands on a page for the folder where they lie."""
@@ -40,6 +40,13 @@ def library_texts() -> Iterator[tuple[str, str]]:
         module = path.relative_to(root).with_suffix("").parts
         if not {"site-packages", "test", "tests", "idlelib"}.intersection(module):
             yield from _docstrings(".".join(module), path)
+
+
+def texts_of(corpus: Path | None) -> list[str]:
+    """Of the documents of a corpus, by default of the standard library."""
+    if corpus is None:
+        return [text for _, text in library_texts()]
+    return [each.text for each in load_documents(corpus)]
 
 
 def _docstrings(module: str, path: Path) -> Iterator[tuple[str, str]]:

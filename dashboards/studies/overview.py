@@ -7,6 +7,7 @@ from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
+from dashboards.studies.answer import written
 from loadgen.runs.json_file import malformed, read_object
 
 README = "README.md"
@@ -61,13 +62,11 @@ def _entry(found: dict[str, Any]) -> SummaryEntry:
 def write_overview(folder: Path, names: Sequence[str]) -> Path:
     """Write README.md over the studies of these names that were published there."""
     summaries = [found for name in names if (found := read_summary(folder / f"{name}.json"))]
-    path = folder / README
     introduction = (files("dashboards.studies") / "overview.md").read_text(encoding="utf-8")
     blocks = [introduction.strip(), _measured(summaries)]
     for summary in summaries:
         blocks += _study(summary)
-    path.write_text("\n\n".join(blocks) + "\n", encoding="utf-8")
-    return path
+    return written(folder / README, blocks)
 
 
 def _measured(summaries: Sequence[Summary]) -> str:

@@ -10,7 +10,7 @@ from typing import Any
 
 from dashboards.figures.style import save_svg
 from dashboards.report.wording import listed
-from dashboards.studies.answer import StudyAnswer, section
+from dashboards.studies.answer import StudyAnswer, section, written
 from dashboards.studies.cell import COLD, Cells
 from dashboards.studies.overview import Summary, SummaryEntry
 from dashboards.studies.study import QUICK, Study, StudyPlan, StudyQuestion
@@ -138,8 +138,7 @@ def publish(
             save_svg(picture.figure, folder / name)
         shown = tuple((name, picture.shows) for name, picture in pictures)
         entries.append(SummaryEntry(key, answer.question, answer.sentences, shown))
-    page = folder / f"{study.name}.md"
-    page.write_text("\n\n".join(blocks) + "\n", encoding="utf-8")
+    page = written(folder / f"{study.name}.md", blocks)
     Summary(study.name, study.title, **asdict(measured), entries=tuple(entries)).write(folder)
     return page
 

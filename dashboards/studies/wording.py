@@ -46,6 +46,11 @@ def duration(value_ms: float) -> str:
     return f"{value_ms:.0f} ms" if abs(value_ms) >= 100 else f"{value_ms:.1f} ms"
 
 
+def seconds(value_s: float) -> str:
+    """The same of seconds."""
+    return duration(1000 * value_s)
+
+
 def span(values: Sequence[float], write: Callable[[float], str]) -> str:
     """`40 % to 52 %`, or `40 %` where all are written alike."""
     low, high = write(min(values)), write(max(values))

@@ -3,26 +3,17 @@ et al., arXiv:2406.02069, which chooses tokens by attention; here they are the f
 
 from dataclasses import dataclass
 
-from torch import Tensor, inf
-
-from kv_policies.eviction import EvictionPolicy, HeldTokens, check_window
-from kv_policies.policy import ModelShape, PolicyError, at_least
+from kv_policies.policies.sink_window import SinkWindow
+from kv_policies.policy import ModelShape, PolicyError
 
 STEEPNESS = 0.75
 """The first layer's window is longer than the mean by this share, the last one's shorter."""
 
 
 @dataclass(frozen=True)
-class LayerBudget(EvictionPolicy):
+class LayerBudget(SinkWindow):
     name = "layer-budget"
     summary = "as sink-window with the same total, the window longer in early layers"
-
-    sink_tokens: int = 4
-    window_tokens: int = 128
-
-    def __post_init__(self) -> None:
-        at_least(0, self, "sink_tokens")
-        check_window(self)
 
     def check(self, shape: ModelShape) -> None:
         layers = range(shape.layers)
@@ -40,7 +31,3 @@ class LayerBudget(EvictionPolicy):
         steps = max(layers - 1, 1)
         slope = sum(1 - 2 * each / steps for each in range(layer)) if layers > 1 else 0.0
         return round(self.window_tokens * (layer + STEEPNESS * slope))
-
-    def scores(self, held: HeldTokens) -> Tensor:
-        tokens = held.keys.shape[-2]
-        return (-held.age).masked_fill(held.age >= tokens - self.sink_tokens, inf)

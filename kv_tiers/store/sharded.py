@@ -6,7 +6,7 @@ does, and none takes longer than a node's deadline times the nodes that it asks.
 
 import asyncio
 import logging
-from collections.abc import Callable, Coroutine, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Iterable, Sequence
 from dataclasses import dataclass
 from itertools import chain
 
@@ -183,12 +183,7 @@ class ShardedStore:
 
     async def note(self, entry: bytes) -> bool:
         """Write it behind all others in the journal of this store; whether that was done."""
-        try:
-            await self._node(self._journal_node).append(JOURNAL, entry)
-        except NodeFailure as failure:
-            self._tell(failure)
-            return False
-        return True
+        return await self._did(self._journal_node, lambda node: node.append(JOURNAL, entry))
 
     async def notes(self, position: bytes) -> JournalPart | None:
         """The next entries of the journal; None where its node does not answer."""
@@ -309,8 +304,15 @@ class ShardedStore:
         return self._nodes[address]
 
     async def _put(self, address: str, wire: bytes, frame: bytes) -> bool:
+        return await self._did(address, lambda node: node.put(wire, frame))
+
+    async def _drop(self, address: str, wire: bytes) -> bool:
+        return await self._did(address, lambda node: node.delete(wire))
+
+    async def _did(self, address: str, work: Callable[[StoreNode], Awaitable[object]]) -> bool:
+        """Whether a node did its work; a failure is told."""
         try:
-            await self._node(address).put(wire, frame)
+            await work(self._node(address))
         except NodeFailure as failure:
             self._tell(failure)
             return False
@@ -323,14 +325,6 @@ class ShardedStore:
         except NodeFailure as failure:
             self._tell(failure)
             return {}
-
-    async def _drop(self, address: str, wire: bytes) -> bool:
-        try:
-            await self._node(address).delete(wire)
-        except NodeFailure as failure:
-            self._tell(failure)
-            return False
-        return True
 
     def _tell(self, failure: Exception) -> None:
         self.tally.failures += 1

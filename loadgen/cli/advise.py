@@ -207,7 +207,7 @@ def largest_cache(
     if left < bytes_per_token:
         raise UsageError(
             f"--gpu-gb {gpu_gb:g} does not hold the weights of --model {model}"
-            f" ({weights / BYTES_PER_GB:.1f} GB): give a larger one"
+            f" ({weights / BYTES_PER_GB:.1f} GiB): give a larger one"
         )
     return int(left // bytes_per_token)
 
@@ -323,7 +323,7 @@ def _add_options(parser: argparse.ArgumentParser) -> None:
     add("--twin", type=Path, default=Path(TWIN_JSON), help="the server, by `kvswarm calibrate`")
     add("--kv-tokens", default="", metavar="N,N…", help="sizes to try (default: up to all reuse)")
     add("--no-rates", action="store_true", help="do not search the highest rate of each candidate")
-    add("--gpu-gb", type=float, metavar="G", help="offer caches that fit on it beside --model")
+    add("--gpu-gb", type=float, metavar="G", help="offer caches that fit its GiB beside --model")
     add("--model", dest="model_dir", metavar="DIR|NAME", help="whose config tells bytes of a token")
     add("--price-per-gpu-hour", type=float, metavar="P", help="tell the cost of a million requests")
     add("-o", "--output", type=Path, metavar="FILE", help="draw the frontier: .svg or .png")

@@ -57,17 +57,14 @@ def train_gqa_command(arguments: Sequence[str]) -> int:
     parsed = _gqa_parser().parse_args(arguments)
     require_writable(parsed.out)
     from dashboards.attention_pages import gqa_findings, write_gqa_page
-    from dashboards.studies.corpora import library_texts
+    from dashboards.studies.corpora import texts_of
     from kv_policies.device import device_name, device_named
     from kv_policies.gqa_training import train_variants
 
     plan = _plan(parsed)
     plan.check()
-    if parsed.corpus is None:
-        texts = [text for _, text in library_texts()]
-    else:
-        texts = [each.text for each in load_documents(parsed.corpus)]
-    results = train_variants("\n\n".join(texts).encode(), plan, parsed.out, progress=say)
+    text = "\n\n".join(texts_of(parsed.corpus))
+    results = train_variants(text.encode(), plan, parsed.out, progress=say)
     made = _made("train-gqa", arguments, device_name(device_named()))
     page = write_gqa_page(results, made, parsed.out)
     tell("\n".join(gqa_findings(results)))

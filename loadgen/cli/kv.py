@@ -24,7 +24,6 @@ from loadgen.scratch import expanded
 from loadgen.targets.hardware import require_free
 from loadgen.targets.settings import LOOPBACK
 from loadgen.targets.trained_model import TRAINED
-from loadgen.workload.corpus import load_documents
 
 if TYPE_CHECKING:
     from kv_tiers.link import LinkProxy
@@ -102,17 +101,14 @@ def _codecs(parsed: argparse.Namespace) -> int:
     require_writable(parsed.out)
     with needs("trained,report,codecs"):
         from dashboards.kv_codecs_page import PROFILE, codec_findings, write_codecs_page
-        from dashboards.studies.corpora import library_texts
+        from dashboards.studies.corpora import texts_of
         from kv_policies import PolicyError
         from kv_policies.codec_trial import CodecPlan, try_codecs
 
-        if parsed.corpus is None:
-            texts = [text for _, text in library_texts()]
-        else:
-            texts = [each.text for each in load_documents(parsed.corpus)]
         plan = CodecPlan(parsed.texts, parsed.prompt_tokens, parsed.read_tokens)
         try:
-            trial = try_codecs(Path(model_named(parsed.model) or ""), texts, plan=plan, say=say)
+            model, texts = Path(model_named(parsed.model) or ""), texts_of(parsed.corpus)
+            trial = try_codecs(model, texts, plan=plan, say=say)
         except PolicyError as error:
             raise UsageError(str(error)) from error
         parsed.out.mkdir(parents=True, exist_ok=True)

@@ -30,7 +30,7 @@ QUICK: dict[str, Any] = {
     "batch_generated": 8,
     "repeats": 1,
 }
-BYTES_PER_GB = 10**9
+BYTES_PER_DECIMAL_GB = 10**9
 
 T = TypeVar("T", "GenerationRow", "BatchRow")
 
@@ -80,7 +80,7 @@ def _measured(parsed: argparse.Namespace) -> "Ladder":
     piece = max(getattr(config, "max_position_embeddings", 0), *texts)
     budget_bytes = _budget_bytes(parsed.budget_gb, free_bytes(device))
     need = KvNeed(config, texts, piece, budget_bytes, model.dtype, device)
-    say(f"allocating KV up to {budget_bytes / BYTES_PER_GB:g} GB, and a step is profiled …")
+    say(f"allocating KV up to {parsed.budget_gb:g} GB, and a step is profiled …")
     return Ladder(
         allocation=list(measure_allocation(need, plan.batches, blocks)),
         capacity=list(measure_capacity(need, blocks, max(plan.batches))),
@@ -108,11 +108,10 @@ def _budget_bytes(given_gb: float, free: int | None) -> int:
     """Raises UsageError for more than there is: it is going to be used up."""
     if not 0 < given_gb < math.inf:
         raise UsageError(f"--budget-gb {given_gb:g}: give more than 0")
-    if free is not None and given_gb * BYTES_PER_GB > free:
-        raise UsageError(
-            f"--budget-gb {given_gb:g}: {free / BYTES_PER_GB:.1f} GB are free here, give less"
-        )
-    return round(given_gb * BYTES_PER_GB)
+    if free is not None and given_gb * BYTES_PER_DECIMAL_GB > free:
+        free_gb = free / BYTES_PER_DECIMAL_GB
+        raise UsageError(f"--budget-gb {given_gb:g}: {free_gb:.1f} GB are free here, give less")
+    return round(given_gb * BYTES_PER_DECIMAL_GB)
 
 
 def _prompt_tokens(model: Path, corpus: Path | None) -> list[int]:

@@ -7,12 +7,19 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from loadgen.errors import UsageError
-from loadgen.launch.arguments import SHARED_FILES, CommandParser, is_given, needs, parse_run
+from loadgen.launch.arguments import (
+    SHARED_FILES,
+    CommandParser,
+    first_word,
+    is_given,
+    needs,
+    parse_run,
+)
 from loadgen.launch.configured import setting
 from loadgen.runs.directory import DEFAULT_FILE
 
 if TYPE_CHECKING:
-    from loadgen.saturate.course import SearchPlan
+    from loadgen.saturate.search_state import SearchPlan
 
 ARRIVALS = ("poisson", "constant", "gamma")
 OURS = {
@@ -44,9 +51,9 @@ def parse_search(arguments: list[str]) -> "tuple[SearchPlan, Path]":
 
 
 def _plan(parsed: argparse.Namespace, words: Sequence[str]) -> "SearchPlan":
-    from loadgen.saturate.course import SearchPlan
     from loadgen.saturate.objective import Objective
     from loadgen.saturate.search import Space
+    from loadgen.saturate.search_state import SearchPlan
 
     return SearchPlan(
         objective=Objective.parse(parsed.slo),
@@ -61,9 +68,7 @@ def _plan(parsed: argparse.Namespace, words: Sequence[str]) -> "SearchPlan":
 
 def _parse(arguments: list[str]) -> tuple[argparse.Namespace, list[str]]:
     """Ours, and the words of `kvswarm run` that all trials share. Raises UsageError."""
-    file = DEFAULT_FILE
-    if arguments and not arguments[0].startswith("-"):
-        file, arguments = arguments[0], arguments[1:]
+    file, arguments = first_word(arguments, DEFAULT_FILE)
     parsed, rest = _parser().parse_known_args(arguments)
     if not parsed.slo:
         raise UsageError('no objective: give --slo, as --slo "ttft_ms.p95<=500, errors<=0.1%"')

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from loadgen.cli.twin import TWIN_JSON, aligned, with_vllm
 from loadgen.errors import UsageError
-from loadgen.launch.arguments import CommandParser
+from loadgen.launch.arguments import CommandParser, first_word
 from loadgen.launch.configured import value_of
 from loadgen.launch.terminal import say, tell
 from loadgen.runs.directory import DEFAULT_FILE, RUN_JSON, check_directory
@@ -76,13 +76,6 @@ def simulate_command(arguments: list[str]) -> int:
         return 0
     tell("\n".join(_lines(simulation, prediction)))
     return 0
-
-
-def first_word(arguments: Sequence[str]) -> tuple[str, list[str]]:
-    """RUN or FILE before all options, empty without it, and what stands behind it."""
-    if arguments and not arguments[0].startswith("-"):
-        return arguments[0], list(arguments[1:])
-    return "", list(arguments)
 
 
 def is_recorded(place: str, words: Sequence[str]) -> bool:
@@ -397,7 +390,7 @@ def _recorded_parser() -> argparse.ArgumentParser:
     add("run", type=Path, metavar="RUN", help="the run directory whose requests are sent")
     add("--kv-tokens", type=int, help="tokens of the engine's KV cache (default: as recorded)")
     add("--target", help="vllm, vllm-offload, vllm-lmcache …, -context (default: as recorded)")
-    add("--l1-gb", type=float, help="GB of memory of a tier (default: 1.0)")
+    add("--l1-gb", type=float, help="GiB of memory of a tier (default: 1.0)")
     _add_options(parser)
     return parser
 

@@ -49,7 +49,7 @@ def _measure(parsed: argparse.Namespace) -> int:
     import_module("dashboards.studies.page")  # must not be missing when all is measured
     plan = _plan(parsed.study, parsed.quick)
     out: Path = parsed.out or Path("runs") / f"study-{plan.name}"
-    require_writable(parsed.page or out, "--page")
+    require_writable(parsed.page or out, "--out" if parsed.page is None else "--page")
     _keep(out, plan)
     definition = plan.merged(out / CORPORA)
     if any("corpus" in cell for cell in definition.cells):
@@ -110,7 +110,7 @@ def _publish(plan: "StudyPlan", out: Path, page: Path | None) -> None:
     if not (out / CELLS_CSV).is_file():
         raise UsageError(f"{out} has no {CELLS_CSV}: nothing of study {plan.name} was measured")
     folder = page or out
-    require_writable(folder, "--page")
+    require_writable(folder, "DIR" if page is None else "--page")
     folder.mkdir(parents=True, exist_ok=True)
     measured = read_cells(out)
     command = _command(plan, out)

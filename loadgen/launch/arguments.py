@@ -139,7 +139,7 @@ def add_target_options(parser: argparse.ArgumentParser) -> None:
     add("--targets", type=Path, help="a TOML file with targets of your own")
     add("--size", choices=("tiny", "small"), help="demo model size (default: tiny)")
     add("--kv-tokens", type=int, help="usable tokens of the engine's KV cache")
-    add("--l1-gb", type=float, help="GB of memory behind the engine's cache (default: 1.0)")
+    add("--l1-gb", type=float, help="GiB of memory behind the engine's cache (default: 1.0)")
     add("--l2-dir", type=Path, help="where a tier on disk makes its folder (default: /tmp)")
     codecs = ", ".join((*KV_CODECS, f"{PROFILED_CODEC}:FILE"))
     add("--kv-codec", help=f"of KV behind a network: {codecs} (default: lossless)")
@@ -202,11 +202,16 @@ def target_names(text: str) -> tuple[str, ...]:
     return names
 
 
+def first_word(arguments: Sequence[str], default: str = "") -> tuple[str, list[str]]:
+    """RUN or FILE before all options, and what stands behind it."""
+    if arguments and not arguments[0].startswith("-"):
+        return arguments[0], list(arguments[1:])
+    return default, list(arguments)
+
+
 def parse_run(command: str, arguments: list[str]) -> RunArguments:
     """Split a command line into ours and Locust's. Raises UsageError."""
-    file = DEFAULT_FILE
-    if arguments and not arguments[0].startswith("-"):
-        file, arguments = arguments[0], arguments[1:]
+    file, arguments = first_word(arguments, DEFAULT_FILE)
     parser = run_parser(command)
     parsed, rest = parser.parse_known_args(arguments)
     if "--worker" in rest or is_on(rest, "worker") or is_on(rest, "mode-worker"):
@@ -236,8 +241,7 @@ def run_again(recorded: Sequence[str], target: str, kv_tokens: int) -> list[str]
     it was no `kvswarm run`. Raises UsageError for one that cannot be read."""
     if list(recorded[1:2]) != ["run"]:
         return None
-    words = list(recorded[2:])
-    file = [words.pop(0)] if words and not words[0].startswith("-") else []
+    file, words = first_word(recorded[2:])
     parser = run_parser("run")
     parsed, rest = parser.parse_known_args(words)
     ordering = [each.name for each in fields(ContextSchedulerSettings)]
@@ -245,7 +249,7 @@ def run_again(recorded: Sequence[str], target: str, kv_tokens: int) -> list[str]
     told = {name.replace("_", "-"): getattr(parsed, name) for name in kept}
     own = as_words({name: value for name, value in told.items() if value is not None}, parser)
     engine = ["--target", target, "--kv-tokens", str(kv_tokens)]
-    return ["kvswarm", "run", *file, *own, *rest, *engine]
+    return ["kvswarm", "run", *filter(None, [file]), *own, *rest, *engine]
 
 
 def is_given(words: Sequence[str], *flags: str) -> bool:

@@ -2,7 +2,6 @@
 
 import gc
 import os
-import socket
 import sys
 import traceback
 from collections.abc import Callable, Sequence
@@ -104,7 +103,7 @@ def _own_port(rest: Sequence[str]) -> list[str]:
     has_processes = "--processes" in flags or setting(rest, "processes")
     if not has_processes or flags & {"--master-bind-port", "--master-port", "--worker"}:
         return []
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = str(probe.getsockname()[1])
+    from loadgen.targets.hardware import free_ports
+
+    port = str(free_ports(1)[0])
     return ["--master-bind-host", "127.0.0.1", "--master-bind-port", port, "--master-port", port]

@@ -1,11 +1,11 @@
 """The file of a page: `report.html`, of runs, of a sweep or of a search."""
 
 import os
-import shutil
 from pathlib import Path
 
 from loadgen.errors import UsageError
 from loadgen.launch.terminal import say, tell
+from loadgen.scratch import write_whole
 from loadgen.sweep.folder import SWEEP_JSON
 from rag_store.extras import install_command
 
@@ -60,15 +60,8 @@ def _write(path: Path, page: bytes) -> None:
     file = Path(os.path.realpath(path))  # a link stays a link
     if _is_stream(path) or not _may_replace(file):
         path.write_bytes(page)
-        return
-    partial = file.with_name(f".report-{os.getpid()}.partial")
-    try:
-        partial.write_bytes(page)
-        if file.exists():
-            shutil.copymode(file, partial)
-        partial.replace(file)
-    finally:
-        partial.unlink(missing_ok=True)
+    else:
+        write_whole(file, page)
 
 
 def _is_stream(path: Path) -> bool:

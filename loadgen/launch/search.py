@@ -19,8 +19,8 @@ from loadgen.runs.exit_code import DONE, FAILED, SATURATED, TARGET_DIED, UNRECOR
 from loadgen.runs.json_file import read_object
 from loadgen.runs.lock import locked
 from loadgen.runs.recorded import SUMMARY_JSON
-from loadgen.saturate.course import Ending, SearchPlan, SearchState, TrialStep
 from loadgen.saturate.folder import SearchFolder, points_of
+from loadgen.saturate.search_state import Ending, SearchPlan, SearchState, TrialStep
 from loadgen.saturate.trial import read_trial
 from loadgen.saturate.wording import plan_line, result_lines, trial_line
 from loadgen.scratch import scratch_folder
@@ -39,8 +39,8 @@ def search(plan: SearchPlan, out: Path, own: Sequence[str] = ()) -> int:
 
     `own` are flags that are not those of a run.
     """
-    course = SearchState(plan)
-    first = course.next(1)
+    state = SearchState(plan)
+    first = state.next(1)
     assert first is not None
     checked = check_run([*trial_words(plan, first), f"--out={out}"], own)
     _require_searched(plan, checked.options)
@@ -49,7 +49,7 @@ def search(plan: SearchPlan, out: Path, own: Sequence[str] = ()) -> int:
     with locked(folder.path, "search"):
         with recording(folder.path):
             folder.open(plan)
-        return SaturationSearch(plan, folder, course, checked).make()
+        return SaturationSearch(plan, folder, state, checked).make()
 
 
 def _require_searched(plan: SearchPlan, options: Mapping[str, Any]) -> None:
@@ -91,7 +91,7 @@ class SaturationSearch:
 
     plan: SearchPlan
     folder: SearchFolder
-    course: SearchState
+    state: SearchState
     checked: CheckedRun
     fault: str = ""
     code: int = DONE
@@ -100,27 +100,27 @@ class SaturationSearch:
         """Make what is missing, then tell what was found."""
         for step, run in self.folder.finished:
             self._take(step, run)
-        if self.course.trials:
-            say(f"{len(self.course.trials)} trials are there")
-        ending: Ending = self.course.ending
+        if self.state.trials:
+            say(f"{len(self.state.trials)} trials are there")
+        ending: Ending = self.state.ending
         if self._next is not None:
             say(plan_line(self.plan))
             if self.checked.target_run is None:
                 say("a host keeps what it has cached from trial to trial: rates may be too high")
             ending = asyncio.run(self._search())
-        lines = list(result_lines(self.course, ending))
+        lines = list(result_lines(self.state, ending))
         tell("\n".join(lines))
         with recording(self.folder.path):
-            self.folder.write_table(self.course)
-            self.folder.write_result(self.course, ending, lines)
+            self.folder.write_table(self.state)
+            self.folder.write_result(self.state, ending, lines)
         if self.fault:
             tell(self.fault)
         self._draw()
-        return self.code or (DONE if self.course.bracket.below else FAILED)
+        return self.code or (DONE if self.state.bracket.below else FAILED)
 
     @property
     def _next(self) -> TrialStep | None:
-        return self.course.next(self.folder.next_number)
+        return self.state.next(self.folder.next_number)
 
     async def _search(self) -> Ending:
         with scratch_folder() as scratch:
@@ -154,7 +154,7 @@ class SaturationSearch:
                 self.folder.note(step)
             self._take(step, run)
             self._tell(step)
-        return self.course.ending
+        return self.state.ending
 
     def _fault(self, code: int, run: Path) -> Ending | None:
         """Why the search cannot go on after a run, None where it can. Raises RecordError."""
@@ -164,7 +164,7 @@ class SaturationSearch:
         if code == WRONG_USE or not summary:
             with recording(run):
                 said = last_line((run / SWARM_LOG).read_text(encoding="utf-8", errors="replace"))
-            if not self.course.trials:
+            if not self.state.trials:
                 raise UsageError(said)
             self.fault, self.code = f"{run}: {said}", TARGET_DIED  # the options were right before
             return "target"
@@ -178,16 +178,16 @@ class SaturationSearch:
     def _take(self, step: TrialStep, run: Path) -> None:
         is_open = self.plan.space.by == "rate"
         trial = read_trial(run, step.load, step.seconds, is_open, self.plan.warm_up_s)
-        self.course.add(step, trial)
+        self.state.add(step, trial)
 
     def _tell(self, step: TrialStep) -> None:
-        _, trial = self.course.trials[-1]
-        say(trial_line(step, trial, self.course.judgements[step.load], self.plan))
+        _, trial = self.state.trials[-1]
+        say(trial_line(step, trial, self.state.judgements[step.load], self.plan))
         with recording(self.folder.path):
-            self.folder.write_table(self.course)
+            self.folder.write_table(self.state)
 
     def _draw(self) -> None:
-        if not self.course.trials:
+        if not self.state.trials:
             return
         try:
             from dashboards.figures.saturation import draw
@@ -198,9 +198,9 @@ class SaturationSearch:
                 " the same command draws it"
             )
             return
-        bracket = self.course.bracket
+        bracket = self.state.bracket
         ends = tuple(end.load if end else None for end in (bracket.below, bracket.above))
-        figure = draw(points_of(self.course), self.plan.objective.latency, self.plan.space, ends)
+        figure = draw(points_of(self.state), self.plan.objective.latency, self.plan.space, ends)
         with recording(self.folder.path):
             save_svg(figure, self.folder.path / PICTURE)
         tell(f"Table: {self.folder.path / 'trials.csv'}, picture: {self.folder.path / PICTURE}")

@@ -1,6 +1,5 @@
 """In which blocks an engine keeps a KV cache, how many bytes a token takes, and by whose word."""
 
-import json
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -8,17 +7,21 @@ from pathlib import Path
 from typing import Any
 
 from loadgen.errors import UsageError
-from loadgen.locality.measured import DTYPE_BYTES, argv_bytes_per_token, other_attention
+from loadgen.locality.measured import (
+    DTYPE_BYTES,
+    argv_bytes_per_token,
+    kv_form,
+    other_attention,
+)
 from loadgen.locality.trace_sources import USUAL_BLOCK_SIZE, recorded_run
 from loadgen.runs.recorded import RecordedRun, argument
 from loadgen.scratch import expanded
 from loadgen.targets.catalog import find_target, load_catalog
 from loadgen.targets.hardware import Platform, detect_platform
 from loadgen.targets.plan import plan_services, port_names
-from loadgen.targets.settings import TargetSettings
+from loadgen.targets.settings import CONFIG_JSON, TargetSettings, model_config
 
 ENGINE = "vllm"
-CONFIG_JSON = "config.json"
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,10 +127,9 @@ def weights_bytes(model: Path) -> int | None:
         parts = [size for name, size in sizes.items() if not name.startswith("consolidated")]
         if sizes:  # a folder may hold all of them once more in one file
             return sum(parts or sizes.values())
-    file = model if model.is_file() else model / CONFIG_JSON
     try:
-        return _weights_of(json.loads(file.read_text(encoding="utf-8")))
-    except (OSError, ValueError, KeyError, TypeError, AttributeError):
+        return _weights_of(model_config(model))
+    except (ValueError, KeyError, TypeError, AttributeError):
         return None
 
 
@@ -135,10 +137,8 @@ def _weights_of(config: Mapping[str, Any]) -> int | None:
     if any("expert" in name for name in config):
         return None
     hidden, heads = config["hidden_size"], config["num_attention_heads"]
-    kv_heads = config.get("num_key_value_heads") or heads
-    head_dim = config.get("head_dim") or hidden // heads
+    kv_heads, head_dim, own = kv_form(config)
     attention = hidden * head_dim * 2 * (heads + kv_heads)
     layer = attention + 3 * hidden * config["intermediate_size"]
     embeddings = config["vocab_size"] * hidden * (1 if config.get("tie_word_embeddings") else 2)
-    own = str(config.get("dtype") or config.get("torch_dtype") or "bfloat16")
     return int((config["num_hidden_layers"] * layer + embeddings) * DTYPE_BYTES[own])

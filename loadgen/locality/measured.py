@@ -1,6 +1,5 @@
 """What an engine's cache did in a finished run, beside what is predicted for that run."""
 
-import json
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
@@ -12,6 +11,7 @@ from loadgen.errors import UsageError
 from loadgen.locality.curve import predict
 from loadgen.locality.trace_sources import recorded_run, trace_of_run, unfinished
 from loadgen.runs.recorded import argument
+from loadgen.targets.settings import model_config
 
 OTHER_ATTENTION = (
     *("full_attention_interval", "hybrid_override_pattern", "layers_block_type"),
@@ -95,24 +95,17 @@ def kv_bytes_per_token(model: Path, kv_dtype: str = "auto") -> int | None:
     `kv_dtype` is vLLM's `--kv-cache-dtype`; `model` a folder or a `config.json`. None where there
     is none, or one of an attention that keeps something else.
     """
-    with suppress(OSError, ValueError, KeyError, TypeError, AttributeError):
-        return _bytes(_config(model), kv_dtype)
+    with suppress(ValueError, KeyError, TypeError, AttributeError):
+        return _bytes(model_config(model), kv_dtype)
     return None
 
 
 def other_attention(model: Path, longest_tokens: int | None = None) -> str | None:
     """What the model's config.json says of layers that do not attend to all of so many tokens, by
     default of as many as it takes; None where it says nothing of them, or is not there."""
-    with suppress(OSError, ValueError, TypeError, AttributeError):
-        return next(_other_attention(_config(model), longest_tokens), None)
+    with suppress(ValueError, TypeError, AttributeError):
+        return next(_other_attention(model_config(model), longest_tokens), None)
     return None
-
-
-def _config(model: Path) -> dict[str, Any]:
-    """That of the text where a model has several kinds of input."""
-    file = model if model.is_file() else model / "config.json"
-    config = json.loads(file.read_text(encoding="utf-8"))
-    return {**config, **(config.get("text_config") or {})}
 
 
 def _other_attention(config: Mapping[str, Any], longest_tokens: int | None) -> Iterator[str]:
@@ -125,12 +118,17 @@ def _other_attention(config: Mapping[str, Any], longest_tokens: int | None) -> I
             yield f"{name} {config[name]}"
 
 
-def _bytes(config: dict[str, Any], kv_dtype: str) -> int | None:
+def _bytes(config: Mapping[str, Any], kv_dtype: str) -> int | None:
     if config.get("kv_lora_rank") or any(_other_attention(config, None)):
         return None
-    heads = config["num_attention_heads"]
-    kv_heads = config.get("num_key_value_heads") or heads
-    head_dim = config.get("head_dim") or config["hidden_size"] // heads
-    own = str(config.get("dtype") or config.get("torch_dtype") or "bfloat16")
+    kv_heads, head_dim, own = kv_form(config)
     dtype = own if kv_dtype == "auto" else kv_dtype.partition("_")[0]
     return int(2 * config["num_hidden_layers"] * kv_heads * head_dim * DTYPE_BYTES[dtype])
+
+
+def kv_form(config: Mapping[str, Any]) -> tuple[int, int, str]:
+    """KV heads, their dimension and the type of numbers by a config.json. Raises KeyError."""
+    heads = config["num_attention_heads"]
+    own = config.get("dtype") or config.get("torch_dtype") or "bfloat16"
+    head_dim = config.get("head_dim") or config["hidden_size"] // heads
+    return config.get("num_key_value_heads") or heads, head_dim, str(own)

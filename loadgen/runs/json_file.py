@@ -1,6 +1,5 @@
 """The JSON files of a run, and what is said of files that are not as they should be."""
 
-import contextlib
 import json
 import math
 from collections.abc import Mapping, Sequence
@@ -9,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from loadgen.errors import UsageError
+from loadgen.scratch import write_whole
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,15 +74,8 @@ def read_json(path: Path) -> dict[str, Any]:
 def write_json(path: Path, value: Any) -> None:
     """Write JSON so that a reader never sees half of it. Names of files that are no UTF-8 have a
     `?` for each byte that is none; what fails leaves nothing behind."""
-    temporary = path.with_suffix(path.suffix + ".tmp")
     text = json.dumps(value, indent=2, ensure_ascii=False, default=str, allow_nan=False)
-    try:
-        temporary.write_text(text + "\n", encoding="utf-8", errors="replace")
-        temporary.replace(path)
-    except BaseException:
-        with contextlib.suppress(OSError):
-            temporary.unlink()
-        raise
+    write_whole(path, f"{text}\n".encode(errors="replace"))
 
 
 def value_at(content: Any, path: str) -> Any:

@@ -107,7 +107,7 @@ class RecordedRun(DescribedRun):
         its end left out what it was told."""
         told = self.summary.get("warmup")
         seconds = told.get("seconds") if isinstance(told, Mapping) else None
-        return _above_0(self.options.get("warmup") if seconds is None else seconds)
+        return above_0(self.options.get("warmup") if seconds is None else seconds)
 
     @cached_property
     def rows(self) -> Columns:
@@ -271,7 +271,8 @@ def _is_as_written(value: Any, form: Any) -> bool:
     return isinstance(value, form) and (form is not _NUMBER or abs(value) <= MOST)
 
 
-def _above_0(value: Any) -> float:
+def above_0(value: Any) -> float:
+    """An option as a finite number above 0, else 0."""
     try:
         seconds = float(value)
     except (TypeError, ValueError, OverflowError):  # one that was to be found, and was not

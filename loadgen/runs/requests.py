@@ -225,10 +225,7 @@ class Requests:
     @property
     def span_s(self) -> tuple[float, float]:
         """From the first send to the last end; (0, 0) without requests."""
-        known = ~np.isnan(self.at_s)
-        if not known.any():
-            return 0.0, 0.0
-        return float(self.at_s[known].min()), float(np.nanmax((self.at_s, self.end_s)))
+        return span_of(self.at_s, self.end_s)
 
     def steady_state(self, options: Any, batched: bool) -> SteadyState | None:
         """Of a run with these options; None where it was not meant to be steady. Of many requests
@@ -239,6 +236,14 @@ class Requests:
         each = each_of(len(ok))
         columns = {name: self.number(name)[ok[::each]].tolist() for name in COLUMNS}
         return find_steady_state(columns, each)
+
+
+def span_of(at_s: Floats, end_s: Floats) -> tuple[float, float]:
+    """From the first send to the last end; (0, 0) without requests."""
+    known = ~np.isnan(at_s)
+    if not known.any():
+        return 0.0, 0.0
+    return float(at_s[known].min()), float(np.nanmax((at_s, end_s)))
 
 
 def _of_ok(name: str) -> Callable[[Requests], Floats]:

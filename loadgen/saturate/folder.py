@@ -14,10 +14,11 @@ from loadgen.runs.csv_log import to_csv
 from loadgen.runs.directory import check_directory
 from loadgen.runs.json_file import malformed, read_object, write_json
 from loadgen.runs.machine import machine, versions, without_secrets
-from loadgen.saturate.course import Ending, SearchPlan, SearchState, TrialStep
 from loadgen.saturate.judge import LoadJudgement
 from loadgen.saturate.objective import Objective
+from loadgen.saturate.search_state import Ending, SearchPlan, SearchState, TrialStep
 from loadgen.saturate.trial import Trial
+from loadgen.scratch import write_whole
 from loadgen.stats.metrics import limited
 from loadgen.stats.slo import Slo
 
@@ -56,9 +57,9 @@ class Point:
     run: str
 
 
-def points_of(course: SearchState) -> list[Point]:
+def points_of(state: SearchState) -> list[Point]:
     """In the order in which they were made."""
-    return [_point(course, step, trial) for step, trial in course.trials]
+    return [_point(state, step, trial) for step, trial in state.trials]
 
 
 def request_limits(objective: Objective) -> Slo | None:
@@ -73,14 +74,14 @@ def request_limits(objective: Objective) -> Slo | None:
     return Slo(tuple(limits.items())) if limits else None
 
 
-def _point(course: SearchState, step: TrialStep, trial: Trial) -> Point:
-    objective = course.plan.objective
+def _point(state: SearchState, step: TrialStep, trial: Trial) -> Point:
+    objective = state.plan.objective
     column = objective.latency.statistic.metric.column if objective.latency else USUAL_COLUMN
     p50_ms, p95_ms, p99_ms = _percentiles(trial, column, objective.latency)
     slo = request_limits(objective)
     goodput = trial.goodput(slo) if slo else None
     seconds, outcomes = step.seconds - trial.warm_up_s, trial.outcomes
-    judgement, backlog = course.judgements[step.load], trial.backlog
+    judgement, backlog = state.judgements[step.load], trial.backlog
     return Point(
         trial=step.number,
         load=step.load,
@@ -176,26 +177,24 @@ class SearchFolder:
         """What tells one search from another; values of headers are hidden."""
         return {**plan.as_json, "command": without_secrets(plan.words), "place": self.place}
 
-    def write_table(self, course: SearchState) -> None:
+    def write_table(self, state: SearchState) -> None:
         """`trials.csv`, replaced in one step."""
-        temporary = self.path / f"{TRIALS_CSV}.tmp"
-        temporary.write_text(to_csv(_rows(points_of(course))), encoding="utf-8")
-        temporary.replace(self.path / TRIALS_CSV)
+        write_whole(self.path / TRIALS_CSV, to_csv(_rows(points_of(state))).encode())
 
-    def write_result(self, course: SearchState, ending: Ending, said: Sequence[str]) -> None:
+    def write_result(self, state: SearchState, ending: Ending, said: Sequence[str]) -> None:
         """`saturate.json`."""
-        bracket = course.bracket
+        bracket = state.bracket
         content = {
-            "definition": self._definition(course.plan),
+            "definition": self._definition(state.plan),
             "heard": dict(self.heard),
             "result": {
-                "by": course.plan.space.by,
+                "by": state.plan.space.by,
                 "met": bracket.below.load if bracket.below else None,
                 "not_met": bracket.above.load if bracket.above else None,
                 "ending": ending,
                 "said": list(said),
             },
-            "loads": [_load(load, each) for load, each in course.ordered.items()],
+            "loads": [_load(load, each) for load, each in state.ordered.items()],
             "versions": versions(),
             "machine": machine(),
         }

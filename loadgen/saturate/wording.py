@@ -3,10 +3,10 @@
 from collections.abc import Iterator
 
 from loadgen.compare.wording import figure
-from loadgen.saturate.course import Ending, SearchPlan, SearchState, TrialStep
 from loadgen.saturate.judge import LimitFigure, LoadJudgement
 from loadgen.saturate.objective import ERRORS
 from loadgen.saturate.search import Finding
+from loadgen.saturate.search_state import Ending, SearchPlan, SearchState, TrialStep
 from loadgen.saturate.trial import Trial
 from loadgen.sweep.runner import spoken
 
@@ -74,59 +74,59 @@ def _bare(said: str) -> str:
     return said.partition(" ")[0]
 
 
-def result_lines(course: SearchState, ending: Ending) -> Iterator[str]:
+def result_lines(state: SearchState, ending: Ending) -> Iterator[str]:
     """The result first, then what has to be known of it."""
-    yield _result(course, ending)
-    space, bracket = course.plan.space, course.bracket
+    yield _result(state, ending)
+    space, bracket = state.plan.space, state.bracket
     if ending in ENDED:
         yield f"{ENDED[ending]}."
     for finding in bracket.beside:
         yield (
-            f"{space.said(finding.load)} met it too, above {_end(course, bracket.above)}: the"
+            f"{space.said(finding.load)} met it too, above {_end(state, bracket.above)}: the"
             " results do not fall with the load, the machine or the trials are too noisy for"
             " a narrower bracket."
         )
     below = bracket.below
-    for each in course.judgements[below.load].unproven if below else ():
+    for each in state.judgements[below.load].unproven if below else ():
         yield _unproven(each)
-    if below and (errors := _errors_remark(course.judgements[below.load])):
+    if below and (errors := _errors_remark(state.judgements[below.load])):
         yield errors
 
 
-def _result(course: SearchState, ending: Ending) -> str:
-    space, bracket = course.plan.space, course.bracket
+def _result(state: SearchState, ending: Ending) -> str:
+    space, bracket = state.plan.space, state.bracket
     what = "rate" if space.by == "rate" else "number of users"
-    if not course.judgements:
+    if not state.judgements:
         return f"no {what} was tried to its end."
     if bracket.below is None:
         assert bracket.above is not None
         if bracket.above.verdict == "undecided":
             return (
                 f"undecided at {space.said(bracket.above.load)}, the lowest {what}:"
-                f" {_told(course, bracket.above)}. Give a longer --trial, or a lower --from."
+                f" {_told(state, bracket.above)}. Give a longer --trial, or a lower --from."
             )
         return (
             f"not met even at {space.said(bracket.above.load)}, the lowest {what}:"
-            f" {_told(course, bracket.above)}. Give a lower --from."
+            f" {_told(state, bracket.above)}. Give a lower --from."
         )
-    met = f"{space.said(bracket.below.load)} met: {_told(course, bracket.below)}"
+    met = f"{space.said(bracket.below.load)} met: {_told(state, bracket.below)}"
     if bracket.above is None:
         end = "--to" if ending == "found" else "the highest that was tried"
         load = space.said(bracket.below.load)
         return f"highest {what} found to meet it: at least {load}, {end} ({met})."
     return (
         f"highest {what} found to meet it: {space.said(bracket.below.load)} ({met};"
-        f" {_end(course, bracket.above)}: {_told(course, bracket.above)})."
+        f" {_end(state, bracket.above)}: {_told(state, bracket.above)})."
     )
 
 
-def _end(course: SearchState, finding: Finding | None) -> str:
+def _end(state: SearchState, finding: Finding | None) -> str:
     assert finding is not None
-    return f"{course.plan.space.said(finding.load)} {NOT_MET.get(finding.verdict, 'met')}"
+    return f"{state.plan.space.said(finding.load)} {NOT_MET.get(finding.verdict, 'met')}"
 
 
-def _told(course: SearchState, finding: Finding) -> str:
-    judgement = course.judgements[finding.load]
+def _told(state: SearchState, finding: Finding) -> str:
+    judgement = state.judgements[finding.load]
     return "; ".join(part for part in (figures(judgement), judgement.reason) if part)
 
 

@@ -8,6 +8,7 @@ from typing import Any
 
 import orjson
 
+from loadgen.scratch import write_whole
 from loadgen.stats import metrics
 from loadgen.stats.server_counters import NO_FIGURES
 from loadgen.stats.sketch import Sketch
@@ -122,8 +123,8 @@ def write_summary(directory: Path, summary: Mapping[str, Any]) -> None:
     (`outcomes.ok`, `server.hit_rate`). Lists stay in the JSON alone; None is an empty cell.
     """
     text = orjson.dumps(dict(summary), option=orjson.OPT_INDENT_2 | orjson.OPT_APPEND_NEWLINE)
-    _replace(directory / "summary.json", text)
-    _replace(directory / "summary.csv", _csv(orjson.loads(text)).encode())
+    write_whole(directory / "summary.json", text)
+    write_whole(directory / "summary.csv", _csv(orjson.loads(text)).encode())
 
 
 def _csv(summary: dict[str, Any]) -> str:
@@ -146,13 +147,3 @@ def _flat(tree: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]
             yield prefix + name, str(value).lower()
         elif not isinstance(value, list):
             yield prefix + name, value
-
-
-def _replace(path: Path, content: bytes) -> None:
-    partial = path.with_name(f".{path.name}.partial")
-    try:
-        partial.write_bytes(content)
-        partial.replace(path)
-    except OSError:
-        partial.unlink(missing_ok=True)
-        raise

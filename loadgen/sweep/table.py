@@ -1,6 +1,5 @@
 """All cells of a sweep as one table, from nothing but the run directories."""
 
-import os
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
@@ -12,6 +11,7 @@ from loadgen.runs.directory import RUN_JSON
 from loadgen.runs.exit_code import DONE, FAILED, SATURATED
 from loadgen.runs.json_file import malformed, read_object, value_at, write_json
 from loadgen.runs.recorded import SUMMARY_JSON
+from loadgen.scratch import write_whole
 from loadgen.stats.metrics import figures, summarized
 from loadgen.stats.server_counters import OFFLOAD, PROMPT_FIGURES
 
@@ -188,9 +188,7 @@ def _of_alike_axes(cells: Sequence[Cell]) -> Iterator[Cell]:
 def write_table(directory: Path) -> list[Cell]:
     """Write `cells.csv`, replaced in one step; returns the cells. Raises UsageError."""
     cells = read_cells(directory)
-    temporary = directory / f"{CELLS_CSV}.{os.getpid()}.tmp"
-    temporary.write_text(to_csv(_rows(directory, cells)), encoding="utf-8")
-    temporary.replace(directory / CELLS_CSV)
+    write_whole(directory / CELLS_CSV, to_csv(_rows(directory, cells)).encode())
     return cells
 
 

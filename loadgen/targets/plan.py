@@ -25,7 +25,7 @@ from rag_store.extras import install_command
 
 RESERVED_BLOCKS = 1  # vLLM's block pool keeps one null block for itself
 MIN_USABLE_BLOCKS = 2
-BYTES_PER_GB = 2**30  # LMCache's
+BYTES_PER_GB = 2**30  # LMCache's GB, which is a GiB
 Ports = Mapping[str, int]
 
 

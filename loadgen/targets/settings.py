@@ -14,6 +14,7 @@ from loadgen.scratch import expanded
 from loadgen.targets.context_scheduler import ContextSchedulerSettings
 
 LOOPBACK = "127.0.0.1"
+CONFIG_JSON = "config.json"
 ROUTERS: Mapping[str, str] = {
     "cache_aware": "vllm-router",
     "round_robin": "vllm-router",
@@ -40,7 +41,7 @@ PROFILED_CODEC = "cachegen"
 
 def model_window_tokens(model: str) -> int | None:
     """`max_position_embeddings`, None where there is no such config to read."""
-    window = _config(model).get("max_position_embeddings")
+    window = model_config(model).get("max_position_embeddings")
     return window if isinstance(window, int) and window > 0 else None
 
 
@@ -50,15 +51,19 @@ def _is_writable_folder(path: Path) -> bool:
 
 def is_quantized(model: str) -> bool:
     """Such weights decide what may be computed with; most methods take no float32."""
-    return "quantization_config" in _config(model)
+    return "quantization_config" in model_config(model)
 
 
-def _config(model: str) -> dict[str, Any]:
+def model_config(model: str | Path) -> dict[str, Any]:
+    """What config.json says, a folder or that file itself: that of the text where a model has
+    several kinds of input. Empty where there is none to read."""
+    path = expanded(model)
+    file = path if path.suffix == ".json" else path / CONFIG_JSON
     try:
-        config = json.loads((expanded(model) / "config.json").read_text(encoding="utf-8"))
-    except (OSError, ValueError):
+        config = json.loads(file.read_text(encoding="utf-8"))
+        return {**config, **(config.get("text_config") or {})}
+    except (OSError, ValueError, TypeError, AttributeError):
         return {}
-    return config if isinstance(config, dict) else {}
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,7 +119,7 @@ class TargetSettings:
     def model_dir(self) -> Path | None:
         """The model's directory where it is local."""
         path = expanded(self.model)
-        return path.resolve() if (path / "config.json").is_file() else None
+        return path.resolve() if (path / CONFIG_JSON).is_file() else None
 
     @property
     def kv_profile(self) -> str:

@@ -22,11 +22,11 @@ from kv_tiers.link import SCHEDULERS, LinkProxy, LinkSettings, RateSchedule
 from kv_tiers.store import valkey_servers
 from kv_tiers.store.nodes import split_address
 from loadgen.targets.own_routes import Message, OwnRoutes
+from loadgen.targets.plan import BYTES_PER_GB
 from loadgen.targets.settings import LOOPBACK
 
 KEYS, BYTES, UP = "kvswarm_store_keys", "kvswarm_store_bytes", "kvswarm_store_node_up"
 NODE_TIMEOUT_S = 5.0
-BYTES_PER_GB = 1 << 30
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,6 +5,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from loadgen.compare.gate import Limit
+from loadgen.targets.plan import BYTES_PER_GB
 from loadgen.twin.highest_rate import HighestRate
 from loadgen.twin.predict import TwinPrediction
 
@@ -263,9 +264,9 @@ class Advice:
             yield f"A tier adds nothing to {best.kv_tokens:,} tokens of cache here."
             return
         kept = "keeps" if best.keeps(self.limit) else "does not keep"
-        size_gb = best.tier_tokens * tier.bytes_per_token / 2**30
+        size_gb = best.tier_tokens * tier.bytes_per_token / BYTES_PER_GB
         yield (
-            f"Behind {best.kv_tokens:,} tokens of cache a tier of {size_gb:.3g} GB"
+            f"Behind {best.kv_tokens:,} tokens of cache a tier of {size_gb:.3g} GiB"
             f" ({best.tier_tokens:,} tokens) at {best.bytes_per_s / 1e9:.3g} GB/s gives"
             f" {best.value:,.0f} ms{_within(best.interval)} instead of {alone:,.0f} ms,"
             f" which {kept} {self.limit.text}."

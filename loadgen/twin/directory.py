@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any, Self
 
 from loadgen.errors import UsageError
-from loadgen.record import COLUMNS, Outcome, RequestRecord, batch_record
+from loadgen.record import COLUMNS, NEVER_SENT, Outcome, RequestRecord, batch_record
 from loadgen.runs.csv_log import with_formula
 from loadgen.runs.directory import CSV_NAMES, RUN_JSON, RunDirectory, open_directory
 from loadgen.runs.exit_code import DONE
@@ -32,7 +32,6 @@ from loadgen.workload.diversity import measure_diversity
 
 NOTE = "simulated, not measured: no server answered"
 CUT_OFF = "cut off at the end of the run"
-NEVER_SENT = "due before the end of the run, but every user was busy"
 FLUSHED_ROWS = 1000
 OF_SEVERAL = "-fleet"
 """Behind the name of a target of several engines."""

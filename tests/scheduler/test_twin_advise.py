@@ -411,6 +411,8 @@ def test_the_largest_cache_lies_beside_the_weights(tmp_path: Path) -> None:
     attention, gated = 512 * 64 * 2 * (8 + 2), 3 * 512 * 1024
     weights = 2 * (4 * (attention + gated) + 2 * 1000 * 512)
     assert weights_bytes(model) == weights
+    (model / "config.json").write_text(json.dumps({"text_config": CONFIG}))
+    assert weights_bytes(model) == weights == weights_bytes(model / "config.json")
     left = 0.92 * 2**30 - weights
     assert largest_cache(1.0, model, BYTES_PER_TOKEN) == left // BYTES_PER_TOKEN
     (model / "model.safetensors").write_bytes(b"x" * 1000)

@@ -11,8 +11,8 @@ from loadgen.cli.saturate import parse_search
 from loadgen.errors import UsageError
 from loadgen.launch.arguments import CommandParser, parse_run
 from loadgen.launch.search import trial_words
-from loadgen.saturate.course import TrialStep
 from loadgen.saturate.folder import SearchFolder
+from loadgen.saturate.search_state import TrialStep
 
 HOST, OTHER = "http://127.0.0.1:9", "http://127.0.0.1:8"
 CONF, PYPROJECT = "locust.conf", "pyproject.toml"

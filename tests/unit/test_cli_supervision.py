@@ -23,6 +23,7 @@ from loadgen.launch.locust_command import locust_argv
 from loadgen.launch.swarm_process import _environment, _send, _without_processes, control_line
 from loadgen.swarm.leading.supervisor import ENVIRONMENT_VARIABLE, Supervisor
 from loadgen.targets.fleet import EngineDeath
+from loadgen.targets.hardware import never_given
 
 
 class Target:
@@ -209,6 +210,7 @@ def test_workers_of_one_run_meet_on_a_port_of_their_own() -> None:
     first, second = port("--processes", "2"), port("--processes=2")
     assert first is not None
     assert second is not None
+    assert {int(first), int(second)} <= {*never_given()}, "the system may give others away"
     assert port("--processes", "2", "--master-bind-port", "7000") == "7000"
 
 

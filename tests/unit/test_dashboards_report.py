@@ -172,6 +172,16 @@ def test_page_stands_alone(healthy: tuple[Path, str]) -> None:
     assert shown.texts("h2") == ["Verdict", "Pictures", "Health", "Tables"]
 
 
+@pytest.mark.usefixtures("_words_only")
+@pytest.mark.parametrize("beyond", [10**400, "inf"], ids=["huge", "infinite"])
+def test_options_beyond_all_numbers_are_none(tmp_path: Path, beyond: Any) -> None:
+    names = ("run_time", "num_users", "max_lag_ms")
+    options = {"arrivals": "closed", **dict.fromkeys(names, beyond)}
+    shown = page_of(write_report_run(tmp_path / "run", options=options))
+    assert shown.texts("p", role="alert") == []
+    assert "of a growing load" not in " ".join(shown.texts("p"))
+
+
 DEATH = {"engine": "e-1", "at_s": 5.0, "reason": "was ended", "failed": 2, "served_again_s": 1.0}
 
 

@@ -121,6 +121,15 @@ def test_a_run_that_decides_nothing_is_named_and_left_out(sweep: Path) -> None:
     assert "saturated" in page.row("vllm_1-r1")[0]
 
 
+@pytest.mark.parametrize("start_unix_s", [1e300, "yesterday"])
+def test_a_time_that_is_none_is_left_out(sweep: Path, start_unix_s: object) -> None:
+    begun = "2023-11-14 22:13:21 UTC"
+    assert begun in sweep_page(sweep)
+    for run in (sweep / "cells").iterdir():
+        write_json(run / "run.json", {"start_unix_s": start_unix_s, "exit_code": 0})
+    assert " UTC" not in sweep_page(sweep)
+
+
 def test_a_sweep_without_a_run_is_refused(tmp_path: Path) -> None:
     write_json(tmp_path / "sweep.json", {"definition": {"name": "empty"}})
     with pytest.raises(UsageError, match="came to its end"):

@@ -48,6 +48,7 @@ SPLINTERS: set[str] = {
     "rag_store.embedders.hashing",
 }
 FAMILIES = (
+    "kv_policies.policies.",
     "kv_tiers.codecs.",
     "kv_tiers.link.schedulers.",
     "kv_tiers.store.evictions.",

@@ -17,11 +17,11 @@ from loadgen.errors import RecordError, UsageError
 from loadgen.launch.search import SaturationSearch, _require_searched, trial_words
 from loadgen.runs.csv_log import to_csv
 from loadgen.runs.exit_code import TARGET_DIED, UNRECORDED, WRONG_USE
-from loadgen.saturate.course import SearchPlan, SearchState, TrialStep
 from loadgen.saturate.folder import SearchFolder
 from loadgen.saturate.judge import judge
 from loadgen.saturate.objective import Objective
 from loadgen.saturate.search import Space
+from loadgen.saturate.search_state import SearchPlan, SearchState, TrialStep
 from loadgen.saturate.trial import Trial, read_trial
 from loadgen.saturate.wording import result_lines
 from loadgen.workload.arrivals import Rate
@@ -70,11 +70,11 @@ def plan(objective: str, **fields: Any) -> SearchPlan:
     return SearchPlan(**known | fields)
 
 
-def run(course: SearchState, folder: Path, seed: int) -> SearchState:
-    while (step := course.next(1 + len(course.trials))) is not None:
+def run(state: SearchState, folder: Path, seed: int) -> SearchState:
+    while (step := state.next(1 + len(state.trials))) is not None:
         path = queue(folder / step.name, step.load, step.seconds, 1000 * seed + step.number)
-        course.add(step, read_trial(path, step.load, step.seconds, is_open=True))
-    return course
+        state.add(step, read_trial(path, step.load, step.seconds, is_open=True))
+    return state
 
 
 @pytest.mark.parametrize("seed", range(4))
@@ -82,9 +82,9 @@ def test_a_queue_is_loaded_up_to_what_theory_says(tmp_path: Path, seed: int) -> 
     """The time in an M/M/1 queue is exponential with rate mu - lambda: p90 = ln 10 / that."""
     most_ms = 600
     right = PER_S - math.log(10) / (most_ms / 1000)
-    course = run(SearchState(plan(f"ttft_ms.p90<={most_ms}, errors<=1%")), tmp_path, seed)
-    assert course.ending == "found"
-    below, above = course.bracket.below, course.bracket.above
+    state = run(SearchState(plan(f"ttft_ms.p90<={most_ms}, errors<=1%")), tmp_path, seed)
+    assert state.ending == "found"
+    below, above = state.bracket.below, state.bracket.above
     assert below is not None
     assert above is not None
     assert 0.75 * right <= below.load <= 1.12 * right
@@ -92,15 +92,15 @@ def test_a_queue_is_loaded_up_to_what_theory_says(tmp_path: Path, seed: int) -> 
 
 
 def test_a_queue_that_grows_is_too_much_whatever_its_percentiles(tmp_path: Path) -> None:
-    course = run(SearchState(plan("ttft_ms.p95<=100000")), tmp_path, seed=1)
-    assert course.bracket.below is not None
-    assert 0.8 * PER_S <= course.bracket.below.load <= 1.15 * PER_S
-    assert "queue grew" in course.judgements[32.0].reason
+    state = run(SearchState(plan("ttft_ms.p95<=100000")), tmp_path, seed=1)
+    assert state.bracket.below is not None
+    assert 0.8 * PER_S <= state.bracket.below.load <= 1.15 * PER_S
+    assert "queue grew" in state.judgements[32.0].reason
 
 
 def test_few_trials_are_no_narrow_bracket(tmp_path: Path) -> None:
-    course = run(SearchState(plan("ttft_ms.p90<=600", most_trials=5)), tmp_path, seed=0)
-    assert (len(course.trials), course.ending) == (5, "trials")
+    state = run(SearchState(plan("ttft_ms.p90<=600", most_trials=5)), tmp_path, seed=0)
+    assert (len(state.trials), state.ending) == (5, "trials")
 
 
 def trial(
@@ -203,24 +203,24 @@ def test_runs_that_differ_are_not_proof_however_many_requests_they_have(tmp_path
 
 
 def test_a_lowest_load_with_too_few_requests_is_not_said_to_be_too_high(tmp_path: Path) -> None:
-    course = SearchState(plan("ttft_ms.p95<=500", space=Space("rate", 1.0, None, 0.05)))
-    step = course.next(1)
+    state = SearchState(plan("ttft_ms.p95<=500", space=Space("rate", 1.0, None, 0.05)))
+    step = state.next(1)
     assert step is not None
-    course.add(step, trial(tmp_path, steady_rows(20)))
-    said = next(result_lines(course, course.ending))
+    state.add(step, trial(tmp_path, steady_rows(20)))
+    said = next(result_lines(state, state.ending))
     assert said.startswith("undecided at 1/s, the lowest rate")
     assert "longer --trial" in said
 
 
 def test_a_host_that_is_gone_later_is_no_wrong_use(tmp_path: Path) -> None:
-    course = SearchState(plan("ttft_ms.p95<=500", space=Space("rate", 1.0, None, 0.05)))
-    search = SaturationSearch(course.plan, SearchFolder(tmp_path), course, cast(Any, None))
+    state = SearchState(plan("ttft_ms.p95<=500", space=Space("rate", 1.0, None, 0.05)))
+    search = SaturationSearch(state.plan, SearchFolder(tmp_path), state, cast(Any, None))
     (tmp_path / "swarm.log").write_text("kvswarm: error: no host at http://host\n")
     with pytest.raises(UsageError, match="no host at"):
         search._fault(WRONG_USE, tmp_path)
-    step = course.next(1)
+    step = state.next(1)
     assert step is not None
-    course.add(step, trial(tmp_path, steady_rows(200)))
+    state.add(step, trial(tmp_path, steady_rows(200)))
     assert search._fault(WRONG_USE, tmp_path) == "target"
     assert "no host at" in search.fault
     assert search.code == TARGET_DIED
@@ -229,8 +229,8 @@ def test_a_host_that_is_gone_later_is_no_wrong_use(tmp_path: Path) -> None:
 def test_a_search_ends_where_its_trials_can_be_recorded_no_more(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    course, gone = SearchState(plan("ttft_ms.p95<=500")), tmp_path / "gone"
-    search = SaturationSearch(course.plan, SearchFolder(gone), course, cast(Any, None))
+    state, gone = SearchState(plan("ttft_ms.p95<=500")), tmp_path / "gone"
+    search = SaturationSearch(state.plan, SearchFolder(gone), state, cast(Any, None))
     for code in (UNRECORDED, TARGET_DIED):
         with pytest.raises(RecordError, match="gone could be written no more") as raised:
             search._fault(code, gone)
@@ -238,7 +238,7 @@ def test_a_search_ends_where_its_trials_can_be_recorded_no_more(
     monkeypatch.setattr(SaturationSearch, "_next", None)
     with pytest.raises(RecordError, match="gone could be written no more"):
         search.make()
-    assert capsys.readouterr().out.splitlines() == list(result_lines(course, course.ending))
+    assert capsys.readouterr().out.splitlines() == list(result_lines(state, state.ending))
 
 
 @pytest.mark.parametrize(
@@ -259,8 +259,8 @@ def test_ctrl_c_while_the_engine_stops_leaves_a_search_that_is_over(
     monkeypatch.setattr("loadgen.launch.search.run_series", interrupted_stop)
     monkeypatch.setattr(SaturationSearch, "_trials", found)
     monkeypatch.setattr(SaturationSearch, "_next", None if is_over else "a step")
-    course = SearchState(plan("ttft_ms.p95<=500"))
-    search = SaturationSearch(course.plan, SearchFolder(tmp_path), course, cast(Any, None))
+    state = SearchState(plan("ttft_ms.p95<=500"))
+    search = SaturationSearch(state.plan, SearchFolder(tmp_path), state, cast(Any, None))
     assert (asyncio.run(search._search()), search.code) == (ending, code)
 
 
@@ -340,15 +340,15 @@ def test_a_search_is_told_from_another_and_keys_are_written_nowhere(tmp_path: Pa
     folder = SearchFolder(tmp_path, "http://a:8000", {"output_tokens": "16"})
     ours = plan("ttft_ms.p90<=600", words=words)
     folder.open(ours)
-    course = run(SearchState(ours), folder.path / "trials", seed=0)
-    folder.write_result(course, course.ending, [])
-    folder.write_table(course)
-    for step, _ in course.trials:
+    state = run(SearchState(ours), folder.path / "trials", seed=0)
+    folder.write_result(state, state.ending, [])
+    folder.write_table(state)
+    for step, _ in state.trials:
         folder.note(step)
     written = (tmp_path / "saturate.json").read_text()
     assert "--contexts=3" in written
     assert "key-1" not in written
-    assert [step for step, _ in folder.finished] == [step for step, _ in course.trials]
+    assert [step for step, _ in folder.finished] == [step for step, _ in state.trials]
     folder.check(plan("ttft_ms.p90<=600", words=words, most_trials=3))
     with pytest.raises(UsageError, match=r"another search \(objective was"):
         folder.check(plan("ttft_ms.p90<=500", words=words))

@@ -1,5 +1,6 @@
-"""Temporary folders of killed processes are swept by the next start."""
+"""Files are whole or not there; folders of killed processes are swept by the next start."""
 
+import errno
 import signal
 import subprocess
 import sys
@@ -7,7 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from loadgen.scratch import OWNER, scratch_folder
+from loadgen.scratch import OWNER, scratch_folder, write_whole
+from loadgen.sweep.table import write_table
 
 OWNING = """
 import sys
@@ -51,3 +53,31 @@ def test_that_of_a_killed_process_is_swept_and_that_of_a_living_one_is_not(place
         owner.send_signal(signal.SIGKILL)
     with scratch_folder() as other:
         assert {each.name for each in place.iterdir()} == {other.name, "kvswarm-of-somebody"}
+
+
+def refuse(*_: object) -> None:
+    raise OSError(errno.ENOSPC, "No space left on device")
+
+
+def test_a_file_is_written_whole_or_stays_as_it_was(
+    place: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file = place / "file"
+    write_whole(file, b"first")
+    file.chmod(0o640)
+    write_whole(file, b"second")
+    assert (file.read_bytes(), file.stat().st_mode & 0o777) == (b"second", 0o640)
+
+    monkeypatch.setattr(Path, "replace", refuse)
+    with pytest.raises(OSError, match="No space left"):
+        write_whole(file, b"third")
+    assert [each.read_bytes() for each in place.iterdir()] == [b"second"]
+
+
+def test_a_table_for_which_there_is_no_room_leaves_nothing(
+    place: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Path, "replace", refuse)
+    with pytest.raises(OSError, match="No space left"):
+        write_table(place)
+    assert list(place.iterdir()) == []

@@ -228,6 +228,8 @@ def test_what_was_not_measured_is_said(tmp_path: Path) -> None:
         (["report", "nowhere"], "nowhere holds no study"),
         (["task1", "here"], "a word too many"),
         (["task9"], "invalid choice"),
+        (["task1", "--out", "/dev/null/x"], "^--out /dev/null/x cannot be written"),
+        (["task1", "-o", "/dev/null/x"], "^--page /dev/null/x cannot be written"),
     ],
 )
 def test_wrong_use_is_one_line(words: list[str], message: str) -> None:

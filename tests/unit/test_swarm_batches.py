@@ -12,13 +12,13 @@ from loadgen.client.exchange import Exchange, ListExchange
 from loadgen.client.protocol import Usage
 from loadgen.client.token_times import ReadLog
 from loadgen.errors import UsageError
-from loadgen.record import BatchRecord, Outcome, RequestRecord
+from loadgen.record import NEVER_SENT, BatchRecord, Outcome, RequestRecord
 from loadgen.stats.clock import RunClock
 from loadgen.swarm.options.swarm_options import SwarmOptions, extra_body
 from loadgen.swarm.sending.batch_sender import BatchForm
 from loadgen.swarm.sending.dispenser import SessionOver
 from loadgen.swarm.sending.labels import Labels, check_labels
-from loadgen.swarm.sending.session import NEVER_SENT, Hooks, Session
+from loadgen.swarm.sending.session import Hooks, Session
 from loadgen.workload.arrivals import ConstantPacer, Rate
 from loadgen.workload.batches import Batching
 from loadgen.workload.corpus import load_corpus

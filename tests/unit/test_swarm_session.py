@@ -11,10 +11,10 @@ import uvloop
 from loadgen.client.exchange import Exchange
 from loadgen.client.token_times import ReadLog
 from loadgen.context import Request
-from loadgen.record import RequestRecord
+from loadgen.record import NEVER_SENT, RequestRecord
 from loadgen.stats.clock import RunClock
 from loadgen.swarm.sending.dispenser import SessionOver
-from loadgen.swarm.sending.session import NEVER_SENT, TURN_NOT_COME, Hooks, Session
+from loadgen.swarm.sending.session import TURN_NOT_COME, Hooks, Session
 from loadgen.workload.arrivals import ConstantPacer, Rate
 from loadgen.workload.corpus import load_corpus
 from loadgen.workload.lengths import EstimatedTokens

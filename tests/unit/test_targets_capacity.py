@@ -62,6 +62,12 @@ def test_the_window_is_read_from_a_local_model(tmp_path: Path) -> None:
     assert model_window_tokens(str(tmp_path)) == 4096
 
 
+def test_the_window_of_several_kinds_of_input_is_that_of_the_text(tmp_path: Path) -> None:
+    config = {"text_config": {"max_position_embeddings": 4096}}
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    assert model_window_tokens(str(tmp_path)) == 4096
+
+
 @pytest.mark.parametrize("platform", ["cpu", "gpu"])
 def test_a_placeholder_of_the_block_size_needs_one_in_the_catalog(
     platform: Platform, tmp_path: Path

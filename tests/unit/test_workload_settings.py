@@ -1,4 +1,6 @@
 import math
+from collections.abc import Callable, Mapping
+from dataclasses import astuple
 from typing import Any
 
 import pytest
@@ -6,6 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from loadgen.errors import UsageError
+from loadgen.locality.trace_sources import _settings as recorded_workload
+from loadgen.swarm.options.swarm_options import _workload as given_workload
 from loadgen.workload.settings import Span, WorkloadSettings
 
 SPANS = st.tuples(st.integers(1, 10_000_000), st.integers(1, 10_000_000)).map(
@@ -73,3 +77,13 @@ def test_out_of_range_names_option_and_value(option: str, values: list[Any]) -> 
 )
 def test_the_limits_themselves_are_allowed(settings: dict[str, Any]) -> None:
     WorkloadSettings(**settings)
+
+
+@pytest.mark.parametrize("read", [given_workload, recorded_workload])
+def test_each_setting_is_given_by_an_option_and_read_back_of_a_run(
+    read: Callable[[Mapping[str, Any]], WorkloadSettings],
+) -> None:
+    numbers = {"seed": 3, "contexts": 4, "zipf": 1.5, "stickiness": 0.5, "repeat": 0.2}
+    spans = {"context_tokens": "100-200", "output_tokens": "7", "system_tokens": 9}
+    found, usual = astuple(read(numbers | spans)), astuple(WorkloadSettings())
+    assert [one for one, other in zip(found, usual, strict=True) if one == other] == []

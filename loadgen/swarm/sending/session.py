@@ -10,7 +10,7 @@ from typing import Any
 from loadgen.client.client import StreamingClient
 from loadgen.client.exchange import Exchange
 from loadgen.context import Batch, Request
-from loadgen.record import BatchRecord, RequestRecord
+from loadgen.record import NEVER_SENT, BatchRecord, RequestRecord
 from loadgen.stats.clock import RunClock
 from loadgen.stats.self_watch import MAX_LAG_MS, ClientSample, LoopWatch
 from loadgen.stats.silence import HostContact
@@ -24,7 +24,6 @@ from loadgen.workload.batches import Batching
 from loadgen.workload.trace.workload import TraceWorkload
 from loadgen.workload.workload import Workload
 
-NEVER_SENT = "due before the end of the run, but every user was busy"
 WARM_CONNECTIONS_S = 0.2
 TURN_NOT_COME = "a turn of a conversation whose last reply had not ended"
 
