@@ -266,7 +266,8 @@ def _gauge(name: str, samples: Sequence[Sample]) -> float | None:
 
 
 def _whole(value: float | None) -> float | None:
-    return int(value) if value is not None and value.is_integer() else value
+    is_exact = abs(value or 0.0) < 2**53  # and no number too large for JSON
+    return int(value) if value is not None and is_exact and value.is_integer() else value
 
 
 def _since_zero(cache: dict[str, float | None]) -> dict[str, float | None]:
