@@ -42,12 +42,11 @@ class MetricSeries(NamedTuple):
         return cls(match[1].decode(), tuple(_labels(match[2] or b"").items()))
 
     def among(self, samples: Iterable[Sample]) -> list[Sample]:
-        """Those of these samples that it names, and whose value is known."""
+        """Those of these samples that it names."""
         return [
             sample
             for sample in samples
             if sample.name == self.name
-            and sample.is_known
             and all(sample.labels.get(name) == value for name, value in self.labels)
         ]
 

@@ -259,10 +259,11 @@ def _models(sample: Sample) -> list[str]:
 
 
 def _gauge(name: str, samples: Sequence[Sample]) -> float | None:
-    if not samples:
+    known = [sample.value for sample in samples if sample.is_known]
+    if not known:
         return None
-    total = math.fsum(sample.value for sample in samples)
-    return total / len(samples) if name == "kv_cache_usage" else _whole(total)
+    total = math.fsum(known)
+    return total / len(known) if name == "kv_cache_usage" else _whole(total)
 
 
 def _whole(value: float | None) -> float | None:
