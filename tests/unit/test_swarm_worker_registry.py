@@ -2,6 +2,7 @@
 
 import subprocess
 import sys
+import time
 from types import SimpleNamespace
 from typing import Any
 
@@ -51,6 +52,14 @@ def test_the_share_of_lost_workers_is_told_once_for_each_loss() -> None:
     swarm.lose("a", "d")
     assert swarm.said[1].startswith("worker(s) 0, 3 of 4 lost at ")
     assert (swarm.workers.lost, swarm.workers.lost_share) == (3, 0.75)
+
+
+def test_a_clock_that_is_set_does_not_date_a_loss(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(time, "time", lambda: 90.0)
+    swarm = Swarm()
+    monkeypatch.setattr(time, "time", lambda: -3500.0)
+    swarm.lose("c")
+    assert swarm.said[0].startswith("worker(s) 2 of 4 lost at 9")
 
 
 def test_workers_that_were_told_to_end_before_the_start_are_not_lost() -> None:

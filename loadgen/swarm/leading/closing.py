@@ -152,8 +152,8 @@ def _deaths(run: "SwarmRun", rows: Columns | None) -> list[dict[str, Any]]:
     """What they cost, in the warm-up and before a reset too."""
     if not run.fleet.deaths:
         return []
-    start_s, requests = run.plan.start_unix_s, None if rows is None else Requests.of(rows)
-    told = [(each.engine, each.at_unix_s - start_s, each.reason) for each in run.fleet.deaths]
+    to_run_s, requests = run.clock.to_run_s, None if rows is None else Requests.of(rows)
+    told = [(each.engine, to_run_s(each.at_perf_s), each.reason) for each in run.fleet.deaths]
     return engine_deaths(requests, told)
 
 
