@@ -57,10 +57,13 @@ _FAILING_FIELD = re.compile("error|^err|exception|^fault|^fail(?!over|safe)|fail
 _TITLE = re.compile(r"<title[^>]*>(.*?)</title>", re.IGNORECASE | re.DOTALL)
 _KEY_NAME = re.compile(
     r"(?i)key|token|secret|pass(?:w|phrase|code)|auth|credential|cookie|bearer|signature|pwd|jwt"
-    r"|(?:^|[\W_])(?:pass|pin|otp|sid)$"
+    r"|headers$|(?:^|[\W_])(?:pass|pin|otp|sid|sig)$"
 )
 _COUNT_NAME = re.compile(r"(?i)tokens|(?:max|min|num|new)_?token|token_?(?:id|budget|limit|count)")
 """In names of numbers that sound like a key's and are counts."""
+_IN_URL = re.compile(
+    r"""(?P<before>://)[^/\s"']+(?=@)|(?P<name>[?&][\w.%-]+=)[^&\s"'#]+"""
+)
 _PARTS = re.compile(r"[\s;,:=]+")
 _NAMES = re.compile(r"^[\w-]+(?=\s)|[A-Za-z_-]+=(?=[^\s=;,])")
 """In a header's value: what says how to read it, and the names of what it consists of."""
@@ -291,7 +294,7 @@ def with_keys_hidden(value: Any, found: list[str], texts: bool = False, all_: bo
         hidden = {}
         for name, each in value.items():
             is_key = _KEY_NAME.search(name) is not None
-            is_any = all_ or (is_key and _COUNT_NAME.search(name) is None)
+            is_any = all_ or _is_key(name)
             hidden[name] = with_keys_hidden(each, found, texts or is_key, is_any)
         return hidden
     if isinstance(value, list):
@@ -300,7 +303,26 @@ def with_keys_hidden(value: Any, found: list[str], texts: bool = False, all_: bo
     if (all_ and is_number) or (texts and isinstance(value, str) and value):
         found.append(str(value))
         return HIDDEN
-    return value
+    return with_urls_hidden(value, found) if isinstance(value, str) else value
+
+
+def with_urls_hidden(text: str, found: list[str]) -> str:
+    """A text with `***` for who asks, and with what keys, in its URLs; both are added to `found`."""
+
+    def hide(match: re.Match[str]) -> str:
+        name = match["name"] or ""
+        if name and not _is_key(name.strip("?&=")):
+            return match[0]
+        before = match["before"] or name
+        secret = match[0].removeprefix(before)
+        found.extend((secret, secret.partition(":")[2]))
+        return f"{before}{HIDDEN}"
+
+    return _IN_URL.sub(hide, text)
+
+
+def _is_key(name: str) -> bool:
+    return _KEY_NAME.search(name) is not None and _COUNT_NAME.search(name) is None
 
 
 def redacted(text: str, secrets: Iterable[str]) -> str:
