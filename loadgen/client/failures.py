@@ -64,7 +64,7 @@ _COUNT_NAME = re.compile(r"(?i)tokens|(?:max|min|num|new)_?token|token_?(?:id|bu
 _IN_URL = re.compile(
     r"""(?P<before>://)[^/\s"']+(?=@)|(?P<name>[?&][\w.%-]+=)[^&\s"'#]+"""
 )
-_PARTS = re.compile(r"[\s;,:=]+")
+_PARTS = re.compile(r"""[\s;,:="'{}\[\]()<>&|?.]+""")
 _NAMES = re.compile(r"^[\w-]+(?=\s)|[A-Za-z_-]+=(?=[^\s=;,])")
 """In a header's value: what says how to read it, and the names of what it consists of."""
 _TAG = re.compile(r"<[^>]*>")
@@ -284,7 +284,7 @@ def _header_parts(value: str) -> Iterator[str]:
             value = base64.b64decode(last, validate=True).decode()
             yield from (value, value.partition(":")[2])
     parts = _PARTS.split(_NAMES.sub(" ", value))
-    yield from (part.strip("\"'") for part in parts if len(part) >= MIN_PART_CHARS)
+    yield from (part for part in parts if len(part) >= MIN_PART_CHARS)
 
 
 def with_keys_hidden(value: Any, found: list[str], texts: bool = False, all_: bool = False) -> Any:

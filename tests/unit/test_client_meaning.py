@@ -316,6 +316,11 @@ def test_a_key_in_another_spelling_is_not_repeated(spelt: str) -> None:
         ),
         ("Basic dXNlcjpodW50ZXIy", "hunter2"),
         ('Digest username="somebody1", response="6629fae4"', "6629fae4"),
+        ('{"tenant": "a", "key": ["abcdef123456"]}', "abcdef123456"),
+        ("tok=abcdef123456&uid=1", "abcdef123456"),
+        ("uid=1|abcdef123456", "abcdef123456"),
+        ("Bearer eyJhbGciOiJ.eyJzdWIiOiI.c2lnbmF0dXJl", "eyJzdWIiOiI"),
+        ("https://h/x?sign(abcdef123456)", "abcdef123456"),
     ],
 )
 def test_no_part_of_a_header_is_repeated(header: str, echoed: str) -> None:
