@@ -18,6 +18,7 @@ from loadgen.client.failures import (
     Rejected,
     StreamFailure,
     Truncated,
+    failure_in_ok,
     failure_of_status,
     host_message,
     names_failure,
@@ -29,6 +30,7 @@ from loadgen.client.host import base_url
 from loadgen.client.protocol import (
     DONE,
     ROUTES,
+    error_in,
     interpret,
     is_done,
     request_body,
@@ -187,16 +189,18 @@ class ReplySink:
         return True
 
     def require_stream(self) -> None:
-        """The reply is over. Raises what any status but 200 means, Malformed for no stream."""
+        """The reply is over. Raises what any status but 200 means, or a body that is no stream."""
         if self._other_body is None:
             return
-        head, words = self._head, words_of_body(bytes(self._other_body))
+        head, body = self._head, bytes(self._other_body)
+        words = words_of_body(body)
         if 300 <= head.status < 400 and head.location:
             words = f"redirects to {head.location}: use that address"
         if head.status != 200:
             raise failure_of_status(head.status, words, head.retry_after)
         kind = head.content_type or "no content type"
-        raise Malformed(f"not an event stream but {kind}: {words or 'does a proxy drop `stream`?'}")
+        said = f"not an event stream but {kind}: {words or 'does a proxy drop `stream`?'}"
+        raise failure_in_ok(error_in(body) if words else None, said, head.retry_after)
 
     def end(self, is_broken: bool) -> None:
         """The body is over, cut off or not. Raises Truncated for a reply that is not complete, and

@@ -61,9 +61,7 @@ _KEY_NAME = re.compile(
 )
 _COUNT_NAME = re.compile(r"(?i)tokens|(?:max|min|num|new)_?token|token_?(?:id|budget|limit|count)")
 """In names of numbers that sound like a key's and are counts."""
-_IN_URL = re.compile(
-    r"""(?P<before>://)[^/\s"']+(?=@)|(?P<name>[?&][\w.%-]+=)[^&\s"'#]+"""
-)
+_IN_URL = re.compile(r"""(?P<before>://)[^/\s"']+(?=@)|(?P<name>[?&][\w.%-]+=)[^&\s"'#]+""")
 _PARTS = re.compile(r"""[\s;,:="'{}\[\]()<>&|?.]+""")
 _NAMES = re.compile(r"^[\w-]+(?=\s)|[A-Za-z_-]+=(?=[^\s=;,])")
 """In a header's value: what says how to read it, and the names of what it consists of."""
@@ -139,10 +137,15 @@ def failure_of_status(status: int, words: str, retry_after: str = "") -> StreamF
 
 
 def failure_in_stream(error: object) -> StreamFailure:
-    """What an error means that a host reports inside a 200: its code tells a rejection."""
+    """What an error means that a host reports inside a stream, as `failure_in_ok`."""
     words = error_message(error).strip() or "no words"
-    said = f"error inside the stream: {words}"
-    return Rejected(said) if _code_of(error) in REJECTIONS else Malformed(said)
+    return failure_in_ok(error, f"error inside the stream: {words}")
+
+
+def failure_in_ok(error: object, said: str, retry_after: str = "") -> StreamFailure:
+    """What an error means that came with a 200: its code tells a rejection."""
+    is_refusal = _code_of(error) in REJECTIONS
+    return Rejected(said, retry_after) if is_refusal else Malformed(said)
 
 
 def _code_of(error: object, depth: int = _MOST_DEEP) -> int | None:
@@ -307,7 +310,7 @@ def with_keys_hidden(value: Any, found: list[str], texts: bool = False, all_: bo
 
 
 def with_urls_hidden(text: str, found: list[str]) -> str:
-    """A text with `***` for who asks, and with what keys, in its URLs; both are added to `found`."""
+    """A text with `***` for who asks, and with what keys, in its URLs, added to `found`."""
 
     def hide(match: re.Match[str]) -> str:
         name = match["name"] or ""

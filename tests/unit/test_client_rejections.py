@@ -1,6 +1,7 @@
 """A host that takes no more now: told apart from other failures, and tried again where asked."""
 
 import asyncio
+import json
 import time
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
@@ -90,6 +91,22 @@ async def test_the_code_of_an_error_inside_a_200_says_so_too(error: Any, outcome
         exchange = await ask(log)
     assert (exchange.outcome, exchange.status) == (outcome, 200)
     assert exchange.error.startswith("error inside the stream: ")
+
+
+@pytest.mark.parametrize(
+    ("body", "outcome"),
+    [
+        ({"error": {"message": "slow down", "code": 429}}, "rejected"),
+        ({"error": {"message": "slow down", "code": 500}}, "malformed"),
+        ({"choices": [{"text": "slow down"}], "code": 429}, "rejected"),
+        ({"choices": [{"text": "slow down", "status": 429}]}, "malformed"),
+        ("slow down", "malformed"),
+    ],
+)
+def test_so_does_one_in_a_200_that_is_no_stream(body: Any, outcome: str) -> None:
+    exchange = said(json.dumps(body).encode(), head=Head(200, "application/json", "0"))
+    assert (exchange.outcome, exchange.retries) == (outcome, 0)
+    assert exchange.error.startswith("not an event stream but application/json: ")
 
 
 @pytest.mark.parametrize("code", [429, 503, 500])

@@ -166,8 +166,8 @@ def test_header_values_are_hidden() -> None:
         ("--engine-arg=--api-key", "--engine-arg=secret-1", "--engine-arg=secret-2"),
         ("--engine-arg", "--api-key", "--engine-arg", "secret-1", "--engine-arg", "secret-2"),
         ("--api-key", "secret-1", "secret-2", "secret-3"),
-        ('--engine-arg=--kv-transfer-config={"extra": {"s3_secret_key": "secret"}}',),
-        ("--kv-transfer-config", '{"extra": {"s3_secret_key": "secret"}}'),
+        ('--engine-arg=--kv-transfer-config={"extra": {"s3_access_key": "secret"}}',),
+        ("--kv-transfer-config", '{"extra": {"s3_access_key": "secret"}}'),
         ("--lmcache-url=redis://:secret@h:6379",),
         ("--key-host", "http://u:secret@h"),
         ("--rag-url", "http://h/?a=1&api_key=secret#x"),
@@ -192,7 +192,10 @@ def test_what_only_sounds_like_a_secret_is_recorded() -> None:
     assert CONTEXT_KEYS == KEYS
     assert without_secrets(words) == words
     variables = {"TOKENIZERS_PARALLELISM": "false", "HF_TOKEN": "secret", "KEY": "secret"}
-    variables["REMOTE_URL"], variables["LAKE"] = "redis://:secret@h:1", "s3://b?sig=secret&max_tokens=5"
+    variables["REMOTE_URL"], variables["LAKE"] = (
+        "redis://:secret@h:1",
+        "s3://b?sig=secret&max_tokens=5",
+    )
     hidden = {"HF_TOKEN": "***", "KEY": "***"}
     hidden |= {"REMOTE_URL": "redis://***@h:1", "LAKE": "s3://b?sig=***&max_tokens=5"}
     assert hide_variables(variables) == {**variables, **hidden}
