@@ -170,6 +170,8 @@ def decode(payload: bytes) -> dict[str, Any]:
         event = orjson.loads(payload)
     except orjson.JSONDecodeError:
         raise Malformed(f"an event is not JSON: {excerpt(payload)}") from None
+    if event is None:
+        return {}
     if not isinstance(event, dict):
         raise Malformed(f"an event is not a JSON object: {excerpt(payload)}")
     is_usual = event.keys() <= _USUAL and event.get("object") in _OBJECTS and event.get("choices")

@@ -424,6 +424,9 @@ BENIGN = (
         choices=[{"text": ""}], object="odd", base_resp={"status_code": 0, "status_msg": "success"}
     ),
     b"event: ping\ndata: {}\n\n",
+    b"event: ping\ndata: ping\n\n",
+    b"data: 1700000000\r\nevent: heartbeat\r\n\r\n",
+    b"data: null\n\n",
     b": OPENROUTER PROCESSING\n\n",
     b"event: message\n\n",
     b"note: unknown fields are skipped\n\n",
@@ -434,6 +437,21 @@ BENIGN = (
 def test_what_tells_no_failure_changes_nothing(benign: bytes) -> None:
     exchange = said(benign, *(part + benign for part in (*REPLY, usage())), DONE)
     assert (exchange.outcome, exchange.error, len(exchange.token_times)) == ("ok", "", 3)
+
+
+@pytest.mark.parametrize(
+    "odd",
+    [
+        b"event: ping\ndata: overloaded\n\n",
+        b'event: ping\ndata: {"choices": [{"te\n\n',
+        b"event: message\ndata: ping\n\n",
+        b"event: token\ndata: ping\n\n",
+        b"data: ping\n\n",
+    ],
+)
+def test_only_the_words_of_a_heartbeat_say_nothing(odd: bytes) -> None:
+    assert said(*REPLY, odd, usage(), DONE).outcome == "malformed"
+    assert said(REPLY[0], b"event: message\n", *REPLY[1:], usage(), DONE).outcome == "ok"
 
 
 OUTPUT: list[dict[str, Any]] = [
