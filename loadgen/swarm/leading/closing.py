@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 from loadgen.compare.run import faults_of
 from loadgen.compare.run_gate import ERRORS, RunGate, judge_run, to_junit
 from loadgen.runs.columns import Columns
-from loadgen.runs.exit_code import DONE, exit_code
+from loadgen.runs.exit_code import DONE, UNRECORDED, exit_code
 from loadgen.runs.replicas import engine_deaths, replica_figures
 from loadgen.runs.requests import CONTEXTS, Requests, read_requests
 from loadgen.stats.counts import Counts
@@ -53,6 +53,8 @@ def close_run(run: "SwarmRun", view: "View") -> None:
         ended = {"host_died": run.host_died, "interrupted": run.interrupted}
         told = {"token_clock": summary["token_times"]["clock"], "user_errors": user_errors}
         run.directory.describe({"exit_code": run.exit_code, **told, **ended})
+        if run.fault is not None:
+            run.exit_code = UNRECORDED
     view.report(run, summary, _still_waiting(run, rows))
 
 
