@@ -6,6 +6,7 @@ import math
 import time
 import traceback
 from collections.abc import Mapping, Sequence
+from functools import lru_cache
 from pathlib import Path
 from typing import Any, Self
 from urllib.parse import quote
@@ -241,6 +242,7 @@ class StreamingClient:
         self._heard_at: float | None = None
         self._last_words_s = LINGER_S
         self._patterns = EventPatterns()
+        self._safe = lru_cache(maxsize=64)(self._made_safe)
 
     async def __aenter__(self) -> Self:
         if self._transport is None:
@@ -289,6 +291,7 @@ class StreamingClient:
             self._settle(exchange, "malformed", _fault(error))
         finally:
             del self._under_way[exchange]
+            exchange.served_by = self._safe(exchange.served_by)
             for times in exchange.times_of_replies:
                 self.log.count(times)
             if exchange.status is not None and exchange.outcome not in ("cancelled", "timeout"):
@@ -374,8 +377,12 @@ class StreamingClient:
             exchange.succeed()
             return
         exchange.outcome = outcome
-        exchange.error = one_line(redacted(error, self._secrets))
+        exchange.error = self._made_safe(error)
         exchange.end_at = time.perf_counter()
+
+    def _made_safe(self, text: str) -> str:
+        """A text of the host for one line of a table, without our secrets."""
+        return one_line(redacted(text, self._secrets))
 
 
 def _fault(error: Exception) -> str:

@@ -337,6 +337,14 @@ def test_a_key_of_the_extra_body_is_not_repeated() -> None:
     assert "somebody has no ***" in exchange.error
 
 
+def test_what_an_engine_calls_itself_is_short_and_tells_no_key() -> None:
+    head = STREAM._replace(served_by=f"a\x1b[2J{SECRET}" + "x" * 9_000)
+    exchange = said(*REPLY, usage(), DONE, head=head, headers={"Authorization": SECRET})
+    assert exchange.outcome == "ok"
+    assert exchange.served_by.startswith("a?[2J***xxx")
+    assert len(exchange.served_by) == 300
+
+
 @pytest.mark.parametrize(
     "odd",
     [

@@ -134,3 +134,11 @@ def test_a_death_in_words() -> None:
     assert death_line(told | {"served_again_s": None}).endswith(
         "because of it, none was ok after it"
     )
+
+
+def test_a_name_of_an_engine_does_nothing_to_the_terminal(tmp_path: Path) -> None:
+    told = replica_figures(requests_of(tmp_path, [("a", "x\x1b[2J"), ("b", "y" * 99)]), {})
+    assert told is not None
+    first, second, _ = _replica_lines(told)
+    assert first.startswith("x?[2J: 50% of")
+    assert second.startswith("y" * 59 + "…: 50% of")
