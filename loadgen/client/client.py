@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any, Self
 from urllib.parse import quote
 
-from loadgen.client.deadlines import pause_before_retry_s
+from loadgen.client.deadlines import by_its_clock, pause_before_retry_s
 from loadgen.client.event_pattern import EventPattern, EventPatterns, is_utf8
 from loadgen.client.exchange import Exchange, ListExchange
 from loadgen.client.failures import (
@@ -195,13 +195,16 @@ class ReplySink:
             return
         head, body = self._head, bytes(self._other_body)
         words = words_of_body(body)
+        if head.is_compressed:
+            body, words = b"", f"compressed by {head.content_encoding}"
         if 300 <= head.status < 400 and head.location:
             words = f"redirects to {head.location}: use that address"
+        retry_after = by_its_clock(head.retry_after, head.date)
         if head.status != 200:
-            raise failure_of_status(head.status, words, head.retry_after)
+            raise failure_of_status(head.status, words, retry_after)
         kind = head.content_type or "no content type"
         said = f"not an event stream but {kind}: {words or 'does a proxy drop `stream`?'}"
-        raise failure_in_ok(error_in(body) if words else None, said, head.retry_after)
+        raise failure_in_ok(error_in(body) if words else None, said, retry_after)
 
     def end(self, is_broken: bool) -> None:
         """The body is over, cut off or not. Raises Truncated for a reply that is not complete, and

@@ -1,6 +1,7 @@
 """What a whole body says, in the many ways in which hosts say it."""
 
 import asyncio
+import gzip
 import json
 import time
 import urllib.parse
@@ -410,6 +411,13 @@ def test_a_body_that_is_no_stream_is_read(kind: str, is_broken: bool) -> None:
 def test_only_a_coding_that_hides_the_text_is_refused(coding: str, outcome: str) -> None:
     head = STREAM._replace(content_encoding=coding)
     assert said(*REPLY, usage(), DONE, head=head).outcome == outcome
+
+
+@pytest.mark.parametrize("status", [200, 400, 500])
+def test_a_compressed_error_is_told_as_such(status: int) -> None:
+    body = gzip.compress(b'{"error": "no"}')
+    exchange = said(body, head=Head(status, "application/json", content_encoding="gzip"))
+    assert exchange.error.endswith(": compressed by gzip")
 
 
 BENIGN = (
