@@ -61,7 +61,8 @@ class MetricReader:
     def __init__(self, names: Iterable[str]) -> None:
         wanted = b"|".join(re.escape(name.encode()) for name in names)
         self._line = re.compile(
-            rb"^(" + wanted + rb")[ \t]*(?:" + _LABELS + rb")?[ \t]+([^\s#]+)", re.MULTILINE
+            rb"^[ \t]*(" + wanted + rb")[ \t]*(?:" + _LABELS + rb"[ \t]*|[ \t])([^\s#]+)",
+            re.MULTILINE,
         )
 
     def read(self, page: bytes) -> list[Sample]:
