@@ -2,6 +2,7 @@
 
 import subprocess
 import sys
+import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -36,6 +37,7 @@ class Downloads:
 
     def __init__(self, view: LiveView) -> None:
         self._view = view
+        self._drawing = threading.Lock()
 
     def csv(self, name: str) -> Response:
         """A table: `requests`, `batches`, `server_metrics`, `client_metrics` or `contexts`."""
@@ -56,7 +58,12 @@ class Downloads:
         directory = self._view.leader.run.directory.path  # type: ignore[union-attr]
         # A process of its own: drawing takes seconds in which a new swarm may start here.
         command = [sys.executable, "-m", "loadgen.cli.main", "report", str(directory)]
-        made = subprocess.run(command, capture_output=True, text=True, check=False)
+        if not self._drawing.acquire(blocking=False):
+            return _refusal("the report is being made: ask again when that is done")
+        try:
+            made = subprocess.run(command, capture_output=True, text=True, check=False)
+        finally:
+            self._drawing.release()
         if made.returncode:
             return _refusal((made.stderr.strip() or "no report came of it").splitlines()[-1])
         page = (directory / REPORT).read_bytes()

@@ -76,6 +76,7 @@ def advise_command(arguments: list[str]) -> int:
     outside = advice.candidates[0].prediction.outside
     assumed = [*about.remarks, *about.engine.assumed, *unlike_servers(model, about.engine.argv)]
     assumed += _other_model(parsed.model_dir, about.engine)
+    assumed += _other_machine(parsed, about.engine)
     tell("\n".join([*advice.sentences(), *outside, *assumed, ""]))
     tell("\n".join([*aligned(list(_rows(advice))), "", "what could overturn it:"]))
     model_words = [] if words is None else list(_model_words(about.engine.argv, about.command))
@@ -174,6 +175,16 @@ def _other_model(named: str | None, engine: "CalibratedEngine") -> list[str]:
     if named is None or served is None or str(model_path(str(model_named(named)))) == served:
         return []
     return [f"bytes of a token are those of --model {named}, times those of {served}"]
+
+
+def _other_machine(parsed: argparse.Namespace, engine: "CalibratedEngine") -> list[str]:
+    """One line where what is asked of a GPU is answered by the times of a CPU; else none."""
+    asked = {"--gpu-gb": parsed.gpu_gb, "--price-per-gpu-hour": parsed.price_per_gpu_hour}
+    flags = [flag for flag, value in asked.items() if value is not None]
+    if not flags or not engine.is_on_cpu:
+        return []
+    whose = "times, rates and prices are not a GPU's: calibrate on one"
+    return [f"{' and '.join(flags)} with the twin of an engine on a CPU: {whose}"]
 
 
 def _gpus(engine: "CalibratedEngine") -> int:

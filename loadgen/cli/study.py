@@ -147,7 +147,7 @@ def _parser() -> argparse.ArgumentParser:
         allow_abbrev=False,
     )
     add = parser.add_argument
-    add("study", choices=(*STUDIES, KV_STUDY, *MEASURED_BY, REPORT), help="which study, or report")
+    add("study", choices=(*STUDIES, KV_STUDY, *MEASURED_BY, REPORT), help="which study")
     add("directory", nargs="?", type=Path, metavar="DIR", help="of a study, for report")
     add("--quick", action="store_true", help="fewer cells, requests and repeats: about ten minutes")
     add("--out", type=Path, metavar="DIR", help="the runs (default: runs/study-NAME)")

@@ -6,11 +6,12 @@ import math
 import time
 import traceback
 from collections.abc import Mapping, Sequence
+from functools import lru_cache
 from pathlib import Path
 from typing import Any, Self
 from urllib.parse import quote
 
-from loadgen.client.deadlines import pause_before_retry_s
+from loadgen.client.deadlines import by_its_clock, pause_before_retry_s
 from loadgen.client.event_pattern import EventPattern, EventPatterns, is_utf8
 from loadgen.client.exchange import Exchange, ListExchange
 from loadgen.client.failures import (
@@ -18,6 +19,7 @@ from loadgen.client.failures import (
     Rejected,
     StreamFailure,
     Truncated,
+    failure_in_ok,
     failure_of_status,
     host_message,
     names_failure,
@@ -29,6 +31,7 @@ from loadgen.client.host import base_url
 from loadgen.client.protocol import (
     DONE,
     ROUTES,
+    error_in,
     interpret,
     is_done,
     request_body,
@@ -187,16 +190,21 @@ class ReplySink:
         return True
 
     def require_stream(self) -> None:
-        """The reply is over. Raises what any status but 200 means, Malformed for no stream."""
+        """The reply is over. Raises what any status but 200 means, or a body that is no stream."""
         if self._other_body is None:
             return
-        head, words = self._head, words_of_body(bytes(self._other_body))
+        head, body = self._head, bytes(self._other_body)
+        words = words_of_body(body)
+        if head.is_compressed:
+            body, words = b"", f"compressed by {head.content_encoding}"
         if 300 <= head.status < 400 and head.location:
             words = f"redirects to {head.location}: use that address"
+        retry_after = by_its_clock(head.retry_after, head.date)
         if head.status != 200:
-            raise failure_of_status(head.status, words, head.retry_after)
+            raise failure_of_status(head.status, words, retry_after)
         kind = head.content_type or "no content type"
-        raise Malformed(f"not an event stream but {kind}: {words or 'does a proxy drop `stream`?'}")
+        said = f"not an event stream but {kind}: {words or 'does a proxy drop `stream`?'}"
+        raise failure_in_ok(error_in(body) if words else None, said, retry_after)
 
     def end(self, is_broken: bool) -> None:
         """The body is over, cut off or not. Raises Truncated for a reply that is not complete, and
@@ -237,6 +245,7 @@ class StreamingClient:
         self._heard_at: float | None = None
         self._last_words_s = LINGER_S
         self._patterns = EventPatterns()
+        self._safe = lru_cache(maxsize=64)(self._made_safe)
 
     async def __aenter__(self) -> Self:
         if self._transport is None:
@@ -285,6 +294,7 @@ class StreamingClient:
             self._settle(exchange, "malformed", _fault(error))
         finally:
             del self._under_way[exchange]
+            exchange.served_by = self._safe(exchange.served_by)
             for times in exchange.times_of_replies:
                 self.log.count(times)
             if exchange.status is not None and exchange.outcome not in ("cancelled", "timeout"):
@@ -370,8 +380,12 @@ class StreamingClient:
             exchange.succeed()
             return
         exchange.outcome = outcome
-        exchange.error = one_line(redacted(error, self._secrets))
+        exchange.error = self._made_safe(error)
         exchange.end_at = time.perf_counter()
+
+    def _made_safe(self, text: str) -> str:
+        """A text of the host for one line of a table, without our secrets."""
+        return one_line(redacted(text, self._secrets))
 
 
 def _fault(error: Exception) -> str:

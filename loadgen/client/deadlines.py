@@ -82,3 +82,11 @@ def pause_before_retry_s(retry_after: str, retries: int) -> float:
     with contextlib.suppress(ValueError, OverflowError):
         return max(0.0, parsedate_to_datetime(retry_after).timestamp() - time.time())
     return FIRST_PAUSE_S * 2.0**retries
+
+
+def by_its_clock(retry_after: str, date: str) -> str:
+    """`Retry-After` in seconds, where it is a date and the reply has one by the same clock."""
+    with contextlib.suppress(ValueError, OverflowError):
+        until, since = map(parsedate_to_datetime, (retry_after, date))
+        return str(max(0, round(until.timestamp() - since.timestamp())))
+    return retry_after

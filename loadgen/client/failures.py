@@ -57,11 +57,12 @@ _FAILING_FIELD = re.compile("error|^err|exception|^fault|^fail(?!over|safe)|fail
 _TITLE = re.compile(r"<title[^>]*>(.*?)</title>", re.IGNORECASE | re.DOTALL)
 _KEY_NAME = re.compile(
     r"(?i)key|token|secret|pass(?:w|phrase|code)|auth|credential|cookie|bearer|signature|pwd|jwt"
-    r"|(?:^|[\W_])(?:pass|pin|otp|sid)$"
+    r"|headers$|(?:^|[\W_])(?:pass|pin|otp|sid|sig)$"
 )
 _COUNT_NAME = re.compile(r"(?i)tokens|(?:max|min|num|new)_?token|token_?(?:id|budget|limit|count)")
 """In names of numbers that sound like a key's and are counts."""
-_PARTS = re.compile(r"[\s;,:=]+")
+_IN_URL = re.compile(r"""(?P<before>://)[^/\s"']+(?=@)|(?P<name>[?&][\w.%-]+=)[^&\s"'#]+""")
+_PARTS = re.compile(r"""[\s;,:="'{}\[\]()<>&|?.]+""")
 _NAMES = re.compile(r"^[\w-]+(?=\s)|[A-Za-z_-]+=(?=[^\s=;,])")
 """In a header's value: what says how to read it, and the names of what it consists of."""
 _TAG = re.compile(r"<[^>]*>")
@@ -136,10 +137,15 @@ def failure_of_status(status: int, words: str, retry_after: str = "") -> StreamF
 
 
 def failure_in_stream(error: object) -> StreamFailure:
-    """What an error means that a host reports inside a 200: its code tells a rejection."""
+    """What an error means that a host reports inside a stream, as `failure_in_ok`."""
     words = error_message(error).strip() or "no words"
-    said = f"error inside the stream: {words}"
-    return Rejected(said) if _code_of(error) in REJECTIONS else Malformed(said)
+    return failure_in_ok(error, f"error inside the stream: {words}")
+
+
+def failure_in_ok(error: object, said: str, retry_after: str = "") -> StreamFailure:
+    """What an error means that came with a 200: its code tells a rejection."""
+    is_refusal = _code_of(error) in REJECTIONS
+    return Rejected(said, retry_after) if is_refusal else Malformed(said)
 
 
 def _code_of(error: object, depth: int = _MOST_DEEP) -> int | None:
@@ -281,7 +287,7 @@ def _header_parts(value: str) -> Iterator[str]:
             value = base64.b64decode(last, validate=True).decode()
             yield from (value, value.partition(":")[2])
     parts = _PARTS.split(_NAMES.sub(" ", value))
-    yield from (part.strip("\"'") for part in parts if len(part) >= MIN_PART_CHARS)
+    yield from (part for part in parts if len(part) >= MIN_PART_CHARS)
 
 
 def with_keys_hidden(value: Any, found: list[str], texts: bool = False, all_: bool = False) -> Any:
@@ -291,7 +297,7 @@ def with_keys_hidden(value: Any, found: list[str], texts: bool = False, all_: bo
         hidden = {}
         for name, each in value.items():
             is_key = _KEY_NAME.search(name) is not None
-            is_any = all_ or (is_key and _COUNT_NAME.search(name) is None)
+            is_any = all_ or _is_key(name)
             hidden[name] = with_keys_hidden(each, found, texts or is_key, is_any)
         return hidden
     if isinstance(value, list):
@@ -300,7 +306,26 @@ def with_keys_hidden(value: Any, found: list[str], texts: bool = False, all_: bo
     if (all_ and is_number) or (texts and isinstance(value, str) and value):
         found.append(str(value))
         return HIDDEN
-    return value
+    return with_urls_hidden(value, found) if isinstance(value, str) else value
+
+
+def with_urls_hidden(text: str, found: list[str]) -> str:
+    """A text with `***` for who asks, and with what keys, in its URLs, added to `found`."""
+
+    def hide(match: re.Match[str]) -> str:
+        name = match["name"] or ""
+        if name and not _is_key(name.strip("?&=")):
+            return match[0]
+        before = match["before"] or name
+        secret = match[0].removeprefix(before)
+        found.extend((secret, secret.partition(":")[2]))
+        return f"{before}{HIDDEN}"
+
+    return _IN_URL.sub(hide, text)
+
+
+def _is_key(name: str) -> bool:
+    return _KEY_NAME.search(name) is not None and _COUNT_NAME.search(name) is None
 
 
 def redacted(text: str, secrets: Iterable[str]) -> str:

@@ -165,11 +165,13 @@ def _is_message(choice: dict[str, Any]) -> bool:
 def decode(payload: bytes) -> dict[str, Any]:
     """One event as a dict. Raises Malformed for no JSON object, else what an error means."""
     if isinstance(payload, FailureData):
-        raise failure_in_stream(_words(payload))
+        raise failure_in_stream(error_in(payload))
     try:
         event = orjson.loads(payload)
     except orjson.JSONDecodeError:
         raise Malformed(f"an event is not JSON: {excerpt(payload)}") from None
+    if event is None:
+        return {}
     if not isinstance(event, dict):
         raise Malformed(f"an event is not a JSON object: {excerpt(payload)}")
     is_usual = event.keys() <= _USUAL and event.get("object") in _OBJECTS and event.get("choices")
@@ -178,7 +180,7 @@ def decode(payload: bytes) -> dict[str, Any]:
     return event
 
 
-def _words(payload: bytes) -> object:
+def error_in(payload: bytes) -> object:
     """An error as the host put it: an object, else its words."""
     with contextlib.suppress(orjson.JSONDecodeError):
         return orjson.loads(payload)

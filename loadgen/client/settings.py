@@ -97,9 +97,14 @@ def parse_extra_body(text: str) -> dict[str, Any]:
         raise UsageError(f"the extra body is not JSON: {error}") from None
     if not isinstance(body, dict):
         raise UsageError('the extra body is not a JSON object: write {"name": value}')
-    for name in our_fields(body):
-        raise UsageError(f"extra body sets {name!r}, which the client sets itself: leave it out")
+    check_fields(body)
     return body
+
+
+def check_fields(body: Mapping[str, Any], called: str = "extra body") -> None:
+    """Raise UsageError for one of `our_fields`."""
+    for name in our_fields(body):
+        raise UsageError(f"{called} sets {name!r}, which the client sets itself: leave it out")
 
 
 def our_fields(body: Mapping[str, Any]) -> list[str]:

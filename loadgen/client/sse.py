@@ -4,7 +4,7 @@ import contextlib
 
 import orjson
 
-from loadgen.client.failures import Malformed, is_failing_name, tells_failure
+from loadgen.client.failures import Malformed, is_failing_name, is_harmless, tells_failure
 
 MAX_EVENT_BYTES = 4 * 1024 * 1024
 MAX_STRAY_BYTES = 4096
@@ -20,9 +20,10 @@ class EventStream:
     """Splits one response body into the `data` of its events.
 
     Follows the WHATWG event stream grammar on bytes: chunks may be cut anywhere, lines end in LF,
-    CRLF or CR, an event the stream ends in the middle of is dropped. Events without data and the
-    fields id and retry say nothing in this protocol and are skipped. An event named after an error,
-    a field `error`, and a line that is a JSON object of an error give FailureData.
+    CRLF or CR, an event the stream ends in the middle of is dropped. Events without data, the
+    fields id and retry, and the text or number of a heartbeat say nothing in this protocol and are
+    skipped. An event named after an error, a field `error`, and a line that is a JSON object of an
+    error give FailureData.
     """
 
     __slots__ = (
@@ -30,6 +31,7 @@ class EventStream:
         "_data",
         "_is_failing",
         "_max_event_bytes",
+        "_name",
         "_partial",
         "_size",
         "_stray",
@@ -43,6 +45,7 @@ class EventStream:
         self._size = 0
         self._after_cr = False
         self.has_begun = self._is_failing = False
+        self._name = ""  # of the event that has begun
         self._stray = bytearray()
 
     def feed(self, chunk: bytes) -> list[bytes]:
@@ -55,7 +58,7 @@ class EventStream:
     @property
     def at_event(self) -> bool:
         """Whether the next byte is the first of an event."""
-        return not (self._partial or self._data or self._after_cr or self._is_failing)
+        return not (self._partial or self._data or self._after_cr or self._name)
 
     @property
     def stray(self) -> bytes:
@@ -81,10 +84,12 @@ class EventStream:
                 events += self._take(line)
                 continue
             payload = b"\n".join(self._data)
-            if payload or self._is_failing:
-                events.append(FailureData(payload) if self._is_failing else payload)
+            if self._is_failing:
+                events.append(FailureData(payload))
+            elif payload and not _is_heartbeat(self._name, payload):
+                events.append(payload)
             self._data.clear()
-            self._size, self._is_failing = 0, False
+            self._size, self._is_failing, self._name = 0, False, ""
         return events
 
     def _take(self, line: bytes) -> list[bytes]:
@@ -95,7 +100,8 @@ class EventStream:
             self._size += len(line) + 1
             self._data.append(value.removeprefix(b" "))
         elif name == b"event":
-            self._is_failing = is_failing_name(value.decode("utf-8", "replace"))
+            self._name = value.decode("utf-8", "replace").strip()
+            self._is_failing = is_failing_name(self._name)
         elif name.strip().lower() == b"error":
             return [FailureData(value)]
         elif _is_failure(line):
@@ -126,6 +132,15 @@ class EventStream:
     def _bound(self, pending_bytes: int) -> None:
         if self._size + pending_bytes > self._max_event_bytes:
             raise Malformed(f"an event of more than {self._max_event_bytes} bytes without an end")
+
+
+def _is_heartbeat(name: str, payload: bytes) -> bool:
+    """Whether they are no more than a text or a number, behind a name that is harmless and not that
+    of all events."""
+    if name in ("", "message") or payload.lstrip().startswith((b"{", b"[")):
+        return False
+    is_failing = is_failing_name(payload.decode("utf-8", "replace"))
+    return is_harmless({"event": name}) and not is_failing
 
 
 def _is_failure(line: bytes) -> bool:

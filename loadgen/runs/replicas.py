@@ -25,6 +25,8 @@ MOST_LATE_S = 10.0
 """A death is noted some time after requests fail of it: a large process takes seconds to exit."""
 LAST_BYTES_S = 0.25
 """A last reply may end a little after others have failed."""
+MOST_NAMES = 64
+"""Of engines that nobody but the host tells of."""
 NO_FAILURES = ("ok", "cancelled", "timeout")
 """Outcomes that no death is blamed for: a living engine lets requests wait too."""
 
@@ -32,7 +34,8 @@ NO_FAILURES = ("ok", "cancelled", "timeout")
 def replica_figures(
     requests: Requests | None, engines: Mapping[str, Figures]
 ) -> dict[str, Any] | None:
-    """`replicas` of a summary: figures of each engine by its name; None where there is but one.
+    """`replicas` of a summary: figures of each engine by its name; None where there is but one, or
+    more names than engines have: one for each request.
 
     `requests` of an engine, its `share` of all that were answered and how many `contexts` it saw
     are by the rows. `context_affinity` is the share of requests that went to the engine which got
@@ -40,7 +43,7 @@ def replica_figures(
     """
     answered = None if requests is None else _answered(requests)
     names = list(engines) or ([] if answered is None else _names(answered.text("engine")))
-    if len(names) < 2:
+    if len(names) < 2 or (not engines and len(names) > MOST_NAMES):
         return None
     rows = {name: _rows_of(answered, name) for name in names}
     return {
@@ -73,9 +76,11 @@ def _rows_of(answered: Requests | None, name: str) -> dict[str, Any]:
 
 def _affinity(answered: Requests) -> float:
     engine, context = answered.text("engine"), answered.context
-    counts = np.zeros((len(context.names), len(engine.names)), dtype=np.int64)
-    np.add.at(counts, (context.codes, engine.codes), 1)
-    return float(counts.max(axis=1).sum() / counts.sum())
+    codes = context.codes.astype(np.int64) * len(engine.names) + engine.codes
+    pairs, counts = np.unique(codes, return_counts=True)
+    most = np.zeros(len(context.names), dtype=np.int64)
+    np.maximum.at(most, pairs // len(engine.names), counts)
+    return float(most.sum() / counts.sum())
 
 
 def engine_deaths(

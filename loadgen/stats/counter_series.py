@@ -29,7 +29,7 @@ class CounterTotals:
     known already, or it is younger than the first page; else it brings its history along. One that
     starts again counts from zero, and `resets` then says on how many pages that happened. Series
     of equal labels, as where a router joins pages, are one; what it rose by is unknown, and taken
-    for nothing, where there are fewer or more of them.
+    for nothing, where there are fewer or more of them, or where its value was not known before.
     """
 
     def __init__(self) -> None:
@@ -37,6 +37,8 @@ class CounterTotals:
         self._first_unix_s = math.inf
         self._totals: dict[str, float] = {}
         self._values: dict[tuple[str, _Labels], _Series] = {}
+        self._unknown: set[tuple[str, _Labels]] = set()
+        """Series that were there, and never had a value."""
         self._engines: set[_Labels] = set()
 
     def take(
@@ -49,7 +51,8 @@ class CounterTotals:
         the clock that `created` goes by, None: by ours."""
         in_order = sorted(created, key=lambda each: each.value)
         created_s = {(each.name, _labels(each)): each.value for each in in_order}
-        told = {name: _joined(samples, created_s) for name, samples in figures.items() if samples}
+        known = ((name, [s for s in samples if s.is_known]) for name, samples in figures.items())
+        told = {name: _joined(samples, created_s) for name, samples in known if samples}
         if told and math.isinf(self._first_unix_s):
             self._first_unix_s = time.time() if at_unix_s is None else at_unix_s
         resets = False
@@ -60,7 +63,9 @@ class CounterTotals:
             names = _names_of_engines(figure, told)
             for labels, series in found.items():
                 before = self._values.get((figure, labels))
-                if before is None:
+                if (figure, labels) in self._unknown:
+                    rise = 0.0
+                elif before is None:
                     rise = series.value if self._is_young(labels, series.born_s, names) else 0.0
                 elif series.lines != before.lines:
                     rise = 0.0
@@ -69,9 +74,12 @@ class CounterTotals:
                 else:
                     rise = series.value - before.value
                 self._totals[figure] += rise
+        for figure, samples in figures.items():
+            self._unknown |= {(figure, _labels(each)) for each in samples if not each.is_known}
         for figure, found in told.items():
             self._values |= {(figure, labels): series for labels, series in found.items()}
             self._engines |= found.keys()
+        self._unknown -= self._values.keys()
         self.resets += resets
         return {figure: self._totals[figure] for figure in told}
 

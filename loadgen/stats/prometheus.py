@@ -1,6 +1,5 @@
 """A fast reader of the few metrics wanted from a page in the Prometheus text format."""
 
-import math
 import re
 from collections.abc import Iterable
 from typing import NamedTuple, Self
@@ -11,12 +10,21 @@ _ESCAPE = re.compile(r"\\(.)")
 _SERIES = re.compile(rb"([A-Za-z_:][\w:]*)(?:" + _LABELS + rb")?")
 
 
+MOST_VALUE = 1e18
+"""From here on what a page tells is no count, and a sum of some may be no number."""
+
+
 class Sample(NamedTuple):
-    """One line: a metric's name, its labels and its value (may be NaN or infinite)."""
+    """One line: a metric's name, its labels and its value (may be NaN, infinite or too large)."""
 
     name: str
     labels: dict[str, str]
     value: float
+
+    @property
+    def is_known(self) -> bool:
+        """Whether its value is a number, and a possible one."""
+        return abs(self.value) < MOST_VALUE
 
 
 class MetricSeries(NamedTuple):
@@ -34,12 +42,11 @@ class MetricSeries(NamedTuple):
         return cls(match[1].decode(), tuple(_labels(match[2] or b"").items()))
 
     def among(self, samples: Iterable[Sample]) -> list[Sample]:
-        """Those of these samples that it names and whose value is finite."""
+        """Those of these samples that it names."""
         return [
             sample
             for sample in samples
             if sample.name == self.name
-            and math.isfinite(sample.value)
             and all(sample.labels.get(name) == value for name, value in self.labels)
         ]
 
@@ -54,7 +61,8 @@ class MetricReader:
     def __init__(self, names: Iterable[str]) -> None:
         wanted = b"|".join(re.escape(name.encode()) for name in names)
         self._line = re.compile(
-            rb"^(" + wanted + rb")[ \t]*(?:" + _LABELS + rb")?[ \t]+([^\s#]+)", re.MULTILINE
+            rb"^[ \t]*(" + wanted + rb")[ \t]*(?:" + _LABELS + rb"[ \t]*|[ \t])([^\s#]+)",
+            re.MULTILINE,
         )
 
     def read(self, page: bytes) -> list[Sample]:

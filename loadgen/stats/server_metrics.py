@@ -259,14 +259,16 @@ def _models(sample: Sample) -> list[str]:
 
 
 def _gauge(name: str, samples: Sequence[Sample]) -> float | None:
-    if not samples:
+    known = [sample.value for sample in samples if sample.is_known]
+    if not known:
         return None
-    total = math.fsum(sample.value for sample in samples)
-    return total / len(samples) if name == "kv_cache_usage" else _whole(total)
+    total = math.fsum(known)
+    return total / len(known) if name == "kv_cache_usage" else _whole(total)
 
 
 def _whole(value: float | None) -> float | None:
-    return int(value) if value is not None and value.is_integer() else value
+    is_exact = abs(value or 0.0) < 2**53  # and no number too large for JSON
+    return int(value) if value is not None and is_exact and value.is_integer() else value
 
 
 def _since_zero(cache: dict[str, float | None]) -> dict[str, float | None]:

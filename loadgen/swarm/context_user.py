@@ -9,6 +9,7 @@ from locust.exception import StopUser
 from locust.user.task import LOCUST_STATE_STOPPING
 
 from loadgen.client.exchange import Exchange
+from loadgen.client.settings import check_fields
 from loadgen.record import BatchRecord
 from loadgen.swarm.plugin import stage_of
 from loadgen.swarm.sending.batch_sender import BatchTurn
@@ -58,10 +59,12 @@ class ContextUser(AsyncUser):
         return await self._next(Session.batch_now, Session.next_batch)
 
     async def send(self, turn: Turn, body_extra: dict[str, Any] | None = None) -> Exchange:
-        """Send it, stream the reply, record it. Raises only when the user is killed.
+        """Send it, stream the reply, record it. Raises only when the user is killed, and UsageError
+        for a `body_extra` with fields that `--extra-body` may not have.
 
         In a closed loop a user whose requests fail at once backs off before this returns.
         """
+        check_fields(body_extra or {}, "body_extra")
         began_at = time.perf_counter()
         exchange = await self._session().send(turn, self.name, body_extra)
         unsent = exchange.sent_at is None or exchange.outcome == "connect_error"

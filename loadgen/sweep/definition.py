@@ -10,7 +10,7 @@ from typing import Any, TypeAlias
 
 from loadgen.errors import UsageError
 from loadgen.runs.directory import DEFAULT_FILE
-from loadgen.runs.machine import hide_headers, hide_keys, without_secrets
+from loadgen.runs.machine import hide_headers, hide_keys, masked, without_secrets
 from loadgen.scratch import without_device
 from loadgen.targets.toml_table import TomlTable
 
@@ -49,7 +49,7 @@ def text_of(key: str, value: Value) -> str:
         return "true" if value else "false"
     if key == "extra-body":
         return hide_keys(str(value))
-    return hide_headers([str(value)])[0] if key == "header" else str(value)
+    return hide_headers([str(value)])[0] if key == "header" else masked(str(value))
 
 
 ENGINE_STARTS = ("per-repeat", "once")

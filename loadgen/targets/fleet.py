@@ -23,10 +23,11 @@ VLLM_ROUTER = "vllm-router==0.1.17"
 
 @dataclass(frozen=True, slots=True)
 class EngineDeath:
-    """An engine that has exited unasked; `reason` says how, as in `was ended by SIGKILL`."""
+    """An engine that has exited unasked; `reason` says how, as in `was ended by SIGKILL`.
+    `at_perf_s` is of `perf_counter()`, which all processes of a Linux machine share."""
 
     engine: str
-    at_unix_s: float
+    at_perf_s: float
     reason: str
 
 

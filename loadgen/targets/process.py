@@ -76,8 +76,8 @@ class ServiceProcess:
         self.plan = plan
         self.log = log
         self.stopping = False
-        self.ended_unix_s: float | None = None
-        """When its own process had exited, of one that is waited for."""
+        self.ended_perf_s: float | None = None
+        """The `perf_counter()` when its own process had exited, of one that is waited for."""
         self._guard = guard
         self._log_start = log_start
         self._grace_s = grace_s
@@ -107,7 +107,7 @@ class ServiceProcess:
         """Return when it has exited, and what it left was ended too."""
         assert self._guard.stdout is not None
         await self._guard.stdout.read()
-        self.ended_unix_s = time.time()
+        self.ended_perf_s = time.perf_counter()
         await self._guard.wait()
 
     def error(self, happening: str) -> TargetError:

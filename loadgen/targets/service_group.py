@@ -98,18 +98,18 @@ class ServiceGroup:
         """Raise TargetError when any service has."""
         self.check()
         for process in self._processes:
-            if process.ended_unix_s is not None:
+            if process.ended_perf_s is not None:
                 raise process.exit_error()
 
     @property
     def deaths(self) -> list[EngineDeath]:
         """The engines that have exited unasked since the start, the first first."""
         found = [
-            EngineDeath(process.plan.name, process.ended_unix_s, process.exit_words)
+            EngineDeath(process.plan.name, process.ended_perf_s, process.exit_words)
             for process in self._engines
-            if process.ended_unix_s is not None and not process.stopping
+            if process.ended_perf_s is not None and not process.stopping
         ]
-        return sorted(found, key=lambda death: death.at_unix_s)
+        return sorted(found, key=lambda death: death.at_perf_s)
 
     @property
     def _engines(self) -> list[ServiceProcess]:
@@ -139,7 +139,7 @@ class ServiceGroup:
 
     def _goes_on_without(self, process: ServiceProcess) -> bool:
         """Whether it is one of several engines, and another lives."""
-        lives = any(each.ended_unix_s is None for each in self._engines)
+        lives = any(each.ended_perf_s is None for each in self._engines)
         return self._is_up and process in self._engines and lives
 
     async def _until_ready(self, process: ServiceProcess) -> None:

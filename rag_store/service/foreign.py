@@ -48,9 +48,11 @@ class RequestSource:
 
     @property
     def is_visit(self) -> bool:
-        """Whether somebody followed a link: the page with that link sees nothing of the answer."""
+        """Whether somebody followed a link to the first page or its log-in, which start and change
+        nothing: the page with that link sees nothing of the answer."""
         return (
             self.method in ("GET", "HEAD")
+            and self.target.partition("?")[0].endswith(("/", "/login"))
             and list(self.fetch_modes) == ["navigate"]
             and list(self.fetch_dests) == ["document"]
         )

@@ -60,8 +60,13 @@ def option_row(action: argparse.Action, parser: argparse.ArgumentParser) -> Row:
         word = "" if default[1] in ("None", "False") else default[1]
         said, shown = said[: default.start()], shown or word
     shown = re.sub(r"\d{8}-\d{6}", "TIME", shown)
-    choices = [f"`{each}`" for each in action.choices or () if str(each) not in said]
-    return flags, shown, f"{said}{': ' if said and choices else ''}{', '.join(choices)}"
+    choices = [str(each) for each in action.choices or ()]
+    first = re.match(r"[\w-]+", said)
+    if first and first[0] in ("vllm", *choices):
+        said = f"{code(first[0])}{said[first.end() :]}"  # a name, which has no capital letter
+    if all(each in said for each in choices):
+        return flags, shown, said
+    return flags, shown, f"{said}{': ' if said else ''}{', '.join(map(code, choices))}"
 
 
 def options() -> str:

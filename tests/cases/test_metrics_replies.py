@@ -1,5 +1,7 @@
 """What is read from pages of metrics that several engines or models share."""
 
+import math
+
 import pytest
 from replay_host import ReplayHost, reply
 
@@ -212,3 +214,15 @@ def test_what_a_known_engine_counts_anew_is_young_whatever_its_clock_says() -> N
     more = first | {"b": [*first["b"], sample("b_total", 7, e="0", reason="y")]}
     told = totals.take(more, [sample("b_created", 1.0, e="0", reason="y")])
     assert told == {"a": 100, "b": 12}
+
+
+@pytest.mark.parametrize("value", [math.nan, math.inf, 1e20])
+def test_the_first_number_of_a_series_that_had_none_is_history(value: float) -> None:
+    totals, known = CounterTotals(), {"b": [sample("b_total", 7, e="1")]}
+    told = [
+        totals.take(
+            known | {"a": [sample("a_total", 100, e="0"), sample("a_total", other, e="1")]}, []
+        )
+        for other in (value, 5_000, 5_001, value, 5_003)
+    ]
+    assert [each["a"] for each in told] == [100, 100, 101, 101, 103]

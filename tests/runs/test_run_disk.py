@@ -79,6 +79,19 @@ def test_a_run_directory_that_is_deleted_ends_the_run(host: HostProcess, tmp_pat
     assert not out.exists()
 
 
+def test_a_last_entry_that_cannot_be_written_is_told(host: HostProcess, tmp_path: Path) -> None:
+    out = tmp_path / "run"
+
+    def block() -> None:
+        wait_until(lambda: workers_with_rows(out, 5) == {"0"})
+        (out / "run.json.tmp").mkdir()
+
+    ran = ran_on(host, out, resource.RLIM_INFINITY, block, "-t", "4s")
+    assert ran.code == 6, ran.output
+    assert ran.output.count("cannot be written (Is a directory)") == 1
+    assert ran.json("summary.json")["requests"] == len(host.prompts())
+
+
 @pytest.mark.parametrize("flag", ["--html", "--json-file"])
 def test_a_file_of_locust_that_cannot_be_written_at_the_end_leaves_the_exit_code(
     host: HostProcess, tmp_path: Path, flag: str

@@ -52,6 +52,19 @@ def test_a_task_that_leaves_python_ends_no_swarm(run: Run, tmp_path: Path) -> No
     assert ran.json("summary.json")["outcomes"] == {"ok": 0}
 
 
+@pytest.mark.parametrize("field", ["n", "stream"])
+def test_a_body_that_would_change_what_is_measured_is_not_sent(
+    run: Run, tmp_path: Path, field: str
+) -> None:
+    head = "from locust import task\nfrom kvswarm import ContextUser\nclass Odd(ContextUser):\n"
+    sending = f"self.send(await self.next_turn(), body_extra={{{field!r}: 2}})"
+    sends = f"    @task\n    async def ask(self):\n        await {sending}\n"
+    (tmp_path / "odd.py").write_text(head + sends)
+    ran = run(*small("--model", "normal"), file=str(tmp_path / "odd.py"))
+    assert (ran.code, ran.rows) == (1, [])
+    assert f"body_extra sets '{field}', which the client sets itself: leave it out" in ran.output
+
+
 BLOCKING = """
 import time
 from locust import task

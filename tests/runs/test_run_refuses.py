@@ -29,6 +29,7 @@ WRONG = {
     "tokenizer": (("--tokenizer", "/nowhere/tokenizer.json"), "--tokenizer"),
     "no users": (("-u", "0"), "0 users"),
     "header": (("--header", "nonsense"), "Name: value"),
+    "key host": (("--key-host", "http://me:pw@x"), "--key-host: the host URL for x holds cred"),
     "endpoint": (
         ("--endpoint", "chat"),
         "404 for /v1/chat/completions: try --endpoint completions",

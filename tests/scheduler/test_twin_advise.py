@@ -438,6 +438,22 @@ def test_the_command_advises_on_a_workload(
     assert picture.stat().st_size > 1000
 
 
+@pytest.mark.parametrize("on_cpu", [True, False])
+def test_times_of_a_cpu_are_not_told_as_those_of_a_gpu(
+    twin: Path, tmp_path: Path, on_cpu: bool, capsys: pytest.CaptureFixture[str]
+) -> None:
+    told, made = json.loads(twin.read_text()), tmp_path / "twin.json"
+    told["engine"]["on_cpu"] = on_cpu
+    made.write_text(json.dumps(told))
+    words = [*BATCHES.split()[:-2], "--twin", str(made), "--slo", "ttft_ms.p95<=4000"]
+    words += ["--kv-tokens", "2560", "--no-rates"]
+    model = str(model_folder(tmp_path / "model"))
+    for more, asked in ((["--model", model, "--gpu-gb", "1"], True), ([], False)):
+        assert advise_command([*words, *more]) == 0
+        warned = "--gpu-gb with the twin of an engine on a CPU: times" in capsys.readouterr().out
+        assert warned == (on_cpu and asked)
+
+
 @pytest.mark.parametrize(
     ("more", "said"),
     [

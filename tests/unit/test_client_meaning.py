@@ -1,6 +1,7 @@
 """What a whole body says, in the many ways in which hosts say it."""
 
 import asyncio
+import gzip
 import json
 import time
 import urllib.parse
@@ -316,6 +317,11 @@ def test_a_key_in_another_spelling_is_not_repeated(spelt: str) -> None:
         ),
         ("Basic dXNlcjpodW50ZXIy", "hunter2"),
         ('Digest username="somebody1", response="6629fae4"', "6629fae4"),
+        ('{"tenant": "a", "key": ["abcdef123456"]}', "abcdef123456"),
+        ("tok=abcdef123456&uid=1", "abcdef123456"),
+        ("uid=1|abcdef123456", "abcdef123456"),
+        ("Bearer eyJhbGciOiJ.eyJzdWIiOiI.c2lnbmF0dXJl", "eyJzdWIiOiI"),
+        ("https://h/x?sign(abcdef123456)", "abcdef123456"),
     ],
 )
 def test_no_part_of_a_header_is_repeated(header: str, echoed: str) -> None:
@@ -330,6 +336,14 @@ def test_a_key_of_the_extra_body_is_not_repeated() -> None:
     body = {"metadata": [{"api_token": {"value": SECRET}}], "user": "somebody"}
     exchange = said(event(error={"message": f"somebody has no {SECRET}"}), extra_body=body)
     assert "somebody has no ***" in exchange.error
+
+
+def test_what_an_engine_calls_itself_is_short_and_tells_no_key() -> None:
+    head = STREAM._replace(served_by=f"a\x1b[2J{SECRET}" + "x" * 9_000)
+    exchange = said(*REPLY, usage(), DONE, head=head, headers={"Authorization": SECRET})
+    assert exchange.outcome == "ok"
+    assert exchange.served_by.startswith("a?[2J***xxx")
+    assert len(exchange.served_by) == 300
 
 
 @pytest.mark.parametrize(
@@ -399,6 +413,13 @@ def test_only_a_coding_that_hides_the_text_is_refused(coding: str, outcome: str)
     assert said(*REPLY, usage(), DONE, head=head).outcome == outcome
 
 
+@pytest.mark.parametrize("status", [200, 400, 500])
+def test_a_compressed_error_is_told_as_such(status: int) -> None:
+    body = gzip.compress(b'{"error": "no"}')
+    exchange = said(body, head=Head(status, "application/json", content_encoding="gzip"))
+    assert exchange.error.endswith(": compressed by gzip")
+
+
 BENIGN = (
     event(type="ping"),
     event(choices=[], prompt_filter_results=[{"index": 0}]),
@@ -419,6 +440,9 @@ BENIGN = (
         choices=[{"text": ""}], object="odd", base_resp={"status_code": 0, "status_msg": "success"}
     ),
     b"event: ping\ndata: {}\n\n",
+    b"event: ping\ndata: ping\n\n",
+    b"data: 1700000000\r\nevent: heartbeat\r\n\r\n",
+    b"data: null\n\n",
     b": OPENROUTER PROCESSING\n\n",
     b"event: message\n\n",
     b"note: unknown fields are skipped\n\n",
@@ -429,6 +453,21 @@ BENIGN = (
 def test_what_tells_no_failure_changes_nothing(benign: bytes) -> None:
     exchange = said(benign, *(part + benign for part in (*REPLY, usage())), DONE)
     assert (exchange.outcome, exchange.error, len(exchange.token_times)) == ("ok", "", 3)
+
+
+@pytest.mark.parametrize(
+    "odd",
+    [
+        b"event: ping\ndata: overloaded\n\n",
+        b'event: ping\ndata: {"choices": [{"te\n\n',
+        b"event: message\ndata: ping\n\n",
+        b"event: token\ndata: ping\n\n",
+        b"data: ping\n\n",
+    ],
+)
+def test_only_the_words_of_a_heartbeat_say_nothing(odd: bytes) -> None:
+    assert said(*REPLY, odd, usage(), DONE).outcome == "malformed"
+    assert said(REPLY[0], b"event: message\n", *REPLY[1:], usage(), DONE).outcome == "ok"
 
 
 OUTPUT: list[dict[str, Any]] = [

@@ -1,6 +1,7 @@
 """A host that takes no more now: told apart from other failures, and tried again where asked."""
 
 import asyncio
+import json
 import time
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
@@ -13,7 +14,7 @@ from behaviours import DONE, REPLY, event, serving, token, usage
 from test_client_meaning import said
 
 from loadgen.client.client import StreamingClient
-from loadgen.client.deadlines import pause_before_retry_s
+from loadgen.client.deadlines import by_its_clock, pause_before_retry_s
 from loadgen.client.exchange import Exchange, ListExchange
 from loadgen.client.failures import failure_in_stream
 from loadgen.client.settings import ClientSettings
@@ -37,6 +38,7 @@ async def host(*answers: tuple[int, Any], retry_after: str = "0") -> AsyncIterat
         if status != 200:
             headers = {
                 "X-Served-By": "one",
+                "Date": "Wed, 21 Oct 2015 07:28:00 GMT",
                 **({"Retry-After": retry_after} if retry_after else {}),
             }
             return web.json_response(content, status=status, headers=headers)
@@ -90,6 +92,22 @@ async def test_the_code_of_an_error_inside_a_200_says_so_too(error: Any, outcome
         exchange = await ask(log)
     assert (exchange.outcome, exchange.status) == (outcome, 200)
     assert exchange.error.startswith("error inside the stream: ")
+
+
+@pytest.mark.parametrize(
+    ("body", "outcome"),
+    [
+        ({"error": {"message": "slow down", "code": 429}}, "rejected"),
+        ({"error": {"message": "slow down", "code": 500}}, "malformed"),
+        ({"choices": [{"text": "slow down"}], "code": 429}, "rejected"),
+        ({"choices": [{"text": "slow down", "status": 429}]}, "malformed"),
+        ("slow down", "malformed"),
+    ],
+)
+def test_so_does_one_in_a_200_that_is_no_stream(body: Any, outcome: str) -> None:
+    exchange = said(json.dumps(body).encode(), head=Head(200, "application/json", "0"))
+    assert (exchange.outcome, exchange.retries) == (outcome, 0)
+    assert exchange.error.startswith("not an event stream but application/json: ")
 
 
 @pytest.mark.parametrize("code", [429, 503, 500])
@@ -173,6 +191,22 @@ def test_the_pause_is_what_the_host_asks_for() -> None:
     assert pause_before_retry_s("Wed, 21 Oct 2015 07:28:00 GMT", 0) == 0.0
     for odd in ("", "soon"):
         assert [pause_before_retry_s(odd, retries) for retries in (0, 1, 2)] == [1.0, 2.0, 4.0]
+
+
+def test_a_date_to_wait_for_is_by_the_clock_of_the_host() -> None:
+    sent, until = "Wed, 21 Oct 2015 07:28:00 GMT", "Wed, 21 Oct 2015 07:28:09 GMT"
+    assert pause_before_retry_s(by_its_clock(until, sent), 3) == 9.0
+    assert pause_before_retry_s(by_its_clock(sent, until), 3) == 0.0
+    for odd in ("7", "", "soon"):
+        assert by_its_clock(odd, sent) == odd
+    assert by_its_clock(until, "") == until
+
+
+async def test_a_host_whose_clock_is_wrong_is_asked_again_when_it_said() -> None:
+    async with host((503, BUSY), (200, GOOD), retry_after="Wed, 21 Oct 2015 07:28:01 GMT") as log:
+        exchange = await ask(log, retries=1)
+    assert (exchange.outcome, exchange.retries) == ("ok", 1)
+    assert log[2] - log[1] >= 1.0
 
 
 def test_numbers_of_any_size_are_the_host_s_fault() -> None:

@@ -60,6 +60,7 @@ SNIPPETS = (
     b"data: a\r\ndata: b\n\n",
     b"data: a\n: c\n\n",
     b"data: \n\n",
+    b"event: ping\n",
     b"data: a\n",
     b"data: a\r",
     b"data",

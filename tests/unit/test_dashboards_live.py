@@ -562,6 +562,24 @@ def test_a_report_is_made_of_a_finished_swarm_that_keeps_files(site: Site, tmp_p
     assert "--out DIR" in refused()
 
 
+def test_one_report_is_made_at_a_time(
+    site: Site, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    site.start()
+    meanwhile: list[Any] = []
+
+    def draw(*_: Any, **__: Any) -> SimpleNamespace:
+        if not meanwhile:
+            meanwhile.append(site.client().get("/kvswarm/report.html"))
+        (tmp_path / "report.html").write_text("drawn")
+        return SimpleNamespace(returncode=0)
+
+    monkeypatch.setattr(pages.subprocess, "run", draw)
+    asked = [site.client().get("/kvswarm/report.html") for _ in range(2)]
+    assert [each.text for each in asked] == ["drawn"] * 2
+    assert "is being made" in meanwhile[0].text
+
+
 def test_a_folder_whose_name_is_no_utf8_is_told_and_downloaded_from(tmp_path: Path) -> None:
     folder = tmp_path / os.fsdecode(b"r\xff")
     folder.mkdir()

@@ -1,5 +1,6 @@
 """What the documentation says, against the code: options, columns, exit codes, links, examples."""
 
+import argparse
 import json
 import re
 import signal
@@ -23,6 +24,7 @@ from loadgen.stats.self_watch import ClientHealth
 from loadgen.stats.server_counters import FIGURES, NO_FIGURES, ServerCourse
 from loadgen.stats.summary import FIELDS
 from loadgen.swarm.leading.closing import summarize_run
+from scripts.reference.options import option_row
 
 ROOT = Path(__file__).parents[2]
 DOCS = ROOT / "docs"
@@ -176,6 +178,16 @@ def test_the_reference_is_what_the_code_says() -> None:
         command, cwd=ROOT, capture_output=True, text=True, timeout=120, check=False
     )
     assert (done.returncode, done.stderr) == (0, "")
+
+
+def test_choices_and_names_stand_in_the_reference_as_they_are_typed() -> None:
+    parser = argparse.ArgumentParser()
+    choices = ("user", "none", "conversation")
+    by = parser.add_argument("--by", choices=choices, help="conversation = the trace's")
+    said = "`conversation` = the trace's: `user`, `none`, `conversation`"
+    assert option_row(by, parser)[2] == said
+    all_told = parser.add_argument("--x", choices=("a1", "b1"), help="what is sent: a1 or b1")
+    assert option_row(all_told, parser)[2] == "what is sent: a1 or b1"
 
 
 def test_exit_codes_of_servers_and_engines_are_described() -> None:

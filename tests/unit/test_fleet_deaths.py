@@ -59,12 +59,12 @@ def kill(target: RunningTarget, *names: str) -> None:
 async def test_a_fleet_goes_on_without_one_of_its_engines(
     pair: RunningTarget, heard: Heard
 ) -> None:
-    before_s = time.time()
+    before_s = time.perf_counter()
     kill(pair, "engine-1")
     await asyncio.wait_for(heard.some.wait(), LONGEST_S)
     (death,) = pair.deaths
     assert (death.engine, death.reason) == ("engine-1", "was ended by SIGKILL")
-    assert before_s <= death.at_unix_s <= time.time()
+    assert before_s <= death.at_perf_s <= time.perf_counter()
     assert str(heard[0]).startswith("engine-1 was ended by SIGKILL")
     pair.check()
     with pytest.raises(TargetError, match="engine-1 was ended by SIGKILL"):

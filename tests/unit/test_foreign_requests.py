@@ -114,7 +114,11 @@ def test_what_a_browser_says_of_its_page_is_heard(site: str) -> None:
     told: dict[str, Any] = {"fetch_sites": [site]}
     assert refusal(local, host, **told) == "foreign_page"
     link = told | {"fetch_modes": ["navigate"], "fetch_dests": ["document"]}
-    assert refusal(local, host, **link, method="GET") is None, "a link that somebody follows"
+    for target in ("/", "/base/", "/?next=x", "/login"):
+        assert refusal(local, host, target=target, **link, method="GET") is None, "a followed link"
+        assert refusal(local, host, target=target, **link, method="POST") == "foreign_page"
+    for target in ("/stop", "/stats/reset", "/kvswarm/report.html", "/stop?x=/"):
+        assert refusal(local, host, target=target, **link, method="GET") == "foreign_page"
     assert refusal(local, host, **link, method="POST") == "foreign_page"
     frame = link | {"fetch_dests": ["iframe"]}
     assert refusal(local, host, **frame, method="GET") == "foreign_page"

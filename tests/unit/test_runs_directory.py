@@ -163,6 +163,14 @@ def test_header_values_are_hidden() -> None:
         ("--engine-arg=--key=secret",),
         ("--key", "secret"),
         ("--redis_password=secret",),
+        ("--engine-arg=--api-key", "--engine-arg=secret-1", "--engine-arg=secret-2"),
+        ("--engine-arg", "--api-key", "--engine-arg", "secret-1", "--engine-arg", "secret-2"),
+        ("--api-key", "secret-1", "secret-2", "secret-3"),
+        ('--engine-arg=--kv-transfer-config={"extra": {"s3_access_key": "secret"}}',),
+        ("--kv-transfer-config", '{"extra": {"s3_access_key": "secret"}}'),
+        ("--lmcache-url=redis://:secret@h:6379",),
+        ("--key-host", "http://u:secret@h"),
+        ("--rag-url", "http://h/?a=1&api_key=secret#x"),
     ],
 )
 def test_secrets_of_an_engine_are_hidden(words: tuple[str, ...]) -> None:
@@ -184,7 +192,12 @@ def test_what_only_sounds_like_a_secret_is_recorded() -> None:
     assert CONTEXT_KEYS == KEYS
     assert without_secrets(words) == words
     variables = {"TOKENIZERS_PARALLELISM": "false", "HF_TOKEN": "secret", "KEY": "secret"}
+    variables["REMOTE_URL"], variables["LAKE"] = (
+        "redis://:secret@h:1",
+        "s3://b?sig=secret&max_tokens=5",
+    )
     hidden = {"HF_TOKEN": "***", "KEY": "***"}
+    hidden |= {"REMOTE_URL": "redis://***@h:1", "LAKE": "s3://b?sig=***&max_tokens=5"}
     assert hide_variables(variables) == {**variables, **hidden}
 
 
@@ -196,6 +209,8 @@ def test_what_only_sounds_like_a_secret_is_recorded() -> None:
         '{"a": 1, "user_password": "secret", "hf_token": "secret"}',
         '{"pwd": "secret", "pass": "secret", "jwt": "secret", "db_pass": ["secret"]}',
         '{"api_key": 123456789, "auth": {"pin": 123456789}}',
+        '{"callback": "http://u:secret@h", "other": ["http://h?token=secret"]}',
+        '{"headers": {"X-Team": "secret"}, "extra_headers": {"n": 123456789}}',
         "no JSON with a secret",
     ],
 )
@@ -203,6 +218,12 @@ def test_keys_in_an_extra_body_are_hidden(body: str) -> None:
     for line in (["--extra-body", body], [f"--extra-b={body}"]):
         hidden = json.dumps(without_secrets(["kvswarm", *line]))
         assert ("secret" in hidden, "123456789" in hidden) == (False, False)
+
+
+def test_a_file_behind_the_keys_of_an_engine_is_recorded() -> None:
+    words = ["--engine-arg=--api-key", "--engine-arg=a", "batched", "--key", "prefix", "rag"]
+    hidden = [*words[:1], "--engine-arg=***", *words[2:]]
+    assert without_secrets(words) == hidden
 
 
 def test_the_rest_of_an_extra_body_is_recorded() -> None:

@@ -1,5 +1,6 @@
 """Which engine of several answered what."""
 
+import tracemalloc
 from pathlib import Path
 
 import pytest
@@ -134,3 +135,23 @@ def test_a_death_in_words() -> None:
     assert death_line(told | {"served_again_s": None}).endswith(
         "because of it, none was ok after it"
     )
+
+
+def test_a_name_of_an_engine_does_nothing_to_the_terminal(tmp_path: Path) -> None:
+    told = replica_figures(requests_of(tmp_path, [("a", "x\x1b[2J"), ("b", "y" * 99)]), {})
+    assert told is not None
+    first, second, _ = _replica_lines(told)
+    assert first.startswith("x?[2J: 50% of")
+    assert second.startswith("y" * 59 + "…: 50% of")
+
+
+def test_a_name_for_each_request_is_none_of_an_engine(tmp_path: Path) -> None:
+    rows = [(f"c-{number % 500}", f"id-{number}") for number in range(30_000)]
+    requests = requests_of(tmp_path, rows)
+    assert replica_figures(requests, {}) is None
+    tracemalloc.start()
+    told = replica_figures(requests, {"e-1": {}, "e-2": {}})
+    assert tracemalloc.get_traced_memory()[1] < 50e6, "not one figure for each pair of names"
+    tracemalloc.stop()
+    assert told is not None
+    assert told["context_affinity"] == pytest.approx(1 / 60)

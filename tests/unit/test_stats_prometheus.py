@@ -42,6 +42,11 @@ def test_an_exemplar_and_spaces_do_not_disturb() -> None:
     assert read(page, "m_total", "n") == [("m_total", {"a": "1"}, 7.0), ("n", {}, 3.0)]
 
 
+def test_blanks_before_a_name_and_none_behind_labels_do_not_disturb() -> None:
+    page = b'  m{a="1"}7\n\tn 3\n m {a="2"} 8\nm9\nmn 1\n'
+    assert read(page, "m", "n") == [("m", {"a": "1"}, 7.0), ("n", {}, 3.0), ("m", {"a": "2"}, 8.0)]
+
+
 def test_special_values_are_handed_on() -> None:
     nan, high, low = (sample.value for sample in read(b"m NaN\nm +Inf\nm -Inf\n", "m"))
     assert (math.isnan(nan), high, low) == (True, math.inf, -math.inf)

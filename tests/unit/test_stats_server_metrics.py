@@ -1,11 +1,13 @@
 import asyncio
 import os
+import re
 import socket
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable
 from dataclasses import asdict
 from email.utils import formatdate
 
+import orjson
 import pytest
 from aiohttp import web
 from aiohttp.test_utils import TestServer
@@ -175,6 +177,24 @@ async def test_why_there_is_no_page_is_known(serve: Serve, monkeypatch: pytest.M
 async def test_a_value_that_is_no_number_is_unknown(serve: Serve) -> None:
     got = await sample(engine(await serve(page("vllm:num_requests_running NaN"))))
     assert got.running is None
+
+
+@pytest.mark.parametrize(
+    "told",
+    ['m{e="0"} 1e20', "m 18446744073709551616", "m -1e300", 'm{e="0"} 1e308\nm{e="1"} 1e308'],
+)
+@pytest.mark.parametrize("name", ["vllm:num_requests_running", "vllm:prompt_tokens_total"])
+async def test_a_value_that_is_no_possible_count_is_unknown(
+    serve: Serve, told: str, name: str
+) -> None:
+    got = await sample(engine(await serve(page(re.sub("(?m)^m", name, told)))))
+    assert (got.running, got.prompt_tokens) == (None, None)
+
+
+async def test_a_sum_that_is_too_large_for_json_is_no_integer(serve: Serve) -> None:
+    text = "".join(f'vllm:num_requests_running{{e="{n}"}} 9e17\n' for n in range(30))
+    got = await sample(engine(await serve(page(text))))
+    assert orjson.loads(orjson.dumps(asdict(got)))["running"] == pytest.approx(2.7e19)
 
 
 async def test_an_engine_that_died_is_told_from_one_that_is_slow(

@@ -66,3 +66,11 @@ def test_answers_of_before_a_clock_was_set_count_no_more() -> None:
     network.master_ahead_s = 2.0
     network.ask(0.01, 0.01)
     assert network.offset.master_ahead_s == pytest.approx(2.0, abs=0.02)
+
+
+def test_an_answer_that_came_before_its_question_says_nothing() -> None:
+    network = Network(2.0)
+    network.ask(0.001, 0.001)
+    network.ask(0.001, -3600.0)
+    assert network.offset.error_s == pytest.approx(0.001, abs=1e-5)
+    assert network.offset.master_ahead_s == pytest.approx(2.0, abs=0.01)

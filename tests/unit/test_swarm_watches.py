@@ -5,6 +5,7 @@ import math
 import time
 from collections.abc import Mapping
 from functools import partial
+from types import SimpleNamespace
 
 import pytest
 from aiohttp import web
@@ -136,3 +137,12 @@ async def test_a_host_that_only_refuses_its_metrics_is_alive(
             await real_sleep(1.0)
     assert len(deaths) == dies
     assert scraper.lack == "cannot be reached"
+
+
+def test_names_of_models_do_nothing_to_the_terminal() -> None:
+    watch = ServerWatch(lambda sample: None, lambda: None)
+    names = frozenset({"a", "b\x1b[2J\nkvswarm: all is well", "c" * 99})
+    watch._scraper = SimpleNamespace(models=names, lack="")  # type: ignore[assignment]
+    assert watch.note is not None
+    assert watch.note.isprintable()
+    assert f"(a, b?[2J kvswarm: all is well, {'c' * 59}…)" in watch.note

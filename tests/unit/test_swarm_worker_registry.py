@@ -2,6 +2,7 @@
 
 import subprocess
 import sys
+import time
 from types import SimpleNamespace
 from typing import Any
 
@@ -51,6 +52,14 @@ def test_the_share_of_lost_workers_is_told_once_for_each_loss() -> None:
     swarm.lose("a", "d")
     assert swarm.said[1].startswith("worker(s) 0, 3 of 4 lost at ")
     assert (swarm.workers.lost, swarm.workers.lost_share) == (3, 0.75)
+
+
+def test_a_clock_that_is_set_does_not_date_a_loss(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(time, "time", lambda: 90.0)
+    swarm = Swarm()
+    monkeypatch.setattr(time, "time", lambda: -3500.0)
+    swarm.lose("c")
+    assert swarm.said[0].startswith("worker(s) 2 of 4 lost at 9")
 
 
 def test_workers_that_were_told_to_end_before_the_start_are_not_lost() -> None:
@@ -206,3 +215,23 @@ assert merged == []
 
 def test_the_requests_of_the_last_swarm_count_once_where_the_next_cannot_start() -> None:
     subprocess.run([sys.executable, "-c", LEADER + NO_DIRECTORY], check=True, timeout=60)
+
+
+CLOCK_SET_BACK = """
+import time
+from types import SimpleNamespace
+from loadgen.swarm.leading.swarm_run import SwarmRun
+options = SimpleNamespace(max_lag_ms=50.0, warmup_s=None, max_silence_s=60.0)
+run = SwarmRun(
+    environment=None, preparation=SimpleNamespace(options=options), supervisor=None, stage=None,
+    plan=SimpleNamespace(start_unix_s=time.time() - 10.0, batched=False), workers=None,
+    folder=None, listener=None, say=print,
+)
+unix_s = time.time
+time.time = lambda: unix_s() - 3600.0
+assert 10.0 <= run.now_s < 60.0, run.now_s
+"""
+
+
+def test_a_clock_that_is_set_during_a_run_does_not_move_it() -> None:
+    subprocess.run([sys.executable, "-c", CLOCK_SET_BACK], check=True, timeout=60)

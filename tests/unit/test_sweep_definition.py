@@ -135,7 +135,8 @@ def test_a_cell_has_the_same_folder_whatever_other_cells_there_are() -> None:
 
 def test_secrets_of_an_engine_are_written_nowhere() -> None:
     keys = ["--hf-token=secret", "--api-key", "secret", "--seed=1"]
-    definition = sweep(options={"engine-arg": keys})
+    more = {"key-host": "http://u:secret@h"}
+    definition = sweep(options={"engine-arg": keys, **more})
     cell = cells_of(definition)[0]
     assert "secret" not in f"{definition.as_json}{cell.fixed}{cell.title}"
     assert cell.fixed["engine-arg"] == "--hf-token=*** --api-key *** --seed=1"

@@ -62,6 +62,8 @@ class ClockAsker:
         """The master's answer: the question with `master_unix_s`."""
         now_s, asked_s = self._clock(), answer["asked_unix_s"]
         half_s = (now_s - asked_s) / 2
+        if half_s < 0:
+            return  # this clock was set back meanwhile
         found = ClockOffset(answer["master_unix_s"] - asked_s - half_s, half_s)
         # What does not agree with the newest is of a time before a clock was set.
         agreeing = [each for each in self._offsets if each.agrees_with(found)]

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 from loadgen.compare.run import faults_of
 from loadgen.compare.run_gate import ERRORS, RunGate, judge_run, to_junit
 from loadgen.runs.columns import Columns
-from loadgen.runs.exit_code import DONE, exit_code
+from loadgen.runs.exit_code import DONE, UNRECORDED, exit_code
 from loadgen.runs.replicas import engine_deaths, replica_figures
 from loadgen.runs.requests import CONTEXTS, Requests, read_requests
 from loadgen.stats.counts import Counts
@@ -53,6 +53,8 @@ def close_run(run: "SwarmRun", view: "View") -> None:
         ended = {"host_died": run.host_died, "interrupted": run.interrupted}
         told = {"token_clock": summary["token_times"]["clock"], "user_errors": user_errors}
         run.directory.describe({"exit_code": run.exit_code, **told, **ended})
+        if run.fault is not None:
+            run.exit_code = UNRECORDED
     view.report(run, summary, _still_waiting(run, rows))
 
 
@@ -152,8 +154,8 @@ def _deaths(run: "SwarmRun", rows: Columns | None) -> list[dict[str, Any]]:
     """What they cost, in the warm-up and before a reset too."""
     if not run.fleet.deaths:
         return []
-    start_s, requests = run.plan.start_unix_s, None if rows is None else Requests.of(rows)
-    told = [(each.engine, each.at_unix_s - start_s, each.reason) for each in run.fleet.deaths]
+    to_run_s, requests = run.clock.to_run_s, None if rows is None else Requests.of(rows)
+    told = [(each.engine, to_run_s(each.at_perf_s), each.reason) for each in run.fleet.deaths]
     return engine_deaths(requests, told)
 
 

@@ -5,6 +5,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
+from loadgen.client.failures import with_keys_hidden
 from loadgen.runs.machine import hide_headers, hide_keys, machine, versions, without_secrets
 from loadgen.swarm.leading.preparation import Preparation
 from loadgen.swarm.leading.supervisor import Supervisor
@@ -50,7 +51,7 @@ def describe_run(
     ready: Preparation, plan: Plan, supervisor: Supervisor, users: int
 ) -> dict[str, Any]:
     """The content of `run.json` at the start of a run."""
-    options = dict(plan.options)
+    options = {name: with_keys_hidden(value, []) for name, value in plan.options.items()}
     options["header"] = hide_headers(ready.options.headers)
     if options.get("extra_body"):
         options["extra_body"] = hide_keys(options["extra_body"])

@@ -13,7 +13,14 @@ from loadgen.compare.run_gate import parse_run_gate
 from loadgen.errors import HostError, UsageError
 from loadgen.runs.directory import check_directory
 from loadgen.swarm.engine import Engine
-from loadgen.swarm.leading.rag_checks import check_arm, kv_notes, rag_notes, ready_kv, ready_rag
+from loadgen.swarm.leading.rag_checks import (
+    check_arm,
+    check_url,
+    kv_notes,
+    rag_notes,
+    ready_kv,
+    ready_rag,
+)
 from loadgen.swarm.leading.supervisor import Supervisor
 from loadgen.swarm.leading.tried_completion import try_completion
 from loadgen.swarm.options import values as given
@@ -122,6 +129,8 @@ def check_offline(
     router = supervisor.facts.get("router")
     check_labels(options.labels, extra_body(options, supervisor.body), router)
     check_arm(options, corpus, batched)
+    for host in values.get("key_host") or ():
+        check_url("--key-host", host)
     request_headers(options)
     check_users(values)
     check_warmup(values, options)

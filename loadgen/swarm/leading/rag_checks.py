@@ -31,7 +31,7 @@ def check_arm(options: SwarmOptions, corpus: Corpus, batched: bool) -> None:
             f"documents are what {labels} finds: give --contexts {documents} or a larger corpus"
         )
     if options.rag_url is not None:
-        _check_url(options.rag_url)
+        check_url("--rag-url", options.rag_url)
 
 
 def ready_rag(options: SwarmOptions, corpus: Corpus) -> RagFacts | None:
@@ -101,8 +101,9 @@ def rag_notes(rag: RagFacts | None, options: SwarmOptions, corpus: Corpus) -> tu
     return tuple(notes)
 
 
-def _check_url(url: str) -> None:
+def check_url(option: str, url: str) -> None:
+    """Raises HostError, as for an address with credentials."""
     try:
         base_url(url)
     except HostError as error:
-        raise HostError(f"--rag-url: {error}") from None
+        raise HostError(f"{option}: {error}") from None

@@ -57,6 +57,7 @@ class SwarmRun:
         self.environment = environment
         self.preparation = preparation
         self.plan = plan
+        self.clock = RunClock(plan.start_unix_s)
         self.supervisor = supervisor
         self.workers = workers
         self.directory = open_directory(folder, plan.batched) if folder is not None else None
@@ -92,7 +93,7 @@ class SwarmRun:
     @property
     def now_s(self) -> float:
         """Seconds since its start."""
-        return RunClock(self.plan.start_unix_s).now_s()
+        return self.clock.now_s()
 
     @property
     def fault(self) -> str | None:
@@ -108,11 +109,10 @@ class SwarmRun:
             )
             self._csv = LocustCsv(self.environment, self.directory)
         self._flusher = gevent.spawn(self._flush_for_ever)
-        clock = RunClock(self.plan.start_unix_s)
         headers = request_headers(self.preparation.options)
         sources = sources_of(self.plan.url, self.supervisor.facts, headers, self.plan.model)
         silence = self.ledger.silence
-        self.server.open(sources, clock, self.plan.url, lambda: silence.heard_s)
+        self.server.open(sources, self.clock, self.plan.url, lambda: silence.heard_s)
         self.fleet.open()
         if self.preparation.rag is not None:
             self._rag.open(self.preparation.rag.url)

@@ -13,7 +13,7 @@ from typing import Any
 import gevent
 from yarl import URL
 
-from loadgen.client.failures import ConnectFailed, Truncated
+from loadgen.client.failures import ConnectFailed, Truncated, one_line
 from loadgen.client.host import Host
 from loadgen.errors import HostError
 from loadgen.stats.clock import RunClock
@@ -88,7 +88,7 @@ class ServerWatch:
         asked = self._engine
         models = self._scraper.models if self._scraper is not None else frozenset[str]()
         if len(models) > 1:
-            named = ", ".join(sorted(models)[:MOST_NAMED])
+            named = ", ".join(one_line(name, 60) for name in sorted(models)[:MOST_NAMED])
             return (
                 f"figures of the engine are of all {len(models)} models of {asked.metrics_url}"
                 f" ({named}): --model chooses one that it names"

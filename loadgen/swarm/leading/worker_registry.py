@@ -6,6 +6,7 @@ from typing import Any
 
 import gevent
 
+from loadgen.stats.clock import RunClock
 from loadgen.swarm.leading.clock_offset import ClockOffset
 from loadgen.swarm.process import is_at_work
 from loadgen.swarm.sending.plan import CLOCK, DRAIN, PLAN, Plan
@@ -66,6 +67,7 @@ class RunWorkers:
         """Why one of them cannot do its part."""
         self._registry = registry
         self._plan = plan
+        self._clock = RunClock(plan.start_unix_s)
         self._say = say
         self._taking_part = set(plan.workers)
         self._draining: set[str] = set()
@@ -131,7 +133,7 @@ class RunWorkers:
 
     def _loss(self, gone: set[str]) -> str:
         names = ", ".join(str(index) for index in sorted(map(self._plan.workers.__getitem__, gone)))
-        at_s = time.time() - self._plan.start_unix_s
+        at_s = self._clock.now_s()
         return (
             f"worker(s) {names} of {len(self._plan.workers)} lost at {at_s:.0f} s: a share of"
             f" {self.lost_share:.0%} of the requests is not sent from now on, and what was not"

@@ -120,7 +120,7 @@ def _add_request_options(parser: Any) -> None:
         "--session-by",
         choices=SESSIONS,
         default=SESSIONS[0],
-        help="what its value is; conversation = the trace's",
+        help="header's value; conversation = the trace's",
     )
     add("--timeout", type=float, default=600.0, help="seconds a request may take in all")
     add("--connect-timeout", type=float, default=10.0, help="seconds a connection may take")

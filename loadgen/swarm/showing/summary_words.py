@@ -114,7 +114,7 @@ def _replica_lines(replicas: Mapping[str, Any] | None) -> Iterator[str]:
             parts.append(f"hit rate {_percent(told['hit_rate'])}")
         if told["computed_prompt_tokens"] is not None:
             parts.append(f"{told['computed_prompt_tokens']:,.0f} prompt tokens computed")
-        yield f"{name}: {', '.join(parts) or 'nothing known'}"
+        yield f"{one_line(name, 60)}: {', '.join(parts) or 'nothing known'}"
     if replicas["context_affinity"] is not None:
         share = in_percent(replicas["context_affinity"])
         yield f"affinity: {share} of requests went to the usual engine of their context"
