@@ -39,10 +39,7 @@ def distinct(questions: Iterable[str]) -> tuple[str, ...]:
 
 @dataclass(frozen=True, slots=True)
 class Document:
-    """One context: what a query can be about.
-
-    `questions` are what somebody may ask that the text answers; each is indexed beside the text.
-    """
+    """One context; `questions` are some that its text answers, each of them indexed beside it."""
 
     doc_id: str
     title: str
@@ -68,10 +65,7 @@ class Document:
 
 @dataclass(frozen=True, slots=True)
 class Query:
-    """One question, and the documents that answer it: none, one or several.
-
-    `kind` and `split` say to which part of its file it belongs; empty where the file does not.
-    """
+    """One question and the documents that answer it; `kind` and `split` are its file's, or ""."""
 
     query_id: str
     text: str

@@ -6,22 +6,14 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from rag_store.catalog import Entry
 from rag_store.chunking import passage
 from rag_store.embedders.protocol import Embedding, Vectors
 from rag_store.embedders.queue import Embedded
 from rag_store.label import Candidate, Label, Threshold, Timings, says_something
-from rag_store.ranking import (
-    BM25_WEIGHT,
-    NEAREST_ROWS,
-    Nearest,
-    Ranking,
-    RowScores,
-    rank,
-    score_rows,
-)
+from rag_store.ranking import BM25_WEIGHT, Nearest, Ranking, RowScores, Scores, Snapshot
+from rag_store.ranking import NEAREST_ROWS, rank, score_rows
 from rag_store.settings import Settings
-from rag_store.snapshot import Scores, Snapshot
+from rag_store.store import Entry
 from rag_store.terms import terms
 
 _GAP = " … "
@@ -71,10 +63,7 @@ class Searcher:
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """A query's candidates; `relevances` are of the first of them, which a reranker has read.
-
-    `is_question` is False for a query that says nothing.
-    """
+    """A query's candidates; `relevances` are of those, the first, that a reranker has read."""
 
     searcher: Searcher
     words: list[str]
@@ -88,16 +77,10 @@ class Found:
     def passages(self) -> list[str]:
         """What a reranker is to read: a text for each of the first candidates."""
         spec, snapshot = self.searcher.settings.reranker, self.searcher.snapshot
-        shares = self.scores.bm25 / (self.scores.most or 1)
-        return [
-            excerpt(
-                snapshot.entries[at],
-                self.embedding.vector,
-                shares[slice(*snapshot.first_rows[at : at + 2])],
-                spec.chunks,
-            )
-            for at in self.ranking.documents[: spec.documents]
-        ]
+        shares, first_rows = self.scores.bm25 / (self.scores.most or 1), snapshot.first_rows
+        found = self.ranking.documents[: spec.documents]
+        read = [(snapshot.entries[at], shares[first_rows[at] : first_rows[at + 1]]) for at in found]
+        return [excerpt(entry, self.embedding.vector, of, spec.chunks) for entry, of in read]
 
     def reranked(self, relevances: Sequence[float], rerank_ms: float) -> "Found":
         """The first candidates in the order of the relevance that each of them has."""
@@ -146,16 +129,11 @@ class Found:
     def _candidate(self, at: int) -> Candidate:
         ranking, snapshot = self.ranking, self.searcher.snapshot
         entry, row = snapshot.entries[ranking.documents[at]], snapshot.rows[ranking.rows[at]]
-        return Candidate(
-            entry.doc_id,
-            entry.title,
-            float(ranking.scores[at]),
-            float(ranking.cosines[at]),
-            float(ranking.bm25[at]),
-            row.ordinal,
-            row.text if row.is_question else None,
-            self.relevances[at] if at < len(self.relevances) else None,
-        )
+        parts = ranking.scores, ranking.cosines, ranking.bm25
+        score, cosine, bm25 = (float(each[at]) for each in parts)
+        question = row.text if row.is_question else None
+        relevance = self.relevances[at] if at < len(self.relevances) else None
+        return Candidate(entry.doc_id, entry.title, score, cosine, bm25, row.ordinal, question, relevance)
 
 
 def excerpt(entry: Entry, query: Vectors, shares: Scores, count: int) -> str:

@@ -1,7 +1,4 @@
-"""How a library is opened, as a command line says it, and what a collection was made with.
-
-Vectors of another make must not be compared with a collection's own.
-"""
+"""How a library is opened, and what a collection was made with: no vectors of two makes meet."""
 
 import json
 import re

@@ -33,20 +33,14 @@ _MAKE = re.compile("[0-9a-f]{16}")
 
 @dataclass(frozen=True, slots=True)
 class WordStates:
-    """Those of a document's sentences, then of its questions.
-
-    `means` are the means of the states of each at unit length, shape [sentences, dim].
-    """
+    """Of a document's sentences, then questions; `means` are of each, shape [sentences, dim]."""
 
     sentences: tuple[States, ...]
     means: Vectors
 
 
 class StateFiles:
-    """The files of one collection, in a folder that names its fingerprint.
-
-    A file holds the states of all sentences, one byte a number, and then how many each has.
-    """
+    """A file for each document: the states of all its sentences, and then how many each has."""
 
     def __init__(
         self, path: Path, collection: str, fingerprint: Fingerprint, read_only: bool = False

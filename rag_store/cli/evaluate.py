@@ -11,7 +11,7 @@ from pathlib import Path
 
 from rag_store.chunking import Chunker
 from rag_store.cli.figures import Baseline, Figures, SizeFigures, as_json, as_table
-from rag_store.cli.index import shown_progress, told_documents
+from rag_store.cli.library import shown_progress, told_documents
 from rag_store.cli.options import Parser, add_library_options, add_option, settings_of
 from rag_store.cli.output import fitted
 from rag_store.documents import Document, Query
@@ -129,9 +129,8 @@ def _strangers(paths: Sequence[Path], split: str) -> tuple[Query, ...]:
 
 
 async def _measure(settings: Settings, material: Material, folder: Path) -> Figures:
-    used = settings
-    if material.corpus:
-        used = replace(settings, path=folder / "default", chroma_url="")
+    own = replace(settings, path=folder / "default", chroma_url="")
+    used = own if material.corpus else settings
     sizes = []
     for documents in _steps(material):
         # Opened anew each time: an open library keeps embeddings, and they are timed too.
@@ -141,8 +140,7 @@ async def _measure(settings: Settings, material: Material, folder: Path) -> Figu
             asked = [await library.neighbours(each.text) for each in material.queries[:_COMPARED]]
             sizes.append(SizeFigures(library.size, evaluation, tuple(asked)))
             threshold = library.threshold.threshold
-            found = [library.document(doc_id) for doc_id in library.doc_ids]
-    held = [document for document in found if document]
+            held = [each for each in map(library.document, library.doc_ids) if each]
     others = await _baselines(used, folder / "whole", held, sizes[-1].evaluation)
     return Figures(tuple(sizes), threshold, others)
 
@@ -201,7 +199,5 @@ async def _baselines(
 async def _evaluated(
     settings: Settings, documents: Sequence[Document], queries: Sequence[Query]
 ) -> Evaluation:
-    async with open_library(replace(settings, create=bool(documents))) as library:
-        if documents:
-            await library.ingest(documents)
+    async with _filled(settings, documents) as library:
         return await evaluate(library, queries)

@@ -48,7 +48,7 @@ class EmbeddingQueue:
     def __init__(
         self, embedder: Embedder, executor: Executor, batch_rows: int = 32, kept_texts: int = 4096
     ) -> None:
-        """`executor` must have one thread: an embedder is called by one thread at a time."""
+        """`executor` is as of `LentEmbedder`."""
         self._embedder = embedder
         self._executor = executor
         self._batch_rows = batch_rows

@@ -9,7 +9,7 @@ from typing import Any
 from aiohttp import web
 from prometheus_client import CONTENT_TYPE_LATEST
 
-from rag_store.catalog import Entry
+from rag_store.store import Entry
 from rag_store.document_index import Size
 from rag_store.documents import Document
 from rag_store.errors import RagError
@@ -88,13 +88,10 @@ class Handlers:
             base64.b64encode(vector.tobytes()).decode() if coded else vector.tolist()
             for vector in vectors.astype("<f4")
         ]
-        data = [
-            {"object": "embedding", "index": at, "embedding": row} for at, row in enumerate(rows)
-        ]
+        data = [{"object": "embedding", "index": at, "embedding": x} for at, x in enumerate(rows)]
         # OpenAI's form wants numbers here; texts are not counted in tokens.
         usage = {"prompt_tokens": 0, "total_tokens": 0}
-        reply = {"object": "list", "data": data, "model": make.embedder, "usage": usage}
-        return web.json_response(reply)
+        return _listed(data, model=make.embedder, usage=usage)
 
     async def _answer(self, request: web.Request, shape: Shape) -> web.Response:
         library = self._state.library
@@ -104,8 +101,7 @@ class Handlers:
         with self._state.queries.entered(len(queries)):
             results = await self._label_all(queries, "queries" if many else None)
         if many:
-            data = [{"index": at, **_item(result, shape)} for at, result in enumerate(results)]
-            return web.json_response({"object": "list", "data": data})
+            return _listed([{"index": at, **_item(each, shape)} for at, each in enumerate(results)])
         if isinstance(results[0], Refusal):
             raise results[0]
         return web.json_response(shape(results[0]))
@@ -144,9 +140,7 @@ class Handlers:
         document = document_of(body.fields, "document")
         with self._state.changes.entered(1):
             result = await library.put(document)
-        status = 201 if result == "added" else 200
-        reply = {"object": "document", "doc_id": document.doc_id, "result": result}
-        return web.json_response(reply, status=status)
+        return _done(document.doc_id, result, status=201 if result == "added" else 200)
 
     async def list_all(self, request: web.Request) -> web.Response:
         """Ids and titles in the order of the ids, after `after`, at most `limit`."""
@@ -156,9 +150,8 @@ class Handlers:
         rest = [doc_id for doc_id in library.doc_ids if doc_id > after]
         held = [entry for entry in map(library.entry, rest[:limit]) if entry]
         size = asdict(library.size)
-        data = await asyncio.to_thread(_listed, held)
-        reply = {"object": "list", "data": data, "has_more": len(rest) > limit, **size}
-        return web.json_response(reply)
+        data = await asyncio.to_thread(_digests, held)
+        return _listed(data, has_more=len(rest) > limit, **size)
 
     async def get(self, request: web.Request) -> web.Response:
         """One document with its text."""
@@ -175,7 +168,7 @@ class Handlers:
             there = await self._state.library.remove(doc_id)
         if not there:
             raise _unknown(doc_id)
-        return web.json_response({"object": "document", "doc_id": doc_id, "result": "removed"})
+        return _done(doc_id, "removed")
 
     async def _put_many(self, items: list[object]) -> web.Response:
         seen: set[str] = set()
@@ -190,8 +183,7 @@ class Handlers:
             {"error": each.as_json()} if isinstance(each, Refusal) else {"doc_id": each.doc_id}
             for each in checked
         ]
-        data = [{"index": at, **each} for at, each in enumerate(told)]
-        return web.json_response({"object": "list", **counts, "data": data})
+        return _listed([{"index": at, **each} for at, each in enumerate(told)], **counts)
 
     async def health(self, request: web.Request) -> web.Response:
         """The process lives and its event loop turns."""
@@ -205,21 +197,29 @@ class Handlers:
         except TimeoutError:
             message = f"Chroma has not answered in {_PING_TIMEOUT_S} s"
             raise Refusal(503, message, "store_unavailable") from None
-        return web.json_response(
-            {
-                "status": "ready",
-                "collection": library.settings.collection,
-                "embedder": library.fingerprint.embedder,
-                **asdict(library.size),
-                "corpus_digest": await library.corpus_digest(),
-                "threshold": library.threshold.threshold,
-            }
-        )
+        told = {
+            "status": "ready",
+            "collection": library.settings.collection,
+            "embedder": library.fingerprint.embedder,
+            **asdict(library.size),
+            "corpus_digest": await library.corpus_digest(),
+            "threshold": library.threshold.threshold,
+        }
+        return web.json_response(told)
 
     async def metrics(self, request: web.Request) -> web.Response:
         """Prometheus' text."""
         page, headers = self._state.metrics.page(), {"Content-Type": CONTENT_TYPE_LATEST}
         return web.Response(body=page, headers=headers)
+
+
+def _listed(data: list[dict[str, Any]], **more: Any) -> web.Response:
+    return web.json_response({"object": "list", "data": data, **more})
+
+
+def _done(doc_id: str, result: str, status: int = 200) -> web.Response:
+    told = {"object": "document", "doc_id": doc_id, "result": result}
+    return web.json_response(told, status=status)
 
 
 def _check_served(body: Body, field: str, served: str, code: str) -> None:
@@ -234,12 +234,10 @@ def _item(result: Label | Refusal, shape: Shape) -> dict[str, Any]:
     return {"error": told.as_json()} if isinstance(told, Refusal) else told
 
 
-def _listed(entries: list[Entry]) -> list[dict[str, str]]:
+def _digests(entries: list[Entry]) -> list[dict[str, Any]]:
     """Blocks where a text's digest was not asked for before."""
-    return [
-        {"doc_id": each.doc_id, "title": each.title, "text_digest": each.text_digest}
-        for each in entries
-    ]
+    names = ("doc_id", "title", "text_digest")
+    return [{name: getattr(each, name) for name in names} for each in entries]
 
 
 def _document(item: object, param: str, seen: set[str]) -> Document:

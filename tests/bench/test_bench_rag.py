@@ -20,7 +20,7 @@ from run_folder import MACHINE_FILE
 from scheduler_rows import read_rows, write_rows
 
 from rag_store.chunking import Chunker, passage
-from rag_store.embedders.hashing import HashingEmbedder
+from rag_store.embedders import HashingEmbedder
 
 ROW = LabelRow(
     chunks=10_000,

@@ -15,7 +15,7 @@ import pytest
 from rag_store.chunking import Chunker
 from rag_store.cli.main import HELP, main
 from rag_store.cli.output import Output
-from rag_store.embedders.hashing import HashingEmbedder
+from rag_store.embedders import HashingEmbedder
 from rag_store.errors import RagError
 from rag_store.extras import install_command
 from rag_store.settings import Fingerprint, Settings

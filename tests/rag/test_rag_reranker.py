@@ -15,7 +15,7 @@ from aiohttp import web
 from model_host import ModelHost, model_host
 from service_process import service
 
-from rag_store.catalog import Entry
+from rag_store.store import Entry
 from rag_store.chunking import Chunker
 from rag_store.cli.main import main
 from rag_store.embedders import EmbedderSpec

@@ -45,7 +45,6 @@ PRODUCT = {layer.partition(".")[0] for layer in LAYERS}
 UPWARD: set[tuple[str, str]] = {("loadgen.swarm.plugin", "dashboards")}
 SPLINTERS: set[str] = {
     "loadgen.cli.run",
-    "rag_store.embedders.hashing",
 }
 FAMILIES = (
     "kv_tiers.codecs.",
