@@ -29,6 +29,7 @@ Check = Callable[[], None]
 _CHUNKS_AT_ONCE = 256
 # So many a transformer embeds in half a second; a query, or an interruption, waits no longer.
 _TEXTS_AT_ONCE = 16
+_NO_VECTORS = np.zeros((0, 0), np.float32)
 
 
 @dataclass(frozen=True, slots=True)
@@ -194,7 +195,7 @@ class Writer:
                 raise RagUsageError(f"document {document.doc_id!r}: it needs an id and a text")
             check_text(document.text, f"document {document.doc_id!r}")
         for group in _groups(map(self._rows, documents)):
-            entries = self._embed(group, check)
+            entries = list(self._embed(group, check))
             self._store(entries, check)
             yield from entries
 
@@ -227,32 +228,27 @@ class Writer:
             part = slice(start, start + _CHUNKS_AT_ONCE)
             self.store.write(rows[part], vectors[part])
 
-    def _embed(self, group: list[tuple[Row, ...]], check: Check) -> list[Entry]:
-        texts = ((row.doc_id, row.passage) for rows in group for row in rows)
-        made, asked = self._embeddings(texts, check), dict[str, States]()
-        entries = []
+    def _embed(self, group: list[tuple[Row, ...]], check: Check) -> Iterator[Entry]:
+        made = self._embeddings(self._passages(group), check)
         for rows in group:
-            vectors = []
+            vectors, asked = [], list[States]()
             for row, each in zip(rows, made, strict=False):
                 vectors.append(each.vector)
                 if row.is_question:  # its passage is the same as a row and as a sentence
-                    asked[row.row_id] = each.states
-            entries.append(Entry(rows, np.stack(vectors)))
-        return list(self._with_states(entries, asked, check))
+                    asked.append(each.states)
+            entry = Entry(rows, np.stack(vectors))
+            if self.states is not None:
+                told = (each.states for each in islice(made, len(entry.sentences)))
+                kept = self.states.keep(entry.digest, chain(told, asked), entry.state_count)
+                entry = replace(entry, states=kept)
+            yield entry
 
-    def _with_states(
-        self, entries: list[Entry], asked: dict[str, States], check: Check
-    ) -> Iterator[Entry]:
-        if self.states is None:
-            yield from entries
-            return
-        told = ((entry.doc_id, text) for entry in entries for text in entry.sentence_passages)
-        made = self._embeddings(told, check)
-        for entry in entries:
-            states = (each.states for each in islice(made, len(entry.sentences)))
-            brought = (asked[row.row_id] for row in entry.rows[entry.chunk_count :])
-            kept = self.states.keep(entry.digest, chain(states, brought), entry.state_count)
-            yield replace(entry, states=kept)
+    def _passages(self, group: list[tuple[Row, ...]]) -> Iterator[tuple[str, str]]:
+        for rows in group:
+            yield from ((row.doc_id, row.passage) for row in rows)
+            if self.states is not None:
+                sentences = Entry(rows, _NO_VECTORS).sentence_passages
+                yield from ((rows[0].doc_id, text) for text in sentences)
 
     def _embeddings(self, texts: Iterable[tuple[str, str]], check: Check) -> Iterator[Embedding]:
         """Those of texts, each given behind its document's id, in their order."""

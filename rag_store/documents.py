@@ -30,11 +30,9 @@ def sha256_32(text: str) -> str:
 def distinct(questions: Iterable[str]) -> tuple[str, ...]:
     """The questions in one line each, without those that are empty or stand there before."""
     kept: dict[str, str] = {}
-    for question in questions:
-        line = " ".join(clean(question).split())
-        if line:
-            kept.setdefault(line.casefold(), line)
-    return tuple(kept.values())
+    for line in (" ".join(clean(question).split()) for question in questions):
+        kept.setdefault(line.casefold(), line)
+    return tuple(filter(None, kept.values()))
 
 
 @dataclass(frozen=True, slots=True)

@@ -192,8 +192,7 @@ class ChunkStore:
         Raises RagUsageError, StoreError, and FingerprintError where it was made with something
         else, or by others.
         """
-        self._server = settings.chroma_url
-        self._held = ExitStack()
+        self._server, self._held = settings.chroma_url, ExitStack()
         path, self.read_only = settings.path, False
         try:
             if not self._server:
@@ -210,16 +209,14 @@ class ChunkStore:
         self._held.close()
 
     def write(self, rows: Sequence[Row], vectors: Vectors) -> None:
-        """Add the rows, or overwrite those with the same id. Raises StoreError."""
-        for start in range(0, len(rows), BATCH_ROWS):
-            part = slice(start, start + BATCH_ROWS)
-            with _translated("cannot write to"):
-                self._collection.upsert(
-                    ids=[row.row_id for row in rows[part]],
-                    embeddings=vectors[part],
-                    documents=[row.text for row in rows[part]],
-                    metadatas=[row.metadata() for row in rows[part]],
-                )
+        """Add up to BATCH_ROWS rows, or overwrite those with the same id. Raises StoreError."""
+        with _translated("cannot write to"):
+            self._collection.upsert(
+                ids=[row.row_id for row in rows],
+                embeddings=vectors,
+                documents=[row.text for row in rows],
+                metadatas=[row.metadata() for row in rows],
+            )
 
     def delete(self, row_ids: Sequence[str], where: Mapping[str, Any] | None = None) -> None:
         """Remove the rows of which `where` holds; unknown ids are ignored. Raises StoreError."""
