@@ -21,25 +21,18 @@ class Baseline:
 
 
 @dataclass(frozen=True, slots=True)
-class SizeFigures:
-    """The evaluation with so many documents."""
+class Figures:
+    """An evaluation of a library of some size, and the baselines on the same documents."""
 
     size: Size
     evaluation: Evaluation
-
-
-@dataclass(frozen=True, slots=True)
-class Figures:
-    """One evaluation or, with distractors, several; the last and `baselines` have all documents."""
-
-    sizes: tuple[SizeFigures, ...]
     threshold: float
     baselines: dict[str, Baseline]
 
 
 def as_json(figures: Figures) -> dict[str, Any]:
     """Shares from 0 to 1; intervals are with 95 %; times in milliseconds."""
-    found, size = figures.sizes[-1].evaluation, figures.sizes[-1].size
+    found, size = figures.evaluation, figures.size
     stages = {stage: _named(row) for stage, row in found.latency_ms().items()}
     agree, right_when_agree = found.agreeing
     return {
@@ -65,7 +58,6 @@ def as_json(figures: Figures) -> dict[str, Any]:
             {"asked": asked, "labelled": labelled, "count": count}
             for (asked, labelled), count in found.confusions.items()
         ],
-        "sizes": [_size(each) for each in figures.sizes],
     }
 
 
@@ -98,15 +90,6 @@ def _point(found: Evaluation, kept: float) -> dict[str, float | None]:
     return {**told, "reject": refused if found.unanswerable else None}
 
 
-def _size(each: SizeFigures) -> dict[str, Any]:
-    return {
-        "documents": each.size.documents,
-        "chunks": each.size.chunks,
-        "top1": each.evaluation.top(1).value,
-        "search_ms": _named(each.evaluation.latency_ms()["search_ms"]),
-    }
-
-
 def _shares(shares: Mapping[str, Share], name: str) -> dict[str, dict[str, float]]:
     return {
         key: {name: share.value, "questions": share.count, "low": share.low, "high": share.high}
@@ -124,7 +107,7 @@ def _named(row: dict[int, float]) -> dict[str, float]:
 
 def as_table(figures: Figures) -> str:
     """A block of lines for each side of it."""
-    found, size = figures.sizes[-1].evaluation, figures.sizes[-1].size
+    found, size = figures.evaluation, figures.size
     head = f"{len(found.answerable)} questions, {len(found.unanswerable)} without an answer, {size}"
     blocks = [
         _accuracy_lines(found),
@@ -132,7 +115,6 @@ def as_table(figures: Figures) -> str:
         _share_lines(("kind", "top-1"), found.by_kind),
         _refusing_lines(found, figures.threshold),
         _time_lines(found),
-        _size_lines(figures.sizes),
         _confusion_lines(found),
     ]
     return "\n\n".join([head, *("\n".join(block) for block in map(list, blocks) if block)])
@@ -191,16 +173,6 @@ def _time_lines(found: Evaluation) -> Iterator[str]:
         if any(row.values())
     ]
     return _columns([("ms of a label", *(f"p{at}" for at in PERCENTILES)), *lines])
-
-
-def _size_lines(sizes: Sequence[SizeFigures]) -> Iterator[str]:
-    rows = [("documents", "chunks", "top-1", "search p50 ms", "search p99 ms")]
-    for each in sizes:
-        times = each.evaluation.latency_ms()["search_ms"]
-        counts = str(each.size.documents), str(each.size.chunks)
-        top1 = f"{each.evaluation.top(1).value:.3f}"
-        rows.append((*counts, top1, f"{times[50]:.2f}", f"{times[99]:.2f}"))
-    return _columns(rows if len(sizes) > 1 else [])
 
 
 def _confusion_lines(found: Evaluation) -> Iterator[str]:
