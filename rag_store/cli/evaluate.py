@@ -11,7 +11,7 @@ from pathlib import Path
 from rag_store.chunking import Chunker
 from rag_store.cli.figures import Baseline, Figures, as_json, as_table
 from rag_store.cli.library import shown_progress, told_documents
-from rag_store.cli.options import Parser, add_library_options, add_option, settings_of
+from rag_store.cli.options import Parser, add_option, settings_of
 from rag_store.cli.output import fitted
 from rag_store.documents import Document, Query
 from rag_store.errors import RagUsageError
@@ -69,7 +69,6 @@ def _eval_parser() -> Parser:
     add("--unanswerable", type=Path, action="append", metavar="FILE", help=strangers)
     add("--corpus", type=Path, help="use these documents, not those in the library")
     add("--json", action="store_true", help="one JSON object")
-    add_library_options(parser)
     return parser
 
 
@@ -79,7 +78,6 @@ def _fit_parser() -> Parser:
     parser.add_argument("unanswerable", type=Path, help="questions that none answers")
     _add_question_options(parser)
     add_option(parser, "--keep", KEEP, "share of the answerable ones to be labelled")
-    add_library_options(parser)
     return parser
 
 

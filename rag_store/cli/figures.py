@@ -33,7 +33,10 @@ class Figures:
 def as_json(figures: Figures) -> dict[str, Any]:
     """Shares from 0 to 1; intervals are with 95 %; times in milliseconds."""
     found, size = figures.evaluation, figures.size
-    stages = {stage: _named(row) for stage, row in found.latency_ms().items()}
+    stages = {
+        stage: {f"p{at}": value for at, value in row.items()}
+        for stage, row in found.latency_ms().items()
+    }
     agree, right_when_agree = found.agreeing
     return {
         "questions": len(found.answerable),
@@ -99,10 +102,6 @@ def _shares(shares: Mapping[str, Share], name: str) -> dict[str, dict[str, float
 
 def _with_interval(name: str, of: Share | Mean) -> dict[str, Any]:
     return {name: of.value, f"{name}_interval": [of.low, of.high]}
-
-
-def _named(row: dict[int, float]) -> dict[str, float]:
-    return {f"p{at}": value for at, value in row.items()}
 
 
 def as_table(figures: Figures) -> str:

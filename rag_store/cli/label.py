@@ -5,7 +5,7 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
-from rag_store.cli.options import Parser, add_library_options, settings_of
+from rag_store.cli.options import Parser, settings_of
 from rag_store.cli.output import fitted
 from rag_store.documents import printable
 from rag_store.errors import RagError, RagUsageError
@@ -58,7 +58,6 @@ def _label_parser() -> Parser:
     parser.add_argument("text", nargs="?", metavar="TEXT", help="the question (default: stdin)")
     parser.add_argument("--file", type=Path, help="questions, one a line; - is stdin")
     parser.add_argument("--json", action="store_true", help="a JSON object for each question")
-    add_library_options(parser)
     return parser
 
 
@@ -66,7 +65,6 @@ def _explain_parser() -> Parser:
     parser = Parser("explain", "which document a question is about, and why")
     parser.add_argument("text", metavar="TEXT", help="the question")
     parser.add_argument("--json", action="store_true", help="as one JSON object")
-    add_library_options(parser)
     return parser
 
 

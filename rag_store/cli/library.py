@@ -11,7 +11,7 @@ from pathlib import Path
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
-from rag_store.cli.options import Parser, add_library_options, add_option, number, settings_of
+from rag_store.cli.options import Parser, add_option, number, settings_of
 from rag_store.cli.output import complaint, fitted
 from rag_store.document_index import Progress as Told
 from rag_store.documents import Document
@@ -118,7 +118,6 @@ def _index_parser() -> Parser:
     add("source", type=Path, metavar="PATH", help=formats)
     add("--rebuild", action="store_true", help="drop the collection and make it anew")
     add("--prune", action="store_true", help="remove documents that are not at PATH")
-    add_library_options(parser)
     return parser
 
 
@@ -138,5 +137,4 @@ def _serve_parser() -> Parser:
     add = parser.add_argument
     add("--prune", action="store_true", help="remove documents that are not in --corpus")
     add("--renew", action="store_true", help=other)
-    add_library_options(parser)
     return parser

@@ -28,6 +28,7 @@ class Parser(argparse.ArgumentParser):
             formatter_class=argparse.ArgumentDefaultsHelpFormatter,
             allow_abbrev=False,
         )
+        add_library_options(self)
 
     def format_help(self) -> str:
         return fitted(super().format_help(), sys.stdout)

@@ -22,6 +22,7 @@ _PORTS = {"http": 80, "https": 443}
 _WILDCARDS = ("", "*", "0.0.0.0", "::")
 _SHOWN_CHARS = 80
 _HEADERS = ("Host", "Origin", "Sec-Fetch-Site", "Sec-Fetch-Mode", "Sec-Fetch-Dest")
+Values = Callable[[str], Sequence[str]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,9 +38,7 @@ class RequestSource:
     fetch_dests: Sequence[str] = ()
 
     @classmethod
-    def of(
-        cls, method: str, target: str, values: Callable[[str], Sequence[str]]
-    ) -> "RequestSource":
+    def of(cls, method: str, target: str, values: Values) -> "RequestSource":
         """With the headers as `values` gives them by their names."""
         return cls(method, target, *map(values, _HEADERS))
 
