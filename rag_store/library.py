@@ -155,7 +155,7 @@ class Library:
         if len({document.doc_id for document in tidy}) != len(tidy):
             raise RagUsageError("two of the documents have the same id: rename one of them")
         async with self._changing:
-            digests = {doc_id: entry.digest for doc_id, entry in self._index.entries.items()}
+            digests = {doc_id: entry.digest for doc_id, entry in self._index.entries.copy().items()}
             changed = [each for each in tidy if digests.get(each.doc_id) != each.digest]
             updated = sum(each.doc_id in digests for each in changed)
             surplus = set(digests) - {each.doc_id for each in tidy} if prune else set()

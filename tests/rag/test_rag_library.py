@@ -158,6 +158,21 @@ async def test_a_change_that_is_given_up_and_repeated_is_kept(
         assert library.document("tides") == changed
 
 
+async def test_a_change_begins_while_one_that_was_given_up_goes_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with open_library(settings(tmp_path)) as library:
+        await library.ingest(DOCUMENTS[:2])
+        entries, digest = library._index.entries, Entry.digest.fget  # type: ignore[attr-defined]
+
+        def growing(entry: Entry) -> str:
+            entries.setdefault("other", entry)
+            return str(digest(entry))
+
+        monkeypatch.setattr(Entry, "digest", property(growing))
+        assert await library.put(DOCUMENTS[0]) == "unchanged"
+
+
 async def test_what_was_stored_before_an_ingest_failed_is_found(tmp_path: Path) -> None:
     def progress(done: int, count: int) -> None:
         if done == 1:
