@@ -50,6 +50,7 @@ async def fit_threshold_command(arguments: list[str]) -> int:
     answerable = [query for query in judged if query.doc_ids]
     unanswerable = _strangers([parsed.unanswerable], parsed.split)
     async with filled_library(settings, refit=True) as library:
+        _check_known(answerable, library)
         made = await library.fit_threshold(answerable, unanswerable, parsed.keep)
         point = (await evaluate(library, answerable, unanswerable)).at_threshold(made.threshold)
     print(
@@ -133,7 +134,7 @@ def _check_known(queries: Sequence[Query], library: Library) -> None:
         if query.doc_ids and not known.intersection(query.doc_ids):
             raise RagUsageError(
                 f"question {query.query_id!a} is about {query.doc_ids[0]!a}, which is not among"
-                f" the {len(known)} documents: name the --corpus the questions were made for"
+                f" the {len(known)} documents: give those that the questions were made for"
             )
 
 

@@ -465,11 +465,16 @@ def test_eval_and_fit_threshold_by_judgements_of_their_own(
         assert "give judgements with --qrels" in refused.stderr
 
 
-def test_a_question_about_an_unknown_document(library: tuple[str, ...], tmp_path: Path) -> None:
+@pytest.mark.parametrize("command", ["eval", "fit-threshold"])
+def test_a_question_about_an_unknown_document(
+    library: tuple[str, ...], strangers: Path, tmp_path: Path, command: str
+) -> None:
     rows: list[dict[str, object]] = [{"qid": "1", "question": "a?", "doc_id": "missing"}]
-    done = rag("eval", "--questions", jsonl(tmp_path / "q.jsonl", rows), *library)
-    assert done.returncode == 2
-    assert "'missing'" in done.stderr
+    asked = jsonl(tmp_path / "q.jsonl", rows)
+    given = ("--questions", asked) if command == "eval" else (asked, strangers)
+    done = rag(command, *given, *library)
+    assert (done.returncode, done.stdout, done.stderr.count("\n")) == (2, "", 1)
+    assert "question '1' is about 'missing', which is not among the 3 documents" in done.stderr
 
 
 @pytest.mark.parametrize("command", ["eval", "fit-threshold"])
