@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from rag_store.chunking import passage
+from rag_store.documents import passage
 from rag_store.embedders.protocol import Embedding, Vectors
 from rag_store.embedders.queue import Embedded
 from rag_store.label import Candidate, Label, Threshold, Timings, says_something

@@ -5,7 +5,7 @@ import re
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
-from rag_store.chunking import Chunker
+from rag_store.documents import Chunker
 from rag_store.embedders import EmbedderSpec
 from rag_store.embedders.protocol import Identity
 from rag_store.errors import FingerprintError, OtherSettings, RagUsageError

@@ -8,7 +8,7 @@ from contextlib import asynccontextmanager
 from dataclasses import replace
 from pathlib import Path
 
-from rag_store.chunking import Chunker
+from rag_store.documents import Chunker
 from rag_store.cli.figures import Baseline, Figures, as_json, as_table
 from rag_store.cli.library import shown_progress, told_documents
 from rag_store.cli.options import Parser, add_option, settings_of

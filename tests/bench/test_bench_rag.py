@@ -23,7 +23,7 @@ from rag_service import lag_of
 from run_folder import MACHINE_FILE
 from scheduler_rows import read_rows, write_rows
 
-from rag_store.chunking import Chunker, passage
+from rag_store.documents import Chunker, passage
 from rag_store.embedders import HashingEmbedder
 
 ROW = LabelRow(

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from rag_store.chunking import Chunker
+from rag_store.documents import Chunker
 from rag_store.cli.main import HELP, main
 from rag_store.cli.output import Output
 from rag_store.embedders import HashingEmbedder

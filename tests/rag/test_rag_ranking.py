@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from rag_store.store import Entry
-from rag_store.chunking import Chunker
+from rag_store.documents import Chunker
 from rag_store.documents import Document, Query
 from rag_store.embedders import HashingEmbedder
 from rag_store.evaluation import Evaluation, Outcome, Share

@@ -16,7 +16,7 @@ from model_host import ModelHost, model_host
 from service_process import service
 
 from rag_store.store import Entry
-from rag_store.chunking import Chunker
+from rag_store.documents import Chunker
 from rag_store.cli.main import main
 from rag_store.embedders import EmbedderSpec
 from rag_store.errors import RerankerError, RerankerRefusal

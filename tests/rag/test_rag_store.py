@@ -19,7 +19,7 @@ from raw_host import http, raw_host
 import rag_store.chroma as chroma_module
 import rag_store.store as store_module
 from rag_store.store import Entry
-from rag_store.chunking import Chunker
+from rag_store.documents import Chunker
 from rag_store.documents import Document
 from rag_store.embedders import EmbedderSpec
 from rag_store.embedders import HashingEmbedder
